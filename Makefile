@@ -1,0 +1,55 @@
+# A thin front for Meson: everything about how Leasehold is built stands in meson.build.
+
+BUILD  ?= build
+PREFIX ?= /usr/local
+
+.DEFAULT_GOAL := all
+.PHONY: all deps demo check bench torture format install clean help
+
+all: $(BUILD)/build.ninja
+	@ninja -C $(BUILD) --quiet
+
+# Asked on every build: it costs some hundredths of a second, and a package that a later commit
+# came to need is then installed instead of failing in the middle of a configure.
+$(BUILD)/build.ninja: .FORCE
+	@tools/deps build
+	@test -f $@ || meson setup $(BUILD) --prefix $(PREFIX)
+.PHONY: .FORCE
+.FORCE:
+
+deps:
+	@tools/deps check
+
+demo: all
+	@BUILD=$(BUILD) tools/demo
+
+check:
+	@tools/check
+
+bench: all
+	@BUILD=$(BUILD) tools/bench
+
+torture: all
+	@BUILD=$(BUILD) tools/torture
+
+format:
+	@git ls-files -co --exclude-standard -- '*.c' '*.h' | xargs clang-format -i
+
+# The prefix may have been another one when the build was configured. DESTDIR is read by Meson.
+install: all
+	@meson configure $(BUILD) -Dprefix=$(PREFIX)
+	@meson install -C $(BUILD)
+
+clean:
+	rm -rf $(BUILD)
+
+help:
+	@echo 'make            build $(BUILD)/leasehold and $(BUILD)/libleasehold.*'
+	@echo 'make demo       see a lost job come back'
+	@echo 'make check      everything that must pass: suites, sanitizers, lints (tools/check --help)'
+	@echo 'make bench      measure, and compare with the floors'
+	@echo 'make torture    the long crash and race runs'
+	@echo 'make format     lay out the C files as .clang-format says'
+	@echo 'make install    into PREFIX ($(PREFIX)), below DESTDIR if that is set'
+	@echo 'make deps       install the Debian packages that are missing (tools/deps)'
+	@echo 'make clean      remove $(BUILD)'

@@ -1,0 +1,303 @@
+#!/usr/bin/env python3
+"""Tests of what the build and the suites rely on: tools/embed_sql.py, tools/layers.py, tests/cli/run.py.
+
+Each makes a small tree in a fresh directory, runs the tool on it, and looks at what it says.
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+tests = []
+
+
+def test(function):
+    tests.append(function)
+
+
+class Tree:
+    def __init__(self, files):
+        self.folder = tempfile.TemporaryDirectory()
+        self.root = pathlib.Path(self.folder.name)
+        for name, text in files.items():
+            path = self.root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        self.code, self.said = None, ""
+
+    def run(self, tool, *args):
+        done = subprocess.run([sys.executable, ROOT / tool, *args], cwd=self.root, text=True,
+                              env=dict(os.environ, TMPDIR=self.folder.name),
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+        self.code, self.said = done.returncode, done.stdout
+        return self
+
+    def good(self):
+        assert self.code == 0, self.said
+        return self
+
+    def bad(self, *words):
+        assert self.code != 0, f"accepted; said: {self.said}"
+        for word in words:
+            assert word in self.said, f"does not say: {word}\n{self.said}"
+        return self
+
+
+# ---------------------------------------------------------------- embed_sql.py
+
+MIGRATION = {"sql/migrations/0001_start.sql": "CREATE TABLE t(a); -- kept\n"}
+# Prints every text between brackets, as a C program sees it.
+READER = r"""
+#include "sql_sqlite.h"
+#include <stdio.h>
+int main(void)
+{
+    for (int i = 0; i < LHI_SQL_COUNT; i++)
+        printf("%s[%s]\n", lhi_sqlite_sql[i].name, lhi_sqlite_sql[i].text);
+    for (int i = 0; i < lhi_sqlite_migration_count; i++)
+        printf("%d:%s[%s]\n", lhi_sqlite_migrations[i].version, lhi_sqlite_migrations[i].name,
+               lhi_sqlite_migrations[i].text);
+}
+"""
+
+
+def embed(files, *dialects):
+    return Tree({**MIGRATION, **files}).run("tools/embed_sql.py", "--out", ".", "--depfile", "d",
+                                            *(dialects or ["sqlite=sql"]))
+
+
+def read_back(tree):
+    (tree.root / "reader.c").write_text(READER, encoding="utf-8")
+    subprocess.run(["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-o", "reader", "reader.c",
+                    "sql_sqlite.c"], cwd=tree.root, check=True, timeout=60)
+    return subprocess.run([tree.root / "reader"], check=True, capture_output=True,
+                          timeout=60).stdout.decode()
+
+
+@test
+def embed_keeps_statements_and_drops_their_comments():
+    tree = embed({"sql/b.sql": "-- about the file\n-- name: two\n-- why\nSELECT 2 -- it's two\n"
+                               " , /* ; */ 3;\n\n",
+                  "sql/a.sql": "-- name: one\nSELECT 1;\n"}).good()
+    assert read_back(tree) == ("one[SELECT 1;]\ntwo[SELECT 2\n ,   3;]\n"
+                               "1:0001_start[CREATE TABLE t(a); -- kept\n]\n"), read_back(tree)
+
+
+@test
+def embed_leaves_literals_alone():
+    literal = "'a -- b; ''c''\n\n   /* d */ \\ é'"
+    tree = embed({"sql/a.sql": f"-- name: one\nSELECT {literal}, \"x--y\";\n"}).good()
+    assert f"one[SELECT {literal}, \"x--y\";]" in read_back(tree), read_back(tree)
+
+
+@test
+def embed_accepts_texts_beyond_the_limit_of_literals():
+    long = "SELECT " + ", ".join(str(number) for number in range(3000)) + ";"
+    assert long in read_back(embed({"sql/a.sql": f"-- name: one\n{long}\n"}).good())
+
+
+@test
+def embed_accepts_the_body_of_a_trigger():
+    embed({"sql/a.sql": "-- name: one\nCREATE TEMP TRIGGER t AFTER INSERT ON a BEGIN\n"
+                        " SELECT 1; SELECT 2;\nEND;\n"}).good()
+
+
+@test
+def embed_refuses_a_name_given_twice():
+    embed({"sql/a.sql": "-- name: one\nSELECT 1;\n", "sql/b.sql": "\n-- name: one\nSELECT 1;\n"}
+          ).bad("sql/b.sql:2: one is already defined at sql/a.sql:1")
+
+
+@test
+def embed_refuses_bad_names():
+    for name in ("One", "1x", "a-b", "", "a__b"):
+        embed({"sql/a.sql": f"-- name: {name}\nSELECT 1;\n"}).bad("sql/a.sql:1: bad statement name")
+
+
+@test
+def embed_refuses_an_empty_statement():
+    for body in ("", "-- nothing\n", ";\n", "/* nothing */ ;\n"):
+        embed({"sql/a.sql": f"\n-- name: one\n{body}"}).bad("sql/a.sql:2: one: statement is empty")
+
+
+@test
+def embed_refuses_a_second_statement_under_one_name():
+    embed({"sql/a.sql": "-- name: one\nSELECT 1;\n\nSELECT 2;\n"}).bad("sql/a.sql:4: one: text after")
+
+
+@test
+def embed_refuses_an_open_literal():
+    embed({"sql/a.sql": "-- name: one\nSELECT\n 'a;\n"}).bad("sql/a.sql:3: one: ' is never closed")
+
+
+@test
+def embed_refuses_sql_without_a_name():
+    embed({"sql/a.sql": "-- words\nSELECT 1;\n"}).bad("sql/a.sql:2: SQL before the first")
+
+
+@test
+def embed_refuses_gaps_between_migrations():
+    one = {"sql/a.sql": "-- name: one\nSELECT 1;\n"}
+    embed({**one, "sql/migrations/0003_more.sql": "SELECT 1;"}).bad(
+        "sql/migrations/0003_more.sql:1: migration is number 0003, expected 0002")
+    embed({**one, "sql/migrations/0001_twice.sql": "SELECT 1;"}).bad("expected 0002")
+    embed({**one, "sql/migrations/2_short.sql": "SELECT 1;"}).bad("2_short.sql:1: name of a migration")
+    embed({**one, "sql/migrations/0002_empty.sql": "-- nothing\n"}).bad("migration is empty")
+
+
+@test
+def embed_wants_every_statement_in_every_dialect():
+    files = {"sql/a.sql": "-- name: one\nSELECT 1;\n-- name: two\nSELECT 2;\n",
+             "pg/a.sql": "-- name: one\nSELECT 1;\n", "pg/migrations/0001_start.sql": "SELECT 1;"}
+    embed(files, "sqlite=sql", "postgres=pg").bad(
+        "sql/a.sql:3: two is missing from dialect postgres (pg)")
+    files["pg/a.sql"] += "-- name: two\nSELECT 2;\n"
+    embed(files, "sqlite=sql", "postgres=pg").good()
+
+
+@test
+def embed_reports_folders_as_dependencies():
+    tree = embed({"sql/a.sql": "-- name: one\nSELECT 1;\n"}).good()
+    listed = (tree.root / "d").read_text().split()
+    for name in ("sql", "sql/a.sql", "sql/migrations", "sql/migrations/0001_start.sql"):
+        assert name in listed, listed
+
+
+# ---------------------------------------------------------------- layers.py
+
+def layered(path, include):
+    return Tree({path: f"/* words */\n#include {include}\n", "src/core/job.h": "",
+                 "src/store/store.h": "", "src/store/sqlite/sqlite.h": "", "src/base/str.h": ""}
+                ).run("tools/layers.py", ".")
+
+
+@test
+def layers_accepts_what_points_down():
+    for path, include in (("src/cli/show.c", '"leasehold.h"'), ("src/cli/show.c", "<leasehold.h>"),
+                          ("src/cli/show.c", '"base/str.h"'), ("src/cli/show.c", "<jansson.h>"),
+                          ("src/core/job.c", '"job.h"'), ("src/core/job.c", '"store/store.h"'),
+                          ("src/store/sqlite/claim.c", "<sqlite3.h>"),
+                          ("src/store/sqlite/claim.c", '"../store.h"')):
+        layered(path, include).good()
+
+
+@test
+def layers_refuses_back_doors():
+    for path, include in (("src/cli/show.c", '"core/job.h"'), ("src/cli/show.c", "<sqlite3.h>"),
+                          ("src/cli/show.c", '"../core/job.h"'),
+                          ("src/core/job.c", '"store/sqlite/sqlite.h"'),
+                          ("src/core/job.c", "<sqlite3.h>"), ("src/base/str.c", '"core/job.h"'),
+                          ("src/store/sqlite/claim.c", '"core/job.h"'),
+                          ("src/store/open.c", '"store/sqlite/sqlite.h"')):
+        layered(path, include).bad(f"{path}:2: ", "may not include")
+
+
+@test
+def layers_refuses_a_folder_it_does_not_know():
+    layered("src/misc/all.c", "<stdio.h>").bad("src/misc/all.c:1: folder misc has no place")
+
+
+# ---------------------------------------------------------------- cli/run.py
+
+PROGRAM = """#!/bin/sh
+echo "out $1"
+[ -z "$2" ] || echo "err $2" >&2
+exit ${3:-0}
+"""
+
+
+def session(text, *options, files=None):
+    tree = Tree({"fake": PROGRAM, "t/a.test": text, **(files or {})})
+    os.chmod(tree.root / "fake", 0o755)
+    return tree.run("tests/cli/run.py", "--folder", "t", "--program", "fake", *options)
+
+
+@test
+def cli_accepts_what_is_as_written():
+    session("# words\n$ fake a\nout a\n\n$ fake a b 4\nout a\n! err b\n? 4\n").good()
+
+
+@test
+def cli_refuses_each_difference():
+    session("$ fake a\nout b\n").bad("not ok 1 - a", "- out b", "+ out a", "a.test:1:")
+    session("$ fake a\n").bad("+ out a")
+    session("$ fake a\nout a\nmore\n").bad("- more")
+    session("$ fake a b\nout a\n").bad("stderr differs", "+ err b")
+    session("$ fake a\nout a\n! err b\n").bad("stderr differs", "- err b")
+    session("$ fake a '' 4\nout a\n").bad("exit code is 4, expected 0")
+    session("$ fake a\nout a\n? 4\n").bad("exit code is 0, expected 4")
+    session("$ printf x\nx\n").bad("no newline")
+
+
+@test
+def cli_has_holes_for_what_differs():
+    session("$ echo 'at 2024-05-06T07:08:09.123Z, 5 of 1.5, x'; pwd\n"
+            "at {{time}}, {{int}} of {{dec}}, {{*}}\n{{dir}}\n").good()
+    session("$ echo at 2024-05-06 07:08:09\nat {{time}}\n").bad("- at {{time}}")
+    session("$ echo 5x\n{{int}}\n").bad("- {{int}}")
+    session("$ echo a\n{{nonsense}}\n").bad("unknown name in {{nonsense}}")
+
+
+@test
+def cli_remembers_named_values():
+    session("$ echo token 17\ntoken {{int:token}}\n$ echo $token\n{{token}}\n").good()
+    session("$ echo token 17\ntoken {{int:token}}\n$ echo 18\n{{token}}\n").bad("+ 18")
+
+
+@test
+def cli_commands_go_on_and_output_may_look_like_commands():
+    session("$ cat <<END\n> $ x\n>\n> END\n| $ x\n|\n").good()
+
+
+@test
+def cli_refuses_files_it_does_not_understand():
+    session("words\n$ fake a\n").bad("a.test:1: output before the first command")
+    session("# nothing\n").bad("no commands")
+    session("$ fake a\n? x\n").bad("exit code is no number")
+
+
+@test
+def cli_ends_a_session_that_hangs():
+    session("# timeout: 1\n$ sleep 60\n").bad("out of time")
+
+
+@test
+def cli_gives_each_session_a_directory_of_its_own():
+    text = "$ ls; touch trace\n"
+    session(text, files={"t/b.test": text}).good()
+
+
+@test
+def cli_refuses_a_name_that_matches_nothing():
+    session("$ fake a\nout a\n", "b*").bad("no test matches")
+
+
+@test
+def cli_update_writes_what_it_saw_and_keeps_what_matches():
+    text = "# words\n\n$ echo 5; echo 6\n{{int}}\n7\n\n$ fake '' 'b' 3\n# end\n"
+    tree = session(text, "--update").good()
+    assert (tree.root / "t/a.test").read_text() == (
+        "# words\n\n$ echo 5; echo 6\n{{int}}\n6\n\n$ fake '' 'b' 3\nout \n! err b\n? 3\n# end\n")
+    again = tree.run("tests/cli/run.py", "--folder", "t", "--program", "fake").good()
+    assert "ok 1 - a" in again.said
+
+
+def main():
+    failed = 0
+    print(f"TAP version 13\n1..{len(tests)}")
+    for number, function in enumerate(tests, 1):
+        try:
+            function()
+            print(f"ok {number} - {function.__name__}", flush=True)
+        except (AssertionError, OSError, subprocess.SubprocessError) as error:
+            failed += 1
+            print(f"not ok {number} - {function.__name__}")
+            print("".join(f"# {line}\n" for line in str(error).splitlines()), end="", flush=True)
+    return failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,410 @@
+#!/usr/bin/env python3
+"""Everything that must pass, on as many cores as there are.
+
+    tools/check [--quick] [--list] [--only STEP]...
+
+Every test and every lint or build counts as one; the last line is `N passed, N failed`, and the exit
+code is 0 only if nothing failed. A failing step does not stop the others, except those that need what
+it should have built: these count as failed too. Logs are in build/check/*.log.
+
+--quick leaves out sanitizers, valgrind and lints. --only runs one step, with the builds it needs.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CHECK = ROOT / "build" / "check"
+CORES = os.cpu_count() or 1
+TAIL_LINES = 40
+
+# Meson options of each build. Sanitizers leave symbols for the program to resolve, hence b_lundef.
+BUILDS = {
+    "gcc": ("gcc", []),
+    "clang": ("clang", []),
+    "asan": ("clang", ["-Db_sanitize=address,undefined", "-Db_lundef=false"]),
+    "tsan": ("clang", ["-Db_sanitize=thread", "-Db_lundef=false"]),
+}
+ENVIRONMENT = {
+    "asan": {"ASAN_OPTIONS": "detect_stack_use_after_return=1:strict_string_checks=1",
+             "UBSAN_OPTIONS": "print_stacktrace=1", "TEST_TIMEOUT_SCALE": "3"},
+    # Tests fork while they have threads; what they then do is theirs to answer for.
+    "tsan": {"TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1:die_after_fork=0",
+             "TEST_TIMEOUT_SCALE": "5"},
+    "memcheck": {"TEST_TIMEOUT_SCALE": "10"},
+}
+VALGRIND = ["valgrind", "--quiet", "--error-exitcode=99", "--leak-check=full",
+            "--errors-for-leak-kinds=definite,indirect,possible", "--num-callers=30"]
+
+
+class Step:
+    """One unit of work. `action` writes to a log and returns (passed, failed)."""
+
+    def __init__(self, name, action, needs=(), quick=False):
+        self.name, self.action, self.needs, self.quick = name, action, needs, quick
+        self.started = self.finished = False
+        self.passed = self.failed = 0
+        self.log = CHECK / f"{name}.log"
+
+
+class Log:
+    def __init__(self, path):
+        self.file = open(path, "w", encoding="utf-8")
+        self.path = path
+
+    def say(self, text):
+        print(text, file=self.file, flush=True)
+
+    def run(self, command, env=None, limit=600, output=None, folder=ROOT):
+        """Run a command; its exit code, or None when it had to be killed."""
+        self.say("$ " + " ".join(str(word) for word in command))
+        process = subprocess.Popen(command, cwd=folder, env=dict(os.environ, **(env or {})),
+                                   stdin=subprocess.DEVNULL, stdout=output or self.file,
+                                   stderr=self.file, start_new_session=True)
+        RUNNING.add(process.pid)
+        try:
+            return process.wait(timeout=limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            self.say(f"killed after {limit} s")
+            return None
+        finally:
+            RUNNING.discard(process.pid)
+
+
+RUNNING = set()
+
+
+def one(good):
+    return (1, 0) if good else (0, 1)
+
+
+# ---------------------------------------------------------------- builds
+
+def build(variant):
+    compiler, options = BUILDS[variant]
+
+    def action(log):
+        folder = CHECK / variant
+        if not (folder / "build.ninja").exists():
+            # What a broken-off configure left behind would stand in the way for ever.
+            shutil.rmtree(folder, ignore_errors=True)
+            if log.run(["meson", "setup", folder, ROOT, "-Dtests=true", *options],
+                       env={"CC": compiler}) != 0:
+                return one(False)
+        return one(log.run(["ninja", "-C", folder, "-j", str(CORES)]) == 0)
+    return action
+
+
+# ---------------------------------------------------------------- suites
+
+def declared_tests(variant):
+    """The tests as meson.build declares them."""
+    listing = subprocess.run(["meson", "introspect", "--tests", CHECK / variant], check=True,
+                             capture_output=True, text=True).stdout
+    return json.loads(listing)
+
+
+def count_tap(path):
+    """(passed, failed, complaint) of a TAP file; a plan that was not kept is a complaint."""
+    passed = failed = 0
+    plan = complaint = None
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        if re.match(r"ok\b", line):
+            passed += 1
+        elif re.match(r"not ok\b", line):
+            failed += 1
+        elif re.fullmatch(r"1\.\.\d+", line):
+            plan = int(line[3:])
+        elif line.startswith("Bail out!"):
+            complaint = line
+    if complaint is None and plan is None:
+        complaint = "no plan: the suite did not start, or died"
+    elif complaint is None and plan != passed + failed:
+        complaint = f"{plan} tests were planned, {passed + failed} ran"
+    return passed, failed, complaint
+
+
+def run_suite(log, test, folder, env, wrapper, scale):
+    tap = log.path.with_suffix(f".{test['name']}.tap")
+    with open(tap, "w", encoding="utf-8") as output:
+        code = log.run([*wrapper, *test["cmd"]], env={**test["env"], **env},
+                       limit=test["timeout"] * scale, output=output,
+                       folder=test["workdir"] or folder)
+    passed, failed, complaint = count_tap(tap)
+    log.say(tap.read_text(encoding="utf-8", errors="replace"))
+    if complaint is None and code != 0 and failed == 0:
+        complaint = f"all passed, but the exit code is {code}"
+    if complaint:
+        log.say(f"not ok - {test['name']}: {complaint}")
+        failed += 1
+    return passed, failed
+
+
+def suites(variant, tag, flavour=None, wrapper=()):
+    """Run the tests of a build that carry `tag` as a suite."""
+    def action(log):
+        env = ENVIRONMENT.get(flavour, {})
+        scale = int(env.get("TEST_TIMEOUT_SCALE", "1"))
+        passed = failed = 0
+        for test in declared_tests(variant):
+            # Meson writes PROJECT:SUITE.
+            if tag in [suite.split(":")[-1] for suite in test["suite"]]:
+                more_passed, more_failed = run_suite(log, test, CHECK / variant, env,
+                                                     list(wrapper), scale)
+                passed, failed = passed + more_passed, failed + more_failed
+        if passed + failed == 0:
+            log.say(f"no suite of this build is tagged {tag}")
+            return one(False)
+        return passed, failed
+    return action
+
+
+def tsan_wrapper():
+    """ThreadSanitizer wants its shadow memory where a strongly randomized layout may put us."""
+    plain = ["setarch", "-R"]
+    works = subprocess.run([*plain, "true"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return plain if works.returncode == 0 else []
+
+
+# ---------------------------------------------------------------- lints
+
+def tracked(*patterns):
+    """Files of the tree by pattern, those not yet added included."""
+    listing = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "--", *patterns],
+                             cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return [name for name in sorted(set(listing.splitlines())) if (ROOT / name).exists()]
+
+
+def layout(log):
+    return one(log.run(["clang-format", "--dry-run", "-Werror", *tracked("*.c", "*.h")]) == 0)
+
+
+def layers(log):
+    return one(log.run([sys.executable, ROOT / "tools" / "layers.py", ROOT]) == 0)
+
+
+def sources(log):
+    """A file nobody compiles rots; one that only the tests compile is not in the product."""
+    commands = json.loads((CHECK / "gcc" / "compile_commands.json").read_text(encoding="utf-8"))
+    compiled = {os.path.realpath(os.path.join(c["directory"], c["file"])) for c in commands}
+    forgotten = [name for name in tracked("src/*.c", "tests/*.c")
+                 if os.path.realpath(ROOT / name) not in compiled]
+    for name in forgotten:
+        log.say(f"{name}: in no list of meson.build")
+    return one(not forgotten)
+
+
+def tidy(log):
+    # The clang build describes the flags: clang-tidy does not know all of gcc's.
+    names, failed = tracked("src/*.c"), []
+    lock = threading.Lock()
+
+    def work():
+        while True:
+            with lock:
+                if not names:
+                    return
+                name = names.pop()
+            done = subprocess.run(["clang-tidy", "--quiet", "-p", CHECK / "clang", name], cwd=ROOT,
+                                  capture_output=True, text=True)
+            with lock:
+                if done.returncode != 0:
+                    failed.append(name)
+                    log.say(done.stdout + done.stderr)
+    threads = [threading.Thread(target=work) for _ in range(CORES)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return one(not failed)
+
+
+def cppcheck(log):
+    cache = CHECK / "cppcheck"
+    cache.mkdir(exist_ok=True)
+    return one(log.run([
+        "cppcheck", "--quiet", "--std=c11", "--language=c", "--inline-suppr", "-j", str(CORES),
+        "--enable=warning,performance,portability", "--error-exitcode=1",
+        "--suppressions-list=tools/cppcheck.supp", f"--cppcheck-build-dir={cache}",
+        "-D_GNU_SOURCE", "-D__GNUC__=12", "-I", "include", "-I", "src", "-I", CHECK / "gcc", "src"
+    ]) == 0)
+
+
+def python(log):
+    # Compiling is all: a syntax error in a tool nobody ran today.
+    scripts = [ROOT / name for name in tracked("*.py")]
+    good = True
+    for script in scripts:
+        try:
+            compile(script.read_text(encoding="utf-8"), str(script), "exec")
+        except SyntaxError as error:
+            log.say(f"{script}: {error}")
+            good = False
+    return one(good)
+
+
+# ---------------------------------------------------------------- the plan
+
+def plan():
+    """In the order they are started: long ones early, so that no core waits at the end."""
+    steps = [
+        Step("format", layout, quick=True),
+        Step("layers", layers, quick=True),
+        Step("python", python, quick=True),
+        Step("build-gcc", build("gcc"), quick=True),
+        Step("build-clang", build("clang"), quick=True),
+        Step("sources", sources, ["build-gcc"], quick=True),
+    ]
+    steps += [Step(tag, suites("gcc", tag), ["build-gcc"], quick=True) for tag in suite_tags()]
+    steps += [
+        Step("clang-tidy", tidy, ["build-clang"]),
+        Step("build-asan", build("asan")),
+        Step("asan", suites("asan", "sanitized", "asan"), ["build-asan"]),
+        Step("build-tsan", build("tsan")),
+        Step("tsan", suites("tsan", "sanitized", "tsan", tsan_wrapper()), ["build-tsan"]),
+        Step("valgrind", suites("gcc", "memchecked", "memcheck", VALGRIND), ["build-gcc"]),
+        Step("cppcheck", cppcheck, ["build-gcc"]),
+    ]
+    return steps
+
+
+def suite_tags():
+    """The suites, read from tests/meson.build: the plan is made before anything is built."""
+    text = (ROOT / "tests" / "meson.build").read_text(encoding="utf-8")
+    table = re.search(r"^suites = \{(.*?)^\}", text, re.M | re.S)
+    named = re.findall(r"^  '(\w+)'", table[1], re.M)
+    return named + re.findall(r"^test\('(\w+)'", text, re.M)
+
+
+def with_needs(steps, names):
+    chosen = set(names)
+    for step in reversed(steps):
+        if step.name in chosen:
+            chosen |= set(step.needs)
+    return [step for step in steps if step.name in chosen]
+
+
+def run_step(step, steps):
+    log = Log(step.log)
+    started = time.monotonic()
+    broken = [other.name for other in steps if other.name in step.needs and other.failed]
+    try:
+        if broken:
+            log.say(f"needs {', '.join(broken)}, which failed")
+            step.failed = 1
+        else:
+            step.passed, step.failed = step.action(log)
+    except Exception as error:  # a bug in this file must not look like success
+        log.say(f"{type(error).__name__}: {error}")
+        step.failed += 1
+    took = time.monotonic() - started
+    count = f"{step.passed} passed" + (f", {step.failed} FAILED" if step.failed else "")
+    text = f"{'FAIL' if step.failed else 'ok':4}  {step.name:12} {took:6.1f} s   {count}"
+    if step.failed:
+        lines = step.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        text += "\n" + "\n".join(f"      | {line}" for line in interesting(lines))
+        text += f"\n      see {step.log.relative_to(ROOT)}"
+    return text
+
+
+def interesting(lines):
+    """The end of a log; of TAP, what failed with its diagnostics."""
+    failures, inside = [], False
+    for line in lines:
+        if re.match(r"not ok\b", line):
+            inside = True
+        elif not line.startswith("#"):
+            inside = False
+        if inside:
+            failures.append(line)
+    return failures[:2 * TAIL_LINES] if failures else lines[-TAIL_LINES:]
+
+
+def run_all(steps):
+    """Start steps in order as soon as what they need is there, as many at a time as cores."""
+    news = threading.Condition()
+
+    def next_step():
+        finished = {step.name for step in steps if step.finished}
+        for step in steps:
+            if not step.started and all(name in finished for name in step.needs):
+                return step
+        return None
+
+    def work():
+        while True:
+            with news:
+                while (step := next_step()) is None:
+                    if all(other.started for other in steps):
+                        return
+                    news.wait()
+                step.started = True
+            text = run_step(step, steps)
+            with news:
+                step.finished = True
+                print(text, flush=True)
+                news.notify_all()
+
+    workers = [threading.Thread(target=work, daemon=True) for _ in range(max(2, min(CORES, 4)))]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+
+def stop(_signal, _frame):
+    for group in list(RUNNING):
+        try:
+            os.killpg(group, signal.SIGTERM)
+        except ProcessLookupError:
+            pass
+    print("interrupted", flush=True)
+    os._exit(130)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], prog="tools/check")
+    parser.add_argument("--quick", action="store_true",
+                        help="leave out sanitizers, valgrind and lints")
+    parser.add_argument("--list", action="store_true", help="print the steps")
+    parser.add_argument("--only", action="append", metavar="STEP",
+                        help="run this step and the builds it needs; may be repeated")
+    args = parser.parse_args()
+
+    steps = plan()
+    if args.list:
+        print("\n".join(step.name for step in steps))
+        return 0
+    if args.only:
+        unknown = set(args.only) - {step.name for step in steps}
+        if unknown:
+            parser.error(f"unknown step {', '.join(sorted(unknown))}; see --list")
+        steps = with_needs(steps, args.only)
+    elif args.quick:
+        steps = [step for step in steps if step.quick]
+
+    CHECK.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+    started = time.monotonic()
+    run_all(steps)
+    print(f"{len(steps)} steps in {time.monotonic() - started:.1f} s")
+    passed = sum(step.passed for step in steps)
+    failed = sum(step.failed for step in steps)
+    print(f"{passed} passed, {failed} failed")
+    return failed > 0 or passed == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

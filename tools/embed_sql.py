@@ -1,0 +1,256 @@
+#!/usr/bin/env python3
+"""Embed the .sql files of one or more dialects as C tables.
+
+    embed_sql.py --out DIR [--depfile FILE] DIALECT=FOLDER...
+
+Reads   FOLDER/*.sql                  statements, each under a line `-- name: job_claim`
+        FOLDER/migrations/NNNN_*.sql  whole files, numbered from 0001 without a gap
+Writes  DIR/sql_names.h               enum lhi_sql, shared by all dialects, and the types
+        DIR/sql_DIALECT.h, .c         lhi_DIALECT_sql[], lhi_DIALECT_migrations[]
+
+Comments are left out of the statements (what is inside a literal is never touched); migrations are
+embedded as they are, because the engine keeps the text of a CREATE and shows it to whoever looks at
+the schema. Texts become arrays of bytes: C11 promises string literals of only 4095 characters.
+
+Every mistake is reported as file:line, and any mistake fails the build.
+"""
+
+import argparse
+import pathlib
+import re
+import sys
+
+NAME_LINE = re.compile(r"--\s*name:(.*)")
+NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+MIGRATION = re.compile(r"(\d{4})_[a-z][a-z0-9_]*\.sql")
+# Literals before comments: whichever starts first wins, so `'--'` is a literal and `-- it's` is not.
+TOKEN = re.compile(
+    r"""(?P<literal>'(?:[^']|'')*' | "(?:[^"]|"")*" | `[^`]*` | \[[^\]]*\])
+      | (?P<comment>--[^\n]* | /\*.*?\*/)
+      | (?P<open>['"`] | /\*)
+      | (?P<end>;)""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+class Mistakes:
+    def __init__(self):
+        self.count = 0
+
+    def add(self, path, line, text):
+        print(f"{path}:{line}: {text}", file=sys.stderr)
+        self.count += 1
+
+
+class Statement:
+    def __init__(self, name, path, line):
+        self.name, self.path, self.line = name, path, line
+        self.raw = ""
+        self.text = ""
+
+
+def bare(statement, mistakes):
+    """The statement without comments; reports what would make it other than exactly one statement."""
+    out, literals, position, ended = [], [], 0, False
+
+    def line_of(offset):
+        # raw starts on the line after the name
+        return statement.line + 1 + statement.raw.count("\n", 0, offset)
+
+    def plain(text, offset):
+        if ended and text.strip():
+            skipped = len(text) - len(text.lstrip())
+            mistakes.add(statement.path, line_of(offset + skipped),
+                         f"{statement.name}: text after the end of the statement")
+        return text
+
+    trigger = False
+    for token in TOKEN.finditer(statement.raw):
+        out.append(plain(statement.raw[position:token.start()], position))
+        position = token.end()
+        if token["literal"]:
+            plain(token["literal"], token.start())
+            out.append(f"\0{len(literals)}\0")
+            literals.append(token["literal"])
+        elif token["comment"]:
+            out.append(" ")
+        elif token["open"]:
+            mistakes.add(statement.path, line_of(token.start()),
+                         f"{statement.name}: {token['open']} is never closed")
+            return ""
+        else:
+            # The body of a trigger has semicolons of its own; only the engine can judge it.
+            trigger = trigger or re.match(r"\s*CREATE\s+(TEMP\w*\s+)?TRIGGER\b", "".join(out), re.I)
+            out.append(";")
+            ended = not trigger
+    out.append(plain(statement.raw[position:], position))
+
+    # Literals stand aside while the blanks around them are tidied.
+    text = re.sub(r"[ \t]*\n\s*", lambda blank: "\n" + blank[0].rpartition("\n")[2], "".join(out))
+    text = re.sub(r"\0(\d+)\0", lambda mark: literals[int(mark[1])], text.strip())
+    if text.strip("; \n\t") == "":
+        mistakes.add(statement.path, statement.line, f"{statement.name}: statement is empty")
+    return text
+
+
+def read_text(path, mistakes):
+    text = path.read_text(encoding="utf-8")
+    if "\0" in text:
+        mistakes.add(path, text[:text.index("\0")].count("\n") + 1, "zero byte")
+        text = text.replace("\0", "")
+    return text
+
+
+def read_statements(folder, mistakes):
+    found = {}
+    for path in sorted(folder.glob("*.sql")):
+        current = None
+        for number, line in enumerate(read_text(path, mistakes).split("\n"), 1):
+            named = NAME_LINE.match(line)
+            if named:
+                name = named[1].strip()
+                current = Statement(name, path, number)
+                if not NAME.fullmatch(name):
+                    mistakes.add(path, number, f'bad statement name "{name}"')
+                elif name in found:
+                    first = found[name]
+                    mistakes.add(path, number, f"{name} is already defined at "
+                                               f"{first.path}:{first.line}")
+                else:
+                    found[name] = current
+            elif current is not None:
+                current.raw += line + "\n"
+            elif line.strip() and not line.lstrip().startswith("--"):
+                mistakes.add(path, number, "SQL before the first `-- name:` line")
+    for statement in found.values():
+        statement.text = bare(statement, mistakes)
+    return found
+
+
+def read_migrations(folder, mistakes):
+    migrations = []
+    for path in sorted((folder / "migrations").glob("*.sql")):
+        matched = MIGRATION.fullmatch(path.name)
+        expected = len(migrations) + 1
+        if not matched:
+            mistakes.add(path, 1, "name of a migration is not NNNN_words_in_lower_case.sql")
+            continue
+        if int(matched[1]) != expected:
+            mistakes.add(path, 1, f"migration is number {int(matched[1]):04}, expected {expected:04}")
+        text = read_text(path, mistakes)
+        if not re.sub(r"--[^\n]*", "", text).strip():
+            mistakes.add(path, 1, "migration is empty")
+        migrations.append((expected, path.stem, text))
+    return migrations
+
+
+def check_same_names(dialects, mistakes):
+    """Which names there are is decided by all dialects together, so none can fall behind."""
+    every = {}
+    for _, _, statements, _ in dialects:
+        for name, statement in statements.items():
+            every.setdefault(name, statement)
+    for dialect, folder, statements, _ in dialects:
+        for name, statement in every.items():
+            if name not in statements:
+                mistakes.add(statement.path, statement.line,
+                             f"{name} is missing from dialect {dialect} ({folder})")
+    return sorted(every)
+
+
+def c_bytes(identifier, text):
+    # Character constants rather than numbers: the bytes of UTF-8 fit whether or not char is signed.
+    data = text.encode("utf-8") + b"\0"
+    rows = []
+    for start in range(0, len(data), 16):
+        rows.append("    " + ",".join(c_char(byte) for byte in data[start:start + 16]) + ",")
+    return f"static const char {identifier}[] = {{\n" + "\n".join(rows) + "\n};\n"
+
+
+def c_char(byte):
+    char = chr(byte)
+    if 32 <= byte < 127 and char not in "'\\":
+        return f"'{char}'"
+    return f"'\\x{byte:02x}'"
+
+
+def names_header(names):
+    lines = ["/* Generated by tools/embed_sql.py from the .sql files; do not edit. */",
+             "#ifndef LHI_SQL_NAMES_H", "#define LHI_SQL_NAMES_H", "", "enum lhi_sql {"]
+    lines += [f"    LHI_SQL_{name.upper()}," for name in names]
+    lines += ["    LHI_SQL_COUNT", "};", "",
+              "struct lhi_sql_text {", "    const char *name;", "    const char *text;", "};", "",
+              "struct lhi_migration {", "    int version;", "    const char *name;",
+              "    const char *text;", "};", "", "#endif", ""]
+    return "\n".join(lines)
+
+
+def dialect_header(dialect):
+    guard = f"LHI_SQL_{dialect.upper()}_H"
+    return "\n".join([
+        "/* Generated by tools/embed_sql.py from the .sql files; do not edit. */",
+        f"#ifndef {guard}", f"#define {guard}", "", '#include "sql_names.h"', "",
+        f"extern const struct lhi_sql_text lhi_{dialect}_sql[LHI_SQL_COUNT];",
+        f"extern const struct lhi_migration lhi_{dialect}_migrations[];",
+        f"extern const int lhi_{dialect}_migration_count;", "", "#endif", ""])
+
+
+def dialect_source(dialect, names, statements, migrations):
+    parts = ["/* Generated by tools/embed_sql.py from the .sql files; do not edit. */\n"
+             f'#include "sql_{dialect}.h"\n']
+    parts += [c_bytes(f"sql_{name}", statements[name].text) for name in names]
+    parts += [c_bytes(f"migration_{version}", text) for version, _, text in migrations]
+    parts.append(f"const struct lhi_sql_text lhi_{dialect}_sql[LHI_SQL_COUNT] = {{\n"
+                 + "".join(f'    [LHI_SQL_{n.upper()}] = {{"{n}", sql_{n}}},\n' for n in names)
+                 + "};\n")
+    parts.append(f"const struct lhi_migration lhi_{dialect}_migrations[] = {{\n"
+                 + "".join(f'    {{{v}, "{name}", migration_{v}}},\n' for v, name, _ in migrations)
+                 + "};\n")
+    parts.append(f"const int lhi_{dialect}_migration_count = {len(migrations)};\n")
+    return "\n".join(parts)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--depfile", type=pathlib.Path)
+    parser.add_argument("dialects", nargs="+", metavar="DIALECT=FOLDER")
+    args = parser.parse_args()
+
+    mistakes = Mistakes()
+    dialects = []
+    for pair in args.dialects:
+        dialect, _, folder = pair.partition("=")
+        folder = pathlib.Path(folder)
+        statements = read_statements(folder, mistakes)
+        migrations = read_migrations(folder, mistakes)
+        if not statements:
+            mistakes.add(folder, 1, "no statements here")
+        if not migrations:
+            mistakes.add(folder / "migrations", 1, "no migrations here")
+        dialects.append((dialect, folder, statements, migrations))
+    names = check_same_names(dialects, mistakes)
+    if mistakes.count:
+        return 1
+
+    outputs = {"sql_names.h": names_header(names)}
+    for dialect, _, statements, migrations in dialects:
+        outputs[f"sql_{dialect}.h"] = dialect_header(dialect)
+        outputs[f"sql_{dialect}.c"] = dialect_source(dialect, names, statements, migrations)
+    for name, text in outputs.items():
+        (args.out / name).write_text(text, encoding="utf-8")
+
+    if args.depfile:
+        # The folders are listed too: a new file changes no file that was there before.
+        needed = []
+        for _, folder, _, _ in dialects:
+            for place in (folder, folder / "migrations"):
+                needed += [place, *sorted(place.glob("*.sql"))]
+        escaped = " ".join(str(path).replace(" ", "\\ ") for path in needed)
+        targets = " ".join(str(args.out / name) for name in outputs)
+        args.depfile.write_text(f"{targets}: {escaped}\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""Who may include whom: the arrows between the folders below src/ point down only.
+
+    layers.py [ROOT]
+
+The program and the server are customers of the public header: what they cannot do through it, nobody
+can. This keeps the back door shut. Prints file:line for every include that breaks the table.
+"""
+
+import pathlib
+import re
+import sys
+
+# folder: what its files may include besides their own folder, libc and leasehold.h
+LAYERS = {
+    "base": [],
+    "core": ["base/", "store/store.h"],
+    "store": ["base/"],
+    "store/sqlite": ["base/", "store/store.h", "sql_names.h", "sql_sqlite.h", "<sqlite3.h>"],
+    "store/postgres": ["base/", "store/store.h", "sql_names.h", "sql_postgres.h", "<libpq-fe.h>"],
+    "worker": ["base/"],
+    "heal": ["base/", "<sqlite3.h>", "<libpq-fe.h>"],
+    "server": ["base/", "<jansson.h>", "<microhttpd.h>"],
+    "cli": ["base/", "<jansson.h>", "<yaml.h>"],
+}
+# Headers of other projects: whoever includes one depends on it. The rest in <> is libc's.
+FOREIGN = {"<sqlite3.h>", "<libpq-fe.h>", "<jansson.h>", "<yaml.h>", "<microhttpd.h>", "<curses.h>",
+           "<ncurses.h>"}
+INCLUDE = re.compile(r'\s*#\s*include\s+(?:"([^"]+)"|(<[^>]+>))')
+
+
+def resolve(source, path, quoted):
+    """The included file as the table names it."""
+    beside = path.parent / quoted
+    if beside.exists() and source in beside.resolve().parents:
+        return str(beside.resolve().relative_to(source))
+    return quoted
+
+
+def main():
+    source = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve() / "src"
+    wrong = 0
+    for path in sorted([*source.rglob("*.c"), *source.rglob("*.h")]):
+        folder = str(path.parent.relative_to(source))
+        shown = path.relative_to(source.parent)
+        if folder not in LAYERS:
+            print(f"{shown}:1: folder {folder} has no place in tools/layers.py")
+            wrong += 1
+            continue
+        allowed = LAYERS[folder] + [folder + "/"]
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            found = INCLUDE.match(line)
+            if not found:
+                continue
+            if found[1]:
+                name = resolve(source, path, found[1])
+                # The own folder, but not a deeper one: store/ does not know store/sqlite/.
+                fine = name == "leasehold.h" or any(
+                    name == entry or (entry.endswith("/") and name.startswith(entry)
+                                      and "/" not in name[len(entry):])
+                    for entry in allowed)
+            else:
+                name = found[2]
+                fine = name not in FOREIGN or name in allowed
+            if not fine:
+                print(f"{shown}:{number}: {folder} may not include {name}")
+                wrong += 1
+    return wrong > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
