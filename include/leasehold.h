@@ -1,0 +1,697 @@
+/*
+ * leasehold.h: the whole public interface of libleasehold, a job queue that heals itself.
+ *
+ * A worker holds a job under a lease. Whatever happens to the worker, the job comes back: at the
+ * moment its lease ends, counted, explained, and fenced off from the old holder by a token that
+ * only ever rises. Delivery is at least once; the token lets a resource make effects exactly once.
+ *
+ * Conventions that hold for every call below:
+ *
+ *   Outcomes   0 (LH_OK) is done, a positive value is a normal answer other than "done", a negative
+ *              value is a failure. lh_errmsg() has the sentence, per handle and thread.
+ *   Options    A NULL options pointer, and a zeroed field, mean "the default".
+ *   Ownership  What is passed in is borrowed for the call. What comes out through a `**out` is
+ *              yours, and freed by the one function named for its type. Every free and close
+ *              accepts NULL. Except for lh_open, a failure leaves outputs untouched.
+ *   Time       Times are milliseconds since 1970, UTC, by the store's clock alone. Durations are
+ *              milliseconds.
+ *   Text       Strings are UTF-8 with a terminating zero; payloads and results are bytes plus length.
+ *              Names (queue, kind, worker) are 1 to 128 bytes of A-Z a-z 0-9 . _ : @ -
+ *   Threads    Any number of threads may call at once on one handle; writes that arrive together
+ *              share one transaction and one sync.
+ *   Fork       A handle belongs to the process that opened it. In a forked child every call on it
+ *              is refused with LH_EMISUSE, and lh_close() frees what is safe to free.
+ *   Crash      Every act is one transaction. What was acknowledged survives SIGKILL and, with
+ *              durability full (the default), power loss.
+ */
+#ifndef LEASEHOLD_H
+#define LEASEHOLD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define LH_VERSION_MAJOR 0
+#define LH_VERSION_MINOR 1
+#define LH_VERSION_PATCH 0
+#define LH_VERSION "0.1.0"
+
+#if defined(__GNUC__)
+#define LH_API __attribute__((visibility("default")))
+#else
+#define LH_API
+#endif
+
+/* ---- outcomes -------------------------------------------------------------------------------- */
+
+enum lh_status {
+    LH_OK = 0,
+    LH_EMPTY = 1,       /* nothing is pending now */
+    LH_EFAIL = -1,      /* failed, see the message */
+    LH_EMISUSE = -2,    /* the call breaks the contract of this header */
+    LH_EINVAL = -3,     /* a value is not allowed; the message names it and what is allowed */
+    LH_ETOOBIG = -4,    /* a value is larger than its limit */
+    LH_ENOTFOUND = -5,  /* no such job, queue, worker or lease */
+    LH_ESTATE = -6,     /* it exists, but its state does not allow the act */
+    LH_ENOSTORE = -7,   /* no store there, or a database without our tables */
+    LH_ELOST = -8,      /* the lease is no longer held under this token */
+    LH_ECANCELLED = -9, /* the lease was lost because the job was cancelled */
+    LH_EHELD = -10,     /* a named lease is held by another owner */
+    LH_EBUSY = -11,     /* the store stayed locked for the whole busy timeout */
+    LH_EUNREACH = -12,  /* the store cannot be reached */
+    LH_ECORRUPT = -13,  /* the store is damaged */
+    LH_EREADONLY = -14, /* the store can be read but not written */
+    LH_EOLDER = -15,    /* the store is older than its high-water mark; see accept_loss */
+    LH_EUNKNOWN = -16,  /* the outcome is unknown; repeat under lh_last_request() */
+    LH_ENEWER = -17,    /* the store was made by a newer version */
+    LH_EIO = -18,       /* input or output failed; nothing was done */
+    LH_ENOMEM = -19,    /* out of memory; nothing was done */
+    LH_ENOSPC = -20,    /* no space left on the device; nothing was done */
+    LH_ESTOPPED = -21,  /* the handle was stopped by an earlier failure: close it and open anew */
+    LH_EINTR = -22      /* the cancel flag was raised */
+};
+
+/** The name of a status without its prefix ("ELOST"), its exit code, its HTTP status, its text. */
+LH_API const char *lh_status_name(int status);
+LH_API const char *lh_status_text(int status);
+LH_API int lh_status_exit(int status);
+LH_API int lh_status_http(int status);
+
+/* ---- the store ------------------------------------------------------------------------------- */
+
+typedef struct lh_store lh_store;
+
+/** Severities of a log line, in the order of INTERFACE: an error needs a person, debug is for us. */
+enum lh_log_level { LH_LOG_ERROR = 0, LH_LOG_WARN, LH_LOG_INFO, LH_LOG_DEBUG };
+
+/** Receives one line, without a newline; called from any thread, must not call the library. */
+typedef void lh_log_fn(void *arg, int level, const char *line);
+
+enum lh_durability {
+    LH_DURABLE_FULL = 0, /* an acknowledged act survives power loss */
+    LH_DURABLE_RELAXED   /* it survives the death of every process, not of the machine */
+};
+
+typedef struct lh_open_opts {
+    bool read_only;     /* never write; a missing store is LH_ENOSTORE */
+    bool create;        /* create a missing SQLite file, migrate an older store */
+    bool adopt;         /* put our tables into an existing database that has none (migrate) */
+    bool accept_loss;   /* write to a store older than its high-water mark; raises the epoch */
+    bool force_network; /* open a SQLite file on a network file system all the same */
+    bool remote; /* holders are elsewhere: claims and heartbeats are synced before answering */
+    enum lh_durability durability;
+    int64_t busy_ms; /* how long to wait for other writers of ours; 0: 5000 */
+    lh_log_fn *log;  /* NULL: no logging */
+    void *log_arg;
+} lh_open_opts;
+
+/**
+ * Open the store at `url`: a path or `sqlite:PATH`.
+ *
+ * Returns  LH_OK        *out is a working handle
+ *          LH_ENOSTORE  there is no store, or a database without our tables (see adopt)
+ *          LH_ENEWER    made by a newer version; LH_EOLDER older than its high-water mark
+ *          LH_ECORRUPT, LH_EREADONLY, LH_EINVAL (path is a directory, not a database), LH_ENOMEM …
+ * On failure *out is a handle all the same (NULL only when out of memory): read lh_errmsg() from
+ * it, then lh_close() it.
+ */
+LH_API int lh_open(const char *url, const lh_open_opts *opts, lh_store **out);
+
+/** Close the handle. The last clean close of a store folds the log into the database file. */
+LH_API void lh_close(lh_store *store);
+
+/** Why the last call of this thread on this handle failed; "" if it did not. Never NULL. */
+LH_API const char *lh_errmsg(const lh_store *store);
+
+/** The request id under which the last LH_EUNKNOWN act of this thread may be repeated, or "". */
+LH_API const char *lh_last_request(const lh_store *store);
+
+/** The store's clock, now. */
+LH_API int64_t lh_now(lh_store *store);
+
+/** The library's version, and that of the engine below ("SQLite 3.40.1"). */
+LH_API const char *lh_version(void);
+LH_API const char *lh_engine_version(void);
+
+/* ---- jobs ------------------------------------------------------------------------------------ */
+
+typedef enum lh_state {
+    LH_SCHEDULED = 1, /* waits for run_at */
+    LH_PENDING,       /* may be claimed */
+    LH_RUNNING,       /* held under a lease */
+    LH_COMPLETED,
+    LH_FAILED,
+    LH_CANCELLED
+} lh_state;
+
+/** "scheduled" … "cancelled"; and back, 0 if the name is none. */
+LH_API const char *lh_state_name(lh_state state);
+LH_API lh_state lh_state_parse(const char *name);
+
+#define LH_UNLIMITED (-1)
+
+typedef struct lh_job {
+    int64_t id;
+    int64_t token; /* fencing token of the present or last lease; below 2^53 */
+    const char *queue;
+    const char *kind; /* NULL: none */
+    lh_state state;
+    bool expired; /* running, and the lease has ended */
+    int priority;
+    const void *payload; /* NULL: none */
+    size_t payload_len;
+    bool payload_is_text; /* valid UTF-8 without a zero byte */
+    const char *key;
+    int64_t attempt;      /* claims so far, releases refunded */
+    int64_t max_attempts; /* LH_UNLIMITED, or 0: not yet taken from the policy */
+    int64_t recoveries;   /* deaths under this job so far */
+    const char *worker;   /* holder, while running */
+    int64_t lease_until;  /* 0: not running */
+    int64_t lease_ms;     /* length of the lease as claimed */
+    int64_t remaining_ms; /* until lease_until, when the store answered; never below 0 */
+    int64_t timeout_ms;   /* of the policy; 0: none. Filled by a claim only */
+    int64_t run_at;       /* times: 0 means "not set" */
+    int64_t created_at;
+    int64_t started_at;
+    int64_t finished_at;
+    int64_t state_changed_at;
+    int64_t last_heartbeat_at;
+    int64_t expires_at;
+    const char *last_error;
+    const char *stage;
+    int progress;           /* 0 … 100, -1: none */
+    const char *checkpoint; /* JSON text, NULL: none; handed to the next attempt */
+    const void *result;
+    size_t result_len;
+    bool result_is_text;
+} lh_job;
+
+typedef struct lh_jobs {
+    size_t n;
+    lh_job *job;
+    void *priv; /* what the strings live in */
+} lh_jobs;
+
+LH_API void lh_jobs_free(lh_jobs *jobs);
+
+/** One job to enqueue. Limits left at 0 are taken from the policy of (queue, kind). */
+typedef struct lh_new_job {
+    const char *kind;
+    const void *payload;
+    size_t payload_len;
+    int priority;         /* -32768 … 32767, higher first */
+    int64_t delay_ms;     /* run no earlier than now + delay */
+    int64_t run_at;       /* or no earlier than this wall-clock time; not both */
+    const char *key;      /* while a job with this key lives in the queue, it is returned */
+    int64_t max_attempts; /* 1 … 1000000 or LH_UNLIMITED */
+    int64_t lease_ms;     /* lease of a claim that names none */
+    int64_t expires_ms;   /* cancelled as EXPIRED if not claimed by now + this */
+    int64_t backoff_ms;   /* overrides the policy's backoff */
+    int64_t backoff_cap_ms;
+} lh_new_job;
+
+typedef struct lh_enqueued {
+    int64_t id;
+    lh_state state;
+    bool duplicate; /* it was there before: by key, or by the request id */
+} lh_enqueued;
+
+/**
+ * Enqueue `n` jobs into `queue`, all of them or none, in one transaction.
+ *
+ * `request` (NULL: none) names this call: repeated under the same id it returns the same jobs.
+ * Returns  LH_OK        out[0 … n-1] is filled
+ *          LH_EINVAL, LH_ETOOBIG   nothing was written
+ *          LH_EUNKNOWN  the commit failed half-way; repeat with lh_last_request() as `request`
+ *          LH_ENOSPC, LH_EBUSY, LH_EIO …   nothing was written
+ * Crash    After LH_OK the jobs are there; before it, all or none.
+ */
+LH_API int lh_enqueue(lh_store *store, const char *queue, const lh_new_job *jobs, size_t n,
+                      const char *request, lh_enqueued *out);
+
+struct sqlite3;
+
+/**
+ * Enqueue on the caller's own SQLite connection, as part of the caller's own transaction.
+ *
+ * The jobs appear if and when that transaction commits. `db` must be a database with our tables.
+ * `errmsg` (NULL: not wanted) receives the reason of a failure, at most `errlen` bytes.
+ */
+LH_API int lh_enqueue_sqlite(struct sqlite3 *db, const char *queue, const lh_new_job *jobs,
+                             size_t n, lh_enqueued *out, char *errmsg, size_t errlen);
+
+typedef struct lh_claim_opts {
+    const char *const *queues; /* looked at in this order */
+    size_t n_queues;
+    const char *const *kinds; /* NULL: any kind */
+    size_t n_kinds;
+    const char *worker;  /* required */
+    size_t n;            /* up to this many; 0: 1; at most 1000 */
+    int64_t lease_ms;    /* 0: the job's own, else the policy's */
+    int64_t wait_ms;     /* wait so long for a job; 0: do not wait; -1: for ever */
+    const char *request; /* repeated under this id, the claim returns what it got and still holds */
+    const int *cancel;   /* raised (non-zero) by another thread: stop waiting, LH_EINTR */
+} lh_claim_opts;
+
+/**
+ * Claim the best pending jobs and hold them: priority high to low, then age, queue after queue.
+ *
+ * What is expired is recovered first, so the work of a crashed worker is among what is claimed; a
+ * failure to recover is logged and does not stop the claim. A job whose payload no longer matches
+ * its checksum is failed with the reason and never handed out.
+ *
+ * Returns  LH_OK      *out holds 1 … n jobs with their tokens; lh_jobs_free() it
+ *          LH_EMPTY   nothing is pending now (paused, limited and held-back jobs are not pending)
+ *          LH_EINTR   the cancel flag was raised while waiting
+ *          LH_EBUSY, LH_EINVAL …
+ * Crash    One transaction. If we die after it, the lease expires and recovery returns the job.
+ */
+LH_API int lh_claim(lh_store *store, const lh_claim_opts *opts, lh_jobs **out);
+
+/* The acts on held jobs take arrays and run in one transaction. Each item is judged by itself:
+ * `status[i]` (NULL: not wanted) has its outcome, and the call returns LH_OK if every item was done,
+ * else the outcome of the first that was not. `after` (NULL: not wanted) receives the jobs as they
+ * are afterwards, those that exist, in the order given. */
+
+typedef struct lh_beat {
+    int64_t job, token;
+    int64_t lease_ms; /* 0: as long as the claim's */
+    bool has_progress;
+    int progress;           /* 0 … 100 */
+    const char *stage;      /* NULL: as it was */
+    const char *checkpoint; /* JSON; NULL: as it was */
+} lh_beat;
+
+/** Extend leases to now + lease. LH_ELOST once expired or passed on, LH_ECANCELLED if cancelled. */
+LH_API int lh_heartbeat(lh_store *store, const lh_beat *beats, size_t n, int *status,
+                        lh_jobs **after);
+
+typedef struct lh_done {
+    int64_t job, token;
+    const void *result; /* NULL: none */
+    size_t result_len;
+} lh_done;
+
+/**
+ * Complete jobs. The token is compared, the clock is not asked: a slow worker may still finish as
+ * long as nobody else was given the job. A repeated identical complete is done.
+ */
+LH_API int lh_complete(lh_store *store, const lh_done *done, size_t n, int *status,
+                       lh_jobs **after);
+
+/** Complete `done` and claim the next jobs, in one transaction. `*out` is set on LH_OK only; the
+ *  outcome is that of the claim, unless the whole act failed. */
+LH_API int lh_complete_claim(lh_store *store, const lh_done *done, size_t n, int *status,
+                             const lh_claim_opts *opts, lh_jobs **out);
+
+#define LH_NOW (-1)
+
+typedef struct lh_failure {
+    int64_t job, token;
+    const char *error;   /* required */
+    bool permanent;      /* failed for good */
+    int64_t retry_in_ms; /* 0: by the backoff; LH_NOW: at once */
+} lh_failure;
+
+/** Fail jobs: scheduled again after the backoff, or failed when permanent or out of attempts. */
+LH_API int lh_fail(lh_store *store, const lh_failure *failures, size_t n, int *status,
+                   lh_jobs **after);
+
+typedef struct lh_ref {
+    int64_t job, token;
+} lh_ref;
+
+/** Give jobs back, unharmed: pending again (scheduled, with a delay), the attempt refunded. */
+LH_API int lh_release(lh_store *store, const lh_ref *refs, size_t n, int64_t delay_ms, int *status,
+                      lh_jobs **after);
+
+/** The same for jobs that `worker` holds (ids NULL: all of them), by another hand: a live lease
+ *  keeps its job back from others until its holder has answered or its old deadline has passed. */
+LH_API int lh_release_worker(lh_store *store, const char *worker, const int64_t *ids, size_t n,
+                             int64_t delay_ms, bool now, int *status, int64_t *released);
+
+/** Cancel live jobs. A running holder learns it at its next heartbeat. */
+LH_API int lh_cancel(lh_store *store, const int64_t *ids, size_t n, int *status, lh_jobs **after);
+
+/** Retry failed or cancelled jobs (completed ones with `force`): the counts start again. */
+LH_API int lh_retry(lh_store *store, const int64_t *ids, size_t n, bool force, int *status,
+                    lh_jobs **after);
+
+/** Delete jobs that are not running. Their ids are never used again. */
+LH_API int lh_delete(lh_store *store, const int64_t *ids, size_t n, int *status);
+
+/** Move a scheduled or pending job to now + delay, or to the wall-clock time `run_at`. */
+LH_API int lh_reschedule(lh_store *store, int64_t id, int64_t delay_ms, int64_t run_at,
+                         lh_jobs **after);
+
+/** One job. LH_ENOTFOUND if there is none. */
+LH_API int lh_job_get(lh_store *store, int64_t id, lh_jobs **out);
+
+typedef struct lh_job_filter {
+    const char *queue, *kind, *worker, *key;
+    lh_state state; /* 0: any */
+    bool expired;   /* running with an ended lease */
+    int64_t after;  /* ids above this */
+    size_t limit;   /* 0: 100; at most 10000 */
+} lh_job_filter;
+
+/** Jobs by id, ascending. An empty list is LH_OK. */
+LH_API int lh_job_list(lh_store *store, const lh_job_filter *filter, lh_jobs **out);
+
+/** Wait until job `id` is completed, failed or cancelled: LH_OK and the job, LH_EMPTY on timeout
+ *  (wait_ms as in a claim). */
+LH_API int lh_job_wait(lh_store *store, int64_t id, int64_t wait_ms, const int *cancel,
+                       lh_jobs **out);
+
+/* ---- queues and policies --------------------------------------------------------------------- */
+
+typedef struct lh_queue {
+    const char *queue;
+    bool paused;
+    int64_t scheduled, pending, running, completed, failed, cancelled;
+    int64_t oldest_pending_ms;   /* age of the oldest pending job; -1: none */
+    int64_t rate_n, rate_per_ms; /* 0: unlimited */
+    int64_t concurrency;         /* 0: unlimited */
+    /* The last 60 full minutes and the current one, from the rollups. */
+    int64_t hour_enqueued, hour_completed, hour_failed, hour_recovered;
+    int64_t hour_wait_ms, hour_run_ms; /* sums over what was claimed, and what ended */
+    int64_t hour_claimed, hour_ended;
+} lh_queue;
+
+typedef struct lh_queues {
+    size_t n;
+    lh_queue *queue;
+    void *priv;
+} lh_queues;
+
+LH_API int lh_queue_list(lh_store *store, lh_queues **out);
+LH_API void lh_queues_free(lh_queues *queues);
+
+/** Pausing stops claims of the queue; what runs goes on. Repeating it is harmless. */
+LH_API int lh_queue_pause(lh_store *store, const char *queue);
+LH_API int lh_queue_resume(lh_store *store, const char *queue);
+
+/** Delete what waits in the queue (scheduled and pending). `*purged` counts it. */
+LH_API int lh_queue_purge(lh_store *store, const char *queue, int64_t *purged);
+
+typedef enum lh_action { LH_ACTION_RETRY = 1, LH_ACTION_PENDING, LH_ACTION_FAIL } lh_action;
+typedef enum lh_audit { LH_AUDIT_EXCEPTIONAL = 1, LH_AUDIT_FULL } lh_audit;
+
+enum lh_policy_field {
+    LH_POLICY_LEASE = 1 << 0,
+    LH_POLICY_MAX_ATTEMPTS = 1 << 1,
+    LH_POLICY_MAX_RECOVERIES = 1 << 2,
+    LH_POLICY_ACTION = 1 << 3,
+    LH_POLICY_RECOVERY = 1 << 4,
+    LH_POLICY_RECOVERY_BACKOFF = 1 << 5,
+    LH_POLICY_BACKOFF = 1 << 6,
+    LH_POLICY_BACKOFF_CAP = 1 << 7,
+    LH_POLICY_TIMEOUT = 1 << 8,
+    LH_POLICY_EXCLUSIVE = 1 << 9,
+    LH_POLICY_AUDIT = 1 << 10,
+    LH_POLICY_RETENTION = 1 << 11,
+    LH_POLICY_RETENTION_FAILED = 1 << 12,
+    LH_POLICY_MAX_PAYLOAD = 1 << 13,
+    /* of a queue as a whole: kind must be NULL, queue must not */
+    LH_POLICY_RATE = 1 << 14,
+    LH_POLICY_CONCURRENCY = 1 << 15,
+    LH_POLICY_ALL = (1 << 16) - 1
+};
+
+typedef struct lh_policy {
+    unsigned set;           /* which of the fields below are given (enum lh_policy_field) */
+    int64_t lease_ms;       /* 1 … 30 d */
+    int64_t max_attempts;   /* 1 … 1000000, LH_UNLIMITED */
+    int64_t max_recoveries; /* 0 … 1000000, LH_UNLIMITED */
+    lh_action action;       /* what a death does */
+    bool recovery;          /* off: stuck jobs stay for inspection, only a hand recovers them */
+    int64_t recovery_backoff_ms;
+    int64_t backoff_ms; /* first delay after a fail; doubles */
+    int64_t backoff_cap_ms;
+    int64_t timeout_ms; /* 0: none */
+    bool exclusive;     /* one job at a time, under the named lease processing/QUEUE */
+    lh_audit audit;
+    int64_t retention_ms; /* completed, cancelled */
+    int64_t retention_failed_ms;
+    int64_t max_payload;         /* bytes, up to 64 MiB */
+    int64_t rate_n, rate_per_ms; /* rate_n 0: unlimited */
+    int64_t concurrency;         /* 0: unlimited */
+} lh_policy;
+
+/** Set the fields in `policy->set` for (queue, kind); NULL means any. Fields in `unset` are taken
+ *  back, so that they fall through again. */
+LH_API int lh_policy_set(lh_store *store, const char *queue, const char *kind,
+                         const lh_policy *policy, unsigned unset);
+
+/** What holds for (queue, kind): every field, after falling through
+ *  (queue, kind) → (queue, any) → (any, kind) → (any, any) → built in. */
+LH_API int lh_policy_get(lh_store *store, const char *queue, const char *kind, lh_policy *out);
+
+typedef struct lh_policy_row {
+    const char *queue, *kind; /* NULL: any */
+    lh_policy policy;
+} lh_policy_row;
+
+typedef struct lh_policies {
+    size_t n;
+    lh_policy_row *row;
+    void *priv;
+} lh_policies;
+
+/** The rows as set, nothing fallen through. */
+LH_API int lh_policy_list(lh_store *store, lh_policies **out);
+LH_API void lh_policies_free(lh_policies *policies);
+
+/** The ttl of named leases of `scope` that are acquired without one; 0 takes it back (300 s). */
+LH_API int lh_scope_set(lh_store *store, const char *scope, int64_t ttl_ms);
+
+/* ---- named leases ---------------------------------------------------------------------------- */
+
+typedef struct lh_lease {
+    const char *scope, *name;
+    const char *owner; /* NULL: held by nobody */
+    int64_t token;
+    int64_t acquired_at, expires_at; /* 0: not held */
+    int64_t remaining_ms;
+    bool stale;                /* held, and expired */
+    const char *value;         /* JSON; outlives the holder */
+    int64_t rows;              /* -1: none */
+    int64_t last_completed_at; /* 0: never */
+} lh_lease;
+
+typedef struct lh_leases {
+    size_t n;
+    lh_lease *lease;
+    void *priv;
+} lh_leases;
+
+LH_API void lh_leases_free(lh_leases *leases);
+
+typedef struct lh_lease_opts {
+    const char *owner; /* NULL: unique to this process */
+    int64_t ttl_ms;    /* 0: the scope's, else 300 s */
+    int64_t by_ms;     /* extend only: add to the expiry instead */
+    int64_t token;     /* extend, release, complete: 0 means "do not compare" */
+    int64_t rows;      /* complete only, with has_rows */
+    bool has_rows;
+    const char *value; /* acquire, extend, complete: JSON to keep; NULL: as it was */
+} lh_lease_opts;
+
+/**
+ * Acquire (scope, name), or extend it when `owner` holds it already.
+ *
+ * Returns  LH_OK     *out (NULL: not wanted) is the lease with its token
+ *          LH_EHELD  an active lease of another owner; *out, if wanted, is that lease
+ */
+LH_API int lh_lease_acquire(lh_store *store, const char *scope, const char *name,
+                            const lh_lease_opts *opts, lh_leases **out);
+
+/** LH_ELOST once the lease is expired or no longer names this owner (and token). */
+LH_API int lh_lease_extend(lh_store *store, const char *scope, const char *name,
+                           const lh_lease_opts *opts, lh_leases **out);
+
+/** Give it back. Releasing what is not held is harmless: LH_OK and `*released` false. LH_EHELD if
+ *  another owner holds it. */
+LH_API int lh_lease_release(lh_store *store, const char *scope, const char *name,
+                            const lh_lease_opts *opts, bool *released);
+
+/** Give it back with its work done: keeps row count and value, stamps last_completed_at. */
+LH_API int lh_lease_complete(lh_store *store, const char *scope, const char *name,
+                             const lh_lease_opts *opts, lh_leases **out);
+
+/** LH_ENOTFOUND if nothing is known of it. */
+LH_API int lh_lease_get(lh_store *store, const char *scope, const char *name, lh_leases **out);
+LH_API int lh_lease_list(lh_store *store, const char *scope, lh_leases **out);
+
+/** Held and expired? No lease is not stale. */
+LH_API int lh_lease_is_stale(lh_store *store, const char *scope, const char *name, bool *stale);
+
+/** The owner a NULL owner stands for: unique to this process and handle. */
+LH_API const char *lh_default_owner(lh_store *store);
+
+/* ---- workers --------------------------------------------------------------------------------- */
+
+typedef struct lh_worker_opts {
+    const char *id;      /* the full id; or */
+    const char *label;   /* a label, made unique to this start */
+    const char *queues;  /* for display, comma separated */
+    int64_t interval_ms; /* 0: 30 s */
+    int64_t multiplier;  /* 0: 3 */
+    bool process;        /* this process is the worker: its death is proven by its pid */
+} lh_worker_opts;
+
+/** Register a worker; `id` receives its id (at most `idlen` bytes with the zero). */
+LH_API int lh_worker_register(lh_store *store, const lh_worker_opts *opts, char *id, size_t idlen);
+
+/** Beat for a worker and its jobs in one transaction. A worker that is unknown is registered, as
+ *  one without a process of ours, with `interval_ms` (0: 30 s). `status` as for lh_heartbeat. */
+LH_API int lh_worker_heartbeat(lh_store *store, const char *worker, int64_t interval_ms,
+                               const lh_beat *beats, size_t n, int *status);
+
+/** The worker says goodbye. What it still holds is released. */
+LH_API int lh_worker_stop(lh_store *store, const char *worker);
+
+typedef struct lh_worker {
+    const char *id, *label, *host, *queues, *version;
+    const char *state; /* "alive", "late", "dead", "stopped" */
+    int64_t pid;       /* 0: no process of ours */
+    int64_t interval_ms, multiplier;
+    int64_t registered_at, last_heartbeat_at, stopped_at;
+    int64_t silent_ms; /* since the last beat */
+    int64_t running;   /* jobs held */
+} lh_worker;
+
+typedef struct lh_workers {
+    size_t n;
+    lh_worker *worker;
+    void *priv;
+} lh_workers;
+
+LH_API int lh_worker_list(lh_store *store, lh_workers **out);
+LH_API void lh_workers_free(lh_workers *workers);
+
+/* ---- recovery and upkeep --------------------------------------------------------------------- */
+
+typedef struct lh_recovered {
+    int64_t locks_cleaned;     /* named leases freed */
+    int64_t entries_reclaimed; /* jobs taken back */
+    int64_t recovery_timestamp;
+} lh_recovered;
+
+/** Take back what is forfeit, in batches; safe to run twice, at once, anywhere. */
+LH_API int lh_recover(lh_store *store, const int *cancel, lh_recovered *out);
+
+/** What lh_recover() would take back now; changes nothing. */
+LH_API int lh_recovery_stats(lh_store *store, lh_recovered *out);
+
+typedef struct lh_upkeep {
+    int64_t recovered, promoted, expired, pruned;
+    int64_t next_ms; /* come back in so long; what falls due before is waited for by a claim */
+} lh_upkeep;
+
+/** One bounded round of all that falls due: recovery, promotion, expiry, pruning. */
+LH_API int lh_maintain(lh_store *store, lh_upkeep *out);
+
+/** Delete finished jobs, events, requests and rollups past their retention (older_than_ms 0: by
+ *  policy; else older than this). `*pruned` counts jobs. */
+LH_API int lh_prune(lh_store *store, int64_t older_than_ms, const int *cancel, int64_t *pruned);
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+typedef struct lh_event {
+    int64_t id, at;
+    const char *type; /* "job.recovered" … */
+    int64_t job;      /* 0: none */
+    const char *queue, *worker, *lease;
+    const char *from, *to; /* states */
+    const char *actor, *reason;
+    int64_t token;
+    const char *data; /* JSON */
+} lh_event;
+
+typedef struct lh_events {
+    size_t n;
+    lh_event *event;
+    void *priv;
+} lh_events;
+
+typedef struct lh_event_filter {
+    int64_t job;     /* 0: any */
+    int64_t after;   /* ids above this */
+    size_t limit;    /* 0: 100; at most 10000 */
+    bool newest;     /* the last `limit` instead of the first; still ascending */
+    int64_t wait_ms; /* wait so long for the first event; 0: do not; -1: for ever */
+    const int *cancel;
+} lh_event_filter;
+
+LH_API int lh_event_list(lh_store *store, const lh_event_filter *filter, lh_events **out);
+LH_API void lh_events_free(lh_events *events);
+
+/* ---- the store as a whole -------------------------------------------------------------------- */
+
+typedef struct lh_store_info {
+    const char *kind; /* "sqlite" */
+    char url[1024];
+    char uuid[40];
+    int schema; /* version of our tables */
+    int64_t epoch;
+    int64_t wal_bytes;
+    int64_t file_bytes;
+    int64_t free_bytes; /* room on the device */
+    int64_t changes;    /* transactions of ours so far */
+    int64_t stale_jobs, stale_leases;
+    int64_t workers_alive, workers_late, workers_dead;
+    int64_t clock_skew_ms; /* wall clock against elapsed time since the anchor */
+    char degraded[256];    /* "" if all is well */
+} lh_store_info;
+
+LH_API int lh_store_status(lh_store *store, lh_store_info *out);
+
+typedef struct lh_finding {
+    const char *level; /* "info", "warning", "error" */
+    const char *what;  /* what was looked at: "integrity", "invariant", "wal" … */
+    const char *text;
+} lh_finding;
+
+typedef struct lh_findings {
+    size_t n;
+    size_t errors;
+    lh_finding *finding;
+    void *priv;
+} lh_findings;
+
+/** Integrity of the engine's file, the invariants of jobs, counters, WAL, clock, room, versions.
+ *  LH_OK also with findings: see `errors`. */
+LH_API int lh_check(lh_store *store, const int *cancel, lh_findings **out);
+LH_API void lh_findings_free(lh_findings *findings);
+
+/** The SQL that would remove everything of ours from a database, as text to read; free() it. */
+LH_API int lh_drop_sql(lh_store *store, char **out);
+
+/** Schema version of this library, and of the store at `url` (0: none of ours). Changes nothing. */
+LH_API int lh_schema_version(void);
+LH_API int lh_schema_of(const char *url, int *version, char *errmsg, size_t errlen);
+
+/* ---- small helpers that programs on top need to say the same things ---------------------------- */
+
+/** "250ms", "30s", "5m", "1h30m", "14d"; `what` names the setting in the message. */
+LH_API int lh_duration_parse(const char *text, int64_t *ms);
+/** Writes a duration as people write it; returns `buf`. */
+LH_API char *lh_duration_format(int64_t ms, char *buf, size_t len);
+/** RFC 3339 with a zone → ms; and ms → "2026-01-15T10:30:00.000Z". */
+LH_API int lh_time_parse(const char *text, int64_t *ms);
+LH_API char *lh_time_format(int64_t ms, char *buf, size_t len);
+/** Is it a name as described at the top? */
+LH_API bool lh_name_ok(const char *name);
+/** Valid UTF-8 without a zero byte? */
+LH_API bool lh_text_ok(const void *bytes, size_t len);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,40 @@
+#include "base/clock.h"
+
+#include "base/hook.h"
+
+#include <errno.h>
+#include <time.h>
+
+static int64_t read_ms(clockid_t id)
+{
+    struct timespec ts;
+    (void)clock_gettime(id, &ts); /* cannot fail for these ids with a valid pointer */
+    return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
+int64_t lhi_wall_ms(void)
+{
+#ifdef LHI_TEST
+    const struct lhi_control *c = lhi_control();
+    return (c->frozen ? c->frozen_wall_ms : read_ms(CLOCK_REALTIME)) + c->wall_ms;
+#else
+    return read_ms(CLOCK_REALTIME);
+#endif
+}
+
+int64_t lhi_mono_ms(void)
+{
+#ifdef LHI_TEST
+    const struct lhi_control *c = lhi_control();
+    return (c->frozen ? c->frozen_mono_ms : read_ms(CLOCK_MONOTONIC)) + c->mono_ms;
+#else
+    return read_ms(CLOCK_MONOTONIC);
+#endif
+}
+
+void lhi_sleep_ms(int64_t ms)
+{
+    struct timespec ts = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+    while (nanosleep(&ts, &ts) != 0 && errno == EINTR)
+        ;
+}

@@ -1,0 +1,11 @@
+/* The only clocks in the project, so that tests own time. */
+#ifndef LHI_CLOCK_H
+#define LHI_CLOCK_H
+
+#include <stdint.h>
+
+int64_t lhi_wall_ms(void);
+int64_t lhi_mono_ms(void);
+void lhi_sleep_ms(int64_t ms); /* for waits against foreign writers only */
+
+#endif

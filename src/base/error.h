@@ -1,0 +1,29 @@
+/* An error: a status and the sentence that explains it, in a fixed buffer, so that reporting
+ * cannot fail. The lowest layer that knows the names writes it; layers above pass it on. */
+#ifndef LHI_ERROR_H
+#define LHI_ERROR_H
+
+#include <stdarg.h>
+#include <stddef.h>
+
+struct lhi_error {
+    int status;
+    char text[480];
+    char request[96]; /* with LH_EUNKNOWN: the identity to repeat the act under */
+};
+
+void lhi_error_clear(struct lhi_error *err);
+
+/* Set status and sentence; returns the status, so that `return lhi_fail(…)` reads well. */
+int lhi_fail(struct lhi_error *err, int status, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* The same with ": REASON" of an errno behind it; ENOSPC, ENOMEM and EROFS get their own status. */
+int lhi_fail_errno(struct lhi_error *err, int saved_errno, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* snprintf that always ends with a zero and says what it really wrote. */
+size_t lhi_format(char *buf, size_t len, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#endif

@@ -1,0 +1,23 @@
+/* Memory: an allocator that tests can make fail, and an arena for what is freed together. */
+#ifndef LHI_MEM_H
+#define LHI_MEM_H
+
+#include <stddef.h>
+
+void *lhi_malloc(size_t size);
+void *lhi_calloc(size_t n, size_t size);
+void *lhi_realloc(void *p, size_t size);
+char *lhi_strdup(const char *s); /* NULL stays NULL */
+void lhi_free(void *p);
+
+/* Everything handed out by an arena lives until the arena is cleared. A zeroed arena is empty. */
+struct lhi_arena {
+    struct lhi_arena_block *head;
+};
+
+void *lhi_arena_alloc(struct lhi_arena *arena, size_t size); /* zeroed; NULL: no memory */
+void *lhi_arena_copy(struct lhi_arena *arena, const void *bytes, size_t len); /* plus a zero byte */
+char *lhi_arena_strdup(struct lhi_arena *arena, const char *s);               /* NULL stays NULL */
+void lhi_arena_clear(struct lhi_arena *arena);
+
+#endif

@@ -1,0 +1,196 @@
+#include "base/sys.h"
+
+#include "base/error.h"
+#include "base/hook.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <linux/magic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- locks ---- */
+
+static int lock_byte(int fd, int cmd, off_t byte, short type)
+{
+    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+    int rc;
+    do
+        rc = fcntl(fd, cmd, &lock);
+    while (rc != 0 && errno == EINTR);
+    return rc == 0 ? 0 : errno;
+}
+
+bool lhi_lock_try(int fd, off_t byte, bool shared)
+{
+    return lock_byte(fd, F_OFD_SETLK, byte, shared ? F_RDLCK : F_WRLCK) == 0;
+}
+
+int lhi_lock_wait(int fd, off_t byte, bool shared)
+{
+    return lock_byte(fd, F_OFD_SETLKW, byte, shared ? F_RDLCK : F_WRLCK);
+}
+
+void lhi_unlock(int fd, off_t byte)
+{
+    (void)lock_byte(fd, F_OFD_SETLK, byte, F_UNLCK);
+}
+
+/* ---- futexes ---- */
+
+bool lhi_futex_wait(uint32_t *word, uint32_t value, uint32_t mask, int64_t timeout_ms)
+{
+    struct timespec ts, *deadline = NULL;
+
+    if (timeout_ms >= 0) {
+        /* WAIT_BITSET takes an absolute time on the monotonic clock. */
+        (void)clock_gettime(CLOCK_MONOTONIC, &ts);
+        ts.tv_sec += timeout_ms / 1000;
+        ts.tv_nsec += timeout_ms % 1000 * 1000000;
+        if (ts.tv_nsec >= 1000000000) {
+            ts.tv_sec++;
+            ts.tv_nsec -= 1000000000;
+        }
+        deadline = &ts;
+    }
+    return syscall(SYS_futex, word, FUTEX_WAIT_BITSET, value, deadline, NULL, mask) == 0;
+}
+
+void lhi_futex_wake(uint32_t *word, int n, uint32_t mask)
+{
+    (void)syscall(SYS_futex, word, FUTEX_WAKE_BITSET, n, NULL, NULL, mask);
+}
+
+/* ---- randomness ---- */
+
+bool lhi_random(void *buf, size_t len)
+{
+    unsigned char *p = buf;
+    while (len > 0) {
+        ssize_t n = getrandom(p, len, 0);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return false;
+        p += n;
+        len -= (size_t)n;
+    }
+    return true;
+}
+
+void lhi_uuid(char out[37])
+{
+    unsigned char b[16];
+
+    if (!lhi_random(b, sizeof b)) {
+        /* No kernel randomness at all: time and pid still tell two stores apart. */
+        struct timespec ts;
+        (void)clock_gettime(CLOCK_REALTIME, &ts);
+        int64_t parts[2] = {(int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec, getpid()};
+        memcpy(b, parts, sizeof b);
+    }
+    b[6] = (unsigned char)((b[6] & 0x0f) | 0x40);
+    b[8] = (unsigned char)((b[8] & 0x3f) | 0x80);
+    lhi_format(out, 37, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+               b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12],
+               b[13], b[14], b[15]);
+}
+
+/* ---- identity ---- */
+
+/* The first line of a small file, without its newline; "" if there is none. */
+static void read_line(const char *path, char *out, size_t len)
+{
+    size_t used = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    if (fd >= 0) {
+        ssize_t n = read(fd, out, len - 1);
+        used = n > 0 ? (size_t)n : 0;
+        close(fd);
+    }
+    out[used] = '\0';
+    out[strcspn(out, "\n")] = '\0';
+}
+
+void lhi_boot_id(char out[40])
+{
+#ifdef LHI_TEST
+    if (lhi_control()->boot[0] != '\0') {
+        lhi_format(out, 40, "%s", lhi_control()->boot);
+        return;
+    }
+#endif
+    read_line("/proc/sys/kernel/random/boot_id", out, 40);
+}
+
+/* Field 22 of /proc/PID/stat; the command in field 2 may hold spaces and brackets, so count from
+ * its last closing bracket. */
+static int64_t start_time(int64_t pid)
+{
+    char path[64], line[1024];
+
+    lhi_format(path, sizeof path, "/proc/%lld/stat", (long long)pid);
+    read_line(path, line, sizeof line);
+    const char *p = strrchr(line, ')');
+    for (int field = 2; p != NULL && field < 22; field++)
+        p = strchr(p + 1, ' ');
+    return p ? strtoll(p + 1, NULL, 10) : 0;
+}
+
+void lhi_identify(struct lhi_identity *id)
+{
+    struct stat st;
+
+    memset(id, 0, sizeof *id);
+    if (gethostname(id->host, sizeof id->host - 1) != 0)
+        id->host[0] = '\0';
+    read_line("/etc/machine-id", id->machine, sizeof id->machine);
+    lhi_boot_id(id->boot);
+    if (stat("/proc/self/ns/pid", &st) == 0)
+        id->pid_ns = (int64_t)st.st_ino;
+    id->pid = getpid();
+    id->start = start_time(id->pid);
+}
+
+/* ---- files ---- */
+
+bool lhi_on_network_fs(int fd)
+{
+    /* SMB2, CIFS, Ceph and Lustre have no name in linux/magic.h. */
+    static const unsigned long unnamed[] = {0xfe534d42, 0xff534d42, 0x00c36400, 0x0bd00bd0};
+    struct statfs fs;
+
+    if (fstatfs(fd, &fs) != 0)
+        return false;
+    switch ((unsigned long)fs.f_type) {
+    case NFS_SUPER_MAGIC:
+    case SMB_SUPER_MAGIC:
+    case CODA_SUPER_MAGIC:
+    case AFS_SUPER_MAGIC:
+    case V9FS_MAGIC:
+        return true;
+    default:
+        break;
+    }
+    for (size_t i = 0; i < sizeof unnamed / sizeof unnamed[0]; i++)
+        if ((unsigned long)fs.f_type == unnamed[i])
+            return true;
+    return false;
+}
+
+int64_t lhi_free_bytes(const char *path)
+{
+    struct statvfs fs;
+    if (statvfs(path, &fs) != 0)
+        return -1;
+    return (int64_t)(fs.f_bavail * fs.f_frsize);
+}

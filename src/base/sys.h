@@ -1,0 +1,41 @@
+/* The operating system, as far as we use it directly: locks, futexes, randomness, identity. */
+#ifndef LHI_SYS_H
+#define LHI_SYS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* Open-file-description locks on one byte: the kernel frees them when the holder dies, and a
+ * second handle in the same process is a second holder. */
+bool lhi_lock_try(int fd, off_t byte, bool shared);
+int lhi_lock_wait(int fd, off_t byte, bool shared); /* 0 or an errno */
+void lhi_unlock(int fd, off_t byte);
+
+/* Wait while *word == value, for at most timeout_ms (< 0: for ever), for a wake that shares a bit
+ * with `mask`. The word may lie in memory shared between processes. True: a wake it was. */
+bool lhi_futex_wait(uint32_t *word, uint32_t value, uint32_t mask, int64_t timeout_ms);
+void lhi_futex_wake(uint32_t *word, int n, uint32_t mask);
+
+/* Randomness of the kernel; false when there is none to be had. */
+bool lhi_random(void *buf, size_t len);
+void lhi_uuid(char out[37]);
+
+/* Who a process is, so that its death can be proven and a reused pid told apart. */
+struct lhi_identity {
+    char host[128];
+    char machine[40];
+    char boot[40];
+    int64_t pid_ns; /* 0: unknown */
+    int64_t pid;
+    int64_t start; /* in clock ticks since boot; 0: unknown */
+};
+
+void lhi_identify(struct lhi_identity *id);
+void lhi_boot_id(char out[40]); /* "" when unknown */
+
+bool lhi_on_network_fs(int fd);
+int64_t lhi_free_bytes(const char *path); /* room for us on the device; -1: unknown */
+
+#endif
