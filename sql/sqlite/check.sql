@@ -1,0 +1,45 @@
+-- The invariants of jobs as findings: each statement returns what breaks it, and nothing when all is
+-- well. Most are CHECK constraints too; a damaged file, or a hand that switched them off, is why
+-- they are asked again.
+
+-- name: check_running
+SELECT id, 'running without a lease, worker, start or token, or a lease without running'
+  FROM lh_job
+ WHERE (state = 'running') <> (lease_until IS NOT NULL) OR (state = 'running') <> (worker IS NOT NULL)
+    OR (state = 'running' AND (started_at IS NULL OR token <= 0)) LIMIT :n;
+
+-- name: check_counts
+SELECT id, 'attempt ' || attempt || ' is above max_attempts ' || max_attempts
+  FROM lh_job WHERE max_attempts > 0 AND attempt > max_attempts LIMIT :n;
+
+-- name: check_times
+SELECT id, 'started after its last change of state'
+  FROM lh_job WHERE started_at > state_changed_at LIMIT :n;
+
+-- name: check_ids
+SELECT max(id), 'id is above the highest ever given' FROM lh_job
+HAVING max(id) > (SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'lh_job');
+
+-- name: check_tallies
+-- Counted over the table, as nothing else does.
+SELECT NULL, 'queue "' || coalesce(q.queue, c.queue) || '" counts ' || s.name || ' as '
+       || CASE s.name WHEN 'scheduled' THEN coalesce(q.scheduled, 0)
+                      WHEN 'pending' THEN coalesce(q.pending, 0)
+                      WHEN 'running' THEN coalesce(q.running, 0)
+                      WHEN 'completed' THEN coalesce(q.completed, 0)
+                      WHEN 'failed' THEN coalesce(q.failed, 0)
+                      ELSE coalesce(q.cancelled, 0) END
+       || ', there are ' || coalesce(c.n, 0)
+  FROM (SELECT 'scheduled' AS name UNION ALL SELECT 'pending' UNION ALL SELECT 'running'
+        UNION ALL SELECT 'completed' UNION ALL SELECT 'failed' UNION ALL SELECT 'cancelled') s
+  JOIN lh_queue q ON q.queue <> '*'
+  LEFT JOIN (SELECT queue, state, count(*) AS n FROM lh_job GROUP BY queue, state) c
+    ON c.queue = q.queue AND c.state = s.name
+ WHERE coalesce(c.n, 0) <> CASE s.name WHEN 'scheduled' THEN q.scheduled
+                      WHEN 'pending' THEN q.pending WHEN 'running' THEN q.running
+                      WHEN 'completed' THEN q.completed WHEN 'failed' THEN q.failed
+                      ELSE q.cancelled END
+ LIMIT :n;
+
+-- name: check_payloads
+SELECT id, payload_sum, payload FROM lh_job WHERE payload_sum IS NOT NULL;

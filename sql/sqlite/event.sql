@@ -1,0 +1,24 @@
+-- Events: append-only, in the transaction of the change.
+
+-- name: event_insert
+INSERT INTO lh_event(at, type, job, queue, worker, lease, from_state, to_state, actor, reason,
+                     token, data)
+VALUES (:at, :type, :job, :queue, :worker, :lease, :from_state, :to_state, :actor, :reason,
+        :token, :data);
+
+-- name: event_list
+SELECT * FROM lh_event WHERE id > :after ORDER BY id LIMIT :n;
+
+-- name: event_list_job
+SELECT * FROM lh_event WHERE job = :job AND id > :after ORDER BY id LIMIT :n;
+
+-- name: event_last
+SELECT * FROM (SELECT * FROM lh_event WHERE id > :after ORDER BY id DESC LIMIT :n) ORDER BY id;
+
+-- name: event_last_job
+SELECT * FROM (SELECT * FROM lh_event WHERE job = :job AND id > :after ORDER BY id DESC LIMIT :n)
+ ORDER BY id;
+
+-- name: event_prune
+-- By age, and times rise with ids: the walk is over at the first one young enough.
+DELETE FROM lh_event WHERE id IN (SELECT id FROM lh_event ORDER BY id LIMIT :n) AND at < :before;

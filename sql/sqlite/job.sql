@@ -1,0 +1,150 @@
+-- Jobs: enqueue, claim, and the acts of a holder.
+
+-- name: job_insert
+INSERT INTO lh_job(queue, kind, state, priority, max_attempts, run_at, created_at, state_changed_at,
+                   key, expires_at, lease_ms, backoff_ms, backoff_cap_ms, payload_sum, payload)
+VALUES (:queue, :kind, :state, :priority, :max_attempts, :run_at, :now, :now,
+        :key, :expires_at, :lease_ms, :backoff_ms, :backoff_cap_ms, :payload_sum, :payload);
+
+-- name: job_by_key
+SELECT id, state FROM lh_job
+ WHERE queue = :queue AND key = :key AND state IN ('scheduled', 'pending', 'running');
+
+-- name: job_get
+SELECT * FROM lh_job WHERE id = :id;
+
+-- name: job_next
+-- Best first: priority, then age.
+SELECT * FROM lh_job
+ WHERE state = 'pending' AND queue = :queue
+ ORDER BY priority DESC, id LIMIT :n;
+
+-- name: job_next_kind
+-- The kind is in the index, so what does not match costs no look at the row.
+SELECT * FROM lh_job
+ WHERE state = 'pending' AND queue = :queue AND kind IN (SELECT value FROM json_each(:kinds))
+ ORDER BY priority DESC, id LIMIT :n;
+
+-- name: job_claim
+-- The token fences off every earlier holder: whoever still has the old one has lost.
+UPDATE lh_job
+   SET state = 'running', token = :token, attempt = attempt + 1, max_attempts = :max_attempts,
+       worker = :worker, lease_until = :lease_until, held_ms = :held_ms,
+       started_at = :now, state_changed_at = :now, finished_at = NULL,
+       hold_token = NULL, hold_until = NULL, stage = NULL, progress = NULL
+ WHERE id = :id AND state = 'pending';
+
+-- name: job_beat
+-- The guard is in the write: a lease that ended, or passed on, is not extended.
+UPDATE lh_job
+   SET lease_until = :now + coalesce(:lease_ms, held_ms), last_heartbeat_at = :now,
+       progress = coalesce(:progress, progress), stage = coalesce(:stage, stage),
+       checkpoint = coalesce(:checkpoint, checkpoint)
+ WHERE id = :id AND token = :token AND state = 'running' AND lease_until > :now
+RETURNING queue, kind, lease_until;
+
+-- name: job_complete
+-- Compare the token, not the clock: a slow worker may finish while nobody else has the job.
+UPDATE lh_job
+   SET state = 'completed', lease_until = NULL, worker = NULL, result = :result,
+       finished_at = :now, state_changed_at = :now
+ WHERE id = :id AND token = :token AND state = 'running'
+RETURNING queue, kind, started_at;
+
+-- name: job_held
+-- What a holder's act needs to know, if it still is the holder.
+SELECT queue, kind, attempt, max_attempts, started_at, backoff_ms, backoff_cap_ms, worker,
+       lease_until
+  FROM lh_job WHERE id = :id AND token = :token AND state = 'running';
+
+-- name: job_end_fail
+UPDATE lh_job
+   SET state = :state, lease_until = NULL, worker = NULL, last_error = :error, run_at = :run_at,
+       finished_at = :finished_at, state_changed_at = :now
+ WHERE id = :id AND token = :token AND state = 'running';
+
+-- name: job_release
+-- Giving back is not failing: the attempt is refunded. By another hand (:hold_until set) the token
+-- rises, and the job stays back until its holder has answered.
+UPDATE lh_job
+   SET state = :state, lease_until = NULL, worker = NULL, started_at = NULL,
+       attempt = attempt - 1, run_at = :run_at, state_changed_at = :now,
+       token = :new_token, hold_token = :hold_token, hold_until = :hold_until
+ WHERE id = :id AND token = :token AND state = 'running';
+
+-- name: job_cancel
+-- A new token, so that a running holder learns it at its next heartbeat.
+UPDATE lh_job
+   SET state = 'cancelled', lease_until = NULL, worker = NULL, token = :new_token,
+       hold_token = :hold_token, hold_until = :hold_until, last_error = :reason,
+       finished_at = :now, state_changed_at = :now
+ WHERE id = :id AND token = :token AND state IN ('scheduled', 'pending', 'running');
+
+-- name: job_retry
+UPDATE lh_job
+   SET state = :state, run_at = :run_at, attempt = 0, recoveries = 0, max_attempts = :max_attempts,
+       started_at = NULL, finished_at = NULL, result = NULL, token = :new_token,
+       expires_at = NULL, state_changed_at = :now
+ WHERE id = :id AND state IN ('failed', 'cancelled', 'completed');
+
+-- name: job_delete
+DELETE FROM lh_job WHERE id = :id AND state <> 'running';
+
+-- name: job_reschedule
+UPDATE lh_job SET state = :state, run_at = :run_at, state_changed_at = :now
+ WHERE id = :id AND state IN ('scheduled', 'pending');
+
+-- name: job_end_hold
+-- The holder of a revoked lease has answered: what waited for it may go.
+UPDATE lh_job
+   SET run_at = CASE WHEN state = 'scheduled' AND run_at = hold_until THEN :now ELSE run_at END,
+       hold_token = NULL, hold_until = NULL
+ WHERE id = :id AND hold_token = :token
+RETURNING queue, state = 'scheduled' AND run_at = :now;
+
+-- name: job_of_worker
+-- What a worker holds in one queue; the queues come from queue_after.
+SELECT id, token FROM lh_job
+ WHERE state = 'running' AND queue = :queue AND worker = :worker AND id > :after
+ ORDER BY id LIMIT :n;
+
+-- name: job_queue_running
+-- The next queue that has something running: hops over the index, queue by queue.
+SELECT queue FROM lh_job WHERE state = 'running' AND queue > :after ORDER BY queue LIMIT 1;
+
+-- name: job_slots
+-- Slots in use, counted no further than the limit.
+SELECT (SELECT count(*) FROM (SELECT 1 FROM lh_job WHERE state = 'running' AND queue = :queue
+                               LIMIT :limit))
+     + (SELECT count(*) FROM lh_job WHERE hold_until IS NOT NULL AND queue = :queue
+                               AND hold_until > :now);
+
+-- name: job_due
+SELECT id, queue, kind, state FROM lh_job
+ WHERE state = 'scheduled' AND run_at <= :wall ORDER BY run_at LIMIT :n;
+
+-- name: job_promote
+UPDATE lh_job SET state = 'pending', state_changed_at = :now, hold_token = NULL, hold_until = NULL
+ WHERE id = :id AND state = 'scheduled';
+
+-- name: job_overdue
+-- Not claimed by its expiry.
+SELECT id, queue, kind, state, token, expires_at FROM lh_job
+ WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'pending') AND expires_at <= :wall
+ ORDER BY expires_at LIMIT :n;
+
+-- name: job_waiting
+SELECT id, state, kind FROM lh_job
+ WHERE queue = :queue AND state IN ('scheduled', 'pending') AND id > :after ORDER BY id LIMIT :n;
+
+-- name: job_aged
+-- Pruning walks by id: ids are ordered by age, so the walk ends at the first job that was created
+-- too late to have ended before any cutoff, and no index is needed.
+SELECT id, queue, kind, state, finished_at, created_at FROM lh_job
+ WHERE id > :after ORDER BY id LIMIT :n;
+
+-- name: job_rotten
+-- The payload no longer matches its checksum: never run, kept for inspection.
+UPDATE lh_job
+   SET state = 'failed', last_error = :reason, finished_at = :now, state_changed_at = :now
+ WHERE id = :id AND state = 'pending';

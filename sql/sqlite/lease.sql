@@ -1,0 +1,45 @@
+-- Named leases.
+
+-- name: lease_get
+SELECT * FROM lh_lease WHERE scope = :scope AND name = :name;
+
+-- name: lease_list
+SELECT * FROM lh_lease WHERE :scope IS NULL OR scope = :scope ORDER BY scope, name;
+
+-- name: lease_acquire
+-- Guarded by expiry: an active lease of another cannot be stolen. The token of a row that is made
+-- anew starts at the store's own count of changes, which is above every token the name ever had.
+INSERT INTO lh_lease(scope, name, owner, token, ttl_ms, acquired_at, expires_at, value)
+VALUES (:scope, :name, :owner, (:epoch << 40) + :tick, :ttl_ms, :now, :expires_at, :value)
+    ON CONFLICT(scope, name) DO UPDATE
+   SET owner = excluded.owner, ttl_ms = excluded.ttl_ms,
+       token = max(token, :epoch << 40) + 1,
+       acquired_at = excluded.acquired_at, expires_at = excluded.expires_at,
+       value = coalesce(excluded.value, value)
+ WHERE owner IS NULL OR expires_at <= :now
+RETURNING token;
+
+-- name: lease_extend
+UPDATE lh_lease
+   SET expires_at = iif(:by_ms > 0, expires_at + :by_ms, :now + :ttl_ms),
+       ttl_ms = iif(:by_ms > 0, ttl_ms, :ttl_ms), value = coalesce(:value, value)
+ WHERE scope = :scope AND name = :name AND owner = :owner AND (:token = 0 OR token = :token)
+   AND expires_at > :now;
+
+-- name: lease_follow
+-- The exclusive lease of a queue ends with its job.
+UPDATE lh_lease SET expires_at = :expires_at
+ WHERE scope = 'processing' AND name = :queue AND owner = :owner;
+
+-- name: lease_free
+UPDATE lh_lease
+   SET owner = NULL, acquired_at = NULL, expires_at = NULL, ttl_ms = NULL,
+       value = coalesce(:value, value), rows = coalesce(:rows, rows),
+       last_completed_at = coalesce(:completed_at, last_completed_at)
+ WHERE scope = :scope AND name = :name AND token = :token;
+
+-- name: lease_delete
+-- Nothing is left to remember of it.
+DELETE FROM lh_lease
+ WHERE scope = :scope AND name = :name AND owner IS NULL
+   AND value IS NULL AND rows IS NULL AND last_completed_at IS NULL;

@@ -1,0 +1,244 @@
+-- The queue: jobs, queues, policies, named leases, workers, events, requests, rollups.
+--
+-- Times are milliseconds since 1970, UTC. A plain INSERT INTO lh_job(queue, payload) by any
+-- client is a valid enqueue: the defaults, CHECKs and the trigger below make it one.
+
+CREATE TABLE lh_meta (
+    key   TEXT PRIMARY KEY,
+    value ANY NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE lh_job (
+    id                INTEGER PRIMARY KEY AUTOINCREMENT,  -- an id is never used again
+    queue             TEXT    NOT NULL
+                      CHECK (length(queue) BETWEEN 1 AND 128 AND queue NOT GLOB '*[^A-Za-z0-9._:@-]*'),
+    kind              TEXT
+                      CHECK (length(kind) BETWEEN 1 AND 128 AND kind NOT GLOB '*[^A-Za-z0-9._:@-]*'),
+    state             TEXT    NOT NULL DEFAULT 'pending'
+                      CHECK (state IN ('scheduled', 'pending', 'running', 'completed', 'failed', 'cancelled')),
+    priority          INTEGER NOT NULL DEFAULT 0 CHECK (priority BETWEEN -32768 AND 32767),
+    attempt           INTEGER NOT NULL DEFAULT 0 CHECK (attempt >= 0),
+    max_attempts      INTEGER,          -- NULL: taken from the policy at the first claim; -1: unlimited
+    recoveries        INTEGER NOT NULL DEFAULT 0 CHECK (recoveries >= 0),
+    token             INTEGER NOT NULL DEFAULT 0,
+    worker            TEXT,
+    lease_until       INTEGER,
+    held_ms           INTEGER,          -- length of the present or last lease, as claimed
+    run_at            INTEGER CHECK (run_at >= 100000000000),      -- refuses seconds given by mistake
+    created_at        INTEGER NOT NULL
+                      DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000.0 + 0.5 AS INTEGER))
+                      CHECK (created_at >= 100000000000),
+    started_at        INTEGER,
+    finished_at       INTEGER,
+    state_changed_at  INTEGER NOT NULL
+                      DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000.0 + 0.5 AS INTEGER)),
+    last_heartbeat_at INTEGER,
+    key               TEXT CHECK (length(key) BETWEEN 1 AND 256),
+    expires_at        INTEGER CHECK (expires_at >= 100000000000),
+    lease_ms          INTEGER CHECK (lease_ms BETWEEN 1 AND 2592000000),  -- wished for at enqueue
+    backoff_ms        INTEGER,
+    backoff_cap_ms    INTEGER,
+    -- A live lease revoked by hand: its old token and deadline. Until the holder has answered or
+    -- the deadline has passed, the job, its slot and its exclusive lease stay back from others.
+    hold_token        INTEGER,
+    hold_until        INTEGER,
+    stage             TEXT,
+    progress          INTEGER CHECK (progress BETWEEN 0 AND 100),
+    last_error        TEXT,
+    checkpoint        TEXT,             -- JSON; no CHECK: to SQLite 3.40 json_valid is not "innocuous"
+    result            ANY CHECK (typeof(result) IN ('null', 'text', 'blob')),
+    payload_sum       INTEGER,          -- checksum, where the library wrote the payload
+    payload           ANY CHECK (typeof(payload) IN ('null', 'text', 'blob')),
+    CHECK ((state = 'running') = (lease_until IS NOT NULL)),
+    CHECK ((state = 'running') = (worker IS NOT NULL)),
+    CHECK (state <> 'running' OR (started_at IS NOT NULL AND token > 0)),
+    CHECK (max_attempts = -1 OR (max_attempts > 0 AND attempt <= max_attempts)),
+    CHECK (started_at <= state_changed_at)
+) STRICT;
+
+-- Each index is partial, so that a row pays only for the state it is in.
+-- Claim: best first within a queue; kind last, so that a claim by kind reads the index alone.
+CREATE INDEX lh_job_pending ON lh_job(queue, priority DESC, id, kind) WHERE state = 'pending';
+-- Recovery's probe, and the moment the earliest lease ends.
+CREATE INDEX lh_job_running ON lh_job(lease_until) WHERE state = 'running';
+-- Concurrency of a queue, and what a worker holds.
+CREATE INDEX lh_job_held ON lh_job(queue, worker) WHERE state = 'running';
+CREATE INDEX lh_job_due ON lh_job(run_at) WHERE state = 'scheduled';
+CREATE UNIQUE INDEX lh_job_key ON lh_job(queue, key)
+ WHERE key IS NOT NULL AND state IN ('scheduled', 'pending', 'running');
+CREATE INDEX lh_job_ended ON lh_job(state, id) WHERE state IN ('failed', 'cancelled');
+CREATE INDEX lh_job_expires ON lh_job(expires_at)
+ WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'pending');
+CREATE INDEX lh_job_hold ON lh_job(queue, hold_until) WHERE hold_until IS NOT NULL;
+
+-- One row a queue: switches, the rate's bucket, what is in which state, and the minute under way.
+-- All of it is on few pages, so that the bookkeeping of a transaction costs one page. The row '*'
+-- is the store as a whole: changes counts transactions of ours, generation tells caches to reload.
+CREATE TABLE lh_queue (
+    queue       TEXT PRIMARY KEY,
+    paused      INTEGER NOT NULL DEFAULT 0,
+    bucket      INTEGER NOT NULL DEFAULT 0,   -- thousandths of a claim
+    bucket_at   INTEGER NOT NULL DEFAULT 0,
+    scheduled   INTEGER NOT NULL DEFAULT 0,
+    pending     INTEGER NOT NULL DEFAULT 0,
+    running     INTEGER NOT NULL DEFAULT 0,
+    completed   INTEGER NOT NULL DEFAULT 0,
+    failed      INTEGER NOT NULL DEFAULT 0,
+    cancelled   INTEGER NOT NULL DEFAULT 0,
+    minute      INTEGER NOT NULL DEFAULT 0,
+    m_enqueued  INTEGER NOT NULL DEFAULT 0,
+    m_claimed   INTEGER NOT NULL DEFAULT 0,
+    m_completed INTEGER NOT NULL DEFAULT 0,
+    m_failed    INTEGER NOT NULL DEFAULT 0,
+    m_recovered INTEGER NOT NULL DEFAULT 0,
+    m_ended     INTEGER NOT NULL DEFAULT 0,
+    m_wait_ms   INTEGER NOT NULL DEFAULT 0,
+    m_run_ms    INTEGER NOT NULL DEFAULT 0,
+    changes     INTEGER NOT NULL DEFAULT 0,
+    generation  INTEGER NOT NULL DEFAULT 0
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE lh_rollup (
+    minute    INTEGER NOT NULL,
+    queue     TEXT    NOT NULL,
+    enqueued  INTEGER NOT NULL,
+    claimed   INTEGER NOT NULL,
+    completed INTEGER NOT NULL,
+    failed    INTEGER NOT NULL,
+    recovered INTEGER NOT NULL,
+    ended     INTEGER NOT NULL,
+    wait_ms   INTEGER NOT NULL,
+    run_ms    INTEGER NOT NULL,
+    PRIMARY KEY (minute, queue)
+) STRICT, WITHOUT ROWID;
+
+-- '*' is any queue, any kind; NULL falls through.
+CREATE TABLE lh_policy (
+    queue               TEXT NOT NULL,
+    kind                TEXT NOT NULL,
+    lease_ms            INTEGER CHECK (lease_ms BETWEEN 1 AND 2592000000),
+    max_attempts        INTEGER CHECK (max_attempts = -1 OR max_attempts BETWEEN 1 AND 1000000),
+    max_recoveries      INTEGER CHECK (max_recoveries BETWEEN -1 AND 1000000),
+    action              INTEGER CHECK (action BETWEEN 1 AND 3),      -- retry, pending, fail
+    recovery            INTEGER CHECK (recovery IN (0, 1)),
+    recovery_backoff_ms INTEGER,
+    backoff_ms          INTEGER,
+    backoff_cap_ms      INTEGER,
+    timeout_ms          INTEGER,
+    exclusive           INTEGER CHECK (exclusive IN (0, 1)),
+    audit               INTEGER CHECK (audit BETWEEN 1 AND 2),       -- exceptional, full
+    retention_ms        INTEGER,
+    retention_failed_ms INTEGER,
+    max_payload         INTEGER CHECK (max_payload BETWEEN 1 AND 67108864),
+    rate_n              INTEGER,
+    rate_per_ms         INTEGER,
+    concurrency         INTEGER,
+    PRIMARY KEY (queue, kind)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE lh_scope (
+    scope  TEXT PRIMARY KEY,
+    ttl_ms INTEGER NOT NULL CHECK (ttl_ms BETWEEN 1 AND 2592000000)
+) STRICT, WITHOUT ROWID;
+
+-- Held ⇔ owner is set. A row without a holder lives on only where it carries state.
+CREATE TABLE lh_lease (
+    scope             TEXT NOT NULL,
+    name              TEXT NOT NULL,
+    owner             TEXT,
+    token             INTEGER NOT NULL,
+    ttl_ms            INTEGER,
+    acquired_at       INTEGER,
+    expires_at        INTEGER,
+    value             TEXT,             -- JSON
+    rows              INTEGER,
+    last_completed_at INTEGER,
+    PRIMARY KEY (scope, name),
+    CHECK ((owner IS NULL) = (expires_at IS NULL))
+) STRICT, WITHOUT ROWID;
+CREATE INDEX lh_lease_expires ON lh_lease(expires_at) WHERE expires_at IS NOT NULL;
+
+CREATE TABLE lh_worker (
+    id                TEXT PRIMARY KEY,
+    label             TEXT NOT NULL,
+    host              TEXT,
+    machine           TEXT,
+    boot              TEXT,
+    pid_ns            INTEGER,
+    pid               INTEGER,          -- NULL: no process of ours, only time decides
+    process_start     INTEGER,
+    queues            TEXT,
+    version           TEXT,
+    state             TEXT NOT NULL DEFAULT 'alive' CHECK (state IN ('alive', 'dead', 'stopped')),
+    interval_ms       INTEGER NOT NULL CHECK (interval_ms > 0),
+    multiplier        INTEGER NOT NULL CHECK (multiplier > 0),
+    registered_at     INTEGER NOT NULL,
+    last_heartbeat_at INTEGER NOT NULL,
+    stopped_at        INTEGER
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE lh_event (
+    id         INTEGER PRIMARY KEY AUTOINCREMENT,
+    at         INTEGER NOT NULL,
+    type       TEXT NOT NULL,
+    job        INTEGER,
+    queue      TEXT,
+    worker     TEXT,
+    lease      TEXT,
+    from_state TEXT,
+    to_state   TEXT,
+    actor      TEXT NOT NULL,
+    reason     TEXT,
+    token      INTEGER,
+    data       TEXT
+) STRICT;
+CREATE INDEX lh_event_job ON lh_event(job) WHERE job IS NOT NULL;
+
+-- One row a call that named itself; jobs is a JSON array of [id, token].
+CREATE TABLE lh_request (
+    request TEXT PRIMARY KEY,
+    act     TEXT NOT NULL,
+    at      INTEGER NOT NULL,
+    jobs    TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- What a plain INSERT cannot say for itself. The library writes payload_sum and does all of this
+-- once a transaction, so its own rows pass the WHEN and pay nothing.
+CREATE TRIGGER lh_job_insert AFTER INSERT ON lh_job WHEN new.payload_sum IS NULL
+BEGIN
+    UPDATE lh_job SET state = 'scheduled'
+     WHERE id = new.id AND state = 'pending'
+       AND run_at > CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER);
+    INSERT INTO lh_rollup
+    SELECT minute, queue, m_enqueued, m_claimed, m_completed, m_failed, m_recovered, m_ended,
+           m_wait_ms, m_run_ms
+      FROM lh_queue
+     WHERE queue = new.queue AND minute < CAST((julianday('now') - 2440587.5) * 1440.0 AS INTEGER)
+       AND minute > 0
+        ON CONFLICT DO UPDATE SET enqueued = enqueued + excluded.enqueued;
+    INSERT INTO lh_queue(queue, minute, m_enqueued, scheduled, pending)
+    SELECT new.queue, CAST((julianday('now') - 2440587.5) * 1440.0 AS INTEGER), 1,
+           state = 'scheduled', state = 'pending'
+      FROM lh_job WHERE id = new.id
+        ON CONFLICT DO UPDATE
+       SET m_enqueued = iif(excluded.minute > minute, 1, m_enqueued + 1),
+           m_claimed = iif(excluded.minute > minute, 0, m_claimed),
+           m_completed = iif(excluded.minute > minute, 0, m_completed),
+           m_failed = iif(excluded.minute > minute, 0, m_failed),
+           m_recovered = iif(excluded.minute > minute, 0, m_recovered),
+           m_ended = iif(excluded.minute > minute, 0, m_ended),
+           m_wait_ms = iif(excluded.minute > minute, 0, m_wait_ms),
+           m_run_ms = iif(excluded.minute > minute, 0, m_run_ms),
+           minute = max(minute, excluded.minute),
+           scheduled = scheduled + excluded.scheduled,
+           pending = pending + excluded.pending;
+    INSERT INTO lh_event(at, type, job, queue, to_state, actor)
+    SELECT new.state_changed_at, 'job.enqueued', new.id, new.queue, j.state, 'sql'
+      FROM lh_job j
+     WHERE j.id = new.id
+       AND (SELECT audit FROM lh_policy
+             WHERE audit IS NOT NULL AND queue IN (new.queue, '*') AND kind IN (new.kind, '*')
+             ORDER BY queue = '*', kind = '*' LIMIT 1) = 2;
+END;
+
+INSERT INTO lh_queue(queue) VALUES ('*');

@@ -1,0 +1,75 @@
+-- The store as a whole: its counters, its meta values, what it was asked before.
+
+-- name: store_touch
+-- First statement of every writing transaction: counts it, and tells whether caches are stale.
+UPDATE lh_queue SET changes = changes + 1 WHERE queue = '*' RETURNING changes, generation;
+
+-- name: store_marks
+SELECT changes, generation FROM lh_queue WHERE queue = '*';
+
+-- name: store_generation
+-- After a change of policies, pauses, epoch or anchor: every handle reloads before it acts.
+UPDATE lh_queue SET generation = generation + 1 WHERE queue = '*';
+
+-- name: meta_get
+SELECT value FROM lh_meta WHERE key = :key;
+
+-- name: meta_set
+INSERT INTO lh_meta(key, value) VALUES (:key, :value)
+    ON CONFLICT(key) DO UPDATE SET value = excluded.value;
+
+-- name: request_get
+SELECT act, jobs FROM lh_request WHERE request = :request;
+
+-- name: request_put
+INSERT INTO lh_request(request, act, at, jobs) VALUES (:request, :act, :at, :jobs);
+
+-- name: request_jobs
+-- The jobs a request created or claimed, in its order.
+SELECT j.value ->> 0, j.value ->> 1 FROM lh_request r, json_each(r.jobs) j
+ WHERE r.request = :request ORDER BY j.key;
+
+-- name: request_prune
+DELETE FROM lh_request
+ WHERE request IN (SELECT request FROM lh_request WHERE at < :before LIMIT :n);
+
+-- name: clock_shift_jobs
+-- The wall clock jumped: running leases keep their elapsed time.
+UPDATE lh_job SET lease_until = lease_until + :shift WHERE state = 'running';
+
+-- name: clock_shift_holds
+UPDATE lh_job SET hold_until = hold_until + :shift WHERE hold_until IS NOT NULL;
+
+-- name: clock_shift_held_back
+-- What waits for a hold to end is scheduled at that moment; the two stay together.
+UPDATE lh_job SET run_at = run_at + :shift
+ WHERE hold_until IS NOT NULL AND state = 'scheduled' AND run_at = hold_until;
+
+-- name: clock_shift_leases
+UPDATE lh_lease SET expires_at = expires_at + :shift WHERE expires_at IS NOT NULL;
+
+-- name: clock_shift_workers
+-- Silence is elapsed time too.
+UPDATE lh_worker SET last_heartbeat_at = last_heartbeat_at + :shift WHERE state = 'alive';
+
+-- name: boot_jobs_of_processes
+-- A new boot: no process of the old one lives, so its leases end now.
+UPDATE lh_job SET lease_until = :now
+ WHERE state = 'running' AND lease_until > :now
+   AND worker IN (SELECT id FROM lh_worker WHERE pid IS NOT NULL AND boot IS NOT :boot);
+
+-- name: boot_jobs_of_nobody
+-- Nobody knows how long the machine was down: who has no process of ours gets a full lease more.
+UPDATE lh_job SET lease_until = :now + held_ms
+ WHERE state = 'running'
+   AND worker NOT IN (SELECT id FROM lh_worker WHERE pid IS NOT NULL AND boot IS NOT :boot);
+
+-- name: boot_leases
+UPDATE lh_lease SET expires_at = :now + ttl_ms WHERE expires_at IS NOT NULL;
+
+-- name: boot_workers
+UPDATE lh_worker SET state = 'dead'
+ WHERE state = 'alive' AND pid IS NOT NULL AND boot IS NOT :boot;
+
+-- name: json_check
+SELECT json_valid(:text);

@@ -1,0 +1,366 @@
+/* Claim: take the best pending jobs, under a new token, within the limits of their queue. */
+#include "store/sqlite/db.h"
+
+#include "base/checksum.h"
+#include "base/hook.h"
+
+#include <assert.h>
+#include <string.h>
+
+static bool paused(const struct db *db, const char *queue)
+{
+    for (size_t i = 0; i < db->n_paused; i++)
+        if (strcmp(db->paused[i], queue) == 0)
+            return true;
+    return false;
+}
+
+/* ---- limits of a queue: how many of `want` may go now ---- */
+
+static int64_t refilled(const lh_policy *policy, int64_t bucket, int64_t at, int64_t now)
+{
+    int64_t full = policy->rate_n * 1000;
+    int64_t elapsed = at == 0 || now < at ? policy->rate_per_ms : now - at;
+
+    if (elapsed >= policy->rate_per_ms)
+        return full;
+    bucket += policy->rate_n * 1000 * elapsed / policy->rate_per_ms;
+    return bucket > full ? full : bucket;
+}
+
+static int read_bucket(struct txn *txn, const lh_policy *policy, const char *queue, int64_t *bucket,
+                       struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_QUEUE_BUCKET, err, "t", queue);
+    if (stmt == NULL)
+        return err->status;
+    int rc = sql_step(txn->conn, stmt, err);
+    if (rc < 0)
+        return rc;
+    int64_t level = rc == LH_OK ? sqlite3_column_int64(stmt, 0) : 0;
+    int64_t at = rc == LH_OK ? sqlite3_column_int64(stmt, 1) : 0;
+    sql_reset(stmt);
+    *bucket = refilled(policy, level, at, txn->now);
+    return LH_OK;
+}
+
+static int allowed_now(struct txn *txn, const lh_policy *policy, const char *queue, size_t want,
+                       size_t *allowed, int64_t *bucket, struct lhi_error *err)
+{
+    int rc;
+
+    *allowed = want;
+    *bucket = -1;
+    if (policy->exclusive && *allowed > 1)
+        *allowed = 1;
+    if (policy->concurrency > 0) {
+        int64_t used;
+        if ((rc = sql_int(txn->conn, LHI_SQL_JOB_SLOTS, err, 0, &used, "tii", queue,
+                          policy->concurrency, txn->now)) < 0)
+            return rc;
+        int64_t room = policy->concurrency > used ? policy->concurrency - used : 0;
+        if ((int64_t)*allowed > room)
+            *allowed = (size_t)room;
+    }
+    if (policy->rate_n > 0 && *allowed > 0) {
+        if ((rc = read_bucket(txn, policy, queue, bucket, err)) < 0)
+            return rc;
+        if ((int64_t)*allowed > *bucket / 1000)
+            *allowed = (size_t)(*bucket / 1000);
+    }
+    return LH_OK;
+}
+
+/* ---- one job ---- */
+
+static int fail_rotten(struct txn *txn, const lh_job *job, struct tally *tally,
+                       struct lhi_error *err)
+{
+    static const char reason[] = "CORRUPT: payload does not match its checksum";
+
+    if (sql_run(txn->conn, LHI_SQL_JOB_ROTTEN, err, "tii", reason, txn->now, job->id) < 0)
+        return err->status;
+    lhi_log(&txn->db->log, LH_LOG_ERROR, "job %lld was failed: payload does not match its checksum",
+            (long long)job->id);
+    tally_move(tally, LH_PENDING, LH_FAILED);
+    tally->failed++;
+    txn->changed = true;
+    return txn_event(txn,
+                     &(struct event){.type = "job.failed",
+                                     .job = job->id,
+                                     .queue = job->queue,
+                                     .from = LH_PENDING,
+                                     .to = LH_FAILED,
+                                     .actor = "system/claim",
+                                     .reason = reason,
+                                     .token = job->token},
+                     err);
+}
+
+static int take(struct txn *txn, const lh_claim_opts *opts, lh_job *job, int64_t wished_ms,
+                struct tally *tally, struct lhi_error *err)
+{
+    const lh_policy *policy;
+    int rc = txn_policy(txn, job->queue, job->kind, &policy, err);
+
+    if (rc < 0)
+        return rc;
+    int64_t old_token = job->token;
+    job->lease_ms = opts->lease_ms ? opts->lease_ms : wished_ms ? wished_ms : policy->lease_ms;
+    job->lease_until = txn->now + job->lease_ms;
+    job->remaining_ms = job->lease_ms;
+    job->token = txn_next_token(txn, old_token);
+    assert(job->token > old_token);
+    job->attempt++;
+    if (job->max_attempts == 0)
+        job->max_attempts = policy->max_attempts;
+    /* A plain INSERT may have brought a count along that is past the policy's limit. */
+    if (job->max_attempts != LH_UNLIMITED && job->max_attempts < job->attempt)
+        job->max_attempts = job->attempt;
+    job->timeout_ms = policy->timeout_ms;
+    job->worker = opts->worker;
+    job->state = LH_RUNNING;
+    job->started_at = job->state_changed_at = txn->now;
+    job->finished_at = 0;
+    job->stage = NULL;
+    job->progress = -1;
+    rc = sql_run(txn->conn, LHI_SQL_JOB_CLAIM, err, "iitiiii", job->token, job->max_attempts,
+                 job->worker, job->lease_until, job->lease_ms, txn->now, job->id);
+    if (rc < 0)
+        return rc;
+    assert(rc == 1);
+    int64_t ready = job->run_at > job->created_at ? job->run_at : job->created_at;
+    tally_move(tally, LH_PENDING, LH_RUNNING);
+    tally->claimed++;
+    tally->wait_ms += txn->now > ready ? txn->now - ready : 0;
+    if (policy->audit == LH_AUDIT_FULL)
+        return txn_event(txn,
+                         &(struct event){.type = "job.claimed",
+                                         .job = job->id,
+                                         .queue = job->queue,
+                                         .worker = opts->worker,
+                                         .from = LH_PENDING,
+                                         .to = LH_RUNNING,
+                                         .actor = opts->worker,
+                                         .token = job->token},
+                         err);
+    return LH_OK;
+}
+
+/* Candidates are read to the end before the first is changed: the walk is over the very index that
+ * a claim takes them out of. */
+static int read_candidates(struct txn *txn, const lh_claim_opts *opts, const char *queue,
+                           const char *kinds, size_t n, lh_jobs *out, size_t *room,
+                           int64_t *wished_ms, bool *rotten, struct lhi_error *err)
+{
+    struct lhi_arena *arena = arena_of(&out->priv);
+    sqlite3_stmt *stmt =
+        kinds ? sql(txn->conn, LHI_SQL_JOB_NEXT_KIND, err, "tti", queue, kinds, (int64_t)n)
+              : sql(txn->conn, LHI_SQL_JOB_NEXT, err, "ti", queue, (int64_t)n);
+    int rc;
+    (void)opts;
+
+    if (stmt == NULL)
+        return err->status;
+    if (arena == NULL)
+        return lhi_fail(err, LH_ENOMEM, "out of memory");
+    for (size_t i = 0; (rc = sql_step(txn->conn, stmt, err)) == LH_OK; i++) {
+        lh_job *job;
+        if (!jobs_add(out, room, &job) || !job_from_row(stmt, txn->now, arena, job)) {
+            sql_reset(stmt);
+            return lhi_fail(err, LH_ENOMEM, "out of memory");
+        }
+        wished_ms[i] = sqlite3_column_int64(stmt, JOB_LEASE_MS);
+        rotten[i] = sqlite3_column_type(stmt, JOB_PAYLOAD_SUM) != SQLITE_NULL &&
+                    sqlite3_column_int64(stmt, JOB_PAYLOAD_SUM) !=
+                        lhi_checksum(job->payload, job->payload ? job->payload_len : 0);
+    }
+    return rc < 0 ? rc : LH_OK;
+}
+
+static int claim_from(struct txn *txn, struct lhi_act *act, const char *queue, const char *kinds,
+                      size_t want, size_t *room)
+{
+    const lh_claim_opts *opts = act->claim.opts;
+    struct lhi_error *err = &act->err;
+    lh_jobs *out = act->claim.out;
+    const lh_policy *cached;
+    size_t allowed, first = out->n, kept = first;
+    int64_t bucket;
+    int rc;
+
+    if ((rc = txn_policy(txn, queue, NULL, &cached, err)) < 0)
+        return rc;
+    lh_policy policy = *cached; /* the cache moves on to (queue, kind) below */
+    if ((rc = allowed_now(txn, &policy, queue, want, &allowed, &bucket, err)) < 0 || allowed == 0)
+        return rc;
+    int64_t *wished = lhi_arena_alloc(&txn->arena, allowed * sizeof *wished);
+    bool *rotten = lhi_arena_alloc(&txn->arena, allowed * sizeof *rotten);
+    if (wished == NULL || rotten == NULL)
+        return lhi_fail(err, LH_ENOMEM, "out of memory");
+    if ((rc = read_candidates(txn, opts, queue, kinds, allowed, out, room, wished, rotten, err)) <
+        0)
+        return rc;
+    size_t found = out->n - first;
+    if (found == 0)
+        return LH_OK;
+    if (policy.exclusive) {
+        bool got;
+        int64_t lease = opts->lease_ms ? opts->lease_ms : wished[0] ? wished[0] : policy.lease_ms;
+        if ((rc = exclusive_acquire(txn, queue, opts->worker, txn->now + lease, &got, err)) < 0)
+            return rc;
+        if (!got) {
+            out->n = first;
+            return LH_OK;
+        }
+    }
+    struct tally *tally = txn_tally(txn, queue, err);
+    if (tally == NULL)
+        return err->status;
+    for (size_t i = 0; i < found; i++) {
+        lh_job *job = &out->job[first + i];
+        rc = rotten[i] ? fail_rotten(txn, job, tally, err)
+                       : take(txn, opts, job, wished[i], tally, err);
+        if (rc < 0)
+            return rc;
+        if (!rotten[i])
+            out->job[kept++] = *job;
+    }
+    out->n = kept;
+    txn->changed = true;
+    if (policy.exclusive) {
+        /* The lease ends with the job, to the millisecond; nothing claimed, nothing held. */
+        rc = kept > first
+                 ? exclusive_follow(txn, queue, opts->worker, out->job[first].lease_until, err)
+                 : exclusive_end(txn, queue, err);
+        if (rc < 0)
+            return rc;
+    }
+    if (bucket >= 0)
+        rc = sql_run(txn->conn, LHI_SQL_QUEUE_BUCKET_SET, err, "tii", queue,
+                     bucket - (int64_t)(kept - first) * 1000, txn->now);
+    return rc < 0 ? rc : LH_OK;
+}
+
+/* ---- requests ---- */
+
+static int repeat_claim(struct txn *txn, struct lhi_act *act, bool *found, size_t *room)
+{
+    struct lhi_error *err = &act->err;
+    lh_jobs *out = act->claim.out;
+    int64_t n = 0;
+    int rc;
+
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_REQUEST_JOBS, err, "t", act->claim.opts->request);
+    struct lhi_arena *arena = arena_of(&out->priv);
+    if (stmt == NULL)
+        return err->status;
+    if (arena == NULL)
+        return lhi_fail(err, LH_ENOMEM, "out of memory");
+    while ((rc = sql_step(txn->conn, stmt, err)) == LH_OK) {
+        int64_t id = sqlite3_column_int64(stmt, 0), token = sqlite3_column_int64(stmt, 1);
+        n++;
+        sqlite3_stmt *get = sql(txn->conn, LHI_SQL_JOB_GET, err, "i", id);
+        int got = get ? sql_step(txn->conn, get, err) : err->status;
+        lh_job *job;
+        if (got == LH_OK && sqlite3_column_int64(get, JOB_TOKEN) == token &&
+            column_state(get, JOB_STATE) == LH_RUNNING) {
+            if (!jobs_add(out, room, &job) || !job_from_row(get, txn->now, arena, job))
+                got = lhi_fail(err, LH_ENOMEM, "out of memory");
+        }
+        sql_reset(get);
+        if (got < 0) {
+            sql_reset(stmt);
+            return got;
+        }
+    }
+    *found = n > 0;
+    return rc < 0 ? rc : LH_OK;
+}
+
+static int remember_claim(struct txn *txn, struct lhi_act *act)
+{
+    const lh_jobs *out = act->claim.out;
+    size_t room = out->n * 48 + 8, used = 0;
+    char *jobs = lhi_arena_alloc(&txn->arena, room);
+
+    if (jobs == NULL)
+        return lhi_fail(&act->err, LH_ENOMEM, "out of memory");
+    for (size_t i = 0; i < out->n; i++)
+        used += lhi_format(jobs + used, room - used, "%s[%lld,%lld]", i ? "," : "[",
+                           (long long)out->job[i].id, (long long)out->job[i].token);
+    lhi_format(jobs + used, room - used, "]");
+    int rc = sql_run(txn->conn, LHI_SQL_REQUEST_PUT, &act->err, "ttit", act->claim.opts->request,
+                     "claim", txn->now, jobs);
+    return rc < 0 ? rc : LH_OK;
+}
+
+/* ---- the act ---- */
+
+/* Take back what is expired, move in what is due. Best effort: a failure is logged and never stops
+ * the claim. */
+static void heal_first(struct txn *txn)
+{
+    int64_t n;
+    bool more;
+    struct lhi_error err;
+
+    lhi_error_clear(&err);
+    if (recover_leases(txn, LHI_BATCH, &n, &more, &err) < 0 ||
+        recover_expired(txn, LHI_BATCH, &n, &more, &err) < 0)
+        lhi_log(&txn->db->log, LH_LOG_WARN, "automatic recovery failed: %s", err.text);
+    lhi_error_clear(&err);
+    if (expire_overdue(txn, LHI_BATCH, &n, &more, &err) < 0 ||
+        promote_due(txn, LHI_BATCH, &n, &more, &err) < 0)
+        lhi_log(&txn->db->log, LH_LOG_WARN, "could not move due jobs in: %s", err.text);
+}
+
+static int kinds_as_json(struct txn *txn, const lh_claim_opts *opts, const char **out,
+                         struct lhi_error *err)
+{
+    size_t room = 8, used = 0;
+
+    *out = NULL;
+    if (opts->n_kinds == 0)
+        return LH_OK;
+    for (size_t i = 0; i < opts->n_kinds; i++)
+        room += strlen(opts->kinds[i]) + 4; /* names need no escaping */
+    char *json = lhi_arena_alloc(&txn->arena, room);
+    if (json == NULL)
+        return lhi_fail(err, LH_ENOMEM, "out of memory");
+    for (size_t i = 0; i < opts->n_kinds; i++)
+        used += lhi_format(json + used, room - used, "%s\"%s\"", i ? "," : "[", opts->kinds[i]);
+    lhi_format(json + used, room - used, "]");
+    *out = json;
+    return LH_OK;
+}
+
+int act_claim(struct txn *txn, struct lhi_act *act)
+{
+    const lh_claim_opts *opts = act->claim.opts;
+    lh_jobs *out = act->claim.out;
+    size_t want = opts->n ? opts->n : 1, room = out->n;
+    const char *kinds;
+    int rc;
+
+    if (opts->request != NULL) {
+        bool found = false;
+        if ((rc = repeat_claim(txn, act, &found, &room)) < 0)
+            return rc;
+        if (found)
+            return out->n > 0 ? LH_OK : LH_EMPTY;
+    }
+    heal_first(txn);
+    if ((rc = kinds_as_json(txn, opts, &kinds, &act->err)) < 0)
+        return rc;
+    for (size_t i = 0; i < opts->n_queues && out->n < want; i++) {
+        if (paused(txn->db, opts->queues[i]))
+            continue;
+        if ((rc = claim_from(txn, act, opts->queues[i], kinds, want - out->n, &room)) < 0)
+            return rc;
+    }
+    LHI_POINT("job_claim:inside");
+    if (out->n > 0 && opts->request != NULL)
+        return remember_claim(txn, act);
+    return out->n > 0 ? LH_OK : LH_EMPTY;
+}

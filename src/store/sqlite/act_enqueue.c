@@ -1,0 +1,259 @@
+/* Enqueue: by the library, and on the user's own connection inside the user's own transaction. */
+#include "store/sqlite/db.h"
+
+#include "base/checksum.h"
+#include "base/clock.h"
+#include "base/hook.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int insert_job(struct insert_context *ctx, const char *queue, const lh_new_job *job,
+               lh_enqueued *out, struct lhi_error *err)
+{
+    struct conn *conn = ctx->conn;
+    lh_policy policy;
+    int rc;
+
+    if (job->key != NULL) {
+        sqlite3_stmt *stmt = sql(conn, LHI_SQL_JOB_BY_KEY, err, "tt", queue, job->key);
+        if (stmt == NULL)
+            return err->status;
+        if ((rc = sql_step(conn, stmt, err)) < 0)
+            return rc;
+        if (rc == LH_OK) {
+            out->id = sqlite3_column_int64(stmt, 0);
+            out->state = column_state(stmt, 1);
+            out->duplicate = true;
+            sql_reset(stmt);
+            return LH_OK;
+        }
+    }
+    lhi_policy_resolve(ctx->policies, queue, job->kind, &policy);
+    if (job->payload_len > (size_t)policy.max_payload)
+        return lhi_fail(err, LH_ETOOBIG,
+                        "payload of %zu bytes is too large: queue \"%s\" takes at most %lld bytes",
+                        job->payload_len, queue, (long long)policy.max_payload);
+    int64_t run_at = job->run_at ? job->run_at : job->delay_ms ? ctx->wall + job->delay_ms : 0;
+    lh_state state = run_at > ctx->wall ? LH_SCHEDULED : LH_PENDING;
+    rc = sql_run(conn, LHI_SQL_JOB_INSERT, err, "tttiiIitIIIIib", queue, job->kind,
+                 lh_state_name(state), (int64_t)job->priority,
+                 job->max_attempts ? job->max_attempts : policy.max_attempts, run_at, ctx->now,
+                 job->key, job->expires_ms ? ctx->wall + job->expires_ms : (int64_t)0,
+                 job->lease_ms, job->backoff_ms, job->backoff_cap_ms,
+                 lhi_checksum(job->payload, job->payload ? job->payload_len : 0), job->payload,
+                 job->payload_len);
+    if (rc < 0)
+        return rc;
+    out->id = sqlite3_last_insert_rowid(conn->db);
+    out->state = state;
+    out->duplicate = false;
+    return LH_OK;
+}
+
+/* ---- requests: the same call again gets the same jobs ---- */
+
+/* An id that the library made after an unknown outcome: lh:FIRST:COUNT:CREATED:SUM says where the
+ * jobs must be, if they are there. */
+static bool find_made_request(struct txn *txn, const char *request, struct lhi_act *act,
+                              bool *found)
+{
+    int64_t first, count, created, sum;
+    int end = 0;
+
+    *found = false;
+    if (sscanf(request, "lh:%" SCNd64 ":%" SCNd64 ":%" SCNd64 ":%" SCNx64 "%n", &first, &count,
+               &created, (uint64_t *)&sum, &end) != 4 ||
+        request[end] != '\0' || count != (int64_t)act->n)
+        return true;
+    for (int64_t i = 0; i < count; i++) {
+        sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_GET, &act->err, "i", first + i);
+        if (stmt == NULL)
+            return false;
+        int rc = sql_step(txn->conn, stmt, &act->err);
+        if (rc < 0)
+            return false;
+        bool ours = rc == LH_OK && sqlite3_column_int64(stmt, JOB_CREATED_AT) == created &&
+                    (i > 0 || sqlite3_column_int64(stmt, JOB_PAYLOAD_SUM) == sum);
+        act->enqueue.out[i] = (lh_enqueued){.id = first + i, .duplicate = true};
+        if (ours)
+            act->enqueue.out[i].state = column_state(stmt, JOB_STATE);
+        sql_reset(stmt);
+        if (!ours)
+            return true;
+    }
+    *found = true;
+    return true;
+}
+
+static int repeat_request(struct txn *txn, struct lhi_act *act, bool *found)
+{
+    struct lhi_error *err = &act->err;
+    const char *request = act->enqueue.request;
+    size_t n = 0;
+    int rc;
+
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_REQUEST_JOBS, err, "t", request);
+    if (stmt == NULL)
+        return err->status;
+    while ((rc = sql_step(txn->conn, stmt, err)) == LH_OK) {
+        if (n < act->n)
+            act->enqueue.out[n] =
+                (lh_enqueued){.id = sqlite3_column_int64(stmt, 0), .duplicate = true};
+        n++;
+    }
+    if (rc < 0)
+        return rc;
+    if (n == 0)
+        return find_made_request(txn, request, act, found) ? LH_OK : err->status;
+    if (n != act->n)
+        return lhi_fail(err, LH_EINVAL,
+                        "request \"%s\" was made before with %zu jobs, now with %zu", request, n,
+                        act->n);
+    *found = true;
+    for (size_t i = 0; i < n; i++) {
+        stmt = sql(txn->conn, LHI_SQL_JOB_GET, err, "i", act->enqueue.out[i].id);
+        if (stmt == NULL)
+            return err->status;
+        if ((rc = sql_step(txn->conn, stmt, err)) < 0)
+            return rc;
+        /* Pruned meanwhile: it was completed long ago. */
+        act->enqueue.out[i].state = rc == LH_OK ? column_state(stmt, JOB_STATE) : LH_COMPLETED;
+        sql_reset(stmt);
+    }
+    return LH_OK;
+}
+
+static int remember_request(struct txn *txn, struct lhi_act *act)
+{
+    size_t room = act->n * 32 + 8, used = 0;
+    char *jobs = lhi_arena_alloc(&txn->arena, room);
+
+    if (jobs == NULL)
+        return lhi_fail(&act->err, LH_ENOMEM, "out of memory");
+    for (size_t i = 0; i < act->n; i++)
+        used += lhi_format(jobs + used, room - used, "%s[%lld,0]", i ? "," : "[",
+                           (long long)act->enqueue.out[i].id);
+    lhi_format(jobs + used, room - used, "]");
+    int rc = sql_run(txn->conn, LHI_SQL_REQUEST_PUT, &act->err, "ttit", act->enqueue.request,
+                     "enqueue", txn->now, jobs);
+    return rc < 0 ? rc : LH_OK;
+}
+
+int act_enqueue(struct txn *txn, struct lhi_act *act)
+{
+    struct lhi_error *err = &act->err;
+    struct insert_context ctx = {
+        .conn = txn->conn, .now = txn->now, .wall = txn->wall, .policies = &txn->db->policies};
+    int rc;
+
+    if (act->enqueue.request != NULL) {
+        bool found = false;
+        if ((rc = repeat_request(txn, act, &found)) < 0 || found)
+            return rc;
+    }
+    struct tally *tally = txn_tally(txn, act->enqueue.queue, err);
+    if (tally == NULL)
+        return err->status;
+    for (size_t i = 0; i < act->n; i++) {
+        const lh_new_job *job = &act->enqueue.jobs[i];
+        lh_enqueued *out = &act->enqueue.out[i];
+        if ((rc = insert_job(&ctx, act->enqueue.queue, job, out, err)) < 0)
+            return rc;
+        if (out->duplicate)
+            continue;
+        txn->changed = true;
+        tally_move(tally, 0, out->state);
+        tally->enqueued++;
+        if (txn_audited(txn, act->enqueue.queue, job->kind) &&
+            (rc = txn_event(txn,
+                            &(struct event){.type = "job.enqueued",
+                                            .job = out->id,
+                                            .queue = act->enqueue.queue,
+                                            .to = out->state,
+                                            .actor = "library"},
+                            err)) < 0)
+            return rc;
+    }
+    act->enqueue.created_at = txn->now;
+    LHI_POINT("job_enqueue:inside");
+    if (act->enqueue.request != NULL) {
+        txn->changed = true;
+        return remember_request(txn, act);
+    }
+    return LH_OK;
+}
+
+/* ---- on the user's own connection ---- */
+
+static int check_ours(struct conn *conn, struct lhi_error *err)
+{
+    int64_t version;
+    if (meta_int(conn, "schema_version", 0, &version, err) < 0)
+        return lhi_fail(err, LH_ENOSTORE,
+                        "this database has no leasehold tables: \"leasehold migrate\" adds them");
+    if (version != lhi_sqlite_migration_count)
+        return lhi_fail(err, version > lhi_sqlite_migration_count ? LH_ENEWER : LH_ENOSTORE,
+                        "this database has schema version %lld, the library version %d",
+                        (long long)version, lhi_sqlite_migration_count);
+    return LH_OK;
+}
+
+/* The same bookkeeping as in a transaction of ours, in the user's. The turnstile is not taken: the
+ * user holds the database's own lock already, and the order would be the wrong way round. */
+static int enqueue_here(struct conn *conn, const char *queue, const lh_new_job *jobs, size_t n,
+                        lh_enqueued *out, struct lhi_error *err)
+{
+    lh_policies policies = {0};
+    int64_t now = lhi_wall_ms();
+    int64_t minute = now / 60000, scheduled = 0, pending = 0;
+    struct insert_context ctx = {.conn = conn, .now = now, .wall = now, .policies = &policies};
+    int rc = check_ours(conn, err);
+
+    if (rc == LH_OK)
+        rc = load_policies(conn, &policies, err);
+    for (size_t i = 0; i < n && rc == LH_OK; i++) {
+        rc = insert_job(&ctx, queue, &jobs[i], &out[i], err);
+        if (rc == LH_OK && !out[i].duplicate)
+            *(out[i].state == LH_SCHEDULED ? &scheduled : &pending) += 1;
+    }
+    for (int try = 0; try < 2 && rc == LH_OK && scheduled + pending > 0; try++) {
+        int64_t zero = 0;
+        int changed = sql_run(conn, LHI_SQL_QUEUE_TALLY, err, "iiiiiiiiiiiiiiti", scheduled,
+                              pending, zero, zero, zero, zero, scheduled + pending, zero, zero,
+                              zero, zero, zero, zero, zero, queue, minute);
+        if (changed > 0)
+            break;
+        if (changed < 0 || sql_run(conn, LHI_SQL_QUEUE_ROLL, err, "t", queue) < 0 ||
+            sql_run(conn, LHI_SQL_QUEUE_MINUTE, err, "ti", queue, minute) < 0)
+            rc = err->status;
+    }
+    lhi_policies_clear(&policies);
+    return rc;
+}
+
+int lhi_sqlite_enqueue_on(sqlite3 *handle, const char *queue, const lh_new_job *jobs, size_t n,
+                          lh_enqueued *out, struct lhi_error *err)
+{
+    struct conn conn = {.db = handle};
+    bool in_transaction = sqlite3_get_autocommit(handle) == 0;
+    int rc;
+
+    /* All of the jobs or none, whether or not the user has a transaction open. */
+    if ((rc = sql_exec(&conn, in_transaction ? "SAVEPOINT lh_enqueue" : "BEGIN IMMEDIATE", err)) <
+        0)
+        return rc;
+    rc = enqueue_here(&conn, queue, jobs, n, out, err);
+    for (int i = 0; i < LHI_SQL_COUNT; i++)
+        (void)sqlite3_finalize(conn.stmt[i]);
+    struct lhi_error ignored;
+    if (rc == LH_OK)
+        return sql_exec(&conn, in_transaction ? "RELEASE lh_enqueue" : "COMMIT", err);
+    if (in_transaction)
+        (void)sql_exec(&conn, "ROLLBACK TO lh_enqueue; RELEASE lh_enqueue", &ignored);
+    else
+        (void)sql_exec(&conn, "ROLLBACK", &ignored);
+    return rc;
+}

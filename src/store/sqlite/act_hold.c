@@ -1,0 +1,476 @@
+/* The acts of a holder: heartbeat, complete, fail, release. Each is guarded by the token, in the
+ * write; whoever was overtaken is told by whom. */
+#include "store/sqlite/db.h"
+
+#include "base/hook.h"
+#include "base/sys.h"
+
+#include <string.h>
+
+/* ---- what the acts share ---- */
+
+/* Is there a lease in this queue that ends with its job? */
+static bool exclusive(struct txn *txn, const char *queue)
+{
+    const lh_policy *policy;
+    struct lhi_error ignored;
+    return txn_policy(txn, queue, NULL, &policy, &ignored) == LH_OK && policy->exclusive;
+}
+
+/* The act did not match: say why, and notice when the holder of a revoked lease has answered. */
+static int not_held(struct txn *txn, int64_t id, int64_t token, bool ends, struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_GET, err, "i", id);
+    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+
+    if (rc < 0)
+        return rc;
+    if (rc == LH_EMPTY)
+        return lhi_fail(err, LH_ENOTFOUND, "there is no job %lld", (long long)id);
+    lh_state state = column_state(stmt, JOB_STATE);
+    int64_t current = sqlite3_column_int64(stmt, JOB_TOKEN);
+    bool held_back = sqlite3_column_int64(stmt, JOB_HOLD_TOKEN) == token;
+    bool still_held = sqlite3_column_int64(stmt, JOB_HOLD_UNTIL) > txn->now;
+    char worker[160];
+    const unsigned char *name = sqlite3_column_text(stmt, JOB_WORKER);
+    lhi_format(worker, sizeof worker, "%s", name ? (const char *)name : "");
+    sql_reset(stmt);
+
+    if (ends && held_back) {
+        sqlite3_stmt *end = sql(txn->conn, LHI_SQL_JOB_END_HOLD, err, "iii", txn->now, id, token);
+        rc = end ? sql_step(txn->conn, end, err) : err->status;
+        if (rc < 0)
+            return rc;
+        char queue[160];
+        lhi_format(queue, sizeof queue, "%s", (const char *)sqlite3_column_text(end, 0));
+        sql_reset(end);
+        txn->changed = true;
+        struct tally *tally = txn_tally(txn, queue, err);
+        if (tally == NULL)
+            return err->status;
+        tally->ring++; /* a slot, or the job itself, is free again */
+        /* Past its deadline the lease may be another's already. */
+        if (still_held && exclusive(txn, queue) && (rc = exclusive_end(txn, queue, err)) < 0)
+            return rc;
+    }
+    if (state == LH_CANCELLED)
+        return lhi_fail(err, LH_ECANCELLED, "job %lld was cancelled", (long long)id);
+    if (state == LH_RUNNING && current == token)
+        return lhi_fail(err, LH_ELOST, "the lease of job %lld has expired", (long long)id);
+    if (state == LH_RUNNING && worker[0] != '\0')
+        return lhi_fail(err, LH_ELOST,
+                        "lease of job %lld is lost: token %lld was followed by %lld, claimed by "
+                        "worker \"%s\"",
+                        (long long)id, (long long)token, (long long)current, worker);
+    if (current == token)
+        return lhi_fail(err, LH_ELOST, "lease of job %lld has ended: the job is %s", (long long)id,
+                        lh_state_name(state));
+    return lhi_fail(err, LH_ELOST,
+                    "lease of job %lld is lost: its token is %lld now, not %lld; the job is %s",
+                    (long long)id, (long long)current, (long long)token, lh_state_name(state));
+}
+
+/* A slot of a limited queue is free: somebody may be waiting for it. */
+static void ring_for_slot(struct txn *txn, struct tally *tally)
+{
+    const lh_policy *policy;
+    struct lhi_error ignored;
+    if (txn_policy(txn, tally->queue, NULL, &policy, &ignored) == LH_OK &&
+        (policy->exclusive || policy->concurrency > 0))
+        tally->ring++;
+}
+
+/* ---- heartbeat ---- */
+
+static int beat_one(struct txn *txn, const lh_beat *beat, struct lhi_error *err)
+{
+    int64_t progress = beat->progress;
+    int rc = check_json(txn->conn, beat->checkpoint, "checkpoint", err);
+
+    if (rc < 0)
+        return rc;
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_BEAT, err, "iIottii", txn->now, beat->lease_ms,
+                             beat->has_progress ? &progress : NULL, beat->stage, beat->checkpoint,
+                             beat->job, beat->token);
+    if (stmt == NULL)
+        return err->status;
+    rc = sql_step(txn->conn, stmt, err);
+    if (rc < 0)
+        return rc;
+    if (rc == LH_EMPTY)
+        return not_held(txn, beat->job, beat->token, false, err);
+    char queue[160];
+    int64_t until = sqlite3_column_int64(stmt, 2);
+    lhi_format(queue, sizeof queue, "%s", (const char *)sqlite3_column_text(stmt, 0));
+    if ((rc = sql_step(txn->conn, stmt, err)) < 0)
+        return rc;
+    txn->changed = true;
+    if (exclusive(txn, queue)) {
+        sqlite3_stmt *get = sql(txn->conn, LHI_SQL_JOB_GET, err, "i", beat->job);
+        rc = get ? sql_step(txn->conn, get, err) : err->status;
+        if (rc < 0)
+            return rc;
+        char worker[160];
+        lhi_format(worker, sizeof worker, "%s", (const char *)sqlite3_column_text(get, JOB_WORKER));
+        sql_reset(get);
+        return exclusive_follow(txn, queue, worker, until, err);
+    }
+    return LH_OK;
+}
+
+static int heartbeat_item(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_error *err)
+{
+    return beat_one(txn, &act->beat.beats[i], err);
+}
+
+static int64_t beat_id(const struct lhi_act *act, size_t i)
+{
+    return act->beat.beats[i].job;
+}
+
+int act_heartbeat(struct txn *txn, struct lhi_act *act)
+{
+    int rc = each_item(txn, act, heartbeat_item, beat_id);
+    LHI_POINT("job_heartbeat:inside");
+    return rc;
+}
+
+/* ---- complete ---- */
+
+/* Completed before under this very token with this very result: a repeat, and done. */
+static int repeated_complete(struct txn *txn, const lh_done *done, bool *same,
+                             struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_GET, err, "i", done->job);
+    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+
+    *same = false;
+    if (rc != LH_OK)
+        return rc < 0 ? rc : LH_OK;
+    const void *result = sqlite3_column_blob(stmt, JOB_RESULT);
+    size_t len = (size_t)sqlite3_column_bytes(stmt, JOB_RESULT);
+    *same = column_state(stmt, JOB_STATE) == LH_COMPLETED &&
+            sqlite3_column_int64(stmt, JOB_TOKEN) == done->token &&
+            (sqlite3_column_type(stmt, JOB_RESULT) == SQLITE_NULL) == (done->result == NULL) &&
+            len == (done->result ? done->result_len : 0) &&
+            (len == 0 || memcmp(result, done->result, len) == 0);
+    sql_reset(stmt);
+    return LH_OK;
+}
+
+static int complete_one(struct txn *txn, const lh_done *done, struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_COMPLETE, err, "biii", done->result,
+                             done->result_len, txn->now, done->job, done->token);
+    if (stmt == NULL)
+        return err->status;
+    int rc = sql_step(txn->conn, stmt, err);
+    if (rc < 0)
+        return rc;
+    if (rc == LH_EMPTY) {
+        bool same;
+        if ((rc = repeated_complete(txn, done, &same, err)) < 0)
+            return rc;
+        return same ? LH_OK : not_held(txn, done->job, done->token, true, err);
+    }
+    const char *queue = (const char *)sqlite3_column_text(stmt, 0);
+    const char *kind = (const char *)sqlite3_column_text(stmt, 1);
+    int64_t started = sqlite3_column_int64(stmt, 2);
+    struct tally *tally = txn_tally(txn, queue, err);
+    bool audited = txn_audited(txn, queue, kind);
+    if (tally == NULL) {
+        sql_reset(stmt);
+        return err->status;
+    }
+    if ((rc = sql_step(txn->conn, stmt, err)) < 0)
+        return rc;
+    txn->changed = true;
+    tally_move(tally, LH_RUNNING, LH_COMPLETED);
+    tally->completed++;
+    tally->ended++;
+    tally->run_ms += txn->now - started;
+    ring_for_slot(txn, tally);
+    if (exclusive(txn, tally->queue) && (rc = exclusive_end(txn, tally->queue, err)) < 0)
+        return rc;
+    if (!audited)
+        return LH_OK;
+    return txn_event(txn,
+                     &(struct event){.type = "job.completed",
+                                     .job = done->job,
+                                     .queue = tally->queue,
+                                     .from = LH_RUNNING,
+                                     .to = LH_COMPLETED,
+                                     .actor = "holder",
+                                     .token = done->token},
+                     err);
+}
+
+static int complete_item(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_error *err)
+{
+    return complete_one(txn, &act->done[i], err);
+}
+
+static int64_t done_id(const struct lhi_act *act, size_t i)
+{
+    return act->done[i].job;
+}
+
+int act_complete(struct txn *txn, struct lhi_act *act)
+{
+    int rc = each_item(txn, act, complete_item, done_id);
+    LHI_POINT("job_complete:inside");
+    return rc;
+}
+
+/* ---- fail ---- */
+
+/* What job_held tells, copied out of the statement. */
+struct held {
+    char queue[160], kind[160], worker[160];
+    bool has_kind;
+    int64_t attempt, max_attempts, started_at, backoff_ms, backoff_cap_ms, lease_until;
+};
+
+static int read_held(struct txn *txn, int64_t id, int64_t token, struct held *held, bool *found,
+                     struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_HELD, err, "ii", id, token);
+    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+
+    if (rc < 0)
+        return rc;
+    *found = rc == LH_OK;
+    if (!*found)
+        return LH_OK;
+    const unsigned char *kind = sqlite3_column_text(stmt, 1);
+    lhi_format(held->queue, sizeof held->queue, "%s", (const char *)sqlite3_column_text(stmt, 0));
+    lhi_format(held->kind, sizeof held->kind, "%s", kind ? (const char *)kind : "");
+    held->has_kind = kind != NULL;
+    held->attempt = sqlite3_column_int64(stmt, 2);
+    held->max_attempts = sqlite3_column_int64(stmt, 3);
+    held->started_at = sqlite3_column_int64(stmt, 4);
+    held->backoff_ms = sqlite3_column_int64(stmt, 5);
+    held->backoff_cap_ms = sqlite3_column_int64(stmt, 6);
+    lhi_format(held->worker, sizeof held->worker, "%s", (const char *)sqlite3_column_text(stmt, 7));
+    held->lease_until = sqlite3_column_int64(stmt, 8);
+    sql_reset(stmt);
+    return LH_OK;
+}
+
+/* Failed before under this token with this error, or given back before: a repeat, and done. */
+static int repeated_end(struct txn *txn, int64_t id, int64_t token, const char *error, bool *same,
+                        struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_GET, err, "i", id);
+    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+
+    *same = false;
+    if (rc != LH_OK)
+        return rc < 0 ? rc : LH_OK;
+    lh_state state = column_state(stmt, JOB_STATE);
+    const unsigned char *last = sqlite3_column_text(stmt, JOB_LAST_ERROR);
+    bool released = sqlite3_column_type(stmt, JOB_STARTED_AT) == SQLITE_NULL;
+    *same = sqlite3_column_int64(stmt, JOB_TOKEN) == token && state != LH_RUNNING &&
+            state != LH_COMPLETED && state != LH_CANCELLED &&
+            (error ? !released && last != NULL && strcmp((const char *)last, error) == 0
+                   : released && state != LH_FAILED);
+    sql_reset(stmt);
+    return LH_OK;
+}
+
+static int fail_one(struct txn *txn, const lh_failure *failure, struct lhi_error *err)
+{
+    struct held held;
+    const lh_policy *policy;
+    bool found, same;
+    uint32_t dice = 0;
+    int rc = read_held(txn, failure->job, failure->token, &held, &found, err);
+
+    if (rc < 0)
+        return rc;
+    if (!found) {
+        if ((rc = repeated_end(txn, failure->job, failure->token, failure->error, &same, err)) < 0)
+            return rc;
+        return same ? LH_OK : not_held(txn, failure->job, failure->token, true, err);
+    }
+    if ((rc = txn_policy(txn, held.queue, held.has_kind ? held.kind : NULL, &policy, err)) < 0)
+        return rc;
+    bool last = failure->permanent ||
+                (held.max_attempts != LH_UNLIMITED && held.attempt >= held.max_attempts);
+    (void)lhi_random(&dice, sizeof dice); /* without randomness the delay has no jitter */
+    int64_t delay =
+        failure->retry_in_ms == LH_NOW ? 0
+        : failure->retry_in_ms > 0
+            ? failure->retry_in_ms
+            : lhi_backoff_ms(held.backoff_ms ? held.backoff_ms : policy->backoff_ms,
+                             held.backoff_cap_ms ? held.backoff_cap_ms : policy->backoff_cap_ms,
+                             held.attempt, dice);
+    lh_state to = last ? LH_FAILED : delay > 0 ? LH_SCHEDULED : LH_PENDING;
+    rc = sql_run(txn->conn, LHI_SQL_JOB_END_FAIL, err, "ttIIiii", lh_state_name(to), failure->error,
+                 to == LH_SCHEDULED ? txn->wall + delay : (int64_t)0,
+                 to == LH_FAILED ? txn->now : (int64_t)0, txn->now, failure->job, failure->token);
+    if (rc < 0)
+        return rc;
+    struct tally *tally = txn_tally(txn, held.queue, err);
+    if (tally == NULL)
+        return err->status;
+    txn->changed = true;
+    tally_move(tally, LH_RUNNING, to);
+    tally->failed++;
+    tally->ended++;
+    tally->run_ms += txn->now - held.started_at;
+    ring_for_slot(txn, tally);
+    if (exclusive(txn, held.queue) && (rc = exclusive_end(txn, held.queue, err)) < 0)
+        return rc;
+    return txn_event(txn,
+                     &(struct event){.type = "job.failed",
+                                     .job = failure->job,
+                                     .queue = held.queue,
+                                     .worker = held.worker,
+                                     .from = LH_RUNNING,
+                                     .to = to,
+                                     .actor = held.worker,
+                                     .reason = failure->error,
+                                     .token = failure->token},
+                     err);
+}
+
+static int fail_item(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_error *err)
+{
+    return fail_one(txn, &act->failures[i], err);
+}
+
+static int64_t failure_id(const struct lhi_act *act, size_t i)
+{
+    return act->failures[i].job;
+}
+
+int act_fail(struct txn *txn, struct lhi_act *act)
+{
+    int rc = each_item(txn, act, fail_item, failure_id);
+    LHI_POINT("job_fail:inside");
+    return rc;
+}
+
+/* ---- release ---- */
+
+/* `hold`: the lease is live and another hand gives the job back; it stays back until its holder has
+ * answered or the old deadline has passed. */
+static int put_back(struct txn *txn, int64_t id, int64_t token, const struct held *held,
+                    int64_t delay_ms, bool by_hand, bool hold, const char *actor,
+                    struct lhi_error *err)
+{
+    int64_t run_at = delay_ms > 0 ? txn->wall + delay_ms : 0;
+    int64_t hold_until = hold ? held->lease_until : 0;
+
+    if (hold_until > run_at)
+        run_at = hold_until;
+    lh_state to = run_at > 0 ? LH_SCHEDULED : LH_PENDING;
+    int rc = sql_run(txn->conn, LHI_SQL_JOB_RELEASE, err, "tIiiIIii", lh_state_name(to), run_at,
+                     txn->now, by_hand ? txn_next_token(txn, token) : token,
+                     hold ? token : (int64_t)0, hold_until, id, token);
+    if (rc < 0)
+        return rc;
+    struct tally *tally = txn_tally(txn, held->queue, err);
+    if (tally == NULL)
+        return err->status;
+    txn->changed = true;
+    tally_move(tally, LH_RUNNING, to);
+    ring_for_slot(txn, tally);
+    if (!hold && exclusive(txn, held->queue) && (rc = exclusive_end(txn, held->queue, err)) < 0)
+        return rc;
+    return txn_event(txn,
+                     &(struct event){.type = "job.released",
+                                     .job = id,
+                                     .queue = held->queue,
+                                     .worker = held->worker,
+                                     .from = LH_RUNNING,
+                                     .to = to,
+                                     .actor = actor,
+                                     .token = token},
+                     err);
+}
+
+static int release_one(struct txn *txn, const lh_ref *ref, int64_t delay_ms, struct lhi_error *err)
+{
+    struct held held;
+    bool found, same;
+    int rc = read_held(txn, ref->job, ref->token, &held, &found, err);
+
+    if (rc < 0)
+        return rc;
+    if (!found) {
+        if ((rc = repeated_end(txn, ref->job, ref->token, NULL, &same, err)) < 0)
+            return rc;
+        return same ? LH_OK : not_held(txn, ref->job, ref->token, true, err);
+    }
+    return put_back(txn, ref->job, ref->token, &held, delay_ms, false, false, held.worker, err);
+}
+
+static int release_item(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_error *err)
+{
+    return release_one(txn, &act->release.refs[i], act->release.delay_ms, err);
+}
+
+static int64_t ref_id(const struct lhi_act *act, size_t i)
+{
+    return act->release.refs[i].job;
+}
+
+int act_release(struct txn *txn, struct lhi_act *act)
+{
+    int rc = each_item(txn, act, release_item, ref_id);
+    LHI_POINT("job_release:inside");
+    return rc;
+}
+
+int release_by_hand(struct txn *txn, int64_t id, int64_t token, int64_t delay_ms, bool now,
+                    const char *actor, struct lhi_error *err)
+{
+    struct held held;
+    bool found;
+    int rc = read_held(txn, id, token, &held, &found, err);
+
+    if (rc < 0 || !found)
+        return rc < 0 ? rc : not_held(txn, id, token, false, err);
+    bool live = held.lease_until > txn->now;
+    return put_back(txn, id, token, &held, delay_ms, true, live && !now, actor, err);
+}
+
+static int release_of_worker(struct txn *txn, int64_t id, int64_t token, void *arg,
+                             struct lhi_error *err)
+{
+    struct lhi_act *act = arg;
+    int rc = release_by_hand(txn, id, token, act->release.delay_ms, act->release.now, "hand", err);
+    if (rc == LH_OK)
+        act->release.released++;
+    return rc;
+}
+
+/* A named job must be held by the named worker. */
+static int release_named(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_error *err)
+{
+    int64_t id = act->release.ids[i];
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_GET, err, "i", id);
+    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+
+    if (rc < 0)
+        return rc;
+    if (rc == LH_EMPTY)
+        return lhi_fail(err, LH_ENOTFOUND, "there is no job %lld", (long long)id);
+    const unsigned char *holder = sqlite3_column_text(stmt, JOB_WORKER);
+    bool theirs = holder != NULL && strcmp((const char *)holder, act->release.worker) == 0;
+    int64_t token = sqlite3_column_int64(stmt, JOB_TOKEN);
+    sql_reset(stmt);
+    if (!theirs)
+        return lhi_fail(err, LH_ELOST, "job %lld is not held by worker \"%s\"", (long long)id,
+                        act->release.worker);
+    return release_of_worker(txn, id, token, act, err);
+}
+
+int act_release_worker(struct txn *txn, struct lhi_act *act)
+{
+    if (act->release.ids == NULL)
+        return each_job_of_worker(txn, act->release.worker, release_of_worker, act, &act->err);
+    return each_item(txn, act, release_named, NULL);
+}

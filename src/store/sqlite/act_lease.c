@@ -1,0 +1,298 @@
+/* Named leases, and the exclusive lease of a queue, which is one of them. */
+#include "store/sqlite/db.h"
+
+#include <string.h>
+
+enum { DEFAULT_TTL_MS = 300000 };
+
+/* The row, as a struct in the transaction's arena; `found` false when there is none. */
+static int read_lease(struct txn *txn, const char *scope, const char *name, lh_lease *lease,
+                      bool *found, struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_LEASE_GET, err, "tt", scope, name);
+    if (stmt == NULL)
+        return err->status;
+    int rc = sql_step(txn->conn, stmt, err);
+    if (rc < 0)
+        return rc;
+    *found = rc == LH_OK;
+    if (*found && !lease_from_row(stmt, txn->now, &txn->arena, lease)) {
+        sql_reset(stmt);
+        return lhi_fail(err, LH_ENOMEM, "out of memory");
+    }
+    sql_reset(stmt);
+    return LH_OK;
+}
+
+static int lease_event(struct txn *txn, const char *type, const char *scope, const char *name,
+                       const char *owner, int64_t token, const char *actor, const char *reason,
+                       struct lhi_error *err)
+{
+    char full[400];
+    lhi_format(full, sizeof full, "%s/%s", scope, name);
+    return txn_event(txn,
+                     &(struct event){.type = type,
+                                     .lease = full,
+                                     .worker = owner,
+                                     .actor = actor,
+                                     .reason = reason,
+                                     .token = token},
+                     err);
+}
+
+static int free_lease(struct txn *txn, const lh_lease *lease, const char *value,
+                      const int64_t *rows, bool completed, struct lhi_error *err)
+{
+    int rc = sql_run(txn->conn, LHI_SQL_LEASE_FREE, err, "toItti", value, rows,
+                     completed ? txn->now : (int64_t)0, lease->scope, lease->name, lease->token);
+    if (rc >= 0)
+        rc = sql_run(txn->conn, LHI_SQL_LEASE_DELETE, err, "tt", lease->scope, lease->name);
+    txn->changed = true;
+    return rc < 0 ? rc : LH_OK;
+}
+
+/* The lease as it is now, for the caller. */
+static int answer(struct txn *txn, struct lhi_act *act)
+{
+    lh_leases *out = act->lease.out;
+    struct lhi_error *err = &act->err;
+
+    if (out == NULL)
+        return LH_OK;
+    struct lhi_arena *arena = arena_of(&out->priv);
+    out->lease = arena ? lhi_arena_alloc(arena, sizeof *out->lease) : NULL;
+    if (out->lease == NULL)
+        return lhi_fail(err, LH_ENOMEM, "out of memory");
+    sqlite3_stmt *stmt =
+        sql(txn->conn, LHI_SQL_LEASE_GET, err, "tt", act->lease.scope, act->lease.name);
+    if (stmt == NULL)
+        return err->status;
+    int rc = sql_step(txn->conn, stmt, err);
+    if (rc < 0)
+        return rc;
+    if (rc == LH_OK) {
+        if (!lease_from_row(stmt, txn->now, arena, out->lease)) {
+            sql_reset(stmt);
+            return lhi_fail(err, LH_ENOMEM, "out of memory");
+        }
+        out->n = 1;
+    }
+    sql_reset(stmt);
+    return LH_OK;
+}
+
+static int held_by_other(struct txn *txn, struct lhi_act *act, const lh_lease *lease)
+{
+    char left[32];
+    int rc = answer(txn, act);
+    if (rc < 0)
+        return rc;
+    return lhi_fail(&act->err, LH_EHELD, "lease \"%s/%s\" is held by \"%s\" for another %s",
+                    lease->scope, lease->name, lease->owner,
+                    lh_duration_format(lease->remaining_ms, left, sizeof left));
+}
+
+static int acquire(struct txn *txn, struct lhi_act *act, lh_lease *old, bool found)
+{
+    struct lhi_error *err = &act->err;
+    const lh_lease_opts *opts = act->lease.opts;
+    const char *scope = act->lease.scope, *name = act->lease.name, *owner = act->lease.owner;
+    int64_t ttl = opts->ttl_ms;
+    bool held = found && old->owner != NULL && !old->stale;
+    int rc;
+
+    if (ttl == 0 &&
+        (rc = sql_int(txn->conn, LHI_SQL_SCOPE_GET, err, DEFAULT_TTL_MS, &ttl, "t", scope)) < 0)
+        return rc;
+    txn->changed = true;
+    if (held && strcmp(old->owner, owner) == 0)
+        rc = sql_run(txn->conn, LHI_SQL_LEASE_EXTEND, err, "iiitttti", (int64_t)0, txn->now, ttl,
+                     opts->value, scope, name, owner, old->token);
+    else if (held)
+        return held_by_other(txn, act, old);
+    else {
+        rc = sql_run(txn->conn, LHI_SQL_LEASE_ACQUIRE, err, "tttiiiiit", scope, name, owner,
+                     txn->db->epoch, txn->tick, ttl, txn->now, txn->now + ttl, opts->value);
+        if (rc >= 0 && found && old->stale)
+            rc = lease_event(txn, "lease.recovered", scope, name, old->owner, old->token,
+                             "system/recovery", "RECLAIMED_TTL: lease had expired", err);
+        if (rc >= 0)
+            rc = lease_event(txn, "lease.acquired", scope, name, owner, 0, owner, NULL, err);
+    }
+    return rc < 0 ? rc : answer(txn, act);
+}
+
+static int lost(struct lhi_act *act, const lh_lease *lease, bool found)
+{
+    const char *scope = act->lease.scope, *name = act->lease.name;
+    if (!found || lease->owner == NULL)
+        return lhi_fail(&act->err, LH_ELOST, "lease \"%s/%s\" is held by nobody", scope, name);
+    if (strcmp(lease->owner, act->lease.owner) != 0)
+        return lhi_fail(&act->err, LH_ELOST, "lease \"%s/%s\" is held by \"%s\" now", scope, name,
+                        lease->owner);
+    if (lease->stale)
+        return lhi_fail(&act->err, LH_ELOST, "lease \"%s/%s\" has expired", scope, name);
+    return lhi_fail(&act->err, LH_ELOST, "lease \"%s/%s\" has token %lld now, not %lld", scope,
+                    name, (long long)lease->token, (long long)act->lease.opts->token);
+}
+
+static bool is_holder(const struct lhi_act *act, const lh_lease *lease, bool found)
+{
+    return found && lease->owner != NULL && strcmp(lease->owner, act->lease.owner) == 0 &&
+           (act->lease.opts->token == 0 || act->lease.opts->token == lease->token);
+}
+
+static int extend(struct txn *txn, struct lhi_act *act, const lh_lease *old, bool found)
+{
+    const lh_lease_opts *opts = act->lease.opts;
+    struct lhi_error *err = &act->err;
+    int64_t ttl = opts->ttl_ms;
+    int rc;
+
+    if (!is_holder(act, old, found) || old->stale)
+        return lost(act, old, found);
+    if (ttl == 0 && (rc = sql_int(txn->conn, LHI_SQL_SCOPE_GET, err, DEFAULT_TTL_MS, &ttl, "t",
+                                  act->lease.scope)) < 0)
+        return rc;
+    rc = sql_run(txn->conn, LHI_SQL_LEASE_EXTEND, err, "iiitttti", opts->by_ms, txn->now, ttl,
+                 opts->value, act->lease.scope, act->lease.name, act->lease.owner, old->token);
+    txn->changed = true;
+    return rc < 0 ? rc : answer(txn, act);
+}
+
+static int give_back(struct txn *txn, struct lhi_act *act, const lh_lease *old, bool found)
+{
+    const lh_lease_opts *opts = act->lease.opts;
+    bool completed = act->lease.verb == LHI_LEASE_COMPLETE;
+    struct lhi_error *err = &act->err;
+    int rc;
+
+    if (!is_holder(act, old, found)) {
+        if (completed)
+            return lost(act, old, found);
+        if (found && old->owner != NULL && !old->stale && strcmp(old->owner, act->lease.owner) != 0)
+            return held_by_other(txn, act, old);
+        return LH_OK; /* not held any more: giving back twice is harmless */
+    }
+    if ((rc = free_lease(txn, old, opts->value, opts->has_rows ? &opts->rows : NULL, completed,
+                         err)) < 0 ||
+        (rc = lease_event(txn, completed ? "lease.completed" : "lease.released", old->scope,
+                          old->name, old->owner, old->token, old->owner, NULL, err)) < 0)
+        return rc;
+    act->lease.released = true;
+    return answer(txn, act);
+}
+
+int act_lease(struct txn *txn, struct lhi_act *act)
+{
+    lh_lease old = {0};
+    bool found;
+    int rc = check_json(txn->conn, act->lease.opts->value, "value", &act->err);
+
+    if (rc < 0 ||
+        (rc = read_lease(txn, act->lease.scope, act->lease.name, &old, &found, &act->err)) < 0)
+        return rc;
+    switch (act->lease.verb) {
+    case LHI_LEASE_ACQUIRE:
+        return acquire(txn, act, &old, found);
+    case LHI_LEASE_EXTEND:
+        return extend(txn, act, &old, found);
+    case LHI_LEASE_RELEASE:
+    case LHI_LEASE_COMPLETE:
+    default:
+        return give_back(txn, act, &old, found);
+    }
+}
+
+int act_scope_set(struct txn *txn, struct lhi_act *act)
+{
+    txn->changed = true;
+    int rc = act->scope.ttl_ms
+                 ? sql_run(txn->conn, LHI_SQL_SCOPE_SET, &act->err, "ti", act->scope.scope,
+                           act->scope.ttl_ms)
+                 : sql_run(txn->conn, LHI_SQL_SCOPE_DELETE, &act->err, "t", act->scope.scope);
+    return rc < 0 ? rc : LH_OK;
+}
+
+/* ---- expired leases ---- */
+
+int recover_leases(struct txn *txn, size_t limit, int64_t *cleaned, bool *more,
+                   struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_LEASE_EXPIRED, err, "ii", txn->now, (int64_t)limit);
+    size_t n = 0;
+    int rc;
+
+    *cleaned = 0;
+    *more = false;
+    if (stmt == NULL)
+        return err->status;
+    if ((rc = sql_step(txn->conn, stmt, err)) != LH_OK)
+        return rc < 0 ? rc : LH_OK;
+    lh_lease *stale = lhi_arena_alloc(&txn->arena, limit * sizeof *stale);
+    if (stale == NULL) {
+        sql_reset(stmt);
+        return lhi_fail(err, LH_ENOMEM, "out of memory");
+    }
+    bool ok = true;
+    do {
+        stale[n].scope = column_text(stmt, 0, &txn->arena, &ok);
+        stale[n].name = column_text(stmt, 1, &txn->arena, &ok);
+        stale[n].owner = column_text(stmt, 2, &txn->arena, &ok);
+        stale[n].token = sqlite3_column_int64(stmt, 3);
+        n++;
+    } while (ok && n < limit && (rc = sql_step(txn->conn, stmt, err)) == LH_OK);
+    sql_reset(stmt);
+    if (!ok)
+        return lhi_fail(err, LH_ENOMEM, "out of memory");
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < n; i++) {
+        if ((rc = free_lease(txn, &stale[i], NULL, NULL, false, err)) < 0 ||
+            (rc = lease_event(txn, "lease.recovered", stale[i].scope, stale[i].name, stale[i].owner,
+                              stale[i].token, "system/recovery", "RECLAIMED_TTL: lease had expired",
+                              err)) < 0)
+            return rc;
+        lhi_log(&txn->db->log, LH_LOG_INFO, "lease %s/%s of %s had expired and was freed",
+                stale[i].scope, stale[i].name, stale[i].owner);
+    }
+    *cleaned = (int64_t)n;
+    *more = n == limit;
+    return LH_OK;
+}
+
+/* ---- exclusive queues ---- */
+
+int exclusive_acquire(struct txn *txn, const char *queue, const char *worker, int64_t until,
+                      bool *got, struct lhi_error *err)
+{
+    sqlite3_stmt *stmt =
+        sql(txn->conn, LHI_SQL_LEASE_ACQUIRE, err, "tttiiiiit", "processing", queue, worker,
+            txn->db->epoch, txn->tick, until - txn->now, txn->now, until, (const char *)NULL);
+    if (stmt == NULL)
+        return err->status;
+    int rc = sql_step(txn->conn, stmt, err);
+    *got = rc == LH_OK;
+    if (rc == LH_OK)
+        rc = sql_step(txn->conn, stmt, err);
+    sql_reset(stmt);
+    return rc < 0 ? rc : LH_OK;
+}
+
+int exclusive_follow(struct txn *txn, const char *queue, const char *owner, int64_t until,
+                     struct lhi_error *err)
+{
+    int rc = sql_run(txn->conn, LHI_SQL_LEASE_FOLLOW, err, "itt", until, queue, owner);
+    return rc < 0 ? rc : LH_OK;
+}
+
+int exclusive_end(struct txn *txn, const char *queue, struct lhi_error *err)
+{
+    lh_lease lease;
+    bool found;
+    int rc = read_lease(txn, "processing", queue, &lease, &found, err);
+
+    if (rc < 0 || !found || lease.owner == NULL)
+        return rc;
+    return free_lease(txn, &lease, NULL, NULL, false, err);
+}

@@ -1,0 +1,241 @@
+/* The acts of a hand: cancel, retry, delete, reschedule; and what acts on lists share. */
+#include "store/sqlite/db.h"
+
+#include "base/hook.h"
+
+#include <string.h>
+
+static int read_after(struct txn *txn, struct lhi_act *act,
+                      int64_t (*id_of)(const struct lhi_act *, size_t), struct lhi_error *err)
+{
+    size_t room = act->after->n;
+    struct lhi_arena *arena = arena_of(&act->after->priv);
+
+    if (arena == NULL)
+        return lhi_fail(err, LH_ENOMEM, "out of memory");
+    for (size_t i = 0; i < act->n; i++) {
+        lh_job *job;
+        sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_GET, err, "i", id_of(act, i));
+        int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+        if (rc == LH_OK &&
+            (!jobs_add(act->after, &room, &job) || !job_from_row(stmt, txn->now, arena, job)))
+            rc = lhi_fail(err, LH_ENOMEM, "out of memory");
+        sql_reset(stmt);
+        if (rc < 0)
+            return rc;
+    }
+    return LH_OK;
+}
+
+/* What an item may end with without ending the act. */
+static bool own_outcome(int rc)
+{
+    return rc >= 0 || rc == LH_ELOST || rc == LH_ECANCELLED || rc == LH_ENOTFOUND ||
+           rc == LH_ESTATE || rc == LH_EINVAL;
+}
+
+int each_item(struct txn *txn, struct lhi_act *act, item_fn *one,
+              int64_t (*id_of)(const struct lhi_act *, size_t))
+{
+    for (size_t i = 0; i < act->n; i++) {
+        struct lhi_error item;
+        lhi_error_clear(&item);
+        int rc = one(txn, act, i, &item);
+        act->status[i] = rc;
+        if (rc < 0 && act->err.status == LH_OK)
+            act->err = item;
+        if (!own_outcome(rc)) {
+            act->err = item;
+            return rc;
+        }
+    }
+    if (act->after == NULL)
+        return LH_OK;
+    struct lhi_error err;
+    lhi_error_clear(&err);
+    int rc = read_after(txn, act, id_of, &err);
+    if (rc < 0)
+        act->err = err;
+    return rc;
+}
+
+/* ---- what a hand needs to know of a job ---- */
+
+struct brief {
+    char queue[160], kind[160], worker[160];
+    bool has_kind;
+    lh_state state;
+    int64_t token, lease_until, hold_until;
+};
+
+static int read_brief(struct txn *txn, int64_t id, struct brief *brief, struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_GET, err, "i", id);
+    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+
+    if (rc < 0)
+        return rc;
+    if (rc == LH_EMPTY)
+        return lhi_fail(err, LH_ENOTFOUND, "there is no job %lld", (long long)id);
+    const unsigned char *kind = sqlite3_column_text(stmt, JOB_KIND);
+    const unsigned char *worker = sqlite3_column_text(stmt, JOB_WORKER);
+    lhi_format(brief->queue, sizeof brief->queue, "%s",
+               (const char *)sqlite3_column_text(stmt, JOB_QUEUE));
+    lhi_format(brief->kind, sizeof brief->kind, "%s", kind ? (const char *)kind : "");
+    lhi_format(brief->worker, sizeof brief->worker, "%s", worker ? (const char *)worker : "");
+    brief->has_kind = kind != NULL;
+    brief->state = column_state(stmt, JOB_STATE);
+    brief->token = sqlite3_column_int64(stmt, JOB_TOKEN);
+    brief->lease_until = sqlite3_column_int64(stmt, JOB_LEASE_UNTIL);
+    brief->hold_until = sqlite3_column_int64(stmt, JOB_HOLD_UNTIL);
+    sql_reset(stmt);
+    return LH_OK;
+}
+
+static int wrong_state(int64_t id, lh_state state, const char *act, struct lhi_error *err)
+{
+    return lhi_fail(err, LH_ESTATE, "job %lld is %s and cannot be %s", (long long)id,
+                    lh_state_name(state), act);
+}
+
+/* Count a change of state and tell it; everything a hand does is an event. */
+static int record(struct txn *txn, int64_t id, const struct brief *brief, lh_state to,
+                  const char *type, const char *reason, struct lhi_error *err)
+{
+    struct tally *tally = txn_tally(txn, brief->queue, err);
+    if (tally == NULL)
+        return err->status;
+    txn->changed = true;
+    tally_move(tally, brief->state, to);
+    return txn_event(txn,
+                     &(struct event){.type = type,
+                                     .job = id,
+                                     .queue = brief->queue,
+                                     .worker = brief->worker[0] ? brief->worker : NULL,
+                                     .from = brief->state,
+                                     .to = to,
+                                     .actor = "hand",
+                                     .reason = reason,
+                                     .token = brief->token},
+                     err);
+}
+
+static int64_t id_at(const struct lhi_act *act, size_t i)
+{
+    return act->ids.ids[i];
+}
+
+/* ---- the acts ---- */
+
+static int cancel_one(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_error *err)
+{
+    int64_t id = act->ids.ids[i];
+    struct brief job;
+    int rc = read_brief(txn, id, &job, err);
+
+    if (rc < 0)
+        return rc;
+    if (job.state != LH_SCHEDULED && job.state != LH_PENDING && job.state != LH_RUNNING)
+        return wrong_state(id, job.state, "cancelled", err);
+    /* A live holder keeps its slot, and the job from others, until it has answered. */
+    bool live = job.state == LH_RUNNING && job.lease_until > txn->now;
+    rc = sql_run(txn->conn, LHI_SQL_JOB_CANCEL, err, "iIItiii", txn_next_token(txn, job.token),
+                 live ? job.token : (int64_t)0, live ? job.lease_until : job.hold_until,
+                 "CANCELLED: by hand", txn->now, id, job.token);
+    if (rc < 0)
+        return rc;
+    return record(txn, id, &job, LH_CANCELLED, "job.cancelled", NULL, err);
+}
+
+int act_cancel(struct txn *txn, struct lhi_act *act)
+{
+    int rc = each_item(txn, act, cancel_one, id_at);
+    LHI_POINT("job_cancel:inside");
+    return rc;
+}
+
+static int retry_one(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_error *err)
+{
+    int64_t id = act->ids.ids[i];
+    struct brief job;
+    const lh_policy *policy;
+    int rc = read_brief(txn, id, &job, err);
+
+    if (rc < 0)
+        return rc;
+    if (job.state == LH_COMPLETED && !act->ids.force)
+        return lhi_fail(err, LH_ESTATE, "job %lld is completed: retry it with force",
+                        (long long)id);
+    if (job.state != LH_FAILED && job.state != LH_CANCELLED && job.state != LH_COMPLETED)
+        return wrong_state(id, job.state, "retried", err);
+    if ((rc = txn_policy(txn, job.queue, job.has_kind ? job.kind : NULL, &policy, err)) < 0)
+        return rc;
+    bool held = job.hold_until > txn->now;
+    lh_state to = held ? LH_SCHEDULED : LH_PENDING;
+    rc = sql_run(txn->conn, LHI_SQL_JOB_RETRY, err, "tIiiii", lh_state_name(to),
+                 held ? job.hold_until : (int64_t)0, policy->max_attempts,
+                 txn_next_token(txn, job.token), txn->now, id);
+    if (rc == LH_EINVAL)
+        return lhi_fail(err, LH_ESTATE,
+                        "job %lld cannot be retried: another job with its key lives in the queue",
+                        (long long)id);
+    if (rc < 0)
+        return rc;
+    return record(txn, id, &job, to, "job.retried", NULL, err);
+}
+
+int act_retry(struct txn *txn, struct lhi_act *act)
+{
+    int rc = each_item(txn, act, retry_one, id_at);
+    LHI_POINT("job_retry:inside");
+    return rc;
+}
+
+static int delete_one(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_error *err)
+{
+    int64_t id = act->ids.ids[i];
+    struct brief job;
+    int rc = read_brief(txn, id, &job, err);
+
+    if (rc < 0)
+        return rc;
+    if (job.state == LH_RUNNING)
+        return lhi_fail(err, LH_ESTATE, "job %lld is running: cancel it first", (long long)id);
+    if (sql_run(txn->conn, LHI_SQL_JOB_DELETE, err, "i", id) < 0)
+        return err->status;
+    return record(txn, id, &job, 0, "job.deleted", NULL, err);
+}
+
+int act_delete(struct txn *txn, struct lhi_act *act)
+{
+    int rc = each_item(txn, act, delete_one, NULL);
+    LHI_POINT("job_delete:inside");
+    return rc;
+}
+
+static int reschedule_one(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_error *err)
+{
+    int64_t id = act->ids.ids[i];
+    struct brief job;
+    char reason[80], at[40];
+    int rc = read_brief(txn, id, &job, err);
+
+    if (rc < 0)
+        return rc;
+    if (job.state != LH_SCHEDULED && job.state != LH_PENDING)
+        return wrong_state(id, job.state, "rescheduled", err);
+    int64_t run_at = act->ids.run_at ? act->ids.run_at : txn->wall + act->ids.delay_ms;
+    if (job.hold_until > run_at)
+        run_at = job.hold_until;
+    lh_state to = run_at > txn->wall ? LH_SCHEDULED : LH_PENDING;
+    if (sql_run(txn->conn, LHI_SQL_JOB_RESCHEDULE, err, "tiii", lh_state_name(to), run_at, txn->now,
+                id) < 0)
+        return err->status;
+    lhi_format(reason, sizeof reason, "to run at %s", lh_time_format(run_at, at, sizeof at));
+    return record(txn, id, &job, to, "job.rescheduled", reason, err);
+}
+
+int act_reschedule(struct txn *txn, struct lhi_act *act)
+{
+    return each_item(txn, act, reschedule_one, id_at);
+}

@@ -1,0 +1,131 @@
+/* Queues and policies: pause, purge, settings. */
+#include "store/sqlite/db.h"
+
+#include <string.h>
+
+static int bump_generation(struct txn *txn, struct lhi_error *err)
+{
+    txn->changed = true;
+    return sql_run(txn->conn, LHI_SQL_STORE_GENERATION, err, "") < 0 ? err->status : LH_OK;
+}
+
+int act_queue_pause(struct txn *txn, struct lhi_act *act)
+{
+    const char *queue = act->queue.queue;
+    int n =
+        sql_run(txn->conn, LHI_SQL_QUEUE_PAUSE, &act->err, "ti", queue, (int64_t)act->queue.paused);
+    if (n <= 0)
+        return n; /* it was so before: nothing changed, nothing to tell */
+    struct tally *tally = txn_tally(txn, queue, &act->err);
+    if (tally == NULL)
+        return act->err.status;
+    if (!act->queue.paused)
+        tally->ring = 1000; /* whoever waits for this queue may go again */
+    int rc = bump_generation(txn, &act->err);
+    if (rc < 0)
+        return rc;
+    return txn_event(txn,
+                     &(struct event){.type = act->queue.paused ? "queue.paused" : "queue.resumed",
+                                     .queue = queue,
+                                     .actor = "hand"},
+                     &act->err);
+}
+
+int act_queue_purge(struct txn *txn, struct lhi_act *act)
+{
+    struct lhi_error *err = &act->err;
+    const char *queue = act->queue.queue;
+    struct tally *tally = txn_tally(txn, queue, err);
+    int64_t *ids = lhi_arena_alloc(&txn->arena, LHI_BATCH * sizeof *ids);
+    lh_state *states = lhi_arena_alloc(&txn->arena, LHI_BATCH * sizeof *states);
+    int64_t after = 0;
+    size_t n;
+    int rc;
+
+    if (tally == NULL)
+        return err->status;
+    if (ids == NULL || states == NULL)
+        return lhi_fail(err, LH_ENOMEM, "out of memory");
+    do {
+        sqlite3_stmt *stmt =
+            sql(txn->conn, LHI_SQL_JOB_WAITING, err, "tii", queue, after, (int64_t)LHI_BATCH);
+        if (stmt == NULL)
+            return err->status;
+        for (n = 0; (rc = sql_step(txn->conn, stmt, err)) == LH_OK; n++) {
+            ids[n] = sqlite3_column_int64(stmt, 0);
+            states[n] = column_state(stmt, 1);
+        }
+        if (rc < 0)
+            return rc;
+        for (size_t i = 0; i < n; i++) {
+            if (sql_run(txn->conn, LHI_SQL_JOB_DELETE, err, "i", ids[i]) < 0)
+                return err->status;
+            tally_move(tally, states[i], 0);
+            after = ids[i];
+        }
+        act->queue.count += (int64_t)n;
+    } while (n == LHI_BATCH);
+    if (act->queue.count == 0)
+        return LH_OK;
+    char data[48];
+    lhi_format(data, sizeof data, "{\"purged\":%lld}", (long long)act->queue.count);
+    txn->changed = true;
+    return txn_event(
+        txn, &(struct event){.type = "job.deleted", .queue = queue, .actor = "hand", .data = data},
+        err);
+}
+
+/* The row as it stands, merged with what is set, less what is unset. */
+static lh_policy merged(const struct txn *txn, const struct lhi_act *act)
+{
+    lh_policy out = {0};
+    const lh_policies *rows = &txn->db->policies;
+
+    for (size_t i = 0; i < rows->n; i++) {
+        const char *queue = rows->row[i].queue ? rows->row[i].queue : "*";
+        const char *kind = rows->row[i].kind ? rows->row[i].kind : "*";
+        if (strcmp(queue, act->policy.queue) == 0 && strcmp(kind, act->policy.kind) == 0)
+            out = rows->row[i].policy;
+    }
+    lhi_policy_merge(&out, act->policy.policy);
+    out.set &= ~act->policy.unset;
+    return out;
+}
+
+int act_policy_set(struct txn *txn, struct lhi_act *act)
+{
+    struct lhi_error *err = &act->err;
+    lh_policy p = merged(txn, act);
+    int64_t action = p.action, recovery = p.recovery, exclusive = p.exclusive, audit = p.audit;
+    int rc;
+#define GIVEN(bit, value) ((p.set & LH_POLICY_##bit) ? &(value) : NULL)
+
+    if (p.set == 0)
+        rc = sql_run(txn->conn, LHI_SQL_POLICY_DELETE, err, "tt", act->policy.queue,
+                     act->policy.kind);
+    else
+        rc = sql_run(
+            txn->conn, LHI_SQL_POLICY_PUT, err, "ttooooooooooooooooo", act->policy.queue,
+            act->policy.kind, GIVEN(LEASE, p.lease_ms), GIVEN(MAX_ATTEMPTS, p.max_attempts),
+            GIVEN(MAX_RECOVERIES, p.max_recoveries), GIVEN(ACTION, action),
+            GIVEN(RECOVERY, recovery), GIVEN(RECOVERY_BACKOFF, p.recovery_backoff_ms),
+            GIVEN(BACKOFF, p.backoff_ms), GIVEN(BACKOFF_CAP, p.backoff_cap_ms),
+            GIVEN(TIMEOUT, p.timeout_ms), GIVEN(EXCLUSIVE, exclusive), GIVEN(AUDIT, audit),
+            GIVEN(RETENTION, p.retention_ms), GIVEN(RETENTION_FAILED, p.retention_failed_ms),
+            GIVEN(MAX_PAYLOAD, p.max_payload), GIVEN(RATE, p.rate_n), GIVEN(RATE, p.rate_per_ms),
+            GIVEN(CONCURRENCY, p.concurrency));
+#undef GIVEN
+    if (rc < 0 || (rc = bump_generation(txn, err)) < 0)
+        return rc;
+    if (strcmp(act->policy.queue, "*") != 0) {
+        struct tally *tally = txn_tally(txn, act->policy.queue, err);
+        if (tally == NULL)
+            return err->status;
+        tally->ring = 1000; /* a limit may be wider now */
+    }
+    char data[400];
+    lhi_format(data, sizeof data, "{\"queue\":\"%s\",\"kind\":\"%s\"}", act->policy.queue,
+               act->policy.kind);
+    return txn_event(txn, &(struct event){.type = "policy.changed", .actor = "hand", .data = data},
+                     err);
+}

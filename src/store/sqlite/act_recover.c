@@ -1,0 +1,359 @@
+/* What falls due by itself: leases that ended, jobs whose time has come or gone, rows past their
+ * retention. Every round is bounded; whoever finds a full batch comes again. */
+#include "store/sqlite/db.h"
+
+#include "base/hook.h"
+
+#include <string.h>
+
+/* ---- recovery ---- */
+
+static const char *action_name(lh_action action)
+{
+    return action == LH_ACTION_FAIL ? "fail" : action == LH_ACTION_PENDING ? "pending" : "retry";
+}
+
+/* Take one job back. The statement decides and explains; a guard that no longer matches means that
+ * somebody else came first, and nothing is done. */
+static int recover_one(struct txn *txn, const lh_job *job, const lh_policy *policy,
+                       int64_t *recovered, struct lhi_error *err)
+{
+    char what[64], who[224], reason[480] = "";
+    lh_state to;
+
+    lhi_death_words(job, txn->now, what, who);
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_RECOVER, err, "iitiitttiii",
+                             policy->recovery_backoff_ms, txn->now, action_name(policy->action),
+                             txn_next_token(txn, job->token), policy->max_recoveries,
+                             "RECLAIMED_TTL", what, who, job->id, job->token, job->lease_until);
+    if (stmt == NULL)
+        return err->status;
+    int rc = sql_step(txn->conn, stmt, err);
+    if (rc != LH_OK)
+        return rc < 0 ? rc : LH_OK;
+    to = column_state(stmt, 0);
+    lhi_format(reason, sizeof reason, "%s", (const char *)sqlite3_column_text(stmt, 1));
+    if ((rc = sql_step(txn->conn, stmt, err)) < 0)
+        return rc;
+    LHI_POINT("job_recover:inside");
+    struct tally *tally = txn_tally(txn, job->queue, err);
+    if (tally == NULL)
+        return err->status;
+    txn->changed = true;
+    tally_move(tally, LH_RUNNING, to);
+    tally->recovered++;
+    if (to == LH_FAILED)
+        tally->failed++;
+    if (policy->exclusive && (rc = exclusive_end(txn, job->queue, err)) < 0)
+        return rc;
+    if (policy->exclusive || policy->concurrency > 0)
+        tally->ring++;
+    lhi_log(&txn->db->log, LH_LOG_WARN, "job %lld recovered: %s", (long long)job->id, reason);
+    (*recovered)++;
+    return txn_event(txn,
+                     &(struct event){.type = strncmp(reason, "POISON", 6) == 0 ? "job.poisoned"
+                                                                               : "job.recovered",
+                                     .job = job->id,
+                                     .queue = job->queue,
+                                     .worker = job->worker,
+                                     .from = LH_RUNNING,
+                                     .to = to,
+                                     .actor = "system/recovery",
+                                     .reason = reason,
+                                     .token = job->token},
+                     err);
+}
+
+/* Expired rows, read to the end before the first is changed. */
+static int read_expired(struct txn *txn, size_t limit, const lh_job *after, lh_job *jobs, size_t *n,
+                        struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_EXPIRED, err, "iiii", txn->now,
+                             after ? after->lease_until : (int64_t)0,
+                             after ? after->id : (int64_t)0, (int64_t)limit);
+    bool ok = true;
+    int rc;
+
+    *n = 0;
+    if (stmt == NULL)
+        return err->status;
+    while ((rc = sql_step(txn->conn, stmt, err)) == LH_OK) {
+        lh_job *job = &jobs[(*n)++];
+        memset(job, 0, sizeof *job);
+        job->id = sqlite3_column_int64(stmt, JOB_ID);
+        job->queue = column_text(stmt, JOB_QUEUE, &txn->arena, &ok);
+        job->kind = column_text(stmt, JOB_KIND, &txn->arena, &ok);
+        job->worker = column_text(stmt, JOB_WORKER, &txn->arena, &ok);
+        job->token = sqlite3_column_int64(stmt, JOB_TOKEN);
+        job->lease_until = sqlite3_column_int64(stmt, JOB_LEASE_UNTIL);
+        job->lease_ms = sqlite3_column_int64(stmt, JOB_HELD_MS);
+        job->started_at = sqlite3_column_int64(stmt, JOB_STARTED_AT);
+        job->last_heartbeat_at = sqlite3_column_int64(stmt, JOB_LAST_HEARTBEAT_AT);
+        if (!ok) {
+            sql_reset(stmt);
+            return lhi_fail(err, LH_ENOMEM, "out of memory");
+        }
+    }
+    return rc < 0 ? rc : LH_OK;
+}
+
+int recover_expired(struct txn *txn, size_t limit, int64_t *recovered, bool *more,
+                    struct lhi_error *err)
+{
+    lh_job first, *jobs = NULL, *last = NULL;
+    size_t n;
+    int rc;
+
+    *recovered = 0;
+    *more = false;
+    /* The common case, nothing expired, is one probe of an index and no memory. */
+    if ((rc = read_expired(txn, 1, NULL, &first, &n, err)) < 0 || n == 0)
+        return rc;
+    jobs = lhi_arena_alloc(&txn->arena, limit * sizeof *jobs);
+    if (jobs == NULL)
+        return lhi_fail(err, LH_ENOMEM, "out of memory");
+    /* Queues with recovery off keep their stuck jobs at the head of the index: walk past them. */
+    do {
+        lh_job mark;
+        if ((rc = read_expired(txn, limit, last, jobs, &n, err)) < 0)
+            return rc;
+        for (size_t i = 0; i < n; i++) {
+            const lh_policy *policy;
+            if ((rc = txn_policy(txn, jobs[i].queue, jobs[i].kind, &policy, err)) < 0)
+                return rc;
+            if (policy->recovery && (rc = recover_one(txn, &jobs[i], policy, recovered, err)) < 0)
+                return rc;
+        }
+        if (n == limit) {
+            mark = jobs[n - 1];
+            jobs[0] = mark;
+            last = &jobs[0];
+        }
+    } while (n == limit && *recovered == 0);
+    *more = n == limit;
+    return LH_OK;
+}
+
+/* ---- promotion and expiry ---- */
+
+struct waiting {
+    int64_t id, token, expires_at;
+    const char *queue;
+    lh_state state;
+};
+
+static int read_waiting(struct txn *txn, enum lhi_sql which, size_t limit, struct waiting **out,
+                        size_t *n, struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(txn->conn, which, err, "ii", txn->wall, (int64_t)limit);
+    bool ok = true;
+    int rc;
+
+    *n = 0;
+    if (stmt == NULL)
+        return err->status;
+    if ((rc = sql_step(txn->conn, stmt, err)) != LH_OK)
+        return rc < 0 ? rc : LH_OK;
+    *out = lhi_arena_alloc(&txn->arena, limit * sizeof **out);
+    if (*out == NULL) {
+        sql_reset(stmt);
+        return lhi_fail(err, LH_ENOMEM, "out of memory");
+    }
+    do {
+        struct waiting *row = &(*out)[(*n)++];
+        row->id = sqlite3_column_int64(stmt, 0);
+        row->queue = column_text(stmt, 1, &txn->arena, &ok);
+        row->state = column_state(stmt, 3);
+        if (which == LHI_SQL_JOB_OVERDUE) {
+            row->token = sqlite3_column_int64(stmt, 4);
+            row->expires_at = sqlite3_column_int64(stmt, 5);
+        }
+    } while (ok && *n < limit && (rc = sql_step(txn->conn, stmt, err)) == LH_OK);
+    sql_reset(stmt);
+    if (!ok)
+        return lhi_fail(err, LH_ENOMEM, "out of memory");
+    return rc < 0 ? rc : LH_OK;
+}
+
+int promote_due(struct txn *txn, size_t limit, int64_t *promoted, bool *more, struct lhi_error *err)
+{
+    struct waiting *due = NULL;
+    size_t n;
+    int rc = read_waiting(txn, LHI_SQL_JOB_DUE, limit, &due, &n, err);
+
+    *promoted = 0;
+    *more = false;
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < n; i++) {
+        struct tally *tally = txn_tally(txn, due[i].queue, err);
+        if (tally == NULL ||
+            sql_run(txn->conn, LHI_SQL_JOB_PROMOTE, err, "ii", txn->now, due[i].id) < 0)
+            return err->status;
+        txn->changed = true;
+        tally_move(tally, LH_SCHEDULED, LH_PENDING);
+    }
+    *promoted = (int64_t)n;
+    *more = n == limit;
+    return LH_OK;
+}
+
+int expire_overdue(struct txn *txn, size_t limit, int64_t *expired, bool *more,
+                   struct lhi_error *err)
+{
+    struct waiting *gone = NULL;
+    size_t n;
+    int rc = read_waiting(txn, LHI_SQL_JOB_OVERDUE, limit, &gone, &n, err);
+
+    *expired = 0;
+    *more = false;
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < n; i++) {
+        char reason[96], at[40];
+        lhi_format(reason, sizeof reason, "EXPIRED: not claimed by %s",
+                   lh_time_format(gone[i].expires_at, at, sizeof at));
+        struct tally *tally = txn_tally(txn, gone[i].queue, err);
+        if (tally == NULL || sql_run(txn->conn, LHI_SQL_JOB_CANCEL, err, "inntiii",
+                                     txn_next_token(txn, gone[i].token), reason, txn->now,
+                                     gone[i].id, gone[i].token) < 0)
+            return err->status;
+        txn->changed = true;
+        tally_move(tally, gone[i].state, LH_CANCELLED);
+        if ((rc = txn_event(txn,
+                            &(struct event){.type = "job.cancelled",
+                                            .job = gone[i].id,
+                                            .queue = gone[i].queue,
+                                            .from = gone[i].state,
+                                            .to = LH_CANCELLED,
+                                            .actor = "system/expiry",
+                                            .reason = reason,
+                                            .token = gone[i].token},
+                            err)) < 0)
+            return rc;
+    }
+    *expired = (int64_t)n;
+    *more = n == limit;
+    return LH_OK;
+}
+
+int act_upkeep(struct txn *txn, struct lhi_act *act)
+{
+    lh_upkeep *done = &act->upkeep.done;
+    bool more[4];
+    int rc;
+
+    if ((rc = recover_expired(txn, LHI_BATCH, &done->recovered, &more[0], &act->err)) < 0 ||
+        (rc = recover_leases(txn, LHI_BATCH, &act->upkeep.leases, &more[1], &act->err)) < 0 ||
+        (rc = expire_overdue(txn, LHI_BATCH, &done->expired, &more[2], &act->err)) < 0 ||
+        (rc = promote_due(txn, LHI_BATCH, &done->promoted, &more[3], &act->err)) < 0)
+        return rc;
+    act->upkeep.more = more[0] || more[1] || more[2] || more[3];
+    return LH_OK;
+}
+
+/* ---- pruning ---- */
+
+/* Delete one finished job if its time is over. */
+static int prune_row(struct txn *txn, sqlite3_stmt *row, int64_t older_than_ms, int64_t *pruned,
+                     struct lhi_error *err)
+{
+    int64_t id = sqlite3_column_int64(row, 0), finished = sqlite3_column_int64(row, 4);
+    const char *queue = (const char *)sqlite3_column_text(row, 1);
+    const char *kind = (const char *)sqlite3_column_text(row, 2);
+    lh_state state = column_state(row, 3);
+    const lh_policy *policy;
+    int rc;
+
+    if (state != LH_COMPLETED && state != LH_FAILED && state != LH_CANCELLED)
+        return LH_OK;
+    if ((rc = txn_policy(txn, queue, kind, &policy, err)) < 0)
+        return rc;
+    int64_t keep = older_than_ms        ? older_than_ms
+                   : state == LH_FAILED ? policy->retention_failed_ms
+                                        : policy->retention_ms;
+    if (finished > txn->now - keep)
+        return LH_OK;
+    struct tally *tally = txn_tally(txn, queue, err);
+    if (tally == NULL || sql_run(txn->conn, LHI_SQL_JOB_DELETE, err, "i", id) < 0)
+        return err->status;
+    tally_move(tally, state, 0);
+    txn->changed = true;
+    (*pruned)++;
+    return LH_OK;
+}
+
+static int64_t shortest_retention(const lh_policies *policies)
+{
+    int64_t least = lhi_policy_builtin.retention_ms;
+    for (size_t i = 0; i < policies->n; i++) {
+        const lh_policy *p = &policies->row[i].policy;
+        if ((p->set & LH_POLICY_RETENTION) && p->retention_ms < least)
+            least = p->retention_ms;
+        if ((p->set & LH_POLICY_RETENTION_FAILED) && p->retention_failed_ms < least)
+            least = p->retention_failed_ms;
+    }
+    return least;
+}
+
+/* One batch of the walk over ids, which goes on where it ended and starts over at the end. */
+static int prune_jobs(struct txn *txn, struct lhi_act *act)
+{
+    struct lhi_error *err = &act->err;
+    int64_t older = act->prune.older_than_ms, after, n = 0;
+    int64_t youngest = txn->now - (older ? older : shortest_retention(&txn->db->policies));
+    bool too_young = false;
+    int rc;
+
+    if ((rc = meta_int(txn->conn, "prune_after", 0, &after, err)) < 0)
+        return rc;
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_AGED, err, "ii", after, (int64_t)LHI_BATCH);
+    if (stmt == NULL)
+        return err->status;
+    while ((rc = sql_step(txn->conn, stmt, err)) == LH_OK) {
+        /* Created too late to have ended before the cutoff: so are all after it. */
+        too_young = sqlite3_column_int64(stmt, 5) > youngest;
+        if (too_young)
+            break;
+        n++;
+        after = sqlite3_column_int64(stmt, 0);
+        if ((rc = prune_row(txn, stmt, older, &act->prune.pruned, err)) < 0)
+            break;
+    }
+    sql_reset(stmt);
+    if (rc < 0)
+        return rc;
+    act->prune.more = n == LHI_BATCH && !too_young;
+    if (n == 0 && after == 0)
+        return LH_OK;
+    txn->changed = true;
+    return meta_set_int(txn->conn, "prune_after", act->prune.more ? after : 0, err);
+}
+
+int act_prune(struct txn *txn, struct lhi_act *act)
+{
+    struct lhi_error *err = &act->err;
+    int64_t older = act->prune.older_than_ms;
+    int64_t kept = older ? older : lhi_policy_builtin.retention_failed_ms;
+    int64_t before = txn->now - kept;
+    int64_t n = LHI_BATCH;
+    int rc = prune_jobs(txn, act);
+
+    if (rc < 0)
+        return rc;
+    int events = sql_run(txn->conn, LHI_SQL_EVENT_PRUNE, err, "ii", n, before);
+    int requests =
+        events < 0 ? events : sql_run(txn->conn, LHI_SQL_REQUEST_PRUNE, err, "ii", before, n);
+    int rollups = requests < 0
+                      ? requests
+                      : sql_run(txn->conn, LHI_SQL_ROLLUP_PRUNE, err, "ii", before / 60000, n);
+    int workers =
+        rollups < 0 ? rollups : sql_run(txn->conn, LHI_SQL_WORKER_PRUNE, err, "i", before);
+    if (workers < 0)
+        return workers;
+    if (events + requests + rollups + workers > 0)
+        txn->changed = true;
+    if (events == n || requests == n || rollups == n)
+        act->prune.more = true;
+    return LH_OK;
+}

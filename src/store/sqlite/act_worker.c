@@ -1,0 +1,130 @@
+/* Workers: registration, beats, goodbye. */
+#include "store/sqlite/db.h"
+
+#include "base/sys.h"
+
+#include <string.h>
+
+enum { DEFAULT_INTERVAL_MS = 30000, DEFAULT_MULTIPLIER = 3 };
+
+static int worker_event(struct txn *txn, const char *type, const char *id, struct lhi_error *err)
+{
+    return txn_event(txn, &(struct event){.type = type, .worker = id, .actor = id}, err);
+}
+
+/* `process` NULL: a caller without a process of ours, for whom only time decides. */
+static int put_worker(struct txn *txn, const char *id, const char *label, const char *queues,
+                      int64_t interval_ms, int64_t multiplier, const struct lhi_identity *process,
+                      struct lhi_error *err)
+{
+    int rc = sql_run(txn->conn, LHI_SQL_WORKER_REGISTER, err, "tttttIIIttiii", id, label,
+                     process ? process->host : NULL, process ? process->machine : NULL,
+                     process ? process->boot : NULL, process ? process->pid_ns : (int64_t)0,
+                     process ? process->pid : (int64_t)0, process ? process->start : (int64_t)0,
+                     queues, LH_VERSION, interval_ms ? interval_ms : (int64_t)DEFAULT_INTERVAL_MS,
+                     multiplier ? multiplier : (int64_t)DEFAULT_MULTIPLIER, txn->now);
+    txn->changed = true;
+    return rc < 0 ? rc : worker_event(txn, "worker.started", id, err);
+}
+
+int act_worker_register(struct txn *txn, struct lhi_act *act)
+{
+    const lh_worker_opts *opts = act->worker.opts;
+    struct lhi_identity self;
+
+    lhi_identify(&self);
+    return put_worker(txn, act->worker.id, opts->label ? opts->label : act->worker.id, opts->queues,
+                      opts->interval_ms, opts->multiplier, opts->process ? &self : NULL, &act->err);
+}
+
+int act_worker_beat(struct txn *txn, struct lhi_act *act)
+{
+    const char *id = act->beat.worker;
+    int n = sql_run(txn->conn, LHI_SQL_WORKER_BEAT, &act->err, "iIt", txn->now,
+                    act->beat.interval_ms, id);
+
+    if (n < 0)
+        return n;
+    txn->changed = true;
+    if (n == 0) {
+        int rc = put_worker(txn, id, id, NULL, act->beat.interval_ms, 0, NULL, &act->err);
+        if (rc < 0)
+            return rc;
+    }
+    return act_heartbeat(txn, act);
+}
+
+/* ---- what a worker holds ---- */
+
+static int next_queue(struct txn *txn, char queue[160], bool *found, struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_QUEUE_RUNNING, err, "t", queue);
+    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+    if (rc < 0)
+        return rc;
+    *found = rc == LH_OK;
+    if (*found)
+        lhi_format(queue, 160, "%s", (const char *)sqlite3_column_text(stmt, 0));
+    sql_reset(stmt);
+    return LH_OK;
+}
+
+int each_job_of_worker(struct txn *txn, const char *worker,
+                       int (*fn)(struct txn *, int64_t id, int64_t token, void *arg,
+                                 struct lhi_error *),
+                       void *arg, struct lhi_error *err)
+{
+    lh_ref *held = lhi_arena_alloc(&txn->arena, LHI_BATCH * sizeof *held);
+    char queue[160] = "";
+    bool found;
+    int rc;
+
+    if (held == NULL)
+        return lhi_fail(err, LH_ENOMEM, "out of memory");
+    while ((rc = next_queue(txn, queue, &found, err)) == LH_OK && found) {
+        int64_t after = 0;
+        size_t n;
+        do {
+            sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_OF_WORKER, err, "ttii", queue, worker,
+                                     after, (int64_t)LHI_BATCH);
+            if (stmt == NULL)
+                return err->status;
+            for (n = 0; (rc = sql_step(txn->conn, stmt, err)) == LH_OK; n++)
+                held[n] = (lh_ref){sqlite3_column_int64(stmt, 0), sqlite3_column_int64(stmt, 1)};
+            for (size_t i = 0; i < n && rc >= 0; i++) {
+                after = held[i].job;
+                rc = fn(txn, held[i].job, held[i].token, arg, err);
+            }
+            if (rc < 0)
+                return rc;
+        } while (n == LHI_BATCH);
+    }
+    return rc;
+}
+
+static int give_back(struct txn *txn, int64_t id, int64_t token, void *arg, struct lhi_error *err)
+{
+    /* The worker itself says goodbye: nobody is left to wait for. */
+    return release_by_hand(txn, id, token, 0, true, arg, err);
+}
+
+int act_worker_stop(struct txn *txn, struct lhi_act *act)
+{
+    char id[160];
+    int64_t known;
+    int rc;
+
+    if ((rc = sql_int(txn->conn, LHI_SQL_WORKER_KNOWN, &act->err, -1, &known, "t",
+                      act->worker.id)) < 0)
+        return rc;
+    if (known < 0)
+        return lhi_fail(&act->err, LH_ENOTFOUND, "there is no worker \"%s\"", act->worker.id);
+    int n = sql_run(txn->conn, LHI_SQL_WORKER_STOP, &act->err, "it", txn->now, act->worker.id);
+    if (n <= 0)
+        return n;
+    txn->changed = true;
+    lhi_format(id, sizeof id, "%s", act->worker.id);
+    if ((rc = each_job_of_worker(txn, id, give_back, id, &act->err)) < 0)
+        return rc;
+    return worker_event(txn, "worker.stopped", id, &act->err);
+}

@@ -1,0 +1,185 @@
+/* Checking a store: the engine's file, our invariants, payloads, log, clock, room, versions.
+ * Changes nothing. */
+#include "store/sqlite/db.h"
+
+#include "base/checksum.h"
+#include "base/clock.h"
+#include "base/sys.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { MOST = 20, LOW_ROOM = 64 << 20, LARGE_WAL = 64 << 20 };
+
+struct report {
+    lh_findings *out;
+    struct lhi_arena *arena;
+    size_t room;
+    bool failed; /* out of memory */
+};
+
+static void found(struct report *report, const char *level, const char *what, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+static void found(struct report *report, const char *level, const char *what, const char *fmt, ...)
+{
+    char text[512];
+    va_list ap;
+
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    lh_findings *out = report->out;
+    if (out->n == report->room) {
+        size_t more = report->room ? report->room * 2 : 16;
+        lh_finding *grown = lhi_realloc(out->finding, more * sizeof *grown);
+        if (grown == NULL) {
+            report->failed = true;
+            return;
+        }
+        out->finding = grown;
+        report->room = more;
+    }
+    char *copy = lhi_arena_strdup(report->arena, text);
+    if (copy == NULL) {
+        report->failed = true;
+        return;
+    }
+    out->finding[out->n++] = (lh_finding){.level = level, .what = what, .text = copy};
+    if (strcmp(level, "error") == 0)
+        out->errors++;
+}
+
+static int check_integrity(struct conn *conn, struct report *report, struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    int rc = sqlite3_prepare_v2(conn->db, "PRAGMA integrity_check(20)", -1, &stmt, NULL);
+
+    if (rc != SQLITE_OK)
+        return sql_fail(conn, rc, err);
+    while ((rc = sqlite3_step(stmt)) == SQLITE_ROW) {
+        const char *text = (const char *)sqlite3_column_text(stmt, 0);
+        bool ok = text != NULL && strcmp(text, "ok") == 0;
+        found(report, ok ? "info" : "error", "integrity", "%s", ok ? "passed" : text ? text : "?");
+    }
+    (void)sqlite3_finalize(stmt);
+    if ((rc & 0xff) == SQLITE_CORRUPT || (rc & 0xff) == SQLITE_NOTADB)
+        found(report, "error", "integrity", "%s", sqlite3_errmsg(conn->db));
+    else if (rc != SQLITE_DONE)
+        return sql_fail(conn, rc, err);
+    return LH_OK;
+}
+
+static int check_invariant(struct conn *conn, struct report *report, enum lhi_sql which,
+                           const char *what, struct lhi_error *err)
+{
+    bool limited = strstr(lhi_sqlite_sql[which].text, ":n") != NULL;
+    sqlite3_stmt *stmt =
+        limited ? sql(conn, which, err, "i", (int64_t)MOST) : sql(conn, which, err, "");
+    int rc;
+
+    if (stmt == NULL)
+        return err->status;
+    while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
+        const char *text = (const char *)sqlite3_column_text(stmt, 1);
+        if (sqlite3_column_type(stmt, 0) == SQLITE_NULL)
+            found(report, "error", what, "%s", text ? text : "?");
+        else
+            found(report, "error", what, "job %lld: %s", (long long)sqlite3_column_int64(stmt, 0),
+                  text ? text : "?");
+    }
+    return rc < 0 ? rc : LH_OK;
+}
+
+static int check_payloads(struct conn *conn, struct report *report, const int *cancel,
+                          struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(conn, LHI_SQL_CHECK_PAYLOADS, err, "");
+    int64_t rows = 0, bad = 0;
+    int rc;
+
+    if (stmt == NULL)
+        return err->status;
+    while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
+        const void *payload = sqlite3_column_blob(stmt, 2);
+        size_t len = (size_t)sqlite3_column_bytes(stmt, 2);
+        if (sqlite3_column_int64(stmt, 1) != lhi_checksum(payload, payload ? len : 0) &&
+            bad++ < MOST)
+            found(report, "error", "payload", "job %lld: payload does not match its checksum",
+                  (long long)sqlite3_column_int64(stmt, 0));
+        if ((++rows & 1023) == 0 && cancel != NULL && __atomic_load_n(cancel, __ATOMIC_RELAXED)) {
+            sql_reset(stmt);
+            return lhi_fail(err, LH_EINTR, "check was interrupted");
+        }
+    }
+    return rc < 0 ? rc : LH_OK;
+}
+
+/* A log that is reset by a writer while a checkpoint runs may lose commits in these versions. */
+static bool has_wal_reset_bug(int version)
+{
+    if (version >= 3051003)
+        return false;
+    return !((version >= 3044006 && version < 3045000) ||
+             (version >= 3050007 && version < 3051000));
+}
+
+static void check_surroundings(struct db *db, struct report *report)
+{
+    char wal[1100];
+    struct stat st;
+    int64_t room = lhi_free_bytes(db->path), skew = lhi_wall_ms() - db_now(db);
+
+    lhi_format(wal, sizeof wal, "%s-wal", db->path);
+    int64_t wal_bytes = stat(wal, &st) == 0 ? (int64_t)st.st_size : 0;
+    found(report, wal_bytes > LARGE_WAL ? "warning" : "info", "wal", "%lld bytes",
+          (long long)wal_bytes);
+    if (room >= 0)
+        found(report, room < LOW_ROOM ? "warning" : "info", "room", "%lld MiB free",
+              (long long)(room >> 20));
+    found(report, skew > 1000 || skew < -1000 ? "warning" : "info", "clock",
+          "wall clock is %lld ms away from elapsed time", (long long)skew);
+    found(report, "info", "version", "leasehold %s, SQLite %s, schema %d", LH_VERSION,
+          sqlite3_libversion(), lhi_sqlite_migration_count);
+    if (has_wal_reset_bug(sqlite3_libversion_number()))
+        found(report, "info", "version",
+              "this SQLite has the WAL-reset bug: leasehold's own writers and checkpoints never "
+              "meet, but another program that writes to this file should switch "
+              "wal_autocheckpoint off");
+    if (db->side.page != NULL && side_sync_failed(&db->side))
+        found(report, "error", "sync", "an earlier sync of the log has failed");
+}
+
+int check_store(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err)
+{
+    static const struct {
+        enum lhi_sql which;
+        const char *what;
+    } invariants[] = {
+        {LHI_SQL_CHECK_RUNNING, "invariant 1"}, {LHI_SQL_CHECK_COUNTS, "invariant 5"},
+        {LHI_SQL_CHECK_TIMES, "invariant 5"},   {LHI_SQL_CHECK_IDS, "invariant 7"},
+        {LHI_SQL_CHECK_TALLIES, "counts"},
+    };
+    struct report report = {.out = act->check.out, .arena = arena_of(&act->check.out->priv)};
+
+    if (report.arena == NULL)
+        return lhi_fail(err, LH_ENOMEM, "out of memory");
+    int rc = check_integrity(conn, &report, err);
+    /* A damaged file may stop a later look; what was found until then is told. */
+    bool damaged = report.out->errors > 0;
+    for (size_t i = 0; i < sizeof invariants / sizeof invariants[0] && rc == LH_OK; i++)
+        rc = check_invariant(conn, &report, invariants[i].which, invariants[i].what, err);
+    if (rc == LH_OK)
+        rc = check_payloads(conn, &report, act->check.cancel, err);
+    if (rc == LH_ECORRUPT && damaged) {
+        found(&report, "error", "integrity", "%s", err->text);
+        rc = LH_OK;
+    }
+    if (rc == LH_OK)
+        check_surroundings(db, &report);
+    if (rc == LH_OK && report.failed)
+        return lhi_fail(err, LH_ENOMEM, "out of memory");
+    return rc;
+}

@@ -1,0 +1,109 @@
+/*
+ * clock.c: leases are measured in elapsed time, deadlines stay readable as wall-clock times.
+ *
+ * The store keeps an anchor: boot id, wall clock and monotonic clock of one moment. Store time is
+ * the anchor's wall time plus what the monotonic clock has run since. When the wall clock is found
+ * more than a second away from that (a step, a suspend), every running deadline is shifted by the
+ * jump and the anchor renewed, in one transaction, before anything is judged by it. So a clock set
+ * by an hour costs no live worker its job, and nothing lives longer than its lease.
+ */
+#include "store/sqlite/db.h"
+
+#include "base/clock.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { JUMP_MS = 1000 };
+
+int64_t db_now(void *self)
+{
+    struct db *db = self;
+    int64_t wall = __atomic_load_n(&db->anchor_wall, __ATOMIC_ACQUIRE);
+    if (wall == 0)
+        return lhi_wall_ms();
+    return wall + lhi_mono_ms() - __atomic_load_n(&db->anchor_mono, __ATOMIC_ACQUIRE);
+}
+
+static void set_anchor(struct db *db, int64_t wall, int64_t mono)
+{
+    __atomic_store_n(&db->anchor_mono, mono, __ATOMIC_RELEASE);
+    __atomic_store_n(&db->anchor_wall, wall, __ATOMIC_RELEASE);
+}
+
+int clock_anchor(struct txn *txn, struct lhi_error *err)
+{
+    struct conn *conn = txn->conn;
+    int64_t wall = lhi_wall_ms(), mono = lhi_mono_ms();
+    int rc;
+
+    if ((rc = meta_set_text(conn, "anchor_boot", txn->db->boot, err)) < 0 ||
+        (rc = meta_set_int(conn, "anchor_wall", wall, err)) < 0 ||
+        (rc = meta_set_int(conn, "anchor_mono", mono, err)) < 0 ||
+        (rc = sql_run(conn, LHI_SQL_STORE_GENERATION, err, "")) < 0)
+        return rc;
+    txn->db->generation = -1;
+    set_anchor(txn->db, wall, mono);
+    txn->now = txn->wall = wall;
+    txn->changed = txn->durable = true;
+    return LH_OK;
+}
+
+int clock_judge(struct txn *txn, struct lhi_error *err)
+{
+    struct conn *conn = txn->conn;
+    int64_t jump;
+    char data[64];
+    int rc;
+
+    txn->wall = lhi_wall_ms();
+    txn->now = db_now(txn->db);
+    jump = txn->wall - txn->now;
+    if (llabs(jump) <= JUMP_MS)
+        return LH_OK;
+    if ((rc = sql_run(conn, LHI_SQL_CLOCK_SHIFT_JOBS, err, "i", jump)) < 0 ||
+        (rc = sql_run(conn, LHI_SQL_CLOCK_SHIFT_HELD_BACK, err, "i", jump)) < 0 ||
+        (rc = sql_run(conn, LHI_SQL_CLOCK_SHIFT_HOLDS, err, "i", jump)) < 0 ||
+        (rc = sql_run(conn, LHI_SQL_CLOCK_SHIFT_LEASES, err, "i", jump)) < 0 ||
+        (rc = sql_run(conn, LHI_SQL_CLOCK_SHIFT_WORKERS, err, "i", jump)) < 0 ||
+        (rc = clock_anchor(txn, err)) < 0)
+        return rc;
+    lhi_format(data, sizeof data, "{\"jump_ms\":%lld}", (long long)jump);
+    lhi_log(&txn->db->log, LH_LOG_WARN, "clock jumped by %lld ms: leases shifted with it",
+            (long long)jump);
+    return txn_event(
+        txn, &(struct event){.type = "clock.jump", .actor = "system/clock", .data = data}, err);
+}
+
+int raise_epoch(struct txn *txn, struct lhi_error *err)
+{
+    int64_t epoch;
+    int rc;
+
+    if ((rc = meta_int(txn->conn, "epoch", 0, &epoch, err)) < 0)
+        return rc;
+    /* Tokens stay below 2^53: 13 bits of epoch above 40 bits of count. */
+    if (epoch >= 8191)
+        return lhi_fail(err, LH_EFAIL, "store has used up its 8191 epochs: move it to a new store");
+    if ((rc = meta_set_int(txn->conn, "epoch", epoch + 1, err)) < 0)
+        return rc;
+    txn->db->epoch = epoch + 1;
+    return sql_run(txn->conn, LHI_SQL_STORE_GENERATION, err, "") < 0 ? err->status : LH_OK;
+}
+
+int clock_new_boot(struct txn *txn, struct lhi_error *err)
+{
+    struct conn *conn = txn->conn;
+    const char *boot = txn->db->boot;
+    int rc;
+
+    if ((rc = clock_anchor(txn, err)) < 0 || (rc = raise_epoch(txn, err)) < 0 ||
+        (rc = sql_run(conn, LHI_SQL_BOOT_JOBS_OF_PROCESSES, err, "it", txn->now, boot)) < 0 ||
+        (rc = sql_run(conn, LHI_SQL_BOOT_JOBS_OF_NOBODY, err, "it", txn->now, boot)) < 0 ||
+        (rc = sql_run(conn, LHI_SQL_BOOT_LEASES, err, "i", txn->now)) < 0 ||
+        (rc = sql_run(conn, LHI_SQL_BOOT_WORKERS, err, "t", boot)) < 0)
+        return rc;
+    lhi_log(&txn->db->log, LH_LOG_INFO, "machine was booted anew: epoch is %lld",
+            (long long)txn->db->epoch);
+    return LH_OK;
+}

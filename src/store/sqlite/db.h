@@ -1,0 +1,263 @@
+/*
+ * db.h: what the files of the SQLite store share. See README.md for the protocol.
+ *
+ *   side.c      the side file: turnstile, bell, marks
+ *   open.c      opening, pragmas, migrations, closing
+ *   txn.c       one writing transaction: combining, commit, sync, checkpoint
+ *   clock.c     elapsed time against wall time, new boots
+ *   stmt.c      prepared statements, binding, rows into structs
+ *   act_*.c     what each act does inside a transaction
+ *   read.c      what only reads
+ *   check.c     integrity and invariants
+ *   watch.c     foreign writers
+ */
+#ifndef LHI_SQLITE_DB_H
+#define LHI_SQLITE_DB_H
+
+#include "sql_sqlite.h"
+#include "store/sqlite/side.h"
+#include "store/store.h"
+
+#include <pthread.h>
+#include <sqlite3.h>
+
+/* One connection with its prepared statements. */
+struct conn {
+    sqlite3 *db;
+    sqlite3_stmt *stmt[LHI_SQL_COUNT];
+};
+
+struct call; /* one perform() on its way through the combiner, txn.c */
+
+struct db {
+    struct conn conn; /* writes; used by whoever leads, under the turnstile */
+    struct side side;
+    char path[1024];
+    lh_open_opts opts;
+    struct lhi_log log;
+    char boot[40];
+    sqlite3_file *wal; /* the log's file, to sync it; belongs to conn */
+
+    /* combining, txn.c */
+    pthread_mutex_t mutex;
+    struct call *queue_head, *queue_tail;
+    bool leading;
+    int stopped; /* an earlier failure has stopped this handle */
+    int wal_frames;
+    pthread_mutex_t sync_mutex;
+
+    /* caches, valid for `generation`; touched only by the leader … */
+    int64_t generation;
+    int64_t epoch;
+    lh_policies policies;
+    char **paused;
+    size_t n_paused;
+    /* … but for the anchor, which lh_now() reads from any thread */
+    int64_t anchor_wall, anchor_mono;
+
+    /* reading */
+    pthread_mutex_t read_mutex;
+    struct conn reader;
+    int64_t read_deadline;
+
+    /* watch.c */
+    pthread_mutex_t watch_mutex;
+    pthread_t watcher;
+    bool watching;
+    int watch_stop[2];
+};
+
+/* What one transaction did to one queue. */
+struct tally {
+    const char *queue;
+    int64_t state[LH_CANCELLED + 1];
+    int64_t enqueued, claimed, completed, failed, recovered, ended, wait_ms, run_ms;
+    int ring; /* jobs that became pending */
+};
+
+enum { MAX_TALLIES = 64 };
+
+struct txn {
+    struct db *db;
+    struct conn *conn;
+    int64_t now;  /* store time: elapsed, readable as wall time */
+    int64_t wall; /* run_at and expiry mean this */
+    int64_t tick; /* the number of this transaction */
+    bool durable; /* something here must be synced before it is acknowledged */
+    bool changed; /* something was written */
+    struct tally tally[MAX_TALLIES];
+    size_t n_tallies;
+    struct lhi_arena arena; /* lives as long as the transaction */
+    /* the last policy asked for: batches ask for the same again and again */
+    const char *policy_queue, *policy_kind;
+    lh_policy policy;
+    bool policy_valid;
+};
+
+/* ---- stmt.c ---- */
+
+/* The statement, reset, with its parameters bound in the order of their first appearance:
+ * i int64, I int64 where 0 is NULL, o pointer to int64 (NULL is NULL), t text (NULL is NULL), b pointer and length as text or blob by
+ * content, n nothing (NULL). NULL on failure, with err set. */
+sqlite3_stmt *sql(struct conn *conn, enum lhi_sql which, struct lhi_error *err, const char *fmt,
+                  ...);
+/* Step once: LH_OK a row, LH_EMPTY done, else a failure with err set. */
+int sql_step(struct conn *conn, sqlite3_stmt *stmt, struct lhi_error *err);
+/* sql() and step to the end; the number of rows changed, or a negative status. */
+int sql_run(struct conn *conn, enum lhi_sql which, struct lhi_error *err, const char *fmt, ...);
+/* The value of the first column of the first row; `fallback` when there is no row or it is NULL. */
+int sql_int(struct conn *conn, enum lhi_sql which, struct lhi_error *err, int64_t fallback,
+            int64_t *out, const char *fmt, ...);
+int sql_exec(struct conn *conn, const char *text, struct lhi_error *err);
+/* What the engine's last error means to us, said in our words. */
+int sql_fail(struct conn *conn, int code, struct lhi_error *err);
+int check_json(struct conn *conn, const char *text, const char *what, struct lhi_error *err);
+void sql_reset(sqlite3_stmt *stmt);
+void conn_close(struct conn *conn);
+
+/* The columns of lh_job in the order of the table, as SELECT * gives them. */
+enum job_column {
+    JOB_ID,
+    JOB_QUEUE,
+    JOB_KIND,
+    JOB_STATE,
+    JOB_PRIORITY,
+    JOB_ATTEMPT,
+    JOB_MAX_ATTEMPTS,
+    JOB_RECOVERIES,
+    JOB_TOKEN,
+    JOB_WORKER,
+    JOB_LEASE_UNTIL,
+    JOB_HELD_MS,
+    JOB_RUN_AT,
+    JOB_CREATED_AT,
+    JOB_STARTED_AT,
+    JOB_FINISHED_AT,
+    JOB_STATE_CHANGED_AT,
+    JOB_LAST_HEARTBEAT_AT,
+    JOB_KEY,
+    JOB_EXPIRES_AT,
+    JOB_LEASE_MS,
+    JOB_BACKOFF_MS,
+    JOB_BACKOFF_CAP_MS,
+    JOB_HOLD_TOKEN,
+    JOB_HOLD_UNTIL,
+    JOB_STAGE,
+    JOB_PROGRESS,
+    JOB_LAST_ERROR,
+    JOB_CHECKPOINT,
+    JOB_RESULT,
+    JOB_PAYLOAD_SUM,
+    JOB_PAYLOAD,
+    JOB_COLUMNS
+};
+extern const char *const job_columns[JOB_COLUMNS];
+
+bool job_from_row(sqlite3_stmt *stmt, int64_t now, struct lhi_arena *arena, lh_job *job);
+bool jobs_add(lh_jobs *jobs, size_t *room, lh_job **slot); /* grows the array */
+const char *column_text(sqlite3_stmt *stmt, int column, struct lhi_arena *arena, bool *ok);
+lh_state column_state(sqlite3_stmt *stmt, int column);
+bool lease_from_row(sqlite3_stmt *stmt, int64_t now, struct lhi_arena *arena, lh_lease *lease);
+int load_policies(struct conn *conn, lh_policies *out, struct lhi_error *err);
+
+/* Result structs keep their strings in an arena of their own. */
+struct lhi_arena *arena_of(void **priv); /* NULL: no memory */
+
+/* ---- txn.c ---- */
+
+int db_perform(void *self, struct lhi_act *acts, size_t n, struct lhi_error *err);
+/* Run fn inside a transaction of its own, alone; used while opening. */
+int txn_alone(struct db *db, int (*fn)(struct txn *, void *, struct lhi_error *), void *arg,
+              struct lhi_error *err);
+int txn_begin(struct txn *txn, struct db *db, struct lhi_error *err);
+struct tally *txn_tally(struct txn *txn, const char *queue, struct lhi_error *err);
+void tally_move(struct tally *tally, lh_state from, lh_state to);
+int txn_policy(struct txn *txn, const char *queue, const char *kind, const lh_policy **out,
+               struct lhi_error *err);
+int64_t txn_next_token(const struct txn *txn, int64_t token);
+void db_free_caches(struct db *db);
+
+struct event {
+    const char *type;
+    int64_t job;
+    const char *queue, *worker, *lease;
+    lh_state from, to;
+    const char *actor, *reason;
+    int64_t token;
+    const char *data;
+};
+int txn_event(struct txn *txn, const struct event *event, struct lhi_error *err);
+bool txn_audited(struct txn *txn, const char *queue, const char *kind); /* audit: full */
+
+/* Exclusive use of the database between transactions: turnstile, then fn. */
+int db_checkpoint(struct db *db, int mode);
+
+/* ---- open.c ---- */
+int conn_open(struct conn *conn, const char *path, int flags, struct lhi_error *err);
+int meta_int(struct conn *conn, const char *key, int64_t fallback, int64_t *out,
+             struct lhi_error *err);
+int meta_set_int(struct conn *conn, const char *key, int64_t value, struct lhi_error *err);
+int meta_set_text(struct conn *conn, const char *key, const char *value, struct lhi_error *err);
+int meta_text(struct conn *conn, const char *key, char *out, size_t len, struct lhi_error *err);
+
+/* ---- clock.c ---- */
+int64_t db_now(void *self);
+int clock_anchor(struct txn *txn, struct lhi_error *err); /* a new store, or accepted loss */
+int clock_judge(struct txn *txn, struct lhi_error *err);  /* jumps, before anything is judged */
+int clock_new_boot(struct txn *txn, struct lhi_error *err);
+int raise_epoch(struct txn *txn, struct lhi_error *err);
+
+/* ---- acts ---- */
+typedef int act_fn(struct txn *txn, struct lhi_act *act);
+act_fn act_enqueue, act_claim, act_heartbeat, act_complete, act_fail, act_release,
+    act_release_worker, act_cancel, act_retry, act_delete, act_reschedule, act_queue_pause,
+    act_queue_purge, act_policy_set, act_scope_set, act_lease, act_worker_register, act_worker_beat,
+    act_worker_stop, act_upkeep, act_prune;
+
+/* Acts on lists: every item is judged by itself, act->status[i] has its outcome, act->err that of
+ * the first that was not done; a failure of the engine ends the whole act. */
+typedef int item_fn(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_error *err);
+int each_item(struct txn *txn, struct lhi_act *act, item_fn *one,
+              int64_t (*id_of)(const struct lhi_act *, size_t));
+
+/* Insert jobs; shared by an act and by an enqueue on the user's own connection. */
+struct insert_context {
+    struct conn *conn;
+    int64_t now, wall;
+    const lh_policies *policies;
+};
+int insert_job(struct insert_context *ctx, const char *queue, const lh_new_job *job,
+               lh_enqueued *out, struct lhi_error *err);
+
+/* One bounded round of what falls due; `*more` says that a batch was full. */
+int recover_expired(struct txn *txn, size_t limit, int64_t *recovered, bool *more,
+                    struct lhi_error *err);
+int recover_leases(struct txn *txn, size_t limit, int64_t *cleaned, bool *more,
+                   struct lhi_error *err);
+int promote_due(struct txn *txn, size_t limit, int64_t *promoted, bool *more,
+                struct lhi_error *err);
+int expire_overdue(struct txn *txn, size_t limit, int64_t *expired, bool *more,
+                   struct lhi_error *err);
+/* Give a held job back by another hand; shared by release and by a worker's stop. */
+int release_by_hand(struct txn *txn, int64_t id, int64_t token, int64_t delay_ms, bool now,
+                    const char *actor, struct lhi_error *err);
+/* What a worker holds, handed to fn in batches. */
+int each_job_of_worker(struct txn *txn, const char *worker,
+                       int (*fn)(struct txn *, int64_t id, int64_t token, void *arg,
+                                 struct lhi_error *),
+                       void *arg, struct lhi_error *err);
+
+/* ---- named leases inside other acts: the exclusive lease of a queue ---- */
+int exclusive_acquire(struct txn *txn, const char *queue, const char *worker, int64_t until,
+                      bool *got, struct lhi_error *err);
+int exclusive_follow(struct txn *txn, const char *queue, const char *owner, int64_t until,
+                     struct lhi_error *err);
+int exclusive_end(struct txn *txn, const char *queue, struct lhi_error *err);
+
+/* ---- read.c, check.c, watch.c ---- */
+int db_read(void *self, struct lhi_act *act, struct lhi_error *err);
+int check_store(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err);
+void watch_start(struct db *db);
+void watch_stop(struct db *db);
+
+#endif

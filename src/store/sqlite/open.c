@@ -1,0 +1,611 @@
+/*
+ * open.c: opening and closing a SQLite store.
+ *
+ * Order: side file and presence → turnstile → the database → is it ours? → newer: refuse → older:
+ * migrate → is it the store the side file knows, and not older than its mark? → a new boot? →
+ * settings. Everything that writes happens under the turnstile, each step in one transaction.
+ */
+#include "store/sqlite/db.h"
+
+#include "base/clock.h"
+#include "base/hook.h"
+#include "base/sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { APPLICATION_ID = 0x4c484c44 }; /* "LHLD" */
+
+/* ---- meta ---- */
+
+int meta_int(struct conn *conn, const char *key, int64_t fallback, int64_t *out,
+             struct lhi_error *err)
+{
+    return sql_int(conn, LHI_SQL_META_GET, err, fallback, out, "t", key);
+}
+
+int meta_set_int(struct conn *conn, const char *key, int64_t value, struct lhi_error *err)
+{
+    return sql_run(conn, LHI_SQL_META_SET, err, "ti", key, value) < 0 ? err->status : LH_OK;
+}
+
+int meta_set_text(struct conn *conn, const char *key, const char *value, struct lhi_error *err)
+{
+    return sql_run(conn, LHI_SQL_META_SET, err, "tt", key, value) < 0 ? err->status : LH_OK;
+}
+
+int meta_text(struct conn *conn, const char *key, char *out, size_t len, struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(conn, LHI_SQL_META_GET, err, "t", key);
+    if (stmt == NULL)
+        return err->status;
+    int rc = sql_step(conn, stmt, err);
+    if (rc < 0)
+        return rc;
+    const unsigned char *text = rc == LH_OK ? sqlite3_column_text(stmt, 0) : NULL;
+    lhi_format(out, len, "%s", text ? (const char *)text : "");
+    sql_reset(stmt);
+    return LH_OK;
+}
+
+/* ---- a connection ---- */
+
+static int pragma_int(struct conn *conn, const char *text, int64_t *out, struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    int rc = sqlite3_prepare_v2(conn->db, text, -1, &stmt, NULL);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_step(stmt);
+    if (rc == SQLITE_ROW)
+        *out = sqlite3_column_int64(stmt, 0);
+    int status =
+        rc == SQLITE_ROW ? LH_OK : sql_fail(conn, rc == SQLITE_DONE ? SQLITE_ERROR : rc, err);
+    (void)sqlite3_finalize(stmt);
+    return status;
+}
+
+int conn_open(struct conn *conn, const char *path, int flags, struct lhi_error *err)
+{
+    int rc = sqlite3_open_v2(path, &conn->db,
+                             flags | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_PRIVATECACHE, NULL);
+    if (rc != SQLITE_OK)
+        return sql_fail(conn, rc, err);
+    (void)sqlite3_extended_result_codes(conn->db, 1);
+    (void)sqlite3_db_config(conn->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
+    (void)sqlite3_db_config(conn->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
+    (void)sqlite3_db_config(conn->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+    return sql_exec(conn,
+                    "PRAGMA foreign_keys = ON; PRAGMA cell_size_check = ON; PRAGMA mmap_size = 0;"
+                    "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 0",
+                    err);
+}
+
+static int on_wal(void *arg, sqlite3 *handle, const char *name, int frames)
+{
+    struct db *db = arg;
+    (void)handle;
+    (void)name;
+    db->wal_frames = frames;
+    return SQLITE_OK;
+}
+
+/* Several of us may open a new file at once, and a foreign program may be busy with it. */
+static int set_wal_mode(struct conn *conn, struct lhi_error *err)
+{
+    int64_t deadline = lhi_mono_ms() + 1550;
+    for (;;) {
+        sqlite3_stmt *stmt = NULL;
+        int rc = sqlite3_prepare_v2(conn->db, "PRAGMA journal_mode = WAL", -1, &stmt, NULL);
+        if (rc == SQLITE_OK)
+            rc = sqlite3_step(stmt);
+        bool wal = rc == SQLITE_ROW &&
+                   sqlite3_stricmp((const char *)sqlite3_column_text(stmt, 0), "wal") == 0;
+        int status = rc == SQLITE_ROW ? LH_OK : sql_fail(conn, rc, err);
+        (void)sqlite3_finalize(stmt);
+        if (wal)
+            return LH_OK;
+        if (status == LH_OK)
+            return lhi_fail(err, LH_EFAIL, "database cannot be switched to WAL mode here");
+        if (status != LH_EBUSY || lhi_mono_ms() >= deadline)
+            return status;
+        lhi_sleep_ms(1);
+    }
+}
+
+/* ---- what is in the file ---- */
+
+enum contents { CONTENTS_EMPTY, CONTENTS_FOREIGN, CONTENTS_OURS };
+
+static int look_inside(struct conn *conn, enum contents *out, int64_t *version,
+                       struct lhi_error *err)
+{
+    int64_t tables = 0, ours = 0;
+    int rc;
+
+    *version = 0;
+    if ((rc = pragma_int(conn, "SELECT count(*) FROM sqlite_schema", &tables, err)) < 0 ||
+        (rc = pragma_int(conn,
+                         "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name IN "
+                         "('lh_meta', 'lh_job')",
+                         &ours, err)) < 0)
+        return rc;
+    *out = ours == 2 ? CONTENTS_OURS : tables > 0 ? CONTENTS_FOREIGN : CONTENTS_EMPTY;
+    if (*out == CONTENTS_OURS)
+        return meta_int(conn, "schema_version", 0, version, err);
+    return LH_OK;
+}
+
+/* All steps in one transaction: a store is at the old version or at the new one. */
+static int migrate(struct db *db, int64_t from, bool own_file, struct lhi_error *err)
+{
+    struct conn *conn = &db->conn;
+    char uuid[37];
+    int rc = sql_exec(conn, "BEGIN IMMEDIATE", err);
+
+    if (rc < 0)
+        return rc;
+    for (int i = (int)from; i < lhi_sqlite_migration_count && rc == LH_OK; i++) {
+        rc = sql_exec(conn, lhi_sqlite_migrations[i].text, err);
+        LHI_POINT("migrate:step");
+    }
+    if (rc == LH_OK && from == 0) {
+        lhi_uuid(uuid);
+        if ((rc = meta_set_text(conn, "store_uuid", uuid, err)) == LH_OK &&
+            (rc = meta_set_int(conn, "created_at", lhi_wall_ms(), err)) == LH_OK &&
+            (rc = meta_set_int(conn, "own_file", own_file, err)) == LH_OK &&
+            (rc = meta_set_int(conn, "epoch", 0, err)) == LH_OK &&
+            (rc = meta_set_text(conn, "anchor_boot", db->boot, err)) == LH_OK &&
+            (rc = meta_set_int(conn, "anchor_wall", lhi_wall_ms(), err)) == LH_OK)
+            rc = meta_set_int(conn, "anchor_mono", lhi_mono_ms(), err);
+    }
+    if (rc == LH_OK)
+        rc = meta_set_int(conn, "schema_version", lhi_sqlite_migration_count, err);
+    if (rc == LH_OK)
+        rc = sql_run(conn, LHI_SQL_STORE_GENERATION, err, "") < 0 ? err->status : LH_OK;
+    LHI_POINT("migrate:before_commit");
+    if (rc == LH_OK)
+        rc = sql_exec(conn, "COMMIT", err);
+    if (rc < 0) {
+        struct lhi_error ignored;
+        (void)sql_exec(conn, "ROLLBACK", &ignored);
+    }
+    LHI_POINT("migrate:after_commit");
+    return rc;
+}
+
+static int bring_up_to_date(struct db *db, struct lhi_error *err)
+{
+    enum contents contents;
+    int64_t version;
+    int rc = look_inside(&db->conn, &contents, &version, err);
+
+    if (rc < 0)
+        return rc;
+    if (contents == CONTENTS_OURS && version > lhi_sqlite_migration_count)
+        return lhi_fail(err, LH_ENEWER,
+                        "store \"%s\" has schema version %lld, this program knows up to %d: "
+                        "use a newer leasehold",
+                        db->path, (long long)version, lhi_sqlite_migration_count);
+    if (contents == CONTENTS_FOREIGN && !db->opts.adopt)
+        return lhi_fail(err, LH_ENOSTORE,
+                        "database \"%s\" has no leasehold tables: \"leasehold migrate\" adds them",
+                        db->path);
+    if (contents == CONTENTS_OURS && version == lhi_sqlite_migration_count)
+        return LH_OK;
+    if (contents == CONTENTS_EMPTY && !db->opts.create)
+        return lhi_fail(err, LH_ENOSTORE, "there is no store in \"%s\"", db->path);
+    bool own_file = contents == CONTENTS_EMPTY;
+    if (own_file) {
+        /* Marks of a file that is ours alone; a database of the user's is not marked. */
+        char text[128];
+        lhi_format(text, sizeof text,
+                   "PRAGMA application_id = %d; PRAGMA user_version = %d; "
+                   "PRAGMA auto_vacuum = INCREMENTAL",
+                   APPLICATION_ID, lhi_sqlite_migration_count);
+        if ((rc = sql_exec(&db->conn, text, err)) < 0)
+            return rc;
+    }
+    if ((rc = set_wal_mode(&db->conn, err)) < 0)
+        return rc;
+    rc = migrate(db, version, own_file, err);
+    if (rc == LH_OK && contents != CONTENTS_EMPTY)
+        lhi_log(&db->log, LH_LOG_INFO, "store \"%s\" migrated from version %lld to %d", db->path,
+                (long long)version, lhi_sqlite_migration_count);
+    return rc;
+}
+
+/* ---- is it the store the side file knows? ---- */
+
+static int accept_loss(struct txn *txn, void *arg, struct lhi_error *err)
+{
+    (void)arg;
+    txn->changed = true;
+    return raise_epoch(txn, err);
+}
+
+static int compare_marks(struct db *db, struct lhi_error *err)
+{
+    char uuid[40];
+    int64_t changes;
+    int rc;
+
+    if ((rc = meta_text(&db->conn, "store_uuid", uuid, sizeof uuid, err)) < 0 ||
+        (rc = sql_int(&db->conn, LHI_SQL_STORE_MARKS, err, 0, &changes, "")) < 0)
+        return rc;
+    if (strcmp(side_uuid(&db->side), uuid) != 0) {
+        /* Another store was put in this place. Whoever has the old one open must close it first. */
+        if (side_uuid(&db->side)[0] != '\0' && !side_alone(&db->side))
+            return lhi_fail(err, LH_ESTOPPED,
+                            "database \"%s\" was replaced while other processes have it open",
+                            db->path);
+        side_set_uuid(&db->side, uuid);
+        side_reset_marks(&db->side, (uint64_t)changes);
+        side_set_sync_failed(&db->side, false);
+        side_share(&db->side);
+        return LH_OK;
+    }
+    if ((uint64_t)changes >= side_synced(&db->side)) {
+        if ((uint64_t)changes > side_committed(&db->side))
+            side_set_committed(&db->side, (uint64_t)changes);
+        return LH_OK;
+    }
+    if (!db->opts.accept_loss)
+        return lhi_fail(err, LH_EOLDER,
+                        "store \"%s\" is older than it was: %llu acknowledged changes are missing "
+                        "(a lost -wal file, or an old copy); \"leasehold check --accept-loss\" "
+                        "goes on without them",
+                        db->path, (unsigned long long)(side_synced(&db->side) - (uint64_t)changes));
+    side_reset_marks(&db->side, (uint64_t)changes);
+    return txn_alone(db, accept_loss, NULL, err);
+}
+
+static int new_boot(struct txn *txn, void *arg, struct lhi_error *err)
+{
+    (void)arg;
+    return clock_new_boot(txn, err);
+}
+
+static int notice_boot(struct db *db, struct lhi_error *err)
+{
+    char boot[40];
+    int rc = meta_text(&db->conn, "anchor_boot", boot, sizeof boot, err);
+
+    if (rc < 0)
+        return rc;
+    if (db->boot[0] == '\0' || strcmp(boot, db->boot) == 0)
+        return LH_OK;
+    /* The anchor of the old boot says nothing about this one's clock: start from now. */
+    return txn_alone(db, new_boot, NULL, err);
+}
+
+/* ---- opening ---- */
+
+static int inspect_path(struct db *db, bool *exists, struct lhi_error *err)
+{
+    struct stat st;
+
+    *exists = false;
+    if (lstat(db->path, &st) != 0) {
+        if (errno != ENOENT)
+            return lhi_fail_errno(err, errno, "could not look at \"%s\"", db->path);
+        if (db->opts.read_only || !db->opts.create)
+            return lhi_fail(err, LH_ENOSTORE, "there is no store at \"%s\"", db->path);
+        return LH_OK;
+    }
+    if (S_ISDIR(st.st_mode))
+        return lhi_fail(err, LH_EINVAL, "store \"%s\" is a directory, not a database file",
+                        db->path);
+    if (S_ISLNK(st.st_mode))
+        return lhi_fail(err, LH_EINVAL, "store \"%s\" is a symbolic link: name the file itself",
+                        db->path);
+    if (!S_ISREG(st.st_mode))
+        return lhi_fail(err, LH_EINVAL, "store \"%s\" is not a regular file", db->path);
+    *exists = true;
+    return LH_OK;
+}
+
+/* Before SQLite sees the name: with SQLite's own creation the mode would be the umask's choice. */
+static int create_file(const char *path, struct lhi_error *err)
+{
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0 && errno != EEXIST)
+        return lhi_fail_errno(err, errno, "could not create the store \"%s\"", path);
+    if (fd >= 0)
+        close(fd);
+    return LH_OK;
+}
+
+static int refuse_network(const struct db *db, struct lhi_error *err)
+{
+    if (db->opts.force_network || !lhi_on_network_fs(db->side.fd))
+        return LH_OK;
+    return lhi_fail(err, LH_EINVAL,
+                    "store \"%s\" is on a network file system, where locks cannot be trusted: "
+                    "use a local disk",
+                    db->path);
+}
+
+/* The part of opening that happens under the turnstile. */
+static int open_for_writing(struct db *db, struct lhi_error *err)
+{
+    int readonly;
+    int rc = conn_open(&db->conn, db->path, SQLITE_OPEN_READWRITE, err);
+
+    if (rc == LH_OK && (readonly = sqlite3_db_readonly(db->conn.db, "main")) == 1)
+        rc = lhi_fail(err, LH_EREADONLY, "store \"%s\" is not writable", db->path);
+    if (rc != LH_OK || (rc = bring_up_to_date(db, err)) != LH_OK ||
+        (rc = set_wal_mode(&db->conn, err)) != LH_OK)
+        return rc;
+    (void)sqlite3_wal_hook(db->conn.db, on_wal, db);
+    if (sqlite3_file_control(db->conn.db, "main", SQLITE_FCNTL_JOURNAL_POINTER, &db->wal) !=
+            SQLITE_OK ||
+        db->wal == NULL || db->wal->pMethods == NULL)
+        return lhi_fail(err, LH_EFAIL, "could not reach the log of \"%s\"", db->path);
+    if ((rc = compare_marks(db, err)) != LH_OK || (rc = notice_boot(db, err)) != LH_OK)
+        return rc;
+    side_set_dirty(&db->side, true);
+    return LH_OK;
+}
+
+static int open_writer(struct db *db, bool exists, struct lhi_error *err)
+{
+    int rc;
+
+    if (!exists && (rc = create_file(db->path, err)) != LH_OK)
+        return rc;
+    if ((rc = side_open(&db->side, db->path, true, err)) != LH_OK ||
+        (rc = refuse_network(db, err)) != LH_OK || (rc = side_present(&db->side, err)) != LH_OK ||
+        (rc = side_enter(&db->side, db->opts.busy_ms, "open", err)) != LH_OK)
+        return rc;
+    rc = open_for_writing(db, err);
+    side_leave(&db->side);
+    return rc;
+}
+
+static int load_anchor(struct db *db, struct lhi_error *err)
+{
+    char boot[40];
+    int64_t wall, mono;
+    int rc;
+
+    if ((rc = meta_text(&db->conn, "anchor_boot", boot, sizeof boot, err)) < 0 ||
+        (rc = meta_int(&db->conn, "anchor_wall", 0, &wall, err)) < 0 ||
+        (rc = meta_int(&db->conn, "anchor_mono", 0, &mono, err)) < 0)
+        return rc;
+    if (strcmp(boot, db->boot) == 0) {
+        db->anchor_wall = wall;
+        db->anchor_mono = mono;
+    }
+    return LH_OK;
+}
+
+static int open_reader(struct db *db, struct lhi_error *err)
+{
+    enum contents contents;
+    int64_t version;
+    int rc = conn_open(&db->conn, db->path, SQLITE_OPEN_READONLY, err);
+
+    if (rc != LH_OK || (rc = look_inside(&db->conn, &contents, &version, err)) != LH_OK)
+        return rc;
+    if (contents != CONTENTS_OURS)
+        return lhi_fail(err, LH_ENOSTORE,
+                        "database \"%s\" has no leasehold tables: \"leasehold migrate\" adds them",
+                        db->path);
+    if (version > lhi_sqlite_migration_count)
+        return lhi_fail(err, LH_ENEWER,
+                        "store \"%s\" has schema version %lld, this program knows up to %d: "
+                        "use a newer leasehold",
+                        db->path, (long long)version, lhi_sqlite_migration_count);
+    if (version < lhi_sqlite_migration_count)
+        return lhi_fail(err, LH_ENOSTORE,
+                        "store \"%s\" has the older schema version %lld: \"leasehold migrate\" "
+                        "brings it up to date",
+                        db->path, (long long)version);
+    /* The bell is heard where the side file is there; who only reads does not make one. */
+    struct lhi_error ignored;
+    (void)side_open(&db->side, db->path, false, &ignored);
+    return load_anchor(db, err);
+}
+
+/* In a forked child: SQLite's connections are the parent's, nothing of them may be closed. */
+static void abandon(void *self)
+{
+    struct db *db = self;
+    side_close_forked(&db->side);
+}
+
+/* The last clean close folds the log into the database, so that the file alone is the store. */
+static void fold_log(struct db *db)
+{
+    struct lhi_error ignored;
+
+    if (side_enter(&db->side, db->opts.busy_ms, "close", &ignored) != LH_OK)
+        return;
+    if (__atomic_load_n(&db->stopped, __ATOMIC_ACQUIRE) == 0 && side_alone(&db->side)) {
+        if (!side_sync_failed(&db->side) &&
+            db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE) == SQLITE_OK)
+            side_set_dirty(&db->side, false);
+        side_share(&db->side);
+    }
+    conn_close(&db->reader);
+    conn_close(&db->conn); /* under the turnstile: closing may touch the log too */
+    side_leave(&db->side);
+}
+
+static void db_close(void *self)
+{
+    struct db *db = self;
+
+    watch_stop(db);
+    if (!db->opts.read_only && db->wal != NULL)
+        fold_log(db);
+    conn_close(&db->reader);
+    conn_close(&db->conn);
+    side_close(&db->side);
+    db_free_caches(db);
+    pthread_mutex_destroy(&db->mutex);
+    pthread_mutex_destroy(&db->sync_mutex);
+    pthread_mutex_destroy(&db->read_mutex);
+    pthread_mutex_destroy(&db->watch_mutex);
+    lhi_free(db);
+}
+
+static uint32_t db_ticket(void *self, const lh_claim_opts *opts)
+{
+    struct db *db = self;
+    if (db->side.page == NULL)
+        return 0;
+    return opts ? side_bell(&db->side) : side_changes(&db->side);
+}
+
+static void db_wait(void *self, uint32_t ticket, const lh_claim_opts *opts, int64_t timeout_ms)
+{
+    struct db *db = self;
+    uint32_t hashes[64];
+    size_t n = 0;
+
+    if (db->side.page == NULL) {
+        lhi_sleep_ms(timeout_ms < 50 ? timeout_ms : 50);
+        return;
+    }
+    watch_start(db);
+    if (opts == NULL) {
+        side_wait_change(&db->side, ticket, timeout_ms);
+        return;
+    }
+    for (; n < opts->n_queues && n < 64; n++)
+        hashes[n] = side_queue_hash(opts->queues[n]);
+    side_wait(&db->side, ticket, hashes, n, timeout_ms);
+}
+
+static int db_drop_sql(void *self, char **out, struct lhi_error *err);
+
+static const struct lhi_store_ops sqlite_ops = {
+    .kind = "sqlite",
+    .close = db_close,
+    .abandon = abandon,
+    .perform = db_perform,
+    .read = db_read,
+    .now = db_now,
+    .ticket = db_ticket,
+    .wait = db_wait,
+    .drop_sql = db_drop_sql,
+};
+
+int lhi_sqlite_open(const char *path, const lh_open_opts *opts, const struct lhi_log *log,
+                    struct lhi_store *out, struct lhi_error *err)
+{
+    bool exists;
+    int rc;
+
+    if (strlen(path) == 0 || strlen(path) >= sizeof((struct db *)0)->path - 16)
+        return lhi_fail(err, LH_EINVAL, "store path is %zu bytes long: 1 to 1000 are allowed",
+                        strlen(path));
+    struct db *db = lhi_calloc(1, sizeof *db);
+    if (db == NULL)
+        return lhi_fail(err, LH_ENOMEM, "out of memory");
+    lhi_format(db->path, sizeof db->path, "%s", path);
+    db->opts = *opts;
+    if (db->opts.busy_ms == 0)
+        db->opts.busy_ms = 5000;
+    db->log = *log;
+    db->generation = -1;
+    db->side.fd = -1;
+    db->watch_stop[0] = db->watch_stop[1] = -1;
+    pthread_mutex_init(&db->mutex, NULL);
+    pthread_mutex_init(&db->sync_mutex, NULL);
+    pthread_mutex_init(&db->read_mutex, NULL);
+    pthread_mutex_init(&db->watch_mutex, NULL);
+    lhi_boot_id(db->boot);
+
+    rc = inspect_path(db, &exists, err);
+    if (rc == LH_OK)
+        rc = opts->read_only ? open_reader(db, err) : open_writer(db, exists, err);
+    if (rc != LH_OK) {
+        if (rc == LH_EINVAL && db->conn.db != NULL &&
+            (sqlite3_errcode(db->conn.db) & 0xff) == SQLITE_NOTADB)
+            rc = lhi_fail(err, LH_EINVAL, "store \"%s\" is not a SQLite database", path);
+        db->opts.read_only = true; /* nothing to fold */
+        db_close(db);
+        return rc;
+    }
+    out->ops = &sqlite_ops;
+    out->self = db;
+    return LH_OK;
+}
+
+const char *lhi_sqlite_version(void)
+{
+    return "SQLite " SQLITE_VERSION;
+}
+
+int lhi_sqlite_schema_version(void)
+{
+    return lhi_sqlite_migration_count;
+}
+
+int lhi_sqlite_schema_of(const char *path, int *version, struct lhi_error *err)
+{
+    struct conn conn = {0};
+    enum contents contents;
+    int64_t found = 0;
+    struct stat st;
+
+    *version = 0;
+    if (stat(path, &st) != 0)
+        return lhi_fail(err, LH_ENOSTORE, "there is no store at \"%s\"", path);
+    int rc = conn_open(&conn, path, SQLITE_OPEN_READONLY, err);
+    if (rc == LH_OK)
+        rc = look_inside(&conn, &contents, &found, err);
+    if (rc == LH_OK)
+        *version = (int)found;
+    conn_close(&conn);
+    return rc;
+}
+
+static int db_drop_sql(void *self, char **out, struct lhi_error *err)
+{
+    struct db *db = self;
+    sqlite3_stmt *stmt = NULL;
+    size_t used, room = 64;
+    char *text = lhi_malloc(room);
+
+    if (text == NULL)
+        return lhi_fail(err, LH_ENOMEM, "out of memory");
+    used = lhi_format(text, room, "BEGIN IMMEDIATE;\n");
+    pthread_mutex_lock(&db->read_mutex);
+    struct conn *conn = db->reader.db ? &db->reader : &db->conn;
+    /* Tables take their indexes and triggers with them; \\_ keeps lhx_ of the user's own out. */
+    int rc = sqlite3_prepare_v2(conn->db,
+                                "SELECT type, name FROM sqlite_schema WHERE type IN "
+                                "('view', 'table') AND name LIKE 'lh\\_%' ESCAPE '\\' "
+                                "ORDER BY type DESC, name",
+                                -1, &stmt, NULL);
+    while (rc == SQLITE_OK && sqlite3_step(stmt) == SQLITE_ROW) {
+        char line[256];
+        size_t len = lhi_format(line, sizeof line, "DROP %s %s;\n", sqlite3_column_text(stmt, 0),
+                                sqlite3_column_text(stmt, 1));
+        char *grown = lhi_realloc(text, used + len + 16);
+        if (grown == NULL) {
+            rc = SQLITE_NOMEM;
+            break;
+        }
+        text = grown;
+        memcpy(text + used, line, len + 1);
+        used += len;
+        room = used + 16;
+    }
+    (void)sqlite3_finalize(stmt);
+    pthread_mutex_unlock(&db->read_mutex);
+    if (rc != SQLITE_OK) {
+        lhi_free(text);
+        return lhi_fail(err, LH_EFAIL, "could not list the tables: %s", sqlite3_errstr(rc));
+    }
+    lhi_format(text + used, room - used, "COMMIT;\n");
+    *out = text;
+    return LH_OK;
+}

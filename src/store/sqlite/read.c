@@ -1,0 +1,466 @@
+/* What only reads: on a connection of its own, so that it waits for no writer and no writer for it.
+ * Bounded to 5 s, so that a reader cannot keep the log from being folded. */
+#include "store/sqlite/db.h"
+
+#include "base/clock.h"
+#include "base/sys.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { READ_MS = 5000, READ_STEPS = 10000 };
+
+static int past_deadline(void *arg)
+{
+    const struct db *db = arg;
+    return lhi_mono_ms() > db->read_deadline;
+}
+
+static int no_memory(struct lhi_error *err)
+{
+    return lhi_fail(err, LH_ENOMEM, "out of memory");
+}
+
+/* ---- jobs ---- */
+
+static int read_jobs(struct db *db, struct conn *conn, sqlite3_stmt *stmt, lh_jobs *out,
+                     struct lhi_error *err)
+{
+    struct lhi_arena *arena = arena_of(&out->priv);
+    int64_t now = db_now(db);
+    size_t room = 0;
+    int rc;
+
+    if (stmt == NULL)
+        return err->status;
+    if (arena == NULL)
+        return no_memory(err);
+    while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
+        lh_job *job;
+        if (!jobs_add(out, &room, &job) || !job_from_row(stmt, now, arena, job)) {
+            sql_reset(stmt);
+            return no_memory(err);
+        }
+    }
+    return rc < 0 ? rc : LH_OK;
+}
+
+static int job_get(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err)
+{
+    int rc =
+        read_jobs(db, conn, sql(conn, LHI_SQL_JOB_GET, err, "i", act->jobs.id), act->jobs.out, err);
+    if (rc == LH_OK && act->jobs.out->n == 0)
+        return lhi_fail(err, LH_ENOTFOUND, "there is no job %lld", (long long)act->jobs.id);
+    return rc;
+}
+
+/* The only statement put together at run time: which columns are asked for decides which index
+ * serves. Values are bound all the same. */
+static int job_list(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err)
+{
+    const lh_job_filter *f = act->jobs.filter;
+    lh_state state = f->expired ? LH_RUNNING : f->state;
+    char text[640];
+    sqlite3_stmt *stmt = NULL;
+    size_t used = lhi_format(text, sizeof text, "SELECT * FROM lh_job WHERE id > ?1");
+#define TERM(given, term) \
+    if (given)            \
+    used += lhi_format(text + used, sizeof text - used, " AND " term)
+    /* State names are ours, not the user's; as literals they let the partial indexes serve. */
+    if (state != 0)
+        used +=
+            lhi_format(text + used, sizeof text - used, " AND state = '%s'", lh_state_name(state));
+    TERM(f->queue, "queue = ?2");
+    TERM(f->kind, "kind = ?3");
+    TERM(f->worker, "worker = ?4 AND state = 'running'");
+    TERM(f->key, "key = ?5");
+    TERM(f->expired, "lease_until <= ?6");
+#undef TERM
+    lhi_format(text + used, sizeof text - used, " ORDER BY id LIMIT ?7");
+    int rc = sqlite3_prepare_v2(conn->db, text, -1, &stmt, NULL);
+    if (rc != SQLITE_OK)
+        return sql_fail(conn, rc, err);
+    (void)sqlite3_bind_int64(stmt, 1, f->after);
+    (void)sqlite3_bind_text(stmt, 2, f->queue, -1, SQLITE_STATIC);
+    (void)sqlite3_bind_text(stmt, 3, f->kind, -1, SQLITE_STATIC);
+    (void)sqlite3_bind_text(stmt, 4, f->worker, -1, SQLITE_STATIC);
+    (void)sqlite3_bind_text(stmt, 5, f->key, -1, SQLITE_STATIC);
+    (void)sqlite3_bind_int64(stmt, 6, db_now(db));
+    (void)sqlite3_bind_int64(stmt, 7, f->limit ? (int64_t)f->limit : 100);
+    rc = read_jobs(db, conn, stmt, act->jobs.out, err);
+    (void)sqlite3_finalize(stmt);
+    return rc;
+}
+
+/* ---- lists: an array that grows, strings in an arena ---- */
+
+static void *grow(void *array, size_t n, size_t size)
+{
+    if ((n & (n - 1)) != 0) /* grows at 0, 1, 2, 4, 8 … */
+        return array;
+    return lhi_realloc(array, (n ? n * 2 : 1) * size);
+}
+
+static int64_t oldest_pending(struct conn *conn, const char *queue, int64_t now,
+                              struct lhi_error *err)
+{
+    int64_t created;
+    if (sql_int(conn, LHI_SQL_QUEUE_OLDEST, err, -1, &created, "t", queue) < 0)
+        return -2;
+    return created < 0 ? -1 : now > created ? now - created : 0;
+}
+
+static int queue_list(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err)
+{
+    lh_queues *out = act->queues.out;
+    struct lhi_arena *arena = arena_of(&out->priv);
+    lh_policies policies = {0};
+    int64_t now = db_now(db), minute = now / 60000;
+    int rc = arena ? load_policies(conn, &policies, err) : no_memory(err);
+    sqlite3_stmt *stmt = rc == LH_OK ? sql(conn, LHI_SQL_QUEUE_LIST, err, "i", minute - 60) : NULL;
+
+    if (rc == LH_OK && stmt == NULL)
+        rc = err->status;
+    while (rc == LH_OK && (rc = sql_step(conn, stmt, err)) == LH_OK) {
+        bool ok = true;
+        lh_queue *grown = grow(out->queue, out->n, sizeof *grown);
+        if (grown == NULL) {
+            rc = no_memory(err);
+            break;
+        }
+        out->queue = grown;
+        lh_queue *q = &out->queue[out->n];
+        memset(q, 0, sizeof *q);
+        q->queue = column_text(stmt, 0, arena, &ok);
+        q->paused = sqlite3_column_int(stmt, 1) != 0;
+        int64_t *const columns[] = {&q->scheduled,     &q->pending,        &q->running,
+                                    &q->completed,     &q->failed,         &q->cancelled,
+                                    &q->hour_enqueued, &q->hour_claimed,   &q->hour_completed,
+                                    &q->hour_failed,   &q->hour_recovered, &q->hour_ended,
+                                    &q->hour_wait_ms,  &q->hour_run_ms};
+        for (size_t i = 0; i < sizeof columns / sizeof columns[0]; i++)
+            *columns[i] = sqlite3_column_int64(stmt, (int)i + 2);
+        if (!ok) {
+            rc = no_memory(err);
+            break;
+        }
+        out->n++;
+    }
+    sql_reset(stmt);
+    if (rc == LH_EMPTY)
+        rc = LH_OK;
+    for (size_t i = 0; i < out->n && rc == LH_OK; i++) {
+        lh_queue *q = &out->queue[i];
+        lh_policy policy;
+        lhi_policy_resolve(&policies, q->queue, NULL, &policy);
+        q->rate_n = policy.rate_n;
+        q->rate_per_ms = policy.rate_per_ms;
+        q->concurrency = policy.concurrency;
+        q->oldest_pending_ms = oldest_pending(conn, q->queue, now, err);
+        if (q->oldest_pending_ms == -2)
+            rc = err->status;
+    }
+    lhi_policies_clear(&policies);
+    return rc;
+}
+
+static int lease_list(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err)
+{
+    lh_leases *out = act->leases.out;
+    struct lhi_arena *arena = arena_of(&out->priv);
+    bool one = act->leases.name != NULL;
+    int64_t now = db_now(db);
+    sqlite3_stmt *stmt =
+        one ? sql(conn, LHI_SQL_LEASE_GET, err, "tt", act->leases.scope, act->leases.name)
+            : sql(conn, LHI_SQL_LEASE_LIST, err, "t", act->leases.scope);
+    int rc;
+
+    if (stmt == NULL)
+        return err->status;
+    if (arena == NULL)
+        return no_memory(err);
+    while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
+        lh_lease *grown = grow(out->lease, out->n, sizeof *grown);
+        if (grown != NULL)
+            out->lease = grown;
+        if (grown == NULL || !lease_from_row(stmt, now, arena, &out->lease[out->n])) {
+            sql_reset(stmt);
+            return no_memory(err);
+        }
+        out->n++;
+    }
+    if (rc == LH_EMPTY && one && out->n == 0)
+        return lhi_fail(err, LH_ENOTFOUND, "there is no lease \"%s/%s\"", act->leases.scope,
+                        act->leases.name);
+    return rc < 0 ? rc : LH_OK;
+}
+
+static const char *worker_state(const char *kept, int64_t silent, int64_t interval,
+                                int64_t multiplier)
+{
+    if (strcmp(kept, "alive") != 0)
+        return strcmp(kept, "dead") == 0 ? "dead" : "stopped";
+    if (silent >= interval * multiplier)
+        return "dead";
+    return silent > interval ? "late" : "alive";
+}
+
+static int count_running(struct conn *conn, const lh_queues *queues, lh_worker *w,
+                         struct lhi_error *err)
+{
+    for (size_t i = 0; i < queues->n; i++) {
+        int64_t n;
+        int rc =
+            sql_int(conn, LHI_SQL_WORKER_RUNNING, err, 0, &n, "tt", queues->queue[i].queue, w->id);
+        if (rc < 0)
+            return rc;
+        w->running += n;
+    }
+    return LH_OK;
+}
+
+static int worker_list(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err)
+{
+    lh_workers *out = act->workers.out;
+    struct lhi_arena *arena = arena_of(&out->priv);
+    lh_queues queues = {0};
+    struct lhi_act list = {.verb = LHI_QUEUE_LIST, .queues.out = &queues};
+    int64_t now = db_now(db);
+    int rc = arena ? queue_list(db, conn, &list, err) : no_memory(err);
+    sqlite3_stmt *stmt = rc == LH_OK ? sql(conn, LHI_SQL_WORKER_LIST, err, "") : NULL;
+
+    if (rc == LH_OK && stmt == NULL)
+        rc = err->status;
+    while (rc == LH_OK && (rc = sql_step(conn, stmt, err)) == LH_OK) {
+        bool ok = true;
+        lh_worker *grown = grow(out->worker, out->n, sizeof *grown);
+        if (grown == NULL) {
+            rc = no_memory(err);
+            break;
+        }
+        out->worker = grown;
+        lh_worker *w = &out->worker[out->n];
+        memset(w, 0, sizeof *w);
+        w->id = column_text(stmt, 0, arena, &ok);
+        w->label = column_text(stmt, 1, arena, &ok);
+        w->host = column_text(stmt, 2, arena, &ok);
+        w->queues = column_text(stmt, 3, arena, &ok);
+        w->version = column_text(stmt, 4, arena, &ok);
+        w->pid = sqlite3_column_int64(stmt, 6);
+        w->interval_ms = sqlite3_column_int64(stmt, 7);
+        w->multiplier = sqlite3_column_int64(stmt, 8);
+        w->registered_at = sqlite3_column_int64(stmt, 9);
+        w->last_heartbeat_at = sqlite3_column_int64(stmt, 10);
+        w->stopped_at = sqlite3_column_int64(stmt, 11);
+        w->silent_ms = now > w->last_heartbeat_at ? now - w->last_heartbeat_at : 0;
+        w->state = worker_state((const char *)sqlite3_column_text(stmt, 5), w->silent_ms,
+                                w->interval_ms, w->multiplier);
+        if (!ok) {
+            rc = no_memory(err);
+            break;
+        }
+        out->n++;
+    }
+    sql_reset(stmt);
+    if (rc == LH_EMPTY)
+        rc = LH_OK;
+    for (size_t i = 0; i < out->n && rc == LH_OK; i++)
+        rc = count_running(conn, &queues, &out->worker[i], err);
+    if (queues.priv != NULL)
+        lhi_arena_clear(queues.priv);
+    lhi_free(queues.priv);
+    lhi_free(queues.queue);
+    return rc;
+}
+
+static int event_list(struct conn *conn, struct lhi_act *act, struct lhi_error *err)
+{
+    const lh_event_filter *f = act->events.filter;
+    lh_events *out = act->events.out;
+    struct lhi_arena *arena = arena_of(&out->priv);
+    int64_t limit = f->limit ? (int64_t)f->limit : 100;
+    enum lhi_sql which = f->job ? (f->newest ? LHI_SQL_EVENT_LAST_JOB : LHI_SQL_EVENT_LIST_JOB)
+                                : (f->newest ? LHI_SQL_EVENT_LAST : LHI_SQL_EVENT_LIST);
+    sqlite3_stmt *stmt = f->job ? sql(conn, which, err, "iii", f->job, f->after, limit)
+                                : sql(conn, which, err, "ii", f->after, limit);
+    int rc;
+
+    if (stmt == NULL)
+        return err->status;
+    if (arena == NULL)
+        return no_memory(err);
+    while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
+        bool ok = true;
+        lh_event *grown = grow(out->event, out->n, sizeof *grown);
+        if (grown == NULL) {
+            sql_reset(stmt);
+            return no_memory(err);
+        }
+        out->event = grown;
+        lh_event *e = &out->event[out->n];
+        memset(e, 0, sizeof *e);
+        e->id = sqlite3_column_int64(stmt, 0);
+        e->at = sqlite3_column_int64(stmt, 1);
+        e->type = column_text(stmt, 2, arena, &ok);
+        e->job = sqlite3_column_int64(stmt, 3);
+        e->queue = column_text(stmt, 4, arena, &ok);
+        e->worker = column_text(stmt, 5, arena, &ok);
+        e->lease = column_text(stmt, 6, arena, &ok);
+        e->from = column_text(stmt, 7, arena, &ok);
+        e->to = column_text(stmt, 8, arena, &ok);
+        e->actor = column_text(stmt, 9, arena, &ok);
+        e->reason = column_text(stmt, 10, arena, &ok);
+        e->token = sqlite3_column_int64(stmt, 11);
+        e->data = column_text(stmt, 12, arena, &ok);
+        if (!ok) {
+            sql_reset(stmt);
+            return no_memory(err);
+        }
+        out->n++;
+    }
+    return rc < 0 ? rc : LH_OK;
+}
+
+/* ---- the store as a whole ---- */
+
+static int64_t file_size(const char *path, const char *suffix)
+{
+    char full[1100];
+    struct stat st;
+    lhi_format(full, sizeof full, "%s%s", path, suffix);
+    return stat(full, &st) == 0 ? (int64_t)st.st_size : 0;
+}
+
+static int count_workers(struct conn *conn, int64_t now, lh_store_info *info, struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(conn, LHI_SQL_WORKER_COUNTS, err, "i", now);
+    int rc = stmt ? sql_step(conn, stmt, err) : err->status;
+    if (rc < 0)
+        return rc;
+    info->workers_alive = sqlite3_column_int64(stmt, 0);
+    info->workers_late = sqlite3_column_int64(stmt, 1);
+    info->workers_dead = sqlite3_column_int64(stmt, 2);
+    sql_reset(stmt);
+    return LH_OK;
+}
+
+static int stats(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err)
+{
+    lh_store_info *info = act->stats.info;
+    lh_recovered *recovered = act->stats.recovered;
+    int64_t now = db_now(db), version;
+    int rc;
+
+    sqlite3_stmt *stmt = sql(conn, LHI_SQL_RECOVERY_COUNT, err, "i", now);
+    if ((rc = stmt ? sql_step(conn, stmt, err) : err->status) < 0)
+        return rc;
+    recovered->entries_reclaimed = sqlite3_column_int64(stmt, 0);
+    recovered->locks_cleaned = sqlite3_column_int64(stmt, 1);
+    recovered->recovery_timestamp = now;
+    sql_reset(stmt);
+    if (info == NULL)
+        return LH_OK;
+    memset(info, 0, sizeof *info);
+    info->kind = "sqlite";
+    lhi_format(info->url, sizeof info->url, "sqlite:%s", db->path);
+    info->stale_jobs = recovered->entries_reclaimed;
+    info->stale_leases = recovered->locks_cleaned;
+    info->wal_bytes = file_size(db->path, "-wal");
+    info->file_bytes = file_size(db->path, "");
+    info->free_bytes = lhi_free_bytes(db->path);
+    info->clock_skew_ms = lhi_wall_ms() - now;
+    if ((rc = meta_text(conn, "store_uuid", info->uuid, sizeof info->uuid, err)) < 0 ||
+        (rc = meta_int(conn, "schema_version", 0, &version, err)) < 0 ||
+        (rc = meta_int(conn, "epoch", 0, &info->epoch, err)) < 0 ||
+        (rc = sql_int(conn, LHI_SQL_STORE_MARKS, err, 0, &info->changes, "")) < 0)
+        return rc;
+    info->schema = (int)version;
+    if (db->side.page != NULL && side_sync_failed(&db->side))
+        lhi_format(info->degraded, sizeof info->degraded, "a sync of the log has failed");
+    return count_workers(conn, now, info, err);
+}
+
+static int64_t sooner(int64_t a, int64_t b)
+{
+    return a < 0 ? b : b < 0 ? a : a < b ? a : b;
+}
+
+/* Would a claim find something to do, and if not, when will the next thing fall due? */
+static int peek(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err)
+{
+    const lh_claim_opts *opts = act->peek.opts;
+    int64_t now = db_now(db), wall = lhi_wall_ms(), pending = 0;
+    int rc;
+
+    for (size_t i = 0; i < opts->n_queues && pending == 0; i++)
+        if ((rc = sql_int(conn, LHI_SQL_PEEK_PENDING, err, 0, &pending, "t", opts->queues[i])) < 0)
+            return rc;
+    sqlite3_stmt *stmt = sql(conn, LHI_SQL_NEXT_DUE, err, "ii", now, wall);
+    if ((rc = stmt ? sql_step(conn, stmt, err) : err->status) < 0)
+        return rc;
+    act->peek.found = pending != 0 || sqlite3_column_int(stmt, 0) != 0;
+    int64_t lease = sqlite3_column_int64(stmt, 1), run_at = sqlite3_column_int64(stmt, 2);
+    int64_t named = sqlite3_column_int64(stmt, 3);
+    sql_reset(stmt);
+    act->peek.next_ms = sooner(sooner(lease ? lease - now : -1, run_at ? run_at - wall : -1),
+                               named ? named - now : -1);
+    return LH_OK;
+}
+
+/* ---- the door ---- */
+
+static int dispatch(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err)
+{
+    switch (act->verb) {
+    case LHI_JOB_GET:
+        return job_get(db, conn, act, err);
+    case LHI_JOB_LIST:
+        return job_list(db, conn, act, err);
+    case LHI_QUEUE_LIST:
+        return queue_list(db, conn, act, err);
+    case LHI_POLICY_LIST:
+        return load_policies(conn, act->policies.out, err);
+    case LHI_LEASE_LIST:
+        return lease_list(db, conn, act, err);
+    case LHI_WORKER_LIST:
+        return worker_list(db, conn, act, err);
+    case LHI_EVENT_LIST:
+        return event_list(conn, act, err);
+    case LHI_STATS:
+        return stats(db, conn, act, err);
+    case LHI_PEEK:
+        return peek(db, conn, act, err);
+    default:
+        return lhi_fail(err, LH_EMISUSE, "not an act that reads");
+    }
+}
+
+int db_read(void *self, struct lhi_act *act, struct lhi_error *err)
+{
+    struct db *db = self;
+    int rc = LH_OK;
+
+    pthread_mutex_lock(&db->read_mutex);
+    /* A handle for reading has one connection; one for writing opens its second when it is asked. */
+    struct conn *conn = db->opts.read_only ? &db->conn : &db->reader;
+    if (conn->db == NULL)
+        rc = conn_open(conn, db->path, SQLITE_OPEN_READONLY, err);
+    if (rc != LH_OK)
+        conn_close(conn);
+    if (rc == LH_OK && act->verb == LHI_CHECK) {
+        sqlite3_progress_handler(conn->db, 0, NULL, NULL);
+        rc = check_store(db, conn, act, err);
+    } else if (rc == LH_OK) {
+        db->read_deadline = lhi_mono_ms() + READ_MS;
+        sqlite3_progress_handler(conn->db, READ_STEPS, past_deadline, db);
+        /* One snapshot for all statements of the act. */
+        if ((rc = sql_exec(conn, "BEGIN", err)) == LH_OK) {
+            struct lhi_error ignored;
+            rc = dispatch(db, conn, act, err);
+            (void)sql_exec(conn, "COMMIT", &ignored);
+        }
+    }
+    pthread_mutex_unlock(&db->read_mutex);
+    return rc;
+}

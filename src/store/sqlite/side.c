@@ -1,0 +1,371 @@
+#include "store/sqlite/side.h"
+
+#include "base/clock.h"
+#include "base/hook.h"
+#include "base/sys.h"
+
+#include <leasehold.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MAGIC "LHSIDE1"
+
+/* Layout of the mapped page: part of the format, shared by every version that has this magic. */
+struct side_page {
+    char magic[8];
+    char uuid[40];
+    uint32_t dirty;
+    uint32_t sync_failed;
+    uint64_t committed;
+    uint64_t synced;
+    uint32_t gate; /* futex: counts departures from the turnstile */
+    uint32_t gate_waiters;
+    int64_t hungry_until; /* somebody has waited long: newcomers queue until then */
+    uint32_t bell;        /* futex: counts rings */
+    uint32_t bell_waiters;
+    uint32_t bell_hash;   /* whom the last ring was for */
+    uint32_t bell_passes; /* how often it was passed on since */
+    uint32_t changed;     /* futex: counts commits */
+    uint32_t changed_waiters;
+    int64_t holder_pid;
+    char holder_what[24];
+};
+
+enum { PAGE = 4096 };
+_Static_assert(sizeof(struct side_page) <= PAGE, "the side file is one page");
+
+/* Lock bytes, far behind the page. */
+enum { BYTE_TURN = 1 << 20, BYTE_PRESENT, BYTE_SYNC, BYTE_WATCH };
+
+enum {
+    SLICE_MS = 50,  /* a holder that was killed wakes nobody: look again after so long */
+    HUNGRY_MS = 10, /* a wait beyond this makes newcomers queue */
+    WARN_MS = 2000,
+};
+
+/* The file may be removed or replaced under us; then the lock we hold is not the one others see. */
+static bool still_ours(const struct side *side)
+{
+    struct stat st;
+    return fstat(side->fd, &st) == 0 && st.st_nlink > 0 && st.st_size >= PAGE;
+}
+
+static int map_page(struct side *side, struct lhi_error *err)
+{
+    struct stat st;
+
+    if (fstat(side->fd, &st) != 0)
+        return lhi_fail_errno(err, errno, "could not look at the side file \"%s\"", side->path);
+    if (!S_ISREG(st.st_mode))
+        return lhi_fail(err, LH_EINVAL, "side file \"%s\" is not a regular file", side->path);
+    if (st.st_size < PAGE) {
+        /* Real blocks, not a hole: a full disk must not turn a store into the page into SIGBUS. */
+        int rc = posix_fallocate(side->fd, 0, PAGE);
+        if (rc != 0)
+            return lhi_fail_errno(err, rc, "could not make the side file \"%s\"", side->path);
+        side->created = true;
+    }
+    void *p = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, side->fd, 0);
+    if (p == MAP_FAILED)
+        return lhi_fail_errno(err, errno, "could not map the side file \"%s\"", side->path);
+    side->page = p;
+    if (memcmp(side->page->magic, MAGIC, sizeof MAGIC) != 0) {
+        /* New, or damaged: it is made anew. A race of two makers ends with the same bytes. */
+        side->created = true;
+        memset(side->page->uuid, 0, sizeof side->page->uuid);
+        memcpy(side->page->magic, MAGIC, sizeof MAGIC);
+    }
+    return LH_OK;
+}
+
+int side_open(struct side *side, const char *db_path, bool create, struct lhi_error *err)
+{
+    memset(side, 0, sizeof *side);
+    side->fd = -1;
+    lhi_format(side->path, sizeof side->path, "%s-lease", db_path);
+    side->fd = open(side->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | (create ? O_CREAT : 0), 0600);
+    if (side->fd < 0)
+        return lhi_fail_errno(err, errno, "could not open the side file \"%s\"", side->path);
+    int rc = map_page(side, err);
+    if (rc != LH_OK)
+        side_close(side);
+    return rc;
+}
+
+void side_close_forked(struct side *side)
+{
+    /* The lock lives with the open file description, which the parent shares: closing our copy of
+     * the descriptor leaves the parent's lock alone. */
+    if (side->page != NULL)
+        munmap(side->page, PAGE);
+    if (side->fd >= 0)
+        close(side->fd);
+    side->page = NULL;
+    side->fd = -1;
+}
+
+void side_close(struct side *side)
+{
+    side_close_forked(side);
+}
+
+int side_present(struct side *side, struct lhi_error *err)
+{
+    int rc = lhi_lock_wait(side->fd, BYTE_PRESENT, true);
+    if (rc != 0)
+        return lhi_fail_errno(err, rc, "could not lock the side file \"%s\"", side->path);
+    return LH_OK;
+}
+
+bool side_alone(struct side *side)
+{
+    return lhi_lock_try(side->fd, BYTE_PRESENT, false);
+}
+
+void side_share(struct side *side)
+{
+    (void)lhi_lock_try(side->fd, BYTE_PRESENT, true); /* a downgrade cannot fail */
+}
+
+/* ---- the turnstile ---- */
+
+static void announce(struct side *side, const char *what)
+{
+    size_t len = strnlen(what, sizeof side->page->holder_what - 1);
+    side->page->holder_pid = getpid();
+    memcpy(side->page->holder_what, what, len);
+    side->page->holder_what[len] = '\0';
+}
+
+static bool may_barge(const struct side *side)
+{
+    return __atomic_load_n(&side->page->gate_waiters, __ATOMIC_RELAXED) == 0 ||
+           __atomic_load_n(&side->page->hungry_until, __ATOMIC_RELAXED) < lhi_mono_ms();
+}
+
+int side_enter(struct side *side, int64_t busy_ms, const char *what, struct lhi_error *err)
+{
+    int64_t start = lhi_mono_ms(), waited = 0;
+    bool first = true;
+
+    for (;;) {
+        /* Who was woken, or comes when nobody is hungry, may take the lock at once; so the lock is
+         * not idle while the next in line wakes up. */
+        if ((!first || may_barge(side)) && lhi_lock_try(side->fd, BYTE_TURN, false))
+            break;
+        first = false;
+        if (waited >= busy_ms)
+            return lhi_fail(err, LH_EBUSY, "store is busy: waited %lld ms for process %lld (%.23s)",
+                            (long long)waited, (long long)side->page->holder_pid,
+                            side->page->holder_what);
+        uint32_t seen = __atomic_load_n(&side->page->gate, __ATOMIC_ACQUIRE);
+        __atomic_add_fetch(&side->page->gate_waiters, 1, __ATOMIC_SEQ_CST);
+        if (waited >= HUNGRY_MS)
+            __atomic_store_n(&side->page->hungry_until, lhi_mono_ms() + SLICE_MS, __ATOMIC_RELAXED);
+        if (lhi_lock_try(side->fd, BYTE_TURN, false)) {
+            __atomic_sub_fetch(&side->page->gate_waiters, 1, __ATOMIC_SEQ_CST);
+            break;
+        }
+        (void)lhi_futex_wait(&side->page->gate, seen, UINT32_MAX, SLICE_MS);
+        __atomic_sub_fetch(&side->page->gate_waiters, 1, __ATOMIC_SEQ_CST);
+        waited = lhi_mono_ms() - start;
+    }
+    if (!still_ours(side)) {
+        lhi_unlock(side->fd, BYTE_TURN);
+        return lhi_fail(err, LH_ESTOPPED,
+                        "side file \"%s\" was removed or replaced while the store was open: "
+                        "close the store and open it anew",
+                        side->path);
+    }
+    announce(side, what);
+    return LH_OK;
+}
+
+void side_leave(struct side *side)
+{
+    lhi_unlock(side->fd, BYTE_TURN);
+    __atomic_add_fetch(&side->page->gate, 1, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&side->page->gate_waiters, __ATOMIC_SEQ_CST) > 0)
+        lhi_futex_wake(&side->page->gate, 1, UINT32_MAX);
+}
+
+/* ---- marks ---- */
+
+uint64_t side_committed(const struct side *side)
+{
+    return __atomic_load_n(&side->page->committed, __ATOMIC_ACQUIRE);
+}
+
+void side_set_committed(struct side *side, uint64_t tick)
+{
+    __atomic_store_n(&side->page->committed, tick, __ATOMIC_RELEASE);
+}
+
+uint64_t side_synced(const struct side *side)
+{
+    return __atomic_load_n(&side->page->synced, __ATOMIC_ACQUIRE);
+}
+
+void side_raise_synced(struct side *side, uint64_t tick)
+{
+    uint64_t old = side_synced(side);
+    while (old < tick && !__atomic_compare_exchange_n(&side->page->synced, &old, tick, false,
+                                                      __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        ;
+}
+
+void side_reset_marks(struct side *side, uint64_t tick)
+{
+    __atomic_store_n(&side->page->synced, tick, __ATOMIC_RELEASE);
+    side_set_committed(side, tick);
+}
+
+bool side_sync_failed(const struct side *side)
+{
+    return __atomic_load_n(&side->page->sync_failed, __ATOMIC_ACQUIRE) != 0;
+}
+
+void side_set_sync_failed(struct side *side, bool failed)
+{
+    __atomic_store_n(&side->page->sync_failed, failed, __ATOMIC_RELEASE);
+}
+
+bool side_dirty(const struct side *side)
+{
+    return __atomic_load_n(&side->page->dirty, __ATOMIC_ACQUIRE) != 0;
+}
+
+void side_set_dirty(struct side *side, bool dirty)
+{
+    __atomic_store_n(&side->page->dirty, dirty, __ATOMIC_RELEASE);
+}
+
+const char *side_uuid(const struct side *side)
+{
+    return side->page->uuid;
+}
+
+void side_set_uuid(struct side *side, const char *uuid)
+{
+    lhi_format(side->page->uuid, sizeof side->page->uuid, "%s", uuid);
+}
+
+/* ---- syncing ---- */
+
+void side_sync_lock(struct side *side)
+{
+    /* Unbounded on purpose: the holder is inside one fdatasync, and ours would wait for the same
+     * disk. An error here only costs the sharing, not the sync. */
+    (void)lhi_lock_wait(side->fd, BYTE_SYNC, false);
+}
+
+void side_sync_unlock(struct side *side)
+{
+    lhi_unlock(side->fd, BYTE_SYNC);
+}
+
+/* ---- the bell ---- */
+
+enum { BELL_BITS = 32 };
+
+uint32_t side_bell(const struct side *side)
+{
+    return __atomic_load_n(&side->page->bell, __ATOMIC_SEQ_CST);
+}
+
+uint32_t side_queue_hash(const char *queue)
+{
+    uint32_t hash = 2166136261U;
+    for (; *queue != '\0'; queue++)
+        hash = (hash ^ (unsigned char)*queue) * 16777619U;
+    return hash;
+}
+
+static uint32_t bit_of(uint32_t hash)
+{
+    return (uint32_t)1 << (hash % BELL_BITS);
+}
+
+void side_ring(struct side *side, uint32_t queue_hash, int n)
+{
+    struct side_page *page = side->page;
+
+    __atomic_store_n(&page->bell_hash, queue_hash, __ATOMIC_RELAXED);
+    __atomic_store_n(&page->bell_passes, 0, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&page->bell, 1, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&page->bell_waiters, __ATOMIC_SEQ_CST) > 0)
+        lhi_futex_wake(&page->bell, n, bit_of(queue_hash));
+}
+
+void side_ring_all(struct side *side)
+{
+    __atomic_add_fetch(&side->page->bell, 1, __ATOMIC_SEQ_CST);
+    lhi_futex_wake(&side->page->bell, INT_MAX, UINT32_MAX);
+}
+
+/* The kernel knows 32 bits of a queue's name. Who was woken for a queue of the same bit that is not
+ * its own passes the wake on, at most once to everybody who waits. */
+static bool not_for_us(struct side *side, const uint32_t *hashes, size_t n)
+{
+    struct side_page *page = side->page;
+    uint32_t rung = __atomic_load_n(&page->bell_hash, __ATOMIC_RELAXED);
+
+    for (size_t i = 0; i < n; i++)
+        if (hashes[i] == rung)
+            return false;
+    if (__atomic_add_fetch(&page->bell_passes, 1, __ATOMIC_RELAXED) <=
+        __atomic_load_n(&page->bell_waiters, __ATOMIC_SEQ_CST))
+        lhi_futex_wake(&page->bell, 1, bit_of(rung));
+    return true;
+}
+
+void side_wait(struct side *side, uint32_t ticket, const uint32_t *hashes, size_t n,
+               int64_t timeout_ms)
+{
+    struct side_page *page = side->page;
+    int64_t deadline = lhi_mono_ms() + timeout_ms, left = timeout_ms;
+    uint32_t mask = 0;
+
+    for (size_t i = 0; i < n; i++)
+        mask |= bit_of(hashes[i]);
+    __atomic_add_fetch(&page->bell_waiters, 1, __ATOMIC_SEQ_CST);
+    while (left > 0 && side_bell(side) == ticket) {
+        bool woken = lhi_futex_wait(&page->bell, ticket, mask, left);
+        if (!woken || !not_for_us(side, hashes, n))
+            break;
+        ticket = side_bell(side);
+        left = deadline - lhi_mono_ms();
+    }
+    __atomic_sub_fetch(&page->bell_waiters, 1, __ATOMIC_SEQ_CST);
+}
+
+uint32_t side_changes(const struct side *side)
+{
+    return __atomic_load_n(&side->page->changed, __ATOMIC_SEQ_CST);
+}
+
+void side_changed(struct side *side)
+{
+    __atomic_add_fetch(&side->page->changed, 1, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&side->page->changed_waiters, __ATOMIC_SEQ_CST) > 0)
+        lhi_futex_wake(&side->page->changed, INT_MAX, UINT32_MAX);
+}
+
+void side_wait_change(struct side *side, uint32_t ticket, int64_t timeout_ms)
+{
+    __atomic_add_fetch(&side->page->changed_waiters, 1, __ATOMIC_SEQ_CST);
+    (void)lhi_futex_wait(&side->page->changed, ticket, UINT32_MAX, timeout_ms);
+    __atomic_sub_fetch(&side->page->changed_waiters, 1, __ATOMIC_SEQ_CST);
+}
+
+bool side_take_watch(struct side *side)
+{
+    return lhi_lock_try(side->fd, BYTE_WATCH, false);
+}

@@ -1,0 +1,73 @@
+/*
+ * side.h: the side file DB-lease, what the processes of one store share beside the database.
+ *
+ *   turnstile   one lock that every writer and checkpointer of ours passes
+ *   bell        wakes idle claimers of a queue, after the commit is visible
+ *   marks       how far commits have got, how far they are synced (the high-water mark)
+ *   presence    who has the store open; with the dirty flag it tells an unclean stop
+ *
+ * Truth is in kernel locks on the file, which die with their holder; the mapped page only carries
+ * hints and marks, and a missing file is made anew. See README.md in this folder.
+ */
+#ifndef LHI_SIDE_H
+#define LHI_SIDE_H
+
+#include "base/error.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct side_page;
+
+struct side {
+    int fd;
+    struct side_page *page;
+    char path[1100];
+    bool created; /* this open made the file */
+};
+
+int side_open(struct side *side, const char *db_path, bool create, struct lhi_error *err);
+void side_close(struct side *side);        /* gives the locks back */
+void side_close_forked(struct side *side); /* in a child: lets go of the descriptor only */
+
+/* Presence: shared by everyone who has the store open. */
+int side_present(struct side *side, struct lhi_error *err);
+bool side_alone(struct side *side); /* nobody else is present; on true the lock is exclusive */
+void side_share(struct side *side); /* … until it is shared again */
+
+/* The turnstile. `what` is shown to whoever waits for us. */
+int side_enter(struct side *side, int64_t busy_ms, const char *what, struct lhi_error *err);
+void side_leave(struct side *side);
+
+/* Marks; all under the turnstile, but for reading. */
+uint64_t side_committed(const struct side *side);
+void side_set_committed(struct side *side, uint64_t tick);
+uint64_t side_synced(const struct side *side);
+void side_raise_synced(struct side *side, uint64_t tick);
+void side_reset_marks(struct side *side, uint64_t tick);
+bool side_sync_failed(const struct side *side);
+void side_set_sync_failed(struct side *side, bool failed);
+bool side_dirty(const struct side *side);
+void side_set_dirty(struct side *side, bool dirty);
+const char *side_uuid(const struct side *side);
+void side_set_uuid(struct side *side, const char *uuid);
+
+/* One sync at a time over all processes; those who wait find their work done. */
+void side_sync_lock(struct side *side);
+void side_sync_unlock(struct side *side);
+
+/* The bell: rung for a queue it wakes as many idle claimers of that queue as there are new jobs.
+ * Beside it, `changed` wakes whoever waits for any commit. A ticket taken before looking makes sure
+ * that nothing rung after the look is missed. */
+uint32_t side_bell(const struct side *side);
+uint32_t side_queue_hash(const char *queue);
+void side_ring(struct side *side, uint32_t queue_hash, int n);
+void side_ring_all(struct side *side);
+void side_wait(struct side *side, uint32_t ticket, const uint32_t *hashes, size_t n,
+               int64_t timeout_ms);
+uint32_t side_changes(const struct side *side);
+void side_changed(struct side *side);
+void side_wait_change(struct side *side, uint32_t ticket, int64_t timeout_ms);
+bool side_take_watch(struct side *side); /* be the one process that watches for foreign writers */
+
+#endif

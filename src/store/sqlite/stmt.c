@@ -1,0 +1,423 @@
+/* Prepared statements: binding in order, stepping, and rows into structs. */
+#include "store/sqlite/db.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <string.h>
+
+int sql_fail(struct conn *conn, int code, struct lhi_error *err)
+{
+    static const struct {
+        int code, status;
+    } map[] = {
+        {SQLITE_BUSY, LH_EBUSY},         {SQLITE_LOCKED, LH_EBUSY},
+        {SQLITE_FULL, LH_ENOSPC},        {SQLITE_NOMEM, LH_ENOMEM},
+        {SQLITE_CORRUPT, LH_ECORRUPT},   {SQLITE_NOTADB, LH_EINVAL},
+        {SQLITE_READONLY, LH_EREADONLY}, {SQLITE_IOERR, LH_EIO},
+        {SQLITE_CANTOPEN, LH_EIO},       {SQLITE_CONSTRAINT, LH_EINVAL},
+        {SQLITE_TOOBIG, LH_ETOOBIG},     {SQLITE_INTERRUPT, LH_EBUSY},
+    };
+    int status = LH_EFAIL;
+    const char *text = conn->db ? sqlite3_errmsg(conn->db) : sqlite3_errstr(code);
+
+    for (size_t i = 0; i < sizeof map / sizeof map[0]; i++)
+        if (map[i].code == (code & 0xff))
+            status = map[i].status;
+    if (status == LH_ENOMEM)
+        return lhi_fail(err, status, "out of memory");
+    if (status == LH_EBUSY)
+        return lhi_fail(err, status, "store is busy: %s",
+                        (code & 0xff) == SQLITE_INTERRUPT
+                            ? "reading took longer than 5 s"
+                            : "another program is writing to the database file");
+    return lhi_fail(err, status, "%s: %s", lh_status_text(status), text);
+}
+
+void sql_reset(sqlite3_stmt *stmt)
+{
+    if (stmt != NULL)
+        (void)sqlite3_reset(stmt);
+}
+
+static int bind_one(sqlite3_stmt *stmt, int at, char type, va_list ap)
+{
+    switch (type) {
+    case 'i':
+        return sqlite3_bind_int64(stmt, at, va_arg(ap, int64_t));
+    case 'I': {
+        int64_t value = va_arg(ap, int64_t);
+        return value ? sqlite3_bind_int64(stmt, at, value) : sqlite3_bind_null(stmt, at);
+    }
+    case 'o': {
+        const int64_t *value = va_arg(ap, const int64_t *);
+        return value ? sqlite3_bind_int64(stmt, at, *value) : sqlite3_bind_null(stmt, at);
+    }
+    case 't':
+        return sqlite3_bind_text(stmt, at, va_arg(ap, const char *), -1, SQLITE_STATIC);
+    case 'b': {
+        const void *bytes = va_arg(ap, const void *);
+        size_t len = va_arg(ap, size_t);
+        if (bytes == NULL)
+            return sqlite3_bind_null(stmt, at);
+        if (lh_text_ok(bytes, len))
+            return sqlite3_bind_text64(stmt, at, bytes, len, SQLITE_STATIC, SQLITE_UTF8);
+        return sqlite3_bind_blob64(stmt, at, bytes, len, SQLITE_STATIC);
+    }
+    default:
+        assert(type == 'n');
+        return sqlite3_bind_null(stmt, at);
+    }
+}
+
+static sqlite3_stmt *vsql(struct conn *conn, enum lhi_sql which, struct lhi_error *err,
+                          const char *fmt, va_list ap)
+{
+    sqlite3_stmt *stmt = conn->stmt[which];
+
+    if (stmt == NULL) {
+        int rc = sqlite3_prepare_v3(conn->db, lhi_sqlite_sql[which].text, -1,
+                                    SQLITE_PREPARE_PERSISTENT, &stmt, NULL);
+        if (rc != SQLITE_OK) {
+            (void)sql_fail(conn, rc, err);
+            return NULL;
+        }
+        conn->stmt[which] = stmt;
+    }
+    assert(sqlite3_bind_parameter_count(stmt) == (int)strlen(fmt));
+    (void)sqlite3_reset(stmt);
+    for (int i = 0; fmt[i] != '\0'; i++) {
+        int rc = bind_one(stmt, i + 1, fmt[i], ap);
+        if (rc != SQLITE_OK) {
+            (void)sql_fail(conn, rc, err);
+            return NULL;
+        }
+    }
+    return stmt;
+}
+
+sqlite3_stmt *sql(struct conn *conn, enum lhi_sql which, struct lhi_error *err, const char *fmt,
+                  ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    sqlite3_stmt *stmt = vsql(conn, which, err, fmt, ap);
+    va_end(ap);
+    return stmt;
+}
+
+int sql_step(struct conn *conn, sqlite3_stmt *stmt, struct lhi_error *err)
+{
+    int rc = sqlite3_step(stmt);
+    if (rc == SQLITE_ROW)
+        return LH_OK;
+    if (rc == SQLITE_DONE) {
+        (void)sqlite3_reset(stmt);
+        return LH_EMPTY;
+    }
+    int status = sql_fail(conn, rc, err);
+    (void)sqlite3_reset(stmt);
+    return status;
+}
+
+int sql_run(struct conn *conn, enum lhi_sql which, struct lhi_error *err, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    sqlite3_stmt *stmt = vsql(conn, which, err, fmt, ap);
+    va_end(ap);
+    if (stmt == NULL)
+        return err->status;
+    int rc;
+    do
+        rc = sql_step(conn, stmt, err);
+    while (rc == LH_OK);
+    return rc < 0 ? rc : sqlite3_changes(conn->db);
+}
+
+int sql_int(struct conn *conn, enum lhi_sql which, struct lhi_error *err, int64_t fallback,
+            int64_t *out, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    sqlite3_stmt *stmt = vsql(conn, which, err, fmt, ap);
+    va_end(ap);
+    if (stmt == NULL)
+        return err->status;
+    int rc = sql_step(conn, stmt, err);
+    if (rc < 0)
+        return rc;
+    *out = rc == LH_OK && sqlite3_column_type(stmt, 0) != SQLITE_NULL
+               ? sqlite3_column_int64(stmt, 0)
+               : fallback;
+    sql_reset(stmt);
+    return LH_OK;
+}
+
+int sql_exec(struct conn *conn, const char *text, struct lhi_error *err)
+{
+    int rc = sqlite3_exec(conn->db, text, NULL, NULL, NULL);
+    return rc == SQLITE_OK ? LH_OK : sql_fail(conn, rc, err);
+}
+
+int check_json(struct conn *conn, const char *text, const char *what, struct lhi_error *err)
+{
+    int64_t valid = 1;
+    if (text == NULL)
+        return LH_OK;
+    int rc = sql_int(conn, LHI_SQL_JSON_CHECK, err, 0, &valid, "t", text);
+    if (rc < 0)
+        return rc;
+    return valid ? LH_OK : lhi_fail(err, LH_EINVAL, "%s is not JSON: %.80s", what, text);
+}
+
+void conn_close(struct conn *conn)
+{
+    for (int i = 0; i < LHI_SQL_COUNT; i++) {
+        (void)sqlite3_finalize(conn->stmt[i]);
+        conn->stmt[i] = NULL;
+    }
+    (void)sqlite3_close_v2(conn->db);
+    conn->db = NULL;
+}
+
+/* ---- rows into structs ---- */
+
+const char *const job_columns[JOB_COLUMNS] = {
+    "id",
+    "queue",
+    "kind",
+    "state",
+    "priority",
+    "attempt",
+    "max_attempts",
+    "recoveries",
+    "token",
+    "worker",
+    "lease_until",
+    "held_ms",
+    "run_at",
+    "created_at",
+    "started_at",
+    "finished_at",
+    "state_changed_at",
+    "last_heartbeat_at",
+    "key",
+    "expires_at",
+    "lease_ms",
+    "backoff_ms",
+    "backoff_cap_ms",
+    "hold_token",
+    "hold_until",
+    "stage",
+    "progress",
+    "last_error",
+    "checkpoint",
+    "result",
+    "payload_sum",
+    "payload",
+};
+
+const char *column_text(sqlite3_stmt *stmt, int column, struct lhi_arena *arena, bool *ok)
+{
+    const unsigned char *text = sqlite3_column_text(stmt, column);
+
+    if (text == NULL) {
+        /* NULL is a value; no memory for a conversion is not. */
+        if (sqlite3_column_type(stmt, column) != SQLITE_NULL)
+            *ok = false;
+        return NULL;
+    }
+    char *copy = lhi_arena_copy(arena, text, (size_t)sqlite3_column_bytes(stmt, column));
+    if (copy == NULL)
+        *ok = false;
+    return copy;
+}
+
+static const void *column_bytes(sqlite3_stmt *stmt, int column, struct lhi_arena *arena,
+                                size_t *len, bool *is_text, bool *ok)
+{
+    int type = sqlite3_column_type(stmt, column);
+
+    *len = 0;
+    *is_text = type == SQLITE_TEXT;
+    if (type == SQLITE_NULL)
+        return NULL;
+    const void *bytes = sqlite3_column_blob(stmt, column);
+    *len = (size_t)sqlite3_column_bytes(stmt, column);
+    void *copy = lhi_arena_copy(arena, bytes, bytes ? *len : 0);
+    if (copy == NULL)
+        *ok = false;
+    return copy;
+}
+
+lh_state column_state(sqlite3_stmt *stmt, int column)
+{
+    const unsigned char *text = sqlite3_column_text(stmt, column);
+    return text ? lh_state_parse((const char *)text) : 0;
+}
+
+bool job_from_row(sqlite3_stmt *s, int64_t now, struct lhi_arena *arena, lh_job *job)
+{
+    bool ok = true;
+
+    memset(job, 0, sizeof *job);
+    job->id = sqlite3_column_int64(s, JOB_ID);
+    job->token = sqlite3_column_int64(s, JOB_TOKEN);
+    job->queue = column_text(s, JOB_QUEUE, arena, &ok);
+    job->kind = column_text(s, JOB_KIND, arena, &ok);
+    job->state = column_state(s, JOB_STATE);
+    job->priority = sqlite3_column_int(s, JOB_PRIORITY);
+    job->payload =
+        column_bytes(s, JOB_PAYLOAD, arena, &job->payload_len, &job->payload_is_text, &ok);
+    job->key = column_text(s, JOB_KEY, arena, &ok);
+    job->attempt = sqlite3_column_int64(s, JOB_ATTEMPT);
+    job->max_attempts = sqlite3_column_int64(s, JOB_MAX_ATTEMPTS);
+    job->recoveries = sqlite3_column_int64(s, JOB_RECOVERIES);
+    job->worker = column_text(s, JOB_WORKER, arena, &ok);
+    job->lease_until = sqlite3_column_int64(s, JOB_LEASE_UNTIL);
+    job->lease_ms = sqlite3_column_int64(s, JOB_HELD_MS);
+    job->run_at = sqlite3_column_int64(s, JOB_RUN_AT);
+    job->created_at = sqlite3_column_int64(s, JOB_CREATED_AT);
+    job->started_at = sqlite3_column_int64(s, JOB_STARTED_AT);
+    job->finished_at = sqlite3_column_int64(s, JOB_FINISHED_AT);
+    job->state_changed_at = sqlite3_column_int64(s, JOB_STATE_CHANGED_AT);
+    job->last_heartbeat_at = sqlite3_column_int64(s, JOB_LAST_HEARTBEAT_AT);
+    job->expires_at = sqlite3_column_int64(s, JOB_EXPIRES_AT);
+    job->last_error = column_text(s, JOB_LAST_ERROR, arena, &ok);
+    job->stage = column_text(s, JOB_STAGE, arena, &ok);
+    job->progress = sqlite3_column_type(s, JOB_PROGRESS) == SQLITE_NULL
+                        ? -1
+                        : sqlite3_column_int(s, JOB_PROGRESS);
+    job->checkpoint = column_text(s, JOB_CHECKPOINT, arena, &ok);
+    job->result = column_bytes(s, JOB_RESULT, arena, &job->result_len, &job->result_is_text, &ok);
+    job->expired = job->state == LH_RUNNING && job->lease_until <= now;
+    job->remaining_ms =
+        job->state == LH_RUNNING && job->lease_until > now ? job->lease_until - now : 0;
+    return ok;
+}
+
+bool jobs_add(lh_jobs *jobs, size_t *room, lh_job **slot)
+{
+    if (jobs->n == *room) {
+        size_t more = *room ? *room * 2 : 8;
+        lh_job *grown = lhi_realloc(jobs->job, more * sizeof *grown);
+        if (grown == NULL)
+            return false;
+        jobs->job = grown;
+        *room = more;
+    }
+    *slot = &jobs->job[jobs->n++];
+    return true;
+}
+
+bool lease_from_row(sqlite3_stmt *s, int64_t now, struct lhi_arena *arena, lh_lease *lease)
+{
+    bool ok = true;
+
+    memset(lease, 0, sizeof *lease);
+    lease->scope = column_text(s, 0, arena, &ok);
+    lease->name = column_text(s, 1, arena, &ok);
+    lease->owner = column_text(s, 2, arena, &ok);
+    lease->token = sqlite3_column_int64(s, 3);
+    lease->acquired_at = sqlite3_column_int64(s, 5);
+    lease->expires_at = sqlite3_column_int64(s, 6);
+    lease->value = column_text(s, 7, arena, &ok);
+    lease->rows = sqlite3_column_type(s, 8) == SQLITE_NULL ? -1 : sqlite3_column_int64(s, 8);
+    lease->last_completed_at = sqlite3_column_int64(s, 9);
+    lease->stale = lease->owner != NULL && lease->expires_at <= now;
+    lease->remaining_ms =
+        lease->owner != NULL && lease->expires_at > now ? lease->expires_at - now : 0;
+    return ok;
+}
+
+struct lhi_arena *arena_of(void **priv)
+{
+    if (*priv == NULL)
+        *priv = lhi_calloc(1, sizeof(struct lhi_arena));
+    return *priv;
+}
+
+/* The policy's columns in the order of the table, after queue and kind. */
+static void policy_from_row(sqlite3_stmt *s, lh_policy *p)
+{
+    struct {
+        unsigned bit;
+        int64_t *value;
+    } const ints[] = {
+        {LH_POLICY_LEASE, &p->lease_ms},
+        {LH_POLICY_MAX_ATTEMPTS, &p->max_attempts},
+        {LH_POLICY_MAX_RECOVERIES, &p->max_recoveries},
+        {LH_POLICY_ACTION, NULL},
+        {LH_POLICY_RECOVERY, NULL},
+        {LH_POLICY_RECOVERY_BACKOFF, &p->recovery_backoff_ms},
+        {LH_POLICY_BACKOFF, &p->backoff_ms},
+        {LH_POLICY_BACKOFF_CAP, &p->backoff_cap_ms},
+        {LH_POLICY_TIMEOUT, &p->timeout_ms},
+        {LH_POLICY_EXCLUSIVE, NULL},
+        {LH_POLICY_AUDIT, NULL},
+        {LH_POLICY_RETENTION, &p->retention_ms},
+        {LH_POLICY_RETENTION_FAILED, &p->retention_failed_ms},
+        {LH_POLICY_MAX_PAYLOAD, &p->max_payload},
+        {LH_POLICY_RATE, &p->rate_n},
+        {LH_POLICY_RATE, &p->rate_per_ms},
+        {LH_POLICY_CONCURRENCY, &p->concurrency},
+    };
+
+    memset(p, 0, sizeof *p);
+    for (size_t i = 0; i < sizeof ints / sizeof ints[0]; i++) {
+        int column = (int)i + 2;
+        if (sqlite3_column_type(s, column) == SQLITE_NULL)
+            continue;
+        int64_t value = sqlite3_column_int64(s, column);
+        p->set |= ints[i].bit;
+        if (ints[i].value != NULL)
+            *ints[i].value = value;
+        else if (ints[i].bit == LH_POLICY_ACTION)
+            p->action = (lh_action)value;
+        else if (ints[i].bit == LH_POLICY_AUDIT)
+            p->audit = (lh_audit)value;
+        else if (ints[i].bit == LH_POLICY_RECOVERY)
+            p->recovery = value != 0;
+        else
+            p->exclusive = value != 0;
+    }
+}
+
+int load_policies(struct conn *conn, lh_policies *out, struct lhi_error *err)
+{
+    size_t room = 0;
+    int rc;
+    struct lhi_arena *arena = arena_of(&out->priv);
+    sqlite3_stmt *stmt = sql(conn, LHI_SQL_POLICY_LIST, err, "");
+
+    if (stmt == NULL)
+        return err->status;
+    if (arena == NULL)
+        return lhi_fail(err, LH_ENOMEM, "out of memory");
+    while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
+        bool ok = true;
+        if (out->n == room) {
+            room = room ? room * 2 : 8;
+            lh_policy_row *grown = lhi_realloc(out->row, room * sizeof *grown);
+            if (grown == NULL)
+                goto no_memory;
+            out->row = grown;
+        }
+        lh_policy_row *row = &out->row[out->n];
+        row->queue = column_text(stmt, 0, arena, &ok);
+        row->kind = column_text(stmt, 1, arena, &ok);
+        if (!ok)
+            goto no_memory;
+        if (strcmp(row->queue, "*") == 0)
+            row->queue = NULL;
+        if (strcmp(row->kind, "*") == 0)
+            row->kind = NULL;
+        policy_from_row(stmt, &row->policy);
+        out->n++;
+    }
+    return rc < 0 ? rc : LH_OK;
+
+no_memory:
+    sql_reset(stmt);
+    return lhi_fail(err, LH_ENOMEM, "out of memory");
+}
