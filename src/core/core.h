@@ -1,0 +1,63 @@
+/* core.h: the handle behind lh_store, and what the public calls share. */
+#ifndef LHI_CORE_H
+#define LHI_CORE_H
+
+#include "store/store.h"
+
+#include <pthread.h>
+#include <sys/types.h>
+
+/* Each thread has its own last error, so that one thread's success does not wipe another's reason. */
+struct lhi_slot {
+    struct lhi_slot *prev, *next;
+    lh_store *owner;
+    struct lhi_error err;
+};
+
+struct lh_store {
+    struct lhi_store store; /* ops NULL: opening failed */
+    pid_t pid;
+    pthread_key_t key;
+    bool has_key;
+    pthread_mutex_t slots_mutex;
+    struct lhi_slot *slots;
+    struct lhi_error open_err; /* of lh_open; and of a thread there is no memory for */
+    struct lhi_log log;
+    char owner[160];
+};
+
+/* Start a public call: the thread's error, cleared; NULL when the handle cannot be used here (then
+ * *status says why). */
+struct lhi_error *lhi_enter(lh_store *store, int *status);
+
+/* Perform one act that writes, or one that reads, and return its outcome. */
+int lhi_perform(lh_store *store, struct lhi_act *act, struct lhi_error *err);
+int lhi_read(lh_store *store, struct lhi_act *act, struct lhi_error *err);
+
+/* Statuses for acts on lists, where the caller wants none: freed by the matching call. */
+int *lhi_statuses(int *wanted, size_t n, int **own, struct lhi_error *err);
+/* What an act on a list returns: the transaction's failure, else that of the first item. */
+int lhi_list_outcome(int rc, const struct lhi_act *act);
+
+/* Values that must be names and the like; LH_EINVAL with a sentence that names `what`. */
+int lhi_need_name(const char *what, const char *name, struct lhi_error *err);
+int lhi_need_range(const char *what, int64_t value, int64_t min, int64_t max,
+                   struct lhi_error *err);
+int lhi_need_duration(const char *what, int64_t ms, int64_t min, int64_t max,
+                      struct lhi_error *err);
+int lhi_need_text(const char *what, const char *text, size_t max, struct lhi_error *err);
+
+/* Has another thread, or a signal handler, raised the caller's flag? */
+static inline bool lhi_raised(const int *cancel)
+{
+    return cancel != NULL && __atomic_load_n(cancel, __ATOMIC_RELAXED) != 0;
+}
+
+/* Result structs. */
+void *lhi_result_new(size_t size, struct lhi_error *err);
+void lhi_result_free(void *result, void *priv, void *array);
+
+#define LHI_MAX_LEASE_MS (INT64_C(30) * 86400000)
+#define LHI_MAX_TIME_MS (INT64_C(10) * 365 * 86400000)
+
+#endif

@@ -1,0 +1,620 @@
+/* Jobs: what the public calls check before a store is asked, and waiting. */
+#include "core/core.h"
+
+#include "base/checksum.h"
+#include "base/clock.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum {
+    MAX_BATCH = 1000,
+    MAX_LIST = 10000,
+    MAX_PAYLOAD = 64 << 20,
+    MAX_CHECKPOINT = 64 << 10,
+    MAX_ERROR = 64 << 10,
+    MAX_STAGE = 256,
+    MAX_KEY = 256,
+    POLL_MS = 1000, /* the net under all wake-ups */
+};
+
+/* ---- states ---- */
+
+static const char *const state_names[] = {
+    [LH_SCHEDULED] = "scheduled", [LH_PENDING] = "pending", [LH_RUNNING] = "running",
+    [LH_COMPLETED] = "completed", [LH_FAILED] = "failed",   [LH_CANCELLED] = "cancelled",
+};
+
+const char *lh_state_name(lh_state state)
+{
+    return state >= LH_SCHEDULED && state <= LH_CANCELLED ? state_names[state] : "?";
+}
+
+lh_state lh_state_parse(const char *name)
+{
+    for (int i = LH_SCHEDULED; name != NULL && i <= LH_CANCELLED; i++)
+        if (strcmp(state_names[i], name) == 0)
+            return (lh_state)i;
+    return 0;
+}
+
+/* ---- enqueue ---- */
+
+static int check_request(const char *request, struct lhi_error *err)
+{
+    if (request == NULL)
+        return LH_OK;
+    if (request[0] == '\0')
+        return lhi_fail(err, LH_EINVAL, "request id is empty: 1 to 256 bytes are allowed");
+    return lhi_need_text("request id", request, 256, err);
+}
+
+static int check_new_job(const lh_new_job *job, struct lhi_error *err)
+{
+    int rc = LH_OK;
+
+    if (job->kind != NULL)
+        rc = lhi_need_name("kind", job->kind, err);
+    if (rc == LH_OK)
+        rc = lhi_need_range("priority", job->priority, -32768, 32767, err);
+    if (rc == LH_OK && job->delay_ms != 0 && job->run_at != 0)
+        rc = lhi_fail(err, LH_EINVAL, "a job has a delay or a time to run at, not both");
+    if (rc == LH_OK)
+        rc = lhi_need_duration("delay", job->delay_ms, 0, LHI_MAX_TIME_MS, err);
+    if (rc == LH_OK && job->run_at != 0)
+        rc = lhi_need_range("time to run at", job->run_at, INT64_C(100000000000),
+                            INT64_C(253402300799999), err);
+    if (rc == LH_OK && job->key != NULL && job->key[0] == '\0')
+        rc = lhi_fail(err, LH_EINVAL, "key is empty: 1 to 256 bytes are allowed");
+    if (rc == LH_OK && job->key != NULL)
+        rc = lhi_need_text("key", job->key, MAX_KEY, err);
+    if (rc == LH_OK && job->max_attempts != 0 && job->max_attempts != LH_UNLIMITED)
+        rc = lhi_need_range("max attempts", job->max_attempts, 1, 1000000, err);
+    if (rc == LH_OK && job->lease_ms != 0)
+        rc = lhi_need_duration("lease", job->lease_ms, 1, LHI_MAX_LEASE_MS, err);
+    if (rc == LH_OK)
+        rc = lhi_need_duration("expiry", job->expires_ms, 0, LHI_MAX_TIME_MS, err);
+    if (rc == LH_OK)
+        rc = lhi_need_duration("backoff", job->backoff_ms, 0, LHI_MAX_TIME_MS, err);
+    if (rc == LH_OK)
+        rc = lhi_need_duration("backoff cap", job->backoff_cap_ms, 0, LHI_MAX_TIME_MS, err);
+    if (rc == LH_OK && job->payload == NULL && job->payload_len > 0)
+        rc = lhi_fail(err, LH_EMISUSE, "payload has a length but no bytes");
+    if (rc == LH_OK && job->payload_len > MAX_PAYLOAD)
+        rc = lhi_fail(err, LH_ETOOBIG,
+                      "payload of %zu bytes is too large: at most %d are ever allowed",
+                      job->payload_len, MAX_PAYLOAD);
+    return rc;
+}
+
+static int check_enqueue(const char *queue, const lh_new_job *jobs, size_t n, lh_enqueued *out,
+                         struct lhi_error *err)
+{
+    int rc = lhi_need_name("queue", queue, err);
+
+    if (rc == LH_OK && (jobs == NULL || out == NULL || n == 0))
+        rc = lhi_fail(err, LH_EMISUSE, "no jobs, or nowhere to put their ids");
+    for (size_t i = 0; i < n && rc == LH_OK; i++)
+        rc = check_new_job(&jobs[i], err);
+    return rc;
+}
+
+/* After an unknown outcome: an identity that says where the jobs must be, if they are there. */
+static void make_request(const struct lhi_act *act, struct lhi_error *err)
+{
+    const lh_new_job *first = &act->enqueue.jobs[0];
+
+    if (act->enqueue.request != NULL)
+        lhi_format(err->request, sizeof err->request, "%s", act->enqueue.request);
+    else if (act->enqueue.created_at != 0)
+        lhi_format(err->request, sizeof err->request, "lh:%lld:%zu:%lld:%llx",
+                   (long long)act->enqueue.out[0].id, act->n, (long long)act->enqueue.created_at,
+                   (unsigned long long)lhi_checksum(first->payload,
+                                                    first->payload ? first->payload_len : 0));
+}
+
+int lh_enqueue(lh_store *store, const char *queue, const lh_new_job *jobs, size_t n,
+               const char *request, lh_enqueued *out)
+{
+    int rc;
+    struct lhi_error *err = lhi_enter(store, &rc);
+
+    if (err == NULL)
+        return rc;
+    if ((rc = check_enqueue(queue, jobs, n, out, err)) != LH_OK ||
+        (rc = check_request(request, err)) != LH_OK)
+        return rc;
+    lh_enqueued *answer = lhi_calloc(n, sizeof *answer);
+    if (answer == NULL)
+        return lhi_fail(err, LH_ENOMEM, "out of memory");
+    struct lhi_act act = {
+        .verb = LHI_ENQUEUE,
+        .n = n,
+        .enqueue = {.queue = queue, .jobs = jobs, .request = request, .out = answer}};
+    rc = lhi_perform(store, &act, err);
+    if (rc == LH_OK)
+        memcpy(out, answer, n * sizeof *out);
+    else if (rc == LH_EUNKNOWN)
+        make_request(&act, err);
+    lhi_free(answer);
+    return rc;
+}
+
+int lh_enqueue_sqlite(struct sqlite3 *db, const char *queue, const lh_new_job *jobs, size_t n,
+                      lh_enqueued *out, char *errmsg, size_t errlen)
+{
+    struct lhi_error err;
+
+    lhi_error_clear(&err);
+    int rc = db ? check_enqueue(queue, jobs, n, out, &err)
+                : lhi_fail(&err, LH_EMISUSE, "connection is missing");
+    if (rc == LH_OK)
+        rc = lhi_sqlite_enqueue_on(db, queue, jobs, n, out, &err);
+    if (rc < 0 && errmsg != NULL && errlen > 0)
+        lhi_format(errmsg, errlen, "%s", err.text);
+    return rc;
+}
+
+/* ---- claim ---- */
+
+static int check_claim(const lh_claim_opts *opts, struct lhi_error *err)
+{
+    int rc = LH_OK;
+
+    if (opts == NULL || opts->n_queues == 0 || opts->queues == NULL)
+        return lhi_fail(err, LH_EMISUSE, "claim names no queue");
+    rc = lhi_need_range("number of queues", (int64_t)opts->n_queues, 1, 64, err);
+    for (size_t i = 0; i < opts->n_queues && rc == LH_OK; i++)
+        rc = lhi_need_name("queue", opts->queues[i], err);
+    for (size_t i = 0; i < opts->n_kinds && rc == LH_OK; i++)
+        rc = lhi_need_name("kind", opts->kinds[i], err);
+    if (rc == LH_OK)
+        rc = lhi_need_name("worker", opts->worker, err);
+    if (rc == LH_OK)
+        rc = lhi_need_range("number of jobs", (int64_t)opts->n, 0, MAX_BATCH, err);
+    if (rc == LH_OK && opts->lease_ms != 0)
+        rc = lhi_need_duration("lease", opts->lease_ms, 1, LHI_MAX_LEASE_MS, err);
+    if (rc == LH_OK && opts->wait_ms < -1)
+        rc = lhi_fail(err, LH_EINVAL, "wait is negative");
+    return rc == LH_OK ? check_request(opts->request, err) : rc;
+}
+
+/* Sleep until the bell rings, the next thing falls due, or `left_ms` is over; wakes at least once a
+ * second, so that a cancel flag and a foreign writer are noticed. */
+static void sleep_until(lh_store *store, const lh_claim_opts *opts, uint32_t ticket,
+                        int64_t next_ms, int64_t left_ms)
+{
+    int64_t ms = POLL_MS;
+
+    if (opts == NULL || opts->cancel != NULL)
+        ms = 100;
+    if (next_ms >= 0 && next_ms + 1 < ms)
+        ms = next_ms + 1; /* expired means lease_until <= now: one later is surely past */
+    if (left_ms >= 0 && left_ms < ms)
+        ms = left_ms;
+    store->store.ops->wait(store->store.self, ticket, opts, ms);
+}
+
+/* One look: with `sure`, straight to the claim; else a look that costs no writer anything comes
+ * first, so that an idle claimer is no load. */
+static int look(lh_store *store, const lh_claim_opts *opts, bool sure, lh_jobs *jobs,
+                int64_t *next_ms, struct lhi_error *err)
+{
+    *next_ms = -1;
+    if (!sure) {
+        struct lhi_act peek = {.verb = LHI_PEEK, .peek = {.opts = opts}};
+        int rc = lhi_read(store, &peek, err);
+        if (rc < 0)
+            return rc;
+        *next_ms = peek.peek.next_ms;
+        if (!peek.peek.found)
+            return LH_EMPTY;
+    }
+    struct lhi_act act = {.verb = LHI_CLAIM, .claim = {.opts = opts, .out = jobs}};
+    int rc = lhi_perform(store, &act, err);
+    return rc < 0 ? rc : jobs->n > 0 ? LH_OK : LH_EMPTY;
+}
+
+static int claim_waiting(lh_store *store, const lh_claim_opts *opts, lh_jobs *jobs,
+                         struct lhi_error *err)
+{
+    int64_t deadline = opts->wait_ms > 0 ? lhi_mono_ms() + opts->wait_ms : 0;
+    bool sure = true;
+
+    for (;;) {
+        uint32_t ticket = store->store.ops->ticket(store->store.self, opts);
+        int64_t next_ms, left = -1;
+        int rc = look(store, opts, sure, jobs, &next_ms, err);
+        if (rc != LH_EMPTY || opts->wait_ms == 0)
+            return rc;
+        if (lhi_raised(opts->cancel))
+            return lhi_fail(err, LH_EINTR, "interrupted while waiting for a job");
+        if (opts->wait_ms > 0 && (left = deadline - lhi_mono_ms()) <= 0)
+            return LH_EMPTY;
+        /* After a claim that found nothing, one look tells how long to sleep. */
+        if (!sure)
+            sleep_until(store, opts, ticket, next_ms, left);
+        sure = false;
+    }
+}
+
+int lh_claim(lh_store *store, const lh_claim_opts *opts, lh_jobs **out)
+{
+    int rc;
+    struct lhi_error *err = lhi_enter(store, &rc);
+
+    if (err == NULL)
+        return rc;
+    if ((rc = check_claim(opts, err)) != LH_OK)
+        return rc;
+    lh_jobs *jobs = lhi_result_new(sizeof *jobs, err);
+    if (jobs == NULL)
+        return err->status;
+    rc = claim_waiting(store, opts, jobs, err);
+    if (rc == LH_OK)
+        *out = jobs;
+    else
+        lh_jobs_free(jobs);
+    if (rc == LH_EUNKNOWN && opts->request != NULL)
+        lhi_format(err->request, sizeof err->request, "%s", opts->request);
+    return rc;
+}
+
+/* ---- the acts of a holder ---- */
+
+/* What all acts on lists share: statuses, jobs afterwards, the outcome. */
+static int perform_list(lh_store *store, struct lhi_act *act, int *status, lh_jobs **after,
+                        struct lhi_error *err)
+{
+    int *own;
+    lh_jobs *jobs = NULL;
+    int rc = LH_OK;
+
+    act->status = lhi_statuses(status, act->n, &own, err);
+    if (act->status == NULL)
+        return err->status;
+    if (after != NULL && (jobs = lhi_result_new(sizeof *jobs, err)) == NULL)
+        rc = err->status;
+    act->after = jobs;
+    if (rc == LH_OK)
+        rc = lhi_list_outcome(lhi_perform(store, act, err), act);
+    /* Jobs that exist are shown also when one of them could not be acted on. */
+    if (after != NULL && jobs != NULL && (rc == LH_OK || jobs->n > 0))
+        *after = jobs;
+    else
+        lh_jobs_free(jobs);
+    lhi_free(own);
+    return rc;
+}
+
+static int check_refs(size_t n, const void *items, struct lhi_error *err)
+{
+    if (n == 0 || items == NULL)
+        return lhi_fail(err, LH_EMISUSE, "no job was named");
+    return LH_OK;
+}
+
+static int check_ref(int64_t job, int64_t token, struct lhi_error *err)
+{
+    if (job <= 0)
+        return lhi_fail(err, LH_EINVAL, "job %lld is not an id: ids start at 1", (long long)job);
+    if (token <= 0)
+        return lhi_fail(err, LH_EINVAL, "token %lld is not a token: tokens start at 1",
+                        (long long)token);
+    return LH_OK;
+}
+
+static int check_beats(const lh_beat *beats, size_t n, struct lhi_error *err)
+{
+    int rc = LH_OK;
+    for (size_t i = 0; i < n && rc == LH_OK; i++) {
+        const lh_beat *b = &beats[i];
+        rc = check_ref(b->job, b->token, err);
+        if (rc == LH_OK && b->lease_ms != 0)
+            rc = lhi_need_duration("lease", b->lease_ms, 1, LHI_MAX_LEASE_MS, err);
+        if (rc == LH_OK && b->has_progress)
+            rc = lhi_need_range("progress", b->progress, 0, 100, err);
+        if (rc == LH_OK && b->stage != NULL)
+            rc = lhi_need_text("stage", b->stage, MAX_STAGE, err);
+        if (rc == LH_OK && b->checkpoint != NULL)
+            rc = lhi_need_text("checkpoint", b->checkpoint, MAX_CHECKPOINT, err);
+    }
+    return rc;
+}
+
+int lh_heartbeat(lh_store *store, const lh_beat *beats, size_t n, int *status, lh_jobs **after)
+{
+    int rc;
+    struct lhi_error *err = lhi_enter(store, &rc);
+    struct lhi_act act = {.verb = LHI_HEARTBEAT, .n = n, .beat = {.beats = beats}};
+
+    if (err == NULL)
+        return rc;
+    if ((rc = check_refs(n, beats, err)) != LH_OK || (rc = check_beats(beats, n, err)) != LH_OK)
+        return rc;
+    return perform_list(store, &act, status, after, err);
+}
+
+static int check_done(const lh_done *done, size_t n, struct lhi_error *err)
+{
+    int rc = LH_OK;
+    for (size_t i = 0; i < n && rc == LH_OK; i++) {
+        rc = check_ref(done[i].job, done[i].token, err);
+        if (rc == LH_OK && done[i].result_len > MAX_PAYLOAD)
+            rc = lhi_fail(err, LH_ETOOBIG, "result of %zu bytes is too large: at most %d",
+                          done[i].result_len, MAX_PAYLOAD);
+    }
+    return rc;
+}
+
+int lh_complete(lh_store *store, const lh_done *done, size_t n, int *status, lh_jobs **after)
+{
+    int rc;
+    struct lhi_error *err = lhi_enter(store, &rc);
+    struct lhi_act act = {.verb = LHI_COMPLETE, .n = n, .done = done};
+
+    if (err == NULL)
+        return rc;
+    if ((rc = check_refs(n, done, err)) != LH_OK || (rc = check_done(done, n, err)) != LH_OK)
+        return rc;
+    return perform_list(store, &act, status, after, err);
+}
+
+int lh_complete_claim(lh_store *store, const lh_done *done, size_t n, int *status,
+                      const lh_claim_opts *opts, lh_jobs **out)
+{
+    int rc, *own;
+    struct lhi_error *err = lhi_enter(store, &rc);
+
+    if (err == NULL)
+        return rc;
+    if (n == 0)
+        return lh_claim(store, opts, out);
+    if ((rc = check_refs(n, done, err)) != LH_OK || (rc = check_done(done, n, err)) != LH_OK ||
+        (rc = check_claim(opts, err)) != LH_OK)
+        return rc;
+    lh_jobs *jobs = lhi_result_new(sizeof *jobs, err);
+    int *statuses = jobs ? lhi_statuses(status, n, &own, err) : NULL;
+    if (statuses == NULL) {
+        lhi_free(jobs);
+        return err->status;
+    }
+    struct lhi_act acts[2] = {
+        {.verb = LHI_COMPLETE, .n = n, .done = done, .status = statuses},
+        {.verb = LHI_CLAIM, .claim = {.opts = opts, .out = jobs}},
+    };
+    rc = store->store.ops->perform(store->store.self, acts, 2, err);
+    if (rc >= 0 && acts[1].err.status < 0) {
+        *err = acts[1].err;
+        rc = err->status;
+    } else if (rc >= 0) {
+        rc = jobs->n > 0 ? LH_OK : LH_EMPTY;
+    }
+    lhi_free(own);
+    if (rc == LH_EMPTY && opts->wait_ms != 0)
+        rc = claim_waiting(store, opts, jobs, err);
+    if (rc == LH_OK)
+        *out = jobs;
+    else
+        lh_jobs_free(jobs);
+    return rc;
+}
+
+int lh_fail(lh_store *store, const lh_failure *failures, size_t n, int *status, lh_jobs **after)
+{
+    int rc;
+    struct lhi_error *err = lhi_enter(store, &rc);
+    struct lhi_act act = {.verb = LHI_FAIL, .n = n, .failures = failures};
+
+    if (err == NULL)
+        return rc;
+    rc = check_refs(n, failures, err);
+    for (size_t i = 0; i < n && rc == LH_OK; i++) {
+        const lh_failure *f = &failures[i];
+        rc = check_ref(f->job, f->token, err);
+        if (rc == LH_OK && f->error == NULL)
+            rc = lhi_fail(err, LH_EMISUSE, "a failure needs an error to tell");
+        if (rc == LH_OK)
+            rc = lhi_need_text("error", f->error, MAX_ERROR, err);
+        if (rc == LH_OK && f->retry_in_ms != LH_NOW)
+            rc = lhi_need_duration("retry delay", f->retry_in_ms, 0, LHI_MAX_TIME_MS, err);
+    }
+    return rc == LH_OK ? perform_list(store, &act, status, after, err) : rc;
+}
+
+int lh_release(lh_store *store, const lh_ref *refs, size_t n, int64_t delay_ms, int *status,
+               lh_jobs **after)
+{
+    int rc;
+    struct lhi_error *err = lhi_enter(store, &rc);
+    struct lhi_act act = {
+        .verb = LHI_RELEASE, .n = n, .release = {.refs = refs, .delay_ms = delay_ms}};
+
+    if (err == NULL)
+        return rc;
+    if (n == 0)
+        return LH_OK; /* giving back nothing is done at once */
+    rc = check_refs(n, refs, err);
+    for (size_t i = 0; i < n && rc == LH_OK; i++)
+        rc = check_ref(refs[i].job, refs[i].token, err);
+    if (rc == LH_OK)
+        rc = lhi_need_duration("delay", delay_ms, 0, LHI_MAX_TIME_MS, err);
+    return rc == LH_OK ? perform_list(store, &act, status, after, err) : rc;
+}
+
+int lh_release_worker(lh_store *store, const char *worker, const int64_t *ids, size_t n,
+                      int64_t delay_ms, bool now, int *status, int64_t *released)
+{
+    int rc, *own = NULL;
+    struct lhi_error *err = lhi_enter(store, &rc);
+    struct lhi_act act = {
+        .verb = LHI_RELEASE_WORKER,
+        .n = ids ? n : 0,
+        .release = {.worker = worker, .ids = ids, .delay_ms = delay_ms, .now = now}};
+
+    if (err == NULL)
+        return rc;
+    if ((rc = lhi_need_name("worker", worker, err)) != LH_OK ||
+        (rc = lhi_need_duration("delay", delay_ms, 0, LHI_MAX_TIME_MS, err)) != LH_OK)
+        return rc;
+    if (ids != NULL && (act.status = lhi_statuses(status, n, &own, err)) == NULL)
+        return err->status;
+    rc = lhi_list_outcome(lhi_perform(store, &act, err), &act);
+    lhi_free(own);
+    if (released != NULL && rc != LH_EUNKNOWN)
+        *released = act.release.released;
+    return rc;
+}
+
+/* ---- the acts of a hand ---- */
+
+static int perform_ids(lh_store *store, struct lhi_act *act, int *status, lh_jobs **after)
+{
+    int rc;
+    struct lhi_error *err = lhi_enter(store, &rc);
+
+    if (err == NULL)
+        return rc;
+    rc = check_refs(act->n, act->ids.ids, err);
+    for (size_t i = 0; i < act->n && rc == LH_OK; i++)
+        rc = check_ref(act->ids.ids[i], 1, err);
+    return rc == LH_OK ? perform_list(store, act, status, after, err) : rc;
+}
+
+int lh_cancel(lh_store *store, const int64_t *ids, size_t n, int *status, lh_jobs **after)
+{
+    struct lhi_act act = {.verb = LHI_CANCEL, .n = n, .ids = {.ids = ids}};
+    return perform_ids(store, &act, status, after);
+}
+
+int lh_retry(lh_store *store, const int64_t *ids, size_t n, bool force, int *status,
+             lh_jobs **after)
+{
+    struct lhi_act act = {.verb = LHI_RETRY, .n = n, .ids = {.ids = ids, .force = force}};
+    return perform_ids(store, &act, status, after);
+}
+
+int lh_delete(lh_store *store, const int64_t *ids, size_t n, int *status)
+{
+    struct lhi_act act = {.verb = LHI_DELETE, .n = n, .ids = {.ids = ids}};
+    return perform_ids(store, &act, status, NULL);
+}
+
+int lh_reschedule(lh_store *store, int64_t id, int64_t delay_ms, int64_t run_at, lh_jobs **after)
+{
+    struct lhi_act act = {.verb = LHI_RESCHEDULE,
+                          .n = 1,
+                          .ids = {.ids = &id, .delay_ms = delay_ms, .run_at = run_at}};
+    int rc;
+    struct lhi_error *err = lhi_enter(store, &rc);
+
+    if (err == NULL)
+        return rc;
+    if (delay_ms != 0 && run_at != 0)
+        return lhi_fail(err, LH_EINVAL, "a job has a delay or a time to run at, not both");
+    if ((rc = lhi_need_duration("delay", delay_ms, 0, LHI_MAX_TIME_MS, err)) != LH_OK)
+        return rc;
+    if (run_at != 0 && (rc = lhi_need_range("time to run at", run_at, INT64_C(100000000000),
+                                            INT64_C(253402300799999), err)) != LH_OK)
+        return rc;
+    return perform_ids(store, &act, NULL, after);
+}
+
+/* ---- reading ---- */
+
+void lh_jobs_free(lh_jobs *jobs)
+{
+    if (jobs != NULL)
+        lhi_result_free(jobs, jobs->priv, jobs->job);
+}
+
+static int read_jobs(lh_store *store, struct lhi_act *act, struct lhi_error *err, lh_jobs **out)
+{
+    lh_jobs *jobs = lhi_result_new(sizeof *jobs, err);
+    if (jobs == NULL)
+        return err->status;
+    act->jobs.out = jobs;
+    int rc = lhi_read(store, act, err);
+    if (rc == LH_OK)
+        *out = jobs;
+    else
+        lh_jobs_free(jobs);
+    return rc;
+}
+
+int lh_job_get(lh_store *store, int64_t id, lh_jobs **out)
+{
+    struct lhi_act act = {.verb = LHI_JOB_GET, .jobs = {.id = id}};
+    int rc;
+    struct lhi_error *err = lhi_enter(store, &rc);
+    return err ? read_jobs(store, &act, err, out) : rc;
+}
+
+int lh_job_list(lh_store *store, const lh_job_filter *filter, lh_jobs **out)
+{
+    static const lh_job_filter any;
+    struct lhi_act act = {.verb = LHI_JOB_LIST, .jobs = {.filter = filter ? filter : &any}};
+    int rc;
+    struct lhi_error *err = lhi_enter(store, &rc);
+
+    if (err == NULL)
+        return rc;
+    const lh_job_filter *f = act.jobs.filter;
+    if ((f->queue != NULL && (rc = lhi_need_name("queue", f->queue, err)) != LH_OK) ||
+        (f->kind != NULL && (rc = lhi_need_name("kind", f->kind, err)) != LH_OK) ||
+        (f->worker != NULL && (rc = lhi_need_name("worker", f->worker, err)) != LH_OK) ||
+        (rc = lhi_need_range("limit", (int64_t)f->limit, 0, MAX_LIST, err)) != LH_OK)
+        return rc;
+    return read_jobs(store, &act, err, out);
+}
+
+int lh_job_wait(lh_store *store, int64_t id, int64_t wait_ms, const int *cancel, lh_jobs **out)
+{
+    int64_t deadline = wait_ms > 0 ? lhi_mono_ms() + wait_ms : 0;
+    int rc;
+    struct lhi_error *err = lhi_enter(store, &rc);
+
+    if (err == NULL)
+        return rc;
+    for (;;) {
+        lh_jobs *jobs = NULL;
+        int64_t left = -1;
+        uint32_t ticket = store->store.ops->ticket(store->store.self, NULL);
+        struct lhi_act act = {.verb = LHI_JOB_GET, .jobs = {.id = id}};
+        if ((rc = read_jobs(store, &act, err, &jobs)) != LH_OK)
+            return rc;
+        assert(jobs->n == 1);
+        if (jobs->job[0].state >= LH_COMPLETED) {
+            *out = jobs;
+            return LH_OK;
+        }
+        lh_jobs_free(jobs);
+        if (lhi_raised(cancel))
+            return lhi_fail(err, LH_EINTR, "interrupted while waiting for job %lld", (long long)id);
+        if (wait_ms == 0 || (wait_ms > 0 && (left = deadline - lhi_mono_ms()) <= 0))
+            return LH_EMPTY;
+        sleep_until(store, NULL, ticket, -1, left);
+    }
+}
+
+/* ---- beats of a worker ---- */
+
+int lh_worker_heartbeat(lh_store *store, const char *worker, int64_t interval_ms,
+                        const lh_beat *beats, size_t n, int *status)
+{
+    int rc;
+    struct lhi_error *err = lhi_enter(store, &rc);
+    struct lhi_act act = {.verb = LHI_WORKER_BEAT,
+                          .n = n,
+                          .beat = {.beats = beats, .worker = worker, .interval_ms = interval_ms}};
+
+    if (err == NULL)
+        return rc;
+    if ((rc = lhi_need_name("worker", worker, err)) != LH_OK ||
+        (rc = check_beats(beats, n, err)) != LH_OK)
+        return rc;
+    if (interval_ms != 0 && (rc = lhi_need_duration("heartbeat interval", interval_ms, 1,
+                                                    LHI_MAX_LEASE_MS, err)) != LH_OK)
+        return rc;
+    return perform_list(store, &act, status, NULL, err);
+}

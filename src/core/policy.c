@@ -1,0 +1,98 @@
+/* Policies: the built-in values, falling through, backoff. Pure functions; rows come from a store. */
+#include "store/store.h"
+
+#include <string.h>
+
+enum { DAY_MS = 86400000 };
+
+const lh_policy lhi_policy_builtin = {
+    .set = LH_POLICY_ALL,
+    .lease_ms = 300000,
+    .max_attempts = 3,
+    .max_recoveries = 3,
+    .action = LH_ACTION_RETRY,
+    .recovery = true,
+    .recovery_backoff_ms = 0,
+    .backoff_ms = 1000,
+    .backoff_cap_ms = 3600000,
+    .timeout_ms = 0,
+    .exclusive = false,
+    .audit = LH_AUDIT_EXCEPTIONAL,
+    .retention_ms = 14 * (int64_t)DAY_MS,
+    .retention_failed_ms = 30 * (int64_t)DAY_MS,
+    .max_payload = 1 << 20,
+    .rate_n = 0,
+    .rate_per_ms = 0,
+    .concurrency = 0,
+};
+
+void lhi_policy_merge(lh_policy *into, const lh_policy *from)
+{
+#define TAKE(bit, field)             \
+    if (from->set & LH_POLICY_##bit) \
+    into->field = from->field
+    TAKE(LEASE, lease_ms);
+    TAKE(MAX_ATTEMPTS, max_attempts);
+    TAKE(MAX_RECOVERIES, max_recoveries);
+    TAKE(ACTION, action);
+    TAKE(RECOVERY, recovery);
+    TAKE(RECOVERY_BACKOFF, recovery_backoff_ms);
+    TAKE(BACKOFF, backoff_ms);
+    TAKE(BACKOFF_CAP, backoff_cap_ms);
+    TAKE(TIMEOUT, timeout_ms);
+    TAKE(EXCLUSIVE, exclusive);
+    TAKE(AUDIT, audit);
+    TAKE(RETENTION, retention_ms);
+    TAKE(RETENTION_FAILED, retention_failed_ms);
+    TAKE(MAX_PAYLOAD, max_payload);
+    TAKE(RATE, rate_n);
+    TAKE(RATE, rate_per_ms);
+    TAKE(CONCURRENCY, concurrency);
+#undef TAKE
+    into->set |= from->set;
+}
+
+static bool matches(const char *row, const char *wanted)
+{
+    return row == NULL ? wanted == NULL : wanted != NULL && strcmp(row, wanted) == 0;
+}
+
+void lhi_policy_resolve(const lh_policies *rows, const char *queue, const char *kind,
+                        lh_policy *out)
+{
+    /* From the most general to the most particular: the later one wins. */
+    const char *const order[4][2] = {{NULL, NULL}, {NULL, kind}, {queue, NULL}, {queue, kind}};
+
+    *out = lhi_policy_builtin;
+    if (rows->n == 0)
+        return;
+    for (int level = 0; level < 4; level++) {
+        if ((level & 1) != 0 && kind == NULL)
+            continue;
+        for (size_t i = 0; i < rows->n; i++)
+            if (matches(rows->row[i].queue, order[level][0]) &&
+                matches(rows->row[i].kind, order[level][1]))
+                lhi_policy_merge(out, &rows->row[i].policy);
+    }
+}
+
+void lhi_policies_clear(lh_policies *rows)
+{
+    if (rows->priv != NULL)
+        lhi_arena_clear(rows->priv);
+    lhi_free(rows->priv);
+    lhi_free(rows->row);
+    memset(rows, 0, sizeof *rows);
+}
+
+int64_t lhi_backoff_ms(int64_t base_ms, int64_t cap_ms, int64_t attempt, uint32_t dice)
+{
+    int64_t delay = base_ms;
+
+    for (int64_t i = 1; i < attempt && delay < cap_ms; i++)
+        delay = delay > INT64_MAX / 2 ? INT64_MAX : delay * 2;
+    if (delay > cap_ms)
+        delay = cap_ms;
+    /* Half of it is certain, half is chance: those who failed together do not return together. */
+    return delay - delay / 2 + (int64_t)((double)(delay / 2) * (dice / 4294967296.0));
+}

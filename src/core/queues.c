@@ -1,0 +1,206 @@
+/* Queues and policies: what the public calls check before a store is asked. */
+#include "core/core.h"
+
+#include <string.h>
+
+int lh_queue_list(lh_store *store, lh_queues **out)
+{
+    int rc;
+    struct lhi_error *err = lhi_enter(store, &rc);
+    if (err == NULL)
+        return rc;
+    lh_queues *queues = lhi_result_new(sizeof *queues, err);
+    if (queues == NULL)
+        return err->status;
+    struct lhi_act act = {.verb = LHI_QUEUE_LIST, .queues = {.out = queues}};
+    rc = lhi_read(store, &act, err);
+    if (rc == LH_OK)
+        *out = queues;
+    else
+        lh_queues_free(queues);
+    return rc;
+}
+
+void lh_queues_free(lh_queues *queues)
+{
+    if (queues != NULL)
+        lhi_result_free(queues, queues->priv, queues->queue);
+}
+
+static int queue_act(lh_store *store, struct lhi_act *act)
+{
+    int rc;
+    struct lhi_error *err = lhi_enter(store, &rc);
+    if (err == NULL)
+        return rc;
+    rc = lhi_need_name("queue", act->queue.queue, err);
+    return rc == LH_OK ? lhi_perform(store, act, err) : rc;
+}
+
+int lh_queue_pause(lh_store *store, const char *queue)
+{
+    struct lhi_act act = {.verb = LHI_QUEUE_PAUSE, .queue = {.queue = queue, .paused = true}};
+    return queue_act(store, &act);
+}
+
+int lh_queue_resume(lh_store *store, const char *queue)
+{
+    struct lhi_act act = {.verb = LHI_QUEUE_PAUSE, .queue = {.queue = queue, .paused = false}};
+    return queue_act(store, &act);
+}
+
+int lh_queue_purge(lh_store *store, const char *queue, int64_t *purged)
+{
+    struct lhi_act act = {.verb = LHI_QUEUE_PURGE, .queue = {.queue = queue}};
+    int rc = queue_act(store, &act);
+    if (rc == LH_OK && purged != NULL)
+        *purged = act.queue.count;
+    return rc;
+}
+
+/* ---- policies ---- */
+
+static int check_limit(const char *what, int64_t value, int64_t min, int64_t max,
+                       struct lhi_error *err)
+{
+    return value == LH_UNLIMITED ? LH_OK : lhi_need_range(what, value, min, max, err);
+}
+
+static int check_policy(const char *queue, const char *kind, const lh_policy *p,
+                        struct lhi_error *err)
+{
+    enum { WHOLE_QUEUE = LH_POLICY_RATE | LH_POLICY_CONCURRENCY };
+    const struct {
+        unsigned bit;
+        const char *name;
+        int64_t value, min, max;
+    } durations[] = {
+        {LH_POLICY_LEASE, "lease", p->lease_ms, 1, LHI_MAX_LEASE_MS},
+        {LH_POLICY_RECOVERY_BACKOFF, "recovery backoff", p->recovery_backoff_ms, 0,
+         LHI_MAX_TIME_MS},
+        {LH_POLICY_BACKOFF, "backoff", p->backoff_ms, 0, LHI_MAX_TIME_MS},
+        {LH_POLICY_BACKOFF_CAP, "backoff cap", p->backoff_cap_ms, 0, LHI_MAX_TIME_MS},
+        {LH_POLICY_TIMEOUT, "timeout", p->timeout_ms, 0, LHI_MAX_TIME_MS},
+        {LH_POLICY_RETENTION, "retention", p->retention_ms, 0, LHI_MAX_TIME_MS},
+        {LH_POLICY_RETENTION_FAILED, "retention of failed jobs", p->retention_failed_ms, 0,
+         LHI_MAX_TIME_MS},
+    };
+    int rc = LH_OK;
+
+    if ((p->set & ~(unsigned)LH_POLICY_ALL) != 0)
+        return lhi_fail(err, LH_EMISUSE, "policy has unknown fields set");
+    if ((p->set & WHOLE_QUEUE) != 0 && (queue == NULL || kind != NULL))
+        return lhi_fail(err, LH_EINVAL,
+                        "rate and concurrency hold for a queue as a whole: name a queue, no kind");
+    for (size_t i = 0; i < sizeof durations / sizeof durations[0] && rc == LH_OK; i++)
+        if (p->set & durations[i].bit)
+            rc = lhi_need_duration(durations[i].name, durations[i].value, durations[i].min,
+                                   durations[i].max, err);
+    if (rc == LH_OK && (p->set & LH_POLICY_MAX_ATTEMPTS))
+        rc = check_limit("max attempts", p->max_attempts, 1, 1000000, err);
+    if (rc == LH_OK && (p->set & LH_POLICY_MAX_RECOVERIES))
+        rc = check_limit("max recoveries", p->max_recoveries, 0, 1000000, err);
+    if (rc == LH_OK && (p->set & LH_POLICY_ACTION))
+        rc = lhi_need_range("action", p->action, LH_ACTION_RETRY, LH_ACTION_FAIL, err);
+    if (rc == LH_OK && (p->set & LH_POLICY_AUDIT))
+        rc = lhi_need_range("audit", p->audit, LH_AUDIT_EXCEPTIONAL, LH_AUDIT_FULL, err);
+    if (rc == LH_OK && (p->set & LH_POLICY_MAX_PAYLOAD))
+        rc = lhi_need_range("max payload", p->max_payload, 1, 64 << 20, err);
+    if (rc == LH_OK && (p->set & LH_POLICY_RATE))
+        rc = lhi_need_range("rate", p->rate_n, 0, 1000000000, err);
+    if (rc == LH_OK && (p->set & LH_POLICY_RATE) && p->rate_n > 0)
+        rc = lhi_need_duration("rate's period", p->rate_per_ms, 1, LHI_MAX_LEASE_MS, err);
+    if (rc == LH_OK && (p->set & LH_POLICY_CONCURRENCY))
+        rc = lhi_need_range("concurrency", p->concurrency, 0, 1000000, err);
+    return rc;
+}
+
+static int check_scope_of_policy(const char *queue, const char *kind, struct lhi_error *err)
+{
+    int rc = LH_OK;
+    if (queue != NULL)
+        rc = lhi_need_name("queue", queue, err);
+    if (rc == LH_OK && kind != NULL)
+        rc = lhi_need_name("kind", kind, err);
+    return rc;
+}
+
+int lh_policy_set(lh_store *store, const char *queue, const char *kind, const lh_policy *policy,
+                  unsigned unset)
+{
+    static const lh_policy nothing;
+    int rc;
+    struct lhi_error *err = lhi_enter(store, &rc);
+
+    if (err == NULL)
+        return rc;
+    if (policy == NULL)
+        policy = &nothing;
+    if ((rc = check_scope_of_policy(queue, kind, err)) != LH_OK ||
+        (rc = check_policy(queue, kind, policy, err)) != LH_OK)
+        return rc;
+    if (policy->set == 0 && unset == 0)
+        return LH_OK;
+    struct lhi_act act = {.verb = LHI_POLICY_SET,
+                          .policy = {.queue = queue ? queue : "*",
+                                     .kind = kind ? kind : "*",
+                                     .policy = policy,
+                                     .unset = unset}};
+    return lhi_perform(store, &act, err);
+}
+
+int lh_policy_list(lh_store *store, lh_policies **out)
+{
+    int rc;
+    struct lhi_error *err = lhi_enter(store, &rc);
+    if (err == NULL)
+        return rc;
+    lh_policies *policies = lhi_result_new(sizeof *policies, err);
+    if (policies == NULL)
+        return err->status;
+    struct lhi_act act = {.verb = LHI_POLICY_LIST, .policies = {.out = policies}};
+    rc = lhi_read(store, &act, err);
+    if (rc == LH_OK)
+        *out = policies;
+    else
+        lh_policies_free(policies);
+    return rc;
+}
+
+void lh_policies_free(lh_policies *policies)
+{
+    if (policies != NULL)
+        lhi_policies_clear(policies);
+    lhi_free(policies);
+}
+
+int lh_policy_get(lh_store *store, const char *queue, const char *kind, lh_policy *out)
+{
+    lh_policies *rows = NULL;
+    int rc;
+    struct lhi_error *err = lhi_enter(store, &rc);
+
+    if (err == NULL)
+        return rc;
+    if ((rc = check_scope_of_policy(queue, kind, err)) != LH_OK)
+        return rc;
+    if ((rc = lh_policy_list(store, &rows)) != LH_OK)
+        return rc;
+    lhi_policy_resolve(rows, queue, kind, out);
+    lh_policies_free(rows);
+    return LH_OK;
+}
+
+int lh_scope_set(lh_store *store, const char *scope, int64_t ttl_ms)
+{
+    int rc;
+    struct lhi_error *err = lhi_enter(store, &rc);
+    struct lhi_act act = {.verb = LHI_SCOPE_SET, .scope = {.scope = scope, .ttl_ms = ttl_ms}};
+
+    if (err == NULL)
+        return rc;
+    if ((rc = lhi_need_name("scope", scope, err)) != LH_OK ||
+        (rc = lhi_need_duration("ttl", ttl_ms, 0, LHI_MAX_LEASE_MS, err)) != LH_OK)
+        return rc;
+    return lhi_perform(store, &act, err);
+}

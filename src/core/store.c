@@ -1,0 +1,359 @@
+/* The handle: opening, closing, errors, and what concerns the store as a whole. */
+#include "core/core.h"
+
+#include "base/clock.h"
+#include "base/sys.h"
+
+#include <string.h>
+#include <unistd.h>
+
+/* ---- errors per thread ---- */
+
+static void forget_slot(void *arg)
+{
+    struct lhi_slot *slot = arg;
+    lh_store *store = slot->owner;
+
+    pthread_mutex_lock(&store->slots_mutex);
+    if (slot->prev != NULL)
+        slot->prev->next = slot->next;
+    else
+        store->slots = slot->next;
+    if (slot->next != NULL)
+        slot->next->prev = slot->prev;
+    pthread_mutex_unlock(&store->slots_mutex);
+    lhi_free(slot);
+}
+
+static struct lhi_error *thread_error(lh_store *store)
+{
+    struct lhi_slot *slot = store->has_key ? pthread_getspecific(store->key) : NULL;
+
+    if (slot != NULL)
+        return &slot->err;
+    if (!store->has_key || (slot = lhi_calloc(1, sizeof *slot)) == NULL)
+        return &store->open_err;
+    slot->owner = store;
+    if (pthread_setspecific(store->key, slot) != 0) {
+        lhi_free(slot);
+        return &store->open_err;
+    }
+    pthread_mutex_lock(&store->slots_mutex);
+    slot->next = store->slots;
+    if (slot->next != NULL)
+        slot->next->prev = slot;
+    store->slots = slot;
+    pthread_mutex_unlock(&store->slots_mutex);
+    return &slot->err;
+}
+
+struct lhi_error *lhi_enter(lh_store *store, int *status)
+{
+    if (store == NULL) {
+        *status = LH_EMISUSE;
+        return NULL;
+    }
+    if (store->pid != getpid()) {
+        *status = lhi_fail(&store->open_err, LH_EMISUSE,
+                           "store was opened by process %d: a forked child opens its own",
+                           (int)store->pid);
+        return NULL;
+    }
+    if (store->store.ops == NULL) {
+        *status = LH_EMISUSE; /* the reason why opening failed stays to be read */
+        return NULL;
+    }
+    struct lhi_error *err = thread_error(store);
+    lhi_error_clear(err);
+    return err;
+}
+
+static const struct lhi_error *last_error(const lh_store *store)
+{
+    if (store->pid != getpid() || store->store.ops == NULL || !store->has_key)
+        return &store->open_err;
+    const struct lhi_slot *slot = pthread_getspecific(store->key);
+    return slot ? &slot->err : &store->open_err;
+}
+
+const char *lh_errmsg(const lh_store *store)
+{
+    return store ? last_error(store)->text : "out of memory";
+}
+
+const char *lh_last_request(const lh_store *store)
+{
+    return store ? last_error(store)->request : "";
+}
+
+/* ---- performing ---- */
+
+int lhi_perform(lh_store *store, struct lhi_act *act, struct lhi_error *err)
+{
+    int rc = store->store.ops->perform(store->store.self, act, 1, err);
+    if (rc < 0)
+        return rc;
+    if (act->err.status < 0)
+        *err = act->err;
+    return act->err.status < 0 ? act->err.status : rc;
+}
+
+int lhi_read(lh_store *store, struct lhi_act *act, struct lhi_error *err)
+{
+    return store->store.ops->read(store->store.self, act, err);
+}
+
+int *lhi_statuses(int *wanted, size_t n, int **own, struct lhi_error *err)
+{
+    *own = NULL;
+    if (wanted != NULL)
+        return wanted;
+    *own = lhi_calloc(n, sizeof **own);
+    if (*own == NULL)
+        (void)lhi_fail(err, LH_ENOMEM, "out of memory");
+    return *own;
+}
+
+int lhi_list_outcome(int rc, const struct lhi_act *act)
+{
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < act->n; i++)
+        if (act->status[i] != LH_OK)
+            return act->status[i];
+    return LH_OK;
+}
+
+/* ---- values ---- */
+
+int lhi_need_name(const char *what, const char *name, struct lhi_error *err)
+{
+    if (name == NULL)
+        return lhi_fail(err, LH_EINVAL, "%s is missing", what);
+    if (lh_name_ok(name))
+        return LH_OK;
+    return lhi_fail(err, LH_EINVAL,
+                    "%s \"%.140s\" is not a name: 1 to 128 of A-Z a-z 0-9 . _ : @ - are allowed",
+                    what, name);
+}
+
+int lhi_need_range(const char *what, int64_t value, int64_t min, int64_t max, struct lhi_error *err)
+{
+    if (value >= min && value <= max)
+        return LH_OK;
+    return lhi_fail(err, LH_EINVAL, "%s is %lld: %lld to %lld is allowed", what, (long long)value,
+                    (long long)min, (long long)max);
+}
+
+int lhi_need_duration(const char *what, int64_t ms, int64_t min, int64_t max, struct lhi_error *err)
+{
+    char low[32], high[32];
+    if (ms >= min && ms <= max)
+        return LH_OK;
+    return lhi_fail(err, LH_EINVAL, "%s is %lld ms: %s to %s is allowed", what, (long long)ms,
+                    min > 0 ? lh_duration_format(min, low, sizeof low) : "0",
+                    lh_duration_format(max, high, sizeof high));
+}
+
+int lhi_need_text(const char *what, const char *text, size_t max, struct lhi_error *err)
+{
+    size_t len = strnlen(text, max + 1);
+    if (len > max)
+        return lhi_fail(err, LH_ETOOBIG, "%s is too large: at most %zu bytes are allowed", what,
+                        max);
+    if (!lh_text_ok(text, len))
+        return lhi_fail(err, LH_EINVAL, "%s is not UTF-8", what);
+    return LH_OK;
+}
+
+void *lhi_result_new(size_t size, struct lhi_error *err)
+{
+    void *p = lhi_calloc(1, size);
+    if (p == NULL)
+        (void)lhi_fail(err, LH_ENOMEM, "out of memory");
+    return p;
+}
+
+void lhi_result_free(void *result, void *priv, void *array)
+{
+    if (priv != NULL)
+        lhi_arena_clear(priv);
+    lhi_free(priv);
+    lhi_free(array);
+    lhi_free(result);
+}
+
+/* ---- opening ---- */
+
+static const char *sqlite_path(const char *url)
+{
+    static const char scheme[] = "sqlite:";
+    return strncmp(url, scheme, sizeof scheme - 1) == 0 ? url + sizeof scheme - 1 : url;
+}
+
+static bool looks_like_postgres(const char *url)
+{
+    return strncmp(url, "postgres://", 11) == 0 || strncmp(url, "postgresql://", 13) == 0 ||
+           strncmp(url, "host=", 5) == 0 || strncmp(url, "dbname=", 7) == 0 ||
+           strncmp(url, "service=", 8) == 0;
+}
+
+static void make_owner(lh_store *store)
+{
+    struct lhi_identity self;
+    uint32_t nonce = 0;
+
+    lhi_identify(&self);
+    (void)lhi_random(&nonce, sizeof nonce);
+    for (char *p = self.host; *p != '\0'; p++)
+        if (!lh_name_ok((char[]){*p, '\0'}))
+            *p = '-';
+    lhi_format(store->owner, sizeof store->owner, "%.64s-%lld-%08x", self.host, (long long)self.pid,
+               nonce);
+}
+
+int lh_open(const char *url, const lh_open_opts *opts, lh_store **out)
+{
+    static const lh_open_opts defaults;
+    lh_store *store = lhi_calloc(1, sizeof *store);
+
+    *out = store;
+    if (store == NULL)
+        return LH_ENOMEM;
+    if (opts == NULL)
+        opts = &defaults;
+    store->pid = getpid();
+    store->log = (struct lhi_log){.fn = opts->log, .arg = opts->log_arg};
+    pthread_mutex_init(&store->slots_mutex, NULL);
+    struct lhi_error *err = &store->open_err;
+    if (url == NULL)
+        return lhi_fail(err, LH_EMISUSE, "store is missing");
+    if (opts->busy_ms < 0)
+        return lhi_fail(err, LH_EINVAL, "busy timeout is negative");
+    if (looks_like_postgres(url))
+        return lhi_fail(err, LH_EINVAL,
+                        "store \"%.200s\" is on PostgreSQL, which this build does not support",
+                        url);
+    store->has_key = pthread_key_create(&store->key, forget_slot) == 0;
+    make_owner(store);
+    return lhi_sqlite_open(sqlite_path(url), opts, &store->log, &store->store, err);
+}
+
+void lh_close(lh_store *store)
+{
+    if (store == NULL)
+        return;
+    bool forked = store->pid != getpid();
+    if (store->store.ops != NULL) {
+        if (forked)
+            store->store.ops->abandon(store->store.self);
+        else
+            store->store.ops->close(store->store.self);
+    }
+    if (store->has_key)
+        pthread_key_delete(store->key);
+    while (store->slots != NULL) {
+        struct lhi_slot *slot = store->slots;
+        store->slots = slot->next;
+        lhi_free(slot);
+    }
+    pthread_mutex_destroy(&store->slots_mutex);
+    lhi_free(store);
+}
+
+int64_t lh_now(lh_store *store)
+{
+    if (store == NULL || store->store.ops == NULL)
+        return lhi_wall_ms();
+    return store->store.ops->now(store->store.self);
+}
+
+const char *lh_default_owner(lh_store *store)
+{
+    return store->owner;
+}
+
+const char *lh_version(void)
+{
+    return LH_VERSION;
+}
+
+const char *lh_engine_version(void)
+{
+    return lhi_sqlite_version();
+}
+
+int lh_schema_version(void)
+{
+    return lhi_sqlite_schema_version();
+}
+
+/* ---- the store as a whole ---- */
+
+int lh_store_status(lh_store *store, lh_store_info *out)
+{
+    lh_recovered recovered;
+    struct lhi_act act = {.verb = LHI_STATS, .stats = {.info = out, .recovered = &recovered}};
+    int status;
+    struct lhi_error *err = lhi_enter(store, &status);
+
+    if (err == NULL)
+        return status;
+    if (out == NULL)
+        return lhi_fail(err, LH_EMISUSE, "nowhere to put the answer");
+    return lhi_read(store, &act, err);
+}
+
+int lh_recovery_stats(lh_store *store, lh_recovered *out)
+{
+    struct lhi_act act = {.verb = LHI_STATS, .stats = {.recovered = out}};
+    int status;
+    struct lhi_error *err = lhi_enter(store, &status);
+
+    if (err == NULL)
+        return status;
+    if (out == NULL)
+        return lhi_fail(err, LH_EMISUSE, "nowhere to put the answer");
+    return lhi_read(store, &act, err);
+}
+
+int lh_check(lh_store *store, const int *cancel, lh_findings **out)
+{
+    int status;
+    struct lhi_error *err = lhi_enter(store, &status);
+    if (err == NULL)
+        return status;
+    lh_findings *findings = lhi_result_new(sizeof *findings, err);
+    if (findings == NULL)
+        return err->status;
+    struct lhi_act act = {.verb = LHI_CHECK, .check = {.cancel = cancel, .out = findings}};
+    int rc = lhi_read(store, &act, err);
+    if (rc < 0)
+        lh_findings_free(findings);
+    else
+        *out = findings;
+    return rc;
+}
+
+void lh_findings_free(lh_findings *findings)
+{
+    if (findings != NULL)
+        lhi_result_free(findings, findings->priv, findings->finding);
+}
+
+int lh_drop_sql(lh_store *store, char **out)
+{
+    int status;
+    struct lhi_error *err = lhi_enter(store, &status);
+    return err ? store->store.ops->drop_sql(store->store.self, out, err) : status;
+}
+
+int lh_schema_of(const char *url, int *version, char *errmsg, size_t errlen)
+{
+    struct lhi_error err;
+    lhi_error_clear(&err);
+    int rc = lhi_sqlite_schema_of(sqlite_path(url), version, &err);
+    if (rc < 0 && errmsg != NULL && errlen > 0)
+        lhi_format(errmsg, errlen, "%s", err.text);
+    return rc;
+}

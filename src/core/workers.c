@@ -1,0 +1,97 @@
+/* Workers: registration and lists. Beats are in jobs.c, with those of jobs. */
+#include "core/core.h"
+
+#include "base/sys.h"
+
+#include <string.h>
+
+/* A label plus a suffix unique to this start: a restarted worker never hides the orphans of the
+ * last one. */
+static int make_id(const lh_worker_opts *opts, char *id, size_t len, struct lhi_error *err)
+{
+    uint32_t nonce = 0;
+    int rc;
+
+    if (opts->id != NULL) {
+        if ((rc = lhi_need_name("worker", opts->id, err)) != LH_OK)
+            return rc;
+        lhi_format(id, len, "%s", opts->id);
+        return LH_OK;
+    }
+    const char *label = opts->label ? opts->label : "worker";
+    if ((rc = lhi_need_name("worker label", label, err)) != LH_OK)
+        return rc;
+    if (strlen(label) > 119)
+        return lhi_fail(err, LH_EINVAL, "worker label is %zu bytes long: 1 to 119 are allowed",
+                        strlen(label));
+    if (!lhi_random(&nonce, sizeof nonce))
+        return lhi_fail(err, LH_EFAIL, "there is no randomness for a worker's id");
+    lhi_format(id, len, "%s-%08x", label, nonce);
+    return LH_OK;
+}
+
+int lh_worker_register(lh_store *store, const lh_worker_opts *opts, char *id, size_t idlen)
+{
+    static const lh_worker_opts defaults;
+    char made[160];
+    int rc;
+    struct lhi_error *err = lhi_enter(store, &rc);
+
+    if (err == NULL)
+        return rc;
+    if (opts == NULL)
+        opts = &defaults;
+    if ((rc = make_id(opts, made, sizeof made, err)) != LH_OK)
+        return rc;
+    if (id == NULL || idlen <= strlen(made))
+        return lhi_fail(err, LH_EMISUSE, "worker id needs %zu bytes", strlen(made) + 1);
+    if (opts->queues != NULL && (rc = lhi_need_text("queues", opts->queues, 4096, err)) != LH_OK)
+        return rc;
+    if (opts->interval_ms != 0 && (rc = lhi_need_duration("heartbeat interval", opts->interval_ms,
+                                                          1, LHI_MAX_LEASE_MS, err)) != LH_OK)
+        return rc;
+    if (opts->multiplier != 0 &&
+        (rc = lhi_need_range("multiplier", opts->multiplier, 1, 1000, err)) != LH_OK)
+        return rc;
+    struct lhi_act act = {.verb = LHI_WORKER_REGISTER, .worker = {.opts = opts, .id = made}};
+    rc = lhi_perform(store, &act, err);
+    if (rc == LH_OK)
+        lhi_format(id, idlen, "%s", made);
+    return rc;
+}
+
+int lh_worker_stop(lh_store *store, const char *worker)
+{
+    int rc;
+    struct lhi_error *err = lhi_enter(store, &rc);
+    struct lhi_act act = {.verb = LHI_WORKER_STOP, .worker = {.id = worker}};
+
+    if (err == NULL)
+        return rc;
+    rc = lhi_need_name("worker", worker, err);
+    return rc == LH_OK ? lhi_perform(store, &act, err) : rc;
+}
+
+int lh_worker_list(lh_store *store, lh_workers **out)
+{
+    int rc;
+    struct lhi_error *err = lhi_enter(store, &rc);
+    if (err == NULL)
+        return rc;
+    lh_workers *workers = lhi_result_new(sizeof *workers, err);
+    if (workers == NULL)
+        return err->status;
+    struct lhi_act act = {.verb = LHI_WORKER_LIST, .workers = {.out = workers}};
+    rc = lhi_read(store, &act, err);
+    if (rc == LH_OK)
+        *out = workers;
+    else
+        lh_workers_free(workers);
+    return rc;
+}
+
+void lh_workers_free(lh_workers *workers)
+{
+    if (workers != NULL)
+        lhi_result_free(workers, workers->priv, workers->worker);
+}
