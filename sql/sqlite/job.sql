@@ -31,7 +31,7 @@ UPDATE lh_job
    SET state = 'running', token = :token, attempt = attempt + 1, max_attempts = :max_attempts,
        worker = :worker, lease_until = :lease_until, held_ms = :held_ms,
        started_at = :now, state_changed_at = :now, finished_at = NULL,
-       hold_token = NULL, hold_until = NULL, stage = NULL, progress = NULL
+       stage = NULL, progress = NULL
  WHERE id = :id AND state = 'pending';
 
 -- name: job_beat
@@ -64,26 +64,25 @@ UPDATE lh_job
  WHERE id = :id AND token = :token AND state = 'running';
 
 -- name: job_release
--- Giving back is not failing: the attempt is refunded. By another hand (:hold_until set) the token
--- rises, and the job stays back until its holder has answered.
+-- Giving back is not failing: the attempt is refunded. By another hand the token rises.
 UPDATE lh_job
    SET state = :state, lease_until = NULL, worker = NULL, started_at = NULL,
        attempt = attempt - 1, run_at = :run_at, state_changed_at = :now,
-       token = :new_token, hold_token = :hold_token, hold_until = :hold_until
+       token = :new_token
  WHERE id = :id AND token = :token AND state = 'running';
 
 -- name: job_cancel
 -- A new token, so that a running holder learns it at its next heartbeat.
 UPDATE lh_job
    SET state = 'cancelled', lease_until = NULL, worker = NULL, token = :new_token,
-       hold_token = :hold_token, hold_until = :hold_until, last_error = :reason,
+       last_error = :reason,
        finished_at = :now, state_changed_at = :now
  WHERE id = :id AND token = :token AND state IN ('scheduled', 'pending', 'running');
 
 -- name: job_retry
 UPDATE lh_job
-   SET state = :state, run_at = :run_at, attempt = 0, recoveries = 0, max_attempts = :max_attempts,
-       started_at = NULL, finished_at = NULL, result = NULL, token = :new_token,
+   SET state = :state, run_at = :run_at, attempt = 0, recoveries = 0, started_at = NULL,
+       finished_at = NULL, result = NULL, token = :new_token,
        expires_at = NULL, state_changed_at = :now
  WHERE id = :id AND state IN ('failed', 'cancelled', 'completed');
 
@@ -94,44 +93,61 @@ DELETE FROM lh_job WHERE id = :id AND state <> 'running';
 UPDATE lh_job SET state = :state, run_at = :run_at, state_changed_at = :now
  WHERE id = :id AND state IN ('scheduled', 'pending');
 
--- name: job_end_hold
+-- name: hold_put
+INSERT INTO lh_hold(queue, job, token, until) VALUES (:queue, :job, :token, :until)
+    ON CONFLICT DO UPDATE SET token = excluded.token, until = excluded.until;
+
+-- name: hold_get
+SELECT token, until FROM lh_hold WHERE queue = :queue AND job = :job;
+
+-- name: hold_end
+DELETE FROM lh_hold WHERE queue = :queue AND job = :job;
+
+-- name: hold_prune
+DELETE FROM lh_hold WHERE until <= :now;
+
+-- name: job_unhold
 -- The holder of a revoked lease has answered: what waited for it may go.
-UPDATE lh_job
-   SET run_at = CASE WHEN state = 'scheduled' AND run_at = hold_until THEN :now ELSE run_at END,
-       hold_token = NULL, hold_until = NULL
- WHERE id = :id AND hold_token = :token
-RETURNING queue, state = 'scheduled' AND run_at = :now;
+UPDATE lh_job SET run_at = :wall WHERE id = :id AND state = 'scheduled' AND run_at = :until;
 
 -- name: job_of_worker
--- What a worker holds in one queue; the queues come from queue_after.
+-- What a worker holds: the index has its name, so this walks over running jobs without their rows.
 SELECT id, token FROM lh_job
- WHERE state = 'running' AND queue = :queue AND worker = :worker AND id > :after
- ORDER BY id LIMIT :n;
+ WHERE state <> 'pending' AND state <> 'completed' AND state = 'running'
+   AND worker = :worker;
 
--- name: job_queue_running
--- The next queue that has something running: hops over the index, queue by queue.
-SELECT queue FROM lh_job WHERE state = 'running' AND queue > :after ORDER BY queue LIMIT 1;
+-- name: queue_slots
+-- Slots in use, as counted; those of revoked leases are not free yet.
+SELECT running + (SELECT count(*) FROM lh_hold WHERE queue = :queue AND until > :now)
+  FROM lh_queue WHERE queue = :queue;
 
 -- name: job_slots
--- Slots in use, counted no further than the limit.
-SELECT (SELECT count(*) FROM (SELECT 1 FROM lh_job WHERE state = 'running' AND queue = :queue
-                               LIMIT :limit))
-     + (SELECT count(*) FROM lh_job WHERE hold_until IS NOT NULL AND queue = :queue
-                               AND hold_until > :now);
+-- The same, counted over what runs: asked when the count says that a queue is full.
+SELECT (SELECT count(*) FROM lh_job
+         WHERE state <> 'pending' AND state <> 'completed' AND state = 'running'
+           AND queue = :queue)
+     + (SELECT count(*) FROM lh_hold WHERE queue = :queue AND until > :now);
 
 -- name: job_due
 SELECT id, queue, kind, state FROM lh_job
- WHERE state = 'scheduled' AND run_at <= :wall ORDER BY run_at LIMIT :n;
+ WHERE state <> 'pending' AND state <> 'completed' AND state = 'scheduled'
+   AND lease_until IS NULL AND run_at <= :wall ORDER BY run_at LIMIT :n;
 
 -- name: job_promote
-UPDATE lh_job SET state = 'pending', state_changed_at = :now, hold_token = NULL, hold_until = NULL
+UPDATE lh_job SET state = 'pending', state_changed_at = :now
  WHERE id = :id AND state = 'scheduled';
 
+-- name: expiry_put
+INSERT INTO lh_expiry(expires_at, job) VALUES (:expires_at, :job);
+
 -- name: job_overdue
--- Not claimed by its expiry.
-SELECT id, queue, kind, state, token, expires_at FROM lh_job
- WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'pending') AND expires_at <= :wall
- ORDER BY expires_at LIMIT :n;
+-- Not claimed by its expiry; or deleted or ended meanwhile (then there is nothing to cancel).
+SELECT e.job, j.queue, j.kind, j.state, j.token, e.expires_at
+  FROM lh_expiry e LEFT JOIN lh_job j ON j.id = e.job
+ WHERE e.expires_at <= :wall ORDER BY e.expires_at LIMIT :n;
+
+-- name: expiry_end
+DELETE FROM lh_expiry WHERE expires_at = :expires_at AND job = :job;
 
 -- name: job_waiting
 SELECT id, state, kind FROM lh_job

@@ -30,6 +30,10 @@ INSERT INTO lh_queue(queue, minute) VALUES (:queue, :minute)
    SET minute = excluded.minute, m_enqueued = 0, m_claimed = 0, m_completed = 0, m_failed = 0,
        m_recovered = 0, m_ended = 0, m_wait_ms = 0, m_run_ms = 0;
 
+-- name: queue_running_set
+-- The count was found to be wrong: heal it.
+UPDATE lh_queue SET running = running + :drift WHERE queue = :queue;
+
 -- name: queue_bucket
 SELECT bucket, bucket_at FROM lh_queue WHERE queue = :queue;
 

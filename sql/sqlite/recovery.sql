@@ -1,9 +1,11 @@
 -- Recovery: what is forfeit, and the one statement that decides a death.
 
 -- name: job_expired
+-- :skip steps over what is stuck on purpose (recovery off).
 SELECT * FROM lh_job
- WHERE state = 'running' AND lease_until <= :now AND (lease_until, id) > (:after_until, :after_id)
- ORDER BY lease_until, id LIMIT :n;
+ WHERE state <> 'pending' AND state <> 'completed' AND state = 'running'
+   AND lease_until <= :now
+ ORDER BY lease_until LIMIT :n OFFSET :skip;
 
 -- name: job_recover
 -- Compare-and-set on (state, token, expiry) in the write itself, so that a heartbeat, a complete or
@@ -39,17 +41,23 @@ SELECT scope, name, owner, token, value IS NOT NULL OR rows IS NOT NULL
   FROM lh_lease WHERE expires_at IS NOT NULL AND expires_at <= :now ORDER BY expires_at LIMIT :n;
 
 -- name: recovery_count
-SELECT (SELECT count(*) FROM lh_job WHERE state = 'running' AND lease_until <= :now),
+SELECT (SELECT count(*) FROM lh_job
+         WHERE state <> 'pending' AND state <> 'completed' AND state = 'running'
+           AND lease_until <= :now),
        (SELECT count(*) FROM lh_lease WHERE expires_at IS NOT NULL AND expires_at <= :now);
 
 -- name: next_due
 -- Is something due by now, and when is the next thing? Leases end by store time, scheduled jobs by
 -- the wall clock. What is due and stays so (recovery off) must not hide what comes after it.
-SELECT EXISTS (SELECT 1 FROM lh_job WHERE state = 'running' AND lease_until <= :now)
-       OR EXISTS (SELECT 1 FROM lh_job WHERE state = 'scheduled' AND run_at <= :wall)
+SELECT EXISTS (SELECT 1 FROM lh_job WHERE state <> 'pending' AND state <> 'completed' AND state = 'running'
+                  AND lease_until <= :now)
+       OR EXISTS (SELECT 1 FROM lh_job WHERE state <> 'pending' AND state <> 'completed' AND state = 'scheduled'
+                  AND lease_until IS NULL AND run_at <= :wall)
        OR EXISTS (SELECT 1 FROM lh_lease WHERE expires_at IS NOT NULL AND expires_at <= :now),
-       (SELECT min(lease_until) FROM lh_job WHERE state = 'running' AND lease_until > :now),
-       (SELECT min(run_at) FROM lh_job WHERE state = 'scheduled' AND run_at > :wall),
+       (SELECT min(lease_until) FROM lh_job WHERE state <> 'pending' AND state <> 'completed' AND state = 'running'
+                  AND lease_until > :now),
+       (SELECT min(run_at) FROM lh_job WHERE state <> 'pending' AND state <> 'completed' AND state = 'scheduled'
+                  AND lease_until IS NULL AND run_at > :wall),
        (SELECT min(expires_at) FROM lh_lease WHERE expires_at IS NOT NULL AND expires_at > :now);
 
 -- name: peek_pending

@@ -18,15 +18,12 @@ SELECT value FROM lh_meta WHERE key = :key;
 INSERT INTO lh_meta(key, value) VALUES (:key, :value)
     ON CONFLICT(key) DO UPDATE SET value = excluded.value;
 
--- name: request_get
-SELECT act, jobs FROM lh_request WHERE request = :request;
-
 -- name: request_put
 INSERT INTO lh_request(request, act, at, jobs) VALUES (:request, :act, :at, :jobs);
 
 -- name: request_jobs
 -- The jobs a request created or claimed, in its order.
-SELECT j.value ->> 0, j.value ->> 1 FROM lh_request r, json_each(r.jobs) j
+SELECT j.value ->> 0, j.value ->> 1, r.act FROM lh_request r, json_each(r.jobs) j
  WHERE r.request = :request ORDER BY j.key;
 
 -- name: request_prune
@@ -35,15 +32,17 @@ DELETE FROM lh_request
 
 -- name: clock_shift_jobs
 -- The wall clock jumped: running leases keep their elapsed time.
-UPDATE lh_job SET lease_until = lease_until + :shift WHERE state = 'running';
-
--- name: clock_shift_holds
-UPDATE lh_job SET hold_until = hold_until + :shift WHERE hold_until IS NOT NULL;
+UPDATE lh_job SET lease_until = lease_until + :shift
+ WHERE state <> 'pending' AND state <> 'completed' AND state = 'running';
 
 -- name: clock_shift_held_back
 -- What waits for a hold to end is scheduled at that moment; the two stay together.
 UPDATE lh_job SET run_at = run_at + :shift
- WHERE hold_until IS NOT NULL AND state = 'scheduled' AND run_at = hold_until;
+ WHERE id IN (SELECT job FROM lh_hold) AND state = 'scheduled'
+   AND run_at = (SELECT until FROM lh_hold WHERE job = lh_job.id AND queue = lh_job.queue);
+
+-- name: clock_shift_holds
+UPDATE lh_hold SET until = until + :shift;
 
 -- name: clock_shift_leases
 UPDATE lh_lease SET expires_at = expires_at + :shift WHERE expires_at IS NOT NULL;
@@ -55,13 +54,13 @@ UPDATE lh_worker SET last_heartbeat_at = last_heartbeat_at + :shift WHERE state 
 -- name: boot_jobs_of_processes
 -- A new boot: no process of the old one lives, so its leases end now.
 UPDATE lh_job SET lease_until = :now
- WHERE state = 'running' AND lease_until > :now
+ WHERE state <> 'pending' AND state <> 'completed' AND state = 'running' AND lease_until > :now
    AND worker IN (SELECT id FROM lh_worker WHERE pid IS NOT NULL AND boot IS NOT :boot);
 
 -- name: boot_jobs_of_nobody
 -- Nobody knows how long the machine was down: who has no process of ours gets a full lease more.
 UPDATE lh_job SET lease_until = :now + held_ms
- WHERE state = 'running'
+ WHERE state <> 'pending' AND state <> 'completed' AND state = 'running'
    AND worker NOT IN (SELECT id FROM lh_worker WHERE pid IS NOT NULL AND boot IS NOT :boot);
 
 -- name: boot_leases

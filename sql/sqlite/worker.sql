@@ -26,8 +26,12 @@ SELECT state FROM lh_worker WHERE id = :id;
 
 -- name: worker_list
 SELECT id, label, host, queues, version, state, pid, interval_ms, multiplier, registered_at,
-       last_heartbeat_at, stopped_at
-  FROM lh_worker ORDER BY id;
+       last_heartbeat_at, stopped_at, coalesce(held.n, 0)
+  FROM lh_worker
+  LEFT JOIN (SELECT worker, count(*) AS n FROM lh_job
+              WHERE state <> 'pending' AND state <> 'completed' AND state = 'running'
+              GROUP BY worker) held ON held.worker = id
+ ORDER BY id;
 
 -- name: worker_counts
 SELECT coalesce(sum(state = 'alive' AND :now - last_heartbeat_at <= interval_ms), 0),
@@ -36,9 +40,6 @@ SELECT coalesce(sum(state = 'alive' AND :now - last_heartbeat_at <= interval_ms)
        coalesce(sum(state = 'dead' OR (state = 'alive'
                     AND :now - last_heartbeat_at >= multiplier * interval_ms)), 0)
   FROM lh_worker;
-
--- name: worker_running
-SELECT count(*) FROM lh_job WHERE state = 'running' AND queue = :queue AND worker = :worker;
 
 -- name: worker_prune
 DELETE FROM lh_worker

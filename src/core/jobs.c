@@ -87,8 +87,8 @@ static int check_new_job(const lh_new_job *job, struct lhi_error *err)
     return rc;
 }
 
-static int check_enqueue(const char *queue, const lh_new_job *jobs, size_t n, lh_enqueued *out,
-                         struct lhi_error *err)
+int lhi_check_enqueue(const char *queue, const lh_new_job *jobs, size_t n, const lh_enqueued *out,
+                      struct lhi_error *err)
 {
     int rc = lhi_need_name("queue", queue, err);
 
@@ -121,7 +121,7 @@ int lh_enqueue(lh_store *store, const char *queue, const lh_new_job *jobs, size_
 
     if (err == NULL)
         return rc;
-    if ((rc = check_enqueue(queue, jobs, n, out, err)) != LH_OK ||
+    if ((rc = lhi_check_enqueue(queue, jobs, n, out, err)) != LH_OK ||
         (rc = check_request(request, err)) != LH_OK)
         return rc;
     lh_enqueued *answer = lhi_calloc(n, sizeof *answer);
@@ -137,21 +137,6 @@ int lh_enqueue(lh_store *store, const char *queue, const lh_new_job *jobs, size_
     else if (rc == LH_EUNKNOWN)
         make_request(&act, err);
     lhi_free(answer);
-    return rc;
-}
-
-int lh_enqueue_sqlite(struct sqlite3 *db, const char *queue, const lh_new_job *jobs, size_t n,
-                      lh_enqueued *out, char *errmsg, size_t errlen)
-{
-    struct lhi_error err;
-
-    lhi_error_clear(&err);
-    int rc = db ? check_enqueue(queue, jobs, n, out, &err)
-                : lhi_fail(&err, LH_EMISUSE, "connection is missing");
-    if (rc == LH_OK)
-        rc = lhi_sqlite_enqueue_on(db, queue, jobs, n, out, &err);
-    if (rc < 0 && errmsg != NULL && errlen > 0)
-        lhi_format(errmsg, errlen, "%s", err.text);
     return rc;
 }
 

@@ -185,19 +185,6 @@ void lhi_result_free(void *result, void *priv, void *array)
 
 /* ---- opening ---- */
 
-static const char *sqlite_path(const char *url)
-{
-    static const char scheme[] = "sqlite:";
-    return strncmp(url, scheme, sizeof scheme - 1) == 0 ? url + sizeof scheme - 1 : url;
-}
-
-static bool looks_like_postgres(const char *url)
-{
-    return strncmp(url, "postgres://", 11) == 0 || strncmp(url, "postgresql://", 13) == 0 ||
-           strncmp(url, "host=", 5) == 0 || strncmp(url, "dbname=", 7) == 0 ||
-           strncmp(url, "service=", 8) == 0;
-}
-
 static void make_owner(lh_store *store)
 {
     struct lhi_identity self;
@@ -230,13 +217,9 @@ int lh_open(const char *url, const lh_open_opts *opts, lh_store **out)
         return lhi_fail(err, LH_EMISUSE, "store is missing");
     if (opts->busy_ms < 0)
         return lhi_fail(err, LH_EINVAL, "busy timeout is negative");
-    if (looks_like_postgres(url))
-        return lhi_fail(err, LH_EINVAL,
-                        "store \"%.200s\" is on PostgreSQL, which this build does not support",
-                        url);
     store->has_key = pthread_key_create(&store->key, forget_slot) == 0;
     make_owner(store);
-    return lhi_sqlite_open(sqlite_path(url), opts, &store->log, &store->store, err);
+    return lhi_store_open(url, opts, &store->log, &store->store, err);
 }
 
 void lh_close(lh_store *store)
@@ -280,12 +263,12 @@ const char *lh_version(void)
 
 const char *lh_engine_version(void)
 {
-    return lhi_sqlite_version();
+    return lhi_engine_version();
 }
 
 int lh_schema_version(void)
 {
-    return lhi_sqlite_schema_version();
+    return lhi_schema_version();
 }
 
 /* ---- the store as a whole ---- */
@@ -352,7 +335,7 @@ int lh_schema_of(const char *url, int *version, char *errmsg, size_t errlen)
 {
     struct lhi_error err;
     lhi_error_clear(&err);
-    int rc = lhi_sqlite_schema_of(sqlite_path(url), version, &err);
+    int rc = lhi_schema_of(url, version, &err);
     if (rc < 0 && errmsg != NULL && errlen > 0)
         lhi_format(errmsg, errlen, "%s", err.text);
     return rc;

@@ -212,11 +212,20 @@ int64_t lhi_backoff_ms(int64_t base_ms, int64_t cap_ms, int64_t attempt, uint32_
  * The statement that decides the death puts them together. */
 void lhi_death_words(const lh_job *job, int64_t now, char what[64], char who[224]);
 
-/* Stores. */
+/* What an enqueue must satisfy, wherever it is done (core/jobs.c). */
+int lhi_check_enqueue(const char *queue, const lh_new_job *jobs, size_t n, const lh_enqueued *out,
+                      struct lhi_error *err);
+
+/* Opening by name (store/stores.c): the one place that knows which stores there are. */
+int lhi_store_open(const char *url, const lh_open_opts *opts, const struct lhi_log *log,
+                   struct lhi_store *out, struct lhi_error *err);
+int lhi_schema_of(const char *url, int *version, struct lhi_error *err);
+const char *lhi_engine_version(void);
+int lhi_schema_version(void);
+
+/* The stores. */
 int lhi_sqlite_open(const char *path, const lh_open_opts *opts, const struct lhi_log *log,
                     struct lhi_store *out, struct lhi_error *err);
-int lhi_sqlite_enqueue_on(struct sqlite3 *handle, const char *queue, const lh_new_job *jobs,
-                          size_t n, lh_enqueued *out, struct lhi_error *err);
 const char *lhi_sqlite_version(void);
 int lhi_sqlite_schema_version(void);
 int lhi_sqlite_schema_of(const char *path, int *version, struct lhi_error *err);

@@ -15,7 +15,9 @@ CREATE TABLE lh_job (
     kind              TEXT
                       CHECK (length(kind) BETWEEN 1 AND 128 AND kind NOT GLOB '*[^A-Za-z0-9._:@-]*'),
     state             TEXT    NOT NULL DEFAULT 'pending'
-                      CHECK (state IN ('scheduled', 'pending', 'running', 'completed', 'failed', 'cancelled')),
+                      -- not IN: a list of more than two is built anew, as a tree, for every row
+                      CHECK (state = 'pending' OR state = 'running' OR state = 'completed'
+                             OR state = 'scheduled' OR state = 'failed' OR state = 'cancelled'),
     priority          INTEGER NOT NULL DEFAULT 0 CHECK (priority BETWEEN -32768 AND 32767),
     attempt           INTEGER NOT NULL DEFAULT 0 CHECK (attempt >= 0),
     max_attempts      INTEGER,          -- NULL: taken from the policy at the first claim; -1: unlimited
@@ -38,17 +40,13 @@ CREATE TABLE lh_job (
     lease_ms          INTEGER CHECK (lease_ms BETWEEN 1 AND 2592000000),  -- wished for at enqueue
     backoff_ms        INTEGER,
     backoff_cap_ms    INTEGER,
-    -- A live lease revoked by hand: its old token and deadline. Until the holder has answered or
-    -- the deadline has passed, the job, its slot and its exclusive lease stay back from others.
-    hold_token        INTEGER,
-    hold_until        INTEGER,
     stage             TEXT,
     progress          INTEGER CHECK (progress BETWEEN 0 AND 100),
     last_error        TEXT,
     checkpoint        TEXT,             -- JSON; no CHECK: to SQLite 3.40 json_valid is not "innocuous"
-    result            ANY CHECK (typeof(result) IN ('null', 'text', 'blob')),
+    result            ANY CHECK (typeof(result) <> 'integer' AND typeof(result) <> 'real'),
     payload_sum       INTEGER,          -- checksum, where the library wrote the payload
-    payload           ANY CHECK (typeof(payload) IN ('null', 'text', 'blob')),
+    payload           ANY CHECK (typeof(payload) <> 'integer' AND typeof(payload) <> 'real'),
     CHECK ((state = 'running') = (lease_until IS NOT NULL)),
     CHECK ((state = 'running') = (worker IS NOT NULL)),
     CHECK (state <> 'running' OR (started_at IS NOT NULL AND token > 0)),
@@ -56,20 +54,34 @@ CREATE TABLE lh_job (
     CHECK (started_at <= state_changed_at)
 ) STRICT;
 
--- Each index is partial, so that a row pays only for the state it is in.
+-- Every index costs every INSERT, also one that the row is not in: hence as few as can be, and
+-- partial, so that a row pays for what it needs. A query uses lh_job_timed only if it repeats the
+-- index's own words, state <> 'pending' AND state <> 'completed'.
 -- Claim: best first within a queue; kind last, so that a claim by kind reads the index alone.
 CREATE INDEX lh_job_pending ON lh_job(queue, priority DESC, id, kind) WHERE state = 'pending';
--- Recovery's probe, and the moment the earliest lease ends.
-CREATE INDEX lh_job_running ON lh_job(lease_until) WHERE state = 'running';
--- Concurrency of a queue, and what a worker holds.
-CREATE INDEX lh_job_held ON lh_job(queue, worker) WHERE state = 'running';
-CREATE INDEX lh_job_due ON lh_job(run_at) WHERE state = 'scheduled';
+-- What has a time or a holder: running leases by their end, scheduled jobs (no lease) by run_at,
+-- what a worker holds, and the failed and cancelled ones for whoever looks for them.
+CREATE INDEX lh_job_timed ON lh_job(state, lease_until, run_at, worker)
+ WHERE state <> 'pending' AND state <> 'completed';
 CREATE UNIQUE INDEX lh_job_key ON lh_job(queue, key)
  WHERE key IS NOT NULL AND state IN ('scheduled', 'pending', 'running');
-CREATE INDEX lh_job_ended ON lh_job(state, id) WHERE state IN ('failed', 'cancelled');
-CREATE INDEX lh_job_expires ON lh_job(expires_at)
- WHERE expires_at IS NOT NULL AND state IN ('scheduled', 'pending');
-CREATE INDEX lh_job_hold ON lh_job(queue, hold_until) WHERE hold_until IS NOT NULL;
+
+-- A live lease revoked by hand: until its holder has answered or the deadline has passed, the job,
+-- its slot and its exclusive lease stay back from others. Nearly always empty.
+CREATE TABLE lh_hold (
+    queue TEXT    NOT NULL,
+    job   INTEGER NOT NULL,
+    token INTEGER NOT NULL,           -- the revoked one
+    until INTEGER NOT NULL,
+    PRIMARY KEY (queue, job)
+) STRICT, WITHOUT ROWID;
+
+-- Jobs with an expiry, in its order; beside the job table, because few have one.
+CREATE TABLE lh_expiry (
+    expires_at INTEGER NOT NULL,
+    job        INTEGER NOT NULL,
+    PRIMARY KEY (expires_at, job)
+) STRICT, WITHOUT ROWID;
 
 -- One row a queue: switches, the rate's bucket, what is in which state, and the minute under way.
 -- All of it is on few pages, so that the bookkeeping of a transaction costs one page. The row '*'
@@ -232,6 +244,7 @@ BEGIN
            minute = max(minute, excluded.minute),
            scheduled = scheduled + excluded.scheduled,
            pending = pending + excluded.pending;
+    INSERT INTO lh_expiry SELECT new.expires_at, new.id WHERE new.expires_at IS NOT NULL;
     INSERT INTO lh_event(at, type, job, queue, to_state, actor)
     SELECT new.state_changed_at, 'job.enqueued', new.id, new.queue, j.state, 'sql'
       FROM lh_job j

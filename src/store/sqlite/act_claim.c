@@ -44,6 +44,34 @@ static int read_bucket(struct txn *txn, const lh_policy *policy, const char *que
     return LH_OK;
 }
 
+/* The queue's own count says how many run. Before it keeps anybody waiting, it is counted over: a
+ * wrong count heals, instead of blocking a queue for good. */
+static int slots_used(struct txn *txn, const char *queue, int64_t limit, int64_t *used,
+                      struct lhi_error *err)
+{
+    struct tally *tally = txn_tally(txn, queue, err);
+    int64_t counted;
+    int rc;
+
+    if (tally == NULL)
+        return err->status;
+    if ((rc = sql_int(txn->conn, LHI_SQL_QUEUE_SLOTS, err, 0, used, "ti", queue, txn->now)) < 0)
+        return rc;
+    *used += tally->state[LH_RUNNING]; /* of this transaction, not yet written to the count */
+    if (*used < limit)
+        return LH_OK;
+    if ((rc = sql_int(txn->conn, LHI_SQL_JOB_SLOTS, err, 0, &counted, "ti", queue, txn->now)) < 0)
+        return rc;
+    if (counted == *used)
+        return LH_OK;
+    lhi_log(&txn->db->log, LH_LOG_WARN, "queue %s counted %lld running, there are %lld: corrected",
+            queue, (long long)*used, (long long)counted);
+    txn->changed = true;
+    rc = sql_run(txn->conn, LHI_SQL_QUEUE_RUNNING_SET, err, "it", counted - *used, queue);
+    *used = counted;
+    return rc < 0 ? rc : LH_OK;
+}
+
 static int allowed_now(struct txn *txn, const lh_policy *policy, const char *queue, size_t want,
                        size_t *allowed, int64_t *bucket, struct lhi_error *err)
 {
@@ -55,8 +83,7 @@ static int allowed_now(struct txn *txn, const lh_policy *policy, const char *que
         *allowed = 1;
     if (policy->concurrency > 0) {
         int64_t used;
-        if ((rc = sql_int(txn->conn, LHI_SQL_JOB_SLOTS, err, 0, &used, "tii", queue,
-                          policy->concurrency, txn->now)) < 0)
+        if ((rc = slots_used(txn, queue, policy->concurrency, &used, err)) < 0)
             return rc;
         int64_t room = policy->concurrency > used ? policy->concurrency - used : 0;
         if ((int64_t)*allowed > room)
@@ -129,6 +156,10 @@ static int take(struct txn *txn, const lh_claim_opts *opts, lh_job *job, int64_t
     if (rc < 0)
         return rc;
     assert(rc == 1);
+    /* Claimed in time: its expiry has nothing more to say, whatever becomes of this claim. */
+    if (job->expires_at != 0 &&
+        (rc = sql_run(txn->conn, LHI_SQL_EXPIRY_END, err, "ii", job->expires_at, job->id)) < 0)
+        return rc;
     int64_t ready = job->run_at > job->created_at ? job->run_at : job->created_at;
     tally_move(tally, LH_PENDING, LH_RUNNING);
     tally->claimed++;
@@ -259,12 +290,16 @@ static int repeat_claim(struct txn *txn, struct lhi_act *act, bool *found, size_
         return lhi_fail(err, LH_ENOMEM, "out of memory");
     while ((rc = sql_step(txn->conn, stmt, err)) == LH_OK) {
         int64_t id = sqlite3_column_int64(stmt, 0), token = sqlite3_column_int64(stmt, 1);
-        n++;
+        if (n++ == 0 && (rc = check_same_act(stmt, "claim", act->claim.opts->request, err)) < 0) {
+            sql_reset(stmt);
+            return rc;
+        }
         sqlite3_stmt *get = sql(txn->conn, LHI_SQL_JOB_GET, err, "i", id);
         int got = get ? sql_step(txn->conn, get, err) : err->status;
         lh_job *job;
         if (got == LH_OK && sqlite3_column_int64(get, JOB_TOKEN) == token &&
-            column_state(get, JOB_STATE) == LH_RUNNING) {
+            column_state(get, JOB_STATE) == LH_RUNNING &&
+            sqlite3_column_int64(get, JOB_LEASE_UNTIL) > txn->now) {
             if (!jobs_add(out, room, &job) || !job_from_row(get, txn->now, arena, job))
                 got = lhi_fail(err, LH_ENOMEM, "out of memory");
         }

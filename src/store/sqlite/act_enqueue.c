@@ -48,6 +48,9 @@ int insert_job(struct insert_context *ctx, const char *queue, const lh_new_job *
     if (rc < 0)
         return rc;
     out->id = sqlite3_last_insert_rowid(conn->db);
+    if (job->expires_ms != 0 && (rc = sql_run(conn, LHI_SQL_EXPIRY_PUT, err, "ii",
+                                              ctx->wall + job->expires_ms, out->id)) < 0)
+        return rc;
     out->state = state;
     out->duplicate = false;
     return LH_OK;
@@ -88,6 +91,15 @@ static bool find_made_request(struct txn *txn, const char *request, struct lhi_a
     return true;
 }
 
+int check_same_act(sqlite3_stmt *stmt, const char *act, const char *request, struct lhi_error *err)
+{
+    const char *before = (const char *)sqlite3_column_text(stmt, 2);
+    if (before != NULL && strcmp(before, act) == 0)
+        return LH_OK;
+    return lhi_fail(err, LH_EINVAL, "request \"%.96s\" was used by another act before: %s", request,
+                    before ? before : "?");
+}
+
 static int repeat_request(struct txn *txn, struct lhi_act *act, bool *found)
 {
     struct lhi_error *err = &act->err;
@@ -99,6 +111,10 @@ static int repeat_request(struct txn *txn, struct lhi_act *act, bool *found)
     if (stmt == NULL)
         return err->status;
     while ((rc = sql_step(txn->conn, stmt, err)) == LH_OK) {
+        if (n == 0 && (rc = check_same_act(stmt, "enqueue", request, err)) < 0) {
+            sql_reset(stmt);
+            return rc;
+        }
         if (n < act->n)
             act->enqueue.out[n] =
                 (lh_enqueued){.id = sqlite3_column_int64(stmt, 0), .duplicate = true};
@@ -234,8 +250,8 @@ static int enqueue_here(struct conn *conn, const char *queue, const lh_new_job *
     return rc;
 }
 
-int lhi_sqlite_enqueue_on(sqlite3 *handle, const char *queue, const lh_new_job *jobs, size_t n,
-                          lh_enqueued *out, struct lhi_error *err)
+static int enqueue_on(struct sqlite3 *handle, const char *queue, const lh_new_job *jobs, size_t n,
+                      lh_enqueued *out, struct lhi_error *err)
 {
     struct conn conn = {.db = handle};
     bool in_transaction = sqlite3_get_autocommit(handle) == 0;
@@ -255,5 +271,20 @@ int lhi_sqlite_enqueue_on(sqlite3 *handle, const char *queue, const lh_new_job *
         (void)sql_exec(&conn, "ROLLBACK TO lh_enqueue; RELEASE lh_enqueue", &ignored);
     else
         (void)sql_exec(&conn, "ROLLBACK", &ignored);
+    return rc;
+}
+
+int lh_enqueue_sqlite(struct sqlite3 *db, const char *queue, const lh_new_job *jobs, size_t n,
+                      lh_enqueued *out, char *errmsg, size_t errlen)
+{
+    struct lhi_error err;
+
+    lhi_error_clear(&err);
+    int rc = db ? lhi_check_enqueue(queue, jobs, n, out, &err)
+                : lhi_fail(&err, LH_EMISUSE, "connection is missing");
+    if (rc == LH_OK)
+        rc = enqueue_on(db, queue, jobs, n, out, &err);
+    if (rc < 0 && errmsg != NULL && errlen > 0)
+        lhi_format(errmsg, errlen, "%s", err.text);
     return rc;
 }

@@ -17,6 +17,53 @@ static bool exclusive(struct txn *txn, const char *queue)
     return txn_policy(txn, queue, NULL, &policy, &ignored) == LH_OK && policy->exclusive;
 }
 
+int hold_get(struct txn *txn, const char *queue, int64_t job, int64_t *token, int64_t *until,
+             struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_HOLD_GET, err, "ti", queue, job);
+    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+
+    *token = *until = 0;
+    if (rc < 0)
+        return rc;
+    if (rc == LH_OK) {
+        *token = sqlite3_column_int64(stmt, 0);
+        *until = sqlite3_column_int64(stmt, 1);
+    }
+    sql_reset(stmt);
+    return LH_OK;
+}
+
+int hold_put(struct txn *txn, const char *queue, int64_t job, int64_t token, int64_t until,
+             struct lhi_error *err)
+{
+    int rc = sql_run(txn->conn, LHI_SQL_HOLD_PUT, err, "tiii", queue, job, token, until);
+    return rc < 0 ? rc : LH_OK;
+}
+
+/* The holder of a revoked lease has answered: job, slot and exclusive lease are free. */
+static int end_hold(struct txn *txn, const char *queue, int64_t id, int64_t token,
+                    struct lhi_error *err)
+{
+    int64_t held_token, until;
+    int rc = hold_get(txn, queue, id, &held_token, &until, err);
+
+    if (rc < 0 || held_token != token || until == 0)
+        return rc;
+    if (sql_run(txn->conn, LHI_SQL_HOLD_END, err, "ti", queue, id) < 0 ||
+        sql_run(txn->conn, LHI_SQL_JOB_UNHOLD, err, "iii", txn->wall, id, until) < 0)
+        return err->status;
+    struct tally *tally = txn_tally(txn, queue, err);
+    if (tally == NULL)
+        return err->status;
+    txn->changed = true;
+    tally->ring++;
+    /* Past its deadline the lease may be another's already. */
+    if (until > txn->now && exclusive(txn, queue))
+        return exclusive_end(txn, queue, err);
+    return LH_OK;
+}
+
 /* The act did not match: say why, and notice when the holder of a revoked lease has answered. */
 static int not_held(struct txn *txn, int64_t id, int64_t token, bool ends, struct lhi_error *err)
 {
@@ -29,30 +76,14 @@ static int not_held(struct txn *txn, int64_t id, int64_t token, bool ends, struc
         return lhi_fail(err, LH_ENOTFOUND, "there is no job %lld", (long long)id);
     lh_state state = column_state(stmt, JOB_STATE);
     int64_t current = sqlite3_column_int64(stmt, JOB_TOKEN);
-    bool held_back = sqlite3_column_int64(stmt, JOB_HOLD_TOKEN) == token;
-    bool still_held = sqlite3_column_int64(stmt, JOB_HOLD_UNTIL) > txn->now;
-    char worker[160];
+    char queue[160], worker[160];
     const unsigned char *name = sqlite3_column_text(stmt, JOB_WORKER);
+    lhi_format(queue, sizeof queue, "%s", (const char *)sqlite3_column_text(stmt, JOB_QUEUE));
     lhi_format(worker, sizeof worker, "%s", name ? (const char *)name : "");
     sql_reset(stmt);
 
-    if (ends && held_back) {
-        sqlite3_stmt *end = sql(txn->conn, LHI_SQL_JOB_END_HOLD, err, "iii", txn->now, id, token);
-        rc = end ? sql_step(txn->conn, end, err) : err->status;
-        if (rc < 0)
-            return rc;
-        char queue[160];
-        lhi_format(queue, sizeof queue, "%s", (const char *)sqlite3_column_text(end, 0));
-        sql_reset(end);
-        txn->changed = true;
-        struct tally *tally = txn_tally(txn, queue, err);
-        if (tally == NULL)
-            return err->status;
-        tally->ring++; /* a slot, or the job itself, is free again */
-        /* Past its deadline the lease may be another's already. */
-        if (still_held && exclusive(txn, queue) && (rc = exclusive_end(txn, queue, err)) < 0)
-            return rc;
-    }
+    if (ends && (rc = end_hold(txn, queue, id, token, err)) < 0)
+        return rc;
     if (state == LH_CANCELLED)
         return lhi_fail(err, LH_ECANCELLED, "job %lld was cancelled", (long long)id);
     if (state == LH_RUNNING && current == token)
@@ -137,6 +168,60 @@ int act_heartbeat(struct txn *txn, struct lhi_act *act)
 
 /* ---- complete ---- */
 
+/* What job_held tells, copied out of the statement. */
+struct held {
+    char queue[160], kind[160], worker[160];
+    bool has_kind;
+    int64_t attempt, max_attempts, started_at, backoff_ms, backoff_cap_ms, lease_until;
+};
+
+static int read_held(struct txn *txn, int64_t id, int64_t token, struct held *held, bool *found,
+                     struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_HELD, err, "ii", id, token);
+    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+
+    if (rc < 0)
+        return rc;
+    *found = rc == LH_OK;
+    if (!*found)
+        return LH_OK;
+    const unsigned char *kind = sqlite3_column_text(stmt, 1);
+    lhi_format(held->queue, sizeof held->queue, "%s", (const char *)sqlite3_column_text(stmt, 0));
+    lhi_format(held->kind, sizeof held->kind, "%s", kind ? (const char *)kind : "");
+    held->has_kind = kind != NULL;
+    held->attempt = sqlite3_column_int64(stmt, 2);
+    held->max_attempts = sqlite3_column_int64(stmt, 3);
+    held->started_at = sqlite3_column_int64(stmt, 4);
+    held->backoff_ms = sqlite3_column_int64(stmt, 5);
+    held->backoff_cap_ms = sqlite3_column_int64(stmt, 6);
+    lhi_format(held->worker, sizeof held->worker, "%s", (const char *)sqlite3_column_text(stmt, 7));
+    held->lease_until = sqlite3_column_int64(stmt, 8);
+    sql_reset(stmt);
+    return LH_OK;
+}
+
+/* A result is limited like a payload. The job is looked up only where the limit could be met. */
+static int check_result(struct txn *txn, const lh_done *done, struct lhi_error *err)
+{
+    struct held held;
+    const lh_policy *policy;
+    bool found;
+    int rc;
+
+    if (done->result_len == 0 ||
+        (txn->db->policies.n == 0 && done->result_len <= (size_t)lhi_policy_builtin.max_payload))
+        return LH_OK;
+    if ((rc = read_held(txn, done->job, done->token, &held, &found, err)) < 0 || !found)
+        return rc;
+    if ((rc = txn_policy(txn, held.queue, held.has_kind ? held.kind : NULL, &policy, err)) < 0 ||
+        done->result_len <= (size_t)policy->max_payload)
+        return rc;
+    return lhi_fail(err, LH_ETOOBIG,
+                    "result of %zu bytes is too large: queue \"%s\" takes at most %lld bytes",
+                    done->result_len, held.queue, (long long)policy->max_payload);
+}
+
 /* Completed before under this very token with this very result: a repeat, and done. */
 static int repeated_complete(struct txn *txn, const lh_done *done, bool *same,
                              struct lhi_error *err)
@@ -160,11 +245,15 @@ static int repeated_complete(struct txn *txn, const lh_done *done, bool *same,
 
 static int complete_one(struct txn *txn, const lh_done *done, struct lhi_error *err)
 {
+    int rc = check_result(txn, done, err);
+
+    if (rc < 0)
+        return rc;
     sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_COMPLETE, err, "biii", done->result,
                              done->result_len, txn->now, done->job, done->token);
     if (stmt == NULL)
         return err->status;
-    int rc = sql_step(txn->conn, stmt, err);
+    rc = sql_step(txn->conn, stmt, err);
     if (rc < 0)
         return rc;
     if (rc == LH_EMPTY) {
@@ -223,39 +312,6 @@ int act_complete(struct txn *txn, struct lhi_act *act)
 }
 
 /* ---- fail ---- */
-
-/* What job_held tells, copied out of the statement. */
-struct held {
-    char queue[160], kind[160], worker[160];
-    bool has_kind;
-    int64_t attempt, max_attempts, started_at, backoff_ms, backoff_cap_ms, lease_until;
-};
-
-static int read_held(struct txn *txn, int64_t id, int64_t token, struct held *held, bool *found,
-                     struct lhi_error *err)
-{
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_HELD, err, "ii", id, token);
-    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
-
-    if (rc < 0)
-        return rc;
-    *found = rc == LH_OK;
-    if (!*found)
-        return LH_OK;
-    const unsigned char *kind = sqlite3_column_text(stmt, 1);
-    lhi_format(held->queue, sizeof held->queue, "%s", (const char *)sqlite3_column_text(stmt, 0));
-    lhi_format(held->kind, sizeof held->kind, "%s", kind ? (const char *)kind : "");
-    held->has_kind = kind != NULL;
-    held->attempt = sqlite3_column_int64(stmt, 2);
-    held->max_attempts = sqlite3_column_int64(stmt, 3);
-    held->started_at = sqlite3_column_int64(stmt, 4);
-    held->backoff_ms = sqlite3_column_int64(stmt, 5);
-    held->backoff_cap_ms = sqlite3_column_int64(stmt, 6);
-    lhi_format(held->worker, sizeof held->worker, "%s", (const char *)sqlite3_column_text(stmt, 7));
-    held->lease_until = sqlite3_column_int64(stmt, 8);
-    sql_reset(stmt);
-    return LH_OK;
-}
 
 /* Failed before under this token with this error, or given back before: a repeat, and done. */
 static int repeated_end(struct txn *txn, int64_t id, int64_t token, const char *error, bool *same,
@@ -366,10 +422,9 @@ static int put_back(struct txn *txn, int64_t id, int64_t token, const struct hel
     if (hold_until > run_at)
         run_at = hold_until;
     lh_state to = run_at > 0 ? LH_SCHEDULED : LH_PENDING;
-    int rc = sql_run(txn->conn, LHI_SQL_JOB_RELEASE, err, "tIiiIIii", lh_state_name(to), run_at,
-                     txn->now, by_hand ? txn_next_token(txn, token) : token,
-                     hold ? token : (int64_t)0, hold_until, id, token);
-    if (rc < 0)
+    int rc = sql_run(txn->conn, LHI_SQL_JOB_RELEASE, err, "tIiiii", lh_state_name(to), run_at,
+                     txn->now, by_hand ? txn_next_token(txn, token) : token, id, token);
+    if (rc < 0 || (hold && (rc = hold_put(txn, held->queue, id, token, hold_until, err)) < 0))
         return rc;
     struct tally *tally = txn_tally(txn, held->queue, err);
     if (tally == NULL)

@@ -31,7 +31,7 @@ static int read_after(struct txn *txn, struct lhi_act *act,
 static bool own_outcome(int rc)
 {
     return rc >= 0 || rc == LH_ELOST || rc == LH_ECANCELLED || rc == LH_ENOTFOUND ||
-           rc == LH_ESTATE || rc == LH_EINVAL;
+           rc == LH_ESTATE || rc == LH_EINVAL || rc == LH_ETOOBIG;
 }
 
 int each_item(struct txn *txn, struct lhi_act *act, item_fn *one,
@@ -62,10 +62,10 @@ int each_item(struct txn *txn, struct lhi_act *act, item_fn *one,
 /* ---- what a hand needs to know of a job ---- */
 
 struct brief {
-    char queue[160], kind[160], worker[160];
-    bool has_kind;
+    char queue[160], worker[160];
     lh_state state;
-    int64_t token, lease_until, hold_until;
+    int64_t token, lease_until;
+    int64_t held_until; /* a revoked lease keeps the job back until then; 0: none does */
 };
 
 static int read_brief(struct txn *txn, int64_t id, struct brief *brief, struct lhi_error *err)
@@ -77,19 +77,19 @@ static int read_brief(struct txn *txn, int64_t id, struct brief *brief, struct l
         return rc;
     if (rc == LH_EMPTY)
         return lhi_fail(err, LH_ENOTFOUND, "there is no job %lld", (long long)id);
-    const unsigned char *kind = sqlite3_column_text(stmt, JOB_KIND);
     const unsigned char *worker = sqlite3_column_text(stmt, JOB_WORKER);
     lhi_format(brief->queue, sizeof brief->queue, "%s",
                (const char *)sqlite3_column_text(stmt, JOB_QUEUE));
-    lhi_format(brief->kind, sizeof brief->kind, "%s", kind ? (const char *)kind : "");
     lhi_format(brief->worker, sizeof brief->worker, "%s", worker ? (const char *)worker : "");
-    brief->has_kind = kind != NULL;
     brief->state = column_state(stmt, JOB_STATE);
     brief->token = sqlite3_column_int64(stmt, JOB_TOKEN);
     brief->lease_until = sqlite3_column_int64(stmt, JOB_LEASE_UNTIL);
-    brief->hold_until = sqlite3_column_int64(stmt, JOB_HOLD_UNTIL);
     sql_reset(stmt);
-    return LH_OK;
+    int64_t token;
+    rc = hold_get(txn, brief->queue, id, &token, &brief->held_until, err);
+    if (brief->held_until <= txn->now)
+        brief->held_until = 0;
+    return rc;
 }
 
 static int wrong_state(int64_t id, lh_state state, const char *act, struct lhi_error *err)
@@ -139,10 +139,10 @@ static int cancel_one(struct txn *txn, struct lhi_act *act, size_t i, struct lhi
         return wrong_state(id, job.state, "cancelled", err);
     /* A live holder keeps its slot, and the job from others, until it has answered. */
     bool live = job.state == LH_RUNNING && job.lease_until > txn->now;
-    rc = sql_run(txn->conn, LHI_SQL_JOB_CANCEL, err, "iIItiii", txn_next_token(txn, job.token),
-                 live ? job.token : (int64_t)0, live ? job.lease_until : job.hold_until,
+    rc = sql_run(txn->conn, LHI_SQL_JOB_CANCEL, err, "itiii", txn_next_token(txn, job.token),
                  "CANCELLED: by hand", txn->now, id, job.token);
-    if (rc < 0)
+    if (rc < 0 ||
+        (live && (rc = hold_put(txn, job.queue, id, job.token, job.lease_until, err)) < 0))
         return rc;
     return record(txn, id, &job, LH_CANCELLED, "job.cancelled", NULL, err);
 }
@@ -158,7 +158,6 @@ static int retry_one(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_
 {
     int64_t id = act->ids.ids[i];
     struct brief job;
-    const lh_policy *policy;
     int rc = read_brief(txn, id, &job, err);
 
     if (rc < 0)
@@ -168,12 +167,8 @@ static int retry_one(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_
                         (long long)id);
     if (job.state != LH_FAILED && job.state != LH_CANCELLED && job.state != LH_COMPLETED)
         return wrong_state(id, job.state, "retried", err);
-    if ((rc = txn_policy(txn, job.queue, job.has_kind ? job.kind : NULL, &policy, err)) < 0)
-        return rc;
-    bool held = job.hold_until > txn->now;
-    lh_state to = held ? LH_SCHEDULED : LH_PENDING;
-    rc = sql_run(txn->conn, LHI_SQL_JOB_RETRY, err, "tIiiii", lh_state_name(to),
-                 held ? job.hold_until : (int64_t)0, policy->max_attempts,
+    lh_state to = job.held_until ? LH_SCHEDULED : LH_PENDING;
+    rc = sql_run(txn->conn, LHI_SQL_JOB_RETRY, err, "tIiii", lh_state_name(to), job.held_until,
                  txn_next_token(txn, job.token), txn->now, id);
     if (rc == LH_EINVAL)
         return lhi_fail(err, LH_ESTATE,
@@ -225,8 +220,8 @@ static int reschedule_one(struct txn *txn, struct lhi_act *act, size_t i, struct
     if (job.state != LH_SCHEDULED && job.state != LH_PENDING)
         return wrong_state(id, job.state, "rescheduled", err);
     int64_t run_at = act->ids.run_at ? act->ids.run_at : txn->wall + act->ids.delay_ms;
-    if (job.hold_until > run_at)
-        run_at = job.hold_until;
+    if (job.held_until > run_at)
+        run_at = job.held_until;
     lh_state to = run_at > txn->wall ? LH_SCHEDULED : LH_PENDING;
     if (sql_run(txn->conn, LHI_SQL_JOB_RESCHEDULE, err, "tiii", lh_state_name(to), run_at, txn->now,
                 id) < 0)

@@ -65,12 +65,11 @@ static int recover_one(struct txn *txn, const lh_job *job, const lh_policy *poli
 }
 
 /* Expired rows, read to the end before the first is changed. */
-static int read_expired(struct txn *txn, size_t limit, const lh_job *after, lh_job *jobs, size_t *n,
+static int read_expired(struct txn *txn, size_t limit, int64_t skip, lh_job *jobs, size_t *n,
                         struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_EXPIRED, err, "iiii", txn->now,
-                             after ? after->lease_until : (int64_t)0,
-                             after ? after->id : (int64_t)0, (int64_t)limit);
+    sqlite3_stmt *stmt =
+        sql(txn->conn, LHI_SQL_JOB_EXPIRED, err, "iii", txn->now, (int64_t)limit, skip);
     bool ok = true;
     int rc;
 
@@ -100,22 +99,22 @@ static int read_expired(struct txn *txn, size_t limit, const lh_job *after, lh_j
 int recover_expired(struct txn *txn, size_t limit, int64_t *recovered, bool *more,
                     struct lhi_error *err)
 {
-    lh_job first, *jobs = NULL, *last = NULL;
+    lh_job first, *jobs = NULL;
+    int64_t skip = 0;
     size_t n;
     int rc;
 
     *recovered = 0;
     *more = false;
     /* The common case, nothing expired, is one probe of an index and no memory. */
-    if ((rc = read_expired(txn, 1, NULL, &first, &n, err)) < 0 || n == 0)
+    if ((rc = read_expired(txn, 1, 0, &first, &n, err)) < 0 || n == 0)
         return rc;
     jobs = lhi_arena_alloc(&txn->arena, limit * sizeof *jobs);
     if (jobs == NULL)
         return lhi_fail(err, LH_ENOMEM, "out of memory");
     /* Queues with recovery off keep their stuck jobs at the head of the index: walk past them. */
     do {
-        lh_job mark;
-        if ((rc = read_expired(txn, limit, last, jobs, &n, err)) < 0)
+        if ((rc = read_expired(txn, limit, skip, jobs, &n, err)) < 0)
             return rc;
         for (size_t i = 0; i < n; i++) {
             const lh_policy *policy;
@@ -124,11 +123,7 @@ int recover_expired(struct txn *txn, size_t limit, int64_t *recovered, bool *mor
             if (policy->recovery && (rc = recover_one(txn, &jobs[i], policy, recovered, err)) < 0)
                 return rc;
         }
-        if (n == limit) {
-            mark = jobs[n - 1];
-            jobs[0] = mark;
-            last = &jobs[0];
-        }
+        skip += (int64_t)n;
     } while (n == limit && *recovered == 0);
     *more = n == limit;
     return LH_OK;
@@ -198,6 +193,37 @@ int promote_due(struct txn *txn, size_t limit, int64_t *promoted, bool *more, st
     return LH_OK;
 }
 
+static int expire_one(struct txn *txn, const struct waiting *job, int64_t *expired,
+                      struct lhi_error *err)
+{
+    char reason[96], at[40];
+
+    txn->changed = true;
+    if (sql_run(txn->conn, LHI_SQL_EXPIRY_END, err, "ii", job->expires_at, job->id) < 0)
+        return err->status;
+    if (job->state != LH_PENDING && job->state != LH_SCHEDULED)
+        return LH_OK; /* cancelled or deleted: the expiry has nothing more to say */
+    lhi_format(reason, sizeof reason, "EXPIRED: not claimed by %s",
+               lh_time_format(job->expires_at, at, sizeof at));
+    struct tally *tally = txn_tally(txn, job->queue, err);
+    if (tally == NULL ||
+        sql_run(txn->conn, LHI_SQL_JOB_CANCEL, err, "itiii", txn_next_token(txn, job->token),
+                reason, txn->now, job->id, job->token) < 0)
+        return err->status;
+    tally_move(tally, job->state, LH_CANCELLED);
+    (*expired)++;
+    return txn_event(txn,
+                     &(struct event){.type = "job.cancelled",
+                                     .job = job->id,
+                                     .queue = job->queue,
+                                     .from = job->state,
+                                     .to = LH_CANCELLED,
+                                     .actor = "system/expiry",
+                                     .reason = reason,
+                                     .token = job->token},
+                     err);
+}
+
 int expire_overdue(struct txn *txn, size_t limit, int64_t *expired, bool *more,
                    struct lhi_error *err)
 {
@@ -209,30 +235,9 @@ int expire_overdue(struct txn *txn, size_t limit, int64_t *expired, bool *more,
     *more = false;
     if (rc < 0)
         return rc;
-    for (size_t i = 0; i < n; i++) {
-        char reason[96], at[40];
-        lhi_format(reason, sizeof reason, "EXPIRED: not claimed by %s",
-                   lh_time_format(gone[i].expires_at, at, sizeof at));
-        struct tally *tally = txn_tally(txn, gone[i].queue, err);
-        if (tally == NULL || sql_run(txn->conn, LHI_SQL_JOB_CANCEL, err, "inntiii",
-                                     txn_next_token(txn, gone[i].token), reason, txn->now,
-                                     gone[i].id, gone[i].token) < 0)
-            return err->status;
-        txn->changed = true;
-        tally_move(tally, gone[i].state, LH_CANCELLED);
-        if ((rc = txn_event(txn,
-                            &(struct event){.type = "job.cancelled",
-                                            .job = gone[i].id,
-                                            .queue = gone[i].queue,
-                                            .from = gone[i].state,
-                                            .to = LH_CANCELLED,
-                                            .actor = "system/expiry",
-                                            .reason = reason,
-                                            .token = gone[i].token},
-                            err)) < 0)
+    for (size_t i = 0; i < n; i++)
+        if ((rc = expire_one(txn, &gone[i], expired, err)) < 0)
             return rc;
-    }
-    *expired = (int64_t)n;
     *more = n == limit;
     return LH_OK;
 }
@@ -248,6 +253,11 @@ int act_upkeep(struct txn *txn, struct lhi_act *act)
         (rc = expire_overdue(txn, LHI_BATCH, &done->expired, &more[2], &act->err)) < 0 ||
         (rc = promote_due(txn, LHI_BATCH, &done->promoted, &more[3], &act->err)) < 0)
         return rc;
+    int holds = sql_run(txn->conn, LHI_SQL_HOLD_PRUNE, &act->err, "i", txn->now);
+    if (holds < 0)
+        return holds;
+    if (holds > 0)
+        txn->changed = true;
     act->upkeep.more = more[0] || more[1] || more[2] || more[3];
     return LH_OK;
 }

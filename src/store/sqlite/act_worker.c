@@ -56,50 +56,36 @@ int act_worker_beat(struct txn *txn, struct lhi_act *act)
 
 /* ---- what a worker holds ---- */
 
-static int next_queue(struct txn *txn, char queue[160], bool *found, struct lhi_error *err)
-{
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_QUEUE_RUNNING, err, "t", queue);
-    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
-    if (rc < 0)
-        return rc;
-    *found = rc == LH_OK;
-    if (*found)
-        lhi_format(queue, 160, "%s", (const char *)sqlite3_column_text(stmt, 0));
-    sql_reset(stmt);
-    return LH_OK;
-}
-
 int each_job_of_worker(struct txn *txn, const char *worker,
                        int (*fn)(struct txn *, int64_t id, int64_t token, void *arg,
                                  struct lhi_error *),
                        void *arg, struct lhi_error *err)
 {
-    lh_ref *held = lhi_arena_alloc(&txn->arena, LHI_BATCH * sizeof *held);
-    char queue[160] = "";
-    bool found;
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_OF_WORKER, err, "t", worker);
+    lh_ref *held = NULL;
+    size_t n = 0, room = 0;
     int rc;
 
-    if (held == NULL)
-        return lhi_fail(err, LH_ENOMEM, "out of memory");
-    while ((rc = next_queue(txn, queue, &found, err)) == LH_OK && found) {
-        int64_t after = 0;
-        size_t n;
-        do {
-            sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_OF_WORKER, err, "ttii", queue, worker,
-                                     after, (int64_t)LHI_BATCH);
-            if (stmt == NULL)
-                return err->status;
-            for (n = 0; (rc = sql_step(txn->conn, stmt, err)) == LH_OK; n++)
-                held[n] = (lh_ref){sqlite3_column_int64(stmt, 0), sqlite3_column_int64(stmt, 1)};
-            for (size_t i = 0; i < n && rc >= 0; i++) {
-                after = held[i].job;
-                rc = fn(txn, held[i].job, held[i].token, arg, err);
+    if (stmt == NULL)
+        return err->status;
+    /* Read to the end before the first is changed. */
+    while ((rc = sql_step(txn->conn, stmt, err)) == LH_OK) {
+        if (n == room) {
+            room = room ? room * 2 : 64;
+            lh_ref *grown = lhi_realloc(held, room * sizeof *grown);
+            if (grown == NULL) {
+                sql_reset(stmt);
+                rc = lhi_fail(err, LH_ENOMEM, "out of memory");
+                break;
             }
-            if (rc < 0)
-                return rc;
-        } while (n == LHI_BATCH);
+            held = grown;
+        }
+        held[n++] = (lh_ref){sqlite3_column_int64(stmt, 0), sqlite3_column_int64(stmt, 1)};
     }
-    return rc;
+    for (size_t i = 0; i < n && rc >= 0; i++)
+        rc = fn(txn, held[i].job, held[i].token, arg, err);
+    lhi_free(held);
+    return rc < 0 ? rc : LH_OK;
 }
 
 static int give_back(struct txn *txn, int64_t id, int64_t token, void *arg, struct lhi_error *err)

@@ -140,8 +140,6 @@ enum job_column {
     JOB_LEASE_MS,
     JOB_BACKOFF_MS,
     JOB_BACKOFF_CAP_MS,
-    JOB_HOLD_TOKEN,
-    JOB_HOLD_UNTIL,
     JOB_STAGE,
     JOB_PROGRESS,
     JOB_LAST_ERROR,
@@ -229,6 +227,9 @@ struct insert_context {
 int insert_job(struct insert_context *ctx, const char *queue, const lh_new_job *job,
                lh_enqueued *out, struct lhi_error *err);
 
+/* A row of request_jobs must be of the same kind of act. */
+int check_same_act(sqlite3_stmt *stmt, const char *act, const char *request, struct lhi_error *err);
+
 /* One bounded round of what falls due; `*more` says that a batch was full. */
 int recover_expired(struct txn *txn, size_t limit, int64_t *recovered, bool *more,
                     struct lhi_error *err);
@@ -238,10 +239,15 @@ int promote_due(struct txn *txn, size_t limit, int64_t *promoted, bool *more,
                 struct lhi_error *err);
 int expire_overdue(struct txn *txn, size_t limit, int64_t *expired, bool *more,
                    struct lhi_error *err);
+/* A revoked lease that is kept back: its token and deadline, 0 when there is none. */
+int hold_get(struct txn *txn, const char *queue, int64_t job, int64_t *token, int64_t *until,
+             struct lhi_error *err);
+int hold_put(struct txn *txn, const char *queue, int64_t job, int64_t token, int64_t until,
+             struct lhi_error *err);
 /* Give a held job back by another hand; shared by release and by a worker's stop. */
 int release_by_hand(struct txn *txn, int64_t id, int64_t token, int64_t delay_ms, bool now,
                     const char *actor, struct lhi_error *err);
-/* What a worker holds, handed to fn in batches. */
+/* What a worker holds, handed to fn one by one. */
 int each_job_of_worker(struct txn *txn, const char *worker,
                        int (*fn)(struct txn *, int64_t id, int64_t token, void *arg,
                                  struct lhi_error *),

@@ -71,9 +71,12 @@ static int job_list(struct db *db, struct conn *conn, struct lhi_act *act, struc
     if (state != 0)
         used +=
             lhi_format(text + used, sizeof text - used, " AND state = '%s'", lh_state_name(state));
+    TERM(state != 0 && state != LH_PENDING && state != LH_COMPLETED,
+         "state <> 'pending' AND state <> 'completed'");
     TERM(f->queue, "queue = ?2");
     TERM(f->kind, "kind = ?3");
-    TERM(f->worker, "worker = ?4 AND state = 'running'");
+    TERM(f->worker,
+         "worker = ?4 AND state <> 'pending' AND state <> 'completed' AND state = 'running'");
     TERM(f->key, "key = ?5");
     TERM(f->expired, "lease_until <= ?6");
 #undef TERM
@@ -206,33 +209,19 @@ static const char *worker_state(const char *kept, int64_t silent, int64_t interv
     return silent > interval ? "late" : "alive";
 }
 
-static int count_running(struct conn *conn, const lh_queues *queues, lh_worker *w,
-                         struct lhi_error *err)
-{
-    for (size_t i = 0; i < queues->n; i++) {
-        int64_t n;
-        int rc =
-            sql_int(conn, LHI_SQL_WORKER_RUNNING, err, 0, &n, "tt", queues->queue[i].queue, w->id);
-        if (rc < 0)
-            return rc;
-        w->running += n;
-    }
-    return LH_OK;
-}
-
 static int worker_list(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err)
 {
     lh_workers *out = act->workers.out;
     struct lhi_arena *arena = arena_of(&out->priv);
-    lh_queues queues = {0};
-    struct lhi_act list = {.verb = LHI_QUEUE_LIST, .queues.out = &queues};
     int64_t now = db_now(db);
-    int rc = arena ? queue_list(db, conn, &list, err) : no_memory(err);
-    sqlite3_stmt *stmt = rc == LH_OK ? sql(conn, LHI_SQL_WORKER_LIST, err, "") : NULL;
+    sqlite3_stmt *stmt = sql(conn, LHI_SQL_WORKER_LIST, err, "");
+    int rc;
 
-    if (rc == LH_OK && stmt == NULL)
-        rc = err->status;
-    while (rc == LH_OK && (rc = sql_step(conn, stmt, err)) == LH_OK) {
+    if (stmt == NULL)
+        return err->status;
+    if (arena == NULL)
+        return no_memory(err);
+    while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
         bool ok = true;
         lh_worker *grown = grow(out->worker, out->n, sizeof *grown);
         if (grown == NULL) {
@@ -253,6 +242,7 @@ static int worker_list(struct db *db, struct conn *conn, struct lhi_act *act, st
         w->registered_at = sqlite3_column_int64(stmt, 9);
         w->last_heartbeat_at = sqlite3_column_int64(stmt, 10);
         w->stopped_at = sqlite3_column_int64(stmt, 11);
+        w->running = sqlite3_column_int64(stmt, 12);
         w->silent_ms = now > w->last_heartbeat_at ? now - w->last_heartbeat_at : 0;
         w->state = worker_state((const char *)sqlite3_column_text(stmt, 5), w->silent_ms,
                                 w->interval_ms, w->multiplier);
@@ -265,12 +255,6 @@ static int worker_list(struct db *db, struct conn *conn, struct lhi_act *act, st
     sql_reset(stmt);
     if (rc == LH_EMPTY)
         rc = LH_OK;
-    for (size_t i = 0; i < out->n && rc == LH_OK; i++)
-        rc = count_running(conn, &queues, &out->worker[i], err);
-    if (queues.priv != NULL)
-        lhi_arena_clear(queues.priv);
-    lhi_free(queues.priv);
-    lhi_free(queues.queue);
     return rc;
 }
 

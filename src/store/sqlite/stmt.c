@@ -206,8 +206,6 @@ const char *const job_columns[JOB_COLUMNS] = {
     "lease_ms",
     "backoff_ms",
     "backoff_cap_ms",
-    "hold_token",
-    "hold_until",
     "stage",
     "progress",
     "last_error",

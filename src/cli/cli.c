@@ -1,0 +1,332 @@
+#include "cli.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <pwd.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- words on standard error ----------------------------------------------------------------- */
+
+/* One write for a whole line: lines of several threads or processes do not mix. */
+static void put_line(const struct buf *line)
+{
+    fwrite(line->p, 1, line->n, stderr);
+    fflush(stderr);
+}
+
+static void say(const char *prefix, const char *text)
+{
+    struct buf line = {0};
+
+    buf_text(&line, prefix);
+    text_visible(&line, text, strlen(text));
+    buf_char(&line, '\n');
+    put_line(&line);
+    buf_clear(&line);
+}
+
+int cli_error(int exit, const char *format, ...)
+{
+    char text[4096];
+    va_list ap;
+
+    va_start(ap, format);
+    vsnprintf(text, sizeof text, format, ap);
+    va_end(ap);
+    /* What was printed before the failure comes before its message when both go to one place. */
+    fflush(stdout);
+    say("leasehold: ", text);
+    return exit;
+}
+
+void cli_note(const char *format, ...)
+{
+    char text[4096];
+    va_list ap;
+
+    va_start(ap, format);
+    vsnprintf(text, sizeof text, format, ap);
+    va_end(ap);
+    fflush(stdout);
+    say("", text);
+}
+
+int cli_failed(struct cli *cli, int status)
+{
+    const char *text = lh_errmsg(cli->store);
+
+    if (status == LH_EINTR)
+        return cli_interrupted_exit();
+    cli_error(0, "%s", text[0] != '\0' ? text : lh_status_text(status));
+    if (status == LH_EUNKNOWN && lh_last_request(cli->store)[0] != '\0')
+        cli_error(0, "request id to repeat with: %s", lh_last_request(cli->store));
+    return lh_status_exit(status);
+}
+
+int cli_failed_jobs(struct cli *cli, const char *verb, const int64_t *ids, const int *status,
+                    size_t n, int rc)
+{
+    /* The handle has one sentence, that of the first failure. */
+    struct buf first = {0};
+    bool told = false;
+    int worst = 0;
+
+    buf_text(&first, lh_errmsg(cli->store));
+    for (size_t i = 0; i < n; i++) {
+        int code = lh_status_exit(status[i]);
+        if (status[i] == LH_OK)
+            continue;
+        if (!told && first.n > 0 && status[i] == rc)
+            cli_error(0, "%s", buf_str(&first));
+        else if (status[i] == LH_ENOTFOUND)
+            cli_error(0, "could not %s job %" PRId64 ": there is no such job", verb, ids[i]);
+        else
+            cli_error(0, "could not %s job %" PRId64 ": %s", verb, ids[i],
+                      lh_status_text(status[i]));
+        told = true;
+        if (code > worst)
+            worst = code;
+    }
+    buf_clear(&first);
+    /* The act failed as a whole, before any job was judged. */
+    return told ? worst : cli_failed(cli, rc);
+}
+
+static const char *level_name(int level)
+{
+    static const char *const names[] = {"error", "warn", "info", "debug"};
+
+    return level >= 0 && level <= LH_LOG_DEBUG ? names[level] : "debug";
+}
+
+static void log_line(void *arg, int level, const char *text)
+{
+    const struct cli *cli = arg;
+    struct js json = {0};
+    struct timespec now;
+
+    if (level > cli->log_level)
+        return;
+    if (!cli->log_json) {
+        buf_format(&json.buf, "leasehold: %s: ", level_name(level));
+        text_visible(&json.buf, text, strlen(text));
+    } else {
+        clock_gettime(CLOCK_REALTIME, &now);
+        js_open(&json, '{');
+        js_key_time(&json, "time", (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000);
+        js_key_text(&json, "level", level_name(level));
+        js_key_text(&json, "message", text);
+        js_close(&json, '}');
+    }
+    buf_char(&json.buf, '\n');
+    put_line(&json.buf);
+    js_clear(&json);
+}
+
+/* ---- settings -------------------------------------------------------------------------------- */
+
+/** A variable of the environment; empty is as good as unset. */
+static const char *variable(const char *name)
+{
+    const char *text = getenv(name);
+
+    return text != NULL && text[0] != '\0' ? text : NULL;
+}
+
+/** Reads a variable by its spec. False: told why. */
+static bool read_variable(const char *name, const struct value_spec *spec, struct value *value)
+{
+    const char *text = variable(name);
+    char why[VALUE_WHY];
+    char shown[128];
+
+    if (text == NULL)
+        return true;
+    if (!value_parse(spec, text, value, why)) {
+        cli_error(0, "environment variable %s: value %s %s", name,
+                  value_quote(text, shown, sizeof shown), why);
+        return false;
+    }
+    value->given = 1;
+    return true;
+}
+
+static const struct value_spec log_levels = SPEC_CHOICE("error warn info debug");
+static const struct value_spec log_formats = SPEC_CHOICE("text json");
+static const struct value_spec intervals = SPEC_INT(0, VALUE_DAY);
+
+int cli_settings(struct cli *cli, const struct args *args)
+{
+    struct value log = {0}, format = {0}, interval = {0};
+    const char *named = args->global[GLOBAL_CONFIG].text;
+    const char *path;
+
+    cli->command = args->command;
+    cli->json = args->global[GLOBAL_JSON].given > 0;
+    cli->force_network = args->global[GLOBAL_NETWORK].given > 0;
+    cli->log_level = LH_LOG_WARN;
+    cli->recovery_interval_ms = -1;
+    if (!read_variable("LEASEHOLD_LOG", &log_levels, &log) ||
+        !read_variable("LEASEHOLD_LOG_FORMAT", &log_formats, &format) ||
+        !read_variable("LEASEHOLD_RECOVERY_INTERVAL", &intervals, &interval))
+        return EXIT_USAGE;
+    if (args->global[GLOBAL_LOG].given)
+        log = args->global[GLOBAL_LOG];
+    if (log.given)
+        cli->log_level = (int)log.num - 1;
+    cli->log_json = format.given && format.num == 2;
+    if (interval.given)
+        cli->recovery_interval_ms = interval.num;
+
+    if (named == NULL)
+        named = variable("LEASEHOLD_CONFIG");
+    path = named ? named : "leasehold.yaml";
+    if (!config_load(&cli->config, path, named != NULL))
+        return EXIT_USAGE;
+
+    cli->url = args->global[GLOBAL_STORE].text;
+    if (cli->url == NULL)
+        cli->url = variable("LEASEHOLD_STORE");
+    if (cli->url == NULL)
+        cli->url = cli->config.store;
+    if (cli->url == NULL)
+        cli->url = "leasehold.db";
+    return 0;
+}
+
+int cli_open(struct cli *cli, enum access access)
+{
+    lh_open_opts opts = {
+        .read_only = access == ACCESS_READ,
+        .create = access == ACCESS_WRITE || access == ACCESS_ADOPT,
+        .adopt = access == ACCESS_ADOPT,
+        .accept_loss = access == ACCESS_ACCEPT_LOSS,
+        .force_network = cli->force_network,
+        .durability = cli->config.relaxed ? LH_DURABLE_RELAXED : LH_DURABLE_FULL,
+        .log = log_line,
+        .log_arg = cli,
+    };
+    int rc = lh_open(cli->url, &opts, &cli->store);
+
+    if (rc == LH_OK)
+        return 0;
+    if (cli->store == NULL)
+        return cli_error(EXIT_FAILED, "out of memory");
+    return cli_failed(cli, rc);
+}
+
+const char *cli_default_worker(char *buf, size_t len)
+{
+    const char *user = variable("USER");
+    char host[65] = "";
+    char room[1024];
+    char uid[24];
+    struct passwd entry, *found = NULL;
+    size_t most = len < 129 ? len : 129; /* a name has at most 128 bytes */
+
+    if (user == NULL && getpwuid_r(geteuid(), &entry, room, sizeof room, &found) == 0 &&
+        found != NULL)
+        user = found->pw_name;
+    if (user == NULL || user[0] == '\0') {
+        snprintf(uid, sizeof uid, "%ld", (long)geteuid());
+        user = uid;
+    }
+    if (gethostname(host, sizeof host - 1) != 0 || host[0] == '\0')
+        snprintf(host, sizeof host, "localhost");
+    snprintf(buf, most, "%.60s@%s", user, host);
+    for (char *p = buf; *p != '\0'; p++) {
+        char one[2] = {*p, '\0'};
+        if (!lh_name_ok(one))
+            *p = '-';
+    }
+    return buf;
+}
+
+/* ---- interruption ---------------------------------------------------------------------------- */
+
+/* A signal handler has nothing to hang its state from: the one mutable global of the program. */
+static int caught;
+
+static void on_signal(int signal)
+{
+    __atomic_store_n(&caught, signal, __ATOMIC_SEQ_CST);
+}
+
+const int *cli_cancel(void)
+{
+    /* Reset after the first: a second Ctrl-C always ends the program. No restart: a read from the
+     * terminal comes back, so that the flag is looked at. */
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+    struct sigaction before;
+
+    sigemptyset(&action.sa_mask);
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
+        /* What the caller told us to ignore (nohup, a job in the background) stays ignored. */
+        if (sigaction(signals[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+            sigaction(signals[i], &action, NULL);
+    return &caught;
+}
+
+bool cli_interrupted(void)
+{
+    return __atomic_load_n(&caught, __ATOMIC_SEQ_CST) != 0;
+}
+
+int cli_interrupted_exit(void)
+{
+    return 128 + __atomic_load_n(&caught, __ATOMIC_SEQ_CST);
+}
+
+/* ---- standard input and output --------------------------------------------------------------- */
+
+bool cli_read_stdin(struct buf *out, size_t most, const char *what)
+{
+    char chunk[65536];
+
+    for (;;) {
+        ssize_t n = read(STDIN_FILENO, chunk, sizeof chunk);
+        if (n == 0)
+            return true;
+        if (n < 0 && errno == EINTR && !cli_interrupted())
+            continue;
+        if (n < 0) {
+            char why[128];
+            const char *text = strerror_r(errno, why, sizeof why);
+            cli_error(0, "could not read standard input: %s", text);
+            return false;
+        }
+        buf_add(out, chunk, (size_t)n);
+        if (out->n > most) {
+            cli_error(0, "%s on standard input is too large: allowed: at most %zu bytes", what,
+                      most);
+            return false;
+        }
+    }
+}
+
+bool cli_reader_gone(void)
+{
+    struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+
+    return poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;
+}
+
+int cli_finish(int exit)
+{
+    char why[128];
+    bool failed_before = ferror(stdout) != 0;
+
+    errno = 0;
+    if (fflush(stdout) == 0 && !failed_before)
+        return exit;
+    if (errno != EPIPE && !cli_reader_gone())
+        cli_error(0, "could not write to standard output: %s",
+                  errno != 0 ? strerror_r(errno, why, sizeof why) : "an earlier write failed");
+    return exit > EXIT_FAILED ? exit : EXIT_FAILED;
+}

@@ -1,0 +1,99 @@
+/*
+ * What every command has at hand: settings, the store, and one way to say that something failed.
+ *
+ * Data goes to standard output, words to standard error. A command returns its exit code; the codes
+ * of the library's outcomes come from lh_status_exit().
+ */
+#ifndef LEASEHOLD_CLI_CLI_H
+#define LEASEHOLD_CLI_CLI_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <leasehold.h>
+
+#include "args.h"
+#include "config.h"
+#include "json.h"
+#include "mem.h"
+#include "text.h"
+#include "value.h"
+
+enum {
+    EXIT_DONE = 0,
+    EXIT_FAILED = 1,
+    EXIT_USAGE = 2,
+    EXIT_NOTHING = 3,
+    EXIT_LOST = 4,
+};
+
+struct cli {
+    const struct command *command;
+    const char *url; /* of the store */
+    bool json;       /* --json */
+    struct config config;
+    int64_t recovery_interval_ms; /* LEASEHOLD_RECOVERY_INTERVAL; -1: not given */
+    int log_level;
+    bool log_json;
+    bool force_network;
+    lh_store *store; /* after cli_open() */
+};
+
+/** One line on standard error, `leasehold: …`; control characters are shown, not obeyed. Returns
+ *  `exit`, so that a failing command can end with it. */
+int cli_error(int exit, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/** Words that are no mistake, on standard error. */
+void cli_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/** The store's own sentence about its last failure; the exit code of `status`. After an unknown
+ *  outcome also the request id to repeat with. */
+int cli_failed(struct cli *cli, int status);
+
+/** The failures of an act on several jobs: one line each, the highest exit code. `verb` as in
+ *  "could not cancel job 5: …". Items in `skip` (0: none) are no failure: a status. */
+int cli_failed_jobs(struct cli *cli, const char *verb, const int64_t *ids, const int *status,
+                    size_t n, int rc);
+
+/** Environment and config file, for all that the options leave open. 0, or the exit code. */
+int cli_settings(struct cli *cli, const struct args *args);
+
+enum access {
+    ACCESS_READ,       /* never write; no store is exit 3 */
+    ACCESS_WRITE,      /* create a missing SQLite file, migrate an older store */
+    ACCESS_ADOPT,      /* also put our tables into a database that has none */
+    ACCESS_ACCEPT_LOSS /* write, also to a store older than its high-water mark; make none */
+};
+
+/** Opens cli->store. 0, or the exit code with the reason told. */
+int cli_open(struct cli *cli, enum access access);
+
+/** From now on SIGINT, SIGTERM and SIGHUP raise this flag instead of ending the program; a second
+ *  one ends it. */
+const int *cli_cancel(void);
+bool cli_interrupted(void);
+/** The exit code after an interruption: 128 and the signal, as shells have it. */
+int cli_interrupted_exit(void);
+
+/** Everything standard input has, at most `most` bytes. False: told why. */
+bool cli_read_stdin(struct buf *out, size_t most, const char *what);
+
+/** Is the reader of our output, the other end of a pipe, gone? */
+bool cli_reader_gone(void);
+
+/** Flushes standard output; the exit code, or 1 if what was printed did not get out. */
+int cli_finish(int exit);
+
+/** USER@HOST, made a name. Returns `buf`. */
+const char *cli_default_worker(char *buf, size_t len);
+
+/* bench.h and cmd_*.c: the commands */
+extern const struct command cmd_enqueue, cmd_claim, cmd_heartbeat, cmd_complete, cmd_fail,
+    cmd_release, cmd_cancel, cmd_retry, cmd_delete, cmd_reschedule, cmd_wait, cmd_show, cmd_list,
+    cmd_status, cmd_queue_list, cmd_queue_show, cmd_queue_set, cmd_queue_pause, cmd_queue_resume,
+    cmd_queue_purge, cmd_worker_list, cmd_worker_heartbeat, cmd_worker_stop, cmd_lease_acquire,
+    cmd_lease_extend, cmd_lease_release, cmd_lease_complete, cmd_lease_show, cmd_lease_list,
+    cmd_events, cmd_prune, cmd_recover, cmd_migrate, cmd_check, cmd_bench, cmd_help, cmd_gen;
+
+#endif

@@ -1,0 +1,48 @@
+#include "jobs.h"
+
+enum { FORCE = FILTERS };
+
+static const struct option options[] = {
+    FILTER_OPTIONS,
+    [FORCE] = {"force", 'f', NULL, SPEC_FLAG, 0, "completed jobs too"},
+    {.name = NULL},
+};
+
+static int act(struct cli *cli, const struct args *args, const int64_t *ids, size_t n, int *status,
+               lh_jobs **after)
+{
+    return lh_retry(cli->store, ids, n, args->option[FORCE].given > 0, status,
+                    cli->json ? after : NULL);
+}
+
+static int run(struct cli *cli, const struct args *args)
+{
+    struct many retry = {
+        .verb = "retry",
+        .past = "retried",
+        .states = 1U << LH_FAILED | 1U << LH_CANCELLED,
+        .act = act,
+    };
+
+    if (args->option[FORCE].given)
+        retry.states |= 1U << LH_COMPLETED;
+    return many_run(cli, args, &retry);
+}
+
+static const struct example examples[] = {
+    {"leasehold retry 17", "one job"},
+    {"leasehold retry --queue mail --state failed", "all that failed in a queue"},
+    {.line = NULL},
+};
+
+const struct command cmd_retry = {
+    .name = "retry",
+    .args = "JOB… [--force]\n[--queue Q] [--kind K] [--state S] [--key K] [--force]",
+    .summary = "run failed or cancelled jobs again",
+    .text = "Makes failed and cancelled jobs pending again; with --force completed ones too. Their "
+            "attempts and recoveries are counted from the start.",
+    .positionals = many_positionals,
+    .options = options,
+    .examples = examples,
+    .run = run,
+};
