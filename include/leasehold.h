@@ -85,7 +85,7 @@ LH_API int lh_status_http(int status);
 
 typedef struct lh_store lh_store;
 
-/** Severities of a log line, in the order of INTERFACE: an error needs a person, debug is for us. */
+/** Severities of a log line: an error needs a person, debug is for us. */
 enum lh_log_level { LH_LOG_ERROR = 0, LH_LOG_WARN, LH_LOG_INFO, LH_LOG_DEBUG };
 
 /** Receives one line, without a newline; called from any thread, must not call the library. */
@@ -582,7 +582,8 @@ typedef struct lh_recovered {
     int64_t recovery_timestamp;
 } lh_recovered;
 
-/** Take back what is forfeit, in batches; safe to run twice, at once, anywhere. */
+/** Take back what is forfeit, in batches; by hand, so also where a policy has recovery off. Safe to
+ *  run twice, at once, anywhere. */
 LH_API int lh_recover(lh_store *store, const int *cancel, lh_recovered *out);
 
 /** What lh_recover() would take back now; changes nothing. */

@@ -13,7 +13,8 @@ void lhi_error_clear(struct lhi_error *err)
     err->request[0] = '\0';
 }
 
-static void vset(struct lhi_error *err, int status, const char *fmt, va_list ap)
+__attribute__((format(printf, 3, 0))) static void vset(struct lhi_error *err, int status,
+                                                       const char *fmt, va_list ap)
 {
     err->status = status;
     if (vsnprintf(err->text, sizeof err->text, fmt, ap) < 0)

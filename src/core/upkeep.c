@@ -18,7 +18,7 @@ int lh_recover(lh_store *store, const int *cancel, lh_recovered *out)
         return rc;
     /* Batch after batch, each a transaction of its own: others get their turn in between. */
     do {
-        act = (struct lhi_act){.verb = LHI_UPKEEP};
+        act = (struct lhi_act){.verb = LHI_UPKEEP, .upkeep = {.by_hand = true}};
         if ((rc = lhi_perform(store, &act, err)) < 0)
             return rc;
         total.entries_reclaimed += act.upkeep.done.recovered;

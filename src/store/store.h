@@ -124,6 +124,7 @@ struct lhi_act {
             const char *id;
         } worker;
         struct {
+            bool by_hand; /* also where the policy has switched recovery off */
             lh_upkeep done;
             int64_t leases;
             bool more; /* a full batch was found: come again at once */

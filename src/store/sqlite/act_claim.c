@@ -342,7 +342,7 @@ static void heal_first(struct txn *txn)
 
     lhi_error_clear(&err);
     if (recover_leases(txn, LHI_BATCH, &n, &more, &err) < 0 ||
-        recover_expired(txn, LHI_BATCH, &n, &more, &err) < 0)
+        recover_expired(txn, LHI_BATCH, false, &n, &more, &err) < 0)
         lhi_log(&txn->db->log, LH_LOG_WARN, "automatic recovery failed: %s", err.text);
     lhi_error_clear(&err);
     if (expire_overdue(txn, LHI_BATCH, &n, &more, &err) < 0 ||

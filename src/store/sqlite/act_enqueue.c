@@ -232,8 +232,19 @@ static int enqueue_here(struct conn *conn, const char *queue, const lh_new_job *
         rc = load_policies(conn, &policies, err);
     for (size_t i = 0; i < n && rc == LH_OK; i++) {
         rc = insert_job(&ctx, queue, &jobs[i], &out[i], err);
-        if (rc == LH_OK && !out[i].duplicate)
-            *(out[i].state == LH_SCHEDULED ? &scheduled : &pending) += 1;
+        if (rc != LH_OK || out[i].duplicate)
+            continue;
+        *(out[i].state == LH_SCHEDULED ? &scheduled : &pending) += 1;
+        lh_policy policy;
+        lhi_policy_resolve(&policies, queue, jobs[i].kind, &policy);
+        if (policy.audit == LH_AUDIT_FULL)
+            rc = put_event(conn, now,
+                           &(struct event){.type = "job.enqueued",
+                                           .job = out[i].id,
+                                           .queue = queue,
+                                           .to = out[i].state,
+                                           .actor = "library"},
+                           err);
     }
     for (int try = 0; try < 2 && rc == LH_OK && scheduled + pending > 0; try++) {
         int64_t zero = 0;

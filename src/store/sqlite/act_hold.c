@@ -84,6 +84,9 @@ static int not_held(struct txn *txn, int64_t id, int64_t token, bool ends, struc
 
     if (ends && (rc = end_hold(txn, queue, id, token, err)) < 0)
         return rc;
+    if (token > current)
+        return lhi_fail(err, LH_ELOST, "job %lld never had token %lld: its token is %lld",
+                        (long long)id, (long long)token, (long long)current);
     if (state == LH_CANCELLED)
         return lhi_fail(err, LH_ECANCELLED, "job %lld was cancelled", (long long)id);
     if (state == LH_RUNNING && current == token)

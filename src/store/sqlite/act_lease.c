@@ -1,6 +1,7 @@
 /* Named leases, and the exclusive lease of a queue, which is one of them. */
 #include "store/sqlite/db.h"
 
+#include <assert.h>
 #include <string.h>
 
 enum { DEFAULT_TTL_MS = 300000 };
@@ -60,7 +61,7 @@ static int answer(struct txn *txn, struct lhi_act *act)
     if (out == NULL)
         return LH_OK;
     struct lhi_arena *arena = arena_of(&out->priv);
-    out->lease = arena ? lhi_arena_alloc(arena, sizeof *out->lease) : NULL;
+    out->lease = arena ? lhi_calloc(1, sizeof *out->lease) : NULL;
     if (out->lease == NULL)
         return lhi_fail(err, LH_ENOMEM, "out of memory");
     sqlite3_stmt *stmt =
@@ -92,6 +93,23 @@ static int held_by_other(struct txn *txn, struct lhi_act *act, const lh_lease *l
                     lh_duration_format(lease->remaining_ms, left, sizeof left));
 }
 
+/* Take a lease that is free or expired; `got` false when somebody holds it. */
+static int take_lease(struct txn *txn, const char *scope, const char *name, const char *owner,
+                      int64_t ttl_ms, const char *value, bool *got, int64_t *token,
+                      struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_LEASE_ACQUIRE, err, "tttiiiiit", scope, name, owner,
+                             txn->db->epoch, txn->tick, ttl_ms, txn->now, txn->now + ttl_ms, value);
+    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+
+    *got = rc == LH_OK;
+    if (rc == LH_OK) {
+        *token = sqlite3_column_int64(stmt, 0);
+        rc = sql_step(txn->conn, stmt, err); /* to its end: the write is done only then */
+    }
+    return rc < 0 ? rc : LH_OK;
+}
+
 static int acquire(struct txn *txn, struct lhi_act *act, lh_lease *old, bool found)
 {
     struct lhi_error *err = &act->err;
@@ -111,13 +129,15 @@ static int acquire(struct txn *txn, struct lhi_act *act, lh_lease *old, bool fou
     else if (held)
         return held_by_other(txn, act, old);
     else {
-        rc = sql_run(txn->conn, LHI_SQL_LEASE_ACQUIRE, err, "tttiiiiit", scope, name, owner,
-                     txn->db->epoch, txn->tick, ttl, txn->now, txn->now + ttl, opts->value);
+        bool got;
+        int64_t token = 0;
+        rc = take_lease(txn, scope, name, owner, ttl, opts->value, &got, &token, err);
+        assert(rc < 0 || got);
         if (rc >= 0 && found && old->stale)
             rc = lease_event(txn, "lease.recovered", scope, name, old->owner, old->token,
                              "system/recovery", "RECLAIMED_TTL: lease had expired", err);
         if (rc >= 0)
-            rc = lease_event(txn, "lease.acquired", scope, name, owner, 0, owner, NULL, err);
+            rc = lease_event(txn, "lease.acquired", scope, name, owner, token, owner, NULL, err);
     }
     return rc < 0 ? rc : answer(txn, act);
 }
@@ -266,17 +286,8 @@ int recover_leases(struct txn *txn, size_t limit, int64_t *cleaned, bool *more,
 int exclusive_acquire(struct txn *txn, const char *queue, const char *worker, int64_t until,
                       bool *got, struct lhi_error *err)
 {
-    sqlite3_stmt *stmt =
-        sql(txn->conn, LHI_SQL_LEASE_ACQUIRE, err, "tttiiiiit", "processing", queue, worker,
-            txn->db->epoch, txn->tick, until - txn->now, txn->now, until, (const char *)NULL);
-    if (stmt == NULL)
-        return err->status;
-    int rc = sql_step(txn->conn, stmt, err);
-    *got = rc == LH_OK;
-    if (rc == LH_OK)
-        rc = sql_step(txn->conn, stmt, err);
-    sql_reset(stmt);
-    return rc < 0 ? rc : LH_OK;
+    int64_t token;
+    return take_lease(txn, "processing", queue, worker, until - txn->now, NULL, got, &token, err);
 }
 
 int exclusive_follow(struct txn *txn, const char *queue, const char *owner, int64_t until,

@@ -96,7 +96,7 @@ static int read_expired(struct txn *txn, size_t limit, int64_t skip, lh_job *job
     return rc < 0 ? rc : LH_OK;
 }
 
-int recover_expired(struct txn *txn, size_t limit, int64_t *recovered, bool *more,
+int recover_expired(struct txn *txn, size_t limit, bool by_hand, int64_t *recovered, bool *more,
                     struct lhi_error *err)
 {
     lh_job first, *jobs = NULL;
@@ -120,7 +120,8 @@ int recover_expired(struct txn *txn, size_t limit, int64_t *recovered, bool *mor
             const lh_policy *policy;
             if ((rc = txn_policy(txn, jobs[i].queue, jobs[i].kind, &policy, err)) < 0)
                 return rc;
-            if (policy->recovery && (rc = recover_one(txn, &jobs[i], policy, recovered, err)) < 0)
+            if ((policy->recovery || by_hand) &&
+                (rc = recover_one(txn, &jobs[i], policy, recovered, err)) < 0)
                 return rc;
         }
         skip += (int64_t)n;
@@ -248,7 +249,8 @@ int act_upkeep(struct txn *txn, struct lhi_act *act)
     bool more[4];
     int rc;
 
-    if ((rc = recover_expired(txn, LHI_BATCH, &done->recovered, &more[0], &act->err)) < 0 ||
+    if ((rc = recover_expired(txn, LHI_BATCH, act->upkeep.by_hand, &done->recovered, &more[0],
+                              &act->err)) < 0 ||
         (rc = recover_leases(txn, LHI_BATCH, &act->upkeep.leases, &more[1], &act->err)) < 0 ||
         (rc = expire_overdue(txn, LHI_BATCH, &done->expired, &more[2], &act->err)) < 0 ||
         (rc = promote_due(txn, LHI_BATCH, &done->promoted, &more[3], &act->err)) < 0)

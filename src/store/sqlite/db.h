@@ -69,24 +69,22 @@ struct db {
 
 /* What one transaction did to one queue. */
 struct tally {
+    struct tally *next;
     const char *queue;
     int64_t state[LH_CANCELLED + 1];
     int64_t enqueued, claimed, completed, failed, recovered, ended, wait_ms, run_ms;
     int ring; /* jobs that became pending */
 };
 
-enum { MAX_TALLIES = 64 };
-
 struct txn {
     struct db *db;
     struct conn *conn;
-    int64_t now;  /* store time: elapsed, readable as wall time */
-    int64_t wall; /* run_at and expiry mean this */
-    int64_t tick; /* the number of this transaction */
-    bool durable; /* something here must be synced before it is acknowledged */
-    bool changed; /* something was written */
-    struct tally tally[MAX_TALLIES];
-    size_t n_tallies;
+    int64_t now;            /* store time: elapsed, readable as wall time */
+    int64_t wall;           /* run_at and expiry mean this */
+    int64_t tick;           /* the number of this transaction */
+    bool durable;           /* something here must be synced before it is acknowledged */
+    bool changed;           /* something was written */
+    struct tally *tallies;  /* newest first, in the arena; pointers to them stay good */
     struct lhi_arena arena; /* lives as long as the transaction */
     /* the last policy asked for: batches ask for the same again and again */
     const char *policy_queue, *policy_kind;
@@ -184,6 +182,7 @@ struct event {
     int64_t token;
     const char *data;
 };
+int put_event(struct conn *conn, int64_t at, const struct event *event, struct lhi_error *err);
 int txn_event(struct txn *txn, const struct event *event, struct lhi_error *err);
 bool txn_audited(struct txn *txn, const char *queue, const char *kind); /* audit: full */
 
@@ -231,7 +230,7 @@ int insert_job(struct insert_context *ctx, const char *queue, const lh_new_job *
 int check_same_act(sqlite3_stmt *stmt, const char *act, const char *request, struct lhi_error *err);
 
 /* One bounded round of what falls due; `*more` says that a batch was full. */
-int recover_expired(struct txn *txn, size_t limit, int64_t *recovered, bool *more,
+int recover_expired(struct txn *txn, size_t limit, bool by_hand, int64_t *recovered, bool *more,
                     struct lhi_error *err);
 int recover_leases(struct txn *txn, size_t limit, int64_t *cleaned, bool *more,
                    struct lhi_error *err);

@@ -362,6 +362,8 @@ static int open_writer(struct db *db, bool exists, struct lhi_error *err)
         (rc = side_enter(&db->side, db->opts.busy_ms, "open", err)) != LH_OK)
         return rc;
     rc = open_for_writing(db, err);
+    if (rc == LH_ENOSTORE || rc == LH_EINVAL || rc == LH_ENEWER)
+        side_remove(&db->side);
     side_leave(&db->side);
     return rc;
 }
@@ -529,6 +531,11 @@ int lhi_sqlite_open(const char *path, const lh_open_opts *opts, const struct lhi
         if (rc == LH_EINVAL && db->conn.db != NULL &&
             (sqlite3_errcode(db->conn.db) & 0xff) == SQLITE_NOTADB)
             rc = lhi_fail(err, LH_EINVAL, "store \"%s\" is not a SQLite database", path);
+        else if (strstr(err->text, path) == NULL) {
+            /* What the engine said does not name the file. */
+            struct lhi_error said = *err;
+            rc = lhi_fail(err, said.status, "store \"%.200s\": %.250s", path, said.text);
+        }
         db->opts.read_only = true; /* nothing to fold */
         db_close(db);
         return rc;

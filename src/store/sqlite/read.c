@@ -362,6 +362,10 @@ static int stats(struct db *db, struct conn *conn, struct lhi_act *act, struct l
     info->schema = (int)version;
     if (db->side.page != NULL && side_sync_failed(&db->side))
         lhi_format(info->degraded, sizeof info->degraded, "a sync of the log has failed");
+    else if (db->side.page != NULL && strcmp(side_uuid(&db->side), info->uuid) == 0 &&
+             (uint64_t)info->changes < side_synced(&db->side))
+        lhi_format(info->degraded, sizeof info->degraded,
+                   "store is older than it was: acknowledged changes are missing");
     return count_workers(conn, now, info, err);
 }
 

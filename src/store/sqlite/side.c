@@ -70,7 +70,6 @@ static int map_page(struct side *side, struct lhi_error *err)
         int rc = posix_fallocate(side->fd, 0, PAGE);
         if (rc != 0)
             return lhi_fail_errno(err, rc, "could not make the side file \"%s\"", side->path);
-        side->created = true;
     }
     void *p = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, side->fd, 0);
     if (p == MAP_FAILED)
@@ -78,7 +77,6 @@ static int map_page(struct side *side, struct lhi_error *err)
     side->page = p;
     if (memcmp(side->page->magic, MAGIC, sizeof MAGIC) != 0) {
         /* New, or damaged: it is made anew. A race of two makers ends with the same bytes. */
-        side->created = true;
         memset(side->page->uuid, 0, sizeof side->page->uuid);
         memcpy(side->page->magic, MAGIC, sizeof MAGIC);
     }
@@ -90,7 +88,12 @@ int side_open(struct side *side, const char *db_path, bool create, struct lhi_er
     memset(side, 0, sizeof *side);
     side->fd = -1;
     lhi_format(side->path, sizeof side->path, "%s-lease", db_path);
-    side->fd = open(side->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | (create ? O_CREAT : 0), 0600);
+    int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW;
+    if (create)
+        side->fd = open(side->path, flags | O_CREAT | O_EXCL, 0600);
+    side->created = side->fd >= 0;
+    if (!side->created)
+        side->fd = open(side->path, flags | (create ? O_CREAT : 0), 0600);
     if (side->fd < 0)
         return lhi_fail_errno(err, errno, "could not open the side file \"%s\"", side->path);
     int rc = map_page(side, err);
@@ -114,6 +117,12 @@ void side_close_forked(struct side *side)
 void side_close(struct side *side)
 {
     side_close_forked(side);
+}
+
+void side_remove(struct side *side)
+{
+    if (side->created && side_alone(side))
+        (void)unlink(side->path);
 }
 
 int side_present(struct side *side, struct lhi_error *err)

@@ -23,12 +23,14 @@ struct side {
     int fd;
     struct side_page *page;
     char path[1100];
-    bool created; /* this open made the file */
+    bool created; /* it was not there before this open */
 };
 
 int side_open(struct side *side, const char *db_path, bool create, struct lhi_error *err);
 void side_close(struct side *side);        /* gives the locks back */
 void side_close_forked(struct side *side); /* in a child: lets go of the descriptor only */
+
+void side_remove(struct side *side); /* the store was refused: leave no trace of ours */
 
 /* Presence: shared by everyone who has the store open. */
 int side_present(struct side *side, struct lhi_error *err);

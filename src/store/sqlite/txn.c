@@ -84,21 +84,18 @@ static bool needs_sync(const struct db *db, enum lhi_verb verb)
 
 struct tally *txn_tally(struct txn *txn, const char *queue, struct lhi_error *err)
 {
-    for (size_t i = txn->n_tallies; i-- > 0;)
-        if (strcmp(txn->tally[i].queue, queue) == 0)
-            return &txn->tally[i];
-    if (txn->n_tallies == MAX_TALLIES) {
-        (void)lhi_fail(err, LH_EFAIL, "one act touches more than %d queues", MAX_TALLIES);
-        return NULL;
-    }
-    struct tally *tally = &txn->tally[txn->n_tallies];
-    memset(tally, 0, sizeof *tally);
-    tally->queue = lhi_arena_strdup(&txn->arena, queue);
-    if (tally->queue == NULL) {
+    for (struct tally *t = txn->tallies; t != NULL; t = t->next)
+        if (strcmp(t->queue, queue) == 0)
+            return t;
+    struct tally *tally = lhi_arena_alloc(&txn->arena, sizeof *tally);
+    if (tally != NULL)
+        tally->queue = lhi_arena_strdup(&txn->arena, queue);
+    if (tally == NULL || tally->queue == NULL) {
         (void)lhi_fail(err, LH_ENOMEM, "out of memory");
         return NULL;
     }
-    txn->n_tallies++;
+    tally->next = txn->tallies;
+    txn->tallies = tally;
     return tally;
 }
 
@@ -147,12 +144,17 @@ int64_t txn_next_token(const struct txn *txn, int64_t token)
     return (token > floor ? token : floor) + 1;
 }
 
-int txn_event(struct txn *txn, const struct event *e, struct lhi_error *err)
+int put_event(struct conn *conn, int64_t at, const struct event *e, struct lhi_error *err)
 {
-    int rc = sql_run(txn->conn, LHI_SQL_EVENT_INSERT, err, "itItttttttIt", txn->now, e->type,
-                     e->job, e->queue, e->worker, e->lease, e->from ? lh_state_name(e->from) : NULL,
+    int rc = sql_run(conn, LHI_SQL_EVENT_INSERT, err, "itItttttttIt", at, e->type, e->job, e->queue,
+                     e->worker, e->lease, e->from ? lh_state_name(e->from) : NULL,
                      e->to ? lh_state_name(e->to) : NULL, e->actor, e->reason, e->token, e->data);
     return rc < 0 ? rc : LH_OK;
+}
+
+int txn_event(struct txn *txn, const struct event *event, struct lhi_error *err)
+{
+    return put_event(txn->conn, txn->now, event, err);
 }
 
 static void free_paused(struct db *db)
@@ -287,8 +289,8 @@ static int flush_tally(struct txn *txn, const struct tally *t, struct lhi_error 
 
 static int flush_tallies(struct txn *txn, struct lhi_error *err)
 {
-    for (size_t i = 0; i < txn->n_tallies; i++) {
-        int rc = flush_tally(txn, &txn->tally[i], err);
+    for (const struct tally *t = txn->tallies; t != NULL; t = t->next) {
+        int rc = flush_tally(txn, t, err);
         if (rc != LH_OK)
             return rc;
     }
@@ -356,39 +358,48 @@ static int commit(struct txn *txn, struct lhi_error *err)
     return LH_OK;
 }
 
+/* What was counted so far, so that an act that fails can be taken out of it again. */
+static struct tally *copy_tallies(struct txn *txn, bool *ok)
+{
+    struct tally *head = NULL, **end = &head;
+
+    for (const struct tally *t = txn->tallies; t != NULL && *ok; t = t->next) {
+        *end = lhi_arena_alloc(&txn->arena, sizeof **end);
+        *ok = *end != NULL;
+        if (*ok) {
+            **end = *t;
+            (*end)->next = NULL;
+            end = &(*end)->next;
+        }
+    }
+    return head;
+}
+
 /* An act that fails leaves no trace; what it counted goes too. */
 static int perform_one(struct txn *txn, struct lhi_act *act, bool alone)
 {
-    size_t n_tallies = txn->n_tallies;
-    struct tally saved[MAX_TALLIES];
-    bool changed = txn->changed, durable = txn->durable;
+    bool changed = txn->changed, durable = txn->durable, ok = true;
+    struct lhi_error ignored;
 
     lhi_error_clear(&act->err);
-    if (alone) {
-        int rc = performers[act->verb](txn, act);
-        if (rc < 0 && act->err.status == LH_OK)
-            act->err.status = rc;
-        return rc;
-    }
-    memcpy(saved, txn->tally, n_tallies * sizeof saved[0]);
-    if (sql_exec(txn->conn, "SAVEPOINT act", &act->err) < 0)
+    struct tally *before = alone ? NULL : copy_tallies(txn, &ok);
+    if (!ok)
+        return lhi_fail(&act->err, LH_ENOMEM, "out of memory");
+    if (!alone && sql_exec(txn->conn, "SAVEPOINT act", &act->err) < 0)
         return act->err.status;
     int rc = performers[act->verb](txn, act);
+    if (rc < 0 && act->err.status == LH_OK)
+        act->err.status = rc;
+    if (alone)
+        return rc;
     if (rc < 0) {
-        if (act->err.status == LH_OK)
-            act->err.status = rc;
-        struct lhi_error ignored;
         if (sql_exec(txn->conn, "ROLLBACK TO act", &ignored) < 0)
             return LH_EIO;
-        memcpy(txn->tally, saved, n_tallies * sizeof saved[0]);
-        txn->n_tallies = n_tallies;
+        txn->tallies = before;
         txn->changed = changed;
         txn->durable = durable;
     }
-    struct lhi_error ignored;
-    if (sql_exec(txn->conn, "RELEASE act", &ignored) < 0)
-        return LH_EIO;
-    return rc;
+    return sql_exec(txn->conn, "RELEASE act", &ignored) < 0 ? LH_EIO : rc;
 }
 
 /* A failure of the engine, not of an act: the whole transaction goes. */
@@ -435,9 +446,9 @@ static int heal_failed_sync(struct db *db, struct lhi_error *err)
 
 static void ring_bells(struct txn *txn)
 {
-    for (size_t i = 0; i < txn->n_tallies; i++)
-        if (txn->tally[i].ring > 0)
-            side_ring(&txn->db->side, side_queue_hash(txn->tally[i].queue), txn->tally[i].ring);
+    for (const struct tally *t = txn->tallies; t != NULL; t = t->next)
+        if (t->ring > 0)
+            side_ring(&txn->db->side, side_queue_hash(t->queue), t->ring);
     side_changed(&txn->db->side);
 }
 

@@ -1,0 +1,615 @@
+/* Recovery: when a lease is forfeit, what a death does, what it leaves alone, and what it says. */
+#include "world.h"
+
+#include <pthread.h>
+#include <stdio.h>
+
+/* ---- when ---- */
+
+SPEC(a_lease_is_expired_at_its_last_millisecond_and_not_before)
+{
+    struct world w = world_with_job("mail", "x");
+    lh_job job, next;
+    lh_recovered found;
+    EXPECT_OK(claim_one(&w, "mail", &job, .lease_ms = 1000));
+    clock_advance_ms(&w, 999);
+    EXPECT_OK(lh_recover(w.store, NULL, &found));
+    EXPECT_EQ(found.entries_reclaimed, 0);
+    EXPECT_STATUS(claim_one(&w, "mail", &next), LH_EMPTY);
+    EXPECT_EQ(job_of(&w, job.id).state, LH_RUNNING);
+    clock_advance_ms(&w, 1);
+    EXPECT_EQ(job_of(&w, job.id).lease_until, lh_now(w.store));
+    EXPECT(job_of(&w, job.id).expired);
+    EXPECT_EQ(jobs_where(&w, (lh_job_filter){.expired = true})->n, 1);
+    EXPECT_OK(lh_recover(w.store, NULL, &found));
+    EXPECT_EQ(found.entries_reclaimed, 1);
+    EXPECT_EQ(found.recovery_timestamp, WORLD_START_MS + 1000);
+    EXPECT_EQ(job_of(&w, job.id).state, LH_PENDING);
+    world_close(&w);
+}
+
+SPEC(a_heartbeat_that_came_first_is_not_overruled_by_recovery)
+{
+    struct world w = world_with_job("mail", "x");
+    lh_job job;
+    lh_recovered found;
+    EXPECT_OK(claim_one(&w, "mail", &job, .lease_ms = 1000));
+    clock_advance_ms(&w, 999);
+    EXPECT_OK(beat(&w, &job));
+    clock_advance_ms(&w, 1);
+    EXPECT_OK(lh_recover(w.store, NULL, &found));
+    EXPECT_EQ(found.entries_reclaimed, 0);
+    EXPECT_OK(complete(&w, &job));
+    world_close(&w);
+}
+
+SPEC(recovery_clears_the_holder_and_keeps_what_the_job_is)
+{
+    struct world w = world_open();
+    lh_job job;
+    int64_t id = enqueue(&w, "mail", "payload", .kind = "k", .priority = 4, .key = "key");
+    EXPECT_OK(claim_one(&w, "mail", &job, .lease_ms = 1000));
+    clock_advance_ms(&w, 100);
+    EXPECT_OK(lh_heartbeat(w.store,
+                           &(lh_beat){.job = id,
+                                      .token = job.token,
+                                      .has_progress = true,
+                                      .progress = 55,
+                                      .stage = "rebasing",
+                                      .checkpoint = "{\"n\":1}"},
+                           1, NULL, NULL));
+    lh_job before = job_of(&w, id);
+    clock_advance_ms(&w, 5000);
+    EXPECT_OK(lh_recover(w.store, NULL, NULL));
+    lh_job after = job_of(&w, id);
+    EXPECT_EQ(after.state, LH_PENDING);
+    EXPECT(after.worker == NULL);
+    EXPECT_EQ(after.started_at, 0);
+    EXPECT_EQ(after.lease_until, 0);
+    EXPECT_EQ(after.state_changed_at, WORLD_START_MS + 5100);
+    EXPECT(after.token > before.token);
+    EXPECT_EQ(after.attempt, 1);
+    EXPECT_EQ(after.recoveries, 1);
+    /* invariant 4 */
+    EXPECT_EQ(after.id, before.id);
+    EXPECT_STR(after.queue, before.queue);
+    EXPECT_STR(after.kind, before.kind);
+    EXPECT_MEM(after.payload, after.payload_len, before.payload, before.payload_len);
+    EXPECT_EQ(after.priority, before.priority);
+    EXPECT_STR(after.key, before.key);
+    EXPECT_EQ(after.created_at, before.created_at);
+    EXPECT_STR(after.stage, before.stage);
+    EXPECT_EQ(after.progress, before.progress);
+    EXPECT_STR(after.checkpoint, before.checkpoint);
+    EXPECT_EQ(after.last_heartbeat_at, before.last_heartbeat_at);
+    world_close(&w);
+}
+
+SPEC(a_release_spends_neither_an_attempt_nor_a_recovery_and_a_death_spends_both)
+{
+    struct world w = world_with_job("mail", "x");
+    lh_job job;
+    for (int i = 0; i < 10; i++) {
+        EXPECT_OK(claim_one(&w, "mail", &job));
+        EXPECT_OK(release(&w, &job));
+    }
+    EXPECT_OK(claim_one(&w, "mail", &job, .lease_ms = 1000));
+    EXPECT_EQ(job.attempt, 1);
+    EXPECT_EQ(job.recoveries, 0);
+    clock_advance_ms(&w, 1000);
+    EXPECT_OK(claim_one(&w, "mail", &job));
+    EXPECT_EQ(job.attempt, 2);
+    EXPECT_EQ(job.recoveries, 1);
+    world_close(&w);
+}
+
+/* ---- the table of deaths ---- */
+
+struct death {
+    lh_action action;
+    bool last_attempt;  /* attempt = max_attempts */
+    bool last_recovery; /* recoveries = max_recoveries */
+    lh_state to;
+    int refunded;
+    const char *prefix;
+};
+
+/* Two deaths before, then the one that is judged. */
+static void expect_death(const struct death *death)
+{
+    enum { BEFORE = 2 };
+    struct world w = world_open();
+    lh_job job;
+    int64_t max_attempts = death->last_attempt ? BEFORE + 1 : BEFORE + 2;
+    int64_t id = enqueue(&w, "mail", "x", .max_attempts = max_attempts);
+    for (int i = 0; i <= BEFORE; i++) {
+        clock_advance_ms(&w, 1000);
+        EXPECT_OK(claim_one(&w, "mail", &job, .lease_ms = 1000));
+        EXPECT_EQ(job.recoveries, i);
+        EXPECT_EQ(job.attempt, i + 1);
+    }
+    EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_ACTION | LH_POLICY_MAX_RECOVERIES,
+                     .action = death->action,
+                     .max_recoveries = death->last_recovery ? BEFORE : BEFORE + 1));
+    clock_advance_ms(&w, 1000);
+    EXPECT_OK(lh_recover(w.store, NULL, NULL));
+    lh_job after = job_of(&w, id);
+    EXPECT_EQ(after.state, death->to);
+    EXPECT_EQ(after.attempt, BEFORE + 1 - death->refunded);
+    EXPECT(after.token > job.token);
+    EXPECT_EQ(after.started_at, 0);
+    EXPECT_EQ(after.finished_at, death->to == LH_FAILED ? lh_now(w.store) : 0);
+    if (death->to == LH_PENDING)
+        EXPECT_EQ(after.recoveries, BEFORE + 1);
+    EXPECT(after.recoveries <= (death->last_recovery ? BEFORE : BEFORE + 1)); /* invariant 5 */
+    if (strncmp(after.last_error, death->prefix, strlen(death->prefix)) != 0)
+        FAIL("expected: \"%s\" starts with \"%s\"", after.last_error, death->prefix);
+    EXPECT_EQ(queue_of(&w, "mail").hour_failed, death->to == LH_FAILED);
+    world_close(&w);
+}
+
+#define TTL "RECLAIMED_TTL: Exceeded TTL (1 s)"
+
+SPEC(retry_dies_back_to_pending_and_counts_the_death)
+{
+    expect_death(&(struct death){LH_ACTION_RETRY, false, false, LH_PENDING, 0, TTL});
+}
+
+SPEC(retry_at_the_last_attempt_fails_because_of_it)
+{
+    expect_death(&(struct death){LH_ACTION_RETRY, true, false, LH_FAILED, 0,
+                                 "RECLAIMED_TTL: Max attempts reached (3), "});
+}
+
+SPEC(retry_at_the_last_recovery_is_poison)
+{
+    expect_death(&(struct death){LH_ACTION_RETRY, false, true, LH_FAILED, 0, "POISON: "});
+}
+
+SPEC(poison_is_judged_before_attempts)
+{
+    expect_death(&(struct death){LH_ACTION_RETRY, true, true, LH_FAILED, 0, "POISON: "});
+}
+
+SPEC(pending_dies_back_to_pending_and_refunds_the_attempt)
+{
+    expect_death(&(struct death){LH_ACTION_PENDING, false, false, LH_PENDING, 1, TTL});
+}
+
+SPEC(pending_is_not_stopped_by_the_last_attempt)
+{
+    expect_death(&(struct death){LH_ACTION_PENDING, true, false, LH_PENDING, 1, TTL});
+}
+
+SPEC(pending_at_the_last_recovery_is_poison)
+{
+    expect_death(&(struct death){LH_ACTION_PENDING, false, true, LH_FAILED, 0, "POISON: "});
+}
+
+SPEC(pending_at_the_last_attempt_and_the_last_recovery_is_poison)
+{
+    expect_death(&(struct death){LH_ACTION_PENDING, true, true, LH_FAILED, 0, "POISON: "});
+}
+
+SPEC(fail_fails_at_the_first_death)
+{
+    expect_death(&(struct death){LH_ACTION_FAIL, false, false, LH_FAILED, 0, TTL});
+}
+
+SPEC(fail_fails_at_the_last_attempt)
+{
+    expect_death(&(struct death){LH_ACTION_FAIL, true, false, LH_FAILED, 0, "RECLAIMED_TTL: "});
+}
+
+SPEC(fail_fails_at_the_last_recovery_as_poison)
+{
+    expect_death(&(struct death){LH_ACTION_FAIL, false, true, LH_FAILED, 0, "POISON: "});
+}
+
+SPEC(no_recovery_allowed_makes_the_first_death_poison)
+{
+    struct world w = world_with_job("mail", "x");
+    lh_job job;
+    EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_MAX_RECOVERIES, .max_recoveries = 0));
+    EXPECT_OK(claim_one(&w, "mail", &job, .lease_ms = 1000));
+    clock_advance_ms(&w, 1000);
+    EXPECT_STATUS(claim_one(&w, "mail", &job), LH_EMPTY);
+    EXPECT_EQ(job_of(&w, job.id).state, LH_FAILED);
+    EXPECT(strncmp(job_of(&w, job.id).last_error, "POISON: ", 8) == 0);
+    EXPECT_STR(story_of(&w, job.id), "job.poisoned");
+    world_close(&w);
+}
+
+SPEC(unlimited_attempts_and_recoveries_never_end_a_job)
+{
+    struct world w = world_open();
+    lh_job job;
+    EXPECT_OK(
+        policy(&w, "mail", NULL, .set = LH_POLICY_MAX_RECOVERIES, .max_recoveries = LH_UNLIMITED));
+    enqueue(&w, "mail", "x", .max_attempts = LH_UNLIMITED);
+    for (int i = 0; i < 40; i++) {
+        EXPECT_OK(claim_one(&w, "mail", &job, .lease_ms = 1000));
+        EXPECT_EQ(job.attempt, i + 1);
+        EXPECT_EQ(job.recoveries, i);
+        clock_advance_ms(&w, 1000);
+    }
+    EXPECT_OK(lh_recover(w.store, NULL, NULL));
+    EXPECT_STR(job_of(&w, job.id).last_error,
+               "RECLAIMED_TTL: Exceeded TTL (1 s) at attempt 40/unlimited, worker w1 last seen 1s "
+               "ago");
+    world_close(&w);
+}
+
+SPEC(unlimited_recoveries_still_end_at_the_last_attempt)
+{
+    struct world w = world_open();
+    lh_job job;
+    EXPECT_OK(
+        policy(&w, "mail", NULL, .set = LH_POLICY_MAX_RECOVERIES, .max_recoveries = LH_UNLIMITED));
+    int64_t id = enqueue(&w, "mail", "x", .max_attempts = 2);
+    for (int i = 0; i < 2; i++) {
+        EXPECT_OK(claim_one(&w, "mail", &job, .lease_ms = 1000));
+        clock_advance_ms(&w, 1000);
+    }
+    EXPECT_STATUS(claim_one(&w, "mail", &job), LH_EMPTY);
+    EXPECT_EQ(job_of(&w, id).state, LH_FAILED);
+    EXPECT_CONTAINS(job_of(&w, id).last_error, "Max attempts reached (2)");
+    world_close(&w);
+}
+
+SPEC(three_deaths_fail_a_job_that_has_no_policy)
+{
+    struct world w = world_with_job("mail", "x");
+    lh_job job;
+    for (int i = 0; i < 3; i++) {
+        EXPECT_OK(claim_one(&w, "mail", &job));
+        clock_advance_ms(&w, 300000);
+    }
+    EXPECT_STATUS(claim_one(&w, "mail", &job), LH_EMPTY);
+    EXPECT_EQ(job_of(&w, job.id).state, LH_FAILED);
+    EXPECT_EQ(job_of(&w, job.id).attempt, 3);
+    EXPECT_CONTAINS(job_of(&w, job.id).last_error, "RECLAIMED_TTL: Max attempts reached (3), ");
+    world_close(&w);
+}
+
+SPEC(the_action_of_the_kind_wins)
+{
+    struct world w = world_open();
+    lh_job job;
+    EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_ACTION, .action = LH_ACTION_FAIL));
+    EXPECT_OK(policy(&w, "mail", "k", .set = LH_POLICY_ACTION, .action = LH_ACTION_PENDING));
+    int64_t plain = enqueue(&w, "mail", "x"), special = enqueue(&w, "mail", "x", .kind = "k");
+    EXPECT_OK(claim_one(&w, "mail", &job, .lease_ms = 1000));
+    EXPECT_OK(claim_one(&w, "mail", &job, .lease_ms = 1000));
+    clock_advance_ms(&w, 1000);
+    EXPECT_OK(lh_recover(w.store, NULL, NULL));
+    EXPECT_EQ(job_of(&w, plain).state, LH_FAILED);
+    EXPECT_EQ(job_of(&w, special).state, LH_PENDING);
+    EXPECT_EQ(job_of(&w, special).attempt, 0);
+    world_close(&w);
+}
+
+/* ---- what it says ---- */
+
+SPEC(the_reason_of_a_death_tells_the_lease_the_attempt_and_the_worker)
+{
+    struct world w = world_with_job("mail", "x");
+    lh_job job;
+    EXPECT_OK(claim_one(&w, "mail", &job));
+    EXPECT_OK(lh_fail(
+        w.store,
+        &(lh_failure){.job = job.id, .token = job.token, .error = "no", .retry_in_ms = LH_NOW}, 1,
+        NULL, NULL));
+    EXPECT_OK(claim_one(&w, "mail", &job, .worker = "w-1", .lease_ms = 1800000));
+    clock_advance_ms(&w, 1000);
+    EXPECT_OK(lh_heartbeat(
+        w.store, &(lh_beat){.job = job.id, .token = job.token, .lease_ms = 300000}, 1, NULL, NULL));
+    clock_advance_ms(&w, 300000);
+    EXPECT_OK(lh_recover(w.store, NULL, NULL));
+    const char *wanted = "RECLAIMED_TTL: Exceeded TTL (30 min) at attempt 2/3, worker w-1 last "
+                         "seen 5m ago";
+    EXPECT_STR(job_of(&w, job.id).last_error, wanted);
+    lh_event event = last_event(&w, "job.recovered");
+    EXPECT_STR(event.reason, wanted);
+    EXPECT_EQ(event.job, job.id);
+    EXPECT_STR(event.queue, "mail");
+    EXPECT_STR(event.worker, "w-1");
+    EXPECT_STR(event.from, "running");
+    EXPECT_STR(event.to, "pending");
+    EXPECT_STR(event.actor, "system/recovery");
+    EXPECT_EQ(event.token, job.token);
+    EXPECT_EQ(event.at, WORLD_START_MS + 301000);
+    world_close(&w);
+}
+
+/* ---- policies of recovery ---- */
+
+SPEC(a_recovery_backoff_delays_the_next_try)
+{
+    struct world w = world_with_job("mail", "x");
+    lh_job job;
+    EXPECT_OK(
+        policy(&w, "mail", NULL, .set = LH_POLICY_RECOVERY_BACKOFF, .recovery_backoff_ms = 5000));
+    EXPECT_OK(claim_one(&w, "mail", &job, .lease_ms = 1000));
+    clock_advance_ms(&w, 1000);
+    EXPECT_STATUS(claim_one(&w, "mail", &job), LH_EMPTY);
+    EXPECT_EQ(job_of(&w, job.id).state, LH_SCHEDULED);
+    EXPECT_EQ(job_of(&w, job.id).run_at, WORLD_START_MS + 6000);
+    clock_advance_ms(&w, 5000);
+    EXPECT_OK(claim_one(&w, "mail", &job));
+    world_close(&w);
+}
+
+SPEC(with_recovery_off_stuck_jobs_stay_and_only_a_hand_recovers_them)
+{
+    struct world w = world_open();
+    lh_job stuck, other, job;
+    lh_recovered found;
+    lh_upkeep done;
+    EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_RECOVERY, .recovery = false));
+    enqueue(&w, "mail", "x");
+    enqueue(&w, "post", "x");
+    EXPECT_OK(claim_one(&w, "mail", &stuck, .lease_ms = 1000));
+    EXPECT_OK(claim_one(&w, "post", &other, .lease_ms = 2000));
+    clock_advance_ms(&w, 5000);
+    EXPECT_OK(claim_one(&w, "post", &job)); /* what is stuck does not hide what is not */
+    EXPECT_EQ(job.id, other.id);
+    EXPECT_STATUS(claim_one(&w, "mail", &job), LH_EMPTY);
+    EXPECT_OK(lh_maintain(w.store, &done));
+    EXPECT_EQ(done.recovered, 0);
+    EXPECT_EQ(job_of(&w, stuck.id).state, LH_RUNNING);
+    EXPECT(job_of(&w, stuck.id).expired);
+    EXPECT_OK(lh_recovery_stats(w.store, &found));
+    EXPECT_EQ(found.entries_reclaimed, 1);
+    EXPECT_OK(lh_recover(w.store, NULL, &found));
+    EXPECT_EQ(found.entries_reclaimed, 1);
+    EXPECT_EQ(job_of(&w, stuck.id).state, LH_PENDING);
+    EXPECT(strncmp(job_of(&w, stuck.id).last_error, "RECLAIMED_", 10) == 0);
+    world_close(&w);
+}
+
+/* ---- many ---- */
+
+SPEC(recovery_is_safe_to_repeat)
+{
+    struct world w = world_with_job("mail", "x");
+    lh_job job;
+    lh_recovered found;
+    EXPECT_OK(claim_one(&w, "mail", &job, .lease_ms = 1000));
+    clock_advance_ms(&w, 1000);
+    EXPECT_OK(lh_recover(w.store, NULL, &found));
+    EXPECT_EQ(found.entries_reclaimed, 1);
+    lh_job first = job_of(&w, job.id);
+    clock_advance_ms(&w, 1000);
+    EXPECT_OK(lh_recover(w.store, NULL, &found));
+    EXPECT_EQ(found.entries_reclaimed, 0);
+    EXPECT_EQ(found.locks_cleaned, 0);
+    lh_job second = job_of(&w, job.id);
+    EXPECT_EQ(second.token, first.token);
+    EXPECT_EQ(second.state_changed_at, first.state_changed_at);
+    EXPECT_EQ(second.recoveries, 1);
+    EXPECT_STR(story_of(&w, job.id), "job.recovered");
+    world_close(&w);
+}
+
+SPEC(more_deaths_than_one_batch_are_all_recovered)
+{
+    struct world w = world_open();
+    static lh_new_job jobs[1200];
+    static lh_enqueued out[1200];
+    lh_recovered found;
+    EXPECT_OK(policy(&w, NULL, NULL, .set = LH_POLICY_LEASE, .lease_ms = 1000));
+    EXPECT_OK(lh_enqueue(w.store, "mail", jobs, 1200, NULL, out));
+    EXPECT_EQ(claim_many(&w, "mail", 1000)->n, 1000);
+    EXPECT_EQ(claim_many(&w, "mail", 1000)->n, 200);
+    clock_advance_ms(&w, 1000);
+    EXPECT_OK(lh_recovery_stats(w.store, &found));
+    EXPECT_EQ(found.entries_reclaimed, 1200);
+    EXPECT_OK(lh_recover(w.store, NULL, &found));
+    EXPECT_EQ(found.entries_reclaimed, 1200);
+    EXPECT_EQ(queue_of(&w, "mail").pending, 1200);
+    EXPECT_EQ(queue_of(&w, "mail").hour_recovered, 1200);
+    world_close(&w);
+}
+
+SPEC(deaths_in_many_queues_at_once_are_all_recovered)
+{
+    enum { QUEUES = 150 };
+    struct world w = world_open();
+    char name[16];
+    lh_job job;
+    lh_recovered found;
+    for (int i = 0; i < QUEUES; i++) {
+        (void)snprintf(name, sizeof name, "q%d", i);
+        enqueue(&w, name, "x");
+        EXPECT_OK(claim_one(&w, name, &job, .lease_ms = 1000));
+    }
+    clock_advance_ms(&w, 1000);
+    EXPECT_OK(lh_recover(w.store, NULL, &found));
+    EXPECT_EQ(found.entries_reclaimed, QUEUES);
+    EXPECT_EQ(jobs_where(&w, (lh_job_filter){.state = LH_PENDING, .limit = 1000})->n, QUEUES);
+    world_close(&w);
+}
+
+SPEC(a_claim_recovers_deaths_in_many_queues_at_once)
+{
+    enum { QUEUES = 150 };
+    struct world w = world_open();
+    char name[16];
+    lh_job job;
+    for (int i = 0; i < QUEUES; i++) {
+        (void)snprintf(name, sizeof name, "q%d", i);
+        enqueue(&w, name, "x");
+        EXPECT_OK(claim_one(&w, name, &job, .lease_ms = 1000));
+    }
+    clock_advance_ms(&w, 1000);
+    EXPECT_OK(claim_one(&w, "q149", &job));
+    EXPECT_EQ(job.recoveries, 1);
+    world_close(&w);
+}
+
+SPEC(a_cancel_flag_stops_a_long_recovery_between_batches)
+{
+    struct world w = world_open();
+    static lh_new_job jobs[1000];
+    static lh_enqueued out[1000];
+    int raised = 1;
+    EXPECT_OK(policy(&w, NULL, NULL, .set = LH_POLICY_LEASE, .lease_ms = 1000));
+    EXPECT_OK(lh_enqueue(w.store, "mail", jobs, 1000, NULL, out));
+    EXPECT_EQ(claim_many(&w, "mail", 1000)->n, 1000);
+    clock_advance_ms(&w, 1000);
+    EXPECT_STATUS(lh_recover(w.store, &raised, NULL), LH_EINTR);
+    EXPECT(queue_of(&w, "mail").running > 0);
+    EXPECT_OK(lh_recover(w.store, NULL, NULL));
+    EXPECT_EQ(queue_of(&w, "mail").running, 0);
+    world_close(&w);
+}
+
+/* ---- by the names their users know ---- */
+
+SPEC(stale_processing_lock_allows_new_claims)
+{
+    struct world w = world_open();
+    lh_job dead, job;
+    bool stale;
+    EXPECT_OK(policy(&w, "merge", NULL, .set = LH_POLICY_EXCLUSIVE, .exclusive = true));
+    enqueue(&w, "merge", "a");
+    enqueue(&w, "merge", "b");
+    EXPECT_OK(claim_one(&w, "merge", &dead, .worker = "agent-1"));
+    EXPECT_STATUS(claim_one(&w, "merge", &job, .worker = "agent-2"), LH_EMPTY);
+    clock_advance_ms(&w, 300000);
+    EXPECT_OK(lh_lease_is_stale(w.store, "processing", "merge", &stale));
+    EXPECT(stale);
+    EXPECT_OK(claim_one(&w, "merge", &job, .worker = "agent-2"));
+    EXPECT_EQ(job.id, dead.id);
+    EXPECT_OK(lh_lease_is_stale(w.store, "processing", "merge", &stale));
+    EXPECT(!stale);
+    EXPECT_STATUS(complete(&w, &dead), LH_ELOST);
+    EXPECT_OK(complete(&w, &job));
+    world_close(&w);
+}
+
+SPEC(automatic_recovery_on_claim)
+{
+    struct world w = world_open();
+    lh_job job;
+    lh_leases *lease = NULL;
+    int64_t a = enqueue(&w, "mail", "a"), b = enqueue(&w, "mail", "b");
+    EXPECT_OK(claim_one(&w, "mail", &job, .lease_ms = 1000));
+    EXPECT_OK(claim_one(&w, "mail", &job, .lease_ms = 1000));
+    EXPECT_OK(lh_lease_acquire(w.store, "processing", "x",
+                               &(lh_lease_opts){.owner = "dead", .ttl_ms = 1000}, NULL));
+    clock_advance_ms(&w, 1000);
+    EXPECT_OK(claim_one(&w, "mail", &job));
+    EXPECT_EQ(job.id, a);
+    EXPECT_EQ(job.recoveries, 1);
+    EXPECT_EQ(job_of(&w, b).state, LH_PENDING);
+    EXPECT_EQ(job_of(&w, b).recoveries, 1);
+    EXPECT_STATUS(lh_lease_get(w.store, "processing", "x", &lease), LH_ENOTFOUND);
+    EXPECT_STR(last_event(&w, "lease.recovered").lease, "processing/x");
+    world_close(&w);
+}
+
+SPEC(recovery_stats_accuracy)
+{
+    struct world w = world_open();
+    lh_job job;
+    lh_recovered counted, done;
+    lh_store_info info;
+    for (int i = 0; i < 5; i++)
+        enqueue(&w, "mail", "x");
+    for (int i = 0; i < 4; i++)
+        EXPECT_OK(claim_one(&w, "mail", &job, .lease_ms = i < 3 ? 1000 : 60000));
+    for (int i = 0; i < 3; i++) {
+        char name[] = {(char)('a' + i), '\0'};
+        EXPECT_OK(lh_lease_acquire(w.store, "locks", name,
+                                   &(lh_lease_opts){.ttl_ms = i < 2 ? 1000 : 60000}, NULL));
+    }
+    EXPECT_OK(lh_recovery_stats(w.store, &counted));
+    EXPECT_EQ(counted.entries_reclaimed, 0);
+    EXPECT_EQ(counted.locks_cleaned, 0);
+    clock_advance_ms(&w, 1000);
+    for (int i = 0; i < 2; i++) { /* counting changes nothing */
+        EXPECT_OK(lh_recovery_stats(w.store, &counted));
+        EXPECT_EQ(counted.entries_reclaimed, 3);
+        EXPECT_EQ(counted.locks_cleaned, 2);
+        EXPECT_EQ(counted.recovery_timestamp, WORLD_START_MS + 1000);
+    }
+    EXPECT_OK(lh_store_status(w.store, &info));
+    EXPECT_EQ(info.stale_jobs, 3);
+    EXPECT_EQ(info.stale_leases, 2);
+    EXPECT_OK(lh_recover(w.store, NULL, &done));
+    EXPECT_EQ(done.entries_reclaimed, counted.entries_reclaimed);
+    EXPECT_EQ(done.locks_cleaned, counted.locks_cleaned);
+    EXPECT_OK(lh_recovery_stats(w.store, &counted));
+    EXPECT_EQ(counted.entries_reclaimed, 0);
+    EXPECT_EQ(counted.locks_cleaned, 0);
+    EXPECT_EQ(queue_of(&w, "mail").running, 1);
+    world_close(&w);
+}
+
+enum { RECOVERERS = 8, ORPHANS = 60 };
+
+struct recoverer {
+    pthread_t thread;
+    lh_store *store;
+    int number;
+    int64_t ids[ORPHANS];
+    size_t n;
+    int rc;
+};
+
+static void *claim_until_empty(void *arg)
+{
+    struct recoverer *r = arg;
+    const char *queue = "mail";
+    char worker[16];
+    (void)snprintf(worker, sizeof worker, "w%d", r->number);
+    for (;;) {
+        lh_jobs *jobs = NULL;
+        r->rc = lh_claim(
+            r->store, &(lh_claim_opts){.queues = &queue, .n_queues = 1, .worker = worker}, &jobs);
+        if (r->rc != LH_OK)
+            return NULL;
+        r->ids[r->n++] = jobs->job[0].id;
+        lh_jobs_free(jobs);
+    }
+}
+
+SPEC(concurrent_automatic_recovery)
+{
+    struct world w = world_open();
+    struct recoverer recoverers[RECOVERERS];
+    lh_store *second = world_second_handle();
+    lh_job job;
+    for (int i = 0; i < ORPHANS; i++) {
+        enqueue(&w, "mail", "x");
+        EXPECT_OK(claim_one(&w, "mail", &job, .worker = "dead", .lease_ms = 1000));
+    }
+    clock_advance_ms(&w, 1000);
+    for (int i = 0; i < RECOVERERS; i++) {
+        recoverers[i] = (struct recoverer){.store = i % 2 ? second : w.store, .number = i};
+        EXPECT_EQ(pthread_create(&recoverers[i].thread, NULL, claim_until_empty, &recoverers[i]),
+                  0);
+    }
+    bool seen[ORPHANS + 1] = {false};
+    size_t total = 0;
+    for (int i = 0; i < RECOVERERS; i++) {
+        pthread_join(recoverers[i].thread, NULL);
+        EXPECT_STATUS(recoverers[i].rc, LH_EMPTY);
+        for (size_t k = 0; k < recoverers[i].n; k++, total++) {
+            EXPECT(!seen[recoverers[i].ids[k]]);
+            seen[recoverers[i].ids[k]] = true;
+        }
+    }
+    EXPECT_EQ(total, ORPHANS);
+    lh_jobs *all = jobs_where(&w, (lh_job_filter){.limit = 1000});
+    for (size_t i = 0; i < all->n; i++) {
+        EXPECT_EQ(all->job[i].recoveries, 1);
+        EXPECT_EQ(all->job[i].attempt, 2);
+        EXPECT_STR(story_of(&w, all->job[i].id), "job.recovered");
+    }
+    EXPECT_EQ(queue_of(&w, "mail").hour_recovered, ORPHANS);
+    lh_close(second);
+    world_close(&w);
+}
