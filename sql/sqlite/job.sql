@@ -8,7 +8,8 @@ VALUES (:queue, :kind, :state, :priority, :max_attempts, :run_at, :now, :now,
 
 -- name: job_by_key
 SELECT id, state FROM lh_job
- WHERE queue = :queue AND key = :key AND state IN ('scheduled', 'pending', 'running');
+ WHERE queue = :queue AND key = :key
+   AND (state = 'pending' OR state = 'running' OR state = 'scheduled');
 
 -- name: job_get
 SELECT * FROM lh_job WHERE id = :id;
@@ -40,19 +41,18 @@ UPDATE lh_job
    SET lease_until = :now + coalesce(:lease_ms, held_ms), last_heartbeat_at = :now,
        progress = coalesce(:progress, progress), stage = coalesce(:stage, stage),
        checkpoint = coalesce(:checkpoint, checkpoint)
- WHERE id = :id AND token = :token AND state = 'running' AND lease_until > :now
-RETURNING queue, kind, lease_until;
+ WHERE id = :id AND token = :token AND state = 'running' AND lease_until > :now;
 
 -- name: job_complete
 -- Compare the token, not the clock: a slow worker may finish while nobody else has the job.
 UPDATE lh_job
    SET state = 'completed', lease_until = NULL, worker = NULL, result = :result,
        finished_at = :now, state_changed_at = :now
- WHERE id = :id AND token = :token AND state = 'running'
-RETURNING queue, kind, started_at;
+ WHERE id = :id AND token = :token AND state = 'running';
 
 -- name: job_held
--- What a holder's act needs to know, if it still is the holder.
+-- What a holder's act needs to know, if it still is the holder. (Not by RETURNING, which makes an
+-- UPDATE twice as dear.)
 SELECT queue, kind, attempt, max_attempts, started_at, backoff_ms, backoff_cap_ms, worker,
        lease_until
   FROM lh_job WHERE id = :id AND token = :token AND state = 'running';

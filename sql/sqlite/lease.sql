@@ -9,13 +9,13 @@ SELECT * FROM lh_lease WHERE :scope IS NULL OR scope = :scope ORDER BY scope, na
 -- name: lease_acquire
 -- Guarded by expiry: an active lease of another cannot be stolen. The token of a row that is made
 -- anew starts at the store's own count of changes, which is above every token the name ever had.
-INSERT INTO lh_lease(scope, name, owner, token, ttl_ms, acquired_at, expires_at, value)
-VALUES (:scope, :name, :owner, (:epoch << 40) + :tick, :ttl_ms, :now, :expires_at, :value)
+INSERT INTO lh_lease(scope, name, owner, token, ttl_ms, acquired_at, expires_at, value, job)
+VALUES (:scope, :name, :owner, (:epoch << 40) + :tick, :ttl_ms, :now, :expires_at, :value, :job)
     ON CONFLICT(scope, name) DO UPDATE
    SET owner = excluded.owner, ttl_ms = excluded.ttl_ms,
        token = max(token, :epoch << 40) + 1,
        acquired_at = excluded.acquired_at, expires_at = excluded.expires_at,
-       value = coalesce(excluded.value, value)
+       value = coalesce(excluded.value, value), job = excluded.job
  WHERE owner IS NULL OR expires_at <= :now
 RETURNING token;
 
@@ -27,13 +27,16 @@ UPDATE lh_lease
    AND expires_at > :now;
 
 -- name: lease_follow
--- The exclusive lease of a queue ends with its job.
+-- The exclusive lease of a queue ends when its job's lease does.
 UPDATE lh_lease SET expires_at = :expires_at
- WHERE scope = 'processing' AND name = :queue AND owner = :owner;
+ WHERE scope = 'processing' AND name = :queue AND job = :job;
+
+-- name: lease_of_job
+SELECT token FROM lh_lease WHERE scope = 'processing' AND name = :queue AND job = :job;
 
 -- name: lease_free
 UPDATE lh_lease
-   SET owner = NULL, acquired_at = NULL, expires_at = NULL, ttl_ms = NULL,
+   SET owner = NULL, acquired_at = NULL, expires_at = NULL, ttl_ms = NULL, job = NULL,
        value = coalesce(:value, value), rows = coalesce(:rows, rows),
        last_completed_at = coalesce(:completed_at, last_completed_at)
  WHERE scope = :scope AND name = :name AND token = :token;

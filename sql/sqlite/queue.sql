@@ -42,21 +42,21 @@ INSERT INTO lh_queue(queue, bucket, bucket_at) VALUES (:queue, :bucket, :at)
     ON CONFLICT DO UPDATE SET bucket = excluded.bucket, bucket_at = excluded.bucket_at;
 
 -- name: queue_pause
-INSERT INTO lh_queue(queue, paused) VALUES (:queue, :paused)
-    ON CONFLICT DO UPDATE SET paused = excluded.paused WHERE paused <> excluded.paused;
+INSERT INTO lh_queue(queue, paused) VALUES (:queue, 1)
+    ON CONFLICT DO UPDATE SET paused = 1 WHERE paused = 0;
+
+-- name: queue_resume
+UPDATE lh_queue SET paused = 0 WHERE queue = :queue AND paused = 1;
 
 -- name: queue_paused
 SELECT queue FROM lh_queue WHERE paused;
 
--- name: queue_known
-SELECT 1 FROM lh_queue WHERE queue = :queue;
-
 -- name: queue_list
 SELECT q.queue, q.paused, q.scheduled, q.pending, q.running, q.completed, q.failed, q.cancelled,
-       q.m_enqueued + coalesce(r.enqueued, 0), q.m_claimed + coalesce(r.claimed, 0),
-       q.m_completed + coalesce(r.completed, 0), q.m_failed + coalesce(r.failed, 0),
-       q.m_recovered + coalesce(r.recovered, 0), q.m_ended + coalesce(r.ended, 0),
-       q.m_wait_ms + coalesce(r.wait_ms, 0), q.m_run_ms + coalesce(r.run_ms, 0), q.minute
+       iif(q.minute >= :since, q.m_enqueued, 0) + coalesce(r.enqueued, 0), iif(q.minute >= :since, q.m_claimed, 0) + coalesce(r.claimed, 0),
+       iif(q.minute >= :since, q.m_completed, 0) + coalesce(r.completed, 0), iif(q.minute >= :since, q.m_failed, 0) + coalesce(r.failed, 0),
+       iif(q.minute >= :since, q.m_recovered, 0) + coalesce(r.recovered, 0), iif(q.minute >= :since, q.m_ended, 0) + coalesce(r.ended, 0),
+       iif(q.minute >= :since, q.m_wait_ms, 0) + coalesce(r.wait_ms, 0), iif(q.minute >= :since, q.m_run_ms, 0) + coalesce(r.run_ms, 0)
   FROM lh_queue q
   LEFT JOIN (SELECT queue, sum(enqueued) AS enqueued, sum(claimed) AS claimed,
                     sum(completed) AS completed, sum(failed) AS failed,

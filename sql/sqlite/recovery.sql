@@ -7,6 +7,15 @@ SELECT * FROM lh_job
    AND lease_until <= :now
  ORDER BY lease_until LIMIT :n OFFSET :skip;
 
+-- name: due_now
+-- One look before a claim; nearly always there is nothing.
+SELECT EXISTS (SELECT 1 FROM lh_job WHERE state <> 'pending' AND state <> 'completed' AND state = 'running'
+                  AND lease_until <= :now)
+       OR EXISTS (SELECT 1 FROM lh_job WHERE state <> 'pending' AND state <> 'completed' AND state = 'scheduled'
+                  AND lease_until IS NULL AND run_at <= :wall)
+       OR EXISTS (SELECT 1 FROM lh_lease WHERE expires_at IS NOT NULL AND expires_at <= :now)
+       OR EXISTS (SELECT 1 FROM lh_expiry WHERE expires_at <= :wall);
+
 -- name: job_recover
 -- Compare-and-set on (state, token, expiry) in the write itself, so that a heartbeat, a complete or
 -- another recovery that came first is never overwritten. Poison is judged first. The reason is

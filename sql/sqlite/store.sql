@@ -1,10 +1,29 @@
 -- The store as a whole: its counters, its meta values, what it was asked before.
 
+-- name: txn_begin
+BEGIN IMMEDIATE;
+
+-- name: txn_commit
+COMMIT;
+
+-- name: txn_rollback
+ROLLBACK;
+
+-- name: act_begin
+SAVEPOINT act;
+
+-- name: act_undo
+ROLLBACK TO act;
+
+-- name: act_end
+RELEASE act;
+
 -- name: store_touch
--- First statement of every writing transaction: counts it, and tells whether caches are stale.
-UPDATE lh_queue SET changes = changes + 1 WHERE queue = '*' RETURNING changes, generation;
+-- Last statement of every writing transaction: counts it.
+UPDATE lh_queue SET changes = :changes WHERE queue = '*';
 
 -- name: store_marks
+-- First statement of every transaction: its number, and whether caches are stale.
 SELECT changes, generation FROM lh_queue WHERE queue = '*';
 
 -- name: store_generation

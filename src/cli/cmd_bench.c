@@ -364,7 +364,7 @@ static void print_text(const struct measure *m, const struct bench *b, const str
     if (m->unit != NULL)
         memcpy(&varied, (const char *)b + m->vary, sizeof varied);
     buf_format(&line, "%-8s", m->name);
-    if (m->unit != NULL)
+    if (varied != 0)
         buf_format(&line, " %9" PRId64 " %-9s", varied, m->unit);
     else
         buf_format(&line, " %19s", "");
@@ -431,7 +431,8 @@ static bool run_one(struct cli *cli, const struct measure *m, const struct wante
     };
     struct bench_result result = {0};
 
-    if (m->unit != NULL)
+    /* How much is in a store of somebody else's is not ours to say. */
+    if (m->unit != NULL && !(bench.made && m->vary == offsetof(struct bench, pending)))
         memcpy((char *)&bench + m->vary, &m->values[v], sizeof m->values[v]);
     bench.jobs = given(w->jobs, m->jobs[v]);
     bench.batch = given(w->batch, bench.batch);

@@ -81,24 +81,27 @@ static void print_story(const lh_job *job, const lh_events *events)
     bool colors = text_colors(stdout);
     struct step *steps = mem_array(events->n + 3, sizeof *steps);
     struct buf holder = {0};
-    size_t n = 0;
+    size_t n = 0, claim_order = 1;
 
     if (!told(events, "job.enqueued", 0))
         steps[n++] = (struct step){job->created_at, 0, "enqueued", NULL, NULL};
     for (size_t i = 0; i < events->n; i++) {
         const lh_event *e = &events->event[i];
         const char *what = strncmp(e->type, "job.", 4) == 0 ? e->type + 4 : e->type;
-        steps[n++] = (struct step){e->at, i + 2, what, e, NULL};
+        steps[n++] = (struct step){e->at, 2 * i + 2, what, e, NULL};
+        /* An older token: it happened before the claim, though perhaps in the same transaction. */
+        if (e->at == job->started_at && e->token < job->token)
+            claim_order = 2 * i + 3;
     }
     if (job->started_at != 0 && !told(events, "job.claimed", job->started_at)) {
         if (job->worker != NULL)
             buf_format(&holder, "worker %s, ", job->worker);
         buf_format(&holder, "attempt %" PRId64, job->attempt);
-        steps[n++] = (struct step){job->started_at, 1, "claimed", NULL, buf_str(&holder)};
+        steps[n++] = (struct step){job->started_at, claim_order, "claimed", NULL, buf_str(&holder)};
     }
     if (job->finished_at != 0 && job->state == LH_COMPLETED &&
         !told(events, "job.completed", job->finished_at))
-        steps[n++] = (struct step){job->finished_at, events->n + 2, "completed", NULL, NULL};
+        steps[n++] = (struct step){job->finished_at, 2 * events->n + 2, "completed", NULL, NULL};
     qsort(steps, n, sizeof *steps, by_time);
     printf("\n%sstory%s\n", style_on(STYLE_BOLD, colors), style_off(STYLE_BOLD, colors));
     for (size_t i = 0; i < n; i++)

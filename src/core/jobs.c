@@ -197,6 +197,8 @@ static int look(lh_store *store, const lh_claim_opts *opts, bool sure, lh_jobs *
     }
     struct lhi_act act = {.verb = LHI_CLAIM, .claim = {.opts = opts, .out = jobs}};
     int rc = lhi_perform(store, &act, err);
+    if (act.claim.retry_ms > 0 && (*next_ms < 0 || act.claim.retry_ms < *next_ms))
+        *next_ms = act.claim.retry_ms;
     return rc < 0 ? rc : jobs->n > 0 ? LH_OK : LH_EMPTY;
 }
 

@@ -76,6 +76,7 @@ struct lhi_act {
         struct {
             const lh_claim_opts *opts;
             lh_jobs *out;
+            int64_t retry_ms; /* out: a rate holds jobs back for so long; 0: none does */
         } claim;
         struct {
             const lh_beat *beats;

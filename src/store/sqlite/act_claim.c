@@ -127,11 +127,9 @@ static int fail_rotten(struct txn *txn, const lh_job *job, struct tally *tally,
 static int take(struct txn *txn, const lh_claim_opts *opts, lh_job *job, int64_t wished_ms,
                 struct tally *tally, struct lhi_error *err)
 {
-    const lh_policy *policy;
-    int rc = txn_policy(txn, job->queue, job->kind, &policy, err);
+    const lh_policy *policy = txn_policy(txn, job->queue, job->kind);
+    int rc;
 
-    if (rc < 0)
-        return rc;
     int64_t old_token = job->token;
     job->lease_ms = opts->lease_ms ? opts->lease_ms : wished_ms ? wished_ms : policy->lease_ms;
     job->lease_until = txn->now + job->lease_ms;
@@ -209,22 +207,33 @@ static int read_candidates(struct txn *txn, const lh_claim_opts *opts, const cha
     return rc < 0 ? rc : LH_OK;
 }
 
+/* When will the bucket have a whole claim in it again? */
+static void note_retry(struct lhi_act *act, const lh_policy *policy, int64_t bucket)
+{
+    if (bucket < 0 || bucket >= 1000)
+        return;
+    int64_t ms = (1000 - bucket) * policy->rate_per_ms / (policy->rate_n * 1000) + 1;
+    if (act->claim.retry_ms == 0 || ms < act->claim.retry_ms)
+        act->claim.retry_ms = ms;
+}
+
 static int claim_from(struct txn *txn, struct lhi_act *act, const char *queue, const char *kinds,
                       size_t want, size_t *room)
 {
     const lh_claim_opts *opts = act->claim.opts;
     struct lhi_error *err = &act->err;
     lh_jobs *out = act->claim.out;
-    const lh_policy *cached;
+    lh_policy policy = *txn_policy(txn, queue, NULL); /* a copy: the cache moves on below */
     size_t allowed, first = out->n, kept = first;
     int64_t bucket;
     int rc;
 
-    if ((rc = txn_policy(txn, queue, NULL, &cached, err)) < 0)
+    if ((rc = allowed_now(txn, &policy, queue, want, &allowed, &bucket, err)) < 0)
         return rc;
-    lh_policy policy = *cached; /* the cache moves on to (queue, kind) below */
-    if ((rc = allowed_now(txn, &policy, queue, want, &allowed, &bucket, err)) < 0 || allowed == 0)
-        return rc;
+    if (allowed == 0) {
+        note_retry(act, &policy, bucket);
+        return LH_OK;
+    }
     int64_t *wished = lhi_arena_alloc(&txn->arena, allowed * sizeof *wished);
     bool *rotten = lhi_arena_alloc(&txn->arena, allowed * sizeof *rotten);
     if (wished == NULL || rotten == NULL)
@@ -238,7 +247,8 @@ static int claim_from(struct txn *txn, struct lhi_act *act, const char *queue, c
     if (policy.exclusive) {
         bool got;
         int64_t lease = opts->lease_ms ? opts->lease_ms : wished[0] ? wished[0] : policy.lease_ms;
-        if ((rc = exclusive_acquire(txn, queue, opts->worker, txn->now + lease, &got, err)) < 0)
+        if ((rc = exclusive_acquire(txn, queue, out->job[first].id, opts->worker, txn->now + lease,
+                                    &got, err)) < 0)
             return rc;
         if (!got) {
             out->n = first;
@@ -261,9 +271,9 @@ static int claim_from(struct txn *txn, struct lhi_act *act, const char *queue, c
     txn->changed = true;
     if (policy.exclusive) {
         /* The lease ends with the job, to the millisecond; nothing claimed, nothing held. */
-        rc = kept > first
-                 ? exclusive_follow(txn, queue, opts->worker, out->job[first].lease_until, err)
-                 : exclusive_end(txn, queue, err);
+        rc = kept > first ? exclusive_follow(txn, queue, out->job[first].id,
+                                             out->job[first].lease_until, err)
+                          : exclusive_end(txn, queue, out->job[first].id, err);
         if (rc < 0)
             return rc;
     }
@@ -332,22 +342,38 @@ static int remember_claim(struct txn *txn, struct lhi_act *act)
 
 /* ---- the act ---- */
 
-/* Take back what is expired, move in what is due. Best effort: a failure is logged and never stops
- * the claim. */
-static void heal_first(struct txn *txn)
+static int heal(struct txn *txn, void *arg)
 {
+    struct lhi_error *err = arg;
     int64_t n;
     bool more;
-    struct lhi_error err;
+    int rc;
 
-    lhi_error_clear(&err);
-    if (recover_leases(txn, LHI_BATCH, &n, &more, &err) < 0 ||
-        recover_expired(txn, LHI_BATCH, false, &n, &more, &err) < 0)
-        lhi_log(&txn->db->log, LH_LOG_WARN, "automatic recovery failed: %s", err.text);
-    lhi_error_clear(&err);
-    if (expire_overdue(txn, LHI_BATCH, &n, &more, &err) < 0 ||
-        promote_due(txn, LHI_BATCH, &n, &more, &err) < 0)
-        lhi_log(&txn->db->log, LH_LOG_WARN, "could not move due jobs in: %s", err.text);
+    if ((rc = recover_leases(txn, LHI_BATCH, &n, &more, err)) < 0 ||
+        (rc = recover_expired(txn, LHI_BATCH, false, &n, &more, err)) < 0 ||
+        (rc = expire_overdue(txn, LHI_BATCH, &n, &more, err)) < 0)
+        return rc;
+    return promote_due(txn, LHI_BATCH, &n, &more, err);
+}
+
+/* Take back what is expired, move in what is due. A failure is logged, undone, and does not stop the
+ * claim, as long as there is a transaction to go on in. */
+static int heal_first(struct txn *txn, struct lhi_error *err)
+{
+    struct lhi_error reason;
+    int64_t due;
+    int rc = sql_int(txn->conn, LHI_SQL_DUE_NOW, err, 0, &due, "ii", txn->now, txn->wall);
+
+    if (rc < 0 || due == 0)
+        return rc;
+    lhi_error_clear(&reason);
+    if (txn_guarded(txn, heal, &reason, &reason) >= 0)
+        return LH_OK;
+    lhi_log(&txn->db->log, LH_LOG_WARN, "automatic recovery failed: %s", reason.text);
+    if (!txn->gone)
+        return LH_OK;
+    *err = reason;
+    return err->status;
 }
 
 static int kinds_as_json(struct txn *txn, const lh_claim_opts *opts, const char **out,
@@ -385,8 +411,8 @@ int act_claim(struct txn *txn, struct lhi_act *act)
         if (found)
             return out->n > 0 ? LH_OK : LH_EMPTY;
     }
-    heal_first(txn);
-    if ((rc = kinds_as_json(txn, opts, &kinds, &act->err)) < 0)
+    if ((rc = heal_first(txn, &act->err)) < 0 ||
+        (rc = kinds_as_json(txn, opts, &kinds, &act->err)) < 0)
         return rc;
     for (size_t i = 0; i < opts->n_queues && out->n < want; i++) {
         if (paused(txn->db, opts->queues[i]))

@@ -183,7 +183,7 @@ int act_enqueue(struct txn *txn, struct lhi_act *act)
         txn->changed = true;
         tally_move(tally, 0, out->state);
         tally->enqueued++;
-        if (txn_audited(txn, act->enqueue.queue, job->kind) &&
+        if (txn_policy(txn, act->enqueue.queue, job->kind)->audit == LH_AUDIT_FULL &&
             (rc = txn_event(txn,
                             &(struct event){.type = "job.enqueued",
                                             .job = out->id,

@@ -12,9 +12,7 @@
 /* Is there a lease in this queue that ends with its job? */
 static bool exclusive(struct txn *txn, const char *queue)
 {
-    const lh_policy *policy;
-    struct lhi_error ignored;
-    return txn_policy(txn, queue, NULL, &policy, &ignored) == LH_OK && policy->exclusive;
+    return txn_policy(txn, queue, NULL)->exclusive;
 }
 
 int hold_get(struct txn *txn, const char *queue, int64_t job, int64_t *token, int64_t *until,
@@ -58,9 +56,8 @@ static int end_hold(struct txn *txn, const char *queue, int64_t id, int64_t toke
         return err->status;
     txn->changed = true;
     tally->ring++;
-    /* Past its deadline the lease may be another's already. */
-    if (until > txn->now && exclusive(txn, queue))
-        return exclusive_end(txn, queue, err);
+    if (exclusive(txn, queue))
+        return exclusive_end(txn, queue, id, err);
     return LH_OK;
 }
 
@@ -107,69 +104,10 @@ static int not_held(struct txn *txn, int64_t id, int64_t token, bool ends, struc
 /* A slot of a limited queue is free: somebody may be waiting for it. */
 static void ring_for_slot(struct txn *txn, struct tally *tally)
 {
-    const lh_policy *policy;
-    struct lhi_error ignored;
-    if (txn_policy(txn, tally->queue, NULL, &policy, &ignored) == LH_OK &&
-        (policy->exclusive || policy->concurrency > 0))
+    const lh_policy *policy = txn_policy(txn, tally->queue, NULL);
+    if (policy->exclusive || policy->concurrency > 0)
         tally->ring++;
 }
-
-/* ---- heartbeat ---- */
-
-static int beat_one(struct txn *txn, const lh_beat *beat, struct lhi_error *err)
-{
-    int64_t progress = beat->progress;
-    int rc = check_json(txn->conn, beat->checkpoint, "checkpoint", err);
-
-    if (rc < 0)
-        return rc;
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_BEAT, err, "iIottii", txn->now, beat->lease_ms,
-                             beat->has_progress ? &progress : NULL, beat->stage, beat->checkpoint,
-                             beat->job, beat->token);
-    if (stmt == NULL)
-        return err->status;
-    rc = sql_step(txn->conn, stmt, err);
-    if (rc < 0)
-        return rc;
-    if (rc == LH_EMPTY)
-        return not_held(txn, beat->job, beat->token, false, err);
-    char queue[160];
-    int64_t until = sqlite3_column_int64(stmt, 2);
-    lhi_format(queue, sizeof queue, "%s", (const char *)sqlite3_column_text(stmt, 0));
-    if ((rc = sql_step(txn->conn, stmt, err)) < 0)
-        return rc;
-    txn->changed = true;
-    if (exclusive(txn, queue)) {
-        sqlite3_stmt *get = sql(txn->conn, LHI_SQL_JOB_GET, err, "i", beat->job);
-        rc = get ? sql_step(txn->conn, get, err) : err->status;
-        if (rc < 0)
-            return rc;
-        char worker[160];
-        lhi_format(worker, sizeof worker, "%s", (const char *)sqlite3_column_text(get, JOB_WORKER));
-        sql_reset(get);
-        return exclusive_follow(txn, queue, worker, until, err);
-    }
-    return LH_OK;
-}
-
-static int heartbeat_item(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_error *err)
-{
-    return beat_one(txn, &act->beat.beats[i], err);
-}
-
-static int64_t beat_id(const struct lhi_act *act, size_t i)
-{
-    return act->beat.beats[i].job;
-}
-
-int act_heartbeat(struct txn *txn, struct lhi_act *act)
-{
-    int rc = each_item(txn, act, heartbeat_item, beat_id);
-    LHI_POINT("job_heartbeat:inside");
-    return rc;
-}
-
-/* ---- complete ---- */
 
 /* What job_held tells, copied out of the statement. */
 struct held {
@@ -204,26 +142,52 @@ static int read_held(struct txn *txn, int64_t id, int64_t token, struct held *he
     return LH_OK;
 }
 
-/* A result is limited like a payload. The job is looked up only where the limit could be met. */
-static int check_result(struct txn *txn, const lh_done *done, struct lhi_error *err)
-{
-    struct held held;
-    const lh_policy *policy;
-    bool found;
-    int rc;
+/* ---- heartbeat ---- */
 
-    if (done->result_len == 0 ||
-        (txn->db->policies.n == 0 && done->result_len <= (size_t)lhi_policy_builtin.max_payload))
-        return LH_OK;
-    if ((rc = read_held(txn, done->job, done->token, &held, &found, err)) < 0 || !found)
+static int beat_one(struct txn *txn, const lh_beat *beat, struct lhi_error *err)
+{
+    int64_t progress = beat->progress;
+    int rc = check_json(txn->conn, beat->checkpoint, "checkpoint", err);
+
+    if (rc < 0)
         return rc;
-    if ((rc = txn_policy(txn, held.queue, held.has_kind ? held.kind : NULL, &policy, err)) < 0 ||
-        done->result_len <= (size_t)policy->max_payload)
+    rc = sql_run(txn->conn, LHI_SQL_JOB_BEAT, err, "iIottii", txn->now, beat->lease_ms,
+                 beat->has_progress ? &progress : NULL, beat->stage, beat->checkpoint, beat->job,
+                 beat->token);
+    if (rc < 0)
         return rc;
-    return lhi_fail(err, LH_ETOOBIG,
-                    "result of %zu bytes is too large: queue \"%s\" takes at most %lld bytes",
-                    done->result_len, held.queue, (long long)policy->max_payload);
+    if (rc == 0)
+        return not_held(txn, beat->job, beat->token, false, err);
+    txn->changed = true;
+    if (txn->db->policies.n == 0)
+        return LH_OK; /* no queue can be exclusive */
+    struct held held;
+    bool found;
+    if ((rc = read_held(txn, beat->job, beat->token, &held, &found, err)) < 0)
+        return rc;
+    if (found && exclusive(txn, held.queue))
+        return exclusive_follow(txn, held.queue, beat->job, held.lease_until, err);
+    return LH_OK;
 }
+
+static int heartbeat_item(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_error *err)
+{
+    return beat_one(txn, &act->beat.beats[i], err);
+}
+
+static int64_t beat_id(const struct lhi_act *act, size_t i)
+{
+    return act->beat.beats[i].job;
+}
+
+int act_heartbeat(struct txn *txn, struct lhi_act *act)
+{
+    int rc = each_item(txn, act, heartbeat_item, beat_id);
+    LHI_POINT("job_heartbeat:inside");
+    return rc;
+}
+
+/* ---- complete ---- */
 
 /* Completed before under this very token with this very result: a repeat, and done. */
 static int repeated_complete(struct txn *txn, const lh_done *done, bool *same,
@@ -248,51 +212,46 @@ static int repeated_complete(struct txn *txn, const lh_done *done, bool *same,
 
 static int complete_one(struct txn *txn, const lh_done *done, struct lhi_error *err)
 {
-    int rc = check_result(txn, done, err);
+    struct held held;
+    const lh_policy *policy;
+    bool found, same;
+    int rc = read_held(txn, done->job, done->token, &held, &found, err);
 
     if (rc < 0)
         return rc;
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_COMPLETE, err, "biii", done->result,
-                             done->result_len, txn->now, done->job, done->token);
-    if (stmt == NULL)
-        return err->status;
-    rc = sql_step(txn->conn, stmt, err);
-    if (rc < 0)
-        return rc;
-    if (rc == LH_EMPTY) {
-        bool same;
+    if (!found) {
         if ((rc = repeated_complete(txn, done, &same, err)) < 0)
             return rc;
         return same ? LH_OK : not_held(txn, done->job, done->token, true, err);
     }
-    const char *queue = (const char *)sqlite3_column_text(stmt, 0);
-    const char *kind = (const char *)sqlite3_column_text(stmt, 1);
-    int64_t started = sqlite3_column_int64(stmt, 2);
-    struct tally *tally = txn_tally(txn, queue, err);
-    bool audited = txn_audited(txn, queue, kind);
-    if (tally == NULL) {
-        sql_reset(stmt);
+    policy = txn_policy(txn, held.queue, held.has_kind ? held.kind : NULL);
+    if (done->result_len > (size_t)policy->max_payload)
+        return lhi_fail(err, LH_ETOOBIG,
+                        "result of %zu bytes is too large: queue \"%s\" takes at most %lld bytes",
+                        done->result_len, held.queue, (long long)policy->max_payload);
+    bool audited = policy->audit == LH_AUDIT_FULL;
+    struct tally *tally = txn_tally(txn, held.queue, err);
+    if (tally == NULL || sql_run(txn->conn, LHI_SQL_JOB_COMPLETE, err, "biii", done->result,
+                                 done->result_len, txn->now, done->job, done->token) < 0)
         return err->status;
-    }
-    if ((rc = sql_step(txn->conn, stmt, err)) < 0)
-        return rc;
     txn->changed = true;
     tally_move(tally, LH_RUNNING, LH_COMPLETED);
     tally->completed++;
     tally->ended++;
-    tally->run_ms += txn->now - started;
+    tally->run_ms += txn->now - held.started_at;
     ring_for_slot(txn, tally);
-    if (exclusive(txn, tally->queue) && (rc = exclusive_end(txn, tally->queue, err)) < 0)
+    if (exclusive(txn, held.queue) && (rc = exclusive_end(txn, held.queue, done->job, err)) < 0)
         return rc;
     if (!audited)
         return LH_OK;
     return txn_event(txn,
                      &(struct event){.type = "job.completed",
                                      .job = done->job,
-                                     .queue = tally->queue,
+                                     .queue = held.queue,
+                                     .worker = held.worker,
                                      .from = LH_RUNNING,
                                      .to = LH_COMPLETED,
-                                     .actor = "holder",
+                                     .actor = held.worker,
                                      .token = done->token},
                      err);
 }
@@ -352,8 +311,7 @@ static int fail_one(struct txn *txn, const lh_failure *failure, struct lhi_error
             return rc;
         return same ? LH_OK : not_held(txn, failure->job, failure->token, true, err);
     }
-    if ((rc = txn_policy(txn, held.queue, held.has_kind ? held.kind : NULL, &policy, err)) < 0)
-        return rc;
+    policy = txn_policy(txn, held.queue, held.has_kind ? held.kind : NULL);
     bool last = failure->permanent ||
                 (held.max_attempts != LH_UNLIMITED && held.attempt >= held.max_attempts);
     (void)lhi_random(&dice, sizeof dice); /* without randomness the delay has no jitter */
@@ -379,7 +337,7 @@ static int fail_one(struct txn *txn, const lh_failure *failure, struct lhi_error
     tally->ended++;
     tally->run_ms += txn->now - held.started_at;
     ring_for_slot(txn, tally);
-    if (exclusive(txn, held.queue) && (rc = exclusive_end(txn, held.queue, err)) < 0)
+    if (exclusive(txn, held.queue) && (rc = exclusive_end(txn, held.queue, failure->job, err)) < 0)
         return rc;
     return txn_event(txn,
                      &(struct event){.type = "job.failed",
@@ -435,7 +393,7 @@ static int put_back(struct txn *txn, int64_t id, int64_t token, const struct hel
     txn->changed = true;
     tally_move(tally, LH_RUNNING, to);
     ring_for_slot(txn, tally);
-    if (!hold && exclusive(txn, held->queue) && (rc = exclusive_end(txn, held->queue, err)) < 0)
+    if (!hold && exclusive(txn, held->queue) && (rc = exclusive_end(txn, held->queue, id, err)) < 0)
         return rc;
     return txn_event(txn,
                      &(struct event){.type = "job.released",

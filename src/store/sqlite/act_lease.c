@@ -95,11 +95,12 @@ static int held_by_other(struct txn *txn, struct lhi_act *act, const lh_lease *l
 
 /* Take a lease that is free or expired; `got` false when somebody holds it. */
 static int take_lease(struct txn *txn, const char *scope, const char *name, const char *owner,
-                      int64_t ttl_ms, const char *value, bool *got, int64_t *token,
+                      int64_t ttl_ms, const char *value, int64_t job, bool *got, int64_t *token,
                       struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_LEASE_ACQUIRE, err, "tttiiiiit", scope, name, owner,
-                             txn->db->epoch, txn->tick, ttl_ms, txn->now, txn->now + ttl_ms, value);
+    sqlite3_stmt *stmt =
+        sql(txn->conn, LHI_SQL_LEASE_ACQUIRE, err, "tttiiiiitI", scope, name, owner, txn->db->epoch,
+            txn->tick, ttl_ms, txn->now, txn->now + ttl_ms, value, job);
     int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
 
     *got = rc == LH_OK;
@@ -131,7 +132,7 @@ static int acquire(struct txn *txn, struct lhi_act *act, lh_lease *old, bool fou
     else {
         bool got;
         int64_t token = 0;
-        rc = take_lease(txn, scope, name, owner, ttl, opts->value, &got, &token, err);
+        rc = take_lease(txn, scope, name, owner, ttl, opts->value, 0, &got, &token, err);
         assert(rc < 0 || got);
         if (rc >= 0 && found && old->stale)
             rc = lease_event(txn, "lease.recovered", scope, name, old->owner, old->token,
@@ -283,27 +284,27 @@ int recover_leases(struct txn *txn, size_t limit, int64_t *cleaned, bool *more,
 
 /* ---- exclusive queues ---- */
 
-int exclusive_acquire(struct txn *txn, const char *queue, const char *worker, int64_t until,
-                      bool *got, struct lhi_error *err)
+int exclusive_acquire(struct txn *txn, const char *queue, int64_t job, const char *worker,
+                      int64_t until, bool *got, struct lhi_error *err)
 {
     int64_t token;
-    return take_lease(txn, "processing", queue, worker, until - txn->now, NULL, got, &token, err);
+    return take_lease(txn, "processing", queue, worker, until - txn->now, NULL, job, got, &token,
+                      err);
 }
 
-int exclusive_follow(struct txn *txn, const char *queue, const char *owner, int64_t until,
+int exclusive_follow(struct txn *txn, const char *queue, int64_t job, int64_t until,
                      struct lhi_error *err)
 {
-    int rc = sql_run(txn->conn, LHI_SQL_LEASE_FOLLOW, err, "itt", until, queue, owner);
+    int rc = sql_run(txn->conn, LHI_SQL_LEASE_FOLLOW, err, "iti", until, queue, job);
     return rc < 0 ? rc : LH_OK;
 }
 
-int exclusive_end(struct txn *txn, const char *queue, struct lhi_error *err)
+int exclusive_end(struct txn *txn, const char *queue, int64_t job, struct lhi_error *err)
 {
-    lh_lease lease;
-    bool found;
-    int rc = read_lease(txn, "processing", queue, &lease, &found, err);
+    lh_lease lease = {.scope = "processing", .name = queue};
+    int rc = sql_int(txn->conn, LHI_SQL_LEASE_OF_JOB, err, 0, &lease.token, "ti", queue, job);
 
-    if (rc < 0 || !found || lease.owner == NULL)
+    if (rc < 0 || lease.token == 0)
         return rc;
     return free_lease(txn, &lease, NULL, NULL, false, err);
 }

@@ -12,8 +12,8 @@ static int bump_generation(struct txn *txn, struct lhi_error *err)
 int act_queue_pause(struct txn *txn, struct lhi_act *act)
 {
     const char *queue = act->queue.queue;
-    int n =
-        sql_run(txn->conn, LHI_SQL_QUEUE_PAUSE, &act->err, "ti", queue, (int64_t)act->queue.paused);
+    int n = sql_run(txn->conn, act->queue.paused ? LHI_SQL_QUEUE_PAUSE : LHI_SQL_QUEUE_RESUME,
+                    &act->err, "t", queue);
     if (n <= 0)
         return n; /* it was so before: nothing changed, nothing to tell */
     struct tally *tally = txn_tally(txn, queue, &act->err);

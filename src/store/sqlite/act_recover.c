@@ -44,7 +44,7 @@ static int recover_one(struct txn *txn, const lh_job *job, const lh_policy *poli
     tally->recovered++;
     if (to == LH_FAILED)
         tally->failed++;
-    if (policy->exclusive && (rc = exclusive_end(txn, job->queue, err)) < 0)
+    if (policy->exclusive && (rc = exclusive_end(txn, job->queue, job->id, err)) < 0)
         return rc;
     if (policy->exclusive || policy->concurrency > 0)
         tally->ring++;
@@ -118,8 +118,7 @@ int recover_expired(struct txn *txn, size_t limit, bool by_hand, int64_t *recove
             return rc;
         for (size_t i = 0; i < n; i++) {
             const lh_policy *policy;
-            if ((rc = txn_policy(txn, jobs[i].queue, jobs[i].kind, &policy, err)) < 0)
-                return rc;
+            policy = txn_policy(txn, jobs[i].queue, jobs[i].kind);
             if ((policy->recovery || by_hand) &&
                 (rc = recover_one(txn, &jobs[i], policy, recovered, err)) < 0)
                 return rc;
@@ -275,12 +274,10 @@ static int prune_row(struct txn *txn, sqlite3_stmt *row, int64_t older_than_ms, 
     const char *kind = (const char *)sqlite3_column_text(row, 2);
     lh_state state = column_state(row, 3);
     const lh_policy *policy;
-    int rc;
 
     if (state != LH_COMPLETED && state != LH_FAILED && state != LH_CANCELLED)
         return LH_OK;
-    if ((rc = txn_policy(txn, queue, kind, &policy, err)) < 0)
-        return rc;
+    policy = txn_policy(txn, queue, kind);
     int64_t keep = older_than_ms        ? older_than_ms
                    : state == LH_FAILED ? policy->retention_failed_ms
                                         : policy->retention_ms;

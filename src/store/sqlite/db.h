@@ -10,6 +10,7 @@
  *   read.c      what only reads
  *   check.c     integrity and invariants
  *   watch.c     foreign writers
+ *   wal.c       the log's own checksums
  */
 #ifndef LHI_SQLITE_DB_H
 #define LHI_SQLITE_DB_H
@@ -84,10 +85,11 @@ struct txn {
     int64_t tick;           /* the number of this transaction */
     bool durable;           /* something here must be synced before it is acknowledged */
     bool changed;           /* something was written */
+    bool gone;              /* the engine gave the transaction up: nothing may go on in it */
     struct tally *tallies;  /* newest first, in the arena; pointers to them stay good */
     struct lhi_arena arena; /* lives as long as the transaction */
     /* the last policy asked for: batches ask for the same again and again */
-    const char *policy_queue, *policy_kind;
+    char policy_queue[160], policy_kind[160];
     lh_policy policy;
     bool policy_valid;
 };
@@ -165,11 +167,11 @@ int db_perform(void *self, struct lhi_act *acts, size_t n, struct lhi_error *err
 /* Run fn inside a transaction of its own, alone; used while opening. */
 int txn_alone(struct db *db, int (*fn)(struct txn *, void *, struct lhi_error *), void *arg,
               struct lhi_error *err);
-int txn_begin(struct txn *txn, struct db *db, struct lhi_error *err);
 struct tally *txn_tally(struct txn *txn, const char *queue, struct lhi_error *err);
 void tally_move(struct tally *tally, lh_state from, lh_state to);
-int txn_policy(struct txn *txn, const char *queue, const char *kind, const lh_policy **out,
-               struct lhi_error *err);
+const lh_policy *txn_policy(struct txn *txn, const char *queue, const char *kind);
+/* Run fn inside a savepoint: when it fails, what it wrote and counted is undone. */
+int txn_guarded(struct txn *txn, int (*fn)(struct txn *, void *), void *arg, struct lhi_error *err);
 int64_t txn_next_token(const struct txn *txn, int64_t token);
 void db_free_caches(struct db *db);
 
@@ -184,7 +186,6 @@ struct event {
 };
 int put_event(struct conn *conn, int64_t at, const struct event *event, struct lhi_error *err);
 int txn_event(struct txn *txn, const struct event *event, struct lhi_error *err);
-bool txn_audited(struct txn *txn, const char *queue, const char *kind); /* audit: full */
 
 /* Exclusive use of the database between transactions: turnstile, then fn. */
 int db_checkpoint(struct db *db, int mode);
@@ -252,12 +253,16 @@ int each_job_of_worker(struct txn *txn, const char *worker,
                                  struct lhi_error *),
                        void *arg, struct lhi_error *err);
 
-/* ---- named leases inside other acts: the exclusive lease of a queue ---- */
-int exclusive_acquire(struct txn *txn, const char *queue, const char *worker, int64_t until,
-                      bool *got, struct lhi_error *err);
-int exclusive_follow(struct txn *txn, const char *queue, const char *owner, int64_t until,
+/* ---- the exclusive lease of a queue, inside other acts: it belongs to one job ---- */
+int exclusive_acquire(struct txn *txn, const char *queue, int64_t job, const char *worker,
+                      int64_t until, bool *got, struct lhi_error *err);
+int exclusive_follow(struct txn *txn, const char *queue, int64_t job, int64_t until,
                      struct lhi_error *err);
-int exclusive_end(struct txn *txn, const char *queue, struct lhi_error *err);
+int exclusive_end(struct txn *txn, const char *queue, int64_t job, struct lhi_error *err);
+
+/* ---- wal.c ---- */
+/* How many frames of the log are whole, by its own checksums; call it under the turnstile. */
+int wal_valid_frames(const char *db_path, int64_t *frames, struct lhi_error *err);
 
 /* ---- read.c, check.c, watch.c ---- */
 int db_read(void *self, struct lhi_act *act, struct lhi_error *err);

@@ -78,10 +78,11 @@ int conn_open(struct conn *conn, const char *path, int flags, struct lhi_error *
     (void)sqlite3_db_config(conn->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
     (void)sqlite3_db_config(conn->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
     (void)sqlite3_db_config(conn->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
-    return sql_exec(conn,
-                    "PRAGMA foreign_keys = ON; PRAGMA cell_size_check = ON; PRAGMA mmap_size = 0;"
-                    "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 0",
-                    err);
+    return sql_exec(
+        conn,
+        "PRAGMA foreign_keys = ON; PRAGMA cell_size_check = ON; PRAGMA mmap_size = 0;"
+        "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 0; PRAGMA temp_store = MEMORY",
+        err);
 }
 
 static int on_wal(void *arg, sqlite3 *handle, const char *name, int frames)
@@ -245,6 +246,7 @@ static int compare_marks(struct db *db, struct lhi_error *err)
         side_set_uuid(&db->side, uuid);
         side_reset_marks(&db->side, (uint64_t)changes);
         side_set_sync_failed(&db->side, false);
+        side_set_frames(&db->side, 0);
         side_share(&db->side);
         return LH_OK;
     }
@@ -357,7 +359,7 @@ static int open_writer(struct db *db, bool exists, struct lhi_error *err)
 
     if (!exists && (rc = create_file(db->path, err)) != LH_OK)
         return rc;
-    if ((rc = side_open(&db->side, db->path, true, err)) != LH_OK ||
+    if ((rc = side_open(&db->side, db->path, true, &db->log, err)) != LH_OK ||
         (rc = refuse_network(db, err)) != LH_OK || (rc = side_present(&db->side, err)) != LH_OK ||
         (rc = side_enter(&db->side, db->opts.busy_ms, "open", err)) != LH_OK)
         return rc;
@@ -409,7 +411,7 @@ static int open_reader(struct db *db, struct lhi_error *err)
                         db->path, (long long)version);
     /* The bell is heard where the side file is there; who only reads does not make one. */
     struct lhi_error ignored;
-    (void)side_open(&db->side, db->path, false, &ignored);
+    (void)side_open(&db->side, db->path, false, &db->log, &ignored);
     return load_anchor(db, err);
 }
 
@@ -592,8 +594,9 @@ static int db_drop_sql(void *self, char **out, struct lhi_error *err)
                                 "('view', 'table') AND name LIKE 'lh\\_%' ESCAPE '\\' "
                                 "ORDER BY type DESC, name",
                                 -1, &stmt, NULL);
-    while (rc == SQLITE_OK && sqlite3_step(stmt) == SQLITE_ROW) {
+    while (rc == SQLITE_OK && (rc = sqlite3_step(stmt)) == SQLITE_ROW) {
         char line[256];
+        rc = SQLITE_OK;
         size_t len = lhi_format(line, sizeof line, "DROP %s %s;\n", sqlite3_column_text(stmt, 0),
                                 sqlite3_column_text(stmt, 1));
         char *grown = lhi_realloc(text, used + len + 16);
@@ -606,11 +609,13 @@ static int db_drop_sql(void *self, char **out, struct lhi_error *err)
         used += len;
         room = used + 16;
     }
+    if (rc != SQLITE_DONE)
+        (void)sql_fail(conn, rc, err);
     (void)sqlite3_finalize(stmt);
     pthread_mutex_unlock(&db->read_mutex);
-    if (rc != SQLITE_OK) {
+    if (rc != SQLITE_DONE) {
         lhi_free(text);
-        return lhi_fail(err, LH_EFAIL, "could not list the tables: %s", sqlite3_errstr(rc));
+        return err->status;
     }
     lhi_format(text + used, room - used, "COMMIT;\n");
     *out = text;

@@ -25,6 +25,7 @@ struct side_page {
     uint32_t sync_failed;
     uint64_t committed;
     uint64_t synced;
+    int64_t frames;
     uint32_t gate; /* futex: counts departures from the turnstile */
     uint32_t gate_waiters;
     int64_t hungry_until; /* somebody has waited long: newcomers queue until then */
@@ -83,10 +84,12 @@ static int map_page(struct side *side, struct lhi_error *err)
     return LH_OK;
 }
 
-int side_open(struct side *side, const char *db_path, bool create, struct lhi_error *err)
+int side_open(struct side *side, const char *db_path, bool create, const struct lhi_log *log,
+              struct lhi_error *err)
 {
     memset(side, 0, sizeof *side);
     side->fd = -1;
+    side->log = log;
     lhi_format(side->path, sizeof side->path, "%s-lease", db_path);
     int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW;
     if (create)
@@ -162,7 +165,7 @@ static bool may_barge(const struct side *side)
 int side_enter(struct side *side, int64_t busy_ms, const char *what, struct lhi_error *err)
 {
     int64_t start = lhi_mono_ms(), waited = 0;
-    bool first = true;
+    bool first = true, warned = false;
 
     for (;;) {
         /* Who was woken, or comes when nobody is hungry, may take the lock at once; so the lock is
@@ -185,6 +188,12 @@ int side_enter(struct side *side, int64_t busy_ms, const char *what, struct lhi_
         (void)lhi_futex_wait(&side->page->gate, seen, UINT32_MAX, SLICE_MS);
         __atomic_sub_fetch(&side->page->gate_waiters, 1, __ATOMIC_SEQ_CST);
         waited = lhi_mono_ms() - start;
+        if (waited >= WARN_MS && !warned) {
+            /* Said, never stolen: the holder may be slow, and the kernel frees it if it dies. */
+            lhi_log(side->log, LH_LOG_WARN, "waiting for process %lld (%.23s) to leave the store",
+                    (long long)side->page->holder_pid, side->page->holder_what);
+            warned = true;
+        }
     }
     if (!still_ours(side)) {
         lhi_unlock(side->fd, BYTE_TURN);
@@ -228,6 +237,16 @@ void side_raise_synced(struct side *side, uint64_t tick)
     while (old < tick && !__atomic_compare_exchange_n(&side->page->synced, &old, tick, false,
                                                       __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
         ;
+}
+
+int64_t side_frames(const struct side *side)
+{
+    return __atomic_load_n(&side->page->frames, __ATOMIC_RELAXED);
+}
+
+void side_set_frames(struct side *side, int64_t frames)
+{
+    __atomic_store_n(&side->page->frames, frames, __ATOMIC_RELAXED);
 }
 
 void side_reset_marks(struct side *side, uint64_t tick)

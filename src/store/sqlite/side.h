@@ -13,6 +13,7 @@
 #define LHI_SIDE_H
 
 #include "base/error.h"
+#include "base/log.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -24,9 +25,11 @@ struct side {
     struct side_page *page;
     char path[1100];
     bool created; /* it was not there before this open */
+    const struct lhi_log *log;
 };
 
-int side_open(struct side *side, const char *db_path, bool create, struct lhi_error *err);
+int side_open(struct side *side, const char *db_path, bool create, const struct lhi_log *log,
+              struct lhi_error *err);
 void side_close(struct side *side);        /* gives the locks back */
 void side_close_forked(struct side *side); /* in a child: lets go of the descriptor only */
 
@@ -46,6 +49,9 @@ uint64_t side_committed(const struct side *side);
 void side_set_committed(struct side *side, uint64_t tick);
 uint64_t side_synced(const struct side *side);
 void side_raise_synced(struct side *side, uint64_t tick);
+/* Frames the log had after the last commit of ours; what is whole of it must be no less. */
+int64_t side_frames(const struct side *side);
+void side_set_frames(struct side *side, int64_t frames);
 void side_reset_marks(struct side *side, uint64_t tick);
 bool side_sync_failed(const struct side *side);
 void side_set_sync_failed(struct side *side, bool failed);

@@ -109,33 +109,17 @@ void tally_move(struct tally *tally, lh_state from, lh_state to)
         tally->ring++;
 }
 
-static bool same(const char *a, const char *b)
+const lh_policy *txn_policy(struct txn *txn, const char *queue, const char *kind)
 {
-    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
-}
-
-int txn_policy(struct txn *txn, const char *queue, const char *kind, const lh_policy **out,
-               struct lhi_error *err)
-{
-    if (!txn->policy_valid || !same(queue, txn->policy_queue) || !same(kind, txn->policy_kind)) {
-        txn->policy_valid = false;
-        txn->policy_queue = lhi_arena_strdup(&txn->arena, queue);
-        txn->policy_kind = lhi_arena_strdup(&txn->arena, kind);
-        if (txn->policy_queue == NULL || (kind != NULL && txn->policy_kind == NULL))
-            return lhi_fail(err, LH_ENOMEM, "out of memory");
+    bool same = txn->policy_valid && strcmp(queue, txn->policy_queue) == 0 &&
+                strcmp(kind ? kind : "", txn->policy_kind) == 0;
+    if (!same) {
+        lhi_format(txn->policy_queue, sizeof txn->policy_queue, "%s", queue);
+        lhi_format(txn->policy_kind, sizeof txn->policy_kind, "%s", kind ? kind : "");
         lhi_policy_resolve(&txn->db->policies, queue, kind, &txn->policy);
         txn->policy_valid = true;
     }
-    *out = &txn->policy;
-    return LH_OK;
-}
-
-bool txn_audited(struct txn *txn, const char *queue, const char *kind)
-{
-    const lh_policy *policy;
-    struct lhi_error ignored;
-    return txn_policy(txn, queue, kind, &policy, &ignored) == LH_OK &&
-           policy->audit == LH_AUDIT_FULL;
+    return &txn->policy;
 }
 
 int64_t txn_next_token(const struct txn *txn, int64_t token)
@@ -225,21 +209,19 @@ static int begin_immediate(struct conn *conn, struct lhi_error *err)
     for (int try = 0;; try++, patience *= 2) {
         int64_t deadline = lhi_mono_ms() + patience;
         for (;;) {
-            int rc = sqlite3_exec(conn->db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
-            if (rc == SQLITE_OK)
-                return LH_OK;
-            if ((rc & 0xff) != SQLITE_BUSY)
-                return sql_fail(conn, rc, err);
+            int rc = sql_run(conn, LHI_SQL_TXN_BEGIN, err, "");
+            if (rc != LH_EBUSY)
+                return rc < 0 ? rc : LH_OK;
             if (lhi_mono_ms() >= deadline)
                 break;
             lhi_sleep_ms(1);
         }
         if (try + 1 == BUSY_TRIES)
-            return sql_fail(conn, SQLITE_BUSY, err);
+            return err->status;
     }
 }
 
-int txn_begin(struct txn *txn, struct db *db, struct lhi_error *err)
+static int txn_begin(struct txn *txn, struct db *db, struct lhi_error *err)
 {
     memset(txn, 0, sizeof *txn);
     txn->db = db;
@@ -247,17 +229,13 @@ int txn_begin(struct txn *txn, struct db *db, struct lhi_error *err)
     int rc = begin_immediate(txn->conn, err);
     if (rc != LH_OK)
         return rc;
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_STORE_TOUCH, err, "");
-    if (stmt == NULL)
-        return err->status;
-    rc = sql_step(txn->conn, stmt, err);
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_STORE_MARKS, err, "");
+    rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
     if (rc != LH_OK)
         return rc < 0 ? rc : lhi_fail(err, LH_ECORRUPT, "store has no row for itself in lh_queue");
-    txn->tick = sqlite3_column_int64(stmt, 0);
+    txn->tick = sqlite3_column_int64(stmt, 0) + 1;
     int64_t generation = sqlite3_column_int64(stmt, 1);
-    rc = sql_step(txn->conn, stmt, err); /* run it to its end: the update is done only then */
-    if (rc < 0)
-        return rc;
+    sql_reset(stmt);
     if (generation != db->generation) {
         db->generation = -1;
         if ((rc = txn_reload(txn, err)) < 0)
@@ -294,12 +272,14 @@ static int flush_tallies(struct txn *txn, struct lhi_error *err)
         if (rc != LH_OK)
             return rc;
     }
-    return LH_OK;
+    int rc = sql_run(txn->conn, LHI_SQL_STORE_TOUCH, err, "i", txn->tick);
+    return rc < 0 ? rc : LH_OK;
 }
 
 static void rollback(struct txn *txn)
 {
-    (void)sqlite3_exec(txn->conn->db, "ROLLBACK", NULL, NULL, NULL);
+    struct lhi_error ignored; /* after some failures SQLite has rolled back by itself */
+    (void)sql_run(txn->conn, LHI_SQL_TXN_ROLLBACK, &ignored, "");
 }
 
 int db_checkpoint(struct db *db, int mode)
@@ -312,6 +292,7 @@ int db_checkpoint(struct db *db, int mode)
         /* Everything is in the database file, and synced there. */
         side_raise_synced(&db->side, side_committed(&db->side));
         db->wal_frames = 0;
+        side_set_frames(&db->side, 0);
     } else if (rc != SQLITE_OK && (rc & 0xff) != SQLITE_BUSY) {
         lhi_log(&db->log, LH_LOG_WARN, "checkpoint failed: %s", sqlite3_errmsg(db->conn.db));
     }
@@ -333,17 +314,18 @@ static int commit(struct txn *txn, struct lhi_error *err)
     struct db *db = txn->db;
 
     LHI_POINT("txn:before_commit");
-    int rc = sqlite3_exec(txn->conn->db, "COMMIT", NULL, NULL, NULL);
-    if (rc != SQLITE_OK) {
-        int status = sql_fail(txn->conn, rc, err);
+    int status = sql_run(txn->conn, LHI_SQL_TXN_COMMIT, err, "");
+    if (status < 0) {
         rollback(txn);
         if (status == LH_EBUSY || status == LH_ENOMEM || status == LH_ENOSPC)
             return status;
         __atomic_store_n(&db->stopped, 1, __ATOMIC_RELEASE);
-        return lhi_fail(err, LH_EUNKNOWN, "could not commit, the outcome is unknown: %s",
-                        sqlite3_errstr(rc));
+        struct lhi_error said = *err;
+        return lhi_fail(err, LH_EUNKNOWN, "could not commit, the outcome is unknown: %.300s",
+                        said.text);
     }
     side_set_committed(&db->side, (uint64_t)txn->tick);
+    side_set_frames(&db->side, db->wal_frames);
     LHI_POINT("txn:after_commit");
     /* A database file that was removed or replaced still takes commits, for nobody to see. */
     int moved = 0;
@@ -375,31 +357,69 @@ static struct tally *copy_tallies(struct txn *txn, bool *ok)
     return head;
 }
 
-/* An act that fails leaves no trace; what it counted goes too. */
-static int perform_one(struct txn *txn, struct lhi_act *act, bool alone)
+/* Acts that judge their items one by one write nothing before they refuse one, and so does the
+ * enqueue of a single job: when they fail, the engine has. The others may fail half-way. */
+static bool may_fail_halfway(const struct lhi_act *act)
+{
+    switch (act->verb) {
+    case LHI_CLAIM:
+    case LHI_HEARTBEAT:
+    case LHI_COMPLETE:
+    case LHI_FAIL:
+    case LHI_RELEASE:
+        return false;
+    case LHI_ENQUEUE:
+        return act->n > 1 || act->enqueue.request != NULL;
+    default:
+        return true;
+    }
+}
+
+int txn_guarded(struct txn *txn, int (*fn)(struct txn *, void *), void *arg, struct lhi_error *err)
 {
     bool changed = txn->changed, durable = txn->durable, ok = true;
+    struct tally *before = copy_tallies(txn, &ok);
     struct lhi_error ignored;
 
-    lhi_error_clear(&act->err);
-    struct tally *before = alone ? NULL : copy_tallies(txn, &ok);
     if (!ok)
-        return lhi_fail(&act->err, LH_ENOMEM, "out of memory");
-    if (!alone && sql_exec(txn->conn, "SAVEPOINT act", &act->err) < 0)
-        return act->err.status;
-    int rc = performers[act->verb](txn, act);
-    if (rc < 0 && act->err.status == LH_OK)
-        act->err.status = rc;
-    if (alone)
-        return rc;
+        return lhi_fail(err, LH_ENOMEM, "out of memory");
+    if (sql_run(txn->conn, LHI_SQL_ACT_BEGIN, err, "") < 0)
+        return err->status;
+    int rc = fn(txn, arg);
     if (rc < 0) {
-        if (sql_exec(txn->conn, "ROLLBACK TO act", &ignored) < 0)
-            return LH_EIO;
+        /* The engine may have given up the whole transaction: then there is nothing to go back to,
+         * and nothing may go on. */
+        if (sqlite3_get_autocommit(txn->conn->db) != 0 ||
+            sql_run(txn->conn, LHI_SQL_ACT_UNDO, &ignored, "") < 0) {
+            txn->gone = true;
+            return rc;
+        }
         txn->tallies = before;
         txn->changed = changed;
         txn->durable = durable;
     }
-    return sql_exec(txn->conn, "RELEASE act", &ignored) < 0 ? LH_EIO : rc;
+    if (sql_run(txn->conn, LHI_SQL_ACT_END, &ignored, "") < 0) {
+        txn->gone = true;
+        return rc < 0 ? rc : lhi_fail(err, LH_EIO, "%s", ignored.text);
+    }
+    return rc;
+}
+
+static int perform(struct txn *txn, void *arg)
+{
+    struct lhi_act *act = arg;
+    return performers[act->verb](txn, act);
+}
+
+/* An act that fails leaves no trace; what it counted goes too. */
+static int perform_one(struct txn *txn, struct lhi_act *act, bool alone)
+{
+    lhi_error_clear(&act->err);
+    int rc = !alone && may_fail_halfway(act) ? txn_guarded(txn, perform, act, &act->err)
+                                             : perform(txn, act);
+    if (rc < 0 && act->err.status == LH_OK)
+        act->err.status = rc;
+    return rc;
 }
 
 /* A failure of the engine, not of an act: the whole transaction goes. */
@@ -417,7 +437,7 @@ static int run_acts(struct txn *txn, struct call *calls, struct lhi_error *err)
         for (size_t i = 0; i < call->n; i++) {
             struct lhi_act *act = &call->acts[i];
             int rc = perform_one(txn, act, alone);
-            if (rc < 0 && (fatal(rc) || alone)) {
+            if (rc < 0 && (fatal(rc) || alone || txn->gone)) {
                 *err = act->err;
                 err->status = rc;
                 return rc;
@@ -432,8 +452,19 @@ static int run_acts(struct txn *txn, struct call *calls, struct lhi_error *err)
  * it into the database file, synced, before anything more is acknowledged. */
 static int heal_failed_sync(struct db *db, struct lhi_error *err)
 {
+    int64_t whole;
+    int rc;
+
     if (!side_sync_failed(&db->side))
         return LH_OK;
+    if ((rc = wal_valid_frames(db->path, &whole, err)) < 0)
+        return rc;
+    if (whole < side_frames(&db->side))
+        return lhi_fail(err, LH_ECORRUPT,
+                        "an earlier sync of \"%s-wal\" failed and %lld of its %lld frames are "
+                        "damaged: \"leasehold check --repair\" saves what can be saved",
+                        db->path, (long long)(side_frames(&db->side) - whole),
+                        (long long)side_frames(&db->side));
     if (db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE) != SQLITE_OK)
         return lhi_fail(err, LH_EIO,
                         "an earlier sync of \"%s-wal\" failed and the log could not be moved into "

@@ -4,12 +4,10 @@
  * Writers of ours ring the bell. A plain INSERT by another program does not, so one process of
  * those that wait watches the database's folder by inotify. It fires before a commit is visible and
  * at every write of our own, hence the debounce: look a moment later whether the database changed
- * without a commit of ours, and only then wake the others. While our own writers are busy, the
- * watch looks ten times a second and no more. The poll of a second under every wait is the net.
+ * without a commit of ours, and only then wake the others. While our own writers are busy the watch
+ * looks five times a second and no more. The poll of a second under every wait is the net.
  */
 #include "store/sqlite/db.h"
-
-#include "base/clock.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,15 +23,24 @@ enum {
     TAKEOVER_MS = 1000,
 };
 
-static int64_t data_version(struct conn *conn)
+struct watch {
+    struct db *db;
+    struct conn conn;
+    sqlite3_stmt *version_stmt;
+    int fd; /* inotify */
+    const char *folder;
+    int64_t version;    /* of the database, as last seen */
+    uint64_t committed; /* by writers of ours, as last seen */
+};
+
+/* Changes whenever another connection has committed. */
+static int64_t data_version(struct watch *w)
 {
-    sqlite3_stmt *stmt = NULL;
     int64_t version = -1;
 
-    if (sqlite3_prepare_v2(conn->db, "PRAGMA data_version", -1, &stmt, NULL) == SQLITE_OK &&
-        sqlite3_step(stmt) == SQLITE_ROW)
-        version = sqlite3_column_int64(stmt, 0);
-    (void)sqlite3_finalize(stmt);
+    if (sqlite3_step(w->version_stmt) == SQLITE_ROW)
+        version = sqlite3_column_int64(w->version_stmt, 0);
+    (void)sqlite3_reset(w->version_stmt);
     return version;
 }
 
@@ -51,56 +58,74 @@ static void drain(int fd)
         ;
 }
 
-/* Something was written. Was it somebody else, and can it be seen by now? */
-static bool look_for_foreign(struct db *db, struct conn *conn, int64_t *seen, uint64_t *ours)
+/* Writers of ours are at work, and ring by themselves. Look away for a while: with the watch on,
+ * every page they write would be queued for us. */
+static bool look_away(struct watch *w, int *mark)
+{
+    (void)inotify_rm_watch(w->fd, *mark);
+    bool stop = pause_for(w->db, BUSY_MS);
+    drain(w->fd);
+    *mark = inotify_add_watch(w->fd, w->folder, IN_MODIFY);
+    w->version = data_version(w);
+    w->committed = side_committed(&w->db->side);
+    return stop || *mark < 0;
+}
+
+/* Something was written. Was it somebody else, and can it be seen by now? True: stop. */
+static bool look_for_foreign(struct watch *w, int *mark)
 {
     for (int i = 0; i < LOOKS; i++) {
-        if (pause_for(db, SETTLE_MS << i))
+        if (pause_for(w->db, SETTLE_MS << i))
             return true;
-        int64_t version = data_version(conn);
-        uint64_t committed = side_committed(&db->side);
-        bool own = committed != *ours;
-        *ours = committed;
-        if (own) {
-            *seen = version;
-            return pause_for(db, BUSY_MS);
-        }
-        if (version != *seen) {
-            *seen = version;
-            side_ring_all(&db->side);
-            side_changed(&db->side);
+        if (side_committed(&w->db->side) != w->committed)
+            return look_away(w, mark);
+        int64_t version = data_version(w);
+        if (version != w->version) {
+            w->version = version;
+            side_ring_all(&w->db->side);
+            side_changed(&w->db->side);
             return false;
         }
     }
     return false;
 }
 
-static void watch_folder(struct db *db, struct conn *conn, int fd)
+static void watch_folder(struct watch *w)
 {
-    int64_t seen = data_version(conn);
-    uint64_t ours = side_committed(&db->side);
-    struct pollfd fds[2] = {{.fd = fd, .events = POLLIN},
-                            {.fd = db->watch_stop[0], .events = POLLIN}};
+    int mark = inotify_add_watch(w->fd, w->folder, IN_MODIFY);
+    struct pollfd fds[2] = {{.fd = w->fd, .events = POLLIN},
+                            {.fd = w->db->watch_stop[0], .events = POLLIN}};
 
-    for (;;) {
+    w->version = data_version(w);
+    w->committed = side_committed(&w->db->side);
+    while (mark >= 0) {
         if (poll(fds, 2, -1) < 0 && errno != EINTR)
             return;
         if (fds[1].revents != 0)
             return;
         if (fds[0].revents == 0)
             continue;
-        drain(fd);
-        if (look_for_foreign(db, conn, &seen, &ours))
-            if (pause_for(db, 0))
-                return;
+        drain(w->fd);
+        if (look_for_foreign(w, &mark))
+            return;
     }
+}
+
+static bool prepare(struct watch *w)
+{
+    struct lhi_error ignored;
+
+    w->fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    return w->fd >= 0 &&
+           conn_open(&w->conn, w->db->path, SQLITE_OPEN_READONLY, &ignored) == LH_OK &&
+           sqlite3_prepare_v3(w->conn.db, "PRAGMA data_version", -1, SQLITE_PREPARE_PERSISTENT,
+                              &w->version_stmt, NULL) == SQLITE_OK;
 }
 
 static void *watch(void *arg)
 {
     struct db *db = arg;
-    struct conn conn = {0};
-    struct lhi_error ignored;
+    struct watch w = {.db = db, .fd = -1};
     char folder[1024];
 
     /* One watcher for all processes of the store; when it goes, another takes over. */
@@ -113,17 +138,16 @@ static void *watch(void *arg)
         lhi_format(folder, sizeof folder, ".");
     else
         slash[slash == folder] = '\0';
-    /* The folder, not the -wal: the -wal comes and goes. */
-    int fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
-    if (fd >= 0 && inotify_add_watch(fd, folder, IN_MODIFY) >= 0 &&
-        conn_open(&conn, db->path, SQLITE_OPEN_READONLY, &ignored) == LH_OK)
-        watch_folder(db, &conn, fd);
+    w.folder = folder; /* not the -wal, which comes and goes */
+    if (prepare(&w))
+        watch_folder(&w);
     else
         lhi_log(&db->log, LH_LOG_WARN,
                 "cannot watch \"%s\" for foreign writers: they are noticed by the poll", folder);
-    if (fd >= 0)
-        close(fd);
-    conn_close(&conn);
+    (void)sqlite3_finalize(w.version_stmt);
+    conn_close(&w.conn);
+    if (w.fd >= 0)
+        close(w.fd);
     return NULL;
 }
 

@@ -1,0 +1,460 @@
+/* Limits of a queue as a whole: pause, purge, rate, concurrency, one job at a time. */
+#include "world.h"
+
+/* ---- pause, resume, purge ---- */
+
+SPEC(a_paused_queue_hands_out_nothing_and_what_runs_goes_on)
+{
+    struct world w = world_open();
+    lh_job running, job;
+    enqueue(&w, "mail", "a");
+    enqueue(&w, "mail", "b");
+    enqueue(&w, "post", "c");
+    EXPECT_OK(claim_one(&w, "mail", &running));
+    EXPECT_OK(lh_queue_pause(w.store, "mail"));
+    EXPECT(queue_of(&w, "mail").paused);
+    EXPECT_STATUS(claim_one(&w, "mail", &job), LH_EMPTY);
+    EXPECT_OK(claim_one(&w, "post", &job));
+    EXPECT_OK(beat(&w, &running));
+    EXPECT_OK(complete(&w, &running));
+    int64_t more = enqueue(&w, "mail", "d");
+    EXPECT_EQ(job_of(&w, more).state, LH_PENDING);
+    EXPECT_OK(lh_queue_resume(w.store, "mail"));
+    EXPECT(!queue_of(&w, "mail").paused);
+    EXPECT_EQ(claim_many(&w, "mail", 10)->n, 2);
+    world_close(&w);
+}
+
+SPEC(pausing_and_resuming_may_be_repeated_and_is_told_once)
+{
+    struct world w = world_open();
+    EXPECT_OK(lh_queue_resume(w.store, "mail"));
+    EXPECT_OK(lh_queue_pause(w.store, "mail"));
+    EXPECT_OK(lh_queue_pause(w.store, "mail"));
+    EXPECT_OK(lh_queue_resume(w.store, "mail"));
+    EXPECT_OK(lh_queue_resume(w.store, "mail"));
+    EXPECT_STR(story_of(&w, 0), "queue.paused queue.resumed");
+    EXPECT_STR(last_event(&w, "queue.paused").queue, "mail");
+    world_close(&w);
+}
+
+SPEC(a_pause_holds_for_other_handles_at_once)
+{
+    struct world w = world_open();
+    lh_job job;
+    lh_store *other = world_second_handle();
+    enqueue(&w, "mail", "a");
+    enqueue(&w, "mail", "b");
+    EXPECT_OK(claim_one(&w, "mail", &job));
+    EXPECT_OK(lh_queue_pause(other, "mail"));
+    EXPECT_STATUS(claim_one(&w, "mail", &job), LH_EMPTY);
+    EXPECT_OK(lh_queue_resume(other, "mail"));
+    EXPECT_OK(claim_one(&w, "mail", &job));
+    lh_close(other);
+    world_close(&w);
+}
+
+SPEC(deaths_in_a_paused_queue_are_recovered_all_the_same)
+{
+    struct world w = world_with_job("mail", "x");
+    lh_job job;
+    EXPECT_OK(claim_one(&w, "mail", &job, .lease_ms = 1000));
+    EXPECT_OK(lh_queue_pause(w.store, "mail"));
+    clock_advance_ms(&w, 1000);
+    EXPECT_STATUS(claim_one(&w, "mail", &job), LH_EMPTY);
+    EXPECT_EQ(job_of(&w, job.id).state, LH_PENDING);
+    world_close(&w);
+}
+
+SPEC(a_purge_deletes_what_waits_and_nothing_else)
+{
+    struct world w = world_open();
+    lh_job running, done;
+    int64_t purged = -1;
+    enqueue(&w, "mail", "done");
+    enqueue(&w, "mail", "running");
+    EXPECT_OK(claim_one(&w, "mail", &done));
+    EXPECT_OK(complete(&w, &done));
+    EXPECT_OK(claim_one(&w, "mail", &running));
+    for (int i = 0; i < 3; i++) {
+        enqueue(&w, "mail", "pending");
+        enqueue(&w, "mail", "scheduled", .delay_ms = 1000);
+    }
+    int64_t cancelled = enqueue(&w, "mail", "cancelled");
+    EXPECT_OK(cancel(&w, cancelled));
+    int64_t other = enqueue(&w, "post", "other");
+    EXPECT_OK(lh_queue_purge(w.store, "mail", &purged));
+    EXPECT_EQ(purged, 6);
+    EXPECT_EQ(jobs_where(&w, (lh_job_filter){.queue = "mail"})->n, 3);
+    EXPECT_EQ(job_of(&w, done.id).state, LH_COMPLETED);
+    EXPECT_EQ(job_of(&w, cancelled).state, LH_CANCELLED);
+    EXPECT_EQ(job_of(&w, other).state, LH_PENDING);
+    EXPECT_OK(complete(&w, &running));
+    EXPECT_OK(lh_queue_purge(w.store, "mail", &purged));
+    EXPECT_EQ(purged, 0);
+    EXPECT_OK(lh_queue_purge(w.store, "unknown", &purged));
+    EXPECT_EQ(purged, 0);
+    world_close(&w);
+}
+
+SPEC(a_purge_of_more_than_one_batch_deletes_all_of_it)
+{
+    struct world w = world_open();
+    static lh_new_job jobs[1300];
+    static lh_enqueued out[1300];
+    int64_t purged = 0;
+    EXPECT_OK(lh_enqueue(w.store, "mail", jobs, 1300, NULL, out));
+    EXPECT_OK(lh_queue_purge(w.store, "mail", &purged));
+    EXPECT_EQ(purged, 1300);
+    EXPECT_EQ(queue_of(&w, "mail").pending, 0);
+    world_close(&w);
+}
+
+/* ---- rate ---- */
+
+static void enqueue_many(struct world *w, const char *queue, int n)
+{
+    for (int i = 0; i < n; i++)
+        enqueue(w, queue, "x");
+}
+
+SPEC(a_rate_lets_so_many_go_at_once_and_then_one_by_one_as_time_passes)
+{
+    struct world w = world_open();
+    lh_job job;
+    EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_RATE, .rate_n = 4, .rate_per_ms = 1000));
+    enqueue_many(&w, "mail", 20);
+    EXPECT_EQ(claim_many(&w, "mail", 10)->n, 4);
+    EXPECT_STATUS(claim_one(&w, "mail", &job), LH_EMPTY);
+    clock_advance_ms(&w, 249);
+    EXPECT_STATUS(claim_one(&w, "mail", &job), LH_EMPTY);
+    clock_advance_ms(&w, 1);
+    EXPECT_OK(claim_one(&w, "mail", &job));
+    EXPECT_STATUS(claim_one(&w, "mail", &job), LH_EMPTY);
+    clock_advance_ms(&w, 500);
+    EXPECT_EQ(claim_many(&w, "mail", 10)->n, 2);
+    clock_advance_ms(&w, 3600000); /* the bucket holds no more than the rate */
+    EXPECT_EQ(claim_many(&w, "mail", 10)->n, 4);
+    EXPECT_EQ(claim_many(&w, "mail", 10)->n, 0);
+    world_close(&w);
+}
+
+SPEC(a_rate_is_shared_by_all_handles)
+{
+    struct world w = world_open();
+    const char *queue = "mail";
+    lh_jobs *jobs = NULL;
+    lh_store *other = world_second_handle();
+    EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_RATE, .rate_n = 3, .rate_per_ms = 60000));
+    enqueue_many(&w, "mail", 10);
+    EXPECT_EQ(claim_many(&w, "mail", 2)->n, 2);
+    EXPECT_OK(lh_claim(
+        other, &(lh_claim_opts){.queues = &queue, .n_queues = 1, .worker = "w2", .n = 5}, &jobs));
+    EXPECT_EQ(jobs->n, 1);
+    lh_jobs_free(jobs);
+    EXPECT_EQ(claim_many(&w, "mail", 2)->n, 0);
+    lh_close(other);
+    world_close(&w);
+}
+
+SPEC(a_limited_queue_does_not_hold_up_the_next_one)
+{
+    struct world w = world_open();
+    const char *queues[] = {"mail", "post"};
+    lh_jobs *jobs = NULL;
+    EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_RATE, .rate_n = 1, .rate_per_ms = 60000));
+    enqueue_many(&w, "mail", 5);
+    enqueue_many(&w, "post", 2);
+    EXPECT_OK(lh_claim(w.store,
+                       &(lh_claim_opts){.queues = queues, .n_queues = 2, .worker = "w1", .n = 10},
+                       &jobs));
+    keep_jobs(&w, jobs);
+    EXPECT_EQ(jobs->n, 3);
+    EXPECT_STR(jobs->job[0].queue, "mail");
+    EXPECT_STR(jobs->job[1].queue, "post");
+    EXPECT_STR(jobs->job[2].queue, "post");
+    world_close(&w);
+}
+
+SPEC(a_rate_that_is_taken_back_limits_nothing)
+{
+    struct world w = world_open();
+    EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_RATE, .rate_n = 1, .rate_per_ms = 60000));
+    enqueue_many(&w, "mail", 10);
+    EXPECT_EQ(claim_many(&w, "mail", 4)->n, 1);
+    EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_RATE, .rate_n = 0));
+    EXPECT_EQ(claim_many(&w, "mail", 4)->n, 4);
+    EXPECT_OK(lh_policy_set(w.store, "mail", NULL, NULL, LH_POLICY_RATE));
+    EXPECT_EQ(claim_many(&w, "mail", 4)->n, 4);
+    world_close(&w);
+}
+
+SPEC(the_largest_rate_over_the_longest_time_is_counted_without_overflow)
+{
+    struct world w = world_open();
+    EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_RATE, .rate_n = 1000000000,
+                     .rate_per_ms = INT64_C(30) * 86400000));
+    enqueue_many(&w, "mail", 3);
+    EXPECT_EQ(claim_many(&w, "mail", 1)->n, 1);
+    clock_advance_ms(&w, INT64_C(29) * 86400000);
+    EXPECT_OK(policy(&w, NULL, NULL, .set = LH_POLICY_RECOVERY, .recovery = false));
+    EXPECT_EQ(claim_many(&w, "mail", 1)->n, 1);
+    EXPECT_EQ(claim_many(&w, "mail", 1)->n, 1);
+    world_close(&w);
+}
+
+/* ---- concurrency ---- */
+
+SPEC(concurrency_bounds_what_runs_and_every_end_frees_a_slot)
+{
+    struct world w = world_open();
+    lh_job job;
+    EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_CONCURRENCY, .concurrency = 2));
+    enqueue_many(&w, "mail", 20);
+    lh_jobs *held = claim_many(&w, "mail", 10);
+    EXPECT_EQ(held->n, 2);
+    EXPECT_EQ(claim_many(&w, "mail", 10)->n, 0);
+
+    EXPECT_OK(complete(&w, &held->job[0]));
+    EXPECT_OK(claim_one(&w, "mail", &job));
+    EXPECT_EQ(claim_many(&w, "mail", 10)->n, 0);
+
+    EXPECT_OK(fail(&w, &held->job[1], "no"));
+    EXPECT_OK(claim_one(&w, "mail", &job));
+    EXPECT_EQ(claim_many(&w, "mail", 10)->n, 0);
+
+    EXPECT_OK(release(&w, &job));
+    EXPECT_OK(claim_one(&w, "mail", &job));
+    EXPECT_EQ(claim_many(&w, "mail", 10)->n, 0);
+
+    EXPECT_OK(lh_release_worker(w.store, "w1", &job.id, 1, 0, true, NULL, NULL));
+    EXPECT_OK(claim_one(&w, "mail", &job));
+    EXPECT_EQ(claim_many(&w, "mail", 10)->n, 0);
+
+    clock_advance_ms(&w, 300000); /* both die */
+    EXPECT_EQ(claim_many(&w, "mail", 10)->n, 2);
+    EXPECT_EQ(queue_of(&w, "mail").running, 2);
+    world_close(&w);
+}
+
+SPEC(the_slot_of_a_live_job_that_was_cancelled_is_free_when_its_holder_has_answered)
+{
+    struct world w = world_open();
+    lh_job old, job;
+    EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_CONCURRENCY, .concurrency = 1));
+    enqueue_many(&w, "mail", 3);
+    EXPECT_OK(claim_one(&w, "mail", &old, .lease_ms = 60000));
+    EXPECT_OK(cancel(&w, old.id));
+    EXPECT_STATUS(claim_one(&w, "mail", &job), LH_EMPTY);
+    EXPECT_STATUS(beat(&w, &old), LH_ECANCELLED);
+    EXPECT_STATUS(claim_one(&w, "mail", &job), LH_EMPTY);
+    EXPECT_STATUS(release(&w, &old), LH_ECANCELLED);
+    EXPECT_OK(claim_one(&w, "mail", &job, .lease_ms = 60000));
+    EXPECT_OK(cancel(&w, job.id)); /* and this one never answers */
+    clock_advance_ms(&w, 59999);
+    EXPECT_STATUS(claim_one(&w, "mail", &job), LH_EMPTY);
+    clock_advance_ms(&w, 1);
+    EXPECT_OK(claim_one(&w, "mail", &job));
+    world_close(&w);
+}
+
+SPEC(the_slot_of_a_live_job_released_in_its_workers_name_is_free_when_that_has_answered)
+{
+    struct world w = world_open();
+    lh_job old, job;
+    EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_CONCURRENCY, .concurrency = 1));
+    enqueue_many(&w, "mail", 2);
+    EXPECT_OK(claim_one(&w, "mail", &old, .lease_ms = 60000));
+    EXPECT_OK(lh_release_worker(w.store, "w1", NULL, 0, 0, false, NULL, NULL));
+    EXPECT_STATUS(claim_one(&w, "mail", &job, .worker = "w2"), LH_EMPTY);
+    EXPECT_STATUS(complete(&w, &old), LH_ELOST);
+    EXPECT_OK(claim_one(&w, "mail", &job, .worker = "w2"));
+    EXPECT_EQ(job.id, old.id);
+    world_close(&w);
+}
+
+/* ---- one job at a time ---- */
+
+static lh_lease lock_of(struct world *w, const char *queue)
+{
+    lh_leases *leases = NULL;
+    EXPECT_OK(lh_lease_get(w->store, "processing", queue, &leases));
+    return keep_lease(w, leases);
+}
+
+static bool locked(struct world *w, const char *queue)
+{
+    lh_leases *leases = NULL;
+    int rc = lh_lease_get(w->store, "processing", queue, &leases);
+    bool held = rc == LH_OK && leases->lease[0].owner != NULL;
+    lh_leases_free(leases);
+    return held;
+}
+
+static struct world exclusive_world(int jobs)
+{
+    struct world w = world_open();
+    EXPECT_OK(policy(&w, "merge", NULL, .set = LH_POLICY_EXCLUSIVE, .exclusive = true));
+    enqueue_many(&w, "merge", jobs);
+    return w;
+}
+
+SPEC(an_exclusive_queue_hands_out_one_job_at_a_time)
+{
+    struct world w = exclusive_world(3);
+    lh_job job;
+    lh_jobs *jobs = claim_many(&w, "merge", 10);
+    EXPECT_EQ(jobs->n, 1);
+    EXPECT_STATUS(claim_one(&w, "merge", &job, .worker = "w2"), LH_EMPTY);
+    EXPECT_STATUS(claim_one(&w, "merge", &job, .worker = "w1"), LH_EMPTY);
+    EXPECT_OK(complete(&w, &jobs->job[0]));
+    EXPECT_OK(claim_one(&w, "merge", &job, .worker = "w2"));
+    world_close(&w);
+}
+
+SPEC(the_lease_of_an_exclusive_queue_follows_its_job)
+{
+    struct world w = exclusive_world(1);
+    lh_job job;
+    EXPECT(!locked(&w, "merge"));
+    EXPECT_OK(claim_one(&w, "merge", &job, .worker = "w-9", .lease_ms = 1000));
+    EXPECT_STR(lock_of(&w, "merge").owner, "w-9");
+    EXPECT_EQ(lock_of(&w, "merge").expires_at, job.lease_until);
+    EXPECT(lock_of(&w, "merge").token > 0);
+    clock_advance_ms(&w, 700);
+    EXPECT_OK(beat(&w, &job));
+    EXPECT_EQ(lock_of(&w, "merge").expires_at, WORLD_START_MS + 1700);
+    EXPECT_OK(lh_heartbeat(w.store, &(lh_beat){.job = job.id, .token = job.token, .lease_ms = 9000},
+                           1, NULL, NULL));
+    EXPECT_EQ(lock_of(&w, "merge").expires_at, WORLD_START_MS + 9700);
+    EXPECT_EQ(lock_of(&w, "merge").expires_at, job_of(&w, job.id).lease_until);
+    EXPECT_OK(complete(&w, &job));
+    EXPECT(!locked(&w, "merge"));
+    world_close(&w);
+}
+
+SPEC(every_end_of_the_job_ends_the_lease_of_its_exclusive_queue)
+{
+    struct world w = exclusive_world(1);
+    lh_job job;
+    EXPECT_OK(claim_one(&w, "merge", &job));
+    EXPECT_OK(release(&w, &job));
+    EXPECT(!locked(&w, "merge"));
+    EXPECT_OK(claim_one(&w, "merge", &job));
+    EXPECT_OK(lh_release_worker(w.store, "w1", NULL, 0, 0, true, NULL, NULL));
+    EXPECT(!locked(&w, "merge"));
+    EXPECT_OK(claim_one(&w, "merge", &job));
+    EXPECT_OK(fail(&w, &job, "no"));
+    EXPECT(!locked(&w, "merge"));
+    clock_advance_ms(&w, 1000);
+    EXPECT_OK(claim_one(&w, "merge", &job, .lease_ms = 1000));
+    clock_advance_ms(&w, 1000);
+    EXPECT_OK(lh_recover(w.store, NULL, NULL));
+    EXPECT(!locked(&w, "merge"));
+    EXPECT_EQ(job_of(&w, job.id).state, LH_PENDING);
+    world_close(&w);
+}
+
+SPEC(a_job_cancelled_under_its_holder_keeps_the_exclusive_lease_until_the_answer)
+{
+    struct world w = exclusive_world(2);
+    lh_job old, job;
+    EXPECT_OK(claim_one(&w, "merge", &old, .lease_ms = 60000));
+    EXPECT_OK(cancel(&w, old.id));
+    EXPECT(locked(&w, "merge"));
+    EXPECT_STATUS(claim_one(&w, "merge", &job, .worker = "w2"), LH_EMPTY);
+    EXPECT_STATUS(complete(&w, &old), LH_ECANCELLED);
+    EXPECT(!locked(&w, "merge"));
+    EXPECT_OK(claim_one(&w, "merge", &job, .worker = "w2"));
+    world_close(&w);
+}
+
+SPEC(a_job_cancelled_under_its_holder_keeps_the_exclusive_lease_no_longer_than_its_deadline)
+{
+    struct world w = exclusive_world(2);
+    lh_job old, job;
+    EXPECT_OK(claim_one(&w, "merge", &old, .lease_ms = 60000));
+    EXPECT_OK(cancel(&w, old.id));
+    clock_advance_ms(&w, 59999);
+    EXPECT_STATUS(claim_one(&w, "merge", &job, .worker = "w2"), LH_EMPTY);
+    clock_advance_ms(&w, 1);
+    EXPECT_OK(claim_one(&w, "merge", &job, .worker = "w2", .lease_ms = 60000));
+    /* An answer that comes too late does not touch the lease of the next one. */
+    EXPECT_STATUS(complete(&w, &old), LH_ECANCELLED);
+    EXPECT_STR(lock_of(&w, "merge").owner, "w2");
+    EXPECT_EQ(lock_of(&w, "merge").expires_at, job.lease_until);
+    world_close(&w);
+}
+
+SPEC(a_late_complete_of_a_stuck_job_does_not_end_the_lease_of_the_next_one)
+{
+    struct world w = exclusive_world(3);
+    lh_job stuck, next, third;
+    EXPECT_OK(policy(&w, "merge", NULL, .set = LH_POLICY_RECOVERY, .recovery = false));
+    EXPECT_OK(claim_one(&w, "merge", &stuck, .worker = "w1", .lease_ms = 1000));
+    clock_advance_ms(&w, 1000);
+    EXPECT_OK(claim_one(&w, "merge", &next, .worker = "w2", .lease_ms = 60000));
+    EXPECT_OK(complete(&w, &stuck));
+    EXPECT_STR(lock_of(&w, "merge").owner, "w2");
+    EXPECT_EQ(lock_of(&w, "merge").expires_at, next.lease_until);
+    EXPECT_STATUS(claim_one(&w, "merge", &third, .worker = "w3"), LH_EMPTY);
+    world_close(&w);
+}
+
+SPEC(an_end_of_a_job_from_before_does_not_end_the_lease_of_a_queue_made_exclusive_meanwhile)
+{
+    struct world w = world_open();
+    lh_job before, job, third;
+    enqueue_many(&w, "merge", 3);
+    EXPECT_OK(claim_one(&w, "merge", &before, .worker = "w1"));
+    EXPECT_OK(policy(&w, "merge", NULL, .set = LH_POLICY_EXCLUSIVE, .exclusive = true));
+    EXPECT_OK(claim_one(&w, "merge", &job, .worker = "w2"));
+    EXPECT_OK(complete(&w, &before));
+    EXPECT_STR(lock_of(&w, "merge").owner, "w2");
+    EXPECT_EQ(lock_of(&w, "merge").expires_at, job.lease_until);
+    EXPECT_STATUS(claim_one(&w, "merge", &third, .worker = "w3"), LH_EMPTY);
+    world_close(&w);
+}
+
+SPEC(who_takes_the_processing_lease_by_name_stops_the_exclusive_queue)
+{
+    struct world w = exclusive_world(1);
+    lh_job job;
+    EXPECT_OK(lh_lease_acquire(w.store, "processing", "merge",
+                               &(lh_lease_opts){.owner = "operator", .ttl_ms = 60000}, NULL));
+    EXPECT_STATUS(claim_one(&w, "merge", &job), LH_EMPTY);
+    EXPECT_OK(lh_lease_release(w.store, "processing", "merge",
+                               &(lh_lease_opts){.owner = "operator"}, NULL));
+    EXPECT_OK(claim_one(&w, "merge", &job));
+    EXPECT_STATUS(lh_lease_acquire(w.store, "processing", "merge",
+                                   &(lh_lease_opts){.owner = "operator"}, NULL),
+                  LH_EHELD);
+    world_close(&w);
+}
+
+SPEC(an_exclusive_queue_without_a_pending_job_takes_no_lease)
+{
+    struct world w = exclusive_world(0);
+    lh_job job;
+    EXPECT_STATUS(claim_one(&w, "merge", &job), LH_EMPTY);
+    EXPECT(!locked(&w, "merge"));
+    world_close(&w);
+}
+
+SPEC(exclusive_queues_do_not_stand_in_each_others_way)
+{
+    struct world w = world_open();
+    const char *queues[] = {"a", "b"};
+    lh_jobs *jobs = NULL;
+    EXPECT_OK(policy(&w, NULL, NULL, .set = LH_POLICY_EXCLUSIVE, .exclusive = true));
+    enqueue_many(&w, "a", 2);
+    enqueue_many(&w, "b", 2);
+    EXPECT_OK(lh_claim(w.store,
+                       &(lh_claim_opts){.queues = queues, .n_queues = 2, .worker = "w1", .n = 10},
+                       &jobs));
+    keep_jobs(&w, jobs);
+    EXPECT_EQ(jobs->n, 2);
+    EXPECT_STR(jobs->job[0].queue, "a");
+    EXPECT_STR(jobs->job[1].queue, "b");
+    world_close(&w);
+}

@@ -1,0 +1,538 @@
+/* Waiting and threads: who waits is woken by what it waits for, and one handle serves many. */
+#include "world.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <time.h>
+
+/* Not to make time pass, but to let another thread come to its wait: what is expected holds whether
+ * or not it got there. */
+static void let_it_wait(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 30000000}, NULL);
+}
+
+/* ---- a claim that waits ---- */
+
+struct claimer {
+    pthread_t thread;
+    lh_store *store;
+    const char *const *queues;
+    size_t n_queues;
+    int64_t wait_ms;
+    int cancel;
+    lh_jobs *jobs;
+    int rc;
+};
+
+static void *wait_and_claim(void *arg)
+{
+    struct claimer *c = arg;
+    c->rc = lh_claim(c->store,
+                     &(lh_claim_opts){.queues = c->queues,
+                                      .n_queues = c->n_queues,
+                                      .worker = "waiter",
+                                      .wait_ms = c->wait_ms,
+                                      .cancel = &c->cancel},
+                     &c->jobs);
+    return NULL;
+}
+
+static const char *const mail[] = {"mail"};
+
+static void start(struct claimer *c)
+{
+    if (c->queues == NULL) {
+        c->queues = mail;
+        c->n_queues = 1;
+    }
+    EXPECT_EQ(pthread_create(&c->thread, NULL, wait_and_claim, c), 0);
+    let_it_wait();
+}
+
+static void finish(struct world *w, struct claimer *c)
+{
+    pthread_join(c->thread, NULL);
+    if (c->jobs != NULL)
+        keep_jobs(w, c->jobs);
+}
+
+SPEC(a_waiting_claim_is_woken_by_an_enqueue_of_another_thread)
+{
+    struct world w = world_open();
+    struct claimer c = {.store = w.store, .wait_ms = -1};
+    start(&c);
+    int64_t id = enqueue(&w, "mail", "x");
+    finish(&w, &c);
+    EXPECT_OK(c.rc);
+    EXPECT_EQ(c.jobs->n, 1);
+    EXPECT_EQ(c.jobs->job[0].id, id);
+    world_close(&w);
+}
+
+SPEC(a_waiting_claim_is_woken_by_an_enqueue_on_another_handle)
+{
+    struct world w = world_open();
+    struct claimer c = {.store = world_second_handle(), .wait_ms = 60000};
+    start(&c);
+    int64_t id = enqueue(&w, "mail", "x");
+    finish(&w, &c);
+    EXPECT_OK(c.rc);
+    EXPECT_EQ(c.jobs->job[0].id, id);
+    lh_close(c.store);
+    world_close(&w);
+}
+
+SPEC(a_waiting_claim_hears_each_of_its_queues)
+{
+    struct world w = world_open();
+    static const char *const queues[] = {"a", "b", "c"};
+    struct claimer c = {.store = w.store, .wait_ms = -1, .queues = queues, .n_queues = 3};
+    start(&c);
+    enqueue(&w, "z", "not for us");
+    int64_t id = enqueue(&w, "c", "x");
+    finish(&w, &c);
+    EXPECT_OK(c.rc);
+    EXPECT_EQ(c.jobs->job[0].id, id);
+    world_close(&w);
+}
+
+SPEC(a_claim_that_finds_a_job_does_not_wait)
+{
+    struct world w = world_with_job("mail", "x");
+    struct claimer c = {.store = w.store, .wait_ms = -1};
+    start(&c);
+    finish(&w, &c);
+    EXPECT_OK(c.rc);
+    world_close(&w);
+}
+
+SPEC(a_waiting_claim_ends_empty_when_its_time_is_over)
+{
+    struct world w = world_open();
+    struct claimer c = {.store = w.store, .wait_ms = 5000};
+    start(&c);
+    clock_advance_ms(&w, 5000);
+    finish(&w, &c);
+    EXPECT_STATUS(c.rc, LH_EMPTY);
+    EXPECT(c.jobs == NULL);
+    world_close(&w);
+}
+
+SPEC(a_waiting_claim_ends_when_its_cancel_flag_is_raised)
+{
+    struct world w = world_open();
+    struct claimer c = {.store = w.store, .wait_ms = -1};
+    start(&c);
+    __atomic_store_n(&c.cancel, 1, __ATOMIC_SEQ_CST);
+    finish(&w, &c);
+    EXPECT_STATUS(c.rc, LH_EINTR);
+    EXPECT(c.jobs == NULL);
+    world_close(&w);
+}
+
+SPEC(a_waiting_claim_gets_a_job_that_becomes_due)
+{
+    struct world w = world_open();
+    struct claimer c = {.store = w.store, .wait_ms = -1};
+    int64_t id = enqueue(&w, "mail", "x", .delay_ms = 5000);
+    start(&c);
+    clock_advance_ms(&w, 5000);
+    finish(&w, &c);
+    EXPECT_OK(c.rc);
+    EXPECT_EQ(c.jobs->job[0].id, id);
+    world_close(&w);
+}
+
+SPEC(a_waiting_claim_gets_the_job_of_a_dead_worker_when_the_lease_ends)
+{
+    struct world w = world_with_job("mail", "x");
+    struct claimer c = {.store = w.store, .wait_ms = -1};
+    lh_job dead;
+    EXPECT_OK(claim_one(&w, "mail", &dead, .lease_ms = 5000));
+    start(&c);
+    clock_advance_ms(&w, 5000);
+    finish(&w, &c);
+    EXPECT_OK(c.rc);
+    EXPECT_EQ(c.jobs->job[0].id, dead.id);
+    EXPECT_EQ(c.jobs->job[0].recoveries, 1);
+    world_close(&w);
+}
+
+/* Each of these lets a waiting claim go: by the bell, or by the net under it, within a second. */
+SPEC(a_waiting_claim_is_woken_by_all_that_makes_a_job_pending)
+{
+    struct world w = world_open();
+    for (int how = 0; how < 7; how++) {
+        struct claimer c = {.store = w.store, .wait_ms = -1};
+        lh_job job, other;
+        int64_t id = enqueue(&w, "mail", "x", .priority = 10);
+        if (how == 5)
+            EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_CONCURRENCY, .concurrency = 1));
+        if (how == 6)
+            EXPECT_OK(lh_queue_pause(w.store, "mail"));
+        else
+            EXPECT_OK(claim_one(&w, "mail", &job));
+        if (how == 2)
+            EXPECT_OK(lh_fail(
+                w.store,
+                &(lh_failure){.job = id, .token = job.token, .error = "no", .permanent = true}, 1,
+                NULL, NULL));
+        if (how == 3)
+            EXPECT_OK(lh_release(w.store, &(lh_ref){id, job.token}, 1, 1000000, NULL, NULL));
+        if (how == 5)
+            enqueue(&w, "mail", "second");
+        start(&c);
+        switch (how) {
+        case 0:
+            EXPECT_OK(release(&w, &job));
+            break;
+        case 1:
+            EXPECT_OK(lh_fail(
+                w.store,
+                &(lh_failure){.job = id, .token = job.token, .error = "no", .retry_in_ms = LH_NOW},
+                1, NULL, NULL));
+            break;
+        case 2:
+            EXPECT_OK(retry(&w, id));
+            break;
+        case 3:
+            EXPECT_OK(lh_reschedule(w.store, id, 0, 0, NULL));
+            break;
+        case 4:
+            EXPECT_OK(lh_release_worker(w.store, "w1", NULL, 0, 0, true, NULL, NULL));
+            break;
+        case 5:
+            EXPECT_OK(complete(&w, &job)); /* its slot */
+            break;
+        default:
+            EXPECT_OK(lh_queue_resume(w.store, "mail"));
+            break;
+        }
+        finish(&w, &c);
+        EXPECT_OK(c.rc);
+        other = c.jobs->job[0];
+        EXPECT_EQ(other.id == id, how != 5);
+        EXPECT_OK(complete(&w, &other));
+        EXPECT_OK(lh_policy_set(w.store, "mail", NULL, NULL, LH_POLICY_ALL));
+    }
+    world_close(&w);
+}
+
+SPEC(one_job_for_many_who_wait_goes_to_one_of_them)
+{
+    enum { WAITERS = 6 };
+    struct world w = world_open();
+    struct claimer c[WAITERS];
+    int got = 0;
+    for (int i = 0; i < WAITERS; i++) {
+        c[i] = (struct claimer){.store = w.store, .wait_ms = -1};
+        start(&c[i]);
+    }
+    for (int i = 0; i < WAITERS; i++)
+        enqueue(&w, "mail", "x");
+    for (int i = 0; i < WAITERS; i++) {
+        finish(&w, &c[i]);
+        EXPECT_OK(c[i].rc);
+        got += (int)c[i].jobs->n;
+    }
+    EXPECT_EQ(got, WAITERS);
+    EXPECT_EQ(queue_of(&w, "mail").running, WAITERS);
+    world_close(&w);
+}
+
+SPEC(complete_and_claim_waits_too)
+{
+    struct world w = world_with_job("mail", "x");
+    lh_job job;
+    lh_jobs *next = NULL;
+    int raised = 1;
+    EXPECT_OK(claim_one(&w, "mail", &job));
+    lh_claim_opts opts = {
+        .queues = mail, .n_queues = 1, .worker = "w1", .wait_ms = -1, .cancel = &raised};
+    EXPECT_STATUS(lh_complete_claim(w.store, &(lh_done){.job = job.id, .token = job.token}, 1, NULL,
+                                    &opts, &next),
+                  LH_EINTR);
+    EXPECT_EQ(job_of(&w, job.id).state, LH_COMPLETED);
+    world_close(&w);
+}
+
+/* ---- waiting for a job, and for events ---- */
+
+struct watcher {
+    pthread_t thread;
+    lh_store *store;
+    int64_t id, wait_ms;
+    int cancel;
+    lh_jobs *jobs;
+    lh_events *events;
+    int rc;
+};
+
+static void *wait_for_job(void *arg)
+{
+    struct watcher *x = arg;
+    x->rc = lh_job_wait(x->store, x->id, x->wait_ms, &x->cancel, &x->jobs);
+    return NULL;
+}
+
+static void *wait_for_event(void *arg)
+{
+    struct watcher *x = arg;
+    x->rc = lh_event_list(x->store, &(lh_event_filter){.wait_ms = x->wait_ms, .cancel = &x->cancel},
+                          &x->events);
+    return NULL;
+}
+
+SPEC(waiting_for_a_job_ends_with_its_end)
+{
+    struct world w = world_open();
+    lh_job job;
+    for (int end = 0; end < 3; end++) {
+        struct watcher x = {.store = w.store, .wait_ms = -1};
+        x.id = enqueue(&w, "mail", "x");
+        EXPECT_OK(claim_one(&w, "mail", &job));
+        EXPECT_EQ(pthread_create(&x.thread, NULL, wait_for_job, &x), 0);
+        let_it_wait();
+        EXPECT_OK(beat(&w, &job)); /* not an end */
+        if (end == 0)
+            EXPECT_OK(complete(&w, &job));
+        else if (end == 1)
+            EXPECT_OK(lh_fail(
+                w.store,
+                &(lh_failure){.job = job.id, .token = job.token, .error = "no", .permanent = true},
+                1, NULL, NULL));
+        else
+            EXPECT_OK(cancel(&w, job.id));
+        pthread_join(x.thread, NULL);
+        EXPECT_OK(x.rc);
+        keep_jobs(&w, x.jobs);
+        EXPECT_EQ(x.jobs->n, 1);
+        EXPECT_EQ(x.jobs->job[0].id, job.id);
+        EXPECT_EQ(x.jobs->job[0].state, (lh_state)(LH_COMPLETED + end));
+    }
+    world_close(&w);
+}
+
+SPEC(waiting_for_a_job_that_has_ended_or_is_not_there_does_not_wait)
+{
+    struct world w = world_with_job("mail", "x");
+    lh_job job;
+    lh_jobs *jobs = NULL;
+    EXPECT_OK(claim_one(&w, "mail", &job));
+    EXPECT_STATUS(lh_job_wait(w.store, job.id, 0, NULL, &jobs), LH_EMPTY);
+    EXPECT_OK(complete(&w, &job));
+    EXPECT_OK(lh_job_wait(w.store, job.id, -1, NULL, &jobs));
+    keep_jobs(&w, jobs);
+    EXPECT_STATUS(lh_job_wait(w.store, 4711, -1, NULL, &jobs), LH_ENOTFOUND);
+    world_close(&w);
+}
+
+SPEC(waiting_for_a_job_ends_by_time_and_by_the_cancel_flag)
+{
+    struct world w = world_open();
+    struct watcher timed = {.store = w.store, .wait_ms = 5000};
+    struct watcher cancelled = {.store = w.store, .wait_ms = -1};
+    timed.id = cancelled.id = enqueue(&w, "mail", "x");
+    EXPECT_EQ(pthread_create(&timed.thread, NULL, wait_for_job, &timed), 0);
+    EXPECT_EQ(pthread_create(&cancelled.thread, NULL, wait_for_job, &cancelled), 0);
+    let_it_wait();
+    clock_advance_ms(&w, 5000);
+    __atomic_store_n(&cancelled.cancel, 1, __ATOMIC_SEQ_CST);
+    pthread_join(timed.thread, NULL);
+    pthread_join(cancelled.thread, NULL);
+    EXPECT_STATUS(timed.rc, LH_EMPTY);
+    EXPECT_STATUS(cancelled.rc, LH_EINTR);
+    world_close(&w);
+}
+
+SPEC(waiting_for_events_ends_with_the_first_one)
+{
+    struct world w = world_open();
+    struct watcher x = {.store = w.store, .wait_ms = -1};
+    EXPECT_EQ(pthread_create(&x.thread, NULL, wait_for_event, &x), 0);
+    let_it_wait();
+    EXPECT_OK(lh_queue_pause(w.store, "mail"));
+    pthread_join(x.thread, NULL);
+    EXPECT_OK(x.rc);
+    EXPECT_EQ(x.events->n, 1);
+    EXPECT_STR(x.events->event[0].type, "queue.paused");
+    lh_events_free(x.events);
+    world_close(&w);
+}
+
+SPEC(waiting_for_events_ends_empty_by_time_and_interrupted_by_the_cancel_flag)
+{
+    struct world w = world_open();
+    struct watcher timed = {.store = w.store, .wait_ms = 5000};
+    struct watcher cancelled = {.store = w.store, .wait_ms = -1, .cancel = 1};
+    EXPECT_EQ(pthread_create(&timed.thread, NULL, wait_for_event, &timed), 0);
+    EXPECT_EQ(pthread_create(&cancelled.thread, NULL, wait_for_event, &cancelled), 0);
+    let_it_wait();
+    clock_advance_ms(&w, 5000);
+    pthread_join(timed.thread, NULL);
+    pthread_join(cancelled.thread, NULL);
+    EXPECT_OK(timed.rc);
+    EXPECT_EQ(timed.events->n, 0);
+    lh_events_free(timed.events);
+    EXPECT_STATUS(cancelled.rc, LH_EINTR);
+    world_close(&w);
+}
+
+/* ---- many threads on one handle ---- */
+
+enum { THREADS = 8, EACH = 60 };
+
+struct worker {
+    pthread_t thread;
+    lh_store *store;
+    int number;
+    int64_t enqueued[EACH];
+    lh_ref claimed[THREADS * EACH];
+    size_t n_claimed;
+    const char *wrong;
+};
+
+static const int64_t ref_of_nobody = 1000000;
+
+static void *work(void *arg)
+{
+    struct worker *me = arg;
+    const char *queues[] = {"mail"};
+    char name[16];
+    (void)snprintf(name, sizeof name, "w%d", me->number);
+    lh_claim_opts opts = {.queues = queues, .n_queues = 1, .worker = name, .n = 3};
+    for (int i = 0; i < EACH; i++) {
+        lh_enqueued out;
+        if (lh_enqueue(me->store, "mail", &(lh_new_job){.payload = name, .payload_len = 2}, 1, NULL,
+                       &out) != LH_OK)
+            me->wrong = "enqueue";
+        me->enqueued[i] = out.id;
+        lh_jobs *jobs = NULL;
+        int rc = lh_claim(me->store, &opts, &jobs);
+        if (rc == LH_EMPTY)
+            continue;
+        if (rc != LH_OK)
+            me->wrong = "claim";
+        for (size_t k = 0; rc == LH_OK && k < jobs->n; k++) {
+            lh_ref ref = {jobs->job[k].id, jobs->job[k].token};
+            me->claimed[me->n_claimed++] = ref;
+            if (jobs->job[k].worker == NULL || strcmp(jobs->job[k].worker, name) != 0)
+                me->wrong = "a job of another worker";
+            if (lh_heartbeat(me->store, &(lh_beat){.job = ref.job, .token = ref.token}, 1, NULL,
+                             NULL) != LH_OK)
+                me->wrong = "heartbeat";
+            if (lh_complete(me->store, &(lh_done){.job = ref.job, .token = ref.token}, 1, NULL,
+                            NULL) != LH_OK)
+                me->wrong = "complete";
+        }
+        lh_jobs_free(jobs);
+        /* A failure of one thread is told to that thread, and to no other. */
+        if (lh_cancel(me->store, &ref_of_nobody, 1, NULL, NULL) != LH_ENOTFOUND ||
+            lh_errmsg(me->store)[0] == '\0')
+            me->wrong = "the message of its own failure";
+        if (lh_queue_resume(me->store, "mail") != LH_OK || lh_errmsg(me->store)[0] != '\0')
+            me->wrong = "no message after success";
+    }
+    return NULL;
+}
+
+SPEC(many_threads_on_one_handle_get_each_job_once)
+{
+    struct world w = world_open();
+    static struct worker workers[THREADS];
+    static bool seen[THREADS * EACH + 1];
+    for (int i = 0; i < THREADS; i++) {
+        workers[i] = (struct worker){.store = w.store, .number = i};
+        EXPECT_EQ(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
+    }
+    size_t total = 0;
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(workers[i].thread, NULL);
+        if (workers[i].wrong != NULL)
+            FAIL("thread %d: %s went wrong", i, workers[i].wrong);
+        for (size_t k = 0; k < workers[i].n_claimed; k++, total++) {
+            int64_t id = workers[i].claimed[k].job;
+            EXPECT(id >= 1 && id <= THREADS * EACH);
+            EXPECT(!seen[id]);
+            seen[id] = true;
+        }
+    }
+    lh_queue q = queue_of(&w, "mail");
+    EXPECT_EQ(q.completed, (int64_t)total);
+    EXPECT_EQ(q.completed + q.pending, THREADS * EACH);
+    EXPECT_EQ(q.hour_enqueued, THREADS * EACH);
+    world_close(&w);
+}
+
+struct loner {
+    pthread_t thread;
+    lh_store *store;
+    int number;
+    int rc;
+};
+
+static void *enqueue_alone(void *arg)
+{
+    struct loner *me = arg;
+    for (int i = 0; i < 5 && me->rc == LH_OK; i++) {
+        char queue[16];
+        lh_enqueued out;
+        (void)snprintf(queue, sizeof queue, "q%d-%d", me->number, i);
+        me->rc = lh_enqueue(me->store, queue, &(lh_new_job){0}, 1, NULL, &out);
+    }
+    return NULL;
+}
+
+SPEC(many_threads_in_many_queues_share_their_transactions)
+{
+    enum { LONERS = 100 };
+    struct world w = world_open();
+    static struct loner loners[LONERS];
+    for (int i = 0; i < LONERS; i++) {
+        loners[i] = (struct loner){.store = w.store, .number = i};
+        EXPECT_EQ(pthread_create(&loners[i].thread, NULL, enqueue_alone, &loners[i]), 0);
+    }
+    for (int i = 0; i < LONERS; i++)
+        pthread_join(loners[i].thread, NULL);
+    for (int i = 0; i < LONERS; i++)
+        EXPECT_OK(loners[i].rc);
+    EXPECT_EQ(jobs_where(&w, (lh_job_filter){.limit = 10000})->n, 5 * LONERS);
+    world_close(&w);
+}
+
+/* Refused acts share transactions with good ones, and neither harms the other. */
+static void *act_badly(void *arg)
+{
+    struct loner *me = arg;
+    for (int i = 0; i < 50; i++) {
+        lh_enqueued out;
+        int rc =
+            me->number % 2
+                ? lh_enqueue(me->store, "small",
+                             &(lh_new_job){.payload = "too large", .payload_len = 9}, 1, NULL, &out)
+                : lh_enqueue(me->store, "small", &(lh_new_job){.payload = "ok", .payload_len = 2},
+                             1, NULL, &out);
+        if (rc != (me->number % 2 ? LH_ETOOBIG : LH_OK))
+            me->rc = rc ? rc : LH_EFAIL;
+    }
+    return NULL;
+}
+
+SPEC(an_act_that_is_refused_does_not_harm_those_it_shares_a_transaction_with)
+{
+    struct world w = world_open();
+    static struct loner loners[8];
+    EXPECT_OK(policy(&w, "small", NULL, .set = LH_POLICY_MAX_PAYLOAD, .max_payload = 4));
+    for (int i = 0; i < 8; i++) {
+        loners[i] = (struct loner){.store = w.store, .number = i};
+        EXPECT_EQ(pthread_create(&loners[i].thread, NULL, act_badly, &loners[i]), 0);
+    }
+    for (int i = 0; i < 8; i++)
+        pthread_join(loners[i].thread, NULL);
+    for (int i = 0; i < 8; i++)
+        EXPECT_OK(loners[i].rc);
+    EXPECT_EQ(queue_of(&w, "small").pending, 200);
+    EXPECT_EQ(queue_of(&w, "small").hour_enqueued, 200);
+    world_close(&w);
+}
