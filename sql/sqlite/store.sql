@@ -90,4 +90,5 @@ UPDATE lh_worker SET state = 'dead'
  WHERE state = 'alive' AND pid IS NOT NULL AND boot IS NOT :boot;
 
 -- name: json_check
-SELECT json_valid(:text);
+-- Not json_valid(), which says 0 when it is only out of memory.
+SELECT json(:text) IS NOT NULL;

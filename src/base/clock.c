@@ -16,7 +16,8 @@ int64_t lhi_wall_ms(void)
 {
 #ifdef LHI_TEST
     const struct lhi_control *c = lhi_control();
-    return (c->frozen ? c->frozen_wall_ms : read_ms(CLOCK_REALTIME)) + c->wall_ms;
+    return (c->frozen ? c->frozen_wall_ms : read_ms(CLOCK_REALTIME)) +
+           __atomic_load_n(&c->wall_ms, __ATOMIC_RELAXED);
 #else
     return read_ms(CLOCK_REALTIME);
 #endif
@@ -26,7 +27,8 @@ int64_t lhi_mono_ms(void)
 {
 #ifdef LHI_TEST
     const struct lhi_control *c = lhi_control();
-    return (c->frozen ? c->frozen_mono_ms : read_ms(CLOCK_MONOTONIC)) + c->mono_ms;
+    return (c->frozen ? c->frozen_mono_ms : read_ms(CLOCK_MONOTONIC)) +
+           __atomic_load_n(&c->mono_ms, __ATOMIC_RELAXED);
 #else
     return read_ms(CLOCK_MONOTONIC);
 #endif

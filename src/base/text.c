@@ -149,7 +149,7 @@ int lh_time_parse(const char *text, int64_t *ms)
         if (strlen(p) != 6 || p[3] != ':' || !two_digits(p + 1, 0, 23, &oh) ||
             !two_digits(p + 4, 0, 59, &om))
             return LH_EINVAL;
-        offset = (*p == '-' ? -1 : 1) * (oh * 60 + om);
+        offset = (*p == '-' ? -1 : 1) * ((int64_t)oh * 60 + om);
         p += 6;
     } /* no zone: whose midnight would it be? */
     else
@@ -157,7 +157,7 @@ int lh_time_parse(const char *text, int64_t *ms)
     if (*p != '\0')
         return LH_EINVAL;
     int64_t days = days_from_civil(year, month, day);
-    *ms = ((days * 24 + hour) * 60 + minute - offset) * 60000 + second * 1000 + frac;
+    *ms = (((days * 24 + hour) * 60 + minute - offset) * 60 + second) * 1000 + frac;
     return LH_OK;
 }
 

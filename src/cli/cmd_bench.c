@@ -16,99 +16,83 @@
 
 enum { NAMES = 9, VARIANTS = 4 };
 
-/* One row for each variant that is run when nothing else is asked for; 0 ends the list. The field
- * that `vary` points to takes the values of `values` unless the command line gives it. */
+/* When nothing else is asked for, each is run once for every value of the field that it varies, with
+ * so many jobs; 0 ends the list. */
 static const struct measure {
     const char *name;
-    const char *what; /* one job of it, for the heading */
+    const char *what; /* for the heading */
     bench_fn *fn;
-    size_t vary; /* offset in struct bench */
+    size_t vary;      /* offset in struct bench */
+    const char *unit; /* of the varied value; NULL: nothing is varied */
     int64_t values[VARIANTS];
-    const char *unit; /* of the varied value: "process", "batch" */
     int64_t jobs[VARIANTS];
     int64_t batch, seconds;
 } measures[NAMES] = {
-    {"enqueue",
-     "one durable enqueue at a time",
-     bench_enqueue,
-     offsetof(struct bench, processes),
-     {1, 4, 16},
-     "processes",
-     {0},
-     1,
-     2},
-    {"bulk",
-     "many enqueued in one call",
-     bench_bulk,
-     offsetof(struct bench, batch),
-     {1000},
-     "a call",
-     {100000},
-     1000,
-     0},
-    {"drain",
-     "claimed and completed by one worker",
-     bench_drain,
-     offsetof(struct bench, batch),
-     {1, 10, 100},
-     "a batch",
-     {3000, 20000, 100000},
-     0,
-     0},
-    {"cycle",
-     "enqueued, claimed and completed",
-     bench_cycle,
-     offsetof(struct bench, batch),
-     {1, 100},
-     "a batch",
-     {2000, 50000},
-     0,
-     0},
-    {"wake",
-     "from an enqueue to its claim by an idle worker in another process",
-     bench_wake,
-     0,
-     {1},
-     NULL,
-     {500},
-     1,
-     0},
-    {"claim",
-     "one claim beside so many pending",
-     bench_claim,
-     offsetof(struct bench, pending),
-     {1000, 100000},
-     "pending",
-     {1000, 1000},
-     1,
-     0},
-    {"kind",
-     "one claim of a rare kind behind so many others",
-     bench_kind,
-     offsetof(struct bench, pending),
-     {1000, 100000},
-     "pending",
-     {50, 50},
-     1,
-     0},
-    {"memory",
-     "peak of a worker beside so many pending",
-     bench_memory,
-     offsetof(struct bench, pending),
-     {100000},
-     "pending",
-     {10000},
-     100,
-     0},
-    {"idle",
-     "CPU of an idle worker while another queue is busy",
-     bench_idle,
-     0,
-     {1},
-     NULL,
-     {0},
-     1,
-     5},
+    {.name = "enqueue",
+     .what = "one durable job at a time",
+     .fn = bench_enqueue,
+     .vary = offsetof(struct bench, processes),
+     .unit = "at once",
+     .values = {1, 4, 16},
+     .batch = 1,
+     .seconds = 2},
+    {.name = "bulk",
+     .what = "enqueue of many in one call",
+     .fn = bench_bulk,
+     .vary = offsetof(struct bench, batch),
+     .unit = "a call",
+     .values = {1000},
+     .jobs = {100000}},
+    {.name = "drain",
+     .what = "claim and complete, by one worker",
+     .fn = bench_drain,
+     .vary = offsetof(struct bench, batch),
+     .unit = "a batch",
+     .values = {1, 10, 100},
+     .jobs = {3000, 20000, 100000}},
+    {.name = "cycle",
+     .what = "enqueue, claim and complete",
+     .fn = bench_cycle,
+     .vary = offsetof(struct bench, batch),
+     .unit = "a batch",
+     .values = {1, 100},
+     .jobs = {2000, 50000}},
+    {.name = "wake",
+     .what = "from an enqueue to its claim by an idle worker in another process",
+     .fn = bench_wake,
+     .values = {1},
+     .jobs = {500},
+     .batch = 1},
+    {.name = "claim",
+     .what = "one claim beside many jobs",
+     .fn = bench_claim,
+     .vary = offsetof(struct bench, pending),
+     .unit = "pending",
+     .values = {1000, 100000},
+     .jobs = {1000, 1000},
+     .batch = 1},
+    {.name = "kind",
+     .what = "one claim of a rare kind, behind many jobs of another",
+     .fn = bench_kind,
+     .vary = offsetof(struct bench, pending),
+     .unit = "pending",
+     .values = {1000, 100000},
+     .jobs = {50, 50},
+     .batch = 1},
+    {.name = "memory",
+     .what = "what a worker needs beside many jobs",
+     .fn = bench_memory,
+     .vary = offsetof(struct bench, pending),
+     .unit = "pending",
+     .values = {100000},
+     .jobs = {10000},
+     .batch = 100},
+    {.name = "idle",
+     .what = "CPU of an idle worker while another queue is busy",
+     .fn = bench_idle,
+     .values = {1},
+     .batch = 1,
+     .seconds = 5},
 };
 
 /* ---- the command line --------------------------------------------------------------------------- */
@@ -363,11 +347,10 @@ static void print_text(const struct measure *m, const struct bench *b, const str
 
     if (m->unit != NULL)
         memcpy(&varied, (const char *)b + m->vary, sizeof varied);
-    buf_format(&line, "%-8s", m->name);
     if (varied != 0)
-        buf_format(&line, " %9" PRId64 " %-9s", varied, m->unit);
+        buf_format(&line, "%9" PRId64 " %-10s", varied, m->unit);
     else
-        buf_format(&line, " %19s", "");
+        buf_format(&line, "%20s", "");
     if (r->elapsed_ns > 0 && m->fn != bench_idle)
         buf_format(&line, " %9" PRId64 " jobs/s  %7.1f KiB written a job", per_second(r),
                    (double)r->written_bytes / 1024 / (double)(r->jobs ? r->jobs : 1));
@@ -462,6 +445,8 @@ static bool run_measure(struct cli *cli, const struct measure *m, const struct w
                                                                   : -1;
     size_t n = chosen >= 0 || w->on != NULL ? 1 : VARIANTS;
 
+    if (!cli->json)
+        printf("%s: %s\n", m->name, m->what);
     for (size_t v = 0; v < n && m->values[v] != 0; v++) {
         if (!run_one(cli, m, w, v, folder))
             return false;

@@ -40,6 +40,8 @@ int *lhi_statuses(int *wanted, size_t n, int **own, struct lhi_error *err);
 int lhi_list_outcome(int rc, const struct lhi_act *act);
 
 /* Values that must be names and the like; LH_EINVAL with a sentence that names `what`. */
+int lhi_need_out(const void *out, struct lhi_error *err); /* LH_EMISUSE when it is NULL */
+int lhi_need_wait(int64_t wait_ms, struct lhi_error *err);
 int lhi_need_name(const char *what, const char *name, struct lhi_error *err);
 int lhi_need_range(const char *what, int64_t value, int64_t min, int64_t max,
                    struct lhi_error *err);

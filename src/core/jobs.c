@@ -94,7 +94,7 @@ int lhi_check_enqueue(const char *queue, const lh_new_job *jobs, size_t n, const
 
     if (rc == LH_OK && (jobs == NULL || out == NULL || n == 0))
         rc = lhi_fail(err, LH_EMISUSE, "no jobs, or nowhere to put their ids");
-    for (size_t i = 0; i < n && rc == LH_OK; i++)
+    for (size_t i = 0; rc == LH_OK && i < n; i++)
         rc = check_new_job(&jobs[i], err);
     return rc;
 }
@@ -151,6 +151,8 @@ static int check_claim(const lh_claim_opts *opts, struct lhi_error *err)
     rc = lhi_need_range("number of queues", (int64_t)opts->n_queues, 1, 64, err);
     for (size_t i = 0; i < opts->n_queues && rc == LH_OK; i++)
         rc = lhi_need_name("queue", opts->queues[i], err);
+    if (rc == LH_OK && opts->n_kinds > 0 && opts->kinds == NULL)
+        rc = lhi_fail(err, LH_EMISUSE, "claim counts %zu kinds but names none", opts->n_kinds);
     for (size_t i = 0; i < opts->n_kinds && rc == LH_OK; i++)
         rc = lhi_need_name("kind", opts->kinds[i], err);
     if (rc == LH_OK)
@@ -159,8 +161,8 @@ static int check_claim(const lh_claim_opts *opts, struct lhi_error *err)
         rc = lhi_need_range("number of jobs", (int64_t)opts->n, 0, MAX_BATCH, err);
     if (rc == LH_OK && opts->lease_ms != 0)
         rc = lhi_need_duration("lease", opts->lease_ms, 1, LHI_MAX_LEASE_MS, err);
-    if (rc == LH_OK && opts->wait_ms < -1)
-        rc = lhi_fail(err, LH_EINVAL, "wait is negative");
+    if (rc == LH_OK)
+        rc = lhi_need_wait(opts->wait_ms, err);
     return rc == LH_OK ? check_request(opts->request, err) : rc;
 }
 
@@ -232,7 +234,7 @@ int lh_claim(lh_store *store, const lh_claim_opts *opts, lh_jobs **out)
 
     if (err == NULL)
         return rc;
-    if ((rc = check_claim(opts, err)) != LH_OK)
+    if ((rc = lhi_need_out(out, err)) != LH_OK || (rc = check_claim(opts, err)) != LH_OK)
         return rc;
     lh_jobs *jobs = lhi_result_new(sizeof *jobs, err);
     if (jobs == NULL)
@@ -327,6 +329,8 @@ static int check_done(const lh_done *done, size_t n, struct lhi_error *err)
     int rc = LH_OK;
     for (size_t i = 0; i < n && rc == LH_OK; i++) {
         rc = check_ref(done[i].job, done[i].token, err);
+        if (rc == LH_OK && done[i].result == NULL && done[i].result_len > 0)
+            rc = lhi_fail(err, LH_EMISUSE, "result has a length but no bytes");
         if (rc == LH_OK && done[i].result_len > MAX_PAYLOAD)
             rc = lhi_fail(err, LH_ETOOBIG, "result of %zu bytes is too large: at most %d",
                           done[i].result_len, MAX_PAYLOAD);
@@ -357,8 +361,8 @@ int lh_complete_claim(lh_store *store, const lh_done *done, size_t n, int *statu
         return rc;
     if (n == 0)
         return lh_claim(store, opts, out);
-    if ((rc = check_refs(n, done, err)) != LH_OK || (rc = check_done(done, n, err)) != LH_OK ||
-        (rc = check_claim(opts, err)) != LH_OK)
+    if ((rc = lhi_need_out(out, err)) != LH_OK || (rc = check_refs(n, done, err)) != LH_OK ||
+        (rc = check_done(done, n, err)) != LH_OK || (rc = check_claim(opts, err)) != LH_OK)
         return rc;
     lh_jobs *jobs = lhi_result_new(sizeof *jobs, err);
     int *statuses = jobs ? lhi_statuses(status, n, &own, err) : NULL;
@@ -517,6 +521,8 @@ void lh_jobs_free(lh_jobs *jobs)
 
 static int read_jobs(lh_store *store, struct lhi_act *act, struct lhi_error *err, lh_jobs **out)
 {
+    if (lhi_need_out(out, err) != LH_OK)
+        return err->status;
     lh_jobs *jobs = lhi_result_new(sizeof *jobs, err);
     if (jobs == NULL)
         return err->status;
@@ -550,6 +556,7 @@ int lh_job_list(lh_store *store, const lh_job_filter *filter, lh_jobs **out)
     if ((f->queue != NULL && (rc = lhi_need_name("queue", f->queue, err)) != LH_OK) ||
         (f->kind != NULL && (rc = lhi_need_name("kind", f->kind, err)) != LH_OK) ||
         (f->worker != NULL && (rc = lhi_need_name("worker", f->worker, err)) != LH_OK) ||
+        (rc = lhi_need_range("state", (int64_t)f->state, 0, LH_CANCELLED, err)) != LH_OK ||
         (rc = lhi_need_range("limit", (int64_t)f->limit, 0, MAX_LIST, err)) != LH_OK)
         return rc;
     return read_jobs(store, &act, err, out);
@@ -563,6 +570,8 @@ int lh_job_wait(lh_store *store, int64_t id, int64_t wait_ms, const int *cancel,
 
     if (err == NULL)
         return rc;
+    if ((rc = lhi_need_out(out, err)) != LH_OK || (rc = lhi_need_wait(wait_ms, err)) != LH_OK)
+        return rc;
     for (;;) {
         lh_jobs *jobs = NULL;
         int64_t left = -1;
@@ -570,7 +579,7 @@ int lh_job_wait(lh_store *store, int64_t id, int64_t wait_ms, const int *cancel,
         struct lhi_act act = {.verb = LHI_JOB_GET, .jobs = {.id = id}};
         if ((rc = read_jobs(store, &act, err, &jobs)) != LH_OK)
             return rc;
-        assert(jobs->n == 1);
+        assert(jobs != NULL && jobs->n == 1);
         if (jobs->job[0].state >= LH_COMPLETED) {
             *out = jobs;
             return LH_OK;
@@ -598,6 +607,7 @@ int lh_worker_heartbeat(lh_store *store, const char *worker, int64_t interval_ms
     if (err == NULL)
         return rc;
     if ((rc = lhi_need_name("worker", worker, err)) != LH_OK ||
+        (n > 0 && (rc = check_refs(n, beats, err)) != LH_OK) ||
         (rc = check_beats(beats, n, err)) != LH_OK)
         return rc;
     if (interval_ms != 0 && (rc = lhi_need_duration("heartbeat interval", interval_ms, 1,

@@ -129,7 +129,8 @@ int lh_lease_get(lh_store *store, const char *scope, const char *name, lh_leases
     struct lhi_error *err = lhi_enter(store, &rc);
     if (err == NULL)
         return rc;
-    if ((rc = check_lease_name(scope, name, err)) != LH_OK)
+    if ((rc = lhi_need_out(out, err)) != LH_OK ||
+        (rc = check_lease_name(scope, name, err)) != LH_OK)
         return rc;
     return read_leases(store, scope, name, err, out);
 }
@@ -140,7 +141,8 @@ int lh_lease_list(lh_store *store, const char *scope, lh_leases **out)
     struct lhi_error *err = lhi_enter(store, &rc);
     if (err == NULL)
         return rc;
-    if (scope != NULL && (rc = lhi_need_name("scope", scope, err)) != LH_OK)
+    if ((rc = lhi_need_out(out, err)) != LH_OK ||
+        (scope != NULL && (rc = lhi_need_name("scope", scope, err)) != LH_OK))
         return rc;
     return read_leases(store, scope, NULL, err, out);
 }
@@ -148,13 +150,20 @@ int lh_lease_list(lh_store *store, const char *scope, lh_leases **out)
 int lh_lease_is_stale(lh_store *store, const char *scope, const char *name, bool *stale)
 {
     lh_leases *leases = NULL;
-    int rc = lh_lease_get(store, scope, name, &leases);
+    int rc;
+    struct lhi_error *err = lhi_enter(store, &rc);
+
+    if (err == NULL)
+        return rc;
+    if ((rc = lhi_need_out(stale, err)) != LH_OK)
+        return rc;
+    rc = lh_lease_get(store, scope, name, &leases);
 
     if (rc == LH_ENOTFOUND) {
         *stale = false;
         return LH_OK;
     }
-    if (rc == LH_OK)
+    if (rc == LH_OK && leases != NULL)
         *stale = leases->lease[0].stale;
     lh_leases_free(leases);
     return rc;

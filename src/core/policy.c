@@ -94,5 +94,6 @@ int64_t lhi_backoff_ms(int64_t base_ms, int64_t cap_ms, int64_t attempt, uint32_
     if (delay > cap_ms)
         delay = cap_ms;
     /* Half of it is certain, half is chance: those who failed together do not return together. */
-    return delay - delay / 2 + (int64_t)((double)(delay / 2) * (dice / 4294967296.0));
+    int64_t half = delay / 2;
+    return delay - half + (int64_t)((double)half * (dice / 4294967296.0));
 }

@@ -9,6 +9,8 @@ int lh_queue_list(lh_store *store, lh_queues **out)
     struct lhi_error *err = lhi_enter(store, &rc);
     if (err == NULL)
         return rc;
+    if (lhi_need_out(out, err) != LH_OK)
+        return err->status;
     lh_queues *queues = lhi_result_new(sizeof *queues, err);
     if (queues == NULL)
         return err->status;
@@ -155,6 +157,8 @@ int lh_policy_list(lh_store *store, lh_policies **out)
     struct lhi_error *err = lhi_enter(store, &rc);
     if (err == NULL)
         return rc;
+    if (lhi_need_out(out, err) != LH_OK)
+        return err->status;
     lh_policies *policies = lhi_result_new(sizeof *policies, err);
     if (policies == NULL)
         return err->status;
@@ -182,7 +186,8 @@ int lh_policy_get(lh_store *store, const char *queue, const char *kind, lh_polic
 
     if (err == NULL)
         return rc;
-    if ((rc = check_scope_of_policy(queue, kind, err)) != LH_OK)
+    if ((rc = lhi_need_out(out, err)) != LH_OK ||
+        (rc = check_scope_of_policy(queue, kind, err)) != LH_OK)
         return rc;
     if ((rc = lh_policy_list(store, &rows)) != LH_OK)
         return rc;

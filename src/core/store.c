@@ -126,6 +126,19 @@ int lhi_list_outcome(int rc, const struct lhi_act *act)
 
 /* ---- values ---- */
 
+int lhi_need_out(const void *out, struct lhi_error *err)
+{
+    return out ? LH_OK : lhi_fail(err, LH_EMISUSE, "nowhere to put the answer");
+}
+
+int lhi_need_wait(int64_t wait_ms, struct lhi_error *err)
+{
+    if (wait_ms >= -1)
+        return LH_OK;
+    return lhi_fail(err, LH_EINVAL, "wait is %lld ms: 0 and more, or -1 for ever, is allowed",
+                    (long long)wait_ms);
+}
+
 int lhi_need_name(const char *what, const char *name, struct lhi_error *err)
 {
     if (name == NULL)
@@ -282,9 +295,7 @@ int lh_store_status(lh_store *store, lh_store_info *out)
 
     if (err == NULL)
         return status;
-    if (out == NULL)
-        return lhi_fail(err, LH_EMISUSE, "nowhere to put the answer");
-    return lhi_read(store, &act, err);
+    return lhi_need_out(out, err) == LH_OK ? lhi_read(store, &act, err) : err->status;
 }
 
 int lh_recovery_stats(lh_store *store, lh_recovered *out)
@@ -295,9 +306,7 @@ int lh_recovery_stats(lh_store *store, lh_recovered *out)
 
     if (err == NULL)
         return status;
-    if (out == NULL)
-        return lhi_fail(err, LH_EMISUSE, "nowhere to put the answer");
-    return lhi_read(store, &act, err);
+    return lhi_need_out(out, err) == LH_OK ? lhi_read(store, &act, err) : err->status;
 }
 
 int lh_check(lh_store *store, const int *cancel, lh_findings **out)
@@ -306,6 +315,8 @@ int lh_check(lh_store *store, const int *cancel, lh_findings **out)
     struct lhi_error *err = lhi_enter(store, &status);
     if (err == NULL)
         return status;
+    if (lhi_need_out(out, err) != LH_OK)
+        return err->status;
     lh_findings *findings = lhi_result_new(sizeof *findings, err);
     if (findings == NULL)
         return err->status;
@@ -328,7 +339,10 @@ int lh_drop_sql(lh_store *store, char **out)
 {
     int status;
     struct lhi_error *err = lhi_enter(store, &status);
-    return err ? store->store.ops->drop_sql(store->store.self, out, err) : status;
+    if (err == NULL)
+        return status;
+    return lhi_need_out(out, err) == LH_OK ? store->store.ops->drop_sql(store->store.self, out, err)
+                                           : err->status;
 }
 
 int lh_schema_of(const char *url, int *version, char *errmsg, size_t errlen)

@@ -78,6 +78,8 @@ int lh_worker_list(lh_store *store, lh_workers **out)
     struct lhi_error *err = lhi_enter(store, &rc);
     if (err == NULL)
         return rc;
+    if (lhi_need_out(out, err) != LH_OK)
+        return err->status;
     lh_workers *workers = lhi_result_new(sizeof *workers, err);
     if (workers == NULL)
         return err->status;

@@ -50,7 +50,7 @@ static int slots_used(struct txn *txn, const char *queue, int64_t limit, int64_t
                       struct lhi_error *err)
 {
     struct tally *tally = txn_tally(txn, queue, err);
-    int64_t counted;
+    int64_t counted = 0;
     int rc;
 
     if (tally == NULL)
@@ -82,7 +82,7 @@ static int allowed_now(struct txn *txn, const lh_policy *policy, const char *que
     if (policy->exclusive && *allowed > 1)
         *allowed = 1;
     if (policy->concurrency > 0) {
-        int64_t used;
+        int64_t used = 0;
         if ((rc = slots_used(txn, queue, policy->concurrency, &used, err)) < 0)
             return rc;
         int64_t room = policy->concurrency > used ? policy->concurrency - used : 0;

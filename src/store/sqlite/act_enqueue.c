@@ -5,8 +5,6 @@
 #include "base/clock.h"
 #include "base/hook.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,35 +58,50 @@ int insert_job(struct insert_context *ctx, const char *queue, const lh_new_job *
 
 /* An id that the library made after an unknown outcome: lh:FIRST:COUNT:CREATED:SUM says where the
  * jobs must be, if they are there. */
-static bool find_made_request(struct txn *txn, const char *request, struct lhi_act *act,
-                              bool *found)
+static bool parse_made(const char *request, int64_t *first, int64_t *count, int64_t *created,
+                       uint64_t *sum)
 {
-    int64_t first, count, created, sum;
-    int end = 0;
+    char *end;
+
+    if (strncmp(request, "lh:", 3) != 0)
+        return false;
+    *first = strtoll(request + 3, &end, 10);
+    if (*end != ':')
+        return false;
+    *count = strtoll(end + 1, &end, 10);
+    if (*end != ':')
+        return false;
+    *created = strtoll(end + 1, &end, 10);
+    if (*end != ':')
+        return false;
+    *sum = strtoull(end + 1, &end, 16);
+    return *end == '\0';
+}
+
+static int find_made_request(struct txn *txn, const char *request, struct lhi_act *act, bool *found)
+{
+    int64_t first, count, created;
+    uint64_t sum;
 
     *found = false;
-    if (sscanf(request, "lh:%" SCNd64 ":%" SCNd64 ":%" SCNd64 ":%" SCNx64 "%n", &first, &count,
-               &created, (uint64_t *)&sum, &end) != 4 ||
-        request[end] != '\0' || count != (int64_t)act->n)
-        return true;
+    if (!parse_made(request, &first, &count, &created, &sum) || count != (int64_t)act->n)
+        return LH_OK;
     for (int64_t i = 0; i < count; i++) {
         sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_GET, &act->err, "i", first + i);
-        if (stmt == NULL)
-            return false;
-        int rc = sql_step(txn->conn, stmt, &act->err);
+        int rc = stmt ? sql_step(txn->conn, stmt, &act->err) : act->err.status;
         if (rc < 0)
-            return false;
+            return rc;
         bool ours = rc == LH_OK && sqlite3_column_int64(stmt, JOB_CREATED_AT) == created &&
-                    (i > 0 || sqlite3_column_int64(stmt, JOB_PAYLOAD_SUM) == sum);
+                    (i > 0 || (uint64_t)sqlite3_column_int64(stmt, JOB_PAYLOAD_SUM) == sum);
         act->enqueue.out[i] = (lh_enqueued){.id = first + i, .duplicate = true};
         if (ours)
             act->enqueue.out[i].state = column_state(stmt, JOB_STATE);
         sql_reset(stmt);
         if (!ours)
-            return true;
+            return LH_OK;
     }
     *found = true;
-    return true;
+    return LH_OK;
 }
 
 int check_same_act(sqlite3_stmt *stmt, const char *act, const char *request, struct lhi_error *err)
@@ -123,7 +136,7 @@ static int repeat_request(struct txn *txn, struct lhi_act *act, bool *found)
     if (rc < 0)
         return rc;
     if (n == 0)
-        return find_made_request(txn, request, act, found) ? LH_OK : err->status;
+        return find_made_request(txn, request, act, found);
     if (n != act->n)
         return lhi_fail(err, LH_EINVAL,
                         "request \"%s\" was made before with %zu jobs, now with %zu", request, n,
@@ -207,9 +220,12 @@ int act_enqueue(struct txn *txn, struct lhi_act *act)
 static int check_ours(struct conn *conn, struct lhi_error *err)
 {
     int64_t version;
-    if (meta_int(conn, "schema_version", 0, &version, err) < 0)
+    int rc = meta_int(conn, "schema_version", 0, &version, err);
+    if (rc == LH_EFAIL) /* no such table */
         return lhi_fail(err, LH_ENOSTORE,
                         "this database has no leasehold tables: \"leasehold migrate\" adds them");
+    if (rc < 0)
+        return rc;
     if (version != lhi_sqlite_migration_count)
         return lhi_fail(err, version > lhi_sqlite_migration_count ? LH_ENEWER : LH_ENOSTORE,
                         "this database has schema version %lld, the library version %d",

@@ -207,7 +207,7 @@ static int give_back(struct txn *txn, struct lhi_act *act, const lh_lease *old, 
 int act_lease(struct txn *txn, struct lhi_act *act)
 {
     lh_lease old = {0};
-    bool found;
+    bool found = false;
     int rc = check_json(txn->conn, act->lease.opts->value, "value", &act->err);
 
     if (rc < 0 ||

@@ -130,7 +130,7 @@ static int64_t id_at(const struct lhi_act *act, size_t i)
 static int cancel_one(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_error *err)
 {
     int64_t id = act->ids.ids[i];
-    struct brief job;
+    struct brief job = {0};
     int rc = read_brief(txn, id, &job, err);
 
     if (rc < 0)
@@ -157,7 +157,7 @@ int act_cancel(struct txn *txn, struct lhi_act *act)
 static int retry_one(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_error *err)
 {
     int64_t id = act->ids.ids[i];
-    struct brief job;
+    struct brief job = {0};
     int rc = read_brief(txn, id, &job, err);
 
     if (rc < 0)
@@ -189,7 +189,7 @@ int act_retry(struct txn *txn, struct lhi_act *act)
 static int delete_one(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_error *err)
 {
     int64_t id = act->ids.ids[i];
-    struct brief job;
+    struct brief job = {0};
     int rc = read_brief(txn, id, &job, err);
 
     if (rc < 0)
@@ -211,7 +211,7 @@ int act_delete(struct txn *txn, struct lhi_act *act)
 static int reschedule_one(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_error *err)
 {
     int64_t id = act->ids.ids[i];
-    struct brief job;
+    struct brief job = {0};
     char reason[80], at[40];
     int rc = read_brief(txn, id, &job, err);
 

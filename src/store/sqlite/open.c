@@ -334,15 +334,18 @@ static int refuse_network(const struct db *db, struct lhi_error *err)
 /* The part of opening that happens under the turnstile. */
 static int open_for_writing(struct db *db, struct lhi_error *err)
 {
-    int readonly;
+    int64_t changes;
     int rc = conn_open(&db->conn, db->path, SQLITE_OPEN_READWRITE, err);
 
-    if (rc == LH_OK && (readonly = sqlite3_db_readonly(db->conn.db, "main")) == 1)
+    if (rc == LH_OK && sqlite3_db_readonly(db->conn.db, "main") == 1)
         rc = lhi_fail(err, LH_EREADONLY, "store \"%s\" is not writable", db->path);
     if (rc != LH_OK || (rc = bring_up_to_date(db, err)) != LH_OK ||
         (rc = set_wal_mode(&db->conn, err)) != LH_OK)
         return rc;
     (void)sqlite3_wal_hook(db->conn.db, on_wal, db);
+    /* SQLite opens the log with the first look into the database. */
+    if ((rc = sql_int(&db->conn, LHI_SQL_STORE_MARKS, err, 0, &changes, "")) != LH_OK)
+        return rc;
     if (sqlite3_file_control(db->conn.db, "main", SQLITE_FCNTL_JOURNAL_POINTER, &db->wal) !=
             SQLITE_OK ||
         db->wal == NULL || db->wal->pMethods == NULL)

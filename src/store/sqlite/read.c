@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "base/sys.h"
 
-#include <stdlib.h>
+#include <assert.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -133,6 +133,7 @@ static int queue_list(struct db *db, struct conn *conn, struct lhi_act *act, str
             break;
         }
         out->queue = grown;
+        assert(out->queue != NULL);
         lh_queue *q = &out->queue[out->n];
         memset(q, 0, sizeof *q);
         q->queue = column_text(stmt, 0, arena, &ok);
@@ -424,6 +425,19 @@ static int dispatch(struct db *db, struct conn *conn, struct lhi_act *act, struc
     }
 }
 
+/* However the act ended: a snapshot that stayed open would pin the log for good. */
+static void end_snapshot(struct conn *conn)
+{
+    struct lhi_error ignored;
+
+    for (int i = 0; i < LHI_SQL_COUNT; i++)
+        sql_reset(conn->stmt[i]);
+    if (sql_exec(conn, "COMMIT", &ignored) < 0)
+        (void)sql_exec(conn, "ROLLBACK", &ignored);
+    if (sqlite3_get_autocommit(conn->db) == 0)
+        conn_close(conn); /* the next read opens it anew */
+}
+
 int db_read(void *self, struct lhi_act *act, struct lhi_error *err)
 {
     struct db *db = self;
@@ -444,9 +458,8 @@ int db_read(void *self, struct lhi_act *act, struct lhi_error *err)
         sqlite3_progress_handler(conn->db, READ_STEPS, past_deadline, db);
         /* One snapshot for all statements of the act. */
         if ((rc = sql_exec(conn, "BEGIN", err)) == LH_OK) {
-            struct lhi_error ignored;
             rc = dispatch(db, conn, act, err);
-            (void)sql_exec(conn, "COMMIT", &ignored);
+            end_snapshot(conn);
         }
     }
     pthread_mutex_unlock(&db->read_mutex);

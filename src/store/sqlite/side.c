@@ -33,7 +33,9 @@ struct side_page {
     uint32_t bell_waiters;
     uint32_t bell_hash;   /* whom the last ring was for */
     uint32_t bell_passes; /* how often it was passed on since */
-    uint32_t changed;     /* futex: counts commits */
+    uint32_t syncs;       /* futex: counts syncs of the log */
+    uint32_t sync_waiters;
+    uint32_t changed; /* futex: counts commits */
     uint32_t changed_waiters;
     int64_t holder_pid;
     char holder_what[24];
@@ -287,16 +289,30 @@ void side_set_uuid(struct side *side, const char *uuid)
 
 /* ---- syncing ---- */
 
-void side_sync_lock(struct side *side)
+uint32_t side_sync_ticket(const struct side *side)
 {
-    /* Unbounded on purpose: the holder is inside one fdatasync, and ours would wait for the same
-     * disk. An error here only costs the sharing, not the sync. */
-    (void)lhi_lock_wait(side->fd, BYTE_SYNC, false);
+    return __atomic_load_n(&side->page->syncs, __ATOMIC_SEQ_CST);
 }
 
-void side_sync_unlock(struct side *side)
+bool side_sync_try(struct side *side)
+{
+    return lhi_lock_try(side->fd, BYTE_SYNC, false);
+}
+
+void side_sync_done(struct side *side)
 {
     lhi_unlock(side->fd, BYTE_SYNC);
+    __atomic_add_fetch(&side->page->syncs, 1, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&side->page->sync_waiters, __ATOMIC_SEQ_CST) > 0)
+        lhi_futex_wake(&side->page->syncs, INT_MAX, UINT32_MAX);
+}
+
+void side_sync_wait(struct side *side, uint32_t ticket)
+{
+    __atomic_add_fetch(&side->page->sync_waiters, 1, __ATOMIC_SEQ_CST);
+    /* The slice is for a syncer that was killed: it wakes nobody. */
+    (void)lhi_futex_wait(&side->page->syncs, ticket, UINT32_MAX, SLICE_MS);
+    __atomic_sub_fetch(&side->page->sync_waiters, 1, __ATOMIC_SEQ_CST);
 }
 
 /* ---- the bell ---- */

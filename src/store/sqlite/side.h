@@ -60,9 +60,12 @@ void side_set_dirty(struct side *side, bool dirty);
 const char *side_uuid(const struct side *side);
 void side_set_uuid(struct side *side, const char *uuid);
 
-/* One sync at a time over all processes; those who wait find their work done. */
-void side_sync_lock(struct side *side);
-void side_sync_unlock(struct side *side);
+/* One sync at a time over all processes. Who does not get to do it waits for the mark, not for the
+ * lock, so that a sync sets everybody free whom it served. A ticket is taken before the mark is read. */
+uint32_t side_sync_ticket(const struct side *side);
+bool side_sync_try(struct side *side);
+void side_sync_done(struct side *side);
+void side_sync_wait(struct side *side, uint32_t ticket);
 
 /* The bell: rung for a queue it wakes as many idle claimers of that queue as there are new jobs.
  * Beside it, `changed` wakes whoever waits for any commit. A ticket taken before looking makes sure

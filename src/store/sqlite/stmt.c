@@ -161,13 +161,13 @@ int sql_exec(struct conn *conn, const char *text, struct lhi_error *err)
 
 int check_json(struct conn *conn, const char *text, const char *what, struct lhi_error *err)
 {
-    int64_t valid = 1;
+    int64_t valid;
     if (text == NULL)
         return LH_OK;
     int rc = sql_int(conn, LHI_SQL_JSON_CHECK, err, 0, &valid, "t", text);
-    if (rc < 0)
-        return rc;
-    return valid ? LH_OK : lhi_fail(err, LH_EINVAL, "%s is not JSON: %.80s", what, text);
+    if (rc == LH_EFAIL) /* "malformed JSON" is all that can go wrong in it */
+        return lhi_fail(err, LH_EINVAL, "%s is not JSON: %.80s", what, text);
+    return rc;
 }
 
 void conn_close(struct conn *conn)

@@ -295,6 +295,9 @@ int db_checkpoint(struct db *db, int mode)
         side_set_frames(&db->side, 0);
     } else if (rc != SQLITE_OK && (rc & 0xff) != SQLITE_BUSY) {
         lhi_log(&db->log, LH_LOG_WARN, "checkpoint failed: %s", sqlite3_errmsg(db->conn.db));
+        /* It may have been a sync, of the log too: then what is behind it cannot be trusted. */
+        if ((rc & 0xff) == SQLITE_IOERR)
+            side_set_sync_failed(&db->side, true);
     }
     return rc;
 }
@@ -541,56 +544,68 @@ static void lead(struct db *db, struct call *calls)
 
 /* ---- syncing ---- */
 
+/* Sync the log for everybody whose commit is in it by now. */
+static void sync_now(struct db *db)
+{
+    uint64_t reached = side_committed(&db->side);
+
+    if (db->wal->pMethods->xSync(db->wal, SQLITE_SYNC_NORMAL) == SQLITE_OK &&
+        !side_sync_failed(&db->side))
+        side_raise_synced(&db->side, reached);
+    else
+        side_set_sync_failed(&db->side, true);
+}
+
 /* Make sure that everything up to `tick` is on the disk. Who comes while a sync runs waits for it,
  * and then either finds its work done or syncs for everyone who came meanwhile. */
 static int sync_to(struct db *db, uint64_t tick, struct lhi_error *err)
 {
-    int rc = LH_OK;
-
     LHI_POINT("txn:before_sync");
-    pthread_mutex_lock(&db->sync_mutex);
-    if (side_synced(&db->side) < tick) {
-        side_sync_lock(&db->side);
-        if (side_synced(&db->side) < tick) {
-            uint64_t reached = side_committed(&db->side);
-            if (!side_sync_failed(&db->side) &&
-                db->wal->pMethods->xSync(db->wal, SQLITE_SYNC_NORMAL) == SQLITE_OK &&
-                !side_sync_failed(&db->side)) {
-                side_raise_synced(&db->side, reached);
-            } else {
-                side_set_sync_failed(&db->side, true);
-                rc = lhi_fail(err, LH_EUNKNOWN,
-                              "could not sync \"%s-wal\": whether the act survives a power loss is "
-                              "unknown",
-                              db->path);
-            }
+    for (;;) {
+        uint32_t ticket = side_sync_ticket(&db->side);
+        if (side_synced(&db->side) >= tick)
+            break;
+        if (side_sync_failed(&db->side))
+            return lhi_fail(err, LH_EUNKNOWN,
+                            "could not sync \"%s-wal\": whether the act survives a power loss is "
+                            "unknown",
+                            db->path);
+        /* The lock keeps other handles out, the mutex other threads of this one. */
+        bool ours = pthread_mutex_trylock(&db->sync_mutex) == 0;
+        if (ours && side_sync_try(&db->side)) {
+            if (side_synced(&db->side) < tick && !side_sync_failed(&db->side))
+                sync_now(db);
+            side_sync_done(&db->side);
+            pthread_mutex_unlock(&db->sync_mutex);
+            continue;
         }
-        side_sync_unlock(&db->side);
+        if (ours)
+            pthread_mutex_unlock(&db->sync_mutex);
+        side_sync_wait(&db->side, ticket);
     }
-    pthread_mutex_unlock(&db->sync_mutex);
     LHI_POINT("txn:after_sync");
-    return rc;
+    return LH_OK;
 }
 
 /* ---- combining ---- */
 
 static struct call *take_batch(struct db *db)
 {
-    struct call *head = db->queue_head, *last = NULL;
+    struct call *head = db->queue_head, *last = head;
     size_t items = 0;
 
-    for (struct call *call = head; call != NULL && (last == NULL || items < BATCH_ITEMS);
-         call = call->next) {
-        for (size_t i = 0; i < call->n; i++)
-            items += call->acts[i].n + 1;
-        last = call;
+    assert(head != NULL);
+    for (;;) {
+        for (size_t i = 0; i < last->n; i++)
+            items += last->acts[i].n + 1;
+        if (last->next == NULL || items >= BATCH_ITEMS)
+            break;
+        last = last->next;
     }
-    if (last != NULL) {
-        db->queue_head = last->next;
-        last->next = NULL;
-    }
+    db->queue_head = last->next;
     if (db->queue_head == NULL)
         db->queue_tail = NULL;
+    last->next = NULL;
     return head;
 }
 
