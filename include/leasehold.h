@@ -103,6 +103,8 @@ typedef struct lh_open_opts {
     bool accept_loss;   /* write to a store older than its high-water mark; raises the epoch */
     bool force_network; /* open a SQLite file on a network file system all the same */
     bool remote; /* holders are elsewhere: claims and heartbeats are synced before answering */
+    bool
+        no_recovery; /* take nothing back by itself, not on claims either; lh_recover() still does */
     enum lh_durability durability;
     int64_t busy_ms; /* how long to wait for other writers of ours; 0: 5000 */
     lh_log_fn *log;  /* NULL: no logging */

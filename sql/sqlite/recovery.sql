@@ -70,4 +70,5 @@ SELECT EXISTS (SELECT 1 FROM lh_job WHERE state <> 'pending' AND state <> 'compl
        (SELECT min(expires_at) FROM lh_lease WHERE expires_at IS NOT NULL AND expires_at > :now);
 
 -- name: peek_pending
-SELECT 1 FROM lh_job WHERE state = 'pending' AND queue = :queue LIMIT 1;
+-- The order keeps the planner on the index, whatever statistics somebody has gathered.
+SELECT 1 FROM lh_job WHERE state = 'pending' AND queue = :queue ORDER BY priority DESC, id LIMIT 1;

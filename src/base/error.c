@@ -68,9 +68,11 @@ size_t lhi_format(char *buf, size_t len, const char *fmt, ...)
     va_start(ap, fmt);
     int n = vsnprintf(buf, len, fmt, ap);
     va_end(ap);
-    if (n < 0) {
+    if (n < 0 && len > 0)
         buf[0] = '\0';
+    if (n < 0)
         return 0;
-    }
+    if (len == 0)
+        return 0;
     return (size_t)n < len ? (size_t)n : len - 1;
 }

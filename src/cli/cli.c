@@ -207,6 +207,7 @@ int cli_open(struct cli *cli, enum access access)
         .adopt = access == ACCESS_ADOPT,
         .accept_loss = access == ACCESS_ACCEPT_LOSS,
         .force_network = cli->force_network,
+        .no_recovery = cli->recovery_interval_ms == 0,
         .durability = cli->config.relaxed ? LH_DURABLE_RELAXED : LH_DURABLE_FULL,
         .log = log_line,
         .log_arg = cli,

@@ -3,6 +3,7 @@
 
 #include "base/checksum.h"
 #include "base/clock.h"
+#include "base/sys.h"
 
 #include <assert.h>
 #include <string.h>
@@ -113,6 +114,14 @@ static void make_request(const struct lhi_act *act, struct lhi_error *err)
                                                     first->payload ? first->payload_len : 0));
 }
 
+static bool has_key(const lh_new_job *jobs, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (jobs[i].key != NULL)
+            return true;
+    return false;
+}
+
 int lh_enqueue(lh_store *store, const char *queue, const lh_new_job *jobs, size_t n,
                const char *request, lh_enqueued *out)
 {
@@ -127,6 +136,12 @@ int lh_enqueue(lh_store *store, const char *queue, const lh_new_job *jobs, size_
     lh_enqueued *answer = lhi_calloc(n, sizeof *answer);
     if (answer == NULL)
         return lhi_fail(err, LH_ENOMEM, "out of memory");
+    char own[40];
+    if (request == NULL && n > 1 && has_key(jobs, n)) {
+        /* Jobs found by their keys take no new id, so where they are would not identify the call. */
+        lhi_uuid(own);
+        request = own;
+    }
     struct lhi_act act = {
         .verb = LHI_ENQUEUE,
         .n = n,

@@ -24,7 +24,8 @@ static int64_t refilled(const lh_policy *policy, int64_t bucket, int64_t at, int
 
     if (elapsed >= policy->rate_per_ms)
         return full;
-    bucket += policy->rate_n * 1000 * elapsed / policy->rate_per_ms;
+    /* In floating point: a large rate times a long time does not fit into 64 bits. */
+    bucket += (int64_t)((double)full * ((double)elapsed / (double)policy->rate_per_ms));
     return bucket > full ? full : bucket;
 }
 
@@ -349,9 +350,11 @@ static int heal(struct txn *txn, void *arg)
     bool more;
     int rc;
 
-    if ((rc = recover_leases(txn, LHI_BATCH, &n, &more, err)) < 0 ||
-        (rc = recover_expired(txn, LHI_BATCH, false, &n, &more, err)) < 0 ||
-        (rc = expire_overdue(txn, LHI_BATCH, &n, &more, err)) < 0)
+    if (!txn->db->opts.no_recovery &&
+        ((rc = recover_leases(txn, LHI_BATCH, &n, &more, err)) < 0 ||
+         (rc = recover_expired(txn, LHI_BATCH, false, &n, &more, err)) < 0))
+        return rc;
+    if ((rc = expire_overdue(txn, LHI_BATCH, &n, &more, err)) < 0)
         return rc;
     return promote_due(txn, LHI_BATCH, &n, &more, err);
 }

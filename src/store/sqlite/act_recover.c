@@ -245,13 +245,15 @@ int expire_overdue(struct txn *txn, size_t limit, int64_t *expired, bool *more,
 int act_upkeep(struct txn *txn, struct lhi_act *act)
 {
     lh_upkeep *done = &act->upkeep.done;
-    bool more[4];
+    bool more[4] = {false};
     int rc;
 
-    if ((rc = recover_expired(txn, LHI_BATCH, act->upkeep.by_hand, &done->recovered, &more[0],
-                              &act->err)) < 0 ||
-        (rc = recover_leases(txn, LHI_BATCH, &act->upkeep.leases, &more[1], &act->err)) < 0 ||
-        (rc = expire_overdue(txn, LHI_BATCH, &done->expired, &more[2], &act->err)) < 0 ||
+    if ((act->upkeep.by_hand || !txn->db->opts.no_recovery) &&
+        ((rc = recover_expired(txn, LHI_BATCH, act->upkeep.by_hand, &done->recovered, &more[0],
+                               &act->err)) < 0 ||
+         (rc = recover_leases(txn, LHI_BATCH, &act->upkeep.leases, &more[1], &act->err)) < 0))
+        return rc;
+    if ((rc = expire_overdue(txn, LHI_BATCH, &done->expired, &more[2], &act->err)) < 0 ||
         (rc = promote_due(txn, LHI_BATCH, &done->promoted, &more[3], &act->err)) < 0)
         return rc;
     int holds = sql_run(txn->conn, LHI_SQL_HOLD_PRUNE, &act->err, "i", txn->now);

@@ -265,6 +265,26 @@ static int compare_marks(struct db *db, struct lhi_error *err)
     return txn_alone(db, accept_loss, NULL, err);
 }
 
+/* A failed sync was flagged, and nobody else has the store open: SQLite has just read the log anew
+ * and cut it at its last whole commit, and compare_marks() has seen that nothing acknowledged is
+ * missing. What is there is moved into the database. Claims are not synced; in case some were lost,
+ * a new epoch keeps their tokens from being handed out again. */
+static int resolve_failed_sync(struct db *db, struct lhi_error *err)
+{
+    if (!side_sync_failed(&db->side) || !side_alone(&db->side))
+        return LH_OK;
+    int rc = LH_OK;
+    if (db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE) == SQLITE_OK) {
+        side_set_sync_failed(&db->side, false);
+        side_set_frames(&db->side, 0);
+        rc = txn_alone(db, accept_loss, NULL, err);
+        lhi_log(&db->log, LH_LOG_WARN,
+                "an earlier sync of \"%s-wal\" failed: the log was read anew", db->path);
+    }
+    side_share(&db->side);
+    return rc;
+}
+
 static int new_boot(struct txn *txn, void *arg, struct lhi_error *err)
 {
     (void)arg;
@@ -350,7 +370,8 @@ static int open_for_writing(struct db *db, struct lhi_error *err)
             SQLITE_OK ||
         db->wal == NULL || db->wal->pMethods == NULL)
         return lhi_fail(err, LH_EFAIL, "could not reach the log of \"%s\"", db->path);
-    if ((rc = compare_marks(db, err)) != LH_OK || (rc = notice_boot(db, err)) != LH_OK)
+    if ((rc = compare_marks(db, err)) != LH_OK || (rc = resolve_failed_sync(db, err)) != LH_OK ||
+        (rc = notice_boot(db, err)) != LH_OK)
         return rc;
     side_set_dirty(&db->side, true);
     return LH_OK;

@@ -92,6 +92,7 @@ int side_open(struct side *side, const char *db_path, bool create, const struct 
     memset(side, 0, sizeof *side);
     side->fd = -1;
     side->log = log;
+    side->pid = getpid();
     lhi_format(side->path, sizeof side->path, "%s-lease", db_path);
     int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW;
     if (create)
@@ -153,7 +154,7 @@ void side_share(struct side *side)
 static void announce(struct side *side, const char *what)
 {
     size_t len = strnlen(what, sizeof side->page->holder_what - 1);
-    side->page->holder_pid = getpid();
+    side->page->holder_pid = side->pid;
     memcpy(side->page->holder_what, what, len);
     side->page->holder_what[len] = '\0';
 }

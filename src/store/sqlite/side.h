@@ -26,6 +26,7 @@ struct side {
     char path[1100];
     bool created; /* it was not there before this open */
     const struct lhi_log *log;
+    int64_t pid; /* ours, to be shown to whoever waits */
 };
 
 int side_open(struct side *side, const char *db_path, bool create, const struct lhi_log *log,

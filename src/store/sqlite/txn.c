@@ -465,7 +465,7 @@ static int heal_failed_sync(struct db *db, struct lhi_error *err)
     if (whole < side_frames(&db->side))
         return lhi_fail(err, LH_ECORRUPT,
                         "an earlier sync of \"%s-wal\" failed and %lld of its %lld frames are "
-                        "damaged: \"leasehold check --repair\" saves what can be saved",
+                        "damaged",
                         db->path, (long long)(side_frames(&db->side) - whole),
                         (long long)side_frames(&db->side));
     if (db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE) != SQLITE_OK)
