@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""What is installed, seen by whoever uses it: symbols, sizes, header, pkg-config, man pages.
+
+    run.py BUILD_FOLDER CC
+
+Installs the build into a fresh directory and looks at what is there. Prints TAP.
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+BUILD, CC = sys.argv[1], sys.argv[2]
+MOST_BYTES = 1 << 20
+tests = []
+
+
+def test(function):
+    tests.append(function)
+
+
+def run(*command, **more):
+    done = subprocess.run([str(word) for word in command], text=True, timeout=120,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)
+    assert done.returncode == 0, f"{command[0]}: {done.stdout}"
+    return done.stdout
+
+
+HELLO = r"""
+#include <leasehold.h>
+#include <stdio.h>
+int main(void)
+{
+    lh_open_opts opts = lh_open_opts();
+    lh_store *store = NULL;
+    opts.create = true;
+    if (lh_open("hello.db", &opts, &store) != LH_OK) {
+        puts(lh_errmsg(store));
+        return 1;
+    }
+    lh_new_job job = lh_new_job();
+    lh_enqueued out;
+    job.payload = "hello";
+    job.payload_len = 5;
+    int rc = lh_enqueue(store, "mail", &job, 1, NULL, &out);
+    printf("job %d\n", (int)out.id);
+    lh_close(store);
+    return rc;
+}
+"""
+
+
+def pkg_config(root, *words):
+    env = dict(os.environ, PKG_CONFIG_PATH=str(next(root.rglob("pkgconfig"))))
+    return run("pkg-config", *words, "leasehold", env=env).split()
+
+
+def compile_and_run(root, language, text, compiler):
+    folder = root / language
+    folder.mkdir()
+    source = folder / ("hello." + ("c" if language == "c" else "cc"))
+    source.write_text(text, encoding="utf-8")
+    run(compiler, "-Wall", "-Wextra", "-Werror", source, "-o", folder / "hello",
+        *pkg_config(root, "--cflags", "--libs"))
+    library = next(root.rglob("libleasehold.so")).parent
+    said = run(folder / "hello", cwd=folder, env=dict(os.environ, LD_LIBRARY_PATH=str(library)))
+    assert said == "job 1\n", said
+
+
+@test
+def the_library_exports_nothing_but_the_interface(root):
+    listing = run("nm", "-D", "--defined-only", next(root.rglob("libleasehold.so")))
+    names = [line.split()[-1] for line in listing.splitlines()]
+    header = next(root.rglob("leasehold.h")).read_text(encoding="utf-8")
+    assert names, "no symbols at all"
+    foreign = [name for name in names if not name.startswith("lh_")]
+    assert not foreign, f"exported, but not of the interface: {foreign}"
+    missing = [name for name in names if name + "(" not in header]
+    assert not missing, f"exported, but not in the header: {missing}"
+
+
+@test
+def every_function_of_the_header_is_there(root):
+    header = next(root.rglob("leasehold.h")).read_text(encoding="utf-8")
+    listing = run("nm", "-D", "--defined-only", next(root.rglob("libleasehold.so")))
+    names = {line.split()[-1] for line in listing.splitlines()}
+    declared = {part.split("(")[0].split()[-1].lstrip("*")
+                for part in header.split("\nLH_API ")[1:]}
+    assert declared - names == set(), f"declared, but not there: {declared - names}"
+
+
+@test
+def the_library_has_a_soname_and_is_small(root):
+    library = next(root.rglob("libleasehold.so"))
+    dynamic = run("readelf", "-d", library)
+    assert "Library soname: [libleasehold.so.0]" in dynamic, dynamic
+    needed = [line.split("[")[1].rstrip("]") for line in dynamic.splitlines() if "NEEDED" in line]
+    strange = [name for name in needed if not name.startswith(("libc.", "libsqlite3.", "ld-"))]
+    assert not strange, f"needs more than libc and SQLite: {strange}"
+    stripped = root / "stripped.so"
+    run("strip", "-o", stripped, library)
+    assert stripped.stat().st_size < MOST_BYTES, f"{stripped.stat().st_size} bytes"
+
+
+@test
+def the_library_is_hardened(root):
+    library = next(root.rglob("libleasehold.so"))
+    assert "BIND_NOW" in run("readelf", "-d", library), "not bound at start"
+    headers = run("readelf", "-lW", library)
+    assert "GNU_RELRO" in headers
+    stack = [line for line in headers.splitlines() if "GNU_STACK" in line]
+    assert stack and "RWE" not in stack[0], stack
+
+
+@test
+def a_c_program_builds_with_pkg_config_alone(root):
+    text = HELLO.replace("lh_open_opts()", "{0}").replace("lh_new_job()", "{0}")
+    compile_and_run(root, "c", text, CC)
+
+
+@test
+def a_cxx_program_builds_with_the_same_header(root):
+    compile_and_run(root, "cxx", HELLO, "g++")
+
+
+@test
+def the_static_library_is_there(root):
+    assert list(root.rglob("libleasehold.a")), "no libleasehold.a"
+
+
+@test
+def every_command_has_its_man_page_and_it_is_clean(root):
+    program = next(root.rglob("bin/leasehold"))
+    pages = {page.name for page in root.rglob("*.1")}
+    usage = run(program, "--help")
+    commands = [line.split()[0] for line in usage.splitlines()
+                if line.startswith("  ") and not line.startswith("   ") and line.split()[0].isalpha()]
+    assert "enqueue" in commands, usage
+    for command in commands:
+        assert f"leasehold-{command}.1" in pages, f"no man page of {command}"
+    for page in root.rglob("*.1"):
+        run("mandoc", "-Tlint", "-W", "error", page)
+
+
+@test
+def the_shells_can_read_their_completions(root):
+    run("bash", "-n", next(root.rglob("bash-completion/completions/*")))
+    assert list(root.rglob("_leasehold")), "no completion for zsh"
+    assert list(root.rglob("leasehold.fish")), "no completion for fish"
+
+
+def main():
+    failed = 0
+    with tempfile.TemporaryDirectory() as place:
+        root = pathlib.Path(place)
+        run("meson", "install", "-C", BUILD, "--no-rebuild", "--quiet",
+            env=dict(os.environ, DESTDIR=place))
+        # The .pc names the prefix; point it at where things really are.
+        for pc in root.rglob("leasehold.pc"):
+            text = pc.read_text(encoding="utf-8")
+            pc.write_text(text.replace("prefix=/", f"prefix={place}/", 1), encoding="utf-8")
+        print(f"TAP version 13\n1..{len(tests)}", flush=True)
+        for number, function in enumerate(tests, 1):
+            try:
+                function(root)
+                print(f"ok {number} - {function.__name__}", flush=True)
+            except Exception as reason:  # whatever it is, it is a failure of this test alone
+                failed += 1
+                said = str(reason).replace("\n", "\n#   ")
+                print(f"not ok {number} - {function.__name__}\n#   {said}", flush=True)
+    return 1 if failed else 0
+
+
+sys.exit(main())
