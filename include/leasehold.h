@@ -339,8 +339,15 @@ LH_API int lh_release_worker(lh_store *store, const char *worker, const int64_t 
 /** Cancel live jobs. A running holder learns it at its next heartbeat. */
 LH_API int lh_cancel(lh_store *store, const int64_t *ids, size_t n, int *status, lh_jobs **after);
 
-/** Retry failed or cancelled jobs (completed ones with `force`): the counts start again. */
-LH_API int lh_retry(lh_store *store, const int64_t *ids, size_t n, bool force, int *status,
+enum lh_retry_how {
+    LH_RETRY_FORCE = 1, /* completed jobs too */
+    LH_RETRY_NOW = 2    /* do not wait for the holder of a lease that was revoked while alive */
+};
+
+/** Retry failed or cancelled jobs: attempts and recoveries start again. `how` is 0 or a sum of the
+ *  above. A job that was cancelled under a live holder stays back until that holder has answered or
+ *  its old deadline has passed. */
+LH_API int lh_retry(lh_store *store, const int64_t *ids, size_t n, unsigned how, int *status,
                     lh_jobs **after);
 
 /** Delete jobs that are not running. Their ids are never used again. */

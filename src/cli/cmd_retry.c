@@ -1,18 +1,21 @@
 #include "jobs.h"
 
-enum { FORCE = FILTERS };
+enum { FORCE = FILTERS, NOW };
 
 static const struct option options[] = {
     FILTER_OPTIONS,
     [FORCE] = {"force", 'f', NULL, SPEC_FLAG, 0, "completed jobs too"},
+    [NOW] = {"now", 0, NULL, SPEC_FLAG, 0,
+             "do not wait for the holder of a lease that was revoked while it was alive"},
     {.name = NULL},
 };
 
 static int act(struct cli *cli, const struct args *args, const int64_t *ids, size_t n, int *status,
                lh_jobs **after)
 {
-    return lh_retry(cli->store, ids, n, args->option[FORCE].given > 0, status,
-                    cli->json ? after : NULL);
+    unsigned how = (args->option[FORCE].given > 0 ? LH_RETRY_FORCE : 0) |
+                   (args->option[NOW].given > 0 ? LH_RETRY_NOW : 0);
+    return lh_retry(cli->store, ids, n, how, status, cli->json ? after : NULL);
 }
 
 static int run(struct cli *cli, const struct args *args)
@@ -37,10 +40,13 @@ static const struct example examples[] = {
 
 const struct command cmd_retry = {
     .name = "retry",
-    .args = "JOB… [--force]\n[--queue Q] [--kind K] [--state S] [--key K] [--force]",
+    .args =
+        "JOB… [--force] [--now]\n[--queue Q] [--kind K] [--state S] [--key K] [--force] [--now]",
     .summary = "run failed or cancelled jobs again",
     .text = "Makes failed and cancelled jobs pending again; with --force completed ones too. Their "
-            "attempts and recoveries are counted from the start.",
+            "attempts and recoveries are counted from the start. A job that was cancelled while a "
+            "worker held it stays back until that worker has answered or its lease has ended; "
+            "--now does not wait for that.",
     .positionals = many_positionals,
     .options = options,
     .examples = examples,

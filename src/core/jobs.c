@@ -493,10 +493,10 @@ int lh_cancel(lh_store *store, const int64_t *ids, size_t n, int *status, lh_job
     return perform_ids(store, &act, status, after);
 }
 
-int lh_retry(lh_store *store, const int64_t *ids, size_t n, bool force, int *status,
+int lh_retry(lh_store *store, const int64_t *ids, size_t n, unsigned how, int *status,
              lh_jobs **after)
 {
-    struct lhi_act act = {.verb = LHI_RETRY, .n = n, .ids = {.ids = ids, .force = force}};
+    struct lhi_act act = {.verb = LHI_RETRY, .n = n, .ids = {.ids = ids, .how = how}};
     return perform_ids(store, &act, status, after);
 }
 

@@ -95,7 +95,7 @@ struct lhi_act {
         } release;
         struct {
             const int64_t *ids;
-            bool force;
+            unsigned how; /* LHI_RETRY: enum lh_retry_how */
             int64_t run_at, delay_ms; /* LHI_RESCHEDULE */
         } ids;
         struct {

@@ -482,3 +482,18 @@ SPEC(only_a_job_that_waits_can_be_rescheduled)
     EXPECT_STATUS(lh_reschedule(w.store, job.id, 1000, WORLD_START_MS, NULL), LH_EINVAL);
     world_close(&w);
 }
+
+SPEC(a_retry_that_says_now_does_not_wait_for_the_holder)
+{
+    struct world w = world_with_job("mail", "hello");
+    lh_job job = {0}, next = {0};
+    EXPECT_OK(claim_one(&w, "mail", &job, .lease_ms = 60000));
+    EXPECT_OK(lh_cancel(w.store, &job.id, 1, NULL, NULL));
+    EXPECT_OK(lh_retry(w.store, &job.id, 1, LH_RETRY_NOW, NULL, NULL));
+    EXPECT_OK(claim_one(&w, "mail", &next, .lease_ms = 60000));
+    EXPECT_EQ(next.id, job.id);
+    EXPECT(next.token > job.token);
+    EXPECT_STATUS(complete(&w, &job), LH_ELOST);
+    EXPECT_OK(complete(&w, &next));
+    world_close(&w);
+}
