@@ -64,13 +64,11 @@ static int end_hold(struct txn *txn, const char *queue, int64_t id, int64_t toke
 /* The act did not match: say why, and notice when the holder of a revoked lease has answered. */
 static int not_held(struct txn *txn, int64_t id, int64_t token, bool ends, struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_GET, err, "i", id);
-    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+    sqlite3_stmt *stmt = get_job(txn, id, err);
+    int rc;
 
-    if (rc < 0)
-        return rc;
-    if (rc == LH_EMPTY)
-        return lhi_fail(err, LH_ENOTFOUND, "there is no job %lld", (long long)id);
+    if (stmt == NULL)
+        return err->status;
     lh_state state = column_state(stmt, JOB_STATE);
     int64_t current = sqlite3_column_int64(stmt, JOB_TOKEN);
     char queue[160], worker[160];
@@ -189,6 +187,37 @@ int act_heartbeat(struct txn *txn, struct lhi_act *act)
 
 /* ---- complete ---- */
 
+/* What every end of a run has in common: counts, the slot, the exclusive lease, the event. */
+static int end_run(struct txn *txn, int64_t id, int64_t token, const struct held *held, lh_state to,
+                   const char *error, bool told, struct lhi_error *err)
+{
+    struct tally *tally = txn_tally(txn, held->queue, err);
+
+    if (tally == NULL)
+        return err->status;
+    txn->changed = true;
+    tally_move(tally, LH_RUNNING, to);
+    *(error ? &tally->failed : &tally->completed) += 1;
+    tally->ended++;
+    tally->run_ms += txn->now - held->started_at;
+    ring_for_slot(txn, tally);
+    if (exclusive(txn, held->queue) && exclusive_end(txn, held->queue, id, err) < 0)
+        return err->status;
+    if (!told)
+        return LH_OK;
+    return txn_event(txn,
+                     &(struct event){.type = error ? "job.failed" : "job.completed",
+                                     .job = id,
+                                     .queue = held->queue,
+                                     .worker = held->worker,
+                                     .from = LH_RUNNING,
+                                     .to = to,
+                                     .actor = held->worker,
+                                     .reason = error,
+                                     .token = token},
+                     err);
+}
+
 /* Completed before under this very token with this very result: a repeat, and done. */
 static int repeated_complete(struct txn *txn, const lh_done *done, bool *same,
                              struct lhi_error *err)
@@ -230,30 +259,10 @@ static int complete_one(struct txn *txn, const lh_done *done, struct lhi_error *
                         "result of %zu bytes is too large: queue \"%s\" takes at most %lld bytes",
                         done->result_len, held.queue, (long long)policy->max_payload);
     bool audited = policy->audit == LH_AUDIT_FULL;
-    struct tally *tally = txn_tally(txn, held.queue, err);
-    if (tally == NULL || sql_run(txn->conn, LHI_SQL_JOB_COMPLETE, err, "biii", done->result,
-                                 done->result_len, txn->now, done->job, done->token) < 0)
+    if (sql_run(txn->conn, LHI_SQL_JOB_COMPLETE, err, "biii", done->result, done->result_len,
+                txn->now, done->job, done->token) < 0)
         return err->status;
-    txn->changed = true;
-    tally_move(tally, LH_RUNNING, LH_COMPLETED);
-    tally->completed++;
-    tally->ended++;
-    tally->run_ms += txn->now - held.started_at;
-    ring_for_slot(txn, tally);
-    if (exclusive(txn, held.queue) && (rc = exclusive_end(txn, held.queue, done->job, err)) < 0)
-        return rc;
-    if (!audited)
-        return LH_OK;
-    return txn_event(txn,
-                     &(struct event){.type = "job.completed",
-                                     .job = done->job,
-                                     .queue = held.queue,
-                                     .worker = held.worker,
-                                     .from = LH_RUNNING,
-                                     .to = LH_COMPLETED,
-                                     .actor = held.worker,
-                                     .token = done->token},
-                     err);
+    return end_run(txn, done->job, done->token, &held, LH_COMPLETED, NULL, audited, err);
 }
 
 static int complete_item(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_error *err)
@@ -328,28 +337,7 @@ static int fail_one(struct txn *txn, const lh_failure *failure, struct lhi_error
                  to == LH_FAILED ? txn->now : (int64_t)0, txn->now, failure->job, failure->token);
     if (rc < 0)
         return rc;
-    struct tally *tally = txn_tally(txn, held.queue, err);
-    if (tally == NULL)
-        return err->status;
-    txn->changed = true;
-    tally_move(tally, LH_RUNNING, to);
-    tally->failed++;
-    tally->ended++;
-    tally->run_ms += txn->now - held.started_at;
-    ring_for_slot(txn, tally);
-    if (exclusive(txn, held.queue) && (rc = exclusive_end(txn, held.queue, failure->job, err)) < 0)
-        return rc;
-    return txn_event(txn,
-                     &(struct event){.type = "job.failed",
-                                     .job = failure->job,
-                                     .queue = held.queue,
-                                     .worker = held.worker,
-                                     .from = LH_RUNNING,
-                                     .to = to,
-                                     .actor = held.worker,
-                                     .reason = failure->error,
-                                     .token = failure->token},
-                     err);
+    return end_run(txn, failure->job, failure->token, &held, to, failure->error, true, err);
 }
 
 static int fail_item(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_error *err)
@@ -467,13 +455,10 @@ static int release_of_worker(struct txn *txn, int64_t id, int64_t token, void *a
 static int release_named(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_error *err)
 {
     int64_t id = act->release.ids[i];
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_GET, err, "i", id);
-    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+    sqlite3_stmt *stmt = get_job(txn, id, err);
 
-    if (rc < 0)
-        return rc;
-    if (rc == LH_EMPTY)
-        return lhi_fail(err, LH_ENOTFOUND, "there is no job %lld", (long long)id);
+    if (stmt == NULL)
+        return err->status;
     const unsigned char *holder = sqlite3_column_text(stmt, JOB_WORKER);
     bool theirs = holder != NULL && strcmp((const char *)holder, act->release.worker) == 0;
     int64_t token = sqlite3_column_int64(stmt, JOB_TOKEN);

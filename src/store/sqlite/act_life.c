@@ -5,6 +5,16 @@
 
 #include <string.h>
 
+sqlite3_stmt *get_job(struct txn *txn, int64_t id, struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_GET, err, "i", id);
+    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+
+    if (rc == LH_EMPTY)
+        (void)lhi_fail(err, LH_ENOTFOUND, "there is no job %lld", (long long)id);
+    return rc == LH_OK ? stmt : NULL;
+}
+
 static int read_after(struct txn *txn, struct lhi_act *act,
                       int64_t (*id_of)(const struct lhi_act *, size_t), struct lhi_error *err)
 {
@@ -70,13 +80,10 @@ struct brief {
 
 static int read_brief(struct txn *txn, int64_t id, struct brief *brief, struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_GET, err, "i", id);
-    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+    sqlite3_stmt *stmt = get_job(txn, id, err);
 
-    if (rc < 0)
-        return rc;
-    if (rc == LH_EMPTY)
-        return lhi_fail(err, LH_ENOTFOUND, "there is no job %lld", (long long)id);
+    if (stmt == NULL)
+        return err->status;
     const unsigned char *worker = sqlite3_column_text(stmt, JOB_WORKER);
     lhi_format(brief->queue, sizeof brief->queue, "%s",
                (const char *)sqlite3_column_text(stmt, JOB_QUEUE));
@@ -86,7 +93,7 @@ static int read_brief(struct txn *txn, int64_t id, struct brief *brief, struct l
     brief->lease_until = sqlite3_column_int64(stmt, JOB_LEASE_UNTIL);
     sql_reset(stmt);
     int64_t token;
-    rc = hold_get(txn, brief->queue, id, &token, &brief->held_until, err);
+    int rc = hold_get(txn, brief->queue, id, &token, &brief->held_until, err);
     if (brief->held_until <= txn->now)
         brief->held_until = 0;
     return rc;

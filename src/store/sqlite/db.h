@@ -218,6 +218,9 @@ typedef int item_fn(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_e
 int each_item(struct txn *txn, struct lhi_act *act, item_fn *one,
               int64_t (*id_of)(const struct lhi_act *, size_t));
 
+/* The row of a job, to be read and reset; NULL, with err set, when there is none. */
+sqlite3_stmt *get_job(struct txn *txn, int64_t id, struct lhi_error *err);
+
 /* Insert jobs; shared by an act and by an enqueue on the user's own connection. */
 struct insert_context {
     struct conn *conn;
