@@ -55,6 +55,12 @@ static inline bool lhi_raised(const int *cancel)
     return cancel != NULL && __atomic_load_n(cancel, __ATOMIC_RELAXED) != 0;
 }
 
+/* What jobs.c and claim.c share. */
+int lhi_check_request(const char *request, struct lhi_error *err);
+int lhi_check_refs(size_t n, const void *items, struct lhi_error *err);
+int lhi_check_done(const lh_done *done, size_t n, struct lhi_error *err);
+int lhi_read_jobs(lh_store *store, struct lhi_act *act, struct lhi_error *err, lh_jobs **out);
+
 /* Result structs. */
 void *lhi_result_new(size_t size, struct lhi_error *err);
 void lhi_result_free(void *result, void *priv, void *array);

@@ -2,8 +2,11 @@
  * db.h: what the files of the SQLite store share. See README.md for the protocol.
  *
  *   side.c      the side file: turnstile, bell, marks
- *   open.c      opening, pragmas, migrations, closing
- *   txn.c       one writing transaction: combining, commit, sync, checkpoint
+ *   open.c      opening, settings, closing
+ *   schema.c    what is in the file: our tables, their versions, meta
+ *   combine.c   one transaction for all threads that come together
+ *   txn.c       the transaction, and what acts use inside it
+ *   sync.c      how commits get to the disk, and the log into the database
  *   clock.c     elapsed time against wall time, new boots
  *   stmt.c      prepared statements, binding, rows into structs
  *   act_*.c     what each act does inside a transaction
@@ -28,7 +31,7 @@ struct conn {
     sqlite3_stmt *stmt[LHI_SQL_COUNT];
 };
 
-struct call; /* one perform() on its way through the combiner, txn.c */
+struct call; /* one perform() on its way through the combiner, combine.c */
 
 struct db {
     struct conn conn; /* writes; used by whoever leads, under the turnstile */
@@ -39,7 +42,7 @@ struct db {
     char boot[40];
     sqlite3_file *wal; /* the log's file, to sync it; belongs to conn */
 
-    /* combining, txn.c */
+    /* combining */
     pthread_mutex_t mutex;
     struct call *queue_head, *queue_tail;
     bool leading;
@@ -161,9 +164,11 @@ int load_policies(struct conn *conn, lh_policies *out, struct lhi_error *err);
 /* Result structs keep their strings in an arena of their own. */
 struct lhi_arena *arena_of(void **priv); /* NULL: no memory */
 
+/* ---- combine.c ---- */
+int db_perform(void *self, struct lhi_act *acts, size_t n, struct lhi_error *err);
+
 /* ---- txn.c ---- */
 
-int db_perform(void *self, struct lhi_act *acts, size_t n, struct lhi_error *err);
 /* Run fn inside a transaction of its own, alone; used while opening. */
 int txn_alone(struct db *db, int (*fn)(struct txn *, void *, struct lhi_error *), void *arg,
               struct lhi_error *err);
@@ -187,11 +192,27 @@ struct event {
 int put_event(struct conn *conn, int64_t at, const struct event *event, struct lhi_error *err);
 int txn_event(struct txn *txn, const struct event *event, struct lhi_error *err);
 
-/* Exclusive use of the database between transactions: turnstile, then fn. */
-int db_checkpoint(struct db *db, int mode);
+/* The steps of a transaction, for whoever leads one. */
+int txn_begin(struct txn *txn, struct db *db, struct lhi_error *err);
+int txn_flush(struct txn *txn, struct lhi_error *err); /* counts what was done */
+int txn_commit(struct txn *txn, struct lhi_error *err);
+void txn_rollback(struct txn *txn);
+
+/* ---- sync.c ---- */
+int sync_to(struct db *db, uint64_t tick, struct lhi_error *err);
+int sync_heal(struct db *db, struct lhi_error *err); /* under the turnstile, before anything else */
+int db_checkpoint(struct db *db, int mode);          /* under the turnstile */
+void checkpoint_when_due(struct db *db);
 
 /* ---- open.c ---- */
 int conn_open(struct conn *conn, const char *path, int flags, struct lhi_error *err);
+int set_wal_mode(struct conn *conn, struct lhi_error *err);
+
+/* ---- schema.c ---- */
+enum contents { CONTENTS_EMPTY, CONTENTS_FOREIGN, CONTENTS_OURS };
+int schema_look(struct conn *conn, enum contents *out, int64_t *version, struct lhi_error *err);
+int schema_update(struct db *db, struct lhi_error *err); /* makes or migrates, where it may */
+int schema_drop_sql(void *self, char **out, struct lhi_error *err);
 int meta_int(struct conn *conn, const char *key, int64_t fallback, int64_t *out,
              struct lhi_error *err);
 int meta_set_int(struct conn *conn, const char *key, int64_t value, struct lhi_error *err);

@@ -18,55 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { APPLICATION_ID = 0x4c484c44 }; /* "LHLD" */
-
-/* ---- meta ---- */
-
-int meta_int(struct conn *conn, const char *key, int64_t fallback, int64_t *out,
-             struct lhi_error *err)
-{
-    return sql_int(conn, LHI_SQL_META_GET, err, fallback, out, "t", key);
-}
-
-int meta_set_int(struct conn *conn, const char *key, int64_t value, struct lhi_error *err)
-{
-    return sql_run(conn, LHI_SQL_META_SET, err, "ti", key, value) < 0 ? err->status : LH_OK;
-}
-
-int meta_set_text(struct conn *conn, const char *key, const char *value, struct lhi_error *err)
-{
-    return sql_run(conn, LHI_SQL_META_SET, err, "tt", key, value) < 0 ? err->status : LH_OK;
-}
-
-int meta_text(struct conn *conn, const char *key, char *out, size_t len, struct lhi_error *err)
-{
-    sqlite3_stmt *stmt = sql(conn, LHI_SQL_META_GET, err, "t", key);
-    if (stmt == NULL)
-        return err->status;
-    int rc = sql_step(conn, stmt, err);
-    if (rc < 0)
-        return rc;
-    const unsigned char *text = rc == LH_OK ? sqlite3_column_text(stmt, 0) : NULL;
-    lhi_format(out, len, "%s", text ? (const char *)text : "");
-    sql_reset(stmt);
-    return LH_OK;
-}
-
 /* ---- a connection ---- */
-
-static int pragma_int(struct conn *conn, const char *text, int64_t *out, struct lhi_error *err)
-{
-    sqlite3_stmt *stmt = NULL;
-    int rc = sqlite3_prepare_v2(conn->db, text, -1, &stmt, NULL);
-    if (rc == SQLITE_OK)
-        rc = sqlite3_step(stmt);
-    if (rc == SQLITE_ROW)
-        *out = sqlite3_column_int64(stmt, 0);
-    int status =
-        rc == SQLITE_ROW ? LH_OK : sql_fail(conn, rc == SQLITE_DONE ? SQLITE_ERROR : rc, err);
-    (void)sqlite3_finalize(stmt);
-    return status;
-}
 
 int conn_open(struct conn *conn, const char *path, int flags, struct lhi_error *err)
 {
@@ -95,7 +47,7 @@ static int on_wal(void *arg, sqlite3 *handle, const char *name, int frames)
 }
 
 /* Several of us may open a new file at once, and a foreign program may be busy with it. */
-static int set_wal_mode(struct conn *conn, struct lhi_error *err)
+int set_wal_mode(struct conn *conn, struct lhi_error *err)
 {
     int64_t deadline = lhi_mono_ms() + 1550;
     for (;;) {
@@ -115,108 +67,6 @@ static int set_wal_mode(struct conn *conn, struct lhi_error *err)
             return status;
         lhi_sleep_ms(1);
     }
-}
-
-/* ---- what is in the file ---- */
-
-enum contents { CONTENTS_EMPTY, CONTENTS_FOREIGN, CONTENTS_OURS };
-
-static int look_inside(struct conn *conn, enum contents *out, int64_t *version,
-                       struct lhi_error *err)
-{
-    int64_t tables = 0, ours = 0;
-    int rc;
-
-    *version = 0;
-    if ((rc = pragma_int(conn, "SELECT count(*) FROM sqlite_schema", &tables, err)) < 0 ||
-        (rc = pragma_int(conn,
-                         "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name IN "
-                         "('lh_meta', 'lh_job')",
-                         &ours, err)) < 0)
-        return rc;
-    *out = ours == 2 ? CONTENTS_OURS : tables > 0 ? CONTENTS_FOREIGN : CONTENTS_EMPTY;
-    if (*out == CONTENTS_OURS)
-        return meta_int(conn, "schema_version", 0, version, err);
-    return LH_OK;
-}
-
-/* All steps in one transaction: a store is at the old version or at the new one. */
-static int migrate(struct db *db, int64_t from, bool own_file, struct lhi_error *err)
-{
-    struct conn *conn = &db->conn;
-    char uuid[37];
-    int rc = sql_exec(conn, "BEGIN IMMEDIATE", err);
-
-    if (rc < 0)
-        return rc;
-    for (int i = (int)from; i < lhi_sqlite_migration_count && rc == LH_OK; i++) {
-        rc = sql_exec(conn, lhi_sqlite_migrations[i].text, err);
-        LHI_POINT("migrate:step");
-    }
-    if (rc == LH_OK && from == 0) {
-        lhi_uuid(uuid);
-        if ((rc = meta_set_text(conn, "store_uuid", uuid, err)) == LH_OK &&
-            (rc = meta_set_int(conn, "created_at", lhi_wall_ms(), err)) == LH_OK &&
-            (rc = meta_set_int(conn, "own_file", own_file, err)) == LH_OK &&
-            (rc = meta_set_int(conn, "epoch", 0, err)) == LH_OK &&
-            (rc = meta_set_text(conn, "anchor_boot", db->boot, err)) == LH_OK &&
-            (rc = meta_set_int(conn, "anchor_wall", lhi_wall_ms(), err)) == LH_OK)
-            rc = meta_set_int(conn, "anchor_mono", lhi_mono_ms(), err);
-    }
-    if (rc == LH_OK)
-        rc = meta_set_int(conn, "schema_version", lhi_sqlite_migration_count, err);
-    if (rc == LH_OK)
-        rc = sql_run(conn, LHI_SQL_STORE_GENERATION, err, "") < 0 ? err->status : LH_OK;
-    LHI_POINT("migrate:before_commit");
-    if (rc == LH_OK)
-        rc = sql_exec(conn, "COMMIT", err);
-    if (rc < 0) {
-        struct lhi_error ignored;
-        (void)sql_exec(conn, "ROLLBACK", &ignored);
-    }
-    LHI_POINT("migrate:after_commit");
-    return rc;
-}
-
-static int bring_up_to_date(struct db *db, struct lhi_error *err)
-{
-    enum contents contents;
-    int64_t version;
-    int rc = look_inside(&db->conn, &contents, &version, err);
-
-    if (rc < 0)
-        return rc;
-    if (contents == CONTENTS_OURS && version > lhi_sqlite_migration_count)
-        return lhi_fail(err, LH_ENEWER,
-                        "store \"%s\" has schema version %lld, this program knows up to %d: "
-                        "use a newer leasehold",
-                        db->path, (long long)version, lhi_sqlite_migration_count);
-    if (contents == CONTENTS_FOREIGN && !db->opts.adopt)
-        return lhi_fail(err, LH_ENOSTORE,
-                        "database \"%s\" has no leasehold tables: \"leasehold migrate\" adds them",
-                        db->path);
-    if (contents == CONTENTS_OURS && version == lhi_sqlite_migration_count)
-        return LH_OK;
-    if (contents == CONTENTS_EMPTY && !db->opts.create)
-        return lhi_fail(err, LH_ENOSTORE, "there is no store in \"%s\"", db->path);
-    bool own_file = contents == CONTENTS_EMPTY;
-    if (own_file) {
-        /* Marks of a file that is ours alone; a database of the user's is not marked. */
-        char text[128];
-        lhi_format(text, sizeof text,
-                   "PRAGMA application_id = %d; PRAGMA user_version = %d; "
-                   "PRAGMA auto_vacuum = INCREMENTAL",
-                   APPLICATION_ID, lhi_sqlite_migration_count);
-        if ((rc = sql_exec(&db->conn, text, err)) < 0)
-            return rc;
-    }
-    if ((rc = set_wal_mode(&db->conn, err)) < 0)
-        return rc;
-    rc = migrate(db, version, own_file, err);
-    if (rc == LH_OK && contents != CONTENTS_EMPTY)
-        lhi_log(&db->log, LH_LOG_INFO, "store \"%s\" migrated from version %lld to %d", db->path,
-                (long long)version, lhi_sqlite_migration_count);
-    return rc;
 }
 
 /* ---- is it the store the side file knows? ---- */
@@ -359,7 +209,7 @@ static int open_for_writing(struct db *db, struct lhi_error *err)
 
     if (rc == LH_OK && sqlite3_db_readonly(db->conn.db, "main") == 1)
         rc = lhi_fail(err, LH_EREADONLY, "store \"%s\" is not writable", db->path);
-    if (rc != LH_OK || (rc = bring_up_to_date(db, err)) != LH_OK ||
+    if (rc != LH_OK || (rc = schema_update(db, err)) != LH_OK ||
         (rc = set_wal_mode(&db->conn, err)) != LH_OK)
         return rc;
     (void)sqlite3_wal_hook(db->conn.db, on_wal, db);
@@ -417,7 +267,7 @@ static int open_reader(struct db *db, struct lhi_error *err)
     int64_t version;
     int rc = conn_open(&db->conn, db->path, SQLITE_OPEN_READONLY, err);
 
-    if (rc != LH_OK || (rc = look_inside(&db->conn, &contents, &version, err)) != LH_OK)
+    if (rc != LH_OK || (rc = schema_look(&db->conn, &contents, &version, err)) != LH_OK)
         return rc;
     if (contents != CONTENTS_OURS)
         return lhi_fail(err, LH_ENOSTORE,
@@ -510,8 +360,6 @@ static void db_wait(void *self, uint32_t ticket, const lh_claim_opts *opts, int6
     side_wait(&db->side, ticket, hashes, n, timeout_ms);
 }
 
-static int db_drop_sql(void *self, char **out, struct lhi_error *err);
-
 static const struct lhi_store_ops sqlite_ops = {
     .kind = "sqlite",
     .close = db_close,
@@ -521,7 +369,7 @@ static const struct lhi_store_ops sqlite_ops = {
     .now = db_now,
     .ticket = db_ticket,
     .wait = db_wait,
-    .drop_sql = db_drop_sql,
+    .drop_sql = schema_drop_sql,
 };
 
 int lhi_sqlite_open(const char *path, const lh_open_opts *opts, const struct lhi_log *log,
@@ -568,80 +416,5 @@ int lhi_sqlite_open(const char *path, const lh_open_opts *opts, const struct lhi
     }
     out->ops = &sqlite_ops;
     out->self = db;
-    return LH_OK;
-}
-
-const char *lhi_sqlite_version(void)
-{
-    return "SQLite " SQLITE_VERSION;
-}
-
-int lhi_sqlite_schema_version(void)
-{
-    return lhi_sqlite_migration_count;
-}
-
-int lhi_sqlite_schema_of(const char *path, int *version, struct lhi_error *err)
-{
-    struct conn conn = {0};
-    enum contents contents;
-    int64_t found = 0;
-    struct stat st;
-
-    *version = 0;
-    if (stat(path, &st) != 0)
-        return lhi_fail(err, LH_ENOSTORE, "there is no store at \"%s\"", path);
-    int rc = conn_open(&conn, path, SQLITE_OPEN_READONLY, err);
-    if (rc == LH_OK)
-        rc = look_inside(&conn, &contents, &found, err);
-    if (rc == LH_OK)
-        *version = (int)found;
-    conn_close(&conn);
-    return rc;
-}
-
-static int db_drop_sql(void *self, char **out, struct lhi_error *err)
-{
-    struct db *db = self;
-    sqlite3_stmt *stmt = NULL;
-    size_t used, room = 64;
-    char *text = lhi_malloc(room);
-
-    if (text == NULL)
-        return lhi_fail(err, LH_ENOMEM, "out of memory");
-    used = lhi_format(text, room, "BEGIN IMMEDIATE;\n");
-    pthread_mutex_lock(&db->read_mutex);
-    struct conn *conn = db->reader.db ? &db->reader : &db->conn;
-    /* Tables take their indexes and triggers with them; \\_ keeps lhx_ of the user's own out. */
-    int rc = sqlite3_prepare_v2(conn->db,
-                                "SELECT type, name FROM sqlite_schema WHERE type IN "
-                                "('view', 'table') AND name LIKE 'lh\\_%' ESCAPE '\\' "
-                                "ORDER BY type DESC, name",
-                                -1, &stmt, NULL);
-    while (rc == SQLITE_OK && (rc = sqlite3_step(stmt)) == SQLITE_ROW) {
-        char line[256];
-        rc = SQLITE_OK;
-        size_t len = lhi_format(line, sizeof line, "DROP %s %s;\n", sqlite3_column_text(stmt, 0),
-                                sqlite3_column_text(stmt, 1));
-        char *grown = lhi_realloc(text, used + len + 16);
-        if (grown == NULL) {
-            rc = SQLITE_NOMEM;
-            break;
-        }
-        text = grown;
-        memcpy(text + used, line, len + 1);
-        used += len;
-        room = used + 16;
-    }
-    if (rc != SQLITE_DONE)
-        (void)sql_fail(conn, rc, err);
-    (void)sqlite3_finalize(stmt);
-    pthread_mutex_unlock(&db->read_mutex);
-    if (rc != SQLITE_DONE) {
-        lhi_free(text);
-        return err->status;
-    }
-    lhi_format(text + used, room - used, "COMMIT;\n");
-    *out = text;
     return LH_OK;
 }

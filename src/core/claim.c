@@ -1,0 +1,191 @@
+/* Claims, and everything that waits: for a job to claim, for a job to end. */
+#include "core/core.h"
+
+#include "base/clock.h"
+
+#include <assert.h>
+
+enum {
+    MAX_BATCH = 1000,
+    POLL_MS = 1000, /* the net under all wake-ups */
+};
+
+static int check_claim(const lh_claim_opts *opts, struct lhi_error *err)
+{
+    int rc = LH_OK;
+
+    if (opts == NULL || opts->n_queues == 0 || opts->queues == NULL)
+        return lhi_fail(err, LH_EMISUSE, "claim names no queue");
+    rc = lhi_need_range("number of queues", (int64_t)opts->n_queues, 1, 64, err);
+    for (size_t i = 0; i < opts->n_queues && rc == LH_OK; i++)
+        rc = lhi_need_name("queue", opts->queues[i], err);
+    if (rc == LH_OK && opts->n_kinds > 0 && opts->kinds == NULL)
+        rc = lhi_fail(err, LH_EMISUSE, "claim counts %zu kinds but names none", opts->n_kinds);
+    for (size_t i = 0; i < opts->n_kinds && rc == LH_OK; i++)
+        rc = lhi_need_name("kind", opts->kinds[i], err);
+    if (rc == LH_OK)
+        rc = lhi_need_name("worker", opts->worker, err);
+    if (rc == LH_OK)
+        rc = lhi_need_range("number of jobs", (int64_t)opts->n, 0, MAX_BATCH, err);
+    if (rc == LH_OK && opts->lease_ms != 0)
+        rc = lhi_need_duration("lease", opts->lease_ms, 1, LHI_MAX_LEASE_MS, err);
+    if (rc == LH_OK)
+        rc = lhi_need_wait(opts->wait_ms, err);
+    return rc == LH_OK ? lhi_check_request(opts->request, err) : rc;
+}
+
+/* Sleep until the bell rings, the next thing falls due, or `left_ms` is over; wakes at least once a
+ * second, so that a cancel flag and a foreign writer are noticed. */
+static void sleep_until(lh_store *store, const lh_claim_opts *opts, uint32_t ticket,
+                        int64_t next_ms, int64_t left_ms)
+{
+    int64_t ms = POLL_MS;
+
+    if (opts == NULL || opts->cancel != NULL)
+        ms = 100;
+    if (next_ms >= 0 && next_ms + 1 < ms)
+        ms = next_ms + 1; /* expired means lease_until <= now: one later is surely past */
+    if (left_ms >= 0 && left_ms < ms)
+        ms = left_ms;
+    store->store.ops->wait(store->store.self, ticket, opts, ms);
+}
+
+/* One look: with `sure`, straight to the claim; else a look that costs no writer anything comes
+ * first, so that an idle claimer is no load. */
+static int look(lh_store *store, const lh_claim_opts *opts, bool sure, lh_jobs *jobs,
+                int64_t *next_ms, struct lhi_error *err)
+{
+    *next_ms = -1;
+    if (!sure) {
+        struct lhi_act peek = {.verb = LHI_PEEK, .peek = {.opts = opts}};
+        int rc = lhi_read(store, &peek, err);
+        if (rc < 0)
+            return rc;
+        *next_ms = peek.peek.next_ms;
+        if (!peek.peek.found)
+            return LH_EMPTY;
+    }
+    struct lhi_act act = {.verb = LHI_CLAIM, .claim = {.opts = opts, .out = jobs}};
+    int rc = lhi_perform(store, &act, err);
+    if (act.claim.retry_ms > 0 && (*next_ms < 0 || act.claim.retry_ms < *next_ms))
+        *next_ms = act.claim.retry_ms;
+    return rc < 0 ? rc : jobs->n > 0 ? LH_OK : LH_EMPTY;
+}
+
+static int claim_waiting(lh_store *store, const lh_claim_opts *opts, lh_jobs *jobs,
+                         struct lhi_error *err)
+{
+    int64_t deadline = opts->wait_ms > 0 ? lhi_mono_ms() + opts->wait_ms : 0;
+    bool sure = true;
+
+    for (;;) {
+        uint32_t ticket = store->store.ops->ticket(store->store.self, opts);
+        int64_t next_ms, left = -1;
+        int rc = look(store, opts, sure, jobs, &next_ms, err);
+        if (rc != LH_EMPTY || opts->wait_ms == 0)
+            return rc;
+        if (lhi_raised(opts->cancel))
+            return lhi_fail(err, LH_EINTR, "interrupted while waiting for a job");
+        if (opts->wait_ms > 0 && (left = deadline - lhi_mono_ms()) <= 0)
+            return LH_EMPTY;
+        /* After a claim that found nothing, one look tells how long to sleep. */
+        if (!sure)
+            sleep_until(store, opts, ticket, next_ms, left);
+        sure = false;
+    }
+}
+
+int lh_claim(lh_store *store, const lh_claim_opts *opts, lh_jobs **out)
+{
+    int rc;
+    struct lhi_error *err = lhi_enter(store, &rc);
+
+    if (err == NULL)
+        return rc;
+    if ((rc = lhi_need_out(out, err)) != LH_OK || (rc = check_claim(opts, err)) != LH_OK)
+        return rc;
+    lh_jobs *jobs = lhi_result_new(sizeof *jobs, err);
+    if (jobs == NULL)
+        return err->status;
+    rc = claim_waiting(store, opts, jobs, err);
+    if (rc == LH_OK)
+        *out = jobs;
+    else
+        lh_jobs_free(jobs);
+    if (rc == LH_EUNKNOWN && opts->request != NULL)
+        lhi_format(err->request, sizeof err->request, "%s", opts->request);
+    return rc;
+}
+
+int lh_complete_claim(lh_store *store, const lh_done *done, size_t n, int *status,
+                      const lh_claim_opts *opts, lh_jobs **out)
+{
+    int rc, *own;
+    struct lhi_error *err = lhi_enter(store, &rc);
+
+    if (err == NULL)
+        return rc;
+    if (n == 0)
+        return lh_claim(store, opts, out);
+    if ((rc = lhi_need_out(out, err)) != LH_OK || (rc = lhi_check_refs(n, done, err)) != LH_OK ||
+        (rc = lhi_check_done(done, n, err)) != LH_OK || (rc = check_claim(opts, err)) != LH_OK)
+        return rc;
+    lh_jobs *jobs = lhi_result_new(sizeof *jobs, err);
+    int *statuses = jobs ? lhi_statuses(status, n, &own, err) : NULL;
+    if (statuses == NULL) {
+        lhi_free(jobs);
+        return err->status;
+    }
+    struct lhi_act acts[2] = {
+        {.verb = LHI_COMPLETE, .n = n, .done = done, .status = statuses},
+        {.verb = LHI_CLAIM, .claim = {.opts = opts, .out = jobs}},
+    };
+    rc = store->store.ops->perform(store->store.self, acts, 2, err);
+    if (rc >= 0 && acts[1].err.status < 0) {
+        *err = acts[1].err;
+        rc = err->status;
+    } else if (rc >= 0) {
+        rc = jobs->n > 0 ? LH_OK : LH_EMPTY;
+    }
+    lhi_free(own);
+    if (rc == LH_EMPTY && opts->wait_ms != 0)
+        rc = claim_waiting(store, opts, jobs, err);
+    if (rc == LH_OK)
+        *out = jobs;
+    else
+        lh_jobs_free(jobs);
+    return rc;
+}
+
+/* ---- the end of a job ---- */
+
+int lh_job_wait(lh_store *store, int64_t id, int64_t wait_ms, const int *cancel, lh_jobs **out)
+{
+    int64_t deadline = wait_ms > 0 ? lhi_mono_ms() + wait_ms : 0;
+    int rc;
+    struct lhi_error *err = lhi_enter(store, &rc);
+
+    if (err == NULL)
+        return rc;
+    if ((rc = lhi_need_out(out, err)) != LH_OK || (rc = lhi_need_wait(wait_ms, err)) != LH_OK)
+        return rc;
+    for (;;) {
+        lh_jobs *jobs = NULL;
+        int64_t left = -1;
+        uint32_t ticket = store->store.ops->ticket(store->store.self, NULL);
+        struct lhi_act act = {.verb = LHI_JOB_GET, .jobs = {.id = id}};
+        if ((rc = lhi_read_jobs(store, &act, err, &jobs)) != LH_OK)
+            return rc;
+        assert(jobs != NULL && jobs->n == 1);
+        if (jobs->job[0].state >= LH_COMPLETED) {
+            *out = jobs;
+            return LH_OK;
+        }
+        lh_jobs_free(jobs);
+        if (lhi_raised(cancel))
+            return lhi_fail(err, LH_EINTR, "interrupted while waiting for job %lld", (long long)id);
+        if (wait_ms == 0 || (wait_ms > 0 && (left = deadline - lhi_mono_ms()) <= 0))
+            return LH_EMPTY;
+        sleep_until(store, NULL, ticket, -1, left);
+    }
+}

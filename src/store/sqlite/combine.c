@@ -1,0 +1,289 @@
+/*
+ * combine.c: one transaction for all threads that came while it was on its way.
+ *
+ * A caller queues its acts. The first one leads: it takes everything queued, passes the turnstile,
+ * performs all of it in one transaction, commits, leaves the turnstile, rings the bell, and tells
+ * the others. Then everyone makes sure that the log is synced as far as their own transaction
+ * (sync.c). So a durable act costs one sync, but sixteen of them at once cost little more than one.
+ *
+ * When COMMIT or the sync fails, the outcome is unknown: the callers are told so, the handle stops,
+ * and opening anew resolves it by the identity of the act.
+ */
+#include "store/sqlite/db.h"
+
+#include "base/sys.h"
+
+#include <assert.h>
+
+enum { BATCH_ITEMS = 2000 }; /* how much work a leader takes on in one transaction */
+
+struct call {
+    struct lhi_act *acts;
+    size_t n;
+    struct lhi_error *err;
+    int rc;
+    uint64_t tick; /* to be synced before the caller is told; 0: nothing to sync */
+    uint32_t done; /* futex */
+    struct call *next;
+};
+
+static act_fn *const performers[LHI_WRITES] = {
+    [LHI_ENQUEUE] = act_enqueue,
+    [LHI_CLAIM] = act_claim,
+    [LHI_HEARTBEAT] = act_heartbeat,
+    [LHI_COMPLETE] = act_complete,
+    [LHI_FAIL] = act_fail,
+    [LHI_RELEASE] = act_release,
+    [LHI_RELEASE_WORKER] = act_release_worker,
+    [LHI_CANCEL] = act_cancel,
+    [LHI_RETRY] = act_retry,
+    [LHI_DELETE] = act_delete,
+    [LHI_RESCHEDULE] = act_reschedule,
+    [LHI_QUEUE_PAUSE] = act_queue_pause,
+    [LHI_QUEUE_PURGE] = act_queue_purge,
+    [LHI_POLICY_SET] = act_policy_set,
+    [LHI_SCOPE_SET] = act_scope_set,
+    [LHI_LEASE_ACT] = act_lease,
+    [LHI_WORKER_REGISTER] = act_worker_register,
+    [LHI_WORKER_BEAT] = act_worker_beat,
+    [LHI_WORKER_STOP] = act_worker_stop,
+    [LHI_UPKEEP] = act_upkeep,
+    [LHI_PRUNE] = act_prune,
+};
+
+/* Claims and beats of a holder on this machine need no sync: with the machine the holder dies too,
+ * and a new boot raises the epoch. */
+static bool needs_sync(const struct db *db, enum lhi_verb verb)
+{
+    if (db->opts.durability == LH_DURABLE_RELAXED)
+        return false;
+    switch (verb) {
+    case LHI_CLAIM:
+    case LHI_HEARTBEAT:
+    case LHI_WORKER_BEAT:
+    case LHI_WORKER_REGISTER:
+    case LHI_UPKEEP:
+        return db->opts.remote;
+    default:
+        return true;
+    }
+}
+
+/* ---- performing ---- */
+
+/* Acts that judge their items one by one write nothing before they refuse one, and so does the
+ * enqueue of a single job: when they fail, the engine has. The others may fail half-way. */
+static bool may_fail_halfway(const struct lhi_act *act)
+{
+    switch (act->verb) {
+    case LHI_CLAIM:
+    case LHI_HEARTBEAT:
+    case LHI_COMPLETE:
+    case LHI_FAIL:
+    case LHI_RELEASE:
+        return false;
+    case LHI_ENQUEUE:
+        return act->n > 1 || act->enqueue.request != NULL;
+    default:
+        return true;
+    }
+}
+
+static int perform(struct txn *txn, void *arg)
+{
+    struct lhi_act *act = arg;
+    return performers[act->verb](txn, act);
+}
+
+/* An act that fails leaves no trace; what it counted goes too. */
+static int perform_one(struct txn *txn, struct lhi_act *act, bool alone)
+{
+    lhi_error_clear(&act->err);
+    int rc = !alone && may_fail_halfway(act) ? txn_guarded(txn, perform, act, &act->err)
+                                             : perform(txn, act);
+    if (rc < 0 && act->err.status == LH_OK)
+        act->err.status = rc;
+    return rc;
+}
+
+/* A failure of the engine, not of an act: the whole transaction goes. */
+static bool fatal(int rc)
+{
+    return rc == LH_EIO || rc == LH_ENOMEM || rc == LH_ENOSPC || rc == LH_ECORRUPT ||
+           rc == LH_EREADONLY || rc == LH_EBUSY || rc == LH_EFAIL;
+}
+
+static int run_acts(struct txn *txn, struct call *calls, struct lhi_error *err)
+{
+    bool alone = calls->next == NULL && calls->n == 1;
+
+    for (struct call *call = calls; call != NULL; call = call->next)
+        for (size_t i = 0; i < call->n; i++) {
+            struct lhi_act *act = &call->acts[i];
+            int rc = perform_one(txn, act, alone);
+            if (rc < 0 && (fatal(rc) || alone || txn->gone)) {
+                *err = act->err;
+                err->status = rc;
+                return rc;
+            }
+            if (rc >= 0 && needs_sync(txn->db, act->verb))
+                txn->durable = true;
+        }
+    return LH_OK;
+}
+
+static void ring_bells(struct txn *txn)
+{
+    for (const struct tally *t = txn->tallies; t != NULL; t = t->next)
+        if (t->ring > 0)
+            side_ring(&txn->db->side, side_queue_hash(t->queue), t->ring);
+    side_changed(&txn->db->side);
+}
+
+/* Everything between entering and leaving the turnstile. */
+static int transact(struct db *db, struct call *calls, struct txn *txn, struct lhi_error *err)
+{
+    int rc = sync_heal(db, err);
+    if (rc != LH_OK)
+        return rc;
+    rc = txn_begin(txn, db, err);
+    if (rc == LH_OK)
+        rc = run_acts(txn, calls, err);
+    if (rc >= 0 && txn->changed)
+        rc = txn_flush(txn, err);
+    if (rc < 0 || !txn->changed) {
+        txn_rollback(txn);
+        if (rc < 0)
+            db->generation = -1; /* what was cached inside may have been rolled back */
+        return rc;
+    }
+    rc = txn_commit(txn, err);
+    if (rc == LH_OK)
+        checkpoint_when_due(db);
+    return rc;
+}
+
+static int stopped(struct lhi_error *err)
+{
+    return lhi_fail(err, LH_ESTOPPED,
+                    "store was stopped by an earlier failure: close it and open it anew");
+}
+
+/* Perform all calls in one transaction and fill in what they are to be told. */
+static void lead(struct db *db, struct call *calls)
+{
+    struct txn txn = {0};
+    struct lhi_error err;
+    bool committed = false;
+
+    lhi_error_clear(&err);
+    int rc = __atomic_load_n(&db->stopped, __ATOMIC_ACQUIRE) == 0 ? LH_OK : stopped(&err);
+    if (rc == LH_OK)
+        rc = side_enter(&db->side, db->opts.busy_ms, "write", &err);
+    if (rc == LH_OK) {
+        rc = transact(db, calls, &txn, &err);
+        committed = rc == LH_OK && txn.changed;
+        side_leave(&db->side);
+    }
+    if (committed)
+        ring_bells(&txn);
+    for (struct call *call = calls; call != NULL; call = call->next) {
+        call->rc = rc;
+        if (rc < 0)
+            *call->err = err;
+        call->tick = committed && txn.durable ? (uint64_t)txn.tick : 0;
+    }
+    lhi_arena_clear(&txn.arena);
+}
+
+/* ---- combining ---- */
+
+static struct call *take_batch(struct db *db)
+{
+    struct call *head = db->queue_head, *last = head;
+    size_t items = 0;
+
+    assert(head != NULL);
+    for (;;) {
+        for (size_t i = 0; i < last->n; i++)
+            items += last->acts[i].n + 1;
+        if (last->next == NULL || items >= BATCH_ITEMS)
+            break;
+        last = last->next;
+    }
+    db->queue_head = last->next;
+    if (db->queue_head == NULL)
+        db->queue_tail = NULL;
+    last->next = NULL;
+    return head;
+}
+
+static void tell(struct call *calls, const struct call *self)
+{
+    while (calls != NULL) {
+        struct call *next = calls->next; /* gone as soon as its owner knows */
+        if (calls != self) {
+            uint32_t *done = &calls->done;
+            __atomic_store_n(done, 1, __ATOMIC_RELEASE);
+            lhi_futex_wake(done, 1, UINT32_MAX);
+        }
+        calls = next;
+    }
+}
+
+/* Lead until this thread's own call is done, then hand the lead to whoever is queued. */
+static void combine(struct db *db, struct call *self)
+{
+    pthread_mutex_lock(&db->mutex);
+    if (db->queue_tail != NULL)
+        db->queue_tail->next = self;
+    else
+        db->queue_head = self;
+    db->queue_tail = self;
+    while (db->leading && self->done == 0) {
+        /* `done` turns 1 when performed, 2 when the lead passes to us. */
+        pthread_mutex_unlock(&db->mutex);
+        (void)lhi_futex_wait(&self->done, 0, UINT32_MAX, -1);
+        if (__atomic_load_n(&self->done, __ATOMIC_ACQUIRE) == 1)
+            return;
+        pthread_mutex_lock(&db->mutex);
+    }
+    db->leading = true;
+    struct call *batch = take_batch(db);
+    pthread_mutex_unlock(&db->mutex);
+    assert(batch == self); /* we are the oldest: those before us led before us */
+
+    lead(db, batch);
+    struct call *others = batch->next;
+
+    pthread_mutex_lock(&db->mutex);
+    struct call *heir = db->queue_head;
+    if (heir != NULL) {
+        __atomic_store_n(&heir->done, 2, __ATOMIC_RELEASE);
+        lhi_futex_wake(&heir->done, 1, UINT32_MAX);
+    } else {
+        db->leading = false;
+    }
+    pthread_mutex_unlock(&db->mutex);
+    tell(others, self);
+}
+
+int db_perform(void *self, struct lhi_act *acts, size_t n, struct lhi_error *err)
+{
+    struct db *db = self;
+    struct call call = {.acts = acts, .n = n, .err = err};
+
+    if (db->opts.read_only)
+        return lhi_fail(err, LH_EREADONLY, "store \"%s\" was opened for reading only", db->path);
+    combine(db, &call);
+    if (call.rc < 0)
+        return call.rc;
+    if (call.tick != 0) {
+        int rc = sync_to(db, call.tick, err);
+        if (rc != LH_OK) {
+            __atomic_store_n(&db->stopped, 1, __ATOMIC_RELEASE);
+            return rc;
+        }
+    }
+    return LH_OK;
+}

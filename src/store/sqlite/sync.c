@@ -1,0 +1,119 @@
+/*
+ * sync.c: how commits get to the disk, and the log into the database.
+ *
+ * Commits are synced after the turnstile is left, once for everybody who waits: threads and
+ * processes. A failed sync is never tried again, because the kernel then takes the lost pages for
+ * clean; it is flagged in the side file, and whoever comes next moves the whole log into the
+ * database before anything more is acknowledged.
+ */
+#include "store/sqlite/db.h"
+
+#include "base/hook.h"
+
+enum {
+    CHECKPOINT_FRAMES = 800, /* before a foreign autocheckpoint at 1000 has anything to do */
+    TRUNCATE_BYTES = 64 << 20,
+};
+
+/* ---- the log into the database ---- */
+
+int db_checkpoint(struct db *db, int mode)
+{
+    int frames = 0, moved = 0;
+    int rc = sqlite3_wal_checkpoint_v2(db->conn.db, "main", mode, &frames, &moved);
+
+    LHI_POINT("checkpoint:after");
+    if (rc == SQLITE_OK && frames == moved) {
+        /* Everything is in the database file, and synced there. */
+        side_raise_synced(&db->side, side_committed(&db->side));
+        db->wal_frames = 0;
+        side_set_frames(&db->side, 0);
+    } else if (rc != SQLITE_OK && (rc & 0xff) != SQLITE_BUSY) {
+        lhi_log(&db->log, LH_LOG_WARN, "checkpoint failed: %s", sqlite3_errmsg(db->conn.db));
+        /* It may have been a sync, of the log too: then what is behind it cannot be trusted. */
+        if ((rc & 0xff) == SQLITE_IOERR)
+            side_set_sync_failed(&db->side, true);
+    }
+    return rc;
+}
+
+void checkpoint_when_due(struct db *db)
+{
+    if (db->wal_frames < CHECKPOINT_FRAMES)
+        return;
+    /* A reader may keep us from starting the log over; then it grows, until it is cut. */
+    bool outsized = (int64_t)db->wal_frames * 4096 > TRUNCATE_BYTES;
+    (void)db_checkpoint(db, outsized ? SQLITE_CHECKPOINT_TRUNCATE : SQLITE_CHECKPOINT_RESTART);
+}
+
+/* After a failed sync nobody knows what of the log is on the disk. Whoever comes next moves all of
+ * it into the database file, synced, before anything more is acknowledged. */
+int sync_heal(struct db *db, struct lhi_error *err)
+{
+    int64_t whole;
+    int rc;
+
+    if (!side_sync_failed(&db->side))
+        return LH_OK;
+    if ((rc = wal_valid_frames(db->path, &whole, err)) < 0)
+        return rc;
+    if (whole < side_frames(&db->side))
+        return lhi_fail(err, LH_ECORRUPT,
+                        "an earlier sync of \"%s-wal\" failed and %lld of its %lld frames are "
+                        "damaged",
+                        db->path, (long long)(side_frames(&db->side) - whole),
+                        (long long)side_frames(&db->side));
+    if (db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE) != SQLITE_OK)
+        return lhi_fail(err, LH_EIO,
+                        "an earlier sync of \"%s-wal\" failed and the log could not be moved into "
+                        "the database: %s",
+                        db->path, sqlite3_errmsg(db->conn.db));
+    side_set_sync_failed(&db->side, false);
+    lhi_log(&db->log, LH_LOG_WARN, "an earlier sync failed: the log was moved into the database");
+    return LH_OK;
+}
+
+/* ---- syncing ---- */
+
+/* Sync the log for everybody whose commit is in it by now. */
+static void sync_now(struct db *db)
+{
+    uint64_t reached = side_committed(&db->side);
+
+    if (db->wal->pMethods->xSync(db->wal, SQLITE_SYNC_NORMAL) == SQLITE_OK &&
+        !side_sync_failed(&db->side))
+        side_raise_synced(&db->side, reached);
+    else
+        side_set_sync_failed(&db->side, true);
+}
+
+/* Make sure that everything up to `tick` is on the disk. Who comes while a sync runs waits for it,
+ * and then either finds its work done or syncs for everyone who came meanwhile. */
+int sync_to(struct db *db, uint64_t tick, struct lhi_error *err)
+{
+    LHI_POINT("txn:before_sync");
+    for (;;) {
+        uint32_t ticket = side_sync_ticket(&db->side);
+        if (side_synced(&db->side) >= tick)
+            break;
+        if (side_sync_failed(&db->side))
+            return lhi_fail(err, LH_EUNKNOWN,
+                            "could not sync \"%s-wal\": whether the act survives a power loss is "
+                            "unknown",
+                            db->path);
+        /* The lock keeps other handles out, the mutex other threads of this one. */
+        bool ours = pthread_mutex_trylock(&db->sync_mutex) == 0;
+        if (ours && side_sync_try(&db->side)) {
+            if (side_synced(&db->side) < tick && !side_sync_failed(&db->side))
+                sync_now(db);
+            side_sync_done(&db->side);
+            pthread_mutex_unlock(&db->sync_mutex);
+            continue;
+        }
+        if (ours)
+            pthread_mutex_unlock(&db->sync_mutex);
+        side_sync_wait(&db->side, ticket);
+    }
+    LHI_POINT("txn:after_sync");
+    return LH_OK;
+}
