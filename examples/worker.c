@@ -1,0 +1,101 @@
+/*
+ * A worker: claims jobs of one queue, works on them in steps, and keeps its lease from a second
+ * thread, so that a step that takes long costs it nothing. Ends when the queue stays empty.
+ *
+ *     worker STORE QUEUE
+ */
+#include <leasehold.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+enum { LEASE_MS = 3000, STEPS = 4 };
+
+struct heart {
+    lh_store *store;
+    const lh_job *job;
+    int step; /* what the job has done, told with each beat */
+    bool done;
+    bool lost; /* the job is not ours any more: stop, and change nothing */
+};
+
+static void sleep_ms(long ms)
+{
+    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+    nanosleep(&t, NULL);
+}
+
+static void *beat(void *arg)
+{
+    struct heart *heart = arg;
+
+    /* Three beats fit into one lease, so one may be late. */
+    for (int passed = 0; !__atomic_load_n(&heart->done, __ATOMIC_ACQUIRE); passed++) {
+        sleep_ms(100);
+        if (passed % (LEASE_MS / 3 / 100) != 0)
+            continue;
+        lh_beat one = {.job = heart->job->id,
+                       .token = heart->job->token,
+                       .has_progress = true,
+                       .progress = __atomic_load_n(&heart->step, __ATOMIC_ACQUIRE) * 100 / STEPS};
+        int rc = lh_heartbeat(heart->store, &one, 1, NULL, NULL);
+        /* A store that is busy may answer the next beat; a lost lease does not come back. */
+        if (rc == LH_ELOST || rc == LH_ECANCELLED)
+            __atomic_store_n(&heart->lost, true, __ATOMIC_RELEASE);
+    }
+    return NULL;
+}
+
+/* One job. What it does is a stand-in: it prints, in steps that take their time. */
+static int work_on(lh_store *store, const lh_job *job)
+{
+    struct heart heart = {.store = store, .job = job};
+    pthread_t thread;
+
+    if (pthread_create(&thread, NULL, beat, &heart) != 0)
+        return LH_ENOMEM;
+    printf("job %lld, attempt %lld: %.*s\n", (long long)job->id, (long long)job->attempt,
+           (int)job->payload_len, job->payload ? (const char *)job->payload : "");
+    while (heart.step < STEPS && !__atomic_load_n(&heart.lost, __ATOMIC_ACQUIRE)) {
+        sleep_ms(50);
+        __atomic_add_fetch(&heart.step, 1, __ATOMIC_RELEASE);
+    }
+    __atomic_store_n(&heart.done, true, __ATOMIC_RELEASE);
+    pthread_join(thread, NULL);
+    if (heart.lost)
+        return LH_ELOST;
+    lh_done done = {.job = job->id, .token = job->token, .result = "\"ok\"", .result_len = 4};
+    return lh_complete(store, &done, 1, NULL, NULL);
+}
+
+int main(int argc, char **argv)
+{
+    lh_store *store;
+    int rc = argc == 3 ? lh_open(argv[1], NULL, &store) : LH_EMISUSE;
+
+    if (argc != 3) {
+        fprintf(stderr, "usage: worker STORE QUEUE\n");
+        return lh_status_exit(rc);
+    }
+    const char *queues[] = {argv[2]};
+    const lh_claim_opts wish = {
+        .queues = queues, .n_queues = 1, .worker = "example", .lease_ms = LEASE_MS, .wait_ms = 500};
+    while (rc == LH_OK) {
+        lh_jobs *jobs = NULL;
+        rc = lh_claim(store, &wish, &jobs);
+        if (rc == LH_OK)
+            rc = work_on(store, &jobs->job[0]);
+        if (rc == LH_ELOST) {
+            /* Somebody else has it, or will have it. Go on with the next. */
+            fprintf(stderr, "%s\n", lh_errmsg(store));
+            rc = LH_OK;
+        }
+        lh_jobs_free(jobs);
+    }
+    if (rc < 0)
+        fprintf(stderr, "%s\n", lh_errmsg(store));
+    lh_close(store);
+    return rc == LH_EMPTY ? 0 : lh_status_exit(rc);
+}

@@ -1,0 +1,268 @@
+"""What the pages state as facts, compared with the code. Each check returns a list of complaints."""
+
+import re
+import sqlite3
+import subprocess
+import urllib.parse
+
+
+def read(root, name):
+    return (root / name).read_text(encoding="utf-8")
+
+
+def pages(root):
+    return [path for path in sorted(root.rglob("*.md"))
+            if not any(part.startswith((".", "build")) for part in path.relative_to(root).parts)]
+
+
+def without_blocks(text):
+    """The text of a page without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+
+
+def rows(text):
+    """The rows of all tables of a page, as lists of cells; headings and rules left out."""
+    found = []
+    lines = without_blocks(text).splitlines()
+    for index, line in enumerate(lines):
+        is_rule = re.fullmatch(r"\|[\s:|-]+\|", line) is not None
+        is_head = index + 1 < len(lines) and re.fullmatch(r"\|[\s:|-]+\|", lines[index + 1])
+        if line.startswith("|") and not is_rule and not is_head:
+            found.append([cell.strip().replace("\\|", "|")
+                          for cell in re.split(r"(?<!\\)\|", line)[1:-1]])
+    return found
+
+
+def differ(what, expected, told):
+    """Complaints about two sets that should be one."""
+    return ([f"{what} {name} is not told" for name in sorted(expected - told)]
+            + [f"{what} {name} is told but does not exist" for name in sorted(told - expected)])
+
+
+# ---------------------------------------------------------------- all pages
+
+def slug(heading):
+    """The anchor of a heading, as the usual renderers make it."""
+    text = re.sub(r"[`*]", "", heading.strip().lower())
+    return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+
+
+def links(root, _program):
+    """Every link leads to a file of the tree and, where it names one, to a heading there."""
+    complaints = []
+    for path in pages(root):
+        text = without_blocks(path.read_text(encoding="utf-8"))
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            if re.match(r"[a-z]+:", target):
+                complaints.append(f"{path.relative_to(root)}: {target} leads out of the repository")
+                continue
+            name, _, anchor = target.partition("#")
+            other = (path.parent / urllib.parse.unquote(name)).resolve() if name else path
+            if not other.exists():
+                complaints.append(f"{path.relative_to(root)}: there is no {target}")
+            elif anchor and other.suffix == ".md":
+                there = without_blocks(other.read_text(encoding="utf-8"))
+                known = {slug(h) for h in re.findall(r"^#+ (.*)$", there, re.M)}
+                if anchor not in known:
+                    complaints.append(f"{path.relative_to(root)}: no heading for {target}")
+    return complaints
+
+
+def indexed(root, _program):
+    """Every page of docs/ can be reached from docs/README.md, every example from some page."""
+    start = root / "docs" / "README.md"
+    seen, waiting = set(), [start]
+    while waiting:
+        page = waiting.pop()
+        if page in seen or page.suffix != ".md" or not page.is_file():
+            continue
+        seen.add(page)
+        for target in re.findall(r"\]\(([^)\s#]+)", page.read_text(encoding="utf-8")):
+            if not re.match(r"[a-z]+:", target):
+                waiting.append((page.parent / target).resolve())
+    complaints = [f"{path.relative_to(root)} cannot be reached from docs/README.md"
+                  for path in sorted((root / "docs").rglob("*.md")) if path.resolve() not in seen]
+    text = "".join(path.read_text(encoding="utf-8") for path in pages(root))
+    return complaints + [f"{path.relative_to(root)} is named by no page"
+                         for path in sorted((root / "examples").iterdir())
+                         if f"examples/{path.name}" not in text]
+
+
+# ---------------------------------------------------------------- requirements
+
+def test_names(root):
+    """Every test of the tree under the name by which a page may cite it."""
+    names = set()
+    for path in (root / "tests").rglob("*.c"):
+        if path.name == "victim.c":
+            continue
+        text = path.read_text(encoding="utf-8")
+        names |= set(re.findall(r"^\w+\(([a-z][a-z0-9_]{7,})(?:, \d+)?\)\s*$", text, re.M))
+    for path in (root / "tests" / "cli").glob("*.test"):
+        names.add("cli/" + path.stem)
+    names |= {str(path.relative_to(root)) for path in pages(root)}  # their examples are run
+    return names
+
+
+STATES = {"done", "part", "planned"}
+
+
+def requirements(root, _program):
+    """Each requirement stands once, in a known state; every test it cites exists."""
+    known = test_names(root)
+    complaints, seen = [], set()
+    for row in rows(read(root, "docs/requirements.md")):
+        if len(row) != 4 or not re.match(r"(S\d{3}|FR|NFR|AC|UT|IT)-", row[0]):
+            continue
+        number, _, state, proof = row
+        if number in seen:
+            complaints.append(f"{number} stands twice")
+        seen.add(number)
+        if state.split(":")[0] not in STATES:
+            complaints.append(f"{number}: state \"{state}\" is unknown")
+        cited = re.findall(r"`([^`]+)`", proof)
+        complaints += [f"{number}: there is no test {name}" for name in cited if name not in known]
+        if state.startswith("planned") and cited:
+            complaints.append(f"{number}: planned, but a test is named")
+    numbered = {f"FR-{n:03}" for n in range(1, 71)} | {f"NFR-{n:03}" for n in range(1, 11)}
+    numbered |= {f"AC-{n:03}" for n in range(1, 16)} | {f"UT-{n:03}" for n in range(1, 6)}
+    numbered |= {f"IT-{n:03}" for n in range(1, 5)}
+    return complaints + [f"{number} is missing" for number in sorted(numbered - seen)]
+
+
+# ---------------------------------------------------------------- reference
+
+def c_api(root, _program):
+    """Every function of the header, and no other."""
+    header = read(root, "include/leasehold.h")
+    exported = set(re.findall(r"^LH_API [^;(]*?\b(lh_\w+)\(", header, re.M))
+    told = set(re.findall(r"`(lh_\w+)\(\)`", read(root, "docs/reference/c-api.md")))
+    return differ("function", exported, told)
+
+
+def statuses(root, _program):
+    """Name, value, exit code and HTTP status of every outcome."""
+    table = read(root, "src/base/status.def")
+    defined = {(f"LH_{name}", value, code, http) for name, value, code, http in
+               re.findall(r"LH_STATUS\((\w+),\s*(-?\d+),\s*(\d+),\s*(\d+),", table)}
+    told = {(row[0].strip("`"), *row[1:4]) for row in
+            rows(read(root, "docs/reference/statuses.md")) if row[0].startswith("`LH_")}
+    return differ("outcome", {" ".join(x) for x in defined}, {" ".join(x) for x in told})
+
+
+EVENT = re.compile(r"[\"']((?:job|worker|lease|recovery|clock|policy|queue|store|schedule)"
+                   r"\.[a-z]+)[\"']")
+
+
+def events(root, _program):
+    """Every type that the stores write."""
+    written = set()
+    for folder, pattern in (("src/store", "*.c"), ("src/core", "*.c"), ("sql", "*.sql")):
+        for path in (root / folder).rglob(pattern):
+            written |= set(EVENT.findall(path.read_text(encoding="utf-8")))
+    told = {row[0].strip("`") for row in rows(read(root, "docs/reference/events.md"))
+            if re.fullmatch(r"`[a-z]+\.[a-z]+`", row[0])}
+    return differ("event", written, told)
+
+
+def columns(root, _program):
+    """Tables and columns, from the migrations themselves."""
+    database = sqlite3.connect(":memory:")
+    for path in sorted((root / "sql" / "sqlite" / "migrations").glob("*.sql")):
+        database.executescript(path.read_text(encoding="utf-8"))
+    tables = [name for name, in database.execute(
+        "SELECT name FROM sqlite_schema WHERE type = 'table' AND name LIKE 'lh\\_%' ESCAPE '\\'")]
+    there = {f"{table}.{row[1]}" for table in tables
+             for row in database.execute(f"PRAGMA table_info({table})")}
+    told, table = set(), None
+    for line in read(root, "docs/reference/sql.md").splitlines():
+        heading = re.match(r"#+ `?(lh_\w+)`?", line)
+        if line.startswith("#"):
+            table = heading[1] if heading else None
+        elif table and line.startswith("| `"):
+            first = line.split("|")[1]
+            told |= {f"{table}.{name}" for name in re.findall(r"`(\w+)`", first)}
+    complaints = differ("column", there, told)
+    schema = read(root, "docs/internals/schema.md")
+    indexes = [name for name, in database.execute(
+        "SELECT name FROM sqlite_schema WHERE type IN ('index', 'trigger') AND name LIKE 'lh%'")]
+    return complaints + [f"docs/internals/schema.md does not explain {name}"
+                         for name in tables + indexes if f"`{name}`" not in schema]
+
+
+def settings(root, _program):
+    """Every setting of a policy, as a key and as an option; every environment variable."""
+    page = read(root, "docs/reference/config.md")
+    defined = set(re.findall(r'^POLICY_KEY\("(\w+)", "([\w-]+)"',
+                             read(root, "src/cli/policy_keys.def"), re.M))
+    told = {(row[0].strip("`"), row[1].strip("`").removeprefix("--")) for row in rows(page)
+            if len(row) > 2 and row[1].startswith("`--")}
+    complaints = differ("setting", {" --".join(x) for x in defined}, {" --".join(x) for x in told})
+    variables = set()
+    for path in (root / "src" / "cli").glob("*.c"):
+        variables |= set(re.findall(r'"(LEASEHOLD_[A-Z_]+)"', path.read_text(encoding="utf-8")))
+    return complaints + [f"variable {name} is not told" for name in sorted(variables)
+                         if f"`{name}`" not in page]
+
+
+def commands(root, program):
+    """Every command that the program has, and no other."""
+    def listed(*words):
+        out = subprocess.run([program, *words, "--help"], capture_output=True, text=True).stdout
+        body = out.split("General options")[0]
+        return re.findall(r"^  ([a-z]+) {2,}\S", body, re.M)
+    there = set()
+    for name in listed():
+        inner = listed(name) if name in ("queue", "worker", "lease") else []
+        there |= {f"{name} {word}" for word in inner} if inner else {name}
+    told = {match[1] for row in rows(read(root, "docs/reference/commands.md"))
+            if (match := re.match(r"`leasehold ([a-z]+(?: [a-z]+)?)", row[0]))}
+    return differ("command", there, told)
+
+
+def suites(root, _program):
+    """tests/README.md has a row for every suite."""
+    build = read(root, "tests/meson.build")
+    table = re.search(r"^suites = \{(.*?)^\}", build, re.M | re.S)
+    names = re.findall(r"^  '(\w+)'", table[1], re.M) + re.findall(r"^test\('(\w+)'", build, re.M)
+    told = {row[0].strip("`") for row in rows(read(root, "tests/README.md"))}
+    return [f"suite {name} is not told" for name in names if name not in told]
+
+
+def protocol(root, _program):
+    """The protocol page of the SQLite store names every file of its folder."""
+    folder = root / "src" / "store" / "sqlite"
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    return [f"{path.name} is not named" for path in sorted(folder.glob("*.c"))
+            if f"`{path.name}`" not in text and not path.name.startswith("act_")]
+
+
+def decisions(root, _program):
+    """Each page is dated, has its four parts, and stands in the list."""
+    complaints = []
+    index = read(root, "docs/decisions/README.md")
+    for path in sorted((root / "docs" / "decisions").glob("0*.md")):
+        text = path.read_text(encoding="utf-8")
+        if not re.search(r"^Date: \d{4}-\d\d-\d\d\b", text, re.M):
+            complaints.append(f"{path.name} has no date")
+        for part in ("Context", "Decision", "Consequences", "Rejected"):
+            if f"\n## {part}\n" not in text:
+                complaints.append(f"{path.name} has no part \"{part}\"")
+        if f"({path.name})" not in index:
+            complaints.append(f"{path.name} is not in the list")
+    return complaints
+
+
+def checks():
+    return [("facts: links lead somewhere", links),
+            ("facts: every page and example can be found", indexed),
+            ("facts: requirements cite tests that exist", requirements),
+            ("facts: the C reference has every function", c_api),
+            ("facts: the table of outcomes is status.def", statuses),
+            ("facts: every event is explained", events),
+            ("facts: every table, column and index is explained", columns),
+            ("facts: every setting is explained", settings),
+            ("facts: every command is listed", commands),
+            ("facts: every suite is listed", suites),
+            ("facts: the protocol names every file", protocol),
+            ("facts: decisions are dated and complete", decisions)]
