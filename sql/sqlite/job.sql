@@ -47,7 +47,7 @@ UPDATE lh_job
 -- Compare the token, not the clock: a slow worker may finish while nobody else has the job.
 UPDATE lh_job
    SET state = 'completed', lease_until = NULL, worker = NULL, result = :result,
-       finished_at = :now, state_changed_at = :now
+       finished_at = :now, state_changed_at = max(:now, coalesce(started_at, 0))
  WHERE id = :id AND token = :token AND state = 'running';
 
 -- name: job_held
@@ -58,9 +58,10 @@ SELECT queue, kind, attempt, max_attempts, started_at, backoff_ms, backoff_cap_m
   FROM lh_job WHERE id = :id AND token = :token AND state = 'running';
 
 -- name: job_end_fail
+-- (Here and below: a clock that was set back must not make a job change before it was started.)
 UPDATE lh_job
    SET state = :state, lease_until = NULL, worker = NULL, last_error = :error, run_at = :run_at,
-       finished_at = :finished_at, state_changed_at = :now
+       finished_at = :finished_at, state_changed_at = max(:now, coalesce(started_at, 0))
  WHERE id = :id AND token = :token AND state = 'running';
 
 -- name: job_release
@@ -76,7 +77,7 @@ UPDATE lh_job
 UPDATE lh_job
    SET state = 'cancelled', lease_until = NULL, worker = NULL, token = :new_token,
        last_error = :reason,
-       finished_at = :now, state_changed_at = :now
+       finished_at = :now, state_changed_at = max(:now, coalesce(started_at, 0))
  WHERE id = :id AND token = :token AND state IN ('scheduled', 'pending', 'running');
 
 -- name: job_retry
@@ -90,7 +91,7 @@ UPDATE lh_job
 DELETE FROM lh_job WHERE id = :id AND state <> 'running';
 
 -- name: job_reschedule
-UPDATE lh_job SET state = :state, run_at = :run_at, state_changed_at = :now
+UPDATE lh_job SET state = :state, run_at = :run_at, state_changed_at = max(:now, coalesce(started_at, 0))
  WHERE id = :id AND state IN ('scheduled', 'pending');
 
 -- name: hold_put
@@ -134,7 +135,7 @@ SELECT id, queue, kind, state FROM lh_job
    AND lease_until IS NULL AND run_at <= :wall ORDER BY run_at LIMIT :n;
 
 -- name: job_promote
-UPDATE lh_job SET state = 'pending', state_changed_at = :now
+UPDATE lh_job SET state = 'pending', state_changed_at = max(:now, coalesce(started_at, 0))
  WHERE id = :id AND state = 'scheduled';
 
 -- name: expiry_put
@@ -162,5 +163,5 @@ SELECT id, queue, kind, state, finished_at, created_at FROM lh_job
 -- name: job_rotten
 -- The payload no longer matches its checksum: never run, kept for inspection.
 UPDATE lh_job
-   SET state = 'failed', last_error = :reason, finished_at = :now, state_changed_at = :now
+   SET state = 'failed', last_error = :reason, finished_at = :now, state_changed_at = max(:now, coalesce(started_at, 0))
  WHERE id = :id AND state = 'pending';

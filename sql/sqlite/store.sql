@@ -50,8 +50,10 @@ DELETE FROM lh_request
  WHERE request IN (SELECT request FROM lh_request WHERE at < :before LIMIT :n);
 
 -- name: clock_shift_jobs
--- The wall clock jumped: running leases keep their elapsed time.
-UPDATE lh_job SET lease_until = lease_until + :shift
+-- The wall clock jumped: running leases, and the time they have run, keep their elapsed time.
+UPDATE lh_job SET lease_until = lease_until + :shift, started_at = started_at + :shift,
+       state_changed_at = state_changed_at + :shift,
+       last_heartbeat_at = last_heartbeat_at + :shift
  WHERE state <> 'pending' AND state <> 'completed' AND state = 'running';
 
 -- name: clock_shift_held_back
@@ -62,6 +64,10 @@ UPDATE lh_job SET run_at = run_at + :shift
 
 -- name: clock_shift_holds
 UPDATE lh_hold SET until = until + :shift;
+
+-- name: clock_shift_buckets
+-- A rate is over elapsed time too.
+UPDATE lh_queue SET bucket_at = bucket_at + :shift WHERE bucket_at > 0;
 
 -- name: clock_shift_leases
 UPDATE lh_lease SET expires_at = expires_at + :shift WHERE expires_at IS NOT NULL;

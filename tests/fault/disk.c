@@ -39,8 +39,9 @@ struct disk_file {
 static struct {
     sqlite3_vfs vfs;
     sqlite3_vfs *real;
-    sqlite3_io_methods methods;
-    const sqlite3_io_methods *real_methods;
+    /* SQLite locks the database and not the others, so there are two tables of methods */
+    sqlite3_io_methods methods[2];
+    const sqlite3_io_methods *real_methods[2];
     pthread_mutex_t mutex;
     struct disk state;
     bool recording;
@@ -199,21 +200,23 @@ static int disk_open(sqlite3_vfs *vfs, const char *name, sqlite3_file *file, int
         (flags & (SQLITE_OPEN_MAIN_DB | SQLITE_OPEN_WAL | SQLITE_OPEN_MAIN_JOURNAL)) == 0)
         return rc;
     pthread_mutex_lock(&the.mutex);
-    if (the.real_methods == NULL) {
-        the.real_methods = file->pMethods;
-        the.methods = *file->pMethods;
-        the.methods.xClose = disk_close;
-        the.methods.xWrite = disk_write;
-        the.methods.xTruncate = disk_truncate;
-        the.methods.xSync = disk_sync;
+    sqlite3_io_methods *methods = &the.methods[(flags & SQLITE_OPEN_MAIN_DB) != 0];
+    const sqlite3_io_methods **real = &the.real_methods[(flags & SQLITE_OPEN_MAIN_DB) != 0];
+    if (*real == NULL) {
+        *real = file->pMethods;
+        *methods = *file->pMethods;
+        methods->xClose = disk_close;
+        methods->xWrite = disk_write;
+        methods->xTruncate = disk_truncate;
+        methods->xSync = disk_sync;
     }
-    EXPECT(file->pMethods == the.real_methods); /* one table of methods serves all files */
-    *f = (struct disk_file){
-        .real = file->pMethods,
-        .id = file_id(name),
-        .database = (flags & SQLITE_OPEN_MAIN_DB) != 0,
-        .folder = (flags & SQLITE_OPEN_MAIN_DB) == 0 && (flags & SQLITE_OPEN_CREATE) != 0};
-    file->pMethods = &the.methods;
+    EXPECT(file->pMethods == *real);
+    *f = (struct disk_file){.real = file->pMethods,
+                            .id = file_id(name),
+                            .database = (flags & SQLITE_OPEN_MAIN_DB) != 0,
+                            .folder = (flags & SQLITE_OPEN_MAIN_DB) == 0 &&
+                                      (flags & SQLITE_OPEN_CREATE) != 0};
+    file->pMethods = methods;
     pthread_mutex_unlock(&the.mutex);
     return rc;
 }
@@ -224,8 +227,8 @@ static int disk_delete(sqlite3_vfs *vfs, const char *name, int sync_folder)
     pthread_mutex_lock(&the.mutex);
     int rc = the.real->xDelete(the.real, name, 0);
     if (the.recording && rc == SQLITE_OK)
-        (void)add_op((struct op){
-            .kind = OP_DELETE, .file = file_id(name), .folder = sync_folder != 0});
+        (void)add_op(
+            (struct op){.kind = OP_DELETE, .file = file_id(name), .folder = sync_folder != 0});
     pthread_mutex_unlock(&the.mutex);
     return rc;
 }
@@ -270,6 +273,11 @@ void disk_record(void)
     the.recording = true;
 }
 
+void disk_stop(void)
+{
+    the.recording = false;
+}
+
 void disk_forget(void)
 {
     for (size_t i = 0; i < the.n_ops; i++)
@@ -277,7 +285,7 @@ void disk_forget(void)
     free(the.op);
     the.op = NULL;
     the.n_ops = the.room = 0;
-    the.recording = false;
+    disk_stop();
 }
 
 void disk_mark(int n, const char *side)

@@ -48,7 +48,8 @@ void disk_record(void);
 void disk_mark(int n, const char *side);
 size_t disk_recorded(void);           /* how many entries the record has */
 int disk_marks(size_t cut, int *all); /* the last mark before `cut`, -1: none */
-/* Stop recording and forget everything. */
+/* Stop recording; and forget everything. */
+void disk_stop(void);
 void disk_forget(void);
 
 /* After a failed sync what was not on the disk may be dropped from memory, too: put the real file

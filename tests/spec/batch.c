@@ -111,12 +111,12 @@ SPEC(a_batch_of_cancels_retries_and_deletes_judges_each_by_itself)
     EXPECT_STATUS(status[1], LH_ESTATE);
     EXPECT_STATUS(status[2], LH_ENOTFOUND);
     EXPECT_OK(status[3]);
-    EXPECT_STATUS(lh_retry(x.w.store, ids, 4, false, status, NULL), LH_ENOTFOUND);
+    EXPECT_STATUS(lh_retry(x.w.store, ids, 4, 0, status, NULL), LH_ENOTFOUND);
     EXPECT_OK(status[0]);
     EXPECT_OK(status[1]);
     EXPECT_STATUS(status[2], LH_ENOTFOUND);
     EXPECT_OK(status[3]);
-    EXPECT_STATUS(lh_retry(x.w.store, ids, 4, false, status, NULL), LH_ESTATE);
+    EXPECT_STATUS(lh_retry(x.w.store, ids, 4, 0, status, NULL), LH_ESTATE);
     EXPECT_STATUS(lh_delete(x.w.store, ids, 4, status), LH_ENOTFOUND);
     EXPECT_OK(status[0]);
     EXPECT_STATUS(status[2], LH_ENOTFOUND);
@@ -160,7 +160,7 @@ SPEC(a_batch_may_touch_many_queues)
         ids[i] = enqueue(&w, name, "x");
     }
     EXPECT_OK(lh_cancel(w.store, ids, QUEUES, NULL, NULL));
-    EXPECT_OK(lh_retry(w.store, ids, QUEUES, false, NULL, NULL));
+    EXPECT_OK(lh_retry(w.store, ids, QUEUES, 0, NULL, NULL));
     EXPECT_OK(lh_delete(w.store, ids, QUEUES, NULL));
     world_close(&w);
 }

@@ -368,6 +368,35 @@ SPEC(with_recovery_off_stuck_jobs_stay_and_only_a_hand_recovers_them)
     world_close(&w);
 }
 
+SPEC(a_handle_that_recovers_nothing_by_itself_still_does_so_by_hand)
+{
+    struct world w = world_with_job("mail", "x");
+    lh_job job;
+    lh_upkeep done;
+    lh_recovered found;
+    const char *queue = "mail";
+    lh_jobs *jobs = NULL;
+    lh_store *passive = world_handle((lh_open_opts){.no_recovery = true});
+    EXPECT_OK(claim_one(&w, "mail", &job, .lease_ms = 1000));
+    EXPECT_OK(lh_lease_acquire(w.store, "locks", "a", &(lh_lease_opts){.ttl_ms = 1000}, NULL));
+    int64_t due = enqueue(&w, "mail", "due", .delay_ms = 1000);
+    clock_advance_ms(&w, 1000);
+    EXPECT_OK(lh_claim(
+        passive, &(lh_claim_opts){.queues = &queue, .n_queues = 1, .worker = "w2", .n = 9}, &jobs));
+    EXPECT_EQ(jobs->n, 1); /* what falls due is not a recovery */
+    EXPECT_EQ(jobs->job[0].id, due);
+    lh_jobs_free(jobs);
+    EXPECT_OK(lh_maintain(passive, &done));
+    EXPECT_EQ(done.recovered, 0);
+    EXPECT_EQ(job_of(&w, job.id).state, LH_RUNNING);
+    EXPECT_OK(lh_recover(passive, NULL, &found));
+    EXPECT_EQ(found.entries_reclaimed, 1);
+    EXPECT_EQ(found.locks_cleaned, 1);
+    EXPECT_EQ(job_of(&w, job.id).state, LH_PENDING);
+    lh_close(passive);
+    world_close(&w);
+}
+
 /* ---- many ---- */
 
 SPEC(recovery_is_safe_to_repeat)

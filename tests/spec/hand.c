@@ -304,7 +304,7 @@ SPEC(a_retry_of_a_failed_job_starts_its_counts_again)
     EXPECT_EQ(job_of(&w, id).state, LH_FAILED);
     clock_advance_ms(&w, 10);
     lh_jobs *after = NULL;
-    EXPECT_OK(lh_retry(w.store, &id, 1, false, NULL, &after));
+    EXPECT_OK(lh_retry(w.store, &id, 1, 0, NULL, &after));
     keep_jobs(&w, after);
     EXPECT_EQ(after->job[0].state, LH_PENDING);
     EXPECT_EQ(after->job[0].attempt, 0);
@@ -369,7 +369,7 @@ SPEC(a_completed_job_is_retried_only_by_force)
     EXPECT_OK(complete(&w, &job));
     EXPECT_STATUS(retry(&w, job.id), LH_ESTATE);
     EXPECT_EQ(job_of(&w, job.id).state, LH_COMPLETED);
-    EXPECT_OK(lh_retry(w.store, &job.id, 1, true, NULL, NULL));
+    EXPECT_OK(lh_retry(w.store, &job.id, 1, LH_RETRY_FORCE, NULL, NULL));
     EXPECT_EQ(job_of(&w, job.id).state, LH_PENDING);
     EXPECT_STATUS(complete(&w, &job), LH_ELOST); /* the old run may not end the new one */
     EXPECT_OK(claim_one(&w, "mail", &job));
@@ -387,7 +387,7 @@ SPEC(a_live_job_cannot_be_retried)
     EXPECT_STATUS(retry(&w, pending), LH_ESTATE);
     EXPECT_OK(claim_one(&w, "mail", &job));
     EXPECT_STATUS(retry(&w, pending), LH_ESTATE);
-    EXPECT_STATUS(lh_retry(w.store, &pending, 1, true, NULL, NULL), LH_ESTATE);
+    EXPECT_STATUS(lh_retry(w.store, &pending, 1, LH_RETRY_FORCE, NULL, NULL), LH_ESTATE);
     EXPECT_STATUS(retry(&w, 12345), LH_ENOTFOUND);
     EXPECT_OK(complete(&w, &job));
     world_close(&w);

@@ -273,6 +273,22 @@ SPEC(the_slot_of_a_live_job_released_in_its_workers_name_is_free_when_that_has_a
     world_close(&w);
 }
 
+SPEC(the_slot_of_a_live_job_stays_taken_also_when_the_cancelled_job_is_deleted)
+{
+    struct world w = world_open();
+    lh_job old, job;
+    EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_CONCURRENCY, .concurrency = 1));
+    enqueue_many(&w, "mail", 2);
+    EXPECT_OK(claim_one(&w, "mail", &old, .lease_ms = 60000));
+    EXPECT_OK(cancel(&w, old.id));
+    EXPECT_OK(lh_delete(w.store, &old.id, 1, NULL));
+    clock_advance_ms(&w, 59999);
+    EXPECT_STATUS(claim_one(&w, "mail", &job), LH_EMPTY);
+    clock_advance_ms(&w, 1);
+    EXPECT_OK(claim_one(&w, "mail", &job));
+    world_close(&w);
+}
+
 /* ---- one job at a time ---- */
 
 static lh_lease lock_of(struct world *w, const char *queue)
@@ -383,6 +399,21 @@ SPEC(a_job_cancelled_under_its_holder_keeps_the_exclusive_lease_no_longer_than_i
     EXPECT_STATUS(complete(&w, &old), LH_ECANCELLED);
     EXPECT_STR(lock_of(&w, "merge").owner, "w2");
     EXPECT_EQ(lock_of(&w, "merge").expires_at, job.lease_until);
+    world_close(&w);
+}
+
+SPEC(a_job_released_in_its_workers_name_keeps_the_exclusive_lease_until_the_answer)
+{
+    struct world w = exclusive_world(2);
+    lh_job old, job;
+    EXPECT_OK(claim_one(&w, "merge", &old, .lease_ms = 60000));
+    EXPECT_OK(lh_release_worker(w.store, "w1", NULL, 0, 0, false, NULL, NULL));
+    EXPECT(locked(&w, "merge"));
+    EXPECT_STATUS(claim_one(&w, "merge", &job, .worker = "w2"), LH_EMPTY);
+    EXPECT_STATUS(release(&w, &old), LH_ELOST);
+    EXPECT(!locked(&w, "merge"));
+    EXPECT_OK(claim_one(&w, "merge", &job, .worker = "w2"));
+    EXPECT_EQ(job.id, old.id);
     world_close(&w);
 }
 

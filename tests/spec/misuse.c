@@ -258,8 +258,9 @@ SPEC(a_bad_act_of_a_hand_is_refused)
     REFUSED(lh_cancel(s, NULL, 1, NULL, NULL), LH_EMISUSE, "");
     REFUSED(lh_cancel(s, &id, 0, NULL, NULL), LH_EMISUSE, "");
     REFUSED(lh_cancel(s, &zero, 1, NULL, NULL), LH_EINVAL, "job");
-    REFUSED(lh_retry(s, &minus, 1, true, NULL, NULL), LH_EINVAL, "job");
-    REFUSED(lh_retry(s, NULL, 2, true, NULL, NULL), LH_EMISUSE, "");
+    REFUSED(lh_retry(s, &minus, 1, LH_RETRY_FORCE, NULL, NULL), LH_EINVAL, "job");
+    REFUSED(lh_retry(s, NULL, 2, LH_RETRY_FORCE, NULL, NULL), LH_EMISUSE, "");
+    REFUSED(lh_retry(s, &id, 1, 8, NULL, NULL), LH_EMISUSE, "");
     REFUSED(lh_delete(s, &zero, 1, NULL), LH_EINVAL, "job");
     REFUSED(lh_delete(s, NULL, 1, NULL), LH_EMISUSE, "");
     REFUSED(lh_reschedule(s, 0, 1000, 0, NULL), LH_EINVAL, "job");

@@ -181,6 +181,27 @@ SPEC(more_than_one_batch_is_pruned_and_live_jobs_between_are_passed_over)
     world_close(&w);
 }
 
+SPEC(a_prune_by_age_reaches_all_jobs_wherever_a_round_of_upkeep_has_stopped)
+{
+    struct world w = world_open();
+    static lh_new_job jobs[700];
+    static lh_enqueued out[700];
+    static int64_t ids[700];
+    lh_upkeep done;
+    int64_t pruned;
+    EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_RETENTION, .retention_ms = 90 * DAY_MS));
+    EXPECT_OK(lh_enqueue(w.store, "mail", jobs, 700, NULL, out));
+    for (int i = 0; i < 700; i++)
+        ids[i] = out[i].id;
+    EXPECT_OK(lh_cancel(w.store, ids, 700, NULL, NULL));
+    clock_advance_ms(&w, 15 * DAY_MS);
+    EXPECT_OK(lh_maintain(w.store, &done)); /* one bounded round: all of it is to be kept */
+    EXPECT_EQ(done.pruned, 0);
+    EXPECT_OK(lh_prune(w.store, DAY_MS, NULL, &pruned));
+    EXPECT_EQ(pruned, 700);
+    world_close(&w);
+}
+
 SPEC(events_and_requests_are_pruned_by_age)
 {
     struct world w = world_open();
@@ -341,7 +362,7 @@ SPEC(the_counts_of_a_queue_are_right_after_every_act)
     THEN(lh_release_worker(w.store, "w-2", NULL, 0, 0, false, NULL, &n));
     clock_advance_ms(&w, 300000);
     THEN(lh_maintain(w.store, NULL));
-    THEN(lh_retry(w.store, &b.id, 1, false, NULL, NULL));
+    THEN(lh_retry(w.store, &b.id, 1, 0, NULL, NULL));
     THEN(lh_delete(w.store, &b.id, 1, NULL));
     THEN(lh_queue_pause(w.store, "mail"));
     THEN(lh_queue_resume(w.store, "mail"));

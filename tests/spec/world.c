@@ -62,11 +62,11 @@ lh_lease keep_lease(struct world *w, lh_leases *leases)
 
 /* ---- opening and closing ---- */
 
-static lh_store *open_store(bool create)
+lh_store *world_handle(lh_open_opts opts)
 {
     const char *url = getenv("TEST_STORE");
     lh_store *store = NULL;
-    int rc = lh_open(url ? url : "spec.db", &(lh_open_opts){.create = create}, &store);
+    int rc = lh_open(url ? url : "spec.db", &opts, &store);
 
     if (rc != LH_OK)
         FAIL("could not open the store: %s", lh_errmsg(store));
@@ -80,12 +80,12 @@ struct world world_open(void)
     control->frozen = true;
     control->frozen_wall_ms = WORLD_START_MS;
     control->frozen_mono_ms = 1000000;
-    return (struct world){.store = open_store(true)};
+    return (struct world){.store = world_handle((lh_open_opts){.create = true})};
 }
 
 lh_store *world_second_handle(void)
 {
-    return open_store(false);
+    return world_handle((lh_open_opts){0});
 }
 
 struct world world_with_job(const char *queue, const char *payload)
@@ -268,7 +268,7 @@ int cancel(struct world *w, int64_t id)
 
 int retry(struct world *w, int64_t id)
 {
-    return lh_retry(w->store, &id, 1, false, NULL, NULL);
+    return lh_retry(w->store, &id, 1, 0, NULL, NULL);
 }
 
 /* ---- looking ---- */

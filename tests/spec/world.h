@@ -37,6 +37,7 @@ struct world world_with_job(const char *queue, const char *payload);
 void world_close(struct world *w);
 /* Another handle on the same store; lh_close() it. */
 lh_store *world_second_handle(void);
+lh_store *world_handle(lh_open_opts opts);
 /* Every job obeys the invariants, every count of every queue is right, the store finds no fault. */
 void world_check(struct world *w);
 

@@ -219,7 +219,7 @@ static void note_retry(struct lhi_act *act, const lh_policy *policy, int64_t buc
 }
 
 static int claim_from(struct txn *txn, struct lhi_act *act, const char *queue, const char *kinds,
-                      size_t want, size_t *room)
+                      size_t want, size_t *room, bool *again)
 {
     const lh_claim_opts *opts = act->claim.opts;
     struct lhi_error *err = &act->err;
@@ -269,6 +269,7 @@ static int claim_from(struct txn *txn, struct lhi_act *act, const char *queue, c
             out->job[kept++] = *job;
     }
     out->n = kept;
+    *again = kept < first + found; /* some were rotten: sound ones may wait behind them */
     txn->changed = true;
     if (policy.exclusive) {
         /* The lease ends with the job, to the millisecond; nothing claimed, nothing held. */
@@ -420,8 +421,12 @@ int act_claim(struct txn *txn, struct lhi_act *act)
     for (size_t i = 0; i < opts->n_queues && out->n < want; i++) {
         if (paused(txn->db, opts->queues[i]))
             continue;
-        if ((rc = claim_from(txn, act, opts->queues[i], kinds, want - out->n, &room)) < 0)
-            return rc;
+        for (bool again = true; again && out->n < want;) {
+            again = false;
+            rc = claim_from(txn, act, opts->queues[i], kinds, want - out->n, &room, &again);
+            if (rc < 0)
+                return rc;
+        }
     }
     LHI_POINT("job_claim:inside");
     if (out->n > 0 && opts->request != NULL)

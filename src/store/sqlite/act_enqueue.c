@@ -309,8 +309,12 @@ int lh_enqueue_sqlite(struct sqlite3 *db, const char *queue, const lh_new_job *j
     lhi_error_clear(&err);
     int rc = db ? lhi_check_enqueue(queue, jobs, n, out, &err)
                 : lhi_fail(&err, LH_EMISUSE, "connection is missing");
-    if (rc == LH_OK)
-        rc = enqueue_on(db, queue, jobs, n, out, &err);
+    lh_enqueued *answer = rc == LH_OK ? lhi_calloc(n, sizeof *answer) : NULL;
+    if (rc == LH_OK && answer == NULL)
+        rc = lhi_fail(&err, LH_ENOMEM, "out of memory");
+    if (rc == LH_OK && (rc = enqueue_on(db, queue, jobs, n, answer, &err)) == LH_OK)
+        memcpy(out, answer, n * sizeof *out);
+    lhi_free(answer);
     if (rc < 0 && errmsg != NULL && errlen > 0)
         lhi_format(errmsg, errlen, "%s", err.text);
     return rc;

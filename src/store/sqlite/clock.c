@@ -64,6 +64,7 @@ int clock_judge(struct txn *txn, struct lhi_error *err)
     if ((rc = sql_run(conn, LHI_SQL_CLOCK_SHIFT_JOBS, err, "i", jump)) < 0 ||
         (rc = sql_run(conn, LHI_SQL_CLOCK_SHIFT_HELD_BACK, err, "i", jump)) < 0 ||
         (rc = sql_run(conn, LHI_SQL_CLOCK_SHIFT_HOLDS, err, "i", jump)) < 0 ||
+        (rc = sql_run(conn, LHI_SQL_CLOCK_SHIFT_BUCKETS, err, "i", jump)) < 0 ||
         (rc = sql_run(conn, LHI_SQL_CLOCK_SHIFT_LEASES, err, "i", jump)) < 0 ||
         (rc = sql_run(conn, LHI_SQL_CLOCK_SHIFT_WORKERS, err, "i", jump)) < 0 ||
         (rc = clock_anchor(txn, err)) < 0)

@@ -142,8 +142,8 @@ int schema_update(struct db *db, struct lhi_error *err)
         /* Marks of a file that is ours alone; a database of the user's is not marked. */
         char text[128];
         lhi_format(text, sizeof text,
-                   "PRAGMA application_id = %d; PRAGMA user_version = %d; "
-                   "PRAGMA auto_vacuum = INCREMENTAL",
+                   "PRAGMA auto_vacuum = INCREMENTAL; PRAGMA application_id = %d; "
+                   "PRAGMA user_version = %d",
                    APPLICATION_ID, lhi_sqlite_migration_count);
         if ((rc = sql_exec(&db->conn, text, err)) < 0)
             return rc;

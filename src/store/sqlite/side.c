@@ -356,12 +356,16 @@ void side_ring_all(struct side *side)
 }
 
 /* The kernel knows 32 bits of a queue's name. Who was woken for a queue of the same bit that is not
- * its own passes the wake on, at most once to everybody who waits. */
-static bool not_for_us(struct side *side, const uint32_t *hashes, size_t n)
+ * its own passes the wake on, at most once to everybody who waits. Only when there was exactly one
+ * ring since the ticket is it known whom it was for; else whoever wakes looks for itself: a look is
+ * cheap, a lost wake is not. */
+static bool not_for_us(struct side *side, uint32_t ticket, const uint32_t *hashes, size_t n)
 {
     struct side_page *page = side->page;
-    uint32_t rung = __atomic_load_n(&page->bell_hash, __ATOMIC_RELAXED);
+    uint32_t rung = __atomic_load_n(&page->bell_hash, __ATOMIC_SEQ_CST);
 
+    if (side_bell(side) != ticket + 1)
+        return false;
     for (size_t i = 0; i < n; i++)
         if (hashes[i] == rung)
             return false;
@@ -381,11 +385,11 @@ void side_wait(struct side *side, uint32_t ticket, const uint32_t *hashes, size_
     for (size_t i = 0; i < n; i++)
         mask |= bit_of(hashes[i]);
     __atomic_add_fetch(&page->bell_waiters, 1, __ATOMIC_SEQ_CST);
-    while (left > 0 && side_bell(side) == ticket) {
+    while (left > 0) {
         bool woken = lhi_futex_wait(&page->bell, ticket, mask, left);
-        if (!woken || !not_for_us(side, hashes, n))
+        if (!woken || !not_for_us(side, ticket, hashes, n))
             break;
-        ticket = side_bell(side);
+        ticket++;
         left = deadline - lhi_mono_ms();
     }
     __atomic_sub_fetch(&page->bell_waiters, 1, __ATOMIC_SEQ_CST);

@@ -120,10 +120,14 @@ static int txn_reload(struct txn *txn, struct lhi_error *err)
     txn->policy_valid = false;
     if ((rc = load_policies(txn->conn, &db->policies, err)) < 0 || (rc = load_paused(txn, err)) < 0)
         return rc;
+    char boot[40];
     if ((rc = meta_int(txn->conn, "epoch", 0, &db->epoch, err)) < 0 ||
+        (rc = meta_text(txn->conn, "anchor_boot", boot, sizeof boot, err)) < 0 ||
         (rc = meta_int(txn->conn, "anchor_wall", 0, &wall, err)) < 0 ||
         (rc = meta_int(txn->conn, "anchor_mono", 0, &mono, err)) < 0)
         return rc;
+    if (strcmp(boot, db->boot) != 0)
+        wall = 0; /* the anchor of another boot says nothing about this one's clock */
     __atomic_store_n(&db->anchor_mono, mono, __ATOMIC_RELEASE);
     __atomic_store_n(&db->anchor_wall, wall, __ATOMIC_RELEASE);
     return LH_OK;
