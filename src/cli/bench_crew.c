@@ -189,8 +189,9 @@ static bool supervise(struct crew *crew, const struct bench *bench, pid_t *pids,
         }
         if (seconds > 0 && end != 0 && bench_ns() >= end)
             __atomic_store_n(&crew->stop, 1, __ATOMIC_SEQ_CST);
+        /* Rarely, once they are at work: looking takes time from them. */
         if (left > 0)
-            crew_pause_ms(1);
+            crew_pause_ms(end == 0 ? 1 : 10);
     }
     return true;
 }

@@ -175,6 +175,7 @@ static void lead(struct db *db, struct call *calls)
     struct txn txn = {0};
     struct lhi_error err;
     bool committed = false;
+    uint64_t tick = 0;
 
     lhi_error_clear(&err);
     int rc = __atomic_load_n(&db->stopped, __ATOMIC_ACQUIRE) == 0 ? LH_OK : stopped(&err);
@@ -183,6 +184,10 @@ static void lead(struct db *db, struct call *calls)
     if (rc == LH_OK) {
         rc = transact(db, calls, &txn, &err);
         committed = rc == LH_OK && txn.changed;
+        /* An act that changed nothing may rest on what another has just written (a duplicate by
+         * key, a repeat): it is as durable as that. */
+        if (rc == LH_OK && txn.durable)
+            tick = committed ? (uint64_t)txn.tick : side_committed(&db->side);
         side_leave(&db->side);
     }
     if (committed)
@@ -191,7 +196,7 @@ static void lead(struct db *db, struct call *calls)
         call->rc = rc;
         if (rc < 0)
             *call->err = err;
-        call->tick = committed && txn.durable ? (uint64_t)txn.tick : 0;
+        call->tick = tick;
     }
     lhi_arena_clear(&txn.arena);
 }
