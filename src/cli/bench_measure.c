@@ -5,7 +5,7 @@
 
 #include "bench_measure.h"
 
-enum { FILL_BATCH = 1000, MAX_BATCH = 1000 };
+enum { FILL_BATCH = 1000, FILL_DRAIN = 100000, MAX_BATCH = 1000 };
 
 /* ---- what the measuring processes share ------------------------------------------------------ */
 
@@ -106,8 +106,8 @@ static void fill(struct crew *crew, size_t me, const struct bench *bench)
 
     (void)me;
     crew_ready(crew);
-    for (int64_t left = bench->completed; left > 0; left -= 100 * FILL_BATCH) {
-        supply_all(crew, store, &s, left < 100 * FILL_BATCH ? left : 100 * FILL_BATCH);
+    for (int64_t left = bench->completed; left > 0; left -= FILL_DRAIN) {
+        supply_all(crew, store, &s, left < FILL_DRAIN ? left : FILL_DRAIN);
         drain(crew, store, MAX_BATCH);
     }
     supply_all(crew, store, &s, bench->pending);

@@ -345,6 +345,13 @@ int lh_retry(lh_store *store, const int64_t *ids, size_t n, unsigned how, int *s
              lh_jobs **after)
 {
     struct lhi_act act = {.verb = LHI_RETRY, .n = n, .ids = {.ids = ids, .how = how}};
+    int rc;
+    struct lhi_error *err = lhi_enter(store, &rc);
+
+    if (err == NULL)
+        return rc;
+    if ((how & ~(unsigned)(LH_RETRY_FORCE | LH_RETRY_NOW)) != 0)
+        return lhi_fail(err, LH_EMISUSE, "retry in an unknown way: %#x", how);
     return perform_ids(store, &act, status, after);
 }
 

@@ -33,10 +33,11 @@ int lh_recover(lh_store *store, const int *cancel, lh_recovered *out)
     return LH_OK;
 }
 
-static int prune_round(lh_store *store, int64_t older_than_ms, int64_t *pruned, bool *more,
-                       struct lhi_error *err)
+static int prune_round(lh_store *store, int64_t older_than_ms, int64_t *after, int64_t *pruned,
+                       bool *more, struct lhi_error *err)
 {
-    struct lhi_act act = {.verb = LHI_PRUNE, .prune = {.older_than_ms = older_than_ms}};
+    struct lhi_act act = {.verb = LHI_PRUNE,
+                          .prune = {.older_than_ms = older_than_ms, .after = after}};
     int rc = lhi_perform(store, &act, err);
     if (rc < 0)
         return rc;
@@ -47,7 +48,7 @@ static int prune_round(lh_store *store, int64_t older_than_ms, int64_t *pruned, 
 
 int lh_prune(lh_store *store, int64_t older_than_ms, const int *cancel, int64_t *pruned)
 {
-    int64_t count = 0;
+    int64_t count = 0, after = 0;
     bool more = true;
     int rc;
     struct lhi_error *err = lhi_enter(store, &rc);
@@ -57,7 +58,7 @@ int lh_prune(lh_store *store, int64_t older_than_ms, const int *cancel, int64_t 
     if ((rc = lhi_need_duration("age", older_than_ms, 0, LHI_MAX_TIME_MS, err)) != LH_OK)
         return rc;
     while (more) {
-        if ((rc = prune_round(store, older_than_ms, &count, &more, err)) < 0)
+        if ((rc = prune_round(store, older_than_ms, &after, &count, &more, err)) < 0)
             return rc;
         if (lhi_raised(cancel))
             return lhi_fail(err, LH_EINTR, "pruning was interrupted after %lld jobs",
@@ -80,7 +81,7 @@ int lh_maintain(lh_store *store, lh_upkeep *out)
     if ((rc = lhi_perform(store, &act, err)) < 0)
         return rc;
     lh_upkeep done = act.upkeep.done;
-    if ((rc = prune_round(store, 0, &done.pruned, &more, err)) < 0)
+    if ((rc = prune_round(store, 0, NULL, &done.pruned, &more, err)) < 0)
         return rc;
     done.next_ms = more || act.upkeep.more ? 0 : UPKEEP_MS;
     if (out != NULL)

@@ -132,6 +132,7 @@ struct lhi_act {
         } upkeep;
         struct {
             int64_t older_than_ms;
+            int64_t *after; /* where a walk of its own has got to; NULL: the store's, kept in it */
             int64_t pruned;
             bool more;
         } prune;

@@ -316,7 +316,9 @@ static int prune_jobs(struct txn *txn, struct lhi_act *act)
     bool too_young = false;
     int rc;
 
-    if ((rc = meta_int(txn->conn, "prune_after", 0, &after, err)) < 0)
+    if (act->prune.after != NULL)
+        after = *act->prune.after;
+    else if ((rc = meta_int(txn->conn, "prune_after", 0, &after, err)) < 0)
         return rc;
     sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_AGED, err, "ii", after, (int64_t)LHI_BATCH);
     if (stmt == NULL)
@@ -335,6 +337,10 @@ static int prune_jobs(struct txn *txn, struct lhi_act *act)
     if (rc < 0)
         return rc;
     act->prune.more = n == LHI_BATCH && !too_young;
+    if (act->prune.after != NULL) {
+        *act->prune.after = after;
+        return LH_OK;
+    }
     if (n == 0 && after == 0)
         return LH_OK;
     txn->changed = true;

@@ -117,17 +117,21 @@ static int compare_marks(struct db *db, struct lhi_error *err)
 
 /* A failed sync was flagged, and nobody else has the store open: SQLite has just read the log anew
  * and cut it at its last whole commit, and compare_marks() has seen that nothing acknowledged is
- * missing. What is there is moved into the database. Claims are not synced; in case some were lost,
- * a new epoch keeps their tokens from being handed out again. */
+ * missing. What is there is moved into the database. If frames are missing, claims may have been
+ * among them, which are not synced: a new epoch keeps their tokens from being handed out again. */
 static int resolve_failed_sync(struct db *db, struct lhi_error *err)
 {
+    int64_t whole, expected = side_frames(&db->side);
+    int rc = LH_OK;
+
     if (!side_sync_failed(&db->side) || !side_alone(&db->side))
         return LH_OK;
-    int rc = LH_OK;
-    if (db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE) == SQLITE_OK) {
+    if ((rc = wal_valid_frames(db->path, &whole, err)) == LH_OK &&
+        db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE) == SQLITE_OK) {
         side_set_sync_failed(&db->side, false);
         side_set_frames(&db->side, 0);
-        rc = txn_alone(db, accept_loss, NULL, err);
+        if (whole < expected)
+            rc = txn_alone(db, accept_loss, NULL, err);
         lhi_log(&db->log, LH_LOG_WARN,
                 "an earlier sync of \"%s-wal\" failed: the log was read anew", db->path);
     }

@@ -296,7 +296,7 @@ int txn_guarded(struct txn *txn, int (*fn)(struct txn *, void *), void *arg, str
     }
     if (sql_run(txn->conn, LHI_SQL_ACT_END, &ignored, "") < 0) {
         txn->gone = true;
-        return rc < 0 ? rc : lhi_fail(err, LH_EIO, "%s", ignored.text);
+        return rc < 0 ? rc : lhi_fail(err, ignored.status, "%s", ignored.text);
     }
     return rc;
 }

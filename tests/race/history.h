@@ -1,0 +1,52 @@
+/*
+ * What workers saw, kept in memory that outlives them, and whether it can have happened.
+ *
+ * Every worker has a place of its own to write to; an entry is there once it is whole. Tokens order
+ * the leases of a job, so the check is a sort: (job, token) is handed out once; of two claims of a
+ * job that did not overlap, the later has the higher token, and it came after the lease of the
+ * earlier had ended; a job is completed once, under the last token it had, and that is how its row
+ * is found in the end.
+ */
+#ifndef HISTORY_H
+#define HISTORY_H
+
+#include <leasehold.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { MOST_WORKERS = 16, MOST_ENTRIES = 500000 };
+
+struct entry {
+    int64_t job, token;
+    int64_t call_ns, return_ns;
+    bool complete; /* else: a claim */
+    int status;
+};
+
+struct place {
+    size_t n;
+    struct entry entry[MOST_ENTRIES];
+};
+
+struct history {
+    bool stop;     /* told to the workers */
+    uint64_t busy; /* somebody found the engine's write or checkpoint lock taken */
+    struct place place[MOST_WORKERS];
+};
+
+struct history *history_new(void);
+int64_t history_now(void); /* ns, of one clock for all */
+void history_add(struct history *history, int worker, const struct entry *entry);
+
+/* Expects that the history is possible, that all of the jobs 1 … n are completed in `store`, and
+ * that the store is sound. */
+void history_check(const struct history *history, lh_store *store, const char *queue, int64_t n,
+                   int64_t lease_ms);
+
+/* From here on this process counts in history->busy; also its log lines that speak of locks. */
+void history_watch_locks(struct history *history);
+void history_log(void *history, int level, const char *line); /* an lh_log_fn */
+
+#endif

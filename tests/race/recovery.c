@@ -1,0 +1,349 @@
+/* Recovery against others: against itself, and against the holder who completes after all. */
+#include "race/sizes.h"
+
+#include "base/hook.h"
+#include "harness/harness.h"
+#include "sql_names.h"
+#include "sql_sqlite.h"
+
+#include <sched.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { LEASE_MS = 60000 };
+
+static lh_store *open_store(void)
+{
+    lh_store *store = NULL;
+    int rc = lh_open("s.db", &(lh_open_opts){.create = true}, &store);
+    if (rc != LH_OK)
+        FAIL("%s: %s", lh_status_name(rc), lh_errmsg(store));
+    return store;
+}
+
+/* All processes of a test share one clock. */
+static void clock_start(void)
+{
+    EXPECT_EQ(setenv("LHI_TEST_CONTROL", "control", 1), 0);
+    (void)lhi_control();
+}
+
+static void clock_advance_ms(int64_t ms)
+{
+    lhi_control()->wall_ms += ms;
+    lhi_control()->mono_ms += ms;
+}
+
+/* `n` jobs, held by one worker. */
+static lh_jobs *held_jobs(lh_store *store, size_t n)
+{
+    const char *queue = "q";
+    lh_new_job *jobs = calloc(n, sizeof *jobs);
+    lh_enqueued *out = calloc(n, sizeof *out);
+    lh_jobs *held = NULL;
+
+    EXPECT(jobs != NULL && out != NULL);
+    EXPECT_OK(lh_enqueue(store, queue, jobs, n, NULL, out));
+    EXPECT_OK(lh_claim(
+        store,
+        &(lh_claim_opts){
+            .queues = &queue, .n_queues = 1, .worker = "slow", .n = n, .lease_ms = LEASE_MS},
+        &held));
+    EXPECT_EQ(held->n, n);
+    free(jobs);
+    free(out);
+    return held;
+}
+
+static lh_job get(lh_store *store, int64_t id)
+{
+    lh_jobs *jobs = NULL;
+    EXPECT_OK(lh_job_get(store, id, &jobs));
+    lh_job job = jobs->job[0];
+    job.queue = job.kind = job.worker = job.last_error = NULL; /* gone with the list */
+    lh_jobs_free(jobs);
+    return job;
+}
+
+static int64_t recovered_events(lh_store *store, int64_t id)
+{
+    lh_events *events = NULL;
+    int64_t n = 0;
+
+    EXPECT_OK(lh_event_list(store, &(lh_event_filter){.job = id, .limit = 1000}, &events));
+    for (size_t i = 0; i < events->n; i++)
+        n += strcmp(events->event[i].type, "job.recovered") == 0;
+    lh_events_free(events);
+    return n;
+}
+
+static void expect_sound(lh_store *store)
+{
+    lh_findings *findings = NULL;
+    EXPECT_OK(lh_check(store, NULL, &findings));
+    EXPECT_EQ(findings->errors, 0);
+    lh_findings_free(findings);
+}
+
+/* ---------------------------------------------------------------- starting together */
+
+struct meeting {
+    int waiting;
+    int64_t count[8];
+    int status[1000];
+};
+
+static struct meeting *meeting_new(void)
+{
+    struct meeting *meeting =
+        mmap(NULL, sizeof *meeting, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    EXPECT(meeting != MAP_FAILED);
+    return meeting;
+}
+
+/* Everybody goes on when the last has come. */
+static void meet(struct meeting *meeting, int all)
+{
+    (void)__atomic_add_fetch(&meeting->waiting, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&meeting->waiting, __ATOMIC_SEQ_CST) < all)
+        (void)sched_yield();
+}
+
+/* ---------------------------------------------------------------- recovery against recovery */
+
+TEST_TIMEOUT(recoveries_at_once_take_each_job_back_once, 60)
+{
+    enum { RECOVERERS = 4, JOBS = 900, ROUNDS = 2 };
+    lh_store *store;
+
+    clock_start();
+    for (int round = 0; round < ROUNDS; round++) {
+        struct meeting *meeting = meeting_new();
+        pid_t pid[RECOVERERS];
+        int64_t sum = 0;
+
+        store = open_store();
+        lh_jobs *held = held_jobs(store, JOBS);
+        clock_advance_ms(LEASE_MS);
+        lh_close(store);
+        for (int i = 0; i < RECOVERERS; i++) {
+            pid[i] = test_fork();
+            if (pid[i] != 0)
+                continue;
+            lh_recovered out;
+            store = open_store();
+            meet(meeting, RECOVERERS);
+            EXPECT_OK(lh_recover(store, NULL, &out));
+            meeting->count[i] = out.entries_reclaimed;
+            lh_close(store);
+            test_child_done();
+        }
+        for (int i = 0; i < RECOVERERS; i++) {
+            EXPECT_EQ(test_wait(pid[i]).code, 0);
+            sum += meeting->count[i];
+        }
+        EXPECT_EQ(sum, JOBS);
+        store = open_store();
+        for (size_t i = 0; i < held->n; i++) {
+            lh_job job = get(store, held->job[i].id);
+            EXPECT_EQ(job.state, LH_PENDING);
+            EXPECT_EQ(job.recoveries, 1);
+            EXPECT_EQ(job.token, held->job[i].token + 1);
+            if (i % 50 == 0)
+                EXPECT_EQ(recovered_events(store, job.id), 1);
+        }
+        expect_sound(store);
+        int64_t purged;
+        EXPECT_OK(lh_queue_purge(store, "q", &purged));
+        EXPECT_EQ(purged, JOBS);
+        lh_jobs_free(held);
+        lh_close(store);
+    }
+}
+
+/* ---------------------------------------------------------------- recovery against complete */
+
+static void complete_one_by_one(const lh_jobs *held, struct meeting *meeting)
+{
+    lh_store *store = open_store();
+
+    meet(meeting, 2);
+    for (size_t i = 0; i < held->n; i++) {
+        (void)lh_complete(store, &(lh_done){.job = held->job[i].id, .token = held->job[i].token}, 1,
+                          &meeting->status[i], NULL);
+        __atomic_store_n(&meeting->count[1], (int64_t)i + 1, __ATOMIC_SEQ_CST);
+    }
+    lh_close(store);
+}
+
+/* Who commits first wins, and is never undone. */
+TEST_TIMEOUT(a_late_complete_and_a_recovery_never_both_win, 60)
+{
+    enum { JOBS = 60, ROUNDS = 2 * RACE_SCALE };
+    int completed = 0, lost = 0;
+
+    clock_start();
+    for (int round = 0; round < ROUNDS; round++) {
+        struct meeting *meeting = meeting_new();
+        lh_store *store = open_store();
+        lh_jobs *held = held_jobs(store, JOBS);
+        lh_recovered out;
+        int64_t n = 0;
+
+        clock_advance_ms(LEASE_MS + 1);
+        pid_t completer = test_fork();
+        if (completer == 0) {
+            complete_one_by_one(held, meeting);
+            test_child_done();
+        }
+        meet(meeting, 2);
+        /* Somewhere in the middle, another place in each round. */
+        while (__atomic_load_n(&meeting->count[1], __ATOMIC_SEQ_CST) < round * JOBS / ROUNDS)
+            (void)sched_yield();
+        EXPECT_OK(lh_recover(store, NULL, &out));
+        EXPECT_EQ(test_wait(completer).code, 0);
+        for (size_t i = 0; i < held->n; i++) {
+            lh_job job = get(store, held->job[i].id);
+            bool won = meeting->status[i] == LH_OK;
+            EXPECT_EQ(meeting->status[i], won ? LH_OK : LH_ELOST);
+            EXPECT_EQ(job.state, won ? LH_COMPLETED : LH_PENDING);
+            EXPECT_EQ(job.recoveries, won ? 0 : 1);
+            EXPECT_EQ(job.token, held->job[i].token + (won ? 0 : 1));
+            EXPECT_EQ(recovered_events(store, job.id), won ? 0 : 1);
+            n += !won;
+        }
+        EXPECT_EQ(out.entries_reclaimed, n);
+        lost += (int)n;
+        completed += (int)(JOBS - n);
+        expect_sound(store);
+        int64_t purged;
+        EXPECT_OK(lh_queue_purge(store, "q", &purged));
+        lh_jobs_free(held);
+        lh_close(store);
+    }
+    EXPECT(completed > 0 && lost > 0);
+}
+
+/* ---------------------------------------------------------------- step by step */
+
+/* The write of a recovery that looked at a job some time ago: (token, lease_until) as seen then.
+ * Between the look and the write anything may have happened, whatever holds the two together. */
+static int write_of_a_recovery(const lh_job *seen)
+{
+    const struct {
+        const char *name;
+        int64_t value;
+        const char *text;
+    } values[] = {
+        {":id", seen->id, NULL},
+        {":token", seen->token, NULL},
+        {":lease_until", seen->lease_until, NULL},
+        {":new_token", seen->token + 1, NULL},
+        {":now", seen->lease_until + 1, NULL},
+        {":backoff_ms", 0, NULL},
+        {":max_recoveries", 3, NULL},
+        {":action", 0, "retry"},
+        {":cause", 0, "RECLAIMED_TTL"},
+        {":what", 0, "what"},
+        {":who", 0, "who"},
+    };
+    const size_t n = sizeof values / sizeof values[0];
+    sqlite3 *db = NULL;
+    sqlite3_stmt *stmt = NULL;
+
+    EXPECT_EQ(sqlite3_open_v2("s.db", &db, SQLITE_OPEN_READWRITE, NULL), SQLITE_OK);
+    EXPECT_EQ(sqlite3_prepare_v2(db, lhi_sqlite_sql[LHI_SQL_JOB_RECOVER].text, -1, &stmt, NULL),
+              SQLITE_OK);
+    EXPECT_EQ(sqlite3_bind_parameter_count(stmt), (int)n);
+    for (size_t i = 0; i < n; i++) {
+        int at = sqlite3_bind_parameter_index(stmt, values[i].name);
+        EXPECT(at > 0);
+        if (values[i].text != NULL)
+            (void)sqlite3_bind_text(stmt, at, values[i].text, -1, SQLITE_STATIC);
+        else
+            (void)sqlite3_bind_int64(stmt, at, values[i].value);
+    }
+    int rc;
+    while ((rc = sqlite3_step(stmt)) == SQLITE_ROW)
+        ;
+    EXPECT_EQ(rc, SQLITE_DONE);
+    (void)sqlite3_finalize(stmt);
+    int changed = sqlite3_changes(db);
+    EXPECT_EQ(sqlite3_close(db), SQLITE_OK);
+    return changed;
+}
+
+enum meanwhile { NOTHING, COMPLETED, EXTENDED, RECOVERED, RELEASED, HELD_BY_ANOTHER, CANCELLED };
+
+static void happens(enum meanwhile what, lh_store *store, const lh_job *job)
+{
+    const char *queue = "q";
+    lh_recovered out;
+    lh_jobs *jobs = NULL;
+
+    switch (what) {
+    case COMPLETED:
+        EXPECT_OK(
+            lh_complete(store, &(lh_done){.job = job->id, .token = job->token}, 1, NULL, NULL));
+        break;
+    case EXTENDED:
+        EXPECT_OK(lh_heartbeat(
+            store, &(lh_beat){.job = job->id, .token = job->token, .lease_ms = LEASE_MS * 2}, 1,
+            NULL, NULL));
+        break;
+    case RELEASED:
+        EXPECT_OK(
+            lh_release(store, &(lh_ref){.job = job->id, .token = job->token}, 1, 0, NULL, NULL));
+        break;
+    case CANCELLED:
+        EXPECT_OK(lh_cancel(store, &job->id, 1, NULL, NULL));
+        break;
+    case HELD_BY_ANOTHER:
+    case RECOVERED:
+        clock_advance_ms(LEASE_MS);
+        EXPECT_OK(lh_recover(store, NULL, &out));
+        EXPECT_EQ(out.entries_reclaimed, 1);
+        if (what == HELD_BY_ANOTHER)
+            EXPECT_OK(lh_claim(
+                store, &(lh_claim_opts){.queues = &queue, .n_queues = 1, .worker = "next"}, &jobs));
+        lh_jobs_free(jobs);
+        break;
+    case NOTHING:
+    default:
+        break;
+    }
+}
+
+TEST(a_recovery_whose_look_is_out_of_date_changes_nothing)
+{
+    clock_start();
+    lh_store *store = open_store();
+    for (enum meanwhile what = COMPLETED; what <= CANCELLED; what++) {
+        lh_jobs *held = held_jobs(store, 1);
+        lh_job seen = get(store, held->job[0].id);
+
+        happens(what, store, &held->job[0]);
+        lh_job before = get(store, seen.id);
+        EXPECT_EQ(write_of_a_recovery(&seen), 0);
+        lh_job after = get(store, seen.id);
+        EXPECT_EQ(after.state, before.state);
+        EXPECT_EQ(after.token, before.token);
+        EXPECT_EQ(after.lease_until, before.lease_until);
+        EXPECT_EQ(after.recoveries, before.recoveries);
+        if (before.state == LH_RUNNING)
+            EXPECT_OK(lh_cancel(store, &seen.id, 1, NULL, NULL));
+        EXPECT_OK(lh_delete(store, &seen.id, 1, NULL));
+        lh_jobs_free(held);
+    }
+    /* The same write, when nothing has happened since the look. */
+    lh_jobs *held = held_jobs(store, 1);
+    lh_job seen = get(store, held->job[0].id);
+    happens(NOTHING, store, &seen);
+    EXPECT_EQ(write_of_a_recovery(&seen), 1);
+    EXPECT_EQ(get(store, seen.id).state, LH_PENDING);
+    lh_jobs_free(held);
+    lh_close(store);
+}

@@ -1,0 +1,933 @@
+/* The script. Every act of the header appears, in an order in which each has something to do. */
+#include "session/session.h"
+
+#include "base/clock.h"
+#include "base/hook.h"
+#include "harness/harness.h"
+
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+enum {
+    STEP_MS = 10,
+    LARGE_LEN = 390 * 1000, /* some hundred frames of the log */
+};
+
+/* ---------------------------------------------------------------- time */
+
+/* Plain SQL asks the engine for the time, and the engine asks its VFS: one clock for all. */
+static int vfs_time(sqlite3_vfs *vfs, sqlite3_int64 *julian_ms)
+{
+    (void)vfs;
+    *julian_ms = lhi_wall_ms() + INT64_C(210866760000000);
+    return SQLITE_OK;
+}
+
+static void engine_keeps_our_time(void)
+{
+    static sqlite3_vfs clock;
+
+    if (clock.zName != NULL)
+        return;
+    clock = *sqlite3_vfs_find(NULL);
+    clock.zName = "session-clock";
+    clock.pNext = NULL;
+    clock.xCurrentTimeInt64 = vfs_time;
+    EXPECT_EQ(sqlite3_vfs_register(&clock, 1), SQLITE_OK);
+}
+
+void session_clock(size_t i)
+{
+    struct lhi_control *control = lhi_control();
+    int64_t mono = 0, wall = 0;
+    const char *boot = "boot-1";
+
+    for (size_t k = 0; k <= i && k < session_acts_n; k++) {
+        mono += STEP_MS + session_acts[k].later_ms;
+        wall += STEP_MS + session_acts[k].later_ms + session_acts[k].wall_ms;
+        if (session_acts[k].boot != NULL)
+            boot = session_acts[k].boot;
+    }
+    control->frozen = true;
+    control->frozen_wall_ms = INT64_C(1800000000000);
+    control->frozen_mono_ms = 1000000;
+    control->wall_ms = wall;
+    control->mono_ms = mono;
+    (void)snprintf(control->boot, sizeof control->boot, "%s", boot);
+}
+
+/* ---------------------------------------------------------------- enqueue */
+
+static int enqueue(struct session *s, int slot, const char *queue, const lh_new_job *jobs, size_t n,
+                   const char *request)
+{
+    lh_enqueued out[BULK_N];
+    int rc = lh_enqueue(s->store, queue, jobs, n, request ? request : s->request, out);
+
+    for (size_t i = 0; rc == LH_OK && i < n; i++)
+        s->notes.id[slot + (int)i] = out[i].id;
+    return rc;
+}
+
+static int enqueue_mail(struct session *s)
+{
+    static char long_text[9000];
+    static const unsigned char bytes[] = {0, 1, 2, 0xff, 0, 'x'};
+    const lh_new_job jobs[5] = {
+        {.payload = "{\"to\":\"a\"}", .payload_len = 10, .kind = "a", .priority = 5},
+        {.payload = bytes, .payload_len = sizeof bytes, .kind = "b", .lease_ms = 90000},
+        {.payload = long_text, .payload_len = sizeof long_text, .kind = "a", .max_attempts = 7},
+        {.kind = "b", .priority = -1},
+        {.payload = "last", .payload_len = 4, .backoff_ms = 100, .backoff_cap_ms = 100},
+    };
+
+    memset(long_text, 'm', sizeof long_text);
+    return enqueue(s, MAIL, "mail", jobs, 5, "enqueue-mail");
+}
+
+static int enqueue_keyed(struct session *s)
+{
+    return enqueue(s, KEYED, "mail",
+                   &(lh_new_job){.payload = "k", .payload_len = 1, .key = "key-1"}, 1, NULL);
+}
+
+static int enqueue_delayed(struct session *s)
+{
+    return enqueue(s, DELAYED, "mail",
+                   &(lh_new_job){.payload = "d", .payload_len = 1, .delay_ms = 3600000}, 1,
+                   "enqueue-delayed");
+}
+
+static int enqueue_fresh(struct session *s)
+{
+    return enqueue(s, FRESH, "fresh",
+                   &(lh_new_job){.payload = "f", .payload_len = 1, .expires_ms = 5000}, 1,
+                   "enqueue-fresh");
+}
+
+static int enqueue_bare(struct session *s)
+{
+    return enqueue(s, BARE, "bare", &(lh_new_job){.payload = "bare", .payload_len = 4}, 1, NULL);
+}
+
+static int enqueue_solo(struct session *s)
+{
+    const lh_new_job jobs[2] = {{.payload = "s1", .payload_len = 2},
+                                {.payload = "s2", .payload_len = 2}};
+    return enqueue(s, SOLO, "solo", jobs, 2, "enqueue-solo");
+}
+
+static int enqueue_slow(struct session *s)
+{
+    const lh_new_job jobs[3] = {{.payload = "w1", .payload_len = 2},
+                                {.payload = "w2", .payload_len = 2},
+                                {.payload = "w3", .payload_len = 2}};
+    return enqueue(s, SLOW, "slow", jobs, 3, "enqueue-slow");
+}
+
+static int enqueue_frail(struct session *s)
+{
+    return enqueue(s, FRAIL, "frail", &(lh_new_job){.payload = "f", .payload_len = 1}, 1,
+                   "enqueue-frail");
+}
+
+static int enqueue_doomed(struct session *s)
+{
+    const lh_new_job jobs[2] = {{.payload = "x", .payload_len = 1},
+                                {.payload = "y", .payload_len = 1, .delay_ms = 60000}};
+    return enqueue(s, DOOMED, "bare", jobs, 2, "enqueue-doomed");
+}
+
+/* More than the first block of memory of a transaction can serve. */
+static int enqueue_bulk(struct session *s)
+{
+    lh_new_job jobs[BULK_N];
+
+    for (int i = 0; i < BULK_N; i++)
+        jobs[i] = (lh_new_job){.payload = "bulk", .payload_len = 4, .kind = i % 2 ? "odd" : "even"};
+    return enqueue(s, BULK, "bulk", jobs, BULK_N, "enqueue-bulk");
+}
+
+static int enqueue_large(struct session *s)
+{
+    static char large[LARGE_LEN];
+    char request[64];
+
+    /* The one before was deleted: its id names this one. */
+    (void)snprintf(request, sizeof request, "enqueue-large-after-%lld",
+                   (long long)s->notes.id[LARGE]);
+    memset(large, 'L', sizeof large);
+    return enqueue(s, LARGE, "large", &(lh_new_job){.payload = large, .payload_len = sizeof large},
+                   1, request);
+}
+
+static int enqueue_late(struct session *s)
+{
+    return enqueue(s, LATE, "mail", &(lh_new_job){.payload = "late", .payload_len = 4}, 1,
+                   "enqueue-late");
+}
+
+/* ---------------------------------------------------------------- the user's own connection */
+
+static int user_status(sqlite3 *db, int code)
+{
+    (void)db;
+    switch (code & 0xff) {
+    case SQLITE_OK:
+    case SQLITE_ROW:
+    case SQLITE_DONE:
+        return LH_OK;
+    case SQLITE_NOMEM:
+        return LH_ENOMEM;
+    case SQLITE_FULL:
+        return LH_ENOSPC;
+    case SQLITE_IOERR:
+        return LH_EUNKNOWN;
+    default:
+        return LH_EFAIL;
+    }
+}
+
+static int user_exec(sqlite3 *db, const char *text)
+{
+    return user_status(db, sqlite3_exec(db, text, NULL, NULL, NULL));
+}
+
+static int user_open(const struct session *s, sqlite3 **db)
+{
+    int rc = user_status(NULL, sqlite3_open_v2(s->path, db, SQLITE_OPEN_READWRITE, NULL));
+    if (rc == LH_OK)
+        (void)sqlite3_busy_timeout(*db, 1000);
+    return rc;
+}
+
+static int user_table(struct session *s)
+{
+    sqlite3 *db = NULL;
+    int rc = user_open(s, &db);
+
+    if (rc == LH_OK)
+        rc = user_exec(db, "CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, what TEXT)");
+    (void)sqlite3_close(db);
+    return rc;
+}
+
+static int user_orders(struct session *s)
+{
+    const lh_new_job jobs[2] = {{.payload = "o1", .payload_len = 2, .kind = "b"},
+                                {.payload = "o2", .payload_len = 2}};
+    lh_enqueued out[2];
+    sqlite3 *db = NULL;
+    int rc = user_open(s, &db);
+
+    if (rc == LH_OK)
+        rc = user_exec(db, "BEGIN IMMEDIATE; INSERT INTO orders(what) VALUES ('two letters')");
+    if (rc == LH_OK)
+        rc = lh_enqueue_sqlite(db, "mail", jobs, 2, out, s->why, sizeof s->why);
+    if (rc == LH_OK)
+        rc = user_exec(db, "COMMIT");
+    (void)sqlite3_close(db);
+    for (int i = 0; rc == LH_OK && i < 2; i++)
+        s->notes.id[ORDERED + i] = out[i].id;
+    return rc;
+}
+
+static int user_insert(struct session *s)
+{
+    sqlite3 *db = NULL;
+    int rc = user_open(s, &db);
+
+    if (rc == LH_OK)
+        rc = user_exec(db, "INSERT INTO lh_job(queue, payload) VALUES ('plain', 'by hand')");
+    if (rc == LH_OK)
+        s->notes.id[PLAIN] = sqlite3_last_insert_rowid(db);
+    (void)sqlite3_close(db);
+    return rc;
+}
+
+/* ---------------------------------------------------------------- claim */
+
+static void note_claim(struct session *s, const lh_jobs *jobs)
+{
+    struct notes *notes = &s->notes;
+
+    for (size_t i = 0; i < jobs->n; i++) {
+        const lh_job *job = &jobs->job[i];
+        for (int slot = 0; slot < JOBS; slot++)
+            if (notes->id[slot] == job->id)
+                notes->token[slot] = job->token;
+        EXPECT(notes->n_issued < MOST_ISSUED);
+        notes->issued[notes->n_issued++] = (lh_ref){job->id, job->token};
+    }
+}
+
+static int claim_with(struct session *s, const lh_claim_opts *opts)
+{
+    lh_jobs *jobs = NULL;
+    int rc = lh_claim(s->store, opts, &jobs);
+
+    if (rc == LH_OK)
+        note_claim(s, jobs);
+    lh_jobs_free(jobs);
+    return rc;
+}
+
+static int claim(struct session *s, const char *queue, size_t n, int64_t lease_ms,
+                 const char *worker, const char *request)
+{
+    return claim_with(s, &(lh_claim_opts){.queues = &queue,
+                                          .n_queues = 1,
+                                          .n = n,
+                                          .lease_ms = lease_ms,
+                                          .worker = worker,
+                                          .request = request});
+}
+
+static int claim_mail(struct session *s)
+{
+    return claim(s, "mail", 3, 0, "w-1", "claim-mail");
+}
+
+static int claim_bare(struct session *s)
+{
+    return claim(s, "bare", 1, 0, "w-2", NULL);
+}
+
+static int claim_kind(struct session *s)
+{
+    const char *const queues[] = {"plain", "mail"}, *const kinds[] = {"b"};
+    return claim_with(s, &(lh_claim_opts){.queues = queues,
+                                          .n_queues = 2,
+                                          .kinds = kinds,
+                                          .n_kinds = 1,
+                                          .worker = "w-1",
+                                          .request = "claim-kind"});
+}
+
+static int claim_plain(struct session *s)
+{
+    return claim(s, "plain", 1, 30000, "w-2", "claim-plain");
+}
+
+static int claim_solo(struct session *s)
+{
+    return claim(s, "solo", 2, 0, "w-1", "claim-solo");
+}
+
+static int claim_bulk(struct session *s)
+{
+    return claim(s, "bulk", BULK_N, 0, "w-2", "claim-bulk");
+}
+
+static int claim_solo_busy(struct session *s)
+{
+    return claim(s, "solo", 1, 0, "w-2", NULL);
+}
+
+static int claim_solo_next(struct session *s)
+{
+    return claim(s, "solo", 1, 0, "w-1", "claim-solo-next");
+}
+
+static int claim_slow(struct session *s)
+{
+    return claim(s, "slow", 3, 0, "w-1", "claim-slow");
+}
+
+static int claim_slow_more(struct session *s)
+{
+    return claim(s, "slow", 3, 0, "w-3", "claim-slow-more");
+}
+
+static int claim_paused(struct session *s)
+{
+    return claim(s, "mail", 1, 0, "w-1", NULL);
+}
+
+static int claim_frail(struct session *s)
+{
+    return claim(s, "frail", 1, 1000, "w-2", "claim-frail");
+}
+
+static int claim_frail_again(struct session *s)
+{
+    return claim(s, "frail", 1, 1000, "w-2", "claim-frail-again");
+}
+
+static int claim_and_heal(struct session *s)
+{
+    return claim(s, "mail", 1, 0, "w-2", "claim-and-heal");
+}
+
+static int claim_after_boot(struct session *s)
+{
+    return claim(s, "mail", 2, 0, "w-2", "claim-after-boot");
+}
+
+static int claim_late(struct session *s)
+{
+    return claim(s, "mail", 10, 0, "w-2", "claim-late");
+}
+
+/* ---------------------------------------------------------------- holders */
+
+#define REF(slot) .job = s->notes.id[slot], .token = s->notes.token[slot]
+
+static int register_worker(struct session *s)
+{
+    char id[160];
+    return lh_worker_register(
+        s->store, &(lh_worker_opts){.id = "w-1", .queues = "mail,solo", .process = true}, id,
+        sizeof id);
+}
+
+static int beat_two(struct session *s)
+{
+    const lh_beat beats[2] = {
+        {REF(MAIL), .has_progress = true, .progress = 40, .stage = "half", .checkpoint = "[1,2]"},
+        {REF(SOLO), .lease_ms = 120000},
+    };
+    lh_jobs *after = NULL;
+    int rc = lh_heartbeat(s->store, beats, 2, NULL, &after);
+    lh_jobs_free(after);
+    return rc;
+}
+
+static int beat_worker(struct session *s)
+{
+    return lh_worker_heartbeat(s->store, "w-1", 5000, &(lh_beat){REF(MAIL)}, 1, NULL);
+}
+
+static int beat_stranger(struct session *s)
+{
+    return lh_worker_heartbeat(s->store, "w-9", 0, NULL, 0, NULL);
+}
+
+static int beat_wrong_token(struct session *s)
+{
+    lh_beat beat = {REF(MAIL)};
+    beat.token += 7;
+    return lh_heartbeat(s->store, &beat, 1, NULL, NULL);
+}
+
+static int complete_two(struct session *s)
+{
+    const lh_done done[2] = {{REF(MAIL), .result = "{\"ok\":true}", .result_len = 11},
+                             {REF(MAIL + 1)}};
+    int status[2];
+    lh_jobs *after = NULL;
+    int rc = lh_complete(s->store, done, 2, status, &after);
+    lh_jobs_free(after);
+    return rc;
+}
+
+static int complete_and_claim(struct session *s)
+{
+    const char *queue = "mail";
+    lh_jobs *jobs = NULL;
+    int rc = lh_complete_claim(s->store, &(lh_done){REF(MAIL + 2)}, 1, NULL,
+                               &(lh_claim_opts){.queues = &queue,
+                                                .n_queues = 1,
+                                                .n = 3,
+                                                .worker = "w-1",
+                                                .request = "complete-and-claim"},
+                               &jobs);
+    if (rc == LH_OK)
+        note_claim(s, jobs);
+    lh_jobs_free(jobs);
+    return rc;
+}
+
+static int complete_bulk_and_solo(struct session *s)
+{
+    lh_done done[BULK_N + 1];
+
+    for (int i = 0; i < BULK_N; i++)
+        done[i] = (lh_done){REF(BULK + i)};
+    done[BULK_N] = (lh_done){REF(SOLO), .result = "", .result_len = 0};
+    return lh_complete(s->store, done, BULK_N + 1, NULL, NULL);
+}
+
+static int complete_plain(struct session *s)
+{
+    return lh_complete(s->store, &(lh_done){REF(PLAIN)}, 1, NULL, NULL);
+}
+
+static int complete_late(struct session *s)
+{
+    return lh_complete(s->store, &(lh_done){REF(LATE)}, 1, NULL, NULL);
+}
+
+static int fail_for_now(struct session *s)
+{
+    return lh_fail(s->store, &(lh_failure){REF(SLOW), .error = "no route", .retry_in_ms = 5000}, 1,
+                   NULL, NULL);
+}
+
+static int fail_for_good(struct session *s)
+{
+    return lh_fail(s->store,
+                   &(lh_failure){REF(SOLO + 1), .error = "bad address", .permanent = true}, 1, NULL,
+                   NULL);
+}
+
+static int fail_and_retry_at_once(struct session *s)
+{
+    return lh_fail(s->store, &(lh_failure){REF(KEYED), .error = "again", .retry_in_ms = LH_NOW}, 1,
+                   NULL, NULL);
+}
+
+static int release_later(struct session *s)
+{
+    return lh_release(s->store, &(lh_ref){REF(ORDERED)}, 1, 20000, NULL, NULL);
+}
+
+static int release_now(struct session *s)
+{
+    return lh_release(s->store, &(lh_ref){REF(SLOW + 1)}, 1, 0, NULL, NULL);
+}
+
+static int release_by_hand(struct session *s)
+{
+    int64_t released;
+    return lh_release_worker(s->store, "w-3", NULL, 0, 0, false, NULL, &released);
+}
+
+static int stop_worker(struct session *s)
+{
+    return lh_worker_stop(s->store, "w-1");
+}
+
+/* ---------------------------------------------------------------- a hand */
+
+static int pause_mail(struct session *s)
+{
+    return lh_queue_pause(s->store, "mail");
+}
+
+static int resume_mail(struct session *s)
+{
+    return lh_queue_resume(s->store, "mail");
+}
+
+static int cancel_two(struct session *s)
+{
+    const int64_t ids[2] = {s->notes.id[MAIL + 4], s->notes.id[SLOW + 2]};
+    lh_jobs *after = NULL;
+    int rc = lh_cancel(s->store, ids, 2, NULL, &after);
+    lh_jobs_free(after);
+    return rc;
+}
+
+static int beat_cancelled(struct session *s)
+{
+    return lh_heartbeat(s->store, &(lh_beat){REF(MAIL + 4)}, 1, NULL, NULL);
+}
+
+static int complete_cancelled(struct session *s)
+{
+    return lh_complete(s->store, &(lh_done){REF(MAIL + 4)}, 1, NULL, NULL);
+}
+
+static int retry_two(struct session *s)
+{
+    const int64_t ids[2] = {s->notes.id[SOLO + 1], s->notes.id[MAIL + 4]};
+    return lh_retry(s->store, ids, 2, false, NULL, NULL);
+}
+
+static int retry_completed(struct session *s)
+{
+    return lh_retry(s->store, &s->notes.id[SOLO], 1, true, NULL, NULL);
+}
+
+static int reschedule(struct session *s)
+{
+    return lh_reschedule(s->store, s->notes.id[DELAYED], 7200000, 0, NULL);
+}
+
+static int delete_two(struct session *s)
+{
+    const int64_t ids[2] = {s->notes.id[MAIL + 1], s->notes.id[SOLO + 1]};
+    return lh_delete(s->store, ids, 2, NULL);
+}
+
+static int delete_large(struct session *s)
+{
+    return lh_delete(s->store, &s->notes.id[LARGE], 1, NULL);
+}
+
+static int purge_bare(struct session *s)
+{
+    int64_t purged;
+    return lh_queue_purge(s->store, "bare", &purged);
+}
+
+static int prune_old(struct session *s)
+{
+    int64_t pruned;
+    return lh_prune(s->store, 3600000, NULL, &pruned);
+}
+
+/* ---------------------------------------------------------------- policies */
+
+static int policy_mail(struct session *s)
+{
+    return lh_policy_set(s->store, "mail", NULL,
+                         &(lh_policy){.set = LH_POLICY_LEASE | LH_POLICY_AUDIT,
+                                      .lease_ms = 60000,
+                                      .audit = LH_AUDIT_FULL},
+                         0);
+}
+
+static int policy_bulk(struct session *s)
+{
+    return lh_policy_set(s->store, "bulk", NULL,
+                         &(lh_policy){.set = LH_POLICY_AUDIT, .audit = LH_AUDIT_FULL}, 0);
+}
+
+static int policy_solo(struct session *s)
+{
+    return lh_policy_set(s->store, "solo", NULL,
+                         &(lh_policy){.set = LH_POLICY_EXCLUSIVE, .exclusive = true}, 0);
+}
+
+static int policy_slow(struct session *s)
+{
+    return lh_policy_set(s->store, "slow", NULL,
+                         &(lh_policy){.set = LH_POLICY_RATE | LH_POLICY_CONCURRENCY,
+                                      .rate_n = 5,
+                                      .rate_per_ms = 60000,
+                                      .concurrency = 2},
+                         0);
+}
+
+static int policy_frail(struct session *s)
+{
+    return lh_policy_set(s->store, "frail", NULL,
+                         &(lh_policy){.set = LH_POLICY_MAX_RECOVERIES, .max_recoveries = 1}, 0);
+}
+
+static int policy_unset(struct session *s)
+{
+    return lh_policy_set(s->store, "slow", NULL, &(lh_policy){0}, LH_POLICY_RATE);
+}
+
+static int scope_sync(struct session *s)
+{
+    return lh_scope_set(s->store, "sync", 120000);
+}
+
+/* ---------------------------------------------------------------- named leases */
+
+static int lease_acquire(struct session *s)
+{
+    lh_leases *lease = NULL;
+    int rc = lh_lease_acquire(s->store, "sync", "users",
+                              &(lh_lease_opts){.owner = "o-1", .value = "{\"page\":1}"}, &lease);
+    if (rc == LH_OK)
+        s->notes.lease_token = lease->lease[0].token;
+    lh_leases_free(lease);
+    return rc;
+}
+
+static int lease_extend(struct session *s)
+{
+    return lh_lease_extend(
+        s->store, "sync", "users",
+        &(lh_lease_opts){.owner = "o-1", .ttl_ms = 90000, .token = s->notes.lease_token}, NULL);
+}
+
+static int lease_held(struct session *s)
+{
+    lh_leases *holder = NULL;
+    int rc = lh_lease_acquire(s->store, "sync", "users", &(lh_lease_opts){.owner = "o-2"}, &holder);
+    lh_leases_free(holder);
+    return rc;
+}
+
+static int lease_complete(struct session *s)
+{
+    return lh_lease_complete(s->store, "sync", "users",
+                             &(lh_lease_opts){.owner = "o-1",
+                                              .token = s->notes.lease_token,
+                                              .rows = 500,
+                                              .has_rows = true,
+                                              .value = "{\"page\":2}"},
+                             NULL);
+}
+
+static int lease_brief(struct session *s)
+{
+    return lh_lease_acquire(s->store, "sync", "brief",
+                            &(lh_lease_opts){.owner = "o-1", .ttl_ms = 1000}, NULL);
+}
+
+static int lease_other(struct session *s)
+{
+    return lh_lease_acquire(s->store, "sync", "other", &(lh_lease_opts){.owner = "o-1"}, NULL);
+}
+
+static int lease_release(struct session *s)
+{
+    bool released;
+    return lh_lease_release(s->store, "sync", "other", &(lh_lease_opts){.owner = "o-1"}, &released);
+}
+
+/* ---------------------------------------------------------------- the store as a whole */
+
+static int open_store(struct session *s)
+{
+    return session_open(s, SIZE_MAX);
+}
+
+static int close_store(struct session *s)
+{
+    lh_close(s->store);
+    s->store = NULL;
+    return LH_OK;
+}
+
+static int reopen(struct session *s)
+{
+    (void)close_store(s);
+    return open_store(s);
+}
+
+static int recover(struct session *s)
+{
+    lh_recovered out;
+    return lh_recover(s->store, NULL, &out);
+}
+
+static int maintain(struct session *s)
+{
+    lh_upkeep out;
+    return lh_maintain(s->store, &out);
+}
+
+static int look_at_jobs(struct session *s)
+{
+    lh_jobs *one = NULL, *list = NULL, *waited = NULL;
+    int rc = lh_job_get(s->store, s->notes.id[MAIL], &one);
+
+    if (rc == LH_OK)
+        rc = lh_job_list(s->store, &(lh_job_filter){.queue = "mail", .limit = 50}, &list);
+    if (rc == LH_OK)
+        rc = lh_job_wait(s->store, s->notes.id[MAIL], 0, NULL, &waited);
+    lh_jobs_free(one);
+    lh_jobs_free(list);
+    lh_jobs_free(waited);
+    return rc;
+}
+
+static int look_at_lists(struct session *s)
+{
+    lh_queues *queues = NULL;
+    lh_policies *policies = NULL;
+    lh_leases *leases = NULL, *lease = NULL;
+    lh_workers *workers = NULL;
+    lh_events *events = NULL;
+    lh_policy policy;
+    bool stale;
+    int rc = lh_queue_list(s->store, &queues);
+
+    if (rc == LH_OK)
+        rc = lh_policy_list(s->store, &policies);
+    if (rc == LH_OK)
+        rc = lh_policy_get(s->store, "mail", "a", &policy);
+    if (rc == LH_OK)
+        rc = lh_lease_list(s->store, NULL, &leases);
+    if (rc == LH_OK)
+        rc = lh_lease_get(s->store, "sync", "users", &lease);
+    if (rc == LH_OK)
+        rc = lh_lease_is_stale(s->store, "sync", "users", &stale);
+    if (rc == LH_OK)
+        rc = lh_worker_list(s->store, &workers);
+    if (rc == LH_OK)
+        rc = lh_event_list(s->store, &(lh_event_filter){.limit = 30, .newest = true}, &events);
+    lh_queues_free(queues);
+    lh_policies_free(policies);
+    lh_leases_free(leases);
+    lh_leases_free(lease);
+    lh_workers_free(workers);
+    lh_events_free(events);
+    return rc;
+}
+
+static int look_at_store(struct session *s)
+{
+    lh_store_info info;
+    lh_recovered stale;
+    lh_findings *findings = NULL;
+    char *drop = NULL;
+    int rc = lh_store_status(s->store, &info);
+
+    if (rc == LH_OK)
+        rc = lh_recovery_stats(s->store, &stale);
+    if (rc == LH_OK)
+        rc = lh_check(s->store, NULL, &findings);
+    if (rc == LH_OK)
+        rc = lh_drop_sql(s->store, &drop);
+    lh_findings_free(findings);
+    free(drop);
+    return rc;
+}
+
+/* ---------------------------------------------------------------- the script */
+
+enum {
+    UNSYNCED = ACT_UNSYNCED,
+    ANEW = ACT_NO_IDENTITY,
+    USER = ACT_USER | ACT_NO_IDENTITY,
+};
+
+#define FILL                                                                  \
+    {"enqueue_large", enqueue_large, ACT_FILLER, 0, 0, 0, 0, NULL},           \
+    {                                                                         \
+        "delete_large", delete_large, ACT_FILLER, 0, LH_ENOTFOUND, 0, 0, NULL \
+    }
+
+const struct act session_acts[] = {
+    /* name, function, flags, outcome, outcome again, later, wall alone later, boot */
+    {"open_store", open_store, ACT_STEPS, 0, 0, 0, 0, NULL},
+    {"policy_mail", policy_mail, 0, 0, 0, 0, 0, NULL},
+    {"policy_bulk", policy_bulk, 0, 0, 0, 0, 0, NULL},
+    {"policy_solo", policy_solo, 0, 0, 0, 0, 0, NULL},
+    {"policy_slow", policy_slow, 0, 0, 0, 0, 0, NULL},
+    {"policy_frail", policy_frail, 0, 0, 0, 0, 0, NULL},
+    {"scope_sync", scope_sync, 0, 0, 0, 0, 0, NULL},
+    {"user_table", user_table, ACT_USER, 0, 0, 0, 0, NULL},
+    {"enqueue_mail", enqueue_mail, 0, 0, 0, 0, 0, NULL},
+    {"enqueue_keyed", enqueue_keyed, 0, 0, 0, 0, 0, NULL},
+    {"enqueue_keyed_again", enqueue_keyed, 0, 0, 0, 0, 0, NULL},
+    {"enqueue_delayed", enqueue_delayed, 0, 0, 0, 0, 0, NULL},
+    {"enqueue_fresh", enqueue_fresh, 0, 0, 0, 0, 0, NULL},
+    {"enqueue_bare", enqueue_bare, ANEW, 0, 0, 0, 0, NULL},
+    {"user_orders", user_orders, USER, 0, 0, 0, 0, NULL},
+    {"user_insert", user_insert, USER, 0, 0, 0, 0, NULL},
+    {"enqueue_solo", enqueue_solo, 0, 0, 0, 0, 0, NULL},
+    {"enqueue_slow", enqueue_slow, 0, 0, 0, 0, 0, NULL},
+    {"enqueue_frail", enqueue_frail, 0, 0, 0, 0, 0, NULL},
+    {"enqueue_bulk", enqueue_bulk, 0, 0, 0, 0, 0, NULL},
+    {"register_worker", register_worker, UNSYNCED, 0, 0, 0, 0, NULL},
+    {"claim_mail", claim_mail, UNSYNCED, 0, 0, 0, 0, NULL},
+    {"claim_bare", claim_bare, UNSYNCED | ANEW, 0, 0, 0, 0, NULL},
+    {"claim_kind", claim_kind, UNSYNCED, 0, 0, 0, 0, NULL},
+    {"claim_plain", claim_plain, UNSYNCED, 0, 0, 0, 0, NULL},
+    {"claim_solo", claim_solo, UNSYNCED, 0, 0, 0, 0, NULL},
+    {"claim_solo_busy", claim_solo_busy, UNSYNCED, LH_EMPTY, 0, 0, 0, NULL},
+    {"claim_slow", claim_slow, UNSYNCED, 0, 0, 0, 0, NULL},
+    {"beat_two", beat_two, UNSYNCED, 0, 0, 0, 0, NULL},
+    {"beat_worker", beat_worker, UNSYNCED, 0, 0, 0, 0, NULL},
+    {"beat_stranger", beat_stranger, UNSYNCED, 0, 0, 0, 0, NULL},
+    {"beat_wrong_token", beat_wrong_token, UNSYNCED, LH_ELOST, 0, 0, 0, NULL},
+    {"complete_two", complete_two, 0, 0, 0, 0, 0, NULL},
+    {"complete_and_claim", complete_and_claim, 0, 0, 0, 0, 0, NULL},
+    {"claim_bulk", claim_bulk, UNSYNCED, 0, 0, 0, 0, NULL},
+    {"complete_bulk_and_solo", complete_bulk_and_solo, 0, 0, 0, 0, 0, NULL},
+    {"complete_plain", complete_plain, 0, 0, 0, 0, 0, NULL},
+    {"claim_solo_next", claim_solo_next, UNSYNCED, 0, 0, 0, 0, NULL},
+    {"fail_for_now", fail_for_now, 0, 0, 0, 0, 0, NULL},
+    {"fail_for_good", fail_for_good, 0, 0, 0, 0, 0, NULL},
+    {"fail_and_retry_at_once", fail_and_retry_at_once, 0, 0, 0, 0, 0, NULL},
+    {"release_later", release_later, 0, 0, 0, 0, 0, NULL},
+    {"release_now", release_now, 0, 0, 0, 0, 0, NULL},
+    {"pause_mail", pause_mail, 0, 0, 0, 0, 0, NULL},
+    {"claim_paused", claim_paused, UNSYNCED, LH_EMPTY, 0, 0, 0, NULL},
+    {"resume_mail", resume_mail, 0, 0, 0, 0, 0, NULL},
+    {"cancel_two", cancel_two, 0, 0, LH_ESTATE, 0, 0, NULL},
+    {"beat_cancelled", beat_cancelled, UNSYNCED, LH_ECANCELLED, 0, 0, 0, NULL},
+    {"complete_cancelled", complete_cancelled, 0, LH_ECANCELLED, 0, 0, 0, NULL},
+    {"retry_two", retry_two, 0, 0, LH_ESTATE, 0, 0, NULL},
+    {"retry_completed", retry_completed, 0, 0, LH_ESTATE, 0, 0, NULL},
+    {"reschedule", reschedule, 0, 0, 0, 0, 0, NULL},
+    {"delete_two", delete_two, 0, 0, LH_ENOTFOUND, 0, 0, NULL},
+    {"claim_slow_more", claim_slow_more, UNSYNCED, 0, 0, 0, 0, NULL},
+    {"release_by_hand", release_by_hand, 0, 0, 0, 0, 0, NULL},
+    {"stop_worker", stop_worker, 0, 0, 0, 0, 0, NULL},
+    {"lease_acquire", lease_acquire, 0, 0, 0, 0, 0, NULL},
+    {"lease_extend", lease_extend, 0, 0, 0, 0, 0, NULL},
+    {"lease_held", lease_held, 0, LH_EHELD, 0, 0, 0, NULL},
+    {"lease_complete", lease_complete, 0, 0, LH_ELOST, 0, 0, NULL},
+    {"lease_brief", lease_brief, 0, 0, 0, 0, 0, NULL},
+    {"lease_other", lease_other, 0, 0, 0, 0, 0, NULL},
+    {"lease_release", lease_release, 0, 0, 0, 0, 0, NULL},
+    {"claim_frail", claim_frail, UNSYNCED, 0, 0, 0, 0, NULL},
+    {"recover", recover, UNSYNCED, 0, 0, 400000, 0, NULL},
+    {"claim_frail_again", claim_frail_again, UNSYNCED, 0, 0, 0, 0, NULL},
+    {"claim_and_heal", claim_and_heal, UNSYNCED | ACT_HEALS, 0, 0, 2000, 0, NULL},
+    {"beat_after_a_jump", beat_stranger, UNSYNCED, 0, 0, 0, 3600000, NULL},
+    {"maintain", maintain, UNSYNCED | ACT_STEPS, 0, 0, 7200000, 0, NULL},
+    {"enqueue_doomed", enqueue_doomed, 0, 0, 0, 0, 0, NULL},
+    {"purge_bare", purge_bare, 0, 0, 0, 0, 0, NULL},
+    {"look_at_jobs", look_at_jobs, 0, 0, 0, 0, 0, NULL},
+    {"look_at_lists", look_at_lists, 0, 0, 0, 0, 0, NULL},
+    {"look_at_store", look_at_store, 0, 0, 0, 0, 0, NULL},
+    {"prune_old", prune_old, ANEW, 0, 0, 0, 0, NULL},
+    {"policy_unset", policy_unset, 0, 0, 0, 0, 0, NULL},
+    {"reopen", reopen, ACT_STEPS | ACT_KEEPS_LOG, 0, 0, 0, 0, NULL},
+    {"reopen_after_boot", reopen, ACT_STEPS, 0, 0, 1000, 0, "boot-2"},
+    {"claim_after_boot", claim_after_boot, UNSYNCED, 0, 0, 0, 0, NULL},
+    FILL,
+    FILL,
+    FILL,
+    {"enqueue_large", enqueue_large, ACT_FILLER, 0, 0, 0, 0, NULL},
+    /* This one takes the log past 800 frames: it is folded into the database and started over. */
+    {"delete_large", delete_large, ACT_KEEPS_LOG, 0, LH_ENOTFOUND, 0, 0, NULL},
+    {"enqueue_late", enqueue_late, 0, 0, 0, 0, 0, NULL},
+    {"claim_late", claim_late, UNSYNCED, 0, 0, 0, 0, NULL},
+    {"complete_late", complete_late, 0, 0, 0, 0, 0, NULL},
+    {"close_store", close_store, ACT_CLOSES | ACT_KEEPS_LOG, 0, 0, 0, 0, NULL},
+};
+const size_t session_acts_n = COUNT(session_acts);
+
+/* ---------------------------------------------------------------- performing it */
+
+bool session_same(const struct notes *a, const struct notes *b)
+{
+    struct notes copy = *a;
+    copy.lease_token = b->lease_token;
+    return memcmp(&copy, b, sizeof copy) == 0;
+}
+
+void session_start(struct session *s, const char *path, const lh_open_opts *opts)
+{
+    *s = (struct session){.opts = opts ? *opts : (lh_open_opts){0}};
+    (void)snprintf(s->path, sizeof s->path, "%s", path);
+    s->opts.create = true;
+    engine_keeps_our_time();
+    session_clock(0);
+}
+
+int session_open(struct session *s, size_t i)
+{
+    if (i == 0)
+        return LH_OK;
+    int rc = lh_open(s->path, &s->opts, &s->store);
+    if (rc != LH_OK) {
+        (void)snprintf(s->why, sizeof s->why, "%s", lh_errmsg(s->store));
+        lh_close(s->store);
+        s->store = NULL;
+    }
+    return rc;
+}
+
+int session_act(struct session *s, size_t i)
+{
+    session_clock(i);
+    s->why[0] = '\0';
+    int rc = session_acts[i].run(s);
+    if (rc < 0 && s->store != NULL && s->why[0] == '\0')
+        (void)snprintf(s->why, sizeof s->why, "%s", lh_errmsg(s->store));
+    return rc;
+}
+
+void session_end(struct session *s)
+{
+    lh_close(s->store);
+    s->store = NULL;
+}
