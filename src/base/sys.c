@@ -46,7 +46,7 @@ void lhi_unlock(int fd, off_t byte)
 
 /* ---- futexes ---- */
 
-bool lhi_futex_wait(uint32_t *word, uint32_t value, uint32_t mask, int64_t timeout_ms)
+int lhi_futex_wait(uint32_t *word, uint32_t value, uint32_t mask, int64_t timeout_ms)
 {
     struct timespec ts, *deadline = NULL;
 
@@ -61,7 +61,8 @@ bool lhi_futex_wait(uint32_t *word, uint32_t value, uint32_t mask, int64_t timeo
         }
         deadline = &ts;
     }
-    return syscall(SYS_futex, word, FUTEX_WAIT_BITSET, value, deadline, NULL, mask) == 0;
+    long rc = syscall(SYS_futex, word, FUTEX_WAIT_BITSET, value, deadline, NULL, mask);
+    return rc == 0 ? 0 : errno;
 }
 
 void lhi_futex_wake(uint32_t *word, int n, uint32_t mask)

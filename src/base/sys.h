@@ -14,8 +14,9 @@ int lhi_lock_wait(int fd, off_t byte, bool shared); /* 0 or an errno */
 void lhi_unlock(int fd, off_t byte);
 
 /* Wait while *word == value, for at most timeout_ms (< 0: for ever), for a wake that shares a bit
- * with `mask`. The word may lie in memory shared between processes. True: a wake it was. */
-bool lhi_futex_wait(uint32_t *word, uint32_t value, uint32_t mask, int64_t timeout_ms);
+ * with `mask`. The word may lie in memory shared between processes. Returns 0 for a wake,
+ * else an errno: ETIMEDOUT, EAGAIN (the value was another), EINTR. */
+int lhi_futex_wait(uint32_t *word, uint32_t value, uint32_t mask, int64_t timeout_ms);
 void lhi_futex_wake(uint32_t *word, int n, uint32_t mask);
 
 /* Randomness of the kernel; false when there is none to be had. */

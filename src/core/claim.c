@@ -8,6 +8,7 @@
 enum {
     MAX_BATCH = 1000,
     POLL_MS = 1000, /* the net under all wake-ups */
+    CANCEL_MS = 100,
 };
 
 static int check_claim(const lh_claim_opts *opts, struct lhi_error *err)
@@ -34,20 +35,16 @@ static int check_claim(const lh_claim_opts *opts, struct lhi_error *err)
     return rc == LH_OK ? lhi_check_request(opts->request, err) : rc;
 }
 
-/* Sleep until the bell rings, the next thing falls due, or `left_ms` is over; wakes at least once a
- * second, so that a cancel flag and a foreign writer are noticed. */
-static void sleep_until(lh_store *store, const lh_claim_opts *opts, uint32_t ticket,
-                        int64_t next_ms, int64_t left_ms)
+void lhi_sleep_until(lh_store *store, const lh_claim_opts *opts, uint32_t ticket, int64_t ms,
+                     const int *cancel)
 {
-    int64_t ms = POLL_MS;
+    int64_t deadline = lhi_mono_ms() + ms;
 
-    if (opts == NULL || opts->cancel != NULL)
-        ms = 100;
-    if (next_ms >= 0 && next_ms + 1 < ms)
-        ms = next_ms + 1; /* expired means lease_until <= now: one later is surely past */
-    if (left_ms >= 0 && left_ms < ms)
-        ms = left_ms;
-    store->store.ops->wait(store->store.self, ticket, opts, ms);
+    /* A cancel flag rings no bell: it is looked at ten times a second, and nothing else is. */
+    for (int64_t left = ms; left > 0 && !lhi_raised(cancel); left = deadline - lhi_mono_ms())
+        if (store->store.ops->wait(store->store.self, ticket, opts,
+                                   cancel && left > CANCEL_MS ? CANCEL_MS : left))
+            return;
 }
 
 /* One look: with `sure`, straight to the claim; else a look that costs no writer anything comes
@@ -89,8 +86,14 @@ static int claim_waiting(lh_store *store, const lh_claim_opts *opts, lh_jobs *jo
         if (opts->wait_ms > 0 && (left = deadline - lhi_mono_ms()) <= 0)
             return LH_EMPTY;
         /* After a claim that found nothing, one look tells how long to sleep. */
-        if (!sure)
-            sleep_until(store, opts, ticket, next_ms, left);
+        if (!sure) {
+            int64_t ms = POLL_MS;
+            if (next_ms >= 0 && next_ms + 1 < ms)
+                ms = next_ms + 1; /* expired means lease_until <= now: one later is surely past */
+            if (left >= 0 && left < ms)
+                ms = left;
+            lhi_sleep_until(store, opts, ticket, ms, opts->cancel);
+        }
         sure = false;
     }
 }
@@ -186,6 +189,6 @@ int lh_job_wait(lh_store *store, int64_t id, int64_t wait_ms, const int *cancel,
             return lhi_fail(err, LH_EINTR, "interrupted while waiting for job %lld", (long long)id);
         if (wait_ms == 0 || (wait_ms > 0 && (left = deadline - lhi_mono_ms()) <= 0))
             return LH_EMPTY;
-        sleep_until(store, NULL, ticket, -1, left);
+        lhi_sleep_until(store, NULL, ticket, left >= 0 && left < POLL_MS ? left : POLL_MS, cancel);
     }
 }

@@ -55,6 +55,10 @@ static inline bool lhi_raised(const int *cancel)
     return cancel != NULL && __atomic_load_n(cancel, __ATOMIC_RELAXED) != 0;
 }
 
+/* Sleep for `ms`, or until the bell of opts' queues (NULL: any commit) or the cancel flag. */
+void lhi_sleep_until(lh_store *store, const lh_claim_opts *opts, uint32_t ticket, int64_t ms,
+                     const int *cancel);
+
 /* What jobs.c and claim.c share. */
 int lhi_check_request(const char *request, struct lhi_error *err);
 int lhi_check_refs(size_t n, const void *items, struct lhi_error *err);

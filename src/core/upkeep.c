@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { MAX_EVENTS = 10000, UPKEEP_MS = 60000 };
+enum { MAX_EVENTS = 10000, UPKEEP_MS = 60000, POLL_MS = 1000 };
 
 int lh_recover(lh_store *store, const int *cancel, lh_recovered *out)
 {
@@ -119,7 +119,7 @@ int lh_event_list(lh_store *store, const lh_event_filter *filter, lh_events **ou
         uint32_t ticket = store->store.ops->ticket(store->store.self, NULL);
         struct lhi_act act = {.verb = LHI_EVENT_LIST, .events = {.filter = filter, .out = events}};
         rc = lhi_read(store, &act, err);
-        int64_t left = filter->wait_ms < 0 ? 100 : deadline - lhi_mono_ms();
+        int64_t left = filter->wait_ms < 0 ? POLL_MS : deadline - lhi_mono_ms();
         if (rc == LH_OK && (events->n > 0 || filter->wait_ms == 0 || left <= 0)) {
             *out = events;
             return LH_OK;
@@ -129,6 +129,6 @@ int lh_event_list(lh_store *store, const lh_event_filter *filter, lh_events **ou
             return rc;
         if (lhi_raised(filter->cancel))
             return lhi_fail(err, LH_EINTR, "interrupted while waiting for events");
-        store->store.ops->wait(store->store.self, ticket, NULL, left < 100 ? left : 100);
+        lhi_sleep_until(store, NULL, ticket, left < POLL_MS ? left : POLL_MS, filter->cancel);
     }
 }

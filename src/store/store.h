@@ -95,7 +95,7 @@ struct lhi_act {
         } release;
         struct {
             const int64_t *ids;
-            unsigned how; /* LHI_RETRY: enum lh_retry_how */
+            unsigned how;             /* LHI_RETRY: enum lh_retry_how */
             int64_t run_at, delay_ms; /* LHI_RESCHEDULE */
         } ids;
         struct {
@@ -188,7 +188,8 @@ struct lhi_store_ops {
     /* Wake-ups, for the queues of `opts`, or (opts NULL) for any commit. A ticket taken before
      * looking makes sure that nothing that happens after the look is missed. */
     uint32_t (*ticket)(void *self, const lh_claim_opts *opts);
-    void (*wait)(void *self, uint32_t ticket, const lh_claim_opts *opts, int64_t timeout_ms);
+    /* True: there may be something to see. */
+    bool (*wait)(void *self, uint32_t ticket, const lh_claim_opts *opts, int64_t timeout_ms);
     int (*drop_sql)(void *self, char **out, struct lhi_error *err);
 };
 

@@ -292,6 +292,6 @@ TEST(our_writers_wait_for_a_user_who_holds_the_database_and_say_who_it_is_in_the
     EXPECT_STATUS(lh_enqueue(s.store, "mail", &(lh_new_job){0}, 1, NULL, &out), LH_EBUSY);
     EXPECT_CONTAINS(lh_errmsg(s.store), "another program");
     db_exec(s.db, "COMMIT");
-    EXPECT_OK(lh_enqueue(s.store, "mail", &(lh_new_job){0}, 1, NULL, &out));
+    add(s.store, "mail", "x");
     shop_close(&s);
 }

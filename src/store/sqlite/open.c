@@ -336,32 +336,39 @@ static void db_close(void *self)
     lhi_free(db);
 }
 
+enum { MAX_QUEUES = 64 };
+
+static size_t hash_queues(const lh_claim_opts *opts, uint32_t hashes[MAX_QUEUES])
+{
+    size_t n = opts->n_queues < MAX_QUEUES ? opts->n_queues : MAX_QUEUES;
+    for (size_t i = 0; i < n; i++)
+        hashes[i] = side_queue_hash(opts->queues[i]);
+    return n;
+}
+
 static uint32_t db_ticket(void *self, const lh_claim_opts *opts)
 {
     struct db *db = self;
+    uint32_t hashes[MAX_QUEUES];
+
     if (db->side.page == NULL)
         return 0;
-    return opts ? side_bell(&db->side) : side_changes(&db->side);
+    return opts ? side_bell(&db->side, hashes, hash_queues(opts, hashes)) : side_changes(&db->side);
 }
 
-static void db_wait(void *self, uint32_t ticket, const lh_claim_opts *opts, int64_t timeout_ms)
+static bool db_wait(void *self, uint32_t ticket, const lh_claim_opts *opts, int64_t timeout_ms)
 {
     struct db *db = self;
-    uint32_t hashes[64];
-    size_t n = 0;
+    uint32_t hashes[MAX_QUEUES];
 
     if (db->side.page == NULL) {
-        lhi_sleep_ms(timeout_ms < 50 ? timeout_ms : 50);
-        return;
+        lhi_sleep_ms(timeout_ms);
+        return true; /* no bell to hear here: have a look */
     }
     watch_start(db);
-    if (opts == NULL) {
-        side_wait_change(&db->side, ticket, timeout_ms);
-        return;
-    }
-    for (; n < opts->n_queues && n < 64; n++)
-        hashes[n] = side_queue_hash(opts->queues[n]);
-    side_wait(&db->side, ticket, hashes, n, timeout_ms);
+    if (opts == NULL)
+        return side_wait_change(&db->side, ticket, timeout_ms);
+    return side_wait(&db->side, ticket, hashes, hash_queues(opts, hashes), timeout_ms);
 }
 
 static const struct lhi_store_ops sqlite_ops = {

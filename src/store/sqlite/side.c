@@ -17,6 +17,8 @@
 
 #define MAGIC "LHSIDE1"
 
+enum { BELL_BITS = 32 }; /* as many as a futex tells apart */
+
 /* Layout of the mapped page: part of the format, shared by every version that has this magic. */
 struct side_page {
     char magic[8];
@@ -31,9 +33,10 @@ struct side_page {
     int64_t hungry_until; /* somebody has waited long: newcomers queue until then */
     uint32_t bell;        /* futex: counts rings */
     uint32_t bell_waiters;
-    uint32_t bell_hash;   /* whom the last ring was for */
-    uint32_t bell_passes; /* how often it was passed on since */
-    uint32_t syncs;       /* futex: counts syncs of the log */
+    uint32_t rings[BELL_BITS];     /* rings by the bit of a queue's hash … */
+    uint32_t ring_hash[BELL_BITS]; /* … and whom the last of them was for */
+    uint32_t bell_passes;          /* how often a ring was passed on since the last */
+    uint32_t syncs;                /* futex: counts syncs of the log */
     uint32_t sync_waiters;
     uint32_t changed; /* futex: counts commits */
     uint32_t changed_waiters;
@@ -318,13 +321,6 @@ void side_sync_wait(struct side *side, uint32_t ticket)
 
 /* ---- the bell ---- */
 
-enum { BELL_BITS = 32 };
-
-uint32_t side_bell(const struct side *side)
-{
-    return __atomic_load_n(&side->page->bell, __ATOMIC_SEQ_CST);
-}
-
 uint32_t side_queue_hash(const char *queue)
 {
     uint32_t hash = 2166136261U;
@@ -333,66 +329,89 @@ uint32_t side_queue_hash(const char *queue)
     return hash;
 }
 
+uint32_t side_bell(const struct side *side, const uint32_t *hashes, size_t n)
+{
+    uint32_t rings = 0;
+    for (size_t i = 0; i < n; i++)
+        rings += __atomic_load_n(&side->page->rings[hashes[i] % BELL_BITS], __ATOMIC_SEQ_CST);
+    return rings;
+}
+
 static uint32_t bit_of(uint32_t hash)
 {
     return (uint32_t)1 << (hash % BELL_BITS);
 }
 
-void side_ring(struct side *side, uint32_t queue_hash, int n)
+void side_ring(struct side *side, uint32_t hash, int n)
 {
     struct side_page *page = side->page;
 
-    __atomic_store_n(&page->bell_hash, queue_hash, __ATOMIC_RELAXED);
+    __atomic_store_n(&page->ring_hash[hash % BELL_BITS], hash, __ATOMIC_SEQ_CST);
     __atomic_store_n(&page->bell_passes, 0, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&page->rings[hash % BELL_BITS], 1, __ATOMIC_SEQ_CST);
     __atomic_add_fetch(&page->bell, 1, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&page->bell_waiters, __ATOMIC_SEQ_CST) > 0)
-        lhi_futex_wake(&page->bell, n, bit_of(queue_hash));
+        lhi_futex_wake(&page->bell, n, bit_of(hash));
 }
 
 void side_ring_all(struct side *side)
 {
+    for (uint32_t i = 0; i < BELL_BITS; i++)
+        __atomic_add_fetch(&side->page->rings[i], 2, __ATOMIC_SEQ_CST); /* two: for everybody */
     __atomic_add_fetch(&side->page->bell, 1, __ATOMIC_SEQ_CST);
     lhi_futex_wake(&side->page->bell, INT_MAX, UINT32_MAX);
 }
 
-/* The kernel knows 32 bits of a queue's name. Who was woken for a queue of the same bit that is not
- * its own passes the wake on, at most once to everybody who waits. Only when there was exactly one
- * ring since the ticket is it known whom it was for; else whoever wakes looks for itself: a look is
+/* The kernel tells 32 bits of a queue's hash apart. Who was woken for another queue of the same bit
+ * passes the wake on, at most once to everybody who waits. Only when there was exactly one ring
+ * since the ticket is it known whom it was for; else whoever wakes looks for itself: a look is
  * cheap, a lost wake is not. */
 static bool not_for_us(struct side *side, uint32_t ticket, const uint32_t *hashes, size_t n)
 {
     struct side_page *page = side->page;
-    uint32_t rung = __atomic_load_n(&page->bell_hash, __ATOMIC_SEQ_CST);
 
-    if (side_bell(side) != ticket + 1)
+    if (side_bell(side, hashes, n) != ticket + 1)
         return false;
-    for (size_t i = 0; i < n; i++)
-        if (hashes[i] == rung)
-            return false;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t last = __atomic_load_n(&page->ring_hash[hashes[i] % BELL_BITS], __ATOMIC_SEQ_CST);
+        for (size_t j = 0; j < n; j++)
+            if (hashes[j] == last)
+                return false;
+    }
     if (__atomic_add_fetch(&page->bell_passes, 1, __ATOMIC_RELAXED) <=
         __atomic_load_n(&page->bell_waiters, __ATOMIC_SEQ_CST))
-        lhi_futex_wake(&page->bell, 1, bit_of(rung));
+        lhi_futex_wake(&page->bell, 1, bit_of(hashes[0]));
     return true;
 }
 
-void side_wait(struct side *side, uint32_t ticket, const uint32_t *hashes, size_t n,
+bool side_wait(struct side *side, uint32_t ticket, const uint32_t *hashes, size_t n,
                int64_t timeout_ms)
 {
     struct side_page *page = side->page;
     int64_t deadline = lhi_mono_ms() + timeout_ms, left = timeout_ms;
     uint32_t mask = 0;
+    bool rung = false;
 
     for (size_t i = 0; i < n; i++)
         mask |= bit_of(hashes[i]);
     __atomic_add_fetch(&page->bell_waiters, 1, __ATOMIC_SEQ_CST);
     while (left > 0) {
-        bool woken = lhi_futex_wait(&page->bell, ticket, mask, left);
-        if (!woken || !not_for_us(side, ticket, hashes, n))
+        /* The word counts all rings, the ticket ours only: what rings for others in between makes
+         * the futex refuse to sleep, and we try again. */
+        uint32_t word = __atomic_load_n(&page->bell, __ATOMIC_SEQ_CST);
+        if (side_bell(side, hashes, n) != ticket) {
+            if (!not_for_us(side, ticket, hashes, n)) {
+                rung = true;
+                break;
+            }
+            ticket++;
+        }
+        if (lhi_futex_wait(&page->bell, word, mask, left) == ETIMEDOUT)
             break;
-        ticket++;
         left = deadline - lhi_mono_ms();
     }
     __atomic_sub_fetch(&page->bell_waiters, 1, __ATOMIC_SEQ_CST);
+    return rung || side_bell(side, hashes, n) != ticket;
 }
 
 uint32_t side_changes(const struct side *side)
@@ -407,11 +426,12 @@ void side_changed(struct side *side)
         lhi_futex_wake(&side->page->changed, INT_MAX, UINT32_MAX);
 }
 
-void side_wait_change(struct side *side, uint32_t ticket, int64_t timeout_ms)
+bool side_wait_change(struct side *side, uint32_t ticket, int64_t timeout_ms)
 {
     __atomic_add_fetch(&side->page->changed_waiters, 1, __ATOMIC_SEQ_CST);
     (void)lhi_futex_wait(&side->page->changed, ticket, UINT32_MAX, timeout_ms);
     __atomic_sub_fetch(&side->page->changed_waiters, 1, __ATOMIC_SEQ_CST);
+    return side_changes(side) != ticket;
 }
 
 bool side_take_watch(struct side *side)

@@ -71,15 +71,16 @@ void side_sync_wait(struct side *side, uint32_t ticket);
 /* The bell: rung for a queue it wakes as many idle claimers of that queue as there are new jobs.
  * Beside it, `changed` wakes whoever waits for any commit. A ticket taken before looking makes sure
  * that nothing rung after the look is missed. */
-uint32_t side_bell(const struct side *side);
+uint32_t side_bell(const struct side *side, const uint32_t *hashes, size_t n);
 uint32_t side_queue_hash(const char *queue);
 void side_ring(struct side *side, uint32_t queue_hash, int n);
 void side_ring_all(struct side *side);
-void side_wait(struct side *side, uint32_t ticket, const uint32_t *hashes, size_t n,
+/* True: something was rung since the ticket, have a look. */
+bool side_wait(struct side *side, uint32_t ticket, const uint32_t *hashes, size_t n,
                int64_t timeout_ms);
 uint32_t side_changes(const struct side *side);
 void side_changed(struct side *side);
-void side_wait_change(struct side *side, uint32_t ticket, int64_t timeout_ms);
+bool side_wait_change(struct side *side, uint32_t ticket, int64_t timeout_ms);
 bool side_take_watch(struct side *side); /* be the one process that watches for foreign writers */
 
 #endif
