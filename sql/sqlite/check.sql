@@ -41,5 +41,15 @@ SELECT NULL, 'queue "' || coalesce(q.queue, c.queue) || '" counts ' || s.name ||
                       ELSE q.cancelled END
  LIMIT :n;
 
+-- name: check_queues
+SELECT NULL, 'queue "' || queue || '" has jobs but no row to count them in'
+  FROM (SELECT DISTINCT queue FROM lh_job)
+ WHERE queue NOT IN (SELECT queue FROM lh_queue) LIMIT :n;
+
+-- name: check_schema
+-- Our tables, indexes, views and triggers, as they are.
+SELECT name, sql FROM sqlite_schema
+ WHERE name LIKE 'lh\_%' ESCAPE '\' AND sql IS NOT NULL ORDER BY name;
+
 -- name: check_payloads
 SELECT id, payload_sum, payload FROM lh_job WHERE payload_sum IS NOT NULL;

@@ -229,11 +229,23 @@ static size_t utf8_sequence(const unsigned char *p, size_t left)
     return n;
 }
 
+#define HIGH_BITS UINT64_C(0x8080808080808080)
+#define LOW_BITS UINT64_C(0x0101010101010101)
+
 bool lh_text_ok(const void *bytes, size_t len)
 {
     const unsigned char *p = bytes;
 
     for (size_t i = 0; i < len;) {
+        uint64_t word;
+        /* Eight at a time while it is plain ASCII: no high bit, no zero byte. */
+        if (len - i >= sizeof word) {
+            memcpy(&word, p + i, sizeof word);
+            if ((word & HIGH_BITS) == 0 && ((word - LOW_BITS) & ~word & HIGH_BITS) == 0) {
+                i += sizeof word;
+                continue;
+            }
+        }
         size_t n = p[i] == 0 ? 0 : utf8_sequence(p + i, len - i);
         if (n == 0)
             return false;

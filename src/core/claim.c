@@ -66,6 +66,8 @@ static int look(lh_store *store, const lh_claim_opts *opts, bool sure, lh_jobs *
     int rc = lhi_perform(store, &act, err);
     if (act.claim.retry_ms > 0 && (*next_ms < 0 || act.claim.retry_ms < *next_ms))
         *next_ms = act.claim.retry_ms;
+    if (rc == LH_OK && jobs->n == 0 && jobs->priv != NULL)
+        lhi_arena_clear(jobs->priv); /* what was looked at and not taken: the wait may be long */
     return rc < 0 ? rc : jobs->n > 0 ? LH_OK : LH_EMPTY;
 }
 

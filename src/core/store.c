@@ -215,8 +215,10 @@ static void make_owner(lh_store *store)
 int lh_open(const char *url, const lh_open_opts *opts, lh_store **out)
 {
     static const lh_open_opts defaults;
-    lh_store *store = lhi_calloc(1, sizeof *store);
 
+    if (out == NULL)
+        return LH_EMISUSE;
+    lh_store *store = lhi_calloc(1, sizeof *store);
     *out = store;
     if (store == NULL)
         return LH_ENOMEM;

@@ -35,6 +35,11 @@ static void enqueue_many(lh_store *store, int64_t n)
         EXPECT_OK(lh_enqueue(store, "q", jobs, MANY, NULL, out));
 }
 
+static void pause_ms(long ms)
+{
+    (void)nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL);
+}
+
 /* ---------------------------------------------------------------- a worker */
 
 static void note_claims(struct history *history, int me, const lh_jobs *jobs, int64_t call_ns)
@@ -67,6 +72,18 @@ static void note_completes(struct history *history, int me, const lh_done *done,
     }
 }
 
+/* Now and then a worker takes its time, and now and then too much of it: it comes back with jobs
+ * that another one holds by then. */
+static void dawdle(unsigned *dice)
+{
+    *dice = *dice * 1103515245U + 12345U;
+    unsigned roll = (*dice >> 16) % 100;
+    if (roll < 2)
+        pause_ms(LEASE_MS + 10 + (long)(*dice >> 8) % 80);
+    else if (roll < 10)
+        pause_ms(20 + (long)(*dice >> 8) % 80);
+}
+
 static void work(struct history *history, int me, int64_t lease_ms)
 {
     const char *queue = "q";
@@ -74,7 +91,7 @@ static void work(struct history *history, int me, int64_t lease_ms)
     lh_done done[BATCH_MAX];
     int status[BATCH_MAX];
     size_t held = 0;
-    unsigned rounds = (unsigned)getpid();
+    unsigned rounds = (unsigned)getpid(), dice = rounds * 2654435761U;
 
     history_watch_locks(history);
     lh_store *store = open_store(history);
@@ -102,6 +119,8 @@ static void work(struct history *history, int me, int64_t lease_ms)
         lh_jobs_free(jobs);
         if (stop && held == 0)
             break;
+        if (lease_ms == LEASE_MS && !stop)
+            dawdle(&dice);
     }
     lh_close(store);
 }
@@ -123,11 +142,6 @@ static int64_t completed(lh_store *store)
     int64_t n = queues->queue[0].completed;
     lh_queues_free(queues);
     return n;
-}
-
-static void pause_ms(long ms)
-{
-    (void)nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL);
 }
 
 /* ---------------------------------------------------------------- undisturbed */
@@ -225,7 +239,7 @@ TEST_TIMEOUT(workers_that_die_or_sleep_lose_no_job_and_complete_none_twice, 120)
     for (int i = 0; i < WORKERS; i++)
         t.pid[i] = start_worker(t.history, i, LEASE_MS);
     while ((done = completed(store)) < RACE_JOBS) {
-        pause_ms(5);
+        pause_ms(10);
         /* Towards the end all are left in peace, to finish. */
         if (done < RACE_JOBS * 9 / 10)
             disturb(&t);

@@ -229,6 +229,43 @@ TEST_TIMEOUT(a_late_complete_and_a_recovery_never_both_win, 60)
 
 /* ---------------------------------------------------------------- step by step */
 
+TEST(whoever_was_overtaken_can_do_nothing_to_the_next_holder)
+{
+    const char *queue = "q";
+    lh_jobs *next = NULL;
+
+    clock_start();
+    lh_store *store = open_store();
+    lh_jobs *held = held_jobs(store, 1);
+    const lh_job *slow = &held->job[0];
+    clock_advance_ms(LEASE_MS);
+    EXPECT_OK(lh_claim(store, &(lh_claim_opts){.queues = &queue, .n_queues = 1, .worker = "next"},
+                       &next));
+    EXPECT_EQ(next->job[0].id, slow->id);
+
+    EXPECT_STATUS(
+        lh_heartbeat(store, &(lh_beat){.job = slow->id, .token = slow->token}, 1, NULL, NULL),
+        LH_ELOST);
+    EXPECT_STATUS(
+        lh_complete(store, &(lh_done){.job = slow->id, .token = slow->token}, 1, NULL, NULL),
+        LH_ELOST);
+    EXPECT_STATUS(lh_fail(store,
+                          &(lh_failure){.job = slow->id, .token = slow->token, .error = "late"}, 1,
+                          NULL, NULL),
+                  LH_ELOST);
+    EXPECT_STATUS(
+        lh_release(store, &(lh_ref){.job = slow->id, .token = slow->token}, 1, 0, NULL, NULL),
+        LH_ELOST);
+    lh_job job = get(store, slow->id);
+    EXPECT_EQ(job.state, LH_RUNNING);
+    EXPECT_EQ(job.token, next->job[0].token);
+    EXPECT_EQ(job.lease_until, next->job[0].lease_until);
+    EXPECT_OK(lh_complete(store, &(lh_done){.job = job.id, .token = job.token}, 1, NULL, NULL));
+    lh_jobs_free(next);
+    lh_jobs_free(held);
+    lh_close(store);
+}
+
 /* The write of a recovery that looked at a job some time ago: (token, lease_until) as seen then.
  * Between the look and the write anything may have happened, whatever holds the two together. */
 static int write_of_a_recovery(const lh_job *seen)

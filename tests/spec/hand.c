@@ -125,6 +125,19 @@ SPEC(each_way_to_answer_a_cancel_lets_the_retried_job_go)
     world_close(&w);
 }
 
+SPEC(a_job_cancelled_under_a_live_holder_and_retried_after_its_deadline_is_not_kept_back)
+{
+    struct world w = world_with_job("mail", "x");
+    lh_job old, next;
+    EXPECT_OK(claim_one(&w, "mail", &old, .lease_ms = 1000));
+    EXPECT_OK(cancel(&w, old.id));
+    clock_advance_ms(&w, 1000);
+    EXPECT_OK(retry(&w, old.id));
+    EXPECT_EQ(job_of(&w, old.id).state, LH_PENDING);
+    EXPECT_OK(claim_one(&w, "mail", &next, .worker = "w2"));
+    world_close(&w);
+}
+
 SPEC(a_job_cancelled_after_its_lease_ended_is_not_kept_back)
 {
     struct world w = world_with_job("mail", "x");

@@ -290,6 +290,7 @@ SPEC(a_repeated_identical_complete_is_done)
     EXPECT_EQ(job_of(&w, job.id).finished_at, WORLD_START_MS);
     EXPECT_EQ(queue_of(&w, "mail").hour_completed, 1);
     EXPECT_STATUS(complete_with(&w, &job, "s", 1), LH_ELOST);
+    EXPECT_STATUS(complete_with(&w, &job, "rs", 2), LH_ELOST);
     EXPECT_STATUS(complete_with(&w, &job, "", 0), LH_ELOST);
     EXPECT_STATUS(complete(&w, &job), LH_ELOST);
     EXPECT_STATUS(fail(&w, &job, "no"), LH_ELOST);

@@ -139,6 +139,18 @@ SPEC(a_rate_lets_so_many_go_at_once_and_then_one_by_one_as_time_passes)
     world_close(&w);
 }
 
+SPEC(a_rate_that_was_not_used_up_is_filled_to_the_brim_and_not_beyond)
+{
+    struct world w = world_open();
+    lh_job job;
+    EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_RATE, .rate_n = 4, .rate_per_ms = 1000));
+    enqueue_many(&w, "mail", 20);
+    EXPECT_OK(claim_one(&w, "mail", &job));
+    clock_advance_ms(&w, 750);
+    EXPECT_EQ(claim_many(&w, "mail", 10)->n, 4);
+    world_close(&w);
+}
+
 SPEC(a_rate_is_shared_by_all_handles)
 {
     struct world w = world_open();

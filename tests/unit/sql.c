@@ -245,16 +245,17 @@ TEST(nothing_but_a_check_reads_all_jobs)
 }
 
 /* Statistics of another program's ANALYZE must not lead a claim astray. */
-static void expect_plans_with(const char *queue, const char *state)
+static void expect_plans_with(const char *queue, const char *completed)
 {
-    char fill[400];
+    char fill[500];
     sqlite3 *db = open_fresh();
 
     (void)snprintf(fill, sizeof fill,
-                   "DELETE FROM lh_job; INSERT INTO lh_job(queue, state, payload) "
+                   "DELETE FROM lh_job; INSERT INTO lh_job(queue, payload) "
                    "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 700) "
-                   "SELECT %s, %s, 'x' FROM n; ANALYZE",
-                   queue, state);
+                   "SELECT %s, 'x' FROM n; "
+                   "UPDATE lh_job SET state = 'completed' WHERE %s; ANALYZE",
+                   queue, completed);
     if (sqlite3_exec(db, fill, NULL, NULL, NULL) != SQLITE_OK)
         FAIL("could not fill the store: %s", sqlite3_errmsg(db));
     sqlite3_close(db);
@@ -270,9 +271,9 @@ static void expect_plans_with(const char *queue, const char *state)
 
 TEST(statistics_of_a_full_store_do_not_change_a_plan)
 {
-    expect_plans_with("'mail'", "'pending'");
-    expect_plans_with("'q' || (i % 7)", "'pending'");
-    expect_plans_with("'mail'", "iif(i % 2, 'pending', 'completed')");
-    expect_plans_with("'q' || (i % 7)", "iif(i % 100, 'completed', 'pending')");
-    expect_plans_with("'mail'", "'completed'");
+    expect_plans_with("'mail'", "false");
+    expect_plans_with("'q' || (i % 7)", "false");
+    expect_plans_with("'mail'", "id % 2");
+    expect_plans_with("'q' || (i % 7)", "id % 100");
+    expect_plans_with("'mail'", "true");
 }

@@ -219,16 +219,30 @@ CREATE TABLE lh_request (
 -- once a transaction, so its own rows pass the WHEN. They would still pay for a frame as large as
 -- the whole body; hence the body stands behind a view, and what every row pays for is one small step.
 CREATE VIEW lh_inserted AS
-SELECT id, queue, kind, state_changed_at, expires_at FROM lh_job WHERE 0;
+SELECT id, queue, kind, key, state, token, attempt, recoveries, run_at, state_changed_at,
+       expires_at, payload
+  FROM lh_job WHERE 0;
 
 CREATE TRIGGER lh_job_insert AFTER INSERT ON lh_job WHEN new.payload_sum IS NULL
 BEGIN
     INSERT INTO lh_inserted
-    VALUES (new.id, new.queue, new.kind, new.state_changed_at, new.expires_at);
+    VALUES (new.id, new.queue, new.kind, new.key, new.state, new.token, new.attempt,
+            new.recoveries, new.run_at, new.state_changed_at, new.expires_at, new.payload);
 END;
 
 CREATE TRIGGER lh_inserted_insert INSTEAD OF INSERT ON lh_inserted
 BEGIN
+    SELECT CASE
+        WHEN new.id NOT BETWEEN 1 AND 4503599627370495
+        THEN RAISE(ABORT, 'leave the id of a job to the table')
+        WHEN new.state <> 'pending' AND (new.state <> 'scheduled' OR new.run_at IS NULL)
+        THEN RAISE(ABORT, 'a new job is pending, or scheduled with a run_at')
+        WHEN new.token <> 0 OR new.attempt <> 0 OR new.recoveries <> 0
+        THEN RAISE(ABORT, 'a new job has no token, attempts or recoveries')
+        WHEN instr(new.queue, char(0)) OR instr(new.kind, char(0)) OR instr(new.key, char(0))
+        THEN RAISE(ABORT, 'queue, kind and key may not have a zero byte')
+        WHEN length(CAST(new.payload AS BLOB)) > 67108864
+        THEN RAISE(ABORT, 'a payload has at most 64 MiB') END;
     UPDATE lh_job SET state = 'scheduled'
      WHERE id = new.id AND state = 'pending'
        AND run_at > CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER);

@@ -3,10 +3,14 @@
 
 #include <string.h>
 
+/* Settings have changed: other handles reload with their next transaction, acts that follow in this
+ * one at once. */
 static int bump_generation(struct txn *txn, struct lhi_error *err)
 {
-    txn->changed = true;
-    return sql_run(txn->conn, LHI_SQL_STORE_GENERATION, err, "") < 0 ? err->status : LH_OK;
+    txn->changed = txn->reloaded = true;
+    if (sql_run(txn->conn, LHI_SQL_STORE_GENERATION, err, "") < 0)
+        return err->status;
+    return txn_reload(txn, err);
 }
 
 int act_queue_pause(struct txn *txn, struct lhi_act *act)

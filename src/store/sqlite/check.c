@@ -93,6 +93,61 @@ static int check_invariant(struct conn *conn, struct report *report, enum lhi_sq
     return rc < 0 ? rc : LH_OK;
 }
 
+/* What the migrations make, made in memory, against what is there. */
+static int check_schema(struct conn *conn, struct report *report, struct lhi_error *err)
+{
+    struct conn model = {0};
+    sqlite3_stmt *wanted, *there = NULL;
+    int rc = conn_open(&model, ":memory:", SQLITE_OPEN_READWRITE, err);
+
+    for (int i = 0; i < lhi_sqlite_migration_count && rc == LH_OK; i++)
+        rc = sql_exec(&model, lhi_sqlite_migrations[i].text, err);
+    wanted = rc == LH_OK ? sql(&model, LHI_SQL_CHECK_SCHEMA, err, "") : NULL;
+    while (wanted != NULL && (rc = sql_step(&model, wanted, err)) == LH_OK) {
+        const char *name = (const char *)sqlite3_column_text(wanted, 0);
+        const char *text = (const char *)sqlite3_column_text(wanted, 1);
+        bool found_it = false, same = false;
+        int step = LH_EMPTY;
+        there = sql(conn, LHI_SQL_CHECK_SCHEMA, err, "");
+        while (there != NULL && !found_it && (step = sql_step(conn, there, err)) == LH_OK) {
+            found_it = strcmp((const char *)sqlite3_column_text(there, 0), name) == 0;
+            same = found_it && strcmp((const char *)sqlite3_column_text(there, 1), text) == 0;
+        }
+        sql_reset(there);
+        if (there == NULL || step < 0) {
+            rc = err->status;
+            break;
+        }
+        if (!found_it)
+            found(report, "error", "schema", "%s is missing", name);
+        else if (!same)
+            found(report, "error", "schema", "%s is not as it was made", name);
+    }
+    sql_reset(wanted);
+    conn_close(&model);
+    return rc < 0 ? rc : LH_OK;
+}
+
+/* Acknowledged changes that are not there: a lost log, or an old copy in place of the store. */
+static int check_age(struct db *db, struct conn *conn, struct report *report, struct lhi_error *err)
+{
+    char uuid[40];
+    int64_t changes;
+    int rc = meta_text(conn, "store_uuid", uuid, sizeof uuid, err);
+
+    if (rc != LH_OK || (rc = sql_int(conn, LHI_SQL_STORE_MARKS, err, -1, &changes, "")) != LH_OK)
+        return rc;
+    if (changes < 0)
+        found(report, "error", "store", "there is no row for the store itself in lh_queue");
+    else if (db->side.page != NULL && strcmp(side_uuid(&db->side), uuid) == 0 &&
+             (uint64_t)changes < side_synced(&db->side))
+        found(report, "error", "store",
+              "store is older than it was: %llu acknowledged changes are missing; --accept-loss "
+              "goes on without them",
+              (unsigned long long)(side_synced(&db->side) - (uint64_t)changes));
+    return LH_OK;
+}
+
 static int check_payloads(struct conn *conn, struct report *report, const int *cancel,
                           struct lhi_error *err)
 {
@@ -128,11 +183,11 @@ static bool has_wal_reset_bug(int version)
 
 static void check_surroundings(struct db *db, struct report *report)
 {
-    char wal[1100];
+    char wal[4200];
     struct stat st;
-    int64_t room = lhi_free_bytes(db->path), skew = lhi_wall_ms() - db_now(db);
+    int64_t room = lhi_free_bytes(db->file), skew = lhi_wall_ms() - db_now(db);
 
-    lhi_format(wal, sizeof wal, "%s-wal", db->path);
+    lhi_format(wal, sizeof wal, "%s-wal", db->file);
     int64_t wal_bytes = stat(wal, &st) == 0 ? (int64_t)st.st_size : 0;
     found(report, wal_bytes > LARGE_WAL ? "warning" : "info", "wal", "%lld bytes",
           (long long)wal_bytes);
@@ -160,7 +215,7 @@ int check_store(struct db *db, struct conn *conn, struct lhi_act *act, struct lh
     } invariants[] = {
         {LHI_SQL_CHECK_RUNNING, "invariant 1"}, {LHI_SQL_CHECK_COUNTS, "invariant 5"},
         {LHI_SQL_CHECK_TIMES, "invariant 5"},   {LHI_SQL_CHECK_IDS, "invariant 7"},
-        {LHI_SQL_CHECK_TALLIES, "counts"},
+        {LHI_SQL_CHECK_TALLIES, "counts"},      {LHI_SQL_CHECK_QUEUES, "counts"},
     };
     struct report report = {.out = act->check.out, .arena = arena_of(&act->check.out->priv)};
 
@@ -168,12 +223,16 @@ int check_store(struct db *db, struct conn *conn, struct lhi_act *act, struct lh
         return lhi_fail(err, LH_ENOMEM, "out of memory");
     int rc = check_integrity(conn, &report, err);
     /* A damaged file may stop a later look; what was found until then is told. */
+    if (rc == LH_OK)
+        rc = check_schema(conn, &report, err);
     bool damaged = report.out->errors > 0;
     for (size_t i = 0; i < sizeof invariants / sizeof invariants[0] && rc == LH_OK; i++)
         rc = check_invariant(conn, &report, invariants[i].which, invariants[i].what, err);
     if (rc == LH_OK)
+        rc = check_age(db, conn, &report, err);
+    if (rc == LH_OK)
         rc = check_payloads(conn, &report, act->check.cancel, err);
-    if (rc == LH_ECORRUPT && damaged) {
+    if ((rc == LH_ECORRUPT || rc == LH_EFAIL) && damaged) {
         found(&report, "error", "integrity", "%s", err->text);
         rc = LH_OK;
     }

@@ -17,6 +17,8 @@
 
 enum { BATCH_ITEMS = 2000 }; /* how much work a leader takes on in one transaction */
 
+enum { WAITING, PERFORMED, LEAD }; /* what `done` of a call says */
+
 struct call {
     struct lhi_act *acts;
     size_t n;
@@ -223,20 +225,19 @@ static struct call *take_batch(struct db *db)
     return head;
 }
 
-static void tell(struct call *calls, const struct call *self)
+static void tell(struct call *calls)
 {
     while (calls != NULL) {
         struct call *next = calls->next; /* gone as soon as its owner knows */
-        if (calls != self) {
-            uint32_t *done = &calls->done;
-            __atomic_store_n(done, 1, __ATOMIC_RELEASE);
-            lhi_futex_wake(done, 1, UINT32_MAX);
-        }
+        uint32_t *done = &calls->done;
+        __atomic_store_n(done, PERFORMED, __ATOMIC_RELEASE);
+        lhi_futex_wake(done, 1, UINT32_MAX);
         calls = next;
     }
 }
 
-/* Lead until this thread's own call is done, then hand the lead to whoever is queued. */
+/* Queue the call, and return when it was performed, by us or by another. Whether we lead is decided
+ * once, under the mutex; after that only `done` counts, however often we wake. */
 static void combine(struct db *db, struct call *self)
 {
     pthread_mutex_lock(&db->mutex);
@@ -245,32 +246,34 @@ static void combine(struct db *db, struct call *self)
     else
         db->queue_head = self;
     db->queue_tail = self;
-    while (db->leading && self->done == 0) {
-        /* `done` turns 1 when performed, 2 when the lead passes to us. */
-        pthread_mutex_unlock(&db->mutex);
-        (void)lhi_futex_wait(&self->done, 0, UINT32_MAX, -1);
-        if (__atomic_load_n(&self->done, __ATOMIC_ACQUIRE) == 1)
-            return;
-        pthread_mutex_lock(&db->mutex);
-    }
+    bool leads = !db->leading;
     db->leading = true;
+    pthread_mutex_unlock(&db->mutex);
+    while (!leads) {
+        uint32_t done = __atomic_load_n(&self->done, __ATOMIC_ACQUIRE);
+        if (done == PERFORMED)
+            return;
+        leads = done == LEAD;
+        if (!leads)
+            (void)lhi_futex_wait(&self->done, WAITING, UINT32_MAX, -1);
+    }
+
+    pthread_mutex_lock(&db->mutex);
     struct call *batch = take_batch(db);
     pthread_mutex_unlock(&db->mutex);
     assert(batch == self); /* we are the oldest: those before us led before us */
-
     lead(db, batch);
     struct call *others = batch->next;
 
     pthread_mutex_lock(&db->mutex);
     struct call *heir = db->queue_head;
+    db->leading = heir != NULL;
     if (heir != NULL) {
-        __atomic_store_n(&heir->done, 2, __ATOMIC_RELEASE);
+        __atomic_store_n(&heir->done, LEAD, __ATOMIC_RELEASE);
         lhi_futex_wake(&heir->done, 1, UINT32_MAX);
-    } else {
-        db->leading = false;
     }
     pthread_mutex_unlock(&db->mutex);
-    tell(others, self);
+    tell(others);
 }
 
 int db_perform(void *self, struct lhi_act *acts, size_t n, struct lhi_error *err)

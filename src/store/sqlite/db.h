@@ -24,6 +24,7 @@
 
 #include <pthread.h>
 #include <sqlite3.h>
+#include <sys/types.h>
 
 /* One connection with its prepared statements. */
 struct conn {
@@ -36,7 +37,10 @@ struct call; /* one perform() on its way through the combiner, combine.c */
 struct db {
     struct conn conn; /* writes; used by whoever leads, under the turnstile */
     struct side side;
-    char path[1024];
+    char path[1024]; /* as it was given: for messages */
+    char file[4096]; /* as it is reached: absolute, whatever becomes of the working directory */
+    dev_t dev;       /* which file it is */
+    ino_t ino;
     lh_open_opts opts;
     struct lhi_log log;
     char boot[40];
@@ -88,6 +92,7 @@ struct txn {
     int64_t tick;           /* the number of this transaction */
     bool durable;           /* something here must be synced before it is acknowledged */
     bool changed;           /* something was written */
+    bool reloaded;          /* an act changed settings, and they were read again */
     bool gone;              /* the engine gave the transaction up: nothing may go on in it */
     struct tally *tallies;  /* newest first, in the arena; pointers to them stay good */
     struct lhi_arena arena; /* lives as long as the transaction */
@@ -180,6 +185,8 @@ int txn_guarded(struct txn *txn, int (*fn)(struct txn *, void *), void *arg, str
 int64_t txn_next_token(const struct txn *txn, int64_t token);
 void db_free_caches(struct db *db);
 
+int txn_reload(struct txn *txn, struct lhi_error *err); /* settings: policies, pauses, epoch */
+
 struct event {
     const char *type;
     int64_t job;
@@ -207,6 +214,9 @@ void checkpoint_when_due(struct db *db);
 /* ---- open.c ---- */
 int conn_open(struct conn *conn, const char *path, int flags, struct lhi_error *err);
 int set_wal_mode(struct conn *conn, struct lhi_error *err);
+bool db_moved(const struct db *db); /* removed or replaced under us */
+int db_stop_moved(struct db *db,
+                  struct lhi_error *err); /* … and nothing more may be done with it */
 
 /* ---- schema.c ---- */
 enum contents { CONTENTS_EMPTY, CONTENTS_FOREIGN, CONTENTS_OURS };

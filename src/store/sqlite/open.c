@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -35,6 +36,12 @@ int conn_open(struct conn *conn, const char *path, int flags, struct lhi_error *
         "PRAGMA foreign_keys = ON; PRAGMA cell_size_check = ON; PRAGMA mmap_size = 0;"
         "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 0; PRAGMA temp_store = MEMORY",
         err);
+}
+
+bool db_moved(const struct db *db)
+{
+    struct stat st;
+    return stat(db->file, &st) != 0 || st.st_dev != db->dev || st.st_ino != db->ino;
 }
 
 static int on_wal(void *arg, sqlite3 *handle, const char *name, int frames)
@@ -101,8 +108,9 @@ static int compare_marks(struct db *db, struct lhi_error *err)
         return LH_OK;
     }
     if ((uint64_t)changes >= side_synced(&db->side)) {
-        if ((uint64_t)changes > side_committed(&db->side))
-            side_set_committed(&db->side, (uint64_t)changes);
+        /* The database is the truth: the mark may be behind it (a writer died before it set the
+         * mark), or ahead (the log was cut). */
+        side_set_committed(&db->side, (uint64_t)changes);
         return LH_OK;
     }
     if (!db->opts.accept_loss)
@@ -126,7 +134,7 @@ static int resolve_failed_sync(struct db *db, struct lhi_error *err)
 
     if (!side_sync_failed(&db->side) || !side_alone(&db->side))
         return LH_OK;
-    if ((rc = wal_valid_frames(db->path, &whole, err)) == LH_OK &&
+    if ((rc = wal_valid_frames(db->file, &whole, err)) == LH_OK &&
         db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE) == SQLITE_OK) {
         side_set_sync_failed(&db->side, false);
         side_set_frames(&db->side, 0);
@@ -160,12 +168,38 @@ static int notice_boot(struct db *db, struct lhi_error *err)
 
 /* ---- opening ---- */
 
+/* The folder made absolute, the last part as it is. What starts with a slash is no URI and no
+ * ":memory:" to SQLite, and stays what it is when the program changes its working directory. */
+static int make_absolute(struct db *db, struct lhi_error *err)
+{
+    char folder[1024], real[PATH_MAX];
+    const char *slash = strrchr(db->path, '/');
+    const char *name = slash ? slash + 1 : db->path;
+
+    if (slash == NULL)
+        lhi_format(folder, sizeof folder, ".");
+    else
+        lhi_format(folder, sizeof folder, "%.*s", slash == db->path ? 1 : (int)(slash - db->path),
+                   db->path);
+    if (realpath(folder, real) == NULL) {
+        if (errno == ENOENT || errno == ENOTDIR)
+            return lhi_fail(err, db->opts.create ? LH_EIO : LH_ENOSTORE,
+                            "there is no folder \"%s\" for the store \"%s\"", folder, db->path);
+        return lhi_fail_errno(err, errno, "could not look at \"%s\"", folder);
+    }
+    size_t n = lhi_format(db->file, sizeof db->file, "%s%s%s", real,
+                          strcmp(real, "/") == 0 ? "" : "/", name);
+    if (n + 16 > sizeof db->file)
+        return lhi_fail(err, LH_EINVAL, "path of the store \"%s\" is too long", db->path);
+    return LH_OK;
+}
+
 static int inspect_path(struct db *db, bool *exists, struct lhi_error *err)
 {
     struct stat st;
 
     *exists = false;
-    if (lstat(db->path, &st) != 0) {
+    if (lstat(db->file, &st) != 0) {
         if (errno != ENOENT)
             return lhi_fail_errno(err, errno, "could not look at \"%s\"", db->path);
         if (db->opts.read_only || !db->opts.create)
@@ -180,6 +214,8 @@ static int inspect_path(struct db *db, bool *exists, struct lhi_error *err)
                         db->path);
     if (!S_ISREG(st.st_mode))
         return lhi_fail(err, LH_EINVAL, "store \"%s\" is not a regular file", db->path);
+    db->dev = st.st_dev;
+    db->ino = st.st_ino;
     *exists = true;
     return LH_OK;
 }
@@ -205,11 +241,37 @@ static int refuse_network(const struct db *db, struct lhi_error *err)
                     db->path);
 }
 
+/* Others may have the store open while the file behind its name was exchanged. They share the log
+ * with us: one write of ours would reach their file, one checkpoint of theirs would take ours. So
+ * this is asked before SQLite is. */
+static int same_file(struct db *db, bool created, struct lhi_error *err)
+{
+    struct stat st;
+
+    if (stat(db->file, &st) != 0)
+        return lhi_fail_errno(err, errno, "could not look at \"%s\"", db->path);
+    if (!side_same_file(&db->side, st.st_dev, st.st_ino)) {
+        if (!side_alone(&db->side)) {
+            if (created && st.st_size == 0)
+                (void)unlink(db->file);
+            return lhi_fail(err, LH_ESTOPPED,
+                            "database \"%s\" was removed or replaced while other processes have "
+                            "it open: stop them first",
+                            db->path);
+        }
+        side_share(&db->side);
+    }
+    side_set_file(&db->side, st.st_dev, st.st_ino);
+    db->dev = st.st_dev;
+    db->ino = st.st_ino;
+    return LH_OK;
+}
+
 /* The part of opening that happens under the turnstile. */
 static int open_for_writing(struct db *db, struct lhi_error *err)
 {
     int64_t changes;
-    int rc = conn_open(&db->conn, db->path, SQLITE_OPEN_READWRITE, err);
+    int rc = conn_open(&db->conn, db->file, SQLITE_OPEN_READWRITE, err);
 
     if (rc == LH_OK && sqlite3_db_readonly(db->conn.db, "main") == 1)
         rc = lhi_fail(err, LH_EREADONLY, "store \"%s\" is not writable", db->path);
@@ -235,13 +297,15 @@ static int open_writer(struct db *db, bool exists, struct lhi_error *err)
 {
     int rc;
 
-    if (!exists && (rc = create_file(db->path, err)) != LH_OK)
+    if (!exists && (rc = create_file(db->file, err)) != LH_OK)
         return rc;
-    if ((rc = side_open(&db->side, db->path, true, &db->log, err)) != LH_OK ||
+    if ((rc = side_open(&db->side, db->file, true, &db->log, err)) != LH_OK ||
         (rc = refuse_network(db, err)) != LH_OK || (rc = side_present(&db->side, err)) != LH_OK ||
         (rc = side_enter(&db->side, db->opts.busy_ms, "open", err)) != LH_OK)
         return rc;
-    rc = open_for_writing(db, err);
+    rc = same_file(db, !exists, err);
+    if (rc == LH_OK)
+        rc = open_for_writing(db, err);
     if (rc == LH_ENOSTORE || rc == LH_EINVAL || rc == LH_ENEWER)
         side_remove(&db->side);
     side_leave(&db->side);
@@ -269,7 +333,7 @@ static int open_reader(struct db *db, struct lhi_error *err)
 {
     enum contents contents;
     int64_t version;
-    int rc = conn_open(&db->conn, db->path, SQLITE_OPEN_READONLY, err);
+    int rc = conn_open(&db->conn, db->file, SQLITE_OPEN_READONLY, err);
 
     if (rc != LH_OK || (rc = schema_look(&db->conn, &contents, &version, err)) != LH_OK)
         return rc;
@@ -289,7 +353,7 @@ static int open_reader(struct db *db, struct lhi_error *err)
                         db->path, (long long)version);
     /* The bell is heard where the side file is there; who only reads does not make one. */
     struct lhi_error ignored;
-    (void)side_open(&db->side, db->path, false, &db->log, &ignored);
+    (void)side_open(&db->side, db->file, false, &db->log, &ignored);
     return load_anchor(db, err);
 }
 
@@ -308,7 +372,7 @@ static void fold_log(struct db *db)
     if (side_enter(&db->side, db->opts.busy_ms, "close", &ignored) != LH_OK)
         return;
     if (__atomic_load_n(&db->stopped, __ATOMIC_ACQUIRE) == 0 && side_alone(&db->side)) {
-        if (!side_sync_failed(&db->side) &&
+        if (!side_sync_failed(&db->side) && !db_moved(db) &&
             db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE) == SQLITE_OK)
             side_set_dirty(&db->side, false);
         side_share(&db->side);
@@ -409,7 +473,9 @@ int lhi_sqlite_open(const char *path, const lh_open_opts *opts, const struct lhi
     pthread_mutex_init(&db->watch_mutex, NULL);
     lhi_boot_id(db->boot);
 
-    rc = inspect_path(db, &exists, err);
+    rc = make_absolute(db, err);
+    if (rc == LH_OK)
+        rc = inspect_path(db, &exists, err);
     if (rc == LH_OK)
         rc = opts->read_only ? open_reader(db, err) : open_writer(db, exists, err);
     if (rc != LH_OK) {

@@ -311,7 +311,7 @@ static int event_list(struct conn *conn, struct lhi_act *act, struct lhi_error *
 
 static int64_t file_size(const char *path, const char *suffix)
 {
-    char full[1100];
+    char full[4200];
     struct stat st;
     lhi_format(full, sizeof full, "%s%s", path, suffix);
     return stat(full, &st) == 0 ? (int64_t)st.st_size : 0;
@@ -351,9 +351,9 @@ static int stats(struct db *db, struct conn *conn, struct lhi_act *act, struct l
     lhi_format(info->url, sizeof info->url, "sqlite:%s", db->path);
     info->stale_jobs = recovered->entries_reclaimed;
     info->stale_leases = recovered->locks_cleaned;
-    info->wal_bytes = file_size(db->path, "-wal");
-    info->file_bytes = file_size(db->path, "");
-    info->free_bytes = lhi_free_bytes(db->path);
+    info->wal_bytes = file_size(db->file, "-wal");
+    info->file_bytes = file_size(db->file, "");
+    info->free_bytes = lhi_free_bytes(db->file);
     info->clock_skew_ms = lhi_wall_ms() - now;
     if ((rc = meta_text(conn, "store_uuid", info->uuid, sizeof info->uuid, err)) < 0 ||
         (rc = meta_int(conn, "schema_version", 0, &version, err)) < 0 ||
@@ -446,9 +446,11 @@ int db_read(void *self, struct lhi_act *act, struct lhi_error *err)
     pthread_mutex_lock(&db->read_mutex);
     /* A handle for reading has one connection; one for writing opens its second when it is asked. */
     struct conn *conn = db->opts.read_only ? &db->conn : &db->reader;
-    if (conn->db == NULL)
-        rc = conn_open(conn, db->path, SQLITE_OPEN_READONLY, err);
-    if (rc != LH_OK)
+    if (db_moved(db))
+        rc = db_stop_moved(db, err);
+    else if (conn->db == NULL)
+        rc = conn_open(conn, db->file, SQLITE_OPEN_READONLY, err);
+    if (rc != LH_OK && conn == &db->reader)
         conn_close(conn);
     if (rc == LH_OK && act->verb == LHI_CHECK) {
         sqlite3_progress_handler(conn->db, 0, NULL, NULL);

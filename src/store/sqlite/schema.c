@@ -73,9 +73,14 @@ int schema_look(struct conn *conn, enum contents *out, int64_t *version, struct 
                          &ours, err)) < 0)
         return rc;
     *out = ours == 2 ? CONTENTS_OURS : tables > 0 ? CONTENTS_FOREIGN : CONTENTS_EMPTY;
-    if (*out == CONTENTS_OURS)
-        return meta_int(conn, "schema_version", 0, version, err);
-    return LH_OK;
+    if (ours == 1)
+        return lhi_fail(err, LH_ECORRUPT, "one of the tables lh_meta and lh_job is missing");
+    if (*out != CONTENTS_OURS)
+        return LH_OK;
+    int known = meta_int(conn, "schema_version", 0, version, err);
+    if (known == LH_OK && *version < 1)
+        return lhi_fail(err, LH_ECORRUPT, "the tables have no schema version in lh_meta");
+    return known;
 }
 
 /* All steps in one transaction: a store is at the old version or at the new one. */

@@ -23,6 +23,7 @@ enum { BELL_BITS = 32 }; /* as many as a futex tells apart */
 struct side_page {
     char magic[8];
     char uuid[40];
+    uint64_t dev, ino; /* of the database; 0: not known yet */
     uint32_t dirty;
     uint32_t sync_failed;
     uint64_t committed;
@@ -279,6 +280,17 @@ bool side_dirty(const struct side *side)
 void side_set_dirty(struct side *side, bool dirty)
 {
     __atomic_store_n(&side->page->dirty, dirty, __ATOMIC_RELEASE);
+}
+
+bool side_same_file(const struct side *side, uint64_t dev, uint64_t ino)
+{
+    return side->page->ino == 0 || (side->page->dev == dev && side->page->ino == ino);
+}
+
+void side_set_file(struct side *side, uint64_t dev, uint64_t ino)
+{
+    side->page->dev = dev;
+    side->page->ino = ino;
 }
 
 const char *side_uuid(const struct side *side)

@@ -23,7 +23,7 @@ struct side_page;
 struct side {
     int fd;
     struct side_page *page;
-    char path[1100];
+    char path[4200];
     bool created; /* it was not there before this open */
     const struct lhi_log *log;
     int64_t pid; /* ours, to be shown to whoever waits */
@@ -58,6 +58,9 @@ bool side_sync_failed(const struct side *side);
 void side_set_sync_failed(struct side *side, bool failed);
 bool side_dirty(const struct side *side);
 void side_set_dirty(struct side *side, bool dirty);
+/* Which file the store is: device and inode of the database. */
+bool side_same_file(const struct side *side, uint64_t dev, uint64_t ino);
+void side_set_file(struct side *side, uint64_t dev, uint64_t ino);
 const char *side_uuid(const struct side *side);
 void side_set_uuid(struct side *side, const char *uuid);
 

@@ -237,11 +237,13 @@ static const void *column_bytes(sqlite3_stmt *stmt, int column, struct lhi_arena
     int type = sqlite3_column_type(stmt, column);
 
     *len = 0;
-    *is_text = type == SQLITE_TEXT;
+    *is_text = false;
     if (type == SQLITE_NULL)
         return NULL;
     const void *bytes = sqlite3_column_blob(stmt, column);
     *len = (size_t)sqlite3_column_bytes(stmt, column);
+    /* A plain INSERT may have put any bytes into a text. */
+    *is_text = type == SQLITE_TEXT && lh_text_ok(bytes, *len);
     void *copy = lhi_arena_copy(arena, bytes, bytes ? *len : 0);
     if (copy == NULL)
         *ok = false;

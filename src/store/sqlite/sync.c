@@ -55,7 +55,9 @@ int sync_heal(struct db *db, struct lhi_error *err)
 
     if (!side_sync_failed(&db->side))
         return LH_OK;
-    if ((rc = wal_valid_frames(db->path, &whole, err)) < 0)
+    if (db_moved(db))
+        return db_stop_moved(db, err);
+    if ((rc = wal_valid_frames(db->file, &whole, err)) < 0)
         return rc;
     if (whole < side_frames(&db->side))
         return lhi_fail(err, LH_ECORRUPT,

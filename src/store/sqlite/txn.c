@@ -110,7 +110,7 @@ static int load_paused(struct txn *txn, struct lhi_error *err)
     return rc < 0 ? rc : LH_OK;
 }
 
-static int txn_reload(struct txn *txn, struct lhi_error *err)
+int txn_reload(struct txn *txn, struct lhi_error *err)
 {
     struct db *db = txn->db;
     int64_t wall, mono;
@@ -222,6 +222,15 @@ void txn_rollback(struct txn *txn)
     (void)sql_run(txn->conn, LHI_SQL_TXN_ROLLBACK, &ignored, "");
 }
 
+int db_stop_moved(struct db *db, struct lhi_error *err)
+{
+    __atomic_store_n(&db->stopped, 1, __ATOMIC_RELEASE);
+    return lhi_fail(err, LH_ESTOPPED,
+                    "database \"%s\" was removed or replaced while it was open: nothing is "
+                    "acknowledged any more",
+                    db->path);
+}
+
 /* Commit; on failure the outcome is unknown, unless SQLite itself says that nothing happened. */
 int txn_commit(struct txn *txn, struct lhi_error *err)
 {
@@ -242,15 +251,8 @@ int txn_commit(struct txn *txn, struct lhi_error *err)
     side_set_frames(&db->side, db->wal_frames);
     LHI_POINT("txn:after_commit");
     /* A database file that was removed or replaced still takes commits, for nobody to see. */
-    int moved = 0;
-    if (sqlite3_file_control(db->conn.db, "main", SQLITE_FCNTL_HAS_MOVED, &moved) == SQLITE_OK &&
-        moved) {
-        __atomic_store_n(&db->stopped, 1, __ATOMIC_RELEASE);
-        return lhi_fail(err, LH_ESTOPPED,
-                        "database \"%s\" was removed or replaced while it was open: "
-                        "nothing is acknowledged any more",
-                        db->path);
-    }
+    if (db_moved(db))
+        return db_stop_moved(db, err);
     return LH_OK;
 }
 
@@ -293,6 +295,9 @@ int txn_guarded(struct txn *txn, int (*fn)(struct txn *, void *), void *arg, str
         txn->tallies = before;
         txn->changed = changed;
         txn->durable = durable;
+        /* Settings that it changed are as they were. */
+        if (txn->reloaded && txn_reload(txn, &ignored) < 0)
+            txn->gone = true;
     }
     if (sql_run(txn->conn, LHI_SQL_ACT_END, &ignored, "") < 0) {
         txn->gone = true;

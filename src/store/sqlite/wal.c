@@ -74,7 +74,7 @@ static int64_t count_frames(int fd, unsigned char *frame)
 
 int wal_valid_frames(const char *db_path, int64_t *frames, struct lhi_error *err)
 {
-    char path[1100];
+    char path[4200];
 
     *frames = 0;
     lhi_format(path, sizeof path, "%s-wal", db_path);

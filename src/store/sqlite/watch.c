@@ -117,7 +117,7 @@ static bool prepare(struct watch *w)
 
     w->fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
     return w->fd >= 0 &&
-           conn_open(&w->conn, w->db->path, SQLITE_OPEN_READONLY, &ignored) == LH_OK &&
+           conn_open(&w->conn, w->db->file, SQLITE_OPEN_READONLY, &ignored) == LH_OK &&
            sqlite3_prepare_v3(w->conn.db, "PRAGMA data_version", -1, SQLITE_PREPARE_PERSISTENT,
                               &w->version_stmt, NULL) == SQLITE_OK;
 }
@@ -126,18 +126,15 @@ static void *watch(void *arg)
 {
     struct db *db = arg;
     struct watch w = {.db = db, .fd = -1};
-    char folder[1024];
+    char folder[4096];
 
     /* One watcher for all processes of the store; when it goes, another takes over. */
     while (!side_take_watch(&db->side))
         if (pause_for(db, TAKEOVER_MS))
             return NULL;
-    lhi_format(folder, sizeof folder, "%s", db->path);
-    char *slash = strrchr(folder, '/');
-    if (slash == NULL)
-        lhi_format(folder, sizeof folder, ".");
-    else
-        slash[slash == folder] = '\0';
+    lhi_format(folder, sizeof folder, "%s", db->file);
+    char *slash = strrchr(folder, '/'); /* the path is absolute */
+    slash[slash == folder] = '\0';
     w.folder = folder; /* not the -wal, which comes and goes */
     if (prepare(&w))
         watch_folder(&w);

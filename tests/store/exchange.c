@@ -1,0 +1,198 @@
+/* The file behind the store's name is exchanged while somebody has it open: they share the log with
+ * whoever comes next, so nothing may be written by either. And what a plain INSERT may not bring,
+ * and what lh_check() finds. */
+#include "sqlite.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static void add_many(lh_store *store, int n)
+{
+    for (int i = 0; i < n; i++)
+        (void)add(store, "q", "x");
+}
+
+TEST(a_database_moved_aside_under_an_open_handle_keeps_its_jobs)
+{
+    lh_store *waiter = store_new();
+    add_many(waiter, 20);
+    EXPECT_EQ(rename("store.db", "backup.db"), 0);
+    expect_open("store.db", (lh_open_opts){.create = true}, LH_ESTOPPED, "removed or replaced");
+    EXPECT(!file_exists("store.db"));
+    lh_close(waiter);
+    /* The log goes with its database; the waiter must not have folded it into anything else. */
+    EXPECT_EQ(rename("store.db-wal", "backup.db-wal"), 0);
+    lh_store *backup = store_open("backup.db", (lh_open_opts){0});
+    EXPECT_EQ(counts_of(backup, "q").pending, 20);
+    store_check(backup);
+    lh_close(backup);
+}
+
+TEST(an_old_copy_put_in_place_under_an_open_handle_is_refused)
+{
+    lh_store *first = store_new();
+    add_many(first, 5);
+    lh_close(first);
+    copy_file("store.db", "copy.db");
+    lh_store *waiter = store_new();
+    add_many(waiter, 20);
+    EXPECT_EQ(rename("copy.db", "store.db"), 0);
+    expect_open("store.db", (lh_open_opts){.create = true, .accept_loss = true}, LH_ESTOPPED,
+                "removed or replaced");
+    lh_close(waiter);
+}
+
+TEST(a_handle_whose_file_was_exchanged_answers_nothing_any_more)
+{
+    lh_store *store = store_new();
+    lh_queues *queues = NULL;
+    lh_new_job job = {.payload = "x", .payload_len = 1};
+    lh_enqueued out;
+    add_many(store, 1);
+    EXPECT_EQ(unlink("store.db"), 0);
+    EXPECT_STATUS(lh_queue_list(store, &queues), LH_ESTOPPED);
+    EXPECT_STATUS(lh_enqueue(store, "q", &job, 1, NULL, &out), LH_ESTOPPED);
+    lh_close(store);
+}
+
+TEST(a_waiting_claim_notices_that_its_file_was_exchanged)
+{
+    lh_store *store = store_new();
+    lh_jobs *jobs = NULL;
+    const char *queue = "nothing";
+    EXPECT_EQ(unlink("store.db"), 0);
+    EXPECT_STATUS(
+        lh_claim(store,
+                 &(lh_claim_opts){.queues = &queue, .n_queues = 1, .worker = "w", .wait_ms = 10000},
+                 &jobs),
+        LH_ESTOPPED);
+    lh_close(store);
+}
+
+TEST(a_text_that_is_none_is_handed_out_byte_for_byte)
+{
+    lh_store *store = store_new();
+    sqlite3 *db = db_open("store.db");
+    db_exec(db, "INSERT INTO lh_job(queue, payload) VALUES('q', 'a' || char(0) || 'b')");
+    db_exec(db, "INSERT INTO lh_job(queue, payload) VALUES('q', CAST(x'ff00fe' AS TEXT))");
+    static const char *const wanted[] = {"a\0b", "\xff\0\xfe"};
+    for (int i = 0; i < 2; i++) {
+        lh_jobs *jobs = take(store, "q", "w", 60000);
+        EXPECT(jobs != NULL);
+        EXPECT(!jobs->job[0].payload_is_text);
+        EXPECT_EQ(jobs->job[0].payload_len, 3);
+        EXPECT(memcmp(jobs->job[0].payload, wanted[i], 3) == 0);
+        lh_jobs_free(jobs);
+    }
+    sqlite3_close(db);
+    lh_close(store);
+}
+
+TEST(a_plain_insert_may_not_bring_what_only_the_queue_decides)
+{
+    static const char *const bad[] = {
+        "(queue, id) VALUES('q', 9223372036854775807)",
+        "(queue, id) VALUES('q', 0)",
+        "(queue, id) VALUES('q', -9)",
+        "(queue, state) VALUES('q', 'scheduled')",
+        "(queue, state) VALUES('q', 'completed')",
+        "(queue, token) VALUES('q', 9007199254740991)",
+        "(queue, attempt) VALUES('q', 1)",
+        "(queue, recoveries) VALUES('q', 1)",
+        "(queue) VALUES('q' || char(0) || 'k')",
+        "(queue, kind) VALUES('q', 'k' || char(0))",
+        "(queue, key) VALUES('q', 'k' || char(0) || 'k')",
+        "(queue, payload) VALUES('q', zeroblob(67108865))",
+    };
+    lh_store *store = store_new();
+    sqlite3 *db = db_open("store.db");
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        char sql[200];
+        (void)snprintf(sql, sizeof sql, "INSERT INTO lh_job%s", bad[i]);
+        if (db_try(db, sql) != SQLITE_CONSTRAINT)
+            FAIL("accepted: %s", sql);
+    }
+    EXPECT_EQ(db_int(db, "SELECT count(*) FROM lh_job"), 0);
+    EXPECT(add(store, "q", "x") > 0);
+    store_check(store);
+    sqlite3_close(db);
+    lh_close(store);
+}
+
+/* Break the store with `sql`; lh_check() must find it, in words that have `part` in them. */
+static void expect_finding(const char *sql, const char *part)
+{
+    lh_findings *findings = NULL;
+    bool said = false;
+    lh_store *store = store_new();
+    add_many(store, 3);
+    lh_close(store);
+    sqlite3 *db = db_open("store.db");
+    db_exec(db, sql);
+    sqlite3_close(db);
+    store = store_open("store.db", (lh_open_opts){.read_only = true});
+    EXPECT_OK(lh_check(store, NULL, &findings));
+    for (size_t i = 0; i < findings->n; i++)
+        said = said || (strcmp(findings->finding[i].level, "error") == 0 &&
+                        strstr(findings->finding[i].text, part) != NULL);
+    if (!said || findings->errors == 0)
+        FAIL("no error says \"%s\" after: %s", part, sql);
+    lh_findings_free(findings);
+    lh_close(store);
+}
+
+TEST(a_check_finds_a_queue_that_nobody_counts)
+{
+    expect_finding("DELETE FROM lh_queue WHERE queue = 'q'", "no row to count");
+}
+
+TEST(a_check_finds_a_missing_row_of_the_store_itself)
+{
+    expect_finding("DELETE FROM lh_queue WHERE queue = '*'", "no row for the store itself");
+}
+
+TEST(a_check_finds_a_missing_table)
+{
+    expect_finding("DROP TABLE lh_event", "lh_event is missing");
+}
+
+TEST(a_check_finds_a_missing_trigger)
+{
+    expect_finding("DROP TRIGGER lh_job_insert", "lh_job_insert is missing");
+}
+
+TEST(a_check_finds_a_wrong_count)
+{
+    expect_finding("UPDATE lh_queue SET pending = 17 WHERE queue = 'q'", "counts pending as 17");
+}
+
+TEST(a_check_finds_that_the_store_is_older_than_it_was)
+{
+    lh_findings *findings = NULL;
+    lh_store *store = store_new();
+    add_many(store, 3);
+    lh_close(store);
+    copy_file("store.db", "old.db");
+    store = store_new();
+    add_many(store, 3);
+    lh_close(store);
+    copy_file("old.db", "store.db");
+    store = store_open("store.db", (lh_open_opts){.read_only = true});
+    EXPECT_OK(lh_check(store, NULL, &findings));
+    EXPECT_EQ(findings->errors, 1);
+    lh_findings_free(findings);
+    lh_close(store);
+}
+
+TEST(tables_without_a_version_or_one_without_the_other_are_told_as_damage)
+{
+    lh_store *store = store_new();
+    lh_close(store);
+    sqlite3 *db = db_open("store.db");
+    db_exec(db, "DELETE FROM lh_meta WHERE key = 'schema_version'");
+    expect_open("store.db", (lh_open_opts){.create = true}, LH_ECORRUPT, "no schema version");
+    db_exec(db, "DROP TABLE lh_meta");
+    expect_open("store.db", (lh_open_opts){.create = true}, LH_ECORRUPT, "is missing");
+    sqlite3_close(db);
+}
