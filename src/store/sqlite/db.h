@@ -213,6 +213,7 @@ void checkpoint_when_due(struct db *db);
 
 /* ---- open.c ---- */
 int conn_open(struct conn *conn, const char *path, int flags, struct lhi_error *err);
+void conn_patient(struct conn *conn, bool patient); /* wait when the file is busy? */
 int set_wal_mode(struct conn *conn, struct lhi_error *err);
 bool db_moved(const struct db *db); /* removed or replaced under us */
 int db_stop_moved(struct db *db,

@@ -19,7 +19,26 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { BUSY_STEPS = 1550 };
+
 /* ---- a connection ---- */
+
+/* Writers of ours never meet here: they queue in the turnstile. A foreign program on the same file
+ * may hold the write lock, and whoever opens a store first rebuilds its index: met with small steps,
+ * for 1.55 s in all (50 ms, doubled four times). */
+static int patience(void *arg, int steps)
+{
+    (void)arg;
+    if (steps >= BUSY_STEPS)
+        return 0;
+    lhi_sleep_ms(1);
+    return 1;
+}
+
+void conn_patient(struct conn *conn, bool patient)
+{
+    (void)sqlite3_busy_handler(conn->db, patient ? patience : NULL, NULL);
+}
 
 int conn_open(struct conn *conn, const char *path, int flags, struct lhi_error *err)
 {
@@ -28,6 +47,7 @@ int conn_open(struct conn *conn, const char *path, int flags, struct lhi_error *
     if (rc != SQLITE_OK)
         return sql_fail(conn, rc, err);
     (void)sqlite3_extended_result_codes(conn->db, 1);
+    conn_patient(conn, true);
     (void)sqlite3_db_config(conn->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
     (void)sqlite3_db_config(conn->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
     (void)sqlite3_db_config(conn->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
@@ -56,7 +76,7 @@ static int on_wal(void *arg, sqlite3 *handle, const char *name, int frames)
 /* Several of us may open a new file at once, and a foreign program may be busy with it. */
 int set_wal_mode(struct conn *conn, struct lhi_error *err)
 {
-    int64_t deadline = lhi_mono_ms() + 1550;
+    int64_t deadline = lhi_mono_ms() + BUSY_STEPS;
     for (;;) {
         sqlite3_stmt *stmt = NULL;
         int rc = sqlite3_prepare_v2(conn->db, "PRAGMA journal_mode = WAL", -1, &stmt, NULL);

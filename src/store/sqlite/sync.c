@@ -20,7 +20,10 @@ enum {
 int db_checkpoint(struct db *db, int mode)
 {
     int frames = 0, moved = 0;
+    /* Readers are not waited for: everybody else would wait for us. */
+    conn_patient(&db->conn, false);
     int rc = sqlite3_wal_checkpoint_v2(db->conn.db, "main", mode, &frames, &moved);
+    conn_patient(&db->conn, true);
 
     LHI_POINT("checkpoint:after");
     if (rc == SQLITE_OK && frames == moved) {

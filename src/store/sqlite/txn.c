@@ -5,16 +5,10 @@
  */
 #include "store/sqlite/db.h"
 
-#include "base/clock.h"
 #include "base/hook.h"
 
 #include <limits.h>
 #include <string.h>
-
-enum {
-    BUSY_TRIES = 5, /* against foreign writers: 50 ms, doubling, 1.55 s in all */
-    BUSY_FIRST_MS = 50,
-};
 
 /* ---- pieces the acts use ---- */
 
@@ -141,33 +135,13 @@ void db_free_caches(struct db *db)
 
 /* ---- one transaction ---- */
 
-/* Writers of ours never meet here: they queue in the turnstile. A foreign program on the same file
- * may hold the write lock; it is met with small steps and growing patience. */
-static int begin_immediate(struct conn *conn, struct lhi_error *err)
-{
-    int64_t patience = BUSY_FIRST_MS;
-    for (int try = 0;; try++, patience *= 2) {
-        int64_t deadline = lhi_mono_ms() + patience;
-        for (;;) {
-            int rc = sql_run(conn, LHI_SQL_TXN_BEGIN, err, "");
-            if (rc != LH_EBUSY)
-                return rc < 0 ? rc : LH_OK;
-            if (lhi_mono_ms() >= deadline)
-                break;
-            lhi_sleep_ms(1);
-        }
-        if (try + 1 == BUSY_TRIES)
-            return err->status;
-    }
-}
-
 int txn_begin(struct txn *txn, struct db *db, struct lhi_error *err)
 {
     memset(txn, 0, sizeof *txn);
     txn->db = db;
     txn->conn = &db->conn;
-    int rc = begin_immediate(txn->conn, err);
-    if (rc != LH_OK)
+    int rc = sql_run(txn->conn, LHI_SQL_TXN_BEGIN, err, "");
+    if (rc < 0)
         return rc;
     sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_STORE_MARKS, err, "");
     rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
