@@ -20,5 +20,7 @@ SELECT * FROM (SELECT * FROM lh_event WHERE job = :job AND id > :after ORDER BY 
  ORDER BY id;
 
 -- name: event_prune
--- By age, and times rise with ids: the walk is over at the first one young enough.
-DELETE FROM lh_event WHERE id IN (SELECT id FROM lh_event ORDER BY id LIMIT :n) AND at < :before;
+-- By age, and times rise with ids: the walk is over at the first batch that is young enough. What a
+-- wrong clock dated far ahead must not stand in the way.
+DELETE FROM lh_event
+ WHERE id IN (SELECT id FROM lh_event ORDER BY id LIMIT :n) AND (at < :before OR at > :ahead);

@@ -6,10 +6,12 @@
 #include <stdarg.h>
 #include <stddef.h>
 
+enum { LHI_REQUEST_MAX = 256 };
+
 struct lhi_error {
     int status;
     char text[480];
-    char request[96]; /* with LH_EUNKNOWN: the identity to repeat the act under */
+    char request[LHI_REQUEST_MAX + 1]; /* with LH_EUNKNOWN: the identity to repeat the act under */
 };
 
 void lhi_error_clear(struct lhi_error *err);

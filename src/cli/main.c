@@ -28,6 +28,7 @@ int main(int argc, char **argv)
     keep_standard_streams();
     /* A reader that goes away is noticed where we write, not by a signal in mid-act. */
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error to tell, not a death */
     exit = args_parse(argc, argv, &args);
     if (exit < 0 && !args.command->bare)
         exit = cli_settings(&cli, &args) != 0 ? EXIT_USAGE : -1;

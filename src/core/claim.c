@@ -50,7 +50,7 @@ void lhi_sleep_until(lh_store *store, const lh_claim_opts *opts, uint32_t ticket
 /* One look: with `sure`, straight to the claim; else a look that costs no writer anything comes
  * first, so that an idle claimer is no load. */
 static int look(lh_store *store, const lh_claim_opts *opts, bool sure, lh_jobs *jobs,
-                int64_t *next_ms, struct lhi_error *err)
+                int64_t *next_ms, bool *final, struct lhi_error *err)
 {
     *next_ms = -1;
     if (!sure) {
@@ -64,6 +64,7 @@ static int look(lh_store *store, const lh_claim_opts *opts, bool sure, lh_jobs *
     }
     struct lhi_act act = {.verb = LHI_CLAIM, .claim = {.opts = opts, .out = jobs}};
     int rc = lhi_perform(store, &act, err);
+    *final = act.claim.repeated;
     if (act.claim.retry_ms > 0 && (*next_ms < 0 || act.claim.retry_ms < *next_ms))
         *next_ms = act.claim.retry_ms;
     if (rc == LH_OK && jobs->n == 0 && jobs->priv != NULL)
@@ -80,8 +81,9 @@ static int claim_waiting(lh_store *store, const lh_claim_opts *opts, lh_jobs *jo
     for (;;) {
         uint32_t ticket = store->store.ops->ticket(store->store.self, opts);
         int64_t next_ms, left = -1;
-        int rc = look(store, opts, sure, jobs, &next_ms, err);
-        if (rc != LH_EMPTY || opts->wait_ms == 0)
+        bool final = false; /* the answer of a request that was made before never changes */
+        int rc = look(store, opts, sure, jobs, &next_ms, &final, err);
+        if (rc != LH_EMPTY || opts->wait_ms == 0 || final)
             return rc;
         if (lhi_raised(opts->cancel))
             return lhi_fail(err, LH_EINTR, "interrupted while waiting for a job");
@@ -100,6 +102,18 @@ static int claim_waiting(lh_store *store, const lh_claim_opts *opts, lh_jobs *jo
     }
 }
 
+static int hand_out(int rc, lh_jobs *jobs, const lh_claim_opts *opts, struct lhi_error *err,
+                    lh_jobs **out)
+{
+    if (rc == LH_OK)
+        *out = jobs;
+    else
+        lh_jobs_free(jobs);
+    if (rc == LH_EUNKNOWN && opts->request != NULL)
+        lhi_format(err->request, sizeof err->request, "%s", opts->request);
+    return rc;
+}
+
 int lh_claim(lh_store *store, const lh_claim_opts *opts, lh_jobs **out)
 {
     int rc;
@@ -113,13 +127,7 @@ int lh_claim(lh_store *store, const lh_claim_opts *opts, lh_jobs **out)
     if (jobs == NULL)
         return err->status;
     rc = claim_waiting(store, opts, jobs, err);
-    if (rc == LH_OK)
-        *out = jobs;
-    else
-        lh_jobs_free(jobs);
-    if (rc == LH_EUNKNOWN && opts->request != NULL)
-        lhi_format(err->request, sizeof err->request, "%s", opts->request);
-    return rc;
+    return hand_out(rc, jobs, opts, err, out);
 }
 
 int lh_complete_claim(lh_store *store, const lh_done *done, size_t n, int *status,
@@ -153,13 +161,9 @@ int lh_complete_claim(lh_store *store, const lh_done *done, size_t n, int *statu
         rc = jobs->n > 0 ? LH_OK : LH_EMPTY;
     }
     lhi_free(own);
-    if (rc == LH_EMPTY && opts->wait_ms != 0)
+    if (rc == LH_EMPTY && opts->wait_ms != 0 && !acts[1].claim.repeated)
         rc = claim_waiting(store, opts, jobs, err);
-    if (rc == LH_OK)
-        *out = jobs;
-    else
-        lh_jobs_free(jobs);
-    return rc;
+    return hand_out(rc, jobs, opts, err, out);
 }
 
 /* ---- the end of a job ---- */

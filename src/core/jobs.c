@@ -43,7 +43,7 @@ int lhi_check_request(const char *request, struct lhi_error *err)
         return LH_OK;
     if (request[0] == '\0')
         return lhi_fail(err, LH_EINVAL, "request id is empty: 1 to 256 bytes are allowed");
-    return lhi_need_text("request id", request, 256, err);
+    return lhi_need_text("request id", request, LHI_REQUEST_MAX, err);
 }
 
 static int check_new_job(const lh_new_job *job, struct lhi_error *err)

@@ -339,12 +339,13 @@ void lh_findings_free(lh_findings *findings)
 
 int lh_drop_sql(lh_store *store, char **out)
 {
+    struct lhi_act act = {.verb = LHI_DROP_SQL, .drop_sql = out};
     int status;
     struct lhi_error *err = lhi_enter(store, &status);
+
     if (err == NULL)
         return status;
-    return lhi_need_out(out, err) == LH_OK ? store->store.ops->drop_sql(store->store.self, out, err)
-                                           : err->status;
+    return lhi_need_out(out, err) == LH_OK ? lhi_read(store, &act, err) : err->status;
 }
 
 int lh_schema_of(const char *url, int *version, char *errmsg, size_t errlen)

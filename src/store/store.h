@@ -52,6 +52,7 @@ enum lhi_verb {
     LHI_STATS,
     LHI_PEEK,
     LHI_CHECK,
+    LHI_DROP_SQL,
     LHI_VERBS
 };
 
@@ -77,6 +78,7 @@ struct lhi_act {
             const lh_claim_opts *opts;
             lh_jobs *out;
             int64_t retry_ms; /* out: a rate holds jobs back for so long; 0: none does */
+            bool repeated;    /* out: its request was made before, this is its answer */
         } claim;
         struct {
             const lh_beat *beats;
@@ -171,6 +173,7 @@ struct lhi_act {
             const int *cancel;
             lh_findings *out;
         } check;
+        char **drop_sql;
     };
 };
 
@@ -190,7 +193,6 @@ struct lhi_store_ops {
     uint32_t (*ticket)(void *self, const lh_claim_opts *opts);
     /* True: there may be something to see. */
     bool (*wait)(void *self, uint32_t ticket, const lh_claim_opts *opts, int64_t timeout_ms);
-    int (*drop_sql)(void *self, char **out, struct lhi_error *err);
 };
 
 struct lhi_store {

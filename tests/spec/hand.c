@@ -125,6 +125,23 @@ SPEC(each_way_to_answer_a_cancel_lets_the_retried_job_go)
     world_close(&w);
 }
 
+SPEC(only_the_holder_whose_lease_was_revoked_can_answer_for_it)
+{
+    struct world w = world_with_job("mail", "x");
+    lh_job earlier, old, next;
+    EXPECT_OK(claim_one(&w, "mail", &earlier, .worker = "w0"));
+    EXPECT_OK(release(&w, &earlier));
+    EXPECT_OK(claim_one(&w, "mail", &old, .lease_ms = 60000));
+    EXPECT_OK(cancel(&w, old.id));
+    EXPECT_OK(retry(&w, old.id));
+    EXPECT_STATUS(complete(&w, &earlier), LH_ELOST);
+    EXPECT_STATUS(complete(&w, &(lh_job){.id = old.id, .token = old.token + 1}), LH_ELOST);
+    EXPECT_STATUS(claim_one(&w, "mail", &next, .worker = "w2"), LH_EMPTY);
+    EXPECT_STATUS(complete(&w, &old), LH_ELOST);
+    EXPECT_OK(claim_one(&w, "mail", &next, .worker = "w2"));
+    world_close(&w);
+}
+
 SPEC(a_job_cancelled_under_a_live_holder_and_retried_after_its_deadline_is_not_kept_back)
 {
     struct world w = world_with_job("mail", "x");

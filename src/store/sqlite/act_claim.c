@@ -314,6 +314,8 @@ static int repeat_claim(struct txn *txn, struct lhi_act *act, bool *found, size_
             sqlite3_column_int64(get, JOB_LEASE_UNTIL) > txn->now) {
             if (!jobs_add(out, room, &job) || !job_from_row(get, txn->now, arena, job))
                 got = lhi_fail(err, LH_ENOMEM, "out of memory");
+            else
+                job->timeout_ms = txn_policy(txn, job->queue, job->kind)->timeout_ms;
         }
         sql_reset(get);
         if (got < 0) {
@@ -412,6 +414,7 @@ int act_claim(struct txn *txn, struct lhi_act *act)
         bool found = false;
         if ((rc = repeat_claim(txn, act, &found, &room)) < 0)
             return rc;
+        act->claim.repeated = found;
         if (found)
             return out->n > 0 ? LH_OK : LH_EMPTY;
     }

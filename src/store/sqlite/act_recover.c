@@ -324,8 +324,10 @@ static int prune_jobs(struct txn *txn, struct lhi_act *act)
     if (stmt == NULL)
         return err->status;
     while ((rc = sql_step(txn->conn, stmt, err)) == LH_OK) {
-        /* Created too late to have ended before the cutoff: so are all after it. */
-        too_young = sqlite3_column_int64(stmt, 5) > youngest;
+        /* Created too late to have ended before the cutoff: so are all after it. (A time that lies
+         * ahead of us says nothing of the kind.) */
+        int64_t created = sqlite3_column_int64(stmt, 5);
+        too_young = created > youngest && created <= txn->now;
         if (too_young)
             break;
         n++;
@@ -358,7 +360,8 @@ int act_prune(struct txn *txn, struct lhi_act *act)
 
     if (rc < 0)
         return rc;
-    int events = sql_run(txn->conn, LHI_SQL_EVENT_PRUNE, err, "ii", n, before);
+    int events =
+        sql_run(txn->conn, LHI_SQL_EVENT_PRUNE, err, "iii", n, before, txn->now + 86400000);
     int requests =
         events < 0 ? events : sql_run(txn->conn, LHI_SQL_REQUEST_PRUNE, err, "ii", before, n);
     int rollups = requests < 0

@@ -223,7 +223,7 @@ int db_stop_moved(struct db *db,
 enum contents { CONTENTS_EMPTY, CONTENTS_FOREIGN, CONTENTS_OURS };
 int schema_look(struct conn *conn, enum contents *out, int64_t *version, struct lhi_error *err);
 int schema_update(struct db *db, struct lhi_error *err); /* makes or migrates, where it may */
-int schema_drop_sql(void *self, char **out, struct lhi_error *err);
+int schema_drop_sql(struct conn *conn, char **out, struct lhi_error *err);
 int meta_int(struct conn *conn, const char *key, int64_t fallback, int64_t *out,
              struct lhi_error *err);
 int meta_set_int(struct conn *conn, const char *key, int64_t value, struct lhi_error *err);

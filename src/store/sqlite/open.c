@@ -320,7 +320,8 @@ static int open_writer(struct db *db, bool exists, struct lhi_error *err)
     if (!exists && (rc = create_file(db->file, err)) != LH_OK)
         return rc;
     if ((rc = side_open(&db->side, db->file, true, &db->log, err)) != LH_OK ||
-        (rc = refuse_network(db, err)) != LH_OK || (rc = side_present(&db->side, err)) != LH_OK ||
+        (rc = refuse_network(db, err)) != LH_OK ||
+        (rc = side_present(&db->side, db->opts.busy_ms, err)) != LH_OK ||
         (rc = side_enter(&db->side, db->opts.busy_ms, "open", err)) != LH_OK)
         return rc;
     rc = same_file(db, !exists, err);
@@ -381,7 +382,7 @@ static int open_reader(struct db *db, struct lhi_error *err)
 static void abandon(void *self)
 {
     struct db *db = self;
-    side_close_forked(&db->side);
+    side_close(&db->side);
 }
 
 /* The last clean close folds the log into the database, so that the file alone is the store. */
@@ -464,7 +465,6 @@ static const struct lhi_store_ops sqlite_ops = {
     .now = db_now,
     .ticket = db_ticket,
     .wait = db_wait,
-    .drop_sql = schema_drop_sql,
 };
 
 int lhi_sqlite_open(const char *path, const lh_open_opts *opts, const struct lhi_log *log,

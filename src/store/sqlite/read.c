@@ -418,6 +418,8 @@ static int dispatch(struct db *db, struct conn *conn, struct lhi_act *act, struc
         return event_list(conn, act, err);
     case LHI_STATS:
         return stats(db, conn, act, err);
+    case LHI_DROP_SQL:
+        return schema_drop_sql(conn, act->drop_sql, err);
     case LHI_PEEK:
         return peek(db, conn, act, err);
     default:

@@ -193,9 +193,8 @@ int lhi_sqlite_schema_of(const char *path, int *version, struct lhi_error *err)
     return rc;
 }
 
-int schema_drop_sql(void *self, char **out, struct lhi_error *err)
+int schema_drop_sql(struct conn *conn, char **out, struct lhi_error *err)
 {
-    struct db *db = self;
     sqlite3_stmt *stmt = NULL;
     size_t used, room = 64;
     char *text = lhi_malloc(room);
@@ -203,8 +202,6 @@ int schema_drop_sql(void *self, char **out, struct lhi_error *err)
     if (text == NULL)
         return lhi_fail(err, LH_ENOMEM, "out of memory");
     used = lhi_format(text, room, "BEGIN IMMEDIATE;\n");
-    pthread_mutex_lock(&db->read_mutex);
-    struct conn *conn = db->reader.db ? &db->reader : &db->conn;
     /* Tables take their indexes and triggers with them; \\_ keeps lhx_ of the user's own out. */
     int rc = sqlite3_prepare_v2(conn->db,
                                 "SELECT type, name FROM sqlite_schema WHERE type IN "
@@ -213,14 +210,12 @@ int schema_drop_sql(void *self, char **out, struct lhi_error *err)
                                 -1, &stmt, NULL);
     while (rc == SQLITE_OK && (rc = sqlite3_step(stmt)) == SQLITE_ROW) {
         char line[256];
-        rc = SQLITE_OK;
         size_t len = lhi_format(line, sizeof line, "DROP %s %s;\n", sqlite3_column_text(stmt, 0),
                                 sqlite3_column_text(stmt, 1));
         char *grown = lhi_realloc(text, used + len + 16);
-        if (grown == NULL) {
-            rc = SQLITE_NOMEM;
+        rc = grown ? SQLITE_OK : SQLITE_NOMEM;
+        if (grown == NULL)
             break;
-        }
         text = grown;
         memcpy(text + used, line, len + 1);
         used += len;
@@ -229,7 +224,6 @@ int schema_drop_sql(void *self, char **out, struct lhi_error *err)
     if (rc != SQLITE_DONE)
         (void)sql_fail(conn, rc, err);
     (void)sqlite3_finalize(stmt);
-    pthread_mutex_unlock(&db->read_mutex);
     if (rc != SQLITE_DONE) {
         lhi_free(text);
         return err->status;

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -56,6 +57,64 @@ enum {
     HUNGRY_MS = 10, /* a wait beyond this makes newcomers queue */
     WARN_MS = 2000,
 };
+
+/* ---- forks ---- */
+
+/* A lock lives with the open file description, which a forked child shares: with the descriptor it
+ * would keep the parent's locks beyond the parent's end. So the child lets go of its copies at once.
+ * The one list of the process, because that is what is forked. */
+static struct {
+    pthread_mutex_t mutex;
+    pthread_once_t once;
+    struct side *first;
+} open_sides = {.mutex = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT};
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&open_sides.mutex);
+}
+
+static void after_fork_parent(void)
+{
+    pthread_mutex_unlock(&open_sides.mutex);
+}
+
+static void after_fork_child(void)
+{
+    for (struct side *side = open_sides.first; side != NULL; side = side->next) {
+        close(side->fd);
+        side->fd = -1;
+    }
+    open_sides.first = NULL;
+    pthread_mutex_unlock(&open_sides.mutex);
+}
+
+static void heed_forks(void)
+{
+    (void)pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+}
+
+static void list_side(struct side *side)
+{
+    pthread_once(&open_sides.once, heed_forks);
+    pthread_mutex_lock(&open_sides.mutex);
+    side->next = open_sides.first;
+    open_sides.first = side;
+    pthread_mutex_unlock(&open_sides.mutex);
+}
+
+static void unlist_side(struct side *side)
+{
+    pthread_mutex_lock(&open_sides.mutex);
+    for (struct side **p = &open_sides.first; *p != NULL; p = &(*p)->next)
+        if (*p == side) {
+            *p = side->next;
+            break;
+        }
+    pthread_mutex_unlock(&open_sides.mutex);
+}
+
+/* ---- the file ---- */
 
 /* The file may be removed or replaced under us; then the lock we hold is not the one others see. */
 static bool still_ours(const struct side *side)
@@ -106,27 +165,25 @@ int side_open(struct side *side, const char *db_path, bool create, const struct 
         side->fd = open(side->path, flags | (create ? O_CREAT : 0), 0600);
     if (side->fd < 0)
         return lhi_fail_errno(err, errno, "could not open the side file \"%s\"", side->path);
+    list_side(side);
     int rc = map_page(side, err);
     if (rc != LH_OK)
         side_close(side);
     return rc;
 }
 
-void side_close_forked(struct side *side)
-{
-    /* The lock lives with the open file description, which the parent shares: closing our copy of
-     * the descriptor leaves the parent's lock alone. */
-    if (side->page != NULL)
-        munmap(side->page, PAGE);
-    if (side->fd >= 0)
-        close(side->fd);
-    side->page = NULL;
-    side->fd = -1;
-}
-
 void side_close(struct side *side)
 {
-    side_close_forked(side);
+    if (side->fd >= 0) {
+        unlist_side(side);
+        for (off_t byte = BYTE_TURN; byte <= BYTE_WATCH; byte++)
+            lhi_unlock(side->fd, byte);
+        close(side->fd);
+    }
+    if (side->page != NULL)
+        munmap(side->page, PAGE);
+    side->page = NULL;
+    side->fd = -1;
 }
 
 void side_remove(struct side *side)
@@ -135,11 +192,17 @@ void side_remove(struct side *side)
         (void)unlink(side->path);
 }
 
-int side_present(struct side *side, struct lhi_error *err)
+int side_present(struct side *side, int64_t busy_ms, struct lhi_error *err)
 {
-    int rc = lhi_lock_wait(side->fd, BYTE_PRESENT, true);
-    if (rc != 0)
-        return lhi_fail_errno(err, rc, "could not lock the side file \"%s\"", side->path);
+    int64_t start = lhi_mono_ms();
+
+    /* Held alone only for the moments of the first open and the last close. */
+    while (!lhi_lock_try(side->fd, BYTE_PRESENT, true)) {
+        if (lhi_mono_ms() - start >= busy_ms)
+            return lhi_fail(err, LH_EBUSY, "store is busy: process %lld (%.23s) has it for itself",
+                            (long long)side->page->holder_pid, side->page->holder_what);
+        lhi_sleep_ms(1);
+    }
     return LH_OK;
 }
 

@@ -26,18 +26,18 @@ struct side {
     char path[4200];
     bool created; /* it was not there before this open */
     const struct lhi_log *log;
-    int64_t pid; /* ours, to be shown to whoever waits */
+    struct side *next; /* the open ones of this process */
+    int64_t pid;       /* ours, to be shown to whoever waits */
 };
 
 int side_open(struct side *side, const char *db_path, bool create, const struct lhi_log *log,
               struct lhi_error *err);
-void side_close(struct side *side);        /* gives the locks back */
-void side_close_forked(struct side *side); /* in a child: lets go of the descriptor only */
+void side_close(struct side *side); /* gives the locks back; in a forked child they are gone */
 
 void side_remove(struct side *side); /* the store was refused: leave no trace of ours */
 
 /* Presence: shared by everyone who has the store open. */
-int side_present(struct side *side, struct lhi_error *err);
+int side_present(struct side *side, int64_t busy_ms, struct lhi_error *err);
 bool side_alone(struct side *side); /* nobody else is present; on true the lock is exclusive */
 void side_share(struct side *side); /* … until it is shared again */
 

@@ -30,6 +30,9 @@ int sql_fail(struct conn *conn, int code, struct lhi_error *err)
                         (code & 0xff) == SQLITE_INTERRUPT
                             ? "reading took longer than 5 s"
                             : "another program is writing to the database file");
+    int cause = conn->db ? sqlite3_system_errno(conn->db) : 0;
+    if (status == LH_EIO && cause != 0)
+        return lhi_fail(err, status, "%s: %s: %s", lh_status_text(status), text, strerrordesc_np(cause));
     return lhi_fail(err, status, "%s: %s", lh_status_text(status), text);
 }
 

@@ -8,11 +8,13 @@
  */
 #include "store/sqlite/db.h"
 
+#include "base/clock.h"
 #include "base/hook.h"
 
 enum {
     CHECKPOINT_FRAMES = 800, /* before a foreign autocheckpoint at 1000 has anything to do */
     TRUNCATE_BYTES = 64 << 20,
+    SHARE_MS = 1000, /* how long to wait for another's sync */
 };
 
 /* ---- the log into the database ---- */
@@ -96,6 +98,8 @@ static void sync_now(struct db *db)
  * and then either finds its work done or syncs for everyone who came meanwhile. */
 int sync_to(struct db *db, uint64_t tick, struct lhi_error *err)
 {
+    int64_t start = lhi_mono_ms();
+
     LHI_POINT("txn:before_sync");
     for (;;) {
         uint32_t ticket = side_sync_ticket(&db->side);
@@ -106,6 +110,11 @@ int sync_to(struct db *db, uint64_t tick, struct lhi_error *err)
                             "could not sync \"%s-wal\": whether the act survives a power loss is "
                             "unknown",
                             db->path);
+        /* Sharing is only thrift: when the one who syncs was stopped, we sync for ourselves. */
+        if (lhi_mono_ms() - start > SHARE_MS) {
+            sync_now(db);
+            continue;
+        }
         /* The lock keeps other handles out, the mutex other threads of this one. */
         bool ours = pthread_mutex_trylock(&db->sync_mutex) == 0;
         if (ours && side_sync_try(&db->side)) {
