@@ -123,7 +123,8 @@ typedef struct lh_open_opts {
  */
 LH_API int lh_open(const char *url, const lh_open_opts *opts, lh_store **out);
 
-/** Close the handle. The last clean close of a store folds the log into the database file. */
+/** Close the handle. No other call may be under way on it: raise the cancel flag of whoever waits,
+ *  and join. The last clean close of a store folds the log into the database file. */
 LH_API void lh_close(lh_store *store);
 
 /** Why the last call of this thread on this handle failed; "" if it did not. Never NULL. */
@@ -420,7 +421,7 @@ enum lh_policy_field {
     LH_POLICY_BACKOFF = 1 << 6,
     LH_POLICY_BACKOFF_CAP = 1 << 7,
     LH_POLICY_TIMEOUT = 1 << 8,
-    LH_POLICY_EXCLUSIVE = 1 << 9,
+    LH_POLICY_EXCLUSIVE = 1 << 9, /* of a queue as a whole, see below */
     LH_POLICY_AUDIT = 1 << 10,
     LH_POLICY_RETENTION = 1 << 11,
     LH_POLICY_RETENTION_FAILED = 1 << 12,
@@ -688,7 +689,7 @@ LH_API int lh_schema_of(const char *url, int *version, char *errmsg, size_t errl
 
 /* ---- small helpers that programs on top need to say the same things ---------------------------- */
 
-/** "250ms", "30s", "5m", "1h30m", "14d"; `what` names the setting in the message. */
+/** "250ms", "30s", "5m", "1h30m", "14d". */
 LH_API int lh_duration_parse(const char *text, int64_t *ms);
 /** Writes a duration as people write it; returns `buf`. */
 LH_API char *lh_duration_format(int64_t ms, char *buf, size_t len);

@@ -101,6 +101,10 @@ INSERT INTO lh_hold(queue, job, token, until) VALUES (:queue, :job, :token, :unt
 -- name: hold_get
 SELECT token, until FROM lh_hold WHERE queue = :queue AND job = :job;
 
+-- name: hold_of_job
+-- The queue of a hold whose job is gone.
+SELECT queue FROM lh_hold WHERE job = :job;
+
 -- name: hold_end
 DELETE FROM lh_hold WHERE queue = :queue AND job = :job;
 
@@ -150,9 +154,13 @@ SELECT e.job, j.queue, j.kind, j.state, j.token, e.expires_at
 -- name: expiry_end
 DELETE FROM lh_expiry WHERE expires_at = :expires_at AND job = :job;
 
--- name: job_waiting
-SELECT id, state, kind FROM lh_job
- WHERE queue = :queue AND state IN ('scheduled', 'pending') AND id > :after ORDER BY id LIMIT :n;
+-- name: job_waiting_pending
+SELECT id FROM lh_job WHERE state = 'pending' AND queue = :queue ORDER BY priority DESC, id LIMIT :n;
+
+-- name: job_waiting_scheduled
+SELECT id FROM lh_job
+ WHERE state <> 'pending' AND state <> 'completed' AND state = 'scheduled' AND queue = :queue
+ LIMIT :n;
 
 -- name: job_aged
 -- Pruning walks by id: ids are ordered by age, so the walk ends at the first job that was created

@@ -28,11 +28,14 @@ UPDATE lh_lease
 
 -- name: lease_follow
 -- The exclusive lease of a queue ends when its job's lease does.
-UPDATE lh_lease SET expires_at = :expires_at
+UPDATE lh_lease SET expires_at = :expires_at, ttl_ms = :ttl_ms
  WHERE scope = 'processing' AND name = :queue AND job = :job;
 
 -- name: lease_of_job
 SELECT token FROM lh_lease WHERE scope = 'processing' AND name = :queue AND job = :job;
+
+-- name: lease_job
+SELECT job FROM lh_lease WHERE scope = :scope AND name = :name;
 
 -- name: lease_free
 UPDATE lh_lease

@@ -24,7 +24,7 @@ UPDATE lh_job
    SET state = CASE fate WHEN 'pending' THEN iif(:backoff_ms > 0, 'scheduled', 'pending')
                          ELSE 'failed' END,
        run_at = iif(fate = 'pending' AND :backoff_ms > 0, :now + :backoff_ms, run_at),
-       attempt = attempt - (fate = 'pending' AND :action = 'pending'),
+       attempt = max(attempt - (fate = 'pending' AND :action = 'pending'), 0),
        recoveries = recoveries + (fate = 'pending'),
        token = :new_token, worker = NULL, lease_until = NULL, started_at = NULL,
        finished_at = iif(fate = 'pending', NULL, :now), state_changed_at = :now,
@@ -45,8 +45,7 @@ UPDATE lh_job
 RETURNING state, last_error;
 
 -- name: lease_expired
-SELECT scope, name, owner, token, value IS NOT NULL OR rows IS NOT NULL
-       OR last_completed_at IS NOT NULL
+SELECT scope, name, owner, token
   FROM lh_lease WHERE expires_at IS NOT NULL AND expires_at <= :now ORDER BY expires_at LIMIT :n;
 
 -- name: recovery_count

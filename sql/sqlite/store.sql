@@ -96,5 +96,5 @@ UPDATE lh_worker SET state = 'dead'
  WHERE state = 'alive' AND pid IS NOT NULL AND boot IS NOT :boot;
 
 -- name: json_check
--- Not json_valid(), which says 0 when it is only out of memory.
-SELECT json(:text) IS NOT NULL;
+-- json_valid() alone says 0 when it is only out of memory; json() alone takes JSON5 in newer versions.
+SELECT json(:text) IS NOT NULL AND json_valid(:text);

@@ -163,7 +163,7 @@ int lh_time_parse(const char *text, int64_t *ms)
 
 char *lh_time_format(int64_t ms, char *buf, size_t len)
 {
-    int64_t seconds = ms >= 0 ? ms / 1000 : -((999 - ms) / 1000);
+    int64_t seconds = ms / 1000 - (ms % 1000 < 0);
     time_t t = (time_t)seconds;
     struct tm tm;
 

@@ -35,6 +35,12 @@ static int check_claim(const lh_claim_opts *opts, struct lhi_error *err)
     return rc == LH_OK ? lhi_check_request(opts->request, err) : rc;
 }
 
+int64_t lhi_deadline(int64_t wait_ms)
+{
+    int64_t deadline;
+    return __builtin_add_overflow(lhi_mono_ms(), wait_ms, &deadline) ? INT64_MAX : deadline;
+}
+
 void lhi_sleep_until(lh_store *store, const lh_claim_opts *opts, uint32_t ticket, int64_t ms,
                      const int *cancel)
 {
@@ -75,7 +81,7 @@ static int look(lh_store *store, const lh_claim_opts *opts, bool sure, lh_jobs *
 static int claim_waiting(lh_store *store, const lh_claim_opts *opts, lh_jobs *jobs,
                          struct lhi_error *err)
 {
-    int64_t deadline = opts->wait_ms > 0 ? lhi_mono_ms() + opts->wait_ms : 0;
+    int64_t deadline = opts->wait_ms > 0 ? lhi_deadline(opts->wait_ms) : 0;
     bool sure = true;
 
     for (;;) {
@@ -83,12 +89,13 @@ static int claim_waiting(lh_store *store, const lh_claim_opts *opts, lh_jobs *jo
         int64_t next_ms, left = -1;
         bool final = false; /* the answer of a request that was made before never changes */
         int rc = look(store, opts, sure, jobs, &next_ms, &final, err);
-        if (rc != LH_EMPTY || opts->wait_ms == 0 || final)
+        /* A store that is busy for a while is one more thing to wait for. */
+        if ((rc != LH_EMPTY && rc != LH_EBUSY) || opts->wait_ms == 0 || final)
             return rc;
         if (lhi_raised(opts->cancel))
             return lhi_fail(err, LH_EINTR, "interrupted while waiting for a job");
         if (opts->wait_ms > 0 && (left = deadline - lhi_mono_ms()) <= 0)
-            return LH_EMPTY;
+            return rc;
         /* After a claim that found nothing, one look tells how long to sleep. */
         if (!sure) {
             int64_t ms = POLL_MS;
@@ -133,7 +140,7 @@ int lh_claim(lh_store *store, const lh_claim_opts *opts, lh_jobs **out)
 int lh_complete_claim(lh_store *store, const lh_done *done, size_t n, int *status,
                       const lh_claim_opts *opts, lh_jobs **out)
 {
-    int rc, *own;
+    int rc;
     struct lhi_error *err = lhi_enter(store, &rc);
 
     if (err == NULL)
@@ -144,23 +151,26 @@ int lh_complete_claim(lh_store *store, const lh_done *done, size_t n, int *statu
         (rc = lhi_check_done(done, n, err)) != LH_OK || (rc = check_claim(opts, err)) != LH_OK)
         return rc;
     lh_jobs *jobs = lhi_result_new(sizeof *jobs, err);
-    int *statuses = jobs ? lhi_statuses(status, n, &own, err) : NULL;
-    if (statuses == NULL) {
-        lhi_free(jobs);
+    if (jobs == NULL)
         return err->status;
-    }
     struct lhi_act acts[2] = {
-        {.verb = LHI_COMPLETE, .n = n, .done = done, .status = statuses},
+        {.verb = LHI_COMPLETE, .n = n, .done = done},
         {.verb = LHI_CLAIM, .claim = {.opts = opts, .out = jobs}},
     };
-    rc = store->store.ops->perform(store->store.self, acts, 2, err);
+    rc = lhi_statuses(&acts[0], err);
+    if (rc == LH_OK) {
+        rc = lhi_perform_all(store, acts, 2, err);
+        (void)lhi_list_outcome(rc, &acts[0], status, err);
+        if (rc >= 0)
+            lhi_error_clear(err); /* what became of the completes is in their statuses */
+    }
+    lhi_free(acts[0].status);
     if (rc >= 0 && acts[1].err.status < 0) {
         *err = acts[1].err;
         rc = err->status;
     } else if (rc >= 0) {
         rc = jobs->n > 0 ? LH_OK : LH_EMPTY;
     }
-    lhi_free(own);
     if (rc == LH_EMPTY && opts->wait_ms != 0 && !acts[1].claim.repeated)
         rc = claim_waiting(store, opts, jobs, err);
     return hand_out(rc, jobs, opts, err, out);
@@ -170,7 +180,7 @@ int lh_complete_claim(lh_store *store, const lh_done *done, size_t n, int *statu
 
 int lh_job_wait(lh_store *store, int64_t id, int64_t wait_ms, const int *cancel, lh_jobs **out)
 {
-    int64_t deadline = wait_ms > 0 ? lhi_mono_ms() + wait_ms : 0;
+    int64_t deadline = wait_ms > 0 ? lhi_deadline(wait_ms) : 0;
     int rc;
     struct lhi_error *err = lhi_enter(store, &rc);
 

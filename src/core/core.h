@@ -34,10 +34,14 @@ struct lhi_error *lhi_enter(lh_store *store, int *status);
 int lhi_perform(lh_store *store, struct lhi_act *act, struct lhi_error *err);
 int lhi_read(lh_store *store, struct lhi_act *act, struct lhi_error *err);
 
-/* Statuses for acts on lists, where the caller wants none: freed by the matching call. */
-int *lhi_statuses(int *wanted, size_t n, int **own, struct lhi_error *err);
-/* What an act on a list returns: the transaction's failure, else that of the first item. */
-int lhi_list_outcome(int rc, const struct lhi_act *act);
+/* Perform acts in one transaction: LH_OK when it stands, see each act's err. */
+int lhi_perform_all(lh_store *store, struct lhi_act *acts, size_t n, struct lhi_error *err);
+
+/* Acts on lists: room for the outcome of each item, to be freed by the caller … */
+int lhi_statuses(struct lhi_act *act, struct lhi_error *err);
+/* … which is told to the caller when the transaction stands (whole >= 0), and else the failure of
+ * the whole for each. Returns that, or the outcome of the first item that was not done. */
+int lhi_list_outcome(int whole, const struct lhi_act *act, int *status, struct lhi_error *err);
 
 /* Values that must be names and the like; LH_EINVAL with a sentence that names `what`. */
 int lhi_need_out(const void *out, struct lhi_error *err); /* LH_EMISUSE when it is NULL */
@@ -54,6 +58,9 @@ static inline bool lhi_raised(const int *cancel)
 {
     return cancel != NULL && __atomic_load_n(cancel, __ATOMIC_RELAXED) != 0;
 }
+
+/* The moment a wait of `wait_ms` (> 0) is over, by the monotonic clock. */
+int64_t lhi_deadline(int64_t wait_ms);
 
 /* Sleep for `ms`, or until the bell of opts' queues (NULL: any commit) or the cancel flag. */
 void lhi_sleep_until(lh_store *store, const lh_claim_opts *opts, uint32_t ticket, int64_t ms,

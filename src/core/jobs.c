@@ -157,24 +157,20 @@ int lh_enqueue(lh_store *store, const char *queue, const lh_new_job *jobs, size_
 static int perform_list(lh_store *store, struct lhi_act *act, int *status, lh_jobs **after,
                         struct lhi_error *err)
 {
-    int *own;
     lh_jobs *jobs = NULL;
-    int rc = LH_OK;
+    int rc = lhi_statuses(act, err);
 
-    act->status = lhi_statuses(status, act->n, &own, err);
-    if (act->status == NULL)
-        return err->status;
-    if (after != NULL && (jobs = lhi_result_new(sizeof *jobs, err)) == NULL)
+    if (rc == LH_OK && after != NULL && (jobs = lhi_result_new(sizeof *jobs, err)) == NULL)
         rc = err->status;
     act->after = jobs;
-    if (rc == LH_OK)
-        rc = lhi_list_outcome(lhi_perform(store, act, err), act);
+    int whole = rc == LH_OK ? lhi_perform_all(store, act, 1, err) : rc;
+    rc = lhi_list_outcome(whole, act, status, err);
     /* Jobs that exist are shown also when one of them could not be acted on. */
-    if (after != NULL && jobs != NULL && (rc == LH_OK || jobs->n > 0))
+    if (jobs != NULL && whole >= 0 && (rc == LH_OK || jobs->n > 0))
         *after = jobs;
     else
         lh_jobs_free(jobs);
-    lhi_free(own);
+    lhi_free(act->status);
     return rc;
 }
 
@@ -299,7 +295,7 @@ int lh_release(lh_store *store, const lh_ref *refs, size_t n, int64_t delay_ms, 
 int lh_release_worker(lh_store *store, const char *worker, const int64_t *ids, size_t n,
                       int64_t delay_ms, bool now, int *status, int64_t *released)
 {
-    int rc, *own = NULL;
+    int rc;
     struct lhi_error *err = lhi_enter(store, &rc);
     struct lhi_act act = {
         .verb = LHI_RELEASE_WORKER,
@@ -311,11 +307,12 @@ int lh_release_worker(lh_store *store, const char *worker, const int64_t *ids, s
     if ((rc = lhi_need_name("worker", worker, err)) != LH_OK ||
         (rc = lhi_need_duration("delay", delay_ms, 0, LHI_MAX_TIME_MS, err)) != LH_OK)
         return rc;
-    if (ids != NULL && (act.status = lhi_statuses(status, n, &own, err)) == NULL)
-        return err->status;
-    rc = lhi_list_outcome(lhi_perform(store, &act, err), &act);
-    lhi_free(own);
-    if (released != NULL && rc != LH_EUNKNOWN)
+    if ((rc = lhi_statuses(&act, err)) != LH_OK)
+        return rc;
+    int whole = lhi_perform_all(store, &act, 1, err);
+    rc = lhi_list_outcome(whole, &act, status, err);
+    lhi_free(act.status);
+    if (released != NULL && whole >= 0)
         *released = act.release.released;
     return rc;
 }

@@ -53,11 +53,20 @@ int lh_queue_resume(lh_store *store, const char *queue)
 
 int lh_queue_purge(lh_store *store, const char *queue, int64_t *purged)
 {
-    struct lhi_act act = {.verb = LHI_QUEUE_PURGE, .queue = {.queue = queue}};
-    int rc = queue_act(store, &act);
-    if (rc == LH_OK && purged != NULL)
-        *purged = act.queue.count;
-    return rc;
+    struct lhi_act act;
+    int64_t count = 0;
+
+    /* In batches, so that others get their turn in between. */
+    do {
+        act = (struct lhi_act){.verb = LHI_QUEUE_PURGE, .queue = {.queue = queue}};
+        int rc = queue_act(store, &act);
+        if (rc != LH_OK)
+            return rc;
+        count += act.queue.count;
+    } while (act.queue.more);
+    if (purged != NULL)
+        *purged = count;
+    return LH_OK;
 }
 
 /* ---- policies ---- */
@@ -94,6 +103,8 @@ static int check_policy(const char *queue, const char *kind, const lh_policy *p,
     if ((p->set & WHOLE_QUEUE) != 0 && (queue == NULL || kind != NULL))
         return lhi_fail(err, LH_EINVAL,
                         "rate and concurrency hold for a queue as a whole: name a queue, no kind");
+    if ((p->set & LH_POLICY_EXCLUSIVE) != 0 && kind != NULL)
+        return lhi_fail(err, LH_EINVAL, "exclusive holds for a queue as a whole: name no kind");
     for (size_t i = 0; i < sizeof durations / sizeof durations[0] && rc == LH_OK; i++)
         if (p->set & durations[i].bit)
             rc = lhi_need_duration(durations[i].name, durations[i].value, durations[i].min,

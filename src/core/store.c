@@ -88,9 +88,14 @@ const char *lh_last_request(const lh_store *store)
 
 /* ---- performing ---- */
 
+int lhi_perform_all(lh_store *store, struct lhi_act *acts, size_t n, struct lhi_error *err)
+{
+    return store->store.ops->perform(store->store.self, acts, n, err);
+}
+
 int lhi_perform(lh_store *store, struct lhi_act *act, struct lhi_error *err)
 {
-    int rc = store->store.ops->perform(store->store.self, act, 1, err);
+    int rc = lhi_perform_all(store, act, 1, err);
     if (rc < 0)
         return rc;
     if (act->err.status < 0)
@@ -103,25 +108,26 @@ int lhi_read(lh_store *store, struct lhi_act *act, struct lhi_error *err)
     return store->store.ops->read(store->store.self, act, err);
 }
 
-int *lhi_statuses(int *wanted, size_t n, int **own, struct lhi_error *err)
+int lhi_statuses(struct lhi_act *act, struct lhi_error *err)
 {
-    *own = NULL;
-    if (wanted != NULL)
-        return wanted;
-    *own = lhi_calloc(n, sizeof **own);
-    if (*own == NULL)
-        (void)lhi_fail(err, LH_ENOMEM, "out of memory");
-    return *own;
+    act->status = lhi_calloc(act->n, sizeof *act->status);
+    return act->status ? LH_OK : lhi_fail(err, LH_ENOMEM, "out of memory");
 }
 
-int lhi_list_outcome(int rc, const struct lhi_act *act)
+int lhi_list_outcome(int whole, const struct lhi_act *act, int *status, struct lhi_error *err)
 {
-    if (rc < 0)
-        return rc;
-    for (size_t i = 0; i < act->n; i++)
-        if (act->status[i] != LH_OK)
-            return act->status[i];
-    return LH_OK;
+    int outcome = whole < 0 ? whole : LH_OK;
+
+    for (size_t i = 0; i < act->n; i++) {
+        int rc = whole < 0 ? whole : act->status[i];
+        if (outcome == LH_OK)
+            outcome = rc;
+        if (status != NULL)
+            status[i] = rc;
+    }
+    if (whole >= 0 && act->err.status < 0)
+        *err = act->err;
+    return outcome;
 }
 
 /* ---- values ---- */
@@ -268,7 +274,7 @@ int64_t lh_now(lh_store *store)
 
 const char *lh_default_owner(lh_store *store)
 {
-    return store->owner;
+    return store ? store->owner : "";
 }
 
 const char *lh_version(void)
@@ -351,6 +357,8 @@ int lh_drop_sql(lh_store *store, char **out)
 int lh_schema_of(const char *url, int *version, char *errmsg, size_t errlen)
 {
     struct lhi_error err;
+    if (url == NULL || version == NULL)
+        return LH_EMISUSE;
     lhi_error_clear(&err);
     int rc = lhi_schema_of(url, version, &err);
     if (rc < 0 && errmsg != NULL && errlen > 0)

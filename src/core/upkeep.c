@@ -111,7 +111,7 @@ int lh_event_list(lh_store *store, const lh_event_filter *filter, lh_events **ou
         (rc = lhi_need_wait(filter->wait_ms, err)) != LH_OK ||
         (rc = lhi_need_range("limit", (int64_t)filter->limit, 0, MAX_EVENTS, err)) != LH_OK)
         return rc;
-    int64_t deadline = filter->wait_ms > 0 ? lhi_mono_ms() + filter->wait_ms : 0;
+    int64_t deadline = filter->wait_ms > 0 ? lhi_deadline(filter->wait_ms) : 0;
     for (;;) {
         lh_events *events = lhi_result_new(sizeof *events, err);
         if (events == NULL)

@@ -104,6 +104,7 @@ struct lhi_act {
             const char *queue;
             bool paused;
             int64_t count;
+            bool more; /* a full batch was purged: come again */
         } queue;
         struct {
             const char *queue, *kind; /* "*": any */

@@ -266,9 +266,10 @@ TEST(whoever_was_overtaken_can_do_nothing_to_the_next_holder)
     lh_close(store);
 }
 
-/* The write of a recovery that looked at a job some time ago: (token, lease_until) as seen then.
- * Between the look and the write anything may have happened, whatever holds the two together. */
-static int write_of_a_recovery(const lh_job *seen)
+/* One of the library's statements as somebody would run it who looked at the job some time ago:
+ * between the look and the write anything may have happened, whatever else keeps the two together.
+ * The number of rows it changes. */
+static int write_by(enum lhi_sql which, const lh_job *seen)
 {
     const struct {
         const char *name;
@@ -279,34 +280,34 @@ static int write_of_a_recovery(const lh_job *seen)
         {":token", seen->token, NULL},
         {":lease_until", seen->lease_until, NULL},
         {":new_token", seen->token + 1, NULL},
-        {":now", seen->lease_until + 1, NULL},
+        {":now", seen->lease_until - 1, NULL},
+        {":lease_ms", LEASE_MS, NULL},
         {":backoff_ms", 0, NULL},
         {":max_recoveries", 3, NULL},
+        {":state", 0, "pending"},
         {":action", 0, "retry"},
         {":cause", 0, "RECLAIMED_TTL"},
         {":what", 0, "what"},
         {":who", 0, "who"},
+        {":error", 0, "late"},
     };
-    const size_t n = sizeof values / sizeof values[0];
     sqlite3 *db = NULL;
     sqlite3_stmt *stmt = NULL;
+    int rc;
 
     EXPECT_EQ(sqlite3_open_v2("s.db", &db, SQLITE_OPEN_READWRITE, NULL), SQLITE_OK);
-    EXPECT_EQ(sqlite3_prepare_v2(db, lhi_sqlite_sql[LHI_SQL_JOB_RECOVER].text, -1, &stmt, NULL),
-              SQLITE_OK);
-    EXPECT_EQ(sqlite3_bind_parameter_count(stmt), (int)n);
-    for (size_t i = 0; i < n; i++) {
-        int at = sqlite3_bind_parameter_index(stmt, values[i].name);
-        EXPECT(at > 0);
-        if (values[i].text != NULL)
+    EXPECT_EQ(sqlite3_prepare_v2(db, lhi_sqlite_sql[which].text, -1, &stmt, NULL), SQLITE_OK);
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
+        int at = sqlite3_bind_parameter_index(stmt, values[i].name); /* the others are NULL */
+        if (at > 0 && values[i].text != NULL)
             (void)sqlite3_bind_text(stmt, at, values[i].text, -1, SQLITE_STATIC);
-        else
+        else if (at > 0)
             (void)sqlite3_bind_int64(stmt, at, values[i].value);
     }
-    int rc;
     while ((rc = sqlite3_step(stmt)) == SQLITE_ROW)
         ;
-    EXPECT_EQ(rc, SQLITE_DONE);
+    if (rc != SQLITE_DONE)
+        FAIL("%s", sqlite3_errmsg(db));
     (void)sqlite3_finalize(stmt);
     int changed = sqlite3_changes(db);
     EXPECT_EQ(sqlite3_close(db), SQLITE_OK);
@@ -364,7 +365,7 @@ TEST(a_recovery_whose_look_is_out_of_date_changes_nothing)
 
         happens(what, store, &held->job[0]);
         lh_job before = get(store, seen.id);
-        EXPECT_EQ(write_of_a_recovery(&seen), 0);
+        EXPECT_EQ(write_by(LHI_SQL_JOB_RECOVER, &seen), 0);
         lh_job after = get(store, seen.id);
         EXPECT_EQ(after.state, before.state);
         EXPECT_EQ(after.token, before.token);
@@ -379,8 +380,33 @@ TEST(a_recovery_whose_look_is_out_of_date_changes_nothing)
     lh_jobs *held = held_jobs(store, 1);
     lh_job seen = get(store, held->job[0].id);
     happens(NOTHING, store, &seen);
-    EXPECT_EQ(write_of_a_recovery(&seen), 1);
+    EXPECT_EQ(write_by(LHI_SQL_JOB_RECOVER, &seen), 1);
     EXPECT_EQ(get(store, seen.id).state, LH_PENDING);
     lh_jobs_free(held);
+    lh_close(store);
+}
+
+TEST(every_write_of_a_holder_repeats_its_guard)
+{
+    static const enum lhi_sql writes[] = {LHI_SQL_JOB_COMPLETE, LHI_SQL_JOB_END_FAIL,
+                                          LHI_SQL_JOB_RELEASE, LHI_SQL_JOB_BEAT};
+    clock_start();
+    lh_store *store = open_store();
+    for (size_t i = 0; i < sizeof writes / sizeof writes[0]; i++) {
+        lh_jobs *held = held_jobs(store, 1);
+        lh_job slow = get(store, held->job[0].id);
+
+        happens(HELD_BY_ANOTHER, store, &slow);
+        lh_job next = get(store, slow.id);
+        EXPECT(next.state == LH_RUNNING && next.token > slow.token);
+        EXPECT_EQ(write_by(writes[i], &slow), 0);
+        EXPECT_EQ(get(store, slow.id).token, next.token);
+        EXPECT_EQ(get(store, slow.id).state, LH_RUNNING);
+        /* The same write by the one who holds it. */
+        EXPECT_EQ(write_by(writes[i], &next), 1);
+        (void)lh_cancel(store, &slow.id, 1, NULL, NULL);
+        EXPECT_OK(lh_delete(store, &slow.id, 1, NULL));
+        lh_jobs_free(held);
+    }
     lh_close(store);
 }

@@ -489,7 +489,8 @@ SPEC(exclusive_queues_do_not_stand_in_each_others_way)
     struct world w = world_open();
     const char *queues[] = {"a", "b"};
     lh_jobs *jobs = NULL;
-    EXPECT_OK(policy(&w, NULL, NULL, .set = LH_POLICY_EXCLUSIVE, .exclusive = true));
+    for (int i = 0; i < 2; i++)
+        EXPECT_OK(policy(&w, queues[i], NULL, .set = LH_POLICY_EXCLUSIVE, .exclusive = true));
     enqueue_many(&w, "a", 2);
     enqueue_many(&w, "b", 2);
     EXPECT_OK(lh_claim(w.store,
@@ -499,5 +500,24 @@ SPEC(exclusive_queues_do_not_stand_in_each_others_way)
     EXPECT_EQ(jobs->n, 2);
     EXPECT_STR(jobs->job[0].queue, "a");
     EXPECT_STR(jobs->job[1].queue, "b");
+    world_close(&w);
+}
+
+SPEC(the_exclusive_lease_of_a_running_job_is_given_back_by_nobodys_hand)
+{
+    struct world w = world_open();
+    lh_job first, second;
+    bool released = true;
+    const lh_lease_opts as_w1 = {.owner = "w1"};
+    EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_EXCLUSIVE, .exclusive = true));
+    enqueue(&w, "mail", "a");
+    enqueue(&w, "mail", "b");
+    EXPECT_OK(claim_one(&w, "mail", &first, .worker = "w1"));
+    EXPECT_STATUS(lh_lease_release(w.store, "processing", "mail", &as_w1, &released), LH_ESTATE);
+    EXPECT(!released);
+    EXPECT_STATUS(lh_lease_complete(w.store, "processing", "mail", &as_w1, NULL), LH_ESTATE);
+    EXPECT_STATUS(claim_one(&w, "mail", &second, .worker = "w2"), LH_EMPTY);
+    EXPECT_OK(complete(&w, &first));
+    EXPECT_OK(claim_one(&w, "mail", &second, .worker = "w2"));
     world_close(&w);
 }

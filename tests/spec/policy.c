@@ -258,7 +258,7 @@ SPEC(the_limits_of_a_policys_values_themselves_are_allowed)
     world_close(&w);
 }
 
-SPEC(rate_and_concurrency_belong_to_a_queue_as_a_whole)
+SPEC(rate_concurrency_and_exclusive_belong_to_a_queue_as_a_whole)
 {
     struct world w = world_open();
     EXPECT_STATUS(policy(&w, "mail", "k", .set = LH_POLICY_CONCURRENCY, .concurrency = 1),
@@ -269,6 +269,11 @@ SPEC(rate_and_concurrency_belong_to_a_queue_as_a_whole)
                   LH_EINVAL);
     EXPECT_STATUS(policy(&w, NULL, NULL, .set = LH_POLICY_RATE, .rate_n = 1, .rate_per_ms = 1000),
                   LH_EINVAL);
+    EXPECT_STATUS(policy(&w, "mail", "k", .set = LH_POLICY_EXCLUSIVE, .exclusive = true),
+                  LH_EINVAL);
+    EXPECT_OK(policy(&w, NULL, NULL, .set = LH_POLICY_EXCLUSIVE, .exclusive = true));
+    EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_EXCLUSIVE, .exclusive = true));
+    EXPECT(policy_of(&w, "mail", "k").exclusive);
     EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_CONCURRENCY, .concurrency = 1));
     EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_RATE, .rate_n = 1, .rate_per_ms = 1000));
     EXPECT_EQ(queue_of(&w, "mail").concurrency, 1);

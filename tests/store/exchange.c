@@ -196,3 +196,37 @@ TEST(tables_without_a_version_or_one_without_the_other_are_told_as_damage)
     expect_open("store.db", (lh_open_opts){.create = true}, LH_ECORRUPT, "is missing");
     sqlite3_close(db);
 }
+
+TEST(an_index_of_the_log_removed_under_an_open_handle_loses_nothing)
+{
+    lh_store *waiter = store_new();
+    lh_enqueued out;
+    add_many(waiter, 5);
+    EXPECT_EQ(unlink("store.db-shm"), 0);
+    lh_store *other = store_open("store.db", (lh_open_opts){0});
+    add_many(other, 10);
+    EXPECT_STATUS(lh_enqueue(waiter, "q", &(lh_new_job){0}, 1, NULL, &out), LH_ESTOPPED);
+    lh_close(waiter);
+    EXPECT_EQ(counts_of(other, "q").pending, 15);
+    lh_close(other);
+    other = store_open("store.db", (lh_open_opts){0});
+    EXPECT_EQ(counts_of(other, "q").pending, 15);
+    store_check(other);
+    lh_close(other);
+}
+
+TEST(a_text_of_a_utf16_database_is_what_it_was)
+{
+    sqlite3 *db = db_open("store.db");
+    db_exec(db, "PRAGMA encoding = 'UTF-16'; CREATE TABLE mine(x)");
+    lh_store *store = store_open("store.db", (lh_open_opts){.create = true, .adopt = true});
+    EXPECT(add(store, "q", "hello") > 0);
+    lh_jobs *jobs = take(store, "q", "w", 60000);
+    EXPECT(jobs != NULL);
+    EXPECT_EQ(jobs->job[0].payload_len, 5);
+    EXPECT(memcmp(jobs->job[0].payload, "hello", 5) == 0);
+    lh_jobs_free(jobs);
+    store_check(store);
+    lh_close(store);
+    sqlite3_close(db);
+}

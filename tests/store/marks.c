@@ -175,7 +175,7 @@ TEST(a_database_removed_while_it_is_open_acknowledges_nothing_more)
     add(store, "mail", "x");
     EXPECT_EQ(unlink("store.db"), 0);
     EXPECT_STATUS(lh_enqueue(store, "mail", &(lh_new_job){0}, 1, NULL, &out), LH_ESTOPPED);
-    EXPECT_CONTAINS(lh_errmsg(store), "store.db");
+    EXPECT_CONTAINS(lh_errmsg(store), "removed or replaced");
     EXPECT_STATUS(lh_enqueue(store, "mail", &(lh_new_job){0}, 1, NULL, &out), LH_ESTOPPED);
     EXPECT_STATUS(lh_queue_pause(store, "mail"), LH_ESTOPPED);
     lh_close(store);
@@ -191,6 +191,26 @@ TEST(a_database_replaced_while_it_is_open_acknowledges_nothing_more)
     lh_close(other);
     EXPECT_EQ(rename("other.db", "store.db"), 0);
     EXPECT_STATUS(lh_enqueue(store, "mail", &(lh_new_job){0}, 1, NULL, &out), LH_ESTOPPED);
+    EXPECT_STATUS(lh_enqueue(store, "mail", &(lh_new_job){0}, 1, NULL, &out), LH_ESTOPPED);
+    lh_close(store);
+    store = store_open("store.db", (lh_open_opts){0});
+    EXPECT_EQ(counts_of(store, "mail").pending, 0); /* the one put there is as it was */
+    store_check(store);
+    lh_close(store);
+}
+
+TEST(what_was_refused_while_the_database_was_away_was_not_done)
+{
+    lh_store *store = store_new();
+    lh_enqueued out;
+    add(store, "mail", "x");
+    EXPECT_EQ(rename("store.db", "away.db"), 0);
+    EXPECT_STATUS(lh_enqueue(store, "mail", &(lh_new_job){0}, 1, NULL, &out), LH_ESTOPPED);
+    lh_close(store);
+    EXPECT_EQ(rename("away.db", "store.db"), 0);
+    store = store_open("store.db", (lh_open_opts){0});
+    EXPECT_EQ(counts_of(store, "mail").pending, 1);
+    store_check(store);
     lh_close(store);
 }
 

@@ -215,6 +215,8 @@ CREATE TABLE lh_request (
     jobs    TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+CREATE INDEX lh_request_at ON lh_request(at);
+
 -- What a plain INSERT cannot say for itself. The library writes payload_sum and does all of this
 -- once a transaction, so its own rows pass the WHEN. They would still pay for a frame as large as
 -- the whole body; hence the body stands behind a view, and what every row pays for is one small step.

@@ -179,16 +179,15 @@ static int take(struct txn *txn, const lh_claim_opts *opts, lh_job *job, int64_t
 
 /* Candidates are read to the end before the first is changed: the walk is over the very index that
  * a claim takes them out of. */
-static int read_candidates(struct txn *txn, const lh_claim_opts *opts, const char *queue,
-                           const char *kinds, size_t n, lh_jobs *out, size_t *room,
-                           int64_t *wished_ms, bool *rotten, struct lhi_error *err)
+static int read_candidates(struct txn *txn, const char *queue, const char *kinds, size_t n,
+                           lh_jobs *out, size_t *room, int64_t *wished_ms, bool *rotten,
+                           struct lhi_error *err)
 {
     struct lhi_arena *arena = arena_of(&out->priv);
     sqlite3_stmt *stmt =
         kinds ? sql(txn->conn, LHI_SQL_JOB_NEXT_KIND, err, "tti", queue, kinds, (int64_t)n)
               : sql(txn->conn, LHI_SQL_JOB_NEXT, err, "ti", queue, (int64_t)n);
     int rc;
-    (void)opts;
 
     if (stmt == NULL)
         return err->status;
@@ -239,8 +238,7 @@ static int claim_from(struct txn *txn, struct lhi_act *act, const char *queue, c
     bool *rotten = lhi_arena_alloc(&txn->arena, allowed * sizeof *rotten);
     if (wished == NULL || rotten == NULL)
         return lhi_fail(err, LH_ENOMEM, "out of memory");
-    if ((rc = read_candidates(txn, opts, queue, kinds, allowed, out, room, wished, rotten, err)) <
-        0)
+    if ((rc = read_candidates(txn, queue, kinds, allowed, out, room, wished, rotten, err)) < 0)
         return rc;
     size_t found = out->n - first;
     if (found == 0)
@@ -346,40 +344,53 @@ static int remember_claim(struct txn *txn, struct lhi_act *act)
 
 /* ---- the act ---- */
 
-static int heal(struct txn *txn, void *arg)
+static int take_back(struct txn *txn, void *arg)
 {
     struct lhi_error *err = arg;
     int64_t n;
     bool more;
-    int rc;
-
-    if (!txn->db->opts.no_recovery &&
-        ((rc = recover_leases(txn, LHI_BATCH, &n, &more, err)) < 0 ||
-         (rc = recover_expired(txn, LHI_BATCH, false, &n, &more, err)) < 0))
-        return rc;
-    if ((rc = expire_overdue(txn, LHI_BATCH, &n, &more, err)) < 0)
-        return rc;
-    return promote_due(txn, LHI_BATCH, &n, &more, err);
+    int rc = recover_leases(txn, LHI_BATCH, &n, &more, err);
+    return rc < 0 ? rc : recover_expired(txn, LHI_BATCH, false, &n, &more, err);
 }
 
-/* Take back what is expired, move in what is due. A failure is logged, undone, and does not stop the
- * claim, as long as there is a transaction to go on in. */
-static int heal_first(struct txn *txn, struct lhi_error *err)
+static int move_in(struct txn *txn, void *arg)
+{
+    struct lhi_error *err = arg;
+    int64_t n;
+    bool more;
+    int rc = expire_overdue(txn, LHI_BATCH, &n, &more, err);
+    return rc < 0 ? rc : promote_due(txn, LHI_BATCH, &n, &more, err);
+}
+
+/* One step before a claim. A failure is logged, undone, and does not stop the claim, as long as there
+ * is a transaction to go on in. */
+static int best_effort(struct txn *txn, int (*step)(struct txn *, void *), const char *what,
+                       struct lhi_error *err)
 {
     struct lhi_error reason;
+
+    lhi_error_clear(&reason);
+    if (txn_guarded(txn, step, &reason, &reason) >= 0)
+        return LH_OK;
+    lhi_log(&txn->db->log, LH_LOG_WARN, "%s failed: %s", what, reason.text);
+    if (!txn->gone)
+        return LH_OK;
+    *err = reason;
+    return err->status;
+}
+
+/* Take back what is expired, move in what is due. */
+static int heal_first(struct txn *txn, struct lhi_error *err)
+{
     int64_t due;
     int rc = sql_int(txn->conn, LHI_SQL_DUE_NOW, err, 0, &due, "ii", txn->now, txn->wall);
 
     if (rc < 0 || due == 0)
         return rc;
-    lhi_error_clear(&reason);
-    if (txn_guarded(txn, heal, &reason, &reason) >= 0)
-        return LH_OK;
-    lhi_log(&txn->db->log, LH_LOG_WARN, "automatic recovery failed: %s", reason.text);
-    if (!txn->gone)
-        return LH_OK;
-    *err = reason;
-    return err->status;
+    if (!txn->db->opts.no_recovery &&
+        (rc = best_effort(txn, take_back, "automatic recovery", err)) < 0)
+        return rc;
+    return best_effort(txn, move_in, "moving due jobs in", err);
 }
 
 static int kinds_as_json(struct txn *txn, const lh_claim_opts *opts, const char **out,

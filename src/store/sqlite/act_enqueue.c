@@ -297,8 +297,9 @@ static int enqueue_on(struct sqlite3 *handle, const char *queue, const lh_new_jo
     for (int i = 0; i < LHI_SQL_COUNT; i++)
         (void)sqlite3_finalize(conn.stmt[i]);
     struct lhi_error ignored;
-    if (rc == LH_OK)
-        return sql_exec(&conn, in_transaction ? "RELEASE lh_enqueue" : "COMMIT", err);
+    if (rc == LH_OK &&
+        (rc = sql_exec(&conn, in_transaction ? "RELEASE lh_enqueue" : "COMMIT", err)) == LH_OK)
+        return LH_OK;
     if (in_transaction)
         (void)sql_exec(&conn, "ROLLBACK TO lh_enqueue; RELEASE lh_enqueue", &ignored);
     else

@@ -61,12 +61,33 @@ static int end_hold(struct txn *txn, const char *queue, int64_t id, int64_t toke
     return LH_OK;
 }
 
+/* The job was deleted after its lease was revoked: its slot is given back all the same. */
+static int end_hold_of_deleted(struct txn *txn, int64_t id, int64_t token, struct lhi_error *err)
+{
+    struct lhi_error not_found = *err;
+    char queue[160];
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_HOLD_OF_JOB, err, "i", id);
+    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+
+    if (rc == LH_OK) {
+        lhi_format(queue, sizeof queue, "%s", (const char *)sqlite3_column_text(stmt, 0));
+        sql_reset(stmt);
+        rc = end_hold(txn, queue, id, token, err);
+    }
+    if (rc < 0)
+        return rc;
+    *err = not_found;
+    return err->status;
+}
+
 /* The act did not match: say why, and notice when the holder of a revoked lease has answered. */
 static int not_held(struct txn *txn, int64_t id, int64_t token, bool ends, struct lhi_error *err)
 {
     sqlite3_stmt *stmt = get_job(txn, id, err);
     int rc;
 
+    if (stmt == NULL && err->status == LH_ENOTFOUND && ends)
+        return end_hold_of_deleted(txn, id, token, err);
     if (stmt == NULL)
         return err->status;
     lh_state state = column_state(stmt, JOB_STATE);
@@ -228,8 +249,8 @@ static int repeated_complete(struct txn *txn, const lh_done *done, bool *same,
     *same = false;
     if (rc != LH_OK)
         return rc < 0 ? rc : LH_OK;
-    const void *result = sqlite3_column_blob(stmt, JOB_RESULT);
-    size_t len = (size_t)sqlite3_column_bytes(stmt, JOB_RESULT);
+    size_t len;
+    const void *result = column_raw(stmt, JOB_RESULT, &len);
     *same = column_state(stmt, JOB_STATE) == LH_COMPLETED &&
             sqlite3_column_int64(stmt, JOB_TOKEN) == done->token &&
             (sqlite3_column_type(stmt, JOB_RESULT) == SQLITE_NULL) == (done->result == NULL) &&

@@ -204,6 +204,19 @@ static int give_back(struct txn *txn, struct lhi_act *act, const lh_lease *old, 
     return answer(txn, act);
 }
 
+/* The exclusive lease of a queue ends with its job, and by nobody's hand. */
+static int belongs_to_job(struct txn *txn, struct lhi_act *act)
+{
+    int64_t job;
+    int rc = sql_int(txn->conn, LHI_SQL_LEASE_JOB, &act->err, 0, &job, "tt", act->lease.scope,
+                     act->lease.name);
+
+    if (rc < 0 || job == 0)
+        return rc;
+    return lhi_fail(&act->err, LH_ESTATE, "lease \"%s/%s\" belongs to job %lld and ends with it",
+                    act->lease.scope, act->lease.name, (long long)job);
+}
+
 int act_lease(struct txn *txn, struct lhi_act *act)
 {
     lh_lease old = {0};
@@ -212,6 +225,8 @@ int act_lease(struct txn *txn, struct lhi_act *act)
 
     if (rc < 0 ||
         (rc = read_lease(txn, act->lease.scope, act->lease.name, &old, &found, &act->err)) < 0)
+        return rc;
+    if (is_holder(act, &old, found) && !old.stale && (rc = belongs_to_job(txn, act)) < 0)
         return rc;
     switch (act->lease.verb) {
     case LHI_LEASE_ACQUIRE:
@@ -295,7 +310,8 @@ int exclusive_acquire(struct txn *txn, const char *queue, int64_t job, const cha
 int exclusive_follow(struct txn *txn, const char *queue, int64_t job, int64_t until,
                      struct lhi_error *err)
 {
-    int rc = sql_run(txn->conn, LHI_SQL_LEASE_FOLLOW, err, "iti", until, queue, job);
+    int rc =
+        sql_run(txn->conn, LHI_SQL_LEASE_FOLLOW, err, "iiti", until, until - txn->now, queue, job);
     return rc < 0 ? rc : LH_OK;
 }
 

@@ -174,12 +174,9 @@ static int retry_one(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_
                         (long long)id);
     if (job.state != LH_FAILED && job.state != LH_CANCELLED && job.state != LH_COMPLETED)
         return wrong_state(id, job.state, "retried", err);
-    if ((act->ids.how & LH_RETRY_NOW) != 0) {
+    bool now = (act->ids.how & LH_RETRY_NOW) != 0;
+    if (now)
         job.held_until = 0;
-        if (sql_run(txn->conn, LHI_SQL_HOLD_END, err, "ti", job.queue, id) < 0 ||
-            exclusive_end(txn, job.queue, id, err) < 0)
-            return err->status;
-    }
     lh_state to = job.held_until ? LH_SCHEDULED : LH_PENDING;
     rc = sql_run(txn->conn, LHI_SQL_JOB_RETRY, err, "tIiii", lh_state_name(to), job.held_until,
                  txn_next_token(txn, job.token), txn->now, id);
@@ -189,6 +186,9 @@ static int retry_one(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_
                         (long long)id);
     if (rc < 0)
         return rc;
+    if (now && (sql_run(txn->conn, LHI_SQL_HOLD_END, err, "ti", job.queue, id) < 0 ||
+                exclusive_end(txn, job.queue, id, err) < 0))
+        return err->status;
     return record(txn, id, &job, to, "job.retried", NULL, err);
 }
 

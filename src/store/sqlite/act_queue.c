@@ -35,40 +35,49 @@ int act_queue_pause(struct txn *txn, struct lhi_act *act)
                      &act->err);
 }
 
+/* One batch of what waits in one state. */
+static int purge_some(struct txn *txn, const char *queue, lh_state state, int64_t *purged,
+                      struct lhi_error *err)
+{
+    sqlite3_stmt *stmt =
+        sql(txn->conn,
+            state == LH_PENDING ? LHI_SQL_JOB_WAITING_PENDING : LHI_SQL_JOB_WAITING_SCHEDULED, err,
+            "ti", queue, (int64_t)LHI_BATCH);
+    int64_t ids[LHI_BATCH];
+    size_t n = 0;
+    int rc;
+
+    if (stmt == NULL)
+        return err->status;
+    while (n < LHI_BATCH && (rc = sql_step(txn->conn, stmt, err)) == LH_OK)
+        ids[n++] = sqlite3_column_int64(stmt, 0);
+    sql_reset(stmt);
+    if (n < LHI_BATCH && rc < 0)
+        return rc;
+    struct tally *tally = txn_tally(txn, queue, err);
+    if (tally == NULL)
+        return err->status;
+    for (size_t i = 0; i < n; i++) {
+        if (sql_run(txn->conn, LHI_SQL_JOB_DELETE, err, "i", ids[i]) < 0)
+            return err->status;
+        tally_move(tally, state, 0);
+    }
+    *purged += (int64_t)n;
+    return LH_OK;
+}
+
 int act_queue_purge(struct txn *txn, struct lhi_act *act)
 {
     struct lhi_error *err = &act->err;
     const char *queue = act->queue.queue;
-    struct tally *tally = txn_tally(txn, queue, err);
-    int64_t *ids = lhi_arena_alloc(&txn->arena, LHI_BATCH * sizeof *ids);
-    lh_state *states = lhi_arena_alloc(&txn->arena, LHI_BATCH * sizeof *states);
-    int64_t after = 0;
-    size_t n;
+    int64_t pending = 0, scheduled = 0;
     int rc;
 
-    if (tally == NULL)
-        return err->status;
-    if (ids == NULL || states == NULL)
-        return lhi_fail(err, LH_ENOMEM, "out of memory");
-    do {
-        sqlite3_stmt *stmt =
-            sql(txn->conn, LHI_SQL_JOB_WAITING, err, "tii", queue, after, (int64_t)LHI_BATCH);
-        if (stmt == NULL)
-            return err->status;
-        for (n = 0; (rc = sql_step(txn->conn, stmt, err)) == LH_OK; n++) {
-            ids[n] = sqlite3_column_int64(stmt, 0);
-            states[n] = column_state(stmt, 1);
-        }
-        if (rc < 0)
-            return rc;
-        for (size_t i = 0; i < n; i++) {
-            if (sql_run(txn->conn, LHI_SQL_JOB_DELETE, err, "i", ids[i]) < 0)
-                return err->status;
-            tally_move(tally, states[i], 0);
-            after = ids[i];
-        }
-        act->queue.count += (int64_t)n;
-    } while (n == LHI_BATCH);
+    if ((rc = purge_some(txn, queue, LH_PENDING, &pending, err)) < 0 ||
+        (rc = purge_some(txn, queue, LH_SCHEDULED, &scheduled, err)) < 0)
+        return rc;
+    act->queue.count = pending + scheduled;
+    act->queue.more = pending == LHI_BATCH || scheduled == LHI_BATCH;
     if (act->queue.count == 0)
         return LH_OK;
     char data[48];

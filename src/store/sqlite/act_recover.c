@@ -44,9 +44,10 @@ static int recover_one(struct txn *txn, const lh_job *job, const lh_policy *poli
     tally->recovered++;
     if (to == LH_FAILED)
         tally->failed++;
-    if (policy->exclusive && (rc = exclusive_end(txn, job->queue, job->id, err)) < 0)
+    const lh_policy *whole = txn_policy(txn, job->queue, NULL);
+    if (whole->exclusive && (rc = exclusive_end(txn, job->queue, job->id, err)) < 0)
         return rc;
-    if (policy->exclusive || policy->concurrency > 0)
+    if (whole->exclusive || whole->concurrency > 0)
         tally->ring++;
     lhi_log(&txn->db->log, LH_LOG_WARN, "job %lld recovered: %s", (long long)job->id, reason);
     (*recovered)++;
@@ -119,9 +120,17 @@ int recover_expired(struct txn *txn, size_t limit, bool by_hand, int64_t *recove
         for (size_t i = 0; i < n; i++) {
             const lh_policy *policy;
             policy = txn_policy(txn, jobs[i].queue, jobs[i].kind);
-            if ((policy->recovery || by_hand) &&
-                (rc = recover_one(txn, &jobs[i], policy, recovered, err)) < 0)
+            if (!policy->recovery && !by_hand)
+                continue;
+            rc = recover_one(txn, &jobs[i], policy, recovered, err);
+            if (rc == LH_EINVAL) {
+                /* A row that its own constraints will not let go: the rest goes on. */
+                lhi_log(&txn->db->log, LH_LOG_ERROR, "job %lld cannot be recovered: %s",
+                        (long long)jobs[i].id, err->text);
+                lhi_error_clear(err);
+            } else if (rc < 0) {
                 return rc;
+            }
         }
         skip += (int64_t)n;
     } while (n == limit && *recovered == 0);
@@ -181,15 +190,21 @@ int promote_due(struct txn *txn, size_t limit, int64_t *promoted, bool *more, st
     if (rc < 0)
         return rc;
     for (size_t i = 0; i < n; i++) {
+        int64_t token, until;
+        /* run_at is by the wall clock, a revoked lease ends by store time: the later one counts. */
+        if ((rc = hold_get(txn, due[i].queue, due[i].id, &token, &until, err)) < 0)
+            return rc;
+        if (until > txn->now)
+            continue;
         struct tally *tally = txn_tally(txn, due[i].queue, err);
         if (tally == NULL ||
             sql_run(txn->conn, LHI_SQL_JOB_PROMOTE, err, "ii", txn->now, due[i].id) < 0)
             return err->status;
         txn->changed = true;
         tally_move(tally, LH_SCHEDULED, LH_PENDING);
+        (*promoted)++;
     }
-    *promoted = (int64_t)n;
-    *more = n == limit;
+    *more = n == limit && *promoted > 0;
     return LH_OK;
 }
 

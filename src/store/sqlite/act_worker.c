@@ -106,11 +106,11 @@ int act_worker_stop(struct txn *txn, struct lhi_act *act)
     if (known < 0)
         return lhi_fail(&act->err, LH_ENOTFOUND, "there is no worker \"%s\"", act->worker.id);
     int n = sql_run(txn->conn, LHI_SQL_WORKER_STOP, &act->err, "it", txn->now, act->worker.id);
-    if (n <= 0)
+    if (n < 0)
         return n;
-    txn->changed = true;
     lhi_format(id, sizeof id, "%s", act->worker.id);
-    if ((rc = each_job_of_worker(txn, id, give_back, id, &act->err)) < 0)
+    if ((rc = each_job_of_worker(txn, id, give_back, id, &act->err)) < 0 || n == 0)
         return rc;
+    txn->changed = true;
     return worker_event(txn, "worker.stopped", id, &act->err);
 }

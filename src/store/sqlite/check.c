@@ -158,10 +158,9 @@ static int check_payloads(struct conn *conn, struct report *report, const int *c
     if (stmt == NULL)
         return err->status;
     while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
-        const void *payload = sqlite3_column_blob(stmt, 2);
-        size_t len = (size_t)sqlite3_column_bytes(stmt, 2);
-        if (sqlite3_column_int64(stmt, 1) != lhi_checksum(payload, payload ? len : 0) &&
-            bad++ < MOST)
+        size_t len;
+        const void *payload = column_raw(stmt, 2, &len);
+        if (sqlite3_column_int64(stmt, 1) != lhi_checksum(payload, len) && bad++ < MOST)
             found(report, "error", "payload", "job %lld: payload does not match its checksum",
                   (long long)sqlite3_column_int64(stmt, 0));
         if ((++rows & 1023) == 0 && cancel != NULL && __atomic_load_n(cancel, __ATOMIC_RELAXED)) {

@@ -19,16 +19,11 @@ enum { JUMP_MS = 1000 };
 int64_t db_now(void *self)
 {
     struct db *db = self;
-    int64_t wall = __atomic_load_n(&db->anchor_wall, __ATOMIC_ACQUIRE);
-    if (wall == 0)
-        return lhi_wall_ms();
-    return wall + lhi_mono_ms() - __atomic_load_n(&db->anchor_mono, __ATOMIC_ACQUIRE);
-}
+    int64_t offset = db->side.page ? side_clock(&db->side) : 0;
 
-static void set_anchor(struct db *db, int64_t wall, int64_t mono)
-{
-    __atomic_store_n(&db->anchor_mono, mono, __ATOMIC_RELEASE);
-    __atomic_store_n(&db->anchor_wall, wall, __ATOMIC_RELEASE);
+    if (offset == 0)
+        offset = __atomic_load_n(&db->clock, __ATOMIC_ACQUIRE);
+    return offset ? lhi_mono_ms() + offset : lhi_wall_ms();
 }
 
 int clock_anchor(struct txn *txn, struct lhi_error *err)
@@ -43,7 +38,8 @@ int clock_anchor(struct txn *txn, struct lhi_error *err)
         (rc = sql_run(conn, LHI_SQL_STORE_GENERATION, err, "")) < 0)
         return rc;
     txn->db->generation = -1;
-    set_anchor(txn->db, wall, mono);
+    __atomic_store_n(&txn->db->clock, wall - mono, __ATOMIC_RELEASE);
+    txn->anchored = true; /* the others see it with the commit */
     txn->now = txn->wall = wall;
     txn->changed = txn->durable = true;
     return LH_OK;
@@ -56,8 +52,9 @@ int clock_judge(struct txn *txn, struct lhi_error *err)
     char data[64];
     int rc;
 
+    int64_t offset = __atomic_load_n(&txn->db->clock, __ATOMIC_ACQUIRE);
     txn->wall = lhi_wall_ms();
-    txn->now = db_now(txn->db);
+    txn->now = offset ? lhi_mono_ms() + offset : txn->wall;
     jump = txn->wall - txn->now;
     if (llabs(jump) <= JUMP_MS)
         return LH_OK;

@@ -41,6 +41,7 @@ struct db {
     char file[4096]; /* as it is reached: absolute, whatever becomes of the working directory */
     dev_t dev;       /* which file it is */
     ino_t ino;
+    uint64_t shm_ino; /* and the index of its log */
     lh_open_opts opts;
     struct lhi_log log;
     char boot[40];
@@ -60,8 +61,8 @@ struct db {
     lh_policies policies;
     char **paused;
     size_t n_paused;
-    /* … but for the anchor, which lh_now() reads from any thread */
-    int64_t anchor_wall, anchor_mono;
+    /* … but for the clock, which is read from any thread: store time minus the monotonic clock */
+    int64_t clock;
 
     /* reading */
     pthread_mutex_t read_mutex;
@@ -92,6 +93,7 @@ struct txn {
     int64_t tick;           /* the number of this transaction */
     bool durable;           /* something here must be synced before it is acknowledged */
     bool changed;           /* something was written */
+    bool anchored;          /* the clock's anchor was renewed */
     bool reloaded;          /* an act changed settings, and they were read again */
     bool gone;              /* the engine gave the transaction up: nothing may go on in it */
     struct tally *tallies;  /* newest first, in the arena; pointers to them stay good */
@@ -161,6 +163,7 @@ extern const char *const job_columns[JOB_COLUMNS];
 
 bool job_from_row(sqlite3_stmt *stmt, int64_t now, struct lhi_arena *arena, lh_job *job);
 bool jobs_add(lh_jobs *jobs, size_t *room, lh_job **slot); /* grows the array */
+const void *column_raw(sqlite3_stmt *stmt, int column, size_t *len);
 const char *column_text(sqlite3_stmt *stmt, int column, struct lhi_arena *arena, bool *ok);
 lh_state column_state(sqlite3_stmt *stmt, int column);
 bool lease_from_row(sqlite3_stmt *stmt, int64_t now, struct lhi_arena *arena, lh_lease *lease);
@@ -216,6 +219,8 @@ int conn_open(struct conn *conn, const char *path, int flags, struct lhi_error *
 void conn_patient(struct conn *conn, bool patient); /* wait when the file is busy? */
 int set_wal_mode(struct conn *conn, struct lhi_error *err);
 bool db_moved(const struct db *db); /* removed or replaced under us */
+/* The same, or the index of its log: then others see another log than we do. */
+bool db_disturbed(const struct db *db);
 int db_stop_moved(struct db *db,
                   struct lhi_error *err); /* … and nothing more may be done with it */
 
@@ -232,7 +237,7 @@ int meta_text(struct conn *conn, const char *key, char *out, size_t len, struct 
 
 /* ---- clock.c ---- */
 int64_t db_now(void *self);
-int clock_anchor(struct txn *txn, struct lhi_error *err); /* a new store, or accepted loss */
+int clock_anchor(struct txn *txn, struct lhi_error *err); /* renew it: after a jump, a new boot */
 int clock_judge(struct txn *txn, struct lhi_error *err);  /* jumps, before anything is judged */
 int clock_new_boot(struct txn *txn, struct lhi_error *err);
 int raise_epoch(struct txn *txn, struct lhi_error *err);

@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -58,10 +59,23 @@ int conn_open(struct conn *conn, const char *path, int flags, struct lhi_error *
         err);
 }
 
+static uint64_t inode_of(const struct db *db, const char *suffix, char path[4200])
+{
+    struct stat st;
+    lhi_format(path, 4200, "%s%s", db->file, suffix);
+    return stat(path, &st) == 0 ? (uint64_t)st.st_ino : 0;
+}
+
 bool db_moved(const struct db *db)
 {
     struct stat st;
     return stat(db->file, &st) != 0 || st.st_dev != db->dev || st.st_ino != db->ino;
+}
+
+bool db_disturbed(const struct db *db)
+{
+    char shm[4200];
+    return db_moved(db) || inode_of(db, "-shm", shm) != db->shm_ino;
 }
 
 static int on_wal(void *arg, sqlite3 *handle, const char *name, int frames)
@@ -261,6 +275,27 @@ static int refuse_network(const struct db *db, struct lhi_error *err)
                     db->path);
 }
 
+/* Another file stands in the store's place, but the log beside it is still that of the old one: to
+ * SQLite it would be the new one's. It is kept, under another name. */
+static int set_old_log_aside(struct db *db, struct lhi_error *err)
+{
+    char wal[4200], shm[4200], aside[4300];
+    uint64_t ino = inode_of(db, "-wal", wal);
+
+    if (ino == 0 || ino != side_wal(&db->side))
+        return LH_OK;
+    lhi_format(aside, sizeof aside, "%s.of-another-%lld", wal, (long long)lhi_wall_ms());
+    if (rename(wal, aside) != 0)
+        return lhi_fail_errno(err, errno, "could not set the log \"%s\" of another store aside",
+                              wal);
+    (void)inode_of(db, "-shm", shm);
+    (void)unlink(shm); /* the index of that log; made anew from the next */
+    lhi_log(&db->log, LH_LOG_WARN,
+            "database \"%s\" was replaced: the log of the one before is kept as \"%s\"", db->path,
+            aside);
+    return LH_OK;
+}
+
 /* Others may have the store open while the file behind its name was exchanged. They share the log
  * with us: one write of ours would reach their file, one checkpoint of theirs would take ours. So
  * this is asked before SQLite is. */
@@ -279,7 +314,10 @@ static int same_file(struct db *db, bool created, struct lhi_error *err)
                             "it open: stop them first",
                             db->path);
         }
+        int rc = set_old_log_aside(db, err);
         side_share(&db->side);
+        if (rc != LH_OK)
+            return rc;
     }
     side_set_file(&db->side, st.st_dev, st.st_ino);
     db->dev = st.st_dev;
@@ -300,8 +338,11 @@ static int open_for_writing(struct db *db, struct lhi_error *err)
         return rc;
     (void)sqlite3_wal_hook(db->conn.db, on_wal, db);
     /* SQLite opens the log with the first look into the database. */
+    char name[4200];
     if ((rc = sql_int(&db->conn, LHI_SQL_STORE_MARKS, err, 0, &changes, "")) != LH_OK)
         return rc;
+    side_set_wal(&db->side, inode_of(db, "-wal", name));
+    db->shm_ino = inode_of(db, "-shm", name);
     if (sqlite3_file_control(db->conn.db, "main", SQLITE_FCNTL_JOURNAL_POINTER, &db->wal) !=
             SQLITE_OK ||
         db->wal == NULL || db->wal->pMethods == NULL)
@@ -343,10 +384,8 @@ static int load_anchor(struct db *db, struct lhi_error *err)
         (rc = meta_int(&db->conn, "anchor_wall", 0, &wall, err)) < 0 ||
         (rc = meta_int(&db->conn, "anchor_mono", 0, &mono, err)) < 0)
         return rc;
-    if (strcmp(boot, db->boot) == 0) {
-        db->anchor_wall = wall;
-        db->anchor_mono = mono;
-    }
+    if (strcmp(boot, db->boot) == 0)
+        db->clock = wall - mono;
     return LH_OK;
 }
 
@@ -374,7 +413,9 @@ static int open_reader(struct db *db, struct lhi_error *err)
                         db->path, (long long)version);
     /* The bell is heard where the side file is there; who only reads does not make one. */
     struct lhi_error ignored;
-    (void)side_open(&db->side, db->file, false, &db->log, &ignored);
+    if (side_open(&db->side, db->file, false, &db->log, &ignored) == LH_OK &&
+        side_present(&db->side, db->opts.busy_ms, err) != LH_OK)
+        return err->status;
     return load_anchor(db, err);
 }
 
@@ -393,7 +434,7 @@ static void fold_log(struct db *db)
     if (side_enter(&db->side, db->opts.busy_ms, "close", &ignored) != LH_OK)
         return;
     if (__atomic_load_n(&db->stopped, __ATOMIC_ACQUIRE) == 0 && side_alone(&db->side)) {
-        if (!side_sync_failed(&db->side) && !db_moved(db) &&
+        if (!side_sync_failed(&db->side) && !db_disturbed(db) &&
             db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE) == SQLITE_OK)
             side_set_dirty(&db->side, false);
         side_share(&db->side);

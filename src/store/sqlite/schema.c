@@ -142,6 +142,11 @@ int schema_update(struct db *db, struct lhi_error *err)
         return LH_OK;
     if (contents == CONTENTS_EMPTY && !db->opts.create)
         return lhi_fail(err, LH_ENOSTORE, "there is no store in \"%s\"", db->path);
+    if (contents == CONTENTS_OURS && !db->opts.create && !db->opts.adopt)
+        return lhi_fail(err, LH_ENOSTORE,
+                        "store \"%s\" has the older schema version %lld: \"leasehold migrate\" "
+                        "brings it up to date",
+                        db->path, (long long)version);
     bool own_file = contents == CONTENTS_EMPTY;
     if (own_file) {
         /* Marks of a file that is ours alone; a database of the user's is not marked. */
@@ -164,9 +169,18 @@ int schema_update(struct db *db, struct lhi_error *err)
 
 /* ---- from outside ---- */
 
+static char version_text[32];
+static pthread_once_t version_once = PTHREAD_ONCE_INIT;
+
+static void format_version(void)
+{
+    lhi_format(version_text, sizeof version_text, "SQLite %s", sqlite3_libversion());
+}
+
 const char *lhi_sqlite_version(void)
 {
-    return "SQLite " SQLITE_VERSION;
+    pthread_once(&version_once, format_version);
+    return version_text;
 }
 
 int lhi_sqlite_schema_version(void)

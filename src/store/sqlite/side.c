@@ -25,11 +25,13 @@ struct side_page {
     char magic[8];
     char uuid[40];
     uint64_t dev, ino; /* of the database; 0: not known yet */
+    uint64_t wal_ino;  /* of its log */
     uint32_t dirty;
     uint32_t sync_failed;
     uint64_t committed;
     uint64_t synced;
     int64_t frames;
+    int64_t clock; /* store time minus the monotonic clock; 0: not known */
     uint32_t gate; /* futex: counts departures from the turnstile */
     uint32_t gate_waiters;
     int64_t hungry_until; /* somebody has waited long: newcomers queue until then */
@@ -120,7 +122,7 @@ static void unlist_side(struct side *side)
 static bool still_ours(const struct side *side)
 {
     struct stat st;
-    return fstat(side->fd, &st) == 0 && st.st_nlink > 0 && st.st_size >= PAGE;
+    return stat(side->path, &st) == 0 && st.st_ino == side->ino && st.st_size >= PAGE;
 }
 
 static int map_page(struct side *side, struct lhi_error *err)
@@ -131,6 +133,7 @@ static int map_page(struct side *side, struct lhi_error *err)
         return lhi_fail_errno(err, errno, "could not look at the side file \"%s\"", side->path);
     if (!S_ISREG(st.st_mode))
         return lhi_fail(err, LH_EINVAL, "side file \"%s\" is not a regular file", side->path);
+    off_t found_bytes = st.st_size;
     if (st.st_size < PAGE) {
         /* Real blocks, not a hole: a full disk must not turn a store into the page into SIGBUS. */
         int rc = posix_fallocate(side->fd, 0, PAGE);
@@ -141,11 +144,23 @@ static int map_page(struct side *side, struct lhi_error *err)
     if (p == MAP_FAILED)
         return lhi_fail_errno(err, errno, "could not map the side file \"%s\"", side->path);
     side->page = p;
+    side->ino = st.st_ino;
+    if (memcmp(side->page->magic, MAGIC, sizeof MAGIC) == 0)
+        return LH_OK;
+    if (found_bytes != 0 && found_bytes != PAGE)
+        return lhi_fail(err, LH_EINVAL,
+                        "\"%s\" is in the way: it is not a side file of ours, and would be written "
+                        "over",
+                        side->path);
+    /* New, or damaged: it is made anew, by one of those who come at once. */
+    int rc = lhi_lock_wait(side->fd, BYTE_TURN, false);
+    if (rc != 0)
+        return lhi_fail_errno(err, rc, "could not lock the side file \"%s\"", side->path);
     if (memcmp(side->page->magic, MAGIC, sizeof MAGIC) != 0) {
-        /* New, or damaged: it is made anew. A race of two makers ends with the same bytes. */
-        memset(side->page->uuid, 0, sizeof side->page->uuid);
+        memset(side->page, 0, sizeof *side->page);
         memcpy(side->page->magic, MAGIC, sizeof MAGIC);
     }
+    lhi_unlock(side->fd, BYTE_TURN);
     return LH_OK;
 }
 
@@ -356,6 +371,16 @@ void side_set_file(struct side *side, uint64_t dev, uint64_t ino)
     side->page->ino = ino;
 }
 
+uint64_t side_wal(const struct side *side)
+{
+    return side->page->wal_ino;
+}
+
+void side_set_wal(struct side *side, uint64_t ino)
+{
+    side->page->wal_ino = ino;
+}
+
 const char *side_uuid(const struct side *side)
 {
     return side->page->uuid;
@@ -512,4 +537,19 @@ bool side_wait_change(struct side *side, uint32_t ticket, int64_t timeout_ms)
 bool side_take_watch(struct side *side)
 {
     return lhi_lock_try(side->fd, BYTE_WATCH, false);
+}
+
+void side_end_watch(struct side *side)
+{
+    lhi_unlock(side->fd, BYTE_WATCH);
+}
+
+int64_t side_clock(const struct side *side)
+{
+    return __atomic_load_n(&side->page->clock, __ATOMIC_ACQUIRE);
+}
+
+void side_set_clock(struct side *side, int64_t offset)
+{
+    __atomic_store_n(&side->page->clock, offset, __ATOMIC_RELEASE);
 }

@@ -17,6 +17,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 struct side_page;
 
@@ -27,7 +28,8 @@ struct side {
     bool created; /* it was not there before this open */
     const struct lhi_log *log;
     struct side *next; /* the open ones of this process */
-    int64_t pid;       /* ours, to be shown to whoever waits */
+    ino_t ino;
+    int64_t pid; /* ours, to be shown to whoever waits */
 };
 
 int side_open(struct side *side, const char *db_path, bool create, const struct lhi_log *log,
@@ -58,9 +60,14 @@ bool side_sync_failed(const struct side *side);
 void side_set_sync_failed(struct side *side, bool failed);
 bool side_dirty(const struct side *side);
 void side_set_dirty(struct side *side, bool dirty);
+/* The store's clock, as an offset of the monotonic one: every handle judges by the same. */
+int64_t side_clock(const struct side *side);
+void side_set_clock(struct side *side, int64_t offset);
 /* Which file the store is: device and inode of the database. */
 bool side_same_file(const struct side *side, uint64_t dev, uint64_t ino);
 void side_set_file(struct side *side, uint64_t dev, uint64_t ino);
+uint64_t side_wal(const struct side *side); /* … and the inode of its log */
+void side_set_wal(struct side *side, uint64_t ino);
 const char *side_uuid(const struct side *side);
 void side_set_uuid(struct side *side, const char *uuid);
 
@@ -84,6 +91,7 @@ bool side_wait(struct side *side, uint32_t ticket, const uint32_t *hashes, size_
 uint32_t side_changes(const struct side *side);
 void side_changed(struct side *side);
 bool side_wait_change(struct side *side, uint32_t ticket, int64_t timeout_ms);
+void side_end_watch(struct side *side);
 bool side_take_watch(struct side *side); /* be the one process that watches for foreign writers */
 
 #endif

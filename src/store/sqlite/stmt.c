@@ -32,7 +32,8 @@ int sql_fail(struct conn *conn, int code, struct lhi_error *err)
                             : "another program is writing to the database file");
     int cause = conn->db ? sqlite3_system_errno(conn->db) : 0;
     if (status == LH_EIO && cause != 0)
-        return lhi_fail(err, status, "%s: %s: %s", lh_status_text(status), text, strerrordesc_np(cause));
+        return lhi_fail(err, status, "%s: %s: %s", lh_status_text(status), text,
+                        strerrordesc_np(cause));
     return lhi_fail(err, status, "%s: %s", lh_status_text(status), text);
 }
 
@@ -164,11 +165,11 @@ int sql_exec(struct conn *conn, const char *text, struct lhi_error *err)
 
 int check_json(struct conn *conn, const char *text, const char *what, struct lhi_error *err)
 {
-    int64_t valid;
+    int64_t valid = 1;
     if (text == NULL)
         return LH_OK;
     int rc = sql_int(conn, LHI_SQL_JSON_CHECK, err, 0, &valid, "t", text);
-    if (rc == LH_EFAIL) /* "malformed JSON" is all that can go wrong in it */
+    if (rc == LH_EFAIL || valid == 0) /* "malformed JSON" is all that can go wrong in it */
         return lhi_fail(err, LH_EINVAL, "%s is not JSON: %.80s", what, text);
     return rc;
 }
@@ -234,6 +235,16 @@ const char *column_text(sqlite3_stmt *stmt, int column, struct lhi_arena *arena,
     return copy;
 }
 
+const void *column_raw(sqlite3_stmt *stmt, int column, size_t *len)
+{
+    /* As text it is UTF-8 in whatever encoding the database keeps it. */
+    const void *bytes = sqlite3_column_type(stmt, column) == SQLITE_TEXT
+                            ? (const void *)sqlite3_column_text(stmt, column)
+                            : sqlite3_column_blob(stmt, column);
+    *len = bytes ? (size_t)sqlite3_column_bytes(stmt, column) : 0;
+    return bytes;
+}
+
 static const void *column_bytes(sqlite3_stmt *stmt, int column, struct lhi_arena *arena,
                                 size_t *len, bool *is_text, bool *ok)
 {
@@ -243,11 +254,10 @@ static const void *column_bytes(sqlite3_stmt *stmt, int column, struct lhi_arena
     *is_text = false;
     if (type == SQLITE_NULL)
         return NULL;
-    const void *bytes = sqlite3_column_blob(stmt, column);
-    *len = (size_t)sqlite3_column_bytes(stmt, column);
+    const void *bytes = column_raw(stmt, column, len);
     /* A plain INSERT may have put any bytes into a text. */
     *is_text = type == SQLITE_TEXT && lh_text_ok(bytes, *len);
-    void *copy = lhi_arena_copy(arena, bytes, bytes ? *len : 0);
+    void *copy = lhi_arena_copy(arena, bytes, *len);
     if (copy == NULL)
         *ok = false;
     return copy;

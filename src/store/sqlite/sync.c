@@ -44,7 +44,8 @@ int db_checkpoint(struct db *db, int mode)
 
 void checkpoint_when_due(struct db *db)
 {
-    if (db->wal_frames < CHECKPOINT_FRAMES)
+    /* After a failed sync the log is verified first, by whoever comes next (sync_heal). */
+    if (db->wal_frames < CHECKPOINT_FRAMES || side_sync_failed(&db->side))
         return;
     /* A reader may keep us from starting the log over; then it grows, until it is cut. */
     bool outsized = (int64_t)db->wal_frames * 4096 > TRUNCATE_BYTES;

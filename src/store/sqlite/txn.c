@@ -120,10 +120,11 @@ int txn_reload(struct txn *txn, struct lhi_error *err)
         (rc = meta_int(txn->conn, "anchor_wall", 0, &wall, err)) < 0 ||
         (rc = meta_int(txn->conn, "anchor_mono", 0, &mono, err)) < 0)
         return rc;
-    if (strcmp(boot, db->boot) != 0)
-        wall = 0; /* the anchor of another boot says nothing about this one's clock */
-    __atomic_store_n(&db->anchor_mono, mono, __ATOMIC_RELEASE);
-    __atomic_store_n(&db->anchor_wall, wall, __ATOMIC_RELEASE);
+    /* The anchor of another boot says nothing about this one's clock. */
+    int64_t offset = strcmp(boot, db->boot) == 0 ? wall - mono : 0;
+    __atomic_store_n(&db->clock, offset, __ATOMIC_RELEASE);
+    if (!txn->anchored)
+        side_set_clock(&db->side, offset);
     return LH_OK;
 }
 
@@ -200,8 +201,8 @@ int db_stop_moved(struct db *db, struct lhi_error *err)
 {
     __atomic_store_n(&db->stopped, 1, __ATOMIC_RELEASE);
     return lhi_fail(err, LH_ESTOPPED,
-                    "database \"%s\" was removed or replaced while it was open: nothing is "
-                    "acknowledged any more",
+                    "database \"%s\", or its -shm file, was removed or replaced while it was open: "
+                    "nothing is acknowledged any more",
                     db->path);
 }
 
@@ -211,6 +212,10 @@ int txn_commit(struct txn *txn, struct lhi_error *err)
     struct db *db = txn->db;
 
     LHI_POINT("txn:before_commit");
+    if (db_disturbed(db)) {
+        txn_rollback(txn);
+        return db_stop_moved(db, err);
+    }
     int status = sql_run(txn->conn, LHI_SQL_TXN_COMMIT, err, "");
     if (status < 0) {
         txn_rollback(txn);
@@ -223,10 +228,15 @@ int txn_commit(struct txn *txn, struct lhi_error *err)
     }
     side_set_committed(&db->side, (uint64_t)txn->tick);
     side_set_frames(&db->side, db->wal_frames);
+    if (txn->anchored)
+        side_set_clock(&db->side, db->clock);
     LHI_POINT("txn:after_commit");
     /* A database file that was removed or replaced still takes commits, for nobody to see. */
-    if (db_moved(db))
-        return db_stop_moved(db, err);
+    if (db_moved(db)) {
+        (void)db_stop_moved(db, err);
+        err->status = LH_EUNKNOWN; /* the file may come back, with this in it */
+        return LH_EUNKNOWN;
+    }
     return LH_OK;
 }
 

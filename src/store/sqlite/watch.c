@@ -5,13 +5,14 @@
  * those that wait watches the database's folder by inotify. It fires before a commit is visible and
  * at every write of our own, hence the debounce: look a moment later whether the database changed
  * without a commit of ours, and only then wake the others. While our own writers are busy the watch
- * looks five times a second and no more. The poll of a second under every wait is the net.
+ * looks four times a second and no more. The poll of a second under every wait is the net.
  */
 #include "store/sqlite/db.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/inotify.h>
 #include <unistd.h>
@@ -19,7 +20,7 @@
 enum {
     SETTLE_MS = 4, /* from the write to the visible commit, as a rule */
     LOOKS = 4,     /* … and a few more looks when it is not */
-    BUSY_MS = 100, /* between looks while writers of ours are at work */
+    BUSY_MS = 250, /* between looks while writers of ours are at work */
     TAKEOVER_MS = 1000,
 };
 
@@ -145,7 +146,20 @@ static void *watch(void *arg)
     conn_close(&w.conn);
     if (w.fd >= 0)
         close(w.fd);
+    side_end_watch(&db->side);
     return NULL;
+}
+
+/* Signals are the program's: none of them may end up in a thread of ours. */
+static bool start_thread(struct db *db)
+{
+    sigset_t all, before;
+
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    bool started = pthread_create(&db->watcher, NULL, watch, db) == 0;
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return started;
 }
 
 void watch_start(struct db *db)
@@ -153,7 +167,7 @@ void watch_start(struct db *db)
     pthread_mutex_lock(&db->watch_mutex);
     if (!db->watching && !db->opts.read_only && db->watch_stop[0] < 0 &&
         pipe2(db->watch_stop, O_CLOEXEC) == 0)
-        db->watching = pthread_create(&db->watcher, NULL, watch, db) == 0;
+        db->watching = start_thread(db);
     pthread_mutex_unlock(&db->watch_mutex);
 }
 
