@@ -138,16 +138,29 @@ TEST(without_its_side_file_a_store_opens_and_makes_it_anew)
     lh_close(store);
 }
 
-TEST(a_damaged_side_file_is_made_anew)
+TEST(a_side_file_that_was_emptied_is_made_anew)
 {
     lh_store *store = store_new();
     add(store, "mail", "x");
     lh_close(store);
-    file_write("store.db-lease", "rubbish", 7);
+    file_write("store.db-lease", "", 0);
     store = store_open("store.db", (lh_open_opts){0});
     add(store, "mail", "y");
+    EXPECT_EQ(counts_of(store, "mail").pending, 2);
     store_check(store);
     lh_close(store);
+}
+
+TEST(a_file_that_is_not_ours_is_not_taken_for_a_side_file)
+{
+    size_t len;
+    lh_store *store = store_new();
+    lh_close(store);
+    file_write("store.db-lease", "a letter", 8);
+    expect_open("store.db", (lh_open_opts){0}, LH_EINVAL, "store.db-lease");
+    unsigned char *bytes = file_bytes("store.db-lease", &len);
+    EXPECT_MEM(bytes, len, "a letter", 8);
+    free(bytes);
 }
 
 TEST(a_side_file_removed_while_the_store_is_open_stops_the_handle)

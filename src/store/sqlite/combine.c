@@ -65,7 +65,6 @@ static bool needs_sync(const struct db *db, enum lhi_verb verb)
     case LHI_WORKER_BEAT:
     case LHI_WORKER_REGISTER:
     case LHI_UPKEEP:
-    case LHI_PRUNE: /* what comes back is pruned again */
         return db->opts.remote;
     default:
         return true;

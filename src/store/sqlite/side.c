@@ -133,7 +133,6 @@ static int map_page(struct side *side, struct lhi_error *err)
         return lhi_fail_errno(err, errno, "could not look at the side file \"%s\"", side->path);
     if (!S_ISREG(st.st_mode))
         return lhi_fail(err, LH_EINVAL, "side file \"%s\" is not a regular file", side->path);
-    off_t found_bytes = st.st_size;
     if (st.st_size < PAGE) {
         /* Real blocks, not a hole: a full disk must not turn a store into the page into SIGBUS. */
         int rc = posix_fallocate(side->fd, 0, PAGE);
@@ -147,11 +146,6 @@ static int map_page(struct side *side, struct lhi_error *err)
     side->ino = st.st_ino;
     if (memcmp(side->page->magic, MAGIC, sizeof MAGIC) == 0)
         return LH_OK;
-    if (found_bytes != 0 && found_bytes != PAGE)
-        return lhi_fail(err, LH_EINVAL,
-                        "\"%s\" is in the way: it is not a side file of ours, and would be written "
-                        "over",
-                        side->path);
     /* New, or damaged: it is made anew, by one of those who come at once. */
     int rc = lhi_lock_wait(side->fd, BYTE_TURN, false);
     if (rc != 0)

@@ -166,10 +166,15 @@ int sql_exec(struct conn *conn, const char *text, struct lhi_error *err)
 int check_json(struct conn *conn, const char *text, const char *what, struct lhi_error *err)
 {
     int64_t valid = 1;
-    if (text == NULL)
-        return LH_OK;
-    int rc = sql_int(conn, LHI_SQL_JSON_CHECK, err, 0, &valid, "t", text);
-    if (rc == LH_EFAIL || valid == 0) /* "malformed JSON" is all that can go wrong in it */
+    int rc = LH_OK;
+
+    /* json_valid() says 0 when it is only out of memory: asked twice, it means it. */
+    for (int try = 0; text != NULL && try < 2; try++) {
+        rc = sql_int(conn, LHI_SQL_JSON_CHECK, err, 0, &valid, "t", text);
+        if (rc != LH_OK || valid != 0)
+            break;
+    }
+    if (rc == LH_EFAIL || (rc == LH_OK && valid == 0)) /* "malformed JSON", or JSON5 */
         return lhi_fail(err, LH_EINVAL, "%s is not JSON: %.80s", what, text);
     return rc;
 }
