@@ -133,6 +133,11 @@ static int map_page(struct side *side, struct lhi_error *err)
         return lhi_fail_errno(err, errno, "could not look at the side file \"%s\"", side->path);
     if (!S_ISREG(st.st_mode))
         return lhi_fail(err, LH_EINVAL, "side file \"%s\" is not a regular file", side->path);
+    if (st.st_size != 0 && st.st_size != PAGE)
+        return lhi_fail(err, LH_EINVAL,
+                        "\"%s\" is in the way: it is not a side file of ours, and would be written "
+                        "over",
+                        side->path);
     if (st.st_size < PAGE) {
         /* Real blocks, not a hole: a full disk must not turn a store into the page into SIGBUS. */
         int rc = posix_fallocate(side->fd, 0, PAGE);
