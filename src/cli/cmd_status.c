@@ -218,10 +218,11 @@ static int run(struct cli *cli, const struct args *args)
 {
     lh_store_info info = {0};
     lh_queues *queues = NULL;
-    int exit = cli_open(cli, ACCESS_READ);
-    int rc;
+    int rc, exit;
 
-    if (exit != 0)
+    if (cli->json && args->option[METRICS].given)
+        return usage_error(args->command, "--json and --metrics exclude each other");
+    if ((exit = cli_open(cli, ACCESS_READ)) != 0)
         return exit;
     rc = lh_store_status(cli->store, &info);
     if (rc == LH_OK)

@@ -14,7 +14,7 @@
 #include "policy_keys.h"
 #include "value.h"
 
-enum { MOST_BYTES = 1 << 20 };
+enum { MOST_BYTES = 1 << 20, MOST_DEPTH = 16 };
 
 struct reader {
     const char *path;
@@ -475,6 +475,27 @@ static bool read_document(struct reader *r)
     return read_mapping(r, "", root, top_keys, NULL);
 }
 
+/* libyaml takes quadratic time for brackets in brackets, and reads the whole file before it hands
+ * anything out. Nothing here is nested deeper than a list of mappings. */
+static bool too_deep(const char *path, FILE *file)
+{
+    int c, depth = 0, deepest = 0;
+    size_t line = 1;
+
+    while (deepest <= MOST_DEPTH && (c = getc(file)) != EOF) {
+        line += c == '\n';
+        if (c == '[' || c == '{')
+            deepest = ++depth > deepest ? depth : deepest;
+        else if (c == ']' || c == '}')
+            depth--;
+    }
+    rewind(file);
+    if (deepest <= MOST_DEPTH)
+        return false;
+    cli_error(0, "%s:%zu: brackets are nested deeper than %d", path, line, MOST_DEPTH);
+    return true;
+}
+
 static bool parse(struct config *config, const char *path, FILE *file)
 {
     yaml_parser_t parser;
@@ -482,6 +503,8 @@ static bool parse(struct config *config, const char *path, FILE *file)
     struct reader r = {.path = path, .doc = &doc, .config = config};
     bool ok = false;
 
+    if (too_deep(path, file))
+        return false;
     if (!yaml_parser_initialize(&parser)) {
         cli_error(0, "out of memory");
         return false;

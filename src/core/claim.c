@@ -20,8 +20,8 @@ static int check_claim(const lh_claim_opts *opts, struct lhi_error *err)
     rc = lhi_need_range("number of queues", (int64_t)opts->n_queues, 1, 64, err);
     for (size_t i = 0; i < opts->n_queues && rc == LH_OK; i++)
         rc = lhi_need_name("queue", opts->queues[i], err);
-    if (rc == LH_OK && opts->n_kinds > 0 && opts->kinds == NULL)
-        rc = lhi_fail(err, LH_EMISUSE, "claim counts %zu kinds but names none", opts->n_kinds);
+    if (opts->n_kinds > 0 && opts->kinds == NULL)
+        return lhi_fail(err, LH_EMISUSE, "claim counts %zu kinds but names none", opts->n_kinds);
     for (size_t i = 0; i < opts->n_kinds && rc == LH_OK; i++)
         rc = lhi_need_name("kind", opts->kinds[i], err);
     if (rc == LH_OK)

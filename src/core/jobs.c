@@ -89,8 +89,10 @@ int lhi_check_enqueue(const char *queue, const lh_new_job *jobs, size_t n, const
 {
     int rc = lhi_need_name("queue", queue, err);
 
-    if (rc == LH_OK && (jobs == NULL || out == NULL || n == 0))
-        rc = lhi_fail(err, LH_EMISUSE, "no jobs, or nowhere to put their ids");
+    if (rc != LH_OK)
+        return rc;
+    if (jobs == NULL || out == NULL || n == 0)
+        return lhi_fail(err, LH_EMISUSE, "no jobs, or nowhere to put their ids");
     for (size_t i = 0; rc == LH_OK && i < n; i++)
         rc = check_new_job(&jobs[i], err);
     return rc;

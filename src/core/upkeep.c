@@ -33,6 +33,7 @@ int lh_recover(lh_store *store, const int *cancel, lh_recovered *out)
     return LH_OK;
 }
 
+/* NOLINTNEXTLINE(readability-non-const-parameter): the store moves *after on */
 static int prune_round(lh_store *store, int64_t older_than_ms, int64_t *after, int64_t *pruned,
                        bool *more, struct lhi_error *err)
 {

@@ -307,6 +307,20 @@ static int enqueue_on(struct sqlite3 *handle, const char *queue, const lh_new_jo
     return rc;
 }
 
+static int enqueue_and_answer(struct sqlite3 *db, const char *queue, const lh_new_job *jobs,
+                              size_t n, lh_enqueued *out, struct lhi_error *err)
+{
+    /* A failure leaves the caller's array untouched. */
+    lh_enqueued *answer = lhi_calloc(n, sizeof *answer);
+    if (answer == NULL)
+        return lhi_fail(err, LH_ENOMEM, "out of memory");
+    int rc = enqueue_on(db, queue, jobs, n, answer, err);
+    if (rc == LH_OK)
+        memcpy(out, answer, n * sizeof *out);
+    lhi_free(answer);
+    return rc;
+}
+
 int lh_enqueue_sqlite(struct sqlite3 *db, const char *queue, const lh_new_job *jobs, size_t n,
                       lh_enqueued *out, char *errmsg, size_t errlen)
 {
@@ -315,12 +329,8 @@ int lh_enqueue_sqlite(struct sqlite3 *db, const char *queue, const lh_new_job *j
     lhi_error_clear(&err);
     int rc = db ? lhi_check_enqueue(queue, jobs, n, out, &err)
                 : lhi_fail(&err, LH_EMISUSE, "connection is missing");
-    lh_enqueued *answer = rc == LH_OK ? lhi_calloc(n, sizeof *answer) : NULL;
-    if (rc == LH_OK && answer == NULL)
-        rc = lhi_fail(&err, LH_ENOMEM, "out of memory");
-    if (rc == LH_OK && (rc = enqueue_on(db, queue, jobs, n, answer, &err)) == LH_OK)
-        memcpy(out, answer, n * sizeof *out);
-    lhi_free(answer);
+    if (rc == LH_OK)
+        rc = enqueue_and_answer(db, queue, jobs, n, out, &err);
     if (rc < 0 && errmsg != NULL && errlen > 0)
         lhi_format(errmsg, errlen, "%s", err.text);
     return rc;

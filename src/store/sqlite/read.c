@@ -154,6 +154,7 @@ static int queue_list(struct db *db, struct conn *conn, struct lhi_act *act, str
     sql_reset(stmt);
     if (rc == LH_EMPTY)
         rc = LH_OK;
+    assert(out->n == 0 || out->queue != NULL);
     for (size_t i = 0; i < out->n && rc == LH_OK; i++) {
         lh_queue *q = &out->queue[i];
         lh_policy policy;
