@@ -230,3 +230,55 @@ TEST(a_text_of_a_utf16_database_is_what_it_was)
     lh_close(store);
     sqlite3_close(db);
 }
+
+/* ---- recovery that fails, a journal mode that was changed ---- */
+
+static char last_warning[512];
+
+static void note_warning(void *arg, int level, const char *line)
+{
+    (void)arg;
+    if (level <= LH_LOG_WARN)
+        (void)snprintf(last_warning, sizeof last_warning, "%s", line);
+}
+
+TEST(a_recovery_that_fails_is_logged_and_does_not_stop_the_claim)
+{
+    freeze_now();
+    lh_store *store = store_open("store.db", (lh_open_opts){.create = true, .log = note_warning});
+    (void)add(store, "stuck", "x");
+    lh_jobs_free(take(store, "stuck", "dead", 1000));
+    (void)add(store, "q", "y");
+    sqlite3 *db = db_open("store.db");
+    db_exec(db, "CREATE TRIGGER no_way BEFORE UPDATE OF recoveries ON lh_job "
+                "BEGIN SELECT RAISE(ABORT, 'not today'); END");
+    pass_ms(1000);
+    lh_jobs *jobs = take(store, "q", "w", 60000);
+    EXPECT(jobs != NULL);
+    lh_jobs_free(jobs);
+    EXPECT_CONTAINS(last_warning, "not today");
+    EXPECT_EQ(counts_of(store, "stuck").running, 1);
+    db_exec(db, "DROP TRIGGER no_way");
+    jobs = take(store, "stuck", "w", 60000);
+    EXPECT(jobs != NULL);
+    lh_jobs_free(jobs);
+    store_check(store);
+    sqlite3_close(db);
+    lh_close(store);
+}
+
+TEST(a_journal_mode_that_was_changed_is_wal_again_after_opening)
+{
+    lh_store *store = store_new();
+    add_many(store, 3);
+    lh_close(store);
+    sqlite3 *db = db_open("store.db");
+    db_exec(db, "PRAGMA journal_mode = DELETE");
+    sqlite3_close(db);
+    store = store_new();
+    add_many(store, 1);
+    EXPECT(file_exists("store.db-wal"));
+    EXPECT_EQ(counts_of(store, "q").pending, 4);
+    store_check(store);
+    lh_close(store);
+}
