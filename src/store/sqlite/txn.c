@@ -265,8 +265,10 @@ int txn_guarded(struct txn *txn, int (*fn)(struct txn *, void *), void *arg, str
 
     if (!ok)
         return lhi_fail(err, LH_ENOMEM, "out of memory");
-    if (sql_run(txn->conn, LHI_SQL_ACT_BEGIN, err, "") < 0)
+    if (sql_run(txn->conn, LHI_SQL_ACT_BEGIN, err, "") < 0) {
+        txn->gone = sqlite3_get_autocommit(txn->conn->db) != 0;
         return err->status;
+    }
     int rc = fn(txn, arg);
     if (rc < 0) {
         /* The engine may have given up the whole transaction: then there is nothing to go back to,
