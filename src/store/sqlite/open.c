@@ -59,11 +59,16 @@ int conn_open(struct conn *conn, const char *path, int flags, struct lhi_error *
         err);
 }
 
+/* Which file it is: its inode and when that was made, because a number is given out again. */
 static uint64_t inode_of(const struct db *db, const char *suffix, char path[4200])
 {
-    struct stat st;
+    struct statx st;
+
     lhi_format(path, 4200, "%s%s", db->file, suffix);
-    return stat(path, &st) == 0 ? (uint64_t)st.st_ino : 0;
+    if (statx(AT_FDCWD, path, 0, STATX_INO | STATX_BTIME, &st) != 0)
+        return 0;
+    uint64_t born = (uint64_t)st.stx_btime.tv_sec * 1000000000U + st.stx_btime.tv_nsec;
+    return st.stx_ino ^ (born * UINT64_C(0x9e3779b97f4a7c15));
 }
 
 bool db_moved(const struct db *db)
