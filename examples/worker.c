@@ -1,13 +1,15 @@
 /*
  * A worker: claims jobs of one queue, works on them in steps, and keeps its lease from a second
- * thread, so that a step that takes long costs it nothing. Ends when the queue stays empty.
+ * thread, so that a step that takes long costs it nothing. It registers as a process, so that its
+ * death is seen at once and its job goes to another. Ends when the queue stays empty.
  *
- *     worker STORE QUEUE
+ *     worker STORE QUEUE [MS]      MS: how long a step takes
  */
 #include <leasehold.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -15,6 +17,7 @@ enum { LEASE_MS = 3000, STEPS = 4 };
 
 struct heart {
     lh_store *store;
+    const char *worker;
     const lh_job *job;
     int step; /* what the job has done, told with each beat */
     bool done;
@@ -40,7 +43,7 @@ static void *beat(void *arg)
                        .token = heart->job->token,
                        .has_progress = true,
                        .progress = __atomic_load_n(&heart->step, __ATOMIC_ACQUIRE) * 100 / STEPS};
-        int rc = lh_heartbeat(heart->store, &one, 1, NULL, NULL);
+        int rc = lh_worker_heartbeat(heart->store, heart->worker, 0, &one, 1, NULL);
         /* A store that is busy may answer the next beat; a lost lease does not come back. */
         if (rc == LH_ELOST || rc == LH_ECANCELLED)
             __atomic_store_n(&heart->lost, true, __ATOMIC_RELEASE);
@@ -49,9 +52,9 @@ static void *beat(void *arg)
 }
 
 /* One job. What it does is a stand-in: it prints, in steps that take their time. */
-static int work_on(lh_store *store, const lh_job *job)
+static int work_on(lh_store *store, const char *worker, const lh_job *job, long step_ms)
 {
-    struct heart heart = {.store = store, .job = job};
+    struct heart heart = {.store = store, .worker = worker, .job = job};
     pthread_t thread;
 
     if (pthread_create(&thread, NULL, beat, &heart) != 0)
@@ -59,7 +62,7 @@ static int work_on(lh_store *store, const lh_job *job)
     printf("job %lld, attempt %lld: %.*s\n", (long long)job->id, (long long)job->attempt,
            (int)job->payload_len, job->payload ? (const char *)job->payload : "");
     while (heart.step < STEPS && !__atomic_load_n(&heart.lost, __ATOMIC_ACQUIRE)) {
-        sleep_ms(50);
+        sleep_ms(step_ms);
         __atomic_add_fetch(&heart.step, 1, __ATOMIC_RELEASE);
     }
     __atomic_store_n(&heart.done, true, __ATOMIC_RELEASE);
@@ -70,32 +73,50 @@ static int work_on(lh_store *store, const lh_job *job)
     return lh_complete(store, &done, 1, NULL, NULL);
 }
 
+/* What the library has to tell: whose job was taken back, and why. */
+static void tell(void *arg, const lh_log_entry *entry)
+{
+    (void)arg;
+    if (entry->level <= LH_LOG_WARN)
+        fprintf(stderr, "%s\n", entry->line);
+}
+
 int main(int argc, char **argv)
 {
+    /* Starting up, a store that was left in a crash is made sound before anything else. */
+    const lh_open_opts how = {.startup = true, .log = tell};
+    const lh_worker_opts who = {.label = "example", .process = true, .interval_ms = LEASE_MS / 3};
+    long step_ms = argc == 4 ? strtol(argv[3], NULL, 10) : 50;
+    char id[160];
     lh_store *store;
-    int rc = argc == 3 ? lh_open(argv[1], NULL, &store) : LH_EMISUSE;
 
-    if (argc != 3) {
-        fprintf(stderr, "usage: worker STORE QUEUE\n");
-        return lh_status_exit(rc);
+    if (argc < 3 || argc > 4) {
+        fprintf(stderr, "usage: worker STORE QUEUE [MS]\n");
+        return lh_status_exit(LH_EMISUSE);
     }
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    int rc = lh_open(argv[1], &how, &store);
+    if (rc == LH_OK)
+        rc = lh_worker_register(store, &who, id, sizeof id);
     const char *queues[] = {argv[2]};
     const lh_claim_opts wish = {
-        .queues = queues, .n_queues = 1, .worker = "example", .lease_ms = LEASE_MS, .wait_ms = 500};
+        .queues = queues, .n_queues = 1, .worker = id, .lease_ms = LEASE_MS, .wait_ms = 500};
     while (rc == LH_OK) {
         lh_jobs *jobs = NULL;
         rc = lh_claim(store, &wish, &jobs);
         if (rc == LH_OK)
-            rc = work_on(store, &jobs->job[0]);
-        if (rc == LH_ELOST) {
+            rc = work_on(store, id, &jobs->job[0], step_ms);
+        if (rc == LH_ELOST || rc == LH_ECANCELLED) {
             /* Somebody else has it, or will have it. Go on with the next. */
             fprintf(stderr, "%s\n", lh_errmsg(store));
             rc = LH_OK;
         }
         lh_jobs_free(jobs);
     }
+    if (rc == LH_EMPTY)
+        rc = lh_worker_stop(store, id);
     if (rc < 0)
         fprintf(stderr, "%s\n", lh_errmsg(store));
     lh_close(store);
-    return rc == LH_EMPTY ? 0 : lh_status_exit(rc);
+    return lh_status_exit(rc);
 }

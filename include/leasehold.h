@@ -88,8 +88,16 @@ typedef struct lh_store lh_store;
 /** Severities of a log line: an error needs a person, debug is for us. */
 enum lh_log_level { LH_LOG_ERROR = 0, LH_LOG_WARN, LH_LOG_INFO, LH_LOG_DEBUG };
 
-/** Receives one line, without a newline; called from any thread, must not call the library. */
-typedef void lh_log_fn(void *arg, int level, const char *line);
+/** One line of the log: a sentence, and what it is about, for whoever keeps logs as data. */
+typedef struct lh_log_entry {
+    int level;
+    const char *line;                    /* the whole sentence, without a newline */
+    int64_t job, token, attempt;         /* 0: not about one */
+    const char *queue, *worker, *reason; /* NULL: none */
+} lh_log_entry;
+
+/** Receives one line; called from any thread, must not call the library. */
+typedef void lh_log_fn(void *arg, const lh_log_entry *entry);
 
 enum lh_durability {
     LH_DURABLE_FULL = 0, /* an acknowledged act survives power loss */
@@ -102,9 +110,14 @@ typedef struct lh_open_opts {
     bool adopt;         /* put our tables into an existing database that has none (migrate) */
     bool accept_loss;   /* write to a store older than its high-water mark; raises the epoch */
     bool force_network; /* open a SQLite file on a network file system all the same */
-    bool remote; /* holders are elsewhere: claims and heartbeats are synced before answering */
-    bool
-        no_recovery; /* take nothing back by itself, not on claims either; lh_recover() still does */
+    bool remote;  /* holders are elsewhere: claims and heartbeats are synced before answering */
+    bool startup; /* a long-running program starts: check the store and recover first */
+    /* Leave recovering to the lh_recover() that follows, or to the next open: for acts of a holder,
+     * which must not lose the very job they name. */
+    bool recover_later;
+    bool no_recovery; /* take nothing back by itself, not on claims; lh_recover() still does */
+    bool no_integrity_check; /* not even after a crash */
+    bool repair;             /* check and repair, also in a database shared with other tables */
     enum lh_durability durability;
     int64_t busy_ms; /* how long to wait for other writers of ours; 0: 5000 */
     lh_log_fn *log;  /* NULL: no logging */
@@ -113,6 +126,11 @@ typedef struct lh_open_opts {
 
 /**
  * Open the store at `url`: a path or `sqlite:PATH`.
+ *
+ * The first writing open after an unclean stop or a new boot of the machine, and every open with
+ * `startup`, first makes the store sound: integrity check, repair on a copy where that failed, log
+ * folded into the database, dead workers and their jobs, expired leases, a report of it all. With
+ * `read_only` nothing is written: a store on a read-only file system is read from a copy.
  *
  * Returns  LH_OK        *out is a working handle
  *          LH_ENOSTORE  there is no store, or a database without our tables (see adopt)
@@ -551,10 +569,14 @@ typedef struct lh_worker_opts {
     const char *queues;  /* for display, comma separated */
     int64_t interval_ms; /* 0: 30 s */
     int64_t multiplier;  /* 0: 3 */
-    bool process;        /* this process is the worker: its death is proven by its pid */
+    bool process;        /* this process is the worker: its death is proven by its pid, and silence
+                          * forfeits its jobs */
+    bool tells_started;  /* it says what it starts (lh_worker_started): what a dead one held and did
+                          * not start is given back as if it had released it */
 } lh_worker_opts;
 
-/** Register a worker; `id` receives its id (at most `idlen` bytes with the zero). */
+/** Register a worker; `id` receives its id (at most `idlen` bytes with the zero). Its silence is
+ *  counted from its last beat or claim. */
 LH_API int lh_worker_register(lh_store *store, const lh_worker_opts *opts, char *id, size_t idlen);
 
 /** Beat for a worker and its jobs in one transaction. A worker that is unknown is registered, as
@@ -565,14 +587,25 @@ LH_API int lh_worker_heartbeat(lh_store *store, const char *worker, int64_t inte
 /** The worker says goodbye. What it still holds is released. */
 LH_API int lh_worker_stop(lh_store *store, const char *worker);
 
+/** What this worker has started by now: all of it, replacing what it said before. `pid` (0: none)
+ *  is the process that runs the job. LH_ENOTFOUND if the worker is not registered. */
+typedef struct lh_started {
+    int64_t job, token, pid;
+} lh_started;
+
+LH_API int lh_worker_started(lh_store *store, const char *worker, const lh_started *started,
+                             size_t n);
+
 typedef struct lh_worker {
     const char *id, *label, *host, *queues, *version;
     const char *state; /* "alive", "late", "dead", "stopped" */
-    int64_t pid;       /* 0: no process of ours */
+    bool marked_dead; /* … and a recovery has found it so: what it held is free, or being freed */
+    int64_t pid;      /* 0: no process of ours */
     int64_t interval_ms, multiplier;
     int64_t registered_at, last_heartbeat_at, stopped_at;
-    int64_t silent_ms; /* since the last beat */
-    int64_t running;   /* jobs held */
+    int64_t silent_ms;   /* since the last beat */
+    int64_t running;     /* jobs held */
+    const int64_t *jobs; /* which; filled by lh_workers_stale() only */
 } lh_worker;
 
 typedef struct lh_workers {
@@ -582,6 +615,10 @@ typedef struct lh_workers {
 } lh_workers;
 
 LH_API int lh_worker_list(lh_store *store, lh_workers **out);
+
+/** Workers that are dead and still hold jobs, or are dead and not yet marked so: silent past their
+ *  own limit, or gone for certain (a process of this machine). Changes nothing. */
+LH_API int lh_workers_stale(lh_store *store, lh_workers **out);
 LH_API void lh_workers_free(lh_workers *workers);
 
 /* ---- recovery and upkeep --------------------------------------------------------------------- */
@@ -592,20 +629,116 @@ typedef struct lh_recovered {
     int64_t recovery_timestamp;
 } lh_recovered;
 
-/** Take back what is forfeit, in batches; by hand, so also where a policy has recovery off. Safe to
- *  run twice, at once, anywhere. */
-LH_API int lh_recover(lh_store *store, const int *cancel, lh_recovered *out);
+/** One job of a report. */
+typedef struct lh_recovered_job {
+    int64_t job;
+    const char *queue, *kind;
+    const char *action;   /* what became of it: "retry", "pending", "failed", "released" */
+    int64_t attempt;      /* number of the next attempt; of the last if it failed */
+    int64_t max_attempts; /* LH_UNLIMITED */
+    const char *previous_worker, *reason;
+    bool success;      /* false: it could not be recovered, `error` says why */
+    const char *error; /* NULL: none */
+} lh_recovered_job;
+
+typedef struct lh_dead_worker {
+    const char *worker;
+    int64_t last_heartbeat;
+    const int64_t *jobs; /* what was taken back from it */
+    size_t n_jobs;
+} lh_dead_worker;
+
+/** What one recovery found and did. The lists hold at most LH_REPORT_MOST entries, the counts all. */
+#define LH_REPORT_MOST 10000
+
+typedef struct lh_report {
+    int64_t id;                       /* 0: not kept (a dry run, or nothing was found) */
+    const char *trigger;              /* "startup", "claim", "timer", "expiry", "death", "manual" */
+    int64_t started_at, completed_at; /* completed_at 0: under way, or cut off by a crash */
+    int64_t duration_ms;
+    struct {
+        bool ran, passed; /* passed: at last, after a repair */
+        bool repair_attempted, repair_succeeded;
+        const char *const *errors;
+        size_t n_errors;
+    } integrity;
+    int64_t wal_frames; /* folded into the database; -1: not asked for */
+    int64_t orphaned;   /* jobs found forfeit */
+    int64_t entries_reclaimed, locks_cleaned;
+    int64_t recovery_timestamp;
+    int64_t failed_recoveries;
+    const lh_recovered_job *recovered;
+    size_t n_recovered;
+    const lh_dead_worker *dead_workers;
+    size_t n_dead_workers;
+    const char *const *inconsistencies;
+    size_t n_inconsistencies;
+    bool dry_run;
+    void *priv;
+} lh_report;
+
+LH_API void lh_report_free(lh_report *report);
+
+typedef struct lh_recover_opts {
+    bool dry_run; /* change nothing, tell what would be done */
+    bool by_age;  /* take jobs whose claim and last heartbeat are both at least threshold_ms ago, */
+    int64_t threshold_ms; /* live leases included; 0: all that runs */
+    bool now;             /* do not keep back what was taken from a live holder */
+    lh_action action;     /* 0: as the policy says */
+    const char *queue;    /* NULL: all */
+    const int *cancel;    /* looked at between batches */
+    /* NULL: not wanted. Called after every batch, from the thread that called lh_recover(). */
+    void (*progress)(void *arg, int64_t done, int64_t total);
+    void *progress_arg;
+} lh_recover_opts;
+
+/**
+ * Recover now: dead workers, orphaned jobs, expired named leases, inconsistencies.
+ *
+ * By hand, so also where a policy has recovery off. In batches, each a transaction that repeats its
+ * guard in the write: what a heartbeat, a complete or another recovery reached first is not touched.
+ * Returns  LH_OK     *out (NULL: not wanted) is the report, which is also kept in the store
+ *          LH_EINTR  the cancel flag was raised; what was recovered until then is
+ * Crash    A batch is recovered as a whole or not at all; running it again finishes the work.
+ */
+LH_API int lh_recover(lh_store *store, const lh_recover_opts *opts, lh_report **out);
 
 /** What lh_recover() would take back now; changes nothing. */
 LH_API int lh_recovery_stats(lh_store *store, lh_recovered *out);
 
+/** Take back by age, as lh_recover() with by_age does. `*reclaimed` (NULL: not wanted) counts. */
+LH_API int lh_reclaim_stale(lh_store *store, int64_t threshold_ms, int64_t *reclaimed);
+
+/** A report by its id; 0: the last. LH_ENOTFOUND if there is none. */
+LH_API int lh_report_get(lh_store *store, int64_t id, lh_report **out);
+
+typedef struct lh_reports {
+    size_t n;
+    lh_report *report; /* without the lists */
+    void *priv;
+} lh_reports;
+
+/** The last `limit` reports (0: 100; at most 10000), newest first. */
+LH_API int lh_report_list(lh_store *store, size_t limit, lh_reports **out);
+LH_API void lh_reports_free(lh_reports *reports);
+
+typedef struct lh_maintain_opts {
+    /* First wait, so long (-1: for ever), until something is due: the earliest lease to end, a
+     * worker silent for too long or gone, a job to be promoted. 0: do not wait. */
+    int64_t wait_ms;
+    const int *cancel; /* ends the wait: LH_EINTR */
+} lh_maintain_opts;
+
 typedef struct lh_upkeep {
     int64_t recovered, promoted, expired, pruned;
-    int64_t next_ms; /* come back in so long; what falls due before is waited for by a claim */
+    int64_t dead_workers;
+    int64_t report;  /* id of the report, if anything was found to recover; 0: none */
+    int64_t next_ms; /* come back in so long */
 } lh_upkeep;
 
-/** One bounded round of all that falls due: recovery, promotion, expiry, pruning. */
-LH_API int lh_maintain(lh_store *store, lh_upkeep *out);
+/** One round of all that falls due: recovery, promotion, expiry, pruning. Whoever runs it in a loop
+ *  with a wait recovers a job at the moment its lease ends or its worker is gone. */
+LH_API int lh_maintain(lh_store *store, const lh_maintain_opts *opts, lh_upkeep *out);
 
 /** Delete finished jobs, events, requests and rollups past their retention (older_than_ms 0: by
  *  policy; else older than this). `*pruned` counts jobs. */
@@ -621,7 +754,10 @@ typedef struct lh_event {
     const char *from, *to; /* states */
     const char *actor, *reason;
     int64_t token;
-    const char *data; /* JSON */
+    const char *data;              /* JSON */
+    int64_t attempt, max_attempts; /* 0: not told */
+    const char *action;            /* of a recovery: what became of the job */
+    int64_t report;                /* of a recovery: its report; 0: none */
 } lh_event;
 
 typedef struct lh_events {
@@ -657,7 +793,15 @@ typedef struct lh_store_info {
     int64_t stale_jobs, stale_leases;
     int64_t workers_alive, workers_late, workers_dead;
     int64_t clock_skew_ms; /* wall clock against elapsed time since the anchor */
+    int64_t next_due_at;   /* when the next lease ends or job falls due; 0: nothing in sight */
     char degraded[256];    /* "" if all is well */
+    /* Since the store was made. */
+    struct {
+        int64_t startup, claim, timer, expiry, death, manual; /* runs, by trigger */
+        int64_t retried, made_pending, failed, released;      /* jobs, by what became of them */
+        int64_t leases, dead_workers, failures;
+        int64_t duration_ms; /* of all runs */
+    } recovery;
 } lh_store_info;
 
 LH_API int lh_store_status(lh_store *store, lh_store_info *out);
@@ -679,6 +823,36 @@ typedef struct lh_findings {
  *  LH_OK also with findings: see `errors`. */
 LH_API int lh_check(lh_store *store, const int *cancel, lh_findings **out);
 LH_API void lh_findings_free(lh_findings *findings);
+
+/** Is the engine's file sound? `integrity` of the report says so; nothing else in it is filled. */
+LH_API int lh_check_integrity(lh_store *store, const int *cancel, lh_report **out);
+
+/**
+ * Copy the store to `path`, online and consistent, and check the copy.
+ *
+ * The copy is made beside `path` and renamed when it is whole and sound; an existing file is only
+ * replaced with `replace`. Returns LH_OK, LH_EINVAL (the file exists), LH_ECORRUPT (the copy is not
+ * sound), LH_ENOSPC, LH_EINTR …
+ */
+typedef struct lh_backup_opts {
+    bool replace;
+    const int *cancel;
+    void (*progress)(void *arg, int64_t done, int64_t total); /* pages */
+    void *progress_arg;
+} lh_backup_opts;
+
+LH_API int lh_backup(lh_store *store, const char *path, const lh_backup_opts *opts);
+
+/**
+ * Put the copy at `path` in place of the store at `url`.
+ *
+ * The copy is checked first and stays as it is; the store that was there is kept beside it
+ * (`kept`, NULL: not wanted, receives its name). The epoch rises above that of both, so that no token is
+ * handed out again, and all leases in the copy are ended; what their deadlines still cover stays
+ * back until then. Programs that have the old store open are told at their next act.
+ */
+LH_API int lh_restore(const char *url, const char *path, const lh_open_opts *opts, char *kept,
+                      size_t keptlen, char *errmsg, size_t errlen);
 
 /** The SQL that would remove everything of ours from a database, as text to read; free() it. */
 LH_API int lh_drop_sql(lh_store *store, char **out);

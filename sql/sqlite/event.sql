@@ -2,9 +2,9 @@
 
 -- name: event_insert
 INSERT INTO lh_event(at, type, job, queue, worker, lease, from_state, to_state, actor, reason,
-                     token, data)
+                     token, data, attempt, max_attempts, action, report)
 VALUES (:at, :type, :job, :queue, :worker, :lease, :from_state, :to_state, :actor, :reason,
-        :token, :data);
+        :token, :data, :attempt, :max_attempts, :action, :report);
 
 -- name: event_list
 SELECT * FROM lh_event WHERE id > :after ORDER BY id LIMIT :n;

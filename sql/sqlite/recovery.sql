@@ -1,58 +1,66 @@
--- Recovery: what is forfeit, and the one statement that decides a death.
+-- Recovery: what is forfeit, the one statement that takes a job back, and the reports of it.
 
 -- name: job_expired
--- :skip steps over what is stuck on purpose (recovery off).
+-- :skip steps over what is stuck on purpose (recovery off), :stuck over what is known to be.
 SELECT * FROM lh_job
  WHERE state <> 'pending' AND state <> 'completed' AND state = 'running'
-   AND lease_until <= :now
+   AND lease_until <= :now AND lease_until > :stuck
  ORDER BY lease_until LIMIT :n OFFSET :skip;
 
 -- name: due_now
 -- One look before a claim; nearly always there is nothing.
 SELECT EXISTS (SELECT 1 FROM lh_job WHERE state <> 'pending' AND state <> 'completed' AND state = 'running'
-                  AND lease_until <= :now)
+                  AND lease_until <= :now AND lease_until > :stuck)
        OR EXISTS (SELECT 1 FROM lh_job WHERE state <> 'pending' AND state <> 'completed' AND state = 'scheduled'
                   AND lease_until IS NULL AND run_at <= :wall)
        OR EXISTS (SELECT 1 FROM lh_lease WHERE expires_at IS NOT NULL AND expires_at <= :now)
-       OR EXISTS (SELECT 1 FROM lh_expiry WHERE expires_at <= :wall);
+       OR EXISTS (SELECT 1 FROM lh_expiry WHERE expires_at <= :wall)
+       OR EXISTS (SELECT 1 FROM lh_worker WHERE silent_at IS NOT NULL AND silent_at <= :now)
+       OR EXISTS (SELECT 1 FROM lh_worker WHERE uncleaned IS NOT NULL AND stuck = 0);
 
 -- name: job_recover
 -- Compare-and-set on (state, token, expiry) in the write itself, so that a heartbeat, a complete or
--- another recovery that came first is never overwritten. Poison is judged first. The reason is
--- written with the change: :cause is its machine-readable prefix, :what and :who its words.
+-- another recovery that came first is never overwritten. What a death makes of the job was decided
+-- from the row as it is here, in the same transaction.
 UPDATE lh_job
-   SET state = CASE fate WHEN 'pending' THEN iif(:backoff_ms > 0, 'scheduled', 'pending')
-                         ELSE 'failed' END,
-       run_at = iif(fate = 'pending' AND :backoff_ms > 0, :now + :backoff_ms, run_at),
-       attempt = max(attempt - (fate = 'pending' AND :action = 'pending'), 0),
-       recoveries = recoveries + (fate = 'pending'),
-       token = :new_token, worker = NULL, lease_until = NULL, started_at = NULL,
-       finished_at = iif(fate = 'pending', NULL, :now), state_changed_at = :now,
-       last_error = CASE fate
-           WHEN 'poison' THEN 'POISON: ' || (recoveries + 1) || ' workers died under this job (max '
-                || :max_recoveries || '), ' || :cause || ': ' || :what || ', ' || :who
-           WHEN 'exhausted' THEN :cause || ': Max attempts reached (' || max_attempts || '), '
-                || :what || ', ' || :who
-           ELSE :cause || ': ' || :what || ' at attempt ' || attempt || '/'
-                || iif(max_attempts = -1, 'unlimited', max_attempts) || ', ' || :who END
-  FROM (SELECT CASE WHEN :max_recoveries <> -1 AND recoveries >= :max_recoveries THEN 'poison'
-                    WHEN :action = 'fail' THEN 'failed'
-                    WHEN :action = 'pending' OR max_attempts = -1 OR attempt < max_attempts
-                    THEN 'pending'
-                    ELSE 'exhausted' END AS fate
-          FROM lh_job WHERE id = :id) AS death
- WHERE id = :id AND state = 'running' AND token = :token AND lease_until = :lease_until
-RETURNING state, last_error;
+   SET state = :state, run_at = coalesce(:run_at, run_at), attempt = :attempt,
+       recoveries = :recoveries, token = :new_token, worker = NULL, lease_until = NULL,
+       started_at = NULL, finished_at = :finished_at, state_changed_at = :now, last_error = :reason
+ WHERE id = :id AND state = 'running' AND token = :token AND lease_until = :lease_until;
 
 -- name: lease_expired
 SELECT scope, name, owner, token
   FROM lh_lease WHERE expires_at IS NOT NULL AND expires_at <= :now ORDER BY expires_at LIMIT :n;
 
--- name: recovery_count
-SELECT (SELECT count(*) FROM lh_job
-         WHERE state <> 'pending' AND state <> 'completed' AND state = 'running'
-           AND lease_until <= :now),
-       (SELECT count(*) FROM lh_lease WHERE expires_at IS NOT NULL AND expires_at <= :now);
+-- name: lease_of_owner
+-- What a dead worker held beside its jobs; the lease of an exclusive queue ends with its job.
+SELECT scope, name, owner, token FROM lh_lease WHERE owner = :owner AND job IS NULL LIMIT :n;
+
+-- name: stale_expired
+SELECT id, queue, kind FROM lh_job
+ WHERE state <> 'pending' AND state <> 'completed' AND state = 'running'
+   AND lease_until <= :now AND (:queue IS NULL OR queue = :queue)
+ ORDER BY lease_until;
+
+-- name: stale_of_dead
+-- Jobs of workers that are dead while their leases still run.
+SELECT id, queue, kind FROM lh_job
+ WHERE state <> 'pending' AND state <> 'completed' AND state = 'running'
+   AND lease_until > :now AND (:queue IS NULL OR queue = :queue)
+   AND worker IN (SELECT id FROM lh_worker WHERE uncleaned IS NOT NULL AND stuck >= 0
+                  UNION ALL
+                  SELECT id FROM lh_worker
+                   WHERE silent_at IS NOT NULL AND silent_at <= :now AND pid IS NOT NULL);
+
+-- name: stale_by_age
+SELECT id, queue, kind FROM lh_job
+ WHERE state <> 'pending' AND state <> 'completed' AND state = 'running'
+   AND started_at <= :before AND coalesce(last_heartbeat_at, 0) <= :before
+   AND (:queue IS NULL OR queue = :queue);
+
+-- name: dead_not_cleaned
+SELECT EXISTS (SELECT 1 FROM lh_worker WHERE uncleaned IS NOT NULL AND stuck >= 0)
+       OR EXISTS (SELECT 1 FROM lh_worker WHERE silent_at IS NOT NULL AND silent_at <= :now);
 
 -- name: next_due
 -- Is something due by now, and when is the next thing? Leases end by store time, scheduled jobs by
@@ -61,13 +69,108 @@ SELECT EXISTS (SELECT 1 FROM lh_job WHERE state <> 'pending' AND state <> 'compl
                   AND lease_until <= :now)
        OR EXISTS (SELECT 1 FROM lh_job WHERE state <> 'pending' AND state <> 'completed' AND state = 'scheduled'
                   AND lease_until IS NULL AND run_at <= :wall)
-       OR EXISTS (SELECT 1 FROM lh_lease WHERE expires_at IS NOT NULL AND expires_at <= :now),
+       OR EXISTS (SELECT 1 FROM lh_lease WHERE expires_at IS NOT NULL AND expires_at <= :now)
+       OR EXISTS (SELECT 1 FROM lh_worker WHERE silent_at IS NOT NULL AND silent_at <= :now)
+       OR EXISTS (SELECT 1 FROM lh_expiry WHERE expires_at <= :wall)
+       OR EXISTS (SELECT 1 FROM lh_worker WHERE uncleaned IS NOT NULL AND stuck = 0),
        (SELECT min(lease_until) FROM lh_job WHERE state <> 'pending' AND state <> 'completed' AND state = 'running'
                   AND lease_until > :now),
        (SELECT min(run_at) FROM lh_job WHERE state <> 'pending' AND state <> 'completed' AND state = 'scheduled'
                   AND lease_until IS NULL AND run_at > :wall),
-       (SELECT min(expires_at) FROM lh_lease WHERE expires_at IS NOT NULL AND expires_at > :now);
+       (SELECT min(expires_at) FROM lh_lease WHERE expires_at IS NOT NULL AND expires_at > :now),
+       (SELECT min(silent_at) FROM lh_worker WHERE silent_at IS NOT NULL AND silent_at > :now),
+       (SELECT min(expires_at) FROM lh_expiry WHERE expires_at > :wall);
 
 -- name: peek_pending
 -- The order keeps the planner on the index, whatever statistics somebody has gathered.
 SELECT 1 FROM lh_job WHERE state = 'pending' AND queue = :queue ORDER BY priority DESC, id LIMIT 1;
+
+-- name: failure_told
+-- Was it told before that this job cannot be taken from this holder?
+SELECT 1 FROM lh_event WHERE job = :job AND type = 'recovery.failed' AND token = :token LIMIT 1;
+
+-- name: report_begin
+INSERT INTO lh_report(started_by, started_at) VALUES (:trigger, :now);
+
+-- name: report_count
+-- With every batch: a run that is cut off tells how far it got.
+UPDATE lh_report
+   SET orphaned = :orphaned, reclaimed = :reclaimed, locks_cleaned = :locks_cleaned,
+       dead_workers = :dead_workers, failures = :failures
+ WHERE id = :id;
+
+-- name: report_end
+UPDATE lh_report
+   SET completed_at = :now, duration_ms = :now - started_at, integrity = :integrity,
+       wal_frames = :wal_frames
+ WHERE id = :id;
+
+-- name: report_get
+SELECT * FROM lh_report WHERE id = :id;
+
+-- name: report_last
+SELECT * FROM lh_report ORDER BY id DESC LIMIT :n;
+
+-- name: report_events
+-- What a report tells of, in the order it happened; the kind is the job's, while there is one.
+SELECT e.type, e.job, e.queue, e.worker, e.reason, e.attempt, e.max_attempts, e.action,
+       e.data ->> '$.last_heartbeat', j.kind
+  FROM lh_event e LEFT JOIN lh_job j ON j.id = e.job
+ WHERE e.report = :report ORDER BY e.id;
+
+-- name: report_prune
+DELETE FROM lh_report
+ WHERE id IN (SELECT id FROM lh_report ORDER BY id LIMIT :n) AND started_at < :before;
+
+-- name: total_add
+-- Counted since the store was made.
+INSERT INTO lh_meta(key, value) VALUES (:key, :n) ON CONFLICT(key) DO UPDATE SET value = value + excluded.value;
+
+-- name: totals
+SELECT key, value FROM lh_meta WHERE key >= 'recovery:' AND key < 'recovery;';
+
+-- name: mend_no_ids
+-- An id is never used again: the highest ever given is no lower than the highest there is.
+INSERT INTO sqlite_sequence(name, seq)
+SELECT 'lh_job', 0 WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'lh_job');
+
+-- name: mend_ids
+UPDATE sqlite_sequence SET seq = max(seq, coalesce((SELECT max(id) FROM lh_job), 0))
+ WHERE name = 'lh_job';
+
+-- name: mend_queues
+INSERT INTO lh_queue(queue)
+SELECT DISTINCT queue FROM lh_job WHERE queue NOT IN (SELECT queue FROM lh_queue);
+
+-- name: mend_counts
+-- Counted over the table: only after a check has found the counts wrong.
+UPDATE lh_queue
+   SET scheduled = coalesce(c.scheduled, 0), pending = coalesce(c.pending, 0),
+       running = coalesce(c.running, 0), completed = coalesce(c.completed, 0),
+       failed = coalesce(c.failed, 0), cancelled = coalesce(c.cancelled, 0)
+  FROM lh_queue q
+  LEFT JOIN (SELECT queue, sum(state = 'scheduled') AS scheduled, sum(state = 'pending') AS pending,
+                    sum(state = 'running') AS running, sum(state = 'completed') AS completed,
+                    sum(state = 'failed') AS failed, sum(state = 'cancelled') AS cancelled
+               FROM lh_job GROUP BY queue) c ON c.queue = q.queue
+ WHERE lh_queue.queue = q.queue AND q.queue <> '*';
+
+-- name: stale_of_worker
+-- What a worker holds that is known to be dead, though its record does not say so yet.
+SELECT id, queue, kind FROM lh_job
+ WHERE state <> 'pending' AND state <> 'completed' AND state = 'running' AND worker = :worker
+   AND lease_until > :now AND (:queue IS NULL OR queue = :queue)
+   AND NOT EXISTS (SELECT 1 FROM lh_worker
+                    WHERE id = :worker AND (uncleaned IS NOT NULL OR silent_at <= :now));
+
+-- name: lease_count_stale
+SELECT (SELECT count(*) FROM lh_lease
+         WHERE expires_at IS NOT NULL AND expires_at <= :now AND job IS NULL)
+       + (SELECT count(*) FROM lh_worker w JOIN lh_lease l ON l.owner = w.id
+           WHERE w.silent_at IS NOT NULL AND w.silent_at <= :now AND w.pid IS NOT NULL
+             AND l.job IS NULL AND l.expires_at > :now);
+
+-- name: lease_count_of_owner
+SELECT count(*) FROM lh_lease
+ WHERE owner = :owner AND job IS NULL AND expires_at > :now
+   AND NOT EXISTS (SELECT 1 FROM lh_worker WHERE id = :owner AND silent_at <= :now);

@@ -30,6 +30,10 @@ SELECT changes, generation FROM lh_queue WHERE queue = '*';
 -- After a change of policies, pauses, epoch or anchor: every handle reloads before it acts.
 UPDATE lh_queue SET generation = generation + 1 WHERE queue = '*';
 
+-- name: skip_ids
+-- Ids of jobs that may have been lost are never used again.
+UPDATE sqlite_sequence SET seq = seq + :n WHERE name = 'lh_job';
+
 -- name: meta_get
 SELECT value FROM lh_meta WHERE key = :key;
 
@@ -74,7 +78,8 @@ UPDATE lh_lease SET expires_at = expires_at + :shift WHERE expires_at IS NOT NUL
 
 -- name: clock_shift_workers
 -- Silence is elapsed time too.
-UPDATE lh_worker SET last_heartbeat_at = last_heartbeat_at + :shift WHERE state = 'alive';
+UPDATE lh_worker SET last_heartbeat_at = last_heartbeat_at + :shift, silent_at = silent_at + :shift
+ WHERE silent_at IS NOT NULL;
 
 -- name: boot_jobs_of_processes
 -- A new boot: no process of the old one lives, so its leases end now.
@@ -90,10 +95,6 @@ UPDATE lh_job SET lease_until = :now + held_ms
 
 -- name: boot_leases
 UPDATE lh_lease SET expires_at = :now + ttl_ms WHERE expires_at IS NOT NULL;
-
--- name: boot_workers
-UPDATE lh_worker SET state = 'dead'
- WHERE state = 'alive' AND pid IS NOT NULL AND boot IS NOT :boot;
 
 -- name: json_check
 -- json_valid() alone says 0 when it is only out of memory; json() alone takes JSON5 in newer versions.

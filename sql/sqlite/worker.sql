@@ -2,27 +2,94 @@
 
 -- name: worker_register
 INSERT INTO lh_worker(id, label, host, machine, boot, pid_ns, pid, process_start, queues, version,
-                      interval_ms, multiplier, registered_at, last_heartbeat_at)
+                      interval_ms, multiplier, registered_at, last_heartbeat_at, silent_at, started)
 VALUES (:id, :label, :host, :machine, :boot, :pid_ns, :pid, :process_start, :queues, :version,
-        :interval_ms, :multiplier, :now, :now)
+        :interval_ms, :multiplier, :now, :now, :now + :interval_ms * :multiplier, :started)
     ON CONFLICT(id) DO UPDATE
    SET label = excluded.label, host = excluded.host, machine = excluded.machine,
        boot = excluded.boot, pid_ns = excluded.pid_ns, pid = excluded.pid,
        process_start = excluded.process_start, queues = excluded.queues,
        version = excluded.version, state = 'alive', interval_ms = excluded.interval_ms,
        multiplier = excluded.multiplier, registered_at = excluded.registered_at,
-       last_heartbeat_at = excluded.last_heartbeat_at, stopped_at = NULL;
+       last_heartbeat_at = excluded.last_heartbeat_at, stopped_at = NULL,
+       silent_at = excluded.silent_at, started = excluded.started, uncleaned = NULL, stuck = 0;
 
 -- name: worker_beat
 UPDATE lh_worker SET last_heartbeat_at = :now, state = 'alive', stopped_at = NULL,
-       interval_ms = coalesce(:interval_ms, interval_ms)
+       interval_ms = coalesce(:interval_ms, interval_ms),
+       silent_at = :now + coalesce(:interval_ms, interval_ms) * multiplier, uncleaned = NULL,
+       stuck = 0
  WHERE id = :id;
 
+-- name: worker_claims
+-- A claim is a sign of life, of a worker that waited long and had nothing to beat for; and it brings
+-- one back that was thought dead meanwhile. Nothing to write for one who beats.
+UPDATE lh_worker
+   SET last_heartbeat_at = :now, state = 'alive', silent_at = :now + interval_ms * multiplier,
+       uncleaned = NULL, stuck = 0
+ WHERE id = :id AND pid IS NOT NULL AND state <> 'stopped'
+   AND (silent_at IS NULL OR last_heartbeat_at < :now - interval_ms / 2);
+
 -- name: worker_stop
-UPDATE lh_worker SET state = 'stopped', stopped_at = :now WHERE id = :id AND state <> 'stopped';
+UPDATE lh_worker SET state = 'stopped', stopped_at = :now, silent_at = NULL, started = NULL
+ WHERE id = :id AND state <> 'stopped';
+
+-- name: worker_started
+UPDATE lh_worker SET started = :started WHERE id = :id;
+
+-- name: worker_tells
+SELECT started IS NOT NULL FROM lh_worker WHERE id = :id;
+
+-- name: worker_start_list
+SELECT s.value ->> 0 AS job, s.value ->> 1 FROM lh_worker w, json_each(w.started) s
+ WHERE w.id = :id AND w.started IS NOT NULL ORDER BY job;
 
 -- name: worker_known
 SELECT state FROM lh_worker WHERE id = :id;
+
+-- name: worker_judge
+-- Everybody who counts as alive, with what proves the death of a process.
+SELECT id, state, machine, boot, pid_ns, pid, process_start, interval_ms, multiplier,
+       last_heartbeat_at
+  FROM lh_worker WHERE silent_at IS NOT NULL;
+
+-- name: worker_silent
+SELECT id, state, machine, boot, pid_ns, pid, process_start, interval_ms, multiplier,
+       last_heartbeat_at
+  FROM lh_worker WHERE silent_at IS NOT NULL AND silent_at <= :now LIMIT :n;
+
+-- name: worker_bury
+-- Guarded by the beat it was judged by: whoever has beaten since is not dead. Time alone ends the
+-- leases of a worker without a process of ours; what the others held is freed.
+UPDATE lh_worker
+   SET state = 'dead', silent_at = NULL, uncleaned = iif(pid IS NULL, NULL, :what)
+ WHERE id = :id AND silent_at IS NOT NULL AND last_heartbeat_at = :last_heartbeat_at
+   AND (:proven OR silent_at <= :now);
+
+-- name: worker_late
+UPDATE lh_worker SET state = 'late'
+ WHERE id = :id AND state = 'alive' AND last_heartbeat_at = :last_heartbeat_at;
+
+-- name: worker_uncleaned
+-- What is said of a dead worker whose jobs are being freed.
+SELECT uncleaned FROM lh_worker WHERE id = :id AND uncleaned IS NOT NULL;
+
+-- name: worker_to_clean
+-- (stuck brings the index in, and those of whom something may be freed come first.)
+SELECT id FROM lh_worker WHERE uncleaned IS NOT NULL AND stuck >= 0 ORDER BY stuck;
+
+-- name: worker_cleaned
+-- All it held is free. Should it come back after all, it still tells what it starts.
+UPDATE lh_worker SET uncleaned = NULL, stuck = 0, started = iif(started IS NULL, NULL, '[]')
+ WHERE id = :id AND uncleaned IS NOT NULL;
+
+-- name: worker_stuck
+-- What it still holds stays on purpose (recovery off): claims need not look again.
+UPDATE lh_worker SET stuck = 1 WHERE id = :id AND stuck = 0;
+
+-- name: worker_holds
+SELECT queue, kind FROM lh_job
+ WHERE state <> 'pending' AND state <> 'completed' AND state = 'running' AND worker = :id;
 
 -- name: worker_list
 SELECT id, label, host, queues, version, state, pid, interval_ms, multiplier, registered_at,
@@ -34,13 +101,16 @@ SELECT id, label, host, queues, version, state, pid, interval_ms, multiplier, re
  ORDER BY id;
 
 -- name: worker_counts
-SELECT coalesce(sum(state = 'alive' AND :now - last_heartbeat_at <= interval_ms), 0),
-       coalesce(sum(state = 'alive' AND :now - last_heartbeat_at > interval_ms
-                    AND :now - last_heartbeat_at < multiplier * interval_ms), 0),
-       coalesce(sum(state = 'dead' OR (state = 'alive'
-                    AND :now - last_heartbeat_at >= multiplier * interval_ms)), 0)
+SELECT coalesce(sum(silent_at IS NOT NULL AND :now - last_heartbeat_at <= interval_ms), 0),
+       coalesce(sum(silent_at IS NOT NULL AND :now - last_heartbeat_at > interval_ms
+                    AND silent_at > :now), 0),
+       coalesce(sum(state = 'dead' OR (silent_at IS NOT NULL AND silent_at <= :now)), 0)
   FROM lh_worker;
 
 -- name: worker_prune
+-- A row goes only after the jobs.
 DELETE FROM lh_worker
- WHERE state = 'stopped' AND stopped_at < :before;
+ WHERE ((state = 'stopped' AND stopped_at < :before)
+        OR (state = 'dead' AND uncleaned IS NULL AND last_heartbeat_at < :before))
+   AND id NOT IN (SELECT worker FROM lh_job
+                   WHERE state <> 'pending' AND state <> 'completed' AND state = 'running');

@@ -62,6 +62,11 @@ int lhi_fail_errno(struct lhi_error *err, int saved_errno, const char *fmt, ...)
     return err->status;
 }
 
+int lhi_no_memory(struct lhi_error *err)
+{
+    return lhi_fail(err, LH_ENOMEM, "out of memory");
+}
+
 size_t lhi_format(char *buf, size_t len, const char *fmt, ...)
 {
     va_list ap;

@@ -24,6 +24,8 @@ int lhi_fail(struct lhi_error *err, int status, const char *fmt, ...)
 int lhi_fail_errno(struct lhi_error *err, int saved_errno, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
+int lhi_no_memory(struct lhi_error *err);
+
 /* snprintf that always ends with a zero and says what it really wrote. */
 size_t lhi_format(char *buf, size_t len, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

@@ -1,4 +1,4 @@
-/* Logging hangs from a handle: a level, and the function that takes the line. */
+/* Logging hangs from a handle: the function that takes the line, with what the line is about. */
 #ifndef LHI_LOG_H
 #define LHI_LOG_H
 
@@ -11,5 +11,8 @@ struct lhi_log {
 
 void lhi_log(const struct lhi_log *log, int level, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* The same about a job or a worker: `about` has everything but level and line. */
+void lhi_log_about(const struct lhi_log *log, int level, const lh_log_entry *about, const char *fmt,
+                   ...) __attribute__((format(printf, 4, 5)));
 
 #endif

@@ -103,3 +103,18 @@ void lhi_arena_clear(struct lhi_arena *arena)
         lhi_free(block);
     }
 }
+
+struct lhi_arena *lhi_arena_of(void **priv)
+{
+    if (*priv == NULL)
+        *priv = lhi_calloc(1, sizeof(struct lhi_arena));
+    return *priv;
+}
+
+void lhi_arena_drop(void **priv)
+{
+    if (*priv != NULL)
+        lhi_arena_clear(*priv);
+    lhi_free(*priv);
+    *priv = NULL;
+}

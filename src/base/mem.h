@@ -19,5 +19,8 @@ void *lhi_arena_alloc(struct lhi_arena *arena, size_t size); /* zeroed; NULL: no
 void *lhi_arena_copy(struct lhi_arena *arena, const void *bytes, size_t len); /* plus a zero byte */
 char *lhi_arena_strdup(struct lhi_arena *arena, const char *s);               /* NULL stays NULL */
 void lhi_arena_clear(struct lhi_arena *arena);
+/* The arena a result struct keeps its strings in, made when it is first asked for; NULL: no memory. */
+struct lhi_arena *lhi_arena_of(void **priv);
+void lhi_arena_drop(void **priv);
 
 #endif

@@ -21,14 +21,19 @@ struct bench {
     bool relaxed;    /* durability */
     int64_t jobs, batch, processes, seconds, payload;
     int64_t pending, completed;
+    int64_t ends_at; /* flood: when all leases end, by the store's clock */
     const int *cancel;
 };
 
 /* What came out; what is 0 was not measured. */
 struct bench_result {
     int64_t jobs, elapsed_ns, cpu_ns, written_bytes;
-    int64_t p50_ns, p99_ns, mean_ns, worst_ns; /* of one call */
-    int64_t after_p50_ns;                      /* wake: from the return of the enqueue */
+    int64_t p50_ns, p90_ns, p99_ns, mean_ns, worst_ns; /* of one call */
+    int64_t after_p50_ns;                              /* wake: from the return of the enqueue */
+    int64_t before_p50_ns, before_p90_ns, before_p99_ns, before_worst_ns; /* flood: before it */
+    int64_t claims, before_claims;                                        /* flood: so many */
+    int64_t stale_ns, check_ns; /* recovery: telling what is forfeit, checking the file */
+    int64_t beat_cpu_ns;        /* beat: of one */
     int64_t rss_bytes;
     int64_t idle_ppm; /* CPU of an idle worker, in millionths of one core */
 };
@@ -37,7 +42,7 @@ typedef bool bench_fn(const struct bench *bench, struct bench_result *result);
 
 /* Each on an empty store (or, with `made`, on what is there). False: told why. */
 bench_fn bench_enqueue, bench_bulk, bench_drain, bench_cycle, bench_wake, bench_claim, bench_kind,
-    bench_memory, bench_idle;
+    bench_memory, bench_idle, bench_recovery, bench_beat, bench_death, bench_expiry, bench_flood;
 
 /* ---- bench_crew.c: processes that work together, and time ------------------------------------ */
 

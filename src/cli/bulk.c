@@ -37,51 +37,8 @@ struct bulk {
     bool dry;           /* only look */
     struct arena arena; /* of the batch */
     struct buf compact, decoded;
-    /* progress on a terminal */
-    bool show;
-    int64_t size, begun_ms, shown_ms;
+    int64_t size; /* of the input, if it is a file; 0: nobody knows */
 };
-
-/* ---- progress -------------------------------------------------------------------------------- */
-
-static int64_t monotonic_ms(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
-static void progress(struct bulk *b, bool last)
-{
-    enum { BAR = 24 };
-    int64_t now, elapsed, at;
-
-    if (!b->show)
-        return;
-    now = monotonic_ms();
-    if (last) {
-        if (b->shown_ms != 0)
-            fputs("\r\033[K", stderr);
-        return;
-    }
-    if (now - b->shown_ms < 100)
-        return;
-    b->shown_ms = now;
-    elapsed = now - b->begun_ms > 0 ? now - b->begun_ms : 1;
-    at = b->size > 0 ? (int64_t)ftell(stdin) : -1;
-    fputc('\r', stderr);
-    if (at >= 0) {
-        int full = (int)(at * BAR / b->size);
-        fputc('[', stderr);
-        for (int i = 0; i < BAR; i++)
-            fputc(i < full ? '#' : '.', stderr);
-        fprintf(stderr, "] %3d%%  ", (int)(at * 100 / b->size));
-    }
-    fprintf(stderr, "%" PRId64 " jobs, %" PRId64 " a second\033[K", b->written,
-            b->written * 1000 / elapsed);
-    fflush(stderr);
-}
 
 /* ---- one line -------------------------------------------------------------------------------- */
 
@@ -95,7 +52,7 @@ static bool refuse(struct bulk *b, const char *format, ...)
     va_start(ap, format);
     vsnprintf(text, sizeof text, format, ap);
     va_end(ap);
-    progress(b, true);
+    progress_wipe(&b->cli->progress);
     if (b->written == 0)
         cli_error(0, "line %" PRId64 ": %s; nothing was written", b->line, text);
     else
@@ -343,7 +300,7 @@ static int flush_batch(struct bulk *b)
     }
     if (rc != LH_OK) {
         int exit;
-        progress(b, true);
+        progress_wipe(&b->cli->progress);
         exit = cli_failed(b->cli, rc);
         cli_error(
             0, "the %zu jobs up to line %" PRId64 " failed; %" PRId64 " jobs were written before",
@@ -355,7 +312,8 @@ static int flush_batch(struct bulk *b)
             enqueue_print(&b->done[i], true);
         b->batches++;
         b->written += (int64_t)b->n;
-        progress(b, false);
+        progress_show(&b->cli->progress, b->written, b->size > 0 ? (int64_t)ftell(stdin) : -1,
+                      b->size);
     }
     b->n = 0;
     b->bytes = 0;
@@ -393,12 +351,12 @@ static int read_all(struct bulk *b)
             break;
     }
     if (exit == 0 && cli_interrupted()) {
-        progress(b, true);
+        progress_wipe(&b->cli->progress);
         exit = cli_error(cli_interrupted_exit(), "interrupted; %" PRId64 " jobs were written",
                          b->written);
     } else if (exit == 0 && ferror(stdin)) {
         char why[128];
-        progress(b, true);
+        progress_wipe(&b->cli->progress);
         exit = cli_error(EXIT_FAILED,
                          "could not read standard input: %s; %" PRId64 " jobs were written",
                          strerror_r(errno, why, sizeof why), b->written);
@@ -441,10 +399,9 @@ int enqueue_bulk(struct cli *cli, const char *queue, const lh_new_job *defaults,
     if (exit == 0)
         exit = cli_open(cli, ACCESS_WRITE);
     if (exit == 0) {
-        b->show = isatty(STDERR_FILENO) != 0;
-        b->begun_ms = monotonic_ms();
+        progress_begin(&cli->progress, "jobs");
         exit = read_all(b);
-        progress(b, true);
+        progress_wipe(&b->cli->progress);
         if (exit == 0 && !cli->json)
             printf("%" PRId64 "\n", b->written);
     }

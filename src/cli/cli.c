@@ -10,6 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+
 /* ---- words on standard error ----------------------------------------------------------------- */
 
 /* One write for a whole line: lines of several threads or processes do not mix. */
@@ -65,6 +67,9 @@ int cli_failed(struct cli *cli, int status)
     cli_error(0, "%s", text[0] != '\0' ? text : lh_status_text(status));
     if (status == LH_EUNKNOWN && lh_last_request(cli->store)[0] != '\0')
         cli_error(0, "request id to repeat with: %s", lh_last_request(cli->store));
+    /* Where the library knows what helps, it has said so. */
+    if (status == LH_ECORRUPT && strstr(text, "\"leasehold ") == NULL)
+        cli_error(0, "\"leasehold check --repair\" repairs it");
     return lh_status_exit(status);
 }
 
@@ -104,26 +109,51 @@ static const char *level_name(int level)
     return level >= 0 && level <= LH_LOG_DEBUG ? names[level] : "debug";
 }
 
-static void log_line(void *arg, int level, const char *text)
+/** What a line is about, as far as it says. */
+static void log_fields(struct js *json, const lh_log_entry *entry)
 {
-    const struct cli *cli = arg;
-    struct js json = {0};
-    struct timespec now;
+    if (entry->job != 0)
+        js_key_int(json, "job", entry->job);
+    if (entry->queue != NULL)
+        js_key_text(json, "queue", entry->queue);
+    if (entry->worker != NULL)
+        js_key_text(json, "worker", entry->worker);
+    if (entry->token != 0)
+        js_key_int(json, "token", entry->token);
+    if (entry->attempt != 0)
+        js_key_int(json, "attempt", entry->attempt);
+    if (entry->reason != NULL)
+        js_key_text(json, "reason", entry->reason);
+}
 
-    if (level > cli->log_level)
+/** Thousands of jobs recovered before the eyes of a person: the bar counts them and the report lists
+ *  them, a line each would drown both. Whoever wants the lines says --log info. */
+static bool told_by_bar(const struct cli *cli, const lh_log_entry *entry)
+{
+    return cli->progress.on && !cli->log_json && entry->job != 0 && entry->level == LH_LOG_WARN &&
+           cli->log_level == LH_LOG_WARN;
+}
+
+static void log_line(void *arg, const lh_log_entry *entry)
+{
+    struct cli *cli = arg;
+    struct js json = {0};
+
+    if (entry->level > cli->log_level || told_by_bar(cli, entry))
         return;
     if (!cli->log_json) {
-        buf_format(&json.buf, "leasehold: %s: ", level_name(level));
-        text_visible(&json.buf, text, strlen(text));
+        buf_format(&json.buf, "leasehold: %s: ", level_name(entry->level));
+        text_visible(&json.buf, entry->line, strlen(entry->line));
     } else {
-        clock_gettime(CLOCK_REALTIME, &now);
         js_open(&json, '{');
-        js_key_time(&json, "time", (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000);
-        js_key_text(&json, "level", level_name(level));
-        js_key_text(&json, "message", text);
+        js_key_time(&json, "time", lhi_wall_ms());
+        js_key_text(&json, "level", level_name(entry->level));
+        js_key_text(&json, "message", entry->line);
+        log_fields(&json, entry);
         js_close(&json, '}');
     }
     buf_char(&json.buf, '\n');
+    progress_wipe(&cli->progress);
     put_line(&json.buf);
     js_clear(&json);
 }
@@ -199,19 +229,32 @@ int cli_settings(struct cli *cli, const struct args *args)
     return 0;
 }
 
-int cli_open(struct cli *cli, enum access access)
+lh_open_opts cli_opts(struct cli *cli, unsigned access)
 {
-    lh_open_opts opts = {
+    bool by_hand = (access & ACCESS_RECOVER) != 0;
+
+    return (lh_open_opts){
         .read_only = access == ACCESS_READ,
-        .create = access == ACCESS_WRITE || access == ACCESS_ADOPT,
-        .adopt = access == ACCESS_ADOPT,
-        .accept_loss = access == ACCESS_ACCEPT_LOSS,
+        .create = (access & ACCESS_WRITE) != 0,
+        .adopt = (access & ACCESS_ADOPT) == ACCESS_ADOPT,
+        .accept_loss = (access & ACCESS_ACCEPT_LOSS) != 0,
         .force_network = cli->force_network,
-        .no_recovery = cli->recovery_interval_ms == 0,
+        .startup = by_hand,
+        /* `recover` does it itself, and its report then tells of the store's health too. */
+        .recover_later = by_hand || (access & ACCESS_HOLDER) != 0,
+        /* Whoever asks for a recovery gets it. */
+        .no_recovery = cli->recovery_interval_ms == 0 && !by_hand,
+        .no_integrity_check = !cli->config.integrity_check,
+        .repair = (access & ACCESS_REPAIR) != 0,
         .durability = cli->config.relaxed ? LH_DURABLE_RELAXED : LH_DURABLE_FULL,
         .log = log_line,
         .log_arg = cli,
     };
+}
+
+int cli_open(struct cli *cli, unsigned access)
+{
+    lh_open_opts opts = cli_opts(cli, access);
     int rc = lh_open(cli->url, &opts, &cli->store);
 
     if (rc == LH_OK)

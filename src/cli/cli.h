@@ -17,6 +17,7 @@
 #include "config.h"
 #include "json.h"
 #include "mem.h"
+#include "progress.h"
 #include "text.h"
 #include "value.h"
 
@@ -26,6 +27,7 @@ enum {
     EXIT_USAGE = 2,
     EXIT_NOTHING = 3,
     EXIT_LOST = 4,
+    EXIT_CORRUPT = 6,
 };
 
 struct cli {
@@ -37,7 +39,8 @@ struct cli {
     int log_level;
     bool log_json;
     bool force_network;
-    lh_store *store; /* after cli_open() */
+    struct progress progress; /* of what the command is doing; wiped when a line is logged */
+    lh_store *store;          /* after cli_open() */
 };
 
 /** One line on standard error, `leasehold: …`; control characters are shown, not obeyed. Returns
@@ -48,7 +51,7 @@ int cli_error(int exit, const char *format, ...) __attribute__((format(printf, 2
 void cli_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /** The store's own sentence about its last failure; the exit code of `status`. After an unknown
- *  outcome also the request id to repeat with. */
+ *  outcome also the request id to repeat with; what to do about a corrupt store. */
 int cli_failed(struct cli *cli, int status);
 
 /** The failures of an act on several jobs: one line each, the highest exit code. `verb` as in
@@ -59,15 +62,24 @@ int cli_failed_jobs(struct cli *cli, const char *verb, const int64_t *ids, const
 /** Environment and config file, for all that the options leave open. 0, or the exit code. */
 int cli_settings(struct cli *cli, const struct args *args);
 
+/* How a store is opened: ACCESS_READ, or a sum of the others. */
 enum access {
-    ACCESS_READ,       /* never write; no store is exit 3 */
-    ACCESS_WRITE,      /* create a missing SQLite file, migrate an older store */
-    ACCESS_ADOPT,      /* also put our tables into a database that has none */
-    ACCESS_ACCEPT_LOSS /* write, also to a store older than its high-water mark; make none */
+    ACCESS_READ = 0,                 /* never write; no store is exit 3 */
+    ACCESS_WRITE = 1,                /* create a missing SQLite file, migrate an older store */
+    ACCESS_ADOPT = ACCESS_WRITE | 2, /* also put our tables into a database that has none */
+    /* With ACCESS_WRITE: */
+    ACCESS_HOLDER = 4,  /* for the act of a holder: what a crash left is left to the next */
+    ACCESS_RECOVER = 8, /* to recover by hand: the store is made sound first, whatever is set */
+    /* Without it: write to a store that is there, make none. */
+    ACCESS_ACCEPT_LOSS = 16, /* also if it is older than its high-water mark */
+    ACCESS_REPAIR = 32       /* and repair what is damaged */
 };
 
+/** The options to open a store with; its log goes to standard error. */
+lh_open_opts cli_opts(struct cli *cli, unsigned access);
+
 /** Opens cli->store. 0, or the exit code with the reason told. */
-int cli_open(struct cli *cli, enum access access);
+int cli_open(struct cli *cli, unsigned access);
 
 /** From now on SIGINT, SIGTERM and SIGHUP raise this flag instead of ending the program; a second
  *  one ends it. */
@@ -94,6 +106,8 @@ extern const struct command cmd_enqueue, cmd_claim, cmd_heartbeat, cmd_complete,
     cmd_status, cmd_queue_list, cmd_queue_show, cmd_queue_set, cmd_queue_pause, cmd_queue_resume,
     cmd_queue_purge, cmd_worker_list, cmd_worker_heartbeat, cmd_worker_stop, cmd_lease_acquire,
     cmd_lease_extend, cmd_lease_release, cmd_lease_complete, cmd_lease_show, cmd_lease_list,
-    cmd_events, cmd_prune, cmd_recover, cmd_migrate, cmd_check, cmd_bench, cmd_help, cmd_gen;
+    cmd_events, cmd_prune, cmd_recover, cmd_recovery_status, cmd_recovery_report,
+    cmd_queue_recovery_status, cmd_queue_recovery_report, cmd_migrate, cmd_backup, cmd_restore,
+    cmd_check, cmd_bench, cmd_help, cmd_gen;
 
 #endif

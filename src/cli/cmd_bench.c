@@ -3,102 +3,18 @@
  */
 #include <dirent.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "bench.h"
-#include "bench_measure.h"
-
-/* ---- what can be measured ---------------------------------------------------------------------- */
-
-enum { NAMES = 9, VARIANTS = 4 };
-
-/* When nothing else is asked for, each is run once for every value of the field that it varies, with
- * so many jobs; 0 ends the list. */
-static const struct measure {
-    const char *name;
-    const char *what; /* for the heading */
-    bench_fn *fn;
-    size_t vary;      /* offset in struct bench */
-    const char *unit; /* of the varied value; NULL: nothing is varied */
-    int64_t values[VARIANTS];
-    int64_t jobs[VARIANTS];
-    int64_t batch, seconds;
-} measures[NAMES] = {
-    {.name = "enqueue",
-     .what = "one durable job at a time",
-     .fn = bench_enqueue,
-     .vary = offsetof(struct bench, processes),
-     .unit = "at once",
-     .values = {1, 4, 16},
-     .batch = 1,
-     .seconds = 2},
-    {.name = "bulk",
-     .what = "enqueue of many in one call",
-     .fn = bench_bulk,
-     .vary = offsetof(struct bench, batch),
-     .unit = "a call",
-     .values = {1000},
-     .jobs = {100000}},
-    {.name = "drain",
-     .what = "claim and complete, by one worker",
-     .fn = bench_drain,
-     .vary = offsetof(struct bench, batch),
-     .unit = "a batch",
-     .values = {1, 10, 100},
-     .jobs = {3000, 20000, 100000}},
-    {.name = "cycle",
-     .what = "enqueue, claim and complete",
-     .fn = bench_cycle,
-     .vary = offsetof(struct bench, batch),
-     .unit = "a batch",
-     .values = {1, 100},
-     .jobs = {2000, 50000}},
-    {.name = "wake",
-     .what = "from an enqueue to its claim by an idle worker in another process",
-     .fn = bench_wake,
-     .values = {1},
-     .jobs = {500},
-     .batch = 1},
-    {.name = "claim",
-     .what = "one claim beside many jobs",
-     .fn = bench_claim,
-     .vary = offsetof(struct bench, pending),
-     .unit = "pending",
-     .values = {1000, 100000},
-     .jobs = {1000, 1000},
-     .batch = 1},
-    {.name = "kind",
-     .what = "one claim of a rare kind, behind many jobs of another",
-     .fn = bench_kind,
-     .vary = offsetof(struct bench, pending),
-     .unit = "pending",
-     .values = {1000, 100000},
-     .jobs = {50, 50},
-     .batch = 1},
-    {.name = "memory",
-     .what = "what a worker needs beside many jobs",
-     .fn = bench_memory,
-     .vary = offsetof(struct bench, pending),
-     .unit = "pending",
-     .values = {100000},
-     .jobs = {10000},
-     .batch = 100},
-    {.name = "idle",
-     .what = "CPU of an idle worker while another queue is busy",
-     .fn = bench_idle,
-     .values = {1},
-     .batch = 1,
-     .seconds = 5},
-};
+#include "bench_list.h"
 
 /* ---- the command line --------------------------------------------------------------------------- */
 
 struct wanted {
-    bool measure[NAMES];
+    bool measure[BENCH_NAMES];
     bool any;
     const char *dir, *on;
     bool relaxed;
@@ -127,7 +43,7 @@ enum { OTHERS = sizeof other_options / sizeof other_options[0] };
 
 static int unknown(struct cli *cli, const char *word)
 {
-    const char *known[NUMBERS + OTHERS + NAMES];
+    const char *known[NUMBERS + OTHERS + BENCH_NAMES];
     size_t n = 0;
     char shown[128];
 
@@ -135,8 +51,8 @@ static int unknown(struct cli *cli, const char *word)
         known[n++] = number_options[i].name;
     for (size_t i = 0; i < OTHERS && word[0] == '-'; i++)
         known[n++] = other_options[i];
-    for (size_t i = 0; i < NAMES && word[0] != '-'; i++)
-        known[n++] = measures[i].name;
+    for (size_t i = 0; i < BENCH_NAMES && word[0] != '-'; i++)
+        known[n++] = bench_measures[i].name;
     const char *near = value_nearest(word, known, n);
     value_quote(word, shown, sizeof shown);
     if (near != NULL)
@@ -203,9 +119,9 @@ static int read_words(struct cli *cli, char **argv, struct wanted *wanted)
                 return exit;
             continue;
         }
-        while (m < NAMES && strcmp(measures[m].name, argv[i]) != 0)
+        while (m < BENCH_NAMES && strcmp(bench_measures[m].name, argv[i]) != 0)
             m++;
-        if (m == NAMES)
+        if (m == BENCH_NAMES)
             return unknown(cli, argv[i]);
         wanted->measure[m] = wanted->any = true;
     }
@@ -285,115 +201,6 @@ static int check_made(struct cli *cli, const char *url)
     return exit;
 }
 
-/* ---- results ------------------------------------------------------------------------------------ */
-
-static int64_t per_second(const struct bench_result *r)
-{
-    return r->elapsed_ns > 0 ? (int64_t)((double)r->jobs * 1e9 / (double)r->elapsed_ns) : 0;
-}
-
-static void print_json(const struct measure *m, const struct bench *b, const struct bench_result *r)
-{
-    const struct {
-        const char *key;
-        int64_t value;
-        bool always;
-    } fields[] = {
-        {"processes", b->processes, m->fn == bench_enqueue},
-        {"batch", b->batch, true},
-        {"payload", b->payload, true},
-        {"pending", b->pending, false},
-        {"completed", b->completed, false},
-        {"jobs", r->jobs, true},
-        {"elapsed_ns", r->elapsed_ns, false},
-        {"jobs_per_s", m->fn == bench_idle ? 0 : per_second(r), false},
-        {"cpu_ns", r->cpu_ns, false},
-        {"written_bytes", r->written_bytes, false},
-        {"p50_ns", r->p50_ns, false},
-        {"p99_ns", r->p99_ns, false},
-        {"mean_ns", r->mean_ns, false},
-        {"worst_ns", r->worst_ns, false},
-        {"after_p50_ns", r->after_p50_ns, false},
-        {"rss_bytes", r->rss_bytes, false},
-        {"idle_ppm", r->idle_ppm, m->fn == bench_idle},
-    };
-    struct js json = {0};
-
-    js_open(&json, '{');
-    js_key_text(&json, "measure", m->name);
-    js_key_text(&json, "durability", b->relaxed ? "relaxed" : "full");
-    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
-        if (fields[i].always || fields[i].value != 0)
-            js_key_int(&json, fields[i].key, fields[i].value);
-    js_close(&json, '}');
-    js_line(&json);
-    js_clear(&json);
-}
-
-static const char *span(int64_t ns, char *buf, size_t len)
-{
-    if (ns < 1000000)
-        snprintf(buf, len, "%.1f µs", (double)ns / 1e3);
-    else
-        snprintf(buf, len, "%.2f ms", (double)ns / 1e6);
-    return buf;
-}
-
-static void print_text(const struct measure *m, const struct bench *b, const struct bench_result *r)
-{
-    struct buf line = {0};
-    char a[32], c[32];
-    int64_t varied = 0;
-
-    if (m->unit != NULL)
-        memcpy(&varied, (const char *)b + m->vary, sizeof varied);
-    if (varied != 0)
-        buf_format(&line, "%9" PRId64 " %-10s", varied, m->unit);
-    else
-        buf_format(&line, "%20s", "");
-    if (r->elapsed_ns > 0 && m->fn != bench_idle)
-        buf_format(&line, " %9" PRId64 " jobs/s  %7.1f KiB written a job", per_second(r),
-                   (double)r->written_bytes / 1024 / (double)(r->jobs ? r->jobs : 1));
-    if (m->fn == bench_enqueue)
-        buf_format(&line, "  longest %s", span(r->worst_ns, a, sizeof a));
-    if (r->p50_ns != 0)
-        buf_format(&line, " p50 %s  p99 %s", span(r->p50_ns, a, sizeof a),
-                   span(r->p99_ns, c, sizeof c));
-    if (r->rss_bytes != 0)
-        buf_format(&line, " %s resident at most", text_bytes(r->rss_bytes, a, sizeof a));
-    if (m->fn == bench_idle)
-        buf_format(&line, " %.4f %% of a core, beside %" PRId64 " jobs/s",
-                   (double)r->idle_ppm / 1e4, per_second(r));
-    printf("%s\n", buf_str(&line));
-    fflush(stdout);
-    buf_clear(&line);
-}
-
-static void print_machine(struct cli *cli, const char *folder, const struct bench_machine *m)
-{
-    struct js json = {0};
-
-    if (!cli->json) {
-        printf("%s, %" PRId64 " cores, %s; leasehold %s, %s\n", m->cpu, m->cores, m->kernel,
-               lh_version(), lh_engine_version());
-        printf("%s on %s, fdatasync %.3f ms\n\n", folder, m->file_system,
-               (double)m->fdatasync_ns / 1e6);
-        return;
-    }
-    js_open(&json, '{');
-    js_key_text(&json, "measure", "machine");
-    js_key_text(&json, "cpu", m->cpu);
-    js_key_int(&json, "cores", m->cores);
-    js_key_text(&json, "kernel", m->kernel);
-    js_key_text(&json, "leasehold", lh_version());
-    js_key_text(&json, "engine", lh_engine_version());
-    js_key_text(&json, "file_system", m->file_system);
-    js_key_int(&json, "fdatasync_ns", m->fdatasync_ns);
-    js_close(&json, '}');
-    js_line(&json);
-    js_clear(&json);
-}
-
 /* ---- running ------------------------------------------------------------------------------------ */
 
 static int64_t given(int64_t wanted, int64_t otherwise)
@@ -421,7 +228,7 @@ static bool run_one(struct cli *cli, const struct measure *m, const struct wante
     bench.batch = given(w->batch, bench.batch);
     bench.processes = given(w->processes, bench.processes);
     bench.pending = given(w->pending, bench.pending);
-    bench.completed = given(w->completed, 0);
+    bench.completed = given(w->completed, m->completed);
     bench.seconds = given(w->seconds, m->seconds);
     bench.payload = given(w->payload, 100);
     if (!bench.made)
@@ -429,9 +236,9 @@ static bool run_one(struct cli *cli, const struct measure *m, const struct wante
     if (!m->fn(&bench, &result))
         return false;
     if (cli->json)
-        print_json(m, &bench, &result);
+        bench_print_json(m, &bench, &result);
     else
-        print_text(m, &bench, &result);
+        bench_print_text(m, &bench, &result);
     return true;
 }
 
@@ -442,8 +249,9 @@ static bool run_measure(struct cli *cli, const struct measure *m, const struct w
     int64_t chosen = m->vary == offsetof(struct bench, processes) ? w->processes
                      : m->vary == offsetof(struct bench, batch)   ? w->batch
                      : m->vary == offsetof(struct bench, pending) ? w->pending
+                     : m->vary == offsetof(struct bench, jobs)    ? w->jobs
                                                                   : -1;
-    size_t n = chosen >= 0 || w->on != NULL ? 1 : VARIANTS;
+    size_t n = chosen >= 0 || w->on != NULL ? 1 : BENCH_VARIANTS;
 
     if (!cli->json)
         printf("%s: %s\n", m->name, m->what);
@@ -458,8 +266,8 @@ static bool run_measure(struct cli *cli, const struct measure *m, const struct w
 
 static bool run_all(struct cli *cli, const struct wanted *w, const struct folder *folder)
 {
-    for (size_t i = 0; i < NAMES; i++) {
-        const struct measure *m = &measures[i];
+    for (size_t i = 0; i < BENCH_NAMES; i++) {
+        const struct measure *m = &bench_measures[i];
         if (w->any && !w->measure[i])
             continue;
         if (!run_measure(cli, m, w, folder))
@@ -486,7 +294,7 @@ int lh_cli_bench(int argc, char **argv, struct cli *cli)
         return EXIT_FAILED;
     exit = EXIT_FAILED;
     if (bench_machine(folder.path, &machine)) {
-        print_machine(cli, folder.path, &machine);
+        bench_print_machine(cli->json, folder.path, &machine);
         if (run_all(cli, &wanted, &folder))
             exit = EXIT_DONE;
     }

@@ -1,10 +1,13 @@
+#include <inttypes.h>
 #include <string.h>
 
 #include "cli.h"
 
-enum { ACCEPT_LOSS };
+enum { REPAIR, ACCEPT_LOSS };
 
 static const struct option options[] = {
+    [REPAIR] = {"repair", 0, NULL, SPEC_FLAG, 0,
+                "repair what is damaged first, on a copy; the damaged file is kept beside it"},
     [ACCEPT_LOSS] =
         {"accept-loss", 0, NULL, SPEC_FLAG, 0,
          "write again to a store that is older than its high-water mark, and raise its epoch"},
@@ -55,14 +58,45 @@ static void print_text(const lh_findings *findings)
         puts("ok");
 }
 
+/** Is the file itself damaged, or only something that stands in it? */
+static bool damaged(const lh_findings *findings)
+{
+    for (size_t i = 0; i < findings->n; i++)
+        if (strcmp(findings->finding[i].what, "integrity") == 0 &&
+            strcmp(findings->finding[i].level, "error") == 0)
+            return true;
+    return false;
+}
+
+/** Opening it has repaired what was damaged, and left a report. */
+static void tell_repair(struct cli *cli)
+{
+    lh_report *report = NULL;
+
+    if (lh_report_get(cli->store, 0, &report) != LH_OK)
+        return;
+    if (report->integrity.repair_succeeded)
+        cli_note("repaired; \"leasehold recovery-report %" PRId64 "\" says what was kept and lost",
+                 report->id);
+    lh_report_free(report);
+}
+
 static int run(struct cli *cli, const struct args *args)
 {
+    const struct value *opt = args->option;
     lh_findings *findings = NULL;
-    int exit = cli_open(cli, args->option[ACCEPT_LOSS].given ? ACCESS_ACCEPT_LOSS : ACCESS_READ);
-    int rc;
+    unsigned access = ACCESS_READ;
+    int exit, rc;
 
+    if (opt[REPAIR].given)
+        access |= ACCESS_REPAIR;
+    if (opt[ACCEPT_LOSS].given)
+        access |= ACCESS_ACCEPT_LOSS;
+    exit = cli_open(cli, access);
     if (exit != 0)
         return exit;
+    if (opt[REPAIR].given)
+        tell_repair(cli);
     rc = lh_check(cli->store, cli_cancel(), &findings);
     if (rc != LH_OK)
         return cli_failed(cli, rc);
@@ -71,30 +105,43 @@ static int run(struct cli *cli, const struct args *args)
     else
         print_text(findings);
     if (findings->errors > 0)
-        exit = cli_error(EXIT_FAILED, "%zu error%s found", findings->errors,
-                         findings->errors == 1 ? " was" : "s were");
+        exit = cli_error(damaged(findings) ? EXIT_CORRUPT : EXIT_FAILED, "%zu error%s found%s",
+                         findings->errors, findings->errors == 1 ? " was" : "s were",
+                         damaged(findings) && !opt[REPAIR].given
+                             ? "; \"leasehold check --repair\" repairs the file"
+                             : "");
     lh_findings_free(findings);
     return exit;
 }
 
 static const struct example examples[] = {
     {"leasehold check", "is everything as it should be?"},
+    {"leasehold check --repair", "and mend the file if it is damaged"},
     {.line = NULL},
 };
 
 static const struct exit_note exits[] = {
     {"there is nothing to mend", 0},
     {"errors were found, or the check failed", 1},
+    {"the store is corrupt, and was not repaired", 6},
     {.when = NULL},
 };
 
 const struct command cmd_check = {
     .name = "check",
-    .args = "[--accept-loss]",
+    .args = "[--repair] [--accept-loss]",
     .summary = "integrity, invariants, log size, clock, room, versions",
-    .text = "Checks the database file, the invariants of the jobs, the counters, the size of the "
-            "log, the clock, "
-            "the room on the device and the versions, and prints what it found.",
+    .text =
+        "Checks the database file, the invariants of the jobs, the counters, the checksums of "
+        "payloads, the size of the log, the clock, the room on the device and the versions, and "
+        "prints what it found. Without an option it changes nothing. Counts that are wrong are "
+        "counted anew by recover."
+        "\n\n"
+        "With --repair a damaged file is repaired on a copy: its indexes made anew, else the whole "
+        "file, else row by row what can be read. Only a copy that passes the check takes the "
+        "store's place; the damaged file is kept as DB.damaged-TIME, and the recovery report says "
+        "what was lost. A store that has its file for itself is repaired by the first writing "
+        "command after a crash, too; in a database shared with other tables it is done only here.",
     .options = options,
     .examples = examples,
     .exits = exits,

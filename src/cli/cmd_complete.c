@@ -55,7 +55,7 @@ static int run(struct cli *cli, const struct args *args)
         done.result_len = strlen(opt[RESULT].text);
     }
     if (exit == 0)
-        exit = cli_open(cli, ACCESS_WRITE);
+        exit = cli_open(cli, ACCESS_WRITE | ACCESS_HOLDER);
     if (exit == 0) {
         rc = lh_complete(cli->store, &done, 1, NULL, cli->json ? &after : NULL);
         if (rc != LH_OK)

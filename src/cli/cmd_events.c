@@ -28,7 +28,7 @@ static void print_text(const lh_event *event, bool colors)
     struct buf line = {0};
     char time[64];
 
-    buf_format(&line, "%6" PRId64 "  %s%s%s  %-16s", event->id, style_on(STYLE_DIM, colors),
+    buf_format(&line, "%6" PRId64 "  %s%s%s  %-18s", event->id, style_on(STYLE_DIM, colors),
                lh_time_format(event->at, time, sizeof time), style_off(STYLE_DIM, colors),
                event->type);
     if (event->job > 0)

@@ -35,7 +35,7 @@ static int run(struct cli *cli, const struct args *args)
         failure.retry_in_ms = LH_NOW; /* in the library, 0 asks for the backoff */
     exit = jobs_held(args, &opt[TOKEN], &ref);
     if (exit == 0)
-        exit = cli_open(cli, ACCESS_WRITE);
+        exit = cli_open(cli, ACCESS_WRITE | ACCESS_HOLDER);
     if (exit != 0)
         return exit;
     failure.job = ref.job;

@@ -34,7 +34,7 @@ static int run(struct cli *cli, const struct args *args)
     int rc;
 
     if (exit == 0)
-        exit = cli_open(cli, ACCESS_WRITE);
+        exit = cli_open(cli, ACCESS_WRITE | ACCESS_HOLDER);
     if (exit != 0)
         return exit;
     beat.job = ref.job;

@@ -176,7 +176,7 @@ static int holder(struct cli *cli, const struct args *args, const struct name *n
     if (!owner->given && !token->given)
         return usage_error(args->command, "lease %s needs --owner W or --token T",
                            args->command->name);
-    exit = cli_open(cli, ACCESS_WRITE);
+    exit = cli_open(cli, ACCESS_WRITE | ACCESS_HOLDER);
     if (exit == 0 && !owner->given)
         exit = find_owner(cli, name, token->num, nobody, found);
     opts->owner = owner->given ? owner->text : buf_str(found);

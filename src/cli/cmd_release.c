@@ -46,7 +46,7 @@ static int by_token(struct cli *cli, const struct args *args)
         ids[i] = job->num;
     }
     if (exit == 0)
-        exit = cli_open(cli, ACCESS_WRITE);
+        exit = cli_open(cli, ACCESS_WRITE | ACCESS_HOLDER);
     if (exit == 0) {
         rc = lh_release(cli->store, refs, n, opt[DELAY].num, status, cli->json ? &after : NULL);
         if (rc != LH_OK)

@@ -1,7 +1,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "cli.h"
+#include "metrics.h"
+#include "report.h"
 
 enum { METRICS };
 
@@ -12,7 +13,7 @@ static const struct option options[] = {
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static void print_json(const lh_queues *queues, const lh_store_info *info)
+static void print_json(const lh_queues *queues, const lh_store_info *info, const lh_report *last)
 {
     struct js json = {0};
 
@@ -34,7 +35,10 @@ static void print_json(const lh_queues *queues, const lh_store_info *info)
     js_key_int(&json, "leases", info->stale_leases);
     js_close(&json, '}');
     js_key(&json, "last_recovery");
-    js_null(&json);
+    if (last != NULL)
+        js_report(&json, last, true);
+    else
+        js_null(&json);
     js_key_text(&json, "degraded", info->degraded[0] ? info->degraded : NULL);
     js_key(&json, "store");
     js_open(&json, '{');
@@ -50,6 +54,7 @@ static void print_json(const lh_queues *queues, const lh_store_info *info)
     js_key_int(&json, "changes", info->changes);
     js_key_int(&json, "clock_skew_ms", info->clock_skew_ms);
     js_close(&json, '}');
+    js_key_time(&json, "next_due_at", info->next_due_at);
     js_close(&json, '}');
     js_line(&json);
     js_clear(&json);
@@ -65,7 +70,25 @@ static void count(struct table *table, int64_t n, enum style style)
     table_cell(table, n == 0 ? STYLE_DIM : style, text);
 }
 
-static void print_text(const lh_queues *queues, const lh_store_info *info)
+/** What recovery did last, and when there is something to do next. */
+static void print_recovery(const lh_store_info *info, const lh_report *last, int64_t now)
+{
+    char time[64], when[64];
+    struct buf line = {0};
+
+    if (last != NULL)
+        report_line(last, now, &line);
+    text_field("last recovery", "%s", line.n ? buf_str(&line) : "never");
+    buf_clear(&line);
+    if (info->next_due_at != 0 && info->next_due_at <= now)
+        text_field("next due", "now");
+    else if (info->next_due_at != 0)
+        text_field("next due", "%s (%s)", lh_time_format(info->next_due_at, time, sizeof time),
+                   text_when(info->next_due_at, now, when, sizeof when));
+}
+
+static void print_text(const lh_queues *queues, const lh_store_info *info, const lh_report *last,
+                       int64_t now)
 {
     static const char *const heads[] = {"QUEUE",      ">SCHEDULED", ">PENDING",   ">RUNNING",
                                         ">COMPLETED", ">FAILED",    ">CANCELLED", ">OLDEST PENDING",
@@ -76,7 +99,9 @@ static void print_text(const lh_queues *queues, const lh_store_info *info)
     struct table table;
 
     text_field("store", "%s  %s%s%s", info->url, style_on(bad, colors),
-               info->degraded[0] ? info->degraded : "ok", style_off(bad, colors));
+               info->degraded[0] ? "degraded" : "ok", style_off(bad, colors));
+    if (info->degraded[0])
+        text_field("degraded", "%s", info->degraded);
     text_field("size", "%s, log %s, %s free on the device",
                text_bytes(info->file_bytes, file, sizeof file),
                text_bytes(info->wal_bytes, wal, sizeof wal),
@@ -85,6 +110,7 @@ static void print_text(const lh_queues *queues, const lh_store_info *info)
                info->workers_alive, info->workers_late, info->workers_dead);
     text_field("stale", "%" PRId64 " job%s, %" PRId64 " named lease%s", info->stale_jobs,
                text_plural(info->stale_jobs), info->stale_leases, text_plural(info->stale_leases));
+    print_recovery(info, last, now);
     if (queues->n > 0)
         putchar('\n');
     table_begin(&table, heads);
@@ -105,119 +131,11 @@ static void print_text(const lh_queues *queues, const lh_store_info *info)
     table_end(&table);
 }
 
-/* ---- Prometheus ------------------------------------------------------------------------------ */
-
-static void head(const char *name, const char *type, const char *help)
-{
-    printf("# HELP leasehold_%s %s\n# TYPE leasehold_%s %s\n", name, help, name, type);
-}
-
-static void gauge(const char *name, const char *help, int64_t value)
-{
-    head(name, "gauge", help);
-    printf("leasehold_%s %" PRId64 "\n", name, value);
-}
-
-/* Names of queues have no character that a label would have to escape. */
-static void by_queue(const lh_queues *queues, const char *name, const char *help,
-                     int64_t (*of)(const lh_queue *q))
-{
-    head(name, "gauge", help);
-    for (size_t i = 0; i < queues->n; i++)
-        printf("leasehold_%s{queue=\"%s\"} %" PRId64 "\n", name, queues->queue[i].queue,
-               of(&queues->queue[i]));
-}
-
-static int64_t paused_of(const lh_queue *q)
-{
-    return q->paused;
-}
-
-static int64_t hour_enqueued_of(const lh_queue *q)
-{
-    return q->hour_enqueued;
-}
-
-static int64_t hour_completed_of(const lh_queue *q)
-{
-    return q->hour_completed;
-}
-
-static int64_t hour_failed_of(const lh_queue *q)
-{
-    return q->hour_failed;
-}
-
-static int64_t hour_recovered_of(const lh_queue *q)
-{
-    return q->hour_recovered;
-}
-
-static void seconds(const char *metric, const char *queue, int64_t ms)
-{
-    printf("leasehold_%s{queue=\"%s\"} %" PRId64 ".%03" PRId64 "\n", metric, queue, ms / 1000,
-           ms % 1000);
-}
-
-static void print_metrics(const lh_queues *queues, const lh_store_info *info)
-{
-    head("jobs", "gauge", "Jobs by queue and state.");
-    for (size_t i = 0; i < queues->n; i++) {
-        const lh_queue *q = &queues->queue[i];
-        const struct {
-            const char *state;
-            int64_t n;
-        } states[] = {{"scheduled", q->scheduled}, {"pending", q->pending},
-                      {"running", q->running},     {"completed", q->completed},
-                      {"failed", q->failed},       {"cancelled", q->cancelled}};
-        for (size_t k = 0; k < sizeof states / sizeof states[0]; k++)
-            printf("leasehold_jobs{queue=\"%s\",state=\"%s\"} %" PRId64 "\n", q->queue,
-                   states[k].state, states[k].n);
-    }
-    head("oldest_pending_seconds", "gauge",
-         "Age of the oldest pending job of a queue that has one.");
-    for (size_t i = 0; i < queues->n; i++)
-        if (queues->queue[i].oldest_pending_ms >= 0)
-            seconds("oldest_pending_seconds", queues->queue[i].queue,
-                    queues->queue[i].oldest_pending_ms);
-    by_queue(queues, "queue_paused", "1 for a paused queue.", paused_of);
-    by_queue(queues, "hour_enqueued", "Jobs enqueued in the last hour.", hour_enqueued_of);
-    by_queue(queues, "hour_completed", "Jobs completed in the last hour.", hour_completed_of);
-    by_queue(queues, "hour_failed", "Jobs failed in the last hour.", hour_failed_of);
-    by_queue(queues, "hour_recovered", "Jobs recovered in the last hour.", hour_recovered_of);
-    head("hour_wait_seconds_mean", "gauge",
-         "Mean time from enqueue to claim of what was claimed in the last hour.");
-    for (size_t i = 0; i < queues->n; i++)
-        if (queues->queue[i].hour_claimed > 0)
-            seconds("hour_wait_seconds_mean", queues->queue[i].queue,
-                    queues->queue[i].hour_wait_ms / queues->queue[i].hour_claimed);
-    head("hour_run_seconds_mean", "gauge",
-         "Mean time from claim to end of what ended in the last hour.");
-    for (size_t i = 0; i < queues->n; i++)
-        if (queues->queue[i].hour_ended > 0)
-            seconds("hour_run_seconds_mean", queues->queue[i].queue,
-                    queues->queue[i].hour_run_ms / queues->queue[i].hour_ended);
-    head("workers", "gauge", "Workers by state.");
-    printf("leasehold_workers{state=\"alive\"} %" PRId64 "\n", info->workers_alive);
-    printf("leasehold_workers{state=\"late\"} %" PRId64 "\n", info->workers_late);
-    printf("leasehold_workers{state=\"dead\"} %" PRId64 "\n", info->workers_dead);
-    gauge("stale_jobs", "Running jobs whose lease has ended.", info->stale_jobs);
-    gauge("stale_leases", "Named leases that are held and expired.", info->stale_leases);
-    gauge("store_bytes", "Size of the database.", info->file_bytes);
-    gauge("store_wal_bytes", "Size of the write-ahead log.", info->wal_bytes);
-    gauge("store_free_bytes", "Room left on the device.", info->free_bytes);
-    gauge("store_clock_skew_ms", "Wall clock against elapsed time.", info->clock_skew_ms);
-    gauge("store_degraded", "1 while the store is degraded.", info->degraded[0] != '\0');
-    head("store_changes_total", "counter", "Transactions so far.");
-    printf("leasehold_store_changes_total %" PRId64 "\n", info->changes);
-    head("info", "gauge", "Version of the program.");
-    printf("leasehold_info{version=\"%s\",engine=\"%s\"} 1\n", lh_version(), lh_engine_version());
-}
-
 static int run(struct cli *cli, const struct args *args)
 {
     lh_store_info info = {0};
     lh_queues *queues = NULL;
+    lh_report *last = NULL;
     int rc, exit;
 
     if (cli->json && args->option[METRICS].given)
@@ -227,14 +145,19 @@ static int run(struct cli *cli, const struct args *args)
     rc = lh_store_status(cli->store, &info);
     if (rc == LH_OK)
         rc = lh_queue_list(cli->store, &queues);
+    if (rc == LH_OK) {
+        rc = lh_report_get(cli->store, 0, &last);
+        rc = rc == LH_ENOTFOUND ? LH_OK : rc;
+    }
     if (rc != LH_OK)
         exit = cli_failed(cli, rc);
     else if (args->option[METRICS].given)
-        print_metrics(queues, &info);
+        metrics_print(queues, &info, last);
     else if (cli->json)
-        print_json(queues, &info);
+        print_json(queues, &info, last);
     else
-        print_text(queues, &info);
+        print_text(queues, &info, last, lh_now(cli->store));
+    lh_report_free(last);
     lh_queues_free(queues);
     return exit;
 }
@@ -250,8 +173,12 @@ const struct command cmd_status = {
     .args = "[--metrics]",
     .summary = "queues and states, workers, what is stale, the store's health",
     .text = "Prints how many jobs of each queue are in which state, the age of the oldest pending "
-            "one, how "
-            "many workers are alive, late and dead, what is stale, and how the store is.",
+            "one, how many workers are alive, late and dead, what is stale, the last recovery and "
+            "when something falls due next, and how the store is."
+            "\n\n"
+            "A store that can be read but not written, or whose last recovery did not recover "
+            "everything, is degraded: that is said, with the reason, and is no failure of this "
+            "command.",
     .options = options,
     .examples = examples,
     .run = run,

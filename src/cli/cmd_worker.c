@@ -10,7 +10,8 @@ enum { SHOW_HEARTBEAT };
 
 static const struct option list_options[] = {
     [SHOW_HEARTBEAT] = {"show-heartbeat", 0, NULL, SPEC_FLAG, 0,
-                        "when each was last heard of, and how long it may be silent"},
+                        "when each was last heard of, how long it may be silent, and which jobs "
+                        "a dead one still holds"},
     {.name = NULL},
 };
 
@@ -23,7 +24,15 @@ static enum style style_of(const char *state)
     return strcmp(state, "dead") == 0 ? STYLE_RED : STYLE_DIM;
 }
 
-static void list_row(struct table *table, const lh_worker *w, bool beat)
+static const lh_worker *find_worker(const lh_workers *workers, const char *id)
+{
+    for (size_t i = 0; workers != NULL && i < workers->n; i++)
+        if (strcmp(workers->worker[i].id, id) == 0)
+            return &workers->worker[i];
+    return NULL;
+}
+
+static void list_row(struct table *table, const lh_worker *w, bool beat, const lh_worker *stale)
 {
     char text[64];
 
@@ -41,6 +50,11 @@ static void list_row(struct table *table, const lh_worker *w, bool beat)
         table_cell(table, STYLE_NONE, lh_duration_format(w->interval_ms, text, sizeof text));
         table_cell(table, STYLE_NONE,
                    lh_duration_format(w->interval_ms * w->multiplier, text, sizeof text));
+        struct buf jobs = {0};
+        if (stale != NULL)
+            text_ids(&jobs, stale->jobs, (size_t)stale->running);
+        table_cell(table, STYLE_RED, buf_str(&jobs));
+        buf_clear(&jobs);
     }
     table_cell(table, STYLE_NONE, w->queues);
 }
@@ -48,11 +62,11 @@ static void list_row(struct table *table, const lh_worker *w, bool beat)
 static int run_list(struct cli *cli, const struct args *args)
 {
     static const char *const brief[] = {"WORKER", "STATE", ">JOBS", ">PID", "HOST", "QUEUES", NULL};
-    static const char *const full[] = {"WORKER",      "STATE",     ">JOBS", ">PID",
-                                       "HOST",        "LAST BEAT", "AT",    ">EVERY",
-                                       ">DEAD AFTER", "QUEUES",    NULL};
+    static const char *const full[] = {"WORKER",      "STATE",      ">JOBS",  ">PID",
+                                       "HOST",        "LAST BEAT",  "AT",     ">EVERY",
+                                       ">DEAD AFTER", "STALE JOBS", "QUEUES", NULL};
     bool beat = args->option[SHOW_HEARTBEAT].given > 0;
-    lh_workers *workers = NULL;
+    lh_workers *workers = NULL, *stale = NULL;
     struct js json = {0};
     struct table table;
     int exit = cli_open(cli, ACCESS_READ);
@@ -61,25 +75,31 @@ static int run_list(struct cli *cli, const struct args *args)
     if (exit != 0)
         return exit;
     rc = lh_worker_list(cli->store, &workers);
+    if (rc == LH_OK && beat)
+        rc = lh_workers_stale(cli->store, &stale);
     if (rc != LH_OK)
-        return cli_failed(cli, rc);
+        exit = cli_failed(cli, rc);
     table_begin(&table, beat ? full : brief);
-    for (size_t i = 0; i < workers->n; i++) {
+    for (size_t i = 0; exit == 0 && i < workers->n; i++) {
+        const lh_worker *w = &workers->worker[i];
+        const lh_worker *dead = find_worker(stale, w->id);
         if (cli->json) {
-            js_worker(&json, &workers->worker[i]);
+            js_worker(&json, w, beat, dead);
             js_line(&json);
         } else {
-            list_row(&table, &workers->worker[i], beat);
+            list_row(&table, w, beat, dead);
         }
     }
     table_end(&table);
     js_clear(&json);
     lh_workers_free(workers);
-    return 0;
+    lh_workers_free(stale);
+    return exit;
 }
 
 static const struct example list_examples[] = {
-    {"leasehold worker list --show-heartbeat", "who is alive?"},
+    {"leasehold worker list", "who is there?"},
+    {"leasehold worker list --show-heartbeat", "who was last heard of when, and what is stuck?"},
     {.line = NULL},
 };
 
@@ -89,8 +109,9 @@ const struct command cmd_worker_list = {
     .args = "[--show-heartbeat]",
     .summary = "list the workers",
     .text = "Lists the workers that registered: alive, late (a beat was missed), dead (silent for "
-            "too long, or "
-            "its process is gone) or stopped, and how many jobs each holds.",
+            "too long, or its process is gone) or stopped, and how many jobs each holds. With "
+            "--show-heartbeat also when each was last heard of, how often it beats, after which "
+            "silence it is dead, and the jobs of dead workers that wait to be taken back.",
     .options = list_options,
     .examples = list_examples,
     .run = run_list,
@@ -115,15 +136,16 @@ static const struct positional beat_positionals[] = {
 static void print_worker(struct cli *cli, const char *id)
 {
     lh_workers *workers = NULL;
+    const lh_worker *worker;
     struct js json = {0};
 
     if (!cli->json || lh_worker_list(cli->store, &workers) != LH_OK)
         return;
-    for (size_t i = 0; i < workers->n; i++)
-        if (strcmp(workers->worker[i].id, id) == 0) {
-            js_worker(&json, &workers->worker[i]);
-            js_line(&json);
-        }
+    worker = find_worker(workers, id);
+    if (worker != NULL) {
+        js_worker(&json, worker, false, NULL);
+        js_line(&json);
+    }
     js_clear(&json);
     lh_workers_free(workers);
 }
@@ -135,7 +157,7 @@ static int run_heartbeat(struct cli *cli, const struct args *args)
     lh_beat *beats = mem_array(n, sizeof *beats);
     int64_t *ids = mem_array(n, sizeof *ids);
     int *status = mem_array(n, sizeof *status);
-    int exit = cli_open(cli, ACCESS_WRITE);
+    int exit = cli_open(cli, ACCESS_WRITE | ACCESS_HOLDER);
 
     for (size_t i = 0; i < n; i++) {
         beats[i].job = args->positional[i + 1].num;
@@ -194,7 +216,7 @@ static const struct positional stop_positionals[] = {
 
 static int run_stop(struct cli *cli, const struct args *args)
 {
-    int exit = cli_open(cli, ACCESS_WRITE);
+    int exit = cli_open(cli, ACCESS_WRITE | ACCESS_HOLDER);
     int rc;
 
     if (exit != 0)

@@ -89,8 +89,8 @@ static void print_options(const char *title, const struct option *options)
 
 static void print_line(const char *name, const char *summary)
 {
-    printf("  %-14s ", name);
-    fill(summary, 17, 17);
+    printf("  %-16s ", name); /* the longest is recovery-status */
+    fill(summary, 19, 19);
 }
 
 void help_command(const struct command *command)

@@ -73,11 +73,15 @@ void js_clear(struct js *json);
 
 /* ---- our nouns ------------------------------------------------------------------------------- */
 
+/** A limit of attempts: a number, "unlimited", null for 0. */
+void js_attempts(struct js *json, int64_t most);
 void js_job(struct js *json, const lh_job *job, const lh_events *events, bool claimed);
 void js_job_line(const lh_job *job);
 void js_event(struct js *json, const lh_event *event);
 void js_lease(struct js *json, const lh_lease *lease);
-void js_worker(struct js *json, const lh_worker *worker);
+/** `stale`: the same worker as lh_workers_stale() has it; NULL: it is none of them. `asked`: whether
+ *  anybody looked. */
+void js_worker(struct js *json, const lh_worker *worker, bool asked, const lh_worker *stale);
 void js_queue(struct js *json, const lh_queue *queue, bool all);
 /** The fields in `policy->set`, as keys of the object that is open. */
 void js_policy(struct js *json, const lh_policy *policy);

@@ -175,6 +175,14 @@ void js_clear(struct js *json)
     buf_clear(&json->buf);
 }
 
+void js_attempts(struct js *json, int64_t most)
+{
+    if (most == LH_UNLIMITED)
+        js_text(json, "unlimited");
+    else
+        js_int_or_null(json, most, 0);
+}
+
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
 /** Bytes in the first of three forms that fits: the JSON value, text, base64. */
@@ -217,12 +225,7 @@ static void js_job_fields(struct js *json, const lh_job *job)
     js_key_text(json, "key", job->key);
     js_key_int(json, "attempt", job->attempt);
     js_key(json, "max_attempts");
-    if (job->max_attempts == LH_UNLIMITED)
-        js_text(json, "unlimited");
-    else if (job->max_attempts == 0)
-        js_null(json);
-    else
-        js_int(json, job->max_attempts);
+    js_attempts(json, job->max_attempts);
     js_key_int(json, "recoveries", job->recoveries);
     js_key_int(json, "token", job->token);
     js_key_text(json, "worker", job->worker);
@@ -294,6 +297,13 @@ void js_event(struct js *json, const lh_event *event)
     js_key(json, "token");
     js_int_or_null(json, event->token, 0);
     js_key_value(json, "data", event->data);
+    js_key(json, "attempt");
+    js_int_or_null(json, event->attempt, 0);
+    js_key(json, "max_attempts");
+    js_attempts(json, event->max_attempts);
+    js_key_text(json, "action", event->action);
+    js_key(json, "report");
+    js_int_or_null(json, event->report, 0);
     js_close(json, '}');
 }
 
@@ -321,7 +331,7 @@ void js_lease(struct js *json, const lh_lease *lease)
     js_close(json, '}');
 }
 
-void js_worker(struct js *json, const lh_worker *worker)
+void js_worker(struct js *json, const lh_worker *worker, bool asked, const lh_worker *stale)
 {
     js_open(json, '{');
     js_key_text(json, "worker", worker->id);
@@ -339,6 +349,15 @@ void js_worker(struct js *json, const lh_worker *worker)
     js_key_time(json, "stopped_at", worker->stopped_at);
     js_key_int(json, "silent_ms", worker->silent_ms);
     js_key_int(json, "running", worker->running);
+    js_key_int(json, "limit_ms", worker->interval_ms * worker->multiplier);
+    if (asked) {
+        js_key_bool(json, "stale", stale != NULL);
+        js_key(json, "stale_jobs");
+        js_open(json, '[');
+        for (int64_t i = 0; stale != NULL && i < stale->running; i++)
+            js_int(json, stale->jobs[i]);
+        js_close(json, ']');
+    }
     js_close(json, '}');
 }
 

@@ -117,6 +117,16 @@ const char *text_plural(int64_t n)
     return n == 1 ? "" : "s";
 }
 
+void text_ids(struct buf *out, const int64_t *ids, size_t n)
+{
+    enum { MOST = 10 };
+
+    for (size_t i = 0; i < n && i < MOST; i++)
+        buf_format(out, "%s%" PRId64, i > 0 ? ", " : "", ids[i]);
+    if (n > MOST)
+        buf_format(out, " and %zu more", n - MOST);
+}
+
 char *text_bytes(int64_t bytes, char *buf, size_t len)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};

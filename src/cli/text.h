@@ -33,6 +33,8 @@ char *text_span(int64_t ms, char *buf, size_t len);
 char *text_when(int64_t at, int64_t now, char *buf, size_t len);
 /** "1 job", "2 jobs": the ending. */
 const char *text_plural(int64_t n);
+/** "17, 18 and 3 more": ids as a glance takes them in. */
+void text_ids(struct buf *out, const int64_t *ids, size_t n);
 /** "1.2 MiB" */
 char *text_bytes(int64_t bytes, char *buf, size_t len);
 

@@ -7,7 +7,6 @@
 
 enum {
     MAX_BATCH = 1000,
-    POLL_MS = 1000, /* the net under all wake-ups */
     CANCEL_MS = 100,
 };
 
@@ -53,6 +52,29 @@ void lhi_sleep_until(lh_store *store, const lh_claim_opts *opts, uint32_t ticket
             return;
 }
 
+bool lhi_await_siren(lh_store *store, uint32_t ticket, int64_t ms, const int *cancel)
+{
+    int64_t deadline = lhi_mono_ms() + ms;
+
+    for (int64_t left = ms; left > 0 && !lhi_raised(cancel); left = deadline - lhi_mono_ms())
+        if (store->store.ops->await_siren(store->store.self, ticket,
+                                          cancel && left > CANCEL_MS ? CANCEL_MS : left))
+            return true;
+    return false;
+}
+
+/* Somebody who waits anyway looks after the workers: when the siren was sounded a process may have
+ * died. A failure is logged and does not stop the claim. */
+static void look_after_workers(lh_store *store)
+{
+    struct lhi_run run = {0};
+    struct lhi_error err;
+
+    lhi_error_clear(&err);
+    if (!store->no_recovery && lhi_run_recovery(store, &run, NULL, NULL, &err) < 0)
+        lhi_log(&store->log, LH_LOG_WARN, "automatic recovery failed: %s", err.text);
+}
+
 /* One look: with `sure`, straight to the claim; else a look that costs no writer anything comes
  * first, so that an idle claimer is no load. */
 static int look(lh_store *store, const lh_claim_opts *opts, bool sure, lh_jobs *jobs,
@@ -82,10 +104,16 @@ static int claim_waiting(lh_store *store, const lh_claim_opts *opts, lh_jobs *jo
                          struct lhi_error *err)
 {
     int64_t deadline = opts->wait_ms > 0 ? lhi_deadline(opts->wait_ms) : 0;
-    bool sure = true;
+    uint32_t siren = 0;
+    bool sure = true, waited = false;
 
     for (;;) {
         uint32_t ticket = store->store.ops->ticket(store->store.self, opts);
+        if (!sure && (!waited || store->store.ops->siren(store->store.self) != siren)) {
+            siren = store->store.ops->siren(store->store.self);
+            look_after_workers(store);
+            waited = true;
+        }
         int64_t next_ms, left = -1;
         bool final = false; /* the answer of a request that was made before never changes */
         int rc = look(store, opts, sure, jobs, &next_ms, &final, err);
@@ -98,7 +126,7 @@ static int claim_waiting(lh_store *store, const lh_claim_opts *opts, lh_jobs *jo
             return rc;
         /* After a claim that found nothing, one look tells how long to sleep. */
         if (!sure) {
-            int64_t ms = POLL_MS;
+            int64_t ms = LHI_POLL_MS;
             if (next_ms >= 0 && next_ms + 1 < ms)
                 ms = next_ms + 1; /* expired means lease_until <= now: one later is surely past */
             if (left >= 0 && left < ms)
@@ -205,6 +233,7 @@ int lh_job_wait(lh_store *store, int64_t id, int64_t wait_ms, const int *cancel,
             return lhi_fail(err, LH_EINTR, "interrupted while waiting for job %lld", (long long)id);
         if (wait_ms == 0 || (wait_ms > 0 && (left = deadline - lhi_mono_ms()) <= 0))
             return LH_EMPTY;
-        lhi_sleep_until(store, NULL, ticket, left >= 0 && left < POLL_MS ? left : POLL_MS, cancel);
+        lhi_sleep_until(store, NULL, ticket, left >= 0 && left < LHI_POLL_MS ? left : LHI_POLL_MS,
+                        cancel);
     }
 }

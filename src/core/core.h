@@ -24,6 +24,11 @@ struct lh_store {
     struct lhi_error open_err; /* of lh_open; and of a thread there is no memory for */
     struct lhi_log log;
     char owner[160];
+    bool no_recovery;         /* nothing is taken back but by hand */
+    struct lhi_health health; /* what opening found, until a report tells it */
+    int64_t pruned_at;        /* monotonic: when maintenance last pruned */
+    char degraded[160];       /* what failed when it was opened, or "" */
+    bool stuck;               /* … and whether what it left is due for good (recovery off) */
 };
 
 /* Start a public call: the thread's error, cleared; NULL when the handle cannot be used here (then
@@ -66,11 +71,34 @@ int64_t lhi_deadline(int64_t wait_ms);
 void lhi_sleep_until(lh_store *store, const lh_claim_opts *opts, uint32_t ticket, int64_t ms,
                      const int *cancel);
 
+/* The same until the siren: true when it was raised. */
+bool lhi_await_siren(lh_store *store, uint32_t ticket, int64_t ms, const int *cancel);
+
 /* What jobs.c and claim.c share. */
 int lhi_check_request(const char *request, struct lhi_error *err);
 int lhi_check_refs(size_t n, const void *items, struct lhi_error *err);
 int lhi_check_done(const lh_done *done, size_t n, struct lhi_error *err);
 int lhi_read_jobs(lh_store *store, struct lhi_act *act, struct lhi_error *err, lh_jobs **out);
+
+/* One recovery (recovery.c). `opts` NULL: by itself, so policies with recovery off are respected. */
+int lhi_run_recovery(lh_store *store, struct lhi_run *run, const lh_recover_opts *opts,
+                     const struct lhi_health *health, struct lhi_error *err);
+/* … with other acts of upkeep, which go into its last transaction, or into one of their own. */
+int lhi_run_with(lh_store *store, struct lhi_run *run, struct lhi_act *also, size_t n_also,
+                 const int *cancel, struct lhi_error *err);
+/* What failed when the store was opened; NULL: all is well again. */
+void lhi_set_degraded(lh_store *store, const char *why);
+/* A report of the store alone: nothing is taken back. */
+int lhi_report_health(lh_store *store, struct lhi_run *run, const struct lhi_health *health,
+                      struct lhi_error *err);
+int lhi_judge_workers(lh_store *store, struct lhi_suspects *suspects, struct lhi_death **deaths,
+                      size_t *n, struct lhi_error *err);
+int lhi_count_stale(lh_store *store, lh_recovered *out, struct lhi_error *err);
+int lhi_find_inconsistencies(lh_store *store, const int *cancel, struct lhi_health *health,
+                             struct lhi_error *err);
+void lhi_health_clear(struct lhi_health *health);
+/* Startup recovery, where opening says that it is due. */
+int lhi_recover_at_startup(lh_store *store, const lh_open_opts *opts, struct lhi_error *err);
 
 /* Result structs. */
 void *lhi_result_new(size_t size, struct lhi_error *err);

@@ -133,7 +133,7 @@ int lh_enqueue(lh_store *store, const char *queue, const lh_new_job *jobs, size_
         return rc;
     lh_enqueued *answer = lhi_calloc(n, sizeof *answer);
     if (answer == NULL)
-        return lhi_fail(err, LH_ENOMEM, "out of memory");
+        return lhi_no_memory(err);
     char own[40];
     if (request == NULL && n > 1 && has_key(jobs, n)) {
         /* Jobs found by their keys take no new id, so where they are would not identify the call. */

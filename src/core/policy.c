@@ -78,9 +78,7 @@ void lhi_policy_resolve(const lh_policies *rows, const char *queue, const char *
 
 void lhi_policies_clear(lh_policies *rows)
 {
-    if (rows->priv != NULL)
-        lhi_arena_clear(rows->priv);
-    lhi_free(rows->priv);
+    lhi_arena_drop(&rows->priv);
     lhi_free(rows->row);
     memset(rows, 0, sizeof *rows);
 }

@@ -1,25 +1,279 @@
-/* The words of a recovery. What is decided is decided by the store's one statement. */
-#include "store/store.h"
+/*
+ * recovery.c: one recovery from its beginning to its report.
+ *
+ * A run judges the workers, reads what is forfeit without holding anybody up, and takes it back in
+ * batches. Each batch is a transaction in which every job is judged once more and the guard stands
+ * in the write, so that what a heartbeat, a complete or another recovery reached first is not
+ * touched. A run that is cut off leaves whole batches, and the next one does the rest.
+ */
+#include "core/core.h"
 
-/* "30 min", as people who set a lease of half an hour say it. */
-static void lease_words(int64_t ms, char *buf, size_t len)
+#include "base/clock.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum {
+    MOST_ALSO = 2, /* acts that share a transaction with the last batch of a run */
+    PASS = 20000,  /* jobs that are looked for at a time */
+    SMALL_BATCH = 64,
+    FOLD_PAUSE = 150, /* times as long as the log was folded for */
+};
+
+/* ---- judging workers ---- */
+
+/* The dead and the late among those that count as alive; lhi_free() the list. Its names live in
+ * `suspects`. */
+int lhi_judge_workers(lh_store *store, struct lhi_suspects *suspects, struct lhi_death **deaths,
+                      size_t *n, struct lhi_error *err)
 {
-    if (ms % 60000 == 0)
-        lhi_format(buf, len, "%lld min", (long long)(ms / 60000));
-    else if (ms % 1000 == 0)
-        lhi_format(buf, len, "%lld s", (long long)(ms / 1000));
-    else
-        lhi_format(buf, len, "%lld ms", (long long)ms);
+    struct lhi_act act = {.verb = LHI_WORKER_JUDGE, .suspects = suspects};
+    struct lhi_identity self;
+    int rc = lhi_read(store, &act, err);
+
+    *deaths = NULL;
+    *n = 0;
+    if (rc != LH_OK || suspects->n == 0)
+        return rc;
+    lhi_identify(&self);
+    int64_t now = lh_now(store);
+    struct lhi_death *found = lhi_calloc(suspects->n, sizeof *found);
+    if (found == NULL)
+        return lhi_no_memory(err);
+    for (size_t i = 0; i < suspects->n; i++)
+        *n += lhi_judge_worker(&suspects->suspect[i], &self, now, &found[*n]);
+    *deaths = found;
+    return LH_OK;
 }
 
-void lhi_death_words(const lh_job *job, int64_t now, char what[64], char who[224])
+void lhi_suspects_clear(struct lhi_suspects *suspects)
 {
-    char lease[32], age[32];
-    int64_t seen =
-        job->last_heartbeat_at > job->started_at ? job->last_heartbeat_at : job->started_at;
+    lhi_free(suspects->suspect);
+    lhi_arena_drop(&suspects->priv);
+    *suspects = (struct lhi_suspects){0};
+}
 
-    lease_words(job->lease_ms, lease, sizeof lease);
-    lhi_format(what, 64, "Exceeded TTL (%s)", lease);
-    lhi_format(who, 224, "worker %s last seen %s ago", job->worker ? job->worker : "?",
-               lh_duration_format(now > seen ? now - seen : 0, age, sizeof age));
+/* ---- one run ---- */
+
+/* Let the others have at least as much of the time as we take. Folding the log keeps everybody waiting
+ * for some milliseconds: so rarely, while others are at work, that one claim in a hundred does not
+ * meet it. Slices, so that a cancel flag is seen. */
+static void give_way(int64_t began_us, int64_t folded_us, const int *cancel)
+{
+    int64_t took = lhi_mono_us() - began_us - folded_us;
+    int64_t pause_ms = (took + folded_us * FOLD_PAUSE) / 1000;
+
+    for (int64_t left = pause_ms > 1 ? pause_ms : 1; left > 0 && !lhi_raised(cancel); left -= 50)
+        lhi_sleep_ms(left < 50 ? left : 50);
+}
+
+/* What one run found to do. */
+struct work {
+    struct lhi_death *deaths;
+    size_t n_deaths;
+    const int64_t *ids;
+    size_t n;
+    const struct lhi_health *health;
+    struct lhi_act *also; /* performed with the last batch */
+    size_t n_also;
+    bool last_pass;
+    const int *cancel;
+};
+
+/* Perform a batch, the last one together with what else there is to do. */
+static int perform_batch(lh_store *store, struct lhi_act *batch, const struct work *work,
+                         struct lhi_error *err)
+{
+    struct lhi_act acts[1 + MOST_ALSO] = {*batch};
+    size_t n = batch->recover.last ? work->n_also : 0;
+    int rc;
+
+    assert(n <= MOST_ALSO);
+    for (size_t i = 0; i < n; i++)
+        acts[1 + i] = work->also[i];
+    if ((rc = lhi_perform_all(store, acts, 1 + n, err)) < 0)
+        return rc;
+    *batch = acts[0];
+    for (size_t i = 0; i < n; i++)
+        work->also[i] = acts[1 + i];
+    if (batch->err.status < 0)
+        *err = batch->err;
+    return batch->err.status < 0 ? batch->err.status : LH_OK;
+}
+
+/* Batch after batch, each a transaction of its own; a small run is one. The dead come first: what they
+ * hold is forfeit once they are marked. Named leases and the end of the report come with the last. */
+static int take_back(lh_store *store, struct lhi_run *run, const lh_recover_opts *opts,
+                     struct work *work, struct lhi_error *err)
+{
+    size_t most = LHI_BATCH;
+    bool over = false;
+
+    for (size_t at = 0; !over;) {
+        size_t batch = work->n - at < most ? work->n - at : most;
+        bool last = work->last_pass && at + batch == work->n, cancelled = lhi_raised(work->cancel);
+        run->whole = run->whole && !cancelled;
+        struct lhi_act act = {.verb = LHI_RECOVER,
+                              .n = cancelled ? 0 : batch,
+                              .recover = {.run = run,
+                                          .opts = opts,
+                                          .deaths = work->deaths,
+                                          .n_deaths = cancelled ? 0 : work->n_deaths,
+                                          .ids = work->ids ? work->ids + at : NULL,
+                                          .leases = last && !cancelled,
+                                          .last = last || cancelled,
+                                          .health = work->health}};
+        int64_t began = lhi_mono_us();
+        int rc = perform_batch(store, &act, work, err);
+        if (rc < 0)
+            return rc;
+        if (last)
+            work->n_also = 0; /* done, though named leases may be left */
+        /* Also a run that was interrupted has a report, of what it did. */
+        if (cancelled)
+            return lhi_fail(err, LH_EINTR, "recovery was interrupted after %zu of %zu jobs", at,
+                            work->n);
+        at += act.recover.done;
+        over = act.recover.over || (!work->last_pass && at == work->n);
+        work->n_deaths = 0;
+        if (opts != NULL && opts->progress != NULL)
+            opts->progress(opts->progress_arg, (int64_t)at, (int64_t)work->n);
+        /* Somebody waited: what he waits for is our commit, and a small one is soon over. */
+        bool waited = act.recover.done < batch;
+        if (waited)
+            most = SMALL_BATCH;
+        else if (most < LHI_BATCH)
+            most += SMALL_BATCH / 8;
+        if (!over && (waited || (act.recover.folded_us > 0 && most < LHI_BATCH)))
+            give_way(began, act.recover.folded_us, work->cancel);
+    }
+    return LH_OK;
+}
+
+static const char *trigger_of(const struct lhi_death *deaths, size_t n, size_t stale)
+{
+    for (size_t i = 0; i < n; i++)
+        if (deaths[i].proven)
+            return "death";
+    return stale > 0 ? "expiry" : "timer";
+}
+
+/* One pass: whom is death known of, what is forfeit, and take it back. `*more`: there may be more. */
+static int one_pass(lh_store *store, struct lhi_run *run, const lh_recover_opts *opts,
+                    struct work *work, bool *more, struct lhi_error *err)
+{
+    struct lhi_suspects suspects = {0};
+    /* By hand the whole is counted first; else a long list is read piece by piece, so that it keeps
+     * neither memory nor the log. */
+    struct lhi_act stale = {
+        .verb = LHI_STALE,
+        .stale = {.opts = opts, .acting = true, .most = opts == NULL ? PASS : 0}};
+    int rc = lhi_judge_workers(store, &suspects, &work->deaths, &work->n_deaths, err);
+
+    stale.stale.deaths = work->deaths;
+    stale.stale.n_deaths = work->n_deaths;
+    if (rc == LH_OK)
+        rc = lhi_read(store, &stale, err);
+    work->ids = stale.stale.ids;
+    work->n = stale.stale.n;
+    *more = stale.stale.most > 0 && work->n >= stale.stale.most;
+    if (run->trigger == NULL)
+        run->trigger = trigger_of(work->deaths, work->n_deaths, work->n);
+    bool something = run->always || work->n_deaths > 0 || work->n > 0 || stale.stale.leases > 0 ||
+                     stale.stale.unclean || (run->whole && stale.stale.degraded) ||
+                     run->report != 0; /* begun by an earlier pass: it wants its end */
+    work->last_pass = !*more;
+    if (rc == LH_OK && something)
+        rc = take_back(store, run, opts, work, err);
+    lhi_free(stale.stale.ids);
+    lhi_free(work->deaths);
+    lhi_suspects_clear(&suspects);
+    return rc;
+}
+
+static int run_work(lh_store *store, struct lhi_run *run, const lh_recover_opts *opts,
+                    struct work *work, struct lhi_error *err)
+{
+    bool more = true;
+    int rc = LH_OK;
+
+    while (more && rc == LH_OK) {
+        int64_t before = lhi_run_reclaimed(run);
+        rc = one_pass(store, run, opts, work, &more, err);
+        /* What cannot be recovered must not keep us for ever: the next run tries it again. */
+        if (more && rc == LH_OK && lhi_run_reclaimed(run) == before) {
+            *work = (struct work){.health = work->health,
+                                  .cancel = work->cancel,
+                                  .also = work->also,
+                                  .n_also = work->n_also,
+                                  .last_pass = true};
+            return run->report ? take_back(store, run, opts, work, err) : LH_OK;
+        }
+    }
+    return rc;
+}
+
+int lhi_run_recovery(lh_store *store, struct lhi_run *run, const lh_recover_opts *opts,
+                     const struct lhi_health *health, struct lhi_error *err)
+{
+    struct work work = {.health = health, .cancel = opts ? opts->cancel : NULL};
+    return run_work(store, run, opts, &work, err);
+}
+
+int lhi_run_with(lh_store *store, struct lhi_run *run, struct lhi_act *also, size_t n_also,
+                 const int *cancel, struct lhi_error *err)
+{
+    struct work work = {.also = also, .n_also = n_also, .cancel = cancel};
+    run->whole = true;
+    int rc = store->no_recovery ? LH_OK : run_work(store, run, NULL, &work, err);
+
+    if (rc == LH_OK && work.n_also > 0)
+        rc = lhi_perform_all(store, also, n_also, err);
+    if (rc == LH_OK && !store->no_recovery)
+        lhi_set_degraded(store, NULL);
+    for (size_t i = 0; i < n_also && rc == LH_OK; i++)
+        if (also[i].err.status < 0) {
+            *err = also[i].err;
+            rc = err->status;
+        }
+    return rc;
+}
+
+int lhi_report_health(lh_store *store, struct lhi_run *run, const struct lhi_health *health,
+                      struct lhi_error *err)
+{
+    struct work work = {.health = health, .last_pass = true};
+    return take_back(store, run, NULL, &work, err);
+}
+
+/* ---- inconsistencies ---- */
+
+/* What breaks the invariants, as findings of the health that goes into the report. Counts that are
+ * wrong are put right. */
+int lhi_find_inconsistencies(lh_store *store, const int *cancel, struct lhi_health *health,
+                             struct lhi_error *err)
+{
+    bool counts = false;
+    struct lhi_act act = {.verb = LHI_CHECK,
+                          .check = {.cancel = cancel, .out = &health->findings, .rows_only = true}};
+    size_t before = health->findings.n;
+    int rc = lhi_read(store, &act, err);
+
+    for (size_t i = before; i < health->findings.n; i++)
+        counts = counts || strcmp(health->findings.finding[i].what, "counts") == 0 ||
+                 strcmp(health->findings.finding[i].what, "invariant 7") == 0;
+    if (rc != LH_OK || !counts)
+        return rc;
+    struct lhi_act mend = {.verb = LHI_MEND};
+    rc = lhi_perform(store, &mend, err);
+    if (rc == LH_OK)
+        lhi_log(&store->log, LH_LOG_WARN, "counts were wrong: counted anew");
+    return rc;
+}
+
+void lhi_health_clear(struct lhi_health *health)
+{
+    lhi_free(health->findings.finding);
+    lhi_arena_drop(&health->findings.priv);
+    *health = (struct lhi_health){.wal_frames = -1};
 }

@@ -111,7 +111,7 @@ int lhi_read(lh_store *store, struct lhi_act *act, struct lhi_error *err)
 int lhi_statuses(struct lhi_act *act, struct lhi_error *err)
 {
     act->status = lhi_calloc(act->n, sizeof *act->status);
-    return act->status ? LH_OK : lhi_fail(err, LH_ENOMEM, "out of memory");
+    return act->status ? LH_OK : lhi_no_memory(err);
 }
 
 int lhi_list_outcome(int whole, const struct lhi_act *act, int *status, struct lhi_error *err)
@@ -189,15 +189,13 @@ void *lhi_result_new(size_t size, struct lhi_error *err)
 {
     void *p = lhi_calloc(1, size);
     if (p == NULL)
-        (void)lhi_fail(err, LH_ENOMEM, "out of memory");
+        (void)lhi_no_memory(err);
     return p;
 }
 
 void lhi_result_free(void *result, void *priv, void *array)
 {
-    if (priv != NULL)
-        lhi_arena_clear(priv);
-    lhi_free(priv);
+    lhi_arena_drop(&priv);
     lhi_free(array);
     lhi_free(result);
 }
@@ -240,7 +238,10 @@ int lh_open(const char *url, const lh_open_opts *opts, lh_store **out)
         return lhi_fail(err, LH_EINVAL, "busy timeout is negative");
     store->has_key = pthread_key_create(&store->key, forget_slot) == 0;
     make_owner(store);
-    return lhi_store_open(url, opts, &store->log, &store->store, err);
+    store->no_recovery = opts->no_recovery;
+    store->health.wal_frames = -1;
+    int rc = lhi_store_open(url, opts, &store->log, &store->store, &store->health, err);
+    return rc == LH_OK ? lhi_recover_at_startup(store, opts, err) : rc;
 }
 
 void lh_close(lh_store *store)
@@ -262,6 +263,7 @@ void lh_close(lh_store *store)
         lhi_free(slot);
     }
     pthread_mutex_destroy(&store->slots_mutex);
+    lhi_health_clear(&store->health);
     lhi_free(store);
 }
 
@@ -294,27 +296,55 @@ int lh_schema_version(void)
 
 /* ---- the store as a whole ---- */
 
-int lh_store_status(lh_store *store, lh_store_info *out)
+void lhi_set_degraded(lh_store *store, const char *why)
 {
-    lh_recovered recovered;
-    struct lhi_act act = {.verb = LHI_STATS, .stats = {.info = out, .recovered = &recovered}};
-    int status;
-    struct lhi_error *err = lhi_enter(store, &status);
-
-    if (err == NULL)
-        return status;
-    return lhi_need_out(out, err) == LH_OK ? lhi_read(store, &act, err) : err->status;
+    pthread_mutex_lock(&store->slots_mutex);
+    lhi_format(store->degraded, sizeof store->degraded, "%s%s",
+               why ? "recovery at startup failed: " : "", why ? why : "");
+    pthread_mutex_unlock(&store->slots_mutex);
 }
 
-int lh_recovery_stats(lh_store *store, lh_recovered *out)
+/* Whoever is not dead by the store's own knowledge, but by that of the kernel. */
+static int count_workers(lh_store *store, lh_store_info *out, struct lhi_error *err)
 {
-    struct lhi_act act = {.verb = LHI_STATS, .stats = {.recovered = out}};
-    int status;
-    struct lhi_error *err = lhi_enter(store, &status);
+    struct lhi_suspects suspects = {0};
+    struct lhi_death *deaths = NULL;
+    size_t n = 0;
+    int rc = lhi_judge_workers(store, &suspects, &deaths, &n, err);
+
+    for (size_t i = 0; i < n; i++) {
+        if (!deaths[i].proven || deaths[i].silent)
+            continue;
+        out->workers_dead++;
+        int64_t *counted = deaths[i].beat_missed ? &out->workers_late : &out->workers_alive;
+        *counted -= *counted > 0; /* it may have come after the count */
+        out->next_due_at = lh_now(store);
+    }
+    lhi_free(deaths);
+    lhi_suspects_clear(&suspects);
+    return rc;
+}
+
+int lh_store_status(lh_store *store, lh_store_info *out)
+{
+    struct lhi_act act = {.verb = LHI_STATS, .info = out};
+    lh_recovered stale;
+    int rc;
+    struct lhi_error *err = lhi_enter(store, &rc);
 
     if (err == NULL)
-        return status;
-    return lhi_need_out(out, err) == LH_OK ? lhi_read(store, &act, err) : err->status;
+        return rc;
+    if ((rc = lhi_need_out(out, err)) != LH_OK || (rc = lhi_read(store, &act, err)) != LH_OK ||
+        (rc = lhi_count_stale(store, &stale, err)) != LH_OK ||
+        (rc = count_workers(store, out, err)) != LH_OK)
+        return rc;
+    out->stale_jobs = stale.entries_reclaimed;
+    out->stale_leases = stale.locks_cleaned;
+    pthread_mutex_lock(&store->slots_mutex);
+    if (out->degraded[0] == '\0')
+        lhi_format(out->degraded, sizeof out->degraded, "%s", store->degraded);
+    pthread_mutex_unlock(&store->slots_mutex);
+    return LH_OK;
 }
 
 int lh_check(lh_store *store, const int *cancel, lh_findings **out)

@@ -1,37 +1,11 @@
-/* Upkeep: recovery by hand, one round of what is due, pruning; and events, which tell of it all. */
+/* Upkeep: one round of what is due, pruning; and events, which tell of it all. */
 #include "core/core.h"
 
 #include "base/clock.h"
 
 #include <string.h>
 
-enum { MAX_EVENTS = 10000, UPKEEP_MS = 60000, POLL_MS = 1000 };
-
-int lh_recover(lh_store *store, const int *cancel, lh_recovered *out)
-{
-    lh_recovered total = {0};
-    int rc;
-    struct lhi_error *err = lhi_enter(store, &rc);
-    struct lhi_act act;
-
-    if (err == NULL)
-        return rc;
-    /* Batch after batch, each a transaction of its own: others get their turn in between. */
-    do {
-        act = (struct lhi_act){.verb = LHI_UPKEEP, .upkeep = {.by_hand = true}};
-        if ((rc = lhi_perform(store, &act, err)) < 0)
-            return rc;
-        total.entries_reclaimed += act.upkeep.done.recovered;
-        total.locks_cleaned += act.upkeep.leases;
-        if (lhi_raised(cancel))
-            return lhi_fail(err, LH_EINTR, "recovery was interrupted after %lld jobs",
-                            (long long)total.entries_reclaimed);
-    } while (act.upkeep.more);
-    total.recovery_timestamp = lh_now(store);
-    if (out != NULL)
-        *out = total;
-    return LH_OK;
-}
+enum { MAX_EVENTS = 10000, UPKEEP_MS = 60000 };
 
 /* NOLINTNEXTLINE(readability-non-const-parameter): the store moves *after on */
 static int prune_round(lh_store *store, int64_t older_than_ms, int64_t *after, int64_t *pruned,
@@ -70,21 +44,112 @@ int lh_prune(lh_store *store, int64_t older_than_ms, const int *cancel, int64_t 
     return LH_OK;
 }
 
-int lh_maintain(lh_store *store, lh_upkeep *out)
+static bool prune_due(const lh_store *store)
 {
-    struct lhi_act act = {.verb = LHI_UPKEEP};
-    bool more = false;
+    int64_t last = __atomic_load_n(&store->pruned_at, __ATOMIC_RELAXED);
+    return last == 0 || lhi_mono_ms() - last >= UPKEEP_MS;
+}
+
+/* Recovery, promotion and expiry, pruning: one transaction, as long as there is not much of it. */
+static int one_round(lh_store *store, struct lhi_run *run, const int *cancel, lh_upkeep *done,
+                     struct lhi_error *err)
+{
+    bool prune = prune_due(store), more = true;
+    struct lhi_act acts[2];
+    int rc = LH_OK;
+
+    for (bool first = true; more && rc == LH_OK; first = false) {
+        acts[0] = (struct lhi_act){.verb = LHI_UPKEEP};
+        acts[1] = (struct lhi_act){.verb = LHI_PRUNE};
+        rc = first ? lhi_run_with(store, run, acts, prune ? 2 : 1, cancel, err)
+                   : lhi_perform(store, &acts[0], err);
+        done->promoted += acts[0].upkeep.done.promoted;
+        done->expired += acts[0].upkeep.done.expired;
+        more = acts[0].upkeep.more;
+        if (more && lhi_raised(cancel))
+            return lhi_fail(err, LH_EINTR, "upkeep was interrupted");
+        if (!first || !prune || rc != LH_OK)
+            continue;
+        done->pruned = acts[1].prune.pruned;
+        if (acts[1].prune.more)
+            done->next_ms = 0;
+        else
+            __atomic_store_n(&store->pruned_at, lhi_mono_ms(), __ATOMIC_RELAXED);
+    }
+    return rc;
+}
+
+static int peek_due(lh_store *store, bool *due, int64_t *next_ms, struct lhi_error *err)
+{
+    struct lhi_act peek = {.verb = LHI_PEEK};
+    int rc = lhi_read(store, &peek, err);
+
+    *due = peek.peek.found;
+    *next_ms = peek.peek.next_ms;
+    return rc;
+}
+
+/* Wait until something is due; the siren says that a worker came or went. */
+static int wait_until_due(lh_store *store, const lh_maintain_opts *opts, struct lhi_error *err)
+{
+    int64_t deadline = opts->wait_ms > 0 ? lhi_deadline(opts->wait_ms) : 0;
+    const struct lhi_store_ops *ops = store->store.ops;
+
+    for (;;) {
+        int64_t next_ms, left = -1;
+        bool due;
+        uint32_t ticket = ops->siren(store->store.self);
+        int rc = peek_due(store, &due, &next_ms, err);
+        if (rc != LH_OK || (due && !__atomic_load_n(&store->stuck, __ATOMIC_RELAXED)))
+            return rc;
+        if (lhi_raised(opts->cancel))
+            return lhi_fail(err, LH_EINTR, "interrupted while waiting for something to do");
+        if (opts->wait_ms > 0 && (left = deadline - lhi_mono_ms()) <= 0)
+            return LH_OK;
+        int64_t ms = LHI_POLL_MS;
+        if (next_ms >= 0 && next_ms + 1 < ms)
+            ms = next_ms + 1;
+        if (left >= 0 && left < ms)
+            ms = left;
+        if (lhi_await_siren(store, ticket, ms, opts->cancel))
+            return LH_OK;
+        __atomic_store_n(
+            &store->stuck, false,
+            __ATOMIC_RELAXED); /* it may be another by now: have a look, but not at once */
+    }
+}
+
+int lh_maintain(lh_store *store, const lh_maintain_opts *opts, lh_upkeep *out)
+{
+    static const lh_maintain_opts defaults;
+    struct lhi_run run = {0};
+    lh_upkeep done = {.next_ms = UPKEEP_MS};
+    bool due = false, due_before = false;
+    int64_t next_ms;
     int rc;
     struct lhi_error *err = lhi_enter(store, &rc);
 
     if (err == NULL)
         return rc;
-    if ((rc = lhi_perform(store, &act, err)) < 0)
+    if (opts == NULL)
+        opts = &defaults;
+    if ((rc = lhi_need_wait(opts->wait_ms, err)) != LH_OK)
         return rc;
-    lh_upkeep done = act.upkeep.done;
-    if ((rc = prune_round(store, 0, NULL, &done.pruned, &more, err)) < 0)
+    if (opts->wait_ms != 0 && (rc = wait_until_due(store, opts, err)) != LH_OK)
         return rc;
-    done.next_ms = more || act.upkeep.more ? 0 : UPKEEP_MS;
+    if ((rc = peek_due(store, &due_before, &next_ms, err)) < 0 ||
+        (rc = one_round(store, &run, opts->cancel, &done, err)) < 0)
+        return rc;
+    done.recovered = lhi_run_reclaimed(&run);
+    done.dead_workers = run.dead_workers;
+    done.report = run.report;
+    if ((rc = peek_due(store, &due, &next_ms, err)) < 0)
+        return rc;
+    /* Due before the round and after it, and the round did nothing: so it is meant to be. */
+    bool idle = done.recovered + done.promoted + done.expired + done.dead_workers == 0;
+    __atomic_store_n(&store->stuck, due && due_before && idle, __ATOMIC_RELAXED);
+    if (next_ms >= 0 && next_ms < done.next_ms)
+        done.next_ms = next_ms;
     if (out != NULL)
         *out = done;
     return LH_OK;
@@ -120,7 +185,7 @@ int lh_event_list(lh_store *store, const lh_event_filter *filter, lh_events **ou
         uint32_t ticket = store->store.ops->ticket(store->store.self, NULL);
         struct lhi_act act = {.verb = LHI_EVENT_LIST, .events = {.filter = filter, .out = events}};
         rc = lhi_read(store, &act, err);
-        int64_t left = filter->wait_ms < 0 ? POLL_MS : deadline - lhi_mono_ms();
+        int64_t left = filter->wait_ms < 0 ? LHI_POLL_MS : deadline - lhi_mono_ms();
         if (rc == LH_OK && (events->n > 0 || filter->wait_ms == 0 || left <= 0)) {
             *out = events;
             return LH_OK;
@@ -130,6 +195,7 @@ int lh_event_list(lh_store *store, const lh_event_filter *filter, lh_events **ou
             return rc;
         if (lhi_raised(filter->cancel))
             return lhi_fail(err, LH_EINTR, "interrupted while waiting for events");
-        lhi_sleep_until(store, NULL, ticket, left < POLL_MS ? left : POLL_MS, filter->cancel);
+        lhi_sleep_until(store, NULL, ticket, left < LHI_POLL_MS ? left : LHI_POLL_MS,
+                        filter->cancel);
     }
 }

@@ -72,6 +72,23 @@ int lh_worker_stop(lh_store *store, const char *worker)
     return rc == LH_OK ? lhi_perform(store, &act, err) : rc;
 }
 
+/* Of those whose process is gone the store does not know yet: they are dead all the same. */
+static int judge(lh_store *store, lh_workers *workers, struct lhi_error *err)
+{
+    struct lhi_suspects suspects = {0};
+    struct lhi_death *deaths = NULL;
+    size_t n = 0;
+    int rc = lhi_judge_workers(store, &suspects, &deaths, &n, err);
+
+    for (size_t i = 0; i < workers->n && n > 0; i++)
+        for (size_t k = 0; k < n; k++)
+            if (!deaths[k].late && strcmp(deaths[k].worker, workers->worker[i].id) == 0)
+                workers->worker[i].state = "dead";
+    lhi_free(deaths);
+    lhi_suspects_clear(&suspects);
+    return rc;
+}
+
 int lh_worker_list(lh_store *store, lh_workers **out)
 {
     int rc;
@@ -86,6 +103,8 @@ int lh_worker_list(lh_store *store, lh_workers **out)
     struct lhi_act act = {.verb = LHI_WORKER_LIST, .workers = {.out = workers}};
     rc = lhi_read(store, &act, err);
     if (rc == LH_OK)
+        rc = judge(store, workers, err);
+    if (rc == LH_OK && out != NULL)
         *out = workers;
     else
         lh_workers_free(workers);
@@ -96,4 +115,71 @@ void lh_workers_free(lh_workers *workers)
 {
     if (workers != NULL)
         lhi_result_free(workers, workers->priv, workers->worker);
+}
+
+int lh_worker_started(lh_store *store, const char *worker, const lh_started *started, size_t n)
+{
+    int rc;
+    struct lhi_error *err = lhi_enter(store, &rc);
+
+    if (err == NULL)
+        return rc;
+    if ((rc = lhi_need_name("worker", worker, err)) != LH_OK ||
+        (rc = lhi_need_range("number of jobs", (int64_t)n, 0, 100000, err)) != LH_OK)
+        return rc;
+    if (n > 0 && started == NULL)
+        return lhi_fail(err, LH_EMISUSE, "%zu jobs were started, but none is named", n);
+    struct lhi_act act = {
+        .verb = LHI_WORKER_STARTED, .n = n, .started = {.worker = worker, .started = started}};
+    return lhi_perform(store, &act, err);
+}
+
+/* ---- who is dead ---- */
+
+static int name_jobs(lh_store *store, lh_workers *workers, lh_worker *worker, struct lhi_error *err)
+{
+    lh_jobs *jobs = NULL;
+    lh_job_filter filter = {.worker = worker->id, .limit = LH_REPORT_MOST};
+    struct lhi_act act = {.verb = LHI_JOB_LIST, .jobs = {.filter = &filter}};
+    int rc = lhi_read_jobs(store, &act, err, &jobs);
+
+    if (rc != LH_OK)
+        return rc;
+    struct lhi_arena *arena = lhi_arena_of(&workers->priv);
+    int64_t *ids = arena ? lhi_arena_alloc(arena, (jobs->n + 1) * sizeof *ids) : NULL;
+    for (size_t i = 0; i < jobs->n && ids != NULL; i++)
+        ids[i] = jobs->job[i].id;
+    worker->running = (int64_t)jobs->n;
+    worker->jobs = ids;
+    lh_jobs_free(jobs);
+    return ids ? LH_OK : lhi_no_memory(err);
+}
+
+int lh_workers_stale(lh_store *store, lh_workers **out)
+{
+    lh_workers *workers = NULL;
+    size_t kept = 0;
+    int rc;
+    struct lhi_error *err = lhi_enter(store, &rc);
+
+    if (err == NULL)
+        return rc;
+    if (lhi_need_out(out, err) != LH_OK)
+        return err->status;
+    rc = lh_worker_list(store, &workers);
+    if (rc != LH_OK || workers == NULL)
+        return rc;
+    for (size_t i = 0; i < workers->n && rc == LH_OK; i++) {
+        const lh_worker *one = &workers->worker[i];
+        if (strcmp(one->state, "dead") != 0 || (one->marked_dead && one->running == 0))
+            continue;
+        workers->worker[kept] = *one;
+        rc = name_jobs(store, workers, &workers->worker[kept++], err);
+    }
+    workers->n = kept;
+    if (rc == LH_OK)
+        *out = workers;
+    else
+        lh_workers_free(workers);
+    return rc;
 }

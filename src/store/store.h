@@ -15,8 +15,10 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/sys.h"
 
-enum { LHI_BATCH = 500 }; /* rows a recovery, prune or promotion touches in one transaction */
+enum { LHI_POLL_MS = 1000 }; /* the net under all wake-ups: nobody sleeps longer */
+enum { LHI_BATCH = 500 };    /* rows a recovery, prune or promotion touches in one transaction */
 
 enum lhi_verb {
     /* acts that write */
@@ -39,8 +41,11 @@ enum lhi_verb {
     LHI_WORKER_REGISTER,
     LHI_WORKER_BEAT,
     LHI_WORKER_STOP,
+    LHI_WORKER_STARTED,
+    LHI_RECOVER,
     LHI_UPKEEP,
     LHI_PRUNE,
+    LHI_MEND,
     LHI_WRITES, /* verbs from here on only read */
     LHI_JOB_GET = LHI_WRITES,
     LHI_JOB_LIST,
@@ -49,14 +54,104 @@ enum lhi_verb {
     LHI_LEASE_LIST,
     LHI_WORKER_LIST,
     LHI_EVENT_LIST,
+    LHI_WORKER_JUDGE,
     LHI_STATS,
+    LHI_STALE,
+    LHI_REPORT_GET,
+    LHI_REPORT_LIST,
     LHI_PEEK,
     LHI_CHECK,
+    LHI_INTEGRITY,
+    LHI_BACKUP,
     LHI_DROP_SQL,
     LHI_VERBS
 };
 
 enum lhi_lease_verb { LHI_LEASE_ACQUIRE, LHI_LEASE_EXTEND, LHI_LEASE_RELEASE, LHI_LEASE_COMPLETE };
+
+/* What opening found out about the store and did to it; the core makes a report of it. */
+struct lhi_health {
+    bool due; /* recovery comes before anything else: asked for, or after a crash or a new boot */
+    bool checked; /* the integrity check ran … */
+    bool sound;   /* … and passed, at last */
+    bool repair_attempted, repaired;
+    int64_t wal_frames; /* folded into the database; -1: nobody asked */
+    lh_findings
+        findings; /* "integrity": what the check said; else what is inconsistent, lost, partial */
+};
+
+/* One recovery, over all its batches: what it has found and done so far. */
+struct lhi_run {
+    const char *trigger;
+    bool always;        /* a report is made also when nothing is found */
+    bool whole;         /* everything is looked at: when it goes well, nothing is left to recover */
+    int64_t report;     /* its id, once it is made */
+    int64_t started_at; /* by the store's clock; 0: not begun */
+    int64_t orphaned, retried, made_pending, failed, released;
+    int64_t leases, dead_workers, failures;
+    int64_t untold;     /* failures that are known, and not told again */
+    int64_t counted[7]; /* of these, what is in the store's totals already */
+};
+
+/* Jobs taken back so far. */
+static inline int64_t lhi_run_reclaimed(const struct lhi_run *run)
+{
+    return run->retried + run->made_pending + run->failed + run->released;
+}
+
+/* A worker that counts as alive, to be judged. */
+struct lhi_suspect {
+    const char *id;
+    struct lhi_identity process; /* pid 0: none of ours */
+    int64_t interval_ms, multiplier, last_heartbeat_at;
+    bool late;        /* known to be */
+    bool boot_proves; /* all holders share one machine: who is of another boot of it is gone */
+};
+
+struct lhi_suspects {
+    size_t n;
+    struct lhi_suspect *suspect;
+    void *priv;
+};
+
+/* A worker found dead, or late, as its record was when it was judged. */
+struct lhi_death {
+    const char *worker;
+    int64_t last_heartbeat_at;
+    bool process; /* it was a process of ours: what it held is forfeit */
+    bool proven;  /* its process is gone; else its silence was too long */
+    bool silent;  /* its silence alone would be enough */
+    bool beat_missed;
+    bool late;     /* no death yet, but a beat was missed, and nobody has told so */
+    char what[96]; /* "is gone (pid 4711)" */
+};
+
+void lhi_suspects_clear(struct lhi_suspects *suspects);
+
+/* True: dead or late (core/death.c). */
+bool lhi_judge_worker(const struct lhi_suspect *worker, const struct lhi_identity *self,
+                      int64_t now, struct lhi_death *out);
+
+/* Why a job is taken from its holder. */
+enum lhi_cause { LHI_CAUSE_TTL, LHI_CAUSE_DEAD, LHI_CAUSE_MANUAL };
+
+/* A job that is forfeit, and why. */
+struct lhi_stale_job {
+    lh_job job; /* without payload and result */
+    enum lhi_cause cause;
+    char what[96]; /* is said of its worker, where that is why */
+    bool unstarted;
+};
+
+/* What a death makes of a job (core/death.c). */
+struct lhi_fate {
+    lh_state state; /* pending (scheduled where a backoff or a hold says so) or failed */
+    const char *action;
+    bool poison;
+    int64_t attempt, recoveries; /* of the row, afterwards */
+    int64_t shown_attempt;       /* as told: the next attempt's, or the last one's if it failed */
+    char reason[480];
+};
 
 /* One act: what is asked, and where the answer goes. Inputs were validated by the core. */
 struct lhi_act {
@@ -128,9 +223,24 @@ struct lhi_act {
             const char *id;
         } worker;
         struct {
-            bool by_hand; /* also where the policy has switched recovery off */
+            const char *worker;
+            const lh_started *started; /* act->n of them */
+        } started;
+        struct {
+            struct lhi_run *run;
+            const lh_recover_opts *opts; /* by hand; NULL: by itself */
+            const struct lhi_death *deaths;
+            size_t n_deaths;
+            const int64_t *ids; /* act->n jobs to be judged, again, and taken back */
+            size_t done;        /* out: how many were; fewer when somebody waits for his turn */
+            bool leases;        /* and what is expired of the named leases */
+            bool last; /* when all of this is done, the run is over: its report is ended … */
+            const struct lhi_health *health; /* … with this of the store; NULL: nothing */
+            bool over;                       /* out: it was */
+            int64_t folded_us; /* out: how long it kept everybody waiting to fold the log */
+        } recover;
+        struct {
             lh_upkeep done;
-            int64_t leases;
             bool more; /* a full batch was found: come again at once */
         } upkeep;
         struct {
@@ -161,19 +271,46 @@ struct lhi_act {
             const lh_event_filter *filter;
             lh_events *out;
         } events;
+        lh_store_info *info;
         struct {
-            lh_store_info *info;
-            lh_recovered *recovered;
-        } stats;
+            const lh_recover_opts *opts;    /* by hand; NULL: by itself */
+            bool rows;                      /* fill `jobs` too */
+            const struct lhi_death *deaths; /* and what these hold, though not yet marked dead */
+            size_t n_deaths;
+            bool acting;  /* a recovery follows: claims need not begin one of their own */
+            size_t most;  /* 0: all; else come again for the rest */
+            int64_t *ids; /* out: lhi_free() it */
+            size_t n;
+            struct lhi_stale_job *jobs; /* out: lhi_free() it; at most LH_REPORT_MOST */
+            size_t n_jobs;
+            void *priv;     /* out: what their strings live in */
+            int64_t leases; /* out: named leases that are expired, or a dead worker's */
+            bool unclean;   /* out: a worker is dead and not all it held is free */
+            bool degraded;  /* out: an earlier run could not recover everything */
+        } stale;
         struct {
-            const lh_claim_opts *opts;
-            bool found;      /* a claim would find something to do now */
-            int64_t next_ms; /* until the next thing falls due; -1: nothing in sight */
+            int64_t id; /* 0: the last */
+            lh_report *out;
+        } report;
+        struct {
+            size_t limit;
+            lh_reports *out;
+        } reports;
+        struct {
+            const char *path;
+            const lh_backup_opts *opts;
+        } backup;
+        struct {
+            const lh_claim_opts *opts; /* NULL: what is due, whatever the queue */
+            bool found;                /* a claim would find something to do now */
+            int64_t next_ms;           /* until the next thing falls due; -1: nothing in sight */
         } peek;
         struct {
             const int *cancel;
             lh_findings *out;
+            bool rows_only; /* the invariants of rows and counts, nothing else */
         } check;
+        struct lhi_suspects *suspects;
         char **drop_sql;
     };
 };
@@ -194,6 +331,10 @@ struct lhi_store_ops {
     uint32_t (*ticket)(void *self, const lh_claim_opts *opts);
     /* True: there may be something to see. */
     bool (*wait)(void *self, uint32_t ticket, const lh_claim_opts *opts, int64_t timeout_ms);
+    /* The same for whoever keeps the store up: raised when a worker came or its process died, and when
+     * something falls due within LHI_POLL_MS. */
+    uint32_t (*siren)(void *self);
+    bool (*await_siren)(void *self, uint32_t ticket, int64_t timeout_ms);
 };
 
 struct lhi_store {
@@ -215,9 +356,11 @@ void lhi_policy_merge(lh_policy *into, const lh_policy *from);
  * any 32 bits (core/policy.c). */
 int64_t lhi_backoff_ms(int64_t base_ms, int64_t cap_ms, int64_t attempt, uint32_t dice);
 
-/* The words a death leaves behind: what happened to the lease, and who held it (core/recovery.c).
- * The statement that decides the death puts them together. */
-void lhi_death_words(const lh_job *job, int64_t now, char what[64], char who[224]);
+/* What becomes of a job whose holder is dead (core/death.c). `what` is said of the worker where that
+ * is the cause ("is gone (pid 4711)"); `unstarted`: its worker had not begun it. */
+void lhi_decide_death(const lh_job *job, const lh_policy *policy, const lh_recover_opts *opts,
+                      enum lhi_cause cause, const char *what, bool unstarted, int64_t now,
+                      struct lhi_fate *out);
 
 /* What an enqueue must satisfy, wherever it is done (core/jobs.c). */
 int lhi_check_enqueue(const char *queue, const lh_new_job *jobs, size_t n, const lh_enqueued *out,
@@ -225,14 +368,19 @@ int lhi_check_enqueue(const char *queue, const lh_new_job *jobs, size_t n, const
 
 /* Opening by name (store/stores.c): the one place that knows which stores there are. */
 int lhi_store_open(const char *url, const lh_open_opts *opts, const struct lhi_log *log,
-                   struct lhi_store *out, struct lhi_error *err);
+                   struct lhi_store *out, struct lhi_health *health, struct lhi_error *err);
+int lhi_store_restore(const char *url, const char *from, const lh_open_opts *opts,
+                      const struct lhi_log *log, char *kept, size_t keptlen, struct lhi_error *err);
 int lhi_schema_of(const char *url, int *version, struct lhi_error *err);
 const char *lhi_engine_version(void);
 int lhi_schema_version(void);
 
 /* The stores. */
 int lhi_sqlite_open(const char *path, const lh_open_opts *opts, const struct lhi_log *log,
-                    struct lhi_store *out, struct lhi_error *err);
+                    struct lhi_store *out, struct lhi_health *health, struct lhi_error *err);
+int lhi_sqlite_restore(const char *path, const char *from, const lh_open_opts *opts,
+                       const struct lhi_log *log, char *kept, size_t keptlen,
+                       struct lhi_error *err);
 const char *lhi_sqlite_version(void);
 int lhi_sqlite_schema_version(void);
 int lhi_sqlite_schema_of(const char *path, int *version, struct lhi_error *err);

@@ -26,11 +26,19 @@ static int refuse_postgres(const char *url, struct lhi_error *err)
 }
 
 int lhi_store_open(const char *url, const lh_open_opts *opts, const struct lhi_log *log,
-                   struct lhi_store *out, struct lhi_error *err)
+                   struct lhi_store *out, struct lhi_health *health, struct lhi_error *err)
 {
     if (is_postgres(url))
         return refuse_postgres(url, err);
-    return lhi_sqlite_open(sqlite_path(url), opts, log, out, err);
+    return lhi_sqlite_open(sqlite_path(url), opts, log, out, health, err);
+}
+
+int lhi_store_restore(const char *url, const char *from, const lh_open_opts *opts,
+                      const struct lhi_log *log, char *kept, size_t keptlen, struct lhi_error *err)
+{
+    if (is_postgres(url))
+        return refuse_postgres(url, err);
+    return lhi_sqlite_restore(sqlite_path(url), from, opts, log, kept, keptlen, err);
 }
 
 int lhi_schema_of(const char *url, int *version, struct lhi_error *err)

@@ -3,7 +3,9 @@
 
     run.py --program build/leasehold [--update] [--list] [--jobs N] [NAME | GLOB]...
 
-A file is one test: a session in one fresh directory, with the given programs on $PATH.
+A file is one test: a session in one fresh directory, with the given programs and those of bin/ on
+$PATH. There, `at TIME` sets the clock of this session, `lh …` is leasehold by that clock, and
+`dies POINT …` is the same, killed at that point of its code.
 
     # Words for the reader. `# timeout: 60` sets the limit for the whole file (30 s).
     $ leasehold enqueue mail hello            a command, run by sh
@@ -226,8 +228,8 @@ def play(session, programs, scale, update):
         os.symlink(os.path.abspath(program), os.path.join(binaries, os.path.basename(program)))
     environment = {name: value for name, value in os.environ.items()
                    if not name.startswith("LEASEHOLD_")}
-    environment.update(PATH=f"{binaries}:{environment['PATH']}", HOME=work, TMPDIR=work,
-                       LC_ALL="C.UTF-8", TZ="UTC", TERM="dumb")
+    environment.update(PATH=f"{binaries}:{HERE / 'bin'}:{environment['PATH']}",
+                       HOME=work, TMPDIR=work, LC_ALL="C.UTF-8", TZ="UTC", TERM="dumb")
     known = {"dir": work}
     complaints, groups = [], []
     deadline = time.monotonic() + session.timeout * scale

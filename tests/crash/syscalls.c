@@ -1,4 +1,4 @@
-/* SIGKILL at 500 moments chosen evenly over the system calls of the session: before a call, and
+/* SIGKILL at 300 moments chosen evenly over the system calls of the session: before a call, and
  * between its end and the return from it. */
 #include "crash/aftermath.h"
 
@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { KILLS = 500, MOST_ACTS = 200 };
+enum { KILLS = 300, MOST_ACTS = 200 };
 
 /* At how many stops, two for each system call, each act begins. */
 struct timetable {

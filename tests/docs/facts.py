@@ -100,6 +100,7 @@ def test_names(root):
         names |= set(re.findall(r"^\w+\(([a-z][a-z0-9_]{7,})(?:, \d+)?\)\s*$", text, re.M))
     for path in (root / "tests" / "cli").glob("*.test"):
         names.add("cli/" + path.stem)
+    names |= set(re.findall(r'^    \("([a-z_]{8,})", "', read(root, "tests/model/run.py"), re.M))
     names |= {str(path.relative_to(root)) for path in pages(root)}  # their examples are run
     return names
 
@@ -174,6 +175,16 @@ def columns(root, _program):
         "SELECT name FROM sqlite_schema WHERE type = 'table' AND name LIKE 'lh\\_%' ESCAPE '\\'")]
     there = {f"{table}.{row[1]}" for table in tables
              for row in database.execute(f"PRAGMA table_info({table})")}
+    page = read(root, "docs/reference/sql.md")
+    views = [name for name, in database.execute(
+        "SELECT name FROM sqlite_schema WHERE type = 'view' AND name <> 'lh_inserted'")]
+    for view in views:
+        part = re.search(rf"^### `{view}`\n(.*?)(?=^#|\Z)", page, re.M | re.S)
+        text = part[1] if part else ""
+        if not part or "The same rows" not in text:
+            words = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]*)`", text, re.S))))
+            there |= {f"{view}.{row[1]}" for row in database.execute(f"PRAGMA table_info({view})")
+                      if row[1] not in words}
     told, table = set(), None
     for line in read(root, "docs/reference/sql.md").splitlines():
         heading = re.match(r"#+ `?(lh_\w+)`?", line)
@@ -210,14 +221,51 @@ def commands(root, program):
     def listed(*words):
         out = subprocess.run([program, *words, "--help"], capture_output=True, text=True).stdout
         body = out.split("General options")[0]
-        return re.findall(r"^  ([a-z]+) {2,}\S", body, re.M)
+        return re.findall(r"^  ([a-z-]+) {2,}\S", body, re.M)
     there = set()
     for name in listed():
         inner = listed(name) if name in ("queue", "worker", "lease") else []
         there |= {f"{name} {word}" for word in inner} if inner else {name}
     told = {match[1] for row in rows(read(root, "docs/reference/commands.md"))
-            if (match := re.match(r"`leasehold ([a-z]+(?: [a-z]+)?)", row[0]))}
+            if (match := re.match(r"`leasehold ([a-z-]+(?: [a-z-]+)?)", row[0]))}
     return differ("command", there, told)
+
+
+SAYS = re.compile(r"\b(?:lhi_log|lhi_log_about|txn_log|finding_add|found|harvest_name|NAME)\s*\(")
+LITERALS = re.compile(r'"(?:[^"\\]|\\.)*"(?:\s*"(?:[^"\\]|\\.)*")*')
+FORMAT = re.compile(r"%[-+ 0#]*[\d*]*(?:\.[\d*]+)?(?:ll|l|z)?[a-zA-Z]")
+
+
+def said(text):
+    """The format strings of what the sources log or find: the longest literal of each call."""
+    for call in SAYS.finditer(text):
+        end = text.index(";", call.end())
+        texts = ["".join(re.findall(r'"((?:[^"\\]|\\.)*)"', literal)).replace('\\"', '"')
+                 for literal in LITERALS.findall(text[call.end():end])]
+        texts = [one for one in texts if " " in one]
+        if texts:
+            yield max(texts, key=len)
+
+
+def tells(span, message):
+    """Is a span of the page, with … for what varies or for its rest, this message?"""
+    pattern = ".*".join(re.escape(piece) for piece in FORMAT.split(message))
+    if re.fullmatch(pattern + ".*", span):
+        return True
+    return span.endswith(": …") and message.startswith(span[:-1])
+
+
+def messages(root, _program):
+    """The guide for operators tells every line of the log and every finding."""
+    page = without_blocks(read(root, "docs/guides/after-a-crash.md"))
+    spans = re.findall(r"`([^`]+)`", page)
+    complaints = set()
+    for folder in ("src/core", "src/store"):
+        for path in (root / folder).rglob("*.c"):
+            complaints |= {f"{path.name}: \"{message}\" is not told"
+                           for message in said(path.read_text(encoding="utf-8"))
+                           if not any(tells(span, message) for span in spans)}
+    return sorted(complaints)
 
 
 def suites(root, _program):
@@ -263,6 +311,7 @@ def checks():
             ("facts: every table, column and index is explained", columns),
             ("facts: every setting is explained", settings),
             ("facts: every command is listed", commands),
+            ("facts: every message of a recovery is explained", messages),
             ("facts: every suite is listed", suites),
             ("facts: the protocol names every file", protocol),
             ("facts: decisions are dated and complete", decisions)]

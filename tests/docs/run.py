@@ -213,7 +213,8 @@ def judge_page(path, args):
 
 def pages():
     found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md",
-             ROOT / "tests" / "README.md", ROOT / "src" / "store" / "sqlite" / "README.md"]
+             ROOT / "tests" / "README.md", ROOT / "tests" / "model" / "README.md",
+             ROOT / "src" / "core" / "README.md", ROOT / "src" / "store" / "sqlite" / "README.md"]
     return found + sorted((ROOT / "docs").rglob("*.md"))
 
 

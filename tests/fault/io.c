@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <sqlite3.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -108,21 +109,23 @@ static bool break_write(struct stage *stage, size_t i, int64_t n, enum disk_faul
     return fired;
 }
 
+/* Every third write of an act, others in each; with TEST_THOROUGH set every one. */
 static void break_each_write(enum disk_fault how)
 {
     struct stage stage;
-    int64_t faults = 0;
+    int64_t faults = 0, stride = getenv("TEST_THOROUGH") != NULL ? 1 : 3;
 
     disk_install();
     stage_build(&stage);
     for (size_t i = 0; i < session_acts_n; i++) {
         if ((session_acts[i].flags & ACT_FILLER) != 0)
             continue;
-        for (int64_t n = 1; break_write(&stage, i, n, how); n++)
+        for (int64_t n = 1 + (int64_t)(i % (size_t)stride); break_write(&stage, i, n, how);
+             n += stride)
             faults++;
     }
     (void)fprintf(stderr, "%lld faults\n", (long long)faults);
-    EXPECT(faults > 500);
+    EXPECT(faults > 500 / stride);
     stage_clear(&stage);
 }
 
@@ -150,7 +153,8 @@ static bool fill_disk(struct stage *stage, size_t i, int64_t n)
     if (!fired || rc == act->outcome) {
         if (rc != act->outcome)
             STAGE_FAIL(stage, i, "full disk from write", n, rc, "the disk was not full");
-        if (!is(stage_look(stage, i, PICTURE_EXACT), STAGE_AFTER))
+        bool could_not_heal = fired && (act->flags & ACT_HEALS) != 0;
+        if (!could_not_heal && !is(stage_look(stage, i, PICTURE_EXACT), STAGE_AFTER))
             STAGE_FAIL(stage, i, "full disk from write", n, rc, "acknowledged, and not there");
     } else {
         if (rc != LH_ENOSPC)

@@ -82,11 +82,13 @@ void history_watch_locks(struct history *history)
     EXPECT_EQ(sqlite3_vfs_register(&watch.vfs, 1), SQLITE_OK);
 }
 
-void history_log(void *arg, int level, const char *line)
+void history_log(void *arg, const lh_log_entry *entry)
 {
     struct history *history = arg;
+    const char *line = entry->line;
 
-    if (level > LH_LOG_WARN || (strstr(line, "busy") == NULL && strstr(line, "locked") == NULL))
+    if (entry->level > LH_LOG_WARN ||
+        (strstr(line, "busy") == NULL && strstr(line, "locked") == NULL))
         return;
     (void)fprintf(stderr, "log: %s\n", line);
     (void)__atomic_add_fetch(&history->busy, 1, __ATOMIC_RELAXED);

@@ -47,6 +47,6 @@ void history_check(const struct history *history, lh_store *store, const char *q
 
 /* From here on this process counts in history->busy; also its log lines that speak of locks. */
 void history_watch_locks(struct history *history);
-void history_log(void *history, int level, const char *line); /* an lh_log_fn */
+void history_log(void *history, const lh_log_entry *entry); /* an lh_log_fn */
 
 #endif

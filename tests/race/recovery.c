@@ -3,6 +3,7 @@
 
 #include "base/hook.h"
 #include "harness/harness.h"
+#include "harness/recover.h"
 #include "sql_names.h"
 #include "sql_sqlite.h"
 
@@ -136,7 +137,7 @@ TEST_TIMEOUT(recoveries_at_once_take_each_job_back_once, 60)
             lh_recovered out;
             store = open_store();
             meet(meeting, RECOVERERS);
-            EXPECT_OK(lh_recover(store, NULL, &out));
+            EXPECT_OK(recovered_by_hand(store, &out));
             meeting->count[i] = out.entries_reclaimed;
             lh_close(store);
             test_child_done();
@@ -203,7 +204,7 @@ TEST_TIMEOUT(a_late_complete_and_a_recovery_never_both_win, 60)
         /* Somewhere in the middle, another place in each round. */
         while (__atomic_load_n(&meeting->count[1], __ATOMIC_SEQ_CST) < round * JOBS / ROUNDS)
             (void)sched_yield();
-        EXPECT_OK(lh_recover(store, NULL, &out));
+        EXPECT_OK(recovered_by_hand(store, &out));
         EXPECT_EQ(test_wait(completer).code, 0);
         for (size_t i = 0; i < held->n; i++) {
             lh_job job = get(store, held->job[i].id);
@@ -282,13 +283,10 @@ static int write_by(enum lhi_sql which, const lh_job *seen)
         {":new_token", seen->token + 1, NULL},
         {":now", seen->lease_until - 1, NULL},
         {":lease_ms", LEASE_MS, NULL},
-        {":backoff_ms", 0, NULL},
-        {":max_recoveries", 3, NULL},
+        {":attempt", seen->attempt, NULL},
+        {":recoveries", 1, NULL},
         {":state", 0, "pending"},
-        {":action", 0, "retry"},
-        {":cause", 0, "RECLAIMED_TTL"},
-        {":what", 0, "what"},
-        {":who", 0, "who"},
+        {":reason", 0, "RECLAIMED_TTL"},
         {":error", 0, "late"},
     };
     sqlite3 *db = NULL;
@@ -342,7 +340,7 @@ static void happens(enum meanwhile what, lh_store *store, const lh_job *job)
     case HELD_BY_ANOTHER:
     case RECOVERED:
         clock_advance_ms(LEASE_MS);
-        EXPECT_OK(lh_recover(store, NULL, &out));
+        EXPECT_OK(recovered_by_hand(store, &out));
         EXPECT_EQ(out.entries_reclaimed, 1);
         if (what == HELD_BY_ANOTHER)
             EXPECT_OK(lh_claim(

@@ -71,6 +71,13 @@ static bool of_the_process(const char *table, const char *column)
     return false;
 }
 
+/* What a report tells of the store depends on whether it had been closed cleanly. */
+static bool of_the_crash(const char *table, const char *column)
+{
+    return strcmp(table, "lh_report") == 0 &&
+           (strcmp(column, "integrity") == 0 || strcmp(column, "wal_frames") == 0);
+}
+
 /* Counts what was done, not what is there. */
 static bool counts_acts(const char *table, const char *column)
 {
@@ -78,16 +85,23 @@ static bool counts_acts(const char *table, const char *column)
            (strcmp(column, "token") == 0 && strcmp(table, "lh_lease") == 0);
 }
 
+static bool tells_the_story(const char *table)
+{
+    return strcmp(table, "lh_event") == 0 || strcmp(table, "lh_report") == 0;
+}
+
 /* Rows that are left out: they differ in every run, or repeating an act may add to them. */
 static bool left_out(const char *table, const char *key, enum picture_of what)
 {
+    bool loose = what == PICTURE_LOOSE;
+
     if (strcmp(table, "lh_meta") == 0)
         return strcmp(key, "store_uuid") == 0 ||
-               (what == PICTURE_LOOSE && strcmp(key, "epoch") == 0);
+               (loose && (strcmp(key, "epoch") == 0 || strncmp(key, "recovery:", 9) == 0));
     if (strcmp(table, "lh_request") == 0)
         return strncmp(key, "lh:", 3) == 0; /* made by the library, for a repeat */
     if (strcmp(table, "sqlite_sequence") == 0)
-        return what == PICTURE_LOOSE && strcmp(key, "lh_event") == 0;
+        return loose && tells_the_story(key);
     return false;
 }
 
@@ -118,13 +132,23 @@ static void draw_value(sqlite3_stmt *stmt, int column, FILE *out)
     (void)fputc('\'', out);
 }
 
+/* Why a worker was found dead: in a process that took over, because the first one is gone. */
+static bool of_a_death(sqlite3_stmt *stmt, int column)
+{
+    static const char dead[] = "RECLAIMED_DEAD: ";
+    const unsigned char *text = sqlite3_column_text(stmt, column);
+
+    return strcmp(sqlite3_column_name(stmt, column), "last_error") == 0 && text != NULL &&
+           strncmp((const char *)text, dead, sizeof dead - 1) == 0;
+}
+
 static void draw_table(sqlite3 *db, const char *table, enum picture_of what, FILE *out)
 {
     sqlite3_stmt *stmt = NULL;
     char query[128];
     int rc;
 
-    if (what == PICTURE_LOOSE && strcmp(table, "lh_event") == 0)
+    if (what == PICTURE_LOOSE && tells_the_story(table))
         return;
     /* Tables have a key, and come in its order. */
     (void)snprintf(query, sizeof query, "SELECT * FROM \"%s\"", table);
@@ -136,8 +160,9 @@ static void draw_table(sqlite3 *db, const char *table, enum picture_of what, FIL
         (void)fputs(table, out);
         for (int i = 0; i < sqlite3_column_count(stmt); i++) {
             const char *column = sqlite3_column_name(stmt, i);
-            if (!of_the_process(table, column) &&
-                !(what == PICTURE_LOOSE && counts_acts(table, column)))
+            bool loosely = counts_acts(table, column) || of_a_death(stmt, i);
+            if (!of_the_process(table, column) && !of_the_crash(table, column) &&
+                !(what == PICTURE_LOOSE && loosely))
                 draw_value(stmt, i, out);
         }
         (void)fputc('\n', out);

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/hook.h"
 #include "harness/harness.h"
+#include "harness/recover.h"
 
 #include <sqlite3.h>
 #include <stdio.h>
@@ -140,6 +141,13 @@ static int enqueue_doomed(struct session *s)
     const lh_new_job jobs[2] = {{.payload = "x", .payload_len = 1},
                                 {.payload = "y", .payload_len = 1, .delay_ms = 60000}};
     return enqueue(s, DOOMED, "bare", jobs, 2, "enqueue-doomed");
+}
+
+static int enqueue_aged(struct session *s)
+{
+    const lh_new_job jobs[2] = {{.payload = "a1", .payload_len = 2},
+                                {.payload = "a2", .payload_len = 2, .max_attempts = 1}};
+    return enqueue(s, AGED, "aged", jobs, 2, "enqueue-aged");
 }
 
 /* More than the first block of memory of a transaction can serve. */
@@ -353,6 +361,16 @@ static int claim_frail(struct session *s)
     return claim(s, "frail", 1, 1000, "w-2", "claim-frail");
 }
 
+static int claim_aged(struct session *s)
+{
+    return claim(s, "aged", 2, 0, "w-5", "claim-aged");
+}
+
+static int claim_aged_again(struct session *s)
+{
+    return claim(s, "aged", 2, 0, "w-6", "claim-aged-again");
+}
+
 static int claim_frail_again(struct session *s)
 {
     return claim(s, "frail", 1, 1000, "w-2", "claim-frail-again");
@@ -383,6 +401,19 @@ static int register_worker(struct session *s)
     return lh_worker_register(
         s->store, &(lh_worker_opts){.id = "w-1", .queues = "mail,solo", .process = true}, id,
         sizeof id);
+}
+
+static int start_two(struct session *s)
+{
+    const lh_started started[2] = {{REF(MAIL)}, {REF(MAIL + 1), .pid = 1}};
+    return lh_worker_started(s->store, "w-1", started, 2);
+}
+
+static int register_silent(struct session *s)
+{
+    char id[160];
+    lh_worker_opts opts = {.id = "w-5", .process = true, .tells_started = true};
+    return lh_worker_register(s->store, &opts, id, sizeof id);
 }
 
 static int beat_two(struct session *s)
@@ -697,16 +728,46 @@ static int reopen(struct session *s)
     return open_store(s);
 }
 
+/* A long-running program starts: what is left to recover is recovered first. */
+static int start_up(struct session *s)
+{
+    lh_open_opts opts = s->opts;
+
+    (void)close_store(s);
+    s->opts.startup = true;
+    s->opts.recover_later = false;
+    int rc = open_store(s);
+    s->opts = opts;
+    return rc;
+}
+
 static int recover(struct session *s)
 {
     lh_recovered out;
-    return lh_recover(s->store, NULL, &out);
+    return recovered_by_hand(s->store, &out);
+}
+
+static int recover_dry(struct session *s)
+{
+    lh_report *report = NULL;
+    int rc = lh_recover(s->store, &(lh_recover_opts){.dry_run = true}, &report);
+    lh_report_free(report);
+    return rc;
+}
+
+static int recover_by_age(struct session *s)
+{
+    lh_recover_opts opts = {.by_age = true, .threshold_ms = STEP_MS, .queue = "aged"};
+    lh_report *report = NULL;
+    int rc = lh_recover(s->store, &opts, &report);
+    lh_report_free(report);
+    return rc;
 }
 
 static int maintain(struct session *s)
 {
     lh_upkeep out;
-    return lh_maintain(s->store, &out);
+    return lh_maintain(s->store, NULL, &out);
 }
 
 static int look_at_jobs(struct session *s)
@@ -758,6 +819,26 @@ static int look_at_lists(struct session *s)
     return rc;
 }
 
+static int look_at_recovery(struct session *s)
+{
+    lh_report *last = NULL, *integrity = NULL;
+    lh_reports *reports = NULL;
+    lh_workers *stale = NULL;
+    int rc = lh_report_get(s->store, 0, &last);
+
+    if (rc == LH_OK)
+        rc = lh_report_list(s->store, 0, &reports);
+    if (rc == LH_OK)
+        rc = lh_workers_stale(s->store, &stale);
+    if (rc == LH_OK)
+        rc = lh_check_integrity(s->store, NULL, &integrity);
+    lh_report_free(last);
+    lh_reports_free(reports);
+    lh_workers_free(stale);
+    lh_report_free(integrity);
+    return rc;
+}
+
 static int look_at_store(struct session *s)
 {
     lh_store_info info;
@@ -783,6 +864,7 @@ enum {
     UNSYNCED = ACT_UNSYNCED,
     ANEW = ACT_NO_IDENTITY,
     USER = ACT_USER | ACT_NO_IDENTITY,
+    START = ACT_STEPS | ACT_KEEPS_LOG | ACT_HEALS | ACT_UNSYNCED,
 };
 
 #define FILL                                                                  \
@@ -815,6 +897,7 @@ const struct act session_acts[] = {
     {"enqueue_bulk", enqueue_bulk, 0, 0, 0, 0, 0, NULL},
     {"register_worker", register_worker, UNSYNCED, 0, 0, 0, 0, NULL},
     {"claim_mail", claim_mail, UNSYNCED, 0, 0, 0, 0, NULL},
+    {"start_two", start_two, UNSYNCED, 0, 0, 0, 0, NULL},
     {"claim_bare", claim_bare, UNSYNCED | ANEW, 0, 0, 0, 0, NULL},
     {"claim_kind", claim_kind, UNSYNCED, 0, 0, 0, 0, NULL},
     {"claim_plain", claim_plain, UNSYNCED, 0, 0, 0, 0, NULL},
@@ -857,8 +940,14 @@ const struct act session_acts[] = {
     {"lease_other", lease_other, 0, 0, 0, 0, 0, NULL},
     {"lease_release", lease_release, 0, 0, 0, 0, 0, NULL},
     {"claim_frail", claim_frail, UNSYNCED, 0, 0, 0, 0, NULL},
+    {"enqueue_aged", enqueue_aged, 0, 0, 0, 0, 0, NULL},
+    {"register_silent", register_silent, UNSYNCED, 0, 0, 0, 0, NULL},
+    {"claim_aged", claim_aged, UNSYNCED, 0, 0, 0, 0, NULL},
+    {"recover_dry", recover_dry, UNSYNCED, 0, 0, 0, 0, NULL},
     {"recover", recover, UNSYNCED, 0, 0, 400000, 0, NULL},
-    {"claim_frail_again", claim_frail_again, UNSYNCED, 0, 0, 0, 0, NULL},
+    {"claim_frail_again", claim_frail_again, UNSYNCED | ACT_HEALS, 0, 0, 0, 0, NULL},
+    {"claim_aged_again", claim_aged_again, UNSYNCED, 0, 0, 0, 0, NULL},
+    {"recover_by_age", recover_by_age, UNSYNCED, 0, 0, 0, 0, NULL},
     {"claim_and_heal", claim_and_heal, UNSYNCED | ACT_HEALS, 0, 0, 2000, 0, NULL},
     {"beat_after_a_jump", beat_stranger, UNSYNCED, 0, 0, 0, 3600000, NULL},
     {"maintain", maintain, UNSYNCED | ACT_STEPS, 0, 0, 7200000, 0, NULL},
@@ -867,10 +956,13 @@ const struct act session_acts[] = {
     {"look_at_jobs", look_at_jobs, 0, 0, 0, 0, 0, NULL},
     {"look_at_lists", look_at_lists, 0, 0, 0, 0, 0, NULL},
     {"look_at_store", look_at_store, 0, 0, 0, 0, 0, NULL},
+    {"look_at_recovery", look_at_recovery, 0, 0, 0, 0, 0, NULL},
     {"prune_old", prune_old, ANEW, 0, 0, 0, 0, NULL},
     {"policy_unset", policy_unset, 0, 0, 0, 0, 0, NULL},
     {"reopen", reopen, ACT_STEPS | ACT_KEEPS_LOG, 0, 0, 0, 0, NULL},
+    {"start_up", start_up, START, 0, 0, 0, 0, NULL},
     {"reopen_after_boot", reopen, ACT_STEPS, 0, 0, 1000, 0, "boot-2"},
+    {"start_up_after_boot", start_up, START, 0, 0, 0, 0, NULL},
     {"claim_after_boot", claim_after_boot, UNSYNCED, 0, 0, 0, 0, NULL},
     FILL,
     FILL,
@@ -897,6 +989,8 @@ bool session_same(const struct notes *a, const struct notes *b)
 void session_start(struct session *s, const char *path, const lh_open_opts *opts)
 {
     *s = (struct session){.opts = opts ? *opts : (lh_open_opts){0}};
+    /* What a crash left is recovered by an act of the session, so that it comes out the same. */
+    s->opts.recover_later = true;
     (void)snprintf(s->path, sizeof s->path, "%s", path);
     s->opts.create = true;
     engine_keeps_our_time();

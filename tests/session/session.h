@@ -32,7 +32,8 @@ enum {
     DOOMED,
     LARGE = DOOMED + 2,
     LATE,
-    BULK,
+    AGED,
+    BULK = AGED + 2,
     BULK_N = 120,
     JOBS = BULK + BULK_N
 };
@@ -97,7 +98,8 @@ void session_end(struct session *s);
 
 enum picture_of {
     PICTURE_EXACT,
-    PICTURE_LOOSE, /* without events, epoch and counts: what repeating and healing may add to */
+    /* without events, reports, epoch and counts: what repeating and healing may add to */
+    PICTURE_LOOSE,
 };
 
 /* The state of the store at `path` as a crash of every process would leave it: read from a copy of

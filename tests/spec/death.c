@@ -1,4 +1,5 @@
 /* Recovery: when a lease is forfeit, what a death does, what it leaves alone, and what it says. */
+#include "harness/recover.h"
 #include "world.h"
 
 #include <pthread.h>
@@ -13,7 +14,7 @@ SPEC(a_lease_is_expired_at_its_last_millisecond_and_not_before)
     lh_recovered found;
     EXPECT_OK(claim_one(&w, "mail", &job, .lease_ms = 1000));
     clock_advance_ms(&w, 999);
-    EXPECT_OK(lh_recover(w.store, NULL, &found));
+    EXPECT_OK(recovered_by_hand(w.store, &found));
     EXPECT_EQ(found.entries_reclaimed, 0);
     EXPECT_STATUS(claim_one(&w, "mail", &next), LH_EMPTY);
     EXPECT_EQ(job_of(&w, job.id).state, LH_RUNNING);
@@ -21,7 +22,7 @@ SPEC(a_lease_is_expired_at_its_last_millisecond_and_not_before)
     EXPECT_EQ(job_of(&w, job.id).lease_until, lh_now(w.store));
     EXPECT(job_of(&w, job.id).expired);
     EXPECT_EQ(jobs_where(&w, (lh_job_filter){.expired = true})->n, 1);
-    EXPECT_OK(lh_recover(w.store, NULL, &found));
+    EXPECT_OK(recovered_by_hand(w.store, &found));
     EXPECT_EQ(found.entries_reclaimed, 1);
     EXPECT_EQ(found.recovery_timestamp, WORLD_START_MS + 1000);
     EXPECT_EQ(job_of(&w, job.id).state, LH_PENDING);
@@ -37,7 +38,7 @@ SPEC(a_heartbeat_that_came_first_is_not_overruled_by_recovery)
     clock_advance_ms(&w, 999);
     EXPECT_OK(beat(&w, &job));
     clock_advance_ms(&w, 1);
-    EXPECT_OK(lh_recover(w.store, NULL, &found));
+    EXPECT_OK(recovered_by_hand(w.store, &found));
     EXPECT_EQ(found.entries_reclaimed, 0);
     EXPECT_OK(complete(&w, &job));
     world_close(&w);
@@ -355,13 +356,13 @@ SPEC(with_recovery_off_stuck_jobs_stay_and_only_a_hand_recovers_them)
     EXPECT_OK(claim_one(&w, "post", &job)); /* what is stuck does not hide what is not */
     EXPECT_EQ(job.id, other.id);
     EXPECT_STATUS(claim_one(&w, "mail", &job), LH_EMPTY);
-    EXPECT_OK(lh_maintain(w.store, &done));
+    EXPECT_OK(lh_maintain(w.store, NULL, &done));
     EXPECT_EQ(done.recovered, 0);
     EXPECT_EQ(job_of(&w, stuck.id).state, LH_RUNNING);
     EXPECT(job_of(&w, stuck.id).expired);
     EXPECT_OK(lh_recovery_stats(w.store, &found));
     EXPECT_EQ(found.entries_reclaimed, 1);
-    EXPECT_OK(lh_recover(w.store, NULL, &found));
+    EXPECT_OK(recovered_by_hand(w.store, &found));
     EXPECT_EQ(found.entries_reclaimed, 1);
     EXPECT_EQ(job_of(&w, stuck.id).state, LH_PENDING);
     EXPECT(strncmp(job_of(&w, stuck.id).last_error, "RECLAIMED_", 10) == 0);
@@ -386,10 +387,10 @@ SPEC(a_handle_that_recovers_nothing_by_itself_still_does_so_by_hand)
     EXPECT_EQ(jobs->n, 1); /* what falls due is not a recovery */
     EXPECT_EQ(jobs->job[0].id, due);
     lh_jobs_free(jobs);
-    EXPECT_OK(lh_maintain(passive, &done));
+    EXPECT_OK(lh_maintain(passive, NULL, &done));
     EXPECT_EQ(done.recovered, 0);
     EXPECT_EQ(job_of(&w, job.id).state, LH_RUNNING);
-    EXPECT_OK(lh_recover(passive, NULL, &found));
+    EXPECT_OK(recovered_by_hand(passive, &found));
     EXPECT_EQ(found.entries_reclaimed, 1);
     EXPECT_EQ(found.locks_cleaned, 1);
     EXPECT_EQ(job_of(&w, job.id).state, LH_PENDING);
@@ -406,11 +407,11 @@ SPEC(recovery_is_safe_to_repeat)
     lh_recovered found;
     EXPECT_OK(claim_one(&w, "mail", &job, .lease_ms = 1000));
     clock_advance_ms(&w, 1000);
-    EXPECT_OK(lh_recover(w.store, NULL, &found));
+    EXPECT_OK(recovered_by_hand(w.store, &found));
     EXPECT_EQ(found.entries_reclaimed, 1);
     lh_job first = job_of(&w, job.id);
     clock_advance_ms(&w, 1000);
-    EXPECT_OK(lh_recover(w.store, NULL, &found));
+    EXPECT_OK(recovered_by_hand(w.store, &found));
     EXPECT_EQ(found.entries_reclaimed, 0);
     EXPECT_EQ(found.locks_cleaned, 0);
     lh_job second = job_of(&w, job.id);
@@ -434,7 +435,7 @@ SPEC(more_deaths_than_one_batch_are_all_recovered)
     clock_advance_ms(&w, 1000);
     EXPECT_OK(lh_recovery_stats(w.store, &found));
     EXPECT_EQ(found.entries_reclaimed, 1200);
-    EXPECT_OK(lh_recover(w.store, NULL, &found));
+    EXPECT_OK(recovered_by_hand(w.store, &found));
     EXPECT_EQ(found.entries_reclaimed, 1200);
     EXPECT_EQ(queue_of(&w, "mail").pending, 1200);
     EXPECT_EQ(queue_of(&w, "mail").hour_recovered, 1200);
@@ -454,7 +455,7 @@ SPEC(deaths_in_many_queues_at_once_are_all_recovered)
         EXPECT_OK(claim_one(&w, name, &job, .lease_ms = 1000));
     }
     clock_advance_ms(&w, 1000);
-    EXPECT_OK(lh_recover(w.store, NULL, &found));
+    EXPECT_OK(recovered_by_hand(w.store, &found));
     EXPECT_EQ(found.entries_reclaimed, QUEUES);
     EXPECT_EQ(jobs_where(&w, (lh_job_filter){.state = LH_PENDING, .limit = 1000})->n, QUEUES);
     world_close(&w);
@@ -487,7 +488,7 @@ SPEC(a_cancel_flag_stops_a_long_recovery_between_batches)
     EXPECT_OK(lh_enqueue(w.store, "mail", jobs, 1000, NULL, out));
     EXPECT_EQ(claim_many(&w, "mail", 1000)->n, 1000);
     clock_advance_ms(&w, 1000);
-    EXPECT_STATUS(lh_recover(w.store, &raised, NULL), LH_EINTR);
+    EXPECT_STATUS(lh_recover(w.store, &(lh_recover_opts){.cancel = &raised}, NULL), LH_EINTR);
     EXPECT(queue_of(&w, "mail").running > 0);
     EXPECT_OK(lh_recover(w.store, NULL, NULL));
     EXPECT_EQ(queue_of(&w, "mail").running, 0);
@@ -567,7 +568,7 @@ SPEC(recovery_stats_accuracy)
     EXPECT_OK(lh_store_status(w.store, &info));
     EXPECT_EQ(info.stale_jobs, 3);
     EXPECT_EQ(info.stale_leases, 2);
-    EXPECT_OK(lh_recover(w.store, NULL, &done));
+    EXPECT_OK(recovered_by_hand(w.store, &done));
     EXPECT_EQ(done.entries_reclaimed, counted.entries_reclaimed);
     EXPECT_EQ(done.locks_cleaned, counted.locks_cleaned);
     EXPECT_OK(lh_recovery_stats(w.store, &counted));

@@ -296,7 +296,7 @@ SPEC(a_scheduled_job_expires_too)
     lh_upkeep done;
     int64_t id = enqueue(&w, "mail", "x", .delay_ms = 5000, .expires_ms = 1000);
     clock_advance_ms(&w, 1000);
-    EXPECT_OK(lh_maintain(w.store, &done));
+    EXPECT_OK(lh_maintain(w.store, NULL, &done));
     EXPECT_EQ(done.expired, 1);
     EXPECT_EQ(job_of(&w, id).state, LH_CANCELLED);
     world_close(&w);

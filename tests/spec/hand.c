@@ -383,7 +383,7 @@ SPEC(an_expired_job_that_is_retried_does_not_expire_at_once)
     lh_job job;
     int64_t id = enqueue(&w, "mail", "x", .expires_ms = 1000);
     clock_advance_ms(&w, 1000);
-    EXPECT_OK(lh_maintain(w.store, NULL));
+    EXPECT_OK(lh_maintain(w.store, NULL, NULL));
     EXPECT_EQ(job_of(&w, id).state, LH_CANCELLED);
     EXPECT_OK(retry(&w, id));
     EXPECT_OK(claim_one(&w, "mail", &job));

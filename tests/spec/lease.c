@@ -1,4 +1,5 @@
 /* Named leases: time-limited ownership of a (scope, name), and the state that outlives it. */
+#include "harness/recover.h"
 #include "world.h"
 
 static int acquire(struct world *w, const char *owner, int64_t ttl_ms, lh_lease *out)
@@ -339,7 +340,9 @@ SPEC(a_complete_keeps_rows_and_value_and_says_when)
     EXPECT_OK(lh_recover(w.store, NULL, NULL));
     EXPECT(lease_of(&w).owner == NULL);
     EXPECT_STR(lease_of(&w).value, "{\"cursor\":\"z\"}");
-    EXPECT_STR(story_of(&w, 0), "lease.acquired lease.completed lease.acquired lease.recovered");
+    EXPECT_STR(story_of(&w, 0),
+               "lease.acquired lease.completed lease.acquired recovery.started lease.recovered "
+               "recovery.completed");
     world_close(&w);
 }
 
@@ -443,7 +446,7 @@ SPEC(recovery_frees_a_stale_lease_and_leaves_an_active_one)
     EXPECT_OK(acquire(&w, "a", 1000, &lease));
     EXPECT_OK(lh_lease_acquire(w.store, "sync", "other", &(lh_lease_opts){.ttl_ms = 1001}, NULL));
     clock_advance_ms(&w, 1000);
-    EXPECT_OK(lh_recover(w.store, NULL, &found));
+    EXPECT_OK(recovered_by_hand(w.store, &found));
     EXPECT_EQ(found.locks_cleaned, 1);
     EXPECT(!known(&w));
     lh_leases *list = NULL;

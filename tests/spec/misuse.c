@@ -415,7 +415,7 @@ SPEC(no_handle_is_misuse_and_nothing_to_free_is_harmless)
     EXPECT_STATUS(lh_job_get(NULL, 1, &jobs), LH_EMISUSE);
     EXPECT_STATUS(lh_queue_list(NULL, &queues), LH_EMISUSE);
     EXPECT_STATUS(lh_recover(NULL, NULL, NULL), LH_EMISUSE);
-    EXPECT_STATUS(lh_maintain(NULL, NULL), LH_EMISUSE);
+    EXPECT_STATUS(lh_maintain(NULL, NULL, NULL), LH_EMISUSE);
     EXPECT(lh_errmsg(NULL) != NULL);
     EXPECT_STR(lh_last_request(NULL), "");
     lh_close(NULL);

@@ -23,10 +23,10 @@ SPEC(one_round_of_upkeep_does_all_that_is_due)
     int64_t due = enqueue(&w, "mail", "due", .delay_ms = 1000);
     int64_t overdue = enqueue(&w, "mail", "overdue", .expires_ms = 1000);
     int64_t later = enqueue(&w, "mail", "later", .delay_ms = 1001);
-    EXPECT_OK(lh_maintain(w.store, &done));
+    EXPECT_OK(lh_maintain(w.store, NULL, &done));
     EXPECT_EQ(done.recovered + done.promoted + done.expired + done.pruned, 0);
     clock_advance_ms(&w, 1000);
-    EXPECT_OK(lh_maintain(w.store, &done));
+    EXPECT_OK(lh_maintain(w.store, NULL, &done));
     EXPECT_EQ(done.recovered, 1);
     EXPECT_EQ(done.promoted, 1);
     EXPECT_EQ(done.expired, 1);
@@ -36,9 +36,9 @@ SPEC(one_round_of_upkeep_does_all_that_is_due)
     EXPECT_EQ(job_of(&w, due).state, LH_PENDING);
     EXPECT_EQ(job_of(&w, overdue).state, LH_CANCELLED);
     EXPECT_EQ(job_of(&w, later).state, LH_SCHEDULED);
-    EXPECT_OK(lh_maintain(w.store, &done));
+    EXPECT_OK(lh_maintain(w.store, NULL, &done));
     EXPECT_EQ(done.recovered + done.promoted + done.expired, 0);
-    EXPECT_OK(lh_maintain(w.store, NULL));
+    EXPECT_OK(lh_maintain(w.store, NULL, NULL));
     world_close(&w);
 }
 
@@ -54,7 +54,7 @@ SPEC(a_round_that_could_not_do_it_all_asks_to_come_back_at_once)
     clock_advance_ms(&w, 1000);
     int64_t promoted = 0;
     do {
-        EXPECT_OK(lh_maintain(w.store, &done));
+        EXPECT_OK(lh_maintain(w.store, NULL, &done));
         promoted += done.promoted;
     } while (done.next_ms == 0);
     EXPECT_EQ(promoted, 700);
@@ -70,7 +70,7 @@ SPEC(a_round_of_upkeep_prunes_what_is_past_its_retention)
     EXPECT_OK(claim_one(&w, "mail", &job));
     EXPECT_OK(complete(&w, &job));
     clock_advance_ms(&w, 14 * DAY_MS);
-    EXPECT_OK(lh_maintain(w.store, &done));
+    EXPECT_OK(lh_maintain(w.store, NULL, &done));
     EXPECT_EQ(done.pruned, 1);
     EXPECT(!job_exists(&w, job.id));
     world_close(&w);
@@ -197,7 +197,7 @@ SPEC(a_prune_by_age_reaches_all_jobs_wherever_a_round_of_upkeep_has_stopped)
         ends[i] = (lh_done){.job = held->job[i].id, .token = held->job[i].token};
     EXPECT_OK(lh_complete(w.store, ends, N, NULL, NULL));
     clock_advance_ms(&w, 15 * DAY_MS);
-    EXPECT_OK(lh_maintain(w.store, &done));
+    EXPECT_OK(lh_maintain(w.store, NULL, &done));
     EXPECT_EQ(done.pruned, 0); /* all of it is to be kept */
     EXPECT_OK(lh_prune(w.store, DAY_MS, NULL, &pruned));
     EXPECT_EQ(pruned, N);
@@ -363,7 +363,7 @@ SPEC(the_counts_of_a_queue_are_right_after_every_act)
     THEN(claim_one(&w, "mail", &a, .worker = "w-2"));
     THEN(lh_release_worker(w.store, "w-2", NULL, 0, 0, false, NULL, &n));
     clock_advance_ms(&w, 300000);
-    THEN(lh_maintain(w.store, NULL));
+    THEN(lh_maintain(w.store, NULL, NULL));
     THEN(lh_retry(w.store, &b.id, 1, 0, NULL, NULL));
     THEN(lh_delete(w.store, &b.id, 1, NULL));
     THEN(lh_queue_pause(w.store, "mail"));

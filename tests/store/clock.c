@@ -74,7 +74,7 @@ TEST(a_clock_set_back_by_an_hour_costs_no_live_lease_and_lengthens_none)
 TEST(a_suspend_of_ten_minutes_costs_no_live_lease)
 {
     /* The monotonic clock stands still while the machine sleeps; the wall clock does not. */
-    expect_step_costs_nothing(10 * 60000);
+    expect_step_costs_nothing(INT64_C(10) * 60000);
 }
 
 static void expect_every_act_after_a_step(int64_t step)
@@ -234,6 +234,52 @@ TEST(the_silence_of_a_worker_is_elapsed_time)
     pass_ms(30000);
     EXPECT_STR(worker_state(store, "w1"), "dead");
     lh_close(store);
+}
+
+/* The clock is set while a process is silent: its jobs are forfeit after its silence, not before and
+ * not later. */
+static void expect_silence_is_elapsed_time(int64_t step)
+{
+    freeze_now();
+    lh_store *store = store_new();
+    lh_worker_opts opts = {.id = "w1", .process = true, .interval_ms = 10000};
+    char id[160];
+    EXPECT_OK(lh_worker_register(store, &opts, id, sizeof id));
+    add(store, "mail", "x");
+    lh_jobs *held = take(store, "mail", "w1", 3 * HOUR_MS);
+    pass_ms(20000);
+    step_wall_ms(step);
+    EXPECT(take(store, "mail", "w2", 0) == NULL);
+    EXPECT_OK(lh_recover(store, NULL, NULL));
+    EXPECT_STR(worker_state(store, "w1"), "late");
+    pass_ms(9999);
+    EXPECT_OK(lh_recover(store, NULL, NULL));
+    EXPECT_EQ(state_of(store, held->job[0].id), LH_RUNNING);
+    EXPECT(take(store, "mail", "w2", 0) == NULL);
+    pass_ms(1);
+    lh_jobs *next = take(store, "mail", "w2", 0);
+    EXPECT(next != NULL);
+    EXPECT_STR(worker_state(store, "w1"), "dead");
+    EXPECT_EQ(jumps(), 1);
+    lh_jobs_free(held);
+    lh_jobs_free(next);
+    store_check(store);
+    lh_close(store);
+}
+
+TEST(a_clock_set_forward_by_an_hour_makes_no_worker_silent)
+{
+    expect_silence_is_elapsed_time(HOUR_MS);
+}
+
+TEST(a_clock_set_back_by_an_hour_spares_no_silent_worker)
+{
+    expect_silence_is_elapsed_time(-HOUR_MS);
+}
+
+TEST(a_suspend_of_ten_minutes_makes_no_worker_silent)
+{
+    expect_silence_is_elapsed_time(INT64_C(10) * 60000);
 }
 
 TEST(a_rate_is_kept_also_when_the_clock_is_set)

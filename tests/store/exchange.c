@@ -235,11 +235,11 @@ TEST(a_text_of_a_utf16_database_is_what_it_was)
 
 static char last_warning[512];
 
-static void note_warning(void *arg, int level, const char *line)
+static void note_warning(void *arg, const lh_log_entry *entry)
 {
     (void)arg;
-    if (level <= LH_LOG_WARN)
-        (void)snprintf(last_warning, sizeof last_warning, "%s", line);
+    if (entry->level <= LH_LOG_WARN)
+        (void)snprintf(last_warning, sizeof last_warning, "%s", entry->line);
 }
 
 TEST(a_recovery_that_fails_is_logged_and_does_not_stop_the_claim)

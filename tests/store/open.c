@@ -239,7 +239,7 @@ TEST(a_handle_for_reading_reads_and_never_writes)
         LH_EREADONLY);
     EXPECT_STATUS(lh_cancel(reader, &id, 1, NULL, NULL), LH_EREADONLY);
     EXPECT_STATUS(lh_recover(reader, NULL, NULL), LH_EREADONLY);
-    EXPECT_STATUS(lh_maintain(reader, NULL), LH_EREADONLY);
+    EXPECT_STATUS(lh_maintain(reader, NULL, NULL), LH_EREADONLY);
     add(writer, "mail", "y"); /* it sees what comes */
     EXPECT_EQ(counts_of(reader, "mail").pending, 2);
     lh_close(reader);
@@ -299,11 +299,11 @@ TEST(a_store_that_was_never_closed_is_opened_as_it_was)
 
 /* ---- logging ---- */
 
-static void count_line(void *arg, int level, const char *line)
+static void count_line(void *arg, const lh_log_entry *entry)
 {
     int *lines = arg;
-    EXPECT(level >= LH_LOG_ERROR && level <= LH_LOG_DEBUG);
-    EXPECT(strlen(line) > 0 && strchr(line, '\n') == NULL);
+    EXPECT(entry->level >= LH_LOG_ERROR && entry->level <= LH_LOG_DEBUG);
+    EXPECT(strlen(entry->line) > 0 && strchr(entry->line, '\n') == NULL);
     (*lines)++;
 }
 

@@ -29,7 +29,7 @@ TEST(a_handle_is_refused_in_a_forked_child_and_works_on_in_the_parent)
         EXPECT_STATUS(lh_cancel(store, &id, 1, NULL, NULL), LH_EMISUSE);
         EXPECT_STATUS(lh_job_get(store, id, &jobs), LH_EMISUSE);
         EXPECT_STATUS(lh_queue_list(store, &queues), LH_EMISUSE);
-        EXPECT_STATUS(lh_maintain(store, NULL), LH_EMISUSE);
+        EXPECT_STATUS(lh_maintain(store, NULL, NULL), LH_EMISUSE);
         lh_close(store); /* frees what is safe to free */
         test_child_done();
     }

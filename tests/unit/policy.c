@@ -1,6 +1,8 @@
 /* Policies as pure functions: falling through, merging, backoff. */
 #include "harness/harness.h"
+
 #include "store/store.h"
+#include <string.h>
 
 /* ---- falling through ---- */
 
@@ -115,26 +117,34 @@ TEST(no_backoff_is_none_however_often)
 
 /* ---- the words of a death ---- */
 
+static const char *reason_of(const lh_job *job, int64_t now, struct lhi_fate *fate)
+{
+    lhi_decide_death(job, &lhi_policy_builtin, NULL, LHI_CAUSE_TTL, NULL, false, now, fate);
+    return fate->reason;
+}
+
 TEST(a_death_tells_the_lease_as_people_say_it)
 {
     static const struct {
         int64_t ms;
         const char *words;
-    } leases[] = {{1800000, "Exceeded TTL (30 min)"},
-                  {60000, "Exceeded TTL (1 min)"},
-                  {90000, "Exceeded TTL (90 s)"},
-                  {1500, "Exceeded TTL (1500 ms)"}};
+    } leases[] = {{1800000, "RECLAIMED_TTL: Exceeded TTL (30 min) at attempt 1/3, "},
+                  {60000, "RECLAIMED_TTL: Exceeded TTL (1 min) at attempt 1/3, "},
+                  {90000, "RECLAIMED_TTL: Exceeded TTL (90 s) at attempt 1/3, "},
+                  {1500, "RECLAIMED_TTL: Exceeded TTL (1500 ms) at attempt 1/3, "}};
     for (size_t i = 0; i < sizeof leases / sizeof leases[0]; i++) {
-        char what[64], who[224];
-        lh_job job = {.lease_ms = leases[i].ms, .worker = "w-1", .started_at = 1000000};
-        lhi_death_words(&job, 1000000 + 300000, what, who);
-        EXPECT_STR(what, leases[i].words);
-        EXPECT_STR(who, "worker w-1 last seen 5m ago");
+        struct lhi_fate fate;
+        size_t n = strlen(leases[i].words);
+        lh_job job = {.lease_ms = leases[i].ms,
+                      .worker = "w-1",
+                      .started_at = 1000000,
+                      .attempt = 1,
+                      .max_attempts = 3};
+        EXPECT(strncmp(reason_of(&job, 1300000, &fate), leases[i].words, n) == 0);
+        EXPECT_STR(fate.reason + n, "worker w-1 last seen 5m ago");
         job.last_heartbeat_at = 1000000 + 240000;
-        lhi_death_words(&job, 1000000 + 300000, what, who);
-        EXPECT_STR(who, "worker w-1 last seen 1m ago");
+        EXPECT_STR(reason_of(&job, 1300000, &fate) + n, "worker w-1 last seen 1m ago");
         job.last_heartbeat_at = 5; /* of an earlier attempt */
-        lhi_death_words(&job, 1000000 + 300000, what, who);
-        EXPECT_STR(who, "worker w-1 last seen 5m ago");
+        EXPECT_STR(reason_of(&job, 1300000, &fate) + n, "worker w-1 last seen 5m ago");
     }
 }

@@ -70,7 +70,7 @@ TEST(rows_of_jobs_have_the_columns_the_library_reads)
     sqlite3_close(db);
 }
 
-TEST(rows_of_leases_and_events_have_the_columns_the_library_reads)
+TEST(rows_of_leases_events_and_reports_have_the_columns_the_library_reads)
 {
     static const char *const lease[] = {
         "scope",       "name",       "owner", "token", "ttl_ms",
@@ -78,14 +78,20 @@ TEST(rows_of_leases_and_events_have_the_columns_the_library_reads)
         "job"};
     static const char *const event[] = {"id",     "at",    "type",       "job",      "queue",
                                         "worker", "lease", "from_state", "to_state", "actor",
-                                        "reason", "token", "data"};
+                                        "reason", "token", "data",       "attempt",  "max_attempts",
+                                        "action", "report"};
+    static const char *const report[] = {
+        "id",         "started_by", "started_at", "completed_at",  "duration_ms",  "integrity",
+        "wal_frames", "orphaned",   "reclaimed",  "locks_cleaned", "dead_workers", "failures"};
     sqlite3 *db = open_fresh();
+    expect_columns(db, LHI_SQL_REPORT_GET, report, 12);
+    expect_columns(db, LHI_SQL_REPORT_LAST, report, 12);
     expect_columns(db, LHI_SQL_LEASE_GET, lease, 11);
     expect_columns(db, LHI_SQL_LEASE_LIST, lease, 11);
-    expect_columns(db, LHI_SQL_EVENT_LIST, event, 13);
-    expect_columns(db, LHI_SQL_EVENT_LIST_JOB, event, 13);
-    expect_columns(db, LHI_SQL_EVENT_LAST, event, 13);
-    expect_columns(db, LHI_SQL_EVENT_LAST_JOB, event, 13);
+    expect_columns(db, LHI_SQL_EVENT_LIST, event, 17);
+    expect_columns(db, LHI_SQL_EVENT_LIST_JOB, event, 17);
+    expect_columns(db, LHI_SQL_EVENT_LAST, event, 17);
+    expect_columns(db, LHI_SQL_EVENT_LAST_JOB, event, 17);
     sqlite3_close(db);
 }
 
@@ -132,8 +138,9 @@ static bool scans(const char *plan, const char *table)
 
 #define JOB "SEARCH lh_job USING INTEGER PRIMARY KEY (rowid=?)"
 #define PENDING "SEARCH lh_job USING INDEX lh_job_pending (queue=?)"
-#define ENDING "INDEX lh_job_timed (state=? AND lease_until<?)"
+#define ENDING "INDEX lh_job_timed (state=? AND lease_until"
 #define DUE "INDEX lh_job_timed (state=? AND lease_until=? AND run_at<?)"
+#define SILENT "lh_worker_silent (silent_at>? AND silent_at<?)"
 #define LEASE "SEARCH lh_lease USING PRIMARY KEY (scope=? AND name=?)"
 #define QUEUE "SEARCH lh_queue USING PRIMARY KEY (queue=?)"
 
@@ -141,7 +148,7 @@ static bool scans(const char *plan, const char *table)
  * nothing is sorted: the index gives the order. */
 static const struct {
     const char *name;
-    const char *parts[5];
+    const char *parts[7];
 } hot[] = {
     {"job_get", {JOB}},
     {"job_by_key", {"SEARCH lh_job USING INDEX lh_job_key (queue=? AND key=?)"}},
@@ -168,13 +175,24 @@ static const struct {
      {"SEARCH e USING PRIMARY KEY (expires_at<?)", "SEARCH j USING INTEGER PRIMARY"}},
     {"due_now",
      {ENDING, DUE, "lh_lease_expires (expires_at>? AND expires_at<?)",
-      "SEARCH lh_expiry USING PRIMARY KEY (expires_at<?)"}},
+      "SEARCH lh_expiry USING PRIMARY KEY (expires_at<?)", SILENT}},
     {"next_due",
      {ENDING, DUE, "lh_job_timed (state=? AND lease_until>?)",
-      "lh_job_timed (state=? AND lease_until=? AND run_at>?)", "lh_lease_expires (expires_at>?)"}},
-    {"recovery_count", {ENDING, "lh_lease_expires (expires_at>? AND expires_at<?)"}},
+      "lh_job_timed (state=? AND lease_until=? AND run_at>?)", "lh_lease_expires (expires_at>?)",
+      SILENT, "lh_worker_silent (silent_at>?)"}},
+    {"worker_judge", {"INDEX lh_worker_silent"}},
+    {"worker_silent", {SILENT}},
+    {"worker_to_clean", {"lh_worker_uncleaned (stuck>?)"}},
+    {"dead_not_cleaned", {"lh_worker_uncleaned", SILENT}},
+    {"stale_expired", {ENDING}},
+    {"lease_count_stale", {"lh_lease_expires (expires_at>? AND expires_at<?)"}},
+    {"report_get", {"SEARCH lh_report USING INTEGER PRIMARY KEY (rowid=?)"}},
+    {"report_events", {"SEARCH e USING INDEX lh_event_report (report=?)"}},
     /* These walk over what runs, which is never much, and over nothing else. */
     {"job_of_worker", {"lh_job_timed (state=?)"}},
+    {"stale_of_worker", {"lh_job_timed (state=? AND lease_until>?)"}},
+    {"stale_of_dead", {"lh_job_timed (state=? AND lease_until>?)", "lh_worker_uncleaned", SILENT}},
+    {"stale_by_age", {"lh_job_timed (state=?)"}},
     {"job_slots", {"lh_job_timed (state=?)", "SEARCH lh_hold USING PRIMARY KEY (queue=?)"}},
     {"queue_slots", {QUEUE, "SEARCH lh_hold USING PRIMARY KEY (queue=?)"}},
     {"queue_oldest", {PENDING, "lh_job_pending (queue=? AND priority<?)"}},
@@ -196,6 +214,7 @@ static const struct {
     {"store_marks", {QUEUE}},
     {"meta_get", {"SEARCH lh_meta USING PRIMARY KEY (key=?)"}},
     {"scope_get", {"SEARCH lh_scope USING PRIMARY KEY (scope=?)"}},
+    {"worker_claims", {"SEARCH lh_worker USING PRIMARY KEY (id=?)"}},
     {"worker_beat", {"SEARCH lh_worker USING PRIMARY KEY (id=?)"}},
 };
 
@@ -235,7 +254,8 @@ TEST(nothing_but_a_check_reads_all_jobs)
     sqlite3 *db = open_fresh();
     for (int i = 0; i < LHI_SQL_COUNT; i++) {
         const struct lhi_sql_text *sql = &lhi_sqlite_sql[i];
-        if (strncmp(sql->name, "check_", 6) == 0)
+        /* What a check found wrong is mended over all of them too. */
+        if (strncmp(sql->name, "check_", 6) == 0 || strncmp(sql->name, "mend_", 5) == 0)
             continue;
         const char *plan = plan_of(db, sql);
         if (scans(plan, "lh_job"))

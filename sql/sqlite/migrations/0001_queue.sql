@@ -182,13 +182,21 @@ CREATE TABLE lh_worker (
     process_start     INTEGER,
     queues            TEXT,
     version           TEXT,
-    state             TEXT NOT NULL DEFAULT 'alive' CHECK (state IN ('alive', 'dead', 'stopped')),
+    state             TEXT NOT NULL DEFAULT 'alive'
+                      CHECK (state = 'alive' OR state = 'late' OR state = 'dead' OR state = 'stopped'),
     interval_ms       INTEGER NOT NULL CHECK (interval_ms > 0),
     multiplier        INTEGER NOT NULL CHECK (multiplier > 0),
     registered_at     INTEGER NOT NULL,
     last_heartbeat_at INTEGER NOT NULL,
-    stopped_at        INTEGER
+    stopped_at        INTEGER,
+    silent_at         INTEGER,          -- when its silence makes it dead; NULL: it is, or has stopped
+    started           TEXT,             -- JSON [[job, token, pid, start], …]; NULL: it does not tell
+    uncleaned         TEXT,             -- found dead: what is said of it until all it held is freed
+    stuck             INTEGER NOT NULL DEFAULT 0  -- what it still holds stays on purpose (recovery off)
 ) STRICT, WITHOUT ROWID;
+-- Nearly nobody is silent for too long, or dead and not yet cleaned up after: both are one probe.
+CREATE INDEX lh_worker_silent ON lh_worker(silent_at) WHERE silent_at IS NOT NULL;
+CREATE INDEX lh_worker_uncleaned ON lh_worker(stuck, uncleaned) WHERE uncleaned IS NOT NULL;
 
 CREATE TABLE lh_event (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -203,9 +211,14 @@ CREATE TABLE lh_event (
     actor      TEXT NOT NULL,
     reason     TEXT,
     token      INTEGER,
-    data       TEXT
+    data       TEXT,
+    attempt    INTEGER,
+    max_attempts INTEGER,
+    action     TEXT,                    -- of a recovery: what became of the job
+    report     INTEGER                  -- of a recovery: its report
 ) STRICT;
 CREATE INDEX lh_event_job ON lh_event(job) WHERE job IS NOT NULL;
+CREATE INDEX lh_event_report ON lh_event(report) WHERE report IS NOT NULL;
 
 -- One row a call that named itself; jobs is a JSON array of [id, token].
 CREATE TABLE lh_request (
@@ -289,3 +302,68 @@ BEGIN
 END;
 
 INSERT INTO lh_queue(queue) VALUES ('*');
+
+-- Views for people and dashboards, in seconds where people think in seconds.
+
+-- How near each running job is to being taken back.
+CREATE VIEW lh_stale_monitor AS
+SELECT id AS job_id, queue, kind, worker, attempt, started_at, last_heartbeat_at, lease_until,
+       age_ms / 1000.0 AS age_s, held_ms / 1000.0 AS lease_s, 1.0 * age_ms / held_ms AS ratio,
+       CASE WHEN age_ms >= held_ms THEN 'STALE' WHEN age_ms >= 0.8 * held_ms THEN 'WARNING'
+            ELSE 'OK' END AS health
+  FROM (SELECT *, CAST((julianday('now') - 2440587.5) * 86400000.0 + 0.5 AS INTEGER)
+                  - max(started_at, coalesce(last_heartbeat_at, 0)) AS age_ms
+          FROM lh_job
+         WHERE state <> 'pending' AND state <> 'completed' AND state = 'running');
+
+-- Running beyond twice the lease: must be empty, wherever anybody claims or recovers.
+CREATE VIEW lh_stale_validation AS SELECT * FROM lh_stale_monitor WHERE ratio >= 2;
+
+-- Every job that was ever taken back, as long as events are kept.
+CREATE VIEW lh_recovery_history AS
+SELECT job AS job_id, at, action, attempt, worker AS previous_worker, reason
+  FROM lh_event WHERE action IS NOT NULL AND job IS NOT NULL;
+
+-- What a job is at this moment, from its columns.
+CREATE VIEW lh_job_state AS
+SELECT id AS job_id,
+       CASE WHEN state = 'running' THEN iif(lease_until
+                     <= CAST((julianday('now') - 2440587.5) * 86400000.0 + 0.5 AS INTEGER),
+                     'EXPIRED', 'RUNNING')
+            WHEN state = 'pending' OR (state = 'scheduled' AND run_at
+                     <= CAST((julianday('now') - 2440587.5) * 86400000.0 + 0.5 AS INTEGER))
+            THEN 'AVAILABLE'
+            ELSE upper(state) END AS derived_state
+  FROM lh_job;
+
+CREATE VIEW lh_worker_health AS
+SELECT id AS worker, label, host, pid,
+       CASE WHEN state = 'dead' OR state = 'stopped' THEN state
+            WHEN silent_ms >= multiplier * interval_ms THEN 'dead'
+            WHEN silent_ms > interval_ms THEN 'late' ELSE 'alive' END AS state,
+       last_heartbeat_at, silent_ms / 1000.0 AS silent_s, interval_ms / 1000.0 AS interval_s,
+       multiplier * interval_ms / 1000.0 AS limit_s,
+       (SELECT count(*) FROM lh_job
+         WHERE state <> 'pending' AND state <> 'completed' AND state = 'running'
+           AND worker = w.id) AS running
+  FROM (SELECT *, max(CAST((julianday('now') - 2440587.5) * 86400000.0 + 0.5 AS INTEGER)
+                      - last_heartbeat_at, 0) AS silent_ms FROM lh_worker) w;
+
+-- One row a recovery that found something, or was asked for. Each thing it found is an event that
+-- names the report. (Last, behind the views: where a view comes last, SQLite's integrity check takes
+-- itself for one of a single table, and leaves the list of free pages out.)
+CREATE TABLE lh_report (
+    id            INTEGER PRIMARY KEY AUTOINCREMENT,
+    started_by    TEXT NOT NULL,
+    started_at    INTEGER NOT NULL,
+    completed_at  INTEGER,              -- NULL: under way, or cut off
+    duration_ms   INTEGER NOT NULL DEFAULT 0,
+    integrity     TEXT NOT NULL DEFAULT 'skipped'
+                  CHECK (integrity IN ('skipped', 'passed', 'repaired', 'failed')),
+    wal_frames    INTEGER NOT NULL DEFAULT -1,
+    orphaned      INTEGER NOT NULL DEFAULT 0,
+    reclaimed     INTEGER NOT NULL DEFAULT 0,
+    locks_cleaned INTEGER NOT NULL DEFAULT 0,
+    dead_workers  INTEGER NOT NULL DEFAULT 0,
+    failures      INTEGER NOT NULL DEFAULT 0
+) STRICT;

@@ -2,6 +2,7 @@
 #include "store/sqlite/db.h"
 
 #include "base/checksum.h"
+#include "base/clock.h"
 #include "base/hook.h"
 
 #include <assert.h>
@@ -65,7 +66,7 @@ static int slots_used(struct txn *txn, const char *queue, int64_t limit, int64_t
         return rc;
     if (counted == *used)
         return LH_OK;
-    lhi_log(&txn->db->log, LH_LOG_WARN, "queue %s counted %lld running, there are %lld: corrected",
+    txn_log(txn, LH_LOG_WARN, NULL, "queue %s counted %lld running, there are %lld: corrected",
             queue, (long long)*used, (long long)counted);
     txn->changed = true;
     rc = sql_run(txn->conn, LHI_SQL_QUEUE_RUNNING_SET, err, "it", counted - *used, queue);
@@ -108,8 +109,13 @@ static int fail_rotten(struct txn *txn, const lh_job *job, struct tally *tally,
 
     if (sql_run(txn->conn, LHI_SQL_JOB_ROTTEN, err, "tii", reason, txn->now, job->id) < 0)
         return err->status;
-    lhi_log(&txn->db->log, LH_LOG_ERROR, "job %lld was failed: payload does not match its checksum",
-            (long long)job->id);
+    txn_log(txn, LH_LOG_ERROR,
+            &(lh_log_entry){.job = job->id,
+                            .token = job->token,
+                            .attempt = job->attempt,
+                            .queue = job->queue,
+                            .reason = reason},
+            "job %lld was failed: payload does not match its checksum", (long long)job->id);
     tally_move(tally, LH_PENDING, LH_FAILED);
     tally->failed++;
     txn->changed = true;
@@ -135,6 +141,7 @@ static int take(struct txn *txn, const lh_claim_opts *opts, lh_job *job, int64_t
     job->lease_ms = opts->lease_ms ? opts->lease_ms : wished_ms ? wished_ms : policy->lease_ms;
     job->lease_until = txn->now + job->lease_ms;
     job->remaining_ms = job->lease_ms;
+    txn_falls_due(txn, job->lease_ms);
     job->token = txn_next_token(txn, old_token);
     assert(job->token > old_token);
     job->attempt++;
@@ -183,7 +190,7 @@ static int read_candidates(struct txn *txn, const char *queue, const char *kinds
                            lh_jobs *out, size_t *room, int64_t *wished_ms, bool *rotten,
                            struct lhi_error *err)
 {
-    struct lhi_arena *arena = arena_of(&out->priv);
+    struct lhi_arena *arena = lhi_arena_of(&out->priv);
     sqlite3_stmt *stmt =
         kinds ? sql(txn->conn, LHI_SQL_JOB_NEXT_KIND, err, "tti", queue, kinds, (int64_t)n)
               : sql(txn->conn, LHI_SQL_JOB_NEXT, err, "ti", queue, (int64_t)n);
@@ -192,12 +199,12 @@ static int read_candidates(struct txn *txn, const char *queue, const char *kinds
     if (stmt == NULL)
         return err->status;
     if (arena == NULL)
-        return lhi_fail(err, LH_ENOMEM, "out of memory");
+        return lhi_no_memory(err);
     for (size_t i = 0; (rc = sql_step(txn->conn, stmt, err)) == LH_OK; i++) {
         lh_job *job;
         if (!jobs_add(out, room, &job) || !job_from_row(stmt, txn->now, arena, job)) {
             sql_reset(stmt);
-            return lhi_fail(err, LH_ENOMEM, "out of memory");
+            return lhi_no_memory(err);
         }
         wished_ms[i] = sqlite3_column_int64(stmt, JOB_LEASE_MS);
         rotten[i] = sqlite3_column_type(stmt, JOB_PAYLOAD_SUM) != SQLITE_NULL &&
@@ -237,7 +244,7 @@ static int claim_from(struct txn *txn, struct lhi_act *act, const char *queue, c
     int64_t *wished = lhi_arena_alloc(&txn->arena, allowed * sizeof *wished);
     bool *rotten = lhi_arena_alloc(&txn->arena, allowed * sizeof *rotten);
     if (wished == NULL || rotten == NULL)
-        return lhi_fail(err, LH_ENOMEM, "out of memory");
+        return lhi_no_memory(err);
     if ((rc = read_candidates(txn, queue, kinds, allowed, out, room, wished, rotten, err)) < 0)
         return rc;
     size_t found = out->n - first;
@@ -293,11 +300,11 @@ static int repeat_claim(struct txn *txn, struct lhi_act *act, bool *found, size_
     int rc;
 
     sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_REQUEST_JOBS, err, "t", act->claim.opts->request);
-    struct lhi_arena *arena = arena_of(&out->priv);
+    struct lhi_arena *arena = lhi_arena_of(&out->priv);
     if (stmt == NULL)
         return err->status;
     if (arena == NULL)
-        return lhi_fail(err, LH_ENOMEM, "out of memory");
+        return lhi_no_memory(err);
     while ((rc = sql_step(txn->conn, stmt, err)) == LH_OK) {
         int64_t id = sqlite3_column_int64(stmt, 0), token = sqlite3_column_int64(stmt, 1);
         if (n++ == 0 && (rc = check_same_act(stmt, "claim", act->claim.opts->request, err)) < 0) {
@@ -311,7 +318,7 @@ static int repeat_claim(struct txn *txn, struct lhi_act *act, bool *found, size_
             column_state(get, JOB_STATE) == LH_RUNNING &&
             sqlite3_column_int64(get, JOB_LEASE_UNTIL) > txn->now) {
             if (!jobs_add(out, room, &job) || !job_from_row(get, txn->now, arena, job))
-                got = lhi_fail(err, LH_ENOMEM, "out of memory");
+                got = lhi_no_memory(err);
             else
                 job->timeout_ms = txn_policy(txn, job->queue, job->kind)->timeout_ms;
         }
@@ -332,7 +339,7 @@ static int remember_claim(struct txn *txn, struct lhi_act *act)
     char *jobs = lhi_arena_alloc(&txn->arena, room);
 
     if (jobs == NULL)
-        return lhi_fail(&act->err, LH_ENOMEM, "out of memory");
+        return lhi_no_memory(&act->err);
     for (size_t i = 0; i < out->n; i++)
         used += lhi_format(jobs + used, room - used, "%s[%lld,%lld]", i ? "," : "[",
                            (long long)out->job[i].id, (long long)out->job[i].token);
@@ -346,11 +353,7 @@ static int remember_claim(struct txn *txn, struct lhi_act *act)
 
 static int take_back(struct txn *txn, void *arg)
 {
-    struct lhi_error *err = arg;
-    int64_t n;
-    bool more;
-    int rc = recover_leases(txn, LHI_BATCH, &n, &more, err);
-    return rc < 0 ? rc : recover_expired(txn, LHI_BATCH, false, &n, &more, err);
+    return recover_on_claim(txn, arg);
 }
 
 static int move_in(struct txn *txn, void *arg)
@@ -379,17 +382,22 @@ static int best_effort(struct txn *txn, int (*step)(struct txn *, void *), const
     return err->status;
 }
 
-/* Take back what is expired, move in what is due. */
-static int heal_first(struct txn *txn, struct lhi_error *err)
+/* Take back what is forfeit, move in what is due. `*put_off`: a recovery is under way elsewhere, in
+ * batches; a claim that finds enough without its help leaves it to it. */
+static int heal_first(struct txn *txn, bool *put_off, struct lhi_error *err)
 {
     int64_t due;
-    int rc = sql_int(txn->conn, LHI_SQL_DUE_NOW, err, 0, &due, "ii", txn->now, txn->wall);
+    int rc = sql_int(txn->conn, LHI_SQL_DUE_NOW, err, 0, &due, "iii", txn->now,
+                     txn->db->stuck_until, txn->wall);
 
+    *put_off = false;
     if (rc < 0 || due == 0)
         return rc;
-    if (!txn->db->opts.no_recovery &&
-        (rc = best_effort(txn, take_back, "automatic recovery", err)) < 0)
-        return rc;
+    if (!txn->db->opts.no_recovery) {
+        *put_off = side_recovering(&txn->db->side);
+        if (!*put_off && (rc = best_effort(txn, take_back, "automatic recovery", err)) < 0)
+            return rc;
+    }
     return best_effort(txn, move_in, "moving due jobs in", err);
 }
 
@@ -405,11 +413,30 @@ static int kinds_as_json(struct txn *txn, const lh_claim_opts *opts, const char 
         room += strlen(opts->kinds[i]) + 4; /* names need no escaping */
     char *json = lhi_arena_alloc(&txn->arena, room);
     if (json == NULL)
-        return lhi_fail(err, LH_ENOMEM, "out of memory");
+        return lhi_no_memory(err);
     for (size_t i = 0; i < opts->n_kinds; i++)
         used += lhi_format(json + used, room - used, "%s\"%s\"", i ? "," : "[", opts->kinds[i]);
     lhi_format(json + used, room - used, "]");
     *out = json;
+    return LH_OK;
+}
+
+static int claim_queues(struct txn *txn, struct lhi_act *act, const char *kinds, size_t want,
+                        size_t *room)
+{
+    const lh_claim_opts *opts = act->claim.opts;
+    const lh_jobs *out = act->claim.out;
+
+    for (size_t i = 0; i < opts->n_queues && out->n < want; i++) {
+        if (paused(txn->db, opts->queues[i]))
+            continue;
+        for (bool again = true; again && out->n < want;) {
+            again = false;
+            int rc = claim_from(txn, act, opts->queues[i], kinds, want - out->n, room, &again);
+            if (rc < 0)
+                return rc;
+        }
+    }
     return LH_OK;
 }
 
@@ -419,6 +446,7 @@ int act_claim(struct txn *txn, struct lhi_act *act)
     lh_jobs *out = act->claim.out;
     size_t want = opts->n ? opts->n : 1, room = out->n;
     const char *kinds;
+    bool put_off;
     int rc;
 
     if (opts->request != NULL) {
@@ -429,19 +457,19 @@ int act_claim(struct txn *txn, struct lhi_act *act)
         if (found)
             return out->n > 0 ? LH_OK : LH_EMPTY;
     }
-    if ((rc = heal_first(txn, &act->err)) < 0 ||
-        (rc = kinds_as_json(txn, opts, &kinds, &act->err)) < 0)
+    int alive = sql_run(txn->conn, LHI_SQL_WORKER_CLAIMS, &act->err, "it", txn->now, opts->worker);
+    if (alive < 0)
+        return alive;
+    if (alive > 0)
+        txn->changed = txn->siren = true;
+    if ((rc = heal_first(txn, &put_off, &act->err)) < 0 ||
+        (rc = kinds_as_json(txn, opts, &kinds, &act->err)) < 0 ||
+        (rc = claim_queues(txn, act, kinds, want, &room)) < 0)
         return rc;
-    for (size_t i = 0; i < opts->n_queues && out->n < want; i++) {
-        if (paused(txn->db, opts->queues[i]))
-            continue;
-        for (bool again = true; again && out->n < want;) {
-            again = false;
-            rc = claim_from(txn, act, opts->queues[i], kinds, want - out->n, &room, &again);
-            if (rc < 0)
-                return rc;
-        }
-    }
+    if (out->n == 0 && put_off &&
+        ((rc = best_effort(txn, take_back, "automatic recovery", &act->err)) < 0 ||
+         (rc = claim_queues(txn, act, kinds, want, &room)) < 0))
+        return rc;
     LHI_POINT("job_claim:inside");
     if (out->n > 0 && opts->request != NULL)
         return remember_claim(txn, act);

@@ -166,7 +166,7 @@ static int remember_request(struct txn *txn, struct lhi_act *act)
     char *jobs = lhi_arena_alloc(&txn->arena, room);
 
     if (jobs == NULL)
-        return lhi_fail(&act->err, LH_ENOMEM, "out of memory");
+        return lhi_no_memory(&act->err);
     for (size_t i = 0; i < act->n; i++)
         used += lhi_format(jobs + used, room - used, "%s[%lld,0]", i ? "," : "[",
                            (long long)act->enqueue.out[i].id);
@@ -313,7 +313,7 @@ static int enqueue_and_answer(struct sqlite3 *db, const char *queue, const lh_ne
     /* A failure leaves the caller's array untouched. */
     lh_enqueued *answer = lhi_calloc(n, sizeof *answer);
     if (answer == NULL)
-        return lhi_fail(err, LH_ENOMEM, "out of memory");
+        return lhi_no_memory(err);
     int rc = enqueue_on(db, queue, jobs, n, answer, err);
     if (rc == LH_OK)
         memcpy(out, answer, n * sizeof *out);

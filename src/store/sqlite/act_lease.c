@@ -19,7 +19,7 @@ static int read_lease(struct txn *txn, const char *scope, const char *name, lh_l
     *found = rc == LH_OK;
     if (*found && !lease_from_row(stmt, txn->now, &txn->arena, lease)) {
         sql_reset(stmt);
-        return lhi_fail(err, LH_ENOMEM, "out of memory");
+        return lhi_no_memory(err);
     }
     sql_reset(stmt);
     return LH_OK;
@@ -60,10 +60,10 @@ static int answer(struct txn *txn, struct lhi_act *act)
 
     if (out == NULL)
         return LH_OK;
-    struct lhi_arena *arena = arena_of(&out->priv);
+    struct lhi_arena *arena = lhi_arena_of(&out->priv);
     out->lease = arena ? lhi_calloc(1, sizeof *out->lease) : NULL;
     if (out->lease == NULL)
-        return lhi_fail(err, LH_ENOMEM, "out of memory");
+        return lhi_no_memory(err);
     sqlite3_stmt *stmt =
         sql(txn->conn, LHI_SQL_LEASE_GET, err, "tt", act->lease.scope, act->lease.name);
     if (stmt == NULL)
@@ -74,7 +74,7 @@ static int answer(struct txn *txn, struct lhi_act *act)
     if (rc == LH_OK) {
         if (!lease_from_row(stmt, txn->now, arena, out->lease)) {
             sql_reset(stmt);
-            return lhi_fail(err, LH_ENOMEM, "out of memory");
+            return lhi_no_memory(err);
         }
         out->n = 1;
     }
@@ -124,6 +124,7 @@ static int acquire(struct txn *txn, struct lhi_act *act, lh_lease *old, bool fou
         (rc = sql_int(txn->conn, LHI_SQL_SCOPE_GET, err, DEFAULT_TTL_MS, &ttl, "t", scope)) < 0)
         return rc;
     txn->changed = true;
+    txn_falls_due(txn, ttl);
     if (held && strcmp(old->owner, owner) == 0)
         rc = sql_run(txn->conn, LHI_SQL_LEASE_EXTEND, err, "iiitttti", (int64_t)0, txn->now, ttl,
                      opts->value, scope, name, owner, old->token);
@@ -252,14 +253,13 @@ int act_scope_set(struct txn *txn, struct lhi_act *act)
 
 /* ---- expired leases ---- */
 
-int recover_leases(struct txn *txn, size_t limit, int64_t *cleaned, bool *more,
-                   struct lhi_error *err)
+/* Free what the statement finds, and tell it. */
+static int free_found(struct txn *txn, sqlite3_stmt *stmt, size_t limit, const char *reason,
+                      struct lhi_run *run, bool *more, struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_LEASE_EXPIRED, err, "ii", txn->now, (int64_t)limit);
     size_t n = 0;
     int rc;
 
-    *cleaned = 0;
     *more = false;
     if (stmt == NULL)
         return err->status;
@@ -268,7 +268,7 @@ int recover_leases(struct txn *txn, size_t limit, int64_t *cleaned, bool *more,
     lh_lease *stale = lhi_arena_alloc(&txn->arena, limit * sizeof *stale);
     if (stale == NULL) {
         sql_reset(stmt);
-        return lhi_fail(err, LH_ENOMEM, "out of memory");
+        return lhi_no_memory(err);
     }
     bool ok = true;
     do {
@@ -280,21 +280,52 @@ int recover_leases(struct txn *txn, size_t limit, int64_t *cleaned, bool *more,
     } while (ok && n < limit && (rc = sql_step(txn->conn, stmt, err)) == LH_OK);
     sql_reset(stmt);
     if (!ok)
-        return lhi_fail(err, LH_ENOMEM, "out of memory");
-    if (rc < 0)
+        return lhi_no_memory(err);
+    if (rc < 0 || (rc = run_begin(txn, run, err)) < 0)
         return rc;
     for (size_t i = 0; i < n; i++) {
-        if ((rc = free_lease(txn, &stale[i], NULL, NULL, false, err)) < 0 ||
-            (rc = lease_event(txn, "lease.recovered", stale[i].scope, stale[i].name, stale[i].owner,
-                              stale[i].token, "system/recovery", "RECLAIMED_TTL: lease had expired",
-                              err)) < 0)
+        const lh_lease *lease = &stale[i];
+        char full[400];
+        lhi_format(full, sizeof full, "%s/%s", lease->scope, lease->name);
+        if ((rc = free_lease(txn, lease, NULL, NULL, false, err)) < 0 ||
+            (rc = run_event(txn, run,
+                            &(struct event){.type = "lease.recovered",
+                                            .lease = full,
+                                            .worker = lease->owner,
+                                            .reason = reason,
+                                            .token = lease->token},
+                            err)) < 0)
             return rc;
-        lhi_log(&txn->db->log, LH_LOG_INFO, "lease %s/%s of %s had expired and was freed",
-                stale[i].scope, stale[i].name, stale[i].owner);
+        txn_log(txn, LH_LOG_INFO,
+                &(lh_log_entry){.token = lease->token, .worker = lease->owner, .reason = reason},
+                "lease %s of %s was freed: %s", full, lease->owner, reason);
+        run->leases++;
     }
-    *cleaned = (int64_t)n;
     *more = n == limit;
     return LH_OK;
+}
+
+int recover_leases(struct txn *txn, size_t limit, struct lhi_run *run, bool *more,
+                   struct lhi_error *err)
+{
+    return free_found(txn,
+                      sql(txn->conn, LHI_SQL_LEASE_EXPIRED, err, "ii", txn->now, (int64_t)limit),
+                      limit, "RECLAIMED_TTL: lease had expired", run, more, err);
+}
+
+int free_leases_of(struct txn *txn, const char *owner, const char *what, struct lhi_run *run,
+                   struct lhi_error *err)
+{
+    char reason[320];
+    bool more = true;
+    int rc = LH_OK;
+
+    lhi_format(reason, sizeof reason, "RECLAIMED_DEAD: worker %s %s", owner, what);
+    while (more && rc >= 0)
+        rc = free_found(
+            txn, sql(txn->conn, LHI_SQL_LEASE_OF_OWNER, err, "ti", owner, (int64_t)LHI_BATCH),
+            LHI_BATCH, reason, run, &more, err);
+    return rc;
 }
 
 /* ---- exclusive queues ---- */

@@ -19,17 +19,17 @@ static int read_after(struct txn *txn, struct lhi_act *act,
                       int64_t (*id_of)(const struct lhi_act *, size_t), struct lhi_error *err)
 {
     size_t room = act->after->n;
-    struct lhi_arena *arena = arena_of(&act->after->priv);
+    struct lhi_arena *arena = lhi_arena_of(&act->after->priv);
 
     if (arena == NULL)
-        return lhi_fail(err, LH_ENOMEM, "out of memory");
+        return lhi_no_memory(err);
     for (size_t i = 0; i < act->n; i++) {
         lh_job *job;
         sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_GET, err, "i", id_of(act, i));
         int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
         if (rc == LH_OK &&
             (!jobs_add(act->after, &room, &job) || !job_from_row(stmt, txn->now, arena, job)))
-            rc = lhi_fail(err, LH_ENOMEM, "out of memory");
+            rc = lhi_no_memory(err);
         sql_reset(stmt);
         if (rc < 0)
             return rc;

@@ -1,41 +1,136 @@
-/* What falls due by itself: leases that ended, jobs whose time has come or gone, rows past their
- * retention. Every round is bounded; whoever finds a full batch comes again. */
+/*
+ * act_recover.c: recovery inside a transaction: jobs and workers.
+ *
+ * A job is judged here, from its row as it is in this transaction, and taken back by a write that
+ * repeats the guard.
+ */
 #include "store/sqlite/db.h"
 
+#include "base/clock.h"
 #include "base/hook.h"
 
 #include <string.h>
 
-/* ---- recovery ---- */
+enum { LEAST = 8 }; /* rows a batch takes before it gives way to others */
 
-static const char *action_name(lh_action action)
+/* ---- one job ---- */
+
+/* A row that its own constraints will not let go: the rest goes on. Once that is known, a recovery
+ * that comes by itself does not tell it again and again. */
+static int note_failure(struct txn *txn, const lh_job *job, const lh_recover_opts *opts,
+                        struct lhi_run *run, const char *why, struct lhi_error *err)
 {
-    return action == LH_ACTION_FAIL ? "fail" : action == LH_ACTION_PENDING ? "pending" : "retry";
+    int64_t told;
+    int rc = sql_int(txn->conn, LHI_SQL_FAILURE_TOLD, err, 0, &told, "ii", job->id, job->token);
+
+    if (rc < 0)
+        return rc;
+    if (opts == NULL && told != 0) {
+        run->untold++;
+        return LH_OK;
+    }
+    txn_log(txn, LH_LOG_ERROR,
+            &(lh_log_entry){.job = job->id,
+                            .token = job->token,
+                            .attempt = job->attempt,
+                            .queue = job->queue,
+                            .worker = job->worker,
+                            .reason = why},
+            "job %lld cannot be recovered: %s", (long long)job->id, why);
+    run->failures++;
+    if ((rc = run_begin(txn, run, err)) < 0)
+        return rc;
+    return run_event(txn, run,
+                     &(struct event){.type = "recovery.failed",
+                                     .job = job->id,
+                                     .queue = job->queue,
+                                     .worker = job->worker,
+                                     .reason = why,
+                                     .token = job->token,
+                                     .attempt = job->attempt,
+                                     .max_attempts = job->max_attempts},
+                     err);
 }
 
-/* Take one job back. The statement decides and explains; a guard that no longer matches means that
- * somebody else came first, and nothing is done. */
-static int recover_one(struct txn *txn, const lh_job *job, const lh_policy *policy,
-                       int64_t *recovered, struct lhi_error *err)
+static void count_action(struct lhi_run *run, const struct lhi_fate *fate)
 {
-    char what[64], who[224], reason[480] = "";
-    lh_state to;
+    if (fate->state == LH_FAILED)
+        run->failed++;
+    else if (strcmp(fate->action, "retry") == 0)
+        run->retried++;
+    else if (strcmp(fate->action, "pending") == 0)
+        run->made_pending++;
+    else
+        run->released++;
+}
 
-    lhi_death_words(job, txn->now, what, who);
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_RECOVER, err, "iitiitttiii",
-                             policy->recovery_backoff_ms, txn->now, action_name(policy->action),
-                             txn_next_token(txn, job->token), policy->max_recoveries,
-                             "RECLAIMED_TTL", what, who, job->id, job->token, job->lease_until);
-    if (stmt == NULL)
-        return err->status;
-    int rc = sql_step(txn->conn, stmt, err);
-    if (rc != LH_OK)
-        return rc < 0 ? rc : LH_OK;
-    to = column_state(stmt, 0);
-    lhi_format(reason, sizeof reason, "%s", (const char *)sqlite3_column_text(stmt, 1));
-    if ((rc = sql_step(txn->conn, stmt, err)) < 0)
+static int tell_recovered(struct txn *txn, const lh_job *job, const struct lhi_fate *fate,
+                          lh_state to, struct lhi_run *run, struct lhi_error *err)
+{
+    txn_log(txn, LH_LOG_WARN,
+            &(lh_log_entry){.job = job->id,
+                            .token = job->token,
+                            .attempt = job->attempt,
+                            .queue = job->queue,
+                            .worker = job->worker,
+                            .reason = fate->reason},
+            "job %lld recovered: %s", (long long)job->id, fate->reason);
+    count_action(run, fate);
+    int rc = run_begin(txn, run, err);
+    if (rc < 0)
         return rc;
+    return run_event(txn, run,
+                     &(struct event){.type = fate->poison ? "job.poisoned" : "job.recovered",
+                                     .job = job->id,
+                                     .queue = job->queue,
+                                     .worker = job->worker,
+                                     .from = LH_RUNNING,
+                                     .to = to,
+                                     .reason = fate->reason,
+                                     .token = job->token,
+                                     .attempt = fate->shown_attempt,
+                                     .max_attempts = job->max_attempts,
+                                     .action = fate->action},
+                     err);
+}
+
+/* Take one job back. A guard that no longer matches means that somebody else came first, and nothing
+ * is done. */
+static int recover_one(struct txn *txn, const lh_job *job, enum lhi_cause cause,
+                       const struct holder *holder, const lh_recover_opts *opts,
+                       struct lhi_run *run, struct lhi_error *err)
+{
+    lh_policy policy = *txn_policy(txn, job->queue, job->kind);
+    bool started = had_started(holder, job);
+    struct lhi_fate fate;
+    int rc;
+
+    lhi_decide_death(job, &policy, opts, cause, holder->what, !started, txn->now, &fate);
+    /* A live lease revoked by hand: the job stays back until its holder has answered or the deadline
+     * has passed. */
+    bool hold = cause == LHI_CAUSE_MANUAL && job->lease_until > txn->now && !opts->now;
+    int64_t run_at = 0;
+    if (fate.state == LH_PENDING) {
+        if (policy.recovery_backoff_ms > 0 && started)
+            run_at = txn->wall + policy.recovery_backoff_ms;
+        if (hold && job->lease_until > run_at)
+            run_at = job->lease_until;
+    }
+    lh_state to = fate.state == LH_PENDING && run_at > 0 ? LH_SCHEDULED : fate.state;
+    int n = sql_run(txn->conn, LHI_SQL_JOB_RECOVER, err, "tIiiiIitiii", lh_state_name(to), run_at,
+                    fate.attempt, fate.recoveries, txn_next_token(txn, job->token),
+                    to == LH_FAILED ? txn->now : (int64_t)0, txn->now, fate.reason, job->id,
+                    job->token, job->lease_until);
+    if (n == LH_EINVAL) {
+        struct lhi_error why = *err;
+        lhi_error_clear(err);
+        return note_failure(txn, job, opts, run, why.text, err);
+    }
+    if (n <= 0)
+        return n;
     LHI_POINT("job_recover:inside");
+    if (hold && (rc = hold_put(txn, job->queue, job->id, job->token, job->lease_until, err)) < 0)
+        return rc;
     struct tally *tally = txn_tally(txn, job->queue, err);
     if (tally == NULL)
         return err->status;
@@ -45,350 +140,238 @@ static int recover_one(struct txn *txn, const lh_job *job, const lh_policy *poli
     if (to == LH_FAILED)
         tally->failed++;
     const lh_policy *whole = txn_policy(txn, job->queue, NULL);
-    if (whole->exclusive && (rc = exclusive_end(txn, job->queue, job->id, err)) < 0)
+    if (whole->exclusive && !hold && (rc = exclusive_end(txn, job->queue, job->id, err)) < 0)
         return rc;
     if (whole->exclusive || whole->concurrency > 0)
         tally->ring++;
-    lhi_log(&txn->db->log, LH_LOG_WARN, "job %lld recovered: %s", (long long)job->id, reason);
-    (*recovered)++;
-    return txn_event(txn,
-                     &(struct event){.type = strncmp(reason, "POISON", 6) == 0 ? "job.poisoned"
-                                                                               : "job.recovered",
-                                     .job = job->id,
-                                     .queue = job->queue,
-                                     .worker = job->worker,
-                                     .from = LH_RUNNING,
-                                     .to = to,
-                                     .actor = "system/recovery",
-                                     .reason = reason,
-                                     .token = job->token},
-                     err);
+    return tell_recovered(txn, job, &fate, to, run, err);
 }
+
+/* ---- is it forfeit? ---- */
+
+static bool old_enough(const lh_job *job, const lh_recover_opts *opts, int64_t now)
+{
+    int64_t before = now - opts->threshold_ms;
+    return job->started_at <= before && job->last_heartbeat_at <= before;
+}
+
+/* Judge a running job, and take it back if it is forfeit. */
+static int judge_job(struct txn *txn, const lh_job *job, const lh_recover_opts *opts,
+                     struct holder *holder, struct lhi_run *run, struct lhi_error *err)
+{
+    bool by_age = opts != NULL && opts->by_age, forfeit;
+    enum lhi_cause cause = LHI_CAUSE_MANUAL;
+
+    if (job->worker == NULL)
+        return LH_OK;
+    int rc = look_up_holder(txn->conn, job->worker, holder, err);
+    if (rc < 0)
+        return rc;
+    if (by_age) {
+        forfeit = old_enough(job, opts, txn->now);
+    } else {
+        cause = holder->what[0] != '\0' ? LHI_CAUSE_DEAD : LHI_CAUSE_TTL;
+        forfeit = cause == LHI_CAUSE_DEAD || job->lease_until <= txn->now;
+    }
+    if (!forfeit || (opts == NULL && !txn_policy(txn, job->queue, job->kind)->recovery))
+        return LH_OK;
+    run->orphaned++;
+    return recover_one(txn, job, cause, holder, opts, run, err);
+}
+
+static int recover_id(struct txn *txn, int64_t id, const lh_recover_opts *opts,
+                      struct holder *holder, struct lhi_run *run, struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_GET, err, "i", id);
+    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+    lh_job job;
+
+    if (rc != LH_OK)
+        return rc < 0 ? rc : LH_OK; /* gone meanwhile */
+    bool ok = held_row(stmt, &txn->arena, &job);
+    sql_reset(stmt);
+    if (!ok)
+        return lhi_no_memory(err);
+    if (job.state != LH_RUNNING || (opts && opts->queue && strcmp(job.queue, opts->queue) != 0))
+        return LH_OK;
+    return judge_job(txn, &job, opts, holder, run, err);
+}
+
+/* ---- expired leases of jobs, as a claim meets them ---- */
 
 /* Expired rows, read to the end before the first is changed. */
 static int read_expired(struct txn *txn, size_t limit, int64_t skip, lh_job *jobs, size_t *n,
                         struct lhi_error *err)
 {
-    sqlite3_stmt *stmt =
-        sql(txn->conn, LHI_SQL_JOB_EXPIRED, err, "iii", txn->now, (int64_t)limit, skip);
-    bool ok = true;
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_EXPIRED, err, "iiii", txn->now,
+                             txn->db->stuck_until, (int64_t)limit, skip);
     int rc;
 
     *n = 0;
     if (stmt == NULL)
         return err->status;
-    while ((rc = sql_step(txn->conn, stmt, err)) == LH_OK) {
-        lh_job *job = &jobs[(*n)++];
-        memset(job, 0, sizeof *job);
-        job->id = sqlite3_column_int64(stmt, JOB_ID);
-        job->queue = column_text(stmt, JOB_QUEUE, &txn->arena, &ok);
-        job->kind = column_text(stmt, JOB_KIND, &txn->arena, &ok);
-        job->worker = column_text(stmt, JOB_WORKER, &txn->arena, &ok);
-        job->token = sqlite3_column_int64(stmt, JOB_TOKEN);
-        job->lease_until = sqlite3_column_int64(stmt, JOB_LEASE_UNTIL);
-        job->lease_ms = sqlite3_column_int64(stmt, JOB_HELD_MS);
-        job->started_at = sqlite3_column_int64(stmt, JOB_STARTED_AT);
-        job->last_heartbeat_at = sqlite3_column_int64(stmt, JOB_LAST_HEARTBEAT_AT);
-        if (!ok) {
+    while ((rc = sql_step(txn->conn, stmt, err)) == LH_OK)
+        if (!held_row(stmt, &txn->arena, &jobs[(*n)++])) {
             sql_reset(stmt);
-            return lhi_fail(err, LH_ENOMEM, "out of memory");
+            return lhi_no_memory(err);
         }
-    }
     return rc < 0 ? rc : LH_OK;
 }
 
-int recover_expired(struct txn *txn, size_t limit, bool by_hand, int64_t *recovered, bool *more,
-                    struct lhi_error *err)
+static int recover_expired(struct txn *txn, struct lhi_run *run, struct lhi_error *err)
 {
+    struct holder holder = {.arena = &txn->arena};
+    int64_t skip = 0, taken = lhi_run_reclaimed(run), failed = run->failures + run->untold;
     lh_job first, *jobs = NULL;
-    int64_t skip = 0;
     size_t n;
     int rc;
 
-    *recovered = 0;
-    *more = false;
     /* The common case, nothing expired, is one probe of an index and no memory. */
     if ((rc = read_expired(txn, 1, 0, &first, &n, err)) < 0 || n == 0)
         return rc;
-    jobs = lhi_arena_alloc(&txn->arena, limit * sizeof *jobs);
+    jobs = lhi_arena_alloc(&txn->arena, LHI_BATCH * sizeof *jobs);
     if (jobs == NULL)
-        return lhi_fail(err, LH_ENOMEM, "out of memory");
+        return lhi_no_memory(err);
     /* Queues with recovery off keep their stuck jobs at the head of the index: walk past them. */
     do {
-        if ((rc = read_expired(txn, limit, skip, jobs, &n, err)) < 0)
+        if ((rc = read_expired(txn, LHI_BATCH, skip, jobs, &n, err)) < 0)
             return rc;
-        for (size_t i = 0; i < n; i++) {
-            const lh_policy *policy;
-            policy = txn_policy(txn, jobs[i].queue, jobs[i].kind);
-            if (!policy->recovery && !by_hand)
-                continue;
-            rc = recover_one(txn, &jobs[i], policy, recovered, err);
-            if (rc == LH_EINVAL) {
-                /* A row that its own constraints will not let go: the rest goes on. */
-                lhi_log(&txn->db->log, LH_LOG_ERROR, "job %lld cannot be recovered: %s",
-                        (long long)jobs[i].id, err->text);
-                lhi_error_clear(err);
-            } else if (rc < 0) {
+        for (size_t i = 0; i < n; i++)
+            if ((rc = judge_job(txn, &jobs[i], NULL, &holder, run, err)) < 0)
                 return rc;
-            }
-        }
         skip += (int64_t)n;
-    } while (n == limit && *recovered == 0);
-    *more = n == limit;
+    } while (n == LHI_BATCH && lhi_run_reclaimed(run) == taken);
+    /* All of them stay on purpose: until a setting changes, the next claim looks behind them. Whatever
+     * ends later has a later deadline. */
+    if (n < LHI_BATCH && lhi_run_reclaimed(run) == taken && run->failures + run->untold == failed)
+        txn->db->stuck_until = txn->now;
     return LH_OK;
 }
 
-/* ---- promotion and expiry ---- */
+/* ---- workers ---- */
 
-struct waiting {
-    int64_t id, token, expires_at;
-    const char *queue;
-    lh_state state;
-};
-
-static int read_waiting(struct txn *txn, enum lhi_sql which, size_t limit, struct waiting **out,
-                        size_t *n, struct lhi_error *err)
+static int bury(struct txn *txn, const struct lhi_death *death, struct lhi_run *run,
+                struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(txn->conn, which, err, "ii", txn->wall, (int64_t)limit);
-    bool ok = true;
+    char data[64];
+    int n = sql_run(txn->conn, LHI_SQL_WORKER_BURY, err, "ttiii", death->what, death->worker,
+                    death->last_heartbeat_at, (int64_t)death->proven, txn->now);
     int rc;
 
-    *n = 0;
-    if (stmt == NULL)
-        return err->status;
-    if ((rc = sql_step(txn->conn, stmt, err)) != LH_OK)
-        return rc < 0 ? rc : LH_OK;
-    *out = lhi_arena_alloc(&txn->arena, limit * sizeof **out);
-    if (*out == NULL) {
-        sql_reset(stmt);
-        return lhi_fail(err, LH_ENOMEM, "out of memory");
-    }
-    do {
-        struct waiting *row = &(*out)[(*n)++];
-        row->id = sqlite3_column_int64(stmt, 0);
-        row->queue = column_text(stmt, 1, &txn->arena, &ok);
-        row->state = column_state(stmt, 3);
-        if (which == LHI_SQL_JOB_OVERDUE) {
-            row->token = sqlite3_column_int64(stmt, 4);
-            row->expires_at = sqlite3_column_int64(stmt, 5);
-        }
-    } while (ok && *n < limit && (rc = sql_step(txn->conn, stmt, err)) == LH_OK);
-    sql_reset(stmt);
-    if (!ok)
-        return lhi_fail(err, LH_ENOMEM, "out of memory");
-    return rc < 0 ? rc : LH_OK;
-}
-
-int promote_due(struct txn *txn, size_t limit, int64_t *promoted, bool *more, struct lhi_error *err)
-{
-    struct waiting *due = NULL;
-    size_t n;
-    int rc = read_waiting(txn, LHI_SQL_JOB_DUE, limit, &due, &n, err);
-
-    *promoted = 0;
-    *more = false;
-    if (rc < 0)
-        return rc;
-    for (size_t i = 0; i < n; i++) {
-        int64_t token, until;
-        /* run_at is by the wall clock, a revoked lease ends by store time: the later one counts. */
-        if ((rc = hold_get(txn, due[i].queue, due[i].id, &token, &until, err)) < 0)
-            return rc;
-        if (until > txn->now)
-            continue;
-        struct tally *tally = txn_tally(txn, due[i].queue, err);
-        if (tally == NULL ||
-            sql_run(txn->conn, LHI_SQL_JOB_PROMOTE, err, "ii", txn->now, due[i].id) < 0)
-            return err->status;
-        txn->changed = true;
-        tally_move(tally, LH_SCHEDULED, LH_PENDING);
-        (*promoted)++;
-    }
-    *more = n == limit && *promoted > 0;
-    return LH_OK;
-}
-
-static int expire_one(struct txn *txn, const struct waiting *job, int64_t *expired,
-                      struct lhi_error *err)
-{
-    char reason[96], at[40];
-
+    if (n <= 0)
+        return n; /* it has beaten, or was found by another */
     txn->changed = true;
-    if (sql_run(txn->conn, LHI_SQL_EXPIRY_END, err, "ii", job->expires_at, job->id) < 0)
-        return err->status;
-    if (job->state != LH_PENDING && job->state != LH_SCHEDULED)
-        return LH_OK; /* cancelled or deleted: the expiry has nothing more to say */
-    lhi_format(reason, sizeof reason, "EXPIRED: not claimed by %s",
-               lh_time_format(job->expires_at, at, sizeof at));
-    struct tally *tally = txn_tally(txn, job->queue, err);
-    if (tally == NULL ||
-        sql_run(txn->conn, LHI_SQL_JOB_CANCEL, err, "itiii", txn_next_token(txn, job->token),
-                reason, txn->now, job->id, job->token) < 0)
-        return err->status;
-    tally_move(tally, job->state, LH_CANCELLED);
-    (*expired)++;
-    return txn_event(txn,
-                     &(struct event){.type = "job.cancelled",
-                                     .job = job->id,
-                                     .queue = job->queue,
-                                     .from = job->state,
-                                     .to = LH_CANCELLED,
-                                     .actor = "system/expiry",
-                                     .reason = reason,
-                                     .token = job->token},
-                     err);
-}
-
-int expire_overdue(struct txn *txn, size_t limit, int64_t *expired, bool *more,
-                   struct lhi_error *err)
-{
-    struct waiting *gone = NULL;
-    size_t n;
-    int rc = read_waiting(txn, LHI_SQL_JOB_OVERDUE, limit, &gone, &n, err);
-
-    *expired = 0;
-    *more = false;
-    if (rc < 0)
+    txn_log(txn, LH_LOG_WARN, &(lh_log_entry){.worker = death->worker, .reason = death->what},
+            "worker %s is dead: it %s", death->worker, death->what);
+    lhi_format(data, sizeof data, "{\"last_heartbeat\":%lld}", (long long)death->last_heartbeat_at);
+    run->dead_workers++;
+    if ((rc = run_begin(txn, run, err)) < 0 ||
+        (rc = run_event(txn, run,
+                        &(struct event){.type = "worker.dead",
+                                        .worker = death->worker,
+                                        .reason = death->what,
+                                        .data = data},
+                        err)) < 0)
         return rc;
-    for (size_t i = 0; i < n; i++)
-        if ((rc = expire_one(txn, &gone[i], expired, err)) < 0)
-            return rc;
-    *more = n == limit;
-    return LH_OK;
+    /* Time alone ends the leases of a worker without a process of ours. */
+    return death->process ? free_leases_of(txn, death->worker, death->what, run, err) : LH_OK;
 }
 
-int act_upkeep(struct txn *txn, struct lhi_act *act)
+static int mark_late(struct txn *txn, const struct lhi_death *death, struct lhi_error *err)
 {
-    lh_upkeep *done = &act->upkeep.done;
-    bool more[4] = {false};
+    int n =
+        sql_run(txn->conn, LHI_SQL_WORKER_LATE, err, "ti", death->worker, death->last_heartbeat_at);
+    if (n <= 0)
+        return n;
+    txn->changed = true;
+    txn_log(txn, LH_LOG_INFO, &(lh_log_entry){.worker = death->worker},
+            "worker %s is late: it has missed a beat", death->worker);
+    return txn_event(
+        txn,
+        &(struct event){.type = "worker.late", .worker = death->worker, .actor = "system/recovery"},
+        err);
+}
+
+/* ---- on every claim ---- */
+
+/* Workers whose silence was too long, and what they hold. */
+static int recover_silent(struct txn *txn, struct lhi_run *run, struct lhi_error *err)
+{
+    struct lhi_suspects silent = {0};
+    int rc = read_suspects(txn->conn, LHI_SQL_WORKER_SILENT, txn->now, &silent, err);
+    struct holder holder = {.arena = &txn->arena};
+    struct lhi_identity nobody = {.pid = 0};
+    struct lhi_death death;
+    int64_t ids[LHI_BATCH], unclean = 0;
+    size_t n = 0;
+
+    for (size_t i = 0; i < silent.n && rc >= 0; i++)
+        if (lhi_judge_worker(&silent.suspect[i], &nobody, txn->now, &death) && !death.late)
+            rc = bury(txn, &death, run, err);
+    lhi_suspects_clear(&silent);
+    if (rc < 0 ||
+        (rc = sql_int(txn->conn, LHI_SQL_DEAD_NOT_CLEANED, err, 0, &unclean, "i", txn->now)) < 0 ||
+        unclean == 0)
+        return rc;
+    if ((rc = read_ids(txn->conn, LHI_SQL_STALE_OF_DEAD, txn->now, NULL, ids, LHI_BATCH, &n, err)) <
+        0)
+        return rc;
+    for (size_t i = 0; i < n && rc >= 0; i++)
+        rc = recover_id(txn, ids[i], NULL, &holder, run, err);
+    return rc < 0 ? rc : clean_workers(txn, run, err);
+}
+
+int recover_on_claim(struct txn *txn, struct lhi_error *err)
+{
+    struct lhi_run run = {.trigger = "claim"};
+    bool more;
     int rc;
 
-    if ((act->upkeep.by_hand || !txn->db->opts.no_recovery) &&
-        ((rc = recover_expired(txn, LHI_BATCH, act->upkeep.by_hand, &done->recovered, &more[0],
-                               &act->err)) < 0 ||
-         (rc = recover_leases(txn, LHI_BATCH, &act->upkeep.leases, &more[1], &act->err)) < 0))
+    if ((rc = recover_silent(txn, &run, err)) < 0 ||
+        (rc = recover_leases(txn, LHI_BATCH, &run, &more, err)) < 0 ||
+        (rc = recover_expired(txn, &run, err)) < 0 || run.report == 0)
         return rc;
-    if ((rc = expire_overdue(txn, LHI_BATCH, &done->expired, &more[2], &act->err)) < 0 ||
-        (rc = promote_due(txn, LHI_BATCH, &done->promoted, &more[3], &act->err)) < 0)
-        return rc;
-    int holds = sql_run(txn->conn, LHI_SQL_HOLD_PRUNE, &act->err, "i", txn->now);
-    if (holds < 0)
-        return holds;
-    if (holds > 0)
-        txn->changed = true;
-    act->upkeep.more = more[0] || more[1] || more[2] || more[3];
-    return LH_OK;
+    return end_report(txn, &run, NULL, err);
 }
 
-/* ---- pruning ---- */
+/* ---- a batch of a run ---- */
 
-/* Delete one finished job if its time is over. */
-static int prune_row(struct txn *txn, sqlite3_stmt *row, int64_t older_than_ms, int64_t *pruned,
-                     struct lhi_error *err)
+static bool others_wait(struct db *db)
 {
-    int64_t id = sqlite3_column_int64(row, 0), finished = sqlite3_column_int64(row, 4);
-    const char *queue = (const char *)sqlite3_column_text(row, 1);
-    const char *kind = (const char *)sqlite3_column_text(row, 2);
-    lh_state state = column_state(row, 3);
-    const lh_policy *policy;
-
-    if (state != LH_COMPLETED && state != LH_FAILED && state != LH_CANCELLED)
-        return LH_OK;
-    policy = txn_policy(txn, queue, kind);
-    int64_t keep = older_than_ms        ? older_than_ms
-                   : state == LH_FAILED ? policy->retention_failed_ms
-                                        : policy->retention_ms;
-    if (finished > txn->now - keep)
-        return LH_OK;
-    struct tally *tally = txn_tally(txn, queue, err);
-    if (tally == NULL || sql_run(txn->conn, LHI_SQL_JOB_DELETE, err, "i", id) < 0)
-        return err->status;
-    tally_move(tally, state, 0);
-    txn->changed = true;
-    (*pruned)++;
-    return LH_OK;
+    if (side_waited(&db->side))
+        return true;
+    pthread_mutex_lock(&db->mutex);
+    bool waiting = db->queue_head != NULL;
+    pthread_mutex_unlock(&db->mutex);
+    return waiting;
 }
 
-static int64_t shortest_retention(const lh_policies *policies)
+int act_recover(struct txn *txn, struct lhi_act *act)
 {
-    int64_t least = lhi_policy_builtin.retention_ms;
-    for (size_t i = 0; i < policies->n; i++) {
-        const lh_policy *p = &policies->row[i].policy;
-        if ((p->set & LH_POLICY_RETENTION) && p->retention_ms < least)
-            least = p->retention_ms;
-        if ((p->set & LH_POLICY_RETENTION_FAILED) && p->retention_failed_ms < least)
-            least = p->retention_failed_ms;
-    }
-    return least;
-}
-
-/* One batch of the walk over ids, which goes on where it ended and starts over at the end. */
-static int prune_jobs(struct txn *txn, struct lhi_act *act)
-{
+    struct lhi_run *run = act->recover.run;
+    struct holder holder = {.arena = &txn->arena};
     struct lhi_error *err = &act->err;
-    int64_t older = act->prune.older_than_ms, after, n = 0;
-    int64_t youngest = txn->now - (older ? older : shortest_retention(&txn->db->policies));
-    bool too_young = false;
-    int rc;
+    int rc = LH_OK;
 
-    if (act->prune.after != NULL)
-        after = *act->prune.after;
-    else if ((rc = meta_int(txn->conn, "prune_after", 0, &after, err)) < 0)
-        return rc;
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_AGED, err, "ii", after, (int64_t)LHI_BATCH);
-    if (stmt == NULL)
-        return err->status;
-    while ((rc = sql_step(txn->conn, stmt, err)) == LH_OK) {
-        /* Created too late to have ended before the cutoff: so are all after it. (A time that lies
-         * ahead of us says nothing of the kind.) */
-        int64_t created = sqlite3_column_int64(stmt, 5);
-        too_young = created > youngest && created <= txn->now;
-        if (too_young)
-            break;
-        n++;
-        after = sqlite3_column_int64(stmt, 0);
-        if ((rc = prune_row(txn, stmt, older, &act->prune.pruned, err)) < 0)
-            break;
+    if (run->always)
+        rc = run_begin(txn, run, err);
+    for (size_t i = 0; i < act->recover.n_deaths && rc >= 0; i++) {
+        const struct lhi_death *death = &act->recover.deaths[i];
+        rc = death->late ? mark_late(txn, death, err) : bury(txn, death, run, err);
     }
-    sql_reset(stmt);
+    size_t at = 0;
+    while (at < act->n && rc >= 0 && (at < LEAST || !others_wait(txn->db)))
+        rc = recover_id(txn, act->recover.ids[at++], act->recover.opts, &holder, run, err);
+    act->recover.done = at;
+    bool more = at < act->n;
+    if (rc >= 0 && act->recover.leases && !more)
+        rc = recover_leases(txn, LHI_BATCH, run, &more, err);
     if (rc < 0)
         return rc;
-    act->prune.more = n == LHI_BATCH && !too_young;
-    if (act->prune.after != NULL) {
-        *act->prune.after = after;
-        return LH_OK;
-    }
-    if (n == 0 && after == 0)
-        return LH_OK;
-    txn->changed = true;
-    return meta_set_int(txn->conn, "prune_after", act->prune.more ? after : 0, err);
-}
-
-int act_prune(struct txn *txn, struct lhi_act *act)
-{
-    struct lhi_error *err = &act->err;
-    int64_t older = act->prune.older_than_ms;
-    int64_t kept = older ? older : lhi_policy_builtin.retention_failed_ms;
-    int64_t before = txn->now - kept;
-    int64_t n = LHI_BATCH;
-    int rc = prune_jobs(txn, act);
-
-    if (rc < 0)
-        return rc;
-    int events =
-        sql_run(txn->conn, LHI_SQL_EVENT_PRUNE, err, "iii", n, before, txn->now + 86400000);
-    int requests =
-        events < 0 ? events : sql_run(txn->conn, LHI_SQL_REQUEST_PRUNE, err, "ii", before, n);
-    int rollups = requests < 0
-                      ? requests
-                      : sql_run(txn->conn, LHI_SQL_ROLLUP_PRUNE, err, "ii", before / 60000, n);
-    int workers =
-        rollups < 0 ? rollups : sql_run(txn->conn, LHI_SQL_WORKER_PRUNE, err, "i", before);
-    if (workers < 0)
-        return workers;
-    if (events + requests + rollups + workers > 0)
-        txn->changed = true;
-    if (events == n || requests == n || rollups == n)
-        act->prune.more = true;
-    return LH_OK;
+    act->recover.over = act->recover.last && !more;
+    if (act->recover.over)
+        return run_end(txn, run, act->recover.health, err);
+    /* While a run goes on from batch to batch, claims need not help it. */
+    side_set_recovering(&txn->db->side, true);
+    return run_count(txn, run, err);
 }

@@ -13,17 +13,18 @@ static int worker_event(struct txn *txn, const char *type, const char *id, struc
 }
 
 /* `process` NULL: a caller without a process of ours, for whom only time decides. */
-static int put_worker(struct txn *txn, const char *id, const char *label, const char *queues,
-                      int64_t interval_ms, int64_t multiplier, const struct lhi_identity *process,
-                      struct lhi_error *err)
+static int put_worker(struct txn *txn, const char *id, const lh_worker_opts *opts,
+                      const struct lhi_identity *process, struct lhi_error *err)
 {
-    int rc = sql_run(txn->conn, LHI_SQL_WORKER_REGISTER, err, "tttttIIIttiii", id, label,
-                     process ? process->host : NULL, process ? process->machine : NULL,
-                     process ? process->boot : NULL, process ? process->pid_ns : (int64_t)0,
-                     process ? process->pid : (int64_t)0, process ? process->start : (int64_t)0,
-                     queues, LH_VERSION, interval_ms ? interval_ms : (int64_t)DEFAULT_INTERVAL_MS,
-                     multiplier ? multiplier : (int64_t)DEFAULT_MULTIPLIER, txn->now);
-    txn->changed = true;
+    int64_t interval = opts->interval_ms ? opts->interval_ms : DEFAULT_INTERVAL_MS;
+    int64_t multiplier = opts->multiplier ? opts->multiplier : DEFAULT_MULTIPLIER;
+    int rc = sql_run(txn->conn, LHI_SQL_WORKER_REGISTER, err, "tttttIIIttiiit", id,
+                     opts->label ? opts->label : id, process ? process->host : NULL,
+                     process ? process->machine : NULL, process ? process->boot : NULL,
+                     process ? process->pid_ns : (int64_t)0, process ? process->pid : (int64_t)0,
+                     process ? process->start : (int64_t)0, opts->queues, LH_VERSION, interval,
+                     multiplier, txn->now, opts->tells_started ? "[]" : NULL);
+    txn->changed = txn->siren = true; /* whoever keeps watch has one more to watch */
     return rc < 0 ? rc : worker_event(txn, "worker.started", id, err);
 }
 
@@ -33,8 +34,7 @@ int act_worker_register(struct txn *txn, struct lhi_act *act)
     struct lhi_identity self;
 
     lhi_identify(&self);
-    return put_worker(txn, act->worker.id, opts->label ? opts->label : act->worker.id, opts->queues,
-                      opts->interval_ms, opts->multiplier, opts->process ? &self : NULL, &act->err);
+    return put_worker(txn, act->worker.id, opts, opts->process ? &self : NULL, &act->err);
 }
 
 int act_worker_beat(struct txn *txn, struct lhi_act *act)
@@ -47,11 +47,34 @@ int act_worker_beat(struct txn *txn, struct lhi_act *act)
         return n;
     txn->changed = true;
     if (n == 0) {
-        int rc = put_worker(txn, id, id, NULL, act->beat.interval_ms, 0, NULL, &act->err);
+        int rc = put_worker(txn, id, &(lh_worker_opts){.interval_ms = act->beat.interval_ms}, NULL,
+                            &act->err);
         if (rc < 0)
             return rc;
     }
     return act_heartbeat(txn, act);
+}
+
+/* What the worker has started, all of it: [[job, token, pid, start], …]. */
+int act_worker_started(struct txn *txn, struct lhi_act *act)
+{
+    size_t room = act->n * 96 + 8, used = 0;
+    char *json = lhi_arena_alloc(&txn->arena, room);
+
+    if (json == NULL)
+        return lhi_no_memory(&act->err);
+    for (size_t i = 0; i < act->n; i++) {
+        const lh_started *s = &act->started.started[i];
+        used += lhi_format(json + used, room - used, "%s[%lld,%lld,%lld,%lld]", i ? "," : "[",
+                           (long long)s->job, (long long)s->token, (long long)s->pid,
+                           (long long)(s->pid ? lhi_process_start(s->pid) : 0));
+    }
+    lhi_format(json + used, room - used, "%s", act->n > 0 ? "]" : "[]");
+    int n = sql_run(txn->conn, LHI_SQL_WORKER_STARTED, &act->err, "tt", json, act->started.worker);
+    if (n == 0)
+        return lhi_fail(&act->err, LH_ENOTFOUND, "there is no worker \"%s\"", act->started.worker);
+    txn->changed = true;
+    return n < 0 ? n : LH_OK;
 }
 
 /* ---- what a worker holds ---- */
@@ -75,7 +98,7 @@ int each_job_of_worker(struct txn *txn, const char *worker,
             lh_ref *grown = lhi_realloc(held, room * sizeof *grown);
             if (grown == NULL) {
                 sql_reset(stmt);
-                rc = lhi_fail(err, LH_ENOMEM, "out of memory");
+                rc = lhi_no_memory(err);
                 break;
             }
             held = grown;

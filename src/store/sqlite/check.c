@@ -8,68 +8,142 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-enum { MOST = 20, LOW_ROOM = 64 << 20, LARGE_WAL = 64 << 20 };
+enum { MOST = 20, STEPS = 10000, LOW_ROOM = 64 << 20, LARGE_WAL = 64 << 20 };
 
+/* What a check has to say, and whether there was memory to say it. */
 struct report {
     lh_findings *out;
-    struct lhi_arena *arena;
-    size_t room;
     bool failed; /* out of memory */
 };
+
+static bool add(lh_findings *out, const char *level, const char *what, const char *fmt, va_list ap)
+    __attribute__((format(printf, 4, 0)));
+
+static bool add(lh_findings *out, const char *level, const char *what, const char *fmt, va_list ap)
+{
+    char text[512];
+
+    (void)vsnprintf(text, sizeof text, fmt, ap);
+    struct lhi_arena *arena = lhi_arena_of(&out->priv);
+    lh_finding *grown = arena ? grow(out->finding, out->n, sizeof *grown) : NULL;
+    if (grown == NULL)
+        return false;
+    out->finding = grown;
+    char *copy = lhi_arena_strdup(arena, text);
+    if (copy == NULL)
+        return false;
+    out->finding[out->n++] = (lh_finding){.level = level, .what = what, .text = copy};
+    if (strcmp(level, "error") == 0)
+        out->errors++;
+    return true;
+}
+
+bool finding_add(lh_findings *out, const char *level, const char *what, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    bool ok = add(out, level, what, fmt, ap);
+    va_end(ap);
+    return ok;
+}
+
+void findings_clear(lh_findings *findings)
+{
+    lhi_free(findings->finding);
+    lhi_arena_drop(&findings->priv);
+    *findings = (lh_findings){0};
+}
 
 static void found(struct report *report, const char *level, const char *what, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
 static void found(struct report *report, const char *level, const char *what, const char *fmt, ...)
 {
-    char text[512];
     va_list ap;
 
     va_start(ap, fmt);
-    (void)vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    lh_findings *out = report->out;
-    if (out->n == report->room) {
-        size_t more = report->room ? report->room * 2 : 16;
-        lh_finding *grown = lhi_realloc(out->finding, more * sizeof *grown);
-        if (grown == NULL) {
-            report->failed = true;
-            return;
-        }
-        out->finding = grown;
-        report->room = more;
-    }
-    char *copy = lhi_arena_strdup(report->arena, text);
-    if (copy == NULL) {
+    if (!add(report->out, level, what, fmt, ap))
         report->failed = true;
-        return;
-    }
-    out->finding[out->n++] = (lh_finding){.level = level, .what = what, .text = copy};
-    if (strcmp(level, "error") == 0)
-        out->errors++;
+    va_end(ap);
 }
 
-static int check_integrity(struct conn *conn, struct report *report, struct lhi_error *err)
+static int raised(void *arg)
+{
+    const int *cancel = arg;
+    return __atomic_load_n(cancel, __ATOMIC_RELAXED) != 0;
+}
+
+/* The check tells of pages that it could not get as if they were damaged; but want of memory and a
+ * read that failed are no damage. */
+static int trouble_of(const char *line)
+{
+    const char *code = line ? strstr(line, "error code=") : NULL;
+    int rc = line == NULL ? SQLITE_NOMEM : code ? (int)strtol(code + 11, NULL, 10) : SQLITE_OK;
+
+    if (rc == SQLITE_NOMEM || rc == SQLITE_IOERR_NOMEM)
+        return SQLITE_NOMEM;
+    return (rc & 0xff) == SQLITE_IOERR && rc != SQLITE_IOERR_SHORT_READ ? rc : SQLITE_OK;
+}
+
+/* What the engine says may be several lines under a heading. */
+static void found_lines(struct report *report, const char *text)
+{
+    while (*text != '\0') {
+        size_t len = strcspn(text, "\n");
+        if (len > 0 && strncmp(text, "***", 3) != 0)
+            found(report, "error", "integrity", "%.*s", (int)(len < 400 ? len : 400), text);
+        text += len + (text[len] == '\n');
+    }
+}
+
+static int run_check(struct conn *conn, const char *pragma, struct report *report,
+                     struct lhi_error *err)
 {
     sqlite3_stmt *stmt = NULL;
-    int rc = sqlite3_prepare_v2(conn->db, "PRAGMA integrity_check(20)", -1, &stmt, NULL);
+    int rc = sqlite3_prepare_v2(conn->db, pragma, -1, &stmt, NULL);
 
-    if (rc != SQLITE_OK)
-        return sql_fail(conn, rc, err);
-    while ((rc = sqlite3_step(stmt)) == SQLITE_ROW) {
+    while (rc == SQLITE_OK && (rc = sqlite3_step(stmt)) == SQLITE_ROW) {
         const char *text = (const char *)sqlite3_column_text(stmt, 0);
-        bool ok = text != NULL && strcmp(text, "ok") == 0;
-        found(report, ok ? "info" : "error", "integrity", "%s", ok ? "passed" : text ? text : "?");
+        rc = trouble_of(text);
+        if (rc == SQLITE_OK && strcmp(text, "ok") != 0)
+            found_lines(report, text);
     }
-    (void)sqlite3_finalize(stmt);
+    int status = LH_OK;
     if ((rc & 0xff) == SQLITE_CORRUPT || (rc & 0xff) == SQLITE_NOTADB)
         found(report, "error", "integrity", "%s", sqlite3_errmsg(conn->db));
+    else if (rc == SQLITE_INTERRUPT)
+        status = lhi_fail(err, LH_EINTR, "check was interrupted");
     else if (rc != SQLITE_DONE)
-        return sql_fail(conn, rc, err);
-    return LH_OK;
+        status = sql_fail(conn, rc, err);
+    (void)sqlite3_finalize(stmt);
+    return status;
+}
+
+/* A second look, at the schema's own table: where the first root that the engine meets is a view's,
+ * it takes the whole check for one of a single table, and leaves out the list of free pages. */
+int check_file(struct conn *conn, const int *cancel, lh_findings *out, struct lhi_error *err)
+{
+    struct report report = {.out = out};
+    size_t before = out->errors;
+    char whole[64];
+
+    if (cancel != NULL && raised((void *)(uintptr_t)cancel) != 0)
+        return lhi_fail(err, LH_EINTR, "check was interrupted");
+    lhi_format(whole, sizeof whole, "PRAGMA integrity_check(%d)", MOST);
+    if (cancel != NULL)
+        sqlite3_progress_handler(conn->db, STEPS, raised, (void *)(uintptr_t)cancel);
+    int rc = run_check(conn, whole, &report, err);
+    if (rc == LH_OK && out->errors == before)
+        rc = run_check(conn, "PRAGMA integrity_check(sqlite_schema)", &report, err);
+    sqlite3_progress_handler(conn->db, 0, NULL, NULL);
+    if (rc == LH_OK && report.failed)
+        return lhi_no_memory(err);
+    return rc;
 }
 
 static int check_invariant(struct conn *conn, struct report *report, enum lhi_sql which,
@@ -94,7 +168,8 @@ static int check_invariant(struct conn *conn, struct report *report, enum lhi_sq
 }
 
 /* What the migrations make, made in memory, against what is there. */
-static int check_schema(struct conn *conn, struct report *report, struct lhi_error *err)
+static int check_schema(struct conn *conn, struct report *report, const char *what,
+                        struct lhi_error *err)
 {
     struct conn model = {0};
     sqlite3_stmt *wanted, *there = NULL;
@@ -119,13 +194,30 @@ static int check_schema(struct conn *conn, struct report *report, struct lhi_err
             break;
         }
         if (!found_it)
-            found(report, "error", "schema", "%s is missing", name);
+            found(report, "error", what, "%s is missing", name);
         else if (!same)
-            found(report, "error", "schema", "%s is not as it was made", name);
+            found(report, "error", what, "%s is not as it was made", name);
     }
     sql_reset(wanted);
     conn_close(&model);
     return rc < 0 ? rc : LH_OK;
+}
+
+int check_tables(struct conn *conn, lh_findings *out, struct lhi_error *err)
+{
+    struct report report = {.out = out};
+    int64_t version, changes = 0;
+    int rc = meta_int(conn, "schema_version", 0, &version, err);
+
+    /* An older schema is compared once it is migrated. */
+    if (rc == LH_OK && version == lhi_sqlite_migration_count)
+        rc = check_schema(conn, &report, "integrity", err);
+    if (rc == LH_OK && (rc = sql_int(conn, LHI_SQL_STORE_MARKS, err, -1, &changes, "")) == LH_OK &&
+        changes < 0)
+        found(&report, "error", "integrity", "there is no row for the store itself in lh_queue");
+    if (rc == LH_OK && report.failed)
+        return lhi_no_memory(err);
+    return rc;
 }
 
 /* Acknowledged changes that are not there: a lost log, or an old copy in place of the store. */
@@ -142,7 +234,7 @@ static int check_age(struct db *db, struct conn *conn, struct report *report, st
     else if (db->side.page != NULL && strcmp(side_uuid(&db->side), uuid) == 0 &&
              (uint64_t)changes < side_synced(&db->side))
         found(report, "error", "store",
-              "store is older than it was: %llu acknowledged changes are missing; --accept-loss "
+              "store is older than it was: acknowledged changes are missing (%llu); --accept-loss "
               "goes on without them",
               (unsigned long long)(side_synced(&db->side) - (uint64_t)changes));
     return LH_OK;
@@ -216,28 +308,29 @@ int check_store(struct db *db, struct conn *conn, struct lhi_act *act, struct lh
         {LHI_SQL_CHECK_TIMES, "invariant 5"},   {LHI_SQL_CHECK_IDS, "invariant 7"},
         {LHI_SQL_CHECK_TALLIES, "counts"},      {LHI_SQL_CHECK_QUEUES, "counts"},
     };
-    struct report report = {.out = act->check.out, .arena = arena_of(&act->check.out->priv)};
+    struct report report = {.out = act->check.out};
+    size_t before = report.out->errors;
+    int rc = act->check.rows_only ? LH_OK : check_file(conn, act->check.cancel, report.out, err);
 
-    if (report.arena == NULL)
-        return lhi_fail(err, LH_ENOMEM, "out of memory");
-    int rc = check_integrity(conn, &report, err);
+    if (rc == LH_OK && !act->check.rows_only && report.out->errors == before)
+        found(&report, "info", "integrity", "passed");
     /* A damaged file may stop a later look; what was found until then is told. */
-    if (rc == LH_OK)
-        rc = check_schema(conn, &report, err);
-    bool damaged = report.out->errors > 0;
+    if (rc == LH_OK && !act->check.rows_only)
+        rc = check_schema(conn, &report, "schema", err);
+    bool damaged = report.out->errors > before;
     for (size_t i = 0; i < sizeof invariants / sizeof invariants[0] && rc == LH_OK; i++)
         rc = check_invariant(conn, &report, invariants[i].which, invariants[i].what, err);
-    if (rc == LH_OK)
+    if (rc == LH_OK && !act->check.rows_only)
         rc = check_age(db, conn, &report, err);
-    if (rc == LH_OK)
+    if (rc == LH_OK && !act->check.rows_only)
         rc = check_payloads(conn, &report, act->check.cancel, err);
     if ((rc == LH_ECORRUPT || rc == LH_EFAIL) && damaged) {
         found(&report, "error", "integrity", "%s", err->text);
         rc = LH_OK;
     }
-    if (rc == LH_OK)
+    if (rc == LH_OK && !act->check.rows_only)
         check_surroundings(db, &report);
     if (rc == LH_OK && report.failed)
-        return lhi_fail(err, LH_ENOMEM, "out of memory");
+        return lhi_no_memory(err);
     return rc;
 }

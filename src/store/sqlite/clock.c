@@ -67,7 +67,7 @@ int clock_judge(struct txn *txn, struct lhi_error *err)
         (rc = clock_anchor(txn, err)) < 0)
         return rc;
     lhi_format(data, sizeof data, "{\"jump_ms\":%lld}", (long long)jump);
-    lhi_log(&txn->db->log, LH_LOG_WARN, "clock jumped by %lld ms: leases shifted with it",
+    txn_log(txn, LH_LOG_WARN, NULL, "clock jumped by %lld ms: leases shifted with it",
             (long long)jump);
     return txn_event(
         txn, &(struct event){.type = "clock.jump", .actor = "system/clock", .data = data}, err);
@@ -98,10 +98,9 @@ int clock_new_boot(struct txn *txn, struct lhi_error *err)
     if ((rc = clock_anchor(txn, err)) < 0 || (rc = raise_epoch(txn, err)) < 0 ||
         (rc = sql_run(conn, LHI_SQL_BOOT_JOBS_OF_PROCESSES, err, "it", txn->now, boot)) < 0 ||
         (rc = sql_run(conn, LHI_SQL_BOOT_JOBS_OF_NOBODY, err, "it", txn->now, boot)) < 0 ||
-        (rc = sql_run(conn, LHI_SQL_BOOT_LEASES, err, "i", txn->now)) < 0 ||
-        (rc = sql_run(conn, LHI_SQL_BOOT_WORKERS, err, "t", boot)) < 0)
-        return rc;
-    lhi_log(&txn->db->log, LH_LOG_INFO, "machine was booted anew: epoch is %lld",
+        (rc = sql_run(conn, LHI_SQL_BOOT_LEASES, err, "i", txn->now)) < 0)
+        return rc; /* the workers are judged by the recovery that follows */
+    txn_log(txn, LH_LOG_INFO, NULL, "machine was booted anew: epoch is %lld",
             (long long)txn->db->epoch);
     return LH_OK;
 }

@@ -17,6 +17,12 @@
 
 enum { BATCH_ITEMS = 2000 }; /* how much work a leader takes on in one transaction */
 
+enum {
+    JOB_BYTES = 1024,      /* what a new job takes beside its payload, about */
+    LOG_BYTES = 256 << 10, /* of log, for a transaction … */
+    ITEM_BYTES = 8 << 10,  /* … and for each job it changes */
+};
+
 enum { WAITING, PERFORMED, LEAD }; /* what `done` of a call says */
 
 struct call {
@@ -24,8 +30,9 @@ struct call {
     size_t n;
     struct lhi_error *err;
     int rc;
-    uint64_t tick; /* to be synced before the caller is told; 0: nothing to sync */
-    uint32_t done; /* futex */
+    int64_t folded_us; /* how long the log was folded for, by whoever led */
+    uint64_t tick;     /* to be synced before the caller is told; 0: nothing to sync */
+    uint32_t done;     /* futex */
     struct call *next;
 };
 
@@ -49,8 +56,11 @@ static act_fn *const performers[LHI_WRITES] = {
     [LHI_WORKER_REGISTER] = act_worker_register,
     [LHI_WORKER_BEAT] = act_worker_beat,
     [LHI_WORKER_STOP] = act_worker_stop,
+    [LHI_WORKER_STARTED] = act_worker_started,
+    [LHI_RECOVER] = act_recover,
     [LHI_UPKEEP] = act_upkeep,
     [LHI_PRUNE] = act_prune,
+    [LHI_MEND] = act_mend,
 };
 
 /* Claims and beats of a holder on this machine need no sync: with the machine the holder dies too,
@@ -64,6 +74,8 @@ static bool needs_sync(const struct db *db, enum lhi_verb verb)
     case LHI_HEARTBEAT:
     case LHI_WORKER_BEAT:
     case LHI_WORKER_REGISTER:
+    case LHI_WORKER_STARTED:
+    case LHI_RECOVER:
     case LHI_UPKEEP:
         return db->opts.remote;
     default:
@@ -120,7 +132,7 @@ static int run_acts(struct txn *txn, struct call *calls, struct lhi_error *err)
     bool alone = calls->next == NULL && calls->n == 1;
 
     for (struct call *call = calls; call != NULL; call = call->next)
-        for (size_t i = 0; i < call->n; i++) {
+        for (size_t i = 0; i < call->n && call->rc == LH_OK; i++) {
             struct lhi_act *act = &call->acts[i];
             int rc = perform_one(txn, act, alone);
             if (rc < 0 && (fatal(rc) || alone || txn->gone)) {
@@ -139,14 +151,70 @@ static void ring_bells(struct txn *txn)
     for (const struct tally *t = txn->tallies; t != NULL; t = t->next)
         if (t->ring > 0)
             side_ring(&txn->db->side, side_queue_hash(t->queue), t->ring);
+    if (txn->siren)
+        side_sound_siren(&txn->db->side);
     side_changed(&txn->db->side);
+}
+
+/* ---- when the disk is full ---- */
+
+/* How many bytes of new jobs a call brings; 0: none. */
+static int64_t brings(const struct call *call)
+{
+    int64_t bytes = 0;
+
+    for (size_t i = 0; i < call->n; i++) {
+        const struct lhi_act *act = &call->acts[i];
+        for (size_t j = 0; act->verb == LHI_ENQUEUE && j < act->n; j++)
+            bytes += (int64_t)act->enqueue.jobs[j].payload_len + JOB_BYTES;
+    }
+    return bytes;
+}
+
+/* What a call may write to the log: some pages for each job. */
+static int64_t writes(const struct call *call)
+{
+    size_t items = 0;
+
+    for (size_t i = 0; i < call->n; i++) {
+        const struct lhi_act *act = &call->acts[i];
+        items += act->n;
+        if (act->verb == LHI_RECOVER || act->verb == LHI_UPKEEP || act->verb == LHI_PRUNE ||
+            act->verb == LHI_QUEUE_PURGE)
+            items += LHI_BATCH;
+    }
+    return LOG_BYTES + (int64_t)items * ITEM_BYTES;
+}
+
+/* New jobs for which there is no room are refused here, before they can take their neighbours in the
+ * transaction with them. False: nothing else is left to do. */
+static bool admit(struct db *db, struct call *calls)
+{
+    int64_t bytes = 0, wish = 0, need = 0;
+    bool any = false;
+
+    for (const struct call *call = calls; call != NULL; call = call->next) {
+        int64_t more = brings(call);
+        wish += more + writes(call);
+        need += more > 0 ? 0 : writes(call);
+    }
+    reserve_ready(db, wish, need);
+    for (struct call *call = calls; call != NULL; call = call->next) {
+        int64_t more = brings(call);
+        if (more > 0)
+            call->rc = reserve_admit(db, bytes + more, call->err);
+        if (call->rc == LH_OK)
+            bytes += more;
+        any = any || call->rc == LH_OK;
+    }
+    return any;
 }
 
 /* Everything between entering and leaving the turnstile. */
 static int transact(struct db *db, struct call *calls, struct txn *txn, struct lhi_error *err)
 {
     int rc = sync_heal(db, err);
-    if (rc != LH_OK)
+    if (rc != LH_OK || !admit(db, calls))
         return rc;
     rc = txn_begin(txn, db, err);
     if (rc == LH_OK)
@@ -161,7 +229,7 @@ static int transact(struct db *db, struct call *calls, struct txn *txn, struct l
     }
     rc = txn_commit(txn, err);
     if (rc == LH_OK)
-        checkpoint_when_due(db);
+        checkpoint_when_due(db, calls->acts[0].verb == LHI_RECOVER, &calls->folded_us);
     return rc;
 }
 
@@ -192,13 +260,20 @@ static void lead(struct db *db, struct call *calls)
             tick = committed ? (uint64_t)txn.tick : side_committed(&db->side);
         side_leave(&db->side);
     }
-    if (committed)
+    if (committed) {
+        if (txn.run_over)
+            side_set_recovering(&db->side, false);
+        if (txn.all_recovered)
+            side_set_recovery_due(&db->side, false);
         ring_bells(&txn);
+        txn_say(&txn);
+    }
     for (struct call *call = calls; call != NULL; call = call->next) {
-        call->rc = rc;
-        if (rc < 0)
+        if (rc < 0) {
+            call->rc = rc;
             *call->err = err;
-        call->tick = tick;
+        }
+        call->tick = call->rc == LH_OK ? tick : 0;
     }
     lhi_arena_clear(&txn.arena);
 }
@@ -286,6 +361,8 @@ int db_perform(void *self, struct lhi_act *acts, size_t n, struct lhi_error *err
     combine(db, &call);
     if (call.rc < 0)
         return call.rc;
+    if (acts[0].verb == LHI_RECOVER)
+        acts[0].recover.folded_us = call.folded_us;
     if (call.tick != 0) {
         int rc = sync_to(db, call.tick, err);
         if (rc != LH_OK) {

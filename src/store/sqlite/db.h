@@ -1,19 +1,27 @@
 /*
  * db.h: what the files of the SQLite store share. See README.md for the protocol.
  *
- *   side.c      the side file: turnstile, bell, marks
- *   open.c      opening, settings, closing
- *   schema.c    what is in the file: our tables, their versions, meta
- *   combine.c   one transaction for all threads that come together
- *   txn.c       the transaction, and what acts use inside it
- *   sync.c      how commits get to the disk, and the log into the database
- *   clock.c     elapsed time against wall time, new boots
- *   stmt.c      prepared statements, binding, rows into structs
- *   act_*.c     what each act does inside a transaction
- *   read.c      what only reads
- *   check.c     integrity and invariants
- *   watch.c     foreign writers
- *   wal.c       the log's own checksums
+ *   side.c       the side file: turnstile, bell, siren, marks
+ *   open.c       opening, settings, closing
+ *   identity.c   is it the store that the side file knows?
+ *   schema.c     what is in the file: our tables, their versions, meta
+ *   health.c     what is looked at when a store is opened after a crash
+ *   combine.c    one transaction for all threads that come together
+ *   txn.c        the transaction, and what acts use inside it
+ *   sync.c       how commits get to the disk, and the log into the database
+ *   wal.c        the log's own checksums
+ *   clock.c      elapsed time against wall time, new boots
+ *   stmt.c       prepared statements, binding, rows into structs
+ *   act_*.c      what each act does inside a transaction
+ *   read.c       what only reads; read_recovery.c and read_report.c for recoveries
+ *   check.c      integrity and invariants
+ *   watch.c      foreign writers
+ *   deaths.c     the processes of workers
+ *   backup.c     copies; restore.c puts one back, past.c what the store before it knew
+ *   swap.c       another file in the store's place
+ *   repair.c     the ladder of repair, on a copy; repair.h names its other files
+ *   degraded.c   reading where nothing can be written; scratch.c its copy
+ *   reserve.c    room for a full disk
  */
 #ifndef LHI_SQLITE_DB_H
 #define LHI_SQLITE_DB_H
@@ -37,13 +45,19 @@ struct call; /* one perform() on its way through the combiner, combine.c */
 struct db {
     struct conn conn; /* writes; used by whoever leads, under the turnstile */
     struct side side;
-    char path[1024]; /* as it was given: for messages */
-    char file[4096]; /* as it is reached: absolute, whatever becomes of the working directory */
-    dev_t dev;       /* which file it is */
+    char path[1024];    /* as it was given: for messages */
+    char file[4096];    /* as it is reached: absolute, whatever becomes of the working directory */
+    char degraded[256]; /* why it can only be read, or "" */
+    int64_t seen;       /* then: how its files looked when they were read; 0: it is read live */
+    bool in_place;      /* … and they are read where they are, not from a copy */
+    dev_t dev;          /* which file it is */
     ino_t ino;
     uint64_t shm_ino; /* and the index of its log */
     lh_open_opts opts;
     struct lhi_log log;
+    struct lhi_health *health; /* while opening */
+    bool alone;                /* while opening: nobody else has the store */
+    bool known;                /* while opening: it is the file that the side file knows */
     char boot[40];
     sqlite3_file *wal; /* the log's file, to sync it; belongs to conn */
 
@@ -57,6 +71,7 @@ struct db {
 
     /* caches, valid for `generation`; touched only by the leader … */
     int64_t generation;
+    int64_t stuck_until; /* leases that ended until then stay on purpose (recovery off) */
     int64_t epoch;
     lh_policies policies;
     char **paused;
@@ -68,6 +83,13 @@ struct db {
     pthread_mutex_t read_mutex;
     struct conn reader;
     int64_t read_deadline;
+
+    /* deaths.c */
+    pthread_mutex_t deaths_mutex;
+    pthread_t mourner;
+    bool mourning;
+    uint32_t siren_heard;
+    int deaths_pipe[2];
 
     /* watch.c */
     pthread_mutex_t watch_mutex;
@@ -88,20 +110,24 @@ struct tally {
 struct txn {
     struct db *db;
     struct conn *conn;
-    int64_t now;            /* store time: elapsed, readable as wall time */
-    int64_t wall;           /* run_at and expiry mean this */
-    int64_t tick;           /* the number of this transaction */
-    bool durable;           /* something here must be synced before it is acknowledged */
-    bool changed;           /* something was written */
-    bool anchored;          /* the clock's anchor was renewed */
-    bool reloaded;          /* an act changed settings, and they were read again */
-    bool gone;              /* the engine gave the transaction up: nothing may go on in it */
+    int64_t now;        /* store time: elapsed, readable as wall time */
+    int64_t wall;       /* run_at and expiry mean this */
+    int64_t tick;       /* the number of this transaction */
+    bool durable;       /* something here must be synced before it is acknowledged */
+    bool changed;       /* something was written */
+    bool anchored;      /* the clock's anchor was renewed */
+    bool reloaded;      /* an act changed settings, and they were read again */
+    bool gone;          /* the engine gave the transaction up: nothing may go on in it */
+    bool run_over;      /* a recovery ends with this: the side file is told after the commit … */
+    bool all_recovered; /* … and that nothing is left from a crash */
+    bool siren;         /* something falls due sooner than those who wait will look again */
     struct tally *tallies;  /* newest first, in the arena; pointers to them stay good */
     struct lhi_arena arena; /* lives as long as the transaction */
     /* the last policy asked for: batches ask for the same again and again */
     char policy_queue[160], policy_kind[160];
     lh_policy policy;
     bool policy_valid;
+    struct logged *logs; /* newest first: said once it is committed */
 };
 
 /* ---- stmt.c ---- */
@@ -169,9 +195,6 @@ lh_state column_state(sqlite3_stmt *stmt, int column);
 bool lease_from_row(sqlite3_stmt *stmt, int64_t now, struct lhi_arena *arena, lh_lease *lease);
 int load_policies(struct conn *conn, lh_policies *out, struct lhi_error *err);
 
-/* Result structs keep their strings in an arena of their own. */
-struct lhi_arena *arena_of(void **priv); /* NULL: no memory */
-
 /* ---- combine.c ---- */
 int db_perform(void *self, struct lhi_act *acts, size_t n, struct lhi_error *err);
 
@@ -186,6 +209,11 @@ const lh_policy *txn_policy(struct txn *txn, const char *queue, const char *kind
 /* Run fn inside a savepoint: when it fails, what it wrote and counted is undone. */
 int txn_guarded(struct txn *txn, int (*fn)(struct txn *, void *), void *arg, struct lhi_error *err);
 int64_t txn_next_token(const struct txn *txn, int64_t token);
+/* A line about what the transaction does: it is said when that is done, and not when it is undone. */
+void txn_log(struct txn *txn, int level, const lh_log_entry *about, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+void txn_say(struct txn *txn);                      /* after the commit */
+void txn_falls_due(struct txn *txn, int64_t in_ms); /* something was written that does so then */
 void db_free_caches(struct db *db);
 
 int txn_reload(struct txn *txn, struct lhi_error *err); /* settings: policies, pauses, epoch */
@@ -198,6 +226,9 @@ struct event {
     const char *actor, *reason;
     int64_t token;
     const char *data;
+    int64_t attempt, max_attempts; /* 0: not told */
+    const char *action;            /* of a recovery */
+    int64_t report;
 };
 int put_event(struct conn *conn, int64_t at, const struct event *event, struct lhi_error *err);
 int txn_event(struct txn *txn, const struct event *event, struct lhi_error *err);
@@ -211,18 +242,31 @@ void txn_rollback(struct txn *txn);
 /* ---- sync.c ---- */
 int sync_to(struct db *db, uint64_t tick, struct lhi_error *err);
 int sync_heal(struct db *db, struct lhi_error *err); /* under the turnstile, before anything else */
-int db_checkpoint(struct db *db, int mode);          /* under the turnstile */
-void checkpoint_when_due(struct db *db);
+int db_checkpoint(struct db *db, int mode, int *folded); /* under the turnstile; NULL: not asked */
+/* `recovering`: this transaction was part of a recovery. How long it took, 0 if it was not due. */
+void checkpoint_when_due(struct db *db, bool recovering, int64_t *took_us);
 
 /* ---- open.c ---- */
 int conn_open(struct conn *conn, const char *path, int flags, struct lhi_error *err);
+/* The same for reading, also where the store cannot be written. */
+int conn_open_to_read(struct db *db, struct conn *conn, struct lhi_error *err);
 void conn_patient(struct conn *conn, bool patient); /* wait when the file is busy? */
-int set_wal_mode(struct conn *conn, struct lhi_error *err);
+int set_wal_mode(struct conn *conn, bool *changed, struct lhi_error *err);
 bool db_moved(const struct db *db); /* removed or replaced under us */
 /* The same, or the index of its log: then others see another log than we do. */
 bool db_disturbed(const struct db *db);
 int db_stop_moved(struct db *db,
                   struct lhi_error *err); /* … and nothing more may be done with it */
+
+/* ---- identity.c: is it the store the side file knows? All but the first under the turnstile. ---- */
+uint64_t inode_of(const struct db *db, const char *suffix, char path[4200]); /* 0: there is none */
+int recognize_file(struct db *db, bool created, struct lhi_error *err);
+int refuse_emptied(const struct db *db, struct lhi_error *err);
+int refuse_foreign_log(struct db *db, struct lhi_error *err);
+int compare_marks(struct db *db, struct lhi_error *err);
+int resolve_failed_sync(struct db *db, struct lhi_error *err);
+int other_boot(struct db *db, bool *other, struct lhi_error *err);
+int notice_boot(struct db *db, struct lhi_error *err);
 
 /* ---- schema.c ---- */
 enum contents { CONTENTS_EMPTY, CONTENTS_FOREIGN, CONTENTS_OURS };
@@ -247,7 +291,7 @@ typedef int act_fn(struct txn *txn, struct lhi_act *act);
 act_fn act_enqueue, act_claim, act_heartbeat, act_complete, act_fail, act_release,
     act_release_worker, act_cancel, act_retry, act_delete, act_reschedule, act_queue_pause,
     act_queue_purge, act_policy_set, act_scope_set, act_lease, act_worker_register, act_worker_beat,
-    act_worker_stop, act_upkeep, act_prune;
+    act_worker_stop, act_worker_started, act_recover, act_upkeep, act_prune, act_mend;
 
 /* Acts on lists: every item is judged by itself, act->status[i] has its outcome, act->err that of
  * the first that was not done; a failure of the engine ends the whole act. */
@@ -271,14 +315,28 @@ int insert_job(struct insert_context *ctx, const char *queue, const lh_new_job *
 int check_same_act(sqlite3_stmt *stmt, const char *act, const char *request, struct lhi_error *err);
 
 /* One bounded round of what falls due; `*more` says that a batch was full. */
-int recover_expired(struct txn *txn, size_t limit, bool by_hand, int64_t *recovered, bool *more,
-                    struct lhi_error *err);
-int recover_leases(struct txn *txn, size_t limit, int64_t *cleaned, bool *more,
+int recover_leases(struct txn *txn, size_t limit, struct lhi_run *run, bool *more,
                    struct lhi_error *err);
 int promote_due(struct txn *txn, size_t limit, int64_t *promoted, bool *more,
                 struct lhi_error *err);
 int expire_overdue(struct txn *txn, size_t limit, int64_t *expired, bool *more,
                    struct lhi_error *err);
+/* What a claim takes back before it claims. */
+int recover_on_claim(struct txn *txn, struct lhi_error *err);
+/* The report of a run: made when the first thing is found … */
+int run_begin(struct txn *txn, struct lhi_run *run, struct lhi_error *err);
+int run_event(struct txn *txn, const struct lhi_run *run, struct event *event,
+              struct lhi_error *err);
+int run_count(struct txn *txn, struct lhi_run *run, struct lhi_error *err);
+/* … and ended with what is to be told of the store. */
+int end_report(struct txn *txn, struct lhi_run *run, const struct lhi_health *health,
+               struct lhi_error *err);
+int run_end(struct txn *txn, struct lhi_run *run, const struct lhi_health *health,
+            struct lhi_error *err);
+/* The named leases of a dead worker. */
+int free_leases_of(struct txn *txn, const char *owner, const char *what, struct lhi_run *run,
+                   struct lhi_error *err);
+int clean_workers(struct txn *txn, struct lhi_run *run, struct lhi_error *err);
 /* A revoked lease that is kept back: its token and deadline, 0 when there is none. */
 int hold_get(struct txn *txn, const char *queue, int64_t job, int64_t *token, int64_t *until,
              struct lhi_error *err);
@@ -300,13 +358,112 @@ int exclusive_follow(struct txn *txn, const char *queue, int64_t job, int64_t un
                      struct lhi_error *err);
 int exclusive_end(struct txn *txn, const char *queue, int64_t job, struct lhi_error *err);
 
+/* ---- repair.c: the ladder, always on a copy ---- */
+
+/* The file is damaged. Under the turnstile, alone, with no connection open on it: repair a copy
+ * (REINDEX, VACUUM INTO, row by row), check it, put it in the file's place. health->findings receives
+ * what was lost, what is partial, the recovery point, where the damaged file is kept, the advice to
+ * make a backup. LH_ECORRUPT: nothing helped, and the file is as it was. */
+int repair_store(struct db *db, struct lhi_health *health, struct lhi_error *err);
+/* Finish or undo what a repair or restore that was cut off has left; same conditions. */
+int repair_resume(struct db *db, struct lhi_error *err);
+
+/* ---- swap.c ---- */
+
+/* Put the whole, synced file `fresh` (in the same folder) in the store's place: the old log aside,
+ * the old file kept as DB.`word`-TIME (its name comes back in `kept`), one rename, the folder synced,
+ * the side file's marks set to the new one. Under the turnstile, no connection of ours open on it. */
+int store_swap(struct db *db, const char *fresh, const char *word, int64_t at, char kept[4300],
+               struct lhi_error *err);
+/* DB.`word`-TIME, as names go here. */
+void beside(const struct db *db, const char *word, int64_t at, const char *suffix, char out[4300]);
+
+/* ---- backup.c ---- */
+int backup_store(struct db *db, struct lhi_act *act, struct lhi_error *err);
+
+/* ---- degraded.c ---- */
+
+/* LH_EREADONLY if this process cannot write the store: asked before anything is made. */
+int check_writable(const struct db *db, struct lhi_error *err);
+/* Opening conn for reading has failed, err says how. Where the store cannot be written it is opened
+ * all the same, in place or from a copy that is gone with the connection; elsewhere the failure
+ * stands. db->degraded says what was done. */
+int open_degraded(struct db *db, struct conn *conn, struct lhi_error *err);
+void note_degraded(
+    struct db *db); /* it has not failed: still, say if the store cannot be written */
+bool degraded_outdated(const struct db *db); /* others have written since: open it anew */
+
+/* ---- reserve.c: room for the day the disk is full; all under the turnstile ---- */
+void reserve_keep(struct db *db);  /* set aside, or again when there is plenty; best effort */
+bool reserve_spend(struct db *db); /* give a slice of it up: true when that made room */
+bool reserve_spent(const struct db *db);
+void reserve_enter(struct db *db); /* before the database is opened for writing */
+/* Before a transaction: where room is short, fold the log if it has not `wish` bytes to go; and see
+ * that it has `need`, from the reserve if that must be (new jobs are no need). */
+void reserve_ready(struct db *db, int64_t wish, int64_t need);
+/* May so many bytes of new jobs come in? LH_ENOSPC if not. */
+int reserve_admit(struct db *db, int64_t bytes, struct lhi_error *err);
+
 /* ---- wal.c ---- */
 /* How many frames of the log are whole, by its own checksums; call it under the turnstile. */
 int wal_valid_frames(const char *db_path, int64_t *frames, struct lhi_error *err);
 
+/* ---- read_recovery.c ---- */
+
+/* What is known of the worker that was asked for last: batches ask for the same again and again. */
+struct holder {
+    struct lhi_arena *arena; /* what its list lives in */
+    char worker[160];
+    char what[96];   /* "": not known to be dead */
+    bool tells;      /* it says what it starts … */
+    lh_ref *started; /* … and this is it, by job */
+    size_t n_started;
+};
+int look_up_holder(struct conn *conn, const char *worker, struct holder *holder,
+                   struct lhi_error *err);
+/* What a recovery needs of a row. */
+bool held_row(sqlite3_stmt *stmt, struct lhi_arena *arena, lh_job *job);
+/* Had its worker begun the job? Who does not tell is taken to have. */
+bool had_started(const struct holder *holder, const lh_job *job);
+int read_suspects(struct conn *conn, enum lhi_sql which, int64_t now, struct lhi_suspects *out,
+                  struct lhi_error *err);
+/* Up to `room` ids that the statement finds for (now, queue). */
+int read_ids(struct conn *conn, enum lhi_sql which, int64_t now, const char *queue, int64_t *ids,
+             size_t room, size_t *n, struct lhi_error *err);
+int read_stale(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err);
+
+/* ---- read_report.c ---- */
+int read_report(struct conn *conn, struct lhi_act *act, struct lhi_error *err);
+int read_reports(struct conn *conn, struct lhi_act *act, struct lhi_error *err);
+int read_totals(struct conn *conn, lh_store_info *info, struct lhi_error *err);
+void *grow(void *array, size_t n, size_t size); /* read.c: room for one more */
+
+/* ---- deaths.c: the processes of workers, watched ---- */
+void deaths_watch(struct db *db); /* somebody waits: be sure that everybody is watched */
+void deaths_stop(struct db *db);
+bool start_quiet_thread(pthread_t *thread, void *(*run)(void *), void *arg);
+
+/* ---- health.c ---- */
+void health_before(struct db *db); /* … the database is opened: was it left cleanly? */
+/* Integrity and, alone, repair; under the turnstile. The connection may be another afterwards. */
+int health_check(struct db *db, struct lhi_error *err);
+/* Opening failed with err: repair it, where that is damage and a repair is due. */
+int health_damaged(struct db *db, struct lhi_error *err);
+/* The same where others have the store open: without the turnstile, and no repair. */
+int health_beside(struct db *db, struct lhi_error *err);
+int health_after(struct db *db, struct lhi_error *err); /* the log folded into the database */
+
 /* ---- read.c, check.c, watch.c ---- */
 int db_read(void *self, struct lhi_act *act, struct lhi_error *err);
 int check_store(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err);
+/* What the engine says of its file: one finding "integrity" of level "error" for each thing wrong. */
+int check_file(struct conn *conn, const int *cancel, lh_findings *out, struct lhi_error *err);
+/* Our tables are as they were made, and the store has a row for itself: else findings as above. */
+int check_tables(struct conn *conn, lh_findings *out, struct lhi_error *err);
+/* False: out of memory. */
+bool finding_add(lh_findings *out, const char *level, const char *what, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+void findings_clear(lh_findings *findings);
 void watch_start(struct db *db);
 void watch_stop(struct db *db);
 

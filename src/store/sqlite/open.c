@@ -1,9 +1,11 @@
 /*
  * open.c: opening and closing a SQLite store.
  *
- * Order: side file and presence → turnstile → the database → is it ours? → newer: refuse → older:
- * migrate → is it the store the side file knows, and not older than its mark? → a new boot? →
- * settings. Everything that writes happens under the turnstile, each step in one transaction.
+ * Order: side file and presence → turnstile → the database → newer than us: refuse → an unclean stop,
+ * a new boot? → integrity, and the ladder of repair (health.c) → journal mode → older: migrate → is it
+ * the store the side file knows, and not older than its mark? → the log folded. What is then to be
+ * recovered is the core's to do. Everything that writes happens under the turnstile, each step in one
+ * transaction.
  */
 #include "store/sqlite/db.h"
 
@@ -20,7 +22,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { BUSY_STEPS = 1550 };
+enum {
+    BUSY_STEPS = 1550,
+    SKIPPED_IDS = 1000000,
+    OPEN_BYTES = 512 << 10 /* of log, for what opening may write */
+};
 
 /* ---- a connection ---- */
 
@@ -59,18 +65,6 @@ int conn_open(struct conn *conn, const char *path, int flags, struct lhi_error *
         err);
 }
 
-/* Which file it is: its inode and when that was made, because a number is given out again. */
-static uint64_t inode_of(const struct db *db, const char *suffix, char path[4200])
-{
-    struct statx st;
-
-    lhi_format(path, 4200, "%s%s", db->file, suffix);
-    if (statx(AT_FDCWD, path, 0, STATX_INO | STATX_BTIME, &st) != 0)
-        return 0;
-    uint64_t born = (uint64_t)st.stx_btime.tv_sec * 1000000000U + st.stx_btime.tv_nsec;
-    return st.stx_ino ^ (born * UINT64_C(0x9e3779b97f4a7c15));
-}
-
 bool db_moved(const struct db *db)
 {
     struct stat st;
@@ -80,7 +74,12 @@ bool db_moved(const struct db *db)
 bool db_disturbed(const struct db *db)
 {
     char shm[4200];
-    return db_moved(db) || inode_of(db, "-shm", shm) != db->shm_ino;
+    int64_t at;
+
+    /* An exchange of the file that was cut off is finished by whoever opens the store next: from its
+     * note on nothing more may go into the old one. */
+    return db_moved(db) || side_work(&db->side, &at) == SIDE_SWAPPING ||
+           inode_of(db, "-shm", shm) != db->shm_ino;
 }
 
 static int on_wal(void *arg, sqlite3 *handle, const char *name, int frames)
@@ -92,117 +91,36 @@ static int on_wal(void *arg, sqlite3 *handle, const char *name, int frames)
     return SQLITE_OK;
 }
 
+static bool in_wal_mode(struct conn *conn, const char *pragma, int *rc)
+{
+    sqlite3_stmt *stmt = NULL;
+
+    *rc = sqlite3_prepare_v2(conn->db, pragma, -1, &stmt, NULL);
+    if (*rc == SQLITE_OK)
+        *rc = sqlite3_step(stmt);
+    bool wal = *rc == SQLITE_ROW &&
+               sqlite3_stricmp((const char *)sqlite3_column_text(stmt, 0), "wal") == 0;
+    (void)sqlite3_finalize(stmt);
+    return wal;
+}
+
 /* Several of us may open a new file at once, and a foreign program may be busy with it. */
-int set_wal_mode(struct conn *conn, struct lhi_error *err)
+int set_wal_mode(struct conn *conn, bool *changed, struct lhi_error *err)
 {
     int64_t deadline = lhi_mono_ms() + BUSY_STEPS;
+    int rc;
+
+    *changed = !in_wal_mode(conn, "PRAGMA journal_mode", &rc);
     for (;;) {
-        sqlite3_stmt *stmt = NULL;
-        int rc = sqlite3_prepare_v2(conn->db, "PRAGMA journal_mode = WAL", -1, &stmt, NULL);
-        if (rc == SQLITE_OK)
-            rc = sqlite3_step(stmt);
-        bool wal = rc == SQLITE_ROW &&
-                   sqlite3_stricmp((const char *)sqlite3_column_text(stmt, 0), "wal") == 0;
-        int status = rc == SQLITE_ROW ? LH_OK : sql_fail(conn, rc, err);
-        (void)sqlite3_finalize(stmt);
-        if (wal)
+        if (in_wal_mode(conn, "PRAGMA journal_mode = WAL", &rc))
             return LH_OK;
-        if (status == LH_OK)
+        if (rc == SQLITE_ROW)
             return lhi_fail(err, LH_EFAIL, "database cannot be switched to WAL mode here");
+        int status = sql_fail(conn, rc, err);
         if (status != LH_EBUSY || lhi_mono_ms() >= deadline)
             return status;
         lhi_sleep_ms(1);
     }
-}
-
-/* ---- is it the store the side file knows? ---- */
-
-static int accept_loss(struct txn *txn, void *arg, struct lhi_error *err)
-{
-    (void)arg;
-    txn->changed = true;
-    return raise_epoch(txn, err);
-}
-
-static int compare_marks(struct db *db, struct lhi_error *err)
-{
-    char uuid[40];
-    int64_t changes;
-    int rc;
-
-    if ((rc = meta_text(&db->conn, "store_uuid", uuid, sizeof uuid, err)) < 0 ||
-        (rc = sql_int(&db->conn, LHI_SQL_STORE_MARKS, err, 0, &changes, "")) < 0)
-        return rc;
-    if (strcmp(side_uuid(&db->side), uuid) != 0) {
-        /* Another store was put in this place. Whoever has the old one open must close it first. */
-        if (side_uuid(&db->side)[0] != '\0' && !side_alone(&db->side))
-            return lhi_fail(err, LH_ESTOPPED,
-                            "database \"%s\" was replaced while other processes have it open",
-                            db->path);
-        side_set_uuid(&db->side, uuid);
-        side_reset_marks(&db->side, (uint64_t)changes);
-        side_set_sync_failed(&db->side, false);
-        side_set_frames(&db->side, 0);
-        side_share(&db->side);
-        return LH_OK;
-    }
-    if ((uint64_t)changes >= side_synced(&db->side)) {
-        /* The database is the truth: the mark may be behind it (a writer died before it set the
-         * mark), or ahead (the log was cut). */
-        side_set_committed(&db->side, (uint64_t)changes);
-        return LH_OK;
-    }
-    if (!db->opts.accept_loss)
-        return lhi_fail(err, LH_EOLDER,
-                        "store \"%s\" is older than it was: %llu acknowledged changes are missing "
-                        "(a lost -wal file, or an old copy); \"leasehold check --accept-loss\" "
-                        "goes on without them",
-                        db->path, (unsigned long long)(side_synced(&db->side) - (uint64_t)changes));
-    side_reset_marks(&db->side, (uint64_t)changes);
-    return txn_alone(db, accept_loss, NULL, err);
-}
-
-/* A failed sync was flagged, and nobody else has the store open: SQLite has just read the log anew
- * and cut it at its last whole commit, and compare_marks() has seen that nothing acknowledged is
- * missing. What is there is moved into the database. If frames are missing, claims may have been
- * among them, which are not synced: a new epoch keeps their tokens from being handed out again. */
-static int resolve_failed_sync(struct db *db, struct lhi_error *err)
-{
-    int64_t whole, expected = side_frames(&db->side);
-    int rc = LH_OK;
-
-    if (!side_sync_failed(&db->side) || !side_alone(&db->side))
-        return LH_OK;
-    if ((rc = wal_valid_frames(db->file, &whole, err)) == LH_OK &&
-        db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE) == SQLITE_OK) {
-        side_set_sync_failed(&db->side, false);
-        side_set_frames(&db->side, 0);
-        if (whole < expected)
-            rc = txn_alone(db, accept_loss, NULL, err);
-        lhi_log(&db->log, LH_LOG_WARN,
-                "an earlier sync of \"%s-wal\" failed: the log was read anew", db->path);
-    }
-    side_share(&db->side);
-    return rc;
-}
-
-static int new_boot(struct txn *txn, void *arg, struct lhi_error *err)
-{
-    (void)arg;
-    return clock_new_boot(txn, err);
-}
-
-static int notice_boot(struct db *db, struct lhi_error *err)
-{
-    char boot[40];
-    int rc = meta_text(&db->conn, "anchor_boot", boot, sizeof boot, err);
-
-    if (rc < 0)
-        return rc;
-    if (db->boot[0] == '\0' || strcmp(boot, db->boot) == 0)
-        return LH_OK;
-    /* The anchor of the old boot says nothing about this one's clock: start from now. */
-    return txn_alone(db, new_boot, NULL, err);
 }
 
 /* ---- opening ---- */
@@ -280,67 +198,68 @@ static int refuse_network(const struct db *db, struct lhi_error *err)
                     db->path);
 }
 
-/* Another file stands in the store's place, but the log beside it is still that of the old one: to
- * SQLite it would be the new one's. It is kept, under another name. */
-static int set_old_log_aside(struct db *db, struct lhi_error *err)
+/* Newer than us is refused before anything else; a file too damaged to say is for the check. */
+static int look_first(struct db *db, struct lhi_error *err)
 {
-    char wal[4200], shm[4200], aside[4300];
-    uint64_t ino = inode_of(db, "-wal", wal);
+    enum contents contents;
+    int64_t version;
+    bool other;
+    int rc = schema_look(&db->conn, &contents, &version, err);
 
-    if (ino == 0 || ino != side_wal(&db->side))
+    if (rc != LH_OK)
+        return health_damaged(db, err);
+    if (contents == CONTENTS_OURS && version > lhi_sqlite_migration_count)
+        return schema_update(db, err); /* which refuses it */
+    if (contents != CONTENTS_OURS)
         return LH_OK;
-    lhi_format(aside, sizeof aside, "%s.of-another-%lld", wal, (long long)lhi_wall_ms());
-    if (rename(wal, aside) != 0)
-        return lhi_fail_errno(err, errno, "could not set the log \"%s\" of another store aside",
-                              wal);
-    (void)inode_of(db, "-shm", shm);
-    (void)unlink(shm); /* the index of that log; made anew from the next */
-    lhi_log(&db->log, LH_LOG_WARN,
-            "database \"%s\" was replaced: the log of the one before is kept as \"%s\"", db->path,
-            aside);
-    return LH_OK;
+    if ((rc = refuse_foreign_log(db, err)) != LH_OK)
+        return rc;
+    struct lhi_error ignored;
+    if (other_boot(db, &other, &ignored) == LH_OK && other)
+        side_set_recovery_due(&db->side, true);
+    if (side_recovery_due(&db->side) && !db->health->due) {
+        db->health->due = true;
+        db->alone = side_alone(&db->side); /* shared again when nothing was due */
+    }
+    return health_check(db, err);
 }
 
-/* Others may have the store open while the file behind its name was exchanged. They share the log
- * with us: one write of ours would reach their file, one checkpoint of theirs would take ours. So
- * this is asked before SQLite is. */
-static int same_file(struct db *db, bool created, struct lhi_error *err)
+static int verify_journal(struct db *db, struct lhi_error *err)
 {
-    struct stat st;
+    bool changed = false;
+    int rc = set_wal_mode(&db->conn, &changed, err);
 
-    if (stat(db->file, &st) != 0)
-        return lhi_fail_errno(err, errno, "could not look at \"%s\"", db->path);
-    if (!side_same_file(&db->side, st.st_dev, st.st_ino)) {
-        if (!side_alone(&db->side)) {
-            if (created && st.st_size == 0)
-                (void)unlink(db->file);
-            return lhi_fail(err, LH_ESTOPPED,
-                            "database \"%s\" was removed or replaced while other processes have "
-                            "it open: stop them first",
-                            db->path);
-        }
-        int rc = set_old_log_aside(db, err);
-        side_share(&db->side);
-        if (rc != LH_OK)
-            return rc;
-    }
-    side_set_file(&db->side, st.st_dev, st.st_ino);
-    db->dev = st.st_dev;
-    db->ino = st.st_ino;
+    /* A copy that was put here is one file, in another mode on purpose: nobody changed anything. */
+    if (rc != LH_OK || !changed || side_wal(&db->side) == 0)
+        return rc;
+    lhi_log(&db->log, LH_LOG_WARN, "journal mode of \"%s\" had been changed: it is WAL again",
+            db->path);
+    db->health->due = true; /* to be told */
+    if (!finding_add(&db->health->findings, "warning", "journal",
+                     "journal mode had been changed: it is WAL again"))
+        return lhi_no_memory(err);
     return LH_OK;
 }
 
 /* The part of opening that happens under the turnstile. */
 static int open_for_writing(struct db *db, struct lhi_error *err)
 {
-    int64_t changes;
-    int rc = conn_open(&db->conn, db->file, SQLITE_OPEN_READWRITE, err);
-
+    int64_t changes, own;
+    health_before(db);
+    reserve_enter(db);
+    int rc = refuse_emptied(db, err);
+    if (rc == LH_OK)
+        rc = conn_open(&db->conn, db->file, SQLITE_OPEN_READWRITE, err);
+    if (rc != LH_OK)
+        rc = health_damaged(db, err);
     if (rc == LH_OK && sqlite3_db_readonly(db->conn.db, "main") == 1)
         rc = lhi_fail(err, LH_EREADONLY, "store \"%s\" is not writable", db->path);
-    if (rc != LH_OK || (rc = schema_update(db, err)) != LH_OK ||
-        (rc = set_wal_mode(&db->conn, err)) != LH_OK)
+    if (rc != LH_OK || (rc = look_first(db, err)) != LH_OK ||
+        (rc = schema_update(db, err)) != LH_OK || (rc = verify_journal(db, err)) != LH_OK)
         return rc;
+    if (meta_int(&db->conn, "own_file", 0, &own, err) != LH_OK)
+        return err->status;
+    side_set_own(&db->side, own != 0); /* for the day when the file can no longer say so */
     (void)sqlite3_wal_hook(db->conn.db, on_wal, db);
     /* SQLite opens the log with the first look into the database. */
     char name[4200];
@@ -352,31 +271,44 @@ static int open_for_writing(struct db *db, struct lhi_error *err)
             SQLITE_OK ||
         db->wal == NULL || db->wal->pMethods == NULL)
         return lhi_fail(err, LH_EFAIL, "could not reach the log of \"%s\"", db->path);
-    if ((rc = compare_marks(db, err)) != LH_OK || (rc = resolve_failed_sync(db, err)) != LH_OK ||
-        (rc = notice_boot(db, err)) != LH_OK)
+    if ((rc = compare_marks(db, err)) != LH_OK || (rc = resolve_failed_sync(db, err)) != LH_OK)
+        return rc;
+    /* It may fold the log, which says that all up to `committed` is on the disk: not before the marks
+     * were compared. */
+    reserve_ready(db, OPEN_BYTES, OPEN_BYTES);
+    if ((rc = notice_boot(db, err)) != LH_OK || (rc = health_after(db, err)) != LH_OK)
         return rc;
     side_set_dirty(&db->side, true);
+    reserve_keep(db);
     return LH_OK;
 }
 
 static int open_writer(struct db *db, bool exists, struct lhi_error *err)
 {
-    int rc;
+    int rc = check_writable(db, err);
 
-    if (!exists && (rc = create_file(db->file, err)) != LH_OK)
+    if (rc != LH_OK || (!exists && (rc = create_file(db->file, err)) != LH_OK))
         return rc;
     if ((rc = side_open(&db->side, db->file, true, &db->log, err)) != LH_OK ||
         (rc = refuse_network(db, err)) != LH_OK ||
         (rc = side_present(&db->side, db->opts.busy_ms, err)) != LH_OK ||
         (rc = side_enter(&db->side, db->opts.busy_ms, "open", err)) != LH_OK)
         return rc;
-    rc = same_file(db, !exists, err);
+    /* A repair or restore that was cut off is finished or undone first, whoever else is here: the one
+     * who did it held the turnstile, so he is dead. */
+    int64_t at;
+    if (side_work(&db->side, &at) != SIDE_IDLE)
+        rc = repair_resume(db, err);
+    if (rc == LH_OK)
+        rc = recognize_file(db, !exists, err);
     if (rc == LH_OK)
         rc = open_for_writing(db, err);
     if (rc == LH_ENOSTORE || rc == LH_EINVAL || rc == LH_ENEWER)
         side_remove(&db->side);
+    side_share(&db->side);
+    db->alone = false;
     side_leave(&db->side);
-    return rc;
+    return rc == LH_OK ? health_beside(db, err) : rc;
 }
 
 static int load_anchor(struct db *db, struct lhi_error *err)
@@ -394,11 +326,25 @@ static int load_anchor(struct db *db, struct lhi_error *err)
     return LH_OK;
 }
 
+int conn_open_to_read(struct db *db, struct conn *conn, struct lhi_error *err)
+{
+    int rc = conn_open(conn, db->file, SQLITE_OPEN_READONLY, err);
+
+    /* SQLite reaches for the log with the first look into the database. */
+    if (rc == LH_OK)
+        rc = sql_exec(conn, "SELECT 1 FROM sqlite_schema LIMIT 1", err);
+    if (rc == LH_EREADONLY || rc == LH_EIO || rc == LH_ENOSPC)
+        return open_degraded(db, conn, err);
+    if (rc == LH_OK)
+        note_degraded(db);
+    return rc;
+}
+
 static int open_reader(struct db *db, struct lhi_error *err)
 {
     enum contents contents;
     int64_t version;
-    int rc = conn_open(&db->conn, db->file, SQLITE_OPEN_READONLY, err);
+    int rc = conn_open_to_read(db, &db->conn, err);
 
     if (rc != LH_OK || (rc = schema_look(&db->conn, &contents, &version, err)) != LH_OK)
         return rc;
@@ -438,14 +384,16 @@ static void fold_log(struct db *db)
 
     if (side_enter(&db->side, db->opts.busy_ms, "close", &ignored) != LH_OK)
         return;
-    if (__atomic_load_n(&db->stopped, __ATOMIC_ACQUIRE) == 0 && side_alone(&db->side)) {
-        if (!side_sync_failed(&db->side) && !db_disturbed(db) &&
-            db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE) == SQLITE_OK)
-            side_set_dirty(&db->side, false);
+    bool well = __atomic_load_n(&db->stopped, __ATOMIC_ACQUIRE) == 0 &&
+                !side_sync_failed(&db->side) && !db_disturbed(db);
+    if (well && side_alone(&db->side)) {
+        (void)db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE, NULL);
         side_share(&db->side);
     }
     conn_close(&db->reader);
     conn_close(&db->conn); /* under the turnstile: closing may touch the log too */
+    if (side_leave_writers(&db->side) && well && !side_sync_failed(&db->side))
+        side_set_dirty(&db->side, false);
     side_leave(&db->side);
 }
 
@@ -454,6 +402,7 @@ static void db_close(void *self)
     struct db *db = self;
 
     watch_stop(db);
+    deaths_stop(db);
     if (!db->opts.read_only && db->wal != NULL)
         fold_log(db);
     conn_close(&db->reader);
@@ -464,6 +413,7 @@ static void db_close(void *self)
     pthread_mutex_destroy(&db->sync_mutex);
     pthread_mutex_destroy(&db->read_mutex);
     pthread_mutex_destroy(&db->watch_mutex);
+    pthread_mutex_destroy(&db->deaths_mutex);
     lhi_free(db);
 }
 
@@ -497,9 +447,28 @@ static bool db_wait(void *self, uint32_t ticket, const lh_claim_opts *opts, int6
         return true; /* no bell to hear here: have a look */
     }
     watch_start(db);
+    deaths_watch(db);
     if (opts == NULL)
         return side_wait_change(&db->side, ticket, timeout_ms);
     return side_wait(&db->side, ticket, hashes, hash_queues(opts, hashes), timeout_ms);
+}
+
+static uint32_t db_siren(void *self)
+{
+    const struct db *db = self;
+    return db->side.page ? side_siren(&db->side) : 0;
+}
+
+static bool db_await_siren(void *self, uint32_t ticket, int64_t timeout_ms)
+{
+    struct db *db = self;
+
+    if (db->side.page == NULL) {
+        lhi_sleep_ms(timeout_ms);
+        return false;
+    }
+    deaths_watch(db);
+    return side_wait_siren(&db->side, ticket, timeout_ms);
 }
 
 static const struct lhi_store_ops sqlite_ops = {
@@ -511,10 +480,12 @@ static const struct lhi_store_ops sqlite_ops = {
     .now = db_now,
     .ticket = db_ticket,
     .wait = db_wait,
+    .siren = db_siren,
+    .await_siren = db_await_siren,
 };
 
 int lhi_sqlite_open(const char *path, const lh_open_opts *opts, const struct lhi_log *log,
-                    struct lhi_store *out, struct lhi_error *err)
+                    struct lhi_store *out, struct lhi_health *health, struct lhi_error *err)
 {
     bool exists;
     int rc;
@@ -524,7 +495,7 @@ int lhi_sqlite_open(const char *path, const lh_open_opts *opts, const struct lhi
                         strlen(path));
     struct db *db = lhi_calloc(1, sizeof *db);
     if (db == NULL)
-        return lhi_fail(err, LH_ENOMEM, "out of memory");
+        return lhi_no_memory(err);
     lhi_format(db->path, sizeof db->path, "%s", path);
     db->opts = *opts;
     if (db->opts.busy_ms == 0)
@@ -537,6 +508,9 @@ int lhi_sqlite_open(const char *path, const lh_open_opts *opts, const struct lhi
     pthread_mutex_init(&db->sync_mutex, NULL);
     pthread_mutex_init(&db->read_mutex, NULL);
     pthread_mutex_init(&db->watch_mutex, NULL);
+    pthread_mutex_init(&db->deaths_mutex, NULL);
+    db->deaths_pipe[0] = db->deaths_pipe[1] = -1;
+    db->health = health;
     lhi_boot_id(db->boot);
 
     rc = make_absolute(db, err);
@@ -551,12 +525,16 @@ int lhi_sqlite_open(const char *path, const lh_open_opts *opts, const struct lhi
         else if (strstr(err->text, path) == NULL) {
             /* What the engine said does not name the file. */
             struct lhi_error said = *err;
-            rc = lhi_fail(err, said.status, "store \"%.200s\": %.250s", path, said.text);
+            rc = lhi_fail(err, said.status, "store \"%.200s\": %.200s%s", path, said.text,
+                          said.status == LH_ECORRUPT && !db->opts.repair
+                              ? "; \"leasehold check --repair\" repairs it"
+                              : "");
         }
         db->opts.read_only = true; /* nothing to fold */
         db_close(db);
         return rc;
     }
+    db->health = NULL;
     out->ops = &sqlite_ops;
     out->self = db;
     return LH_OK;

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { READ_MS = 5000, READ_STEPS = 10000 };
+enum { READ_MS = 5000, STALE_MS = 60000, READ_STEPS = 10000 };
 
 static int past_deadline(void *arg)
 {
@@ -17,17 +17,12 @@ static int past_deadline(void *arg)
     return lhi_mono_ms() > db->read_deadline;
 }
 
-static int no_memory(struct lhi_error *err)
-{
-    return lhi_fail(err, LH_ENOMEM, "out of memory");
-}
-
 /* ---- jobs ---- */
 
 static int read_jobs(struct db *db, struct conn *conn, sqlite3_stmt *stmt, lh_jobs *out,
                      struct lhi_error *err)
 {
-    struct lhi_arena *arena = arena_of(&out->priv);
+    struct lhi_arena *arena = lhi_arena_of(&out->priv);
     int64_t now = db_now(db);
     size_t room = 0;
     int rc;
@@ -35,12 +30,12 @@ static int read_jobs(struct db *db, struct conn *conn, sqlite3_stmt *stmt, lh_jo
     if (stmt == NULL)
         return err->status;
     if (arena == NULL)
-        return no_memory(err);
+        return lhi_no_memory(err);
     while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
         lh_job *job;
         if (!jobs_add(out, &room, &job) || !job_from_row(stmt, now, arena, job)) {
             sql_reset(stmt);
-            return no_memory(err);
+            return lhi_no_memory(err);
         }
     }
     return rc < 0 ? rc : LH_OK;
@@ -98,7 +93,7 @@ static int job_list(struct db *db, struct conn *conn, struct lhi_act *act, struc
 
 /* ---- lists: an array that grows, strings in an arena ---- */
 
-static void *grow(void *array, size_t n, size_t size)
+void *grow(void *array, size_t n, size_t size)
 {
     if ((n & (n - 1)) != 0) /* grows at 0, 1, 2, 4, 8 … */
         return array;
@@ -117,10 +112,10 @@ static int64_t oldest_pending(struct conn *conn, const char *queue, int64_t now,
 static int queue_list(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err)
 {
     lh_queues *out = act->queues.out;
-    struct lhi_arena *arena = arena_of(&out->priv);
+    struct lhi_arena *arena = lhi_arena_of(&out->priv);
     lh_policies policies = {0};
     int64_t now = db_now(db), minute = now / 60000;
-    int rc = arena ? load_policies(conn, &policies, err) : no_memory(err);
+    int rc = arena ? load_policies(conn, &policies, err) : lhi_no_memory(err);
     sqlite3_stmt *stmt = rc == LH_OK ? sql(conn, LHI_SQL_QUEUE_LIST, err, "i", minute - 60) : NULL;
 
     if (rc == LH_OK && stmt == NULL)
@@ -129,7 +124,7 @@ static int queue_list(struct db *db, struct conn *conn, struct lhi_act *act, str
         bool ok = true;
         lh_queue *grown = grow(out->queue, out->n, sizeof *grown);
         if (grown == NULL) {
-            rc = no_memory(err);
+            rc = lhi_no_memory(err);
             break;
         }
         out->queue = grown;
@@ -146,7 +141,7 @@ static int queue_list(struct db *db, struct conn *conn, struct lhi_act *act, str
         for (size_t i = 0; i < sizeof columns / sizeof columns[0]; i++)
             *columns[i] = sqlite3_column_int64(stmt, (int)i + 2);
         if (!ok) {
-            rc = no_memory(err);
+            rc = lhi_no_memory(err);
             break;
         }
         out->n++;
@@ -173,7 +168,7 @@ static int queue_list(struct db *db, struct conn *conn, struct lhi_act *act, str
 static int lease_list(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err)
 {
     lh_leases *out = act->leases.out;
-    struct lhi_arena *arena = arena_of(&out->priv);
+    struct lhi_arena *arena = lhi_arena_of(&out->priv);
     bool one = act->leases.name != NULL;
     int64_t now = db_now(db);
     sqlite3_stmt *stmt =
@@ -184,14 +179,14 @@ static int lease_list(struct db *db, struct conn *conn, struct lhi_act *act, str
     if (stmt == NULL)
         return err->status;
     if (arena == NULL)
-        return no_memory(err);
+        return lhi_no_memory(err);
     while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
         lh_lease *grown = grow(out->lease, out->n, sizeof *grown);
         if (grown != NULL)
             out->lease = grown;
         if (grown == NULL || !lease_from_row(stmt, now, arena, &out->lease[out->n])) {
             sql_reset(stmt);
-            return no_memory(err);
+            return lhi_no_memory(err);
         }
         out->n++;
     }
@@ -204,8 +199,8 @@ static int lease_list(struct db *db, struct conn *conn, struct lhi_act *act, str
 static const char *worker_state(const char *kept, int64_t silent, int64_t interval,
                                 int64_t multiplier)
 {
-    if (strcmp(kept, "alive") != 0)
-        return strcmp(kept, "dead") == 0 ? "dead" : "stopped";
+    if (strcmp(kept, "dead") == 0 || strcmp(kept, "stopped") == 0)
+        return kept[0] == 'd' ? "dead" : "stopped";
     if (silent >= interval * multiplier)
         return "dead";
     return silent > interval ? "late" : "alive";
@@ -214,7 +209,7 @@ static const char *worker_state(const char *kept, int64_t silent, int64_t interv
 static int worker_list(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err)
 {
     lh_workers *out = act->workers.out;
-    struct lhi_arena *arena = arena_of(&out->priv);
+    struct lhi_arena *arena = lhi_arena_of(&out->priv);
     int64_t now = db_now(db);
     sqlite3_stmt *stmt = sql(conn, LHI_SQL_WORKER_LIST, err, "");
     int rc;
@@ -222,12 +217,12 @@ static int worker_list(struct db *db, struct conn *conn, struct lhi_act *act, st
     if (stmt == NULL)
         return err->status;
     if (arena == NULL)
-        return no_memory(err);
+        return lhi_no_memory(err);
     while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
         bool ok = true;
         lh_worker *grown = grow(out->worker, out->n, sizeof *grown);
         if (grown == NULL) {
-            rc = no_memory(err);
+            rc = lhi_no_memory(err);
             break;
         }
         out->worker = grown;
@@ -246,10 +241,11 @@ static int worker_list(struct db *db, struct conn *conn, struct lhi_act *act, st
         w->stopped_at = sqlite3_column_int64(stmt, 11);
         w->running = sqlite3_column_int64(stmt, 12);
         w->silent_ms = now > w->last_heartbeat_at ? now - w->last_heartbeat_at : 0;
+        w->marked_dead = strcmp((const char *)sqlite3_column_text(stmt, 5), "dead") == 0;
         w->state = worker_state((const char *)sqlite3_column_text(stmt, 5), w->silent_ms,
                                 w->interval_ms, w->multiplier);
         if (!ok) {
-            rc = no_memory(err);
+            rc = lhi_no_memory(err);
             break;
         }
         out->n++;
@@ -264,7 +260,7 @@ static int event_list(struct conn *conn, struct lhi_act *act, struct lhi_error *
 {
     const lh_event_filter *f = act->events.filter;
     lh_events *out = act->events.out;
-    struct lhi_arena *arena = arena_of(&out->priv);
+    struct lhi_arena *arena = lhi_arena_of(&out->priv);
     int64_t limit = f->limit ? (int64_t)f->limit : 100;
     enum lhi_sql which = f->job ? (f->newest ? LHI_SQL_EVENT_LAST_JOB : LHI_SQL_EVENT_LIST_JOB)
                                 : (f->newest ? LHI_SQL_EVENT_LAST : LHI_SQL_EVENT_LIST);
@@ -275,13 +271,13 @@ static int event_list(struct conn *conn, struct lhi_act *act, struct lhi_error *
     if (stmt == NULL)
         return err->status;
     if (arena == NULL)
-        return no_memory(err);
+        return lhi_no_memory(err);
     while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
         bool ok = true;
         lh_event *grown = grow(out->event, out->n, sizeof *grown);
         if (grown == NULL) {
             sql_reset(stmt);
-            return no_memory(err);
+            return lhi_no_memory(err);
         }
         out->event = grown;
         lh_event *e = &out->event[out->n];
@@ -299,9 +295,13 @@ static int event_list(struct conn *conn, struct lhi_act *act, struct lhi_error *
         e->reason = column_text(stmt, 10, arena, &ok);
         e->token = sqlite3_column_int64(stmt, 11);
         e->data = column_text(stmt, 12, arena, &ok);
+        e->attempt = sqlite3_column_int64(stmt, 13);
+        e->max_attempts = sqlite3_column_int64(stmt, 14);
+        e->action = column_text(stmt, 15, arena, &ok);
+        e->report = sqlite3_column_int64(stmt, 16);
         if (!ok) {
             sql_reset(stmt);
-            return no_memory(err);
+            return lhi_no_memory(err);
         }
         out->n++;
     }
@@ -331,49 +331,69 @@ static int count_workers(struct conn *conn, int64_t now, lh_store_info *info, st
     return LH_OK;
 }
 
+static int64_t sooner(int64_t a, int64_t b)
+{
+    return a < 0 ? b : b < 0 ? a : a < b ? a : b;
+}
+
+/* Is something due now, and in how many ms is the next thing? -1: nothing in sight. */
+static int next_due(struct conn *conn, int64_t now, int64_t wall, bool *due, int64_t *next_ms,
+                    struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(conn, LHI_SQL_NEXT_DUE, err, "ii", now, wall);
+    int rc = stmt ? sql_step(conn, stmt, err) : err->status;
+
+    if (rc < 0)
+        return rc;
+    *due = sqlite3_column_int(stmt, 0) != 0;
+    *next_ms = -1;
+    for (int i = 1; i <= 5; i++) {
+        bool by_wall = i == 2 || i == 5; /* run_at, and the expiry of jobs */
+        int64_t at = sqlite3_column_int64(stmt, i);
+        if (at != 0)
+            *next_ms = sooner(*next_ms, at - (by_wall ? wall : now));
+    }
+    sql_reset(stmt);
+    return LH_OK;
+}
+
 static int stats(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err)
 {
-    lh_store_info *info = act->stats.info;
-    lh_recovered *recovered = act->stats.recovered;
-    int64_t now = db_now(db), version;
+    lh_store_info *info = act->info;
+    int64_t now = db_now(db), version, next_ms;
+    bool due;
     int rc;
 
-    sqlite3_stmt *stmt = sql(conn, LHI_SQL_RECOVERY_COUNT, err, "i", now);
-    if ((rc = stmt ? sql_step(conn, stmt, err) : err->status) < 0)
-        return rc;
-    recovered->entries_reclaimed = sqlite3_column_int64(stmt, 0);
-    recovered->locks_cleaned = sqlite3_column_int64(stmt, 1);
-    recovered->recovery_timestamp = now;
-    sql_reset(stmt);
-    if (info == NULL)
-        return LH_OK;
     memset(info, 0, sizeof *info);
     info->kind = "sqlite";
     lhi_format(info->url, sizeof info->url, "sqlite:%s", db->path);
-    info->stale_jobs = recovered->entries_reclaimed;
-    info->stale_leases = recovered->locks_cleaned;
     info->wal_bytes = file_size(db->file, "-wal");
     info->file_bytes = file_size(db->file, "");
     info->free_bytes = lhi_free_bytes(db->file);
     info->clock_skew_ms = lhi_wall_ms() - now;
+    if ((rc = next_due(conn, now, lhi_wall_ms(), &due, &next_ms, err)) < 0 ||
+        (rc = read_totals(conn, info, err)) < 0 ||
+        (rc = meta_text(conn, "degraded", info->degraded, sizeof info->degraded, err)) < 0)
+        return rc;
+    info->next_due_at = due ? now : next_ms >= 0 ? now + next_ms : 0;
     if ((rc = meta_text(conn, "store_uuid", info->uuid, sizeof info->uuid, err)) < 0 ||
         (rc = meta_int(conn, "schema_version", 0, &version, err)) < 0 ||
         (rc = meta_int(conn, "epoch", 0, &info->epoch, err)) < 0 ||
         (rc = sql_int(conn, LHI_SQL_STORE_MARKS, err, 0, &info->changes, "")) < 0)
         return rc;
     info->schema = (int)version;
-    if (db->side.page != NULL && side_sync_failed(&db->side))
+    if (db->degraded[0] != '\0')
+        lhi_format(info->degraded, sizeof info->degraded, "%s", db->degraded);
+    else if (db->side.page != NULL && side_sync_failed(&db->side))
         lhi_format(info->degraded, sizeof info->degraded, "a sync of the log has failed");
     else if (db->side.page != NULL && strcmp(side_uuid(&db->side), info->uuid) == 0 &&
              (uint64_t)info->changes < side_synced(&db->side))
         lhi_format(info->degraded, sizeof info->degraded,
                    "store is older than it was: acknowledged changes are missing");
+    else if (db->side.page != NULL && reserve_spent(db))
+        lhi_format(info->degraded, sizeof info->degraded,
+                   "device is full: new jobs are refused, the rest lives on a reserve");
     return count_workers(conn, now, info, err);
-}
-
-static int64_t sooner(int64_t a, int64_t b)
-{
-    return a < 0 ? b : b < 0 ? a : a < b ? a : b;
 }
 
 /* Would a claim find something to do, and if not, when will the next thing fall due? */
@@ -383,19 +403,13 @@ static int peek(struct db *db, struct conn *conn, struct lhi_act *act, struct lh
     int64_t now = db_now(db), wall = lhi_wall_ms(), pending = 0;
     int rc;
 
-    for (size_t i = 0; i < opts->n_queues && pending == 0; i++)
+    for (size_t i = 0; opts != NULL && i < opts->n_queues && pending == 0; i++)
         if ((rc = sql_int(conn, LHI_SQL_PEEK_PENDING, err, 0, &pending, "t", opts->queues[i])) < 0)
             return rc;
-    sqlite3_stmt *stmt = sql(conn, LHI_SQL_NEXT_DUE, err, "ii", now, wall);
-    if ((rc = stmt ? sql_step(conn, stmt, err) : err->status) < 0)
-        return rc;
-    act->peek.found = pending != 0 || sqlite3_column_int(stmt, 0) != 0;
-    int64_t lease = sqlite3_column_int64(stmt, 1), run_at = sqlite3_column_int64(stmt, 2);
-    int64_t named = sqlite3_column_int64(stmt, 3);
-    sql_reset(stmt);
-    act->peek.next_ms = sooner(sooner(lease ? lease - now : -1, run_at ? run_at - wall : -1),
-                               named ? named - now : -1);
-    return LH_OK;
+    bool due = false;
+    rc = next_due(conn, now, wall, &due, &act->peek.next_ms, err);
+    act->peek.found = pending != 0 || due;
+    return rc;
 }
 
 /* ---- the door ---- */
@@ -415,6 +429,14 @@ static int dispatch(struct db *db, struct conn *conn, struct lhi_act *act, struc
         return lease_list(db, conn, act, err);
     case LHI_WORKER_LIST:
         return worker_list(db, conn, act, err);
+    case LHI_WORKER_JUDGE:
+        return read_suspects(conn, LHI_SQL_WORKER_JUDGE, 0, act->suspects, err);
+    case LHI_STALE:
+        return read_stale(db, conn, act, err);
+    case LHI_REPORT_GET:
+        return read_report(conn, act, err);
+    case LHI_REPORT_LIST:
+        return read_reports(conn, act, err);
     case LHI_EVENT_LIST:
         return event_list(conn, act, err);
     case LHI_STATS:
@@ -441,25 +463,37 @@ static void end_snapshot(struct conn *conn)
         conn_close(conn); /* the next read opens it anew */
 }
 
+/* What takes as long as it takes, whatever that does to the log. */
+static bool unbounded(enum lhi_verb verb)
+{
+    return verb == LHI_CHECK || verb == LHI_INTEGRITY;
+}
+
 int db_read(void *self, struct lhi_act *act, struct lhi_error *err)
 {
     struct db *db = self;
     int rc = LH_OK;
 
+    /* It takes long, and has a connection of its own: nobody waits for it. */
+    if (act->verb == LHI_BACKUP)
+        return db_moved(db) ? db_stop_moved(db, err) : backup_store(db, act, err);
     pthread_mutex_lock(&db->read_mutex);
     /* A handle for reading has one connection; one for writing opens its second when it is asked. */
     struct conn *conn = db->opts.read_only ? &db->conn : &db->reader;
+    if (conn->db != NULL && degraded_outdated(db))
+        conn_close(conn);
     if (db_moved(db))
         rc = db_stop_moved(db, err);
     else if (conn->db == NULL)
-        rc = conn_open(conn, db->file, SQLITE_OPEN_READONLY, err);
+        rc = conn_open_to_read(db, conn, err);
     if (rc != LH_OK && conn == &db->reader)
         conn_close(conn);
-    if (rc == LH_OK && act->verb == LHI_CHECK) {
+    if (rc == LH_OK && unbounded(act->verb)) {
         sqlite3_progress_handler(conn->db, 0, NULL, NULL);
-        rc = check_store(db, conn, act, err);
+        rc = act->verb == LHI_CHECK ? check_store(db, conn, act, err)
+                                    : check_file(conn, act->check.cancel, act->check.out, err);
     } else if (rc == LH_OK) {
-        db->read_deadline = lhi_mono_ms() + READ_MS;
+        db->read_deadline = lhi_mono_ms() + (act->verb == LHI_STALE ? STALE_MS : READ_MS);
         sqlite3_progress_handler(conn->db, READ_STEPS, past_deadline, db);
         /* One snapshot for all statements of the act. */
         if ((rc = sql_exec(conn, "BEGIN", err)) == LH_OK) {
@@ -467,6 +501,9 @@ int db_read(void *self, struct lhi_act *act, struct lhi_error *err)
             end_snapshot(conn);
         }
     }
+    if (rc >= 0 && db->in_place && degraded_outdated(db))
+        rc = lhi_fail(err, LH_EBUSY, "store \"%s\" was written to by others while it was read",
+                      db->path);
     pthread_mutex_unlock(&db->read_mutex);
     return rc;
 }

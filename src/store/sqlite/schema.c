@@ -7,6 +7,8 @@
 #include "base/hook.h"
 #include "base/sys.h"
 
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -158,7 +160,8 @@ int schema_update(struct db *db, struct lhi_error *err)
         if ((rc = sql_exec(&db->conn, text, err)) < 0)
             return rc;
     }
-    if ((rc = set_wal_mode(&db->conn, err)) < 0)
+    bool changed;
+    if ((rc = set_wal_mode(&db->conn, &changed, err)) < 0)
         return rc;
     rc = migrate(db, version, own_file, err);
     if (rc == LH_OK && contents != CONTENTS_EMPTY)
@@ -190,7 +193,6 @@ int lhi_sqlite_schema_version(void)
 
 int lhi_sqlite_schema_of(const char *path, int *version, struct lhi_error *err)
 {
-    struct conn conn = {0};
     enum contents contents;
     int64_t found = 0;
     struct stat st;
@@ -198,12 +200,22 @@ int lhi_sqlite_schema_of(const char *path, int *version, struct lhi_error *err)
     *version = 0;
     if (stat(path, &st) != 0)
         return lhi_fail(err, LH_ENOSTORE, "there is no store at \"%s\"", path);
-    int rc = conn_open(&conn, path, SQLITE_OPEN_READONLY, err);
+    struct db *db = lhi_calloc(1, sizeof *db);
+    if (db == NULL)
+        return lhi_no_memory(err);
+    lhi_format(db->path, sizeof db->path, "%s", path);
+    db->opts.read_only = true;
+    int rc = realpath(path, db->file) != NULL ? conn_open_to_read(db, &db->conn, err)
+                                              : lhi_fail_errno(err, errno,
+                                                               "could not look at "
+                                                               "\"%s\"",
+                                                               path);
     if (rc == LH_OK)
-        rc = schema_look(&conn, &contents, &found, err);
+        rc = schema_look(&db->conn, &contents, &found, err);
     if (rc == LH_OK)
         *version = (int)found;
-    conn_close(&conn);
+    conn_close(&db->conn);
+    lhi_free(db);
     return rc;
 }
 
@@ -214,7 +226,7 @@ int schema_drop_sql(struct conn *conn, char **out, struct lhi_error *err)
     char *text = lhi_malloc(room);
 
     if (text == NULL)
-        return lhi_fail(err, LH_ENOMEM, "out of memory");
+        return lhi_no_memory(err);
     used = lhi_format(text, room, "BEGIN IMMEDIATE;\n");
     /* Tables take their indexes and triggers with them; \\_ keeps lhx_ of the user's own out. */
     int rc = sqlite3_prepare_v2(conn->db,

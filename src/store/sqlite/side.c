@@ -46,18 +46,28 @@ struct side_page {
     uint32_t changed_waiters;
     int64_t holder_pid;
     char holder_what[24];
+    uint32_t recovery_due;
+    uint32_t own;  /* the database has no tables but ours */
+    uint32_t work; /* enum side_work … */
+    int64_t work_at;
+    uint32_t reserve_spent; /* a full disk: the reserve was given up, see reserve.c */
+    uint32_t siren;         /* futex */
+    uint32_t siren_waiters;
+    int64_t recovering; /* monotonic: until then a recovery is under way */
 };
 
 enum { PAGE = 4096 };
 _Static_assert(sizeof(struct side_page) <= PAGE, "the side file is one page");
 
 /* Lock bytes, far behind the page. */
-enum { BYTE_TURN = 1 << 20, BYTE_PRESENT, BYTE_SYNC, BYTE_WATCH };
+enum { BYTE_TURN = 1 << 20, BYTE_PRESENT, BYTE_WRITER, BYTE_SYNC, BYTE_WATCH };
 
 enum {
     SLICE_MS = 50,  /* a holder that was killed wakes nobody: look again after so long */
     HUNGRY_MS = 10, /* a wait beyond this makes newcomers queue */
     WARN_MS = 2000,
+    RECOVERING_MS = 1000,
+    CHECK_MS = 600000, /* how long to wait for a check or repair */
 };
 
 /* ---- forks ---- */
@@ -86,6 +96,7 @@ static void after_fork_child(void)
     for (struct side *side = open_sides.first; side != NULL; side = side->next) {
         close(side->fd);
         side->fd = -1;
+        side->page = NULL; /* not inherited */
     }
     open_sides.first = NULL;
     pthread_mutex_unlock(&open_sides.mutex);
@@ -147,6 +158,11 @@ static int map_page(struct side *side, struct lhi_error *err)
     void *p = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, side->fd, 0);
     if (p == MAP_FAILED)
         return lhi_fail_errno(err, errno, "could not map the side file \"%s\"", side->path);
+    /* A mapping keeps the open file description, and with it the locks: not in a forked child. */
+    if (madvise(p, PAGE, MADV_DONTFORK) != 0) {
+        (void)munmap(p, PAGE);
+        return lhi_fail_errno(err, errno, "could not map the side file \"%s\"", side->path);
+    }
     side->page = p;
     side->ino = st.st_ino;
     if (memcmp(side->page->magic, MAGIC, sizeof MAGIC) == 0)
@@ -206,13 +222,20 @@ void side_remove(struct side *side)
         (void)unlink(side->path);
 }
 
+static bool being_checked(const struct side *side)
+{
+    return strcmp(side->page->holder_what, "check") == 0 ||
+           strcmp(side->page->holder_what, "repair") == 0;
+}
+
 int side_present(struct side *side, int64_t busy_ms, struct lhi_error *err)
 {
     int64_t start = lhi_mono_ms();
 
-    /* Held alone only for the moments of the first open and the last close. */
+    /* Held alone for the moments of the first open and the last close; and for as long as it takes to
+     * check and repair a store after a crash, which everybody waits for. */
     while (!lhi_lock_try(side->fd, BYTE_PRESENT, true)) {
-        if (lhi_mono_ms() - start >= busy_ms)
+        if (lhi_mono_ms() - start >= (being_checked(side) ? CHECK_MS : busy_ms))
             return lhi_fail(err, LH_EBUSY, "store is busy: process %lld (%.23s) has it for itself",
                             (long long)side->page->holder_pid, side->page->holder_what);
         lhi_sleep_ms(1);
@@ -230,9 +253,25 @@ void side_share(struct side *side)
     (void)lhi_lock_try(side->fd, BYTE_PRESENT, true); /* a downgrade cannot fail */
 }
 
+bool side_join_writers(struct side *side)
+{
+    bool only = lhi_lock_try(side->fd, BYTE_WRITER, false);
+
+    (void)lhi_lock_try(side->fd, BYTE_WRITER, true); /* alone is nobody but in the turnstile */
+    return only;
+}
+
+bool side_leave_writers(struct side *side)
+{
+    bool last = lhi_lock_try(side->fd, BYTE_WRITER, false);
+
+    lhi_unlock(side->fd, BYTE_WRITER);
+    return last;
+}
+
 /* ---- the turnstile ---- */
 
-static void announce(struct side *side, const char *what)
+void side_announce(struct side *side, const char *what)
 {
     size_t len = strnlen(what, sizeof side->page->holder_what - 1);
     side->page->holder_pid = side->pid;
@@ -286,7 +325,7 @@ int side_enter(struct side *side, int64_t busy_ms, const char *what, struct lhi_
                         "close the store and open it anew",
                         side->path);
     }
-    announce(side, what);
+    side_announce(side, what);
     return LH_OK;
 }
 
@@ -357,6 +396,65 @@ bool side_dirty(const struct side *side)
 void side_set_dirty(struct side *side, bool dirty)
 {
     __atomic_store_n(&side->page->dirty, dirty, __ATOMIC_RELEASE);
+}
+
+bool side_own(const struct side *side)
+{
+    return side->page->own != 0;
+}
+
+void side_set_own(struct side *side, bool own)
+{
+    side->page->own = own;
+}
+
+bool side_recovery_due(const struct side *side)
+{
+    return __atomic_load_n(&side->page->recovery_due, __ATOMIC_ACQUIRE) != 0;
+}
+
+void side_set_recovery_due(struct side *side, bool due)
+{
+    __atomic_store_n(&side->page->recovery_due, due, __ATOMIC_RELEASE);
+}
+
+bool side_reserve_spent(const struct side *side)
+{
+    return __atomic_load_n(&side->page->reserve_spent, __ATOMIC_ACQUIRE) != 0;
+}
+
+void side_set_reserve_spent(struct side *side, bool spent)
+{
+    __atomic_store_n(&side->page->reserve_spent, spent, __ATOMIC_RELEASE);
+}
+
+enum side_work side_work(const struct side *side, int64_t *at)
+{
+    *at = side->page->work_at;
+    return (enum side_work)__atomic_load_n(&side->page->work, __ATOMIC_ACQUIRE);
+}
+
+void side_set_work(struct side *side, enum side_work work, int64_t at)
+{
+    side->page->work_at = at;
+    __atomic_store_n(&side->page->work, (uint32_t)work, __ATOMIC_RELEASE);
+}
+
+bool side_recovering(const struct side *side)
+{
+    int64_t left = __atomic_load_n(&side->page->recovering, __ATOMIC_RELAXED) - lhi_mono_ms();
+    return left > 0 && left <= RECOVERING_MS; /* more is a time of another boot */
+}
+
+void side_set_recovering(struct side *side, bool yes)
+{
+    __atomic_store_n(&side->page->recovering, yes ? lhi_mono_ms() + RECOVERING_MS : 0,
+                     __ATOMIC_RELAXED);
+}
+
+bool side_waited(const struct side *side)
+{
+    return __atomic_load_n(&side->page->gate_waiters, __ATOMIC_RELAXED) > 0;
 }
 
 bool side_same_file(const struct side *side, uint64_t dev, uint64_t ino)
@@ -531,6 +629,27 @@ bool side_wait_change(struct side *side, uint32_t ticket, int64_t timeout_ms)
     (void)lhi_futex_wait(&side->page->changed, ticket, UINT32_MAX, timeout_ms);
     __atomic_sub_fetch(&side->page->changed_waiters, 1, __ATOMIC_SEQ_CST);
     return side_changes(side) != ticket;
+}
+
+uint32_t side_siren(const struct side *side)
+{
+    return __atomic_load_n(&side->page->siren, __ATOMIC_SEQ_CST);
+}
+
+void side_sound_siren(struct side *side)
+{
+    __atomic_add_fetch(&side->page->siren, 1, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&side->page->siren_waiters, __ATOMIC_SEQ_CST) > 0)
+        lhi_futex_wake(&side->page->siren, INT_MAX, UINT32_MAX);
+    side_ring_all(side);
+}
+
+bool side_wait_siren(struct side *side, uint32_t ticket, int64_t timeout_ms)
+{
+    __atomic_add_fetch(&side->page->siren_waiters, 1, __ATOMIC_SEQ_CST);
+    (void)lhi_futex_wait(&side->page->siren, ticket, UINT32_MAX, timeout_ms);
+    __atomic_sub_fetch(&side->page->siren_waiters, 1, __ATOMIC_SEQ_CST);
+    return side_siren(side) != ticket;
 }
 
 bool side_take_watch(struct side *side)

@@ -43,6 +43,11 @@ int side_present(struct side *side, int64_t busy_ms, struct lhi_error *err);
 bool side_alone(struct side *side); /* nobody else is present; on true the lock is exclusive */
 void side_share(struct side *side); /* … until it is shared again */
 
+/* Writers are counted apart: the last one to leave cleanly clears the dirty flag, whoever still reads.
+ * Both under the turnstile. */
+bool side_join_writers(struct side *side); /* true: there is no other */
+bool side_leave_writers(struct side *side);
+
 /* The turnstile. `what` is shown to whoever waits for us. */
 int side_enter(struct side *side, int64_t busy_ms, const char *what, struct lhi_error *err);
 void side_leave(struct side *side);
@@ -60,6 +65,29 @@ bool side_sync_failed(const struct side *side);
 void side_set_sync_failed(struct side *side, bool failed);
 bool side_dirty(const struct side *side);
 void side_set_dirty(struct side *side, bool dirty);
+/* A crash left something to recover, and nobody has finished doing so. */
+bool side_recovery_due(const struct side *side);
+void side_set_recovery_due(struct side *side, bool due);
+/* The device was full: some of the reserve was given up, see reserve.c. */
+bool side_reserve_spent(const struct side *side);
+void side_set_reserve_spent(struct side *side, bool spent);
+/* The note of a repair or restore under way: what is being done, and the time in the names of its
+ * files. An opener that finds it, alone, finishes or undoes it. */
+enum side_work { SIDE_IDLE, SIDE_MAKING, SIDE_SWAPPING };
+enum side_work side_work(const struct side *side, int64_t *at);
+void side_set_work(struct side *side, enum side_work work, int64_t at);
+/* A recovery goes on from batch to batch: claims need not help it. For a second, unless said again. */
+bool side_recovering(const struct side *side);
+void side_set_recovering(struct side *side, bool yes);
+/* The siren wakes everybody who waits, whatever for: a process died, a worker has come, or something
+ * falls due sooner than the sleepers' next look. */
+uint32_t side_siren(const struct side *side);
+void side_sound_siren(struct side *side);
+bool side_wait_siren(struct side *side, uint32_t ticket, int64_t timeout_ms);
+void side_announce(struct side *side, const char *what); /* … what we are doing in there */
+bool side_own(const struct side *side); /* the database has nobody's tables but ours */
+void side_set_own(struct side *side, bool own);
+bool side_waited(const struct side *side); /* somebody waits for the turnstile */
 /* The store's clock, as an offset of the monotonic one: every handle judges by the same. */
 int64_t side_clock(const struct side *side);
 void side_set_clock(struct side *side, int64_t offset);

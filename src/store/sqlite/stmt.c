@@ -348,13 +348,6 @@ bool lease_from_row(sqlite3_stmt *s, int64_t now, struct lhi_arena *arena, lh_le
     return ok;
 }
 
-struct lhi_arena *arena_of(void **priv)
-{
-    if (*priv == NULL)
-        *priv = lhi_calloc(1, sizeof(struct lhi_arena));
-    return *priv;
-}
-
 /* The policy's columns in the order of the table, after queue and kind. */
 static void policy_from_row(sqlite3_stmt *s, lh_policy *p)
 {
@@ -405,13 +398,13 @@ int load_policies(struct conn *conn, lh_policies *out, struct lhi_error *err)
 {
     size_t room = 0;
     int rc;
-    struct lhi_arena *arena = arena_of(&out->priv);
+    struct lhi_arena *arena = lhi_arena_of(&out->priv);
     sqlite3_stmt *stmt = sql(conn, LHI_SQL_POLICY_LIST, err, "");
 
     if (stmt == NULL)
         return err->status;
     if (arena == NULL)
-        return lhi_fail(err, LH_ENOMEM, "out of memory");
+        return lhi_no_memory(err);
     while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
         bool ok = true;
         if (out->n == room) {
@@ -437,5 +430,5 @@ int load_policies(struct conn *conn, lh_policies *out, struct lhi_error *err)
 
 no_memory:
     sql_reset(stmt);
-    return lhi_fail(err, LH_ENOMEM, "out of memory");
+    return lhi_no_memory(err);
 }

@@ -13,21 +13,27 @@
 
 enum {
     CHECKPOINT_FRAMES = 800, /* before a foreign autocheckpoint at 1000 has anything to do */
+    SPARED_FRAMES = 960,
     TRUNCATE_BYTES = 64 << 20,
     SHARE_MS = 1000, /* how long to wait for another's sync */
 };
 
 /* ---- the log into the database ---- */
 
-int db_checkpoint(struct db *db, int mode)
+int db_checkpoint(struct db *db, int mode, int *folded)
 {
     int frames = 0, moved = 0;
     /* Readers are not waited for: everybody else would wait for us. */
     conn_patient(&db->conn, false);
-    int rc = sqlite3_wal_checkpoint_v2(db->conn.db, "main", mode, &frames, &moved);
+    int rc;
+    do /* the database may have to grow for it */
+        rc = sqlite3_wal_checkpoint_v2(db->conn.db, "main", mode, &frames, &moved);
+    while ((rc & 0xff) == SQLITE_FULL && reserve_spend(db));
     conn_patient(&db->conn, true);
 
     LHI_POINT("checkpoint:after");
+    if (folded != NULL)
+        *folded = moved > 0 ? moved : 0;
     if (rc == SQLITE_OK && frames == moved) {
         /* Everything is in the database file, and synced there. */
         side_raise_synced(&db->side, side_committed(&db->side));
@@ -42,14 +48,21 @@ int db_checkpoint(struct db *db, int mode)
     return rc;
 }
 
-void checkpoint_when_due(struct db *db)
+void checkpoint_when_due(struct db *db, bool recovering, int64_t *took_us)
 {
     /* After a failed sync the log is verified first, by whoever comes next (sync_heal). */
     if (db->wal_frames < CHECKPOINT_FRAMES || side_sync_failed(&db->side))
         return;
+    /* A recovery under way writes most of the log, and folds it; but not so late that a foreign
+     * program finds something to do. */
+    if (!recovering && side_recovering(&db->side) && db->wal_frames < SPARED_FRAMES)
+        return;
+    int64_t began = lhi_mono_us();
     /* A reader may keep us from starting the log over; then it grows, until it is cut. */
     bool outsized = (int64_t)db->wal_frames * 4096 > TRUNCATE_BYTES;
-    (void)db_checkpoint(db, outsized ? SQLITE_CHECKPOINT_TRUNCATE : SQLITE_CHECKPOINT_RESTART);
+    (void)db_checkpoint(db, outsized ? SQLITE_CHECKPOINT_TRUNCATE : SQLITE_CHECKPOINT_RESTART,
+                        NULL);
+    *took_us = lhi_mono_us() - began;
 }
 
 /* After a failed sync nobody knows what of the log is on the disk. Whoever comes next moves all of
@@ -71,7 +84,7 @@ int sync_heal(struct db *db, struct lhi_error *err)
                         "damaged",
                         db->path, (long long)(side_frames(&db->side) - whole),
                         (long long)side_frames(&db->side));
-    if (db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE) != SQLITE_OK)
+    if (db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE, NULL) != SQLITE_OK)
         return lhi_fail(err, LH_EIO,
                         "an earlier sync of \"%s-wal\" failed and the log could not be moved into "
                         "the database: %s",
@@ -83,13 +96,24 @@ int sync_heal(struct db *db, struct lhi_error *err)
 
 /* ---- syncing ---- */
 
+/* The file was exchanged under us: the marks are those of the one that stands there now, and say
+ * nothing about what went into ours. */
+static int replaced(struct db *db, struct lhi_error *err)
+{
+    (void)db_stop_moved(db, err);
+    err->status = LH_EUNKNOWN;
+    return LH_EUNKNOWN;
+}
+
 /* Sync the log for everybody whose commit is in it by now. */
 static void sync_now(struct db *db)
 {
     uint64_t reached = side_committed(&db->side);
+    bool synced = db->wal->pMethods->xSync(db->wal, SQLITE_SYNC_NORMAL) == SQLITE_OK;
 
-    if (db->wal->pMethods->xSync(db->wal, SQLITE_SYNC_NORMAL) == SQLITE_OK &&
-        !side_sync_failed(&db->side))
+    if (db_moved(db))
+        return; /* told by whoever asked for the sync */
+    if (synced && !side_sync_failed(&db->side))
         side_raise_synced(&db->side, reached);
     else
         side_set_sync_failed(&db->side, true);
@@ -104,7 +128,10 @@ int sync_to(struct db *db, uint64_t tick, struct lhi_error *err)
     LHI_POINT("txn:before_sync");
     for (;;) {
         uint32_t ticket = side_sync_ticket(&db->side);
-        if (side_synced(&db->side) >= tick)
+        bool done = side_synced(&db->side) >= tick;
+        if (db_moved(db))
+            return replaced(db, err);
+        if (done)
             break;
         if (side_sync_failed(&db->side))
             return lhi_fail(err, LH_EUNKNOWN,

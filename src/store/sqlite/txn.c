@@ -8,6 +8,8 @@
 #include "base/hook.h"
 
 #include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- pieces the acts use ---- */
@@ -21,7 +23,7 @@ struct tally *txn_tally(struct txn *txn, const char *queue, struct lhi_error *er
     if (tally != NULL)
         tally->queue = lhi_arena_strdup(&txn->arena, queue);
     if (tally == NULL || tally->queue == NULL) {
-        (void)lhi_fail(err, LH_ENOMEM, "out of memory");
+        (void)lhi_no_memory(err);
         return NULL;
     }
     tally->next = txn->tallies;
@@ -35,7 +37,8 @@ void tally_move(struct tally *tally, lh_state from, lh_state to)
         tally->state[from]--;
     if (to != 0)
         tally->state[to]++;
-    if (to == LH_PENDING && tally->ring < INT_MAX)
+    /* Somebody of this queue looks: for the job, or for when it will fall due. */
+    if ((to == LH_PENDING || to == LH_SCHEDULED) && tally->ring < INT_MAX)
         tally->ring++;
 }
 
@@ -58,11 +61,64 @@ int64_t txn_next_token(const struct txn *txn, int64_t token)
     return (token > floor ? token : floor) + 1;
 }
 
+struct logged {
+    struct logged *next;
+    lh_log_entry about;
+    int level;
+    const char *line;
+};
+
+/* Without memory the line is lost, and nothing else. */
+void txn_log(struct txn *txn, int level, const lh_log_entry *about, const char *fmt, ...)
+{
+    char line[1024];
+    va_list ap;
+
+    if (txn->db->log.fn == NULL)
+        return;
+    va_start(ap, fmt);
+    (void)vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    struct logged *log = lhi_arena_alloc(&txn->arena, sizeof *log);
+    if (log == NULL || (log->line = lhi_arena_strdup(&txn->arena, line)) == NULL)
+        return;
+    if (about != NULL) {
+        log->about = *about;
+        log->about.queue = lhi_arena_strdup(&txn->arena, about->queue);
+        log->about.worker = lhi_arena_strdup(&txn->arena, about->worker);
+        log->about.reason = lhi_arena_strdup(&txn->arena, about->reason);
+    }
+    log->level = level;
+    log->next = txn->logs;
+    txn->logs = log;
+}
+
+void txn_say(struct txn *txn)
+{
+    struct logged *first = NULL;
+
+    for (struct logged *log = txn->logs, *next; log != NULL; log = next) {
+        next = log->next;
+        log->next = first;
+        first = log;
+    }
+    for (; first != NULL; first = first->next)
+        lhi_log_about(&txn->db->log, first->level, &first->about, "%s", first->line);
+    txn->logs = NULL;
+}
+
+void txn_falls_due(struct txn *txn, int64_t in_ms)
+{
+    if (in_ms < LHI_POLL_MS)
+        txn->siren = true;
+}
+
 int put_event(struct conn *conn, int64_t at, const struct event *e, struct lhi_error *err)
 {
-    int rc = sql_run(conn, LHI_SQL_EVENT_INSERT, err, "itItttttttIt", at, e->type, e->job, e->queue,
-                     e->worker, e->lease, e->from ? lh_state_name(e->from) : NULL,
-                     e->to ? lh_state_name(e->to) : NULL, e->actor, e->reason, e->token, e->data);
+    int rc = sql_run(conn, LHI_SQL_EVENT_INSERT, err, "itItttttttItIItI", at, e->type, e->job,
+                     e->queue, e->worker, e->lease, e->from ? lh_state_name(e->from) : NULL,
+                     e->to ? lh_state_name(e->to) : NULL, e->actor, e->reason, e->token, e->data,
+                     e->attempt, e->max_attempts, e->action, e->report);
     return rc < 0 ? rc : LH_OK;
 }
 
@@ -97,7 +153,7 @@ static int load_paused(struct txn *txn, struct lhi_error *err)
         }
         if (grown == NULL || grown[db->n_paused] == NULL) {
             sql_reset(stmt);
-            return lhi_fail(err, LH_ENOMEM, "out of memory");
+            return lhi_no_memory(err);
         }
         db->n_paused++;
     }
@@ -153,6 +209,7 @@ int txn_begin(struct txn *txn, struct db *db, struct lhi_error *err)
     sql_reset(stmt);
     if (generation != db->generation) {
         db->generation = -1;
+        db->stuck_until = 0;
         if ((rc = txn_reload(txn, err)) < 0)
             return rc;
         db->generation = generation;
@@ -261,10 +318,11 @@ int txn_guarded(struct txn *txn, int (*fn)(struct txn *, void *), void *arg, str
 {
     bool changed = txn->changed, durable = txn->durable, ok = true;
     struct tally *before = copy_tallies(txn, &ok);
+    struct logged *logs = txn->logs;
     struct lhi_error ignored;
 
     if (!ok)
-        return lhi_fail(err, LH_ENOMEM, "out of memory");
+        return lhi_no_memory(err);
     if (sql_run(txn->conn, LHI_SQL_ACT_BEGIN, err, "") < 0) {
         txn->gone = sqlite3_get_autocommit(txn->conn->db) != 0;
         return err->status;
@@ -279,6 +337,8 @@ int txn_guarded(struct txn *txn, int (*fn)(struct txn *, void *), void *arg, str
             return rc;
         }
         txn->tallies = before;
+        txn->logs = logs;
+        txn->run_over = txn->all_recovered = false;
         txn->changed = changed;
         txn->durable = durable;
         /* Settings that it changed are as they were. */
@@ -306,6 +366,8 @@ int txn_alone(struct db *db, int (*fn)(struct txn *, void *, struct lhi_error *)
         rc = txn_commit(&txn, err);
     else
         txn_rollback(&txn);
+    if (rc == LH_OK)
+        txn_say(&txn);
     lhi_arena_clear(&txn.arena);
     db->generation = -1;
     if (rc == LH_OK)

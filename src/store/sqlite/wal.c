@@ -88,5 +88,5 @@ int wal_valid_frames(const char *db_path, int64_t *frames, struct lhi_error *err
         *frames = count_frames(fd, frame);
     lhi_free(frame);
     close(fd);
-    return frame ? LH_OK : lhi_fail(err, LH_ENOMEM, "out of memory");
+    return frame ? LH_OK : lhi_no_memory(err);
 }

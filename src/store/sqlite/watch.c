@@ -12,7 +12,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/inotify.h>
 #include <unistd.h>
@@ -150,24 +149,12 @@ static void *watch(void *arg)
     return NULL;
 }
 
-/* Signals are the program's: none of them may end up in a thread of ours. */
-static bool start_thread(struct db *db)
-{
-    sigset_t all, before;
-
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool started = pthread_create(&db->watcher, NULL, watch, db) == 0;
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return started;
-}
-
 void watch_start(struct db *db)
 {
     pthread_mutex_lock(&db->watch_mutex);
     if (!db->watching && !db->opts.read_only && db->watch_stop[0] < 0 &&
         pipe2(db->watch_stop, O_CLOEXEC) == 0)
-        db->watching = start_thread(db);
+        db->watching = start_quiet_thread(&db->watcher, watch, db);
     pthread_mutex_unlock(&db->watch_mutex);
 }
 

@@ -1,0 +1,259 @@
+/* What falls due by itself: jobs whose time has come or gone, rows past their retention. Every round is
+ * bounded; whoever finds a full batch comes again. */
+#include "store/sqlite/db.h"
+
+#include "base/hook.h"
+
+#include <string.h>
+
+/* ---- promotion and expiry ---- */
+
+struct waiting {
+    int64_t id, token, expires_at;
+    const char *queue;
+    lh_state state;
+};
+
+static int read_waiting(struct txn *txn, enum lhi_sql which, size_t limit, struct waiting **out,
+                        size_t *n, struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(txn->conn, which, err, "ii", txn->wall, (int64_t)limit);
+    bool ok = true;
+    int rc;
+
+    *n = 0;
+    if (stmt == NULL)
+        return err->status;
+    if ((rc = sql_step(txn->conn, stmt, err)) != LH_OK)
+        return rc < 0 ? rc : LH_OK;
+    *out = lhi_arena_alloc(&txn->arena, limit * sizeof **out);
+    if (*out == NULL) {
+        sql_reset(stmt);
+        return lhi_no_memory(err);
+    }
+    do {
+        struct waiting *row = &(*out)[(*n)++];
+        row->id = sqlite3_column_int64(stmt, 0);
+        row->queue = column_text(stmt, 1, &txn->arena, &ok);
+        row->state = column_state(stmt, 3);
+        if (which == LHI_SQL_JOB_OVERDUE) {
+            row->token = sqlite3_column_int64(stmt, 4);
+            row->expires_at = sqlite3_column_int64(stmt, 5);
+        }
+    } while (ok && *n < limit && (rc = sql_step(txn->conn, stmt, err)) == LH_OK);
+    sql_reset(stmt);
+    if (!ok)
+        return lhi_no_memory(err);
+    return rc < 0 ? rc : LH_OK;
+}
+
+int promote_due(struct txn *txn, size_t limit, int64_t *promoted, bool *more, struct lhi_error *err)
+{
+    struct waiting *due = NULL;
+    size_t n;
+    int rc = read_waiting(txn, LHI_SQL_JOB_DUE, limit, &due, &n, err);
+
+    *promoted = 0;
+    *more = false;
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < n; i++) {
+        int64_t token, until;
+        /* run_at is by the wall clock, a revoked lease ends by store time: the later one counts. */
+        if ((rc = hold_get(txn, due[i].queue, due[i].id, &token, &until, err)) < 0)
+            return rc;
+        if (until > txn->now)
+            continue;
+        struct tally *tally = txn_tally(txn, due[i].queue, err);
+        if (tally == NULL ||
+            sql_run(txn->conn, LHI_SQL_JOB_PROMOTE, err, "ii", txn->now, due[i].id) < 0)
+            return err->status;
+        txn->changed = true;
+        tally_move(tally, LH_SCHEDULED, LH_PENDING);
+        (*promoted)++;
+    }
+    *more = n == limit && *promoted > 0;
+    return LH_OK;
+}
+
+static int expire_one(struct txn *txn, const struct waiting *job, int64_t *expired,
+                      struct lhi_error *err)
+{
+    char reason[96], at[40];
+
+    txn->changed = true;
+    if (sql_run(txn->conn, LHI_SQL_EXPIRY_END, err, "ii", job->expires_at, job->id) < 0)
+        return err->status;
+    if (job->state != LH_PENDING && job->state != LH_SCHEDULED)
+        return LH_OK; /* cancelled or deleted: the expiry has nothing more to say */
+    lhi_format(reason, sizeof reason, "EXPIRED: not claimed by %s",
+               lh_time_format(job->expires_at, at, sizeof at));
+    struct tally *tally = txn_tally(txn, job->queue, err);
+    if (tally == NULL ||
+        sql_run(txn->conn, LHI_SQL_JOB_CANCEL, err, "itiii", txn_next_token(txn, job->token),
+                reason, txn->now, job->id, job->token) < 0)
+        return err->status;
+    tally_move(tally, job->state, LH_CANCELLED);
+    (*expired)++;
+    return txn_event(txn,
+                     &(struct event){.type = "job.cancelled",
+                                     .job = job->id,
+                                     .queue = job->queue,
+                                     .from = job->state,
+                                     .to = LH_CANCELLED,
+                                     .actor = "system/expiry",
+                                     .reason = reason,
+                                     .token = job->token},
+                     err);
+}
+
+int expire_overdue(struct txn *txn, size_t limit, int64_t *expired, bool *more,
+                   struct lhi_error *err)
+{
+    struct waiting *gone = NULL;
+    size_t n;
+    int rc = read_waiting(txn, LHI_SQL_JOB_OVERDUE, limit, &gone, &n, err);
+
+    *expired = 0;
+    *more = false;
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < n; i++)
+        if ((rc = expire_one(txn, &gone[i], expired, err)) < 0)
+            return rc;
+    *more = n == limit;
+    return LH_OK;
+}
+
+int act_upkeep(struct txn *txn, struct lhi_act *act)
+{
+    lh_upkeep *done = &act->upkeep.done;
+    bool more[2] = {false};
+    int rc;
+
+    if ((rc = expire_overdue(txn, LHI_BATCH, &done->expired, &more[0], &act->err)) < 0 ||
+        (rc = promote_due(txn, LHI_BATCH, &done->promoted, &more[1], &act->err)) < 0)
+        return rc;
+    int holds = sql_run(txn->conn, LHI_SQL_HOLD_PRUNE, &act->err, "i", txn->now);
+    if (holds < 0)
+        return holds;
+    if (holds > 0)
+        txn->changed = true;
+    act->upkeep.more = more[0] || more[1];
+    return LH_OK;
+}
+
+/* ---- pruning ---- */
+
+/* Delete one finished job if its time is over. */
+static int prune_row(struct txn *txn, sqlite3_stmt *row, int64_t older_than_ms, int64_t *pruned,
+                     struct lhi_error *err)
+{
+    int64_t id = sqlite3_column_int64(row, 0), finished = sqlite3_column_int64(row, 4);
+    const char *queue = (const char *)sqlite3_column_text(row, 1);
+    const char *kind = (const char *)sqlite3_column_text(row, 2);
+    lh_state state = column_state(row, 3);
+    const lh_policy *policy;
+
+    if (state != LH_COMPLETED && state != LH_FAILED && state != LH_CANCELLED)
+        return LH_OK;
+    policy = txn_policy(txn, queue, kind);
+    int64_t keep = older_than_ms        ? older_than_ms
+                   : state == LH_FAILED ? policy->retention_failed_ms
+                                        : policy->retention_ms;
+    if (finished > txn->now - keep)
+        return LH_OK;
+    struct tally *tally = txn_tally(txn, queue, err);
+    if (tally == NULL || sql_run(txn->conn, LHI_SQL_JOB_DELETE, err, "i", id) < 0)
+        return err->status;
+    tally_move(tally, state, 0);
+    txn->changed = true;
+    (*pruned)++;
+    return LH_OK;
+}
+
+static int64_t shortest_retention(const lh_policies *policies)
+{
+    int64_t least = lhi_policy_builtin.retention_ms;
+    for (size_t i = 0; i < policies->n; i++) {
+        const lh_policy *p = &policies->row[i].policy;
+        if ((p->set & LH_POLICY_RETENTION) && p->retention_ms < least)
+            least = p->retention_ms;
+        if ((p->set & LH_POLICY_RETENTION_FAILED) && p->retention_failed_ms < least)
+            least = p->retention_failed_ms;
+    }
+    return least;
+}
+
+/* One batch of the walk over ids, which goes on where it ended and starts over at the end. */
+static int prune_jobs(struct txn *txn, struct lhi_act *act)
+{
+    struct lhi_error *err = &act->err;
+    int64_t older = act->prune.older_than_ms, after, n = 0;
+    int64_t youngest = txn->now - (older ? older : shortest_retention(&txn->db->policies));
+    bool too_young = false;
+    int rc;
+
+    if (act->prune.after != NULL)
+        after = *act->prune.after;
+    else if ((rc = meta_int(txn->conn, "prune_after", 0, &after, err)) < 0)
+        return rc;
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_AGED, err, "ii", after, (int64_t)LHI_BATCH);
+    if (stmt == NULL)
+        return err->status;
+    while ((rc = sql_step(txn->conn, stmt, err)) == LH_OK) {
+        /* Created too late to have ended before the cutoff: so are all after it. (A time that lies
+         * ahead of us says nothing of the kind.) */
+        int64_t created = sqlite3_column_int64(stmt, 5);
+        too_young = created > youngest && created <= txn->now;
+        if (too_young)
+            break;
+        n++;
+        after = sqlite3_column_int64(stmt, 0);
+        if ((rc = prune_row(txn, stmt, older, &act->prune.pruned, err)) < 0)
+            break;
+    }
+    sql_reset(stmt);
+    if (rc < 0)
+        return rc;
+    act->prune.more = n == LHI_BATCH && !too_young;
+    if (act->prune.after != NULL) {
+        *act->prune.after = after;
+        return LH_OK;
+    }
+    if (n == 0 && after == 0)
+        return LH_OK;
+    txn->changed = true;
+    return meta_set_int(txn->conn, "prune_after", act->prune.more ? after : 0, err);
+}
+
+int act_prune(struct txn *txn, struct lhi_act *act)
+{
+    struct lhi_error *err = &act->err;
+    int64_t older = act->prune.older_than_ms;
+    int64_t kept = older ? older : lhi_policy_builtin.retention_failed_ms;
+    int64_t before = txn->now - kept;
+    int64_t n = LHI_BATCH;
+    int rc = prune_jobs(txn, act);
+
+    if (rc < 0)
+        return rc;
+    int events =
+        sql_run(txn->conn, LHI_SQL_EVENT_PRUNE, err, "iii", n, before, txn->now + 86400000);
+    int requests =
+        events < 0 ? events : sql_run(txn->conn, LHI_SQL_REQUEST_PRUNE, err, "ii", before, n);
+    int rollups = requests < 0
+                      ? requests
+                      : sql_run(txn->conn, LHI_SQL_ROLLUP_PRUNE, err, "ii", before / 60000, n);
+    int workers =
+        rollups < 0 ? rollups : sql_run(txn->conn, LHI_SQL_WORKER_PRUNE, err, "i", before);
+    int reports =
+        workers < 0 ? workers : sql_run(txn->conn, LHI_SQL_REPORT_PRUNE, err, "ii", n, before);
+    if (reports < 0)
+        return reports;
+    if (events + requests + rollups + workers + reports > 0)
+        txn->changed = true;
+    if (events == n || requests == n || rollups == n || reports == n)
+        act->prune.more = true;
+    return LH_OK;
+}

@@ -1,0 +1,187 @@
+/*
+ * health.c: what is looked at when a store is opened after a crash, or by a program that will run for
+ * long.
+ *
+ * An unclean stop is: the dirty flag in the side file is set, and nobody else writes. Then the file is
+ * checked before anything is written to it; where the check fails, and the file is ours
+ * alone, it is repaired on a copy. A store that others have open is only checked: exchanging the file
+ * under them is for a hand. What was found goes into the report of the recovery that follows.
+ */
+#include "store/sqlite/db.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+enum { OUTSIZED = 64 << 20 };
+
+/* ---- before the database is opened ---- */
+
+void health_before(struct db *db)
+{
+    struct lhi_health *health = db->health;
+
+    health->wal_frames = -1;
+    db->alone = side_alone(&db->side);
+    if (side_join_writers(&db->side) && side_dirty(&db->side)) {
+        lhi_log(&db->log, LH_LOG_WARN, "store \"%s\" was not closed cleanly", db->path);
+        side_set_recovery_due(&db->side, true);
+    }
+    health->due =
+        health->due || db->opts.startup || db->opts.repair || side_recovery_due(&db->side);
+    if (db->alone && !health->due)
+        side_share(&db->side);
+}
+
+/* ---- integrity ---- */
+
+/* A file that is ours alone may be exchanged without asking. When it is too damaged to say so, the
+ * side file still knows. */
+static bool ours_alone(struct db *db)
+{
+    struct lhi_error ignored;
+    int64_t own = 0;
+
+    if (db->conn.db != NULL && meta_int(&db->conn, "own_file", -1, &own, &ignored) == LH_OK &&
+        own >= 0)
+        return own != 0;
+    return side_own(&db->side);
+}
+
+static int refuse_repair(struct db *db, const char *why, struct lhi_error *err)
+{
+    const lh_findings *f = &db->health->findings;
+    return lhi_fail(err, LH_ECORRUPT, "store \"%s\" is damaged (%.120s) and %s", db->path,
+                    f->n > 0 ? f->finding[0].text : "?", why);
+}
+
+static int repair(struct db *db, struct lhi_error *err)
+{
+    bool ours = ours_alone(db);
+
+    if (!db->alone)
+        return refuse_repair(db,
+                             "other processes have it open: stop them, then run \"leasehold check "
+                             "--repair\"",
+                             err);
+    if (!ours && !db->opts.repair)
+        return refuse_repair(db,
+                             "shared with tables that are not ours: \"leasehold check --repair\" "
+                             "repairs it",
+                             err);
+    conn_close(&db->conn);
+    side_announce(&db->side, "repair");
+    lhi_log(&db->log, LH_LOG_ERROR, "store \"%s\" is damaged: repairing a copy", db->path);
+    int rc = repair_store(db, db->health, err);
+    if (rc != LH_OK)
+        return rc;
+    struct stat st;
+    if (stat(db->file, &st) != 0)
+        return lhi_fail(err, LH_EIO, "could not look at \"%s\"", db->path);
+    db->dev = st.st_dev;
+    db->ino = st.st_ino;
+    return conn_open(&db->conn, db->file, SQLITE_OPEN_READWRITE, err);
+}
+
+static bool wants_check(const struct db *db)
+{
+    return db->health->due && (!db->opts.no_integrity_check || db->opts.repair);
+}
+
+static int check_and_tell(struct db *db, struct conn *conn, struct lhi_error *err)
+{
+    struct lhi_health *health = db->health;
+    size_t before = health->findings.errors;
+    int rc = check_file(conn, NULL, &health->findings, err);
+
+    if (rc == LH_OK && health->findings.errors == before)
+        rc = check_tables(conn, &health->findings, err);
+    if (rc != LH_OK)
+        return rc;
+    health->checked = true;
+    health->sound = health->findings.errors == before;
+    for (size_t i = 0; i < health->findings.n && !health->sound; i++)
+        lhi_log(&db->log, LH_LOG_ERROR, "integrity check: %s", health->findings.finding[i].text);
+    return LH_OK;
+}
+
+int health_beside(struct db *db, struct lhi_error *err)
+{
+    struct conn conn = {0};
+
+    if (!wants_check(db) || db->health->checked)
+        return LH_OK;
+    int rc = conn_open(&conn, db->file, SQLITE_OPEN_READONLY, err);
+    if (rc == LH_OK)
+        rc = check_and_tell(db, &conn, err);
+    conn_close(&conn);
+    return rc == LH_OK && !db->health->sound ? repair(db, err) : rc;
+}
+
+/* The engine could not even open it. Where the side file knows the store, that is damage. */
+int health_damaged(struct db *db, struct lhi_error *err)
+{
+    bool damage = err->status == LH_ECORRUPT || (err->status == LH_EINVAL && db->known);
+
+    if (!damage || !wants_check(db))
+        return err->status;
+    if (!finding_add(&db->health->findings, "error", "integrity", "%s", err->text))
+        return lhi_no_memory(err);
+    db->health->checked = true;
+    lhi_log(&db->log, LH_LOG_ERROR, "integrity check: %s", err->text);
+    lhi_error_clear(err);
+    int rc = repair(db, err);
+    db->health->sound = rc == LH_OK;
+    return rc;
+}
+
+int health_check(struct db *db, struct lhi_error *err)
+{
+    struct lhi_health *health = db->health;
+
+    /* Others at work must not wait for it: then it comes after the turnstile (health_beside). */
+    if (!wants_check(db) || !db->alone || db->health->repaired)
+        return LH_OK;
+    side_announce(&db->side, "check");
+    int rc = check_and_tell(db, &db->conn, err);
+    if (rc != LH_OK || health->sound)
+        return rc;
+    rc = repair(db, err);
+    health->sound = rc == LH_OK;
+    return rc;
+}
+
+/* ---- once it is open ---- */
+
+/* The log into the database. A failure is said and keeps nobody from starting. */
+int health_after(struct db *db, struct lhi_error *err)
+{
+    struct lhi_health *health = db->health;
+    char wal[4200];
+    struct stat st;
+
+    if (!health->due)
+        return LH_OK;
+    lhi_format(wal, sizeof wal, "%s-wal", db->file);
+    int64_t bytes = stat(wal, &st) == 0 ? (int64_t)st.st_size : 0;
+    int frames = 0;
+    int rc =
+        db_checkpoint(db, SQLITE_CHECKPOINT_PASSIVE, &frames); /* counts; the next one does not */
+    if (rc == SQLITE_OK)
+        rc = db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE, NULL);
+    health->wal_frames = frames;
+    if (bytes > OUTSIZED) {
+        lhi_log(&db->log, LH_LOG_WARN, "log of \"%s\" had grown to %lld MiB", db->path,
+                (long long)(bytes >> 20));
+        if (!finding_add(&health->findings, "warning", "wal", "log had grown to %lld MiB%s",
+                         (long long)(bytes >> 20), rc == SQLITE_OK ? " and was truncated" : ""))
+            return lhi_no_memory(err);
+    }
+    if (rc != SQLITE_OK) {
+        lhi_log(&db->log, LH_LOG_WARN, "log of \"%s\" could not be folded into the database: %s",
+                db->path, sqlite3_errstr(rc));
+        if (!finding_add(&health->findings, "warning", "wal",
+                         "log could not be folded into the database: %s", sqlite3_errstr(rc)))
+            return lhi_no_memory(err);
+    }
+    return LH_OK;
+}

@@ -1,0 +1,202 @@
+/*
+ * reserve.c: room for the day the disk is full.
+ *
+ * Blocks are set aside behind the page of the side file (its size stays one page), while there is
+ * plenty. When the device is full, new jobs are refused, and everything that helps to get rid of
+ * the old ones goes on: beats, completes, failures, releases, recovery, pruning. They need little:
+ * a few frames of the log, and now and then a page more in the database. So the log is folded into
+ * the database and starts over in the blocks it has; where that is not enough, a slice of the reserve
+ * is given up and taken by the log at once, before others on the device get hold of it.
+ *
+ * Room is made before a transaction, because acts cannot be performed twice. The next writer that
+ * finds room again sets the reserve aside again, and new jobs are taken. Where a file system cannot
+ * set blocks aside there is no reserve; the rest holds.
+ *
+ * Everything here is called under the turnstile.
+ */
+#include "store/sqlite/db.h"
+
+#include "base/hook.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+enum {
+    PAGE = 4096, /* of the side file */
+    RESERVE = 4 << 20,
+    SLICE = 1 << 20,       /* of the reserve */
+    PLENTY = 2 * RESERVE,  /* so much must be free before any is set aside */
+    LOG_MOST = 64 << 20,   /* what the log may have grown to when readers held it (sync.c) */
+    LEFT_OVER = 256 << 10, /* new jobs never take the last of what is free */
+    INDEX = 64 << 10,      /* what SQLite needs to open a store: the index of the log */
+};
+
+/* ---- how much there is ---- */
+
+/* Free on the device, for us; -1: unknown. */
+static int64_t free_bytes(const struct db *db)
+{
+    struct statvfs fs;
+    return fstatvfs(db->side.fd, &fs) == 0 ? (int64_t)(fs.f_bavail * fs.f_frsize) : -1;
+}
+
+/* Set aside, in whole slices. */
+static int64_t set_aside(const struct db *db)
+{
+    struct stat st;
+    if (fstat(db->side.fd, &st) != 0 || st.st_blocks * 512 < PAGE)
+        return 0;
+    return (st.st_blocks * 512 - PAGE) / SLICE * SLICE;
+}
+
+static int64_t pragma(struct db *db, const char *text)
+{
+    sqlite3_stmt *stmt = NULL;
+    int64_t value = 0;
+
+    if (sqlite3_prepare_v2(db->conn.db, text, -1, &stmt, NULL) == SQLITE_OK &&
+        sqlite3_step(stmt) == SQLITE_ROW)
+        value = sqlite3_column_int64(stmt, 0);
+    (void)sqlite3_finalize(stmt);
+    return value;
+}
+
+static void log_path(const struct db *db, char out[4200])
+{
+    lhi_format(out, 4200, "%s-wal", db->file);
+}
+
+static int64_t log_used(struct db *db)
+{
+    return 32 + side_frames(&db->side) * (24 + pragma(db, "PRAGMA page_size"));
+}
+
+/* What the log can take without another block. */
+static int64_t log_room(struct db *db)
+{
+    char path[4200];
+    struct stat st;
+
+    log_path(db, path);
+    return stat(path, &st) == 0 ? st.st_blocks * 512 - log_used(db) : 0;
+}
+
+/* What the database has in itself for new jobs: pages that pruned ones have left, less those by which
+ * it still has to grow when the log is folded into it. */
+static int64_t own_room(struct db *db)
+{
+    struct stat st;
+    int64_t page = pragma(db, "PRAGMA page_size");
+    int64_t growth =
+        stat(db->file, &st) == 0 ? pragma(db, "PRAGMA page_count") * page - st.st_size : 0;
+
+    return pragma(db, "PRAGMA freelist_count") * page - (growth > 0 ? growth : 0);
+}
+
+/* ---- the reserve ---- */
+
+bool reserve_spent(const struct db *db)
+{
+    return side_reserve_spent(&db->side);
+}
+
+void reserve_keep(struct db *db)
+{
+    if (set_aside(db) < RESERVE) {
+        if (free_bytes(db) <= PLENTY)
+            return;
+        if (fallocate(db->side.fd, FALLOC_FL_KEEP_SIZE, PAGE, RESERVE) != 0 && errno == ENOSPC)
+            return;
+    }
+    if (reserve_spent(db))
+        lhi_log(&db->log, LH_LOG_INFO, "there is room again on the device of \"%s\"", db->path);
+    side_set_reserve_spent(&db->side, false);
+}
+
+bool reserve_spend(struct db *db)
+{
+    int64_t have = set_aside(db);
+
+    if (have == 0)
+        return false;
+    if (!reserve_spent(db))
+        lhi_log(&db->log, LH_LOG_WARN,
+                "device of \"%s\" is full: new jobs are refused, the rest lives on a reserve",
+                db->path);
+    side_set_reserve_spent(&db->side, true);
+    LHI_POINT("reserve:spent");
+    /* ext4 punches no holes there; but whatever lies behind its end leaves a file that is cut to the
+     * size it has. What is not needed now is taken back at once. */
+    if (ftruncate(db->side.fd, PAGE) != 0)
+        return false;
+    if (have > SLICE)
+        (void)fallocate(db->side.fd, FALLOC_FL_KEEP_SIZE, PAGE, have - SLICE);
+    return set_aside(db) < have;
+}
+
+/* ---- before writing ---- */
+
+void reserve_enter(struct db *db)
+{
+    int64_t room = free_bytes(db);
+
+    if (room >= 0 && room < INDEX)
+        (void)reserve_spend(db);
+}
+
+/* Give the log its blocks beforehand, so that nobody else can take them. */
+static bool grow_log(struct db *db, int64_t need)
+{
+    char path[4200];
+
+    log_path(db, path);
+    /* SQLite's locks are on the database and the -shm: opening the log disturbs nobody. */
+    int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return false;
+    int rc = fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, log_used(db) + need);
+    bool full = rc != 0 && errno == ENOSPC;
+    close(fd);
+    return !full;
+}
+
+void reserve_ready(struct db *db, int64_t wish, int64_t need)
+{
+    int64_t room = free_bytes(db);
+
+    if (room > PLENTY && reserve_spent(db))
+        reserve_keep(db);
+    /* After a failed sync the log is verified first, by whoever comes next (sync_heal). */
+    if (room < 0 || room >= RESERVE || side_sync_failed(&db->side) || log_room(db) >= wish)
+        return;
+    /* Folded into the database, the log starts over in the blocks it has. */
+    if (side_frames(&db->side) > 0)
+        (void)db_checkpoint(db, SQLITE_CHECKPOINT_RESTART, NULL);
+    while (log_room(db) < need && !grow_log(db, need) && reserve_spend(db))
+        ;
+}
+
+int reserve_admit(struct db *db, int64_t bytes, struct lhi_error *err)
+{
+    bool spent = reserve_spent(db);
+    int64_t keep = LEFT_OVER + (spent ? PLENTY : 0), room = free_bytes(db);
+
+    if (room < 0 || room >= 2 * (bytes + keep) + LOG_MOST)
+        return LH_OK;
+    /* They go into the log first, and then into the database. */
+    int64_t log = bytes + LEFT_OVER - log_room(db);
+    if (log < 0)
+        log = 0;
+    int64_t needed = log + bytes + keep, all = room + own_room(db);
+    if (all >= needed && room >= log)
+        return LH_OK;
+    return lhi_fail(
+        err, LH_ENOSPC,
+        "no space left for new jobs in \"%s\": there is room for %lld KiB, and %lld KiB "
+        "are needed%s",
+        db->path, (long long)(all > 0 ? all >> 10 : 0), (long long)(needed >> 10),
+        spent ? " since the reserve was given up" : "");
+}

@@ -1,0 +1,68 @@
+/*
+ * Workers that are processes of their own, and do what they are told one order at a time: they hold
+ * jobs, and are killed, stopped and overtaken.
+ *
+ *     struct hand worker = hand_start("w-1", &(lh_worker_opts){.process = true});
+ *     struct answer held = ask(&worker, HOLD);
+ *     hand_kill(&worker);
+ *
+ * Whatever of this cannot be done fails the test.
+ */
+#ifndef RACE_CREW_H
+#define RACE_CREW_H
+
+#include "harness/harness.h"
+
+enum deed {
+    HOLD,         /* enqueue a job into "q" and claim it, for HOLD_MS */
+    WAIT,         /* wait for a job of "q", for ever, and claim it */
+    COMPLETE,     /* the job it got last */
+    BEAT,         /* for that job … */
+    BEAT_WORKER,  /* … and for itself too */
+    STOP,         /* itself, before the next order is read: SIGSTOP */
+    FIRST_LEAVES, /* its first thread ends; another one reads the next orders */
+    LEAVE,        /* exit at once, closing nothing */
+    QUIT,         /* close the store and end */
+};
+
+enum { HOLD_MS = 600000 };
+
+struct answer {
+    int status;
+    int64_t job, token;
+    int64_t at_ns; /* when the deed was done, by CLOCK_MONOTONIC */
+};
+
+struct hand {
+    pid_t pid;
+    char name[64];
+    int orders, answers;
+};
+
+lh_store *crew_open(void); /* s.db */
+
+/* `opts` NULL: it does not register. */
+struct hand hand_start(const char *name, const lh_worker_opts *opts);
+/* The same in a new pid namespace; pid 0: there is none to be had here. */
+struct hand hand_start_elsewhere(const char *name, const lh_worker_opts *opts);
+void tell(struct hand *hand, enum deed deed);
+struct answer hear(struct hand *hand);
+struct answer ask(struct hand *hand, enum deed deed);
+void hand_kill(const struct hand *hand); /* SIGKILL; it stays a zombie until it is reaped */
+void hand_reap(struct hand *hand);
+void hand_quit(struct hand *hand); /* it ends by itself, and well */
+void await_stop(const struct hand *hand);
+void hand_continue(const struct hand *hand);
+
+/* All processes of a test share one clock, which the test moves. Before anything else. */
+void clock_start(void);
+void clock_advance_ms(int64_t ms);
+
+int64_t now_ns(void);
+/* Let another process come to its wait; what is expected holds whether or not it got there. */
+void let_it_wait(void);
+
+lh_job job_now(lh_store *store, int64_t id); /* its strings are not to be read */
+void expect_sound(lh_store *store);
+
+#endif

@@ -1,0 +1,113 @@
+/*
+ * How soon: from the death of a worker, or the end of a lease, to the moment somebody else has the job.
+ * Who waits is told by the kernel, or sleeps until that very moment; nobody is left to the poll of a
+ * second.
+ */
+#include "race/crew.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static const lh_worker_opts process = {.process = true};
+
+enum { KILLS = 30 };
+
+static int by_size(const void *left, const void *right)
+{
+    int64_t a = *(const int64_t *)left, b = *(const int64_t *)right;
+    return a < b ? -1 : a > b;
+}
+
+/* Nearly all within a tenth of a second, and none left to the poll; this machine may be busy with
+ * other things for a moment. */
+static void expect_soon(const char *what, int64_t *took_ns, size_t n)
+{
+    qsort(took_ns, n, sizeof *took_ns, by_size);
+    size_t half = n / 2, most = n * 9 / 10;
+    (void)fprintf(stderr, "%s: median %.1f ms, p90 %.1f ms, longest %.1f ms of %zu\n", what,
+                  (double)took_ns[half] / 1e6, (double)took_ns[most] / 1e6,
+                  (double)took_ns[n - 1] / 1e6, n);
+    EXPECT(took_ns[half] < 100000000);
+    EXPECT(took_ns[most] < 500000000);
+}
+
+TEST_TIMEOUT(the_job_of_a_killed_worker_is_with_a_waiting_one_at_once, 60)
+{
+    int64_t took_ns[KILLS];
+    lh_store *store = crew_open();
+    struct hand next = hand_start("next", &process);
+    for (int i = 0; i < KILLS; i++) {
+        struct hand worker = hand_start("w-1", &process);
+        int64_t job = ask(&worker, HOLD).job;
+        tell(&next, WAIT);
+        let_it_wait();
+        int64_t killed_ns = now_ns();
+        hand_kill(&worker);
+        struct answer claimed = hear(&next);
+        EXPECT_OK(claimed.status);
+        EXPECT_EQ(claimed.job, job);
+        EXPECT_EQ(job_now(store, job).recoveries, 1);
+        took_ns[i] = claimed.at_ns - killed_ns;
+        EXPECT_OK(ask(&next, COMPLETE).status);
+        hand_reap(&worker);
+    }
+    expect_soon("from SIGKILL to claimed", took_ns, KILLS);
+    hand_quit(&next);
+    expect_sound(store);
+    lh_close(store);
+}
+
+TEST_TIMEOUT(whoever_keeps_the_store_up_hears_of_a_death_at_once, 60)
+{
+    int64_t took_ns[KILLS];
+    lh_store *store = crew_open();
+    for (int i = 0; i < KILLS; i++) {
+        struct hand worker = hand_start("w-1", &process);
+        (void)ask(&worker, HOLD);
+        lh_upkeep done;
+        pid_t killer = test_fork(); /* while we wait */
+        int64_t began_ns = now_ns();
+        if (killer == 0) {
+            let_it_wait();
+            hand_kill(&worker);
+            test_child_done();
+        }
+        do
+            EXPECT_OK(lh_maintain(store, &(lh_maintain_opts){.wait_ms = -1}, &done));
+        while (done.dead_workers == 0);
+        EXPECT_EQ(done.recovered, 1);
+        took_ns[i] = now_ns() - began_ns - 20000000;
+        (void)test_wait(killer);
+        hand_reap(&worker);
+    }
+    expect_soon("from SIGKILL to recovered", took_ns, KILLS);
+    lh_close(store);
+}
+
+TEST_TIMEOUT(the_job_of_an_ended_lease_is_with_a_waiting_one_at_once, 60)
+{
+    enum { LEASE_MS = 60 };
+    int64_t took_ns[KILLS];
+    const char *queue = "q";
+    lh_store *store = crew_open();
+    struct hand next = hand_start("next", NULL);
+    for (int i = 0; i < KILLS; i++) {
+        lh_enqueued out;
+        lh_jobs *jobs = NULL;
+        EXPECT_OK(lh_enqueue(store, queue, &(lh_new_job){0}, 1, NULL, &out));
+        lh_claim_opts opts = {
+            .queues = &queue, .n_queues = 1, .worker = "slow", .lease_ms = LEASE_MS};
+        int64_t before_ns = now_ns();
+        EXPECT_OK(lh_claim(store, &opts, &jobs));
+        tell(&next, WAIT);
+        struct answer claimed = hear(&next);
+        EXPECT_EQ(claimed.job, out.id);
+        took_ns[i] = claimed.at_ns - before_ns - LEASE_MS * INT64_C(1000000);
+        EXPECT(took_ns[i] > -2000000); /* not before it ended */
+        EXPECT_OK(ask(&next, COMPLETE).status);
+        lh_jobs_free(jobs);
+    }
+    expect_soon("from the end of a lease to claimed", took_ns, KILLS);
+    hand_quit(&next);
+    lh_close(store);
+}

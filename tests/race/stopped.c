@@ -1,0 +1,119 @@
+/* Processes that are stopped in mid-job: silent, not dead. What they may still do when they go on. */
+#include "race/crew.h"
+
+enum { SILENCE_MS = 90000 };
+
+static const lh_worker_opts process = {.process = true};
+
+static int64_t recovered(lh_store *store)
+{
+    lh_report *report = NULL;
+
+    EXPECT_OK(lh_recover(store, NULL, &report));
+    int64_t n = report->entries_reclaimed;
+    lh_report_free(report);
+    return n;
+}
+
+/* A worker that holds a job and is stopped. */
+static struct hand stopped_worker(const lh_worker_opts *opts, struct answer *job)
+{
+    struct hand worker = hand_start("w-1", opts);
+
+    *job = ask(&worker, HOLD);
+    (void)ask(&worker, STOP);
+    await_stop(&worker);
+    return worker;
+}
+
+TEST(a_stopped_worker_is_not_dead_until_it_has_been_silent_for_too_long)
+{
+    struct answer held;
+    clock_start();
+    lh_store *store = crew_open();
+    struct hand worker = stopped_worker(&process, &held);
+    EXPECT_EQ(recovered(store), 0);
+    clock_advance_ms(SILENCE_MS - 5000);
+    EXPECT_EQ(recovered(store), 0);
+    clock_advance_ms(5001);
+    EXPECT_EQ(recovered(store), 1);
+    hand_continue(&worker);
+    EXPECT_STATUS(ask(&worker, BEAT).status, LH_ELOST);
+    EXPECT_STATUS(ask(&worker, BEAT_WORKER).status, LH_ELOST);
+    EXPECT_STATUS(ask(&worker, COMPLETE).status, LH_ELOST);
+    EXPECT_EQ(job_now(store, held.job).state, LH_PENDING);
+    hand_quit(&worker);
+    expect_sound(store);
+    lh_close(store);
+}
+
+/* The full story: stopped past its lease, its job done by another, then it goes on. */
+TEST(a_worker_stopped_past_its_lease_learns_that_its_job_is_anothers)
+{
+    struct answer held;
+    clock_start();
+    lh_store *store = crew_open();
+    struct hand worker = stopped_worker(NULL, &held), next = hand_start("next", NULL);
+    clock_advance_ms(HOLD_MS);
+    struct answer claimed = ask(&next, WAIT);
+    EXPECT_EQ(claimed.job, held.job);
+    EXPECT(claimed.token > held.token);
+    hand_continue(&worker);
+    EXPECT_STATUS(ask(&worker, BEAT).status, LH_ELOST);
+    EXPECT_STATUS(ask(&worker, COMPLETE).status, LH_ELOST);
+    EXPECT_EQ(job_now(store, held.job).token, claimed.token);
+    EXPECT_EQ(job_now(store, held.job).state, LH_RUNNING);
+    EXPECT_OK(ask(&next, COMPLETE).status);
+    EXPECT_STATUS(ask(&worker, COMPLETE).status, LH_ELOST);
+    hand_quit(&next);
+    hand_quit(&worker);
+    expect_sound(store);
+    lh_close(store);
+}
+
+TEST(a_worker_stopped_past_its_lease_may_complete_what_nobody_has_taken)
+{
+    struct answer held;
+    clock_start();
+    lh_store *store = crew_open();
+    struct hand worker = stopped_worker(NULL, &held);
+    clock_advance_ms(HOLD_MS + 1);
+    hand_continue(&worker);
+    EXPECT_STATUS(ask(&worker, BEAT).status, LH_ELOST); /* it cannot be extended any more */
+    EXPECT_OK(ask(&worker, COMPLETE).status);
+    EXPECT_EQ(job_now(store, held.job).state, LH_COMPLETED);
+    EXPECT_EQ(recovered(store), 0);
+    hand_quit(&worker);
+    lh_close(store);
+}
+
+TEST(a_worker_stopped_past_its_silence_may_complete_what_nobody_has_taken)
+{
+    struct answer held;
+    clock_start();
+    lh_store *store = crew_open();
+    struct hand worker = stopped_worker(&process, &held);
+    clock_advance_ms(SILENCE_MS + 1);
+    hand_continue(&worker);
+    EXPECT_OK(ask(&worker, COMPLETE).status);
+    EXPECT_EQ(job_now(store, held.job).state, LH_COMPLETED);
+    EXPECT_EQ(recovered(store), 0);
+    hand_quit(&worker);
+    lh_close(store);
+}
+
+TEST(a_worker_that_goes_on_in_time_has_lost_nothing)
+{
+    struct answer held;
+    clock_start();
+    lh_store *store = crew_open();
+    struct hand worker = stopped_worker(&process, &held);
+    clock_advance_ms(SILENCE_MS - 5000);
+    hand_continue(&worker);
+    EXPECT_OK(ask(&worker, BEAT_WORKER).status);
+    clock_advance_ms(SILENCE_MS - 5000);
+    EXPECT_EQ(recovered(store), 0);
+    EXPECT_OK(ask(&worker, COMPLETE).status);
+    hand_quit(&worker);
+    lh_close(store);
+}

@@ -1,0 +1,240 @@
+/* A dry run tells what the run then does, and so do the counts; none of them changes anything. */
+#include "healing.h"
+
+static void expect_same_job(const lh_recovered_job *would, const lh_recovered_job *did)
+{
+    if (would == NULL)
+        FAIL("the dry run did not tell of job %lld", (long long)did->job);
+    EXPECT_STR(would->action, did->action);
+    EXPECT_EQ(would->attempt, did->attempt);
+    EXPECT_EQ(would->max_attempts, did->max_attempts);
+    EXPECT_STR(would->queue, did->queue);
+    EXPECT_STR(would->kind, did->kind);
+    EXPECT_STR(would->previous_worker, did->previous_worker);
+    EXPECT_STR(would->reason, did->reason);
+    EXPECT_EQ(would->success, did->success);
+}
+
+static bool among(const lh_dead_worker *worker, int64_t job)
+{
+    for (size_t i = 0; i < worker->n_jobs; i++)
+        if (worker->jobs[i] == job)
+            return true;
+    return false;
+}
+
+static void expect_same_report(const lh_report *would, const lh_report *did)
+{
+    EXPECT(would->dry_run && !did->dry_run);
+    EXPECT_EQ(would->id, 0);
+    EXPECT_STR(would->trigger, did->trigger);
+    EXPECT_EQ(would->started_at, did->started_at);
+    EXPECT_EQ(would->recovery_timestamp, did->recovery_timestamp);
+    EXPECT_EQ(would->wal_frames, did->wal_frames);
+    EXPECT_EQ(would->integrity.ran, did->integrity.ran);
+    EXPECT_EQ(would->n_recovered, did->n_recovered);
+    for (size_t i = 0; i < did->n_recovered; i++)
+        expect_same_job(told_of(would, did->recovered[i].job), &did->recovered[i]);
+    EXPECT_EQ(would->n_dead_workers, did->n_dead_workers);
+    for (size_t i = 0; i < did->n_dead_workers; i++) {
+        const lh_dead_worker *is = &did->dead_workers[i], *was = dead_in(would, is->worker);
+        EXPECT(was != NULL);
+        EXPECT_EQ(was->last_heartbeat, is->last_heartbeat);
+        EXPECT_EQ(was->n_jobs, is->n_jobs);
+        for (size_t k = 0; k < is->n_jobs; k++)
+            EXPECT(among(was, is->jobs[k]));
+    }
+    EXPECT_EQ(would->orphaned, did->orphaned);
+    EXPECT_EQ(would->entries_reclaimed, did->entries_reclaimed);
+    EXPECT_EQ(would->locks_cleaned, did->locks_cleaned);
+    EXPECT_EQ(would->failed_recoveries, did->failed_recoveries);
+}
+
+/* First dry, then in earnest. */
+static const lh_report *expect_foretold(struct world *w, lh_recover_opts opts)
+{
+    int64_t before = changes(w);
+    opts.dry_run = true;
+    const lh_report *would = recover_by(w, &opts);
+    EXPECT_EQ(changes(w), before);
+    opts.dry_run = false;
+    const lh_report *did = recover_by(w, &opts);
+    expect_same_report(would, did);
+    return did;
+}
+
+SPEC(a_dry_run_changes_nothing_and_is_not_kept)
+{
+    struct world w = world_open();
+    enlist_process(&w, "w-1");
+    lh_job job = held(&w, "mail", "w-1", 1000);
+    clock_advance_ms(&w, SILENCE_MS);
+    int64_t before = changes(&w);
+    const lh_report *report = recover_by(&w, &(lh_recover_opts){.dry_run = true});
+    EXPECT(report->dry_run);
+    EXPECT_EQ(report->id, 0);
+    EXPECT_EQ(report->orphaned, 1);
+    EXPECT_EQ(report->n_dead_workers, 1);
+    EXPECT_OK(lh_recover(w.store, &(lh_recover_opts){.dry_run = true}, NULL));
+    EXPECT_EQ(changes(&w), before);
+    EXPECT_EQ(reports(&w), 0);
+    EXPECT_EQ(job_of(&w, job.id).token, job.token);
+    EXPECT_OK(complete(&w, &job));
+    world_close(&w);
+}
+
+SPEC(ended_leases_are_foretold)
+{
+    struct world w = world_open();
+    lh_job last;
+    EXPECT_OK(policy(&w, "mail", "k", .set = LH_POLICY_ACTION, .action = LH_ACTION_PENDING));
+    EXPECT_OK(policy(&w, "frail", NULL, .set = LH_POLICY_MAX_RECOVERIES, .max_recoveries = 0));
+    EXPECT_OK(policy(&w, "stuck", NULL, .set = LH_POLICY_RECOVERY, .recovery = false));
+    held(&w, "mail", "w-1", 1000);
+    held(&w, "mail", "w-1", 5000); /* not yet */
+    held(&w, "frail", "w-2", 1000);
+    held(&w, "stuck", "w-2", 1000);
+    enqueue(&w, "post", "x", .max_attempts = 1);
+    EXPECT_OK(claim_one(&w, "post", &last, .lease_ms = 1000));
+    enqueue(&w, "mail", "x", .kind = "k");
+    EXPECT_OK(claim_one(&w, "mail", &last, .lease_ms = 1000));
+    EXPECT_OK(lh_lease_acquire(w.store, "sync", "a", &(lh_lease_opts){.ttl_ms = 1000}, NULL));
+    clock_advance_ms(&w, 1000);
+    EXPECT_EQ(expect_foretold(&w, (lh_recover_opts){.dry_run = true})->n_recovered, 5);
+    world_close(&w);
+}
+
+SPEC(silent_workers_are_foretold)
+{
+    struct world w = world_open();
+    enlist_process(&w, "w-1");
+    enlist(&w, "remote", .interval_ms = 1000);
+    enlist(&w, "late", .process = true, .interval_ms = 2000);
+    held(&w, "mail", "w-1", 60000);
+    held(&w, "mail", "w-1", 1000);
+    held(&w, "mail", "remote", 60000); /* stays: only its own time ends it */
+    held(&w, "mail", "remote", 1000);
+    held(&w, "mail", "late", 60000);
+    clock_advance_ms(&w, SILENCE_MS);
+    const lh_report *report = expect_foretold(&w, (lh_recover_opts){.dry_run = true});
+    EXPECT_EQ(report->n_recovered, 3);
+    EXPECT_EQ(report->n_dead_workers, 2);
+    world_close(&w);
+}
+
+SPEC(what_a_dead_worker_still_holds_is_foretold)
+{
+    struct world w = world_open();
+    EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_RECOVERY, .recovery = false));
+    enlist_process(&w, "w-1");
+    held(&w, "mail", "w-1", 60000);
+    clock_advance_ms(&w, SILENCE_MS);
+    EXPECT_EQ(upkeep(&w).dead_workers, 1); /* marked, and its job is stuck */
+    EXPECT_EQ(expect_foretold(&w, (lh_recover_opts){.dry_run = true})->n_recovered, 1);
+    world_close(&w);
+}
+
+SPEC(what_was_not_begun_is_foretold)
+{
+    struct world w = world_open();
+    enlist(&w, "w-1", .process = true, .tells_started = true, .interval_ms = 1000);
+    lh_job begun = held(&w, "mail", "w-1", 60000), waiting = held(&w, "mail", "w-1", 60000);
+    lh_started started = {.job = begun.id, .token = begun.token};
+    EXPECT_OK(lh_worker_started(w.store, "w-1", &started, 1));
+    clock_advance_ms(&w, SILENCE_MS);
+    const lh_report *report = expect_foretold(&w, (lh_recover_opts){.dry_run = true});
+    EXPECT_STR(told_of(report, waiting.id)->action, "released");
+    EXPECT_STR(told_of(report, begun.id)->action, "retry");
+    world_close(&w);
+}
+
+SPEC(the_named_leases_of_a_dead_worker_are_foretold)
+{
+    struct world w = world_open();
+    enlist_process(&w, "w-1");
+    EXPECT_OK(lh_lease_acquire(w.store, "sync", "a",
+                               &(lh_lease_opts){.owner = "w-1", .ttl_ms = 60000}, NULL));
+    EXPECT_OK(lh_lease_acquire(w.store, "sync", "b",
+                               &(lh_lease_opts){.owner = "o-1", .ttl_ms = 60000}, NULL));
+    clock_advance_ms(&w, SILENCE_MS);
+    EXPECT_EQ(expect_foretold(&w, (lh_recover_opts){.dry_run = true})->locks_cleaned, 1);
+    world_close(&w);
+}
+
+SPEC(an_exclusive_lease_that_ends_with_its_job_is_foretold)
+{
+    struct world w = world_open();
+    lh_recovered counted;
+    EXPECT_OK(policy(&w, "solo", NULL, .set = LH_POLICY_EXCLUSIVE, .exclusive = true));
+    held(&w, "solo", "w-1", 1000);
+    clock_advance_ms(&w, 1000);
+    EXPECT_OK(lh_recovery_stats(w.store, &counted));
+    const lh_report *did = expect_foretold(&w, (lh_recover_opts){.dry_run = true});
+    EXPECT_EQ(did->entries_reclaimed, 1);
+    EXPECT_EQ(counted.locks_cleaned, did->locks_cleaned);
+    world_close(&w);
+}
+
+SPEC(a_recovery_by_age_is_foretold)
+{
+    struct world w = world_open();
+    enlist_process(&w, "w-1");
+    held(&w, "mail", "w-1", 60000);
+    held(&w, "mail", "w-2", 60000);
+    held(&w, "mail", "w-2", 1000);
+    lh_job busy = held(&w, "mail", "w-2", 60000);
+    clock_advance_ms(&w, SILENCE_MS);
+    EXPECT_OK(beat(&w, &busy));
+    const lh_report *report =
+        expect_foretold(&w, (lh_recover_opts){.by_age = true, .threshold_ms = SILENCE_MS});
+    EXPECT_EQ(report->n_recovered, 3);
+    world_close(&w);
+}
+
+SPEC(a_recovery_of_one_queue_with_another_action_is_foretold)
+{
+    struct world w = world_open();
+    held(&w, "mail", "w-1", 1000);
+    held(&w, "post", "w-1", 1000);
+    clock_advance_ms(&w, 1000);
+    const lh_report *report =
+        expect_foretold(&w, (lh_recover_opts){.queue = "post", .action = LH_ACTION_FAIL});
+    EXPECT_EQ(report->n_recovered, 1);
+    EXPECT_STR(report->recovered[0].action, "failed");
+    world_close(&w);
+}
+
+/* ---- the counts ---- */
+
+SPEC(the_counts_are_those_of_the_recovery)
+{
+    struct world w = world_open();
+    lh_recovered counted;
+    lh_store_info info;
+    enlist_process(&w, "w-1");
+    enlist(&w, "remote", .interval_ms = 1000);
+    held(&w, "mail", "w-1", 60000);
+    held(&w, "mail", "w-1", 1000);
+    held(&w, "mail", "remote", 60000);
+    held(&w, "mail", "w-2", 1000);
+    EXPECT_OK(lh_lease_acquire(w.store, "sync", "a",
+                               &(lh_lease_opts){.owner = "o-1", .ttl_ms = 1000}, NULL));
+    EXPECT_OK(lh_lease_acquire(w.store, "sync", "b",
+                               &(lh_lease_opts){.owner = "w-1", .ttl_ms = 60000}, NULL));
+    clock_advance_ms(&w, SILENCE_MS);
+    int64_t before = changes(&w);
+    EXPECT_OK(lh_recovery_stats(w.store, &counted));
+    EXPECT_OK(lh_store_status(w.store, &info));
+    EXPECT_EQ(changes(&w), before);
+    const lh_report *did = recover_by(&w, NULL);
+    EXPECT_EQ(did->entries_reclaimed, 3);
+    EXPECT_EQ(counted.entries_reclaimed, did->entries_reclaimed);
+    EXPECT_EQ(counted.locks_cleaned, did->locks_cleaned);
+    EXPECT_EQ(counted.recovery_timestamp, did->recovery_timestamp);
+    EXPECT_EQ(info.stale_jobs, did->entries_reclaimed);
+    EXPECT_EQ(info.stale_leases, did->locks_cleaned);
+    EXPECT_OK(lh_recovery_stats(w.store, &counted));
+    EXPECT_EQ(counted.entries_reclaimed + counted.locks_cleaned, 0);
+    EXPECT_STATUS(lh_recovery_stats(w.store, NULL), LH_EMISUSE);
+    world_close(&w);
+}

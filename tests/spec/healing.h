@@ -1,0 +1,33 @@
+/*
+ * Recoveries and their reports, for the specs of healing. Whatever of this cannot be done fails the
+ * test; what is handed out lives until world_close().
+ */
+#ifndef SPEC_HEALING_H
+#define SPEC_HEALING_H
+
+#include "world.h"
+
+/* Recover by hand; opts NULL: all defaults. */
+const lh_report *recover_by(struct world *w, const lh_recover_opts *opts);
+const lh_report *report_of(struct world *w, int64_t id); /* 0: the last */
+/* How many reports are kept. */
+size_t reports(struct world *w);
+lh_upkeep upkeep(struct world *w);
+
+/* enlist(&w, "w-1", .process = true, .interval_ms = 1000): a worker with this very id. */
+#define enlist(w_, ...) enlist_with((w_), (lh_worker_opts){.id = __VA_ARGS__})
+void enlist_with(struct world *w, lh_worker_opts opts);
+/* Its jobs are forfeit after this silence. */
+#define SILENCE_MS 3000
+void enlist_process(struct world *w, const char *id);
+
+/* A new job, claimed by `worker`. */
+lh_job held(struct world *w, const char *queue, const char *worker, int64_t lease_ms);
+/* What the report tells of a job, or of a worker; NULL: nothing. */
+const lh_recovered_job *told_of(const lh_report *report, int64_t job);
+const lh_dead_worker *dead_in(const lh_report *report, const char *worker);
+
+/* Nothing was written since `before`, which is what this returned then. */
+int64_t changes(struct world *w);
+
+#endif

@@ -1,0 +1,274 @@
+/*
+ * Jobs that will not be taken back: each is told under the failed recoveries, the rest goes on, and
+ * the store says that it is degraded until a whole recovery went well. And counts that are wrong.
+ */
+#include "crashed.h"
+
+#include <pthread.h>
+#include <time.h>
+
+enum { STUBBORN = 2 };
+
+static void exec(const char *text)
+{
+    sqlite3 *db = db_open("store.db");
+    db_exec(db, text);
+    sqlite3_close(db);
+}
+
+/* Three jobs whose leases have ended; the row of one of them stays as it is. */
+static lh_store *store_with_a_stubborn_job(void)
+{
+    freeze_now();
+    lh_store *store = store_new();
+    for (int i = 0; i < 3; i++) {
+        add(store, i == 2 ? "post" : "mail", "x");
+        lh_jobs_free(take(store, i == 2 ? "post" : "mail", "w1", 1000));
+    }
+    exec("CREATE TRIGGER stubborn BEFORE UPDATE ON lh_job WHEN old.id = 2 AND new.state <> "
+         "'running' BEGIN SELECT RAISE(ABORT, 'it will not let go'); END");
+    pass_ms(1000);
+    return store;
+}
+
+static void soften(void)
+{
+    exec("DROP TRIGGER stubborn");
+}
+
+static lh_report *recover(lh_store *store, const lh_recover_opts *opts)
+{
+    lh_report *report = NULL;
+    if (lh_recover(store, opts, &report) != LH_OK)
+        FAIL("could not recover: %s", lh_errmsg(store));
+    return report;
+}
+
+static void expect_degraded(lh_store *store, bool degraded)
+{
+    lh_store_info info;
+    EXPECT_OK(lh_store_status(store, &info));
+    if ((info.degraded[0] != '\0') != degraded)
+        FAIL("degraded: \"%s\"", info.degraded);
+}
+
+TEST(a_job_that_cannot_be_recovered_is_told_and_the_rest_goes_on)
+{
+    lh_store *store = store_with_a_stubborn_job();
+    lh_store_info info;
+    lh_report *report = recover(store, NULL);
+    EXPECT_EQ(report->orphaned, 3);
+    EXPECT_EQ(report->entries_reclaimed, 2);
+    EXPECT_EQ(report->failed_recoveries, 1);
+    EXPECT_EQ(report->n_recovered, 3);
+    for (size_t i = 0; i < report->n_recovered; i++) {
+        const lh_recovered_job *job = &report->recovered[i];
+        EXPECT_EQ(job->success, job->job != STUBBORN);
+        if (job->job != STUBBORN)
+            continue;
+        EXPECT_CONTAINS(job->error, "it will not let go");
+        EXPECT_STR(job->queue, "mail");
+        EXPECT_STR(job->previous_worker, "w1");
+        EXPECT(job->reason == NULL);
+    }
+    lh_report_free(report);
+    EXPECT_EQ(state_of(store, 1), LH_PENDING);
+    EXPECT_EQ(state_of(store, STUBBORN), LH_RUNNING);
+    EXPECT_EQ(state_of(store, 3), LH_PENDING);
+    expect_degraded(store, true);
+    EXPECT_OK(lh_store_status(store, &info));
+    EXPECT_EQ(info.recovery.failures, 1);
+    EXPECT_EQ(info.recovery.retried, 2);
+    lh_close(store);
+}
+
+TEST(a_claim_goes_on_past_a_job_that_cannot_be_recovered)
+{
+    lh_store *store = store_with_a_stubborn_job();
+    lh_jobs *jobs = take(store, "mail", "w2", 60000);
+    EXPECT(jobs != NULL);
+    EXPECT_EQ(jobs->job[0].id, 1);
+    lh_jobs_free(jobs);
+    expect_degraded(store, true);
+    EXPECT_EQ(reports(store), 1);
+    for (int i = 0; i < 5; i++) /* it is known: not told again and again */
+        EXPECT(take(store, "mail", "w2", 60000) == NULL);
+    lh_upkeep done;
+    EXPECT_OK(lh_maintain(store, NULL, &done));
+    EXPECT_EQ(done.recovered, 0);
+    EXPECT_EQ(done.report, 0);
+    EXPECT_EQ(reports(store), 1);
+    jobs = take(store, "post", "w2", 60000);
+    EXPECT(jobs != NULL);
+    lh_jobs_free(jobs);
+    lh_close(store);
+}
+
+TEST(a_store_is_degraded_until_a_whole_recovery_went_well)
+{
+    lh_store *store = store_with_a_stubborn_job();
+    lh_report_free(recover(store, NULL));
+    expect_degraded(store, true);
+    lh_report_free(recover(store, NULL)); /* as before */
+    expect_degraded(store, true);
+    soften();
+    expect_degraded(store, true);
+    lh_report *report = recover(store, NULL);
+    EXPECT_EQ(report->entries_reclaimed, 1);
+    EXPECT_EQ(report->failed_recoveries, 0);
+    lh_report_free(report);
+    expect_degraded(store, false);
+    store_check(store);
+    lh_close(store);
+}
+
+TEST(a_startup_that_goes_well_ends_the_degraded_state)
+{
+    lh_store *store = store_with_a_stubborn_job();
+    lh_report_free(recover(store, NULL));
+    soften();
+    lh_close(store_open("store.db", (lh_open_opts){.startup = true}));
+    expect_degraded(store, false);
+    EXPECT_EQ(state_of(store, STUBBORN), LH_PENDING);
+    lh_close(store);
+}
+
+TEST(upkeep_that_gets_the_stubborn_job_at_last_ends_the_degraded_state)
+{
+    lh_store *store = store_with_a_stubborn_job();
+    lh_report_free(recover(store, NULL));
+    soften();
+    lh_upkeep done;
+    EXPECT_OK(lh_maintain(store, NULL, &done));
+    EXPECT_EQ(done.recovered, 1);
+    expect_degraded(store, false);
+    lh_close(store);
+}
+
+TEST(a_recovery_that_did_not_look_at_everything_does_not_end_the_degraded_state)
+{
+    lh_store *store = store_with_a_stubborn_job();
+    int raised = 1;
+    lh_report_free(recover(store, NULL));
+    lh_report_free(recover(store, &(lh_recover_opts){.queue = "post"}));
+    expect_degraded(store, true);
+    lh_recover_opts old = {.by_age = true, .threshold_ms = 3600000};
+    lh_report_free(recover(store, &old));
+    expect_degraded(store, true);
+    EXPECT_STATUS(lh_recover(store, &(lh_recover_opts){.cancel = &raised}, NULL), LH_EINTR);
+    expect_degraded(store, true);
+    lh_report_free(recover(store, &(lh_recover_opts){.dry_run = true}));
+    expect_degraded(store, true);
+    lh_close(store);
+}
+
+TEST(the_next_job_that_cannot_be_recovered_is_told_though_one_is_known)
+{
+    lh_store *store = store_with_a_stubborn_job();
+    lh_upkeep done;
+    EXPECT_OK(lh_maintain(store, NULL, &done));
+    EXPECT_EQ(reports(store), 1);
+    exec("CREATE TRIGGER stubborn_too BEFORE UPDATE ON lh_job WHEN old.id = 1 AND old.state = "
+         "'running' AND new.state <> 'running' BEGIN SELECT RAISE(ABORT, 'nor will this'); END");
+    lh_jobs_free(take(store, "mail", "w2", 1000));
+    pass_ms(1000);
+    EXPECT_OK(lh_maintain(store, NULL, &done));
+    EXPECT(done.report != 0);
+    lh_report *report = last_report(store);
+    EXPECT_EQ(report->failed_recoveries, 1);
+    EXPECT_EQ(report->recovered[0].job, 1);
+    EXPECT_CONTAINS(report->recovered[0].error, "nor will this");
+    lh_report_free(report);
+    lh_close(store);
+}
+
+TEST(a_store_whose_stubborn_job_is_gone_is_not_degraded_any_more)
+{
+    lh_store *store = store_with_a_stubborn_job();
+    lh_report_free(recover(store, NULL));
+    soften();
+    EXPECT_OK(lh_cancel(store, &(int64_t){STUBBORN}, 1, NULL, NULL));
+    EXPECT_OK(lh_maintain(store, NULL, NULL));
+    expect_degraded(store, false);
+    lh_close(store);
+}
+
+/* ---- it keeps nobody busy ---- */
+
+struct keeper {
+    lh_store *store;
+    int cancel, rounds, rc;
+};
+
+static void *keep_up(void *arg)
+{
+    struct keeper *k = arg;
+    lh_maintain_opts opts = {.wait_ms = -1, .cancel = &k->cancel};
+    do
+        k->rc = lh_maintain(k->store, &opts, NULL);
+    while (k->rc == LH_OK && ++k->rounds < 1000);
+    return NULL;
+}
+
+TEST(a_job_that_cannot_be_recovered_does_not_keep_maintenance_busy)
+{
+    struct keeper k = {.store = store_with_a_stubborn_job()};
+    pthread_t thread;
+    EXPECT_EQ(pthread_create(&thread, NULL, keep_up, &k), 0);
+    nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL); /* in which nothing happens */
+    __atomic_store_n(&k.cancel, 1, __ATOMIC_SEQ_CST);
+    pthread_join(thread, NULL);
+    EXPECT_STATUS(k.rc, LH_EINTR);
+    EXPECT(k.rounds <= 3);
+    lh_close(k.store);
+}
+
+/* ---- inconsistencies ---- */
+
+TEST(counts_that_are_wrong_are_told_and_put_right)
+{
+    freeze_now();
+    lh_store *store = store_new();
+    for (int i = 0; i < 4; i++)
+        add(store, "mail", "x");
+    exec("UPDATE lh_queue SET pending = 99, failed = 7 WHERE queue = 'mail'");
+    lh_report *report = recover(store, NULL);
+    EXPECT(report->n_inconsistencies > 0);
+    EXPECT_CONTAINS(report->inconsistencies[0], "mail");
+    lh_report_free(report);
+    EXPECT_EQ(counts_of(store, "mail").pending, 4);
+    EXPECT_EQ(counts_of(store, "mail").failed, 0);
+    report = recover(store, NULL);
+    EXPECT_EQ(report->n_inconsistencies, 0);
+    lh_report_free(report);
+    store_check(store);
+    lh_close(store);
+}
+
+TEST(a_count_that_is_missing_is_made_anew)
+{
+    freeze_now();
+    lh_store *store = store_new();
+    add(store, "mail", "x");
+    lh_close(store);
+    exec("DELETE FROM lh_queue WHERE queue = 'mail'");
+    store = store_open("store.db", (lh_open_opts){.startup = true});
+    EXPECT_EQ(counts_of(store, "mail").pending, 1);
+    store_check(store);
+    lh_close(store);
+}
+
+TEST(a_count_of_ids_that_is_too_low_is_put_right)
+{
+    lh_store *store = store_new();
+    for (int i = 0; i < 5; i++)
+        (void)add(store, "q", "x");
+    sqlite3 *db = db_open("store.db");
+    db_exec(db, "DELETE FROM sqlite_sequence WHERE name = 'lh_job'");
+    EXPECT_OK(lh_recover(store, NULL, NULL));
+    EXPECT_EQ(db_int(db, "SELECT seq FROM sqlite_sequence WHERE name = 'lh_job'"), 5);
+    EXPECT_EQ(add(store, "q", "x"), 6);
+    store_check(store);
+    sqlite3_close(db);
+    lh_close(store);
+}
