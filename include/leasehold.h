@@ -214,6 +214,9 @@ typedef struct lh_job {
 typedef struct lh_jobs {
     size_t n;
     lh_job *job;
+    /* Of a claim: CLOCK_MONOTONIC, in ms, just before it was made. `remaining_ms` of its jobs counts
+     * from here at the latest: a holder that stops by then never overlaps the next. */
+    int64_t asked_mono_ms;
     void *priv; /* what the strings live in */
 } lh_jobs;
 
@@ -346,7 +349,10 @@ typedef struct lh_ref {
     int64_t job, token;
 } lh_ref;
 
-/** Give jobs back, unharmed: pending again (scheduled, with a delay), the attempt refunded. */
+#define LH_BACKOFF (-2)
+
+/** Give jobs back, unharmed: pending again (scheduled, with a delay; LH_BACKOFF: with that of a
+ *  failure), the attempt refunded. */
 LH_API int lh_release(lh_store *store, const lh_ref *refs, size_t n, int64_t delay_ms, int *status,
                       lh_jobs **after);
 
@@ -383,6 +389,7 @@ typedef struct lh_job_filter {
     const char *queue, *kind, *worker, *key;
     lh_state state; /* 0: any */
     bool expired;   /* running with an ended lease */
+    bool brief;     /* without payload, checkpoint and result: they are not even read */
     int64_t after;  /* ids above this */
     size_t limit;   /* 0: 100; at most 10000 */
 } lh_job_filter;
@@ -497,6 +504,65 @@ LH_API void lh_policies_free(lh_policies *policies);
 /** The ttl of named leases of `scope` that are acquired without one; 0 takes it back (300 s). */
 LH_API int lh_scope_set(lh_store *store, const char *scope, int64_t ttl_ms);
 
+/* ---- schedules ------------------------------------------------------------------------------- */
+
+/** What becomes of ticks that nobody was there for. A tick counts as missed when it is a minute late,
+ *  or the next one is due as well. */
+typedef enum lh_catch_up {
+    LH_CATCH_UP_ONCE = 0, /* one job, for the last of them */
+    LH_CATCH_UP_NONE,     /* nothing: the next tick is the next one */
+    LH_CATCH_UP_ALL       /* a job for each (of more than 100000: as ONCE) */
+} lh_catch_up;
+
+/** Periodic work: at each of its instants a job is enqueued, once, whoever notices. */
+typedef struct lh_schedule {
+    const char *name, *queue;
+    const char *cron; /* "30 2 * * mon-fri", "@hourly" … "@yearly", "@every 5m" (1 s … 3650 d) */
+    const char *zone; /* IANA name, what the cron line means; NULL: UTC */
+    lh_catch_up catch_up;
+    /* What is enqueued; `delay_ms` and `run_at` must be 0. Its run_at is the instant it is for. While a
+     * job with its key lives, ticks are skipped (event schedule.skipped). */
+    lh_new_job job;
+    /* Filled by lh_schedule_list(), ignored by lh_schedule_set(): */
+    int64_t created_at;
+    int64_t last_at, last_job; /* the last instant that was enqueued, and its job; 0: none */
+    int64_t next_at;
+    const char *error; /* why it enqueues nothing now (its zone is gone …); NULL: it does */
+} lh_schedule;
+
+typedef struct lh_schedules {
+    size_t n;
+    lh_schedule *schedule;
+    void *priv;
+} lh_schedules;
+
+/**
+ * Set the schedule of that name, in place of the one there is.
+ *
+ * The first instant is the first one after now. With the same cron line and zone as before the
+ * instants go on as they were, so that setting a schedule again and again changes nothing.
+ * Whoever claims, or runs lh_maintain(), enqueues what is due; whoever waits there wakes for it.
+ * Returns  LH_OK, LH_EINVAL (the line, the zone, the job; or it would never fire) …
+ * Crash    A tick is settled in the transaction that enqueues its job: once, or not yet.
+ */
+LH_API int lh_schedule_set(lh_store *store, const lh_schedule *schedule);
+
+/**
+ * The first instant after `after` at which such a schedule is due; needs no store.
+ *
+ * LH_EINVAL: line or zone are none, or it never fires; `errmsg` (NULL: not wanted) receives the
+ * reason, at most `errlen` bytes.
+ */
+LH_API int lh_schedule_next(const char *cron, const char *zone, int64_t after, int64_t *next,
+                            char *errmsg, size_t errlen);
+
+/** LH_ENOTFOUND if there is none. Jobs that it has enqueued stay. */
+LH_API int lh_schedule_remove(lh_store *store, const char *name);
+
+/** All of them, by name. */
+LH_API int lh_schedule_list(lh_store *store, lh_schedules **out);
+LH_API void lh_schedules_free(lh_schedules *schedules);
+
 /* ---- named leases ---------------------------------------------------------------------------- */
 
 typedef struct lh_lease {
@@ -527,13 +593,15 @@ typedef struct lh_lease_opts {
     int64_t rows;      /* complete only, with has_rows */
     bool has_rows;
     const char *value; /* acquire, extend, complete: JSON to keep; NULL: as it was */
+    bool take_only;    /* acquire only: what `owner` holds already is held, and not extended */
 } lh_lease_opts;
 
 /**
  * Acquire (scope, name), or extend it when `owner` holds it already.
  *
  * Returns  LH_OK     *out (NULL: not wanted) is the lease with its token
- *          LH_EHELD  an active lease of another owner; *out, if wanted, is that lease
+ *          LH_EHELD  an active lease of another owner (take_only: of any); *out, if wanted, is
+ *                    that lease
  */
 LH_API int lh_lease_acquire(lh_store *store, const char *scope, const char *name,
                             const lh_lease_opts *opts, lh_leases **out);
@@ -573,6 +641,8 @@ typedef struct lh_worker_opts {
                           * forfeits its jobs */
     bool tells_started;  /* it says what it starts (lh_worker_started): what a dead one held and did
                           * not start is given back as if it had released it */
+    const int64_t *sessions; /* as lh_worker_sessions() tells them; NULL: none yet */
+    size_t n_sessions;
 } lh_worker_opts;
 
 /** Register a worker; `id` receives its id (at most `idlen` bytes with the zero). Its silence is
@@ -587,14 +657,17 @@ LH_API int lh_worker_heartbeat(lh_store *store, const char *worker, int64_t inte
 /** The worker says goodbye. What it still holds is released. */
 LH_API int lh_worker_stop(lh_store *store, const char *worker);
 
-/** What this worker has started by now: all of it, replacing what it said before. `pid` (0: none)
- *  is the process that runs the job. LH_ENOTFOUND if the worker is not registered. */
-typedef struct lh_started {
-    int64_t job, token, pid;
-} lh_started;
+/** What this worker has started by now: all of it, replacing what it said before. LH_ENOTFOUND if
+ *  the worker is not registered. */
+LH_API int lh_worker_started(lh_store *store, const char *worker, const lh_ref *started, size_t n);
 
-LH_API int lh_worker_started(lh_store *store, const char *worker, const lh_started *started,
-                             size_t n);
+/** The processes in whose sessions its jobs run, all of them: a worker is not proven dead before
+ *  these and all in their sessions are gone, and what is left of them is killed by whoever recovers
+ *  its jobs on this machine. */
+LH_API int lh_worker_sessions(lh_store *store, const char *worker, const int64_t *pids, size_t n);
+
+/** It fails at everything (`why`, told in the event worker.degraded), or (NULL) works again. */
+LH_API int lh_worker_degraded(lh_store *store, const char *worker, const char *why);
 
 typedef struct lh_worker {
     const char *id, *label, *host, *queues, *version;
@@ -603,9 +676,10 @@ typedef struct lh_worker {
     int64_t pid;      /* 0: no process of ours */
     int64_t interval_ms, multiplier;
     int64_t registered_at, last_heartbeat_at, stopped_at;
-    int64_t silent_ms;   /* since the last beat */
-    int64_t running;     /* jobs held */
-    const int64_t *jobs; /* which; filled by lh_workers_stale() only */
+    int64_t silent_ms;    /* since the last beat */
+    const char *degraded; /* why it fails at everything; NULL: it does not */
+    int64_t running;      /* jobs held */
+    const int64_t *jobs;  /* which; filled by lh_workers_stale() only */
 } lh_worker;
 
 typedef struct lh_workers {
@@ -620,6 +694,177 @@ LH_API int lh_worker_list(lh_store *store, lh_workers **out);
  *  own limit, or gone for certain (a process of this machine). Changes nothing. */
 LH_API int lh_workers_stale(lh_store *store, lh_workers **out);
 LH_API void lh_workers_free(lh_workers *workers);
+
+/* ---- running jobs ---------------------------------------------------------------------------- */
+
+/** What became of one run of a job. */
+typedef enum lh_outcome {
+    LH_RAN_OK = 0,    /* completed */
+    LH_RAN_FAILED,    /* failed, with retry while attempts are left */
+    LH_RAN_PERMANENT, /* failed for good */
+    LH_RAN_NOT_NOW,   /* given back, to come again after the backoff; the attempt is refunded */
+    LH_RAN_CRITICAL,  /* given back, and the worker stops: it cannot do this work */
+    LH_RAN_RELEASED, /* given back because the worker stops or a limit was hit; no handler says so */
+    LH_RAN_LOST      /* not ours any more: recovered, cancelled, past its deadline; nor this */
+} lh_outcome;
+
+typedef struct lh_task lh_task;
+
+/**
+ * Runs one job, on a thread of the worker's; several at once when `jobs` is above 1.
+ *
+ * The lease is renewed behind its back. It looks at lh_task_lost() where it can stop: once that is
+ * true the job may be somebody else's, and whatever it returns is refused.
+ */
+typedef lh_outcome lh_handler(void *arg, lh_task *task, const lh_job *job);
+
+/** Is the job no longer ours, or must we stop? Cheap; any thread. */
+LH_API bool lh_task_lost(const lh_task *task);
+/** Sent with the next beat, which is then soon: 0 … 100; a stage; JSON for the next attempt. A bad
+ *  value is LH_EINVAL and changes nothing. */
+LH_API int lh_task_progress(lh_task *task, int percent);
+LH_API int lh_task_stage(lh_task *task, const char *stage);
+LH_API int lh_task_checkpoint(lh_task *task, const char *json);
+/** The result of a completed job, or why it failed: copied. LH_ETOOBIG beyond 64 MiB (of an error,
+ *  the end is kept). */
+LH_API int lh_task_result(lh_task *task, const void *bytes, size_t len);
+LH_API int lh_task_error(lh_task *task, const char *text);
+
+/** What a worker tells while it runs; see lh_work_opts.tell. */
+enum lh_work_what {
+    LH_WORK_READY,    /* registered; the first claim follows */
+    LH_WORK_STARTED,  /* a job */
+    LH_WORK_PROGRESS, /* a job said how far it is */
+    LH_WORK_ENDED,    /* a job: `outcome`; `error` says why it is none of LH_RAN_OK */
+    LH_WORK_TROUBLE,  /* something does not work and is tried again: `error` */
+    LH_WORK_WELL,     /* … and now it does */
+    LH_WORK_STOPPING, /* no more claims; `running` jobs are waited for */
+    LH_WORK_STOPPED
+};
+
+typedef struct lh_work_event {
+    enum lh_work_what what;
+    const lh_job *job; /* NULL: not about one */
+    int64_t run_ms;    /* so long has it run */
+    int progress;      /* -1: none */
+    const char *stage; /* NULL: none */
+    lh_outcome outcome;
+    const char *error; /* NULL: none */
+    const char *worker;
+    size_t running, ahead; /* jobs under way; claimed and not started */
+} lh_work_event;
+
+typedef struct lh_work_opts {
+    const char *const *queues; /* looked at in this order */
+    size_t n_queues;
+    const char *const *kinds; /* NULL: any kind */
+    size_t n_kinds;
+    const char *label;           /* of the worker; NULL: USER@HOST */
+    size_t jobs;                 /* at once; 0: 1; at most 1000 */
+    size_t ahead;                /* claimed ahead of being started; at most 1000 */
+    int64_t lease_ms;            /* 0: the job's own, else the policy's */
+    int64_t heartbeat_ms;        /* 0: 30 s */
+    int64_t multiplier;          /* of it, after which silence is death; 0: 3 */
+    int64_t timeout_ms;          /* of one run; 0: the policy's */
+    int64_t rate_n, rate_per_ms; /* start at most so many in so long; 0: no limit */
+    int64_t grace_ms;            /* of a stop; 0: 30 s; LH_NOW: none */
+    int64_t kill_after_ms;       /* from SIGTERM to SIGKILL; 0: 5 s */
+    bool drain;                  /* stop when nothing is pending */
+    bool once;                   /* stop after one job */
+    bool no_recovery;            /* do not look after the store (lh_maintain) */
+    int64_t detection_ms;        /* and do it at least so often; 0: 60 s */
+
+    /* Either a handler … */
+    lh_handler *handler;
+    void *handler_arg;
+    /* … or a command, run once a job: payload on standard input, the job in LEASEHOLD_… variables,
+     * standard output is the result, exit codes as sysexits has them (0, 75, 65, 78). */
+    char *const *command;  /* ends with NULL; the first is looked for in $PATH */
+    const char *store_url; /* NULL: not told; else in LEASEHOLD_STORE of the command */
+    const char
+        *guardian;    /* the program that stands over each command; NULL: where it was installed */
+    bool own_signals; /* SIGTERM, SIGINT and SIGHUP stop the worker, the second at once */
+
+    /* NULL: the worker ends with LH_ESTOPPED. A handle was stopped by a failure: close *store and open it
+     * anew into *store, which from then on is used; on failure leave NULL there, it is tried again. */
+    int (*reopen)(void *arg, lh_store **store, char *errmsg, size_t errlen);
+    void *reopen_arg;
+
+    const int *cancel; /* raised: stop as by SIGTERM; above 1: as by the second */
+    /* NULL: not wanted. Called from the thread that called lh_worker_run(). */
+    void (*tell)(void *arg, const lh_work_event *event);
+    void *tell_arg;
+} lh_work_opts;
+
+/** How it went. */
+typedef struct lh_work_tally {
+    int64_t completed, failed, released, lost; /* jobs, by what became of them */
+    int64_t claimed, started;
+    char worker[160]; /* the id it had */
+    char error[480];  /* why it failed; "" if it did not */
+} lh_work_tally;
+
+/**
+ * Be a worker: claim jobs, run them, renew their leases, finish them; until told to stop.
+ *
+ * It registers as a process, so that its death is proven at once, and looks after the store as
+ * lh_maintain() does. A run has ended before its lease can be given to another: it is stopped at
+ * its own deadline when no heartbeat was confirmed, also when the worker itself hangs (with a command).
+ * Whatever kills the worker, everything its commands have started dies with it. In a process with a
+ * command, the worker becomes the reaper of orphaned descendants (PR_SET_CHILD_SUBREAPER).
+ * `tally` (NULL: not wanted) has the sentence about a failure; lh_errmsg() does not.
+ *
+ * Returns  LH_OK     told to stop, or drained; nothing is held any more
+ *          LH_EMPTY  `once`, and there was no job
+ *          LH_EFAIL  a job said that this worker cannot work (LH_RAN_CRITICAL); with `once`: the job
+ *                    was not completed
+ *          LH_EINVAL the command cannot be run, or another value is not allowed; nothing was claimed
+ *          LH_ESTOPPED …  the store cannot be used any more
+ * Crash    What it held comes back: see lh_worker_register().
+ */
+LH_API int lh_worker_run(lh_store *store, const lh_work_opts *opts, lh_work_tally *tally);
+
+/** Would lh_worker_run() take these, and can the command be run? Needs no store, changes nothing.
+ *  LH_OK, or LH_EINVAL and, in `errmsg`, why not. */
+LH_API int lh_worker_check(const lh_work_opts *opts, char *errmsg, size_t errlen);
+
+typedef struct lh_lease_run_opts {
+    const char *owner;     /* NULL: unique to this run */
+    int64_t ttl_ms;        /* 0: the scope's, else 300 s */
+    int64_t wait_ms;       /* wait so long for it; 0: do not; -1: for ever */
+    int64_t kill_after_ms; /* from SIGTERM to SIGKILL; 0: 5 s */
+    const char *guardian;  /* the program that stands over the command; NULL: where it was installed */
+    bool own_signals;      /* SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to
+                            * the command; without it they do what the caller has set */
+    const int *cancel;     /* raised: stop waiting, or the command */
+    /* NULL: not wanted. What does not work and is tried again; from a thread of the run's. */
+    void (*tell)(void *arg, const char *trouble);
+    void *tell_arg;
+} lh_lease_run_opts;
+
+/**
+ * Hold (scope, name) while `command` runs, with this process's standard input, output and error, and
+ * its terminal. LEASEHOLD_LEASE and LEASEHOLD_TOKEN tell it what is held.
+ *
+ * The lease is extended while it runs; if it is lost all the same, or no extension was confirmed in
+ * time, everything the command started is stopped, before another can have the lease. What the
+ * command leaves behind ends with it. A lease that this owner holds already is not extended but
+ * waited for. Who waits has it as soon as it is released, its time is up, or its holder is proven dead.
+ *
+ * Returns  LH_OK     *status (NULL: not wanted; as of waitpid) says how the command ended; the lease
+ *                    is released
+ *          LH_EHELD  another holds it, still; nothing was run
+ *          LH_ELOST  the lease was lost; the command was stopped, and *status says how it ended
+ *          LH_EINVAL the command cannot be run, or another value is not allowed; nothing was acquired
+ *          LH_EINTR  `cancel` was raised; the lease is released
+ * Crash    Whatever kills this process, everything the command has started dies with it. The lease
+ *          is then free by time; without `owner`, once the command has run for a moment, at once: the
+ *          run is registered as a worker, so that its death is proven (lh_worker_register()).
+ * Process  While it runs, this process is the reaper of orphaned descendants.
+ * `errmsg` (NULL: not wanted) receives the reason of a failure, at most `errlen` bytes.
+ */
+LH_API int lh_lease_run(lh_store *store, const char *scope, const char *name, char *const *command,
+                        const lh_lease_run_opts *opts, int *status, char *errmsg, size_t errlen);
 
 /* ---- recovery and upkeep --------------------------------------------------------------------- */
 
@@ -724,19 +969,20 @@ LH_API void lh_reports_free(lh_reports *reports);
 
 typedef struct lh_maintain_opts {
     /* First wait, so long (-1: for ever), until something is due: the earliest lease to end, a
-     * worker silent for too long or gone, a job to be promoted. 0: do not wait. */
+     * worker silent for too long or gone, a job to be promoted, a schedule. 0: do not wait. */
     int64_t wait_ms;
     const int *cancel; /* ends the wait: LH_EINTR */
 } lh_maintain_opts;
 
 typedef struct lh_upkeep {
     int64_t recovered, promoted, expired, pruned;
+    int64_t ticked; /* jobs that schedules have enqueued */
     int64_t dead_workers;
     int64_t report;  /* id of the report, if anything was found to recover; 0: none */
     int64_t next_ms; /* come back in so long */
 } lh_upkeep;
 
-/** One round of all that falls due: recovery, promotion, expiry, pruning. Whoever runs it in a loop
+/** One round of all that falls due: recovery, schedules, promotion, expiry, pruning. Whoever runs it in a loop
  *  with a wait recovers a job at the moment its lease ends or its worker is gone. */
 LH_API int lh_maintain(lh_store *store, const lh_maintain_opts *opts, lh_upkeep *out);
 
@@ -792,9 +1038,10 @@ typedef struct lh_store_info {
     int64_t changes;    /* transactions of ours so far */
     int64_t stale_jobs, stale_leases;
     int64_t workers_alive, workers_late, workers_dead;
-    int64_t clock_skew_ms; /* wall clock against elapsed time since the anchor */
-    int64_t next_due_at;   /* when the next lease ends or job falls due; 0: nothing in sight */
-    char degraded[256];    /* "" if all is well */
+    int64_t workers_degraded; /* of those that are not dead */
+    int64_t clock_skew_ms;    /* wall clock against elapsed time since the anchor */
+    int64_t next_due_at;      /* when the next lease ends or job falls due; 0: nothing in sight */
+    char degraded[256];       /* "" if all is well */
     /* Since the store was made. */
     struct {
         int64_t startup, claim, timer, expiry, death, manual; /* runs, by trigger */

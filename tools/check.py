@@ -42,6 +42,7 @@ ENVIRONMENT = {
              "TEST_TIMEOUT_SCALE": "5"},
     "memcheck": {"TEST_TIMEOUT_SCALE": "10"},
 }
+BESIDE = {"torture"}  # suites that last for minutes and hardly need a core
 VALGRIND = ["valgrind", "--quiet", "--error-exitcode=99", "--leak-check=full",
             "--errors-for-leak-kinds=definite,indirect,possible", "--num-callers=30"]
 
@@ -49,8 +50,9 @@ VALGRIND = ["valgrind", "--quiet", "--error-exitcode=99", "--leak-check=full",
 class Step:
     """One unit of work. `action` writes to a log and returns (passed, failed)."""
 
-    def __init__(self, name, action, needs=(), quick=False):
+    def __init__(self, name, action, needs=(), quick=False, beside=False):
         self.name, self.action, self.needs, self.quick = name, action, needs, quick
+        self.beside = beside  # waits nearly all of its time: it takes no core from the others
         self.started = self.finished = False
         self.passed = self.failed = 0
         self.log = CHECK / f"{name}.log"
@@ -266,7 +268,8 @@ def plan():
         Step("build-clang", build("clang"), quick=True),
         Step("sources", sources, ["build-gcc"], quick=True),
     ]
-    steps += [Step(tag, suites("gcc", tag), ["build-gcc"], quick=True) for tag in suite_tags()]
+    steps += [Step(tag, suites("gcc", tag), ["build-gcc"], quick=tag not in BESIDE,
+                   beside=tag in BESIDE) for tag in suite_tags()]
     steps += [
         Step("clang-tidy", tidy, ["build-clang"]),
         Step("build-asan", build("asan")),
@@ -335,18 +338,19 @@ def run_all(steps):
     """Start steps in order as soon as what they need is there, as many at a time as cores."""
     news = threading.Condition()
 
-    def next_step():
+    def next_step(beside):
         finished = {step.name for step in steps if step.finished}
         for step in steps:
-            if not step.started and all(name in finished for name in step.needs):
+            if (step.beside == beside and not step.started
+                    and all(name in finished for name in step.needs)):
                 return step
         return None
 
-    def work():
+    def work(beside):
         while True:
             with news:
-                while (step := next_step()) is None:
-                    if all(other.started for other in steps):
+                while (step := next_step(beside)) is None:
+                    if all(other.started for other in steps if other.beside == beside):
                         return
                     news.wait()
                 step.started = True
@@ -356,7 +360,8 @@ def run_all(steps):
                 print(text, flush=True)
                 news.notify_all()
 
-    workers = [threading.Thread(target=work, daemon=True) for _ in range(max(2, min(CORES, 4)))]
+    lanes = [False] * max(2, min(CORES, 4)) + [True]
+    workers = [threading.Thread(target=work, args=(beside,), daemon=True) for beside in lanes]
     for worker in workers:
         worker.start()
     for worker in workers:

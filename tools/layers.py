@@ -21,7 +21,7 @@ LAYERS = {
     "worker": ["base/"],
     "heal": ["base/", "<sqlite3.h>", "<libpq-fe.h>"],
     "server": ["base/", "<jansson.h>", "<microhttpd.h>"],
-    "cli": ["base/", "<jansson.h>", "<yaml.h>"],
+    "cli": ["base/", "<curses.h>", "<jansson.h>", "<yaml.h>"],
 }
 # Headers of other projects: whoever includes one depends on it. The rest in <> is libc's.
 FOREIGN = {"<sqlite3.h>", "<libpq-fe.h>", "<jansson.h>", "<yaml.h>", "<microhttpd.h>", "<curses.h>",

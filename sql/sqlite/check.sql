@@ -51,5 +51,8 @@ SELECT NULL, 'queue "' || queue || '" has jobs but no row to count them in'
 SELECT name, sql FROM sqlite_schema
  WHERE name LIKE 'lh\_%' ESCAPE '\' AND sql IS NOT NULL ORDER BY name;
 
+-- name: check_schedules
+SELECT name, payload_sum, payload FROM lh_schedule;
+
 -- name: check_payloads
 SELECT id, payload_sum, payload FROM lh_job WHERE payload_sum IS NOT NULL;

@@ -107,8 +107,9 @@ DELETE FROM lh_policy WHERE queue = :queue AND kind = :kind;
 SELECT ttl_ms FROM lh_scope WHERE scope = :scope;
 
 -- name: scope_set
+-- Changes nothing where it is so already.
 INSERT INTO lh_scope(scope, ttl_ms) VALUES (:scope, :ttl_ms)
-    ON CONFLICT DO UPDATE SET ttl_ms = excluded.ttl_ms;
+    ON CONFLICT DO UPDATE SET ttl_ms = excluded.ttl_ms WHERE ttl_ms <> excluded.ttl_ms;
 
 -- name: scope_delete
 DELETE FROM lh_scope WHERE scope = :scope;

@@ -15,6 +15,7 @@ SELECT EXISTS (SELECT 1 FROM lh_job WHERE state <> 'pending' AND state <> 'compl
                   AND lease_until IS NULL AND run_at <= :wall)
        OR EXISTS (SELECT 1 FROM lh_lease WHERE expires_at IS NOT NULL AND expires_at <= :now)
        OR EXISTS (SELECT 1 FROM lh_expiry WHERE expires_at <= :wall)
+       OR EXISTS (SELECT 1 FROM lh_schedule WHERE next_at <= :wall)
        OR EXISTS (SELECT 1 FROM lh_worker WHERE silent_at IS NOT NULL AND silent_at <= :now)
        OR EXISTS (SELECT 1 FROM lh_worker WHERE uncleaned IS NOT NULL AND stuck = 0);
 
@@ -72,6 +73,7 @@ SELECT EXISTS (SELECT 1 FROM lh_job WHERE state <> 'pending' AND state <> 'compl
        OR EXISTS (SELECT 1 FROM lh_lease WHERE expires_at IS NOT NULL AND expires_at <= :now)
        OR EXISTS (SELECT 1 FROM lh_worker WHERE silent_at IS NOT NULL AND silent_at <= :now)
        OR EXISTS (SELECT 1 FROM lh_expiry WHERE expires_at <= :wall)
+       OR EXISTS (SELECT 1 FROM lh_schedule WHERE next_at <= :wall)
        OR EXISTS (SELECT 1 FROM lh_worker WHERE uncleaned IS NOT NULL AND stuck = 0),
        (SELECT min(lease_until) FROM lh_job WHERE state <> 'pending' AND state <> 'completed' AND state = 'running'
                   AND lease_until > :now),
@@ -79,7 +81,8 @@ SELECT EXISTS (SELECT 1 FROM lh_job WHERE state <> 'pending' AND state <> 'compl
                   AND lease_until IS NULL AND run_at > :wall),
        (SELECT min(expires_at) FROM lh_lease WHERE expires_at IS NOT NULL AND expires_at > :now),
        (SELECT min(silent_at) FROM lh_worker WHERE silent_at IS NOT NULL AND silent_at > :now),
-       (SELECT min(expires_at) FROM lh_expiry WHERE expires_at > :wall);
+       (SELECT min(expires_at) FROM lh_expiry WHERE expires_at > :wall),
+       (SELECT min(next_at) FROM lh_schedule WHERE next_at > :wall);
 
 -- name: peek_pending
 -- The order keeps the planner on the index, whatever statistics somebody has gathered.

@@ -88,7 +88,8 @@ SELECT expires_at, id FROM lh_job
 -- The highest id of a job that anything tells of.
 SELECT max(coalesce((SELECT max(id) FROM lh_job), 0), coalesce((SELECT max(job) FROM lh_event), 0),
            coalesce((SELECT max(job) FROM lh_expiry), 0), coalesce((SELECT max(job) FROM lh_hold), 0),
-           coalesce((SELECT max(job) FROM lh_lease), 0));
+           coalesce((SELECT max(job) FROM lh_lease), 0),
+           coalesce((SELECT max(last_job) FROM lh_schedule), 0));
 
 -- name: check_last_epoch
 -- The highest epoch that any token tells of.

@@ -12,7 +12,8 @@ VALUES (:id, :label, :host, :machine, :boot, :pid_ns, :pid, :process_start, :que
        version = excluded.version, state = 'alive', interval_ms = excluded.interval_ms,
        multiplier = excluded.multiplier, registered_at = excluded.registered_at,
        last_heartbeat_at = excluded.last_heartbeat_at, stopped_at = NULL,
-       silent_at = excluded.silent_at, started = excluded.started, uncleaned = NULL, stuck = 0;
+       silent_at = excluded.silent_at, started = excluded.started, sessions = NULL,
+       degraded = NULL, uncleaned = NULL, stuck = 0;
 
 -- name: worker_beat
 UPDATE lh_worker SET last_heartbeat_at = :now, state = 'alive', stopped_at = NULL,
@@ -31,11 +32,21 @@ UPDATE lh_worker
    AND (silent_at IS NULL OR last_heartbeat_at < :now - interval_ms / 2);
 
 -- name: worker_stop
-UPDATE lh_worker SET state = 'stopped', stopped_at = :now, silent_at = NULL, started = NULL
+UPDATE lh_worker SET state = 'stopped', stopped_at = :now, silent_at = NULL, started = NULL,
+       sessions = NULL, degraded = NULL
  WHERE id = :id AND state <> 'stopped';
 
 -- name: worker_started
 UPDATE lh_worker SET started = :started WHERE id = :id;
+
+-- name: worker_sessions
+UPDATE lh_worker SET sessions = :sessions WHERE id = :id;
+
+-- name: worker_is_degraded
+SELECT degraded IS NOT NULL FROM lh_worker WHERE id = :id;
+
+-- name: worker_degraded
+UPDATE lh_worker SET degraded = :why WHERE id = :id;
 
 -- name: worker_tells
 SELECT started IS NOT NULL FROM lh_worker WHERE id = :id;
@@ -50,12 +61,12 @@ SELECT state FROM lh_worker WHERE id = :id;
 -- name: worker_judge
 -- Everybody who counts as alive, with what proves the death of a process.
 SELECT id, state, machine, boot, pid_ns, pid, process_start, interval_ms, multiplier,
-       last_heartbeat_at
+       last_heartbeat_at, sessions
   FROM lh_worker WHERE silent_at IS NOT NULL;
 
 -- name: worker_silent
 SELECT id, state, machine, boot, pid_ns, pid, process_start, interval_ms, multiplier,
-       last_heartbeat_at
+       last_heartbeat_at, sessions
   FROM lh_worker WHERE silent_at IS NOT NULL AND silent_at <= :now LIMIT :n;
 
 -- name: worker_bury
@@ -93,7 +104,7 @@ SELECT queue, kind FROM lh_job
 
 -- name: worker_list
 SELECT id, label, host, queues, version, state, pid, interval_ms, multiplier, registered_at,
-       last_heartbeat_at, stopped_at, coalesce(held.n, 0)
+       last_heartbeat_at, stopped_at, coalesce(held.n, 0), degraded
   FROM lh_worker
   LEFT JOIN (SELECT worker, count(*) AS n FROM lh_job
               WHERE state <> 'pending' AND state <> 'completed' AND state = 'running'
@@ -104,7 +115,8 @@ SELECT id, label, host, queues, version, state, pid, interval_ms, multiplier, re
 SELECT coalesce(sum(silent_at IS NOT NULL AND :now - last_heartbeat_at <= interval_ms), 0),
        coalesce(sum(silent_at IS NOT NULL AND :now - last_heartbeat_at > interval_ms
                     AND silent_at > :now), 0),
-       coalesce(sum(state = 'dead' OR (silent_at IS NOT NULL AND silent_at <= :now)), 0)
+       coalesce(sum(state = 'dead' OR (silent_at IS NOT NULL AND silent_at <= :now)), 0),
+       coalesce(sum(degraded IS NOT NULL AND silent_at > :now), 0)
   FROM lh_worker;
 
 -- name: worker_prune

@@ -2,12 +2,12 @@
 
 #include "base/error.h"
 #include "base/hook.h"
+#include "base/processes.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <linux/magic.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -132,55 +132,6 @@ void lhi_boot_id(char out[40])
     }
 #endif
     read_line("/proc/sys/kernel/random/boot_id", out, 40);
-}
-
-struct process {
-    char state;
-    int64_t threads, start; /* in clock ticks since boot */
-};
-
-/* Fields 3, 20 and 22 of /proc/PID/stat; the command in field 2 may hold spaces and brackets, so
- * count from its last closing bracket. False: it cannot be read. */
-static bool look_at_process(int64_t pid, struct process *out)
-{
-    char path[64], line[1024];
-    int64_t field[23] = {0};
-
-    lhi_format(path, sizeof path, "/proc/%lld/stat", (long long)pid);
-    read_line(path, line, sizeof line);
-    const char *p = strrchr(line, ')');
-    if (p == NULL || p[1] != ' ')
-        return false;
-    out->state = p[2];
-    for (int i = 3; i <= 22; i++) {
-        p = strchr(p + 1, ' ');
-        if (p == NULL)
-            return false;
-        field[i] = strtoll(p + 1, NULL, 10);
-    }
-    out->threads = field[20];
-    out->start = field[22];
-    return true;
-}
-
-int64_t lhi_process_start(int64_t pid)
-{
-    struct process found;
-    return look_at_process(pid, &found) ? found.start : 0;
-}
-
-bool lhi_process_gone(int64_t pid, int64_t start)
-{
-    struct process found;
-
-    if (kill((pid_t)pid, 0) != 0 && errno == ESRCH)
-        return true;
-    if (!look_at_process(pid, &found))
-        return false;
-    if (start != 0 && found.start != start)
-        return true; /* the number was given to another */
-    /* A first thread that has ended is shown as a zombie while the others live on. */
-    return (found.state == 'Z' && found.threads <= 1) || found.state == 'X';
 }
 
 void lhi_identify(struct lhi_identity *id)

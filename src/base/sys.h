@@ -36,11 +36,6 @@ struct lhi_identity {
 void lhi_identify(struct lhi_identity *id);
 void lhi_boot_id(char out[40]); /* "" when unknown */
 
-/* Is the process that had this pid and start time gone for certain? A zombie is; what cannot be looked
- * at is not. Only for pids of our own namespace. */
-bool lhi_process_gone(int64_t pid, int64_t start);
-int64_t lhi_process_start(int64_t pid); /* 0: unknown */
-
 bool lhi_same_file(const char *a, const char *b); /* under two names; links are not followed */
 bool lhi_on_network_fs(int fd);
 int64_t lhi_free_bytes(const char *path); /* room for us on the device; -1: unknown */

@@ -418,9 +418,14 @@ int args_parse(int argc, char **argv, struct args *args)
     p.words = arena_alloc(&args->arena, ((size_t)argc + 1) * sizeof *p.words);
     for (p.i = 1; p.i < argc && exit < 0; p.i++) {
         const char *word = argv[p.i];
-        if (!p.ended && strcmp(word, "--") == 0)
+        if (!p.ended && strcmp(word, "--") == 0) {
             p.ended = true;
-        else if (!p.ended && word[0] == '-' && word[1] != '\0')
+            if (args->command != NULL && args->command->runs) {
+                args->raw = argv + p.i + 1;
+                args->raw_n = argc - p.i - 1;
+                break;
+            }
+        } else if (!p.ended && word[0] == '-' && word[1] != '\0')
             exit = option_word(&p);
         else
             exit = plain_word(&p);

@@ -60,6 +60,7 @@ struct command {
     const struct exit_note
         *exits; /* what its exit codes mean here, beyond 0, 1, 2 and the store's */
     int (*run)(struct cli *cli, const struct args *args);
+    bool runs;   /* the words behind `--` are a program to run: args.raw */
     bool raw;    /* takes its words as they are (see args.raw); its options are for readers */
     bool hidden; /* not for people */
     bool bare;   /* needs neither config file nor store */
@@ -98,7 +99,7 @@ struct args {
     struct value *option;     /* in the order of command->options */
     struct value *positional; /* n of them */
     size_t n;
-    char **raw; /* of a raw command: its words, NULL at the end */
+    char **raw; /* of a raw command: its words; of one that runs a program: that; NULL at the end */
     int raw_n;
     struct arena arena; /* what the arrays live in */
 };

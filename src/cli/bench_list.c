@@ -107,6 +107,36 @@ const struct measure bench_measures[BENCH_NAMES] = {
      .jobs = {50000},
      .batch = 1,
      .seconds = 2},
+    {.name = "work",
+     .what = "leasehold work, with a command that does nothing",
+     .fn = bench_work,
+     .vary = offsetof(struct bench, processes),
+     .unit = "at once",
+     .values = {1, 4, 16},
+     .jobs = {1000, 2000, 2000},
+     .batch = 1},
+    {.name = "handler",
+     .what = "a worker in this program, with a handler that does nothing",
+     .fn = bench_handler,
+     .vary = offsetof(struct bench, processes),
+     .unit = "at once",
+     .values = {4},
+     .jobs = {50000},
+     .batch = 100},
+    {.name = "heal",
+     .what = "from SIGKILL of leasehold work to the next start of its command by another",
+     .fn = bench_heal,
+     .values = {1},
+     .jobs = {20},
+     .batch = 1},
+    {.name = "rest",
+     .what = "leasehold work with nothing to do: alone (1), and beside a busy queue (2)",
+     .fn = bench_rest,
+     .vary = offsetof(struct bench, processes),
+     .unit = "processes",
+     .values = {1, 2},
+     .batch = 1,
+     .seconds = 5},
 };
 
 /* ---- results ------------------------------------------------------------------------------------ */
@@ -119,7 +149,17 @@ static int64_t per_second(const struct bench_result *r)
 /* Is the time it took the time of its jobs? */
 static bool counts_jobs(const struct measure *m)
 {
-    return m->fn != bench_idle && m->fn != bench_beat && m->fn != bench_recovery;
+    return m->fn != bench_idle && m->fn != bench_rest && m->fn != bench_beat &&
+           m->fn != bench_recovery;
+}
+
+static void add_times_ns(struct js *json, const struct bench_result *r)
+{
+    js_key(json, "times_ns");
+    js_open(json, '[');
+    for (size_t i = 0; i < r->n_times; i++)
+        js_int(json, r->times_ns[i]);
+    js_close(json, ']');
 }
 
 void bench_print_json(const struct measure *m, const struct bench *b, const struct bench_result *r)
@@ -155,7 +195,8 @@ void bench_print_json(const struct measure *m, const struct bench *b, const stru
         {"check_ns", r->check_ns, false},
         {"beat_cpu_ns", r->beat_cpu_ns, false},
         {"rss_bytes", r->rss_bytes, false},
-        {"idle_ppm", r->idle_ppm, m->fn == bench_idle},
+        {"idle_ppm", r->idle_ppm, m->fn == bench_idle || m->fn == bench_rest},
+        {"wakeups", r->wakeups, m->fn == bench_rest},
     };
     struct js json = {0};
 
@@ -165,6 +206,8 @@ void bench_print_json(const struct measure *m, const struct bench *b, const stru
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
         if (fields[i].always || fields[i].value != 0)
             js_key_int(&json, fields[i].key, fields[i].value);
+    if (r->n_times > 0)
+        add_times_ns(&json, r);
     js_close(&json, '}');
     js_line(&json);
     js_clear(&json);
@@ -200,9 +243,11 @@ static void add_cost(struct buf *line, const struct measure *m, const struct ben
                    (double)r->written_bytes / 1024 / (double)(r->jobs ? r->jobs : 1));
     if (r->rss_bytes != 0)
         buf_format(line, " %s resident at most", text_bytes(r->rss_bytes, text, sizeof text));
-    if (m->fn == bench_idle)
+    if (m->fn == bench_idle || m->fn == bench_rest)
         buf_format(line, " %.4f %% of a core, beside %" PRId64 " jobs/s", (double)r->idle_ppm / 1e4,
                    per_second(r));
+    if (m->fn == bench_rest)
+        buf_format(line, "  %.1f wakeups/s", (double)r->wakeups * 1e9 / (double)r->elapsed_ns);
     add_span(line, "CPU of a beat", r->beat_cpu_ns);
 }
 

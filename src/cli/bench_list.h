@@ -6,7 +6,7 @@
 
 #include "bench_measure.h"
 
-enum { BENCH_NAMES = 14, BENCH_VARIANTS = 4 };
+enum { BENCH_NAMES = 18, BENCH_VARIANTS = 4 };
 
 /* When nothing else is asked for, each is run once for every value of the field that it varies, with
  * so many jobs; 0 ends the list. */

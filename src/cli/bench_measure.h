@@ -35,14 +35,18 @@ struct bench_result {
     int64_t stale_ns, check_ns; /* recovery: telling what is forfeit, checking the file */
     int64_t beat_cpu_ns;        /* beat: of one */
     int64_t rss_bytes;
-    int64_t idle_ppm; /* CPU of an idle worker, in millionths of one core */
+    int64_t idle_ppm;  /* CPU of an idle worker, in millionths of one core */
+    int64_t wakeups;   /* rest: of all its threads */
+    int64_t *times_ns; /* heal: each, in order of size; on the heap */
+    size_t n_times;
 };
 
 typedef bool bench_fn(const struct bench *bench, struct bench_result *result);
 
 /* Each on an empty store (or, with `made`, on what is there). False: told why. */
 bench_fn bench_enqueue, bench_bulk, bench_drain, bench_cycle, bench_wake, bench_claim, bench_kind,
-    bench_memory, bench_idle, bench_recovery, bench_beat, bench_death, bench_expiry, bench_flood;
+    bench_memory, bench_idle, bench_recovery, bench_beat, bench_death, bench_expiry, bench_flood,
+    bench_work, bench_handler, bench_heal, bench_rest;
 
 /* ---- bench_crew.c: processes that work together, and time ------------------------------------ */
 

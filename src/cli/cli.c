@@ -1,4 +1,5 @@
 #include "cli.h"
+#include "work_lines.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -153,9 +154,16 @@ static void log_line(void *arg, const lh_log_entry *entry)
         js_close(&json, '}');
     }
     buf_char(&json.buf, '\n');
+    work_lines_make_way(cli->lines);
     progress_wipe(&cli->progress);
     put_line(&json.buf);
+    work_lines_come_back(cli->lines);
     js_clear(&json);
+}
+
+void cli_log(struct cli *cli, const lh_log_entry *entry)
+{
+    log_line(cli, entry);
 }
 
 /* ---- settings -------------------------------------------------------------------------------- */
@@ -207,6 +215,7 @@ int cli_settings(struct cli *cli, const struct args *args)
         return EXIT_USAGE;
     if (args->global[GLOBAL_LOG].given)
         log = args->global[GLOBAL_LOG];
+    cli->log_given = log.given > 0;
     if (log.given)
         cli->log_level = (int)log.num - 1;
     cli->log_json = format.given && format.num == 2;
@@ -232,18 +241,25 @@ int cli_settings(struct cli *cli, const struct args *args)
 lh_open_opts cli_opts(struct cli *cli, unsigned access)
 {
     bool by_hand = (access & ACCESS_RECOVER) != 0;
+    bool startup = (access & ACCESS_STARTUP) != 0;
+    int64_t heartbeat_ms, multiplier, detection_ms;
+    bool recovery;
 
+    cli_worker_settings(cli, &heartbeat_ms, &multiplier, &detection_ms, &recovery);
+    /* The config file's interval is for long-running programs, the variable's for all. */
+    if (!startup)
+        recovery = cli->recovery_interval_ms != 0;
     return (lh_open_opts){
         .read_only = access == ACCESS_READ,
         .create = (access & ACCESS_WRITE) != 0,
         .adopt = (access & ACCESS_ADOPT) == ACCESS_ADOPT,
         .accept_loss = (access & ACCESS_ACCEPT_LOSS) != 0,
         .force_network = cli->force_network,
-        .startup = by_hand,
+        .startup = by_hand || startup,
         /* `recover` does it itself, and its report then tells of the store's health too. */
         .recover_later = by_hand || (access & ACCESS_HOLDER) != 0,
         /* Whoever asks for a recovery gets it. */
-        .no_recovery = cli->recovery_interval_ms == 0 && !by_hand,
+        .no_recovery = !recovery && !by_hand,
         .no_integrity_check = !cli->config.integrity_check,
         .repair = (access & ACCESS_REPAIR) != 0,
         .durability = cli->config.relaxed ? LH_DURABLE_RELAXED : LH_DURABLE_FULL,

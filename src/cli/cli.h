@@ -37,9 +37,11 @@ struct cli {
     struct config config;
     int64_t recovery_interval_ms; /* LEASEHOLD_RECOVERY_INTERVAL; -1: not given */
     int log_level;
+    bool log_given; /* somebody said which */
     bool log_json;
     bool force_network;
     struct progress progress; /* of what the command is doing; wiped when a line is logged */
+    struct work_lines *lines; /* of a worker on a terminal; NULL: none */
     lh_store *store;          /* after cli_open() */
 };
 
@@ -49,6 +51,9 @@ int cli_error(int exit, const char *format, ...) __attribute__((format(printf, 2
 
 /** Words that are no mistake, on standard error. */
 void cli_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/** A line of the log, as the store's own are written. */
+void cli_log(struct cli *cli, const lh_log_entry *entry);
 
 /** The store's own sentence about its last failure; the exit code of `status`. After an unknown
  *  outcome also the request id to repeat with; what to do about a corrupt store. */
@@ -68,8 +73,9 @@ enum access {
     ACCESS_WRITE = 1,                /* create a missing SQLite file, migrate an older store */
     ACCESS_ADOPT = ACCESS_WRITE | 2, /* also put our tables into a database that has none */
     /* With ACCESS_WRITE: */
-    ACCESS_HOLDER = 4,  /* for the act of a holder: what a crash left is left to the next */
-    ACCESS_RECOVER = 8, /* to recover by hand: the store is made sound first, whatever is set */
+    ACCESS_HOLDER = 4,   /* for the act of a holder: what a crash left is left to the next */
+    ACCESS_RECOVER = 8,  /* to recover by hand: the store is made sound first, whatever is set */
+    ACCESS_STARTUP = 64, /* by a long-running program: made sound and recovered, as it is set */
     /* Without it: write to a store that is there, make none. */
     ACCESS_ACCEPT_LOSS = 16, /* also if it is older than its high-water mark */
     ACCESS_REPAIR = 32       /* and repair what is damaged */
@@ -80,6 +86,15 @@ lh_open_opts cli_opts(struct cli *cli, unsigned access);
 
 /** Opens cli->store. 0, or the exit code with the reason told. */
 int cli_open(struct cli *cli, unsigned access);
+
+/** Brings `policies:`, `leases:` and `queue.recovery` of the config file into the open store; what is
+ *  there already is not written again. 0, or the exit code with the entry and the reason told. */
+int cli_apply_config(struct cli *cli);
+
+/** What a long-running program takes for itself: LEASEHOLD_RECOVERY_INTERVAL › queue.heartbeat of
+ *  the config file › built in. `recovery` false (an interval of 0): it takes nothing back. */
+void cli_worker_settings(const struct cli *cli, int64_t *heartbeat_ms, int64_t *multiplier,
+                         int64_t *detection_ms, bool *recovery);
 
 /** From now on SIGINT, SIGTERM and SIGHUP raise this flag instead of ending the program; a second
  *  one ends it. */
@@ -106,8 +121,9 @@ extern const struct command cmd_enqueue, cmd_claim, cmd_heartbeat, cmd_complete,
     cmd_status, cmd_queue_list, cmd_queue_show, cmd_queue_set, cmd_queue_pause, cmd_queue_resume,
     cmd_queue_purge, cmd_worker_list, cmd_worker_heartbeat, cmd_worker_stop, cmd_lease_acquire,
     cmd_lease_extend, cmd_lease_release, cmd_lease_complete, cmd_lease_show, cmd_lease_list,
-    cmd_events, cmd_prune, cmd_recover, cmd_recovery_status, cmd_recovery_report,
-    cmd_queue_recovery_status, cmd_queue_recovery_report, cmd_migrate, cmd_backup, cmd_restore,
-    cmd_check, cmd_bench, cmd_help, cmd_gen;
+    cmd_lease_run, cmd_schedule_add, cmd_schedule_list, cmd_schedule_remove, cmd_events, cmd_prune,
+    cmd_recover, cmd_recovery_status, cmd_recovery_report, cmd_queue_recovery_status,
+    cmd_queue_recovery_report, cmd_migrate, cmd_backup, cmd_restore, cmd_check, cmd_bench, cmd_work,
+    cmd_top, cmd_help, cmd_gen;
 
 #endif

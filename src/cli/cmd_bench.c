@@ -239,6 +239,7 @@ static bool run_one(struct cli *cli, const struct measure *m, const struct wante
         bench_print_json(m, &bench, &result);
     else
         bench_print_text(m, &bench, &result);
+    free(result.times_ns);
     return true;
 }
 

@@ -43,7 +43,7 @@ const struct command cmd_bench = {
     .text =
         "Measures on a store that it creates for this purpose and removes afterwards: all there is "
         "to measure, or what is named: enqueue, bulk, drain, cycle, wake, claim, kind, memory, "
-        "idle, recovery, beat, death, expiry, flood.",
+        "idle, recovery, beat, death, expiry, flood, work, handler, heal, rest.",
     .options = options,
     .examples = examples,
     .run = run,

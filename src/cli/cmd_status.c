@@ -28,6 +28,7 @@ static void print_json(const lh_queues *queues, const lh_store_info *info, const
     js_key_int(&json, "alive", info->workers_alive);
     js_key_int(&json, "late", info->workers_late);
     js_key_int(&json, "dead", info->workers_dead);
+    js_key_int(&json, "degraded", info->workers_degraded);
     js_close(&json, '}');
     js_key(&json, "stale");
     js_open(&json, '{');
@@ -95,7 +96,7 @@ static void print_text(const lh_queues *queues, const lh_store_info *info, const
                                         "",           NULL};
     bool colors = text_colors(stdout);
     enum style bad = info->degraded[0] ? STYLE_RED : STYLE_GREEN;
-    char file[32], wal[32], room[32], age[32];
+    char file[32], wal[32], room[32], age[32], failing[48] = "";
     struct table table;
 
     text_field("store", "%s  %s%s%s", info->url, style_on(bad, colors),
@@ -106,8 +107,10 @@ static void print_text(const lh_queues *queues, const lh_store_info *info, const
                text_bytes(info->file_bytes, file, sizeof file),
                text_bytes(info->wal_bytes, wal, sizeof wal),
                text_bytes(info->free_bytes, room, sizeof room));
-    text_field("workers", "%" PRId64 " alive, %" PRId64 " late, %" PRId64 " dead",
-               info->workers_alive, info->workers_late, info->workers_dead);
+    if (info->workers_degraded > 0)
+        snprintf(failing, sizeof failing, ", %" PRId64 " degraded", info->workers_degraded);
+    text_field("workers", "%" PRId64 " alive, %" PRId64 " late, %" PRId64 " dead%s",
+               info->workers_alive, info->workers_late, info->workers_dead, failing);
     text_field("stale", "%" PRId64 " job%s, %" PRId64 " named lease%s", info->stale_jobs,
                text_plural(info->stale_jobs), info->stale_leases, text_plural(info->stale_leases));
     print_recovery(info, last, now);

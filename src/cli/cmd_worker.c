@@ -32,6 +32,32 @@ static const lh_worker *find_worker(const lh_workers *workers, const char *id)
     return NULL;
 }
 
+/* Nearly always none: the column is only there when it says something. */
+static bool any_degraded(const lh_workers *workers)
+{
+    for (size_t i = 0; workers != NULL && i < workers->n; i++)
+        if (workers->worker[i].degraded != NULL)
+            return true;
+    return false;
+}
+
+static void list_begin(struct table *table, bool beat, bool degraded)
+{
+    static const char *const brief[] = {"WORKER", "STATE", ">JOBS", ">PID", "HOST", "QUEUES", NULL};
+    static const char *const full[] = {"WORKER",      "STATE",      ">JOBS",  ">PID",
+                                       "HOST",        "LAST BEAT",  "AT",     ">EVERY",
+                                       ">DEAD AFTER", "STALE JOBS", "QUEUES", NULL};
+    const char *const *from = beat ? full : brief;
+    const char *columns[sizeof full / sizeof full[0] + 1] = {NULL};
+    size_t n = 0;
+
+    for (; from[n] != NULL; n++)
+        columns[n] = from[n];
+    if (degraded)
+        columns[n] = "DEGRADED";
+    table_begin(table, columns);
+}
+
 static void list_row(struct table *table, const lh_worker *w, bool beat, const lh_worker *stale)
 {
     char text[64];
@@ -61,10 +87,6 @@ static void list_row(struct table *table, const lh_worker *w, bool beat, const l
 
 static int run_list(struct cli *cli, const struct args *args)
 {
-    static const char *const brief[] = {"WORKER", "STATE", ">JOBS", ">PID", "HOST", "QUEUES", NULL};
-    static const char *const full[] = {"WORKER",      "STATE",      ">JOBS",  ">PID",
-                                       "HOST",        "LAST BEAT",  "AT",     ">EVERY",
-                                       ">DEAD AFTER", "STALE JOBS", "QUEUES", NULL};
     bool beat = args->option[SHOW_HEARTBEAT].given > 0;
     lh_workers *workers = NULL, *stale = NULL;
     struct js json = {0};
@@ -79,7 +101,8 @@ static int run_list(struct cli *cli, const struct args *args)
         rc = lh_workers_stale(cli->store, &stale);
     if (rc != LH_OK)
         exit = cli_failed(cli, rc);
-    table_begin(&table, beat ? full : brief);
+    bool degraded = any_degraded(workers);
+    list_begin(&table, beat, degraded);
     for (size_t i = 0; exit == 0 && i < workers->n; i++) {
         const lh_worker *w = &workers->worker[i];
         const lh_worker *dead = find_worker(stale, w->id);
@@ -88,6 +111,8 @@ static int run_list(struct cli *cli, const struct args *args)
             js_line(&json);
         } else {
             list_row(&table, w, beat, dead);
+            if (degraded)
+                table_cell(&table, STYLE_RED, w->degraded);
         }
     }
     table_end(&table);
@@ -111,7 +136,8 @@ const struct command cmd_worker_list = {
     .text = "Lists the workers that registered: alive, late (a beat was missed), dead (silent for "
             "too long, or its process is gone) or stopped, and how many jobs each holds. With "
             "--show-heartbeat also when each was last heard of, how often it beats, after which "
-            "silence it is dead, and the jobs of dead workers that wait to be taken back.",
+            "silence it is dead, and the jobs of dead workers that wait to be taken back. Why one "
+            "fails at everything is shown where one does.",
     .options = list_options,
     .examples = list_examples,
     .run = run_list,

@@ -188,7 +188,7 @@ static bool read_value(struct reader *r, const struct key *key, yaml_node_t *nod
 /** Reads a list of mappings; `grow` makes room for one more and returns it. */
 static bool read_list(struct reader *r, const char *name, yaml_node_t *node, const struct key *keys,
                       void *(*grow)(struct config *config, const yaml_node_t *node),
-                      bool (*check)(struct reader *r, yaml_node_t *node, const void *item))
+                      bool (*check)(struct reader *r, yaml_node_t *node, void *item))
 {
     if (node->type != YAML_SEQUENCE_NODE)
         return wrong_type(r, name, node, "a list");
@@ -211,12 +211,12 @@ static size_t list_length(const yaml_node_t *node)
 
 static void set_action(struct config *c, const struct value *v)
 {
-    policy_key_set(&policy_keys[POLICY_KEY_LH_POLICY_ACTION], v, &c->recovery);
+    policy_key_set(&policy_keys[POLICY_KEY_LH_POLICY_ACTION], v, &c->recovery.policy);
 }
 
 static void set_max_recoveries(struct config *c, const struct value *v)
 {
-    policy_key_set(&policy_keys[POLICY_KEY_LH_POLICY_MAX_RECOVERIES], v, &c->recovery);
+    policy_key_set(&policy_keys[POLICY_KEY_LH_POLICY_MAX_RECOVERIES], v, &c->recovery.policy);
 }
 
 static void set_integrity(struct config *c, const struct value *v)
@@ -255,6 +255,7 @@ static const struct key heartbeat_keys[] = {
 
 static bool read_recovery(struct reader *r, const struct key *key, yaml_node_t *node, void *into)
 {
+    r->config->recovery.line = line_of(node);
     return read_mapping(r, key->name, node, recovery_keys, into);
 }
 
@@ -323,9 +324,9 @@ static void *grow_policy(struct config *config, const yaml_node_t *node)
     return &config->policies[config->n_policies++];
 }
 
-static bool check_policy(struct reader *r, yaml_node_t *node, const void *item)
+static bool check_policy(struct reader *r, yaml_node_t *node, void *item)
 {
-    const struct config_policy *policy = item;
+    struct config_policy *policy = item;
     bool of_queue = (policy->policy.set & POLICY_QUEUE_ONLY) != 0;
     const char *key = (policy->policy.set & LH_POLICY_RATE) != 0 ? "rate" : "concurrency";
 
@@ -339,6 +340,15 @@ static bool check_policy(struct reader *r, yaml_node_t *node, const void *item)
                       "key \"%s\": holds for a whole queue, and this policy is for kind "
                       "\"%s\": allowed: without key \"kind\"",
                       key, policy->kind);
+    if (policy->policy.exclusive && policy->kind != NULL)
+        return refuse(r, node,
+                      "key \"exclusive\": holds for a whole queue, and this policy is for kind "
+                      "\"%s\": allowed: without key \"kind\", or no",
+                      policy->kind);
+    /* A kind is never exclusive: saying so sets nothing, and the library takes nothing of the sort. */
+    if (policy->kind != NULL)
+        policy->policy.set &= ~(unsigned)LH_POLICY_EXCLUSIVE;
+    policy->line = line_of(node);
     return true;
 }
 
@@ -377,14 +387,15 @@ static void *grow_scope(struct config *config, const yaml_node_t *node)
     return &config->scopes[config->n_scopes++];
 }
 
-static bool check_scope(struct reader *r, yaml_node_t *node, const void *item)
+static bool check_scope(struct reader *r, yaml_node_t *node, void *item)
 {
-    const struct config_scope *scope = item;
+    struct config_scope *scope = item;
 
     if (scope->scope == NULL)
         return refuse(r, node, "key \"scope\" is missing: allowed: a name");
     if (scope->ttl_ms == 0)
         return refuse(r, node, "key \"ttl\" is missing: allowed: 1ms to 30d");
+    scope->line = line_of(node);
     return true;
 }
 
@@ -434,6 +445,102 @@ static const struct key server_keys[] = {
 static bool read_server(struct reader *r, const struct key *key, yaml_node_t *node, void *into)
 {
     return read_mapping(r, key->name, node, server_keys, into);
+}
+
+/* ---- said twice ------------------------------------------------------------------------------ */
+
+/* Two entries for one thing would be written over each other at every start. They may stand far
+ * apart, so they are sorted first: a file may have tens of thousands. */
+
+static int compare_names(const char *a, const char *b)
+{
+    return strcmp(a != NULL ? a : "", b != NULL ? b : "");
+}
+
+static int compare_lines(size_t a, size_t b)
+{
+    return a < b ? -1 : a > b;
+}
+
+static int compare_policies(const void *left, const void *right)
+{
+    const struct config_policy *a = *(const struct config_policy *const *)left;
+    const struct config_policy *b = *(const struct config_policy *const *)right;
+    int order = compare_names(a->queue, b->queue);
+
+    if (order == 0)
+        order = compare_names(a->kind, b->kind);
+    return order != 0 ? order : compare_lines(a->line, b->line);
+}
+
+static int compare_scopes(const void *left, const void *right)
+{
+    const struct config_scope *a = *(const struct config_scope *const *)left;
+    const struct config_scope *b = *(const struct config_scope *const *)right;
+    int order = strcmp(a->scope, b->scope);
+
+    return order != 0 ? order : compare_lines(a->line, b->line);
+}
+
+static bool same_policy(const struct config_policy *a, const struct config_policy *b)
+{
+    return compare_names(a->queue, b->queue) == 0 && compare_names(a->kind, b->kind) == 0;
+}
+
+static bool said_twice(const char *path, const struct config_policy *first,
+                       const struct config_policy *second)
+{
+    unsigned both = first->policy.set & second->policy.set;
+    size_t i = 0;
+
+    while ((policy_keys[i].field & both) == 0)
+        i++;
+    cli_error(0, "%s:%zu: key \"%s\": line %zu sets it for the same jobs: allowed: once", path,
+              second->line, policy_keys[i].config, first->line);
+    return false;
+}
+
+static bool policies_once(const char *path, struct config *config)
+{
+    size_t n = config->n_policies + 1;
+    const struct config_policy **sorted = arena_alloc(&config->arena, n * sizeof(void *));
+    unsigned seen = 0; /* in entries for the same jobs, from `first` on */
+
+    for (size_t i = 0; i + 1 < n; i++)
+        sorted[i] = &config->policies[i];
+    sorted[n - 1] = &config->recovery;
+    qsort(sorted, n, sizeof(void *), compare_policies);
+    for (size_t i = 0, first = 0; i < n; i++) {
+        if (!same_policy(sorted[first], sorted[i])) {
+            first = i;
+            seen = 0;
+        }
+        unsigned twice = sorted[i]->policy.set & seen;
+        if (twice != 0) {
+            while ((sorted[first]->policy.set & twice) == 0)
+                first++;
+            return said_twice(path, sorted[first], sorted[i]);
+        }
+        seen |= sorted[i]->policy.set;
+    }
+    return true;
+}
+
+static bool scopes_once(const char *path, struct config *config)
+{
+    size_t n = config->n_scopes;
+    const struct config_scope **sorted = arena_alloc(&config->arena, (n + 1) * sizeof(void *));
+
+    for (size_t i = 0; i < n; i++)
+        sorted[i] = &config->scopes[i];
+    qsort(sorted, n, sizeof(void *), compare_scopes);
+    for (size_t i = 1; i < n; i++)
+        if (strcmp(sorted[i - 1]->scope, sorted[i]->scope) == 0) {
+            cli_error(0, "%s:%zu: key \"scope\": line %zu has \"%s\" too: allowed: once", path,
+                      sorted[i]->line, sorted[i - 1]->line, sorted[i]->scope);
+            return false;
+        }
+    return true;
 }
 
 /* ---- the file -------------------------------------------------------------------------------- */
@@ -527,7 +634,7 @@ static bool parse(struct config *config, const char *path, FILE *file)
                   parser.context ? parser.context : "");
     }
     yaml_parser_delete(&parser);
-    return ok;
+    return ok && policies_once(path, config) && scopes_once(path, config);
 }
 
 bool config_load(struct config *config, const char *path, bool named)

@@ -17,11 +17,13 @@
 #include "mem.h"
 
 struct config_policy {
+    size_t line;              /* where it stands in the file */
     const char *queue, *kind; /* NULL: any */
     lh_policy policy;
 };
 
 struct config_scope {
+    size_t line;
     const char *scope;
     int64_t ttl_ms;
 };
@@ -31,7 +33,7 @@ struct config {
     const char *store; /* NULL: not given */
     bool relaxed;      /* durability */
     /* queue.recovery; what is given holds for all queues and kinds */
-    lh_policy recovery;
+    struct config_policy recovery;
     bool integrity_check;
     /* queue.heartbeat */
     int64_t interval_ms, multiplier, detection_ms;

@@ -79,6 +79,7 @@ void js_job(struct js *json, const lh_job *job, const lh_events *events, bool cl
 void js_job_line(const lh_job *job);
 void js_event(struct js *json, const lh_event *event);
 void js_lease(struct js *json, const lh_lease *lease);
+void js_schedule(struct js *json, const lh_schedule *schedule);
 /** `stale`: the same worker as lh_workers_stale() has it; NULL: it is none of them. `asked`: whether
  *  anybody looked. */
 void js_worker(struct js *json, const lh_worker *worker, bool asked, const lh_worker *stale);

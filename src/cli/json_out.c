@@ -331,6 +331,37 @@ void js_lease(struct js *json, const lh_lease *lease)
     js_close(json, '}');
 }
 
+void js_schedule(struct js *json, const lh_schedule *schedule)
+{
+    static const char *const catch_up[] = {"once", "none", "all"};
+    const lh_new_job *job = &schedule->job;
+
+    js_open(json, '{');
+    js_key_text(json, "name", schedule->name);
+    js_key_text(json, "queue", schedule->queue);
+    js_key_text(json, "cron", schedule->cron);
+    js_key_text(json, "tz", schedule->zone);
+    js_key_text(json, "catch_up", catch_up[schedule->catch_up]);
+    js_key_time(json, "next_at", schedule->next_at);
+    js_key_time(json, "last_at", schedule->last_at);
+    js_key(json, "last_job");
+    js_int_or_null(json, schedule->last_job, 0);
+    js_key_text(json, "error", schedule->error);
+    js_key_text(json, "kind", job->kind);
+    js_key_int(json, "priority", job->priority);
+    js_bytes(json, "payload", job->payload, job->payload_len,
+             lh_text_ok(job->payload, job->payload_len));
+    js_key_text(json, "key", job->key);
+    js_key(json, "max_attempts");
+    js_attempts(json, job->max_attempts);
+    js_key(json, "lease_ms");
+    js_int_or_null(json, job->lease_ms, 0);
+    js_key(json, "expires_ms");
+    js_int_or_null(json, job->expires_ms, 0);
+    js_key_time(json, "created_at", schedule->created_at);
+    js_close(json, '}');
+}
+
 void js_worker(struct js *json, const lh_worker *worker, bool asked, const lh_worker *stale)
 {
     js_open(json, '{');
@@ -350,6 +381,7 @@ void js_worker(struct js *json, const lh_worker *worker, bool asked, const lh_wo
     js_key_int(json, "silent_ms", worker->silent_ms);
     js_key_int(json, "running", worker->running);
     js_key_int(json, "limit_ms", worker->interval_ms * worker->multiplier);
+    js_key_text(json, "degraded", worker->degraded);
     if (asked) {
         js_key_bool(json, "stale", stale != NULL);
         js_key(json, "stale_jobs");

@@ -91,6 +91,7 @@ static int look(lh_store *store, const lh_claim_opts *opts, bool sure, lh_jobs *
             return LH_EMPTY;
     }
     struct lhi_act act = {.verb = LHI_CLAIM, .claim = {.opts = opts, .out = jobs}};
+    jobs->asked_mono_ms = lhi_mono_ms();
     int rc = lhi_perform(store, &act, err);
     *final = act.claim.repeated;
     if (act.claim.retry_ms > 0 && (*next_ms < 0 || act.claim.retry_ms < *next_ms))
@@ -108,10 +109,13 @@ static int claim_waiting(lh_store *store, const lh_claim_opts *opts, lh_jobs *jo
     bool sure = true, waited = false;
 
     for (;;) {
+        int64_t again_ms;
+        bool again = lhi_leftovers_due(store, &again_ms);
         uint32_t ticket = store->store.ops->ticket(store->store.self, opts);
-        if (!sure && (!waited || store->store.ops->siren(store->store.self) != siren)) {
+        if (!sure && (!waited || again || store->store.ops->siren(store->store.self) != siren)) {
             siren = store->store.ops->siren(store->store.self);
             look_after_workers(store);
+            (void)lhi_leftovers_due(store, &again_ms);
             waited = true;
         }
         int64_t next_ms, left = -1;
@@ -126,12 +130,12 @@ static int claim_waiting(lh_store *store, const lh_claim_opts *opts, lh_jobs *jo
             return rc;
         /* After a claim that found nothing, one look tells how long to sleep. */
         if (!sure) {
-            int64_t ms = LHI_POLL_MS;
-            if (next_ms >= 0 && next_ms + 1 < ms)
-                ms = next_ms + 1; /* expired means lease_until <= now: one later is surely past */
-            if (left >= 0 && left < ms)
-                ms = left;
+            /* Expired means lease_until <= now: one later is surely past. */
+            int64_t ms = lhi_sooner(LHI_POLL_MS, next_ms >= 0 ? next_ms + 1 : -1);
+            ms = lhi_sooner(lhi_sooner(ms, left), again_ms);
             lhi_sleep_until(store, opts, ticket, ms, opts->cancel);
+            if (lhi_raised(opts->cancel)) /* before it claims what it will not use */
+                return lhi_fail(err, LH_EINTR, "interrupted while waiting for a job");
         }
         sure = false;
     }
@@ -187,6 +191,7 @@ int lh_complete_claim(lh_store *store, const lh_done *done, size_t n, int *statu
     };
     rc = lhi_statuses(&acts[0], err);
     if (rc == LH_OK) {
+        jobs->asked_mono_ms = lhi_mono_ms();
         rc = lhi_perform_all(store, acts, 2, err);
         (void)lhi_list_outcome(rc, &acts[0], status, err);
         if (rc >= 0)

@@ -24,11 +24,13 @@ struct lh_store {
     struct lhi_error open_err; /* of lh_open; and of a thread there is no memory for */
     struct lhi_log log;
     char owner[160];
-    bool no_recovery;         /* nothing is taken back but by hand */
-    struct lhi_health health; /* what opening found, until a report tells it */
-    int64_t pruned_at;        /* monotonic: when maintenance last pruned */
-    char degraded[160];       /* what failed when it was opened, or "" */
-    bool stuck;               /* … and whether what it left is due for good (recovery off) */
+    bool no_recovery;          /* nothing is taken back but by hand */
+    struct lhi_health health;  /* what opening found, until a report tells it */
+    int64_t pruned_at;         /* monotonic: when maintenance last pruned */
+    struct lhi_leftovers left; /* of dead workers, as they were last seen (leftovers.c) */
+    int64_t look_again_at;     /* monotonic: at them; 0: there are none */
+    char degraded[160];        /* what failed when it was opened, or "" */
+    bool stuck;                /* … and whether what it left is due for good (recovery off) */
 };
 
 /* Start a public call: the thread's error, cleared; NULL when the handle cannot be used here (then
@@ -57,6 +59,12 @@ int lhi_need_range(const char *what, int64_t value, int64_t min, int64_t max,
 int lhi_need_duration(const char *what, int64_t ms, int64_t min, int64_t max,
                       struct lhi_error *err);
 int lhi_need_text(const char *what, const char *text, size_t max, struct lhi_error *err);
+
+/* The sooner of two waits; one below 0 is none. */
+static inline int64_t lhi_sooner(int64_t ms, int64_t other)
+{
+    return other >= 0 && other < ms ? other : ms;
+}
 
 /* Has another thread, or a signal handler, raised the caller's flag? */
 static inline bool lhi_raised(const int *cancel)
@@ -93,6 +101,16 @@ int lhi_report_health(lh_store *store, struct lhi_run *run, const struct lhi_hea
                       struct lhi_error *err);
 int lhi_judge_workers(lh_store *store, struct lhi_suspects *suspects, struct lhi_death **deaths,
                       size_t *n, struct lhi_error *err);
+
+/* What dead workers have left running (leftovers.c). Look for it, and mark the suspects that it
+ * outlived … */
+int lhi_find_leftovers(lh_store *store, struct lhi_suspects *suspects,
+                       const struct lhi_identity *self, struct lhi_error *err);
+/* … kill what had its time, and say whether it is worth while to look again soon … */
+bool lhi_clear_leftovers(lh_store *store, struct lhi_leftovers *found);
+/* … which is due now, or (`*ms`) in so long; -1: never. Told once: the next is a little later. */
+bool lhi_leftovers_due(lh_store *store, int64_t *ms);
+
 int lhi_count_stale(lh_store *store, lh_recovered *out, struct lhi_error *err);
 int lhi_find_inconsistencies(lh_store *store, const int *cancel, struct lhi_health *health,
                              struct lhi_error *err);

@@ -130,7 +130,14 @@ void lhi_decide_death(const lh_job *job, const lh_policy *policy, const lh_recov
 
 /* ---- judging workers ---- */
 
-/* Proven, not guessed: same machine, same boot, same pid namespace, and the process is gone. */
+bool lhi_same_place(const struct lhi_identity *a, const struct lhi_identity *b)
+{
+    return a->boot[0] != '\0' && strcmp(a->boot, b->boot) == 0 &&
+           strcmp(a->machine, b->machine) == 0 && a->pid_ns != 0 && a->pid_ns == b->pid_ns;
+}
+
+/* Proven, not guessed: same machine, same boot, same pid namespace, and the process is gone with all
+ * that it started. */
 static bool proven_gone(const struct lhi_suspect *worker, const struct lhi_identity *self,
                         char what[96])
 {
@@ -142,8 +149,7 @@ static bool proven_gone(const struct lhi_suspect *worker, const struct lhi_ident
         lhi_format(what, 96, "is gone (another boot)");
         return true;
     }
-    if (strcmp(id->boot, self->boot) != 0 || strcmp(id->machine, self->machine) != 0 ||
-        id->pid_ns == 0 || id->pid_ns != self->pid_ns || !lhi_process_gone(id->pid, id->start))
+    if (worker->outlived || !lhi_same_place(id, self) || !lhi_process_gone(id->pid, id->start))
         return false;
     lhi_format(what, 96, "is gone (pid %lld)", (long long)id->pid);
     return true;

@@ -289,7 +289,7 @@ int lh_release(lh_store *store, const lh_ref *refs, size_t n, int64_t delay_ms, 
     rc = lhi_check_refs(n, refs, err);
     for (size_t i = 0; i < n && rc == LH_OK; i++)
         rc = check_ref(refs[i].job, refs[i].token, err);
-    if (rc == LH_OK)
+    if (rc == LH_OK && delay_ms != LH_BACKOFF)
         rc = lhi_need_duration("delay", delay_ms, 0, LHI_MAX_TIME_MS, err);
     return rc == LH_OK ? perform_list(store, &act, status, after, err) : rc;
 }

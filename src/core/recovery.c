@@ -18,6 +18,7 @@ enum {
     PASS = 20000,  /* jobs that are looked for at a time */
     SMALL_BATCH = 64,
     FOLD_PAUSE = 150, /* times as long as the log was folded for */
+    LOOK_MS = 10,     /* between two looks at what a dead worker has left running */
 };
 
 /* ---- judging workers ---- */
@@ -36,6 +37,8 @@ int lhi_judge_workers(lh_store *store, struct lhi_suspects *suspects, struct lhi
     if (rc != LH_OK || suspects->n == 0)
         return rc;
     lhi_identify(&self);
+    if ((rc = lhi_find_leftovers(store, suspects, &self, err)) != LH_OK)
+        return rc;
     int64_t now = lh_now(store);
     struct lhi_death *found = lhi_calloc(suspects->n, sizeof *found);
     if (found == NULL)
@@ -49,6 +52,7 @@ int lhi_judge_workers(lh_store *store, struct lhi_suspects *suspects, struct lhi
 void lhi_suspects_clear(struct lhi_suspects *suspects)
 {
     lhi_free(suspects->suspect);
+    lhi_free(suspects->left.process);
     lhi_arena_drop(&suspects->priv);
     *suspects = (struct lhi_suspects){0};
 }
@@ -158,6 +162,24 @@ static const char *trigger_of(const struct lhi_death *deaths, size_t n, size_t s
     return stale > 0 ? "expiry" : "timer";
 }
 
+/* Judge, and see to what the dead have left running. Whoever asked for this run, or opens the store,
+ * has nobody to come back later: it waits the moment that this takes. */
+static int judge(lh_store *store, const struct lhi_run *run, const lh_recover_opts *opts,
+                 struct lhi_suspects *suspects, struct work *work, struct lhi_error *err)
+{
+    bool patient = run->always && (opts == NULL || !opts->by_age);
+
+    for (;;) {
+        int rc = lhi_judge_workers(store, suspects, &work->deaths, &work->n_deaths, err);
+        if (rc != LH_OK || !lhi_clear_leftovers(store, &suspects->left) || !patient ||
+            lhi_raised(work->cancel))
+            return rc;
+        lhi_free(work->deaths);
+        lhi_suspects_clear(suspects);
+        lhi_sleep_ms(LOOK_MS);
+    }
+}
+
 /* One pass: whom is death known of, what is forfeit, and take it back. `*more`: there may be more. */
 static int one_pass(lh_store *store, struct lhi_run *run, const lh_recover_opts *opts,
                     struct work *work, bool *more, struct lhi_error *err)
@@ -168,7 +190,7 @@ static int one_pass(lh_store *store, struct lhi_run *run, const lh_recover_opts 
     struct lhi_act stale = {
         .verb = LHI_STALE,
         .stale = {.opts = opts, .acting = true, .most = opts == NULL ? PASS : 0}};
-    int rc = lhi_judge_workers(store, &suspects, &work->deaths, &work->n_deaths, err);
+    int rc = judge(store, run, opts, &suspects, work, err);
 
     stale.stale.deaths = work->deaths;
     stale.stale.n_deaths = work->n_deaths;

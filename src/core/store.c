@@ -263,6 +263,7 @@ void lh_close(lh_store *store)
         lhi_free(slot);
     }
     pthread_mutex_destroy(&store->slots_mutex);
+    lhi_free(store->left.process);
     lhi_health_clear(&store->health);
     lhi_free(store);
 }

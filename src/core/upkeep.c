@@ -63,6 +63,7 @@ static int one_round(lh_store *store, struct lhi_run *run, const int *cancel, lh
         acts[1] = (struct lhi_act){.verb = LHI_PRUNE};
         rc = first ? lhi_run_with(store, run, acts, prune ? 2 : 1, cancel, err)
                    : lhi_perform(store, &acts[0], err);
+        done->ticked += acts[0].upkeep.done.ticked;
         done->promoted += acts[0].upkeep.done.promoted;
         done->expired += acts[0].upkeep.done.expired;
         more = acts[0].upkeep.more;
@@ -96,8 +97,10 @@ static int wait_until_due(lh_store *store, const lh_maintain_opts *opts, struct 
     const struct lhi_store_ops *ops = store->store.ops;
 
     for (;;) {
-        int64_t next_ms, left = -1;
+        int64_t next_ms, again_ms, left = -1;
         bool due;
+        if (lhi_leftovers_due(store, &again_ms))
+            return LH_OK;
         uint32_t ticket = ops->siren(store->store.self);
         int rc = peek_due(store, &due, &next_ms, err);
         if (rc != LH_OK || (due && !__atomic_load_n(&store->stuck, __ATOMIC_RELAXED)))
@@ -106,11 +109,8 @@ static int wait_until_due(lh_store *store, const lh_maintain_opts *opts, struct 
             return lhi_fail(err, LH_EINTR, "interrupted while waiting for something to do");
         if (opts->wait_ms > 0 && (left = deadline - lhi_mono_ms()) <= 0)
             return LH_OK;
-        int64_t ms = LHI_POLL_MS;
-        if (next_ms >= 0 && next_ms + 1 < ms)
-            ms = next_ms + 1;
-        if (left >= 0 && left < ms)
-            ms = left;
+        int64_t ms = lhi_sooner(LHI_POLL_MS, next_ms >= 0 ? next_ms + 1 : -1);
+        ms = lhi_sooner(lhi_sooner(ms, left), again_ms);
         if (lhi_await_siren(store, ticket, ms, opts->cancel))
             return LH_OK;
         __atomic_store_n(
@@ -146,10 +146,12 @@ int lh_maintain(lh_store *store, const lh_maintain_opts *opts, lh_upkeep *out)
     if ((rc = peek_due(store, &due, &next_ms, err)) < 0)
         return rc;
     /* Due before the round and after it, and the round did nothing: so it is meant to be. */
-    bool idle = done.recovered + done.promoted + done.expired + done.dead_workers == 0;
+    bool idle =
+        done.recovered + done.promoted + done.expired + done.ticked + done.dead_workers == 0;
     __atomic_store_n(&store->stuck, due && due_before && idle, __ATOMIC_RELAXED);
-    if (next_ms >= 0 && next_ms < done.next_ms)
-        done.next_ms = next_ms;
+    done.next_ms = lhi_sooner(done.next_ms, next_ms);
+    (void)lhi_leftovers_due(store, &next_ms);
+    done.next_ms = lhi_sooner(done.next_ms, next_ms);
     if (out != NULL)
         *out = done;
     return LH_OK;

@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+enum { MAX_SESSIONS = 1000, MAX_WHY = 1024 };
+
 /* A label plus a suffix unique to this start: a restarted worker never hides the orphans of the
  * last one. */
 static int make_id(const lh_worker_opts *opts, char *id, size_t len, struct lhi_error *err)
@@ -30,9 +32,30 @@ static int make_id(const lh_worker_opts *opts, char *id, size_t len, struct lhi_
     return LH_OK;
 }
 
+/* Who the processes are is asked here, outside of any transaction. */
+static int identify_leaders(const int64_t *pids, size_t n, struct lhi_leader **out,
+                            struct lhi_error *err)
+{
+    struct lhi_leader *leaders = lhi_calloc(n + 1, sizeof *leaders);
+
+    if (leaders == NULL)
+        return lhi_no_memory(err);
+    for (size_t i = 0; i < n; i++) {
+        int rc = lhi_need_range("process id", pids[i], 1, INT32_MAX, err);
+        if (rc != LH_OK) {
+            lhi_free(leaders);
+            return rc;
+        }
+        leaders[i] = (struct lhi_leader){pids[i], lhi_process_start(pids[i])};
+    }
+    *out = leaders;
+    return LH_OK;
+}
+
 int lh_worker_register(lh_store *store, const lh_worker_opts *opts, char *id, size_t idlen)
 {
     static const lh_worker_opts defaults;
+    struct lhi_leader *leaders = NULL;
     char made[160];
     int rc;
     struct lhi_error *err = lhi_enter(store, &rc);
@@ -53,8 +76,16 @@ int lh_worker_register(lh_store *store, const lh_worker_opts *opts, char *id, si
     if (opts->multiplier != 0 &&
         (rc = lhi_need_range("multiplier", opts->multiplier, 1, 1000, err)) != LH_OK)
         return rc;
-    struct lhi_act act = {.verb = LHI_WORKER_REGISTER, .worker = {.opts = opts, .id = made}};
+    if (opts->sessions != NULL &&
+        ((rc = lhi_need_range("number of sessions", (int64_t)opts->n_sessions, 0, MAX_SESSIONS,
+                              err)) != LH_OK ||
+         (rc = identify_leaders(opts->sessions, opts->n_sessions, &leaders, err)) != LH_OK))
+        return rc;
+    struct lhi_act act = {.verb = LHI_WORKER_REGISTER,
+                          .n = leaders ? opts->n_sessions : 0,
+                          .worker = {.opts = opts, .id = made, .leaders = leaders}};
     rc = lhi_perform(store, &act, err);
+    lhi_free(leaders);
     if (rc == LH_OK)
         lhi_format(id, idlen, "%s", made);
     return rc;
@@ -117,7 +148,7 @@ void lh_workers_free(lh_workers *workers)
         lhi_result_free(workers, workers->priv, workers->worker);
 }
 
-int lh_worker_started(lh_store *store, const char *worker, const lh_started *started, size_t n)
+int lh_worker_started(lh_store *store, const char *worker, const lh_ref *started, size_t n)
 {
     int rc;
     struct lhi_error *err = lhi_enter(store, &rc);
@@ -131,6 +162,48 @@ int lh_worker_started(lh_store *store, const char *worker, const lh_started *sta
         return lhi_fail(err, LH_EMISUSE, "%zu jobs were started, but none is named", n);
     struct lhi_act act = {
         .verb = LHI_WORKER_STARTED, .n = n, .started = {.worker = worker, .started = started}};
+    return lhi_perform(store, &act, err);
+}
+
+int lh_worker_sessions(lh_store *store, const char *worker, const int64_t *pids, size_t n)
+{
+    struct lhi_leader *leaders = NULL;
+    int rc;
+    struct lhi_error *err = lhi_enter(store, &rc);
+
+    if (err == NULL)
+        return rc;
+    if ((rc = lhi_need_name("worker", worker, err)) != LH_OK ||
+        (rc = lhi_need_range("number of sessions", (int64_t)n, 0, MAX_SESSIONS, err)) != LH_OK)
+        return rc;
+    if (n > 0 && pids == NULL)
+        return lhi_fail(err, LH_EMISUSE, "there are %zu sessions, but none is named", n);
+    if ((rc = identify_leaders(pids, n, &leaders, err)) != LH_OK)
+        return rc;
+    struct lhi_act act = {
+        .verb = LHI_WORKER_SESSIONS, .n = n, .sessions = {.worker = worker, .leaders = leaders}};
+    rc = lhi_perform(store, &act, err);
+    lhi_free(leaders);
+    return rc;
+}
+
+int lh_worker_degraded(lh_store *store, const char *worker, const char *why)
+{
+    int rc;
+    struct lhi_error *err = lhi_enter(store, &rc);
+    struct lhi_act act = {.verb = LHI_WORKER_DEGRADED, .degraded = {.worker = worker, .why = why}};
+
+    if (err == NULL)
+        return rc;
+    if ((rc = lhi_need_name("worker", worker, err)) != LH_OK)
+        return rc;
+    if (why != NULL && why[0] == '\0')
+        return lhi_fail(err, LH_EINVAL,
+                        "why worker \"%s\" is degraded is empty: 1 to %d bytes are "
+                        "allowed",
+                        worker, MAX_WHY);
+    if (why != NULL && (rc = lhi_need_text("reason", why, MAX_WHY, err)) != LH_OK)
+        return rc;
     return lhi_perform(store, &act, err);
 }
 

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/processes.h"
 #include "base/sys.h"
 
 enum { LHI_POLL_MS = 1000 }; /* the net under all wake-ups: nobody sleeps longer */
@@ -37,11 +38,15 @@ enum lhi_verb {
     LHI_QUEUE_PURGE,
     LHI_POLICY_SET,
     LHI_SCOPE_SET,
+    LHI_SCHEDULE_SET,
+    LHI_SCHEDULE_REMOVE,
     LHI_LEASE_ACT,
     LHI_WORKER_REGISTER,
     LHI_WORKER_BEAT,
     LHI_WORKER_STOP,
     LHI_WORKER_STARTED,
+    LHI_WORKER_SESSIONS,
+    LHI_WORKER_DEGRADED,
     LHI_RECOVER,
     LHI_UPKEEP,
     LHI_PRUNE,
@@ -51,6 +56,7 @@ enum lhi_verb {
     LHI_JOB_LIST,
     LHI_QUEUE_LIST,
     LHI_POLICY_LIST,
+    LHI_SCHEDULE_LIST,
     LHI_LEASE_LIST,
     LHI_WORKER_LIST,
     LHI_EVENT_LIST,
@@ -99,6 +105,11 @@ static inline int64_t lhi_run_reclaimed(const struct lhi_run *run)
     return run->retried + run->made_pending + run->failed + run->released;
 }
 
+/* A process in whose session jobs of a worker run. */
+struct lhi_leader {
+    int64_t pid, start; /* start 0: it was gone when it was named */
+};
+
 /* A worker that counts as alive, to be judged. */
 struct lhi_suspect {
     const char *id;
@@ -106,11 +117,33 @@ struct lhi_suspect {
     int64_t interval_ms, multiplier, last_heartbeat_at;
     bool late;        /* known to be */
     bool boot_proves; /* all holders share one machine: who is of another boot of it is gone */
+    /* Its jobs are processes in the sessions of these; none, and what it started is not looked for. */
+    bool has_sessions;
+    const struct lhi_leader *leaders;
+    size_t n_leaders;
+    bool unreadable; /* … but who they are cannot be read: never proven */
+    bool outlived;   /* it is gone, and not all that it started (core/leftovers.c) */
+};
+
+/* A process that a dead worker has left running. */
+struct lhi_leftover {
+    char worker[160];
+    int64_t pid, start; /* pid 0: whether there is any cannot be told */
+    bool sought;     /* found in a look through all processes: what else there is, is found too */
+    bool certain;    /* it is what it seems, and may be killed */
+    bool dealt_with; /* killed, or told why not */
+    int64_t since;   /* monotonic: when the worker was first seen to be gone */
+};
+
+struct lhi_leftovers {
+    size_t n;
+    struct lhi_leftover *process;
 };
 
 struct lhi_suspects {
     size_t n;
     struct lhi_suspect *suspect;
+    struct lhi_leftovers left; /* of those who are gone */
     void *priv;
 };
 
@@ -127,6 +160,9 @@ struct lhi_death {
 };
 
 void lhi_suspects_clear(struct lhi_suspects *suspects);
+
+/* Is what one of them says of a process true for the other: one machine, one boot, one numbering? */
+bool lhi_same_place(const struct lhi_identity *a, const struct lhi_identity *b);
 
 /* True: dead or late (core/death.c). */
 bool lhi_judge_worker(const struct lhi_suspect *worker, const struct lhi_identity *self,
@@ -210,6 +246,9 @@ struct lhi_act {
             const char *scope;
             int64_t ttl_ms;
         } scope;
+        const lh_schedule *schedule; /* LHI_SCHEDULE_SET */
+        const char *schedule_name;   /* LHI_SCHEDULE_REMOVE */
+        lh_schedules *schedules;     /* LHI_SCHEDULE_LIST */
         struct {
             enum lhi_lease_verb verb;
             const char *scope, *name;
@@ -221,11 +260,19 @@ struct lhi_act {
         struct {
             const lh_worker_opts *opts;
             const char *id;
+            const struct lhi_leader *leaders; /* act->n of them; NULL: not told */
         } worker;
         struct {
             const char *worker;
-            const lh_started *started; /* act->n of them */
+            const lh_ref *started; /* act->n of them */
         } started;
+        struct {
+            const char *worker;
+            const struct lhi_leader *leaders; /* act->n of them */
+        } sessions;
+        struct {
+            const char *worker, *why; /* why NULL: it works again */
+        } degraded;
         struct {
             struct lhi_run *run;
             const lh_recover_opts *opts; /* by hand; NULL: by itself */
@@ -361,6 +408,25 @@ int64_t lhi_backoff_ms(int64_t base_ms, int64_t cap_ms, int64_t attempt, uint32_
 void lhi_decide_death(const lh_job *job, const lh_policy *policy, const lh_recover_opts *opts,
                       enum lhi_cause cause, const char *what, bool unstarted, int64_t now,
                       struct lhi_fate *out);
+
+/* When a schedule is due (core/cron.c). `zone` NULL: UTC. LH_EINVAL: text or zone are none. */
+#define LHI_MAX_EVERY_MS (INT64_C(3650) * 86400000)
+enum { LHI_MOST_TICKS = 100000 };
+struct lhi_timing;
+int lhi_timing_open(const char *text, const char *zone, struct lhi_timing **out,
+                    struct lhi_error *err);
+void lhi_timing_close(struct lhi_timing *timing);
+/* The first instant after `after`; -1: never. */
+int64_t lhi_timing_next(const struct lhi_timing *timing, int64_t after);
+
+/* The instants of a stretch of time. */
+struct lhi_ticks {
+    int64_t n;
+    bool more; /* more than LHI_MOST_TICKS, and perhaps more than n */
+    int64_t first, last, before_last;
+};
+void lhi_timing_ticks(const struct lhi_timing *timing, int64_t after, int64_t upto,
+                      struct lhi_ticks *out);
 
 /* What an enqueue must satisfy, wherever it is done (core/jobs.c). */
 int lhi_check_enqueue(const char *queue, const lh_new_job *jobs, size_t n, const lh_enqueued *out,

@@ -224,7 +224,7 @@ def commands(root, program):
         return re.findall(r"^  ([a-z-]+) {2,}\S", body, re.M)
     there = set()
     for name in listed():
-        inner = listed(name) if name in ("queue", "worker", "lease") else []
+        inner = listed(name) if name in ("queue", "schedule", "worker", "lease") else []
         there |= {f"{name} {word}" for word in inner} if inner else {name}
     told = {match[1] for row in rows(read(root, "docs/reference/commands.md"))
             if (match := re.match(r"`leasehold ([a-z-]+(?: [a-z-]+)?)", row[0]))}

@@ -8,6 +8,7 @@ Installs the build into a fresh directory and looks at what is there. Prints TAP
 
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,10 @@ import tempfile
 BUILD, CC = sys.argv[1], sys.argv[2]
 MOST_BYTES = 1 << 20
 tests = []
+
+
+class Skip(Exception):
+    """This machine has no means to look."""
 
 
 def test(function):
@@ -151,6 +156,24 @@ def the_shells_can_read_their_completions(root):
     assert list(root.rglob("leasehold.fish")), "no completion for fish"
 
 
+@test
+def systemd_finds_no_fault_in_the_service_of_a_worker(root):
+    unit = next(root.rglob("leasehold-work@.service"))
+    assert unit.parent.parts[-3:] == ("lib", "systemd", "system"), unit
+    program = next(root.rglob("bin/leasehold"))
+    text = unit.read_text(encoding="utf-8")
+    started = text.split("\nExecStart=")[1].split()[0]
+    assert pathlib.Path(str(root) + started) == program, f"{started} is not where it is installed"
+    assert next(root.rglob("sysusers.d/leasehold.conf")), "nobody makes its user"
+    if shutil.which("systemd-analyze") is None:
+        raise Skip("no systemd-analyze")
+    # It looks whether the program is there; a queue's name may have all of this in it.
+    tried = root / "leasehold-work@mail.v2@b-1_x.service"
+    tried.write_text(text.replace(started, str(program)), encoding="utf-8")
+    said = run("systemd-analyze", "verify", "--man=no", tried)
+    assert said == "", said
+
+
 def main():
     failed = 0
     with tempfile.TemporaryDirectory() as place:
@@ -166,6 +189,8 @@ def main():
             try:
                 function(root)
                 print(f"ok {number} - {function.__name__}", flush=True)
+            except Skip as reason:
+                print(f"ok {number} - {function.__name__} # SKIP {reason}", flush=True)
             except Exception as reason:  # whatever it is, it is a failure of this test alone
                 failed += 1
                 said = str(reason).replace("\n", "\n#   ")

@@ -111,3 +111,21 @@ TEST_TIMEOUT(the_job_of_an_ended_lease_is_with_a_waiting_one_at_once, 60)
     hand_quit(&next);
     lh_close(store);
 }
+
+TEST(a_lease_that_was_waited_for_counts_from_the_end_of_the_wait)
+{
+    lh_store *store = crew_open();
+    lh_enqueued out;
+    lh_jobs *jobs = NULL;
+    const char *queue = "q";
+    lh_claim_opts opts = {
+        .queues = &queue, .n_queues = 1, .worker = "w-1", .lease_ms = 60000, .wait_ms = -1};
+    lh_new_job later = {.payload = "x", .payload_len = 1, .delay_ms = 300};
+    int64_t before = now_ns() / 1000000;
+    EXPECT_OK(lh_enqueue(store, "q", &later, 1, NULL, &out));
+    EXPECT_OK(lh_claim(store, &opts, &jobs));
+    EXPECT(jobs->asked_mono_ms >= before + 250); /* wall and elapsed time may differ a little */
+    EXPECT(jobs->asked_mono_ms <= now_ns() / 1000000);
+    lh_jobs_free(jobs);
+    lh_close(store);
+}

@@ -405,7 +405,7 @@ static int register_worker(struct session *s)
 
 static int start_two(struct session *s)
 {
-    const lh_started started[2] = {{REF(MAIL)}, {REF(MAIL + 1), .pid = 1}};
+    const lh_ref started[2] = {{REF(MAIL)}, {REF(MAIL + 1)}};
     return lh_worker_started(s->store, "w-1", started, 2);
 }
 
@@ -436,6 +436,17 @@ static int beat_worker(struct session *s)
 static int beat_stranger(struct session *s)
 {
     return lh_worker_heartbeat(s->store, "w-9", 0, NULL, 0, NULL);
+}
+
+/* No process of ours: nobody looks whether these live. */
+static int lead_stranger(struct session *s)
+{
+    return lh_worker_sessions(s->store, "w-9", (const int64_t[]){1, 1}, 2);
+}
+
+static int degrade_stranger(struct session *s)
+{
+    return lh_worker_degraded(s->store, "w-9", "5 failures in a row");
 }
 
 static int beat_wrong_token(struct session *s)
@@ -650,6 +661,52 @@ static int policy_unset(struct session *s)
 static int scope_sync(struct session *s)
 {
     return lh_scope_set(s->store, "sync", 120000);
+}
+
+/* ---------------------------------------------------------------- schedules */
+
+static int schedule_often(struct session *s)
+{
+    return lh_schedule_set(s->store, &(lh_schedule){.name = "often",
+                                                    .queue = "ticks",
+                                                    .cron = "@every 1s",
+                                                    .catch_up = LH_CATCH_UP_ALL,
+                                                    .job = {.payload = "t", .payload_len = 1}});
+}
+
+static int schedule_nightly(struct session *s)
+{
+    return lh_schedule_set(s->store, &(lh_schedule){.name = "nightly",
+                                                    .queue = "ticks",
+                                                    .cron = "0 2 * * *",
+                                                    .zone = "Europe/Berlin",
+                                                    .job = {.key = "night"}});
+}
+
+/* One claim sees to what is due, and finds nothing for itself. */
+static int claim_ticks(struct session *s)
+{
+    const char *queue = "none";
+    lh_claim_opts opts = {.queues = &queue, .n_queues = 1, .worker = "w-9"};
+    lh_jobs *jobs = NULL;
+    int rc = lh_claim(s->store, &opts, &jobs);
+
+    lh_jobs_free(jobs);
+    return rc;
+}
+
+static int look_at_schedules(struct session *s)
+{
+    lh_schedules *schedules = NULL;
+    int rc = lh_schedule_list(s->store, &schedules);
+
+    lh_schedules_free(schedules);
+    return rc;
+}
+
+static int schedule_remove(struct session *s)
+{
+    return lh_schedule_remove(s->store, "often");
 }
 
 /* ---------------------------------------------------------------- named leases */
@@ -907,6 +964,8 @@ const struct act session_acts[] = {
     {"beat_two", beat_two, UNSYNCED, 0, 0, 0, 0, NULL},
     {"beat_worker", beat_worker, UNSYNCED, 0, 0, 0, 0, NULL},
     {"beat_stranger", beat_stranger, UNSYNCED, 0, 0, 0, 0, NULL},
+    {"lead_stranger", lead_stranger, UNSYNCED, 0, 0, 0, 0, NULL},
+    {"degrade_stranger", degrade_stranger, UNSYNCED, 0, 0, 0, 0, NULL},
     {"beat_wrong_token", beat_wrong_token, UNSYNCED, LH_ELOST, 0, 0, 0, NULL},
     {"complete_two", complete_two, 0, 0, 0, 0, 0, NULL},
     {"complete_and_claim", complete_and_claim, 0, 0, 0, 0, 0, NULL},
@@ -959,6 +1018,12 @@ const struct act session_acts[] = {
     {"look_at_recovery", look_at_recovery, 0, 0, 0, 0, 0, NULL},
     {"prune_old", prune_old, ANEW, 0, 0, 0, 0, NULL},
     {"policy_unset", policy_unset, 0, 0, 0, 0, 0, NULL},
+    {"schedule_often", schedule_often, 0, 0, 0, 0, 0, NULL},
+    {"schedule_nightly", schedule_nightly, 0, 0, 0, 0, 0, NULL},
+    {"claim_ticks", claim_ticks, UNSYNCED | ACT_HEALS, LH_EMPTY, 0, 1000, 0, NULL},
+    {"maintain_ticks", maintain, UNSYNCED | ACT_STEPS, 0, 0, 3000, 0, NULL},
+    {"look_at_schedules", look_at_schedules, 0, 0, 0, 0, 0, NULL},
+    {"schedule_remove", schedule_remove, 0, 0, LH_ENOTFOUND, 0, 0, NULL},
     {"reopen", reopen, ACT_STEPS | ACT_KEEPS_LOG, 0, 0, 0, 0, NULL},
     {"start_up", start_up, START, 0, 0, 0, 0, NULL},
     {"reopen_after_boot", reopen, ACT_STEPS, 0, 0, 1000, 0, "boot-2"},

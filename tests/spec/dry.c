@@ -139,7 +139,7 @@ SPEC(what_was_not_begun_is_foretold)
     struct world w = world_open();
     enlist(&w, "w-1", .process = true, .tells_started = true, .interval_ms = 1000);
     lh_job begun = held(&w, "mail", "w-1", 60000), waiting = held(&w, "mail", "w-1", 60000);
-    lh_started started = {.job = begun.id, .token = begun.token};
+    lh_ref started = {.job = begun.id, .token = begun.token};
     EXPECT_OK(lh_worker_started(w.store, "w-1", &started, 1));
     clock_advance_ms(&w, SILENCE_MS);
     const lh_report *report = expect_foretold(&w, (lh_recover_opts){.dry_run = true});

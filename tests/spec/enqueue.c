@@ -529,3 +529,32 @@ SPEC(an_enqueue_and_a_claim_do_not_answer_for_each_other)
     EXPECT_EQ(jobs_where(&w, (lh_job_filter){0})->n, 1);
     world_close(&w);
 }
+
+SPEC(a_brief_list_has_everything_but_what_may_be_long)
+{
+    struct world w = world_open();
+    lh_new_job new_job = {.payload = "hello", .payload_len = 5, .kind = "k", .key = "one"};
+    lh_enqueued out;
+    lh_job job;
+    lh_beat beat = {.has_progress = true, .progress = 40, .stage = "s", .checkpoint = "{}"};
+    EXPECT_OK(lh_enqueue(w.store, "mail", &new_job, 1, NULL, &out));
+    EXPECT_OK(claim_one(&w, "mail", &job));
+    beat.job = job.id;
+    beat.token = job.token;
+    EXPECT_OK(lh_heartbeat(w.store, &beat, 1, NULL, NULL));
+
+    const lh_job *whole = &jobs_where(&w, (lh_job_filter){.state = LH_RUNNING})->job[0];
+    const lh_job *brief =
+        &jobs_where(&w, (lh_job_filter){.state = LH_RUNNING, .brief = true})->job[0];
+    EXPECT(whole->payload != NULL && whole->checkpoint != NULL);
+    EXPECT(brief->payload == NULL && brief->payload_len == 0);
+    EXPECT(brief->checkpoint == NULL && brief->result == NULL);
+    EXPECT_EQ(brief->id, whole->id);
+    EXPECT_EQ(brief->token, whole->token);
+    EXPECT_EQ(brief->lease_until, whole->lease_until);
+    EXPECT_EQ(brief->progress, 40);
+    EXPECT_STR(brief->stage, "s");
+    EXPECT_STR(brief->key, "one");
+    EXPECT_STR(brief->kind, "k");
+    world_close(&w);
+}

@@ -107,6 +107,18 @@ SPEC(acquiring_what_one_holds_extends_it_under_the_same_token)
     world_close(&w);
 }
 
+SPEC(who_only_takes_does_not_extend_what_he_holds)
+{
+    struct world w = world_open();
+    lh_lease_opts opts = {.owner = "a", .ttl_ms = 1000, .take_only = true};
+    EXPECT_OK(lh_lease_acquire(w.store, "s", "n", &opts, NULL));
+    clock_advance_ms(&w, 600);
+    EXPECT_STATUS(lh_lease_acquire(w.store, "s", "n", &opts, NULL), LH_EHELD);
+    clock_advance_ms(&w, 400);
+    EXPECT_OK(lh_lease_acquire(w.store, "s", "n", &opts, NULL));
+    world_close(&w);
+}
+
 SPEC(acquiring_again_what_one_held_and_lost_by_time_is_a_new_lease)
 {
     struct world w = world_open();
@@ -146,6 +158,23 @@ SPEC(the_ttl_is_the_calls_else_the_scopes_else_300_s)
     EXPECT_OK(lh_scope_set(w.store, "sync", 0));
     EXPECT_OK(acquire(&w, "a", 0, &lease));
     EXPECT_EQ(lease.remaining_ms, 300000);
+    world_close(&w);
+}
+
+SPEC(a_ttl_that_a_scope_has_already_is_not_written_again)
+{
+    struct world w = world_open();
+    lh_store_info before, after;
+    EXPECT_OK(lh_scope_set(w.store, "sync", 120000));
+    EXPECT_OK(lh_store_status(w.store, &before));
+    EXPECT_OK(lh_scope_set(w.store, "sync", 120000));
+    EXPECT_OK(lh_scope_set(w.store, "none", 0));
+    EXPECT_OK(lh_store_status(w.store, &after));
+    EXPECT_EQ(after.changes, before.changes);
+    EXPECT_EQ(after.wal_bytes, before.wal_bytes);
+    EXPECT_OK(lh_scope_set(w.store, "sync", 0));
+    EXPECT_OK(lh_store_status(w.store, &after));
+    EXPECT_EQ(after.changes, before.changes + 1);
     world_close(&w);
 }
 

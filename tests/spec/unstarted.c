@@ -11,8 +11,7 @@ struct crew {
 
 static void says_started(struct world *w, const lh_job *job)
 {
-    EXPECT_OK(
-        lh_worker_started(w->store, W1, &(lh_started){.job = job->id, .token = job->token}, 1));
+    EXPECT_OK(lh_worker_started(w->store, W1, &(lh_ref){.job = job->id, .token = job->token}, 1));
 }
 
 static struct crew crew_with(int64_t lease_ms)
@@ -183,7 +182,7 @@ SPEC(what_was_not_begun_at_the_last_attempt_gets_it_back)
 SPEC(a_bad_word_about_what_was_started_is_refused)
 {
     struct world w = world_open();
-    lh_started one = {.job = 1, .token = 1};
+    lh_ref one = {.job = 1, .token = 1};
     EXPECT_STATUS(lh_worker_started(w.store, "nobody", &one, 1), LH_ENOTFOUND);
     EXPECT_CONTAINS(lh_errmsg(w.store), "nobody");
     EXPECT_STATUS(lh_worker_started(w.store, "no name", &one, 1), LH_EINVAL);

@@ -96,6 +96,14 @@ static void furnish(lh_store *store)
     EXPECT_OK(lh_worker_register(store, &(lh_worker_opts){.label = "press", .interval_ms = 3600000},
                                  id, sizeof id));
     EXPECT_OK(lh_queue_pause(store, "fax"));
+    EXPECT_OK(lh_schedule_set(store, &(lh_schedule){.name = "yearly",
+                                                    .queue = "mail",
+                                                    .cron = "@every 365d",
+                                                    .job = {.payload = "\0x", .payload_len = 2}}));
+    EXPECT_OK(lh_schedule_set(store, &(lh_schedule){.name = "later",
+                                                    .queue = "print",
+                                                    .cron = "@every 3650d",
+                                                    .job = {.kind = "letter", .key = "k"}}));
 }
 
 static void build(int jobs)
@@ -412,9 +420,9 @@ static void expect_jobs(const int64_t *ids, int n)
 
 void expect_same(lh_store *store, const int64_t *ids, int n)
 {
-    static const char *const tables[] = {"lh_policy", "lh_scope",  "lh_lease",  "lh_request",
-                                         "lh_hold",   "lh_expiry", "lh_worker", "lh_rollup",
-                                         "lh_event",  "lh_report"};
+    static const char *const tables[] = {"lh_policy", "lh_scope",  "lh_lease",   "lh_request",
+                                         "lh_hold",   "lh_expiry", "lh_worker",  "lh_rollup",
+                                         "lh_event",  "lh_report", "lh_schedule"};
 
     expect_jobs(ids, n);
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++)

@@ -70,6 +70,19 @@ TEST(rows_of_jobs_have_the_columns_the_library_reads)
     sqlite3_close(db);
 }
 
+TEST(rows_of_schedules_have_the_columns_the_library_reads)
+{
+    static const char *const schedule[] = {
+        "name",           "queue",       "cron",         "tz",         "catch_up",   "done_until",
+        "next_at",        "last_at",     "last_job",     "created_at", "error",      "kind",
+        "priority",       "key",         "max_attempts", "lease_ms",   "expires_ms", "backoff_ms",
+        "backoff_cap_ms", "payload_sum", "payload"};
+    sqlite3 *db = open_fresh();
+    expect_columns(db, LHI_SQL_SCHEDULE_GET, schedule, 21);
+    expect_columns(db, LHI_SQL_SCHEDULE_LIST, schedule, 21);
+    sqlite3_close(db);
+}
+
 TEST(rows_of_leases_events_and_reports_have_the_columns_the_library_reads)
 {
     static const char *const lease[] = {
@@ -148,7 +161,7 @@ static bool scans(const char *plan, const char *table)
  * nothing is sorted: the index gives the order. */
 static const struct {
     const char *name;
-    const char *parts[7];
+    const char *parts[9];
 } hot[] = {
     {"job_get", {JOB}},
     {"job_by_key", {"SEARCH lh_job USING INDEX lh_job_key (queue=? AND key=?)"}},
@@ -175,11 +188,16 @@ static const struct {
      {"SEARCH e USING PRIMARY KEY (expires_at<?)", "SEARCH j USING INTEGER PRIMARY"}},
     {"due_now",
      {ENDING, DUE, "lh_lease_expires (expires_at>? AND expires_at<?)",
-      "SEARCH lh_expiry USING PRIMARY KEY (expires_at<?)", SILENT}},
+      "SEARCH lh_expiry USING PRIMARY KEY (expires_at<?)", "lh_schedule_next (next_at<?)", SILENT}},
     {"next_due",
      {ENDING, DUE, "lh_job_timed (state=? AND lease_until>?)",
       "lh_job_timed (state=? AND lease_until=? AND run_at>?)", "lh_lease_expires (expires_at>?)",
-      SILENT, "lh_worker_silent (silent_at>?)"}},
+      SILENT, "lh_worker_silent (silent_at>?)", "lh_schedule_next (next_at<?)",
+      "lh_schedule_next (next_at>?)"}},
+    {"schedule_due", {"lh_schedule_next (next_at<?)"}},
+    {"schedule_get", {"SEARCH lh_schedule USING PRIMARY KEY (name=?)"}},
+    {"schedule_settle", {"SEARCH lh_schedule USING PRIMARY KEY (name=?)"}},
+    {"schedule_note", {"SEARCH lh_schedule USING PRIMARY KEY (name=?)"}},
     {"worker_judge", {"INDEX lh_worker_silent"}},
     {"worker_silent", {SILENT}},
     {"worker_to_clean", {"lh_worker_uncleaned (stuck>?)"}},

@@ -153,6 +153,36 @@ CREATE TABLE lh_scope (
     ttl_ms INTEGER NOT NULL CHECK (ttl_ms BETWEEN 1 AND 2592000000)
 ) STRICT, WITHOUT ROWID;
 
+-- Periodic work. All instants up to done_until are settled: enqueued, skipped or missed; whoever moves
+-- it on enqueues them. next_at is when somebody must look again.
+CREATE TABLE lh_schedule (
+    name           TEXT PRIMARY KEY
+                   CHECK (length(name) BETWEEN 1 AND 128 AND name NOT GLOB '*[^A-Za-z0-9._:@-]*'),
+    queue          TEXT    NOT NULL
+                   CHECK (length(queue) BETWEEN 1 AND 128 AND queue NOT GLOB '*[^A-Za-z0-9._:@-]*'),
+    cron           TEXT    NOT NULL,
+    tz             TEXT    NOT NULL,
+    catch_up       INTEGER NOT NULL CHECK (catch_up BETWEEN 0 AND 2),  -- once, none, all
+    done_until     INTEGER NOT NULL CHECK (done_until >= 100000000000),
+    next_at        INTEGER NOT NULL CHECK (next_at >= 100000000000),
+    last_at        INTEGER,           -- the last instant that was enqueued, and its job
+    last_job       INTEGER,
+    created_at     INTEGER NOT NULL,
+    error          TEXT,              -- why it enqueues nothing now
+    kind           TEXT
+                   CHECK (length(kind) BETWEEN 1 AND 128 AND kind NOT GLOB '*[^A-Za-z0-9._:@-]*'),
+    priority       INTEGER NOT NULL CHECK (priority BETWEEN -32768 AND 32767),
+    key            TEXT CHECK (length(key) BETWEEN 1 AND 256),
+    max_attempts   INTEGER CHECK (max_attempts = -1 OR max_attempts BETWEEN 1 AND 1000000),
+    lease_ms       INTEGER CHECK (lease_ms BETWEEN 1 AND 2592000000),
+    expires_ms     INTEGER,
+    backoff_ms     INTEGER,
+    backoff_cap_ms INTEGER,
+    payload_sum    INTEGER NOT NULL,
+    payload        ANY CHECK (typeof(payload) <> 'integer' AND typeof(payload) <> 'real')
+) STRICT, WITHOUT ROWID;
+CREATE INDEX lh_schedule_next ON lh_schedule(next_at);
+
 -- Held ⇔ owner is set. A row without a holder lives on only where it carries state.
 CREATE TABLE lh_lease (
     scope             TEXT NOT NULL,
@@ -190,7 +220,9 @@ CREATE TABLE lh_worker (
     last_heartbeat_at INTEGER NOT NULL,
     stopped_at        INTEGER,
     silent_at         INTEGER,          -- when its silence makes it dead; NULL: it is, or has stopped
-    started           TEXT,             -- JSON [[job, token, pid, start], …]; NULL: it does not tell
+    started           TEXT,             -- JSON [[job, token], …]; NULL: it does not tell
+    sessions          TEXT,             -- JSON [[pid, start], …]: whose jobs run there; NULL: none ever
+    degraded          TEXT,             -- why it fails at everything; NULL: it does not
     uncleaned         TEXT,             -- found dead: what is said of it until all it held is freed
     stuck             INTEGER NOT NULL DEFAULT 0  -- what it still holds stays on purpose (recovery off)
 ) STRICT, WITHOUT ROWID;
@@ -345,7 +377,8 @@ SELECT id AS worker, label, host, pid,
        multiplier * interval_ms / 1000.0 AS limit_s,
        (SELECT count(*) FROM lh_job
          WHERE state <> 'pending' AND state <> 'completed' AND state = 'running'
-           AND worker = w.id) AS running
+           AND worker = w.id) AS running,
+       degraded
   FROM (SELECT *, max(CAST((julianday('now') - 2440587.5) * 86400000.0 + 0.5 AS INTEGER)
                       - last_heartbeat_at, 0) AS silent_ms FROM lh_worker) w;
 

@@ -365,6 +365,13 @@ static int move_in(struct txn *txn, void *arg)
     return rc < 0 ? rc : promote_due(txn, LHI_BATCH, &n, &more, err);
 }
 
+static int tick(struct txn *txn, void *arg)
+{
+    int64_t n;
+    bool more;
+    return tick_due(txn, LHI_BATCH, &n, &more, arg);
+}
+
 /* One step before a claim. A failure is logged, undone, and does not stop the claim, as long as there
  * is a transaction to go on in. */
 static int best_effort(struct txn *txn, int (*step)(struct txn *, void *), const char *what,
@@ -398,6 +405,8 @@ static int heal_first(struct txn *txn, bool *put_off, struct lhi_error *err)
         if (!*put_off && (rc = best_effort(txn, take_back, "automatic recovery", err)) < 0)
             return rc;
     }
+    if ((rc = best_effort(txn, tick, "enqueueing what is scheduled", err)) < 0)
+        return rc;
     return best_effort(txn, move_in, "moving due jobs in", err);
 }
 

@@ -326,12 +326,22 @@ static int repeated_end(struct txn *txn, int64_t id, int64_t token, const char *
     return LH_OK;
 }
 
+/* How long a job stays back after a failure: its own backoff, or the policy's. */
+static int64_t backoff_of(const struct held *held, const lh_policy *policy)
+{
+    uint32_t dice = 0;
+
+    (void)lhi_random(&dice, sizeof dice); /* without randomness the delay has no jitter */
+    return lhi_backoff_ms(held->backoff_ms ? held->backoff_ms : policy->backoff_ms,
+                          held->backoff_cap_ms ? held->backoff_cap_ms : policy->backoff_cap_ms,
+                          held->attempt, dice);
+}
+
 static int fail_one(struct txn *txn, const lh_failure *failure, struct lhi_error *err)
 {
     struct held held;
     const lh_policy *policy;
     bool found, same;
-    uint32_t dice = 0;
     int rc = read_held(txn, failure->job, failure->token, &held, &found, err);
 
     if (rc < 0)
@@ -344,14 +354,9 @@ static int fail_one(struct txn *txn, const lh_failure *failure, struct lhi_error
     policy = txn_policy(txn, held.queue, held.has_kind ? held.kind : NULL);
     bool last = failure->permanent ||
                 (held.max_attempts != LH_UNLIMITED && held.attempt >= held.max_attempts);
-    (void)lhi_random(&dice, sizeof dice); /* without randomness the delay has no jitter */
-    int64_t delay =
-        failure->retry_in_ms == LH_NOW ? 0
-        : failure->retry_in_ms > 0
-            ? failure->retry_in_ms
-            : lhi_backoff_ms(held.backoff_ms ? held.backoff_ms : policy->backoff_ms,
-                             held.backoff_cap_ms ? held.backoff_cap_ms : policy->backoff_cap_ms,
-                             held.attempt, dice);
+    int64_t delay = failure->retry_in_ms == LH_NOW ? 0
+                    : failure->retry_in_ms > 0     ? failure->retry_in_ms
+                                                   : backoff_of(&held, policy);
     lh_state to = last ? LH_FAILED : delay > 0 ? LH_SCHEDULED : LH_PENDING;
     rc = sql_run(txn->conn, LHI_SQL_JOB_END_FAIL, err, "ttIIiii", lh_state_name(to), failure->error,
                  to == LH_SCHEDULED ? txn->wall + delay : (int64_t)0,
@@ -429,6 +434,8 @@ static int release_one(struct txn *txn, const lh_ref *ref, int64_t delay_ms, str
             return rc;
         return same ? LH_OK : not_held(txn, ref->job, ref->token, true, err);
     }
+    if (delay_ms == LH_BACKOFF)
+        delay_ms = backoff_of(&held, txn_policy(txn, held.queue, held.has_kind ? held.kind : NULL));
     return put_back(txn, ref->job, ref->token, &held, delay_ms, false, false, held.worker, err);
 }
 

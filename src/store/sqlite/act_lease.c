@@ -125,7 +125,7 @@ static int acquire(struct txn *txn, struct lhi_act *act, lh_lease *old, bool fou
         return rc;
     txn->changed = true;
     txn_falls_due(txn, ttl);
-    if (held && strcmp(old->owner, owner) == 0)
+    if (held && strcmp(old->owner, owner) == 0 && !opts->take_only)
         rc = sql_run(txn->conn, LHI_SQL_LEASE_EXTEND, err, "iiitttti", (int64_t)0, txn->now, ttl,
                      opts->value, scope, name, owner, old->token);
     else if (held)
@@ -243,11 +243,12 @@ int act_lease(struct txn *txn, struct lhi_act *act)
 
 int act_scope_set(struct txn *txn, struct lhi_act *act)
 {
-    txn->changed = true;
     int rc = act->scope.ttl_ms
                  ? sql_run(txn->conn, LHI_SQL_SCOPE_SET, &act->err, "ti", act->scope.scope,
                            act->scope.ttl_ms)
                  : sql_run(txn->conn, LHI_SQL_SCOPE_DELETE, &act->err, "t", act->scope.scope);
+    if (rc > 0)
+        txn->changed = true;
     return rc < 0 ? rc : LH_OK;
 }
 

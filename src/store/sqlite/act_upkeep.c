@@ -128,10 +128,11 @@ int expire_overdue(struct txn *txn, size_t limit, int64_t *expired, bool *more,
 int act_upkeep(struct txn *txn, struct lhi_act *act)
 {
     lh_upkeep *done = &act->upkeep.done;
-    bool more[2] = {false};
+    bool more[3] = {false};
     int rc;
 
-    if ((rc = expire_overdue(txn, LHI_BATCH, &done->expired, &more[0], &act->err)) < 0 ||
+    if ((rc = tick_due(txn, LHI_BATCH, &done->ticked, &more[2], &act->err)) < 0 ||
+        (rc = expire_overdue(txn, LHI_BATCH, &done->expired, &more[0], &act->err)) < 0 ||
         (rc = promote_due(txn, LHI_BATCH, &done->promoted, &more[1], &act->err)) < 0)
         return rc;
     int holds = sql_run(txn->conn, LHI_SQL_HOLD_PRUNE, &act->err, "i", txn->now);
@@ -139,7 +140,7 @@ int act_upkeep(struct txn *txn, struct lhi_act *act)
         return holds;
     if (holds > 0)
         txn->changed = true;
-    act->upkeep.more = more[0] || more[1];
+    act->upkeep.more = more[0] || more[1] || more[2];
     return LH_OK;
 }
 

@@ -28,15 +28,6 @@ static int put_worker(struct txn *txn, const char *id, const lh_worker_opts *opt
     return rc < 0 ? rc : worker_event(txn, "worker.started", id, err);
 }
 
-int act_worker_register(struct txn *txn, struct lhi_act *act)
-{
-    const lh_worker_opts *opts = act->worker.opts;
-    struct lhi_identity self;
-
-    lhi_identify(&self);
-    return put_worker(txn, act->worker.id, opts, opts->process ? &self : NULL, &act->err);
-}
-
 int act_worker_beat(struct txn *txn, struct lhi_act *act)
 {
     const char *id = act->beat.worker;
@@ -55,26 +46,110 @@ int act_worker_beat(struct txn *txn, struct lhi_act *act)
     return act_heartbeat(txn, act);
 }
 
-/* What the worker has started, all of it: [[job, token, pid, start], …]. */
+/* What is said of a worker must be said of one that is registered. */
+static int said_of(struct txn *txn, int changed, const char *worker, struct lhi_error *err)
+{
+    if (changed == 0)
+        return lhi_fail(err, LH_ENOTFOUND, "there is no worker \"%s\"", worker);
+    txn->changed = true;
+    return changed < 0 ? changed : LH_OK;
+}
+
+/* Pairs as JSON: [[first, second], …]; NULL: no memory. */
+static char *pairs_json(struct txn *txn, size_t n,
+                        void (*pair)(const struct lhi_act *, size_t, int64_t out[2]),
+                        const struct lhi_act *act)
+{
+    size_t room = n * 48 + 8, used = 0;
+    char *json = lhi_arena_alloc(&txn->arena, room);
+
+    for (size_t i = 0; i < n && json != NULL; i++) {
+        int64_t two[2];
+        pair(act, i, two);
+        used += lhi_format(json + used, room - used, "%s[%lld,%lld]", i ? "," : "[",
+                           (long long)two[0], (long long)two[1]);
+    }
+    if (json != NULL)
+        lhi_format(json + used, room - used, "%s", n > 0 ? "]" : "[]");
+    return json;
+}
+
+static void start_pair(const struct lhi_act *act, size_t i, int64_t out[2])
+{
+    out[0] = act->started.started[i].job;
+    out[1] = act->started.started[i].token;
+}
+
+static void leader_pair(const struct lhi_act *act, size_t i, int64_t out[2])
+{
+    out[0] = act->sessions.leaders[i].pid;
+    out[1] = act->sessions.leaders[i].start;
+}
+
+static void first_leader_pair(const struct lhi_act *act, size_t i, int64_t out[2])
+{
+    out[0] = act->worker.leaders[i].pid;
+    out[1] = act->worker.leaders[i].start;
+}
+
+int act_worker_register(struct txn *txn, struct lhi_act *act)
+{
+    const lh_worker_opts *opts = act->worker.opts;
+    struct lhi_identity self;
+
+    lhi_identify(&self);
+    int rc = put_worker(txn, act->worker.id, opts, opts->process ? &self : NULL, &act->err);
+    if (rc < 0 || act->worker.leaders == NULL)
+        return rc;
+    const char *json = pairs_json(txn, act->n, first_leader_pair, act);
+    if (json == NULL)
+        return lhi_no_memory(&act->err);
+    rc = sql_run(txn->conn, LHI_SQL_WORKER_SESSIONS, &act->err, "tt", json, act->worker.id);
+    return rc < 0 ? rc : LH_OK;
+}
+
 int act_worker_started(struct txn *txn, struct lhi_act *act)
 {
-    size_t room = act->n * 96 + 8, used = 0;
-    char *json = lhi_arena_alloc(&txn->arena, room);
+    const char *worker = act->started.worker;
+    const char *json = pairs_json(txn, act->n, start_pair, act);
 
     if (json == NULL)
         return lhi_no_memory(&act->err);
-    for (size_t i = 0; i < act->n; i++) {
-        const lh_started *s = &act->started.started[i];
-        used += lhi_format(json + used, room - used, "%s[%lld,%lld,%lld,%lld]", i ? "," : "[",
-                           (long long)s->job, (long long)s->token, (long long)s->pid,
-                           (long long)(s->pid ? lhi_process_start(s->pid) : 0));
-    }
-    lhi_format(json + used, room - used, "%s", act->n > 0 ? "]" : "[]");
-    int n = sql_run(txn->conn, LHI_SQL_WORKER_STARTED, &act->err, "tt", json, act->started.worker);
-    if (n == 0)
-        return lhi_fail(&act->err, LH_ENOTFOUND, "there is no worker \"%s\"", act->started.worker);
-    txn->changed = true;
-    return n < 0 ? n : LH_OK;
+    return said_of(txn, sql_run(txn->conn, LHI_SQL_WORKER_STARTED, &act->err, "tt", json, worker),
+                   worker, &act->err);
+}
+
+int act_worker_sessions(struct txn *txn, struct lhi_act *act)
+{
+    const char *worker = act->sessions.worker;
+    const char *json = pairs_json(txn, act->n, leader_pair, act);
+
+    if (json == NULL)
+        return lhi_no_memory(&act->err);
+    return said_of(txn, sql_run(txn->conn, LHI_SQL_WORKER_SESSIONS, &act->err, "tt", json, worker),
+                   worker, &act->err);
+}
+
+/* Told when it becomes so, and not again. */
+int act_worker_degraded(struct txn *txn, struct lhi_act *act)
+{
+    const char *worker = act->degraded.worker, *why = act->degraded.why;
+    int64_t before;
+    int rc = sql_int(txn->conn, LHI_SQL_WORKER_IS_DEGRADED, &act->err, -1, &before, "t", worker);
+
+    if (rc < 0 || before == (why != NULL))
+        return rc;
+    rc = said_of(
+        txn,
+        before < 0 ? 0 : sql_run(txn->conn, LHI_SQL_WORKER_DEGRADED, &act->err, "tt", why, worker),
+        worker, &act->err);
+    if (rc < 0 || why == NULL)
+        return rc;
+    return txn_event(
+        txn,
+        &(struct event){
+            .type = "worker.degraded", .worker = worker, .actor = worker, .reason = why},
+        &act->err);
 }
 
 /* ---- what a worker holds ---- */

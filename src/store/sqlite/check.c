@@ -263,6 +263,23 @@ static int check_payloads(struct conn *conn, struct report *report, const int *c
     return rc < 0 ? rc : LH_OK;
 }
 
+static int check_schedules(struct conn *conn, struct report *report, struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(conn, LHI_SQL_CHECK_SCHEDULES, err, "");
+    int rc;
+
+    if (stmt == NULL)
+        return err->status;
+    while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
+        size_t len;
+        const void *payload = column_raw(stmt, 2, &len);
+        if (sqlite3_column_int64(stmt, 1) != lhi_checksum(payload, len))
+            found(report, "error", "payload", "schedule %s: payload does not match its checksum",
+                  sqlite3_column_text(stmt, 0));
+    }
+    return rc < 0 ? rc : LH_OK;
+}
+
 /* A log that is reset by a writer while a checkpoint runs may lose commits in these versions. */
 static bool has_wal_reset_bug(int version)
 {
@@ -324,6 +341,8 @@ int check_store(struct db *db, struct conn *conn, struct lhi_act *act, struct lh
         rc = check_age(db, conn, &report, err);
     if (rc == LH_OK && !act->check.rows_only)
         rc = check_payloads(conn, &report, act->check.cancel, err);
+    if (rc == LH_OK && !act->check.rows_only)
+        rc = check_schedules(conn, &report, err);
     if ((rc == LH_ECORRUPT || rc == LH_EFAIL) && damaged) {
         found(&report, "error", "integrity", "%s", err->text);
         rc = LH_OK;

@@ -64,6 +64,7 @@ int clock_judge(struct txn *txn, struct lhi_error *err)
         (rc = sql_run(conn, LHI_SQL_CLOCK_SHIFT_BUCKETS, err, "i", jump)) < 0 ||
         (rc = sql_run(conn, LHI_SQL_CLOCK_SHIFT_LEASES, err, "i", jump)) < 0 ||
         (rc = sql_run(conn, LHI_SQL_CLOCK_SHIFT_WORKERS, err, "i", jump)) < 0 ||
+        (rc = sql_run(conn, LHI_SQL_SCHEDULE_REWIND, err, "i", txn->wall)) < 0 ||
         (rc = clock_anchor(txn, err)) < 0)
         return rc;
     lhi_format(data, sizeof data, "{\"jump_ms\":%lld}", (long long)jump);
@@ -98,7 +99,8 @@ int clock_new_boot(struct txn *txn, struct lhi_error *err)
     if ((rc = clock_anchor(txn, err)) < 0 || (rc = raise_epoch(txn, err)) < 0 ||
         (rc = sql_run(conn, LHI_SQL_BOOT_JOBS_OF_PROCESSES, err, "it", txn->now, boot)) < 0 ||
         (rc = sql_run(conn, LHI_SQL_BOOT_JOBS_OF_NOBODY, err, "it", txn->now, boot)) < 0 ||
-        (rc = sql_run(conn, LHI_SQL_BOOT_LEASES, err, "i", txn->now)) < 0)
+        (rc = sql_run(conn, LHI_SQL_BOOT_LEASES, err, "i", txn->now)) < 0 ||
+        (rc = sql_run(conn, LHI_SQL_SCHEDULE_REWIND, err, "i", txn->wall)) < 0)
         return rc; /* the workers are judged by the recovery that follows */
     txn_log(txn, LH_LOG_INFO, NULL, "machine was booted anew: epoch is %lld",
             (long long)txn->db->epoch);

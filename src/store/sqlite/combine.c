@@ -31,6 +31,7 @@ struct call {
     struct lhi_error *err;
     int rc;
     int64_t folded_us; /* how long the log was folded for, by whoever led */
+    bool durable;      /* an act of it is to survive power loss: neighbours' syncs are theirs */
     uint64_t tick;     /* to be synced before the caller is told; 0: nothing to sync */
     uint32_t done;     /* futex */
     struct call *next;
@@ -52,11 +53,15 @@ static act_fn *const performers[LHI_WRITES] = {
     [LHI_QUEUE_PURGE] = act_queue_purge,
     [LHI_POLICY_SET] = act_policy_set,
     [LHI_SCOPE_SET] = act_scope_set,
+    [LHI_SCHEDULE_SET] = act_schedule_set,
+    [LHI_SCHEDULE_REMOVE] = act_schedule_remove,
     [LHI_LEASE_ACT] = act_lease,
     [LHI_WORKER_REGISTER] = act_worker_register,
     [LHI_WORKER_BEAT] = act_worker_beat,
     [LHI_WORKER_STOP] = act_worker_stop,
     [LHI_WORKER_STARTED] = act_worker_started,
+    [LHI_WORKER_SESSIONS] = act_worker_sessions,
+    [LHI_WORKER_DEGRADED] = act_worker_degraded,
     [LHI_RECOVER] = act_recover,
     [LHI_UPKEEP] = act_upkeep,
     [LHI_PRUNE] = act_prune,
@@ -75,6 +80,8 @@ static bool needs_sync(const struct db *db, enum lhi_verb verb)
     case LHI_WORKER_BEAT:
     case LHI_WORKER_REGISTER:
     case LHI_WORKER_STARTED:
+    case LHI_WORKER_SESSIONS:
+    case LHI_WORKER_DEGRADED:
     case LHI_RECOVER:
     case LHI_UPKEEP:
         return db->opts.remote;
@@ -141,7 +148,7 @@ static int run_acts(struct txn *txn, struct call *calls, struct lhi_error *err)
                 return rc;
             }
             if (rc >= 0 && needs_sync(txn->db, act->verb))
-                txn->durable = true;
+                call->durable = true;
         }
     return LH_OK;
 }
@@ -167,6 +174,8 @@ static int64_t brings(const struct call *call)
         const struct lhi_act *act = &call->acts[i];
         for (size_t j = 0; act->verb == LHI_ENQUEUE && j < act->n; j++)
             bytes += (int64_t)act->enqueue.jobs[j].payload_len + JOB_BYTES;
+        if (act->verb == LHI_SCHEDULE_SET)
+            bytes += (int64_t)act->schedule->job.payload_len + JOB_BYTES;
     }
     return bytes;
 }
@@ -256,7 +265,7 @@ static void lead(struct db *db, struct call *calls)
         committed = rc == LH_OK && txn.changed;
         /* An act that changed nothing may rest on what another has just written (a duplicate by
          * key, a repeat): it is as durable as that. */
-        if (rc == LH_OK && txn.durable)
+        if (rc == LH_OK)
             tick = committed ? (uint64_t)txn.tick : side_committed(&db->side);
         side_leave(&db->side);
     }
@@ -273,7 +282,7 @@ static void lead(struct db *db, struct call *calls)
             call->rc = rc;
             *call->err = err;
         }
-        call->tick = call->rc == LH_OK ? tick : 0;
+        call->tick = call->rc == LH_OK && (call->durable || txn.durable) ? tick : 0;
     }
     lhi_arena_clear(&txn.arena);
 }

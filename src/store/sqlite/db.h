@@ -68,6 +68,7 @@ struct db {
     int stopped; /* an earlier failure has stopped this handle */
     int wal_frames;
     pthread_mutex_t sync_mutex;
+    int64_t stuck_sync; /* the ticket under which another's sync did not end; -1: none */
 
     /* caches, valid for `generation`; touched only by the leader … */
     int64_t generation;
@@ -290,8 +291,9 @@ int raise_epoch(struct txn *txn, struct lhi_error *err);
 typedef int act_fn(struct txn *txn, struct lhi_act *act);
 act_fn act_enqueue, act_claim, act_heartbeat, act_complete, act_fail, act_release,
     act_release_worker, act_cancel, act_retry, act_delete, act_reschedule, act_queue_pause,
-    act_queue_purge, act_policy_set, act_scope_set, act_lease, act_worker_register, act_worker_beat,
-    act_worker_stop, act_worker_started, act_recover, act_upkeep, act_prune, act_mend;
+    act_queue_purge, act_policy_set, act_scope_set, act_schedule_set, act_schedule_remove,
+    act_lease, act_worker_register, act_worker_beat, act_worker_stop, act_worker_started,
+    act_worker_sessions, act_worker_degraded, act_recover, act_upkeep, act_prune, act_mend;
 
 /* Acts on lists: every item is judged by itself, act->status[i] has its outcome, act->err that of
  * the first that was not done; a failure of the engine ends the whole act. */
@@ -321,6 +323,8 @@ int promote_due(struct txn *txn, size_t limit, int64_t *promoted, bool *more,
                 struct lhi_error *err);
 int expire_overdue(struct txn *txn, size_t limit, int64_t *expired, bool *more,
                    struct lhi_error *err);
+int tick_due(struct txn *txn, size_t limit, int64_t *ticked, bool *more, struct lhi_error *err);
+int read_schedules(struct conn *conn, struct lhi_act *act, struct lhi_error *err);
 /* What a claim takes back before it claims. */
 int recover_on_claim(struct txn *txn, struct lhi_error *err);
 /* The report of a run: made when the first thing is found … */

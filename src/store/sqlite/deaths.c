@@ -4,7 +4,9 @@
  * Whoever waits for something (a claim, maintenance) keeps a thread that holds a pidfd of every worker
  * of this machine, boot and pid namespace. The kernel makes it readable when the process ends, however
  * it ends; then the siren sounds, and those who wait judge the workers and take back what the dead
- * one held. A worker that cannot be watched is judged at the next look, or by time.
+ * one held. Of a worker that is gone, those are watched in whose sessions its jobs run: the death is
+ * proven when the last of them has ended. A worker that cannot be watched is judged at the next
+ * look, or by time.
  */
 #include "store/sqlite/db.h"
 
@@ -34,10 +36,10 @@ struct mourner {
     int64_t sounded_at; /* for one who was gone before we came */
 };
 
-static bool is_watched(const struct mourner *m, const struct lhi_identity *process)
+static bool is_watched(const struct mourner *m, int64_t pid, int64_t start)
 {
     for (size_t i = 1; i < m->n; i++)
-        if (m->who[i].pid == process->pid && m->who[i].start == process->start)
+        if (m->who[i].pid == pid && m->who[i].start == start)
             return true;
     return false;
 }
@@ -51,30 +53,47 @@ static void forget(struct mourner *m, size_t i)
 }
 
 /* True: it is gone already. */
-static bool watch(struct mourner *m, const struct lhi_identity *process)
+static bool watch(struct mourner *m, int64_t pid, int64_t start)
 {
-    if (strcmp(process->boot, m->self.boot) != 0 || process->pid_ns == 0 ||
-        process->pid_ns != m->self.pid_ns || strcmp(process->machine, m->self.machine) != 0 ||
-        process->pid == m->self.pid || is_watched(m, process))
+    if (pid == m->self.pid || is_watched(m, pid, start))
         return false;
     /* Asked first: the pidfd of a zombie would wake us again and again. */
-    if (lhi_process_gone(process->pid, process->start))
+    if (lhi_process_gone(pid, start))
         return true;
     if (m->n > MOST)
         return false;
-    int fd = (int)syscall(SYS_pidfd_open, (pid_t)process->pid, 0); /* closed on exec by itself */
+    int fd = (int)syscall(SYS_pidfd_open, (pid_t)pid, 0); /* closed on exec by itself */
     if (fd < 0)
         return false;
     m->fds[m->n] = (struct pollfd){.fd = fd, .events = POLLIN};
-    m->who[m->n++] = (struct watched){process->pid, process->start};
+    m->who[m->n++] = (struct watched){pid, start};
     return false;
+}
+
+/* True: it is gone already; not before what it started is gone too does it matter to anybody. */
+static bool watch_worker(struct mourner *m, const struct lhi_suspect *worker)
+{
+    bool gone = worker->process.pid != 0 && lhi_same_place(&worker->process, &m->self) &&
+                watch(m, worker->process.pid, worker->process.start);
+
+    for (size_t i = 0; i < worker->n_leaders && gone; i++)
+        (void)watch(m, worker->leaders[i].pid, worker->leaders[i].start);
+    return gone;
+}
+
+static bool is_of(const struct lhi_suspect *worker, const struct watched *who)
+{
+    bool is = worker->process.pid == who->pid && worker->process.start == who->start;
+
+    for (size_t i = 0; i < worker->n_leaders && !is; i++)
+        is = worker->leaders[i].pid == who->pid && worker->leaders[i].start == who->start;
+    return is;
 }
 
 static bool still_known(const struct lhi_suspects *workers, const struct watched *who)
 {
     for (size_t i = 0; i < workers->n; i++)
-        if (workers->suspect[i].process.pid == who->pid &&
-            workers->suspect[i].process.start == who->start)
+        if (is_of(&workers->suspect[i], who))
             return true;
     return false;
 }
@@ -98,8 +117,7 @@ static void refresh(struct mourner *m)
         if (!still_known(&workers, &m->who[i]))
             forget(m, i);
     for (size_t i = 0; i < workers.n; i++)
-        if (workers.suspect[i].process.pid != 0)
-            gone = watch(m, &workers.suspect[i].process) || gone;
+        gone = watch_worker(m, &workers.suspect[i]) || gone;
     lhi_suspects_clear(&workers);
     /* Where nobody can bury the dead, those who wait and we must not drive each other in a circle. */
     if (gone && lhi_mono_ms() - m->sounded_at >= 1000) {

@@ -506,6 +506,7 @@ int lhi_sqlite_open(const char *path, const lh_open_opts *opts, const struct lhi
     db->watch_stop[0] = db->watch_stop[1] = -1;
     pthread_mutex_init(&db->mutex, NULL);
     pthread_mutex_init(&db->sync_mutex, NULL);
+    db->stuck_sync = -1;
     pthread_mutex_init(&db->read_mutex, NULL);
     pthread_mutex_init(&db->watch_mutex, NULL);
     pthread_mutex_init(&db->deaths_mutex, NULL);

@@ -50,15 +50,28 @@ static int job_get(struct db *db, struct conn *conn, struct lhi_act *act, struct
     return rc;
 }
 
+/* The columns in their order; what may be long as NULL, if it is not wanted: SQLite reads whatever is
+ * named, from as many pages as that takes. */
+static size_t select_jobs(char *text, size_t len, bool brief)
+{
+    size_t used = lhi_format(text, len, "SELECT ");
+    for (int i = 0; i < JOB_COLUMNS; i++) {
+        bool left_out = brief && (i == JOB_PAYLOAD || i == JOB_CHECKPOINT || i == JOB_RESULT);
+        used += lhi_format(text + used, len - used, "%s%s", i > 0 ? ", " : "",
+                           left_out ? "NULL" : job_columns[i]);
+    }
+    return used + lhi_format(text + used, len - used, " FROM lh_job WHERE id > ?1");
+}
+
 /* The only statement put together at run time: which columns are asked for decides which index
  * serves. Values are bound all the same. */
 static int job_list(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err)
 {
     const lh_job_filter *f = act->jobs.filter;
     lh_state state = f->expired ? LH_RUNNING : f->state;
-    char text[640];
+    char text[1280];
     sqlite3_stmt *stmt = NULL;
-    size_t used = lhi_format(text, sizeof text, "SELECT * FROM lh_job WHERE id > ?1");
+    size_t used = select_jobs(text, sizeof text, f->brief);
 #define TERM(given, term) \
     if (given)            \
     used += lhi_format(text + used, sizeof text - used, " AND " term)
@@ -240,6 +253,7 @@ static int worker_list(struct db *db, struct conn *conn, struct lhi_act *act, st
         w->last_heartbeat_at = sqlite3_column_int64(stmt, 10);
         w->stopped_at = sqlite3_column_int64(stmt, 11);
         w->running = sqlite3_column_int64(stmt, 12);
+        w->degraded = column_text(stmt, 13, arena, &ok);
         w->silent_ms = now > w->last_heartbeat_at ? now - w->last_heartbeat_at : 0;
         w->marked_dead = strcmp((const char *)sqlite3_column_text(stmt, 5), "dead") == 0;
         w->state = worker_state((const char *)sqlite3_column_text(stmt, 5), w->silent_ms,
@@ -327,6 +341,7 @@ static int count_workers(struct conn *conn, int64_t now, lh_store_info *info, st
     info->workers_alive = sqlite3_column_int64(stmt, 0);
     info->workers_late = sqlite3_column_int64(stmt, 1);
     info->workers_dead = sqlite3_column_int64(stmt, 2);
+    info->workers_degraded = sqlite3_column_int64(stmt, 3);
     sql_reset(stmt);
     return LH_OK;
 }
@@ -347,8 +362,8 @@ static int next_due(struct conn *conn, int64_t now, int64_t wall, bool *due, int
         return rc;
     *due = sqlite3_column_int(stmt, 0) != 0;
     *next_ms = -1;
-    for (int i = 1; i <= 5; i++) {
-        bool by_wall = i == 2 || i == 5; /* run_at, and the expiry of jobs */
+    for (int i = 1; i <= 6; i++) {
+        bool by_wall = i == 2 || i >= 5; /* run_at, the expiry of jobs, schedules */
         int64_t at = sqlite3_column_int64(stmt, i);
         if (at != 0)
             *next_ms = sooner(*next_ms, at - (by_wall ? wall : now));
@@ -425,6 +440,8 @@ static int dispatch(struct db *db, struct conn *conn, struct lhi_act *act, struc
         return queue_list(db, conn, act, err);
     case LHI_POLICY_LIST:
         return load_policies(conn, act->policies.out, err);
+    case LHI_SCHEDULE_LIST:
+        return read_schedules(conn, act, err);
     case LHI_LEASE_LIST:
         return lease_list(db, conn, act, err);
     case LHI_WORKER_LIST:

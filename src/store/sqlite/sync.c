@@ -138,11 +138,6 @@ int sync_to(struct db *db, uint64_t tick, struct lhi_error *err)
                             "could not sync \"%s-wal\": whether the act survives a power loss is "
                             "unknown",
                             db->path);
-        /* Sharing is only thrift: when the one who syncs was stopped, we sync for ourselves. */
-        if (lhi_mono_ms() - start > SHARE_MS) {
-            sync_now(db);
-            continue;
-        }
         /* The lock keeps other handles out, the mutex other threads of this one. */
         bool ours = pthread_mutex_trylock(&db->sync_mutex) == 0;
         if (ours && side_sync_try(&db->side)) {
@@ -154,6 +149,14 @@ int sync_to(struct db *db, uint64_t tick, struct lhi_error *err)
         }
         if (ours)
             pthread_mutex_unlock(&db->sync_mutex);
+        /* Sharing is only thrift: when the one who syncs was stopped, we sync for ourselves, and
+         * need not find that out again as long as no sync of his has ended. */
+        if (lhi_mono_ms() - start > SHARE_MS ||
+            __atomic_load_n(&db->stuck_sync, __ATOMIC_RELAXED) == (int64_t)ticket) {
+            __atomic_store_n(&db->stuck_sync, (int64_t)ticket, __ATOMIC_RELAXED);
+            sync_now(db);
+            continue;
+        }
         side_sync_wait(&db->side, ticket);
     }
     LHI_POINT("txn:after_sync");

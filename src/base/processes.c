@@ -1,0 +1,198 @@
+#include "base/processes.h"
+
+#include "base/error.h"
+#include "base/mem.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* ---- one ---- */
+
+/* Fields 3, 4, 6, 20 and 22 of /proc/PID/stat; the command in field 2 may hold spaces and brackets,
+ * so count from its last closing bracket. */
+static bool parse_stat(const char *line, struct lhi_process *out)
+{
+    int64_t field[23] = {0};
+    const char *p = strrchr(line, ')');
+
+    if (p == NULL || p[1] != ' ')
+        return false;
+    out->state = p[2];
+    for (int i = 3; i <= 22; i++) {
+        p = strchr(p + 1, ' ');
+        if (p == NULL)
+            return false;
+        field[i] = strtoll(p + 1, NULL, 10);
+    }
+    out->parent = field[4];
+    out->session = field[6];
+    out->threads = field[20];
+    out->start = field[22];
+    return true;
+}
+
+/* 0 or an errno. */
+static int look(int dir, const char *path, struct lhi_process *out)
+{
+    char line[1024];
+    int fd = openat(dir, path, O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        return errno;
+    ssize_t n = read(fd, line, sizeof line - 1);
+    int error = n < 0 ? errno : EIO;
+    close(fd);
+    line[n > 0 ? n : 0] = '\0';
+    return parse_stat(line, out) ? 0 : error;
+}
+
+bool lhi_process_look(int64_t pid, struct lhi_process *out)
+{
+    char path[64];
+
+    lhi_format(path, sizeof path, "/proc/%lld/stat", (long long)pid);
+    return look(AT_FDCWD, path, out) == 0;
+}
+
+int64_t lhi_process_start(int64_t pid)
+{
+    struct lhi_process found;
+    return lhi_process_look(pid, &found) ? found.start : 0;
+}
+
+bool lhi_process_ended(const struct lhi_process *process)
+{
+    /* A first thread that has ended is shown as a zombie while the others live on. */
+    return (process->state == 'Z' && process->threads <= 1) || process->state == 'X';
+}
+
+bool lhi_process_gone(int64_t pid, int64_t start)
+{
+    struct lhi_process found;
+
+    if (kill((pid_t)pid, 0) != 0 && errno == ESRCH)
+        return true;
+    if (!lhi_process_look(pid, &found))
+        return false;
+    if (start != 0 && found.start != start)
+        return true; /* the number was given to another */
+    return lhi_process_ended(&found);
+}
+
+int lhi_process_kill(int64_t pid, int64_t start)
+{
+    int fd = (int)syscall(SYS_pidfd_open, (pid_t)pid, 0);
+
+    if (fd < 0)
+        return errno;
+    /* Asked once the process is held: from here on the number cannot pass to another unnoticed. */
+    int error = ESRCH;
+    if (start != 0 && lhi_process_start(pid) == start)
+        error = syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0) == 0 ? 0 : errno;
+    close(fd);
+    return error;
+}
+
+/* ---- all ---- */
+
+enum { VALUE_MAX = 256, ROOM = 32768 };
+
+struct environment {
+    const char *variable;
+    size_t len;
+    char *bytes;  /* ROOM */
+    bool goes_on; /* they begin somewhere inside, and not with an entry */
+    char value[VALUE_MAX];
+};
+
+/* The value of the variable among the bytes read so far. */
+static bool find_value(struct environment *env, size_t used, bool to_the_end)
+{
+    const char *p = env->bytes, *end = env->bytes + used;
+
+    while (p < end && (p = memmem(p, (size_t)(end - p), env->variable, env->len)) != NULL) {
+        const char *value = p + env->len;
+        bool entry = p == env->bytes ? !env->goes_on : p[-1] == '\0';
+        bool ours = entry && value < end && *value == '=';
+        const char *stop = ours ? memchr(value, '\0', (size_t)(end - value)) : NULL;
+        if (ours && stop == NULL && to_the_end)
+            stop = end;
+        if (stop != NULL) {
+            lhi_format(env->value, sizeof env->value, "%.*s", (int)(stop - value - 1), value + 1);
+            return true;
+        }
+        p = value;
+    }
+    return false;
+}
+
+/* An environment may be large, and the variable anywhere in it: what may be cut in two is kept for
+ * the next look. */
+static void read_value(struct environment *env, int dir)
+{
+    size_t used = 0, kept = env->len + VALUE_MAX;
+    int fd = openat(dir, "environ", O_RDONLY | O_CLOEXEC);
+
+    env->value[0] = '\0';
+    env->goes_on = false;
+    if (fd < 0)
+        return;
+    for (;;) {
+        ssize_t n = read(fd, env->bytes + used, ROOM - used);
+        used += n > 0 ? (size_t)n : 0;
+        if (find_value(env, used, n <= 0) || n <= 0)
+            break;
+        if (used == ROOM) {
+            memmove(env->bytes, env->bytes + used - kept, kept);
+            used = kept;
+            env->goes_on = true;
+        }
+    }
+    close(fd);
+}
+
+int lhi_met_look(const struct lhi_met *met, struct lhi_process *out)
+{
+    return look(met->dir, "stat", out);
+}
+
+static void meet(int proc, const char *name, struct environment *env,
+                 void (*fn)(void *arg, const struct lhi_met *met), void *arg)
+{
+    struct lhi_met met = {.pid = strtoll(name, NULL, 10)};
+
+    met.dir = openat(proc, name, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (met.dir < 0)
+        return; /* it is gone */
+    met.session = getsid((pid_t)met.pid);
+    read_value(env, met.dir);
+    met.value = env->value;
+    fn(arg, &met);
+    close(met.dir);
+}
+
+bool lhi_meet_processes(const char *variable, void (*fn)(void *arg, const struct lhi_met *met),
+                        void *arg)
+{
+    struct environment env = {
+        .variable = variable, .len = strlen(variable), .bytes = lhi_malloc(ROOM)};
+    DIR *proc = env.bytes ? opendir("/proc") : NULL;
+    const struct dirent *entry = NULL;
+    bool any = false;
+
+    while (proc != NULL && (entry = readdir(proc)) != NULL)
+        if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9') {
+            meet(dirfd(proc), entry->d_name, &env, fn, arg);
+            any = true;
+        }
+    if (proc != NULL)
+        (void)closedir(proc);
+    lhi_free(env.bytes);
+    return any; /* we ourselves, at the least */
+}

@@ -1,0 +1,164 @@
+#include <langinfo.h>
+#include <locale.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "top.h"
+
+enum { ONCE, INTERVAL, UNTIL_EMPTY };
+
+/* A screen that hangs for as long as a command may wait would look dead: it looks again instead. */
+enum { BUSY_MS = 500 };
+
+enum { INTERVAL_MS = 250, COLS = 100, COLS_LEAST = 20, SIZE_MOST = 10000 };
+
+static const struct option options[] = {
+    [ONCE] = {"once", 0, NULL, SPEC_FLAG, 0,
+              "print it once, as plain text; needs no terminal ($COLUMNS and $LINES are its size)"},
+    [INTERVAL] = {"interval", 'i', "D", SPEC_DURATION(50, 3600000), 0,
+                  "how often to look, 50ms to 1h (default: 250ms)"},
+    [UNTIL_EMPTY] = {"until-empty", 0, NULL, SPEC_FLAG, 0,
+                     "quit when no job is scheduled, pending or running"},
+    {.name = NULL},
+};
+
+int top_look(struct top *top)
+{
+    struct cli *cli = top->cli;
+    int rc;
+
+    if (cli->store == NULL) {
+        lh_open_opts opts = cli_opts(cli, ACCESS_READ);
+        opts.log = NULL; /* its lines would stand in the middle of the screen */
+        opts.busy_ms = BUSY_MS;
+        rc = lh_open(cli->url, &opts, &cli->store);
+        if (rc != LH_OK)
+            picture_trouble(&top->picture,
+                            cli->store != NULL ? lh_errmsg(cli->store) : "out of memory");
+    } else {
+        rc = LH_OK;
+    }
+    if (rc == LH_OK)
+        rc = picture_take(&top->picture, cli->store, false);
+    /* A file that was removed, replaced or repaired is found again by opening it anew. */
+    if (rc != LH_OK && rc != LH_EBUSY) {
+        lh_close(cli->store);
+        cli->store = NULL;
+    }
+    return rc;
+}
+
+/** A size from the environment; 0: none. */
+static int size_of(const char *name)
+{
+    static const struct value_spec sizes = SPEC_INT(1, SIZE_MOST);
+    const char *text = getenv(name);
+    struct value value = {0};
+    char why[VALUE_WHY];
+
+    return text != NULL && value_parse(&sizes, text, &value, why) ? (int)value.num : 0;
+}
+
+static int width_of_output(void)
+{
+    struct winsize size = {0};
+    int cols = size_of("COLUMNS");
+
+    if (cols == 0 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0)
+        cols = size.ws_col;
+    return cols == 0 ? COLS : cols < COLS_LEAST ? COLS_LEAST : cols;
+}
+
+static int print_once(struct top *top)
+{
+    struct frame frame;
+    int rows;
+    int rc = picture_take(&top->picture, top->cli->store, top->cli->json);
+
+    if (rc != LH_OK)
+        return cli_failed(top->cli, rc);
+    if (top->cli->json) {
+        picture_json(&top->picture);
+        return EXIT_DONE;
+    }
+    rows = size_of("LINES");
+    frame_init(&frame, rows ? rows : draw_rows(&top->picture), width_of_output(), top->ascii);
+    draw(&frame, &top->picture, &top->view);
+    frame_print(&frame);
+    frame_clear(&frame);
+    return EXIT_DONE;
+}
+
+/** What makes no sense together, or here. 0, or the exit code. */
+static int refuse(const struct cli *cli, const struct args *args)
+{
+    bool once = args->option[ONCE].given > 0;
+
+    if (once && args->option[UNTIL_EMPTY].given)
+        return usage_error(args->command, "--once and --until-empty exclude each other");
+    if (once && args->option[INTERVAL].given)
+        return usage_error(args->command, "--once and --interval exclude each other");
+    if (cli->json && !once)
+        return usage_error(args->command, "--json needs --once");
+    if (!once && (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO)))
+        return cli_error(EXIT_USAGE,
+                         "standard %s is not a terminal: use \"leasehold top --once\", \"leasehold "
+                         "status\" or \"leasehold events --follow\"",
+                         isatty(STDOUT_FILENO) ? "input" : "output");
+    return 0;
+}
+
+static int run(struct cli *cli, const struct args *args)
+{
+    const struct value *opt = args->option;
+    struct top top = {
+        .cli = cli,
+        .interval_ms = opt[INTERVAL].given ? opt[INTERVAL].num : INTERVAL_MS,
+        .until_empty = opt[UNTIL_EMPTY].given > 0,
+    };
+    int exit = refuse(cli, args);
+
+    if (exit != 0 || (exit = cli_open(cli, ACCESS_READ)) != 0)
+        return exit;
+    /* Which characters the terminal has, and how wide they are. */
+    (void)setlocale(LC_CTYPE, "");
+    top.ascii = strcmp(nl_langinfo(CODESET), "UTF-8") != 0;
+    if (opt[ONCE].given) {
+        exit = print_once(&top);
+    } else {
+        lh_close(cli->store); /* opened only to tell at once what is wrong with it */
+        cli->store = NULL;
+        exit = top_screen(&top);
+    }
+    picture_clear(&top.picture);
+    return exit;
+}
+
+static const struct example examples[] = {
+    {"leasehold top", "watch queues, workers, leases and recoveries"},
+    {"leasehold top --once", "the same as plain text, once"},
+    {"leasehold top --until-empty", "watch until all is done"},
+    {.line = NULL},
+};
+
+const struct command cmd_top = {
+    .name = "top",
+    .args = "[--once] [--interval D] [--until-empty]",
+    .summary = "watch queues, workers, leases and recoveries live",
+    .text =
+        "A screen that shows queues with their states and rates, workers with the age of their "
+        "last beat, running jobs with what is left of their lease as a bar that drains, and "
+        "recoveries and deaths as they happen. It only reads. When the store cannot be read the "
+        "last picture stays, says so, and goes on when it can."
+        "\n\n"
+        "Keys: q quits, p stops the picture and lets it go on, s sorts the jobs by id, lease, age "
+        "or worker, arrows and PgUp, PgDn, Home, End scroll them, ? helps. With NO_COLOR set "
+        "there are no colours; on a terminal without UTF-8 the bars are of plain characters."
+        "\n\n"
+        "--once prints what the screen would show, as plain text, $COLUMNS wide (default: the "
+        "terminal, 100 without one) and as long as it takes, or $LINES; with --json as data.",
+    .options = options,
+    .examples = examples,
+    .run = run,
+};

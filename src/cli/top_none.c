@@ -1,0 +1,9 @@
+/* In place of top_screen.c where there was no ncurses at build time. */
+#include "top.h"
+
+int top_screen(struct top *top)
+{
+    (void)top;
+    return cli_error(EXIT_FAILED, "this program was built without ncurses, so there is no screen: "
+                                  "use \"leasehold top --once\"");
+}

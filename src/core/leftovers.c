@@ -1,0 +1,318 @@
+/*
+ * leftovers.c: what dead workers have left running.
+ *
+ * A worker that runs commands has told in whose sessions they run. It is not proven dead while one of
+ * these leaders lives, or anything in their sessions, or any process with the worker's name in its
+ * environment. The leaders notice by themselves that the worker is gone, and end everything below
+ * within milliseconds: so they are left alone at first, and looked at again soon. What is still
+ * there after a while is killed, by whoever would recover the jobs. A process that might be another
+ * by now is never touched, nor is one that we run below of: for those time decides.
+ *
+ * Nothing here is inside a transaction: looking through all processes may take some milliseconds.
+ */
+#include "core/core.h"
+
+#include "base/clock.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    GRACE_MS = 200,  /* for the leaders to do it themselves */
+    SOON_MS = 15,    /* until the next look … */
+    DYING_MS = 500,  /* … as long as what was killed may still be dying */
+    MOST_BELOW = 64, /* generations */
+};
+
+#define VARIABLE "LEASEHOLD_WORKER"
+
+/* Real time: a test that holds the clock does not hold processes. */
+static int64_t now_ms(void)
+{
+    return lhi_mono_us() / 1000;
+}
+
+/* ---- finding ---- */
+
+struct leader_now {
+    enum { GONE, THERE, REPLACED } is;
+};
+
+struct search {
+    struct lhi_suspects *suspects;
+    const bool *wanted;        /* of each suspect: is it gone, and are its sessions looked for? */
+    struct leader_now *leader; /* of all wanted suspects, one after the other */
+    bool no_memory;
+};
+
+static struct lhi_leftover *add_leftover(struct lhi_suspects *suspects, struct lhi_suspect *worker)
+{
+    struct lhi_leftovers *left = &suspects->left;
+    struct lhi_leftover *grown = lhi_realloc(left->process, (left->n + 1) * sizeof *grown);
+
+    worker->outlived = true;
+    if (grown == NULL)
+        return NULL;
+    left->process = grown;
+    struct lhi_leftover *one = &grown[left->n++];
+    *one = (struct lhi_leftover){0};
+    lhi_format(one->worker, sizeof one->worker, "%s", worker->id);
+    return one;
+}
+
+static struct leader_now look_at_leader(const struct lhi_leader *leader)
+{
+    struct lhi_process found;
+
+    if (leader->pid <= 0 || !lhi_process_look(leader->pid, &found))
+        return (struct leader_now){GONE};
+    /* A number is given to another only when nothing is left of the session either. */
+    if (leader->start == 0 || found.start != leader->start)
+        return (struct leader_now){REPLACED};
+    return (struct leader_now){THERE};
+}
+
+/* Is it in a session of the worker's, and if so, for certain? */
+static bool in_session(const struct lhi_suspect *worker, const struct leader_now *leader,
+                       const struct lhi_met *met, bool *certain)
+{
+    bool in = false;
+
+    *certain = false;
+    for (size_t i = 0; i < worker->n_leaders; i++) {
+        if (met->session != worker->leaders[i].pid && met->pid != worker->leaders[i].pid)
+            continue;
+        in = in || leader[i].is != REPLACED;
+        *certain = *certain || leader[i].is == THERE;
+    }
+    return in;
+}
+
+static void match_worker(struct search *search, struct lhi_suspect *worker,
+                         const struct leader_now *leader, const struct lhi_met *met)
+{
+    struct lhi_process seen = {0};
+    bool certain;
+    bool inside = in_session(worker, leader, met, &certain);
+    bool named = strcmp(met->value, worker->id) == 0;
+
+    if (!inside && !named)
+        return;
+    int error = lhi_met_look(met, &seen);
+    if (error == ENOENT || error == ESRCH || (error == 0 && lhi_process_ended(&seen)))
+        return;
+    /* Who bears the name and is older than the worker has it from elsewhere. */
+    if (!inside && error == 0 && seen.start < worker->process.start)
+        return;
+    struct lhi_leftover *left = add_leftover(search->suspects, worker);
+    if (left == NULL) {
+        search->no_memory = true;
+        return;
+    }
+    left->pid = met->pid;
+    left->start = seen.start;
+    left->sought = true;
+    left->certain = (certain || named) && error == 0;
+}
+
+static void match(void *arg, const struct lhi_met *met)
+{
+    struct search *search = arg;
+    const struct leader_now *leader = search->leader;
+
+    for (size_t i = 0; i < search->suspects->n; i++) {
+        struct lhi_suspect *worker = &search->suspects->suspect[i];
+        if (!search->wanted[i])
+            continue;
+        match_worker(search, worker, leader, met);
+        leader += worker->n_leaders;
+    }
+}
+
+/* Through all processes, twice where there was nothing: one that forks and leaves, again and again,
+ * might slip through a single look. */
+static int search_all(struct lhi_suspects *suspects, bool *wanted, struct lhi_error *err)
+{
+    size_t n = 0;
+    struct search search = {.suspects = suspects, .wanted = wanted};
+
+    for (size_t i = 0; i < suspects->n; i++)
+        n += suspects->suspect[i].n_leaders;
+    search.leader = lhi_calloc(n + 1, sizeof *search.leader);
+    if (search.leader == NULL)
+        return lhi_no_memory(err);
+    for (int round = 0; round < 2; round++) {
+        bool any = false;
+        size_t at = 0;
+        for (size_t i = 0; i < suspects->n; i++) {
+            const struct lhi_suspect *worker = &suspects->suspect[i];
+            wanted[i] = wanted[i] && !worker->outlived;
+            any = any || wanted[i];
+            for (size_t k = 0; wanted[i] && k < worker->n_leaders; k++)
+                search.leader[at++] = look_at_leader(&worker->leaders[k]);
+        }
+        if (!any)
+            break;
+        bool listed = lhi_meet_processes(VARIABLE, match, &search);
+        for (size_t i = 0; i < suspects->n && !listed; i++)
+            if (wanted[i] && add_leftover(suspects, &suspects->suspect[i]) == NULL)
+                search.no_memory = true;
+    }
+    lhi_free(search.leader);
+    return search.no_memory ? lhi_no_memory(err) : LH_OK;
+}
+
+/* The cheap look: leaders that live on are enough to know that it is not over. */
+static int look_at_leaders(struct lhi_suspects *suspects, struct lhi_suspect *worker,
+                           struct lhi_error *err)
+{
+    if (worker->unreadable && add_leftover(suspects, worker) == NULL)
+        return lhi_no_memory(err);
+    for (size_t i = 0; i < worker->n_leaders; i++) {
+        const struct lhi_leader *leader = &worker->leaders[i];
+        if (leader->start == 0 || lhi_process_gone(leader->pid, leader->start))
+            continue;
+        struct lhi_leftover *left = add_leftover(suspects, worker);
+        if (left == NULL)
+            return lhi_no_memory(err);
+        left->pid = leader->pid;
+        left->start = leader->start;
+    }
+    return LH_OK;
+}
+
+/* Has somebody had his time, so that all of it is to be found and killed? */
+static bool time_is_up(lh_store *store, const char *worker)
+{
+    bool up = false;
+
+    pthread_mutex_lock(&store->slots_mutex);
+    for (size_t i = 0; i < store->left.n && !up; i++)
+        up = strcmp(store->left.process[i].worker, worker) == 0 &&
+             now_ms() - store->left.process[i].since >= GRACE_MS;
+    pthread_mutex_unlock(&store->slots_mutex);
+    return up;
+}
+
+int lhi_find_leftovers(lh_store *store, struct lhi_suspects *suspects,
+                       const struct lhi_identity *self, struct lhi_error *err)
+{
+    bool *wanted = NULL;
+    int rc = LH_OK;
+
+    for (size_t i = 0; i < suspects->n && rc == LH_OK; i++) {
+        struct lhi_suspect *worker = &suspects->suspect[i];
+        if (!worker->has_sessions || worker->process.pid == 0 ||
+            !lhi_same_place(&worker->process, self) ||
+            !lhi_process_gone(worker->process.pid, worker->process.start))
+            continue;
+        if (wanted == NULL && (wanted = lhi_calloc(suspects->n, sizeof *wanted)) == NULL)
+            return lhi_no_memory(err);
+        wanted[i] = true;
+        if (worker->unreadable || !time_is_up(store, worker->id))
+            rc = look_at_leaders(suspects, worker, err);
+    }
+    if (rc == LH_OK && wanted != NULL)
+        rc = search_all(suspects, wanted, err);
+    lhi_free(wanted);
+    return rc;
+}
+
+/* ---- clearing away ---- */
+
+/* What was known of it, or else of its worker. */
+static void remember(const struct lhi_leftovers *known, struct lhi_leftover *left)
+{
+    for (size_t i = 0; i < known->n; i++) {
+        const struct lhi_leftover *before = &known->process[i];
+        if (strcmp(before->worker, left->worker) != 0)
+            continue;
+        if (left->since == 0 || before->since < left->since)
+            left->since = before->since;
+        if (before->pid == left->pid && before->start == left->start)
+            left->dealt_with = before->dealt_with;
+    }
+    if (left->since == 0)
+        left->since = now_ms();
+}
+
+static bool runs_below(int64_t ancestor)
+{
+    struct lhi_process found;
+    int64_t pid = getpid();
+
+    for (int i = 0; i < MOST_BELOW && pid > 0; i++) {
+        if (pid == ancestor)
+            return true;
+        pid = lhi_process_look(pid, &found) ? found.parent : 0;
+    }
+    return false;
+}
+
+static void deal_with(lh_store *store, const struct lhi_leftover *left)
+{
+    const lh_log_entry about = {.worker = left->worker};
+    bool ours = left->certain && !runs_below(left->pid);
+    int error = ours ? lhi_process_kill(left->pid, left->start) : 0;
+    char why[128];
+
+    if (!ours)
+        lhi_log_about(&store->log, LH_LOG_WARN, &about,
+                      "process %lld of dead worker %s is left alone: its jobs come back by time",
+                      (long long)left->pid, left->worker);
+    else if (error == 0)
+        lhi_log_about(&store->log, LH_LOG_WARN, &about,
+                      "killed process %lld left over by dead worker %s", (long long)left->pid,
+                      left->worker);
+    else if (error != ESRCH)
+        lhi_log_about(&store->log, LH_LOG_WARN, &about,
+                      "process %lld left over by dead worker %s cannot be killed: %s",
+                      (long long)left->pid, left->worker, strerror_r(error, why, sizeof why));
+}
+
+bool lhi_clear_leftovers(lh_store *store, struct lhi_leftovers *found)
+{
+    int64_t now = now_ms();
+    bool soon = false;
+    size_t n_due = 0;
+
+    pthread_mutex_lock(&store->slots_mutex);
+    for (size_t i = 0; i < found->n; i++) {
+        struct lhi_leftover *left = &found->process[i];
+        remember(&store->left, left);
+        soon = soon || now - left->since < GRACE_MS + DYING_MS;
+    }
+    struct lhi_leftovers before = store->left;
+    struct lhi_leftover *due = found->n > 0 ? lhi_calloc(found->n, sizeof *due) : NULL;
+    for (size_t i = 0; i < found->n && due != NULL; i++) {
+        struct lhi_leftover *left = &found->process[i];
+        if (!left->sought || left->dealt_with || now - left->since < GRACE_MS)
+            continue;
+        left->dealt_with = true;
+        due[n_due++] = *left;
+    }
+    __atomic_store_n(&store->look_again_at,
+                     found->n == 0 ? 0 : now + (soon ? SOON_MS : LHI_POLL_MS), __ATOMIC_RELAXED);
+    store->left = *found;
+    *found = (struct lhi_leftovers){0};
+    pthread_mutex_unlock(&store->slots_mutex);
+    for (size_t i = 0; i < n_due; i++)
+        deal_with(store, &due[i]);
+    lhi_free(due);
+    lhi_free(before.process);
+    return soon;
+}
+
+bool lhi_leftovers_due(lh_store *store, int64_t *ms)
+{
+    int64_t at = __atomic_load_n(&store->look_again_at, __ATOMIC_RELAXED);
+
+    *ms = -1;
+    if (at == 0)
+        return false;
+    int64_t now = now_ms();
+    *ms = at > now ? at - now : SOON_MS;
+    return at <= now && __atomic_compare_exchange_n(&store->look_again_at, &at, now + SOON_MS,
+                                                    false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}

@@ -1,0 +1,370 @@
+/*
+ * guard.c: guardians, as the worker sees them.
+ *
+ * There are as many as jobs run at once, made when they are needed and kept. Each leads a session of
+ * its own, in which its jobs run one after the other; so the sessions are on the worker's record
+ * long before anything runs in them.
+ */
+#include "worker/worker.h"
+
+#include "base/clock.h"
+#include "base/processes.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { LAST_MS = 2000 }; /* of a guardian that is to go: for a command that cannot be killed */
+
+/* ---- making one ---- */
+
+static int in_guardian(void *arg)
+{
+    const int *fd = arg;
+
+    if (setsid() < 0)
+        return errno;
+    spawn_plain_signals();
+    return spawn_fd(*fd, GUARDIAN_FD);
+}
+
+/* In our session, so that the terminal is the command's, too. Signals stay blocked: what the terminal
+ * sends is not for the guardian. Only what programs ignore for themselves is as it was. */
+static int with_us(void *arg)
+{
+    const int *fd = arg;
+    struct sigaction plain = {.sa_handler = SIG_DFL};
+
+    (void)sigaction(SIGPIPE, &plain, NULL);
+    (void)sigaction(SIGXFSZ, &plain, NULL);
+    return spawn_fd(*fd, GUARDIAN_FD);
+}
+
+pid_t guardian_start(const char *guardian, const char *path, char *const *command,
+                     char *const *environment, bool session, int *socket)
+{
+    int pair[2], n = 0;
+
+    while (command[n] != NULL)
+        n++;
+    char **argv = lhi_calloc((size_t)n + 3, sizeof *argv);
+    if (argv == NULL) {
+        errno = ENOMEM;
+        return -1;
+    }
+    argv[0] = (char *)(uintptr_t) "leasehold-guardian";
+    argv[1] = (char *)(uintptr_t)path;
+    for (int i = 0; i < n; i++)
+        argv[2 + i] = command[i];
+    pid_t pid = -1;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0) {
+        struct spawn spawn = {.path = guardian,
+                              .argv = argv,
+                              .envp = environment,
+                              .prepare = session ? in_guardian : with_us,
+                              .arg = &pair[1]};
+        pid = spawn_process(&spawn);
+        int error = errno;
+        (void)close(pair[1]);
+        if (pid < 0)
+            (void)close(pair[0]);
+        else
+            *socket = pair[0];
+        errno = error;
+    }
+    lhi_free(argv);
+    return pid;
+}
+
+/* ---- what it says ---- */
+
+static void on_message(struct worker *w, struct source *source, uint32_t events);
+static void on_death(struct worker *w, struct source *source, uint32_t events);
+
+struct guard *guard_idle(struct worker *w)
+{
+    for (size_t i = 0; i < w->n_guards; i++)
+        if (w->guards[i].pid > 0 && w->guards[i].recorded && w->guards[i].task == NULL)
+            return &w->guards[i];
+    return NULL;
+}
+
+/* Is there one that no job waits for that is about to be started? */
+bool guard_spare(const struct worker *w)
+{
+    size_t idle = 0, taken = 0;
+
+    for (size_t i = 0; i < w->n_guards; i++)
+        idle += w->guards[i].pid > 0 && w->guards[i].recorded && w->guards[i].task == NULL;
+    for (size_t i = 0; i < w->n_tasks; i++)
+        taken += w->tasks[i].state == TASK_RECORDING || w->tasks[i].state == TASK_RECORDED;
+    return idle > taken;
+}
+
+static struct guard *guard_place(struct worker *w)
+{
+    for (size_t i = 0; i < w->n_guards; i++)
+        if (w->guards[i].pid == 0)
+            return &w->guards[i];
+    return NULL;
+}
+
+/* One that is not recorded yet is on its way. */
+static bool guard_coming(const struct worker *w)
+{
+    size_t coming = 0;
+
+    for (size_t i = 0; i < w->n_guards; i++)
+        coming += w->guards[i].pid > 0 && !w->guards[i].recorded;
+    return coming > 0 && (coming >= w->opts.jobs - w->running || coming >= w->ahead);
+}
+
+static void out_of_means(struct worker *w, const char *what, int error)
+{
+    char text[200];
+    char words[80];
+
+    w->out_of_means = true;
+    w->means_at = worker_now() + 1000;
+    lhi_format(text, sizeof text, "%s: %s", what, strerror_r(error, words, sizeof words));
+    worker_tell(w, &(lh_work_event){.what = LH_WORK_TROUBLE, .error = text}, NULL);
+}
+
+/* False: there cannot be another one now. */
+bool guard_new(struct worker *w)
+{
+    struct guard *guard = guard_place(w);
+    int fd;
+
+    if (guard == NULL || guard_coming(w))
+        return true;
+    pid_t pid = guardian_start(w->guardian_path, w->command_path, w->opts.command, w->environment,
+                               true, &fd);
+    if (pid < 0) {
+        out_of_means(w, "could not start a guardian", errno);
+        return false;
+    }
+    *guard =
+        (struct guard){.worker = w,
+                       .pid = pid,
+                       .socket = {.fd = fd, .ready = on_message},
+                       .death = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .ready = on_death}};
+    if (guard->death.fd < 0 || !source_add(w, &guard->socket) || !source_add(w, &guard->death)) {
+        out_of_means(w, "could not watch a guardian", errno);
+        guard_end(w, guard);
+        return false;
+    }
+    w->sessions_changed = true;
+    return true;
+}
+
+static void news(struct guard *guard, const struct guardian_answer *answer)
+{
+    struct lh_task *task = guard->task;
+
+    if (task == NULL)
+        return;
+    switch (answer->news) {
+    case GUARDIAN_STARTED:
+        command_started(task);
+        break;
+    case GUARDIAN_REFUSED:
+        guard->task = NULL;
+        command_refused(task, answer->error);
+        break;
+    case GUARDIAN_ENDED:
+        guard->task = NULL;
+        command_ended(task, answer);
+        break;
+    default:
+        break;
+    }
+}
+
+/* True: there was something. */
+static bool hear(struct worker *w, struct guard *guard)
+{
+    struct guardian_answer answer;
+
+    if (guard->socket.fd < 0)
+        return false;
+    ssize_t n = recv(guard->socket.fd, &answer, sizeof answer, MSG_DONTWAIT);
+    if (n == (ssize_t)sizeof answer)
+        news(guard, &answer);
+    else if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+        source_close(w, &guard->socket); /* the descriptor of its process tells the rest */
+    return n == (ssize_t)sizeof answer;
+}
+
+static void on_message(struct worker *w, struct source *source, uint32_t events)
+{
+    (void)events;
+    (void)hear(w, (struct guard *)(void *)((char *)source - offsetof(struct guard, socket)));
+}
+
+/* ---- its end ---- */
+
+void guard_end(struct worker *w, struct guard *guard)
+{
+    struct pollfd end = {.fd = guard->death.fd, .events = POLLIN};
+
+    source_close(w, &guard->socket); /* it goes when it hears no more of us */
+    if (end.fd >= 0)
+        (void)poll(&end, 1, LAST_MS);
+    source_close(w, &guard->death);
+    if (guard->pid > 0)
+        (void)waitpid(guard->pid, NULL, WNOHANG);
+    *guard = (struct guard){.socket.fd = -1, .death.fd = -1};
+}
+
+struct sweep {
+    const struct worker *w;
+    int64_t session;
+    size_t found;
+};
+
+static bool is_guardian(const struct worker *w, int64_t pid)
+{
+    for (size_t i = 0; i < w->n_guards; i++)
+        if (w->guards[i].pid == pid)
+            return true;
+    return false;
+}
+
+static void sweep_one(void *arg, const struct lhi_met *met)
+{
+    struct sweep *sweep = arg;
+    struct lhi_process process;
+
+    if (is_guardian(sweep->w, met->pid) || lhi_met_look(met, &process) != 0)
+        return;
+    /* In a program that is nothing but a worker, who is no guardian has come to us; in another, only
+     * who has our mark. */
+    bool came_to_us = process.parent == getpid() &&
+                      (sweep->w->opts.own_signals || strcmp(met->value, sweep->w->id) == 0);
+    if (met->session != sweep->session && !came_to_us)
+        return;
+    if (lhi_process_ended(&process)) {
+        if (process.parent == getpid())
+            (void)waitpid((pid_t)met->pid, NULL, WNOHANG);
+        return;
+    }
+    sweep->found++;
+    (void)lhi_process_kill(met->pid, process.start);
+}
+
+/* What a guardian that was killed had below it. */
+static void sweep_session(const struct worker *w, pid_t session)
+{
+    struct sweep sweep = {.w = w, .session = session};
+    int64_t until = worker_now() + LAST_MS;
+
+    do {
+        sweep.found = 0;
+        (void)lhi_meet_processes("LEASEHOLD_WORKER", sweep_one, &sweep);
+        if (sweep.found > 0)
+            lhi_sleep_ms(1);
+    } while (sweep.found > 0 && worker_now() < until);
+}
+
+/* Somebody killed it. The command went with it; what that had started comes to us, who are the next
+ * reaper above, and must not live on. */
+static void on_death(struct worker *w, struct source *source, uint32_t events)
+{
+    struct guard *guard = (struct guard *)(void *)((char *)source - offsetof(struct guard, death));
+    pid_t session = guard->pid;
+
+    (void)events;
+    while (hear(w, guard)) /* what it said before it went still counts */
+        continue;
+    struct lh_task *task = guard->task;
+    guard_end(w, guard);
+    w->sessions_changed = true;
+    sweep_session(w, session);
+    if (task != NULL)
+        command_orphaned(task);
+}
+
+/* ---- orders ---- */
+
+bool guardian_order(int socket, const struct guardian_message *m, const char *body, size_t len,
+                    const int *fds)
+{
+    union {
+        struct cmsghdr head;
+        char room[CMSG_SPACE(GUARDIAN_FDS * sizeof(int))];
+    } control;
+    struct iovec iov[2] = {{(void *)(uintptr_t)m, sizeof *m}, {(void *)(uintptr_t)body, len}};
+    struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2};
+    int sent[GUARDIAN_FDS];
+    size_t n = 0;
+
+    for (int i = 0; i < GUARDIAN_FDS && fds != NULL; i++)
+        if (m->fds & 1U << i)
+            sent[n++] = fds[i];
+    if (n > 0) {
+        memset(&control, 0, sizeof control);
+        control.head = (struct cmsghdr){.cmsg_len = CMSG_LEN(n * sizeof(int)),
+                                        .cmsg_level = SOL_SOCKET,
+                                        .cmsg_type = SCM_RIGHTS};
+        memcpy(CMSG_DATA(&control.head), sent, n * sizeof(int));
+        msg.msg_control = &control;
+        msg.msg_controllen = CMSG_SPACE(n * sizeof(int));
+    }
+    ssize_t sent_len;
+    do
+        sent_len = sendmsg(socket, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (sent_len < 0 && errno == EINTR);
+    return sent_len >= 0;
+}
+
+static struct guardian_message times_of(const struct lh_task *task, uint32_t what)
+{
+    return (struct guardian_message){.order = what,
+                                     .term_at = task->term_at,
+                                     .kill_at = task->kill_at,
+                                     .linger_ms = task->worker->opts.kill_after_ms};
+}
+
+bool guard_run(struct guard *guard, struct lh_task *task, const char *variables, size_t len,
+               const int fds[GUARDIAN_FDS])
+{
+    struct guardian_message m = times_of(task, GUARDIAN_RUN);
+
+    m.fds = (1U << GUARDIAN_FDS) - 1;
+    if (!guardian_order(guard->socket.fd, &m, variables, len, fds))
+        return false;
+    guard->task = task;
+    task->guard = guard;
+    return true;
+}
+
+void guard_deadline(struct guard *guard, const struct lh_task *task, bool stop)
+{
+    struct guardian_message m = times_of(task, stop ? GUARDIAN_STOP : GUARDIAN_DEADLINE);
+    (void)guardian_order(guard->socket.fd, &m, NULL, 0,
+                         NULL); /* one that cannot be told is gone, or will be */
+}
+
+void guard_kill(struct guard *guard)
+{
+    if (!guard->killed)
+        (void)syscall(SYS_pidfd_send_signal, guard->death.fd, SIGKILL, NULL, 0);
+    guard->killed = true;
+}
+
+void guards_close(struct worker *w)
+{
+    for (size_t i = 0; i < w->n_guards; i++)
+        if (w->guards[i].pid > 0)
+            guard_end(w, &w->guards[i]);
+    lhi_free(w->guards);
+    w->guards = NULL;
+    w->n_guards = 0;
+}

@@ -1,0 +1,452 @@
+/*
+ * lease_run.c: lh_lease_run(): a command that runs while a named lease is held.
+ *
+ * A guardian stands over the command, as over a job: in our session, so that terminal, signals and
+ * standard streams are the command's as if we were not there. The guardian holds the deadlines;
+ * this thread passes signals on and waits for the end, and another one extends the lease.
+ */
+#include "worker/lease_run.h"
+
+#include "base/clock.h"
+#include "base/processes.h"
+#include "base/sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { KILL_AFTER_MS = 5000, FLAG_MS = 100, LAST_MS = 2000 };
+
+#define DAYS_30 (INT64_C(30) * 24 * 3600 * 1000)
+#define WORKER "LEASEHOLD_WORKER"
+
+/* ---- what is asked for ---- */
+
+static int check(const struct lease_run *run, char *const *command, struct lhi_error *err)
+{
+    if (command == NULL || command[0] == NULL)
+        return lhi_fail(err, LH_EMISUSE, "there is no command to run");
+    if (run->scope == NULL || run->name == NULL)
+        return lhi_fail(err, LH_EMISUSE, "there is no lease to run under");
+    if (run->opts.wait_ms < -1)
+        return lhi_fail(err, LH_EINVAL, "wait is %lld ms: 0 and more, or -1 for ever, is allowed",
+                        (long long)run->opts.wait_ms);
+    if (run->opts.kill_after_ms < 0 || run->opts.kill_after_ms > DAYS_30)
+        return lhi_fail(err, LH_EINVAL,
+                        "time from SIGTERM to SIGKILL is %lld ms: 0 to %lld is allowed",
+                        (long long)run->opts.kill_after_ms, (long long)DAYS_30);
+    return LH_OK;
+}
+
+/* Unique to this run, where none was given: only such a one may be registered, because nobody else
+ * can hold anything in its name. */
+static int name_owner(struct lease_run *run, struct lhi_error *err)
+{
+    uint32_t nonce = 0;
+
+    run->own_name = run->opts.owner == NULL;
+    if (run->own_name && !lhi_random(&nonce, sizeof nonce))
+        return lhi_fail(err, LH_EFAIL, "there is no randomness for an owner's name");
+    if (run->own_name)
+        lhi_format(run->owner, sizeof run->owner, "%.110s-%08x", lh_default_owner(run->store),
+                   nonce);
+    else
+        lhi_format(run->owner, sizeof run->owner, "%s", run->opts.owner);
+    return LH_OK;
+}
+
+static bool is_ours(const char *variable)
+{
+    return strncmp(variable, WORKER "=", sizeof WORKER) == 0 ||
+           strncmp(variable, "LEASEHOLD_LEASE=", 16) == 0 ||
+           strncmp(variable, "LEASEHOLD_TOKEN=", 16) == 0;
+}
+
+/* Everything as we have it, in our name. (Of a job that runs this inside, its own variables stay.) */
+static char **environment_of(const struct lease_run *run)
+{
+    size_t n = 0, k = 1, room = sizeof WORKER + strlen(run->owner) + 1;
+
+    while (environ[n] != NULL)
+        n++;
+    char **made = lhi_calloc(n + 2, sizeof *made);
+    if (made == NULL || (made[0] = lhi_malloc(room)) == NULL) {
+        lhi_free((void *)made);
+        return NULL;
+    }
+    lhi_format(made[0], room, WORKER "=%s", run->owner);
+    for (size_t i = 0; i < n; i++)
+        if (!is_ours(environ[i]))
+            made[k++] = environ[i];
+    return made;
+}
+
+static int prepare(struct lease_run *run, char *const *command, struct lhi_error *err)
+{
+    int rc = name_owner(run, err);
+
+    if (rc != LH_OK)
+        return rc;
+    if ((run->command_path = find_command(command[0], err)) == NULL ||
+        (run->guardian_path = find_guardian(run->opts.guardian, err)) == NULL)
+        return err->status != LH_OK ? err->status : lhi_no_memory(err);
+    run->environment = environment_of(run);
+    return run->environment ? LH_OK : lhi_no_memory(err);
+}
+
+/* ---- the guardian ---- */
+
+static void our_signals(sigset_t *set)
+{
+    static const int passed_on[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+
+    (void)sigemptyset(set);
+    for (size_t i = 0; i < sizeof passed_on / sizeof *passed_on; i++)
+        (void)sigaddset(set, passed_on[i]);
+}
+
+/* Before the lease is taken: where it cannot be had, nothing is. */
+static int start_guardian(struct lease_run *run, char *const *command, struct lhi_error *err)
+{
+    sigset_t set;
+
+    our_signals(&set);
+    if (run->opts.own_signals &&
+        (run->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK)) < 0)
+        return lhi_fail_errno(err, errno, "could not listen to signals");
+    run->guardian = guardian_start(run->guardian_path, run->command_path, command, run->environment,
+                                   false, &run->socket);
+    if (run->guardian < 0)
+        return lhi_fail_errno(err, errno, "the guardian \"%s\" could not be started",
+                              run->guardian_path);
+    if ((run->death = (int)syscall(SYS_pidfd_open, run->guardian, 0)) < 0)
+        return lhi_fail_errno(err, errno, "could not watch a guardian");
+    return LH_OK;
+}
+
+/* It goes when it hears no more of us. */
+static void end_guardian(struct lease_run *run)
+{
+    struct pollfd end = {.fd = run->death, .events = POLLIN};
+
+    if (run->socket >= 0)
+        (void)close(run->socket);
+    if (end.fd >= 0)
+        (void)poll(&end, 1, LAST_MS);
+    if (run->guardian > 0)
+        (void)waitpid(run->guardian, NULL, WNOHANG);
+    if (run->death >= 0)
+        (void)close(run->death);
+    if (run->signals >= 0)
+        (void)close(run->signals);
+}
+
+/* A descriptor 3 that we were given is the command's, too: in the guardian that is the socket. */
+static bool was_given(int fd)
+{
+    int flags = fcntl(fd, F_GETFD);
+    return flags >= 0 && (flags & FD_CLOEXEC) == 0;
+}
+
+static int order_run(struct lease_run *run, struct lhi_error *err)
+{
+    char variables[600];
+    int fds[GUARDIAN_FDS] = {-1, -1, -1, GUARDIAN_FD};
+    size_t len =
+        1 + lhi_format(variables, sizeof variables, "LEASEHOLD_LEASE=%s/%s", run->scope, run->name);
+
+    len += 1 + lhi_format(variables + len, sizeof variables - len, "LEASEHOLD_TOKEN=%lld",
+                          (long long)run->token);
+    struct guardian_message m = lease_times(run, GUARDIAN_RUN);
+    m.fds = was_given(GUARDIAN_FD) ? 1U << GUARDIAN_FD : 0;
+    if (!keeper_start(run))
+        return lhi_fail(err, LH_ENOMEM, "could not start a thread to extend the lease");
+    if (!lease_order(run, &m, variables, len, fds))
+        return lhi_fail_errno(err, errno, "the guardian \"%s\" is gone", run->guardian_path);
+    return LH_OK;
+}
+
+/* ---- somebody killed the guardian ---- */
+
+struct sweep {
+    const struct lease_run *run;
+    int64_t until;
+    size_t found; /* in this round */
+    bool left;    /* something does not end */
+};
+
+/* A child of ours that was killed; gone, and not only on its way. */
+static void await_end(struct sweep *sweep, pid_t pid)
+{
+    while (waitpid(pid, NULL, WNOHANG) == 0) {
+        if (worker_now() >= sweep->until) {
+            sweep->left = true;
+            return;
+        }
+        lhi_sleep_ms(1);
+    }
+}
+
+/* The command went with it. What that had started comes to us, the next reaper above. */
+static void sweep_one(void *arg, const struct lhi_met *met)
+{
+    struct sweep *sweep = arg;
+    const struct lease_run *run = sweep->run;
+    struct lhi_process process;
+
+    if (strcmp(met->value, run->owner) != 0 || met->pid == run->guardian ||
+        lhi_met_look(met, &process) != 0 || process.parent != getpid())
+        return;
+    sweep->found++;
+    (void)lhi_process_kill(met->pid, process.start);
+    await_end(sweep, (pid_t)met->pid);
+}
+
+/* False: something of it may be left. */
+static bool sweep_all(const struct lease_run *run)
+{
+    struct sweep sweep = {.run = run, .until = worker_now() + LAST_MS};
+
+    if (run->command > 0)
+        await_end(&sweep, run->command);
+    do {
+        sweep.found = 0;
+        if (!lhi_meet_processes(WORKER, sweep_one, &sweep))
+            return false;
+    } while (sweep.found > 0 &&
+             !sweep.left); /* below those that ended there may have been others */
+    return !sweep.left;
+}
+
+/* ---- while it runs ---- */
+
+/* What the terminal sends goes to all of its group: the command has it already. */
+static void pass_on(struct lease_run *run)
+{
+    struct signalfd_siginfo info;
+
+    while (read(run->signals, &info, sizeof info) == (ssize_t)sizeof info) {
+        struct guardian_message m = {.order = GUARDIAN_SIGNAL, .signal = info.ssi_signo};
+        if (info.ssi_code != SI_KERNEL)
+            (void)guardian_order(run->socket, &m, NULL, 0, NULL);
+    }
+}
+
+static int refused(const struct lease_run *run, int error, struct lhi_error *err)
+{
+    char words[80];
+
+    if (error == ETIME) /* everything stood still, for longer than the lease */
+        return lhi_fail(err, LH_ELOST, "lease \"%s/%.140s\" had ended before the command began",
+                        run->scope, run->name);
+    return lhi_fail(err, LH_EINVAL, "command \"%.200s\" cannot be run: %s", run->command_path,
+                    strerror_r(error, words, sizeof words));
+}
+
+/* LH_EMPTY: nothing that counts was said. */
+static int hear(struct lease_run *run, bool *stopped, struct lhi_error *err)
+{
+    struct guardian_answer answer;
+
+    while (recv(run->socket, &answer, sizeof answer, MSG_DONTWAIT) == (ssize_t)sizeof answer) {
+        if (answer.news == GUARDIAN_REFUSED)
+            return refused(run, answer.error, err);
+        if (answer.news == GUARDIAN_STARTED)
+            run->command = answer.pid;
+        if (answer.news != GUARDIAN_ENDED)
+            continue;
+        run->status = answer.status;
+        *stopped = answer.stopped;
+        return LH_OK;
+    }
+    return LH_EMPTY;
+}
+
+static bool cancelled(const struct lease_run *run)
+{
+    return run->opts.cancel != NULL && __atomic_load_n(run->opts.cancel, __ATOMIC_RELAXED) != 0;
+}
+
+/* Until the command and all that it has started are gone. */
+static int attend(struct lease_run *run, bool *stopped, struct lhi_error *err)
+{
+    struct pollfd fds[] = {{.fd = run->socket, .events = POLLIN},
+                           {.fd = run->death, .events = POLLIN},
+                           {.fd = run->signals, .events = POLLIN}};
+    int rc = LH_EMPTY;
+
+    while (rc == LH_EMPTY) {
+        if (cancelled(run))
+            lease_stop(run);
+        if (poll(fds, 3, run->opts.cancel ? FLAG_MS : -1) < 0)
+            continue;
+        if (fds[2].revents != 0)
+            pass_on(run);
+        rc = hear(run, stopped, err);
+        if (rc == LH_EMPTY && fds[1].revents != 0)
+            return lhi_fail(err, LH_EFAIL, "the guardian was killed, and the command with it");
+    }
+    return rc;
+}
+
+/* ---- the end ---- */
+
+/* Somebody gave it back under our own token (the command, with `lease complete`), and nobody has had
+ * it since: then it was not lost. */
+static bool given_back_for_us(struct lease_run *run)
+{
+    lh_leases *leases = NULL;
+    bool ours = lh_lease_get(run->store, run->scope, run->name, &leases) == LH_OK &&
+                leases->lease[0].owner == NULL && leases->lease[0].token == run->token;
+
+    lh_leases_free(leases);
+    return ours;
+}
+
+static int lost(const struct lease_run *run, const char *why, struct lhi_error *err)
+{
+    return lhi_fail(err, LH_ELOST, "lease \"%s/%.140s\" was lost while the command ran%s%s",
+                    run->scope, run->name, why[0] ? ": " : "", why);
+}
+
+static int give_back(struct lease_run *run, struct lhi_error *err)
+{
+    lh_lease_opts opts = {.owner = run->owner, .token = run->token};
+    bool released = false;
+    int rc = lh_lease_release(run->store, run->scope, run->name, &opts, &released);
+
+    if (rc == LH_EBUSY)
+        rc = lh_lease_release(run->store, run->scope, run->name, &opts, &released);
+    if (rc == LH_EHELD || (rc == LH_OK && !released && !given_back_for_us(run)))
+        return lost(run, rc == LH_EHELD ? lh_errmsg(run->store) : "", err);
+    if (rc != LH_OK)
+        return lhi_fail(err, rc, "lease \"%s/%.140s\" could not be given back: %s", run->scope,
+                        run->name, lh_errmsg(run->store));
+    return LH_OK;
+}
+
+/* What counts most comes first. */
+static int judge(const struct lease_run *run, int ended, bool stopped, struct lhi_error *err)
+{
+    if (ended != LH_OK)
+        return ended;
+    if (__atomic_load_n(&run->lost, __ATOMIC_ACQUIRE))
+        return lost(run, run->error, err);
+    if (stopped && cancelled(run))
+        return lhi_fail(err, LH_EINTR, "the command was stopped");
+    if (stopped)
+        return lhi_fail(err, LH_ELOST,
+                        "lease \"%s/%.140s\" was not extended in time, the command was stopped%s%s",
+                        run->scope, run->name, run->error[0] ? ": " : "", run->error);
+    return LH_OK;
+}
+
+/* The command, from its start to the release. */
+static int hold(struct lease_run *run, struct lhi_error *err)
+{
+    struct lhi_error release = {0};
+    bool stopped = false;
+    int rc = order_run(run, err);
+
+    if (rc == LH_OK)
+        rc = attend(run, &stopped, err);
+    keeper_quit(run);
+    bool clean = rc != LH_EFAIL || sweep_all(run);
+    int given = clean ? give_back(run, &release) : LH_OK;
+    keeper_join(run);
+    rc = judge(run, rc, stopped, err);
+    if (rc == LH_OK && given != LH_OK) {
+        *err = release;
+        rc = given;
+    }
+    /* What could not be given back is free when this process is gone. */
+    if (run->enrolled && clean && (given == LH_OK || given == LH_ELOST))
+        (void)lh_worker_stop(run->store, run->owner);
+    return rc;
+}
+
+/* ---- the call ---- */
+
+struct manners {
+    sigset_t mask;
+    int subreaper;
+};
+
+static void change_manners(struct lease_run *run, struct manners *before)
+{
+    sigset_t ours;
+
+    (void)sigemptyset(&ours);
+    if (run->opts.own_signals)
+        our_signals(&ours);
+    (void)pthread_sigmask(SIG_BLOCK, &ours, &before->mask);
+    run->mask = before->mask;
+    if (prctl(PR_GET_CHILD_SUBREAPER, &before->subreaper) != 0)
+        before->subreaper = 0;
+    (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
+static void restore_manners(const struct manners *before)
+{
+    (void)prctl(PR_SET_CHILD_SUBREAPER, before->subreaper);
+    (void)pthread_sigmask(SIG_SETMASK, &before->mask, NULL);
+}
+
+static void clear(struct lease_run *run)
+{
+    end_guardian(run);
+    lease_taken(run);
+    if (run->environment != NULL)
+        lhi_free(run->environment[0]);
+    lhi_free((void *)run->environment);
+    lhi_free(run->command_path);
+    lhi_free(run->guardian_path);
+    (void)pthread_mutex_destroy(&run->mutex);
+}
+
+static int run_under(struct lease_run *run, char *const *command, struct lhi_error *err)
+{
+    int rc = prepare(run, command, err);
+
+    if (rc == LH_OK)
+        rc = start_guardian(run, command, err);
+    if (rc == LH_OK)
+        rc = lease_take(run, err);
+    return rc == LH_OK ? hold(run, err) : rc;
+}
+
+int lh_lease_run(lh_store *store, const char *scope, const char *name, char *const *command,
+                 const lh_lease_run_opts *opts, int *status, char *errmsg, size_t errlen)
+{
+    static const lh_lease_run_opts defaults;
+    struct lease_run run = {.store = store, .scope = scope, .name = name};
+    struct manners before;
+    struct lhi_error err;
+
+    lhi_error_clear(&err);
+    run.opts = opts ? *opts : defaults;
+    run.socket = run.death = run.signals = run.quit = -1;
+    int rc = check(&run, command, &err);
+    if (rc == LH_OK) {
+        if (run.opts.kill_after_ms == 0)
+            run.opts.kill_after_ms = KILL_AFTER_MS;
+        (void)pthread_mutex_init(&run.mutex, NULL);
+        change_manners(&run, &before);
+        rc = run_under(&run, command, &err);
+        clear(&run);
+        restore_manners(&before);
+        if (status != NULL && (rc == LH_OK || rc == LH_ELOST))
+            *status = run.status;
+    }
+    if (errmsg != NULL && errlen > 0)
+        lhi_format(errmsg, errlen, "%s", rc == LH_OK ? "" : err.text);
+    return rc;
+}

@@ -1,0 +1,181 @@
+/*
+ * lease_take.c: getting a named lease, and waiting for one.
+ *
+ * Who waits sleeps until something happened to the lease (an event tells it), until its holder's time
+ * is up, and until the holder is found dead: for that the store is looked after while we wait. A look
+ * a second is the net under it.
+ */
+#include "worker/lease_run.h"
+
+#include <signal.h>
+#include <string.h>
+
+enum { LOOK_MS = 1000, EVENTS = 1000 };
+
+/* ---- one try ---- */
+
+struct holder {
+    char name[160];
+    int64_t remaining_ms;
+};
+
+/* Never extends: what this owner holds already was taken by another run. */
+static int try_once(struct lease_run *run, struct holder *holder, struct lhi_error *err)
+{
+    lh_lease_opts opts = {.owner = run->owner, .ttl_ms = run->opts.ttl_ms, .take_only = true};
+    lh_leases *leases = NULL;
+
+    run->sent_at = worker_now();
+    int rc = lh_lease_acquire(run->store, run->scope, run->name, &opts, &leases);
+    if (rc == LH_OK) {
+        run->token = leases->lease[0].token;
+        run->limit_ms = leases->lease[0].remaining_ms;
+    } else {
+        (void)lhi_fail(err, rc, "%s", lh_errmsg(run->store));
+    }
+    if (rc == LH_EHELD && leases != NULL) {
+        lhi_format(holder->name, sizeof holder->name, "%s", leases->lease[0].owner);
+        holder->remaining_ms = leases->lease[0].remaining_ms;
+    }
+    lh_leases_free(leases);
+    return rc;
+}
+
+/* A holder that is proven dead has lost it; somebody has to take it away. True: done. */
+static bool bury(struct lease_run *run, const struct holder *holder)
+{
+    lh_workers *dead = NULL;
+    bool is_dead = false;
+
+    if (lh_workers_stale(run->store, &dead) != LH_OK)
+        return false;
+    for (size_t i = 0; i < dead->n; i++)
+        is_dead = is_dead || strcmp(dead->worker[i].id, holder->name) == 0;
+    lh_workers_free(dead);
+    return is_dead && lh_maintain(run->store, NULL, NULL) == LH_OK;
+}
+
+/* ---- looking after the store while we wait ---- */
+
+static void *watch(void *arg)
+{
+    struct lease_run *run = arg;
+    lh_maintain_opts opts = {.wait_ms = -1, .cancel = &run->unwatch};
+
+    /* When this fails the lease is still to be had by time. */
+    while (lh_maintain(run->store, &opts, NULL) == LH_OK &&
+           !__atomic_load_n(&run->unwatch, __ATOMIC_RELAXED))
+        continue;
+    return NULL;
+}
+
+static void start_watching(struct lease_run *run)
+{
+    sigset_t all, before;
+
+    if (run->watching)
+        return;
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    run->watching = pthread_create(&run->watchman, NULL, watch, run) == 0;
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+void lease_taken(struct lease_run *run)
+{
+    if (run->watching)
+        (void)pthread_join(run->watchman, NULL);
+    run->watching = false;
+}
+
+/* ---- waiting ---- */
+
+static int newest_event(struct lease_run *run, int64_t *id, struct lhi_error *err)
+{
+    lh_event_filter filter = {.newest = true, .limit = 1};
+    lh_events *events = NULL;
+    int rc = lh_event_list(run->store, &filter, &events);
+
+    if (rc != LH_OK)
+        return lhi_fail(err, rc, "%s", lh_errmsg(run->store));
+    *id = events->n > 0 ? events->event[0].id : 0;
+    lh_events_free(events);
+    return LH_OK;
+}
+
+static bool looks_free(struct lease_run *run)
+{
+    lh_leases *leases = NULL;
+    int rc = lh_lease_get(run->store, run->scope, run->name, &leases);
+    bool is_free = rc != LH_OK || leases->lease[0].owner == NULL || leases->lease[0].stale;
+
+    lh_leases_free(leases);
+    return is_free;
+}
+
+/* Sleep until something happened, whatever it was, or for `ms`. */
+static int await_event(struct lease_run *run, int64_t ms, int64_t *after, struct lhi_error *err)
+{
+    lh_event_filter filter = {
+        .after = *after, .limit = EVENTS, .wait_ms = ms, .cancel = run->opts.cancel};
+    lh_events *events = NULL;
+    sigset_t ours;
+
+    /* Nothing is held yet: a signal does what it would do to any program. */
+    (void)pthread_sigmask(SIG_SETMASK, &run->mask, &ours);
+    int rc = lh_event_list(run->store, &filter, &events);
+    (void)pthread_sigmask(SIG_SETMASK, &ours, NULL);
+    if (rc != LH_OK)
+        return lhi_fail(err, rc, "%s", lh_errmsg(run->store));
+    if (events->n > 0)
+        *after = events->event[events->n - 1].id;
+    lh_events_free(events);
+    return LH_OK;
+}
+
+/* Until it is worth another try. A look a second is enough for what no event tells: the lease of an
+ * exclusive queue ends with its job. */
+static int await_change(struct lease_run *run, int64_t until, int64_t *after, struct lhi_error *err)
+{
+    int rc = LH_OK;
+
+    for (int64_t left; rc == LH_OK && (left = until - worker_now()) > 0;) {
+        rc = await_event(run, left < LOOK_MS ? left : LOOK_MS, after, err);
+        if (rc == LH_OK && looks_free(run))
+            break;
+    }
+    return rc;
+}
+
+static int wait_for_it(struct lease_run *run, struct lhi_error *err)
+{
+    int64_t deadline = run->opts.wait_ms < 0 ? INT64_MAX : worker_now() + run->opts.wait_ms;
+    struct holder holder = {0};
+    int64_t after = 0;
+    int rc = newest_event(run, &after, err);
+
+    while (rc == LH_OK) {
+        rc = try_once(run, &holder, err); /* what happened since `after` is seen, before or now */
+        if (rc != LH_EHELD || worker_now() >= deadline)
+            return rc;
+        start_watching(run);
+        int64_t expiry = run->sent_at + holder.remaining_ms + 1;
+        rc = await_change(run, expiry < deadline ? expiry : deadline, &after, err);
+    }
+    return rc;
+}
+
+int lease_take(struct lease_run *run, struct lhi_error *err)
+{
+    struct holder holder = {0};
+    int rc = try_once(run, &holder, err);
+
+    if (rc == LH_EHELD && bury(run, &holder))
+        rc = try_once(run, &holder, err);
+    if (rc == LH_EHELD && run->opts.wait_ms != 0)
+        rc = wait_for_it(run, err);
+    __atomic_store_n(&run->unwatch, 1, __ATOMIC_RELAXED); /* it sees that in its own time */
+    if (rc == LH_OK)
+        lhi_error_clear(err);
+    return rc;
+}

@@ -1,0 +1,497 @@
+/*
+ * What dead workers have left running, with real processes: a worker is not dead before all that it
+ * started is gone; what does not go by itself is killed, and nothing else is.
+ *
+ * The worker is killed by the test, which stands for its guardians too: processes that lead a session
+ * in which the commands of jobs run.
+ */
+#include "race/crew.h"
+
+#include "base/processes.h"
+
+#include <fcntl.h>
+#include <grp.h>
+#include <signal.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { SILENCE_MS = 90000, NOBODY = 65534, TRIES = 400 };
+
+static const lh_worker_opts process = {.process = true};
+
+/* Tests run side by side, and what bears the name of one's worker is killed by the other. */
+static const char *ours(void)
+{
+    static char name[32];
+
+    if (name[0] == '\0')
+        (void)snprintf(name, sizeof name, "w-%d", (int)getpid());
+    return name;
+}
+
+/* ---------------------------------------------------------------- processes */
+
+/* What a process runs as, and what it says of itself in its environment. */
+struct guise {
+    bool leads;       /* a session of its own */
+    const char *name; /* LEASEHOLD_WORKER; NULL: none */
+};
+
+/* A shell that starts another process and becomes one itself: its own number, and `*child`. */
+static pid_t start(struct guise guise, pid_t *child)
+{
+    char name[80], line[32] = "";
+    char *const environment[] = {name, NULL};
+    int out[2];
+
+    (void)snprintf(name, sizeof name, "%s%s",
+                   guise.name ? "LEASEHOLD_WORKER=" : "NOBODY=", guise.name ? guise.name : "");
+    EXPECT_EQ(pipe(out), 0);
+    pid_t pid = test_fork();
+    if (pid == 0) {
+        if (guise.leads)
+            (void)setsid();
+        (void)dup2(out[1], 1);
+        (void)dup2(open("/dev/null", O_RDWR), 2);
+        (void)close_range(3, ~0U, 0); /* nobody waits for us to close what is the test's */
+        (void)execle("/bin/sh", "sh", "-c",
+                     "sleep 25 >/dev/null & echo $!; exec sleep 25 >/dev/null", NULL, environment);
+        _exit(127);
+    }
+    close(out[1]);
+    EXPECT(read(out[0], line, sizeof line - 1) > 0);
+    close(out[0]);
+    *child = (pid_t)strtol(line, NULL, 10);
+    EXPECT(*child > 0);
+    return pid;
+}
+
+static bool alive(pid_t pid)
+{
+    return !lhi_process_gone(pid, 0);
+}
+
+static void end(pid_t pid)
+{
+    (void)kill(pid, SIGKILL);
+    for (int i = 0; i < TRIES && alive(pid); i++)
+        let_it_wait();
+    EXPECT(!alive(pid));
+}
+
+/* ---------------------------------------------------------------- the store */
+
+struct told {
+    char last[256];
+    int killed, spared, refused;
+};
+
+static void listen(void *arg, const lh_log_entry *entry)
+{
+    struct told *told = arg;
+
+    told->killed += strncmp(entry->line, "killed process ", 15) == 0;
+    told->spared += strstr(entry->line, " is left alone: ") != NULL;
+    told->refused += strstr(entry->line, " cannot be killed: ") != NULL;
+    (void)snprintf(told->last, sizeof told->last, "%s", entry->line);
+}
+
+static lh_store *open_telling(struct told *told)
+{
+    lh_store *store = NULL;
+    int rc =
+        lh_open("s.db", &(lh_open_opts){.create = true, .log = listen, .log_arg = told}, &store);
+
+    if (rc != LH_OK)
+        FAIL("%s: %s", lh_status_name(rc), lh_errmsg(store));
+    *told = (struct told){0};
+    return store;
+}
+
+static int64_t recovered(lh_store *store)
+{
+    lh_report *report = NULL;
+
+    EXPECT_OK(lh_recover(store, NULL, &report));
+    int64_t n = report->entries_reclaimed;
+    lh_report_free(report);
+    return n;
+}
+
+/* One look, as in passing: it does not wait for anything. */
+static int64_t upkeep(lh_store *store)
+{
+    lh_upkeep done;
+
+    EXPECT_OK(lh_maintain(store, NULL, &done));
+    return done.recovered;
+}
+
+static void lead(lh_store *store, pid_t pid)
+{
+    EXPECT_OK(lh_worker_sessions(store, ours(), &(int64_t){pid}, 1));
+}
+
+static void expect_reason(lh_store *store, int64_t id, const char *part)
+{
+    lh_jobs *jobs = NULL;
+
+    EXPECT_OK(lh_job_get(store, id, &jobs));
+    EXPECT_CONTAINS(jobs->job[0].last_error, part);
+    lh_jobs_free(jobs);
+}
+
+static void expect_gone(lh_store *store, pid_t pid, int64_t job)
+{
+    char words[128];
+
+    EXPECT_EQ(job_now(store, job).state, LH_PENDING);
+    (void)snprintf(words, sizeof words, "RECLAIMED_DEAD: worker %s is gone (pid %d)", ours(),
+                   (int)pid);
+    expect_reason(store, job, words);
+}
+
+/* Its number. */
+static pid_t kill_worker(struct hand *worker)
+{
+    pid_t pid = worker->pid;
+
+    hand_kill(worker);
+    hand_reap(worker);
+    return pid;
+}
+
+/* A worker that holds a job, and is then no more. */
+static pid_t killed_worker(lh_store *store, pid_t leader, int64_t *job)
+{
+    struct hand worker = hand_start(ours(), &process);
+
+    *job = ask(&worker, HOLD).job;
+    EXPECT_OK(lh_worker_sessions(store, ours(), &(int64_t){leader}, leader ? 1 : 0));
+    return kill_worker(&worker);
+}
+
+/* ---------------------------------------------------------------- not before all of it is gone */
+
+TEST(a_worker_is_not_gone_while_the_leader_of_a_session_lives)
+{
+    struct told told;
+    lh_store *store = open_telling(&told);
+    int64_t job;
+    pid_t below, leader = start((struct guise){.leads = true}, &below);
+    pid_t pid = killed_worker(store, leader, &job);
+    lh_workers *stale = NULL;
+    EXPECT_EQ(upkeep(store), 0);
+    EXPECT_OK(lh_workers_stale(store, &stale));
+    EXPECT_EQ(stale->n, 0);
+    lh_workers_free(stale);
+    EXPECT_EQ(job_now(store, job).state, LH_RUNNING);
+    end(below);
+    end(leader); /* and stays a zombie, until the test is over */
+    EXPECT_EQ(upkeep(store), 1);
+    expect_gone(store, pid, job);
+    EXPECT_EQ(told.killed, 0);
+    expect_sound(store);
+    lh_close(store);
+}
+
+TEST(a_worker_is_not_gone_while_anything_in_a_session_lives)
+{
+    struct told told;
+    lh_store *store = open_telling(&told);
+    int64_t job;
+    pid_t below, leader = start((struct guise){.leads = true}, &below);
+    pid_t pid = killed_worker(store, leader, &job);
+    end(leader);
+    EXPECT_EQ(upkeep(store), 0);
+    end(below);
+    EXPECT_EQ(upkeep(store), 1);
+    expect_gone(store, pid, job);
+    lh_close(store);
+}
+
+TEST(a_worker_is_not_gone_while_anything_with_its_name_in_the_environment_lives)
+{
+    struct told told;
+    lh_store *store = open_telling(&told);
+    int64_t job;
+    pid_t pid = killed_worker(store, 0, &job);
+    pid_t other_below, below, astray = start((struct guise){.leads = true, .name = ours()}, &below);
+    char other_name[40];
+    (void)snprintf(other_name, sizeof other_name, "%s1", ours());
+    pid_t other = start((struct guise){.name = other_name}, &other_below);
+    EXPECT_EQ(upkeep(store), 0);
+    end(astray);
+    EXPECT_EQ(upkeep(store), 0);
+    end(below);
+    EXPECT_EQ(upkeep(store), 1);
+    expect_gone(store, pid, job);
+    EXPECT(alive(other) && alive(other_below));
+    end(other);
+    end(other_below);
+    lh_close(store);
+}
+
+TEST(a_worker_that_names_no_sessions_is_gone_with_its_process)
+{
+    struct told told;
+    lh_store *store = open_telling(&told);
+    struct hand worker = hand_start(ours(), &process);
+    int64_t job = ask(&worker, HOLD).job;
+    pid_t below, astray = start((struct guise){.name = ours()}, &below);
+    pid_t pid = kill_worker(&worker);
+    EXPECT_EQ(upkeep(store), 1); /* nobody looks for what nobody announced */
+    expect_gone(store, pid, job);
+    EXPECT(alive(astray) && alive(below));
+    end(astray);
+    end(below);
+    lh_close(store);
+}
+
+TEST(a_worker_that_registers_anew_has_no_sessions)
+{
+    char id[160];
+    struct told told;
+    lh_store *store = open_telling(&told);
+    pid_t below, leader = start((struct guise){.leads = true}, &below);
+    struct hand worker = hand_start(ours(), &process);
+    lead(store, leader);
+    lh_worker_opts again = {.id = ours(), .process = true};
+    EXPECT_OK(lh_worker_register(store, &again, id, sizeof id)); /* by this process, meanwhile */
+    hand_quit(&worker);
+    worker = hand_start(ours(), &process);
+    int64_t job = ask(&worker, HOLD).job;
+    pid_t pid = kill_worker(&worker);
+    EXPECT_EQ(upkeep(store), 1);
+    expect_gone(store, pid, job);
+    EXPECT(alive(leader) && alive(below));
+    end(leader);
+    end(below);
+    lh_close(store);
+}
+
+/* ---------------------------------------------------------------- what does not go is killed */
+
+TEST(whoever_recovers_by_hand_kills_what_a_dead_worker_left_running)
+{
+    struct told told;
+    lh_store *store = open_telling(&told);
+    int64_t job;
+    pid_t below, leader = start((struct guise){.leads = true}, &below);
+    pid_t pid = killed_worker(store, leader, &job);
+    pid_t astray_below,
+        astray = start((struct guise){.leads = true, .name = ours()}, &astray_below);
+    EXPECT_EQ(recovered(store), 1);
+    EXPECT(!alive(leader) && !alive(below) && !alive(astray) && !alive(astray_below));
+    EXPECT_EQ(told.killed, 4);
+    expect_gone(store, pid, job);
+    expect_sound(store);
+    lh_close(store);
+}
+
+TEST(a_worker_that_waits_gets_the_job_when_what_the_dead_one_left_running_is_killed)
+{
+    struct told told;
+    lh_store *store = open_telling(&told);
+    struct hand next = hand_start("next", &process);
+    int64_t best_ns = INT64_MAX;
+    for (int i = 0; i < 3; i++) {
+        struct hand worker = hand_start(ours(), &process);
+        pid_t below, leader = start((struct guise){.leads = true}, &below);
+        int64_t job = ask(&worker, HOLD).job;
+        lead(store, leader);
+        tell(&next, WAIT);
+        int64_t killed_ns = now_ns();
+        (void)kill_worker(&worker);
+        struct answer got = hear(&next);
+        EXPECT_EQ(got.job, job);
+        EXPECT(!alive(leader) && !alive(below));
+        EXPECT_OK(ask(&next, COMPLETE).status);
+        if (got.at_ns - killed_ns < best_ns)
+            best_ns = got.at_ns - killed_ns;
+    }
+    EXPECT(best_ns < 800000000); /* it came back for that, and did not leave it to the poll */
+    hand_quit(&next);
+    expect_sound(store);
+    lh_close(store);
+}
+
+TEST(upkeep_that_waits_comes_back_to_kill_what_a_dead_worker_left_running)
+{
+    struct told told;
+    lh_store *store = open_telling(&told);
+    int64_t job;
+    lh_upkeep done = {0};
+    pid_t below, leader = start((struct guise){.leads = true}, &below);
+    pid_t pid = killed_worker(store, leader, &job);
+    for (int i = 0; i < TRIES && done.recovered == 0; i++) {
+        EXPECT_OK(lh_maintain(store, &(lh_maintain_opts){.wait_ms = 1000}, &done));
+        EXPECT(done.recovered == 1 || done.next_ms <= 1000); /* whoever does not wait is told so */
+    }
+    EXPECT_EQ(done.recovered, 1);
+    EXPECT(!alive(leader) && !alive(below));
+    EXPECT_EQ(told.killed, 2);
+    expect_gone(store, pid, job);
+    lh_close(store);
+}
+
+/* ---------------------------------------------------------------- and nothing else */
+
+static void forge(const char *sessions)
+{
+    sqlite3 *db = NULL;
+    char text[200];
+
+    EXPECT_EQ(sqlite3_open("s.db", &db), SQLITE_OK);
+    (void)sqlite3_busy_timeout(db, 5000);
+    (void)snprintf(text, sizeof text, "UPDATE lh_worker SET sessions = '%s' WHERE id = '%s'",
+                   sessions, ours());
+    EXPECT_EQ(sqlite3_exec(db, text, NULL, NULL, NULL), SQLITE_OK);
+    EXPECT_EQ(sqlite3_changes(db), 1);
+    EXPECT_EQ(sqlite3_close(db), SQLITE_OK);
+}
+
+TEST(a_leader_whose_number_was_given_to_another_is_gone_and_the_other_is_not_touched)
+{
+    struct told told;
+    lh_store *store = open_telling(&told);
+    int64_t job;
+    pid_t below, other = start((struct guise){.leads = true}, &below);
+    pid_t pid = killed_worker(store, 0, &job);
+    char older[64];
+    (void)snprintf(older, sizeof older, "[[%d,%lld]]", (int)other,
+                   (long long)lhi_process_start(other) - 1);
+    forge(older);
+    EXPECT_EQ(upkeep(store), 1);
+    expect_gone(store, pid, job);
+    EXPECT(alive(other) && alive(below));
+    end(other);
+    end(below);
+    lh_close(store);
+}
+
+TEST(what_may_be_another_by_now_is_left_alone_and_time_decides)
+{
+    clock_start();
+    struct told told;
+    lh_store *store = open_telling(&told);
+    int64_t job;
+    pid_t below, leader = start((struct guise){.leads = true}, &below);
+    (void)killed_worker(store, leader, &job);
+    end(leader);
+    (void)test_wait(leader); /* nothing is left that could be asked who it was */
+    EXPECT_EQ(recovered(store), 0);
+    EXPECT_EQ(told.spared, 1);
+    EXPECT_EQ(told.killed, 0);
+    EXPECT(alive(below));
+    clock_advance_ms(SILENCE_MS);
+    EXPECT_EQ(recovered(store), 1);
+    expect_reason(store, job, " has been silent for ");
+    EXPECT(alive(below));
+    end(below);
+    lh_close(store);
+}
+
+TEST(sessions_that_cannot_be_read_leave_it_to_time)
+{
+    clock_start();
+    struct told told;
+    lh_store *store = open_telling(&told);
+    int64_t job;
+    (void)killed_worker(store, 0, &job);
+    forge("[[1,2");
+    EXPECT_EQ(recovered(store), 0);
+    clock_advance_ms(SILENCE_MS);
+    EXPECT_EQ(recovered(store), 1);
+    lh_close(store);
+}
+
+TEST(nobody_kills_itself_or_what_it_runs_below)
+{
+    struct told told;
+    lh_store *store = open_telling(&told);
+    int64_t job;
+    int said[2];
+    char ready;
+    EXPECT_EQ(pipe(said), 0);
+    pid_t leader = test_fork();
+    if (leader == 0) {
+        (void)setsid();
+        pid_t child = test_fork();
+        if (child == 0) {
+            EXPECT_EQ(read(said[0], &ready, 1), 1);
+            lh_store *mine = open_telling(&told);
+            EXPECT_EQ(recovered(mine), 0);
+            EXPECT_EQ(told.spared, 2);
+            EXPECT_EQ(told.killed, 0);
+            lh_close(mine);
+            test_child_done();
+        }
+        EXPECT_EQ(test_wait(child).code, 0);
+        test_child_done();
+    }
+    pid_t pid = killed_worker(store, leader, &job);
+    EXPECT_EQ(write(said[1], "", 1), 1);
+    EXPECT_EQ(test_wait(leader).code, 0);
+    EXPECT_EQ(upkeep(store), 1);
+    expect_gone(store, pid, job);
+    lh_close(store);
+}
+
+/* ---------------------------------------------------------------- who may not */
+
+/* As nobody, in a directory and on files that are nobody's. */
+static lh_store *open_as_nobody(struct told *told)
+{
+    EXPECT_EQ(setgroups(0, NULL), 0);
+    EXPECT_EQ(setresgid(NOBODY, NOBODY, NOBODY), 0);
+    EXPECT_EQ(setresuid(NOBODY, NOBODY, NOBODY), 0);
+    return open_telling(told);
+}
+
+static void give_to_nobody(void)
+{
+    static const char *const files[] = {".", "s.db", "s.db-wal", "s.db-shm", "s.db-lease"};
+
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
+        EXPECT(chown(files[i], NOBODY, NOBODY) == 0 || i > 0);
+}
+
+TEST(what_may_not_be_killed_lives_and_time_decides)
+{
+    if (geteuid() != 0) {
+        (void)fprintf(stderr, "not run: only root has somebody else's processes to show\n");
+        return;
+    }
+    clock_start();
+    struct told told;
+    lh_store *store = open_telling(&told);
+    int64_t job;
+    pid_t below, leader = start((struct guise){.leads = true}, &below);
+    (void)killed_worker(store, leader, &job);
+    give_to_nobody();
+    (void)chmod(getenv("LHI_TEST_CONTROL"), 0666);
+    pid_t recoverer = test_fork();
+    if (recoverer == 0) {
+        lh_store *mine = open_as_nobody(&told);
+        EXPECT_EQ(recovered(mine), 0);
+        EXPECT_EQ(told.killed, 0);
+        EXPECT(told.refused >= 1);
+        clock_advance_ms(SILENCE_MS);
+        EXPECT_EQ(recovered(mine), 1);
+        expect_reason(mine, job, " has been silent for ");
+        lh_close(mine);
+        test_child_done();
+    }
+    EXPECT_EQ(test_wait(recoverer).code, 0);
+    EXPECT(alive(leader) && alive(below));
+    EXPECT_EQ(job_now(store, job).state, LH_PENDING);
+    end(leader);
+    end(below);
+    lh_close(store);
+}

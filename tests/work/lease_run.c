@@ -1,0 +1,609 @@
+/*
+ * A command under a named lease: `leasehold lease run` and lh_lease_run(), with real processes, a real
+ * terminal and real deaths. Who gets the lease next looks whether anything of the last run is left.
+ */
+#include "work/shift.h"
+
+#include "base/processes.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+/* ---- runs ---- */
+
+enum { MOST_WORDS = 30 };
+
+static const char *const *words_of(const char *const words[], const char *argv[MOST_WORDS])
+{
+    size_t n = 0;
+
+    argv[n++] = getenv("TEST_LEASEHOLD");
+    argv[n++] = "--store";
+    argv[n++] = "s.db";
+    argv[n++] = "lease";
+    argv[n++] = "run";
+    for (size_t i = 0; words[i] != NULL; i++) {
+        EXPECT(n < MOST_WORDS - 1);
+        argv[n++] = words[i];
+    }
+    argv[n] = NULL;
+    return argv;
+}
+
+#define START(...) start((const char *const[]){__VA_ARGS__, NULL})
+static pid_t start(const char *const words[])
+{
+    const char *argv[MOST_WORDS];
+    return test_spawn(words_of(words, argv));
+}
+
+/* Its exit code, or minus its signal. */
+static int end_of(pid_t pid)
+{
+    EVENTUALLY(gone(pid));
+    struct run r = test_wait(pid);
+    return r.code >= 0 ? r.code : -r.sig;
+}
+
+#define RUN(...) end_of(START(__VA_ARGS__))
+
+#define SH(script_) "--", "sh", "-c", (script_)
+
+static lh_lease lease_now(struct shop *shop)
+{
+    lh_leases *leases = NULL;
+    lh_lease found = {0};
+
+    if (lh_lease_get(shop->store, "a", "b", &leases) == LH_OK)
+        found = leases->lease[0];
+    lh_leases_free(leases);
+    found.owner = found.owner ? "somebody" : NULL; /* the name is gone with the answer */
+    return found;
+}
+
+static bool held(struct shop *shop)
+{
+    return lease_now(shop).owner != NULL;
+}
+
+static int64_t alive(struct shop *shop)
+{
+    lh_workers *list = NULL;
+    int64_t n = 0;
+
+    EXPECT_OK(lh_worker_list(shop->store, &list));
+    for (size_t i = 0; i < list->n; i++)
+        n += strcmp(list->worker[i].state, "alive") == 0;
+    lh_workers_free(list);
+    return n;
+}
+
+/* Leaves a child in its own session and one that was forked away twice; says who they are. */
+#define FAMILY                                          \
+    "setsid sh -c 'echo $$ > deep; exec sleep 1000' & " \
+    "(sh -c 'echo $$ > away; exec sleep 1000' &) ; "    \
+    "while [ ! -s deep ] || [ ! -s away ]; do sleep 0.02; done; echo $$ > top; sleep 1000"
+
+/* The next one: does anything of the family live? (A zombie does not.) */
+#define LOOK                                                                               \
+    "for who in top deep away; do "                                                        \
+    "if grep -qs '^State:.[^ZX]' /proc/$(cat $who)/status; then touch overlap; fi; done; " \
+    "touch got"
+
+static pid_t start_family(struct shop *shop, const char *ttl)
+{
+    pid_t run = START("a/b", "--ttl", ttl, SH(FAMILY));
+
+    (void)number_in("top");
+    EVENTUALLY(alive(shop) == 1);
+    return run;
+}
+
+static void expect_handed_on(pid_t next)
+{
+    EXPECT_EQ(end_of(next), 0);
+    EXPECT(exists("got"));
+    EXPECT(!exists("overlap"));
+}
+
+/* ---- as users of flock expect ---- */
+
+TEST(the_exit_code_is_the_commands_and_the_lease_is_given_back)
+{
+    struct shop shop = shop_open();
+    EXPECT_EQ(RUN("a/b", "--", "true"), 0);
+    EXPECT_EQ(RUN("a/b", SH("exit 7")), 7);
+    EXPECT_EQ(RUN("a/b", SH("kill -USR2 $$")), 128 + SIGUSR2);
+    EXPECT(!held(&shop));
+    shop_close(&shop);
+}
+
+TEST(a_command_that_cannot_be_run_acquires_nothing)
+{
+    struct shop shop = shop_open();
+    write_file("no-program", "hello\n", 0600);
+    EXPECT_EQ(RUN("a/b", "--", "no-such-program"), 2);
+    EXPECT_EQ(RUN("a/b", "--", "./no-program"), 2);
+    EXPECT_EQ(events(&shop, "lease.acquired"), 0);
+    /* This looks like one until it is started. */
+    write_file("no-format", "hello\n", 0700);
+    EXPECT_EQ(RUN("a/b", "--", "./no-format"), 2);
+    EXPECT(!held(&shop));
+    shop_close(&shop);
+}
+
+TEST(while_it_runs_nobody_else_has_the_lease)
+{
+    struct shop shop = shop_open();
+    pid_t first = START("a/b", SH("touch begun; " UNTIL("end")));
+    EVENTUALLY(exists("begun"));
+    EXPECT_EQ(RUN("a/b", "--", "touch", "second"), 4);
+    EXPECT_EQ(RUN("a/b", "--wait=50ms", "--", "touch", "second"), 4);
+    EXPECT(!exists("second"));
+    touch("end");
+    EXPECT_EQ(end_of(first), 0);
+    EXPECT_EQ(RUN("a/b", "--", "touch", "second"), 0);
+    EXPECT(exists("second"));
+    shop_close(&shop);
+}
+
+TEST(a_lease_is_extended_for_as_long_as_the_command_runs)
+{
+    struct shop shop = shop_open();
+    pid_t run = START("a/b", "--ttl", "600ms", SH("touch begun; " UNTIL("end")));
+    EVENTUALLY(exists("begun"));
+    lh_lease before = lease_now(&shop);
+    EVENTUALLY(lease_now(&shop).expires_at > before.acquired_at + 1800);
+    EXPECT_EQ(lease_now(&shop).token, before.token);
+    EXPECT_EQ(lease_now(&shop).acquired_at, before.acquired_at);
+    touch("end");
+    EXPECT_EQ(end_of(run), 0);
+    EXPECT(!held(&shop));
+    shop_close(&shop);
+}
+
+TEST(what_its_owner_holds_already_is_not_extended_and_not_released)
+{
+    struct shop shop = shop_open();
+    lh_lease_opts opts = {.owner = "me", .ttl_ms = 600000};
+    EXPECT_OK(lh_lease_acquire(shop.store, "a", "b", &opts, NULL));
+    lh_lease before = lease_now(&shop);
+    EXPECT_EQ(RUN("a/b", "--owner", "me", "--ttl", "20m", "--", "touch", "ran"), 4);
+    EXPECT(!exists("ran"));
+    EXPECT_EQ(lease_now(&shop).expires_at, before.expires_at);
+    EXPECT_EQ(lease_now(&shop).token, before.token);
+    shop_close(&shop);
+}
+
+TEST_TIMEOUT(many_runs_by_the_same_owner_never_overlap, 60)
+{
+    enum { RUNS = 12 };
+    struct shop shop = shop_open();
+    pid_t runs[RUNS];
+    for (int i = 0; i < RUNS; i++)
+        runs[i] = START("a/b", "--owner", "same", "--wait",
+                        SH("mkdir one || touch overlap; echo x >> done; rmdir one"));
+    for (int i = 0; i < RUNS; i++)
+        EXPECT_EQ(end_of(runs[i]), 0);
+    EXPECT_EQ(lines_of("done"), RUNS);
+    EXPECT(!exists("overlap"));
+    shop_close(&shop);
+}
+
+TEST(a_command_may_complete_its_lease_itself)
+{
+    struct shop shop = shop_open();
+    EXPECT_EQ(setenv("PROGRAM", getenv("TEST_LEASEHOLD"), 1), 0);
+    EXPECT_EQ(RUN("a/b", SH("$PROGRAM --store s.db lease complete $LEASEHOLD_LEASE --rows 5 "
+                            "--token $LEASEHOLD_TOKEN; exit 3")),
+              3);
+    EXPECT_EQ(lease_now(&shop).rows, 5);
+    /* But if it gives it to others, and then works on, that is its loss. */
+    EXPECT_EQ(RUN("a/b", SH("$PROGRAM --store s.db lease release a/b --token $LEASEHOLD_TOKEN; "
+                            "$PROGRAM --store s.db lease acquire a/b --owner other")),
+              4);
+    shop_close(&shop);
+}
+
+TEST(a_short_command_leaves_no_worker_behind)
+{
+    struct shop shop = shop_open();
+    int64_t left = 1;
+    for (int i = 0; i < 20 && left > 0; i++) { /* unless this machine is slow just then */
+        int64_t before = workers(&shop);
+        EXPECT_EQ(RUN("a/b", "--", "true"), 0);
+        left = workers(&shop) - before;
+    }
+    EXPECT_EQ(left, 0);
+    shop_close(&shop);
+}
+
+/* ---- signals and terminals ---- */
+
+TEST(signals_are_passed_on_to_the_command)
+{
+    struct shop shop = shop_open();
+    static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+        pid_t run = START("a/b", SH("trap 'exit 41' TERM; trap 'exit 42' INT; trap 'exit 43' HUP; "
+                                    "trap 'exit 44' USR1; touch begun; " UNTIL("end")));
+        EVENTUALLY(exists("begun"));
+        EXPECT_EQ(kill(run, signals[i]), 0);
+        EXPECT_EQ(end_of(run), 41 + (int)i);
+        EXPECT_EQ(unlink("begun"), 0);
+    }
+    EXPECT(!held(&shop));
+    shop_close(&shop);
+}
+
+TEST(what_was_ignored_stays_ignored)
+{
+    struct shop shop = shop_open();
+    EXPECT(signal(SIGHUP, SIG_IGN) != SIG_ERR);
+    pid_t run = START("a/b", SH("kill -HUP $$; kill -HUP $PPID; touch lives; " UNTIL("end")));
+    EVENTUALLY(exists("lives"));
+    EXPECT_EQ(kill(run, SIGHUP), 0);
+    touch("end");
+    EXPECT_EQ(end_of(run), 0);
+    /* … but not what programs ignore for themselves. */
+    EXPECT_EQ(RUN("a/b", SH("kill -PIPE $$")), 128 + SIGPIPE);
+    shop_close(&shop);
+}
+
+struct terminal {
+    int fd; /* our end */
+    pid_t pid;
+};
+
+/* On a terminal of its own, as a shell would start it. */
+static struct terminal on_terminal(const char *script)
+{
+    struct terminal t = {.fd = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC)};
+    const char *argv[MOST_WORDS];
+
+    EXPECT(t.fd >= 0 && grantpt(t.fd) == 0 && unlockpt(t.fd) == 0);
+    (void)words_of((const char *const[]){"a/b", SH(script), NULL}, argv);
+    t.pid = test_fork();
+    if (t.pid == 0) {
+        union {
+            const char *const *given;
+            char *const *wanted;
+        } args = {.given = argv};
+        (void)setsid();
+        int fd = open(ptsname(t.fd), O_RDWR);
+        if (ioctl(fd, TIOCSCTTY, 0) == 0 && dup2(fd, 0) == 0 && dup2(fd, 1) == 1 &&
+            dup2(fd, 2) == 2)
+            (void)execv(argv[0], args.wanted);
+        _exit(127);
+    }
+    return t;
+}
+
+static void type(const struct terminal *t, const char *keys)
+{
+    EXPECT_EQ(write(t->fd, keys, strlen(keys)), (ssize_t)strlen(keys));
+}
+
+TEST(the_terminal_is_the_commands)
+{
+    struct shop shop = shop_open();
+    struct terminal t =
+        on_terminal("touch begun; read line < /dev/tty; echo $line > typed; exit 5");
+    EVENTUALLY(exists("begun"));
+    type(&t, "hello\n");
+    EXPECT_EQ(end_of(t.pid), 5);
+    EXPECT_EQ(lines_of("typed"), 1);
+    close(t.fd);
+    shop_close(&shop);
+}
+
+/* A shell may take two signals for one. */
+#define COUNT_INTERRUPTS                                                                  \
+    "exec python3 -c 'import os, signal, sys, time\n"                                     \
+    "signal.signal(signal.SIGINT, lambda *_: print(\"x\", file=open(\"hits\", \"a\")))\n" \
+    "open(\"begun\", \"w\")\n"                                                            \
+    "while not os.path.exists(\"end\"): time.sleep(0.02)\n"                               \
+    "sys.exit(6)'"
+
+TEST(an_interrupt_key_reaches_the_command_once_and_the_guardian_not_at_all)
+{
+    struct shop shop = shop_open();
+    struct terminal t = on_terminal(COUNT_INTERRUPTS);
+    EVENTUALLY(exists("begun"));
+    for (size_t i = 1; i <= 3; i++) {
+        type(&t, "\x03");
+        EVENTUALLY(lines_of("hits") >= i);
+    }
+    touch("end");
+    EXPECT_EQ(end_of(t.pid), 6);
+    EXPECT_EQ(lines_of("hits"), 3);
+    struct terminal plain = on_terminal("touch begun2; sleep 1000");
+    EVENTUALLY(exists("begun2"));
+    type(&plain, "\x03");
+    EXPECT_EQ(end_of(plain.pid), 128 + SIGINT);
+    EXPECT(!held(&shop));
+    close(t.fd);
+    close(plain.fd);
+    shop_close(&shop);
+}
+
+/* ---- deaths ---- */
+
+TEST(a_killed_run_takes_everything_with_it_and_its_lease_is_free_at_once)
+{
+    struct shop shop = shop_open();
+    pid_t run = start_family(&shop, "10m");
+    pid_t next = START("a/b", "--wait", SH(LOOK));
+    EXPECT_EQ(kill(run, SIGKILL), 0);
+    expect_handed_on(next);
+    EXPECT_EQ(end_of(run), -SIGKILL);
+    EXPECT_EQ(events(&shop, "lease.recovered"), 1);
+    shop_close(&shop);
+}
+
+TEST(who_does_not_wait_takes_the_lease_of_a_dead_run_too)
+{
+    struct shop shop = shop_open();
+    pid_t run = start_family(&shop, "10m");
+    EXPECT_EQ(kill(run, SIGKILL), 0);
+    EXPECT_EQ(end_of(run), -SIGKILL);
+    EVENTUALLY(gone(number_in("top")) && gone(number_in("deep")) && gone(number_in("away")));
+    EVENTUALLY(RUN("a/b", SH(LOOK)) == 0); /* the guardian may be a moment behind them */
+    EXPECT(!exists("overlap"));
+    shop_close(&shop);
+}
+
+TEST(a_killed_run_with_an_owner_takes_everything_with_it_and_its_lease_ends_by_time)
+{
+    struct shop shop = shop_open();
+    pid_t run = START("a/b", "--owner", "me", "--ttl", "2s", SH(FAMILY));
+    (void)number_in("top");
+    pid_t next = START("a/b", "--wait", SH(LOOK));
+    EXPECT_EQ(kill(run, SIGKILL), 0);
+    expect_handed_on(next);
+    EXPECT_EQ(end_of(run), -SIGKILL);
+    EXPECT_EQ(events(&shop, "worker.dead"), 0);
+    shop_close(&shop);
+}
+
+TEST(a_killed_guardian_takes_everything_with_it)
+{
+    struct shop shop = shop_open();
+    struct shift run = {.pid = start_family(&shop, "10m")};
+    pid_t next = START("a/b", "--wait", SH(LOOK));
+    EXPECT_EQ(kill(guardian_of(&run), SIGKILL), 0);
+    EXPECT_EQ(end_of(run.pid), 1);
+    expect_handed_on(next);
+    shop_close(&shop);
+}
+
+TEST(when_both_are_killed_what_is_left_is_ended_before_the_lease_is_handed_on)
+{
+    struct shop shop = shop_open();
+    struct shift run = {.pid = start_family(&shop, "10m")};
+    pid_t guardian = guardian_of(&run);
+    pid_t next = START("a/b", "--wait", SH(LOOK));
+    EXPECT_EQ(kill(run.pid, SIGSTOP), 0);
+    EXPECT_EQ(kill(guardian, SIGKILL), 0);
+    EXPECT_EQ(kill(run.pid, SIGKILL), 0);
+    expect_handed_on(next);
+    EXPECT_EQ(end_of(run.pid), -SIGKILL);
+    shop_close(&shop);
+}
+
+TEST(a_stopped_run_is_fenced_by_its_guardian_before_its_lease_ends)
+{
+    struct shop shop = shop_open();
+    pid_t run = start_family(&shop, "2s");
+    pid_t next = START("a/b", "--wait", SH(LOOK));
+    EXPECT_EQ(kill(run, SIGSTOP), 0);
+    expect_handed_on(next);
+    EXPECT_EQ(kill(run, SIGCONT), 0);
+    EXPECT_EQ(end_of(run), 4);
+    shop_close(&shop);
+}
+
+TEST(what_a_command_leaves_behind_ends_with_it)
+{
+    struct shop shop = shop_open();
+    EXPECT_EQ(RUN("a/b", SH("setsid sh -c 'echo $$ > deep; exec sleep 1000' & "
+                            "while [ ! -s deep ]; do sleep 0.02; done; exit 3")),
+              3);
+    EXPECT(gone(number_in("deep")));
+    EXPECT(!held(&shop));
+    shop_close(&shop);
+}
+
+/* ---- the lease is lost ---- */
+
+static void release_by_hand(struct shop *shop)
+{
+    lh_leases *leases = NULL;
+    bool released = false;
+
+    EXPECT_OK(lh_lease_get(shop->store, "a", "b", &leases));
+    EXPECT_OK(lh_lease_release(shop->store, "a", "b",
+                               &(lh_lease_opts){.owner = leases->lease[0].owner}, &released));
+    EXPECT(released);
+    lh_leases_free(leases);
+}
+
+TEST(a_lease_taken_away_by_hand_stops_everything_the_command_has_started)
+{
+    struct shop shop = shop_open();
+    pid_t run =
+        START("a/b", "--ttl", "1500ms", "--kill-after", "200ms",
+              SH("trap 'touch termed; exit 0' TERM; setsid sh -c 'trap \"\" TERM; echo $$ > "
+                 "deep; exec sleep 1000' & while [ ! -s deep ]; do sleep 0.02; done; "
+                 "touch begun; " UNTIL("never")));
+    EVENTUALLY(exists("begun"));
+    release_by_hand(&shop);
+    EXPECT_EQ(end_of(run), 4);
+    EXPECT(exists("termed"));
+    EXPECT(gone(number_in("deep")));
+    EXPECT(!held(&shop));
+    shop_close(&shop);
+}
+
+TEST(a_command_that_ends_after_its_lease_was_taken_tells_so)
+{
+    struct shop shop = shop_open();
+    pid_t run = START("a/b", "--ttl", "10m", SH("touch begun; " UNTIL("end")));
+    EVENTUALLY(exists("begun"));
+    release_by_hand(&shop);
+    EXPECT_OK(lh_lease_acquire(shop.store, "a", "b",
+                               &(lh_lease_opts){.owner = "other", .ttl_ms = 600000}, NULL));
+    touch("end");
+    EXPECT_EQ(end_of(run), 4);
+    EXPECT(held(&shop));
+    shop_close(&shop);
+}
+
+TEST_TIMEOUT(a_store_that_cannot_be_written_stops_the_command_in_time, 60)
+{
+    struct shop shop = shop_open();
+    sqlite3 *db = NULL;
+    pid_t run = START("a/b", "--ttl", "2s", "--kill-after", "100ms",
+                      SH("trap '' TERM; echo $$ > pid; " UNTIL("never")));
+    int64_t pid = number_in("pid");
+    lh_lease lease = lease_now(&shop);
+    EXPECT_EQ(sqlite3_open("s.db", &db), SQLITE_OK);
+    (void)sqlite3_busy_timeout(db, 5000);
+    EXPECT_EQ(sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
+    lease = lease_now(&shop);
+    EVENTUALLY(gone(pid));
+    EXPECT(now_wall_ms() < lease.expires_at);
+    EXPECT_EQ(sqlite3_exec(db, "ROLLBACK", NULL, NULL, NULL), SQLITE_OK);
+    EXPECT_EQ(sqlite3_close(db), SQLITE_OK);
+    EXPECT_EQ(end_of(run), 4);
+    shop_close(&shop);
+}
+
+/* ---- waiting ---- */
+
+static int by_size(const void *left, const void *right)
+{
+    int64_t a = *(const int64_t *)left, b = *(const int64_t *)right;
+    return a < b ? -1 : a > b;
+}
+
+static size_t threads_of(pid_t pid)
+{
+    struct lhi_process process;
+    return lhi_process_look(pid, &process) ? (size_t)process.threads : 0;
+}
+
+TEST_TIMEOUT(who_waits_has_the_lease_as_soon_as_it_is_released, 60)
+{
+    enum { ROUNDS = 9 };
+    struct shop shop = shop_open();
+    int64_t took_ms[ROUNDS];
+    for (int i = 0; i < ROUNDS; i++) {
+        pid_t first = START("a/b", SH("touch begun; " UNTIL("end") "date +%s%3N > ended"));
+        EVENTUALLY(exists("begun"));
+        pid_t next = START("a/b", "--wait", SH("date +%s%3N > taken"));
+        EVENTUALLY(threads_of(next) > 1); /* one looks after the store: it waits */
+        touch("end");
+        EXPECT_EQ(end_of(first), 0);
+        EXPECT_EQ(end_of(next), 0);
+        took_ms[i] = number_in("taken") - number_in("ended");
+        EXPECT(unlink("begun") == 0 && unlink("end") == 0 && unlink("ended") == 0 &&
+               unlink("taken") == 0);
+    }
+    qsort(took_ms, ROUNDS, sizeof *took_ms, by_size);
+    (void)fprintf(stderr,
+                  "from the end of one to the start of the next: median %lld ms, longest %lld\n",
+                  (long long)took_ms[ROUNDS / 2], (long long)took_ms[ROUNDS - 1]);
+    EXPECT(took_ms[ROUNDS / 2] < 200); /* the net is a look a second */
+    shop_close(&shop);
+}
+
+TEST(who_waits_has_the_lease_when_its_holders_time_is_up)
+{
+    struct shop shop = shop_open();
+    lh_lease_opts opts = {.owner = "gone", .ttl_ms = 300};
+    EXPECT_OK(lh_lease_acquire(shop.store, "a", "b", &opts, NULL));
+    EXPECT_EQ(RUN("a/b", "--wait=10s", "--", "touch", "ran"), 0);
+    EXPECT(exists("ran"));
+    shop_close(&shop);
+}
+
+TEST(who_waits_may_be_interrupted)
+{
+    struct shop shop = shop_open();
+    lh_lease_opts opts = {.owner = "other", .ttl_ms = 600000};
+    EXPECT_OK(lh_lease_acquire(shop.store, "a", "b", &opts, NULL));
+    struct shift run = {.pid = START("a/b", "--wait", "--", "touch", "ran")};
+    pid_t guardian = guardian_of(&run);
+    EXPECT_EQ(kill(run.pid, SIGTERM), 0);
+    EXPECT_EQ(end_of(run.pid), -SIGTERM);
+    EVENTUALLY(gone(guardian));
+    EXPECT(!exists("ran"));
+    shop_close(&shop);
+}
+
+/* ---- from C ---- */
+
+static void *raise_when_begun(void *arg)
+{
+    EVENTUALLY(exists("begun"));
+    __atomic_store_n((int *)arg, 1, __ATOMIC_RELAXED);
+    return NULL;
+}
+
+TEST(a_flag_stops_the_command_and_gives_the_lease_back)
+{
+    struct shop shop = shop_open();
+    char sh[] = "sh", c[] = "-c", script[] = "touch begun; sleep 1000";
+    char *command[] = {sh, c, script, NULL};
+    char error[200];
+    int flag = 0, status = -1;
+    pthread_t thread;
+    lh_lease_run_opts opts = {.guardian = guardian_path(), .cancel = &flag};
+    EXPECT_EQ(pthread_create(&thread, NULL, raise_when_begun, &flag), 0);
+    EXPECT_STATUS(lh_lease_run(shop.store, "a", "b", command, &opts, &status, error, sizeof error),
+                  LH_EINTR);
+    EXPECT_STR(error, "the command was stopped");
+    EXPECT_EQ(pthread_join(thread, NULL), 0);
+    EXPECT(!held(&shop));
+    /* … and the wait for one. */
+    EXPECT_OK(lh_lease_acquire(shop.store, "a", "b",
+                               &(lh_lease_opts){.owner = "other", .ttl_ms = 600000}, NULL));
+    opts.wait_ms = -1;
+    EXPECT_STATUS(lh_lease_run(shop.store, "a", "b", command, &opts, &status, error, sizeof error),
+                  LH_EINTR);
+    shop_close(&shop);
+}
+
+TEST(bad_values_are_refused_with_a_sentence)
+{
+    struct shop shop = shop_open();
+    char name[] = "true";
+    char *command[] = {name, NULL};
+    char error[480];
+    lh_lease_run_opts opts = {.guardian = guardian_path(), .wait_ms = -2};
+    EXPECT_STATUS(lh_lease_run(shop.store, "a", "b", command, &opts, NULL, error, sizeof error),
+                  LH_EINVAL);
+    EXPECT_CONTAINS(error, "wait is -2 ms");
+    opts = (lh_lease_run_opts){.guardian = guardian_path(), .kill_after_ms = -1};
+    EXPECT_STATUS(lh_lease_run(shop.store, "a", "b", command, &opts, NULL, error, sizeof error),
+                  LH_EINVAL);
+    EXPECT_CONTAINS(error, "SIGKILL is -1 ms");
+    EXPECT_STATUS(lh_lease_run(shop.store, "a", "b", NULL, NULL, NULL, error, sizeof error),
+                  LH_EMISUSE);
+    opts = (lh_lease_run_opts){.guardian = "/no/such/guardian"};
+    EXPECT_STATUS(lh_lease_run(shop.store, "a", "b", command, &opts, NULL, error, sizeof error),
+                  LH_EINVAL);
+    EXPECT_CONTAINS(error, "/no/such/guardian");
+    opts = (lh_lease_run_opts){.guardian = guardian_path(), .owner = "no name"};
+    EXPECT_STATUS(lh_lease_run(shop.store, "a", "b", command, &opts, NULL, error, sizeof error),
+                  LH_EINVAL);
+    EXPECT_CONTAINS(error, "no name");
+    shop_close(&shop);
+}

@@ -1,0 +1,142 @@
+/* A worker that cannot do its work does not begin: nothing is claimed, nothing is written. */
+#include "work/shift.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static void expect_refused(const char *command, const char *words)
+{
+    struct run r = WORK("q", "--drain", "--", command);
+
+    if (r.code != 2)
+        FAIL("command \"%s\": exit code %d\n%s", command, r.code, r.err);
+    EXPECT_CONTAINS(r.err, words);
+    run_clear(&r);
+}
+
+static void expect_untouched(struct shop *shop, int64_t job)
+{
+    EXPECT_EQ(look(shop, job)->state, LH_PENDING);
+    EXPECT_EQ(look(shop, job)->attempt, 0);
+    EXPECT_EQ(look(shop, job)->token, 0);
+    EXPECT_EQ(workers(shop), 0);
+    EXPECT_EQ(events(shop, "worker.started"), 0);
+}
+
+TEST(a_command_that_cannot_be_run_is_refused_before_anything_is_claimed)
+{
+    struct shop shop = shop_open();
+    int64_t job = put(&shop, "q", "x");
+    write_file("plain", "#!/bin/sh\n", 0600);
+    EXPECT_EQ(mkdir("folder", 0700), 0);
+    EXPECT_EQ(setenv("PATH", "/usr/bin:/bin:.", 1), 0);
+    expect_refused("./nonesuch", "command \"./nonesuch\" does not exist");
+    expect_refused("nonesuch", "command \"nonesuch\" was not found in $PATH");
+    expect_refused("./plain", "command \"./plain\" is not an executable file");
+    expect_refused("plain", "command \"plain\" was not found in $PATH");
+    expect_refused("./folder", "command \"./folder\" is not an executable file");
+    expect_refused("folder", "command \"folder\" was not found in $PATH");
+    expect_refused("./plain/x", "command \"./plain/x\" does not exist");
+    expect_refused("", "command \"\" was not found");
+    expect_untouched(&shop, job);
+    shop_close(&shop);
+}
+
+TEST(a_command_that_cannot_be_run_makes_no_store)
+{
+    expect_refused("./nonesuch", "does not exist");
+    EXPECT(!exists("s.db"));
+    EXPECT(!exists("s.db-lease"));
+}
+
+static lh_outcome never_called(void *arg, lh_task *task, const lh_job *job)
+{
+    (void)arg;
+    (void)task;
+    FAIL("job %lld was run", (long long)job->id);
+}
+
+TEST(a_guardian_that_cannot_be_started_ends_the_worker_before_it_claims)
+{
+    struct shop shop = shop_open();
+    int64_t job = put(&shop, "q", "x");
+    const char *queue = "q";
+    char name[] = "true", *command[] = {name, NULL};
+    lh_work_tally tally;
+    write_file("guardian", "no program", 0700);
+    lh_work_opts opts = {.queues = &queue, .n_queues = 1, .command = command, .drain = true};
+    opts.guardian = "./nonesuch";
+    EXPECT_STATUS(lh_worker_run(shop.store, &opts, &tally), LH_EINVAL);
+    EXPECT_CONTAINS(tally.error, "./nonesuch");
+    opts.guardian = "./guardian";
+    EXPECT_STATUS(lh_worker_run(shop.store, &opts, &tally), LH_EFAIL);
+    EXPECT_CONTAINS(tally.error, "./guardian");
+    EXPECT_EQ(tally.claimed, 0);
+    EXPECT_EQ(look(&shop, job)->token, 0);
+    shop_close(&shop);
+}
+
+TEST(a_worker_without_a_queue_or_with_bad_numbers_is_refused)
+{
+    struct shop shop = shop_open();
+    const char *queue = "q", *bad = "a b";
+    char name[] = "true", *command[] = {name, NULL}, *none[] = {NULL};
+    lh_work_tally tally;
+    lh_work_opts good = {.queues = &queue, .n_queues = 1, .handler = never_called, .drain = true};
+    EXPECT_STATUS(lh_worker_run(shop.store, NULL, &tally), LH_EMISUSE);
+    lh_work_opts opts = good;
+    opts.n_queues = 0;
+    EXPECT_STATUS(lh_worker_run(shop.store, &opts, &tally), LH_EMISUSE);
+    opts = good;
+    opts.command = command;
+    EXPECT_STATUS(lh_worker_run(shop.store, &opts, &tally), LH_EMISUSE);
+    opts.handler = NULL;
+    opts.command = none;
+    EXPECT_STATUS(lh_worker_run(shop.store, &opts, &tally), LH_EMISUSE);
+    opts = good;
+    opts.queues = &bad;
+    EXPECT_STATUS(lh_worker_run(shop.store, &opts, &tally), LH_EINVAL);
+    EXPECT_CONTAINS(tally.error, "queue \"a b\" is no name");
+    opts = good;
+    opts.jobs = 1001;
+    EXPECT_STATUS(lh_worker_run(shop.store, &opts, &tally), LH_EINVAL);
+    EXPECT_CONTAINS(tally.error, "number of jobs at once is 1001: 0 to 1000 is allowed");
+    opts = good;
+    opts.rate_n = 5;
+    EXPECT_STATUS(lh_worker_run(shop.store, &opts, &tally), LH_EINVAL);
+    opts = good;
+    opts.heartbeat_ms = -1;
+    EXPECT_STATUS(lh_worker_run(shop.store, &opts, NULL), LH_EINVAL);
+    EXPECT_EQ(workers(&shop), 0);
+    EXPECT_OK(lh_worker_run(shop.store, &good, &tally));
+    shop_close(&shop);
+}
+
+/* It was there at the start, and is not when it is needed. */
+TEST(a_command_that_goes_away_stops_the_worker_and_costs_no_attempt)
+{
+    struct shop shop = shop_open();
+    write_file("run", "#!/bin/sh\nexit 0\n", 0700);
+    struct shift shift = SHIFT("q", "--", "./run");
+    int64_t first = put(&shop, "q", "x");
+    EVENTUALLY(state_of(&shop, first) == LH_COMPLETED);
+    EXPECT_EQ(chmod("run", 0600), 0);
+    int64_t second = put(&shop, "q", "y");
+    EXPECT_EQ(shift_wait(&shift), 1);
+    EXPECT(said(&shift, "command \"./run\" cannot be run: Permission denied"));
+    EXPECT_EQ(look(&shop, second)->state, LH_PENDING);
+    EXPECT_EQ(look(&shop, second)->attempt, 0);
+    shop_close(&shop);
+}
+
+TEST(a_script_without_an_interpreter_stops_the_worker_and_costs_no_attempt)
+{
+    struct shop shop = shop_open();
+    int64_t job = put(&shop, "q", "x");
+    write_file("run", "#!/nonesuch/interpreter\n", 0700);
+    EXPECT_WORK(1, "q", "--drain", "--", "./run");
+    EXPECT_EQ(look(&shop, job)->state, LH_PENDING);
+    EXPECT_EQ(look(&shop, job)->attempt, 0);
+    shop_close(&shop);
+}

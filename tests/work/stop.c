@@ -1,0 +1,241 @@
+/* How a worker comes to its end, and what it tells of it. */
+#include "work/shift.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+static void expect_graceful(int sig)
+{
+    struct shop shop = shop_open();
+    int64_t job = put(&shop, "q", "x");
+    struct shift shift =
+        SHIFT("q", "--heartbeat", "500ms", "--", "sh", "-c",
+              "trap ': >termed' TERM INT HUP; echo $$ >pid;" UNTIL("go") "echo done");
+    (void)number_in("pid");
+    shift_signal(&shift, sig);
+    EVENTUALLY(said(&shift, "stopping: waiting for 1 job"));
+    int64_t next = put(&shop, "q", "y"), beat = look(&shop, job)->last_heartbeat_at;
+    EVENTUALLY(look(&shop, job)->last_heartbeat_at > beat); /* it keeps what it has */
+    EXPECT(!exists("termed"));
+    EXPECT_EQ(state_of(&shop, next), LH_PENDING);
+    touch("go");
+    EXPECT_EQ(shift_wait(&shift), 0);
+    EXPECT_EQ(state_of(&shop, job), LH_COMPLETED);
+    EXPECT_EQ(look(&shop, next)->token, 0);
+    EXPECT_EQ(events(&shop, "worker.stopped"), 1);
+    shop_close(&shop);
+}
+
+TEST(sigterm_stops_the_claims_and_waits_for_what_runs)
+{
+    expect_graceful(SIGTERM);
+}
+
+TEST(sigint_is_as_sigterm)
+{
+    expect_graceful(SIGINT);
+}
+
+TEST(sighup_is_as_sigterm)
+{
+    expect_graceful(SIGHUP);
+}
+
+/* nohup, and what a script starts with &. */
+TEST(a_signal_that_was_ignored_at_the_start_stays_so)
+{
+    struct shop shop = shop_open();
+    EXPECT(signal(SIGHUP, SIG_IGN) != SIG_ERR && signal(SIGINT, SIG_IGN) != SIG_ERR);
+    struct shift shift = SHIFT("q", "--", "true");
+    shift_signal(&shift, SIGHUP);
+    shift_signal(&shift, SIGINT);
+    int64_t job = put(&shop, "q", "x");
+    EVENTUALLY(state_of(&shop, job) == LH_COMPLETED);
+    EXPECT(!said(&shift, "stopp"));
+    EXPECT_EQ(shift_stop(&shift), 0);
+    shop_close(&shop);
+}
+
+TEST(an_idle_worker_stops_at_once)
+{
+    struct shop shop = shop_open();
+    struct shift shift = SHIFT("q", "-j", "4", "--", "true");
+    int64_t since = now_ms();
+    EXPECT_EQ(shift_stop(&shift), 0);
+    EXPECT(now_ms() - since < 1500);
+    EXPECT_EQ(events(&shop, "worker.stopped"), 1);
+    shop_close(&shop);
+}
+
+TEST(after_the_grace_what_runs_is_stopped_and_given_back_with_no_attempt_spent)
+{
+    struct shop shop = shop_open();
+    int64_t job = put(&shop, "q", "x");
+    struct shift shift = SHIFT("q", "--grace", "100ms", "--kill-after", "100ms", "--", "sh", "-c",
+                               "trap 'echo x >>termed' TERM; echo $$ >pid;"
+                               "while :; do sleep 0.02; done");
+    int64_t pid = number_in("pid");
+    EXPECT_EQ(shift_stop(&shift), 0);
+    EXPECT(gone(pid));
+    EXPECT_EQ(lines_of("termed"), 1);
+    EXPECT_EQ(state_of(&shop, job), LH_PENDING);
+    EXPECT_EQ(look(&shop, job)->attempt, 0);
+    EXPECT_EQ(look(&shop, job)->recoveries, 0);
+    EXPECT_STR(look(&shop, job)->last_error, NULL);
+    shop_close(&shop);
+}
+
+TEST(a_command_that_ends_well_when_told_to_stop_has_done_its_job)
+{
+    struct shop shop = shop_open();
+    int64_t job = put(&shop, "q", "x");
+    struct shift shift = SHIFT("q", "--grace", "0s", "--kill-after", "10s", "--", "sh", "-c",
+                               "trap 'echo done; exit 0' TERM; echo $$ >pid;"
+                               "while :; do sleep 0.02; done");
+    (void)number_in("pid");
+    EXPECT_EQ(shift_stop(&shift), 0);
+    EXPECT_EQ(state_of(&shop, job), LH_COMPLETED);
+    EXPECT_MEM(look(&shop, job)->result, look(&shop, job)->result_len, "done\n", 5);
+    shop_close(&shop);
+}
+
+TEST(a_second_signal_stops_at_once)
+{
+    struct shop shop = shop_open();
+    int64_t job = put(&shop, "q", "x"), ahead = put(&shop, "q", "y");
+    struct shift shift = SHIFT("q", "--batch", "1", "--grace", "1h", "--kill-after", "1h", "--", "sh",
+                               "-c", "trap '' TERM; echo $$ >pid; while :; do sleep 0.02; done");
+    int64_t pid = number_in("pid");
+    shift_signal(&shift, SIGTERM);
+    EVENTUALLY(said(&shift, "stopping: waiting for 1 job"));
+    EVENTUALLY(state_of(&shop, ahead) == LH_PENDING); /* what was not started is free already */
+    EXPECT_EQ(state_of(&shop, job), LH_RUNNING);
+    int64_t since = now_ms();
+    EXPECT_EQ(shift_stop(&shift), 0);
+    EXPECT(now_ms() - since < 2000);
+    EXPECT(gone(pid));
+    EXPECT_EQ(state_of(&shop, job), LH_PENDING);
+    EXPECT_EQ(look(&shop, job)->attempt, 0);
+    EXPECT_EQ(look(&shop, ahead)->attempt, 0);
+    shop_close(&shop);
+}
+
+/* ---------------------------------------------------------------- when there is nothing left */
+
+TEST(drain_ends_when_nothing_is_pending_and_all_is_done)
+{
+    struct shop shop = shop_open();
+    EXPECT_WORK(0, "q", "--drain", "--", "false");
+    int64_t first = put(&shop, "q", "x");
+    struct shift shift = SHIFT("q", "--drain", "--", "sh", "-c", "echo >>runs;" UNTIL("go"));
+    EVENTUALLY(lines_of("runs") == 1);
+    int64_t second = put(&shop, "q", "y"); /* while it drains */
+    touch("go");
+    EXPECT_EQ(shift_wait(&shift), 0);
+    EXPECT_EQ(state_of(&shop, first), LH_COMPLETED);
+    EXPECT_EQ(state_of(&shop, second), LH_COMPLETED);
+    shop_close(&shop);
+}
+
+TEST(once_runs_one_job_and_says_how_it_went)
+{
+    struct shop shop = shop_open();
+    EXPECT_WORK(3, "q", "--once", "--", "true");
+    int64_t first = put(&shop, "q", "0"), second = put(&shop, "q", "1"), third = put(&shop, "q", "75");
+    EXPECT_WORK(0, "q", "--once", "-j", "4", "--batch", "4", "--", "sh", "-c", "read c; exit $c");
+    EXPECT_EQ(state_of(&shop, first), LH_COMPLETED);
+    EXPECT_EQ(look(&shop, second)->token, 0);
+    EXPECT_WORK(1, "q", "--once", "--", "sh", "-c", "read c; exit $c");
+    EXPECT_EQ(state_of(&shop, second), LH_SCHEDULED);
+    EXPECT_WORK(1, "q", "--once", "--", "sh", "-c", "read c; exit $c");
+    EXPECT_EQ(state_of(&shop, third), LH_SCHEDULED);
+    EXPECT_WORK(3, "other", "--once", "--", "true");
+    shop_close(&shop);
+}
+
+TEST(only_the_queues_and_kinds_asked_for_are_worked_on)
+{
+    struct shop shop = shop_open();
+    lh_enqueued out;
+    EXPECT_OK(lh_enqueue(shop.store, "q", &(lh_new_job){.kind = "a"}, 1, NULL, &out));
+    EXPECT_OK(lh_enqueue(shop.store, "q", &(lh_new_job){.kind = "b"}, 1, NULL, &out));
+    EXPECT_OK(lh_enqueue(shop.store, "p", &(lh_new_job){.kind = "a"}, 1, NULL, &out));
+    EXPECT_OK(lh_enqueue(shop.store, "o", &(lh_new_job){.kind = "a"}, 1, NULL, &out));
+    EXPECT_WORK(0, "p", "q", "--kind", "a", "--drain", "--", "sh", "-c",
+                "echo $LEASEHOLD_QUEUE$LEASEHOLD_KIND >>runs");
+    EXPECT_EQ(lines_of("runs"), 2);
+    EXPECT_EQ(count(&shop, LH_COMPLETED), 2);
+    EXPECT_EQ(state_of(&shop, 2), LH_PENDING);
+    EXPECT_EQ(state_of(&shop, 4), LH_PENDING);
+    shop_close(&shop);
+}
+
+/* ---------------------------------------------------------------- the manager of services */
+
+static int notify_socket(void)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+    (void)snprintf(at.sun_path, sizeof at.sun_path, "%s/notify", test_tmpdir());
+    EXPECT(fd >= 0 && bind(fd, (const struct sockaddr *)&at, sizeof at) == 0);
+    EXPECT_EQ(setenv("NOTIFY_SOCKET", at.sun_path, 1), 0);
+    return fd;
+}
+
+/* The next message that is not `but`. */
+static void expect_told(int fd, const char *wanted, const char *but)
+{
+    char text[256];
+
+    do {
+        ssize_t n = recv(fd, text, sizeof text - 1, 0);
+        EXPECT(n > 0);
+        text[n] = '\0';
+    } while (but != NULL && strcmp(text, but) == 0);
+    EXPECT_STR(text, wanted);
+}
+
+TEST(the_manager_of_services_is_told_of_readiness_life_and_end)
+{
+    struct shop shop = shop_open();
+    int fd = notify_socket();
+    EXPECT_EQ(setenv("WATCHDOG_USEC", "200000", 1), 0);
+    struct shift shift = SHIFT("q", "--", "true");
+    expect_told(fd, "READY=1", NULL);
+    expect_told(fd, "WATCHDOG=1", NULL);
+    int64_t since = now_ms();
+    expect_told(fd, "WATCHDOG=1", NULL);
+    expect_told(fd, "WATCHDOG=1", NULL);
+    EXPECT(now_ms() - since >= 120 && now_ms() - since < 2000);
+    shift_signal(&shift, SIGTERM);
+    expect_told(fd, "STOPPING=1", "WATCHDOG=1");
+    EXPECT_EQ(shift_wait(&shift), 0);
+    close(fd);
+    shop_close(&shop);
+}
+
+TEST(a_worker_that_hangs_feeds_no_watchdog_and_one_that_waits_for_a_job_does)
+{
+    struct shop shop = shop_open();
+    int fd = notify_socket();
+    int64_t job = put(&shop, "q", "x");
+    EXPECT_EQ(setenv("WATCHDOG_USEC", "100000", 1), 0);
+    struct shift shift = SHIFT("q", "--", "sh", "-c", UNTIL("go"));
+    expect_told(fd, "READY=1", NULL);
+    EVENTUALLY(state_of(&shop, job) == LH_RUNNING);
+    for (int i = 0; i < 5; i++)
+        expect_told(fd, "WATCHDOG=1", NULL);
+    shift_signal(&shift, SIGTERM);
+    expect_told(fd, "STOPPING=1", "WATCHDOG=1");
+    for (int i = 0; i < 3; i++) /* it waits for the job: alive all the same */
+        expect_told(fd, "WATCHDOG=1", NULL);
+    touch("go");
+    EXPECT_EQ(shift_wait(&shift), 0);
+    close(fd);
+    shop_close(&shop);
+}

@@ -1,0 +1,271 @@
+/* What a worker needs is missing for a while: room, the store, descriptors, memory. */
+#include "store/mounts.h"
+#include "work/shift.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---------------------------------------------------------------- a full disk */
+
+static struct shop shop_on_small_disk(void)
+{
+    own_mounts();
+    EXPECT_EQ(mkdir("d", 0700), 0);
+    mount_tmpfs("d", "16m");
+    return shop_open_at("d/s.db");
+}
+
+TEST(a_full_disk_costs_no_lease_and_the_job_completes)
+{
+    struct shop shop = shop_on_small_disk();
+    int64_t job = put(&shop, "q", "x"), beat;
+    struct shift shift = SHIFT("q", "--lease", "20s", "--heartbeat", "500ms", "--", "sh", "-c",
+                               UNTIL("go") "echo done");
+    EVENTUALLY((beat = look(&shop, job)->last_heartbeat_at) > 0);
+    fill_up("d/filler");
+    EVENTUALLY(look(&shop, job)->last_heartbeat_at > beat + 1000);
+    touch("go");
+    EVENTUALLY(state_of(&shop, job) == LH_COMPLETED);
+    EXPECT_EQ(remove("d/filler"), 0);
+    int64_t next = put(&shop, "q", "y");
+    EVENTUALLY(state_of(&shop, next) == LH_COMPLETED);
+    EXPECT_EQ(look(&shop, next)->attempt, 1);
+    EXPECT_EQ(shift_stop(&shift), 0);
+    shop_close(&shop);
+}
+
+/* Their results are more than there is room for, the reserve included. */
+TEST(what_could_not_be_told_for_want_of_room_is_told_when_there_is_some)
+{
+    enum { JOBS = 8 };
+    struct shop shop = shop_on_small_disk();
+    put_many(&shop, "q", JOBS);
+    struct shift shift =
+        SHIFT("q", "-j", "8", "--lease", "60s", "--", "sh", "-c",
+              "echo >>started;" UNTIL("go") "head -c 1048576 /dev/urandom; echo >>runs");
+    EVENTUALLY(lines_of("started") == JOBS);
+    fill_up("d/filler");
+    touch("go");
+    EVENTUALLY(lines_of("runs") == JOBS && said(&shift, "could not tell the store how jobs ended"));
+    EXPECT(count(&shop, LH_COMPLETED) < JOBS);
+    EXPECT_EQ(remove("d/filler"), 0);
+    EVENTUALLY(count(&shop, LH_COMPLETED) == JOBS);
+    EVENTUALLY(said(&shift, "well again: could not tell the store how jobs ended"));
+    EXPECT_EQ(lines_of("runs"), JOBS);
+    EXPECT_EQ(shift_stop(&shift), 0);
+    shop_close(&shop);
+}
+
+/* ---------------------------------------------------------------- another store in its place */
+
+TEST(a_store_that_is_restored_under_a_worker_is_opened_again)
+{
+    struct shop shop = shop_open();
+    int64_t job = put(&shop, "q", "x");
+    PROGRAM("backup", "copy.db");
+    struct shift shift = SHIFT("q", "--heartbeat", "500ms", "--kill-after", "100ms", "--", "sh", "-c",
+                               "echo $$ >>pid; [ $(wc -l <pid) -gt 1 ] && exit 0; sleep 600");
+    int64_t pid = number_in("pid");
+    lh_jobs_free(shop.seen);
+    lh_close(shop.store);
+    PROGRAM("restore", "copy.db");
+    shop = shop_open();
+    EVENTUALLY(gone(pid));
+    EVENTUALLY(state_of(&shop, job) == LH_COMPLETED);
+    EXPECT_EQ(lines_of("pid"), 2);
+    EXPECT(look(&shop, job)->token > (INT64_C(1) << 40)); /* of a new epoch */
+    int64_t next = put(&shop, "q", "y");
+    EVENTUALLY(state_of(&shop, next) == LH_COMPLETED);
+    EXPECT_EQ(workers(&shop), 1);
+    EXPECT_EQ(shift_stop(&shift), 0);
+    shop_close(&shop);
+}
+
+TEST(an_idle_worker_notices_a_restored_store)
+{
+    struct shop shop = shop_open();
+    PROGRAM("backup", "copy.db");
+    struct shift shift = SHIFT("q", "--heartbeat", "500ms", "--", "true");
+    lh_close(shop.store);
+    PROGRAM("restore", "copy.db");
+    shop = shop_open();
+    int64_t job = put(&shop, "q", "x");
+    EVENTUALLY(state_of(&shop, job) == LH_COMPLETED);
+    EXPECT_EQ(shift_stop(&shift), 0);
+    shop_close(&shop);
+}
+
+static const char *const files[] = {"s.db", "s.db-wal", "s.db-shm", "s.db-lease"};
+
+static void move_store(const char *from, const char *to)
+{
+    char old[64], new[64];
+
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        (void)snprintf(old, sizeof old, "%s/%s", from, files[i]);
+        (void)snprintf(new, sizeof new, "%s/%s", to, files[i]);
+        EXPECT(rename(old, new) == 0 || i == 1 || i == 2);
+    }
+}
+
+/* Not there for a while, as when a disk is unmounted: no other is made in its place. */
+TEST(a_store_that_goes_away_and_comes_back_is_worked_on_again)
+{
+    struct shop shop = shop_open();
+    int64_t job = put(&shop, "q", "x");
+    struct shift shift = SHIFT("q", "--heartbeat", "500ms", "--kill-after", "100ms", "--", "sh", "-c",
+                               "echo $$ >>pid; [ $(wc -l <pid) -gt 1 ] && exit 0; sleep 600");
+    int64_t pid = number_in("pid");
+    lh_jobs_free(shop.seen);
+    lh_close(shop.store);
+    EXPECT_EQ(mkdir("away", 0700), 0);
+    move_store(".", "away");
+    EVENTUALLY(said(&shift, "could not open the store again"));
+    EVENTUALLY(gone(pid)); /* fenced: nobody has confirmed a beat */
+    EXPECT(!exists("s.db"));
+    move_store("away", ".");
+    shop = shop_open();
+    EVENTUALLY(state_of(&shop, job) == LH_COMPLETED);
+    EXPECT_EQ(lines_of("pid"), 2);
+    EXPECT_EQ(shift_stop(&shift), 0);
+    shop_close(&shop);
+}
+
+TEST(a_worker_whose_store_has_gone_can_be_stopped)
+{
+    struct shop shop = shop_open();
+    (void)put(&shop, "q", "x");
+    struct shift shift = SHIFT("q", "--heartbeat", "500ms", "--kill-after", "100ms", "--grace", "100ms",
+                               "--", "sh", "-c", "echo $$ >pid; sleep 600");
+    int64_t pid = number_in("pid");
+    lh_jobs_free(shop.seen);
+    lh_close(shop.store);
+    EXPECT_EQ(mkdir("away", 0700), 0);
+    move_store(".", "away");
+    EVENTUALLY(said(&shift, "could not open the store again"));
+    shift_signal(&shift, SIGTERM);
+    int code = shift_wait(&shift);
+    EXPECT(code > 0); /* it could not give back what it had */
+    EXPECT(gone(pid));
+    EXPECT(!exists("s.db"));
+}
+
+/* ---------------------------------------------------------------- descriptors and memory */
+
+static int descriptors_open(const struct shift *shift)
+{
+    char path[64];
+    int n = 0;
+
+    (void)snprintf(path, sizeof path, "/proc/%d/fd", (int)shift->pid);
+    DIR *dir = opendir(path);
+    EXPECT(dir != NULL);
+    while (readdir(dir) != NULL)
+        n++;
+    closedir(dir);
+    return n;
+}
+
+TEST(no_descriptor_and_no_process_stays_behind_a_job)
+{
+    struct shop shop = shop_open();
+    (void)put(&shop, "q", "x");
+    struct shift shift = SHIFT("q", "--", "sh", "-c", "sleep 600 & echo progress 1 >&3; exit 0");
+    EVENTUALLY(count(&shop, LH_COMPLETED) == 1);
+    pid_t guardian = guardian_of(&shift);
+    int before = descriptors_open(&shift);
+    const struct shift below = {.pid = guardian};
+    int before_below = descriptors_open(&below);
+    put_many(&shop, "q", 30);
+    EVENTUALLY(count(&shop, LH_COMPLETED) == 31);
+    EXPECT_EQ(guardian_of(&shift), guardian);
+    EVENTUALLY(descriptors_open(&shift) <= before);
+    EXPECT_EQ(descriptors_open(&below), before_below);
+    EXPECT_EQ(shift_stop(&shift), 0);
+    EXPECT(gone(guardian));
+    shop_close(&shop);
+}
+
+static void limit(const struct shift *shift, int what, rlim_t most)
+{
+    struct rlimit now;
+
+    EXPECT_EQ(prlimit(shift->pid, (__rlimit_resource_t)what, NULL, &now), 0);
+    now.rlim_cur = most < now.rlim_max ? most : now.rlim_max;
+    EXPECT_EQ(prlimit(shift->pid, (__rlimit_resource_t)what, &now, NULL), 0);
+}
+
+/* The lowest that is free. */
+static rlim_t descriptors_of(const struct shift *shift)
+{
+    char path[64], target[64];
+
+    for (rlim_t fd = 0;; fd++) {
+        (void)snprintf(path, sizeof path, "/proc/%d/fd/%lu", (int)shift->pid, (unsigned long)fd);
+        if (readlink(path, target, sizeof target) < 0)
+            return fd;
+    }
+}
+
+TEST(without_descriptors_what_runs_goes_on_and_claims_pause)
+{
+    struct shop shop = shop_open();
+    int64_t job = put(&shop, "q", UNTIL("go"));
+    struct shift shift = SHIFT("q", "-j", "3", "--heartbeat", "500ms", "--lease", "20s", "--", "sh");
+    EVENTUALLY(look(&shop, job)->last_heartbeat_at > 0);
+    limit(&shift, RLIMIT_NOFILE, descriptors_of(&shift));
+    int64_t second = put(&shop, "q", "exit 0"), third = put(&shop, "q", "exit 0");
+    EVENTUALLY(said(&shift, "Too many open files"));
+    int64_t beat = look(&shop, job)->last_heartbeat_at;
+    EVENTUALLY(look(&shop, job)->last_heartbeat_at > beat);
+    EXPECT(look(&shop, second)->attempt <= 1);
+    touch("go");
+    EVENTUALLY(state_of(&shop, job) == LH_COMPLETED);
+    limit(&shift, RLIMIT_NOFILE, RLIM_INFINITY);
+    EVENTUALLY(count(&shop, LH_COMPLETED) == 3);
+    EXPECT_EQ(look(&shop, second)->attempt, 1); /* whatever was tried in between was given back */
+    EXPECT_EQ(look(&shop, third)->attempt, 1);
+    EXPECT_EQ(shift_stop(&shift), 0);
+    shop_close(&shop);
+}
+
+static rlim_t memory_of(const struct shift *shift)
+{
+    char path[64];
+    unsigned long pages = 0;
+
+    (void)snprintf(path, sizeof path, "/proc/%d/statm", (int)shift->pid);
+    FILE *file = fopen(path, "re");
+    EXPECT(file != NULL && fscanf(file, "%lu", &pages) == 1);
+    (void)fclose(file);
+    return (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE);
+}
+
+TEST(without_memory_what_runs_goes_on_and_no_job_is_lost)
+{
+    struct shop shop = shop_open();
+    int64_t job = put(&shop, "q", UNTIL("go") "head -c 1000000 /dev/zero");
+    struct shift shift = SHIFT("q", "-j", "3", "--heartbeat", "500ms", "--lease", "20s", "--", "sh");
+    EVENTUALLY(look(&shop, job)->last_heartbeat_at > 0);
+    limit(&shift, RLIMIT_AS, memory_of(&shift));
+    int64_t second = put(&shop, "q", "exit 0");
+    char *large = calloc(1, 1 << 20);
+    EXPECT(large != NULL);
+    memset(large, '\n', 1 << 20);
+    int64_t third = put_bytes(&shop, "q", large, 1 << 20);
+    free(large);
+    EVENTUALLY(said(&shift, "memory") || said(&shift, "could not"));
+    EXPECT(!gone(shift.pid));
+    limit(&shift, RLIMIT_AS, RLIM_INFINITY);
+    touch("go");
+    EVENTUALLY(count(&shop, LH_COMPLETED) == 3);
+    EXPECT_EQ(look(&shop, second)->attempt, 1);
+    EXPECT_EQ(look(&shop, third)->attempt, 1);
+    EXPECT_EQ(shift_stop(&shift), 0);
+    shop_close(&shop);
+}
