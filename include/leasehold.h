@@ -279,6 +279,7 @@ typedef struct lh_claim_opts {
     int64_t wait_ms;     /* wait so long for a job; 0: do not wait; -1: for ever */
     const char *request; /* repeated under this id, the claim returns what it got and still holds */
     const int *cancel;   /* raised (non-zero) by another thread: stop waiting, LH_EINTR */
+    bool woken; /* … which then calls lh_wake(): else the flag is looked at ten times a second */
 } lh_claim_opts;
 
 /**
@@ -295,6 +296,10 @@ typedef struct lh_claim_opts {
  * Crash    One transaction. If we die after it, the lease expires and recovery returns the job.
  */
 LH_API int lh_claim(lh_store *store, const lh_claim_opts *opts, lh_jobs **out);
+
+/** Whoever waits in a call on this store, in any thread and process, looks around once: for its
+ *  cancel flag, above all. */
+LH_API void lh_wake(lh_store *store);
 
 /* The acts on held jobs take arrays and run in one transaction. Each item is judged by itself:
  * `status[i]` (NULL: not wanted) has its outcome, and the call returns LH_OK if every item was done,
@@ -720,10 +725,12 @@ typedef lh_outcome lh_handler(void *arg, lh_task *task, const lh_job *job);
 
 /** Is the job no longer ours, or must we stop? Cheap; any thread. */
 LH_API bool lh_task_lost(const lh_task *task);
-/** Sent with the next beat, which is then soon: 0 … 100; a stage; JSON for the next attempt. A bad
- *  value is LH_EINVAL and changes nothing. */
+/** Sent with the next beat, which is then soon: 0 … 100; a stage. A bad value is LH_EINVAL and changes
+ *  nothing. */
 LH_API int lh_task_progress(lh_task *task, int percent);
 LH_API int lh_task_stage(lh_task *task, const char *stage);
+/** JSON for the next attempt. Written at once: after LH_OK it is kept. LH_EINVAL (no JSON), LH_ELOST,
+ *  LH_ECANCELLED, or a failure of the store. */
 LH_API int lh_task_checkpoint(lh_task *task, const char *json);
 /** The result of a completed job, or why it failed: copied. LH_ETOOBIG beyond 64 MiB (of an error,
  *  the end is kept). */
@@ -782,8 +789,10 @@ typedef struct lh_work_opts {
     char *const *command;  /* ends with NULL; the first is looked for in $PATH */
     const char *store_url; /* NULL: not told; else in LEASEHOLD_STORE of the command */
     const char
-        *guardian;    /* the program that stands over each command; NULL: where it was installed */
-    bool own_signals; /* SIGTERM, SIGINT and SIGHUP stop the worker, the second at once */
+        *guardian; /* the program that stands over each command; NULL: where it was installed */
+    /* The program is nothing but this worker: SIGTERM, SIGINT and SIGHUP stop it, the second at once, and
+     * it has no other children. */
+    bool own_signals;
 
     /* NULL: the worker ends with LH_ESTOPPED. A handle was stopped by a failure: close *store and open it
      * anew into *store, which from then on is used; on failure leave NULL there, it is tried again. */
@@ -833,10 +842,11 @@ typedef struct lh_lease_run_opts {
     int64_t ttl_ms;        /* 0: the scope's, else 300 s */
     int64_t wait_ms;       /* wait so long for it; 0: do not; -1: for ever */
     int64_t kill_after_ms; /* from SIGTERM to SIGKILL; 0: 5 s */
-    const char *guardian;  /* the program that stands over the command; NULL: where it was installed */
-    bool own_signals;      /* SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to
+    const char
+        *guardian;     /* the program that stands over the command; NULL: where it was installed */
+    bool own_signals;  /* SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to
                             * the command; without it they do what the caller has set */
-    const int *cancel;     /* raised: stop waiting, or the command */
+    const int *cancel; /* raised: stop waiting, or the command */
     /* NULL: not wanted. What does not work and is tried again; from a thread of the run's. */
     void (*tell)(void *arg, const char *trouble);
     void *tell_arg;
@@ -972,6 +982,7 @@ typedef struct lh_maintain_opts {
      * worker silent for too long or gone, a job to be promoted, a schedule. 0: do not wait. */
     int64_t wait_ms;
     const int *cancel; /* ends the wait: LH_EINTR */
+    bool woken;        /* as in a claim */
 } lh_maintain_opts;
 
 typedef struct lh_upkeep {

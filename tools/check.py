@@ -93,7 +93,8 @@ def one(good):
 
 # ---------------------------------------------------------------- builds
 
-def build(variant):
+def build(variant, tag=None):
+    """Configure and build; with `tag` only what the suites of that tag run."""
     compiler, options = BUILDS[variant]
 
     def action(log):
@@ -104,8 +105,17 @@ def build(variant):
             if log.run(["meson", "setup", folder, ROOT, "-Dtests=true", *options],
                        env={"CC": compiler}) != 0:
                 return one(False)
-        return one(log.run(["ninja", "-C", folder, "-j", str(CORES)]) == 0)
+        targets = [] if tag is None else programs_of(variant, tag)
+        return one(log.run(["ninja", "-C", folder, "-j", str(CORES), *targets]) == 0)
     return action
+
+
+def programs_of(variant, tag):
+    """The programs of this build that the suites tagged `tag` start: named in full, or from there."""
+    folder = str(CHECK / variant) + os.sep
+    words = {word.removeprefix(folder) for test in declared_tests(variant) if has_tag(test, tag)
+             for word in test["cmd"]}
+    return sorted(word for word in words if "/" in word and not os.path.isabs(word))
 
 
 # ---------------------------------------------------------------- suites
@@ -115,6 +125,10 @@ def declared_tests(variant):
     listing = subprocess.run(["meson", "introspect", "--tests", CHECK / variant], check=True,
                              capture_output=True, text=True).stdout
     return json.loads(listing)
+
+
+def has_tag(test, tag):
+    return tag in [suite.split(":")[-1] for suite in test["suite"]]  # Meson writes PROJECT:SUITE.
 
 
 def count_tap(path):
@@ -160,8 +174,7 @@ def suites(variant, tag, flavour=None, wrapper=()):
         scale = int(env.get("TEST_TIMEOUT_SCALE", "1"))
         passed = failed = 0
         for test in declared_tests(variant):
-            # Meson writes PROJECT:SUITE.
-            if tag in [suite.split(":")[-1] for suite in test["suite"]]:
+            if has_tag(test, tag):
                 more_passed, more_failed = run_suite(log, test, CHECK / variant, env,
                                                      list(wrapper), scale)
                 passed, failed = passed + more_passed, failed + more_failed
@@ -272,9 +285,9 @@ def plan():
                    beside=tag in BESIDE) for tag in suite_tags()]
     steps += [
         Step("clang-tidy", tidy, ["build-clang"]),
-        Step("build-asan", build("asan")),
+        Step("build-asan", build("asan", "sanitized")),
         Step("asan", suites("asan", "sanitized", "asan"), ["build-asan"]),
-        Step("build-tsan", build("tsan")),
+        Step("build-tsan", build("tsan", "sanitized")),
         Step("tsan", suites("tsan", "sanitized", "tsan", tsan_wrapper()), ["build-tsan"]),
         Step("valgrind", suites("gcc", "memchecked", "memcheck", VALGRIND), ["build-gcc"]),
         Step("cppcheck", cppcheck, ["build-gcc"]),

@@ -36,6 +36,11 @@ UPDATE lh_worker SET state = 'stopped', stopped_at = :now, silent_at = NULL, sta
        sessions = NULL, degraded = NULL
  WHERE id = :id AND state <> 'stopped';
 
+-- name: worker_another
+-- Is it a process, and another one than this?
+SELECT pid IS NOT NULL AND NOT (pid = :pid AND process_start IS :start AND boot IS :boot)
+  FROM lh_worker WHERE id = :id;
+
 -- name: worker_started
 UPDATE lh_worker SET started = :started WHERE id = :id;
 
@@ -70,12 +75,14 @@ SELECT id, state, machine, boot, pid_ns, pid, process_start, interval_ms, multip
   FROM lh_worker WHERE silent_at IS NOT NULL AND silent_at <= :now LIMIT :n;
 
 -- name: worker_bury
--- Guarded by the beat it was judged by: whoever has beaten since is not dead. Time alone ends the
--- leases of a worker without a process of ours; what the others held is freed.
+-- Guarded by the beat it was judged by: whoever has beaten since is not dead; and, where its death was
+-- proven, by the sessions that were looked for: it may have started more before it died. Time alone
+-- ends the leases of a worker without a process of ours; what the others held is freed.
 UPDATE lh_worker
    SET state = 'dead', silent_at = NULL, uncleaned = iif(pid IS NULL, NULL, :what)
  WHERE id = :id AND silent_at IS NOT NULL AND last_heartbeat_at = :last_heartbeat_at
-   AND (:proven OR silent_at <= :now);
+   AND (:proven OR silent_at <= :now)
+   AND (NOT :proven OR silent_at <= :now OR sessions IS :sessions);
 
 -- name: worker_late
 UPDATE lh_worker SET state = 'late'

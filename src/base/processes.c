@@ -133,8 +133,8 @@ static bool find_value(struct environment *env, size_t used, bool to_the_end)
 }
 
 /* An environment may be large, and the variable anywhere in it: what may be cut in two is kept for
- * the next look. */
-static void read_value(struct environment *env, int dir)
+ * the next look. False: it may be there, and we have no means to read it. */
+static bool read_value(struct environment *env, int dir)
 {
     size_t used = 0, kept = env->len + VALUE_MAX;
     int fd = openat(dir, "environ", O_RDONLY | O_CLOEXEC);
@@ -142,7 +142,7 @@ static void read_value(struct environment *env, int dir)
     env->value[0] = '\0';
     env->goes_on = false;
     if (fd < 0)
-        return;
+        return errno != EMFILE && errno != ENFILE && errno != ENOMEM;
     for (;;) {
         ssize_t n = read(fd, env->bytes + used, ROOM - used);
         used += n > 0 ? (size_t)n : 0;
@@ -155,6 +155,7 @@ static void read_value(struct environment *env, int dir)
         }
     }
     close(fd);
+    return true;
 }
 
 int lhi_met_look(const struct lhi_met *met, struct lhi_process *out)
@@ -162,19 +163,21 @@ int lhi_met_look(const struct lhi_met *met, struct lhi_process *out)
     return look(met->dir, "stat", out);
 }
 
-static void meet(int proc, const char *name, struct environment *env,
+/* False: it is there, and cannot be held. */
+static bool meet(int proc, const char *name, struct environment *env,
                  void (*fn)(void *arg, const struct lhi_met *met), void *arg)
 {
     struct lhi_met met = {.pid = strtoll(name, NULL, 10)};
 
     met.dir = openat(proc, name, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (met.dir < 0)
-        return; /* it is gone */
+        return errno == ENOENT || errno == ESRCH;
     met.session = getsid((pid_t)met.pid);
-    read_value(env, met.dir);
+    bool known = read_value(env, met.dir);
     met.value = env->value;
     fn(arg, &met);
     close(met.dir);
+    return known;
 }
 
 bool lhi_meet_processes(const char *variable, void (*fn)(void *arg, const struct lhi_met *met),
@@ -184,15 +187,15 @@ bool lhi_meet_processes(const char *variable, void (*fn)(void *arg, const struct
         .variable = variable, .len = strlen(variable), .bytes = lhi_malloc(ROOM)};
     DIR *proc = env.bytes ? opendir("/proc") : NULL;
     const struct dirent *entry = NULL;
-    bool any = false;
+    bool any = false, all = true;
 
     while (proc != NULL && (entry = readdir(proc)) != NULL)
         if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9') {
-            meet(dirfd(proc), entry->d_name, &env, fn, arg);
+            all = meet(dirfd(proc), entry->d_name, &env, fn, arg) && all;
             any = true;
         }
     if (proc != NULL)
         (void)closedir(proc);
     lhi_free(env.bytes);
-    return any; /* we ourselves, at the least */
+    return any && all; /* we ourselves, at the least */
 }

@@ -35,7 +35,7 @@ struct lhi_met {
 /* ENOENT or ESRCH: it is gone by now; another errno: it cannot be looked at. */
 int lhi_met_look(const struct lhi_met *met, struct lhi_process *out);
 
-/* Meet every process that can be seen. False: they cannot be listed, or there is no memory. */
+/* Meet every process that can be seen. False: not all could be: no memory, no descriptors. */
 bool lhi_meet_processes(const char *variable, void (*fn)(void *arg, const struct lhi_met *met),
                         void *arg);
 

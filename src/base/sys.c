@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <linux/magic.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -69,6 +70,19 @@ int lhi_futex_wait(uint32_t *word, uint32_t value, uint32_t mask, int64_t timeou
 void lhi_futex_wake(uint32_t *word, int n, uint32_t mask)
 {
     (void)syscall(SYS_futex, word, FUTEX_WAKE_BITSET, n, NULL, NULL, mask);
+}
+
+/* ---- threads ---- */
+
+bool lhi_thread_start(pthread_t *thread, void *(*run)(void *), void *arg)
+{
+    sigset_t all, before;
+
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    bool started = pthread_create(thread, NULL, run, arg) == 0;
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return started;
 }
 
 /* ---- randomness ---- */

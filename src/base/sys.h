@@ -2,6 +2,7 @@
 #ifndef LHI_SYS_H
 #define LHI_SYS_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -22,6 +23,9 @@ void lhi_futex_wake(uint32_t *word, int n, uint32_t mask);
 /* Randomness of the kernel; false when there is none to be had. */
 bool lhi_random(void *buf, size_t len);
 void lhi_uuid(char out[37]);
+
+/* A thread that gets no signal: those are the program's. */
+bool lhi_thread_start(pthread_t *thread, void *(*run)(void *), void *arg);
 
 /* Who a process is, so that its death can be proven and a reused pid told apart. */
 struct lhi_identity {

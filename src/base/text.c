@@ -253,3 +253,15 @@ bool lh_text_ok(const void *bytes, size_t len)
     }
     return true;
 }
+
+size_t lhi_text_cut(const char *text, size_t most)
+{
+    size_t len = strnlen(text, most + 1);
+
+    if (len <= most)
+        return len;
+    len = most;
+    while (len > 0 && ((unsigned char)text[len] & 0xC0U) == 0x80)
+        len--;
+    return len;
+}

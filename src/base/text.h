@@ -9,4 +9,7 @@ enum { LHI_NAME_MAX = 128 };
 
 bool lhi_name_ok_n(const char *name, size_t len);
 
+/* The length of `text` cut to at most `most` bytes, not in the middle of a character. */
+size_t lhi_text_cut(const char *text, size_t most);
+
 #endif

@@ -209,7 +209,8 @@ static int64_t offset_by_rule(const struct lhi_zone *zone, int64_t utc, int64_t 
     for (int64_t y = year - 1; y <= year + 1; y++) {
         const int64_t begin = change_in(&zone->begin, y, zone->standard);
         const int64_t end = change_in(&zone->end, y, zone->summer);
-        if (begin <= utc && begin > last) {
+        /* The end of one year may be the begin of the next: daylight saving all year. */
+        if (begin <= utc && begin >= last) {
             last = begin;
             offset = zone->summer;
         }

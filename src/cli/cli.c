@@ -135,6 +135,26 @@ static bool told_by_bar(const struct cli *cli, const lh_log_entry *entry)
            cli->log_level == LH_LOG_WARN;
 }
 
+/** Nobody reads what we say (a stopped terminal, a stuck collector of logs): then it is not said, and
+ *  how much of it, when somebody does again. */
+static bool may_write(struct cli *cli)
+{
+    struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
+    char note[80];
+
+    if (poll(&out, 1, 0) == 0) {
+        __atomic_add_fetch(&cli->unsaid, 1, __ATOMIC_RELAXED);
+        return false;
+    }
+    long unsaid = __atomic_exchange_n(&cli->unsaid, 0, __ATOMIC_RELAXED);
+    if (unsaid > 0) {
+        int n = snprintf(note, sizeof note, "leasehold: %ld lines were not written: nobody read\n",
+                         unsaid);
+        (void)!write(STDERR_FILENO, note, (size_t)n);
+    }
+    return true;
+}
+
 static void log_line(void *arg, const lh_log_entry *entry)
 {
     struct cli *cli = arg;
@@ -154,6 +174,10 @@ static void log_line(void *arg, const lh_log_entry *entry)
         js_close(&json, '}');
     }
     buf_char(&json.buf, '\n');
+    if (cli->never_wait && !may_write(cli)) {
+        js_clear(&json);
+        return;
+    }
     work_lines_make_way(cli->lines);
     progress_wipe(&cli->progress);
     put_line(&json.buf);

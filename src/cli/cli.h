@@ -41,6 +41,8 @@ struct cli {
     bool log_json;
     bool force_network;
     struct progress progress; /* of what the command is doing; wiped when a line is logged */
+    bool never_wait; /* for whoever reads the log: a line that cannot be written is left out */
+    long unsaid;     /* lines */
     struct work_lines *lines; /* of a worker on a terminal; NULL: none */
     lh_store *store;          /* after cli_open() */
 };

@@ -1,6 +1,7 @@
 #include "work_lines.h"
 
 #include <inttypes.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/sys.h"
 #include "mem.h"
 #include "text.h"
 
@@ -24,7 +26,7 @@ struct work_lines {
     pthread_mutex_t mutex;
     pthread_cond_t cond;
     pthread_t thread;
-    bool quit, colors;
+    bool quit;
     struct line line[MOST]; /* the first of those that run */
     size_t n;
     size_t running, ahead; /* all of them */
@@ -94,7 +96,10 @@ static void draw(struct work_lines *lines, struct buf *out)
 
 static void put(struct buf *out)
 {
-    if (out->n > 0)
+    struct pollfd ready = {.fd = STDERR_FILENO, .events = POLLOUT};
+
+    /* A terminal that was stopped keeps nobody waiting. */
+    if (out->n > 0 && poll(&ready, 1, 0) > 0)
         (void)!fwrite(out->p, 1, out->n, stderr);
     (void)fflush(stderr);
     buf_clear(out);
@@ -209,7 +214,7 @@ struct work_lines *work_lines_new(void)
         return NULL;
     pthread_mutex_init(&lines->mutex, NULL);
     pthread_cond_init(&lines->cond, NULL);
-    if (pthread_create(&lines->thread, NULL, tick, lines) != 0) {
+    if (!lhi_thread_start(&lines->thread, tick, lines)) {
         free(lines);
         return NULL;
     }

@@ -40,25 +40,38 @@ int64_t lhi_deadline(int64_t wait_ms)
     return __builtin_add_overflow(lhi_mono_ms(), wait_ms, &deadline) ? INT64_MAX : deadline;
 }
 
+/* A cancel flag rings no bell: it is looked at ten times a second, and nothing else is; unless whoever
+ * raises it rings. */
+static int64_t slice(int64_t left, const int *cancel, bool woken)
+{
+    return cancel != NULL && !woken && left > CANCEL_MS ? CANCEL_MS : left;
+}
+
+void lh_wake(lh_store *store)
+{
+    int rc;
+
+    if (lhi_enter(store, &rc) != NULL && store->store.ops != NULL)
+        store->store.ops->wake(store->store.self);
+}
+
 void lhi_sleep_until(lh_store *store, const lh_claim_opts *opts, uint32_t ticket, int64_t ms,
                      const int *cancel)
 {
     int64_t deadline = lhi_mono_ms() + ms;
 
-    /* A cancel flag rings no bell: it is looked at ten times a second, and nothing else is. */
     for (int64_t left = ms; left > 0 && !lhi_raised(cancel); left = deadline - lhi_mono_ms())
         if (store->store.ops->wait(store->store.self, ticket, opts,
-                                   cancel && left > CANCEL_MS ? CANCEL_MS : left))
+                                   slice(left, cancel, opts != NULL && opts->woken)))
             return;
 }
 
-bool lhi_await_siren(lh_store *store, uint32_t ticket, int64_t ms, const int *cancel)
+bool lhi_await_siren(lh_store *store, uint32_t ticket, int64_t ms, const int *cancel, bool woken)
 {
     int64_t deadline = lhi_mono_ms() + ms;
 
     for (int64_t left = ms; left > 0 && !lhi_raised(cancel); left = deadline - lhi_mono_ms())
-        if (store->store.ops->await_siren(store->store.self, ticket,
-                                          cancel && left > CANCEL_MS ? CANCEL_MS : left))
+        if (store->store.ops->await_siren(store->store.self, ticket, slice(left, cancel, woken)))
             return true;
     return false;
 }

@@ -80,7 +80,7 @@ void lhi_sleep_until(lh_store *store, const lh_claim_opts *opts, uint32_t ticket
                      const int *cancel);
 
 /* The same until the siren: true when it was raised. */
-bool lhi_await_siren(lh_store *store, uint32_t ticket, int64_t ms, const int *cancel);
+bool lhi_await_siren(lh_store *store, uint32_t ticket, int64_t ms, const int *cancel, bool woken);
 
 /* What jobs.c and claim.c share. */
 int lhi_check_request(const char *request, struct lhi_error *err);

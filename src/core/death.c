@@ -149,7 +149,9 @@ static bool proven_gone(const struct lhi_suspect *worker, const struct lhi_ident
         lhi_format(what, 96, "is gone (another boot)");
         return true;
     }
-    if (worker->outlived || !lhi_same_place(id, self) || !lhi_process_gone(id->pid, id->start))
+    /* With sessions, only what was looked at after it was gone counts: it may have died just now. */
+    if ((worker->has_sessions && !worker->nothing_left) || !lhi_same_place(id, self) ||
+        !lhi_process_gone(id->pid, id->start))
         return false;
     lhi_format(what, 96, "is gone (pid %lld)", (long long)id->pid);
     return true;
@@ -175,6 +177,7 @@ bool lhi_judge_worker(const struct lhi_suspect *worker, const struct lhi_identit
 
     *out = (struct lhi_death){.worker = worker->id,
                               .last_heartbeat_at = worker->last_heartbeat_at,
+                              .sessions = worker->sessions,
                               .process = worker->process.pid != 0,
                               .beat_missed = silence > worker->interval_ms};
     out->silent = too_silent(worker, now, out->what);

@@ -2,8 +2,8 @@
  * leftovers.c: what dead workers have left running.
  *
  * A worker that runs commands has told in whose sessions they run. It is not proven dead while one of
- * these leaders lives, or anything in their sessions, or any process with the worker's name in its
- * environment. The leaders notice by themselves that the worker is gone, and end everything below
+ * these leaders lives, or anything in their sessions, or below them, or any process with the worker's
+ * name in its environment. The leaders notice by themselves that the worker is gone, and end everything below
  * within milliseconds: so they are left alone at first, and looked at again soon. What is still
  * there after a while is killed, by whoever would recover the jobs. A process that might be another
  * by now is never touched, nor is one that we run below of: for those time decides.
@@ -89,6 +89,31 @@ static bool in_session(const struct lhi_suspect *worker, const struct leader_now
     return in;
 }
 
+static const struct lhi_leader *leader_at(const struct lhi_suspect *worker,
+                                          const struct leader_now *leader, int64_t pid)
+{
+    for (size_t i = 0; i < worker->n_leaders; i++)
+        if (worker->leaders[i].pid == pid && leader[i].is == THERE)
+            return &worker->leaders[i];
+    return NULL;
+}
+
+/* Whatever it has made of its session and its environment, its forebears are known as long as the
+ * leader lives, who takes up the orphans. */
+static bool is_below(const struct lhi_suspect *worker, const struct leader_now *leader,
+                     const struct lhi_process *process)
+{
+    struct lhi_process found = *process;
+
+    for (int i = 0; i < MOST_BELOW && found.parent > 1; i++) {
+        if (leader_at(worker, leader, found.parent) != NULL)
+            return true;
+        if (!lhi_process_look(found.parent, &found))
+            return false;
+    }
+    return false;
+}
+
 static void match_worker(struct search *search, struct lhi_suspect *worker,
                          const struct leader_now *leader, const struct lhi_met *met)
 {
@@ -97,13 +122,14 @@ static void match_worker(struct search *search, struct lhi_suspect *worker,
     bool inside = in_session(worker, leader, met, &certain);
     bool named = strcmp(met->value, worker->id) == 0;
 
-    if (!inside && !named)
-        return;
     int error = lhi_met_look(met, &seen);
+    bool below = error == 0 && is_below(worker, leader, &seen);
+    if (!inside && !named && !below)
+        return;
     if (error == ENOENT || error == ESRCH || (error == 0 && lhi_process_ended(&seen)))
         return;
     /* Who bears the name and is older than the worker has it from elsewhere. */
-    if (!inside && error == 0 && seen.start < worker->process.start)
+    if (!inside && !below && error == 0 && seen.start < worker->process.start)
         return;
     struct lhi_leftover *left = add_leftover(search->suspects, worker);
     if (left == NULL) {
@@ -113,7 +139,8 @@ static void match_worker(struct search *search, struct lhi_suspect *worker,
     left->pid = met->pid;
     left->start = seen.start;
     left->sought = true;
-    left->certain = (certain || named) && error == 0;
+    left->leader = leader_at(worker, leader, met->pid) != NULL;
+    left->certain = (certain || named || below) && error == 0;
 }
 
 static void match(void *arg, const struct lhi_met *met)
@@ -215,6 +242,8 @@ int lhi_find_leftovers(lh_store *store, struct lhi_suspects *suspects,
     }
     if (rc == LH_OK && wanted != NULL)
         rc = search_all(suspects, wanted, err);
+    for (size_t i = 0; i < suspects->n && wanted != NULL; i++)
+        suspects->suspect[i].nothing_left = wanted[i] && !suspects->suspect[i].outlived;
     lhi_free(wanted);
     return rc;
 }
@@ -271,6 +300,16 @@ static void deal_with(lh_store *store, const struct lhi_leftover *left)
                       (long long)left->pid, left->worker, strerror_r(error, why, sizeof why));
 }
 
+/* A leader is ended when nothing else is left: what is below it is known by it, and everybody sees
+ * that it is not over as long as it is there. */
+static bool is_last(const struct lhi_leftovers *found, const struct lhi_leftover *leader)
+{
+    for (size_t i = 0; i < found->n; i++)
+        if (!found->process[i].leader && strcmp(found->process[i].worker, leader->worker) == 0)
+            return false;
+    return true;
+}
+
 bool lhi_clear_leftovers(lh_store *store, struct lhi_leftovers *found)
 {
     int64_t now = now_ms();
@@ -287,7 +326,8 @@ bool lhi_clear_leftovers(lh_store *store, struct lhi_leftovers *found)
     struct lhi_leftover *due = found->n > 0 ? lhi_calloc(found->n, sizeof *due) : NULL;
     for (size_t i = 0; i < found->n && due != NULL; i++) {
         struct lhi_leftover *left = &found->process[i];
-        if (!left->sought || left->dealt_with || now - left->since < GRACE_MS)
+        if (!left->sought || left->dealt_with || now - left->since < GRACE_MS ||
+            (left->leader && !is_last(found, left)))
             continue;
         left->dealt_with = true;
         due[n_due++] = *left;

@@ -47,6 +47,10 @@ static int identify_leaders(const int64_t *pids, size_t n, struct lhi_leader **o
             return rc;
         }
         leaders[i] = (struct lhi_leader){pids[i], lhi_process_start(pids[i])};
+        if (leaders[i].start == 0 && !lhi_process_gone(pids[i], 0)) {
+            lhi_free(leaders);
+            return lhi_fail(err, LH_EFAIL, "process %lld cannot be looked at", (long long)pids[i]);
+        }
     }
     *out = leaders;
     return LH_OK;

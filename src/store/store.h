@@ -119,10 +119,12 @@ struct lhi_suspect {
     bool boot_proves; /* all holders share one machine: who is of another boot of it is gone */
     /* Its jobs are processes in the sessions of these; none, and what it started is not looked for. */
     bool has_sessions;
+    const char *sessions; /* as they are on record; NULL: none ever were */
     const struct lhi_leader *leaders;
     size_t n_leaders;
-    bool unreadable; /* … but who they are cannot be read: never proven */
-    bool outlived;   /* it is gone, and not all that it started (core/leftovers.c) */
+    bool unreadable;   /* … but who they are cannot be read: never proven */
+    bool outlived;     /* it is gone, and not all that it started (core/leftovers.c) … */
+    bool nothing_left; /* … or it is, and all of that */
 };
 
 /* A process that a dead worker has left running. */
@@ -130,6 +132,7 @@ struct lhi_leftover {
     char worker[160];
     int64_t pid, start; /* pid 0: whether there is any cannot be told */
     bool sought;     /* found in a look through all processes: what else there is, is found too */
+    bool leader;     /* of a session: the last to be killed */
     bool certain;    /* it is what it seems, and may be killed */
     bool dealt_with; /* killed, or told why not */
     int64_t since;   /* monotonic: when the worker was first seen to be gone */
@@ -151,9 +154,10 @@ struct lhi_suspects {
 struct lhi_death {
     const char *worker;
     int64_t last_heartbeat_at;
-    bool process; /* it was a process of ours: what it held is forfeit */
-    bool proven;  /* its process is gone; else its silence was too long */
-    bool silent;  /* its silence alone would be enough */
+    const char *sessions; /* as they were on record */
+    bool process;         /* it was a process of ours: what it held is forfeit */
+    bool proven;          /* its process is gone; else its silence was too long */
+    bool silent;          /* its silence alone would be enough */
     bool beat_missed;
     bool late;     /* no death yet, but a beat was missed, and nobody has told so */
     char what[96]; /* "is gone (pid 4711)" */
@@ -382,6 +386,7 @@ struct lhi_store_ops {
      * something falls due within LHI_POLL_MS. */
     uint32_t (*siren)(void *self);
     bool (*await_siren)(void *self, uint32_t ticket, int64_t timeout_ms);
+    void (*wake)(void *self); /* everybody who waits, for whatever */
 };
 
 struct lhi_store {

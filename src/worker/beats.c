@@ -28,23 +28,28 @@ int64_t notice_of(int64_t kill_after_ms, int64_t fence_ms)
     return kill_after_ms < fence_ms / 5 ? kill_after_ms : fence_ms / 5;
 }
 
+static int64_t earlier(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Two things end it, whichever comes first: its lease, and the silence of the worker. The store counts
+ * that from the last beat of the worker itself, so do we. */
 void set_deadlines(struct lh_task *task, int64_t sent_at, int64_t remaining_ms)
 {
     const struct worker *w = task->worker;
     int64_t silence = w->opts.heartbeat_ms * w->opts.multiplier;
-    int64_t limit = remaining_ms < silence ? remaining_ms : silence;
-    int64_t fence = fence_of(limit);
+    int64_t fence = earlier(fence_of(remaining_ms), fence_of(silence));
 
-    task->limit_ms = limit;
     task->sent_at = sent_at;
     task->warned = false;
     if (task->stop != STOP_NONE)
         return; /* it is being stopped: nothing puts that off */
-    task->kill_at = sent_at + fence;
+    task->kill_at = earlier(sent_at + fence_of(remaining_ms), w->heard_at + fence_of(silence));
     task->term_at = task->kill_at - notice_of(w->opts.kill_after_ms, fence);
-    task->warn_at = sent_at + limit - limit / 5;
-    if (task->warn_at > task->term_at)
-        task->warn_at = task->term_at;
+    task->warn_at =
+        earlier(sent_at + remaining_ms - remaining_ms / 5, w->heard_at + silence - silence / 5);
+    task->warn_at = earlier(task->warn_at, task->term_at);
     if (task->guard != NULL && task->state != TASK_AHEAD)
         guard_deadline(task->guard, task, false);
 }
@@ -62,6 +67,8 @@ void task_stop(struct lh_task *task, enum stop_reason why, int64_t kill_after_ms
     if (task->stop == STOP_NONE || why == STOP_LOST)
         task->stop = why;
     __atomic_store_n(&task->lost, 1, __ATOMIC_RELAXED);
+    if (task->stop_asked_at == 0)
+        task->stop_asked_at = now;
     if (task->term_at > now)
         task->term_at = now;
     if (task->kill_at > now + kill_after_ms)
@@ -81,6 +88,25 @@ static void warn(struct lh_task *task)
     worker_tell(task->worker, &(lh_work_event){.what = LH_WORK_TROUBLE, .error = text}, task);
 }
 
+/* Its guardian should have killed it by then; perhaps it is stopped itself. It is ended with all
+ * below. Counted from when we asked for it: we may have been stopped ourselves. */
+static int64_t overdue_at(const struct lh_task *task)
+{
+    if (task->stop == STOP_NONE || task->guard->killed)
+        return INT64_MAX;
+    int64_t from = task->kill_at > task->stop_asked_at ? task->kill_at : task->stop_asked_at;
+    return from + GUARDIAN_LATE_MS;
+}
+
+/* Of a handler, counted from when a thread has taken it. */
+static int64_t timeout_at(const struct lh_task *task)
+{
+    int64_t begun = task->worker->opts.handler == NULL
+                        ? task->started_at
+                        : __atomic_load_n(&task->begun_at, __ATOMIC_RELAXED);
+    return task->timeout_ms > 0 && begun > 0 ? begun + task->timeout_ms : INT64_MAX;
+}
+
 static void keep_deadline(struct lh_task *task, int64_t now)
 {
     const struct worker *w = task->worker;
@@ -90,21 +116,31 @@ static void keep_deadline(struct lh_task *task, int64_t now)
     /* Not begun, and too late to begin. */
     if ((task->state == TASK_RECORDING || task->state == TASK_RECORDED) && now >= task->term_at)
         task->stop = STOP_FENCE;
-    /* Its guardian should have seen to that; perhaps it is stopped itself. With it goes the command, and
-     * what that has started. */
-    if (in_run(task) && task->guard != NULL && now >= task->kill_at + GUARDIAN_LATE_MS)
-        guard_kill(task->guard);
+    if (in_run(task) && task->guard != NULL && now >= overdue_at(task)) {
+        /* With a lease that is kept there is no hurry: then only one that is stopped. */
+        if (task->stop == STOP_FENCE || task->stop == STOP_LOST || guard_is_stopped(task->guard))
+            guard_kill(task->guard);
+        else
+            task->stop_asked_at = now;
+    }
     if (!in_run(task) || task->stop != STOP_NONE)
         return;
     if (now >= task->warn_at && !task->warned)
         warn(task);
     if (now >= task->term_at)
         task_stop(task, STOP_FENCE, task->kill_at - now > 0 ? task->kill_at - now : 0);
-    else if (now >= task->timeout_at)
+    else if (now >= timeout_at(task))
         task_stop(task, STOP_TIMEOUT, w->opts.kill_after_ms);
 }
 
 /* ---- when to beat ---- */
+
+/* What is lost needs no beat any more. */
+static bool wants_beat(const struct lh_task *task)
+{
+    return task->state != TASK_FREE && task->state != TASK_TELLING && task->stop != STOP_LOST &&
+           !(task->state == TASK_ENDED && task->outcome == LH_RAN_LOST);
+}
 
 static int64_t beat_every(const struct worker *w)
 {
@@ -115,7 +151,7 @@ static int64_t beat_every(const struct worker *w)
         every = silence_fence;
     for (size_t i = 0; i < w->n_tasks; i++) {
         const struct lh_task *task = &w->tasks[i];
-        if (task->state == TASK_FREE)
+        if (!wants_beat(task))
             continue;
         int64_t third = task->job->lease_ms / 3, two = fence_of(task->job->lease_ms) * 2 / 5;
         every = third > 0 && third < every ? third : every;
@@ -210,6 +246,16 @@ static void detail_told(struct worker *w)
     }
 }
 
+/* Copies of what jobs said, made for this beat. */
+static void forget_words(struct worker *w)
+{
+    for (size_t i = 0; i < w->beat.n; i++) {
+        lhi_free((void *)(uintptr_t)w->beat.beats[i].stage);
+        lhi_free((void *)(uintptr_t)w->beat.beats[i].checkpoint);
+        w->beat.beats[i].stage = w->beat.beats[i].checkpoint = NULL;
+    }
+}
+
 /* The answers are about jobs; the places they had in hand may be others' by now. */
 static void beaten(struct worker *w)
 {
@@ -217,6 +263,8 @@ static void beaten(struct worker *w)
 
     for (size_t i = 0; i < w->beat.n; i++)
         answered = answered || is_about_lease(w->beat.status[i]);
+    if (answered && !w->beat.detail)
+        w->heard_at = w->beat.sent_at;
     for (size_t i = 0; i < w->beat.n && answered; i++)
         if (still_in_hand(w, i) && is_about_lease(w->beat.status[i]))
             learn(w->beat.tasks[i], w->beat.status[i]);
@@ -225,10 +273,7 @@ static void beaten(struct worker *w)
     else if (w->beat.detail)
         detail_told(w);
     worker_trouble(w, &w->beater, "a heartbeat failed");
-    for (size_t i = 0; i < w->beat.n; i++) {
-        lhi_free((void *)(uintptr_t)w->beat.beats[i].stage);
-        lhi_free((void *)(uintptr_t)w->beat.beats[i].checkpoint);
-    }
+    forget_words(w);
     w->beat_failing = w->beater.failures > 0;
     if (w->beat_failing)
         w->beat_at = w->beater.retry_at;
@@ -283,10 +328,14 @@ static void ask_detail(struct worker *w, struct lh_task *task, int64_t now)
 static void ask_all(struct worker *w)
 {
     w->beat.n = 0;
+    w->beat_now = false;
     w->beat.detail = false;
     for (size_t i = 0; i < w->n_tasks; i++)
-        if (w->tasks[i].state != TASK_FREE && w->tasks[i].state != TASK_TELLING)
+        if (wants_beat(&w->tasks[i])) {
             add_beat(w, &w->tasks[i]);
+            if (w->tasks[i].guard != NULL)
+                guard_continue(w->tasks[i].guard);
+        }
     hand_ask(&w->beater);
 }
 
@@ -303,6 +352,8 @@ bool beats_init(struct worker *w)
 
 void beats_clear(struct worker *w)
 {
+    if (w->beat.beats != NULL)
+        forget_words(w);
     lhi_free(w->beat.beats);
     lhi_free(w->beat.status);
     lhi_free((void *)w->beat.tasks);
@@ -314,9 +365,11 @@ static void not_later(struct worker *w)
     int64_t every = beat_every(w);
 
     for (size_t i = 0; i < w->n_tasks && w->beater.failures == 0; i++)
-        if (w->tasks[i].state != TASK_FREE && w->tasks[i].state != TASK_TELLING &&
-            w->tasks[i].sent_at + every < w->beat_at)
+        if (wants_beat(&w->tasks[i]) && w->tasks[i].sent_at + every < w->beat_at)
             w->beat_at = w->tasks[i].sent_at + every;
+    /* Whatever the answers were: not again at once. */
+    if (w->beat_at < w->beat.sent_at + every / 2 && !w->beat_now && w->beater.failures == 0)
+        w->beat_at = w->beat.sent_at + every / 2;
 }
 
 void beats_step(struct worker *w, int64_t now)
@@ -336,7 +389,8 @@ void beats_step(struct worker *w, int64_t now)
 
 int64_t beats_next(const struct worker *w)
 {
-    int64_t next = w->beater.busy || w->reopen ? INT64_MAX : w->beat_at;
+    bool may_beat = !w->beater.busy && !w->reopen, may_tell = may_beat && !w->beat_failing;
+    int64_t next = may_beat ? w->beat_at : INT64_MAX;
 
     for (size_t i = 0; i < w->n_tasks; i++) {
         const struct lh_task *task = &w->tasks[i];
@@ -344,15 +398,14 @@ int64_t beats_next(const struct worker *w)
             next = task->kill_at;
         if (!in_run(task))
             continue;
-        if (task->guard != NULL && !task->guard->killed && task->kill_at + GUARDIAN_LATE_MS < next)
-            next = task->kill_at + GUARDIAN_LATE_MS;
+        if (task->guard != NULL && overdue_at(task) < next)
+            next = overdue_at(task);
         if (task->stop != STOP_NONE)
             continue;
-        int64_t times[] = {task->warned ? INT64_MAX : task->warn_at, task->term_at,
-                           task->timeout_at,
-                           __atomic_load_n(&task->news, __ATOMIC_RELAXED) && !w->beater.busy
-                               ? task->told_at + DETAIL_MS
-                               : INT64_MAX};
+        int64_t times[] = {
+            task->warned ? INT64_MAX : task->warn_at, task->term_at, timeout_at(task),
+            may_tell && __atomic_load_n(&task->news, __ATOMIC_RELAXED) ? task->told_at + DETAIL_MS
+                                                                       : INT64_MAX};
         for (size_t k = 0; k < sizeof times / sizeof *times; k++)
             if (times[k] < next)
                 next = times[k];

@@ -76,7 +76,8 @@ static void claim(struct worker *w)
                           .n = w->claim.n,
                           .lease_ms = w->opts.lease_ms,
                           .wait_ms = w->claim.wait_ms,
-                          .cancel = &w->claim.cancel};
+                          .cancel = &w->claim.cancel,
+                          .woken = true};
 
     w->claim.jobs = NULL;
     w->claimer.rc = lh_claim(w->store, &opts, &w->claim.jobs);
@@ -149,7 +150,8 @@ bool claims_init(struct worker *w)
 
 void claims_cancel(struct worker *w)
 {
-    __atomic_store_n(&w->claim.cancel, 1, __ATOMIC_RELAXED);
+    if (__atomic_exchange_n(&w->claim.cancel, 1, __ATOMIC_RELAXED) == 0 && w->claimer.busy)
+        lh_wake(w->store);
 }
 
 static size_t in_hand(const struct worker *w)
@@ -175,6 +177,8 @@ static size_t wanted(struct worker *w)
         return 0;
     size_t n = place > w->ahead ? place - w->ahead : 0;
     n = n < room ? n : room;
+    if (w->opts.rate_n > 0 && n > (size_t)w->tokens)
+        n = (size_t)w->tokens; /* not what could not be started */
     return n < 1000 ? n : 1000;
 }
 
@@ -185,6 +189,11 @@ static void maybe_finish(struct worker *w)
         return;
     if ((w->opts.drain && w->empty) || (w->opts.once && w->tally.claimed > 0))
         worker_stop(w, false);
+}
+
+static int64_t claim_due(const struct worker *w)
+{
+    return w->claimer.failures > 0 ? w->claimer.retry_at : 0;
 }
 
 void claims_step(struct worker *w)
@@ -203,7 +212,7 @@ void claims_step(struct worker *w)
         return;
     }
     maybe_finish(w);
-    if (w->stage != STAGE_WORK || n == 0 || (w->claimer.failures > 0 && now < w->claimer.retry_at))
+    if (w->stage != STAGE_WORK || n == 0 || now < claim_due(w))
         return;
     w->claim.n = n;
     w->claim.wait_ms = w->opts.once || (w->opts.drain && in_hand(w) == 0) ? 0 : -1;
@@ -211,19 +220,17 @@ void claims_step(struct worker *w)
     hand_ask(&w->claimer);
 }
 
-int64_t claims_next(const struct worker *w)
+int64_t claims_next(struct worker *w)
 {
-    int64_t next = INT64_MAX;
-
-    if (w->stage != STAGE_WORK)
-        return next;
-    if (w->claimer.failures > 0 && !w->claimer.busy)
-        next = w->claimer.retry_at;
-    if (w->out_of_means && w->means_at < next)
-        next = w->means_at;
-    if (w->opts.rate_n > 0 && w->tokens < 1 && next_token_at(w) < next)
-        next = next_token_at(w);
-    return next;
+    if (w->stage != STAGE_WORK || w->claimer.busy)
+        return INT64_MAX;
+    if (wanted(w) > 0)
+        return claim_due(w);
+    if (w->out_of_means)
+        return w->means_at;
+    if (w->opts.rate_n > 0 && w->tokens < 1 && !w->beat_failing)
+        return next_token_at(w);
+    return INT64_MAX;
 }
 
 /* ---- starting ---- */
@@ -255,7 +262,7 @@ static bool start_one(struct worker *w, struct lh_task *task)
     if (w->opts.handler == NULL && !command_start(task))
         return false;
     task->started_at = worker_now();
-    task->timeout_at = timeout > 0 ? task->started_at + timeout : INT64_MAX;
+    task->timeout_ms = timeout;
     w->tally.started++;
     if (w->opts.handler != NULL) {
         task->state = TASK_RUNNING;
@@ -277,8 +284,10 @@ static void start_recorded(struct worker *w)
         if (no_more) {
             w->tokens += w->opts.rate_n > 0; /* it was not started after all */
             task_ended(task, task->stop == STOP_NONE ? LH_RAN_RELEASED : LH_RAN_LOST);
-        } else {
+        } else if (w->opts.handler != NULL || guard_idle(w) != NULL) {
             (void)start_one(w, task);
+        } else if (!guard_new(w)) {
+            task->stop = STOP_SHUTDOWN; /* its guardian went, and there cannot be another now */
         }
     }
 }
@@ -302,6 +311,7 @@ void start_tasks(struct worker *w)
         w->ahead--;
         w->running++;
         w->tokens -= w->opts.rate_n > 0;
+        task->state = TASK_RECORDED;
         if (w->opts.ahead > 0) { /* the store is told first which of a batch were begun */
             task->state = TASK_RECORDING;
             w->started_changed = true;

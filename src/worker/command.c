@@ -69,22 +69,46 @@ static void say_again(struct lh_task *task)
     __atomic_store_n(&task->news, 1, __ATOMIC_RELAXED);
 }
 
+/* Bytes that are no text, and what would move a reader's cursor, become question marks. */
+static void make_text(char *bytes, size_t len)
+{
+    for (size_t i = 0; i < len;) {
+        size_t n = 1;
+        while (n < 4 && i + n < len && !lh_text_ok(bytes + i, n))
+            n++;
+        bool ok = lh_text_ok(bytes + i, n) &&
+                  ((unsigned char)bytes[i] >= ' ' || bytes[i] == '\n' || bytes[i] == '\t');
+        if (!ok)
+            bytes[i] = '?';
+        i += ok ? n : 1;
+    }
+}
+
+/* Some are said: what writes its data to the wrong descriptor must not fill the log. */
 static void not_understood(struct lh_task *task, const char *line)
 {
-    char text[400];
+    char text[400], start[101];
 
-    lhi_format(
-        text, sizeof text,
-        "job %lld wrote \"%.100s\": progress 0 … 100, stage WORDS or checkpoint JSON is allowed",
-        (long long)task->job->id, line);
+    if (task->not_understood++ >= TOLD_MOST)
+        return;
+    lhi_format(start, sizeof start, "%.100s", line);
+    make_text(start, strlen(start));
+    lhi_format(text, sizeof text,
+               "job %lld wrote \"%s\": progress 0 … 100, stage WORDS or checkpoint JSON is allowed",
+               (long long)task->job->id, start);
     worker_tell(task->worker, &(lh_work_event){.what = LH_WORK_TROUBLE, .error = text}, task);
 }
 
-static void hear_line(struct lh_task *task, const char *line)
+static void hear_line(struct lh_task *task)
 {
+    const char *line = task->line.at;
     int rc = LH_EINVAL;
     char *end;
 
+    if (strlen(line) != task->line.len) { /* a zero in the middle */
+        not_understood(task, line);
+        return;
+    }
     if (strncmp(line, "progress ", 9) == 0) {
         long percent = strtol(line + 9, &end, 10);
         if (end != line + 9 && *end == '\0' && percent >= 0 && percent <= 100)
@@ -111,7 +135,7 @@ static void hear_lines(struct lh_task *task, const char *bytes, size_t len)
         if (end == NULL)
             return;
         if (task->line.len > 0)
-            hear_line(task, task->line.at);
+            hear_line(task);
         task->line.len = 0;
         bytes += part + 1;
         len -= part + 1;
@@ -296,21 +320,6 @@ void command_refused(struct lh_task *task, int error)
 
 /* ---- its end ---- */
 
-/* Bytes that are no text, and what would move a reader's cursor, become question marks. */
-static void make_text(char *bytes, size_t len)
-{
-    for (size_t i = 0; i < len;) {
-        size_t n = 1;
-        while (n < 4 && i + n < len && !lh_text_ok(bytes + i, n))
-            n++;
-        bool ok = lh_text_ok(bytes + i, n) &&
-                  ((unsigned char)bytes[i] >= ' ' || bytes[i] == '\n' || bytes[i] == '\t');
-        if (!ok)
-            bytes[i] = '?';
-        i += ok ? n : 1;
-    }
-}
-
 /* How it ended, then what it said last. */
 static void explain(struct lh_task *task, const char *how)
 {
@@ -361,14 +370,14 @@ static lh_outcome by_signal(struct lh_task *task, int sig)
     return LH_RAN_FAILED;
 }
 
-static lh_outcome by_stop(struct lh_task *task)
+lh_outcome stop_outcome(struct lh_task *task)
 {
     char how[120], span[32];
 
     switch (task->stop) {
     case STOP_TIMEOUT:
         lhi_format(how, sizeof how, "TIMEOUT: stopped after %s",
-                   lh_duration_format(task->timeout_at - task->started_at, span, sizeof span));
+                   lh_duration_format(task->timeout_ms, span, sizeof span));
         explain(task, how);
         return LH_RAN_FAILED;
     case STOP_SHUTDOWN:
@@ -388,14 +397,20 @@ void command_ended(struct lh_task *task, const struct guardian_answer *answer)
     while (drain(w, &task->out) || drain(w, &task->err) || drain(w, &task->talk))
         continue;
     if (task->line.len > 0 && !answer->stopped)
-        hear_line(task, task->line.at); /* the last one needs no end */
+        hear_line(task); /* the last one needs no end */
+    if (task->not_understood > TOLD_MOST) {
+        char text[120];
+        lhi_format(text, sizeof text, "job %lld wrote %lld more lines that are not understood",
+                   (long long)task->job->id, (long long)task->not_understood - TOLD_MOST);
+        worker_tell(w, &(lh_work_event){.what = LH_WORK_TROUBLE, .error = text}, task);
+    }
     command_forget(task);
     if (answer->stopped && task->stop == STOP_NONE)
         task->stop = STOP_FENCE; /* by its guardian: we were too late to do it ourselves */
     /* Who ends well although told to stop has done its work, but for one that is not ours. */
     bool well = WIFEXITED(answer->status) && WEXITSTATUS(answer->status) == 0;
     if (answer->stopped && !(well && task->stop == STOP_SHUTDOWN))
-        outcome = by_stop(task);
+        outcome = stop_outcome(task);
     else if (WIFEXITED(answer->status))
         outcome = by_exit_code(task, WEXITSTATUS(answer->status));
     else
@@ -407,7 +422,7 @@ void command_orphaned(struct lh_task *task)
 {
     command_forget(task);
     if (task->stop != STOP_NONE) {
-        task_ended(task, by_stop(task));
+        task_ended(task, stop_outcome(task));
         return;
     }
     explain(task, "its guardian was killed");

@@ -7,6 +7,8 @@
  */
 #include "worker/worker.h"
 
+#include "base/text.h"
+
 #include <string.h>
 
 /* ---- the run is over ---- */
@@ -16,10 +18,18 @@ static void count_failure(struct worker *w, const struct lh_task *task)
     const char *error = task->error.at ? task->error.at : "";
 
     w->failures_in_a_row++;
-    lhi_format(w->last_failure, sizeof w->last_failure, "%.*s", (int)sizeof w->last_failure - 1,
-               error);
+    lhi_format(w->last_failure, sizeof w->last_failure, "%.*s",
+               (int)lhi_text_cut(error, sizeof w->last_failure - 1), error);
     if (w->failures_in_a_row >= FAILURES_IN_A_ROW)
         w->degraded = true;
+}
+
+static void not_completed(struct worker *w, const struct lh_task *task)
+{
+    if (!w->opts.once || w->rc != LH_OK)
+        return;
+    w->rc = LH_EFAIL;
+    lhi_format(w->error, sizeof w->error, "job %lld was not completed", (long long)task->job->id);
 }
 
 void task_ended(struct lh_task *task, lh_outcome outcome)
@@ -42,11 +52,8 @@ void task_ended(struct lh_task *task, lh_outcome outcome)
     } else if (outcome == LH_RAN_CRITICAL) {
         worker_fail(w, LH_EFAIL, task->error.len > 0 ? task->error.at : "a job said so");
     }
-    if (w->opts.once && outcome != LH_RAN_OK && w->rc == LH_OK) {
-        w->rc = LH_EFAIL;
-        lhi_format(w->error, sizeof w->error, "job %lld was not completed",
-                   (long long)task->job->id);
-    }
+    if (outcome != LH_RAN_OK)
+        not_completed(w, task);
 }
 
 /* ---- telling the store ---- */
@@ -212,11 +219,10 @@ static void tell_ended(struct worker *w, const struct lh_task *task, bool ours)
         [STOP_SHUTDOWN] = "the worker stops",
     };
     lh_outcome outcome = ours ? task->outcome : LH_RAN_LOST;
-    const char *why = outcome == LH_RAN_OK ? NULL
-                      : task->outcome == LH_RAN_OK
-                          ? "completed too late, it had been given to another"
-                      : task->error.len > 0         ? task->error.at
+    const char *why = outcome == LH_RAN_OK          ? NULL
                       : task->cancelled             ? "the job was cancelled"
+                      : task->outcome == LH_RAN_OK  ? "completed too late, it had been taken back"
+                      : task->error.len > 0         ? task->error.at
                       : stopped[task->stop] != NULL ? stopped[task->stop]
                       : outcome == LH_RAN_RELEASED  ? "not started"
                                                     : NULL;
@@ -235,13 +241,21 @@ static void ends_told(struct worker *w)
         task->refused[0] = '\0';
         if (status == LH_OK || is_gone(status)) {
             bool ours = status == LH_OK && task->outcome != LH_RAN_LOST;
+            task->cancelled = task->cancelled || status == LH_ECANCELLED;
+            if (!ours)
+                not_completed(w, task);
             count(w, task->outcome, ours);
             tell_ended(w, task, ours);
             task_free(task);
             answered = true;
         } else if ((status == LH_ETOOBIG || status == LH_EINVAL) && task->result.len > 0) {
             drop_result(w, task);
+            answered = true;
         } else {
+            /* Words that the store does not take must not keep the outcome from it. */
+            if ((w->ender.rc == LH_EINVAL || w->ender.rc == LH_ETOOBIG) &&
+                !lh_text_ok(task->error.at, task->error.len))
+                bytes_clear(&task->error);
             task->state = TASK_ENDED;
         }
     }
@@ -270,35 +284,37 @@ void ends_step(struct worker *w, int64_t now)
 
 int64_t ends_next(const struct worker *w)
 {
-    return w->ender.failures > 0 && !w->ender.busy ? w->ender.retry_at : INT64_MAX;
+    for (size_t i = 0; i < w->n_tasks && w->ender.failures > 0 && !w->ender.busy; i++)
+        if (w->tasks[i].state == TASK_ENDED)
+            return w->ender.retry_at;
+    return INT64_MAX;
 }
 
 /* ---- the record of this worker ---- */
 
+/* What was written counts, also when the rest was not. */
 static void write_record(struct worker *w)
 {
     int rc = LH_OK;
 
-    if (w->record.tell_sessions)
-        rc = lh_worker_sessions(w->store, w->id, w->record.sessions, w->record.n_sessions);
-    if (rc == LH_OK && w->record.tell_started)
-        rc = lh_worker_started(w->store, w->id, w->record.started, w->record.n_started);
-    if (rc == LH_OK && w->record.tell_degraded)
-        rc = lh_worker_degraded(w->store, w->id, w->record.degraded[0] ? w->record.degraded : NULL);
+    if (w->record.tell_sessions && (rc = lh_worker_sessions(w->store, w->id, w->record.sessions,
+                                                            w->record.n_sessions)) == LH_OK)
+        w->record.sessions_told = true;
+    if (rc == LH_OK && w->record.tell_started &&
+        (rc = lh_worker_started(w->store, w->id, w->record.started, w->record.n_started)) == LH_OK)
+        w->record.started_told = true;
+    if (rc == LH_OK && w->record.tell_degraded &&
+        (rc = lh_worker_degraded(w->store, w->id,
+                                 w->record.degraded[0] ? w->record.degraded : NULL)) == LH_OK)
+        w->record.degraded_told = true;
     w->recorder.rc = rc;
     if (rc < 0)
         lhi_format(w->recorder.error, sizeof w->recorder.error, "%s", lh_errmsg(w->store));
 }
 
-static void recorded(struct worker *w)
+static void clear_to_start(struct worker *w)
 {
-    worker_trouble(w, &w->recorder, "could not keep the record of this worker");
-    if (w->recorder.rc < 0) {
-        w->sessions_changed = w->sessions_changed || w->record.tell_sessions;
-        w->started_changed = w->started_changed || w->record.tell_started;
-        return;
-    }
-    for (size_t i = 0; i < w->n_tasks && w->record.tell_started; i++) {
+    for (size_t i = 0; i < w->n_tasks; i++) {
         struct lh_task *task = &w->tasks[i];
         if (task->state != TASK_RECORDING)
             continue;
@@ -307,22 +323,35 @@ static void recorded(struct worker *w)
                 w->record.started[k].token == task->job->token)
                 task->state = TASK_RECORDED;
     }
-    if (w->record.tell_degraded)
+}
+
+static void recorded(struct worker *w)
+{
+    worker_trouble(w, &w->recorder, "could not keep the record of this worker");
+    w->sessions_changed =
+        w->sessions_changed || (w->record.tell_sessions && !w->record.sessions_told);
+    w->started_changed = w->started_changed || (w->record.tell_started && !w->record.started_told);
+    if (w->record.started_told)
+        clear_to_start(w);
+    if (w->record.degraded_told)
         w->degraded_told = w->record.degraded[0] != '\0';
-    for (size_t i = 0; i < w->n_guards && w->record.tell_sessions; i++)
+    for (size_t i = 0; i < w->n_guards && w->record.sessions_told; i++)
         for (size_t k = 0; k < w->record.n_sessions; k++)
             if (w->record.sessions[k] == w->guards[i].pid)
                 w->guards[i].recorded = true;
 }
 
-static void lay_out_record(struct worker *w)
+void record_lay_out(struct worker *w)
 {
     w->record.n_sessions = w->record.n_started = 0;
+    w->record.sessions_told = w->record.started_told = w->record.degraded_told = false;
     for (size_t i = 0; i < w->n_guards; i++)
         if (w->guards[i].pid > 0)
             w->record.sessions[w->record.n_sessions++] = w->guards[i].pid;
     for (size_t i = 0; i < w->n_tasks; i++) {
         const struct lh_task *task = &w->tasks[i];
+        if (task->orphaned && w->record.n_sessions < w->opts.jobs * 2)
+            w->record.sessions[w->record.n_sessions++] = task->session;
         if (task->state >= TASK_RECORDING && task->state <= TASK_RUNNING)
             w->record.started[w->record.n_started++] = (lh_ref){task->job->id, task->job->token};
     }
@@ -341,20 +370,30 @@ static bool start_waits(const struct worker *w)
     return false;
 }
 
+static bool tells_started(const struct worker *w)
+{
+    return w->opts.ahead > 0 && w->started_changed && start_waits(w);
+}
+
+int64_t record_next(const struct worker *w)
+{
+    bool any = w->sessions_changed || tells_started(w) || w->degraded != w->degraded_told;
+
+    if (w->recorder.busy || !any)
+        return INT64_MAX;
+    return w->recorder.failures > 0 ? w->recorder.retry_at : 0;
+}
+
 void record_step(struct worker *w, int64_t now)
 {
-    bool degraded = w->degraded != w->degraded_told;
-    bool started = w->opts.ahead > 0 && w->started_changed && start_waits(w);
-
-    if (w->recorder.busy || (w->recorder.failures > 0 && now < w->recorder.retry_at) ||
-        !(w->sessions_changed || started || degraded))
+    if (now < record_next(w))
         return;
     w->record.tell_sessions = w->sessions_changed;
-    w->record.tell_started = started;
-    w->record.tell_degraded = degraded;
-    lay_out_record(w);
+    w->record.tell_started = tells_started(w);
+    w->record.tell_degraded = w->degraded != w->degraded_told;
+    record_lay_out(w);
     w->sessions_changed = false;
-    w->started_changed = w->started_changed && !started;
+    w->started_changed = w->started_changed && !w->record.tell_started;
     hand_ask(&w->recorder);
 }
 
@@ -374,7 +413,7 @@ bool ends_init(struct worker *w)
     w->end.failures = lhi_calloc(n, sizeof *w->end.failures);
     w->end.refs = lhi_calloc(n, sizeof *w->end.refs);
     w->record.started = lhi_calloc(n, sizeof *w->record.started);
-    w->record.sessions = lhi_calloc(w->opts.jobs, sizeof *w->record.sessions);
+    w->record.sessions = lhi_calloc(w->opts.jobs * 2, sizeof *w->record.sessions);
     return w->end.tasks && w->end.status && w->end.answers && w->end.at && w->end.done &&
            w->end.failures && w->end.refs && w->record.started && w->record.sessions;
 }

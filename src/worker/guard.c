@@ -20,7 +20,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { LAST_MS = 2000 }; /* of a guardian that is to go: for a command that cannot be killed */
+enum {
+    LAST_MS = 2000,
+    SWEEP_MS = 3,
+    SWEEP_MOST_MS = 1000,
+    SWEPT_CLEAN = 3,
+}; /* of a guardian that is to go: for a command that cannot be killed */
 
 /* ---- making one ---- */
 
@@ -34,13 +39,16 @@ static int in_guardian(void *arg)
     return spawn_fd(*fd, GUARDIAN_FD);
 }
 
-/* In our session, so that the terminal is the command's, too. Signals stay blocked: what the terminal
- * sends is not for the guardian. Only what programs ignore for themselves is as it was. */
+/* In our session, so that the terminal can be the command's; but not in our group: who kills that must
+ * leave somebody to see to the rest. Signals stay blocked. Only what programs ignore for themselves
+ * is as it was. */
 static int with_us(void *arg)
 {
     const int *fd = arg;
     struct sigaction plain = {.sa_handler = SIG_DFL};
 
+    if (setpgid(0, 0) != 0)
+        return errno;
     (void)sigaction(SIGPIPE, &plain, NULL);
     (void)sigaction(SIGXFSZ, &plain, NULL);
     return spawn_fd(*fd, GUARDIAN_FD);
@@ -87,10 +95,15 @@ pid_t guardian_start(const char *guardian, const char *path, char *const *comman
 static void on_message(struct worker *w, struct source *source, uint32_t events);
 static void on_death(struct worker *w, struct source *source, uint32_t events);
 
+static bool is_idle(const struct guard *guard)
+{
+    return guard->pid > 0 && guard->recorded && !guard->killed && guard->task == NULL;
+}
+
 struct guard *guard_idle(struct worker *w)
 {
     for (size_t i = 0; i < w->n_guards; i++)
-        if (w->guards[i].pid > 0 && w->guards[i].recorded && w->guards[i].task == NULL)
+        if (is_idle(&w->guards[i]))
             return &w->guards[i];
     return NULL;
 }
@@ -101,7 +114,7 @@ bool guard_spare(const struct worker *w)
     size_t idle = 0, taken = 0;
 
     for (size_t i = 0; i < w->n_guards; i++)
-        idle += w->guards[i].pid > 0 && w->guards[i].recorded && w->guards[i].task == NULL;
+        idle += is_idle(&w->guards[i]);
     for (size_t i = 0; i < w->n_tasks; i++)
         taken += w->tasks[i].state == TASK_RECORDING || w->tasks[i].state == TASK_RECORDED;
     return idle > taken;
@@ -219,15 +232,9 @@ void guard_end(struct worker *w, struct guard *guard)
         (void)poll(&end, 1, LAST_MS);
     source_close(w, &guard->death);
     if (guard->pid > 0)
-        (void)waitpid(guard->pid, NULL, WNOHANG);
+        (void)waitpid(guard->pid, NULL, end.fd >= 0 ? WNOHANG : 0);
     *guard = (struct guard){.socket.fd = -1, .death.fd = -1};
 }
-
-struct sweep {
-    const struct worker *w;
-    int64_t session;
-    size_t found;
-};
 
 static bool is_guardian(const struct worker *w, int64_t pid)
 {
@@ -236,6 +243,19 @@ static bool is_guardian(const struct worker *w, int64_t pid)
             return true;
     return false;
 }
+
+static bool in_swept_session(const struct worker *w, int64_t session)
+{
+    for (size_t i = 0; i < w->n_tasks; i++)
+        if (w->tasks[i].orphaned && w->tasks[i].session == session)
+            return true;
+    return false;
+}
+
+struct sweep {
+    struct worker *w;
+    size_t found;
+};
 
 static void sweep_one(void *arg, const struct lhi_met *met)
 {
@@ -248,29 +268,54 @@ static void sweep_one(void *arg, const struct lhi_met *met)
      * who has our mark. */
     bool came_to_us = process.parent == getpid() &&
                       (sweep->w->opts.own_signals || strcmp(met->value, sweep->w->id) == 0);
-    if (met->session != sweep->session && !came_to_us)
+    if (!in_swept_session(sweep->w, met->session) && !came_to_us)
         return;
+    sweep->found++; /* a dead one too: what it had made may have come to us after we passed */
     if (lhi_process_ended(&process)) {
         if (process.parent == getpid())
             (void)waitpid((pid_t)met->pid, NULL, WNOHANG);
         return;
     }
-    sweep->found++;
     (void)lhi_process_kill(met->pid, process.start);
 }
 
-/* What a guardian that was killed had below it. */
-static void sweep_session(const struct worker *w, pid_t session)
+/* What guardians that were killed had below them. It is looked for again and again, and their jobs stay
+ * ours, until nothing was found several times: who forks away may hide from one look. */
+void guards_sweep(struct worker *w, int64_t now)
 {
-    struct sweep sweep = {.w = w, .session = session};
-    int64_t until = worker_now() + LAST_MS;
+    struct sweep sweep = {.w = w};
 
-    do {
-        sweep.found = 0;
-        (void)lhi_meet_processes("LEASEHOLD_WORKER", sweep_one, &sweep);
-        if (sweep.found > 0)
-            lhi_sleep_ms(1);
-    } while (sweep.found > 0 && worker_now() < until);
+    if (w->orphans == 0 || now < w->sweep_at)
+        return;
+    bool listed = lhi_meet_processes("LEASEHOLD_WORKER", sweep_one, &sweep);
+    /* What cannot be killed is looked for less and less often. */
+    w->sweep_ms = w->sweep_ms * 2 < SWEEP_MOST_MS ? w->sweep_ms * 2 : SWEEP_MOST_MS;
+    if (listed && sweep.found == 0)
+        w->sweep_ms = SWEEP_MS;
+    w->sweep_at = worker_now() + w->sweep_ms;
+    w->swept_clean = listed && sweep.found == 0 ? w->swept_clean + 1 : 0;
+    if (w->swept_clean < SWEPT_CLEAN)
+        return;
+    for (size_t i = 0; i < w->n_tasks; i++)
+        if (w->tasks[i].orphaned) {
+            w->tasks[i].orphaned = false;
+            w->orphans--;
+            command_orphaned(&w->tasks[i]);
+        }
+}
+
+int64_t guards_next(const struct worker *w)
+{
+    return w->orphans > 0 ? w->sweep_at : INT64_MAX;
+}
+
+/* Nobody else waits for those who came to us. */
+void guards_reap(struct worker *w)
+{
+    int status;
+
+    while (w->opts.own_signals && waitpid(-1, &status, WNOHANG) > 0)
+        continue;
 }
 
 /* Somebody killed it. The command went with it; what that had started comes to us, who are the next
@@ -286,9 +331,15 @@ static void on_death(struct worker *w, struct source *source, uint32_t events)
     struct lh_task *task = guard->task;
     guard_end(w, guard);
     w->sessions_changed = true;
-    sweep_session(w, session);
-    if (task != NULL)
-        command_orphaned(task);
+    if (task == NULL)
+        return;
+    task->guard = NULL;
+    task->session = session;
+    task->orphaned = true;
+    w->orphans++;
+    w->swept_clean = 0;
+    w->sweep_at = 0;
+    w->sweep_ms = SWEEP_MS;
 }
 
 /* ---- orders ---- */
@@ -352,10 +403,26 @@ void guard_deadline(struct guard *guard, const struct lh_task *task, bool stop)
                          NULL); /* one that cannot be told is gone, or will be */
 }
 
+bool guard_is_stopped(const struct guard *guard)
+{
+    struct lhi_process process;
+    return lhi_process_look(guard->pid, &process) && (process.state == 'T' || process.state == 't');
+}
+
+/* A guardian that somebody has stopped would never tell that its command has ended. */
+void guard_continue(const struct guard *guard)
+{
+    if (guard_is_stopped(guard))
+        (void)syscall(SYS_pidfd_send_signal, guard->death.fd, SIGCONT, NULL, 0);
+}
+
 void guard_kill(struct guard *guard)
 {
-    if (!guard->killed)
-        (void)syscall(SYS_pidfd_send_signal, guard->death.fd, SIGKILL, NULL, 0);
+    while (hear(guard->worker, guard)) /* perhaps it has done its part, and we were late */
+        continue;
+    if (guard->task == NULL || guard->killed)
+        return;
+    (void)syscall(SYS_pidfd_send_signal, guard->death.fd, SIGKILL, NULL, 0);
     guard->killed = true;
 }
 

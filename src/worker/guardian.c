@@ -13,6 +13,7 @@
  */
 #include "worker/guardian.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -102,35 +103,95 @@ static struct kin kin_of(pid_t pid)
     return kin;
 }
 
-/* Signal `pid` if it is still a child of `parent`: its number may be another's by now. Who is in the
- * group of the command has been told with it. */
-static void signal_child(const struct guardian *g, pid_t pid, pid_t parent, int sig)
+struct pids {
+    pid_t *at;
+    size_t n, room;
+};
+
+static void pids_add(struct pids *pids, pid_t pid)
+{
+    if (pids->n == pids->room) {
+        size_t room = pids->room ? pids->room * 2 : 64;
+        pid_t *grown = realloc(pids->at, room * sizeof *grown);
+        if (grown == NULL)
+            return; /* the next round finds it */
+        pids->at = grown;
+        pids->room = room;
+    }
+    pids->at[pids->n++] = pid;
+}
+
+/* All of them: a list that was cut would end in the number of a stranger. */
+static void add_children(struct pids *pids, const char *path)
+{
+    long number = 0;
+    int c;
+    FILE *file = fopen(path, "re");
+
+    if (file == NULL)
+        return;
+    while ((c = getc(file)) != EOF)
+        if (c >= '0' && c <= '9') {
+            number = number * 10 + (c - '0');
+        } else {
+            if (number > 0)
+                pids_add(pids, (pid_t)number);
+            number = 0;
+        }
+    (void)fclose(file);
+}
+
+/* Each thread has those that it has made. */
+static struct pids children_of(pid_t pid)
+{
+    char path[320];
+    struct pids pids = {0};
+    const struct dirent *entry;
+
+    (void)snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    DIR *dir = opendir(path);
+    while (dir != NULL && (entry = readdir(dir)) != NULL) {
+        (void)snprintf(path, sizeof path, "/proc/%d/task/%s/children", (int)pid, entry->d_name);
+        if (entry->d_name[0] != '.')
+            add_children(&pids, path);
+    }
+    if (dir != NULL)
+        (void)closedir(dir);
+    return pids;
+}
+
+/* A hold on `pid`, if it is a child of `parent`: its number may be another's by now. -1: it is not. */
+static int hold_child(pid_t pid, pid_t parent, struct kin *kin)
 {
     int fd = (int)syscall(SYS_pidfd_open, pid, 0);
 
     if (fd < 0)
-        return;
-    struct kin kin = kin_of(pid);
-    if (kin.parent == parent && (g->command == 0 || kin.group != g->command))
-        (void)syscall(SYS_pidfd_send_signal, fd, sig, NULL, 0);
+        return -1;
+    *kin = kin_of(pid);
+    /* What was read was its own, if it is still there. */
+    if (kin->parent == parent && syscall(SYS_pidfd_send_signal, fd, 0, NULL, 0) == 0)
+        return fd;
     (void)close(fd);
+    return -1;
 }
 
 static void signal_tree(const struct guardian *g, pid_t root, int sig, int depth)
 {
-    char path[64], text[4096];
-    char *at = text, *end;
+    struct pids children = children_of(root);
 
-    if (depth > MOST_DEPTH)
-        return;
-    (void)snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)root, (int)root);
-    read_proc(path, text, sizeof text);
-    for (long child = strtol(at, &end, 10); end != at; child = strtol(at, &end, 10)) {
-        at = end;
-        /* Those below first: once their parent is gone they are somewhere else. */
-        signal_tree(g, (pid_t)child, sig, depth + 1);
-        signal_child(g, (pid_t)child, root, sig);
+    for (size_t i = 0; i < children.n && depth < MOST_DEPTH; i++) {
+        struct kin kin;
+        int fd = hold_child(children.at[i], root, &kin);
+        if (fd < 0)
+            continue;
+        /* Those below first: once their parent is gone they are somewhere else. Who is in the group
+         * of the command has been told with it. */
+        signal_tree(g, children.at[i], sig, depth + 1);
+        if (g->command == 0 || kin.group != g->command)
+            (void)syscall(SYS_pidfd_send_signal, fd, sig, NULL, 0);
+        (void)close(fd);
     }
+    free(children.at);
 }
 
 /* The process group of the command goes by its number for as long as one of it lives, a zombie too. */
@@ -163,19 +224,19 @@ static void kill_all(struct guardian *g)
 /* ---- the run ---- */
 
 struct start {
-    bool own_session;
+    pid_t group;           /* 0: its own */
     int fds[GUARDIAN_FDS]; /* -1: as in the guardian */
 };
 
-/* A command that shares the session of whoever started us shares its terminal, too: it stays in the
- * group that the terminal speaks to, and what was ignored (nohup, a shell's background) still is. */
+/* A command in the session of whoever started us shares its terminal, too: it is of the group that the
+ * terminal speaks to, and what was ignored (nohup, a shell's background) still is. */
 static int join_or_part(const struct start *start)
 {
     sigset_t none;
 
-    if (start->own_session) {
-        if (setpgid(0, 0) != 0)
-            return errno;
+    if (setpgid(0, start->group) != 0)
+        return errno;
+    if (start->group == 0) {
         spawn_plain_signals();
         return 0;
     }
@@ -227,7 +288,8 @@ static char **make_environment(char *strings, size_t len)
 static void run(struct guardian *g, const struct guardian_message *m, char *strings, size_t len,
                 const int *fds)
 {
-    struct start start = {.own_session = getsid(0) == getpid()};
+    bool own_session = getsid(0) == getpid();
+    struct start start = {.group = own_session ? 0 : getpgid(g->worker)};
     char **env = make_environment(strings, len);
 
     memcpy(start.fds, fds, sizeof start.fds);

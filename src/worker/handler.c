@@ -2,8 +2,8 @@
 #include "worker/worker.h"
 
 #include "base/clock.h"
+#include "base/sys.h"
 
-#include <signal.h>
 #include <string.h>
 
 /* ---- threads ---- */
@@ -21,12 +21,16 @@ static void *handler_main(void *arg)
         struct lh_task *task = w->ready[w->ready_at];
         w->ready_at = (w->ready_at + 1) % w->n_tasks;
         w->n_ready--;
+        w->taken_at = worker_now();
         pthread_mutex_unlock(&w->mutex);
-        int64_t began = lhi_mono_us();
         /* One that was lost while it waited is not begun. */
-        task->returned = lh_task_lost(task) ? LH_RAN_FAILED
-                                            : w->opts.handler(w->opts.handler_arg, task, task->job);
-        task->run_us = lhi_mono_us() - began;
+        task->begun = !lh_task_lost(task);
+        if (task->begun) {
+            int64_t began = lhi_mono_us();
+            __atomic_store_n(&task->begun_at, worker_now(), __ATOMIC_RELAXED);
+            task->returned = w->opts.handler(w->opts.handler_arg, task, task->job);
+            task->run_us = lhi_mono_us() - began;
+        }
         pthread_mutex_lock(&w->mutex);
         w->over[w->n_over++] = task;
         if (w->n_over == 1)
@@ -38,19 +42,14 @@ static void *handler_main(void *arg)
 
 bool handlers_start(struct worker *w)
 {
-    sigset_t all, before;
-
     w->ready = lhi_calloc(w->n_tasks, sizeof(struct lh_task *));
     w->over = lhi_calloc(w->n_tasks, sizeof(struct lh_task *));
     w->handlers = lhi_calloc(w->opts.jobs, sizeof *w->handlers);
     if (w->ready == NULL || w->over == NULL || w->handlers == NULL)
         return false;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     while (w->n_handlers < w->opts.jobs &&
-           pthread_create(&w->handlers[w->n_handlers], NULL, handler_main, w) == 0)
+           lhi_thread_start(&w->handlers[w->n_handlers], handler_main, w))
         w->n_handlers++;
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     return w->n_handlers == w->opts.jobs;
 }
 
@@ -73,6 +72,8 @@ void handlers_run(struct lh_task *task)
     struct worker *w = task->worker;
 
     pthread_mutex_lock(&w->mutex);
+    if (w->n_ready == 0)
+        w->taken_at = worker_now();
     w->ready[(w->ready_at + w->n_ready++) % w->n_tasks] = task;
     pthread_cond_signal(&w->work);
     pthread_mutex_unlock(&w->mutex);
@@ -107,10 +108,35 @@ void handlers_recall(struct worker *w)
     } while (task != NULL);
 }
 
+/* All threads are at runs that take longer than was thought: others may do what waits behind them. */
+void handlers_step(struct worker *w, int64_t now)
+{
+    if (w->handlers == NULL || now < handlers_next(w))
+        return;
+    w->burst = 0;
+    w->run_us = BURST_US;
+    handlers_recall(w);
+}
+
+int64_t handlers_next(struct worker *w)
+{
+    if (w->handlers == NULL || w->burst == 0)
+        return INT64_MAX;
+    pthread_mutex_lock(&w->mutex);
+    int64_t next = w->n_ready > 0 ? w->taken_at + RECALL_MS : INT64_MAX;
+    pthread_mutex_unlock(&w->mutex);
+    return next;
+}
+
 static void handler_ended(struct lh_task *task)
 {
     lh_outcome outcome = task->returned;
 
+    if (!task->begun) {
+        bool lost = task->stop == STOP_LOST || task->stop == STOP_FENCE;
+        task_ended(task, lost ? LH_RAN_LOST : LH_RAN_RELEASED);
+        return;
+    }
     learn_pace(task->worker, task->run_us);
     if (outcome > LH_RAN_CRITICAL || (int)outcome < 0) {
         static const char bad[] = "its handler returned no outcome of those allowed";
@@ -123,6 +149,8 @@ static void handler_ended(struct lh_task *task)
         outcome = LH_RAN_LOST;
     else if (task->stop == STOP_SHUTDOWN && outcome != LH_RAN_OK)
         outcome = LH_RAN_RELEASED;
+    else if (task->stop == STOP_TIMEOUT && outcome != LH_RAN_OK)
+        outcome = stop_outcome(task);
     task_ended(task, outcome);
 }
 
@@ -231,7 +259,9 @@ int lh_task_error(lh_task *task, const char *text)
         return LH_EMISUSE;
     if (!lh_text_ok(text, strlen(text)))
         return LH_EINVAL;
+    size_t len = strlen(text), skip = len > ERROR_MOST ? len - ERROR_MOST : 0;
+    while (((unsigned char)text[skip] & 0xC0U) == 0x80)
+        skip++; /* not from the middle of a character */
     task->error.len = 0;
-    bytes_keep_end(&task->error, text, strlen(text), ERROR_MOST);
-    return LH_OK;
+    return bytes_add(&task->error, text + skip, len - skip, ERROR_MOST) ? LH_OK : LH_ENOMEM;
 }

@@ -7,7 +7,7 @@
  */
 #include "worker/worker.h"
 
-#include <signal.h>
+#include "base/sys.h"
 
 /* What may get better by itself. Everything else is told, too, and tried again more slowly. */
 void hand_fails(struct hand *hand, int rc)
@@ -45,16 +45,10 @@ static void *hand_main(void *arg)
 
 bool hand_start(struct worker *w, struct hand *hand)
 {
-    sigset_t all, before;
-
     hand->worker = w;
     if (pthread_cond_init(&hand->cond, NULL) != 0)
         return false;
-    /* Signals are the program's, and the loop's. */
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    hand->alive = pthread_create(&hand->thread, NULL, hand_main, hand) == 0;
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    hand->alive = lhi_thread_start(&hand->thread, hand_main, hand);
     if (!hand->alive)
         (void)pthread_cond_destroy(&hand->cond);
     return hand->alive;

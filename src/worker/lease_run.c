@@ -167,11 +167,13 @@ static int order_run(struct lease_run *run, struct lhi_error *err)
                           (long long)run->token);
     struct guardian_message m = lease_times(run, GUARDIAN_RUN);
     m.fds = was_given(GUARDIAN_FD) ? 1U << GUARDIAN_FD : 0;
-    if (!keeper_start(run))
-        return lhi_fail(err, LH_ENOMEM, "could not start a thread to extend the lease");
+    /* First the order: the guardian keeps the first deadline, and there is a command to wait for. */
     if (!lease_order(run, &m, variables, len, fds))
         return lhi_fail_errno(err, errno, "the guardian \"%s\" is gone", run->guardian_path);
-    return LH_OK;
+    if (keeper_start(run))
+        return LH_OK;
+    lease_stop(run);
+    return lhi_fail(err, LH_ENOMEM, "could not start a thread to extend the lease");
 }
 
 /* ---- somebody killed the guardian ---- */
@@ -202,8 +204,10 @@ static void sweep_one(void *arg, const struct lhi_met *met)
     const struct lease_run *run = sweep->run;
     struct lhi_process process;
 
-    if (strcmp(met->value, run->owner) != 0 || met->pid == run->guardian ||
-        lhi_met_look(met, &process) != 0 || process.parent != getpid())
+    /* A program that is nothing but this has no other children. */
+    bool ours = run->opts.own_signals || strcmp(met->value, run->owner) == 0;
+    if (!ours || met->pid == run->guardian || lhi_met_look(met, &process) != 0 ||
+        process.parent != getpid())
         return;
     sweep->found++;
     (void)lhi_process_kill(met->pid, process.start);

@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -136,7 +137,9 @@ static void on_signal(struct worker *w, struct source *source, uint32_t events)
 
     (void)events;
     while (read(source->fd, &info, sizeof info) == (ssize_t)sizeof info)
-        worker_stop(w, w->signals_seen++ > 0);
+        if (info.ssi_signo != SIGCHLD)
+            worker_stop(w, w->signals_seen++ > 0);
+    guards_reap(w);
 }
 
 static void look_at_flag(struct worker *w)
@@ -145,6 +148,12 @@ static void look_at_flag(struct worker *w)
 
     if (raised > 0 && (w->stage == STAGE_WORK || raised > 1))
         worker_stop(w, raised > 1);
+}
+
+void keeper_cancel(struct worker *w)
+{
+    if (__atomic_exchange_n(&w->keeper_cancel, 1, __ATOMIC_RELAXED) == 0 && w->keeper.busy)
+        lh_wake(w->store);
 }
 
 /* ---- a handle that is of no use any more ---- */
@@ -165,15 +174,38 @@ static bool store_is_idle(struct worker *w)
            !w->keeper.busy;
 }
 
+/* On the handle that was opened anew; on failure the reason is in w->opener. */
+static int take_up_again(struct worker *w, lh_store *store)
+{
+    lh_store_info info;
+    int rc = lh_store_status(store, &info);
+
+    if (rc == LH_OK && strcmp(info.uuid, w->store_uuid) != 0) {
+        lhi_format(w->opener.error, sizeof w->opener.error,
+                   "another store stands in the place of the one it was");
+        return LH_EINVAL;
+    }
+    /* One that was restored has never heard of us. */
+    if (rc == LH_OK)
+        rc = worker_enrol(w, store);
+    if (rc == LH_OK && w->opts.ahead > 0)
+        rc = lh_worker_started(store, w->id, w->record.started, w->record.n_started);
+    if (rc < 0)
+        lhi_format(w->opener.error, sizeof w->opener.error, "%s", lh_errmsg(store));
+    return rc;
+}
+
 static void open_again(struct worker *w)
 {
     lh_store *store = w->store;
+    int64_t asked_at = worker_now();
     int rc = w->opts.reopen(w->opts.reopen_arg, &store, w->opener.error, sizeof w->opener.error);
 
-    /* One that was restored has never heard of us. */
-    if (rc == LH_OK && (rc = worker_enrol(w, store)) < 0)
-        lhi_format(w->opener.error, sizeof w->opener.error, "%s", lh_errmsg(store));
+    if (rc == LH_OK)
+        rc = take_up_again(w, store);
     w->opener.rc = rc;
+    if (rc == LH_OK)
+        w->opened_at = asked_at;
     pthread_mutex_lock(&w->mutex);
     w->store = store;
     pthread_mutex_unlock(&w->mutex);
@@ -190,20 +222,24 @@ static void opened_again(struct worker *w)
 {
     worker_trouble(w, &w->opener, "could not open the store again");
     if (w->opener.rc < 0) {
-        if (is_final(w->opener.rc))
+        if (is_final(w->opener.rc)) { /* what runs can be told to nobody */
             worker_fail(w, w->opener.rc, w->opener.error);
+            worker_stop(w, true);
+        }
         return;
     }
     set_reopen(w, false);
+    w->heard_at = w->opened_at;
     w->sessions_changed = w->started_changed = true;
     w->ender.retry_at = w->beater.retry_at = w->recorder.retry_at = w->claimer.retry_at = 0;
-    w->beat_at = 0; /* before the deadlines pass */
+    w->beat_at = 0;
+    w->beat_now = true;
 }
 
 static void reopen_step(struct worker *w, int64_t now)
 {
     claims_cancel(w);
-    __atomic_store_n(&w->keeper_cancel, 1, __ATOMIC_RELAXED);
+    keeper_cancel(w);
     if (w->opts.reopen == NULL) {
         worker_fail(w, LH_ESTOPPED, "the store cannot be used any more: open it anew");
         w->stage = STAGE_KILLING;
@@ -211,6 +247,7 @@ static void reopen_step(struct worker *w, int64_t now)
             w->give_up_at = now + w->opts.kill_after_ms;
         stop_running(w, w->opts.kill_after_ms);
     } else if (!w->opener.busy && now >= w->opener.retry_at && store_is_idle(w)) {
+        record_lay_out(w); /* told with it: should we die right after, what runs is on record */
         hand_ask(&w->opener);
     }
 }
@@ -219,7 +256,8 @@ static void reopen_step(struct worker *w, int64_t now)
 
 static void keep(struct worker *w)
 {
-    lh_maintain_opts opts = {.wait_ms = w->opts.detection_ms, .cancel = &w->keeper_cancel};
+    lh_maintain_opts opts = {
+        .wait_ms = w->opts.detection_ms, .cancel = &w->keeper_cancel, .woken = true};
 
     w->keeper.rc = lh_maintain(w->store, &opts, NULL);
     if (w->keeper.rc < 0)
@@ -232,10 +270,18 @@ static void kept(struct worker *w)
         worker_trouble(w, &w->keeper, "could not look after the store");
 }
 
+static int64_t keep_due(const struct worker *w)
+{
+    /* After trouble our own beat and ends come first: it must not bury us. */
+    if (w->opts.no_recovery || w->keeper.busy || w->stage >= STAGE_KILLING || w->beat_failing ||
+        w->ender.failures > 0)
+        return INT64_MAX;
+    return w->keeper.failures > 0 ? w->keeper.retry_at : 0;
+}
+
 static void keep_step(struct worker *w, int64_t now)
 {
-    if (w->opts.no_recovery || w->keeper.busy || w->stage >= STAGE_KILLING ||
-        (w->keeper.failures > 0 && now < w->keeper.retry_at))
+    if (now < keep_due(w))
         return;
     __atomic_store_n(&w->keeper_cancel, 0, __ATOMIC_RELAXED);
     hand_ask(&w->keeper);
@@ -259,15 +305,52 @@ static void watchdog_step(struct worker *w, int64_t now)
     }
 }
 
+/* When nothing runs any more there is only the store to be told. */
+static int64_t give_up_at(const struct worker *w)
+{
+    int64_t told_by = w->idle_since + (w->reopen ? w->opts.kill_after_ms : GIVE_UP_MS);
+
+    if (w->stage == STAGE_STOPPING)
+        return w->idle_since > 0 ? told_by : INT64_MAX;
+    return w->idle_since > 0 && told_by < w->give_up_at ? told_by : w->give_up_at;
+}
+
+/* A handler can only be waited for: as long as its lease can be kept, it is. */
+static bool handlers_go_on(const struct worker *w)
+{
+    return w->handlers != NULL && w->running > 0 && !w->reopen;
+}
+
+static void give_up(struct worker *w)
+{
+    const char *why = w->running > 0          ? "a command does not end"
+                      : w->reopen             ? w->opener.error
+                      : w->ender.failures > 0 ? w->ender.error
+                                              : "the store did not answer";
+
+    if (w->rc == LH_OK) {
+        w->rc = w->reopen && w->opener.rc < 0 ? w->opener.rc
+                : w->ender.rc < 0             ? w->ender.rc
+                                              : LH_EFAIL;
+        lhi_format(w->error, sizeof w->error, "stopped without giving everything back: %s", why);
+    }
+    w->stage = STAGE_OVER;
+}
+
 static void step(struct worker *w)
 {
     int64_t now = worker_now();
 
     look_at_flag(w);
+    w->idle_since = w->running > 0 || w->stage == STAGE_WORK ? 0
+                    : w->idle_since                          ? w->idle_since
+                                                             : now;
     if (w->stage == STAGE_STOPPING && now >= w->grace_until)
         worker_stop(w, false);
     watchdog_step(w, now);
     beats_step(w, now);
+    guards_sweep(w, now);
+    handlers_step(w, now);
     if (w->reopen) {
         reopen_step(w, now);
     } else {
@@ -279,29 +362,26 @@ static void step(struct worker *w)
     }
     if (w->stage > STAGE_WORK && all_done(w))
         w->stage = STAGE_OVER;
-    if (w->stage == STAGE_KILLING && now >= w->give_up_at) {
-        if (w->rc == LH_OK) {
-            w->rc = w->ender.rc < 0 ? w->ender.rc : LH_EFAIL;
-            lhi_format(w->error, sizeof w->error, "stopped without giving everything back: %s",
-                       w->ender.rc < 0 ? w->ender.error : "a command does not end");
-        }
-        w->stage = STAGE_OVER;
-    }
+    if (w->stage > STAGE_WORK && w->stage != STAGE_OVER && now >= give_up_at(w) &&
+        !handlers_go_on(w))
+        give_up(w);
 }
 
-static int sleep_ms(const struct worker *w)
+static int sleep_ms(struct worker *w)
 {
     int64_t now = worker_now(), next = beats_next(w);
     int64_t others[] = {
         w->reopen ? INT64_MAX : ends_next(w),
         w->reopen ? INT64_MAX : claims_next(w),
+        guards_next(w),
+        handlers_next(w),
         w->watchdog_ms > 0 ? w->watchdog_at : INT64_MAX,
         w->stage == STAGE_STOPPING ? w->grace_until : INT64_MAX,
-        w->stage == STAGE_KILLING ? w->give_up_at : INT64_MAX,
+        w->stage > STAGE_WORK && !handlers_go_on(w) ? give_up_at(w) : INT64_MAX,
         w->reopen && !w->opener.busy ? (w->opener.retry_at > now ? w->opener.retry_at : now + 10)
                                      : INT64_MAX,
-        !w->keeper.busy && w->keeper.failures > 0 ? w->keeper.retry_at : INT64_MAX,
-        !w->recorder.busy && w->recorder.failures > 0 ? w->recorder.retry_at : INT64_MAX,
+        w->reopen || w->keeper.failures == 0 ? INT64_MAX : keep_due(w),
+        w->reopen ? INT64_MAX : record_next(w),
         w->opts.cancel ? now + 100 : INT64_MAX, /* a flag rings no bell */
     };
 
@@ -330,6 +410,7 @@ void stop_signals(sigset_t *set)
     struct sigaction before;
 
     (void)sigemptyset(set);
+    (void)sigaddset(set, SIGCHLD);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (sigaction(all[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
             (void)sigaddset(set, all[i]);

@@ -38,7 +38,7 @@ static int check_numbers(const lh_work_opts *opts, struct lhi_error *err)
         {"lease", opts->lease_ms, 0, DAYS_30},
         {"heartbeat", opts->heartbeat_ms, 0, DAYS_30},
         {"multiplier", opts->multiplier, 0, 1000},
-        {"timeout", opts->timeout_ms, 0, INT64_MAX},
+        {"timeout", opts->timeout_ms, 0, 122 * DAYS_30},
         {"rate", opts->rate_n, 0, 1000000000},
         {"time of the rate", opts->rate_per_ms, opts->rate_n > 0, DAYS_30},
         {"grace", opts->grace_ms, LH_NOW, DAYS_30},
@@ -120,7 +120,7 @@ static void who_and_where(char *buf, size_t len)
 
 int worker_enrol(struct worker *w, lh_store *store)
 {
-    char queues[4096], label[120], made[sizeof w->id];
+    char queues[MOST_QUEUES * 130], label[120], made[sizeof w->id];
 
     join_queues(&w->opts, queues, sizeof queues);
     who_and_where(label, sizeof label);
@@ -130,9 +130,11 @@ int worker_enrol(struct worker *w, lh_store *store)
                            .interval_ms = w->opts.heartbeat_ms,
                            .multiplier = w->opts.multiplier,
                            .process = true,
+                           .sessions = w->record.n_sessions > 0 ? w->record.sessions : NULL,
+                           .n_sessions = w->record.n_sessions,
                            .tells_started = w->opts.ahead > 0};
     int rc = lh_worker_register(store, &opts, made, sizeof made);
-    if (rc == LH_OK)
+    if (rc == LH_OK && w->id[0] == '\0')
         lhi_format(w->id, sizeof w->id, "%s", made);
     return rc;
 }
@@ -148,6 +150,7 @@ static bool start_hands(struct worker *w)
 /* The first beat of the worker itself was its registration. */
 static int make(struct worker *w, struct lhi_error *err)
 {
+    lh_store_info info;
     int rc;
 
     if (!loop_init(w))
@@ -157,6 +160,10 @@ static int make(struct worker *w, struct lhi_error *err)
     if (w->opts.command != NULL &&
         (rc = command_locate(&w->opts, &w->command_path, &w->guardian_path, err)) != LH_OK)
         return rc;
+    if ((rc = lh_store_status(w->store, &info)) != LH_OK)
+        return lhi_fail(err, rc, "%s", lh_errmsg(w->store));
+    lhi_format(w->store_uuid, sizeof w->store_uuid, "%s", info.uuid);
+    w->heard_at = worker_now();
     if ((rc = worker_enrol(w, w->store)) != LH_OK)
         return lhi_fail(err, rc, "%s", lh_errmsg(w->store));
     if (w->opts.command != NULL && (rc = command_init(w, err)) != LH_OK)
@@ -176,14 +183,14 @@ static void take_down(struct worker *w)
                                  &w->recorder, &w->keeper, &w->opener};
 
     claims_cancel(w);
-    __atomic_store_n(&w->keeper_cancel, 1, __ATOMIC_RELAXED);
+    keeper_cancel(w);
     if (w->opts.handler != NULL && w->handlers != NULL)
         handlers_stop(w);
     for (size_t i = 0; i < HANDS; i++)
         hand_stop(hands[i]);
     command_clear(w);
     for (size_t i = 0; i < w->n_tasks && w->tasks != NULL; i++) {
-        w->left_running = w->left_running || w->tasks[i].guard != NULL;
+        w->left_running = w->left_running || w->tasks[i].guard != NULL || w->tasks[i].orphaned;
         task_free(&w->tasks[i]);
     }
     lhi_free(w->tasks);
@@ -228,8 +235,15 @@ static void change_manners(const struct worker *w, struct manners *before)
         (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
 
-static void restore_manners(const struct manners *before)
+static void restore_manners(const struct worker *w, const struct manners *before)
 {
+    const struct timespec none = {0};
+    sigset_t ours;
+
+    /* One that came when all was done has nothing more to stop. */
+    stop_signals(&ours);
+    while (w->opts.own_signals && sigtimedwait(&ours, NULL, &none) > 0)
+        continue;
     (void)prctl(PR_SET_CHILD_SUBREAPER, before->subreaper);
     (void)pthread_sigmask(SIG_SETMASK, &before->mask, NULL);
 }
@@ -301,7 +315,7 @@ int lh_worker_run(lh_store *store, const lh_work_opts *opts, lh_work_tally *tall
     if (w->id[0] != '\0')
         say_goodbye(w, &err);
     worker_tell(w, &(lh_work_event){.what = LH_WORK_STOPPED}, NULL);
-    restore_manners(&before);
+    restore_manners(w, &before);
     rc = w->rc;
     tell_tally(w, &err, tally);
     lhi_free(w);

@@ -33,9 +33,11 @@ enum {
     RESULT_MOST = 1 << 20, /* of a command's standard output */
     ERROR_MOST = 4096,     /* of its standard error, the end */
     STAGE_MOST = 256,
+    TOLD_MOST = 1, /* lines of a command that are not understood */
     CHECKPOINT_MOST = 64 << 10,
     HANDS = 6,
     BURST_US = 10000, /* of short runs of handlers, those that begin within this … */
+    RECALL_MS = 1000, /* what waits so long behind others after all is given back */
     BURST_MOST = 64,  /* … and so many at the most are handed out ahead */
     LARGEST_RESULT = 64 << 20,
     LINE_MOST = 66 * 1024, /* of what it says back: a checkpoint and its word */
@@ -112,10 +114,12 @@ struct lh_task {
     const lh_job *job;
     uint64_t order;      /* of claims */
     struct guard *guard; /* of a command */
-    int64_t limit_ms;    /* min(lease, silence) */
+    bool orphaned;       /* its guardian was killed; what that had below it is being swept … */
+    int64_t session;     /* … in this session, and among those who came to us */
     int64_t sent_at;     /* when the last confirmed beat, or the claim, was sent */
     int64_t warn_at, term_at, kill_at;
-    int64_t started_at, timeout_at;
+    int64_t started_at, timeout_ms, stop_asked_at;
+    int64_t begun_at; /* atomic: a thread has taken it; 0: it waits for one */
     bool warned;
     enum stop_reason stop;
     int lost; /* shared, atomic: told to a handler */
@@ -123,10 +127,12 @@ struct lh_task {
     lh_outcome outcome;
     lh_outcome returned; /* by a handler, … */
     int64_t run_us;      /* … after so long */
+    bool begun;          /* by a thread */
 
     struct pipe_end out, err, talk;
-    char refused[160]; /* its last words, by the store */
-    struct bytes line; /* of `talk`, not yet ended */
+    char refused[160];      /* its last words, by the store */
+    int64_t not_understood; /* lines */
+    struct bytes line;      /* of `talk`, not yet ended */
 
     /* Shared: what the job says of itself. */
     struct bytes result, error;
@@ -156,6 +162,7 @@ struct worker {
     lh_store *store;
     lh_work_opts opts; /* with the defaults filled in */
     char id[160];
+    char store_uuid[40];
     lh_work_tally tally;
     int epoll;
     struct source bell, signals; /* a hand or a handler has finished; a signal came */
@@ -192,6 +199,8 @@ struct worker {
         int64_t sent_at;
     } beat;
     int64_t beat_at;
+    bool beat_now;    /* the store is back: before the deadlines pass */
+    int64_t heard_at; /* when the last confirmed beat of the worker itself was sent */
     bool beat_failing;
 
     /* telling how runs ended */
@@ -219,6 +228,7 @@ struct worker {
         int64_t *sessions;
         size_t n_sessions;
         bool tell_started, tell_sessions, tell_degraded;
+        bool started_told, sessions_told, degraded_told;
         char degraded[300];
     } record;
     bool sessions_changed, started_changed;
@@ -229,6 +239,7 @@ struct worker {
 
     /* opening the store again */
     struct hand opener;
+    int64_t opened_at;
     bool reopen; /* the handle is of no use any more */
     int calls;   /* shared: of handlers, on the store */
 
@@ -237,7 +248,9 @@ struct worker {
     char **environment;
     struct guard *guards;
     size_t n_guards;
-    bool was_subreaper;
+    size_t orphans; /* tasks */
+    int64_t sweep_at, sweep_ms;
+    int swept_clean;
 
     /* handlers */
     pthread_t *handlers;
@@ -245,6 +258,7 @@ struct worker {
     pthread_cond_t work;
     struct lh_task **ready; /* shared: a ring of tasks to run … */
     size_t ready_at, n_ready;
+    int64_t taken_at;      /* when the last was taken */
     struct lh_task **over; /* … and of those that have */
     size_t n_over;
     bool handlers_quit; /* shared */
@@ -255,6 +269,7 @@ struct worker {
     bool left_running; /* at the end: a command that does not end */
     int signals_seen;
     int64_t grace_until, give_up_at;
+    int64_t idle_since; /* of a stop: since when nothing runs; 0: something does */
     int64_t watchdog_ms, watchdog_at;
     int rc; /* what lh_worker_run() returns */
     char error[480];
@@ -270,6 +285,7 @@ bool loop_init(struct worker *w);
 void stop_signals(sigset_t *set);
 void loop_clear(struct worker *w);
 void worker_loop(struct worker *w);
+void keeper_cancel(struct worker *w);
 void worker_stop(struct worker *w, bool at_once);
 void worker_fail(struct worker *w, int rc, const char *error); /* and stop */
 void worker_tell(struct worker *w, lh_work_event *event, const struct lh_task *task);
@@ -291,7 +307,7 @@ bool claims_init(struct worker *w);
 void claims_step(struct worker *w);
 void claims_cancel(struct worker *w);
 void start_tasks(struct worker *w);
-int64_t claims_next(const struct worker *w); /* when to look again; INT64_MAX: when told */
+int64_t claims_next(struct worker *w); /* when to look again; INT64_MAX: when told */
 void task_free(struct lh_task *task);
 
 /* beats.c */
@@ -312,6 +328,8 @@ void ends_step(struct worker *w, int64_t now);
 int64_t ends_next(const struct worker *w);
 void task_ended(struct lh_task *task, lh_outcome outcome); /* the run is over */
 void record_step(struct worker *w, int64_t now);
+int64_t record_next(const struct worker *w);
+void record_lay_out(struct worker *w);
 
 /* command.c */
 char *find_command(const char *name, struct lhi_error *err);
@@ -328,6 +346,7 @@ void command_refused(struct lh_task *task, int error);
 void command_ended(struct lh_task *task, const struct guardian_answer *answer);
 void command_orphaned(struct lh_task *task); /* its guardian is gone, and so is the command */
 void command_forget(struct lh_task *task);
+lh_outcome stop_outcome(struct lh_task *task); /* of a run that we have stopped; says why */
 
 /* guard.c */
 struct guard *guard_idle(struct worker *w);
@@ -336,7 +355,12 @@ bool guard_new(struct worker *w);
 bool guard_run(struct guard *guard, struct lh_task *task, const char *variables, size_t len,
                const int fds[GUARDIAN_FDS]);
 void guard_deadline(struct guard *guard, const struct lh_task *task, bool stop);
+bool guard_is_stopped(const struct guard *guard);
+void guard_continue(const struct guard *guard);
 void guard_kill(struct guard *guard);
+void guards_sweep(struct worker *w, int64_t now);
+int64_t guards_next(const struct worker *w);
+void guards_reap(struct worker *w);
 void guard_end(struct worker *w, struct guard *guard);
 void guards_close(struct worker *w);
 /* A guardian, in a session of its own or in ours; *socket is our end. -1: errno says why. */
@@ -351,6 +375,8 @@ bool handlers_start(struct worker *w);
 void handlers_stop(struct worker *w);
 void handlers_run(struct lh_task *task);
 void handlers_recall(struct worker *w);
+void handlers_step(struct worker *w, int64_t now);
+int64_t handlers_next(struct worker *w);
 void handlers_over(struct worker *w); /* in the loop: those that have returned */
 
 /* bytes */

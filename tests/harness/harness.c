@@ -337,13 +337,13 @@ static void end_orphans(void)
         found = false;
         if (children == NULL)
             return;
+        /* Only who was killed is waited for: one that comes to us meanwhile is in the next list. */
         while (fscanf(children, "%d", &pid) == 1) {
             kill(pid, SIGKILL);
+            waitpid(pid, NULL, 0);
             found = true;
         }
         fclose(children);
-        while (waitpid(-1, NULL, 0) > 0)
-            continue;
     }
 }
 

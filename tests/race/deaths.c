@@ -210,7 +210,7 @@ TEST(a_worker_of_another_boot_is_dead)
 
 /* The library's own statement, as somebody runs it who has judged the worker by its beat at `beat_at`:
  * the number of rows it changes. */
-static int bury(int64_t beat_at, bool proven, int64_t now)
+static int bury(int64_t beat_at, bool proven, int64_t now, const char *sessions)
 {
     sqlite3 *db = NULL;
     sqlite3_stmt *stmt = NULL;
@@ -227,6 +227,8 @@ static int bury(int64_t beat_at, bool proven, int64_t now)
                                  values[i].value);
     (void)sqlite3_bind_text(stmt, sqlite3_bind_parameter_index(stmt, ":id"), "w-1", -1, NULL);
     (void)sqlite3_bind_text(stmt, sqlite3_bind_parameter_index(stmt, ":what"), "is gone", -1, NULL);
+    (void)sqlite3_bind_text(stmt, sqlite3_bind_parameter_index(stmt, ":sessions"), sessions, -1,
+                            NULL);
     EXPECT_EQ(sqlite3_step(stmt), SQLITE_DONE);
     (void)sqlite3_finalize(stmt);
     int changed = sqlite3_changes(db);
@@ -245,16 +247,19 @@ TEST(a_burial_whose_look_is_out_of_date_changes_nothing)
     EXPECT_OK(lh_worker_list(store, &workers));
     int64_t seen = workers->worker[0].last_heartbeat_at;
     lh_workers_free(workers);
-    EXPECT_EQ(bury(seen, false, judged_at), 0); /* silent, but not for too long */
+    EXPECT_EQ(bury(seen, false, judged_at, NULL), 0); /* silent, but not for too long */
     clock_advance_ms(SILENCE_MS + 1000);
     EXPECT_OK(lh_worker_heartbeat(store, "w-1", 0, NULL, 0, NULL)); /* between look and write */
-    EXPECT_EQ(bury(seen, false, lh_now(store)), 0);
-    EXPECT_EQ(bury(seen, true, lh_now(store)), 0);
+    EXPECT_EQ(bury(seen, false, lh_now(store), NULL), 0);
+    EXPECT_EQ(bury(seen, true, lh_now(store), NULL), 0);
     EXPECT_OK(lh_worker_list(store, &workers));
     EXPECT_STR(workers->worker[0].state, "alive");
     seen = workers->worker[0].last_heartbeat_at;
     lh_workers_free(workers);
-    EXPECT_EQ(bury(seen, true, lh_now(store)), 1); /* the same write, with nothing in between */
+    EXPECT_OK(lh_worker_sessions(store, "w-1", NULL, 0)); /* it has sessions, since */
+    EXPECT_EQ(bury(seen, true, lh_now(store), NULL), 0);
+    EXPECT_EQ(bury(seen, true, lh_now(store), "[[1,2]]"), 0);
+    EXPECT_EQ(bury(seen, true, lh_now(store), "[]"), 1); /* with nothing in between */
     lh_close(store);
 }
 

@@ -1,9 +1,9 @@
 /*
- * Workers and guardians that are killed or stopped in mid-job: everything below is dead before the job
- * is given to another.
+ * Workers and guardians that are killed or stopped in mid-job: everything below is dead before the
+ * job is given to another.
  *
- * The command holds a file lock, and so does everything it starts: the next run cannot have it while
- * one of them lives.
+ * The command holds a file lock, and so does everything it starts: the next run cannot have it
+ * while one of them lives.
  */
 #include "work/shift.h"
 
@@ -12,14 +12,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A first attempt with a child, a grandchild in the background and a daemon; "ready" when all are there.
- * The second has the lock, or says that it has not. */
-#define CROWD                                                                                  \
-    "exec 9>>lock; flock -n 9 || { echo \"two runs at once\" >&2; exit 65; };"                 \
-    "if [ $LEASEHOLD_ATTEMPT != 1 ]; then date +%s%N >second; exit 0; fi;"                     \
-    "trap '' TERM HUP INT;"                                                                    \
-    "sleep 600 & echo $! >child; (sleep 600 & echo $! >orphan);"                               \
-    "setsid sh -c 'setsid sh -c \"echo \\$\\$ >daemon; exec sleep 600 >/dev/null 2>&1\" &';"   \
+/* A first attempt with a child, a grandchild in the background and a daemon; "ready" when all are
+ * there. The second has the lock, or says that it has not. */
+#define CROWD                                                                                \
+    "exec 9>>lock; flock -n 9 || { echo \"two runs at once\" >&2; exit 65; };"               \
+    "if [ $LEASEHOLD_ATTEMPT != 1 ]; then date +%s%N >second; exit 0; fi;"                   \
+    "trap '' TERM HUP INT;"                                                                  \
+    "sleep 600 & echo $! >child; (sleep 600 & echo $! >orphan);"                             \
+    "setsid sh -c 'setsid sh -c \"echo \\$\\$ >daemon; exec sleep 600 >/dev/null 2>&1\" &';" \
     "echo $$ >command; " UNTIL("daemon") " : >ready; while :; do sleep 0.05; done"
 
 static const char *const crowd[] = {"command", "child", "orphan", "daemon"};
@@ -43,9 +43,9 @@ TEST(all_that_a_killed_worker_had_running_is_dead_before_the_job_is_run_again)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
-    struct shift first = SHIFT("q", "--", "sh", "-c", CROWD);
+    struct shift first = SHIFT("q", "--", SH(CROWD));
     EVENTUALLY(exists("ready"));
-    struct shift second = SHIFT("q", "--", "sh", "-c", CROWD);
+    struct shift second = SHIFT("q", "--", SH(CROWD));
     int64_t killed_at = now_ms();
     shift_signal(&first, SIGKILL);
     EVENTUALLY(exists("second"));
@@ -63,7 +63,7 @@ TEST(a_worker_that_dies_takes_its_commands_along_though_nobody_recovers)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
-    struct shift first = SHIFT("q", "--", "sh", "-c", CROWD);
+    struct shift first = SHIFT("q", "--", SH(CROWD));
     EVENTUALLY(exists("ready"));
     pid_t guardian = guardian_of(&first);
     shift_signal(&first, SIGKILL);
@@ -78,10 +78,10 @@ TEST(what_outlives_worker_and_guardian_is_killed_before_the_job_is_run_again)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
-    struct shift first = SHIFT("q", "--", "sh", "-c", CROWD);
+    struct shift first = SHIFT("q", "--", SH(CROWD));
     EVENTUALLY(exists("ready"));
     pid_t guardian = guardian_of(&first);
-    struct shift second = SHIFT("q", "--", "sh", "-c", CROWD);
+    struct shift second = SHIFT("q", "--", SH(CROWD));
     /* Stopped first, so that neither sees the other go. */
     shift_signal(&first, SIGSTOP);
     EXPECT_EQ(kill(guardian, SIGSTOP), 0);
@@ -101,7 +101,7 @@ TEST(a_killed_guardian_takes_its_command_along_and_the_worker_goes_on)
     struct shop shop = shop_open();
     no_backoff(&shop);
     int64_t job = put(&shop, "q", "x");
-    struct shift shift = SHIFT("q", "--", "sh", "-c", CROWD);
+    struct shift shift = SHIFT("q", "--", SH(CROWD));
     EVENTUALLY(exists("ready"));
     EXPECT_EQ(kill(guardian_of(&shift), SIGKILL), 0);
     EVENTUALLY(exists("second"));
@@ -114,14 +114,15 @@ TEST(a_killed_guardian_takes_its_command_along_and_the_worker_goes_on)
     shop_close(&shop);
 }
 
-/* It cannot be known by its session, nor by its environment; but it has become a child of the worker. */
+/* It cannot be known by its session, nor by its environment; but it is the worker's child now. */
 TEST(a_daemon_without_our_environment_dies_with_the_guardian)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
-    struct shift shift = SHIFT("q", "--", "sh", "-c",
-                               "env -i setsid sh -c 'echo $$ >pid; exec sleep 600 >/dev/null 2>&1' & "
-                               "wait");
+    struct shift shift =
+        SHIFT("q", "--",
+              SH("env -i setsid sh -c 'echo $$ >pid; exec sleep 600 >/dev/null 2>&1' & "
+                 "wait"));
     int64_t pid = number_in("pid");
     EXPECT_EQ(kill(guardian_of(&shift), SIGKILL), 0);
     EVENTUALLY(state_of(&shop, job) == LH_SCHEDULED);
@@ -135,7 +136,7 @@ TEST(a_killed_guardian_does_not_touch_the_other_jobs)
 {
     struct shop shop = shop_open();
     int64_t first = put(&shop, "q", "echo $$ >one; exec sleep 600");
-    struct shift shift = SHIFT("q", "-j", "2", "--", "sh", "-c", "exec sh /dev/stdin");
+    struct shift shift = SHIFT("q", "-j", "2", "--", SH("exec sh /dev/stdin"));
     int64_t one = number_in("one");
     pid_t guardian = guardian_of(&shift);
     int64_t second = put(&shop, "q", "(setsid sleep 600 & echo $! >two); " UNTIL("go"));
@@ -172,8 +173,8 @@ TEST(the_command_of_a_stopped_guardian_is_ended_all_the_same)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
-    struct shift shift = SHIFT("q", "--heartbeat", "500ms", "--kill-after", "200ms", "--", "sh", "-c",
-                               "echo $$ >pid; exec sleep 600");
+    struct shift shift = SHIFT("q", "--heartbeat", "500ms", "--kill-after", "200ms", "--",
+                               SH("echo $$ >pid; exec sleep 600"));
     int64_t pid = number_in("pid");
     EXPECT_EQ(kill(guardian_of(&shift), SIGSTOP), 0);
     cancel(&shop, job);
@@ -201,10 +202,10 @@ TEST(the_command_of_a_stopped_worker_is_dead_before_its_lease_has_ended)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
-    struct shift first = SHIFT("q", "--lease", "1600ms", "--", "sh", "-c", CROWD);
+    struct shift first = SHIFT("q", "--lease", "1600ms", "--", SH(CROWD));
     EVENTUALLY(exists("ready"));
-    struct shift second = SHIFT("q", "--lease", "1600ms", "--", "sh", "-c", CROWD);
-    shift_signal(&first, SIGSTOP);
+    struct shift second = SHIFT("q", "--lease", "1600ms", "--", SH(CROWD));
+    shift_freeze(&first);
     int64_t until = look(&shop, job)->lease_until;
     EXPECT(until > now_wall_ms());
     EVENTUALLY(crowd_gone());
@@ -236,7 +237,8 @@ TEST(a_worker_that_was_stopped_for_a_moment_goes_on_as_if_nothing_was)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
-    struct shift shift = SHIFT("q", "--lease", "20s", "--heartbeat", "500ms", "--", "sh", "-c", UNTIL("go"));
+    struct shift shift =
+        SHIFT("q", "--lease", "20s", "--heartbeat", "500ms", "--", SH(UNTIL("go")));
     EVENTUALLY(state_of(&shop, job) == LH_RUNNING);
     shift_signal(&shift, SIGSTOP);
     shift_signal(&shift, SIGCONT);
@@ -254,7 +256,7 @@ TEST(a_worker_that_was_taken_for_dead_works_again)
 {
     struct shop shop = shop_open();
     struct shift shift = SHIFT("q", "--heartbeat", "100ms", "--", "true");
-    shift_signal(&shift, SIGSTOP);
+    shift_freeze(&shift);
     EVENTUALLY((recover(&shop), events(&shop, "worker.dead") == 1));
     shift_signal(&shift, SIGCONT);
     int64_t job = put(&shop, "q", "x");
@@ -272,7 +274,7 @@ TEST(what_a_killed_worker_had_not_started_comes_back_as_released)
     int64_t jobs[5];
     for (int i = 0; i < 5; i++)
         jobs[i] = put(&shop, "q", "x");
-    struct shift shift = SHIFT("q", "--batch", "4", "--", "sh", "-c", ": >started; exec sleep 600");
+    struct shift shift = SHIFT("q", "--batch", "4", "--", SH(": >started; exec sleep 600"));
     EVENTUALLY(exists("started"));
     EVENTUALLY(count(&shop, LH_RUNNING) == 5);
     shift_signal(&shift, SIGKILL);
@@ -296,7 +298,7 @@ static struct shift shift_that_cannot_start(struct shop *shop, sqlite3 **db)
                            NULL, NULL, NULL),
               SQLITE_OK);
     struct shift shift = SHIFT("q", "--batch", "1", "--lease", "1s", "--heartbeat", "500ms", "--",
-                               "sh", "-c", "echo $LEASEHOLD_TOKEN >>tokens");
+                               SH("echo $LEASEHOLD_TOKEN >>tokens"));
     (void)put(shop, "q", "x");
     EVENTUALLY(said(&shift, "could not keep the record of this worker"));
     return shift;
@@ -306,6 +308,20 @@ static void remove_obstacle(sqlite3 *db)
 {
     EXPECT_EQ(sqlite3_exec(db, "DROP TRIGGER obstacle", NULL, NULL, NULL), SQLITE_OK);
     EXPECT_EQ(sqlite3_close(db), SQLITE_OK);
+}
+
+TEST(a_worker_killed_before_it_started_anything_costs_no_attempt)
+{
+    struct shop shop = shop_open();
+    sqlite3 *db;
+    struct shift shift = shift_that_cannot_start(&shop, &db);
+    shift_signal(&shift, SIGKILL);
+    EXPECT_EQ(shift_wait(&shift), -SIGKILL);
+    remove_obstacle(db);
+    EVENTUALLY((recover(&shop), state_of(&shop, 1) == LH_PENDING));
+    EXPECT_EQ(look(&shop, 1)->attempt, 0);
+    EXPECT_EQ(look(&shop, 1)->recoveries, 0);
+    shop_close(&shop);
 }
 
 TEST(a_job_cancelled_before_it_was_started_is_not_started)
@@ -329,7 +345,7 @@ TEST(a_job_is_not_started_under_a_lease_that_has_ended)
     struct shop shop = shop_open();
     sqlite3 *db;
     struct shift shift = shift_that_cannot_start(&shop, &db);
-    shift_signal(&shift, SIGSTOP);
+    shift_freeze(&shift);
     EVENTUALLY((recover(&shop), state_of(&shop, 1) == LH_PENDING));
     int64_t ended = look(&shop, 1)->token;
     remove_obstacle(db);
@@ -346,9 +362,9 @@ TEST(a_job_is_not_started_under_a_lease_that_has_ended)
 TEST(two_workers_run_each_job_once)
 {
     struct shop shop = shop_open();
-    struct shift one = SHIFT("q", "-j", "3", "--", "sh", "-c", "echo $LEASEHOLD_JOB_ID >>runs");
-    struct shift two = SHIFT("q", "-j", "2", "--batch", "5", "--", "sh", "-c",
-                             "echo $LEASEHOLD_JOB_ID >>runs");
+    struct shift one = SHIFT("q", "-j", "3", "--", SH("echo $LEASEHOLD_JOB_ID >>runs"));
+    struct shift two =
+        SHIFT("q", "-j", "2", "--batch", "5", "--", SH("echo $LEASEHOLD_JOB_ID >>runs"));
     put_many(&shop, "q", 60);
     EVENTUALLY(count(&shop, LH_COMPLETED) == 60);
     EXPECT_EQ(lines_of("runs"), 60);
@@ -361,8 +377,8 @@ TEST(an_exclusive_queue_runs_one_job_at_a_time_whoever_works)
 {
     struct shop shop = shop_open();
     policy(&shop, .set = LH_POLICY_EXCLUSIVE, .exclusive = true);
-    struct shift one = SHIFT("q", "-j", "4", "--", "sh", "-c", "flock -n lock sleep 0.02");
-    struct shift two = SHIFT("q", "-j", "4", "--batch", "3", "--", "sh", "-c", "flock -n lock sleep 0.02");
+    struct shift one = SHIFT("q", "-j", "4", "--", SH("flock -n lock sleep 0.02"));
+    struct shift two = SHIFT("q", "-j", "4", "--batch", "3", "--", SH("flock -n lock sleep 0.02"));
     put_many(&shop, "q", 12);
     EVENTUALLY(count(&shop, LH_COMPLETED) + count(&shop, LH_SCHEDULED) == 12);
     EXPECT_EQ(count(&shop, LH_COMPLETED), 12);

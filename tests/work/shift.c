@@ -222,6 +222,48 @@ void shift_signal(const struct shift *shift, int sig)
     EXPECT_EQ(kill(shift->pid, sig), 0);
 }
 
+/* Whoever writes has the turnstile, or the sync: their lock bytes in the side file. */
+static bool is_locked(int side, off_t byte)
+{
+    struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+
+    EXPECT_EQ(fcntl(side, F_OFD_GETLK, &lock), 0);
+    return lock.l_type != F_UNLCK;
+}
+
+static bool someone_writes(void)
+{
+    enum { TURN = 1 << 20, SYNC = TURN + 3 };
+    char path[128];
+
+    (void)snprintf(path, sizeof path, "%s-lease", shop_path());
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    EXPECT(fd >= 0);
+    bool locked = is_locked(fd, TURN) || is_locked(fd, SYNC);
+    close(fd);
+    return locked;
+}
+
+static bool is_stopped(pid_t pid)
+{
+    struct lhi_process process;
+    return lhi_process_look(pid, &process) && process.state == 'T';
+}
+
+void shift_freeze(const struct shift *shift)
+{
+    int64_t since = now_ms();
+
+    for (;;) {
+        shift_signal(shift, SIGSTOP);
+        EVENTUALLY(is_stopped(shift->pid));
+        if (!someone_writes())
+            return;
+        shift_signal(shift, SIGCONT);
+        not_yet(since, __FILE__, __LINE__, "a moment in which nobody writes");
+    }
+}
+
 int shift_wait(struct shift *shift)
 {
     EVENTUALLY(gone(shift->pid));

@@ -54,6 +54,8 @@ struct shift {
 #define SHIFT(...) shift_start((const char *const[]){__VA_ARGS__, NULL})
 struct shift shift_start(const char *const words[]);
 void shift_signal(const struct shift *shift, int sig);
+/* SIGSTOP, but not inside a write: who is stopped there holds everybody up, and is not robbed. */
+void shift_freeze(const struct shift *shift);
 int shift_wait(struct shift *shift); /* its exit code, or minus its signal */
 int shift_stop(struct shift *shift); /* SIGTERM, and the same */
 bool said(const struct shift *shift, const char *words);
@@ -90,15 +92,18 @@ enum { PATIENCE_MS = 15000 };
 int64_t now_ms(void);      /* CLOCK_MONOTONIC */
 int64_t now_wall_ms(void); /* as the store counts */
 void not_yet(int64_t since_ms, const char *file, int line, const char *what);
-#define EVENTUALLY(cond_)                                \
-    do {                                                 \
-        int64_t since_ms_ = now_ms();                    \
-        while (!(cond_))                                 \
+#define EVENTUALLY(cond_)                                   \
+    do {                                                    \
+        int64_t since_ms_ = now_ms();                       \
+        while (!(cond_))                                    \
             not_yet(since_ms_, __FILE__, __LINE__, #cond_); \
     } while (0)
 
 /* ---- pieces of scripts ---- */
 
+/* The words that let sh run a script. */
+#define SH(script_) "sh", "-c", (const char *)(script_)
+/* Wait for a file. */
 #define UNTIL(file_) "while [ ! -e " file_ " ]; do sleep 0.02; done; "
 
 #endif

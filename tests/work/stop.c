@@ -13,8 +13,8 @@ static void expect_graceful(int sig)
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
     struct shift shift =
-        SHIFT("q", "--heartbeat", "500ms", "--", "sh", "-c",
-              "trap ': >termed' TERM INT HUP; echo $$ >pid;" UNTIL("go") "echo done");
+        SHIFT("q", "--heartbeat", "500ms", "--",
+              SH("trap ': >termed' TERM INT HUP; echo $$ >pid;" UNTIL("go") "echo done"));
     (void)number_in("pid");
     shift_signal(&shift, sig);
     EVENTUALLY(said(&shift, "stopping: waiting for 1 job"));
@@ -75,9 +75,9 @@ TEST(after_the_grace_what_runs_is_stopped_and_given_back_with_no_attempt_spent)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
-    struct shift shift = SHIFT("q", "--grace", "100ms", "--kill-after", "100ms", "--", "sh", "-c",
-                               "trap 'echo x >>termed' TERM; echo $$ >pid;"
-                               "while :; do sleep 0.02; done");
+    struct shift shift = SHIFT("q", "--grace", "100ms", "--kill-after", "100ms", "--",
+                               SH("trap 'echo x >>termed' TERM; echo $$ >pid;"
+                                  "while :; do sleep 0.02; done"));
     int64_t pid = number_in("pid");
     EXPECT_EQ(shift_stop(&shift), 0);
     EXPECT(gone(pid));
@@ -93,9 +93,9 @@ TEST(a_command_that_ends_well_when_told_to_stop_has_done_its_job)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
-    struct shift shift = SHIFT("q", "--grace", "0s", "--kill-after", "10s", "--", "sh", "-c",
-                               "trap 'echo done; exit 0' TERM; echo $$ >pid;"
-                               "while :; do sleep 0.02; done");
+    struct shift shift = SHIFT("q", "--grace", "0s", "--kill-after", "10s", "--",
+                               SH("trap 'echo done; exit 0' TERM; echo $$ >pid;"
+                                  "while :; do sleep 0.02; done"));
     (void)number_in("pid");
     EXPECT_EQ(shift_stop(&shift), 0);
     EXPECT_EQ(state_of(&shop, job), LH_COMPLETED);
@@ -107,8 +107,8 @@ TEST(a_second_signal_stops_at_once)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x"), ahead = put(&shop, "q", "y");
-    struct shift shift = SHIFT("q", "--batch", "1", "--grace", "1h", "--kill-after", "1h", "--", "sh",
-                               "-c", "trap '' TERM; echo $$ >pid; while :; do sleep 0.02; done");
+    struct shift shift = SHIFT("q", "--batch", "1", "--grace", "1h", "--kill-after", "1h", "--",
+                               SH("trap '' TERM; echo $$ >pid; while :; do sleep 0.02; done"));
     int64_t pid = number_in("pid");
     shift_signal(&shift, SIGTERM);
     EVENTUALLY(said(&shift, "stopping: waiting for 1 job"));
@@ -131,7 +131,7 @@ TEST(drain_ends_when_nothing_is_pending_and_all_is_done)
     struct shop shop = shop_open();
     EXPECT_WORK(0, "q", "--drain", "--", "false");
     int64_t first = put(&shop, "q", "x");
-    struct shift shift = SHIFT("q", "--drain", "--", "sh", "-c", "echo >>runs;" UNTIL("go"));
+    struct shift shift = SHIFT("q", "--drain", "--", SH("echo >>runs;" UNTIL("go")));
     EVENTUALLY(lines_of("runs") == 1);
     int64_t second = put(&shop, "q", "y"); /* while it drains */
     touch("go");
@@ -145,13 +145,14 @@ TEST(once_runs_one_job_and_says_how_it_went)
 {
     struct shop shop = shop_open();
     EXPECT_WORK(3, "q", "--once", "--", "true");
-    int64_t first = put(&shop, "q", "0"), second = put(&shop, "q", "1"), third = put(&shop, "q", "75");
-    EXPECT_WORK(0, "q", "--once", "-j", "4", "--batch", "4", "--", "sh", "-c", "read c; exit $c");
+    int64_t first = put(&shop, "q", "0"), second = put(&shop, "q", "1"),
+            third = put(&shop, "q", "75");
+    EXPECT_WORK(0, "q", "--once", "-j", "4", "--batch", "4", "--", SH("read c; exit $c"));
     EXPECT_EQ(state_of(&shop, first), LH_COMPLETED);
     EXPECT_EQ(look(&shop, second)->token, 0);
-    EXPECT_WORK(1, "q", "--once", "--", "sh", "-c", "read c; exit $c");
+    EXPECT_WORK(1, "q", "--once", "--", SH("read c; exit $c"));
     EXPECT_EQ(state_of(&shop, second), LH_SCHEDULED);
-    EXPECT_WORK(1, "q", "--once", "--", "sh", "-c", "read c; exit $c");
+    EXPECT_WORK(1, "q", "--once", "--", SH("read c; exit $c"));
     EXPECT_EQ(state_of(&shop, third), LH_SCHEDULED);
     EXPECT_WORK(3, "other", "--once", "--", "true");
     shop_close(&shop);
@@ -165,8 +166,8 @@ TEST(only_the_queues_and_kinds_asked_for_are_worked_on)
     EXPECT_OK(lh_enqueue(shop.store, "q", &(lh_new_job){.kind = "b"}, 1, NULL, &out));
     EXPECT_OK(lh_enqueue(shop.store, "p", &(lh_new_job){.kind = "a"}, 1, NULL, &out));
     EXPECT_OK(lh_enqueue(shop.store, "o", &(lh_new_job){.kind = "a"}, 1, NULL, &out));
-    EXPECT_WORK(0, "p", "q", "--kind", "a", "--drain", "--", "sh", "-c",
-                "echo $LEASEHOLD_QUEUE$LEASEHOLD_KIND >>runs");
+    EXPECT_WORK(0, "p", "q", "--kind", "a", "--drain", "--",
+                SH("echo $LEASEHOLD_QUEUE$LEASEHOLD_KIND >>runs"));
     EXPECT_EQ(lines_of("runs"), 2);
     EXPECT_EQ(count(&shop, LH_COMPLETED), 2);
     EXPECT_EQ(state_of(&shop, 2), LH_PENDING);
@@ -225,7 +226,7 @@ TEST(a_worker_that_hangs_feeds_no_watchdog_and_one_that_waits_for_a_job_does)
     int fd = notify_socket();
     int64_t job = put(&shop, "q", "x");
     EXPECT_EQ(setenv("WATCHDOG_USEC", "100000", 1), 0);
-    struct shift shift = SHIFT("q", "--", "sh", "-c", UNTIL("go"));
+    struct shift shift = SHIFT("q", "--", SH(UNTIL("go")));
     expect_told(fd, "READY=1", NULL);
     EVENTUALLY(state_of(&shop, job) == LH_RUNNING);
     for (int i = 0; i < 5; i++)

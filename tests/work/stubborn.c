@@ -12,8 +12,9 @@ TEST(a_command_that_ignores_sigterm_is_killed)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
-    struct shift shift = SHIFT("q", "--timeout", "150ms", "--kill-after", "150ms", "--", "sh", "-c",
-                               "trap 'echo termed >>log' TERM; echo $$ >pid; while :; do sleep 0.02; done");
+    struct shift shift =
+        SHIFT("q", "--timeout", "150ms", "--kill-after", "150ms", "--",
+              SH("trap 'echo termed >>log' TERM; echo $$ >pid; while :; do sleep 0.02; done"));
     int64_t pid = number_in("pid");
     EVENTUALLY(state_of(&shop, job) == LH_SCHEDULED);
     EXPECT(gone(pid));
@@ -28,8 +29,9 @@ TEST(a_command_may_end_in_order_when_its_time_is_up_and_has_failed_all_the_same)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
-    struct shift shift = SHIFT("q", "--timeout", "100ms", "--kill-after", "10s", "--", "sh", "-c",
-                               "trap 'echo cleaned up >&2; exit 0' TERM; while :; do sleep 0.02; done");
+    struct shift shift =
+        SHIFT("q", "--timeout", "100ms", "--kill-after", "10s", "--",
+              SH("trap 'echo cleaned up >&2; exit 0' TERM; while :; do sleep 0.02; done"));
     EVENTUALLY(state_of(&shop, job) == LH_SCHEDULED);
     EXPECT_CONTAINS(look(&shop, job)->last_error, "TIMEOUT: stopped after 100ms");
     EXPECT_CONTAINS(look(&shop, job)->last_error, "cleaned up");
@@ -59,8 +61,8 @@ TEST(a_command_that_stopped_itself_is_ended_too)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
-    struct shift shift = SHIFT("q", "--timeout", "100ms", "--kill-after", "5s", "--", "sh", "-c",
-                               "echo $$ >pid; kill -STOP $$; sleep 600");
+    struct shift shift = SHIFT("q", "--timeout", "100ms", "--kill-after", "5s", "--",
+                               SH("echo $$ >pid; kill -STOP $$; sleep 600"));
     int64_t pid = number_in("pid"), since = now_ms();
     EVENTUALLY(state_of(&shop, job) == LH_SCHEDULED);
     EXPECT(gone(pid));
@@ -78,8 +80,9 @@ TEST(a_command_need_not_read_its_payload)
     EXPECT(large != NULL);
     int64_t never = put_bytes(&shop, "q", large, MIB), early = put_bytes(&shop, "q", large, MIB);
     int64_t some = put_bytes(&shop, "q", large, MIB);
-    EXPECT_WORK(0, "q", "--drain", "--", "sh", "-c",
-                "case $LEASEHOLD_JOB_ID in 2) exec <&-;; 3) head -c 10 >/dev/null;; esac; echo done");
+    EXPECT_WORK(
+        0, "q", "--drain", "--",
+        SH("case $LEASEHOLD_JOB_ID in 2) exec <&-;; 3) head -c 10 >/dev/null;; esac; echo done"));
     EXPECT_EQ(state_of(&shop, never), LH_COMPLETED);
     EXPECT_EQ(state_of(&shop, early), LH_COMPLETED);
     EXPECT_EQ(state_of(&shop, some), LH_COMPLETED);
@@ -91,8 +94,7 @@ TEST(a_command_may_close_everything_and_go_on)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
-    struct shift shift =
-        SHIFT("q", "--", "sh", "-c", "exec <&- >&- 2>&- 3>&-; : >closed;" UNTIL("go"));
+    struct shift shift = SHIFT("q", "--", SH("exec <&- >&- 2>&- 3>&-; : >closed;" UNTIL("go")));
     EVENTUALLY(exists("closed"));
     EXPECT_EQ(state_of(&shop, job), LH_RUNNING);
     touch("go");
@@ -108,8 +110,7 @@ static void expect_nothing_left(const char *leave)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
-    struct shift shift =
-        SHIFT("q", "--kill-after", "100ms", "--", "sh", "-c", leave);
+    struct shift shift = SHIFT("q", "--kill-after", "100ms", "--", SH(leave));
     int64_t pid = number_in("pid");
     EVENTUALLY(state_of(&shop, job) == LH_COMPLETED);
     EXPECT(gone(pid));
@@ -127,22 +128,24 @@ TEST(what_a_command_left_in_the_background_ends_with_it_though_it_holds_its_pipe
 
 TEST(a_background_process_that_ignores_sigterm_ends_with_its_command)
 {
-    expect_nothing_left("sh -c 'trap \"\" TERM; echo $$ >pid; while :; do sleep 0.02; done' & "
-                        UNTIL("pid") "echo done");
+    expect_nothing_left(
+        "sh -c 'trap \"\" TERM; echo $$ >pid; while :; do sleep 0.02; done' & " UNTIL(
+            "pid") "echo done");
 }
 
 TEST(a_daemon_ends_with_the_command_that_made_it)
 {
-    expect_nothing_left("setsid sh -c 'cd /; exec </dev/null >/dev/null 2>&1 3>&-; "
-                        "trap \"\" TERM HUP; (setsid sh -c \"echo \\$\\$ >$0/pid; "
-                        "trap : TERM; while :; do sleep 0.02; done\" &)' $PWD; " UNTIL("pid")
-                        "echo done");
+    expect_nothing_left(
+        "setsid sh -c 'cd /; exec </dev/null >/dev/null 2>&1 3>&-; "
+        "trap \"\" TERM HUP; (setsid sh -c \"echo \\$\\$ >$0/pid; "
+        "trap : TERM; while :; do sleep 0.02; done\" &)' $PWD; " UNTIL("pid") "echo done");
 }
 
 TEST(a_daemon_without_our_environment_ends_with_the_command_that_made_it)
 {
-    expect_nothing_left("env -i setsid sh -c 'echo $$ >pid; exec sleep 600 >/dev/null 2>&1' & "
-                        UNTIL("pid") "echo done");
+    expect_nothing_left(
+        "env -i setsid sh -c 'echo $$ >pid; exec sleep 600 >/dev/null 2>&1' & " UNTIL(
+            "pid") "echo done");
 }
 
 /* Each hop leads a session of its own, and is an orphan a moment later. */
@@ -151,7 +154,7 @@ TEST(who_forks_away_for_ever_is_caught)
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
     write_file("hop", "trap '' TERM\necho $$ >>hops\nsetsid sh hop &\n", 0600);
-    struct shift shift = SHIFT("q", "--kill-after", "100ms", "--", "sh", "-c", "sh hop; echo done");
+    struct shift shift = SHIFT("q", "--kill-after", "100ms", "--", SH("sh hop; echo done"));
     EVENTUALLY(state_of(&shop, job) == LH_COMPLETED);
     size_t hops = lines_of("hops");
     EXPECT(hops > 2);
@@ -165,8 +168,7 @@ TEST(many_commands_with_something_behind_them_are_run_one_after_the_other)
 {
     struct shop shop = shop_open();
     put_many(&shop, "q", 20);
-    EXPECT_WORK(0, "q", "-j", "2", "--drain", "--", "sh", "-c",
-                "sleep 600 & echo $! >>pids; exit 0");
+    EXPECT_WORK(0, "q", "-j", "2", "--drain", "--", SH("sleep 600 & echo $! >>pids; exit 0"));
     EXPECT_EQ(count(&shop, LH_COMPLETED), 20);
     EXPECT_EQ(lines_of("pids"), 20);
     shop_close(&shop);

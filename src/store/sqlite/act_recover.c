@@ -254,8 +254,8 @@ static int bury(struct txn *txn, const struct lhi_death *death, struct lhi_run *
                 struct lhi_error *err)
 {
     char data[64];
-    int n = sql_run(txn->conn, LHI_SQL_WORKER_BURY, err, "ttiii", death->what, death->worker,
-                    death->last_heartbeat_at, (int64_t)death->proven, txn->now);
+    int n = sql_run(txn->conn, LHI_SQL_WORKER_BURY, err, "ttiiit", death->what, death->worker,
+                    death->last_heartbeat_at, (int64_t)death->proven, txn->now, death->sessions);
     int rc;
 
     if (n <= 0)

@@ -186,16 +186,22 @@ int each_job_of_worker(struct txn *txn, const char *worker,
     return rc < 0 ? rc : LH_OK;
 }
 
+struct leaver {
+    char id[160];
+    bool itself; /* says goodbye: nobody is left to wait for */
+};
+
 static int give_back(struct txn *txn, int64_t id, int64_t token, void *arg, struct lhi_error *err)
 {
-    /* The worker itself says goodbye: nobody is left to wait for. */
-    return release_by_hand(txn, id, token, 0, true, arg, err);
+    const struct leaver *leaver = arg;
+    return release_by_hand(txn, id, token, 0, leaver->itself, leaver->id, err);
 }
 
 int act_worker_stop(struct txn *txn, struct lhi_act *act)
 {
-    char id[160];
-    int64_t known;
+    struct leaver leaver;
+    struct lhi_identity self;
+    int64_t known, another;
     int rc;
 
     if ((rc = sql_int(txn->conn, LHI_SQL_WORKER_KNOWN, &act->err, -1, &known, "t",
@@ -203,12 +209,19 @@ int act_worker_stop(struct txn *txn, struct lhi_act *act)
         return rc;
     if (known < 0)
         return lhi_fail(&act->err, LH_ENOTFOUND, "there is no worker \"%s\"", act->worker.id);
+    /* Said for a process by another one, its jobs may be under way: they are kept back as from any live
+     * holder. */
+    lhi_identify(&self);
+    if ((rc = sql_int(txn->conn, LHI_SQL_WORKER_ANOTHER, &act->err, 0, &another, "iitt", self.pid,
+                      self.start, self.boot, act->worker.id)) < 0)
+        return rc;
     int n = sql_run(txn->conn, LHI_SQL_WORKER_STOP, &act->err, "it", txn->now, act->worker.id);
     if (n < 0)
         return n;
-    lhi_format(id, sizeof id, "%s", act->worker.id);
-    if ((rc = each_job_of_worker(txn, id, give_back, id, &act->err)) < 0 || n == 0)
+    leaver.itself = another == 0;
+    lhi_format(leaver.id, sizeof leaver.id, "%s", act->worker.id);
+    if ((rc = each_job_of_worker(txn, leaver.id, give_back, &leaver, &act->err)) < 0 || n == 0)
         return rc;
     txn->changed = true;
-    return worker_event(txn, "worker.stopped", id, &act->err);
+    return worker_event(txn, "worker.stopped", leaver.id, &act->err);
 }

@@ -445,7 +445,6 @@ void *grow(void *array, size_t n, size_t size); /* read.c: room for one more */
 /* ---- deaths.c: the processes of workers, watched ---- */
 void deaths_watch(struct db *db); /* somebody waits: be sure that everybody is watched */
 void deaths_stop(struct db *db);
-bool start_quiet_thread(pthread_t *thread, void *(*run)(void *), void *arg);
 
 /* ---- health.c ---- */
 void health_before(struct db *db); /* … the database is opened: was it left cleanly? */

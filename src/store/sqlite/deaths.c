@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/sys.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -33,7 +34,9 @@ struct mourner {
     struct pollfd fds[MOST + 1]; /* the pipe, then the processes */
     struct watched who[MOST + 1];
     size_t n;
-    int64_t sounded_at; /* for one who was gone before we came */
+    struct watched told[MOST]; /* who was gone before we came, and was told */
+    size_t n_told;
+    int64_t sounded_at; /* for these */
 };
 
 static bool is_watched(const struct mourner *m, int64_t pid, int64_t start)
@@ -64,10 +67,23 @@ static bool watch(struct mourner *m, int64_t pid, int64_t start)
         return false;
     int fd = (int)syscall(SYS_pidfd_open, (pid_t)pid, 0); /* closed on exec by itself */
     if (fd < 0)
-        return false;
+        return errno == ESRCH; /* it went in this very moment */
     m->fds[m->n] = (struct pollfd){.fd = fd, .events = POLLIN};
     m->who[m->n++] = (struct watched){pid, start};
     return false;
+}
+
+/* One who was gone before we came is told at once, and only once: where nobody can bury the dead, those
+ * who wait and we must not drive each other in a circle. */
+static bool is_news(struct mourner *m, const struct lhi_identity *process)
+{
+    for (size_t i = 0; i < m->n_told; i++)
+        if (m->told[i].pid == process->pid && m->told[i].start == process->start)
+            return false;
+    if (m->n_told == MOST)
+        return false;
+    m->told[m->n_told++] = (struct watched){process->pid, process->start};
+    return true;
 }
 
 /* True: it is gone already; not before what it started is gone too does it matter to anybody. */
@@ -103,7 +119,7 @@ static void refresh(struct mourner *m)
 {
     struct lhi_suspects workers = {0};
     struct lhi_error ignored;
-    bool gone = false;
+    bool gone = false, news = false;
 
     if (m->conn.db == NULL &&
         conn_open(&m->conn, m->db->file, SQLITE_OPEN_READONLY, &ignored) != LH_OK)
@@ -116,11 +132,16 @@ static void refresh(struct mourner *m)
     for (size_t i = m->n; i-- > 1;)
         if (!still_known(&workers, &m->who[i]))
             forget(m, i);
-    for (size_t i = 0; i < workers.n; i++)
-        gone = watch_worker(m, &workers.suspect[i]) || gone;
+    for (size_t i = m->n_told; i-- > 0;)
+        if (!still_known(&workers, &m->told[i]))
+            m->told[i] = m->told[--m->n_told];
+    for (size_t i = 0; i < workers.n; i++) {
+        bool dead = watch_worker(m, &workers.suspect[i]);
+        gone = gone || dead;
+        news = (dead && is_news(m, &workers.suspect[i].process)) || news;
+    }
     lhi_suspects_clear(&workers);
-    /* Where nobody can bury the dead, those who wait and we must not drive each other in a circle. */
-    if (gone && lhi_mono_ms() - m->sounded_at >= 1000) {
+    if (news || (gone && lhi_mono_ms() - m->sounded_at >= 1000)) {
         m->sounded_at = lhi_mono_ms();
         side_sound_siren(&m->db->side);
     }
@@ -163,18 +184,6 @@ static void *mourn(void *arg)
     return NULL;
 }
 
-/* Signals are the program's: none of them may end up in a thread of ours. */
-bool start_quiet_thread(pthread_t *thread, void *(*run)(void *), void *arg)
-{
-    sigset_t all, before;
-
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool started = pthread_create(thread, NULL, run, arg) == 0;
-    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return started;
-}
-
 void deaths_watch(struct db *db)
 {
     uint32_t heard = side_siren(&db->side);
@@ -184,7 +193,7 @@ void deaths_watch(struct db *db)
     pthread_mutex_lock(&db->deaths_mutex);
     if (!db->mourning && db->deaths_pipe[0] < 0 &&
         pipe2(db->deaths_pipe, O_CLOEXEC | O_NONBLOCK) == 0)
-        db->mourning = start_quiet_thread(&db->mourner, mourn, db);
+        db->mourning = lhi_thread_start(&db->mourner, mourn, db);
     /* A worker may have come since the list was last looked at. */
     else if (db->mourning && heard != db->siren_heard)
         (void)!write(db->deaths_pipe[1], "", 1);

@@ -471,6 +471,17 @@ static bool db_await_siren(void *self, uint32_t ticket, int64_t timeout_ms)
     return side_wait_siren(&db->side, ticket, timeout_ms);
 }
 
+static void db_wake(void *self)
+{
+    struct db *db = self;
+
+    if (db->side.page == NULL)
+        return;
+    side_ring_all(&db->side);
+    side_sound_siren(&db->side);
+    side_changed(&db->side);
+}
+
 static const struct lhi_store_ops sqlite_ops = {
     .kind = "sqlite",
     .close = db_close,
@@ -482,6 +493,7 @@ static const struct lhi_store_ops sqlite_ops = {
     .wait = db_wait,
     .siren = db_siren,
     .await_siren = db_await_siren,
+    .wake = db_wake,
 };
 
 int lhi_sqlite_open(const char *path, const lh_open_opts *opts, const struct lhi_log *log,

@@ -75,9 +75,9 @@ int read_suspects(struct conn *conn, enum lhi_sql which, int64_t now, struct lhi
         s->interval_ms = sqlite3_column_int64(stmt, 7);
         s->multiplier = sqlite3_column_int64(stmt, 8);
         s->last_heartbeat_at = sqlite3_column_int64(stmt, 9);
-        const unsigned char *sessions = sqlite3_column_text(stmt, 10);
-        if (sessions != NULL)
-            ok = read_leaders((const char *)sessions, arena, s) && ok;
+        s->sessions = column_text(stmt, 10, arena, &ok);
+        if (s->sessions != NULL)
+            ok = read_leaders(s->sessions, arena, s) && ok;
         if (!ok) {
             sql_reset(stmt);
             return lhi_no_memory(err);

@@ -154,7 +154,7 @@ void watch_start(struct db *db)
     pthread_mutex_lock(&db->watch_mutex);
     if (!db->watching && !db->opts.read_only && db->watch_stop[0] < 0 &&
         pipe2(db->watch_stop, O_CLOEXEC) == 0)
-        db->watching = start_quiet_thread(&db->watcher, watch, db);
+        db->watching = lhi_thread_start(&db->watcher, watch, db);
     pthread_mutex_unlock(&db->watch_mutex);
 }
 
