@@ -213,8 +213,10 @@ def sources(log):
     """A file nobody compiles rots; one that only the tests compile is not in the product."""
     commands = json.loads((CHECK / "gcc" / "compile_commands.json").read_text(encoding="utf-8"))
     compiled = {os.path.realpath(os.path.join(c["directory"], c["file"])) for c in commands}
+    # … or on another machine: one of two files, by what is installed here.
+    listed = (ROOT / "meson.build").read_text(encoding="utf-8")
     forgotten = [name for name in tracked("src/*.c", "tests/*.c")
-                 if os.path.realpath(ROOT / name) not in compiled]
+                 if os.path.realpath(ROOT / name) not in compiled and f"'{name}'" not in listed]
     for name in forgotten:
         log.say(f"{name}: in no list of meson.build")
     return one(not forgotten)

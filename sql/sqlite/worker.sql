@@ -37,9 +37,12 @@ UPDATE lh_worker SET state = 'stopped', stopped_at = :now, silent_at = NULL, sta
  WHERE id = :id AND state <> 'stopped';
 
 -- name: worker_another
--- Is it a process, and another one than this?
-SELECT pid IS NOT NULL AND NOT (pid = :pid AND process_start IS :start AND boot IS :boot)
-  FROM lh_worker WHERE id = :id;
+-- The process it is, if it is another one than this: pid, start time, and whether it is of this machine
+-- and had nothing running in sessions.
+SELECT pid, process_start,
+       boot IS :boot AND machine IS :machine AND pid_ns IS :pid_ns AND sessions IS NULL
+  FROM lh_worker
+ WHERE id = :id AND pid IS NOT NULL AND NOT (pid = :pid AND process_start IS :start AND boot IS :boot);
 
 -- name: worker_started
 UPDATE lh_worker SET started = :started WHERE id = :id;

@@ -236,7 +236,7 @@ static int run(struct cli *cli, const struct args *args)
         return exit;
     if (!cli->log_given && cli->log_level < LH_LOG_INFO)
         cli->log_level = LH_LOG_INFO; /* a worker without a terminal says what it does */
-    cli->never_wait = true; /* a worker keeps its deadlines */
+    cli->never_wait = true;           /* a worker keeps its deadlines */
     cli->lines = work_lines_new();
     rc = lh_worker_run(cli->store, &opts, &tally);
     work_lines_free(cli->lines);

@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-enum { MARGIN_MS = 2000, GUARDIAN_LATE_MS = 200 };
+enum { MARGIN_MS = 2000, GUARDIAN_LATE_MS = 200, SAY_AGAIN_MS = 60000 };
 
 /* ---- deadlines ---- */
 
@@ -43,9 +43,15 @@ void set_deadlines(struct lh_task *task, int64_t sent_at, int64_t remaining_ms)
 
     task->sent_at = sent_at;
     task->warned = false;
-    if (task->stop != STOP_NONE)
-        return; /* it is being stopped: nothing puts that off */
+    if (task->stop == STOP_LOST || task->stop == STOP_FENCE)
+        return; /* nothing puts that off */
     task->kill_at = earlier(sent_at + fence_of(remaining_ms), w->heard_at + fence_of(silence));
+    if (task->stop != STOP_NONE) { /* its time is up, but the lease is ours: it may end in order */
+        task->kill_at = earlier(task->kill_at, task->stop_kill_at);
+        if (task->guard != NULL)
+            guard_deadline(task->guard, task, true);
+        return;
+    }
     task->term_at = task->kill_at - notice_of(w->opts.kill_after_ms, fence);
     task->warn_at =
         earlier(sent_at + remaining_ms - remaining_ms / 5, w->heard_at + silence - silence / 5);
@@ -69,6 +75,8 @@ void task_stop(struct lh_task *task, enum stop_reason why, int64_t kill_after_ms
     __atomic_store_n(&task->lost, 1, __ATOMIC_RELAXED);
     if (task->stop_asked_at == 0)
         task->stop_asked_at = now;
+    if (task->stop_kill_at == 0 || task->stop_kill_at > now + kill_after_ms)
+        task->stop_kill_at = now + kill_after_ms;
     if (task->term_at > now)
         task->term_at = now;
     if (task->kill_at > now + kill_after_ms)
@@ -107,6 +115,17 @@ static int64_t timeout_at(const struct lh_task *task)
     return task->timeout_ms > 0 && begun > 0 ? begun + task->timeout_ms : INT64_MAX;
 }
 
+/* Another user's, or stuck in the kernel: its job stays ours until it has gone. */
+static void wait_longer(struct lh_task *task, int64_t now)
+{
+    char text[160];
+
+    task->stop_asked_at = now + SAY_AGAIN_MS;
+    lhi_format(text, sizeof text, "what job %lld has started does not end, though it was killed",
+               (long long)task->job->id);
+    worker_tell(task->worker, &(lh_work_event){.what = LH_WORK_TROUBLE, .error = text}, task);
+}
+
 static void keep_deadline(struct lh_task *task, int64_t now)
 {
     const struct worker *w = task->worker;
@@ -121,7 +140,7 @@ static void keep_deadline(struct lh_task *task, int64_t now)
         if (task->stop == STOP_FENCE || task->stop == STOP_LOST || guard_is_stopped(task->guard))
             guard_kill(task->guard);
         else
-            task->stop_asked_at = now;
+            wait_longer(task, now);
     }
     if (!in_run(task) || task->stop != STOP_NONE)
         return;

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -431,117 +432,6 @@ void command_orphaned(struct lh_task *task)
 
 /* ---- before the first ---- */
 
-static bool can_run(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, X_OK) == 0;
-}
-
-/* As the shell finds it. */
-char *find_command(const char *name, struct lhi_error *err)
-{
-    char path[4096];
-    const char *dirs = getenv("PATH");
-
-    if (strchr(name, '/') != NULL) {
-        if (can_run(name))
-            return lhi_strdup(name);
-        (void)lhi_fail(err, LH_EINVAL, "command \"%s\" %s", name,
-                       access(name, F_OK) == 0 ? "is not an executable file" : "does not exist");
-        return NULL;
-    }
-    for (const char *at = dirs ? dirs : "/usr/bin:/bin"; *name != '\0' && *at != '\0';) {
-        size_t len = strcspn(at, ":");
-        lhi_format(path, sizeof path, "%.*s%s%s", (int)len, at, len ? "/" : "", name);
-        if (can_run(path))
-            return lhi_strdup(path);
-        at += len + (at[len] == ':');
-    }
-    (void)lhi_fail(err, LH_EINVAL, "command \"%s\" was not found in $PATH", name);
-    return NULL;
-}
-
-/* Beside the program that runs (a build folder), else where it was installed. */
-char *find_guardian(const char *given, struct lhi_error *err)
-{
-    char path[4096];
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 32);
-
-    if (given == NULL && n > 0) {
-        path[n] = '\0';
-        char *slash = strrchr(path, '/');
-        lhi_format(slash + 1, sizeof path - (size_t)(slash + 1 - path), "leasehold-guardian");
-        if (can_run(path))
-            return lhi_strdup(path);
-    }
-    const char *place = given ? given : LEASEHOLD_LIBEXECDIR "/leasehold-guardian";
-    if (can_run(place))
-        return lhi_strdup(place);
-    (void)lhi_fail(err, LH_EINVAL, "the guardian \"%s\" cannot be run: is Leasehold installed?",
-                   place);
-    return NULL;
-}
-
-/* What is each job's own, and what is the worker's. */
-static bool is_ours(const char *variable)
-{
-    static const char *const names[] = {
-        "LEASEHOLD_JOB_ID=",       "LEASEHOLD_TOKEN=",      "LEASEHOLD_QUEUE=", "LEASEHOLD_KIND=",
-        "LEASEHOLD_ATTEMPT=",      "LEASEHOLD_CHECKPOINT=", "LEASEHOLD_FD=",    "LEASEHOLD_WORKER=",
-        "LEASEHOLD_MAX_ATTEMPTS=", "LEASEHOLD_STORE=",      "NOTIFY_SOCKET=",   "WATCHDOG_USEC=",
-        "WATCHDOG_PID=",
-    };
-
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strncmp(variable, names[i], strlen(names[i])) == 0)
-            return true;
-    return false;
-}
-
-static char *join(const char *name, const char *value)
-{
-    size_t room = strlen(name) + strlen(value) + 1;
-    char *made = lhi_malloc(room);
-
-    if (made != NULL)
-        lhi_format(made, room, "%s%s", name, value);
-    return made;
-}
-
-char **make_environment(const char *worker, const char *store)
-{
-    size_t n = 0, k = 2;
-
-    while (environ[n] != NULL)
-        n++;
-    char **made = lhi_calloc(n + 3, sizeof *made);
-    if (made == NULL)
-        return NULL;
-    made[0] = join("LEASEHOLD_WORKER=", worker);
-    made[1] = store ? join("LEASEHOLD_STORE=", store) : NULL;
-    if (made[0] == NULL || (store != NULL && made[1] == NULL)) {
-        free_environment(made, store != NULL);
-        return NULL;
-    }
-    if (store == NULL)
-        k = 1;
-    for (size_t i = 0; i < n; i++)
-        if (!is_ours(environ[i]))
-            made[k++] = environ[i];
-    return made;
-}
-
-/* Only the first, or the first two, were made by us. */
-void free_environment(char **made, bool store)
-{
-    if (made == NULL)
-        return;
-    lhi_free(made[0]);
-    if (store)
-        lhi_free(made[1]);
-    lhi_free(made);
-}
-
 int command_locate(const lh_work_opts *opts, char **command, char **guardian, struct lhi_error *err)
 {
     *command = find_command(opts->command[0], err);
@@ -553,7 +443,22 @@ int command_locate(const lh_work_opts *opts, char **command, char **guardian, st
 
 int command_init(struct worker *w, struct lhi_error *err)
 {
-    w->environment = make_environment(w->id, w->opts.store_url);
+    /* What is each job's own comes with the job; and the service manager is told by the worker. */
+    static const char *const not_passed_on[] = {"LEASEHOLD_JOB_ID=",
+                                                "LEASEHOLD_TOKEN=",
+                                                "LEASEHOLD_QUEUE=",
+                                                "LEASEHOLD_KIND=",
+                                                "LEASEHOLD_ATTEMPT=",
+                                                "LEASEHOLD_CHECKPOINT=",
+                                                "LEASEHOLD_MAX_ATTEMPTS=",
+                                                "LEASEHOLD_FD=",
+                                                "LEASEHOLD_STORE=",
+                                                "NOTIFY_SOCKET=",
+                                                "WATCHDOG_USEC=",
+                                                "WATCHDOG_PID=",
+                                                NULL};
+
+    w->environment = make_environment(not_passed_on, w->id, w->opts.store_url);
     w->guards = lhi_calloc(w->opts.jobs, sizeof *w->guards);
     if (w->environment == NULL || w->guards == NULL)
         return lhi_no_memory(err);

@@ -16,7 +16,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -63,32 +62,6 @@ static int name_owner(struct lease_run *run, struct lhi_error *err)
     return LH_OK;
 }
 
-static bool is_ours(const char *variable)
-{
-    return strncmp(variable, WORKER "=", sizeof WORKER) == 0 ||
-           strncmp(variable, "LEASEHOLD_LEASE=", 16) == 0 ||
-           strncmp(variable, "LEASEHOLD_TOKEN=", 16) == 0;
-}
-
-/* Everything as we have it, in our name. (Of a job that runs this inside, its own variables stay.) */
-static char **environment_of(const struct lease_run *run)
-{
-    size_t n = 0, k = 1, room = sizeof WORKER + strlen(run->owner) + 1;
-
-    while (environ[n] != NULL)
-        n++;
-    char **made = lhi_calloc(n + 2, sizeof *made);
-    if (made == NULL || (made[0] = lhi_malloc(room)) == NULL) {
-        lhi_free((void *)made);
-        return NULL;
-    }
-    lhi_format(made[0], room, WORKER "=%s", run->owner);
-    for (size_t i = 0; i < n; i++)
-        if (!is_ours(environ[i]))
-            made[k++] = environ[i];
-    return made;
-}
-
 static int prepare(struct lease_run *run, char *const *command, struct lhi_error *err)
 {
     int rc = name_owner(run, err);
@@ -98,7 +71,9 @@ static int prepare(struct lease_run *run, char *const *command, struct lhi_error
     if ((run->command_path = find_command(command[0], err)) == NULL ||
         (run->guardian_path = find_guardian(run->opts.guardian, err)) == NULL)
         return err->status != LH_OK ? err->status : lhi_no_memory(err);
-    run->environment = environment_of(run);
+    /* Everything as we have it, in our name. (Of a job that runs this inside, its own variables stay.) */
+    static const char *const not_passed_on[] = {"LEASEHOLD_LEASE=", "LEASEHOLD_TOKEN=", NULL};
+    run->environment = make_environment(not_passed_on, run->owner, NULL);
     return run->environment ? LH_OK : lhi_no_memory(err);
 }
 
@@ -379,38 +354,11 @@ static int hold(struct lease_run *run, struct lhi_error *err)
 
 /* ---- the call ---- */
 
-struct manners {
-    sigset_t mask;
-    int subreaper;
-};
-
-static void change_manners(struct lease_run *run, struct manners *before)
-{
-    sigset_t ours;
-
-    (void)sigemptyset(&ours);
-    if (run->opts.own_signals)
-        our_signals(&ours);
-    (void)pthread_sigmask(SIG_BLOCK, &ours, &before->mask);
-    run->mask = before->mask;
-    if (prctl(PR_GET_CHILD_SUBREAPER, &before->subreaper) != 0)
-        before->subreaper = 0;
-    (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
-}
-
-static void restore_manners(const struct manners *before)
-{
-    (void)prctl(PR_SET_CHILD_SUBREAPER, before->subreaper);
-    (void)pthread_sigmask(SIG_SETMASK, &before->mask, NULL);
-}
-
 static void clear(struct lease_run *run)
 {
     end_guardian(run);
     lease_taken(run);
-    if (run->environment != NULL)
-        lhi_free(run->environment[0]);
-    lhi_free((void *)run->environment);
+    free_environment(run->environment, false);
     lhi_free(run->command_path);
     lhi_free(run->guardian_path);
     (void)pthread_mutex_destroy(&run->mutex);
@@ -433,6 +381,7 @@ int lh_lease_run(lh_store *store, const char *scope, const char *name, char *con
     static const lh_lease_run_opts defaults;
     struct lease_run run = {.store = store, .scope = scope, .name = name};
     struct manners before;
+    sigset_t ours;
     struct lhi_error err;
 
     lhi_error_clear(&err);
@@ -443,7 +392,11 @@ int lh_lease_run(lh_store *store, const char *scope, const char *name, char *con
         if (run.opts.kill_after_ms == 0)
             run.opts.kill_after_ms = KILL_AFTER_MS;
         (void)pthread_mutex_init(&run.mutex, NULL);
-        change_manners(&run, &before);
+        (void)sigemptyset(&ours);
+        if (run.opts.own_signals)
+            our_signals(&ours);
+        change_manners(&ours, true, &before);
+        run.mask = before.mask;
         rc = run_under(&run, command, &err);
         clear(&run);
         restore_manners(&before);

@@ -131,6 +131,19 @@ void worker_fail(struct worker *w, int rc, const char *error)
     worker_stop(w, false);
 }
 
+/* SIGTERM and SIGHUP often come together, and mean one stop; the same once more means it. */
+static void stop_by_signal(struct worker *w, uint32_t signal)
+{
+    int64_t now = worker_now();
+    bool first = w->signalled_at == 0;
+
+    if (first) {
+        w->signalled_at = now;
+        w->signal = signal;
+    }
+    worker_stop(w, !first && (signal == w->signal || now - w->signalled_at > SAME_STOP_MS));
+}
+
 static void on_signal(struct worker *w, struct source *source, uint32_t events)
 {
     struct signalfd_siginfo info;
@@ -138,7 +151,7 @@ static void on_signal(struct worker *w, struct source *source, uint32_t events)
     (void)events;
     while (read(source->fd, &info, sizeof info) == (ssize_t)sizeof info)
         if (info.ssi_signo != SIGCHLD)
-            worker_stop(w, w->signals_seen++ > 0);
+            stop_by_signal(w, info.ssi_signo);
     guards_reap(w);
 }
 
@@ -329,9 +342,7 @@ static void give_up(struct worker *w)
                                               : "the store did not answer";
 
     if (w->rc == LH_OK) {
-        w->rc = w->reopen && w->opener.rc < 0 ? w->opener.rc
-                : w->ender.rc < 0             ? w->ender.rc
-                                              : LH_EFAIL;
+        w->rc = w->reopen ? LH_EUNREACH : w->ender.rc < 0 ? w->ender.rc : LH_EFAIL;
         lhi_format(w->error, sizeof w->error, "stopped without giving everything back: %s", why);
     }
     w->stage = STAGE_OVER;

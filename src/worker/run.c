@@ -10,7 +10,6 @@
 #include <pwd.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 enum {
@@ -216,36 +215,13 @@ static void say_goodbye(struct worker *w, struct lhi_error *err)
     }
 }
 
-struct manners {
-    sigset_t mask;
-    int subreaper;
-};
-
-static void change_manners(const struct worker *w, struct manners *before)
-{
-    sigset_t ours;
-
-    (void)sigemptyset(&ours);
-    if (w->opts.own_signals)
-        stop_signals(&ours);
-    (void)pthread_sigmask(SIG_BLOCK, &ours, &before->mask);
-    if (prctl(PR_GET_CHILD_SUBREAPER, &before->subreaper) != 0)
-        before->subreaper = 0;
-    if (w->opts.command != NULL)
-        (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
-}
-
-static void restore_manners(const struct worker *w, const struct manners *before)
+/* One that came when all was done has nothing more to stop. */
+static void forget_signals(const sigset_t *ours)
 {
     const struct timespec none = {0};
-    sigset_t ours;
 
-    /* One that came when all was done has nothing more to stop. */
-    stop_signals(&ours);
-    while (w->opts.own_signals && sigtimedwait(&ours, NULL, &none) > 0)
+    while (sigtimedwait(ours, NULL, &none) > 0)
         continue;
-    (void)prctl(PR_SET_CHILD_SUBREAPER, before->subreaper);
-    (void)pthread_sigmask(SIG_SETMASK, &before->mask, NULL);
 }
 
 static int run(struct worker *w, struct lhi_error *err)
@@ -293,6 +269,7 @@ int lh_worker_run(lh_store *store, const lh_work_opts *opts, lh_work_tally *tall
 {
     struct lhi_error err;
     struct manners before;
+    sigset_t ours;
 
     lhi_error_clear(&err);
     int rc = check_opts(opts, &err);
@@ -309,13 +286,18 @@ int lh_worker_run(lh_store *store, const lh_work_opts *opts, lh_work_tally *tall
     (void)pthread_mutex_init(&w->mutex, NULL);
     (void)pthread_cond_init(&w->work, NULL);
     fill_in(&w->opts);
-    change_manners(w, &before);
+    (void)sigemptyset(&ours);
+    if (w->opts.own_signals)
+        stop_signals(&ours);
+    change_manners(&ours, w->opts.command != NULL, &before);
     (void)run(w, &err);
     take_down(w);
     if (w->id[0] != '\0')
         say_goodbye(w, &err);
     worker_tell(w, &(lh_work_event){.what = LH_WORK_STOPPED}, NULL);
-    restore_manners(w, &before);
+    if (w->opts.own_signals)
+        forget_signals(&ours);
+    restore_manners(&before);
     rc = w->rc;
     tell_tally(w, &err, tally);
     lhi_free(w);

@@ -9,6 +9,7 @@
  *   ends.c      how a run ended, and telling the store
  *   command.c   a job as a command: its descriptors, its lines back, its exit code
  *   guard.c     guardians, seen from the worker
+ *   program.c   finding programs, their environment; what lease_run.c does the same way
  *   handler.c   a job as a call of a function; lh_task_…
  *   lease_run.c lh_lease_run()
  *   guardian.c  the guardian itself, a program of its own; spawn.c: how both start a process
@@ -45,6 +46,7 @@ enum {
     RETRY_MS = 100,        /* the first pause after a failure of the store; doubles … */
     RETRY_MOST_MS = 10000, /* … up to this */
     DETAIL_MS = 250,       /* news of a job are told no sooner after the last beat of it */
+    SAME_STOP_MS = 100,    /* signals so close together are one */
     GIVE_UP_MS = 10000,    /* of a stop: for a store that does not answer */
 };
 
@@ -118,7 +120,7 @@ struct lh_task {
     int64_t session;     /* … in this session, and among those who came to us */
     int64_t sent_at;     /* when the last confirmed beat, or the claim, was sent */
     int64_t warn_at, term_at, kill_at;
-    int64_t started_at, timeout_ms, stop_asked_at;
+    int64_t started_at, timeout_ms, stop_asked_at, stop_kill_at;
     int64_t begun_at; /* atomic: a thread has taken it; 0: it waits for one */
     bool warned;
     enum stop_reason stop;
@@ -266,8 +268,9 @@ struct worker {
     size_t burst;       /* runs that are handed out ahead of a free thread */
 
     enum stage stage;
-    bool left_running; /* at the end: a command that does not end */
-    int signals_seen;
+    bool left_running;    /* at the end: a command that does not end */
+    int64_t signalled_at; /* 0: not yet */
+    uint32_t signal;      /* the first */
     int64_t grace_until, give_up_at;
     int64_t idle_since; /* of a stop: since when nothing runs; 0: something does */
     int64_t watchdog_ms, watchdog_at;
@@ -332,10 +335,6 @@ int64_t record_next(const struct worker *w);
 void record_lay_out(struct worker *w);
 
 /* command.c */
-char *find_command(const char *name, struct lhi_error *err);
-char *find_guardian(const char *given, struct lhi_error *err);
-char **make_environment(const char *worker, const char *store); /* NULL: no memory */
-void free_environment(char **made, bool store);
 int command_locate(const lh_work_opts *opts, char **command, char **guardian,
                    struct lhi_error *err);
 int command_init(struct worker *w, struct lhi_error *err);
@@ -347,6 +346,21 @@ void command_ended(struct lh_task *task, const struct guardian_answer *answer);
 void command_orphaned(struct lh_task *task); /* its guardian is gone, and so is the command */
 void command_forget(struct lh_task *task);
 lh_outcome stop_outcome(struct lh_task *task); /* of a run that we have stopped; says why */
+
+/* program.c */
+char *find_command(const char *name, struct lhi_error *err);
+char *find_guardian(const char *given, struct lhi_error *err);
+/* Ours, without those that begin like one of `without`; NULL: no memory. */
+char **make_environment(const char *const *without, const char *worker, const char *store);
+void free_environment(char **made, bool store);
+
+struct manners {
+    sigset_t mask;
+    int subreaper;
+};
+
+void change_manners(const sigset_t *blocked, bool reaper, struct manners *before);
+void restore_manners(const struct manners *before);
 
 /* guard.c */
 struct guard *guard_idle(struct worker *w);

@@ -201,7 +201,9 @@ class Work(Crew):
     def kill(self, slot):
         """The worker, or what stands between it and a job."""
         guardians = children_of(self.process[slot].pid)
-        if not guardians or self.dice.random() < 0.8:
+        # One of the two is always there to end the run: with the guardian killed and the worker
+        # stopped nobody is, and nothing but the token fences (docs/guides/workers.md).
+        if not guardians or slot in self.stopped or self.dice.random() < 0.8:
             super().kill(slot)
             return
         self.orphaned[slot] = time.monotonic_ns()
@@ -211,6 +213,10 @@ class Work(Crew):
             return
         self.tell("kill_guardian", process=self.name[slot], call_ns=self.orphaned[slot])
         self.kills += 1
+
+    def stop(self, slot):
+        if time.monotonic_ns() - self.orphaned.get(slot, 0) > 500_000_000:
+            super().stop(slot)
 
     def ended(self, slot, code):
         """A worker may go when its guardian has gone."""

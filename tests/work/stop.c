@@ -240,3 +240,34 @@ TEST(a_worker_that_hangs_feeds_no_watchdog_and_one_that_waits_for_a_job_does)
     close(fd);
     shop_close(&shop);
 }
+
+TEST(a_hangup_that_comes_with_a_sigterm_is_one_stop)
+{
+    struct shop shop = shop_open();
+    int64_t job = put(&shop, "q", "x");
+    struct shift shift = SHIFT("q", "--grace", "1h", "--",
+                               SH("echo $$ >pid; until test -e over; do sleep 0.02; done"));
+    (void)number_in("pid");
+    shift_signal(&shift, SIGTERM);
+    shift_signal(&shift, SIGHUP);
+    EVENTUALLY(said(&shift, "stopping: waiting for 1 job"));
+    EXPECT_EQ(state_of(&shop, job), LH_RUNNING);
+    touch("over");
+    EXPECT_EQ(shift_wait(&shift), 0);
+    EXPECT_EQ(state_of(&shop, job), LH_COMPLETED);
+    shop_close(&shop);
+}
+
+TEST(a_long_time_from_sigterm_to_sigkill_is_kept_while_beats_are_confirmed)
+{
+    struct shop shop = shop_open();
+    int64_t job = put(&shop, "q", "x");
+    struct shift shift = SHIFT("q", "--lease", "1200ms", "--heartbeat", "200ms", "--timeout",
+                               "300ms", "--kill-after", "20s", "--once", "--",
+                               SH("trap 'told=1' TERM; n=0; while test $n -lt 100; do sleep 0.02;"
+                                  "test -z \"$told\" || n=$((n + 1)); done; touch ended"));
+    EXPECT_EQ(shift_wait(&shift), 1);
+    EXPECT_EQ(access("ended", F_OK), 0); /* two seconds after it was told, far beyond its lease */
+    EXPECT_EQ(state_of(&shop, job), LH_SCHEDULED);
+    shop_close(&shop);
+}

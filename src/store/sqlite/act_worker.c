@@ -197,11 +197,29 @@ static int give_back(struct txn *txn, int64_t id, int64_t token, void *arg, stru
     return release_by_hand(txn, id, token, 0, leaver->itself, leaver->id, err);
 }
 
+/* Not if it is a process, another one than this, and not gone for certain. */
+static int speaks_for_itself(struct txn *txn, const char *id, bool *itself, struct lhi_error *err)
+{
+    struct lhi_identity self;
+
+    lhi_identify(&self);
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_WORKER_ANOTHER, err, "ttItiI", self.boot,
+                             self.machine, self.pid_ns, id, self.pid, self.start);
+    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+
+    *itself = true;
+    if (rc == LH_OK) {
+        *itself = sqlite3_column_int(stmt, 2) != 0 &&
+                  lhi_process_gone(sqlite3_column_int64(stmt, 0), sqlite3_column_int64(stmt, 1));
+        sql_reset(stmt);
+    }
+    return rc < 0 ? rc : LH_OK;
+}
+
 int act_worker_stop(struct txn *txn, struct lhi_act *act)
 {
     struct leaver leaver;
-    struct lhi_identity self;
-    int64_t known, another;
+    int64_t known;
     int rc;
 
     if ((rc = sql_int(txn->conn, LHI_SQL_WORKER_KNOWN, &act->err, -1, &known, "t",
@@ -211,14 +229,11 @@ int act_worker_stop(struct txn *txn, struct lhi_act *act)
         return lhi_fail(&act->err, LH_ENOTFOUND, "there is no worker \"%s\"", act->worker.id);
     /* Said for a process by another one, its jobs may be under way: they are kept back as from any live
      * holder. */
-    lhi_identify(&self);
-    if ((rc = sql_int(txn->conn, LHI_SQL_WORKER_ANOTHER, &act->err, 0, &another, "iitt", self.pid,
-                      self.start, self.boot, act->worker.id)) < 0)
+    if ((rc = speaks_for_itself(txn, act->worker.id, &leaver.itself, &act->err)) < 0)
         return rc;
     int n = sql_run(txn->conn, LHI_SQL_WORKER_STOP, &act->err, "it", txn->now, act->worker.id);
     if (n < 0)
         return n;
-    leaver.itself = another == 0;
     lhi_format(leaver.id, sizeof leaver.id, "%s", act->worker.id);
     if ((rc = each_job_of_worker(txn, leaver.id, give_back, &leaver, &act->err)) < 0 || n == 0)
         return rc;

@@ -1,0 +1,136 @@
+/*
+ * program.c: what a worker and a run under a lease have in common: finding the programs, the
+ * environment they get, and how this process behaves meanwhile.
+ */
+#include "worker/worker.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define WORKER "LEASEHOLD_WORKER="
+
+/* ---- programs ---- */
+
+static bool can_run(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, X_OK) == 0;
+}
+
+/* As the shell finds it. */
+char *find_command(const char *name, struct lhi_error *err)
+{
+    char path[4096];
+    const char *dirs = getenv("PATH");
+
+    if (strchr(name, '/') != NULL) {
+        if (can_run(name))
+            return lhi_strdup(name);
+        (void)lhi_fail(err, LH_EINVAL, "command \"%s\" %s", name,
+                       access(name, F_OK) == 0 ? "is not an executable file" : "does not exist");
+        return NULL;
+    }
+    for (const char *at = dirs ? dirs : "/usr/bin:/bin"; *name != '\0' && *at != '\0';) {
+        size_t len = strcspn(at, ":");
+        lhi_format(path, sizeof path, "%.*s%s%s", (int)len, at, len ? "/" : "", name);
+        if (can_run(path))
+            return lhi_strdup(path);
+        at += len + (at[len] == ':');
+    }
+    (void)lhi_fail(err, LH_EINVAL, "command \"%s\" was not found in $PATH", name);
+    return NULL;
+}
+
+/* Beside the program that runs (a build folder), else where it was installed. */
+char *find_guardian(const char *given, struct lhi_error *err)
+{
+    char path[4096];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 32);
+
+    if (given == NULL && n > 0) {
+        path[n] = '\0';
+        char *slash = strrchr(path, '/');
+        lhi_format(slash + 1, sizeof path - (size_t)(slash + 1 - path), "leasehold-guardian");
+        if (can_run(path))
+            return lhi_strdup(path);
+    }
+    const char *place = given ? given : LEASEHOLD_LIBEXECDIR "/leasehold-guardian";
+    if (can_run(place))
+        return lhi_strdup(place);
+    (void)lhi_fail(err, LH_EINVAL, "the guardian \"%s\" cannot be run: is Leasehold installed?",
+                   place);
+    return NULL;
+}
+
+/* ---- environment ---- */
+
+static bool is_among(const char *const *names, const char *variable)
+{
+    for (; *names != NULL; names++)
+        if (strncmp(variable, *names, strlen(*names)) == 0)
+            return true;
+    return false;
+}
+
+static char *join(const char *name, const char *value)
+{
+    size_t room = strlen(name) + strlen(value) + 1;
+    char *made = lhi_malloc(room);
+
+    if (made != NULL)
+        lhi_format(made, room, "%s%s", name, value);
+    return made;
+}
+
+/* The first, or the first two, are made by us. */
+char **make_environment(const char *const *without, const char *worker, const char *store)
+{
+    size_t n = 0, k = 1;
+
+    while (environ[n] != NULL)
+        n++;
+    char **made = lhi_calloc(n + 3, sizeof *made);
+    if (made == NULL)
+        return NULL;
+    made[0] = join(WORKER, worker);
+    if (store != NULL)
+        made[k++] = join("LEASEHOLD_STORE=", store);
+    if (made[0] == NULL || made[k - 1] == NULL) {
+        free_environment(made, store != NULL);
+        return NULL;
+    }
+    for (size_t i = 0; i < n; i++)
+        if (!is_among(without, environ[i]) && strncmp(environ[i], WORKER, sizeof WORKER - 1) != 0)
+            made[k++] = environ[i];
+    return made;
+}
+
+void free_environment(char **made, bool store)
+{
+    if (made == NULL)
+        return;
+    lhi_free(made[0]);
+    if (store)
+        lhi_free(made[1]);
+    lhi_free((void *)made);
+}
+
+/* ---- manners ---- */
+
+void change_manners(const sigset_t *blocked, bool reaper, struct manners *before)
+{
+    (void)pthread_sigmask(SIG_BLOCK, blocked, &before->mask);
+    if (prctl(PR_GET_CHILD_SUBREAPER, &before->subreaper) != 0)
+        before->subreaper = 0;
+    if (reaper)
+        (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
+void restore_manners(const struct manners *before)
+{
+    (void)prctl(PR_SET_CHILD_SUBREAPER, before->subreaper);
+    (void)pthread_sigmask(SIG_SETMASK, &before->mask, NULL);
+}
