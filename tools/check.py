@@ -30,7 +30,7 @@ TAIL_LINES = 40
 # Meson options of each build. Sanitizers leave symbols for the program to resolve, hence b_lundef.
 BUILDS = {
     "gcc": ("gcc", []),
-    "clang": ("clang", []),
+    "clang": ("clang", ["-Dbuildtype=debug"]),  # for its warnings and clang-tidy: nothing of it is run
     "asan": ("clang", ["-Db_sanitize=address,undefined", "-Db_lundef=false"]),
     "tsan": ("clang", ["-Db_sanitize=thread", "-Db_lundef=false"]),
 }
@@ -43,6 +43,9 @@ ENVIRONMENT = {
     "memcheck": {"TEST_TIMEOUT_SCALE": "10"},
 }
 BESIDE = {"torture"}  # suites that last for minutes and hardly need a core
+# How far the analyzer goes into one function: a third of its default finds what it found, in half the time.
+TIDY_DEPTH = [f"--extra-arg={word}" for word in
+              ("-Xclang", "-analyzer-config", "-Xclang", "max-nodes=75000")]
 VALGRIND = ["valgrind", "--quiet", "--error-exitcode=99", "--leak-check=full",
             "--errors-for-leak-kinds=definite,indirect,possible", "--num-callers=30"]
 
@@ -223,7 +226,16 @@ def sources(log):
 
 
 def tidy(log):
-    # The clang build describes the flags: clang-tidy does not know all of gcc's.
+    # The clang build describes the flags: clang-tidy does not know all of gcc's. Each file once: it is
+    # compiled for the product and for the tests, and would be looked at as often.
+    database = {}
+    for entry in json.loads((CHECK / "clang" / "compile_commands.json").read_text(encoding="utf-8")):
+        path = os.path.realpath(os.path.join(entry["directory"], entry["file"]))
+        database.setdefault(path, entry)
+    folder = CHECK / "tidy"
+    folder.mkdir(exist_ok=True)
+    (folder / "compile_commands.json").write_text(json.dumps(list(database.values())),
+                                                  encoding="utf-8")
     names, failed = tracked("src/*.c"), []
     lock = threading.Lock()
 
@@ -233,7 +245,7 @@ def tidy(log):
                 if not names:
                     return
                 name = names.pop()
-            done = subprocess.run(["clang-tidy", "--quiet", "-p", CHECK / "clang", name], cwd=ROOT,
+            done = subprocess.run(["clang-tidy", "--quiet", "-p", folder, *TIDY_DEPTH, name], cwd=ROOT,
                                   capture_output=True, text=True)
             with lock:
                 if done.returncode != 0:

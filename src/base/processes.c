@@ -62,7 +62,7 @@ bool lhi_process_look(int64_t pid, struct lhi_process *out)
 
 int64_t lhi_process_start(int64_t pid)
 {
-    struct lhi_process found;
+    struct lhi_process found = {0};
     return lhi_process_look(pid, &found) ? found.start : 0;
 }
 
@@ -74,7 +74,7 @@ bool lhi_process_ended(const struct lhi_process *process)
 
 bool lhi_process_gone(int64_t pid, int64_t start)
 {
-    struct lhi_process found;
+    struct lhi_process found = {0};
 
     if (kill((pid_t)pid, 0) != 0 && errno == ESRCH)
         return true;

@@ -303,7 +303,7 @@ static bool read_zone(const unsigned char *p, size_t len, struct lhi_zone *zone,
     struct counts c;
     size_t width = 4;
 
-    if (!read_header(p, len, &c))
+    if (p == NULL || !read_header(p, len, &c))
         return false;
     if (p[4] != '\0') { /* from version 2 on the same comes again, in 64 bits */
         size_t skip = 44 + body_size(&c, 4);

@@ -19,10 +19,12 @@ static void write_config(struct crew *crew, const struct bench *bench, const cha
 {
     FILE *file = fopen(path, "we");
 
-    if (file == NULL)
+    if (file != NULL) {
+        fprintf(file, "durability: %s\n", bench->relaxed ? "relaxed" : "full");
+        fclose(file);
+    } else {
         crew_fail(crew, "could not write \"%s\"", path);
-    fprintf(file, "durability: %s\n", bench->relaxed ? "relaxed" : "full");
-    fclose(file);
+    }
 }
 
 static void forget_variables(void)

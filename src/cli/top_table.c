@@ -65,7 +65,7 @@ static int least_needed(const struct column *columns, const int *width)
  *  shared by those that want more. */
 static void fit(const struct frame *frame, const struct rows *rows, size_t lines, int *width)
 {
-    int want[COLUMNS_MOST], spare = frame->cols + TABLE_GAP, drop;
+    int want[COLUMNS_MOST] = {0}, spare = frame->cols + TABLE_GAP, drop;
 
     for (int i = 0; rows->columns[i].head != NULL; i++) {
         want[i] = wanted(frame, rows, &rows->columns[i], lines);

@@ -143,17 +143,18 @@ static int64_t settled_so_far(const struct entry *old, const lh_schedule *s, con
 }
 
 /* Every event of a schedule names it, for people and for programs. `more` continues the object. */
-static int tell(struct txn *txn, struct event *event, const char *name, const char *what,
+static int tell(struct txn *txn, const struct event *event, const char *name, const char *what,
                 const char *more, struct lhi_error *err)
 {
     char data[600], reason[600];
 
     lhi_format(data, sizeof data, "{\"schedule\":\"%s\"%s}", name, more);
     lhi_format(reason, sizeof reason, "schedule %s%s%s", name, what[0] ? ": " : "", what);
-    event->data = data;
-    event->reason = reason;
+    struct event told = *event;
+    told.data = data;
+    told.reason = reason;
     txn->changed = true;
-    return txn_event(txn, event, err);
+    return txn_event(txn, &told, err);
 }
 
 int act_schedule_set(struct txn *txn, struct lhi_act *act)
@@ -422,7 +423,7 @@ static int tick_one(struct txn *txn, const struct entry *entry, int64_t *ran, bo
     lhi_timing_ticks(timing, entry->done_until, txn->wall, &ticks);
     if (ticks.n == 0) {
         next = next_after(timing, entry->done_until);
-        rc = sql_run(txn->conn, LHI_SQL_SCHEDULE_PUT_OFF, err, "itt", next, NULL,
+        rc = sql_run(txn->conn, LHI_SQL_SCHEDULE_PUT_OFF, err, "itt", next, (const char *)NULL,
                      entry->schedule.name);
         txn->changed = true;
     } else if (admitted(&t, ticks.n)) {
