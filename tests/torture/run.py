@@ -251,7 +251,8 @@ class Work(Crew):
         for process in self.process.values():
             process.terminate()
         for slot, process in self.process.items():
-            if process.wait(timeout=60) != 0:
+            # One that was started a moment ago may not listen yet: it has claimed nothing.
+            if process.wait(timeout=60) not in (0, -signal.SIGTERM):
                 raise Failed(f"{self.name[slot]} ended with {process.returncode}")
         for job in LOST.findall((self.folder / "said.log").read_text(encoding="utf-8")):
             self.tell("refused", job=int(job))
