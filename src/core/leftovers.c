@@ -35,14 +35,12 @@ static int64_t now_ms(void)
 
 /* ---- finding ---- */
 
-struct leader_now {
-    enum { GONE, THERE, REPLACED } is;
-};
+enum leader_now { GONE, THERE, REPLACED };
 
 struct search {
     struct lhi_suspects *suspects;
-    const bool *wanted;        /* of each suspect: is it gone, and are its sessions looked for? */
-    struct leader_now *leader; /* of all wanted suspects, one after the other */
+    const bool *wanted;      /* of each suspect: is it gone, and are its sessions looked for? */
+    enum leader_now *leader; /* of all wanted suspects, one after the other */
     bool no_memory;
 };
 
@@ -61,20 +59,20 @@ static struct lhi_leftover *add_leftover(struct lhi_suspects *suspects, struct l
     return one;
 }
 
-static struct leader_now look_at_leader(const struct lhi_leader *leader)
+static enum leader_now look_at_leader(const struct lhi_leader *leader)
 {
     struct lhi_process found;
 
     if (leader->pid <= 0 || !lhi_process_look(leader->pid, &found))
-        return (struct leader_now){GONE};
+        return GONE;
     /* A number is given to another only when nothing is left of the session either. */
     if (leader->start == 0 || found.start != leader->start)
-        return (struct leader_now){REPLACED};
-    return (struct leader_now){THERE};
+        return REPLACED;
+    return THERE;
 }
 
 /* Is it in a session of the worker's, and if so, for certain? */
-static bool in_session(const struct lhi_suspect *worker, const struct leader_now *leader,
+static bool in_session(const struct lhi_suspect *worker, const enum leader_now *leader,
                        const struct lhi_met *met, bool *certain)
 {
     bool in = false;
@@ -83,24 +81,24 @@ static bool in_session(const struct lhi_suspect *worker, const struct leader_now
     for (size_t i = 0; i < worker->n_leaders; i++) {
         if (met->session != worker->leaders[i].pid && met->pid != worker->leaders[i].pid)
             continue;
-        in = in || leader[i].is != REPLACED;
-        *certain = *certain || leader[i].is == THERE;
+        in = in || leader[i] != REPLACED;
+        *certain = *certain || leader[i] == THERE;
     }
     return in;
 }
 
 static const struct lhi_leader *leader_at(const struct lhi_suspect *worker,
-                                          const struct leader_now *leader, int64_t pid)
+                                          const enum leader_now *leader, int64_t pid)
 {
     for (size_t i = 0; i < worker->n_leaders; i++)
-        if (worker->leaders[i].pid == pid && leader[i].is == THERE)
+        if (worker->leaders[i].pid == pid && leader[i] == THERE)
             return &worker->leaders[i];
     return NULL;
 }
 
 /* Whatever it has made of its session and its environment, its forebears are known as long as the
  * leader lives, who takes up the orphans. */
-static bool is_below(const struct lhi_suspect *worker, const struct leader_now *leader,
+static bool is_below(const struct lhi_suspect *worker, const enum leader_now *leader,
                      const struct lhi_process *process)
 {
     struct lhi_process found = *process;
@@ -115,7 +113,7 @@ static bool is_below(const struct lhi_suspect *worker, const struct leader_now *
 }
 
 static void match_worker(struct search *search, struct lhi_suspect *worker,
-                         const struct leader_now *leader, const struct lhi_met *met)
+                         const enum leader_now *leader, const struct lhi_met *met)
 {
     struct lhi_process seen = {0};
     bool certain;
@@ -146,7 +144,7 @@ static void match_worker(struct search *search, struct lhi_suspect *worker,
 static void match(void *arg, const struct lhi_met *met)
 {
     struct search *search = arg;
-    const struct leader_now *leader = search->leader;
+    const enum leader_now *leader = search->leader;
 
     for (size_t i = 0; i < search->suspects->n; i++) {
         struct lhi_suspect *worker = &search->suspects->suspect[i];

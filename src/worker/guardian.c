@@ -48,7 +48,6 @@ struct guardian {
     bool stopped; /* the command did not end by itself */
     int64_t term_at, kill_at, again_at;
     int64_t linger_ms, linger_until; /* 0: it runs */
-    unsigned left_behind;
 };
 
 static int64_t now_ms(void)
@@ -306,7 +305,6 @@ static void run(struct guardian *g, const struct guardian_message *m, char *stri
     g->running = true;
     g->command = pid;
     g->termed = g->killing = g->stopped = false;
-    g->left_behind = 0;
     g->linger_until = 0;
     g->term_at = m->term_at;
     g->kill_at = m->kill_at;
@@ -319,7 +317,6 @@ static void sweep(struct guardian *g)
 {
     if (g->linger_until == 0)
         g->linger_until = now_ms() + g->linger_ms;
-    g->left_behind++;
     term(g);
     if (g->killing)
         kill_all(g); /* what came back to us since the last round */
@@ -341,10 +338,8 @@ static void reap(struct guardian *g)
         return;
     if (pid < 0 && errno == ECHILD) {
         g->running = false;
-        say(g, &(struct guardian_answer){.news = GUARDIAN_ENDED,
-                                         .status = g->status,
-                                         .stopped = g->stopped,
-                                         .left_behind = g->left_behind});
+        say(g, &(struct guardian_answer){
+                   .news = GUARDIAN_ENDED, .status = g->status, .stopped = g->stopped});
     } else if (ended || g->killing) {
         sweep(g);
     }

@@ -42,11 +42,10 @@ enum guardian_news { GUARDIAN_STARTED = 1, GUARDIAN_REFUSED, GUARDIAN_ENDED };
 
 struct guardian_answer {
     uint32_t news;
-    int32_t pid;          /* STARTED: of the command */
-    int32_t error;        /* REFUSED: errno of what could not be done */
-    int32_t status;       /* ENDED: as of waitpid(); all that it had started is gone, too */
-    uint32_t stopped;     /* ENDED: it was told to end before it did */
-    uint32_t left_behind; /* ENDED: processes that had to be stopped after it */
+    int32_t pid;      /* STARTED: of the command */
+    int32_t error;    /* REFUSED: errno of what could not be done */
+    int32_t status;   /* ENDED: as of waitpid(); all that it had started is gone, too */
+    uint32_t stopped; /* ENDED: it was told to end before it did */
 };
 
 /* Start `path` without copying the memory of this process. `prepare` (NULL: nothing) runs in the new
