@@ -217,8 +217,7 @@ static void learn(struct lh_task *task, int status)
 
 static bool is_about_lease(int status)
 {
-    return status == LH_OK || status == LH_ELOST || status == LH_ECANCELLED ||
-           status == LH_ENOTFOUND || status == LH_ESTATE;
+    return status == LH_OK || is_gone(status);
 }
 
 void bad_news(struct lh_task *task, const char *why)

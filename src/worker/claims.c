@@ -1,6 +1,10 @@
 /* Claims: how many jobs to ask for, and which of those in hand to start now. */
 #include "worker/worker.h"
 
+#include <string.h>
+
+enum { MEANS_MS = 1000 };
+
 /* ---- the limit of our own ---- */
 
 static void refill(struct worker *w, int64_t now)
@@ -65,6 +69,17 @@ void task_free(struct lh_task *task)
 }
 
 /* ---- claiming ---- */
+
+/* No descriptors, no memory, no processes: nothing is claimed for a while. */
+void no_means(struct worker *w, const struct lh_task *task, const char *what, int error)
+{
+    char text[200], words[80];
+
+    w->out_of_means = true;
+    w->means_at = worker_now() + MEANS_MS;
+    lhi_format(text, sizeof text, "%s: %s", what, strerror_r(error, words, sizeof words));
+    worker_tell(w, &(lh_work_event){.what = LH_WORK_TROUBLE, .error = text}, task);
+}
 
 static void claim(struct worker *w)
 {

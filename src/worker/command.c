@@ -248,16 +248,12 @@ static void close_fds(int fds[GUARDIAN_FDS])
             (void)close(fds[i]);
 }
 
-/* The means were missing, not the job's fault: it goes back, and nothing is claimed for a while. */
-static void no_means(struct lh_task *task, const char *what, int error)
+/* The means were missing, not the job's fault: it goes back. */
+static void not_started(struct lh_task *task, int error)
 {
     struct worker *w = task->worker;
-    char text[200], words[80];
 
-    lhi_format(text, sizeof text, "%s: %s", what, strerror_r(error, words, sizeof words));
-    worker_tell(w, &(lh_work_event){.what = LH_WORK_TROUBLE, .error = text}, task);
-    w->out_of_means = true;
-    w->means_at = worker_now() + 1000;
+    no_means(w, task, "could not start a command", error);
     w->tokens += w->opts.rate_n > 0; /* it was not started after all */
     command_forget(task);
     task_ended(task, LH_RAN_RELEASED);
@@ -279,7 +275,7 @@ bool command_start(struct lh_task *task)
     close_fds(fds);
     bytes_clear(&variables);
     if (!ready)
-        no_means(task, "could not start a command", error ? error : ENOMEM);
+        not_started(task, error ? error : ENOMEM);
     return ready;
 }
 
@@ -308,7 +304,7 @@ void command_refused(struct lh_task *task, int error)
     }
     if (error == EAGAIN || error == ENOMEM || error == EMFILE || error == ENFILE ||
         error == ETXTBSY) {
-        no_means(task, "could not start a command", error);
+        not_started(task, error);
         return;
     }
     lhi_format(text, sizeof text, "command \"%.200s\" cannot be run: %s",

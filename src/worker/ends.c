@@ -177,7 +177,7 @@ static void tell_ends(struct worker *w)
 
 /* ---- the answers ---- */
 
-static bool is_gone(int status)
+bool is_gone(int status)
 {
     return status == LH_ELOST || status == LH_ECANCELLED || status == LH_ENOTFOUND ||
            status == LH_ESTATE;

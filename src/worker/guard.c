@@ -138,17 +138,6 @@ static bool guard_coming(const struct worker *w)
     return coming > 0 && (coming >= w->opts.jobs - w->running || coming >= w->ahead);
 }
 
-static void out_of_means(struct worker *w, const char *what, int error)
-{
-    char text[200];
-    char words[80];
-
-    w->out_of_means = true;
-    w->means_at = worker_now() + 1000;
-    lhi_format(text, sizeof text, "%s: %s", what, strerror_r(error, words, sizeof words));
-    worker_tell(w, &(lh_work_event){.what = LH_WORK_TROUBLE, .error = text}, NULL);
-}
-
 /* False: there cannot be another one now. */
 bool guard_new(struct worker *w)
 {
@@ -160,7 +149,7 @@ bool guard_new(struct worker *w)
     pid_t pid = guardian_start(w->guardian_path, w->command_path, w->opts.command, w->environment,
                                true, &fd);
     if (pid < 0) {
-        out_of_means(w, "could not start a guardian", errno);
+        no_means(w, NULL, "could not start a guardian", errno);
         return false;
     }
     *guard =
@@ -169,7 +158,7 @@ bool guard_new(struct worker *w)
                        .socket = {.fd = fd, .ready = on_message},
                        .death = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .ready = on_death}};
     if (guard->death.fd < 0 || !source_add(w, &guard->socket) || !source_add(w, &guard->death)) {
-        out_of_means(w, "could not watch a guardian", errno);
+        no_means(w, NULL, "could not watch a guardian", errno);
         guard_end(w, guard);
         return false;
     }

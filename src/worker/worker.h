@@ -309,6 +309,7 @@ void hand_fails(struct hand *hand, int rc);
 bool claims_init(struct worker *w);
 void claims_step(struct worker *w);
 void claims_cancel(struct worker *w);
+void no_means(struct worker *w, const struct lh_task *task, const char *what, int error);
 void start_tasks(struct worker *w);
 int64_t claims_next(struct worker *w); /* when to look again; INT64_MAX: when told */
 void task_free(struct lh_task *task);
@@ -325,6 +326,7 @@ void bad_news(struct lh_task *task, const char *why); /* what a job said was not
 void task_stop(struct lh_task *task, enum stop_reason why, int64_t kill_after_ms);
 
 /* ends.c */
+bool is_gone(int status); /* an answer: the job is not ours any more */
 bool ends_init(struct worker *w);
 void ends_clear(struct worker *w);
 void ends_step(struct worker *w, int64_t now);
