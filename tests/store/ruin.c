@@ -500,3 +500,14 @@ void expect_nothing_left(void)
     if (file_exists("ruined-wal"))
         expect_bytes("store.db-wal", "ruined-wal");
 }
+
+void expect_as_made(void)
+{
+    sqlite3 *db = db_open("store.db");
+
+    EXPECT_EQ(db_int(db, "PRAGMA auto_vacuum"), 2);
+    EXPECT_EQ(db_int(db, "PRAGMA application_id"), 0x4c484c44);
+    EXPECT_EQ(db_int(db, "PRAGMA user_version"), lh_schema_version());
+    EXPECT_EQ(db_int(db, "SELECT count(*) FROM pragma_journal_mode WHERE journal_mode = 'wal'"), 1);
+    sqlite3_close(db);
+}

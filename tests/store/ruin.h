@@ -49,5 +49,6 @@ void ruin_note(void);
 void expect_kept(void);
 void expect_nothing_left(void); /* no file of a repair, and store.db as ruin_note() saw it */
 int64_t epoch_of(lh_store *store);
+void expect_as_made(void); /* store.db has the settings of a file that we make */
 
 #endif
