@@ -149,13 +149,25 @@ def embed_refuses_gaps_between_migrations():
 
 
 @test
-def embed_wants_every_statement_in_every_dialect():
-    files = {"sql/a.sql": "-- name: one\nSELECT 1;\n-- name: two\nSELECT 2;\n",
-             "pg/a.sql": "-- name: one\nSELECT 1;\n", "pg/migrations/0001_start.sql": "SELECT 1;"}
-    embed(files, "sqlite=sql", "postgres=pg").bad(
-        "sql/a.sql:3: two is missing from dialect postgres (pg)")
-    files["pg/a.sql"] += "-- name: two\nSELECT 2;\n"
-    embed(files, "sqlite=sql", "postgres=pg").good()
+def embed_takes_a_folder_for_one_migration():
+    one = {"sql/a.sql": "-- name: one\nSELECT 1;\n"}
+    tree = embed({**one, "sql/migrations/0002_more/10_a.sql": "SELECT 1;\n",
+                  "sql/migrations/0002_more/20_b.sql": "SELECT 2;\n"}).good()
+    assert "2:0002_more[SELECT 1;\n\nSELECT 2;\n]" in read_back(tree), read_back(tree)
+    assert "sql/migrations/0002_more/20_b.sql" in (tree.root / "d").read_text()
+    embed({**one, "sql/migrations/0003_more/10_a.sql": "SELECT 1;\n"}).bad("expected 0002")
+    embed({**one, "sql/migrations/0002_none/10_a.sql": "-- nothing\n"}).bad("migration is empty")
+    embed({**one, "sql/migrations/0002_more.sql/a.sql": "SELECT 1;"}).bad("name of a migration")
+
+
+@test
+def embed_gives_every_dialect_its_own_statements():
+    files = {"sql/a.sql": "-- name: one\nSELECT 1;\n",
+             "pg/a.sql": "-- name: two\nSELECT 2;\n", "pg/migrations/0001_start.sql": "SELECT 1;"}
+    tree = embed(files, "sqlite=sql", "postgres=pg").good()
+    assert "LHI_SQL_ONE" in (tree.root / "sql_sqlite.h").read_text()
+    header = (tree.root / "sql_postgres.h").read_text()
+    assert "LHI_POSTGRES_TWO" in header and "ONE" not in header, header
 
 
 @test
