@@ -268,6 +268,16 @@ struct sqlite3;
 LH_API int lh_enqueue_sqlite(struct sqlite3 *db, const char *queue, const lh_new_job *jobs,
                              size_t n, lh_enqueued *out, char *errmsg, size_t errlen);
 
+struct pg_conn;
+
+/**
+ * The same on the caller's own connection to PostgreSQL (PGconn *), where this library has that store.
+ *
+ * In the caller's transaction, if one is open; a failure then aborts it, as every failed statement does.
+ */
+LH_API int lh_enqueue_postgres(struct pg_conn *conn, const char *queue, const lh_new_job *jobs,
+                               size_t n, lh_enqueued *out, char *errmsg, size_t errlen);
+
 typedef struct lh_claim_opts {
     const char *const *queues; /* looked at in this order */
     size_t n_queues;
@@ -1111,6 +1121,43 @@ LH_API int lh_backup(lh_store *store, const char *path, const lh_backup_opts *op
  */
 LH_API int lh_restore(const char *url, const char *path, const lh_open_opts *opts, char *kept,
                       size_t keptlen, char *errmsg, size_t errlen);
+
+typedef struct lh_move_opts {
+    /* How both stores are opened, as far as that is the caller's to say: log, durability, busy_ms,
+     * force_network. NULL: all defaults. */
+    const lh_open_opts *open;
+    /* Give a move up that is not over: `from` can be written to again; `to` is not looked at. */
+    bool abandon;
+    const int *cancel; /* looked at between batches */
+    /* NULL: not wanted. Rows, as they are copied and compared. */
+    void (*progress)(void *arg, int64_t done, int64_t total);
+    void *progress_arg;
+} lh_move_opts;
+
+typedef struct lh_moved {
+    int64_t jobs, events, leases, policies, schedules;
+    bool already; /* an earlier call had done everything: nothing is counted */
+} lh_moved;
+
+/**
+ * Move everything in the store at `from` into the one at `to`, of the same kind or another.
+ *
+ * Jobs with their ids, tokens and payloads, counts, named leases, policies, schedules, events,
+ * reports and request ids go over; workers register anew. `to` is made where it is missing, and must
+ * be empty. No job may be running in `from`, whose leases that have ended are recovered first. While
+ * it is being moved, `from` is closed: other acts are refused with LH_EREADONLY, and so they are when
+ * it is over. `to` is closed until every row was compared; its epoch is then above that of `from`.
+ *
+ * Returns  LH_OK      everything is in `to`; *out (NULL: not wanted) counts it
+ *          LH_ESTATE  jobs are running; `to` is not empty; or either takes part in another move
+ *          LH_EINTR   the cancel flag was raised; call it again
+ *          LH_EFAIL   what arrived is not what was sent
+ * Crash    Call it again with the same stores: it goes on from where it was. At no moment are both
+ *          open.
+ * `errmsg` (NULL: not wanted) receives the reason of a failure, at most `errlen` bytes.
+ */
+LH_API int lh_move(const char *from, const char *to, const lh_move_opts *opts, lh_moved *out,
+                   char *errmsg, size_t errlen);
 
 /** The SQL that would remove everything of ours from a database, as text to read; free() it. */
 LH_API int lh_drop_sql(lh_store *store, char **out);

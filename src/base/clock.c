@@ -23,15 +23,25 @@ int64_t lhi_wall_ms(void)
 #endif
 }
 
-int64_t lhi_mono_ms(void)
+static int64_t elapsed_ms(clockid_t id)
 {
 #ifdef LHI_TEST
     const struct lhi_control *c = lhi_control();
-    return (c->frozen ? c->frozen_mono_ms : read_ms(CLOCK_MONOTONIC)) +
+    return (c->frozen ? c->frozen_mono_ms : read_ms(id)) +
            __atomic_load_n(&c->mono_ms, __ATOMIC_RELAXED);
 #else
-    return read_ms(CLOCK_MONOTONIC);
+    return read_ms(id);
 #endif
+}
+
+int64_t lhi_mono_ms(void)
+{
+    return elapsed_ms(CLOCK_MONOTONIC);
+}
+
+int64_t lhi_boot_ms(void)
+{
+    return elapsed_ms(CLOCK_BOOTTIME);
 }
 
 int64_t lhi_mono_us(void)

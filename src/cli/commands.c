@@ -50,6 +50,7 @@ const struct command *const commands[] = {
     &cmd_backup,
     &cmd_restore,
     &cmd_migrate,
+    &cmd_move,
     &cmd_bench,
     &cmd_help,
     &cmd_gen,
@@ -71,7 +72,7 @@ const struct section sections[] = {
     {"Looking at it", "show list events status top"},
     {"Queues, schedules, workers, named leases", "queue schedule worker lease"},
     {"The store",
-     "recover recovery-status recovery-report check backup restore prune migrate bench"},
+     "recover recovery-status recovery-report check backup restore prune migrate move bench"},
     {"This program", "help"},
     {NULL, NULL},
 };

@@ -6,6 +6,7 @@
  */
 #include "store/store.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- the fate of a job ---- */
@@ -136,16 +137,63 @@ bool lhi_same_place(const struct lhi_identity *a, const struct lhi_identity *b)
            strcmp(a->machine, b->machine) == 0 && a->pid_ns != 0 && a->pid_ns == b->pid_ns;
 }
 
+/* [[pid, start], …], as the store has it on record. False: no memory. */
+bool lhi_leaders_parse(const char *json, struct lhi_arena *arena, struct lhi_suspect *worker)
+{
+    size_t room = strlen(json) / 5 + 1; /* [1,0], */
+    struct lhi_leader *leaders = lhi_arena_alloc(arena, room * sizeof *leaders);
+    const char *p = json;
+
+    if (leaders == NULL)
+        return false;
+    for (; worker->n_leaders < room && *p == (worker->n_leaders == 0 ? '[' : ',') && p[1] == '[';
+         worker->n_leaders++) {
+        struct lhi_leader *leader = &leaders[worker->n_leaders];
+        char *comma, *end;
+        leader->pid = strtoll(p + 2, &comma, 10);
+        if (*comma != ',')
+            break;
+        leader->start = strtoll(comma + 1, &end, 10);
+        if (*end != ']')
+            break;
+        p = end + 1;
+    }
+    worker->has_sessions = true;
+    worker->leaders = leaders;
+    worker->unreadable = strcmp(p, "]") != 0 && strcmp(json, "[]") != 0;
+    return true;
+}
+
+/* A beat comes every interval, give or take a tenth: half an interval more, and one was missed. */
+static bool missed_a_beat(const struct lhi_suspect *worker, int64_t now)
+{
+    return now - worker->last_heartbeat_at > worker->interval_ms + worker->interval_ms / 2;
+}
+
+/* Of another boot. Where the holders are on many machines, it must be one of this machine; and because
+ * the ids of machines may be cloned, a beat must be missing as well. */
+static bool booted_anew(const struct lhi_suspect *worker, const struct lhi_identity *self,
+                        int64_t now)
+{
+    const struct lhi_identity *id = &worker->process;
+
+    if (strcmp(id->boot, self->boot) == 0)
+        return false;
+    return worker->boot_proves ||
+           (self->machine[0] != '\0' && strcmp(id->machine, self->machine) == 0 &&
+            missed_a_beat(worker, now));
+}
+
 /* Proven, not guessed: same machine, same boot, same pid namespace, and the process is gone with all
  * that it started. */
 static bool proven_gone(const struct lhi_suspect *worker, const struct lhi_identity *self,
-                        char what[96])
+                        int64_t now, char what[96])
 {
     const struct lhi_identity *id = &worker->process;
 
     if (id->pid == 0 || self->boot[0] == '\0' || id->boot[0] == '\0')
         return false;
-    if (strcmp(id->boot, self->boot) != 0 && worker->boot_proves) {
+    if (booted_anew(worker, self, now)) {
         lhi_format(what, 96, "is gone (another boot)");
         return true;
     }
@@ -181,10 +229,9 @@ bool lhi_judge_worker(const struct lhi_suspect *worker, const struct lhi_identit
                               .process = worker->process.pid != 0,
                               .beat_missed = silence > worker->interval_ms};
     out->silent = too_silent(worker, now, out->what);
-    out->proven = proven_gone(worker, self, out->what);
+    out->proven = proven_gone(worker, self, now, out->what);
     if (out->silent || out->proven)
         return true;
-    /* A beat comes every interval, give or take a tenth: half an interval more, and one was missed. */
-    out->late = !worker->late && silence > worker->interval_ms + worker->interval_ms / 2;
+    out->late = !worker->late && missed_a_beat(worker, now);
     return out->late;
 }

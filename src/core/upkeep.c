@@ -80,9 +80,10 @@ static int one_round(lh_store *store, struct lhi_run *run, const int *cancel, lh
     return rc;
 }
 
-static int peek_due(lh_store *store, bool *due, int64_t *next_ms, struct lhi_error *err)
+static int peek_due(lh_store *store, bool waiting, bool *due, int64_t *next_ms,
+                    struct lhi_error *err)
 {
-    struct lhi_act peek = {.verb = LHI_PEEK};
+    struct lhi_act peek = {.verb = LHI_PEEK, .peek = {.waiting = waiting}};
     int rc = lhi_read(store, &peek, err);
 
     *due = peek.peek.found;
@@ -102,7 +103,7 @@ static int wait_until_due(lh_store *store, const lh_maintain_opts *opts, struct 
         if (lhi_leftovers_due(store, &again_ms))
             return LH_OK;
         uint32_t ticket = ops->siren(store->store.self);
-        int rc = peek_due(store, &due, &next_ms, err);
+        int rc = peek_due(store, true, &due, &next_ms, err);
         if (rc != LH_OK || (due && !__atomic_load_n(&store->stuck, __ATOMIC_RELAXED)))
             return rc;
         if (lhi_raised(opts->cancel))
@@ -137,13 +138,13 @@ int lh_maintain(lh_store *store, const lh_maintain_opts *opts, lh_upkeep *out)
         return rc;
     if (opts->wait_ms != 0 && (rc = wait_until_due(store, opts, err)) != LH_OK)
         return rc;
-    if ((rc = peek_due(store, &due_before, &next_ms, err)) < 0 ||
+    if ((rc = peek_due(store, false, &due_before, &next_ms, err)) < 0 ||
         (rc = one_round(store, &run, opts->cancel, &done, err)) < 0)
         return rc;
     done.recovered = lhi_run_reclaimed(&run);
     done.dead_workers = run.dead_workers;
     done.report = run.report;
-    if ((rc = peek_due(store, &due, &next_ms, err)) < 0)
+    if ((rc = peek_due(store, false, &due, &next_ms, err)) < 0)
         return rc;
     /* Due before the round and after it, and the round did nothing: so it is meant to be. */
     bool idle =

@@ -20,6 +20,7 @@
 
 enum { LHI_POLL_MS = 1000 }; /* the net under all wake-ups: nobody sleeps longer */
 enum { LHI_BATCH = 500 };    /* rows a recovery, prune or promotion touches in one transaction */
+enum { LHI_MOVE_BYTES = 4 << 20 }; /* with so many, fewer rows are moved at once */
 
 enum lhi_verb {
     /* acts that write */
@@ -51,6 +52,7 @@ enum lhi_verb {
     LHI_UPKEEP,
     LHI_PRUNE,
     LHI_MEND,
+    LHI_MOVE,
     LHI_WRITES, /* verbs from here on only read */
     LHI_JOB_GET = LHI_WRITES,
     LHI_JOB_LIST,
@@ -70,6 +72,8 @@ enum lhi_verb {
     LHI_INTEGRITY,
     LHI_BACKUP,
     LHI_DROP_SQL,
+    LHI_MOVE_LOOK,
+    LHI_MOVE_READ,
     LHI_VERBS
 };
 
@@ -165,6 +169,9 @@ struct lhi_death {
 
 void lhi_suspects_clear(struct lhi_suspects *suspects);
 
+/* The sessions of a worker as they are on record, [[pid, start], …] (core/death.c). False: no memory. */
+bool lhi_leaders_parse(const char *json, struct lhi_arena *arena, struct lhi_suspect *worker);
+
 /* Is what one of them says of a process true for the other: one machine, one boot, one numbering? */
 bool lhi_same_place(const struct lhi_identity *a, const struct lhi_identity *b);
 
@@ -193,6 +200,94 @@ struct lhi_fate {
     char reason[480];
 };
 
+/* ---- all rows of a store, as another store can take them (core/move.c) ---- */
+
+enum lhi_cell_type {
+    LHI_CELL_INT,
+    LHI_CELL_BOOL,
+    LHI_CELL_TIME, /* ms; 0 is NULL */
+    LHI_CELL_TEXT,
+    LHI_CELL_ANY,  /* bytes: text where they are, else what the store has for bytes */
+    LHI_CELL_REFS, /* jobs with their tokens, in order, as JSON: [[17,4],[18,1]] */
+};
+
+struct lhi_column {
+    const char *name;
+    enum lhi_cell_type type;
+};
+
+struct lhi_table {
+    const char *name;
+    size_t n, n_keys; /* the first n_keys columns tell a row from all others, and order them */
+    const struct lhi_column *column;
+};
+
+enum lhi_moved {
+    LHI_MOVED_POLICY,
+    LHI_MOVED_SCOPE,
+    LHI_MOVED_QUEUE,
+    LHI_MOVED_SCHEDULE,
+    LHI_MOVED_LEASE,
+    LHI_MOVED_HOLD,
+    LHI_MOVED_TOTAL,
+    LHI_MOVED_ROLLUP,
+    LHI_MOVED_REQUEST,
+    LHI_MOVED_REPORT,
+    LHI_MOVED_EVENT,
+    LHI_MOVED_JOB,
+    LHI_MOVED_TABLES
+};
+extern const struct lhi_table lhi_moved[LHI_MOVED_TABLES];
+
+struct lhi_cell {
+    bool null;
+    int64_t number;
+    const void *bytes; /* of text, any and refs */
+    size_t len;
+};
+
+struct lhi_rows {
+    size_t n;
+    struct lhi_cell *cell; /* row by row, each as long as the table is wide (or its keys are) */
+    void *priv;
+};
+void lhi_rows_clear(struct lhi_rows *rows);
+/* Room for one more row of so many cells, behind the n that are there; NULL: no memory. */
+struct lhi_cell *lhi_rows_room(struct lhi_rows *rows, size_t width);
+
+/* Which part a store has in a move. All but the first and the last are closed to every other act. */
+enum lhi_part {
+    LHI_PART_NONE,
+    LHI_PART_SOURCE, /* read from */
+    LHI_PART_GONE,   /* everything is in another store: this one is over */
+    LHI_PART_TARGET, /* written to */
+    LHI_PART_FILLED, /* was a target, and is a store like any other now */
+};
+
+/* How a store stands, as far as a move asks. */
+struct lhi_standing {
+    char uuid[40];
+    int64_t epoch;
+    int64_t last_job, last_event, last_report; /* the highest ids ever given */
+    int64_t rows;                              /* that would be moved */
+    bool empty;                                /* it never had a job, and has no settings */
+    enum lhi_part part;
+    char move[40], other[40]; /* which move; uuid of the other store */
+};
+
+enum lhi_move_step {
+    LHI_MOVE_CLOSE,   /* the source: no job may be running; counts are brought in order */
+    LHI_MOVE_PREPARE, /* the target: empty, or the half of a move from the same source */
+    LHI_MOVE_PUT,     /* the target: rows of a table */
+    LHI_MOVE_LEAVE,   /* the source: everything is over there */
+    LHI_MOVE_FINISH,  /* the target: ids and epoch go on from the source's, it is open */
+    LHI_MOVE_REOPEN,  /* the source: the move is given up */
+};
+
+/* What those who meet a closed store are told (core/move.c); "": it is not closed. */
+void lhi_closed_words(const char *store, enum lhi_part part, const char *other, char *out,
+                      size_t len);
+
 /* One act: what is asked, and where the answer goes. Inputs were validated by the core. */
 struct lhi_act {
     enum lhi_verb verb;
@@ -214,6 +309,7 @@ struct lhi_act {
             lh_jobs *out;
             int64_t retry_ms; /* out: a rate holds jobs back for so long; 0: none does */
             bool repeated;    /* out: its request was made before, this is its answer */
+            bool schedules;   /* out: periodic work is due, and was not enqueued by this claim */
         } claim;
         struct {
             const lh_beat *beats;
@@ -353,6 +449,7 @@ struct lhi_act {
         } backup;
         struct {
             const lh_claim_opts *opts; /* NULL: what is due, whatever the queue */
+            bool waiting;              /* to see to it: of many who do, one is enough */
             bool found;                /* a claim would find something to do now */
             int64_t next_ms;           /* until the next thing falls due; -1: nothing in sight */
         } peek;
@@ -363,6 +460,22 @@ struct lhi_act {
         } check;
         struct lhi_suspects *suspects;
         char **drop_sql;
+        struct {
+            enum lhi_move_step step;
+            const char *id;          /* of the move */
+            const char *other, *url; /* the other store: its uuid, and how people call it */
+            bool anew;               /* PREPARE: do not go on with what is there */
+            enum lhi_moved table;    /* PUT */
+            const struct lhi_rows *rows;
+            const struct lhi_standing *source; /* FINISH */
+        } move;
+        struct lhi_standing *standing; /* LHI_MOVE_LOOK */
+        struct {
+            enum lhi_moved table;         /* LHI_MOVE_READ */
+            const struct lhi_cell *after; /* rows behind these keys; NULL: from the first on */
+            bool last;                    /* only the keys of the last row */
+            struct lhi_rows *out;         /* as many as are moved at once; none: that was all */
+        } rows;
     };
 };
 
@@ -455,5 +568,9 @@ int lhi_sqlite_restore(const char *path, const char *from, const lh_open_opts *o
 const char *lhi_sqlite_version(void);
 int lhi_sqlite_schema_version(void);
 int lhi_sqlite_schema_of(const char *path, int *version, struct lhi_error *err);
+int lhi_postgres_open(const char *url, const lh_open_opts *opts, const struct lhi_log *log,
+                      struct lhi_store *out, struct lhi_health *health, struct lhi_error *err);
+int lhi_postgres_schema_version(void);
+int lhi_postgres_schema_of(const char *url, int *version, struct lhi_error *err);
 
 #endif

@@ -66,6 +66,7 @@ static act_fn *const performers[LHI_WRITES] = {
     [LHI_UPKEEP] = act_upkeep,
     [LHI_PRUNE] = act_prune,
     [LHI_MEND] = act_mend,
+    [LHI_MOVE] = act_move,
 };
 
 /* Claims and beats of a holder on this machine need no sync: with the machine the holder dies too,
@@ -113,6 +114,9 @@ static bool may_fail_halfway(const struct lhi_act *act)
 static int perform(struct txn *txn, void *arg)
 {
     struct lhi_act *act = arg;
+
+    if (txn->db->closed[0] != '\0' && act->verb != LHI_MOVE)
+        return lhi_fail(&act->err, LH_EREADONLY, "%s", txn->db->closed);
     return performers[act->verb](txn, act);
 }
 

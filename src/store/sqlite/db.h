@@ -22,12 +22,14 @@
  *   repair.c     the ladder of repair, on a copy; repair.h names its other files
  *   degraded.c   reading where nothing can be written; scratch.c its copy
  *   reserve.c    room for a full disk
+ *   move.c       everything into another store, or out of one
  */
 #ifndef LHI_SQLITE_DB_H
 #define LHI_SQLITE_DB_H
 
 #include "sql_sqlite.h"
 #include "store/sqlite/side.h"
+#include "store/deaths.h"
 #include "store/store.h"
 
 #include <pthread.h>
@@ -77,6 +79,7 @@ struct db {
     lh_policies policies;
     char **paused;
     size_t n_paused;
+    char closed[480]; /* why only a move may act here, or "" */
     /* … but for the clock, which is read from any thread: store time minus the monotonic clock */
     int64_t clock;
 
@@ -86,11 +89,8 @@ struct db {
     int64_t read_deadline;
 
     /* deaths.c */
-    pthread_mutex_t deaths_mutex;
-    pthread_t mourner;
-    bool mourning;
-    uint32_t siren_heard;
-    int deaths_pipe[2];
+    struct lhi_deaths deaths;
+    struct conn mourner; /* who watches reads by this */
 
     /* watch.c */
     pthread_mutex_t watch_mutex;
@@ -293,7 +293,8 @@ act_fn act_enqueue, act_claim, act_heartbeat, act_complete, act_fail, act_releas
     act_release_worker, act_cancel, act_retry, act_delete, act_reschedule, act_queue_pause,
     act_queue_purge, act_policy_set, act_scope_set, act_schedule_set, act_schedule_remove,
     act_lease, act_worker_register, act_worker_beat, act_worker_stop, act_worker_started,
-    act_worker_sessions, act_worker_degraded, act_recover, act_upkeep, act_prune, act_mend;
+    act_worker_sessions, act_worker_degraded, act_recover, act_upkeep, act_prune, act_mend,
+    act_move;
 
 /* Acts on lists: every item is judged by itself, act->status[i] has its outcome, act->err that of
  * the first that was not done; a failure of the engine ends the whole act. */
@@ -385,6 +386,13 @@ void beside(const struct db *db, const char *word, int64_t at, const char *suffi
 /* ---- backup.c ---- */
 int backup_store(struct db *db, struct lhi_act *act, struct lhi_error *err);
 
+/* ---- move.c ---- */
+int read_standing(struct conn *conn, struct lhi_act *act, struct lhi_error *err);
+int read_moved(struct conn *conn, struct lhi_act *act, struct lhi_error *err);
+/* Why only a move may act on it; "": anybody may. */
+int move_closed(const struct db *db, struct conn *conn, char *out, size_t len,
+                struct lhi_error *err);
+
 /* ---- degraded.c ---- */
 
 /* LH_EREADONLY if this process cannot write the store: asked before anything is made. */
@@ -443,8 +451,9 @@ int read_totals(struct conn *conn, lh_store_info *info, struct lhi_error *err);
 void *grow(void *array, size_t n, size_t size); /* read.c: room for one more */
 
 /* ---- deaths.c: the processes of workers, watched ---- */
+void deaths_init(struct db *db);
 void deaths_watch(struct db *db); /* somebody waits: be sure that everybody is watched */
-void deaths_stop(struct db *db);
+void deaths_clear(struct db *db);
 
 /* ---- health.c ---- */
 void health_before(struct db *db); /* … the database is opened: was it left cleanly? */

@@ -402,7 +402,7 @@ static void db_close(void *self)
     struct db *db = self;
 
     watch_stop(db);
-    deaths_stop(db);
+    deaths_clear(db);
     if (!db->opts.read_only && db->wal != NULL)
         fold_log(db);
     conn_close(&db->reader);
@@ -413,7 +413,6 @@ static void db_close(void *self)
     pthread_mutex_destroy(&db->sync_mutex);
     pthread_mutex_destroy(&db->read_mutex);
     pthread_mutex_destroy(&db->watch_mutex);
-    pthread_mutex_destroy(&db->deaths_mutex);
     lhi_free(db);
 }
 
@@ -521,8 +520,7 @@ int lhi_sqlite_open(const char *path, const lh_open_opts *opts, const struct lhi
     db->stuck_sync = -1;
     pthread_mutex_init(&db->read_mutex, NULL);
     pthread_mutex_init(&db->watch_mutex, NULL);
-    pthread_mutex_init(&db->deaths_mutex, NULL);
-    db->deaths_pipe[0] = db->deaths_pipe[1] = -1;
+    deaths_init(db);
     db->health = health;
     lhi_boot_id(db->boot);
 
@@ -531,6 +529,10 @@ int lhi_sqlite_open(const char *path, const lh_open_opts *opts, const struct lhi
         rc = inspect_path(db, &exists, err);
     if (rc == LH_OK)
         rc = opts->read_only ? open_reader(db, err) : open_writer(db, exists, err);
+    /* What is being moved, or was, is not recovered: whoever acts is told. */
+    if (rc == LH_OK && health->due &&
+        (rc = move_closed(db, &db->conn, db->closed, sizeof db->closed, err)) == LH_OK)
+        health->due = db->closed[0] == '\0';
     if (rc != LH_OK) {
         if (rc == LH_EINVAL && db->conn.db != NULL &&
             (sqlite3_errcode(db->conn.db) & 0xff) == SQLITE_NOTADB)

@@ -11,6 +11,12 @@
 
 enum { READ_MS = 5000, STALE_MS = 60000, READ_STEPS = 10000 };
 
+/* Some looks go over every row. */
+static int64_t most_ms(enum lhi_verb verb)
+{
+    return verb == LHI_STALE || verb == LHI_MOVE_LOOK || verb == LHI_MOVE_READ ? STALE_MS : READ_MS;
+}
+
 static int past_deadline(void *arg)
 {
     const struct db *db = arg;
@@ -376,6 +382,7 @@ static int stats(struct db *db, struct conn *conn, struct lhi_act *act, struct l
 {
     lh_store_info *info = act->info;
     int64_t now = db_now(db), version, next_ms;
+    char closed[sizeof db->closed];
     bool due;
     int rc;
 
@@ -394,11 +401,14 @@ static int stats(struct db *db, struct conn *conn, struct lhi_act *act, struct l
     if ((rc = meta_text(conn, "store_uuid", info->uuid, sizeof info->uuid, err)) < 0 ||
         (rc = meta_int(conn, "schema_version", 0, &version, err)) < 0 ||
         (rc = meta_int(conn, "epoch", 0, &info->epoch, err)) < 0 ||
-        (rc = sql_int(conn, LHI_SQL_STORE_MARKS, err, 0, &info->changes, "")) < 0)
+        (rc = sql_int(conn, LHI_SQL_STORE_MARKS, err, 0, &info->changes, "")) < 0 ||
+        (rc = move_closed(db, conn, closed, sizeof closed, err)) < 0)
         return rc;
     info->schema = (int)version;
     if (db->degraded[0] != '\0')
         lhi_format(info->degraded, sizeof info->degraded, "%s", db->degraded);
+    else if (closed[0] != '\0')
+        lhi_format(info->degraded, sizeof info->degraded, "%.255s", closed);
     else if (db->side.page != NULL && side_sync_failed(&db->side))
         lhi_format(info->degraded, sizeof info->degraded, "a sync of the log has failed");
     else if (db->side.page != NULL && strcmp(side_uuid(&db->side), info->uuid) == 0 &&
@@ -462,6 +472,10 @@ static int dispatch(struct db *db, struct conn *conn, struct lhi_act *act, struc
         return schema_drop_sql(conn, act->drop_sql, err);
     case LHI_PEEK:
         return peek(db, conn, act, err);
+    case LHI_MOVE_LOOK:
+        return read_standing(conn, act, err);
+    case LHI_MOVE_READ:
+        return read_moved(conn, act, err);
     default:
         return lhi_fail(err, LH_EMISUSE, "not an act that reads");
     }
@@ -510,7 +524,7 @@ int db_read(void *self, struct lhi_act *act, struct lhi_error *err)
         rc = act->verb == LHI_CHECK ? check_store(db, conn, act, err)
                                     : check_file(conn, act->check.cancel, act->check.out, err);
     } else if (rc == LH_OK) {
-        db->read_deadline = lhi_mono_ms() + (act->verb == LHI_STALE ? STALE_MS : READ_MS);
+        db->read_deadline = lhi_mono_ms() + most_ms(act->verb);
         sqlite3_progress_handler(conn->db, READ_STEPS, past_deadline, db);
         /* One snapshot for all statements of the act. */
         if ((rc = sql_exec(conn, "BEGIN", err)) == LH_OK) {

@@ -14,33 +14,6 @@ static void column_copy(sqlite3_stmt *stmt, int column, char *out, size_t len)
     lhi_format(out, len, "%s", text ? (const char *)text : "");
 }
 
-/* [[pid, start], …], as act_worker_sessions() writes it. False: no memory. */
-static bool read_leaders(const char *json, struct lhi_arena *arena, struct lhi_suspect *worker)
-{
-    size_t room = strlen(json) / 5 + 1; /* [1,0], */
-    struct lhi_leader *leaders = lhi_arena_alloc(arena, room * sizeof *leaders);
-    const char *p = json;
-
-    if (leaders == NULL)
-        return false;
-    for (; worker->n_leaders < room && *p == (worker->n_leaders == 0 ? '[' : ',') && p[1] == '[';
-         worker->n_leaders++) {
-        struct lhi_leader *leader = &leaders[worker->n_leaders];
-        char *comma, *end;
-        leader->pid = strtoll(p + 2, &comma, 10);
-        if (*comma != ',')
-            break;
-        leader->start = strtoll(comma + 1, &end, 10);
-        if (*end != ']')
-            break;
-        p = end + 1;
-    }
-    worker->has_sessions = true;
-    worker->leaders = leaders;
-    worker->unreadable = strcmp(p, "]") != 0 && strcmp(json, "[]") != 0;
-    return true;
-}
-
 int read_suspects(struct conn *conn, enum lhi_sql which, int64_t now, struct lhi_suspects *out,
                   struct lhi_error *err)
 {
@@ -77,7 +50,7 @@ int read_suspects(struct conn *conn, enum lhi_sql which, int64_t now, struct lhi
         s->last_heartbeat_at = sqlite3_column_int64(stmt, 9);
         s->sessions = column_text(stmt, 10, arena, &ok);
         if (s->sessions != NULL)
-            ok = read_leaders(s->sessions, arena, s) && ok;
+            ok = lhi_leaders_parse(s->sessions, arena, s) && ok;
         if (!ok) {
             sql_reset(stmt);
             return lhi_no_memory(err);

@@ -168,7 +168,9 @@ int txn_reload(struct txn *txn, struct lhi_error *err)
 
     lhi_policies_clear(&db->policies);
     txn->policy_valid = false;
-    if ((rc = load_policies(txn->conn, &db->policies, err)) < 0 || (rc = load_paused(txn, err)) < 0)
+    if ((rc = load_policies(txn->conn, &db->policies, err)) < 0 ||
+        (rc = load_paused(txn, err)) < 0 ||
+        (rc = move_closed(db, txn->conn, db->closed, sizeof db->closed, err)) < 0)
         return rc;
     char boot[40];
     if ((rc = meta_int(txn->conn, "epoch", 0, &db->epoch, err)) < 0 ||

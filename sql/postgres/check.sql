@@ -1,0 +1,143 @@
+-- What an operator should know: the invariants of jobs, each as a list of what breaks it; the schema
+-- against what it was made as; the server. All of it is asked as the user who checks, and what that
+-- user may not see is left out.
+
+-- name: check_rows
+-- CHECK constraints all of them: a hand that switched them off is why they are asked again.
+SELECT f.id, f.what, f.text
+  FROM (SELECT id,
+               CASE WHEN (state = 'running') <> (lease_until IS NOT NULL)
+                      OR (state = 'running') <> (worker IS NOT NULL)
+                      OR (state = 'running' AND (started_at IS NULL OR token <= 0))
+                    THEN 'invariant 1'
+                    WHEN (max_attempts > 0 AND attempt > max_attempts) OR started_at > state_changed_at
+                    THEN 'invariant 5' END AS what,
+               CASE WHEN max_attempts > 0 AND attempt > max_attempts
+                    THEN 'attempt ' || attempt || ' is above max_attempts ' || max_attempts
+                    WHEN started_at > state_changed_at THEN 'started after its last change of state'
+                    ELSE 'running without a lease, worker, start or token, or a lease without running'
+                    END AS text
+          FROM leasehold.job) f
+ WHERE f.what IS NOT NULL LIMIT $1;
+
+-- name: check_ids
+SELECT max(j.id), 'invariant 7', 'id is above the highest ever given' FROM leasehold.job j
+HAVING has_sequence_privilege('leasehold.job_id_seq', 'SELECT')
+   AND max(j.id) > coalesce((SELECT s.last_value FROM pg_sequences s
+                              WHERE s.schemaname = 'leasehold' AND s.sequencename = 'job_id_seq'), 0);
+
+-- name: check_tallies
+-- Counted over the table, as nothing else does; what is not folded yet counts too.
+WITH kept AS MATERIALIZED (
+    SELECT m.queue, m.state, sum(m.n) AS n
+      FROM (SELECT q.queue, s.state, s.n
+              FROM leasehold.queue q,
+                   LATERAL (VALUES ('scheduled', q.scheduled), ('pending', q.pending),
+                                   ('running', q.running), ('completed', q.completed),
+                                   ('failed', q.failed), ('cancelled', q.cancelled)) s(state, n)
+            UNION ALL
+            SELECT d.queue, d.becomes, d.n FROM leasehold.delta d
+            UNION ALL
+            SELECT d.queue, d.was, -d.n FROM leasehold.delta d) m
+     GROUP BY m.queue, m.state),
+there AS MATERIALIZED (
+    SELECT j.queue, j.state, count(*) AS n FROM leasehold.job j GROUP BY j.queue, j.state)
+SELECT NULL::bigint, 'counts', f.text
+  FROM (SELECT 'queue "' || k.queue || '" counts ' || k.state || ' as ' || k.n || ', there are '
+               || coalesce(t.n, 0) AS text
+          FROM (SELECT n.queue, s.state, coalesce(k.n, 0) AS n
+                  FROM (SELECT DISTINCT queue FROM kept) n
+                 CROSS JOIN (VALUES ('scheduled'), ('pending'), ('running'), ('completed'),
+                                    ('failed'), ('cancelled')) s(state)
+                  LEFT JOIN kept k ON k.queue = n.queue AND k.state = s.state) k
+          LEFT JOIN there t ON t.queue = k.queue AND t.state = k.state
+         WHERE k.n <> coalesce(t.n, 0)
+        UNION ALL
+        SELECT DISTINCT 'queue "' || t.queue || '" has jobs but no row to count them in'
+          FROM there t WHERE NOT EXISTS (SELECT 1 FROM kept k WHERE k.queue = t.queue)) f
+ ORDER BY f.text LIMIT $1;
+
+-- name: check_payloads
+-- A stretch of them, by id: what goes into eight megabytes, or one.
+WITH next AS MATERIALIZED (
+    SELECT id, payload_sum, payload, payload_bytes FROM leasehold.job WHERE id > $1 ORDER BY id LIMIT 1000),
+sized AS (
+    SELECT n.*, row_number() OVER (ORDER BY id) AS row,
+           sum(coalesce(octet_length(payload), octet_length(payload_bytes), 0)) OVER (ORDER BY id) AS bytes
+      FROM next n)
+SELECT id, payload_sum, payload, payload_bytes FROM sized
+ WHERE bytes <= 8388608 OR row = 1 ORDER BY id;
+
+-- name: check_schedules
+SELECT name, payload_sum, payload, payload_bytes FROM leasehold.schedule ORDER BY name;
+
+-- name: check_integrity
+-- What the server itself has noticed. (Files are its own: nobody else can look into them.)
+SELECT f.text
+  FROM (SELECT checksum_failures || ' pages of this database did not match their checksum, the last at '
+               || checksum_last_failure AS text
+          FROM pg_stat_database WHERE datname = current_database() AND checksum_failures > 0
+        UNION ALL
+        SELECT 'index ' || i.indexrelid::regclass || ' is not valid: REINDEX it'
+          FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+         WHERE c.relnamespace = 'leasehold'::regnamespace AND NOT i.indisvalid) f;
+
+-- name: check_schema
+-- What is missing, or not as it was made; what was added is the user's own.
+SELECT coalesce(m.kind, s.kind) || ' ' || coalesce(m.name, s.name),
+       CASE WHEN s.name IS NULL THEN 'is missing' WHEN m.name IS NULL THEN 'is not one of ours'
+            ELSE 'is not as it was made' END,
+       m.name IS NULL
+  FROM leasehold.made m FULL JOIN leasehold.shape s ON s.kind = m.kind AND s.name = m.name
+ WHERE m.name IS NULL OR s.name IS NULL
+    OR (m.shape <> s.shape
+        AND (m.portable OR m.server = current_setting('server_version_num')::integer / 10000))
+ ORDER BY m.name IS NULL, coalesce(m.kind, s.kind), coalesce(m.name, s.name) LIMIT $1;
+
+-- name: check_server
+SELECT current_setting('server_version'), m.schema_version, leasehold.clock(), pg_is_in_recovery(),
+       current_setting('fsync') = 'on', current_setting('full_page_writes') = 'on',
+       current_setting('synchronous_commit'), current_setting('synchronous_standby_names'),
+       (SELECT string_agg(c.relname, ', ' ORDER BY c.relname) FROM pg_class c
+         WHERE c.relnamespace = 'leasehold'::regnamespace AND c.relkind = 'r'
+           AND c.relpersistence = 'u' AND c.relname <> 'idle')
+  FROM leasehold.meta m;
+
+-- name: check_standbys
+-- Without a privilege to monitor, the server says how many there are, and no more.
+SELECT count(*), count(r.sync_state), count(*) FILTER (WHERE r.sync_state IN ('sync', 'quorum')),
+       coalesce(max(CASE WHEN NOT pg_is_in_recovery()
+                         THEN pg_wal_lsn_diff(pg_current_wal_lsn(), r.replay_lsn) END), 0)::bigint,
+       coalesce(max((1000 * extract(epoch FROM r.replay_lag))::bigint), 0)
+  FROM pg_stat_replication r;
+
+-- name: check_oldest
+-- Whoever holds the oldest transaction holds up vacuum. Its age is by the server's own clock, which
+-- also said when it began; without a privilege to monitor only its number is told.
+SELECT f.holder, f.age_ms, f.behind
+  FROM (SELECT 'pid ' || a.pid || coalesce(', user ' || a.usename, '')
+               || coalesce(', application ' || nullif(a.application_name, ''), '')
+               || coalesce(', ' || a.state, '') AS holder,
+               (1000 * extract(epoch FROM clock_timestamp() - a.xact_start))::bigint AS age_ms,
+               age(a.backend_xmin)::bigint AS behind
+          FROM pg_stat_activity a
+         WHERE a.datname = current_database() AND a.pid <> pg_backend_pid()
+           AND a.backend_type = 'client backend'
+           AND (a.xact_start IS NOT NULL OR a.backend_xmin IS NOT NULL)
+        UNION ALL
+        SELECT 'prepared transaction ' || p.gid || ', user ' || p.owner,
+               (1000 * extract(epoch FROM clock_timestamp() - p.prepared))::bigint,
+               age(p.transaction)::bigint
+          FROM pg_prepared_xacts p WHERE p.database = current_database()
+        UNION ALL
+        SELECT 'replication slot ' || s.slot_name, NULL, age(s.xmin)::bigint
+          FROM pg_replication_slots s WHERE s.xmin IS NOT NULL) f
+ ORDER BY f.age_ms DESC NULLS LAST, f.behind DESC NULLS LAST LIMIT 1;
+
+-- name: check_vacuum
+SELECT t.relname::text, t.n_live_tup, t.n_dead_tup,
+       coalesce('last vacuumed at '
+                || to_char(greatest(t.last_vacuum, t.last_autovacuum) AT TIME ZONE 'UTC',
+                           'YYYY-MM-DD"T"HH24:MI:SS"Z"'), 'never vacuumed')
+  FROM pg_stat_all_tables t
+ WHERE t.schemaname = 'leasehold' AND t.relname IN ('job', 'delta', 'event_default') ORDER BY t.relname;

@@ -1,0 +1,348 @@
+-- The queue: jobs, queues, policies, named leases, workers, events, requests, rollups.
+--
+-- The same columns as in SQLite, times as timestamptz. A plain INSERT INTO leasehold.job(queue,
+-- payload) by any client is a valid enqueue: the defaults, CHECKs and the trigger (30_enqueue.sql)
+-- make it one. Names are compared byte by byte (COLLATE "C"): that is what they are, and cheap.
+
+CREATE SCHEMA IF NOT EXISTS leasehold;
+
+-- One row, read by nearly every act: what must be known before anything is judged.
+CREATE TABLE leasehold.meta (
+    one              boolean PRIMARY KEY DEFAULT true CHECK (one),
+    schema_version   integer     NOT NULL,
+    uuid             uuid        NOT NULL DEFAULT gen_random_uuid(),
+    epoch            bigint      NOT NULL DEFAULT 0 CHECK (epoch BETWEEN 0 AND 8191),
+    -- The server that the epoch was valid for: when it is another one (promoted, restored, upgraded),
+    -- the epoch rises before the next token is made.
+    system_id        bigint      NOT NULL,
+    timeline         text        NOT NULL,
+    job_oid          oid         NOT NULL,   -- of the table of jobs: restored from a dump it is another
+    -- Nothing is expired before this moment: the clock jumped, or another server took over.
+    no_expiry_before timestamptz NOT NULL DEFAULT '-infinity',
+    -- Running leases up to here were looked at and taken back, or stay on purpose.
+    swept_until      timestamptz NOT NULL DEFAULT '-infinity',
+    -- A recovery goes on from batch to batch until then: claims need not begin one of their own.
+    recovering_until timestamptz NOT NULL DEFAULT '-infinity',
+    recovery_due     boolean     NOT NULL DEFAULT false,
+    has_policies     boolean     NOT NULL DEFAULT false,  -- else the built-in values hold everywhere
+    has_paused       boolean     NOT NULL DEFAULT false,
+    generation       bigint      NOT NULL DEFAULT 0,      -- of policies and pauses
+    degraded         text        NOT NULL DEFAULT ''      -- an earlier run could not recover everything
+) WITH (fillfactor = 50);
+
+-- Counted since the store was made (recovery:retried …).
+CREATE TABLE leasehold.total (
+    key   text COLLATE "C" PRIMARY KEY,
+    value bigint NOT NULL
+) WITH (fillfactor = 50);
+
+CREATE TABLE leasehold.job (
+    id                bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,  -- never used again
+    token             bigint      NOT NULL DEFAULT 0,
+    run_at            timestamptz,
+    created_at        timestamptz NOT NULL DEFAULT date_trunc('milliseconds', clock_timestamp()),
+    state_changed_at  timestamptz NOT NULL DEFAULT date_trunc('milliseconds', clock_timestamp()),
+    lease_until       timestamptz,
+    started_at        timestamptz,
+    finished_at       timestamptz,
+    last_heartbeat_at timestamptz,
+    expires_at        timestamptz,
+    held_ms           bigint,           -- length of the present or last lease, as claimed
+    lease_ms          bigint,           -- wished for at enqueue
+    backoff_ms        bigint,
+    backoff_cap_ms    bigint,
+    payload_sum       bigint,           -- checksum, where the library wrote the payload
+    nonce             bigint,           -- of the call that made it, where its outcome may get lost
+    priority          integer     NOT NULL DEFAULT 0,
+    attempt           integer     NOT NULL DEFAULT 0,
+    max_attempts      integer,          -- NULL: taken from the policy at the first claim; -1: unlimited
+    recoveries        integer     NOT NULL DEFAULT 0,
+    progress          smallint,
+    again             boolean     NOT NULL DEFAULT false,  -- pending anew, with an old id
+    plain             boolean     NOT NULL DEFAULT true,   -- by a plain INSERT: the trigger counts it
+    state             text COLLATE "C" NOT NULL DEFAULT 'pending',
+    queue             text COLLATE "C" NOT NULL,
+    kind              text COLLATE "C",
+    worker            text COLLATE "C",
+    key               text COLLATE "C",
+    stage             text,
+    last_error        text,
+    checkpoint        text,             -- JSON
+    payload           text,
+    payload_bytes     bytea,            -- instead of payload, where it is not text
+    result            text,
+    result_bytes      bytea,
+    -- One, and short: PostgreSQL reads and parses every CHECK anew in every statement that writes to the
+    -- table (a third of the cost of an enqueue, when there were eighteen). What single values may be
+    -- is checked by the functions, and for a plain INSERT by its trigger (30_enqueue.sql).
+    CONSTRAINT job_invariants CHECK (
+        state IN ('scheduled', 'pending', 'running', 'completed', 'failed', 'cancelled')
+        AND (state = 'running') = (lease_until IS NOT NULL)
+        AND (state = 'running') = (worker IS NOT NULL)
+        AND (state <> 'running' OR (started_at IS NOT NULL AND token > 0))
+        AND attempt >= 0 AND recoveries >= 0
+        AND coalesce(max_attempts = -1 OR attempt <= max_attempts, true)
+        AND coalesce(started_at <= state_changed_at, true))
+) WITH (
+    -- A claim and an end each write a new version of the row; with some room left they stay on its
+    -- page. Dead versions and their index entries are what makes a queue slow: vacuum early, and
+    -- without pauses.
+    fillfactor = 80,
+    autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_insert_scale_factor = 0.2,
+    autovacuum_analyze_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0
+);
+
+-- Claim: best first within a queue. Jobs that became pending anew have old ids and stand in an index
+-- of their own, so that fresh ones can be sought above the ids that are known to be gone
+-- (leasehold.front): a held xmin keeps dead entries in the index for hours.
+CREATE INDEX job_fresh ON leasehold.job(queue, priority DESC, id) WHERE state = 'pending' AND NOT again;
+CREATE INDEX job_again ON leasehold.job(queue, priority DESC, id) WHERE state = 'pending' AND again;
+-- Running leases by their end, and what a worker or a queue has running.
+CREATE INDEX job_running ON leasehold.job(lease_until, queue, worker) WHERE state = 'running';
+CREATE INDEX job_scheduled ON leasehold.job(run_at, queue) WHERE state = 'scheduled';
+CREATE INDEX job_ended ON leasehold.job(state, id) WHERE state = 'failed' OR state = 'cancelled';
+CREATE UNIQUE INDEX job_key ON leasehold.job(queue, key)
+ WHERE key IS NOT NULL AND (state = 'pending' OR state = 'running' OR state = 'scheduled');
+-- Claimed once (token > 0), an expiry has nothing more to say.
+CREATE INDEX job_expiry ON leasehold.job(expires_at)
+ WHERE expires_at IS NOT NULL AND token = 0 AND (state = 'pending' OR state = 'scheduled');
+
+-- A live lease revoked by hand: until its holder has answered or the deadline has passed, the job,
+-- its slot and its exclusive lease stay back from others. Nearly always empty.
+CREATE TABLE leasehold.hold (
+    queue text COLLATE "C" NOT NULL,
+    job   bigint      NOT NULL,
+    token bigint      NOT NULL,           -- the revoked one
+    until timestamptz NOT NULL,
+    PRIMARY KEY (queue, job)
+);
+
+-- Switches and the rate's bucket of a queue, and its counts as far as the deltas are folded in.
+CREATE TABLE leasehold.queue (
+    queue       text COLLATE "C" PRIMARY KEY,
+    paused      boolean     NOT NULL DEFAULT false,
+    bucket      bigint      NOT NULL DEFAULT 0,   -- thousandths of a claim
+    bucket_at   timestamptz,
+    scheduled   bigint      NOT NULL DEFAULT 0,
+    pending     bigint      NOT NULL DEFAULT 0,
+    running     bigint      NOT NULL DEFAULT 0,
+    completed   bigint      NOT NULL DEFAULT 0,
+    failed      bigint      NOT NULL DEFAULT 0,
+    cancelled   bigint      NOT NULL DEFAULT 0
+) WITH (fillfactor = 50);
+
+-- What every act adds to the counts, appended so that no row is fought over, and folded into
+-- leasehold.queue and leasehold.rollup by upkeep. act: e enqueued, c claimed, d done, f failed,
+-- r recovered, o other; ms: waited (c) or run (d, f).
+CREATE TABLE leasehold.delta (
+    queue     text COLLATE "C" NOT NULL,
+    at        timestamptz NOT NULL,
+    act       "char"      NOT NULL,
+    was       text COLLATE "C",
+    becomes   text COLLATE "C",
+    n         bigint      NOT NULL,
+    ms        bigint      NOT NULL DEFAULT 0
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
+        autovacuum_vacuum_cost_delay = 0);
+
+CREATE TABLE leasehold.rollup (
+    minute    timestamptz NOT NULL,
+    queue     text COLLATE "C" NOT NULL,
+    enqueued  bigint NOT NULL DEFAULT 0,
+    claimed   bigint NOT NULL DEFAULT 0,
+    completed bigint NOT NULL DEFAULT 0,
+    failed    bigint NOT NULL DEFAULT 0,
+    recovered bigint NOT NULL DEFAULT 0,
+    ended     bigint NOT NULL DEFAULT 0,
+    wait_ms   bigint NOT NULL DEFAULT 0,
+    run_ms    bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (minute, queue)
+) WITH (fillfactor = 80);
+
+-- Where the fresh jobs of a queue and priority begin; see job_fresh and 31_claim.sql.
+CREATE TABLE leasehold.front (
+    queue     text COLLATE "C" NOT NULL,
+    priority  integer     NOT NULL,
+    low       bigint      NOT NULL,       -- gone up to here, when it was last looked at
+    floor     bigint      NOT NULL,       -- the same, but for what took longer than two seconds to commit
+    seen      bigint      NOT NULL,       -- the highest id given out at seen_at: the floor to come
+    seen_at   timestamptz NOT NULL,
+    next_look timestamptz NOT NULL,       -- when somebody looks below it all again
+    PRIMARY KEY (queue, priority)
+) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50);
+
+-- Who waits for a queue, so that nobody is notified in vain. Armed by a claimer that goes to sleep,
+-- disarmed by the enqueue that wakes it. A hint: lost in a crash, made again by the next to wait.
+CREATE UNLOGGED TABLE leasehold.idle (
+    queue       text COLLATE "C" PRIMARY KEY,  -- '*': whoever waits for anything at all
+    armed       boolean     NOT NULL,
+    until       timestamptz NOT NULL,          -- a sleeper that died arms nothing for ever
+    notified_at timestamptz
+) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50);
+
+-- '*' is any queue, any kind; NULL falls through.
+CREATE TABLE leasehold.policy (
+    queue               text COLLATE "C" NOT NULL,
+    kind                text COLLATE "C" NOT NULL,
+    lease_ms            bigint   CHECK (lease_ms BETWEEN 1 AND 2592000000),
+    max_attempts        integer  CHECK (max_attempts = -1 OR max_attempts BETWEEN 1 AND 1000000),
+    max_recoveries      integer  CHECK (max_recoveries BETWEEN -1 AND 1000000),
+    action              smallint CHECK (action BETWEEN 1 AND 3),      -- retry, pending, fail
+    recovery            boolean,
+    recovery_backoff_ms bigint,
+    backoff_ms          bigint,
+    backoff_cap_ms      bigint,
+    timeout_ms          bigint,
+    exclusive           boolean,
+    audit               smallint CHECK (audit BETWEEN 1 AND 2),       -- exceptional, full
+    retention_ms        bigint,
+    retention_failed_ms bigint,
+    max_payload         bigint   CHECK (max_payload BETWEEN 1 AND 67108864),
+    rate_n              bigint,
+    rate_per_ms         bigint,
+    concurrency         bigint,
+    PRIMARY KEY (queue, kind)
+);
+
+CREATE TABLE leasehold.scope (
+    scope  text COLLATE "C" PRIMARY KEY,
+    ttl_ms bigint NOT NULL CHECK (ttl_ms BETWEEN 1 AND 2592000000)
+);
+
+-- Periodic work. All instants up to done_until are settled: enqueued, skipped or missed; whoever moves
+-- it on enqueues them. next_at is when somebody must look again.
+CREATE TABLE leasehold.schedule (
+    name           text COLLATE "C" PRIMARY KEY CHECK (name ~ '^[A-Za-z0-9._:@-]{1,128}$'),
+    queue          text COLLATE "C" NOT NULL CHECK (queue ~ '^[A-Za-z0-9._:@-]{1,128}$'),
+    cron           text        NOT NULL,
+    tz             text        NOT NULL,
+    catch_up       smallint    NOT NULL CHECK (catch_up BETWEEN 0 AND 2),  -- once, none, all
+    done_until     timestamptz NOT NULL,
+    next_at        timestamptz NOT NULL,
+    last_at        timestamptz,           -- the last instant that was enqueued, and its job
+    last_job       bigint,
+    created_at     timestamptz NOT NULL,
+    error          text,                  -- why it enqueues nothing now
+    kind           text COLLATE "C" CHECK (kind ~ '^[A-Za-z0-9._:@-]{1,128}$'),
+    priority       integer     NOT NULL CHECK (priority BETWEEN -32768 AND 32767),
+    key            text COLLATE "C" CHECK (octet_length(key) BETWEEN 1 AND 256),
+    max_attempts   integer CHECK (max_attempts = -1 OR max_attempts BETWEEN 1 AND 1000000),
+    lease_ms       bigint CHECK (lease_ms BETWEEN 1 AND 2592000000),
+    expires_ms     bigint,
+    backoff_ms     bigint,
+    backoff_cap_ms bigint,
+    payload_sum    bigint      NOT NULL,
+    payload        text,
+    payload_bytes  bytea,
+    CHECK (payload IS NULL OR payload_bytes IS NULL)
+);
+CREATE INDEX schedule_next ON leasehold.schedule(next_at);
+
+-- Held ⇔ owner is set. A row without a holder lives on only where it carries state.
+CREATE TABLE leasehold.lease (
+    scope             text COLLATE "C" NOT NULL,
+    name              text COLLATE "C" NOT NULL,
+    owner             text,
+    token             bigint NOT NULL,
+    ttl_ms            bigint,
+    acquired_at       timestamptz,
+    expires_at        timestamptz,
+    value             text,               -- JSON
+    rows              bigint,
+    last_completed_at timestamptz,
+    job               bigint,             -- the exclusive lease of a queue: it ends with this job
+    PRIMARY KEY (scope, name),
+    CHECK ((owner IS NULL) = (expires_at IS NULL))
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 200);
+CREATE INDEX lease_expires ON leasehold.lease(expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX lease_owner ON leasehold.lease(owner) WHERE owner IS NOT NULL;
+-- Where the tokens of named leases that are made anew begin: above every token the name ever had.
+CREATE SEQUENCE leasehold.lease_token;
+
+CREATE TABLE leasehold.worker (
+    id                text COLLATE "C" PRIMARY KEY,
+    label             text NOT NULL,
+    host              text,
+    machine           text,
+    boot              text,
+    pid_ns            bigint,
+    pid               bigint,             -- NULL: no process of ours, only time decides
+    process_start     bigint,
+    queues            text,
+    version           text,
+    state             text COLLATE "C" NOT NULL DEFAULT 'alive'
+                      CHECK (state IN ('alive', 'late', 'dead', 'stopped')),
+    interval_ms       bigint NOT NULL CHECK (interval_ms > 0),
+    multiplier        bigint NOT NULL CHECK (multiplier > 0),
+    registered_at     timestamptz NOT NULL,
+    last_heartbeat_at timestamptz NOT NULL,
+    stopped_at        timestamptz,
+    silent_at         timestamptz,        -- when its silence makes it dead; NULL: it is, or has stopped
+    started           text,               -- JSON [[job, token], …]; NULL: it does not tell
+    sessions          text,               -- JSON [[pid, start], …]: whose jobs run there; NULL: none ever
+    degraded          text,               -- why it fails at everything; NULL: it does not
+    uncleaned         text,               -- found dead: what is said of it until all it held is freed
+    stuck             boolean NOT NULL DEFAULT false  -- what it still holds stays on purpose
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 200);
+CREATE INDEX worker_silent ON leasehold.worker(silent_at) WHERE silent_at IS NOT NULL;
+CREATE INDEX worker_uncleaned ON leasehold.worker(stuck) WHERE uncleaned IS NOT NULL;
+
+-- Partitioned by day, so that pruning is DROP; what no partition was made for in time is in the
+-- default one.
+CREATE TABLE leasehold.event (
+    id           bigint GENERATED ALWAYS AS IDENTITY,
+    at           timestamptz NOT NULL,
+    type         text COLLATE "C" NOT NULL,
+    job          bigint,
+    queue        text COLLATE "C",
+    worker       text COLLATE "C",
+    lease        text,
+    from_state   text COLLATE "C",
+    to_state     text COLLATE "C",
+    actor        text NOT NULL,
+    reason       text,
+    token        bigint,
+    data         text,
+    attempt      integer,
+    max_attempts integer,
+    action       text COLLATE "C",        -- of a recovery: what became of the job
+    report       bigint,                  -- of a recovery: its report
+    xid          xid8 NOT NULL DEFAULT pg_current_xact_id(),  -- who follows reads only what is settled
+    PRIMARY KEY (id, at)
+) PARTITION BY RANGE (at);
+CREATE INDEX event_job ON leasehold.event(job) WHERE job IS NOT NULL;
+CREATE INDEX event_report ON leasehold.event(report) WHERE report IS NOT NULL;
+CREATE TABLE leasehold.event_default PARTITION OF leasehold.event DEFAULT;
+
+-- One row a call that named itself; what it made or took, in its order.
+CREATE TABLE leasehold.request (
+    request text COLLATE "C" PRIMARY KEY,
+    act     text NOT NULL,
+    at      timestamptz NOT NULL,
+    jobs    bigint[] NOT NULL,
+    tokens  bigint[] NOT NULL
+);
+CREATE INDEX request_at ON leasehold.request(at);
+
+-- One row a recovery that found something, or was asked for. Each thing it found is an event that
+-- names the report.
+CREATE TABLE leasehold.report (
+    id            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    started_by    text NOT NULL,
+    started_at    timestamptz NOT NULL,
+    completed_at  timestamptz,            -- NULL: under way, or cut off
+    duration_ms   bigint NOT NULL DEFAULT 0,
+    integrity     text NOT NULL DEFAULT 'skipped'
+                  CHECK (integrity IN ('skipped', 'passed', 'repaired', 'failed')),
+    wal_frames    bigint NOT NULL DEFAULT -1,
+    orphaned      bigint NOT NULL DEFAULT 0,
+    reclaimed     bigint NOT NULL DEFAULT 0,
+    locks_cleaned bigint NOT NULL DEFAULT 0,
+    dead_workers  bigint NOT NULL DEFAULT 0,
+    failures      bigint NOT NULL DEFAULT 0
+);
+
+INSERT INTO leasehold.meta(schema_version, system_id, timeline, job_oid)
+SELECT 1, (SELECT system_identifier FROM pg_control_system()),
+       left(pg_walfile_name(pg_current_wal_lsn()), 8), 'leasehold.job'::regclass;

@@ -1,0 +1,228 @@
+-- What all acts stand on: the clock, the epoch, policies, counts, events, words.
+--
+-- A function in SQL is put into the place of its call, and costs nothing, if it is one expression and is not
+-- declared stricter than what it calls; else it is planned anew at every call. So whatever is more
+-- than an expression is in PL/pgSQL, whose plans are kept.
+--
+-- Functions that clients call are SECURITY DEFINER with a fixed search_path (90_access.sql grants
+-- them); those below are called by them, inside that path, and are nobody else's.
+
+-- The one clock, to the millisecond. Not now(), which stands still in a transaction.
+CREATE FUNCTION leasehold.clock() RETURNS timestamptz LANGUAGE sql VOLATILE
+AS $$ SELECT pg_catalog.date_trunc('milliseconds', pg_catalog.clock_timestamp()) $$;
+
+CREATE FUNCTION leasehold.span(ms bigint) RETURNS interval LANGUAGE sql IMMUTABLE STRICT
+AS $$ SELECT ms * interval '1 millisecond' $$;
+
+CREATE FUNCTION leasehold.ms(span interval) RETURNS bigint LANGUAGE sql IMMUTABLE STRICT
+AS $$ SELECT pg_catalog.round(1000 * extract(epoch FROM span))::bigint $$;
+
+-- The moment up to which deadlines count as passed: expired ⇔ lease_until <= due(now, …). While expiry is
+-- held back (the clock jumped, another server took over) nothing is expired.
+CREATE FUNCTION leasehold.due(now timestamptz, no_expiry_before timestamptz) RETURNS timestamptz
+LANGUAGE sql IMMUTABLE
+AS $$ SELECT CASE WHEN now < no_expiry_before THEN '-infinity' ELSE now END $$;
+
+CREATE FUNCTION leasehold.next_token(token bigint, epoch bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE
+AS $$ SELECT greatest(token, epoch << 40) + 1 $$;
+
+-- A line for whoever listens: the library logs it, psql shows it. The level is in the code: LHE00, LHW00,
+-- LHI00.
+CREATE FUNCTION leasehold.tell(level text, message text, job bigint DEFAULT NULL,
+                               token bigint DEFAULT NULL, attempt integer DEFAULT NULL,
+                               queue text DEFAULT NULL, worker text DEFAULT NULL,
+                               reason text DEFAULT NULL) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    RAISE NOTICE USING
+        ERRCODE = CASE level WHEN 'error' THEN 'LHE00' WHEN 'warn' THEN 'LHW00' ELSE 'LHI00' END,
+        MESSAGE = message,
+        DETAIL = pg_catalog.json_strip_nulls(pg_catalog.json_build_object(
+            'job', job, 'token', token, 'attempt', attempt, 'queue', queue, 'worker', worker,
+            'reason', reason))::text;
+END $$;
+
+-- What a caller is refused with. LH008 is LH_ELOST (-8) of the library, and so on.
+CREATE FUNCTION leasehold.refuse(status integer, message text) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = 'LH' || pg_catalog.lpad((-status)::text, 3, '0'),
+        MESSAGE = message;
+END $$;
+
+-- One item of a batch: its number from 1, 0 or the status it was refused with, and why.
+CREATE TYPE leasehold.outcome AS (n integer, status integer, message text);
+
+-- Is this still the server that the epoch was valid for? If not (promoted, restored from a dump or a
+-- backup, upgraded), the epoch rises, so that no token is handed out a second time, and nothing expires
+-- for the length of the longest lease: its holders were cut off, not dead. The epoch is never below the
+-- timeline: what it was on the one before may be among what was lost.
+CREATE FUNCTION leasehold.new_server(now timestamptz) RETURNS leasehold.meta LANGUAGE plpgsql
+AS $$
+DECLARE
+    m       leasehold.meta;
+    id      bigint := (SELECT system_identifier FROM pg_control_system());
+    line    text := left(pg_walfile_name(pg_current_wal_lsn()), 8);
+    longest bigint;
+BEGIN
+    SELECT * INTO m FROM leasehold.meta FOR UPDATE;
+    IF m.system_id = id AND m.timeline = line AND m.job_oid = 'leasehold.job'::regclass THEN
+        RETURN m;  -- somebody else has seen to it
+    END IF;
+    SELECT greatest(1000, (SELECT max(held_ms) FROM leasehold.job WHERE state = 'running'),
+                    (SELECT max(ttl_ms) FROM leasehold.lease WHERE expires_at IS NOT NULL))
+      INTO longest;
+    UPDATE leasehold.meta
+       SET epoch = greatest(epoch + 1, least(('x' || line)::bit(32)::bigint, 4096)), system_id = id, timeline = line, recovery_due = true,
+           job_oid = 'leasehold.job'::regclass, generation = generation + 1,
+           no_expiry_before = greatest(no_expiry_before, now + leasehold.span(longest))
+    RETURNING * INTO m;
+    PERFORM leasehold.event_put(now, 'store.restored', NULL, NULL, NULL, NULL, NULL, NULL,
+        'system/recovery', 'another server: epoch ' || m.epoch || ', timeline ' || line, NULL);
+    PERFORM leasehold.tell('warn', 'the store is on another server now (timeline ' || line
+        || '): epoch ' || m.epoch || ', nothing expires before '
+        || to_char(m.no_expiry_before AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'));
+    RETURN m;
+END $$;
+
+-- ---- policies ----
+
+-- The values that hold for a queue and kind: its own row, then (queue, any), (any, kind), (any, any),
+-- then built in. Rate, concurrency and exclusive hold for a queue as a whole: ask with kind NULL.
+CREATE FUNCTION leasehold.policy_of(of_queue text, of_kind text) RETURNS leasehold.policy
+LANGUAGE plpgsql STABLE
+AS $$
+DECLARE
+    p leasehold.policy;
+    r leasehold.policy;
+BEGIN
+    p := (of_queue, coalesce(of_kind, '*'), 300000, 3, 3, 1, true, 0, 1000, 3600000, 0, false, 1,
+          1209600000, 2592000000, 1048576, 0, 0, 0);
+    FOR r IN
+        SELECT * FROM leasehold.policy w
+         WHERE w.queue IN (of_queue, '*') AND w.kind IN (coalesce(of_kind, '*'), '*')
+         ORDER BY w.queue = '*' DESC, w.kind = '*' DESC  -- the most general first: the later one wins
+    LOOP
+        p.lease_ms := coalesce(r.lease_ms, p.lease_ms);
+        p.max_attempts := coalesce(r.max_attempts, p.max_attempts);
+        p.max_recoveries := coalesce(r.max_recoveries, p.max_recoveries);
+        p.action := coalesce(r.action, p.action);
+        p.recovery := coalesce(r.recovery, p.recovery);
+        p.recovery_backoff_ms := coalesce(r.recovery_backoff_ms, p.recovery_backoff_ms);
+        p.backoff_ms := coalesce(r.backoff_ms, p.backoff_ms);
+        p.backoff_cap_ms := coalesce(r.backoff_cap_ms, p.backoff_cap_ms);
+        p.timeout_ms := coalesce(r.timeout_ms, p.timeout_ms);
+        p.exclusive := coalesce(r.exclusive, p.exclusive);
+        p.audit := coalesce(r.audit, p.audit);
+        p.retention_ms := coalesce(r.retention_ms, p.retention_ms);
+        p.retention_failed_ms := coalesce(r.retention_failed_ms, p.retention_failed_ms);
+        p.max_payload := coalesce(r.max_payload, p.max_payload);
+        p.rate_n := coalesce(r.rate_n, p.rate_n);
+        p.rate_per_ms := coalesce(r.rate_per_ms, p.rate_per_ms);
+        p.concurrency := coalesce(r.concurrency, p.concurrency);
+    END LOOP;
+    RETURN p;
+END $$;
+
+-- How long a job stays back after its attempt: doubled with each, capped; half of it is certain, half is
+-- chance, so that those who failed together do not return together.
+CREATE FUNCTION leasehold.backoff(base_ms bigint, cap_ms bigint, attempt integer) RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    d bigint := least(cap_ms::numeric, base_ms * 2::numeric ^ least(greatest(attempt - 1, 0), 62))::bigint;
+BEGIN
+    RETURN d - d / 2 + floor((d / 2) * random())::bigint;
+END $$;
+
+-- ---- counts, wake-ups, events ----
+
+-- Transactions of ours that changed anything, counted once each.
+CREATE SEQUENCE leasehold.changes;
+
+-- (An expression that is put into the place of its call: calls of functions are dear.)
+CREATE FUNCTION leasehold.changed() RETURNS boolean LANGUAGE sql VOLATILE
+AS $$
+    SELECT CASE WHEN coalesce(current_setting('leasehold.changed', true), '') <> '' THEN true
+                ELSE set_config('leasehold.changed', 'yes', true) || nextval('leasehold.changes') <> '' END
+$$;
+
+-- Wake whoever sleeps for this queue, at most ten times a second, and nobody in vain: NOTIFY takes a lock
+-- that all commits of the server share.
+CREATE FUNCTION leasehold.ring(of_queue text, now timestamptz) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM leasehold.idle i
+                WHERE i.queue = of_queue AND i.armed AND i.until > now
+                  AND (i.notified_at IS NULL OR i.notified_at <= now - interval '100 milliseconds'
+                       OR i.notified_at >= now)) THEN  -- a clock that was set back, or stands
+        UPDATE leasehold.idle i SET armed = false, notified_at = now
+         WHERE i.queue = (SELECT s.queue FROM leasehold.idle s WHERE s.queue = of_queue AND s.armed
+                             FOR UPDATE SKIP LOCKED);
+        IF FOUND THEN
+            PERFORM pg_catalog.pg_notify('leasehold', of_queue);
+        END IF;
+    END IF;
+END $$;
+
+-- Count n changes of state of one queue, and ring where something may be claimed now.
+CREATE FUNCTION leasehold.tally(of_queue text, now timestamptz, act "char", was text, becomes text,
+                                n bigint, ms bigint DEFAULT 0) RETURNS void LANGUAGE plpgsql
+AS $$
+DECLARE
+    counted boolean := leasehold.changed();
+BEGIN
+    INSERT INTO leasehold.delta VALUES (of_queue, now, act, was, becomes, n, ms);
+    IF becomes = 'pending' THEN
+        PERFORM leasehold.ring(of_queue, now);
+    END IF;
+END $$;
+
+CREATE FUNCTION leasehold.event_put(at timestamptz, type text, job bigint, queue text, worker text,
+                                    lease text, from_state text, to_state text, actor text,
+                                    reason text, token bigint, data text DEFAULT NULL,
+                                    attempt integer DEFAULT NULL, max_attempts integer DEFAULT NULL,
+                                    action text DEFAULT NULL, report bigint DEFAULT NULL)
+RETURNS void LANGUAGE plpgsql
+AS $$
+DECLARE
+    counted boolean := leasehold.changed();
+BEGIN
+    INSERT INTO leasehold.event(at, type, job, queue, worker, lease, from_state, to_state, actor,
+                                reason, token, data, attempt, max_attempts, action, report)
+    VALUES (event_put.at, event_put.type, event_put.job, event_put.queue, event_put.worker,
+            event_put.lease, event_put.from_state, event_put.to_state, event_put.actor,
+            event_put.reason, event_put.token, event_put.data, event_put.attempt,
+            event_put.max_attempts, event_put.action, event_put.report);
+END $$;
+
+-- ---- words ----
+
+-- "3d4h", "5m10s", "250ms": two units are as much as a reader takes in.
+CREATE FUNCTION leasehold.duration_words(ms bigint) RETURNS text LANGUAGE plpgsql IMMUTABLE
+AS $$
+DECLARE
+    names constant text[] := ARRAY['d', 'h', 'm', 's', 'ms'];
+    sizes constant bigint[] := ARRAY[86400000, 3600000, 60000, 1000, 1];
+    rest  bigint := ms;
+    words text := '';
+    parts integer := 0;
+BEGIN
+    IF ms <= 0 THEN
+        RETURN '0s';
+    END IF;
+    FOR i IN 1..5 LOOP
+        EXIT WHEN parts = 2 OR (parts > 0 AND (rest < sizes[i] OR sizes[i] = 1));
+        IF rest >= sizes[i] THEN
+            words := words || (rest / sizes[i])::text || names[i];
+            rest := rest % sizes[i];
+            parts := parts + 1;
+        END IF;
+    END LOOP;
+    RETURN words;
+END $$;
+
+-- RFC 3339 in UTC with milliseconds, as times are written everywhere.
+CREATE FUNCTION leasehold.time_words(at timestamptz) RETURNS text LANGUAGE sql STABLE
+AS $$ SELECT pg_catalog.to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') $$;

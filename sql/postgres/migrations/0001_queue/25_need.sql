@@ -1,0 +1,66 @@
+-- What a value must be, for callers that have no library in front. The words are the library's.
+
+CREATE FUNCTION leasehold.need_name(what text, value text) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF value IS NULL THEN
+        PERFORM leasehold.refuse(-3, what || ' is missing');
+    ELSIF value !~ '^[A-Za-z0-9._:@-]{1,128}$' THEN
+        PERFORM leasehold.refuse(-3, pg_catalog.format(
+            '%s "%s" is not a name: 1 to 128 of A-Z a-z 0-9 . _ : @ - are allowed', what,
+            pg_catalog.left(value, 140)));
+    END IF;
+END $$;
+
+-- (Here and below: NULL is "not given", and allowed.)
+CREATE FUNCTION leasehold.need_range(what text, value bigint, low bigint, high bigint) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF value < low OR value > high THEN
+        PERFORM leasehold.refuse(-3, pg_catalog.format('%s is %s: %s to %s is allowed', what, value,
+                                                       low, high));
+    END IF;
+END $$;
+
+CREATE FUNCTION leasehold.need_duration(what text, value interval, low bigint, high bigint)
+RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF value IS NULL THEN
+        RETURN;
+    END IF;
+    IF leasehold.ms(value) < low OR leasehold.ms(value) > high THEN
+        PERFORM leasehold.refuse(-3, pg_catalog.format(
+            '%s is %s ms: %s to %s is allowed', what, leasehold.ms(value),
+            CASE low WHEN 0 THEN '0' ELSE leasehold.duration_words(low) END,
+            leasehold.duration_words(high)));
+    END IF;
+END $$;
+
+CREATE FUNCTION leasehold.need_text(what text, value text, most bigint) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF pg_catalog.octet_length(value) > most THEN
+        PERFORM leasehold.refuse(-4, pg_catalog.format(
+            '%s is too large: at most %s bytes are allowed', what, most));
+    END IF;
+END $$;
+
+CREATE FUNCTION leasehold.need_token(token bigint) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF token < 1 THEN
+        PERFORM leasehold.refuse(-3, pg_catalog.format(
+            'token %s is not a token: tokens start at 1', token));
+    END IF;
+END $$;
+
+CREATE FUNCTION leasehold.is_json(value text) RETURNS boolean LANGUAGE plpgsql IMMUTABLE STRICT
+AS $$
+BEGIN
+    RETURN value::json IS NOT NULL;
+EXCEPTION WHEN invalid_text_representation OR untranslatable_character OR statement_too_complex THEN
+    RETURN false;
+END $$;

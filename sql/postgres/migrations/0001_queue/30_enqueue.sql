@@ -1,0 +1,317 @@
+-- Enqueue: by plain INSERT, by function, many at once; a call that named itself is made once.
+
+-- ---- plain INSERT ----
+
+-- What a plain INSERT cannot say for itself. The functions below do all of this once a call, and say so
+-- by plain = false.
+CREATE FUNCTION leasehold.inserting() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM leasehold.need_name('queue', NEW.queue);
+    IF NEW.kind IS NOT NULL THEN
+        PERFORM leasehold.need_name('kind', NEW.kind);
+    END IF;
+    PERFORM leasehold.need_range('priority', NEW.priority, -32768, 32767);
+    PERFORM leasehold.need_range('lease_ms', NEW.lease_ms, 1, 2592000000);
+    PERFORM leasehold.need_range('backoff_ms', NEW.backoff_ms, 0, 315360000000);
+    PERFORM leasehold.need_range('backoff_cap_ms', NEW.backoff_cap_ms, 0, 315360000000);
+    IF NEW.max_attempts <> -1 THEN
+        PERFORM leasehold.need_range('max_attempts', NEW.max_attempts, 1, 1000000);
+    END IF;
+    IF NEW.state <> 'pending' AND (NEW.state <> 'scheduled' OR NEW.run_at IS NULL) THEN
+        PERFORM leasehold.refuse(-3, 'a new job is pending, or scheduled with a run_at');
+    ELSIF NEW.token <> 0 OR NEW.attempt <> 0 OR NEW.recoveries <> 0 THEN
+        PERFORM leasehold.refuse(-3, 'a new job has no token, attempts or recoveries');
+    ELSIF octet_length(NEW.key) NOT BETWEEN 1 AND 256 THEN
+        PERFORM leasehold.refuse(-3, format('key has %s bytes: 1 to 256 are allowed', octet_length(NEW.key)));
+    ELSIF NEW.payload IS NOT NULL AND NEW.payload_bytes IS NOT NULL THEN
+        PERFORM leasehold.refuse(-3, 'a job has a payload or payload_bytes, not both');
+    ELSIF coalesce(octet_length(NEW.payload), octet_length(NEW.payload_bytes)) > 67108864 THEN
+        PERFORM leasehold.refuse(-4, 'a payload has at most 64 MiB');
+    END IF;
+    NEW.again := false;
+    IF NEW.run_at > leasehold.clock() THEN
+        NEW.state := 'scheduled';
+    END IF;
+    RETURN NEW;
+END $$;
+
+CREATE FUNCTION leasehold.inserted() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    now timestamptz := leasehold.clock();
+BEGIN
+    PERFORM leasehold.tally(NEW.queue, now, 'e', NULL, NEW.state, 1);
+    IF (SELECT has_policies FROM leasehold.meta)
+       AND (leasehold.policy_of(NEW.queue, NEW.kind)).audit = 2 THEN
+        PERFORM leasehold.event_put(now, 'job.enqueued', NEW.id, NEW.queue, NULL, NULL, NULL,
+                                    NEW.state, 'sql', NULL, NULL);
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE TRIGGER job_inserting BEFORE INSERT ON leasehold.job
+   FOR EACH ROW WHEN (NEW.plain) EXECUTE FUNCTION leasehold.inserting();
+-- After: a row that ON CONFLICT leaves out is not counted.
+CREATE TRIGGER job_inserted AFTER INSERT ON leasehold.job
+   FOR EACH ROW WHEN (NEW.plain) EXECUTE FUNCTION leasehold.inserted();
+
+-- ---- requests: the same call again gets the same jobs ----
+
+CREATE TYPE leasehold.enqueued AS (id bigint, state text, duplicate boolean);
+
+-- A name that the library made after the answer was lost: lh:NONCE:AFTER says by which number its jobs
+-- are known, and above which id they are if they are there.
+CREATE FUNCTION leasehold.jobs_of_nonce(request text) RETURNS bigint[] LANGUAGE sql STABLE
+AS $$
+    SELECT array_agg(j.id ORDER BY j.id)
+      FROM leasehold.job j
+     WHERE request ~ '^lh:[0-9]{1,19}:[0-9]{1,18}$'
+       AND j.id > split_part(request, ':', 3)::bigint
+       AND j.nonce = split_part(request, ':', 2)::bigint
+$$;
+
+-- Was this call made before? Its jobs, in its order; no row: it is made now, and the name is taken (until
+-- the transaction has ended, whoever comes with the same name waits).
+CREATE FUNCTION leasehold.repeat_enqueue(of_request text, of_queue text, n bigint, now timestamptz)
+RETURNS SETOF leasehold.enqueued LANGUAGE plpgsql
+AS $$
+DECLARE
+    r     leasehold.request;
+    found_jobs bigint[];
+BEGIN
+    INSERT INTO leasehold.request VALUES (of_request, 'enqueue', now, '{}', '{}') ON CONFLICT DO NOTHING;
+    IF FOUND THEN
+        -- Its first try may still be under way, cut off from its caller: wait for its end.
+        IF of_request ~ '^lh:[0-9]{1,19}:[0-9]{1,18}$' THEN
+            PERFORM pg_advisory_xact_lock(split_part(of_request, ':', 2)::bigint);
+        END IF;
+        found_jobs := leasehold.jobs_of_nonce(of_request);
+        IF found_jobs IS NULL OR cardinality(found_jobs) <> n THEN
+            RETURN;
+        END IF;
+        UPDATE leasehold.request SET jobs = found_jobs WHERE request = of_request;
+    END IF;
+    SELECT * INTO r FROM leasehold.request WHERE request = of_request;
+    IF r.act <> 'enqueue' THEN
+        PERFORM leasehold.refuse(-3, format('request "%s" was used by another act before: %s',
+                                            left(of_request, 96), r.act));
+    ELSIF cardinality(r.jobs) <> n THEN
+        PERFORM leasehold.refuse(-3, format('request "%s" was made before with %s jobs, now with %s',
+                                            of_request, cardinality(r.jobs), n));
+    ELSIF EXISTS (SELECT 1 FROM leasehold.job j WHERE j.id = ANY (r.jobs) AND j.queue <> of_queue) THEN
+        PERFORM leasehold.refuse(-3, format('request "%s" was made before for another queue',
+                                            left(of_request, 96)));
+    END IF;
+    -- Pruned meanwhile: it was completed long ago.
+    RETURN QUERY
+        SELECT w.id, coalesce(j.state, 'completed'), true
+          FROM unnest(r.jobs) WITH ORDINALITY w(id, ord) LEFT JOIN leasehold.job j ON j.id = w.id
+         ORDER BY w.ord;
+END $$;
+
+-- ---- one job with a key ----
+
+-- While a job with that key lives in the queue, it is the answer.
+CREATE FUNCTION leasehold.job_of_key(of_queue text, of_key text) RETURNS leasehold.enqueued
+LANGUAGE plpgsql STABLE
+AS $$
+DECLARE
+    found_job leasehold.enqueued;
+BEGIN
+    SELECT j.id, j.state, true INTO found_job FROM leasehold.job j
+     WHERE j.queue = of_queue AND j.key = of_key
+       AND (j.state = 'pending' OR j.state = 'running' OR j.state = 'scheduled');
+    RETURN found_job;
+END $$;
+
+-- ---- many ----
+
+-- All of them or none, in one queue, answered in the order given. Arrays stand side by side; one that is
+-- NULL is not given at all, but `sums` has an element for every job (0: no checksum). `nonce` is a number by which the
+-- caller finds them again should the answer get lost.
+CREATE FUNCTION leasehold.enqueue_many(
+    of_queue text, sums bigint[], payloads text[], payloads_bytes bytea[] DEFAULT NULL,
+    kinds text[] DEFAULT NULL, priorities bigint[] DEFAULT NULL,
+    run_ats timestamptz[] DEFAULT NULL, delays_ms bigint[] DEFAULT NULL,
+    keys text[] DEFAULT NULL, max_attempts bigint[] DEFAULT NULL, leases_ms bigint[] DEFAULT NULL,
+    expires_ms bigint[] DEFAULT NULL, backoffs_ms bigint[] DEFAULT NULL,
+    backoff_caps_ms bigint[] DEFAULT NULL, of_request text DEFAULT NULL,
+    of_nonce bigint DEFAULT NULL, of_actor text DEFAULT 'sql')
+RETURNS SETOF leasehold.enqueued
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    now    timestamptz := leasehold.clock();
+    n      constant bigint := cardinality(sums);
+    ruled  boolean;
+    rings  boolean;
+    plainly boolean := false;
+    p      leasehold.policy;
+    made   leasehold.enqueued;
+    asked  record;
+    at     timestamptz;
+    waits  bigint := 0;
+    goes   bigint := 0;
+    ids    bigint[] := '{}';
+BEGIN
+    -- Whoever comes to ask what became of this call waits for its end.
+    IF of_nonce IS NOT NULL AND NOT pg_try_advisory_xact_lock(of_nonce) THEN
+        PERFORM leasehold.refuse(-11, 'store is busy: another call has this number');
+    END IF;
+    IF of_request IS NOT NULL THEN
+        RETURN QUERY SELECT * FROM leasehold.repeat_enqueue(of_request, of_queue, n, now);
+        IF FOUND THEN
+            RETURN;
+        END IF;
+    END IF;
+    SELECT m.has_policies,
+           EXISTS (SELECT 1 FROM leasehold.idle i WHERE i.queue = of_queue AND i.armed AND i.until > now)
+      INTO ruled, rings FROM leasehold.meta m;
+    -- The common cases, each by itself because every expression costs: one job, and many, with nothing that
+    -- needs a look of its own.
+    IF NOT ruled AND keys IS NULL AND run_ats IS NULL AND delays_ms IS NULL AND of_request IS NULL
+       AND payloads_bytes IS NULL
+       AND (octet_length(payloads[1]) <= 1048576 OR payloads[1] IS NULL) THEN
+        IF n = 1 AND kinds IS NULL AND priorities IS NULL AND max_attempts IS NULL AND leases_ms IS NULL
+           AND expires_ms IS NULL AND backoffs_ms IS NULL AND backoff_caps_ms IS NULL THEN
+            INSERT INTO leasehold.job(queue, max_attempts, created_at, state_changed_at, payload_sum,
+                                      payload, nonce, plain)
+            VALUES (of_queue, 3, now, now, sums[1], payloads[1], of_nonce, false)
+            RETURNING job.id, 'pending', false INTO made;
+            RETURN NEXT made;
+            plainly := true;
+        ELSIF n = 1 OR (SELECT max(octet_length(x)) FROM unnest(payloads) x) <= 1048576 THEN
+            RETURN QUERY
+                INSERT INTO leasehold.job(queue, kind, priority, max_attempts, created_at,
+                                          state_changed_at, expires_at, lease_ms, backoff_ms,
+                                          backoff_cap_ms, payload_sum, payload, nonce, plain)
+                SELECT of_queue, u.kind, coalesce(u.priority, 0), coalesce(u.attempts, 3), now,
+                       now, now + u.expires * interval '1 millisecond', u.lease, u.backoff, u.cap,
+                       u.sum, u.payload, of_nonce, false
+                  FROM unnest(sums, payloads, kinds, priorities, max_attempts, expires_ms, leases_ms,
+                              backoffs_ms, backoff_caps_ms)
+                       AS u(sum, payload, kind, priority, attempts, expires, lease, backoff, cap)
+                RETURNING job.id, job.state, false;
+            plainly := true;
+        END IF;
+    END IF;
+    IF plainly THEN
+        ruled := leasehold.changed();
+        INSERT INTO leasehold.delta VALUES (of_queue, now, 'e', NULL, 'pending', n);
+        IF rings THEN
+            PERFORM leasehold.ring(of_queue, now);
+        END IF;
+        RETURN;
+    END IF;
+
+    p := leasehold.policy_of(of_queue, NULL);
+    FOR asked IN
+        SELECT * FROM unnest(sums, payloads, payloads_bytes, kinds, priorities, run_ats, delays_ms,
+                             keys, max_attempts, leases_ms, expires_ms, backoffs_ms, backoff_caps_ms)
+               AS u(sum, payload, bytes, kind, priority, run_at, delay, key, attempts, lease, expires,
+                    backoff, cap)
+    LOOP
+        IF ruled AND asked.kind IS NOT NULL THEN
+            p := leasehold.policy_of(of_queue, asked.kind);
+        ELSIF ruled AND p.kind <> '*' THEN
+            p := leasehold.policy_of(of_queue, NULL);
+        END IF;
+        at := coalesce(asked.run_at, now + nullif(asked.delay, 0) * interval '1 millisecond');
+        LOOP
+            IF asked.key IS NOT NULL THEN
+                made := leasehold.job_of_key(of_queue, asked.key);
+                EXIT WHEN made.id IS NOT NULL;
+            END IF;
+            IF coalesce(octet_length(asked.payload), octet_length(asked.bytes)) > p.max_payload THEN
+                PERFORM leasehold.refuse(-4, format(
+                    'payload of %s bytes is too large: queue "%s" takes at most %s bytes',
+                    coalesce(octet_length(asked.payload), octet_length(asked.bytes)), of_queue,
+                    p.max_payload));
+            END IF;
+            INSERT INTO leasehold.job(queue, kind, state, priority, max_attempts, run_at, created_at,
+                                      state_changed_at, key, expires_at, lease_ms, backoff_ms,
+                                      backoff_cap_ms, payload_sum, payload, payload_bytes, nonce, plain)
+            VALUES (of_queue, asked.kind, CASE WHEN at > now THEN 'scheduled' ELSE 'pending' END,
+                    coalesce(asked.priority, 0), coalesce(asked.attempts, p.max_attempts), at, now, now,
+                    asked.key, now + asked.expires * interval '1 millisecond', asked.lease, asked.backoff,
+                    asked.cap, asked.sum, asked.payload, asked.bytes, of_nonce, false)
+                ON CONFLICT (queue, key) WHERE key IS NOT NULL
+                    AND (state = 'pending' OR state = 'running' OR state = 'scheduled') DO NOTHING
+            RETURNING job.id, job.state, false INTO made;
+            EXIT WHEN FOUND;  -- else another has just enqueued this key: that job is the answer
+        END LOOP;
+        RETURN NEXT made;
+        ids := ids || made.id;
+        CONTINUE WHEN made.duplicate;
+        IF made.state = 'pending' THEN
+            goes := goes + 1;
+        ELSE
+            waits := waits + 1;
+        END IF;
+        IF p.audit = 2 THEN
+            PERFORM leasehold.event_put(now, 'job.enqueued', made.id, of_queue, NULL, NULL, NULL,
+                                        made.state, of_actor, NULL, NULL);
+        END IF;
+    END LOOP;
+    IF waits > 0 THEN
+        PERFORM leasehold.tally(of_queue, now, 'e', NULL, 'scheduled', waits);
+    END IF;
+    IF goes > 0 THEN
+        PERFORM leasehold.tally(of_queue, now, 'e', NULL, 'pending', goes);
+    END IF;
+    IF of_request IS NOT NULL THEN
+        UPDATE leasehold.request SET jobs = ids WHERE request = of_request;
+    END IF;
+END $$;
+
+-- ---- one, for people ----
+
+-- SELECT * FROM leasehold.enqueue('mail', '{"to":"a@b.c"}', delay => '5 min');
+CREATE FUNCTION leasehold.enqueue(
+    queue text, payload text DEFAULT NULL, kind text DEFAULT NULL, priority integer DEFAULT 0,
+    delay interval DEFAULT NULL, run_at timestamptz DEFAULT NULL, key text DEFAULT NULL,
+    request text DEFAULT NULL, max_attempts integer DEFAULT NULL, lease interval DEFAULT NULL,
+    expires interval DEFAULT NULL, backoff interval DEFAULT NULL, backoff_cap interval DEFAULT NULL,
+    payload_bytes bytea DEFAULT NULL)
+RETURNS leasehold.enqueued
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    longest constant bigint := 315360000000;
+    made leasehold.enqueued;
+BEGIN
+    PERFORM leasehold.need_name('queue', queue);
+    IF kind IS NOT NULL THEN
+        PERFORM leasehold.need_name('kind', kind);
+    END IF;
+    PERFORM leasehold.need_range('priority', priority, -32768, 32767);
+    IF delay IS NOT NULL AND run_at IS NOT NULL THEN
+        PERFORM leasehold.refuse(-3, 'a job has a delay or a time to run at, not both');
+    ELSIF payload IS NOT NULL AND payload_bytes IS NOT NULL THEN
+        PERFORM leasehold.refuse(-3, 'a job has a payload or payload_bytes, not both');
+    ELSIF octet_length(key) NOT BETWEEN 1 AND 256 THEN
+        PERFORM leasehold.refuse(-3, format('key has %s bytes: 1 to 256 bytes are allowed', octet_length(key)));
+    ELSIF octet_length(request) NOT BETWEEN 1 AND 256 THEN
+        PERFORM leasehold.refuse(-3, format('request id has %s bytes: 1 to 256 bytes are allowed', octet_length(request)));
+    END IF;
+    IF max_attempts <> -1 THEN
+        PERFORM leasehold.need_range('max attempts', max_attempts, 1, 1000000);
+    END IF;
+    PERFORM leasehold.need_duration('delay', delay, 0, longest);
+    PERFORM leasehold.need_duration('lease', lease, 1, 2592000000);
+    PERFORM leasehold.need_duration('expiry', expires, 0, longest);
+    PERFORM leasehold.need_duration('backoff', backoff, 0, longest);
+    PERFORM leasehold.need_duration('backoff cap', backoff_cap, 0, longest);
+    SELECT * INTO made FROM leasehold.enqueue_many(
+        queue, '{NULL}', ARRAY[payload], CASE WHEN payload_bytes IS NOT NULL THEN ARRAY[payload_bytes] END,
+        ARRAY[kind], ARRAY[priority]::bigint[],
+        CASE WHEN run_at IS NOT NULL THEN ARRAY[date_trunc('milliseconds', run_at)] END,
+        CASE WHEN delay IS NOT NULL THEN ARRAY[leasehold.ms(delay)] END,
+        CASE WHEN key IS NOT NULL THEN ARRAY[key] END, ARRAY[max_attempts]::bigint[],
+        ARRAY[leasehold.ms(lease)], ARRAY[leasehold.ms(expires)], ARRAY[leasehold.ms(backoff)],
+        ARRAY[leasehold.ms(backoff_cap)], request);
+    RETURN made;
+END $$;

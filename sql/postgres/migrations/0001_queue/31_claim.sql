@@ -1,0 +1,631 @@
+-- Claim: take the best pending jobs, under new tokens, within the limits of their queues.
+--
+-- Best first means priority, then id, over two indexes: job_again (few) and job_fresh. A held xmin keeps
+-- the entries of all that was claimed since in job_fresh, and a claim that began at its head would
+-- wade through them. So for queues that are busy leasehold.front remembers, per priority, where
+-- fresh jobs begin. An id may commit later than those above it: who finds nothing above `low` looks
+-- above `floor`, which leaves two seconds to commit; and once a second one claim looks at all of it,
+-- so that nothing is ever overlooked for longer (tests/model/front.pml).
+
+-- What a claim hands out: the columns of leasehold.job, and what the policy says of its run.
+CREATE TYPE leasehold.claimed AS (
+    id bigint, token bigint, run_at timestamptz, created_at timestamptz, state_changed_at timestamptz,
+    lease_until timestamptz, started_at timestamptz, finished_at timestamptz,
+    last_heartbeat_at timestamptz, expires_at timestamptz, held_ms bigint, lease_ms bigint,
+    backoff_ms bigint, backoff_cap_ms bigint, payload_sum bigint, nonce bigint, priority integer,
+    attempt integer, max_attempts integer, recoveries integer, progress smallint, again boolean,
+    plain boolean, state text, queue text, kind text, worker text, key text, stage text,
+    last_error text, checkpoint text, payload text, payload_bytes bytea, result text,
+    result_bytes bytea,
+    timeout_ms bigint,
+    retry_ms bigint,    -- in a row without an id: a rate holds jobs back for so long
+    schedules boolean,  -- in a row without an id: periodic work is due (the library enqueues it)
+    repeated boolean    -- the request was made before: this is its answer
+);
+
+-- ---- the front of a queue ----
+
+-- Where fresh jobs begin, as seen now; called now and then by who has claimed, for one at a time. A row that
+-- others have claimed and not committed counts as there.
+CREATE FUNCTION leasehold.front_move(of_queue text) RETURNS void LANGUAGE plpgsql
+AS $$
+DECLARE
+    f     leasehold.front;
+    first bigint;
+BEGIN
+    FOR f IN SELECT * FROM leasehold.front w WHERE w.queue = of_queue ORDER BY w.priority
+                FOR UPDATE SKIP LOCKED LOOP
+        SELECT j.id INTO first FROM leasehold.job j
+         WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue AND j.priority = f.priority
+           AND j.id > f.low
+         ORDER BY j.priority DESC, j.id LIMIT 1;
+        IF first > f.low + 1 THEN
+            UPDATE leasehold.front w SET low = first - 1
+             WHERE w.queue = of_queue AND w.priority = f.priority;
+        END IF;
+    END LOOP;
+END $$;
+
+-- Look at all of it: what comes first in each priority. The more it costs, the rarer it is.
+CREATE FUNCTION leasehold.front_look(of_queue text, of_worker text, now timestamptz, began timestamptz)
+RETURNS void LANGUAGE plpgsql
+AS $$
+DECLARE
+    given bigint := (SELECT last_value FROM leasehold.job_id_seq);
+    above integer := 32768;
+    at    record;
+    firsts bigint[] := '{}';
+    prios  integer[] := '{}';
+    again  timestamptz;
+BEGIN
+    FOR i IN 1..16 LOOP
+        SELECT j.priority, j.id INTO at FROM leasehold.job j
+         WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue AND j.priority < above
+         ORDER BY j.priority DESC, j.id LIMIT 1;
+        EXIT WHEN NOT FOUND;
+        above := at.priority;
+        prios := prios || at.priority;
+        firsts := firsts || at.id;
+    END LOOP;
+    again := now + greatest(interval '1 second', 20 * (clock_timestamp() - began));
+    -- What lies below the front is above it from now on, or it would be handed out one a second.
+    INSERT INTO leasehold.front AS w
+    SELECT of_queue, x.priority, x.first - 1, 0, given, now, again
+      FROM (SELECT * FROM unnest(prios, firsts) u(priority, first)
+            UNION ALL  -- what was just emptied
+            SELECT DISTINCT j.priority, 1::bigint FROM leasehold.job j
+             WHERE j.state = 'running' AND j.lease_until > now AND j.queue = of_queue
+               AND j.worker = of_worker AND j.started_at >= now AND j.priority <> ALL (prios)
+               AND NOT EXISTS (SELECT 1 FROM leasehold.front f WHERE f.queue = of_queue AND f.priority = j.priority)) x
+     LIMIT 16
+        ON CONFLICT (queue, priority) DO UPDATE
+       SET low = excluded.low,
+           floor = least(excluded.low, CASE WHEN w.seen_at > now - interval '2 seconds' THEN w.floor ELSE w.seen END),
+           seen = CASE WHEN w.seen_at > now - interval '2 seconds' THEN w.seen ELSE given END,
+           seen_at = CASE WHEN w.seen_at > now - interval '2 seconds' THEN w.seen_at ELSE now END,
+           next_look = excluded.next_look;
+    -- Priorities of which nothing is pending: all that was given out two seconds ago is gone.
+    UPDATE leasehold.front w
+       SET next_look = again,
+           low = greatest(w.low, CASE WHEN w.seen_at > now - interval '2 seconds' THEN w.floor ELSE w.seen END),
+           floor = CASE WHEN w.seen_at > now - interval '2 seconds' THEN w.floor ELSE w.seen END,
+           seen = CASE WHEN w.seen_at > now - interval '2 seconds' THEN w.seen ELSE given END,
+           seen_at = CASE WHEN w.seen_at > now - interval '2 seconds' THEN w.seen_at ELSE now END
+     WHERE w.queue = of_queue AND w.next_look <= now AND w.priority <> ALL (prios);
+END $$;
+
+-- ---- limits of a queue ----
+
+-- How many of `want` may go now, the queue's row locked: whoever else claims there waits. bucket: what the rate
+-- leaves, in thousandths; NULL: there is no rate.
+CREATE FUNCTION leasehold.allowed_now(of_queue text, want bigint, p leasehold.policy, now timestamptz,
+                                      OUT allowed bigint, OUT bucket bigint)
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    q    leasehold.queue;
+    used bigint;
+BEGIN
+    allowed := CASE WHEN p.exclusive THEN 1 ELSE want END;
+    IF p.concurrency = 0 AND p.rate_n = 0 THEN
+        RETURN;
+    END IF;
+    INSERT INTO leasehold.queue(queue) VALUES (of_queue) ON CONFLICT DO NOTHING;
+    SELECT * INTO q FROM leasehold.queue w WHERE w.queue = of_queue FOR UPDATE;
+    IF p.concurrency > 0 THEN
+        -- Slots of revoked leases are not free yet.
+        SELECT (SELECT count(*) FROM leasehold.job j WHERE j.state = 'running' AND j.queue = of_queue)
+             + (SELECT count(*) FROM leasehold.hold h WHERE h.queue = of_queue AND h.until > now)
+          INTO used;
+        allowed := greatest(least(allowed, p.concurrency - used), 0);
+    END IF;
+    IF p.rate_n > 0 AND allowed > 0 THEN
+        bucket := CASE
+            WHEN q.bucket_at IS NULL OR now < q.bucket_at
+                 OR leasehold.ms(now - q.bucket_at) >= p.rate_per_ms THEN p.rate_n * 1000
+            ELSE least(p.rate_n * 1000, q.bucket
+                       + floor(p.rate_n * 1000.0::float8 * leasehold.ms(now - q.bucket_at) / p.rate_per_ms)::bigint) END;
+        allowed := least(allowed, bucket / 1000);
+    END IF;
+END $$;
+
+-- ---- requests ----
+
+-- The call was made before: those of its jobs that are still held under it.
+CREATE FUNCTION leasehold.repeat_claim(of_request text, due timestamptz)
+RETURNS SETOF leasehold.claimed LANGUAGE plpgsql
+AS $$
+DECLARE
+    r leasehold.request;
+BEGIN
+    SELECT * INTO r FROM leasehold.request w WHERE w.request = of_request;
+    IF r.act <> 'claim' THEN
+        PERFORM leasehold.refuse(-3, format('request "%s" was used by another act before: %s',
+                                            left(of_request, 96), r.act));
+    END IF;
+    RETURN QUERY
+        SELECT j.*, (leasehold.policy_of(j.queue, j.kind)).timeout_ms, NULL::bigint, NULL::boolean, true
+          FROM unnest(r.jobs, r.tokens) WITH ORDINALITY w(id, token, ord)
+          JOIN leasehold.job j ON j.id = w.id AND j.token = w.token
+         WHERE j.state = 'running' AND j.lease_until > due
+         ORDER BY w.ord;
+END $$;
+
+-- ---- what comes before a claim ----
+
+-- Take back what is forfeit, move in what is due. A failure is told, undone, and does not stop the claim.
+CREATE FUNCTION leasehold.heal_first(now timestamptz, m leasehold.meta, recovers boolean)
+RETURNS void LANGUAGE plpgsql
+AS $$
+DECLARE
+    moved record;
+BEGIN
+    IF recovers THEN
+        BEGIN
+            PERFORM leasehold.recover_on_claim(now, m);
+        EXCEPTION WHEN OTHERS THEN
+            PERFORM leasehold.tell('warn', 'automatic recovery failed: ' || SQLERRM);
+        END;
+    END IF;
+    BEGIN
+        SELECT * INTO moved FROM leasehold.move_in(now);
+    EXCEPTION WHEN OTHERS THEN
+        PERFORM leasehold.tell('warn', 'moving due jobs in failed: ' || SQLERRM);
+    END;
+END $$;
+
+-- ---- taking ----
+
+-- Up to n jobs of one queue, of a stretch of priorities, fresh ones above an id. All in one statement: chosen and
+-- locked in order, written, counted. The time of a claim is that of the look at the row: an end that
+-- another has just written there is never later.
+CREATE FUNCTION leasehold.take_many(
+    of_queue text, of_worker text, of_kinds text[], alone bigint, n bigint, lease bigint, least_priority integer,
+    most_priority integer, low bigint, epoch bigint, p leasehold.policy, rule_kinds text[],
+    rules leasehold.policy[])
+RETURNS SETOF leasehold.claimed LANGUAGE plpgsql
+AS $$
+BEGIN
+    RETURN QUERY
+    WITH picked AS MATERIALIZED (
+        SELECT w.id, w.at FROM (
+            SELECT * FROM (
+                SELECT j.id, j.priority, leasehold.clock() AS at FROM leasehold.job j
+                 WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue
+                   AND j.priority >= least_priority AND j.priority <= most_priority AND j.id > low
+                   AND (of_kinds IS NULL OR j.kind = ANY (of_kinds))
+                   AND (alone IS NULL OR j.id = alone)
+                 ORDER BY j.priority DESC, j.id LIMIT n FOR UPDATE SKIP LOCKED) fresh
+            UNION ALL
+            SELECT * FROM (
+                SELECT j.id, j.priority, leasehold.clock() AS at FROM leasehold.job j
+                 WHERE j.state = 'pending' AND j.again AND j.queue = of_queue
+                   AND j.priority >= least_priority AND j.priority <= most_priority
+                   AND (of_kinds IS NULL OR j.kind = ANY (of_kinds))
+                   AND (alone IS NULL OR j.id = alone)
+                 ORDER BY j.priority DESC, j.id LIMIT n FOR UPDATE SKIP LOCKED) again) w
+         ORDER BY w.priority DESC, w.id LIMIT n),
+    taken AS (
+        UPDATE leasehold.job j
+           SET state = 'running', token = greatest(j.token, epoch << 40) + 1,
+               attempt = j.attempt + 1,
+               max_attempts = CASE
+                   WHEN coalesce(j.max_attempts, (rules[array_position(rule_kinds, j.kind)]).max_attempts, p.max_attempts, 3) = -1
+                   THEN -1
+                   ELSE greatest(coalesce(j.max_attempts, (rules[array_position(rule_kinds, j.kind)]).max_attempts, p.max_attempts, 3),
+                                 j.attempt + 1) END,
+               worker = of_worker,
+               held_ms = coalesce(lease, j.lease_ms, (rules[array_position(rule_kinds, j.kind)]).lease_ms, p.lease_ms, 300000),
+               lease_until = picked.at + coalesce(lease, j.lease_ms, (rules[array_position(rule_kinds, j.kind)]).lease_ms, p.lease_ms, 300000)
+                             * interval '1 millisecond',
+               started_at = picked.at, state_changed_at = picked.at, finished_at = NULL, stage = NULL,
+               progress = NULL, again = true
+          FROM picked WHERE j.id = picked.id
+        RETURNING j.*),
+    counted AS (
+        INSERT INTO leasehold.delta
+        SELECT of_queue, max(t.started_at), 'c', 'pending', 'running', count(*),
+               coalesce(sum(greatest(leasehold.ms(t.started_at - greatest(t.created_at, t.run_at)), 0)), 0)
+          FROM taken t HAVING count(*) > 0)
+    SELECT t.*, coalesce((rules[array_position(rule_kinds, t.kind)]).timeout_ms, p.timeout_ms, 0),
+           NULL::bigint, NULL::boolean, NULL::boolean
+      FROM taken t ORDER BY t.priority DESC, t.id;
+END $$;
+
+-- ---- the act ----
+
+-- Up to n jobs of these queues, in the order given, best first. The statement in the middle does it all: choose
+-- and lock in order, write, count. Settings of the planner: its plan must not depend on what the
+-- table looked like when a session first claimed.
+CREATE FUNCTION leasehold.claim_many(of_worker text, queues text[], of_kinds text[], want bigint,
+                                     lease bigint, of_request text, recovers boolean)
+RETURNS SETOF leasehold.claimed
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+DECLARE
+    began  timestamptz := clock_timestamp();
+    now    timestamptz := leasehold.clock();
+    m      leasehold.meta;
+    p      leasehold.policy;
+    due    timestamptz;
+    swept  timestamptz;
+    forfeit boolean;
+    moves  boolean;
+    ticks  boolean;
+    waited boolean;
+    q      text;
+    got    bigint;
+    total  bigint := 0;
+    allowed bigint;
+    bucket bigint;
+    alone  bigint;
+    one    leasehold.claimed;
+    taken  bigint[] := '{}';
+    held   bigint[] := '{}';
+    waits  bigint;
+    -- kinds with rules of their own
+    rule_kinds  text[];
+    rules       leasehold.policy[];
+    -- stretches of the index, best first: priorities from-to, fresh ids above
+    tops   integer[];
+    ends   integer[];
+    lows   bigint[];
+    floors bigint[];
+    before bigint;
+    i      integer;
+    looks  boolean;
+    f      leasehold.front;
+    round  integer := 0;
+BEGIN
+    SELECT * INTO m FROM leasehold.meta;
+    IF m.timeline <> left(pg_walfile_name(pg_current_wal_lsn()), 8)
+       OR m.job_oid <> 'leasehold.job'::regclass THEN
+        m := leasehold.new_server(now);
+    END IF;
+    due := leasehold.due(now, m.no_expiry_before);
+
+    IF of_request IS NOT NULL THEN
+        INSERT INTO leasehold.request VALUES (of_request, 'claim', now, '{}', '{}') ON CONFLICT DO NOTHING;
+        IF NOT FOUND THEN
+            RETURN QUERY SELECT * FROM leasehold.repeat_claim(of_request, due);
+            IF NOT FOUND THEN
+                RETURN QUERY SELECT (jsonb_populate_record(NULL::leasehold.claimed, '{"repeated": true}')).*;
+            END IF;
+            RETURN;
+        END IF;
+    END IF;
+
+    -- One look for all that may be out of the ordinary; nearly always there is nothing.
+    -- (The value by this function: a look at the sequence itself would be a statement of its own.)
+    got := coalesce(pg_sequence_last_value('leasehold.sweeping'), 0);
+    swept := leasehold.swept_at(got, m.generation, now);
+    SELECT EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'running' AND w.lease_until > swept AND w.lease_until <= due)
+        OR EXISTS (SELECT 1 FROM leasehold.lease w WHERE w.expires_at IS NOT NULL AND w.expires_at > swept AND w.expires_at <= due)
+        OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.silent_at IS NOT NULL AND w.silent_at > swept AND w.silent_at <= due)
+        OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.uncleaned IS NOT NULL AND NOT w.stuck),
+           EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'scheduled' AND w.run_at <= now)
+        OR EXISTS (SELECT 1 FROM leasehold.job w WHERE w.expires_at IS NOT NULL AND w.expires_at <= now AND w.token = 0
+                      AND (w.state = 'pending' OR w.state = 'scheduled')),
+           EXISTS (SELECT 1 FROM leasehold.schedule w WHERE w.next_at <= now),
+           EXISTS (SELECT 1 FROM leasehold.worker w
+                    WHERE w.id = of_worker AND w.pid IS NOT NULL AND w.state <> 'stopped'
+                      AND (w.silent_at IS NULL OR w.last_heartbeat_at < now - w.interval_ms * interval '0.5 milliseconds'))
+      INTO forfeit, moves, ticks, waited;
+    IF waited THEN
+        -- A claim is a sign of life, of a worker that waited long and had nothing to beat for; and it brings
+        -- one back that was thought dead meanwhile.
+        UPDATE leasehold.worker w
+           SET last_heartbeat_at = leasehold.clock(), state = 'alive',
+               silent_at = leasehold.clock() + w.interval_ms * w.multiplier * interval '1 millisecond',
+               uncleaned = NULL, stuck = false
+         WHERE w.id = of_worker AND w.pid IS NOT NULL AND w.state <> 'stopped';
+    END IF;
+    IF forfeit OR moves THEN
+        PERFORM leasehold.heal_first(now, m, forfeit AND recovers AND m.recovering_until <= now);
+    ELSIF due = now AND swept < now - interval '2 seconds' THEN
+        PERFORM leasehold.sweep(m, now);
+    END IF;
+
+    LOOP  -- a second time, where a recovery was put off and nothing was found
+        FOREACH q IN ARRAY queues LOOP
+            EXIT WHEN total >= want;
+            IF m.has_paused THEN
+                CONTINUE WHEN EXISTS (SELECT 1 FROM leasehold.queue w WHERE w.queue = q AND w.paused);
+            END IF;
+            allowed := want - total;
+            bucket := NULL;
+            alone := NULL;
+            IF m.has_policies THEN
+                p := leasehold.policy_of(q, NULL);
+                SELECT array_agg(k.kind), array_agg(leasehold.policy_of(q, k.kind)) INTO rule_kinds, rules
+                  FROM (SELECT DISTINCT w.kind FROM leasehold.policy w
+                         WHERE w.queue IN (q, '*') AND w.kind <> '*') k;
+                SELECT w.allowed, w.bucket INTO allowed, bucket FROM leasehold.allowed_now(q, want - total, p, now) w;
+                IF allowed = 0 THEN
+                    IF bucket < 1000 THEN
+                        waits := least(waits, (1000 - bucket) * p.rate_per_ms / (p.rate_n * 1000) + 1);
+                    END IF;
+                    CONTINUE;
+                END IF;
+                IF p.exclusive THEN
+                    SELECT w.id INTO alone FROM leasehold.job w
+                     WHERE w.state = 'pending' AND w.queue = q AND (of_kinds IS NULL OR w.kind = ANY (of_kinds))
+                     ORDER BY w.priority DESC, w.id LIMIT 1;
+                    CONTINUE WHEN alone IS NULL OR NOT leasehold.exclusive_acquire(
+                        now, m, q, alone, of_worker,
+                        now + coalesce(lease, (SELECT w.lease_ms FROM leasehold.job w WHERE w.id = alone), p.lease_ms)
+                              * interval '1 millisecond');
+                END IF;
+            ELSE
+                p := NULL;
+            END IF;
+
+            -- Where to begin: at the front, as far as it is known.
+            looks := false;
+            before := total;
+            tops := '{32767}'; ends := '{-32768}'; lows := '{0}'; floors := '{0}';
+            IF of_kinds IS NULL AND alone IS NULL THEN
+                FOR f IN SELECT * FROM leasehold.front w WHERE w.queue = q ORDER BY w.priority DESC LOOP
+                    looks := looks OR f.next_look <= now;
+                    ends[cardinality(ends)] := f.priority + 1;
+                    tops := tops || f.priority || (f.priority - 1);
+                    ends := ends || f.priority || -32768;
+                    lows := lows || f.low || 0::bigint;
+                    floors := floors || f.floor || 0::bigint;
+                END LOOP;
+                -- One of those who come looks at all of it.
+                IF looks THEN
+                    SELECT count(*) > 0 INTO looks FROM (
+                        SELECT 1 FROM leasehold.front w WHERE w.queue = q AND w.next_look <= now
+                           FOR UPDATE SKIP LOCKED) mine;
+                    IF looks THEN
+                        tops := '{32767}'; ends := '{-32768}'; lows := '{0}';
+                    END IF;
+                END IF;
+            END IF;
+
+            FOR k IN 1..2 * cardinality(tops) LOOP
+                EXIT WHEN allowed <= 0;
+                i := (k - 1) % cardinality(tops) + 1;
+                IF k > cardinality(tops) THEN  -- nothing at the front: what committed late?
+                    EXIT WHEN total > before;
+                    CONTINUE WHEN floors[i] >= lows[i];
+                    lows[i] := floors[i];
+                END IF;
+                CONTINUE WHEN tops[i] < ends[i];
+                IF m.has_policies OR of_request IS NOT NULL THEN
+                    got := 0;
+                    FOR one IN SELECT * FROM leasehold.take_many(
+                        q, of_worker, of_kinds, alone, allowed, lease, ends[i], tops[i], lows[i], m.epoch, p, rule_kinds, rules)
+                    LOOP
+                        RETURN NEXT one;
+                        got := got + 1;
+                        taken := taken || one.id;
+                        held := held || one.token;
+                    END LOOP;
+                ELSE
+                    RETURN QUERY SELECT * FROM leasehold.take_many(
+                        q, of_worker, of_kinds, alone, allowed, lease, ends[i], tops[i], lows[i], m.epoch, p, rule_kinds, rules);
+                    GET DIAGNOSTICS got = ROW_COUNT;
+                END IF;
+                waited := got > 0 AND leasehold.changed();
+                allowed := allowed - got;
+                total := total + got;
+                IF m.has_policies AND got > 0 THEN
+                    PERFORM leasehold.claimed_under_rules(q, of_worker, p, alone, taken, bucket - got * 1000);
+                    bucket := bucket - got * 1000;
+                END IF;
+            END LOOP;
+            IF alone IS NOT NULL AND NOT EXISTS (SELECT 1 FROM leasehold.job w WHERE w.id = alone AND w.state = 'running') THEN
+                PERFORM leasehold.exclusive_end(ARRAY[alone], ARRAY[q]);
+            END IF;
+            IF looks THEN
+                PERFORM leasehold.front_look(q, of_worker, now, began);
+            ELSIF of_kinds IS NULL AND alone IS NULL AND random() * 200 < total - before THEN
+                IF cardinality(tops) > 1 THEN
+                    PERFORM leasehold.front_move(q);
+                ELSE
+                    PERFORM leasehold.front_look(q, of_worker, now, began);
+                END IF;
+            END IF;
+        END LOOP;
+        round := round + 1;
+        EXIT WHEN total > 0 OR round = 2 OR NOT (forfeit AND recovers AND m.recovering_until > now);
+        PERFORM leasehold.heal_first(now, m, true);
+    END LOOP;
+
+    IF total > 0 AND EXISTS (SELECT 1 FROM leasehold.job w
+                              WHERE w.state = 'running' AND w.lease_until > now
+                                AND w.lease_until <= now + interval '1 second' AND w.worker = of_worker) THEN
+        PERFORM leasehold.ring('!', now);
+    END IF;
+    IF of_request IS NOT NULL AND total > 0 THEN
+        UPDATE leasehold.request r SET jobs = taken, tokens = held WHERE r.request = of_request;
+    ELSIF of_request IS NOT NULL THEN
+        DELETE FROM leasehold.request r WHERE r.request = of_request;
+    END IF;
+    IF ticks OR waits IS NOT NULL THEN
+        RETURN QUERY SELECT (jsonb_populate_record(NULL::leasehold.claimed,
+            jsonb_build_object('retry_ms', waits, 'schedules', ticks))).*;
+    END IF;
+END $$;
+
+-- One job of one queue, the common case: nothing is due, no rules, nothing but fresh jobs. A statement that looks
+-- whether it is so, one that takes the job, one that counts it: every statement more is felt. Whatever
+-- is out of the ordinary is left to claim_many.
+CREATE FUNCTION leasehold.claim_one(of_worker text, of_queue text, lease bigint, recovers boolean)
+RETURNS SETOF leasehold.claimed
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+DECLARE
+    now     timestamptz := leasehold.clock();
+    raw     bigint := coalesce(pg_sequence_last_value('leasehold.sweeping'), 0);
+    swept   timestamptz := timestamptz 'epoch' + (raw & 4398046511103) * interval '1 millisecond';
+    epoch   bigint;
+    unusual boolean;
+    top     integer;
+    low     bigint;
+    one     leasehold.claimed;
+BEGIN
+    SELECT m.epoch,
+           (SELECT f.priority FROM leasehold.front f WHERE f.queue = of_queue ORDER BY f.priority DESC LIMIT 1),
+           (SELECT f.low FROM leasehold.front f WHERE f.queue = of_queue ORDER BY f.priority DESC LIMIT 1),
+           m.has_policies OR m.has_paused OR now < m.no_expiry_before
+           OR raw >> 42 <> m.generation & 2097151 OR swept > now OR swept < now - interval '2 seconds'
+           OR m.timeline <> left(pg_walfile_name(pg_current_wal_lsn()), 8)
+           OR m.job_oid <> 'leasehold.job'::regclass
+           OR EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'running' AND w.lease_until > swept AND w.lease_until <= now)
+           OR EXISTS (SELECT 1 FROM leasehold.lease w WHERE w.expires_at IS NOT NULL AND w.expires_at > swept AND w.expires_at <= now)
+           OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.silent_at IS NOT NULL AND w.silent_at > swept AND w.silent_at <= now)
+           OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.uncleaned IS NOT NULL AND NOT w.stuck)
+           OR EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'scheduled' AND w.run_at <= now)
+           OR EXISTS (SELECT 1 FROM leasehold.job w WHERE w.expires_at IS NOT NULL AND w.expires_at <= now AND w.token = 0
+                         AND (w.state = 'pending' OR w.state = 'scheduled'))
+           OR EXISTS (SELECT 1 FROM leasehold.schedule w WHERE w.next_at <= now)
+           OR EXISTS (SELECT 1 FROM leasehold.worker w
+                       WHERE w.id = of_worker AND w.pid IS NOT NULL AND w.state <> 'stopped'
+                         AND (w.silent_at IS NULL OR w.last_heartbeat_at < now - w.interval_ms * interval '0.5 milliseconds'))
+           OR EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'pending' AND w.again AND w.queue = of_queue)
+           OR EXISTS (SELECT 1 FROM leasehold.front f WHERE f.queue = of_queue AND f.next_look <= now)
+           OR EXISTS (SELECT 1 FROM leasehold.job w
+                       WHERE w.state = 'pending' AND NOT w.again AND w.queue = of_queue
+                         AND w.priority > (SELECT max(f.priority) FROM leasehold.front f WHERE f.queue = of_queue))
+      INTO epoch, top, low, unusual
+      FROM leasehold.meta m WHERE m.one;
+    IF NOT unusual THEN
+        UPDATE leasehold.job j
+           SET state = 'running', token = greatest(j.token, epoch << 40) + 1, attempt = j.attempt + 1,
+               max_attempts = CASE WHEN j.max_attempts = -1 THEN -1
+                                   ELSE greatest(coalesce(j.max_attempts, 3), j.attempt + 1) END,
+               worker = of_worker, held_ms = coalesce(lease, j.lease_ms, 300000),
+               lease_until = picked.at + coalesce(lease, j.lease_ms, 300000) * interval '1 millisecond',
+               started_at = picked.at, state_changed_at = picked.at, finished_at = NULL, stage = NULL,
+               progress = NULL, again = true
+          FROM (SELECT w.id, leasehold.clock() AS at FROM leasehold.job w
+                 WHERE w.state = 'pending' AND NOT w.again AND w.queue = of_queue
+                   AND w.priority >= coalesce(top, -32768)
+                   AND w.priority <= coalesce(top, 32767)
+                   AND w.id > coalesce(low, 0)
+                 ORDER BY w.priority DESC, w.id LIMIT 1 FOR UPDATE SKIP LOCKED) picked
+         WHERE j.id = picked.id
+        RETURNING j.*, 0 INTO one;
+        IF one.id IS NOT NULL THEN
+            RETURN NEXT one;
+            INSERT INTO leasehold.delta
+            SELECT of_queue, one.started_at, 'c', 'pending', 'running', 1,
+                   greatest(leasehold.ms(one.started_at - greatest(one.created_at, one.run_at)), 0)
+             WHERE leasehold.changed();
+            IF one.held_ms <= 1000 OR one.id % 200 = 0 THEN
+                PERFORM leasehold.claimed_one(of_queue, of_worker, now, one.held_ms, low);
+            END IF;
+            RETURN;
+        END IF;
+    END IF;
+    RETURN QUERY SELECT * FROM leasehold.claim_many(of_worker, ARRAY[of_queue], NULL, 1, lease, NULL, recovers);
+END $$;
+
+-- Now and then after a claim: the front moves on; whoever keeps the store up looks when a short lease ends.
+CREATE FUNCTION leasehold.claimed_one(of_queue text, of_worker text, now timestamptz, held_ms bigint, low bigint)
+RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF held_ms <= 1000 THEN
+        PERFORM leasehold.ring('!', now);
+    END IF;
+    IF low IS NULL THEN
+        PERFORM leasehold.front_look(of_queue, of_worker, now, clock_timestamp());
+    ELSE
+        PERFORM leasehold.front_move(of_queue);
+    END IF;
+END $$;
+
+-- What a claim in a queue with policies leaves behind: the exclusive lease follows the job, the bucket is
+-- emptied, routine is told where it is to be.
+CREATE FUNCTION leasehold.claimed_under_rules(of_queue text, of_worker text, p leasehold.policy,
+                                              alone bigint, taken bigint[], left_over bigint)
+RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF alone IS NOT NULL THEN
+        PERFORM leasehold.exclusive_follow(w.started_at, of_queue, alone, w.lease_until)
+           FROM leasehold.job w WHERE w.id = alone AND w.state = 'running';
+    END IF;
+    IF left_over IS NOT NULL THEN
+        UPDATE leasehold.queue w SET bucket = left_over, bucket_at = leasehold.clock() WHERE w.queue = of_queue;
+    END IF;
+    IF EXISTS (SELECT 1 FROM leasehold.policy w WHERE w.queue IN (of_queue, '*') AND w.audit = 2) THEN
+        PERFORM leasehold.event_put(w.started_at, 'job.claimed', w.id, w.queue, of_worker, NULL, 'pending',
+                                    'running', of_worker, NULL, w.token)
+           FROM unnest(taken) WITH ORDINALITY t(id, ord) JOIN leasehold.job w ON w.id = t.id
+          WHERE w.queue = of_queue AND (leasehold.policy_of(w.queue, w.kind)).audit = 2
+          ORDER BY t.ord;
+    END IF;
+END $$;
+
+-- A payload does not match its checksum: the library, which found out, hands the job back to be failed. It is
+-- never run, and kept for inspection; the attempt was none.
+CREATE FUNCTION leasehold.fail_rotten(of_job bigint, of_token bigint) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    now    timestamptz := leasehold.clock();
+    reason constant text := 'CORRUPT: payload does not match its checksum';
+    j      leasehold.job;
+BEGIN
+    UPDATE leasehold.job w
+       SET state = 'failed', lease_until = NULL, worker = NULL, started_at = NULL, attempt = w.attempt - 1,
+           last_error = reason, finished_at = now, state_changed_at = now
+     WHERE w.id = of_job AND w.token = of_token AND w.state = 'running'
+    RETURNING * INTO j;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    INSERT INTO leasehold.delta VALUES (j.queue, now, 'f', 'running', 'failed', 1, 0);
+    IF (SELECT has_policies FROM leasehold.meta) THEN
+        PERFORM leasehold.runs_ended(now, ARRAY[of_job], ARRAY[j.queue]);
+    END IF;
+    PERFORM leasehold.event_put(now, 'job.failed', j.id, j.queue, NULL, NULL, 'pending', 'failed',
+                                'system/claim', reason, j.token);
+    PERFORM leasehold.tell('error', 'job ' || j.id || ' was failed: payload does not match its checksum',
+                           j.id, j.token, j.attempt, j.queue, NULL, reason);
+END $$;
+
+-- ---- for people ----
+
+-- SELECT id, token, payload FROM leasehold.claim('me', 'mail');
+CREATE FUNCTION leasehold.claim(worker text, queues text[], n integer DEFAULT 1, lease interval DEFAULT NULL,
+                                kinds text[] DEFAULT NULL, request text DEFAULT NULL)
+RETURNS SETOF leasehold.job
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM leasehold.need_name('worker', worker);
+    IF queues IS NULL OR cardinality(queues) = 0 THEN
+        PERFORM leasehold.refuse(-3, 'queue is missing');
+    END IF;
+    PERFORM leasehold.need_name('queue', w) FROM unnest(queues) w;
+    PERFORM leasehold.need_name('kind', w) FROM unnest(kinds) w;
+    PERFORM leasehold.need_range('number of jobs', n, 1, 1000);
+    PERFORM leasehold.need_duration('lease', lease, 1, 2592000000);
+    IF octet_length(request) NOT BETWEEN 1 AND 256 THEN
+        PERFORM leasehold.refuse(-3, format('request id has %s bytes: 1 to 256 bytes are allowed', octet_length(request)));
+    END IF;
+    RETURN QUERY
+        SELECT c.id, c.token, c.run_at, c.created_at, c.state_changed_at, c.lease_until, c.started_at, c.finished_at,
+               c.last_heartbeat_at, c.expires_at, c.held_ms, c.lease_ms, c.backoff_ms, c.backoff_cap_ms,
+               c.payload_sum, c.nonce, c.priority, c.attempt, c.max_attempts, c.recoveries, c.progress, c.again,
+               c.plain, c.state, c.queue, c.kind, c.worker, c.key, c.stage, c.last_error, c.checkpoint, c.payload,
+               c.payload_bytes, c.result, c.result_bytes
+          FROM leasehold.claim_many(worker, queues, kinds, n, leasehold.ms(lease), request, true) c
+         WHERE c.id IS NOT NULL;
+END $$;
+
+CREATE FUNCTION leasehold.claim(worker text, queue text, n integer DEFAULT 1, lease interval DEFAULT NULL,
+                                kinds text[] DEFAULT NULL, request text DEFAULT NULL)
+RETURNS SETOF leasehold.job
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$ SELECT * FROM leasehold.claim(worker, ARRAY[queue], n, lease, kinds, request) $$;

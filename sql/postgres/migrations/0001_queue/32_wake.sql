@@ -1,0 +1,50 @@
+-- What the library asks of the store as a whole: what it is, and to be woken.
+
+-- Asked by every version of the library, of every version of the schema: only ever extended.
+CREATE FUNCTION leasehold.about(OUT schema_version integer, OUT recovery_due boolean)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    SELECT m.schema_version, m.recovery_due INTO schema_version, recovery_due FROM leasehold.meta m;
+END $$;
+
+-- Jobs as they are now, in the order asked for.
+CREATE FUNCTION leasehold.jobs_of(ids bigint[]) RETURNS SETOF leasehold.job
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY
+        SELECT j.* FROM unnest(ids) WITH ORDINALITY i(id, n) JOIN leasehold.job j ON j.id = i.id
+         ORDER BY i.n;
+END $$;
+
+-- Whoever goes to sleep for these queues says so, and is notified (leasehold.ring). True: what came
+-- between his last look and this was not told to anybody, so he must look once more. Sleepers by the
+-- hundred find it armed, and write nothing. A row that is locked is being rung: its ringer will tell.
+CREATE FUNCTION leasehold.arm(queues text[]) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    now     timestamptz := leasehold.clock();
+    n_added bigint;
+    n_armed bigint;
+BEGIN
+    IF NOT EXISTS (SELECT 1 FROM unnest(queues) q(queue)
+                    WHERE NOT EXISTS (SELECT 1 FROM leasehold.idle i
+                                       WHERE i.queue = q.queue AND i.armed
+                                         AND i.until > now + interval '30 seconds')) THEN
+        RETURN false;
+    END IF;
+    INSERT INTO leasehold.idle AS i (queue, armed, until)
+    SELECT DISTINCT q.queue, true, now + interval '1 minute' FROM unnest(queues) q(queue)
+     ORDER BY q.queue
+    ON CONFLICT (queue) DO NOTHING;
+    GET DIAGNOSTICS n_added = ROW_COUNT;
+    UPDATE leasehold.idle i SET armed = true, until = now + interval '1 minute'
+     WHERE i.queue IN (SELECT s.queue FROM leasehold.idle s
+                        WHERE s.queue = ANY(queues)
+                          AND NOT (s.armed AND s.until > now + interval '30 seconds')
+                        ORDER BY s.queue FOR UPDATE SKIP LOCKED);
+    GET DIAGNOSTICS n_armed = ROW_COUNT;
+    RETURN n_added + n_armed > 0;
+END $$;

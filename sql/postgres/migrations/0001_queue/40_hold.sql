@@ -1,0 +1,796 @@
+-- The acts of a holder: heartbeat, complete, fail, release. Each is guarded by the token, in the
+-- write; whoever was overtaken is told by whom.
+--
+-- A batch is one UPDATE over all of its items, written in the order of their ids, so that two
+-- batches with jobs in common never wait for each other. That order is the one of the nested loop
+-- over the sorted items: other ways to join are turned off for these functions (and with them jit,
+-- which takes the price of what is turned off for work worth compiling). What did not match is
+-- looked at one by one afterwards. The functions answer with the refused items only.
+
+-- ---- holds: a live lease that was revoked by hand ----
+
+CREATE FUNCTION leasehold.hold_put(of_queue text, of_job bigint, of_token bigint, until timestamptz)
+RETURNS void LANGUAGE sql VOLATILE
+AS $$
+    INSERT INTO leasehold.hold AS h VALUES (of_queue, of_job, of_token, until)
+        ON CONFLICT (queue, job) DO UPDATE SET token = excluded.token, until = excluded.until
+$$;
+
+-- The holder of a revoked lease has answered: job, slot and exclusive lease are free. The job may
+-- have been deleted meanwhile.
+CREATE FUNCTION leasehold.hold_answered(now timestamptz, of_job bigint, of_token bigint)
+RETURNS void LANGUAGE plpgsql
+AS $$
+DECLARE
+    held leasehold.hold;
+BEGIN
+    IF NOT EXISTS (SELECT 1 FROM leasehold.hold h WHERE h.job = of_job AND h.token = of_token) THEN
+        RETURN;
+    END IF;
+    -- The job before its hold: so do those who make one.
+    PERFORM 1 FROM leasehold.job j WHERE j.id = of_job FOR UPDATE;
+    DELETE FROM leasehold.hold h WHERE h.job = of_job AND h.token = of_token RETURNING * INTO held;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    UPDATE leasehold.job j SET run_at = now
+     WHERE j.id = of_job AND j.state = 'scheduled' AND j.run_at = held.until;
+    PERFORM leasehold.exclusive_end(ARRAY[of_job], ARRAY[held.queue]);
+    PERFORM leasehold.ring(held.queue, now);
+END $$;
+
+-- ---- exclusive queues: the lease processing/QUEUE, which ends with its job ----
+
+CREATE FUNCTION leasehold.exclusive_acquire(now timestamptz, m leasehold.meta, of_queue text,
+                                            of_job bigint, of_worker text, until timestamptz)
+RETURNS boolean LANGUAGE plpgsql
+AS $$
+BEGIN
+    RETURN leasehold.lease_take(now, leasehold.due(now, m.no_expiry_before), m.epoch, 'processing',
+                                of_queue, of_worker, until, NULL, of_job) IS NOT NULL;
+END $$;
+
+CREATE FUNCTION leasehold.exclusive_follow(now timestamptz, of_queue text, of_job bigint,
+                                           until timestamptz)
+RETURNS void LANGUAGE sql VOLATILE
+AS $$
+    UPDATE leasehold.lease l SET expires_at = until, ttl_ms = leasehold.ms(until - now)
+     WHERE l.scope = 'processing' AND l.name = of_queue AND l.job = of_job
+$$;
+
+CREATE FUNCTION leasehold.exclusive_end(jobs bigint[], queues text[]) RETURNS void LANGUAGE plpgsql
+AS $$
+DECLARE
+    held record;
+BEGIN
+    FOR held IN SELECT l.name, l.token FROM leasehold.lease l
+                 WHERE l.scope = 'processing' AND l.name = ANY(queues) AND l.job = ANY(jobs)
+                 ORDER BY l.name
+    LOOP
+        PERFORM leasehold.lease_free('processing', held.name, held.token);
+    END LOOP;
+END $$;
+
+-- Runs of these jobs have ended, in queues that may have limits: what they kept from others is
+-- free.
+CREATE FUNCTION leasehold.runs_ended(now timestamptz, jobs bigint[], queues text[])
+RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM leasehold.exclusive_end(jobs, queues);
+    PERFORM leasehold.ring(q.queue, now) FROM unnest(queues) q(queue)
+      WHERE EXISTS (SELECT 1 FROM leasehold.policy p
+                     WHERE p.queue IN (q.queue, '*') AND (p.exclusive OR p.concurrency > 0));
+END $$;
+
+-- ---- who does not hold the job ----
+
+-- Why an act under this token is refused. `ends`: it would have ended the run, so the holder of a
+-- revoked lease has answered with it.
+CREATE FUNCTION leasehold.not_held(now timestamptz, of_job bigint, of_token bigint, ends boolean,
+                                   OUT status integer, OUT message text) LANGUAGE plpgsql
+AS $$
+DECLARE
+    j leasehold.job;
+BEGIN
+    IF ends THEN
+        PERFORM leasehold.hold_answered(now, of_job, of_token);
+    END IF;
+    SELECT * INTO j FROM leasehold.job w WHERE w.id = of_job;
+    status := -8;
+    IF NOT FOUND THEN
+        status := -5;
+        message := format('there is no job %s', of_job);
+    ELSIF of_token > j.token THEN
+        message := format('job %s never had token %s: its token is %s', of_job, of_token, j.token);
+    ELSIF j.state = 'cancelled' THEN
+        status := -9;
+        message := format('job %s was cancelled', of_job);
+    ELSIF j.state = 'running' AND j.token = of_token THEN
+        message := format('the lease of job %s has expired', of_job);
+    ELSIF j.state = 'running' THEN
+        message := format('lease of job %s is lost: token %s was followed by %s, claimed by '
+                          'worker "%s"', of_job, of_token, j.token, j.worker);
+    ELSIF j.token = of_token THEN
+        message := format('lease of job %s has ended: the job is %s', of_job, j.state);
+    ELSE
+        message := format('lease of job %s is lost: its token is %s now, not %s; the job is %s',
+                          of_job, j.token, of_token, j.state);
+    END IF;
+END $$;
+
+-- Given back, or failed with this error, before under this token: a repeat, and done.
+CREATE FUNCTION leasehold.repeated_end(of_job bigint, of_token bigint, error text) RETURNS boolean
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT 1 FROM leasehold.job j
+         WHERE j.id = of_job AND j.token = of_token
+           AND CASE WHEN error IS NULL
+                    THEN j.state IN ('pending', 'scheduled') AND j.started_at IS NULL
+                    ELSE j.state IN ('pending', 'scheduled', 'failed') AND j.started_at IS NOT NULL
+                         AND j.last_error = error END);
+END $$;
+
+-- The policies that hold for these jobs.
+CREATE FUNCTION leasehold.policies_of(jobs bigint[]) RETURNS SETOF leasehold.policy LANGUAGE plpgsql
+AS $$
+DECLARE
+    pair record;
+BEGIN
+    FOR pair IN SELECT DISTINCT j.queue, j.kind FROM leasehold.job j WHERE j.id = ANY(jobs) LOOP
+        RETURN QUERY SELECT * FROM leasehold.policy_of(pair.queue, pair.kind);
+    END LOOP;
+END $$;
+
+-- ---- heartbeat ----
+
+-- Those that were refused; NULL: none. Any array but the first two may be empty.
+CREATE FUNCTION leasehold.beat_jobs(now timestamptz, m leasehold.meta, jobs bigint[],
+                                    tokens bigint[], leases_ms bigint[], percents bigint[],
+                                    stages text[], checkpoints text[])
+RETURNS leasehold.outcome[] LANGUAGE plpgsql
+AS $$
+DECLARE
+    due     timestamptz := leasehold.due(now, m.no_expiry_before);
+    done    integer[];
+    changed boolean;
+BEGIN
+    IF cardinality(jobs) = 1 AND NOT m.has_policies AND checkpoints[1] IS NULL THEN
+        UPDATE leasehold.job j
+           SET lease_until = now + leasehold.span(coalesce(leases_ms[1], j.held_ms)),
+               last_heartbeat_at = now, progress = coalesce(percents[1], j.progress),
+               stage = coalesce(stages[1], j.stage)
+         WHERE j.id = jobs[1] AND j.token = tokens[1] AND j.state = 'running'
+           AND j.lease_until > due;
+        IF FOUND THEN
+            changed := leasehold.changed();
+            RETURN NULL;
+        END IF;
+    ELSE
+        WITH beat AS (
+            UPDATE leasehold.job j
+               SET lease_until = now + leasehold.span(coalesce(a.lease_ms, j.held_ms)),
+                   last_heartbeat_at = now, progress = coalesce(a.percent, j.progress),
+                   stage = coalesce(a.stage, j.stage),
+                   checkpoint = coalesce(a.checkpoint, j.checkpoint)
+              FROM (SELECT * FROM unnest(jobs, tokens, leases_ms, percents, stages, checkpoints)
+                        WITH ORDINALITY u(job, token, lease_ms, percent, stage, checkpoint, n)
+                     WHERE u.checkpoint IS NULL OR leasehold.is_json(u.checkpoint)
+                     ORDER BY u.job, u.n DESC) a
+             WHERE j.id = a.job AND j.token = a.token AND j.state = 'running'
+               AND j.lease_until > due
+            RETURNING a.n, j.id, j.queue, j.lease_until
+        ), followed AS (
+            UPDATE leasehold.lease l
+               SET expires_at = b.lease_until, ttl_ms = leasehold.ms(b.lease_until - now)
+              FROM beat b
+             WHERE m.has_policies AND l.scope = 'processing' AND l.name = b.queue AND l.job = b.id)
+        SELECT array_agg(b.n) INTO done FROM beat b;
+        changed := done IS NOT NULL AND leasehold.changed();
+        IF cardinality(done) = cardinality(jobs) THEN
+            RETURN NULL;
+        END IF;
+    END IF;
+    IF m.timeline <> left(pg_walfile_name(pg_current_wal_lsn()), 8) THEN
+        -- The first word since another server took over: its lease is not over yet.
+        RETURN leasehold.beat_jobs(now, leasehold.new_server(now), jobs, tokens, leases_ms, percents,
+                                   stages, checkpoints);
+    END IF;
+    RETURN leasehold.beats_refused(now, jobs, tokens, checkpoints, done);
+END $$;
+
+-- Of those that are not done. A job that is named twice was beaten for by both.
+CREATE FUNCTION leasehold.beats_refused(now timestamptz, jobs bigint[], tokens bigint[],
+                                        checkpoints text[], done integer[])
+RETURNS leasehold.outcome[] LANGUAGE plpgsql
+AS $$
+DECLARE
+    refused leasehold.outcome[];
+    why     record;
+BEGIN
+    FOR i IN 1..cardinality(jobs) LOOP
+        IF i = ANY(done) THEN
+            CONTINUE;
+        END IF;
+        IF NOT leasehold.is_json(checkpoints[i]) THEN
+            refused := refused || (i, -3, 'checkpoint is not JSON: ' || left(checkpoints[i], 80))
+                                  ::leasehold.outcome;
+        ELSIF NOT EXISTS (SELECT 1 FROM unnest(done) d
+                           WHERE jobs[d] = jobs[i] AND tokens[d] = tokens[i]) THEN
+            SELECT * INTO why FROM leasehold.not_held(now, jobs[i], tokens[i], false);
+            refused := refused || (i, why.status, why.message)::leasehold.outcome;
+        END IF;
+    END LOOP;
+    RETURN refused;
+END $$;
+
+CREATE FUNCTION leasehold.heartbeat_many(jobs bigint[], tokens bigint[], leases_ms bigint[],
+                                         percents bigint[], stages text[], checkpoints text[])
+RETURNS SETOF leasehold.outcome LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET jit = off SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    m       leasehold.meta;
+    refused leasehold.outcome[];
+BEGIN
+    SELECT * INTO m FROM leasehold.meta WHERE one;
+    refused := leasehold.beat_jobs(leasehold.clock(), m, jobs, tokens, leases_ms, percents, stages,
+                                   checkpoints);
+    IF refused IS NOT NULL THEN
+        RETURN QUERY SELECT * FROM unnest(refused);
+    END IF;
+END $$;
+
+-- ---- complete ----
+
+-- Where there are policies: end what the runs kept from others, and tell it where all is to be
+-- told. `workers` had the jobs of the batch; the numbers of those done are in `done`.
+CREATE FUNCTION leasehold.completed_under_policies(now timestamptz, jobs bigint[], tokens bigint[],
+                                                   workers text[], done integer[])
+RETURNS void LANGUAGE plpgsql
+AS $$
+DECLARE
+    ended  bigint[] := ARRAY(SELECT jobs[i] FROM unnest(done) i);
+    queues text[] := ARRAY(SELECT DISTINCT j.queue FROM leasehold.job j WHERE j.id = ANY(ended));
+BEGIN
+    PERFORM leasehold.runs_ended(now, ended, queues);
+    INSERT INTO leasehold.event(at, type, job, queue, worker, from_state, to_state, actor, token)
+    SELECT now, 'job.completed', j.id, j.queue, workers[i], 'running', 'completed', workers[i],
+           tokens[i]
+      FROM unnest(done) i JOIN leasehold.job j ON j.id = jobs[i]
+      JOIN (SELECT p.queue, p.kind FROM leasehold.policies_of(ended) p WHERE p.audit = 2) full_audit
+           ON full_audit.queue = j.queue AND full_audit.kind = coalesce(j.kind, '*')
+     ORDER BY i;
+END $$;
+
+-- Compare the token, not the clock: a slow worker may finish while nobody else has the job. Only
+-- results of at most so many bytes are taken. Which items are done, by their numbers.
+CREATE FUNCTION leasehold.complete_held(now timestamptz, m leasehold.meta, jobs bigint[],
+                                        tokens bigint[], results text[], results_bytes bytea[],
+                                        most_bytes bigint)
+RETURNS integer[] LANGUAGE plpgsql
+AS $$
+DECLARE
+    workers text[];
+    done    integer[];
+    changed boolean;
+BEGIN
+    IF m.has_policies THEN
+        -- Who has the token has it until it ends: this is not overtaken.
+        workers := ARRAY(SELECT o.worker FROM unnest(jobs) WITH ORDINALITY u(job, n)
+                           LEFT JOIN leasehold.job o ON o.id = u.job ORDER BY u.n);
+    END IF;
+    WITH done AS (
+        UPDATE leasehold.job j
+           SET state = 'completed', lease_until = NULL, worker = NULL, result = a.result,
+               result_bytes = a.bytes, finished_at = now,
+               state_changed_at = greatest(now, j.started_at)
+          FROM (SELECT * FROM unnest(jobs, tokens, results, results_bytes)
+                              WITH ORDINALITY u(job, token, result, bytes, n)
+                 WHERE coalesce(octet_length(u.result), octet_length(u.bytes), 0) <= most_bytes
+                 ORDER BY u.job, u.n) a
+         WHERE j.id = a.job AND j.token = a.token AND j.state = 'running'
+        RETURNING a.n, j.queue, now - j.started_at AS ran
+    ), counted AS (
+        INSERT INTO leasehold.delta(queue, at, act, was, becomes, n, ms)
+        SELECT d.queue, now, 'd', 'running', 'completed', count(*), leasehold.ms(sum(d.ran))
+          FROM done d GROUP BY d.queue)
+    SELECT array_agg(d.n) INTO done FROM done d;
+    changed := done IS NOT NULL AND leasehold.changed();
+    IF m.has_policies AND done IS NOT NULL THEN
+        PERFORM leasehold.completed_under_policies(now, jobs, tokens, workers, done);
+    END IF;
+    RETURN done;
+END $$;
+
+-- One that is not done yet: because it was done before, is not held, or because of the size of its
+-- result, which its own policy has to judge.
+CREATE FUNCTION leasehold.complete_rest(now timestamptz, m leasehold.meta, of_job bigint,
+                                        of_token bigint, of_result text, of_bytes bytea,
+                                        OUT status integer, OUT message text) LANGUAGE plpgsql
+AS $$
+DECLARE
+    j    leasehold.job;
+    size bigint := coalesce(octet_length(of_result), octet_length(of_bytes), 0);
+    most bigint;
+BEGIN
+    -- Without a lock: those of the batch are held already, and were taken in order.
+    SELECT * INTO j FROM leasehold.job w WHERE w.id = of_job AND w.token = of_token;
+    status := 0;
+    IF j.state = 'completed' AND j.result IS NOT DISTINCT FROM of_result
+       AND j.result_bytes IS NOT DISTINCT FROM of_bytes THEN
+        RETURN;
+    ELSIF j.state = 'running' THEN
+        most := (leasehold.policy_of(j.queue, j.kind)).max_payload;
+        IF size > most THEN
+            status := -4;
+            message := format('result of %s bytes is too large: queue "%s" takes at most %s bytes',
+                              size, j.queue, most);
+            RETURN;
+        ELSIF leasehold.complete_held(now, m, ARRAY[of_job], ARRAY[of_token], ARRAY[of_result],
+                                      ARRAY[of_bytes], most) IS NOT NULL THEN
+            RETURN;
+        END IF;
+    END IF;
+    SELECT * INTO status, message FROM leasehold.not_held(now, of_job, of_token, true);
+END $$;
+
+CREATE FUNCTION leasehold.complete_many(jobs bigint[], tokens bigint[], results text[],
+                                        results_bytes bytea[])
+RETURNS SETOF leasehold.outcome LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET jit = off SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    now   timestamptz := leasehold.clock();
+    most  bigint := 1048576;
+    ruled boolean;
+    m     leasehold.meta;
+    q     text;
+    ran   interval;
+    done  integer[];
+    why   record;
+    changed boolean;
+BEGIN
+    SELECT has_policies INTO ruled FROM leasehold.meta WHERE one;
+    IF NOT ruled AND cardinality(jobs) = 1 AND results_bytes[1] IS NULL
+       AND (results[1] IS NULL OR octet_length(results[1]) <= most) THEN
+        UPDATE leasehold.job j
+           SET state = 'completed', lease_until = NULL, worker = NULL, result = results[1],
+               finished_at = now, state_changed_at = greatest(now, j.started_at)
+         WHERE j.id = jobs[1] AND j.token = tokens[1] AND j.state = 'running'
+        RETURNING j.queue, now - j.started_at INTO q, ran;
+        IF FOUND THEN
+            INSERT INTO leasehold.delta(queue, at, act, was, becomes, n, ms)
+            VALUES (q, now, 'd', 'running', 'completed', 1, leasehold.ms(ran));
+            changed := leasehold.changed();
+            RETURN;
+        END IF;
+    END IF;
+    SELECT * INTO m FROM leasehold.meta WHERE one;
+    IF m.has_policies THEN
+        -- What is small enough for every policy needs no closer look.
+        SELECT least(most, min(p.max_payload)) INTO most FROM leasehold.policy p;
+    END IF;
+    done := leasehold.complete_held(now, m, jobs, tokens, results, results_bytes, most);
+    IF cardinality(done) = cardinality(jobs) THEN
+        RETURN;
+    END IF;
+    FOR i IN 1..cardinality(jobs) LOOP
+        IF NOT coalesce(i = ANY(done), false) THEN
+            SELECT * INTO why FROM leasehold.complete_rest(now, m, jobs[i], tokens[i], results[i],
+                                                           results_bytes[i]);
+            IF why.status < 0 THEN
+                RETURN NEXT (i, why.status, why.message)::leasehold.outcome;
+            END IF;
+        END IF;
+    END LOOP;
+END $$;
+
+-- ---- fail ----
+
+-- Which items are done. retry_in_ms: 0 or NULL by the backoff, -1 at once.
+CREATE FUNCTION leasehold.fail_held(now timestamptz, m leasehold.meta, jobs bigint[],
+                                    tokens bigint[], errors text[], retry_in_ms bigint[],
+                                    permanent boolean[])
+RETURNS integer[] LANGUAGE plpgsql
+AS $$
+DECLARE
+    done   integer[];
+    ended  bigint[];
+    queues text[];
+    woken  text[];
+    soon   boolean;
+BEGIN
+    WITH held AS (
+        SELECT u.n, u.job, u.token, u.error, o.worker,
+               coalesce(u.permanent, false)
+               OR (o.max_attempts <> -1 AND o.attempt >= o.max_attempts) AS last,
+               CASE WHEN u.retry_in_ms = -1 THEN 0
+                    WHEN u.retry_in_ms > 0 THEN u.retry_in_ms
+                    ELSE leasehold.backoff(coalesce(nullif(o.backoff_ms, 0), p.backoff_ms, 1000),
+                                           coalesce(nullif(o.backoff_cap_ms, 0), p.backoff_cap_ms,
+                                                    3600000), o.attempt) END AS delay_ms
+          FROM unnest(jobs, tokens, errors, retry_in_ms, permanent)
+               WITH ORDINALITY u(job, token, error, retry_in_ms, permanent, n)
+          JOIN leasehold.job o ON o.id = u.job AND o.token = u.token AND o.state = 'running'
+          LEFT JOIN leasehold.policies_of(CASE WHEN m.has_policies THEN jobs END) p
+               ON p.queue = o.queue AND p.kind = coalesce(o.kind, '*')
+         ORDER BY u.job, u.n
+    ), done AS (
+        UPDATE leasehold.job j
+           SET state = CASE WHEN h.last THEN 'failed' WHEN h.delay_ms > 0 THEN 'scheduled'
+                            ELSE 'pending' END,
+               run_at = CASE WHEN NOT h.last AND h.delay_ms > 0
+                             THEN now + leasehold.span(h.delay_ms) END,
+               finished_at = CASE WHEN h.last THEN now END,
+               lease_until = NULL, worker = NULL, last_error = h.error, again = true,
+               state_changed_at = greatest(now, j.started_at)
+          FROM held h
+         WHERE j.id = h.job AND j.token = h.token AND j.state = 'running'
+        RETURNING h.n, j.id, j.queue, j.state, j.run_at, h.token, h.worker, h.error,
+                  now - j.started_at AS ran
+    ), counted AS (
+        INSERT INTO leasehold.delta(queue, at, act, was, becomes, n, ms)
+        SELECT d.queue, now, 'f', 'running', d.state, count(*), leasehold.ms(sum(d.ran))
+          FROM done d GROUP BY d.queue, d.state
+    ), told AS (
+        INSERT INTO leasehold.event(at, type, job, queue, worker, from_state, to_state, actor,
+                                    reason, token)
+        SELECT now, 'job.failed', d.id, d.queue, d.worker, 'running', d.state, d.worker, d.error,
+               d.token
+          FROM done d ORDER BY d.n)
+    SELECT array_agg(d.n), array_agg(d.id), array_agg(DISTINCT d.queue),
+           array_agg(DISTINCT d.queue) FILTER (WHERE d.state = 'pending'),
+           bool_or(d.run_at <= now + interval '1 second')
+      INTO done, ended, queues, woken, soon FROM done d;
+    IF done IS NOT NULL THEN
+        PERFORM leasehold.changed();
+        PERFORM leasehold.ring(q.queue, now) FROM unnest(woken) q(queue);
+    END IF;
+    IF soon THEN
+        PERFORM leasehold.ring('!', now);  -- whoever sleeps until the next thing falls due
+    END IF;
+    IF m.has_policies AND done IS NOT NULL THEN
+        PERFORM leasehold.runs_ended(now, ended, queues);
+    END IF;
+    RETURN done;
+END $$;
+
+CREATE FUNCTION leasehold.fail_many(jobs bigint[], tokens bigint[], errors text[],
+                                    retry_in_ms bigint[], permanent boolean[])
+RETURNS SETOF leasehold.outcome LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET jit = off SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    now  timestamptz := leasehold.clock();
+    m    leasehold.meta;
+    done integer[];
+BEGIN
+    SELECT * INTO m FROM leasehold.meta WHERE one;
+    done := leasehold.fail_held(now, m, jobs, tokens, errors, retry_in_ms, permanent);
+    IF cardinality(done) IS DISTINCT FROM cardinality(jobs) THEN
+        RETURN QUERY SELECT * FROM leasehold.ends_refused(now, jobs, tokens, errors, done);
+    END IF;
+END $$;
+
+-- Those of a batch that are neither done nor were done before, and why.
+CREATE FUNCTION leasehold.ends_refused(now timestamptz, jobs bigint[], tokens bigint[],
+                                       errors text[], done integer[])
+RETURNS SETOF leasehold.outcome LANGUAGE plpgsql
+AS $$
+DECLARE
+    why record;
+BEGIN
+    FOR i IN 1..cardinality(jobs) LOOP
+        IF NOT coalesce(i = ANY(done), false)
+           AND NOT leasehold.repeated_end(jobs[i], tokens[i], errors[i]) THEN
+            SELECT * INTO why FROM leasehold.not_held(now, jobs[i], tokens[i], true);
+            RETURN NEXT (i, why.status, why.message)::leasehold.outcome;
+        END IF;
+    END LOOP;
+END $$;
+
+-- ---- release ----
+
+-- Giving back is not failing: the attempt is refunded. `actor` NULL: by its holder; else by another
+-- hand: the token rises, and unless that is told to be needless (at_once), a live lease is held
+-- back until its holder has answered or its deadline has passed. delay_ms -2: that of the backoff.
+-- Which items are done.
+CREATE FUNCTION leasehold.put_back(now timestamptz, m leasehold.meta, jobs bigint[],
+                                   tokens bigint[], delay_ms bigint, at_once boolean, actor text)
+RETURNS integer[] LANGUAGE plpgsql
+AS $$
+DECLARE
+    due    timestamptz := leasehold.due(now, m.no_expiry_before);
+    done   integer[];
+    ended  bigint[];
+    queues text[];
+    woken  text[];
+    soon   boolean;
+BEGIN
+    WITH held AS (
+        SELECT u.n, u.job, u.token, o.worker,
+               CASE WHEN actor IS NOT NULL AND NOT at_once AND o.lease_until > due
+                    THEN greatest(o.lease_until, m.no_expiry_before) END AS hold_until,
+               CASE WHEN delay_ms > 0 THEN now + leasehold.span(delay_ms)
+                    WHEN delay_ms = -2 THEN now + leasehold.span(nullif(leasehold.backoff(
+                         coalesce(nullif(o.backoff_ms, 0), p.backoff_ms, 1000),
+                         coalesce(nullif(o.backoff_cap_ms, 0), p.backoff_cap_ms, 3600000),
+                         o.attempt), 0)) END AS delayed_to
+          FROM unnest(jobs, tokens) WITH ORDINALITY u(job, token, n)
+          JOIN leasehold.job o ON o.id = u.job AND o.token = u.token AND o.state = 'running'
+          LEFT JOIN leasehold.policies_of(
+                        CASE WHEN m.has_policies AND delay_ms = -2 THEN jobs END) p
+               ON p.queue = o.queue AND p.kind = coalesce(o.kind, '*')
+         ORDER BY u.job, u.n
+    ), done AS (
+        UPDATE leasehold.job j
+           SET state = CASE WHEN greatest(h.hold_until, h.delayed_to) IS NULL THEN 'pending'
+                            ELSE 'scheduled' END,
+               run_at = greatest(h.hold_until, h.delayed_to), attempt = j.attempt - 1,
+               token = CASE WHEN actor IS NULL THEN j.token
+                            ELSE leasehold.next_token(j.token, m.epoch) END,
+               lease_until = NULL, worker = NULL, started_at = NULL, again = true,
+               state_changed_at = now
+          FROM held h
+         WHERE j.id = h.job AND j.token = h.token AND j.state = 'running'
+        RETURNING h.n, j.id, j.queue, j.state, j.run_at, h.token, h.worker, h.hold_until
+    ), held_back AS (
+        INSERT INTO leasehold.hold AS w SELECT d.queue, d.id, d.token, d.hold_until FROM done d
+         WHERE d.hold_until IS NOT NULL
+            ON CONFLICT ON CONSTRAINT hold_pkey
+            DO UPDATE SET token = excluded.token, until = excluded.until
+    ), counted AS (
+        INSERT INTO leasehold.delta(queue, at, act, was, becomes, n)
+        SELECT d.queue, now, 'o', 'running', d.state, count(*) FROM done d GROUP BY d.queue, d.state
+    ), told AS (
+        INSERT INTO leasehold.event(at, type, job, queue, worker, from_state, to_state, actor,
+                                    token)
+        SELECT now, 'job.released', d.id, d.queue, d.worker, 'running', d.state,
+               coalesce(put_back.actor, d.worker), d.token
+          FROM done d ORDER BY d.n)
+    SELECT array_agg(d.n), array_agg(d.id) FILTER (WHERE d.hold_until IS NULL),
+           array_agg(DISTINCT d.queue),
+           array_agg(DISTINCT d.queue) FILTER (WHERE d.state = 'pending'),
+           bool_or(d.run_at <= now + interval '1 second')
+      INTO done, ended, queues, woken, soon FROM done d;
+    IF done IS NOT NULL THEN
+        PERFORM leasehold.changed();
+        PERFORM leasehold.ring(q.queue, now) FROM unnest(woken) q(queue);
+    END IF;
+    IF soon THEN
+        PERFORM leasehold.ring('!', now);  -- whoever sleeps until the next thing falls due
+    END IF;
+    IF m.has_policies AND done IS NOT NULL THEN
+        PERFORM leasehold.runs_ended(now, ended, queues);
+    END IF;
+    RETURN done;
+END $$;
+
+CREATE FUNCTION leasehold.release_many(jobs bigint[], tokens bigint[], delay_ms bigint)
+RETURNS SETOF leasehold.outcome LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET jit = off SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    now  timestamptz := leasehold.clock();
+    m    leasehold.meta;
+    done integer[];
+BEGIN
+    SELECT * INTO m FROM leasehold.meta WHERE one;
+    done := leasehold.put_back(now, m, jobs, tokens, delay_ms, false, NULL);
+    IF cardinality(done) IS DISTINCT FROM cardinality(jobs) THEN
+        RETURN QUERY SELECT * FROM leasehold.ends_refused(now, jobs, tokens, '{}', done);
+    END IF;
+END $$;
+
+-- By another hand than the holder's: those of these jobs that run, whoever holds them. How many.
+CREATE FUNCTION leasehold.release_by_hand(now timestamptz, m leasehold.meta, jobs bigint[],
+                                          delay_ms bigint, at_once boolean, actor text)
+RETURNS bigint LANGUAGE plpgsql
+AS $$
+DECLARE
+    running bigint[];
+    tokens  bigint[];
+BEGIN
+    SELECT array_agg(w.id), array_agg(w.token) INTO running, tokens
+      FROM (SELECT j.id, j.token FROM leasehold.job j
+             WHERE j.id = ANY(jobs) AND j.state = 'running' ORDER BY j.id FOR UPDATE) w;
+    RETURN coalesce(cardinality(leasehold.put_back(now, m, running, tokens, delay_ms, at_once,
+                                                   actor)), 0);
+END $$;
+
+-- All that a worker holds.
+CREATE FUNCTION leasehold.release_held_by(now timestamptz, m leasehold.meta, of_worker text,
+                                          delay_ms bigint, at_once boolean, actor text)
+RETURNS bigint LANGUAGE plpgsql
+AS $$
+DECLARE
+    held   bigint[];
+    tokens bigint[];
+BEGIN
+    SELECT array_agg(w.id), array_agg(w.token) INTO held, tokens
+      FROM (SELECT j.id, j.token FROM leasehold.job j
+             WHERE j.state = 'running' AND j.worker = of_worker ORDER BY j.id FOR UPDATE) w;
+    RETURN coalesce(cardinality(leasehold.put_back(now, m, held, tokens, delay_ms, at_once,
+                                                   actor)), 0);
+END $$;
+
+CREATE FUNCTION leasehold.release_worker_all(of_worker text, delay_ms bigint, at_once boolean)
+RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET jit = off SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    m leasehold.meta;
+BEGIN
+    SELECT * INTO m FROM leasehold.meta WHERE one;
+    RETURN leasehold.release_held_by(leasehold.clock(), m, of_worker, delay_ms, at_once, 'hand');
+END $$;
+
+-- Named jobs, each of which must be held by the named worker.
+CREATE FUNCTION leasehold.release_worker_many(of_worker text, jobs bigint[], delay_ms bigint,
+                                              at_once boolean)
+RETURNS SETOF leasehold.outcome LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET jit = off SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    now    timestamptz := leasehold.clock();
+    m      leasehold.meta;
+    held   bigint[];
+    tokens bigint[];
+BEGIN
+    SELECT * INTO m FROM leasehold.meta WHERE one;
+    SELECT array_agg(w.id), array_agg(w.token) INTO held, tokens
+      FROM (SELECT j.id, j.token FROM leasehold.job j
+             WHERE j.id = ANY(jobs) AND j.state = 'running' AND j.worker = of_worker
+             ORDER BY j.id FOR UPDATE) w;
+    PERFORM leasehold.put_back(now, m, held, tokens, delay_ms, at_once, 'hand');
+    -- Of a job that is named twice only the first is theirs.
+    RETURN QUERY
+        SELECT u.n::integer, CASE WHEN j.id IS NULL THEN -5 ELSE -8 END,
+               CASE WHEN j.id IS NULL THEN format('there is no job %s', u.job)
+                    ELSE format('job %s is not held by worker "%s"', u.job, of_worker) END
+          FROM unnest(jobs) WITH ORDINALITY u(job, n) LEFT JOIN leasehold.job j ON j.id = u.job
+         WHERE NOT coalesce(u.job = ANY(held), false) OR array_position(jobs, u.job) < u.n
+         ORDER BY u.n;
+END $$;
+
+-- ---- for people with psql or a bare driver: one job, as it is afterwards ----
+-- A refusal undoes the whole call: the answer of a holder whose lease was revoked does not count
+-- then, and the job stays back until the old deadline.
+
+CREATE FUNCTION leasehold.need_job(job bigint) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF job IS NULL THEN
+        PERFORM leasehold.refuse(-3, 'job is missing');
+    ELSIF job < 1 THEN
+        PERFORM leasehold.refuse(-3, format('job %s is not an id: ids start at 1', job));
+    END IF;
+END $$;
+
+CREATE FUNCTION leasehold.need_ref(job bigint, token bigint) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM leasehold.need_job(job);
+    IF token IS NULL THEN
+        PERFORM leasehold.refuse(-3, 'token is missing');
+    END IF;
+    PERFORM leasehold.need_token(token);
+END $$;
+
+-- The job, unless the act was refused.
+CREATE FUNCTION leasehold.job_after(refused leasehold.outcome, of_job bigint) RETURNS leasehold.job
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    j leasehold.job;
+BEGIN
+    IF refused.status < 0 THEN
+        PERFORM leasehold.refuse(refused.status, refused.message);
+    END IF;
+    SELECT * INTO j FROM leasehold.job w WHERE w.id = of_job;
+    RETURN j;
+END $$;
+
+CREATE FUNCTION leasehold.heartbeat(job bigint, token bigint, lease interval DEFAULT NULL,
+                                    progress integer DEFAULT NULL, stage text DEFAULT NULL,
+                                    checkpoint text DEFAULT NULL)
+RETURNS leasehold.job LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    refused leasehold.outcome;
+BEGIN
+    PERFORM leasehold.need_ref(job, token), leasehold.need_duration('lease', lease, 1, 2592000000),
+            leasehold.need_range('progress', progress, 0, 100),
+            leasehold.need_text('stage', stage, 256),
+            leasehold.need_text('checkpoint', checkpoint, 65536);
+    SELECT * INTO refused FROM leasehold.heartbeat_many(ARRAY[job], ARRAY[token],
+        ARRAY[leasehold.ms(lease)], ARRAY[progress]::bigint[], ARRAY[stage], ARRAY[checkpoint]);
+    RETURN leasehold.job_after(refused, job);
+END $$;
+
+-- The result is text or bytes.
+CREATE FUNCTION leasehold.complete(job bigint, token bigint, result text DEFAULT NULL,
+                                   result_bytes bytea DEFAULT NULL)
+RETURNS leasehold.job LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    refused leasehold.outcome;
+BEGIN
+    PERFORM leasehold.need_ref(job, token);
+    IF result IS NOT NULL AND result_bytes IS NOT NULL THEN
+        PERFORM leasehold.refuse(-3, 'a result is text or bytes, not both');
+    END IF;
+    SELECT * INTO refused FROM leasehold.complete_many(ARRAY[job], ARRAY[token], ARRAY[result],
+                                                       ARRAY[result_bytes]);
+    RETURN leasehold.job_after(refused, job);
+END $$;
+
+-- retry_in NULL: by the backoff; 0: at once.
+CREATE FUNCTION leasehold.fail(job bigint, token bigint, error text,
+                               retry_in interval DEFAULT NULL, permanent boolean DEFAULT false)
+RETURNS leasehold.job LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    refused leasehold.outcome;
+BEGIN
+    PERFORM leasehold.need_ref(job, token);
+    IF error IS NULL THEN
+        PERFORM leasehold.refuse(-3, 'a failure needs an error to tell');
+    END IF;
+    PERFORM leasehold.need_text('error', error, 65536),
+            leasehold.need_duration('retry delay', retry_in, 0, 315360000000);
+    SELECT * INTO refused FROM leasehold.fail_many(ARRAY[job], ARRAY[token], ARRAY[error],
+        ARRAY[CASE leasehold.ms(retry_in) WHEN 0 THEN -1 ELSE leasehold.ms(retry_in) END],
+        ARRAY[permanent]);
+    RETURN leasehold.job_after(refused, job);
+END $$;
+
+CREATE FUNCTION leasehold.release(job bigint, token bigint, delay interval DEFAULT NULL)
+RETURNS leasehold.job LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    refused leasehold.outcome;
+BEGIN
+    PERFORM leasehold.need_ref(job, token),
+            leasehold.need_duration('delay', delay, 0, 315360000000);
+    SELECT * INTO refused
+      FROM leasehold.release_many(ARRAY[job], ARRAY[token], leasehold.ms(delay));
+    RETURN leasehold.job_after(refused, job);
+END $$;
+
+-- What a worker holds, or those of it that are named. How many.
+CREATE FUNCTION leasehold.release_worker(worker text, jobs bigint[] DEFAULT NULL,
+                                         delay interval DEFAULT NULL,
+                                         at_once boolean DEFAULT false)
+RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    refused leasehold.outcome;
+BEGIN
+    PERFORM leasehold.need_name('worker', worker),
+            leasehold.need_duration('delay', delay, 0, 315360000000);
+    IF jobs IS NULL THEN
+        RETURN leasehold.release_worker_all(worker, leasehold.ms(delay), coalesce(at_once, false));
+    END IF;
+    SELECT * INTO refused FROM leasehold.release_worker_many(worker, jobs, leasehold.ms(delay),
+                                                             coalesce(at_once, false));
+    IF refused.status < 0 THEN
+        PERFORM leasehold.refuse(refused.status, refused.message);
+    END IF;
+    RETURN cardinality(jobs);
+END $$;

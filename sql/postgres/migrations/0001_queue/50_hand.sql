@@ -1,0 +1,544 @@
+-- The acts of a hand: cancel, retry, delete, reschedule; queues, policies, scopes.
+--
+-- Rows are locked in the order of their ids before a batch is written. Of a job that is named twice
+-- the first is acted on, the second finds what became of it. Everything a hand does is an event.
+
+-- One of a batch that was acted on.
+CREATE TYPE leasehold.handled AS (n integer, id bigint, was text, becomes text, token bigint,
+                                  queue text, worker text, reason text);
+
+CREATE FUNCTION leasehold.lock_jobs(jobs bigint[]) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM 1 FROM leasehold.job j WHERE j.id = ANY(jobs) ORDER BY j.id FOR UPDATE;
+END $$;
+
+-- Count and tell what was done.
+CREATE FUNCTION leasehold.record_by_hand(now timestamptz, of_type text, done leasehold.handled[])
+RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    INSERT INTO leasehold.event(at, type, job, queue, worker, from_state, to_state, actor, reason,
+                                token)
+    SELECT now, of_type, d.id, d.queue, d.worker, d.was, d.becomes, 'hand', d.reason, d.token
+      FROM unnest(done) d ORDER BY d.n;
+    PERFORM leasehold.tally(d.queue, now, 'o', d.was, d.becomes, d.n)
+       FROM (SELECT queue, was, becomes, count(*) AS n FROM unnest(done)
+              GROUP BY queue, was, becomes) d;
+END $$;
+
+-- Why the others were not acted on: those of a batch that are not done, as they are now.
+CREATE FUNCTION leasehold.hands_refused(jobs bigint[], done leasehold.handled[], verb text)
+RETURNS SETOF leasehold.outcome LANGUAGE plpgsql
+AS $$
+BEGIN
+    RETURN QUERY
+        SELECT u.n::integer, CASE WHEN j.id IS NULL THEN -5 ELSE -6 END,
+               CASE WHEN j.id IS NULL THEN format('there is no job %s', u.job)
+                    WHEN verb = 'deleted' THEN format('job %s is running: cancel it first', u.job)
+                    WHEN verb = 'retried' AND j.state = 'completed'
+                    THEN format('job %s is completed: retry it with force', u.job)
+                    ELSE format('job %s is %s and cannot be %s', u.job, j.state, verb) END
+          FROM unnest(jobs) WITH ORDINALITY u(job, n) LEFT JOIN leasehold.job j ON j.id = u.job
+         WHERE NOT EXISTS (SELECT 1 FROM unnest(done) d WHERE d.n = u.n)
+         ORDER BY u.n;
+END $$;
+
+-- ---- cancel ----
+
+-- A new token, so that a running holder learns it at its next heartbeat. A live one keeps its slot,
+-- and the job from others, until it has answered.
+CREATE FUNCTION leasehold.cancel_many(jobs bigint[]) RETURNS SETOF leasehold.outcome
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off
+AS $$
+DECLARE
+    now  timestamptz := leasehold.clock();
+    m    leasehold.meta;
+    done leasehold.handled[];
+BEGIN
+    PERFORM leasehold.lock_jobs(jobs);
+    SELECT * INTO m FROM leasehold.meta WHERE one;
+    WITH old AS MATERIALIZED (
+        SELECT DISTINCT ON (u.job) u.n, j.id, j.queue, j.state, j.token, j.worker, j.lease_until
+          FROM unnest(jobs) WITH ORDINALITY u(job, n) JOIN leasehold.job j ON j.id = u.job
+         WHERE j.state IN ('scheduled', 'pending', 'running') ORDER BY u.job, u.n
+    ), cancelled AS (
+        UPDATE leasehold.job j
+           SET state = 'cancelled', lease_until = NULL, worker = NULL,
+               token = leasehold.next_token(j.token, m.epoch), last_error = 'CANCELLED: by hand',
+               finished_at = now, state_changed_at = greatest(now, j.started_at)
+          FROM old o
+         WHERE j.id = o.id AND j.token = o.token AND j.state IN ('scheduled', 'pending', 'running')
+        RETURNING (o.n, o.id, o.state, 'cancelled', o.token, o.queue, o.worker, NULL)
+                  ::leasehold.handled AS done, o.id, o.queue, o.token, o.lease_until
+    ), held_back AS (
+        INSERT INTO leasehold.hold AS w
+        SELECT c.queue, c.id, c.token, greatest(c.lease_until, m.no_expiry_before) FROM cancelled c
+         WHERE c.lease_until > leasehold.due(now, m.no_expiry_before)
+            ON CONFLICT ON CONSTRAINT hold_pkey
+            DO UPDATE SET token = excluded.token, until = excluded.until)
+    SELECT array_agg(c.done) INTO done FROM cancelled c;
+    PERFORM leasehold.record_by_hand(now, 'job.cancelled', done);
+    RETURN QUERY SELECT * FROM leasehold.hands_refused(jobs, done, 'cancelled');
+END $$;
+
+-- ---- retry ----
+
+-- One that is locked; NULL: another job with its key lives in the queue.
+CREATE FUNCTION leasehold.retry_one(now timestamptz, m leasehold.meta, j leasehold.job, n integer,
+                                    at_once boolean)
+RETURNS leasehold.handled LANGUAGE plpgsql
+AS $$
+DECLARE
+    held_until timestamptz;
+    becomes    text;
+BEGIN
+    IF at_once THEN
+        DELETE FROM leasehold.hold h WHERE h.queue = j.queue AND h.job = j.id;
+        PERFORM leasehold.exclusive_end(ARRAY[j.id], ARRAY[j.queue]);
+    ELSE
+        SELECT h.until INTO held_until FROM leasehold.hold h
+         WHERE h.queue = j.queue AND h.job = j.id AND h.until > now;
+    END IF;
+    becomes := CASE WHEN held_until IS NULL THEN 'pending' ELSE 'scheduled' END;
+    UPDATE leasehold.job w
+       SET state = becomes, run_at = held_until, attempt = 0, recoveries = 0, started_at = NULL,
+           finished_at = NULL, result = NULL, result_bytes = NULL, expires_at = NULL, again = true,
+           token = leasehold.next_token(w.token, m.epoch), state_changed_at = now
+     WHERE w.id = j.id AND w.state IN ('failed', 'cancelled', 'completed');
+    RETURN (n, j.id, j.state, becomes, j.token, j.queue, NULL, NULL)::leasehold.handled;
+EXCEPTION WHEN unique_violation THEN
+    RETURN NULL;
+END $$;
+
+CREATE FUNCTION leasehold.retry_many(jobs bigint[], force boolean, at_once boolean)
+RETURNS SETOF leasehold.outcome
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off
+AS $$
+DECLARE
+    now   timestamptz := leasehold.clock();
+    m     leasehold.meta;
+    j     leasehold.job;
+    done  leasehold.handled[];
+    again leasehold.handled;
+    kept  leasehold.outcome[];
+BEGIN
+    PERFORM leasehold.lock_jobs(jobs);
+    SELECT * INTO m FROM leasehold.meta WHERE one;
+    FOR i IN 1..cardinality(jobs) LOOP
+        SELECT * INTO j FROM leasehold.job w
+         WHERE w.id = jobs[i]
+           AND (w.state IN ('failed', 'cancelled') OR (force AND w.state = 'completed'));
+        CONTINUE WHEN NOT FOUND;
+        again := leasehold.retry_one(now, m, j, i, at_once);
+        IF again.n IS NOT NULL THEN
+            done := done || again;
+        ELSE
+            kept := kept || (i, -6, format('job %s cannot be retried: another job with its key '
+                                           'lives in the queue', j.id))::leasehold.outcome;
+        END IF;
+    END LOOP;
+    PERFORM leasehold.record_by_hand(now, 'job.retried', done);
+    RETURN QUERY SELECT r.n, coalesce(k.status, r.status), coalesce(k.message, r.message)
+                   FROM leasehold.hands_refused(jobs, done, 'retried') r
+                   LEFT JOIN unnest(kept) k ON k.n = r.n ORDER BY r.n;
+END $$;
+
+-- ---- delete ----
+
+CREATE FUNCTION leasehold.delete_many(jobs bigint[]) RETURNS SETOF leasehold.outcome
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off
+AS $$
+DECLARE
+    done leasehold.handled[];
+BEGIN
+    PERFORM leasehold.lock_jobs(jobs);
+    WITH deleted AS (
+        DELETE FROM leasehold.job j WHERE j.id = ANY(jobs) AND j.state <> 'running'
+        RETURNING j.id, j.state, j.token, j.queue)
+    SELECT array_agg((array_position(jobs, d.id), d.id, d.state, NULL, d.token, d.queue, NULL, NULL)
+                     ::leasehold.handled)
+      INTO done FROM deleted d;
+    PERFORM leasehold.record_by_hand(leasehold.clock(), 'job.deleted', done);
+    RETURN QUERY SELECT * FROM leasehold.hands_refused(jobs, done, 'deleted');
+END $$;
+
+-- ---- reschedule ----
+
+CREATE FUNCTION leasehold.reschedule_many(jobs bigint[], at timestamptz, delay_ms bigint)
+RETURNS SETOF leasehold.outcome
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off
+AS $$
+DECLARE
+    now    timestamptz := leasehold.clock();
+    wanted timestamptz := coalesce(at, now + leasehold.span(coalesce(delay_ms, 0)));
+    done   leasehold.handled[];
+BEGIN
+    PERFORM leasehold.lock_jobs(jobs);
+    WITH old AS MATERIALIZED (
+        SELECT array_position(jobs, j.id) AS n, j.id, j.queue, j.state, j.token,
+               greatest(wanted, h.until) AS run_at
+          FROM leasehold.job j
+          LEFT JOIN leasehold.hold h ON h.queue = j.queue AND h.job = j.id AND h.until > now
+         WHERE j.id = ANY(jobs) AND j.state IN ('scheduled', 'pending')
+    ), moved AS (
+        UPDATE leasehold.job j
+           SET state = CASE WHEN o.run_at > now THEN 'scheduled' ELSE 'pending' END,
+               run_at = o.run_at, again = true, state_changed_at = greatest(now, j.started_at)
+          FROM old o
+         WHERE j.id = o.id AND j.state IN ('scheduled', 'pending')
+        RETURNING (o.n, j.id, o.state, j.state, o.token, j.queue, NULL,
+                   'to run at ' || leasehold.time_words(o.run_at))::leasehold.handled AS done)
+    SELECT array_agg(w.done) INTO done FROM moved w;
+    PERFORM leasehold.record_by_hand(now, 'job.rescheduled', done);
+    IF wanted <= now + interval '1 second' THEN
+        PERFORM leasehold.ring('!', now);  -- whoever sleeps until the next thing falls due
+    END IF;
+    -- Named twice, it is done twice.
+    RETURN QUERY SELECT * FROM leasehold.hands_refused(jobs, done, 'rescheduled') r
+                  WHERE NOT EXISTS (SELECT 1 FROM unnest(done) d WHERE d.id = jobs[r.n]);
+END $$;
+
+-- ---- queues ----
+
+-- Policies and pauses have changed: what everybody reads first says so. The row is locked before by
+-- whoever changes them, so that what it says is true.
+CREATE FUNCTION leasehold.lock_settings() RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM 1 FROM leasehold.meta WHERE one FOR UPDATE;
+END $$;
+
+CREATE FUNCTION leasehold.settings_changed() RETURNS void LANGUAGE sql VOLATILE
+AS $$
+    UPDATE leasehold.meta
+       SET generation = generation + 1,
+           has_policies = EXISTS (SELECT 1 FROM leasehold.policy),
+           has_paused = EXISTS (SELECT 1 FROM leasehold.queue q WHERE q.paused)
+$$;
+
+-- Did that change anything?
+CREATE FUNCTION leasehold.queue_switch(of_queue text, to_paused boolean) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    now timestamptz := leasehold.clock();
+BEGIN
+    PERFORM leasehold.lock_settings();
+    IF to_paused THEN
+        INSERT INTO leasehold.queue AS q (queue, paused) VALUES (of_queue, true)
+            ON CONFLICT (queue) DO UPDATE SET paused = true WHERE NOT q.paused;
+    ELSE
+        UPDATE leasehold.queue q SET paused = false WHERE q.queue = of_queue AND q.paused;
+    END IF;
+    IF NOT FOUND THEN
+        RETURN false;  -- it was so before: nothing to tell
+    END IF;
+    PERFORM leasehold.settings_changed();
+    PERFORM leasehold.event_put(
+        now, CASE WHEN to_paused THEN 'queue.paused' ELSE 'queue.resumed' END, NULL, of_queue, NULL,
+        NULL, NULL, NULL, 'hand', NULL, NULL);
+    IF NOT to_paused THEN
+        PERFORM leasehold.ring(of_queue, now);
+    END IF;
+    RETURN true;
+END $$;
+
+-- One batch of what waits; `more`: come again.
+CREATE FUNCTION leasehold.purge_some(of_queue text, OUT purged bigint, OUT more boolean)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off
+AS $$
+DECLARE
+    most      constant integer := 500;
+    now       timestamptz := leasehold.clock();
+    pending   bigint[];
+    scheduled bigint[];
+    gone      record;
+BEGIN
+    pending := ARRAY(
+        (SELECT j.id FROM leasehold.job j
+          WHERE j.queue = of_queue AND j.state = 'pending' AND j.again LIMIT most)
+        UNION ALL
+        (SELECT j.id FROM leasehold.job j
+          WHERE j.queue = of_queue AND j.state = 'pending' AND NOT j.again LIMIT most)
+        LIMIT most);
+    scheduled := ARRAY(SELECT j.id FROM leasehold.job j
+                        WHERE j.queue = of_queue AND j.state = 'scheduled' LIMIT most);
+    PERFORM leasehold.lock_jobs(pending || scheduled);
+    purged := 0;
+    FOR gone IN
+        WITH deleted AS (
+            DELETE FROM leasehold.job j
+             WHERE j.id = ANY(pending || scheduled) AND j.state IN ('pending', 'scheduled')
+            RETURNING j.state)
+        SELECT d.state, count(*) AS n FROM deleted d GROUP BY d.state
+    LOOP
+        purged := purged + gone.n;
+        PERFORM leasehold.tally(of_queue, now, 'o', gone.state, NULL, gone.n);
+    END LOOP;
+    more := cardinality(pending) = most OR cardinality(scheduled) = most;
+    IF purged > 0 THEN
+        PERFORM leasehold.event_put(now, 'job.deleted', NULL, of_queue, NULL, NULL, NULL, NULL,
+                                    'hand', NULL, NULL, format('{"purged":%s}', purged));
+    END IF;
+END $$;
+
+-- ---- policies ----
+
+-- Set what is not NULL, take back the columns that are named in `unset`; '*' is any queue, any
+-- kind. A row that says nothing goes.
+CREATE FUNCTION leasehold.policy_put(new leasehold.policy, unset text[]) RETURNS void
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    now timestamptz := leasehold.clock();
+    p   leasehold.policy;
+BEGIN
+    PERFORM leasehold.lock_settings();
+    SELECT * INTO p FROM leasehold.policy w WHERE w.queue = new.queue AND w.kind = new.kind;
+    p := jsonb_populate_record(
+        p, (SELECT coalesce(jsonb_object_agg(name, CASE WHEN name = ANY(unset) THEN 'null'
+                                                        ELSE value END), '{}')
+              FROM jsonb_each(to_jsonb(new)) AS given(name, value)
+             WHERE value <> 'null' OR name = ANY(unset)));
+    DELETE FROM leasehold.policy w WHERE w.queue = new.queue AND w.kind = new.kind;
+    IF jsonb_strip_nulls(to_jsonb(p)) - 'queue' - 'kind' <> '{}' THEN
+        INSERT INTO leasehold.policy SELECT p.*;
+    END IF;
+    PERFORM leasehold.settings_changed();
+    PERFORM leasehold.event_put(now, 'policy.changed', NULL, NULL, NULL, NULL, NULL, NULL, 'hand',
+                                NULL, NULL,
+                                format('{"queue":"%s","kind":"%s"}', new.queue, new.kind));
+    IF new.queue <> '*' THEN
+        INSERT INTO leasehold.queue(queue) VALUES (new.queue) ON CONFLICT DO NOTHING;  -- is listed
+        PERFORM leasehold.ring(new.queue, now);  -- a limit may be wider now
+    END IF;
+END $$;
+
+CREATE FUNCTION leasehold.policy_set(
+    of_queue text, of_kind text, lease_ms bigint, max_attempts bigint, max_recoveries bigint,
+    action bigint, recovery boolean, recovery_backoff_ms bigint, backoff_ms bigint,
+    backoff_cap_ms bigint, timeout_ms bigint, exclusive boolean, audit bigint, retention_ms bigint,
+    retention_failed_ms bigint, max_payload bigint, rate_n bigint, rate_per_ms bigint,
+    concurrency bigint, unset text[])
+RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM leasehold.policy_put((of_queue, of_kind, lease_ms, max_attempts, max_recoveries, action,
+        recovery, recovery_backoff_ms, backoff_ms, backoff_cap_ms, timeout_ms, exclusive, audit,
+        retention_ms, retention_failed_ms, max_payload, rate_n, rate_per_ms, concurrency)
+        ::leasehold.policy, unset);
+END $$;
+
+-- ---- scopes of named leases ----
+
+-- ttl_ms 0 or NULL: that of all scopes again. Changes nothing where it is so already.
+CREATE FUNCTION leasehold.scope_put(of_scope text, of_ttl_ms bigint) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF coalesce(of_ttl_ms, 0) = 0 THEN
+        DELETE FROM leasehold.scope s WHERE s.scope = of_scope;
+    ELSE
+        INSERT INTO leasehold.scope AS s VALUES (of_scope, of_ttl_ms)
+            ON CONFLICT (scope) DO UPDATE SET ttl_ms = excluded.ttl_ms
+                WHERE s.ttl_ms <> excluded.ttl_ms;
+    END IF;
+    IF FOUND THEN
+        PERFORM leasehold.changed();
+    END IF;
+END $$;
+
+-- ---- for people with psql or a bare driver ----
+
+CREATE FUNCTION leasehold.cancel(job bigint) RETURNS leasehold.job
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    refused leasehold.outcome;
+BEGIN
+    PERFORM leasehold.need_job(job);
+    SELECT * INTO refused FROM leasehold.cancel_many(ARRAY[job]);
+    RETURN leasehold.job_after(refused, job);
+END $$;
+
+-- A completed job only by force. at_once: also while a holder whose lease was revoked has not
+-- answered.
+CREATE FUNCTION leasehold.retry(job bigint, force boolean DEFAULT false,
+                                at_once boolean DEFAULT false)
+RETURNS leasehold.job LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    refused leasehold.outcome;
+BEGIN
+    PERFORM leasehold.need_job(job);
+    SELECT * INTO refused FROM leasehold.retry_many(ARRAY[job], coalesce(force, false),
+                                                    coalesce(at_once, false));
+    RETURN leasehold.job_after(refused, job);
+END $$;
+
+-- The id of what was deleted.
+CREATE FUNCTION leasehold.delete(job bigint) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    refused leasehold.outcome;
+BEGIN
+    PERFORM leasehold.need_job(job);
+    SELECT * INTO refused FROM leasehold.delete_many(ARRAY[job]);
+    IF refused.status < 0 THEN
+        PERFORM leasehold.refuse(refused.status, refused.message);
+    END IF;
+    RETURN job;
+END $$;
+
+-- Neither delay nor time: now.
+CREATE FUNCTION leasehold.reschedule(job bigint, delay interval DEFAULT NULL,
+                                     run_at timestamptz DEFAULT NULL)
+RETURNS leasehold.job LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    refused leasehold.outcome;
+BEGIN
+    PERFORM leasehold.need_job(job), leasehold.need_duration('delay', delay, 0, 315360000000);
+    IF delay IS NOT NULL AND run_at IS NOT NULL THEN
+        PERFORM leasehold.refuse(-3, 'a job has a delay or a time to run at, not both');
+    ELSIF run_at < '1973-03-03 09:46:40+00' OR run_at >= '10000-01-01 00:00:00+00' THEN
+        PERFORM leasehold.refuse(-3, format('time to run at is %s: 1973-03-03T09:46:40Z to the end '
+                                            'of the year 9999 is allowed', run_at));
+    END IF;
+    SELECT * INTO refused FROM leasehold.reschedule_many(
+        ARRAY[job], date_trunc('milliseconds', run_at), leasehold.ms(delay));
+    RETURN leasehold.job_after(refused, job);
+END $$;
+
+-- False: it was so before.
+CREATE FUNCTION leasehold.queue_pause(queue text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM leasehold.need_name('queue', queue);
+    RETURN leasehold.queue_switch(queue, true);
+END $$;
+
+CREATE FUNCTION leasehold.queue_resume(queue text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM leasehold.need_name('queue', queue);
+    RETURN leasehold.queue_switch(queue, false);
+END $$;
+
+-- Delete all that waits. How many.
+CREATE FUNCTION leasehold.queue_purge(queue text) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    total bigint := 0;
+    batch record;
+BEGIN
+    PERFORM leasehold.need_name('queue', queue);
+    LOOP
+        SELECT * INTO batch FROM leasehold.purge_some(queue);
+        total := total + batch.purged;
+        EXIT WHEN NOT batch.more;
+    END LOOP;
+    RETURN total;
+END $$;
+
+-- NULL leaves a setting as it is; `unset` names what shall fall through again. NULL for queue or
+-- kind is any. max_attempts and max_recoveries -1: unlimited. What holds then, for that queue and
+-- kind.
+-- SELECT leasehold.queue_set('mail', lease => '10 min', rate => 20, rate_per => '1 min');
+CREATE FUNCTION leasehold.queue_set(
+    queue text, kind text DEFAULT NULL, lease interval DEFAULT NULL,
+    max_attempts bigint DEFAULT NULL, max_recoveries bigint DEFAULT NULL, action text DEFAULT NULL,
+    recovery boolean DEFAULT NULL, recovery_backoff interval DEFAULT NULL,
+    backoff interval DEFAULT NULL, backoff_cap interval DEFAULT NULL, timeout interval DEFAULT NULL,
+    exclusive boolean DEFAULT NULL, audit text DEFAULT NULL, retention interval DEFAULT NULL,
+    retention_failed interval DEFAULT NULL, max_payload bigint DEFAULT NULL,
+    rate bigint DEFAULT NULL, rate_per interval DEFAULT NULL, concurrency bigint DEFAULT NULL,
+    unset text[] DEFAULT '{}')
+RETURNS leasehold.policy LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    names   constant text[] := ARRAY['lease', 'max_attempts', 'max_recoveries', 'action',
+        'recovery', 'recovery_backoff', 'backoff', 'backoff_cap', 'timeout', 'exclusive', 'audit',
+        'retention', 'retention_failed', 'max_payload', 'rate', 'concurrency'];
+    columns constant text[] := ARRAY['lease_ms', 'max_attempts', 'max_recoveries', 'action',
+        'recovery', 'recovery_backoff_ms', 'backoff_ms', 'backoff_cap_ms', 'timeout_ms',
+        'exclusive', 'audit', 'retention_ms', 'retention_failed_ms', 'max_payload', 'rate_n',
+        'concurrency'];
+    actions constant text[] := ARRAY['retry', 'pending', 'fail'];
+    audits  constant text[] := ARRAY['exceptional', 'full'];
+    longest constant bigint := 315360000000;
+    taken   text[];
+    p       leasehold.policy;
+    unknown text;
+BEGIN
+    IF queue IS NOT NULL THEN
+        PERFORM leasehold.need_name('queue', queue);
+    END IF;
+    IF kind IS NOT NULL THEN
+        PERFORM leasehold.need_name('kind', kind);
+    END IF;
+    IF (rate IS NOT NULL OR concurrency IS NOT NULL) AND (queue IS NULL OR kind IS NOT NULL) THEN
+        PERFORM leasehold.refuse(-3, 'rate and concurrency hold for a queue as a whole: name a '
+                                     'queue, no kind');
+    ELSIF exclusive IS NOT NULL AND kind IS NOT NULL THEN
+        PERFORM leasehold.refuse(-3, 'exclusive holds for a queue as a whole: name no kind');
+    END IF;
+    PERFORM leasehold.need_duration('lease', lease, 1, 2592000000),
+            leasehold.need_duration('recovery backoff', recovery_backoff, 0, longest),
+            leasehold.need_duration('backoff', backoff, 0, longest),
+            leasehold.need_duration('backoff cap', backoff_cap, 0, longest),
+            leasehold.need_duration('timeout', timeout, 0, longest),
+            leasehold.need_duration('retention', retention, 0, longest),
+            leasehold.need_duration('retention of failed jobs', retention_failed, 0, longest),
+            leasehold.need_range('max attempts', nullif(max_attempts, -1), 1, 1000000),
+            leasehold.need_range('max recoveries', nullif(max_recoveries, -1), 0, 1000000),
+            leasehold.need_range('max payload', max_payload, 1, 67108864),
+            leasehold.need_range('rate', rate, 0, 1000000000),
+            leasehold.need_range('concurrency', concurrency, 0, 1000000);
+    IF (rate > 0) <> (rate_per IS NOT NULL) OR (rate IS NULL AND rate_per IS NOT NULL) THEN
+        PERFORM leasehold.refuse(-3, 'a rate is so many in so long: rate and rate_per go together');
+    END IF;
+    PERFORM leasehold.need_duration('rate''s period', rate_per, 1, 2592000000);
+    IF action <> ALL(actions) THEN
+        PERFORM leasehold.refuse(-3, format('action "%s" is not known: retry, pending or fail is '
+                                            'allowed', action));
+    ELSIF audit <> ALL(audits) THEN
+        PERFORM leasehold.refuse(-3, format('audit "%s" is not known: exceptional or full is '
+                                            'allowed', audit));
+    END IF;
+    SELECT u INTO unknown FROM unnest(unset) u WHERE u IS NULL OR u <> ALL(names) LIMIT 1;
+    IF FOUND THEN
+        PERFORM leasehold.refuse(-3, format('setting "%s" to unset is not known: %s are allowed',
+                                            unknown, array_to_string(names, ', ')));
+    END IF;
+    taken := ARRAY(SELECT columns[array_position(names, u)] FROM unnest(unset) u)
+             || CASE WHEN 'rate' = ANY(unset) THEN ARRAY['rate_per_ms'] END;
+    p := (coalesce(queue, '*'), coalesce(kind, '*'), leasehold.ms(lease), max_attempts,
+          max_recoveries, array_position(actions, action), recovery, leasehold.ms(recovery_backoff),
+          leasehold.ms(backoff), leasehold.ms(backoff_cap), leasehold.ms(timeout), exclusive,
+          array_position(audits, audit), leasehold.ms(retention), leasehold.ms(retention_failed),
+          max_payload, rate, CASE WHEN rate = 0 THEN 0 ELSE leasehold.ms(rate_per) END,
+          concurrency);
+    IF taken <> '{}' OR jsonb_strip_nulls(to_jsonb(p)) - 'queue' - 'kind' <> '{}' THEN
+        PERFORM leasehold.policy_put(p, taken);
+    END IF;
+    RETURN leasehold.policy_of(p.queue, p.kind);
+END $$;
+
+CREATE FUNCTION leasehold.scope_set(scope text, ttl interval) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM leasehold.need_name('scope', scope), leasehold.need_duration('ttl', ttl, 0, 2592000000);
+    PERFORM leasehold.scope_put(scope, leasehold.ms(ttl));
+END $$;

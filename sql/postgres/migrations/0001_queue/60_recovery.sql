@@ -1,0 +1,675 @@
+-- Recovery: what is forfeit, what a death makes of a job, and how it is taken back.
+--
+-- The words and the rules are those of the library (core/death.c). A job is judged from its row under
+-- its lock and taken back by a write that repeats the guard; rows that others hold are left out
+-- (SKIP LOCKED) and come in the next round.
+
+-- One recovery, over all its batches: what it has found and done so far.
+CREATE TYPE leasehold.run AS (
+    trigger      text,
+    always       boolean,      -- a report is made also when nothing is found
+    whole        boolean,      -- everything is looked at
+    report       bigint,       -- NULL: none yet
+    started_at   timestamptz,
+    orphaned     bigint,
+    retried      bigint,
+    made_pending bigint,
+    failed       bigint,
+    released     bigint,
+    leases       bigint,
+    dead_workers bigint,
+    failures     bigint,
+    untold       bigint,       -- failures that are known, and not told again
+    counted      bigint[]      -- of retried … failures, what is in the totals already
+);
+
+CREATE FUNCTION leasehold.new_run(trigger text, always boolean, whole boolean) RETURNS leasehold.run
+LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT (trigger, always, whole, NULL::bigint, NULL::timestamptz, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            ARRAY[0, 0, 0, 0, 0, 0, 0]::bigint[])::leasehold.run
+$$;
+
+-- What is asked of it. By itself, a recovery leaves queues alone that have it off.
+CREATE TYPE leasehold.recovery_opts AS (
+    by_hand      boolean,
+    threshold_ms bigint,       -- by age, live leases included; NULL: only what is forfeit
+    action       integer,      -- instead of the policy's
+    queue        text,
+    at_once      boolean       -- a live lease that is revoked keeps nothing back
+);
+
+CREATE FUNCTION leasehold.by_itself() RETURNS leasehold.recovery_opts LANGUAGE sql IMMUTABLE
+AS $$ SELECT (false, NULL, NULL, NULL, false)::leasehold.recovery_opts $$;
+
+-- ---- how far claims need not look back ----
+
+-- Whatever ends by time leaves an entry in an index, and while an xmin is held nobody may remove it: a
+-- probe for what has ended would wade through all that ever did. So a probe begins at the moment up to
+-- which an earlier one found nothing (or only what stays on purpose).
+--
+-- That moment is kept in a sequence: one row that is changed in place, where an UPDATE would itself
+-- leave dead rows. The value is (generation mod 2^21) << 42 | ms, so that a change of policy, after which
+-- what stayed may be free to go, makes it void, and so does a clock that was set back behind it.
+--
+-- It stays a second behind, because what a transaction writes is seen later than the time it read. One
+-- that takes longer than its own lease and that second can bring a deadline from before that moment:
+-- claims do not see it, but every whole recovery (timer, startup, by hand) looks without this bound.
+CREATE SEQUENCE leasehold.sweeping MINVALUE 0 START 0;
+
+CREATE FUNCTION leasehold.swept_at(sweeping bigint, generation bigint, now timestamptz)
+RETURNS timestamptz LANGUAGE sql STABLE
+AS $$
+    SELECT CASE WHEN sweeping >> 42 = generation & 2097151
+                 AND timestamptz 'epoch' + (sweeping & 4398046511103) * interval '1 millisecond' <= now
+                THEN timestamptz 'epoch' + (sweeping & 4398046511103) * interval '1 millisecond'
+                ELSE '-infinity' END
+$$;
+
+CREATE FUNCTION leasehold.swept(m leasehold.meta, now timestamptz) RETURNS timestamptz
+LANGUAGE sql VOLATILE
+AS $$ SELECT leasehold.swept_at(last_value, m.generation, now) FROM leasehold.sweeping $$;
+
+-- Nothing that ended by now (by `upto`, where the look did not get further) is left but what stays on
+-- purpose. A snapshot that is older than the look at the clock proves nothing, and while expiry is held
+-- back nobody has looked.
+CREATE FUNCTION leasehold.sweep(m leasehold.meta, now timestamptz, upto timestamptz DEFAULT 'infinity')
+RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF pg_catalog.current_setting('transaction_isolation') = 'read committed'
+       AND now >= m.no_expiry_before THEN
+        PERFORM pg_catalog.setval('leasehold.sweeping', ((m.generation & 2097151) << 42)
+            | pg_catalog.floor(1000 * extract(epoch FROM least(upto, now - interval '1 second')))::bigint);
+    END IF;
+END $$;
+
+-- May a recovery that comes by itself touch such a job? (policy_of() without the rest.)
+CREATE FUNCTION leasehold.recovers(of_queue text, of_kind text) RETURNS boolean LANGUAGE sql STABLE
+AS $$
+    SELECT coalesce((SELECT p.recovery FROM leasehold.policy p
+                      WHERE p.queue IN (of_queue, '*') AND p.kind IN (coalesce(of_kind, '*'), '*')
+                        AND p.recovery IS NOT NULL
+                      ORDER BY p.queue = '*', p.kind = '*' LIMIT 1), true)
+$$;
+
+CREATE FUNCTION leasehold.some_stay(m leasehold.meta) RETURNS boolean LANGUAGE sql STABLE
+AS $$
+    SELECT m.has_policies AND EXISTS (SELECT 1 FROM leasehold.policy WHERE NOT recovery)
+$$;
+
+-- ---- the fate of a job ----
+
+-- "30 min", as people who set a lease of half an hour say it.
+CREATE FUNCTION leasehold.lease_words(ms bigint) RETURNS text LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT CASE WHEN ms % 60000 = 0 THEN (ms / 60000)::text || ' min'
+                WHEN ms % 1000 = 0 THEN (ms / 1000)::text || ' s'
+                ELSE ms::text || ' ms' END
+$$;
+
+CREATE FUNCTION leasehold.silence_words(now timestamptz, last_heartbeat_at timestamptz,
+                                        multiplier bigint, interval_ms bigint)
+RETURNS text LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT 'has been silent for ' || leasehold.duration_words(leasehold.ms(now - last_heartbeat_at))
+           || ' (' || multiplier::text || ' × ' || leasehold.duration_words(interval_ms) || ')'
+$$;
+
+-- What a death makes of a job, and why, machine-readable prefix first. `what` is said of a worker that
+-- is dead, `threshold_ms` of a hand; neither: the lease ended.
+CREATE FUNCTION leasehold.fate(
+    now timestamptz, worker text, held_ms bigint, seen timestamptz, attempt integer,
+    max_attempts integer, recoveries integer, max_recoveries integer, by_action integer,
+    what text, threshold_ms bigint, unstarted boolean,
+    OUT state text, OUT action text, OUT poison boolean, OUT next_attempt integer,
+    OUT next_recoveries integer, OUT shown_attempt integer, OUT reason text)
+LANGUAGE plpgsql IMMUTABLE
+AS $$
+DECLARE
+    spent  boolean := max_attempts <> -1 AND attempt >= max_attempts;
+    prefix text := 'RECLAIMED_TTL';
+    cause  text;
+    who    text := 'last seen ' || leasehold.duration_words(leasehold.ms(now - seen)) || ' ago';
+BEGIN
+    state := 'pending';
+    poison := false;
+    next_attempt := attempt;
+    next_recoveries := recoveries;
+    shown_attempt := attempt;
+    IF unstarted THEN  -- a worker that had not begun the job did it no harm: as if it had released it
+        action := 'released';
+        next_attempt := greatest(attempt - 1, 0);
+    ELSIF max_recoveries <> -1 AND recoveries >= max_recoveries THEN
+        poison := true;  -- judged first: whatever the action, this job kills
+        state := 'failed';
+    ELSIF by_action = 3 OR (by_action = 1 AND spent) THEN
+        state := 'failed';
+    ELSE
+        next_recoveries := recoveries + 1;
+        IF by_action = 2 THEN
+            action := 'pending';
+            next_attempt := greatest(attempt - 1, 0);
+        ELSE
+            action := 'retry';
+            shown_attempt := attempt + 1;
+        END IF;
+    END IF;
+    IF state = 'failed' THEN
+        action := 'failed';
+    END IF;
+
+    IF threshold_ms IS NOT NULL THEN
+        prefix := 'RECLAIMED_MANUAL';
+        cause := 'taken back by hand, silent for at least ' || leasehold.duration_words(threshold_ms);
+    ELSIF what IS NOT NULL THEN
+        prefix := 'RECLAIMED_DEAD';
+        cause := 'worker ' || worker || ' ' || what;
+    ELSE
+        cause := 'Exceeded TTL (' || leasehold.lease_words(held_ms) || ')';
+    END IF;
+    IF prefix <> 'RECLAIMED_DEAD' THEN  -- else the cause has named it
+        who := 'worker ' || worker || ' ' || who;
+    END IF;
+    IF poison THEN
+        reason := pg_catalog.format('POISON: %s workers died under this job (max %s), %s: %s, %s',
+                                    recoveries + 1, max_recoveries, prefix, cause, who);
+    ELSIF unstarted THEN
+        reason := pg_catalog.format('%s: %s before it started the job, %s', prefix, cause, who);
+    ELSIF state = 'failed' AND spent THEN
+        reason := pg_catalog.format('%s: Max attempts reached (%s), %s, %s', prefix, max_attempts,
+                                    cause, who);
+    ELSE
+        reason := pg_catalog.format('%s: %s%s attempt %s/%s, %s', prefix, cause,
+            CASE prefix WHEN 'RECLAIMED_DEAD' THEN ',' ELSE ' at' END, attempt,
+            CASE max_attempts WHEN -1 THEN 'unlimited' ELSE max_attempts::text END, who);
+    END IF;
+END $$;
+
+-- A job that is forfeit, what becomes of it, and what is told of it.
+CREATE TYPE leasehold.forfeit AS (
+    n               integer,
+    job             bigint,
+    token           bigint,
+    lease_until     timestamptz,
+    queue           text,
+    kind            text,
+    worker          text,
+    attempt         integer,
+    max_attempts    integer,
+    state           text,
+    run_at          timestamptz,
+    next_attempt    integer,
+    next_recoveries integer,
+    action          text,
+    shown_attempt   integer,
+    poison          boolean,
+    hold_until      timestamptz,  -- a live lease that is revoked by hand; NULL: it is not
+    reason          text
+);
+
+-- Which of these jobs are forfeit, judged from their rows as they are now. `unmarked`: also of workers
+-- whose silence was too long, though nobody has marked them dead.
+CREATE FUNCTION leasehold.forfeits(ids bigint[], now timestamptz, m leasehold.meta,
+                                   o leasehold.recovery_opts, unmarked boolean)
+RETURNS SETOF leasehold.forfeit LANGUAGE plpgsql
+AS $$
+DECLARE
+    due timestamptz := leasehold.due(now, m.no_expiry_before);
+BEGIN
+    RETURN QUERY
+    WITH held AS MATERIALIZED (
+        SELECT i.n::integer AS n, j.id, j.token, j.lease_until, j.queue, j.kind, j.worker, j.held_ms,
+               greatest(j.started_at, j.last_heartbeat_at) AS seen, j.attempt,
+               coalesce(j.max_attempts, -1) AS max_attempts, j.recoveries, w.started,
+               CASE WHEN o.threshold_ms IS NOT NULL THEN NULL
+                    WHEN w.uncleaned IS NOT NULL THEN w.uncleaned
+                    WHEN unmarked AND w.pid IS NOT NULL AND w.silent_at <= due
+                    THEN leasehold.silence_words(now, w.last_heartbeat_at, w.multiplier, w.interval_ms)
+                END AS what
+          FROM unnest(ids) WITH ORDINALITY i(id, n)
+          JOIN leasehold.job j ON j.id = i.id
+          LEFT JOIN leasehold.worker w ON w.id = j.worker
+         WHERE j.state = 'running' AND (o.queue IS NULL OR j.queue = o.queue)
+    ), rule AS MATERIALIZED (
+        SELECT p.* FROM (SELECT DISTINCT h.queue, h.kind FROM held h) k,
+               leasehold.policy_of(k.queue, k.kind) p
+    ), begun AS MATERIALIZED (
+        SELECT (s ->> 0)::bigint AS job, (s ->> 1)::bigint AS token
+          FROM (SELECT DISTINCT h.worker, h.started FROM held h WHERE h.started IS NOT NULL) b,
+               json_array_elements(b.started::json) s
+    ), lost AS (
+        SELECT h.*, p.recovery_backoff_ms, p.max_recoveries, coalesce(o.action, p.action) AS by_action,
+               h.started IS NOT NULL AND NOT EXISTS (
+                   SELECT 1 FROM begun b WHERE b.job = h.id AND b.token = h.token) AS unstarted,
+               CASE WHEN o.threshold_ms IS NOT NULL AND h.lease_until > now AND NOT o.at_once
+                    THEN greatest(h.lease_until, m.no_expiry_before) END AS hold_until
+          FROM held h JOIN rule p ON p.queue = h.queue AND p.kind = coalesce(h.kind, '*')
+         WHERE (o.by_hand OR p.recovery)
+           AND CASE WHEN o.threshold_ms IS NULL THEN h.what IS NOT NULL OR h.lease_until <= due
+                    ELSE now - h.seen >= leasehold.span(o.threshold_ms) END
+    )
+    SELECT l.n, l.id, l.token, l.lease_until, l.queue, l.kind, l.worker, l.attempt, l.max_attempts,
+           CASE WHEN f.state = 'pending' AND t.run_at IS NOT NULL THEN 'scheduled' ELSE f.state END,
+           CASE WHEN f.state = 'pending' THEN t.run_at END,
+           f.next_attempt, f.next_recoveries, f.action, f.shown_attempt, f.poison, l.hold_until,
+           f.reason
+      FROM lost l,
+           leasehold.fate(now, l.worker, l.held_ms, l.seen, l.attempt, l.max_attempts, l.recoveries,
+                          l.max_recoveries, l.by_action, l.what, o.threshold_ms, l.unstarted) f,
+           LATERAL (SELECT greatest(l.hold_until,
+                        CASE WHEN l.recovery_backoff_ms > 0 AND NOT l.unstarted
+                             THEN now + leasehold.span(l.recovery_backoff_ms) END)) t(run_at)
+     ORDER BY l.n;
+END $$;
+
+-- ---- taking back ----
+
+-- After the write: count, free what went with the jobs, tell.
+CREATE FUNCTION leasehold.tell_taken(INOUT r leasehold.run, now timestamptz, m leasehold.meta,
+                                     taken leasehold.forfeit[])
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    t record;
+BEGIN
+    r := leasehold.run_begin(r, now);
+    SELECT r.failed + count(*) FILTER (WHERE f.state = 'failed'),
+           r.retried + count(*) FILTER (WHERE f.action = 'retry'),
+           r.made_pending + count(*) FILTER (WHERE f.action = 'pending'),
+           r.released + count(*) FILTER (WHERE f.action = 'released')
+      INTO r.failed, r.retried, r.made_pending, r.released
+      FROM unnest(taken) f;
+    FOR t IN SELECT f.queue, f.state, count(*) AS n FROM unnest(taken) f
+              GROUP BY f.queue, f.state ORDER BY f.queue, f.state LOOP
+        PERFORM leasehold.tally(t.queue, now, 'r', 'running', t.state, t.n);
+    END LOOP;
+    IF m.has_policies THEN
+        PERFORM leasehold.runs_ended(
+                    now, coalesce(array_agg(f.job) FILTER (WHERE f.hold_until IS NULL), '{}'),
+                    array_agg(DISTINCT f.queue))
+           FROM unnest(taken) f;
+    END IF;
+    FOR t IN SELECT * FROM unnest(taken) f LOOP
+        PERFORM leasehold.tell('warn', 'job ' || t.job || ' recovered: ' || t.reason, t.job, t.token,
+                               t.attempt, t.queue, t.worker, t.reason);
+        IF t.hold_until IS NOT NULL THEN
+            PERFORM leasehold.hold_put(t.queue, t.job, t.token, t.hold_until);
+        END IF;
+    END LOOP;
+    INSERT INTO leasehold.event(at, type, job, queue, worker, from_state, to_state, actor, reason,
+                                token, attempt, max_attempts, action, report)
+    SELECT now, CASE WHEN f.poison THEN 'job.poisoned' ELSE 'job.recovered' END, f.job, f.queue,
+           f.worker, 'running', f.state, 'system/recovery', f.reason, f.token, f.shown_attempt,
+           f.max_attempts, f.action, r.report
+      FROM unnest(taken) f ORDER BY f.n;
+END $$;
+
+-- Compare-and-set on (state, token, expiry) in the write itself, so that a heartbeat, a complete or
+-- another recovery that came first is never overwritten.
+CREATE FUNCTION leasehold.take_together(INOUT r leasehold.run, now timestamptz, m leasehold.meta,
+                                        ids bigint[], o leasehold.recovery_opts)
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    mine  bigint[];
+    lost  leasehold.forfeit[];
+    taken bigint[];
+BEGIN
+    mine := ARRAY(SELECT j.id FROM leasehold.job j WHERE j.id = ANY (ids) AND j.state = 'running'
+                   ORDER BY j.id FOR UPDATE SKIP LOCKED);
+    now := leasehold.clock();  -- not from before others were at these rows
+    lost := ARRAY(SELECT f FROM leasehold.forfeits(mine, now, m, o, false) f);
+    IF pg_catalog.cardinality(lost) = 0 THEN
+        RETURN;
+    END IF;
+    r.orphaned := r.orphaned + pg_catalog.cardinality(lost);
+    WITH written AS (
+        UPDATE leasehold.job j
+           SET state = f.state, run_at = coalesce(f.run_at, j.run_at), attempt = f.next_attempt,
+               recoveries = f.next_recoveries, token = leasehold.next_token(j.token, m.epoch),
+               worker = NULL, lease_until = NULL, started_at = NULL,
+               finished_at = CASE f.state WHEN 'failed' THEN now END, state_changed_at = now,
+               last_error = f.reason, again = true
+          FROM unnest(lost) f
+         WHERE j.id = f.job AND j.state = 'running' AND j.token = f.token
+           AND j.lease_until = f.lease_until
+        RETURNING j.id)
+    SELECT array_agg(w.id) INTO taken FROM written w;
+    IF pg_catalog.cardinality(taken) < pg_catalog.cardinality(lost) THEN
+        lost := ARRAY(SELECT f FROM unnest(lost) f WHERE f.job = ANY (taken));
+    END IF;
+    IF taken IS NOT NULL THEN
+        r := leasehold.tell_taken(r, now, m, lost);
+    END IF;
+END $$;
+
+-- A row that its own constraints will not let go: the rest goes on. Once that is known, a recovery that
+-- comes by itself does not tell it again and again.
+CREATE FUNCTION leasehold.note_failure(INOUT r leasehold.run, now timestamptz, id bigint, why text,
+                                       by_hand boolean)
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    j record;
+BEGIN
+    SELECT v.token, v.attempt, v.max_attempts, v.queue, v.worker INTO j
+      FROM leasehold.job v WHERE v.id = note_failure.id;
+    r.orphaned := r.orphaned + 1;
+    IF NOT by_hand AND EXISTS (SELECT 1 FROM leasehold.event e
+                                WHERE e.job = note_failure.id AND e.type = 'recovery.failed'
+                                  AND e.token = j.token) THEN
+        r.untold := r.untold + 1;
+        RETURN;
+    END IF;
+    r.failures := r.failures + 1;
+    r := leasehold.run_begin(r, now);
+    PERFORM leasehold.tell('error', 'job ' || id || ' cannot be recovered: ' || why, id, j.token,
+                           j.attempt, j.queue, j.worker, why);
+    PERFORM leasehold.event_put(now, 'recovery.failed', id, j.queue, j.worker, NULL, NULL, NULL,
+                                'system/recovery', why, j.token, NULL, j.attempt, j.max_attempts, NULL,
+                                r.report);
+END $$;
+
+-- Take back those of these jobs that are forfeit: all at once, and only if one of them will not let
+-- itself be written, each by itself. (Locked and written in the same subtransaction: a row that is
+-- locked in one and written in another costs a multixact.)
+CREATE FUNCTION leasehold.take_back(INOUT r leasehold.run, now timestamptz, m leasehold.meta,
+                                    ids bigint[], o leasehold.recovery_opts)
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    one bigint;
+    why text;
+BEGIN
+    IF coalesce(pg_catalog.cardinality(ids), 0) = 0 THEN
+        RETURN;
+    END IF;
+    BEGIN
+        r := leasehold.take_together(r, now, m, ids, o);
+        RETURN;
+    EXCEPTION WHEN integrity_constraint_violation OR raise_exception THEN
+        NULL;
+    END;
+    FOREACH one IN ARRAY ids LOOP
+        BEGIN
+            r := leasehold.take_together(r, now, m, ARRAY[one], o);
+        EXCEPTION WHEN integrity_constraint_violation OR raise_exception THEN
+            GET STACKED DIAGNOSTICS why = MESSAGE_TEXT;
+            r := leasehold.note_failure(r, now, one, why, o.by_hand);
+        END;
+    END LOOP;
+END $$;
+
+-- ---- named leases ----
+
+CREATE FUNCTION leasehold.tell_freed(INOUT r leasehold.run, now timestamptz, of_scope text,
+                                     of_name text, of_owner text, of_token bigint, reason text)
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    r := leasehold.run_begin(r, now);
+    r.leases := r.leases + 1;
+    PERFORM leasehold.lease_free(of_scope, of_name, of_token);
+    PERFORM leasehold.event_put(now, 'lease.recovered', NULL, NULL, of_owner, of_scope || '/' || of_name,
+                                NULL, NULL, 'system/recovery', reason, of_token, NULL, NULL, NULL, NULL,
+                                r.report);
+    PERFORM leasehold.tell('info', pg_catalog.format('lease %s/%s of %s was freed: %s', of_scope, of_name,
+                                                     of_owner, reason),
+                           NULL, of_token, NULL, NULL, of_owner, reason);
+END $$;
+
+-- Expired ones, 500 at most.
+CREATE FUNCTION leasehold.recover_leases(INOUT r leasehold.run, now timestamptz, due timestamptz)
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    l record;
+BEGIN
+    now := leasehold.clock();
+    FOR l IN SELECT v.scope, v.name, v.owner, v.token FROM leasehold.lease v
+              WHERE v.expires_at IS NOT NULL AND v.expires_at <= due
+              ORDER BY v.expires_at LIMIT 500 FOR UPDATE SKIP LOCKED LOOP
+        r := leasehold.tell_freed(r, now, l.scope, l.name, l.owner, l.token,
+                                  'RECLAIMED_TTL: lease had expired');
+    END LOOP;
+END $$;
+
+-- ---- workers ----
+
+-- Guarded by the beat it was judged by: whoever has beaten since is not dead; and, where its death was
+-- proven, by the sessions that were looked for: it may have started more before it died. Time alone
+-- ends the leases of a worker without a process of ours; what the others held is freed.
+CREATE FUNCTION leasehold.bury(INOUT r leasehold.run, now timestamptz, due timestamptz, of_worker text,
+                               beat timestamptz, what text, of_sessions text, proven boolean)
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    process boolean;
+    l       record;
+BEGIN
+    UPDATE leasehold.worker w
+       SET state = 'dead', silent_at = NULL, uncleaned = CASE WHEN w.pid IS NOT NULL THEN what END
+     WHERE w.id = of_worker AND w.silent_at IS NOT NULL AND w.last_heartbeat_at = beat
+       AND (w.silent_at <= due OR (proven AND w.sessions IS NOT DISTINCT FROM of_sessions))
+    RETURNING w.pid IS NOT NULL INTO process;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    now := leasehold.clock();
+    r := leasehold.run_begin(r, now);
+    r.dead_workers := r.dead_workers + 1;
+    PERFORM leasehold.tell('warn', 'worker ' || of_worker || ' is dead: it ' || what, NULL, NULL, NULL,
+                           NULL, of_worker, what);
+    PERFORM leasehold.event_put(now, 'worker.dead', NULL, NULL, of_worker, NULL, NULL, NULL,
+        'system/recovery', what, NULL,
+        pg_catalog.format('{"last_heartbeat":%s}', floor(1000 * extract(epoch FROM beat))::bigint),
+        NULL, NULL, NULL, r.report);
+    IF process THEN
+        FOR l IN SELECT v.scope, v.name, v.token FROM leasehold.lease v
+                  WHERE v.owner = of_worker AND v.job IS NULL ORDER BY v.scope, v.name FOR UPDATE LOOP
+            r := leasehold.tell_freed(r, now, l.scope, l.name, of_worker, l.token,
+                                      'RECLAIMED_DEAD: worker ' || of_worker || ' ' || what);
+        END LOOP;
+    END IF;
+END $$;
+
+CREATE FUNCTION leasehold.mark_late(now timestamptz, of_worker text, beat timestamptz) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    UPDATE leasehold.worker w SET state = 'late'
+     WHERE w.id = of_worker AND w.state = 'alive' AND w.last_heartbeat_at = beat;
+    IF FOUND THEN
+        PERFORM leasehold.tell('info', 'worker ' || of_worker || ' is late: it has missed a beat', NULL,
+                               NULL, NULL, NULL, of_worker);
+        PERFORM leasehold.event_put(now, 'worker.late', NULL, NULL, of_worker, NULL, NULL, NULL,
+                                    'system/recovery', NULL, NULL);
+    END IF;
+END $$;
+
+-- Those whose silence was too long; nobody waits for one who is beating just now.
+CREATE FUNCTION leasehold.bury_silent(INOUT r leasehold.run, now timestamptz, due timestamptz)
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    w record;
+BEGIN
+    FOR w IN SELECT v.id, v.last_heartbeat_at, v.multiplier, v.interval_ms, v.sessions
+               FROM leasehold.worker v WHERE v.silent_at IS NOT NULL AND v.silent_at <= due
+              ORDER BY v.id LIMIT 500 FOR UPDATE SKIP LOCKED LOOP
+        r := leasehold.bury(r, now, due, w.id, w.last_heartbeat_at,
+                            leasehold.silence_words(now, w.last_heartbeat_at, w.multiplier, w.interval_ms),
+                            w.sessions, false);
+    END LOOP;
+END $$;
+
+-- Dead workers of whom nothing is left to free; of whom only that is left which stays on purpose
+-- (recovery off), claims need not look again. 64 at most: the next run does the rest.
+CREATE FUNCTION leasehold.clean_workers(INOUT r leasehold.run, now timestamptz) LANGUAGE plpgsql
+AS $$
+DECLARE
+    names   text[];
+    w       record;
+    changed boolean;
+BEGIN
+    SELECT array_agg(d.id) INTO names
+      FROM (SELECT v.id FROM leasehold.worker v WHERE v.uncleaned IS NOT NULL
+             ORDER BY v.stuck LIMIT 64 FOR UPDATE SKIP LOCKED) d;
+    IF names IS NULL THEN
+        RETURN;
+    END IF;
+    FOR w IN
+        SELECT d.id, h.worker IS NOT NULL AS holds
+          FROM unnest(names) d(id)
+          LEFT JOIN (SELECT k.worker, bool_or(leasehold.recovers(k.queue, k.kind)) AS free_it
+                       FROM (SELECT DISTINCT j.worker, j.queue, j.kind FROM leasehold.job j
+                              WHERE j.state = 'running' AND j.worker = ANY (names)) k
+                      GROUP BY k.worker) h ON h.worker = d.id
+         WHERE NOT coalesce(h.free_it, false)
+    LOOP
+        IF w.holds THEN
+            UPDATE leasehold.worker v SET stuck = true WHERE v.id = w.id AND NOT v.stuck;
+            IF FOUND THEN
+                changed := leasehold.changed();
+            END IF;
+        ELSE
+            UPDATE leasehold.worker v  -- should it come back after all, it still tells what it starts
+               SET uncleaned = NULL, stuck = false, started = CASE WHEN v.started IS NOT NULL THEN '[]' END
+             WHERE v.id = w.id;
+            PERFORM leasehold.tell('info', 'worker ' || w.id
+                || ' was cleaned up after: all it held is free', NULL, NULL, NULL, NULL, w.id);
+            PERFORM leasehold.event_put(now, 'worker.cleaned', NULL, NULL, w.id, NULL, NULL, NULL,
+                'system/recovery', NULL, NULL, NULL, NULL, NULL, NULL, r.report);
+        END IF;
+    END LOOP;
+END $$;
+
+-- ---- what is forfeit right now ----
+
+-- Is a worker dead and not all it held is free?
+CREATE FUNCTION leasehold.unclean(due timestamptz) RETURNS boolean LANGUAGE sql STABLE
+AS $$
+    SELECT EXISTS (SELECT 1 FROM leasehold.worker WHERE uncleaned IS NOT NULL)
+           OR EXISTS (SELECT 1 FROM leasehold.worker WHERE silent_at IS NOT NULL AND silent_at <= due)
+$$;
+
+-- Jobs of workers that are dead, while their leases still run.
+CREATE FUNCTION leasehold.stale_of_dead(due timestamptz, of_queue text, some_stay boolean, most bigint)
+RETURNS SETOF bigint LANGUAGE sql STABLE
+AS $$
+    SELECT j.id FROM leasehold.job j
+     WHERE j.state = 'running' AND j.lease_until > due AND (of_queue IS NULL OR j.queue = of_queue)
+       AND j.worker IN (SELECT w.id FROM leasehold.worker w WHERE w.uncleaned IS NOT NULL
+                        UNION ALL
+                        SELECT w.id FROM leasehold.worker w
+                         WHERE w.silent_at IS NOT NULL AND w.silent_at <= due AND w.pid IS NOT NULL)
+       AND (NOT some_stay OR leasehold.recovers(j.queue, j.kind))
+     ORDER BY j.lease_until, j.id LIMIT most
+$$;
+
+-- `dead`: workers known to be, though their records do not say so yet. `most` NULL: all.
+CREATE FUNCTION leasehold.stale(now timestamptz, m leasehold.meta, o leasehold.recovery_opts,
+                                dead text[], most bigint)
+RETURNS SETOF bigint LANGUAGE plpgsql STABLE
+AS $$
+DECLARE
+    due  timestamptz := leasehold.due(now, m.no_expiry_before);
+    stay boolean := NOT o.by_hand AND leasehold.some_stay(m);
+BEGIN
+    IF o.threshold_ms IS NOT NULL THEN
+        RETURN QUERY SELECT j.id FROM leasehold.job j
+                      WHERE j.state = 'running' AND (o.queue IS NULL OR j.queue = o.queue)
+                        AND now - greatest(j.started_at, j.last_heartbeat_at)
+                            >= leasehold.span(o.threshold_ms)
+                      ORDER BY j.lease_until, j.id LIMIT most;
+        RETURN;
+    END IF;
+    RETURN QUERY
+    (SELECT j.id FROM leasehold.job j
+      WHERE j.state = 'running' AND j.lease_until <= due AND (o.queue IS NULL OR j.queue = o.queue)
+        AND (NOT stay OR leasehold.recovers(j.queue, j.kind))
+      ORDER BY j.lease_until, j.id LIMIT most)
+    UNION ALL
+    SELECT d FROM leasehold.stale_of_dead(due, o.queue, stay, most) d WHERE leasehold.unclean(due)
+    UNION ALL
+    SELECT j.id FROM leasehold.job j
+     WHERE dead <> '{}' AND j.state = 'running' AND j.worker = ANY (dead) AND j.lease_until > due
+       AND (o.queue IS NULL OR j.queue = o.queue)
+       AND NOT EXISTS (SELECT 1 FROM leasehold.worker w
+                        WHERE w.id = j.worker AND (w.uncleaned IS NOT NULL OR w.silent_at <= due))
+       AND (NOT stay OR leasehold.recovers(j.queue, j.kind))
+    LIMIT most;
+END $$;
+
+-- Named leases that a recovery would free: expired, or of a worker that is dead.
+CREATE FUNCTION leasehold.stale_leases(due timestamptz, dead text[]) RETURNS bigint LANGUAGE sql STABLE
+AS $$
+    SELECT (SELECT count(*) FROM leasehold.lease l
+             WHERE l.expires_at IS NOT NULL AND l.expires_at <= due AND l.job IS NULL)
+         + (SELECT count(*) FROM leasehold.worker w JOIN leasehold.lease l ON l.owner = w.id
+             WHERE w.silent_at IS NOT NULL AND w.silent_at <= due AND w.pid IS NOT NULL
+               AND l.job IS NULL AND l.expires_at > due)
+         + (SELECT count(*) FROM leasehold.lease l
+             WHERE l.owner = ANY (dead) AND l.job IS NULL AND l.expires_at > due
+               AND NOT EXISTS (SELECT 1 FROM leasehold.worker w
+                                WHERE w.id = l.owner AND w.silent_at <= due))
+$$;
+
+-- ---- on every claim whose probe found something ----
+
+-- What has expired, 500 at most. Queues with recovery off keep their stuck jobs at the head of the index:
+-- some thousands are walked past, and the next claim begins behind them.
+CREATE FUNCTION leasehold.recover_expired(INOUT r leasehold.run, now timestamptz, m leasehold.meta,
+                                          due timestamptz)
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    after timestamptz := leasehold.swept(m, now);
+    looks constant bigint := 5000;
+    seen  bigint;
+    upto  timestamptz;
+    ids   bigint[];
+BEGIN
+    IF NOT leasehold.some_stay(m) THEN
+        ids := ARRAY(SELECT j.id FROM leasehold.job j
+                      WHERE j.state = 'running' AND j.lease_until > after AND j.lease_until <= due
+                      ORDER BY j.lease_until LIMIT 500);
+        r := leasehold.take_back(r, now, m, ids, leasehold.by_itself());
+        RETURN;
+    END IF;
+    SELECT count(*), max(e.lease_until), (array_agg(e.id) FILTER (WHERE e.free_it))[:500]
+      INTO seen, upto, ids
+      FROM (SELECT j.id, j.lease_until, leasehold.recovers(j.queue, j.kind) AS free_it
+              FROM leasehold.job j
+             WHERE j.state = 'running' AND j.lease_until > after AND j.lease_until <= due
+             ORDER BY j.lease_until LIMIT looks) e;
+    IF ids IS NOT NULL THEN
+        r := leasehold.take_back(r, now, m, ids, leasehold.by_itself());
+    ELSIF seen = looks THEN
+        PERFORM leasehold.sweep(m, now, upto - interval '1 millisecond');
+    ELSIF seen > 0 THEN
+        PERFORM leasehold.sweep(m, now);
+    END IF;
+END $$;
+
+CREATE FUNCTION leasehold.recover_on_claim(now timestamptz, m leasehold.meta) RETURNS void
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    r   leasehold.run := leasehold.new_run('claim', false, false);
+    due timestamptz := leasehold.due(now, m.no_expiry_before);
+BEGIN
+    r := leasehold.bury_silent(r, now, due);
+    IF leasehold.unclean(due) THEN
+        r := leasehold.take_back(r, now, m,
+            ARRAY(SELECT leasehold.stale_of_dead(due, NULL, leasehold.some_stay(m), 500)),
+            leasehold.by_itself());
+        r := leasehold.clean_workers(r, now);
+    END IF;
+    r := leasehold.recover_leases(r, now, due);
+    r := leasehold.recover_expired(r, now, m, due);
+    IF r.report IS NOT NULL THEN
+        r := leasehold.end_report(r, leasehold.clock(), 'skipped', -1);
+    END IF;
+END $$;

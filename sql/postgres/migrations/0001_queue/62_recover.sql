@@ -1,0 +1,304 @@
+-- Recovery as it is called: batch by batch by the library, as a whole by people, drivers and pg_cron.
+
+-- ---- for the library ----
+
+-- What a run looks like after a batch: the counters, and whether it is over.
+CREATE TYPE leasehold.batch AS (
+    report       bigint,
+    started_at   timestamptz,
+    orphaned     bigint,
+    retried      bigint,
+    made_pending bigint,
+    failed       bigint,
+    released     bigint,
+    leases       bigint,
+    dead_workers bigint,
+    failures     bigint,
+    untold       bigint,
+    over         boolean
+);
+
+-- One batch of a run, in one transaction: the dead are marked, what is forfeit of `ids` is taken back,
+-- expired named leases are freed, the report is counted on, and ended with the last batch.
+--   flags      always, whole (of the run), leases, last (of this batch), by_hand, at_once
+--   counts     orphaned, retried, made_pending, failed, released, leases, dead_workers, failures, untold,
+--              as the last batch left them; and the seven of them that are totalled, as they were then
+--   verdicts   of each worker: late, silent or proven
+--   integrity  of the store, with the last batch; NULL: nobody looked
+CREATE FUNCTION leasehold.recover_batch(
+    flags text[], trigger text, report bigint, started_at timestamptz, counts bigint[],
+    counted bigint[], workers text[], beats timestamptz[], verdicts text[], whats text[],
+    sessions text[], ids bigint[], threshold_ms bigint, action bigint, queue text, integrity text,
+    wal_frames bigint, repaired boolean, finding_types text[], findings text[])
+RETURNS leasehold.batch LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+AS $$
+DECLARE
+    now    timestamptz := leasehold.clock();
+    m      leasehold.meta;
+    r      leasehold.run := (trigger, 'always' = ANY (flags), 'whole' = ANY (flags), report, started_at,
+                             counts[1], counts[2], counts[3], counts[4], counts[5], counts[6], counts[7],
+                             counts[8], counts[9], counted)::leasehold.run;
+    o      leasehold.recovery_opts := ('by_hand' = ANY (flags), threshold_ms, action, queue,
+                                       'at_once' = ANY (flags))::leasehold.recovery_opts;
+    due    timestamptz;
+    before bigint;
+    over   boolean := 'last' = ANY (flags);
+BEGIN
+    SELECT * INTO m FROM leasehold.meta WHERE one;
+    m := leasehold.same_server(m, now);
+    due := leasehold.due(now, m.no_expiry_before);
+    IF r.always THEN
+        r := leasehold.run_begin(r, now);
+    END IF;
+    FOR i IN 1..pg_catalog.cardinality(workers) LOOP
+        IF verdicts[i] = 'late' THEN
+            PERFORM leasehold.mark_late(now, workers[i], beats[i]);
+        ELSE
+            r := leasehold.bury(r, now, due, workers[i], beats[i], whats[i], sessions[i],
+                                verdicts[i] = 'proven');
+        END IF;
+    END LOOP;
+    r := leasehold.take_back(r, now, m, ids, o);
+    IF 'leases' = ANY (flags) THEN
+        before := r.leases;
+        r := leasehold.recover_leases(r, now, due);
+        over := over AND r.leases < before + 500;
+    END IF;
+    IF over THEN
+        r := leasehold.tell_findings(r, now, finding_types, findings, repaired);
+        r := leasehold.run_end(r, leasehold.clock(), m, coalesce(integrity, 'skipped'),
+                               coalesce(wal_frames, -1));
+    ELSE
+        r := leasehold.run_count(r);
+        PERFORM leasehold.keep_recovering(now, m);
+    END IF;
+    RETURN (r.report, r.started_at, r.orphaned, r.retried, r.made_pending, r.failed, r.released,
+            r.leases, r.dead_workers, r.failures, r.untold, over)::leasehold.batch;
+END $$;
+
+-- What was found unsound or inconsistent, into the report.
+CREATE FUNCTION leasehold.tell_findings(INOUT r leasehold.run, now timestamptz, types text[],
+                                        findings text[], repaired boolean)
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF r.report IS NULL THEN
+        RETURN;
+    END IF;
+    FOR i IN 1..pg_catalog.cardinality(types) LOOP
+        PERFORM leasehold.run_event(r, now, types[i], findings[i]);
+    END LOOP;
+    IF repaired THEN
+        PERFORM leasehold.run_event(r, now, 'store.repaired', NULL);
+    END IF;
+END $$;
+
+-- While a run goes on from batch to batch, claims need not help it. A hint: nobody waits for it.
+CREATE FUNCTION leasehold.keep_recovering(now timestamptz, m leasehold.meta) RETURNS void
+LANGUAGE sql VOLATILE
+AS $$
+    UPDATE leasehold.meta SET recovering_until = now + interval '5 seconds'
+     WHERE one AND m.recovering_until < now + interval '2 seconds'
+       AND EXISTS (SELECT 1 FROM leasehold.meta WHERE one FOR UPDATE SKIP LOCKED)
+$$;
+
+CREATE FUNCTION leasehold.stale_jobs(by_hand boolean, threshold_ms bigint, queue text, dead text[],
+                                     most bigint)
+RETURNS SETOF bigint LANGUAGE plpgsql STABLE
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    m leasehold.meta;
+BEGIN
+    SELECT * INTO m FROM leasehold.meta WHERE one;
+    RETURN QUERY SELECT * FROM leasehold.stale(leasehold.clock(), m,
+        (by_hand, threshold_ms, NULL, queue, false)::leasehold.recovery_opts, dead, most);
+END $$;
+
+CREATE FUNCTION leasehold.stale_rest(dead text[], OUT leases bigint, OUT unclean boolean,
+                                     OUT degraded boolean)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    m   leasehold.meta;
+    due timestamptz;
+BEGIN
+    SELECT * INTO m FROM leasehold.meta WHERE one;
+    due := leasehold.due(leasehold.clock(), m.no_expiry_before);
+    leases := leasehold.stale_leases(due, dead);
+    unclean := leasehold.unclean(due);
+    degraded := m.degraded <> '';
+END $$;
+
+-- Counts that a check has found wrong, counted anew. The lock keeps the fold of the deltas out: it
+-- writes leasehold.queue, and what it has not folded yet is subtracted here.
+CREATE FUNCTION leasehold.mend() RETURNS void LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    changed boolean := leasehold.changed();
+BEGIN
+    LOCK TABLE leasehold.queue IN SHARE ROW EXCLUSIVE MODE;
+    -- An id is never used again: the highest ever given is no lower than the highest there is.
+    PERFORM pg_catalog.setval(s.seq, greatest(j.top, 1))
+       FROM pg_catalog.pg_get_serial_sequence('leasehold.job', 'id') s(seq),
+            (SELECT max(id) FROM leasehold.job) j(top)
+      WHERE j.top > coalesce(pg_catalog.pg_sequence_last_value(s.seq::regclass), 0);
+    WITH now AS (
+        SELECT c.queue, c.state, sum(c.n)::bigint AS n
+          FROM (SELECT j.queue, j.state, count(*) AS n FROM leasehold.job j GROUP BY j.queue, j.state
+                UNION ALL SELECT d.queue, d.becomes, -d.n FROM leasehold.delta d
+                UNION ALL SELECT d.queue, d.was, d.n FROM leasehold.delta d
+                UNION ALL SELECT q.queue, NULL, 0 FROM leasehold.queue q) c
+         GROUP BY c.queue, c.state
+    ), counts AS (
+        SELECT n.queue,
+               coalesce(sum(n.n) FILTER (WHERE n.state = 'scheduled'), 0) AS scheduled,
+               coalesce(sum(n.n) FILTER (WHERE n.state = 'pending'), 0) AS pending,
+               coalesce(sum(n.n) FILTER (WHERE n.state = 'running'), 0) AS running,
+               coalesce(sum(n.n) FILTER (WHERE n.state = 'completed'), 0) AS completed,
+               coalesce(sum(n.n) FILTER (WHERE n.state = 'failed'), 0) AS failed,
+               coalesce(sum(n.n) FILTER (WHERE n.state = 'cancelled'), 0) AS cancelled
+          FROM now n GROUP BY n.queue
+    )
+    INSERT INTO leasehold.queue AS q(queue, scheduled, pending, running, completed, failed, cancelled)
+    SELECT * FROM counts c
+        ON CONFLICT (queue) DO UPDATE
+       SET scheduled = excluded.scheduled, pending = excluded.pending, running = excluded.running,
+           completed = excluded.completed, failed = excluded.failed, cancelled = excluded.cancelled;
+END $$;
+
+-- ---- for everybody ----
+
+-- A recovery from its beginning to its end, in batches of 500, within one transaction. Workers are judged
+-- by time alone: the server cannot see their processes.
+CREATE FUNCTION leasehold.run_recovery(INOUT r leasehold.run, now timestamptz, m leasehold.meta,
+                                       o leasehold.recovery_opts)
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    due    timestamptz := leasehold.due(now, m.no_expiry_before);
+    ids    bigint[];
+    before bigint;
+BEGIN
+    IF r.always THEN
+        r := leasehold.run_begin(r, now);
+    END IF;
+    r := leasehold.bury_silent(r, now, due);
+    ids := ARRAY(SELECT leasehold.stale(now, m, o, '{}', NULL));
+    FOR i IN 0..(pg_catalog.cardinality(ids) - 1) / 500 LOOP
+        r := leasehold.take_back(r, now, m, ids[i * 500 + 1:i * 500 + 500], o);
+    END LOOP;
+    LOOP
+        before := r.leases;
+        r := leasehold.recover_leases(r, now, due);
+        EXIT WHEN r.leases < before + 500;
+    END LOOP;
+    r := leasehold.run_end(r, leasehold.clock(), m, 'skipped', -1);
+END $$;
+
+-- What a recovery would do now, as a report that is not kept.
+CREATE FUNCTION leasehold.dry_report(now timestamptz, m leasehold.meta, o leasehold.recovery_opts)
+RETURNS jsonb LANGUAGE plpgsql
+AS $$
+DECLARE
+    due  timestamptz := leasehold.due(now, m.no_expiry_before);
+    ids  bigint[] := ARRAY(SELECT leasehold.stale(now, m, o, '{}', NULL));
+    lost leasehold.forfeit[] := ARRAY(
+        SELECT f FROM leasehold.forfeits(ids[:10000], now, m, o, true) f ORDER BY f.n);
+BEGIN
+    RETURN pg_catalog.jsonb_build_object(
+        'id', NULL, 'trigger', 'manual', 'started_at', leasehold.time_words(now),
+        'completed_at', leasehold.time_words(now), 'duration_ms', 0,
+        'integrity', jsonb '{"ran": false, "passed": false, "errors": [], "repair_attempted": false,
+                             "repair_succeeded": false}',
+        'wal_frames', NULL, 'orphaned', cardinality(ids), 'entries_reclaimed', cardinality(ids),
+        'locks_cleaned', leasehold.stale_leases(due, '{}'),
+        'recovery_timestamp', leasehold.time_words(now),
+        'recovered', coalesce((SELECT jsonb_agg(jsonb_build_object(
+                'job', f.job, 'queue', f.queue, 'kind', f.kind, 'action', f.action,
+                'attempt', f.shown_attempt, 'max_attempts', leasehold.attempts_json(f.max_attempts),
+                'previous_worker', f.worker, 'reason', f.reason, 'success', true, 'error', NULL)
+                ORDER BY f.n) FROM unnest(lost) f), '[]'),
+        'dead_workers', coalesce((SELECT jsonb_agg(jsonb_build_object(
+                'worker', w.id, 'last_heartbeat', leasehold.time_words(w.last_heartbeat_at),
+                'jobs', coalesce((SELECT jsonb_agg(f.job ORDER BY f.n) FROM unnest(lost) f
+                                   WHERE f.worker = w.id), '[]')) ORDER BY w.id)
+              FROM leasehold.worker w WHERE w.silent_at IS NOT NULL AND w.silent_at <= due), '[]'),
+        'failed_recoveries', 0, 'inconsistencies', jsonb '[]', 'dry_run', true);
+END $$;
+
+-- Recover now, by hand: what is forfeit, whatever its queue's policy says; with a threshold whatever was
+-- claimed and last heard of at least so long ago, live leases included. Then what else is due by time:
+-- jobs promoted and expired. Returns the report.
+--
+--   SELECT leasehold.recover();
+--   SELECT leasehold.recover(threshold => '10 minutes', queue => 'mail', dry_run => true);
+CREATE FUNCTION leasehold.recover(threshold interval DEFAULT NULL, action text DEFAULT NULL,
+                                  queue text DEFAULT NULL, dry_run boolean DEFAULT false)
+RETURNS jsonb LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+AS $$
+DECLARE
+    now     timestamptz := leasehold.clock();
+    actions constant text[] := ARRAY['retry', 'pending', 'fail'];
+    m       leasehold.meta;
+    r       leasehold.run := leasehold.new_run('manual', true, threshold IS NULL AND queue IS NULL);
+    o       leasehold.recovery_opts;
+BEGIN
+    IF queue IS NOT NULL THEN
+        PERFORM leasehold.need_name('queue', queue);
+    END IF;
+    IF NOT action = ANY (actions) THEN
+        PERFORM leasehold.refuse(-3, pg_catalog.format(
+            'action is "%s": retry, pending or fail is allowed', pg_catalog.left(action, 140)));
+    END IF;
+    PERFORM leasehold.need_duration('threshold', threshold, 0, 253402300799999);
+    o := (true, leasehold.ms(threshold), pg_catalog.array_position(actions, action), queue,
+          false)::leasehold.recovery_opts;
+    SELECT * INTO m FROM leasehold.meta WHERE one;
+    IF coalesce(dry_run, false) THEN
+        RETURN leasehold.dry_report(now, m, o);
+    END IF;
+    m := leasehold.same_server(m, now);
+    r := leasehold.run_recovery(r, now, m, o);
+    PERFORM leasehold.upkeep();
+    RETURN leasehold.report_json(r.report);
+END $$;
+
+-- What falls due by itself, as a worker or a server does it in passing: recovery that leaves queues alone
+-- that have it off and reports only what it found, then upkeep. For a timer where no program of ours
+-- runs. Returns the report, or NULL when there was nothing to recover.
+CREATE FUNCTION leasehold.maintain() RETURNS jsonb LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+AS $$
+DECLARE
+    now timestamptz := leasehold.clock();
+    m   leasehold.meta;
+    r   leasehold.run := leasehold.new_run('timer', false, true);
+BEGIN
+    SELECT * INTO m FROM leasehold.meta WHERE one;
+    m := leasehold.same_server(m, now);
+    r := leasehold.run_recovery(r, now, m, leasehold.by_itself());
+    PERFORM leasehold.upkeep();
+    RETURN leasehold.report_json(r.report);
+END $$;
+
+-- What a recovery would take back and free right now; changes nothing.
+CREATE FUNCTION leasehold.recovery_stats(OUT locks_cleaned bigint, OUT entries_reclaimed bigint,
+                                         OUT recovery_timestamp timestamptz)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    m leasehold.meta;
+BEGIN
+    SELECT * INTO m FROM leasehold.meta WHERE one;
+    recovery_timestamp := leasehold.clock();
+    locks_cleaned := leasehold.stale_leases(
+        leasehold.due(recovery_timestamp, m.no_expiry_before), '{}');
+    SELECT count(*) INTO entries_reclaimed FROM leasehold.stale(recovery_timestamp, m,
+        (true, NULL, NULL, NULL, false)::leasehold.recovery_opts, '{}', NULL);
+END $$;

@@ -1,0 +1,87 @@
+-- The server's clock was set: leases are measured in elapsed time and are shifted with it.
+--
+-- Whoever recovers compares the server's clock with its own, which nobody sets, from round to round. All
+-- of them see a jump, each at its own next round, and only the first may act on it: so the sum of all jumps
+-- is kept, and counts as known to whoever compares.
+
+-- The clock is `jump_ms` further than the `elapsed_ms` since the last look explain; `known_ms`: the sum of
+-- jumps that were known. False: there is nothing to do.
+CREATE FUNCTION leasehold.clock_jumped(jump_ms bigint, known_ms bigint, elapsed_ms bigint)
+RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    now   timestamptz := leasehold.clock();
+    jump  interval := leasehold.span(jump_ms);
+    known bigint;
+BEGIN
+    INSERT INTO leasehold.total VALUES ('clock:jumped_ms', 0) ON CONFLICT DO NOTHING;
+    SELECT t.value INTO known FROM leasehold.total t WHERE t.key = 'clock:jumped_ms' FOR UPDATE;
+    IF known <> known_ms OR pg_catalog.abs(jump_ms) <= 1000
+       OR leasehold.heard_of_between(now - jump + interval '1 second',
+                                     now - leasehold.span(elapsed_ms) - interval '1 second') THEN
+        RETURN false;
+    END IF;
+    UPDATE leasehold.total SET value = value + jump_ms WHERE key = 'clock:jumped_ms';
+    PERFORM leasehold.shift_leases(now, jump, now - leasehold.span(elapsed_ms));
+    PERFORM leasehold.event_put(now, 'clock.jump', NULL, NULL, NULL, NULL, NULL, NULL, 'system/clock',
+                                NULL, NULL, pg_catalog.format('{"jump_ms":%s}', jump_ms));
+    PERFORM leasehold.tell('warn', 'clock jumped by ' || jump_ms || ' ms: leases shifted with it');
+    RETURN true;
+END $$;
+
+-- A clock that jumped forward has left moments out. If somebody was heard of in one of them, it was the
+-- machine of whoever compared that stood still.
+CREATE FUNCTION leasehold.heard_of_between(low timestamptz, high timestamptz) RETURNS boolean
+LANGUAGE sql STABLE
+AS $$
+    SELECT EXISTS (SELECT 1 FROM leasehold.worker w
+                    WHERE w.last_heartbeat_at > low AND w.last_heartbeat_at < high)
+           OR EXISTS (SELECT 1 FROM leasehold.job j
+                       WHERE j.state = 'running' AND greatest(j.started_at, j.last_heartbeat_at) > low
+                         AND greatest(j.started_at, j.last_heartbeat_at) < high)
+$$;
+
+-- Was this moment taken from the clock before it jumped? After a jump forward that cannot be told of
+-- moments between, if there are any: such a lease gets longer by the jump rather than shorter. After a jump
+-- back those since the last look are the new clock's.
+CREATE FUNCTION leasehold.before_jump(at timestamptz, now timestamptz, jump interval,
+                                      looked_at timestamptz)
+RETURNS boolean LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT CASE WHEN jump > interval '0' THEN at <= now - jump ELSE at < looked_at OR at > now END
+$$;
+
+-- What runs keeps its elapsed time: of leases, of those revoked by hand, of silence, of rates. What is
+-- kept of them goes with them. (generation: what claims know to be swept is void.)
+CREATE FUNCTION leasehold.shift_leases(now timestamptz, jump interval, looked_at timestamptz)
+RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM 1 FROM leasehold.job j WHERE j.state = 'running' ORDER BY j.id FOR UPDATE;
+    UPDATE leasehold.job j
+       SET lease_until = j.lease_until + jump, started_at = j.started_at + jump,
+           state_changed_at = j.state_changed_at + jump, last_heartbeat_at = j.last_heartbeat_at + jump
+     WHERE j.state = 'running'
+       AND leasehold.before_jump(greatest(j.started_at, j.last_heartbeat_at), now, jump, looked_at);
+    UPDATE leasehold.job j SET run_at = j.run_at + jump
+      FROM leasehold.hold h
+     WHERE h.job = j.id AND h.queue = j.queue AND j.state = 'scheduled' AND j.run_at = h.until;
+    UPDATE leasehold.hold h SET until = h.until + jump;
+    UPDATE leasehold.queue q SET bucket_at = q.bucket_at + jump
+     WHERE leasehold.before_jump(q.bucket_at, now, jump, looked_at);
+    UPDATE leasehold.lease l SET expires_at = l.expires_at + jump, acquired_at = l.acquired_at + jump
+     WHERE l.expires_at IS NOT NULL
+       AND leasehold.before_jump(l.expires_at - leasehold.span(l.ttl_ms), now, jump, looked_at);
+    UPDATE leasehold.worker w
+       SET last_heartbeat_at = w.last_heartbeat_at + jump, silent_at = w.silent_at + jump
+     WHERE w.silent_at IS NOT NULL
+       AND leasehold.before_jump(w.last_heartbeat_at, now, jump, looked_at);
+    -- Set back by more than a day, it was wrong before, and nobody would want to wait until then. Within
+    -- a day no instant comes twice.
+    UPDATE leasehold.schedule s SET done_until = now, next_at = now
+     WHERE s.done_until > now + interval '1 day';
+    DELETE FROM leasehold.front;  -- when to look below it next was by the old clock; it is made anew
+    UPDATE leasehold.meta
+       SET generation = generation + 1, no_expiry_before = no_expiry_before + jump,
+           recovering_until = '-infinity';
+END $$;

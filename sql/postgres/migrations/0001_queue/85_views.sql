@@ -1,0 +1,55 @@
+-- Views for people and dashboards, in seconds where people think in seconds. Nothing is hidden by
+-- them: whoever may read them may read the tables (90_access.sql), so none is a security barrier.
+--
+-- The clock is asked once a query, and not for every row: hence MATERIALIZED.
+
+-- How near each running job is to being taken back.
+CREATE VIEW leasehold.stale_monitor AS
+WITH c AS MATERIALIZED (SELECT leasehold.clock() AS now)
+SELECT job_id, queue, kind, worker, attempt, started_at, last_heartbeat_at, lease_until,
+       age_ms / 1000.0::double precision AS age_s, held_ms / 1000.0::double precision AS lease_s,
+       age_ms / held_ms::double precision AS ratio,
+       CASE WHEN age_ms >= held_ms THEN 'STALE' WHEN age_ms >= 0.8 * held_ms THEN 'WARNING'
+            ELSE 'OK' END AS health
+  FROM (SELECT j.id AS job_id, j.queue, j.kind, j.worker, j.attempt, j.started_at,
+               j.last_heartbeat_at, j.lease_until, j.held_ms,
+               leasehold.ms(c.now - greatest(j.started_at, j.last_heartbeat_at)) AS age_ms
+          FROM leasehold.job j, c
+         WHERE j.state = 'running') held;
+
+-- Running beyond twice the lease: must be empty, wherever anybody claims or recovers.
+CREATE VIEW leasehold.stale_validation AS SELECT * FROM leasehold.stale_monitor WHERE ratio >= 2;
+
+-- Every job that was ever taken back, as long as events are kept.
+CREATE VIEW leasehold.recovery_history AS
+SELECT job AS job_id, at, action, attempt, worker AS previous_worker, reason
+  FROM leasehold.event WHERE action IS NOT NULL AND job IS NOT NULL;
+
+-- What a job is at this moment, from its columns. Where expiry is held back (the clock jumped, another
+-- server took over), no lease is expired.
+CREATE VIEW leasehold.job_state AS
+WITH c AS MATERIALIZED (
+    SELECT t.now, leasehold.due(t.now, m.no_expiry_before) AS due
+      FROM (SELECT leasehold.clock() AS now OFFSET 0) t, leasehold.meta m)
+SELECT j.id AS job_id,
+       CASE WHEN j.state = 'running'
+            THEN CASE WHEN j.lease_until <= c.due THEN 'EXPIRED' ELSE 'RUNNING' END
+            WHEN j.state = 'pending' OR (j.state = 'scheduled' AND j.run_at <= c.now)
+            THEN 'AVAILABLE'
+            ELSE upper(j.state) END AS derived_state
+  FROM leasehold.job j, c;
+
+CREATE VIEW leasehold.worker_health AS
+WITH c AS MATERIALIZED (SELECT leasehold.clock() AS now)
+SELECT w.id AS worker, w.label, w.host, w.pid,
+       CASE WHEN w.state = 'dead' OR w.state = 'stopped' THEN w.state
+            WHEN w.silent_ms >= w.multiplier * w.interval_ms THEN 'dead'
+            WHEN w.silent_ms > w.interval_ms THEN 'late' ELSE 'alive' END AS state,
+       w.last_heartbeat_at, w.silent_ms / 1000.0::double precision AS silent_s,
+       w.interval_ms / 1000.0::double precision AS interval_s,
+       w.multiplier * w.interval_ms / 1000.0::double precision AS limit_s,
+       coalesce(r.running, 0) AS running, w.degraded
+  FROM (SELECT s.*, greatest(leasehold.ms(c.now - s.last_heartbeat_at), 0) AS silent_ms
+          FROM leasehold.worker s, c) w
+  LEFT JOIN (SELECT j.worker, count(*) AS running FROM leasehold.job j
+              WHERE j.state = 'running' GROUP BY j.worker) r ON r.worker = w.id;

@@ -1,0 +1,120 @@
+-- Who may do what. Nothing is PUBLIC's.
+--
+--   leasehold_owner    owns everything here; the acts run as it (SECURITY DEFINER), and it can do
+--                      nothing anywhere else: whoever migrates is often a superuser, and no act should be
+--   leasehold_worker   calls the acts, inserts jobs, reads
+--   leasehold_reader   reads
+--
+-- None of them can log in: GRANT leasehold_worker TO app. Roles belong to the server, not to the
+-- database, so other databases may have made them. Where the migrating user may not make or use
+-- them (some managed services), everything stays with that user, a NOTICE says so, and
+-- leasehold.admit('app', 'worker') lets a role in that exists.
+
+-- Give a role what a worker or a reader needs; whoever owns the schema may do that. What is in neither
+-- list is called by other functions of ours, and by nobody else.
+CREATE FUNCTION leasehold.admit(who name, what text) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    -- The first line is called by views, as the one who reads them; they tell nothing.
+    reads constant text[] := ARRAY['clock', 'closed_words', 'due', 'ms', 'span',
+        'about', 'jobs_of', 'lease_get', 'leases', 'queues', 'recovery_report', 'recovery_stats',
+        'stale_jobs', 'stale_rest'];
+    acts constant text[] := ARRAY[
+        'enqueue', 'claim', 'heartbeat', 'complete', 'fail', 'release', 'release_worker', 'cancel',
+        'retry', 'delete', 'reschedule', 'queue_set', 'queue_pause', 'queue_resume', 'queue_purge',
+        'scope_set', 'schedule_remove', 'lease_acquire', 'lease_extend', 'lease_release',
+        'lease_complete', 'worker_heartbeat', 'worker_stop', 'recover', 'maintain', 'prune',
+        -- The library calls these.
+        'enqueue_many', 'claim_many', 'claim_one', 'heartbeat_many', 'complete_many', 'fail_many',
+        'fail_rotten', 'release_many', 'release_worker_all', 'release_worker_many', 'cancel_many', 'retry_many',
+        'delete_many', 'reschedule_many', 'policy_set', 'scope_put', 'queue_switch', 'purge_some',
+        'schedule_before', 'schedule_put', 'schedule_put_off', 'schedule_tick', 'schedules_due',
+        'lease_act', 'worker_register', 'worker_beat', 'worker_leave', 'worker_started',
+        'worker_sessions', 'worker_degraded', 'recover_batch', 'mend', 'upkeep', 'prune_round', 'peek',
+        'arm', 'clock_jumped'];
+    one regprocedure;
+BEGIN
+    IF what IS NULL OR what NOT IN ('worker', 'reader') THEN
+        RAISE EXCEPTION USING ERRCODE = 'LH003', MESSAGE =
+            format('access is "%s": worker or reader is allowed', coalesce(what, ''));
+    END IF;
+    EXECUTE format('GRANT USAGE ON SCHEMA leasehold TO %I', who);
+    EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA leasehold TO %I', who);
+    EXECUTE format('GRANT SELECT ON ALL SEQUENCES IN SCHEMA leasehold TO %I', who);
+    IF what = 'worker' THEN
+        -- A plain INSERT is an enqueue: what the trigger does not judge, nobody else may set.
+        EXECUTE format('GRANT INSERT (queue, kind, payload, payload_bytes, priority, key, run_at, '
+                       'expires_at, max_attempts, lease_ms, backoff_ms, backoff_cap_ms) '
+                       'ON leasehold.job TO %I', who);
+    END IF;
+    FOR one IN
+        SELECT p.oid FROM pg_proc p
+         WHERE p.pronamespace = 'leasehold'::regnamespace
+           AND (p.proname = ANY (reads) OR (what = 'worker' AND p.proname = ANY (acts)))
+    LOOP
+        EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', one, who);
+    END LOOP;
+END $$;
+
+REVOKE ALL ON SCHEMA leasehold FROM PUBLIC;
+REVOKE ALL ON ALL TABLES IN SCHEMA leasehold FROM PUBLIC;
+REVOKE ALL ON ALL SEQUENCES IN SCHEMA leasehold FROM PUBLIC;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA leasehold FROM PUBLIC;
+
+-- The roles, where they can be had. Two databases may be migrated at once.
+DO $$
+DECLARE
+    role text;
+BEGIN
+    FOREACH role IN ARRAY ARRAY['leasehold_owner', 'leasehold_worker', 'leasehold_reader'] LOOP
+        IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = role) THEN
+            BEGIN
+                EXECUTE pg_catalog.format('CREATE ROLE %I NOLOGIN', role);
+            EXCEPTION WHEN duplicate_object OR unique_violation THEN
+                NULL;  -- the other one has made it
+            END;
+        END IF;
+    END LOOP;
+    PERFORM leasehold.admit('leasehold_worker', 'worker');
+    PERFORM leasehold.admit('leasehold_reader', 'reader');
+EXCEPTION WHEN insufficient_privilege THEN
+    RAISE NOTICE 'roles leasehold_worker and leasehold_reader cannot be made by role "%": let '
+        'others in by leasehold.admit(role, ''worker'') or leasehold.admit(role, ''reader'')',
+        current_user;
+END $$;
+
+-- Everything into the owner's hands, the schema first: who is to own a thing must be able to make it.
+DO $$
+DECLARE
+    thing record;
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'leasehold_owner') THEN
+        RETURN;
+    END IF;
+    IF NOT pg_catalog.pg_has_role(current_user, 'leasehold_owner', 'USAGE') THEN
+        EXECUTE pg_catalog.format('GRANT leasehold_owner TO %I', current_user);
+    END IF;
+    ALTER SCHEMA leasehold OWNER TO leasehold_owner;
+    FOR thing IN
+        SELECT CASE c.relkind WHEN 'v' THEN 'VIEW' WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END AS kind,
+               c.oid::regclass::text AS name
+          FROM pg_catalog.pg_class c
+         WHERE c.relnamespace = 'leasehold'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'S')
+           -- The sequence of an identity column goes with its table.
+           AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend d
+                            WHERE d.objid = c.oid AND d.deptype = 'i' AND c.relkind = 'S')
+        UNION ALL
+        SELECT 'TYPE', t.oid::regtype::text
+          FROM pg_catalog.pg_type t JOIN pg_catalog.pg_class c ON c.oid = t.typrelid
+         WHERE t.typnamespace = 'leasehold'::regnamespace AND c.relkind = 'c'
+        UNION ALL
+        SELECT 'FUNCTION', p.oid::regprocedure::text
+          FROM pg_catalog.pg_proc p WHERE p.pronamespace = 'leasehold'::regnamespace
+    LOOP
+        EXECUTE pg_catalog.format('ALTER %s %s OWNER TO leasehold_owner', thing.kind, thing.name);
+    END LOOP;
+EXCEPTION WHEN insufficient_privilege THEN
+    RAISE NOTICE 'role leasehold_owner cannot be used by role "%", which owns the schema leasehold '
+        'instead', current_user;
+END $$;

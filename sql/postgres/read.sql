@@ -1,0 +1,87 @@
+-- What only reads, and is one SELECT.
+
+-- name: job_get
+SELECT j.*, t.now, coalesce(j.lease_until <= leasehold.due(t.now, m.no_expiry_before), false)
+  FROM leasehold.job j, leasehold.meta m, (SELECT leasehold.clock() AS now OFFSET 0) t
+ WHERE j.id = $1;
+
+-- name: queue_list
+SELECT * FROM leasehold.queues();
+
+-- name: policy_list
+SELECT * FROM leasehold.policy ORDER BY queue, kind;
+
+-- name: event_list
+SELECT * FROM leasehold.event WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3;
+
+-- name: event_last
+SELECT * FROM (SELECT * FROM leasehold.event WHERE id > $1 AND id <= $2 ORDER BY id DESC LIMIT $3) e
+ ORDER BY id;
+
+-- name: event_list_job
+SELECT * FROM leasehold.event WHERE id > $1 AND id <= $2 AND job = $4 ORDER BY id LIMIT $3;
+
+-- name: event_last_job
+SELECT * FROM (SELECT * FROM leasehold.event WHERE id > $1 AND id <= $2 AND job = $4
+                ORDER BY id DESC LIMIT $3) e
+ ORDER BY id;
+
+-- name: event_marks
+-- The highest event that is visible; the first transaction that is not over; and if that event is above
+-- $1, the last one that is under way. (The snapshot's own xmax will not do: it is the first after the
+-- last that is over. Whoever has a number holds a lock on it, of 32 bits.)
+SELECT m.id, x.oldest,
+       CASE WHEN m.id > $1 THEN coalesce(
+           (SELECT max(x.next - 2147483648
+                       + (l.transactionid::text::bigint - x.next % 4294967296 + 6442450944) % 4294967296)
+              FROM pg_locks l
+             WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted), 0) END
+  FROM (SELECT coalesce(max(id), 0) FROM leasehold.event) m(id),
+       (SELECT pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint
+          FROM pg_current_snapshot() s) x(oldest, next);
+
+-- name: store_stats
+-- One row a total. Is something due by now, and when is the next thing? What is due and stays so
+-- (recovery off) must not hide what comes after it.
+WITH t AS MATERIALIZED (
+    SELECT c.now, leasehold.due(c.now, m.no_expiry_before) AS due,
+           greatest(c.now, m.no_expiry_before) AS ahead, m.*
+      FROM (SELECT leasehold.clock() AS now) c, leasehold.meta m
+), workers AS (
+    SELECT count(*) FILTER (WHERE w.silent_at > t.due
+                              AND t.now - w.last_heartbeat_at <= leasehold.span(w.interval_ms)) AS alive,
+           count(*) FILTER (WHERE w.silent_at > t.due
+                              AND t.now - w.last_heartbeat_at > leasehold.span(w.interval_ms)) AS late,
+           count(*) FILTER (WHERE w.state = 'dead' OR w.silent_at <= t.due) AS dead,
+           count(*) FILTER (WHERE w.degraded IS NOT NULL AND w.silent_at > t.due) AS degraded
+      FROM leasehold.worker w, t
+)
+SELECT t.uuid::text, t.schema_version, t.epoch, coalesce(leasehold.closed_words(), t.degraded), t.now,
+       CASE WHEN EXISTS (SELECT 1 FROM leasehold.job WHERE state = 'running' AND lease_until <= t.due)
+              OR EXISTS (SELECT 1 FROM leasehold.job WHERE state = 'scheduled' AND run_at <= t.now)
+              OR EXISTS (SELECT 1 FROM leasehold.lease WHERE expires_at <= t.due)
+              OR EXISTS (SELECT 1 FROM leasehold.worker WHERE silent_at <= t.due)
+              OR EXISTS (SELECT 1 FROM leasehold.job
+                          WHERE expires_at <= t.now AND token = 0
+                            AND (state = 'pending' OR state = 'scheduled'))
+              OR EXISTS (SELECT 1 FROM leasehold.schedule WHERE next_at <= t.now)
+              OR EXISTS (SELECT 1 FROM leasehold.worker WHERE uncleaned IS NOT NULL AND NOT stuck)
+            THEN t.now
+            ELSE least(
+                (SELECT greatest(lease_until, t.ahead) FROM leasehold.job
+                  WHERE state = 'running' AND lease_until > t.due ORDER BY lease_until LIMIT 1),
+                (SELECT greatest(expires_at, t.ahead) FROM leasehold.lease
+                  WHERE expires_at > t.due ORDER BY expires_at LIMIT 1),
+                (SELECT greatest(silent_at, t.ahead) FROM leasehold.worker
+                  WHERE silent_at > t.due ORDER BY silent_at LIMIT 1),
+                (SELECT min(run_at) FROM leasehold.job WHERE state = 'scheduled' AND run_at > t.now),
+                (SELECT min(expires_at) FROM leasehold.job
+                  WHERE expires_at > t.now AND token = 0
+                    AND (state = 'pending' OR state = 'scheduled')),
+                (SELECT min(next_at) FROM leasehold.schedule WHERE next_at > t.now)) END,
+       (SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c
+         WHERE c.relnamespace = 'leasehold'::regnamespace AND c.relkind = 'r'),
+       (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM leasehold.changes),
+       w.alive, w.late, w.dead, w.degraded, n.key, n.value
+  FROM t CROSS JOIN workers w
+  LEFT JOIN leasehold.total n ON n.key >= 'recovery:' AND n.key < 'recovery;';

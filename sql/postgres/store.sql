@@ -1,0 +1,19 @@
+-- The store as a whole, and what all acts share.
+
+-- name: store_jobs
+-- Jobs as they are now, in the order asked for; who is gone is left out.
+SELECT j.*, leasehold.clock() FROM leasehold.jobs_of($1) j;
+
+-- name: store_look
+-- Is anything of ours there? Asked before anything of ours is called.
+SELECT pg_catalog.to_regprocedure('leasehold.about()') IS NOT NULL;
+
+-- name: store_about
+SELECT a.schema_version, a.recovery_due FROM leasehold.about() a;
+
+-- name: store_clock
+SELECT pg_catalog.clock_timestamp();
+
+-- name: store_arm
+-- Somebody goes to sleep for these queues. True: none was armed before, so look once more.
+SELECT leasehold.arm($1);

@@ -1,0 +1,32 @@
+-- What falls due by itself, schedules, and what an operator should know.
+
+-- name: upkeep
+SELECT expired, promoted, schedules, more FROM leasehold.upkeep();
+
+-- name: prune
+SELECT after, pruned, more FROM leasehold.prune_round($1, $2);
+
+-- name: peek
+SELECT something, next_ms FROM leasehold.peek($1, $2);
+
+-- name: schedule_list
+SELECT * FROM leasehold.schedule ORDER BY name;
+
+-- name: schedule_before
+SELECT now, cron, tz, done_until FROM leasehold.schedule_before($1);
+
+-- name: schedule_put
+SELECT leasehold.schedule_put($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,
+                              $18);
+
+-- name: schedule_remove
+SELECT leasehold.schedule_remove($1);
+
+-- name: schedule_due
+SELECT (d.due).*, d.now FROM leasehold.schedules_due($1) d;
+
+-- name: schedule_tick
+SELECT leasehold.schedule_tick($1, $2, $3, $4, $5, $6, $7, $8);
+
+-- name: schedule_put_off
+SELECT leasehold.schedule_put_off($1, $2, $3);

@@ -1,0 +1,235 @@
+/* The acts of a holder: heartbeat, complete, fail, release. Each is one call; what it decides is in
+ * sql/postgres/migrations (40_hold.sql). */
+#include "store/postgres/pg.h"
+
+#include "base/hook.h"
+
+/* ---- what the acts share ---- */
+
+/* The ids of the jobs an act names, for whoever wants to see them afterwards; NULL: no memory. */
+static int64_t *ids_of(struct txn *txn, const struct lhi_act *act,
+                       int64_t (*id_of)(const struct lhi_act *, size_t))
+{
+    int64_t *ids = lhi_arena_alloc(&txn->arena, act->n * sizeof *ids);
+
+    for (size_t i = 0; i < act->n && ids != NULL; i++)
+        ids[i] = id_of(act, i);
+    return ids;
+}
+
+int call_list(struct txn *txn, struct lhi_act *act, enum lhi_postgres_call which, struct args *args,
+              int64_t (*id_of)(const struct lhi_act *, size_t))
+{
+    struct rows rows = {0};
+    int rc = call(txn, which, args, &rows, &act->err);
+
+    if (rc == LH_OK)
+        rc = outcomes(act, &rows);
+    rows_free(&rows);
+    if (rc < 0 || act->after == NULL || id_of == NULL)
+        return rc;
+    int64_t *ids = ids_of(txn, act, id_of);
+    return ids ? read_after(txn, act, ids, act->n) : lhi_no_memory(&act->err);
+}
+
+/* ---- heartbeat ---- */
+
+static bool any_lease(const struct lhi_act *act)
+{
+    for (size_t i = 0; i < act->n; i++)
+        if (act->beat.beats[i].lease_ms != 0)
+            return true;
+    return false;
+}
+
+static bool any_word(const struct lhi_act *act)
+{
+    for (size_t i = 0; i < act->n; i++)
+        if (act->beat.beats[i].has_progress || act->beat.beats[i].stage != NULL ||
+            act->beat.beats[i].checkpoint != NULL)
+            return true;
+    return false;
+}
+
+/* Arrays that say nothing are sent empty: most beats say nothing but "here". */
+void beat_args(struct args *args, const struct lhi_act *act)
+{
+    const lh_beat *beats = act->beat.beats;
+    size_t leases = any_lease(act) ? act->n : 0, words = any_word(act) ? act->n : 0;
+
+    arg_array(args, OID_INT8, act->n);
+    for (size_t i = 0; i < act->n; i++)
+        put_int(args, beats[i].job);
+    arg_array(args, OID_INT8, act->n);
+    for (size_t i = 0; i < act->n; i++)
+        put_int(args, beats[i].token);
+    arg_array(args, OID_INT8, leases);
+    for (size_t i = 0; i < leases; i++)
+        put_opt(args, beats[i].lease_ms);
+    arg_array(args, OID_INT8, words);
+    for (size_t i = 0; i < words; i++)
+        if (beats[i].has_progress)
+            put_int(args, beats[i].progress);
+        else
+            put_null(args);
+    arg_array(args, OID_TEXT, words);
+    for (size_t i = 0; i < words; i++)
+        put_text(args, beats[i].stage);
+    arg_array(args, OID_TEXT, words);
+    for (size_t i = 0; i < words; i++)
+        put_text(args, beats[i].checkpoint);
+}
+
+static int64_t beat_id(const struct lhi_act *act, size_t i)
+{
+    return act->beat.beats[i].job;
+}
+
+int act_heartbeat(struct txn *txn, struct lhi_act *act)
+{
+    struct args args = {0};
+
+    beat_args(&args, act);
+    int rc = call_list(txn, act, LHI_POSTGRES_JOB_HEARTBEAT, &args, beat_id);
+    LHI_POINT("job_heartbeat:inside");
+    return rc;
+}
+
+/* ---- complete ---- */
+
+/* Text goes to the column for text, so that it can be read; what is none, to the one for bytes. */
+static bool has_result(const lh_done *done, bool text)
+{
+    return done->result != NULL && lh_text_ok(done->result, done->result_len) == text;
+}
+
+static bool any_result(const struct lhi_act *act, bool text)
+{
+    for (size_t i = 0; i < act->n; i++)
+        if (has_result(&act->done[i], text))
+            return true;
+    return false;
+}
+
+static void put_results(struct args *args, const struct lhi_act *act, bool text)
+{
+    size_t n = any_result(act, text) ? act->n : 0;
+
+    arg_array(args, text ? OID_TEXT : OID_BYTEA, n);
+    for (size_t i = 0; i < n; i++)
+        if (has_result(&act->done[i], text))
+            put_bytes(args, act->done[i].result, act->done[i].result_len);
+        else
+            put_null(args);
+}
+
+static int64_t done_id(const struct lhi_act *act, size_t i)
+{
+    return act->done[i].job;
+}
+
+int act_complete(struct txn *txn, struct lhi_act *act)
+{
+    struct args args = {0};
+
+    arg_array(&args, OID_INT8, act->n);
+    for (size_t i = 0; i < act->n; i++)
+        put_int(&args, act->done[i].job);
+    arg_array(&args, OID_INT8, act->n);
+    for (size_t i = 0; i < act->n; i++)
+        put_int(&args, act->done[i].token);
+    put_results(&args, act, true);
+    put_results(&args, act, false);
+    int rc = call_list(txn, act, LHI_POSTGRES_JOB_COMPLETE, &args, done_id);
+    LHI_POINT("job_complete:inside");
+    return rc;
+}
+
+/* ---- fail ---- */
+
+static int64_t failure_id(const struct lhi_act *act, size_t i)
+{
+    return act->failures[i].job;
+}
+
+int act_fail(struct txn *txn, struct lhi_act *act)
+{
+    const lh_failure *failures = act->failures;
+    struct args args = {0};
+
+    arg_array(&args, OID_INT8, act->n);
+    for (size_t i = 0; i < act->n; i++)
+        put_int(&args, failures[i].job);
+    arg_array(&args, OID_INT8, act->n);
+    for (size_t i = 0; i < act->n; i++)
+        put_int(&args, failures[i].token);
+    arg_array(&args, OID_TEXT, act->n);
+    for (size_t i = 0; i < act->n; i++)
+        put_text(&args, failures[i].error);
+    arg_array(&args, OID_INT8, act->n);
+    for (size_t i = 0; i < act->n; i++)
+        put_int(&args, failures[i].retry_in_ms);
+    arg_array(&args, OID_BOOL, act->n);
+    for (size_t i = 0; i < act->n; i++)
+        put_bool(&args, failures[i].permanent);
+    int rc = call_list(txn, act, LHI_POSTGRES_JOB_FAIL, &args, failure_id);
+    LHI_POINT("job_fail:inside");
+    return rc;
+}
+
+/* ---- release ---- */
+
+static int64_t ref_id(const struct lhi_act *act, size_t i)
+{
+    return act->release.refs[i].job;
+}
+
+int act_release(struct txn *txn, struct lhi_act *act)
+{
+    struct args args = {0};
+
+    arg_array(&args, OID_INT8, act->n);
+    for (size_t i = 0; i < act->n; i++)
+        put_int(&args, act->release.refs[i].job);
+    arg_array(&args, OID_INT8, act->n);
+    for (size_t i = 0; i < act->n; i++)
+        put_int(&args, act->release.refs[i].token);
+    arg_int(&args, act->release.delay_ms);
+    int rc = call_list(txn, act, LHI_POSTGRES_JOB_RELEASE, &args, ref_id);
+    LHI_POINT("job_release:inside");
+    return rc;
+}
+
+static int release_all(struct txn *txn, struct lhi_act *act)
+{
+    struct args args = {0};
+    struct rows rows = {0};
+
+    arg_text(&args, act->release.worker);
+    arg_int(&args, act->release.delay_ms);
+    arg_bool(&args, act->release.now);
+    int rc = call(txn, LHI_POSTGRES_JOB_RELEASE_WORKER_ALL, &args, &rows, &act->err);
+    if (rc == LH_OK)
+        act->release.released = row_int(&rows, 0, 0);
+    rows_free(&rows);
+    return rc;
+}
+
+int act_release_worker(struct txn *txn, struct lhi_act *act)
+{
+    struct args args = {0};
+
+    if (act->release.ids == NULL)
+        return release_all(txn, act);
+    arg_text(&args, act->release.worker);
+    arg_array(&args, OID_INT8, act->n);
+    for (size_t i = 0; i < act->n; i++)
+        put_int(&args, act->release.ids[i]);
+    arg_int(&args, act->release.delay_ms);
+    arg_bool(&args, act->release.now);
+    int rc = call_list(txn, act, LHI_POSTGRES_JOB_RELEASE_WORKER, &args, NULL);
+    act->release.released = 0;
+    for (size_t i = 0; i < act->n && rc >= 0; i++)
+        act->release.released += act->status[i] == LH_OK;
+    return rc;
+}

@@ -1,0 +1,147 @@
+/*
+ * act_recover.c: a batch of a recovery.
+ *
+ * The run's state goes in and comes back. What is forfeit is judged again by the database, from each
+ * row under its lock (sql/postgres/migrations, recover_batch).
+ */
+#include "store/postgres/pg.h"
+
+#include <string.h>
+
+static void put_flags(struct args *args, const struct lhi_act *act)
+{
+    const struct lhi_run *run = act->recover.run;
+    const lh_recover_opts *opts = act->recover.opts;
+    const struct {
+        const char *name;
+        bool set;
+    } flags[] = {
+        {"always", run->always},         {"whole", run->whole},
+        {"leases", act->recover.leases}, {"last", act->recover.last},
+        {"by_hand", opts != NULL},       {"at_once", opts != NULL && opts->now},
+    };
+    const size_t most = sizeof flags / sizeof flags[0];
+    size_t n = 0;
+
+    for (size_t i = 0; i < most; i++)
+        n += flags[i].set;
+    arg_array(args, OID_TEXT, n);
+    for (size_t i = 0; i < most; i++)
+        if (flags[i].set)
+            put_text(args, flags[i].name);
+}
+
+/* In the order of struct lhi_run, as the columns of leasehold.batch have them. */
+enum { COUNTERS = 9 };
+static void counters(struct lhi_run *run, int64_t *out[COUNTERS])
+{
+    int64_t *const all[COUNTERS] = {&run->orphaned,     &run->retried,  &run->made_pending,
+                                    &run->failed,       &run->released, &run->leases,
+                                    &run->dead_workers, &run->failures, &run->untold};
+    memcpy(out, all, sizeof all);
+}
+
+static void put_run(struct args *args, struct lhi_run *run)
+{
+    int64_t *count[COUNTERS];
+    const size_t n_counted = sizeof run->counted / sizeof run->counted[0];
+
+    arg_text(args, run->trigger);
+    arg_opt(args, run->report);
+    arg_time(args, run->started_at);
+    counters(run, count);
+    arg_array(args, OID_INT8, COUNTERS);
+    for (size_t i = 0; i < COUNTERS; i++)
+        put_int(args, *count[i]);
+    arg_array(args, OID_INT8, n_counted);
+    for (size_t i = 0; i < n_counted; i++)
+        put_int(args, run->counted[i]);
+}
+
+static void put_deaths(struct args *args, const struct lhi_death *deaths, size_t n)
+{
+    arg_array(args, OID_TEXT, n);
+    for (size_t i = 0; i < n; i++)
+        put_text(args, deaths[i].worker);
+    arg_array(args, OID_TIMESTAMPTZ, n);
+    for (size_t i = 0; i < n; i++)
+        put_time(args, deaths[i].last_heartbeat_at);
+    arg_array(args, OID_TEXT, n);
+    for (size_t i = 0; i < n; i++)
+        put_text(args, deaths[i].late ? "late" : deaths[i].proven ? "proven" : "silent");
+    arg_array(args, OID_TEXT, n);
+    for (size_t i = 0; i < n; i++)
+        put_text(args, deaths[i].what);
+    arg_array(args, OID_TEXT, n);
+    for (size_t i = 0; i < n; i++)
+        put_text(args, deaths[i].sessions);
+}
+
+static void put_health(struct args *args, const struct lhi_health *health)
+{
+    static const struct lhi_health none = {.wal_frames = -1};
+
+    if (health == NULL)
+        health = &none;
+    arg_text(args, !health->checked   ? "skipped"
+                   : health->repaired ? "repaired"
+                   : health->sound    ? "passed"
+                                      : "failed");
+    arg_int(args, health->wal_frames);
+    arg_bool(args, health->repaired);
+    arg_array(args, OID_TEXT, health->findings.n);
+    for (size_t i = 0; i < health->findings.n; i++)
+        put_text(args, strcmp(health->findings.finding[i].what, "integrity") == 0
+                           ? "store.damaged"
+                           : "recovery.inconsistency");
+    arg_array(args, OID_TEXT, health->findings.n);
+    for (size_t i = 0; i < health->findings.n; i++)
+        put_text(args, health->findings.finding[i].text);
+}
+
+static void take_run(const struct rows *rows, struct lhi_act *act)
+{
+    enum { REPORT, STARTED_AT, COUNTS, OVER = COUNTS + COUNTERS };
+    struct lhi_run *run = act->recover.run;
+    int64_t *count[COUNTERS];
+
+    run->report = row_int(rows, 0, REPORT);
+    run->started_at = row_time(rows, 0, STARTED_AT);
+    counters(run, count);
+    for (int i = 0; i < COUNTERS; i++)
+        *count[i] = row_int(rows, 0, COUNTS + i);
+    if (run->report != 0)
+        for (size_t i = 0; i < sizeof run->counted / sizeof run->counted[0]; i++)
+            run->counted[i] = *count[i + 1]; /* all but those that were found, and told before */
+    act->recover.over = row_bool(rows, 0, OVER);
+}
+
+int act_recover(struct txn *txn, struct lhi_act *act)
+{
+    const lh_recover_opts *opts = act->recover.opts;
+    struct args args = {0};
+    struct rows rows;
+
+    put_flags(&args, act);
+    put_run(&args, act->recover.run);
+    put_deaths(&args, act->recover.deaths, act->recover.n_deaths);
+    arg_array(&args, OID_INT8, act->n);
+    for (size_t i = 0; i < act->n; i++)
+        put_int(&args, act->recover.ids[i]);
+    arg_ref(&args, opts != NULL && opts->by_age ? &opts->threshold_ms : NULL);
+    arg_opt(&args, opts != NULL ? (int64_t)opts->action : 0);
+    arg_text(&args, opts != NULL ? opts->queue : NULL);
+    put_health(&args, act->recover.health);
+    int rc = call(txn, LHI_POSTGRES_RECOVER_BATCH, &args, &rows, &act->err);
+    if (rc != LH_OK)
+        return rc;
+    take_run(&rows, act);
+    rows_free(&rows);
+    act->recover.done = act->n; /* nobody waits for a whole batch: what others hold is left out */
+    return LH_OK;
+}
+
+int act_mend(struct txn *txn, struct lhi_act *act)
+{
+    return call(txn, LHI_POSTGRES_MEND, NULL, NULL, &act->err);
+}

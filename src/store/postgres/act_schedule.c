@@ -1,0 +1,391 @@
+/*
+ * Schedules: set, removed, and ticking.
+ *
+ * When a schedule is due is computed here, all else is done by the functions in the database. A tick
+ * belongs to whoever moves done_until on, in the transaction that enqueues its job; so it is enqueued
+ * once however many look, and not at all when that transaction does not come to stand. What cannot
+ * be enqueued (too large by now, no such zone any more) never stops what else is due.
+ */
+#include "store/postgres/pg.h"
+
+#include "base/checksum.h"
+#include "base/hook.h"
+
+#include <string.h>
+
+enum {
+    ON_TIME_MS = 60000, /* later than that is missed */
+    LOOK_AGAIN_MS = 60000,
+    MOST_BYTES =
+        8 << 20, /* of payloads that are handed out together, as in leasehold.schedules_due */
+};
+
+#define NEVER INT64_C(253402300799999)
+
+/* The columns of leasehold.schedule, in the order of the table; what is read with it comes after. */
+enum column {
+    NAME,
+    QUEUE,
+    CRON,
+    TZ,
+    CATCH_UP,
+    DONE_UNTIL,
+    NEXT_AT,
+    LAST_AT,
+    LAST_JOB,
+    CREATED_AT,
+    ERROR,
+    KIND,
+    PRIORITY,
+    KEY,
+    MAX_ATTEMPTS,
+    LEASE_MS,
+    EXPIRES_MS,
+    BACKOFF_MS,
+    BACKOFF_CAP_MS,
+    PAYLOAD_SUM,
+    PAYLOAD,
+    PAYLOAD_BYTES,
+    NOW,
+};
+
+struct entry {
+    lh_schedule schedule;
+    int64_t done_until, payload_sum;
+};
+
+static bool read_payload(const struct rows *rows, int row, struct lhi_arena *arena, lh_new_job *job)
+{
+    int column = row_null(rows, row, PAYLOAD) ? PAYLOAD_BYTES : PAYLOAD;
+
+    if (row_null(rows, row, column))
+        return true;
+    const void *bytes = row_bytes(rows, row, column, &job->payload_len);
+    job->payload = lhi_arena_copy(arena, bytes, job->payload_len);
+    return job->payload != NULL;
+}
+
+static bool entry_read(const struct rows *rows, int row, struct lhi_arena *arena,
+                       struct entry *entry)
+{
+    lh_schedule *s = &entry->schedule;
+    lh_new_job *job = &s->job;
+    bool ok = true;
+
+    memset(entry, 0, sizeof *entry);
+    s->name = row_copy(rows, row, NAME, arena, &ok);
+    s->queue = row_copy(rows, row, QUEUE, arena, &ok);
+    s->cron = row_copy(rows, row, CRON, arena, &ok);
+    s->zone = row_copy(rows, row, TZ, arena, &ok);
+    s->catch_up = (lh_catch_up)row_int(rows, row, CATCH_UP);
+    entry->done_until = row_time(rows, row, DONE_UNTIL);
+    s->next_at = row_time(rows, row, NEXT_AT);
+    s->last_at = row_time(rows, row, LAST_AT);
+    s->last_job = row_int(rows, row, LAST_JOB);
+    s->created_at = row_time(rows, row, CREATED_AT);
+    s->error = row_copy(rows, row, ERROR, arena, &ok);
+    job->kind = row_copy(rows, row, KIND, arena, &ok);
+    job->priority = (int)row_int(rows, row, PRIORITY);
+    job->key = row_copy(rows, row, KEY, arena, &ok);
+    job->max_attempts = row_int(rows, row, MAX_ATTEMPTS);
+    job->lease_ms = row_int(rows, row, LEASE_MS);
+    job->expires_ms = row_int(rows, row, EXPIRES_MS);
+    job->backoff_ms = row_int(rows, row, BACKOFF_MS);
+    job->backoff_cap_ms = row_int(rows, row, BACKOFF_CAP_MS);
+    entry->payload_sum = row_int(rows, row, PAYLOAD_SUM);
+    return read_payload(rows, row, arena, job) && ok;
+}
+
+int read_schedules(struct txn *txn, struct lhi_act *act)
+{
+    lh_schedules *out = act->schedules;
+    struct rows rows;
+    int rc = call(txn, LHI_POSTGRES_SCHEDULE_LIST, NULL, &rows, &act->err);
+
+    if (rc != LH_OK)
+        return rc;
+    struct lhi_arena *arena = lhi_arena_of(&out->priv);
+    bool ok = arena != NULL;
+    if (ok && rows.n > 0)
+        ok = (out->schedule = lhi_calloc((size_t)rows.n, sizeof *out->schedule)) != NULL;
+    for (int i = 0; i < rows.n && ok; i++) {
+        struct entry entry;
+        ok = entry_read(&rows, i, arena, &entry);
+        if (ok)
+            out->schedule[out->n++] = entry.schedule;
+    }
+    rows_free(&rows);
+    return ok ? LH_OK : lhi_no_memory(&act->err);
+}
+
+/* ---- set and removed ---- */
+
+static int64_t next_after(const struct lhi_timing *timing, int64_t after)
+{
+    int64_t next = lhi_timing_next(timing, after);
+    return next < 0 || next > NEVER ? NEVER : next;
+}
+
+/* How far the instants of a schedule that is set are settled. With the same timing as before they go
+ * on, also those that are due by now. With another one they begin anew; never before those that
+ * are settled. */
+static int settled_so_far(struct txn *txn, const lh_schedule *s, const char *zone,
+                          int64_t *done_until, struct lhi_error *err)
+{
+    enum { B_NOW, B_CRON, B_TZ, B_DONE_UNTIL };
+    struct args args = {0};
+    struct rows rows;
+
+    arg_text(&args, s->name);
+    int rc = call(txn, LHI_POSTGRES_SCHEDULE_BEFORE, &args, &rows, err);
+    if (rc != LH_OK)
+        return rc;
+    int64_t now = row_time(&rows, 0, B_NOW), before = row_time(&rows, 0, B_DONE_UNTIL);
+    bool same = !row_null(&rows, 0, B_CRON) && strcmp(row_text(&rows, 0, B_CRON), s->cron) == 0 &&
+                strcmp(row_text(&rows, 0, B_TZ), zone) == 0;
+    *done_until = same || before > now ? before : now;
+    rows_free(&rows);
+    return LH_OK;
+}
+
+/* Text where it can be, else bytes. */
+static int arg_payload(struct txn *txn, struct args *args, const lh_new_job *job,
+                       struct lhi_error *err)
+{
+    char *text = NULL;
+    bool is_text = job->payload != NULL && lh_text_ok(job->payload, job->payload_len);
+
+    if (is_text) {
+        text = lhi_arena_alloc(&txn->arena, job->payload_len + 1);
+        if (text == NULL)
+            return lhi_no_memory(err);
+        if (job->payload_len > 0)
+            memcpy(text, job->payload, job->payload_len);
+        text[job->payload_len] = '\0';
+    }
+    arg_text(args, text);
+    arg_bytes(args, is_text ? NULL : job->payload, is_text ? 0 : job->payload_len);
+    return LH_OK;
+}
+
+static int put_schedule(struct txn *txn, const lh_schedule *s, const char *zone, int64_t done_until,
+                        int64_t next, struct lhi_error *err)
+{
+    const lh_new_job *job = &s->job;
+    struct args args = {0};
+
+    arg_text(&args, s->name);
+    arg_text(&args, s->queue);
+    arg_text(&args, s->cron);
+    arg_text(&args, zone);
+    arg_int(&args, s->catch_up);
+    arg_time(&args, done_until);
+    arg_time(&args, next);
+    arg_text(&args, job->kind);
+    arg_int(&args, job->priority);
+    arg_text(&args, job->key);
+    arg_opt(&args, job->max_attempts);
+    arg_opt(&args, job->lease_ms);
+    arg_opt(&args, job->expires_ms);
+    arg_opt(&args, job->backoff_ms);
+    arg_opt(&args, job->backoff_cap_ms);
+    arg_int(&args, lhi_checksum(job->payload, job->payload ? job->payload_len : 0));
+    int rc = arg_payload(txn, &args, job, err);
+    if (rc < 0) {
+        args_clear(&args);
+        return rc;
+    }
+    return call(txn, LHI_POSTGRES_SCHEDULE_PUT, &args, NULL, err);
+}
+
+int act_schedule_set(struct txn *txn, struct lhi_act *act)
+{
+    const lh_schedule *s = act->schedule;
+    const char *zone = s->zone ? s->zone : "UTC";
+    struct lhi_timing *timing = NULL;
+    int64_t done_until = 0;
+    int rc = lhi_timing_open(s->cron, zone, &timing, &act->err);
+
+    if (rc == LH_OK)
+        rc = settled_so_far(txn, s, zone, &done_until, &act->err);
+    if (rc == LH_OK)
+        rc = put_schedule(txn, s, zone, done_until, next_after(timing, done_until), &act->err);
+    lhi_timing_close(timing);
+    return rc;
+}
+
+int act_schedule_remove(struct txn *txn, struct lhi_act *act)
+{
+    struct args args = {0};
+
+    arg_text(&args, act->schedule_name);
+    return call(txn, LHI_POSTGRES_SCHEDULE_REMOVE, &args, NULL, &act->err);
+}
+
+/* ---- ticking ---- */
+
+/* One schedule that is due, and what is to be done about it. */
+struct ticking {
+    struct txn *txn;
+    const struct entry *entry;
+    const struct lhi_timing *timing;
+    int64_t now;
+    int64_t from, to; /* these instants get a job; `to` 0: none does */
+    int64_t missed;   /* how many were not on time … */
+    int64_t missed_from, missed_to;
+    bool more; /* … or more than that */
+};
+
+/* What was missed, and what gets a job. Returns the instant up to which that settles everything. */
+static int64_t plan(struct ticking *t, const struct lhi_ticks *ticks)
+{
+    lh_catch_up how = t->entry->schedule.catch_up;
+    bool late = t->now - ticks->last >= ON_TIME_MS;
+
+    t->missed = late ? ticks->n : ticks->n - 1;
+    t->more = ticks->more && ticks->n == LHI_MOST_TICKS;
+    t->missed_from = ticks->first;
+    t->missed_to = late ? ticks->last : ticks->before_last;
+    if (how == LH_CATCH_UP_ALL && !ticks->more) {
+        t->from = ticks->first;
+        t->to = ticks->last;
+        if (ticks->n <= LHI_BATCH)
+            return ticks->last;
+        t->to = t->from;
+        for (int i = 1; i < LHI_BATCH; i++)
+            t->to = lhi_timing_next(t->timing, t->to);
+        t->missed = LHI_BATCH;
+        t->missed_to = t->to;
+        return t->to;
+    }
+    t->from = ticks->last;
+    t->to = how == LH_CATCH_UP_NONE && late ? 0 : ticks->last;
+    return ticks->last;
+}
+
+/* The words and the data about what was missed. */
+static void tell_missed(const struct ticking *t, char what[200], char more[200])
+{
+    char from[40], to[40];
+    int64_t late = t->to == 0 || t->from > t->missed_to             ? 0
+                   : t->entry->schedule.catch_up == LH_CATCH_UP_ALL ? t->missed
+                                                                    : 1;
+
+    lh_time_format(t->missed_from, from, sizeof from);
+    lh_time_format(t->missed_to, to, sizeof to);
+    lhi_format(what, 200, "%s%lld tick%s missed from %s to %s, %lld caught up with",
+               t->more ? "more than " : "", (long long)t->missed, t->missed == 1 ? "" : "s", from,
+               to, (long long)late);
+    lhi_format(more, 200,
+               ",\"missed\":%lld,\"more\":%s,\"caught_up\":%lld,\"from\":\"%s\",\"to\":\"%s\"",
+               (long long)t->missed, t->more ? "true" : "false", (long long)late, from, to);
+}
+
+static void arg_instants(const struct ticking *t, struct args *args)
+{
+    int64_t at[LHI_BATCH];
+    size_t n = 0;
+
+    for (int64_t next = t->from; t->to != 0 && next >= 0 && next <= t->to && n < LHI_BATCH;
+         next = lhi_timing_next(t->timing, next))
+        at[n++] = next;
+    arg_array(args, OID_TIMESTAMPTZ, n);
+    for (size_t i = 0; i < n; i++)
+        put_time(args, at[i]);
+}
+
+static int settle_ticks(struct ticking *t, const struct lhi_ticks *ticks, int64_t *next,
+                        int64_t *ran, struct lhi_error *err)
+{
+    const lh_new_job *job = &t->entry->schedule.job;
+    int64_t upto = plan(t, ticks);
+    bool rotten =
+        lhi_checksum(job->payload, job->payload ? job->payload_len : 0) != t->entry->payload_sum;
+    char what[200], more[200];
+    struct args args = {0};
+    struct rows rows;
+
+    *next = next_after(t->timing, upto);
+    tell_missed(t, what, more);
+    arg_text(&args, t->entry->schedule.name);
+    arg_time(&args, t->entry->done_until);
+    arg_time(&args, upto);
+    arg_time(&args, *next);
+    arg_instants(t, &args);
+    arg_text(&args, t->missed > 0 ? what : NULL);
+    arg_text(&args, more);
+    arg_text(&args, rotten && t->to != 0
+                        ? "payload does not match its checksum: set the schedule anew"
+                        : NULL);
+    int rc = call(t->txn, LHI_POSTGRES_SCHEDULE_TICK, &args, &rows, err);
+    if (rc != LH_OK)
+        return rc;
+    int64_t enqueued = row_int(&rows, 0, 0); /* -1: another was faster */
+    *ran += enqueued > 0 ? enqueued : 0;
+    rows_free(&rows);
+    LHI_POINT("schedule_tick:inside");
+    return LH_OK;
+}
+
+/* `why` NULL: nothing is due yet. Else the zone is gone, or the line was written by a later version. */
+static int put_off(const struct ticking *t, int64_t next, const char *why, struct lhi_error *err)
+{
+    struct args args = {0};
+
+    arg_text(&args, t->entry->schedule.name);
+    arg_time(&args, next);
+    arg_text(&args, why);
+    return call(t->txn, LHI_POSTGRES_SCHEDULE_PUT_OFF, &args, NULL, err);
+}
+
+static int tick_one(struct txn *txn, const struct entry *entry, int64_t now, int64_t *ran,
+                    bool *more, struct lhi_error *err)
+{
+    struct ticking t = {.txn = txn, .entry = entry, .now = now};
+    struct lhi_timing *timing = NULL;
+    struct lhi_ticks ticks;
+    struct lhi_error why;
+    int64_t next = 0;
+
+    lhi_error_clear(&why);
+    int rc = lhi_timing_open(entry->schedule.cron, entry->schedule.zone, &timing, &why);
+    if (rc == LH_ENOMEM)
+        return lhi_no_memory(err);
+    if (rc < 0)
+        return put_off(&t, now + LOOK_AGAIN_MS, why.text, err);
+    t.timing = timing;
+    lhi_timing_ticks(timing, entry->done_until, now, &ticks);
+    if (ticks.n == 0) {
+        rc = put_off(&t, next_after(timing, entry->done_until), NULL, err);
+    } else {
+        rc = settle_ticks(&t, &ticks, &next, ran, err);
+        *more = *more || (rc == LH_OK && next <= now);
+    }
+    lhi_timing_close(timing);
+    return rc;
+}
+
+int tick_due(struct txn *txn, size_t limit, int64_t *ticked, bool *more, struct lhi_error *err)
+{
+    struct args args = {0};
+    struct rows rows;
+
+    *ticked = 0;
+    *more = false;
+    arg_int(&args, (int64_t)limit);
+    int rc = call(txn, LHI_POSTGRES_SCHEDULE_DUE, &args, &rows, err);
+    if (rc != LH_OK)
+        return rc;
+    size_t bytes = 0;
+    for (int i = 0; i < rows.n && rc == LH_OK; i++) {
+        struct entry entry;
+        if (!entry_read(&rows, i, &txn->arena, &entry))
+            rc = lhi_no_memory(err);
+        else
+            rc = tick_one(txn, &entry, row_time(&rows, i, NOW), ticked, more, err);
+        bytes += entry.schedule.job.payload_len;
+    }
+    *more = *more || (*ticked > 0 && ((size_t)rows.n == limit || bytes > MOST_BYTES));
+    rows_free(&rows);
+    return rc;
+}

@@ -1,0 +1,76 @@
+/* What falls due by itself: jobs whose time has come or gone, counts, rows past their retention. Every
+ * round is bounded; whoever finds a full batch comes again. */
+#include "store/postgres/pg.h"
+
+int act_upkeep(struct txn *txn, struct lhi_act *act)
+{
+    enum { EXPIRED, PROMOTED, SCHEDULES, MORE };
+    lh_upkeep *done = &act->upkeep.done;
+    struct rows rows;
+    bool more = false;
+    int rc = call(txn, LHI_POSTGRES_UPKEEP, NULL, &rows, &act->err);
+
+    if (rc != LH_OK)
+        return rc;
+    done->expired = row_int(&rows, 0, EXPIRED);
+    done->promoted = row_int(&rows, 0, PROMOTED);
+    act->upkeep.more = row_bool(&rows, 0, MORE);
+    bool schedules = row_bool(&rows, 0, SCHEDULES);
+    rows_free(&rows);
+    if (schedules)
+        rc = tick_due(txn, LHI_BATCH, &done->ticked, &more, &act->err);
+    act->upkeep.more = act->upkeep.more || more;
+    return rc;
+}
+
+int act_prune(struct txn *txn, struct lhi_act *act)
+{
+    enum { AFTER, PRUNED, MORE };
+    struct args args = {0};
+    struct rows rows;
+
+    arg_opt(&args, act->prune.older_than_ms);
+    arg_ref(&args, act->prune.after);
+    int rc = call(txn, LHI_POSTGRES_PRUNE, &args, &rows, &act->err);
+    if (rc != LH_OK)
+        return rc;
+    if (act->prune.after != NULL)
+        *act->prune.after = row_int(&rows, 0, AFTER);
+    act->prune.pruned = row_int(&rows, 0, PRUNED);
+    act->prune.more = row_bool(&rows, 0, MORE);
+    rows_free(&rows);
+    return LH_OK;
+}
+
+/* Who this handle is, among all that wait for something to fall due. */
+static void keeper_name(const struct txn *txn, char *out, size_t len)
+{
+    struct lhi_identity self;
+
+    lhi_identify(&self);
+    lhi_format(out, len, "%s:%s:%lld:%lld:%p", self.machine, self.boot, (long long)self.pid,
+               (long long)self.start, (const void *)txn->pg);
+}
+
+int read_peek(struct txn *txn, struct lhi_act *act)
+{
+    enum { SOMETHING, NEXT_MS };
+    const lh_claim_opts *opts = act->peek.opts;
+    size_t n = opts ? opts->n_queues : 0;
+    char keeper[200];
+    struct args args = {0};
+    struct rows rows;
+
+    arg_array(&args, OID_TEXT, n);
+    for (size_t i = 0; i < n; i++)
+        put_text(&args, opts->queues[i]);
+    keeper_name(txn, keeper, sizeof keeper);
+    arg_text(&args, act->peek.waiting ? keeper : NULL);
+    int rc = call(txn, LHI_POSTGRES_PEEK, &args, &rows, &act->err);
+    if (rc != LH_OK)
+        return rc;
+    act->peek.found = row_bool(&rows, 0, SOMETHING);
+    act->peek.next_ms = row_null(&rows, 0, NEXT_MS) ? -1 : row_int(&rows, 0, NEXT_MS);
+    rows_free(&rows);
+    return LH_OK;
+}

@@ -1,0 +1,469 @@
+/*
+ * call.c: one call: sent, awaited until its deadline, its failures told apart.
+ *
+ * Everything goes through the pipeline of libpq: what must come before a statement (BEGIN, settings of
+ * the transaction, the preparing of a statement that this connection has not met) travels with it, in
+ * one round trip. A statement is done when the sync behind it is answered, not before: the server
+ * commits there. So when the connection is lost in between, its outcome is unknown, unless the server
+ * has refused it first.
+ */
+#include "store/postgres/plumb.h"
+
+#include "base/clock.h"
+#include "base/hook.h"
+
+#include <assert.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CANCEL_MS = 1000 }; /* how long a cancelled call may take to say so */
+
+/* What the server has answered so far. */
+struct answer {
+    PGresult *result;  /* of the last statement */
+    PGresult *refusal; /* of the first that was refused */
+    int n;             /* results so far */
+    int sent;          /* results that are to come, without the sync */
+    int prepare;       /* which of them tells that a statement was prepared; -1: none */
+    bool prepared, synced, late;
+    bool ending; /* all statements were done before something was refused: it was the commit */
+};
+
+static void answer_clear(struct answer *answer)
+{
+    PQclear(answer->result);
+    PQclear(answer->refusal);
+}
+
+/* ---- sending ---- */
+
+static bool send_text(struct conn *conn, struct answer *answer, const char *sql)
+{
+    answer->sent++;
+    return PQsendQueryParams(conn->pg, sql, 0, NULL, NULL, NULL, NULL, 1) != 0;
+}
+
+static bool send_setting(struct conn *conn, struct answer *answer, const char *name,
+                         const char *value)
+{
+    const char *values[] = {name, value};
+
+    answer->sent++;
+    return PQsendQueryParams(conn->pg, "SELECT pg_catalog.set_config($1, $2, true)", 2, NULL,
+                             values, NULL, NULL, 1) != 0;
+}
+
+#ifdef LHI_TEST
+/* A test that moves the clock moves the server's too, for this transaction. */
+static bool send_test_clock(struct conn *conn, struct answer *answer)
+{
+    const struct lhi_control *control = lhi_control();
+    char now[24];
+
+    if (!control->frozen && __atomic_load_n(&control->wall_ms, __ATOMIC_RELAXED) == 0)
+        return true;
+    lhi_format(now, sizeof now, "%lld", (long long)lhi_wall_ms());
+    return send_setting(conn, answer, "leasehold.test_now", now);
+}
+#else
+static bool send_test_clock(struct conn *conn, struct answer *answer)
+{
+    (void)conn, (void)answer;
+    return true;
+}
+#endif
+
+/* What holds for the whole transaction, and comes first in it. */
+static bool send_opening(struct txn *txn, struct answer *answer)
+{
+    if (txn->begun)
+        return true;
+    if (txn->wrapped && !send_text(txn->conn, answer, "BEGIN"))
+        return false;
+    if (txn->writes && txn->pg->opts.durability == LH_DURABLE_RELAXED &&
+        !send_setting(txn->conn, answer, "synchronous_commit", "off"))
+        return false;
+    return send_test_clock(txn->conn, answer);
+}
+
+static bool may_prepare(const struct conn *conn)
+{
+    return !conn->pooled && !__atomic_load_n(&conn->owner->no_prepare, __ATOMIC_RELAXED);
+}
+
+static bool send_named(struct conn *conn, enum lhi_postgres_call which, const struct args *args,
+                       struct answer *answer)
+{
+    char name[32];
+
+    /* A statement that is prepared anew gets a new name: the old one may be there still. */
+    lhi_format(name, sizeof name, "lh%u_%d", conn->renewed, (int)which);
+    if (!conn->prepared[which]) {
+        answer->prepare = answer->sent++;
+        if (PQsendPrepare(conn->pg, name, lhi_postgres_sql[which].text, args->n, args->type) == 0)
+            return false;
+    }
+    answer->sent++;
+    return PQsendQueryPrepared(conn->pg, name, args->n, args->value, args->length, args->format,
+                               1) != 0;
+}
+
+static bool send_unnamed(struct conn *conn, const char *sql, const struct args *args,
+                         struct answer *answer)
+{
+    answer->sent++;
+    return PQsendQueryParams(conn->pg, sql, args->n, args->type, args->value, args->length,
+                             args->format, 1) != 0;
+}
+
+/* ---- awaiting ---- */
+
+static void take_result(struct answer *answer, PGresult *result)
+{
+    switch (PQresultStatus(result)) {
+    case PGRES_PIPELINE_SYNC:
+        answer->synced = true;
+        PQclear(result);
+        return;
+    case PGRES_TUPLES_OK:
+    case PGRES_COMMAND_OK:
+        if (answer->n++ == answer->prepare)
+            answer->prepared = true;
+        PQclear(answer->result);
+        answer->result = result;
+        return;
+    case PGRES_PIPELINE_ABORTED:
+        answer->n++;
+        PQclear(result);
+        return;
+    default:
+        if (answer->refusal != NULL || PQresultErrorField(result, PG_DIAG_SQLSTATE) == NULL) {
+            PQclear(
+                result); /* the words of libpq about a lost connection are asked for elsewhere */
+            return;
+        }
+        answer->refusal = result;
+        answer->ending = answer->n++ >= answer->sent;
+        return;
+    }
+}
+
+/* Take what has come; false: the connection is gone. */
+static bool take_results(struct conn *conn, struct answer *answer)
+{
+    int in_a_row = 0;
+
+    while (!answer->synced && PQisBusy(conn->pg) == 0) {
+        PGresult *result = PQgetResult(conn->pg);
+        if (result != NULL)
+            take_result(answer, result);
+        /* Nothing stands between two statements; twice nothing is the end. */
+        in_a_row = result == NULL ? in_a_row + 1 : 0;
+        if (PQstatus(conn->pg) != CONNECTION_OK && in_a_row > 0)
+            return false;
+        if (in_a_row > 1)
+            return PQstatus(conn->pg) == CONNECTION_OK;
+    }
+    return true;
+}
+
+static bool await_socket(struct conn *conn, bool to_send, int64_t deadline)
+{
+    return await_fd(conn->owner, PQsocket(conn->pg), to_send ? POLLIN | POLLOUT : POLLIN, deadline);
+}
+
+/* Send the rest, and read, until the sync is answered. False: the connection is of no more use. */
+static bool exchange(struct conn *conn, struct answer *answer, int64_t deadline)
+{
+    int unsent = 1;
+
+    while (!answer->synced) {
+        if (unsent != 0 && (unsent = PQflush(conn->pg)) < 0)
+            unsent = 0; /* what the server said before it went can still be read */
+        if (!take_results(conn, answer))
+            break;
+        if (answer->synced)
+            return true;
+        if (!await_socket(conn, unsent != 0, deadline)) {
+            if (answer->late)
+                break;
+            answer->late = true;
+            hosts_doubt(conn->owner);
+            conn_cancel(conn);
+            deadline = real_ms() + CANCEL_MS;
+            continue;
+        }
+        if (PQconsumeInput(conn->pg) == 0) {
+            (void)take_results(conn, answer);
+            break;
+        }
+    }
+    conn->broken = conn->broken || !answer->synced;
+    return answer->synced;
+}
+
+/* ---- judging ---- */
+
+static int own_status(const char *code)
+{
+    char *end;
+
+    if (strncmp(code, "LH", 2) != 0)
+        return 0;
+    long status = strtol(code + 2, &end, 10);
+    return *end == '\0' && status > 0 && status < 100 ? (int)-status : 0;
+}
+
+static int status_of(const char *code)
+{
+    static const struct {
+        const char *starts;
+        int status;
+    } map[] = {
+        {"08", LH_EUNREACH},     {"22", LH_EINVAL},      {"23", LH_EINVAL},
+        {"25006", LH_EREADONLY}, {"3F000", LH_ENOSTORE}, {"40", LH_EBUSY},
+        {"42501", LH_EREADONLY}, {"42P01", LH_ENOSTORE}, {"53100", LH_ENOSPC},
+        {"53", LH_EBUSY},        {"54", LH_ETOOBIG},     {"55P03", LH_EBUSY},
+        {"57014", LH_EBUSY},     {"57P", LH_EUNREACH},   {"58", LH_EIO},
+        {"XX001", LH_ECORRUPT},  {"XX002", LH_ECORRUPT},
+    };
+
+    for (size_t i = 0; i < sizeof map / sizeof map[0]; i++)
+        if (strncmp(code, map[i].starts, strlen(map[i].starts)) == 0)
+            return map[i].status;
+    return LH_EFAIL;
+}
+
+static const char *field(const PGresult *result, int which)
+{
+    const char *text = PQresultErrorField(result, which);
+    return text != NULL ? text : "";
+}
+
+/* The statement was planned for a table that has changed, or is not there: a pooler that we took for
+ * the server has given us another session. */
+static bool is_outdated(struct conn *conn, const PGresult *refusal)
+{
+    const char *code = field(refusal, PG_DIAG_SQLSTATE);
+    bool gone = strcmp(code, "26000") == 0 || strcmp(code, "42P05") == 0;
+
+    if (gone)
+        __atomic_store_n(&conn->owner->no_prepare, true, __ATOMIC_RELAXED);
+    if (!gone && (strcmp(code, "0A000") != 0 ||
+                  strcmp(field(refusal, PG_DIAG_SOURCE_FUNCTION), "RevalidateCachedQuery") != 0))
+        return false;
+    memset(conn->prepared, 0, sizeof conn->prepared);
+    conn->renewed++;
+    return true;
+}
+
+static enum trouble trouble_of(struct conn *conn, const PGresult *refusal)
+{
+    const char *code = field(refusal, PG_DIAG_SQLSTATE);
+
+    if (strcmp(code, "40001") == 0 || strcmp(code, "40P01") == 0 || is_outdated(conn, refusal))
+        return TROUBLE_AGAIN;
+    if (strncmp(code, "57P", 3) == 0 || strncmp(code, "08", 2) == 0) {
+        conn->broken = true;
+        return TROUBLE_LOST;
+    }
+    /* A primary that became a standby: elsewhere there is a new one. */
+    if (strcmp(code, "25006") == 0)
+        conn->broken = true;
+    return TROUBLE_NONE;
+}
+
+int refusal_status(const PGresult *refusal, const char *database, struct lhi_error *err)
+{
+    const char *code = field(refusal, PG_DIAG_SQLSTATE);
+    const char *said = field(refusal, PG_DIAG_MESSAGE_PRIMARY);
+    int status = own_status(code);
+
+    if (status != 0)
+        return lhi_fail(err, status, "%s", said);
+    status = status_of(code);
+    if (status == LH_ENOSTORE)
+        return lhi_fail(err, status,
+                        "database \"%s\" has no leasehold schema: \"leasehold migrate\" adds it",
+                        database);
+    if (strcmp(code, "57014") == 0)
+        return lhi_fail(err, status, "store is busy: the database did not answer in time");
+    return lhi_fail(err, status, "%s: %s", lh_status_text(status), said);
+}
+
+static int refused(struct txn *txn, const PGresult *refusal, struct lhi_error *err)
+{
+    txn->trouble = trouble_of(txn->conn, refusal);
+    if (own_status(field(refusal, PG_DIAG_SQLSTATE)) == 0)
+        lhi_log(&txn->pg->log, LH_LOG_DEBUG, "database refused a call: %s: %s; %s",
+                field(refusal, PG_DIAG_SQLSTATE), field(refusal, PG_DIAG_MESSAGE_PRIMARY),
+                field(refusal, PG_DIAG_CONTEXT));
+    return refusal_status(refusal, txn->pg->target.database, err);
+}
+
+static int lost(struct txn *txn, const struct answer *answer, bool may_stand, struct lhi_error *err)
+{
+    const char *why = answer->late ? "no answer in time" : PQerrorMessage(txn->conn->pg);
+
+    txn->trouble = may_stand ? TROUBLE_UNKNOWN : TROUBLE_LOST;
+    if (may_stand)
+        return lhi_fail(err, LH_EUNKNOWN,
+                        "outcome is unknown: the connection to \"%s\" was lost: %.*s",
+                        txn->pg->target.name, (int)strcspn(why, "\n"), why);
+    return lhi_fail(err, answer->late ? LH_EBUSY : LH_EUNREACH,
+                    answer->late ? "store is busy: \"%s\": %.*s"
+                                 : "connection to \"%s\" was lost: %.*s",
+                    txn->pg->target.name, (int)strcspn(why, "\n"), why);
+}
+
+/* ---- a call ---- */
+
+/* `may_stand`: when the connection is lost now, the transaction may stand. */
+static int settle(struct txn *txn, struct answer *answer, bool sent, bool may_stand,
+                  struct lhi_error *err)
+{
+    struct conn *conn = txn->conn;
+
+    txn->trouble = TROUBLE_NONE;
+    if (!sent || PQpipelineSync(conn->pg) == 0) {
+        conn->broken = true;
+        return lost(txn, answer, false, err);
+    }
+    bool came = exchange(conn, answer, txn->deadline);
+    /* What was refused does not stand; but a server that went while it committed may have done so. */
+    if (!came && (answer->refusal == NULL || answer->ending))
+        return lost(txn, answer, may_stand, err);
+    if (answer->refusal != NULL)
+        return refused(txn, answer->refusal, err);
+    if (answer->result == NULL)
+        return lhi_fail(err, LH_EFAIL, "the database gave no answer");
+    return LH_OK;
+}
+
+static int run(struct txn *txn, int which, const char *sql, struct args *args, struct rows *rows,
+               struct lhi_error *err)
+{
+    static const struct args none;
+    struct answer answer = {.prepare = -1};
+    const struct args *given = args != NULL ? args : &none;
+
+    if (given->no_memory)
+        return lhi_no_memory(err);
+    assert(given->array.left == 0);
+    /* A second call would be a second transaction. */
+    assert(!txn->writes || txn->wrapped || txn->calls == 0);
+    bool sent = send_opening(txn, &answer);
+    if (sent)
+        sent = which >= 0 && may_prepare(txn->conn)
+                   ? send_named(txn->conn, (enum lhi_postgres_call)which, given, &answer)
+                   : send_unnamed(txn->conn, sql, given, &answer);
+    txn->begun = txn->wrapped;
+    int rc = settle(txn, &answer, sent, txn->writes && !txn->wrapped, err);
+    if (answer.prepared)
+        txn->conn->prepared[which] = true;
+    if (rc == LH_OK) {
+        txn->calls++;
+        if (rows != NULL) {
+            rows->result = answer.result;
+            rows->n = PQntuples(answer.result);
+            answer.result = NULL;
+        }
+    }
+    answer_clear(&answer);
+    return rc;
+}
+
+int call(struct txn *txn, enum lhi_postgres_call which, struct args *args, struct rows *rows,
+         struct lhi_error *err)
+{
+    if (rows != NULL)
+        *rows = (struct rows){0};
+    int rc = run(txn, (int)which, lhi_postgres_sql[which].text, args, rows, err);
+    if (args != NULL)
+        args_clear(args);
+    return rc;
+}
+
+int call_next(struct txn *txn, enum lhi_postgres_call which, struct args *args,
+              struct lhi_error *err)
+{
+    txn->calls = 0;
+    return call(txn, which, args, NULL, err);
+}
+
+int call_text(struct txn *txn, const char *sql, struct args *args, struct rows *rows,
+              struct lhi_error *err)
+{
+    if (rows != NULL)
+        *rows = (struct rows){0};
+    int rc = run(txn, -1, sql, args, rows, err);
+    if (args != NULL)
+        args_clear(args);
+    return rc;
+}
+
+/* ---- transactions ---- */
+
+void txn_wrap(struct txn *txn)
+{
+    txn->wrapped = true;
+}
+
+int txn_commit(struct txn *txn, struct lhi_error *err)
+{
+    struct answer answer = {.prepare = -1};
+
+    if (!txn->begun)
+        return LH_OK;
+    bool sent = send_text(txn->conn, &answer, "COMMIT");
+    int rc = settle(txn, &answer, sent, txn->writes, err);
+    txn->begun = false;
+    if (rc == LH_OK && strcmp(PQcmdStatus(answer.result), "COMMIT") != 0)
+        rc = lhi_fail(err, LH_EFAIL, "the database rolled back instead of committing");
+    answer_clear(&answer);
+    return rc;
+}
+
+void txn_rollback(struct txn *txn)
+{
+    struct answer answer = {.prepare = -1};
+
+    if (txn->begun && !txn->conn->broken && PQstatus(txn->conn->pg) == CONNECTION_OK) {
+        if (!send_text(txn->conn, &answer, "ROLLBACK") || PQpipelineSync(txn->conn->pg) == 0 ||
+            !exchange(txn->conn, &answer, real_ms() + CANCEL_MS))
+            txn->conn->broken = true;
+    }
+    txn->begun = false;
+    answer_clear(&answer);
+}
+
+int call_script(struct txn *txn, const char *sql, struct lhi_error *err)
+{
+    struct conn *conn = txn->conn;
+    struct answer answer = {.prepare = -1};
+
+    if (PQexitPipelineMode(conn->pg) == 0 || PQsendQuery(conn->pg, sql) == 0)
+        return lost(txn, &answer, false, err);
+    /* Outside of the pipeline, nothing is what ends the answers. */
+    bool came = true;
+    int unsent = 1;
+    for (PGresult *result = NULL; came;) {
+        if (unsent != 0)
+            unsent = PQflush(conn->pg);
+        if (unsent <= 0 && PQisBusy(conn->pg) == 0) {
+            if ((result = PQgetResult(conn->pg)) == NULL)
+                break;
+            take_result(&answer, result);
+            continue;
+        }
+        came = await_socket(conn, unsent != 0, txn->deadline) && PQconsumeInput(conn->pg) != 0;
+    }
+    came = came && PQstatus(conn->pg) == CONNECTION_OK;
+    conn->broken = conn->broken || !came || PQenterPipelineMode(conn->pg) == 0;
+    int rc = answer.refusal != NULL ? refused(txn, answer.refusal, err)
+             : came                 ? LH_OK
+                                    : lost(txn, &answer, false, err);
+    answer_clear(&answer);
+    return rc;
+}

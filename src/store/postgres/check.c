@@ -1,0 +1,371 @@
+/*
+ * Checking a store: its rows, its schema, its server; what an operator should know. Changes nothing.
+ *
+ * Every question is a call of its own, so that no snapshot is held for long; the counts are compared
+ * within one.
+ */
+#include "store/postgres/pg.h"
+
+#include "base/checksum.h"
+#include "base/clock.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    MOST = 20,             /* findings of one kind */
+    PAYLOADS_MS = 20000,   /* for looking at payloads: there may be any number */
+    SKEW_MS = 1000,        /* between the clocks of two machines */
+    OLD_MS = 300000,       /* for a transaction */
+    FAR_BEHIND = 10000000, /* transactions */
+    MANY_DEAD = 50000,     /* rows */
+    MANY_UNFOLDED = 1000000,
+    FAR_LAG_MS = 60000,
+};
+
+struct report {
+    struct txn *txn;
+    lh_findings *out;
+    const int *cancel;
+    struct lhi_error *err;
+    bool failed; /* out of memory */
+};
+
+static void found(struct report *report, const char *level, const char *what, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+static void found(struct report *report, const char *level, const char *what, const char *fmt, ...)
+{
+    lh_findings *out = report->out;
+    struct lhi_arena *arena = lhi_arena_of(&out->priv);
+    char text[512];
+    va_list ap;
+
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    lh_finding *grown = lhi_realloc(out->finding, (out->n + 1) * sizeof *grown);
+    if (grown != NULL)
+        out->finding = grown;
+    char *copy = arena ? lhi_arena_strdup(arena, text) : NULL;
+    char *subject = arena ? lhi_arena_strdup(arena, what) : NULL;
+    if (grown == NULL || copy == NULL || subject == NULL) {
+        report->failed = true;
+        return;
+    }
+    out->finding[out->n++] = (lh_finding){.level = level, .what = subject, .text = copy};
+    if (strcmp(level, "error") == 0)
+        out->errors++;
+}
+
+static bool raised(const struct report *report)
+{
+    return report->cancel != NULL && __atomic_load_n(report->cancel, __ATOMIC_RELAXED) != 0;
+}
+
+static int ask(struct report *report, enum lhi_postgres_call which, struct args *args,
+               struct rows *rows)
+{
+    *rows = (struct rows){0};
+    if (raised(report)) {
+        if (args != NULL)
+            args_clear(args);
+        return lhi_fail(report->err, LH_EINTR, "check was interrupted");
+    }
+    return call(report->txn, which, args, rows, report->err);
+}
+
+/* ---- rows ---- */
+
+/* Statements of (job, what, text): what breaks an invariant. */
+static int check_invariant(struct report *report, enum lhi_postgres_call which, bool limited)
+{
+    enum { JOB, WHAT, TEXT };
+    struct args args = {0};
+    struct rows rows;
+
+    if (limited)
+        arg_int(&args, MOST);
+    int rc = ask(report, which, &args, &rows);
+    if (rc != LH_OK)
+        return rc;
+    for (int i = 0; i < rows.n; i++) {
+        if (row_null(&rows, i, JOB))
+            found(report, "error", row_text(&rows, i, WHAT), "%s", row_text(&rows, i, TEXT));
+        else
+            found(report, "error", row_text(&rows, i, WHAT), "job %lld: %s",
+                  (long long)row_int(&rows, i, JOB), row_text(&rows, i, TEXT));
+    }
+    rows_free(&rows);
+    return LH_OK;
+}
+
+static int check_invariants(struct report *report)
+{
+    int rc = check_invariant(report, LHI_POSTGRES_CHECK_ROWS, true);
+
+    if (rc == LH_OK)
+        rc = check_invariant(report, LHI_POSTGRES_CHECK_IDS, false);
+    if (rc == LH_OK)
+        rc = check_invariant(report, LHI_POSTGRES_CHECK_TALLIES, true);
+    return rc;
+}
+
+/* Rows of (id or name, sum, payload, payload as bytes). */
+enum { OWNER, SUM, PAYLOAD, PAYLOAD_BYTES };
+
+static bool rotten(const struct rows *rows, int row)
+{
+    int column = row_null(rows, row, PAYLOAD) ? PAYLOAD_BYTES : PAYLOAD;
+    size_t len = 0;
+    const void *bytes = row_null(rows, row, column) ? NULL : row_bytes(rows, row, column, &len);
+
+    return !row_null(rows, row, SUM) && row_int(rows, row, SUM) != lhi_checksum(bytes, len);
+}
+
+/* As far as the time goes: a look at every payload of a large store takes longer than anybody waits. */
+static int check_payloads(struct report *report)
+{
+    int64_t after = 0, bad = 0, deadline = lhi_mono_ms() + PAYLOADS_MS;
+
+    for (;;) {
+        struct args args = {0};
+        struct rows rows;
+        arg_int(&args, after);
+        int rc = ask(report, LHI_POSTGRES_CHECK_PAYLOADS, &args, &rows);
+        if (rc != LH_OK)
+            return rc;
+        for (int i = 0; i < rows.n; i++)
+            if (rotten(&rows, i) && bad++ < MOST)
+                found(report, "error", "payload", "job %lld: payload does not match its checksum",
+                      (long long)row_int(&rows, i, OWNER));
+        bool over = rows.n == 0;
+        if (!over)
+            after = row_int(&rows, rows.n - 1, OWNER);
+        rows_free(&rows);
+        if (over)
+            return LH_OK;
+        if (lhi_mono_ms() >= deadline) {
+            found(report, "info", "payload", "looked at up to job %lld, then time was up",
+                  (long long)after);
+            return LH_OK;
+        }
+    }
+}
+
+static int check_schedules(struct report *report)
+{
+    struct rows rows;
+    int rc = ask(report, LHI_POSTGRES_CHECK_SCHEDULES, NULL, &rows);
+
+    if (rc != LH_OK)
+        return rc;
+    for (int i = 0; i < rows.n; i++)
+        if (rotten(&rows, i))
+            found(report, "error", "payload", "schedule %s: payload does not match its checksum",
+                  row_text(&rows, i, OWNER));
+    rows_free(&rows);
+    return LH_OK;
+}
+
+/* ---- schema ---- */
+
+static int check_integrity(struct report *report)
+{
+    struct rows rows;
+    int rc = ask(report, LHI_POSTGRES_CHECK_INTEGRITY, NULL, &rows);
+
+    if (rc != LH_OK)
+        return rc;
+    for (int i = 0; i < rows.n; i++)
+        found(report, "error", "integrity", "%s", row_text(&rows, i, 0));
+    rows_free(&rows);
+    return LH_OK;
+}
+
+static int check_schema(struct report *report)
+{
+    enum { THING, IS, ADDED };
+    struct args args = {0};
+    struct rows rows;
+
+    arg_int(&args, MOST);
+    int rc = ask(report, LHI_POSTGRES_CHECK_SCHEMA, &args, &rows);
+    if (rc != LH_OK)
+        return rc;
+    for (int i = 0; i < rows.n; i++)
+        found(report, row_bool(&rows, i, ADDED) ? "info" : "warning", "schema", "%s %s",
+              row_text(&rows, i, THING), row_text(&rows, i, IS));
+    rows_free(&rows);
+    return LH_OK;
+}
+
+/* ---- the server ---- */
+
+static void tell_durability(struct report *report, const struct rows *rows)
+{
+    enum { RECOVERY = 3, FSYNC, PAGES, COMMIT, STANDBYS, UNLOGGED };
+    const char *commit = row_text(rows, 0, COMMIT);
+
+    if (row_bool(rows, 0, RECOVERY))
+        found(report, "warning", "server", "it is a standby: nothing can be written through it");
+    if (!row_bool(rows, 0, FSYNC))
+        found(report, "warning", "server",
+              "fsync is off: what is acknowledged may be lost when the machine fails");
+    if (!row_bool(rows, 0, PAGES))
+        found(report, "warning", "server",
+              "full_page_writes is off: pages may be torn when the machine fails");
+    if (strcmp(commit, "off") == 0)
+        found(report, "warning", "server",
+              "synchronous_commit is off: what is acknowledged may be lost when the server fails");
+    if (!row_null(rows, 0, UNLOGGED))
+        found(report, "warning", "server",
+              "tables are unlogged, and lost when the server fails: %s",
+              row_text(rows, 0, UNLOGGED));
+}
+
+static void tell_clock(struct report *report, int64_t before, int64_t server, int64_t after)
+{
+    int64_t skew = server - (before + (after - before) / 2);
+    int64_t trip = after - before;
+    bool apart = skew > SKEW_MS + trip || skew < -SKEW_MS - trip;
+
+    found(report, apart ? "warning" : "info", "clock",
+          "clock of the server is %lld ms %s this machine's", (long long)(skew < 0 ? -skew : skew),
+          skew < 0 ? "behind" : "ahead of");
+}
+
+/* Who shall wait for a standby, and is there one? */
+static int check_standbys(struct report *report, const char *wanted, const char *commit)
+{
+    enum { ALL, TOLD, SYNCHRONOUS, LAG_BYTES, LAG_MS };
+    struct rows rows;
+    int rc = ask(report, LHI_POSTGRES_CHECK_STANDBYS, NULL, &rows);
+
+    if (rc != LH_OK)
+        return rc;
+    int64_t all = row_int(&rows, 0, ALL), told = row_int(&rows, 0, TOLD);
+    bool waits = wanted[0] != '\0' && strcmp(commit, "off") != 0 && strcmp(commit, "local") != 0;
+    if (waits && (all == 0 || (told == all && row_int(&rows, 0, SYNCHRONOUS) == 0)))
+        found(report, "warning", "replication",
+              "synchronous_standby_names is \"%s\" and none of these is connected: every commit "
+              "waits for one",
+              wanted);
+    if (all > 0 && told < all)
+        found(report, "info", "replication",
+              "%lld standbys are connected; how far they are behind is not told to this user",
+              (long long)all);
+    else if (all > 0)
+        found(report, row_int(&rows, 0, LAG_MS) > FAR_LAG_MS ? "warning" : "info", "replication",
+              "%lld standbys are connected, %lld of them synchronous; the last is %lld bytes and "
+              "%lld ms behind",
+              (long long)all, (long long)row_int(&rows, 0, SYNCHRONOUS),
+              (long long)row_int(&rows, 0, LAG_BYTES), (long long)row_int(&rows, 0, LAG_MS));
+    rows_free(&rows);
+    return LH_OK;
+}
+
+static int check_server(struct report *report)
+{
+    enum { VERSION, SCHEMA, NOW, COMMIT = 6, STANDBYS };
+    struct rows rows;
+    int64_t before = lhi_wall_ms();
+    int rc = ask(report, LHI_POSTGRES_CHECK_SERVER, NULL, &rows);
+
+    if (rc != LH_OK)
+        return rc;
+    if (rows.n == 0) {
+        found(report, "error", "store", "there is no row in leasehold.meta");
+        rows_free(&rows);
+        return LH_OK;
+    }
+    tell_clock(report, before, row_time(&rows, 0, NOW), lhi_wall_ms());
+    found(report, "info", "version", "leasehold %s, PostgreSQL %s, schema %lld", LH_VERSION,
+          row_text(&rows, 0, VERSION), (long long)row_int(&rows, 0, SCHEMA));
+    tell_durability(report, &rows);
+    rc = check_standbys(report, row_text(&rows, 0, STANDBYS), row_text(&rows, 0, COMMIT));
+    rows_free(&rows);
+    return rc;
+}
+
+static int check_oldest(struct report *report)
+{
+    enum { HOLDER, AGE_MS, BEHIND };
+    struct rows rows;
+    int rc = ask(report, LHI_POSTGRES_CHECK_OLDEST, NULL, &rows);
+
+    if (rc != LH_OK)
+        return rc;
+    for (int i = 0; i < rows.n; i++) {
+        int64_t age_ms = row_int(&rows, i, AGE_MS), behind = row_int(&rows, i, BEHIND);
+        char age[32];
+        if (row_null(&rows, i, AGE_MS))
+            found(report, behind >= FAR_BEHIND ? "warning" : "info", "transactions",
+                  "oldest is %lld transactions old: %s", (long long)behind,
+                  row_text(&rows, i, HOLDER));
+        else
+            found(report, age_ms >= OLD_MS ? "warning" : "info", "transactions",
+                  "oldest is %s old: %s; dead rows cannot be vacuumed while it lasts",
+                  lh_duration_format(age_ms, age, sizeof age), row_text(&rows, i, HOLDER));
+    }
+    rows_free(&rows);
+    return LH_OK;
+}
+
+static int check_vacuum(struct report *report)
+{
+    enum { TABLE, LIVE, DEAD, WHEN };
+    struct rows rows;
+    int rc = ask(report, LHI_POSTGRES_CHECK_VACUUM, NULL, &rows);
+
+    if (rc != LH_OK)
+        return rc;
+    for (int i = 0; i < rows.n; i++) {
+        const char *table = row_text(&rows, i, TABLE);
+        int64_t live = row_int(&rows, i, LIVE), dead = row_int(&rows, i, DEAD);
+        if (strcmp(table, "job") == 0)
+            found(report, dead > MANY_DEAD + live / 5 ? "warning" : "info", "vacuum",
+                  "leasehold.job has about %lld rows and %lld dead ones, %s", (long long)live,
+                  (long long)dead, row_text(&rows, i, WHEN));
+        else if (live > MANY_UNFOLDED)
+            found(report, "warning", "upkeep",
+                  "leasehold.%s has about %lld rows: nobody does the upkeep of this store", table,
+                  (long long)live);
+    }
+    rows_free(&rows);
+    return LH_OK;
+}
+
+/* ---- the door ---- */
+
+int read_check(struct txn *txn, struct lhi_act *act)
+{
+    static int (*const looks[])(struct report *) = {
+        check_schema, check_invariants, check_payloads, check_schedules,
+        check_server, check_oldest,     check_vacuum};
+    struct report report = {
+        .txn = txn, .out = act->check.out, .cancel = act->check.cancel, .err = &act->err};
+    int rc;
+
+    if (act->check.rows_only) {
+        rc = check_invariants(&report);
+        return rc == LH_OK && report.failed ? lhi_no_memory(&act->err) : rc;
+    }
+    size_t before = report.out->errors;
+    rc = check_integrity(&report);
+    if (rc == LH_OK && report.out->errors == before)
+        found(&report, "info", "integrity", "passed");
+    for (size_t i = 0; i < sizeof looks / sizeof looks[0] && rc == LH_OK; i++)
+        rc = looks[i](&report);
+    return rc == LH_OK && report.failed ? lhi_no_memory(&act->err) : rc;
+}
+
+int read_integrity(struct txn *txn, struct lhi_act *act)
+{
+    struct report report = {
+        .txn = txn, .out = act->check.out, .cancel = act->check.cancel, .err = &act->err};
+    int rc = check_integrity(&report);
+
+    return rc == LH_OK && report.failed ? lhi_no_memory(&act->err) : rc;
+}

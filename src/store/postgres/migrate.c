@@ -1,0 +1,100 @@
+/*
+ * migrate.c: the schema: found, compared, brought up to date.
+ *
+ * All steps are one transaction, under a lock of the database's that ends with it: of two who migrate
+ * at once the second finds nothing to do.
+ */
+#include "store/postgres/plumb.h"
+
+/* "leasehol"; of all who use advisory locks in this database, only we lock this number. */
+#define MIGRATION_LOCK "SELECT pg_catalog.pg_advisory_xact_lock(7810758949120829292)"
+
+int lhi_postgres_schema_version(void)
+{
+    return lhi_postgres_migration_count;
+}
+
+int schema_look(struct txn *txn, struct schema *out, struct lhi_error *err)
+{
+    struct rows rows;
+
+    *out = (struct schema){0};
+    int rc = call(txn, LHI_POSTGRES_STORE_LOOK, NULL, &rows, err);
+    if (rc != LH_OK)
+        return rc;
+    bool ours = rows.n == 1 && row_bool(&rows, 0, 0);
+    rows_free(&rows);
+    if (!ours)
+        return LH_OK;
+    if ((rc = call(txn, LHI_POSTGRES_STORE_ABOUT, NULL, &rows, err)) != LH_OK)
+        return rc;
+    if (rows.n == 1) {
+        out->version = (int)row_int(&rows, 0, 0);
+        out->recovery_due = row_bool(&rows, 0, 1);
+    }
+    rows_free(&rows);
+    if (out->version < 1)
+        return lhi_fail(err, LH_ECORRUPT, "schema leasehold of \"%s\" does not tell its version",
+                        txn->pg->target.name);
+    return LH_OK;
+}
+
+static int migrate(struct txn *txn, struct schema *schema, struct lhi_error *err)
+{
+    struct args args = {0};
+    int rc = call_text(txn, MIGRATION_LOCK, NULL, NULL, err);
+
+    if (rc == LH_OK)
+        rc = schema_look(txn, schema, err);
+    for (int i = schema->version; i < lhi_postgres_migration_count && rc == LH_OK; i++)
+        rc = call_script(txn, lhi_postgres_migrations[i].text, err);
+    if (rc != LH_OK)
+        return rc;
+    arg_int(&args, lhi_postgres_migration_count);
+    return call_text(txn, "UPDATE leasehold.meta SET schema_version = $1 WHERE schema_version < $1",
+                     &args, NULL, err);
+}
+
+static int update(struct txn *txn, struct schema *schema, struct lhi_error *err)
+{
+    int from = schema->version;
+
+    txn->deadline = real_ms() + SCAN_MS;
+    txn->writes = true;
+    txn_wrap(txn);
+    int rc = migrate(txn, schema, err);
+    if (rc == LH_OK)
+        rc = txn_commit(txn, err);
+    if (rc != LH_OK) {
+        txn_rollback(txn);
+        return rc;
+    }
+    txn->wrapped = txn->writes = false;
+    if (from < lhi_postgres_migration_count)
+        lhi_log(&txn->pg->log, LH_LOG_INFO, "store \"%s\" migrated from version %d to %d",
+                txn->pg->target.name, from, lhi_postgres_migration_count);
+    return schema_look(txn, schema, err);
+}
+
+int schema_update(struct txn *txn, struct schema *schema, struct lhi_error *err)
+{
+    const struct pg *pg = txn->pg;
+
+    if (schema->version > lhi_postgres_migration_count)
+        return lhi_fail(err, LH_ENEWER,
+                        "store \"%s\" has schema version %d, this program knows up to %d: "
+                        "use a newer leasehold",
+                        pg->target.name, schema->version, lhi_postgres_migration_count);
+    if (schema->version == lhi_postgres_migration_count)
+        return LH_OK;
+    if (schema->version == 0 && (pg->opts.read_only || !pg->opts.adopt))
+        return lhi_fail(err, LH_ENOSTORE,
+                        "database \"%s\" has no leasehold schema: \"leasehold migrate\" adds it",
+                        pg->target.database);
+    if (pg->opts.read_only || (!pg->opts.create && !pg->opts.adopt))
+        return lhi_fail(err, LH_ENOSTORE,
+                        "store \"%s\" has the older schema version %d: \"leasehold migrate\" "
+                        "brings it up to date",
+                        pg->target.name, schema->version);
+    return update(txn, schema, err);
+}

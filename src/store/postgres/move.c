@@ -1,0 +1,454 @@
+/*
+ * move.c: this store as the source of a move, or as its target.
+ *
+ * Which part it has, and the doors that are shut meanwhile, are the database's (84_move.sql). Rows are
+ * read and written by statements that are put together from the one list of tables, so that nothing is
+ * forgotten on one side.
+ */
+#include "store/postgres/pg.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { TEXT_ROOM = 4096 };
+
+/* ---- which part it has ---- */
+
+static void read_part(const struct rows *rows, struct lhi_standing *out)
+{
+    static const char *const names[] = {[LHI_PART_SOURCE] = "source",
+                                        [LHI_PART_GONE] = "gone",
+                                        [LHI_PART_TARGET] = "target",
+                                        [LHI_PART_FILLED] = "filled"};
+    const char *part = row_text(rows, 0, 2);
+
+    for (size_t i = LHI_PART_SOURCE; part != NULL && i <= LHI_PART_FILLED; i++)
+        if (strcmp(part, names[i]) == 0)
+            out->part = (enum lhi_part)i;
+    if (part == NULL)
+        return;
+    lhi_format(out->move, sizeof out->move, "%s", row_text(rows, 0, 3));
+    lhi_format(out->other, sizeof out->other, "%s", row_text(rows, 0, 4));
+}
+
+int read_standing(struct txn *txn, struct lhi_act *act)
+{
+    struct lhi_standing *out = act->standing;
+    struct rows rows;
+    int rc = call(txn, LHI_POSTGRES_MOVE_LOOK, NULL, &rows, &act->err);
+
+    if (rc != LH_OK)
+        return rc;
+    lhi_format(out->uuid, sizeof out->uuid, "%s", row_text(&rows, 0, 0));
+    out->epoch = row_int(&rows, 0, 1);
+    read_part(&rows, out);
+    out->last_job = row_int(&rows, 0, 5);
+    out->last_event = row_int(&rows, 0, 6);
+    out->last_report = row_int(&rows, 0, 7);
+    out->empty = row_bool(&rows, 0, 8);
+    out->rows = row_int(&rows, 0, 9);
+    rows_free(&rows);
+    return LH_OK;
+}
+
+/* ---- a text, put together ---- */
+
+struct text {
+    char sql[TEXT_ROOM];
+    size_t used;
+};
+
+static void say(struct text *text, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void say(struct text *text, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    int n = vsnprintf(text->sql + text->used, sizeof text->sql - text->used, fmt, ap);
+    va_end(ap);
+    if (n > 0)
+        text->used += (size_t)n;
+}
+
+/* ---- reading rows ---- */
+
+static const char *comma(size_t i)
+{
+    return i > 0 ? ", " : "";
+}
+
+/* A column as it is read: one value, whatever it is kept as here. */
+static void say_column(struct text *text, const struct lhi_column *column)
+{
+    if (column->type == LHI_CELL_ANY)
+        say(text, "coalesce(convert_to(t.%s, 'UTF8'), t.%s_bytes)", column->name, column->name);
+    else if (column->type == LHI_CELL_REFS)
+        say(text,
+            "(SELECT '[' || coalesce(string_agg('[' || u.j || ',' || coalesce(u.k, 0) || ']', ',' "
+            "ORDER BY u.n), '') || ']' FROM unnest(t.jobs, t.tokens) WITH ORDINALITY u(j, k, n))");
+    else
+        say(text, "t.%s", column->name);
+}
+
+static void say_keys(struct text *text, const struct lhi_table *table, const char *after)
+{
+    for (size_t i = 0; i < table->n_keys; i++)
+        say(text, "%st.%s%s", comma(i), table->column[i].name, after);
+}
+
+/* Payloads may be large: as many rows as come to so many bytes, and one more. */
+static void say_source(struct text *text, enum lhi_moved which, bool after)
+{
+    if (which != LHI_MOVED_JOB) {
+        say(text, "leasehold.%s t WHERE true", lhi_moved[which].name);
+        return;
+    }
+    say(text,
+        "(SELECT s.*, sum(s.bytes) OVER (ORDER BY s.id) - s.bytes AS before FROM "
+        "(SELECT j.*, coalesce(octet_length(j.payload), octet_length(j.payload_bytes), 0) "
+        "+ coalesce(octet_length(j.result), octet_length(j.result_bytes), 0) AS bytes "
+        "FROM leasehold.job j%s ORDER BY j.id LIMIT %d) s) t WHERE t.before < %d",
+        after ? " WHERE j.id > $1" : "", (int)LHI_BATCH, (int)LHI_MOVE_BYTES);
+}
+
+static void say_select(struct text *text, enum lhi_moved which, bool after)
+{
+    const struct lhi_table *table = &lhi_moved[which];
+
+    say(text, "SELECT ");
+    for (size_t i = 0; i < table->n; i++) {
+        say(text, "%s", comma(i));
+        say_column(text, &table->column[i]);
+    }
+    say(text, " FROM ");
+    say_source(text, which, after);
+    if (after) {
+        say(text, " AND (");
+        say_keys(text, table, "");
+        say(text, ") > ($1%s)", table->n_keys > 1 ? ", $2" : "");
+    }
+    say(text, " ORDER BY ");
+    say_keys(text, table, "");
+    say(text, " LIMIT %d", (int)LHI_BATCH);
+}
+
+static void say_last(struct text *text, enum lhi_moved which)
+{
+    const struct lhi_table *table = &lhi_moved[which];
+
+    say(text, "SELECT ");
+    say_keys(text, table, "");
+    say(text, " FROM leasehold.%s t ORDER BY ", table->name);
+    say_keys(text, table, " DESC");
+    say(text, " LIMIT 1");
+}
+
+static bool read_cell(const struct rows *rows, int row, int column, enum lhi_cell_type type,
+                      struct lhi_arena *arena, struct lhi_cell *out)
+{
+    *out = (struct lhi_cell){.null = row_null(rows, row, column)};
+    if (out->null)
+        return true;
+    switch (type) {
+    case LHI_CELL_TIME:
+        out->number = row_time(rows, row, column);
+        return true;
+    case LHI_CELL_TEXT:
+    case LHI_CELL_ANY:
+    case LHI_CELL_REFS:
+        out->bytes = row_bytes(rows, row, column, &out->len);
+        out->bytes = lhi_arena_copy(arena, out->bytes, out->len);
+        return out->bytes != NULL;
+    default:
+        out->number = row_int(rows, row, column);
+        return true;
+    }
+}
+
+static bool read_cells(const struct rows *rows, enum lhi_moved which, size_t width,
+                       struct lhi_rows *out)
+{
+    struct lhi_arena *arena = lhi_arena_of(&out->priv);
+
+    for (int row = 0; row < rows->n; row++) {
+        struct lhi_cell *cell = arena ? lhi_rows_room(out, width) : NULL;
+        for (size_t i = 0; cell != NULL && i < width; i++)
+            if (!read_cell(rows, row, (int)i, lhi_moved[which].column[i].type, arena, &cell[i]))
+                return false;
+        if (cell == NULL)
+            return false;
+        out->n++;
+    }
+    return true;
+}
+
+static void arg_key(struct args *args, enum lhi_cell_type type, const struct lhi_cell *cell)
+{
+    if (type == LHI_CELL_TEXT)
+        arg_text(args, cell->bytes); /* with a zero behind it: it comes from an arena */
+    else if (type == LHI_CELL_TIME)
+        arg_time(args, cell->number);
+    else
+        arg_int(args, cell->number);
+}
+
+int read_moved(struct txn *txn, struct lhi_act *act)
+{
+    enum lhi_moved which = act->rows.table;
+    const struct lhi_table *table = &lhi_moved[which];
+    struct text text = {.used = 0};
+    struct args args = {0};
+    struct rows rows;
+
+    if (act->rows.last)
+        say_last(&text, which);
+    else
+        say_select(&text, which, act->rows.after != NULL);
+    for (size_t i = 0; act->rows.after != NULL && i < table->n_keys; i++)
+        arg_key(&args, table->column[i].type, &act->rows.after[i]);
+    int rc = call_text(txn, text.sql, &args, &rows, &act->err);
+    if (rc != LH_OK)
+        return rc;
+    lhi_rows_clear(act->rows.out); /* an earlier try may have read some */
+    bool ok = read_cells(&rows, which, act->rows.last ? table->n_keys : table->n, act->rows.out);
+    rows_free(&rows);
+    return ok ? LH_OK : lhi_no_memory(&act->err);
+}
+
+/* ---- writing rows ---- */
+
+/* Which columns a value goes to, and how it is made of what is sent. */
+static void say_targets(struct text *text, const struct lhi_table *table)
+{
+    for (size_t i = 0; i < table->n; i++) {
+        const char *name = table->column[i].name;
+        say(text, "%s%s", comma(i), name);
+        if (table->column[i].type == LHI_CELL_ANY)
+            say(text, ", %s_bytes", name);
+        else if (table->column[i].type == LHI_CELL_REFS)
+            say(text, ", tokens");
+    }
+}
+
+static void say_refs(struct text *text, const char *name, int which)
+{
+    say(text,
+        "ARRAY(SELECT (x.e ->> %d)::bigint FROM jsonb_array_elements(u.%s::jsonb) WITH ORDINALITY "
+        "x(e, n) ORDER BY x.n)",
+        which, name);
+}
+
+static void say_values(struct text *text, const struct lhi_table *table)
+{
+    for (size_t i = 0; i < table->n; i++) {
+        const char *name = table->column[i].name;
+        say(text, "%s", comma(i));
+        if (table->column[i].type == LHI_CELL_REFS) {
+            say_refs(text, name, 0);
+            say(text, ", ");
+            say_refs(text, name, 1);
+        } else if (table->column[i].type == LHI_CELL_ANY) {
+            say(text, "u.%s, u.%s_bytes", name, name);
+        } else {
+            say(text, "u.%s", name);
+        }
+    }
+}
+
+/* unnest($1, $2, …) AS u(id, …): one array a column, two where bytes may be text. */
+static void say_sent(struct text *text, const struct lhi_table *table)
+{
+    size_t sent = 0;
+
+    say(text, "unnest(");
+    for (size_t i = 0; i < table->n; i++) {
+        say(text, "%s$%zu", comma(i), ++sent);
+        if (table->column[i].type == LHI_CELL_ANY)
+            say(text, ", $%zu", ++sent);
+    }
+    say(text, ") AS u(");
+    for (size_t i = 0; i < table->n; i++) {
+        say(text, "%s%s", comma(i), table->column[i].name);
+        if (table->column[i].type == LHI_CELL_ANY)
+            say(text, ", %s_bytes", table->column[i].name);
+    }
+    say(text, ")");
+}
+
+static void say_insert(struct text *text, enum lhi_moved which)
+{
+    const struct lhi_table *table = &lhi_moved[which];
+    /* Nothing is counted because of them. */
+    bool job = which == LHI_MOVED_JOB;
+    bool given_ids = strcmp(table->column[0].name, "id") == 0;
+
+    say(text, "INSERT INTO leasehold.%s(", table->name);
+    say_targets(text, table);
+    say(text, "%s)%s SELECT ", job ? ", plain" : "", given_ids ? " OVERRIDING SYSTEM VALUE" : "");
+    say_values(text, table);
+    say(text, "%s FROM ", job ? ", false" : "");
+    say_sent(text, table);
+}
+
+static void put_cell(struct args *args, enum lhi_cell_type type, const struct lhi_cell *cell)
+{
+    if (cell->null)
+        put_null(args);
+    else if (type == LHI_CELL_TIME)
+        put_time(args, cell->number);
+    else if (type == LHI_CELL_BOOL)
+        put_bool(args, cell->number != 0);
+    else if (type == LHI_CELL_INT)
+        put_int(args, cell->number);
+    else
+        put_bytes(args, cell->bytes, cell->len);
+}
+
+static Oid oid_of(enum lhi_cell_type type)
+{
+    switch (type) {
+    case LHI_CELL_INT:
+        return OID_INT8;
+    case LHI_CELL_BOOL:
+        return OID_BOOL;
+    case LHI_CELL_TIME:
+        return OID_TIMESTAMPTZ;
+    default:
+        return OID_TEXT;
+    }
+}
+
+/* What is text, or what is not: the other ones are NULL. */
+static void add_any(struct args *args, const struct lhi_rows *rows, size_t width, size_t column,
+                    bool text)
+{
+    arg_array(args, text ? OID_TEXT : OID_BYTEA, rows->n);
+    for (size_t i = 0; i < rows->n; i++) {
+        const struct lhi_cell *cell = &rows->cell[i * width + column];
+        if (cell->null || lh_text_ok(cell->bytes, cell->len) != text)
+            put_null(args);
+        else
+            put_bytes(args, cell->bytes, cell->len);
+    }
+}
+
+static void add_column(struct args *args, const struct lhi_rows *rows,
+                       const struct lhi_table *table, size_t column)
+{
+    enum lhi_cell_type type = table->column[column].type;
+
+    if (type == LHI_CELL_ANY) {
+        add_any(args, rows, table->n, column, true);
+        add_any(args, rows, table->n, column, false);
+        return;
+    }
+    arg_array(args, oid_of(type), rows->n);
+    for (size_t i = 0; i < rows->n; i++)
+        put_cell(args, type, &rows->cell[i * table->n + column]);
+}
+
+/* Whoever wrote to a file by plain SQL may have put there what no text is here. */
+static int refuse_no_text(const struct lhi_table *table, const struct lhi_rows *rows,
+                          struct lhi_error *err)
+{
+    for (size_t i = 0; i < rows->n * table->n; i++) {
+        const struct lhi_column *column = &table->column[i % table->n];
+        const struct lhi_cell *cell = &rows->cell[i], *first = cell - i % table->n;
+        if (column->type != LHI_CELL_TEXT || cell->null || lh_text_ok(cell->bytes, cell->len))
+            continue;
+        if (table->column[0].type == LHI_CELL_INT)
+            return lhi_fail(err, LH_EINVAL,
+                            "%s of %s %lld is not UTF-8, or has a zero byte: PostgreSQL takes "
+                            "neither",
+                            column->name, table->name, (long long)first->number);
+        return lhi_fail(err, LH_EINVAL,
+                        "%s of a row of \"%s\" is not UTF-8, or has a zero byte: PostgreSQL takes "
+                        "neither",
+                        column->name, table->name);
+    }
+    return LH_OK;
+}
+
+static int put_rows(struct txn *txn, struct lhi_act *act)
+{
+    const struct lhi_rows *rows = act->move.rows;
+    const struct lhi_table *table = &lhi_moved[act->move.table];
+    struct text text = {.used = 0};
+    struct args args = {0};
+    int rc = refuse_no_text(table, rows, &act->err);
+
+    if (rc != LH_OK)
+        return rc;
+    arg_text(&args, act->move.id);
+    if ((rc = call(txn, LHI_POSTGRES_MOVE_NEED, &args, NULL, &act->err)) != LH_OK)
+        return rc;
+    say_insert(&text, act->move.table);
+    for (size_t i = 0; i < table->n; i++)
+        add_column(&args, rows, table, i);
+    return call_text(txn, text.sql, &args, NULL, &act->err);
+}
+
+/* ---- the other steps ---- */
+
+static int close_source(struct txn *txn, struct lhi_act *act)
+{
+    struct args args = {0};
+
+    arg_text(&args, act->move.id);
+    arg_text(&args, act->move.other);
+    arg_text(&args, act->move.url);
+    return call(txn, LHI_POSTGRES_MOVE_CLOSE, &args, NULL, &act->err);
+}
+
+static int prepare_target(struct txn *txn, struct lhi_act *act)
+{
+    struct args args = {0};
+
+    arg_text(&args, act->move.id);
+    arg_text(&args, act->move.other);
+    arg_text(&args, act->move.url);
+    arg_bool(&args, act->move.anew);
+    return call(txn, LHI_POSTGRES_MOVE_PREPARE, &args, NULL, &act->err);
+}
+
+static int finish_target(struct txn *txn, struct lhi_act *act)
+{
+    const struct lhi_standing *source = act->move.source;
+    struct args args = {0};
+
+    arg_text(&args, act->move.id);
+    arg_text(&args, act->move.url);
+    arg_int(&args, source->epoch);
+    arg_int(&args, source->last_job);
+    arg_int(&args, source->last_event);
+    arg_int(&args, source->last_report);
+    return call(txn, LHI_POSTGRES_MOVE_FINISH, &args, NULL, &act->err);
+}
+
+static int end_source(struct txn *txn, struct lhi_act *act, enum lhi_postgres_call which)
+{
+    struct args args = {0};
+
+    arg_text(&args, act->move.id);
+    return call(txn, which, &args, NULL, &act->err);
+}
+
+int act_move(struct txn *txn, struct lhi_act *act)
+{
+    switch (act->move.step) {
+    case LHI_MOVE_CLOSE:
+        return close_source(txn, act);
+    case LHI_MOVE_PREPARE:
+        return prepare_target(txn, act);
+    case LHI_MOVE_PUT:
+        return put_rows(txn, act);
+    case LHI_MOVE_LEAVE:
+        return end_source(txn, act, LHI_POSTGRES_MOVE_LEAVE);
+    case LHI_MOVE_FINISH:
+        return finish_target(txn, act);
+    case LHI_MOVE_REOPEN:
+        return end_source(txn, act, LHI_POSTGRES_MOVE_REOPEN);
+    }
+    return lhi_fail(&act->err, LH_EMISUSE, "not a step of a move");
+}

@@ -1,0 +1,509 @@
+/*
+ * perform.c: acts in one transaction, and what becomes of them when the connection is lost.
+ *
+ * An act is one call of a function in the database, and so a transaction by itself. Several acts, and
+ * those that take several calls, stand between BEGIN and COMMIT. An act that fails leaves no trace and
+ * does not undo its neighbours: when one does, all is rolled back and performed again with a savepoint
+ * before each.
+ *
+ * What the server certainly did not do is tried again until the deadline: after a deadlock, on a new
+ * connection, on another host. What it may have done is repeated only where the act has an identity by
+ * which the database knows it again; else the caller is told that its outcome is unknown.
+ */
+#include "store/postgres/plumb.h"
+
+#include "base/clock.h"
+#include "base/hook.h"
+#include "base/sys.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum {
+    MOST_TRIES = 5,   /* against deadlocks */
+    ITEM_MS = 2,      /* more than a job of a batch ever takes */
+    PAUSE_MS = 50,    /* before a second try on a new connection; doubled … */
+    PAUSE_MOST = 1000 /* … up to this */
+};
+
+enum how {
+    ONE_CALL = 1,  /* a transaction by itself, where it is alone */
+    SCANS = 2,     /* looks at many rows: may take long */
+    IDENTIFIED = 4 /* the database knows it again: may be repeated when its outcome is unknown */
+};
+
+static const struct {
+    act_fn *perform;
+    int how;
+} verbs[LHI_VERBS] = {
+    [LHI_ENQUEUE] = {act_enqueue, ONE_CALL | IDENTIFIED},
+    [LHI_CLAIM] = {act_claim, ONE_CALL},
+    [LHI_HEARTBEAT] = {act_heartbeat, ONE_CALL | IDENTIFIED},
+    [LHI_COMPLETE] = {act_complete, ONE_CALL | IDENTIFIED},
+    [LHI_FAIL] = {act_fail, ONE_CALL | IDENTIFIED},
+    [LHI_RELEASE] = {act_release, ONE_CALL | IDENTIFIED},
+    [LHI_RELEASE_WORKER] = {act_release_worker, 0},
+    [LHI_CANCEL] = {act_cancel, 0},
+    [LHI_RETRY] = {act_retry, 0},
+    [LHI_DELETE] = {act_delete, 0},
+    [LHI_RESCHEDULE] = {act_reschedule, 0},
+    [LHI_QUEUE_PAUSE] = {act_queue_pause, 0},
+    [LHI_QUEUE_PURGE] = {act_queue_purge, SCANS},
+    [LHI_POLICY_SET] = {act_policy_set, 0},
+    [LHI_SCOPE_SET] = {act_scope_set, 0},
+    [LHI_SCHEDULE_SET] = {act_schedule_set, 0},
+    [LHI_SCHEDULE_REMOVE] = {act_schedule_remove, 0},
+    [LHI_LEASE_ACT] = {act_lease, ONE_CALL},
+    [LHI_WORKER_REGISTER] = {act_worker_register, IDENTIFIED},
+    [LHI_WORKER_BEAT] = {act_worker_beat, ONE_CALL | IDENTIFIED},
+    [LHI_WORKER_STOP] = {act_worker_stop, IDENTIFIED},
+    [LHI_WORKER_STARTED] = {act_worker_started, ONE_CALL | IDENTIFIED},
+    [LHI_WORKER_SESSIONS] = {act_worker_sessions, ONE_CALL | IDENTIFIED},
+    [LHI_WORKER_DEGRADED] = {act_worker_degraded, ONE_CALL | IDENTIFIED},
+    [LHI_RECOVER] = {act_recover, SCANS | IDENTIFIED},
+    [LHI_UPKEEP] = {act_upkeep, SCANS | IDENTIFIED},
+    [LHI_PRUNE] = {act_prune, SCANS | IDENTIFIED},
+    [LHI_MEND] = {act_mend, SCANS},
+    [LHI_MOVE] = {act_move, SCANS},
+    [LHI_JOB_GET] = {read_job, 0},
+    [LHI_JOB_LIST] = {read_jobs, 0},
+    [LHI_QUEUE_LIST] = {read_queues, 0},
+    [LHI_POLICY_LIST] = {read_policies, 0},
+    [LHI_SCHEDULE_LIST] = {read_schedules, 0},
+    [LHI_LEASE_LIST] = {read_leases, 0},
+    [LHI_WORKER_LIST] = {read_workers, 0},
+    [LHI_EVENT_LIST] = {read_events, 0},
+    [LHI_WORKER_JUDGE] = {read_judge, 0},
+    [LHI_STATS] = {read_stats, 0},
+    [LHI_STALE] = {read_stale, SCANS},
+    [LHI_REPORT_GET] = {read_report, 0},
+    [LHI_REPORT_LIST] = {read_reports, 0},
+    [LHI_PEEK] = {read_peek, 0},
+    [LHI_CHECK] = {read_check, SCANS},
+    [LHI_INTEGRITY] = {read_integrity, SCANS},
+    [LHI_DROP_SQL] = {read_drop_sql, 0},
+    [LHI_MOVE_LOOK] = {read_standing, SCANS},
+    [LHI_MOVE_READ] = {read_moved, SCANS},
+};
+
+/* ---- before a second try ---- */
+
+/* An act as it was asked for, and what it may have counted where it does not own the counter. */
+struct before {
+    struct lhi_act act;
+    struct lhi_run run;
+    int64_t after;
+};
+
+static void note_before(struct before *before, const struct lhi_act *act)
+{
+    before->act = *act;
+    if (act->verb == LHI_RECOVER && act->recover.run != NULL)
+        before->run = *act->recover.run;
+    if (act->verb == LHI_PRUNE && act->prune.after != NULL)
+        before->after = *act->prune.after;
+}
+
+static void clear_jobs(lh_jobs *jobs)
+{
+    if (jobs == NULL)
+        return;
+    lhi_free(jobs->job);
+    jobs->job = NULL;
+    jobs->n = 0;
+    if (jobs->priv != NULL)
+        lhi_arena_clear(jobs->priv);
+}
+
+static void clear_leases(lh_leases *leases)
+{
+    if (leases == NULL)
+        return;
+    lhi_free(leases->lease);
+    leases->lease = NULL;
+    leases->n = 0;
+    if (leases->priv != NULL)
+        lhi_arena_clear(leases->priv);
+}
+
+/* Whatever an earlier try has answered is no answer. */
+static void restore(const struct before *before, struct lhi_act *act)
+{
+    *act = before->act;
+    lhi_error_clear(&act->err);
+    if (act->status != NULL)
+        memset(act->status, 0, act->n * sizeof *act->status);
+    clear_jobs(act->after);
+    switch (act->verb) {
+    case LHI_ENQUEUE:
+        memset(act->enqueue.out, 0, act->n * sizeof *act->enqueue.out);
+        break;
+    case LHI_CLAIM:
+        clear_jobs(act->claim.out);
+        break;
+    case LHI_LEASE_ACT:
+        clear_leases(act->lease.out);
+        break;
+    case LHI_RECOVER:
+        if (act->recover.run != NULL)
+            *act->recover.run = before->run;
+        break;
+    case LHI_PRUNE:
+        if (act->prune.after != NULL)
+            *act->prune.after = before->after;
+        break;
+    default:
+        break;
+    }
+}
+
+/* ---- one try ---- */
+
+/* A failure of the store, not of an act: the whole transaction goes. */
+static bool fatal(int rc)
+{
+    return rc == LH_EIO || rc == LH_ENOMEM || rc == LH_ENOSPC || rc == LH_ECORRUPT ||
+           rc == LH_EREADONLY || rc == LH_EBUSY || rc == LH_EFAIL || rc == LH_EUNREACH ||
+           rc == LH_EUNKNOWN || rc == LH_ENOSTORE;
+}
+
+static int perform_act(struct txn *txn, struct lhi_act *act)
+{
+    lhi_error_clear(&act->err);
+    int rc = verbs[act->verb].perform(txn, act);
+    if (rc < 0 && act->err.status >= 0)
+        act->err.status = rc;
+    return rc;
+}
+
+static int savepoint(struct txn *txn, const char *sql, struct lhi_error *err)
+{
+    return call_text(txn, sql, NULL, NULL, err);
+}
+
+/* An act of several that may fail by itself. */
+static int perform_guarded(struct txn *txn, struct lhi_act *act, struct lhi_error *err)
+{
+    int rc = savepoint(txn, "SAVEPOINT act", err);
+
+    if (rc != LH_OK)
+        return rc;
+    rc = perform_act(txn, act);
+    if (rc >= 0)
+        return savepoint(txn, "RELEASE SAVEPOINT act", err) == LH_OK ? rc : err->status;
+    if (fatal(rc) || txn->trouble != TROUBLE_NONE) {
+        *err = act->err;
+        return rc;
+    }
+    int back = savepoint(txn, "ROLLBACK TO SAVEPOINT act", err);
+    return back == LH_OK ? LH_OK : back;
+}
+
+static int perform_each(struct txn *txn, struct lhi_act *acts, size_t n, bool guarded,
+                        bool *spoiled, struct lhi_error *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        int rc = guarded ? perform_guarded(txn, &acts[i], err) : perform_act(txn, &acts[i]);
+        if (rc >= 0)
+            continue;
+        if (!guarded) {
+            *err = acts[i].err;
+            err->status = rc;
+            *spoiled = n > 1 && !fatal(rc) && txn->trouble == TROUBLE_NONE;
+        }
+        return rc;
+    }
+    return LH_OK;
+}
+
+/* All in one transaction. `*spoiled`: one act has failed by itself, and taken the others with it. */
+static int transact(struct txn *txn, struct lhi_act *acts, size_t n, bool guarded, bool *spoiled,
+                    struct lhi_error *err)
+{
+    *spoiled = false;
+    if (n > 1 || (verbs[acts[0].verb].how & ONE_CALL) == 0 || acts[0].after != NULL)
+        txn_wrap(txn);
+    int rc = perform_each(txn, acts, n, guarded, spoiled, err);
+    if (rc >= 0) {
+        LHI_POINT("pg:before_commit");
+        rc = txn_commit(txn, err);
+    }
+    if (rc < 0) {
+        txn_rollback(txn);
+        return rc;
+    }
+    LHI_POINT("pg:after_commit");
+    if (txn->conn->notices.unconfirmed) {
+        txn->trouble = TROUBLE_NONE;
+        txn->conn->broken = true;
+        hosts_doubt(txn->pg); /* its standby may be a primary by now */
+        rc = lhi_fail(err, LH_EUNKNOWN,
+                      "outcome is unknown: the wait for the standby of \"%s\" was cancelled",
+                      txn->pg->target.name);
+    }
+    notices_tell(&txn->conn->notices, &txn->pg->log);
+    return rc;
+}
+
+/* ---- trying again ---- */
+
+static int64_t jittered(int64_t ms)
+{
+    uint32_t dice = 0;
+
+    (void)lhi_random(&dice, sizeof dice);
+    return ms / 2 + (int64_t)(dice % (uint32_t)(ms / 2 + 1));
+}
+
+/* Wait before the next try; false: the deadline would have passed. */
+static bool pause_before(const struct pg *pg, int64_t *pause, int64_t deadline)
+{
+    int64_t ms = jittered(*pause);
+
+    if (real_ms() + ms >= deadline || __atomic_load_n(&pg->closing, __ATOMIC_RELAXED))
+        return false;
+    lhi_sleep_ms(ms);
+    *pause = *pause * 2 < PAUSE_MOST ? *pause * 2 : PAUSE_MOST;
+    return true;
+}
+
+static bool identified(const struct lhi_act *act)
+{
+    if (act->verb == LHI_CLAIM && act->claim.opts->request != NULL)
+        return true;
+    return (verbs[act->verb].how & IDENTIFIED) != 0;
+}
+
+static bool all_identified(const struct lhi_act *acts, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!identified(&acts[i]))
+            return false;
+    return true;
+}
+
+/* The time that others may keep us waiting, and time for what there is to do. */
+static int64_t patience_ms(const struct pg *pg, const struct lhi_act *acts, size_t n)
+{
+    int64_t ms = pg->opts.busy_ms;
+    size_t items = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        items += acts[i].n;
+        if ((verbs[acts[i].verb].how & SCANS) != 0 && ms < SCAN_MS)
+            ms = SCAN_MS;
+    }
+    return ms + (int64_t)items * ITEM_MS;
+}
+
+/* What all tries of one transaction share. */
+struct tries {
+    const struct pg *pg;
+    int64_t deadline, pause;
+    int n;        /* that met a deadlock, or the like */
+    bool unknown; /* one of them may stand */
+    bool may_repeat;
+};
+
+/* Is there to be another try after this one? */
+static bool once_more(struct tries *tries, enum trouble trouble)
+{
+    switch (trouble) {
+    case TROUBLE_AGAIN:
+        return ++tries->n < MOST_TRIES &&
+               pause_before(tries->pg, &(int64_t){10 << tries->n}, tries->deadline);
+    case TROUBLE_LOST:
+        return pause_before(tries->pg, &tries->pause, tries->deadline);
+    case TROUBLE_UNKNOWN:
+        tries->unknown = true;
+        return tries->may_repeat && pause_before(tries->pg, &tries->pause, tries->deadline);
+    default:
+        return false;
+    }
+}
+
+static int one_try(struct txn *txn, struct lhi_act *acts, size_t n, bool guarded, bool *spoiled,
+                   struct lhi_error *err)
+{
+    *spoiled = false;
+    txn->trouble = TROUBLE_LOST;
+    int rc = pool_take(txn->pg, txn->deadline, &txn->conn, err);
+    if (rc != LH_OK) {
+        txn->trouble = rc == LH_EUNREACH ? TROUBLE_LOST : TROUBLE_NONE;
+        return rc;
+    }
+    txn->trouble = TROUBLE_NONE;
+    rc = transact(txn, acts, n, guarded, spoiled, err);
+    pool_give(txn->pg, txn->conn);
+    txn->conn = NULL;
+    lhi_arena_clear(&txn->arena);
+    return rc;
+}
+
+static int keep_trying(struct pg *pg, struct lhi_act *acts, size_t n, const struct before *before,
+                       struct lhi_error *err)
+{
+    struct tries tries = {.pg = pg,
+                          .deadline = real_ms() + patience_ms(pg, acts, n),
+                          .pause = PAUSE_MS,
+                          .may_repeat = all_identified(acts, n)};
+    bool guarded = false, spoiled = false;
+    uint32_t dice[2] = {0};
+    int rc;
+
+    (void)lhi_random(dice, sizeof dice);
+    const int64_t nonce = (int64_t)((uint64_t)(dice[0] & 0x7fffffff) << 32 | dice[1]);
+    const int64_t after = __atomic_load_n(&pg->last_job, __ATOMIC_RELAXED);
+    for (;;) {
+        struct txn txn = {.pg = pg,
+                          .nonce = nonce,
+                          .after = after,
+                          .repeated = tries.unknown,
+                          .deadline = tries.deadline,
+                          .writes = true};
+        rc = one_try(&txn, acts, n, guarded, &spoiled, err);
+        if (rc >= 0)
+            return rc;
+        if (!spoiled && !once_more(&tries, txn.trouble))
+            break;
+        guarded = guarded || spoiled;
+        for (size_t i = 0; i < n; i++)
+            restore(&before[i], &acts[i]);
+        lhi_error_clear(err);
+    }
+    /* An earlier try may stand, whatever became of the last. */
+    if (tries.unknown && rc != LH_EUNKNOWN) {
+        struct lhi_error last = *err;
+        rc = lhi_fail(err, LH_EUNKNOWN, "outcome is unknown: %.400s", last.text);
+    }
+    if (rc == LH_EUNKNOWN && n == 1 && acts[0].verb == LHI_ENQUEUE &&
+        acts[0].enqueue.request == NULL)
+        made_request(&(struct txn){.nonce = nonce, .after = after}, err->request,
+                     sizeof err->request);
+    return rc;
+}
+
+void pg_saw_job(struct pg *pg, int64_t id)
+{
+    int64_t known = __atomic_load_n(&pg->last_job, __ATOMIC_RELAXED);
+    while (id > known && !__atomic_compare_exchange_n(&pg->last_job, &known, id, true,
+                                                      __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        continue;
+}
+
+/* What those who wait should know of what was done. */
+static void tell_waiters(struct pg *pg, const struct lhi_act *acts, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (acts[i].verb == LHI_CLAIM && acts[i].claim.out->n > 0)
+            wake_busy(pg);
+        if (acts[i].verb == LHI_WORKER_REGISTER || acts[i].verb == LHI_WORKER_STOP ||
+            acts[i].verb == LHI_WORKER_SESSIONS)
+            wake_siren(pg);
+    }
+}
+
+/* A claim has found periodic work to be due: it is enqueued now, and the claim made again if it got nothing.
+ * A failure is told, and does not stop the claim. */
+static int tick_and_claim(struct pg *pg, struct lhi_act *claim, const struct before *before,
+                          struct lhi_error *err)
+{
+    struct lhi_act upkeep = {.verb = LHI_UPKEEP};
+    struct before nothing = {0};
+    struct lhi_error failure;
+
+    lhi_error_clear(&failure);
+    note_before(&nothing, &upkeep);
+    if (keep_trying(pg, &upkeep, 1, &nothing, &failure) < 0)
+        lhi_log(&pg->log, LH_LOG_WARN, "enqueueing what is scheduled failed: %s", failure.text);
+    if (claim->claim.out->n > 0)
+        return LH_OK;
+    restore(before, claim);
+    return keep_trying(pg, claim, 1, before, err);
+}
+
+int pg_perform(void *self, struct lhi_act *acts, size_t n, struct lhi_error *err)
+{
+    struct pg *pg = self;
+    struct before few[4], *before = few;
+
+    assert(n > 0);
+    if (pg->opts.read_only)
+        return lhi_fail(err, LH_EREADONLY, "store \"%s\" was opened for reading only",
+                        pg->target.name);
+    if (n > sizeof few / sizeof few[0] && (before = lhi_calloc(n, sizeof *before)) == NULL)
+        return lhi_no_memory(err);
+    for (size_t i = 0; i < n; i++)
+        note_before(&before[i], &acts[i]);
+    int rc = keep_trying(pg, acts, n, before, err);
+    for (size_t i = 0; i < n && rc >= 0; i++)
+        if (acts[i].verb == LHI_CLAIM && acts[i].claim.schedules)
+            rc = tick_and_claim(pg, &acts[i], &before[i], err);
+    if (before != few)
+        lhi_free(before);
+    if (rc >= 0)
+        tell_waiters(pg, acts, n);
+    return rc;
+}
+
+/* ---- reading ---- */
+
+static int fail_backup(const struct pg *pg, struct lhi_error *err)
+{
+    return lhi_fail(err, LH_EINVAL,
+                    "store \"%s\" is on PostgreSQL: \"pg_dump --schema=leasehold\" backs it up",
+                    pg->target.name);
+}
+
+static int read_once(struct txn *txn, struct lhi_act *act, struct lhi_error *err)
+{
+    int rc = pool_take(txn->pg, txn->deadline, &txn->conn, err);
+
+    if (rc != LH_OK) {
+        txn->trouble = rc == LH_EUNREACH ? TROUBLE_LOST : TROUBLE_NONE;
+        return rc;
+    }
+    rc = perform_act(txn, act);
+    if (rc < 0)
+        *err = act->err;
+    else
+        notices_tell(&txn->conn->notices, &txn->pg->log);
+    pool_give(txn->pg, txn->conn);
+    lhi_arena_clear(&txn->arena);
+    return rc;
+}
+
+int pg_read(void *self, struct lhi_act *act, struct lhi_error *err)
+{
+    struct pg *pg = self;
+    struct tries tries = {
+        .pg = pg, .deadline = real_ms() + patience_ms(pg, act, 1), .pause = PAUSE_MS};
+
+    if (act->verb == LHI_BACKUP)
+        return fail_backup(pg, err);
+    assert(act->verb >= LHI_WRITES && verbs[act->verb].perform != NULL);
+    for (;;) {
+        struct txn txn = {.pg = pg, .deadline = tries.deadline};
+        int rc = read_once(&txn, act, err);
+        /* What was read in part is not read again: the first half is in the answer. */
+        if (rc >= 0 || txn.calls > 0 || !once_more(&tries, txn.trouble))
+            return rc;
+        lhi_error_clear(err);
+    }
+}
+
+int pg_ask(struct pg *pg, enum lhi_postgres_call which, struct args *args, struct rows *rows,
+           struct lhi_error *err)
+{
+    struct txn txn = {.pg = pg, .deadline = real_ms() + pg->opts.busy_ms};
+    int rc = pool_take(pg, txn.deadline, &txn.conn, err);
+
+    if (rc != LH_OK) {
+        if (args != NULL)
+            args_clear(args);
+        return rc;
+    }
+    rc = call(&txn, which, args, rows, err);
+    pool_give(pg, txn.conn);
+    return rc;
+}

@@ -1,0 +1,357 @@
+/*
+ * pg.h: the parts of the PostgreSQL store, and what they share.
+ *
+ *   open.c       opening, closing, the table of operations
+ *   migrate.c    the schema: made, compared, dropped
+ *   conn.c       one connection: made, judged, ended
+ *   pool.c       a bounded number of them, lent out for one transaction at a time
+ *   call.c       one call: sent, awaited until its deadline, its failures told apart
+ *   args.c       parameters of a call
+ *   rows.c       answers of a call, and rows into structs
+ *   perform.c    acts in one transaction, what becomes of them when the connection is lost
+ *   wake.c       LISTEN, and the sirens
+ *   act_*.c      acts: what is asked, as a call; the answer, as the act's outcome
+ *   read*.c      what only reads
+ *   check.c      what an operator should know
+ *
+ * The acts themselves are functions in the database (sql/postgres/migrations): nothing is decided
+ * here.
+ */
+#ifndef LHI_PG_H
+#define LHI_PG_H
+
+#include "store/store.h"
+
+#include "sql_postgres.h"
+
+#include <libpq-fe.h>
+
+/* The other store has these names too, and both are in one library: names of ours. */
+#define args_clear pg_args_clear
+#define put_int pg_put_int
+#define put_opt pg_put_opt
+#define put_text pg_put_text
+#define put_bytes pg_put_bytes
+#define put_bool pg_put_bool
+#define put_time pg_put_time
+#define put_null pg_put_null
+#define arg_text pg_arg_text
+#define arg_int pg_arg_int
+#define arg_opt pg_arg_opt
+#define arg_ref pg_arg_ref
+#define arg_bool pg_arg_bool
+#define arg_time pg_arg_time
+#define arg_bytes pg_arg_bytes
+#define arg_array pg_arg_array
+#define rows_free pg_rows_free
+#define row_null pg_row_null
+#define row_bool pg_row_bool
+#define row_time pg_row_time
+#define row_copy pg_row_copy
+#define row_state pg_row_state
+#define outcomes pg_outcomes
+#define read_after pg_read_after
+#define act_enqueue pg_act_enqueue
+#define act_claim pg_act_claim
+#define act_heartbeat pg_act_heartbeat
+#define act_complete pg_act_complete
+#define act_fail pg_act_fail
+#define act_release pg_act_release
+#define act_release_worker pg_act_release_worker
+#define act_cancel pg_act_cancel
+#define act_retry pg_act_retry
+#define act_delete pg_act_delete
+#define act_reschedule pg_act_reschedule
+#define act_queue_pause pg_act_queue_pause
+#define act_queue_purge pg_act_queue_purge
+#define act_policy_set pg_act_policy_set
+#define act_scope_set pg_act_scope_set
+#define act_schedule_set pg_act_schedule_set
+#define act_schedule_remove pg_act_schedule_remove
+#define act_lease pg_act_lease
+#define act_worker_register pg_act_worker_register
+#define act_worker_beat pg_act_worker_beat
+#define act_worker_stop pg_act_worker_stop
+#define act_worker_started pg_act_worker_started
+#define act_worker_sessions pg_act_worker_sessions
+#define act_worker_degraded pg_act_worker_degraded
+#define act_recover pg_act_recover
+#define act_upkeep pg_act_upkeep
+#define act_prune pg_act_prune
+#define act_mend pg_act_mend
+#define act_move pg_act_move
+#define conn_open pg_conn_open
+#define conn_close pg_conn_close
+#define row_int pg_row_int
+#define row_text pg_row_text
+#define row_bytes pg_row_bytes
+#define job_from_row pg_job_from_row
+#define jobs_add pg_jobs_add
+#define txn_commit pg_txn_commit
+#define txn_rollback pg_txn_rollback
+#define read_schedules pg_read_schedules
+#define tick_due pg_tick_due
+#define lease_from_row pg_lease_from_row
+#define read_stale pg_read_stale
+#define read_report pg_read_report
+#define read_reports pg_read_reports
+#define read_job pg_read_job
+#define read_jobs pg_read_jobs
+#define read_queues pg_read_queues
+#define read_policies pg_read_policies
+#define read_leases pg_read_leases
+#define read_workers pg_read_workers
+#define read_events pg_read_events
+#define read_judge pg_read_judge
+#define read_stats pg_read_stats
+#define read_peek pg_read_peek
+#define read_check pg_read_check
+#define read_integrity pg_read_integrity
+#define read_standing pg_read_standing
+#define read_moved pg_read_moved
+#define schema_look pg_schema_look
+#define schema_update pg_schema_update
+
+/* ---- args.c: parameters ---- */
+
+enum { MOST_ARGS = 32 };
+
+/* Of the types we pass; from the server's catalog, where they never change. */
+enum {
+    OID_BOOL = 16,
+    OID_BYTEA = 17,
+    OID_INT8 = 20,
+    OID_TEXT = 25,
+    OID_TIMESTAMPTZ = 1184,
+    OID_BOOL_ARRAY = 1000,
+    OID_BYTEA_ARRAY = 1001,
+    OID_TEXT_ARRAY = 1009,
+    OID_INT8_ARRAY = 1016,
+    OID_TIMESTAMPTZ_ARRAY = 1185,
+};
+
+/* Numbers, times, bytes and arrays are sent in binary, text as it is. Whatever is added lives until
+ * args_clear(), or as long as the caller's own memory: text and bytes of single arguments are not
+ * copied. When memory runs out, the call fails, not the adding. */
+struct args {
+    int n;
+    Oid type[MOST_ARGS];
+    const char *value[MOST_ARGS];
+    int length[MOST_ARGS], format[MOST_ARGS];
+    char number[MOST_ARGS][8];
+    struct lhi_arena arena;
+    struct {
+        char *bytes;
+        size_t used, room;
+        Oid element;
+        size_t n, left;
+        bool nulls;
+    } array; /* under construction */
+    bool no_memory;
+};
+
+void args_clear(struct args *args);
+
+void arg_text(struct args *args, const char *text);    /* NULL: NULL */
+void arg_int(struct args *args, int64_t value);        /* bigint */
+void arg_opt(struct args *args, int64_t value);        /* bigint; 0: NULL */
+void arg_ref(struct args *args, const int64_t *value); /* bigint; NULL: NULL */
+void arg_bool(struct args *args, bool value);
+void arg_time(struct args *args, int64_t ms); /* timestamptz; 0: NULL */
+void arg_bytes(struct args *args, const void *bytes, size_t len);
+
+/* An array of n elements of this type (OID_INT8, OID_TEXT …); then n times put_…(). */
+void arg_array(struct args *args, Oid element, size_t n);
+void put_int(struct args *args, int64_t value);
+void put_opt(struct args *args, int64_t value); /* 0: NULL */
+void put_text(struct args *args, const char *text);
+void put_bytes(struct args *args, const void *bytes, size_t len); /* NULL: NULL; also as text */
+void put_bool(struct args *args, bool value);
+void put_time(struct args *args, int64_t ms); /* 0: NULL */
+void put_null(struct args *args);
+
+/* ---- rows.c: answers, in binary ---- */
+
+struct rows {
+    PGresult *result;
+    int n;
+};
+
+void rows_free(struct rows *rows);
+bool row_null(const struct rows *rows, int row, int column);
+int64_t row_int(const struct rows *rows, int row, int column); /* of any width; NULL: 0 */
+bool row_bool(const struct rows *rows, int row, int column);   /* NULL: false */
+int64_t row_time(const struct rows *rows, int row, int column); /* ms; NULL, infinite: 0 */
+const char *row_text(const struct rows *rows, int row, int column); /* NULL: NULL; lives with rows */
+const void *row_bytes(const struct rows *rows, int row, int column, size_t *len);
+/* A copy in the arena; *ok becomes false when memory runs out. NULL: NULL. */
+char *row_copy(const struct rows *rows, int row, int column, struct lhi_arena *arena, bool *ok);
+lh_state row_state(const struct rows *rows, int row, int column); /* NULL: 0 */
+
+/* The columns of leasehold.job, in the order of its table. */
+enum job_column {
+    JOB_ID,
+    JOB_TOKEN,
+    JOB_RUN_AT,
+    JOB_CREATED_AT,
+    JOB_STATE_CHANGED_AT,
+    JOB_LEASE_UNTIL,
+    JOB_STARTED_AT,
+    JOB_FINISHED_AT,
+    JOB_LAST_HEARTBEAT_AT,
+    JOB_EXPIRES_AT,
+    JOB_HELD_MS,
+    JOB_LEASE_MS,
+    JOB_BACKOFF_MS,
+    JOB_BACKOFF_CAP_MS,
+    JOB_PAYLOAD_SUM,
+    JOB_NONCE,
+    JOB_PRIORITY,
+    JOB_ATTEMPT,
+    JOB_MAX_ATTEMPTS,
+    JOB_RECOVERIES,
+    JOB_PROGRESS,
+    JOB_AGAIN,
+    JOB_PLAIN,
+    JOB_STATE,
+    JOB_QUEUE,
+    JOB_KIND,
+    JOB_WORKER,
+    JOB_KEY,
+    JOB_STAGE,
+    JOB_LAST_ERROR,
+    JOB_CHECKPOINT,
+    JOB_PAYLOAD,
+    JOB_PAYLOAD_BYTES,
+    JOB_RESULT,
+    JOB_RESULT_BYTES,
+    JOB_COLUMNS
+};
+
+/* From a row that begins with those columns. False: no memory. `now` is the store's. */
+bool job_from_row(const struct rows *rows, int row, int64_t now, struct lhi_arena *arena,
+                  lh_job *job);
+/* Room for one more job at the end of the list; false: no memory. */
+bool jobs_add(lh_jobs *jobs, size_t *room, lh_job **out);
+
+/* From the columns of leasehold.lease_state, which begin at `column`. False: no memory. */
+bool lease_from_row(const struct rows *rows, int row, int column, struct lhi_arena *arena,
+                    lh_lease *lease);
+/* `array` is where a result struct keeps its array (&out->job): it becomes as long as the answer, zeroed.
+ * False: no memory. */
+bool list_room(void *array, const struct rows *rows, size_t size);
+
+/* Which events nothing can come below any more (read_event.c). */
+struct settled {
+    int64_t id;      /* all up to it are visible, or never will be */
+    int64_t highest; /* that was seen */
+    size_t n;
+    struct {
+        int64_t id, last; /* so is this one, once all transactions up to `last` are over */
+    } seen[16];
+};
+
+/* The server's clock beside this machine's, as last looked at (read_recovery.c). */
+struct compared {
+    bool once;         /* it was looked at */
+    int64_t boot_ms;   /* of this machine, when the answer was there … */
+    int64_t server_ms; /* … in which the server told its time … */
+    int64_t trip_ms;   /* … after this long */
+    int64_t jumped_ms; /* by how much deadlines had been shifted in all by then */
+};
+
+/* ---- connections ---- */
+
+struct conn;
+struct pg;
+
+/* What became of a call that failed, and of the transaction around it. */
+enum trouble {
+    TROUBLE_NONE,    /* the server refused: nothing is left of it */
+    TROUBLE_AGAIN,   /* so it did, but another try may do (a deadlock, a plan that is out of date) */
+    TROUBLE_LOST,    /* the connection is gone, and nothing is left of it */
+    TROUBLE_UNKNOWN, /* the connection is gone, and it may stand */
+};
+
+/* What an act is performed in: a connection, lent for one transaction. */
+struct txn {
+    struct pg *pg;
+    struct conn *conn;
+    struct lhi_arena arena; /* for whatever lives as long as the transaction */
+    /* The same for all tries of the acts that are performed together. An act that cannot be repeated
+     * otherwise may leave it with what it writes, and when `repeated` look for it first: an earlier
+     * try may stand. */
+    int64_t nonce; /* positive */
+    int64_t after; /* a job that was there before the first try */
+    bool repeated;
+    /* The rest is for call.c and perform.c. */
+    int64_t deadline;
+    bool wrapped, begun; /* in BEGIN and COMMIT; else each call is a transaction of its own */
+    bool writes;
+    int calls; /* that were answered */
+    enum trouble trouble;
+};
+
+/* Call a statement of sql/postgres and wait for its answer, to the deadline of the store. LH_OK or a failure;
+ * `rows` may be NULL. A statement that was refused by leasehold.refuse() (LH008) fails with that status
+ * and its words. args may be NULL; they are cleared, whatever happens. */
+int call(struct txn *txn, enum lhi_postgres_call which, struct args *args, struct rows *rows,
+         struct lhi_error *err);
+/* One that follows the act's own call; where acts are transactions by themselves, it is one too. */
+int call_next(struct txn *txn, enum lhi_postgres_call which, struct args *args,
+              struct lhi_error *err);
+/* The same for a text of our own. */
+int call_text(struct txn *txn, const char *sql, struct args *args, struct rows *rows,
+              struct lhi_error *err);
+
+/* For acts on lists: rows of (n, status, message), as leasehold.outcome has them, into act->status and
+ * act->err (of the first that was refused). */
+int outcomes(struct lhi_act *act, const struct rows *rows);
+/* Fill act->after, if it is asked for, with the jobs of these ids. */
+int read_after(struct txn *txn, struct lhi_act *act, const int64_t *ids, size_t n);
+/* All of that for an act on a list: the call, the outcome of each item, the jobs afterwards (`id_of`
+ * NULL: none are left to show). In act_hold.c, like the next. */
+int call_list(struct txn *txn, struct lhi_act *act, enum lhi_postgres_call which, struct args *args,
+              int64_t (*id_of)(const struct lhi_act *, size_t));
+/* act->beat, as the arrays that leasehold.heartbeat_many() takes. */
+void beat_args(struct args *args, const struct lhi_act *act);
+
+/* A job with this id was made: what comes later has a higher one. */
+void pg_saw_job(struct pg *pg, int64_t id);
+/* The name by which an enqueue is known whose answer was lost. */
+void made_request(const struct txn *txn, char *out, size_t len);
+/* A statement was refused on a connection that is not ours. */
+int refusal_status(const PGresult *refusal, const char *database, struct lhi_error *err);
+
+/* The server's time as far as we know, in ms; exact to the length of a round trip. */
+int64_t pg_now(struct pg *pg);
+const lh_open_opts *pg_opts(const struct pg *pg);
+const char *pg_name(const struct pg *pg); /* for messages: without a password */
+const struct lhi_log *pg_log(const struct pg *pg);
+
+/* ---- the acts; each is one call unless it says otherwise ---- */
+
+typedef int act_fn(struct txn *txn, struct lhi_act *act);
+
+act_fn act_enqueue, act_claim;
+act_fn act_heartbeat, act_complete, act_fail, act_release, act_release_worker;
+act_fn act_cancel, act_retry, act_delete, act_reschedule;
+act_fn act_queue_pause, act_queue_purge, act_policy_set, act_scope_set;
+act_fn act_schedule_set, act_schedule_remove;
+act_fn act_lease;
+act_fn act_worker_register, act_worker_beat, act_worker_stop, act_worker_started;
+act_fn act_worker_sessions, act_worker_degraded;
+act_fn act_recover, act_upkeep, act_prune, act_mend;
+act_fn act_move;
+
+/* Enqueue what schedules are due, in this transaction; several calls. `*more`: there is more to do. */
+int tick_due(struct txn *txn, size_t limit, int64_t *ticked, bool *more, struct lhi_error *err);
+
+/* ---- reading ---- */
+
+act_fn read_job, read_jobs, read_queues, read_policies, read_schedules, read_leases, read_workers;
+act_fn read_events, read_judge, read_stats, read_stale, read_report, read_reports, read_peek;
+act_fn read_check, read_integrity, read_drop_sql;
+act_fn read_standing, read_moved;
+
+#endif

@@ -1,0 +1,180 @@
+/*
+ * plumb.h: connections, and what is done through them: for conn.c, pool.c, call.c, perform.c, wake.c,
+ * open.c and migrate.c. The acts know pg.h alone.
+ */
+#ifndef LHI_PG_PLUMB_H
+#define LHI_PG_PLUMB_H
+
+#include "store/deaths.h"
+#include "store/postgres/pg.h"
+
+#include <pthread.h>
+
+enum {
+    MOST_CONNS = 8, /* of one handle; the listener's comes on top */
+    MOST_HOSTS = 16,
+    MOST_SETTINGS = 48,
+    ACT_MS = 5000,    /* how long an act may take, where the caller has not said otherwise … */
+    SCAN_MS = 60000,  /* … and one that looks at many rows */
+    CONNECT_MS = 3000 /* for one host */
+};
+
+/* ---- deadlines: real time, whatever a test makes of the clock ---- */
+
+int64_t real_ms(void);
+/* Wait until a descriptor is ready; false: the deadline has passed, or the handle is being closed. */
+bool await_fd(const struct pg *pg, int fd, short events, int64_t deadline);
+
+/* ---- notice.c: what the server says beside its answers ---- */
+
+struct notice {
+    struct notice *next;
+    int level;
+    int64_t job, token, attempt;
+    char *message, *queue, *worker, *reason; /* NULL: none */
+    char text[];                             /* all of them live here */
+};
+
+struct notices {
+    struct notice *first, *last;
+    bool unconfirmed; /* a commit did not wait for its standby: it may yet be lost */
+};
+
+void notice_keep(struct notices *notices, const PGresult *result);
+void notices_tell(struct notices *notices, const struct lhi_log *log);
+void notices_drop(struct notices *notices);
+
+/* ---- conn.c ---- */
+
+/* A string of libpq, taken apart: what is set, and the hosts to be tried. */
+struct target {
+    const char *keys[MOST_SETTINGS], *values[MOST_SETTINGS];
+    size_t n;
+    struct {
+        const char *host, *hostaddr, *port; /* NULL: libpq's choice */
+    } hosts[MOST_HOSTS];
+    size_t n_hosts;
+    int64_t connect_ms;
+    char name[256]; /* for messages: without its password */
+    char database[128];
+    struct lhi_arena arena;
+};
+
+int target_parse(struct target *target, const char *url, struct lhi_error *err);
+void target_clear(struct target *target);
+
+struct conn {
+    PGconn *pg;
+    struct pg *owner;
+    struct conn *next; /* in the pool */
+    int place;         /* of its descriptor among those of the handle */
+    bool pooled;       /* a pooler in between: nothing of a session lasts */
+    bool broken;       /* to be closed, not to be lent again */
+    int64_t cluster, timeline; /* of the server; timeline 0: it is a standby */
+    int64_t clock;             /* its time less the real monotonic clock, as it was greeted */
+    int64_t idle_since;
+    struct notices notices;
+    bool prepared[LHI_POSTGRES_COUNT];
+    unsigned renewed; /* how often statements had to be prepared anew */
+};
+
+/* LH_EUNREACH: this host did not let us in, or was replaced by another. */
+int conn_to_host(struct pg *pg, size_t host, int64_t deadline, struct conn **out,
+                 struct lhi_error *err);
+void conn_close(struct conn *conn);
+bool conn_alive(struct conn *conn);
+/* Ask the server to stop what it is doing for this connection; does not wait. */
+void conn_cancel(struct conn *conn);
+
+/* ---- hosts.c ---- */
+
+/* LH_EUNREACH: no host let us in. */
+int conn_open(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_error *err);
+/* Has another server taken over from the one that this connection leads to? */
+bool was_replaced(const struct conn *conn);
+/* Something speaks against the server that we have: with the next connection all hosts are asked. */
+void hosts_doubt(struct pg *pg);
+
+/* ---- the handle ---- */
+
+struct pg {
+    struct target target;
+    lh_open_opts opts;
+    struct lhi_log log;
+    int64_t clock;      /* the server's time less the real monotonic clock; atomic */
+    int64_t clock_at;   /* when that was found out; atomic */
+    bool no_prepare;    /* a pooler was found out late; atomic */
+    uint32_t last_host; /* the one that let us in; atomic */
+    int64_t last_job;   /* the highest id that was made through this handle; atomic */
+    int64_t timeline;   /* the highest that was seen, of `cluster`: older servers were replaced; atomic */
+    int64_t cluster;    /* its system identifier; atomic */
+    bool looked_around; /* all hosts were asked, nothing speaks against the one we have; atomic */
+
+    /* pool.c */
+    pthread_mutex_t mutex;
+    pthread_cond_t given_back;
+    struct conn *idle; /* last used first */
+    int n_conns;
+    int fds[MOST_CONNS + 2]; /* of all connections, for a forked child to close; -1: none; atomic */
+
+    /* read_event.c; under the mutex */
+    struct settled settled;
+    /* read_recovery.c; under the mutex */
+    struct compared compared;
+
+    /* wake.c */
+    struct wake *wake;
+    struct lhi_deaths deaths;
+    bool closing; /* nobody waits for anything any more; atomic */
+};
+
+/* A connection for one transaction. LH_EBUSY: all are lent out until the deadline. */
+int pool_take(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_error *err);
+void pool_give(struct pg *pg, struct conn *conn);
+void pool_init(struct pg *pg);
+void pool_clear(struct pg *pg);
+int pool_enter_fd(struct pg *pg, int fd); /* its place */
+void pool_leave_fd(struct pg *pg, int place);
+
+/* ---- call.c ---- */
+
+/* Begin a transaction with the next call; without it every call is one. */
+void txn_wrap(struct txn *txn);
+int txn_commit(struct txn *txn, struct lhi_error *err);
+void txn_rollback(struct txn *txn);
+/* Several statements, without parameters and answers. Only in a transaction that was begun. */
+int call_script(struct txn *txn, const char *sql, struct lhi_error *err);
+
+/* ---- perform.c ---- */
+
+int pg_perform(void *self, struct lhi_act *acts, size_t n, struct lhi_error *err);
+int pg_read(void *self, struct lhi_act *act, struct lhi_error *err);
+/* One call by the store itself, in a transaction of its own. */
+int pg_ask(struct pg *pg, enum lhi_postgres_call which, struct args *args, struct rows *rows,
+           struct lhi_error *err);
+
+/* ---- migrate.c ---- */
+
+/* What is there: version 0: nothing of ours. */
+struct schema {
+    int version;
+    bool recovery_due;
+};
+
+int schema_look(struct txn *txn, struct schema *out, struct lhi_error *err);
+int schema_update(struct txn *txn, struct schema *schema, struct lhi_error *err);
+
+/* ---- wake.c ---- */
+
+bool wake_init(struct pg *pg);
+void wake_clear(struct pg *pg);
+void wake_abandon(struct pg *pg);
+void wake_busy(struct pg *pg);  /* a claim found something: look soon again */
+void wake_siren(struct pg *pg); /* a worker came or went */
+uint32_t pg_ticket(void *self, const lh_claim_opts *opts);
+bool pg_wait(void *self, uint32_t ticket, const lh_claim_opts *opts, int64_t timeout_ms);
+uint32_t pg_siren(void *self);
+bool pg_await_siren(void *self, uint32_t ticket, int64_t timeout_ms);
+void pg_wake(void *self);
+
+#endif

@@ -1,0 +1,127 @@
+/*
+ * Events, in the order of their ids.
+ *
+ * An id is given before its transaction ends, so an event may appear below others that were seen
+ * before. Whoever follows, asking for what comes after the last one he was given, would never see it:
+ * he is given only what nothing can come below any more.
+ *
+ * When is that so? A transaction has its number by the time it takes the id of an event: every act writes
+ * before it tells. So those that took one below the highest that is visible now are over, or under way now:
+ * once all that are under way now are over, everything up to that highest event is settled. On a quiet
+ * server that is at once.
+ */
+#include "store/postgres/plumb.h"
+
+#include <string.h>
+
+enum { DEFAULT_LIMIT = 100 };
+
+enum { MARK_ID, MARK_OLDEST, MARK_LAST };
+
+/* `id` is visible; when the transactions up to `last` are over, all below it are settled. */
+static void see(struct settled *settled, int64_t id, int64_t last)
+{
+    /* When there is no room for more, the last is replaced: those before it will be over first. */
+    if (settled->n == sizeof settled->seen / sizeof settled->seen[0])
+        settled->n--;
+    settled->seen[settled->n].id = id;
+    settled->seen[settled->n++].last = last;
+    settled->highest = id;
+}
+
+/* Transactions below `oldest` are over. */
+static void settle(struct settled *settled, int64_t oldest)
+{
+    size_t over = 0;
+
+    for (; over < settled->n && settled->seen[over].last < oldest; over++)
+        settled->id = settled->seen[over].id;
+    settled->n -= over;
+    memmove(settled->seen, settled->seen + over, settled->n * sizeof settled->seen[0]);
+}
+
+static int64_t highest_seen(struct pg *pg)
+{
+    pthread_mutex_lock(&pg->mutex);
+    int64_t highest = pg->settled.highest;
+    pthread_mutex_unlock(&pg->mutex);
+    return highest;
+}
+
+/* The highest event that nothing can come below any more. */
+static int last_settled(struct txn *txn, int64_t *id, struct lhi_error *err)
+{
+    struct pg *pg = txn->pg;
+    struct args args = {0};
+    struct rows rows;
+
+    arg_int(&args, highest_seen(pg));
+    int rc = call(txn, LHI_POSTGRES_EVENT_MARKS, &args, &rows, err);
+    if (rc != LH_OK)
+        return rc;
+    int64_t visible = row_int(&rows, 0, MARK_ID);
+    pthread_mutex_lock(&pg->mutex);
+    if (visible < pg->settled.id) /* another server took over, and has lost the last ones */
+        pg->settled = (struct settled){0};
+    if (visible > pg->settled.highest && !row_null(&rows, 0, MARK_LAST))
+        see(&pg->settled, visible, row_int(&rows, 0, MARK_LAST));
+    settle(&pg->settled, row_int(&rows, 0, MARK_OLDEST));
+    *id = pg->settled.id;
+    pthread_mutex_unlock(&pg->mutex);
+    rows_free(&rows);
+    return LH_OK;
+}
+
+static bool event_from_row(const struct rows *rows, int row, struct lhi_arena *arena, lh_event *e)
+{
+    bool ok = true;
+
+    e->id = row_int(rows, row, 0);
+    e->at = row_time(rows, row, 1);
+    e->type = row_copy(rows, row, 2, arena, &ok);
+    e->job = row_int(rows, row, 3);
+    e->queue = row_copy(rows, row, 4, arena, &ok);
+    e->worker = row_copy(rows, row, 5, arena, &ok);
+    e->lease = row_copy(rows, row, 6, arena, &ok);
+    e->from = row_copy(rows, row, 7, arena, &ok);
+    e->to = row_copy(rows, row, 8, arena, &ok);
+    e->actor = row_copy(rows, row, 9, arena, &ok);
+    e->reason = row_copy(rows, row, 10, arena, &ok);
+    e->token = row_int(rows, row, 11);
+    e->data = row_copy(rows, row, 12, arena, &ok);
+    e->attempt = row_int(rows, row, 13);
+    e->max_attempts = row_int(rows, row, 14);
+    e->action = row_copy(rows, row, 15, arena, &ok);
+    e->report = row_int(rows, row, 16);
+    return ok;
+}
+
+/* Two calls for whoever follows: what is settled, then (so that it is all visible) what it is. */
+int read_events(struct txn *txn, struct lhi_act *act)
+{
+    const lh_event_filter *f = act->events.filter;
+    enum lhi_postgres_call which =
+        f->job ? (f->newest ? LHI_POSTGRES_EVENT_LAST_JOB : LHI_POSTGRES_EVENT_LIST_JOB)
+               : (f->newest ? LHI_POSTGRES_EVENT_LAST : LHI_POSTGRES_EVENT_LIST);
+    lh_events *out = act->events.out;
+    struct args args = {0};
+    struct rows rows;
+    int64_t upto = INT64_MAX;
+    int rc = f->wait_ms != 0 ? last_settled(txn, &upto, &act->err) : LH_OK;
+
+    if (rc != LH_OK || upto <= f->after)
+        return rc;
+    arg_int(&args, f->after);
+    arg_int(&args, upto);
+    arg_int(&args, f->limit ? (int64_t)f->limit : DEFAULT_LIMIT);
+    if (f->job)
+        arg_int(&args, f->job);
+    if ((rc = call(txn, which, &args, &rows, &act->err)) != LH_OK)
+        return rc;
+    struct lhi_arena *arena = lhi_arena_of(&out->priv);
+    bool ok = arena != NULL && list_room(&out->event, &rows, sizeof *out->event);
+    for (int row = 0; row < rows.n && ok; row++)
+        ok = event_from_row(&rows, row, arena, &out->event[out->n++]);
+    rows_free(&rows);
+    return ok ? LH_OK : lhi_no_memory(&act->err);
+}

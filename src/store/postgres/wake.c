@@ -1,0 +1,564 @@
+/*
+ * wake.c: being woken: by the database, by deaths of processes on this machine, by another thread.
+ *
+ * A thread with a connection of its own listens. Who goes to sleep for a queue first says so in the
+ * database (leasehold.arm); the next job that becomes pending there rings, once, and takes that back. As
+ * every ring is heard here too, we know without asking for how long a queue stays armed. At most ten
+ * rings a second are sent: for a while after one, sleepers look by themselves. Behind a pooler nobody
+ * can listen: there sleepers look, less and less often.
+ *
+ * What is known of a queue, bells and sirens, is guarded by one mutex; those who sleep wait for one
+ * condition. The net is the caller's: nobody sleeps longer than LHI_POLL_MS without a look.
+ */
+#include "store/postgres/plumb.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    LOOK_MS = 100, /* for any commit, and for a while after a ring */
+    AFTER_RING_MS = 1000,
+    BEGIN_MS = 1000,      /* for the listener to begin */
+    AFTER_SIREN_MS = 120, /* what was too soon after the siren to sound it again is heard then */
+    ARMED_MS = 25000,     /* leasehold.arm promises 30 s */
+    BLIND_MS = 50,        /* without a listener: at first; doubled … */
+    BLIND_MOST = 1000,    /* … up to this */
+    AGAIN_MS = 50,        /* before the listener connects again; doubled … */
+    AGAIN_MOST = 1000,
+    REFRESH_MS = 10000 /* of the list of workers */
+};
+
+/* The name by which those who keep the store up are rung. */
+static const char siren_name[] = "!";
+
+struct bell {
+    char queue[132];
+    uint32_t rings;
+    int64_t rung_at;
+    int64_t armed_until; /* as far as we know */
+};
+
+struct wake {
+    pthread_mutex_t mutex;
+    pthread_cond_t rung;
+    struct bell *bells;
+    size_t n, room;
+    uint32_t all; /* rings for everybody */
+    uint32_t siren;
+    int64_t siren_again; /* when it sounds once more by itself */
+
+    pthread_t thread;
+    bool started, listening;
+    bool tried; /* to listen: by now it is known what came of it */
+    bool deaf;  /* behind a pooler: nobody listens */
+    int pipe[2];
+
+    int64_t blind_ms, next_look, siren_ms; /* without a listener */
+};
+
+/* ---- bells; under the mutex ---- */
+
+static struct bell *find_bell(struct wake *wake, const char *queue)
+{
+    for (size_t i = 0; i < wake->n; i++)
+        if (strcmp(wake->bells[i].queue, queue) == 0)
+            return &wake->bells[i];
+    return NULL;
+}
+
+/* NULL: no memory; then its sleepers look without being told. */
+static struct bell *bell_of(struct wake *wake, const char *queue)
+{
+    struct bell *bell = find_bell(wake, queue);
+
+    if (bell != NULL || strlen(queue) >= sizeof bell->queue)
+        return bell;
+    if (wake->n == wake->room) {
+        size_t room = wake->room ? wake->room * 2 : 8;
+        struct bell *grown = lhi_realloc(wake->bells, room * sizeof *grown);
+        if (grown == NULL)
+            return NULL;
+        wake->bells = grown;
+        wake->room = room;
+    }
+    bell = &wake->bells[wake->n++];
+    *bell = (struct bell){0};
+    lhi_format(bell->queue, sizeof bell->queue, "%s", queue);
+    return bell;
+}
+
+static uint32_t rings_of(struct wake *wake, const lh_claim_opts *opts)
+{
+    uint32_t rings = wake->all;
+
+    for (size_t i = 0; opts != NULL && i < opts->n_queues; i++) {
+        const struct bell *bell = bell_of(wake, opts->queues[i]);
+        rings += bell != NULL ? bell->rings : 0;
+    }
+    return rings;
+}
+
+static void forget_armed(struct wake *wake)
+{
+    for (size_t i = 0; i < wake->n; i++)
+        wake->bells[i].armed_until = 0;
+}
+
+/* Whoever waits for a job looks after the store as well, when there is something to look after. */
+static void sound_siren(struct wake *wake)
+{
+    wake->siren++;
+    wake->all++;
+    wake->siren_again = INT64_MAX;
+    wake->siren_ms = BLIND_MS;
+    pthread_cond_broadcast(&wake->rung);
+}
+
+static void ring(struct wake *wake, const char *queue)
+{
+    struct bell *bell = find_bell(wake, queue);
+
+    if (bell != NULL) {
+        bell->rings++;
+        bell->rung_at = real_ms();
+        bell->armed_until = 0;
+    }
+    if (strcmp(queue, siren_name) == 0) {
+        sound_siren(wake);
+        wake->siren_again = real_ms() + AFTER_SIREN_MS;
+    }
+    if (strcmp(queue, "*") == 0)
+        wake->all++;
+    pthread_cond_broadcast(&wake->rung);
+}
+
+/* Sleep until something rings or the time has come. */
+static void sleep_until(struct wake *wake, int64_t until)
+{
+    int64_t first = wake->siren_again < until ? wake->siren_again : until;
+    struct timespec ts = {.tv_sec = first / 1000, .tv_nsec = first % 1000 * 1000000};
+
+    (void)pthread_cond_timedwait(&wake->rung, &wake->mutex, &ts);
+    if (real_ms() >= wake->siren_again)
+        sound_siren(wake);
+}
+
+/* ---- the listener ---- */
+
+/* False: told to stop. */
+static bool pause_listening(const struct wake *wake, int64_t ms)
+{
+    struct pollfd stop = {.fd = wake->pipe[0], .events = POLLIN};
+    return poll(&stop, 1, (int)ms) <= 0;
+}
+
+static bool begin_listening(struct pg *pg, struct conn *conn)
+{
+    struct txn txn = {.pg = pg, .conn = conn, .deadline = real_ms() + pg->opts.busy_ms};
+    struct lhi_error ignored;
+
+    return call_script(&txn, "LISTEN leasehold", &ignored) == LH_OK;
+}
+
+static void set_listening(struct wake *wake, bool listening)
+{
+    pthread_mutex_lock(&wake->mutex);
+    bool again = wake->tried;
+    wake->listening = listening;
+    wake->tried = true;
+    forget_armed(wake);
+    /* Whatever rang before was not heard: have a look. */
+    wake->all++;
+    if (again)
+        sound_siren(wake);
+    pthread_cond_broadcast(&wake->rung);
+    pthread_mutex_unlock(&wake->mutex);
+}
+
+static void set_deaf(struct wake *wake)
+{
+    pthread_mutex_lock(&wake->mutex);
+    wake->deaf = wake->tried = true;
+    pthread_cond_broadcast(&wake->rung);
+    pthread_mutex_unlock(&wake->mutex);
+}
+
+static void take_rings(struct wake *wake, PGconn *pg)
+{
+    PGnotify *notify;
+
+    pthread_mutex_lock(&wake->mutex);
+    while ((notify = PQnotifies(pg)) != NULL) {
+        ring(wake, notify->extra);
+        PQfreemem(notify);
+    }
+    pthread_mutex_unlock(&wake->mutex);
+}
+
+/* Until the connection is lost, or we are told to stop: false. */
+static bool listen_on(struct wake *wake, struct conn *conn)
+{
+    struct pollfd fds[2] = {{.fd = PQsocket(conn->pg), .events = POLLIN},
+                            {.fd = wake->pipe[0], .events = POLLIN}};
+
+    for (;;) {
+        take_rings(wake, conn->pg);
+        if (poll(fds, 2, -1) < 0 && errno != EINTR)
+            return true;
+        if (fds[1].revents != 0)
+            return false;
+        if (fds[0].revents != 0 && PQconsumeInput(conn->pg) == 0)
+            return true;
+    }
+}
+
+static void *listener(void *arg)
+{
+    struct pg *pg = arg;
+    struct wake *wake = pg->wake;
+    int64_t again = AGAIN_MS;
+    bool go_on = true;
+
+    while (go_on) {
+        struct conn *conn = NULL;
+        struct lhi_error ignored;
+        int rc =
+            conn_open(pg, real_ms() + (int64_t)pg->target.n_hosts * CONNECT_MS, &conn, &ignored);
+        if (rc == LH_OK && conn->pooled) {
+            conn_close(conn);
+            set_deaf(wake);
+            return NULL;
+        }
+        if (rc == LH_OK && begin_listening(pg, conn)) {
+            set_listening(wake, true);
+            again = AGAIN_MS;
+            go_on = listen_on(wake, conn);
+        }
+        set_listening(wake, false);
+        conn_close(conn);
+        go_on = go_on && pause_listening(wake, again);
+        again = again * 2 < AGAIN_MOST ? again * 2 : AGAIN_MOST;
+    }
+    return NULL;
+}
+
+/* Under the mutex. */
+static void start_listener(struct pg *pg)
+{
+    struct wake *wake = pg->wake;
+
+    if (!wake->started && pipe2(wake->pipe, O_CLOEXEC | O_NONBLOCK) == 0) {
+        wake->started = lhi_thread_start(&wake->thread, listener, pg);
+        if (!wake->started) {
+            close(wake->pipe[0]);
+            close(wake->pipe[1]);
+            wake->pipe[0] = wake->pipe[1] = -1;
+        }
+    }
+}
+
+/* ---- sleeping ---- */
+
+/* Have those who ring know that we sleep. True: have another look first. Leaves the mutex for a while. */
+static bool arm(struct pg *pg, const char *const *queues, size_t n)
+{
+    struct wake *wake = pg->wake;
+    struct args args = {0};
+    struct rows rows;
+    struct lhi_error ignored;
+    int64_t now = real_ms();
+    size_t lacking = 0;
+    uint32_t before = wake->all;
+
+    for (size_t i = 0; i < n; i++) {
+        const struct bell *bell = bell_of(wake, queues[i]);
+        lacking += bell == NULL || bell->armed_until <= now;
+        before += bell != NULL ? bell->rings : 0;
+    }
+    if (lacking == 0)
+        return false;
+    pthread_mutex_unlock(&wake->mutex);
+    arg_array(&args, OID_TEXT, n);
+    for (size_t i = 0; i < n; i++)
+        put_text(&args, queues[i]);
+    int rc = pg_ask(pg, LHI_POSTGRES_STORE_ARM, &args, &rows, &ignored);
+    bool fresh = rc == LH_OK && row_bool(&rows, 0, 0);
+    if (rc == LH_OK)
+        rows_free(&rows);
+    pthread_mutex_lock(&wake->mutex);
+    uint32_t after = wake->all;
+    for (size_t i = 0; i < n; i++) {
+        const struct bell *bell = bell_of(wake, queues[i]);
+        after += bell != NULL ? bell->rings : 0;
+    }
+    /* What rang meanwhile has disarmed it again. */
+    for (size_t i = 0; i < n && rc == LH_OK && after == before; i++) {
+        struct bell *bell = bell_of(wake, queues[i]);
+        if (bell != NULL)
+            bell->armed_until = now + ARMED_MS;
+    }
+    return fresh || after != before;
+}
+
+/* When a sleeper for these queues looks by himself, though nothing rang; INT64_MAX: never. */
+static int64_t look_at(struct wake *wake, const lh_claim_opts *opts)
+{
+    int64_t now = real_ms();
+
+    for (size_t i = 0; i < opts->n_queues; i++) {
+        const struct bell *bell = bell_of(wake, opts->queues[i]);
+        if (bell == NULL || (bell->rings > 0 && now - bell->rung_at < AFTER_RING_MS))
+            return now + LOOK_MS;
+    }
+    return INT64_MAX;
+}
+
+/* Nobody listens: look now and then, less and less often while nothing comes. */
+static bool wait_blind(struct wake *wake, uint32_t ticket, const lh_claim_opts *opts, int64_t until)
+{
+    int64_t now = real_ms();
+
+    if (wake->next_look <= now) {
+        wake->next_look = now + wake->blind_ms;
+        wake->blind_ms = wake->blind_ms * 2 < BLIND_MOST ? wake->blind_ms * 2 : BLIND_MOST;
+    }
+    int64_t look = wake->next_look;
+    while (rings_of(wake, opts) == ticket && (now = real_ms()) < look && now < until)
+        sleep_until(wake, look < until ? look : until);
+    return rings_of(wake, opts) != ticket || now >= look;
+}
+
+static bool wait_for_ring(struct pg *pg, uint32_t ticket, const lh_claim_opts *opts, int64_t until)
+{
+    struct wake *wake = pg->wake;
+
+    if (arm(pg, opts->queues, opts->n_queues))
+        return true;
+    int64_t now, look = look_at(wake, opts);
+    while (rings_of(wake, opts) == ticket && (now = real_ms()) < look && now < until)
+        sleep_until(wake, look < until ? look : until);
+    return rings_of(wake, opts) != ticket || real_ms() >= look;
+}
+
+static bool wait_for_any(struct wake *wake, uint32_t ticket, int64_t until)
+{
+    int64_t look = real_ms() + LOOK_MS;
+
+    if (until < look)
+        look = until;
+    while (wake->all == ticket && real_ms() < look)
+        sleep_until(wake, look);
+    return true;
+}
+
+static uint32_t siren_of(struct wake *wake)
+{
+    pthread_mutex_lock(&wake->mutex);
+    uint32_t siren = wake->siren;
+    pthread_mutex_unlock(&wake->mutex);
+    return siren;
+}
+
+static void watch_deaths(struct pg *pg)
+{
+    if (!pg->opts.read_only && !pg->opts.no_recovery)
+        lhi_deaths_watch(&pg->deaths, siren_of(pg->wake));
+}
+
+uint32_t pg_ticket(void *self, const lh_claim_opts *opts)
+{
+    struct pg *pg = self;
+
+    pthread_mutex_lock(&pg->wake->mutex);
+    uint32_t ticket = rings_of(pg->wake, opts);
+    pthread_mutex_unlock(&pg->wake->mutex);
+    return ticket;
+}
+
+bool pg_wait(void *self, uint32_t ticket, const lh_claim_opts *opts, int64_t timeout_ms)
+{
+    struct pg *pg = self;
+    struct wake *wake = pg->wake;
+    int64_t until = real_ms() + (timeout_ms < 86400000 ? timeout_ms : 86400000);
+    bool rung;
+
+    if (opts != NULL)
+        watch_deaths(pg);
+    pthread_mutex_lock(&wake->mutex);
+    if (opts != NULL && !wake->deaf)
+        start_listener(pg);
+    if (rings_of(wake, opts) != ticket)
+        rung = true;
+    else if (opts == NULL)
+        rung = wait_for_any(wake, ticket, until);
+    else if (wake->listening)
+        rung = wait_for_ring(pg, ticket, opts, until);
+    else
+        rung = wait_blind(wake, ticket, opts, until);
+    pthread_mutex_unlock(&wake->mutex);
+    return rung;
+}
+
+/* ---- sirens ---- */
+
+/* Asked before a look, by those who are about to wait: from here on nothing is missed. */
+uint32_t pg_siren(void *self)
+{
+    static const char *const names[] = {siren_name};
+    struct pg *pg = self;
+    struct wake *wake = pg->wake;
+    int64_t until = real_ms() + BEGIN_MS;
+
+    pthread_mutex_lock(&wake->mutex);
+    if (!wake->deaf && !pg->opts.read_only)
+        start_listener(pg);
+    while (wake->started && !wake->tried && real_ms() < until)
+        sleep_until(wake, until);
+    if (wake->listening)
+        (void)arm(pg, names, 1);
+    uint32_t siren = wake->siren;
+    pthread_mutex_unlock(&wake->mutex);
+    return siren;
+}
+
+/* Is there something to do? If not, when might there be? Leaves the mutex for a while. */
+static bool something_due(struct pg *pg, int64_t *next_ms)
+{
+    struct lhi_act peek = {.verb = LHI_PEEK};
+    struct lhi_error ignored;
+
+    pthread_mutex_unlock(&pg->wake->mutex);
+    int rc = pg_read(pg, &peek, &ignored);
+    pthread_mutex_lock(&pg->wake->mutex);
+    *next_ms = rc == LH_OK ? peek.peek.next_ms : -1;
+    return rc == LH_OK && peek.peek.found;
+}
+
+/* Nobody listens: look for what the siren would have told, less and less often while nothing comes. */
+static void await_blind(struct pg *pg, uint32_t ticket, int64_t until)
+{
+    struct wake *wake = pg->wake;
+    int64_t next_ms = -1;
+
+    while (wake->siren == ticket && real_ms() < until) {
+        int64_t ms = next_ms >= 0 && next_ms < wake->siren_ms ? next_ms + 1 : wake->siren_ms;
+        int64_t look = real_ms() + ms;
+        while (wake->siren == ticket && real_ms() < look && real_ms() < until)
+            sleep_until(wake, look < until ? look : until);
+        if (wake->siren != ticket || real_ms() < look)
+            return;
+        wake->siren_ms = wake->siren_ms * 2 < BLIND_MOST ? wake->siren_ms * 2 : BLIND_MOST;
+        if (something_due(pg, &next_ms))
+            sound_siren(wake);
+    }
+}
+
+bool pg_await_siren(void *self, uint32_t ticket, int64_t timeout_ms)
+{
+    struct pg *pg = self;
+    struct wake *wake = pg->wake;
+    int64_t until = real_ms() + (timeout_ms < 86400000 ? timeout_ms : 86400000);
+
+    watch_deaths(pg);
+    pthread_mutex_lock(&wake->mutex);
+    if (wake->deaf)
+        await_blind(pg, ticket, until);
+    while (wake->siren == ticket && real_ms() < until)
+        sleep_until(wake, until);
+    bool sounded = wake->siren != ticket;
+    pthread_mutex_unlock(&wake->mutex);
+    return sounded;
+}
+
+void wake_siren(struct pg *pg)
+{
+    pthread_mutex_lock(&pg->wake->mutex);
+    sound_siren(pg->wake);
+    pthread_mutex_unlock(&pg->wake->mutex);
+}
+
+void wake_busy(struct pg *pg)
+{
+    pthread_mutex_lock(&pg->wake->mutex);
+    pg->wake->blind_ms = BLIND_MS;
+    pg->wake->next_look = 0;
+    pthread_mutex_unlock(&pg->wake->mutex);
+}
+
+void pg_wake(void *self)
+{
+    struct pg *pg = self;
+
+    pthread_mutex_lock(&pg->wake->mutex);
+    sound_siren(pg->wake);
+    pthread_mutex_unlock(&pg->wake->mutex);
+}
+
+/* ---- beginning and end ---- */
+
+static bool workers(void *arg, struct lhi_suspects *out)
+{
+    struct lhi_act act = {.verb = LHI_WORKER_JUDGE, .suspects = out};
+    struct lhi_error ignored;
+
+    return pg_read(arg, &act, &ignored) == LH_OK;
+}
+
+static void sound(void *arg)
+{
+    wake_siren(arg);
+}
+
+bool wake_init(struct pg *pg)
+{
+    struct wake *wake = lhi_calloc(1, sizeof *wake);
+    pthread_condattr_t attr;
+
+    if (wake == NULL)
+        return false;
+    wake->pipe[0] = wake->pipe[1] = -1;
+    wake->blind_ms = wake->siren_ms = BLIND_MS;
+    wake->siren_again = INT64_MAX;
+    pthread_mutex_init(&wake->mutex, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&wake->rung, &attr);
+    pthread_condattr_destroy(&attr);
+    pg->wake = wake;
+    lhi_deaths_init(&pg->deaths,
+                    &(struct lhi_deaths_of){
+                        .arg = pg, .workers = workers, .sound = sound, .refresh_ms = REFRESH_MS});
+    return true;
+}
+
+void wake_clear(struct pg *pg)
+{
+    struct wake *wake = pg->wake;
+
+    lhi_deaths_clear(&pg->deaths);
+    if (wake->started) {
+        close(wake->pipe[1]);
+        pthread_join(wake->thread, NULL);
+        close(wake->pipe[0]);
+    }
+    pthread_cond_destroy(&wake->rung);
+    pthread_mutex_destroy(&wake->mutex);
+    lhi_free(wake->bells);
+    lhi_free(wake);
+    pg->wake = NULL;
+}
+
+/* In a forked child there is no thread to stop. */
+void wake_abandon(struct pg *pg)
+{
+    for (int i = 0; i < 2; i++) {
+        if (pg->wake->pipe[i] >= 0)
+            close(pg->wake->pipe[i]);
+        if (pg->deaths.pipe[i] >= 0)
+            close(pg->deaths.pipe[i]);
+    }
+}
