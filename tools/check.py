@@ -314,7 +314,15 @@ def suite_tags():
     text = (ROOT / "tests" / "meson.build").read_text(encoding="utf-8")
     table = re.search(r"^suites = \{(.*?)^\}", text, re.M | re.S)
     named = re.findall(r"^  '(\w+)'", table[1], re.M)
-    return named + re.findall(r"^test\('(\w+)'", text, re.M)
+    return named + servers_tags(text) + re.findall(r"^ *test\('(\w+)'", text, re.M)
+
+
+def servers_tags(text):
+    """The suites of every store, on each server."""
+    everywhere = re.findall(r"'(\w+)'", re.search(r"^conformance = \[(.*?)\]", text, re.M)[1])
+    table = re.search(r"^servers = \{(.*?)^\}", text, re.M | re.S)
+    return [f"{suite}-{server}" for suite in everywhere
+            for server in re.findall(r"^  '(\w+)'", table[1], re.M)]
 
 
 def with_needs(steps, names):

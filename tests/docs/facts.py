@@ -101,6 +101,7 @@ def test_names(root):
     for path in (root / "tests" / "cli").glob("*.test"):
         names.add("cli/" + path.stem)
     names |= set(re.findall(r'^    \("([a-z_]{8,})", "', read(root, "tests/model/run.py"), re.M))
+    names |= set(re.findall(r"^@test\ndef (\w+)\(", read(root, "tests/postgres/sql.py"), re.M))
     names |= {str(path.relative_to(root)) for path in pages(root)}  # their examples are run
     return names
 
@@ -199,6 +200,27 @@ def columns(root, _program):
         "SELECT name FROM sqlite_schema WHERE type IN ('index', 'trigger') AND name LIKE 'lh%'")]
     return complaints + [f"docs/internals/schema.md does not explain {name}"
                          for name in tables + indexes if f"`{name}`" not in schema]
+
+
+def functions(root, _program):
+    """Every function that people may call on PostgreSQL, with its parameters, and no other."""
+    folder = root / "sql" / "postgres" / "migrations"
+    text = "".join(path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.sql")))
+    lists = re.search(r"reads constant(.*?)acts constant(.*?)-- The library calls", text, re.S)
+    inner = {"clock", "closed_words", "due", "ms", "span", "about", "stale_jobs", "stale_rest"}
+    public = set(re.findall(r"'(\w+)'", lists[1] + lists[2])) - inner
+    page = read(root, "docs/reference/sql-functions.md")
+    told = {row[0].strip("`"): row for row in rows(page)
+            if len(row) == 3 and re.fullmatch(r"`[a-z_]+`", row[0])}
+    complaints = differ("function", public, set(told))
+    for name in sorted(public & set(told)):
+        heads = re.findall(rf"^CREATE FUNCTION leasehold\.{name}\((.*?)\)\s*(?:RETURNS|LANGUAGE)", text,
+                           re.M | re.S)
+        given = {word for head in heads for word in
+                 re.findall(r"(?:^|,)\s*(?!OUT\b)(\w+) ", re.sub(r"'[^']*'", "", head))}
+        complaints += differ(f"parameter of {name},", given,
+                             set(re.findall(r"\w+", told[name][1])) - {"or"})
+    return complaints
 
 
 def settings(root, _program):
@@ -309,6 +331,7 @@ def checks():
             ("facts: the table of outcomes is status.def", statuses),
             ("facts: every event is explained", events),
             ("facts: every table, column and index is explained", columns),
+            ("facts: every function of PostgreSQL is explained", functions),
             ("facts: every setting is explained", settings),
             ("facts: every command is listed", commands),
             ("facts: every message of a recovery is explained", messages),

@@ -14,6 +14,11 @@ A page is one test. Its fenced blocks are of these kinds:
                     <!-- from: examples/hello.c -->     the block stands in that file, as it is
                     <!-- not run: needs a terminal -->
 
+A page with a line `<!-- with: postgres -->` has a server of its own (tests/postgres/server.py): psql
+and postgresql:///app lead to the database "app", as its owner, or with -U admin as a superuser. Its
+session is left out where the program was built without PostgreSQL. `<!-- with: postgres pg_cron -->`
+has that extension loaded, too.
+
 In expected lines `…` stands for anything, a line of its own `…` for any number of lines; times in
 RFC 3339 and ages ("(3s ago)", "last seen 3s ago") match any other.
 
@@ -22,6 +27,7 @@ RFC 3339 and ages ("(3s ago)", "last seen 3s ago") match any other.
 """
 
 import argparse
+import contextlib
 import fnmatch
 import os
 import pathlib
@@ -35,10 +41,14 @@ import tempfile
 sys.dont_write_bytecode = True
 import facts  # noqa: E402  (after the line above, so that it leaves nothing in the tree)
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "postgres"))
+import server  # noqa: E402
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SECONDS = 60
 MARK = "\x1e"  # printed between commands; no program here prints it itself
 FENCE = re.compile(r"^```(\w*)\s*$")
+WITH = re.compile(r"^<!-- with: (postgres(?: pg_cron)?) -->$", re.M)
 NOTE = re.compile(r"^<!-- (from|not run): (.+?) -->$")
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3})?Z"
 AGE = r"\((?:now|[0-9a-z]+ ago|in [0-9a-z]+)\)|last seen [0-9a-z]+ ago"
@@ -118,7 +128,30 @@ def script_of(commands):
     return "\n".join(lines) + "\n"
 
 
-def run_session(commands, program):
+PG_CRON = {"shared_preload_libraries": "pg_cron", "cron.database_name": "app",
+           "cron.use_background_workers": "on"}
+
+
+def knows_postgres(program):
+    said = subprocess.run([program, "--store", "postgresql:///", "migrate", "--dry-run"], text=True,
+                          capture_output=True, env={"PGHOST": "/nonexistent"}, check=False)
+    return "this build does not support" not in said.stderr
+
+
+@contextlib.contextmanager
+def postgres(needs):
+    """The environment in which psql and our program find the database of a page."""
+    if not needs:
+        yield {}
+        return
+    with server.Folder() as folder, \
+            server.Server(folder, settings=PG_CRON if "pg_cron" in needs else None) as of:
+        of.psql("postgres", f"CREATE DATABASE app OWNER {server.TESTER}")
+        yield {**{name: value for name, value in of.environment().items() if name.startswith("PG")},
+               "PGUSER": server.TESTER, "PGDATABASE": "app"}
+
+
+def run_session(commands, program, more):
     """What each command printed and its exit code; fewer than commands when the time was up."""
     directory = os.path.realpath(tempfile.mkdtemp(prefix="lhd-"))
     work, binaries = os.path.join(directory, "work"), os.path.join(directory, "bin")
@@ -132,7 +165,7 @@ def run_session(commands, program):
     environment.update(PATH=f"{binaries}:{environment['PATH']}", HOME=work, TMPDIR=work,
                        LC_ALL="C.UTF-8", TZ="UTC", TERM="dumb", USER="ada",
                        PKG_CONFIG_PATH=os.path.join(build, "meson-uninstalled"),
-                       LD_LIBRARY_PATH=build)
+                       LD_LIBRARY_PATH=build, PAGER="cat", **more)
     with tempfile.TemporaryFile() as out:
         process = subprocess.Popen(["sh", "-c", script_of(commands)], cwd=work, env=environment,
                                    stdin=subprocess.DEVNULL, stdout=out, process_group=0)
@@ -201,8 +234,12 @@ def judge_page(path, args):
         if block.kind != "console":
             complaints += judge_block(block, name)
     commands = commands_of([b for b in blocks if b.kind == "console"], complaints, name)
+    needs = WITH.search(path.read_text(encoding="utf-8"))
+    if needs and not knows_postgres(args.program):
+        commands = []
     if commands and not complaints:
-        outcomes = run_session(commands, args.program)
+        with postgres(needs and needs[1]) as more:
+            outcomes = run_session(commands, args.program, more)
         if args.seen:
             for command, (text, _) in zip(commands, outcomes):
                 print("# " + "\n# > ".join(("$ " + command.text).split("\n")))
@@ -250,7 +287,8 @@ def main():
     for number, (name, action) in enumerate(chosen, 1):
         try:
             complaints = action()
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError,
+                server.Failed) as problem:
             complaints = [f"{type(problem).__name__}: {problem}"]
         failed += bool(complaints)
         print(f"{'not ok' if complaints else 'ok'} {number} - {name}")

@@ -172,6 +172,7 @@ static _Noreturn void run_child(const struct runner *runner, struct slot *slot, 
     clean_environment(slot->tmpdir);
     if (chdir(slot->tmpdir) != 0)
         FAIL("could not enter %s: %s", slot->tmpdir, strerror(errno));
+    test_store_renew();
 
     slot->test->body();
     *slot->finished = true;

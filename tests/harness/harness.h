@@ -87,6 +87,12 @@ void test_expect_status(const char *file, int line, const char *expr, int got, i
 /* The directory of this test, absolute; also its current directory at the start and its $TMPDIR. */
 const char *test_tmpdir(void);
 
+/* Where lh_open() finds the store of this test, for all of its processes: "s.db" in its directory, or a
+ * fresh database when $TEST_STORES says so. After _renew() it is another one, as fresh. */
+const char *test_store(void);
+void test_store_renew(void);
+bool test_store_is_postgres(void);
+
 /* What a program did. code is its exit code, or -1 if sig killed it. The texts end with a zero byte
  * that the lengths do not count. */
 struct run {

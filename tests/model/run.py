@@ -39,6 +39,10 @@ WORLDS = {
     "nobody recovers": "LIVENESS RECOVERERS=0",
 }
 
+# Where claims on PostgreSQL begin to look: front.pml has guards and properties of its own.
+FRONT = {"front": "", "front fair": "LIVENESS"}
+WORLDS |= FRONT
+
 IN_THE_WRITE = "RECOVER_STATE RECOVER_TOKEN RECOVER_EXPIRY"
 
 # name, world, guards taken out, property that must break
@@ -118,6 +122,13 @@ TESTS = [
      "CLOCK_SHIFTED", "APART"),
     ("without_the_token_at_the_resource_an_old_write_covers_a_newer", "effects",
      "RESOURCE_GUARD", "FENCED"),
+
+    ("no_prompt_job_is_overlooked_at_the_front_of_a_queue", "front", "", None),
+    ("every_job_is_taken_however_late_it_commits", "front fair", "", None),
+    ("without_seeking_above_the_floor_a_prompt_job_is_overlooked", "front", "SEEK_FLOOR", "PROMPT"),
+    ("without_its_age_the_floor_passes_a_prompt_job", "front", "FLOOR_AGED", "PROMPT"),
+    ("without_lowering_the_front_what_was_seen_is_overlooked", "front", "LOOK_LOWERS", "SEEN"),
+    ("without_looks_at_all_of_it_a_late_job_is_never_taken", "front fair", "LOOKS", "ENDS"),
 ]
 
 
@@ -138,20 +149,21 @@ class Search:
 
     def __init__(self, folder, world, without, wanted):
         self.folder, self.fair = folder, "LIVENESS" in WORLDS[world]
+        self.model = "front.pml" if world in FRONT else "lease.pml"
         for source in HERE.glob("*.pml"):
             shutil.copy(source, folder)
         self.defines = [f"-D{word}" for word in WORLDS[world].split()]
         if without:
             self.defines.append("-DWITHOUT=" + "+".join(without.split()))
-        if wanted or self.fair:
+        if (wanted or self.fair) and not (self.fair and world in FRONT):
             self.defines.append(f"-DONLY={wanted or 'ENDS'}")
         # The shortest way to what breaks is the story worth telling; it is soon found.
         if wanted and not self.fair:
             self.defines.append("-DSHORTEST")
             how = ["-O0", "-DBFS", "-DSAFETY"]
         else:
-            how = ["-O1"] if self.fair else ["-O1", "-DSAFETY"]
-        run(["spin", "-a", *self.defines, "lease.pml"], folder)
+            how = ["-O1", "-DNFAIR=3"] if self.fair else ["-O1", "-DSAFETY"]
+        run(["spin", "-a", *self.defines, self.model], folder)
         run(["cc", "-w", *how, "-DNOREDUCE", "-o", "pan", "pan.c"], folder)
         self.said = run(["./pan", "-m20000", "-w22", *(["-a", "-f"] if self.fair else [])], folder)
 
@@ -162,7 +174,7 @@ class Search:
         return int(found[1])
 
     def story(self):
-        lines = run(["spin", "-t", *self.defines, "lease.pml"], self.folder, good=(0, 1))
+        lines = run(["spin", "-t", *self.defines, self.model], self.folder, good=(0, 1))
         told = re.compile(r"\s*((worker|recoverer|job|the|all|a|what) .*|<<<<<START OF CYCLE.*)")
         return [match[1].strip() for match in map(told.fullmatch, lines.splitlines()) if match]
 
@@ -175,7 +187,8 @@ class Search:
         if "acceptance cycle" in self.said:
             return "ENDS"
         tested = re.search(r"assertion violated \(\((\d+)(?:!=\1|==0)\)\|\|", self.said)
-        properties = re.findall(r"#define (\w+) (\d+) +/\*", (HERE / "guards.pml").read_text())
+        where = "guards.pml" if self.model == "lease.pml" else self.model
+        properties = re.findall(r"#define ([A-Z]+) (\d+)(?: +/\*|$)", (HERE / where).read_text(), re.M)
         names = [name for name, value in properties if tested and value == tested[1]]
         return names[0] if names else "a property"
 
@@ -209,7 +222,8 @@ def every_world_has_a_guard_that_it_needs():
 
 
 def every_guard_is_taken_out():
-    guards = re.findall(r"#define (\w+) \(1 << \d+\)", (HERE / "guards.pml").read_text())
+    guards = (re.findall(r"#define (\w+) \(1 << \d+\)", (HERE / "guards.pml").read_text())
+              + re.findall(r"#define (\w+) \d +/\*", (HERE / "front.pml").read_text()))
     taken = {word for _, _, without, wanted in TESTS if wanted for word in without.split()}
     return ([f"nothing breaks without: {guard}" for guard in guards if guard not in taken]
             + [f"no such guard: {word}" for word in sorted(taken - set(guards))])

@@ -17,8 +17,9 @@ enum { WORKERS = 8, BATCH_MAX = 100, LEASE_MS = 300, MANY = 1000 };
 static lh_store *open_store(struct history *history)
 {
     lh_store *store = NULL;
-    int rc = lh_open(
-        "s.db", &(lh_open_opts){.create = true, .log = history_log, .log_arg = history}, &store);
+    int rc =
+        lh_open(test_store(),
+                &(lh_open_opts){.create = true, .log = history_log, .log_arg = history}, &store);
     if (rc != LH_OK)
         FAIL("%s: %s", lh_status_name(rc), lh_errmsg(store));
     return store;
@@ -152,12 +153,12 @@ TEST_TIMEOUT(eight_processes_hand_out_every_job_once, 120)
     pid_t worker[WORKERS];
 
     lh_store *store = open_store(history);
-    enqueue_many(store, RACE_JOBS);
+    enqueue_many(store, race_jobs());
     lh_close(store);
     for (int i = 0; i < WORKERS; i++)
         worker[i] = start_worker(history, i, 0);
     store = open_store(history);
-    while (completed(store) < RACE_JOBS) {
+    while (completed(store) < race_jobs()) {
         int status;
         pause_ms(20);
         /* Nobody leaves before the end. */
@@ -172,7 +173,7 @@ TEST_TIMEOUT(eight_processes_hand_out_every_job_once, 120)
             EXPECT_EQ(history->place[i].entry[k].token, 1); /* nobody died: one lease each */
             EXPECT_EQ(history->place[i].entry[k].status, LH_OK);
         }
-    history_check(history, store, "q", RACE_JOBS, 300000);
+    history_check(history, store, "q", race_jobs(), 300000);
     /* The turnstile keeps all of them off the engine's own locks. */
     EXPECT_EQ(history->busy, 0);
     lh_close(store);
@@ -213,7 +214,13 @@ static void disturb(struct troupe *t)
     } else {
         kill_one(t, i);
     }
-    for (i = 0; i < WORKERS; i++)
+}
+
+static void wake_up(struct troupe *t)
+{
+    int64_t now = history_now();
+
+    for (int i = 0; i < WORKERS; i++)
         if (t->stopped_until[i] != 0 && t->stopped_until[i] <= now) {
             EXPECT_EQ(kill(t->pid[i], SIGCONT), 0);
             t->stopped_until[i] = 0;
@@ -224,7 +231,7 @@ TEST_TIMEOUT(workers_that_die_or_sleep_lose_no_job_and_complete_none_twice, 120)
 {
     struct troupe t = {.history = history_new()};
     unsigned seed = (unsigned)time(NULL);
-    int64_t done;
+    int64_t done, before = -1;
 
     (void)fprintf(stderr, "seed %u\n", seed);
     srand(seed);
@@ -235,23 +242,25 @@ TEST_TIMEOUT(workers_that_die_or_sleep_lose_no_job_and_complete_none_twice, 120)
                                          .max_attempts = LH_UNLIMITED,
                                          .max_recoveries = LH_UNLIMITED},
                             0));
-    enqueue_many(store, RACE_JOBS);
+    enqueue_many(store, race_jobs());
     for (int i = 0; i < WORKERS; i++)
         t.pid[i] = start_worker(t.history, i, LEASE_MS);
-    while ((done = completed(store)) < RACE_JOBS) {
+    while ((done = completed(store)) < race_jobs()) {
         pause_ms(10);
-        /* Towards the end all are left in peace, to finish. */
-        if (done < RACE_JOBS * 9 / 10)
-            disturb(&t);
-        else
+        wake_up(&t);
+        /* Towards the end all are left in peace, to finish; and whoever starts slowly, to start. */
+        if (done >= race_jobs() * 9 / 10)
             for (int i = 0; i < WORKERS; i++)
                 (void)kill(t.pid[i], SIGCONT);
+        else if (done > before)
+            disturb(&t);
+        before = done;
     }
     __atomic_store_n(&t.history->stop, true, __ATOMIC_RELAXED);
     for (int i = 0; i < WORKERS; i++)
         EXPECT_EQ(test_wait(t.pid[i]).code, 0);
     (void)fprintf(stderr, "%d killed, %d stopped\n", t.kills, t.stops);
     EXPECT(t.kills >= 5 && t.stops >= 2);
-    history_check(t.history, store, "q", RACE_JOBS, LEASE_MS);
+    history_check(t.history, store, "q", race_jobs(), LEASE_MS);
     lh_close(store);
 }

@@ -17,7 +17,7 @@
 lh_store *crew_open(void)
 {
     lh_store *store = NULL;
-    int rc = lh_open("s.db", &(lh_open_opts){.create = true}, &store);
+    int rc = lh_open(test_store(), &(lh_open_opts){.create = true}, &store);
 
     if (rc != LH_OK)
         FAIL("%s: %s", lh_status_name(rc), lh_errmsg(store));

@@ -39,7 +39,7 @@ struct hand {
     int orders, answers;
 };
 
-lh_store *crew_open(void); /* s.db */
+lh_store *crew_open(void);
 
 /* `opts` NULL: it does not register. */
 struct hand hand_start(const char *name, const lh_worker_opts *opts);

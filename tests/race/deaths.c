@@ -1,11 +1,9 @@
 /* Proof of death with real processes: whose process is gone is dead at once, whoever cannot be looked
  * at is judged by time. */
 #include "race/crew.h"
+#include "race/late.h"
+#include "race/stranger.h"
 
-#include "sql_names.h"
-#include "sql_sqlite.h"
-
-#include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,16 +113,7 @@ TEST(a_worker_whose_first_thread_has_ended_lives_while_another_does)
 
 static void forge(const char *what)
 {
-    sqlite3 *db = NULL;
-    char text[200];
-
-    EXPECT_EQ(sqlite3_open("s.db", &db), SQLITE_OK);
-    (void)sqlite3_busy_timeout(db, 5000);
-    (void)snprintf(text, sizeof text, "UPDATE lh_worker SET %s WHERE id = 'w-1'", what);
-    if (sqlite3_exec(db, text, NULL, NULL, NULL) != SQLITE_OK)
-        FAIL("%s: %s", text, sqlite3_errmsg(db));
-    EXPECT_EQ(sqlite3_changes(db), 1);
-    EXPECT_EQ(sqlite3_close(db), SQLITE_OK);
+    EXPECT_EQ(run_as_stranger("UPDATE lh_worker SET %s WHERE id = 'w-1'", what), 1);
 }
 
 TEST(a_pid_that_was_given_to_another_process_proves_the_death_of_the_first)
@@ -194,12 +183,16 @@ TEST(a_worker_on_another_machine_is_judged_by_time_only)
     lh_close(store);
 }
 
+/* On SQLite at once, because all are on this machine (tests/unit/judge.c); where machines are many and their
+ * ids may be cloned, not before a beat was missed. */
 TEST(a_worker_of_another_boot_is_dead)
 {
+    clock_start();
     lh_store *store = crew_open();
     struct hand worker = hand_start("w-1", &process);
     int64_t job = ask(&worker, HOLD).job;
     forge("boot = 'another'"); /* whatever process has its number now */
+    clock_advance_ms(SILENCE_MS / 2 + 1000);
     EXPECT_EQ(recovered(store), 1);
     expect_reason(store, job, "RECLAIMED_DEAD: worker w-1 is gone");
     hand_quit(&worker);
@@ -207,34 +200,6 @@ TEST(a_worker_of_another_boot_is_dead)
 }
 
 /* ---------------------------------------------------------------- who has beaten since is not dead */
-
-/* The library's own statement, as somebody runs it who has judged the worker by its beat at `beat_at`:
- * the number of rows it changes. */
-static int bury(int64_t beat_at, bool proven, int64_t now, const char *sessions)
-{
-    sqlite3 *db = NULL;
-    sqlite3_stmt *stmt = NULL;
-    const struct {
-        const char *name;
-        int64_t value;
-    } values[] = {{":last_heartbeat_at", beat_at}, {":proven", proven}, {":now", now}};
-
-    EXPECT_EQ(sqlite3_open("s.db", &db), SQLITE_OK);
-    EXPECT_EQ(sqlite3_prepare_v2(db, lhi_sqlite_sql[LHI_SQL_WORKER_BURY].text, -1, &stmt, NULL),
-              SQLITE_OK);
-    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++)
-        (void)sqlite3_bind_int64(stmt, sqlite3_bind_parameter_index(stmt, values[i].name),
-                                 values[i].value);
-    (void)sqlite3_bind_text(stmt, sqlite3_bind_parameter_index(stmt, ":id"), "w-1", -1, NULL);
-    (void)sqlite3_bind_text(stmt, sqlite3_bind_parameter_index(stmt, ":what"), "is gone", -1, NULL);
-    (void)sqlite3_bind_text(stmt, sqlite3_bind_parameter_index(stmt, ":sessions"), sessions, -1,
-                            NULL);
-    EXPECT_EQ(sqlite3_step(stmt), SQLITE_DONE);
-    (void)sqlite3_finalize(stmt);
-    int changed = sqlite3_changes(db);
-    EXPECT_EQ(sqlite3_close(db), SQLITE_OK);
-    return changed;
-}
 
 TEST(a_burial_whose_look_is_out_of_date_changes_nothing)
 {
@@ -245,21 +210,23 @@ TEST(a_burial_whose_look_is_out_of_date_changes_nothing)
     int64_t judged_at = lh_now(store);
     lh_workers *workers = NULL;
     EXPECT_OK(lh_worker_list(store, &workers));
-    int64_t seen = workers->worker[0].last_heartbeat_at;
+    struct seen_worker seen = {.last_heartbeat_at = workers->worker[0].last_heartbeat_at};
     lh_workers_free(workers);
-    EXPECT_EQ(bury(seen, false, judged_at, NULL), 0); /* silent, but not for too long */
+    EXPECT_EQ(bury_late(&seen, false, judged_at), 0); /* silent, but not for too long */
     clock_advance_ms(SILENCE_MS + 1000);
     EXPECT_OK(lh_worker_heartbeat(store, "w-1", 0, NULL, 0, NULL)); /* between look and write */
-    EXPECT_EQ(bury(seen, false, lh_now(store), NULL), 0);
-    EXPECT_EQ(bury(seen, true, lh_now(store), NULL), 0);
+    EXPECT_EQ(bury_late(&seen, false, lh_now(store)), 0);
+    EXPECT_EQ(bury_late(&seen, true, lh_now(store)), 0);
     EXPECT_OK(lh_worker_list(store, &workers));
     EXPECT_STR(workers->worker[0].state, "alive");
-    seen = workers->worker[0].last_heartbeat_at;
+    seen.last_heartbeat_at = workers->worker[0].last_heartbeat_at;
     lh_workers_free(workers);
     EXPECT_OK(lh_worker_sessions(store, "w-1", NULL, 0)); /* it has sessions, since */
-    EXPECT_EQ(bury(seen, true, lh_now(store), NULL), 0);
-    EXPECT_EQ(bury(seen, true, lh_now(store), "[[1,2]]"), 0);
-    EXPECT_EQ(bury(seen, true, lh_now(store), "[]"), 1); /* with nothing in between */
+    EXPECT_EQ(bury_late(&seen, true, lh_now(store)), 0);
+    seen.sessions = "[[1,2]]";
+    EXPECT_EQ(bury_late(&seen, true, lh_now(store)), 0);
+    seen.sessions = "[]";
+    EXPECT_EQ(bury_late(&seen, true, lh_now(store)), 1); /* with nothing in between */
     lh_close(store);
 }
 

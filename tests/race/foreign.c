@@ -1,10 +1,10 @@
-/* A program that knows nothing of us writes to the same file while our workers run. */
+/* A program that knows nothing of us writes to the same store while our workers run. */
 #include "race/history.h"
 #include "race/sizes.h"
+#include "race/stranger.h"
 
 #include "harness/harness.h"
 
-#include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,36 +16,28 @@ enum { WORKERS = 4, STRANGERS = 2, FOREIGN_TXNS = 20 * RACE_SCALE, FOREIGN_ROWS 
 static lh_store *open_store(void)
 {
     lh_store *store = NULL;
-    int rc = lh_open("s.db", &(lh_open_opts){.create = true}, &store);
+    int rc = lh_open(test_store(), &(lh_open_opts){.create = true}, &store);
     if (rc != LH_OK)
         FAIL("%s: %s", lh_status_name(rc), lh_errmsg(store));
     return store;
 }
 
-static void exec(sqlite3 *db, const char *text)
-{
-    char *message = NULL;
-    if (sqlite3_exec(db, text, NULL, NULL, &message) != SQLITE_OK)
-        FAIL("the stranger: %s: %s", text, message);
-}
-
 /* Plain INSERTs, each five in a transaction, with the patience any program would have. */
 static void be_a_stranger(int64_t *inserted)
 {
-    sqlite3 *db = NULL;
+    struct stranger *stranger = stranger_open();
 
-    EXPECT_EQ(sqlite3_open_v2("s.db", &db, SQLITE_OPEN_READWRITE, NULL), SQLITE_OK);
-    EXPECT_EQ(sqlite3_busy_timeout(db, 20000), SQLITE_OK);
     for (int i = 0; i < FOREIGN_TXNS; i++) {
-        exec(db, "BEGIN IMMEDIATE");
+        stranger_begin(stranger);
         for (int k = 0; k < FOREIGN_ROWS; k++)
-            exec(db, "INSERT INTO lh_job(queue, payload) VALUES ('q', 'foreign')");
-        exec(db, "COMMIT");
+            (void)stranger_run(stranger,
+                               "INSERT INTO lh_job(queue, payload) VALUES ('q', 'foreign')");
+        stranger_commit(stranger);
         (void)__atomic_add_fetch(inserted, FOREIGN_ROWS, __ATOMIC_SEQ_CST);
         /* It has other things to do as well; one that never let go would starve anybody. */
         (void)usleep(1000);
     }
-    EXPECT_EQ(sqlite3_close(db), SQLITE_OK);
+    stranger_close(stranger);
 }
 
 static void work(struct history *history, int me)

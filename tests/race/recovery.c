@@ -1,14 +1,12 @@
 /* Recovery against others: against itself, and against the holder who completes after all. */
+#include "race/late.h"
 #include "race/sizes.h"
 
 #include "base/hook.h"
 #include "harness/harness.h"
 #include "harness/recover.h"
-#include "sql_names.h"
-#include "sql_sqlite.h"
 
 #include <sched.h>
-#include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +17,7 @@ enum { LEASE_MS = 60000 };
 static lh_store *open_store(void)
 {
     lh_store *store = NULL;
-    int rc = lh_open("s.db", &(lh_open_opts){.create = true}, &store);
+    int rc = lh_open(test_store(), &(lh_open_opts){.create = true}, &store);
     if (rc != LH_OK)
         FAIL("%s: %s", lh_status_name(rc), lh_errmsg(store));
     return store;
@@ -267,51 +265,6 @@ TEST(whoever_was_overtaken_can_do_nothing_to_the_next_holder)
     lh_close(store);
 }
 
-/* One of the library's statements as somebody would run it who looked at the job some time ago:
- * between the look and the write anything may have happened, whatever else keeps the two together.
- * The number of rows it changes. */
-static int write_by(enum lhi_sql which, const lh_job *seen)
-{
-    const struct {
-        const char *name;
-        int64_t value;
-        const char *text;
-    } values[] = {
-        {":id", seen->id, NULL},
-        {":token", seen->token, NULL},
-        {":lease_until", seen->lease_until, NULL},
-        {":new_token", seen->token + 1, NULL},
-        {":now", seen->lease_until - 1, NULL},
-        {":lease_ms", LEASE_MS, NULL},
-        {":attempt", seen->attempt, NULL},
-        {":recoveries", 1, NULL},
-        {":state", 0, "pending"},
-        {":reason", 0, "RECLAIMED_TTL"},
-        {":error", 0, "late"},
-    };
-    sqlite3 *db = NULL;
-    sqlite3_stmt *stmt = NULL;
-    int rc;
-
-    EXPECT_EQ(sqlite3_open_v2("s.db", &db, SQLITE_OPEN_READWRITE, NULL), SQLITE_OK);
-    EXPECT_EQ(sqlite3_prepare_v2(db, lhi_sqlite_sql[which].text, -1, &stmt, NULL), SQLITE_OK);
-    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
-        int at = sqlite3_bind_parameter_index(stmt, values[i].name); /* the others are NULL */
-        if (at > 0 && values[i].text != NULL)
-            (void)sqlite3_bind_text(stmt, at, values[i].text, -1, SQLITE_STATIC);
-        else if (at > 0)
-            (void)sqlite3_bind_int64(stmt, at, values[i].value);
-    }
-    while ((rc = sqlite3_step(stmt)) == SQLITE_ROW)
-        ;
-    if (rc != SQLITE_DONE)
-        FAIL("%s", sqlite3_errmsg(db));
-    (void)sqlite3_finalize(stmt);
-    int changed = sqlite3_changes(db);
-    EXPECT_EQ(sqlite3_close(db), SQLITE_OK);
-    return changed;
-}
-
 enum meanwhile { NOTHING, COMPLETED, EXTENDED, RECOVERED, RELEASED, HELD_BY_ANOTHER, CANCELLED };
 
 static void happens(enum meanwhile what, lh_store *store, const lh_job *job)
@@ -363,7 +316,7 @@ TEST(a_recovery_whose_look_is_out_of_date_changes_nothing)
 
         happens(what, store, &held->job[0]);
         lh_job before = get(store, seen.id);
-        EXPECT_EQ(write_by(LHI_SQL_JOB_RECOVER, &seen), 0);
+        EXPECT_EQ(write_late(LATE_RECOVER, &seen, LEASE_MS), 0);
         lh_job after = get(store, seen.id);
         EXPECT_EQ(after.state, before.state);
         EXPECT_EQ(after.token, before.token);
@@ -378,7 +331,7 @@ TEST(a_recovery_whose_look_is_out_of_date_changes_nothing)
     lh_jobs *held = held_jobs(store, 1);
     lh_job seen = get(store, held->job[0].id);
     happens(NOTHING, store, &seen);
-    EXPECT_EQ(write_by(LHI_SQL_JOB_RECOVER, &seen), 1);
+    EXPECT_EQ(write_late(LATE_RECOVER, &seen, LEASE_MS), 1);
     EXPECT_EQ(get(store, seen.id).state, LH_PENDING);
     lh_jobs_free(held);
     lh_close(store);
@@ -386,8 +339,7 @@ TEST(a_recovery_whose_look_is_out_of_date_changes_nothing)
 
 TEST(every_write_of_a_holder_repeats_its_guard)
 {
-    static const enum lhi_sql writes[] = {LHI_SQL_JOB_COMPLETE, LHI_SQL_JOB_END_FAIL,
-                                          LHI_SQL_JOB_RELEASE, LHI_SQL_JOB_BEAT};
+    static const enum late_write writes[] = {LATE_COMPLETE, LATE_FAIL, LATE_RELEASE, LATE_BEAT};
     clock_start();
     lh_store *store = open_store();
     for (size_t i = 0; i < sizeof writes / sizeof writes[0]; i++) {
@@ -397,11 +349,11 @@ TEST(every_write_of_a_holder_repeats_its_guard)
         happens(HELD_BY_ANOTHER, store, &slow);
         lh_job next = get(store, slow.id);
         EXPECT(next.state == LH_RUNNING && next.token > slow.token);
-        EXPECT_EQ(write_by(writes[i], &slow), 0);
+        EXPECT_EQ(write_late(writes[i], &slow, LEASE_MS), 0);
         EXPECT_EQ(get(store, slow.id).token, next.token);
         EXPECT_EQ(get(store, slow.id).state, LH_RUNNING);
         /* The same write by the one who holds it. */
-        EXPECT_EQ(write_by(writes[i], &next), 1);
+        EXPECT_EQ(write_late(writes[i], &next, LEASE_MS), 1);
         (void)lh_cancel(store, &slow.id, 1, NULL, NULL);
         EXPECT_OK(lh_delete(store, &slow.id, 1, NULL));
         lh_jobs_free(held);

@@ -2,7 +2,6 @@
 #include "healing.h"
 
 #include <stdio.h>
-#include <unistd.h>
 
 /* The same words are in the job, in its event and in the report. */
 static void expect_reason(struct world *w, const lh_report *report, int64_t id, const char *wanted)
@@ -214,7 +213,7 @@ SPEC(every_way_to_take_a_job_back_leaves_what_the_job_is)
     };
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
         expect_way(&ways[i]);
-        (void)unlink("spec.db");
+        test_store_renew();
     }
 }
 

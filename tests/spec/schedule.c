@@ -742,22 +742,3 @@ SPEC(a_payload_that_its_queue_takes_no_longer_is_told_and_holds_nothing_up)
     EXPECT(schedule_of(&w, "tick").error == NULL);
     world_close(&w);
 }
-
-/* ---- copies ---- */
-
-SPEC(a_schedule_is_in_a_backup_and_ticks_on_when_it_is_restored)
-{
-    struct world w = world_open();
-    char why[300] = "";
-    EXPECT_OK(
-        schedule(&w, "tick", "mail", "*/10 * * * *", .job = {.payload = "\0x", .payload_len = 2}));
-    EXPECT_OK(lh_backup(w.store, "copy.db", NULL));
-    clock_advance_ms(&w, 20 * MINUTE_MS);
-    lh_close(w.store);
-    EXPECT_OK(lh_restore("spec.db", "copy.db", NULL, NULL, 0, why, sizeof why));
-    w.store = world_second_handle();
-    EXPECT_EQ(upkeep(&w).ticked, 1);
-    EXPECT_MEM(job_of(&w, 1).payload, job_of(&w, 1).payload_len, "\0x", 2);
-    EXPECT_EQ(schedule_of(&w, "tick").next_at, WORLD_START_MS + 30 * MINUTE_MS);
-    world_close(&w);
-}

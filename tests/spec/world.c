@@ -64,9 +64,8 @@ lh_lease keep_lease(struct world *w, lh_leases *leases)
 
 lh_store *world_handle(lh_open_opts opts)
 {
-    const char *url = getenv("TEST_STORE");
     lh_store *store = NULL;
-    int rc = lh_open(url ? url : "spec.db", &opts, &store);
+    int rc = lh_open(test_store(), &opts, &store);
 
     if (rc != LH_OK)
         FAIL("could not open the store: %s", lh_errmsg(store));

@@ -8,8 +8,7 @@
  *     EXPECT_STATUS(beat(&w, &job), LH_ELOST);
  *     world_close(&w);
  *
- * The suite is written against leasehold.h and the clock of hook.h alone. The store is spec.db in the
- * test's own directory, or the one that $TEST_STORE names: a fresh one for every test.
+ * The suite is written against leasehold.h and the clock of hook.h alone, and runs on every store.
  *
  * What a helper hands out (jobs, events, leases and their strings) lives until world_close(), which
  * also checks that the store is sound and that all its counts are right.

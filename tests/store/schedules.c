@@ -75,6 +75,36 @@ TEST(a_schedule_whose_payload_has_changed_on_the_disk_is_found_and_enqueues_noth
     lh_close(store);
 }
 
+TEST(a_schedule_is_in_a_backup_and_ticks_on_when_it_is_restored)
+{
+    enum { TEN_MINUTES_MS = 600000 };
+    freeze_now();
+    lh_store *store = store_new();
+    char why[300] = "";
+    lh_upkeep done;
+    lh_jobs *jobs = NULL;
+    lh_schedules *schedules = NULL;
+    EXPECT_OK(lh_schedule_set(store, &(lh_schedule){.name = "tick",
+                                                    .queue = "mail",
+                                                    .cron = "*/10 * * * *",
+                                                    .job = {.payload = "\0x", .payload_len = 2}}));
+    EXPECT_OK(lh_backup(store, "copy.db", NULL));
+    pass_ms(2 * TEN_MINUTES_MS);
+    lh_close(store);
+    EXPECT_OK(lh_restore("store.db", "copy.db", NULL, NULL, 0, why, sizeof why));
+    store = store_open("store.db", (lh_open_opts){0});
+    EXPECT_OK(lh_maintain(store, NULL, &done));
+    EXPECT_EQ(done.ticked, 1);
+    EXPECT_OK(lh_job_get(store, 1, &jobs));
+    EXPECT_MEM(jobs->job[0].payload, jobs->job[0].payload_len, "\0x", 2);
+    lh_jobs_free(jobs);
+    EXPECT_OK(lh_schedule_list(store, &schedules));
+    int64_t now = lh_now(store), next = schedules->schedule[0].next_at;
+    EXPECT_EQ(next, now - now % TEN_MINUTES_MS + TEN_MINUTES_MS);
+    lh_schedules_free(schedules);
+    lh_close(store);
+}
+
 TEST(schedules_go_with_our_tables)
 {
     lh_store *store = store_new();

@@ -7,7 +7,8 @@
  *     client FOLDER work PROCESS SLOT SEED N      be a worker, that also enqueues N jobs a thread
  *
  * Whoever follows in a slot goes on with the enqueue that its predecessor did not finish, under the
- * same request id. `control` in the folder says when to behave, and when to stop.
+ * same request id. `control` in the folder says when to behave, and when to stop. The store is store.db
+ * in the folder, or the one that $TORTURE_STORE names; it may be away for a while.
  */
 #include <leasehold.h>
 
@@ -33,7 +34,7 @@ enum {
 };
 
 struct control {
-    int32_t sober; /* no faults any more: what is claimed is completed */
+    int32_t sober; /* no faults any more: what is claimed is completed; 2: nothing more is enqueued */
     int32_t stop;
     int64_t enqueued[SLOTS][THREADS];
 };
@@ -76,6 +77,13 @@ static int64_t number(const char *text)
     if (end == text || *end != '\0')
         die(text, "a number is expected");
     return value;
+}
+
+/* The server is away, and will be back. */
+static bool is_away(int rc)
+{
+    return getenv("TORTURE_STORE") != NULL &&
+           (rc == LH_EUNREACH || rc == LH_EBUSY || rc == LH_EUNKNOWN);
 }
 
 static void need(lh_store *store, const char *what, int rc)
@@ -160,7 +168,7 @@ static void returned(const struct call *call, int rc, int64_t return_ns, int64_t
 
 /* ---------------------------------------------------------------- acts */
 
-static int64_t enqueue(struct thread *t, const char *name)
+static bool enqueue(struct thread *t, const char *name)
 {
     char more[160];
     lh_enqueued out = {0};
@@ -170,8 +178,9 @@ static int64_t enqueue(struct thread *t, const char *name)
     struct call call = begin(t, "enqueue", 0, 0, more);
     int rc = lh_enqueue(t->client->store, "q", &job, 1, name, &out);
     returned(&call, rc, now_ns(), out.id, 0, more);
-    need(t->client->store, "enqueue", rc);
-    return out.id;
+    if (!is_away(rc))
+        need(t->client->store, "enqueue", rc);
+    return rc == LH_OK;
 }
 
 static void enqueue_next(struct thread *t)
@@ -180,8 +189,7 @@ static void enqueue_next(struct thread *t)
     char name[64];
 
     (void)snprintf(name, sizeof name, "j-%d-%d-%" PRId64, t->client->slot, t->number, *count);
-    (void)enqueue(t, name);
-    (*count)++;
+    *count += enqueue(t, name);
 }
 
 struct held {
@@ -319,22 +327,31 @@ static void work_once(struct thread *t)
     }
 }
 
+static bool wants_more(const struct thread *t)
+{
+    const struct control *control = t->client->control;
+
+    return control->enqueued[t->client->slot][t->number] < t->client->quota &&
+           __atomic_load_n(&control->sober, __ATOMIC_RELAXED) < 2;
+}
+
 static void *work(void *arg)
 {
     struct thread *t = arg;
     struct control *control = t->client->control;
 
     while (!raised(&control->stop)) {
-        if (control->enqueued[t->client->slot][t->number] < t->client->quota && roll(t, 2) == 0)
+        if (wants_more(t) && roll(t, 2) == 0)
             enqueue_next(t);
-        if (roll(t, 4) == 0 && lh_recover(t->client->store, NULL, NULL) < 0)
+        int rc = roll(t, 4) == 0 ? lh_recover(t->client->store, NULL, NULL) : LH_OK;
+        if (rc < 0 && !is_away(rc))
             die("recover", lh_errmsg(t->client->store));
         work_once(t);
     }
     return NULL;
 }
 
-static void enlist(struct thread *t)
+static bool enlist(struct thread *t)
 {
     struct client *client = t->client;
     char id[160], more[128];
@@ -348,7 +365,9 @@ static void enlist(struct thread *t)
     (void)snprintf(more, sizeof more, ",\"interval_ms\":%d,\"multiplier\":%d,\"store_ms\":%" PRId64,
                    INTERVAL_MS, MULTIPLIER, lh_now(client->store));
     returned(&call, rc, now_ns(), 0, 0, more);
-    need(client->store, "register", rc);
+    if (!is_away(rc))
+        need(client->store, "register", rc);
+    return rc == LH_OK;
 }
 
 static void be_worker(struct client *client, uint64_t seed)
@@ -358,7 +377,8 @@ static void be_worker(struct client *client, uint64_t seed)
     for (int i = 0; i < THREADS; i++)
         threads[i] = (struct thread){
             .client = client, .number = i, .dice = (seed + 1) * 2654435761U + (uint64_t)i * 40503U};
-    enlist(&threads[0]);
+    while (!enlist(&threads[0]))
+        sleep_ms(50);
     for (int i = 0; i < THREADS; i++)
         if (pthread_create(&threads[i].id, NULL, work, &threads[i]) != 0)
             die("thread", strerror(errno));
@@ -390,7 +410,8 @@ static void enqueue_all(struct client *client, int64_t first, int64_t n)
     returned(&call, LH_OK, now_ns(), 0, 0, more);
     for (int64_t i = first; i < first + n; i++) {
         (void)snprintf(name, sizeof name, "j-%" PRId64, i);
-        (void)enqueue(&t, name);
+        while (!enqueue(&t, name))
+            sleep_ms(50);
     }
 }
 
@@ -405,7 +426,13 @@ static void open_all(struct client *client)
     if (client->log < 0 || p == MAP_FAILED)
         die("open", strerror(errno));
     client->control = p;
-    int rc = lh_open("store.db", &(lh_open_opts){.create = true}, &client->store);
+    const char *url = getenv("TORTURE_STORE");
+    int rc;
+    while (is_away(
+        rc = lh_open(url ? url : "store.db", &(lh_open_opts){.create = true}, &client->store))) {
+        lh_close(client->store);
+        sleep_ms(50);
+    }
     need(client->store, "store", rc);
 }
 

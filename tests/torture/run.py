@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Torture: workers over one store, killed and stopped at random moments, and a history of it all.
 
-    tests/torture/run.py --build BUILD [--by client|work] [--seconds N] [--kills N] [--tap] …
+    tests/torture/run.py --build BUILD [--by client|work] [--postgres] [--seconds N] [--kills N] …
 
 Workers are either `leasehold work` with a command (child.c) that takes a lock while it runs and
 writes down when it starts and ends, or processes on the public header (client.c) that write down
-every call. When the time is over, or so many were killed, the faults end; the rest of the work is
+every call. With --postgres the store is on a server of our own, which is killed and restarted, too.
+When the time is over, or so many were killed, the faults end; the rest of the work is
 waited for; and history.py says whether what was seen can have happened. Exits with 0 if so, with 1
 if not; the folder then stays.
 """
@@ -26,6 +27,9 @@ import tempfile
 import time
 
 import history
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "postgres"))
+import server  # noqa: E402
 
 LIMIT_MS = 60_000  # for what is left when the faults end; a busy machine included
 CLIENT_THREADS, CLIENT_SLOTS = 4, 32  # as in client.c
@@ -70,7 +74,7 @@ class Crew:
         return done.stdout
 
     def leasehold(self, *words):
-        return self.run(self.options.program, "--store", "store.db", *words)
+        return self.run(self.options.program, "--store", self.options.store, *words)
 
     def start(self, slot):
         self.starts[slot] = self.starts.get(slot, -1) + 1
@@ -161,10 +165,10 @@ class Clients(Crew):
                                                                                             b"\0"))
         return dict(os.environ, LHI_TEST_CONTROL=str(path))
 
-    def flag(self, number):
+    def flag(self, number, value=1):
         with open(self.folder / "control", "r+b") as control:
             control.seek(4 * number)
-            control.write(struct.pack("=i", 1))
+            control.write(struct.pack("=i", value))
 
     def quieten(self):
         self.flag(0)
@@ -194,7 +198,7 @@ class Work(Crew):
         self.tell("register", process="", op=0, result="ok", call_ns=0, return_ns=0, **WORK)
 
     def command(self, slot):
-        return [str(self.options.program), "--store", "store.db", "work", "q", "-j", "2",
+        return [str(self.options.program), "--store", self.options.store, "work", "q", "-j", "2",
                 "--lease", f"{WORK['lease_ms']}ms", "--heartbeat", f"{WORK['interval_ms']}ms",
                 "--worker", self.name[slot], "--", str(self.options.child), str(self.folder)]
 
@@ -292,10 +296,26 @@ def torment(crew, options):
             crew.feed()
             fed = now
         slot = crew.dice.randrange(options.workers)
-        if crew.dice.random() < 0.15:
+        if options.server and crew.dice.random() < 0.1:
+            kill_server(crew, options.server)
+        elif crew.dice.random() < 0.15:
             crew.stop(slot)
         else:
             crew.kill(slot)
+
+
+def tell_clock(crew):
+    """The server has the clock of this machine: no client can find that out as well by asking."""
+    crew.tell("clock", offset_ns=time.time_ns() - time.monotonic_ns())
+
+
+def kill_server(crew, postgres):
+    """It dies in the middle of everything, and comes back after a while."""
+    called = time.monotonic_ns()
+    postgres.kill()
+    time.sleep(crew.dice.uniform(0, 0.5))
+    postgres.start()
+    crew.tell("kill_server", call_ns=called, return_ns=time.monotonic_ns())
 
 
 def drain(crew):
@@ -330,6 +350,8 @@ def torture(options, folder):
     crew = {"client": Clients, "work": Work}[options.by](options, folder)
     try:
         crew.prepare()
+        if options.server:
+            tell_clock(crew)
         for slot in range(options.workers):
             crew.start(slot)
         torment(crew, options)
@@ -342,6 +364,18 @@ def torture(options, folder):
     return history.History.read(folder)
 
 
+def torture_on_server(options, folder):
+    """The same on PostgreSQL. What it has acknowledged it keeps when it is killed: written, though not
+    on the disk."""
+    # Beside the folder of the history, which is ours alone.
+    with server.Folder() as place, server.Server(place) as postgres:
+        postgres.make_template([options.program, "migrate"])
+        postgres.make_database("torture")
+        options.server, options.store = postgres, postgres.url("torture")
+        os.environ["TORTURE_STORE"] = options.store
+        return torture(options, folder)
+
+
 def cpu_seconds():
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in used)
@@ -351,6 +385,7 @@ def parse(words):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", type=pathlib.Path, required=True, help="a build with the tests")
     parser.add_argument("--by", choices=["client", "work"], default="work")
+    parser.add_argument("--postgres", action="store_true", help="on a server, which is killed, too")
     parser.add_argument("--seconds", type=float, default=60, help="of faults")
     parser.add_argument("--kills", type=int, default=100, help="no more than this many")
     parser.add_argument("--pause", type=float, default=0,
@@ -366,6 +401,7 @@ def parse(words):
     options.program = options.build / "leasehold"
     options.client = options.build / "tests" / "torture-client"
     options.child = options.build / "tests" / "torture-child"
+    options.store, options.server = "store.db", None
     if options.seed is None:
         options.seed = random.SystemRandom().getrandbits(32)
     return options
@@ -376,13 +412,16 @@ def main():
     folder = pathlib.Path(tempfile.mkdtemp(prefix="torture-"))
     began, lines = time.monotonic(), []
     try:
-        seen = torture(options, folder)
+        seen = torture_on_server(options, folder) if options.postgres else torture(options, folder)
         wrong = history.check(seen)
         killed = sum(line["act"] in ("kill", "kill_guardian") for line in seen.lines)
         if options.pause and killed < options.kills:
             wrong.append(("FAILED", f"{killed} of {options.kills} kills in the time"))
         lines.append(history.tally(seen))
-    except (Failed, history.Broken, subprocess.SubprocessError, OSError) as error:
+        servers = sum(line["act"] == "kill_server" for line in seen.lines)
+        if options.postgres:
+            lines.append(f"the server was killed {servers} times")
+    except (Failed, server.Failed, history.Broken, subprocess.SubprocessError, OSError) as error:
         wrong = [("FAILED", str(error))]
     lines += [f"{rule}: {text}" for rule, text in wrong[:20]]
     took = time.monotonic() - began

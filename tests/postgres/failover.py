@@ -1,0 +1,367 @@
+#!/usr/bin/env python3
+"""Another server takes over: what was acknowledged is there, and no token is handed out twice.
+
+    tests/postgres/failover.py --build BUILD [--list] [NAME | GLOB]...
+
+Every test has a primary and standbys of its own. A primary dies by SIGKILL; a standby that is to have
+lost something was cut off before.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+import server
+
+sys.path.insert(0, str(server.ROOT / "tests" / "torture"))
+import history  # noqa: E402
+import run as torture  # noqa: E402  (of torture, not ours)
+
+from replica import DATABASE, PATIENCE_S, Origin, url_of  # noqa: E402
+from tap import expect, expect_equal, main, test, wait_for  # noqa: E402
+
+UNKNOWN, HELD = 8, 4  # exit codes
+FIRST_OF_EPOCH = 1 << 40
+GO_ON_S = 15  # within which everybody has found the new primary; a second or two where it is quiet
+GROUND = server.MIGRATIONS / "0001_queue" / "20_ground.sql"
+
+
+class Stage:
+    def __init__(self, options, folder, origin):
+        self.build, self.folder, self.origin = options.build.resolve(), folder, origin
+        self.program = self.build / "leasehold"
+
+    def start(self, store, *words):
+        return subprocess.Popen([self.program, "--store", store, *map(str, words)], text=True,
+                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE)
+
+    def run(self, store, *words, code=0):
+        """A command to its end; what it printed."""
+        process = self.start(store, *words)
+        out, err = process.communicate(timeout=PATIENCE_S)
+        expect_equal(process.returncode, code, f"leasehold {' '.join(map(str, words))}: {err.strip()}"
+                                               ": exit code")
+        return out.strip()
+
+    def claim(self, store, queue="q", lease="600s"):
+        """(job, token), or None."""
+        process = self.start(store, "claim", queue, "--json", "--lease", lease, "--worker", "w")
+        out, err = process.communicate(timeout=PATIENCE_S)
+        expect(process.returncode in (0, 3), f"claim: exit code {process.returncode}: {err}")
+        return (json.loads(out)["id"], json.loads(out)["token"]) if out else None
+
+
+@contextlib.contextmanager
+def stage(options):
+    with server.Folder() as folder, Origin(folder, options.build.resolve() / "leasehold") as origin:
+        yield Stage(options, folder, origin)
+
+
+@contextlib.contextmanager
+def pair(at, synchronous):
+    """A primary, its standby, and the string that names both."""
+    with at.origin.primary("a") as a, a.standby("b") as b:
+        try:
+            a.wait_for_standby("b")
+            if synchronous:
+                a.be_synchronous("b")
+            yield a, b, url_of(a, b)
+        finally:
+            for node in (a, b):
+                node.kill()
+                shutil.rmtree(node.data, ignore_errors=True)
+
+
+def caught_up(a, b):
+    lsn = a.psql("postgres", "SELECT pg_current_wal_flush_lsn()").strip()
+    wait_for(lambda: b.has_replayed(lsn), "the standby has replayed all", PATIENCE_S)
+
+
+# ---------------------------------------------------------------- under load
+
+class Load:
+    """Clients of tests/torture that write down every call."""
+
+    def __init__(self, at, url, workers=3):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="load-", dir=at.folder.path))
+        words = ["--build", at.build, "--by", "client", "--workers", workers, "--jobs", 100000]
+        self.options = torture.parse([str(word) for word in words])
+        self.options.store = os.environ["TORTURE_STORE"] = url
+        self.crew = torture.Clients(self.options, self.folder)
+
+    def __enter__(self):
+        self.crew.prepare()
+        torture.tell_clock(self.crew)
+        for slot in range(self.options.workers):
+            self.crew.start(slot)
+        return self
+
+    def __exit__(self, *_):
+        self.crew.close()
+        del os.environ["TORTURE_STORE"]
+
+    def done_since(self, ns):
+        """How many completes were acknowledged that were called after this moment."""
+        lines = (self.folder / "history.jsonl").read_text(encoding="utf-8").splitlines()
+        done = (json.loads(line) for line in lines
+                if '"act":"complete"' in line and '"result":"ok"' in line and line.endswith("}"))
+        return sum(line["call_ns"] > ns for line in done)
+
+    def wait_for_work(self, since, n, seconds=PATIENCE_S):
+        def enough():
+            self.crew.look()
+            return self.done_since(since) >= n
+        wait_for(enough, f"{n} jobs were completed", seconds)
+
+    def end(self):
+        """Everything comes to its end: what was seen, and what is wrong with it."""
+        # Nothing more is enqueued: what there is is waited for.
+        self.crew.quota = lambda: 0
+        self.crew.quieten = lambda: self.crew.flag(0, 2)
+        torture.drain(self.crew)
+        self.crew.finish()
+        torture.write_down(self.crew)
+        seen = history.History.read(self.folder)
+        wrong = [f"{rule}: {text}" for rule, text in history.check(seen)]
+        if wrong:
+            kept = shutil.copytree(self.folder, pathlib.Path(tempfile.mkdtemp(prefix="failover-")) / "load")
+            wrong.insert(0, f"the history is in {kept}")
+        return seen, wrong
+
+
+def tokens_after(seen, ns):
+    return [act["token"] for act in seen.acts
+            if act["act"] == "claim" and act["result"] == "ok" and act["token"]
+            and act["call_ns"] > ns]
+
+
+def nobody_of_ours(node):
+    return node.psql("postgres", "SELECT count(*) FROM pg_stat_activity WHERE usename = "
+                                 f"'{server.TESTER}'").strip() == "0"
+
+
+@test
+def a_synchronous_standby_takes_over_under_load_and_the_old_primary_comes_back_in_vain(at):
+    with pair(at, True) as (a, b, url), Load(at, url) as load:
+        load.wait_for_work(0, 40)
+        died = time.monotonic_ns()
+        a.kill()
+        b.promote()
+        promoted = time.monotonic_ns()
+        load.wait_for_work(promoted, 1, GO_ON_S)
+        load.wait_for_work(promoted, 40)
+        # As it was: a primary, and whoever asks it is let in.
+        a.start()
+        had = a.ask("SELECT max(id) FROM leasehold.job")
+        returned = time.monotonic_ns()
+        load.wait_for_work(returned, 40)
+        expect(nobody_of_ours(a), "a client went back to the old primary")
+        expect_equal(a.ask("SELECT max(id) FROM leasehold.job"), had, "jobs of the old primary")
+        seen, wrong = load.end()
+        expect(not wrong, "\n".join(wrong[:20]))
+        expect(any(act["result"] != "ok" and act["call_ns"] < promoted < act["return_ns"] + (1 << 33)
+                   for act in seen.acts if act["call_ns"] > died - (1 << 33)) or seen.open,
+               "nobody was in the middle of anything: this proves nothing")
+        tokens = tokens_after(seen, promoted)
+        expect(tokens and min(tokens) > FIRST_OF_EPOCH, f"tokens after it: {sorted(tokens)[:3]}")
+        restored = [event for event in seen.events if event["type"] == "store.restored"]
+        expect_equal(len(restored), 1, "events that tell of another server")
+
+
+# ---------------------------------------------------------------- nothing expires
+
+def outlived(a, job):
+    return lambda: a.ask(f"SELECT lease_until < clock_timestamp() FROM leasehold.job WHERE id = {job}",
+                         server.ADMIN) == "t"
+
+
+def held_through(at, lease="3s"):
+    """A job and a named lease that end while there is no primary; then there is one."""
+    @contextlib.contextmanager
+    def scene():
+        with pair(at, True) as (a, b, url):
+            at.run(url, "enqueue", "kept", "x")
+            job, token = at.claim(url, "kept", lease)
+            at.run(url, "lease", "acquire", "scope/name", "--owner", "me", "--ttl", lease)
+            a.kill()
+            wait_for(outlived(b, job), "its lease is over", PATIENCE_S)
+            b.promote()
+            yield b, url, job, token
+    return scene()
+
+
+@test
+def a_lease_that_ended_while_there_was_no_primary_is_not_taken_back_at_once(at):
+    with held_through(at) as (b, url, job, token):
+        at.run(url, "recover")
+        b.ask("SELECT leasehold.maintain()")
+        expect_equal(at.claim(url, "kept"), None, "claimed")
+        at.run(url, "lease", "acquire", "scope/name", "--owner", "other", code=HELD)
+        expect_equal(b.ask(f"SELECT state, token FROM leasehold.job WHERE id = {job}"),
+                     f"running|{token}", "the job")
+        at.run(url, "heartbeat", job, "--token", token, "--lease", "1s")
+        # Its holder has had the time of a lease to come back: from then on it is as ever.
+        until = b.ask("SELECT no_expiry_before FROM leasehold.meta")
+        _, following = wait_for(lambda: at.claim(url, "kept"), "the job is claimed", PATIENCE_S)
+        expect(following > FIRST_OF_EPOCH, f"token {following}")
+        early = b.ask(f"SELECT started_at < '{until}' FROM leasehold.job WHERE id = {job}")
+        expect_equal(early, "f", "it was taken back before")
+
+
+@test
+def a_beat_that_comes_first_after_a_promotion_is_in_time(at):
+    with held_through(at) as (_, url, job, token):
+        at.run(url, "heartbeat", job, "--token", token)
+
+
+@test
+def a_complete_of_before_is_told_again_by_the_new_primary(at):
+    with pair(at, True) as (a, b, url):
+        at.run(url, "enqueue", "q", "x")
+        job, token = at.claim(url)
+        at.run(url, "complete", job, "--token", token)
+        a.kill()
+        b.promote()
+        at.run(url, "complete", job, "--token", token)
+
+
+# ---------------------------------------------------------------- a tail that is lost
+
+def hand_out(at, store, job, n):
+    """The job, n times; tokens under which it was."""
+    tokens = []
+    for _ in range(n):
+        held = wait_for(lambda: at.claim(store), "the job is claimed", PATIENCE_S)
+        expect_equal(held[0], job, "the job")
+        tokens.append(held[1])
+        at.run(store, "release", job, "--token", held[1])
+    return tokens
+
+
+def without_epoch(node):
+    """A mutant: whoever takes over keeps the epoch."""
+    text = GROUND.read_text(encoding="utf-8")
+    body = re.search(r"CREATE FUNCTION leasehold\.new_server.*?END \$\$;", text, re.S)[0]
+    changed = re.sub(r"SET epoch = .*?, system_id", "SET epoch = epoch, system_id", body, flags=re.S)
+    expect(changed != body, "new_server does not set the epoch where the mutation looks for it")
+    node.ask(changed.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION"))
+
+
+def lose_the_tail(at, mutate=lambda node: None):
+    """Tokens of one job before and after an asynchronous failover; and whether a job was lost."""
+    with pair(at, False) as (a, b, url):
+        job = int(at.run(url, "enqueue", "q", "x"))
+        before = hand_out(at, url, job, 1)
+        caught_up(a, b)
+        b.stop_following()
+        at.run(url, "enqueue", "other", "acknowledged, and lost")
+        before += hand_out(at, url, job, 2)
+        a.kill()
+        b.promote()
+        mutate(b)
+        after = hand_out(at, url, job, 3)
+        return before, after, b.ask("SELECT count(*) FROM leasehold.job WHERE queue = 'other'") == "0"
+
+
+@test
+def an_asynchronous_standby_that_lost_the_tail_hands_no_token_out_again(at):
+    before, after, lost = lose_the_tail(at)
+    expect(lost, "nothing was lost: this proves nothing")
+    expect(min(after) > max(before), f"{before} were handed out, and then {after}")
+
+
+@test
+def a_server_that_keeps_its_epoch_is_caught_by_this(at):
+    before, after, _ = lose_the_tail(at, without_epoch)
+    expect(set(before) & set(after), f"{before} were handed out, and then {after}: not caught")
+
+
+@test
+def a_second_failover_that_lost_the_first_ones_epoch_hands_no_token_out_again(at):
+    with pair(at, False) as (a, b, _):
+        job = int(at.run(url_of(a), "enqueue", "q", "x"))
+        before = hand_out(at, url_of(a), job, 1)
+        caught_up(a, b)
+        a.kill()
+        b.promote()
+        with b.standby("c") as c:
+            b.wait_for_standby("c")
+            c.stop_following()
+            url = url_of(b, c)
+            before += hand_out(at, url, job, 2)
+            b.kill()
+            c.promote()
+            after = hand_out(at, url, job, 2)
+            expect(min(after) > max(before), f"{before} were handed out, and then {after}")
+
+
+# ---------------------------------------------------------------- waiting for the standby
+
+def waits_for_standby(node):
+    """The backend of ours that waits, or nothing."""
+    return node.psql("postgres", "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' "
+                                 f"AND usename = '{server.TESTER}'").strip()
+
+
+def cancelled(at, a, store, *words):
+    """A command whose wait for the standby is cancelled: exit code, and what it said."""
+    process = at.start(store, *words)
+    def cancel():
+        pid = waits_for_standby(a)
+        if pid:
+            a.psql("postgres", f"SELECT pg_cancel_backend({pid.splitlines()[0]})")
+        return process.poll() is not None
+    wait_for(cancel, f"leasehold {' '.join(map(str, words))} has ended", PATIENCE_S)
+    out, err = process.communicate()
+    return process.returncode, out.strip(), err.strip()
+
+
+@test
+def a_cancelled_wait_for_the_standby_is_unknown_and_never_done(at):
+    with pair(at, True) as (a, b, _):
+        url = url_of(a)
+        at.run(url, "enqueue", "q", "x")
+        job, token = at.claim(url)
+        b.kill()
+        for words in (["enqueue", "q", "y", "--request", "r-1"], ["complete", job, "--token", token],
+                      ["claim", "q", "--request", "r-2"], ["queue", "pause", "q"]):
+            code, out, err = cancelled(at, a, url, *words)
+            expect_equal(code, UNKNOWN, f"{words}: {out} {err}: exit code")
+            expect("outcome is unknown" in err, f"{words}: {err}")
+            expect_equal(out, "", f"{words}: printed")
+        # It stands here, and would not after a failover: only now can it be known.
+        b.start()
+        wait_for(lambda: a.streams_to("b") == "sync", "the standby is back", PATIENCE_S)
+        at.run(url, "enqueue", "q", "y", "--request", "r-1")
+        at.run(url, "complete", job, "--token", token)
+        expect_equal(a.ask("SELECT count(*) FROM leasehold.job"), "2", "jobs")
+
+
+@test
+def an_old_primary_that_waits_for_its_standby_acknowledges_nothing(at):
+    with pair(at, True) as (a, b, url):
+        at.run(url, "enqueue", "q", "x")
+        a.kill()
+        b.promote()
+        a.start()
+        code, out, err = cancelled(at, a, url_of(a), "enqueue", "q", "y")
+        expect_equal(code, UNKNOWN, f"enqueue: {out} {err}: exit code")
+
+
+def options():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--build", type=pathlib.Path, required=True, help="a build with the tests")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(options(), stage))

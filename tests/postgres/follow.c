@@ -1,0 +1,154 @@
+/* Events appear in another order than their ids: whoever follows them misses none. */
+#include "harness/harness.h"
+
+#include <leasehold.h>
+#include <libpq-fe.h>
+#include <stdio.h>
+#include <string.h>
+
+static lh_store *open_store(void)
+{
+    lh_store *store = NULL;
+    if (lh_open(test_store(), NULL, &store) != LH_OK)
+        FAIL("%s", lh_errmsg(store));
+    return store;
+}
+
+static PGconn *session(void)
+{
+    PGconn *conn = PQconnectdb(test_store());
+    if (PQstatus(conn) != CONNECTION_OK)
+        FAIL("%s", PQerrorMessage(conn));
+    return conn;
+}
+
+static void exec_in(PGconn *conn, const char *sql)
+{
+    PGresult *result = PQexec(conn, sql);
+    ExecStatusType status = PQresultStatus(result);
+    if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK)
+        FAIL("%s: %s", sql, PQerrorMessage(conn));
+    PQclear(result);
+}
+
+/* Something that is told: the event names the lease. */
+static void acquire(PGconn *conn, const char *name)
+{
+    char sql[200];
+    (void)snprintf(sql, sizeof sql, "SELECT leasehold.lease_acquire('s', '%s', 'me', '1 hour')",
+                   name);
+    exec_in(conn, sql);
+}
+
+/* The leases of the next events, each with a blank; *after moves on. */
+static void follow(lh_store *store, int64_t *after, int64_t wait_ms, char *told, size_t len)
+{
+    lh_events *events = NULL;
+    lh_event_filter filter = {.after = *after, .wait_ms = wait_ms};
+    size_t used = 0;
+
+    told[0] = '\0';
+    EXPECT_OK(lh_event_list(store, &filter, &events));
+    for (size_t i = 0; i < events->n; i++) {
+        const lh_event *event = &events->event[i];
+        EXPECT(event->id > *after);
+        *after = event->id;
+        if (event->lease != NULL)
+            used += (size_t)snprintf(told + used, len - used, "%s ", event->lease);
+    }
+    lh_events_free(events);
+}
+
+/* A transaction that began later took the lower id and is still open: what is above waits for it. */
+TEST(whoever_follows_is_given_no_event_before_one_below_it)
+{
+    char told[200];
+    int64_t after = 0;
+    lh_store *store = open_store();
+    PGconn *first = session(), *second = session();
+
+    exec_in(first, "BEGIN");
+    exec_in(first, "SELECT pg_current_xact_id()");
+    exec_in(second, "BEGIN");
+    acquire(second, "low");
+    acquire(first, "high");
+    exec_in(first, "COMMIT");
+
+    follow(store, &after, 1, told, sizeof told);
+    EXPECT_STR(told, "");
+    exec_in(second, "COMMIT");
+    follow(store, &after, 10000, told, sizeof told);
+    EXPECT_STR(told, "s/low s/high ");
+    PQfinish(first);
+    PQfinish(second);
+    lh_close(store);
+}
+
+/* What an event waits for need not be about events at all, and may come to nothing. */
+TEST(what_is_rolled_back_holds_nobody_up)
+{
+    char told[200];
+    int64_t after = 0;
+    lh_store *store = open_store();
+    PGconn *first = session(), *second = session();
+
+    exec_in(second, "BEGIN");
+    acquire(second, "gone");
+    acquire(first, "high");
+    follow(store, &after, 1, told, sizeof told);
+    EXPECT_STR(told, "");
+    exec_in(second, "ROLLBACK");
+    follow(store, &after, 10000, told, sizeof told);
+    EXPECT_STR(told, "s/high ");
+    acquire(first, "next");
+    follow(store, &after, 10000, told, sizeof told);
+    EXPECT_STR(told, "s/next ");
+    PQfinish(first);
+    PQfinish(second);
+    lh_close(store);
+}
+
+/* There is always somebody under way: those who look again and again are not held up for ever. */
+TEST(a_busy_server_holds_nobody_up)
+{
+    char told[200];
+    int64_t after = 0;
+    lh_store *store = open_store();
+    PGconn *sessions[3] = {session(), session(), session()};
+
+    exec_in(sessions[0], "BEGIN");
+    acquire(sessions[0], "0");
+    for (int i = 1; i < 20; i++) {
+        char name[8];
+        PGconn *one = sessions[i % 3], *before = sessions[(i - 1) % 3];
+        (void)snprintf(name, sizeof name, "%d", i);
+        exec_in(one, "BEGIN");
+        acquire(one, name);
+        exec_in(before, "COMMIT");
+        (void)snprintf(name, sizeof name, "s/%d ", i - 2);
+        follow(store, &after, i == 1 ? 1 : 10000, told, sizeof told);
+        EXPECT_STR(told, i == 1 ? "" : name);
+    }
+    for (int i = 0; i < 3; i++)
+        PQfinish(sessions[i]);
+    lh_close(store);
+}
+
+/* Who only looks is shown what there is. */
+TEST(a_list_shows_what_is_visible)
+{
+    char told[200];
+    int64_t after = 0;
+    lh_store *store = open_store();
+    PGconn *first = session(), *second = session();
+
+    exec_in(second, "BEGIN");
+    acquire(second, "low");
+    acquire(first, "high");
+    follow(store, &after, 0, told, sizeof told);
+    EXPECT_STR(told, "s/high ");
+    exec_in(second, "ROLLBACK");
+    PQfinish(first);
+    PQfinish(second);
+    lh_close(store);
+}

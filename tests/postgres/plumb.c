@@ -1,0 +1,452 @@
+/* What acts on PostgreSQL stand on: values that travel, refusals, log lines, connections. */
+#include "harness/harness.h"
+
+#include "core/core.h"
+#include "store/postgres/plumb.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST_LINES = 8 };
+
+struct heard {
+    size_t n;
+    int level[MOST_LINES];
+    char line[MOST_LINES][200], queue[MOST_LINES][40], reason[MOST_LINES][100];
+    int64_t job[MOST_LINES], token[MOST_LINES], attempt[MOST_LINES];
+};
+
+static void hear(void *arg, const lh_log_entry *entry)
+{
+    struct heard *heard = arg;
+
+    if (heard->n == MOST_LINES)
+        return;
+    size_t i = heard->n++;
+    heard->level[i] = entry->level;
+    heard->job[i] = entry->job;
+    heard->token[i] = entry->token;
+    heard->attempt[i] = entry->attempt;
+    (void)snprintf(heard->line[i], sizeof heard->line[i], "%s", entry->line);
+    (void)snprintf(heard->queue[i], sizeof heard->queue[i], "%s", entry->queue ? entry->queue : "");
+    (void)snprintf(heard->reason[i], sizeof heard->reason[i], "%s",
+                   entry->reason ? entry->reason : "");
+}
+
+static lh_store *open_with(lh_open_opts opts)
+{
+    lh_store *store = NULL;
+    if (lh_open(test_store(), &opts, &store) != LH_OK)
+        FAIL("%s", lh_errmsg(store));
+    return store;
+}
+
+static lh_store *open_store(void)
+{
+    return open_with((lh_open_opts){0});
+}
+
+static struct pg *pg_of(lh_store *store)
+{
+    return store->store.self;
+}
+
+/* One call of our own, outside of any act. */
+static int ask(lh_store *store, const char *sql, struct args *args, struct rows *rows,
+               struct lhi_error *err)
+{
+    struct txn txn = {.pg = pg_of(store), .deadline = real_ms() + 10000};
+
+    lhi_error_clear(err);
+    EXPECT_OK(pool_take(txn.pg, txn.deadline, &txn.conn, err));
+    int rc = call_text(&txn, sql, args, rows, err);
+    if (rc == LH_OK)
+        notices_tell(&txn.conn->notices, &txn.pg->log);
+    pool_give(txn.pg, txn.conn);
+    return rc;
+}
+
+static PGconn *session(void)
+{
+    PGconn *conn = PQconnectdb(test_store());
+    if (PQstatus(conn) != CONNECTION_OK)
+        FAIL("%s", PQerrorMessage(conn));
+    return conn;
+}
+
+static void exec_in(PGconn *conn, const char *sql)
+{
+    PGresult *result = PQexec(conn, sql);
+    if (PQresultStatus(result) != PGRES_COMMAND_OK && PQresultStatus(result) != PGRES_TUPLES_OK)
+        FAIL("%s: %s", sql, PQerrorMessage(conn));
+    PQclear(result);
+}
+
+/* ---------------------------------------------------------------- values */
+
+TEST(single_values_come_back_as_they_were_sent)
+{
+    lh_store *store = open_store();
+    struct args args = {0};
+    struct rows rows;
+    struct lhi_error err;
+    size_t len;
+
+    arg_text(&args, "zw\xc3\xb6lf");
+    arg_text(&args, NULL);
+    arg_int(&args, INT64_MIN);
+    arg_opt(&args, 0);
+    arg_ref(&args, &(int64_t){0});
+    arg_bool(&args, true);
+    arg_time(&args, INT64_C(1700000000123));
+    arg_time(&args, 0);
+    arg_bytes(&args, "a\0b", 3);
+    arg_bytes(&args, "", 0);
+    arg_bytes(&args, NULL, 0);
+    EXPECT_OK(ask(store, "SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, '-5'::int2", &args,
+                  &rows, &err));
+    EXPECT_STR(row_text(&rows, 0, 0), "zw\xc3\xb6lf");
+    EXPECT(row_null(&rows, 0, 1) && row_text(&rows, 0, 1) == NULL);
+    EXPECT_EQ(row_int(&rows, 0, 2), INT64_MIN);
+    EXPECT(row_null(&rows, 0, 3));
+    EXPECT(!row_null(&rows, 0, 4) && row_int(&rows, 0, 4) == 0);
+    EXPECT(row_bool(&rows, 0, 5));
+    EXPECT_EQ(row_time(&rows, 0, 6), INT64_C(1700000000123));
+    EXPECT_EQ(row_time(&rows, 0, 7), 0);
+    const void *bytes = row_bytes(&rows, 0, 8, &len);
+    EXPECT_MEM(bytes, len, "a\0b", 3);
+    EXPECT(row_bytes(&rows, 0, 9, &len) != NULL && len == 0);
+    EXPECT(row_null(&rows, 0, 10));
+    EXPECT_EQ(row_int(&rows, 0, 11), -5);
+    rows_free(&rows);
+    lh_close(store);
+}
+
+TEST(lists_come_back_as_they_were_sent)
+{
+    lh_store *store = open_store();
+    struct args args = {0};
+    struct rows rows;
+    struct lhi_error err;
+
+    arg_array(&args, OID_INT8, 3);
+    put_int(&args, -7);
+    put_opt(&args, 0);
+    put_int(&args, INT64_MAX);
+    arg_array(&args, OID_TEXT, 3);
+    put_text(&args, "");
+    put_text(&args, NULL);
+    put_bytes(&args, "NULL", 4);
+    arg_array(&args, OID_BYTEA, 2);
+    put_bytes(&args, "\0\xff", 2);
+    put_null(&args);
+    arg_array(&args, OID_BOOL, 2);
+    put_bool(&args, false);
+    put_bool(&args, true);
+    arg_array(&args, OID_TIMESTAMPTZ, 2);
+    put_time(&args, 1);
+    put_time(&args, 0);
+    arg_array(&args, OID_TEXT, 0);
+    EXPECT_OK(ask(store,
+                  "SELECT to_json($1)::text, to_json($2)::text, to_json($3)::text,"
+                  " to_json($4)::text, extract(epoch FROM $5[1])::text || ($5[2] IS NULL),"
+                  " to_json($6)::text",
+                  &args, &rows, &err));
+    EXPECT_STR(row_text(&rows, 0, 0), "[-7,null,9223372036854775807]");
+    EXPECT_STR(row_text(&rows, 0, 1), "[\"\",null,\"NULL\"]");
+    EXPECT_STR(row_text(&rows, 0, 2), "[\"\\\\x00ff\",null]");
+    EXPECT_STR(row_text(&rows, 0, 3), "[false,true]");
+    EXPECT_STR(row_text(&rows, 0, 4), "0.001000true");
+    EXPECT_STR(row_text(&rows, 0, 5), "[]");
+    rows_free(&rows);
+    lh_close(store);
+}
+
+TEST(times_before_the_year_2000_and_at_the_ends_of_time_are_times)
+{
+    lh_store *store = open_store();
+    struct rows rows;
+    struct lhi_error err;
+
+    EXPECT_OK(ask(store,
+                  "SELECT '1973-03-03T00:00:00.0019Z'::timestamptz, 'infinity'::timestamptz, "
+                  "'-infinity'::timestamptz",
+                  NULL, &rows, &err));
+    EXPECT_EQ(row_time(&rows, 0, 0), INT64_C(99964800001));
+    EXPECT_EQ(row_time(&rows, 0, 1), 0);
+    EXPECT_EQ(row_time(&rows, 0, 2), 0);
+    rows_free(&rows);
+    lh_close(store);
+}
+
+/* ---------------------------------------------------------------- refusals */
+
+TEST(what_an_act_refuses_has_its_status_and_its_words)
+{
+    lh_store *store = open_store();
+    struct lhi_error err;
+
+    EXPECT_STATUS(
+        ask(store, "SELECT leasehold.refuse(-8, 'lease of job 7 is gone')", NULL, NULL, &err),
+        LH_ELOST);
+    EXPECT_STR(err.text, "lease of job 7 is gone");
+    lh_close(store);
+}
+
+TEST(what_the_server_refuses_is_told_by_its_kind)
+{
+    static const struct {
+        const char *sql;
+        int status;
+    } refused[] = {
+        {"SELECT 1/0", LH_EINVAL},
+        {"INSERT INTO leasehold.job(queue) VALUES ('no name')", LH_EINVAL},
+        {"SELECT * FROM nowhere.job", LH_ENOSTORE},
+        {"SELECT leasehold.no_such_function()", LH_EFAIL},
+    };
+    lh_store *store = open_store();
+    struct lhi_error err;
+
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++)
+        EXPECT_STATUS(ask(store, refused[i].sql, NULL, NULL, &err), refused[i].status);
+    /* A refusal costs the connection nothing. */
+    EXPECT_EQ(pg_of(store)->n_conns, 1);
+    lh_close(store);
+}
+
+TEST(a_server_that_does_not_answer_in_time_is_busy_and_stops_what_it_does)
+{
+    lh_store *store = open_with((lh_open_opts){.busy_ms = 300});
+    PGconn *other = session();
+    lh_enqueued out;
+    lh_new_job job = {.payload = "x", .payload_len = 1};
+
+    exec_in(other, "BEGIN");
+    exec_in(other, "LOCK TABLE leasehold.job IN ACCESS EXCLUSIVE MODE");
+    EXPECT_STATUS(lh_enqueue(store, "mail", &job, 1, NULL, &out), LH_EBUSY);
+    EXPECT_CONTAINS(lh_errmsg(store), "busy");
+    exec_in(other, "COMMIT");
+    PGresult *result = PQexec(other, "SELECT count(*) FROM leasehold.job");
+    EXPECT_STR(PQgetvalue(result, 0, 0), "0");
+    PQclear(result);
+    EXPECT_OK(lh_enqueue(store, "mail", &job, 1, NULL, &out));
+    PQfinish(other);
+    lh_close(store);
+}
+
+/* ---------------------------------------------------------------- log lines */
+
+TEST(what_the_database_tells_is_a_line_of_the_log_with_what_it_is_about)
+{
+    struct heard heard = {0};
+    lh_store *store = open_with((lh_open_opts){.log = hear, .log_arg = &heard});
+    struct lhi_error err;
+
+    EXPECT_OK(ask(store,
+                  "SELECT leasehold.tell('warn', 'took job 7 back', 7, 3, 2, 'mail', NULL,"
+                  " E'he said \"no\",\\n\\ttwice: \\u00fc \\U0001F600 \\\\')",
+                  NULL, NULL, &err));
+    EXPECT_EQ(heard.n, 1);
+    EXPECT_EQ(heard.level[0], LH_LOG_WARN);
+    EXPECT_STR(heard.line[0], "took job 7 back");
+    EXPECT_EQ(heard.job[0], 7);
+    EXPECT_EQ(heard.token[0], 3);
+    EXPECT_EQ(heard.attempt[0], 2);
+    EXPECT_STR(heard.queue[0], "mail");
+    EXPECT_STR(heard.reason[0], "he said \"no\",\n\ttwice: \xc3\xbc \xf0\x9f\x98\x80 \\");
+    lh_close(store);
+}
+
+TEST(what_did_not_come_to_pass_is_not_logged)
+{
+    struct heard heard = {0};
+    lh_store *store = open_with((lh_open_opts){.log = hear, .log_arg = &heard});
+    struct lhi_error err;
+
+    EXPECT_STATUS(ask(store, "SELECT leasehold.tell('error', 'gone'), leasehold.refuse(-8, 'no')",
+                      NULL, NULL, &err),
+                  LH_ELOST);
+    for (size_t i = 0; i < heard.n; i++)
+        EXPECT(strcmp(heard.line[i], "gone") != 0);
+    lh_close(store);
+}
+
+/* ---------------------------------------------------------------- connections */
+
+static void *enqueue_some(void *arg)
+{
+    for (int i = 0; i < 20; i++) {
+        lh_enqueued out;
+        lh_new_job job = {.payload = "x", .payload_len = 1};
+        EXPECT_OK(lh_enqueue(arg, "mail", &job, 1, NULL, &out));
+    }
+    return NULL;
+}
+
+TEST(many_threads_share_few_connections)
+{
+    enum { THREADS = 20 };
+    lh_store *store = open_store();
+    pthread_t threads[THREADS];
+    lh_store_info info;
+
+    for (int i = 0; i < THREADS; i++)
+        EXPECT(pthread_create(&threads[i], NULL, enqueue_some, store) == 0);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    EXPECT(pg_of(store)->n_conns <= MOST_CONNS);
+    EXPECT_OK(lh_store_status(store, &info));
+    lh_jobs *jobs = NULL;
+    EXPECT_OK(lh_job_list(store, &(lh_job_filter){.limit = 1000}, &jobs));
+    EXPECT_EQ(jobs->n, THREADS * 20);
+    lh_jobs_free(jobs);
+    lh_close(store);
+}
+
+TEST(who_finds_no_connection_free_waits_no_longer_than_he_may)
+{
+    lh_store *store = open_with((lh_open_opts){.busy_ms = 200});
+    struct pg *pg = pg_of(store);
+    struct conn *taken[MOST_CONNS], *one;
+    struct lhi_error err;
+
+    for (int i = 0; i < MOST_CONNS; i++)
+        EXPECT_OK(pool_take(pg, real_ms() + 10000, &taken[i], &err));
+    EXPECT_STATUS(pool_take(pg, real_ms() + 100, &one, &err), LH_EBUSY);
+    EXPECT_CONTAINS(err.text, "8 connections");
+    pool_give(pg, taken[0]);
+    EXPECT_OK(pool_take(pg, real_ms() + 100, &taken[0], &err));
+    for (int i = 0; i < MOST_CONNS; i++)
+        pool_give(pg, taken[i]);
+    lh_close(store);
+}
+
+/* Its sessions are ended behind its back, as by a server that was started anew. */
+static void end_sessions(void)
+{
+    PGconn *other = session();
+    exec_in(other, "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+                   " WHERE datname = current_database() AND usename = current_user"
+                   " AND pid <> pg_backend_pid()");
+    PQfinish(other);
+}
+
+TEST(a_handle_outlives_its_connections)
+{
+    lh_store *store = open_store();
+    lh_enqueued out;
+    lh_new_job job = {.payload = "x", .payload_len = 1};
+
+    for (int i = 0; i < 3; i++) {
+        EXPECT_OK(lh_enqueue(store, "mail", &job, 1, NULL, &out));
+        EXPECT_EQ(out.id, i + 1);
+        end_sessions();
+    }
+    lh_close(store);
+}
+
+TEST(a_forked_child_that_closes_its_copy_leaves_the_parents_sessions_alone)
+{
+    lh_store *store = open_store();
+    lh_enqueued out;
+    lh_new_job job = {.payload = "x", .payload_len = 1};
+
+    pid_t pid = test_fork();
+    if (pid == 0) {
+        EXPECT_STATUS(lh_enqueue(store, "mail", &job, 1, NULL, &out), LH_EMISUSE);
+        lh_close(store);
+        test_child_done();
+    }
+    EXPECT_EQ(test_wait(pid).code, 0);
+    struct pg *pg = pg_of(store);
+    const struct conn *before = pg->idle;
+    EXPECT_OK(lh_enqueue(store, "mail", &job, 1, NULL, &out));
+    EXPECT(pg->idle == before && pg->n_conns == 1); /* the very same connection */
+    lh_close(store);
+}
+
+TEST(a_statement_whose_tables_have_changed_is_prepared_anew)
+{
+    lh_store *store = open_store();
+    PGconn *other = session();
+    lh_jobs *jobs = NULL;
+    lh_enqueued out;
+    lh_new_job job = {.payload = "x", .payload_len = 1};
+
+    EXPECT_OK(lh_enqueue(store, "mail", &job, 1, NULL, &out));
+    EXPECT_OK(lh_job_list(store, &(lh_job_filter){.limit = 10}, &jobs));
+    lh_jobs_free(jobs);
+    exec_in(other, "ALTER TABLE leasehold.job ADD COLUMN extra text");
+    EXPECT_OK(lh_job_list(store, &(lh_job_filter){.limit = 10}, &jobs));
+    EXPECT_EQ(jobs->n, 1);
+    lh_jobs_free(jobs);
+    PQfinish(other);
+    lh_close(store);
+}
+
+/* ---------------------------------------------------------------- names of stores */
+
+static void expect_open_fails(const char *url, int status, const char *says)
+{
+    lh_store *store = NULL;
+
+    EXPECT_STATUS(lh_open(url, NULL, &store), status);
+    EXPECT_CONTAINS(lh_errmsg(store), says);
+    EXPECT(strstr(lh_errmsg(store), "s3cret") == NULL);
+    lh_close(store);
+}
+
+TEST(a_password_is_never_shown)
+{
+    expect_open_fails("postgresql://me:s3cret@127.0.0.1:1/db", LH_EUNREACH, "127.0.0.1");
+    expect_open_fails("host=127.0.0.1 port=1 password=s3cret dbname=db", LH_EUNREACH, "127.0.0.1");
+    expect_open_fails("host=127.0.0.1 s3cret", LH_EINVAL, "connection string");
+    expect_open_fails("postgresql://me:s3cret@127.0.0.1:1/db?nonsense=1", LH_EINVAL,
+                      "connection string");
+}
+
+TEST(one_host_of_several_that_answers_is_enough)
+{
+    struct target target = {0};
+    struct lhi_error err;
+
+    EXPECT_OK(target_parse(&target, "postgresql://a:1,b:2,c/db", &err));
+    EXPECT_EQ(target.n_hosts, 3);
+    EXPECT_STR(target.hosts[1].host, "b");
+    EXPECT_STR(target.hosts[1].port, "2");
+    bool read_write = false;
+    for (size_t i = 0; i < target.n; i++)
+        read_write = read_write || (strcmp(target.keys[i], "target_session_attrs") == 0 &&
+                                    strcmp(target.values[i], "read-write") == 0);
+    EXPECT(read_write);
+    target_clear(&target);
+}
+
+/* ---------------------------------------------------------------- the commit */
+
+/* The server answers a statement before it commits: what it refuses then is refused all the same. */
+TEST(what_is_refused_at_the_commit_was_not_done)
+{
+    lh_store *store = open_store();
+    PGconn *other = session();
+    lh_enqueued out;
+    lh_new_job job = {.payload = "x", .payload_len = 1};
+
+    exec_in(other, "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS"
+                   " 'BEGIN RAISE check_violation USING MESSAGE = ''not today''; END'");
+    exec_in(other, "CREATE CONSTRAINT TRIGGER late AFTER INSERT ON leasehold.job"
+                   " DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION no()");
+    EXPECT_STATUS(lh_enqueue(store, "mail", &job, 1, NULL, &out), LH_EINVAL);
+    EXPECT_CONTAINS(lh_errmsg(store), "not today");
+    EXPECT_EQ(pg_of(store)->n_conns, 1);
+    exec_in(other, "DROP TRIGGER late ON leasehold.job");
+    EXPECT_OK(lh_enqueue(store, "mail", &job, 1, NULL, &out));
+    lh_jobs *jobs = NULL;
+    EXPECT_OK(lh_job_list(store, &(lh_job_filter){.limit = 10}, &jobs));
+    EXPECT_EQ(jobs->n, 1);
+    lh_jobs_free(jobs);
+    PQfinish(other);
+    lh_close(store);
+}

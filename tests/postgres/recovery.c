@@ -1,0 +1,449 @@
+/* Recovery as only PostgreSQL has it: by SQL alone, past what others hold or what will not let go, with
+ * a bound on how far back claims look, and on a server whose clock is set. */
+#include "session.h"
+
+#include "base/hook.h"
+#include "store/store.h"
+
+#include <leasehold.h>
+
+#include <stdio.h>
+#include <string.h>
+
+/* Jobs of queue mail, held by w-1 under a lease of one second. */
+static PGconn *session_with_held(int n)
+{
+    PGconn *c = session_at(START_MS);
+
+    for (int i = 0; i < n; i++)
+        (void)said(c, "SELECT leasehold.enqueue('mail', 'x')");
+    (void)said(c, "SELECT count(*) FROM leasehold.claim('w-1', 'mail', %d, '1 s')", n);
+    return c;
+}
+
+#define STATE_OF(job) "SELECT state FROM leasehold.job WHERE id = " #job
+#define CLAIM "SELECT count(*) FROM leasehold.claim('w-2', 'mail', 10, '1 h')"
+#define RECLAIMED "SELECT leasehold.recover() -> 'entries_reclaimed'"
+
+/* ---------------------------------------------------------------- by SQL alone */
+
+TEST(a_recovery_by_sql_is_told_foretold_and_kept)
+{
+    PGconn *c = session_with_held(2);
+    session_clock(c, START_MS + 1000);
+    EXPECT_STR(said(c, "SELECT locks_cleaned, entries_reclaimed FROM leasehold.recovery_stats()"),
+               "0 2");
+    EXPECT_STR(
+        said(c, "SELECT r ->> 'orphaned', r ->> 'id', r ->> 'dry_run', "
+                "r -> 'recovered' -> 0 ->> 'reason' "
+                "FROM leasehold.recover(dry_run => true) r"),
+        "2  true RECLAIMED_TTL: Exceeded TTL (1 s) at attempt 1/3, worker w-1 last seen 1s ago");
+    EXPECT_STR(said(c, STATE_OF(1)), "running");
+    EXPECT_STR(said(c, "SELECT r ->> 'id', r ->> 'trigger', r ->> 'entries_reclaimed', "
+                       "r -> 'recovered' -> 1 ->> 'job', r -> 'recovered' -> 1 ->> 'attempt', "
+                       "r -> 'recovered' -> 1 ->> 'previous_worker', r ->> 'completed_at' "
+                       "FROM leasehold.recover() r"),
+               "1 manual 2 2 2 w-1 2026-01-15T10:30:01.000Z");
+    EXPECT_STR(said(c, STATE_OF(2)), "pending");
+    EXPECT_STR(said(c, "SELECT leasehold.recovery_report() = leasehold.recovery_report(1)"), "t");
+    EXPECT_STR(said(c, "SELECT entries_reclaimed FROM leasehold.recovery_stats()"), "0");
+    PQfinish(c);
+}
+
+TEST(a_bad_recovery_by_sql_is_refused)
+{
+    PGconn *c = session_at(START_MS);
+    EXPECT_STR(said(c, "SELECT leasehold.recover(action => 'explode')"),
+               "LH003 action is \"explode\": retry, pending or fail is allowed");
+    EXPECT_CONTAINS(said(c, "SELECT leasehold.recover(queue => 'a b')"),
+                    "LH003 queue \"a b\" is not a name");
+    EXPECT_CONTAINS(said(c, "SELECT leasehold.recover(threshold => '-1 s')"),
+                    "LH003 threshold is -1000 ms: 0 to ");
+    EXPECT_STR(said(c, "SELECT leasehold.recovery_report()"),
+               "LH005 there is no recovery report yet");
+    EXPECT_STR(said(c, "SELECT leasehold.recovery_report(7)"),
+               "LH005 there is no recovery report 7");
+    PQfinish(c);
+}
+
+TEST(maintenance_by_sql_leaves_alone_what_stays_on_purpose_and_tells_only_what_it_found)
+{
+    PGconn *c = session_with_held(1);
+    (void)said(c, "SELECT leasehold.queue_set('mail', recovery => false)");
+    (void)said(c, "SELECT leasehold.enqueue('mail', 'later', delay => '1 s')");
+    session_clock(c, START_MS + 1000);
+    EXPECT_STR(said(c, "SELECT leasehold.maintain()"), "");
+    EXPECT_STR(said(c, STATE_OF(1)), "running");
+    EXPECT_STR(said(c, STATE_OF(2)), "pending");
+    EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.report"), "0");
+    EXPECT_STR(said(c, RECLAIMED), "1"); /* by hand it is another thing */
+    PQfinish(c);
+}
+
+TEST(a_worker_that_is_silent_is_buried_by_sql_with_all_it_held)
+{
+    PGconn *c = session_at(START_MS);
+    (void)said(c, "SELECT leasehold.enqueue('mail', 'x')");
+    (void)said(
+        c, "INSERT INTO leasehold.worker(id, label, machine, boot, pid_ns, pid, process_start, "
+           "interval_ms, multiplier, registered_at, last_heartbeat_at, silent_at) VALUES ('w-1', "
+           "'w', 'm', 'b', 1, 2, 3, 1000, 3, leasehold.clock(), leasehold.clock(), "
+           "leasehold.clock() + interval '3 s')");
+    (void)said(c, "SELECT leasehold.claim('w-1', 'mail', 1, '1 h')");
+    (void)said(c, "SELECT leasehold.lease_acquire('sync', 'a', 'w-1', '1 h')");
+    session_clock(c, START_MS + 3000);
+    EXPECT_STR(said(c,
+                    "SELECT r ->> 'locks_cleaned', r -> 'dead_workers' -> 0, "
+                    "r -> 'recovered' -> 0 ->> 'reason' FROM leasehold.recover(dry_run => true) r"),
+               "1 {\"jobs\": [1], \"worker\": \"w-1\", \"last_heartbeat\": "
+               "\"2026-01-15T10:30:00.000Z\"} RECLAIMED_DEAD: worker w-1 has been silent for 3s "
+               "(3 × 1s), attempt 1/3, last seen 3s ago");
+    EXPECT_STR(said(c, "SELECT r ->> 'locks_cleaned', r -> 'dead_workers' -> 0 ->> 'worker', "
+                       "r ->> 'entries_reclaimed' FROM leasehold.recover() r"),
+               "1 w-1 1");
+    EXPECT_STR(said(c, "SELECT state, uncleaned FROM leasehold.worker"), "dead ");
+    PQfinish(c);
+}
+
+/* ---------------------------------------------------------------- the same fate as the library's */
+
+static void expect_same_fate(PGconn *c, lh_job *job, const lh_policy *policy, enum lhi_cause cause,
+                             bool unstarted)
+{
+    static const char *const states[] = {[LH_PENDING] = "pending", [LH_FAILED] = "failed"};
+    const lh_recover_opts by_hand = {.by_age = true, .threshold_ms = 90000};
+    const char *what = cause == LHI_CAUSE_DEAD ? "is gone (pid 7)" : "";
+    struct lhi_fate fate;
+    char wanted[800];
+
+    lhi_decide_death(job, policy, cause == LHI_CAUSE_MANUAL ? &by_hand : NULL, cause, what,
+                     unstarted, START_MS, &fate);
+    (void)snprintf(wanted, sizeof wanted, "%s %s %s %lld %lld %lld %s", states[fate.state],
+                   fate.action, fate.poison ? "t" : "f", (long long)fate.attempt,
+                   (long long)fate.recoveries, (long long)fate.shown_attempt, fate.reason);
+    EXPECT_STR(said(c,
+                    "SELECT * FROM leasehold.fate(leasehold.clock(), 'w-1', %lld, "
+                    "to_timestamp(%lld / 1000.0), %lld, %lld, %lld, %lld, %d, %s, %s, %s)",
+                    (long long)job->lease_ms, (long long)job->last_heartbeat_at,
+                    (long long)job->attempt, (long long)job->max_attempts,
+                    (long long)job->recoveries, (long long)policy->max_recoveries,
+                    (int)policy->action, cause == LHI_CAUSE_DEAD ? "'is gone (pid 7)'" : "NULL",
+                    cause == LHI_CAUSE_MANUAL ? "90000" : "NULL", unstarted ? "true" : "false"),
+               wanted);
+}
+
+TEST(the_database_decides_on_a_death_as_the_library_does)
+{
+    static const int64_t leases[] = {1, 1500, 2000, 1800000}, ages[] = {0, 999, 61000, 90061000};
+    PGconn *c = session_at(START_MS);
+
+    for (unsigned i = 0; i < 3 * 3 * 3 * 2 * 3 * 4; i++) {
+        unsigned way = i;
+        enum lhi_cause cause = (enum lhi_cause)(way % 3);
+        lh_policy policy = {.action = (lh_action)(1 + (way /= 3) % 3), .max_recoveries = 2};
+        lh_job job = {.worker = "w-1", .attempt = 2, .recoveries = 1};
+        job.max_attempts = (int64_t[]){-1, 2, 3}[(way /= 3) % 3];
+        bool unstarted = (way /= 3) % 2;
+        policy.max_recoveries = (int64_t[]){-1, 1, 2}[(way /= 2) % 3];
+        job.lease_ms = leases[(way /= 3) % 4];
+        job.last_heartbeat_at = START_MS - ages[way % 4];
+        job.started_at = START_MS - 100000000;
+        expect_same_fate(c, &job, &policy, cause, unstarted);
+    }
+    PQfinish(c);
+}
+
+/* ---------------------------------------------------------------- what is in the way */
+
+TEST(a_job_that_somebody_holds_locked_is_left_to_the_next_round)
+{
+    PGconn *c = session_with_held(3), *other = session_at(START_MS + 1000);
+    session_clock(c, START_MS + 1000);
+    (void)said(other, "BEGIN");
+    EXPECT_STR(said(other, "SELECT state FROM leasehold.job WHERE id = 2 FOR UPDATE"), "running");
+    EXPECT_STR(said(c, RECLAIMED), "2");
+    EXPECT_STR(said(c, STATE_OF(2)), "running");
+    (void)said(other, "ROLLBACK");
+    EXPECT_STR(said(c, RECLAIMED), "1");
+    PQfinish(other);
+    PQfinish(c);
+}
+
+static void make_stubborn(PGconn *c)
+{
+    (void)said(c,
+               "CREATE FUNCTION public.stubborn() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+               "IF old.id = 2 AND new.state <> 'running' THEN RAISE 'it will not let go'; END IF; "
+               "RETURN new; END $$");
+    (void)said(c, "CREATE TRIGGER stubborn BEFORE UPDATE ON leasehold.job FOR EACH ROW "
+                  "EXECUTE FUNCTION public.stubborn()");
+}
+
+TEST(a_job_that_will_not_let_go_is_told_once_and_the_others_are_taken_back)
+{
+    PGconn *c = session_with_held(3);
+    make_stubborn(c);
+    session_clock(c, START_MS + 1000);
+    EXPECT_STR(said(c, CLAIM), "2");
+    EXPECT_STR(said(c, STATE_OF(2)), "running");
+    EXPECT_STR(said(c, "SELECT orphaned, reclaimed, failures FROM leasehold.report"), "3 2 1");
+    EXPECT_STR(said(c, "SELECT leasehold.recovery_report() -> 'recovered' -> 1 ->> 'error'"),
+               "it will not let go");
+    EXPECT_STR(said(c, "SELECT degraded FROM leasehold.meta"),
+               "1 job could not be recovered, see recovery report 1");
+    EXPECT_STR(said(c, CLAIM), "0");
+    EXPECT_STR(said(c, "SELECT leasehold.maintain()"), "");
+    EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.report"), "1");
+    (void)said(c, "DROP TRIGGER stubborn ON leasehold.job");
+    EXPECT_STR(said(c, "SELECT leasehold.maintain() -> 'entries_reclaimed'"), "1");
+    EXPECT_STR(said(c, "SELECT degraded FROM leasehold.meta"), "");
+    PQfinish(c);
+}
+
+/* ---------------------------------------------------------------- how far back claims look */
+
+#define SWEPT                                                                                   \
+    "SELECT (extract(epoch FROM leasehold.swept(m, leasehold.clock())) * 1000 - 1768473000000)" \
+    "::bigint FROM leasehold.meta m WHERE leasehold.swept(m, leasehold.clock()) > '-infinity'"
+
+/* By START_MS; nothing is swept: "". */
+static void expect_swept(PGconn *c, const char *ms)
+{
+    EXPECT_STR(said(c, SWEPT), ms);
+}
+
+TEST(claims_look_back_no_further_than_they_must)
+{
+    PGconn *c = session_at(START_MS);
+    expect_swept(c, "-1768473000000");
+    EXPECT_STR(said(c, CLAIM), "0");
+    expect_swept(c, "-1000");
+    session_clock(c, START_MS + 900);
+    EXPECT_STR(said(c, CLAIM), "0");
+    expect_swept(c, "-1000"); /* not at every claim */
+    session_clock(c, START_MS + 10000);
+    EXPECT_STR(said(c, CLAIM), "0");
+    expect_swept(c, "9000");
+    session_clock(c, START_MS + 5000); /* set back */
+    expect_swept(c, "");
+    (void)said(c, "BEGIN ISOLATION LEVEL REPEATABLE READ");
+    EXPECT_STR(said(c, CLAIM), "0"); /* it may see the past */
+    (void)said(c, "COMMIT");
+    expect_swept(c, "");
+    PQfinish(c);
+}
+
+TEST(what_stays_on_purpose_is_passed_by_and_found_when_that_changes)
+{
+    PGconn *c = session_with_held(1);
+    (void)said(c, "SELECT leasehold.queue_set('mail', recovery => false)");
+    session_clock(c, START_MS + 60000);
+    EXPECT_STR(said(c, CLAIM), "0");
+    expect_swept(c, "59000");
+    (void)said(c, "SELECT leasehold.queue_set('mail', recovery => true)");
+    EXPECT_STR(said(c, CLAIM), "1");
+    PQfinish(c);
+}
+
+TEST(a_lease_that_came_to_light_after_its_end_is_found_by_a_whole_recovery)
+{
+    PGconn *c = session_with_held(1), *late = session_at(START_MS);
+    (void)said(c, "SELECT leasehold.enqueue('mail', 'y')");
+    (void)said(late, "BEGIN");
+    EXPECT_STR(said(late, "SELECT count(*) FROM leasehold.claim('w-3', 'mail', 1, '2 s')"), "1");
+    session_clock(c, START_MS + 60000);
+    EXPECT_STR(said(c, CLAIM), "1");
+    EXPECT_STR(said(c, CLAIM), "0");
+    expect_swept(c, "59000");
+    (void)said(late, "COMMIT");
+    EXPECT_STR(said(c, CLAIM), "0");
+    EXPECT_STR(said(c, "SELECT leasehold.maintain() -> 'entries_reclaimed'"), "1");
+    PQfinish(late);
+    PQfinish(c);
+}
+
+/* ---------------------------------------------------------------- counts */
+
+TEST(counts_are_mended_whether_or_not_they_were_folded)
+{
+    static const char counted[] =
+        "SELECT pending, running FROM leasehold.queues() WHERE queue = 'mail'";
+    PGconn *c = session_with_held(2);
+    (void)said(c, "SELECT leasehold.enqueue('mail', 'z')");
+    (void)said(c, "SELECT leasehold.upkeep()");
+    (void)said(c, "UPDATE leasehold.queue SET pending = 17, running = -4");
+    (void)said(c, "SELECT leasehold.enqueue('mail', 'not folded')");
+    EXPECT_STR(said(c, counted), "18 -4");
+    (void)said(c, "SELECT leasehold.mend()");
+    EXPECT_STR(said(c, counted), "2 2");
+    (void)said(c, "SELECT leasehold.upkeep()");
+    EXPECT_STR(said(c, counted), "2 2");
+    PQfinish(c);
+}
+
+/* ---------------------------------------------------------------- the server's clock is set */
+
+static void freeze(void)
+{
+    struct lhi_control *control = lhi_control();
+    control->frozen = true;
+    control->frozen_wall_ms = START_MS;
+    control->frozen_mono_ms = 1000000;
+}
+
+/* Time passes … */
+static void pass_ms(int64_t ms)
+{
+    lhi_control()->wall_ms += ms;
+    lhi_control()->mono_ms += ms;
+}
+
+/* … and here only the server's clock says so. */
+static void jump_ms(int64_t ms)
+{
+    lhi_control()->wall_ms += ms;
+}
+
+static lh_store *store_open(void)
+{
+    lh_store *store = NULL;
+    if (lh_open(test_store(), NULL, &store) != LH_OK)
+        FAIL("%s", lh_errmsg(store));
+    return store;
+}
+
+static lh_job held_by(lh_store *store, const char *worker, int64_t lease_ms)
+{
+    const char *queue = "mail";
+    lh_jobs *jobs = NULL;
+    lh_job job;
+    EXPECT_OK(lh_enqueue(store, queue, &(lh_new_job){.payload = "x", .payload_len = 1}, 1, NULL,
+                         &(lh_enqueued){0}));
+    EXPECT_OK(lh_claim(
+        store,
+        &(lh_claim_opts){.queues = &queue, .n_queues = 1, .worker = worker, .lease_ms = lease_ms},
+        &jobs));
+    job = jobs->job[0];
+    lh_jobs_free(jobs);
+    return job;
+}
+
+static int64_t recovered(lh_store *store)
+{
+    lh_upkeep done;
+    EXPECT_OK(lh_maintain(store, NULL, &done));
+    return done.recovered;
+}
+
+#define JUMPS "SELECT count(*), max(data) FROM leasehold.event WHERE type = 'clock.jump'"
+
+static void expect_lease_of(PGconn *c, int64_t job, int64_t ends_in_ms)
+{
+    char wanted[40];
+    (void)snprintf(wanted, sizeof wanted, "%lld", (long long)ends_in_ms);
+    EXPECT_STR(said(c,
+                    "SELECT leasehold.ms(lease_until - to_timestamp(%lld / 1000.0)) "
+                    "FROM leasehold.job WHERE id = %lld",
+                    (long long)(START_MS + lhi_control()->wall_ms), (long long)job),
+               wanted);
+}
+
+/* A lease of ten minutes and more, of which all but nine are over, and a server whose clock is set. */
+static void expect_lease_kept(int64_t age, int64_t jump)
+{
+    freeze();
+    lh_store *store = store_open();
+    PGconn *c = session_at(START_MS);
+    char jumped[60];
+    lh_job job = held_by(store, "w-1", age + 600000);
+    pass_ms(age);
+    EXPECT_EQ(recovered(store), 0);
+    pass_ms(60000);
+    jump_ms(jump);
+    EXPECT_EQ(recovered(store), 0);
+    (void)snprintf(jumped, sizeof jumped, "1 {\"jump_ms\":%lld}", (long long)jump);
+    EXPECT_STR(said(c, JUMPS), jumped);
+    expect_lease_of(c, job.id, 540000);
+    pass_ms(539999);
+    EXPECT_EQ(recovered(store), 0);
+    pass_ms(1);
+    EXPECT_EQ(recovered(store), 1); /* nor does it live longer */
+    EXPECT_STR(said(c, JUMPS), jumped);
+    lh_close(store);
+    PQfinish(c);
+}
+
+TEST(a_clock_that_is_set_forward_costs_nobody_his_lease)
+{
+    expect_lease_kept(0, 3600000);
+}
+
+TEST(a_clock_that_is_set_forward_by_less_than_a_lease_has_run_costs_nobody_his_lease)
+{
+    expect_lease_kept(7200000, 3600000);
+}
+
+TEST(a_clock_that_is_set_back_lengthens_no_lease)
+{
+    expect_lease_kept(0, -3600000);
+}
+
+TEST(a_clock_that_is_set_back_to_when_a_lease_had_begun_lengthens_it_not)
+{
+    expect_lease_kept(7200000, -3600000);
+}
+
+TEST(a_jump_that_two_see_is_told_once)
+{
+    freeze();
+    lh_store *one = store_open(), *two = store_open(), *later = store_open();
+    lh_recovered stale;
+    PGconn *c = session_at(START_MS);
+    lh_job job = held_by(one, "w-1", 600000);
+    EXPECT_EQ(recovered(one), 0);
+    EXPECT_EQ(recovered(two), 0);
+    pass_ms(1000);
+    jump_ms(3600000);
+    EXPECT_OK(lh_recovery_stats(later, &stale)); /* who looks for the first time sees none */
+    EXPECT_EQ(recovered(one), 0);
+    pass_ms(1000);
+    EXPECT_EQ(recovered(two), 0);
+    EXPECT_EQ(recovered(later), 0);
+    EXPECT_STR(said(c, JUMPS), "1 {\"jump_ms\":3600000}");
+    expect_lease_of(c, job.id, 598000);
+    lh_close(later);
+    lh_close(two);
+    lh_close(one);
+    PQfinish(c);
+}
+
+TEST(a_jump_that_is_told_by_two_at_once_shifts_once)
+{
+    PGconn *c = session_with_held(1);
+    session_clock(c, START_MS + 3600500);
+    EXPECT_STR(said(c, "SELECT leasehold.clock_jumped(3600000, 0, 500)"), "t");
+    EXPECT_STR(said(c, "SELECT leasehold.clock_jumped(3600000, 0, 500)"), "f");
+    EXPECT_STR(said(c, "SELECT lease_until - leasehold.clock() FROM leasehold.job"), "00:00:00.5");
+    PQfinish(c);
+}
+
+/* Whose own machine stood still sees the same as whose server's clock was set. */
+TEST(whoever_was_paused_shifts_nothing_that_others_kept_alive)
+{
+    freeze();
+    lh_store *store = store_open();
+    PGconn *c = session_at(START_MS);
+    lh_job job = held_by(store, "w-1", 60000), other = held_by(store, "w-2", 60000);
+    EXPECT_EQ(recovered(store), 0);
+    session_clock(c, START_MS + 50000);
+    EXPECT_CONTAINS(said(c, "SELECT (leasehold.heartbeat(%lld, %lld)).id", (long long)other.id,
+                         (long long)other.token),
+                    "2");
+    jump_ms(100000);
+    EXPECT_EQ(recovered(store), 1);
+    EXPECT_STR(said(c, JUMPS), "0 ");
+    EXPECT_STR(said(c, "SELECT state FROM leasehold.job WHERE id = %lld", (long long)job.id),
+               "pending");
+    lh_close(store);
+    PQfinish(c);
+}

@@ -1,0 +1,309 @@
+/*
+ * Two sessions on one server, step by step: what the second does while the transaction of the first is
+ * open, and what it is told once that is committed, or is not.
+ */
+#include "harness/harness.h"
+
+#include <libpq-fe.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { TRIES = 2000 };
+#define NOW "1768473000000"
+#define LATER "1768476600001" /* an hour, and a lease has ended */
+
+struct session {
+    PGconn *conn;
+};
+
+/* ---------------------------------------------------------------- sessions */
+
+static struct session session_open(const char *now)
+{
+    struct session s = {PQconnectdb(test_store())};
+    char text[80];
+
+    if (PQstatus(s.conn) != CONNECTION_OK)
+        FAIL("%s", PQerrorMessage(s.conn));
+    (void)snprintf(text, sizeof text, "SET leasehold.test_now = '%s'", now);
+    PQclear(PQexec(s.conn, text));
+    PQclear(PQexec(s.conn, "SET client_min_messages = error"));
+    return s;
+}
+
+static void session_close(struct session *s)
+{
+    PQfinish(s->conn);
+}
+
+/* The first column of the first row, or the code of what went wrong; until the next answer. */
+static const char *answer_of(PGresult *result)
+{
+    static char text[200];
+    ExecStatusType status = PQresultStatus(result);
+
+    if (status == PGRES_TUPLES_OK)
+        (void)snprintf(text, sizeof text, "%s", PQntuples(result) ? PQgetvalue(result, 0, 0) : "");
+    else if (status == PGRES_COMMAND_OK)
+        text[0] = '\0';
+    else
+        (void)snprintf(text, sizeof text, "%s", PQresultErrorField(result, PG_DIAG_SQLSTATE));
+    PQclear(result);
+    return text;
+}
+
+__attribute__((format(printf, 2, 3))) static const char *run_in(struct session *s, const char *fmt,
+                                                                ...)
+{
+    char text[400];
+    va_list args;
+
+    va_start(args, fmt);
+    (void)vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    return answer_of(PQexec(s->conn, text));
+}
+
+/* Start it; it has to wait for a lock. */
+static void expect_waits(struct session *s, const char *sql)
+{
+    struct session watch = session_open(NOW);
+    bool waits = false;
+
+    EXPECT(PQsendQuery(s->conn, sql));
+    for (int i = 0; i < TRIES && !waits; i++) {
+        waits =
+            *run_in(&watch,
+                    "SELECT 1 FROM pg_stat_activity WHERE pid = %d AND wait_event_type = 'Lock'",
+                    PQbackendPID(s->conn)) != '\0';
+        EXPECT(PQconsumeInput(s->conn));
+        if (!PQisBusy(s->conn))
+            FAIL("it did not wait: %s", sql);
+        (void)usleep(1000);
+    }
+    EXPECT(waits);
+    session_close(&watch);
+}
+
+/* What the one that waited is told. */
+static const char *told(struct session *s)
+{
+    const char *text = answer_of(PQgetResult(s->conn));
+
+    EXPECT(PQgetResult(s->conn) == NULL);
+    return text;
+}
+
+/* ---------------------------------------------------------------- the scene: job 1, held under token 1 */
+
+struct pair {
+    struct session a, b;
+};
+
+static struct pair with_jobs(int n, bool held, const char *now_of_b)
+{
+    struct pair p = {session_open(NOW), session_open(now_of_b)};
+
+    for (int i = 0; i < n; i++)
+        EXPECT_STR(run_in(&p.a, "SELECT state FROM leasehold.enqueue('q', 'hello')"), "pending");
+    if (held)
+        (void)run_in(&p.a, "SELECT id FROM leasehold.claim('w', ARRAY['q'], %d, '1 hour')", n);
+    return p;
+}
+
+static void close_both(struct pair *p)
+{
+    session_close(&p->a);
+    session_close(&p->b);
+}
+
+static const char *state_of(struct session *s, int job)
+{
+    return run_in(s, "SELECT state FROM leasehold.job WHERE id = %d", job);
+}
+
+/* ---------------------------------------------------------------- recovery and holders */
+
+TEST(a_recovery_leaves_out_a_job_that_is_being_completed)
+{
+    struct pair p = with_jobs(1, true, LATER);
+    (void)run_in(&p.a, "BEGIN");
+    EXPECT_STR(run_in(&p.a, "SELECT state FROM leasehold.complete(1, 1)"), "completed");
+    (void)run_in(&p.b, "SELECT leasehold.recover()"); /* and does not wait for it */
+    (void)run_in(&p.a, "COMMIT");
+    EXPECT_STR(state_of(&p.b, 1), "completed");
+    EXPECT_STR(run_in(&p.b, "SELECT recoveries FROM leasehold.job WHERE id = 1"), "0");
+    close_both(&p);
+}
+
+TEST(a_recovery_comes_back_for_a_job_whose_complete_was_rolled_back)
+{
+    struct pair p = with_jobs(1, true, LATER);
+    (void)run_in(&p.a, "BEGIN");
+    EXPECT_STR(run_in(&p.a, "SELECT state FROM leasehold.complete(1, 1)"), "completed");
+    (void)run_in(&p.b, "SELECT leasehold.recover()");
+    (void)run_in(&p.a, "ROLLBACK");
+    EXPECT_STR(state_of(&p.b, 1), "running");
+    (void)run_in(&p.b, "SELECT leasehold.recover()");
+    EXPECT_STR(state_of(&p.b, 1), "pending");
+    close_both(&p);
+}
+
+TEST(a_holder_waits_for_the_recovery_that_has_its_job_and_has_lost_it)
+{
+    static const char *const acts[] = {
+        "SELECT state FROM leasehold.complete(1, 1)",
+        "SELECT state FROM leasehold.fail(1, 1, 'no luck')",
+        "SELECT state FROM leasehold.release(1, 1)",
+        "SELECT state FROM leasehold.heartbeat(1, 1)",
+    };
+    for (size_t i = 0; i < sizeof acts / sizeof acts[0]; i++) {
+        struct pair p = with_jobs(1, true, LATER);
+        (void)run_in(&p.b, "BEGIN");
+        (void)run_in(&p.b, "SELECT leasehold.recover()");
+        expect_waits(&p.a, acts[i]);
+        (void)run_in(&p.b, "COMMIT");
+        EXPECT_STR(told(&p.a), "LH008"); /* LH_ELOST */
+        EXPECT_STR(state_of(&p.b, 1), "pending");
+        close_both(&p);
+        test_store_renew();
+    }
+}
+
+TEST(of_two_ends_at_once_the_first_to_commit_stands)
+{
+    struct pair p = with_jobs(1, true, NOW);
+    (void)run_in(&p.a, "BEGIN");
+    EXPECT_STR(run_in(&p.a, "SELECT state FROM leasehold.fail(1, 1, 'no luck')"), "scheduled");
+    expect_waits(&p.b, "SELECT state FROM leasehold.complete(1, 1)");
+    (void)run_in(&p.a, "COMMIT");
+    EXPECT_STR(told(&p.b), "LH008");
+    EXPECT_STR(state_of(&p.b, 1), "scheduled");
+    close_both(&p);
+}
+
+TEST(a_complete_that_waited_for_the_same_complete_is_done)
+{
+    struct pair p = with_jobs(1, true, NOW);
+    (void)run_in(&p.a, "BEGIN");
+    EXPECT_STR(run_in(&p.a, "SELECT state FROM leasehold.complete(1, 1)"), "completed");
+    expect_waits(&p.b, "SELECT state FROM leasehold.complete(1, 1)");
+    (void)run_in(&p.a, "COMMIT");
+    EXPECT_STR(told(&p.b), "completed");
+    close_both(&p);
+}
+
+TEST(a_holder_whose_job_is_being_cancelled_is_told_so)
+{
+    struct pair p = with_jobs(1, true, NOW);
+    (void)run_in(&p.b, "BEGIN");
+    EXPECT_STR(run_in(&p.b, "SELECT state FROM leasehold.cancel(1)"), "cancelled");
+    expect_waits(&p.a, "SELECT state FROM leasehold.heartbeat(1, 1)");
+    (void)run_in(&p.b, "COMMIT");
+    EXPECT_STR(told(&p.a), "LH009"); /* LH_ECANCELLED */
+    close_both(&p);
+}
+
+TEST(batches_in_opposite_order_wait_for_each_other_and_do_not_lock_up)
+{
+    static const char *const acts[][2] = {
+        {"SELECT count(*) FROM leasehold.complete_many('{3,2,1}', '{1,1,1}', '{}', '{}')",
+         "SELECT count(*) FROM leasehold.complete_many('{1,2,3}', '{1,1,1}', '{}', '{}')"},
+        {"SELECT count(*) FROM leasehold.fail_many('{3,2,1}', '{1,1,1}', '{a,a,a}', '{}', '{}')",
+         "SELECT count(*) FROM leasehold.fail_many('{1,2,3}', '{1,1,1}', '{a,a,a}', '{}', '{}')"},
+        {"SELECT count(*) FROM leasehold.release_many('{3,2,1}', '{1,1,1}', 0)",
+         "SELECT count(*) FROM leasehold.release_many('{1,2,3}', '{1,1,1}', 0)"},
+    };
+    for (size_t i = 0; i < sizeof acts / sizeof acts[0]; i++) {
+        struct pair p = with_jobs(3, true, NOW);
+        struct session c = session_open(NOW);
+        (void)run_in(&p.a, "BEGIN");
+        EXPECT_STR(run_in(&p.a, "SELECT state FROM leasehold.heartbeat(2, 1)"), "running");
+        expect_waits(&p.b, acts[i][0]);
+        expect_waits(&c, acts[i][1]);
+        (void)run_in(&p.a, "COMMIT");
+        EXPECT_STR(told(&p.b), "0");
+        EXPECT(strcmp(told(&c), "40P01") != 0); /* no deadlock */
+        session_close(&c);
+        close_both(&p);
+        test_store_renew();
+    }
+}
+
+/* ---------------------------------------------------------------- claims and enqueues */
+
+TEST(a_claim_passes_over_what_another_is_claiming)
+{
+    struct pair p = with_jobs(2, false, NOW);
+    (void)run_in(&p.a, "BEGIN");
+    EXPECT_STR(run_in(&p.a, "SELECT id FROM leasehold.claim('w', ARRAY['q'], 1, '1 hour')"), "1");
+    EXPECT_STR(run_in(&p.b, "SELECT id FROM leasehold.claim('v', ARRAY['q'], 1, '1 hour')"), "2");
+    EXPECT_STR(run_in(&p.b, "SELECT id FROM leasehold.claim('v', ARRAY['q'], 1, '1 hour')"), "");
+    (void)run_in(&p.a, "ROLLBACK");
+    EXPECT_STR(run_in(&p.b, "SELECT id FROM leasehold.claim('v', ARRAY['q'], 1, '1 hour')"), "1");
+    close_both(&p);
+}
+
+TEST(a_job_that_is_committed_late_is_found_though_later_ones_were_claimed)
+{
+    struct pair p = with_jobs(0, false, NOW);
+    (void)run_in(&p.a, "BEGIN");
+    EXPECT_STR(run_in(&p.a, "SELECT id FROM leasehold.enqueue('q', 'slow')"), "1");
+    for (int i = 2; i < 50; i++) {
+        char id[8];
+        (void)snprintf(id, sizeof id, "%d", i);
+        EXPECT_STR(run_in(&p.b, "SELECT id FROM leasehold.enqueue('q', 'quick')"), id);
+        EXPECT_STR(run_in(&p.b, "SELECT id FROM leasehold.claim('v', ARRAY['q'], 1, '1 hour')"),
+                   id);
+    }
+    (void)run_in(&p.a, "COMMIT");
+    for (int i = 0; i < TRIES; i++) {
+        if (strcmp(run_in(&p.b, "SELECT id FROM leasehold.claim('v', ARRAY['q'], 1, '1 hour')"),
+                   "1") == 0)
+            break;
+        EXPECT(i + 1 < TRIES);
+        (void)usleep(5000);
+    }
+    close_both(&p);
+}
+
+TEST(two_enqueues_with_one_key_at_once_make_one_job)
+{
+    struct pair p = with_jobs(0, false, NOW);
+    (void)run_in(&p.a, "BEGIN");
+    EXPECT_STR(run_in(&p.a, "SELECT id FROM leasehold.enqueue('q', 'a', key => 'k')"), "1");
+    expect_waits(&p.b,
+                 "SELECT id || ' ' || duplicate FROM leasehold.enqueue('q', 'b', key => 'k')");
+    (void)run_in(&p.a, "COMMIT");
+    EXPECT_STR(told(&p.b), "1 true");
+    EXPECT_STR(run_in(&p.b, "SELECT count(*) FROM leasehold.job"), "1");
+    close_both(&p);
+}
+
+TEST(two_enqueues_with_one_request_at_once_make_one_job)
+{
+    struct pair p = with_jobs(0, false, NOW);
+    (void)run_in(&p.a, "BEGIN");
+    EXPECT_STR(run_in(&p.a, "SELECT id FROM leasehold.enqueue('q', 'a', request => 'r')"), "1");
+    expect_waits(&p.b,
+                 "SELECT id || ' ' || duplicate FROM leasehold.enqueue('q', 'a', request => 'r')");
+    (void)run_in(&p.a, "COMMIT");
+    EXPECT_STR(told(&p.b), "1 true");
+    EXPECT_STR(run_in(&p.b, "SELECT count(*) FROM leasehold.job"), "1");
+    close_both(&p);
+}
+
+TEST(an_enqueue_in_a_transaction_that_is_rolled_back_leaves_nothing)
+{
+    struct pair p = with_jobs(0, false, NOW);
+    (void)run_in(&p.a, "BEGIN");
+    (void)run_in(&p.a, "SELECT id FROM leasehold.enqueue('q', 'a', key => 'k')");
+    EXPECT_STR(run_in(&p.b, "SELECT id FROM leasehold.claim('v', ARRAY['q'], 1, '1 hour')"), "");
+    (void)run_in(&p.a, "ROLLBACK");
+    EXPECT_STR(run_in(&p.b, "SELECT duplicate FROM leasehold.enqueue('q', 'b', key => 'k')"), "f");
+    EXPECT_STR(run_in(&p.b, "SELECT count(*) FROM leasehold.job"), "1");
+    close_both(&p);
+}

@@ -1,0 +1,26 @@
+/*
+ * A client of the database that knows nothing of us: a bare driver and SQL, whichever the store is.
+ *
+ * Tables are named as SQLite has them (lh_job); on PostgreSQL that is leasehold.job. Whatever of this
+ * cannot be done fails the test.
+ */
+#ifndef RACE_STRANGER_H
+#define RACE_STRANGER_H
+
+#include "harness/harness.h"
+
+struct stranger;
+
+struct stranger *stranger_open(void);
+void stranger_close(struct stranger *stranger);
+
+/* A transaction of its own, with the patience any program has. */
+void stranger_begin(struct stranger *stranger);
+void stranger_commit(struct stranger *stranger);
+
+/* Run one statement: how many rows it changed. */
+int64_t stranger_run(struct stranger *stranger, const char *sql);
+/* The same on a connection for this alone. */
+int64_t run_as_stranger(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+#endif
