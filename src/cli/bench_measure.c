@@ -5,21 +5,21 @@
 
 #include "bench_work.h"
 
-/* ---- one durable enqueue at a time, by several processes -------------------------------------- */
+/* ---- one durable enqueue after the other, by several processes -------------------------------- */
 
 static void enqueue_on(struct crew *crew, size_t me, const struct bench *bench)
 {
     lh_store *store = crew_open(crew, bench, bench->relaxed);
-    struct supply s = supply_new(bench, 1, NULL);
+    struct supply s = supply_new(bench, (size_t)bench->batch, NULL);
     struct seat *seat = &crew->seat[me];
 
     crew_ready(crew);
     struct meters meters = meters_start();
     while (!crew_stopped(crew)) {
         int64_t start = bench_ns(), took;
-        supply(crew, store, BENCH_QUEUE, &s, 1);
+        supply(crew, store, BENCH_QUEUE, &s, s.n);
         took = bench_ns() - start;
-        seat->result.jobs++;
+        seat->result.jobs += bench->batch;
         if (took > seat->result.worst_ns)
             seat->result.worst_ns = took;
     }
@@ -29,22 +29,7 @@ static void enqueue_on(struct crew *crew, size_t me, const struct bench *bench)
 
 bool bench_enqueue(const struct bench *bench, struct bench_result *result)
 {
-    struct crew *crew = crew_run(bench, (size_t)bench->processes, enqueue_on, 0, bench->seconds);
-
-    if (crew == NULL)
-        return false;
-    for (size_t i = 0; i < crew->n; i++) {
-        const struct bench_result *one = &crew->seat[i].result;
-        result->jobs += one->jobs;
-        result->cpu_ns += one->cpu_ns;
-        result->written_bytes += one->written_bytes;
-        if (one->elapsed_ns > result->elapsed_ns)
-            result->elapsed_ns = one->elapsed_ns;
-        if (one->worst_ns > result->worst_ns)
-            result->worst_ns = one->worst_ns;
-    }
-    crew_free(crew);
-    return true;
+    return bench_together(bench, enqueue_on, bench->seconds, result);
 }
 
 /* ---- many at once ----------------------------------------------------------------------------- */
@@ -75,7 +60,7 @@ static void drain_on(struct crew *crew, size_t me, const struct bench *bench)
 
     crew_ready(crew);
     struct meters meters = meters_start();
-    result->jobs = crew_drain(crew, store, bench->batch);
+    result->jobs = crew_drain(crew, store, bench->batch, bench_share(bench, me));
     meters_stop(&meters, result);
     lh_close(store);
 }
@@ -85,16 +70,17 @@ bool bench_drain(const struct bench *bench, struct bench_result *result)
     struct bench filled = *bench;
 
     filled.pending = bench->jobs;
-    if (!bench_alone(&filled, drain_on, 0, result))
+    if (!bench_together(&filled, drain_on, 0, result))
         return false;
     if (result->jobs != bench->jobs)
-        return cli_error(0, "%lld jobs were enqueued, %lld were drained", (long long)bench->jobs,
+        return cli_error(0, "%lld jobs were to be drained, %lld were", (long long)bench->jobs,
                          (long long)result->jobs) != 0;
     return true;
 }
 
 /* ---- the whole life of a job: enqueue, claim, complete ---------------------------------------- */
 
+/* Beside others a claim may find nothing: they have taken what it saw. */
 static void cycle_on(struct crew *crew, size_t me, const struct bench *bench)
 {
     lh_store *store = crew_open(crew, bench, bench->relaxed);
@@ -105,10 +91,13 @@ static void cycle_on(struct crew *crew, size_t me, const struct bench *bench)
 
     crew_ready(crew);
     struct meters meters = meters_start();
-    while (result->jobs < bench->jobs) {
+    while (result->jobs < bench_share(bench, me)) {
         lh_jobs *jobs = NULL;
         supply(crew, store, BENCH_QUEUE, &s, s.n);
-        crew_need(crew, store, lh_claim(store, &opts, &jobs));
+        int rc = lh_claim(store, &opts, &jobs);
+        if (rc == LH_EMPTY && bench->processes > 1)
+            continue;
+        crew_need(crew, store, rc);
         crew_need(crew, store, lh_complete(store, done, done_of(jobs, done), NULL, NULL));
         result->jobs += (int64_t)jobs->n;
         lh_jobs_free(jobs);
@@ -119,7 +108,7 @@ static void cycle_on(struct crew *crew, size_t me, const struct bench *bench)
 
 bool bench_cycle(const struct bench *bench, struct bench_result *result)
 {
-    return bench_alone(bench, cycle_on, 0, result);
+    return bench_together(bench, cycle_on, 0, result);
 }
 
 /* ---- how soon an idle worker has a job --------------------------------------------------------- */

@@ -73,7 +73,7 @@ size_t done_of(const lh_jobs *jobs, lh_done *done)
     return jobs->n;
 }
 
-int64_t crew_drain(struct crew *crew, lh_store *store, int64_t batch)
+int64_t crew_drain(struct crew *crew, lh_store *store, int64_t batch, int64_t most)
 {
     lh_claim_opts opts = claim_of(bench_queues, batch);
     lh_done done[BENCH_MAX_BATCH];
@@ -81,7 +81,9 @@ int64_t crew_drain(struct crew *crew, lh_store *store, int64_t batch)
     size_t held = 0;
     int64_t n = 0;
 
-    for (;;) {
+    while (n + (int64_t)held < most) {
+        int64_t left = most - n - (int64_t)held;
+        opts.n = (size_t)(left < batch ? left : batch);
         int rc = lh_complete_claim(store, done, held, NULL, &opts, &jobs);
         n += (int64_t)held;
         if (rc == LH_EMPTY)
@@ -91,6 +93,9 @@ int64_t crew_drain(struct crew *crew, lh_store *store, int64_t batch)
         lh_jobs_free(jobs);
         jobs = NULL;
     }
+    if (held > 0)
+        crew_need(crew, store, lh_complete(store, done, held, NULL, NULL));
+    return n + (int64_t)held;
 }
 
 int64_t crew_claim_complete(struct crew *crew, lh_store *store, const lh_claim_opts *opts)
@@ -119,7 +124,7 @@ static void fill(struct crew *crew, size_t me, const struct bench *bench)
     crew_ready(crew);
     for (int64_t left = bench->completed; left > 0; left -= FILL_DRAIN) {
         supply_all(crew, store, &s, left < FILL_DRAIN ? left : FILL_DRAIN);
-        crew_drain(crew, store, BENCH_MAX_BATCH);
+        crew_drain(crew, store, BENCH_MAX_BATCH, INT64_MAX);
     }
     supply_all(crew, store, &s, bench->pending);
     lh_close(store);
@@ -134,6 +139,28 @@ bool bench_filled(const struct bench *bench)
     return fine;
 }
 
+bool bench_together(const struct bench *bench, crew_fn *fn, int64_t seconds,
+                    struct bench_result *result)
+{
+    size_t n = (size_t)bench->processes;
+    struct crew *crew = bench_filled(bench) ? crew_run(bench, n, fn, 0, seconds) : NULL;
+
+    if (crew == NULL)
+        return false;
+    for (size_t i = 0; i < crew->n; i++) {
+        const struct bench_result *one = &crew->seat[i].result;
+        result->jobs += one->jobs;
+        result->cpu_ns += one->cpu_ns;
+        result->written_bytes += one->written_bytes;
+        if (one->elapsed_ns > result->elapsed_ns)
+            result->elapsed_ns = one->elapsed_ns;
+        if (one->worst_ns > result->worst_ns)
+            result->worst_ns = one->worst_ns;
+    }
+    crew_free(crew);
+    return true;
+}
+
 bool bench_alone(const struct bench *bench, crew_fn *fn, size_t n_samples,
                  struct bench_result *result)
 {
@@ -144,6 +171,11 @@ bool bench_alone(const struct bench *bench, crew_fn *fn, size_t n_samples,
     *result = crew->seat[0].result;
     crew_free(crew);
     return true;
+}
+
+int64_t bench_share(const struct bench *bench, size_t me)
+{
+    return bench->jobs / bench->processes + ((int64_t)me < bench->jobs % bench->processes);
 }
 
 /* ---- taking turns ------------------------------------------------------------------------------ */

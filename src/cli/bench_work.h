@@ -27,13 +27,19 @@ void supply_all(struct crew *crew, lh_store *store, struct supply *s, int64_t jo
 
 lh_claim_opts claim_of(const char *const *queues, int64_t n);
 size_t done_of(const lh_jobs *jobs, lh_done *done);
-/** Complete what is held and claim the next, until nothing is left; how many there were. */
-int64_t crew_drain(struct crew *crew, lh_store *store, int64_t batch);
+/** Complete what is held and claim the next, until nothing is left or `most` are done; how many
+ *  there were. */
+int64_t crew_drain(struct crew *crew, lh_store *store, int64_t batch, int64_t most);
 /** Claim one job, complete it, and say how long the claim took. */
 int64_t crew_claim_complete(struct crew *crew, lh_store *store, const lh_claim_opts *opts);
 
 /** A store with what `bench` says, filled by a process of its own. False: told why. */
 bool bench_filled(const struct bench *bench);
+/** Runs `fn` in `bench->processes` processes on such a store; the sum of what they did. */
+bool bench_together(const struct bench *bench, crew_fn *fn, int64_t seconds,
+                    struct bench_result *result);
+/** How many of the jobs are those of one of these processes. */
+int64_t bench_share(const struct bench *bench, size_t me);
 /** Runs `fn` in one process, on such a store. */
 bool bench_alone(const struct bench *bench, crew_fn *fn, size_t n_samples,
                  struct bench_result *result);

@@ -125,7 +125,7 @@ extern const struct command cmd_enqueue, cmd_claim, cmd_heartbeat, cmd_complete,
     cmd_lease_extend, cmd_lease_release, cmd_lease_complete, cmd_lease_show, cmd_lease_list,
     cmd_lease_run, cmd_schedule_add, cmd_schedule_list, cmd_schedule_remove, cmd_events, cmd_prune,
     cmd_recover, cmd_recovery_status, cmd_recovery_report, cmd_queue_recovery_status,
-    cmd_queue_recovery_report, cmd_migrate, cmd_move, cmd_backup, cmd_restore, cmd_check, cmd_bench, cmd_work,
-    cmd_top, cmd_help, cmd_gen;
+    cmd_queue_recovery_report, cmd_migrate, cmd_move, cmd_backup, cmd_restore, cmd_check, cmd_bench,
+    cmd_work, cmd_top, cmd_help, cmd_gen;
 
 #endif

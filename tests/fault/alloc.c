@@ -5,7 +5,7 @@
  * work. One that got by without the memory has done all of its work.
  *
  * With a fresh handle each act starts by preparing its statements, which takes the engine thousands
- * of allocations; of these one in 71 fails (of a startup fewer), others in each act, or with
+ * of allocations; of these one in 151 fails (of a startup fewer), others in each act, or with
  * TEST_THOROUGH set every one. With statements prepared, and inside the library, every allocation
  * fails.
  */
@@ -178,7 +178,7 @@ static void fail_each_fresh(const struct memory *memory, int64_t stride, size_t 
 
 static int64_t stride(void)
 {
-    return getenv("TEST_THOROUGH") != NULL ? 1 : SANITIZED ? 101 : 71;
+    return getenv("TEST_THOROUGH") != NULL ? 1 : SANITIZED ? 201 : 151;
 }
 
 TEST_TIMEOUT(every_allocation_of_the_library_may_fail, 120)

@@ -120,7 +120,9 @@ class Stores:
         session = self.sessions[name]
         session.run(f"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
                     f" WHERE datname = '{name}' AND {self.others}")
-        return session.run("SELECT leasehold_test.reset()") == "t"
+        fresh = session.run("SELECT leasehold_test.reset() FROM pg_stat_force_next_flush()")
+        session.run("SELECT pg_stat_reset()")  # nothing was ever deleted here
+        return fresh == "t"
 
     def close(self):
         for session in (self.admin, *self.sessions.values()):

@@ -191,7 +191,7 @@ SPEC(threads_that_recover_at_once_on_one_handle_take_each_job_once)
     world_close(&w);
 }
 
-SPEC(a_recovery_by_itself_that_takes_several_looks_ends_its_report)
+TEST_TIMEOUT(a_recovery_by_itself_that_takes_several_looks_ends_its_report, 60)
 {
     enum { LOOK = 20000 }; /* as many as are looked for at a time: the next look finds nothing */
     static lh_new_job jobs[LOOK];

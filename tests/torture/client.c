@@ -34,7 +34,8 @@ enum {
 };
 
 struct control {
-    int32_t sober; /* no faults any more: what is claimed is completed; 2: nothing more is enqueued */
+    int32_t
+        sober; /* no faults any more: what is claimed is completed; 2: nothing more is enqueued */
     int32_t stop;
     int64_t enqueued[SLOTS][THREADS];
 };

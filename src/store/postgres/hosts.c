@@ -26,8 +26,7 @@ void hosts_doubt(struct pg *pg)
 
 static bool is_newer(const struct conn *conn, const struct conn *than)
 {
-    return conn->cluster == than->cluster && than->timeline != 0 &&
-           conn->timeline > than->timeline;
+    return conn->cluster == than->cluster && than->timeline != 0 && conn->timeline > than->timeline;
 }
 
 static int64_t sooner(int64_t ms, int64_t deadline)

@@ -179,10 +179,11 @@ struct rows {
 
 void rows_free(struct rows *rows);
 bool row_null(const struct rows *rows, int row, int column);
-int64_t row_int(const struct rows *rows, int row, int column); /* of any width; NULL: 0 */
-bool row_bool(const struct rows *rows, int row, int column);   /* NULL: false */
+int64_t row_int(const struct rows *rows, int row, int column);  /* of any width; NULL: 0 */
+bool row_bool(const struct rows *rows, int row, int column);    /* NULL: false */
 int64_t row_time(const struct rows *rows, int row, int column); /* ms; NULL, infinite: 0 */
-const char *row_text(const struct rows *rows, int row, int column); /* NULL: NULL; lives with rows */
+const char *row_text(const struct rows *rows, int row,
+                     int column); /* NULL: NULL; lives with rows */
 const void *row_bytes(const struct rows *rows, int row, int column, size_t *len);
 /* A copy in the arena; *ok becomes false when memory runs out. NULL: NULL. */
 char *row_copy(const struct rows *rows, int row, int column, struct lhi_arena *arena, bool *ok);
@@ -267,9 +268,9 @@ struct pg;
 
 /* What became of a call that failed, and of the transaction around it. */
 enum trouble {
-    TROUBLE_NONE,    /* the server refused: nothing is left of it */
-    TROUBLE_AGAIN,   /* so it did, but another try may do (a deadlock, a plan that is out of date) */
-    TROUBLE_LOST,    /* the connection is gone, and nothing is left of it */
+    TROUBLE_NONE,  /* the server refused: nothing is left of it */
+    TROUBLE_AGAIN, /* so it did, but another try may do (a deadlock, a plan that is out of date) */
+    TROUBLE_LOST,  /* the connection is gone, and nothing is left of it */
     TROUBLE_UNKNOWN, /* the connection is gone, and it may stand */
 };
 

@@ -66,10 +66,10 @@ void target_clear(struct target *target);
 struct conn {
     PGconn *pg;
     struct pg *owner;
-    struct conn *next; /* in the pool */
-    int place;         /* of its descriptor among those of the handle */
-    bool pooled;       /* a pooler in between: nothing of a session lasts */
-    bool broken;       /* to be closed, not to be lent again */
+    struct conn *next;         /* in the pool */
+    int place;                 /* of its descriptor among those of the handle */
+    bool pooled;               /* a pooler in between: nothing of a session lasts */
+    bool broken;               /* to be closed, not to be lent again */
     int64_t cluster, timeline; /* of the server; timeline 0: it is a standby */
     int64_t clock;             /* its time less the real monotonic clock, as it was greeted */
     int64_t idle_since;
@@ -106,7 +106,8 @@ struct pg {
     bool no_prepare;    /* a pooler was found out late; atomic */
     uint32_t last_host; /* the one that let us in; atomic */
     int64_t last_job;   /* the highest id that was made through this handle; atomic */
-    int64_t timeline;   /* the highest that was seen, of `cluster`: older servers were replaced; atomic */
+    int64_t
+        timeline; /* the highest that was seen, of `cluster`: older servers were replaced; atomic */
     int64_t cluster;    /* its system identifier; atomic */
     bool looked_around; /* all hosts were asked, nothing speaks against the one we have; atomic */
 

@@ -22,7 +22,6 @@
 enum {
     LOOK_MS = 100, /* for any commit, and for a while after a ring */
     AFTER_RING_MS = 1000,
-    BEGIN_MS = 1000,      /* for the listener to begin */
     AFTER_SIREN_MS = 120, /* what was too soon after the siren to sound it again is heard then */
     ARMED_MS = 25000,     /* leasehold.arm promises 30 s */
     BLIND_MS = 50,        /* without a listener: at first; doubled … */
@@ -50,6 +49,7 @@ struct wake {
     uint32_t all; /* rings for everybody */
     uint32_t siren;
     int64_t siren_again; /* when it sounds once more by itself */
+    bool due;            /* when we last looked for ourselves, something was */
 
     pthread_t thread;
     bool started, listening;
@@ -405,56 +405,70 @@ bool pg_wait(void *self, uint32_t ticket, const lh_claim_opts *opts, int64_t tim
 
 /* ---- sirens ---- */
 
-/* Asked before a look, by those who are about to wait: from here on nothing is missed. */
+/* Asked before a look, by those who are about to wait. */
 uint32_t pg_siren(void *self)
 {
-    static const char *const names[] = {siren_name};
     struct pg *pg = self;
     struct wake *wake = pg->wake;
-    int64_t until = real_ms() + BEGIN_MS;
 
     pthread_mutex_lock(&wake->mutex);
     if (!wake->deaf && !pg->opts.read_only)
         start_listener(pg);
-    while (wake->started && !wake->tried && real_ms() < until)
-        sleep_until(wake, until);
-    if (wake->listening)
-        (void)arm(pg, names, 1);
     uint32_t siren = wake->siren;
     pthread_mutex_unlock(&wake->mutex);
     return siren;
 }
 
-/* Is there something to do? If not, when might there be? Leaves the mutex for a while. */
-static bool something_due(struct pg *pg, int64_t *next_ms)
+/* Look for what the siren would have told, and sound it here. What is due and stays so is meant to
+ * be, and told once. Leaves the mutex for a while. */
+static void look_for_due(struct pg *pg, int64_t *next_ms)
 {
-    struct lhi_act peek = {.verb = LHI_PEEK};
+    struct wake *wake = pg->wake;
+    struct lhi_act peek = {.verb = LHI_PEEK, .peek = {.waiting = true}};
     struct lhi_error ignored;
 
-    pthread_mutex_unlock(&pg->wake->mutex);
+    pthread_mutex_unlock(&wake->mutex);
     int rc = pg_read(pg, &peek, &ignored);
-    pthread_mutex_lock(&pg->wake->mutex);
-    *next_ms = rc == LH_OK ? peek.peek.next_ms : -1;
-    return rc == LH_OK && peek.peek.found;
+    pthread_mutex_lock(&wake->mutex);
+    *next_ms = -1;
+    if (rc != LH_OK)
+        return;
+    *next_ms = peek.peek.next_ms;
+    if (peek.peek.found && !wake->due)
+        sound_siren(wake);
+    wake->due = peek.peek.found;
 }
 
-/* Nobody listens: look for what the siren would have told, less and less often while nothing comes. */
+/* Nobody listens (yet): look for what the siren would have told, less and less often while nothing
+ * comes. */
 static void await_blind(struct pg *pg, uint32_t ticket, int64_t until)
 {
     struct wake *wake = pg->wake;
     int64_t next_ms = -1;
 
-    while (wake->siren == ticket && real_ms() < until) {
+    while (wake->siren == ticket && !wake->listening && real_ms() < until) {
         int64_t ms = next_ms >= 0 && next_ms < wake->siren_ms ? next_ms + 1 : wake->siren_ms;
         int64_t look = real_ms() + ms;
-        while (wake->siren == ticket && real_ms() < look && real_ms() < until)
+        while (wake->siren == ticket && !wake->listening && real_ms() < look && real_ms() < until)
             sleep_until(wake, look < until ? look : until);
-        if (wake->siren != ticket || real_ms() < look)
+        if (wake->siren != ticket || wake->listening || real_ms() < look)
             return;
         wake->siren_ms = wake->siren_ms * 2 < BLIND_MOST ? wake->siren_ms * 2 : BLIND_MOST;
-        if (something_due(pg, &next_ms))
-            sound_siren(wake);
+        look_for_due(pg, &next_ms);
     }
+}
+
+/* Be told from here on; what was told to nobody before is looked for. */
+static void arm_siren(struct pg *pg)
+{
+    static const char *const names[] = {siren_name};
+    const struct bell *bell = bell_of(pg->wake, siren_name);
+    int64_t next_ms;
+
+    if (bell != NULL && bell->armed_until > real_ms())
+        return;
+    (void)arm(pg, names, 1);
+    look_for_due(pg, &next_ms);
 }
 
 bool pg_await_siren(void *self, uint32_t ticket, int64_t timeout_ms)
@@ -465,10 +479,15 @@ bool pg_await_siren(void *self, uint32_t ticket, int64_t timeout_ms)
 
     watch_deaths(pg);
     pthread_mutex_lock(&wake->mutex);
-    if (wake->deaf)
-        await_blind(pg, ticket, until);
-    while (wake->siren == ticket && real_ms() < until)
-        sleep_until(wake, until);
+    while (wake->siren == ticket && real_ms() < until) {
+        if (!wake->listening) {
+            await_blind(pg, ticket, until);
+            continue;
+        }
+        arm_siren(pg);
+        if (wake->siren == ticket && wake->listening)
+            sleep_until(wake, until);
+    }
     bool sounded = wake->siren != ticket;
     pthread_mutex_unlock(&wake->mutex);
     return sounded;

@@ -28,8 +28,8 @@
 #define LHI_SQLITE_DB_H
 
 #include "sql_sqlite.h"
-#include "store/sqlite/side.h"
 #include "store/deaths.h"
+#include "store/sqlite/side.h"
 #include "store/store.h"
 
 #include <pthread.h>

@@ -74,7 +74,8 @@ BEGIN
                     (SELECT max(ttl_ms) FROM leasehold.lease WHERE expires_at IS NOT NULL))
       INTO longest;
     UPDATE leasehold.meta
-       SET epoch = greatest(epoch + 1, least(('x' || line)::bit(32)::bigint, 4096)), system_id = id, timeline = line, recovery_due = true,
+       SET epoch = greatest(epoch + 1, least(('x' || line)::bit(32)::bigint, 4096)),
+           system_id = id, timeline = line, recovery_due = true,
            job_oid = 'leasehold.job'::regclass, generation = generation + 1,
            no_expiry_before = greatest(no_expiry_before, now + leasehold.span(longest))
     RETURNING * INTO m;

@@ -148,6 +148,9 @@ DECLARE
     n      constant bigint := cardinality(sums);
     ruled  boolean;
     rings  boolean;
+    told   boolean := false;
+    most   bigint := 1048576;
+    tries  integer := 3;
     plainly boolean := false;
     p      leasehold.policy;
     made   leasehold.enqueued;
@@ -170,25 +173,31 @@ BEGIN
     SELECT m.has_policies,
            EXISTS (SELECT 1 FROM leasehold.idle i WHERE i.queue = of_queue AND i.armed AND i.until > now)
       INTO ruled, rings FROM leasehold.meta m;
+    IF ruled AND kinds IS NULL THEN
+        p := leasehold.policy_of(of_queue, NULL);
+        told := p.audit = 2;
+        most := p.max_payload;
+        tries := p.max_attempts;
+    END IF;
     -- The common cases, each by itself because every expression costs: one job, and many, with nothing that
     -- needs a look of its own.
-    IF NOT ruled AND keys IS NULL AND run_ats IS NULL AND delays_ms IS NULL AND of_request IS NULL
+    IF (NOT ruled OR (kinds IS NULL AND NOT told)) AND keys IS NULL AND run_ats IS NULL AND delays_ms IS NULL AND of_request IS NULL
        AND payloads_bytes IS NULL
-       AND (octet_length(payloads[1]) <= 1048576 OR payloads[1] IS NULL) THEN
+       AND (octet_length(payloads[1]) <= most OR payloads[1] IS NULL) THEN
         IF n = 1 AND kinds IS NULL AND priorities IS NULL AND max_attempts IS NULL AND leases_ms IS NULL
            AND expires_ms IS NULL AND backoffs_ms IS NULL AND backoff_caps_ms IS NULL THEN
             INSERT INTO leasehold.job(queue, max_attempts, created_at, state_changed_at, payload_sum,
                                       payload, nonce, plain)
-            VALUES (of_queue, 3, now, now, sums[1], payloads[1], of_nonce, false)
+            VALUES (of_queue, tries, now, now, sums[1], payloads[1], of_nonce, false)
             RETURNING job.id, 'pending', false INTO made;
             RETURN NEXT made;
             plainly := true;
-        ELSIF n = 1 OR (SELECT max(octet_length(x)) FROM unnest(payloads) x) <= 1048576 THEN
+        ELSIF n = 1 OR (SELECT max(octet_length(x)) FROM unnest(payloads) x) <= most THEN
             RETURN QUERY
                 INSERT INTO leasehold.job(queue, kind, priority, max_attempts, created_at,
                                           state_changed_at, expires_at, lease_ms, backoff_ms,
                                           backoff_cap_ms, payload_sum, payload, nonce, plain)
-                SELECT of_queue, u.kind, coalesce(u.priority, 0), coalesce(u.attempts, 3), now,
+                SELECT of_queue, u.kind, coalesce(u.priority, 0), coalesce(u.attempts, tries), now,
                        now, now + u.expires * interval '1 millisecond', u.lease, u.backoff, u.cap,
                        u.sum, u.payload, of_nonce, false
                   FROM unnest(sums, payloads, kinds, priorities, max_attempts, expires_ms, leases_ms,

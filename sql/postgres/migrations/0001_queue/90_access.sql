@@ -27,9 +27,9 @@ DECLARE
         'lease_complete', 'worker_heartbeat', 'worker_stop', 'recover', 'maintain', 'prune',
         -- The library calls these.
         'enqueue_many', 'claim_many', 'claim_one', 'heartbeat_many', 'complete_many', 'fail_many',
-        'fail_rotten', 'release_many', 'release_worker_all', 'release_worker_many', 'cancel_many', 'retry_many',
-        'delete_many', 'reschedule_many', 'policy_set', 'scope_put', 'queue_switch', 'purge_some',
-        'schedule_before', 'schedule_put', 'schedule_put_off', 'schedule_tick', 'schedules_due',
+        'fail_rotten', 'release_many', 'release_worker_all', 'release_worker_many', 'cancel_many',
+        'retry_many', 'delete_many', 'reschedule_many', 'policy_set', 'scope_put', 'queue_switch',
+        'purge_some', 'schedule_before', 'schedule_put', 'schedule_put_off', 'schedule_tick', 'schedules_due',
         'lease_act', 'worker_register', 'worker_beat', 'worker_leave', 'worker_started',
         'worker_sessions', 'worker_degraded', 'recover_batch', 'mend', 'upkeep', 'prune_round', 'peek',
         'arm', 'clock_jumped'];
