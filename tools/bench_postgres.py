@@ -26,7 +26,7 @@ MADE = "bench_made"
 SHAPES = ((1, 16), (100, 4))  # so many jobs a call, by so many connections
 # What a machine of its own would be given; all else is as the server comes.
 SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "4GB", "fsync": "on",
-            "synchronous_commit": "on", "max_connections": "500", "wal_level": "replica",
+            "synchronous_commit": "on", "max_connections": "800", "wal_level": "replica",
             "max_wal_senders": "10", "jit": "on"}
 
 
@@ -205,11 +205,12 @@ class Postgres:
 
     @contextlib.contextmanager
     def workers(self, name, count):
-        command = [self.build / "leasehold", "work", "bench", "--store", self.server.url(name), "--", "true"]
+        command = [self.build / "leasehold", "--store", self.server.url(name), "work", "bench"]
         with contextlib.ExitStack() as stack:
-            for _ in range(count):
+            for number in range(count):
                 worker = stack.enter_context(subprocess.Popen(
-                    command, cwd=self.bench.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                    [*command, "--worker", f"idle-{number}", "--", "true"], cwd=self.bench.folder,
+                    env=self.bench.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                     preexec_fn=postgres.dies_with_us()))
                 stack.callback(worker.kill)
             there = f"SELECT count(*) >= {count} FROM leasehold.worker WHERE state <> 'stopped'"

@@ -31,6 +31,7 @@ import history
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "postgres"))
 import server  # noqa: E402
 
+UNREACHABLE, STARTING_S = 5, 2  # the exit code of `work`, and how long it may take to get there
 LIMIT_MS = 60_000  # for what is left when the faults end; a busy machine included
 CLIENT_THREADS, CLIENT_SLOTS = 4, 32  # as in client.c
 SCAN_MS = 1_000    # how long anybody waits at most before he looks for ended leases
@@ -58,6 +59,7 @@ class Crew:
         self.stopped = {}  # slot → when it goes on
         self.orphaned = {}  # slot → when a guardian of it was killed
         self.enqueued, self.feeder = 0, None
+        self.begun, self.server_killed = {}, 0.0  # when; the first by slot
         self.kills = 0
 
     def tell(self, act, **more):
@@ -79,6 +81,7 @@ class Crew:
     def start(self, slot):
         self.starts[slot] = self.starts.get(slot, -1) + 1
         self.name[slot] = f"w{slot}-{self.starts[slot]}"
+        self.begun[slot] = time.monotonic()
         self.process[slot] = subprocess.Popen(
             self.command(slot), cwd=self.folder, stdin=subprocess.DEVNULL, stdout=self.said,
             stderr=self.said, env=self.environment(slot), start_new_session=True)
@@ -223,7 +226,10 @@ class Work(Crew):
             super().stop(slot)
 
     def ended(self, slot, code):
-        """A worker may go when its guardian has gone."""
+        """A worker may go when its guardian has gone, or when it finds no server at its start."""
+        if code == UNREACHABLE and self.begun[slot] > self.server_killed - STARTING_S:
+            self.start(slot)
+            return
         if slot not in self.orphaned:
             super().ended(slot, code)
         self.bury(slot, self.orphaned.pop(slot))
@@ -311,7 +317,7 @@ def tell_clock(crew):
 
 def kill_server(crew, postgres):
     """It dies in the middle of everything, and comes back after a while."""
-    called = time.monotonic_ns()
+    called, crew.server_killed = time.monotonic_ns(), time.monotonic()
     postgres.kill()
     time.sleep(crew.dice.uniform(0, 0.5))
     postgres.start()

@@ -22,6 +22,7 @@
 enum {
     LOOK_MS = 100, /* for any commit, and for a while after a ring */
     AFTER_RING_MS = 1000,
+    MOST_QUEUES = 64,
     AFTER_SIREN_MS = 120, /* what was too soon after the siren to sound it again is heard then */
     ARMED_MS = 25000,     /* leasehold.arm promises 30 s */
     BLIND_MS = 50,        /* without a listener: at first; doubled … */
@@ -335,8 +336,12 @@ static bool wait_blind(struct wake *wake, uint32_t ticket, const lh_claim_opts *
 static bool wait_for_ring(struct pg *pg, uint32_t ticket, const lh_claim_opts *opts, int64_t until)
 {
     struct wake *wake = pg->wake;
+    const char *names[MOST_QUEUES + 1] = {siren_name};
+    size_t n = 1;
 
-    if (arm(pg, opts->queues, opts->n_queues))
+    for (size_t i = 0; i < opts->n_queues && n <= MOST_QUEUES; i++)
+        names[n++] = opts->queues[i];
+    if (arm(pg, names, n))
         return true;
     int64_t now, look = look_at(wake, opts);
     while (rings_of(wake, opts) == ticket && (now = real_ms()) < look && now < until)

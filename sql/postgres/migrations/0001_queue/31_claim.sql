@@ -206,6 +206,14 @@ BEGIN
                  ORDER BY j.priority DESC, j.id LIMIT n FOR UPDATE SKIP LOCKED) again) w
          ORDER BY w.priority DESC, w.id LIMIT n),
     taken AS (
+        -- (MATERIALIZED: else the planner may run it once for every row of the table, and lock as many.)
+        WITH picked AS MATERIALIZED (
+            SELECT w.id, leasehold.clock() AS at FROM leasehold.job w
+             WHERE w.state = 'pending' AND NOT w.again AND w.queue = of_queue
+               AND w.priority >= coalesce(top, -32768)
+               AND w.priority <= coalesce(top, 32767)
+               AND w.id > coalesce(low, 0)
+             ORDER BY w.priority DESC, w.id LIMIT 1 FOR UPDATE SKIP LOCKED)
         UPDATE leasehold.job j
            SET state = 'running', token = greatest(j.token, epoch << 40) + 1,
                attempt = j.attempt + 1,
@@ -505,13 +513,7 @@ BEGIN
                lease_until = picked.at + coalesce(lease, j.lease_ms, 300000) * interval '1 millisecond',
                started_at = picked.at, state_changed_at = picked.at, finished_at = NULL, stage = NULL,
                progress = NULL, again = true
-          FROM (SELECT w.id, leasehold.clock() AS at FROM leasehold.job w
-                 WHERE w.state = 'pending' AND NOT w.again AND w.queue = of_queue
-                   AND w.priority >= coalesce(top, -32768)
-                   AND w.priority <= coalesce(top, 32767)
-                   AND w.id > coalesce(low, 0)
-                 ORDER BY w.priority DESC, w.id LIMIT 1 FOR UPDATE SKIP LOCKED) picked
-         WHERE j.id = picked.id
+          FROM picked WHERE j.id = picked.id
         RETURNING j.*, 0 INTO one;
         IF one.id IS NOT NULL THEN
             RETURN NEXT one;
