@@ -172,26 +172,26 @@ class Postgres:
             yield
             psql.stdin.close()
 
-    def last_of(self, jobs, last, words, held):
+    def last_of(self, jobs, last, few, held):
+        """Of all jobs the last ones, many a call; beyond them a few more, one a call."""
+        words = {100: ("--batch", 100, "--processes", 4), 1: ("--batch", 1, "--processes", 16)}
         with self.database() as name, self.snapshot_held(name) if held else contextlib.nullcontext():
-            self.fill(name, jobs)
-            self.product(name, "drain", "--processes", 4, "--batch", 100, "--jobs", jobs - last)
-            return self.product(name, "drain", *words, "--jobs", last)
+            self.fill(name, jobs + few)
+            self.product(name, "drain", *words[100], "--jobs", jobs - last)
+            return {100: self.product(name, "drain", *words[100], "--jobs", last),
+                    1: self.product(name, "drain", *words[1], "--jobs", few)}
 
     def held(self):
-        jobs, last = self.bench.short(200_000, 4000), self.bench.short(20_000, 500)
-        for batch, connections in SHAPES:
-            words = ("--batch", batch, "--processes", connections)
-            self.compare_held(jobs, last, words, f"batch {batch}, {connections} connections")
-
-    def compare_held(self, jobs, last, words, where):
-        free, held = self.bench.turns(lambda: self.last_of(jobs, last, words, False),
-                                      lambda: self.last_of(jobs, last, words, True))
-        rates = [statistics.median(v["jobs_per_s"] for v in side) for side in (free, held)]
-        ratio = statistics.median(h["jobs_per_s"] / f["jobs_per_s"] for h, f in zip(held, free))
-        self.bench.row(f"the last {last:,} of {jobs:,} jobs, {where}: with a transaction open all the time, "
-                       "beside without", *map(self.bench.rate, rates), f"{ratio:.2f}", "≥ 70% of without",
-                       ratio >= 0.70)
+        jobs, last, few = (self.bench.short(*n) for n in ((200_000, 4000), (20_000, 500), (2000, 100)))
+        free, held = self.bench.turns(lambda: self.last_of(jobs, last, few, False),
+                                      lambda: self.last_of(jobs, last, few, True))
+        for batch, what in ((100, f"the last {last:,} of {jobs:,} jobs, batch 100, 4 connections: without a "
+                                  "transaction open all the time, and with it"),
+                            (1, f"… {few:,} more, batch 1, 16 connections")):
+            rates = [[v[batch]["jobs_per_s"] for v in side] for side in (free, held)]
+            ratio = statistics.median(h / f for f, h in zip(*rates))
+            self.bench.row(what, *(self.bench.rate(statistics.median(side)) for side in rates),
+                           f"{ratio:.2f}", "≥ 70% of without", ratio >= 0.70)
 
     # ---- idle workers
 
@@ -250,8 +250,8 @@ class Postgres:
         for what, key, most in (("p50", "p50_ns", None), ("p99", "p99_ns", 1.5)):
             times = [statistics.median(v[key] for v in side) for side in (few, many)]
             ratio = statistics.median(m[key] / f[key] for m, f in zip(many, few))
-            self.bench.row(f"one claim with {pending:,} pending and {finished:,} finished, beside 1,000 pending: "
-                           f"{what}", *map(self.bench.span, times), f"{ratio:.2f}",
+            self.bench.row(f"one claim with 1,000 jobs pending, and with {pending:,} beside {finished:,} "
+                           f"finished: {what}", *map(self.bench.span, times), f"{ratio:.2f}",
                            "" if most is None else f"≤ {most} ×", None if most is None else ratio <= most)
 
     def enlarge(self, name, pending, finished):

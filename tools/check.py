@@ -42,7 +42,7 @@ ENVIRONMENT = {
              "TEST_TIMEOUT_SCALE": "5"},
     "memcheck": {"TEST_TIMEOUT_SCALE": "10"},
 }
-BESIDE = {"torture"}  # suites that last for minutes and hardly need a core
+BESIDE = {"torture", "torture-postgres"}  # suites that last for minutes and hardly need a core
 # Suites that ten minutes have no room for: `make torture` runs them, or --only.
 LATER = {"race-pgbouncer", "spec-pgbouncer"}
 # How far the analyzer goes into one function: a third of its default finds what it found, in half the time.
@@ -316,7 +316,7 @@ def suite_tags():
     text = (ROOT / "tests" / "meson.build").read_text(encoding="utf-8")
     table = re.search(r"^suites = \{(.*?)^\}", text, re.M | re.S)
     named = re.findall(r"^  '(\w+)'", table[1], re.M)
-    return named + servers_tags(text) + re.findall(r"^ *test\('(\w+)'", text, re.M)
+    return named + servers_tags(text) + re.findall(r"^ *test\('([\w-]+)'", text, re.M)
 
 
 def servers_tags(text):
@@ -350,7 +350,7 @@ def run_step(step, steps):
         step.failed += 1
     took = time.monotonic() - started
     count = f"{step.passed} passed" + (f", {step.failed} FAILED" if step.failed else "")
-    text = f"{'FAIL' if step.failed else 'ok':4}  {step.name:12} {took:6.1f} s   {count}"
+    text = f"{'FAIL' if step.failed else 'ok':4}  {step.name:16} {took:6.1f} s   {count}"
     if step.failed:
         lines = step.log.read_text(encoding="utf-8", errors="replace").splitlines()
         text += "\n" + "\n".join(f"      | {line}" for line in interesting(lines))

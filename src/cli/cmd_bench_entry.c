@@ -24,7 +24,8 @@ static const struct option options[] = {
     {"pending", 0, "N", SPEC_INT(1, 100000000), 0, "jobs that wait beside it"},
     {"completed", 0, "N", SPEC_INT(0, 100000000), 0, "jobs that are done beside it"},
     {"dir", 0, "DIR", SPEC_FILE, 0, "where the store is made (default: $TMPDIR, /tmp)"},
-    {"on", 0, "URL", SPEC_FILE, 0, "on this store, which must have been made for it"},
+    {"on", 0, "URL", SPEC_FILE, 0,
+     "on this store, SQLite or PostgreSQL, which must have been made for it"},
     {"relaxed", 0, NULL, SPEC_FLAG, 0, "with durability relaxed"},
     {.name = NULL},
 };

@@ -41,6 +41,7 @@ WORK = {"lease_ms": 1_500, "interval_ms": 300, "multiplier": 3}
 LOST = re.compile(r"job (\d+) lost after ")  # as `work` logs it
 NAMES = {"client": "no_job_is_lost_or_taken_early_while_clients_are_killed",
          "work": "no_job_is_lost_or_run_twice_while_workers_are_killed"}
+ON_SERVER = "_and_their_server"
 
 
 class Failed(Exception):
@@ -439,7 +440,8 @@ def main():
     else:
         shutil.rmtree(folder)
     if options.tap:
-        print(f"TAP version 13\n1..1\n{'not ok' if wrong else 'ok'} 1 - {NAMES[options.by]}")
+        print(f"TAP version 13\n1..1\n{'not ok' if wrong else 'ok'} 1 - {NAMES[options.by]}"
+              f"{ON_SERVER if options.postgres else ''}")
     print("\n".join(f"{'# ' if options.tap else ''}{line}" for line in lines))
     return 1 if wrong else 0
 

@@ -206,14 +206,6 @@ BEGIN
                  ORDER BY j.priority DESC, j.id LIMIT n FOR UPDATE SKIP LOCKED) again) w
          ORDER BY w.priority DESC, w.id LIMIT n),
     taken AS (
-        -- (MATERIALIZED: else the planner may run it once for every row of the table, and lock as many.)
-        WITH picked AS MATERIALIZED (
-            SELECT w.id, leasehold.clock() AS at FROM leasehold.job w
-             WHERE w.state = 'pending' AND NOT w.again AND w.queue = of_queue
-               AND w.priority >= coalesce(top, -32768)
-               AND w.priority <= coalesce(top, 32767)
-               AND w.id > coalesce(low, 0)
-             ORDER BY w.priority DESC, w.id LIMIT 1 FOR UPDATE SKIP LOCKED)
         UPDATE leasehold.job j
            SET state = 'running', token = greatest(j.token, epoch << 40) + 1,
                attempt = j.attempt + 1,
@@ -505,6 +497,14 @@ BEGIN
       INTO epoch, top, low, unusual
       FROM leasehold.meta m WHERE m.one;
     IF NOT unusual THEN
+        -- (MATERIALIZED: else the planner may run it once for every row of the table, and lock as many.)
+        WITH picked AS MATERIALIZED (
+            SELECT w.id, leasehold.clock() AS at FROM leasehold.job w
+             WHERE w.state = 'pending' AND NOT w.again AND w.queue = of_queue
+               AND w.priority >= coalesce(top, -32768)
+               AND w.priority <= coalesce(top, 32767)
+               AND w.id > coalesce(low, 0)
+             ORDER BY w.priority DESC, w.id LIMIT 1 FOR UPDATE SKIP LOCKED)
         UPDATE leasehold.job j
            SET state = 'running', token = greatest(j.token, epoch << 40) + 1, attempt = j.attempt + 1,
                max_attempts = CASE WHEN j.max_attempts = -1 THEN -1
