@@ -30,6 +30,13 @@ SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "4GB", "fsync": "on",
             "max_wal_senders": "10", "jit": "on"}
 
 
+def server_found():
+    try:
+        return (postgres.bindir() / "postgres").exists()
+    except postgres.Failed:
+        return False
+
+
 def cpu_seconds(server):
     """CPU time of all processes of the server so far, with those that have ended."""
     ticks = 0

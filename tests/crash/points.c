@@ -59,8 +59,8 @@ static void kill_at_points(int first, int step)
 
     session_reference(&ref, NULL);
     for (int i = first; i < N_POINTS; i += step) {
-        /* Every fifth time it is passed, and the first; with TEST_THOROUGH set each time. */
-        int64_t passed = 0, stride = getenv("TEST_THOROUGH") != NULL ? 1 : 5;
+        /* Every eleventh time it is passed, and the first; with TEST_THOROUGH set each time. */
+        int64_t passed = 0, stride = getenv("TEST_THOROUGH") != NULL ? 1 : 11;
         for (; kill_at(&ref, book, points[i], passed); passed += stride)
             kills++;
         if (passed == 0)

@@ -246,7 +246,7 @@ TEST(what_the_database_tells_is_a_line_of_the_log_with_what_it_is_about)
 
     EXPECT_OK(ask(store,
                   "SELECT leasehold.tell('warn', 'took job 7 back', 7, 3, 2, 'mail', NULL,"
-                  " E'he said \"no\",\\n\\ttwice: \\u00fc \\U0001F600 \\\\')",
+                  " E'he said \"no\",\\n\\ttwice: \\u00fc \\U0001F600 \\x01 \\\\')",
                   NULL, NULL, &err));
     EXPECT_EQ(heard.n, 1);
     EXPECT_EQ(heard.level[0], LH_LOG_WARN);
@@ -255,7 +255,7 @@ TEST(what_the_database_tells_is_a_line_of_the_log_with_what_it_is_about)
     EXPECT_EQ(heard.token[0], 3);
     EXPECT_EQ(heard.attempt[0], 2);
     EXPECT_STR(heard.queue[0], "mail");
-    EXPECT_STR(heard.reason[0], "he said \"no\",\n\ttwice: \xc3\xbc \xf0\x9f\x98\x80 \\");
+    EXPECT_STR(heard.reason[0], "he said \"no\",\n\ttwice: \xc3\xbc \xf0\x9f\x98\x80 \x01 \\");
     lh_close(store);
 }
 

@@ -46,24 +46,10 @@ static bool take_hex(struct scan *scan, unsigned *out)
     return true;
 }
 
-static void put_utf8(struct scan *scan, unsigned c)
-{
-    static const unsigned char lead[] = {0, 0, 0xc0, 0xe0, 0xf0};
-    int n = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-
-    if (n == 1) {
-        *scan->out++ = (char)c;
-        return;
-    }
-    *scan->out++ = (char)(unsigned char)(lead[n] | c >> (6 * (n - 1)));
-    for (int i = n - 2; i >= 0; i--)
-        *scan->out++ = (char)(unsigned char)(0x80 | ((c >> (6 * i)) & 0x3f));
-}
-
 static bool take_escape(struct scan *scan)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
-    unsigned c, low;
+    unsigned c;
     char letter = *scan->at;
 
     if (letter == '\0')
@@ -74,15 +60,10 @@ static bool take_escape(struct scan *scan)
         *scan->out++ = to[known - from];
         return true;
     }
-    if (letter != 'u' || !take_hex(scan, &c) || c == 0)
+    /* Only control characters are written by number; all else is there as it is. */
+    if (letter != 'u' || !take_hex(scan, &c) || c == 0 || c > 127)
         return false;
-    if (c >= 0xd800 && c < 0xdc00 && scan->at[0] == '\\' && scan->at[1] == 'u') {
-        scan->at += 2;
-        if (!take_hex(scan, &low) || low < 0xdc00 || low > 0xdfff)
-            return false;
-        c = 0x10000 + ((c - 0xd800) << 10) + (low - 0xdc00);
-    }
-    put_utf8(scan, c);
+    *scan->out++ = (char)c;
     return true;
 }
 
