@@ -42,7 +42,7 @@ ENVIRONMENT = {
              "TEST_TIMEOUT_SCALE": "5"},
     "memcheck": {"TEST_TIMEOUT_SCALE": "10"},
 }
-BESIDE = {"torture", "failover", "partition", "work"}  # suites that mostly wait, and hardly need a core
+BESIDE = {"torture", "failover", "partition"}  # suites that mostly wait, and hardly need a core
 # Suites that ten minutes have no room for: `make torture` runs them, or --only.
 LATER = {"race-pgbouncer", "spec-pgbouncer", "torture-postgres", "build-tsan", "tsan"}
 # How far the analyzer goes into one function: a third of its default finds what it found, in half the time.

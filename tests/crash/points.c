@@ -20,9 +20,9 @@ static const char *const points[] = {
     "migrate:before_commit", "migrate:after_commit", "recovery:before_end",  "schedule_tick:inside",
 };
 
-/* What no session passes has its turn in tests of its own (tests/store). */
+/* What no session passes has its turn in tests of its own (tests/store, tests/spec/move.c). */
 static const char *const elsewhere[] = {
-    "backup:", "copy:", "repair:", "reserve:", "restore:", "scratch:", "swap:"};
+    "backup:", "copy:", "move:", "repair:", "reserve:", "restore:", "scratch:", "swap:"};
 
 enum { N_POINTS = sizeof points / sizeof points[0] };
 

@@ -160,9 +160,9 @@ static void end_array(struct args *args)
 {
     int i = args->n - 1;
 
-    if (args->no_memory)
-        return;
     char *head = args->array.bytes;
+    if (args->no_memory || head == NULL)
+        return;
     put_u32(head, args->array.n > 0 ? 1 : 0); /* dimensions */
     put_u32(head + 4, args->array.nulls);
     put_u32(head + 8, args->array.element);

@@ -13,7 +13,6 @@
 #include "store/postgres/plumb.h"
 
 #include "base/clock.h"
-#include "base/hook.h"
 #include "base/sys.h"
 
 #include <assert.h>
@@ -224,15 +223,12 @@ static int transact(struct txn *txn, struct lhi_act *acts, size_t n, bool guarde
     if (n > 1 || (verbs[acts[0].verb].how & ONE_CALL) == 0 || acts[0].after != NULL)
         txn_wrap(txn);
     int rc = perform_each(txn, acts, n, guarded, spoiled, err);
-    if (rc >= 0) {
-        LHI_POINT("pg:before_commit");
+    if (rc >= 0)
         rc = txn_commit(txn, err);
-    }
     if (rc < 0) {
         txn_rollback(txn);
         return rc;
     }
-    LHI_POINT("pg:after_commit");
     if (txn->conn->notices.unconfirmed) {
         txn->trouble = TROUBLE_NONE;
         txn->conn->broken = true;
