@@ -284,5 +284,8 @@ def start(bench, build, base, payload):
     """A server in `base`, with the product's schema."""
     with postgres.Folder(base) as folder, postgres.Server(folder, "pg", SETTINGS, quick=False) as server:
         found = Postgres(bench, build, server, payload)
-        found.prepare()
-        yield found
+        try:
+            found.prepare()
+            yield found
+        except postgres.Failed as error:
+            sys.exit(f"tools/bench: {error}\nthe server's log ends with:\n{postgres.tail(server.log)}")

@@ -334,7 +334,7 @@ class Source:
                   '-DLEASEHOLD_VERSION="0"', *(f"-I{path}" for path in include),
                   f"-I{ROOT / 'include'}", f"-I{ROOT / 'src'}", "-o", program,
                   HERE / "client.c", *sources, build / "libleasehold_test.a",
-                  "-lsqlite3", "-lpthread"])
+                  "-lsqlite3", "-lpq", "-lpthread"])
         return program
 
 
