@@ -329,7 +329,7 @@ SPEC(what_was_moved_goes_on_where_it_was)
     EXPECT_OK(lh_lease_acquire(w.store, "sync", "held", &(lh_lease_opts){.owner = "you"}, NULL));
     EXPECT_STR(last_event(&w, "store.moved").actor, "move");
     world_close(&w);
-    lh_close(old.store);
+    world_close(&old);
 }
 
 SPEC(nothing_is_moved_while_a_job_is_running)
@@ -352,7 +352,7 @@ SPEC(nothing_is_moved_while_a_job_is_running)
     EXPECT_OK(beat(&w, &job));
     EXPECT_OK(complete(&w, &job));
     EXPECT_MOVED(test_store(), "back.db");
-    lh_close(w.store);
+    world_close(&w);
 }
 
 SPEC(a_lease_that_has_ended_does_not_stand_in_the_way_of_a_move)
@@ -524,7 +524,7 @@ SPEC(half_a_move_takes_no_rows_of_another_store)
     struct world old = full_source(), third = other_world("third.db", true);
 
     enqueue(&third, "mail", "x");
-    lh_close(old.store);
+    world_close(&old);
     move_killed("move:batch", 3);
     EXPECT_STATUS(move("third.db", test_store(), NULL), LH_ESTATE);
     EXPECT_CONTAINS(why, "is being filled from another store");

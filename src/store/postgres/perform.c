@@ -304,10 +304,11 @@ struct tries {
 /* Is there to be another try after this one? */
 static bool once_more(struct tries *tries, enum trouble trouble)
 {
+    int64_t short_pause = 20 << tries->n;
+
     switch (trouble) {
     case TROUBLE_AGAIN:
-        return ++tries->n < MOST_TRIES &&
-               pause_before(tries->pg, &(int64_t){10 << tries->n}, tries->deadline);
+        return ++tries->n < MOST_TRIES && pause_before(tries->pg, &short_pause, tries->deadline);
     case TROUBLE_LOST:
         return pause_before(tries->pg, &tries->pause, tries->deadline);
     case TROUBLE_UNKNOWN:
