@@ -44,7 +44,8 @@ ENVIRONMENT = {
 }
 BESIDE = {"torture", "failover", "partition"}  # suites that mostly wait, and hardly need a core
 # Suites that ten minutes have no room for: `make torture` runs them, or --only.
-LATER = {"race-pgbouncer", "spec-pgbouncer", "torture-postgres", "build-tsan", "tsan", "valgrind"}
+LATER = {"alloc", "race-pgbouncer", "spec-pgbouncer", "torture-postgres", "build-tsan", "tsan",
+         "valgrind"}
 # How far the analyzer goes into one function: a third of its default finds what it found, in half the time.
 TIDY_DEPTH = [f"--extra-arg={word}" for word in
               ("-Xclang", "-analyzer-config", "-Xclang", "max-nodes=40000")]
