@@ -59,7 +59,7 @@ int each_item(struct txn *txn, struct lhi_act *act, item_fn *one,
             return rc;
         }
     }
-    if (act->after == NULL)
+    if (act->after == NULL || id_of == NULL)
         return LH_OK;
     struct lhi_error err;
     lhi_error_clear(&err);
