@@ -252,7 +252,9 @@ SPEC(a_claim_that_waits_wakes_for_a_tick)
     end(&w, &waiter);
     EXPECT_EQ(waiter.jobs->n, 1);
     EXPECT_EQ(waiter.jobs->job[0].run_at, WORLD_START_MS + 5000);
-    EXPECT(waiter.jobs->job[0].created_at < WORLD_START_MS + 5900); /* by no poll */
+    /* By no poll; a server cannot be told that the clock was moved, and there it may be one. */
+    int64_t soon = test_store_is_postgres() ? 30000 : 900;
+    EXPECT(waiter.jobs->job[0].created_at < WORLD_START_MS + 5000 + soon);
     lh_jobs_free(waiter.jobs);
     world_close(&w);
 }
