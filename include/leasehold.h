@@ -154,6 +154,10 @@ LH_API const char *lh_last_request(const lh_store *store);
 /** The store's clock, now. */
 LH_API int64_t lh_now(lh_store *store);
 
+/** The clock of clock_gettime() by which a holder counts what is left of a lease. CLOCK_MONOTONIC for a
+ * file: while the machine sleeps its leases do, too. CLOCK_BOOTTIME for a server, which stays awake. */
+LH_API int lh_store_clock(const lh_store *store);
+
 /** The library's version, and that of the engine below ("SQLite 3.40.1"). */
 LH_API const char *lh_version(void);
 LH_API const char *lh_engine_version(void);
@@ -214,7 +218,7 @@ typedef struct lh_job {
 typedef struct lh_jobs {
     size_t n;
     lh_job *job;
-    /* Of a claim: CLOCK_MONOTONIC, in ms, just before it was made. `remaining_ms` of its jobs counts
+    /* Of a claim: lh_store_clock(), in ms, just before it was made. `remaining_ms` of its jobs counts
      * from here at the latest: a holder that stops by then never overlaps the next. */
     int64_t asked_mono_ms;
     void *priv; /* what the strings live in */

@@ -23,11 +23,12 @@ int64_t lhi_wall_ms(void)
 #endif
 }
 
-static int64_t elapsed_ms(clockid_t id)
+int64_t lhi_clock_ms(int id)
 {
 #ifdef LHI_TEST
     const struct lhi_control *c = lhi_control();
-    return (c->frozen ? c->frozen_mono_ms : read_ms(id)) +
+    int64_t slept = id == CLOCK_BOOTTIME ? __atomic_load_n(&c->slept_ms, __ATOMIC_RELAXED) : 0;
+    return (c->frozen ? c->frozen_mono_ms : read_ms(id)) + slept +
            __atomic_load_n(&c->mono_ms, __ATOMIC_RELAXED);
 #else
     return read_ms(id);
@@ -36,12 +37,12 @@ static int64_t elapsed_ms(clockid_t id)
 
 int64_t lhi_mono_ms(void)
 {
-    return elapsed_ms(CLOCK_MONOTONIC);
+    return lhi_clock_ms(CLOCK_MONOTONIC);
 }
 
 int64_t lhi_boot_ms(void)
 {
-    return elapsed_ms(CLOCK_BOOTTIME);
+    return lhi_clock_ms(CLOCK_BOOTTIME);
 }
 
 int64_t lhi_mono_us(void)

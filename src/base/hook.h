@@ -23,6 +23,7 @@ struct lhi_control {
     int64_t calls[LHI_FAULT_KINDS];
     char kill_at[64];  /* SIGKILL at this point … */
     int64_t kill_skip; /* … after passing it so often */
+    int64_t slept_ms;  /* added to the clock that goes on while the machine sleeps */
 };
 
 struct lhi_control *lhi_control(void);

@@ -104,7 +104,7 @@ static int look(lh_store *store, const lh_claim_opts *opts, bool sure, lh_jobs *
             return LH_EMPTY;
     }
     struct lhi_act act = {.verb = LHI_CLAIM, .claim = {.opts = opts, .out = jobs}};
-    jobs->asked_mono_ms = lhi_mono_ms();
+    jobs->asked_mono_ms = lhi_clock_ms(lh_store_clock(store));
     int rc = lhi_perform(store, &act, err);
     *final = act.claim.repeated;
     if (act.claim.retry_ms > 0 && (*next_ms < 0 || act.claim.retry_ms < *next_ms))
@@ -204,7 +204,7 @@ int lh_complete_claim(lh_store *store, const lh_done *done, size_t n, int *statu
     };
     rc = lhi_statuses(&acts[0], err);
     if (rc == LH_OK) {
-        jobs->asked_mono_ms = lhi_mono_ms();
+        jobs->asked_mono_ms = lhi_clock_ms(lh_store_clock(store));
         rc = lhi_perform_all(store, acts, 2, err);
         (void)lhi_list_outcome(rc, &acts[0], status, err);
         if (rc >= 0)

@@ -275,6 +275,11 @@ int64_t lh_now(lh_store *store)
     return store->store.ops->now(store->store.self);
 }
 
+int lh_store_clock(const lh_store *store)
+{
+    return store == NULL || store->store.ops == NULL ? CLOCK_MONOTONIC : store->store.ops->clock;
+}
+
 const char *lh_default_owner(lh_store *store)
 {
     return store ? store->owner : "";

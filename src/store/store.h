@@ -482,6 +482,7 @@ struct lhi_act {
 /* What an open store is asked to do. `self` is the store's own. */
 struct lhi_store_ops {
     const char *kind;
+    int clock; /* by which holders count their leases: see lh_store_clock() */
     void (*close)(void *self);
     void (*abandon)(
         void *self); /* close in a forked child: let go, touch nothing of the parent's */

@@ -68,7 +68,7 @@ static bool in_run(const struct lh_task *task)
 /* Our own stop of a run; what it comes to is told when it has ended. */
 void task_stop(struct lh_task *task, enum stop_reason why, int64_t kill_after_ms)
 {
-    int64_t now = worker_now();
+    int64_t now = worker_now(task->worker);
 
     if (task->stop == STOP_NONE || why == STOP_LOST)
         task->stop = why;
@@ -92,7 +92,7 @@ static void warn(struct lh_task *task)
     task->warned = true;
     lhi_format(text, sizeof text,
                "no heartbeat was confirmed for %lld ms: the lease of job %lld is in its last fifth",
-               (long long)(worker_now() - task->sent_at), (long long)task->job->id);
+               (long long)(worker_now(task->worker) - task->sent_at), (long long)task->job->id);
     worker_tell(task->worker, &(lh_work_event){.what = LH_WORK_TROUBLE, .error = text}, task);
 }
 
@@ -191,7 +191,7 @@ static int64_t jittered(int64_t ms)
 
 static void beat(struct worker *w)
 {
-    w->beat.sent_at = worker_now();
+    w->beat.sent_at = worker_now(w);
     if (w->beat.detail)
         w->beater.rc = lh_heartbeat(w->store, w->beat.beats, 1, w->beat.status, NULL);
     else
@@ -361,7 +361,7 @@ bool beats_init(struct worker *w)
 {
     w->beater.act = beat;
     w->beater.done = beaten;
-    w->beat_at = worker_now() + jittered(beat_every(w));
+    w->beat_at = worker_now(w) + jittered(beat_every(w));
     w->beat.beats = lhi_calloc(w->n_tasks, sizeof *w->beat.beats);
     w->beat.status = lhi_calloc(w->n_tasks, sizeof *w->beat.status);
     w->beat.tasks = lhi_calloc(w->n_tasks, sizeof(struct lh_task *));

@@ -21,7 +21,7 @@ static bool may_start(struct worker *w)
 {
     if (w->opts.rate_n == 0)
         return true;
-    refill(w, worker_now());
+    refill(w, worker_now(w));
     return w->tokens >= 1;
 }
 
@@ -76,7 +76,7 @@ void no_means(struct worker *w, const struct lh_task *task, const char *what, in
     char text[200], words[80];
 
     w->out_of_means = true;
-    w->means_at = worker_now() + MEANS_MS;
+    w->means_at = worker_now(w) + MEANS_MS;
     lhi_format(text, sizeof text, "%s: %s", what, strerror_r(error, words, sizeof words));
     worker_tell(w, &(lh_work_event){.what = LH_WORK_TROUBLE, .error = text}, task);
 }
@@ -152,7 +152,7 @@ bool claims_init(struct worker *w)
     w->claimer.act = claim;
     w->claimer.done = claimed;
     w->tokens = (double)w->opts.rate_n;
-    w->tokens_at = worker_now();
+    w->tokens_at = worker_now(w);
     /* As many again may have ended, while the store is being told. */
     w->n_tasks = (w->opts.jobs + w->opts.ahead) * 2;
     w->tasks = lhi_calloc(w->n_tasks, sizeof *w->tasks);
@@ -213,7 +213,7 @@ static int64_t claim_due(const struct worker *w)
 
 void claims_step(struct worker *w)
 {
-    int64_t now = worker_now();
+    int64_t now = worker_now(w);
     size_t n;
 
     if (w->out_of_means && now >= w->means_at)
@@ -276,7 +276,7 @@ static bool start_one(struct worker *w, struct lh_task *task)
 
     if (w->opts.handler == NULL && !command_start(task))
         return false;
-    task->started_at = worker_now();
+    task->started_at = worker_now(w);
     task->timeout_ms = timeout;
     w->tally.started++;
     if (w->opts.handler != NULL) {

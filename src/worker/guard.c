@@ -281,7 +281,7 @@ void guards_sweep(struct worker *w, int64_t now)
     w->sweep_ms = w->sweep_ms * 2 < SWEEP_MOST_MS ? w->sweep_ms * 2 : SWEEP_MOST_MS;
     if (listed && sweep.found == 0)
         w->sweep_ms = SWEEP_MS;
-    w->sweep_at = worker_now() + w->sweep_ms;
+    w->sweep_at = worker_now(w) + w->sweep_ms;
     w->swept_clean = listed && sweep.found == 0 ? w->swept_clean + 1 : 0;
     if (w->swept_clean < SWEPT_CLEAN)
         return;
@@ -369,6 +369,7 @@ static struct guardian_message times_of(const struct lh_task *task, uint32_t wha
     return (struct guardian_message){.order = what,
                                      .term_at = task->term_at,
                                      .kill_at = task->kill_at,
+                                     .clock = task->worker->clock,
                                      .linger_ms = task->worker->opts.kill_after_ms};
 }
 

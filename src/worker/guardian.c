@@ -30,7 +30,8 @@
 #include <unistd.h>
 
 enum {
-    AGAIN_MS = 20, /* between two rounds of killing: who forks faster than we look */
+    GLANCE_MS = 1000, /* by a clock that goes on while the machine sleeps: look at it so often */
+    AGAIN_MS = 20,    /* between two rounds of killing: who forks faster than we look */
     MOST_DEPTH = 32
 };
 
@@ -46,14 +47,15 @@ struct guardian {
     int status;    /* … like this */
     bool termed, killing;
     bool stopped; /* the command did not end by itself */
+    clockid_t clock;
     int64_t term_at, kill_at, again_at;
     int64_t linger_ms, linger_until; /* 0: it runs */
 };
 
-static int64_t now_ms(void)
+static int64_t now_ms(const struct guardian *g)
 {
     struct timespec ts;
-    (void)clock_gettime(CLOCK_MONOTONIC, &ts);
+    (void)clock_gettime(g->clock, &ts);
     return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
 
@@ -216,7 +218,7 @@ static void kill_all(struct guardian *g)
 {
     g->killing = true;
     g->stopped = g->stopped || g->command > 0;
-    g->again_at = now_ms() + AGAIN_MS;
+    g->again_at = now_ms(g) + AGAIN_MS;
     signal_all(g, SIGKILL);
 }
 
@@ -316,7 +318,7 @@ static void run(struct guardian *g, const struct guardian_message *m, char *stri
 static void sweep(struct guardian *g)
 {
     if (g->linger_until == 0)
-        g->linger_until = now_ms() + g->linger_ms;
+        g->linger_until = now_ms(g) + g->linger_ms;
     term(g);
     if (g->killing)
         kill_all(g); /* what came back to us since the last round */
@@ -352,7 +354,8 @@ static void obey(struct guardian *g, const struct guardian_message *m, char *str
 {
     switch (m->order) {
     case GUARDIAN_RUN:
-        if (now_ms() >= m->term_at) /* everything stood still, and it is too late to begin */
+        g->clock = (clockid_t)m->clock;
+        if (now_ms(g) >= m->term_at) /* everything stood still, and it is too late to begin */
             say(g, &(struct guardian_answer){.news = GUARDIAN_REFUSED, .error = ETIME});
         else if (!g->running)
             run(g, m, strings, len, fds);
@@ -413,7 +416,7 @@ static int64_t kill_time(const struct guardian *g)
 
 static int wait_ms(const struct guardian *g)
 {
-    int64_t next = INT64_MAX, now = now_ms();
+    int64_t next = INT64_MAX, now = now_ms(g);
 
     if (!g->running)
         return -1;
@@ -423,12 +426,14 @@ static int wait_ms(const struct guardian *g)
         next = kill_time(g);
     if (g->killing)
         next = g->again_at;
-    return next <= now ? 0 : next - now > 60000 ? 60000 : (int)(next - now);
+    /* A sleep of the machine does not end a wait, though time goes on in it: so the wait is short. */
+    int64_t most = g->clock == CLOCK_MONOTONIC ? 60000 : GLANCE_MS;
+    return next <= now ? 0 : next - now > most ? (int)most : (int)(next - now);
 }
 
 static void look_at_the_clock(struct guardian *g)
 {
-    int64_t now = now_ms();
+    int64_t now = now_ms(g);
 
     if (!g->running)
         return;
@@ -465,7 +470,7 @@ static void watch(struct guardian *g)
 
 int main(int argc, char **argv)
 {
-    struct guardian g = {0};
+    struct guardian g = {.clock = CLOCK_MONOTONIC};
     sigset_t set;
 
     if (argc < 3 || fcntl(GUARDIAN_FD, F_SETFD, FD_CLOEXEC) != 0) {

@@ -19,7 +19,7 @@ enum {
     GUARDIAN_MOST = 160000 /* bytes of a message: the checkpoint is the largest part of it */
 };
 
-/* From the worker. Times are CLOCK_MONOTONIC, in milliseconds. */
+/* From the worker. Times are by the clock that comes with them, in milliseconds. */
 enum guardian_order {
     GUARDIAN_RUN =
         1, /* with GUARDIAN_FDS descriptors; behind it the job's variables, each ended by 0 */
@@ -33,6 +33,7 @@ struct guardian_message {
     uint32_t
         fds; /* which of the descriptors come with it, as bits; the others are as in the guardian */
     int64_t term_at, kill_at;
+    int64_t clock;     /* CLOCK_MONOTONIC, or CLOCK_BOOTTIME where time goes on while we sleep */
     int64_t linger_ms; /* so long may what the command left behind take, once asked to end */
     int64_t signal;
 };

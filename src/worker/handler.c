@@ -21,13 +21,13 @@ static void *handler_main(void *arg)
         struct lh_task *task = w->ready[w->ready_at];
         w->ready_at = (w->ready_at + 1) % w->n_tasks;
         w->n_ready--;
-        w->taken_at = worker_now();
+        w->taken_at = worker_now(w);
         pthread_mutex_unlock(&w->mutex);
         /* One that was lost while it waited is not begun. */
         task->begun = !lh_task_lost(task);
         if (task->begun) {
             int64_t began = lhi_mono_us();
-            __atomic_store_n(&task->begun_at, worker_now(), __ATOMIC_RELAXED);
+            __atomic_store_n(&task->begun_at, worker_now(w), __ATOMIC_RELAXED);
             task->returned = w->opts.handler(w->opts.handler_arg, task, task->job);
             task->run_us = lhi_mono_us() - began;
         }
@@ -73,7 +73,7 @@ void handlers_run(struct lh_task *task)
 
     pthread_mutex_lock(&w->mutex);
     if (w->n_ready == 0)
-        w->taken_at = worker_now();
+        w->taken_at = worker_now(w);
     w->ready[(w->ready_at + w->n_ready++) % w->n_tasks] = task;
     pthread_cond_signal(&w->work);
     pthread_mutex_unlock(&w->mutex);

@@ -18,7 +18,7 @@ void hand_fails(struct hand *hand, int rc)
     for (int i = 0; i < hand->failures && pause < RETRY_MOST_MS; i++)
         pause *= 2;
     hand->failures++;
-    hand->retry_at = worker_now() + (pause < RETRY_MOST_MS ? pause : RETRY_MOST_MS);
+    hand->retry_at = worker_now(hand->worker) + (pause < RETRY_MOST_MS ? pause : RETRY_MOST_MS);
 }
 
 static void *hand_main(void *arg)

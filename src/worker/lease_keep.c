@@ -7,6 +7,8 @@
  */
 #include "worker/lease_run.h"
 
+#include "base/clock.h"
+
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -18,6 +20,11 @@ enum {
 
 /* ---- deadlines ---- */
 
+int64_t lease_now(const struct lease_run *run)
+{
+    return lhi_clock_ms(run->clock);
+}
+
 struct guardian_message lease_times(const struct lease_run *run, uint32_t order)
 {
     int64_t fence = fence_of(run->limit_ms), kill_at = run->sent_at + fence;
@@ -25,6 +32,7 @@ struct guardian_message lease_times(const struct lease_run *run, uint32_t order)
     return (struct guardian_message){.order = order,
                                      .term_at = kill_at - notice_of(run->opts.kill_after_ms, fence),
                                      .kill_at = kill_at,
+                                     .clock = run->clock,
                                      .linger_ms = run->opts.kill_after_ms};
 }
 
@@ -45,9 +53,11 @@ bool lease_order(struct lease_run *run, const struct guardian_message *m, const 
 /* Now, and by force after a while; at the old deadline at the latest. */
 void lease_stop(struct lease_run *run)
 {
-    int64_t now = worker_now(), kill_at = now + run->opts.kill_after_ms;
-    struct guardian_message m = {
-        .order = GUARDIAN_STOP, .term_at = now, .linger_ms = run->opts.kill_after_ms};
+    int64_t now = lease_now(run), kill_at = now + run->opts.kill_after_ms;
+    struct guardian_message m = {.order = GUARDIAN_STOP,
+                                 .term_at = now,
+                                 .clock = run->clock,
+                                 .linger_ms = run->opts.kill_after_ms};
 
     pthread_mutex_lock(&run->mutex);
     if (!run->stopping) {
@@ -73,7 +83,7 @@ static int extend(struct lease_run *run)
 {
     lh_lease_opts opts = {.owner = run->owner, .ttl_ms = run->opts.ttl_ms, .token = run->token};
     lh_leases *leases = NULL;
-    int64_t sent_at = worker_now();
+    int64_t sent_at = lease_now(run);
     int rc = LH_OK;
 
     /* The beat first: so the worker is never found silent before its lease has ended. */
@@ -126,7 +136,7 @@ static int64_t extend_step(struct lease_run *run, int *failures)
         tell_trouble(run);
     for (int i = 1; i < *failures && pause < RETRY_MOST_MS; i++)
         pause *= 2;
-    return worker_now() + (pause < every ? pause : every);
+    return lease_now(run) + (pause < every ? pause : every);
 }
 
 /* ---- the record ---- */
@@ -154,7 +164,7 @@ static void enrol(struct lease_run *run)
 static bool quits_before(const struct lease_run *run, int64_t until)
 {
     struct pollfd quit = {.fd = run->quit, .events = POLLIN};
-    int64_t left = until == INT64_MAX ? -1 : until - worker_now();
+    int64_t left = until == INT64_MAX ? -1 : until - lease_now(run);
 
     if (left < 0 && until != INT64_MAX)
         left = 0;
@@ -165,11 +175,11 @@ static void *keep(void *arg)
 {
     struct lease_run *run = arg;
     int64_t extend_at = run->sent_at + extend_every(run);
-    int64_t enrol_at = run->own_name ? worker_now() + ENROL_MS : INT64_MAX;
+    int64_t enrol_at = run->own_name ? lease_now(run) + ENROL_MS : INT64_MAX;
     int failures = 0;
 
     while (!quits_before(run, extend_at < enrol_at ? extend_at : enrol_at)) {
-        int64_t now = worker_now();
+        int64_t now = lease_now(run);
         if (now >= extend_at)
             extend_at = extend_step(run, &failures);
         if (now >= enrol_at) {

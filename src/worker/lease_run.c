@@ -164,7 +164,7 @@ struct sweep {
 static void await_end(struct sweep *sweep, pid_t pid)
 {
     while (waitpid(pid, NULL, WNOHANG) == 0) {
-        if (worker_now() >= sweep->until) {
+        if (lease_now(sweep->run) >= sweep->until) {
             sweep->left = true;
             return;
         }
@@ -192,7 +192,7 @@ static void sweep_one(void *arg, const struct lhi_met *met)
 /* False: something of it may be left. */
 static bool sweep_all(const struct lease_run *run)
 {
-    struct sweep sweep = {.run = run, .until = worker_now() + LAST_MS};
+    struct sweep sweep = {.run = run, .until = lease_now(run) + LAST_MS};
 
     if (run->command > 0)
         await_end(&sweep, run->command);
@@ -379,7 +379,8 @@ int lh_lease_run(lh_store *store, const char *scope, const char *name, char *con
                  const lh_lease_run_opts *opts, int *status, char *errmsg, size_t errlen)
 {
     static const lh_lease_run_opts defaults;
-    struct lease_run run = {.store = store, .scope = scope, .name = name};
+    struct lease_run run = {
+        .store = store, .clock = lh_store_clock(store), .scope = scope, .name = name};
     struct manners before;
     sigset_t ours;
     struct lhi_error err;

@@ -12,6 +12,7 @@
 
 struct lease_run {
     lh_store *store;
+    int clock; /* by which its leases are counted */
     const char *scope, *name;
     lh_lease_run_opts opts; /* with the defaults filled in */
     char owner[160];
@@ -54,6 +55,7 @@ int lease_take(struct lease_run *run, struct lhi_error *err);
 void lease_taken(struct lease_run *run);
 
 /* lease_keep.c */
+int64_t lease_now(const struct lease_run *run);
 struct guardian_message lease_times(const struct lease_run *run, uint32_t order);
 /* … unless it is being stopped; false: the guardian is gone. */
 bool lease_order(struct lease_run *run, const struct guardian_message *m, const char *body,

@@ -25,7 +25,7 @@ static int try_once(struct lease_run *run, struct holder *holder, struct lhi_err
     lh_lease_opts opts = {.owner = run->owner, .ttl_ms = run->opts.ttl_ms, .take_only = true};
     lh_leases *leases = NULL;
 
-    run->sent_at = worker_now();
+    run->sent_at = lease_now(run);
     int rc = lh_lease_acquire(run->store, run->scope, run->name, &opts, &leases);
     if (rc == LH_OK) {
         run->token = leases->lease[0].token;
@@ -139,7 +139,7 @@ static int await_change(struct lease_run *run, int64_t until, int64_t *after, st
 {
     int rc = LH_OK;
 
-    for (int64_t left; rc == LH_OK && (left = until - worker_now()) > 0;) {
+    for (int64_t left; rc == LH_OK && (left = until - lease_now(run)) > 0;) {
         rc = await_event(run, left < LOOK_MS ? left : LOOK_MS, after, err);
         if (rc == LH_OK && looks_free(run))
             break;
@@ -149,14 +149,14 @@ static int await_change(struct lease_run *run, int64_t until, int64_t *after, st
 
 static int wait_for_it(struct lease_run *run, struct lhi_error *err)
 {
-    int64_t deadline = run->opts.wait_ms < 0 ? INT64_MAX : worker_now() + run->opts.wait_ms;
+    int64_t deadline = run->opts.wait_ms < 0 ? INT64_MAX : lease_now(run) + run->opts.wait_ms;
     struct holder holder = {0};
     int64_t after = 0;
     int rc = newest_event(run, &after, err);
 
     while (rc == LH_OK) {
         rc = try_once(run, &holder, err); /* what happened since `after` is seen, before or now */
-        if (rc != LH_EHELD || worker_now() >= deadline)
+        if (rc != LH_EHELD || lease_now(run) >= deadline)
             return rc;
         start_watching(run);
         int64_t expiry = run->sent_at + holder.remaining_ms + 1;

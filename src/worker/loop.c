@@ -17,9 +17,9 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-int64_t worker_now(void)
+int64_t worker_now(const struct worker *w)
 {
-    return lhi_mono_ms();
+    return lhi_clock_ms(w->clock);
 }
 
 /* ---- descriptors ---- */
@@ -60,7 +60,7 @@ void worker_tell(struct worker *w, lh_work_event *event, const struct lh_task *t
     event->progress = -1;
     if (task != NULL) {
         event->job = task->job;
-        event->run_ms = task->started_at ? worker_now() - task->started_at : 0;
+        event->run_ms = task->started_at ? worker_now(w) - task->started_at : 0;
         pthread_mutex_lock(&w->mutex);
         event->progress = task->progress;
         lhi_format(stage, sizeof stage, "%s", task->stage ? task->stage : "");
@@ -99,7 +99,7 @@ static void stop_running(struct worker *w, int64_t kill_after_ms)
 
 void worker_stop(struct worker *w, bool at_once)
 {
-    int64_t now = worker_now();
+    int64_t now = worker_now(w);
 
     if (w->stage == STAGE_WORK) {
         w->stage = STAGE_STOPPING;
@@ -134,7 +134,7 @@ void worker_fail(struct worker *w, int rc, const char *error)
 /* SIGTERM and SIGHUP often come together, and mean one stop; the same once more means it. */
 static void stop_by_signal(struct worker *w, uint32_t signal)
 {
-    int64_t now = worker_now();
+    int64_t now = worker_now(w);
     bool first = w->signalled_at == 0;
 
     if (first) {
@@ -211,7 +211,7 @@ static int take_up_again(struct worker *w, lh_store *store)
 static void open_again(struct worker *w)
 {
     lh_store *store = w->store;
-    int64_t asked_at = worker_now();
+    int64_t asked_at = worker_now(w);
     int rc = w->opts.reopen(w->opts.reopen_arg, &store, w->opener.error, sizeof w->opener.error);
 
     if (rc == LH_OK)
@@ -350,7 +350,7 @@ static void give_up(struct worker *w)
 
 static void step(struct worker *w)
 {
-    int64_t now = worker_now();
+    int64_t now = worker_now(w);
 
     look_at_flag(w);
     w->idle_since = w->running > 0 || w->stage == STAGE_WORK ? 0
@@ -380,7 +380,7 @@ static void step(struct worker *w)
 
 static int sleep_ms(struct worker *w)
 {
-    int64_t now = worker_now(), next = beats_next(w);
+    int64_t now = worker_now(w), next = beats_next(w);
     int64_t others[] = {
         w->reopen ? INT64_MAX : ends_next(w),
         w->reopen ? INT64_MAX : claims_next(w),
@@ -401,7 +401,9 @@ static int sleep_ms(struct worker *w)
             next = others[i];
     if (next == INT64_MAX)
         return -1;
-    return next <= now ? 0 : next - now > 60000 ? 60000 : (int)(next - now);
+    /* A sleep of the machine does not end a wait, though time goes on in it: so the wait is short. */
+    int64_t most = w->running > 0 && w->clock != CLOCK_MONOTONIC ? GLANCE_MS : 60000;
+    return next <= now ? 0 : next - now > most ? (int)most : (int)(next - now);
 }
 
 static void on_bell(struct worker *w, struct source *source, uint32_t events)

@@ -162,7 +162,7 @@ static int make(struct worker *w, struct lhi_error *err)
     if ((rc = lh_store_status(w->store, &info)) != LH_OK)
         return lhi_fail(err, rc, "%s", lh_errmsg(w->store));
     lhi_format(w->store_uuid, sizeof w->store_uuid, "%s", info.uuid);
-    w->heard_at = worker_now();
+    w->heard_at = worker_now(w);
     if ((rc = worker_enrol(w, w->store)) != LH_OK)
         return lhi_fail(err, rc, "%s", lh_errmsg(w->store));
     if (w->opts.command != NULL && (rc = command_init(w, err)) != LH_OK)
@@ -280,6 +280,7 @@ int lh_worker_run(lh_store *store, const lh_work_opts *opts, lh_work_tally *tall
         return rc;
     }
     w->store = store;
+    w->clock = lh_store_clock(store);
     w->opts = *opts;
     w->epoll = w->bell.fd = w->signals.fd = -1;
     w->run_us = -1;

@@ -46,8 +46,9 @@ enum {
     RETRY_MS = 100,        /* the first pause after a failure of the store; doubles … */
     RETRY_MOST_MS = 10000, /* … up to this */
     DETAIL_MS = 250,       /* news of a job are told no sooner after the last beat of it */
-    SAME_STOP_MS = 100,    /* signals so close together are one */
-    GIVE_UP_MS = 10000,    /* of a stop: for a store that does not answer */
+    GLANCE_MS = 1000,   /* by a clock that goes on while the machine sleeps: look at it so often */
+    SAME_STOP_MS = 100, /* signals so close together are one */
+    GIVE_UP_MS = 10000, /* of a stop: for a store that does not answer */
 };
 
 struct worker;
@@ -162,6 +163,7 @@ enum stage { STAGE_WORK = 0, STAGE_STOPPING, STAGE_KILLING, STAGE_OVER };
 
 struct worker { /* NOLINT(clang-analyzer-optin.performance.Padding): by subject; there is one */
     lh_store *store;
+    int clock;         /* by which the store's leases are counted */
     lh_work_opts opts; /* with the defaults filled in */
     char id[160];
     char store_uuid[40];
@@ -278,7 +280,7 @@ struct worker { /* NOLINT(clang-analyzer-optin.performance.Padding): by subject;
     char error[480];
 };
 
-int64_t worker_now(void);
+int64_t worker_now(const struct worker *w);
 
 /* run.c */
 int worker_enrol(struct worker *w, lh_store *store); /* under the id it has, if it has one */

@@ -483,6 +483,7 @@ static void db_wake(void *self)
 
 static const struct lhi_store_ops sqlite_ops = {
     .kind = "sqlite",
+    .clock = CLOCK_MONOTONIC,
     .close = db_close,
     .abandon = abandon,
     .perform = db_perform,
