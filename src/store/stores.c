@@ -9,16 +9,100 @@ static const char *sqlite_path(const char *url)
     return strncmp(url, scheme, sizeof scheme - 1) == 0 ? url + sizeof scheme - 1 : url;
 }
 
-static bool is_postgres(const char *url)
+#define BLANKS " \t\n\v\f\r"
+
+/* Of libpq's connection strings. The list is ours: a build without libpq must know them too. */
+static bool is_keyword(const char *word, size_t len)
 {
-    static const char *const starts[] = {
-        "postgres://", "postgresql://", "host=",    "hostaddr=", "port=",
-        "dbname=",     "user=",         "service=", "password=", "application_name=",
+    static const char *const keywords[] = {
+        "application_name",
+        "channel_binding",
+        "client_encoding",
+        "connect_timeout",
+        "dbname",
+        "fallback_application_name",
+        "gssdelegation",
+        "gssencmode",
+        "gsslib",
+        "host",
+        "hostaddr",
+        "keepalives",
+        "keepalives_count",
+        "keepalives_idle",
+        "keepalives_interval",
+        "krbsrvname",
+        "load_balance_hosts",
+        "max_protocol_version",
+        "min_protocol_version",
+        "oauth_client_id",
+        "oauth_client_secret",
+        "oauth_issuer",
+        "oauth_scope",
+        "options",
+        "passfile",
+        "password",
+        "port",
+        "replication",
+        "require_auth",
+        "requirepeer",
+        "scram_client_key",
+        "scram_server_key",
+        "service",
+        "servicefile",
+        "ssl_max_protocol_version",
+        "ssl_min_protocol_version",
+        "sslcert",
+        "sslcertmode",
+        "sslcompression",
+        "sslcrl",
+        "sslcrldir",
+        "sslkey",
+        "sslkeylogfile",
+        "sslmode",
+        "sslnegotiation",
+        "sslpassword",
+        "sslrootcert",
+        "sslsni",
+        "target_session_attrs",
+        "tcp_user_timeout",
+        "user",
     };
-    for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++)
-        if (strncmp(url, starts[i], strlen(starts[i])) == 0)
+    for (size_t i = 0; i < sizeof keywords / sizeof keywords[0]; i++)
+        if (strlen(keywords[i]) == len && strncmp(keywords[i], word, len) == 0)
             return true;
     return false;
+}
+
+/* The length of a word that an equals sign follows, blanks aside; 0: there is none here. */
+static size_t key_length(const char *text)
+{
+    size_t len = strspn(text, "abcdefghijklmnopqrstuvwxyz_ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789");
+    return text[len + strspn(text + len, BLANKS)] == '=' ? len : 0;
+}
+
+/* KEY = VALUE …, and one of the keys is libpq's: another that was mistyped is then refused as such, not
+ * taken for a file that has the password in its name. */
+static bool is_conninfo(const char *text)
+{
+    if (key_length(text) == 0)
+        return false;
+    for (; *text != '\0'; text += strspn(text, BLANKS)) {
+        if (is_keyword(text, key_length(text)))
+            return true;
+        text += strcspn(text, BLANKS);
+    }
+    return false;
+}
+
+static bool is_postgres(const char *url)
+{
+    static const char *const schemes[] = {"postgres://", "postgresql://"};
+
+    url += strspn(url, BLANKS);
+    for (size_t i = 0; i < sizeof schemes / sizeof schemes[0]; i++)
+        if (strncmp(url, schemes[i], strlen(schemes[i])) == 0)
+            return true;
+    return is_conninfo(url);
 }
 
 #ifndef LHI_WITH_POSTGRES
@@ -64,6 +148,11 @@ int lhi_schema_of(const char *url, int *version, struct lhi_error *err)
     if (is_postgres(url))
         return lhi_postgres_schema_of(url, version, err);
     return lhi_sqlite_schema_of(sqlite_path(url), version, err);
+}
+
+const char *lhi_store_kind(const char *url)
+{
+    return is_postgres(url) ? "postgres" : "sqlite";
 }
 
 const char *lhi_engine_version(void)
