@@ -277,7 +277,17 @@ struct pg_conn;
 /**
  * The same on the caller's own connection to PostgreSQL (PGconn *), where this library has that store.
  *
- * In the caller's transaction, if one is open; a failure then aborts it, as every failed statement does.
+ * In the caller's transaction, if one is open; what the server refuses aborts it, as every failed
+ * statement does. Else the call is a transaction of its own. It waits for the answer as PQexec() does.
+ *
+ * Returns  LH_OK        out[0 … n-1] is filled; outside of a transaction, the jobs are there
+ *          LH_EINVAL, LH_ETOOBIG   nothing was written; so also if client_encoding is not UTF8
+ *          LH_EMISUSE   a query, a COPY or a pipeline is under way on the connection
+ *          LH_ENOSTORE, LH_ENEWER  the database has no schema of ours, or a newer one
+ *          LH_EUNREACH  the connection is lost, and nothing was written
+ *          LH_EUNKNOWN  outside of a transaction only: lost before the commit was answered, or the
+ *                       commit's wait for its standby was cancelled. With a `key` it may be repeated.
+ *                       Where the caller has a notice receiver, that alone is told of such a wait.
  */
 LH_API int lh_enqueue_postgres(struct pg_conn *conn, const char *queue, const lh_new_job *jobs,
                                size_t n, lh_enqueued *out, char *errmsg, size_t errlen);
@@ -1052,14 +1062,14 @@ LH_API void lh_events_free(lh_events *events);
 /* ---- the store as a whole -------------------------------------------------------------------- */
 
 typedef struct lh_store_info {
-    const char *kind; /* "sqlite" */
+    const char *kind; /* "sqlite", "postgres" */
     char url[1024];
     char uuid[40];
     int schema; /* version of our tables */
     int64_t epoch;
-    int64_t wal_bytes;
-    int64_t file_bytes;
-    int64_t free_bytes; /* room on the device */
+    int64_t wal_bytes;  /* -1: not known, as on a server */
+    int64_t file_bytes; /* of the database */
+    int64_t free_bytes; /* room on the device; -1: not known */
     int64_t changes;    /* transactions of ours so far */
     int64_t stale_jobs, stale_leases;
     int64_t workers_alive, workers_late, workers_dead;
@@ -1169,6 +1179,9 @@ LH_API int lh_drop_sql(lh_store *store, char **out);
 /** Schema version of this library, and of the store at `url` (0: none of ours). Changes nothing. */
 LH_API int lh_schema_version(void);
 LH_API int lh_schema_of(const char *url, int *version, char *errmsg, size_t errlen);
+
+/** What kind of store a name means: "sqlite", "postgres". Nothing is opened. */
+LH_API const char *lh_store_kind(const char *url);
 
 /* ---- small helpers that programs on top need to say the same things ---------------------------- */
 

@@ -95,13 +95,16 @@ SELECT coalesce(m.kind, s.kind) || ' ' || coalesce(m.name, s.name),
  ORDER BY m.name IS NULL, coalesce(m.kind, s.kind), coalesce(m.name, s.name) LIMIT $1;
 
 -- name: check_server
-SELECT current_setting('server_version'), m.schema_version, leasehold.clock(), pg_is_in_recovery(),
+-- What a session here starts with: ours ask for another isolation than that.
+SELECT current_setting('server_version'),
+       coalesce((SELECT m.schema_version FROM leasehold.meta m), 0), leasehold.clock(),
+       pg_is_in_recovery(),
        current_setting('fsync') = 'on', current_setting('full_page_writes') = 'on',
        current_setting('synchronous_commit'), current_setting('synchronous_standby_names'),
        (SELECT string_agg(c.relname, ', ' ORDER BY c.relname) FROM pg_class c
          WHERE c.relnamespace = 'leasehold'::regnamespace AND c.relkind = 'r'
-           AND c.relpersistence = 'u' AND c.relname <> 'idle')
-  FROM leasehold.meta m;
+           AND c.relpersistence = 'u' AND c.relname <> 'idle'),
+       (SELECT s.reset_val FROM pg_settings s WHERE s.name = 'default_transaction_isolation');
 
 -- name: check_standbys
 -- Without a privilege to monitor, the server says how many there are, and no more.
@@ -112,27 +115,32 @@ SELECT count(*), count(r.sync_state), count(*) FILTER (WHERE r.sync_state IN ('s
   FROM pg_stat_replication r;
 
 -- name: check_oldest
--- Whoever holds the oldest transaction holds up vacuum. Its age is by the server's own clock, which
--- also said when it began; without a privilege to monitor only its number is told.
+-- Whoever holds the oldest snapshot or transaction number holds up vacuum; who is in a transaction and
+-- has neither holds up nothing. Of others' sessions a user without the privilege to monitor is told the
+-- numbers, but neither what they are nor since when. (Autovacuum has no user.)
 SELECT f.holder, f.age_ms, f.behind
   FROM (SELECT 'pid ' || a.pid || coalesce(', user ' || a.usename, '')
                || coalesce(', application ' || nullif(a.application_name, ''), '')
                || coalesce(', ' || a.state, '') AS holder,
-               (1000 * extract(epoch FROM clock_timestamp() - a.xact_start))::bigint AS age_ms,
-               age(a.backend_xmin)::bigint AS behind
+               (1000 * extract(epoch FROM leasehold.clock() - a.xact_start))::bigint AS age_ms,
+               greatest(age(a.backend_xmin), age(a.backend_xid))::bigint AS behind
           FROM pg_stat_activity a
          WHERE a.datname = current_database() AND a.pid <> pg_backend_pid()
-           AND a.backend_type = 'client backend'
-           AND (a.xact_start IS NOT NULL OR a.backend_xmin IS NOT NULL)
+           AND a.usesysid IS NOT NULL AND coalesce(a.backend_type, 'client backend') = 'client backend'
+           AND (a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL)
         UNION ALL
         SELECT 'prepared transaction ' || p.gid || ', user ' || p.owner,
-               (1000 * extract(epoch FROM clock_timestamp() - p.prepared))::bigint,
+               (1000 * extract(epoch FROM leasehold.clock() - p.prepared))::bigint,
                age(p.transaction)::bigint
           FROM pg_prepared_xacts p WHERE p.database = current_database()
         UNION ALL
+        SELECT 'standby ' || coalesce(nullif(r.application_name, ''), r.pid::text)
+               || ', by its hot_standby_feedback', NULL, age(r.backend_xmin)::bigint
+          FROM pg_stat_replication r WHERE r.backend_xmin IS NOT NULL
+        UNION ALL
         SELECT 'replication slot ' || s.slot_name, NULL, age(s.xmin)::bigint
           FROM pg_replication_slots s WHERE s.xmin IS NOT NULL) f
- ORDER BY f.age_ms DESC NULLS LAST, f.behind DESC NULLS LAST LIMIT 1;
+ ORDER BY f.behind DESC, f.age_ms DESC NULLS LAST LIMIT 1;
 
 -- name: check_vacuum
 SELECT t.relname::text, t.n_live_tup, t.n_dead_tup,

@@ -6,6 +6,9 @@ SELECT * FROM leasehold.heartbeat_many($1, $2, $3, $4, $5, $6);
 -- name: job_complete
 SELECT * FROM leasehold.complete_many($1, $2, $3, $4);
 
+-- name: job_complete_one
+SELECT leasehold.complete_one($1, $2, $3);
+
 -- name: job_fail
 SELECT * FROM leasehold.fail_many($1, $2, $3, $4, $5);
 

@@ -4,6 +4,18 @@
 SELECT * FROM leasehold.enqueue_many($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,
                                      $15, $16, $17);
 
+-- name: job_enqueue_one
+SELECT leasehold.enqueue_one($1, $2, $3, $4), 'pending', false;
+
+-- name: job_enqueue_there
+-- On a connection that is not ours, so nobody has looked at the schema yet: a newer one answers nothing,
+-- and nothing is enqueued (the CASE makes the call wait for that look). Whatever the search_path is.
+SELECT e.id, e.state, e.duplicate
+  FROM leasehold.about() a,
+       leasehold.enqueue_many(CASE WHEN a.schema_version OPERATOR(pg_catalog.<=) $18 THEN $1 END,
+                              $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17) e
+ WHERE a.schema_version OPERATOR(pg_catalog.<=) $18;
+
 -- name: job_claim
 SELECT * FROM leasehold.claim_many($1, $2, $3, $4, $5, $6, $7);
 

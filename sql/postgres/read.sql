@@ -45,7 +45,7 @@ SELECT m.id, x.oldest,
 -- (recovery off) must not hide what comes after it.
 WITH t AS MATERIALIZED (
     SELECT c.now, leasehold.due(c.now, m.no_expiry_before) AS due,
-           greatest(c.now, m.no_expiry_before) AS ahead, m.*
+           m.*
       FROM (SELECT leasehold.clock() AS now) c, leasehold.meta m
 ), workers AS (
     SELECT count(*) FILTER (WHERE w.silent_at > t.due
@@ -57,31 +57,13 @@ WITH t AS MATERIALIZED (
       FROM leasehold.worker w, t
 )
 SELECT t.uuid::text, t.schema_version, t.epoch, coalesce(leasehold.closed_words(), t.degraded), t.now,
-       CASE WHEN EXISTS (SELECT 1 FROM leasehold.job WHERE state = 'running' AND lease_until <= t.due)
-              OR EXISTS (SELECT 1 FROM leasehold.job WHERE state = 'scheduled' AND run_at <= t.now)
-              OR EXISTS (SELECT 1 FROM leasehold.lease WHERE expires_at <= t.due)
-              OR EXISTS (SELECT 1 FROM leasehold.worker WHERE silent_at <= t.due)
-              OR EXISTS (SELECT 1 FROM leasehold.job
-                          WHERE expires_at <= t.now AND token = 0
-                            AND (state = 'pending' OR state = 'scheduled'))
-              OR EXISTS (SELECT 1 FROM leasehold.schedule WHERE next_at <= t.now)
-              OR EXISTS (SELECT 1 FROM leasehold.worker WHERE uncleaned IS NOT NULL AND NOT stuck)
-            THEN t.now
-            ELSE least(
-                (SELECT greatest(lease_until, t.ahead) FROM leasehold.job
-                  WHERE state = 'running' AND lease_until > t.due ORDER BY lease_until LIMIT 1),
-                (SELECT greatest(expires_at, t.ahead) FROM leasehold.lease
-                  WHERE expires_at > t.due ORDER BY expires_at LIMIT 1),
-                (SELECT greatest(silent_at, t.ahead) FROM leasehold.worker
-                  WHERE silent_at > t.due ORDER BY silent_at LIMIT 1),
-                (SELECT min(run_at) FROM leasehold.job WHERE state = 'scheduled' AND run_at > t.now),
-                (SELECT min(expires_at) FROM leasehold.job
-                  WHERE expires_at > t.now AND token = 0
-                    AND (state = 'pending' OR state = 'scheduled')),
-                (SELECT min(next_at) FROM leasehold.schedule WHERE next_at > t.now)) END,
+       CASE WHEN d.something THEN t.now ELSE d.next_at END,
        (SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c
          WHERE c.relnamespace = 'leasehold'::regnamespace AND c.relkind = 'r'),
-       (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM leasehold.changes),
+       (SELECT position FROM leasehold.duty WHERE name = 'fold')
+       + (SELECT count(DISTINCT c.by::text) FROM (SELECT xmin AS by FROM leasehold.delta UNION ALL
+                                                  SELECT xmin FROM leasehold.change) c),
        w.alive, w.late, w.dead, w.degraded, n.key, n.value
   FROM t CROSS JOIN workers w
-  LEFT JOIN leasehold.total n ON n.key >= 'recovery:' AND n.key < 'recovery;';
+ CROSS JOIN leasehold.next_due(t.now, t.due, '-infinity', t.no_expiry_before) d
+  LEFT JOIN (SELECT key, sum(value)::bigint AS value FROM leasehold.total GROUP BY key) n ON true;

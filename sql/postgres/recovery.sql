@@ -4,8 +4,7 @@
 -- Everybody who counts as alive, with what proves the death of a process; and the server's clock, with
 -- the jumps of it that are known: also when there is nobody.
 WITH t AS MATERIALIZED (
-    SELECT leasehold.clock() AS now,
-           coalesce((SELECT value FROM leasehold.total WHERE key = 'clock:jumped_ms'), 0) AS jumped_ms)
+    SELECT leasehold.clock() AS now, m.jumped_ms FROM leasehold.meta m)
 SELECT t.now, t.jumped_ms, w.id, w.state, w.machine, w.boot, w.pid_ns, w.pid, w.process_start,
        w.interval_ms, w.multiplier, w.last_heartbeat_at, w.sessions
   FROM t LEFT JOIN leasehold.worker w ON w.silent_at IS NOT NULL;
@@ -35,7 +34,7 @@ SELECT j.id, j.queue, j.kind, j.worker, j.attempt, j.max_attempts, j.recoveries,
            SELECT 1 FROM json_array_elements(w.started::json) s
             WHERE (s ->> 0)::bigint = j.id AND (s ->> 1)::bigint = j.token)
   FROM unnest($1) WITH ORDINALITY i(id, n)
-  JOIN leasehold.job j ON j.id = i.id AND j.state = 'running'
+  JOIN leasehold.job j ON j.id = i.id AND j.worker IS NOT NULL
   LEFT JOIN leasehold.worker w ON w.id = j.worker
  ORDER BY i.n;
 
@@ -48,6 +47,7 @@ SELECT * FROM leasehold.report ORDER BY id DESC LIMIT $1;
 -- name: report_events
 -- What a report tells of, in the order it happened; the kind is the job's, while there is one.
 SELECT e.type, e.job, e.queue, e.worker, e.reason, e.attempt, e.max_attempts, e.action,
-       (e.data::json ->> 'last_heartbeat')::bigint, j.kind
-  FROM leasehold.event e LEFT JOIN leasehold.job j ON j.id = e.job
+       (e.data::json ->> 'last_heartbeat')::bigint,
+       (SELECT j.kind FROM leasehold.job j WHERE j.id = e.job)
+  FROM leasehold.event e
  WHERE e.report = $1 ORDER BY e.id;

@@ -9,7 +9,7 @@ SELECT j.*, leasehold.clock() FROM leasehold.jobs_of($1) j;
 SELECT pg_catalog.to_regprocedure('leasehold.about()') IS NOT NULL;
 
 -- name: store_about
-SELECT a.schema_version, a.recovery_due FROM leasehold.about() a;
+SELECT a.schema_version, a.recovery_due, a.last_job FROM leasehold.about() a;
 
 -- name: store_clock
 SELECT pg_catalog.clock_timestamp();

@@ -390,6 +390,11 @@ int lh_drop_sql(lh_store *store, char **out)
     return lhi_need_out(out, err) == LH_OK ? lhi_read(store, &act, err) : err->status;
 }
 
+const char *lh_store_kind(const char *url)
+{
+    return url ? lhi_store_kind(url) : "";
+}
+
 int lh_schema_of(const char *url, int *version, char *errmsg, size_t errlen)
 {
     struct lhi_error err;

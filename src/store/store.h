@@ -557,6 +557,7 @@ int lhi_store_open(const char *url, const lh_open_opts *opts, const struct lhi_l
 int lhi_store_restore(const char *url, const char *from, const lh_open_opts *opts,
                       const struct lhi_log *log, char *kept, size_t keptlen, struct lhi_error *err);
 int lhi_schema_of(const char *url, int *version, struct lhi_error *err);
+const char *lhi_store_kind(const char *url);
 const char *lhi_engine_version(void);
 int lhi_schema_version(void);
 

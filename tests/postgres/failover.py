@@ -177,6 +177,21 @@ def a_synchronous_standby_takes_over_under_load_and_the_old_primary_comes_back_i
         expect_equal(len(restored), 1, "events that tell of another server")
 
 
+@test
+def whoever_was_led_to_a_standby_waits_until_it_is_a_primary(at):
+    with pair(at, False) as (a, b, _):
+        caught_up(a, b)
+        # One address, behind which there is now one and now another: nobody asks for a primary.
+        anybody = url_of(b).split("?", maxsplit=1)[0]
+        enqueue = at.start(anybody, "enqueue", "q", "x")
+        wait_for(lambda: "STATEMENT:" in server.tail(b.log), "it was refused", PATIENCE_S)
+        a.kill()
+        b.promote()
+        out, err = enqueue.communicate(timeout=PATIENCE_S)
+        expect_equal(enqueue.returncode, 0, f"enqueue: {out} {err}: exit code")
+        expect_equal(b.ask("SELECT count(*) FROM leasehold.job"), "1", "jobs")
+
+
 # ---------------------------------------------------------------- nothing expires
 
 def outlived(a, job):
@@ -303,12 +318,13 @@ def cancelled(at, a, store, *words):
 def a_cancelled_wait_for_the_standby_is_unknown_and_never_done(at):
     with pair(at, True) as (a, b, _):
         url = url_of(a)
+        quiet = url + "&options=-c%20client_min_messages%3Derror"  # only a warning tells of it
         at.run(url, "enqueue", "q", "x")
         job, token = at.claim(url)
         b.kill()
         for words in (["enqueue", "q", "y", "--request", "r-1"], ["complete", job, "--token", token],
                       ["claim", "q", "--request", "r-2"], ["queue", "pause", "q"]):
-            code, out, err = cancelled(at, a, url, *words)
+            code, out, err = cancelled(at, a, quiet if words[0] == "enqueue" else url, *words)
             expect_equal(code, UNKNOWN, f"{words}: {out} {err}: exit code")
             expect("outcome is unknown" in err, f"{words}: {err}")
             expect_equal(out, "", f"{words}: printed")
@@ -318,6 +334,35 @@ def a_cancelled_wait_for_the_standby_is_unknown_and_never_done(at):
         at.run(url, "enqueue", "q", "y", "--request", "r-1")
         at.run(url, "complete", job, "--token", token)
         expect_equal(a.ask("SELECT count(*) FROM leasehold.job"), "2", "jobs")
+
+
+# A program with a connection of its own, outside of a transaction: one job that is all zeroes.
+OWN_CONNECTION = """
+import ctypes, sys
+pq, lh = ctypes.CDLL("libpq.so.5"), ctypes.CDLL(sys.argv[1])
+pq.PQconnectdb.restype = ctypes.c_void_p
+conn = ctypes.c_void_p(pq.PQconnectdb(sys.argv[2].encode()))
+job, out, why = (ctypes.create_string_buffer(512) for _ in range(3))
+print(lh.lh_enqueue_postgres(conn, b"q", job, ctypes.c_size_t(1), out, why, ctypes.c_size_t(512)))
+print(why.value.decode())
+"""
+
+
+@test
+def an_enqueue_on_the_users_connection_that_did_not_wait_for_the_standby_is_unknown(at):
+    with pair(at, True) as (a, b, _):
+        b.kill()
+        for number, end in enumerate(("pg_cancel_backend", "pg_terminate_backend"), 1):
+            process = subprocess.Popen(
+                [sys.executable, "-c", OWN_CONNECTION, at.build / "libleasehold.so", url_of(a)],
+                text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            wait_for(lambda: waits_for_standby(a), "it waits for the standby", PATIENCE_S)
+            a.psql("postgres", f"SELECT {end}({waits_for_standby(a)})")
+            out, err = process.communicate(timeout=PATIENCE_S)
+            expect(out.startswith("-16\noutcome is unknown: "), f"{end}: {out} {err}")
+            if end == "pg_cancel_backend":  # the program's own notices are shown as before
+                expect("canceling wait" in err, f"{end}: {err}")
+            expect_equal(a.ask("SELECT count(*) FROM leasehold.job"), str(number), "jobs")
 
 
 @test

@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 enum { MOST_LINES = 8 };
@@ -233,6 +234,24 @@ TEST(a_server_that_does_not_answer_in_time_is_busy_and_stops_what_it_does)
     PQclear(result);
     EXPECT_OK(lh_enqueue(store, "mail", &job, 1, NULL, &out));
     PQfinish(other);
+    lh_close(store);
+}
+
+TEST(what_is_too_much_for_one_call_is_refused_before_it_is_sent)
+{
+    const size_t len = (size_t)1 << 30;
+    void *bytes = mmap(NULL, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    lh_store *store = open_store();
+    struct args args = {0};
+    struct lhi_error err;
+
+    EXPECT(bytes != MAP_FAILED);
+    arg_array(&args, OID_BYTEA, 2);
+    put_bytes(&args, bytes, len); /* which nobody reads */
+    put_null(&args);
+    EXPECT_STATUS(ask(store, "SELECT $1", &args, NULL, &err), LH_ETOOBIG);
+    EXPECT_CONTAINS(err.text, "1000 MiB");
+    EXPECT_EQ(pg_of(store)->n_conns, 1);
     lh_close(store);
 }
 

@@ -29,6 +29,7 @@ struct reader {
 struct line {
     bool armed, gone, was_cut;
     bool gone_then; /* from the cut on */
+    bool tells, renumbers;
     enum way way;
     int64_t left; /* bytes until the cut */
     struct reader reader[2];
@@ -121,10 +122,21 @@ static size_t allowed(struct line *line, enum way way, size_t len)
     return (size_t)line->left;
 }
 
-static void read_messages(struct reader *r, const char *bytes, size_t len)
+/* The number of the session comes first in its message. */
+static bool in_number(const struct reader *r)
 {
+    enum { BODY = 8 };
+    return r->have == 5 && r->head[0] == 'K' && r->body == BODY;
+}
+
+static void read_messages(struct line *line, enum way way, char *bytes, size_t len)
+{
+    struct reader *r = &line->reader[way];
+
     for (size_t i = 0; i < len; i++) {
         r->at++;
+        if (way == TO_CLIENT && raised(&line->renumbers) && in_number(r))
+            bytes[i] ^= 1;
         if (r->have == 5) {
             r->body--;
         } else {
@@ -140,6 +152,12 @@ static void read_messages(struct reader *r, const char *bytes, size_t len)
     }
 }
 
+/* What PgBouncer says; a server would add where in it that arose. */
+static const char farewell[] = "E\0\0\0\x29"
+                               "SFATAL\0"
+                               "C08P01\0"
+                               "Mserver conn crashed?\0";
+
 /* False: this connection is over, or all are. */
 static bool carry(struct switchboard *board, size_t i, enum way way)
 {
@@ -150,10 +168,12 @@ static bool carry(struct switchboard *board, size_t i, enum way way)
     if (len <= 0)
         return false;
     size_t passes = allowed(line, way, (size_t)len);
-    read_messages(&line->reader[way], bytes, passes); /* before anybody has them, and looks */
+    read_messages(line, way, bytes, passes); /* before anybody has them, and looks */
     bool whole = send_all(board->pair[i].fd[way], bytes, passes);
     if (passes == (size_t)len)
         return whole;
+    if (raised(&line->tells))
+        (void)send_all(board->pair[i].fd[TO_CLIENT], farewell, sizeof farewell);
     __atomic_store_n(&line->gone, line->gone_then, __ATOMIC_SEQ_CST);
     __atomic_store_n(&line->was_cut, true, __ATOMIC_SEQ_CST);
     __atomic_store_n(&line->armed, false, __ATOMIC_SEQ_CST);
@@ -259,6 +279,16 @@ void proxy_cut(struct proxy *proxy, enum way way, int64_t after, bool gone)
     line->was_cut = false;
     line->gone_then = gone;
     __atomic_store_n(&line->armed, true, __ATOMIC_SEQ_CST);
+}
+
+void proxy_tell(struct proxy *proxy)
+{
+    __atomic_store_n(&proxy->line->tells, true, __ATOMIC_SEQ_CST);
+}
+
+void proxy_renumber(struct proxy *proxy)
+{
+    __atomic_store_n(&proxy->line->renumbers, true, __ATOMIC_SEQ_CST);
 }
 
 bool proxy_mend(struct proxy *proxy)

@@ -28,6 +28,10 @@ void proxy_stop(struct proxy *proxy);
 /* Every connection is cut when so many more bytes have passed this way, those of all together. Later
  * ones get through, or, if the server is `gone`, none before proxy_mend(). */
 void proxy_cut(struct proxy *proxy, enum way way, int64_t after, bool gone);
+/* From here on whoever is cut is told so before, as by a pooler that has lost its server. */
+void proxy_tell(struct proxy *proxy);
+/* From here on sessions have numbers that are not the server's: the sign of a pooler. */
+void proxy_renumber(struct proxy *proxy);
 /* Where messages of the protocol have ended that passed this way since proxy_cut(), counted in bytes; for
  * one connection that was open before. How many there were. */
 enum { MOST_STEPS = 256 };

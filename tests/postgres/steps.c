@@ -307,3 +307,46 @@ TEST(an_enqueue_in_a_transaction_that_is_rolled_back_leaves_nothing)
     EXPECT_STR(run_in(&p.b, "SELECT count(*) FROM leasehold.job"), "1");
     close_both(&p);
 }
+
+/* ---------------------------------------------------------------- an answer that was lost */
+
+#define ONE_OF_NUMBER_78 "SELECT id FROM leasehold.enqueue_many('q', '{0}', '{x}', of_nonce => 78)"
+#define WHAT_BECAME_OF_IT \
+    "SELECT id || ' ' || duplicate FROM leasehold.enqueue('q', 'x', request => 'lh:78:0')"
+
+TEST(who_asks_what_became_of_an_enqueue_waits_for_its_end_and_is_told)
+{
+    struct pair p = with_jobs(0, false, NOW);
+    (void)run_in(&p.a, "BEGIN");
+    EXPECT_STR(run_in(&p.a, ONE_OF_NUMBER_78), "1");
+    expect_waits(&p.b, WHAT_BECAME_OF_IT);
+    (void)run_in(&p.a, "COMMIT");
+    EXPECT_STR(told(&p.b), "1 true");
+    EXPECT_STR(run_in(&p.b, "SELECT count(*) FROM leasehold.job"), "1");
+    close_both(&p);
+}
+
+TEST(who_asks_what_became_of_an_enqueue_that_was_rolled_back_makes_it)
+{
+    struct pair p = with_jobs(0, false, NOW);
+    (void)run_in(&p.a, "BEGIN");
+    EXPECT_STR(run_in(&p.a, ONE_OF_NUMBER_78), "1");
+    expect_waits(&p.b, WHAT_BECAME_OF_IT);
+    (void)run_in(&p.a, "ROLLBACK");
+    EXPECT_STR(told(&p.b), "2 false");
+    EXPECT_STR(run_in(&p.b, "SELECT count(*) FROM leasehold.job"), "1");
+    close_both(&p);
+}
+
+/* What is committed while he waits he could not see. */
+TEST(who_asks_what_became_of_an_enqueue_in_a_snapshot_of_his_own_is_refused)
+{
+    struct pair p = with_jobs(0, false, NOW);
+    (void)run_in(&p.b, "BEGIN ISOLATION LEVEL REPEATABLE READ");
+    EXPECT_STR(run_in(&p.b, "SELECT count(*) FROM leasehold.job"), "0");
+    EXPECT_STR(run_in(&p.a, ONE_OF_NUMBER_78), "1");
+    EXPECT_STR(run_in(&p.b, WHAT_BECAME_OF_IT), "LH003"); /* LH_EINVAL */
+    (void)run_in(&p.b, "ROLLBACK");
+    EXPECT_STR(run_in(&p.b, WHAT_BECAME_OF_IT), "1 true");
+    close_both(&p);
+}

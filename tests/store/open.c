@@ -186,6 +186,15 @@ TEST(the_version_of_a_store_is_told_without_changing_anything)
     EXPECT_EQ(version, lh_schema_version());
 }
 
+TEST(the_name_of_a_store_tells_its_kind)
+{
+    EXPECT_STR(lh_store_kind("jobs.db"), "sqlite");
+    EXPECT_STR(lh_store_kind("sqlite:jobs.db"), "sqlite");
+    EXPECT_STR(lh_store_kind("postgresql://db/app"), "postgres");
+    EXPECT_STR(lh_store_kind("host=db dbname=app"), "postgres");
+    EXPECT_STR(lh_store_kind(NULL), "");
+}
+
 TEST(opening_again_migrates_nothing_twice)
 {
     lh_store_info first, again;

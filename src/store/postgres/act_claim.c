@@ -19,15 +19,13 @@ static void arg_names(struct args *args, const char *const *names, size_t n)
         put_text(args, names[i]);
 }
 
-/* By a claim of its own transaction this is another: when it fails, the job comes back with its lease, and
- * is looked at again. */
 static int fail_rotten(struct txn *txn, const lh_job *job, struct lhi_error *err)
 {
     struct args args = {0};
 
     arg_int(&args, job->id);
     arg_int(&args, job->token);
-    return call_next(txn, LHI_POSTGRES_JOB_ROTTEN, &args, err);
+    return call_next(txn, LHI_POSTGRES_JOB_ROTTEN, &args, NULL, err);
 }
 
 static bool rotten(const struct rows *rows, int row, const lh_job *job)
@@ -37,39 +35,55 @@ static bool rotten(const struct rows *rows, int row, const lh_job *job)
                lhi_checksum(job->payload, job->payload ? job->payload_len : 0);
 }
 
-/* `*bad`: so many were not handed out, because their payload is damaged. */
+static int add_job(struct txn *txn, struct lhi_act *act, const struct rows *rows, int row,
+                   size_t *room)
+{
+    lh_jobs *out = act->claim.out;
+    int64_t now = act->claim.repeated ? pg_now(txn->pg) : row_time(rows, row, JOB_STARTED_AT);
+    lh_job *job;
+
+    if (!jobs_add(out, room, &job))
+        return lhi_no_memory(&act->err);
+    if (!job_from_row(rows, row, now, lhi_arena_of(&out->priv), job)) {
+        out->n--;
+        return lhi_no_memory(&act->err);
+    }
+    job->timeout_ms = row_int(rows, row, CLAIM_TIMEOUT);
+    return LH_OK;
+}
+
+/* `*bad`: so many were not handed out, because their payload is damaged. When one of them cannot be
+ * failed, it comes back with its lease and is looked at again; those behind it are read all the same. */
 static int read_claimed(struct txn *txn, struct lhi_act *act, const struct rows *rows, size_t *bad)
 {
     lh_jobs *out = act->claim.out;
-    struct lhi_arena *arena = lhi_arena_of(&out->priv);
     size_t room = out->n;
+    int failing = LH_OK;
 
-    if (arena == NULL)
+    if (lhi_arena_of(&out->priv) == NULL)
         return lhi_no_memory(&act->err);
     for (int row = 0; row < rows->n; row++) {
-        lh_job *job;
         act->claim.repeated = act->claim.repeated || row_bool(rows, row, CLAIM_REPEATED);
         if (row_null(rows, row, JOB_ID)) {
             act->claim.retry_ms = row_int(rows, row, CLAIM_RETRY);
             act->claim.schedules = row_bool(rows, row, CLAIM_SCHEDULES);
             continue;
         }
-        int64_t now = act->claim.repeated ? pg_now(txn->pg) : row_time(rows, row, JOB_STARTED_AT);
-        if (!jobs_add(out, &room, &job) || !job_from_row(rows, row, now, arena, job))
-            return lhi_no_memory(&act->err);
-        job->timeout_ms = row_int(rows, row, CLAIM_TIMEOUT);
+        int rc = add_job(txn, act, rows, row, &room);
+        if (rc < 0)
+            return rc;
+        const lh_job *job = &out->job[out->n - 1];
         if (rotten(rows, row, job)) {
-            int rc = fail_rotten(txn, job, &act->err);
-            if (rc < 0)
-                return rc;
             out->n--;
             (*bad)++;
+            if (failing == LH_OK)
+                failing = fail_rotten(txn, job, &act->err);
         }
     }
-    return LH_OK;
+    return failing;
 }
 
-static int claim_once(struct txn *txn, struct lhi_act *act, size_t want, size_t *bad)
+static int claim_once(struct txn *txn, struct lhi_act *act, size_t want, bool again, size_t *bad)
 {
     const lh_claim_opts *opts = act->claim.opts;
     struct args args = {0};
@@ -89,25 +103,42 @@ static int claim_once(struct txn *txn, struct lhi_act *act, size_t want, size_t 
     if (!one)
         arg_text(&args, opts->request);
     arg_bool(&args, !pg_opts(txn->pg)->no_recovery);
-    int rc = call(txn, one ? LHI_POSTGRES_JOB_CLAIM_ONE : LHI_POSTGRES_JOB_CLAIM, &args, &rows,
-                  &act->err);
+    int rc = (again ? call_next : call)(
+        txn, one ? LHI_POSTGRES_JOB_CLAIM_ONE : LHI_POSTGRES_JOB_CLAIM, &args, &rows, &act->err);
     if (rc == LH_OK)
         rc = read_claimed(txn, act, &rows, bad);
     rows_free(&rows);
     return rc;
 }
 
+/* What a claim of its own transaction got is held, whatever failed after it: dropped, it would be run by
+ * nobody until its lease ends. A request is made again instead, and gets all it got. */
+static bool is_held(const struct txn *txn, const struct lhi_act *act)
+{
+    return !txn->wrapped && act->claim.out->n > 0 && act->claim.opts->request == NULL;
+}
+
 int act_claim(struct txn *txn, struct lhi_act *act)
 {
-    size_t want = act->claim.opts->n ? act->claim.opts->n : 1, bad;
+    const bool named = act->claim.opts->request != NULL;
+    const lh_jobs *out = act->claim.out;
+    size_t want = act->claim.opts->n ? act->claim.opts->n : 1, bad = 0;
     int rc;
 
     do {
-        rc = claim_once(txn, act, want - act->claim.out->n, &bad);
+        rc = claim_once(txn, act, want - out->n, bad > 0, &bad);
         /* Some were rotten: sound ones may wait behind them. */
-    } while (rc == LH_OK && bad > 0 && act->claim.opts->request == NULL);
+    } while (rc == LH_OK && bad > 0 && !named);
     LHI_POINT("job_claim:inside");
+    if (rc < 0 && is_held(txn, act)) {
+        lhi_log(pg_log(txn->pg), LH_LOG_WARN, "claim got %zu of %zu jobs: %s", out->n, want,
+                act->err.text);
+        lhi_error_clear(&act->err);
+        rc = LH_OK;
+    }
     if (rc < 0)
         return rc;
-    return act->claim.out->n > 0 ? LH_OK : LH_EMPTY;
+    /* A request has its answer now, and gets no other. */
+    act->claim.repeated = act->claim.repeated || (named && bad > 0);
+    return out->n > 0 ? LH_OK : LH_EMPTY;
 }

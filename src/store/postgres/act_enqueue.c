@@ -120,9 +120,35 @@ static int read_enqueued(const struct rows *rows, size_t n, lh_enqueued *out, st
 
 /* ---- the act ---- */
 
+/* Nothing but a payload. */
+static bool is_plain(const lh_new_job *job)
+{
+    return job->kind == NULL && job->priority == 0 && job->run_at == 0 && job->delay_ms == 0 &&
+           job->key == NULL && job->max_attempts == 0 && job->lease_ms == 0 &&
+           job->expires_ms == 0 && job->backoff_ms == 0 && job->backoff_cap_ms == 0 &&
+           (job->payload == NULL || is_text(job));
+}
+
+static void arg_plain(struct args *args, const char *queue, const lh_new_job *job)
+{
+    size_t len = job->payload != NULL ? job->payload_len : 0;
+
+    arg_text(args, queue);
+    arg_int(args, lhi_checksum(job->payload, len));
+    arg_words(args, job->payload, len);
+}
+
 void made_request(const struct txn *txn, char *out, size_t len)
 {
     lhi_format(out, len, "lh:%lld:%lld", (long long)txn->nonce, (long long)txn->after);
+}
+
+static bool any_key(const struct lhi_act *act)
+{
+    for (size_t i = 0; i < act->n; i++)
+        if (act->enqueue.jobs[i].key != NULL)
+            return true;
+    return false;
 }
 
 int act_enqueue(struct txn *txn, struct lhi_act *act)
@@ -132,55 +158,199 @@ int act_enqueue(struct txn *txn, struct lhi_act *act)
     const char *request = act->enqueue.request;
     char made[64];
 
-    /* An earlier try may stand: its jobs are known by the number that was written with them. */
-    if (request == NULL && txn->repeated) {
+    /* An earlier try may stand: its jobs are known by the number that was written with them. Which of them
+     * were there before, by their keys, is known by a name only. */
+    if (request == NULL && (txn->repeated || (act->n > 1 && any_key(act)))) {
         made_request(txn, made, sizeof made);
         request = made;
     }
-    arg_jobs(&args, act->enqueue.queue, act->enqueue.jobs, act->n);
-    arg_text(&args, request);
-    arg_ref(&args, request == NULL ? &txn->nonce : NULL);
-    arg_text(&args, "library");
-    int rc = call(txn, LHI_POSTGRES_JOB_ENQUEUE, &args, &rows, &act->err);
+    bool one = act->n == 1 && request == NULL && is_plain(act->enqueue.jobs);
+    if (one) {
+        arg_plain(&args, act->enqueue.queue, act->enqueue.jobs);
+        arg_ref(&args, &txn->nonce);
+    } else {
+        arg_jobs(&args, act->enqueue.queue, act->enqueue.jobs, act->n);
+        arg_text(&args, request);
+        arg_ref(&args, &txn->nonce);
+        arg_text(&args, "library");
+    }
+    int rc = call(txn, one ? LHI_POSTGRES_JOB_ENQUEUE_ONE : LHI_POSTGRES_JOB_ENQUEUE, &args, &rows,
+                  &act->err);
     if (rc == LH_OK)
         rc = read_enqueued(&rows, act->n, act->enqueue.out, &act->err);
     rows_free(&rows);
-    for (size_t i = 0; rc == LH_OK && i < act->n; i++) {
+    for (size_t i = 0; rc == LH_OK && i < act->n; i++)
         if (!act->enqueue.out[i].duplicate)
             pg_saw_job(txn->pg, act->enqueue.out[i].id);
-        else if (txn->repeated && act->enqueue.request == NULL)
-            act->enqueue.out[i].duplicate = false; /* it was this very call that made it */
-    }
     LHI_POINT("job_enqueue:inside");
     return rc;
 }
 
 /* ---- on the user's own connection ---- */
 
+/* What the server said. */
+struct answer {
+    PGresult *rows, *refusal; /* NULL: none */
+    bool ending;              /* it refused after its answer: the commit */
+    struct notices notices;
+    PQnoticeReceiver receiver; /* that was there before ours; NULL: ours is not there */
+};
+
+static void answer_clear(struct answer *answer)
+{
+    PQclear(answer->rows);
+    PQclear(answer->refusal);
+    notices_drop(&answer->notices);
+}
+
+/* Is it ours to use as it is? */
+static int check_conn(PGconn *conn, struct lhi_error *err)
+{
+    const char *encoding = PQparameterStatus(conn, "client_encoding");
+
+    /* What was cut before is known to be, and nothing was sent. */
+    if (PQstatus(conn) != CONNECTION_OK || PQconsumeInput(conn) == 0 ||
+        PQstatus(conn) != CONNECTION_OK)
+        return lhi_fail(err, LH_EUNREACH, "connection is lost: %.*s",
+                        (int)strcspn(PQerrorMessage(conn), "\n"), PQerrorMessage(conn));
+    if (PQpipelineStatus(conn) != PQ_PIPELINE_OFF || PQtransactionStatus(conn) == PQTRANS_ACTIVE)
+        return lhi_fail(err, LH_EMISUSE,
+                        "connection is in use: no query, COPY or pipeline may be under way");
+    /* The server would take our bytes for those of another encoding, and store others. */
+    if (encoding != NULL && strcmp(encoding, "UTF8") != 0 && strcmp(encoding, "SQL_ASCII") != 0)
+        return lhi_fail(err, LH_EINVAL,
+                        "client_encoding of the connection is \"%s\": UTF8 is allowed", encoding);
+    return LH_OK;
+}
+
+/* The receiver that libpq begins with. It has no argument, and hands on to the user's processor. */
+static PQnoticeReceiver first_receiver(void)
+{
+    PGconn *never_made = PQconnectStart("nowhere");
+    PQnoticeReceiver receiver =
+        never_made != NULL ? PQsetNoticeReceiver(never_made, NULL, NULL) : NULL;
+
+    PQfinish(never_made);
+    return receiver;
+}
+
+static void hear(void *arg, const PGresult *notice)
+{
+    struct answer *answer = arg;
+
+    notice_keep(&answer->notices, notice);
+    answer->receiver(NULL, notice);
+}
+
+/* Only where the user has no receiver of his own: libpq does not tell with what argument that would have
+ * to be put back. */
+static void listen_on(PGconn *conn, struct answer *answer)
+{
+    PQnoticeReceiver first = first_receiver();
+
+    if (first == NULL || PQsetNoticeReceiver(conn, NULL, NULL) != first)
+        return;
+    answer->receiver = first;
+    (void)PQsetNoticeReceiver(conn, hear, answer);
+}
+
+static void listen_no_more(PGconn *conn, const struct answer *answer)
+{
+    if (answer->receiver != NULL)
+        (void)PQsetNoticeReceiver(conn, answer->receiver, NULL);
+}
+
+static void take_answer(struct answer *answer, PGresult *result)
+{
+    if (PQresultStatus(result) == PGRES_TUPLES_OK && answer->rows == NULL) {
+        answer->rows = result;
+    } else if (PQresultErrorField(result, PG_DIAG_SQLSTATE) != NULL && answer->refusal == NULL) {
+        answer->refusal = result;
+        answer->ending = answer->rows != NULL;
+    } else {
+        PQclear(result); /* libpq's own words are asked for elsewhere */
+    }
+}
+
+/* Not by PQexecParams(), which shows the last result alone: had the statement been done before? */
+static bool ask_on(PGconn *conn, const struct args *args, struct answer *answer)
+{
+    PGresult *result;
+
+    if (PQsendQueryParams(conn, lhi_postgres_sql[LHI_POSTGRES_JOB_ENQUEUE_THERE].text, args->n,
+                          args->type, args->value, args->length, args->format, 1) == 0)
+        return false;
+    while ((result = PQgetResult(conn)) != NULL)
+        take_answer(answer, result);
+    return true;
+}
+
+/* Those of poolers do not say where in the server they arose, and know nothing of the commit. */
+static bool is_of_server(const PGresult *refusal)
+{
+    return PQresultErrorField(refusal, PG_DIAG_SOURCE_FUNCTION) != NULL;
+}
+
+/* `may_stand`: it was sent, and is a transaction by itself. */
+static int lost_on(PGconn *conn, bool may_stand, struct lhi_error *err)
+{
+    const char *why = PQerrorMessage(conn);
+
+    return lhi_fail(err, may_stand ? LH_EUNKNOWN : LH_EUNREACH,
+                    may_stand ? "outcome is unknown: the connection was lost: %.*s"
+                              : "connection was lost: %.*s",
+                    (int)strcspn(why, "\n"), why);
+}
+
+static int judge_on(PGconn *conn, const struct answer *answer, bool may_stand,
+                    struct lhi_error *err)
+{
+    bool lost = PQstatus(conn) != CONNECTION_OK;
+
+    if (answer->refusal != NULL && !(lost && (answer->ending || !is_of_server(answer->refusal))))
+        return refusal_status(answer->refusal, PQdb(conn), err);
+    if (lost || answer->rows == NULL)
+        return lost_on(conn, may_stand, err);
+    if (PQntuples(answer->rows) == 0)
+        return lhi_fail(err, LH_ENEWER,
+                        "database \"%s\" has a newer schema, this program knows up to version %d: "
+                        "use a newer leasehold",
+                        PQdb(conn), lhi_postgres_schema_version());
+    if (may_stand && answer->notices.unconfirmed)
+        return lhi_fail(err, LH_EUNKNOWN,
+                        "outcome is unknown: the wait for the standby was cancelled");
+    return LH_OK;
+}
+
 static int enqueue_on(PGconn *conn, const char *queue, const lh_new_job *jobs, size_t n,
                       lh_enqueued *out, struct lhi_error *err)
 {
     struct args args = {0};
+    struct answer answer = {0};
+    int rc = check_conn(conn, err);
 
+    if (rc != LH_OK)
+        return rc;
     arg_jobs(&args, queue, jobs, n);
     arg_text(&args, NULL);
     arg_ref(&args, NULL);
     arg_text(&args, "library");
-    if (args.no_memory) {
+    arg_int(&args, lhi_postgres_schema_version());
+    if (args.no_memory || args.too_big) {
+        rc = args.too_big ? fail_too_big(err) : lhi_no_memory(err);
         args_clear(&args);
-        return lhi_no_memory(err);
+        return rc;
     }
-    struct rows rows = {
-        .result = PQexecParams(conn, lhi_postgres_sql[LHI_POSTGRES_JOB_ENQUEUE].text, args.n,
-                               args.type, args.value, args.length, args.format, 1)};
+    bool alone = PQtransactionStatus(conn) == PQTRANS_IDLE;
+    if (alone)
+        listen_on(conn, &answer);
+    bool sent = ask_on(conn, &args, &answer);
+    listen_no_more(conn, &answer);
     args_clear(&args);
-    int rc = LH_OK;
-    if (PQresultStatus(rows.result) != PGRES_TUPLES_OK)
-        rc = refusal_status(rows.result, PQdb(conn), err);
-    rows.n = PQntuples(rows.result);
+    rc = judge_on(conn, &answer, sent && alone, err);
     if (rc == LH_OK)
-        rc = read_enqueued(&rows, n, out, err);
-    rows_free(&rows);
+        rc = read_enqueued(&(struct rows){answer.rows, PQntuples(answer.rows)}, n, out, err);
+    answer_clear(&answer);
     return rc;
 }
 

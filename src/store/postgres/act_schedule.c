@@ -149,23 +149,12 @@ static int settled_so_far(struct txn *txn, const lh_schedule *s, const char *zon
 }
 
 /* Text where it can be, else bytes. */
-static int arg_payload(struct txn *txn, struct args *args, const lh_new_job *job,
-                       struct lhi_error *err)
+static void arg_payload(struct args *args, const lh_new_job *job)
 {
-    char *text = NULL;
     bool is_text = job->payload != NULL && lh_text_ok(job->payload, job->payload_len);
 
-    if (is_text) {
-        text = lhi_arena_alloc(&txn->arena, job->payload_len + 1);
-        if (text == NULL)
-            return lhi_no_memory(err);
-        if (job->payload_len > 0)
-            memcpy(text, job->payload, job->payload_len);
-        text[job->payload_len] = '\0';
-    }
-    arg_text(args, text);
+    arg_words(args, is_text ? job->payload : NULL, is_text ? job->payload_len : 0);
     arg_bytes(args, is_text ? NULL : job->payload, is_text ? 0 : job->payload_len);
-    return LH_OK;
 }
 
 static int put_schedule(struct txn *txn, const lh_schedule *s, const char *zone, int64_t done_until,
@@ -190,11 +179,7 @@ static int put_schedule(struct txn *txn, const lh_schedule *s, const char *zone,
     arg_opt(&args, job->backoff_ms);
     arg_opt(&args, job->backoff_cap_ms);
     arg_int(&args, lhi_checksum(job->payload, job->payload ? job->payload_len : 0));
-    int rc = arg_payload(txn, &args, job, err);
-    if (rc < 0) {
-        args_clear(&args);
-        return rc;
-    }
+    arg_payload(&args, job);
     return call(txn, LHI_POSTGRES_SCHEDULE_PUT, &args, NULL, err);
 }
 

@@ -103,14 +103,24 @@ void arg_time(struct args *args, int64_t ms)
         add_null(args, OID_TIMESTAMPTZ);
 }
 
-void arg_bytes(struct args *args, const void *bytes, size_t len)
+static void add_bytes(struct args *args, Oid type, const void *bytes, size_t len)
 {
-    int i = next_arg(args, OID_BYTEA, 1);
+    int i = next_arg(args, type, 1);
 
     if (len > INT_MAX)
         args->no_memory = true;
     args->value[i] = bytes;
     args->length[i] = (int)len;
+}
+
+void arg_bytes(struct args *args, const void *bytes, size_t len)
+{
+    add_bytes(args, OID_BYTEA, bytes, len);
+}
+
+void arg_words(struct args *args, const void *text, size_t len)
+{
+    add_bytes(args, OID_TEXT, text, len);
 }
 
 /* ---- arrays ---- */
@@ -132,14 +142,15 @@ static Oid array_of(Oid element)
     }
 }
 
-/* Room for so many bytes more; NULL: no memory, which the call will say. */
+/* Room for so many bytes more; NULL: no memory, or too many, which the call will say. */
 static char *extend(struct args *args, size_t len)
 {
     size_t needed = args->array.used + len;
 
-    if (needed > INT_MAX)
-        args->no_memory = true;
-    if (args->no_memory)
+    args->total += len;
+    if (args->total > (size_t)MOST_MIB << 20)
+        args->too_big = true;
+    if (args->no_memory || args->too_big)
         return NULL;
     if (needed > args->array.room) {
         size_t room = needed * 2;
@@ -161,7 +172,7 @@ static void end_array(struct args *args)
     int i = args->n - 1;
 
     char *head = args->array.bytes;
-    if (args->no_memory || head == NULL)
+    if (args->no_memory || args->too_big || head == NULL)
         return;
     put_u32(head, args->array.n > 0 ? 1 : 0); /* dimensions */
     put_u32(head + 4, args->array.nulls);

@@ -79,7 +79,9 @@ static bool send_opening(struct txn *txn, struct answer *answer)
 {
     if (txn->begun)
         return true;
-    if (txn->wrapped && !send_text(txn->conn, answer, "BEGIN"))
+    if (txn->wrapped && !send_text(txn->conn, answer, "BEGIN ISOLATION LEVEL READ COMMITTED"))
+        return false;
+    if (txn->conn->quiet && !send_setting(txn->conn, answer, "client_min_messages", "notice"))
         return false;
     if (txn->writes && txn->pg->opts.durability == LH_DURABLE_RELAXED &&
         !send_setting(txn->conn, answer, "synchronous_commit", "off"))
@@ -221,12 +223,12 @@ static int status_of(const char *code)
         const char *starts;
         int status;
     } map[] = {
-        {"08", LH_EUNREACH},     {"22", LH_EINVAL},      {"23", LH_EINVAL},
-        {"25006", LH_EREADONLY}, {"3F000", LH_ENOSTORE}, {"40", LH_EBUSY},
-        {"42501", LH_EREADONLY}, {"42P01", LH_ENOSTORE}, {"53100", LH_ENOSPC},
-        {"53", LH_EBUSY},        {"54", LH_ETOOBIG},     {"55P03", LH_EBUSY},
-        {"57014", LH_EBUSY},     {"57P", LH_EUNREACH},   {"58", LH_EIO},
-        {"XX001", LH_ECORRUPT},  {"XX002", LH_ECORRUPT},
+        {"08", LH_EUNREACH},    {"22", LH_EINVAL},       {"23", LH_EINVAL},
+        {"25P03", LH_EUNREACH}, {"25P04", LH_EUNREACH},  {"3F000", LH_ENOSTORE},
+        {"40", LH_EBUSY},       {"42501", LH_EREADONLY}, {"42P01", LH_ENOSTORE},
+        {"53100", LH_ENOSPC},   {"53", LH_EBUSY},        {"54", LH_ETOOBIG},
+        {"55P03", LH_EBUSY},    {"57014", LH_EBUSY},     {"57P", LH_EUNREACH},
+        {"58", LH_EIO},         {"XX001", LH_ECORRUPT},  {"XX002", LH_ECORRUPT},
     };
 
     for (size_t i = 0; i < sizeof map / sizeof map[0]; i++)
@@ -258,19 +260,46 @@ static bool is_outdated(struct conn *conn, const PGresult *refusal)
     return true;
 }
 
+static bool ends_session(const char *code)
+{
+    return strncmp(code, "57P", 3) == 0 || strncmp(code, "08", 2) == 0 ||
+           strcmp(code, "25P03") == 0 || strcmp(code, "25P04") == 0;
+}
+
+/* Nothing may be written here; a standby has no tables that are not logged, either. */
+static bool is_read_only(const PGresult *refusal)
+{
+    const char *code = field(refusal, PG_DIAG_SQLSTATE);
+
+    return strcmp(code, "25006") == 0 ||
+           (strcmp(code, "0A000") == 0 &&
+            strcmp(field(refusal, PG_DIAG_SOURCE_FUNCTION), "get_relation_info") == 0);
+}
+
+/* A standby takes no writes: elsewhere, or soon here, there is a primary. One that was a primary when we
+ * came is one still, because to become a standby it would have had to start anew: there it is our role
+ * that may not write. */
+static enum trouble trouble_of_standby(struct conn *conn)
+{
+    conn->broken = true;
+    if (conn->timeline != 0 && !conn->pooled)
+        return TROUBLE_NONE;
+    hosts_doubt(conn->owner);
+    return TROUBLE_LOST;
+}
+
 static enum trouble trouble_of(struct conn *conn, const PGresult *refusal)
 {
     const char *code = field(refusal, PG_DIAG_SQLSTATE);
 
     if (strcmp(code, "40001") == 0 || strcmp(code, "40P01") == 0 || is_outdated(conn, refusal))
         return TROUBLE_AGAIN;
-    if (strncmp(code, "57P", 3) == 0 || strncmp(code, "08", 2) == 0) {
+    if (ends_session(code)) {
         conn->broken = true;
         return TROUBLE_LOST;
     }
-    /* A primary that became a standby: elsewhere there is a new one. */
-    if (strcmp(code, "25006") == 0)
-        conn->broken = true;
+    if (is_read_only(refusal))
+        return trouble_of_standby(conn);
     return TROUBLE_NONE;
 }
 
@@ -282,7 +311,7 @@ int refusal_status(const PGresult *refusal, const char *database, struct lhi_err
 
     if (status != 0)
         return lhi_fail(err, status, "%s", said);
-    status = status_of(code);
+    status = is_read_only(refusal) ? LH_EREADONLY : status_of(code);
     if (status == LH_ENOSTORE)
         return lhi_fail(err, status,
                         "database \"%s\" has no leasehold schema: \"leasehold migrate\" adds it",
@@ -304,7 +333,9 @@ static int refused(struct txn *txn, const PGresult *refusal, struct lhi_error *e
 
 static int lost(struct txn *txn, const struct answer *answer, bool may_stand, struct lhi_error *err)
 {
-    const char *why = answer->late ? "no answer in time" : PQerrorMessage(txn->conn->pg);
+    const char *why = answer->late              ? "no answer in time"
+                      : answer->refusal != NULL ? field(answer->refusal, PG_DIAG_MESSAGE_PRIMARY)
+                                                : PQerrorMessage(txn->conn->pg);
 
     txn->trouble = may_stand ? TROUBLE_UNKNOWN : TROUBLE_LOST;
     if (may_stand)
@@ -317,7 +348,20 @@ static int lost(struct txn *txn, const struct answer *answer, bool may_stand, st
                     txn->pg->target.name, (int)strcspn(why, "\n"), why);
 }
 
+/* Said by a pooler, not by the server, which always tells where in it an error arose. */
+static bool is_hearsay(const PGresult *refusal)
+{
+    return PQresultErrorField(refusal, PG_DIAG_SOURCE_FUNCTION) == NULL;
+}
+
 /* ---- a call ---- */
+
+int fail_too_big(struct lhi_error *err)
+{
+    return lhi_fail(err, LH_ETOOBIG,
+                    "values of one call have more than %d MiB: several calls are allowed",
+                    MOST_MIB);
+}
 
 /* `may_stand`: when the connection is lost now, the transaction may stand. */
 static int settle(struct txn *txn, struct answer *answer, bool sent, bool may_stand,
@@ -328,16 +372,20 @@ static int settle(struct txn *txn, struct answer *answer, bool sent, bool may_st
     txn->trouble = TROUBLE_NONE;
     if (!sent || PQpipelineSync(conn->pg) == 0) {
         conn->broken = true;
-        return lost(txn, answer, false, err);
+        return lost(txn, answer, sent && may_stand, err);
     }
     bool came = exchange(conn, answer, txn->deadline);
-    /* What was refused does not stand; but a server that went while it committed may have done so. */
-    if (!came && (answer->refusal == NULL || answer->ending))
+    /* What was refused does not stand; but a server that went while it committed may have done so, and a
+     * pooler that has lost its server does not know. */
+    if (!came && (answer->refusal == NULL || answer->ending || is_hearsay(answer->refusal)))
         return lost(txn, answer, may_stand, err);
     if (answer->refusal != NULL)
         return refused(txn, answer->refusal, err);
-    if (answer->result == NULL)
-        return lhi_fail(err, LH_EFAIL, "the database gave no answer");
+    /* For want of memory libpq may have thrown the last answer away: the server has done it all the same. */
+    if (answer->result == NULL || answer->n != answer->sent) {
+        conn->broken = true;
+        return lost(txn, answer, may_stand, err);
+    }
     return LH_OK;
 }
 
@@ -350,6 +398,8 @@ static int run(struct txn *txn, int which, const char *sql, struct args *args, s
 
     if (given->no_memory)
         return lhi_no_memory(err);
+    if (given->too_big)
+        return fail_too_big(err);
     assert(given->array.left == 0);
     /* A second call would be a second transaction. */
     assert(!txn->writes || txn->wrapped || txn->calls == 0);
@@ -385,11 +435,11 @@ int call(struct txn *txn, enum lhi_postgres_call which, struct args *args, struc
     return rc;
 }
 
-int call_next(struct txn *txn, enum lhi_postgres_call which, struct args *args,
+int call_next(struct txn *txn, enum lhi_postgres_call which, struct args *args, struct rows *rows,
               struct lhi_error *err)
 {
     txn->calls = 0;
-    return call(txn, which, args, NULL, err);
+    return call(txn, which, args, rows, err);
 }
 
 int call_text(struct txn *txn, const char *sql, struct args *args, struct rows *rows,
@@ -443,8 +493,10 @@ int call_script(struct txn *txn, const char *sql, struct lhi_error *err)
     struct conn *conn = txn->conn;
     struct answer answer = {.prepare = -1};
 
-    if (PQexitPipelineMode(conn->pg) == 0 || PQsendQuery(conn->pg, sql) == 0)
+    if (PQexitPipelineMode(conn->pg) == 0 || PQsendQuery(conn->pg, sql) == 0) {
+        conn->broken = true;
         return lost(txn, &answer, false, err);
+    }
     /* Outside of the pipeline, nothing is what ends the answers. */
     bool came = true;
     int unsent = 1;

@@ -14,12 +14,12 @@
 #include <string.h>
 
 enum {
-    MOST = 20,             /* findings of one kind */
-    PAYLOADS_MS = 20000,   /* for looking at payloads: there may be any number */
-    SKEW_MS = 1000,        /* between the clocks of two machines */
-    OLD_MS = 300000,       /* for a transaction */
-    FAR_BEHIND = 10000000, /* transactions */
-    MANY_DEAD = 50000,     /* rows */
+    MOST = 20,            /* findings of one kind */
+    PAYLOADS_MS = 20000,  /* for looking at payloads: there may be any number */
+    SKEW_MS = 1000,       /* between the clocks of two machines */
+    OLD_MS = 300000,      /* for a transaction */
+    FAR_BEHIND = 1000000, /* transactions */
+    MANY_DEAD = 50000,    /* rows */
     MANY_UNFOLDED = 1000000,
     FAR_LAG_MS = 60000,
 };
@@ -205,7 +205,7 @@ static int check_schema(struct report *report)
 
 static void tell_durability(struct report *report, const struct rows *rows)
 {
-    enum { RECOVERY = 3, FSYNC, PAGES, COMMIT, STANDBYS, UNLOGGED };
+    enum { RECOVERY = 3, FSYNC, PAGES, COMMIT, STANDBYS, UNLOGGED, ISOLATION };
     const char *commit = row_text(rows, 0, COMMIT);
 
     if (row_bool(rows, 0, RECOVERY))
@@ -223,6 +223,12 @@ static void tell_durability(struct report *report, const struct rows *rows)
         found(report, "warning", "server",
               "tables are unlogged, and lost when the server fails: %s",
               row_text(rows, 0, UNLOGGED));
+    if (strcmp(row_text(rows, 0, ISOLATION), "read committed") != 0)
+        found(
+            report, "warning", "server",
+            "default_transaction_isolation is \"%s\": programs that call the functions themselves "
+            "must repeat what is refused with 40001, or ask for read committed",
+            row_text(rows, 0, ISOLATION));
 }
 
 static void tell_clock(struct report *report, int64_t before, int64_t server, int64_t after)
@@ -254,12 +260,12 @@ static int check_standbys(struct report *report, const char *wanted, const char 
               wanted);
     if (all > 0 && told < all)
         found(report, "info", "replication",
-              "%lld standbys are connected; how far they are behind is not told to this user",
+              "standbys connected: %lld; how far they are behind is told to members of pg_monitor",
               (long long)all);
     else if (all > 0)
         found(report, row_int(&rows, 0, LAG_MS) > FAR_LAG_MS ? "warning" : "info", "replication",
-              "%lld standbys are connected, %lld of them synchronous; the last is %lld bytes and "
-              "%lld ms behind",
+              "standbys connected: %lld, synchronous: %lld; the last is %lld bytes and %lld ms "
+              "behind",
               (long long)all, (long long)row_int(&rows, 0, SYNCHRONOUS),
               (long long)row_int(&rows, 0, LAG_BYTES), (long long)row_int(&rows, 0, LAG_MS));
     rows_free(&rows);
@@ -275,11 +281,6 @@ static int check_server(struct report *report)
 
     if (rc != LH_OK)
         return rc;
-    if (rows.n == 0) {
-        found(report, "error", "store", "there is no row in leasehold.meta");
-        rows_free(&rows);
-        return LH_OK;
-    }
     tell_clock(report, before, row_time(&rows, 0, NOW), lhi_wall_ms());
     found(report, "info", "version", "leasehold %s, PostgreSQL %s, schema %lld", LH_VERSION,
           row_text(&rows, 0, VERSION), (long long)row_int(&rows, 0, SCHEMA));
@@ -302,8 +303,9 @@ static int check_oldest(struct report *report)
         char age[32];
         if (row_null(&rows, i, AGE_MS))
             found(report, behind >= FAR_BEHIND ? "warning" : "info", "transactions",
-                  "oldest is %lld transactions old: %s", (long long)behind,
-                  row_text(&rows, i, HOLDER));
+                  "oldest is %lld transactions behind: %s; dead rows cannot be vacuumed while it "
+                  "lasts; for how long already is told to members of pg_monitor",
+                  (long long)behind, row_text(&rows, i, HOLDER));
         else
             found(report, age_ms >= OLD_MS ? "warning" : "info", "transactions",
                   "oldest is %s old: %s; dead rows cannot be vacuumed while it lasts",

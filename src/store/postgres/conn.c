@@ -2,7 +2,7 @@
  * conn.c: one connection: made, judged, ended.
  *
  * libpq connects without blocking, under a deadline of ours, to one host of a string (hosts.c chooses
- * which). What the user's string says wins over what we set.
+ * which). What the user's string says wins over what we set, but for what the acts rely on.
  */
 #include "store/postgres/plumb.h"
 
@@ -15,7 +15,11 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { OLDEST_SERVER = 140000, LOOK_UP_MS = 100 };
+enum {
+    OLDEST_SERVER = 140000,
+    LOOK_UP_MS = 100,
+    DRAIN_MS = 1000 /* after a deadline, for what is there already */
+};
 
 int64_t real_ms(void)
 {
@@ -28,6 +32,8 @@ bool await_fd(const struct pg *pg, int fd, short events, int64_t deadline)
 
     for (;;) {
         int64_t left = deadline - real_ms();
+        if (left < -DRAIN_MS)
+            return false; /* it keeps talking, and comes to no end */
         int n = poll(&one, 1, left <= 0 ? 0 : left < LOOK_UP_MS ? (int)left : LOOK_UP_MS);
         if (n > 0 || (n < 0 && errno != EINTR))
             return true; /* what is wrong with it, whoever reads it will see */
@@ -54,13 +60,23 @@ static void set(struct target *target, const char *key, const char *value)
     }
 }
 
+/* A file that libpq reads may say anything; and it comes before the environment. */
+static bool is_served(const struct target *target)
+{
+    return setting(target, "service") != NULL || getenv("PGSERVICE") != NULL;
+}
+
+static const char *from_environment(const struct target *target, const char *variable)
+{
+    return is_served(target) ? NULL : getenv(variable);
+}
+
 /* The string, the environment and a service file have all been asked. */
 static void set_default(struct target *target, const char *key, const char *variable,
                         const char *value)
 {
-    bool served = setting(target, "service") != NULL || getenv("PGSERVICE") != NULL;
-
-    if (setting(target, key) == NULL && !served && (variable == NULL || getenv(variable) == NULL))
+    if (setting(target, key) == NULL && !is_served(target) &&
+        (variable == NULL || getenv(variable) == NULL))
         set(target, key, value);
 }
 
@@ -99,9 +115,9 @@ static int split_hosts(struct target *target, struct lhi_error *err)
     const char *port = setting(target, "port");
 
     if (host == NULL && hostaddr == NULL)
-        host = getenv("PGHOST");
+        host = from_environment(target, "PGHOST");
     if (port == NULL)
-        port = getenv("PGPORT");
+        port = from_environment(target, "PGPORT");
     size_t n = list_length(hostaddr != NULL ? hostaddr : host);
     target->n_hosts = n > 0 ? n : 1;
     if (n > MOST_HOSTS)
@@ -221,6 +237,11 @@ static int fail_connect(const struct conn *conn, struct lhi_error *err, const ch
                     (int)len, why);
 }
 
+int fail_replaced(const struct conn *conn, struct lhi_error *err)
+{
+    return fail_connect(conn, err, "it was replaced: another server has taken over");
+}
+
 static PGconn *start(const struct target *target, size_t host)
 {
     const char *keys[MOST_SETTINGS + 8], *values[MOST_SETTINGS + 8];
@@ -268,12 +289,31 @@ static int connect_host(struct conn *conn, size_t host, int64_t deadline, struct
 
 /* ---- after connecting ---- */
 
-/* An answer of one row to a question without parameters. */
-static PGresult *ask(struct conn *conn, const char *sql, int64_t deadline)
+/* What the acts rely on, whatever the role, the database or the environment has set: each statement sees
+ * what is committed by then, and warnings are told (one of them is that a commit was not confirmed). A
+ * session of the server's is ours, and set so; one of a pooler's ($1 is not its number) is lent to
+ * others, too: there it is asked for with each transaction. */
+static const char greeting[] =
+    "SELECT pg_catalog.pg_backend_pid(), pg_catalog.clock_timestamp(), s.system_identifier,"
+    " CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN"
+    " ('x' || pg_catalog.left(pg_catalog.pg_walfile_name("
+    "pg_catalog.pg_current_wal_lsn()), 8))::bit(32)::bigint END,"
+    " o.isolated, o.quiet,"
+    " CASE WHEN o.isolated AND pg_catalog.pg_backend_pid() = $1::integer THEN"
+    " pg_catalog.set_config('default_transaction_isolation', 'read committed', false) END,"
+    " CASE WHEN o.quiet AND pg_catalog.pg_backend_pid() = $1::integer THEN"
+    " pg_catalog.set_config('client_min_messages', 'notice', false) END"
+    " FROM pg_catalog.pg_control_system() s, (SELECT"
+    " pg_catalog.current_setting('default_transaction_isolation') <> 'read committed',"
+    " pg_catalog.current_setting('client_min_messages') IN ('warning', 'error', 'fatal', 'panic')"
+    ") o(isolated, quiet)";
+
+/* An answer of one row to a question with one parameter. */
+static PGresult *ask(struct conn *conn, const char *sql, const char *value, int64_t deadline)
 {
     PGresult *answer = NULL, *next;
 
-    if (PQsendQueryParams(conn->pg, sql, 0, NULL, NULL, NULL, NULL, 1) == 0)
+    if (PQsendQueryParams(conn->pg, sql, 1, NULL, &value, NULL, NULL, 1) == 0)
         return NULL;
     for (;;) {
         int unsent = PQflush(conn->pg);
@@ -302,6 +342,7 @@ static int greet(struct conn *conn, int64_t deadline, struct lhi_error *err)
     struct pg *pg = conn->owner;
     int64_t asked = real_ms();
     struct rows rows = {0};
+    char session[16];
 
     if (PQserverVersion(conn->pg) < OLDEST_SERVER)
         return lhi_fail(err, LH_EINVAL,
@@ -309,13 +350,8 @@ static int greet(struct conn *conn, int64_t deadline, struct lhi_error *err)
                         pg->target.name, PQserverVersion(conn->pg) / 10000);
     if (PQsetnonblocking(conn->pg, 1) != 0)
         return lhi_no_memory(err);
-    rows.result = ask(conn,
-                      "SELECT pg_catalog.pg_backend_pid(), pg_catalog.clock_timestamp(),"
-                      " s.system_identifier, CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN"
-                      " ('x' || pg_catalog.left(pg_catalog.pg_walfile_name("
-                      "pg_catalog.pg_current_wal_lsn()), 8))::bit(32)::bigint END"
-                      " FROM pg_catalog.pg_control_system() s",
-                      deadline);
+    lhi_format(session, sizeof session, "%d", PQbackendPID(conn->pg));
+    rows.result = ask(conn, greeting, session, deadline);
     if (PQresultStatus(rows.result) != PGRES_TUPLES_OK) {
         int rc = fail_connect(conn, err,
                               rows.result != NULL ? PQresultErrorMessage(rows.result)
@@ -328,6 +364,8 @@ static int greet(struct conn *conn, int64_t deadline, struct lhi_error *err)
     conn->clock = row_time(&rows, 0, 1) - (asked + real_ms()) / 2;
     conn->cluster = row_int(&rows, 0, 2);
     conn->timeline = row_int(&rows, 0, 3);
+    conn->isolated = conn->pooled && row_bool(&rows, 0, 4);
+    conn->quiet = conn->pooled && row_bool(&rows, 0, 5);
     rows_free(&rows);
     if (PQenterPipelineMode(conn->pg) == 0)
         return fail_connect(conn, err, PQerrorMessage(conn->pg));
@@ -347,7 +385,7 @@ int conn_to_host(struct pg *pg, size_t host, int64_t deadline, struct conn **out
     if (rc == LH_OK)
         rc = greet(conn, deadline, err);
     if (rc == LH_OK && was_replaced(conn))
-        rc = fail_connect(conn, err, "it was replaced: another server has taken over");
+        rc = fail_replaced(conn, err);
     if (rc != LH_OK) {
         conn_close(conn);
         return rc;

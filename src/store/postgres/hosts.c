@@ -10,13 +10,22 @@
 
 enum { LOOK_AROUND_MS = 1000 }; /* for a host that is asked though there is one */
 
-bool was_replaced(const struct conn *conn)
+/* Under the mutex. */
+static bool is_behind(const struct conn *conn)
 {
     const struct pg *pg = conn->owner;
 
-    return conn->timeline != 0 &&
-           conn->cluster == __atomic_load_n(&pg->cluster, __ATOMIC_RELAXED) &&
-           conn->timeline < __atomic_load_n(&pg->timeline, __ATOMIC_RELAXED);
+    return conn->timeline != 0 && conn->cluster == pg->cluster && conn->timeline < pg->timeline;
+}
+
+bool was_replaced(const struct conn *conn)
+{
+    struct pg *pg = conn->owner;
+
+    pthread_mutex_lock(&pg->mutex);
+    bool behind = is_behind(conn);
+    pthread_mutex_unlock(&pg->mutex);
+    return behind;
 }
 
 void hosts_doubt(struct pg *pg)
@@ -29,38 +38,47 @@ static bool is_newer(const struct conn *conn, const struct conn *than)
     return conn->cluster == than->cluster && than->timeline != 0 && conn->timeline > than->timeline;
 }
 
-static int64_t sooner(int64_t ms, int64_t deadline)
+/* No later than that, and with time left for as many others. */
+static int64_t share(int64_t ms, int64_t deadline, size_t others)
 {
-    int64_t until = real_ms() + ms;
-    return until < deadline ? until : deadline;
+    int64_t now = real_ms();
+    int64_t left = (deadline - now) / (int64_t)(others + 1);
+
+    return now + (ms < left ? ms : left);
 }
 
-/* The first that lets us in, from the `*host`-th on. */
-static int open_any(struct pg *pg, uint32_t *host, int64_t deadline, struct conn **out,
-                    struct lhi_error *err)
+/* The first that lets us in, from the `*host`-th on; how many are left that were not asked. */
+static int open_any(struct pg *pg, uint32_t *host, size_t *unasked, int64_t deadline,
+                    struct conn **out, struct lhi_error *err)
 {
     uint32_t first = *host;
     int rc = LH_EUNREACH;
 
-    for (size_t i = 0; i < pg->target.n_hosts && rc == LH_EUNREACH; i++) {
+    *unasked = pg->target.n_hosts;
+    for (size_t i = 0; *unasked > 0 && rc == LH_EUNREACH; i++) {
         *host = (uint32_t)((first + i) % pg->target.n_hosts);
-        rc = conn_to_host(pg, *host, sooner(pg->target.connect_ms, deadline), out, err);
+        --*unasked;
+        rc = conn_to_host(pg, *host, share(pg->target.connect_ms, deadline, *unasked), out, err);
     }
     return rc;
 }
 
-/* Is there another that has taken over? Then that one is had instead. */
-static void look_around(struct pg *pg, uint32_t *host, int64_t deadline, struct conn **best)
+/* Is there another that has taken over, among so many that come next? Then that one is had instead. Takes
+ * half of the time: there is something to be done, too. */
+static void look_around(struct pg *pg, uint32_t *host, size_t unasked, int64_t deadline,
+                        struct conn **best)
 {
     uint32_t had = *host;
+    int64_t until = share(INT64_MAX, deadline, 1);
 
-    for (size_t i = 1; i < pg->target.n_hosts; i++) {
+    for (size_t i = 1; i <= unasked; i++) {
         uint32_t other = (uint32_t)((had + i) % pg->target.n_hosts);
         struct lhi_error ignored;
         struct conn *conn = NULL;
 
         lhi_error_clear(&ignored);
-        if (conn_to_host(pg, other, sooner(LOOK_AROUND_MS, deadline), &conn, &ignored) != LH_OK)
+        if (conn_to_host(pg, other, share(LOOK_AROUND_MS, until, unasked - i), &conn, &ignored) !=
+            LH_OK)
             continue;
         if (is_newer(conn, *best)) {
             struct conn *older = *best;
@@ -73,28 +91,49 @@ static void look_around(struct pg *pg, uint32_t *host, int64_t deadline, struct 
     __atomic_store_n(&pg->looked_around, true, __ATOMIC_RELAXED);
 }
 
-static void adopt(struct pg *pg, uint32_t host, struct conn *conn)
+static bool is_same(const struct pg *pg, const struct conn *conn)
 {
+    return conn->cluster == pg->cluster && conn->timeline == pg->timeline;
+}
+
+/* False: meanwhile another thread has found a server that has taken over from this one. */
+static bool adopt(struct pg *pg, uint32_t host, struct conn *conn)
+{
+    pthread_mutex_lock(&pg->mutex);
+    bool behind = is_behind(conn);
+    if (!behind && conn->timeline != 0) {
+        if (pg->timeline != 0 && !is_same(pg, conn))
+            __atomic_store_n(&pg->last_job, 0, __ATOMIC_RELAXED);
+        pg->cluster = conn->cluster;
+        pg->timeline = conn->timeline;
+    }
+    pthread_mutex_unlock(&pg->mutex);
+    if (behind)
+        return false;
     __atomic_store_n(&pg->last_host, host, __ATOMIC_RELAXED);
     __atomic_store_n(&pg->clock, conn->clock, __ATOMIC_RELAXED);
     __atomic_store_n(&pg->clock_at, real_ms(), __ATOMIC_RELAXED);
-    if (conn->timeline != 0) {
-        __atomic_store_n(&pg->cluster, conn->cluster, __ATOMIC_RELAXED);
-        __atomic_store_n(&pg->timeline, conn->timeline, __ATOMIC_RELAXED);
-    }
     conn->place = pool_enter_fd(pg, PQsocket(conn->pg));
+    return true;
 }
 
 int conn_open(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_error *err)
 {
     uint32_t host = __atomic_load_n(&pg->last_host, __ATOMIC_RELAXED);
-    int rc = open_any(pg, &host, deadline, out, err);
+    struct conn *conn = NULL;
+    size_t unasked;
+    int rc = open_any(pg, &host, &unasked, deadline, &conn, err);
 
     if (rc != LH_OK)
         return rc;
     lhi_error_clear(err); /* what the hosts before this one said */
     if (!__atomic_load_n(&pg->looked_around, __ATOMIC_RELAXED))
-        look_around(pg, &host, deadline, out);
-    adopt(pg, host, *out);
+        look_around(pg, &host, unasked, deadline, &conn);
+    if (!adopt(pg, host, conn)) {
+        rc = fail_replaced(conn, err);
+        conn_close(conn);
+        return rc;
+    }
+    *out = conn;
     return LH_OK;
 }

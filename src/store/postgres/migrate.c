@@ -6,6 +6,8 @@
  */
 #include "store/postgres/plumb.h"
 
+#include <string.h>
+
 /* "leasehol"; of all who use advisory locks in this database, only we lock this number. */
 #define MIGRATION_LOCK "SELECT pg_catalog.pg_advisory_xact_lock(7810758949120829292)"
 
@@ -31,10 +33,12 @@ int schema_look(struct txn *txn, struct schema *out, struct lhi_error *err)
     if (rows.n == 1) {
         out->version = (int)row_int(&rows, 0, 0);
         out->recovery_due = row_bool(&rows, 0, 1);
+        pg_saw_job(txn->pg, row_int(&rows, 0, 2));
     }
     rows_free(&rows);
     if (out->version < 1)
-        return lhi_fail(err, LH_ECORRUPT, "schema leasehold of \"%s\" does not tell its version",
+        return lhi_fail(err, LH_ECORRUPT,
+                        "schema leasehold of \"%s\" does not tell its version: restore a backup",
                         txn->pg->target.name);
     return LH_OK;
 }
@@ -55,16 +59,28 @@ static int migrate(struct txn *txn, struct schema *schema, struct lhi_error *err
                      &args, NULL, err);
 }
 
+/* In another, a payload that is no UTF-8 could be inserted, and whoever claims it would be refused. */
+static int check_encoding(const struct txn *txn, struct lhi_error *err)
+{
+    const char *encoding = PQparameterStatus(txn->conn->pg, "server_encoding");
+
+    if (encoding == NULL || strcmp(encoding, "UTF8") == 0)
+        return LH_OK;
+    return lhi_fail(err, LH_EINVAL, "database \"%s\" has the encoding %s: UTF8 is allowed",
+                    txn->pg->target.database, encoding);
+}
+
 static int update(struct txn *txn, struct schema *schema, struct lhi_error *err)
 {
-    int from = schema->version;
-
     txn->deadline = real_ms() + SCAN_MS;
     txn->writes = true;
     txn_wrap(txn);
     int rc = migrate(txn, schema, err);
+    int from = schema->version; /* as found under the lock */
     if (rc == LH_OK)
         rc = txn_commit(txn, err);
+    if (rc == LH_OK && txn->conn->notices.unconfirmed)
+        rc = doubt_commit(txn, err);
     if (rc != LH_OK) {
         txn_rollback(txn);
         return rc;
@@ -96,5 +112,6 @@ int schema_update(struct txn *txn, struct schema *schema, struct lhi_error *err)
                         "store \"%s\" has the older schema version %d: \"leasehold migrate\" "
                         "brings it up to date",
                         pg->target.name, schema->version);
-    return update(txn, schema, err);
+    int rc = check_encoding(txn, err);
+    return rc == LH_OK ? update(txn, schema, err) : rc;
 }

@@ -215,12 +215,23 @@ static int perform_each(struct txn *txn, struct lhi_act *acts, size_t n, bool gu
     return LH_OK;
 }
 
+int doubt_commit(struct txn *txn, struct lhi_error *err)
+{
+    txn->trouble = TROUBLE_NONE;
+    txn->conn->broken = true;
+    hosts_doubt(txn->pg); /* its standby may be a primary by now */
+    return lhi_fail(err, LH_EUNKNOWN,
+                    "outcome is unknown: the wait for the standby of \"%s\" was cancelled",
+                    txn->pg->target.name);
+}
+
 /* All in one transaction. `*spoiled`: one act has failed by itself, and taken the others with it. */
 static int transact(struct txn *txn, struct lhi_act *acts, size_t n, bool guarded, bool *spoiled,
                     struct lhi_error *err)
 {
     *spoiled = false;
-    if (n > 1 || (verbs[acts[0].verb].how & ONE_CALL) == 0 || acts[0].after != NULL)
+    if (n > 1 || (verbs[acts[0].verb].how & ONE_CALL) == 0 || acts[0].after != NULL ||
+        txn->conn->isolated)
         txn_wrap(txn);
     int rc = perform_each(txn, acts, n, guarded, spoiled, err);
     if (rc >= 0)
@@ -229,14 +240,8 @@ static int transact(struct txn *txn, struct lhi_act *acts, size_t n, bool guarde
         txn_rollback(txn);
         return rc;
     }
-    if (txn->conn->notices.unconfirmed) {
-        txn->trouble = TROUBLE_NONE;
-        txn->conn->broken = true;
-        hosts_doubt(txn->pg); /* its standby may be a primary by now */
-        rc = lhi_fail(err, LH_EUNKNOWN,
-                      "outcome is unknown: the wait for the standby of \"%s\" was cancelled",
-                      txn->pg->target.name);
-    }
+    if (txn->conn->notices.unconfirmed)
+        rc = doubt_commit(txn, err);
     notices_tell(&txn->conn->notices, &txn->pg->log);
     return rc;
 }
@@ -319,6 +324,26 @@ static bool once_more(struct tries *tries, enum trouble trouble)
     }
 }
 
+static bool may_be_its_own_doing(int refusal)
+{
+    return refusal == LH_ELOST || refusal == LH_ECANCELLED || refusal == LH_ENOTFOUND ||
+           refusal == LH_ESTATE;
+}
+
+/* Who ended the hold on a job, and has to ask again, may find that it has gone to others since. */
+static void doubt_refusals(struct lhi_act *act)
+{
+    if (act->verb != LHI_COMPLETE && act->verb != LHI_FAIL && act->verb != LHI_RELEASE)
+        return;
+    for (size_t i = 0; i < act->n; i++)
+        if (may_be_its_own_doing(act->status[i]))
+            act->status[i] = LH_EUNKNOWN;
+    if (may_be_its_own_doing(act->err.status)) {
+        struct lhi_error refusal = act->err;
+        (void)lhi_fail(&act->err, LH_EUNKNOWN, "outcome is unknown: %.400s", refusal.text);
+    }
+}
+
 static int one_try(struct txn *txn, struct lhi_act *acts, size_t n, bool guarded, bool *spoiled,
                    struct lhi_error *err)
 {
@@ -330,6 +355,9 @@ static int one_try(struct txn *txn, struct lhi_act *acts, size_t n, bool guarded
         return rc;
     }
     txn->trouble = TROUBLE_NONE;
+    /* Not before we know which server it is: after a failover ids may begin lower. */
+    if (!txn->repeated)
+        txn->after = __atomic_load_n(&txn->pg->last_job, __ATOMIC_RELAXED);
     rc = transact(txn, acts, n, guarded, spoiled, err);
     pool_give(txn->pg, txn->conn);
     txn->conn = NULL;
@@ -350,7 +378,7 @@ static int keep_trying(struct pg *pg, struct lhi_act *acts, size_t n, const stru
 
     (void)lhi_random(dice, sizeof dice);
     const int64_t nonce = (int64_t)((uint64_t)(dice[0] & 0x7fffffff) << 32 | dice[1]);
-    const int64_t after = __atomic_load_n(&pg->last_job, __ATOMIC_RELAXED);
+    int64_t after = 0;
     for (;;) {
         struct txn txn = {.pg = pg,
                           .nonce = nonce,
@@ -359,8 +387,12 @@ static int keep_trying(struct pg *pg, struct lhi_act *acts, size_t n, const stru
                           .deadline = tries.deadline,
                           .writes = true};
         rc = one_try(&txn, acts, n, guarded, &spoiled, err);
-        if (rc >= 0)
+        if (rc >= 0) {
+            for (size_t i = 0; i < n && tries.unknown; i++)
+                doubt_refusals(&acts[i]);
             return rc;
+        }
+        after = txn.after;
         if (!spoiled && !once_more(&tries, txn.trouble))
             break;
         guarded = guarded || spoiled;

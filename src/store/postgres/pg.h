@@ -114,7 +114,10 @@
 
 /* ---- args.c: parameters ---- */
 
-enum { MOST_ARGS = 32 };
+enum {
+    MOST_ARGS = 32,
+    MOST_MIB = 1000 /* of all arrays: the server ends a session that sends a message of 1 GiB */
+};
 
 /* Of the types we pass; from the server's catalog, where they never change. */
 enum {
@@ -146,8 +149,9 @@ struct args {
         Oid element;
         size_t n, left;
         bool nulls;
-    } array; /* under construction */
-    bool no_memory;
+    } array;      /* under construction */
+    size_t total; /* bytes of all arrays */
+    bool no_memory, too_big;
 };
 
 void args_clear(struct args *args);
@@ -157,8 +161,9 @@ void arg_int(struct args *args, int64_t value);        /* bigint */
 void arg_opt(struct args *args, int64_t value);        /* bigint; 0: NULL */
 void arg_ref(struct args *args, const int64_t *value); /* bigint; NULL: NULL */
 void arg_bool(struct args *args, bool value);
-void arg_time(struct args *args, int64_t ms); /* timestamptz; 0: NULL */
-void arg_bytes(struct args *args, const void *bytes, size_t len);
+void arg_time(struct args *args, int64_t ms);                     /* timestamptz; 0: NULL */
+void arg_bytes(struct args *args, const void *bytes, size_t len); /* NULL: NULL */
+void arg_words(struct args *args, const void *text, size_t len);  /* text; NULL: NULL */
 
 /* An array of n elements of this type (OID_INT8, OID_TEXT …); then n times put_…(). */
 void arg_array(struct args *args, Oid element, size_t n);
@@ -298,8 +303,9 @@ struct txn {
  * and its words. args may be NULL; they are cleared, whatever happens. */
 int call(struct txn *txn, enum lhi_postgres_call which, struct args *args, struct rows *rows,
          struct lhi_error *err);
-/* One that follows the act's own call; where acts are transactions by themselves, it is one too. */
-int call_next(struct txn *txn, enum lhi_postgres_call which, struct args *args,
+/* One that follows the act's own call. Where acts are transactions by themselves (not `wrapped`), it is one
+ * too: what was answered before stands, whatever becomes of it. */
+int call_next(struct txn *txn, enum lhi_postgres_call which, struct args *args, struct rows *rows,
               struct lhi_error *err);
 /* The same for a text of our own. */
 int call_text(struct txn *txn, const char *sql, struct args *args, struct rows *rows,
@@ -317,6 +323,8 @@ int call_list(struct txn *txn, struct lhi_act *act, enum lhi_postgres_call which
 /* act->beat, as the arrays that leasehold.heartbeat_many() takes. */
 void beat_args(struct args *args, const struct lhi_act *act);
 
+/* For args->too_big. */
+int fail_too_big(struct lhi_error *err);
 /* A job with this id was made: what comes later has a higher one. */
 void pg_saw_job(struct pg *pg, int64_t id);
 /* The name by which an enqueue is known whose answer was lost. */

@@ -70,6 +70,8 @@ struct conn {
     int place;                 /* of its descriptor among those of the handle */
     bool pooled;               /* a pooler in between: nothing of a session lasts */
     bool broken;               /* to be closed, not to be lent again */
+    bool quiet;                /* its sessions hide notices: they are asked for each time */
+    bool isolated;             /* they do not act under READ COMMITTED unless they are told to */
     int64_t cluster, timeline; /* of the server; timeline 0: it is a standby */
     int64_t clock;             /* its time less the real monotonic clock, as it was greeted */
     int64_t idle_since;
@@ -81,6 +83,7 @@ struct conn {
 /* LH_EUNREACH: this host did not let us in, or was replaced by another. */
 int conn_to_host(struct pg *pg, size_t host, int64_t deadline, struct conn **out,
                  struct lhi_error *err);
+int fail_replaced(const struct conn *conn, struct lhi_error *err);
 void conn_close(struct conn *conn);
 bool conn_alive(struct conn *conn);
 /* Ask the server to stop what it is doing for this connection; does not wait. */
@@ -105,10 +108,7 @@ struct pg {
     int64_t clock_at;   /* when that was found out; atomic */
     bool no_prepare;    /* a pooler was found out late; atomic */
     uint32_t last_host; /* the one that let us in; atomic */
-    int64_t last_job;   /* the highest id that was made through this handle; atomic */
-    int64_t
-        timeline; /* the highest that was seen, of `cluster`: older servers were replaced; atomic */
-    int64_t cluster;    /* its system identifier; atomic */
+    int64_t last_job;   /* the highest id that was seen; of this server, so it may fall; atomic */
     bool looked_around; /* all hosts were asked, nothing speaks against the one we have; atomic */
 
     /* pool.c */
@@ -117,6 +117,10 @@ struct pg {
     struct conn *idle; /* last used first */
     int n_conns;
     int fds[MOST_CONNS + 2]; /* of all connections, for a forked child to close; -1: none; atomic */
+
+    /* hosts.c; under the mutex */
+    int64_t cluster;  /* the system identifier of the server … */
+    int64_t timeline; /* … and the highest that was seen of it: older servers were replaced */
 
     /* read_event.c; under the mutex */
     struct settled settled;
@@ -150,6 +154,8 @@ int call_script(struct txn *txn, const char *sql, struct lhi_error *err);
 
 int pg_perform(void *self, struct lhi_act *acts, size_t n, struct lhi_error *err);
 int pg_read(void *self, struct lhi_act *act, struct lhi_error *err);
+/* The standby has not confirmed a commit: whether it stands a failover will tell. */
+int doubt_commit(struct txn *txn, struct lhi_error *err);
 /* One call by the store itself, in a transaction of its own. */
 int pg_ask(struct pg *pg, enum lhi_postgres_call which, struct args *args, struct rows *rows,
            struct lhi_error *err);

@@ -88,7 +88,7 @@ int pool_take(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_err
     for (;;) {
         pthread_mutex_lock(&pg->mutex);
         while (pg->idle == NULL && pg->n_conns >= MOST_CONNS)
-            if (!await_return(pg, deadline) && pg->idle == NULL) {
+            if (!await_return(pg, deadline) && pg->idle == NULL && pg->n_conns >= MOST_CONNS) {
                 pthread_mutex_unlock(&pg->mutex);
                 return lhi_fail(err, LH_EBUSY,
                                 "store is busy: all %d connections of this handle are in use",

@@ -388,7 +388,7 @@ int read_stats(struct txn *txn, struct lhi_act *act)
     info->clock_skew_ms = lhi_wall_ms() - row_time(&rows, 0, 4);
     info->next_due_at = row_time(&rows, 0, 5);
     info->file_bytes = row_int(&rows, 0, 6);
-    info->free_bytes = -1; /* the server's, and it does not tell */
+    info->wal_bytes = info->free_bytes = -1; /* the server's, and it does not tell */
     info->changes = row_int(&rows, 0, 7);
     info->workers_alive = row_int(&rows, 0, 8);
     info->workers_late = row_int(&rows, 0, 9);

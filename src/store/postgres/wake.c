@@ -208,6 +208,7 @@ static bool listen_on(struct wake *wake, struct conn *conn)
 
     for (;;) {
         take_rings(wake, conn->pg);
+        notices_drop(&conn->notices);
         if (poll(fds, 2, -1) < 0 && errno != EINTR)
             return true;
         if (fds[1].revents != 0)

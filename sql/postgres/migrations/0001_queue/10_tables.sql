@@ -19,22 +19,22 @@ CREATE TABLE leasehold.meta (
     job_oid          oid         NOT NULL,   -- of the table of jobs: restored from a dump it is another
     -- Nothing is expired before this moment: the clock jumped, or another server took over.
     no_expiry_before timestamptz NOT NULL DEFAULT '-infinity',
-    -- Running leases up to here were looked at and taken back, or stay on purpose.
-    swept_until      timestamptz NOT NULL DEFAULT '-infinity',
     -- A recovery goes on from batch to batch until then: claims need not begin one of their own.
     recovering_until timestamptz NOT NULL DEFAULT '-infinity',
     recovery_due     boolean     NOT NULL DEFAULT false,
     has_policies     boolean     NOT NULL DEFAULT false,  -- else the built-in values hold everywhere
     has_paused       boolean     NOT NULL DEFAULT false,
     generation       bigint      NOT NULL DEFAULT 0,      -- of policies and pauses
+    jumped_ms        bigint      NOT NULL DEFAULT 0,      -- by which the server's clock was set, in all
     degraded         text        NOT NULL DEFAULT ''      -- an earlier run could not recover everything
 ) WITH (fillfactor = 50);
 
--- Counted since the store was made (recovery:retried …).
+-- Counted since the store was made (recovery:retried …): the sum over a key. Appended, like deltas, and
+-- folded by upkeep: a recovery in somebody's open transaction keeps nobody else from recovering.
 CREATE TABLE leasehold.total (
-    key   text COLLATE "C" PRIMARY KEY,
+    key   text COLLATE "C" NOT NULL,
     value bigint NOT NULL
-) WITH (fillfactor = 50);
+);
 
 CREATE TABLE leasehold.job (
     id                bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,  -- never used again
@@ -146,6 +146,12 @@ CREATE TABLE leasehold.delta (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0);
 
+-- A row in a transaction that changed something without counting a job. Both together tell how many
+-- transactions there were (by xmin), at less than the price of a sequence; upkeep folds them, too.
+CREATE TABLE leasehold.change ()
+  WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
+        autovacuum_vacuum_cost_delay = 0);
+
 CREATE TABLE leasehold.rollup (
     minute    timestamptz NOT NULL,
     queue     text COLLATE "C" NOT NULL,
@@ -190,18 +196,18 @@ CREATE TABLE leasehold.policy (
     max_recoveries      integer  CHECK (max_recoveries BETWEEN -1 AND 1000000),
     action              smallint CHECK (action BETWEEN 1 AND 3),      -- retry, pending, fail
     recovery            boolean,
-    recovery_backoff_ms bigint,
-    backoff_ms          bigint,
-    backoff_cap_ms      bigint,
-    timeout_ms          bigint,
+    recovery_backoff_ms bigint   CHECK (recovery_backoff_ms BETWEEN 0 AND 315360000000),
+    backoff_ms          bigint   CHECK (backoff_ms BETWEEN 0 AND 315360000000),
+    backoff_cap_ms      bigint   CHECK (backoff_cap_ms BETWEEN 0 AND 315360000000),
+    timeout_ms          bigint   CHECK (timeout_ms BETWEEN 0 AND 315360000000),
     exclusive           boolean,
     audit               smallint CHECK (audit BETWEEN 1 AND 2),       -- exceptional, full
-    retention_ms        bigint,
-    retention_failed_ms bigint,
+    retention_ms        bigint   CHECK (retention_ms BETWEEN 0 AND 315360000000),
+    retention_failed_ms bigint   CHECK (retention_failed_ms BETWEEN 0 AND 315360000000),
     max_payload         bigint   CHECK (max_payload BETWEEN 1 AND 67108864),
-    rate_n              bigint,
-    rate_per_ms         bigint,
-    concurrency         bigint,
+    rate_n              bigint   CHECK (rate_n >= 0),
+    rate_per_ms         bigint   CHECK (rate_per_ms >= 0),
+    concurrency         bigint   CHECK (concurrency >= 0),
     PRIMARY KEY (queue, kind)
 );
 
@@ -308,7 +314,6 @@ CREATE TABLE leasehold.event (
     max_attempts integer,
     action       text COLLATE "C",        -- of a recovery: what became of the job
     report       bigint,                  -- of a recovery: its report
-    xid          xid8 NOT NULL DEFAULT pg_current_xact_id(),  -- who follows reads only what is settled
     PRIMARY KEY (id, at)
 ) PARTITION BY RANGE (at);
 CREATE INDEX event_job ON leasehold.event(job) WHERE job IS NOT NULL;

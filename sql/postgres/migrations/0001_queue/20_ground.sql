@@ -15,7 +15,19 @@ CREATE FUNCTION leasehold.span(ms bigint) RETURNS interval LANGUAGE sql IMMUTABL
 AS $$ SELECT ms * interval '1 millisecond' $$;
 
 CREATE FUNCTION leasehold.ms(span interval) RETURNS bigint LANGUAGE sql IMMUTABLE STRICT
-AS $$ SELECT pg_catalog.round(1000 * extract(epoch FROM span))::bigint $$;
+AS $$ SELECT pg_catalog.round(1000 * pg_catalog.date_part('epoch', span))::bigint $$;
+
+CREATE FUNCTION leasehold.unix_ms(at timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE STRICT
+AS $$ SELECT pg_catalog.floor(1000 * pg_catalog.date_part('epoch', at))::bigint $$;
+
+-- When a claim last looked for what has fallen due. In a sequence, which is changed in place.
+CREATE SEQUENCE leasehold.looking MINVALUE 0 START 0;
+
+CREATE FUNCTION leasehold.looked_at() RETURNS timestamptz LANGUAGE sql VOLATILE
+AS $$
+    SELECT timestamptz 'epoch' + coalesce(pg_catalog.pg_sequence_last_value('leasehold.looking'), 0)
+           * interval '1 millisecond'
+$$;
 
 -- The moment up to which deadlines count as passed: expired ⇔ lease_until <= due(now, …). While expiry is
 -- held back (the clock jumped, another server took over) nothing is expired.
@@ -56,7 +68,8 @@ CREATE TYPE leasehold.outcome AS (n integer, status integer, message text);
 
 -- Is this still the server that the epoch was valid for? If not (promoted, restored from a dump or a
 -- backup, upgraded), the epoch rises, so that no token is handed out a second time, and nothing expires
--- for the length of the longest lease: its holders were cut off, not dead. The epoch is never below the
+-- for the length of the longest lease: its holders were cut off, not dead. What a dump had as held is
+-- taken from its holders: it may have passed to others since the dump was made. The epoch is never below the
 -- timeline: what it was on the one before may be among what was lost.
 CREATE FUNCTION leasehold.new_server(now timestamptz) RETURNS leasehold.meta LANGUAGE plpgsql
 AS $$
@@ -65,11 +78,13 @@ DECLARE
     id      bigint := (SELECT system_identifier FROM pg_control_system());
     line    text := left(pg_walfile_name(pg_current_wal_lsn()), 8);
     longest bigint;
+    restored boolean;
 BEGIN
     SELECT * INTO m FROM leasehold.meta FOR UPDATE;
     IF m.system_id = id AND m.timeline = line AND m.job_oid = 'leasehold.job'::regclass THEN
         RETURN m;  -- somebody else has seen to it
     END IF;
+    restored := m.job_oid <> 'leasehold.job'::regclass;
     SELECT greatest(1000, (SELECT max(held_ms) FROM leasehold.job WHERE state = 'running'),
                     (SELECT max(ttl_ms) FROM leasehold.lease WHERE expires_at IS NOT NULL))
       INTO longest;
@@ -84,6 +99,9 @@ BEGIN
     PERFORM leasehold.tell('warn', 'the store is on another server now (timeline ' || line
         || '): epoch ' || m.epoch || ', nothing expires before '
         || to_char(m.no_expiry_before AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'));
+    IF restored THEN
+        PERFORM leasehold.end_all_leases(now, m);
+    END IF;
     RETURN m;
 END $$;
 
@@ -139,31 +157,28 @@ END $$;
 
 -- ---- counts, wake-ups, events ----
 
--- Transactions of ours that changed anything, counted once each.
-CREATE SEQUENCE leasehold.changes;
-
--- (An expression that is put into the place of its call: calls of functions are dear.)
-CREATE FUNCTION leasehold.changed() RETURNS boolean LANGUAGE sql VOLATILE
+-- This transaction changes something. (Where it writes a delta, that says so.)
+CREATE FUNCTION leasehold.changed() RETURNS boolean LANGUAGE plpgsql
 AS $$
-    SELECT CASE WHEN coalesce(current_setting('leasehold.changed', true), '') <> '' THEN true
-                ELSE set_config('leasehold.changed', 'yes', true) || nextval('leasehold.changes') <> '' END
-$$;
+BEGIN
+    INSERT INTO leasehold.change DEFAULT VALUES;
+    RETURN true;
+END $$;
 
 -- Wake whoever sleeps for this queue, at most ten times a second, and nobody in vain: NOTIFY takes a lock
--- that all commits of the server share.
+-- that all commits of the server share. Who finds the sleepers being woken by another tells them all the
+-- same: that transaction may take long, or be rolled back.
 CREATE FUNCTION leasehold.ring(of_queue text, now timestamptz) RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN
     IF EXISTS (SELECT 1 FROM leasehold.idle i
-                WHERE i.queue = of_queue AND i.armed AND i.until > now
+                WHERE i.queue = of_queue AND i.armed
                   AND (i.notified_at IS NULL OR i.notified_at <= now - interval '100 milliseconds'
                        OR i.notified_at >= now)) THEN  -- a clock that was set back, or stands
         UPDATE leasehold.idle i SET armed = false, notified_at = now
          WHERE i.queue = (SELECT s.queue FROM leasehold.idle s WHERE s.queue = of_queue AND s.armed
                              FOR UPDATE SKIP LOCKED);
-        IF FOUND THEN
-            PERFORM pg_catalog.pg_notify('leasehold', of_queue);
-        END IF;
+        PERFORM pg_catalog.pg_notify('leasehold', of_queue);
     END IF;
 END $$;
 
@@ -171,8 +186,6 @@ END $$;
 CREATE FUNCTION leasehold.tally(of_queue text, now timestamptz, act "char", was text, becomes text,
                                 n bigint, ms bigint DEFAULT 0) RETURNS void LANGUAGE plpgsql
 AS $$
-DECLARE
-    counted boolean := leasehold.changed();
 BEGIN
     INSERT INTO leasehold.delta VALUES (of_queue, now, act, was, becomes, n, ms);
     IF becomes = 'pending' THEN

@@ -38,6 +38,15 @@ BEGIN
     END IF;
 END $$;
 
+CREATE FUNCTION leasehold.need_time(what text, value timestamptz) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF value < '1973-03-03 09:46:40+00' OR value >= '10000-01-01 00:00:00+00' THEN
+        PERFORM leasehold.refuse(-3, pg_catalog.format(
+            '%s is %s: 1973-03-03T09:46:40Z to the end of the year 9999 is allowed', what, value));
+    END IF;
+END $$;
+
 CREATE FUNCTION leasehold.need_text(what text, value text, most bigint) RETURNS void
 LANGUAGE plpgsql
 AS $$

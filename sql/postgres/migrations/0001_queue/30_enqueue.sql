@@ -13,6 +13,8 @@ BEGIN
         PERFORM leasehold.need_name('kind', NEW.kind);
     END IF;
     PERFORM leasehold.need_range('priority', NEW.priority, -32768, 32767);
+    PERFORM leasehold.need_time('run_at', NEW.run_at);
+    PERFORM leasehold.need_time('expires_at', NEW.expires_at);
     PERFORM leasehold.need_range('lease_ms', NEW.lease_ms, 1, 2592000000);
     PERFORM leasehold.need_range('backoff_ms', NEW.backoff_ms, 0, 315360000000);
     PERFORM leasehold.need_range('backoff_cap_ms', NEW.backoff_cap_ms, 0, 315360000000);
@@ -64,18 +66,22 @@ CREATE TYPE leasehold.enqueued AS (id bigint, state text, duplicate boolean);
 
 -- A name that the library made after the answer was lost: lh:NONCE:AFTER says by which number its jobs
 -- are known, and above which id they are if they are there.
-CREATE FUNCTION leasehold.jobs_of_nonce(request text) RETURNS bigint[] LANGUAGE sql STABLE
+CREATE FUNCTION leasehold.jobs_of_nonce(request text) RETURNS bigint[] LANGUAGE plpgsql STABLE
 AS $$
-    SELECT array_agg(j.id ORDER BY j.id)
-      FROM leasehold.job j
-     WHERE request ~ '^lh:[0-9]{1,19}:[0-9]{1,18}$'
-       AND j.id > split_part(request, ':', 3)::bigint
-       AND j.nonce = split_part(request, ':', 2)::bigint
-$$;
+DECLARE
+    -- Known when the search is planned: it is for the end of the table, not for all of it.
+    of_nonce bigint := split_part(request, ':', 2);
+    after_id bigint := split_part(request, ':', 3);
+BEGIN
+    RETURN (SELECT array_agg(j.id ORDER BY j.id) FROM leasehold.job j
+             WHERE j.id > after_id AND j.nonce = of_nonce);
+END $$;
 
 -- Was this call made before? Its jobs, in its order; no row: it is made now, and the name is taken (until
--- the transaction has ended, whoever comes with the same name waits).
-CREATE FUNCTION leasehold.repeat_enqueue(of_request text, of_queue text, n bigint, now timestamptz)
+-- the transaction has ended, whoever comes with the same name waits). What has the number of the call
+-- that asks is no duplicate: that call made it, and is told so late.
+CREATE FUNCTION leasehold.repeat_enqueue(of_request text, of_queue text, of_nonce bigint, n bigint,
+                                         now timestamptz)
 RETURNS SETOF leasehold.enqueued LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -84,10 +90,16 @@ DECLARE
 BEGIN
     INSERT INTO leasehold.request VALUES (of_request, 'enqueue', now, '{}', '{}') ON CONFLICT DO NOTHING;
     IF FOUND THEN
-        -- Its first try may still be under way, cut off from its caller: wait for its end.
-        IF of_request ~ '^lh:[0-9]{1,19}:[0-9]{1,18}$' THEN
-            PERFORM pg_advisory_xact_lock(split_part(of_request, ':', 2)::bigint);
+        IF of_request !~ '^lh:[0-9]{1,19}:[0-9]{1,18}$' THEN
+            RETURN;
         END IF;
+        -- Its first try may still be under way, cut off from its caller: wait for its end, and look then.
+        IF current_setting('transaction_isolation') <> 'read committed' THEN
+            PERFORM leasehold.refuse(-3, format(
+                'request "%s" is looked for under the isolation level read committed, not %s', of_request,
+                current_setting('transaction_isolation')));
+        END IF;
+        PERFORM pg_advisory_xact_lock(split_part(of_request, ':', 2)::bigint);
         found_jobs := leasehold.jobs_of_nonce(of_request);
         IF found_jobs IS NULL OR cardinality(found_jobs) <> n THEN
             RETURN;
@@ -107,8 +119,9 @@ BEGIN
     END IF;
     -- Pruned meanwhile: it was completed long ago.
     RETURN QUERY
-        SELECT w.id, coalesce(j.state, 'completed'), true
-          FROM unnest(r.jobs) WITH ORDINALITY w(id, ord) LEFT JOIN leasehold.job j ON j.id = w.id
+        SELECT w.id, coalesce(j.state, 'completed'), coalesce(j.nonce <> of_nonce, true)
+          FROM unnest(r.jobs) WITH ORDINALITY w(id, ord)
+          LEFT JOIN leasehold.job j ON j.id = ANY (r.jobs) AND j.id = w.id
          ORDER BY w.ord;
 END $$;
 
@@ -116,7 +129,7 @@ END $$;
 
 -- While a job with that key lives in the queue, it is the answer.
 CREATE FUNCTION leasehold.job_of_key(of_queue text, of_key text) RETURNS leasehold.enqueued
-LANGUAGE plpgsql STABLE
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
     found_job leasehold.enqueued;
@@ -125,6 +138,15 @@ BEGIN
      WHERE j.queue = of_queue AND j.key = of_key
        AND (j.state = 'pending' OR j.state = 'running' OR j.state = 'scheduled');
     RETURN found_job;
+END $$;
+
+CREATE FUNCTION leasehold.need_size(bytes bigint, p leasehold.policy) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF bytes > p.max_payload THEN
+        PERFORM leasehold.refuse(-4, format('payload of %s bytes is too large: queue "%s" takes at most %s bytes',
+                                            bytes, p.queue, p.max_payload));
+    END IF;
 END $$;
 
 -- ---- many ----
@@ -142,6 +164,7 @@ CREATE FUNCTION leasehold.enqueue_many(
     of_nonce bigint DEFAULT NULL, of_actor text DEFAULT 'sql')
 RETURNS SETOF leasehold.enqueued
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
     now    timestamptz := leasehold.clock();
@@ -160,18 +183,22 @@ DECLARE
     goes   bigint := 0;
     ids    bigint[] := '{}';
 BEGIN
-    -- Whoever comes to ask what became of this call waits for its end.
-    IF of_nonce IS NOT NULL AND NOT pg_try_advisory_xact_lock(of_nonce) THEN
+    -- Whoever comes to ask what became of this call waits for its end. Once it was asked for (by the name
+    -- that the library makes), it was made again, and comes too late, whatever held it up.
+    IF of_nonce IS NOT NULL AND of_request IS NULL
+       AND (NOT pg_try_advisory_xact_lock(of_nonce)
+            OR EXISTS (SELECT 1 FROM leasehold.request r WHERE r.request >= 'lh:' || of_nonce || ':'
+                          AND r.request < 'lh:' || of_nonce || ';')) THEN
         PERFORM leasehold.refuse(-11, 'store is busy: another call has this number');
     END IF;
     IF of_request IS NOT NULL THEN
-        RETURN QUERY SELECT * FROM leasehold.repeat_enqueue(of_request, of_queue, n, now);
+        RETURN QUERY SELECT * FROM leasehold.repeat_enqueue(of_request, of_queue, of_nonce, n, now);
         IF FOUND THEN
             RETURN;
         END IF;
     END IF;
     SELECT m.has_policies,
-           EXISTS (SELECT 1 FROM leasehold.idle i WHERE i.queue = of_queue AND i.armed AND i.until > now)
+           EXISTS (SELECT 1 FROM leasehold.idle i WHERE i.queue = of_queue AND i.armed)
       INTO ruled, rings FROM leasehold.meta m;
     IF ruled AND kinds IS NULL THEN
         p := leasehold.policy_of(of_queue, NULL);
@@ -208,7 +235,6 @@ BEGIN
         END IF;
     END IF;
     IF plainly THEN
-        ruled := leasehold.changed();
         INSERT INTO leasehold.delta VALUES (of_queue, now, 'e', NULL, 'pending', n);
         IF rings THEN
             PERFORM leasehold.ring(of_queue, now);
@@ -228,18 +254,14 @@ BEGIN
         ELSIF ruled AND p.kind <> '*' THEN
             p := leasehold.policy_of(of_queue, NULL);
         END IF;
+        PERFORM leasehold.need_time('time to run at', asked.run_at);
         at := coalesce(asked.run_at, now + nullif(asked.delay, 0) * interval '1 millisecond');
         LOOP
             IF asked.key IS NOT NULL THEN
                 made := leasehold.job_of_key(of_queue, asked.key);
                 EXIT WHEN made.id IS NOT NULL;
             END IF;
-            IF coalesce(octet_length(asked.payload), octet_length(asked.bytes)) > p.max_payload THEN
-                PERFORM leasehold.refuse(-4, format(
-                    'payload of %s bytes is too large: queue "%s" takes at most %s bytes',
-                    coalesce(octet_length(asked.payload), octet_length(asked.bytes)), of_queue,
-                    p.max_payload));
-            END IF;
+            PERFORM leasehold.need_size(coalesce(octet_length(asked.payload), octet_length(asked.bytes)), p);
             INSERT INTO leasehold.job(queue, kind, state, priority, max_attempts, run_at, created_at,
                                       state_changed_at, key, expires_at, lease_ms, backoff_ms,
                                       backoff_cap_ms, payload_sum, payload, payload_bytes, nonce, plain)
@@ -276,6 +298,63 @@ BEGIN
     END IF;
 END $$;
 
+-- ---- one, as the library does it most of the time ----
+
+-- Nothing but a payload: its id. As few statements and expressions as can be, because every one is felt.
+-- So it is made as in a queue without policies; what they say is looked at afterwards.
+CREATE FUNCTION leasehold.enqueue_one(of_queue text, of_sum bigint, of_payload text, of_nonce bigint)
+RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off
+AS $$
+DECLARE
+    now   timestamptz := leasehold.clock();
+    made  bigint;
+    taken boolean;
+    ruled boolean;
+    rings boolean;
+BEGIN
+    WITH counted AS (
+        INSERT INTO leasehold.delta VALUES (of_queue, now, 'e', NULL, 'pending', 1))
+    INSERT INTO leasehold.job(queue, max_attempts, created_at, state_changed_at, payload_sum, payload,
+                              nonce, plain)
+    VALUES (of_queue, 3, now, now, of_sum, of_payload, of_nonce, false)
+    RETURNING job.id,
+              NOT pg_try_advisory_xact_lock(of_nonce)
+              OR EXISTS (SELECT 1 FROM leasehold.request r WHERE r.request >= 'lh:' || of_nonce || ':'
+                            AND r.request < 'lh:' || of_nonce || ';'),
+              (SELECT m.has_policies FROM leasehold.meta m WHERE m.one)
+              OR octet_length(of_payload) > 1048576,
+              EXISTS (SELECT 1 FROM leasehold.idle i WHERE i.queue = of_queue AND i.armed)
+         INTO made, taken, ruled, rings;
+    IF taken THEN  -- see enqueue_many
+        PERFORM leasehold.refuse(-11, 'store is busy: another call has this number');
+    END IF;
+    IF ruled THEN
+        PERFORM leasehold.made_under_policies(now, made, of_queue, octet_length(of_payload));
+    END IF;
+    IF rings THEN
+        PERFORM leasehold.ring(of_queue, now);
+    END IF;
+    RETURN made;
+END $$;
+
+CREATE FUNCTION leasehold.made_under_policies(now timestamptz, made bigint, of_queue text, bytes bigint)
+RETURNS void LANGUAGE plpgsql
+AS $$
+DECLARE
+    p leasehold.policy := leasehold.policy_of(of_queue, NULL);
+BEGIN
+    PERFORM leasehold.need_size(bytes, p);
+    IF p.max_attempts <> 3 THEN
+        UPDATE leasehold.job j SET max_attempts = p.max_attempts WHERE j.id = made;
+    END IF;
+    IF p.audit = 2 THEN
+        PERFORM leasehold.event_put(now, 'job.enqueued', made, of_queue, NULL, NULL, NULL, 'pending',
+                                    'library', NULL, NULL);
+    END IF;
+END $$;
+
 -- ---- one, for people ----
 
 -- SELECT * FROM leasehold.enqueue('mail', '{"to":"a@b.c"}', delay => '5 min');
@@ -309,6 +388,7 @@ BEGIN
     IF max_attempts <> -1 THEN
         PERFORM leasehold.need_range('max attempts', max_attempts, 1, 1000000);
     END IF;
+    PERFORM leasehold.need_time('time to run at', run_at);
     PERFORM leasehold.need_duration('delay', delay, 0, longest);
     PERFORM leasehold.need_duration('lease', lease, 1, 2592000000);
     PERFORM leasehold.need_duration('expiry', expires, 0, longest);

@@ -25,16 +25,25 @@ CREATE TYPE leasehold.claimed AS (
 
 -- ---- the front of a queue ----
 
--- Where fresh jobs begin, as seen now; called now and then by who has claimed, for one at a time. A row that
--- others have claimed and not committed counts as there.
+-- One at a time, and nobody waits: a claim in somebody's open transaction may take its time.
+CREATE FUNCTION leasehold.at_front(of_queue text) RETURNS boolean LANGUAGE plpgsql
+AS $$
+BEGIN
+    RETURN pg_try_advisory_xact_lock(hashtextextended(of_queue, 5273658113));
+END $$;
+
+-- Where fresh jobs begin, as seen now; called now and then by who has claimed. A row that others have
+-- claimed and not committed counts as there.
 CREATE FUNCTION leasehold.front_move(of_queue text) RETURNS void LANGUAGE plpgsql
 AS $$
 DECLARE
     f     leasehold.front;
     first bigint;
 BEGIN
-    FOR f IN SELECT * FROM leasehold.front w WHERE w.queue = of_queue ORDER BY w.priority
-                FOR UPDATE SKIP LOCKED LOOP
+    IF NOT leasehold.at_front(of_queue) THEN
+        RETURN;
+    END IF;
+    FOR f IN SELECT * FROM leasehold.front w WHERE w.queue = of_queue ORDER BY w.priority LOOP
         SELECT j.id INTO first FROM leasehold.job j
          WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue AND j.priority = f.priority
            AND j.id > f.low
@@ -58,6 +67,9 @@ DECLARE
     prios  integer[] := '{}';
     again  timestamptz;
 BEGIN
+    IF NOT leasehold.at_front(of_queue) THEN
+        RETURN;
+    END IF;
     FOR i IN 1..16 LOOP
         SELECT j.priority, j.id INTO at FROM leasehold.job j
          WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue AND j.priority < above
@@ -96,7 +108,7 @@ END $$;
 
 -- ---- limits of a queue ----
 
--- How many of `want` may go now, the queue's row locked: whoever else claims there waits. bucket: what the rate
+-- How many of `want` may go now, the queue's row locked (lock_limits). bucket: what the rate
 -- leaves, in thousandths; NULL: there is no rate.
 CREATE FUNCTION leasehold.allowed_now(of_queue text, want bigint, p leasehold.policy, now timestamptz,
                                       OUT allowed bigint, OUT bucket bigint)
@@ -110,8 +122,12 @@ BEGIN
     IF p.concurrency = 0 AND p.rate_n = 0 THEN
         RETURN;
     END IF;
-    INSERT INTO leasehold.queue(queue) VALUES (of_queue) ON CONFLICT DO NOTHING;
-    SELECT * INTO q FROM leasehold.queue w WHERE w.queue = of_queue FOR UPDATE;
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        -- It would count what ran when its transaction began.
+        PERFORM leasehold.refuse(-3, format('queue "%s" has limits: claim from it in a transaction that is '
+            'READ COMMITTED, not %s', of_queue, upper(current_setting('transaction_isolation'))));
+    END IF;
+    SELECT * INTO q FROM leasehold.queue w WHERE w.queue = of_queue;
     IF p.concurrency > 0 THEN
         -- Slots of revoked leases are not free yet.
         SELECT (SELECT count(*) FROM leasehold.job j WHERE j.state = 'running' AND j.queue = of_queue)
@@ -127,6 +143,62 @@ BEGIN
                        + floor(p.rate_n * 1000.0::float8 * leasehold.ms(now - q.bucket_at) / p.rate_per_ms)::bigint) END;
         allowed := least(allowed, bucket / 1000);
     END IF;
+END $$;
+
+-- Limits are judged with the row of their queue locked: of several in one order, or two claims that name
+-- them in different ones wait for each other. Nobody waits for long: whoever has the row may be in a
+-- transaction that stays open. Which are not to be had.
+CREATE FUNCTION leasehold.lock_limits(queues text[]) RETURNS text[] LANGUAGE plpgsql
+SET lock_timeout = '100ms'
+AS $$
+DECLARE
+    limited text;
+    busy    text[] := '{}';
+BEGIN
+    FOR limited IN SELECT DISTINCT q.queue FROM unnest(queues) q(queue)
+                 WHERE EXISTS (SELECT 1 FROM leasehold.policy p
+                                WHERE p.queue IN (q.queue, '*')
+                                  AND (p.exclusive OR p.concurrency > 0 OR p.rate_n > 0))
+                 ORDER BY 1
+    LOOP
+        PERFORM 1 FROM leasehold.queue w WHERE w.queue = limited FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            BEGIN
+                INSERT INTO leasehold.queue(queue) VALUES (limited) ON CONFLICT DO NOTHING;
+                PERFORM 1 FROM leasehold.queue w WHERE w.queue = limited FOR UPDATE;
+            EXCEPTION WHEN lock_not_available THEN
+                busy := busy || limited;
+                CONTINUE;
+            END;
+        END IF;
+        -- The exclusive lease, whose holder may just be ending it.
+        IF EXISTS (SELECT 1 FROM leasehold.lease l WHERE l.scope = 'processing' AND l.name = limited) THEN
+            PERFORM 1 FROM leasehold.lease l WHERE l.scope = 'processing' AND l.name = limited
+               FOR UPDATE SKIP LOCKED;
+            IF NOT FOUND THEN
+                busy := busy || limited;
+            END IF;
+        END IF;
+    END LOOP;
+    RETURN busy;
+END $$;
+
+-- The best one, without taking it.
+CREATE FUNCTION leasehold.first_pending(of_queue text, of_kinds text[]) RETURNS bigint
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    RETURN (SELECT w.id FROM (
+                (SELECT j.id, j.priority FROM leasehold.job j
+                  WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue
+                    AND (of_kinds IS NULL OR j.kind = ANY (of_kinds))
+                  ORDER BY j.priority DESC, j.id LIMIT 1)
+                UNION ALL
+                (SELECT j.id, j.priority FROM leasehold.job j
+                  WHERE j.state = 'pending' AND j.again AND j.queue = of_queue
+                    AND (of_kinds IS NULL OR j.kind = ANY (of_kinds))
+                  ORDER BY j.priority DESC, j.id LIMIT 1)) w
+             ORDER BY w.priority DESC, w.id LIMIT 1);
 END $$;
 
 -- ---- requests ----
@@ -146,15 +218,15 @@ BEGIN
     RETURN QUERY
         SELECT j.*, (leasehold.policy_of(j.queue, j.kind)).timeout_ms, NULL::bigint, NULL::boolean, true
           FROM unnest(r.jobs, r.tokens) WITH ORDINALITY w(id, token, ord)
-          JOIN leasehold.job j ON j.id = w.id AND j.token = w.token
-         WHERE j.state = 'running' AND j.lease_until > due
+          JOIN leasehold.job j ON j.id = ANY (r.jobs) AND j.id = w.id AND j.token = w.token
+         WHERE j.lease_until > due
          ORDER BY w.ord;
 END $$;
 
 -- ---- what comes before a claim ----
 
 -- Take back what is forfeit, move in what is due. A failure is told, undone, and does not stop the claim.
-CREATE FUNCTION leasehold.heal_first(now timestamptz, m leasehold.meta, recovers boolean)
+CREATE FUNCTION leasehold.heal_first(now timestamptz, m leasehold.meta, recovers boolean, since timestamptz)
 RETURNS void LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -168,7 +240,7 @@ BEGIN
         END;
     END IF;
     BEGIN
-        SELECT * INTO moved FROM leasehold.move_in(now);
+        SELECT * INTO moved FROM leasehold.move_in(now, since);
     EXCEPTION WHEN OTHERS THEN
         PERFORM leasehold.tell('warn', 'moving due jobs in failed: ' || SQLERRM);
     END;
@@ -176,60 +248,113 @@ END $$;
 
 -- ---- taking ----
 
+-- Of the n best of a stretch of priorities: how many are pending anew, and the last of them.
+CREATE FUNCTION leasehold.best(of_queue text, of_kinds text[], alone bigint, n bigint, least_priority integer,
+                               most_priority integer, low bigint, OUT anew bigint, OUT last_priority integer, OUT last_id bigint)
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    SELECT count(*) FILTER (WHERE b.again), (array_agg(b.priority ORDER BY b.priority, b.id DESC))[1],
+           (array_agg(b.id ORDER BY b.priority, b.id DESC))[1]
+      INTO anew, last_priority, last_id
+      FROM (SELECT * FROM (
+                (SELECT j.priority, j.id, j.again FROM leasehold.job j
+                  WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue
+                    AND j.priority >= least_priority AND j.priority <= most_priority AND j.id > low
+                    AND (of_kinds IS NULL OR j.kind = ANY (of_kinds)) AND (alone IS NULL OR j.id = alone)
+                  ORDER BY j.priority DESC, j.id LIMIT n)
+                UNION ALL
+                (SELECT j.priority, j.id, j.again FROM leasehold.job j
+                  WHERE j.state = 'pending' AND j.again AND j.queue = of_queue
+                    AND j.priority >= least_priority AND j.priority <= most_priority
+                    AND (of_kinds IS NULL OR j.kind = ANY (of_kinds)) AND (alone IS NULL OR j.id = alone)
+                  ORDER BY j.priority DESC, j.id LIMIT n)) u
+             ORDER BY u.priority DESC, u.id LIMIT n) b;
+END $$;
+
 -- Up to n jobs of one queue, of a stretch of priorities, fresh ones above an id. All in one statement: chosen and
 -- locked in order, written, counted. The time of a claim is that of the look at the row: an end that
 -- another has just written there is never later.
+--
+-- A lock lasts as long as the caller's transaction, so no more is locked than is taken: where there are jobs
+-- of both kinds, the n best are found out beforehand. Only who then finds too few, because others are
+-- at them, looks at all there is.
 CREATE FUNCTION leasehold.take_many(
     of_queue text, of_worker text, of_kinds text[], alone bigint, n bigint, lease bigint, least_priority integer,
     most_priority integer, low bigint, epoch bigint, p leasehold.policy, rule_kinds text[],
     rules leasehold.policy[])
 RETURNS SETOF leasehold.claimed LANGUAGE plpgsql
 AS $$
+DECLARE
+    anew   bigint := 0;
+    fresh  bigint := n;
+    last_priority integer := -32769;  -- not behind the last of the best; at first there is none
+    last_id       bigint := 0;
+    wanted bigint := n;
+    got    bigint;
+    mixed  boolean := EXISTS (SELECT 1 FROM leasehold.job j
+                               WHERE j.state = 'pending' AND j.again AND j.queue = of_queue);
 BEGIN
-    RETURN QUERY
-    WITH picked AS MATERIALIZED (
-        SELECT w.id, w.at FROM (
-            SELECT * FROM (
-                SELECT j.id, j.priority, leasehold.clock() AS at FROM leasehold.job j
-                 WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue
-                   AND j.priority >= least_priority AND j.priority <= most_priority AND j.id > low
-                   AND (of_kinds IS NULL OR j.kind = ANY (of_kinds))
-                   AND (alone IS NULL OR j.id = alone)
-                 ORDER BY j.priority DESC, j.id LIMIT n FOR UPDATE SKIP LOCKED) fresh
-            UNION ALL
-            SELECT * FROM (
-                SELECT j.id, j.priority, leasehold.clock() AS at FROM leasehold.job j
-                 WHERE j.state = 'pending' AND j.again AND j.queue = of_queue
-                   AND j.priority >= least_priority AND j.priority <= most_priority
-                   AND (of_kinds IS NULL OR j.kind = ANY (of_kinds))
-                   AND (alone IS NULL OR j.id = alone)
-                 ORDER BY j.priority DESC, j.id LIMIT n FOR UPDATE SKIP LOCKED) again) w
-         ORDER BY w.priority DESC, w.id LIMIT n),
-    taken AS (
-        UPDATE leasehold.job j
-           SET state = 'running', token = greatest(j.token, epoch << 40) + 1,
-               attempt = j.attempt + 1,
-               max_attempts = CASE
-                   WHEN coalesce(j.max_attempts, (rules[array_position(rule_kinds, j.kind)]).max_attempts, p.max_attempts, 3) = -1
-                   THEN -1
-                   ELSE greatest(coalesce(j.max_attempts, (rules[array_position(rule_kinds, j.kind)]).max_attempts, p.max_attempts, 3),
-                                 j.attempt + 1) END,
-               worker = of_worker,
-               held_ms = coalesce(lease, j.lease_ms, (rules[array_position(rule_kinds, j.kind)]).lease_ms, p.lease_ms, 300000),
-               lease_until = picked.at + coalesce(lease, j.lease_ms, (rules[array_position(rule_kinds, j.kind)]).lease_ms, p.lease_ms, 300000)
-                             * interval '1 millisecond',
-               started_at = picked.at, state_changed_at = picked.at, finished_at = NULL, stage = NULL,
-               progress = NULL, again = true
-          FROM picked WHERE j.id = picked.id
-        RETURNING j.*),
-    counted AS (
-        INSERT INTO leasehold.delta
-        SELECT of_queue, max(t.started_at), 'c', 'pending', 'running', count(*),
-               coalesce(sum(greatest(leasehold.ms(t.started_at - greatest(t.created_at, t.run_at)), 0)), 0)
-          FROM taken t HAVING count(*) > 0)
-    SELECT t.*, coalesce((rules[array_position(rule_kinds, t.kind)]).timeout_ms, p.timeout_ms, 0),
-           NULL::bigint, NULL::boolean, NULL::boolean
-      FROM taken t ORDER BY t.priority DESC, t.id;
+    IF mixed THEN
+        SELECT b.anew, n - b.anew, b.last_priority, b.last_id INTO anew, fresh, last_priority, last_id
+          FROM leasehold.best(of_queue, of_kinds, alone, n, least_priority, most_priority, low) b;
+    END IF;
+    FOR round IN 1..2 LOOP
+        RETURN QUERY
+        WITH picked AS MATERIALIZED (
+            SELECT w.id, w.at FROM (
+                SELECT * FROM (
+                    SELECT j.id, j.priority, leasehold.clock() AS at FROM leasehold.job j
+                     WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue
+                       AND j.priority >= least_priority AND j.priority <= most_priority AND j.id > low
+                       AND (of_kinds IS NULL OR j.kind = ANY (of_kinds))
+                       AND (alone IS NULL OR j.id = alone)
+                       AND (j.priority > last_priority OR (j.priority = last_priority AND j.id <= last_id))
+                       AND (j.expires_at IS NULL OR j.token > 0 OR j.expires_at > leasehold.clock())
+                     ORDER BY j.priority DESC, j.id LIMIT fresh FOR UPDATE SKIP LOCKED) f
+                UNION ALL
+                SELECT * FROM (
+                    SELECT j.id, j.priority, leasehold.clock() AS at FROM leasehold.job j
+                     WHERE j.state = 'pending' AND j.again AND j.queue = of_queue
+                       AND j.priority >= least_priority AND j.priority <= most_priority
+                       AND (of_kinds IS NULL OR j.kind = ANY (of_kinds))
+                       AND (alone IS NULL OR j.id = alone)
+                       AND (j.priority > last_priority OR (j.priority = last_priority AND j.id <= last_id))
+                       AND (j.expires_at IS NULL OR j.token > 0 OR j.expires_at > leasehold.clock())
+                     ORDER BY j.priority DESC, j.id LIMIT anew FOR UPDATE SKIP LOCKED) a) w
+             ORDER BY w.priority DESC, w.id LIMIT wanted),
+        taken AS (
+            UPDATE leasehold.job j
+               SET state = 'running', token = greatest(j.token, epoch << 40) + 1,
+                   attempt = j.attempt + 1,
+                   max_attempts = CASE
+                       WHEN coalesce(j.max_attempts, (rules[array_position(rule_kinds, j.kind)]).max_attempts, p.max_attempts, 3) = -1
+                       THEN -1
+                       ELSE greatest(coalesce(j.max_attempts, (rules[array_position(rule_kinds, j.kind)]).max_attempts, p.max_attempts, 3),
+                                     j.attempt + 1) END,
+                   worker = of_worker,
+                   held_ms = coalesce(lease, j.lease_ms, (rules[array_position(rule_kinds, j.kind)]).lease_ms, p.lease_ms, 300000),
+                   lease_until = picked.at + coalesce(lease, j.lease_ms, (rules[array_position(rule_kinds, j.kind)]).lease_ms, p.lease_ms, 300000)
+                                 * interval '1 millisecond',
+                   started_at = picked.at, state_changed_at = picked.at, finished_at = NULL, stage = NULL,
+                   progress = NULL, again = true
+              FROM picked WHERE j.id = ANY (ARRAY(SELECT x.id FROM picked x)) AND j.id = picked.id
+            RETURNING j.*),
+        counted AS (
+            INSERT INTO leasehold.delta
+            SELECT of_queue, max(t.started_at), 'c', 'pending', 'running', count(*),
+                   coalesce(sum(greatest(leasehold.ms(t.started_at - greatest(t.created_at, t.run_at)), 0)), 0)
+              FROM taken t HAVING count(*) > 0)
+        SELECT t.*, coalesce((rules[array_position(rule_kinds, t.kind)]).timeout_ms, p.timeout_ms, 0),
+               NULL::bigint, NULL::boolean, NULL::boolean
+          FROM taken t ORDER BY t.priority DESC, t.id;
+        GET DIAGNOSTICS got = ROW_COUNT;
+        wanted := wanted - got;
+        EXIT WHEN wanted = 0 OR NOT mixed;
+        anew := wanted;
+        fresh := wanted;
+        last_priority := -32769;
+    END LOOP;
 END $$;
 
 -- ---- the act ----
@@ -242,7 +367,7 @@ CREATE FUNCTION leasehold.claim_many(of_worker text, queues text[], of_kinds tex
 RETURNS SETOF leasehold.claimed
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off SET enable_mergejoin = off
 AS $$
 DECLARE
     began  timestamptz := clock_timestamp();
@@ -251,6 +376,7 @@ DECLARE
     p      leasehold.policy;
     due    timestamptz;
     swept  timestamptz;
+    since  timestamptz;
     forfeit boolean;
     moves  boolean;
     ticks  boolean;
@@ -265,6 +391,8 @@ DECLARE
     taken  bigint[] := '{}';
     held   bigint[] := '{}';
     waits  bigint;
+    busy   text[] := '{}';  -- limited queues that others are at: passed over …
+    soon   constant bigint := 50;  -- … and looked at again after so many ms
     -- kinds with rules of their own
     rule_kinds  text[];
     rules       leasehold.policy[];
@@ -301,12 +429,15 @@ BEGIN
     -- (The value by this function: a look at the sequence itself would be a statement of its own.)
     got := coalesce(pg_sequence_last_value('leasehold.sweeping'), 0);
     swept := leasehold.swept_at(got, m.generation, now);
+    -- (What is due to be moved in is looked for from the beginning by who then says so.)
+    since := CASE WHEN swept < now - interval '2 seconds' THEN '-infinity' ELSE swept END;
     SELECT EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'running' AND w.lease_until > swept AND w.lease_until <= due)
         OR EXISTS (SELECT 1 FROM leasehold.lease w WHERE w.expires_at IS NOT NULL AND w.expires_at > swept AND w.expires_at <= due)
         OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.silent_at IS NOT NULL AND w.silent_at > swept AND w.silent_at <= due)
         OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.uncleaned IS NOT NULL AND NOT w.stuck),
-           EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'scheduled' AND w.run_at <= now)
-        OR EXISTS (SELECT 1 FROM leasehold.job w WHERE w.expires_at IS NOT NULL AND w.expires_at <= now AND w.token = 0
+           EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'scheduled' AND w.run_at > since AND w.run_at <= now)
+        OR EXISTS (SELECT 1 FROM leasehold.job w
+                    WHERE w.expires_at IS NOT NULL AND w.expires_at > since AND w.expires_at <= now AND w.token = 0
                       AND (w.state = 'pending' OR w.state = 'scheduled')),
            EXISTS (SELECT 1 FROM leasehold.schedule w WHERE w.next_at <= now),
            EXISTS (SELECT 1 FROM leasehold.worker w
@@ -323,16 +454,23 @@ BEGIN
          WHERE w.id = of_worker AND w.pid IS NOT NULL AND w.state <> 'stopped';
     END IF;
     IF forfeit OR moves THEN
-        PERFORM leasehold.heal_first(now, m, forfeit AND recovers AND m.recovering_until <= now);
+        PERFORM leasehold.heal_first(now, m, forfeit AND recovers AND m.recovering_until <= now, since);
     ELSIF due = now AND swept < now - interval '2 seconds' THEN
         PERFORM leasehold.sweep(m, now);
     END IF;
 
+    IF m.has_policies THEN
+        busy := leasehold.lock_limits(queues);
+    END IF;
     LOOP  -- a second time, where a recovery was put off and nothing was found
         FOREACH q IN ARRAY queues LOOP
             EXIT WHEN total >= want;
             IF m.has_paused THEN
                 CONTINUE WHEN EXISTS (SELECT 1 FROM leasehold.queue w WHERE w.queue = q AND w.paused);
+            END IF;
+            IF q = ANY (busy) THEN
+                waits := least(waits, soon);
+                CONTINUE;
             END IF;
             allowed := want - total;
             bucket := NULL;
@@ -350,9 +488,7 @@ BEGIN
                     CONTINUE;
                 END IF;
                 IF p.exclusive THEN
-                    SELECT w.id INTO alone FROM leasehold.job w
-                     WHERE w.state = 'pending' AND w.queue = q AND (of_kinds IS NULL OR w.kind = ANY (of_kinds))
-                     ORDER BY w.priority DESC, w.id LIMIT 1;
+                    alone := leasehold.first_pending(q, of_kinds);
                     CONTINUE WHEN alone IS NULL OR NOT leasehold.exclusive_acquire(
                         now, m, q, alone, of_worker,
                         now + coalesce(lease, (SELECT w.lease_ms FROM leasehold.job w WHERE w.id = alone), p.lease_ms)
@@ -368,7 +504,7 @@ BEGIN
             tops := '{32767}'; ends := '{-32768}'; lows := '{0}'; floors := '{0}';
             IF of_kinds IS NULL AND alone IS NULL THEN
                 FOR f IN SELECT * FROM leasehold.front w WHERE w.queue = q ORDER BY w.priority DESC LOOP
-                    looks := looks OR f.next_look <= now;
+                    looks := looks OR f.next_look <= now OR f.next_look > now + interval '1 hour';
                     ends[cardinality(ends)] := f.priority + 1;
                     tops := tops || f.priority || (f.priority - 1);
                     ends := ends || f.priority || -32768;
@@ -376,13 +512,9 @@ BEGIN
                     floors := floors || f.floor || 0::bigint;
                 END LOOP;
                 -- One of those who come looks at all of it.
+                looks := looks AND leasehold.at_front(q);
                 IF looks THEN
-                    SELECT count(*) > 0 INTO looks FROM (
-                        SELECT 1 FROM leasehold.front w WHERE w.queue = q AND w.next_look <= now
-                           FOR UPDATE SKIP LOCKED) mine;
-                    IF looks THEN
-                        tops := '{32767}'; ends := '{-32768}'; lows := '{0}';
-                    END IF;
+                    tops := '{32767}'; ends := '{-32768}'; lows := '{0}';
                 END IF;
             END IF;
 
@@ -410,15 +542,15 @@ BEGIN
                         q, of_worker, of_kinds, alone, allowed, lease, ends[i], tops[i], lows[i], m.epoch, p, rule_kinds, rules);
                     GET DIAGNOSTICS got = ROW_COUNT;
                 END IF;
-                waited := got > 0 AND leasehold.changed();
                 allowed := allowed - got;
                 total := total + got;
                 IF m.has_policies AND got > 0 THEN
-                    PERFORM leasehold.claimed_under_rules(q, of_worker, p, alone, taken, bucket - got * 1000);
+                    PERFORM leasehold.claimed_under_rules(q, of_worker, p, alone, taken[total - got + 1:],
+                                                          bucket - got * 1000);
                     bucket := bucket - got * 1000;
                 END IF;
             END LOOP;
-            IF alone IS NOT NULL AND NOT EXISTS (SELECT 1 FROM leasehold.job w WHERE w.id = alone AND w.state = 'running') THEN
+            IF alone IS NOT NULL AND NOT EXISTS (SELECT 1 FROM leasehold.job w WHERE w.id = alone AND w.worker IS NOT NULL) THEN
                 PERFORM leasehold.exclusive_end(ARRAY[alone], ARRAY[q]);
             END IF;
             IF looks THEN
@@ -433,7 +565,7 @@ BEGIN
         END LOOP;
         round := round + 1;
         EXIT WHEN total > 0 OR round = 2 OR NOT (forfeit AND recovers AND m.recovering_until > now);
-        PERFORM leasehold.heal_first(now, m, true);
+        PERFORM leasehold.heal_first(now, m, true, since);
     END LOOP;
 
     IF total > 0 AND EXISTS (SELECT 1 FROM leasehold.job w
@@ -452,75 +584,89 @@ BEGIN
     END IF;
 END $$;
 
--- One job of one queue, the common case: nothing is due, no rules, nothing but fresh jobs. A statement that looks
--- whether it is so, one that takes the job, one that counts it: every statement more is felt. Whatever
--- is out of the ordinary is left to claim_many.
+-- Has anything fallen due that a claim sees to?
+CREATE FUNCTION leasehold.fell_due(now timestamptz) RETURNS boolean LANGUAGE plpgsql
+AS $$
+DECLARE
+    raw   bigint := coalesce(pg_sequence_last_value('leasehold.sweeping'), 0);
+    swept timestamptz := timestamptz 'epoch' + (raw & 4398046511103) * interval '1 millisecond';
+BEGIN
+    PERFORM setval('leasehold.looking', leasehold.unix_ms(now));
+    RETURN raw >> 42 <> (SELECT m.generation & 2097151 FROM leasehold.meta m WHERE m.one)
+        OR swept > now OR swept < now - interval '2 seconds'
+        OR EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'running' AND w.lease_until > swept AND w.lease_until <= now)
+        OR EXISTS (SELECT 1 FROM leasehold.lease w WHERE w.expires_at IS NOT NULL AND w.expires_at > swept AND w.expires_at <= now)
+        OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.silent_at IS NOT NULL AND w.silent_at > swept AND w.silent_at <= now)
+        OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.uncleaned IS NOT NULL AND NOT w.stuck)
+        OR EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'scheduled' AND w.run_at > swept AND w.run_at <= now)
+        OR EXISTS (SELECT 1 FROM leasehold.job w
+                    WHERE w.expires_at IS NOT NULL AND w.expires_at > swept AND w.expires_at <= now AND w.token = 0
+                      AND (w.state = 'pending' OR w.state = 'scheduled'))
+        OR EXISTS (SELECT 1 FROM leasehold.schedule w WHERE w.next_at <= now);
+END $$;
+
+-- One job of one queue, the common case: no rules, nothing but fresh jobs. A statement that looks whether it
+-- is so, one that takes the job, one that counts it: every statement more, every probe more is felt.
+-- Whatever is out of the ordinary is left to claim_many. For what has fallen due one of all looks, once in
+-- ten milliseconds.
 CREATE FUNCTION leasehold.claim_one(of_worker text, of_queue text, lease bigint, recovers boolean)
 RETURNS SETOF leasehold.claimed
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 DECLARE
     now     timestamptz := leasehold.clock();
-    raw     bigint := coalesce(pg_sequence_last_value('leasehold.sweeping'), 0);
-    swept   timestamptz := timestamptz 'epoch' + (raw & 4398046511103) * interval '1 millisecond';
     epoch   bigint;
     unusual boolean;
     top     integer;
     low     bigint;
+    looked  timestamptz;
     one     leasehold.claimed;
 BEGIN
-    SELECT m.epoch,
-           (SELECT f.priority FROM leasehold.front f WHERE f.queue = of_queue ORDER BY f.priority DESC LIMIT 1),
-           (SELECT f.low FROM leasehold.front f WHERE f.queue = of_queue ORDER BY f.priority DESC LIMIT 1),
+    SELECT m.epoch, f.priority, f.low,
            m.has_policies OR m.has_paused OR now < m.no_expiry_before
-           OR raw >> 42 <> m.generation & 2097151 OR swept > now OR swept < now - interval '2 seconds'
            OR m.timeline <> left(pg_walfile_name(pg_current_wal_lsn()), 8)
            OR m.job_oid <> 'leasehold.job'::regclass
-           OR EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'running' AND w.lease_until > swept AND w.lease_until <= now)
-           OR EXISTS (SELECT 1 FROM leasehold.lease w WHERE w.expires_at IS NOT NULL AND w.expires_at > swept AND w.expires_at <= now)
-           OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.silent_at IS NOT NULL AND w.silent_at > swept AND w.silent_at <= now)
-           OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.uncleaned IS NOT NULL AND NOT w.stuck)
-           OR EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'scheduled' AND w.run_at <= now)
-           OR EXISTS (SELECT 1 FROM leasehold.job w WHERE w.expires_at IS NOT NULL AND w.expires_at <= now AND w.token = 0
-                         AND (w.state = 'pending' OR w.state = 'scheduled'))
-           OR EXISTS (SELECT 1 FROM leasehold.schedule w WHERE w.next_at <= now)
+           OR coalesce(f.next_look <= now, false)
            OR EXISTS (SELECT 1 FROM leasehold.worker w
                        WHERE w.id = of_worker AND w.pid IS NOT NULL AND w.state <> 'stopped'
                          AND (w.silent_at IS NULL OR w.last_heartbeat_at < now - w.interval_ms * interval '0.5 milliseconds'))
            OR EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'pending' AND w.again AND w.queue = of_queue)
-           OR EXISTS (SELECT 1 FROM leasehold.front f WHERE f.queue = of_queue AND f.next_look <= now)
            OR EXISTS (SELECT 1 FROM leasehold.job w
-                       WHERE w.state = 'pending' AND NOT w.again AND w.queue = of_queue
-                         AND w.priority > (SELECT max(f.priority) FROM leasehold.front f WHERE f.queue = of_queue))
-      INTO epoch, top, low, unusual
-      FROM leasehold.meta m WHERE m.one;
+                       WHERE w.state = 'pending' AND NOT w.again AND w.queue = of_queue AND w.priority > f.priority),
+           leasehold.looked_at()
+      INTO epoch, top, low, unusual, looked
+      FROM leasehold.meta m
+      LEFT JOIN LATERAL (SELECT w.priority, w.low, w.next_look FROM leasehold.front w WHERE w.queue = of_queue
+                          ORDER BY w.priority DESC LIMIT 1) f ON true
+     WHERE m.one;
+    IF looked > now OR looked < now - interval '10 milliseconds' THEN
+        unusual := unusual OR leasehold.fell_due(now);
+    END IF;
     IF NOT unusual THEN
-        -- (MATERIALIZED: else the planner may run it once for every row of the table, and lock as many.)
-        WITH picked AS MATERIALIZED (
-            SELECT w.id, leasehold.clock() AS at FROM leasehold.job w
-             WHERE w.state = 'pending' AND NOT w.again AND w.queue = of_queue
-               AND w.priority >= coalesce(top, -32768)
-               AND w.priority <= coalesce(top, 32767)
-               AND w.id > coalesce(low, 0)
-             ORDER BY w.priority DESC, w.id LIMIT 1 FOR UPDATE SKIP LOCKED)
         UPDATE leasehold.job j
            SET state = 'running', token = greatest(j.token, epoch << 40) + 1, attempt = j.attempt + 1,
                max_attempts = CASE WHEN j.max_attempts = -1 THEN -1
                                    ELSE greatest(coalesce(j.max_attempts, 3), j.attempt + 1) END,
                worker = of_worker, held_ms = coalesce(lease, j.lease_ms, 300000),
-               lease_until = picked.at + coalesce(lease, j.lease_ms, 300000) * interval '1 millisecond',
-               started_at = picked.at, state_changed_at = picked.at, finished_at = NULL, stage = NULL,
-               progress = NULL, again = true
-          FROM picked WHERE j.id = picked.id
+               lease_until = greatest(now, j.state_changed_at)
+                             + coalesce(lease, j.lease_ms, 300000) * interval '1 millisecond',
+               started_at = greatest(now, j.state_changed_at), state_changed_at = greatest(now, j.state_changed_at),
+               finished_at = NULL, stage = NULL, progress = NULL, again = true
+         WHERE j.id = (SELECT w.id FROM leasehold.job w
+                        WHERE w.state = 'pending' AND NOT w.again AND w.queue = of_queue
+                          AND w.priority >= coalesce(top, -32768)
+                          AND w.priority <= coalesce(top, 32767)
+                          AND w.id > coalesce(low, 0)
+                          AND (w.expires_at IS NULL OR w.token > 0 OR w.expires_at > now)
+                        ORDER BY w.priority DESC, w.id LIMIT 1 FOR UPDATE SKIP LOCKED)
         RETURNING j.*, 0 INTO one;
         IF one.id IS NOT NULL THEN
             RETURN NEXT one;
             INSERT INTO leasehold.delta
-            SELECT of_queue, one.started_at, 'c', 'pending', 'running', 1,
-                   greatest(leasehold.ms(one.started_at - greatest(one.created_at, one.run_at)), 0)
-             WHERE leasehold.changed();
+            VALUES (of_queue, one.started_at, 'c', 'pending', 'running', 1,
+                    greatest(leasehold.ms(one.started_at - greatest(one.created_at, one.run_at)), 0));
             IF one.held_ms <= 1000 OR one.id % 200 = 0 THEN
                 PERFORM leasehold.claimed_one(of_queue, of_worker, now, one.held_ms, low);
             END IF;
@@ -554,7 +700,7 @@ AS $$
 BEGIN
     IF alone IS NOT NULL THEN
         PERFORM leasehold.exclusive_follow(w.started_at, of_queue, alone, w.lease_until)
-           FROM leasehold.job w WHERE w.id = alone AND w.state = 'running';
+           FROM leasehold.job w WHERE w.id = alone AND w.worker IS NOT NULL;
     END IF;
     IF left_over IS NOT NULL THEN
         UPDATE leasehold.queue w SET bucket = left_over, bucket_at = leasehold.clock() WHERE w.queue = of_queue;
@@ -562,7 +708,7 @@ BEGIN
     IF EXISTS (SELECT 1 FROM leasehold.policy w WHERE w.queue IN (of_queue, '*') AND w.audit = 2) THEN
         PERFORM leasehold.event_put(w.started_at, 'job.claimed', w.id, w.queue, of_worker, NULL, 'pending',
                                     'running', of_worker, NULL, w.token)
-           FROM unnest(taken) WITH ORDINALITY t(id, ord) JOIN leasehold.job w ON w.id = t.id
+           FROM unnest(taken) WITH ORDINALITY t(id, ord) JOIN leasehold.job w ON w.id = ANY (taken) AND w.id = t.id
           WHERE w.queue = of_queue AND (leasehold.policy_of(w.queue, w.kind)).audit = 2
           ORDER BY t.ord;
     END IF;
@@ -572,6 +718,7 @@ END $$;
 -- never run, and kept for inspection; the attempt was none.
 CREATE FUNCTION leasehold.fail_rotten(of_job bigint, of_token bigint) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
     now    timestamptz := leasehold.clock();
@@ -581,7 +728,7 @@ BEGIN
     UPDATE leasehold.job w
        SET state = 'failed', lease_until = NULL, worker = NULL, started_at = NULL, attempt = w.attempt - 1,
            last_error = reason, finished_at = now, state_changed_at = now
-     WHERE w.id = of_job AND w.token = of_token AND w.state = 'running'
+     WHERE w.id = of_job AND w.token = of_token AND w.worker IS NOT NULL
     RETURNING * INTO j;
     IF NOT FOUND THEN
         RETURN;

@@ -1,20 +1,27 @@
 -- What the library asks of the store as a whole: what it is, and to be woken.
 
 -- Asked by every version of the library, of every version of the schema: only ever extended.
-CREATE FUNCTION leasehold.about(OUT schema_version integer, OUT recovery_due boolean)
+CREATE FUNCTION leasehold.about(OUT schema_version integer, OUT recovery_due boolean,
+                                OUT last_job bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    SELECT m.schema_version, m.recovery_due INTO schema_version, recovery_due FROM leasehold.meta m;
+    -- Restored from a dump: whoever writes first sees to it before anything else.
+    SELECT m.schema_version, m.recovery_due OR m.job_oid <> 'leasehold.job'::regclass
+           OR m.system_id <> (SELECT c.system_identifier FROM pg_control_system() c)
+      INTO schema_version, recovery_due FROM leasehold.meta m;
+    last_job := pg_sequence_last_value(pg_get_serial_sequence('leasehold.job', 'id'));
 END $$;
 
 -- Jobs as they are now, in the order asked for.
 CREATE FUNCTION leasehold.jobs_of(ids bigint[]) RETURNS SETOF leasehold.job
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off
 AS $$
 BEGIN
     RETURN QUERY
-        SELECT j.* FROM unnest(ids) WITH ORDINALITY i(id, n) JOIN leasehold.job j ON j.id = i.id
+        SELECT j.* FROM unnest(ids) WITH ORDINALITY i(id, n)
+          JOIN leasehold.job j ON j.id = ANY (ids) AND j.id = i.id
          ORDER BY i.n;
 END $$;
 
@@ -37,6 +44,7 @@ BEGIN
     END IF;
     INSERT INTO leasehold.idle AS i (queue, armed, until)
     SELECT DISTINCT q.queue, true, now + interval '1 minute' FROM unnest(queues) q(queue)
+     WHERE NOT EXISTS (SELECT 1 FROM leasehold.idle o WHERE o.queue = q.queue)
      ORDER BY q.queue
     ON CONFLICT (queue) DO NOTHING;
     GET DIAGNOSTICS n_added = ROW_COUNT;

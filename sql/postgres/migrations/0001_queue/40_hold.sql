@@ -2,10 +2,15 @@
 -- write; whoever was overtaken is told by whom.
 --
 -- A batch is one UPDATE over all of its items, written in the order of their ids, so that two
--- batches with jobs in common never wait for each other. That order is the one of the nested loop
--- over the sorted items: other ways to join are turned off for these functions (and with them jit,
--- which takes the price of what is turned off for work worth compiling). What did not match is
--- looked at one by one afterwards. The functions answer with the refused items only.
+-- batches with jobs in common never wait for each other. That order is the one of the primary key,
+-- which is looked up for the whole array (id = ANY) and hashed against the items: other ways to look
+-- and to join are turned off for these functions (and with them jit, which takes the price of what is
+-- turned off for work worth compiling). What did not match is looked at one by one afterwards. The
+-- functions answer with the refused items only.
+--
+-- Of a job that is named by its id we ask whether `worker IS NOT NULL`, which is the same as
+-- state = 'running' (job_invariants). Asked for the state, the planner of a queue that was once seen
+-- with nothing running prefers to read all of the index of running jobs, for ever after.
 
 -- ---- holds: a live lease that was revoked by hand ----
 
@@ -35,7 +40,10 @@ BEGIN
     END IF;
     UPDATE leasehold.job j SET run_at = now
      WHERE j.id = of_job AND j.state = 'scheduled' AND j.run_at = held.until;
-    PERFORM leasehold.exclusive_end(ARRAY[of_job], ARRAY[held.queue]);
+    -- Its time may be over, and the job another's, who has the lease now.
+    IF NOT EXISTS (SELECT 1 FROM leasehold.job j WHERE j.id = of_job AND j.worker IS NOT NULL) THEN
+        PERFORM leasehold.exclusive_end(ARRAY[of_job], ARRAY[held.queue]);
+    END IF;
     PERFORM leasehold.ring(held.queue, now);
 END $$;
 
@@ -162,8 +170,7 @@ BEGIN
            SET lease_until = now + leasehold.span(coalesce(leases_ms[1], j.held_ms)),
                last_heartbeat_at = now, progress = coalesce(percents[1], j.progress),
                stage = coalesce(stages[1], j.stage)
-         WHERE j.id = jobs[1] AND j.token = tokens[1] AND j.state = 'running'
-           AND j.lease_until > due;
+         WHERE j.id = jobs[1] AND j.token = tokens[1] AND j.lease_until > due;
         IF FOUND THEN
             changed := leasehold.changed();
             RETURN NULL;
@@ -175,12 +182,12 @@ BEGIN
                    last_heartbeat_at = now, progress = coalesce(a.percent, j.progress),
                    stage = coalesce(a.stage, j.stage),
                    checkpoint = coalesce(a.checkpoint, j.checkpoint)
-              FROM (SELECT * FROM unnest(jobs, tokens, leases_ms, percents, stages, checkpoints)
-                        WITH ORDINALITY u(job, token, lease_ms, percent, stage, checkpoint, n)
+              FROM (SELECT DISTINCT ON (u.job, u.token) *
+                      FROM unnest(jobs, tokens, leases_ms, percents, stages, checkpoints)
+                           WITH ORDINALITY u(job, token, lease_ms, percent, stage, checkpoint, n)
                      WHERE u.checkpoint IS NULL OR leasehold.is_json(u.checkpoint)
-                     ORDER BY u.job, u.n DESC) a
-             WHERE j.id = a.job AND j.token = a.token AND j.state = 'running'
-               AND j.lease_until > due
+                     ORDER BY u.job, u.token, u.n DESC) a
+             WHERE j.id = ANY (jobs) AND j.id = a.job AND j.token = a.token AND j.lease_until > due
             RETURNING a.n, j.id, j.queue, j.lease_until
         ), followed AS (
             UPDATE leasehold.lease l
@@ -230,8 +237,8 @@ CREATE FUNCTION leasehold.heartbeat_many(jobs bigint[], tokens bigint[], leases_
                                          percents bigint[], stages text[], checkpoints text[])
 RETURNS SETOF leasehold.outcome LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off
+SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     m       leasehold.meta;
@@ -261,7 +268,7 @@ BEGIN
     INSERT INTO leasehold.event(at, type, job, queue, worker, from_state, to_state, actor, token)
     SELECT now, 'job.completed', j.id, j.queue, workers[i], 'running', 'completed', workers[i],
            tokens[i]
-      FROM unnest(done) i JOIN leasehold.job j ON j.id = jobs[i]
+      FROM unnest(done) i JOIN leasehold.job j ON j.id = jobs[i] AND j.id = ANY (ended)
       JOIN (SELECT p.queue, p.kind FROM leasehold.policies_of(ended) p WHERE p.audit = 2) full_audit
            ON full_audit.queue = j.queue AND full_audit.kind = coalesce(j.kind, '*')
      ORDER BY i;
@@ -277,30 +284,30 @@ AS $$
 DECLARE
     workers text[];
     done    integer[];
-    changed boolean;
 BEGIN
     IF m.has_policies THEN
         -- Who has the token has it until it ends: this is not overtaken.
         workers := ARRAY(SELECT o.worker FROM unnest(jobs) WITH ORDINALITY u(job, n)
-                           LEFT JOIN leasehold.job o ON o.id = u.job ORDER BY u.n);
+                           LEFT JOIN leasehold.job o ON o.id = u.job AND o.id = ANY (jobs)
+                          ORDER BY u.n);
     END IF;
     WITH done AS (
         UPDATE leasehold.job j
            SET state = 'completed', lease_until = NULL, worker = NULL, result = a.result,
                result_bytes = a.bytes, finished_at = now,
                state_changed_at = greatest(now, j.started_at)
-          FROM (SELECT * FROM unnest(jobs, tokens, results, results_bytes)
-                              WITH ORDINALITY u(job, token, result, bytes, n)
+          FROM (SELECT DISTINCT ON (u.job, u.token) *
+                  FROM unnest(jobs, tokens, results, results_bytes)
+                       WITH ORDINALITY u(job, token, result, bytes, n)
                  WHERE coalesce(octet_length(u.result), octet_length(u.bytes), 0) <= most_bytes
-                 ORDER BY u.job, u.n) a
-         WHERE j.id = a.job AND j.token = a.token AND j.state = 'running'
-        RETURNING a.n, j.queue, now - j.started_at AS ran
+                 ORDER BY u.job, u.token, u.n) a
+         WHERE j.id = ANY (jobs) AND j.id = a.job AND j.token = a.token AND j.worker IS NOT NULL
+        RETURNING a.n, j.queue, leasehold.ms(now - j.started_at) AS ran
     ), counted AS (
         INSERT INTO leasehold.delta(queue, at, act, was, becomes, n, ms)
-        SELECT d.queue, now, 'd', 'running', 'completed', count(*), leasehold.ms(sum(d.ran))
+        SELECT d.queue, now, 'd', 'running', 'completed', count(*), sum(d.ran)
           FROM done d GROUP BY d.queue)
     SELECT array_agg(d.n) INTO done FROM done d;
-    changed := done IS NOT NULL AND leasehold.changed();
     IF m.has_policies AND done IS NOT NULL THEN
         PERFORM leasehold.completed_under_policies(now, jobs, tokens, workers, done);
     END IF;
@@ -343,35 +350,16 @@ CREATE FUNCTION leasehold.complete_many(jobs bigint[], tokens bigint[], results 
                                         results_bytes bytea[])
 RETURNS SETOF leasehold.outcome LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off
+SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     now   timestamptz := leasehold.clock();
     most  bigint := 1048576;
-    ruled boolean;
     m     leasehold.meta;
-    q     text;
-    ran   interval;
     done  integer[];
     why   record;
-    changed boolean;
 BEGIN
-    SELECT has_policies INTO ruled FROM leasehold.meta WHERE one;
-    IF NOT ruled AND cardinality(jobs) = 1 AND results_bytes[1] IS NULL
-       AND (results[1] IS NULL OR octet_length(results[1]) <= most) THEN
-        UPDATE leasehold.job j
-           SET state = 'completed', lease_until = NULL, worker = NULL, result = results[1],
-               finished_at = now, state_changed_at = greatest(now, j.started_at)
-         WHERE j.id = jobs[1] AND j.token = tokens[1] AND j.state = 'running'
-        RETURNING j.queue, now - j.started_at INTO q, ran;
-        IF FOUND THEN
-            INSERT INTO leasehold.delta(queue, at, act, was, becomes, n, ms)
-            VALUES (q, now, 'd', 'running', 'completed', 1, leasehold.ms(ran));
-            changed := leasehold.changed();
-            RETURN;
-        END IF;
-    END IF;
     SELECT * INTO m FROM leasehold.meta WHERE one;
     IF m.has_policies THEN
         -- What is small enough for every policy needs no closer look.
@@ -392,6 +380,33 @@ BEGIN
     END LOOP;
 END $$;
 
+-- One, with a result that is text or none: NULL, or why not, as "STATUS MESSAGE". In one statement, where
+-- nothing is out of the ordinary.
+CREATE FUNCTION leasehold.complete_one(of_job bigint, of_token bigint, of_result text) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off
+SET jit = off SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    now timestamptz := leasehold.clock();
+BEGIN
+    WITH done AS (
+        UPDATE leasehold.job j
+           SET state = 'completed', lease_until = NULL, worker = NULL, result = of_result,
+               finished_at = now, state_changed_at = greatest(now, j.started_at)
+         WHERE j.id = of_job AND j.token = of_token AND j.worker IS NOT NULL
+           AND NOT (SELECT m.has_policies FROM leasehold.meta m WHERE m.one)
+           AND coalesce(octet_length(of_result), 0) <= 1048576
+        RETURNING j.queue, j.started_at)
+    INSERT INTO leasehold.delta(queue, at, act, was, becomes, n, ms)
+    SELECT d.queue, now, 'd', 'running', 'completed', 1, leasehold.ms(now - d.started_at) FROM done d;
+    IF FOUND THEN
+        RETURN NULL;
+    END IF;
+    RETURN (SELECT o.status || ' ' || o.message
+              FROM leasehold.complete_many(ARRAY[of_job], ARRAY[of_token], ARRAY[of_result], '{}') o);
+END $$;
+
 -- ---- fail ----
 
 -- Which items are done. retry_in_ms: 0 or NULL by the backoff, -1 at once.
@@ -408,7 +423,7 @@ DECLARE
     soon   boolean;
 BEGIN
     WITH held AS (
-        SELECT u.n, u.job, u.token, u.error, o.worker,
+        SELECT DISTINCT ON (u.job, u.token) u.n, u.job, u.token, u.error, o.worker,
                coalesce(u.permanent, false)
                OR (o.max_attempts <> -1 AND o.attempt >= o.max_attempts) AS last,
                CASE WHEN u.retry_in_ms = -1 THEN 0
@@ -418,10 +433,11 @@ BEGIN
                                                     3600000), o.attempt) END AS delay_ms
           FROM unnest(jobs, tokens, errors, retry_in_ms, permanent)
                WITH ORDINALITY u(job, token, error, retry_in_ms, permanent, n)
-          JOIN leasehold.job o ON o.id = u.job AND o.token = u.token AND o.state = 'running'
+          JOIN leasehold.job o ON o.id = ANY (jobs) AND o.id = u.job AND o.token = u.token
+                               AND o.worker IS NOT NULL
           LEFT JOIN leasehold.policies_of(CASE WHEN m.has_policies THEN jobs END) p
                ON p.queue = o.queue AND p.kind = coalesce(o.kind, '*')
-         ORDER BY u.job, u.n
+         ORDER BY u.job, u.token, u.n
     ), done AS (
         UPDATE leasehold.job j
            SET state = CASE WHEN h.last THEN 'failed' WHEN h.delay_ms > 0 THEN 'scheduled'
@@ -432,12 +448,12 @@ BEGIN
                lease_until = NULL, worker = NULL, last_error = h.error, again = true,
                state_changed_at = greatest(now, j.started_at)
           FROM held h
-         WHERE j.id = h.job AND j.token = h.token AND j.state = 'running'
+         WHERE j.id = ANY (jobs) AND j.id = h.job AND j.token = h.token AND j.worker IS NOT NULL
         RETURNING h.n, j.id, j.queue, j.state, j.run_at, h.token, h.worker, h.error,
-                  now - j.started_at AS ran
+                  leasehold.ms(now - j.started_at) AS ran
     ), counted AS (
         INSERT INTO leasehold.delta(queue, at, act, was, becomes, n, ms)
-        SELECT d.queue, now, 'f', 'running', d.state, count(*), leasehold.ms(sum(d.ran))
+        SELECT d.queue, now, 'f', 'running', d.state, count(*), sum(d.ran)
           FROM done d GROUP BY d.queue, d.state
     ), told AS (
         INSERT INTO leasehold.event(at, type, job, queue, worker, from_state, to_state, actor,
@@ -449,10 +465,7 @@ BEGIN
            array_agg(DISTINCT d.queue) FILTER (WHERE d.state = 'pending'),
            bool_or(d.run_at <= now + interval '1 second')
       INTO done, ended, queues, woken, soon FROM done d;
-    IF done IS NOT NULL THEN
-        PERFORM leasehold.changed();
-        PERFORM leasehold.ring(q.queue, now) FROM unnest(woken) q(queue);
-    END IF;
+    PERFORM leasehold.ring(q.queue, now) FROM unnest(woken) q(queue);
     IF soon THEN
         PERFORM leasehold.ring('!', now);  -- whoever sleeps until the next thing falls due
     END IF;
@@ -466,8 +479,8 @@ CREATE FUNCTION leasehold.fail_many(jobs bigint[], tokens bigint[], errors text[
                                     retry_in_ms bigint[], permanent boolean[])
 RETURNS SETOF leasehold.outcome LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off
+SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     now  timestamptz := leasehold.clock();
@@ -517,7 +530,7 @@ DECLARE
     soon   boolean;
 BEGIN
     WITH held AS (
-        SELECT u.n, u.job, u.token, o.worker,
+        SELECT DISTINCT ON (u.job, u.token) u.n, u.job, u.token, o.worker,
                CASE WHEN actor IS NOT NULL AND NOT at_once AND o.lease_until > due
                     THEN greatest(o.lease_until, m.no_expiry_before) END AS hold_until,
                CASE WHEN delay_ms > 0 THEN now + leasehold.span(delay_ms)
@@ -526,11 +539,12 @@ BEGIN
                          coalesce(nullif(o.backoff_cap_ms, 0), p.backoff_cap_ms, 3600000),
                          o.attempt), 0)) END AS delayed_to
           FROM unnest(jobs, tokens) WITH ORDINALITY u(job, token, n)
-          JOIN leasehold.job o ON o.id = u.job AND o.token = u.token AND o.state = 'running'
+          JOIN leasehold.job o ON o.id = ANY (jobs) AND o.id = u.job AND o.token = u.token
+                               AND o.worker IS NOT NULL
           LEFT JOIN leasehold.policies_of(
                         CASE WHEN m.has_policies AND delay_ms = -2 THEN jobs END) p
                ON p.queue = o.queue AND p.kind = coalesce(o.kind, '*')
-         ORDER BY u.job, u.n
+         ORDER BY u.job, u.token, u.n
     ), done AS (
         UPDATE leasehold.job j
            SET state = CASE WHEN greatest(h.hold_until, h.delayed_to) IS NULL THEN 'pending'
@@ -541,7 +555,7 @@ BEGIN
                lease_until = NULL, worker = NULL, started_at = NULL, again = true,
                state_changed_at = now
           FROM held h
-         WHERE j.id = h.job AND j.token = h.token AND j.state = 'running'
+         WHERE j.id = ANY (jobs) AND j.id = h.job AND j.token = h.token AND j.worker IS NOT NULL
         RETURNING h.n, j.id, j.queue, j.state, j.run_at, h.token, h.worker, h.hold_until
     ), held_back AS (
         INSERT INTO leasehold.hold AS w SELECT d.queue, d.id, d.token, d.hold_until FROM done d
@@ -562,10 +576,7 @@ BEGIN
            array_agg(DISTINCT d.queue) FILTER (WHERE d.state = 'pending'),
            bool_or(d.run_at <= now + interval '1 second')
       INTO done, ended, queues, woken, soon FROM done d;
-    IF done IS NOT NULL THEN
-        PERFORM leasehold.changed();
-        PERFORM leasehold.ring(q.queue, now) FROM unnest(woken) q(queue);
-    END IF;
+    PERFORM leasehold.ring(q.queue, now) FROM unnest(woken) q(queue);
     IF soon THEN
         PERFORM leasehold.ring('!', now);  -- whoever sleeps until the next thing falls due
     END IF;
@@ -578,8 +589,8 @@ END $$;
 CREATE FUNCTION leasehold.release_many(jobs bigint[], tokens bigint[], delay_ms bigint)
 RETURNS SETOF leasehold.outcome LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off
+SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     now  timestamptz := leasehold.clock();
@@ -604,7 +615,7 @@ DECLARE
 BEGIN
     SELECT array_agg(w.id), array_agg(w.token) INTO running, tokens
       FROM (SELECT j.id, j.token FROM leasehold.job j
-             WHERE j.id = ANY(jobs) AND j.state = 'running' ORDER BY j.id FOR UPDATE) w;
+             WHERE j.id = ANY(jobs) AND j.worker IS NOT NULL ORDER BY j.id FOR UPDATE) w;
     RETURN coalesce(cardinality(leasehold.put_back(now, m, running, tokens, delay_ms, at_once,
                                                    actor)), 0);
 END $$;
@@ -615,21 +626,35 @@ CREATE FUNCTION leasehold.release_held_by(now timestamptz, m leasehold.meta, of_
 RETURNS bigint LANGUAGE plpgsql
 AS $$
 DECLARE
-    held   bigint[];
+    held   bigint[] := ARRAY(SELECT j.id FROM leasehold.job j
+                              WHERE j.state = 'running' AND j.worker = of_worker);
     tokens bigint[];
 BEGIN
     SELECT array_agg(w.id), array_agg(w.token) INTO held, tokens
       FROM (SELECT j.id, j.token FROM leasehold.job j
-             WHERE j.state = 'running' AND j.worker = of_worker ORDER BY j.id FOR UPDATE) w;
+             WHERE j.id = ANY (held) AND j.worker = of_worker ORDER BY j.id FOR UPDATE) w;
     RETURN coalesce(cardinality(leasehold.put_back(now, m, held, tokens, delay_ms, at_once,
                                                    actor)), 0);
+END $$;
+
+-- Restored from a dump. Nobody has died under these jobs, so they go back as released, and stay back
+-- for as long as a holder may be at them. A named lease gets another token, and ends by time.
+CREATE FUNCTION leasehold.end_all_leases(now timestamptz, m leasehold.meta) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    UPDATE leasehold.lease l
+       SET token = greatest(l.token + 1, (m.epoch << 40) + nextval('leasehold.lease_token'))
+     WHERE l.owner IS NOT NULL AND l.job IS NULL;
+    PERFORM leasehold.release_by_hand(now, m,
+        ARRAY(SELECT j.id FROM leasehold.job j WHERE j.state = 'running'), 0, false, 'restore');
 END $$;
 
 CREATE FUNCTION leasehold.release_worker_all(of_worker text, delay_ms bigint, at_once boolean)
 RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off
+SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     m leasehold.meta;
@@ -643,8 +668,8 @@ CREATE FUNCTION leasehold.release_worker_many(of_worker text, jobs bigint[], del
                                               at_once boolean)
 RETURNS SETOF leasehold.outcome LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off
+SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     now    timestamptz := leasehold.clock();
@@ -655,7 +680,7 @@ BEGIN
     SELECT * INTO m FROM leasehold.meta WHERE one;
     SELECT array_agg(w.id), array_agg(w.token) INTO held, tokens
       FROM (SELECT j.id, j.token FROM leasehold.job j
-             WHERE j.id = ANY(jobs) AND j.state = 'running' AND j.worker = of_worker
+             WHERE j.id = ANY(jobs) AND j.worker = of_worker
              ORDER BY j.id FOR UPDATE) w;
     PERFORM leasehold.put_back(now, m, held, tokens, delay_ms, at_once, 'hand');
     -- Of a job that is named twice only the first is theirs.
@@ -663,7 +688,8 @@ BEGIN
         SELECT u.n::integer, CASE WHEN j.id IS NULL THEN -5 ELSE -8 END,
                CASE WHEN j.id IS NULL THEN format('there is no job %s', u.job)
                     ELSE format('job %s is not held by worker "%s"', u.job, of_worker) END
-          FROM unnest(jobs) WITH ORDINALITY u(job, n) LEFT JOIN leasehold.job j ON j.id = u.job
+          FROM unnest(jobs) WITH ORDINALITY u(job, n)
+          LEFT JOIN leasehold.job j ON j.id = ANY (jobs) AND j.id = u.job
          WHERE NOT coalesce(u.job = ANY(held), false) OR array_position(jobs, u.job) < u.n
          ORDER BY u.n;
 END $$;
@@ -694,7 +720,7 @@ END $$;
 
 -- The job, unless the act was refused.
 CREATE FUNCTION leasehold.job_after(refused leasehold.outcome, of_job bigint) RETURNS leasehold.job
-LANGUAGE plpgsql
+LANGUAGE plpgsql SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
     j leasehold.job;

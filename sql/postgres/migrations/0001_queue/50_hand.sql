@@ -39,7 +39,8 @@ BEGIN
                     WHEN verb = 'retried' AND j.state = 'completed'
                     THEN format('job %s is completed: retry it with force', u.job)
                     ELSE format('job %s is %s and cannot be %s', u.job, j.state, verb) END
-          FROM unnest(jobs) WITH ORDINALITY u(job, n) LEFT JOIN leasehold.job j ON j.id = u.job
+          FROM unnest(jobs) WITH ORDINALITY u(job, n)
+          LEFT JOIN leasehold.job j ON j.id = ANY (jobs) AND j.id = u.job
          WHERE NOT EXISTS (SELECT 1 FROM unnest(done) d WHERE d.n = u.n)
          ORDER BY u.n;
 END $$;
@@ -61,7 +62,8 @@ BEGIN
     SELECT * INTO m FROM leasehold.meta WHERE one;
     WITH old AS MATERIALIZED (
         SELECT DISTINCT ON (u.job) u.n, j.id, j.queue, j.state, j.token, j.worker, j.lease_until
-          FROM unnest(jobs) WITH ORDINALITY u(job, n) JOIN leasehold.job j ON j.id = u.job
+          FROM unnest(jobs) WITH ORDINALITY u(job, n)
+          JOIN leasehold.job j ON j.id = ANY (jobs) AND j.id = u.job
          WHERE j.state IN ('scheduled', 'pending', 'running') ORDER BY u.job, u.n
     ), cancelled AS (
         UPDATE leasehold.job j
@@ -69,7 +71,7 @@ BEGIN
                token = leasehold.next_token(j.token, m.epoch), last_error = 'CANCELLED: by hand',
                finished_at = now, state_changed_at = greatest(now, j.started_at)
           FROM old o
-         WHERE j.id = o.id AND j.token = o.token AND j.state IN ('scheduled', 'pending', 'running')
+         WHERE j.id = ANY (jobs) AND j.id = o.id AND j.token = o.token AND j.state IN ('scheduled', 'pending', 'running')
         RETURNING (o.n, o.id, o.state, 'cancelled', o.token, o.queue, o.worker, NULL)
                   ::leasehold.handled AS done, o.id, o.queue, o.token, o.lease_until
     ), held_back AS (
@@ -190,7 +192,7 @@ BEGIN
            SET state = CASE WHEN o.run_at > now THEN 'scheduled' ELSE 'pending' END,
                run_at = o.run_at, again = true, state_changed_at = greatest(now, j.started_at)
           FROM old o
-         WHERE j.id = o.id AND j.state IN ('scheduled', 'pending')
+         WHERE j.id = ANY (jobs) AND j.id = o.id AND j.state IN ('scheduled', 'pending')
         RETURNING (o.n, j.id, o.state, j.state, o.token, j.queue, NULL,
                    'to run at ' || leasehold.time_words(o.run_at))::leasehold.handled AS done)
     SELECT array_agg(w.done) INTO done FROM moved w;
@@ -228,6 +230,8 @@ AS $$
 DECLARE
     now timestamptz := leasehold.clock();
 BEGIN
+    -- Claims may be at its row: nobody else waits for the settings meanwhile.
+    PERFORM 1 FROM leasehold.queue q WHERE q.queue = of_queue FOR UPDATE;
     PERFORM leasehold.lock_settings();
     IF to_paused THEN
         INSERT INTO leasehold.queue AS q (queue, paused) VALUES (of_queue, true)
@@ -315,7 +319,9 @@ BEGIN
                                 NULL, NULL,
                                 format('{"queue":"%s","kind":"%s"}', new.queue, new.kind));
     IF new.queue <> '*' THEN
-        INSERT INTO leasehold.queue(queue) VALUES (new.queue) ON CONFLICT DO NOTHING;  -- is listed
+        INSERT INTO leasehold.queue(queue) SELECT new.queue  -- is listed
+         WHERE NOT EXISTS (SELECT 1 FROM leasehold.queue q WHERE q.queue = new.queue)
+            ON CONFLICT DO NOTHING;
         PERFORM leasehold.ring(new.queue, now);  -- a limit may be wider now
     END IF;
 END $$;
@@ -408,10 +414,8 @@ BEGIN
     PERFORM leasehold.need_job(job), leasehold.need_duration('delay', delay, 0, 315360000000);
     IF delay IS NOT NULL AND run_at IS NOT NULL THEN
         PERFORM leasehold.refuse(-3, 'a job has a delay or a time to run at, not both');
-    ELSIF run_at < '1973-03-03 09:46:40+00' OR run_at >= '10000-01-01 00:00:00+00' THEN
-        PERFORM leasehold.refuse(-3, format('time to run at is %s: 1973-03-03T09:46:40Z to the end '
-                                            'of the year 9999 is allowed', run_at));
     END IF;
+    PERFORM leasehold.need_time('time to run at', run_at);
     SELECT * INTO refused FROM leasehold.reschedule_many(
         ARRAY[job], date_trunc('milliseconds', run_at), leasehold.ms(delay));
     RETURN leasehold.job_after(refused, job);

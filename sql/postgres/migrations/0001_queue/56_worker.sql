@@ -76,8 +76,8 @@ CREATE FUNCTION leasehold.worker_beat(of_worker text, of_interval_ms bigint, of_
 RETURNS SETOF leasehold.outcome
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 -- (As for heartbeat_many: jobs are written in the order of their ids.)
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
-SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off
+SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     now     timestamptz := leasehold.clock();

@@ -228,9 +228,9 @@ BEGIN
                     THEN leasehold.silence_words(now, w.last_heartbeat_at, w.multiplier, w.interval_ms)
                 END AS what
           FROM unnest(ids) WITH ORDINALITY i(id, n)
-          JOIN leasehold.job j ON j.id = i.id
+          JOIN leasehold.job j ON j.id = ANY (ids) AND j.id = i.id
           LEFT JOIN leasehold.worker w ON w.id = j.worker
-         WHERE j.state = 'running' AND (o.queue IS NULL OR j.queue = o.queue)
+         WHERE j.worker IS NOT NULL AND (o.queue IS NULL OR j.queue = o.queue)
     ), rule AS MATERIALIZED (
         SELECT p.* FROM (SELECT DISTINCT h.queue, h.kind FROM held h) k,
                leasehold.policy_of(k.queue, k.kind) p
@@ -316,7 +316,7 @@ DECLARE
     lost  leasehold.forfeit[];
     taken bigint[];
 BEGIN
-    mine := ARRAY(SELECT j.id FROM leasehold.job j WHERE j.id = ANY (ids) AND j.state = 'running'
+    mine := ARRAY(SELECT j.id FROM leasehold.job j WHERE j.id = ANY (ids) AND j.worker IS NOT NULL
                    ORDER BY j.id FOR UPDATE SKIP LOCKED);
     now := leasehold.clock();  -- not from before others were at these rows
     lost := ARRAY(SELECT f FROM leasehold.forfeits(mine, now, m, o, false) f);
@@ -332,7 +332,7 @@ BEGIN
                finished_at = CASE f.state WHEN 'failed' THEN now END, state_changed_at = now,
                last_error = f.reason, again = true
           FROM unnest(lost) f
-         WHERE j.id = f.job AND j.state = 'running' AND j.token = f.token
+         WHERE j.id = ANY (mine) AND j.id = f.job AND j.worker IS NOT NULL AND j.token = f.token
            AND j.lease_until = f.lease_until
         RETURNING j.id)
     SELECT array_agg(w.id) INTO taken FROM written w;
@@ -388,13 +388,13 @@ BEGIN
     BEGIN
         r := leasehold.take_together(r, now, m, ids, o);
         RETURN;
-    EXCEPTION WHEN integrity_constraint_violation OR raise_exception THEN
+    EXCEPTION WHEN integrity_constraint_violation OR raise_exception OR data_exception THEN
         NULL;
     END;
     FOREACH one IN ARRAY ids LOOP
         BEGIN
             r := leasehold.take_together(r, now, m, ARRAY[one], o);
-        EXCEPTION WHEN integrity_constraint_violation OR raise_exception THEN
+        EXCEPTION WHEN integrity_constraint_violation OR raise_exception OR data_exception THEN
             GET STACKED DIAGNOSTICS why = MESSAGE_TEXT;
             r := leasehold.note_failure(r, now, one, why, o.by_hand);
         END;

@@ -23,13 +23,11 @@ BEGIN
     END IF;
 END $$;
 
--- Counted since the store was made, for whoever watches over it. In the order of keys: two recoveries
--- that end at once must not wait for each other.
+-- Counted since the store was made, for whoever watches over it.
 CREATE FUNCTION leasehold.add_totals(keys text[], counts bigint[]) RETURNS void LANGUAGE sql VOLATILE
 AS $$
-    INSERT INTO leasehold.total AS t(key, value)
-    SELECT 'recovery:' || k.key, k.n FROM unnest(keys, counts) k(key, n) WHERE k.n <> 0 ORDER BY k.key
-        ON CONFLICT (key) DO UPDATE SET value = t.value + excluded.value
+    INSERT INTO leasehold.total
+    SELECT 'recovery:' || k.key, k.n FROM unnest(keys, counts) k(key, n) WHERE k.n <> 0
 $$;
 
 -- With every batch, so that a run that is cut off tells how far it got.
@@ -117,7 +115,7 @@ AS $$ SELECT CASE n WHEN -1 THEN jsonb '"unlimited"' ELSE to_jsonb(n) END $$;
 CREATE FUNCTION leasehold.report_json(of_report bigint) RETURNS jsonb LANGUAGE sql STABLE
 AS $$
     WITH told AS MATERIALIZED (
-        SELECT e.*, j.kind FROM leasehold.event e LEFT JOIN leasehold.job j ON j.id = e.job
+        SELECT e.*, (SELECT j.kind FROM leasehold.job j WHERE j.id = e.job) AS kind FROM leasehold.event e
          WHERE e.report = of_report ORDER BY e.id
     ), jobs AS MATERIALIZED (
         SELECT * FROM told WHERE type = 'recovery.failed' OR action IS NOT NULL ORDER BY id LIMIT 10000

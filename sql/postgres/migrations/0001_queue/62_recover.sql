@@ -53,7 +53,11 @@ BEGIN
         r := leasehold.run_begin(r, now);
     END IF;
     FOR i IN 1..pg_catalog.cardinality(workers) LOOP
-        IF verdicts[i] = 'late' THEN
+        -- Somebody is at it right now: it is not as it was judged, or comes next time.
+        PERFORM 1 FROM leasehold.worker w WHERE w.id = workers[i] FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            CONTINUE;
+        ELSIF verdicts[i] = 'late' THEN
             PERFORM leasehold.mark_late(now, workers[i], beats[i]);
         ELSE
             r := leasehold.bury(r, now, due, workers[i], beats[i], whats[i], sessions[i],
@@ -107,7 +111,7 @@ $$;
 CREATE FUNCTION leasehold.stale_jobs(by_hand boolean, threshold_ms bigint, queue text, dead text[],
                                      most bigint)
 RETURNS SETOF bigint LANGUAGE plpgsql STABLE
-SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
     m leasehold.meta;
@@ -120,6 +124,7 @@ END $$;
 CREATE FUNCTION leasehold.stale_rest(dead text[], OUT leases bigint, OUT unclean boolean,
                                      OUT degraded boolean)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
     m   leasehold.meta;
@@ -173,9 +178,9 @@ END $$;
 -- ---- for everybody ----
 
 -- A recovery from its beginning to its end, in batches of 500, within one transaction. Workers are judged
--- by time alone: the server cannot see their processes.
+-- by time alone: the server cannot see their processes. most: jobs at most; NULL: all.
 CREATE FUNCTION leasehold.run_recovery(INOUT r leasehold.run, now timestamptz, m leasehold.meta,
-                                       o leasehold.recovery_opts)
+                                       o leasehold.recovery_opts, most bigint)
 LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -187,7 +192,8 @@ BEGIN
         r := leasehold.run_begin(r, now);
     END IF;
     r := leasehold.bury_silent(r, now, due);
-    ids := ARRAY(SELECT leasehold.stale(now, m, o, '{}', NULL));
+    ids := ARRAY(SELECT leasehold.stale(now, m, o, '{}', most));
+    r.whole := r.whole AND pg_catalog.cardinality(ids) IS DISTINCT FROM most;
     FOR i IN 0..(pg_catalog.cardinality(ids) - 1) / 500 LOOP
         r := leasehold.take_back(r, now, m, ids[i * 500 + 1:i * 500 + 500], o);
     END LOOP;
@@ -263,14 +269,14 @@ BEGIN
         RETURN leasehold.dry_report(now, m, o);
     END IF;
     m := leasehold.same_server(m, now);
-    r := leasehold.run_recovery(r, now, m, o);
+    r := leasehold.run_recovery(r, now, m, o, NULL);
     PERFORM leasehold.upkeep();
     RETURN leasehold.report_json(r.report);
 END $$;
 
 -- What falls due by itself, as a worker or a server does it in passing: recovery that leaves queues alone
 -- that have it off and reports only what it found, then upkeep. For a timer where no program of ours
--- runs. Returns the report, or NULL when there was nothing to recover.
+-- runs: ten thousand jobs at most in one call. Returns the report, or NULL when there was nothing to recover.
 CREATE FUNCTION leasehold.maintain() RETURNS jsonb LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
@@ -282,7 +288,7 @@ DECLARE
 BEGIN
     SELECT * INTO m FROM leasehold.meta WHERE one;
     m := leasehold.same_server(m, now);
-    r := leasehold.run_recovery(r, now, m, leasehold.by_itself());
+    r := leasehold.run_recovery(r, now, m, leasehold.by_itself(), 10000);
     PERFORM leasehold.upkeep();
     RETURN leasehold.report_json(r.report);
 END $$;
@@ -291,6 +297,7 @@ END $$;
 CREATE FUNCTION leasehold.recovery_stats(OUT locks_cleaned bigint, OUT entries_reclaimed bigint,
                                          OUT recovery_timestamp timestamptz)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
     m leasehold.meta;

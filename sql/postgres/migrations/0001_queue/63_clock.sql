@@ -14,14 +14,13 @@ DECLARE
     jump  interval := leasehold.span(jump_ms);
     known bigint;
 BEGIN
-    INSERT INTO leasehold.total VALUES ('clock:jumped_ms', 0) ON CONFLICT DO NOTHING;
-    SELECT t.value INTO known FROM leasehold.total t WHERE t.key = 'clock:jumped_ms' FOR UPDATE;
+    SELECT m.jumped_ms INTO known FROM leasehold.meta m WHERE m.one FOR UPDATE;
     IF known <> known_ms OR pg_catalog.abs(jump_ms) <= 1000
        OR leasehold.heard_of_between(now - jump + interval '1 second',
                                      now - leasehold.span(elapsed_ms) - interval '1 second') THEN
         RETURN false;
     END IF;
-    UPDATE leasehold.total SET value = value + jump_ms WHERE key = 'clock:jumped_ms';
+    UPDATE leasehold.meta m SET jumped_ms = known + jump_ms;
     PERFORM leasehold.shift_leases(now, jump, now - leasehold.span(elapsed_ms));
     PERFORM leasehold.event_put(now, 'clock.jump', NULL, NULL, NULL, NULL, NULL, NULL, 'system/clock',
                                 NULL, NULL, pg_catalog.format('{"jump_ms":%s}', jump_ms));
@@ -52,11 +51,13 @@ AS $$
 $$;
 
 -- What runs keeps its elapsed time: of leases, of those revoked by hand, of silence, of rates. What is
--- kept of them goes with them. (generation: what claims know to be swept is void.)
+-- kept of them goes with them. (generation: what claims know to be swept is void.) Workers are locked
+-- before jobs and leases, as by their beats, which all come now.
 CREATE FUNCTION leasehold.shift_leases(now timestamptz, jump interval, looked_at timestamptz)
 RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN
+    PERFORM 1 FROM leasehold.worker w ORDER BY w.id FOR UPDATE;
     PERFORM 1 FROM leasehold.job j WHERE j.state = 'running' ORDER BY j.id FOR UPDATE;
     UPDATE leasehold.job j
        SET lease_until = j.lease_until + jump, started_at = j.started_at + jump,
@@ -68,7 +69,9 @@ BEGIN
      WHERE h.job = j.id AND h.queue = j.queue AND j.state = 'scheduled' AND j.run_at = h.until;
     UPDATE leasehold.hold h SET until = h.until + jump;
     UPDATE leasehold.queue q SET bucket_at = q.bucket_at + jump
-     WHERE leasehold.before_jump(q.bucket_at, now, jump, looked_at);
+     WHERE q.queue IN (SELECT o.queue FROM leasehold.queue o
+                        WHERE leasehold.before_jump(o.bucket_at, now, jump, looked_at)
+                          FOR UPDATE SKIP LOCKED);
     UPDATE leasehold.lease l SET expires_at = l.expires_at + jump, acquired_at = l.acquired_at + jump
      WHERE l.expires_at IS NOT NULL
        AND leasehold.before_jump(l.expires_at - leasehold.span(l.ttl_ms), now, jump, looked_at);
@@ -80,7 +83,10 @@ BEGIN
     -- a day no instant comes twice.
     UPDATE leasehold.schedule s SET done_until = now, next_at = now
      WHERE s.done_until > now + interval '1 day';
-    DELETE FROM leasehold.front;  -- when to look below it next was by the old clock; it is made anew
+    -- When to look below it next was by the old clock; it is made anew. (Claims that are at one look.)
+    DELETE FROM leasehold.front f
+     WHERE (f.queue, f.priority) IN (SELECT s.queue, s.priority FROM leasehold.front s
+                                        FOR UPDATE SKIP LOCKED);
     UPDATE leasehold.meta
        SET generation = generation + 1, no_expiry_before = no_expiry_before + jump,
            recovering_until = '-infinity';

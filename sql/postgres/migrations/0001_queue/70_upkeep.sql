@@ -1,7 +1,8 @@
 -- Upkeep: what falls due by time alone, counts folded, days of events made, what is old pruned,
 -- periodic work, and whether there is anything to do at all.
 
--- Periodic work that one does for all: who does it, until when, and where it has got to. Not among the
+-- Periodic work that one does for all: who does it, until when, and where it has got to (fold: how many
+-- transactions are folded). Not among the
 -- named leases, which are the users': its end is no death, and nobody need be told of it.
 CREATE TABLE leasehold.duty (
     name     text COLLATE "C" PRIMARY KEY,
@@ -14,7 +15,8 @@ INSERT INTO leasehold.duty(name) VALUES ('recover'), ('fold'), ('prune');
 -- ---- promotion and expiry ----
 
 -- Cancel what was not claimed by its expiry.
-CREATE FUNCTION leasehold.expire_overdue(now timestamptz, most bigint) RETURNS bigint LANGUAGE plpgsql
+CREATE FUNCTION leasehold.expire_overdue(now timestamptz, since timestamptz, most bigint) RETURNS bigint
+LANGUAGE plpgsql
 AS $$
 DECLARE
     epoch bigint := (SELECT m.epoch FROM leasehold.meta m);
@@ -24,15 +26,15 @@ BEGIN
     FOR of IN
         WITH overdue AS MATERIALIZED (
             SELECT j.id, j.state, j.token FROM leasehold.job j
-             WHERE j.expires_at IS NOT NULL AND j.expires_at <= now AND j.token = 0
-               AND (j.state = 'pending' OR j.state = 'scheduled')
+             WHERE j.expires_at IS NOT NULL AND j.expires_at > since AND j.expires_at <= now
+               AND j.token = 0 AND (j.state = 'pending' OR j.state = 'scheduled')
              ORDER BY j.expires_at LIMIT most FOR UPDATE SKIP LOCKED),
         gone AS (
             UPDATE leasehold.job j
                SET state = 'cancelled', token = leasehold.next_token(j.token, epoch),
                    last_error = 'EXPIRED: not claimed by ' || leasehold.time_words(j.expires_at),
                    finished_at = now, state_changed_at = greatest(now, j.started_at)
-              FROM overdue o WHERE j.id = o.id
+              FROM overdue o WHERE j.id = ANY (ARRAY(SELECT p.id FROM overdue p)) AND j.id = o.id
             RETURNING j.id, j.queue, j.last_error, o.state AS was, o.token AS held),
         told AS (
             INSERT INTO leasehold.event(at, type, job, queue, from_state, to_state, actor, reason, token)
@@ -48,7 +50,8 @@ BEGIN
 END $$;
 
 -- What is due becomes pending, unless the lease that was revoked of it has not ended.
-CREATE FUNCTION leasehold.promote_due(now timestamptz, most bigint) RETURNS bigint LANGUAGE plpgsql
+CREATE FUNCTION leasehold.promote_due(now timestamptz, since timestamptz, most bigint) RETURNS bigint
+LANGUAGE plpgsql
 AS $$
 DECLARE
     of record;
@@ -57,14 +60,14 @@ BEGIN
     FOR of IN
         WITH due AS MATERIALIZED (
             SELECT j.id FROM leasehold.job j
-             WHERE j.state = 'scheduled' AND j.run_at <= now
+             WHERE j.state = 'scheduled' AND j.run_at > since AND j.run_at <= now
                AND coalesce((SELECT h.until FROM leasehold.hold h
                               WHERE h.queue = j.queue AND h.job = j.id), '-infinity') <= now
              ORDER BY j.run_at LIMIT most FOR UPDATE OF j SKIP LOCKED),
         moved AS (
             UPDATE leasehold.job j
                SET state = 'pending', again = true, state_changed_at = greatest(now, j.started_at)
-              FROM due d WHERE j.id = d.id
+              FROM due d WHERE j.id = ANY (ARRAY(SELECT p.id FROM due p)) AND j.id = d.id
             RETURNING j.queue)
         SELECT m.queue, count(*) AS n FROM moved m GROUP BY m.queue
     LOOP
@@ -74,15 +77,16 @@ BEGIN
     RETURN n;
 END $$;
 
--- Both, as a claim does them before it looks; `more`: a full batch was found.
-CREATE FUNCTION leasehold.move_in(now timestamptz, OUT expired bigint, OUT promoted bigint,
-                                  OUT more boolean) LANGUAGE plpgsql
+-- Both, as a claim does them before it looks, which need not look back further than others have;
+-- `more`: a full batch was found.
+CREATE FUNCTION leasehold.move_in(now timestamptz, since timestamptz, OUT expired bigint,
+                                  OUT promoted bigint, OUT more boolean) LANGUAGE plpgsql
 AS $$
 DECLARE
     most constant bigint := 500;
 BEGIN
-    expired := leasehold.expire_overdue(now, most);
-    promoted := leasehold.promote_due(now, most);
+    expired := leasehold.expire_overdue(now, since, most);
+    promoted := leasehold.promote_due(now, since, most);
     more := expired = most OR promoted = most;
 END $$;
 
@@ -90,31 +94,53 @@ END $$;
 
 -- Fold what the acts have appended into the counts and the minutes, one at a time; what others hold of
 -- the queues is left for later. So nobody waits here, and nobody is in a deadlock.
+CREATE FUNCTION leasehold.fold_totals() RETURNS void LANGUAGE sql VOLATILE
+AS $$
+    WITH gone AS (DELETE FROM leasehold.total RETURNING *)
+    INSERT INTO leasehold.total SELECT g.key, sum(g.value) FROM gone g GROUP BY g.key
+$$;
+
 CREATE FUNCTION leasehold.fold(most bigint) RETURNS bigint LANGUAGE plpgsql
 AS $$
 DECLARE
-    batch  tid[] := ARRAY(SELECT d.ctid FROM leasehold.delta d LIMIT most);
-    names  text[];
-    ours   text[];
+    batch  tid[];
+    names  text[] := '{}';
+    ours   text[] := '{}';
     folded bigint;
 BEGIN
-    IF cardinality(batch) = 0 THEN
+    IF NOT EXISTS (SELECT 1 FROM leasehold.delta) AND NOT EXISTS (SELECT 1 FROM leasehold.change) THEN
         RETURN 0;
     END IF;
     PERFORM 1 FROM leasehold.duty d WHERE d.name = 'fold' FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN 0;
     END IF;
-    names := ARRAY(SELECT DISTINCT d.queue FROM leasehold.delta d WHERE d.ctid = ANY (batch) ORDER BY 1);
-    INSERT INTO leasehold.queue(queue)
-    SELECT n.queue FROM unnest(names) n(queue)
-     WHERE NOT EXISTS (SELECT 1 FROM leasehold.queue q WHERE q.queue = n.queue)
-        ON CONFLICT DO NOTHING;
-    ours := ARRAY(SELECT q.queue FROM leasehold.queue q WHERE q.queue = ANY (names)
-                   ORDER BY q.queue FOR UPDATE SKIP LOCKED);
+    IF EXISTS (SELECT 1 FROM leasehold.total OFFSET 100) THEN
+        PERFORM leasehold.fold_totals();
+    END IF;
+    WHILE cardinality(ours) = 0 LOOP  -- what comes first may all be of queues that others hold
+        batch := ARRAY(SELECT d.ctid FROM leasehold.delta d WHERE d.queue <> ALL (names) LIMIT most);
+        EXIT WHEN cardinality(batch) = 0;
+        names := names || ARRAY(SELECT DISTINCT d.queue FROM leasehold.delta d
+                                 WHERE d.ctid = ANY (batch) ORDER BY 1);
+        INSERT INTO leasehold.queue(queue)
+        SELECT n.queue FROM unnest(names) n(queue)
+         WHERE NOT EXISTS (SELECT 1 FROM leasehold.queue q WHERE q.queue = n.queue)
+            ON CONFLICT DO NOTHING;
+        ours := ARRAY(SELECT q.queue FROM leasehold.queue q WHERE q.queue = ANY (names)
+                       ORDER BY q.queue FOR UPDATE SKIP LOCKED);
+    END LOOP;
     WITH gone AS (
         DELETE FROM leasehold.delta d WHERE d.ctid = ANY (batch) AND d.queue = ANY (ours)
-        RETURNING d.*),
+        RETURNING d.*, d.xmin AS by),
+    changed AS (
+        DELETE FROM leasehold.change c RETURNING c.xmin AS by),
+    transactions AS (
+        UPDATE leasehold.duty u
+           SET position = u.position
+               + (SELECT count(DISTINCT t.by::text)
+                    FROM (SELECT g.by FROM gone g UNION ALL SELECT c.by FROM changed c) t)
+         WHERE u.name = 'fold'),
     rolled AS (
         INSERT INTO leasehold.rollup AS r (minute, queue, enqueued, claimed, completed, failed,
                                            recovered, ended, wait_ms, run_ms)
@@ -173,7 +199,8 @@ BEGIN
         EXECUTE format('CREATE TABLE leasehold.%I (LIKE leasehold.event INCLUDING DEFAULTS '
                        'INCLUDING CONSTRAINTS)', name);
         EXECUTE format('ALTER TABLE leasehold.event ATTACH PARTITION leasehold.%I '
-                       'FOR VALUES FROM (%L) TO (%L)', name, first, last);
+                       'FOR VALUES FROM (%L) TO (%L)', name, leasehold.time_words(first),
+                       leasehold.time_words(last));
     END IF;
     PERFORM set_config('lock_timeout', before, true);
 EXCEPTION WHEN OTHERS THEN
@@ -205,6 +232,7 @@ DO $$ BEGIN PERFORM leasehold.make_event_days(leasehold.clock()); END $$;
 CREATE FUNCTION leasehold.upkeep(OUT expired bigint, OUT promoted bigint, OUT folded bigint,
                                  OUT schedules boolean, OUT more boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
     most constant bigint := 20000;
@@ -213,11 +241,14 @@ DECLARE
 BEGIN
     SELECT * INTO m FROM leasehold.meta;
     IF m.system_id <> (SELECT c.system_identifier FROM pg_control_system() c)
-       OR m.timeline <> left(pg_walfile_name(pg_current_wal_lsn()), 8) THEN
+       OR m.timeline <> left(pg_walfile_name(pg_current_wal_lsn()), 8)
+       OR m.job_oid <> 'leasehold.job'::regclass THEN
         m := leasehold.new_server(now);
     END IF;
-    SELECT * INTO expired, promoted, more FROM leasehold.move_in(now);
-    DELETE FROM leasehold.hold h WHERE h.until <= now;
+    SELECT * INTO expired, promoted, more FROM leasehold.move_in(now, '-infinity');
+    DELETE FROM leasehold.hold h
+     WHERE (h.queue, h.job) IN (SELECT o.queue, o.job FROM leasehold.hold o WHERE o.until <= now
+                                   FOR UPDATE SKIP LOCKED);
     IF FOUND THEN
         PERFORM leasehold.changed();
     END IF;
@@ -280,7 +311,8 @@ BEGIN
              WHERE j.id = ANY (ids) AND j.state IN ('completed', 'failed', 'cancelled')
              ORDER BY j.id FOR UPDATE SKIP LOCKED),
         gone AS (
-            DELETE FROM leasehold.job j USING ended e WHERE j.id = e.id RETURNING j.queue, j.state)
+            DELETE FROM leasehold.job j WHERE j.id = ANY (ARRAY(SELECT e.id FROM ended e))
+            RETURNING j.queue, j.state)
         SELECT g.queue, g.state, count(*) AS n FROM gone g GROUP BY g.queue, g.state
     LOOP
         PERFORM leasehold.tally(of.queue, now, 'o', of.state, NULL, of.n);
@@ -354,8 +386,10 @@ BEGIN
     full_one := greatest(full_one, n);
     -- A row goes only after its jobs.
     DELETE FROM leasehold.worker w
-     WHERE ((w.state = 'stopped' AND w.stopped_at < before)
-            OR (w.state = 'dead' AND w.uncleaned IS NULL AND w.last_heartbeat_at < before))
+     WHERE w.id IN (SELECT o.id FROM leasehold.worker o
+                     WHERE (o.state = 'stopped' AND o.stopped_at < before)
+                        OR (o.state = 'dead' AND o.uncleaned IS NULL AND o.last_heartbeat_at < before)
+                       FOR UPDATE SKIP LOCKED)
        AND NOT EXISTS (SELECT 1 FROM leasehold.job j WHERE j.state = 'running' AND j.worker = w.id);
     DELETE FROM leasehold.report r
      WHERE r.started_at < before
@@ -369,6 +403,7 @@ END $$;
 CREATE FUNCTION leasehold.prune_round(older_ms bigint, INOUT after bigint, OUT pruned bigint,
                                       OUT more boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
     most constant bigint := 500;
@@ -396,8 +431,9 @@ BEGIN
                until = CASE WHEN prune_round.more THEN now ELSE now + interval '30 seconds' END
          WHERE d.name = 'prune';
     END IF;
-    n_events := leasehold.prune_events(now, before, older_ms IS NOT NULL, most);
     n_rest := leasehold.prune_rest(before, most);
+    -- The last: dropping a day keeps everybody from the events until the end of the transaction.
+    n_events := leasehold.prune_events(now, before, older_ms IS NOT NULL, most);
     more := more OR n_events = most OR n_rest = most;
     IF n_events > 0 OR n_rest > 0 THEN
         PERFORM leasehold.changed();
@@ -408,20 +444,27 @@ END $$;
 -- whatever else is that old. Ten thousand jobs at most in one call: as many are returned, come again.
 CREATE FUNCTION leasehold.prune(older_than interval DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
     most constant bigint := 10000;
+    now    timestamptz := leasehold.clock();
+    older  bigint := leasehold.ms(older_than);
+    before timestamptz := now - leasehold.span(coalesce(older, 2592000000));
     r record;
     n bigint := 0;
     place bigint := 0;
 BEGIN
     PERFORM leasehold.need_duration('age', older_than, 1, 315360000000);
     LOOP
-        SELECT * INTO r FROM leasehold.prune_round(leasehold.ms(older_than), place);
+        SELECT * INTO r FROM leasehold.prune_jobs(now, older, place);
         n := n + r.pruned;
         place := r.after;
         EXIT WHEN NOT r.more OR n >= most;
     END LOOP;
+    PERFORM leasehold.prune_rest(before, most);
+    PERFORM leasehold.prune_events(now, before, older IS NOT NULL, most);
+    PERFORM leasehold.changed();
     RETURN n;
 END $$;
 
@@ -455,6 +498,7 @@ END $$;
 CREATE FUNCTION leasehold.next_due(now timestamptz, due timestamptz, stuck timestamptz,
                                    no_expiry_before timestamptz, OUT something boolean,
                                    OUT next_at timestamptz) LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
     ends timestamptz;
@@ -462,12 +506,13 @@ BEGIN
     something := EXISTS (SELECT 1 FROM leasehold.job j
                           WHERE j.state = 'running' AND j.lease_until <= due
                             AND j.lease_until > stuck)
-          OR EXISTS (SELECT 1 FROM leasehold.job j WHERE j.state = 'scheduled' AND j.run_at <= now)
+          OR EXISTS (SELECT 1 FROM leasehold.job j
+                      WHERE j.state = 'scheduled' AND j.run_at > stuck AND j.run_at <= now)
           OR EXISTS (SELECT 1 FROM leasehold.lease l WHERE l.expires_at IS NOT NULL AND l.expires_at <= due)
           OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.silent_at IS NOT NULL AND w.silent_at <= due)
           OR EXISTS (SELECT 1 FROM leasehold.job j
-                      WHERE j.expires_at IS NOT NULL AND j.expires_at <= now AND j.token = 0
-                        AND (j.state = 'pending' OR j.state = 'scheduled'))
+                      WHERE j.expires_at IS NOT NULL AND j.expires_at > stuck AND j.expires_at <= now
+                        AND j.token = 0 AND (j.state = 'pending' OR j.state = 'scheduled'))
           OR EXISTS (SELECT 1 FROM leasehold.schedule s WHERE s.next_at <= now)
           OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.uncleaned IS NOT NULL AND NOT w.stuck);
     -- What is due and stays so (recovery off) does not hide what comes after it.
@@ -496,6 +541,7 @@ END $$;
 -- all: who is not on duty hears of nothing that has not been due for two seconds.
 CREATE FUNCTION leasehold.peek(queues text[], keeper text, OUT something boolean, OUT next_ms bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     now   timestamptz := leasehold.clock();
@@ -516,7 +562,8 @@ BEGIN
     due := leasehold.due(now, m.no_expiry_before) - wait;
     SELECT * INTO next FROM leasehold.next_due(now - wait, due, stuck, m.no_expiry_before);
     something := next.something;
-    next_ms := ceil(1000 * extract(epoch FROM next.next_at - (now - wait)));
+    next_ms := CASE WHEN isfinite(next.next_at)
+                    THEN ceil(1000 * extract(epoch FROM next.next_at - (now - wait))) END;
     FOREACH name IN ARRAY queues LOOP
         EXIT WHEN something;
         PERFORM 1 FROM leasehold.job j WHERE j.state = 'pending' AND j.again AND j.queue = name LIMIT 1;
@@ -529,7 +576,8 @@ BEGIN
     END LOOP;
     -- Counts that nobody folds get dear to read.
     IF NOT something AND keeper IS NOT NULL AND wait = '0' THEN
-        something := EXISTS (SELECT 1 FROM leasehold.delta OFFSET 5000);
+        something := EXISTS (SELECT 1 FROM leasehold.delta OFFSET 5000)
+                     OR EXISTS (SELECT 1 FROM leasehold.change OFFSET 5000);
     END IF;
 END $$;
 

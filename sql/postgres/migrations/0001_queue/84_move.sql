@@ -105,9 +105,10 @@ BEGIN
             leasehold.time_words(last)));
     END IF;
     PERFORM leasehold.move_set('source', of_id, of_other, of_url);
-    WHILE EXISTS (SELECT 1 FROM leasehold.delta) LOOP
+    WHILE EXISTS (SELECT 1 FROM leasehold.delta) OR EXISTS (SELECT 1 FROM leasehold.change) LOOP
         PERFORM leasehold.fold(10000);
     END LOOP;
+    PERFORM leasehold.fold_totals();
 END $$;
 
 -- The target: empty, or the half of a move from the same source, which goes on unless it is to be begun
@@ -130,7 +131,7 @@ BEGIN
         PERFORM leasehold.refuse(-6, pg_catalog.format(
             'store "%s" is not empty: a store is moved into a new one', pg_catalog.current_database()));
     END IF;
-    TRUNCATE leasehold.job, leasehold.hold, leasehold.queue, leasehold.delta, leasehold.rollup,
+    TRUNCATE leasehold.job, leasehold.hold, leasehold.queue, leasehold.delta, leasehold.change, leasehold.rollup,
              leasehold.policy, leasehold.scope, leasehold.schedule, leasehold.lease, leasehold.event,
              leasehold.request, leasehold.report, leasehold.total, leasehold.front;
     PERFORM leasehold.move_set('target', of_id, of_other, of_url);

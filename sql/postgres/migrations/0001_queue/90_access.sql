@@ -17,7 +17,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     -- The first line is called by views, as the one who reads them; they tell nothing.
-    reads constant text[] := ARRAY['clock', 'closed_words', 'due', 'ms', 'span',
+    reads constant text[] := ARRAY['clock', 'closed_words', 'due', 'ms', 'next_due', 'span',
         'about', 'jobs_of', 'lease_get', 'leases', 'queues', 'recovery_report', 'recovery_stats',
         'stale_jobs', 'stale_rest'];
     acts constant text[] := ARRAY[
@@ -26,7 +26,7 @@ DECLARE
         'scope_set', 'schedule_remove', 'lease_acquire', 'lease_extend', 'lease_release',
         'lease_complete', 'worker_heartbeat', 'worker_stop', 'recover', 'maintain', 'prune',
         -- The library calls these.
-        'enqueue_many', 'claim_many', 'claim_one', 'heartbeat_many', 'complete_many', 'fail_many',
+        'enqueue_many', 'enqueue_one', 'claim_many', 'claim_one', 'heartbeat_many', 'complete_many', 'complete_one', 'fail_many',
         'fail_rotten', 'release_many', 'release_worker_all', 'release_worker_many', 'cancel_many',
         'retry_many', 'delete_many', 'reschedule_many', 'policy_set', 'scope_put', 'queue_switch',
         'purge_some', 'schedule_before', 'schedule_put', 'schedule_put_off', 'schedule_tick', 'schedules_due',

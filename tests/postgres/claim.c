@@ -1,0 +1,176 @@
+/*
+ * A claim of several transactions: it fails what is rotten, and looks again for what is sound. What the
+ * first of them got is held already, so a failure of a later one must not lose it.
+ */
+#include "session.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MOST_TEXT = 500 };
+
+static lh_store *open_with_jobs(PGconn *session, const lh_open_opts *opts,
+                                const char *const *payloads, size_t n)
+{
+    lh_store *store = NULL;
+    lh_enqueued out;
+
+    EXPECT_OK(lh_open(test_store(), opts, &store));
+    for (size_t i = 0; i < n; i++)
+        EXPECT_OK(
+            lh_enqueue(store, "mail",
+                       &(lh_new_job){.payload = payloads[i], .payload_len = strlen(payloads[i])}, 1,
+                       NULL, &out));
+    EXPECT_STR(said(session, "UPDATE leasehold.job SET payload = 'x' WHERE payload = 'rotten'"),
+               "");
+    return store;
+}
+
+static int claim(lh_store *store, size_t n, const char *request, lh_jobs **out)
+{
+    const char *queue = "mail";
+
+    return lh_claim(store,
+                    &(lh_claim_opts){.queues = &queue,
+                                     .n_queues = 1,
+                                     .n = n,
+                                     .worker = "w1",
+                                     .lease_ms = 600000,
+                                     .request = request},
+                    out);
+}
+
+/* Whoever claims the job with the payload "trap" meets this, done as by the session that set it. */
+static void set_trap(PGconn *session, const char *body)
+{
+    EXPECT_STR(said(session,
+                    "CREATE FUNCTION trap() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS"
+                    " $$ BEGIN %s;"
+                    " RETURN NEW; END $$",
+                    body),
+               "");
+    EXPECT_STR(said(session, "CREATE TRIGGER trap BEFORE UPDATE ON leasehold.job FOR EACH ROW WHEN"
+                             " (NEW.payload = 'trap' AND NEW.state = 'running')"
+                             " EXECUTE FUNCTION trap()"),
+               "");
+}
+
+static void keep_warning(void *arg, const lh_log_entry *entry)
+{
+    if (entry->level == LH_LOG_WARN)
+        (void)snprintf(arg, MOST_TEXT, "%s", entry->line);
+}
+
+static void expect_the_sound_one_is_handed_out(const char *trap, const char *warning)
+{
+    static const char *const payloads[] = {"rotten", "sound", "trap"};
+    PGconn *session = session_at(START_MS);
+    char warned[MOST_TEXT] = "";
+    lh_store *store = open_with_jobs(
+        session, &(lh_open_opts){.log = keep_warning, .log_arg = warned}, payloads, 3);
+    lh_jobs *jobs = NULL;
+
+    set_trap(session, trap);
+    EXPECT_OK(claim(store, 2, NULL, &jobs));
+    EXPECT_EQ(jobs->n, 1);
+    EXPECT_EQ(jobs->job[0].id, 2);
+    EXPECT_STR(lh_errmsg(store), "");
+    EXPECT_CONTAINS(warned, "claim got 1 of 2 jobs: ");
+    EXPECT_CONTAINS(warned, warning);
+    EXPECT_STR(said(session, "SELECT string_agg(state, ' ' ORDER BY id) FROM leasehold.job"),
+               "failed running pending");
+    EXPECT_OK(lh_complete(store, &(lh_done){.job = 2, .token = jobs->job[0].token}, 1, NULL, NULL));
+    lh_jobs_free(jobs);
+
+    EXPECT_STR(said(session, "DROP TRIGGER trap ON leasehold.job"), "");
+    EXPECT_OK(claim(store, 2, NULL, &jobs));
+    EXPECT_EQ(jobs->job[0].id, 3);
+    lh_jobs_free(jobs);
+    lh_close(store);
+    PQfinish(session);
+}
+
+TEST(what_a_claim_holds_is_handed_out_when_its_next_look_is_refused)
+{
+    expect_the_sound_one_is_handed_out("RAISE 'not this one'", "not this one");
+}
+
+TEST(what_a_claim_holds_is_handed_out_when_its_next_look_loses_the_connection)
+{
+    expect_the_sound_one_is_handed_out(
+        "PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(10)",
+        "terminating connection");
+}
+
+static void break_fail_rotten(PGconn *session)
+{
+    EXPECT_STR(said(session, "ALTER FUNCTION leasehold.fail_rotten RENAME TO kept"), "");
+    EXPECT_STR(said(session, "CREATE FUNCTION leasehold.fail_rotten(bigint, bigint) RETURNS void"
+                             " LANGUAGE plpgsql AS $$ BEGIN RAISE 'not today'; END $$"),
+               "");
+}
+
+static void mend_fail_rotten(PGconn *session)
+{
+    EXPECT_STR(said(session, "DROP FUNCTION leasehold.fail_rotten"), "");
+    EXPECT_STR(said(session, "ALTER FUNCTION leasehold.kept RENAME TO fail_rotten"), "");
+}
+
+TEST(a_rotten_job_that_cannot_be_failed_takes_no_sound_one_with_it)
+{
+    static const char *const payloads[] = {"first", "rotten", "second", "rotten"};
+    PGconn *session = session_at(START_MS);
+    lh_store *store = open_with_jobs(session, NULL, payloads, 4);
+    lh_jobs *jobs = NULL;
+
+    break_fail_rotten(session);
+    EXPECT_OK(claim(store, 4, NULL, &jobs));
+    EXPECT_EQ(jobs->n, 2);
+    EXPECT_EQ(jobs->job[0].id, 1);
+    EXPECT_EQ(jobs->job[1].id, 3);
+    lh_jobs_free(jobs);
+    lh_close(store);
+    PQfinish(session);
+}
+
+TEST(a_request_that_met_a_rotten_job_and_failed_gets_all_when_it_is_made_again)
+{
+    static const char *const payloads[] = {"first", "rotten", "second"};
+    PGconn *session = session_at(START_MS);
+    lh_store *store = open_with_jobs(session, NULL, payloads, 3);
+    lh_jobs *jobs = NULL;
+
+    break_fail_rotten(session);
+    EXPECT_STATUS(claim(store, 3, "r-1", &jobs), LH_EFAIL);
+    EXPECT_CONTAINS(lh_errmsg(store), "not today");
+    mend_fail_rotten(session);
+    EXPECT_OK(claim(store, 3, "r-1", &jobs));
+    EXPECT_EQ(jobs->n, 2);
+    EXPECT_EQ(jobs->job[0].id, 1);
+    EXPECT_EQ(jobs->job[1].id, 3);
+    EXPECT_STR(said(session, "SELECT string_agg(state, ' ' ORDER BY id) FROM leasehold.job"),
+               "running failed running");
+    lh_jobs_free(jobs);
+    lh_close(store);
+    PQfinish(session);
+}
+
+/* It has got its answer, and is not kept waiting for another. */
+TEST(a_request_that_met_nothing_but_a_rotten_job_ends_at_once)
+{
+    static const char *const payloads[] = {"rotten"};
+    PGconn *session = session_at(START_MS);
+    lh_store *store = open_with_jobs(session, NULL, payloads, 1);
+    const char *queue = "mail";
+    lh_jobs *jobs = NULL;
+
+    EXPECT_STATUS(
+        lh_claim(
+            store,
+            &(lh_claim_opts){
+                .queues = &queue, .n_queues = 1, .worker = "w1", .request = "r-1", .wait_ms = -1},
+            &jobs),
+        LH_EMPTY);
+    lh_close(store);
+    PQfinish(session);
+}

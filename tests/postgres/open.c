@@ -1,0 +1,562 @@
+/*
+ * What somebody else's transaction must not do to others while it stays open: one that has claimed,
+ * enqueued or merely looked may belong to a program that works for an hour before it commits. And
+ * what goes on across such moments: late answers, limits, wake-ups, clocks.
+ */
+#include "session.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { TRIES = 3000 };
+
+/* Whoever must not wait in a test: it is told so instead. */
+static PGconn *impatient_at(int64_t now_ms)
+{
+    PGconn *c = session_at(now_ms);
+
+    EXPECT_STR(said(c, "SET statement_timeout = '8 s'"), "");
+    return c;
+}
+
+/* It must not be refused. */
+static void done(PGconn *c, const char *sql)
+{
+    PGresult *result = PQexec(c, sql);
+    ExecStatusType status = PQresultStatus(result);
+
+    if (status != PGRES_TUPLES_OK && status != PGRES_COMMAND_OK)
+        FAIL("%s: %s", sql, PQresultErrorMessage(result));
+    PQclear(result);
+}
+
+/* Start it; it has to wait for a lock. */
+static void begin_to_wait(PGconn *c, const char *sql)
+{
+    PGconn *watch = session_at(START_MS);
+    bool waits = false;
+
+    EXPECT(PQsendQuery(c, sql));
+    for (int i = 0; i < TRIES && !waits; i++) {
+        waits =
+            strcmp(
+                said(watch,
+                     "SELECT 1 FROM pg_stat_activity WHERE pid = %d AND wait_event_type = 'Lock'",
+                     PQbackendPID(c)),
+                "1") == 0;
+        (void)usleep(1000);
+    }
+    EXPECT(waits);
+    PQfinish(watch);
+}
+
+/* What the one that waited is told: the first column. */
+static const char *waited_for(PGconn *c)
+{
+    static char text[200];
+    PGresult *result = PQgetResult(c);
+
+    (void)snprintf(text, sizeof text, "%s",
+                   PQresultStatus(result) == PGRES_TUPLES_OK ? PQgetvalue(result, 0, 0)
+                                                             : PQresultErrorMessage(result));
+    PQclear(result);
+    EXPECT(PQgetResult(c) == NULL);
+    return text;
+}
+
+static void close_both(PGconn *a, PGconn *b)
+{
+    PQfinish(a);
+    PQfinish(b);
+}
+
+#define CLAIM(worker_, queue_) "SELECT id FROM leasehold.claim('" worker_ "', '" queue_ "')"
+#define ENQUEUE(queue_) "SELECT leasehold.enqueue('" queue_ "', 'x')"
+
+/* ---------------------------------------------------------------- recovery */
+
+/* Of mail, post and news one job each, held under a lease of one, two and three seconds. */
+static void put_three_that_end_one_after_the_other(PGconn *c)
+{
+    done(c, ENQUEUE("mail"));
+    done(c, ENQUEUE("post"));
+    done(c, ENQUEUE("news"));
+    done(c, "SELECT leasehold.claim('w', 'mail', 1, '1 s')");
+    done(c, "SELECT leasehold.claim('w', 'post', 1, '2 s')");
+    done(c, "SELECT leasehold.claim('w', 'news', 1, '3 s')");
+}
+
+TEST(a_claim_in_an_open_transaction_keeps_nobody_from_recovering)
+{
+    PGconn *a = session_at(START_MS), *b = impatient_at(START_MS + 2000);
+    put_three_that_end_one_after_the_other(a);
+    session_clock(a, START_MS + 1000);
+    done(a, "BEGIN");
+    EXPECT_STR(said(a, CLAIM("v", "mail")), "1"); /* it has taken it back before */
+    EXPECT_STR(said(b, CLAIM("u", "post")), "2");
+    session_clock(b, START_MS + 3000);
+    EXPECT_STR(said(b, "SELECT leasehold.maintain() -> 'entries_reclaimed'"), "1");
+    EXPECT_STR(said(b, "SELECT leasehold.recover() -> 'entries_reclaimed'"), "0");
+    done(a, "COMMIT");
+    EXPECT_STR(said(b, "SELECT sum(value) FROM leasehold.total WHERE key = 'recovery:retried'"),
+               "3");
+    close_both(a, b);
+}
+
+TEST(a_beat_in_an_open_transaction_keeps_no_recovery_waiting)
+{
+    PGconn *a = session_at(START_MS), *b = impatient_at(START_MS + 200000);
+    done(a, ENQUEUE("mail"));
+    done(a, "SELECT leasehold.claim('v', 'mail', 1, '1 s')");
+    done(a, "SELECT leasehold.worker_heartbeat('w')");
+    done(a, "BEGIN");
+    done(a, "SELECT leasehold.worker_heartbeat('w')");
+    /* By the clock of the other it was silent for too long. */
+    EXPECT_STR(
+        said(b, "SELECT dead_workers, retried FROM leasehold.recover_batch('{last}', 'timer', "
+                "NULL, NULL, '{0,0,0,0,0,0,0,0,0}', '{0,0,0,0,0,0,0}', '{w}', "
+                "ARRAY[(SELECT last_heartbeat_at FROM leasehold.worker)], '{silent}', "
+                "'{silent}', '{NULL}', '{1}', NULL, NULL, NULL, NULL, NULL, false, '{}', '{}')"),
+        "0 1");
+    done(a, "COMMIT");
+    EXPECT_STR(said(b, "SELECT state FROM leasehold.worker WHERE id = 'w'"), "alive");
+    close_both(a, b);
+}
+
+/* Workers before jobs, both. */
+TEST(a_clock_that_is_set_and_a_beat_do_not_wait_for_each_other)
+{
+    PGconn *a = impatient_at(START_MS), *b = session_at(START_MS + 3600000);
+    done(a, ENQUEUE("mail"));
+    done(a, "SELECT leasehold.claim('w', 'mail', 1, '1 min')");
+    done(a, "SELECT leasehold.worker_heartbeat('w')");
+    done(a, "BEGIN");
+    done(a, "SELECT leasehold.worker_heartbeat('w')");
+    begin_to_wait(b, "SELECT leasehold.clock_jumped(3600000, 0, 1000)");
+    EXPECT_STR(said(a, "SELECT state FROM leasehold.heartbeat(1, 1)"), "running");
+    done(a, "COMMIT");
+    EXPECT_STR(waited_for(b), "t");
+    EXPECT_STR(said(b, "SELECT lease_until - leasehold.clock() FROM leasehold.job"), "00:01:00");
+    close_both(a, b);
+}
+
+/* ---------------------------------------------------------------- claims */
+
+TEST(two_who_claim_much_of_a_new_queue_do_not_wait_for_each_other)
+{
+    PGconn *a = session_at(START_MS), *b = impatient_at(START_MS);
+    done(a, "INSERT INTO leasehold.job(queue) SELECT 'mail' FROM generate_series(1, 1000)");
+    done(a, "BEGIN");
+    EXPECT_STR(said(a, "SELECT count(*) FROM leasehold.claim('a', 'mail', 500)"), "500");
+    EXPECT_STR(said(a, "SELECT count(*) FROM leasehold.front"),
+               "1"); /* and has noted where it is */
+    EXPECT_STR(said(b, "SELECT count(*) FROM leasehold.claim('b', 'mail', 400)"), "400");
+    for (int i = 901; i <= 1000; i++) {
+        char id[16];
+        (void)snprintf(id, sizeof id, "%d", i);
+        EXPECT_STR(said(b, "SELECT id FROM leasehold.claim_one('b', 'mail', NULL, true)"), id);
+    }
+    done(a, "COMMIT");
+    close_both(a, b);
+}
+
+static void expect_the_other_is_free(int first, int second)
+{
+    PGconn *a = session_at(START_MS), *b = impatient_at(START_MS);
+    done(a, ENQUEUE("mail"));
+    done(a, CLAIM("w", "mail"));
+    done(a, "SELECT leasehold.release(1, 1)"); /* pending anew */
+    EXPECT_STR(said(a, "SELECT id FROM leasehold.enqueue('mail', 'x', priority => %d)",
+                    first == 2 ? 5 : 0),
+               "2");
+    char id[16];
+    done(a, "BEGIN");
+    (void)snprintf(id, sizeof id, "%d", first);
+    EXPECT_STR(said(a, CLAIM("a", "mail")), id);
+    (void)snprintf(id, sizeof id, "%d", second);
+    EXPECT_STR(said(b, CLAIM("b", "mail")), id);
+    done(a, "COMMIT");
+    close_both(a, b);
+}
+
+TEST(a_claim_in_an_open_transaction_keeps_back_no_more_than_it_has_taken)
+{
+    expect_the_other_is_free(1, 2);
+    test_store_renew();
+    expect_the_other_is_free(2, 1);
+}
+
+TEST(what_was_not_claimed_in_time_is_not_handed_out_however_much_it_is)
+{
+    PGconn *c = session_at(START_MS);
+    done(c,
+         "SELECT leasehold.enqueue_many('mail', array_fill(0::bigint, ARRAY[1100]), "
+         "array_fill('x'::text, ARRAY[1100]), expires_ms => array_fill(5::bigint, ARRAY[1100]))");
+    session_clock(c, START_MS + 100);
+    EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.claim('w', 'mail', 1000)"), "0");
+    EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.claim_one('w', 'mail', NULL, true)"), "0");
+    EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.claim('w', 'mail', 1000, request => 'r')"),
+               "0");
+    EXPECT_STR(said(c, "SELECT string_agg(DISTINCT state, ' '), count(*) FROM leasehold.job"),
+               "cancelled 1100");
+    PQfinish(c);
+}
+
+TEST(a_claim_over_several_priorities_tells_each_job_once)
+{
+    static const char *const claims[] = {
+        "SELECT count(*) FROM leasehold.claim('w', 'mail', 10)",
+        "SELECT count(*) FROM leasehold.claim('w', '{mail,mail}'::text[], 10)",
+    };
+    for (size_t i = 0; i < sizeof claims / sizeof claims[0]; i++) {
+        PGconn *c = session_at(START_MS);
+        done(c, "SELECT leasehold.queue_set('mail', audit => 'full')");
+        done(c, "INSERT INTO leasehold.job(queue, priority) VALUES ('mail', 5), ('mail', 0), "
+                "('mail', -3)");
+        done(c, "INSERT INTO leasehold.front SELECT 'mail', p, 0, 0, 0, leasehold.clock(), "
+                "leasehold.clock() + interval '1 min' FROM unnest('{5,0}'::int[]) p");
+        EXPECT_STR(said(c, "%s", claims[i]), "3");
+        EXPECT_STR(said(c, "SELECT string_agg(job::text, ' ' ORDER BY id) FROM leasehold.event "
+                           "WHERE type = 'job.claimed'"),
+                   "1 2 3");
+        PQfinish(c);
+        test_store_renew();
+    }
+}
+
+/* Entries of an index that the statement has read, of rows that are long gone, too. */
+static long entries_read(PGconn *c, const char *index, const char *sql)
+{
+    char before[40];
+
+    done(c, "BEGIN");
+    (void)snprintf(
+        before, sizeof before, "%s",
+        said(c, "SELECT pg_stat_get_xact_tuples_returned('leasehold.%s'::regclass)", index));
+    done(c, sql);
+    long read =
+        strtol(said(c, "SELECT pg_stat_get_xact_tuples_returned('leasehold.%s'::regclass) - %s",
+                    index, before),
+               NULL, 10);
+    done(c, "ROLLBACK");
+    return read;
+}
+
+/* A thousand jobs of the queue `past` have fallen due, and a thousand others have expired. */
+static void let_a_lot_fall_due(PGconn *c)
+{
+    done(c, "INSERT INTO leasehold.job(queue, run_at) SELECT 'past', leasehold.clock() + '1 s' "
+            "FROM generate_series(1, 1000)");
+    done(c, "INSERT INTO leasehold.job(queue, expires_at) SELECT 'past', leasehold.clock() + '1 s' "
+            "FROM generate_series(1, 1000)");
+    session_clock(c, START_MS + 1000);
+    done(c, "SELECT leasehold.upkeep()");
+    EXPECT_STR(said(c, "SELECT expired, promoted FROM leasehold.upkeep()"), "500 500");
+}
+
+TEST(what_fell_due_while_an_old_snapshot_is_held_is_not_read_again_by_every_claim)
+{
+    static const char *const acts[] = {
+        "SELECT * FROM leasehold.claim_one('w', 'empty', NULL, true)",
+        "SELECT * FROM leasehold.claim('w', 'empty', 10)",
+        "SELECT * FROM leasehold.peek('{empty}', NULL)",
+    };
+    PGconn *a = session_at(START_MS), *b = session_at(START_MS);
+    done(a, "BEGIN ISOLATION LEVEL REPEATABLE READ");
+    done(a, "SELECT count(*) FROM leasehold.job");
+    let_a_lot_fall_due(b);
+    session_clock(b, START_MS + 5000);
+    done(b, CLAIM("w", "empty")); /* sees that nothing is due, and says so */
+    session_clock(b, START_MS + 5500);
+    for (size_t i = 0; i < sizeof acts / sizeof acts[0]; i++) {
+        if (entries_read(b, "job_scheduled", acts[i]) > 10)
+            FAIL("%s reads all that was ever promoted", acts[i]);
+        if (entries_read(b, "job_expiry", acts[i]) > 10)
+            FAIL("%s reads all that ever expired", acts[i]);
+    }
+    done(a, "COMMIT");
+    close_both(a, b);
+}
+
+/* ---------------------------------------------------------------- limits */
+
+static void expect_the_exclusive_lease_is_kept(const char *late_answer)
+{
+    PGconn *c = session_at(START_MS);
+    done(c, "SELECT leasehold.queue_set('alone', exclusive => true)");
+    done(c, ENQUEUE("alone"));
+    done(c, ENQUEUE("alone"));
+    done(c, "SELECT leasehold.claim('a', 'alone', 1, '1 s')");
+    done(c, "SELECT leasehold.release_worker('a')");
+    session_clock(c, START_MS + 1300); /* revoked, run out, and nobody has kept up */
+    EXPECT_STR(said(c, CLAIM("b", "alone")), "1");
+    EXPECT_STR(said(c, "SELECT status FROM %s", late_answer), "-8");
+    EXPECT_STR(said(c, "SELECT owner, job FROM leasehold.lease WHERE scope = 'processing'"), "b 1");
+    EXPECT_STR(said(c, CLAIM("c", "alone")), "");
+    PQfinish(c);
+}
+
+TEST(a_late_answer_of_a_revoked_holder_leaves_the_next_its_exclusive_lease)
+{
+    expect_the_exclusive_lease_is_kept("leasehold.complete_many('{1}', '{1}', '{}', '{}')");
+    test_store_renew();
+    expect_the_exclusive_lease_is_kept("leasehold.fail_many('{1}', '{1}', '{late}', '{}', '{}')");
+    test_store_renew();
+    expect_the_exclusive_lease_is_kept("leasehold.release_many('{1}', '{1}', 0)");
+}
+
+static void limit_two_queues(PGconn *c)
+{
+    done(c, "SELECT leasehold.queue_set('la', concurrency => 5)");
+    done(c, "SELECT leasehold.queue_set('lb', rate => 5, rate_per => '1 s')");
+}
+
+TEST(claims_that_name_limited_queues_in_opposite_order_do_not_lock_up)
+{
+    PGconn *a = impatient_at(START_MS), *b = impatient_at(START_MS);
+    limit_two_queues(a);
+    done(a, "BEGIN");
+    done(b, "BEGIN");
+    EXPECT_STR(said(a, CLAIM("a", "la")), "");
+    EXPECT_STR(said(b, CLAIM("b", "lb")), "");
+    EXPECT_STR(said(a, CLAIM("a", "lb")), "");
+    EXPECT_STR(said(b, CLAIM("b", "la")), "");
+    done(a, "COMMIT");
+    done(b, "COMMIT");
+    done(a, "BEGIN");
+    EXPECT_STR(said(a, "SELECT id FROM leasehold.claim('a', '{la,lb}'::text[])"), "");
+    EXPECT_STR(said(b, "SELECT id FROM leasehold.claim('b', '{lb,la}'::text[])"), "");
+    done(a, "COMMIT");
+    close_both(a, b);
+}
+
+static void expect_others_are_served(const char *limit)
+{
+    PGconn *a = session_at(START_MS), *b = impatient_at(START_MS);
+    done(a, limit);
+    done(a, ENQUEUE("tight"));
+    done(a, ENQUEUE("tight"));
+    done(a, ENQUEUE("mail"));
+    done(a, "BEGIN");
+    EXPECT_STR(said(a, CLAIM("a", "tight")), "1");
+    EXPECT_STR(said(b, "SELECT id FROM leasehold.claim('b', '{tight,mail}'::text[])"), "3");
+    EXPECT_STR(
+        said(
+            b,
+            "SELECT retry_ms FROM leasehold.claim_many('b', '{tight}', NULL, 1, NULL, NULL, true)"),
+        "50"); /* come again soon */
+    done(a, "COMMIT");
+    close_both(a, b);
+}
+
+TEST(an_open_transaction_in_a_limited_queue_keeps_nobody_from_other_queues)
+{
+    expect_others_are_served("SELECT leasehold.queue_set('tight', concurrency => 5)");
+    test_store_renew();
+    expect_others_are_served("SELECT leasehold.queue_set('tight', rate => 5, rate_per => '1 s')");
+    test_store_renew();
+    expect_others_are_served("SELECT leasehold.queue_set('tight', exclusive => true)");
+}
+
+TEST(a_pause_that_waits_for_an_open_transaction_keeps_nobody_from_other_settings)
+{
+    PGconn *a = session_at(START_MS), *b = session_at(START_MS), *c = impatient_at(START_MS);
+    limit_two_queues(a);
+    done(a, "BEGIN");
+    EXPECT_STR(said(a, CLAIM("a", "la")), "");
+    begin_to_wait(b, "SELECT leasehold.queue_pause('la')");
+    EXPECT_STR(said(c, "SELECT leasehold.queue_pause('mail')"), "t");
+    done(c, "SELECT leasehold.queue_set('mail', max_attempts => 5)");
+    done(a, "COMMIT");
+    EXPECT_STR(waited_for(b), "t");
+    close_both(a, b);
+    PQfinish(c);
+}
+
+TEST(counts_behind_those_of_a_queue_that_somebody_holds_are_folded)
+{
+    PGconn *a = session_at(START_MS), *b = impatient_at(START_MS);
+    limit_two_queues(a);
+    for (int i = 0; i < 3; i++)
+        done(a, ENQUEUE("la"));
+    done(a, ENQUEUE("mail"));
+    done(a, "BEGIN");
+    EXPECT_STR(said(a, CLAIM("a", "la")), "1");
+    EXPECT_STR(said(b, "SELECT leasehold.fold(2)"), "1");
+    EXPECT_STR(said(b, "SELECT pending FROM leasehold.queue WHERE queue = 'mail'"), "1");
+    done(a, "COMMIT");
+    close_both(a, b);
+}
+
+static void expect_one_runs(const char *limit)
+{
+    PGconn *a = impatient_at(START_MS), *b = session_at(START_MS);
+    done(a, limit);
+    done(a, ENQUEUE("tight"));
+    done(a, "BEGIN ISOLATION LEVEL REPEATABLE READ");
+    done(a, "SELECT count(*) FROM leasehold.job");
+    done(b, "SELECT leasehold.enqueue('tight', 'x', priority => 10)");
+    EXPECT_STR(said(b, CLAIM("b", "tight")), "2");
+    (void)said(a, CLAIM("a", "tight"));
+    (void)said(a, "COMMIT");
+    EXPECT_STR(said(b, "SELECT count(*) FROM leasehold.job WHERE state = 'running'"), "1");
+    close_both(a, b);
+}
+
+TEST(a_claim_by_an_old_snapshot_exceeds_no_limit)
+{
+    expect_one_runs("SELECT leasehold.queue_set('tight', concurrency => 1)");
+    test_store_renew();
+    expect_one_runs("SELECT leasehold.queue_set('tight', rate => 1, rate_per => '1 h')");
+    test_store_renew();
+    expect_one_runs("SELECT leasehold.queue_set('tight', exclusive => true)");
+}
+
+TEST(a_claim_by_an_old_snapshot_in_a_limited_queue_is_refused_with_the_reason)
+{
+    PGconn *c = session_at(START_MS);
+    limit_two_queues(c);
+    done(c, "BEGIN ISOLATION LEVEL REPEATABLE READ");
+    EXPECT_STR(
+        said(c, CLAIM("a", "la")),
+        "LH003 queue \"la\" has limits: claim from it in a transaction that is READ COMMITTED, "
+        "not REPEATABLE READ");
+    PQfinish(c);
+}
+
+/* ---------------------------------------------------------------- wake-ups */
+
+/* Is the sleeper told of it? */
+static bool hears(PGconn *sleeper, const char *queue)
+{
+    bool heard = false;
+
+    for (int i = 0; i < TRIES && !heard; i++) {
+        EXPECT(PQconsumeInput(sleeper));
+        PGnotify *note = PQnotifies(sleeper);
+        heard = note != NULL && strcmp(note->extra, queue) == 0;
+        PQfreemem(note);
+        if (!heard)
+            (void)usleep(1000);
+    }
+    return heard;
+}
+
+static void expect_the_second_is_heard(const char *queue, const char *act)
+{
+    PGconn *a = session_at(START_MS), *b = impatient_at(START_MS), *sleeper = session_at(START_MS);
+    done(a, "INSERT INTO leasehold.job(queue) SELECT 'post' FROM generate_series(1, 2)");
+    done(sleeper, "LISTEN leasehold");
+    EXPECT_STR(said(sleeper, "SELECT leasehold.arm('{%s}')", queue), "t");
+    done(a, "BEGIN");
+    done(a, act);
+    done(b, act);
+    EXPECT(hears(sleeper, queue));
+    done(a, "ROLLBACK");
+    close_both(a, b);
+    PQfinish(sleeper);
+}
+
+TEST(whoever_enqueues_wakes_the_sleepers_though_another_enqueue_is_not_committed)
+{
+    expect_the_second_is_heard("mail", "INSERT INTO leasehold.job(queue) VALUES ('mail')");
+    test_store_renew();
+    expect_the_second_is_heard("mail", ENQUEUE("mail"));
+    test_store_renew();
+    /* Whoever waits for the next thing to fall due. */
+    expect_the_second_is_heard("!", "SELECT leasehold.claim('w', 'post', 1, '500 ms')");
+}
+
+/* ---------------------------------------------------------------- times */
+
+#define NOT_A_TIME(what_) \
+    "LH003 " what_ " is infinity: 1973-03-03T09:46:40Z to the end of the year 9999 is allowed"
+
+TEST(a_job_for_all_eternity_is_refused_and_stops_nobody_who_waits)
+{
+    PGconn *c = session_at(START_MS);
+    done(c, ENQUEUE("mail"));
+    done(c, ENQUEUE("mail"));
+    EXPECT_STR(said(c, "INSERT INTO leasehold.job(queue, expires_at) VALUES ('mail', 'infinity')"),
+               NOT_A_TIME("expires_at"));
+    EXPECT_STR(said(c, "INSERT INTO leasehold.job(queue, run_at) VALUES ('mail', 'infinity')"),
+               NOT_A_TIME("run_at"));
+    EXPECT_STR(said(c, "SELECT leasehold.enqueue('mail', run_at => 'infinity')"),
+               NOT_A_TIME("time to run at"));
+    EXPECT_STR(
+        said(c, "SELECT leasehold.enqueue_many('mail', '{0}', '{x}', run_ats => '{infinity}')"),
+        NOT_A_TIME("time to run at"));
+    EXPECT_CONTAINS(
+        said(c, "INSERT INTO leasehold.job(queue, expires_at) VALUES ('mail', '-infinity')"),
+        "LH003 expires_at is -infinity");
+    done(c, "UPDATE leasehold.job SET expires_at = 'infinity' WHERE id = 1"); /* by hand */
+    done(c, "UPDATE leasehold.job SET state = 'scheduled', run_at = 'infinity' WHERE id = 2");
+    EXPECT_STR(said(c, "SELECT something, next_ms FROM leasehold.peek('{empty}', 'k')"), "f ");
+    EXPECT_STR(said(c, CLAIM("w", "mail")), "1");
+    PQfinish(c);
+}
+
+TEST(days_of_events_begin_at_midnight_utc_however_the_session_writes_times)
+{
+    PGconn *c = session_at(START_MS);
+    done(c, "SET timezone = 'Asia/Shanghai'"); /* CST, which is read as another zone */
+    done(c, "SET datestyle = 'SQL'");
+    done(c, "SELECT leasehold.upkeep()");
+    done(c, "SET timezone = 'UTC'");
+    done(c, "SET datestyle = 'ISO'");
+    EXPECT_STR(said(c, "SELECT pg_get_expr(relpartbound, oid) FROM pg_class "
+                       "WHERE relname = 'event_20260116'"),
+               "FOR VALUES FROM ('2026-01-16 00:00:00+00') TO ('2026-01-17 00:00:00+00')");
+    PQfinish(c);
+}
+
+TEST(a_forgotten_enqueue_does_not_silence_a_queue)
+{
+    PGconn *a = session_at(START_MS), *b = impatient_at(START_MS),
+           *sleeper = impatient_at(START_MS);
+    done(sleeper, "LISTEN leasehold");
+    EXPECT_STR(said(sleeper, "SELECT leasehold.arm('{mail}')"), "t");
+    done(a, "BEGIN");
+    done(a, ENQUEUE("mail"));
+    for (int s = 20; s <= 100; s += 20) {
+        session_clock(sleeper, START_MS + s * 1000);
+        done(sleeper, "SELECT leasehold.arm('{mail}')"); /* and does not wait */
+    }
+    session_clock(b, START_MS + 101000);
+    done(b, ENQUEUE("mail"));
+    EXPECT(hears(sleeper, "mail"));
+    done(a, "ROLLBACK");
+    close_both(a, b);
+    PQfinish(sleeper);
+}
+
+TEST(the_best_that_is_free_comes_first)
+{
+    PGconn *a = session_at(START_MS), *b = impatient_at(START_MS);
+    done(a, "SELECT leasehold.enqueue('mail', 'x', priority => 10)");
+    done(a, "SELECT leasehold.enqueue('mail', 'x', priority => -5)");
+    done(a, "SELECT leasehold.claim('w', 'mail', 2)");
+    done(a, "SELECT leasehold.release(1, 1)");
+    done(a, "SELECT leasehold.release(2, 1)");
+    done(a, "SELECT leasehold.enqueue('mail', 'x', priority => 5)");
+    done(a, "BEGIN");
+    EXPECT_STR(said(a, CLAIM("a", "mail")), "1");
+    EXPECT_STR(said(b, CLAIM("b", "mail")), "3");
+    EXPECT_STR(said(b, CLAIM("b", "mail")), "2");
+    done(a, "COMMIT");
+    close_both(a, b);
+}
+
+TEST(a_policy_of_a_queue_that_somebody_claims_from_is_set_at_once)
+{
+    PGconn *a = session_at(START_MS), *b = impatient_at(START_MS);
+    limit_two_queues(a);
+    done(a, ENQUEUE("lb"));
+    done(a, "BEGIN");
+    EXPECT_STR(said(a, CLAIM("a", "lb")), "1");
+    done(b, "SELECT leasehold.queue_set('lb', max_attempts => 5)");
+    done(a, "COMMIT");
+    close_both(a, b);
+}

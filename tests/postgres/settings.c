@@ -1,0 +1,176 @@
+/*
+ * What a role, a database or the environment may have set for our sessions: the acts are done as ever.
+ * A server's session is ours, and is set as we need it; one of a pooler's is others', too.
+ */
+#include "postgres/proxy.h"
+#include "postgres/session.h"
+
+#include "core/core.h"
+#include "store/postgres/plumb.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct heard {
+    bool told; /* what the database was asked to tell */
+};
+
+static void hear(void *arg, const lh_log_entry *entry)
+{
+    struct heard *heard = arg;
+    heard->told = heard->told || strcmp(entry->line, "took job 7 back") == 0;
+}
+
+static lh_store *open_at(const char *url, const char *settings, struct heard *heard)
+{
+    char text[2000];
+    lh_store *store = NULL;
+
+    (void)snprintf(text, sizeof text, "%s%coptions=%s", url, strchr(url, '?') ? '&' : '?',
+                   settings);
+    if (lh_open(text, &(lh_open_opts){.log = hear, .log_arg = heard}, &store) != LH_OK)
+        FAIL("%s", lh_errmsg(store));
+    return store;
+}
+
+/* ---------------------------------------------------------------- notices */
+
+#define QUIET "-c%20client_min_messages%3Derror"
+
+static void expect_tells(lh_store *store, const struct heard *heard)
+{
+    struct txn txn = {.pg = store->store.self, .deadline = real_ms() + 10000};
+    struct lhi_error err;
+
+    lhi_error_clear(&err);
+    EXPECT_OK(pool_take(txn.pg, txn.deadline, &txn.conn, &err));
+    EXPECT_OK(
+        call_text(&txn, "SELECT leasehold.tell('warn', 'took job 7 back')", NULL, NULL, &err));
+    notices_tell(&txn.conn->notices, &txn.pg->log);
+    EXPECT(heard->told);
+    pool_give(txn.pg, txn.conn);
+}
+
+/* The warning of a commit that was not confirmed is one of them: failover.py. */
+TEST(what_the_server_has_to_say_is_heard_though_the_role_hides_it)
+{
+    struct heard heard = {0};
+    lh_store *store = open_at(test_store(), QUIET, &heard);
+
+    expect_tells(store, &heard);
+    lh_close(store);
+}
+
+TEST(what_the_server_has_to_say_is_heard_behind_a_pooler_whose_sessions_hide_it)
+{
+    struct proxy *proxy = proxy_start();
+    struct heard heard = {0};
+
+    proxy_renumber(proxy);
+    lh_store *store = open_at(proxy->url, QUIET, &heard);
+    expect_tells(store, &heard);
+    const struct conn *conn = ((struct pg *)store->store.self)->idle;
+    EXPECT(conn->pooled && conn->quiet);
+    lh_close(store);
+    proxy_stop(proxy);
+}
+
+/* ---------------------------------------------------------------- isolation */
+
+#define SERIALIZABLE "-c%20default_transaction_isolation%3Dserializable"
+
+static void refuse_other_isolation(void)
+{
+    PGconn *session = session_at(START_MS);
+
+    EXPECT_STR(
+        said(session,
+             "CREATE FUNCTION look_at_isolation() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+             " IF current_setting('transaction_isolation') <> 'read committed' THEN"
+             " RAISE 'isolation is %%', current_setting('transaction_isolation');"
+             " END IF; RETURN NULL; END $$"),
+        "");
+    EXPECT_STR(said(session, "CREATE TRIGGER isolation AFTER INSERT OR UPDATE ON leasehold.job"
+                             " EXECUTE FUNCTION look_at_isolation()"),
+               "");
+    PQfinish(session);
+}
+
+static void expect_acts(lh_store *store)
+{
+    const char *queue = "q";
+    lh_new_job job = {.payload = "x", .payload_len = 1};
+    lh_enqueued out;
+    lh_jobs *jobs = NULL;
+    int rc = lh_enqueue(store, queue, &job, 1, NULL, &out);
+
+    if (rc != LH_OK)
+        FAIL("%s", lh_errmsg(store));
+    EXPECT_OK(
+        lh_claim(store, &(lh_claim_opts){.queues = &queue, .n_queues = 1, .worker = "w"}, &jobs));
+    EXPECT_OK(lh_complete(store, &(lh_done){.job = jobs->job[0].id, .token = jobs->job[0].token}, 1,
+                          NULL, NULL));
+    EXPECT_OK(lh_retry(store, &jobs->job[0].id, 1, LH_RETRY_FORCE, NULL, NULL));
+    lh_jobs_free(jobs);
+}
+
+TEST(acts_see_what_is_committed_though_the_role_isolates_its_transactions)
+{
+    struct heard heard = {0};
+
+    refuse_other_isolation();
+    lh_store *store = open_at(test_store(), SERIALIZABLE, &heard);
+    expect_acts(store);
+    lh_close(store);
+}
+
+TEST(acts_see_what_is_committed_behind_a_pooler_whose_sessions_isolate_theirs)
+{
+    struct proxy *proxy = proxy_start();
+    struct heard heard = {0};
+
+    refuse_other_isolation();
+    proxy_renumber(proxy);
+    lh_store *store = open_at(proxy->url, SERIALIZABLE, &heard);
+    expect_acts(store);
+    const struct conn *conn = ((struct pg *)store->store.self)->idle;
+    EXPECT(conn->pooled && conn->isolated);
+    lh_close(store);
+    proxy_stop(proxy);
+}
+
+/* ---------------------------------------------------------------- rights */
+
+TEST(a_role_that_may_only_read_is_told_so_at_once)
+{
+    struct heard heard = {0};
+    lh_store *store = open_at(test_store(), "-c%20default_transaction_read_only%3Don", &heard);
+    lh_enqueued out;
+    int64_t begun = real_ms();
+
+    EXPECT_STATUS(
+        lh_enqueue(store, "q", &(lh_new_job){.payload = "x", .payload_len = 1}, 1, NULL, &out),
+        LH_EREADONLY);
+    EXPECT(real_ms() - begun < ACT_MS / 2);
+    lh_close(store);
+}
+
+/* ---------------------------------------------------------------- services */
+
+/* As libpq has it: the file comes before the environment. */
+TEST(a_service_names_the_host_whatever_the_environment_says)
+{
+    struct target target = {0};
+    struct lhi_error err;
+
+    EXPECT_EQ(setenv("PGHOST", "elsewhere", 1), 0);
+    EXPECT_EQ(setenv("PGPORT", "1", 1), 0);
+    EXPECT_OK(target_parse(&target, "service=queue", &err));
+    EXPECT(target.hosts[0].host == NULL && target.hosts[0].port == NULL);
+    target_clear(&target);
+    target = (struct target){0};
+    EXPECT_OK(target_parse(&target, "dbname=queue", &err));
+    EXPECT_STR(target.hosts[0].host, "elsewhere");
+    target_clear(&target);
+}

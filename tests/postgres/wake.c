@@ -1,0 +1,251 @@
+/* Wake-ups: who sleeps is rung for, once; who does not is left alone. */
+#include "postgres/proxy.h"
+#include "postgres/session.h"
+
+#include "core/core.h"
+#include "store/postgres/plumb.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PATIENCE = 10000, FOR_EVER_MS = 600000 };
+
+/* ---------------------------------------------------------------- rings, as anybody may hear them */
+
+struct scene {
+    PGconn *ear, *hand;
+};
+
+static struct scene set_the_scene(void)
+{
+    struct scene scene = {session_at(START_MS), session_at(START_MS)};
+
+    EXPECT_STR(said(scene.ear, "LISTEN leasehold"), "");
+    return scene;
+}
+
+static void leave(struct scene *scene)
+{
+    PQfinish(scene->ear);
+    PQfinish(scene->hand);
+}
+
+/* How often a queue was rung for since it was last asked: whatever is committed comes in order. */
+static int rings_for(struct scene *scene, const char *queue)
+{
+    struct pollfd ear = {.fd = PQsocket(scene->ear), .events = POLLIN};
+    PGnotify *notify;
+    int n = 0;
+
+    EXPECT_STR(said(scene->hand, "NOTIFY leasehold, 'no more'"), "");
+    for (bool more = true; more;) {
+        EXPECT(PQconsumeInput(scene->ear) == 1);
+        while ((notify = PQnotifies(scene->ear)) != NULL) {
+            n += strcmp(notify->extra, queue) == 0;
+            more = more && strcmp(notify->extra, "no more") != 0;
+            PQfreemem(notify);
+        }
+        if (more)
+            (void)poll(&ear, 1, -1);
+    }
+    return n;
+}
+
+static void enqueue(struct scene *scene)
+{
+    EXPECT_STR(said(scene->hand, "SELECT state FROM leasehold.enqueue('q', 'x')"), "pending");
+}
+
+static void arm(struct scene *scene)
+{
+    (void)said(scene->hand, "SELECT leasehold.arm('{q}')");
+}
+
+TEST(nobody_is_rung_for_where_nobody_sleeps)
+{
+    struct scene scene = set_the_scene();
+
+    for (int i = 0; i < 100; i++)
+        enqueue(&scene);
+    EXPECT_EQ(rings_for(&scene, "q"), 0);
+    leave(&scene);
+}
+
+TEST(one_ring_wakes_whoever_sleeps)
+{
+    struct scene scene = set_the_scene();
+
+    EXPECT_STR(said(scene.hand, "SELECT leasehold.arm('{q}')"), "t");
+    EXPECT_STR(said(scene.hand, "SELECT leasehold.arm('{q}')"), "f");
+    for (int i = 0; i < 3; i++)
+        enqueue(&scene);
+    EXPECT_EQ(rings_for(&scene, "q"), 1);
+    EXPECT_EQ(rings_for(&scene, "other"), 0);
+    leave(&scene);
+}
+
+TEST(a_queue_is_rung_for_ten_times_a_second_at_most)
+{
+    struct scene scene = set_the_scene();
+
+    for (int ms = 0; ms < 1000; ms += 10) {
+        session_clock(scene.hand, START_MS + ms);
+        arm(&scene);
+        enqueue(&scene);
+    }
+    EXPECT_EQ(rings_for(&scene, "q"), 10);
+    leave(&scene);
+}
+
+TEST(what_is_rolled_back_wakes_nobody_and_leaves_him_armed)
+{
+    struct scene scene = set_the_scene();
+
+    arm(&scene);
+    EXPECT_STR(said(scene.hand, "BEGIN"), "");
+    enqueue(&scene);
+    EXPECT_STR(said(scene.hand, "ROLLBACK"), "");
+    EXPECT_EQ(rings_for(&scene, "q"), 0);
+    enqueue(&scene);
+    EXPECT_EQ(rings_for(&scene, "q"), 1);
+    leave(&scene);
+}
+
+TEST(a_plain_insert_wakes_whoever_sleeps)
+{
+    struct scene scene = set_the_scene();
+
+    arm(&scene);
+    EXPECT_STR(said(scene.hand, "INSERT INTO leasehold.job(queue) VALUES ('q')"), "");
+    EXPECT_EQ(rings_for(&scene, "q"), 1);
+    leave(&scene);
+}
+
+/* ---------------------------------------------------------------- a sleeper */
+
+/* One who lies down again whenever he was woken. Nobody wakes him to have a look, as the core does. */
+struct sleeper {
+    lh_store *store;
+    PGconn *watch;
+    pthread_t thread;
+    int up, gone; /* atomic */
+};
+
+static void *sleep_on(void *arg)
+{
+    struct sleeper *sleeper = arg;
+    const char *queue = "q";
+    lh_claim_opts opts = {.queues = &queue, .n_queues = 1};
+    void *pg = sleeper->store->store.self;
+
+    while (!__atomic_load_n(&sleeper->up, __ATOMIC_SEQ_CST))
+        (void)pg_wait(pg, pg_ticket(pg, &opts), &opts, FOR_EVER_MS);
+    __atomic_store_n(&sleeper->gone, 1, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+static void lie_down(struct sleeper *sleeper, const char *url)
+{
+    sleeper->watch = session_at(START_MS);
+    EXPECT_OK(lh_open(url, NULL, &sleeper->store));
+    EXPECT_EQ(pthread_create(&sleeper->thread, NULL, sleep_on, sleeper), 0);
+}
+
+static void enqueue_real(struct sleeper *sleeper)
+{
+    lh_enqueued out;
+    EXPECT_OK(lh_enqueue(sleeper->store, "q", &(lh_new_job){.payload = "x", .payload_len = 1}, 1,
+                         NULL, &out));
+}
+
+static void get_up(struct sleeper *sleeper)
+{
+    __atomic_store_n(&sleeper->up, 1, __ATOMIC_SEQ_CST);
+    while (!__atomic_load_n(&sleeper->gone, __ATOMIC_SEQ_CST)) {
+        enqueue_real(sleeper);
+        (void)usleep(10000);
+    }
+    EXPECT_EQ(pthread_join(sleeper->thread, NULL), 0);
+    lh_close(sleeper->store);
+    PQfinish(sleeper->watch);
+}
+
+static void expect_soon(struct sleeper *sleeper, const char *sql, const char *answer)
+{
+    for (int i = 0; i < PATIENCE && strcmp(said(sleeper->watch, "%s", sql), answer) != 0; i++)
+        (void)usleep(1000);
+    EXPECT_STR(said(sleeper->watch, "%s", sql), answer);
+}
+
+static const char armed[] = "SELECT armed FROM leasehold.idle WHERE queue = 'q'";
+static const char rung_at[] = "SELECT notified_at FROM leasehold.idle WHERE queue = 'q'";
+static const char listeners[] =
+    "SELECT count(*) FROM pg_stat_activity WHERE query = 'LISTEN leasehold'"
+    " AND datname = current_database()";
+
+/* He is asleep; a ring disarms him; so if he is armed again, he was woken. */
+static void expect_wakes(struct sleeper *sleeper)
+{
+    char before[64];
+
+    expect_soon(sleeper, armed, "t");
+    (void)snprintf(before, sizeof before, "%s", said(sleeper->watch, rung_at));
+    for (int i = 0; i < PATIENCE && strcmp(said(sleeper->watch, rung_at), before) == 0; i++) {
+        enqueue_real(sleeper); /* soon after a ring there is none */
+        (void)usleep(10000);
+    }
+    expect_soon(sleeper, armed, "t");
+}
+
+TEST_TIMEOUT(whoever_sleeps_is_woken_by_a_ring_each_time, 60)
+{
+    struct sleeper sleeper = {0};
+
+    lie_down(&sleeper, test_store());
+    for (int i = 0; i < 3; i++)
+        expect_wakes(&sleeper);
+    EXPECT_STR(said(sleeper.watch, listeners), "1");
+    get_up(&sleeper);
+}
+
+TEST_TIMEOUT(whoever_listened_on_a_connection_that_was_lost_listens_again, 60)
+{
+    struct sleeper sleeper = {0};
+
+    lie_down(&sleeper, test_store());
+    expect_wakes(&sleeper);
+    EXPECT_STR(said(sleeper.watch, "SELECT count(pg_terminate_backend(pid, 5000)) > 1"
+                                   " FROM pg_stat_activity WHERE datname = current_database()"
+                                   " AND pid <> pg_backend_pid() AND usename = current_user"),
+               "t");
+    expect_soon(&sleeper, listeners, "1");
+    expect_wakes(&sleeper);
+    get_up(&sleeper);
+}
+
+TEST_TIMEOUT(behind_a_pooler_nobody_listens_and_everybody_looks, 60)
+{
+    struct proxy *proxy = proxy_start();
+    lh_store *store = NULL;
+    PGconn *watch = session_at(START_MS);
+    const char *queue = "q";
+    lh_jobs *jobs = NULL;
+    lh_enqueued out;
+
+    proxy_renumber(proxy);
+    EXPECT_OK(lh_open(proxy->url, NULL, &store));
+    lh_claim_opts opts = {.queues = &queue, .n_queues = 1, .worker = "w", .wait_ms = 300};
+    EXPECT_STATUS(lh_claim(store, &opts, &jobs), LH_EMPTY);
+    EXPECT_STR(said(watch, listeners), "0");
+    EXPECT_STR(said(watch, "SELECT count(*) FROM leasehold.idle WHERE armed"), "0");
+    EXPECT_OK(
+        lh_enqueue(store, "q", &(lh_new_job){.payload = "x", .payload_len = 1}, 1, NULL, &out));
+    EXPECT_OK(lh_claim(store, &opts, &jobs));
+    lh_jobs_free(jobs);
+    lh_close(store);
+    PQfinish(watch);
+    proxy_stop(proxy);
+}
