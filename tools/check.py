@@ -5,7 +5,8 @@
 
 Every test and every lint or build counts as one; the last line is `N passed, N failed`, and the exit
 code is 0 only if nothing failed. A failing step does not stop the others, except those that need what
-it should have built: these count as failed too. Logs are in build/check/*.log.
+it should have built: these count as failed too. What a machine cannot do (network namespaces without
+root) is skipped: that counts as neither, and is named. Logs are in build/check/*.log.
 
 --quick leaves out sanitizers, valgrind and lints. --only runs one step, with the builds it needs.
 """
@@ -61,6 +62,7 @@ class Step:
         self.beside = beside  # waits nearly all of its time: it takes no core from the others
         self.started = self.finished = False
         self.passed = self.failed = 0
+        self.skipped = []
         self.log = CHECK / f"{name}.log"
 
 
@@ -68,6 +70,7 @@ class Log:
     def __init__(self, path):
         self.file = open(path, "w", encoding="utf-8")
         self.path = path
+        self.skipped = []
 
     def say(self, text):
         print(text, file=self.file, flush=True)
@@ -138,11 +141,14 @@ def has_tag(test, tag):
 
 
 def count_tap(path):
-    """(passed, failed, complaint) of a TAP file; a plan that was not kept is a complaint."""
+    """(passed, failed, skipped, complaint) of a TAP file; a plan that was not kept is a complaint."""
     passed = failed = 0
+    skipped = []
     plan = complaint = None
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        if re.match(r"ok\b", line):
+        if skip := re.match(r"ok \d+ - (\S+) # SKIP (.*)", line):
+            skipped.append(f"{skip[1]}: {skip[2]}")
+        elif re.match(r"ok\b", line):
             passed += 1
         elif re.match(r"not ok\b", line):
             failed += 1
@@ -152,9 +158,9 @@ def count_tap(path):
             complaint = line
     if complaint is None and plan is None:
         complaint = "no plan: the suite did not start, or died"
-    elif complaint is None and plan != passed + failed:
-        complaint = f"{plan} tests were planned, {passed + failed} ran"
-    return passed, failed, complaint
+    elif complaint is None and plan != passed + failed + len(skipped):
+        complaint = f"{plan} tests were planned, {passed + failed + len(skipped)} ran"
+    return passed, failed, skipped, complaint
 
 
 def run_suite(log, test, folder, env, wrapper, scale):
@@ -163,7 +169,8 @@ def run_suite(log, test, folder, env, wrapper, scale):
         code = log.run([*wrapper, *test["cmd"]], env={**test["env"], **env},
                        limit=test["timeout"] * scale, output=output,
                        folder=test["workdir"] or folder)
-    passed, failed, complaint = count_tap(tap)
+    passed, failed, skipped, complaint = count_tap(tap)
+    log.skipped += skipped
     log.say(tap.read_text(encoding="utf-8", errors="replace"))
     if complaint is None and code != 0 and failed == 0:
         complaint = f"all passed, but the exit code is {code}"
@@ -184,7 +191,7 @@ def suites(variant, tag, flavour=None, wrapper=()):
                 more_passed, more_failed = run_suite(log, test, CHECK / variant, env,
                                                      list(wrapper), scale)
                 passed, failed = passed + more_passed, failed + more_failed
-        if passed + failed == 0:
+        if passed + failed == 0 and not log.skipped:
             log.say(f"no suite of this build is tagged {tag}")
             return one(False)
         return passed, failed
@@ -346,12 +353,15 @@ def run_step(step, steps):
             step.failed = 1
         else:
             step.passed, step.failed = step.action(log)
+            step.skipped = log.skipped
     except Exception as error:  # a bug in this file must not look like success
         log.say(f"{type(error).__name__}: {error}")
         step.failed += 1
     took = time.monotonic() - started
     count = f"{step.passed} passed" + (f", {step.failed} FAILED" if step.failed else "")
+    count += f", {len(step.skipped)} SKIPPED" if step.skipped else ""
     text = f"{'FAIL' if step.failed else 'ok':4}  {step.name:16} {took:6.1f} s   {count}"
+    text += "".join(f"\n      skipped: {line}" for line in step.skipped)
     if step.failed:
         lines = step.log.read_text(encoding="utf-8", errors="replace").splitlines()
         text += "\n" + "\n".join(f"      | {line}" for line in interesting(lines))
@@ -443,6 +453,8 @@ def main():
     started = time.monotonic()
     run_all(steps)
     print(f"{len(steps)} steps in {time.monotonic() - started:.1f} s")
+    if skipped := sum(len(step.skipped) for step in steps):
+        print(f"{skipped} skipped: see above what cannot be tested on this machine")
     passed = sum(step.passed for step in steps)
     failed = sum(step.failed for step in steps)
     print(f"{passed} passed, {failed} failed")

@@ -59,6 +59,11 @@ void cli_note(const char *format, ...)
     say("", text);
 }
 
+bool cli_is_file(const struct cli *cli)
+{
+    return strcmp(lh_store_kind(cli->url), "sqlite") == 0;
+}
+
 int cli_failed(struct cli *cli, int status)
 {
     const char *text = lh_errmsg(cli->store);
@@ -68,8 +73,8 @@ int cli_failed(struct cli *cli, int status)
     cli_error(0, "%s", text[0] != '\0' ? text : lh_status_text(status));
     if (status == LH_EUNKNOWN && lh_last_request(cli->store)[0] != '\0')
         cli_error(0, "request id to repeat with: %s", lh_last_request(cli->store));
-    /* Where the library knows what helps, it has said so. */
-    if (status == LH_ECORRUPT && strstr(text, "\"leasehold ") == NULL)
+    /* Where the library knows what helps, it has said so; what is a server's is not ours to repair. */
+    if (status == LH_ECORRUPT && cli_is_file(cli) && strstr(text, "\"leasehold ") == NULL)
         cli_error(0, "\"leasehold check --repair\" repairs it");
     return lh_status_exit(status);
 }

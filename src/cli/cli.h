@@ -61,6 +61,9 @@ void cli_log(struct cli *cli, const lh_log_entry *entry);
  *  outcome also the request id to repeat with; what to do about a corrupt store. */
 int cli_failed(struct cli *cli, int status);
 
+/** Is the store a file, and no server's? */
+bool cli_is_file(const struct cli *cli);
+
 /** The failures of an act on several jobs: one line each, the highest exit code. `verb` as in
  *  "could not cancel job 5: …". Items in `skip` (0: none) are no failure: a status. */
 int cli_failed_jobs(struct cli *cli, const char *verb, const int64_t *ids, const int *status,

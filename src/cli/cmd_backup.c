@@ -105,7 +105,9 @@ const struct command cmd_backup = {
         "another name beside FILE, synced, read back and checked, and only then becomes FILE; if "
         "anything goes wrong, FILE is as it was.\n\n"
         "The copy is one file. Do not copy a store with other tools while it is in use: what is in "
-        "its log would be missing. leasehold-restore(1) puts a copy back.",
+        "its log would be missing. leasehold-restore(1) puts a copy back.\n\n"
+        "A store on PostgreSQL is refused: its server's own tools back it up, such as pg_dump "
+        "--schema=leasehold.",
     .positionals = positionals,
     .options = options,
     .examples = examples,

@@ -7,10 +7,12 @@ enum { REPAIR, ACCEPT_LOSS };
 
 static const struct option options[] = {
     [REPAIR] = {"repair", 0, NULL, SPEC_FLAG, 0,
-                "repair what is damaged first, on a copy; the damaged file is kept beside it"},
+                "repair what is damaged first, on a copy; the damaged file is kept beside it "
+                "(SQLite)"},
     [ACCEPT_LOSS] =
         {"accept-loss", 0, NULL, SPEC_FLAG, 0,
-         "write again to a store that is older than its high-water mark, and raise its epoch"},
+         "write again to a store that is older than its high-water mark, and raise its epoch "
+         "(SQLite)"},
     {.name = NULL},
 };
 
@@ -88,6 +90,11 @@ static int run(struct cli *cli, const struct args *args)
     unsigned access = ACCESS_READ;
     int exit, rc;
 
+    if (!cli_is_file(cli) && (opt[REPAIR].given || opt[ACCEPT_LOSS].given))
+        return usage_error(args->command,
+                           "%s is for SQLite files: what is damaged on a server is "
+                           "restored from a backup",
+                           opt[REPAIR].given ? "--repair" : "--accept-loss");
     if (opt[REPAIR].given)
         access |= ACCESS_REPAIR;
     if (opt[ACCEPT_LOSS].given)
@@ -107,7 +114,7 @@ static int run(struct cli *cli, const struct args *args)
     if (findings->errors > 0)
         exit = cli_error(damaged(findings) ? EXIT_CORRUPT : EXIT_FAILED, "%zu error%s found%s",
                          findings->errors, findings->errors == 1 ? " was" : "s were",
-                         damaged(findings) && !opt[REPAIR].given
+                         damaged(findings) && cli_is_file(cli) && !opt[REPAIR].given
                              ? "; \"leasehold check --repair\" repairs the file"
                              : "");
     lh_findings_free(findings);
@@ -117,6 +124,7 @@ static int run(struct cli *cli, const struct args *args)
 static const struct example examples[] = {
     {"leasehold check", "is everything as it should be?"},
     {"leasehold check --repair", "and mend the file if it is damaged"},
+    {"leasehold check --store postgresql:///app", "is the server as it should be, too?"},
     {.line = NULL},
 };
 
@@ -134,8 +142,10 @@ const struct command cmd_check = {
     .text =
         "Checks the database file, the invariants of the jobs, the counters, the checksums of "
         "payloads, the size of the log, the clock, the room on the device and the versions, and "
-        "prints what it found. Without an option it changes nothing. Counts that are wrong are "
-        "counted anew by recover."
+        "prints what it found. On PostgreSQL it looks, instead of at a file, at the schema as it "
+        "was made, at settings that lose or slow what is done, at dead rows, at standbys, and at "
+        "who holds the oldest transaction. Without an option it changes nothing. Counts that are "
+        "wrong are counted anew by recover."
         "\n\n"
         "With --repair a damaged file is repaired on a copy: its indexes made anew, else the whole "
         "file, else row by row what can be read. Only a copy that passes the check takes the "

@@ -87,6 +87,7 @@ static int run(struct cli *cli, const struct args *args)
 
 static const struct example examples[] = {
     {"leasehold migrate --store app.db", "put the queue into an application's own database"},
+    {"leasehold migrate --store postgresql:///app", "the schema leasehold, on a server"},
     {"leasehold migrate --dry-run", "what would be done?"},
     {"leasehold migrate --drop-sql", "how would it be removed?"},
     {.line = NULL},
@@ -98,8 +99,8 @@ const struct command cmd_migrate = {
     .summary = "make or update the tables of the queue",
     .text =
         "Brings the store to the schema of this version; a missing SQLite file is made. This is "
-        "also how a "
-        "queue gets into a database that has other tables: no other command puts its tables there.",
+        "also how a queue gets into a database that has other tables, and onto a server: no other "
+        "command puts its tables there.",
     .options = options,
     .examples = examples,
     .run = run,

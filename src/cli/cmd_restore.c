@@ -122,7 +122,9 @@ const struct command cmd_restore = {
         "epoch rises, so that no token is handed out a second time.\n\n"
         "Nobody has to stop first: programs that have the old store open are told at their next "
         "act, and have to open it anew. What they did since the copy was made is only in the store "
-        "that is kept.",
+        "that is kept.\n\n"
+        "A store on PostgreSQL is refused: its server's own tools restore it, such as psql and "
+        "pg_restore; leasehold-recover(1) then ends the leases of the copy.",
     .positionals = positionals,
     .examples = examples,
     .exits = exits,

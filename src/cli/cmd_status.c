@@ -13,6 +13,16 @@ static const struct option options[] = {
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
+static void key_known(struct js *json, const char *key, int64_t bytes)
+{
+    if (bytes >= 0) {
+        js_key_int(json, key, bytes);
+        return;
+    }
+    js_key(json, key);
+    js_null(json);
+}
+
 static void print_json(const lh_queues *queues, const lh_store_info *info, const lh_report *last)
 {
     struct js json = {0};
@@ -50,8 +60,8 @@ static void print_json(const lh_queues *queues, const lh_store_info *info, const
     js_key_int(&json, "schema", info->schema);
     js_key_int(&json, "epoch", info->epoch);
     js_key_int(&json, "file_bytes", info->file_bytes);
-    js_key_int(&json, "wal_bytes", info->wal_bytes);
-    js_key_int(&json, "free_bytes", info->free_bytes);
+    key_known(&json, "wal_bytes", info->wal_bytes);
+    key_known(&json, "free_bytes", info->free_bytes);
     js_key_int(&json, "changes", info->changes);
     js_key_int(&json, "clock_skew_ms", info->clock_skew_ms);
     js_close(&json, '}');
@@ -88,6 +98,22 @@ static void print_recovery(const lh_store_info *info, const lh_report *last, int
                    text_when(info->next_due_at, now, when, sizeof when));
 }
 
+/** A server tells neither of its log nor of its disks. */
+static void print_size(const lh_store_info *info)
+{
+    char file[32], part[32];
+    struct buf line = {0};
+
+    buf_text(&line, text_bytes(info->file_bytes, file, sizeof file));
+    if (info->wal_bytes >= 0)
+        buf_format(&line, ", log %s", text_bytes(info->wal_bytes, part, sizeof part));
+    if (info->free_bytes >= 0)
+        buf_format(&line, ", %s free on the device",
+                   text_bytes(info->free_bytes, part, sizeof part));
+    text_field("size", "%s", buf_str(&line));
+    buf_clear(&line);
+}
+
 static void print_text(const lh_queues *queues, const lh_store_info *info, const lh_report *last,
                        int64_t now)
 {
@@ -96,17 +122,14 @@ static void print_text(const lh_queues *queues, const lh_store_info *info, const
                                         "",           NULL};
     bool colors = text_colors(stdout);
     enum style bad = info->degraded[0] ? STYLE_RED : STYLE_GREEN;
-    char file[32], wal[32], room[32], age[32], failing[48] = "";
+    char age[32], failing[48] = "";
     struct table table;
 
     text_field("store", "%s  %s%s%s", info->url, style_on(bad, colors),
                info->degraded[0] ? "degraded" : "ok", style_off(bad, colors));
     if (info->degraded[0])
         text_field("degraded", "%s", info->degraded);
-    text_field("size", "%s, log %s, %s free on the device",
-               text_bytes(info->file_bytes, file, sizeof file),
-               text_bytes(info->wal_bytes, wal, sizeof wal),
-               text_bytes(info->free_bytes, room, sizeof room));
+    print_size(info);
     if (info->workers_degraded > 0)
         snprintf(failing, sizeof failing, ", %" PRId64 " degraded", info->workers_degraded);
     text_field("workers", "%" PRId64 " alive, %" PRId64 " late, %" PRId64 " dead%s",

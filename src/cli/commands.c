@@ -79,8 +79,8 @@ const struct section sections[] = {
 
 const struct option global_options[GLOBALS + 1] = {
     [GLOBAL_STORE] = {"store", 0, "URL", SPEC_TEXT(1023), 0,
-                      "the store: a path or sqlite:PATH (default: $LEASEHOLD_STORE, store: of the "
-                      "config file, leasehold.db)"},
+                      "the store: a path, sqlite:PATH or postgresql://USER@HOST/DATABASE (default: "
+                      "$LEASEHOLD_STORE, store: of the config file, leasehold.db)"},
     [GLOBAL_CONFIG] = {"config", 0, "FILE", SPEC_FILE, 0,
                        "the config file (default: $LEASEHOLD_CONFIG, leasehold.yaml)"},
     [GLOBAL_JSON] = {"json", 0, NULL, SPEC_FLAG, 0, "print data as JSON, one object per line"},

@@ -173,8 +173,10 @@ static void print_store(const lh_store_info *info)
     gauge("stale_jobs", "Running jobs whose lease has ended.", info->stale_jobs);
     gauge("stale_leases", "Named leases that are held and expired.", info->stale_leases);
     gauge("store_bytes", "Size of the database.", info->file_bytes);
-    gauge("store_wal_bytes", "Size of the write-ahead log.", info->wal_bytes);
-    gauge("store_free_bytes", "Room left on the device.", info->free_bytes);
+    if (info->wal_bytes >= 0)
+        gauge("store_wal_bytes", "Size of the write-ahead log.", info->wal_bytes);
+    if (info->free_bytes >= 0)
+        gauge("store_free_bytes", "Room left on the device.", info->free_bytes);
     gauge("store_clock_skew_ms", "Wall clock against elapsed time.", info->clock_skew_ms);
     gauge("store_degraded", "1 while the store is degraded.", info->degraded[0] != '\0');
     counter("store_changes_total", "Transactions so far.", info->changes);

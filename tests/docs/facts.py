@@ -97,11 +97,12 @@ def test_names(root):
         if path.name == "victim.c":
             continue
         text = path.read_text(encoding="utf-8")
-        names |= set(re.findall(r"^\w+\(([a-z][a-z0-9_]{7,})(?:, \d+)?\)\s*$", text, re.M))
+        names |= set(re.findall(r"^\w+\(([a-z][a-z0-9_]{7,})(?:, \w+)?\)\s*$", text, re.M))
     for path in (root / "tests" / "cli").glob("*.test"):
         names.add("cli/" + path.stem)
     names |= set(re.findall(r'^    \("([a-z_]{8,})", "', read(root, "tests/model/run.py"), re.M))
-    names |= set(re.findall(r"^@test\ndef (\w+)\(", read(root, "tests/postgres/sql.py"), re.M))
+    for path in (root / "tests" / "postgres").glob("*.py"):
+        names |= set(re.findall(r"^@test\ndef (\w+)\(", path.read_text(encoding="utf-8"), re.M))
     names |= {str(path.relative_to(root)) for path in pages(root)}  # their examples are run
     return names
 
@@ -207,7 +208,8 @@ def functions(root, _program):
     folder = root / "sql" / "postgres" / "migrations"
     text = "".join(path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.sql")))
     lists = re.search(r"reads constant(.*?)acts constant(.*?)-- The library calls", text, re.S)
-    inner = {"clock", "closed_words", "due", "ms", "span", "about", "stale_jobs", "stale_rest"}
+    inner = {"clock", "closed_words", "due", "ms", "next_due", "span", "about", "stale_jobs",
+             "stale_rest"}
     public = set(re.findall(r"'(\w+)'", lists[1] + lists[2])) - inner
     page = read(root, "docs/reference/sql-functions.md")
     told = {row[0].strip("`"): row for row in rows(page)
@@ -269,6 +271,17 @@ def said(text):
             yield max(texts, key=len)
 
 
+TELLS = re.compile(r"leasehold\.tell\('\w+',(.*?);", re.S)
+
+
+def told_by_sql(text):
+    """What functions in the database tell: of each call the longest literal."""
+    for call in TELLS.finditer(text):
+        texts = [one for one in re.findall(r"'([^']*)'", call[1]) if " " in one.strip()]
+        if texts:
+            yield max(texts, key=len)
+
+
 def tells(span, message):
     """Is a span of the page, with … for what varies or for its rest, this message?"""
     pattern = ".*".join(re.escape(piece) for piece in FORMAT.split(message))
@@ -287,6 +300,10 @@ def messages(root, _program):
             complaints |= {f"{path.name}: \"{message}\" is not told"
                            for message in said(path.read_text(encoding="utf-8"))
                            if not any(tells(span, message) for span in spans)}
+    for path in (root / "sql" / "postgres").rglob("*.sql"):
+        complaints |= {f"{path.name}: \"{message}\" is not told"
+                       for message in told_by_sql(path.read_text(encoding="utf-8"))
+                       if not all(piece in page for piece in FORMAT.split(message))}
     return sorted(complaints)
 
 

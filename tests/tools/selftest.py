@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Tests of what the build and the suites rely on: tools/embed_sql.py, tools/layers.py, tests/cli/run.py.
+"""Tests of what the build and the suites rely on: tools/embed_sql.py, tools/layers.py, tools/check.py,
+tests/cli/run.py.
 
 Each makes a small tree in a fresh directory, runs the tool on it, and looks at what it says.
 """
@@ -210,6 +211,29 @@ def layers_refuses_back_doors():
 @test
 def layers_refuses_a_folder_it_does_not_know():
     layered("src/misc/all.c", "<stdio.h>").bad("src/misc/all.c:1: folder misc has no place")
+
+
+# ---------------------------------------------------------------- check.py
+
+def counted(*lines):
+    """What tools/check.py makes of a suite that printed this."""
+    tree = Tree({"suite.tap": "\n".join(lines) + "\n"})
+    program = ("import pathlib, sys; sys.path.insert(0, sys.argv[1]); import check;"
+               "print(check.count_tap(pathlib.Path('suite.tap')))")
+    return subprocess.run([sys.executable, "-B", "-c", program, ROOT / "tools"], cwd=tree.root,
+                          text=True, check=True, capture_output=True, timeout=60).stdout.strip()
+
+
+@test
+def check_counts_a_skipped_test_as_neither_passed_nor_failed():
+    said = counted("1..3", "ok 1 - alone # SKIP needs root", "ok 2 - other # 0.1 s", "not ok 3 - bad")
+    assert said == "(1, 1, ['alone: needs root'], None)", said
+
+
+@test
+def check_complains_of_a_plan_that_was_not_kept():
+    said = counted("1..3", "ok 1 - alone # SKIP needs root", "ok 2 - other")
+    assert said == "(1, 0, ['alone: needs root'], '3 tests were planned, 2 ran')", said
 
 
 # ---------------------------------------------------------------- cli/run.py
