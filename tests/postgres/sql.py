@@ -419,6 +419,39 @@ def of_those_who_migrate_at_once_one_makes_the_schema(db):
         expect_equal(about_schema(of, server.TESTER), [], isolation)
 
 
+PLANT = """
+    CREATE TABLE public.caught (who text);
+    GRANT INSERT ON public.caught TO PUBLIC;
+    CREATE FUNCTION public.planted(text, anyelement) RETURNS text LANGUAGE plpgsql
+    AS $$ BEGIN INSERT INTO public.caught VALUES (current_user); RETURN $1 || $2::text; END $$;
+    CREATE FUNCTION public.planted(text, boolean) RETURNS text LANGUAGE plpgsql
+    AS $$ BEGIN INSERT INTO public.caught VALUES (current_user); RETURN $1 || $2::text; END $$;
+    CREATE OPERATOR public.|| (LEFTARG = text, RIGHTARG = boolean, FUNCTION = public.planted)"""
+
+
+@test
+def an_operator_that_somebody_has_planted_is_not_used(db):
+    """It would run with the rights of whoever migrates or checks: all of them, often."""
+    of = bare_database(db, "planted")
+    of.ask("GRANT CREATE ON SCHEMA public TO PUBLIC", server.ADMIN)
+    of.ask(PLANT, STRANGER)
+    expect_equal(of.run(server.ADMIN, "migrate"), "schema 0 became 1\n", "migrate")
+    of.run(server.ADMIN, "check")
+    of.run(server.ADMIN, "status")
+    expect_equal(of.ask("SELECT count(*) FROM public.caught", server.ADMIN), "0", "rights lent")
+
+
+@test
+def a_schema_of_our_name_that_is_not_ours_is_left_alone(db):
+    of = bare_database(db, "taken")
+    of.ask("CREATE SCHEMA leasehold; CREATE TABLE leasehold.theirs (a integer)")
+    of.run(server.TESTER, "migrate", code=3, told="schema leasehold is there, is not ours and not empty")
+    expect_equal(of.ask("SELECT count(*) FROM pg_class WHERE relnamespace = 'leasehold'::regnamespace"),
+                 "1", "what is in it")
+    of.ask("DROP TABLE leasehold.theirs")
+    expect_equal(of.run(server.TESTER, "migrate"), "schema 0 became 1\n", "migrate")
+
+
 @test
 def a_newer_schema_is_refused_by_every_command(db):
     db.ask("SELECT leasehold.enqueue('mail', 'x'); UPDATE leasehold.meta SET schema_version = 99")

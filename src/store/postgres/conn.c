@@ -290,7 +290,8 @@ static int connect_host(struct conn *conn, size_t host, int64_t deadline, struct
 /* ---- after connecting ---- */
 
 /* What the acts rely on, whatever the role, the database or the environment has set: each statement sees
- * what is committed by then, and warnings are told (one of them is that a commit was not confirmed). A
+ * what is committed by then, warnings are told (one of them is that a commit was not confirmed), and an
+ * operator means that of the server, not one that somebody has put into a schema before it. A
  * session of the server's is ours, and set so; one of a pooler's ($1 is not its number) is lent to
  * others, too: there it is asked for with each transaction. */
 static const char greeting[] =
@@ -302,7 +303,9 @@ static const char greeting[] =
     " CASE WHEN o.isolated AND pg_catalog.pg_backend_pid() = $1::integer THEN"
     " pg_catalog.set_config('default_transaction_isolation', 'read committed', false) END,"
     " CASE WHEN o.quiet AND pg_catalog.pg_backend_pid() = $1::integer THEN"
-    " pg_catalog.set_config('client_min_messages', 'notice', false) END"
+    " pg_catalog.set_config('client_min_messages', 'notice', false) END,"
+    " CASE WHEN pg_catalog.pg_backend_pid() = $1::integer THEN"
+    " pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false) END"
     " FROM pg_catalog.pg_control_system() s, (SELECT"
     " pg_catalog.current_setting('default_transaction_isolation') <> 'read committed',"
     " pg_catalog.current_setting('client_min_messages') IN ('warning', 'error', 'fatal', 'panic')"

@@ -4,6 +4,20 @@
 -- payload) by any client is a valid enqueue: the defaults, CHECKs and the trigger (30_enqueue.sql)
 -- make it one. Names are compared byte by byte (COLLATE "C"): that is what they are, and cheap.
 
+-- Nothing is found but what the server has, and what is named with its schema: whoever migrates may do more
+-- than those who can make functions and operators in some schema of his path.
+SET LOCAL search_path = pg_catalog, pg_temp;
+
+-- It may have been made for us; but what is in it must be ours.
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_depend d
+                WHERE d.refclassid = 'pg_namespace'::regclass
+                  AND d.refobjid = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = 'leasehold')) THEN
+        RAISE EXCEPTION USING ERRCODE = 'LH006',
+            MESSAGE = 'schema leasehold is there, is not ours and not empty: rename or drop it';
+    END IF;
+END $$;
 CREATE SCHEMA IF NOT EXISTS leasehold;
 
 -- One row, read by nearly every act: what must be known before anything is judged.
