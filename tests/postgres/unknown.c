@@ -208,7 +208,7 @@ static void refuse_commits(int n)
     EXPECT_STR(said(session, "CREATE SEQUENCE refusals"), "");
     EXPECT_STR(said(session,
                     "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-                    " IF nextval('refusals') <= %d THEN RAISE serialization_failure; END IF;"
+                    " IF nextval('public.refusals') <= %d THEN RAISE serialization_failure; END IF;"
                     " RETURN NULL; END $$",
                     n),
                "");

@@ -211,6 +211,24 @@ TEST_TIMEOUT(whoever_sleeps_is_woken_by_a_ring_each_time, 60)
     get_up(&sleeper);
 }
 
+/* Whoever was about to commit while somebody armed has not rung. */
+TEST_TIMEOUT(for_a_while_after_arming_sleepers_look_by_themselves, 60)
+{
+    const char *queue = "q";
+    lh_claim_opts opts = {.queues = &queue, .n_queues = 1};
+    PGconn *watch = session_at(START_MS);
+    lh_store *store = NULL;
+
+    EXPECT_OK(lh_open(test_store(), NULL, &store));
+    void *pg = store->store.self;
+    for (int i = 0; i < PATIENCE && strcmp(said(watch, armed), "t") != 0; i++)
+        (void)pg_wait(pg, pg_ticket(pg, &opts), &opts, 10);
+    EXPECT_STR(said(watch, armed), "t");
+    EXPECT(pg_wait(pg, pg_ticket(pg, &opts), &opts, FOR_EVER_MS));
+    lh_close(store);
+    PQfinish(watch);
+}
+
 TEST_TIMEOUT(whoever_listened_on_a_connection_that_was_lost_listens_again, 60)
 {
     struct sleeper sleeper = {0};

@@ -4,8 +4,9 @@
  * A thread with a connection of its own listens. Who goes to sleep for a queue first says so in the
  * database (leasehold.arm); the next job that becomes pending there rings, once, and takes that back. As
  * every ring is heard here too, we know without asking for how long a queue stays armed. At most ten
- * rings a second are sent: for a while after one, sleepers look by themselves. Behind a pooler nobody
- * can listen: there sleepers look, less and less often.
+ * rings a second are sent, and who was about to commit while we armed has not rung: for a while after
+ * either, sleepers look by themselves. Behind a pooler nobody can listen: there sleepers look, less and
+ * less often.
  *
  * What is known of a queue, bells and sirens, is guarded by one mutex; those who sleep wait for one
  * condition. The net is the caller's: nobody sleeps longer than LHI_POLL_MS without a look.
@@ -20,8 +21,8 @@
 #include <unistd.h>
 
 enum {
-    LOOK_MS = 100, /* for any commit, and for a while after a ring */
-    AFTER_RING_MS = 1000,
+    LOOK_MS = 100,   /* for any commit, and for a while … */
+    LOOKS_MS = 1000, /* … after a ring, and after arming */
     MOST_QUEUES = 64,
     AFTER_SIREN_MS = 120, /* what was too soon after the siren to sound it again is heard then */
     ARMED_MS = 25000,     /* leasehold.arm promises 30 s */
@@ -38,7 +39,7 @@ static const char siren_name[] = "!";
 struct bell {
     char queue[132];
     uint32_t rings;
-    int64_t rung_at;
+    int64_t looks_until; /* its sleepers look by themselves */
     int64_t armed_until; /* as far as we know */
 };
 
@@ -125,7 +126,7 @@ static void ring(struct wake *wake, const char *queue)
 
     if (bell != NULL) {
         bell->rings++;
-        bell->rung_at = real_ms();
+        bell->looks_until = real_ms() + LOOKS_MS;
         bell->armed_until = 0;
     }
     if (strcmp(queue, siren_name) == 0) {
@@ -300,8 +301,11 @@ static bool arm(struct pg *pg, const char *const *queues, size_t n)
     /* What rang meanwhile has disarmed it again. */
     for (size_t i = 0; i < n && rc == LH_OK && after == before; i++) {
         struct bell *bell = bell_of(wake, queues[i]);
-        if (bell != NULL)
-            bell->armed_until = now + ARMED_MS;
+        if (bell == NULL)
+            continue;
+        bell->armed_until = now + ARMED_MS;
+        if (fresh)
+            bell->looks_until = now + LOOKS_MS;
     }
     return fresh || after != before;
 }
@@ -313,7 +317,7 @@ static int64_t look_at(struct wake *wake, const lh_claim_opts *opts)
 
     for (size_t i = 0; i < opts->n_queues; i++) {
         const struct bell *bell = bell_of(wake, opts->queues[i]);
-        if (bell == NULL || (bell->rings > 0 && now - bell->rung_at < AFTER_RING_MS))
+        if (bell == NULL || now < bell->looks_until)
             return now + LOOK_MS;
     }
     return INT64_MAX;
