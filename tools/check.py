@@ -31,7 +31,8 @@ TAIL_LINES = 40
 # Meson options of each build. Sanitizers leave symbols for the program to resolve, hence b_lundef.
 BUILDS = {
     "gcc": ("gcc", []),
-    "clang": ("clang", ["-Dbuildtype=debug"]),  # for its warnings and clang-tidy: nothing of it is run
+    # For its warnings and clang-tidy: nothing of it is run. (The tests are compiled for the sanitizers.)
+    "clang": ("clang", ["-Dbuildtype=debug"]),
     "asan": ("clang", ["-Db_sanitize=address,undefined", "-Db_lundef=false"]),
     "tsan": ("clang", ["-Db_sanitize=thread", "-Db_lundef=false"]),
 }
@@ -43,7 +44,9 @@ ENVIRONMENT = {
              "TEST_TIMEOUT_SCALE": "5"},
     "memcheck": {"TEST_TIMEOUT_SCALE": "10"},
 }
-BESIDE = {"torture", "failover", "partition"}  # suites that mostly wait, and hardly need a core
+PRODUCT = ["leasehold", "leasehold-guardian", "libleasehold.a"]
+LONG = {"torture", "failover", "partition"}  # not with --quick
+BESIDE = LONG | {"postgres", "sql"}  # suites that mostly wait, and hardly need a core
 # Suites that ten minutes have no room for: `make torture` runs them, or --only.
 LATER = {"alloc", "race-pgbouncer", "spec-pgbouncer", "torture-postgres", "build-tsan", "tsan",
          "valgrind"}
@@ -102,8 +105,8 @@ def one(good):
 
 # ---------------------------------------------------------------- builds
 
-def build(variant, tag=None):
-    """Configure and build; with `tag` only what the suites of that tag run."""
+def build(variant, tag=None, only=()):
+    """Configure and build: what the suites of a tag run, or these targets, or all of it."""
     compiler, options = BUILDS[variant]
 
     def action(log):
@@ -114,7 +117,7 @@ def build(variant, tag=None):
             if log.run(["meson", "setup", folder, ROOT, "-Dtests=true", *options],
                        env={"CC": compiler}) != 0:
                 return one(False)
-        targets = [] if tag is None else programs_of(variant, tag)
+        targets = only if tag is None else programs_of(variant, tag)
         return one(log.run(["ninja", "-C", folder, "-j", str(CORES), *targets]) == 0)
     return action
 
@@ -302,10 +305,10 @@ def plan():
         Step("layers", layers, quick=True),
         Step("python", python, quick=True),
         Step("build-gcc", build("gcc"), quick=True),
-        Step("build-clang", build("clang"), quick=True),
+        Step("build-clang", build("clang", only=PRODUCT), quick=True),
         Step("sources", sources, ["build-gcc"], quick=True),
     ]
-    steps += [Step(tag, suites("gcc", tag), ["build-gcc"], quick=tag not in BESIDE,
+    steps += [Step(tag, suites("gcc", tag), ["build-gcc"], quick=tag not in LONG,
                    beside=tag in BESIDE) for tag in suite_tags()]
     steps += [
         Step("clang-tidy", tidy, ["build-clang"]),
