@@ -55,7 +55,7 @@ void lh_wake(lh_store *store)
         store->store.ops->wake(store->store.self);
 }
 
-void lhi_sleep_until(lh_store *store, const lh_claim_opts *opts, uint32_t ticket, int64_t ms,
+bool lhi_sleep_until(lh_store *store, const lh_claim_opts *opts, uint32_t ticket, int64_t ms,
                      const int *cancel)
 {
     int64_t deadline = lhi_mono_ms() + ms;
@@ -63,7 +63,8 @@ void lhi_sleep_until(lh_store *store, const lh_claim_opts *opts, uint32_t ticket
     for (int64_t left = ms; left > 0 && !lhi_raised(cancel); left = deadline - lhi_mono_ms())
         if (store->store.ops->wait(store->store.self, ticket, opts,
                                    slice(left, cancel, opts != NULL && opts->woken)))
-            return;
+            return true;
+    return false;
 }
 
 bool lhi_await_siren(lh_store *store, uint32_t ticket, int64_t ms, const int *cancel, bool woken)
@@ -132,7 +133,8 @@ static int claim_waiting(lh_store *store, const lh_claim_opts *opts, lh_jobs *jo
             waited = true;
         }
         int64_t next_ms, left = -1;
-        bool final = false; /* the answer of a request that was made before never changes */
+        bool rung = false,
+             final = false; /* the answer of a request that was made before never changes */
         int rc = look(store, opts, sure, jobs, &next_ms, &final, err);
         /* A store that is busy for a while is one more thing to wait for. */
         if ((rc != LH_EMPTY && rc != LH_EBUSY) || opts->wait_ms == 0 || final)
@@ -146,11 +148,11 @@ static int claim_waiting(lh_store *store, const lh_claim_opts *opts, lh_jobs *jo
             /* Expired means lease_until <= now: one later is surely past. */
             int64_t ms = lhi_sooner(LHI_POLL_MS, next_ms >= 0 ? next_ms + 1 : -1);
             ms = lhi_sooner(lhi_sooner(ms, left), again_ms);
-            lhi_sleep_until(store, opts, ticket, ms, opts->cancel);
+            rung = lhi_sleep_until(store, opts, ticket, ms, opts->cancel);
             if (lhi_raised(opts->cancel)) /* before it claims what it will not use */
                 return lhi_fail(err, LH_EINTR, "interrupted while waiting for a job");
         }
-        sure = false;
+        sure = rung && store->store.ops->cheap_claims;
     }
 }
 
@@ -251,7 +253,7 @@ int lh_job_wait(lh_store *store, int64_t id, int64_t wait_ms, const int *cancel,
             return lhi_fail(err, LH_EINTR, "interrupted while waiting for job %lld", (long long)id);
         if (wait_ms == 0 || (wait_ms > 0 && (left = deadline - lhi_mono_ms()) <= 0))
             return LH_EMPTY;
-        lhi_sleep_until(store, NULL, ticket, left >= 0 && left < LHI_POLL_MS ? left : LHI_POLL_MS,
-                        cancel);
+        (void)lhi_sleep_until(store, NULL, ticket,
+                              left >= 0 && left < LHI_POLL_MS ? left : LHI_POLL_MS, cancel);
     }
 }

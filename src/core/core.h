@@ -75,8 +75,8 @@ static inline bool lhi_raised(const int *cancel)
 /* The moment a wait of `wait_ms` (> 0) is over, by the monotonic clock. */
 int64_t lhi_deadline(int64_t wait_ms);
 
-/* Sleep for `ms`, or until the bell of opts' queues (NULL: any commit) or the cancel flag. */
-void lhi_sleep_until(lh_store *store, const lh_claim_opts *opts, uint32_t ticket, int64_t ms,
+/* Sleep for `ms`, or until the bell of opts' queues (NULL: any commit), which is true, or the cancel flag. */
+bool lhi_sleep_until(lh_store *store, const lh_claim_opts *opts, uint32_t ticket, int64_t ms,
                      const int *cancel);
 
 /* The same until the siren: true when it was raised. */

@@ -198,7 +198,7 @@ int lh_event_list(lh_store *store, const lh_event_filter *filter, lh_events **ou
             return rc;
         if (lhi_raised(filter->cancel))
             return lhi_fail(err, LH_EINTR, "interrupted while waiting for events");
-        lhi_sleep_until(store, NULL, ticket, left < LHI_POLL_MS ? left : LHI_POLL_MS,
-                        filter->cancel);
+        (void)lhi_sleep_until(store, NULL, ticket, left < LHI_POLL_MS ? left : LHI_POLL_MS,
+                              filter->cancel);
     }
 }

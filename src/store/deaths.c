@@ -21,7 +21,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { MOST = 250 };
+enum {
+    MOST = 250,
+    GAP_MS = 5,   /* for each worker of the list: between two looks at it … */
+    REST_MS = 200 /* … and where nobody has called, unless that is sooner than agreed */
+};
 
 struct watched {
     int64_t pid, start;
@@ -36,6 +40,8 @@ struct mourner {
     struct watched told[MOST]; /* who was gone before we came, and was told */
     size_t n_told;
     int64_t sounded_at; /* for these */
+    size_t n_workers;   /* of the list, wherever they are */
+    int64_t looked_at;  /* real time */
 };
 
 static bool is_watched(const struct mourner *m, int64_t pid, int64_t start)
@@ -134,6 +140,7 @@ static void refresh(struct mourner *m)
         gone = gone || dead;
         news = (dead && is_news(m, &workers.suspect[i].process)) || news;
     }
+    m->n_workers = workers.n;
     lhi_suspects_clear(&workers);
     if (news || (gone && lhi_mono_ms() - m->sounded_at >= 1000)) {
         m->sounded_at = lhi_mono_ms();
@@ -149,6 +156,19 @@ static bool read_pipe(struct mourner *m)
     if (m->fds[0].revents == 0)
         return true;
     return read(m->fds[0].fd, pokes, sizeof pokes) > 0;
+}
+
+/* Every worker watches over all: the more there are, the rarer each of them looks. How long until then. */
+static int look(struct mourner *m)
+{
+    int64_t now = lhi_mono_us() / 1000, workers = (int64_t)m->n_workers;
+    int64_t too_soon = m->looked_at + workers * GAP_MS - now;
+
+    if (too_soon > 0)
+        return (int)too_soon;
+    m->looked_at = now;
+    refresh(m);
+    return (int)(workers * REST_MS > m->of->refresh_ms ? workers * REST_MS : m->of->refresh_ms);
 }
 
 static void *mourn(void *arg)
@@ -167,10 +187,10 @@ static void *mourn(void *arg)
             }
         if (died)
             m.of->sound(m.of->arg);
-        refresh(&m);
+        int pause = look(&m);
         for (size_t i = 0; i < m.n; i++)
             m.fds[i].revents = 0;
-        (void)poll(m.fds, m.n, (int)m.of->refresh_ms);
+        (void)poll(m.fds, m.n, pause);
     } while (read_pipe(&m));
     while (m.n > 1)
         forget(&m, m.n - 1);
@@ -193,6 +213,14 @@ void lhi_deaths_watch(struct lhi_deaths *deaths, uint32_t heard)
     else if (deaths->watching && heard != deaths->heard)
         (void)!write(deaths->pipe[1], "", 1);
     deaths->heard = heard;
+    pthread_mutex_unlock(&deaths->mutex);
+}
+
+void lhi_deaths_look(struct lhi_deaths *deaths)
+{
+    pthread_mutex_lock(&deaths->mutex);
+    if (deaths->watching)
+        (void)!write(deaths->pipe[1], "", 1);
     pthread_mutex_unlock(&deaths->mutex);
 }
 

@@ -27,6 +27,7 @@ struct lhi_deaths {
 void lhi_deaths_init(struct lhi_deaths *deaths, const struct lhi_deaths_of *of);
 /* Begin to watch, or look at the list anew where the siren has sounded since. */
 void lhi_deaths_watch(struct lhi_deaths *deaths, uint32_t heard);
+void lhi_deaths_look(struct lhi_deaths *deaths); /* … because somebody has come */
 void lhi_deaths_stop(struct lhi_deaths *deaths);
 void lhi_deaths_clear(struct lhi_deaths *deaths);
 

@@ -483,6 +483,8 @@ struct lhi_act {
 struct lhi_store_ops {
     const char *kind;
     int clock; /* by which holders count their leases: see lh_store_clock() */
+    bool
+        cheap_claims; /* one that finds nothing is in nobody's way: who was rung need not look first */
     void (*close)(void *self);
     void (*abandon)(
         void *self); /* close in a forked child: let go, touch nothing of the parent's */

@@ -97,6 +97,7 @@ const char *pg_name(const struct pg *pg)
 static const struct lhi_store_ops postgres_ops = {
     .kind = "postgres",
     .clock = CLOCK_BOOTTIME,
+    .cheap_claims = true,
     .close = pg_close,
     .abandon = pg_abandon,
     .perform = pg_perform,

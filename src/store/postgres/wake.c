@@ -24,17 +24,18 @@ enum {
     LOOK_MS = 100,   /* for any commit, and for a while … */
     LOOKS_MS = 1000, /* … after a ring, and after arming */
     MOST_QUEUES = 64,
-    AFTER_SIREN_MS = 120, /* what was too soon after the siren to sound it again is heard then */
-    ARMED_MS = 25000,     /* leasehold.arm promises 30 s */
-    BLIND_MS = 50,        /* without a listener: at first; doubled … */
-    BLIND_MOST = 1000,    /* … up to this */
-    AGAIN_MS = 50,        /* before the listener connects again; doubled … */
+    AFTER_DUE_MS = 120, /* what came too soon after a ring to ring again is heard then */
+    ARMED_MS = 25000,   /* leasehold.arm promises 30 s */
+    BLIND_MS = 50,      /* without a listener: at first; doubled … */
+    BLIND_MOST = 1000,  /* … up to this */
+    AGAIN_MS = 50,      /* before the listener connects again; doubled … */
     AGAIN_MOST = 1000,
     REFRESH_MS = 10000 /* of the list of workers */
 };
 
-/* The name by which those who keep the store up are rung. */
-static const char siren_name[] = "!";
+/* The names by which those who keep the store up are rung: something falls due soon; and those who watch
+ * over processes: one more has come (nobody need be armed for that). */
+static const char due_name[] = "!", comer_name[] = "+";
 
 struct bell {
     char queue[132];
@@ -48,10 +49,11 @@ struct wake {
     pthread_cond_t rung;
     struct bell *bells;
     size_t n, room;
-    uint32_t all; /* rings for everybody */
-    uint32_t siren;
-    int64_t siren_again; /* when it sounds once more by itself */
-    bool due;            /* when we last looked for ourselves, something was */
+    uint32_t all;      /* rings for everybody */
+    uint32_t siren;    /* a process has died, or nobody listened for a while */
+    uint32_t dues;     /* the same, and whenever something falls due soon */
+    int64_t due_again; /* when that is told once more by itself */
+    bool due;          /* when we last looked for ourselves, something was */
 
     pthread_t thread;
     bool started, listening;
@@ -111,13 +113,19 @@ static void forget_armed(struct wake *wake)
 }
 
 /* Whoever waits for a job looks after the store as well, when there is something to look after. */
+static void tell_due(struct wake *wake)
+{
+    wake->dues++;
+    wake->all++;
+    wake->due_again = INT64_MAX;
+    wake->siren_ms = BLIND_MS;
+    pthread_cond_broadcast(&wake->rung);
+}
+
 static void sound_siren(struct wake *wake)
 {
     wake->siren++;
-    wake->all++;
-    wake->siren_again = INT64_MAX;
-    wake->siren_ms = BLIND_MS;
-    pthread_cond_broadcast(&wake->rung);
+    tell_due(wake);
 }
 
 static void ring(struct wake *wake, const char *queue)
@@ -129,9 +137,9 @@ static void ring(struct wake *wake, const char *queue)
         bell->looks_until = real_ms() + LOOKS_MS;
         bell->armed_until = 0;
     }
-    if (strcmp(queue, siren_name) == 0) {
-        sound_siren(wake);
-        wake->siren_again = real_ms() + AFTER_SIREN_MS;
+    if (strcmp(queue, due_name) == 0) {
+        tell_due(wake);
+        wake->due_again = real_ms() + AFTER_DUE_MS;
     }
     if (strcmp(queue, "*") == 0)
         wake->all++;
@@ -141,12 +149,12 @@ static void ring(struct wake *wake, const char *queue)
 /* Sleep until something rings or the time has come. */
 static void sleep_until(struct wake *wake, int64_t until)
 {
-    int64_t first = wake->siren_again < until ? wake->siren_again : until;
+    int64_t first = wake->due_again < until ? wake->due_again : until;
     struct timespec ts = {.tv_sec = first / 1000, .tv_nsec = first % 1000 * 1000000};
 
     (void)pthread_cond_timedwait(&wake->rung, &wake->mutex, &ts);
-    if (real_ms() >= wake->siren_again)
-        sound_siren(wake);
+    if (real_ms() >= wake->due_again)
+        tell_due(wake);
 }
 
 /* ---- the listener ---- */
@@ -189,26 +197,31 @@ static void set_deaf(struct wake *wake)
     pthread_mutex_unlock(&wake->mutex);
 }
 
-static void take_rings(struct wake *wake, PGconn *pg)
+static void take_rings(struct pg *pg, PGconn *listening)
 {
     PGnotify *notify;
+    bool comers = false;
 
-    pthread_mutex_lock(&wake->mutex);
-    while ((notify = PQnotifies(pg)) != NULL) {
-        ring(wake, notify->extra);
+    pthread_mutex_lock(&pg->wake->mutex);
+    while ((notify = PQnotifies(listening)) != NULL) {
+        ring(pg->wake, notify->extra);
+        comers = comers || strcmp(notify->extra, comer_name) == 0;
         PQfreemem(notify);
     }
-    pthread_mutex_unlock(&wake->mutex);
+    pthread_mutex_unlock(&pg->wake->mutex);
+    if (comers)
+        lhi_deaths_look(&pg->deaths);
 }
 
 /* Until the connection is lost, or we are told to stop: false. */
-static bool listen_on(struct wake *wake, struct conn *conn)
+static bool listen_on(struct pg *pg, struct conn *conn)
 {
+    const struct wake *wake = pg->wake;
     struct pollfd fds[2] = {{.fd = PQsocket(conn->pg), .events = POLLIN},
                             {.fd = wake->pipe[0], .events = POLLIN}};
 
     for (;;) {
-        take_rings(wake, conn->pg);
+        take_rings(pg, conn->pg);
         notices_drop(&conn->notices);
         if (poll(fds, 2, -1) < 0 && errno != EINTR)
             return true;
@@ -239,7 +252,7 @@ static void *listener(void *arg)
         if (rc == LH_OK && begin_listening(pg, conn)) {
             set_listening(wake, true);
             again = AGAIN_MS;
-            go_on = listen_on(wake, conn);
+            go_on = listen_on(pg, conn);
         }
         set_listening(wake, false);
         conn_close(conn);
@@ -341,7 +354,7 @@ static bool wait_blind(struct wake *wake, uint32_t ticket, const lh_claim_opts *
 static bool wait_for_ring(struct pg *pg, uint32_t ticket, const lh_claim_opts *opts, int64_t until)
 {
     struct wake *wake = pg->wake;
-    const char *names[MOST_QUEUES + 1] = {siren_name};
+    const char *names[MOST_QUEUES + 1] = {due_name};
     size_t n = 1;
 
     for (size_t i = 0; i < opts->n_queues && n <= MOST_QUEUES; i++)
@@ -471,8 +484,8 @@ static void await_blind(struct pg *pg, uint32_t ticket, int64_t until)
 /* Be told from here on; what was told to nobody before is looked for. */
 static void arm_siren(struct pg *pg)
 {
-    static const char *const names[] = {siren_name};
-    const struct bell *bell = bell_of(pg->wake, siren_name);
+    static const char *const names[] = {due_name};
+    const struct bell *bell = bell_of(pg->wake, due_name);
     int64_t next_ms;
 
     if (bell != NULL && bell->armed_until > real_ms())
@@ -489,16 +502,18 @@ bool pg_await_siren(void *self, uint32_t ticket, int64_t timeout_ms)
 
     watch_deaths(pg);
     pthread_mutex_lock(&wake->mutex);
-    while (wake->siren == ticket && real_ms() < until) {
+    uint32_t dues =
+        wake->dues; /* what rang before has disarmed us, and is looked for when we arm */
+    while (wake->siren == ticket && wake->dues == dues && real_ms() < until) {
         if (!wake->listening) {
             await_blind(pg, ticket, until);
             continue;
         }
         arm_siren(pg);
-        if (wake->siren == ticket && wake->listening)
+        if (wake->siren == ticket && wake->dues == dues && wake->listening)
             sleep_until(wake, until);
     }
-    bool sounded = wake->siren != ticket;
+    bool sounded = wake->siren != ticket || wake->dues != dues;
     pthread_mutex_unlock(&wake->mutex);
     return sounded;
 }
@@ -551,7 +566,7 @@ bool wake_init(struct pg *pg)
         return false;
     wake->pipe[0] = wake->pipe[1] = -1;
     wake->blind_ms = wake->siren_ms = BLIND_MS;
-    wake->siren_again = INT64_MAX;
+    wake->due_again = INT64_MAX;
     pthread_mutex_init(&wake->mutex, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);

@@ -41,7 +41,10 @@ BEGIN
            silent_at = excluded.silent_at, started = excluded.started, sessions = excluded.sessions,
            degraded = NULL, uncleaned = NULL, stuck = false;
     PERFORM leasehold.worker_event(now, 'worker.started', of_worker);
-    PERFORM leasehold.ring('!', now);  -- whoever keeps watch has one more to watch
+    PERFORM pg_notify('leasehold', '+');  -- whoever keeps watch has one more to watch
+    IF coalesce(of_interval_ms, 30000) * coalesce(of_multiplier, 3) <= 1000 THEN
+        PERFORM leasehold.ring('!', now);
+    END IF;
 END $$;
 
 CREATE FUNCTION leasehold.need_worker_times(interval_ms bigint, multiplier bigint) RETURNS void
