@@ -55,6 +55,12 @@ void lh_wake(lh_store *store)
         store->store.ops->wake(store->store.self);
 }
 
+int64_t lhi_net_ms(lh_store *store, bool keeper)
+{
+    const struct lhi_store_ops *ops = store->store.ops;
+    return ops->net_ms != NULL ? ops->net_ms(store->store.self, keeper) : LHI_POLL_MS;
+}
+
 bool lhi_sleep_until(lh_store *store, const lh_claim_opts *opts, uint32_t ticket, int64_t ms,
                      const int *cancel)
 {
@@ -146,7 +152,7 @@ static int claim_waiting(lh_store *store, const lh_claim_opts *opts, lh_jobs *jo
         /* After a claim that found nothing, one look tells how long to sleep. */
         if (!sure) {
             /* Expired means lease_until <= now: one later is surely past. */
-            int64_t ms = lhi_sooner(LHI_POLL_MS, next_ms >= 0 ? next_ms + 1 : -1);
+            int64_t ms = lhi_sooner(lhi_net_ms(store, false), next_ms >= 0 ? next_ms + 1 : -1);
             ms = lhi_sooner(lhi_sooner(ms, left), again_ms);
             rung = lhi_sleep_until(store, opts, ticket, ms, opts->cancel);
             if (lhi_raised(opts->cancel)) /* before it claims what it will not use */

@@ -79,6 +79,9 @@ int64_t lhi_deadline(int64_t wait_ms);
 bool lhi_sleep_until(lh_store *store, const lh_claim_opts *opts, uint32_t ticket, int64_t ms,
                      const int *cancel);
 
+/* How long to sleep at most without a look: for a job, or (keeper) for something to fall due. */
+int64_t lhi_net_ms(lh_store *store, bool keeper);
+
 /* The same until the siren: true when it was raised. */
 bool lhi_await_siren(lh_store *store, uint32_t ticket, int64_t ms, const int *cancel, bool woken);
 

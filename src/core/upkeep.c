@@ -110,7 +110,7 @@ static int wait_until_due(lh_store *store, const lh_maintain_opts *opts, struct 
             return lhi_fail(err, LH_EINTR, "interrupted while waiting for something to do");
         if (opts->wait_ms > 0 && (left = deadline - lhi_mono_ms()) <= 0)
             return LH_OK;
-        int64_t ms = lhi_sooner(LHI_POLL_MS, next_ms >= 0 ? next_ms + 1 : -1);
+        int64_t ms = lhi_sooner(lhi_net_ms(store, true), next_ms >= 0 ? next_ms + 1 : -1);
         ms = lhi_sooner(lhi_sooner(ms, left), again_ms);
         if (lhi_await_siren(store, ticket, ms, opts->cancel, opts->woken))
             return LH_OK;

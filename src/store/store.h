@@ -502,6 +502,8 @@ struct lhi_store_ops {
      * something falls due within LHI_POLL_MS. */
     uint32_t (*siren)(void *self);
     bool (*await_siren)(void *self, uint32_t ticket, int64_t timeout_ms);
+    /* How long to sleep at most, where that is not LHI_POLL_MS; NULL: it is. */
+    int64_t (*net_ms)(void *self, bool keeper);
     void (*wake)(void *self); /* everybody who waits, for whatever */
 };
 

@@ -1,6 +1,6 @@
 /* What falls due by itself: jobs whose time has come or gone, counts, rows past their retention. Every
  * round is bounded; whoever finds a full batch comes again. */
-#include "store/postgres/pg.h"
+#include "store/postgres/plumb.h"
 
 int act_upkeep(struct txn *txn, struct lhi_act *act)
 {
@@ -54,7 +54,7 @@ static void keeper_name(const struct txn *txn, char *out, size_t len)
 
 int read_peek(struct txn *txn, struct lhi_act *act)
 {
-    enum { SOMETHING, NEXT_MS };
+    enum { SOMETHING, NEXT_MS, ON_DUTY };
     const lh_claim_opts *opts = act->peek.opts;
     size_t n = opts ? opts->n_queues : 0;
     char keeper[200];
@@ -71,6 +71,8 @@ int read_peek(struct txn *txn, struct lhi_act *act)
         return rc;
     act->peek.found = row_bool(&rows, 0, SOMETHING);
     act->peek.next_ms = row_null(&rows, 0, NEXT_MS) ? -1 : row_int(&rows, 0, NEXT_MS);
+    if (act->peek.waiting)
+        wake_duty(txn->pg, row_bool(&rows, 0, ON_DUTY));
     rows_free(&rows);
     return LH_OK;
 }

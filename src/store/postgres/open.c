@@ -107,6 +107,7 @@ static const struct lhi_store_ops postgres_ops = {
     .wait = pg_wait,
     .siren = pg_siren,
     .await_siren = pg_await_siren,
+    .net_ms = pg_net_ms,
     .wake = pg_wake,
 };
 

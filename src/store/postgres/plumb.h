@@ -176,8 +176,10 @@ int schema_update(struct txn *txn, struct schema *schema, struct lhi_error *err)
 bool wake_init(struct pg *pg);
 void wake_clear(struct pg *pg);
 void wake_abandon(struct pg *pg);
-void wake_busy(struct pg *pg);  /* a claim found something: look soon again */
-void wake_siren(struct pg *pg); /* a worker came or went */
+void wake_busy(struct pg *pg);               /* a claim found something: look soon again */
+void wake_siren(struct pg *pg);              /* a worker came or went */
+void wake_duty(struct pg *pg, bool on_duty); /* do we keep the store up for all? */
+int64_t pg_net_ms(void *self, bool keeper);
 uint32_t pg_ticket(void *self, const lh_claim_opts *opts);
 bool pg_wait(void *self, uint32_t ticket, const lh_claim_opts *opts, int64_t timeout_ms);
 uint32_t pg_siren(void *self);

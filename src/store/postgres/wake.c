@@ -9,7 +9,7 @@
  * less often.
  *
  * What is known of a queue, bells and sirens, is guarded by one mutex; those who sleep wait for one
- * condition. The net is the caller's: nobody sleeps longer than LHI_POLL_MS without a look.
+ * condition. The net is the caller's: nobody sleeps longer than pg_net_ms() without a look.
  */
 #include "store/postgres/plumb.h"
 
@@ -30,7 +30,9 @@ enum {
     BLIND_MOST = 1000,  /* … up to this */
     AGAIN_MS = 50,      /* before the listener connects again; doubled … */
     AGAIN_MOST = 1000,
-    REFRESH_MS = 10000 /* of the list of workers */
+    REFRESH_MS = 10000, /* of the list of workers */
+    SPARE_MS = 4500,    /* between two looks of those who are not needed */
+    KEPT_MS = 2000      /* whoever waited for something to fall due comes back within */
 };
 
 /* The names by which those who keep the store up are rung: something falls due soon; and those who watch
@@ -49,11 +51,14 @@ struct wake {
     pthread_cond_t rung;
     struct bell *bells;
     size_t n, room;
-    uint32_t all;      /* rings for everybody */
-    uint32_t siren;    /* a process has died, or nobody listened for a while */
-    uint32_t dues;     /* the same, and whenever something falls due soon */
-    int64_t due_again; /* when that is told once more by itself */
-    bool due;          /* when we last looked for ourselves, something was */
+    uint32_t all;       /* rings for everybody */
+    uint32_t siren;     /* a process has died, or nobody listened for a while */
+    uint32_t dues;      /* the same, and whenever something falls due soon */
+    int64_t due_again;  /* when that is told once more by itself */
+    bool off_duty;      /* another keeps the store up, when we last asked */
+    int keepers;        /* who wait here for something to fall due … */
+    int64_t kept_until; /* … or are about to */
+    bool due;           /* when we last looked for ourselves, something was */
 
     pthread_t thread;
     bool started, listening;
@@ -502,6 +507,7 @@ bool pg_await_siren(void *self, uint32_t ticket, int64_t timeout_ms)
 
     watch_deaths(pg);
     pthread_mutex_lock(&wake->mutex);
+    wake->keepers++;
     uint32_t dues =
         wake->dues; /* what rang before has disarmed us, and is looked for when we arm */
     while (wake->siren == ticket && wake->dues == dues && real_ms() < until) {
@@ -514,8 +520,31 @@ bool pg_await_siren(void *self, uint32_t ticket, int64_t timeout_ms)
             sleep_until(wake, until);
     }
     bool sounded = wake->siren != ticket || wake->dues != dues;
+    wake->keepers--;
+    wake->kept_until = real_ms() + KEPT_MS;
     pthread_mutex_unlock(&wake->mutex);
     return sounded;
+}
+
+void wake_duty(struct pg *pg, bool on_duty)
+{
+    pthread_mutex_lock(&pg->wake->mutex);
+    pg->wake->off_duty = !on_duty;
+    pthread_mutex_unlock(&pg->wake->mutex);
+}
+
+/* Where the server rings, a look is for what it could not ring for. Of hundreds that sleep one has an eye on
+ * what falls due, once a second; the others, should it be gone, and those for jobs look less often. */
+int64_t pg_net_ms(void *self, bool keeper)
+{
+    struct pg *pg = self;
+    struct wake *wake = pg->wake;
+
+    pthread_mutex_lock(&wake->mutex);
+    bool kept = wake->keepers > 0 || real_ms() < wake->kept_until;
+    bool spare = wake->listening && (keeper ? wake->off_duty : kept);
+    pthread_mutex_unlock(&wake->mutex);
+    return spare ? SPARE_MS : LHI_POLL_MS;
 }
 
 void wake_siren(struct pg *pg)

@@ -539,7 +539,8 @@ END $$;
 -- Would a claim from these queues find something to do; or (none given) is anything due at all?
 -- next_ms: until the next thing falls due; NULL: nothing in sight. `keeper` is who waits to do it for
 -- all: who is not on duty hears of nothing that has not been due for two seconds.
-CREATE FUNCTION leasehold.peek(queues text[], keeper text, OUT something boolean, OUT next_ms bigint)
+CREATE FUNCTION leasehold.peek(queues text[], keeper text, OUT something boolean, OUT next_ms bigint,
+                               OUT on_duty boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
 AS $$
@@ -547,17 +548,20 @@ DECLARE
     now   timestamptz := leasehold.clock();
     due   timestamptz;
     stuck timestamptz := '-infinity';
+    raw   bigint;
     wait  interval := '0';
     m     leasehold.meta;
     name  text;
     next  record;
 BEGIN
     SELECT * INTO m FROM leasehold.meta;
-    IF keeper IS NOT NULL AND NOT leasehold.on_duty(keeper, now) THEN
+    on_duty := keeper IS NOT NULL AND leasehold.on_duty(keeper, now);
+    IF keeper IS NOT NULL AND NOT on_duty THEN
         wait := '2 seconds';
     END IF;
     IF cardinality(queues) > 0 OR wait > '0' THEN
-        stuck := leasehold.swept(m, now);
+        raw := coalesce(pg_sequence_last_value('leasehold.sweeping'), 0);
+        stuck := leasehold.swept_at(raw, m.generation, now);
     END IF;
     due := leasehold.due(now, m.no_expiry_before) - wait;
     SELECT * INTO next FROM leasehold.next_due(now - wait, due, stuck, m.no_expiry_before);
