@@ -247,8 +247,8 @@ class Postgres:
     # ---- large tables
 
     def claim(self):
-        finished = self.bench.short(int(os.environ.get("BENCH_PG_FINISHED", "1000000")), 5000)
-        pending = self.bench.short(int(os.environ.get("BENCH_PG_PENDING", "200000")), 2000)
+        finished = self.bench.short(int(os.environ.get("BENCH_PG_FINISHED", "10000000")), 5000)
+        pending = self.bench.short(int(os.environ.get("BENCH_PG_PENDING", "1000000")), 2000)
         with self.database(1000) as small, self.database(1000) as large:
             self.enlarge(large, pending - 1000, finished)
             few, many = self.bench.turns(*[
