@@ -132,8 +132,9 @@ static int claim_waiting(lh_store *store, const lh_claim_opts *opts, lh_jobs *jo
         int64_t again_ms;
         bool again = lhi_leftovers_due(store, &again_ms);
         uint32_t ticket = store->store.ops->ticket(store->store.self, opts);
-        if (!sure && (!waited || again || store->store.ops->siren(store->store.self) != siren)) {
-            siren = store->store.ops->siren(store->store.self);
+        if (!sure &&
+            (!waited || again || store->store.ops->siren(store->store.self, false) != siren)) {
+            siren = store->store.ops->siren(store->store.self, false);
             look_after_workers(store);
             (void)lhi_leftovers_due(store, &again_ms);
             waited = true;

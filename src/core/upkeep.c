@@ -102,7 +102,7 @@ static int wait_until_due(lh_store *store, const lh_maintain_opts *opts, struct 
         bool due;
         if (lhi_leftovers_due(store, &again_ms))
             return LH_OK;
-        uint32_t ticket = ops->siren(store->store.self);
+        uint32_t ticket = ops->siren(store->store.self, true);
         int rc = peek_due(store, true, &due, &next_ms, err);
         if (rc != LH_OK || (due && !__atomic_load_n(&store->stuck, __ATOMIC_RELAXED)))
             return rc;

@@ -498,9 +498,9 @@ struct lhi_store_ops {
     uint32_t (*ticket)(void *self, const lh_claim_opts *opts);
     /* True: there may be something to see. */
     bool (*wait)(void *self, uint32_t ticket, const lh_claim_opts *opts, int64_t timeout_ms);
-    /* The same for whoever keeps the store up: raised when a worker came or its process died, and when
-     * something falls due within LHI_POLL_MS. */
-    uint32_t (*siren)(void *self);
+    /* The same for whoever keeps the store up: raised when a worker came or its process died, and, for
+     * keepers, when something falls due within LHI_POLL_MS. */
+    uint32_t (*siren)(void *self, bool keeper);
     bool (*await_siren)(void *self, uint32_t ticket, int64_t timeout_ms);
     /* How long to sleep at most, where that is not LHI_POLL_MS; NULL: it is. */
     int64_t (*net_ms)(void *self, bool keeper);

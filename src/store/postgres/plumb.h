@@ -182,7 +182,7 @@ void wake_duty(struct pg *pg, bool on_duty); /* do we keep the store up for all?
 int64_t pg_net_ms(void *self, bool keeper);
 uint32_t pg_ticket(void *self, const lh_claim_opts *opts);
 bool pg_wait(void *self, uint32_t ticket, const lh_claim_opts *opts, int64_t timeout_ms);
-uint32_t pg_siren(void *self);
+uint32_t pg_siren(void *self, bool keeper);
 bool pg_await_siren(void *self, uint32_t ticket, int64_t timeout_ms);
 void pg_wake(void *self);
 

@@ -434,7 +434,7 @@ bool pg_wait(void *self, uint32_t ticket, const lh_claim_opts *opts, int64_t tim
 /* ---- sirens ---- */
 
 /* Asked before a look, by those who are about to wait. */
-uint32_t pg_siren(void *self)
+uint32_t pg_siren(void *self, bool keeper)
 {
     struct pg *pg = self;
     struct wake *wake = pg->wake;
@@ -442,7 +442,7 @@ uint32_t pg_siren(void *self)
     pthread_mutex_lock(&wake->mutex);
     if (!wake->deaf && !pg->opts.read_only)
         start_listener(pg);
-    uint32_t siren = wake->siren;
+    uint32_t siren = keeper ? wake->dues : wake->siren;
     pthread_mutex_unlock(&wake->mutex);
     return siren;
 }
@@ -474,29 +474,34 @@ static void await_blind(struct pg *pg, uint32_t ticket, int64_t until)
     struct wake *wake = pg->wake;
     int64_t next_ms = -1;
 
-    while (wake->siren == ticket && !wake->listening && real_ms() < until) {
+    while (wake->dues == ticket && !wake->listening && real_ms() < until) {
         int64_t ms = next_ms >= 0 && next_ms < wake->siren_ms ? next_ms + 1 : wake->siren_ms;
         int64_t look = real_ms() + ms;
-        while (wake->siren == ticket && !wake->listening && real_ms() < look && real_ms() < until)
+        while (wake->dues == ticket && !wake->listening && real_ms() < look && real_ms() < until)
             sleep_until(wake, look < until ? look : until);
-        if (wake->siren != ticket || wake->listening || real_ms() < look)
+        if (wake->dues != ticket || wake->listening || real_ms() < look)
             return;
         wake->siren_ms = wake->siren_ms * 2 < BLIND_MOST ? wake->siren_ms * 2 : BLIND_MOST;
         look_for_due(pg, &next_ms);
     }
 }
 
-/* Be told from here on; what was told to nobody before is looked for. */
-static void arm_siren(struct pg *pg)
+/* Be told from here on. What was told to nobody before, or is about to be committed just now, is looked for
+ * ourselves: returns when to look again. */
+static int64_t arm_siren(struct pg *pg, int64_t *due_at)
 {
     static const char *const names[] = {due_name};
     const struct bell *bell = bell_of(pg->wake, due_name);
-    int64_t next_ms;
+    int64_t next_ms, now = real_ms();
 
-    if (bell != NULL && bell->armed_until > real_ms())
-        return;
-    (void)arm(pg, names, 1);
+    if (bell == NULL || bell->armed_until <= now)
+        (void)arm(pg, names, 1);
+    else if (now >= bell->looks_until)
+        return bell->armed_until;
     look_for_due(pg, &next_ms);
+    now = real_ms();
+    *due_at = next_ms >= 0 ? now + next_ms + 1 : INT64_MAX;
+    return now + LOOK_MS;
 }
 
 bool pg_await_siren(void *self, uint32_t ticket, int64_t timeout_ms)
@@ -504,22 +509,22 @@ bool pg_await_siren(void *self, uint32_t ticket, int64_t timeout_ms)
     struct pg *pg = self;
     struct wake *wake = pg->wake;
     int64_t until = real_ms() + (timeout_ms < 86400000 ? timeout_ms : 86400000);
+    int64_t due_at = INT64_MAX; /* as far as we saw ourselves */
 
     watch_deaths(pg);
     pthread_mutex_lock(&wake->mutex);
     wake->keepers++;
-    uint32_t dues =
-        wake->dues; /* what rang before has disarmed us, and is looked for when we arm */
-    while (wake->siren == ticket && wake->dues == dues && real_ms() < until) {
+    while (wake->dues == ticket && real_ms() < until && real_ms() < due_at) {
         if (!wake->listening) {
             await_blind(pg, ticket, until);
             continue;
         }
-        arm_siren(pg);
-        if (wake->siren == ticket && wake->dues == dues && wake->listening)
-            sleep_until(wake, until);
+        int64_t look = arm_siren(pg, &due_at);
+        look = look < due_at ? look : due_at;
+        if (wake->dues == ticket && wake->listening)
+            sleep_until(wake, look < until ? look : until);
     }
-    bool sounded = wake->siren != ticket || wake->dues != dues;
+    bool sounded = wake->dues != ticket || real_ms() >= due_at;
     wake->keepers--;
     wake->kept_until = real_ms() + KEPT_MS;
     pthread_mutex_unlock(&wake->mutex);

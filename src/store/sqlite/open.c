@@ -452,9 +452,10 @@ static bool db_wait(void *self, uint32_t ticket, const lh_claim_opts *opts, int6
     return side_wait(&db->side, ticket, hashes, hash_queues(opts, hashes), timeout_ms);
 }
 
-static uint32_t db_siren(void *self)
+static uint32_t db_siren(void *self, bool keeper)
 {
     const struct db *db = self;
+    (void)keeper; /* one siren for both */
     return db->side.page ? side_siren(&db->side) : 0;
 }
 
