@@ -342,6 +342,38 @@ TEST(who_finds_no_connection_free_waits_no_longer_than_he_may)
     lh_close(store);
 }
 
+static void *take_and_give(void *arg)
+{
+    struct lhi_error err;
+    struct conn *conn;
+
+    EXPECT_OK(pool_take(arg, real_ms() + 10000, &conn, &err));
+    pool_give(arg, conn);
+    return NULL;
+}
+
+/* Who is kept from giving it back in that moment is no proof: one time of several is. */
+TEST(who_finds_the_connection_in_use_waits_a_moment_before_he_opens_another)
+{
+    int shared = 0;
+
+    for (int try = 0; try < 5; try++) {
+        lh_store *store = open_store();
+        struct pg *pg = pg_of(store);
+        struct lhi_error err;
+        struct conn *conn;
+        pthread_t thread;
+        EXPECT_OK(pool_take(pg, real_ms() + 10000, &conn, &err));
+        EXPECT(pthread_create(&thread, NULL, take_and_give, pg) == 0);
+        usleep(10000); /* until he waits */
+        pool_give(pg, conn);
+        pthread_join(thread, NULL);
+        shared += pg->n_conns == 1;
+        lh_close(store);
+    }
+    EXPECT(shared > 0);
+}
+
 /* Its sessions are ended behind its back, as by a server that was started anew. */
 static void end_sessions(void)
 {

@@ -115,7 +115,8 @@ struct pg {
     pthread_mutex_t mutex;
     pthread_cond_t given_back;
     struct conn *idle; /* last used first */
-    int n_conns;
+    int n_conns, opening; /* all, and of these still being opened */
+    int64_t opened_at;    /* when the last of those was done */
     int fds[MOST_CONNS + 2]; /* of all connections, for a forked child to close; -1: none; atomic */
 
     /* hosts.c; under the mutex */
@@ -178,7 +179,8 @@ void wake_clear(struct pg *pg);
 void wake_abandon(struct pg *pg);
 void wake_busy(struct pg *pg);               /* a claim found something: look soon again */
 void wake_siren(struct pg *pg);              /* a worker came or went */
-void wake_duty(struct pg *pg, bool on_duty); /* do we keep the store up for all? */
+void wake_duty(struct pg *pg, bool on_duty, int64_t spare_ms); /* do we keep the store up for all? */
+bool wake_kept(struct pg *pg); /* does somebody here wait for what falls due? */
 int64_t pg_net_ms(void *self, bool keeper);
 uint32_t pg_ticket(void *self, const lh_claim_opts *opts);
 bool pg_wait(void *self, uint32_t ticket, const lh_claim_opts *opts, int64_t timeout_ms);

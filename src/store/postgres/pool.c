@@ -2,14 +2,18 @@
  * pool.c: a bounded number of connections, lent out for one transaction at a time.
  *
  * The last used is lent first, so that those that are not needed fall idle, and are closed. Who finds
- * none waits for one until his deadline.
+ * none waits for one: for a moment, as another costs the server more than most calls; until his deadline
+ * when there are enough of them.
  */
 #include "store/postgres/plumb.h"
 
-#include <errno.h>
 #include <time.h>
 
-enum { IDLE_MS = 60000 };
+enum {
+    IDLE_MS = 60000,
+    MOMENT_MS = 50,    /* for one to be given back … */
+    OPENING_MS = 1000, /* … and for one that is being opened */
+};
 
 void pool_init(struct pg *pg)
 {
@@ -66,11 +70,26 @@ static void close_all(struct conn *conns)
     }
 }
 
-/* Wait until one is given back; false: the deadline has passed. */
-static bool await_return(struct pg *pg, int64_t deadline)
+/* Until when whoever came at `since` waits for one that others have. */
+static int64_t patience(const struct pg *pg, int64_t since, int64_t deadline)
 {
-    struct timespec until = {.tv_sec = deadline / 1000, .tv_nsec = deadline % 1000 * 1000000};
-    return pthread_cond_timedwait(&pg->given_back, &pg->mutex, &until) != ETIMEDOUT;
+    if (pg->n_conns >= MOST_CONNS)
+        return deadline;
+    int64_t moment = pg->opening > 0          ? since + OPENING_MS
+                     : since > pg->opened_at ? since + MOMENT_MS
+                                              : pg->opened_at + MOMENT_MS;
+    return moment < deadline ? moment : deadline;
+}
+
+static void await_return(struct pg *pg, int64_t deadline)
+{
+    int64_t until_ms, since = real_ms();
+
+    while (pg->idle == NULL && pg->n_conns > 0 &&
+           (until_ms = patience(pg, since, deadline)) > real_ms()) {
+        struct timespec until = {.tv_sec = until_ms / 1000, .tv_nsec = until_ms % 1000 * 1000000};
+        (void)pthread_cond_timedwait(&pg->given_back, &pg->mutex, &until);
+    }
 }
 
 static void count_out(struct pg *pg)
@@ -81,31 +100,42 @@ static void count_out(struct pg *pg)
     pthread_mutex_unlock(&pg->mutex);
 }
 
+static int open_another(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_error *err)
+{
+    int rc = conn_open(pg, deadline, out, err);
+
+    pthread_mutex_lock(&pg->mutex);
+    pg->opening--;
+    pg->opened_at = real_ms();
+    pg->n_conns -= rc != LH_OK;
+    pthread_cond_broadcast(&pg->given_back);
+    pthread_mutex_unlock(&pg->mutex);
+    return rc;
+}
+
 int pool_take(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_error *err)
 {
     struct conn *conn;
 
     for (;;) {
         pthread_mutex_lock(&pg->mutex);
-        while (pg->idle == NULL && pg->n_conns >= MOST_CONNS)
-            if (!await_return(pg, deadline) && pg->idle == NULL && pg->n_conns >= MOST_CONNS) {
-                pthread_mutex_unlock(&pg->mutex);
-                return lhi_fail(err, LH_EBUSY,
-                                "store is busy: all %d connections of this handle are in use",
-                                MOST_CONNS);
-            }
-        conn = pg->idle;
-        if (conn != NULL)
-            pg->idle = conn->next;
-        else
-            pg->n_conns++;
-        pthread_mutex_unlock(&pg->mutex);
-        if (conn == NULL) {
-            int rc = conn_open(pg, deadline, out, err);
-            if (rc != LH_OK)
-                count_out(pg);
-            return rc;
+        await_return(pg, deadline);
+        if (pg->idle == NULL && pg->n_conns >= MOST_CONNS) {
+            pthread_mutex_unlock(&pg->mutex);
+            return lhi_fail(err, LH_EBUSY,
+                            "store is busy: all %d connections of this handle are in use",
+                            MOST_CONNS);
         }
+        conn = pg->idle;
+        if (conn != NULL) {
+            pg->idle = conn->next;
+        } else {
+            pg->n_conns++;
+            pg->opening++;
+        }
+        pthread_mutex_unlock(&pg->mutex);
+        if (conn == NULL)
+            return open_another(pg, deadline, out, err);
         if (conn_alive(conn)) {
             conn->next = NULL;
             *out = conn;
