@@ -7,7 +7,7 @@ SELECT expired, promoted, schedules, more FROM leasehold.upkeep();
 SELECT after, pruned, more FROM leasehold.prune_round($1, $2);
 
 -- name: peek
-SELECT something, next_ms, on_duty FROM leasehold.peek($1, $2);
+SELECT something, next_ms, on_duty, spare_ms FROM leasehold.peek($1, $2);
 
 -- name: schedule_list
 SELECT * FROM leasehold.schedule ORDER BY name;

@@ -91,7 +91,8 @@ static int peek_due(lh_store *store, bool waiting, bool *due, int64_t *next_ms,
     return rc;
 }
 
-/* Wait until something is due; the siren says that a worker came or went. */
+/* Wait until something is due; the siren says that a worker came or went. LH_EMPTY: nothing was, and
+ * another looks after the store for all. */
 static int wait_until_due(lh_store *store, const lh_maintain_opts *opts, struct lhi_error *err)
 {
     int64_t deadline = opts->wait_ms > 0 ? lhi_deadline(opts->wait_ms) : 0;
@@ -109,7 +110,7 @@ static int wait_until_due(lh_store *store, const lh_maintain_opts *opts, struct 
         if (lhi_raised(opts->cancel))
             return lhi_fail(err, LH_EINTR, "interrupted while waiting for something to do");
         if (opts->wait_ms > 0 && (left = deadline - lhi_mono_ms()) <= 0)
-            return LH_OK;
+            return lhi_net_ms(store, true) > LHI_POLL_MS ? LH_EMPTY : LH_OK;
         int64_t ms = lhi_sooner(lhi_net_ms(store, true), next_ms >= 0 ? next_ms + 1 : -1);
         ms = lhi_sooner(lhi_sooner(ms, left), again_ms);
         if (lhi_await_siren(store, ticket, ms, opts->cancel, opts->woken))
@@ -136,8 +137,11 @@ int lh_maintain(lh_store *store, const lh_maintain_opts *opts, lh_upkeep *out)
         opts = &defaults;
     if ((rc = lhi_need_wait(opts->wait_ms, err)) != LH_OK)
         return rc;
-    if (opts->wait_ms != 0 && (rc = wait_until_due(store, opts, err)) != LH_OK)
-        return rc;
+    if (opts->wait_ms != 0 && (rc = wait_until_due(store, opts, err)) != LH_OK) {
+        if (rc == LH_EMPTY && out != NULL)
+            *out = done;
+        return rc == LH_EMPTY ? LH_OK : rc;
+    }
     if ((rc = peek_due(store, false, &due_before, &next_ms, err)) < 0 ||
         (rc = one_round(store, &run, opts->cancel, &done, err)) < 0)
         return rc;

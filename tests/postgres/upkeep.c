@@ -253,20 +253,36 @@ TEST(whoever_writes_events_does_not_wait_for_days_to_be_made_or_dropped)
 /* ---- one keeper for all ---- */
 
 #define PEEK(keeper_) "SELECT something, next_ms FROM leasehold.peek('{}', " keeper_ ")"
+#define ON_DUTY(keeper_) "SELECT on_duty FROM leasehold.peek('{}', " keeper_ ")"
 
-TEST(of_all_who_wait_one_is_on_duty_and_the_others_come_in_when_it_does_not)
+TEST(of_all_who_wait_one_is_on_duty)
 {
     PGconn *c = session_at(START);
     EXPECT_STR(sql(c, PEEK("'a'")), "f ");
     (void)sql(c, "SELECT leasehold.enqueue('mail', 'x', delay => '1 s')");
     EXPECT_STR(sql(c, PEEK("'a'")), "f 1000");
-    EXPECT_STR(sql(c, PEEK("'b'")), "f 3000");
+    EXPECT_STR(sql(c, PEEK("'b'")), "f ");
     set_clock(c, START + 1000);
     EXPECT_STR(sql(c, PEEK("'a'")), "t ");
-    EXPECT_STR(sql(c, PEEK("'b'")), "f 2000");
+    EXPECT_STR(sql(c, PEEK("'b'")), "f ");
     EXPECT_STR(sql(c, PEEK("NULL")), "t "); /* who does not wait for it is told as it is */
-    set_clock(c, START + 3000);
+    PQfinish(c);
+}
+
+TEST(who_is_on_duty_and_leaves_things_lying_is_relieved)
+{
+    PGconn *c = session_at(START);
+    (void)sql(c, PEEK("'a'"));
+    (void)sql(c, "SELECT leasehold.enqueue('mail', 'x', delay => '1 s')");
+    set_clock(c, START + 1900);
+    EXPECT_STR(sql(c, ON_DUTY("'a'")), "t"); /* heard of */
+    set_clock(c, START + 4800);
+    EXPECT_STR(sql(c, ON_DUTY("'a'")), "t"); /* does not count: the job has been due for long */
+    EXPECT_STR(sql(c, ON_DUTY("'b'")), "f");
+    set_clock(c, START + 4900);
+    EXPECT_STR(sql(c, ON_DUTY("'a'")), "t"); /* while nobody else asks */
     EXPECT_STR(sql(c, PEEK("'b'")), "t ");
+    EXPECT_STR(sql(c, ON_DUTY("'a'")), "f");
     PQfinish(c);
 }
 
@@ -275,13 +291,46 @@ TEST(the_duty_passes_on_when_its_keeper_is_not_heard_of)
     PGconn *c = session_at(START);
     (void)sql(c, PEEK("'a'"));
     (void)sql(c, "SELECT leasehold.enqueue('mail', 'x', delay => '9 s')");
-    set_clock(c, START + 4000);
+    set_clock(c, START + 2000);
     (void)sql(c, PEEK("'a'")); /* heard of */
-    set_clock(c, START + 8000);
-    EXPECT_STR(sql(c, PEEK("'b'")), "f 3000");
-    set_clock(c, START + 9000);
-    EXPECT_STR(sql(c, PEEK("'b'")), "t ");
-    EXPECT_STR(sql(c, PEEK("'a'")), "f 2000");
+    set_clock(c, START + 4999);
+    EXPECT_STR(sql(c, PEEK("'b'")), "f ");
+    set_clock(c, START + 5000);
+    EXPECT_STR(sql(c, PEEK("'b'")), "f 4000");
+    EXPECT_STR(sql(c, PEEK("'a'")), "f ");
+    PQfinish(c);
+}
+
+/* Workers that are heard of. */
+#define ADD_WORKERS                                                                                \
+    "INSERT INTO leasehold.worker(id, label, interval_ms, multiplier, registered_at, "             \
+    "last_heartbeat_at, silent_at) SELECT 'w-' || n, 'w', 1000, 3, leasehold.clock(), "            \
+    "leasehold.clock(), leasehold.clock() + interval '3 s' FROM generate_series(%d, %d) n"
+
+TEST(who_is_not_on_duty_looks_the_less_often_the_more_they_are)
+{
+    static const char spare[] = "SELECT on_duty, spare_ms FROM leasehold.peek('{}', 'b')";
+    PGconn *c = session_at(START);
+    (void)sql(c, PEEK("'a'"));
+    EXPECT_STR(sql(c, spare), "f 2000");
+    (void)sql(c, ADD_WORKERS, 1, 10);
+    EXPECT_STR(sql(c, spare), "f 8000");
+    (void)sql(c, ADD_WORKERS, 11, 100);
+    EXPECT_STR(sql(c, spare), "f 20000");
+    PQfinish(c);
+}
+
+TEST(a_claimer_beside_a_keeper_looks_at_its_queues_only)
+{
+    static const char beside[] = "SELECT something, next_ms FROM leasehold.peek('{mail}', 'b')";
+    PGconn *c = session_at(START);
+    (void)sql(c, "SELECT leasehold.enqueue('mail', 'x', delay => '1 s')");
+    EXPECT_STR(sql(c, beside), "f 1000"); /* nobody is on duty */
+    (void)sql(c, PEEK("'a'"));
+    EXPECT_STR(sql(c, beside), "f ");
+    EXPECT_STR(sql(c, "SELECT something, next_ms FROM leasehold.peek('{mail}', NULL)"), "f 1000");
+    (void)sql(c, "SELECT leasehold.enqueue('mail', 'x')");
+    EXPECT_STR(sql(c, beside), "t ");
     PQfinish(c);
 }
 

@@ -124,6 +124,24 @@ TEST(a_plain_insert_wakes_whoever_sleeps)
     leave(&scene);
 }
 
+TEST(whoever_is_on_duty_rings_for_what_was_committed_without_a_ring)
+{
+    static const char look[] = "SELECT on_duty FROM leasehold.peek('{}', 'a')";
+    struct scene scene = set_the_scene();
+
+    enqueue(&scene); /* and is about to commit while … */
+    arm(&scene);
+    EXPECT_STR(said(scene.hand, look), "t");
+    EXPECT_EQ(rings_for(&scene, "q"), 1);
+    EXPECT_STR(said(scene.hand, look), "t"); /* nobody sleeps any more */
+    EXPECT_EQ(rings_for(&scene, "q"), 0);
+    EXPECT_STR(said(scene.hand, "SELECT leasehold.queue_pause('q')"), "t");
+    arm(&scene);
+    EXPECT_STR(said(scene.hand, look), "t"); /* in vain */
+    EXPECT_EQ(rings_for(&scene, "q"), 0);
+    leave(&scene);
+}
+
 /* ---------------------------------------------------------------- a sleeper */
 
 /* One who lies down again whenever he was woken. Nobody wakes him to have a look, as the core does. */

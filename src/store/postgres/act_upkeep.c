@@ -54,7 +54,7 @@ static void keeper_name(const struct txn *txn, char *out, size_t len)
 
 int read_peek(struct txn *txn, struct lhi_act *act)
 {
-    enum { SOMETHING, NEXT_MS, ON_DUTY };
+    enum { SOMETHING, NEXT_MS, ON_DUTY, SPARE_MS };
     const lh_claim_opts *opts = act->peek.opts;
     size_t n = opts ? opts->n_queues : 0;
     char keeper[200];
@@ -65,14 +65,14 @@ int read_peek(struct txn *txn, struct lhi_act *act)
     for (size_t i = 0; i < n; i++)
         put_text(&args, opts->queues[i]);
     keeper_name(txn, keeper, sizeof keeper);
-    arg_text(&args, act->peek.waiting ? keeper : NULL);
+    arg_text(&args, act->peek.waiting || (n > 0 && wake_kept(txn->pg)) ? keeper : NULL);
     int rc = call(txn, LHI_POSTGRES_PEEK, &args, &rows, &act->err);
     if (rc != LH_OK)
         return rc;
     act->peek.found = row_bool(&rows, 0, SOMETHING);
     act->peek.next_ms = row_null(&rows, 0, NEXT_MS) ? -1 : row_int(&rows, 0, NEXT_MS);
     if (act->peek.waiting)
-        wake_duty(txn->pg, row_bool(&rows, 0, ON_DUTY));
+        wake_duty(txn->pg, row_bool(&rows, 0, ON_DUTY), row_int(&rows, 0, SPARE_MS));
     rows_free(&rows);
     return LH_OK;
 }

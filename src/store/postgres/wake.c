@@ -31,7 +31,7 @@ enum {
     AGAIN_MS = 50,      /* before the listener connects again; doubled … */
     AGAIN_MOST = 1000,
     REFRESH_MS = 10000, /* of the list of workers */
-    SPARE_MS = 4500,    /* between two looks of those who are not needed */
+    SPARE_MS = 4500,    /* between two looks of a claimer whose process keeps the store up */
     KEPT_MS = 2000      /* whoever waited for something to fall due comes back within */
 };
 
@@ -55,7 +55,7 @@ struct wake {
     uint32_t siren;     /* a process has died, or nobody listened for a while */
     uint32_t dues;      /* the same, and whenever something falls due soon */
     int64_t due_again;  /* when that is told once more by itself */
-    bool off_duty;      /* another keeps the store up, when we last asked */
+    int64_t spare_ms;   /* another keeps the store up: how long we need not look; 0: we do */
     int keepers;        /* who wait here for something to fall due … */
     int64_t kept_until; /* … or are about to */
     bool due;           /* when we last looked for ourselves, something was */
@@ -117,6 +117,12 @@ static void forget_armed(struct wake *wake)
         wake->bells[i].armed_until = 0;
 }
 
+/* Does somebody in this process wait for what falls due? */
+static bool is_kept(const struct wake *wake)
+{
+    return wake->keepers > 0 || real_ms() < wake->kept_until;
+}
+
 /* Whoever waits for a job looks after the store as well, when there is something to look after. */
 static void tell_due(struct wake *wake)
 {
@@ -142,7 +148,8 @@ static void ring(struct wake *wake, const char *queue)
         bell->looks_until = real_ms() + LOOKS_MS;
         bell->armed_until = 0;
     }
-    if (strcmp(queue, due_name) == 0) {
+    /* Of hundreds, one comes running. */
+    if (strcmp(queue, due_name) == 0 && (wake->spare_ms == 0 || !is_kept(wake))) {
         tell_due(wake);
         wake->due_again = real_ms() + AFTER_DUE_MS;
     }
@@ -359,10 +366,12 @@ static bool wait_blind(struct wake *wake, uint32_t ticket, const lh_claim_opts *
 static bool wait_for_ring(struct pg *pg, uint32_t ticket, const lh_claim_opts *opts, int64_t until)
 {
     struct wake *wake = pg->wake;
-    const char *names[MOST_QUEUES + 1] = {due_name};
-    size_t n = 1;
+    const char *names[MOST_QUEUES + 1];
+    size_t n = 0;
 
-    for (size_t i = 0; i < opts->n_queues && n <= MOST_QUEUES; i++)
+    if (!is_kept(wake))
+        names[n++] = due_name;
+    for (size_t i = 0; i < opts->n_queues && i < MOST_QUEUES; i++)
         names[n++] = opts->queues[i];
     if (arm(pg, names, n))
         return true;
@@ -494,6 +503,8 @@ static int64_t arm_siren(struct pg *pg, int64_t *due_at)
     const struct bell *bell = bell_of(pg->wake, due_name);
     int64_t next_ms, now = real_ms();
 
+    if (pg->wake->spare_ms > 0)
+        return INT64_MAX;
     if (bell == NULL || bell->armed_until <= now)
         (void)arm(pg, names, 1);
     else if (now >= bell->looks_until)
@@ -531,25 +542,34 @@ bool pg_await_siren(void *self, uint32_t ticket, int64_t timeout_ms)
     return sounded;
 }
 
-void wake_duty(struct pg *pg, bool on_duty)
+void wake_duty(struct pg *pg, bool on_duty, int64_t spare_ms)
 {
     pthread_mutex_lock(&pg->wake->mutex);
-    pg->wake->off_duty = !on_duty;
+    pg->wake->spare_ms = on_duty ? 0 : spare_ms;
     pthread_mutex_unlock(&pg->wake->mutex);
 }
 
+bool wake_kept(struct pg *pg)
+{
+    pthread_mutex_lock(&pg->wake->mutex);
+    bool kept = is_kept(pg->wake);
+    pthread_mutex_unlock(&pg->wake->mutex);
+    return kept;
+}
+
 /* Where the server rings, a look is for what it could not ring for. Of hundreds that sleep one has an eye on
- * what falls due, once a second; the others, should it be gone, and those for jobs look less often. */
+ * what falls due, and on jobs nobody was rung for, once a second; the others, should it be gone, look the
+ * less often the more they are. */
 int64_t pg_net_ms(void *self, bool keeper)
 {
     struct pg *pg = self;
     struct wake *wake = pg->wake;
 
     pthread_mutex_lock(&wake->mutex);
-    bool kept = wake->keepers > 0 || real_ms() < wake->kept_until;
-    bool spare = wake->listening && (keeper ? wake->off_duty : kept);
+    int64_t spare_ms = wake->spare_ms > 0 || keeper ? wake->spare_ms : SPARE_MS;
+    bool spare = wake->listening && spare_ms > 0 && (keeper || is_kept(wake));
     pthread_mutex_unlock(&wake->mutex);
-    return spare ? SPARE_MS : LHI_POLL_MS;
+    return spare ? spare_ms : LHI_POLL_MS;
 }
 
 void wake_siren(struct pg *pg)

@@ -470,24 +470,24 @@ END $$;
 
 -- ---- is there anything to do? ----
 
--- One of all who wait for something to fall due does it for all. Whoever finds the duty free, or held by
--- somebody who was not heard of for five seconds, has it; it is renewed while it is asked for.
-CREATE FUNCTION leasehold.on_duty(who text, now timestamptz) RETURNS boolean LANGUAGE plpgsql
+-- One of all who wait for something to fall due does it for all. Is it held by somebody who was heard of
+-- within three seconds? (A time that lies further ahead is from before the clock was set back.)
+CREATE FUNCTION leasehold.duty_held(until timestamptz, now timestamptz) RETURNS boolean
+LANGUAGE sql IMMUTABLE RETURN until > now AND until <= now + interval '3 seconds';
+
+-- Whoever finds the duty free has it. It is renewed while it is asked for, and nothing is left lying.
+CREATE FUNCTION leasehold.on_duty(who text, now timestamptz, late boolean) RETURNS boolean LANGUAGE plpgsql
 AS $$
 DECLARE
-    turn constant interval := '5 seconds';
-    d    leasehold.duty;
+    d leasehold.duty;
 BEGIN
     SELECT * INTO d FROM leasehold.duty w WHERE w.name = 'recover';
-    -- (A time that lies further ahead is from before the clock was set back.)
-    IF d.until > now AND d.until <= now + turn THEN
-        IF d.owner <> who THEN
-            RETURN false;
-        ELSIF d.until > now + turn / 2 THEN
-            RETURN true;
-        END IF;
+    IF d.owner = who AND (late OR leasehold.duty_held(d.until, now + interval '1.5 seconds')) THEN
+        RETURN true;
+    ELSIF d.owner <> who AND leasehold.duty_held(d.until, now) THEN
+        RETURN false;
     END IF;
-    UPDATE leasehold.duty w SET owner = who, until = now + turn
+    UPDATE leasehold.duty w SET owner = who, until = now + interval '3 seconds'
      WHERE w.name = (SELECT s.name FROM leasehold.duty s
                       WHERE s.name = 'recover' AND s.until = d.until FOR UPDATE SKIP LOCKED);
     RETURN FOUND;
@@ -536,53 +536,90 @@ BEGIN
                        WHERE s.next_at > now ORDER BY s.next_at LIMIT 1));
 END $$;
 
+CREATE FUNCTION leasehold.has_pending(of_queue text) RETURNS boolean LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+AS $$
+BEGIN
+    PERFORM 1 FROM leasehold.job j WHERE j.state = 'pending' AND j.again AND j.queue = of_queue LIMIT 1;
+    IF NOT FOUND THEN
+        PERFORM 1 FROM leasehold.job j WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue
+          ORDER BY j.priority DESC, j.id LIMIT 1;
+    END IF;
+    RETURN FOUND;
+END $$;
+
+-- Who was about to commit while sleepers armed has rung for nobody: whoever is on duty does it, where jobs
+-- wait and those who could have them. Where these may have to wait (a limit) it would be in vain, again and
+-- again.
+CREATE FUNCTION leasehold.ring_late(now timestamptz) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM leasehold.ring(i.queue, now) FROM leasehold.idle i
+     WHERE i.armed AND i.until > now
+       AND NOT EXISTS (SELECT 1 FROM leasehold.queue w WHERE w.queue = i.queue AND w.paused)
+       AND NOT EXISTS (SELECT 1 FROM leasehold.policy p
+                        WHERE p.queue IN (i.queue, '*')
+                          AND (p.exclusive OR p.concurrency > 0 OR p.rate_n > 0))
+       AND leasehold.has_pending(i.queue);
+END $$;
+
 -- Would a claim from these queues find something to do; or (none given) is anything due at all?
--- next_ms: until the next thing falls due; NULL: nothing in sight. `keeper` is who waits to do it for
--- all: who is not on duty hears of nothing that has not been due for two seconds.
+-- next_ms: until the next thing falls due; NULL: nothing in sight. With `keeper`, whoever in the process that
+-- asks does for all what is due; or would, for while another is on duty nobody else need look, but every
+-- spare_ms: of many one does every half a second.
 CREATE FUNCTION leasehold.peek(queues text[], keeper text, OUT something boolean, OUT next_ms bigint,
-                               OUT on_duty boolean)
+                               OUT on_duty boolean, OUT spare_ms bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    now   timestamptz := leasehold.clock();
-    due   timestamptz;
-    stuck timestamptz := '-infinity';
-    raw   bigint;
-    wait  interval := '0';
-    m     leasehold.meta;
-    name  text;
-    next  record;
+    now    timestamptz := leasehold.clock();
+    keeps  boolean := keeper IS NOT NULL AND cardinality(queues) = 0;
+    spared boolean := keeper IS NOT NULL
+                      AND EXISTS (SELECT 1 FROM leasehold.duty d
+                                   WHERE d.name = 'recover' AND leasehold.duty_held(d.until, now)
+                                     AND (d.owner <> keeper OR NOT keeps));
+    due    timestamptz;
+    swept  timestamptz := '-infinity';
+    late   boolean;
+    m      leasehold.meta;
+    name   text;
+    next   record;
 BEGIN
-    SELECT * INTO m FROM leasehold.meta;
-    on_duty := keeper IS NOT NULL AND leasehold.on_duty(keeper, now);
-    IF keeper IS NOT NULL AND NOT on_duty THEN
-        wait := '2 seconds';
+    something := false;
+    on_duty := false;
+    spare_ms := 0;
+    IF NOT spared THEN
+        SELECT * INTO m FROM leasehold.meta;
+        IF keeper IS NOT NULL OR cardinality(queues) > 0 THEN
+            swept := leasehold.swept_at(coalesce(pg_sequence_last_value('leasehold.sweeping'), 0),
+                                        m.generation, now);
+        END IF;
+        due := leasehold.due(now, m.no_expiry_before);
+        SELECT * INTO next FROM leasehold.next_due(now, due, CASE WHEN keeps THEN '-infinity' ELSE swept END,
+                                                   m.no_expiry_before);
+        something := next.something;
+        next_ms := CASE WHEN isfinite(next.next_at)
+                        THEN ceil(1000 * extract(epoch FROM next.next_at - now)) END;
     END IF;
-    IF cardinality(queues) > 0 OR wait > '0' THEN
-        raw := coalesce(pg_sequence_last_value('leasehold.sweeping'), 0);
-        stuck := leasehold.swept_at(raw, m.generation, now);
+    IF keeps AND NOT spared THEN
+        late := something AND (SELECT l.something FROM leasehold.next_due(
+            now - interval '2 seconds', due - interval '2 seconds', swept, m.no_expiry_before) l);
+        on_duty := leasehold.on_duty(keeper, now, late);
     END IF;
-    due := leasehold.due(now, m.no_expiry_before) - wait;
-    SELECT * INTO next FROM leasehold.next_due(now - wait, due, stuck, m.no_expiry_before);
-    something := next.something;
-    next_ms := CASE WHEN isfinite(next.next_at)
-                    THEN ceil(1000 * extract(epoch FROM next.next_at - (now - wait))) END;
+    IF on_duty THEN
+        PERFORM leasehold.ring_late(now);
+        -- Counts that nobody folds get dear to read.
+        something := something OR EXISTS (SELECT 1 FROM leasehold.delta OFFSET 5000)
+                     OR EXISTS (SELECT 1 FROM leasehold.change OFFSET 5000);
+    ELSIF keeps THEN
+        spare_ms := 2000 + (SELECT 600 * count(*) FROM (SELECT 1 FROM leasehold.worker w
+                                                         WHERE w.silent_at IS NOT NULL LIMIT 30) few);
+    END IF;
     FOREACH name IN ARRAY queues LOOP
         EXIT WHEN something;
-        PERFORM 1 FROM leasehold.job j WHERE j.state = 'pending' AND j.again AND j.queue = name LIMIT 1;
-        something := FOUND;
-        EXIT WHEN something;
-        PERFORM 1 FROM leasehold.job j
-          WHERE j.state = 'pending' AND NOT j.again AND j.queue = name
-          ORDER BY j.priority DESC, j.id LIMIT 1;
-        something := FOUND;
+        something := leasehold.has_pending(name);
     END LOOP;
-    -- Counts that nobody folds get dear to read.
-    IF NOT something AND keeper IS NOT NULL AND wait = '0' THEN
-        something := EXISTS (SELECT 1 FROM leasehold.delta OFFSET 5000)
-                     OR EXISTS (SELECT 1 FROM leasehold.change OFFSET 5000);
-    END IF;
 END $$;
 
 -- ---- schedules: when they are due only the library can tell ----
