@@ -1,11 +1,18 @@
-/* Claim: one call, and a look at every payload: one that does not match its checksum is never run. */
+/* Claim: one call, and a look at every payload: one that does not match its checksum is never run. A worker
+ * that ends one job and takes the next needs no second call for it. */
 #include "store/postgres/pg.h"
 
 #include "base/checksum.h"
 #include "base/hook.h"
 
 /* After the columns of a job. */
-enum { CLAIM_TIMEOUT = JOB_COLUMNS, CLAIM_RETRY, CLAIM_SCHEDULES, CLAIM_REPEATED };
+enum {
+    CLAIM_TIMEOUT = JOB_COLUMNS,
+    CLAIM_RETRY,
+    CLAIM_SCHEDULES,
+    CLAIM_REPEATED,
+    CLAIM_REFUSAL /* of what was completed by the same call */
+};
 
 static void arg_names(struct args *args, const char *const *names, size_t n)
 {
@@ -83,28 +90,48 @@ static int read_claimed(struct txn *txn, struct lhi_act *act, const struct rows 
     return failing;
 }
 
-static int claim_once(struct txn *txn, struct lhi_act *act, size_t want, bool again, size_t *bad)
+static bool claims_one(const struct lhi_act *act, size_t want)
 {
     const lh_claim_opts *opts = act->claim.opts;
+    return want == 1 && opts->n_queues == 1 && opts->n_kinds == 0 && opts->request == NULL;
+}
+
+static void arg_claim(struct txn *txn, struct args *args, const struct lhi_act *act, size_t want)
+{
+    const lh_claim_opts *opts = act->claim.opts;
+    const bool one = claims_one(act, want);
+
+    arg_text(args, opts->worker);
+    if (one) {
+        arg_text(args, opts->queues[0]);
+    } else {
+        arg_names(args, opts->queues, opts->n_queues);
+        arg_names(args, opts->kinds, opts->n_kinds);
+        arg_int(args, (int64_t)want);
+    }
+    arg_opt(args, opts->lease_ms);
+    if (!one)
+        arg_text(args, opts->request);
+    arg_bool(args, !pg_opts(txn->pg)->no_recovery);
+}
+
+/* `done`: the act before, to be done by the same call; NULL: none. */
+static int claim_once(struct txn *txn, struct lhi_act *done, struct lhi_act *act, size_t want,
+                      bool again, size_t *bad)
+{
+    enum lhi_postgres_call which = done != NULL             ? LHI_POSTGRES_JOB_COMPLETE_CLAIM_ONE
+                                   : claims_one(act, want) ? LHI_POSTGRES_JOB_CLAIM_ONE
+                                                            : LHI_POSTGRES_JOB_CLAIM;
     struct args args = {0};
     struct rows rows = {0};
 
     *bad = 0;
-    bool one = want == 1 && opts->n_queues == 1 && opts->n_kinds == 0 && opts->request == NULL;
-    arg_text(&args, opts->worker);
-    if (one) {
-        arg_text(&args, opts->queues[0]);
-    } else {
-        arg_names(&args, opts->queues, opts->n_queues);
-        arg_names(&args, opts->kinds, opts->n_kinds);
-        arg_int(&args, (int64_t)want);
-    }
-    arg_opt(&args, opts->lease_ms);
-    if (!one)
-        arg_text(&args, opts->request);
-    arg_bool(&args, !pg_opts(txn->pg)->no_recovery);
-    int rc = (again ? call_next : call)(
-        txn, one ? LHI_POSTGRES_JOB_CLAIM_ONE : LHI_POSTGRES_JOB_CLAIM, &args, &rows, &act->err);
+    if (done != NULL)
+        arg_done(&args, &done->done[0]);
+    arg_claim(txn, &args, act, want);
+    int rc = (again ? call_next : call)(txn, which, &args, &rows, &act->err);
+    if (rc == LH_OK && done != NULL)
+        read_refusal(&rows, CLAIM_REFUSAL, done);
     if (rc == LH_OK)
         rc = read_claimed(txn, act, &rows, bad);
     rows_free(&rows);
@@ -118,7 +145,7 @@ static bool is_held(const struct txn *txn, const struct lhi_act *act)
     return !txn->wrapped && act->claim.out->n > 0 && act->claim.opts->request == NULL;
 }
 
-int act_claim(struct txn *txn, struct lhi_act *act)
+static int claim(struct txn *txn, struct lhi_act *done, struct lhi_act *act)
 {
     const bool named = act->claim.opts->request != NULL;
     const lh_jobs *out = act->claim.out;
@@ -126,7 +153,7 @@ int act_claim(struct txn *txn, struct lhi_act *act)
     int rc;
 
     do {
-        rc = claim_once(txn, act, want - out->n, bad > 0, &bad);
+        rc = claim_once(txn, bad > 0 ? NULL : done, act, want - out->n, bad > 0, &bad);
         /* Some were rotten: sound ones may wait behind them. */
     } while (rc == LH_OK && bad > 0 && !named);
     LHI_POINT("job_claim:inside");
@@ -141,4 +168,22 @@ int act_claim(struct txn *txn, struct lhi_act *act)
     /* A request has its answer now, and gets no other. */
     act->claim.repeated = act->claim.repeated || (named && bad > 0);
     return out->n > 0 ? LH_OK : LH_EMPTY;
+}
+
+int act_claim(struct txn *txn, struct lhi_act *act)
+{
+    return claim(txn, NULL, act);
+}
+
+bool is_complete_claim(const struct lhi_act *acts, size_t n)
+{
+    return n == 2 && completes_one(&acts[0]) && acts[1].verb == LHI_CLAIM &&
+           claims_one(&acts[1], acts[1].claim.opts->n ? acts[1].claim.opts->n : 1);
+}
+
+int act_complete_claim(struct txn *txn, struct lhi_act *acts)
+{
+    int rc = claim(txn, &acts[0], &acts[1]);
+    LHI_POINT("job_complete:inside");
+    return rc;
 }

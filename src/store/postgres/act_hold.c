@@ -130,23 +130,40 @@ static int64_t done_id(const struct lhi_act *act, size_t i)
     return act->done[i].job;
 }
 
+bool completes_one(const struct lhi_act *act)
+{
+    return act->verb == LHI_COMPLETE && act->n == 1 && act->after == NULL &&
+           !any_result(act, false);
+}
+
+void arg_done(struct args *args, const lh_done *done)
+{
+    arg_int(args, done->job);
+    arg_int(args, done->token);
+    arg_words(args, done->result, done->result != NULL ? done->result_len : 0);
+}
+
+void read_refusal(const struct rows *rows, int column, struct lhi_act *act)
+{
+    char *message;
+
+    act->status[0] = LH_OK;
+    if (row_null(rows, 0, column))
+        return;
+    act->status[0] = (int)strtol(row_text(rows, 0, column), &message, 10);
+    (void)lhi_fail(&act->err, act->status[0], "%s", message + 1);
+}
+
 /* One alone, the common case: there and back is less. */
 static int complete_one(struct txn *txn, struct lhi_act *act)
 {
-    const lh_done *done = &act->done[0];
     struct args args = {0};
     struct rows rows = {0};
 
-    arg_int(&args, done->job);
-    arg_int(&args, done->token);
-    arg_words(&args, done->result, done->result != NULL ? done->result_len : 0);
+    arg_done(&args, &act->done[0]);
     int rc = call(txn, LHI_POSTGRES_JOB_COMPLETE_ONE, &args, &rows, &act->err);
-    act->status[0] = LH_OK;
-    if (rc == LH_OK && !row_null(&rows, 0, 0)) {
-        char *message;
-        act->status[0] = (int)strtol(row_text(&rows, 0, 0), &message, 10);
-        (void)lhi_fail(&act->err, act->status[0], "%s", message + 1);
-    }
+    if (rc == LH_OK)
+        read_refusal(&rows, 0, act);
     rows_free(&rows);
     return rc;
 }
@@ -155,7 +172,7 @@ int act_complete(struct txn *txn, struct lhi_act *act)
 {
     struct args args = {0};
 
-    if (act->n == 1 && act->after == NULL && !any_result(act, false)) {
+    if (completes_one(act)) {
         int rc = complete_one(txn, act);
         LHI_POINT("job_complete:inside");
         return rc;

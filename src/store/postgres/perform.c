@@ -1,8 +1,9 @@
 /*
  * perform.c: acts in one transaction, and what becomes of them when the connection is lost.
  *
- * An act is one call of a function in the database, and so a transaction by itself. Several acts, and
- * those that take several calls, stand between BEGIN and COMMIT. An act that fails leaves no trace and
+ * An act is one call of a function in the database, and so a transaction by itself; so is the end of one
+ * job with the claim of the next. Several acts, and those that take several calls, stand between BEGIN and
+ * COMMIT. An act that fails leaves no trace and
  * does not undo its neighbours: when one does, all is rolled back and performed again with a savepoint
  * before each.
  *
@@ -198,6 +199,20 @@ static int perform_guarded(struct txn *txn, struct lhi_act *act, struct lhi_erro
     return back == LH_OK ? LH_OK : back;
 }
 
+/* Two acts by one call: which of them has failed it does not tell. */
+static int perform_pair(struct txn *txn, struct lhi_act *acts, bool *spoiled, struct lhi_error *err)
+{
+    lhi_error_clear(&acts[0].err);
+    lhi_error_clear(&acts[1].err);
+    int rc = act_complete_claim(txn, acts);
+    if (rc >= 0)
+        return LH_OK;
+    *err = acts[1].err;
+    err->status = rc;
+    *spoiled = !fatal(rc) && txn->trouble == TROUBLE_NONE;
+    return rc;
+}
+
 static int perform_each(struct txn *txn, struct lhi_act *acts, size_t n, bool guarded,
                         bool *spoiled, struct lhi_error *err)
 {
@@ -229,11 +244,14 @@ int doubt_commit(struct txn *txn, struct lhi_error *err)
 static int transact(struct txn *txn, struct lhi_act *acts, size_t n, bool guarded, bool *spoiled,
                     struct lhi_error *err)
 {
+    const bool pair = !guarded && !txn->conn->isolated && is_complete_claim(acts, n);
+
     *spoiled = false;
-    if (n > 1 || (verbs[acts[0].verb].how & ONE_CALL) == 0 || acts[0].after != NULL ||
-        txn->conn->isolated)
+    if (!pair && (n > 1 || (verbs[acts[0].verb].how & ONE_CALL) == 0 || acts[0].after != NULL ||
+                  txn->conn->isolated))
         txn_wrap(txn);
-    int rc = perform_each(txn, acts, n, guarded, spoiled, err);
+    int rc = pair ? perform_pair(txn, acts, spoiled, err)
+                  : perform_each(txn, acts, n, guarded, spoiled, err);
     if (rc >= 0)
         rc = txn_commit(txn, err);
     if (rc < 0) {

@@ -53,8 +53,13 @@
 #define read_after pg_read_after
 #define act_enqueue pg_act_enqueue
 #define act_claim pg_act_claim
+#define act_complete_claim pg_act_complete_claim
+#define is_complete_claim pg_is_complete_claim
 #define act_heartbeat pg_act_heartbeat
 #define act_complete pg_act_complete
+#define completes_one pg_completes_one
+#define arg_done pg_arg_done
+#define read_refusal pg_read_refusal
 #define act_fail pg_act_fail
 #define act_release pg_act_release
 #define act_release_worker pg_act_release_worker
@@ -352,6 +357,15 @@ act_fn act_worker_register, act_worker_beat, act_worker_stop, act_worker_started
 act_fn act_worker_sessions, act_worker_degraded;
 act_fn act_recover, act_upkeep, act_prune, act_mend;
 act_fn act_move;
+
+/* One job completed and the next one claimed, by one call: are these two acts that, and do them. */
+bool is_complete_claim(const struct lhi_act *acts, size_t n);
+int act_complete_claim(struct txn *txn, struct lhi_act *acts);
+
+/* One job is completed, with a result that is text: its arguments, and what the server says of it. */
+bool completes_one(const struct lhi_act *act);
+void arg_done(struct args *args, const lh_done *done);
+void read_refusal(const struct rows *rows, int column, struct lhi_act *act);
 
 /* Enqueue what schedules are due, in this transaction; several calls. `*more`: there is more to do. */
 int tick_due(struct txn *txn, size_t limit, int64_t *ticked, bool *more, struct lhi_error *err);

@@ -305,7 +305,7 @@ END $$;
 CREATE FUNCTION leasehold.enqueue_one(of_queue text, of_sum bigint, of_payload text, of_nonce bigint)
 RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET jit = off
+SET enable_seqscan = off
 AS $$
 DECLARE
     now   timestamptz := leasehold.clock();

@@ -606,14 +606,14 @@ BEGIN
 END $$;
 
 -- One job of one queue, the common case: no rules, nothing but fresh jobs. A statement that looks whether it
--- is so, one that takes the job, one that counts it: every statement more, every probe more is felt.
+-- is so, one that takes the job, one that counts it: every statement more, every probe, every setting is felt.
 -- Whatever is out of the ordinary is left to claim_many. For what has fallen due one of all looks, once in
 -- ten milliseconds.
 CREATE FUNCTION leasehold.claim_one(of_worker text, of_queue text, lease bigint, recovers boolean)
 RETURNS SETOF leasehold.claimed
 LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 DECLARE
     now     timestamptz := leasehold.clock();
@@ -626,7 +626,7 @@ DECLARE
 BEGIN
     SELECT m.epoch, f.priority, f.low,
            m.has_policies OR m.has_paused OR now < m.no_expiry_before
-           OR m.timeline <> left(pg_walfile_name(pg_current_wal_lsn()), 8)
+           OR NOT starts_with(pg_walfile_name(pg_current_wal_lsn()), m.timeline)
            OR m.job_oid <> 'leasehold.job'::regclass
            OR coalesce(f.next_look <= now, false)
            OR EXISTS (SELECT 1 FROM leasehold.worker w

@@ -385,7 +385,7 @@ END $$;
 CREATE FUNCTION leasehold.complete_one(of_job bigint, of_token bigint, of_result text) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off
-SET jit = off SET plan_cache_mode = force_generic_plan
+SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     now timestamptz := leasehold.clock();
