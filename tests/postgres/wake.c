@@ -124,21 +124,41 @@ TEST(a_plain_insert_wakes_whoever_sleeps)
     leave(&scene);
 }
 
+/* Somebody sleeps, a job waits, and whoever is on duty looks. */
+static int late_rings(struct scene *scene)
+{
+    arm(scene);
+    (void)rings_for(scene, "q");
+    EXPECT_STR(said(scene->hand, "SELECT on_duty FROM leasehold.peek('{}', 'a')"), "t");
+    return rings_for(scene, "q");
+}
+
 TEST(whoever_is_on_duty_rings_for_what_was_committed_without_a_ring)
 {
-    static const char look[] = "SELECT on_duty FROM leasehold.peek('{}', 'a')";
     struct scene scene = set_the_scene();
 
-    enqueue(&scene); /* and is about to commit while … */
-    arm(&scene);
-    EXPECT_STR(said(scene.hand, look), "t");
-    EXPECT_EQ(rings_for(&scene, "q"), 1);
-    EXPECT_STR(said(scene.hand, look), "t"); /* nobody sleeps any more */
-    EXPECT_EQ(rings_for(&scene, "q"), 0);
+    enqueue(&scene); /* and is about to commit while the other arms */
+    EXPECT_EQ(late_rings(&scene), 1);
+    EXPECT_STR(said(scene.hand, "SELECT on_duty FROM leasehold.peek('{}', 'a')"), "t");
+    EXPECT_EQ(rings_for(&scene, "q"), 0); /* nobody sleeps any more */
+    leave(&scene);
+}
+
+TEST(whoever_is_on_duty_does_not_ring_in_vain)
+{
+    struct scene scene = set_the_scene();
+
+    enqueue(&scene);
     EXPECT_STR(said(scene.hand, "SELECT leasehold.queue_pause('q')"), "t");
-    arm(&scene);
-    EXPECT_STR(said(scene.hand, look), "t"); /* in vain */
-    EXPECT_EQ(rings_for(&scene, "q"), 0);
+    EXPECT_EQ(late_rings(&scene), 0);
+    EXPECT_STR(said(scene.hand, "SELECT leasehold.queue_resume('q')"), "t");
+    EXPECT_EQ(late_rings(&scene), 1);
+    (void)said(scene.hand, "SELECT leasehold.queue_set('q', concurrency => 1)");
+    EXPECT_EQ(late_rings(&scene), 0);
+    (void)said(scene.hand, "SELECT leasehold.queue_set('q', unset => '{concurrency}')");
+    EXPECT_EQ(late_rings(&scene), 1);
+    session_clock(scene.hand, START_MS + 60000); /* it is of a kind that nobody takes */
+    EXPECT_EQ(late_rings(&scene), 0);
     leave(&scene);
 }
 

@@ -536,21 +536,9 @@ BEGIN
                        WHERE s.next_at > now ORDER BY s.next_at LIMIT 1));
 END $$;
 
-CREATE FUNCTION leasehold.has_pending(of_queue text) RETURNS boolean LANGUAGE plpgsql STABLE
-SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
-AS $$
-BEGIN
-    PERFORM 1 FROM leasehold.job j WHERE j.state = 'pending' AND j.again AND j.queue = of_queue LIMIT 1;
-    IF NOT FOUND THEN
-        PERFORM 1 FROM leasehold.job j WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue
-          ORDER BY j.priority DESC, j.id LIMIT 1;
-    END IF;
-    RETURN FOUND;
-END $$;
-
--- Who was about to commit while sleepers armed has rung for nobody: whoever is on duty does it, where jobs
--- wait and those who could have them. Where these may have to wait (a limit) it would be in vain, again and
--- again.
+-- Who was about to commit while sleepers armed has rung for nobody: whoever is on duty does it, where a new
+-- job waits, and those who could have it. Where these may have to wait (a limit) it would be in vain, again
+-- and again; so it would for what has waited for long: perhaps it is of a kind that none of them takes.
 CREATE FUNCTION leasehold.ring_late(now timestamptz) RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -560,7 +548,9 @@ BEGIN
        AND NOT EXISTS (SELECT 1 FROM leasehold.policy p
                         WHERE p.queue IN (i.queue, '*')
                           AND (p.exclusive OR p.concurrency > 0 OR p.rate_n > 0))
-       AND leasehold.has_pending(i.queue);
+       AND (SELECT j.state_changed_at > now - interval '1 minute' FROM leasehold.job j
+             WHERE j.state = 'pending' AND NOT j.again AND j.queue = i.queue
+             ORDER BY j.priority, j.id DESC LIMIT 1);
 END $$;
 
 -- Would a claim from these queues find something to do; or (none given) is anything due at all?
@@ -618,7 +608,13 @@ BEGIN
     END IF;
     FOREACH name IN ARRAY queues LOOP
         EXIT WHEN something;
-        something := leasehold.has_pending(name);
+        PERFORM 1 FROM leasehold.job j WHERE j.state = 'pending' AND j.again AND j.queue = name LIMIT 1;
+        something := FOUND;
+        EXIT WHEN something;
+        PERFORM 1 FROM leasehold.job j
+          WHERE j.state = 'pending' AND NOT j.again AND j.queue = name
+          ORDER BY j.priority DESC, j.id LIMIT 1;
+        something := FOUND;
     END LOOP;
 END $$;
 
