@@ -1,5 +1,5 @@
 /*
- * front.pml: where a claim on PostgreSQL begins to look (sql/postgres/migrations/0001_queue/31_claim.sql).
+ * front.pml: where a claim on PostgreSQL begins to look (sql/postgres/migrations/0001_queue/31_front.sql).
  *
  * Ids are given in order and commit in any. Claims seek above `low`; who finds nothing there seeks above
  * `floor`; once in a while one claim looks at all of it and sets both anew. Jobs that take no longer than

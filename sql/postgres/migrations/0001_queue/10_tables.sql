@@ -180,7 +180,7 @@ CREATE TABLE leasehold.rollup (
     PRIMARY KEY (minute, queue)
 ) WITH (fillfactor = 80);
 
--- Where the fresh jobs of a queue and priority begin; see job_fresh and 31_claim.sql.
+-- Where the fresh jobs of a queue and priority begin; see job_fresh and 31_front.sql.
 CREATE TABLE leasehold.front (
     queue     text COLLATE "C" NOT NULL,
     priority  integer     NOT NULL,

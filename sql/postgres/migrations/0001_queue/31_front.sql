@@ -1,0 +1,186 @@
+-- Where a claim begins to look, and how much it may take.
+--
+-- Best first means priority, then id, over two indexes: job_again (few) and job_fresh. A held xmin keeps
+-- the entries of all that was claimed since in job_fresh, and a claim that began at its head would
+-- wade through them. So for queues that are busy leasehold.front remembers, per priority, where
+-- fresh jobs begin. An id may commit later than those above it: who finds nothing above `low` looks
+-- above `floor`, which leaves two seconds to commit; and once a second one claim looks at all of it,
+-- so that nothing is ever overlooked for longer (tests/model/front.pml).
+
+-- ---- the front of a queue ----
+
+-- One at a time, and nobody waits: a claim in somebody's open transaction may take its time.
+CREATE FUNCTION leasehold.at_front(of_queue text) RETURNS boolean LANGUAGE plpgsql
+AS $$
+BEGIN
+    RETURN pg_try_advisory_xact_lock(hashtextextended(of_queue, 5273658113));
+END $$;
+
+-- Where fresh jobs begin, as seen now; called now and then by who has claimed. A row that others have
+-- claimed and not committed counts as there.
+CREATE FUNCTION leasehold.front_move(of_queue text) RETURNS void LANGUAGE plpgsql
+AS $$
+DECLARE
+    f     leasehold.front;
+    first bigint;
+BEGIN
+    IF NOT leasehold.at_front(of_queue) THEN
+        RETURN;
+    END IF;
+    FOR f IN SELECT * FROM leasehold.front w WHERE w.queue = of_queue ORDER BY w.priority LOOP
+        SELECT j.id INTO first FROM leasehold.job j
+         WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue AND j.priority = f.priority
+           AND j.id > f.low
+         ORDER BY j.priority DESC, j.id LIMIT 1;
+        IF first > f.low + 1 THEN
+            UPDATE leasehold.front w SET low = first - 1
+             WHERE w.queue = of_queue AND w.priority = f.priority;
+        END IF;
+    END LOOP;
+END $$;
+
+-- Look at all of it: what comes first in each priority. The more it costs, the rarer it is.
+CREATE FUNCTION leasehold.front_look(of_queue text, of_worker text, now timestamptz, began timestamptz)
+RETURNS void LANGUAGE plpgsql
+AS $$
+DECLARE
+    given bigint := (SELECT last_value FROM leasehold.job_id_seq);
+    above integer := 32768;
+    at    record;
+    firsts bigint[] := '{}';
+    prios  integer[] := '{}';
+    again  timestamptz;
+BEGIN
+    IF NOT leasehold.at_front(of_queue) THEN
+        RETURN;
+    END IF;
+    FOR i IN 1..16 LOOP
+        SELECT j.priority, j.id INTO at FROM leasehold.job j
+         WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue AND j.priority < above
+         ORDER BY j.priority DESC, j.id LIMIT 1;
+        EXIT WHEN NOT FOUND;
+        above := at.priority;
+        prios := prios || at.priority;
+        firsts := firsts || at.id;
+    END LOOP;
+    again := now + greatest(interval '1 second', 20 * (clock_timestamp() - began));
+    -- What lies below the front is above it from now on, or it would be handed out one a second.
+    INSERT INTO leasehold.front AS w
+    SELECT of_queue, x.priority, x.first - 1, 0, given, now, again
+      FROM (SELECT * FROM unnest(prios, firsts) u(priority, first)
+            UNION ALL  -- what was just emptied
+            SELECT DISTINCT j.priority, 1::bigint FROM leasehold.job j
+             WHERE j.state = 'running' AND j.lease_until > now AND j.queue = of_queue
+               AND j.worker = of_worker AND j.started_at >= now AND j.priority <> ALL (prios)
+               AND NOT EXISTS (SELECT 1 FROM leasehold.front f WHERE f.queue = of_queue AND f.priority = j.priority)) x
+     LIMIT 16
+        ON CONFLICT (queue, priority) DO UPDATE
+       SET low = excluded.low,
+           floor = least(excluded.low, CASE WHEN w.seen_at > now - interval '2 seconds' THEN w.floor ELSE w.seen END),
+           seen = CASE WHEN w.seen_at > now - interval '2 seconds' THEN w.seen ELSE given END,
+           seen_at = CASE WHEN w.seen_at > now - interval '2 seconds' THEN w.seen_at ELSE now END,
+           next_look = excluded.next_look;
+    -- Priorities of which nothing is pending: all that was given out two seconds ago is gone.
+    UPDATE leasehold.front w
+       SET next_look = again,
+           low = greatest(w.low, CASE WHEN w.seen_at > now - interval '2 seconds' THEN w.floor ELSE w.seen END),
+           floor = CASE WHEN w.seen_at > now - interval '2 seconds' THEN w.floor ELSE w.seen END,
+           seen = CASE WHEN w.seen_at > now - interval '2 seconds' THEN w.seen ELSE given END,
+           seen_at = CASE WHEN w.seen_at > now - interval '2 seconds' THEN w.seen_at ELSE now END
+     WHERE w.queue = of_queue AND w.next_look <= now AND w.priority <> ALL (prios);
+END $$;
+
+-- ---- limits of a queue ----
+
+-- How many of `want` may go now, the queue's row locked (lock_limits). bucket: what the rate
+-- leaves, in thousandths; NULL: there is no rate.
+CREATE FUNCTION leasehold.allowed_now(of_queue text, want bigint, p leasehold.policy, now timestamptz,
+                                      OUT allowed bigint, OUT bucket bigint)
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    q    leasehold.queue;
+    used bigint;
+BEGIN
+    allowed := CASE WHEN p.exclusive THEN 1 ELSE want END;
+    IF p.concurrency = 0 AND p.rate_n = 0 THEN
+        RETURN;
+    END IF;
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        -- It would count what ran when its transaction began.
+        PERFORM leasehold.refuse(-3, format('queue "%s" has limits: claim from it in a transaction that is '
+            'READ COMMITTED, not %s', of_queue, upper(current_setting('transaction_isolation'))));
+    END IF;
+    SELECT * INTO q FROM leasehold.queue w WHERE w.queue = of_queue;
+    IF p.concurrency > 0 THEN
+        -- Slots of revoked leases are not free yet.
+        SELECT (SELECT count(*) FROM leasehold.job j WHERE j.state = 'running' AND j.queue = of_queue)
+             + (SELECT count(*) FROM leasehold.hold h WHERE h.queue = of_queue AND h.until > now)
+          INTO used;
+        allowed := greatest(least(allowed, p.concurrency - used), 0);
+    END IF;
+    IF p.rate_n > 0 AND allowed > 0 THEN
+        bucket := CASE
+            WHEN q.bucket_at IS NULL OR now < q.bucket_at
+                 OR leasehold.ms(now - q.bucket_at) >= p.rate_per_ms THEN p.rate_n * 1000
+            ELSE least(p.rate_n * 1000, q.bucket
+                       + floor(p.rate_n * 1000.0::float8 * leasehold.ms(now - q.bucket_at) / p.rate_per_ms)::bigint) END;
+        allowed := least(allowed, bucket / 1000);
+    END IF;
+END $$;
+
+-- Limits are judged with the row of their queue locked: of several in one order, or two claims that name
+-- them in different ones wait for each other. Nobody waits for long: whoever has the row may be in a
+-- transaction that stays open. Which are not to be had.
+CREATE FUNCTION leasehold.lock_limits(queues text[]) RETURNS text[] LANGUAGE plpgsql
+SET lock_timeout = '100ms'
+AS $$
+DECLARE
+    limited text;
+    busy    text[] := '{}';
+BEGIN
+    FOR limited IN SELECT DISTINCT q.queue FROM unnest(queues) q(queue)
+                 WHERE EXISTS (SELECT 1 FROM leasehold.policy p
+                                WHERE p.queue IN (q.queue, '*')
+                                  AND (p.exclusive OR p.concurrency > 0 OR p.rate_n > 0))
+                 ORDER BY 1
+    LOOP
+        PERFORM 1 FROM leasehold.queue w WHERE w.queue = limited FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            BEGIN
+                INSERT INTO leasehold.queue(queue) VALUES (limited) ON CONFLICT DO NOTHING;
+                PERFORM 1 FROM leasehold.queue w WHERE w.queue = limited FOR UPDATE;
+            EXCEPTION WHEN lock_not_available THEN
+                busy := busy || limited;
+                CONTINUE;
+            END;
+        END IF;
+        -- The exclusive lease, whose holder may just be ending it.
+        IF EXISTS (SELECT 1 FROM leasehold.lease l WHERE l.scope = 'processing' AND l.name = limited) THEN
+            PERFORM 1 FROM leasehold.lease l WHERE l.scope = 'processing' AND l.name = limited
+               FOR UPDATE SKIP LOCKED;
+            IF NOT FOUND THEN
+                busy := busy || limited;
+            END IF;
+        END IF;
+    END LOOP;
+    RETURN busy;
+END $$;
+
+-- The best one, without taking it.
+CREATE FUNCTION leasehold.first_pending(of_queue text, of_kinds text[]) RETURNS bigint
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    RETURN (SELECT w.id FROM (
+                (SELECT j.id, j.priority FROM leasehold.job j
+                  WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue
+                    AND (of_kinds IS NULL OR j.kind = ANY (of_kinds))
+                  ORDER BY j.priority DESC, j.id LIMIT 1)
+                UNION ALL
+                (SELECT j.id, j.priority FROM leasehold.job j
+                  WHERE j.state = 'pending' AND j.again AND j.queue = of_queue
+                    AND (of_kinds IS NULL OR j.kind = ANY (of_kinds))
+                  ORDER BY j.priority DESC, j.id LIMIT 1)) w
+             ORDER BY w.priority DESC, w.id LIMIT 1);
+END $$;

@@ -1,0 +1,443 @@
+-- The end of a hold: complete, fail, release; see 40_hold.sql.
+
+-- ---- complete ----
+
+-- Where there are policies: end what the runs kept from others, and tell it where all is to be
+-- told. `workers` had the jobs of the batch; the numbers of those done are in `done`.
+CREATE FUNCTION leasehold.completed_under_policies(now timestamptz, jobs bigint[], tokens bigint[],
+                                                   workers text[], done integer[])
+RETURNS void LANGUAGE plpgsql
+AS $$
+DECLARE
+    ended  bigint[] := ARRAY(SELECT jobs[i] FROM unnest(done) i);
+    queues text[] := ARRAY(SELECT DISTINCT j.queue FROM leasehold.job j WHERE j.id = ANY(ended));
+BEGIN
+    PERFORM leasehold.runs_ended(now, ended, queues);
+    INSERT INTO leasehold.event(at, type, job, queue, worker, from_state, to_state, actor, token)
+    SELECT now, 'job.completed', j.id, j.queue, workers[i], 'running', 'completed', workers[i],
+           tokens[i]
+      FROM unnest(done) i JOIN leasehold.job j ON j.id = jobs[i] AND j.id = ANY (ended)
+      JOIN (SELECT p.queue, p.kind FROM leasehold.policies_of(ended) p WHERE p.audit = 2) full_audit
+           ON full_audit.queue = j.queue AND full_audit.kind = coalesce(j.kind, '*')
+     ORDER BY i;
+END $$;
+
+-- Compare the token, not the clock: a slow worker may finish while nobody else has the job. Only
+-- results of at most so many bytes are taken. Which items are done, by their numbers.
+CREATE FUNCTION leasehold.complete_held(now timestamptz, m leasehold.meta, jobs bigint[],
+                                        tokens bigint[], results text[], results_bytes bytea[],
+                                        most_bytes bigint)
+RETURNS integer[] LANGUAGE plpgsql
+AS $$
+DECLARE
+    workers text[];
+    done    integer[];
+BEGIN
+    IF m.has_policies THEN
+        -- Who has the token has it until it ends: this is not overtaken.
+        workers := ARRAY(SELECT o.worker FROM unnest(jobs) WITH ORDINALITY u(job, n)
+                           LEFT JOIN leasehold.job o ON o.id = u.job AND o.id = ANY (jobs)
+                          ORDER BY u.n);
+    END IF;
+    WITH done AS (
+        UPDATE leasehold.job j
+           SET state = 'completed', lease_until = NULL, worker = NULL, result = a.result,
+               result_bytes = a.bytes, finished_at = now,
+               state_changed_at = greatest(now, j.started_at)
+          FROM (SELECT DISTINCT ON (u.job, u.token) *
+                  FROM unnest(jobs, tokens, results, results_bytes)
+                       WITH ORDINALITY u(job, token, result, bytes, n)
+                 WHERE coalesce(octet_length(u.result), octet_length(u.bytes), 0) <= most_bytes
+                 ORDER BY u.job, u.token, u.n) a
+         WHERE j.id = ANY (jobs) AND j.id = a.job AND j.token = a.token AND j.worker IS NOT NULL
+        RETURNING a.n, j.queue, leasehold.ms(now - j.started_at) AS ran
+    ), counted AS (
+        INSERT INTO leasehold.delta(queue, at, act, was, becomes, n, ms)
+        SELECT d.queue, now, 'd', 'running', 'completed', count(*), sum(d.ran)
+          FROM done d GROUP BY d.queue)
+    SELECT array_agg(d.n) INTO done FROM done d;
+    IF m.has_policies AND done IS NOT NULL THEN
+        PERFORM leasehold.completed_under_policies(now, jobs, tokens, workers, done);
+    END IF;
+    RETURN done;
+END $$;
+
+-- One that is not done yet: because it was done before, is not held, or because of the size of its
+-- result, which its own policy has to judge.
+CREATE FUNCTION leasehold.complete_rest(now timestamptz, m leasehold.meta, of_job bigint,
+                                        of_token bigint, of_result text, of_bytes bytea,
+                                        OUT status integer, OUT message text) LANGUAGE plpgsql
+AS $$
+DECLARE
+    j    leasehold.job;
+    size bigint := coalesce(octet_length(of_result), octet_length(of_bytes), 0);
+    most bigint;
+BEGIN
+    -- Without a lock: those of the batch are held already, and were taken in order.
+    SELECT * INTO j FROM leasehold.job w WHERE w.id = of_job AND w.token = of_token;
+    status := 0;
+    IF j.state = 'completed' AND j.result IS NOT DISTINCT FROM of_result
+       AND j.result_bytes IS NOT DISTINCT FROM of_bytes THEN
+        RETURN;
+    ELSIF j.state = 'running' THEN
+        most := (leasehold.policy_of(j.queue, j.kind)).max_payload;
+        IF size > most THEN
+            status := -4;
+            message := format('result of %s bytes is too large: queue "%s" takes at most %s bytes',
+                              size, j.queue, most);
+            RETURN;
+        ELSIF leasehold.complete_held(now, m, ARRAY[of_job], ARRAY[of_token], ARRAY[of_result],
+                                      ARRAY[of_bytes], most) IS NOT NULL THEN
+            RETURN;
+        END IF;
+    END IF;
+    SELECT * INTO status, message FROM leasehold.not_held(now, of_job, of_token, true);
+END $$;
+
+CREATE FUNCTION leasehold.complete_many(jobs bigint[], tokens bigint[], results text[],
+                                        results_bytes bytea[])
+RETURNS SETOF leasehold.outcome LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off
+SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    now   timestamptz := leasehold.clock();
+    most  bigint := 1048576;
+    m     leasehold.meta;
+    done  integer[];
+    why   record;
+BEGIN
+    SELECT * INTO m FROM leasehold.meta WHERE one;
+    IF m.has_policies THEN
+        -- What is small enough for every policy needs no closer look.
+        SELECT least(most, min(p.max_payload)) INTO most FROM leasehold.policy p;
+    END IF;
+    done := leasehold.complete_held(now, m, jobs, tokens, results, results_bytes, most);
+    IF cardinality(done) = cardinality(jobs) THEN
+        RETURN;
+    END IF;
+    FOR i IN 1..cardinality(jobs) LOOP
+        IF NOT coalesce(i = ANY(done), false) THEN
+            SELECT * INTO why FROM leasehold.complete_rest(now, m, jobs[i], tokens[i], results[i],
+                                                           results_bytes[i]);
+            IF why.status < 0 THEN
+                RETURN NEXT (i, why.status, why.message)::leasehold.outcome;
+            END IF;
+        END IF;
+    END LOOP;
+END $$;
+
+-- One, with a result that is text or none: NULL, or why not, as "STATUS MESSAGE". In one statement, where
+-- nothing is out of the ordinary.
+CREATE FUNCTION leasehold.complete_one(of_job bigint, of_token bigint, of_result text) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    now timestamptz := leasehold.clock();
+BEGIN
+    WITH done AS (
+        UPDATE leasehold.job j
+           SET state = 'completed', lease_until = NULL, worker = NULL, result = of_result,
+               finished_at = now, state_changed_at = greatest(now, j.started_at)
+         WHERE j.id = of_job AND j.token = of_token AND j.worker IS NOT NULL
+           AND NOT (SELECT m.has_policies FROM leasehold.meta m WHERE m.one)
+           AND coalesce(octet_length(of_result), 0) <= 1048576
+        RETURNING j.queue, j.started_at)
+    INSERT INTO leasehold.delta(queue, at, act, was, becomes, n, ms)
+    SELECT d.queue, now, 'd', 'running', 'completed', 1, leasehold.ms(now - d.started_at) FROM done d;
+    IF FOUND THEN
+        RETURN NULL;
+    END IF;
+    RETURN (SELECT o.status || ' ' || o.message
+              FROM leasehold.complete_many(ARRAY[of_job], ARRAY[of_token], ARRAY[of_result], '{}') o);
+END $$;
+
+-- ---- fail ----
+
+-- Which items are done. retry_in_ms: 0 or NULL by the backoff, -1 at once.
+CREATE FUNCTION leasehold.fail_held(now timestamptz, m leasehold.meta, jobs bigint[],
+                                    tokens bigint[], errors text[], retry_in_ms bigint[],
+                                    permanent boolean[])
+RETURNS integer[] LANGUAGE plpgsql
+AS $$
+DECLARE
+    done   integer[];
+    ended  bigint[];
+    queues text[];
+    woken  text[];
+    soon   boolean;
+BEGIN
+    WITH held AS (
+        SELECT DISTINCT ON (u.job, u.token) u.n, u.job, u.token, u.error, o.worker,
+               coalesce(u.permanent, false)
+               OR (o.max_attempts <> -1 AND o.attempt >= o.max_attempts) AS last,
+               CASE WHEN u.retry_in_ms = -1 THEN 0
+                    WHEN u.retry_in_ms > 0 THEN u.retry_in_ms
+                    ELSE leasehold.backoff(coalesce(nullif(o.backoff_ms, 0), p.backoff_ms, 1000),
+                                           coalesce(nullif(o.backoff_cap_ms, 0), p.backoff_cap_ms,
+                                                    3600000), o.attempt) END AS delay_ms
+          FROM unnest(jobs, tokens, errors, retry_in_ms, permanent)
+               WITH ORDINALITY u(job, token, error, retry_in_ms, permanent, n)
+          JOIN leasehold.job o ON o.id = ANY (jobs) AND o.id = u.job AND o.token = u.token
+                               AND o.worker IS NOT NULL
+          LEFT JOIN leasehold.policies_of(CASE WHEN m.has_policies THEN jobs END) p
+               ON p.queue = o.queue AND p.kind = coalesce(o.kind, '*')
+         ORDER BY u.job, u.token, u.n
+    ), done AS (
+        UPDATE leasehold.job j
+           SET state = CASE WHEN h.last THEN 'failed' WHEN h.delay_ms > 0 THEN 'scheduled'
+                            ELSE 'pending' END,
+               run_at = CASE WHEN NOT h.last AND h.delay_ms > 0
+                             THEN now + leasehold.span(h.delay_ms) END,
+               finished_at = CASE WHEN h.last THEN now END,
+               lease_until = NULL, worker = NULL, last_error = h.error, again = true,
+               state_changed_at = greatest(now, j.started_at)
+          FROM held h
+         WHERE j.id = ANY (jobs) AND j.id = h.job AND j.token = h.token AND j.worker IS NOT NULL
+        RETURNING h.n, j.id, j.queue, j.state, j.run_at, h.token, h.worker, h.error,
+                  leasehold.ms(now - j.started_at) AS ran
+    ), counted AS (
+        INSERT INTO leasehold.delta(queue, at, act, was, becomes, n, ms)
+        SELECT d.queue, now, 'f', 'running', d.state, count(*), sum(d.ran)
+          FROM done d GROUP BY d.queue, d.state
+    ), told AS (
+        INSERT INTO leasehold.event(at, type, job, queue, worker, from_state, to_state, actor,
+                                    reason, token)
+        SELECT now, 'job.failed', d.id, d.queue, d.worker, 'running', d.state, d.worker, d.error,
+               d.token
+          FROM done d ORDER BY d.n)
+    SELECT array_agg(d.n), array_agg(d.id), array_agg(DISTINCT d.queue),
+           array_agg(DISTINCT d.queue) FILTER (WHERE d.state = 'pending'),
+           bool_or(d.run_at <= now + interval '1 second')
+      INTO done, ended, queues, woken, soon FROM done d;
+    PERFORM leasehold.ring(q.queue, now) FROM unnest(woken) q(queue);
+    IF soon THEN
+        PERFORM leasehold.ring('!', now);  -- whoever sleeps until the next thing falls due
+    END IF;
+    IF m.has_policies AND done IS NOT NULL THEN
+        PERFORM leasehold.runs_ended(now, ended, queues);
+    END IF;
+    RETURN done;
+END $$;
+
+CREATE FUNCTION leasehold.fail_many(jobs bigint[], tokens bigint[], errors text[],
+                                    retry_in_ms bigint[], permanent boolean[])
+RETURNS SETOF leasehold.outcome LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off
+SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    now  timestamptz := leasehold.clock();
+    m    leasehold.meta;
+    done integer[];
+BEGIN
+    SELECT * INTO m FROM leasehold.meta WHERE one;
+    done := leasehold.fail_held(now, m, jobs, tokens, errors, retry_in_ms, permanent);
+    IF cardinality(done) IS DISTINCT FROM cardinality(jobs) THEN
+        RETURN QUERY SELECT * FROM leasehold.ends_refused(now, jobs, tokens, errors, done);
+    END IF;
+END $$;
+
+-- Those of a batch that are neither done nor were done before, and why.
+CREATE FUNCTION leasehold.ends_refused(now timestamptz, jobs bigint[], tokens bigint[],
+                                       errors text[], done integer[])
+RETURNS SETOF leasehold.outcome LANGUAGE plpgsql
+AS $$
+DECLARE
+    why record;
+BEGIN
+    FOR i IN 1..cardinality(jobs) LOOP
+        IF NOT coalesce(i = ANY(done), false)
+           AND NOT leasehold.repeated_end(jobs[i], tokens[i], errors[i]) THEN
+            SELECT * INTO why FROM leasehold.not_held(now, jobs[i], tokens[i], true);
+            RETURN NEXT (i, why.status, why.message)::leasehold.outcome;
+        END IF;
+    END LOOP;
+END $$;
+
+-- ---- release ----
+
+-- Giving back is not failing: the attempt is refunded. `actor` NULL: by its holder; else by another
+-- hand: the token rises, and unless that is told to be needless (at_once), a live lease is held
+-- back until its holder has answered or its deadline has passed. delay_ms -2: that of the backoff.
+-- Which items are done.
+CREATE FUNCTION leasehold.put_back(now timestamptz, m leasehold.meta, jobs bigint[],
+                                   tokens bigint[], delay_ms bigint, at_once boolean, actor text)
+RETURNS integer[] LANGUAGE plpgsql
+AS $$
+DECLARE
+    due    timestamptz := leasehold.due(now, m.no_expiry_before);
+    done   integer[];
+    ended  bigint[];
+    queues text[];
+    woken  text[];
+    soon   boolean;
+BEGIN
+    WITH held AS (
+        SELECT DISTINCT ON (u.job, u.token) u.n, u.job, u.token, o.worker,
+               CASE WHEN actor IS NOT NULL AND NOT at_once AND o.lease_until > due
+                    THEN greatest(o.lease_until, m.no_expiry_before) END AS hold_until,
+               CASE WHEN delay_ms > 0 THEN now + leasehold.span(delay_ms)
+                    WHEN delay_ms = -2 THEN now + leasehold.span(nullif(leasehold.backoff(
+                         coalesce(nullif(o.backoff_ms, 0), p.backoff_ms, 1000),
+                         coalesce(nullif(o.backoff_cap_ms, 0), p.backoff_cap_ms, 3600000),
+                         o.attempt), 0)) END AS delayed_to
+          FROM unnest(jobs, tokens) WITH ORDINALITY u(job, token, n)
+          JOIN leasehold.job o ON o.id = ANY (jobs) AND o.id = u.job AND o.token = u.token
+                               AND o.worker IS NOT NULL
+          LEFT JOIN leasehold.policies_of(
+                        CASE WHEN m.has_policies AND delay_ms = -2 THEN jobs END) p
+               ON p.queue = o.queue AND p.kind = coalesce(o.kind, '*')
+         ORDER BY u.job, u.token, u.n
+    ), done AS (
+        UPDATE leasehold.job j
+           SET state = CASE WHEN greatest(h.hold_until, h.delayed_to) IS NULL THEN 'pending'
+                            ELSE 'scheduled' END,
+               run_at = greatest(h.hold_until, h.delayed_to), attempt = j.attempt - 1,
+               token = CASE WHEN actor IS NULL THEN j.token
+                            ELSE leasehold.next_token(j.token, m.epoch) END,
+               lease_until = NULL, worker = NULL, started_at = NULL, again = true,
+               state_changed_at = now
+          FROM held h
+         WHERE j.id = ANY (jobs) AND j.id = h.job AND j.token = h.token AND j.worker IS NOT NULL
+        RETURNING h.n, j.id, j.queue, j.state, j.run_at, h.token, h.worker, h.hold_until
+    ), held_back AS (
+        INSERT INTO leasehold.hold AS w SELECT d.queue, d.id, d.token, d.hold_until FROM done d
+         WHERE d.hold_until IS NOT NULL
+            ON CONFLICT ON CONSTRAINT hold_pkey
+            DO UPDATE SET token = excluded.token, until = excluded.until
+    ), counted AS (
+        INSERT INTO leasehold.delta(queue, at, act, was, becomes, n)
+        SELECT d.queue, now, 'o', 'running', d.state, count(*) FROM done d GROUP BY d.queue, d.state
+    ), told AS (
+        INSERT INTO leasehold.event(at, type, job, queue, worker, from_state, to_state, actor,
+                                    token)
+        SELECT now, 'job.released', d.id, d.queue, d.worker, 'running', d.state,
+               coalesce(put_back.actor, d.worker), d.token
+          FROM done d ORDER BY d.n)
+    SELECT array_agg(d.n), array_agg(d.id) FILTER (WHERE d.hold_until IS NULL),
+           array_agg(DISTINCT d.queue),
+           array_agg(DISTINCT d.queue) FILTER (WHERE d.state = 'pending'),
+           bool_or(d.run_at <= now + interval '1 second')
+      INTO done, ended, queues, woken, soon FROM done d;
+    PERFORM leasehold.ring(q.queue, now) FROM unnest(woken) q(queue);
+    IF soon THEN
+        PERFORM leasehold.ring('!', now);  -- whoever sleeps until the next thing falls due
+    END IF;
+    IF m.has_policies AND done IS NOT NULL THEN
+        PERFORM leasehold.runs_ended(now, ended, queues);
+    END IF;
+    RETURN done;
+END $$;
+
+CREATE FUNCTION leasehold.release_many(jobs bigint[], tokens bigint[], delay_ms bigint)
+RETURNS SETOF leasehold.outcome LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off
+SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    now  timestamptz := leasehold.clock();
+    m    leasehold.meta;
+    done integer[];
+BEGIN
+    SELECT * INTO m FROM leasehold.meta WHERE one;
+    done := leasehold.put_back(now, m, jobs, tokens, delay_ms, false, NULL);
+    IF cardinality(done) IS DISTINCT FROM cardinality(jobs) THEN
+        RETURN QUERY SELECT * FROM leasehold.ends_refused(now, jobs, tokens, '{}', done);
+    END IF;
+END $$;
+
+-- By another hand than the holder's: those of these jobs that run, whoever holds them. How many.
+CREATE FUNCTION leasehold.release_by_hand(now timestamptz, m leasehold.meta, jobs bigint[],
+                                          delay_ms bigint, at_once boolean, actor text)
+RETURNS bigint LANGUAGE plpgsql
+AS $$
+DECLARE
+    running bigint[];
+    tokens  bigint[];
+BEGIN
+    SELECT array_agg(w.id), array_agg(w.token) INTO running, tokens
+      FROM (SELECT j.id, j.token FROM leasehold.job j
+             WHERE j.id = ANY(jobs) AND j.worker IS NOT NULL ORDER BY j.id FOR UPDATE) w;
+    RETURN coalesce(cardinality(leasehold.put_back(now, m, running, tokens, delay_ms, at_once,
+                                                   actor)), 0);
+END $$;
+
+-- All that a worker holds.
+CREATE FUNCTION leasehold.release_held_by(now timestamptz, m leasehold.meta, of_worker text,
+                                          delay_ms bigint, at_once boolean, actor text)
+RETURNS bigint LANGUAGE plpgsql
+AS $$
+DECLARE
+    held   bigint[] := ARRAY(SELECT j.id FROM leasehold.job j
+                              WHERE j.state = 'running' AND j.worker = of_worker);
+    tokens bigint[];
+BEGIN
+    SELECT array_agg(w.id), array_agg(w.token) INTO held, tokens
+      FROM (SELECT j.id, j.token FROM leasehold.job j
+             WHERE j.id = ANY (held) AND j.worker = of_worker ORDER BY j.id FOR UPDATE) w;
+    RETURN coalesce(cardinality(leasehold.put_back(now, m, held, tokens, delay_ms, at_once,
+                                                   actor)), 0);
+END $$;
+
+-- Restored from a dump. Nobody has died under these jobs, so they go back as released, and stay back
+-- for as long as a holder may be at them. A named lease gets another token, and ends by time.
+CREATE FUNCTION leasehold.end_all_leases(now timestamptz, m leasehold.meta) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    UPDATE leasehold.lease l
+       SET token = greatest(l.token + 1, (m.epoch << 40) + nextval('leasehold.lease_token'))
+     WHERE l.owner IS NOT NULL AND l.job IS NULL;
+    PERFORM leasehold.release_by_hand(now, m,
+        ARRAY(SELECT j.id FROM leasehold.job j WHERE j.state = 'running'), 0, false, 'restore');
+END $$;
+
+CREATE FUNCTION leasehold.release_worker_all(of_worker text, delay_ms bigint, at_once boolean)
+RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off
+SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    m leasehold.meta;
+BEGIN
+    SELECT * INTO m FROM leasehold.meta WHERE one;
+    RETURN leasehold.release_held_by(leasehold.clock(), m, of_worker, delay_ms, at_once, 'hand');
+END $$;
+
+-- Named jobs, each of which must be held by the named worker.
+CREATE FUNCTION leasehold.release_worker_many(of_worker text, jobs bigint[], delay_ms bigint,
+                                              at_once boolean)
+RETURNS SETOF leasehold.outcome LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off
+SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    now    timestamptz := leasehold.clock();
+    m      leasehold.meta;
+    held   bigint[];
+    tokens bigint[];
+BEGIN
+    SELECT * INTO m FROM leasehold.meta WHERE one;
+    SELECT array_agg(w.id), array_agg(w.token) INTO held, tokens
+      FROM (SELECT j.id, j.token FROM leasehold.job j
+             WHERE j.id = ANY(jobs) AND j.worker = of_worker
+             ORDER BY j.id FOR UPDATE) w;
+    PERFORM leasehold.put_back(now, m, held, tokens, delay_ms, at_once, 'hand');
+    -- Of a job that is named twice only the first is theirs.
+    RETURN QUERY
+        SELECT u.n::integer, CASE WHEN j.id IS NULL THEN -5 ELSE -8 END,
+               CASE WHEN j.id IS NULL THEN format('there is no job %s', u.job)
+                    ELSE format('job %s is not held by worker "%s"', u.job, of_worker) END
+          FROM unnest(jobs) WITH ORDINALITY u(job, n)
+          LEFT JOIN leasehold.job j ON j.id = ANY (jobs) AND j.id = u.job
+         WHERE NOT coalesce(u.job = ANY(held), false) OR array_position(jobs, u.job) < u.n
+         ORDER BY u.n;
+END $$;

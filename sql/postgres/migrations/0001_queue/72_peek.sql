@@ -1,0 +1,149 @@
+-- Is there anything to do? Asked by all who wait; one of them is on duty for all.
+
+-- One of all who wait for something to fall due does it for all. Is it held by somebody who was heard of
+-- within three seconds? (A time that lies further ahead is from before the clock was set back.)
+CREATE FUNCTION leasehold.duty_held(until timestamptz, now timestamptz) RETURNS boolean
+LANGUAGE sql IMMUTABLE RETURN until > now AND until <= now + interval '3 seconds';
+
+-- Whoever finds the duty free has it. It is renewed while it is asked for, and nothing is left lying.
+CREATE FUNCTION leasehold.on_duty(who text, now timestamptz, late boolean) RETURNS boolean LANGUAGE plpgsql
+AS $$
+DECLARE
+    d leasehold.duty;
+BEGIN
+    SELECT * INTO d FROM leasehold.duty w WHERE w.name = 'recover';
+    IF d.owner = who AND (late OR leasehold.duty_held(d.until, now + interval '1.5 seconds')) THEN
+        RETURN true;
+    ELSIF d.owner <> who AND leasehold.duty_held(d.until, now) THEN
+        RETURN false;
+    END IF;
+    UPDATE leasehold.duty w SET owner = who, until = now + interval '3 seconds'
+     WHERE w.name = (SELECT s.name FROM leasehold.duty s
+                      WHERE s.name = 'recover' AND s.until = d.until FOR UPDATE SKIP LOCKED);
+    RETURN FOUND;
+END $$;
+
+-- What falls due by time alone: is something due at these moments, and when is the next thing? What is
+-- held back until no_expiry_before is not due before.
+CREATE FUNCTION leasehold.next_due(now timestamptz, due timestamptz, stuck timestamptz,
+                                   no_expiry_before timestamptz, OUT something boolean,
+                                   OUT next_at timestamptz) LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
+AS $$
+DECLARE
+    ends timestamptz;
+BEGIN
+    something := EXISTS (SELECT 1 FROM leasehold.job j
+                          WHERE j.state = 'running' AND j.lease_until <= due
+                            AND j.lease_until > stuck)
+          OR EXISTS (SELECT 1 FROM leasehold.job j
+                      WHERE j.state = 'scheduled' AND j.run_at > stuck AND j.run_at <= now)
+          OR EXISTS (SELECT 1 FROM leasehold.lease l WHERE l.expires_at IS NOT NULL AND l.expires_at <= due)
+          OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.silent_at IS NOT NULL AND w.silent_at <= due)
+          OR EXISTS (SELECT 1 FROM leasehold.job j
+                      WHERE j.expires_at IS NOT NULL AND j.expires_at > stuck AND j.expires_at <= now
+                        AND j.token = 0 AND (j.state = 'pending' OR j.state = 'scheduled'))
+          OR EXISTS (SELECT 1 FROM leasehold.schedule s WHERE s.next_at <= now)
+          OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.uncleaned IS NOT NULL AND NOT w.stuck);
+    -- What is due and stays so (recovery off) does not hide what comes after it.
+    ends := least((SELECT j.lease_until FROM leasehold.job j
+                    WHERE j.state = 'running' AND j.lease_until > due ORDER BY j.lease_until LIMIT 1),
+                  (SELECT l.expires_at FROM leasehold.lease l
+                    WHERE l.expires_at IS NOT NULL AND l.expires_at > due ORDER BY l.expires_at LIMIT 1),
+                  (SELECT w.silent_at FROM leasehold.worker w
+                    WHERE w.silent_at IS NOT NULL AND w.silent_at > due ORDER BY w.silent_at LIMIT 1));
+    IF ends < no_expiry_before THEN
+        ends := no_expiry_before;
+    END IF;
+    next_at := least(ends,
+                     (SELECT j.run_at FROM leasehold.job j
+                       WHERE j.state = 'scheduled' AND j.run_at > now ORDER BY j.run_at LIMIT 1),
+                     (SELECT j.expires_at FROM leasehold.job j
+                       WHERE j.expires_at IS NOT NULL AND j.expires_at > now AND j.token = 0
+                         AND (j.state = 'pending' OR j.state = 'scheduled')
+                       ORDER BY j.expires_at LIMIT 1),
+                     (SELECT s.next_at FROM leasehold.schedule s
+                       WHERE s.next_at > now ORDER BY s.next_at LIMIT 1));
+END $$;
+
+-- Who was about to commit while sleepers armed has rung for nobody: whoever is on duty does it, where a new
+-- job waits, and those who could have it. Where these may have to wait (a limit) it would be in vain, again
+-- and again; so it would for what has waited for long: perhaps it is of a kind that none of them takes.
+CREATE FUNCTION leasehold.ring_late(now timestamptz) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM leasehold.ring(i.queue, now) FROM leasehold.idle i
+     WHERE i.armed AND i.until > now
+       AND NOT EXISTS (SELECT 1 FROM leasehold.queue w WHERE w.queue = i.queue AND w.paused)
+       AND NOT EXISTS (SELECT 1 FROM leasehold.policy p
+                        WHERE p.queue IN (i.queue, '*')
+                          AND (p.exclusive OR p.concurrency > 0 OR p.rate_n > 0))
+       AND (SELECT j.state_changed_at > now - interval '1 minute' FROM leasehold.job j
+             WHERE j.state = 'pending' AND NOT j.again AND j.queue = i.queue
+             ORDER BY j.priority, j.id DESC LIMIT 1);
+END $$;
+
+-- Would a claim from these queues find something to do; or (none given) is anything due at all?
+-- next_ms: until the next thing falls due; NULL: nothing in sight. With `keeper`, whoever in the process that
+-- asks does for all what is due; or would, for while another is on duty nobody else need look, but every
+-- spare_ms: of many one does every half a second.
+CREATE FUNCTION leasehold.peek(queues text[], keeper text, OUT something boolean, OUT next_ms bigint,
+                               OUT on_duty boolean, OUT spare_ms bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    now    timestamptz := leasehold.clock();
+    keeps  boolean := keeper IS NOT NULL AND cardinality(queues) = 0;
+    spared boolean := keeper IS NOT NULL
+                      AND EXISTS (SELECT 1 FROM leasehold.duty d
+                                   WHERE d.name = 'recover' AND leasehold.duty_held(d.until, now)
+                                     AND (d.owner <> keeper OR NOT keeps));
+    due    timestamptz;
+    swept  timestamptz := '-infinity';
+    late   boolean;
+    m      leasehold.meta;
+    name   text;
+    next   record;
+BEGIN
+    something := false;
+    on_duty := false;
+    spare_ms := 0;
+    IF NOT spared THEN
+        SELECT * INTO m FROM leasehold.meta;
+        IF keeper IS NOT NULL OR cardinality(queues) > 0 THEN
+            swept := leasehold.swept_at(coalesce(pg_sequence_last_value('leasehold.sweeping'), 0),
+                                        m.generation, now);
+        END IF;
+        due := leasehold.due(now, m.no_expiry_before);
+        SELECT * INTO next FROM leasehold.next_due(now, due, CASE WHEN keeps THEN '-infinity' ELSE swept END,
+                                                   m.no_expiry_before);
+        something := next.something;
+        next_ms := CASE WHEN isfinite(next.next_at)
+                        THEN ceil(1000 * extract(epoch FROM next.next_at - now)) END;
+    END IF;
+    IF keeps AND NOT spared THEN
+        late := something AND (SELECT l.something FROM leasehold.next_due(
+            now - interval '2 seconds', due - interval '2 seconds', swept, m.no_expiry_before) l);
+        on_duty := leasehold.on_duty(keeper, now, late);
+    END IF;
+    IF on_duty THEN
+        PERFORM leasehold.ring_late(now);
+        -- Counts that nobody folds get dear to read.
+        something := something OR EXISTS (SELECT 1 FROM leasehold.delta OFFSET 5000)
+                     OR EXISTS (SELECT 1 FROM leasehold.change OFFSET 5000);
+    ELSIF keeps THEN
+        spare_ms := 2000 + (SELECT 600 * count(*) FROM (SELECT 1 FROM leasehold.worker w
+                                                         WHERE w.silent_at IS NOT NULL LIMIT 30) few);
+    END IF;
+    FOREACH name IN ARRAY queues LOOP
+        EXIT WHEN something;
+        PERFORM 1 FROM leasehold.job j WHERE j.state = 'pending' AND j.again AND j.queue = name LIMIT 1;
+        something := FOUND;
+        EXIT WHEN something;
+        PERFORM 1 FROM leasehold.job j
+          WHERE j.state = 'pending' AND NOT j.again AND j.queue = name
+          ORDER BY j.priority DESC, j.id LIMIT 1;
+        something := FOUND;
+    END LOOP;
+END $$;
