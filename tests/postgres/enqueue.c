@@ -420,3 +420,31 @@ TEST(the_users_connection_cut_inside_of_his_transaction_has_taken_all_with_it)
     EXPECT(told.undone > 5);
     EXPECT_EQ(told.unknown, 0);
 }
+
+/* Granted to workers, as the library calls it: what no claim can make sense of must not come in. */
+TEST(no_value_of_a_batch_stops_its_queue)
+{
+    static const struct {
+        const char *given, *refused;
+    } bad[] = {
+        {"leases_ms => '{NULL,9223372036854775807}'", "lease is 9223372036854775807: 1 to 2592000000"},
+        {"leases_ms => '{-1,1}'", "lease is -1: 1 to 2592000000 is allowed"},
+        {"priorities => '{0,99999}'", "priority is 99999: -32768 to 32767 is allowed"},
+        {"max_attempts => '{-1,0}'", "max attempts is 0: 1 to 1000000 is allowed"},
+        {"expires_ms => '{-1,0}'", "expiry is -1: 0 to 315360000000 is allowed"},
+        {"backoffs_ms => '{0,-5}'", "backoff is -5: 0 to 315360000000 is allowed"},
+        {"backoff_caps_ms => '{0,-5}'", "backoff cap is -5: 0 to 315360000000 is allowed"},
+        {"delays_ms => '{0,-5}'", "delay is -5: 0 to 315360000000 is allowed"},
+        {"kinds => '{NULL,\"a b\"}'", "kind \"a b\" is not a name"},
+        {"keys => '{NULL,\"\"}'", "key has 0 bytes: 1 to 256 bytes are allowed"},
+    };
+    PGconn *c = session_at(START_MS);
+
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        EXPECT_CONTAINS(
+            said(c, "SELECT leasehold.enqueue_many('q', '{0,0}', '{x,y}', %s)", bad[i].given),
+            bad[i].refused);
+    EXPECT_CONTAINS(said(c, "SELECT leasehold.enqueue_many(E'a\nb', '{0}', '{x}')"), "is not a name");
+    EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.job"), "0");
+    PQfinish(c);
+}

@@ -23,6 +23,14 @@ BEGIN
     END IF;
 END $$;
 
+CREATE FUNCTION leasehold.need_ranges(what text, given bigint[], low bigint, high bigint) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM leasehold.need_range(what, v, low, high) FROM pg_catalog.unnest(given) v
+      WHERE v < low OR v > high;
+END $$;
+
 CREATE FUNCTION leasehold.need_duration(what text, value interval, low bigint, high bigint)
 RETURNS void LANGUAGE plpgsql
 AS $$

@@ -151,6 +151,26 @@ END $$;
 
 -- ---- many ----
 
+-- A value that no claim could make sense of would stop its queue.
+CREATE FUNCTION leasehold.need_jobs(kinds text[], keys text[], priorities bigint[], max_attempts bigint[],
+                                    leases_ms bigint[], expires_ms bigint[], backoffs_ms bigint[],
+                                    backoff_caps_ms bigint[], delays_ms bigint[]) RETURNS void LANGUAGE plpgsql
+AS $$
+DECLARE
+    longest constant bigint := 315360000000;
+BEGIN
+    PERFORM leasehold.need_name('kind', k) FROM unnest(kinds) k WHERE k IS NOT NULL;
+    PERFORM leasehold.refuse(-3, format('key has %s bytes: 1 to 256 bytes are allowed', octet_length(k)))
+       FROM unnest(keys) k WHERE octet_length(k) NOT BETWEEN 1 AND 256;
+    PERFORM leasehold.need_ranges('priority', priorities, -32768, 32767);
+    PERFORM leasehold.need_ranges('max attempts', array_remove(max_attempts, -1), 1, 1000000);
+    PERFORM leasehold.need_ranges('lease', leases_ms, 1, 2592000000);
+    PERFORM leasehold.need_ranges('expiry', expires_ms, 0, longest);
+    PERFORM leasehold.need_ranges('backoff', backoffs_ms, 0, longest);
+    PERFORM leasehold.need_ranges('backoff cap', backoff_caps_ms, 0, longest);
+    PERFORM leasehold.need_ranges('delay', delays_ms, 0, longest);
+END $$;
+
 -- All of them or none, in one queue, answered in the order given. Arrays stand side by side; one that is
 -- NULL is not given at all, but `sums` has an element for every job (0: no checksum). `nonce` is a number by which the
 -- caller finds them again should the answer get lost.
@@ -183,6 +203,12 @@ DECLARE
     goes   bigint := 0;
     ids    bigint[] := '{}';
 BEGIN
+    PERFORM leasehold.need_name('queue', of_queue);
+    IF coalesce(keys, kinds) IS NOT NULL
+       OR coalesce(priorities, max_attempts, leases_ms, expires_ms, backoffs_ms, backoff_caps_ms, delays_ms) IS NOT NULL THEN
+        PERFORM leasehold.need_jobs(kinds, keys, priorities, max_attempts, leases_ms, expires_ms, backoffs_ms,
+                                    backoff_caps_ms, delays_ms);
+    END IF;
     -- Whoever comes to ask what became of this call waits for its end. Once it was asked for (by the name
     -- that the library makes), it was made again, and comes too late, whatever held it up.
     IF of_nonce IS NOT NULL AND of_request IS NULL
@@ -371,22 +397,12 @@ DECLARE
     longest constant bigint := 315360000000;
     made leasehold.enqueued;
 BEGIN
-    PERFORM leasehold.need_name('queue', queue);
-    IF kind IS NOT NULL THEN
-        PERFORM leasehold.need_name('kind', kind);
-    END IF;
-    PERFORM leasehold.need_range('priority', priority, -32768, 32767);
     IF delay IS NOT NULL AND run_at IS NOT NULL THEN
         PERFORM leasehold.refuse(-3, 'a job has a delay or a time to run at, not both');
     ELSIF payload IS NOT NULL AND payload_bytes IS NOT NULL THEN
         PERFORM leasehold.refuse(-3, 'a job has a payload or payload_bytes, not both');
-    ELSIF octet_length(key) NOT BETWEEN 1 AND 256 THEN
-        PERFORM leasehold.refuse(-3, format('key has %s bytes: 1 to 256 bytes are allowed', octet_length(key)));
     ELSIF octet_length(request) NOT BETWEEN 1 AND 256 THEN
         PERFORM leasehold.refuse(-3, format('request id has %s bytes: 1 to 256 bytes are allowed', octet_length(request)));
-    END IF;
-    IF max_attempts <> -1 THEN
-        PERFORM leasehold.need_range('max attempts', max_attempts, 1, 1000000);
     END IF;
     PERFORM leasehold.need_time('time to run at', run_at);
     PERFORM leasehold.need_duration('delay', delay, 0, longest);
