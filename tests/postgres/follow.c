@@ -1,8 +1,7 @@
 /* Events appear in another order than their ids: whoever follows them misses none. */
-#include "harness/harness.h"
+#include "session.h"
 
 #include <leasehold.h>
-#include <libpq-fe.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,30 +13,13 @@ static lh_store *open_store(void)
     return store;
 }
 
-static PGconn *session(void)
-{
-    PGconn *conn = PQconnectdb(test_store());
-    if (PQstatus(conn) != CONNECTION_OK)
-        FAIL("%s", PQerrorMessage(conn));
-    return conn;
-}
-
-static void exec_in(PGconn *conn, const char *sql)
-{
-    PGresult *result = PQexec(conn, sql);
-    ExecStatusType status = PQresultStatus(result);
-    if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK)
-        FAIL("%s: %s", sql, PQerrorMessage(conn));
-    PQclear(result);
-}
-
 /* Something that is told: the event names the lease. */
 static void acquire(PGconn *conn, const char *name)
 {
     char sql[200];
     (void)snprintf(sql, sizeof sql, "SELECT leasehold.lease_acquire('s', '%s', 'me', '1 hour')",
                    name);
-    exec_in(conn, sql);
+    done(conn, sql);
 }
 
 /* The leases of the next events, each with a blank; *after moves on. */
@@ -65,18 +47,18 @@ TEST(whoever_follows_is_given_no_event_before_one_below_it)
     char told[200];
     int64_t after = 0;
     lh_store *store = open_store();
-    PGconn *first = session(), *second = session();
+    PGconn *first = session_to(test_store()), *second = session_to(test_store());
 
-    exec_in(first, "BEGIN");
-    exec_in(first, "SELECT pg_current_xact_id()");
-    exec_in(second, "BEGIN");
+    done(first, "BEGIN");
+    done(first, "SELECT pg_current_xact_id()");
+    done(second, "BEGIN");
     acquire(second, "low");
     acquire(first, "high");
-    exec_in(first, "COMMIT");
+    done(first, "COMMIT");
 
     follow(store, &after, 1, told, sizeof told);
     EXPECT_STR(told, "");
-    exec_in(second, "COMMIT");
+    done(second, "COMMIT");
     follow(store, &after, 10000, told, sizeof told);
     EXPECT_STR(told, "s/low s/high ");
     PQfinish(first);
@@ -90,14 +72,14 @@ TEST(what_is_rolled_back_holds_nobody_up)
     char told[200];
     int64_t after = 0;
     lh_store *store = open_store();
-    PGconn *first = session(), *second = session();
+    PGconn *first = session_to(test_store()), *second = session_to(test_store());
 
-    exec_in(second, "BEGIN");
+    done(second, "BEGIN");
     acquire(second, "gone");
     acquire(first, "high");
     follow(store, &after, 1, told, sizeof told);
     EXPECT_STR(told, "");
-    exec_in(second, "ROLLBACK");
+    done(second, "ROLLBACK");
     follow(store, &after, 10000, told, sizeof told);
     EXPECT_STR(told, "s/high ");
     acquire(first, "next");
@@ -114,17 +96,18 @@ TEST(a_busy_server_holds_nobody_up)
     char told[200];
     int64_t after = 0;
     lh_store *store = open_store();
-    PGconn *sessions[3] = {session(), session(), session()};
+    PGconn *sessions[3] = {session_to(test_store()), session_to(test_store()),
+                           session_to(test_store())};
 
-    exec_in(sessions[0], "BEGIN");
+    done(sessions[0], "BEGIN");
     acquire(sessions[0], "0");
     for (int i = 1; i < 20; i++) {
         char name[8];
         PGconn *one = sessions[i % 3], *before = sessions[(i - 1) % 3];
         (void)snprintf(name, sizeof name, "%d", i);
-        exec_in(one, "BEGIN");
+        done(one, "BEGIN");
         acquire(one, name);
-        exec_in(before, "COMMIT");
+        done(before, "COMMIT");
         (void)snprintf(name, sizeof name, "s/%d ", i - 2);
         follow(store, &after, i == 1 ? 1 : 10000, told, sizeof told);
         EXPECT_STR(told, i == 1 ? "" : name);
@@ -140,14 +123,14 @@ TEST(a_list_shows_what_is_visible)
     char told[200];
     int64_t after = 0;
     lh_store *store = open_store();
-    PGconn *first = session(), *second = session();
+    PGconn *first = session_to(test_store()), *second = session_to(test_store());
 
-    exec_in(second, "BEGIN");
+    done(second, "BEGIN");
     acquire(second, "low");
     acquire(first, "high");
     follow(store, &after, 0, told, sizeof told);
     EXPECT_STR(told, "s/high ");
-    exec_in(second, "ROLLBACK");
+    done(second, "ROLLBACK");
     PQfinish(first);
     PQfinish(second);
     lh_close(store);

@@ -24,23 +24,13 @@ enum { FEW = 2, MANY = 1000, RUNNING = 3000 };
 #define FAILED "90001"
 #define LAST_ID 100000
 
-static void run_sql(PGconn *c, const char *sql)
-{
-    PGresult *result = PQexec(c, sql);
-    ExecStatusType status = PQresultStatus(result);
-
-    if (status != PGRES_TUPLES_OK && status != PGRES_COMMAND_OK)
-        FAIL("%s: %s", sql, PQresultErrorMessage(result));
-    PQclear(result);
-}
-
 static void make_rules(PGconn *c)
 {
-    run_sql(c, "SELECT leasehold.queue_set('alone', exclusive => true)");
-    run_sql(c, "SELECT leasehold.queue_set('rated', rate => 1000, rate_per => '1 s')");
-    run_sql(c, "SELECT leasehold.queue_set('slots', concurrency => 100000)");
-    run_sql(c, "SELECT leasehold.queue_pause('still')");
-    run_sql(c, "SELECT leasehold.upkeep()"); /* makes the days of events */
+    done(c, "SELECT leasehold.queue_set('alone', exclusive => true)");
+    done(c, "SELECT leasehold.queue_set('rated', rate => 1000, rate_per => '1 s')");
+    done(c, "SELECT leasehold.queue_set('slots', concurrency => 100000)");
+    done(c, "SELECT leasehold.queue_pause('still')");
+    done(c, "SELECT leasehold.upkeep()"); /* makes the days of events */
     EXPECT_STR(said(c, "SELECT setval('leasehold.job_id_seq', %d)", LAST_ID), "100000");
 }
 
@@ -288,13 +278,13 @@ static void judge(const struct act *act, struct reads was, struct reads is, cons
 /* Within the transaction that has begun. */
 static struct reads make_and_undo(PGconn *c, const struct act *act, struct reads *was)
 {
-    run_sql(c, "SAVEPOINT before");
+    done(c, "SAVEPOINT before");
     if (act->before != NULL)
-        run_sql(c, act->before);
+        done(c, act->before);
     *was = reads_so_far(c);
-    run_sql(c, act->sql);
+    done(c, act->sql);
     struct reads is = reads_so_far(c);
-    run_sql(c, "ROLLBACK TO before");
+    done(c, "ROLLBACK TO before");
     return is;
 }
 
@@ -305,12 +295,12 @@ static void expect_few_rows_read(PGconn *c)
 
     for (int rules = 0; rules < 2; rules++) {
         obey_rules(c, rules);
-        run_sql(c, "BEGIN");
+        done(c, "BEGIN");
         for (int i = 0; i < N_ACTS; i++) {
             struct reads is = make_and_undo(c, &acts[i], &was);
             judge(&acts[i], was, is, rules ? " under rules" : "", complaints, sizeof complaints);
         }
-        run_sql(c, "ROLLBACK");
+        done(c, "ROLLBACK");
     }
     if (complaints[0] != '\0')
         FAIL("too much is read:%s", complaints);
@@ -322,15 +312,15 @@ static void make_all_plans(PGconn *c, int few)
 {
     struct reads ignored;
 
-    run_sql(c, "SET plan_cache_mode = force_generic_plan");
+    done(c, "SET plan_cache_mode = force_generic_plan");
     for (int rules = 0; rules < 2; rules++) {
         obey_rules(c, rules);
-        run_sql(c, "BEGIN");
+        done(c, "BEGIN");
         put_the_rest(c, few);
         put_running(c, FEW);
         for (int i = 0; i < N_ACTS; i++)
             (void)make_and_undo(c, &acts[i], &ignored);
-        run_sql(c, "ROLLBACK");
+        done(c, "ROLLBACK");
     }
 }
 
@@ -342,7 +332,7 @@ TEST(no_act_reads_more_rows_than_it_is_about)
     make_rules(c);
     put_the_rest(c, MANY);
     put_running(c, RUNNING);
-    run_sql(c, "ANALYZE");
+    done(c, "ANALYZE");
     expect_few_rows_read(c);
     PQfinish(c);
 }
@@ -354,8 +344,8 @@ static void fill_after_plans(const char *make_empty)
     make_rules(c);
     put_the_rest(c, FEW);
     put_running(c, FEW);
-    run_sql(c, make_empty);
-    run_sql(c, "ANALYZE");
+    done(c, make_empty);
+    done(c, "ANALYZE");
     make_all_plans(c, FEW);
     put_the_rest(other, MANY);
     put_running(other, RUNNING);
@@ -380,7 +370,7 @@ TEST(no_act_reads_more_rows_than_it_is_about_by_plans_for_a_store_where_nothing_
     PGconn *c = session_at(START_MS), *other = session_at(START_MS);
     make_rules(c);
     put_the_rest(c, MANY);
-    run_sql(c, "ANALYZE");
+    done(c, "ANALYZE");
     make_all_plans(c, 0);
     put_running(other, RUNNING);
     expect_few_rows_read(c);

@@ -3,12 +3,19 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-PGconn *session_at(int64_t now_ms)
+PGconn *session_to(const char *url)
 {
-    PGconn *session = PQconnectdb(test_store());
+    PGconn *session = PQconnectdb(url);
 
     if (PQstatus(session) != CONNECTION_OK)
         FAIL("%s", PQerrorMessage(session));
+    return session;
+}
+
+PGconn *session_at(int64_t now_ms)
+{
+    PGconn *session = session_to(test_store());
+
     (void)said(session, "SET client_min_messages = error");
     session_clock(session, now_ms);
     return session;
@@ -17,6 +24,16 @@ PGconn *session_at(int64_t now_ms)
 void session_clock(PGconn *session, int64_t now_ms)
 {
     (void)said(session, "SET leasehold.test_now = '%lld'", (long long)now_ms);
+}
+
+void done(PGconn *session, const char *sql)
+{
+    PGresult *result = PQexec(session, sql);
+    ExecStatusType status = PQresultStatus(result);
+
+    if (status != PGRES_TUPLES_OK && status != PGRES_COMMAND_OK)
+        FAIL("%s: %s", sql, PQresultErrorMessage(result));
+    PQclear(result);
 }
 
 const char *said(PGconn *session, const char *fmt, ...)

@@ -9,8 +9,13 @@
 
 #define START_MS INT64_C(1768473000000) /* 2026-01-15T10:30:00Z */
 
+/* A session, or the test fails. */
+PGconn *session_to(const char *url);
 PGconn *session_at(int64_t now_ms);
 void session_clock(PGconn *session, int64_t now_ms);
+
+/* It must not be refused. */
+void done(PGconn *session, const char *sql);
 
 /* The first row of the answer, its columns with a blank between; or the code and the words of what went
  * wrong. Until the next call. */

@@ -2,9 +2,8 @@
  * Two sessions on one server, step by step: what the second does while the transaction of the first is
  * open, and what it is told once that is committed, or is not.
  */
-#include "harness/harness.h"
+#include "session.h"
 
-#include <libpq-fe.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,11 +22,9 @@ struct session {
 
 static struct session session_open(const char *now)
 {
-    struct session s = {PQconnectdb(test_store())};
+    struct session s = {session_to(test_store())};
     char text[80];
 
-    if (PQstatus(s.conn) != CONNECTION_OK)
-        FAIL("%s", PQerrorMessage(s.conn));
     (void)snprintf(text, sizeof text, "SET leasehold.test_now = '%s'", now);
     PQclear(PQexec(s.conn, text));
     PQclear(PQexec(s.conn, "SET client_min_messages = error"));
@@ -314,28 +311,27 @@ TEST(an_enqueue_in_a_transaction_that_is_rolled_back_leaves_nothing)
 #define WHAT_BECAME_OF_IT \
     "SELECT id || ' ' || duplicate FROM leasehold.enqueue('q', 'x', request => 'lh:78:0')"
 
-TEST(who_asks_what_became_of_an_enqueue_waits_for_its_end_and_is_told)
+/* Who asks meanwhile waits for the end of the enqueue. */
+static void expect_told(const char *end, const char *answer)
 {
     struct pair p = with_jobs(0, false, NOW);
     (void)run_in(&p.a, "BEGIN");
     EXPECT_STR(run_in(&p.a, ONE_OF_NUMBER_78), "1");
     expect_waits(&p.b, WHAT_BECAME_OF_IT);
-    (void)run_in(&p.a, "COMMIT");
-    EXPECT_STR(told(&p.b), "1 true");
+    (void)run_in(&p.a, "%s", end);
+    EXPECT_STR(told(&p.b), answer);
     EXPECT_STR(run_in(&p.b, "SELECT count(*) FROM leasehold.job"), "1");
     close_both(&p);
 }
 
+TEST(who_asks_what_became_of_an_enqueue_waits_for_its_end_and_is_told)
+{
+    expect_told("COMMIT", "1 true");
+}
+
 TEST(who_asks_what_became_of_an_enqueue_that_was_rolled_back_makes_it)
 {
-    struct pair p = with_jobs(0, false, NOW);
-    (void)run_in(&p.a, "BEGIN");
-    EXPECT_STR(run_in(&p.a, ONE_OF_NUMBER_78), "1");
-    expect_waits(&p.b, WHAT_BECAME_OF_IT);
-    (void)run_in(&p.a, "ROLLBACK");
-    EXPECT_STR(told(&p.b), "2 false");
-    EXPECT_STR(run_in(&p.b, "SELECT count(*) FROM leasehold.job"), "1");
-    close_both(&p);
+    expect_told("ROLLBACK", "2 false");
 }
 
 /* What is committed while he waits he could not see. */
