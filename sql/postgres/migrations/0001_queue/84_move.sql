@@ -29,9 +29,13 @@ $$;
 CREATE FUNCTION leasehold.closed() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    moving text := nullif(current_setting('leasehold.moving', true), '');
 BEGIN
-    IF current_setting('leasehold.moving', true) IS DISTINCT FROM (SELECT id FROM leasehold.move) THEN
-        PERFORM leasehold.refuse(-14, leasehold.closed_words());
+    -- A snapshot from before the doors were shut (REPEATABLE READ) shows no move: it stays outside as well.
+    IF moving IS NULL OR moving IS DISTINCT FROM (SELECT id FROM leasehold.move) THEN
+        PERFORM leasehold.refuse(-14, coalesce(leasehold.closed_words(), format(
+            'store "%s" has part in a move: nothing can change here', current_database())));
     END IF;
     RETURN NULL;
 END $$;
