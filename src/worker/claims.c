@@ -110,6 +110,9 @@ static void take(struct worker *w, lh_jobs *jobs)
         return;
     }
     *batch = (struct batch){.jobs = jobs, .left = jobs->n};
+    /* A claim is a sign of life: after it the store has heard of us within half an interval. */
+    if (w->heard_at < jobs->asked_mono_ms - w->opts.heartbeat_ms / 2)
+        w->heard_at = jobs->asked_mono_ms - w->opts.heartbeat_ms / 2;
     w->tally.claimed += (int64_t)jobs->n;
     for (size_t i = 0; i < jobs->n; i++) {
         struct lh_task *task = task_new(w);
