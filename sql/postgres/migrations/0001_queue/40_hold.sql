@@ -162,6 +162,7 @@ RETURNS leasehold.outcome[] LANGUAGE plpgsql
 AS $$
 DECLARE
     due     timestamptz := leasehold.due(now, m.no_expiry_before);
+    free    bigint[];
     done    integer[];
     changed boolean;
 BEGIN
@@ -176,6 +177,10 @@ BEGIN
             RETURN NULL;
         END IF;
     ELSE
+        -- Somebody's open transaction at one of several must not cost the others their leases.
+        free := CASE WHEN cardinality(jobs) = 1 THEN jobs
+                     ELSE ARRAY(SELECT w.id FROM leasehold.job w WHERE w.id = ANY (jobs) ORDER BY w.id
+                                   FOR NO KEY UPDATE SKIP LOCKED) END;
         WITH beat AS (
             UPDATE leasehold.job j
                SET lease_until = now + leasehold.span(coalesce(a.lease_ms, j.held_ms)),
@@ -187,7 +192,7 @@ BEGIN
                            WITH ORDINALITY u(job, token, lease_ms, percent, stage, checkpoint, n)
                      WHERE u.checkpoint IS NULL OR leasehold.is_json(u.checkpoint)
                      ORDER BY u.job, u.token, u.n DESC) a
-             WHERE j.id = ANY (jobs) AND j.id = a.job AND j.token = a.token AND j.lease_until > due
+             WHERE j.id = ANY (free) AND j.id = a.job AND j.token = a.token AND j.lease_until > due
             RETURNING a.n, j.id, j.queue, j.lease_until
         ), followed AS (
             UPDATE leasehold.lease l
@@ -205,12 +210,13 @@ BEGIN
         RETURN leasehold.beat_jobs(now, leasehold.new_server(now), jobs, tokens, leases_ms, percents,
                                    stages, checkpoints);
     END IF;
-    RETURN leasehold.beats_refused(now, jobs, tokens, checkpoints, done);
+    RETURN leasehold.beats_refused(now, jobs, tokens, checkpoints, done, free);
 END $$;
 
--- Of those that are not done. A job that is named twice was beaten for by both.
+-- Of those that are not done. A job that is named twice was beaten for by both. `free` were not in the hands
+-- of others (NULL: none was).
 CREATE FUNCTION leasehold.beats_refused(now timestamptz, jobs bigint[], tokens bigint[],
-                                        checkpoints text[], done integer[])
+                                        checkpoints text[], done integer[], free bigint[])
 RETURNS leasehold.outcome[] LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -226,6 +232,13 @@ BEGIN
                                   ::leasehold.outcome;
         ELSIF NOT EXISTS (SELECT 1 FROM unnest(done) d
                            WHERE jobs[d] = jobs[i] AND tokens[d] = tokens[i]) THEN
+            IF jobs[i] <> ALL (free)
+               AND EXISTS (SELECT 1 FROM leasehold.job j WHERE j.id = jobs[i] AND j.token = tokens[i]
+                              AND j.worker IS NOT NULL) THEN
+                refused := refused || (i, -11, format('store is busy: job %s is in the hands of another transaction',
+                                                      jobs[i]))::leasehold.outcome;
+                CONTINUE;
+            END IF;
             SELECT * INTO why FROM leasehold.not_held(now, jobs[i], tokens[i], false);
             refused := refused || (i, why.status, why.message)::leasehold.outcome;
         END IF;

@@ -95,8 +95,9 @@ BEGIN
            interval_ms = coalesce(of_interval_ms, w.interval_ms),
            silent_at = now + leasehold.span(coalesce(of_interval_ms, w.interval_ms) * w.multiplier),
            uncleaned = NULL, stuck = false
-     WHERE w.id = of_worker;
-    IF NOT FOUND THEN
+     WHERE w.id = (SELECT f.id FROM leasehold.worker f WHERE f.id = of_worker FOR UPDATE SKIP LOCKED);
+    -- (Its row in the hands of another must not cost it its jobs.)
+    IF NOT FOUND AND NOT EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.id = of_worker) THEN
         PERFORM leasehold.worker_put(now, of_worker, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
                                      of_version, of_interval_ms, NULL, false, NULL);
     END IF;
