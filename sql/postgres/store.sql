@@ -15,5 +15,5 @@ SELECT a.schema_version, a.recovery_due, a.last_job FROM leasehold.about() a;
 SELECT pg_catalog.clock_timestamp();
 
 -- name: store_arm
--- Somebody goes to sleep for these queues. True: none was armed before, so look once more.
+-- Somebody goes to sleep for these queues. True: one of them was not armed before, so look once more.
 SELECT leasehold.arm($1);

@@ -7,7 +7,10 @@ SELECT expired, promoted, schedules, more FROM leasehold.upkeep();
 SELECT after, pruned, more FROM leasehold.prune_round($1, $2);
 
 -- name: peek
-SELECT something, next_ms, on_duty, spare_ms FROM leasehold.peek($1, $2);
+SELECT something, next_ms, spare_ms FROM leasehold.peek($1, $2);
+
+-- name: off_duty
+SELECT leasehold.off_duty($1);
 
 -- name: schedule_list
 SELECT * FROM leasehold.schedule ORDER BY name;

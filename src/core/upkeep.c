@@ -104,20 +104,25 @@ static int wait_until_due(lh_store *store, const lh_maintain_opts *opts, struct 
         if (lhi_leftovers_due(store, &again_ms))
             return LH_OK;
         uint32_t ticket = ops->siren(store->store.self, true);
+        uint32_t siren = ops->siren(store->store.self, false);
         int rc = peek_due(store, true, &due, &next_ms, err);
         if (rc != LH_OK || (due && !__atomic_load_n(&store->stuck, __ATOMIC_RELAXED)))
             return rc;
         if (lhi_raised(opts->cancel))
             return lhi_fail(err, LH_EINTR, "interrupted while waiting for something to do");
+        const bool spared = lhi_net_ms(store, true) > LHI_POLL_MS;
         if (opts->wait_ms > 0 && (left = deadline - lhi_mono_ms()) <= 0)
-            return lhi_net_ms(store, true) > LHI_POLL_MS ? LH_EMPTY : LH_OK;
+            return spared ? LH_EMPTY : LH_OK;
+        /* Whoever looks after it for all comes back to prune, however long it is to wait. */
+        if (ops->net_ms != NULL && !spared && prune_due(store))
+            return LH_OK;
         int64_t ms = lhi_sooner(lhi_net_ms(store, true), next_ms >= 0 ? next_ms + 1 : -1);
         ms = lhi_sooner(lhi_sooner(ms, left), again_ms);
-        if (lhi_await_siren(store, ticket, ms, opts->cancel, opts->woken))
+        if (lhi_await_siren(store, ticket, ms, opts->cancel, opts->woken) &&
+            ops->siren(store->store.self, false) != siren)
             return LH_OK;
-        __atomic_store_n(
-            &store->stuck, false,
-            __ATOMIC_RELAXED); /* it may be another by now: have a look, but not at once */
+        /* It may be another by now: have a look, but not at once. */
+        __atomic_store_n(&store->stuck, false, __ATOMIC_RELAXED);
     }
 }
 

@@ -133,6 +133,30 @@ TEST(a_rotten_job_that_cannot_be_failed_takes_no_sound_one_with_it)
     PQfinish(session);
 }
 
+TEST(what_was_completed_stands_though_the_rotten_job_behind_it_cannot_be_failed)
+{
+    static const char *const payloads[] = {"first", "rotten"};
+    PGconn *session = session_at(START_MS);
+    lh_store *store = open_with_jobs(session, NULL, payloads, 2);
+    const char *queue = "mail";
+    lh_jobs *jobs = NULL, *next = NULL;
+    int status = LH_EFAIL;
+
+    EXPECT_OK(claim(store, 1, NULL, &jobs));
+    break_fail_rotten(session);
+    EXPECT_STATUS(
+        lh_complete_claim(
+            store, &(lh_done){.job = jobs->job[0].id, .token = jobs->job[0].token}, 1, &status,
+            &(lh_claim_opts){.queues = &queue, .n_queues = 1, .worker = "w"}, &next),
+        LH_EMPTY);
+    EXPECT_OK(status);
+    EXPECT_STR(said(session, "SELECT string_agg(state, ' ' ORDER BY id) FROM leasehold.job"),
+               "completed running");
+    lh_jobs_free(jobs);
+    lh_close(store);
+    PQfinish(session);
+}
+
 TEST(a_request_that_met_a_rotten_job_and_failed_gets_all_when_it_is_made_again)
 {
     static const char *const payloads[] = {"first", "rotten", "second"};

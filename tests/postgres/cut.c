@@ -263,7 +263,7 @@ static void prepare_held_and_pending(struct scene *scene)
     prepare_pending(scene);
 }
 
-static int perform_complete_claim(struct scene *scene)
+static int complete_claim(struct scene *scene, const char *request)
 {
     const char *queue = scene->queue;
     lh_jobs *jobs = NULL;
@@ -274,11 +274,22 @@ static int perform_complete_claim(struct scene *scene)
                          .n_queues = 1,
                          .worker = "w-1",
                          .lease_ms = 600000,
-                         .request = scene->request},
+                         .request = request},
         &jobs);
 
     lh_jobs_free(jobs);
     return rc == LH_OK ? status : rc;
+}
+
+static int perform_complete_claim(struct scene *scene)
+{
+    return complete_claim(scene, scene->request);
+}
+
+/* By one call. */
+static int perform_complete_claim_nameless(struct scene *scene)
+{
+    return complete_claim(scene, NULL);
 }
 
 static bool stands_complete_claim(struct scene *scene)
@@ -452,6 +463,8 @@ static const struct deed deeds[] = {
     {"enqueue of many", prepare_nothing, perform_enqueue_many, stands_enqueue_many, false},
     {"complete and claim", prepare_held_and_pending, perform_complete_claim, stands_complete_claim,
      false},
+    {"complete and nameless claim", prepare_held_and_pending, perform_complete_claim_nameless,
+     stands_complete_claim, true},
     {"nameless claim", prepare_pending, perform_claim_nameless, stands_claim, true},
     {"cancel", prepare_held, perform_cancel, stands_cancel, true},
     {"retry", prepare_cancelled, perform_retry, stands_retry, true},

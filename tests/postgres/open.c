@@ -21,17 +21,6 @@ static PGconn *impatient_at(int64_t now_ms)
     return c;
 }
 
-/* It must not be refused. */
-static void done(PGconn *c, const char *sql)
-{
-    PGresult *result = PQexec(c, sql);
-    ExecStatusType status = PQresultStatus(result);
-
-    if (status != PGRES_TUPLES_OK && status != PGRES_COMMAND_OK)
-        FAIL("%s: %s", sql, PQresultErrorMessage(result));
-    PQclear(result);
-}
-
 /* Start it; it has to wait for a lock. */
 static void begin_to_wait(PGconn *c, const char *sql)
 {
@@ -559,4 +548,58 @@ TEST(a_policy_of_a_queue_that_somebody_claims_from_is_set_at_once)
     done(b, "SELECT leasehold.queue_set('lb', max_attempts => 5)");
     done(a, "COMMIT");
     close_both(a, b);
+}
+
+/* ---- heartbeats ---- */
+
+TEST(an_open_transaction_at_one_job_costs_no_other_its_lease)
+{
+    PGconn *c = session_at(START_MS), *other = session_at(START_MS);
+
+    (void)said(c, "SELECT leasehold.enqueue('mail', 'x') FROM generate_series(1, 3)");
+    (void)said(c, "SELECT leasehold.worker_beat('w', 1000, '1', '{}', '{}', '{}', '{}', '{}', '{}')");
+    (void)said(c, "SELECT leasehold.claim('w', 'mail', 3, '10 s')");
+    (void)said(other, "BEGIN");
+    (void)said(other, "SELECT leasehold.cancel(2)");
+    (void)said(other, "UPDATE leasehold.worker SET label = label");
+    session_clock(c, START_MS + 5000);
+    EXPECT_STR(said(c, "SELECT (b.o).n, (b.o).status, (b.o).message FROM (SELECT "
+                       "leasehold.worker_beat('w', 1000, '1', ARRAY(SELECT id FROM leasehold.job ORDER BY id), "
+                       "ARRAY(SELECT token FROM leasehold.job ORDER BY id), '{}', '{}', '{}', '{}') o) b"),
+               "2 -11 store is busy: job 2 is in the hands of another transaction");
+    EXPECT_STR(said(c, "SELECT string_agg((extract(epoch FROM lease_until - leasehold.clock()))::int::text, ' ' "
+                       "ORDER BY id) FROM leasehold.job"),
+               "10 5 10");
+    PQfinish(other);
+    PQfinish(c);
+}
+
+/* ---- a move ---- */
+
+TEST(a_snapshot_from_before_a_move_writes_nothing_into_the_old_store)
+{
+    static const char *const late[] = {
+        "INSERT INTO leasehold.job(queue, payload) VALUES ('mail', 'acknowledged')",
+        "SELECT leasehold.enqueue('mail', 'acknowledged')",
+        "SELECT leasehold.claim('w', 'mail')",
+        "SELECT leasehold.lease_acquire('sync', 'a', 'w', '1 h')",
+    };
+    enum { LATE = sizeof late / sizeof late[0] };
+    PGconn *c = session_at(START_MS), *early[LATE];
+    lh_moved moved;
+    char why[300];
+
+    (void)said(c, "SELECT leasehold.enqueue('mail', 'x')");
+    for (size_t i = 0; i < LATE; i++) {
+        early[i] = session_at(START_MS);
+        (void)said(early[i], "BEGIN ISOLATION LEVEL REPEATABLE READ");
+        EXPECT_STR(said(early[i], "SELECT 1"), "1");
+    }
+    if (lh_move(test_store(), "new.db", NULL, &moved, why, sizeof why) != LH_OK)
+        FAIL("%s", why);
+    for (size_t i = 0; i < LATE; i++) {
+        EXPECT_CONTAINS(said(early[i], "%s", late[i]), "LH014");
+        PQfinish(early[i]);
+    }
+    PQfinish(c);
 }

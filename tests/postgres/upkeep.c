@@ -301,6 +301,24 @@ TEST(the_duty_passes_on_when_its_keeper_is_not_heard_of)
     PQfinish(c);
 }
 
+TEST(who_closes_its_handle_passes_the_duty_on)
+{
+    lh_store *store = NULL;
+    EXPECT_OK(lh_open(test_store(), NULL, &store));
+    EXPECT_OK(lh_maintain(store, &(lh_maintain_opts){.wait_ms = 1}, NULL));
+    PGconn *c = session_at(lh_now(store));
+    EXPECT_STR(sql(c, ON_DUTY("'b'")), "f");
+    (void)sql(c, "LISTEN leasehold");
+    lh_close(store);
+    EXPECT_STR(sql(c, ON_DUTY("'b'")), "t");
+    (void)PQconsumeInput(c);
+    PGnotify *told = PQnotifies(c);
+    EXPECT(told != NULL);
+    EXPECT_STR(told->extra, "-");
+    PQfreemem(told);
+    PQfinish(c);
+}
+
 /* Workers that are heard of. */
 #define ADD_WORKERS                                                                                \
     "INSERT INTO leasehold.worker(id, label, interval_ms, multiplier, registered_at, "             \
@@ -309,14 +327,20 @@ TEST(the_duty_passes_on_when_its_keeper_is_not_heard_of)
 
 TEST(who_is_not_on_duty_looks_the_less_often_the_more_they_are)
 {
-    static const char spare[] = "SELECT on_duty, spare_ms FROM leasehold.peek('{}', 'b')";
+    static const char spare[] = "SELECT spare_ms BETWEEN 0.75 * %d AND 1.25 * %d "
+                                "FROM leasehold.peek('{}', 'b')";
     PGconn *c = session_at(START);
     (void)sql(c, PEEK("'a'"));
-    EXPECT_STR(sql(c, spare), "f 2000");
+    EXPECT_STR(sql(c, "SELECT spare_ms FROM leasehold.peek('{}', 'a')"), "0");
+    EXPECT_STR(sql(c, spare, 2000, 2000), "t");
     (void)sql(c, ADD_WORKERS, 1, 10);
-    EXPECT_STR(sql(c, spare), "f 8000");
+    EXPECT_STR(sql(c, spare, 4000, 4000), "t");
     (void)sql(c, ADD_WORKERS, 11, 100);
-    EXPECT_STR(sql(c, spare), "f 20000");
+    EXPECT_STR(sql(c, spare, 8000, 8000), "t");
+    /* Not all at once. */
+    EXPECT_STR(sql(c, "SELECT count(DISTINCT spare_ms) > 1 FROM generate_series(1, 20) n, "
+                      "LATERAL leasehold.peek('{}', 'b' || n)"),
+               "t");
     PQfinish(c);
 }
 

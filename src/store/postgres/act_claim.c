@@ -17,8 +17,7 @@ enum {
 static void arg_names(struct args *args, const char *const *names, size_t n)
 {
     if (n == 0) {
-        arg_text(args, NULL);
-        args->type[args->n - 1] = OID_TEXT_ARRAY;
+        arg_no_array(args, OID_TEXT);
         return;
     }
     arg_array(args, OID_TEXT, n);
@@ -150,14 +149,16 @@ static int claim(struct txn *txn, struct lhi_act *done, struct lhi_act *act)
     const bool named = act->claim.opts->request != NULL;
     const lh_jobs *out = act->claim.out;
     size_t want = act->claim.opts->n ? act->claim.opts->n : 1, bad = 0;
+    bool stands = false; /* what was to be done by the same call is */
     int rc;
 
     do {
-        rc = claim_once(txn, bad > 0 ? NULL : done, act, want - out->n, bad > 0, &bad);
+        rc = claim_once(txn, stands ? NULL : done, act, want - out->n, bad > 0, &bad);
+        stands = done != NULL && (stands || bad > 0);
         /* Some were rotten: sound ones may wait behind them. */
     } while (rc == LH_OK && bad > 0 && !named);
     LHI_POINT("job_claim:inside");
-    if (rc < 0 && is_held(txn, act)) {
+    if (rc < 0 && (stands || is_held(txn, act))) {
         lhi_log(pg_log(txn->pg), LH_LOG_WARN, "claim got %zu of %zu jobs: %s", out->n, want,
                 act->err.text);
         lhi_error_clear(&act->err);

@@ -20,8 +20,7 @@ static void arg_payloads(struct args *args, const lh_new_job *jobs, size_t n, bo
     for (size_t i = 0; i < n && !any; i++)
         any = jobs[i].payload != NULL && is_text(&jobs[i]) == text;
     if (!any) {
-        arg_text(args, NULL);
-        args->type[args->n - 1] = text ? OID_TEXT_ARRAY : OID_BYTEA_ARRAY;
+        arg_no_array(args, text ? OID_TEXT : OID_BYTEA);
         return;
     }
     arg_array(args, text ? OID_TEXT : OID_BYTEA, n);
@@ -39,8 +38,7 @@ static void arg_texts(struct args *args, const lh_new_job *jobs, size_t n, size_
     for (size_t i = 0; i < n && !any; i++)
         any = *(const char *const *)(const void *)((const char *)&jobs[i] + at) != NULL;
     if (!any) {
-        arg_text(args, NULL);
-        args->type[args->n - 1] = OID_TEXT_ARRAY;
+        arg_no_array(args, OID_TEXT);
         return;
     }
     arg_array(args, OID_TEXT, n);
@@ -55,8 +53,7 @@ static void arg_numbers(struct args *args, const lh_new_job *jobs, size_t n, siz
     for (size_t i = 0; i < n && !any; i++)
         any = *(const int64_t *)(const void *)((const char *)&jobs[i] + at) != 0;
     if (!any) {
-        arg_text(args, NULL);
-        args->type[args->n - 1] = time ? OID_TIMESTAMPTZ_ARRAY : OID_INT8_ARRAY;
+        arg_no_array(args, time ? OID_TIMESTAMPTZ : OID_INT8);
         return;
     }
     arg_array(args, time ? OID_TIMESTAMPTZ : OID_INT8, n);
@@ -76,8 +73,7 @@ static void arg_priorities(struct args *args, const lh_new_job *jobs, size_t n)
     for (size_t i = 0; i < n && !any; i++)
         any = jobs[i].priority != 0;
     if (!any) {
-        arg_text(args, NULL);
-        args->type[args->n - 1] = OID_INT8_ARRAY;
+        arg_no_array(args, OID_INT8);
         return;
     }
     arg_array(args, OID_INT8, n);

@@ -168,15 +168,10 @@ static int complete_one(struct txn *txn, struct lhi_act *act)
     return rc;
 }
 
-int act_complete(struct txn *txn, struct lhi_act *act)
+static int complete_many(struct txn *txn, struct lhi_act *act)
 {
     struct args args = {0};
 
-    if (completes_one(act)) {
-        int rc = complete_one(txn, act);
-        LHI_POINT("job_complete:inside");
-        return rc;
-    }
     arg_array(&args, OID_INT8, act->n);
     for (size_t i = 0; i < act->n; i++)
         put_int(&args, act->done[i].job);
@@ -185,7 +180,12 @@ int act_complete(struct txn *txn, struct lhi_act *act)
         put_int(&args, act->done[i].token);
     put_results(&args, act, true);
     put_results(&args, act, false);
-    int rc = call_list(txn, act, LHI_POSTGRES_JOB_COMPLETE, &args, done_id);
+    return call_list(txn, act, LHI_POSTGRES_JOB_COMPLETE, &args, done_id);
+}
+
+int act_complete(struct txn *txn, struct lhi_act *act)
+{
+    int rc = completes_one(act) ? complete_one(txn, act) : complete_many(txn, act);
     LHI_POINT("job_complete:inside");
     return rc;
 }

@@ -2,6 +2,8 @@
  * round is bounded; whoever finds a full batch comes again. */
 #include "store/postgres/plumb.h"
 
+enum { LEAVE_MS = 500 }; /* how long a handle that is closed tries to say so */
+
 int act_upkeep(struct txn *txn, struct lhi_act *act)
 {
     enum { EXPIRED, PROMOTED, SCHEDULES, MORE };
@@ -43,18 +45,18 @@ int act_prune(struct txn *txn, struct lhi_act *act)
 }
 
 /* Who this handle is, among all that wait for something to fall due. */
-static void keeper_name(const struct txn *txn, char *out, size_t len)
+static void keeper_name(const struct pg *pg, char *out, size_t len)
 {
     struct lhi_identity self;
 
     lhi_identify(&self);
     lhi_format(out, len, "%s:%s:%lld:%lld:%p", self.machine, self.boot, (long long)self.pid,
-               (long long)self.start, (const void *)txn->pg);
+               (long long)self.start, (const void *)pg);
 }
 
 int read_peek(struct txn *txn, struct lhi_act *act)
 {
-    enum { SOMETHING, NEXT_MS, ON_DUTY, SPARE_MS };
+    enum { SOMETHING, NEXT_MS, SPARE_MS };
     const lh_claim_opts *opts = act->peek.opts;
     size_t n = opts ? opts->n_queues : 0;
     char keeper[200];
@@ -64,7 +66,7 @@ int read_peek(struct txn *txn, struct lhi_act *act)
     arg_array(&args, OID_TEXT, n);
     for (size_t i = 0; i < n; i++)
         put_text(&args, opts->queues[i]);
-    keeper_name(txn, keeper, sizeof keeper);
+    keeper_name(txn->pg, keeper, sizeof keeper);
     arg_text(&args, act->peek.waiting || (n > 0 && wake_kept(txn->pg)) ? keeper : NULL);
     int rc = call(txn, LHI_POSTGRES_PEEK, &args, &rows, &act->err);
     if (rc != LH_OK)
@@ -72,7 +74,23 @@ int read_peek(struct txn *txn, struct lhi_act *act)
     act->peek.found = row_bool(&rows, 0, SOMETHING);
     act->peek.next_ms = row_null(&rows, 0, NEXT_MS) ? -1 : row_int(&rows, 0, NEXT_MS);
     if (act->peek.waiting)
-        wake_duty(txn->pg, row_bool(&rows, 0, ON_DUTY), row_int(&rows, 0, SPARE_MS));
+        wake_duty(txn->pg, row_int(&rows, 0, SPARE_MS));
     rows_free(&rows);
     return LH_OK;
+}
+
+/* The others hear of it at once, if the server can be told; else they find out. */
+void leave_duty(struct pg *pg)
+{
+    struct txn txn = {.pg = pg, .deadline = real_ms() + LEAVE_MS};
+    struct args args = {0};
+    struct lhi_error ignored;
+    char keeper[200];
+
+    if (!wake_on_duty(pg) || pool_take(pg, txn.deadline, &txn.conn, &ignored) != LH_OK)
+        return;
+    keeper_name(pg, keeper, sizeof keeper);
+    arg_text(&args, keeper);
+    (void)call(&txn, LHI_POSTGRES_OFF_DUTY, &args, NULL, &ignored);
+    pool_give(pg, txn.conn);
 }

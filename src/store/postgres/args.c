@@ -188,6 +188,11 @@ static void end_array(struct args *args)
     args->no_memory = args->value[i] == NULL;
 }
 
+void arg_no_array(struct args *args, Oid element)
+{
+    add_null(args, array_of(element));
+}
+
 void arg_array(struct args *args, Oid element, size_t n)
 {
     (void)next_arg(args, array_of(element), 1);

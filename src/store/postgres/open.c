@@ -26,6 +26,7 @@ static void pg_close(void *self)
 {
     struct pg *pg = self;
 
+    leave_duty(pg);
     __atomic_store_n(&pg->closing, true, __ATOMIC_RELAXED);
     wake_clear(pg);
     pg_free(pg);

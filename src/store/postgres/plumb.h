@@ -179,7 +179,9 @@ void wake_clear(struct pg *pg);
 void wake_abandon(struct pg *pg);
 void wake_busy(struct pg *pg);               /* a claim found something: look soon again */
 void wake_siren(struct pg *pg);              /* a worker came or went */
-void wake_duty(struct pg *pg, bool on_duty, int64_t spare_ms); /* do we keep the store up for all? */
+void wake_duty(struct pg *pg, int64_t spare_ms); /* 0: we keep the store up for all */
+bool wake_on_duty(struct pg *pg);
+void leave_duty(struct pg *pg);
 bool wake_kept(struct pg *pg); /* does somebody here wait for what falls due? */
 int64_t pg_net_ms(void *self, bool keeper);
 uint32_t pg_ticket(void *self, const lh_claim_opts *opts);

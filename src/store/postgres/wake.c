@@ -35,9 +35,9 @@ enum {
     KEPT_MS = 2000      /* whoever waited for something to fall due comes back within */
 };
 
-/* The names by which those who keep the store up are rung: something falls due soon; and those who watch
- * over processes: one more has come (nobody need be armed for that). */
-static const char due_name[] = "!", comer_name[] = "+";
+/* The names by which those who keep the store up are rung: something falls due soon; whoever did it for all
+ * has left; and those who watch over processes: one more has come. For these two nobody need be armed. */
+static const char due_name[] = "!", leaver_name[] = "-", comer_name[] = "+";
 
 struct bell {
     char queue[132];
@@ -55,7 +55,8 @@ struct wake {
     uint32_t siren;     /* a process has died, or nobody listened for a while */
     uint32_t dues;      /* the same, and whenever something falls due soon */
     int64_t due_again;  /* when that is told once more by itself */
-    int64_t spare_ms;   /* another keeps the store up: how long we need not look; 0: we do */
+    bool on_duty;       /* we keep the store up for all, when we last asked … */
+    int64_t spare_ms;   /* … or another does: how long we need not look */
     int keepers;        /* who wait here for something to fall due … */
     int64_t kept_until; /* … or are about to */
     bool due;           /* when we last looked for ourselves, something was */
@@ -100,15 +101,20 @@ static struct bell *bell_of(struct wake *wake, const char *queue)
     return bell;
 }
 
-static uint32_t rings_of(struct wake *wake, const lh_claim_opts *opts)
+static uint32_t rings_for(struct wake *wake, const char *const *queues, size_t n)
 {
     uint32_t rings = wake->all;
 
-    for (size_t i = 0; opts != NULL && i < opts->n_queues; i++) {
-        const struct bell *bell = bell_of(wake, opts->queues[i]);
+    for (size_t i = 0; i < n; i++) {
+        const struct bell *bell = bell_of(wake, queues[i]);
         rings += bell != NULL ? bell->rings : 0;
     }
     return rings;
+}
+
+static uint32_t rings_of(struct wake *wake, const lh_claim_opts *opts)
+{
+    return rings_for(wake, opts != NULL ? opts->queues : NULL, opts != NULL ? opts->n_queues : 0);
 }
 
 static void forget_armed(struct wake *wake)
@@ -153,8 +159,10 @@ static void ring(struct wake *wake, const char *queue)
         tell_due(wake);
         wake->due_again = real_ms() + AFTER_DUE_MS;
     }
-    if (strcmp(queue, "*") == 0)
-        wake->all++;
+    if (strcmp(queue, leaver_name) == 0) {
+        wake->spare_ms = 0;
+        wake->dues++;
+    }
     pthread_cond_broadcast(&wake->rung);
 }
 
@@ -300,12 +308,11 @@ static bool arm(struct pg *pg, const char *const *queues, size_t n)
     struct lhi_error ignored;
     int64_t now = real_ms();
     size_t lacking = 0;
-    uint32_t before = wake->all;
+    uint32_t before = rings_for(wake, queues, n);
 
     for (size_t i = 0; i < n; i++) {
         const struct bell *bell = bell_of(wake, queues[i]);
         lacking += bell == NULL || bell->armed_until <= now;
-        before += bell != NULL ? bell->rings : 0;
     }
     if (lacking == 0)
         return false;
@@ -318,11 +325,7 @@ static bool arm(struct pg *pg, const char *const *queues, size_t n)
     if (rc == LH_OK)
         rows_free(&rows);
     pthread_mutex_lock(&wake->mutex);
-    uint32_t after = wake->all;
-    for (size_t i = 0; i < n; i++) {
-        const struct bell *bell = bell_of(wake, queues[i]);
-        after += bell != NULL ? bell->rings : 0;
-    }
+    uint32_t after = rings_for(wake, queues, n);
     /* What rang meanwhile has disarmed it again. */
     for (size_t i = 0; i < n && rc == LH_OK && after == before; i++) {
         struct bell *bell = bell_of(wake, queues[i]);
@@ -542,11 +545,20 @@ bool pg_await_siren(void *self, uint32_t ticket, int64_t timeout_ms)
     return sounded;
 }
 
-void wake_duty(struct pg *pg, bool on_duty, int64_t spare_ms)
+void wake_duty(struct pg *pg, int64_t spare_ms)
 {
     pthread_mutex_lock(&pg->wake->mutex);
-    pg->wake->spare_ms = on_duty ? 0 : spare_ms;
+    pg->wake->on_duty = spare_ms == 0;
+    pg->wake->spare_ms = spare_ms;
     pthread_mutex_unlock(&pg->wake->mutex);
+}
+
+bool wake_on_duty(struct pg *pg)
+{
+    pthread_mutex_lock(&pg->wake->mutex);
+    bool on_duty = pg->wake->on_duty;
+    pthread_mutex_unlock(&pg->wake->mutex);
+    return on_duty;
 }
 
 bool wake_kept(struct pg *pg)
@@ -568,6 +580,9 @@ int64_t pg_net_ms(void *self, bool keeper)
     pthread_mutex_lock(&wake->mutex);
     int64_t spare_ms = wake->spare_ms > 0 || keeper ? wake->spare_ms : SPARE_MS;
     bool spare = wake->listening && spare_ms > 0 && (keeper || is_kept(wake));
+    int64_t kept_ms = wake->kept_until - real_ms() + 1; /* should they not come back */
+    if (!keeper && wake->keepers == 0 && kept_ms < spare_ms)
+        spare_ms = kept_ms;
     pthread_mutex_unlock(&wake->mutex);
     return spare ? spare_ms : LHI_POLL_MS;
 }
@@ -589,11 +604,7 @@ void wake_busy(struct pg *pg)
 
 void pg_wake(void *self)
 {
-    struct pg *pg = self;
-
-    pthread_mutex_lock(&pg->wake->mutex);
-    sound_siren(pg->wake);
-    pthread_mutex_unlock(&pg->wake->mutex);
+    wake_siren(self);
 }
 
 /* ---- beginning and end ---- */
@@ -604,11 +615,6 @@ static bool workers(void *arg, struct lhi_suspects *out)
     struct lhi_error ignored;
 
     return pg_read(arg, &act, &ignored) == LH_OK;
-}
-
-static void sound(void *arg)
-{
-    wake_siren(arg);
 }
 
 bool wake_init(struct pg *pg)
@@ -629,7 +635,7 @@ bool wake_init(struct pg *pg)
     pg->wake = wake;
     lhi_deaths_init(&pg->deaths,
                     &(struct lhi_deaths_of){
-                        .arg = pg, .workers = workers, .sound = sound, .refresh_ms = REFRESH_MS});
+                        .arg = pg, .workers = workers, .sound = pg_wake, .refresh_ms = REFRESH_MS});
     return true;
 }
 

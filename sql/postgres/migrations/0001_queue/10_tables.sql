@@ -195,10 +195,11 @@ CREATE TABLE leasehold.front (
 -- Who waits for a queue, so that nobody is notified in vain. Armed by a claimer that goes to sleep,
 -- disarmed by the enqueue that wakes it. A hint: lost in a crash, made again by the next to wait.
 CREATE UNLOGGED TABLE leasehold.idle (
-    queue       text COLLATE "C" PRIMARY KEY,  -- '*': whoever waits for anything at all
+    queue       text COLLATE "C" PRIMARY KEY,  -- '!': whoever waits for what falls due
     armed       boolean     NOT NULL,
     until       timestamptz NOT NULL,          -- a sleeper that died arms nothing for ever
-    notified_at timestamptz
+    notified_at timestamptz,
+    late        bigint                         -- up to this job it was rung for afterwards (ring_late)
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50);
 
 -- '*' is any queue, any kind; NULL falls through.

@@ -182,6 +182,15 @@ BEGIN
     END IF;
 END $$;
 
+-- Something falls due at that time: who sleeps until the next thing does looks once a second by himself.
+CREATE FUNCTION leasehold.ring_soon(at timestamptz, now timestamptz) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF at <= now + interval '1 second' THEN
+        PERFORM leasehold.ring('!', now);
+    END IF;
+END $$;
+
 -- Count n changes of state of one queue, and ring where something may be claimed now.
 CREATE FUNCTION leasehold.tally(of_queue text, now timestamptz, act "char", was text, becomes text,
                                 n bigint, ms bigint DEFAULT 0) RETURNS void LANGUAGE plpgsql

@@ -46,6 +46,9 @@ DECLARE
     now timestamptz := leasehold.clock();
 BEGIN
     PERFORM leasehold.tally(NEW.queue, now, 'e', NULL, NEW.state, 1);
+    IF NEW.state = 'scheduled' THEN
+        PERFORM leasehold.ring_soon(NEW.run_at, now);
+    END IF;
     IF (SELECT has_policies FROM leasehold.meta)
        AND (leasehold.policy_of(NEW.queue, NEW.kind)).audit = 2 THEN
         PERFORM leasehold.event_put(now, 'job.enqueued', NEW.id, NEW.queue, NULL, NULL, NULL,
@@ -172,8 +175,8 @@ BEGIN
 END $$;
 
 -- All of them or none, in one queue, answered in the order given. Arrays stand side by side; one that is
--- NULL is not given at all, but `sums` has an element for every job (0: no checksum). `nonce` is a number by which the
--- caller finds them again should the answer get lost.
+-- NULL is not given at all, but `sums` has an element for every job (NULL: no checksum). `nonce` is a number
+-- by which the caller finds them again should the answer get lost.
 CREATE FUNCTION leasehold.enqueue_many(
     of_queue text, sums bigint[], payloads text[], payloads_bytes bytea[] DEFAULT NULL,
     kinds text[] DEFAULT NULL, priorities bigint[] DEFAULT NULL,
@@ -200,6 +203,7 @@ DECLARE
     asked  record;
     at     timestamptz;
     waits  bigint := 0;
+    soonest timestamptz;
     goes   bigint := 0;
     ids    bigint[] := '{}';
 BEGIN
@@ -307,6 +311,7 @@ BEGIN
             goes := goes + 1;
         ELSE
             waits := waits + 1;
+            soonest := least(soonest, at);
         END IF;
         IF p.audit = 2 THEN
             PERFORM leasehold.event_put(now, 'job.enqueued', made.id, of_queue, NULL, NULL, NULL,
@@ -315,6 +320,7 @@ BEGIN
     END LOOP;
     IF waits > 0 THEN
         PERFORM leasehold.tally(of_queue, now, 'e', NULL, 'scheduled', waits);
+        PERFORM leasehold.ring_soon(soonest, now);
     END IF;
     IF goes > 0 THEN
         PERFORM leasehold.tally(of_queue, now, 'e', NULL, 'pending', goes);

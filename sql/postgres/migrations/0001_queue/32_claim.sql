@@ -174,9 +174,8 @@ END $$;
 
 -- ---- the act ----
 
--- Up to n jobs of these queues, in the order given, best first. The statement in the middle does it all: choose
--- and lock in order, write, count. Settings of the planner: its plan must not depend on what the
--- table looked like when a session first claimed.
+-- Up to n jobs of these queues, in the order given, best first. Settings of the planner: the plans of
+-- take_many() must not depend on what the table looked like when a session first claimed.
 CREATE FUNCTION leasehold.claim_many(of_worker text, queues text[], of_kinds text[], want bigint,
                                      lease bigint, of_request text, recovers boolean)
 RETURNS SETOF leasehold.claimed

@@ -197,9 +197,7 @@ BEGIN
                    'to run at ' || leasehold.time_words(o.run_at))::leasehold.handled AS done)
     SELECT array_agg(w.done) INTO done FROM moved w;
     PERFORM leasehold.record_by_hand(now, 'job.rescheduled', done);
-    IF wanted <= now + interval '1 second' THEN
-        PERFORM leasehold.ring('!', now);  -- whoever sleeps until the next thing falls due
-    END IF;
+    PERFORM leasehold.ring_soon(wanted, now);
     -- Named twice, it is done twice.
     RETURN QUERY SELECT * FROM leasehold.hands_refused(jobs, done, 'rescheduled') r
                   WHERE NOT EXISTS (SELECT 1 FROM unnest(done) d WHERE d.id = jobs[r.n]);

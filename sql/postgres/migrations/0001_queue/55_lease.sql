@@ -249,8 +249,8 @@ BEGIN
     END IF;
     due := leasehold.due(now, m.no_expiry_before);
     until := leasehold.lease_end_of(now, ttl_ms, of_scope);
-    IF verb = 'acquire' AND until <= now + interval '1 second' THEN
-        PERFORM leasehold.ring('!', now);  -- whoever sleeps until the next thing falls due
+    IF verb = 'acquire' THEN
+        PERFORM leasehold.ring_soon(until, now);
     END IF;
     l := leasehold.lease_lock(of_scope, of_name);
     mine := coalesce(l.owner = by_owner AND (of_token IS NULL OR of_token = l.token), false);

@@ -239,11 +239,7 @@ DECLARE
     m    leasehold.meta;
 BEGIN
     SELECT * INTO m FROM leasehold.meta;
-    IF m.system_id <> (SELECT c.system_identifier FROM pg_control_system() c)
-       OR m.timeline <> left(pg_walfile_name(pg_current_wal_lsn()), 8)
-       OR m.job_oid <> 'leasehold.job'::regclass THEN
-        m := leasehold.new_server(now);
-    END IF;
+    m := leasehold.same_server(m, now);
     SELECT * INTO expired, promoted, more FROM leasehold.move_in(now, '-infinity');
     DELETE FROM leasehold.hold h
      WHERE (h.queue, h.job) IN (SELECT o.queue, o.job FROM leasehold.hold o WHERE o.until <= now

@@ -23,6 +23,17 @@ BEGIN
     RETURN FOUND;
 END $$;
 
+-- Whoever ends, or no longer waits, passes the duty on: the others look at once.
+CREATE FUNCTION leasehold.off_duty(who text) RETURNS void LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    UPDATE leasehold.duty w SET until = '-infinity' WHERE w.name = 'recover' AND w.owner = who;
+    IF FOUND THEN
+        PERFORM pg_notify('leasehold', '-');
+    END IF;
+END $$;
+
 -- What falls due by time alone: is something due at these moments, and when is the next thing? What is
 -- held back until no_expiry_before is not due before.
 CREATE FUNCTION leasehold.next_due(now timestamptz, due timestamptz, stuck timestamptz,
@@ -66,27 +77,30 @@ BEGIN
                        WHERE s.next_at > now ORDER BY s.next_at LIMIT 1));
 END $$;
 
--- Who was about to commit while sleepers armed has rung for nobody: whoever is on duty does it, where a new
--- job waits, and those who could have it. Where these may have to wait (a limit) it would be in vain, again
--- and again; so it would for what has waited for long: perhaps it is of a kind that none of them takes.
+-- Who was about to commit while sleepers armed has rung for nobody: whoever is on duty does it, where a job
+-- waits, and those who could have it. Once for a job: it may be one that none of them takes, or may have
+-- now (a limit, another kind).
 CREATE FUNCTION leasehold.ring_late(now timestamptz) RETURNS void LANGUAGE plpgsql
 AS $$
+DECLARE
+    missed record;
 BEGIN
-    PERFORM leasehold.ring(i.queue, now) FROM leasehold.idle i
-     WHERE i.armed AND i.until > now
-       AND NOT EXISTS (SELECT 1 FROM leasehold.queue w WHERE w.queue = i.queue AND w.paused)
-       AND NOT EXISTS (SELECT 1 FROM leasehold.policy p
-                        WHERE p.queue IN (i.queue, '*')
-                          AND (p.exclusive OR p.concurrency > 0 OR p.rate_n > 0))
-       AND (SELECT j.state_changed_at > now - interval '1 minute' FROM leasehold.job j
-             WHERE j.state = 'pending' AND NOT j.again AND j.queue = i.queue
-             ORDER BY j.priority, j.id DESC LIMIT 1);
+    FOR missed IN
+        SELECT i.queue, j.id FROM leasehold.idle i
+         CROSS JOIN LATERAL (SELECT w.id FROM leasehold.job w
+                              WHERE w.state = 'pending' AND NOT w.again AND w.queue = i.queue
+                              ORDER BY w.priority, w.id DESC LIMIT 1) j
+         WHERE i.armed AND i.until > now AND j.id > coalesce(i.late, 0)
+    LOOP
+        PERFORM leasehold.ring(missed.queue, now);
+        UPDATE leasehold.idle i SET late = missed.id WHERE i.queue = missed.queue AND NOT i.armed;
+    END LOOP;
 END $$;
 
 -- Would a claim from these queues find something to do; or (none given) is anything due at all?
 -- next_ms: until the next thing falls due; NULL: nothing in sight. With `keeper`, whoever in the process that
 -- asks does for all what is due; or would, for while another is on duty nobody else need look, but every
--- spare_ms: of many one does every half a second.
+-- spare_ms: 2 to 8 s, the more the more workers there are, and not all at once.
 CREATE FUNCTION leasehold.peek(queues text[], keeper text, OUT something boolean, OUT next_ms bigint,
                                OUT on_duty boolean, OUT spare_ms bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -133,8 +147,9 @@ BEGIN
         something := something OR EXISTS (SELECT 1 FROM leasehold.delta OFFSET 5000)
                      OR EXISTS (SELECT 1 FROM leasehold.change OFFSET 5000);
     ELSIF keeps THEN
-        spare_ms := 2000 + (SELECT 600 * count(*) FROM (SELECT 1 FROM leasehold.worker w
-                                                         WHERE w.silent_at IS NOT NULL LIMIT 30) few);
+        spare_ms := (0.75 + random() / 2)
+                    * (2000 + (SELECT 200 * count(*) FROM (SELECT 1 FROM leasehold.worker w
+                                                            WHERE w.silent_at IS NOT NULL LIMIT 30) few));
     END IF;
     FOREACH name IN ARRAY queues LOOP
         EXIT WHEN something;

@@ -21,15 +21,6 @@ AS $$
                                NULL, '{"schedule":"' || of_name || '"' || more || '}')
 $$;
 
--- Who sleeps until the next thing falls due looks once a second by himself.
-CREATE FUNCTION leasehold.schedule_soon(at timestamptz, now timestamptz) RETURNS void LANGUAGE plpgsql
-AS $$
-BEGIN
-    IF at <= now + interval '1 second' THEN
-        PERFORM leasehold.ring('!', now);
-    END IF;
-END $$;
-
 CREATE FUNCTION leasehold.schedule_put(
     of_name text, of_queue text, of_cron text, of_tz text, of_catch_up bigint,
     of_done_until timestamptz, of_next_at timestamptz, of_kind text, of_priority bigint, of_key text,
@@ -63,7 +54,7 @@ BEGIN
            payload_bytes = excluded.payload_bytes;
     PERFORM leasehold.schedule_event(now, 'schedule.set', of_name, of_queue, 'hand',
                                      of_cron || ', ' || of_tz, '');
-    PERFORM leasehold.schedule_soon(of_next_at, now);
+    PERFORM leasehold.ring_soon(of_next_at, now);
 END $$;
 
 CREATE FUNCTION leasehold.schedule_remove(name text) RETURNS void
@@ -211,7 +202,7 @@ BEGIN
        SET last_at = coalesce(last_instant, w.last_at), last_job = coalesce(last_job_made, w.last_job),
            error = why
      WHERE w.name = of_name;
-    PERFORM leasehold.schedule_soon(of_next_at, now);
+    PERFORM leasehold.ring_soon(of_next_at, now);
     RETURN n;
 END $$;
 
