@@ -145,9 +145,9 @@ TEST(what_was_completed_stands_though_the_rotten_job_behind_it_cannot_be_failed)
     EXPECT_OK(claim(store, 1, NULL, &jobs));
     break_fail_rotten(session);
     EXPECT_STATUS(
-        lh_complete_claim(
-            store, &(lh_done){.job = jobs->job[0].id, .token = jobs->job[0].token}, 1, &status,
-            &(lh_claim_opts){.queues = &queue, .n_queues = 1, .worker = "w"}, &next),
+        lh_complete_claim(store, &(lh_done){.job = jobs->job[0].id, .token = jobs->job[0].token}, 1,
+                          &status, &(lh_claim_opts){.queues = &queue, .n_queues = 1, .worker = "w"},
+                          &next),
         LH_EMPTY);
     EXPECT_OK(status);
     EXPECT_STR(said(session, "SELECT string_agg(state, ' ' ORDER BY id) FROM leasehold.job"),

@@ -320,9 +320,9 @@ TEST(who_closes_its_handle_passes_the_duty_on)
 }
 
 /* Workers that are heard of. */
-#define ADD_WORKERS                                                                                \
-    "INSERT INTO leasehold.worker(id, label, interval_ms, multiplier, registered_at, "             \
-    "last_heartbeat_at, silent_at) SELECT 'w-' || n, 'w', 1000, 3, leasehold.clock(), "            \
+#define ADD_WORKERS                                                                     \
+    "INSERT INTO leasehold.worker(id, label, interval_ms, multiplier, registered_at, "  \
+    "last_heartbeat_at, silent_at) SELECT 'w-' || n, 'w', 1000, 3, leasehold.clock(), " \
     "leasehold.clock(), leasehold.clock() + interval '3 s' FROM generate_series(%d, %d) n"
 
 TEST(who_is_not_on_duty_looks_the_less_often_the_more_they_are)

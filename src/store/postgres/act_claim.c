@@ -118,9 +118,9 @@ static void arg_claim(struct txn *txn, struct args *args, const struct lhi_act *
 static int claim_once(struct txn *txn, struct lhi_act *done, struct lhi_act *act, size_t want,
                       bool again, size_t *bad)
 {
-    enum lhi_postgres_call which = done != NULL             ? LHI_POSTGRES_JOB_COMPLETE_CLAIM_ONE
+    enum lhi_postgres_call which = done != NULL            ? LHI_POSTGRES_JOB_COMPLETE_CLAIM_ONE
                                    : claims_one(act, want) ? LHI_POSTGRES_JOB_CLAIM_ONE
-                                                            : LHI_POSTGRES_JOB_CLAIM;
+                                                           : LHI_POSTGRES_JOB_CLAIM;
     struct args args = {0};
     struct rows rows = {0};
 

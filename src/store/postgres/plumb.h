@@ -114,9 +114,9 @@ struct pg {
     /* pool.c */
     pthread_mutex_t mutex;
     pthread_cond_t given_back;
-    struct conn *idle; /* last used first */
-    int n_conns, opening; /* all, and of these still being opened */
-    int64_t opened_at;    /* when the last of those was done */
+    struct conn *idle;       /* last used first */
+    int n_conns, opening;    /* all, and of these still being opened */
+    int64_t opened_at;       /* when the last of those was done */
     int fds[MOST_CONNS + 2]; /* of all connections, for a forked child to close; -1: none; atomic */
 
     /* hosts.c; under the mutex */
@@ -177,8 +177,8 @@ int schema_update(struct txn *txn, struct schema *schema, struct lhi_error *err)
 bool wake_init(struct pg *pg);
 void wake_clear(struct pg *pg);
 void wake_abandon(struct pg *pg);
-void wake_busy(struct pg *pg);               /* a claim found something: look soon again */
-void wake_siren(struct pg *pg);              /* a worker came or went */
+void wake_busy(struct pg *pg);                   /* a claim found something: look soon again */
+void wake_siren(struct pg *pg);                  /* a worker came or went */
 void wake_duty(struct pg *pg, int64_t spare_ms); /* 0: we keep the store up for all */
 bool wake_on_duty(struct pg *pg);
 void leave_duty(struct pg *pg);

@@ -75,9 +75,9 @@ static int64_t patience(const struct pg *pg, int64_t since, int64_t deadline)
 {
     if (pg->n_conns >= MOST_CONNS)
         return deadline;
-    int64_t moment = pg->opening > 0          ? since + OPENING_MS
+    int64_t moment = pg->opening > 0         ? since + OPENING_MS
                      : since > pg->opened_at ? since + MOMENT_MS
-                                              : pg->opened_at + MOMENT_MS;
+                                             : pg->opened_at + MOMENT_MS;
     int64_t most = since + (deadline - since) / 4; /* the rest is for a new one */
     return moment < most ? moment : most;
 }
