@@ -96,8 +96,7 @@ static bool event_from_row(const struct rows *rows, int row, struct lhi_arena *a
     return ok;
 }
 
-/* Two calls for whoever goes on from what it has seen: what is settled, then (so that it is all visible)
- * what it is. */
+/* Two calls for whoever follows: what is settled, then (so that it is all visible) what it is. */
 int read_events(struct txn *txn, struct lhi_act *act)
 {
     const lh_event_filter *f = act->events.filter;
@@ -108,7 +107,7 @@ int read_events(struct txn *txn, struct lhi_act *act)
     struct args args = {0};
     struct rows rows;
     int64_t upto = INT64_MAX;
-    int rc = f->wait_ms != 0 || f->after > 0 ? last_settled(txn, &upto, &act->err) : LH_OK;
+    int rc = f->wait_ms != 0 ? last_settled(txn, &upto, &act->err) : LH_OK;
 
     if (rc != LH_OK || upto <= f->after)
         return rc;
