@@ -18,7 +18,7 @@
 #include "base/processes.h"
 #include "base/sys.h"
 
-enum { LHI_POLL_MS = 1000 }; /* the net under all wake-ups: nobody sleeps longer */
+enum { LHI_POLL_MS = 1000 }; /* the net under all wake-ups, where a store has none of its own */
 enum { LHI_BATCH = 500 };    /* rows a recovery, prune or promotion touches in one transaction */
 enum { LHI_MOVE_BYTES = 4 << 20 }; /* with so many, fewer rows are moved at once */
 
@@ -483,8 +483,8 @@ struct lhi_act {
 struct lhi_store_ops {
     const char *kind;
     int clock; /* by which holders count their leases: see lh_store_clock() */
-    bool
-        cheap_claims; /* one that finds nothing is in nobody's way: who was rung need not look first */
+    /* A claim that finds nothing is in nobody's way: who was rung need not look first. */
+    bool cheap_claims;
     void (*close)(void *self);
     void (*abandon)(
         void *self); /* close in a forked child: let go, touch nothing of the parent's */

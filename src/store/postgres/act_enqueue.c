@@ -281,12 +281,6 @@ static bool ask_on(PGconn *conn, const struct args *args, struct answer *answer)
     return true;
 }
 
-/* Those of poolers do not say where in the server they arose, and know nothing of the commit. */
-static bool is_of_server(const PGresult *refusal)
-{
-    return PQresultErrorField(refusal, PG_DIAG_SOURCE_FUNCTION) != NULL;
-}
-
 /* `may_stand`: it was sent, and is a transaction by itself. */
 static int lost_on(PGconn *conn, bool may_stand, struct lhi_error *err)
 {
@@ -303,7 +297,7 @@ static int judge_on(PGconn *conn, const struct answer *answer, bool may_stand,
 {
     bool lost = PQstatus(conn) != CONNECTION_OK;
 
-    if (answer->refusal != NULL && !(lost && (answer->ending || !is_of_server(answer->refusal))))
+    if (answer->refusal != NULL && !(lost && (answer->ending || is_hearsay(answer->refusal))))
         return refusal_status(answer->refusal, PQdb(conn), err);
     if (lost || answer->rows == NULL)
         return lost_on(conn, may_stand, err);

@@ -357,8 +357,7 @@ static int lost(struct txn *txn, const struct answer *answer, bool may_stand, st
                     txn->pg->target.name, (int)strcspn(why, "\n"), why);
 }
 
-/* Said by a pooler, not by the server, which always tells where in it an error arose. */
-static bool is_hearsay(const PGresult *refusal)
+bool is_hearsay(const PGresult *refusal)
 {
     return PQresultErrorField(refusal, PG_DIAG_SOURCE_FUNCTION) == NULL;
 }

@@ -4,15 +4,19 @@
  *   open.c       opening, closing, the table of operations
  *   migrate.c    the schema: made, compared, dropped
  *   conn.c       one connection: made, judged, ended
+ *   hosts.c      which of several servers is the one
  *   pool.c       a bounded number of them, lent out for one transaction at a time
  *   call.c       one call: sent, awaited until its deadline, its failures told apart
  *   args.c       parameters of a call
  *   rows.c       answers of a call, and rows into structs
+ *   notice.c     what the server says beside its answers
  *   perform.c    acts in one transaction, what becomes of them when the connection is lost
  *   wake.c       LISTEN, and the sirens
  *   act_*.c      acts: what is asked, as a call; the answer, as the act's outcome
  *   read*.c      what only reads
  *   check.c      what an operator should know
+ *   move.c       everything into another store, or out of one
+ *   access.c     the way back
  *
  * The acts themselves are functions in the database (sql/postgres/migrations): nothing is decided
  * here.
@@ -336,6 +340,8 @@ int fail_too_big(struct lhi_error *err);
 void pg_saw_job(struct pg *pg, int64_t id);
 /* The name by which an enqueue is known whose answer was lost. */
 void made_request(const struct txn *txn, char *out, size_t len);
+/* Said by a pooler, not by the server, which always tells where in it an error arose. */
+bool is_hearsay(const PGresult *refusal);
 /* A statement was refused on a connection that is not ours. */
 int refusal_status(const PGresult *refusal, const char *database, struct lhi_error *err);
 

@@ -44,8 +44,6 @@ END $$;
 CREATE FUNCTION leasehold.heal_first(now timestamptz, m leasehold.meta, recovers boolean, since timestamptz)
 RETURNS void LANGUAGE plpgsql
 AS $$
-DECLARE
-    moved record;
 BEGIN
     IF recovers THEN
         BEGIN
@@ -55,7 +53,7 @@ BEGIN
         END;
     END IF;
     BEGIN
-        SELECT * INTO moved FROM leasehold.move_in(now, since);
+        PERFORM leasehold.move_in(now, since);
     EXCEPTION WHEN OTHERS THEN
         PERFORM leasehold.tell('warn', 'moving due jobs in failed: ' || SQLERRM);
     END;
@@ -240,9 +238,7 @@ BEGIN
     END IF;
 
     -- One look for all that may be out of the ordinary; nearly always there is nothing.
-    -- (The value by this function: a look at the sequence itself would be a statement of its own.)
-    got := coalesce(pg_sequence_last_value('leasehold.sweeping'), 0);
-    swept := leasehold.swept_at(got, m.generation, now);
+    swept := leasehold.swept(m.generation, now);
     -- (What is due to be moved in is looked for from the beginning by who then says so.)
     since := CASE WHEN swept < now - interval '2 seconds' THEN '-infinity' ELSE swept END;
     SELECT EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'running' AND w.lease_until > swept AND w.lease_until <= due)
@@ -402,12 +398,10 @@ END $$;
 CREATE FUNCTION leasehold.fell_due(now timestamptz) RETURNS boolean LANGUAGE plpgsql
 AS $$
 DECLARE
-    raw   bigint := coalesce(pg_sequence_last_value('leasehold.sweeping'), 0);
-    swept timestamptz := timestamptz 'epoch' + (raw & 4398046511103) * interval '1 millisecond';
+    swept timestamptz := leasehold.swept((SELECT m.generation FROM leasehold.meta m WHERE m.one), now);
 BEGIN
     PERFORM setval('leasehold.looking', leasehold.unix_ms(now));
-    RETURN raw >> 42 <> (SELECT m.generation & 2097151 FROM leasehold.meta m WHERE m.one)
-        OR swept > now OR swept < now - interval '2 seconds'
+    RETURN swept < now - interval '2 seconds'
         OR EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'running' AND w.lease_until > swept AND w.lease_until <= now)
         OR EXISTS (SELECT 1 FROM leasehold.lease w WHERE w.expires_at IS NOT NULL AND w.expires_at > swept AND w.expires_at <= now)
         OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.silent_at IS NOT NULL AND w.silent_at > swept AND w.silent_at <= now)

@@ -57,18 +57,14 @@ AS $$ SELECT (false, NULL, NULL, NULL, false)::leasehold.recovery_opts $$;
 -- claims do not see it, but every whole recovery (timer, startup, by hand) looks without this bound.
 CREATE SEQUENCE leasehold.sweeping MINVALUE 0 START 0;
 
-CREATE FUNCTION leasehold.swept_at(sweeping bigint, generation bigint, now timestamptz)
-RETURNS timestamptz LANGUAGE sql STABLE
+CREATE FUNCTION leasehold.swept(generation bigint, now timestamptz) RETURNS timestamptz LANGUAGE plpgsql
 AS $$
-    SELECT CASE WHEN sweeping >> 42 = generation & 2097151
-                 AND timestamptz 'epoch' + (sweeping & 4398046511103) * interval '1 millisecond' <= now
-                THEN timestamptz 'epoch' + (sweeping & 4398046511103) * interval '1 millisecond'
-                ELSE '-infinity' END
-$$;
-
-CREATE FUNCTION leasehold.swept(m leasehold.meta, now timestamptz) RETURNS timestamptz
-LANGUAGE sql VOLATILE
-AS $$ SELECT leasehold.swept_at(last_value, m.generation, now) FROM leasehold.sweeping $$;
+DECLARE
+    raw bigint := coalesce(pg_catalog.pg_sequence_last_value('leasehold.sweeping'), 0);
+    at  timestamptz := timestamptz 'epoch' + (raw & 4398046511103) * interval '1 millisecond';
+BEGIN
+    RETURN CASE WHEN raw >> 42 = generation & 2097151 AND at <= now THEN at ELSE '-infinity' END;
+END $$;
 
 -- Nothing that ended by now (by `upto`, where the look did not get further) is left but what stays on
 -- purpose. A snapshot that is older than the look at the clock proves nothing, and while expiry is held
@@ -625,7 +621,7 @@ CREATE FUNCTION leasehold.recover_expired(INOUT r leasehold.run, now timestamptz
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    after timestamptz := leasehold.swept(m, now);
+    after timestamptz := leasehold.swept(m.generation, now);
     looks constant bigint := 5000;
     seen  bigint;
     upto  timestamptz;

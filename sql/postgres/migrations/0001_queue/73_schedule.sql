@@ -29,14 +29,10 @@ CREATE FUNCTION leasehold.schedule_put(
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    now  timestamptz := leasehold.clock();
-    size bigint := coalesce(octet_length(of_payload), octet_length(of_payload_bytes));
-    most bigint := (leasehold.policy_of(of_queue, of_kind)).max_payload;
+    now timestamptz := leasehold.clock();
 BEGIN
-    IF size > most THEN
-        PERFORM leasehold.refuse(-4, format(
-            'payload of %s bytes is too large: queue "%s" takes at most %s bytes', size, of_queue, most));
-    END IF;
+    PERFORM leasehold.need_size(coalesce(octet_length(of_payload), octet_length(of_payload_bytes)),
+                                leasehold.policy_of(of_queue, of_kind));
     INSERT INTO leasehold.schedule AS s (name, queue, cron, tz, catch_up, done_until, next_at,
             created_at, kind, priority, key, max_attempts, lease_ms, expires_ms, backoff_ms,
             backoff_cap_ms, payload_sum, payload, payload_bytes)
