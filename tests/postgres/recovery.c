@@ -202,9 +202,11 @@ TEST(a_job_that_will_not_let_go_is_told_once_and_the_others_are_taken_back)
 
 /* ---------------------------------------------------------------- how far back claims look */
 
-#define SWEPT                                                                                   \
-    "SELECT (extract(epoch FROM leasehold.swept(m.generation, leasehold.clock())) * 1000 - 1768473000000)" \
-    "::bigint FROM leasehold.meta m WHERE leasehold.swept(m.generation, leasehold.clock()) > '-infinity'"
+#define SWEPT                                                                                  \
+    "SELECT (extract(epoch FROM leasehold.swept(m.generation, leasehold.clock())) * 1000 - "   \
+    "1768473000000)"                                                                           \
+    "::bigint FROM leasehold.meta m WHERE leasehold.swept(m.generation, leasehold.clock()) > " \
+    "'-infinity'"
 
 /* By START_MS; nothing is swept: "". */
 static void expect_swept(PGconn *c, const char *ms)
