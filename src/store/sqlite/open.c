@@ -104,16 +104,20 @@ static bool in_wal_mode(struct conn *conn, const char *pragma, int *rc)
     return wal;
 }
 
-/* Several of us may open a new file at once, and a foreign program may be busy with it. */
+/* Several of us may open a new file at once, and a foreign program may be busy with it. The switch is written
+ * by way of a rollback journal, whose checksums take a page of zeros for one that is nearly empty: it must
+ * be on the disk as a whole before it counts. */
 int set_wal_mode(struct conn *conn, bool *changed, struct lhi_error *err)
 {
     int64_t deadline = lhi_mono_ms() + BUSY_STEPS;
     int rc;
 
     *changed = !in_wal_mode(conn, "PRAGMA journal_mode", &rc);
+    if (*changed && (rc = sql_exec(conn, "PRAGMA synchronous = FULL", err)) < 0)
+        return rc;
     for (;;) {
         if (in_wal_mode(conn, "PRAGMA journal_mode = WAL", &rc))
-            return LH_OK;
+            return *changed ? sql_exec(conn, "PRAGMA synchronous = NORMAL", err) : LH_OK;
         if (rc == SQLITE_ROW)
             return lhi_fail(err, LH_EFAIL, "database cannot be switched to WAL mode here");
         int status = sql_fail(conn, rc, err);

@@ -151,11 +151,12 @@ int schema_update(struct db *db, struct lhi_error *err)
                         db->path, (long long)version);
     bool own_file = contents == CONTENTS_EMPTY;
     if (own_file) {
-        /* Marks of a file that is ours alone; a database of the user's is not marked. */
-        char text[128];
+        /* Marks of a file that is ours alone; a database of the user's is not marked. As for FULL: see
+         * set_wal_mode(). */
+        char text[160];
         lhi_format(text, sizeof text,
-                   "PRAGMA auto_vacuum = INCREMENTAL; PRAGMA application_id = %d; "
-                   "PRAGMA user_version = %d",
+                   "PRAGMA synchronous = FULL; PRAGMA auto_vacuum = INCREMENTAL; "
+                   "PRAGMA application_id = %d; PRAGMA user_version = %d",
                    APPLICATION_ID, lhi_sqlite_migration_count);
         if ((rc = sql_exec(&db->conn, text, err)) < 0)
             return rc;
