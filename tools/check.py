@@ -45,11 +45,11 @@ ENVIRONMENT = {
     "memcheck": {"TEST_TIMEOUT_SCALE": "10"},
 }
 PRODUCT = ["leasehold", "leasehold-guardian", "libleasehold.a"]
-LONG = {"torture", "failover", "partition"}  # not with --quick
+LONG = {"torture", "partition"}  # not with --quick
 BESIDE = LONG | {"postgres", "sql"}  # suites that mostly wait, and hardly need a core
 # Suites that ten minutes have no room for: `make torture` runs them, or --only.
-LATER = {"alloc", "model", "race-pgbouncer", "spec-pgbouncer", "torture-postgres", "build-tsan", "tsan",
-         "valgrind"}
+LATER = {"alloc", "failover", "model", "race-pgbouncer", "spec-pgbouncer", "torture-postgres",
+         "build-tsan", "tsan", "valgrind"}
 # How far the analyzer goes into one function: a third of its default finds what it found, in half the time.
 TIDY_DEPTH = [f"--extra-arg={word}" for word in
               ("-Xclang", "-analyzer-config", "-Xclang", "max-nodes=40000")]

@@ -101,7 +101,8 @@ def claimed_by_another(tape):
 
 def taken_too_early(tape):
     first, second = tape.passed_on()
-    second["call_ns"], second["return_ns"] = first["return_ns"] + 1, first["return_ns"] + 2
+    # Not after its return: a claim that was kept waiting may come back to a lease that is over.
+    second["call_ns"], second["return_ns"] = first["call_ns"] + 1, first["call_ns"] + 2
 
 
 def taken_from_the_living(tape):
