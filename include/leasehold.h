@@ -1018,7 +1018,8 @@ typedef struct lh_upkeep {
 } lh_upkeep;
 
 /** One round of all that falls due: recovery, schedules, promotion, expiry, pruning. Whoever runs it in a loop
- *  with a wait recovers a job at the moment its lease ends or its worker is gone. */
+ *  with a wait recovers a job at the moment its lease ends or its worker is gone. On PostgreSQL one of all who
+ *  wait does it for all: the others come back from a wait in vain without a round. */
 LH_API int lh_maintain(lh_store *store, const lh_maintain_opts *opts, lh_upkeep *out);
 
 /** Delete finished jobs, events, requests and rollups past their retention (older_than_ms 0: by

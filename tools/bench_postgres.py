@@ -230,7 +230,7 @@ class Postgres:
 
     def idle(self):
         count, seconds = self.bench.short(200, 5), self.bench.short(10, 1)
-        with self.database() as name, self.workers(name, count):
+        with self.database(1) as name, self.workers(name, count):
             time.sleep(self.bench.short(10, 1))  # what a start leaves to do is done
             connections = self.server.psql(name, "SELECT count(*) FROM pg_stat_activity "
                                                  f"WHERE usename = '{postgres.TESTER}'").strip()

@@ -110,13 +110,14 @@ static int wait_until_due(lh_store *store, const lh_maintain_opts *opts, struct 
             return rc;
         if (lhi_raised(opts->cancel))
             return lhi_fail(err, LH_EINTR, "interrupted while waiting for something to do");
-        const bool spared = lhi_net_ms(store, true) > LHI_POLL_MS;
+        const int64_t net_ms = lhi_net_ms(store, true);
+        const bool spared = net_ms > LHI_POLL_MS;
         if (opts->wait_ms > 0 && (left = deadline - lhi_mono_ms()) <= 0)
             return spared ? LH_EMPTY : LH_OK;
         /* Whoever looks after it for all comes back to prune, however long it is to wait. */
         if (ops->net_ms != NULL && !spared && prune_due(store))
             return LH_OK;
-        int64_t ms = lhi_sooner(lhi_net_ms(store, true), next_ms >= 0 ? next_ms + 1 : -1);
+        int64_t ms = lhi_sooner(net_ms, next_ms >= 0 ? next_ms + 1 : -1);
         ms = lhi_sooner(lhi_sooner(ms, left), again_ms);
         if (lhi_await_siren(store, ticket, ms, opts->cancel, opts->woken) &&
             ops->siren(store->store.self, false) != siren)

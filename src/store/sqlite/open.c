@@ -117,7 +117,7 @@ int set_wal_mode(struct conn *conn, bool *changed, struct lhi_error *err)
         return rc;
     for (;;) {
         if (in_wal_mode(conn, "PRAGMA journal_mode = WAL", &rc))
-            return *changed ? sql_exec(conn, "PRAGMA synchronous = NORMAL", err) : LH_OK;
+            return sql_exec(conn, "PRAGMA synchronous = NORMAL", err);
         if (rc == SQLITE_ROW)
             return lhi_fail(err, LH_EFAIL, "database cannot be switched to WAL mode here");
         int status = sql_fail(conn, rc, err);
