@@ -334,6 +334,30 @@ TEST(who_asks_what_became_of_an_enqueue_that_was_rolled_back_makes_it)
     expect_told("ROLLBACK", "2 false");
 }
 
+/* It was made again: whatever held the first try up, it must not be made twice. */
+TEST(an_enqueue_that_comes_after_it_was_asked_for_is_refused)
+{
+    struct pair p = with_jobs(0, false, NOW);
+    EXPECT_STR(run_in(&p.b, WHAT_BECAME_OF_IT), "1 false");
+    EXPECT_STR(run_in(&p.a, ONE_OF_NUMBER_78), "LH011"); /* LH_EBUSY */
+    EXPECT_STR(run_in(&p.a, "SELECT leasehold.enqueue_one('q', 0, 'x', 78)"), "LH011");
+    EXPECT_STR(run_in(&p.b, WHAT_BECAME_OF_IT), "1 true");
+    EXPECT_STR(run_in(&p.a, "SELECT count(*) FROM leasehold.job"), "1");
+    EXPECT_STR(run_in(&p.a, "SELECT leasehold.enqueue_one('q', 0, 'x', 79) > 1"), "t");
+    close_both(&p);
+}
+
+TEST(an_enqueue_that_is_being_asked_for_is_refused)
+{
+    struct pair p = with_jobs(0, false, NOW);
+    (void)run_in(&p.b, "BEGIN");
+    EXPECT_STR(run_in(&p.b, WHAT_BECAME_OF_IT), "1 false");
+    EXPECT_STR(run_in(&p.a, ONE_OF_NUMBER_78), "LH011");
+    EXPECT_STR(run_in(&p.a, "SELECT leasehold.enqueue_one('q', 0, 'x', 78)"), "LH011");
+    (void)run_in(&p.b, "COMMIT");
+    close_both(&p);
+}
+
 /* What is committed while he waits he could not see. */
 TEST(who_asks_what_became_of_an_enqueue_in_a_snapshot_of_his_own_is_refused)
 {

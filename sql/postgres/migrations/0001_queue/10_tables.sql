@@ -39,6 +39,7 @@ CREATE TABLE leasehold.meta (
     has_policies     boolean     NOT NULL DEFAULT false,  -- else the built-in values hold everywhere
     has_paused       boolean     NOT NULL DEFAULT false,
     generation       bigint      NOT NULL DEFAULT 0,      -- of policies and pauses
+    marked_until     timestamptz NOT NULL DEFAULT '-infinity',  -- enqueues may come too late (30_enqueue.sql)
     jumped_ms        bigint      NOT NULL DEFAULT 0,      -- by which the server's clock was set, in all
     degraded         text        NOT NULL DEFAULT ''      -- an earlier run could not recover everything
 ) WITH (fillfactor = 50);

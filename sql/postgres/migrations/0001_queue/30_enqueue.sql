@@ -80,6 +80,19 @@ BEGIN
              WHERE j.id > after_id AND j.nonce = of_nonce);
 END $$;
 
+-- Was the call of this number asked for by such a name? Then it was made again, and comes too late itself,
+-- whatever held it up. Calls ask once they have the number's lock, and only while meta.marked_until
+-- says that there are such names.
+CREATE FUNCTION leasehold.need_timely(of_nonce bigint) RETURNS void LANGUAGE plpgsql
+SET enable_seqscan = off SET jit = off
+AS $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM leasehold.request r WHERE r.request >= 'lh:' || of_nonce || ':'
+                  AND r.request < 'lh:' || of_nonce || ';') THEN
+        PERFORM leasehold.refuse(-11, 'store is busy: another call has this number');
+    END IF;
+END $$;
+
 -- Was this call made before? Its jobs, in its order; no row: it is made now, and the name is taken (until
 -- the transaction has ended, whoever comes with the same name waits). What has the number of the call
 -- that asks is no duplicate: that call made it, and is told so late.
@@ -103,6 +116,8 @@ BEGIN
                 current_setting('transaction_isolation')));
         END IF;
         PERFORM pg_advisory_xact_lock(split_part(of_request, ':', 2)::bigint);
+        UPDATE leasehold.meta m SET marked_until = now + interval '1 day'
+         WHERE m.marked_until < now + interval '12 hours';
         found_jobs := leasehold.jobs_of_nonce(of_request);
         IF found_jobs IS NULL OR cardinality(found_jobs) <> n THEN
             RETURN;
@@ -193,6 +208,7 @@ DECLARE
     now    timestamptz := leasehold.clock();
     n      constant bigint := cardinality(sums);
     ruled  boolean;
+    marked boolean;
     rings  boolean;
     told   boolean := false;
     most   bigint := 1048576;
@@ -213,12 +229,8 @@ BEGIN
         PERFORM leasehold.need_jobs(kinds, keys, priorities, max_attempts, leases_ms, expires_ms, backoffs_ms,
                                     backoff_caps_ms, delays_ms);
     END IF;
-    -- Whoever comes to ask what became of this call waits for its end. Once it was asked for (by the name
-    -- that the library makes), it was made again, and comes too late, whatever held it up.
-    IF of_nonce IS NOT NULL AND of_request IS NULL
-       AND (NOT pg_try_advisory_xact_lock(of_nonce)
-            OR EXISTS (SELECT 1 FROM leasehold.request r WHERE r.request >= 'lh:' || of_nonce || ':'
-                          AND r.request < 'lh:' || of_nonce || ';')) THEN
+    -- Whoever comes to ask what became of this call waits for its end.
+    IF of_nonce IS NOT NULL AND of_request IS NULL AND NOT pg_try_advisory_xact_lock(of_nonce) THEN
         PERFORM leasehold.refuse(-11, 'store is busy: another call has this number');
     END IF;
     IF of_request IS NOT NULL THEN
@@ -227,9 +239,12 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    SELECT m.has_policies,
+    SELECT m.has_policies, m.marked_until > now,
            EXISTS (SELECT 1 FROM leasehold.idle i WHERE i.queue = of_queue AND i.armed)
-      INTO ruled, rings FROM leasehold.meta m;
+      INTO ruled, marked, rings FROM leasehold.meta m;
+    IF marked AND of_nonce IS NOT NULL AND of_request IS NULL THEN
+        PERFORM leasehold.need_timely(of_nonce);
+    END IF;
     IF ruled AND kinds IS NULL THEN
         p := leasehold.policy_of(of_queue, NULL);
         told := p.audit = 2;
@@ -337,14 +352,13 @@ END $$;
 CREATE FUNCTION leasehold.enqueue_one(of_queue text, of_sum bigint, of_payload text, of_nonce bigint)
 RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
 AS $$
 DECLARE
-    now   timestamptz := leasehold.clock();
-    made  bigint;
-    taken boolean;
-    ruled boolean;
-    rings boolean;
+    now     timestamptz := leasehold.clock();
+    alone   boolean := pg_try_advisory_xact_lock(of_nonce);  -- see enqueue_many
+    made    bigint;
+    careful boolean;
+    rings   boolean;
 BEGIN
     WITH counted AS (
         INSERT INTO leasehold.delta VALUES (of_queue, now, 'e', NULL, 'pending', 1))
@@ -352,18 +366,16 @@ BEGIN
                               nonce, plain)
     VALUES (of_queue, 3, now, now, of_sum, of_payload, of_nonce, false)
     RETURNING job.id,
-              NOT pg_try_advisory_xact_lock(of_nonce)
-              OR EXISTS (SELECT 1 FROM leasehold.request r WHERE r.request >= 'lh:' || of_nonce || ':'
-                            AND r.request < 'lh:' || of_nonce || ';'),
-              (SELECT m.has_policies FROM leasehold.meta m WHERE m.one)
+              (SELECT m.has_policies OR m.marked_until > now FROM leasehold.meta m)
               OR octet_length(of_payload) > 1048576,
               EXISTS (SELECT 1 FROM leasehold.idle i WHERE i.queue = of_queue AND i.armed)
-         INTO made, taken, ruled, rings;
-    IF taken THEN  -- see enqueue_many
+         INTO made, careful, rings;
+    IF NOT alone THEN
         PERFORM leasehold.refuse(-11, 'store is busy: another call has this number');
     END IF;
-    IF ruled THEN
-        PERFORM leasehold.made_under_policies(now, made, of_queue, octet_length(of_payload));
+    IF careful THEN
+        PERFORM leasehold.need_timely(of_nonce),
+                leasehold.made_under_policies(now, made, of_queue, octet_length(of_payload));
     END IF;
     IF rings THEN
         PERFORM leasehold.ring(of_queue, now);
@@ -372,7 +384,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION leasehold.made_under_policies(now timestamptz, made bigint, of_queue text, bytes bigint)
-RETURNS void LANGUAGE plpgsql
+RETURNS void LANGUAGE plpgsql SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
     p leasehold.policy := leasehold.policy_of(of_queue, NULL);
