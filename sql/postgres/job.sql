@@ -20,13 +20,7 @@ SELECT e.id, e.state, e.duplicate
 SELECT * FROM leasehold.claim_many($1, $2, $3, $4, $5, $6, $7);
 
 -- name: job_claim_one
-SELECT * FROM leasehold.claim_one($1, $2, $3, $4);
-
--- name: job_complete_claim_one
--- In this order: what stands on the left of the join is read first.
-SELECT c.*, d.refusal
-  FROM (SELECT leasehold.complete_one($1, $2, $3) AS refusal OFFSET 0) d
-  LEFT JOIN leasehold.claim_one($4, $5, $6, $7) c ON true;
+SELECT * FROM leasehold.claim_one($1, $2, $3, $4, $5, $6, $7, $8);
 
 -- name: job_rotten
 SELECT leasehold.fail_rotten($1, $2);

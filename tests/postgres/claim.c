@@ -1,11 +1,13 @@
 /*
  * A claim of several transactions: it fails what is rotten, and looks again for what is sound. What the
- * first of them got is held already, so a failure of a later one must not lose it.
+ * first of them got is held already, so a failure of a later one must not lose it. And what a claim looks
+ * at besides.
  */
 #include "session.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MOST_TEXT = 500 };
 
@@ -195,6 +197,29 @@ TEST(a_request_that_met_nothing_but_a_rotten_job_ends_at_once)
                 .queues = &queue, .n_queues = 1, .worker = "w1", .request = "r-1", .wait_ms = -1},
             &jobs),
         LH_EMPTY);
+    lh_close(store);
+    PQfinish(session);
+}
+
+/* Ten times a second, not with every claim. */
+TEST(a_claim_brings_its_worker_back_that_was_thought_dead)
+{
+    static const char *const payloads[] = {"first", "second"};
+    PGconn *session = session_at(START_MS);
+    lh_store *store = open_with_jobs(session, NULL, payloads, 2);
+    lh_jobs *jobs = NULL;
+
+    done(session, "SELECT leasehold.worker_heartbeat('w1')");
+    done(session, "UPDATE leasehold.worker SET pid = 1, last_heartbeat_at = now(),"
+                  " silent_at = now() + interval '1 hour'");
+    EXPECT_OK(claim(store, 1, NULL, &jobs));
+    lh_jobs_free(jobs);
+    done(session, "UPDATE leasehold.worker SET state = 'dead', silent_at = NULL, stuck = true,"
+                  " uncleaned = 'thought dead'");
+    (void)usleep(150000);
+    EXPECT_OK(claim(store, 1, NULL, &jobs));
+    lh_jobs_free(jobs);
+    EXPECT_STR(said(session, "SELECT state FROM leasehold.worker"), "alive");
     lh_close(store);
     PQfinish(session);
 }

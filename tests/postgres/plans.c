@@ -135,6 +135,9 @@ static const struct act {
     {"plain insert", 0, "INSERT INTO leasehold.job(queue) VALUES ('mail') RETURNING id", NULL},
 
     {"claim of one", 0, "SELECT * FROM leasehold.claim_one('w', 'mail', NULL, true)", NULL},
+    {"claim of one that ends another", 0,
+     "SELECT * FROM leasehold.claim_one('w', 'mail', NULL, true, false, " HELD ", 1, 'fine')",
+     NULL},
     {"claim", 0, "SELECT * FROM leasehold.claim('w', 'mail')", NULL},
     {"claim of 100", 100, "SELECT * FROM leasehold.claim('w', 'mail', 100)", NULL},
     /* So many that it looks where the front of the queue is now. */

@@ -195,6 +195,26 @@ SPEC(complete_and_claim_are_one_act)
     world_close(&w);
 }
 
+SPEC(complete_and_claim_of_one_claims_also_when_that_one_was_lost)
+{
+    struct world w = world_with_job("mail", "a");
+    lh_job lost;
+    lh_jobs *next = NULL;
+    int status = 99;
+    int64_t second = enqueue(&w, "mail", "b");
+    EXPECT_OK(claim_one(&w, "mail", &lost));
+    lh_done done = {.job = lost.id, .token = lost.token + 1};
+    EXPECT_OK(lh_complete_claim(w.store, &done, 1, &status, &next_opts, &next));
+    keep_jobs(&w, next);
+    EXPECT_EQ(status, LH_ELOST);
+    EXPECT_EQ(next->n, 1);
+    EXPECT_EQ(next->job[0].id, second);
+    EXPECT_EQ(job_of(&w, lost.id).state, LH_RUNNING);
+    EXPECT_STATUS(lh_complete_claim(w.store, &done, 1, &status, &next_opts, &next), LH_EMPTY);
+    EXPECT_EQ(status, LH_ELOST);
+    world_close(&w);
+}
+
 SPEC(complete_and_claim_completes_also_when_there_is_nothing_to_claim)
 {
     struct world w = world_with_job("mail", "x");

@@ -11,7 +11,7 @@ enum {
     CLAIM_RETRY,
     CLAIM_SCHEDULES,
     CLAIM_REPEATED,
-    CLAIM_REFUSAL /* of what was completed by the same call */
+    CLAIM_REFUSAL /* in the first row: of what was to be completed by the same call */
 };
 
 static void arg_names(struct args *args, const char *const *names, size_t n)
@@ -95,22 +95,31 @@ static bool claims_one(const struct lhi_act *act, size_t want)
     return want == 1 && opts->n_queues == 1 && opts->n_kinds == 0 && opts->request == NULL;
 }
 
-static void arg_claim(struct txn *txn, struct args *args, const struct lhi_act *act, size_t want)
+static void arg_claim_one(struct txn *txn, struct args *args, const lh_claim_opts *opts, bool wary,
+                          const struct lhi_act *done)
 {
-    const lh_claim_opts *opts = act->claim.opts;
-    const bool one = claims_one(act, want);
-
     arg_text(args, opts->worker);
-    if (one) {
-        arg_text(args, opts->queues[0]);
-    } else {
-        arg_names(args, opts->queues, opts->n_queues);
-        arg_names(args, opts->kinds, opts->n_kinds);
-        arg_int(args, (int64_t)want);
-    }
+    arg_text(args, opts->queues[0]);
     arg_opt(args, opts->lease_ms);
-    if (!one)
-        arg_text(args, opts->request);
+    arg_bool(args, !pg_opts(txn->pg)->no_recovery);
+    arg_bool(args, wary);
+    if (done != NULL) {
+        arg_done(args, &done->done[0]);
+    } else {
+        arg_opt(args, 0);
+        arg_opt(args, 0);
+        arg_text(args, NULL);
+    }
+}
+
+static void arg_claim(struct txn *txn, struct args *args, const lh_claim_opts *opts, size_t want)
+{
+    arg_text(args, opts->worker);
+    arg_names(args, opts->queues, opts->n_queues);
+    arg_names(args, opts->kinds, opts->n_kinds);
+    arg_int(args, (int64_t)want);
+    arg_opt(args, opts->lease_ms);
+    arg_text(args, opts->request);
     arg_bool(args, !pg_opts(txn->pg)->no_recovery);
 }
 
@@ -118,17 +127,19 @@ static void arg_claim(struct txn *txn, struct args *args, const struct lhi_act *
 static int claim_once(struct txn *txn, struct lhi_act *done, struct lhi_act *act, size_t want,
                       bool again, size_t *bad)
 {
-    enum lhi_postgres_call which = done != NULL            ? LHI_POSTGRES_JOB_COMPLETE_CLAIM_ONE
-                                   : claims_one(act, want) ? LHI_POSTGRES_JOB_CLAIM_ONE
-                                                           : LHI_POSTGRES_JOB_CLAIM;
+    const bool one = claims_one(act, want), wary = conn_wary(txn->conn);
     struct args args = {0};
     struct rows rows = {0};
 
     *bad = 0;
-    if (done != NULL)
-        arg_done(&args, &done->done[0]);
-    arg_claim(txn, &args, act, want);
-    int rc = (again ? call_next : call)(txn, which, &args, &rows, &act->err);
+    if (one)
+        arg_claim_one(txn, &args, act->claim.opts, wary, done);
+    else
+        arg_claim(txn, &args, act->claim.opts, want);
+    int rc = (again ? call_next : call)(
+        txn, one ? LHI_POSTGRES_JOB_CLAIM_ONE : LHI_POSTGRES_JOB_CLAIM, &args, &rows, &act->err);
+    if (rc == LH_OK && one && wary)
+        conn_looked(txn->conn);
     if (rc == LH_OK && done != NULL)
         read_refusal(&rows, CLAIM_REFUSAL, done);
     if (rc == LH_OK)

@@ -148,7 +148,7 @@ void read_refusal(const struct rows *rows, int column, struct lhi_act *act)
     char *message;
 
     act->status[0] = LH_OK;
-    if (row_null(rows, 0, column))
+    if (rows->n == 0 || row_null(rows, 0, column))
         return;
     act->status[0] = (int)strtol(row_text(rows, 0, column), &message, 10);
     (void)lhi_fail(&act->err, act->status[0], "%s", message + 1);

@@ -13,7 +13,8 @@ CREATE TYPE leasehold.claimed AS (
     timeout_ms bigint,
     retry_ms bigint,    -- in a row without an id: a rate holds jobs back for so long
     schedules boolean,  -- in a row without an id: periodic work is due (the library enqueues it)
-    repeated boolean    -- the request was made before: this is its answer
+    repeated boolean,   -- the request was made before: this is its answer
+    refusal text        -- in a row without an id: why what was to be ended by the same call is not
 );
 
 -- ---- requests ----
@@ -31,7 +32,7 @@ BEGIN
                                             left(of_request, 96), r.act));
     END IF;
     RETURN QUERY
-        SELECT j.*, (leasehold.policy_of(j.queue, j.kind)).timeout_ms, NULL::bigint, NULL::boolean, true
+        SELECT j.*, (leasehold.policy_of(j.queue, j.kind)).timeout_ms, NULL::bigint, NULL::boolean, true, NULL::text
           FROM unnest(r.jobs, r.tokens) WITH ORDINALITY w(id, token, ord)
           JOIN leasehold.job j ON j.id = ANY (r.jobs) AND j.id = w.id AND j.token = w.token
          WHERE j.lease_until > due
@@ -159,7 +160,7 @@ BEGIN
                    coalesce(sum(greatest(leasehold.ms(t.started_at - greatest(t.created_at, t.run_at)), 0)), 0)
               FROM taken t HAVING count(*) > 0)
         SELECT t.*, coalesce((rules[array_position(rule_kinds, t.kind)]).timeout_ms, p.timeout_ms, 0),
-               NULL::bigint, NULL::boolean, NULL::boolean
+               NULL::bigint, NULL::boolean, NULL::boolean, NULL::text
           FROM taken t ORDER BY t.priority DESC, t.id;
         GET DIAGNOSTICS got = ROW_COUNT;
         wanted := wanted - got;
@@ -250,9 +251,7 @@ BEGIN
                     WHERE w.expires_at IS NOT NULL AND w.expires_at > since AND w.expires_at <= now AND w.token = 0
                       AND (w.state = 'pending' OR w.state = 'scheduled')),
            EXISTS (SELECT 1 FROM leasehold.schedule w WHERE w.next_at <= now),
-           EXISTS (SELECT 1 FROM leasehold.worker w
-                    WHERE w.id = of_worker AND w.pid IS NOT NULL AND w.state <> 'stopped'
-                      AND (w.silent_at IS NULL OR w.last_heartbeat_at < now - w.interval_ms * interval '0.5 milliseconds'))
+           leasehold.is_unheard(of_worker, now)
       INTO forfeit, moves, ticks, waited;
     IF waited THEN
         -- A claim is a sign of life, of a worker that waited long and had nothing to beat for; and it brings
@@ -394,6 +393,16 @@ BEGIN
     END IF;
 END $$;
 
+-- Has this worker, a process of ours, not been heard of for half its interval, or is it thought dead?
+CREATE FUNCTION leasehold.is_unheard(of_worker text, now timestamptz) RETURNS boolean LANGUAGE plpgsql
+AS $$
+BEGIN
+    RETURN EXISTS (SELECT 1 FROM leasehold.worker w
+                    WHERE w.id = of_worker AND w.pid IS NOT NULL AND w.state <> 'stopped'
+                      AND (w.silent_at IS NULL
+                           OR w.last_heartbeat_at < now - w.interval_ms * interval '0.5 milliseconds'));
+END $$;
+
 -- Has anything fallen due that a claim sees to?
 CREATE FUNCTION leasehold.fell_due(now timestamptz) RETURNS boolean LANGUAGE plpgsql
 AS $$
@@ -413,11 +422,25 @@ BEGIN
         OR EXISTS (SELECT 1 FROM leasehold.schedule w WHERE w.next_at <= now);
 END $$;
 
+-- Is this another server than the epoch was valid for, or has the claimer not been heard of for long?
+CREATE FUNCTION leasehold.is_strange(of_worker text, now timestamptz) RETURNS boolean LANGUAGE plpgsql
+AS $$
+BEGIN
+    RETURN (SELECT m.timeline FROM leasehold.meta m WHERE m.one) <> left(pg_walfile_name(pg_current_wal_lsn()), 8)
+        OR leasehold.is_unheard(of_worker, now);
+END $$;
+
 -- One job of one queue, the common case: no rules, nothing but fresh jobs. A statement that looks whether it
 -- is so, one that takes the job, one that counts it: every statement more, every probe, every setting is felt.
 -- Whatever is out of the ordinary is left to claim_many. For what has fallen due one of all looks, once in
--- ten milliseconds.
-CREATE FUNCTION leasehold.claim_one(of_worker text, of_queue text, lease bigint, recovers boolean)
+-- ten milliseconds; and only who is wary looks at what cannot have changed since a moment ago, while the
+-- connection stayed the same: which server it is, and whether the claimer is thought dead.
+--
+-- Whoever comes from another job ends it by the same call: done_job, or NULL. Where that is refused, a first
+-- row without an id says why.
+CREATE FUNCTION leasehold.claim_one(of_worker text, of_queue text, lease bigint, recovers boolean,
+                                    wary boolean DEFAULT true, done_job bigint DEFAULT NULL,
+                                    done_token bigint DEFAULT NULL, done_result text DEFAULT NULL)
 RETURNS SETOF leasehold.claimed
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
@@ -426,31 +449,51 @@ AS $$
 DECLARE
     now     timestamptz := leasehold.clock();
     epoch   bigint;
+    ruled   boolean;
     unusual boolean;
     top     integer;
     low     bigint;
     looked  timestamptz;
+    left_queue text;         -- of what was ended
+    begun   timestamptz;
+    refusal text;
     one     leasehold.claimed;
 BEGIN
-    SELECT m.epoch, f.priority, f.low,
+    SELECT m.epoch, f.priority, f.low, m.has_policies,
            m.has_policies OR m.has_paused OR now < m.no_expiry_before
-           OR NOT starts_with(pg_walfile_name(pg_current_wal_lsn()), m.timeline)
            OR m.job_oid <> 'leasehold.job'::regclass
            OR coalesce(f.next_look <= now, false)
-           OR EXISTS (SELECT 1 FROM leasehold.worker w
-                       WHERE w.id = of_worker AND w.pid IS NOT NULL AND w.state <> 'stopped'
-                         AND (w.silent_at IS NULL OR w.last_heartbeat_at < now - w.interval_ms * interval '0.5 milliseconds'))
            OR EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'pending' AND w.again AND w.queue = of_queue)
            OR EXISTS (SELECT 1 FROM leasehold.job w
                        WHERE w.state = 'pending' AND NOT w.again AND w.queue = of_queue AND w.priority > f.priority),
            leasehold.looked_at()
-      INTO epoch, top, low, unusual, looked
+      INTO epoch, top, low, ruled, unusual, looked
       FROM leasehold.meta m
       LEFT JOIN LATERAL (SELECT w.priority, w.low, w.next_look FROM leasehold.front w WHERE w.queue = of_queue
                           ORDER BY w.priority DESC LIMIT 1) f ON true
      WHERE m.one;
+    IF wary THEN
+        unusual := unusual OR leasehold.is_strange(of_worker, now);
+    END IF;
     IF looked > now OR looked < now - interval '10 milliseconds' THEN
         unusual := unusual OR leasehold.fell_due(now);
+    END IF;
+    IF done_job IS NOT NULL THEN
+        IF NOT ruled AND coalesce(octet_length(done_result), 0) <= 1048576 THEN
+            UPDATE leasehold.job j
+               SET state = 'completed', lease_until = NULL, worker = NULL, result = done_result,
+                   finished_at = now, state_changed_at = greatest(now, j.started_at)
+             WHERE j.id = done_job AND j.token = done_token AND j.worker IS NOT NULL
+            RETURNING j.queue, j.started_at INTO left_queue, begun;
+        END IF;
+        IF left_queue IS NULL THEN
+            SELECT o.status || ' ' || o.message INTO refusal
+              FROM leasehold.complete_many(ARRAY[done_job], ARRAY[done_token], ARRAY[done_result], '{}') o;
+            IF refusal IS NOT NULL THEN
+                one.refusal := refusal;
+                RETURN NEXT one;
+            END IF;
+        END IF;
     END IF;
     IF NOT unusual THEN
         UPDATE leasehold.job j
@@ -472,14 +515,24 @@ BEGIN
         RETURNING j.*, 0 INTO one;
         IF one.id IS NOT NULL THEN
             RETURN NEXT one;
-            INSERT INTO leasehold.delta
-            VALUES (of_queue, one.started_at, 'c', 'pending', 'running', 1,
-                    greatest(leasehold.ms(one.started_at - greatest(one.created_at, one.run_at)), 0));
+            IF left_queue IS NULL THEN
+                INSERT INTO leasehold.delta
+                VALUES (of_queue, one.started_at, 'c', 'pending', 'running', 1,
+                        greatest(leasehold.ms(one.started_at - greatest(one.created_at, one.run_at)), 0));
+            ELSE
+                INSERT INTO leasehold.delta
+                VALUES (left_queue, now, 'd', 'running', 'completed', 1, leasehold.ms(now - begun)),
+                       (of_queue, one.started_at, 'c', 'pending', 'running', 1,
+                        greatest(leasehold.ms(one.started_at - greatest(one.created_at, one.run_at)), 0));
+            END IF;
             IF one.held_ms <= 1000 OR one.id % 200 = 0 THEN
                 PERFORM leasehold.claimed_one(of_queue, of_worker, now, one.held_ms, low);
             END IF;
             RETURN;
         END IF;
+    END IF;
+    IF left_queue IS NOT NULL THEN
+        INSERT INTO leasehold.delta VALUES (left_queue, now, 'd', 'running', 'completed', 1, leasehold.ms(now - begun));
     END IF;
     RETURN QUERY SELECT * FROM leasehold.claim_many(of_worker, ARRAY[of_queue], NULL, 1, lease, NULL, recovers);
 END $$;
