@@ -137,7 +137,7 @@ class Postgres:
                              0, self.floor, ["enqueue" + k], b, c, "-T", seconds),
                          lambda w=words: self.on(0, self.product, "enqueue", *w, "--seconds", seconds),
                          least=0.70)
-            calls = self.bench.short(500 if batch == 1 else 250, 20)
+            calls = self.bench.short(1500 if batch == 1 else 250, 20)
             jobs = calls * connections * batch
             # More than are taken: nobody searches in vain.
             for name, scripts, ahead in (("drain", ["drain"], jobs + 2000),

@@ -80,7 +80,8 @@ bool bench_drain(const struct bench *bench, struct bench_result *result)
 
 /* ---- the whole life of a job: enqueue, claim, complete ---------------------------------------- */
 
-/* Beside others a claim may find nothing: they have taken what it saw. */
+/* What is held is completed with the claim of the next, as a worker does it. Beside others a claim may find
+ * nothing: they have taken what it saw. */
 static void cycle_on(struct crew *crew, size_t me, const struct bench *bench)
 {
     lh_store *store = crew_open(crew, bench, bench->relaxed);
@@ -88,20 +89,25 @@ static void cycle_on(struct crew *crew, size_t me, const struct bench *bench)
     struct bench_result *result = &crew->seat[me].result;
     lh_claim_opts opts = claim_of(bench_queues, bench->batch);
     lh_done done[BENCH_MAX_BATCH];
+    size_t held = 0;
 
     crew_ready(crew);
     struct meters meters = meters_start();
-    while (result->jobs < bench_share(bench, me)) {
+    while (result->jobs + (int64_t)held < bench_share(bench, me)) {
         lh_jobs *jobs = NULL;
         supply(crew, store, BENCH_QUEUE, &s, s.n);
-        int rc = lh_claim(store, &opts, &jobs);
+        int rc = lh_complete_claim(store, done, held, NULL, &opts, &jobs);
+        result->jobs += (int64_t)held;
+        held = 0;
         if (rc == LH_EMPTY && bench->processes > 1)
             continue;
         crew_need(crew, store, rc);
-        crew_need(crew, store, lh_complete(store, done, done_of(jobs, done), NULL, NULL));
-        result->jobs += (int64_t)jobs->n;
+        held = done_of(jobs, done);
         lh_jobs_free(jobs);
     }
+    if (held > 0)
+        crew_need(crew, store, lh_complete(store, done, held, NULL, NULL));
+    result->jobs += (int64_t)held;
     meters_stop(&meters, result);
     lh_close(store);
 }
