@@ -5,7 +5,7 @@ SELECT * FROM leasehold.enqueue_many($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $1
                                      $15, $16, $17);
 
 -- name: job_enqueue_one
-SELECT leasehold.enqueue_one($1, $2, $3, $4), 'pending', false;
+SELECT leasehold.enqueue_one($1, $2, $3, $4);
 
 -- name: job_enqueue_there
 -- On a connection that is not ours, so nobody has looked at the schema yet: a newer one answers nothing,

@@ -172,7 +172,9 @@ int act_enqueue(struct txn *txn, struct lhi_act *act)
     }
     int rc = call(txn, one ? LHI_POSTGRES_JOB_ENQUEUE_ONE : LHI_POSTGRES_JOB_ENQUEUE, &args, &rows,
                   &act->err);
-    if (rc == LH_OK)
+    if (rc == LH_OK && one)
+        act->enqueue.out[0] = (lh_enqueued){.id = row_int(&rows, 0, 0), .state = LH_PENDING};
+    else if (rc == LH_OK)
         rc = read_enqueued(&rows, act->n, act->enqueue.out, &act->err);
     rows_free(&rows);
     for (size_t i = 0; rc == LH_OK && i < act->n; i++)

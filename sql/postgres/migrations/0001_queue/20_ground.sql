@@ -4,8 +4,8 @@
 -- declared stricter than what it calls; else it is planned anew at every call. So whatever is more
 -- than an expression is in PL/pgSQL, whose plans are kept.
 --
--- Functions that clients call are SECURITY DEFINER with a fixed search_path (90_access.sql grants
--- them); those below are called by them, inside that path, and are nobody else's.
+-- Functions that clients call are SECURITY DEFINER with a fixed search_path, or name all they use with its
+-- schema (90_access.sql grants them); those below are called by them, inside that path, and are nobody else's.
 
 -- The one clock, to the millisecond. Not now(), which stands still in a transaction.
 CREATE FUNCTION leasehold.clock() RETURNS timestamptz LANGUAGE sql VOLATILE
