@@ -231,7 +231,7 @@ class Postgres:
     def idle(self):
         count, seconds = self.bench.short(200, 5), self.bench.short(10, 1)
         with self.database(1) as name, self.workers(name, count):
-            time.sleep(self.bench.short(10, 1))  # what a start leaves to do is done
+            time.sleep(self.bench.short(40, 1))  # each has beaten once: what that needs is planned
             connections = self.server.psql(name, "SELECT count(*) FROM pg_stat_activity "
                                                  f"WHERE usename = '{postgres.TESTER}'").strip()
             shares = []

@@ -112,16 +112,18 @@ static int wait_until_due(lh_store *store, const lh_maintain_opts *opts, struct 
             return lhi_fail(err, LH_EINTR, "interrupted while waiting for something to do");
         const int64_t net_ms = lhi_net_ms(store, true);
         const bool spared = net_ms > LHI_POLL_MS;
-        if (opts->wait_ms > 0 && (left = deadline - lhi_mono_ms()) <= 0)
-            return spared ? LH_EMPTY : LH_OK;
         /* Whoever looks after it for all comes back to prune, however long it is to wait. */
         if (ops->net_ms != NULL && !spared && prune_due(store))
             return LH_OK;
+        if (opts->wait_ms > 0 && (left = deadline - lhi_mono_ms()) < 0)
+            left = 0;
         int64_t ms = lhi_sooner(net_ms, next_ms >= 0 ? next_ms + 1 : -1);
         ms = lhi_sooner(lhi_sooner(ms, left), again_ms);
         if (lhi_await_siren(store, ticket, ms, opts->cancel, opts->woken) &&
             ops->siren(store->store.self, false) != siren)
             return LH_OK;
+        if (opts->wait_ms > 0 && lhi_mono_ms() >= deadline)
+            return spared ? LH_EMPTY : LH_OK;
         /* It may be another by now: have a look, but not at once. */
         __atomic_store_n(&store->stuck, false, __ATOMIC_RELAXED);
     }

@@ -336,7 +336,7 @@ TEST(who_is_not_on_duty_looks_the_less_often_the_more_they_are)
     (void)sql(c, ADD_WORKERS, 1, 10);
     EXPECT_STR(sql(c, spare, 5000, 5000), "t");
     (void)sql(c, ADD_WORKERS, 11, 100);
-    EXPECT_STR(sql(c, spare, 11000, 11000), "t");
+    EXPECT_STR(sql(c, spare, 20000, 20000), "t");
     /* Not all at once. */
     EXPECT_STR(sql(c, "SELECT count(DISTINCT spare_ms) > 1 FROM generate_series(1, 20) n, "
                       "LATERAL leasehold.peek('{}', 'b' || n)"),
