@@ -675,8 +675,7 @@ typedef struct lh_worker_opts {
 } lh_worker_opts;
 
 /** Register a worker; `id` receives its id (at most `idlen` bytes with the zero). Its silence is
- *  counted from its last beat, or from a claim where that is half an interval ago. (A claim within
- *  100 ms of another may not count.) */
+ *  counted from its last beat or claim. */
 LH_API int lh_worker_register(lh_store *store, const lh_worker_opts *opts, char *id, size_t idlen);
 
 /** Beat for a worker and its jobs in one transaction. A worker that is unknown is registered, as

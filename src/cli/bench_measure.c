@@ -96,7 +96,7 @@ static void cycle_on(struct crew *crew, size_t me, const struct bench *bench)
     while (result->jobs + (int64_t)held < bench_share(bench, me)) {
         lh_jobs *jobs = NULL;
         supply(crew, store, BENCH_QUEUE, &s, s.n);
-        int rc = lh_complete_claim(store, done, held, NULL, &opts, &jobs);
+        int rc = crew_complete_claim(crew, store, done, held, &opts, &jobs);
         result->jobs += (int64_t)held;
         held = 0;
         if (rc == LH_EMPTY && bench->processes > 1)
@@ -249,7 +249,7 @@ static void memory_on(struct crew *crew, size_t me, const struct bench *bench)
     crew_ready(crew);
     while (result->jobs < bench->jobs) {
         lh_jobs *jobs = NULL;
-        crew_need(crew, store, lh_complete_claim(store, done, held, NULL, &opts, &jobs));
+        crew_need(crew, store, crew_complete_claim(crew, store, done, held, &opts, &jobs));
         result->jobs += (int64_t)held;
         held = done_of(jobs, done);
         lh_jobs_free(jobs);

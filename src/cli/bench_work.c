@@ -73,6 +73,17 @@ size_t done_of(const lh_jobs *jobs, lh_done *done)
     return jobs->n;
 }
 
+int crew_complete_claim(struct crew *crew, lh_store *store, const lh_done *done, size_t held,
+                        const lh_claim_opts *opts, lh_jobs **jobs)
+{
+    int status[BENCH_MAX_BATCH];
+    int rc = lh_complete_claim(store, done, held, status, opts, jobs);
+
+    for (size_t i = 0; (rc == LH_OK || rc == LH_EMPTY) && i < held; i++)
+        crew_need(crew, store, status[i]);
+    return rc;
+}
+
 int64_t crew_drain(struct crew *crew, lh_store *store, int64_t batch, int64_t most)
 {
     lh_claim_opts opts = claim_of(bench_queues, batch);
@@ -84,7 +95,7 @@ int64_t crew_drain(struct crew *crew, lh_store *store, int64_t batch, int64_t mo
     while (n + (int64_t)held < most) {
         int64_t left = most - n - (int64_t)held;
         opts.n = (size_t)(left < batch ? left : batch);
-        int rc = lh_complete_claim(store, done, held, NULL, &opts, &jobs);
+        int rc = crew_complete_claim(crew, store, done, held, &opts, &jobs);
         n += (int64_t)held;
         if (rc == LH_EMPTY)
             return n;

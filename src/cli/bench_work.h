@@ -27,7 +27,10 @@ void supply_all(struct crew *crew, lh_store *store, struct supply *s, int64_t jo
 
 lh_claim_opts claim_of(const char *const *queues, int64_t n);
 size_t done_of(const lh_jobs *jobs, lh_done *done);
-/** Complete what is held and claim the next, until nothing is left or `most` are done; how many
+/** Complete what is held and claim the next. A complete that is refused is an error. */
+int crew_complete_claim(struct crew *crew, lh_store *store, const lh_done *done, size_t held,
+                        const lh_claim_opts *opts, lh_jobs **jobs);
+/** The same, until nothing is left or `most` are done; how many
  *  there were. */
 int64_t crew_drain(struct crew *crew, lh_store *store, int64_t batch, int64_t most);
 /** Claim one job, complete it, and say how long the claim took. */

@@ -122,8 +122,8 @@ static int wait_until_due(lh_store *store, const lh_maintain_opts *opts, struct 
         if (lhi_await_siren(store, ticket, ms, opts->cancel, opts->woken) &&
             ops->siren(store->store.self, false) != siren)
             return LH_OK;
-        if (opts->wait_ms > 0 && lhi_mono_ms() >= deadline)
-            return spared ? LH_EMPTY : LH_OK;
+        if (opts->wait_ms > 0 && lhi_mono_ms() >= deadline && !lhi_raised(opts->cancel))
+            return lhi_net_ms(store, true) > LHI_POLL_MS ? LH_EMPTY : LH_OK;
         /* It may be another by now: have a look, but not at once. */
         __atomic_store_n(&store->stuck, false, __ATOMIC_RELAXED);
     }
@@ -146,6 +146,7 @@ int lh_maintain(lh_store *store, const lh_maintain_opts *opts, lh_upkeep *out)
     if ((rc = lhi_need_wait(opts->wait_ms, err)) != LH_OK)
         return rc;
     if (opts->wait_ms != 0 && (rc = wait_until_due(store, opts, err)) != LH_OK) {
+        done.next_ms = lhi_sooner(done.next_ms, lhi_net_ms(store, true));
         if (rc == LH_EMPTY && out != NULL)
             *out = done;
         return rc == LH_EMPTY ? LH_OK : rc;

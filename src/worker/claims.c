@@ -3,10 +3,7 @@
 
 #include <string.h>
 
-enum {
-    MEANS_MS = 1000,
-    CLOSE_MS = 100 /* so soon after another a claim may be no sign of life (lh_worker_register) */
-};
+enum { MEANS_MS = 1000 };
 
 /* ---- the limit of our own ---- */
 
@@ -114,9 +111,8 @@ static void take(struct worker *w, lh_jobs *jobs)
     }
     *batch = (struct batch){.jobs = jobs, .left = jobs->n};
     /* A claim is a sign of life: after it the store has heard of us within half an interval. */
-    int64_t heard = jobs->asked_mono_ms - w->opts.heartbeat_ms / 2 - CLOSE_MS;
-    if (w->heard_at < heard)
-        w->heard_at = heard;
+    if (w->heard_at < jobs->asked_mono_ms - w->opts.heartbeat_ms / 2)
+        w->heard_at = jobs->asked_mono_ms - w->opts.heartbeat_ms / 2;
     w->tally.claimed += (int64_t)jobs->n;
     for (size_t i = 0; i < jobs->n; i++) {
         struct lh_task *task = task_new(w);

@@ -7,7 +7,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { MOST_TEXT = 500 };
 
@@ -201,7 +200,6 @@ TEST(a_request_that_met_nothing_but_a_rotten_job_ends_at_once)
     PQfinish(session);
 }
 
-/* Ten times a second, not with every claim. */
 TEST(a_claim_brings_its_worker_back_that_was_thought_dead)
 {
     static const char *const payloads[] = {"first", "second"};
@@ -216,7 +214,6 @@ TEST(a_claim_brings_its_worker_back_that_was_thought_dead)
     lh_jobs_free(jobs);
     done(session, "UPDATE leasehold.worker SET state = 'dead', silent_at = NULL, stuck = true,"
                   " uncleaned = 'thought dead'");
-    (void)usleep(150000);
     EXPECT_OK(claim(store, 1, NULL, &jobs));
     lh_jobs_free(jobs);
     EXPECT_STR(said(session, "SELECT state FROM leasehold.worker"), "alive");

@@ -136,8 +136,7 @@ static const struct act {
 
     {"claim of one", 0, "SELECT * FROM leasehold.claim_one('w', 'mail', NULL, true)", NULL},
     {"claim of one that ends another", 0,
-     "SELECT * FROM leasehold.claim_one('w', 'mail', NULL, true, false, " HELD ", 1, 'fine')",
-     NULL},
+     "SELECT * FROM leasehold.claim_one('w', 'mail', NULL, true, " HELD ", 1, 'fine')", NULL},
     {"claim", 0, "SELECT * FROM leasehold.claim('w', 'mail')", NULL},
     {"claim of 100", 100, "SELECT * FROM leasehold.claim('w', 'mail', 100)", NULL},
     /* So many that it looks where the front of the queue is now. */
@@ -377,6 +376,31 @@ TEST(no_act_reads_more_rows_than_it_is_about_by_plans_for_a_store_where_nothing_
     make_all_plans(c, 0);
     put_running(other, RUNNING);
     expect_few_rows_read(c);
+    PQfinish(c);
+    PQfinish(other);
+}
+
+/* Plans are made while nobody ever slept; then there are many queues. */
+TEST(who_enqueues_finds_those_who_sleep_for_the_queue_whatever_others_there_are)
+{
+    static const char *const ways[] = {
+        "SELECT leasehold.enqueue_one('mail', 0, 'x', 77)",
+        "SELECT leasehold.enqueue('mail', 'x')",
+        "INSERT INTO leasehold.job(queue) VALUES ('mail') RETURNING id",
+    };
+    PGconn *c = session_at(START_MS), *other = session_at(START_MS);
+
+    done(c, "VACUUM ANALYZE leasehold.idle");
+    for (size_t i = 0; i < 3; i++)
+        done(c, ways[i]);
+    done(other, "INSERT INTO leasehold.idle SELECT 'q-' || i, true, 'infinity' "
+                "FROM generate_series(1, 1000) i");
+    for (size_t i = 0; i < 3; i++) {
+        done(c, "BEGIN");
+        done(c, ways[i]);
+        EXPECT_STR(said(c, "SELECT pg_stat_get_xact_numscans('leasehold.idle'::regclass)"), "0");
+        done(c, "ROLLBACK");
+    }
     PQfinish(c);
     PQfinish(other);
 }

@@ -305,6 +305,22 @@ TEST(an_enqueue_in_a_transaction_that_is_rolled_back_leaves_nothing)
     close_both(&p);
 }
 
+/* What became of the queue while it waited for the job that it ends is seen. */
+TEST(a_claim_that_waits_for_the_job_it_ends_takes_nothing_from_a_queue_paused_meanwhile)
+{
+    struct pair p = with_jobs(2, false, NOW);
+    EXPECT_STR(run_in(&p.b, "SELECT id FROM leasehold.claim('w', 'q')"), "1");
+    (void)run_in(&p.a, "BEGIN");
+    EXPECT_STR(run_in(&p.a, "SELECT (leasehold.heartbeat(1, 1)).state"), "running");
+    expect_waits(&p.b, "SELECT id FROM leasehold.claim_one('w', 'q', NULL, true, 1, 1, NULL)");
+    (void)run_in(&p.a, "SELECT leasehold.queue_pause('q')");
+    (void)run_in(&p.a, "COMMIT");
+    EXPECT_STR(told(&p.b), "");
+    EXPECT_STR(run_in(&p.a, "SELECT string_agg(state, ' ' ORDER BY id) FROM leasehold.job"),
+               "completed pending");
+    close_both(&p);
+}
+
 /* ---------------------------------------------------------------- an answer that was lost */
 
 #define ONE_OF_NUMBER_78 "SELECT id FROM leasehold.enqueue_many('q', '{0}', '{x}', of_nonce => 78)"

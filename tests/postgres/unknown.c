@@ -72,6 +72,7 @@ TEST(of_an_enqueue_that_was_repeated_only_what_others_made_is_a_duplicate)
 TEST(of_many_that_were_enqueued_again_each_is_told_as_it_is)
 {
     struct proxy *proxy = proxy_start();
+    PGconn *session = session_at(START_MS);
     lh_store *far = open_at(proxy->url);
     lh_new_job jobs[] = {job_with("theirs"), job_with("ours"), job_with(NULL)};
     lh_enqueued out[3], theirs = enqueue_one(far, "theirs");
@@ -82,6 +83,9 @@ TEST(of_many_that_were_enqueued_again_each_is_told_as_it_is)
     EXPECT_EQ(out[0].id, theirs.id);
     EXPECT(out[0].duplicate && !out[1].duplicate && !out[2].duplicate);
     EXPECT_EQ(count_jobs(), 3);
+    /* The first try had its name, too: it cannot come late, and nobody need look for it. */
+    EXPECT_STR(said(session, "SELECT marked_until FROM leasehold.meta"), "-infinity");
+    PQfinish(session);
     lh_close(far);
     proxy_stop(proxy);
 }

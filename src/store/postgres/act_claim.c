@@ -95,14 +95,13 @@ static bool claims_one(const struct lhi_act *act, size_t want)
     return want == 1 && opts->n_queues == 1 && opts->n_kinds == 0 && opts->request == NULL;
 }
 
-static void arg_claim_one(struct txn *txn, struct args *args, const lh_claim_opts *opts, bool wary,
+static void arg_claim_one(struct txn *txn, struct args *args, const lh_claim_opts *opts,
                           const struct lhi_act *done)
 {
     arg_text(args, opts->worker);
     arg_text(args, opts->queues[0]);
     arg_opt(args, opts->lease_ms);
     arg_bool(args, !pg_opts(txn->pg)->no_recovery);
-    arg_bool(args, wary);
     if (done != NULL) {
         arg_done(args, &done->done[0]);
     } else {
@@ -127,19 +126,17 @@ static void arg_claim(struct txn *txn, struct args *args, const lh_claim_opts *o
 static int claim_once(struct txn *txn, struct lhi_act *done, struct lhi_act *act, size_t want,
                       bool again, size_t *bad)
 {
-    const bool one = claims_one(act, want), wary = conn_wary(txn->conn);
+    const bool one = claims_one(act, want);
     struct args args = {0};
     struct rows rows = {0};
 
     *bad = 0;
     if (one)
-        arg_claim_one(txn, &args, act->claim.opts, wary, done);
+        arg_claim_one(txn, &args, act->claim.opts, done);
     else
         arg_claim(txn, &args, act->claim.opts, want);
     int rc = (again ? call_next : call)(
         txn, one ? LHI_POSTGRES_JOB_CLAIM_ONE : LHI_POSTGRES_JOB_CLAIM, &args, &rows, &act->err);
-    if (rc == LH_OK && one && wary)
-        conn_looked(txn->conn);
     if (rc == LH_OK && done != NULL)
         read_refusal(&rows, CLAIM_REFUSAL, done);
     if (rc == LH_OK)

@@ -139,14 +139,6 @@ void made_request(const struct txn *txn, char *out, size_t len)
     lhi_format(out, len, "lh:%lld:%lld", (long long)txn->nonce, (long long)txn->after);
 }
 
-static bool any_key(const struct lhi_act *act)
-{
-    for (size_t i = 0; i < act->n; i++)
-        if (act->enqueue.jobs[i].key != NULL)
-            return true;
-    return false;
-}
-
 int act_enqueue(struct txn *txn, struct lhi_act *act)
 {
     struct args args = {0};
@@ -154,9 +146,9 @@ int act_enqueue(struct txn *txn, struct lhi_act *act)
     const char *request = act->enqueue.request;
     char made[64];
 
-    /* An earlier try may stand: its jobs are known by the number that was written with them. Which of them
-     * were there before, by their keys, is known by a name only. */
-    if (request == NULL && (txn->repeated || (act->n > 1 && any_key(act)))) {
+    /* An earlier try may stand: its jobs are known by the number that was written with them. (Which of several
+     * were there before, by their keys, a name tells: such a call has one from the start.) */
+    if (request == NULL && txn->repeated) {
         made_request(txn, made, sizeof made);
         request = made;
     }

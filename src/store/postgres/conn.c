@@ -18,7 +18,6 @@
 enum {
     OLDEST_SERVER = 140000,
     LOOK_UP_MS = 100,
-    WARY_MS = 100,  /* as lh_worker_register promises */
     DRAIN_MS = 1000 /* after a deadline, for what is there already */
 };
 
@@ -421,16 +420,6 @@ bool conn_alive(struct conn *conn)
     if (poll(&fd, 1, 0) <= 0)
         return true;
     return PQconsumeInput(conn->pg) != 0 && PQstatus(conn->pg) == CONNECTION_OK;
-}
-
-bool conn_wary(const struct conn *conn)
-{
-    return conn->pooled || conn->looked_at == 0 || real_ms() - conn->looked_at >= WARY_MS;
-}
-
-void conn_looked(struct conn *conn)
-{
-    conn->looked_at = real_ms();
 }
 
 /* ---- cancelling ---- */

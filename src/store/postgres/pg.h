@@ -334,11 +334,6 @@ int call_list(struct txn *txn, struct lhi_act *act, enum lhi_postgres_call which
 /* act->beat, as the arrays that leasehold.heartbeat_many() takes. */
 void beat_args(struct args *args, const struct lhi_act *act);
 
-/* Is it time for a claim to look at what rarely changes, too: which server this is, and what is thought of
- * the worker? With the first one on a connection, and then ten times a second; behind a pooler always.
- * conn_looked(): it has. */
-bool conn_wary(const struct conn *conn);
-void conn_looked(struct conn *conn);
 /* For args->too_big. */
 int fail_too_big(struct lhi_error *err);
 /* A job with this id was made: what comes later has a higher one. */

@@ -75,7 +75,6 @@ struct conn {
     int64_t cluster, timeline; /* of the server; timeline 0: it is a standby */
     int64_t clock;             /* its time less the real monotonic clock, as it was greeted */
     int64_t idle_since;
-    int64_t looked_at; /* by conn_looked(); 0: never */
     struct notices notices;
     bool prepared[LHI_POSTGRES_COUNT];
     unsigned renewed; /* how often statements had to be prepared anew */

@@ -169,6 +169,7 @@ END $$;
 -- that all commits of the server share. Who finds the sleepers being woken by another tells them all the
 -- same: that transaction may take long, or be rolled back.
 CREATE FUNCTION leasehold.ring(of_queue text, now timestamptz) RETURNS void LANGUAGE plpgsql
+SET enable_seqscan = off
 AS $$
 BEGIN
     IF EXISTS (SELECT 1 FROM leasehold.idle i

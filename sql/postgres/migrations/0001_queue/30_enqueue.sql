@@ -353,7 +353,7 @@ END $$;
 -- whatever is named here, operators and types too, is named with its schema.
 CREATE FUNCTION leasehold.enqueue_one(of_queue text, of_sum bigint, of_payload text, of_nonce bigint)
 RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER
+LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off
 AS $$
 DECLARE
     now     pg_catalog.timestamptz := leasehold.clock();
@@ -368,7 +368,7 @@ BEGIN
                               nonce, plain)
     VALUES (of_queue, 3, now, now, of_sum, of_payload, of_nonce, false)
     RETURNING job.id,
-              (SELECT m.has_policies OR m.marked_until OPERATOR(pg_catalog.>) now FROM leasehold.meta m)
+              (SELECT m.has_policies OR m.marked_until OPERATOR(pg_catalog.>) now FROM leasehold.meta m WHERE m.one)
               OR pg_catalog.octet_length(of_payload) OPERATOR(pg_catalog.>) 1048576,
               EXISTS (SELECT 1 FROM leasehold.idle i WHERE i.queue OPERATOR(pg_catalog.=) of_queue AND i.armed)
          INTO made, careful, rings;

@@ -251,7 +251,9 @@ BEGIN
                     WHERE w.expires_at IS NOT NULL AND w.expires_at > since AND w.expires_at <= now AND w.token = 0
                       AND (w.state = 'pending' OR w.state = 'scheduled')),
            EXISTS (SELECT 1 FROM leasehold.schedule w WHERE w.next_at <= now),
-           leasehold.is_unheard(of_worker, now)
+           EXISTS (SELECT 1 FROM leasehold.worker w
+                    WHERE w.id = of_worker AND w.pid IS NOT NULL AND w.state <> 'stopped'
+                      AND (w.silent_at IS NULL OR w.last_heartbeat_at < now - w.interval_ms * interval '0.5 milliseconds'))
       INTO forfeit, moves, ticks, waited;
     IF waited THEN
         -- A claim is a sign of life, of a worker that waited long and had nothing to beat for; and it brings
@@ -393,16 +395,6 @@ BEGIN
     END IF;
 END $$;
 
--- Has this worker, a process of ours, not been heard of for half its interval, or is it thought dead?
-CREATE FUNCTION leasehold.is_unheard(of_worker text, now timestamptz) RETURNS boolean LANGUAGE plpgsql
-AS $$
-BEGIN
-    RETURN EXISTS (SELECT 1 FROM leasehold.worker w
-                    WHERE w.id = of_worker AND w.pid IS NOT NULL AND w.state <> 'stopped'
-                      AND (w.silent_at IS NULL
-                           OR w.last_heartbeat_at < now - w.interval_ms * interval '0.5 milliseconds'));
-END $$;
-
 -- Has anything fallen due that a claim sees to?
 CREATE FUNCTION leasehold.fell_due(now timestamptz) RETURNS boolean LANGUAGE plpgsql
 AS $$
@@ -422,25 +414,16 @@ BEGIN
         OR EXISTS (SELECT 1 FROM leasehold.schedule w WHERE w.next_at <= now);
 END $$;
 
--- Is this another server than the epoch was valid for, or has the claimer not been heard of for long?
-CREATE FUNCTION leasehold.is_strange(of_worker text, now timestamptz) RETURNS boolean LANGUAGE plpgsql
-AS $$
-BEGIN
-    RETURN (SELECT m.timeline FROM leasehold.meta m WHERE m.one) <> left(pg_walfile_name(pg_current_wal_lsn()), 8)
-        OR leasehold.is_unheard(of_worker, now);
-END $$;
-
 -- One job of one queue, the common case: no rules, nothing but fresh jobs. A statement that looks whether it
 -- is so, one that takes the job, one that counts it: every statement more, every probe, every setting is felt.
 -- Whatever is out of the ordinary is left to claim_many. For what has fallen due one of all looks, once in
--- ten milliseconds; and only who is wary looks at what cannot have changed since a moment ago, while the
--- connection stayed the same: which server it is, and whether the claimer is thought dead.
+-- ten milliseconds.
 --
--- Whoever comes from another job ends it by the same call: done_job, or NULL. Where that is refused, a first
--- row without an id says why.
+-- Whoever comes from another job ends it by the same call (done_job), as complete_one() does. Where that is
+-- refused, a first row without an id says why.
 CREATE FUNCTION leasehold.claim_one(of_worker text, of_queue text, lease bigint, recovers boolean,
-                                    wary boolean DEFAULT true, done_job bigint DEFAULT NULL,
-                                    done_token bigint DEFAULT NULL, done_result text DEFAULT NULL)
+                                    done_job bigint DEFAULT NULL, done_token bigint DEFAULT NULL,
+                                    done_result text DEFAULT NULL)
 RETURNS SETOF leasehold.claimed
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
@@ -449,51 +432,51 @@ AS $$
 DECLARE
     now     timestamptz := leasehold.clock();
     epoch   bigint;
-    ruled   boolean;
     unusual boolean;
     top     integer;
     low     bigint;
     looked  timestamptz;
-    left_queue text;         -- of what was ended
-    begun   timestamptz;
-    refusal text;
+    left_queue text;      -- of what was ended
+    begun   timestamptz;  -- … and from when until when it ran
+    ended   timestamptz;
     one     leasehold.claimed;
 BEGIN
-    SELECT m.epoch, f.priority, f.low, m.has_policies,
+    IF done_job IS NOT NULL THEN
+        UPDATE leasehold.job j
+           SET state = 'completed', lease_until = NULL, worker = NULL, result = done_result,
+               finished_at = now, state_changed_at = greatest(now, j.started_at)
+         WHERE j.id = done_job AND j.token = done_token AND j.worker IS NOT NULL
+           AND NOT (SELECT m.has_policies FROM leasehold.meta m WHERE m.one)
+           AND coalesce(octet_length(done_result), 0) <= 1048576
+        RETURNING j.queue, j.started_at, j.finished_at INTO left_queue, begun, ended;
+        IF left_queue IS NULL THEN
+            SELECT o.status || ' ' || o.message INTO one.refusal
+              FROM leasehold.complete_many(ARRAY[done_job], ARRAY[done_token], ARRAY[done_result], '{}') o;
+            IF one.refusal IS NOT NULL THEN
+                RETURN NEXT one;
+            END IF;
+        END IF;
+        now := leasehold.clock();  -- it may have waited for whoever was at that job
+    END IF;
+    SELECT m.epoch, f.priority, f.low,
            m.has_policies OR m.has_paused OR now < m.no_expiry_before
+           OR NOT starts_with(pg_walfile_name(pg_current_wal_lsn()), m.timeline)
            OR m.job_oid <> 'leasehold.job'::regclass
            OR coalesce(f.next_look <= now, false)
+           OR EXISTS (SELECT 1 FROM leasehold.worker w
+                       WHERE w.id = of_worker AND w.pid IS NOT NULL AND w.state <> 'stopped'
+                         AND (w.silent_at IS NULL OR w.last_heartbeat_at < now - w.interval_ms * interval '0.5 milliseconds'))
            OR EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'pending' AND w.again AND w.queue = of_queue)
            OR EXISTS (SELECT 1 FROM leasehold.job w
                        WHERE w.state = 'pending' AND NOT w.again AND w.queue = of_queue AND w.priority > f.priority),
            leasehold.looked_at()
-      INTO epoch, top, low, ruled, unusual, looked
+      INTO epoch, top, low, unusual, looked
       FROM leasehold.meta m
       LEFT JOIN LATERAL (SELECT w.priority, w.low, w.next_look FROM leasehold.front w WHERE w.queue = of_queue
                           ORDER BY w.priority DESC LIMIT 1) f ON true
      WHERE m.one;
-    IF wary THEN
-        unusual := unusual OR leasehold.is_strange(of_worker, now);
-    END IF;
     IF looked > now OR looked < now - interval '10 milliseconds' THEN
         unusual := unusual OR leasehold.fell_due(now);
-    END IF;
-    IF done_job IS NOT NULL THEN
-        IF NOT ruled AND coalesce(octet_length(done_result), 0) <= 1048576 THEN
-            UPDATE leasehold.job j
-               SET state = 'completed', lease_until = NULL, worker = NULL, result = done_result,
-                   finished_at = now, state_changed_at = greatest(now, j.started_at)
-             WHERE j.id = done_job AND j.token = done_token AND j.worker IS NOT NULL
-            RETURNING j.queue, j.started_at INTO left_queue, begun;
-        END IF;
-        IF left_queue IS NULL THEN
-            SELECT o.status || ' ' || o.message INTO refusal
-              FROM leasehold.complete_many(ARRAY[done_job], ARRAY[done_token], ARRAY[done_result], '{}') o;
-            IF refusal IS NOT NULL THEN
-                one.refusal := refusal;
-                RETURN NEXT one;
-            END IF;
-        END IF;
     END IF;
     IF NOT unusual THEN
         UPDATE leasehold.job j
@@ -521,7 +504,7 @@ BEGIN
                         greatest(leasehold.ms(one.started_at - greatest(one.created_at, one.run_at)), 0));
             ELSE
                 INSERT INTO leasehold.delta
-                VALUES (left_queue, now, 'd', 'running', 'completed', 1, leasehold.ms(now - begun)),
+                VALUES (left_queue, ended, 'd', 'running', 'completed', 1, leasehold.ms(ended - begun)),
                        (of_queue, one.started_at, 'c', 'pending', 'running', 1,
                         greatest(leasehold.ms(one.started_at - greatest(one.created_at, one.run_at)), 0));
             END IF;
@@ -532,7 +515,7 @@ BEGIN
         END IF;
     END IF;
     IF left_queue IS NOT NULL THEN
-        INSERT INTO leasehold.delta VALUES (left_queue, now, 'd', 'running', 'completed', 1, leasehold.ms(now - begun));
+        INSERT INTO leasehold.delta VALUES (left_queue, ended, 'd', 'running', 'completed', 1, leasehold.ms(ended - begun));
     END IF;
     RETURN QUERY SELECT * FROM leasehold.claim_many(of_worker, ARRAY[of_queue], NULL, 1, lease, NULL, recovers);
 END $$;

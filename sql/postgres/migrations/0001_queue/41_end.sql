@@ -129,7 +129,7 @@ BEGIN
 END $$;
 
 -- One, with a result that is text or none: NULL, or why not, as "STATUS MESSAGE". In one statement, where
--- nothing is out of the ordinary.
+-- nothing is out of the ordinary. (claim_one() does the same for a job that is ended with the next claim.)
 CREATE FUNCTION leasehold.complete_one(of_job bigint, of_token bigint, of_result text) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off

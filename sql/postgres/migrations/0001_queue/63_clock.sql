@@ -89,5 +89,5 @@ BEGIN
                                         FOR UPDATE SKIP LOCKED);
     UPDATE leasehold.meta
        SET generation = generation + 1, no_expiry_before = no_expiry_before + jump,
-           recovering_until = '-infinity';
+           marked_until = marked_until + jump, recovering_until = '-infinity';
 END $$;

@@ -100,7 +100,7 @@ END $$;
 -- Would a claim from these queues find something to do; or (none given) is anything due at all?
 -- next_ms: until the next thing falls due; NULL: nothing in sight. With `keeper`, whoever in the process that
 -- asks does for all what is due; or would, for while another is on duty nobody else need look, but every
--- spare_ms: 2 to 20 s, the more the more workers there are, and not all at once.
+-- spare_ms: about 2 to 20 s, the more the more workers there are, and not all at once.
 CREATE FUNCTION leasehold.peek(queues text[], keeper text, OUT something boolean, OUT next_ms bigint,
                                OUT on_duty boolean, OUT spare_ms bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
