@@ -231,7 +231,8 @@ class Postgres:
     def idle(self):
         count, seconds = self.bench.short(200, 5), self.bench.short(10, 1)
         with self.database(1) as name, self.workers(name, count):
-            time.sleep(self.bench.short(40, 1))  # each has beaten once: what that needs is planned
+            # Each has beaten more than once, and closed the connections that only its start needed.
+            time.sleep(self.bench.short(90, 1))
             connections = self.server.psql(name, "SELECT count(*) FROM pg_stat_activity "
                                                  f"WHERE usename = '{postgres.TESTER}'").strip()
             shares = []
