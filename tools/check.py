@@ -31,7 +31,8 @@ TAIL_LINES = 40
 # Meson options of each build. Sanitizers leave symbols for the program to resolve, hence b_lundef.
 BUILDS = {
     "gcc": ("gcc", []),
-    # Also for clang's own warnings, and for clang-tidy.
+    # For its warnings and clang-tidy: nothing of it is run. (The tests are compiled for the sanitizers.)
+    "clang": ("clang", ["-Dbuildtype=debug"]),
     "asan": ("clang", ["-Db_sanitize=address,undefined", "-Db_lundef=false"]),
     "tsan": ("clang", ["-Db_sanitize=thread", "-Db_lundef=false"]),
 }
@@ -105,7 +106,7 @@ def one(good):
 # ---------------------------------------------------------------- builds
 
 def build(variant, tag=None, only=()):
-    """Configure and build: these targets and what the suites of a tag run, or all of it."""
+    """Configure and build: what the suites of a tag run, or these targets, or all of it."""
     compiler, options = BUILDS[variant]
 
     def action(log):
@@ -116,7 +117,7 @@ def build(variant, tag=None, only=()):
             if log.run(["meson", "setup", folder, ROOT, "-Dtests=true", *options],
                        env={"CC": compiler}) != 0:
                 return one(False)
-        targets = [*only, *(programs_of(variant, tag) if tag else [])]
+        targets = only if tag is None else programs_of(variant, tag)
         return one(log.run(["ninja", "-C", folder, "-j", str(CORES), *targets]) == 0)
     return action
 
@@ -238,10 +239,10 @@ def sources(log):
 
 
 def tidy(log):
-    # A build by clang describes the flags: clang-tidy does not know all of gcc's. Each file once: it is
+    # The clang build describes the flags: clang-tidy does not know all of gcc's. Each file once: it is
     # compiled for the product and for the tests, and would be looked at as often.
     database = {}
-    for entry in json.loads((CHECK / "asan" / "compile_commands.json").read_text(encoding="utf-8")):
+    for entry in json.loads((CHECK / "clang" / "compile_commands.json").read_text(encoding="utf-8")):
         path = os.path.realpath(os.path.join(entry["directory"], entry["file"]))
         database.setdefault(path, entry)
     folder = CHECK / "tidy"
@@ -304,13 +305,14 @@ def plan():
         Step("layers", layers, quick=True),
         Step("python", python, quick=True),
         Step("build-gcc", build("gcc"), quick=True),
-        Step("build-asan", build("asan", "sanitized", PRODUCT), quick=True),
+        Step("build-clang", build("clang", only=PRODUCT), quick=True),
         Step("sources", sources, ["build-gcc"], quick=True),
     ]
     steps += [Step(tag, suites("gcc", tag), ["build-gcc"], quick=tag not in LONG,
                    beside=tag in BESIDE) for tag in suite_tags()]
     steps += [
-        Step("clang-tidy", tidy, ["build-asan"]),
+        Step("clang-tidy", tidy, ["build-clang"]),
+        Step("build-asan", build("asan", "sanitized")),
         Step("asan", suites("asan", "sanitized", "asan"), ["build-asan"]),
         Step("build-tsan", build("tsan", "sanitized")),
         Step("tsan", suites("tsan", "sanitized", "tsan", tsan_wrapper()), ["build-tsan"]),
