@@ -146,10 +146,12 @@ int lh_maintain(lh_store *store, const lh_maintain_opts *opts, lh_upkeep *out)
     if ((rc = lhi_need_wait(opts->wait_ms, err)) != LH_OK)
         return rc;
     if (opts->wait_ms != 0 && (rc = wait_until_due(store, opts, err)) != LH_OK) {
+        if (rc != LH_EMPTY)
+            return rc;
         done.next_ms = lhi_sooner(done.next_ms, lhi_net_ms(store, true));
-        if (rc == LH_EMPTY && out != NULL)
+        if (out != NULL)
             *out = done;
-        return rc == LH_EMPTY ? LH_OK : rc;
+        return LH_OK;
     }
     if ((rc = peek_due(store, false, &due_before, &next_ms, err)) < 0 ||
         (rc = one_round(store, &run, opts->cancel, &done, err)) < 0)

@@ -301,6 +301,25 @@ TEST(the_duty_passes_on_when_its_keeper_is_not_heard_of)
     PQfinish(c);
 }
 
+TEST(who_is_not_on_duty_is_told_to_look_again_before_long)
+{
+    lh_store *store = NULL;
+    lh_upkeep done;
+    EXPECT_OK(lh_open(test_store(), NULL, &store));
+    PGconn *c = session_at(lh_now(store));
+    (void)sql(c, PEEK("'a'"));
+    /* Until it listens, it looks after the store itself. */
+    for (int i = 0; i < 20; i++) {
+        EXPECT_OK(lh_maintain(store, &(lh_maintain_opts){.wait_ms = 100}, &done));
+        (void)sql(c, PEEK("'a'"));
+        if (done.next_ms <= 2500)
+            break;
+    }
+    EXPECT(done.next_ms <= 2500);
+    PQfinish(c);
+    lh_close(store);
+}
+
 TEST(who_closes_its_handle_passes_the_duty_on)
 {
     lh_store *store = NULL;
