@@ -203,8 +203,9 @@ struct worker { /* NOLINT(clang-analyzer-optin.performance.Padding): by subject;
         int64_t sent_at;
     } beat;
     int64_t beat_at;
-    bool beat_now;    /* the store is back: before the deadlines pass */
-    int64_t heard_at; /* when the last confirmed beat of the worker itself was sent */
+    bool beat_now; /* the store is back: before the deadlines pass */
+    int64_t
+        heard_at; /* since when at least the store has heard of us: of a confirmed beat, or a claim */
     bool beat_failing;
 
     /* telling how runs ended */
