@@ -220,3 +220,23 @@ TEST(a_claim_brings_its_worker_back_that_was_thought_dead)
     lh_close(store);
     PQfinish(session);
 }
+
+/* How it is looked for, run.py sees to: nothing may be compiled for it. */
+TEST(claims_of_single_jobs_find_out_where_the_fresh_ones_begin)
+{
+    enum { CLAIMS = 200 };
+    PGconn *session = session_at(START_MS);
+    lh_store *store = NULL;
+    lh_jobs *jobs = NULL;
+
+    EXPECT_OK(lh_open(test_store(), NULL, &store));
+    done(session, "INSERT INTO leasehold.job(queue) SELECT 'mail' FROM generate_series(1, 300)");
+    for (int i = 0; i < CLAIMS; i++) {
+        EXPECT_OK(claim(store, 1, NULL, &jobs));
+        lh_jobs_free(jobs);
+    }
+    EXPECT_STR(said(session, "SELECT queue, priority, low, seen FROM leasehold.front"),
+               "mail 0 200 300");
+    lh_close(store);
+    PQfinish(session);
+}

@@ -44,7 +44,7 @@ CREATE FUNCTION leasehold.front_look(of_queue text, of_worker text, now timestam
 RETURNS void LANGUAGE plpgsql
 AS $$
 DECLARE
-    given bigint := (SELECT last_value FROM leasehold.job_id_seq);
+    given bigint := coalesce(pg_sequence_last_value('leasehold.job_id_seq'), 0);
     above integer := 32768;
     at    record;
     firsts bigint[] := '{}';

@@ -21,7 +21,7 @@ AS $$
            WHEN 'target' THEN pg_catalog.format(
                'store "%s" is being filled from "%s": "leasehold move" finishes it',
                pg_catalog.current_database(), url) END
-      FROM leasehold.move
+      FROM leasehold.move WHERE one
 $$;
 
 -- Every table that acts write to has this trigger while the store is closed, and no other time: it costs
@@ -33,7 +33,7 @@ DECLARE
     moving text := nullif(current_setting('leasehold.moving', true), '');
 BEGIN
     -- A snapshot from before the doors were shut (REPEATABLE READ) shows no move: it stays outside as well.
-    IF moving IS NULL OR moving IS DISTINCT FROM (SELECT id FROM leasehold.move) THEN
+    IF moving IS NULL OR moving IS DISTINCT FROM (SELECT id FROM leasehold.move WHERE one) THEN
         PERFORM leasehold.refuse(-14, coalesce(leasehold.closed_words(), format(
             'store "%s" has part in a move: nothing can change here', current_database())));
     END IF;
