@@ -1,64 +1,18 @@
 /* Upkeep as only PostgreSQL has it: counts that are folded, days of events, one keeper for all; and what
  * a check says about the schema and the server. */
-#include "harness/harness.h"
+#include "proxy.h"
+#include "session.h"
+
+#include "base/clock.h"
 
 #include <leasehold.h>
 
-#include <libpq-fe.h>
-#include <stdarg.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
-#define START INT64_C(1768473000000) /* 2026-01-15T10:30:00Z */
 #define DAY_MS INT64_C(86400000)
-
-static PGconn *session_open(void)
-{
-    PGconn *conn = PQconnectdb(test_store());
-
-    if (PQstatus(conn) != CONNECTION_OK)
-        FAIL("%s", PQerrorMessage(conn));
-    PQclear(PQexec(conn, "SET client_min_messages = error"));
-    PQclear(PQexec(conn, "SET application_name = 'the test'"));
-    return conn;
-}
-
-/* The first row, its columns with a blank between; or the code of what went wrong. Until the next. */
-__attribute__((format(printf, 2, 3))) static const char *sql(PGconn *conn, const char *fmt, ...)
-{
-    static char answer[2000];
-    char text[2000];
-    size_t used = 0;
-    va_list args;
-
-    va_start(args, fmt);
-    (void)vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    PGresult *result = PQexec(conn, text);
-    answer[0] = '\0';
-    if (PQresultStatus(result) == PGRES_TUPLES_OK) {
-        for (int i = 0; PQntuples(result) > 0 && i < PQnfields(result); i++)
-            used += (size_t)snprintf(answer + used, sizeof answer - used, "%s%s", i ? " " : "",
-                                     PQgetvalue(result, 0, i));
-    } else if (PQresultStatus(result) != PGRES_COMMAND_OK) {
-        (void)snprintf(answer, sizeof answer, "%s %s", PQresultErrorField(result, PG_DIAG_SQLSTATE),
-                       PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY));
-    }
-    PQclear(result);
-    return answer;
-}
-
-static void set_clock(PGconn *conn, int64_t now)
-{
-    (void)sql(conn, "SET leasehold.test_now = '%lld'", (long long)now);
-}
-
-static PGconn *session_at(int64_t now)
-{
-    PGconn *conn = session_open();
-    set_clock(conn, now);
-    return conn;
-}
 
 #define UPKEEP "SELECT expired, promoted, folded, more FROM leasehold.upkeep()"
 
@@ -68,106 +22,106 @@ static PGconn *session_at(int64_t now)
 
 TEST(what_falls_due_is_done_by_one_statement_and_counted)
 {
-    PGconn *c = session_at(START);
-    (void)sql(c, "SELECT leasehold.enqueue('mail', 'due', delay => '1 s')");
-    (void)sql(c, "SELECT leasehold.enqueue('mail', 'overdue', expires => '1 s')");
-    (void)sql(c, "SELECT leasehold.enqueue('mail', 'later', delay => '1001 ms')");
-    EXPECT_STR(sql(c, UPKEEP), "0 0 3 f");
-    EXPECT_STR(sql(c, COUNTS), "1 2 0");
-    set_clock(c, START + 1000);
-    EXPECT_STR(sql(c, UPKEEP), "1 1 2 f");
-    EXPECT_STR(sql(c, COUNTS), "1 1 1");
-    EXPECT_STR(sql(c, "SELECT reason FROM leasehold.event WHERE job = 2"),
+    PGconn *c = session_at(START_MS);
+    (void)said(c, "SELECT leasehold.enqueue('mail', 'due', delay => '1 s')");
+    (void)said(c, "SELECT leasehold.enqueue('mail', 'overdue', expires => '1 s')");
+    (void)said(c, "SELECT leasehold.enqueue('mail', 'later', delay => '1001 ms')");
+    EXPECT_STR(said(c, UPKEEP), "0 0 3 f");
+    EXPECT_STR(said(c, COUNTS), "1 2 0");
+    session_clock(c, START_MS + 1000);
+    EXPECT_STR(said(c, UPKEEP), "1 1 2 f");
+    EXPECT_STR(said(c, COUNTS), "1 1 1");
+    EXPECT_STR(said(c, "SELECT reason FROM leasehold.event WHERE job = 2"),
                "EXPIRED: not claimed by 2026-01-15T10:30:01.000Z");
-    EXPECT_STR(sql(c, UPKEEP), "0 0 0 f");
+    EXPECT_STR(said(c, UPKEEP), "0 0 0 f");
     PQfinish(c);
 }
 
 TEST(of_two_who_fold_at_once_each_change_is_counted_by_one)
 {
-    PGconn *a = session_at(START), *b = session_at(START);
+    PGconn *a = session_at(START_MS), *b = session_at(START_MS);
     for (int i = 0; i < 3; i++)
-        (void)sql(a, "SELECT leasehold.enqueue('mail', 'x')");
-    (void)sql(a, "BEGIN");
-    EXPECT_STR(sql(a, UPKEEP), "0 0 3 f");
-    (void)sql(b, "SELECT leasehold.enqueue('mail', 'x')");
-    (void)sql(b, "SELECT leasehold.enqueue('post', 'x')");
-    EXPECT_STR(sql(b, UPKEEP), "0 0 0 f"); /* and does not wait */
-    (void)sql(a, "COMMIT");
-    EXPECT_STR(sql(b, UPKEEP), "0 0 2 f");
-    EXPECT_STR(sql(b, COUNTS), "4 0 0");
-    EXPECT_STR(sql(b, "SELECT sum(enqueued) FROM leasehold.rollup"), "5");
+        (void)said(a, "SELECT leasehold.enqueue('mail', 'x')");
+    (void)said(a, "BEGIN");
+    EXPECT_STR(said(a, UPKEEP), "0 0 3 f");
+    (void)said(b, "SELECT leasehold.enqueue('mail', 'x')");
+    (void)said(b, "SELECT leasehold.enqueue('post', 'x')");
+    EXPECT_STR(said(b, UPKEEP), "0 0 0 f"); /* and does not wait */
+    (void)said(a, "COMMIT");
+    EXPECT_STR(said(b, UPKEEP), "0 0 2 f");
+    EXPECT_STR(said(b, COUNTS), "4 0 0");
+    EXPECT_STR(said(b, "SELECT sum(enqueued) FROM leasehold.rollup"), "5");
     PQfinish(a);
     PQfinish(b);
 }
 
 TEST(the_counts_of_a_queue_that_somebody_holds_are_folded_later)
 {
-    PGconn *a = session_at(START), *b = session_at(START);
-    (void)sql(a, "SELECT leasehold.enqueue('mail', 'x')");
-    (void)sql(a, UPKEEP);
-    (void)sql(a, "SELECT leasehold.enqueue('mail', 'x')");
-    (void)sql(a, "SELECT leasehold.enqueue('post', 'x')");
-    (void)sql(a, "BEGIN");
-    (void)sql(a, "SELECT 1 FROM leasehold.queue WHERE queue = 'mail' FOR UPDATE");
-    EXPECT_STR(sql(b, UPKEEP), "0 0 1 f");
-    EXPECT_STR(sql(b, COUNTS), "1 0 0");
-    (void)sql(a, "COMMIT");
-    EXPECT_STR(sql(b, UPKEEP), "0 0 1 f");
-    EXPECT_STR(sql(b, COUNTS), "2 0 0");
+    PGconn *a = session_at(START_MS), *b = session_at(START_MS);
+    (void)said(a, "SELECT leasehold.enqueue('mail', 'x')");
+    (void)said(a, UPKEEP);
+    (void)said(a, "SELECT leasehold.enqueue('mail', 'x')");
+    (void)said(a, "SELECT leasehold.enqueue('post', 'x')");
+    (void)said(a, "BEGIN");
+    (void)said(a, "SELECT 1 FROM leasehold.queue WHERE queue = 'mail' FOR UPDATE");
+    EXPECT_STR(said(b, UPKEEP), "0 0 1 f");
+    EXPECT_STR(said(b, COUNTS), "1 0 0");
+    (void)said(a, "COMMIT");
+    EXPECT_STR(said(b, UPKEEP), "0 0 1 f");
+    EXPECT_STR(said(b, COUNTS), "2 0 0");
     PQfinish(a);
     PQfinish(b);
 }
 
 TEST(a_fold_that_is_rolled_back_has_counted_nothing)
 {
-    PGconn *c = session_at(START);
-    (void)sql(c, "SELECT leasehold.enqueue('mail', 'x')");
-    (void)sql(c, "BEGIN");
-    EXPECT_STR(sql(c, UPKEEP), "0 0 1 f");
-    (void)sql(c, "ROLLBACK");
-    EXPECT_STR(sql(c, UPKEEP), "0 0 1 f");
-    EXPECT_STR(sql(c, COUNTS), "1 0 0");
+    PGconn *c = session_at(START_MS);
+    (void)said(c, "SELECT leasehold.enqueue('mail', 'x')");
+    (void)said(c, "BEGIN");
+    EXPECT_STR(said(c, UPKEEP), "0 0 1 f");
+    (void)said(c, "ROLLBACK");
+    EXPECT_STR(said(c, UPKEEP), "0 0 1 f");
+    EXPECT_STR(said(c, COUNTS), "1 0 0");
     PQfinish(c);
 }
 
 TEST(folding_changes_nothing_of_what_is_counted)
 {
-    PGconn *c = session_at(START);
+    PGconn *c = session_at(START_MS);
     for (int i = 0; i < 4; i++)
-        (void)sql(c, "SELECT leasehold.enqueue('mail', 'x', max_attempts => 1)");
-    set_clock(c, START + 300);
-    (void)sql(c, "SELECT leasehold.claim('w', ARRAY['mail'], 3, '1 s')");
-    set_clock(c, START + 500);
-    (void)sql(c, "SELECT leasehold.complete(1, 1)");
-    (void)sql(c, "SELECT leasehold.fail(2, 1, 'no luck')");
-    set_clock(c, START + 1300);
-    (void)sql(c, "SELECT leasehold.recover()"); /* job 3: its only attempt is spent */
+        (void)said(c, "SELECT leasehold.enqueue('mail', 'x', max_attempts => 1)");
+    session_clock(c, START_MS + 300);
+    (void)said(c, "SELECT leasehold.claim('w', ARRAY['mail'], 3, '1 s')");
+    session_clock(c, START_MS + 500);
+    (void)said(c, "SELECT leasehold.complete(1, 1)");
+    (void)said(c, "SELECT leasehold.fail(2, 1, 'no luck')");
+    session_clock(c, START_MS + 1300);
+    (void)said(c, "SELECT leasehold.recover()"); /* job 3: its only attempt is spent */
     /* Scheduled, pending, running, completed, failed, cancelled; enqueued, claimed, completed, failed,
      * recovered, ended, waited, run. */
     static const char *const counts =
         "SELECT scheduled, pending, running, completed, failed, cancelled, hour_enqueued, "
         "hour_claimed, hour_completed, hour_failed, hour_recovered, hour_ended, hour_wait_ms, "
         "hour_run_ms FROM leasehold.queues()";
-    EXPECT_STR(sql(c, "%s", counts), "0 1 0 1 2 0 4 3 1 2 1 2 900 400");
-    (void)sql(c, UPKEEP);
-    EXPECT_STR(sql(c, "SELECT count(*) FROM leasehold.delta"), "0");
-    EXPECT_STR(sql(c, "%s", counts), "0 1 0 1 2 0 4 3 1 2 1 2 900 400");
+    EXPECT_STR(said(c, "%s", counts), "0 1 0 1 2 0 4 3 1 2 1 2 900 400");
+    (void)said(c, UPKEEP);
+    EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.delta"), "0");
+    EXPECT_STR(said(c, "%s", counts), "0 1 0 1 2 0 4 3 1 2 1 2 900 400");
     PQfinish(c);
 }
 
 TEST(what_a_revoked_lease_holds_back_is_not_promoted_before_it_ends)
 {
-    PGconn *c = session_at(START);
-    (void)sql(c, "SELECT leasehold.enqueue('mail', 'held', delay => '1 s')");
-    (void)sql(c, "SELECT leasehold.enqueue('mail', 'free', delay => '1 s')");
-    (void)sql(c, "INSERT INTO leasehold.hold SELECT 'mail', 1, 1, leasehold.clock() + '2 s'");
-    set_clock(c, START + 1000);
-    EXPECT_STR(sql(c, UPKEEP), "0 1 3 f");
-    EXPECT_STR(sql(c, "SELECT state FROM leasehold.job WHERE id = 1"), "scheduled");
-    set_clock(c, START + 2000);
-    EXPECT_STR(sql(c, UPKEEP), "0 1 1 f");
-    EXPECT_STR(sql(c, "SELECT count(*) FROM leasehold.hold"), "0");
+    PGconn *c = session_at(START_MS);
+    (void)said(c, "SELECT leasehold.enqueue('mail', 'held', delay => '1 s')");
+    (void)said(c, "SELECT leasehold.enqueue('mail', 'free', delay => '1 s')");
+    (void)said(c, "INSERT INTO leasehold.hold SELECT 'mail', 1, 1, leasehold.clock() + '2 s'");
+    session_clock(c, START_MS + 1000);
+    EXPECT_STR(said(c, UPKEEP), "0 1 3 f");
+    EXPECT_STR(said(c, "SELECT state FROM leasehold.job WHERE id = 1"), "scheduled");
+    session_clock(c, START_MS + 2000);
+    EXPECT_STR(said(c, UPKEEP), "0 1 1 f");
+    EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.hold"), "0");
     PQfinish(c);
 }
 
@@ -175,79 +129,125 @@ TEST(what_a_revoked_lease_holds_back_is_not_promoted_before_it_ends)
 
 static const char *days(PGconn *c)
 {
-    return sql(c, "SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class "
-                  "WHERE relname ~ '^event_2026[0-9]{4}$' AND relname < 'event_20260701'");
+    return said(c, "SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class "
+                   "WHERE relname ~ '^event_2026[0-9]{4}$' AND relname < 'event_20260701'");
 }
 
 TEST(days_of_events_are_made_ahead_and_dropped_when_they_are_old)
 {
-    PGconn *c = session_at(START);
-    (void)sql(c, UPKEEP);
+    PGconn *c = session_at(START_MS);
+    (void)said(c, UPKEEP);
     EXPECT_STR(days(c), "event_20260115 event_20260116 event_20260117");
-    (void)sql(c, "SELECT leasehold.enqueue('mail', 'x', expires => '1 s')");
-    set_clock(c, START + 1000);
-    (void)sql(c, UPKEEP);
-    EXPECT_STR(sql(c, "SELECT count(*) FROM leasehold.event_20260115"), "1");
-    set_clock(c, START + 31 * DAY_MS);
-    (void)sql(c, UPKEEP);
+    (void)said(c, "SELECT leasehold.enqueue('mail', 'x', expires => '1 s')");
+    session_clock(c, START_MS + 1000);
+    (void)said(c, UPKEEP);
+    EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.event_20260115"), "1");
+    session_clock(c, START_MS + 31 * DAY_MS);
+    (void)said(c, UPKEEP);
     EXPECT_STR(days(c), "event_20260115 event_20260116 event_20260117 event_20260215 "
                         "event_20260216 event_20260217");
-    EXPECT_STR(sql(c, "SELECT leasehold.prune()"), "1");
+    EXPECT_STR(said(c, "SELECT leasehold.prune()"), "1");
     /* 30 days are kept, and of the 16th only the first half is older than that. */
     EXPECT_STR(days(c),
                "event_20260116 event_20260117 event_20260215 event_20260216 event_20260217");
-    EXPECT_STR(sql(c, "SELECT count(*) FROM leasehold.event"), "0");
+    EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.event"), "0");
     PQfinish(c);
 }
 
 TEST(a_day_that_nobody_made_in_time_stays_in_the_default_partition)
 {
-    PGconn *c = session_at(START);
-    (void)sql(c, "SELECT leasehold.enqueue('mail', 'x', expires => '1 s')");
-    set_clock(c, START + 1000);
-    (void)sql(c, UPKEEP); /* writes an event before it makes days */
+    PGconn *c = session_at(START_MS);
+    (void)said(c, "SELECT leasehold.enqueue('mail', 'x', expires => '1 s')");
+    session_clock(c, START_MS + 1000);
+    (void)said(c, UPKEEP); /* writes an event before it makes days */
     EXPECT_STR(days(c), "event_20260116 event_20260117");
-    EXPECT_STR(sql(c, "SELECT count(*) FROM leasehold.event_default"), "1");
-    set_clock(c, START + 31 * DAY_MS);
-    EXPECT_STR(sql(c, "SELECT leasehold.prune()"), "1");
-    EXPECT_STR(sql(c, "SELECT count(*) FROM leasehold.event"), "0");
+    EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.event_default"), "1");
+    session_clock(c, START_MS + 31 * DAY_MS);
+    EXPECT_STR(said(c, "SELECT leasehold.prune()"), "1");
+    EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.event"), "0");
     PQfinish(c);
 }
 
 TEST(a_prune_by_age_takes_the_events_of_half_a_day)
 {
-    PGconn *c = session_at(START);
-    (void)sql(c, UPKEEP);
+    PGconn *c = session_at(START_MS);
+    (void)said(c, UPKEEP);
     for (int i = 0; i < 2; i++) {
-        (void)sql(c, "SELECT leasehold.enqueue('mail', 'x', expires => '1 s')");
-        set_clock(c, START + (i + 1) * 1000);
-        (void)sql(c, UPKEEP);
+        (void)said(c, "SELECT leasehold.enqueue('mail', 'x', expires => '1 s')");
+        session_clock(c, START_MS + (i + 1) * 1000);
+        (void)said(c, UPKEEP);
     }
-    EXPECT_STR(sql(c, "SELECT leasehold.prune('1 s')"), "1");
-    EXPECT_STR(sql(c, "SELECT leasehold.prune('0')"), "LH003 age is 0 ms: 1ms to 3650d is allowed");
-    EXPECT_STR(sql(c, "SELECT count(*) FROM leasehold.event_20260115"), "2");
-    set_clock(c, START + 2500);
-    EXPECT_STR(sql(c, "SELECT leasehold.prune('1 s')"), "0");
-    EXPECT_STR(sql(c, "SELECT count(*) FROM leasehold.event_20260115"), "1");
+    EXPECT_STR(said(c, "SELECT leasehold.prune('1 s')"), "1");
+    EXPECT_STR(said(c, "SELECT leasehold.prune('0')"),
+               "LH003 age is 0 ms: 1ms to 3650d is allowed");
+    EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.event_20260115"), "2");
+    session_clock(c, START_MS + 2500);
+    EXPECT_STR(said(c, "SELECT leasehold.prune('1 s')"), "0");
+    EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.event_20260115"), "1");
     PQfinish(c);
 }
 
 TEST(whoever_writes_events_does_not_wait_for_days_to_be_made_or_dropped)
 {
-    PGconn *a = session_at(START), *b = session_at(START);
-    (void)sql(a, UPKEEP);
-    (void)sql(a, "SELECT leasehold.enqueue('mail', 'x')");
-    (void)sql(a, "BEGIN");
-    (void)sql(a, "SELECT leasehold.cancel(1)"); /* an event that is not committed */
-    set_clock(b, START + 40 * DAY_MS);
-    EXPECT_STR(sql(b, "SELECT leasehold.prune()"), "0"); /* leaves what it cannot have */
+    PGconn *a = session_at(START_MS), *b = session_at(START_MS);
+    (void)said(a, UPKEEP);
+    (void)said(a, "SELECT leasehold.enqueue('mail', 'x')");
+    (void)said(a, "BEGIN");
+    (void)said(a, "SELECT leasehold.cancel(1)"); /* an event that is not committed */
+    session_clock(b, START_MS + 40 * DAY_MS);
+    EXPECT_STR(said(b, "SELECT leasehold.prune()"), "0"); /* leaves what it cannot have */
     EXPECT_CONTAINS(days(b), "event_20260115");
-    EXPECT_STR(sql(b, "SHOW lock_timeout"), "0");
-    (void)sql(a, "COMMIT");
-    (void)sql(b, "SELECT leasehold.prune()");
+    EXPECT_STR(said(b, "SHOW lock_timeout"), "0");
+    (void)said(a, "COMMIT");
+    (void)said(b, "SELECT leasehold.prune()");
     EXPECT_STR(days(b), "");
     PQfinish(a);
     PQfinish(b);
+}
+
+struct cancelling {
+    lh_store *store;
+    int rc;
+};
+
+static void *cancel_first(void *arg)
+{
+    struct cancelling *it = arg;
+
+    it->rc = lh_cancel(it->store, &(int64_t){1}, 1, NULL, NULL);
+    return NULL;
+}
+
+/* It has chosen the default partition, and waits for whoever takes the day out of it. */
+TEST(an_event_whose_day_is_made_just_then_is_written_all_the_same)
+{
+    PGconn *c = session_to(test_store()), *watch = session_to(test_store());
+    struct cancelling it = {.rc = LH_EFAIL};
+    bool waits = false;
+    pthread_t thread;
+
+    EXPECT_OK(lh_open(test_store(), NULL, &it.store));
+    done(c, "SELECT leasehold.enqueue('mail', 'x')");
+    done(c, "DO $$ BEGIN EXECUTE format('DROP TABLE leasehold.event_%s', "
+            "to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD')); END $$");
+    done(c, "BEGIN");
+    done(c, "SELECT leasehold.make_event_days(now())");
+    EXPECT_EQ(pthread_create(&thread, NULL, cancel_first, &it), 0);
+    for (int i = 0; i < 5000 && !waits; i++) {
+        waits = *said(watch, "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = "
+                             "'leasehold.event_default'::regclass") != '\0';
+        (void)usleep(1000);
+    }
+    done(c, "COMMIT");
+    EXPECT_EQ(pthread_join(thread, NULL), 0);
+    EXPECT(waits);
+    EXPECT_OK(it.rc);
+    EXPECT_STR(said(c, "SELECT count(*), min(tableoid::regclass::text) <> "
+                       "'leasehold.event_default' FROM leasehold.event WHERE job = 1"),
+               "1 t");
+    lh_close(it.store);
+    PQfinish(c);
+    PQfinish(watch);
 }
 
 /* ---- one keeper for all ---- */
@@ -257,47 +257,47 @@ TEST(whoever_writes_events_does_not_wait_for_days_to_be_made_or_dropped)
 
 TEST(of_all_who_wait_one_is_on_duty)
 {
-    PGconn *c = session_at(START);
-    EXPECT_STR(sql(c, PEEK("'a'")), "f ");
-    (void)sql(c, "SELECT leasehold.enqueue('mail', 'x', delay => '1 s')");
-    EXPECT_STR(sql(c, PEEK("'a'")), "f 1000");
-    EXPECT_STR(sql(c, PEEK("'b'")), "f ");
-    set_clock(c, START + 1000);
-    EXPECT_STR(sql(c, PEEK("'a'")), "t ");
-    EXPECT_STR(sql(c, PEEK("'b'")), "f ");
-    EXPECT_STR(sql(c, PEEK("NULL")), "t "); /* who does not wait for it is told as it is */
+    PGconn *c = session_at(START_MS);
+    EXPECT_STR(said(c, PEEK("'a'")), "f ");
+    (void)said(c, "SELECT leasehold.enqueue('mail', 'x', delay => '1 s')");
+    EXPECT_STR(said(c, PEEK("'a'")), "f 1000");
+    EXPECT_STR(said(c, PEEK("'b'")), "f ");
+    session_clock(c, START_MS + 1000);
+    EXPECT_STR(said(c, PEEK("'a'")), "t ");
+    EXPECT_STR(said(c, PEEK("'b'")), "f ");
+    EXPECT_STR(said(c, PEEK("NULL")), "t "); /* who does not wait for it is told as it is */
     PQfinish(c);
 }
 
 TEST(who_is_on_duty_and_leaves_things_lying_is_relieved)
 {
-    PGconn *c = session_at(START);
-    (void)sql(c, PEEK("'a'"));
-    (void)sql(c, "SELECT leasehold.enqueue('mail', 'x', delay => '1 s')");
-    set_clock(c, START + 1900);
-    EXPECT_STR(sql(c, ON_DUTY("'a'")), "t"); /* heard of */
-    set_clock(c, START + 4800);
-    EXPECT_STR(sql(c, ON_DUTY("'a'")), "t"); /* does not count: the job has been due for long */
-    EXPECT_STR(sql(c, ON_DUTY("'b'")), "f");
-    set_clock(c, START + 4900);
-    EXPECT_STR(sql(c, ON_DUTY("'a'")), "t"); /* while nobody else asks */
-    EXPECT_STR(sql(c, PEEK("'b'")), "t ");
-    EXPECT_STR(sql(c, ON_DUTY("'a'")), "f");
+    PGconn *c = session_at(START_MS);
+    (void)said(c, PEEK("'a'"));
+    (void)said(c, "SELECT leasehold.enqueue('mail', 'x', delay => '1 s')");
+    session_clock(c, START_MS + 1900);
+    EXPECT_STR(said(c, ON_DUTY("'a'")), "t"); /* heard of */
+    session_clock(c, START_MS + 4800);
+    EXPECT_STR(said(c, ON_DUTY("'a'")), "t"); /* does not count: the job has been due for long */
+    EXPECT_STR(said(c, ON_DUTY("'b'")), "f");
+    session_clock(c, START_MS + 4900);
+    EXPECT_STR(said(c, ON_DUTY("'a'")), "t"); /* while nobody else asks */
+    EXPECT_STR(said(c, PEEK("'b'")), "t ");
+    EXPECT_STR(said(c, ON_DUTY("'a'")), "f");
     PQfinish(c);
 }
 
 TEST(the_duty_passes_on_when_its_keeper_is_not_heard_of)
 {
-    PGconn *c = session_at(START);
-    (void)sql(c, PEEK("'a'"));
-    (void)sql(c, "SELECT leasehold.enqueue('mail', 'x', delay => '9 s')");
-    set_clock(c, START + 2000);
-    (void)sql(c, PEEK("'a'")); /* heard of */
-    set_clock(c, START + 4999);
-    EXPECT_STR(sql(c, PEEK("'b'")), "f ");
-    set_clock(c, START + 5000);
-    EXPECT_STR(sql(c, PEEK("'b'")), "f 4000");
-    EXPECT_STR(sql(c, PEEK("'a'")), "f ");
+    PGconn *c = session_at(START_MS);
+    (void)said(c, PEEK("'a'"));
+    (void)said(c, "SELECT leasehold.enqueue('mail', 'x', delay => '9 s')");
+    session_clock(c, START_MS + 2000);
+    (void)said(c, PEEK("'a'")); /* heard of */
+    session_clock(c, START_MS + 4999);
+    EXPECT_STR(said(c, PEEK("'b'")), "f ");
+    session_clock(c, START_MS + 5000);
+    EXPECT_STR(said(c, PEEK("'b'")), "f 4000");
+    EXPECT_STR(said(c, PEEK("'a'")), "f ");
     PQfinish(c);
 }
 
@@ -307,11 +307,11 @@ TEST(who_is_not_on_duty_is_told_to_look_again_before_long)
     lh_upkeep done;
     EXPECT_OK(lh_open(test_store(), NULL, &store));
     PGconn *c = session_at(lh_now(store));
-    (void)sql(c, PEEK("'a'"));
+    (void)said(c, PEEK("'a'"));
     /* Until it listens, it looks after the store itself. */
     for (int i = 0; i < 20; i++) {
         EXPECT_OK(lh_maintain(store, &(lh_maintain_opts){.wait_ms = 100}, &done));
-        (void)sql(c, PEEK("'a'"));
+        (void)said(c, PEEK("'a'"));
         if (done.next_ms <= 2500)
             break;
     }
@@ -326,16 +326,49 @@ TEST(who_closes_its_handle_passes_the_duty_on)
     EXPECT_OK(lh_open(test_store(), NULL, &store));
     EXPECT_OK(lh_maintain(store, &(lh_maintain_opts){.wait_ms = 1}, NULL));
     PGconn *c = session_at(lh_now(store));
-    EXPECT_STR(sql(c, ON_DUTY("'b'")), "f");
-    (void)sql(c, "LISTEN leasehold");
+    EXPECT_STR(said(c, ON_DUTY("'b'")), "f");
+    (void)said(c, "LISTEN leasehold");
     lh_close(store);
-    EXPECT_STR(sql(c, ON_DUTY("'b'")), "t");
+    EXPECT_STR(said(c, ON_DUTY("'b'")), "t");
     (void)PQconsumeInput(c);
     PGnotify *told = PQnotifies(c);
     EXPECT(told != NULL);
     EXPECT_STR(told->extra, "-");
     PQfreemem(told);
     PQfinish(c);
+}
+
+/* Until it is on duty. */
+static lh_store *open_on_duty(const char *url, PGconn *c)
+{
+    lh_store *store = NULL;
+    EXPECT_OK(lh_open(url, NULL, &store));
+    EXPECT_OK(lh_maintain(store, &(lh_maintain_opts){.wait_ms = 1}, NULL));
+    EXPECT_STR(said(c, ON_DUTY("'b'")), "f");
+    return store;
+}
+
+TEST(who_is_on_duty_closes_its_handle_though_the_server_is_gone_or_does_not_answer)
+{
+    struct proxy *proxy = proxy_start();
+    PGconn *c = session_to(test_store());
+    lh_store *gone = open_on_duty(proxy->url, c);
+    proxy_cut(proxy, TO_SERVER, 0, true);
+    int64_t since = lhi_mono_ms();
+    lh_close(gone);
+    EXPECT(lhi_mono_ms() - since < 3000);
+    EXPECT(proxy_mend(proxy));
+    done(c, "UPDATE leasehold.duty SET until = '-infinity'");
+    lh_store *unheard = open_on_duty(test_store(), c);
+    done(c, "BEGIN");
+    done(c, "SELECT * FROM leasehold.duty FOR UPDATE");
+    since = lhi_mono_ms();
+    lh_close(unheard);
+    EXPECT(lhi_mono_ms() - since < 3000);
+    done(c, "ROLLBACK");
+    EXPECT_STR(said(c, ON_DUTY("'b'")), "f"); /* nobody was told: it finds out by and by */
+    PQfinish(c);
+    proxy_stop(proxy);
 }
 
 /* Workers that are heard of. */
@@ -348,17 +381,17 @@ TEST(who_is_not_on_duty_looks_the_less_often_the_more_they_are)
 {
     static const char spare[] = "SELECT spare_ms BETWEEN 0.75 * %d AND 1.25 * %d "
                                 "FROM leasehold.peek('{}', 'b')";
-    PGconn *c = session_at(START);
-    (void)sql(c, PEEK("'a'"));
-    EXPECT_STR(sql(c, "SELECT spare_ms FROM leasehold.peek('{}', 'a')"), "0");
-    EXPECT_STR(sql(c, spare, 2000, 2000), "t");
-    (void)sql(c, ADD_WORKERS, 1, 10);
-    EXPECT_STR(sql(c, spare, 5000, 5000), "t");
-    (void)sql(c, ADD_WORKERS, 11, 100);
-    EXPECT_STR(sql(c, spare, 20000, 20000), "t");
+    PGconn *c = session_at(START_MS);
+    (void)said(c, PEEK("'a'"));
+    EXPECT_STR(said(c, "SELECT spare_ms FROM leasehold.peek('{}', 'a')"), "0");
+    EXPECT_STR(said(c, spare, 2000, 2000), "t");
+    (void)said(c, ADD_WORKERS, 1, 10);
+    EXPECT_STR(said(c, spare, 5000, 5000), "t");
+    (void)said(c, ADD_WORKERS, 11, 100);
+    EXPECT_STR(said(c, spare, 20000, 20000), "t");
     /* Not all at once. */
-    EXPECT_STR(sql(c, "SELECT count(DISTINCT spare_ms) > 1 FROM generate_series(1, 20) n, "
-                      "LATERAL leasehold.peek('{}', 'b' || n)"),
+    EXPECT_STR(said(c, "SELECT count(DISTINCT spare_ms) > 1 FROM generate_series(1, 20) n, "
+                       "LATERAL leasehold.peek('{}', 'b' || n)"),
                "t");
     PQfinish(c);
 }
@@ -366,36 +399,36 @@ TEST(who_is_not_on_duty_looks_the_less_often_the_more_they_are)
 TEST(a_claimer_beside_a_keeper_looks_at_its_queues_only)
 {
     static const char beside[] = "SELECT something, next_ms FROM leasehold.peek('{mail}', 'b')";
-    PGconn *c = session_at(START);
-    (void)sql(c, "SELECT leasehold.enqueue('mail', 'x', delay => '1 s')");
-    EXPECT_STR(sql(c, beside), "f 1000"); /* nobody is on duty */
-    (void)sql(c, PEEK("'a'"));
-    EXPECT_STR(sql(c, beside), "f ");
-    EXPECT_STR(sql(c, "SELECT something, next_ms FROM leasehold.peek('{mail}', NULL)"), "f 1000");
-    (void)sql(c, "SELECT leasehold.enqueue('mail', 'x')");
-    EXPECT_STR(sql(c, beside), "t ");
+    PGconn *c = session_at(START_MS);
+    (void)said(c, "SELECT leasehold.enqueue('mail', 'x', delay => '1 s')");
+    EXPECT_STR(said(c, beside), "f 1000"); /* nobody is on duty */
+    (void)said(c, PEEK("'a'"));
+    EXPECT_STR(said(c, beside), "f ");
+    EXPECT_STR(said(c, "SELECT something, next_ms FROM leasehold.peek('{mail}', NULL)"), "f 1000");
+    (void)said(c, "SELECT leasehold.enqueue('mail', 'x')");
+    EXPECT_STR(said(c, beside), "t ");
     PQfinish(c);
 }
 
 TEST(a_clock_that_is_set_back_does_not_leave_the_duty_to_nobody)
 {
-    PGconn *c = session_at(START + DAY_MS);
-    (void)sql(c, PEEK("'a'"));
-    set_clock(c, START);
-    (void)sql(c, "SELECT leasehold.enqueue('mail', 'x', delay => '1 s')");
-    EXPECT_STR(sql(c, PEEK("'b'")), "f 1000");
+    PGconn *c = session_at(START_MS + DAY_MS);
+    (void)said(c, PEEK("'a'"));
+    session_clock(c, START_MS);
+    (void)said(c, "SELECT leasehold.enqueue('mail', 'x', delay => '1 s')");
+    EXPECT_STR(said(c, PEEK("'b'")), "f 1000");
     PQfinish(c);
 }
 
 TEST(counts_that_pile_up_are_a_thing_to_do)
 {
-    PGconn *c = session_at(START);
-    (void)sql(c, "INSERT INTO leasehold.job(queue) SELECT 'mail' FROM generate_series(1, 5001)");
-    EXPECT_STR(sql(c, PEEK("'a'")), "t ");
-    EXPECT_STR(sql(c, PEEK("'b'")), "f ");
-    EXPECT_STR(sql(c, UPKEEP), "0 0 5001 f");
-    EXPECT_STR(sql(c, PEEK("'a'")), "f ");
-    EXPECT_STR(sql(c, COUNTS), "5001 0 0");
+    PGconn *c = session_at(START_MS);
+    (void)said(c, "INSERT INTO leasehold.job(queue) SELECT 'mail' FROM generate_series(1, 5001)");
+    EXPECT_STR(said(c, PEEK("'a'")), "t ");
+    EXPECT_STR(said(c, PEEK("'b'")), "f ");
+    EXPECT_STR(said(c, UPKEEP), "0 0 5001 f");
+    EXPECT_STR(said(c, PEEK("'a'")), "f ");
+    EXPECT_STR(said(c, COUNTS), "5001 0 0");
     PQfinish(c);
 }
 
@@ -429,18 +462,18 @@ static const char *findings(lh_store *store, const char *what)
 
 TEST(a_check_names_what_of_the_schema_is_not_as_it_was_made)
 {
-    PGconn *c = session_open();
+    PGconn *c = session_to(test_store());
     lh_store *store = store_open();
     /* (The clock of the tests is not ours: that is all.) */
     EXPECT_STR(findings(store, "schema"), "warning function clock() is not as it was made\n");
-    (void)sql(c, "DROP INDEX leasehold.job_ended");
-    (void)sql(c, "ALTER TABLE leasehold.report DROP COLUMN wal_frames");
-    (void)sql(c, "ALTER TABLE leasehold.job ALTER COLUMN stage TYPE varchar(10)");
-    (void)sql(c, "ALTER TABLE leasehold.job DISABLE TRIGGER job_inserted");
-    (void)sql(c, "ALTER TABLE leasehold.hold DROP CONSTRAINT hold_pkey");
-    (void)sql(c, "ALTER TABLE leasehold.job ADD COLUMN mine text");
-    (void)sql(c, "CREATE OR REPLACE FUNCTION leasehold.span(ms bigint) RETURNS interval "
-                 "LANGUAGE sql IMMUTABLE STRICT AS 'SELECT ms * interval ''1 ms'''");
+    (void)said(c, "DROP INDEX leasehold.job_ended");
+    (void)said(c, "ALTER TABLE leasehold.report DROP COLUMN wal_frames");
+    (void)said(c, "ALTER TABLE leasehold.job ALTER COLUMN stage TYPE varchar(10)");
+    (void)said(c, "ALTER TABLE leasehold.job DISABLE TRIGGER job_inserted");
+    (void)said(c, "ALTER TABLE leasehold.hold DROP CONSTRAINT hold_pkey");
+    (void)said(c, "ALTER TABLE leasehold.job ADD COLUMN mine text");
+    (void)said(c, "CREATE OR REPLACE FUNCTION leasehold.span(ms bigint) RETURNS interval "
+                  "LANGUAGE sql IMMUTABLE STRICT AS 'SELECT ms * interval ''1 ms'''");
     const char *found = findings(store, "schema");
     EXPECT_CONTAINS(found, "warning index job_ended is missing\n");
     EXPECT_CONTAINS(found, "warning column report.wal_frames is missing\n");
@@ -455,11 +488,12 @@ TEST(a_check_names_what_of_the_schema_is_not_as_it_was_made)
 
 TEST(a_check_names_who_holds_the_oldest_transaction)
 {
-    PGconn *c = session_open();
+    PGconn *c = session_to(test_store());
+    (void)said(c, "SET application_name = 'the test'");
     lh_store *store = store_open();
     EXPECT_STR(findings(store, "transactions"), "");
-    (void)sql(c, "BEGIN ISOLATION LEVEL REPEATABLE READ");
-    (void)sql(c, "SELECT count(*) FROM leasehold.job");
+    (void)said(c, "BEGIN ISOLATION LEVEL REPEATABLE READ");
+    (void)said(c, "SELECT count(*) FROM leasehold.job");
     char who[80];
     (void)snprintf(who, sizeof who, "old: pid %d, user ", PQbackendPID(c));
     const char *found = findings(store, "transactions");
@@ -467,7 +501,7 @@ TEST(a_check_names_who_holds_the_oldest_transaction)
     EXPECT_CONTAINS(found, who);
     EXPECT_CONTAINS(found, ", application the test, idle in transaction; dead rows cannot be "
                            "vacuumed while it lasts\n");
-    (void)sql(c, "ROLLBACK");
+    (void)said(c, "ROLLBACK");
     EXPECT_STR(findings(store, "transactions"), "");
     lh_close(store);
     PQfinish(c);
@@ -475,26 +509,26 @@ TEST(a_check_names_who_holds_the_oldest_transaction)
 
 TEST(a_check_finds_rows_and_counts_that_cannot_be)
 {
-    PGconn *c = session_open();
+    PGconn *c = session_to(test_store());
     lh_store *store = store_open();
-    (void)sql(c, "INSERT INTO leasehold.job(queue) VALUES ('mail'), ('mail')");
+    (void)said(c, "INSERT INTO leasehold.job(queue) VALUES ('mail'), ('mail')");
     EXPECT_STR(findings(store, "counts"), "");
-    (void)sql(c, "DELETE FROM leasehold.delta");
+    (void)said(c, "DELETE FROM leasehold.delta");
     EXPECT_STR(findings(store, "counts"),
                "error queue \"mail\" has jobs but no row to count them in\n");
-    (void)sql(c, "INSERT INTO leasehold.queue(queue, pending) VALUES ('mail', 3)");
+    (void)said(c, "INSERT INTO leasehold.queue(queue, pending) VALUES ('mail', 3)");
     EXPECT_STR(findings(store, "counts"),
                "error queue \"mail\" counts pending as 3, there are 2\n");
-    (void)sql(c, "INSERT INTO leasehold.job(id, queue) OVERRIDING SYSTEM VALUE "
-                 "VALUES (99, 'mail')");
+    (void)said(c, "INSERT INTO leasehold.job(id, queue) OVERRIDING SYSTEM VALUE "
+                  "VALUES (99, 'mail')");
     EXPECT_STR(findings(store, "invariant 7"),
                "error job 99: id is above the highest ever given\n");
-    (void)sql(c, "DO $$ DECLARE n name; BEGIN FOR n IN SELECT conname FROM pg_constraint WHERE "
-                 "conrelid = 'leasehold.job'::regclass AND contype = 'c' LOOP EXECUTE "
-                 "format('ALTER TABLE leasehold.job DROP CONSTRAINT %%I', n); END LOOP; END $$");
-    (void)sql(c, "UPDATE leasehold.job SET state = 'running' WHERE id = 1");
-    (void)sql(c, "UPDATE leasehold.job SET attempt = 2, max_attempts = 1 WHERE id = 2");
-    (void)sql(c, "UPDATE leasehold.job SET payload = 'x', payload_sum = 1 WHERE id = 2");
+    (void)said(c, "DO $$ DECLARE n name; BEGIN FOR n IN SELECT conname FROM pg_constraint WHERE "
+                  "conrelid = 'leasehold.job'::regclass AND contype = 'c' LOOP EXECUTE "
+                  "format('ALTER TABLE leasehold.job DROP CONSTRAINT %%I', n); END LOOP; END $$");
+    (void)said(c, "UPDATE leasehold.job SET state = 'running' WHERE id = 1");
+    (void)said(c, "UPDATE leasehold.job SET attempt = 2, max_attempts = 1 WHERE id = 2");
+    (void)said(c, "UPDATE leasehold.job SET payload = 'x', payload_sum = 1 WHERE id = 2");
     EXPECT_STR(findings(store, "invariant 1"),
                "error job 1: running without a lease, worker, start or token, or a lease without "
                "running\n");
