@@ -96,8 +96,9 @@ class Postgres:
         path.write_text("".join((SCRIPTS / f"{script}.sql").read_text("utf-8") for script in scripts),
                         encoding="utf-8")
         body = "p" * self.payload
-        command = ["pgbench", "-n", "-M", "prepared", "-f", path, "-c", connections, "-j",
-                   min(connections, os.cpu_count()), "-D", f"payload={body}", "-D", f"batch={batch}",
+        # Each connection has somebody of its own to serve it, as it has a process of the product.
+        command = ["pgbench", "-n", "-M", "prepared", "-f", path, "-c", connections, "-j", connections,
+                   "-D", f"payload={body}", "-D", f"batch={batch}",
                    "-D", f"payloads={{{','.join([body] * batch)}}}", *until, name]
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False,
                               env={**self.server.environment(), "PGUSER": postgres.TESTER})
