@@ -395,6 +395,7 @@ TEST(who_enqueues_finds_those_who_sleep_for_the_queue_whatever_others_there_are)
     done(c, "VACUUM ANALYZE leasehold.idle");
     for (size_t i = 0; i < 3; i++)
         done(c, ways[i]);
+    done(other, "UPDATE leasehold.meta SET sleepers_until = 'infinity'");
     done(other, "INSERT INTO leasehold.idle SELECT 'q-' || i, true, 'infinity' "
                 "FROM generate_series(1, 1000) i");
     for (size_t i = 0; i < 3; i++) {

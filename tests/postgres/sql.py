@@ -290,7 +290,8 @@ def traps():
 @test
 def no_search_path_of_a_caller_leads_an_act_astray(db):
     db.ask("CREATE SCHEMA trap; GRANT ALL ON SCHEMA trap TO PUBLIC;"
-           "INSERT INTO leasehold.idle VALUES ('mail', true, 'infinity'), ('post', true, 'infinity')")
+           "INSERT INTO leasehold.idle VALUES ('mail', true, 'infinity'), ('post', true, 'infinity');"
+           "UPDATE leasehold.meta SET sleepers_until = 'infinity'")
     said = db.ask("".join(traps()) + """
         CREATE TEMP TABLE job (LIKE leasehold.job);
         CREATE TEMP TABLE delta (LIKE leasehold.delta);

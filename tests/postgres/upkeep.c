@@ -228,7 +228,7 @@ TEST(an_event_whose_day_is_made_just_then_is_written_all_the_same)
 
     EXPECT_OK(lh_open(test_store(), NULL, &it.store));
     done(c, "SELECT leasehold.enqueue('mail', 'x')");
-    done(c, "DO $$ BEGIN EXECUTE format('DROP TABLE leasehold.event_%s', "
+    done(c, "DO $$ BEGIN EXECUTE format('DROP TABLE IF EXISTS leasehold.event_%s', "
             "to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD')); END $$");
     done(c, "BEGIN");
     done(c, "SELECT leasehold.make_event_days(now())");

@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -121,6 +122,88 @@ TEST(a_plain_insert_wakes_whoever_sleeps)
     arm(&scene);
     EXPECT_STR(said(scene.hand, "INSERT INTO leasehold.job(queue) VALUES ('q')"), "");
     EXPECT_EQ(rings_for(&scene, "q"), 1);
+    leave(&scene);
+}
+
+/* ---- that anybody sleeps at all, for who enqueues one job ---- */
+
+static void enqueue_one(struct scene *scene)
+{
+    EXPECT_STR(said(scene->hand, "SELECT leasehold.enqueue_one('q', 0, 'x', 77) > 0"), "t");
+}
+
+/* Whether it looks for sleepers. */
+static bool enqueue_looks(struct scene *scene, int64_t ms)
+{
+    static const char looks[] = "SELECT pg_stat_get_xact_numscans('leasehold.idle_pkey'::regclass)";
+
+    session_clock(scene->hand, START_MS + ms);
+    EXPECT_STR(said(scene->hand, "BEGIN"), "");
+    int before = atoi(said(scene->hand, looks));
+    enqueue_one(scene);
+    int after = atoi(said(scene->hand, looks));
+    EXPECT_STR(said(scene->hand, "COMMIT"), "");
+    return after > before;
+}
+
+TEST(an_enqueue_of_one_job_looks_for_sleepers_while_somebody_may_sleep)
+{
+    struct scene scene = set_the_scene();
+
+    (void)said(scene.hand, "SELECT leasehold.arm('{!}')"); /* waits for something else */
+    EXPECT(!enqueue_looks(&scene, 0));
+    EXPECT_STR(said(scene.hand, "SELECT leasehold.arm('{!,q}')"), "t");
+    EXPECT(enqueue_looks(&scene, 0));
+    EXPECT_EQ(rings_for(&scene, "q"), 1);
+    EXPECT(enqueue_looks(&scene, 599999));
+    EXPECT(!enqueue_looks(&scene, 600000));
+    leave(&scene);
+}
+
+TEST(who_sleeps_says_so_long_before_it_is_forgotten)
+{
+    static const char minutes[] =
+        "SELECT (EXTRACT(epoch FROM sleepers_until - leasehold.clock()) / 60)::int "
+        "FROM leasehold.meta";
+    struct scene scene = set_the_scene();
+
+    EXPECT_STR(said(scene.hand, "SELECT leasehold.arm('{q}')"), "t");
+    EXPECT_STR(said(scene.hand, minutes), "10");
+    for (int minute = 1; minute < 5; minute++) {
+        session_clock(scene.hand, START_MS + minute * INT64_C(60000));
+        arm(&scene);
+    }
+    EXPECT_STR(said(scene.hand, minutes), "6");
+    /* Its own queue is armed by somebody else; but that anybody sleeps is about to be forgotten. */
+    session_clock(scene.hand, START_MS + INT64_C(299000));
+    arm(&scene);
+    session_clock(scene.hand, START_MS + INT64_C(301000));
+    EXPECT_STR(said(scene.hand, "SELECT leasehold.arm('{q}')"), "t");
+    EXPECT_STR(said(scene.hand, minutes), "10");
+    EXPECT_STR(said(scene.hand, "SELECT leasehold.arm('{q}')"), "f");
+    leave(&scene);
+}
+
+/* A policy is being set in a transaction that takes its time. */
+TEST(who_cannot_say_that_he_sleeps_waits_for_nobody_and_tries_again)
+{
+    struct scene scene = set_the_scene();
+    PGconn *other = session_at(START_MS);
+
+    done(other, "BEGIN");
+    done(other, "UPDATE leasehold.meta SET generation = generation + 1");
+    for (int i = 0; i < 2; i++)
+        EXPECT_STR(said(scene.hand, "SELECT leasehold.arm('{q}')"), "t");
+    enqueue_one(&scene);
+    EXPECT_EQ(rings_for(&scene, "q"), 0);
+    EXPECT_STR(said(scene.hand, "SELECT on_duty FROM leasehold.peek('{}', 'a')"), "t");
+    EXPECT_EQ(rings_for(&scene, "q"), 1); /* by who is on duty */
+    done(other, "COMMIT");
+    arm(&scene);
+    session_clock(scene.hand, START_MS + 100);
+    enqueue_one(&scene);
+    EXPECT_EQ(rings_for(&scene, "q"), 1);
+    PQfinish(other);
     leave(&scene);
 }
 

@@ -40,6 +40,7 @@ CREATE TABLE leasehold.meta (
     has_paused       boolean     NOT NULL DEFAULT false,
     generation       bigint      NOT NULL DEFAULT 0,      -- of policies and pauses
     marked_until     timestamptz NOT NULL DEFAULT '-infinity',  -- enqueues may come too late (30_enqueue.sql)
+    sleepers_until   timestamptz NOT NULL DEFAULT '-infinity',  -- claimers may sleep armed (33_wake.sql)
     jumped_ms        bigint      NOT NULL DEFAULT 0,      -- by which the server's clock was set, in all
     degraded         text        NOT NULL DEFAULT ''      -- an earlier run could not recover everything
 ) WITH (fillfactor = 50);

@@ -350,17 +350,17 @@ END $$;
 -- So it is made as in a queue without policies; what they say is looked at afterwards.
 --
 -- It acts as its owner on the path of its caller: a path of its own would be a tenth of its cost. So
--- whatever is named here, operators and types too, is named with its schema.
+-- whatever is named here, operators and types too, is named with its schema. And it has no settings at all,
+-- because leaving the first of them costs as much as a statement.
 CREATE FUNCTION leasehold.enqueue_one(of_queue text, of_sum bigint, of_payload text, of_nonce bigint)
 RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET enable_seqscan = off
+LANGUAGE plpgsql SECURITY DEFINER
 AS $$
 DECLARE
     now     pg_catalog.timestamptz := leasehold.clock();
     alone   pg_catalog.bool := pg_catalog.pg_try_advisory_xact_lock(of_nonce);  -- see enqueue_many
     made    pg_catalog.int8;
-    careful pg_catalog.bool;
-    rings   pg_catalog.bool;
+    unusual pg_catalog.bool;
 BEGIN
     WITH counted AS (
         INSERT INTO leasehold.delta VALUES (of_queue, now, 'e', NULL, 'pending', 1))
@@ -368,20 +368,19 @@ BEGIN
                               nonce, plain)
     VALUES (of_queue, 3, now, now, of_sum, of_payload, of_nonce, false)
     RETURNING job.id,
-              (SELECT m.has_policies OR m.marked_until OPERATOR(pg_catalog.>) now FROM leasehold.meta m WHERE m.one)
-              OR pg_catalog.octet_length(of_payload) OPERATOR(pg_catalog.>) 1048576,
-              EXISTS (SELECT 1 FROM leasehold.idle i WHERE i.queue OPERATOR(pg_catalog.=) of_queue AND i.armed)
-         INTO made, careful, rings;
-    IF careful OR rings OR NOT alone THEN
-        PERFORM leasehold.enqueued_one(now, made, of_queue, pg_catalog.octet_length(of_payload), of_nonce, alone,
-                                       careful);
+              (SELECT m.has_policies OR m.marked_until OPERATOR(pg_catalog.>) now
+                      OR m.sleepers_until OPERATOR(pg_catalog.>) now FROM leasehold.meta m WHERE m.one)
+              OR pg_catalog.octet_length(of_payload) OPERATOR(pg_catalog.>) 1048576
+         INTO made, unusual;
+    IF unusual OR NOT alone THEN
+        PERFORM leasehold.enqueued_one(now, made, of_queue, pg_catalog.octet_length(of_payload), of_nonce, alone);
     END IF;
     RETURN made;
 END $$;
 
 -- What is rare about it.
 CREATE FUNCTION leasehold.enqueued_one(now timestamptz, made bigint, of_queue text, bytes bigint, of_nonce bigint,
-                                       alone boolean, careful boolean)
+                                       alone boolean)
 RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
@@ -391,7 +390,8 @@ BEGIN
     IF NOT alone THEN
         PERFORM leasehold.refuse(-11, 'store is busy: another call has this number');
     END IF;
-    IF careful THEN
+    IF bytes > 1048576
+       OR (SELECT m.has_policies OR m.marked_until > now FROM leasehold.meta m WHERE m.one) THEN
         PERFORM leasehold.need_timely(of_nonce);
         p := leasehold.policy_of(of_queue, NULL);
         PERFORM leasehold.need_size(bytes, p);

@@ -28,18 +28,26 @@ END $$;
 -- Whoever goes to sleep for these queues says so, and is notified (leasehold.ring). True: what came
 -- between his last look and this was not told to anybody, so he must look once more. Sleepers by the
 -- hundred find it armed, and write nothing. A row that is locked is being rung: its ringer will tell.
+--
+-- That anybody sleeps at all is said in leasehold.meta, for who enqueues one job: where all are at work it
+-- need not look for them. Whose row that is just now, nobody waits for: then whoever is on duty rings.
 CREATE FUNCTION leasehold.arm(queues text[]) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     now     timestamptz := leasehold.clock();
+    known   boolean := queues = '{!}'
+                       OR (SELECT m.sleepers_until > now + interval '5 minutes' FROM leasehold.meta m WHERE m.one);
     n_added bigint;
     n_armed bigint;
 BEGIN
-    IF NOT EXISTS (SELECT 1 FROM unnest(queues) q(queue)
-                    WHERE NOT EXISTS (SELECT 1 FROM leasehold.idle i
-                                       WHERE i.queue = q.queue AND i.armed
-                                         AND i.until > now + interval '30 seconds')) THEN
+    IF NOT known THEN
+        UPDATE leasehold.meta m SET sleepers_until = now + interval '10 minutes'
+         WHERE m.one = (SELECT s.one FROM leasehold.meta s WHERE s.one FOR UPDATE SKIP LOCKED);
+    ELSIF NOT EXISTS (SELECT 1 FROM unnest(queues) q(queue)
+                       WHERE NOT EXISTS (SELECT 1 FROM leasehold.idle i
+                                          WHERE i.queue = q.queue AND i.armed
+                                            AND i.until > now + interval '30 seconds')) THEN
         RETURN false;
     END IF;
     INSERT INTO leasehold.idle AS i (queue, armed, until)
@@ -54,5 +62,5 @@ BEGIN
                           AND NOT (s.armed AND s.until > now + interval '30 seconds')
                         ORDER BY s.queue FOR UPDATE SKIP LOCKED);
     GET DIAGNOSTICS n_armed = ROW_COUNT;
-    RETURN n_added + n_armed > 0;
+    RETURN n_added + n_armed > 0 OR NOT known;
 END $$;

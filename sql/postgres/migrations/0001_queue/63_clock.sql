@@ -89,5 +89,6 @@ BEGIN
                                         FOR UPDATE SKIP LOCKED);
     UPDATE leasehold.meta
        SET generation = generation + 1, no_expiry_before = no_expiry_before + jump,
-           marked_until = marked_until + jump, recovering_until = '-infinity';
+           marked_until = marked_until + jump, sleepers_until = sleepers_until + jump,
+           recovering_until = '-infinity';
 END $$;
