@@ -140,6 +140,8 @@ class Stores:
 def run(options, on):
     with server.Server(on, settings=WATCHED) as postgres:
         postgres.psql("postgres", "CREATE EXTENSION pg_stat_statements")
+        if postgres.psql("postgres", "SELECT pg_jit_available()").strip() != "t":
+            raise server.Failed("this PostgreSQL cannot compile: nobody would see that a statement is")
         postgres.make_template([options.migrate, "migrate"] if options.migrate else None)
         if not options.pgbouncer:
             return run_program(options, postgres, None)

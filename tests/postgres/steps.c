@@ -380,8 +380,8 @@ TEST(that_somebody_sleeps_is_known_also_after_a_jump_of_the_clock)
 {
     struct pair p = with_jobs(0, false, NOW);
     (void)run_in(&p.a, "SELECT leasehold.arm('{q}')");
-    (void)run_in(&p.b,
-                 "SELECT leasehold.shift_leases(leasehold.clock(), '2 days', leasehold.clock())");
+    (void)run_in(&p.b, "SELECT leasehold.shift_leases(leasehold.clock() + interval '2 days', "
+                       "'2 days', leasehold.clock())");
     EXPECT_STR(
         run_in(&p.b,
                "SELECT sleepers_until > leasehold.clock() + interval '2 days' FROM leasehold.meta"),

@@ -184,6 +184,18 @@ TEST(who_sleeps_says_so_long_before_it_is_forgotten)
     leave(&scene);
 }
 
+TEST(who_armed_before_a_leap_of_the_clock_is_rung_for_by_who_is_on_duty)
+{
+    struct scene scene = set_the_scene();
+
+    arm(&scene);
+    EXPECT(!enqueue_looks(&scene, 3600000));
+    EXPECT_EQ(rings_for(&scene, "q"), 0);
+    EXPECT_STR(said(scene.hand, "SELECT on_duty FROM leasehold.peek('{}', 'a')"), "t");
+    EXPECT_EQ(rings_for(&scene, "q"), 1);
+    leave(&scene);
+}
+
 /* A policy is being set in a transaction that takes its time. */
 TEST(who_cannot_say_that_he_sleeps_waits_for_nobody_and_tries_again)
 {

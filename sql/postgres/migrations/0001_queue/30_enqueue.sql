@@ -378,7 +378,7 @@ BEGIN
     RETURN made;
 END $$;
 
--- What is rare about it.
+-- What else there is to do, where anything is unusual, or somebody sleeps.
 CREATE FUNCTION leasehold.enqueued_one(now timestamptz, made bigint, of_queue text, bytes bigint, of_nonce bigint,
                                        alone boolean)
 RETURNS void

@@ -30,7 +30,8 @@ END $$;
 -- hundred find it armed, and write nothing. A row that is locked is being rung: its ringer will tell.
 --
 -- That anybody sleeps at all is said in leasehold.meta, for who enqueues one job: where all are at work it
--- need not look for them. Whose row that is just now, nobody waits for: then whoever is on duty rings.
+-- need not look for them. Who cannot say it, because somebody has that row, waits for nobody: whoever is on
+-- duty rings then (ring_late).
 CREATE FUNCTION leasehold.arm(queues text[]) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -41,13 +42,10 @@ DECLARE
     n_added bigint;
     n_armed bigint;
 BEGIN
-    IF NOT known THEN
-        UPDATE leasehold.meta m SET sleepers_until = now + interval '10 minutes'
-         WHERE m.one = (SELECT s.one FROM leasehold.meta s WHERE s.one FOR UPDATE SKIP LOCKED);
-    ELSIF NOT EXISTS (SELECT 1 FROM unnest(queues) q(queue)
-                       WHERE NOT EXISTS (SELECT 1 FROM leasehold.idle i
-                                          WHERE i.queue = q.queue AND i.armed
-                                            AND i.until > now + interval '30 seconds')) THEN
+    IF known AND NOT EXISTS (SELECT 1 FROM unnest(queues) q(queue)
+                              WHERE NOT EXISTS (SELECT 1 FROM leasehold.idle i
+                                                 WHERE i.queue = q.queue AND i.armed
+                                                   AND i.until > now + interval '30 seconds')) THEN
         RETURN false;
     END IF;
     INSERT INTO leasehold.idle AS i (queue, armed, until)
@@ -62,5 +60,9 @@ BEGIN
                           AND NOT (s.armed AND s.until > now + interval '30 seconds')
                         ORDER BY s.queue FOR UPDATE SKIP LOCKED);
     GET DIAGNOSTICS n_armed = ROW_COUNT;
+    IF NOT known THEN
+        UPDATE leasehold.meta m SET sleepers_until = now + interval '10 minutes'
+         WHERE m.one = (SELECT s.one FROM leasehold.meta s WHERE s.one FOR UPDATE SKIP LOCKED);
+    END IF;
     RETURN n_added + n_armed > 0 OR NOT known;
 END $$;

@@ -89,6 +89,6 @@ BEGIN
                                         FOR UPDATE SKIP LOCKED);
     UPDATE leasehold.meta
        SET generation = generation + 1, no_expiry_before = no_expiry_before + jump,
-           marked_until = marked_until + jump, sleepers_until = sleepers_until + jump,
+           marked_until = marked_until + jump, sleepers_until = now + interval '10 minutes',
            recovering_until = '-infinity';
 END $$;

@@ -77,9 +77,10 @@ BEGIN
                        WHERE s.next_at > now ORDER BY s.next_at LIMIT 1));
 END $$;
 
--- Who was about to commit while sleepers armed has rung for nobody: whoever is on duty does it, where a job
--- waits, and those who could have it. Once for a job: it may be one that none of them takes, or may have
--- now (a limit, another kind).
+-- Who was about to commit while sleepers armed has rung for nobody, nor has who could not know of them
+-- (leasehold.arm), or by whose clock they slept long ago: whoever is on duty does it, where a job waits, and
+-- those who could have it. Once for a job: it may be one that none of them takes, or may have now (a limit,
+-- another kind).
 CREATE FUNCTION leasehold.ring_late(now timestamptz) RETURNS void LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -90,7 +91,7 @@ BEGIN
          CROSS JOIN LATERAL (SELECT w.id FROM leasehold.job w
                               WHERE w.state = 'pending' AND NOT w.again AND w.queue = i.queue
                               ORDER BY w.priority, w.id DESC LIMIT 1) j
-         WHERE i.armed AND i.until > now AND j.id > coalesce(i.late, 0)
+         WHERE i.armed AND j.id > coalesce(i.late, 0)
     LOOP
         PERFORM leasehold.ring(missed.queue, now);
         UPDATE leasehold.idle i SET late = missed.id WHERE i.queue = missed.queue AND NOT i.armed;
