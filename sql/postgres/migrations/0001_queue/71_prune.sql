@@ -3,7 +3,8 @@
 -- One batch of a walk over the ids, from `after` on: ids are ordered by age, so the walk ends at the
 -- first job that was created too late to have ended before any cutoff, and no index is needed.
 CREATE FUNCTION leasehold.prune_jobs(now timestamptz, older_ms bigint, INOUT after bigint,
-                                     OUT pruned bigint, OUT more boolean) LANGUAGE plpgsql
+                                     OUT pruned bigint, OUT more boolean)
+LANGUAGE plpgsql SET enable_bitmapscan = off
 AS $$
 DECLARE
     most constant bigint := 500;

@@ -37,6 +37,7 @@ RETURNS TABLE (queue text, paused boolean, scheduled bigint, pending bigint, run
                hour_enqueued bigint, hour_claimed bigint, hour_completed bigint, hour_failed bigint,
                hour_recovered bigint, hour_ended bigint, hour_wait_ms bigint, hour_run_ms bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_bitmapscan = off
 AS $$
     WITH t AS MATERIALIZED (
         SELECT c.now, date_trunc('minute', c.now) - interval '60 minutes' AS since
