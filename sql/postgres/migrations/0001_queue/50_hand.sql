@@ -51,7 +51,7 @@ END $$;
 -- and the job from others, until it has answered.
 CREATE FUNCTION leasehold.cancel_many(jobs bigint[]) RETURNS SETOF leasehold.outcome
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
     now  timestamptz := leasehold.clock();
@@ -117,7 +117,7 @@ END $$;
 CREATE FUNCTION leasehold.retry_many(jobs bigint[], force boolean, at_once boolean)
 RETURNS SETOF leasehold.outcome
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
     now   timestamptz := leasehold.clock();
@@ -152,7 +152,7 @@ END $$;
 
 CREATE FUNCTION leasehold.delete_many(jobs bigint[]) RETURNS SETOF leasehold.outcome
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
     done leasehold.handled[];
@@ -173,7 +173,7 @@ END $$;
 CREATE FUNCTION leasehold.reschedule_many(jobs bigint[], at timestamptz, delay_ms bigint)
 RETURNS SETOF leasehold.outcome
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
     now    timestamptz := leasehold.clock();
@@ -253,7 +253,7 @@ END $$;
 -- One batch of what waits; `more`: come again.
 CREATE FUNCTION leasehold.purge_some(of_queue text, OUT purged bigint, OUT more boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
     most      constant integer := 500;

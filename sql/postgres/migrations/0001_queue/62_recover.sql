@@ -111,7 +111,8 @@ $$;
 CREATE FUNCTION leasehold.stale_jobs(by_hand boolean, threshold_ms bigint, queue text, dead text[],
                                      most bigint)
 RETURNS SETOF bigint LANGUAGE plpgsql STABLE
-SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
     m leasehold.meta;
@@ -124,7 +125,7 @@ END $$;
 CREATE FUNCTION leasehold.stale_rest(dead text[], OUT leases bigint, OUT unclean boolean,
                                      OUT degraded boolean)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
     m   leasehold.meta;
@@ -297,7 +298,7 @@ END $$;
 CREATE FUNCTION leasehold.recovery_stats(OUT locks_cleaned bigint, OUT entries_reclaimed bigint,
                                          OUT recovery_timestamp timestamptz)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
     m leasehold.meta;

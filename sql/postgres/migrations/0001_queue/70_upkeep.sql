@@ -231,7 +231,7 @@ DO $$ BEGIN PERFORM leasehold.make_event_days(leasehold.clock()); END $$;
 CREATE FUNCTION leasehold.upkeep(OUT expired bigint, OUT promoted bigint, OUT folded bigint,
                                  OUT schedules boolean, OUT more boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET jit = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
     most constant bigint := 20000;

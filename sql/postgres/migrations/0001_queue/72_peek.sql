@@ -39,7 +39,7 @@ END $$;
 CREATE FUNCTION leasehold.next_due(now timestamptz, due timestamptz, stuck timestamptz,
                                    no_expiry_before timestamptz, OUT something boolean,
                                    OUT next_at timestamptz) LANGUAGE plpgsql STABLE
-SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
     ends timestamptz;
@@ -105,7 +105,7 @@ END $$;
 CREATE FUNCTION leasehold.peek(queues text[], keeper text, OUT something boolean, OUT next_ms bigint,
                                OUT on_duty boolean, OUT spare_ms bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     now    timestamptz := leasehold.clock();
