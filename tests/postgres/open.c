@@ -21,26 +21,6 @@ static PGconn *impatient_at(int64_t now_ms)
     return c;
 }
 
-/* Start it; it has to wait for a lock. */
-static void begin_to_wait(PGconn *c, const char *sql)
-{
-    PGconn *watch = session_at(START_MS);
-    bool waits = false;
-
-    EXPECT(PQsendQuery(c, sql));
-    for (int i = 0; i < TRIES && !waits; i++) {
-        waits =
-            strcmp(
-                said(watch,
-                     "SELECT 1 FROM pg_stat_activity WHERE pid = %d AND wait_event_type = 'Lock'",
-                     PQbackendPID(c)),
-                "1") == 0;
-        (void)usleep(1000);
-    }
-    EXPECT(waits);
-    PQfinish(watch);
-}
-
 /* What the one that waited is told: the first column. */
 static const char *waited_for(PGconn *c)
 {

@@ -2,6 +2,10 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PATIENCE_MS = 5000 };
 
 PGconn *session_to(const char *url)
 {
@@ -58,4 +62,23 @@ const char *said(PGconn *session, const char *fmt, ...)
     }
     PQclear(result);
     return answer;
+}
+
+void begin_to_wait(PGconn *session, const char *sql)
+{
+    PGconn *watch = session_to(test_store());
+    bool waits = false;
+
+    EXPECT(PQsendQuery(session, sql));
+    for (int i = 0; i < PATIENCE_MS && !waits; i++) {
+        waits = strcmp(said(watch, "SELECT wait_event_type FROM pg_stat_activity WHERE pid = %d",
+                            PQbackendPID(session)),
+                       "Lock") == 0;
+        EXPECT(PQconsumeInput(session));
+        if (!PQisBusy(session))
+            FAIL("it did not wait: %s", sql);
+        (void)usleep(1000);
+    }
+    EXPECT(waits);
+    PQfinish(watch);
 }

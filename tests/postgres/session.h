@@ -17,6 +17,9 @@ void session_clock(PGconn *session, int64_t now_ms);
 /* It must not be refused. */
 void done(PGconn *session, const char *sql);
 
+/* Start it; it has to wait for a lock. */
+void begin_to_wait(PGconn *session, const char *sql);
+
 /* The first row of the answer, its columns with a blank between; or the code and the words of what went
  * wrong. Until the next call. */
 const char *said(PGconn *session, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -64,27 +64,6 @@ __attribute__((format(printf, 2, 3))) static const char *run_in(struct session *
     return answer_of(PQexec(s->conn, text));
 }
 
-/* Start it; it has to wait for a lock. */
-static void expect_waits(struct session *s, const char *sql)
-{
-    struct session watch = session_open(NOW);
-    bool waits = false;
-
-    EXPECT(PQsendQuery(s->conn, sql));
-    for (int i = 0; i < TRIES && !waits; i++) {
-        waits =
-            *run_in(&watch,
-                    "SELECT 1 FROM pg_stat_activity WHERE pid = %d AND wait_event_type = 'Lock'",
-                    PQbackendPID(s->conn)) != '\0';
-        EXPECT(PQconsumeInput(s->conn));
-        if (!PQisBusy(s->conn))
-            FAIL("it did not wait: %s", sql);
-        (void)usleep(1000);
-    }
-    EXPECT(waits);
-    session_close(&watch);
-}
-
 /* What the one that waited is told. */
 static const char *told(struct session *s)
 {
@@ -161,7 +140,7 @@ TEST(a_holder_waits_for_the_recovery_that_has_its_job_and_has_lost_it)
         struct pair p = with_jobs(1, true, LATER);
         (void)run_in(&p.b, "BEGIN");
         (void)run_in(&p.b, "SELECT leasehold.recover()");
-        expect_waits(&p.a, acts[i]);
+        begin_to_wait(p.a.conn, acts[i]);
         (void)run_in(&p.b, "COMMIT");
         EXPECT_STR(told(&p.a), "LH008"); /* LH_ELOST */
         EXPECT_STR(state_of(&p.b, 1), "pending");
@@ -175,7 +154,7 @@ TEST(of_two_ends_at_once_the_first_to_commit_stands)
     struct pair p = with_jobs(1, true, NOW);
     (void)run_in(&p.a, "BEGIN");
     EXPECT_STR(run_in(&p.a, "SELECT state FROM leasehold.fail(1, 1, 'no luck')"), "scheduled");
-    expect_waits(&p.b, "SELECT state FROM leasehold.complete(1, 1)");
+    begin_to_wait(p.b.conn, "SELECT state FROM leasehold.complete(1, 1)");
     (void)run_in(&p.a, "COMMIT");
     EXPECT_STR(told(&p.b), "LH008");
     EXPECT_STR(state_of(&p.b, 1), "scheduled");
@@ -187,7 +166,7 @@ TEST(a_complete_that_waited_for_the_same_complete_is_done)
     struct pair p = with_jobs(1, true, NOW);
     (void)run_in(&p.a, "BEGIN");
     EXPECT_STR(run_in(&p.a, "SELECT state FROM leasehold.complete(1, 1)"), "completed");
-    expect_waits(&p.b, "SELECT state FROM leasehold.complete(1, 1)");
+    begin_to_wait(p.b.conn, "SELECT state FROM leasehold.complete(1, 1)");
     (void)run_in(&p.a, "COMMIT");
     EXPECT_STR(told(&p.b), "completed");
     close_both(&p);
@@ -198,7 +177,7 @@ TEST(a_holder_whose_job_is_being_cancelled_is_told_so)
     struct pair p = with_jobs(1, true, NOW);
     (void)run_in(&p.b, "BEGIN");
     EXPECT_STR(run_in(&p.b, "SELECT state FROM leasehold.cancel(1)"), "cancelled");
-    expect_waits(&p.a, "SELECT state FROM leasehold.heartbeat(1, 1)");
+    begin_to_wait(p.a.conn, "SELECT state FROM leasehold.heartbeat(1, 1)");
     (void)run_in(&p.b, "COMMIT");
     EXPECT_STR(told(&p.a), "LH009"); /* LH_ECANCELLED */
     close_both(&p);
@@ -219,8 +198,8 @@ TEST(batches_in_opposite_order_wait_for_each_other_and_do_not_lock_up)
         struct session c = session_open(NOW);
         (void)run_in(&p.a, "BEGIN");
         EXPECT_STR(run_in(&p.a, "SELECT state FROM leasehold.heartbeat(2, 1)"), "running");
-        expect_waits(&p.b, acts[i][0]);
-        expect_waits(&c, acts[i][1]);
+        begin_to_wait(p.b.conn, acts[i][0]);
+        begin_to_wait(c.conn, acts[i][1]);
         (void)run_in(&p.a, "COMMIT");
         EXPECT_STR(told(&p.b), "0");
         EXPECT(strcmp(told(&c), "40P01") != 0); /* no deadlock */
@@ -272,8 +251,8 @@ TEST(two_enqueues_with_one_key_at_once_make_one_job)
     struct pair p = with_jobs(0, false, NOW);
     (void)run_in(&p.a, "BEGIN");
     EXPECT_STR(run_in(&p.a, "SELECT id FROM leasehold.enqueue('q', 'a', key => 'k')"), "1");
-    expect_waits(&p.b,
-                 "SELECT id || ' ' || duplicate FROM leasehold.enqueue('q', 'b', key => 'k')");
+    begin_to_wait(p.b.conn,
+                  "SELECT id || ' ' || duplicate FROM leasehold.enqueue('q', 'b', key => 'k')");
     (void)run_in(&p.a, "COMMIT");
     EXPECT_STR(told(&p.b), "1 true");
     EXPECT_STR(run_in(&p.b, "SELECT count(*) FROM leasehold.job"), "1");
@@ -285,8 +264,8 @@ TEST(two_enqueues_with_one_request_at_once_make_one_job)
     struct pair p = with_jobs(0, false, NOW);
     (void)run_in(&p.a, "BEGIN");
     EXPECT_STR(run_in(&p.a, "SELECT id FROM leasehold.enqueue('q', 'a', request => 'r')"), "1");
-    expect_waits(&p.b,
-                 "SELECT id || ' ' || duplicate FROM leasehold.enqueue('q', 'a', request => 'r')");
+    begin_to_wait(p.b.conn,
+                  "SELECT id || ' ' || duplicate FROM leasehold.enqueue('q', 'a', request => 'r')");
     (void)run_in(&p.a, "COMMIT");
     EXPECT_STR(told(&p.b), "1 true");
     EXPECT_STR(run_in(&p.b, "SELECT count(*) FROM leasehold.job"), "1");
@@ -312,7 +291,7 @@ TEST(a_claim_that_waits_for_the_job_it_ends_takes_nothing_from_a_queue_paused_me
     EXPECT_STR(run_in(&p.b, "SELECT id FROM leasehold.claim('w', 'q')"), "1");
     (void)run_in(&p.a, "BEGIN");
     EXPECT_STR(run_in(&p.a, "SELECT (leasehold.heartbeat(1, 1)).state"), "running");
-    expect_waits(&p.b, "SELECT id FROM leasehold.claim_one('w', 'q', NULL, true, 1, 1, NULL)");
+    begin_to_wait(p.b.conn, "SELECT id FROM leasehold.claim_one('w', 'q', NULL, true, 1, 1, NULL)");
     (void)run_in(&p.a, "SELECT leasehold.queue_pause('q')");
     (void)run_in(&p.a, "COMMIT");
     EXPECT_STR(told(&p.b), "");
@@ -333,7 +312,7 @@ static void expect_told(const char *end, const char *answer)
     struct pair p = with_jobs(0, false, NOW);
     (void)run_in(&p.a, "BEGIN");
     EXPECT_STR(run_in(&p.a, ONE_OF_NUMBER_78), "1");
-    expect_waits(&p.b, WHAT_BECAME_OF_IT);
+    begin_to_wait(p.b.conn, WHAT_BECAME_OF_IT);
     (void)run_in(&p.a, "%s", end);
     EXPECT_STR(told(&p.b), answer);
     EXPECT_STR(run_in(&p.b, "SELECT count(*) FROM leasehold.job"), "1");
@@ -410,5 +389,21 @@ TEST(who_asks_what_became_of_an_enqueue_in_a_snapshot_of_his_own_is_refused)
     EXPECT_STR(run_in(&p.b, WHAT_BECAME_OF_IT), "LH003"); /* LH_EINVAL */
     (void)run_in(&p.b, "ROLLBACK");
     EXPECT_STR(run_in(&p.b, WHAT_BECAME_OF_IT), "1 true");
+    close_both(&p);
+}
+
+TEST(who_waits_to_say_that_he_sleeps_keeps_nobody_from_the_store)
+{
+    struct pair p = with_jobs(0, false, NOW);
+    struct session c = session_open(NOW);
+    (void)run_in(&p.a, "BEGIN");
+    EXPECT_STR(run_in(&p.a, "INSERT INTO leasehold.idle VALUES ('q', true, leasehold.clock())"),
+               "");
+    begin_to_wait(p.b.conn, "SELECT leasehold.arm('{q}')");
+    EXPECT_STR(run_in(&c, "SELECT one FROM leasehold.meta FOR UPDATE NOWAIT"), "t");
+    (void)run_in(&p.a, "ROLLBACK");
+    EXPECT_STR(told(&p.b), "t");
+    EXPECT_STR(run_in(&c, "SELECT sleepers_until > leasehold.clock() FROM leasehold.meta"), "t");
+    session_close(&c);
     close_both(&p);
 }
