@@ -9,6 +9,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#ifdef LHI_UNHOOKED
+#error "a file with hooks belongs in hooked_sources of meson.build: the tests have it compiled anew"
+#endif
+
 enum lhi_fault { LHI_FAULT_ALLOC, LHI_FAULT_KINDS };
 
 #ifdef LHI_TEST
