@@ -17,3 +17,6 @@ SELECT pg_catalog.clock_timestamp();
 -- name: store_arm
 -- Somebody goes to sleep for these queues. True: one of them was not armed before, so look once more.
 SELECT leasehold.arm($1);
+
+-- name: store_glance
+SELECT leasehold.glance($1);

@@ -168,6 +168,9 @@ static const struct act {
     {"peek of whoever keeps the store up", 0, "SELECT leasehold.peek('{}', 'w')", NULL},
     {"peek at an empty queue", 0, "SELECT leasehold.peek('{empty}', 'w')", NULL},
 
+    {"glance", 0, "SELECT leasehold.glance('{empty,mail}')", NULL},
+    {"glance at an empty queue", 0, "SELECT leasehold.glance('{empty}')", NULL},
+
     {"heartbeat", 1, "SELECT leasehold.heartbeat(" HELD ", 1)", NULL},
     {"heartbeat of 100", 100,
      "SELECT leasehold.heartbeat_many(" HUNDRED_HELD ", '{}', '{}', '{}', '{}')", NULL},

@@ -374,6 +374,87 @@ TEST_TIMEOUT(for_a_while_after_arming_sleepers_look_by_themselves, 60)
     PQfinish(watch);
 }
 
+/* ---------------------------------------------------------------- where one job follows the other */
+
+static const char *const the_queue = "q";
+static const lh_claim_opts from_q = {.queues = &the_queue, .n_queues = 1, .worker = "w"};
+
+/* He has said that he sleeps, and lies awake. */
+static lh_store *lies_awake(PGconn *watch)
+{
+    lh_store *store = NULL;
+
+    EXPECT_OK(lh_open(test_store(), NULL, &store));
+    void *pg = store->store.self;
+    for (int i = 0; i < PATIENCE && strcmp(said(watch, armed), "t") != 0; i++)
+        (void)pg_wait(pg, pg_ticket(pg, &from_q), &from_q, 10);
+    EXPECT_STR(said(watch, armed), "t");
+    return store;
+}
+
+/* There are two jobs, and nobody was rung for; one of them is his. */
+static void has_a_job(lh_store *store, PGconn *hand)
+{
+    lh_jobs *jobs = NULL;
+
+    done(hand, "UPDATE leasehold.idle SET armed = false");
+    done(hand, "SELECT leasehold.enqueue('q', 'x')");
+    done(hand, "SELECT leasehold.enqueue('q', 'x')");
+    EXPECT_OK(lh_claim(store, &from_q, &jobs));
+    lh_jobs_free(jobs);
+}
+
+/* Until he wakes up by himself. */
+static int64_t sleeps_ms(lh_store *store)
+{
+    void *pg = store->store.self;
+    int64_t start = real_ms();
+
+    EXPECT(pg_wait(pg, pg_ticket(pg, &from_q), &from_q, FOR_EVER_MS));
+    return real_ms() - start;
+}
+
+TEST_TIMEOUT(who_has_just_had_a_job_finds_the_next_one_before_it_may_ring, 60)
+{
+    PGconn *watch = session_at(START_MS);
+    lh_store *store = lies_awake(watch);
+    int64_t shortest = FOR_EVER_MS;
+
+    for (int i = 0; i < 20 && shortest >= 50; i++) {
+        has_a_job(store, watch);
+        int64_t ms = sleeps_ms(store);
+        shortest = ms < shortest ? ms : shortest;
+    }
+    EXPECT(shortest < 50);
+    lh_close(store);
+    PQfinish(watch);
+}
+
+TEST_TIMEOUT(who_found_a_job_and_did_not_get_it_is_misled_once, 60)
+{
+    PGconn *watch = session_at(START_MS);
+    lh_store *store = lies_awake(watch);
+
+    has_a_job(store, watch);
+    (void)sleeps_ms(store);
+    EXPECT(sleeps_ms(store) >= 50);
+    lh_close(store);
+    PQfinish(watch);
+}
+
+TEST_TIMEOUT(who_had_no_job_waits_to_be_rung_for, 60)
+{
+    PGconn *watch = session_at(START_MS);
+    lh_store *store = lies_awake(watch), *other = NULL;
+
+    EXPECT_OK(lh_open(test_store(), NULL, &other));
+    has_a_job(other, watch);
+    EXPECT(sleeps_ms(store) >= 50);
+    lh_close(other);
+    lh_close(store);
+    PQfinish(watch);
+}
+
 TEST_TIMEOUT(whoever_listened_on_a_connection_that_was_lost_listens_again, 60)
 {
     struct sleeper sleeper = {0};

@@ -5,7 +5,8 @@
  * database (leasehold.arm); the next job that becomes pending there rings, once, and takes that back. As
  * every ring is heard here too, we know without asking for how long a queue stays armed. At most ten
  * rings a second are sent, and who was about to commit while we armed has not rung: for a while after
- * either, sleepers look by themselves. Behind a pooler nobody can listen: there sleepers look, less and
+ * either, sleepers look by themselves; those who have just had a job glance at first at every
+ * millisecond, for where jobs follow each other the next one comes before it may ring. Behind a pooler nobody can listen: there sleepers look, less and
  * less often.
  *
  * What is known of a queue, bells and sirens, is guarded by one mutex; those who sleep wait for one
@@ -23,6 +24,8 @@
 enum {
     LOOK_MS = 100,   /* for any commit, and for a while … */
     LOOKS_MS = 1000, /* … after a ring, and after arming */
+    GLANCES_MS =
+        8, /* after a job: a glance a millisecond, then less and less often, up to LOOK_MS */
     MOST_QUEUES = 64,
     AFTER_DUE_MS = 120, /* what came too soon after a ring to ring again is heard then */
     ARMED_MS = 25000,   /* leasehold.arm promises 30 s */
@@ -67,6 +70,7 @@ struct wake {
     bool deaf;  /* behind a pooler: nobody listens */
     int pipe[2];
 
+    int64_t busy_at; /* a claim has just found something, and no glance has misled us since */
     int64_t blind_ms, next_look, siren_ms; /* without a listener */
 };
 
@@ -299,13 +303,33 @@ static void start_listener(struct pg *pg)
 
 /* ---- sleeping ---- */
 
+static void arg_queues(struct args *args, const char *const *queues, size_t n)
+{
+    arg_array(args, OID_TEXT, n);
+    for (size_t i = 0; i < n; i++)
+        put_text(args, queues[i]);
+}
+
+/* A question that is answered by yes or no; a failure is a no. Leaves the mutex for a while. */
+static bool ask(struct pg *pg, enum lhi_postgres_call which, struct args *args, int *rc)
+{
+    struct rows rows;
+    struct lhi_error ignored;
+
+    pthread_mutex_unlock(&pg->wake->mutex);
+    *rc = pg_ask(pg, which, args, &rows, &ignored);
+    bool yes = *rc == LH_OK && row_bool(&rows, 0, 0);
+    if (*rc == LH_OK)
+        rows_free(&rows);
+    pthread_mutex_lock(&pg->wake->mutex);
+    return yes;
+}
+
 /* Have those who ring know that we sleep. True: have another look first. Leaves the mutex for a while. */
 static bool arm(struct pg *pg, const char *const *queues, size_t n)
 {
     struct wake *wake = pg->wake;
     struct args args = {0};
-    struct rows rows;
-    struct lhi_error ignored;
     int64_t now = real_ms();
     size_t lacking = 0;
     uint32_t before = rings_for(wake, queues, n);
@@ -316,15 +340,9 @@ static bool arm(struct pg *pg, const char *const *queues, size_t n)
     }
     if (lacking == 0)
         return false;
-    pthread_mutex_unlock(&wake->mutex);
-    arg_array(&args, OID_TEXT, n);
-    for (size_t i = 0; i < n; i++)
-        put_text(&args, queues[i]);
-    int rc = pg_ask(pg, LHI_POSTGRES_STORE_ARM, &args, &rows, &ignored);
-    bool fresh = rc == LH_OK && row_bool(&rows, 0, 0);
-    if (rc == LH_OK)
-        rows_free(&rows);
-    pthread_mutex_lock(&wake->mutex);
+    arg_queues(&args, queues, n);
+    int rc;
+    bool fresh = ask(pg, LHI_POSTGRES_STORE_ARM, &args, &rc);
     uint32_t after = rings_for(wake, queues, n);
     /* What rang meanwhile has disarmed it again. */
     for (size_t i = 0; i < n && rc == LH_OK && after == before; i++) {
@@ -349,6 +367,29 @@ static int64_t look_at(struct wake *wake, const lh_claim_opts *opts)
             return now + LOOK_MS;
     }
     return INT64_MAX;
+}
+
+/* When whoever has just had a job glances whether there is another; INT64_MAX: not any more. */
+static int64_t glance_at(const struct wake *wake)
+{
+    int64_t now = real_ms(), since = now - wake->busy_at;
+
+    if (since >= LOOK_MS)
+        return INT64_MAX;
+    return now + (since < GLANCES_MS ? 1 : since / 2);
+}
+
+/* Believed once: whoever then gets nothing (another was faster, a limit, another kind) is rung for. */
+static bool glance(struct pg *pg, const lh_claim_opts *opts)
+{
+    struct args args = {0};
+    int rc;
+
+    arg_queues(&args, opts->queues, opts->n_queues);
+    bool found = ask(pg, LHI_POSTGRES_STORE_GLANCE, &args, &rc);
+    if (found)
+        pg->wake->busy_at = 0;
+    return found;
 }
 
 /* Nobody listens: look now and then, less and less often while nothing comes. */
@@ -378,9 +419,16 @@ static bool wait_for_ring(struct pg *pg, uint32_t ticket, const lh_claim_opts *o
         names[n++] = opts->queues[i];
     if (arm(pg, names, n))
         return true;
-    int64_t now, look = look_at(wake, opts);
-    while (rings_of(wake, opts) == ticket && (now = real_ms()) < look && now < until)
-        sleep_until(wake, look < until ? look : until);
+    int64_t now, look = look_at(wake, opts), next = glance_at(wake);
+    while (rings_of(wake, opts) == ticket && (now = real_ms()) < look && now < until) {
+        int64_t first = look < until ? look : until;
+        sleep_until(wake, next < first ? next : first);
+        if (real_ms() < next)
+            continue;
+        if (glance(pg, opts))
+            return true;
+        next = glance_at(wake);
+    }
     return rings_of(wake, opts) != ticket || real_ms() >= look;
 }
 
@@ -599,6 +647,7 @@ void wake_busy(struct pg *pg)
     pthread_mutex_lock(&pg->wake->mutex);
     pg->wake->blind_ms = BLIND_MS;
     pg->wake->next_look = 0;
+    pg->wake->busy_at = real_ms();
     pthread_mutex_unlock(&pg->wake->mutex);
 }
 

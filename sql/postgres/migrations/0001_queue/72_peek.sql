@@ -162,3 +162,29 @@ BEGIN
         something := FOUND;
     END LOOP;
 END $$;
+
+-- Has a fresh job come to one of these queues, as far as the front tells? For who has just had one there
+-- and asks at every millisecond: it may miss what peek() finds, and costs a fifth of it.
+CREATE FUNCTION leasehold.glance(queues text[]) RETURNS boolean
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    name text;
+    f    leasehold.front;
+BEGIN
+    FOREACH name IN ARRAY queues LOOP
+        FOR f IN SELECT * FROM leasehold.front w WHERE w.queue = name LOOP
+            IF EXISTS (SELECT 1 FROM leasehold.job j
+                        WHERE j.state = 'pending' AND NOT j.again AND j.queue = name
+                          AND j.priority = f.priority AND j.id > f.low) THEN
+                RETURN true;
+            END IF;
+        END LOOP;
+        IF NOT FOUND AND EXISTS (SELECT 1 FROM leasehold.job j
+                                  WHERE j.state = 'pending' AND NOT j.again AND j.queue = name) THEN
+            RETURN true;
+        END IF;
+    END LOOP;
+    RETURN false;
+END $$;
