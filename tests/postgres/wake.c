@@ -356,26 +356,6 @@ TEST_TIMEOUT(whoever_sleeps_is_woken_by_a_ring_each_time, 60)
     get_up(&sleeper);
 }
 
-/* Whoever was about to commit while somebody armed has not rung. */
-TEST_TIMEOUT(for_a_while_after_arming_sleepers_look_by_themselves, 60)
-{
-    const char *queue = "q";
-    lh_claim_opts opts = {.queues = &queue, .n_queues = 1};
-    PGconn *watch = session_at(START_MS);
-    lh_store *store = NULL;
-
-    EXPECT_OK(lh_open(test_store(), NULL, &store));
-    void *pg = store->store.self;
-    for (int i = 0; i < PATIENCE && strcmp(said(watch, armed), "t") != 0; i++)
-        (void)pg_wait(pg, pg_ticket(pg, &opts), &opts, 10);
-    EXPECT_STR(said(watch, armed), "t");
-    EXPECT(pg_wait(pg, pg_ticket(pg, &opts), &opts, FOR_EVER_MS));
-    lh_close(store);
-    PQfinish(watch);
-}
-
-/* ---------------------------------------------------------------- where one job follows the other */
-
 static const char *const the_queue = "q";
 static const lh_claim_opts from_q = {.queues = &the_queue, .n_queues = 1, .worker = "w"};
 
@@ -391,6 +371,20 @@ static lh_store *lies_awake(PGconn *watch)
     EXPECT_STR(said(watch, armed), "t");
     return store;
 }
+
+/* Whoever was about to commit while somebody armed has not rung. */
+TEST_TIMEOUT(for_a_while_after_arming_sleepers_look_by_themselves, 60)
+{
+    PGconn *watch = session_at(START_MS);
+    lh_store *store = lies_awake(watch);
+    void *pg = store->store.self;
+
+    EXPECT(pg_wait(pg, pg_ticket(pg, &from_q), &from_q, FOR_EVER_MS));
+    lh_close(store);
+    PQfinish(watch);
+}
+
+/* ---------------------------------------------------------------- where one job follows the other */
 
 /* There are two jobs, and nobody was rung for; one of them is his. */
 static void has_a_job(lh_store *store, PGconn *hand)
