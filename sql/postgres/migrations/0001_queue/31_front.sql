@@ -92,16 +92,18 @@ END $$;
 
 -- ---- limits of a queue ----
 
--- How many of `want` may go now, the queue's row locked (lock_limits). bucket: what the rate
--- leaves, in thousandths; NULL: there is no rate.
-CREATE FUNCTION leasehold.allowed_now(of_queue text, want bigint, p leasehold.policy, now timestamptz,
-                                      OUT allowed bigint, OUT bucket bigint)
+-- How many of `want` may go now, the queue's row locked (lock_limits). bucket: what the rate leaves at
+-- that time, in thousandths; NULL: there is no rate. The time is that after the lock: who had it before
+-- may have counted later than the caller began.
+CREATE FUNCTION leasehold.allowed_now(of_queue text, want bigint, p leasehold.policy,
+                                      OUT allowed bigint, OUT bucket bigint, OUT now timestamptz)
 LANGUAGE plpgsql
 AS $$
 DECLARE
     q    leasehold.queue;
     used bigint;
 BEGIN
+    now := leasehold.clock();
     allowed := CASE WHEN p.exclusive THEN 1 ELSE want END;
     IF p.concurrency = 0 AND p.rate_n = 0 THEN
         RETURN;

@@ -199,6 +199,7 @@ DECLARE
     total  bigint := 0;
     allowed bigint;
     bucket bigint;
+    bucket_at timestamptz;
     alone  bigint;
     one    leasehold.claimed;
     taken  bigint[] := '{}';
@@ -291,7 +292,8 @@ BEGIN
                 SELECT array_agg(k.kind), array_agg(leasehold.policy_of(q, k.kind)) INTO rule_kinds, rules
                   FROM (SELECT DISTINCT w.kind FROM leasehold.policy w
                          WHERE w.queue IN (q, '*') AND w.kind <> '*') k;
-                SELECT w.allowed, w.bucket INTO allowed, bucket FROM leasehold.allowed_now(q, want - total, p, now) w;
+                SELECT w.allowed, w.bucket, w.now INTO allowed, bucket, bucket_at
+                  FROM leasehold.allowed_now(q, want - total, p) w;
                 IF allowed = 0 THEN
                     IF bucket < 1000 THEN
                         waits := least(waits, (1000 - bucket) * p.rate_per_ms / (p.rate_n * 1000) + 1);
@@ -357,7 +359,7 @@ BEGIN
                 total := total + got;
                 IF m.has_policies AND got > 0 THEN
                     PERFORM leasehold.claimed_under_rules(q, of_worker, p, alone, taken[total - got + 1:],
-                                                          bucket - got * 1000);
+                                                          bucket - got * 1000, bucket_at);
                     bucket := bucket - got * 1000;
                 END IF;
             END LOOP;
@@ -538,7 +540,8 @@ END $$;
 -- What a claim in a queue with policies leaves behind: the exclusive lease follows the job, the bucket is
 -- emptied, routine is told where it is to be.
 CREATE FUNCTION leasehold.claimed_under_rules(of_queue text, of_worker text, p leasehold.policy,
-                                              alone bigint, taken bigint[], left_over bigint)
+                                              alone bigint, taken bigint[], left_over bigint,
+                                              counted_at timestamptz)
 RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -547,7 +550,7 @@ BEGIN
            FROM leasehold.job w WHERE w.id = alone AND w.worker IS NOT NULL;
     END IF;
     IF left_over IS NOT NULL THEN
-        UPDATE leasehold.queue w SET bucket = left_over, bucket_at = leasehold.clock() WHERE w.queue = of_queue;
+        UPDATE leasehold.queue w SET bucket = left_over, bucket_at = counted_at WHERE w.queue = of_queue;
     END IF;
     IF EXISTS (SELECT 1 FROM leasehold.policy w WHERE w.queue IN (of_queue, '*') AND w.audit = 2) THEN
         PERFORM leasehold.event_put(w.started_at, 'job.claimed', w.id, w.queue, of_worker, NULL, 'pending',
