@@ -93,6 +93,12 @@ static void put_the_rest(PGconn *c, int n)
                     "leasehold.clock(), ARRAY[20000 + i], '{}' FROM generate_series(1, %d) i",
                     n),
                "");
+    EXPECT_STR(said(c,
+                    "INSERT INTO leasehold.rollup(minute, queue) SELECT date_trunc('minute', "
+                    "leasehold.clock()) - interval '2 hours' - i * interval '1 minute', 'mail' "
+                    "FROM generate_series(1, %d) i",
+                    n),
+               "");
 }
 
 static void put_running(PGconn *c, int n)
@@ -234,7 +240,7 @@ enum { N_ACTS = sizeof acts / sizeof acts[0] };
 
 /* ---------------------------------------------------------------- what an act reads */
 
-enum { N_TABLES = 3 };
+enum { N_TABLES = 4 };
 
 struct reads {
     long scans[N_TABLES]; /* from the beginning of the table */
@@ -251,7 +257,7 @@ static struct reads reads_so_far(PGconn *c)
            "SELECT n, sum(CASE relkind WHEN 'r' THEN pg_stat_get_xact_numscans(oid) END) AS scans, "
            "sum(CASE relkind WHEN 'r' THEN pg_stat_get_xact_tuples_returned(oid) ELSE 0 END "
            "+ pg_stat_get_xact_tuples_fetched(oid)) AS rows "
-           "FROM unnest('{job,event,request}'::text[]) WITH ORDINALITY t(name, n) "
+           "FROM unnest('{job,event,request,rollup}'::text[]) WITH ORDINALITY t(name, n) "
            "JOIN pg_class ON relnamespace = 'leasehold'::regnamespace AND relkind IN ('r', 'i') "
            "AND relname ~ ('^' || name || '(_|$)') GROUP BY n) s");
     char *rest = NULL;
@@ -275,7 +281,7 @@ static long allowed(const struct act *act)
 static void judge(const struct act *act, struct reads was, struct reads is, const char *where,
                   char *complaints, size_t size)
 {
-    static const char *const names[N_TABLES] = {"jobs", "events", "requests"};
+    static const char *const names[N_TABLES] = {"jobs", "events", "requests", "minutes"};
 
     for (int i = 0; i < N_TABLES; i++) {
         long scans = is.scans[i] - was.scans[i];
@@ -349,8 +355,10 @@ TEST(no_act_reads_more_rows_than_it_is_about)
     PQfinish(c);
 }
 
-#define TRUNCATE "TRUNCATE leasehold.job, leasehold.event, leasehold.request"
-#define DRAIN "WITH gone AS (DELETE FROM leasehold.job) DELETE FROM leasehold.request"
+#define TRUNCATE "TRUNCATE leasehold.job, leasehold.event, leasehold.request, leasehold.rollup"
+#define DRAIN                                                                           \
+    "WITH gone AS (DELETE FROM leasehold.job), past AS (DELETE FROM leasehold.rollup) " \
+    "DELETE FROM leasehold.request"
 
 /* Plans are made while the store is empty; then it fills. */
 static void fill_after_plans(const char *make_empty)

@@ -164,9 +164,9 @@ BEGIN
 END $$;
 
 -- Has a fresh job come to one of these queues, as far as the front tells? For who has just had one there
--- and asks at every millisecond: it may miss what peek() finds, and costs a fifth of it.
+-- and asks at every millisecond: it may miss what peek() finds, and where the queue has a front it costs a fifth.
 CREATE FUNCTION leasehold.glance(queues text[]) RETURNS boolean
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql STABLE STRICT SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE

@@ -3,6 +3,7 @@
 -- When the oldest pending job of a queue was made: ids rise with age, so it is the first of one of
 -- the priorities; hops from priority to priority instead of reading them all.
 CREATE FUNCTION leasehold.oldest_pending(of_queue text) RETURNS timestamptz LANGUAGE sql STABLE
+SET enable_bitmapscan = off
 AS $$
     WITH RECURSIVE fresh AS (
         (SELECT j.priority, j.id FROM leasehold.job j
@@ -28,6 +29,11 @@ AS $$
      WHERE id = (SELECT least((SELECT min(id) FROM fresh), (SELECT min(id) FROM again)))
 $$;
 
+-- By the index, however few or many minutes the server believes there are.
+CREATE FUNCTION leasehold.minutes_since(since timestamptz) RETURNS SETOF leasehold.rollup LANGUAGE sql STABLE
+SET enable_seqscan = off
+AS $$ SELECT * FROM leasehold.rollup r WHERE r.minute >= since $$;
+
 -- All queues with their counts: as folded, and what has come since. hour_…: the last 60 full minutes
 -- and the current one.
 CREATE FUNCTION leasehold.queues()
@@ -37,7 +43,6 @@ RETURNS TABLE (queue text, paused boolean, scheduled bigint, pending bigint, run
                hour_enqueued bigint, hour_claimed bigint, hour_completed bigint, hour_failed bigint,
                hour_recovered bigint, hour_ended bigint, hour_wait_ms bigint, hour_run_ms bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_bitmapscan = off
 AS $$
     WITH t AS MATERIALIZED (
         SELECT c.now, date_trunc('minute', c.now) - interval '60 minutes' AS since
@@ -70,7 +75,7 @@ AS $$
     ), done AS (
         SELECT r.queue, r.enqueued, r.claimed, r.completed, r.failed, r.recovered, r.ended, r.wait_ms,
                r.run_ms
-          FROM leasehold.rollup r, t WHERE r.minute >= t.since
+          FROM t, LATERAL leasehold.minutes_since(t.since) r
         UNION ALL
         -- As upkeep folds them.
         SELECT d.queue, CASE WHEN d.act = 'e' THEN d.n END, CASE WHEN d.act = 'c' THEN d.n END,
