@@ -7,7 +7,6 @@
 #include "store/postgres/plumb.h"
 
 #include "base/clock.h"
-#include "base/hook.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -2,8 +2,6 @@
  * bounded; whoever finds a full batch comes again. */
 #include "store/sqlite/db.h"
 
-#include "base/hook.h"
-
 #include <string.h>
 
 /* ---- promotion and expiry ---- */

@@ -10,7 +10,6 @@
 #include "store/sqlite/db.h"
 
 #include "base/clock.h"
-#include "base/hook.h"
 #include "base/sys.h"
 
 #include <errno.h>

@@ -1,7 +1,6 @@
 #include "store/sqlite/side.h"
 
 #include "base/clock.h"
-#include "base/hook.h"
 #include "base/sys.h"
 
 #include <leasehold.h>
