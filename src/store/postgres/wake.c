@@ -5,8 +5,8 @@
  * database (leasehold.arm); the next job that becomes pending there rings, once, and takes that back. As
  * every ring is heard here too, we know without asking for how long a queue stays armed. At most ten
  * rings a second are sent, and who was about to commit while we armed has not rung: for a while after
- * either, sleepers look by themselves; those who have just had a job glance at first at every
- * millisecond, for where jobs follow each other the next one comes before it may ring. Behind a pooler nobody can listen: there sleepers look, less and
+ * either, sleepers look by themselves; the last who had a job glances, at first at every millisecond,
+ * for where jobs follow each other the next one comes before it may ring. Behind a pooler nobody can listen: there sleepers look, less and
  * less often.
  *
  * What is known of a queue, bells and sirens, is guarded by one mutex; those who sleep wait for one
@@ -70,7 +70,8 @@ struct wake {
     bool deaf;  /* behind a pooler: nobody listens */
     int pipe[2];
 
-    int64_t busy_at; /* a claim has just found something, and no glance has misled us since */
+    pthread_t busy;                        /* whose claim was the last to find something … */
+    int64_t busy_at;                       /* … and when; 0: a glance has misled it since */
     int64_t blind_ms, next_look, siren_ms; /* without a listener */
 };
 
@@ -369,26 +370,28 @@ static int64_t look_at(struct wake *wake, const lh_claim_opts *opts)
     return INT64_MAX;
 }
 
-/* When whoever has just had a job glances whether there is another; INT64_MAX: not any more. */
-static int64_t glance_at(const struct wake *wake)
+/* When whoever of us was the last to have a job glances whether there is another; INT64_MAX: not any more.
+ * By its kind a job cannot be told at a glance. */
+static int64_t glance_at(const struct wake *wake, const lh_claim_opts *opts)
 {
     int64_t now = real_ms(), since = now - wake->busy_at;
 
-    if (since >= LOOK_MS)
+    if (since >= LOOK_MS || opts->n_kinds > 0 || !pthread_equal(wake->busy, pthread_self()))
         return INT64_MAX;
     return now + (since < GLANCES_MS ? 1 : since / 2);
 }
 
-/* Believed once: whoever then gets nothing (another was faster, a limit, another kind) is rung for. */
+/* Believed once: whoever then gets nothing (another was faster, a limit) is rung for. */
 static bool glance(struct pg *pg, const lh_claim_opts *opts)
 {
+    struct wake *wake = pg->wake;
     struct args args = {0};
     int rc;
 
     arg_queues(&args, opts->queues, opts->n_queues);
     bool found = ask(pg, LHI_POSTGRES_STORE_GLANCE, &args, &rc);
-    if (found)
-        pg->wake->busy_at = 0;
+    if (found && pthread_equal(wake->busy, pthread_self()))
+        wake->busy_at = 0;
     return found;
 }
 
@@ -419,15 +422,16 @@ static bool wait_for_ring(struct pg *pg, uint32_t ticket, const lh_claim_opts *o
         names[n++] = opts->queues[i];
     if (arm(pg, names, n))
         return true;
-    int64_t now, look = look_at(wake, opts), next = glance_at(wake);
+    int64_t now, look = look_at(wake, opts), next = glance_at(wake, opts);
     while (rings_of(wake, opts) == ticket && (now = real_ms()) < look && now < until) {
         int64_t first = look < until ? look : until;
-        sleep_until(wake, next < first ? next : first);
-        if (real_ms() < next)
+        if (now < next) {
+            sleep_until(wake, next < first ? next : first);
             continue;
+        }
         if (glance(pg, opts))
             return true;
-        next = glance_at(wake);
+        next = glance_at(wake, opts);
     }
     return rings_of(wake, opts) != ticket || real_ms() >= look;
 }
@@ -647,6 +651,7 @@ void wake_busy(struct pg *pg)
     pthread_mutex_lock(&pg->wake->mutex);
     pg->wake->blind_ms = BLIND_MS;
     pg->wake->next_look = 0;
+    pg->wake->busy = pthread_self();
     pg->wake->busy_at = real_ms();
     pthread_mutex_unlock(&pg->wake->mutex);
 }
