@@ -154,7 +154,7 @@ static const struct act {
     {"claim", 0, "SELECT * FROM leasehold.claim('w', 'mail')", NULL},
     {"claim of 100", 100, "SELECT * FROM leasehold.claim('w', 'mail', 100)", NULL},
     /* So many that it looks where the front of the queue is now. */
-    {"claim of 200", 200, "SELECT * FROM leasehold.claim('w', 'mail', 200)", NULL},
+    {"claim of 500", 500, "SELECT * FROM leasehold.claim('w', 'mail', 500)", NULL},
     {"claim as a request", 0, "SELECT * FROM leasehold.claim('w', 'mail', request => 'new')", NULL},
     {"claim by kind", 0, "SELECT * FROM leasehold.claim('w', 'mail', kinds => '{even}')", NULL},
     {"claim of what is pending anew", 0, "SELECT * FROM leasehold.claim('w', 'mail', 2)",

@@ -340,6 +340,14 @@ BEGIN
                     lows[i] := floors[i];
                 END IF;
                 CONTINUE WHEN tops[i] < ends[i];
+                -- Beside the front there is nearly always nothing.
+                CONTINUE WHEN lows[i] = 0 AND cardinality(tops) > 1
+                    AND NOT EXISTS (SELECT 1 FROM leasehold.job w
+                                     WHERE w.state = 'pending' AND NOT w.again AND w.queue = q
+                                       AND w.priority >= ends[i] AND w.priority <= tops[i])
+                    AND NOT EXISTS (SELECT 1 FROM leasehold.job w
+                                     WHERE w.state = 'pending' AND w.again AND w.queue = q
+                                       AND w.priority >= ends[i] AND w.priority <= tops[i]);
                 IF m.has_policies OR of_request IS NOT NULL THEN
                     got := 0;
                     FOR one IN SELECT * FROM leasehold.take_many(
@@ -368,7 +376,7 @@ BEGIN
             END IF;
             IF looks THEN
                 PERFORM leasehold.front_look(q, of_worker, now, began);
-            ELSIF of_kinds IS NULL AND alone IS NULL AND random() * 200 < total - before THEN
+            ELSIF of_kinds IS NULL AND alone IS NULL AND random() * 500 < total - before THEN
                 IF cardinality(tops) > 1 THEN
                     PERFORM leasehold.front_move(q);
                 ELSE
