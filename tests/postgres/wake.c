@@ -399,13 +399,18 @@ static void has_a_job(lh_store *store, PGconn *hand)
 }
 
 /* Until he wakes up by himself, or is called. */
-static int64_t sleeps_ms(lh_store *store)
+static int64_t sleeps_for_ms(lh_store *store, const lh_claim_opts *opts)
 {
     void *pg = store->store.self;
     int64_t start = real_ms();
 
-    (void)pg_wait(pg, pg_ticket(pg, &from_q), &from_q, 200);
+    (void)pg_wait(pg, pg_ticket(pg, opts), opts, 200);
     return real_ms() - start;
+}
+
+static int64_t sleeps_ms(lh_store *store)
+{
+    return sleeps_for_ms(store, &from_q);
 }
 
 TEST_TIMEOUT(who_has_just_had_a_job_finds_the_next_one_before_it_may_ring, 60)
@@ -432,6 +437,21 @@ TEST_TIMEOUT(who_found_a_job_and_did_not_get_it_is_misled_once, 60)
     has_a_job(store, watch);
     (void)sleeps_ms(store);
     EXPECT(sleeps_ms(store) >= 50);
+    lh_close(store);
+    PQfinish(watch);
+}
+
+TEST_TIMEOUT(who_waits_for_a_kind_of_job_does_not_glance_at_all_of_them, 60)
+{
+    static const char *const kind = "k";
+    PGconn *watch = session_at(START_MS);
+    lh_store *store = lies_awake(watch);
+    lh_claim_opts opts = from_q;
+
+    opts.kinds = &kind;
+    opts.n_kinds = 1;
+    has_a_job(store, watch);
+    EXPECT(sleeps_for_ms(store, &opts) >= 50);
     lh_close(store);
     PQfinish(watch);
 }

@@ -14,17 +14,6 @@ enum {
     CLAIM_REFUSAL /* in the first row: of what was to be completed by the same call */
 };
 
-static void arg_names(struct args *args, const char *const *names, size_t n)
-{
-    if (n == 0) {
-        arg_no_array(args, OID_TEXT);
-        return;
-    }
-    arg_array(args, OID_TEXT, n);
-    for (size_t i = 0; i < n; i++)
-        put_text(args, names[i]);
-}
-
 static int fail_rotten(struct txn *txn, const lh_job *job, struct lhi_error *err)
 {
     struct args args = {0};
@@ -115,7 +104,10 @@ static void arg_claim(struct txn *txn, struct args *args, const lh_claim_opts *o
 {
     arg_text(args, opts->worker);
     arg_names(args, opts->queues, opts->n_queues);
-    arg_names(args, opts->kinds, opts->n_kinds);
+    if (opts->n_kinds > 0)
+        arg_names(args, opts->kinds, opts->n_kinds);
+    else
+        arg_no_array(args, OID_TEXT);
     arg_int(args, (int64_t)want);
     arg_opt(args, opts->lease_ms);
     arg_text(args, opts->request);

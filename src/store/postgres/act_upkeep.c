@@ -63,9 +63,7 @@ int read_peek(struct txn *txn, struct lhi_act *act)
     struct args args = {0};
     struct rows rows;
 
-    arg_array(&args, OID_TEXT, n);
-    for (size_t i = 0; i < n; i++)
-        put_text(&args, opts->queues[i]);
+    arg_names(&args, n > 0 ? opts->queues : NULL, n);
     keeper_name(txn->pg, keeper, sizeof keeper);
     arg_text(&args, act->peek.waiting || (n > 0 && wake_kept(txn->pg)) ? keeper : NULL);
     int rc = call(txn, LHI_POSTGRES_PEEK, &args, &rows, &act->err);

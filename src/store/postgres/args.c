@@ -248,6 +248,13 @@ void put_text(struct args *args, const char *text)
     put_element(args, text != NULL ? OID_TEXT : OID_BYTEA, text, text != NULL ? strlen(text) : 0);
 }
 
+void arg_names(struct args *args, const char *const *names, size_t n)
+{
+    arg_array(args, OID_TEXT, n);
+    for (size_t i = 0; i < n; i++)
+        put_text(args, names[i]);
+}
+
 void put_bytes(struct args *args, const void *bytes, size_t len)
 {
     put_element(args, OID_BYTEA, bytes, len);

@@ -48,6 +48,7 @@
 #define arg_bytes pg_arg_bytes
 #define arg_array pg_arg_array
 #define arg_no_array pg_arg_no_array
+#define arg_names pg_arg_names
 #define rows_free pg_rows_free
 #define row_null pg_row_null
 #define row_bool pg_row_bool
@@ -177,7 +178,8 @@ void arg_words(struct args *args, const void *text, size_t len);  /* text; NULL:
 
 /* An array of n elements of this type (OID_INT8, OID_TEXT …); then n times put_…(). */
 void arg_array(struct args *args, Oid element, size_t n);
-void arg_no_array(struct args *args, Oid element); /* NULL: not given */
+void arg_no_array(struct args *args, Oid element);                     /* NULL: not given */
+void arg_names(struct args *args, const char *const *names, size_t n); /* of text */
 void put_int(struct args *args, int64_t value);
 void put_opt(struct args *args, int64_t value); /* 0: NULL */
 void put_text(struct args *args, const char *text);

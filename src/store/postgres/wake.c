@@ -6,8 +6,8 @@
  * every ring is heard here too, we know without asking for how long a queue stays armed. At most ten
  * rings a second are sent, and who was about to commit while we armed has not rung: for a while after
  * either, sleepers look by themselves; the last who had a job glances, at first at every millisecond,
- * for where jobs follow each other the next one comes before it may ring. Behind a pooler nobody can listen: there sleepers look, less and
- * less often.
+ * for where jobs follow each other the next one comes before it may ring. Behind a pooler nobody can
+ * listen: there sleepers look, less and less often.
  *
  * What is known of a queue, bells and sirens, is guarded by one mutex; those who sleep wait for one
  * condition. The net is the caller's: nobody sleeps longer than pg_net_ms() without a look.
@@ -24,8 +24,7 @@
 enum {
     LOOK_MS = 100,   /* for any commit, and for a while … */
     LOOKS_MS = 1000, /* … after a ring, and after arming */
-    GLANCES_MS =
-        8, /* after a job: a glance a millisecond, then less and less often, up to LOOK_MS */
+    GLANCES_MS = 8,  /* after a job: a glance a millisecond, then fewer and fewer, up to LOOK_MS */
     MOST_QUEUES = 64,
     AFTER_DUE_MS = 120, /* what came too soon after a ring to ring again is heard then */
     ARMED_MS = 25000,   /* leasehold.arm promises 30 s */
@@ -304,13 +303,6 @@ static void start_listener(struct pg *pg)
 
 /* ---- sleeping ---- */
 
-static void arg_queues(struct args *args, const char *const *queues, size_t n)
-{
-    arg_array(args, OID_TEXT, n);
-    for (size_t i = 0; i < n; i++)
-        put_text(args, queues[i]);
-}
-
 /* A question that is answered by yes or no; a failure is a no. Leaves the mutex for a while. */
 static bool ask(struct pg *pg, enum lhi_postgres_call which, struct args *args, int *rc)
 {
@@ -341,7 +333,7 @@ static bool arm(struct pg *pg, const char *const *queues, size_t n)
     }
     if (lacking == 0)
         return false;
-    arg_queues(&args, queues, n);
+    arg_names(&args, queues, n);
     int rc;
     bool fresh = ask(pg, LHI_POSTGRES_STORE_ARM, &args, &rc);
     uint32_t after = rings_for(wake, queues, n);
@@ -388,7 +380,7 @@ static bool glance(struct pg *pg, const lh_claim_opts *opts)
     struct args args = {0};
     int rc;
 
-    arg_queues(&args, opts->queues, opts->n_queues);
+    arg_names(&args, opts->queues, opts->n_queues);
     bool found = ask(pg, LHI_POSTGRES_STORE_GLANCE, &args, &rc);
     if (found && pthread_equal(wake->busy, pthread_self()))
         wake->busy_at = 0;
