@@ -49,7 +49,7 @@ void lhi_point(const char *name)
     if (c->kill_at[0] == '\0' || strcmp(c->kill_at, name) != 0)
         return;
     if (__atomic_fetch_sub(&c->kill_skip, 1, __ATOMIC_RELAXED) <= 0)
-        kill(getpid(), SIGKILL);
+        kill(getpid(), c->stop_there ? SIGSTOP : SIGKILL);
 }
 
 #else

@@ -27,7 +27,9 @@ struct lhi_control {
     int64_t calls[LHI_FAULT_KINDS];
     char kill_at[64];  /* SIGKILL at this point … */
     int64_t kill_skip; /* … after passing it so often */
-    int64_t slept_ms;  /* added to the clock that goes on while the machine sleeps */
+    bool
+        stop_there; /* SIGSTOP instead of SIGKILL: the process goes on when the test continues it */
+    int64_t slept_ms; /* added to the clock that goes on while the machine sleeps */
 };
 
 struct lhi_control *lhi_control(void);

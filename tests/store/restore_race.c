@@ -202,6 +202,13 @@ static lh_store *many_jobs(void)
     return store;
 }
 
+/* At least one worker has noticed that the store was replaced, however busy the machine is. */
+static void wait_for_reopening(const struct shared *shared, int64_t before)
+{
+    while (__atomic_load_n(&shared->reopened, __ATOMIC_ACQUIRE) <= before)
+        pause_ms(1);
+}
+
 /* Restore again and again, a copy of this moment or of the beginning, by `how`. */
 static void race(void (*how)(const char *copy, int round))
 {
@@ -218,6 +225,7 @@ static void race(void (*how)(const char *copy, int round))
         }
     for (int round = 0; round < ROUNDS; round++) {
         int64_t epoch = info_of(store).epoch;
+        int64_t reopened = __atomic_load_n(&shared->reopened, __ATOMIC_ACQUIRE);
         if (round % 3 != 0)
             backup(store, "copy.db", (lh_backup_opts){.replace = true});
         lh_close(store);
@@ -226,6 +234,7 @@ static void race(void (*how)(const char *copy, int round))
         store = open_anew();
         EXPECT(info_of(store).epoch > epoch);
         store_check(store);
+        wait_for_reopening(shared, reopened);
         pause_ms(60);
     }
     __atomic_store_n(&shared->stop, true, __ATOMIC_RELAXED);

@@ -223,20 +223,18 @@ int check_tables(struct conn *conn, lh_findings *out, struct lhi_error *err)
 /* Acknowledged changes that are not there: a lost log, or an old copy in place of the store. */
 static int check_age(struct db *db, struct conn *conn, struct report *report, struct lhi_error *err)
 {
-    char uuid[40];
-    int64_t changes;
-    int rc = meta_text(conn, "store_uuid", uuid, sizeof uuid, err);
+    struct age age;
+    int rc = read_age(db, conn, &age, err);
 
-    if (rc != LH_OK || (rc = sql_int(conn, LHI_SQL_STORE_MARKS, err, -1, &changes, "")) != LH_OK)
+    if (rc != LH_OK)
         return rc;
-    if (changes < 0)
+    if (age.changes < 0)
         found(report, "error", "store", "there is no row for the store itself in lh_queue");
-    else if (db->side.page != NULL && strcmp(side_uuid(&db->side), uuid) == 0 &&
-             (uint64_t)changes < side_synced(&db->side))
+    else if (age.missing > 0)
         found(report, "error", "store",
               "store is older than it was: acknowledged changes are missing (%llu); --accept-loss "
               "goes on without them",
-              (unsigned long long)(side_synced(&db->side) - (uint64_t)changes));
+              (unsigned long long)age.missing);
     return LH_OK;
 }
 

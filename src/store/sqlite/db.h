@@ -259,8 +259,15 @@ bool db_disturbed(const struct db *db);
 int db_stop_moved(struct db *db,
                   struct lhi_error *err); /* … and nothing more may be done with it */
 
-/* ---- identity.c: is it the store the side file knows? All but the first under the turnstile. ---- */
+/* ---- identity.c: is it the store the side file knows? All but two under the turnstile. ---- */
 uint64_t inode_of(const struct db *db, const char *suffix, char path[4200]); /* 0: there is none */
+struct age {
+    char uuid[40];
+    int64_t changes;  /* transactions of ours in the snapshot; -1: the store's own row is missing */
+    uint64_t missing; /* acknowledged ones that are not in it */
+};
+/* Without the turnstile. It must be the first to read in its snapshot: see there. */
+int read_age(struct db *db, struct conn *conn, struct age *age, struct lhi_error *err);
 int recognize_file(struct db *db, bool created, struct lhi_error *err);
 int refuse_emptied(const struct db *db, struct lhi_error *err);
 int refuse_foreign_log(struct db *db, struct lhi_error *err);

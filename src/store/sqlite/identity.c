@@ -8,6 +8,7 @@
 #include "store/sqlite/db.h"
 
 #include "base/clock.h"
+#include "base/hook.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -127,6 +128,40 @@ static int accept_loss(struct txn *txn, void *arg, struct lhi_error *err)
     return rc < 0 || sql_run(txn->conn, LHI_SQL_SKIP_IDS, err, "i", (int64_t)SKIPPED_IDS) >= 0
                ? rc
                : err->status;
+}
+
+static bool knows(const struct db *db, const char *uuid)
+{
+    return db->side.page != NULL && strcmp(side_uuid(&db->side), uuid) == 0;
+}
+
+/* An exchange of the file sets the marks of the new one before it renames it; a private copy may be
+ * older than what its owners have acknowledged since. */
+static bool marks_are_of_another(const struct db *db)
+{
+    int64_t at;
+    return side_work(&db->side, &at) == SIDE_SWAPPING || db_moved(db) || degraded_outdated(db);
+}
+
+/* Writers go on meanwhile, so the mark is read before the snapshot: what was acknowledged by then is
+ * in it. It is read once more afterwards, because an exchange that was undone, or a loss that was
+ * accepted, sets it back. */
+int read_age(struct db *db, struct conn *conn, struct age *age, struct lhi_error *err)
+{
+    uint64_t before = db->side.page != NULL ? side_synced(&db->side) : 0;
+    int rc;
+
+    LHI_POINT("age:between");
+    *age = (struct age){0};
+    if ((rc = sql_int(conn, LHI_SQL_STORE_MARKS, err, -1, &age->changes, "")) < 0 ||
+        (rc = meta_text(conn, "store_uuid", age->uuid, sizeof age->uuid, err)) < 0)
+        return rc;
+    if (age->changes < 0 || !knows(db, age->uuid) || marks_are_of_another(db))
+        return LH_OK;
+    uint64_t after = side_synced(&db->side), changes = (uint64_t)age->changes;
+    uint64_t acknowledged = after < before ? after : before;
+    age->missing = acknowledged > changes ? acknowledged - changes : 0;
+    return LH_OK;
 }
 
 int compare_marks(struct db *db, struct lhi_error *err)

@@ -383,6 +383,7 @@ static int stats(struct db *db, struct conn *conn, struct lhi_act *act, struct l
     lh_store_info *info = act->info;
     int64_t now = db_now(db), version, next_ms;
     char closed[sizeof db->closed];
+    struct age age;
     bool due;
     int rc;
 
@@ -393,15 +394,16 @@ static int stats(struct db *db, struct conn *conn, struct lhi_act *act, struct l
     info->file_bytes = file_size(db->file, "");
     info->free_bytes = lhi_free_bytes(db->file);
     info->clock_skew_ms = lhi_wall_ms() - now;
-    if ((rc = next_due(conn, now, lhi_wall_ms(), &due, &next_ms, err)) < 0 ||
+    if ((rc = read_age(db, conn, &age, err)) < 0 ||
+        (rc = next_due(conn, now, lhi_wall_ms(), &due, &next_ms, err)) < 0 ||
         (rc = read_totals(conn, info, err)) < 0 ||
         (rc = meta_text(conn, "degraded", info->degraded, sizeof info->degraded, err)) < 0)
         return rc;
     info->next_due_at = due ? now : next_ms >= 0 ? now + next_ms : 0;
-    if ((rc = meta_text(conn, "store_uuid", info->uuid, sizeof info->uuid, err)) < 0 ||
-        (rc = meta_int(conn, "schema_version", 0, &version, err)) < 0 ||
+    lhi_format(info->uuid, sizeof info->uuid, "%s", age.uuid);
+    info->changes = age.changes < 0 ? 0 : age.changes;
+    if ((rc = meta_int(conn, "schema_version", 0, &version, err)) < 0 ||
         (rc = meta_int(conn, "epoch", 0, &info->epoch, err)) < 0 ||
-        (rc = sql_int(conn, LHI_SQL_STORE_MARKS, err, 0, &info->changes, "")) < 0 ||
         (rc = move_closed(db, conn, closed, sizeof closed, err)) < 0)
         return rc;
     info->schema = (int)version;
@@ -411,8 +413,7 @@ static int stats(struct db *db, struct conn *conn, struct lhi_act *act, struct l
         lhi_format(info->degraded, sizeof info->degraded, "%.255s", closed);
     else if (db->side.page != NULL && side_sync_failed(&db->side))
         lhi_format(info->degraded, sizeof info->degraded, "a sync of the log has failed");
-    else if (db->side.page != NULL && strcmp(side_uuid(&db->side), info->uuid) == 0 &&
-             (uint64_t)info->changes < side_synced(&db->side))
+    else if (age.missing > 0)
         lhi_format(info->degraded, sizeof info->degraded,
                    "store is older than it was: acknowledged changes are missing");
     else if (db->side.page != NULL && reserve_spent(db))
