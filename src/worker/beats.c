@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-enum { MARGIN_MS = 2000, GUARDIAN_LATE_MS = 200, SAY_AGAIN_MS = 60000 };
+enum { MARGIN_MS = 2000, GUARDIAN_LATE_MS = 200, SAY_AGAIN_MS = 60000, BEAT_MOST_MS = 10000 };
 
 /* ---- deadlines ---- */
 
@@ -187,6 +187,28 @@ static int64_t jittered(int64_t ms)
     return ms - ms / 10 + (int64_t)((double)ms / 5 * (dice / 4294967296.0));
 }
 
+/* A heartbeat that was not answered by then has failed. */
+static int64_t answer_due(const struct worker *w)
+{
+    int64_t third = w->opts.heartbeat_ms / 3;
+    return w->beat_asked_at + (third < BEAT_MOST_MS ? third : BEAT_MOST_MS);
+}
+
+/* The call itself goes on: when its answer comes it still counts, from the time it was sent. Until
+ * then nothing is claimed, as after any heartbeat that failed. */
+static void beat_overdue(struct worker *w, int64_t now)
+{
+    char text[96];
+
+    if (w->beater.failures == 0) {
+        lhi_format(text, sizeof text, "a heartbeat failed: no answer after %lld ms",
+                   (long long)(now - w->beat_asked_at));
+        worker_tell(w, &(lh_work_event){.what = LH_WORK_TROUBLE, .error = text}, NULL);
+    }
+    w->beater.failures++;
+    w->beat_overdue = w->beat_failing = true;
+}
+
 /* ---- beating ---- */
 
 static void beat(struct worker *w)
@@ -299,6 +321,13 @@ static void beaten(struct worker *w)
         w->beat_at = w->beat.sent_at + jittered(beat_every(w));
 }
 
+static void ask_beat(struct worker *w)
+{
+    w->beat_asked_at = worker_now(w);
+    w->beat_overdue = false;
+    hand_ask(&w->beater);
+}
+
 static void add_beat(struct worker *w, struct lh_task *task)
 {
     w->beat.tasks[w->beat.n] = task;
@@ -340,7 +369,7 @@ static void ask_detail(struct worker *w, struct lh_task *task, int64_t now)
     pthread_mutex_unlock(&w->mutex);
     task->told_at = more ? now - DETAIL_MS : now;
     worker_tell(w, &(lh_work_event){.what = LH_WORK_PROGRESS}, task);
-    hand_ask(&w->beater);
+    ask_beat(w);
 }
 
 static void ask_all(struct worker *w)
@@ -354,7 +383,7 @@ static void ask_all(struct worker *w)
             if (w->tasks[i].guard != NULL)
                 guard_continue(w->tasks[i].guard);
         }
-    hand_ask(&w->beater);
+    ask_beat(w);
 }
 
 bool beats_init(struct worker *w)
@@ -397,6 +426,8 @@ void beats_step(struct worker *w, int64_t now)
     for (size_t i = 0; i < w->n_tasks; i++)
         keep_deadline(&w->tasks[i], now);
     not_later(w);
+    if (w->beater.busy && !w->beat_overdue && now >= answer_due(w))
+        beat_overdue(w, now);
     if (w->beater.busy || w->reopen)
         return;
     if (now >= w->beat_at)
@@ -408,7 +439,9 @@ void beats_step(struct worker *w, int64_t now)
 int64_t beats_next(const struct worker *w)
 {
     bool may_beat = !w->beater.busy && !w->reopen, may_tell = may_beat && !w->beat_failing;
-    int64_t next = may_beat ? w->beat_at : INT64_MAX;
+    int64_t next = may_beat                             ? w->beat_at
+                   : w->beater.busy && !w->beat_overdue ? answer_due(w)
+                                                        : INT64_MAX;
 
     for (size_t i = 0; i < w->n_tasks; i++) {
         const struct lh_task *task = &w->tasks[i];

@@ -206,6 +206,8 @@ struct worker { /* NOLINT(clang-analyzer-optin.performance.Padding): by subject;
     bool beat_now; /* the store is back: before the deadlines pass */
     int64_t
         heard_at; /* since when at least the store has heard of us: of a confirmed beat, or a claim */
+    int64_t beat_asked_at; /* of the heartbeat that was asked for last … */
+    bool beat_overdue;     /* … it is not answered, and counts as failed */
     bool beat_failing;
 
     /* telling how runs ended */

@@ -291,6 +291,13 @@ bool said(const struct shift *shift, const char *words)
     return times_said(shift, words) > 0;
 }
 
+int64_t number_after(const struct shift *shift, const char *words)
+{
+    const char *at = strstr(content(shift->log), words);
+
+    return at != NULL ? strtoll(at + strlen(words), NULL, 10) : -1;
+}
+
 struct run work_run(const char *const words[])
 {
     const char *argv[WORDS_MOST];

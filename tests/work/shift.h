@@ -60,6 +60,7 @@ int shift_wait(struct shift *shift); /* its exit code, or minus its signal */
 int shift_stop(struct shift *shift); /* SIGTERM, and the same */
 bool said(const struct shift *shift, const char *words);
 int times_said(const struct shift *shift, const char *words);
+int64_t number_after(const struct shift *shift, const char *words); /* -1: it did not say them */
 
 /* The same, run to its end; .err is what it said. */
 #define WORK(...) work_run((const char *const[]){__VA_ARGS__, NULL})

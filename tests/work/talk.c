@@ -210,6 +210,25 @@ TEST(nothing_is_claimed_from_the_first_beat_that_fails_to_the_next_that_does_not
     shop_close(&shop);
 }
 
+/* The store itself gives up only after five seconds. */
+TEST(a_heartbeat_without_an_answer_for_a_third_of_its_interval_has_failed)
+{
+    struct shop shop = shop_open();
+    struct shift shift = SHIFT("q", "--heartbeat", "600ms", "--", SH("echo >>started"));
+    (void)put(&shop, "q", "x");
+    EVENTUALLY(lines_of("started") == 1);
+    sqlite3 *lock = lock_store();
+    EVENTUALLY(said(&shift, "a heartbeat failed"));
+    EXPECT(said(&shift, "a heartbeat failed: no answer after"));
+    EXPECT(number_after(&shift, "no answer after ") >= 200);
+    unlock_store(lock);
+    EVENTUALLY(said(&shift, "well again: a heartbeat failed"));
+    int64_t next = put(&shop, "q", "y");
+    EVENTUALLY(state_of(&shop, next) == LH_COMPLETED);
+    EXPECT_EQ(shift_stop(&shift), 0);
+    shop_close(&shop);
+}
+
 /* The job is claimed, and waits for it: not until the next beat, half a minute later. */
 TEST(a_record_that_could_not_be_written_is_tried_again_soon)
 {
