@@ -304,6 +304,9 @@ typedef struct lh_claim_opts {
     const char *request; /* repeated under this id, the claim returns what it got and still holds */
     const int *cancel;   /* raised (non-zero) by another thread: stop waiting, LH_EINTR */
     bool woken; /* … which then calls lh_wake(): else the flag is looked at ten times a second */
+    /* Wait only while a job is still to come by itself, and return LH_EMPTY when none is: while a job
+     * that was claimed before is scheduled for its next attempt, or a rate holds jobs back. */
+    bool drain;
 } lh_claim_opts;
 
 /**
@@ -769,6 +772,7 @@ enum lh_work_what {
     LH_WORK_ENDED,    /* a job: `outcome`; `error` says why it is none of LH_RAN_OK */
     LH_WORK_TROUBLE,  /* something does not work and is tried again: `error` */
     LH_WORK_WELL,     /* … and now it does */
+    LH_WORK_WAITING,  /* a worker that drains has nothing to do before the next retry */
     LH_WORK_STOPPING, /* no more claims; `running` jobs are waited for */
     LH_WORK_STOPPED
 };
@@ -800,7 +804,8 @@ typedef struct lh_work_opts {
     int64_t rate_n, rate_per_ms; /* start at most so many in so long; 0: no limit */
     int64_t grace_ms;            /* of a stop; 0: 30 s; LH_NOW: none */
     int64_t kill_after_ms;       /* from SIGTERM to SIGKILL; 0: 5 s */
-    bool drain;                  /* stop when nothing is pending */
+    bool drain;                  /* stop when nothing is pending and no retry waits */
+    bool drain_pending;          /* stop when nothing is pending: retries are left behind */
     bool once;                   /* stop after one job */
     bool no_recovery;            /* do not look after the store (lh_maintain) */
     int64_t detection_ms;        /* and do it at least so often; 0: 60 s */

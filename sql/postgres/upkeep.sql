@@ -9,6 +9,9 @@ SELECT after, pruned, more FROM leasehold.prune_round($1, $2);
 -- name: peek
 SELECT something, next_ms, spare_ms FROM leasehold.peek($1, $2);
 
+-- name: retry_waits
+SELECT leasehold.retry_waits($1, $2);
+
 -- name: off_duty
 SELECT leasehold.off_duty($1);
 

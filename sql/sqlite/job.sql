@@ -133,6 +133,16 @@ SELECT (SELECT count(*) FROM lh_job
            AND queue = :queue)
      + (SELECT count(*) FROM lh_hold WHERE queue = :queue AND until > :now);
 
+-- name: job_retry_waits
+-- A token tells a retry (or a job in quarantine) from a job that was enqueued for later. Retries are
+-- scheduled soon, so the walk by time finds one early; only the answer "none" reads all that is scheduled.
+SELECT 1 FROM lh_job
+ WHERE state <> 'pending' AND state <> 'completed' AND state = 'scheduled'
+   AND lease_until IS NULL AND token > 0
+   AND queue = :queue AND (:kind IS NULL OR kind = :kind)
+   AND NOT EXISTS (SELECT 1 FROM lh_queue q WHERE q.queue = :queue AND q.paused)
+ ORDER BY run_at LIMIT 1;
+
 -- name: job_due
 SELECT id, queue, kind, state FROM lh_job
  WHERE state <> 'pending' AND state <> 'completed' AND state = 'scheduled'

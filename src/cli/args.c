@@ -247,7 +247,8 @@ static int read_option(struct parse *p, const struct option *option, struct valu
     if (text == NULL && (option->flags & OPTION_VALUE_OPTIONAL) != 0) {
         /* The next word is the value if it reads as one, else it is something of its own. */
         struct value probe = {0};
-        if (p->i + 1 < p->argc && value_parse(&option->spec, p->argv[p->i + 1], &probe, why))
+        if (!option_is_attached(option) && p->i + 1 < p->argc &&
+            value_parse(&option->spec, p->argv[p->i + 1], &probe, why))
             text = p->argv[++p->i];
         else {
             remember(p->args, value, NULL);

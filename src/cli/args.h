@@ -20,6 +20,8 @@ enum {
     OPTION_REQUIRED = 1,
     OPTION_REPEATS = 2,        /* may be given several times */
     OPTION_VALUE_OPTIONAL = 4, /* --wait [D] */
+    /* --drain[=HOW]: optional, and the next word is never the value, for it may be a queue. */
+    OPTION_VALUE_ATTACHED = 8 | OPTION_VALUE_OPTIONAL,
 };
 
 /* In the order people know from --help, at the price of some padding. */
@@ -31,6 +33,12 @@ struct option {       /* NOLINT(clang-analyzer-optin.performance.Padding) */
     unsigned flags;
     const char *help;
 };
+
+/** Can its value only be given as --name=VALUE? */
+static inline bool option_is_attached(const struct option *option)
+{
+    return (option->flags & OPTION_VALUE_ATTACHED) == OPTION_VALUE_ATTACHED;
+}
 
 struct positional {
     const char *meta; /* NULL ends a table */

@@ -25,6 +25,8 @@ enum {
     PASS_STORE,
 };
 
+enum { DRAIN_RETRIES = 1, DRAIN_PENDING };
+
 /* clang-format off: one a line, as a table */
 #define SPEC_RATE          \
     {                      \
@@ -54,7 +56,9 @@ static const struct option options[] = {
                "when told to stop, wait so long for what runs (default: 30s)"},
     [KILL_AFTER] = {"kill-after", 0, "D", SPEC_DURATION(1, VALUE_DAY), 0,
                     "from SIGTERM to SIGKILL, where a command is stopped (default: 5s)"},
-    [DRAIN] = {"drain", 0, NULL, SPEC_FLAG, 0, "stop when nothing is pending any more"},
+    [DRAIN] = {"drain", 0, "HOW", SPEC_CHOICE("retries pending"), OPTION_VALUE_ATTACHED,
+               "stop when nothing is pending; with retries (the default), and no job waits for its "
+               "next attempt"},
     [ONCE] = {"once", '1', NULL, SPEC_FLAG, 0, "run one job, and stop; exit 3 if there is none"},
     [WORKER] = {"worker", 'w', "LABEL", SPEC_NAME, 0,
                 "what the worker is called; something unique is added (default: USER@HOST)"},
@@ -142,6 +146,10 @@ static void told(void *arg, const lh_work_event *event)
     case LH_WORK_WELL:
         say(work, LH_LOG_INFO, event, "well again: %s", event->error);
         break;
+    case LH_WORK_WAITING:
+        say(work, LH_LOG_INFO, event,
+            "nothing is pending: waiting for jobs that are to be retried");
+        break;
     case LH_WORK_STOPPING:
         if (event->running > 0)
             say(work, LH_LOG_INFO, event, "stopping: waiting for %zu job%s", event->running,
@@ -206,7 +214,8 @@ static int run(struct cli *cli, const struct args *args)
         .rate_per_ms = opt[RATE].num2,
         .grace_ms = opt[GRACE].given && opt[GRACE].num == 0 ? LH_NOW : opt[GRACE].num,
         .kill_after_ms = opt[KILL_AFTER].num,
-        .drain = opt[DRAIN].given > 0,
+        .drain = opt[DRAIN].given > 0 && opt[DRAIN].num != DRAIN_PENDING,
+        .drain_pending = opt[DRAIN].given > 0 && opt[DRAIN].num == DRAIN_PENDING,
         .once = opt[ONCE].given > 0,
         .command = args->raw,
         .store_url = opt[PASS_STORE].given ? cli->url : NULL,
@@ -255,7 +264,7 @@ static const struct example examples[] = {
 };
 
 static const struct exit_note exits[] = {
-    {"told to stop, or drained; with --once: the job was completed", 0},
+    {"stopped by a signal, or drained; with --once: the job was completed", 0},
     {"a command said that this worker cannot do its work (exit 78); with --once: the job was not "
      "completed",
      1},
@@ -266,8 +275,9 @@ static const struct exit_note exits[] = {
 
 const struct command cmd_work = {
     .name = "work",
-    .args = "QUEUE… [-j N] [--batch N] [--kind K]… [--rate N/D] [--timeout D] [--lease D]\n"
-            "QUEUE… [--drain | --once] [--heartbeat D] [--grace D] [--worker LABEL] -- CMD ARGS…",
+    .args =
+        "QUEUE… [-j N] [--batch N] [--kind K]… [--rate N/D] [--timeout D] [--lease D]\n"
+        "QUEUE… [--drain[=HOW] | --once] [--heartbeat D] [--grace D] [--worker LABEL] -- CMD ARGS…",
     .summary = "run a command once a job, under a lease",
     .text =
         "Claims jobs and runs the command once for each: the payload on its standard input, the "
@@ -291,6 +301,12 @@ const struct command cmd_work = {
         "is "
         "killed, all of it is killed at once, and the job comes back. What a command leaves behind "
         "in the background ends with it."
+        "\n\n"
+        "--drain stops the worker when nothing is pending and no job that was claimed before waits "
+        "for its next attempt, as after a failure or exit code 75. Jobs that were enqueued for "
+        "later "
+        "and were never claimed are not waited for, nor those that other workers hold. "
+        "--drain=pending does not wait for retries."
         "\n\n"
         "SIGTERM, SIGINT or SIGHUP: nothing more is claimed, what runs is waited for, up to "
         "--grace; then it is stopped and given back, with no attempt spent. A second signal does "

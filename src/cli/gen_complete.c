@@ -153,7 +153,8 @@ static void zsh_option(const struct option *option, const char *indent, const ch
         printf("'(-%c --%s)'{-%c,--%s}'[", option->letter, option->name, option->letter,
                option->name);
     else
-        printf("'%s--%s[", (option->flags & OPTION_REPEATS) != 0 ? "*" : "", option->name);
+        printf("'%s--%s%s[", (option->flags & OPTION_REPEATS) != 0 ? "*" : "", option->name,
+               option_is_attached(option) ? "=-" : "");
     zsh_text(option->help);
     putchar(']');
     if (takes_value(option)) {
@@ -278,7 +279,7 @@ static void fish_option(const struct option *option, const char *title)
         printf(" -r -F");
     else if (takes_value(option) && (option->flags & OPTION_VALUE_OPTIONAL) == 0)
         printf(" -x");
-    if (words != NULL)
+    if (words != NULL && !option_is_attached(option))
         printf(" -a '%s'", words);
     printf(" -d ");
     fish_text(option->help);

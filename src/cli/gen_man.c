@@ -133,8 +133,13 @@ static void put_options(FILE *f, const struct option *options)
         fprintf(f, "Fl \\-%s", o->name);
         if (o->meta != NULL) {
             bool maybe = (o->flags & OPTION_VALUE_OPTIONAL) != 0;
-            fprintf(f, " %sAr ", maybe ? "Op " : "");
+            if (option_is_attached(o))
+                fputs(" Ns Oo Ns = Ns Ar ", f);
+            else
+                fprintf(f, " %sAr ", maybe ? "Op " : "");
             put_text(f, o->meta, strlen(o->meta));
+            if (option_is_attached(o))
+                fputs(" Oc", f);
         }
         fputc('\n', f);
         buf_text(&help, o->help);

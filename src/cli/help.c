@@ -59,8 +59,11 @@ static void print_option(const struct option *option)
 
     snprintf(left, sizeof left, "  %c%c%c --%s%s%s%s", option->letter ? '-' : ' ',
              option->letter ? option->letter : ' ', option->letter ? ',' : ' ', option->name,
-             option->meta ? (maybe ? " [" : " ") : "", option->meta ? option->meta : "",
-             maybe ? "]" : "");
+             option->meta ? (option_is_attached(option) ? "[="
+                             : maybe                    ? " ["
+                                                        : " ")
+                          : "",
+             option->meta ? option->meta : "", maybe ? "]" : "");
     width = text_width(left, strlen(left));
     if (width + 2 > INDENT)
         printf("%s\n%*s", left, INDENT, "");

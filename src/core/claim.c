@@ -98,9 +98,10 @@ static void look_after_workers(lh_store *store)
 /* One look: with `sure`, straight to the claim; else a look that costs no writer anything comes
  * first, so that an idle claimer is no load. */
 static int look(lh_store *store, const lh_claim_opts *opts, bool sure, lh_jobs *jobs,
-                int64_t *next_ms, bool *final, struct lhi_error *err)
+                int64_t *next_ms, bool *limited, bool *final, struct lhi_error *err)
 {
     *next_ms = -1;
+    *limited = false;
     if (!sure) {
         struct lhi_act peek = {.verb = LHI_PEEK, .peek = {.opts = opts}};
         int rc = lhi_read(store, &peek, err);
@@ -114,6 +115,7 @@ static int look(lh_store *store, const lh_claim_opts *opts, bool sure, lh_jobs *
     jobs->asked_mono_ms = lhi_clock_ms(lh_store_clock(store));
     int rc = lhi_perform(store, &act, err);
     *final = act.claim.repeated;
+    *limited = act.claim.retry_ms > 0;
     if (act.claim.retry_ms > 0 && (*next_ms < 0 || act.claim.retry_ms < *next_ms))
         *next_ms = act.claim.retry_ms;
     if (rc == LH_OK && jobs->n == 0 && jobs->priv != NULL)
@@ -121,12 +123,26 @@ static int look(lh_store *store, const lh_claim_opts *opts, bool sure, lh_jobs *
     return rc < 0 ? rc : jobs->n > 0 ? LH_OK : LH_EMPTY;
 }
 
+/* A claim that drains has found nothing. LH_OK: a job may still come; LH_EMPTY: none will. A retry may
+ * become pending between the claim and the look for retries, so `*no_retries` asks for another claim. */
+static int drained(lh_store *store, const lh_claim_opts *opts, bool *no_retries,
+                   struct lhi_error *err)
+{
+    struct lhi_act act = {.verb = LHI_RETRIES, .retries = {.opts = opts}};
+
+    if (*no_retries)
+        return LH_EMPTY;
+    int rc = lhi_read(store, &act, err);
+    *no_retries = rc >= 0 && !act.retries.waiting;
+    return rc;
+}
+
 static int claim_waiting(lh_store *store, const lh_claim_opts *opts, lh_jobs *jobs,
                          struct lhi_error *err)
 {
     int64_t deadline = opts->wait_ms > 0 ? lhi_deadline(opts->wait_ms) : 0;
     uint32_t siren = 0;
-    bool sure = true, waited = false;
+    bool sure = true, waited = false, no_retries = false;
 
     for (;;) {
         int64_t again_ms;
@@ -140,16 +156,26 @@ static int claim_waiting(lh_store *store, const lh_claim_opts *opts, lh_jobs *jo
             waited = true;
         }
         int64_t next_ms, left = -1;
-        bool rung = false,
+        bool rung = false, limited,
              final = false; /* the answer of a request that was made before never changes */
-        int rc = look(store, opts, sure, jobs, &next_ms, &final, err);
+        int rc = look(store, opts, sure, jobs, &next_ms, &limited, &final, err);
         /* A store that is busy for a while is one more thing to wait for. */
         if ((rc != LH_EMPTY && rc != LH_EBUSY) || opts->wait_ms == 0 || final)
             return rc;
-        if (lhi_raised(opts->cancel))
-            return lhi_fail(err, LH_EINTR, "interrupted while waiting for a job");
         if (opts->wait_ms > 0 && (left = deadline - lhi_mono_ms()) <= 0)
             return rc;
+        if (opts->drain && rc == LH_EMPTY && !limited) {
+            if ((rc = drained(store, opts, &no_retries, err)) != LH_OK)
+                return rc;
+            if (no_retries) {
+                sure = true;
+                continue;
+            }
+        } else {
+            no_retries = false;
+        }
+        if (lhi_raised(opts->cancel))
+            return lhi_fail(err, LH_EINTR, "interrupted while waiting for a job");
         /* After a claim that found nothing, one look tells how long to sleep. */
         if (!sure) {
             /* Expired means lease_until <= now: one later is surely past. */

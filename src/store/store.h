@@ -68,6 +68,7 @@ enum lhi_verb {
     LHI_REPORT_GET,
     LHI_REPORT_LIST,
     LHI_PEEK,
+    LHI_RETRIES,
     LHI_CHECK,
     LHI_INTEGRITY,
     LHI_BACKUP,
@@ -453,6 +454,10 @@ struct lhi_act {
             bool found;                /* a claim would find something to do now */
             int64_t next_ms;           /* until the next thing falls due; -1: nothing in sight */
         } peek;
+        struct {
+            const lh_claim_opts *opts;
+            bool waiting; /* out: a job that was claimed before is scheduled for its next attempt */
+        } retries;
         struct {
             const int *cancel;
             lh_findings *out;

@@ -92,7 +92,8 @@ static void claim(struct worker *w)
                           .lease_ms = w->opts.lease_ms,
                           .wait_ms = w->claim.wait_ms,
                           .cancel = &w->claim.cancel,
-                          .woken = true};
+                          .woken = true,
+                          .drain = w->claim.drain};
 
     w->claim.jobs = NULL;
     w->claimer.rc = lh_claim(w->store, &opts, &w->claim.jobs);
@@ -200,12 +201,17 @@ static size_t wanted(struct worker *w)
     return n < 1000 ? n : 1000;
 }
 
+static bool drains(const struct worker *w)
+{
+    return w->opts.drain || w->opts.drain_pending;
+}
+
 /* All is done and nothing is left to do: --drain and --once end here. */
 static void maybe_finish(struct worker *w)
 {
     if (w->stage != STAGE_WORK || w->claimer.busy || in_hand(w) > 0)
         return;
-    if ((w->opts.drain && w->empty) || (w->opts.once && w->tally.claimed > 0))
+    if ((drains(w) && w->empty) || (w->opts.once && w->tally.claimed > 0))
         worker_stop(w, false);
 }
 
@@ -225,22 +231,31 @@ void claims_step(struct worker *w)
     if (w->claimer.busy) {
         /* A wait for more is over when nothing may be claimed any more, or, of a worker that is to
          * stop when nothing is left, when it has nothing else to wait for. */
-        if (n == 0 || (w->opts.drain && w->claim.wait_ms != 0 && in_hand(w) == 0))
+        if (n == 0 || (drains(w) && w->claim.wait_ms != 0 && !w->claim.drain && in_hand(w) == 0))
             claims_cancel(w);
+        if (now >= w->claim.waiting_at) {
+            w->claim.waiting_at = INT64_MAX;
+            worker_tell(w, &(lh_work_event){.what = LH_WORK_WAITING}, NULL);
+        }
         return;
     }
     maybe_finish(w);
     if (w->stage != STAGE_WORK || n == 0 || now < claim_due(w))
         return;
     w->claim.n = n;
-    w->claim.wait_ms = w->opts.once || (w->opts.drain && in_hand(w) == 0) ? 0 : -1;
+    bool last = drains(w) && in_hand(w) == 0; /* nothing of our own can follow it */
+    w->claim.wait_ms = w->opts.once || (last && w->opts.drain_pending) ? 0 : -1;
+    w->claim.drain = last && w->claim.wait_ms != 0;
+    w->claim.waiting_at = w->claim.drain ? now + WAITING_MS : INT64_MAX;
     __atomic_store_n(&w->claim.cancel, 0, __ATOMIC_RELAXED);
     hand_ask(&w->claimer);
 }
 
 int64_t claims_next(struct worker *w)
 {
-    if (w->stage != STAGE_WORK || w->claimer.busy)
+    if (w->claimer.busy)
+        return w->claim.waiting_at;
+    if (w->stage != STAGE_WORK)
         return INT64_MAX;
     if (wanted(w) > 0)
         return claim_due(w);

@@ -48,6 +48,7 @@ enum {
     DETAIL_MS = 250,       /* news of a job are told no sooner after the last beat of it */
     GLANCE_MS = 1000,   /* by a clock that goes on while the machine sleeps: look at it so often */
     SAME_STOP_MS = 100, /* signals so close together are one */
+    WAITING_MS = 250,   /* a drain that waits longer for retries says so */
     GIVE_UP_MS = 10000, /* of a stop: for a store that does not answer */
 };
 
@@ -182,7 +183,9 @@ struct worker { /* NOLINT(clang-analyzer-optin.performance.Padding): by subject;
     struct {
         size_t n;
         int64_t wait_ms;
-        int cancel; /* shared, atomic */
+        bool drain;         /* wait only for what is still to come */
+        int64_t waiting_at; /* when to say that it does; INT64_MAX: not, or said */
+        int cancel;         /* shared, atomic */
         lh_jobs *jobs;
     } claim;
     bool empty;        /* the last look found nothing, and nothing has changed since */

@@ -174,6 +174,9 @@ static const struct act {
     {"peek of whoever keeps the store up", 0, "SELECT leasehold.peek('{}', 'w')", NULL},
     {"peek at an empty queue", 0, "SELECT leasehold.peek('{empty}', 'w')", NULL},
 
+    {"look for a job to be retried", 0, "SELECT leasehold.retry_waits('{empty,mail}', '{}')",
+     "SELECT leasehold.release(" HELD ", 1, interval '1 second')"},
+
     {"glance", 0, "SELECT leasehold.glance('{empty,mail}')", NULL},
     {"glance at an empty queue", 0, "SELECT leasehold.glance('{empty}')", NULL},
 

@@ -535,3 +535,123 @@ SPEC(an_act_that_is_refused_does_not_harm_those_it_shares_a_transaction_with)
     EXPECT_EQ(queue_of(&w, "small").hour_enqueued, 400);
     world_close(&w);
 }
+
+/* ---- a claim that drains ---- */
+
+/* One claim that waits for what is still to come, with its cancel flag raised where `would_wait`: what
+ * would wait is interrupted (LH_EINTR), and what would not ends as ever. */
+static int drain_with(struct world *w, const char *kind, bool would_wait, lh_job *out)
+{
+    int cancel = would_wait;
+    lh_jobs *jobs = NULL;
+    int rc = lh_claim(w->store,
+                      &(lh_claim_opts){.queues = mail,
+                                       .n_queues = 1,
+                                       .kinds = kind ? &kind : NULL,
+                                       .n_kinds = kind != NULL,
+                                       .worker = "drainer",
+                                       .wait_ms = -1,
+                                       .cancel = &cancel,
+                                       .drain = true},
+                      &jobs);
+    if (rc == LH_OK)
+        *out = keep_jobs(w, jobs)->job[0];
+    return rc;
+}
+
+static void expect_it_waits(struct world *w)
+{
+    lh_job job;
+    EXPECT_STATUS(drain_with(w, NULL, true, &job), LH_EINTR);
+}
+
+static void expect_it_ends(struct world *w)
+{
+    lh_job job;
+    EXPECT_STATUS(drain_with(w, NULL, false, &job), LH_EMPTY);
+}
+
+static void expect_it_claims(struct world *w, int64_t id)
+{
+    lh_job job;
+    EXPECT_OK(drain_with(w, NULL, false, &job));
+    EXPECT_EQ(job.id, id);
+    EXPECT_OK(complete(w, &job));
+}
+
+SPEC(a_draining_claim_ends_when_no_job_is_to_come)
+{
+    struct world w = world_open();
+    enqueue(&w, "mail", "for tomorrow", .delay_ms = 86400000);
+    enqueue(&w, "news", "of another queue");
+    expect_it_ends(&w);
+    world_close(&w);
+}
+
+SPEC(a_draining_claim_waits_for_a_job_that_is_to_be_retried)
+{
+    struct world w = world_with_job("mail", "x");
+    lh_job job;
+    EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_BACKOFF, .backoff_ms = 60000));
+    EXPECT_OK(claim_one(&w, "mail", &job));
+    expect_it_ends(&w); /* what others hold is theirs */
+    EXPECT_OK(fail(&w, &job, "not yet"));
+    expect_it_waits(&w);
+    EXPECT_STATUS(drain_with(&w, "other", false, &job), LH_EMPTY);
+    clock_advance_ms(&w, 200000);
+    expect_it_claims(&w, job.id);
+    expect_it_ends(&w);
+    world_close(&w);
+}
+
+/* Exit code 75 of a command: the attempt is refunded, and the job is a retry all the same. */
+SPEC(a_draining_claim_waits_for_a_job_that_was_given_back_with_a_delay)
+{
+    struct world w = world_with_job("mail", "x");
+    lh_job job;
+    EXPECT_OK(claim_one(&w, "mail", &job));
+    EXPECT_OK(lh_release(w.store, &(lh_ref){job.id, job.token}, 1, 60000, NULL, NULL));
+    EXPECT_EQ(job_of(&w, job.id).attempt, 0);
+    expect_it_waits(&w);
+    clock_advance_ms(&w, 60000);
+    expect_it_claims(&w, job.id);
+    world_close(&w);
+}
+
+SPEC(a_draining_claim_waits_for_a_job_in_quarantine)
+{
+    struct world w = world_with_job("mail", "x");
+    lh_job job;
+    EXPECT_OK(claim_one(&w, "mail", &job, .lease_ms = 60000));
+    EXPECT_OK(lh_release_worker(w.store, "w1", &job.id, 1, 0, false, NULL, NULL));
+    expect_it_waits(&w);
+    clock_advance_ms(&w, 60000);
+    expect_it_claims(&w, job.id);
+    world_close(&w);
+}
+
+SPEC(a_draining_claim_waits_for_what_the_rate_of_the_queue_holds_back)
+{
+    struct world w = world_with_job("mail", "x");
+    lh_job job;
+    EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_RATE, .rate_n = 1, .rate_per_ms = 60000));
+    int64_t second = enqueue(&w, "mail", "y");
+    EXPECT_OK(claim_one(&w, "mail", &job));
+    expect_it_waits(&w);
+    clock_advance_ms(&w, 60000);
+    expect_it_claims(&w, second);
+    world_close(&w);
+}
+
+SPEC(a_draining_claim_does_not_wait_for_what_a_paused_queue_keeps)
+{
+    struct world w = world_with_job("mail", "x");
+    lh_job job;
+    EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_BACKOFF, .backoff_ms = 60000));
+    EXPECT_OK(claim_one(&w, "mail", &job));
+    EXPECT_OK(fail(&w, &job, "not yet"));
+    expect_it_waits(&w);
+    EXPECT_OK(lh_queue_pause(w.store, "mail"));
+    expect_it_ends(&w);
+    world_close(&w);
+}

@@ -184,6 +184,7 @@ static const struct {
     {"job_unhold", {JOB}},
     {"job_expired", {ENDING}},
     {"job_due", {DUE}},
+    {"job_retry_waits", {"lh_job_timed (state=? AND lease_until=?)", "SEARCH q USING PRIMARY KEY"}},
     {"job_overdue",
      {"SEARCH e USING PRIMARY KEY (expires_at<?)", "SEARCH j USING INTEGER PRIMARY"}},
     {"due_now",

@@ -163,7 +163,7 @@ TEST(the_end_of_standard_error_is_the_error_and_is_made_text)
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
     EXPECT_WORK(
-        0, "q", "--drain", "--",
+        0, "q", "--drain=pending", "--",
         SH("echo the beginning >&2; head -c 100000 /dev/zero | tr '\\0' 'x' >&2;"
            "printf 'bad \\377 byte, \\033[31mred, \\303\\244 nul \\000.\\n\\n' >&2; exit 1"));
     const lh_job *seen = look(&shop, job);

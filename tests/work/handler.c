@@ -40,7 +40,8 @@ static struct bench bench_open(lh_handler *handler)
 {
     struct bench b = {.shop = shop_open()};
 
-    b.opts = (lh_work_opts){.queues = &queue, .n_queues = 1, .handler = handler, .drain = true};
+    b.opts =
+        (lh_work_opts){.queues = &queue, .n_queues = 1, .handler = handler, .drain_pending = true};
     return b;
 }
 
@@ -120,7 +121,7 @@ TEST(a_critical_handler_ends_the_worker_with_its_words)
 TEST(once_is_one_job_or_the_answer_that_there_is_none)
 {
     struct bench b = bench_open(as_told);
-    b.opts.drain = false;
+    b.opts.drain_pending = false;
     b.opts.once = true;
     EXPECT_STATUS(work(&b), LH_EMPTY);
     (void)put(&b.shop, "q", "0");
@@ -172,7 +173,7 @@ TEST(a_handler_says_how_far_it_is_and_a_bad_value_changes_nothing)
     struct bench b = bench_open(talk);
     put_many(&b.shop, "q", 8);
     b.opts.jobs = 4;
-    b.opts.drain = true;
+    b.opts.drain_pending = true;
     EXPECT_OK(work(&b));
     for (int64_t id = 1; id <= 8; id++) {
         EXPECT_EQ(look(&b.shop, id)->progress, 100);
@@ -225,7 +226,7 @@ TEST(a_cancelled_job_is_told_to_its_handler_and_a_stop_gives_the_rest_back)
     pthread_t thread;
     void *rc;
     int64_t first = put(&b.shop, "q", "x"), second = put(&b.shop, "q", "y");
-    b.opts.drain = false;
+    b.opts.drain_pending = false;
     b.opts.jobs = 2;
     b.opts.heartbeat_ms = 500;
     b.opts.grace_ms = LH_NOW;

@@ -83,6 +83,69 @@ TEST(a_rate_holds_without_a_batch_too_and_fills_up_again)
     shop_close(&shop);
 }
 
+/* ---------------------------------------------------------------- draining */
+
+/* Fails the job once, to be retried in an hour. */
+static void fail_for_an_hour(struct shop *shop, int64_t job)
+{
+    lh_jobs *jobs = NULL;
+    const char *queue = "q";
+    EXPECT_OK(lh_claim(shop->store,
+                       &(lh_claim_opts){.queues = &queue, .n_queues = 1, .worker = "w"}, &jobs));
+    EXPECT_EQ(jobs->job[0].id, job);
+    EXPECT_OK(lh_fail(shop->store,
+                      &(lh_failure){job, jobs->job[0].token, .error = "x", .retry_in_ms = 3600000},
+                      1, NULL, NULL));
+    lh_jobs_free(jobs);
+}
+
+TEST(a_worker_that_drains_waits_for_retries_and_says_so)
+{
+    struct shop shop = shop_open();
+    int64_t job = put(&shop, "q", "x");
+    fail_for_an_hour(&shop, job);
+    struct shift shift = SHIFT("q", "--drain", "--", "true");
+    EVENTUALLY(said(&shift, "nothing is pending: waiting for jobs that are to be retried"));
+    EXPECT_OK(lh_reschedule(shop.store, job, 0, 0, NULL));
+    EXPECT_EQ(shift_wait(&shift), 0);
+    EXPECT_EQ(state_of(&shop, job), LH_COMPLETED);
+    shop_close(&shop);
+}
+
+TEST(a_worker_that_waits_for_retries_stops_when_told_to)
+{
+    struct shop shop = shop_open();
+    int64_t job = put(&shop, "q", "x");
+    fail_for_an_hour(&shop, job);
+    struct shift shift = SHIFT("q", "--drain=retries", "--", "true");
+    EVENTUALLY(said(&shift, "waiting for jobs that are to be retried"));
+    EXPECT_EQ(shift_stop(&shift), 0);
+    EXPECT_EQ(state_of(&shop, job), LH_SCHEDULED);
+    shop_close(&shop);
+}
+
+TEST(a_worker_that_drains_what_is_pending_leaves_retries_behind)
+{
+    struct shop shop = shop_open();
+    int64_t job = put(&shop, "q", "x");
+    fail_for_an_hour(&shop, job);
+    int64_t other = put(&shop, "q", "y");
+    EXPECT_WORK(0, "q", "--drain=pending", "--", "true");
+    EXPECT_EQ(state_of(&shop, job), LH_SCHEDULED);
+    EXPECT_EQ(state_of(&shop, other), LH_COMPLETED);
+    shop_close(&shop);
+}
+
+TEST(a_worker_that_drains_does_not_wait_for_jobs_enqueued_for_later)
+{
+    struct shop shop = shop_open();
+    lh_enqueued put;
+    EXPECT_OK(lh_enqueue(shop.store, "q", &(lh_new_job){.delay_ms = 86400000}, 1, NULL, &put));
+    EXPECT_WORK(0, "q", "--drain", "--", "true");
+    EXPECT_EQ(state_of(&shop, put.id), LH_SCHEDULED);
+    shop_close(&shop);
+}
+
 /* ---------------------------------------------------------------- failing */
 
 static bool is_degraded(struct shop *shop, const char *why)

@@ -7,7 +7,7 @@
 
 static void expect_refused(const char *command, const char *words)
 {
-    struct run r = WORK("q", "--drain", "--", command);
+    struct run r = WORK("q", "--drain=pending", "--", command);
 
     if (r.code != 2)
         FAIL("command \"%s\": exit code %d\n%s", command, r.code, r.err);

@@ -129,7 +129,7 @@ TEST(a_second_signal_stops_at_once)
 TEST(drain_ends_when_nothing_is_pending_and_all_is_done)
 {
     struct shop shop = shop_open();
-    EXPECT_WORK(0, "q", "--drain", "--", "false");
+    EXPECT_WORK(0, "q", "--drain=pending", "--", "false");
     int64_t first = put(&shop, "q", "x");
     struct shift shift = SHIFT("q", "--drain", "--", SH("echo >>runs;" UNTIL("go")));
     EVENTUALLY(lines_of("runs") == 1);

@@ -45,7 +45,7 @@ TEST(the_last_words_of_a_command_are_kept)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
-    EXPECT_WORK(0, "q", "--drain", "--",
+    EXPECT_WORK(0, "q", "--drain=pending", "--",
                 SH("i=0; while [ $i -lt 200 ]; do i=$((i+1)); echo checkpoint $i >&3;"
                    "echo progress $((i / 2)) >&3; done; exit 1"));
     EXPECT_STR(look(&shop, job)->checkpoint, "200");
@@ -100,7 +100,7 @@ TEST(a_checkpoint_that_is_no_json_costs_only_itself)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
-    struct shift shift = SHIFT("q", "--drain", "--",
+    struct shift shift = SHIFT("q", "--drain=pending", "--",
                                SH("echo 'checkpoint {\"a\": 1}' >&3; echo progress 50 >&3;"
                                   "echo stage two >&3; echo 'checkpoint {bad' >&3; exit 1"));
     EXPECT_EQ(shift_wait(&shift), 0);

@@ -77,6 +77,22 @@ int read_peek(struct txn *txn, struct lhi_act *act)
     return LH_OK;
 }
 
+int read_retries(struct txn *txn, struct lhi_act *act)
+{
+    const lh_claim_opts *opts = act->retries.opts;
+    struct args args = {0};
+    struct rows rows;
+
+    arg_names(&args, opts->queues, opts->n_queues);
+    arg_names(&args, opts->n_kinds > 0 ? opts->kinds : NULL, opts->n_kinds);
+    int rc = call(txn, LHI_POSTGRES_RETRY_WAITS, &args, &rows, &act->err);
+    if (rc != LH_OK)
+        return rc;
+    act->retries.waiting = row_bool(&rows, 0, 0);
+    rows_free(&rows);
+    return LH_OK;
+}
+
 /* The others hear of it at once, if the server can be told; else they find out. */
 void leave_duty(struct pg *pg)
 {

@@ -79,6 +79,7 @@ static const struct {
     [LHI_REPORT_GET] = {read_report, 0},
     [LHI_REPORT_LIST] = {read_reports, 0},
     [LHI_PEEK] = {read_peek, 0},
+    [LHI_RETRIES] = {read_retries, SCANS},
     [LHI_CHECK] = {read_check, SCANS},
     [LHI_INTEGRITY] = {read_integrity, SCANS},
     [LHI_DROP_SQL] = {read_drop_sql, 0},

@@ -116,6 +116,7 @@
 #define read_judge pg_read_judge
 #define read_stats pg_read_stats
 #define read_peek pg_read_peek
+#define read_retries pg_read_retries
 #define read_check pg_read_check
 #define read_integrity pg_read_integrity
 #define read_standing pg_read_standing
@@ -383,7 +384,8 @@ int tick_due(struct txn *txn, size_t limit, int64_t *ticked, bool *more, struct 
 /* ---- reading ---- */
 
 act_fn read_job, read_jobs, read_queues, read_policies, read_schedules, read_leases, read_workers;
-act_fn read_events, read_judge, read_stats, read_stale, read_report, read_reports, read_peek;
+act_fn read_events, read_judge, read_stats, read_stale, read_report, read_reports, read_peek,
+    read_retries;
 act_fn read_check, read_integrity, read_drop_sql;
 act_fn read_standing, read_moved;
 

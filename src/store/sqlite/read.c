@@ -438,6 +438,24 @@ static int peek(struct db *db, struct conn *conn, struct lhi_act *act, struct lh
     return rc;
 }
 
+/* Does a job of these queues and kinds wait for its next attempt? */
+static int retries(struct conn *conn, struct lhi_act *act, struct lhi_error *err)
+{
+    const lh_claim_opts *opts = act->retries.opts;
+    size_t n_kinds = opts->n_kinds > 0 ? opts->n_kinds : 1;
+    int64_t found = 0;
+
+    for (size_t i = 0; i < opts->n_queues * n_kinds && found == 0; i++) {
+        const char *kind = opts->n_kinds > 0 ? opts->kinds[i % n_kinds] : NULL;
+        int rc = sql_int(conn, LHI_SQL_JOB_RETRY_WAITS, err, 0, &found, "tt",
+                         opts->queues[i / n_kinds], kind);
+        if (rc < 0)
+            return rc;
+    }
+    act->retries.waiting = found != 0;
+    return LH_OK;
+}
+
 /* ---- the door ---- */
 
 static int dispatch(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err)
@@ -473,6 +491,8 @@ static int dispatch(struct db *db, struct conn *conn, struct lhi_act *act, struc
         return schema_drop_sql(conn, act->drop_sql, err);
     case LHI_PEEK:
         return peek(db, conn, act, err);
+    case LHI_RETRIES:
+        return retries(conn, act, err);
     case LHI_MOVE_LOOK:
         return read_standing(conn, act, err);
     case LHI_MOVE_READ:

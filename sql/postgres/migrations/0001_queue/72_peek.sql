@@ -188,3 +188,18 @@ BEGIN
     END LOOP;
     RETURN false;
 END $$;
+
+-- Does a job of these queues and kinds (none: any kind) wait for its next attempt? A token tells a retry, or
+-- a job in quarantine, from a job that was enqueued for later. Retries are scheduled soon, so the walk by time
+-- finds one early; only the answer "none" reads all that is scheduled.
+CREATE FUNCTION leasehold.retry_waits(queues text[], kinds text[]) RETURNS boolean
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
+AS $$
+    SELECT EXISTS (SELECT 1 FROM (SELECT j.id FROM leasehold.job j
+                                   WHERE j.state = 'scheduled' AND j.token > 0 AND j.queue = ANY (queues)
+                                     AND (cardinality(kinds) = 0 OR j.kind = ANY (kinds))
+                                     AND NOT EXISTS (SELECT 1 FROM leasehold.queue q
+                                                      WHERE q.queue = j.queue AND q.paused)
+                                   ORDER BY j.run_at LIMIT 1) first)
+$$;

@@ -32,7 +32,7 @@ DECLARE
         'purge_some', 'schedule_before', 'schedule_put', 'schedule_put_off', 'schedule_tick', 'schedules_due',
         'lease_act', 'worker_register', 'worker_beat', 'worker_leave', 'worker_started',
         'worker_sessions', 'worker_degraded', 'recover_batch', 'mend', 'upkeep', 'prune_round', 'peek',
-        'glance', 'off_duty', 'arm', 'clock_jumped'];
+        'glance', 'retry_waits', 'off_duty', 'arm', 'clock_jumped'];
     one regprocedure;
 BEGIN
     IF what IS NULL OR what NOT IN ('worker', 'reader') THEN
