@@ -25,10 +25,11 @@ static bool may_start(struct worker *w)
     return w->tokens >= 1;
 }
 
+/* When one more may be claimed than those in hand, which need their tokens to be started. */
 static int64_t next_token_at(const struct worker *w)
 {
     double per_ms = (double)w->opts.rate_n / (double)w->opts.rate_per_ms;
-    double missing = 1 - w->tokens;
+    double missing = 1 + (double)w->ahead - w->tokens;
 
     return missing <= 0 ? w->tokens_at : w->tokens_at + (int64_t)(missing / per_ms) + 1;
 }
@@ -196,8 +197,10 @@ static size_t wanted(struct worker *w)
         return 0;
     size_t n = place > w->ahead ? place - w->ahead : 0;
     n = n < room ? n : room;
-    if (w->opts.rate_n > 0 && n > (size_t)w->tokens)
-        n = (size_t)w->tokens; /* not what could not be started */
+    if (w->opts.rate_n > 0) { /* not what could not be started after those that are in hand */
+        size_t may = (size_t)w->tokens > w->ahead ? (size_t)w->tokens - w->ahead : 0;
+        n = n < may ? n : may;
+    }
     return n < 1000 ? n : 1000;
 }
 
@@ -261,7 +264,8 @@ int64_t claims_next(struct worker *w)
         return claim_due(w);
     if (w->out_of_means)
         return w->means_at;
-    if (w->opts.rate_n > 0 && w->tokens < 1 && !w->beat_failing)
+    if (w->opts.rate_n > 0 && w->running + w->ahead < w->opts.jobs + w->opts.ahead &&
+        !w->beat_failing)
         return next_token_at(w);
     return INT64_MAX;
 }
@@ -330,12 +334,13 @@ void start_tasks(struct worker *w)
     struct lh_task *task;
 
     start_recorded(w);
-    while (w->stage == STAGE_WORK && w->running < w->opts.jobs + w->burst &&
-           (task = oldest_ahead(w)) != NULL) {
-        if (!may_start(w)) {
+    while (w->stage == STAGE_WORK && (task = oldest_ahead(w)) != NULL) {
+        if (!may_start(w)) { /* asked before the slots: it is not kept until one is free */
             give_back_rest(w);
             break;
         }
+        if (w->running >= w->opts.jobs + w->burst)
+            break;
         if (w->opts.handler == NULL && !guard_spare(w)) {
             if (!guard_new(w))
                 give_back_rest(w);

@@ -71,6 +71,24 @@ TEST(at_the_rate_what_is_not_started_is_released_at_once_and_the_rest_keeps_beat
     shop_close(&shop);
 }
 
+TEST(what_the_rate_does_not_let_start_is_not_claimed_while_all_slots_are_busy)
+{
+    struct shop shop = shop_open();
+    int64_t jobs[6];
+    for (int i = 0; i < 6; i++)
+        jobs[i] = put(&shop, "q", "x");
+    struct shift shift = SHIFT("q", "-j", "1", "--batch", "3", "--rate", "2/1h", "--",
+                               SH("echo x >>runs;" UNTIL("go")));
+    EVENTUALLY(lines_of("runs") == 1);
+    EVENTUALLY(look(&shop, jobs[1])->state == LH_RUNNING); /* claimed ahead: it may start */
+    touch("go");
+    EVENTUALLY(count(&shop, LH_COMPLETED) == 2);
+    EXPECT_EQ(shift_stop(&shift), 0);
+    for (int i = 2; i < 6; i++)
+        EXPECT_EQ(look(&shop, jobs[i])->token, 0); /* never claimed */
+    shop_close(&shop);
+}
+
 TEST(a_rate_holds_without_a_batch_too_and_fills_up_again)
 {
     struct shop shop = shop_open();
