@@ -202,36 +202,45 @@ TEST(a_job_that_will_not_let_go_is_told_once_and_the_others_are_taken_back)
 
 /* ---------------------------------------------------------------- how far back claims look */
 
-#define SWEPT                                                                                  \
-    "SELECT (extract(epoch FROM leasehold.swept(m.generation, leasehold.clock())) * 1000 - "   \
-    "1768473000000)"                                                                           \
-    "::bigint FROM leasehold.meta m WHERE leasehold.swept(m.generation, leasehold.clock()) > " \
-    "'-infinity'"
-
-/* By START_MS; nothing is swept: "". */
-static void expect_swept(PGconn *c, const char *ms)
+/* How far, by START_MS; from the beginning: "". A claim notes it, once a second; it reaches to a second before
+ * the note before. */
+static const char *swept(PGconn *c)
 {
-    EXPECT_STR(said(c, SWEPT), ms);
+    return said(c, "SELECT (extract(epoch FROM s.since) * 1000 - 1768473000000)::bigint FROM "
+                   "leasehold.meta m, leasehold.swept(m.generation, leasehold.clock()) s "
+                   "WHERE s.since > '-infinity'");
+}
+
+/* Two claims that find nothing, two seconds apart. */
+static void sweep_at(PGconn *c, int64_t now_ms)
+{
+    session_clock(c, now_ms - 2000);
+    (void)said(c, "SELECT count(*) FROM leasehold.claim('sweeper', 'nothing')");
+    session_clock(c, now_ms);
+    (void)said(c, "SELECT count(*) FROM leasehold.claim('sweeper', 'nothing')");
 }
 
 TEST(claims_look_back_no_further_than_they_must)
 {
     PGconn *c = session_at(START_MS);
-    expect_swept(c, "-1768473000000");
     EXPECT_STR(said(c, CLAIM), "0");
-    expect_swept(c, "-1000");
-    session_clock(c, START_MS + 900);
+    EXPECT_STR(swept(c), "");
+    session_clock(c, START_MS + 2000);
     EXPECT_STR(said(c, CLAIM), "0");
-    expect_swept(c, "-1000"); /* not at every claim */
+    EXPECT_STR(swept(c), "-1000");
+    session_clock(c, START_MS + 2900);
+    EXPECT_STR(said(c, CLAIM), "0");
+    EXPECT_STR(swept(c), "-1000"); /* not at every claim */
     session_clock(c, START_MS + 10000);
     EXPECT_STR(said(c, CLAIM), "0");
-    expect_swept(c, "9000");
+    EXPECT_STR(swept(c), "1000");
     session_clock(c, START_MS + 5000); /* set back */
-    expect_swept(c, "");
+    EXPECT_STR(swept(c), "");
     (void)said(c, "BEGIN ISOLATION LEVEL REPEATABLE READ");
     EXPECT_STR(said(c, CLAIM), "0"); /* it may see the past */
     (void)said(c, "COMMIT");
-    expect_swept(c, "");
+    session_clock(c, START_MS + 10000);
+    EXPECT_STR(swept(c), "1000");
     PQfinish(c);
 }
 
@@ -239,28 +248,99 @@ TEST(what_stays_on_purpose_is_passed_by_and_found_when_that_changes)
 {
     PGconn *c = session_with_held(1);
     (void)said(c, "SELECT leasehold.queue_set('mail', recovery => false)");
-    session_clock(c, START_MS + 60000);
-    EXPECT_STR(said(c, CLAIM), "0");
-    expect_swept(c, "59000");
+    sweep_at(c, START_MS + 60000);
+    EXPECT_STR(swept(c), "57000");
     (void)said(c, "SELECT leasehold.queue_set('mail', recovery => true)");
     EXPECT_STR(said(c, CLAIM), "1");
     PQfinish(c);
 }
 
-TEST(a_lease_that_came_to_light_after_its_end_is_found_by_a_whole_recovery)
+/* What a transaction has seen is true for others only once it has committed. */
+static void expect_found_after_rollback(const char *act)
 {
-    PGconn *c = session_with_held(1), *late = session_at(START_MS);
+    PGconn *c = session_with_held(1);
+    for (int i = 0; i < 3; i++) {
+        session_clock(c, START_MS + 60000 + 3000 * i);
+        done(c, "BEGIN");
+        done(c, act);
+        done(c, CLAIM);
+        done(c, "ROLLBACK");
+    }
+    EXPECT_STR(said(c, STATE_OF(1)), "running");
+    EXPECT_STR(said(c, CLAIM), "1");
+    PQfinish(c);
+}
+
+TEST(an_expired_job_is_found_after_a_rollback_of_its_complete)
+{
+    expect_found_after_rollback("SELECT leasehold.complete(1, 1)");
+}
+
+TEST(an_expired_job_is_found_after_a_rollback_of_its_next_claim)
+{
+    expect_found_after_rollback(CLAIM);
+}
+
+/* A claim of job 2 whose lease ends while its transaction is open, and others have claimed since. */
+static PGconn *late_claim(PGconn *c)
+{
+    PGconn *late = session_at(START_MS);
     (void)said(c, "SELECT leasehold.enqueue('mail', 'y')");
     (void)said(late, "BEGIN");
     EXPECT_STR(said(late, "SELECT count(*) FROM leasehold.claim('w-3', 'mail', 1, '2 s')"), "1");
-    session_clock(c, START_MS + 60000);
-    EXPECT_STR(said(c, CLAIM), "1");
-    EXPECT_STR(said(c, CLAIM), "0");
-    expect_swept(c, "59000");
+    return late;
+}
+
+TEST(a_lease_that_ended_before_its_claim_was_committed_is_found_by_the_next_claim)
+{
+    PGconn *c = session_with_held(1), *late = late_claim(c);
+    sweep_at(c, START_MS + 60000);
+    sweep_at(c, START_MS + 64000);
+    EXPECT_STR(swept(c), "61000");
     (void)said(late, "COMMIT");
-    EXPECT_STR(said(c, CLAIM), "0");
-    EXPECT_STR(said(c, "SELECT leasehold.maintain() -> 'entries_reclaimed'"), "1");
+    EXPECT_STR(said(c, "SELECT string_agg(id::text, ' ') FROM "
+                       "leasehold.claim('w-2', 'mail', 10, '1 h')"),
+               "1 2");
     PQfinish(late);
+    PQfinish(c);
+}
+
+/* By anybody, at any claim: what is pending and what is due is noted for all of them. */
+TEST(a_job_that_fell_due_before_it_was_committed_is_found_by_the_next_claim)
+{
+    PGconn *c = session_at(START_MS), *late = session_at(START_MS);
+    (void)said(late, "BEGIN");
+    done(late, "SELECT leasehold.enqueue('mail', 'x', delay => '1 s')");
+    sweep_at(c, START_MS + 60000);
+    sweep_at(c, START_MS + 64000);
+    (void)said(late, "COMMIT");
+    EXPECT_STR(said(c, CLAIM), "1");
+    PQfinish(late);
+    PQfinish(c);
+}
+
+TEST(transactions_that_have_nothing_to_do_with_the_store_are_not_waited_for)
+{
+    PGconn *c = session_at(START_MS), *other = session_at(START_MS);
+    done(other, "BEGIN");
+    done(other, "CREATE TEMPORARY TABLE elsewhere (a integer)");
+    sweep_at(c, START_MS + 60000);
+    sweep_at(c, START_MS + 64000);
+    EXPECT_STR(said(c, "SELECT open FROM leasehold.sweep ORDER BY id DESC LIMIT 1"), "{}");
+    done(other, "COMMIT");
+    EXPECT_STR(swept(c), "61000");
+    PQfinish(other);
+    PQfinish(c);
+}
+
+TEST(what_a_claim_notes_is_not_kept_for_ever)
+{
+    PGconn *c = session_at(START_MS);
+    done(c, "INSERT INTO leasehold.sweep(generation, at, bound, xid, open, rest_until, whole_at) "
+            "SELECT 0, leasehold.clock(), '-infinity', '1', '{}', '-infinity', 'infinity' "
+            "FROM generate_series(1, 127)");
+    sweep_at(c, START_MS + 4000);
+    EXPECT_STR(said(c, "SELECT min(id), max(id) FROM leasehold.sweep"), "64 129");
     PQfinish(c);
 }
 

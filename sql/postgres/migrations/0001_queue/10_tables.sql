@@ -194,6 +194,20 @@ CREATE TABLE leasehold.front (
     PRIMARY KEY (queue, priority)
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50);
 
+-- How far back claims need not look for what has ended by time: see 26_sweep.sql. Rows are appended; the
+-- last one that is visible holds. So the note is part of the transaction that made it, nobody waits for it,
+-- and it is read at the same price however many dead rows a held xmin keeps.
+CREATE TABLE leasehold.sweep (
+    id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    generation bigint      NOT NULL,      -- of leasehold.meta: what was noted under another one is void
+    at         timestamptz NOT NULL,
+    bound      timestamptz NOT NULL,      -- nothing that ended by then is left, unless a transaction of `open` has it
+    xid        xid8        NOT NULL,      -- of the transaction that noted it: older ones were in progress before
+    open       xid8[]      NOT NULL,      -- writers of the store that were in progress when the note before was made
+    rest_until timestamptz NOT NULL,      -- a look from the beginning was expensive: none before this …
+    whole_at   timestamptz NOT NULL       -- … and one after this, whatever is known
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50);
+
 -- Who waits for a queue, so that nobody is notified in vain. Armed by a claimer that goes to sleep,
 -- disarmed by the enqueue that wakes it. A hint: lost in a crash, made again by the next to wait.
 CREATE UNLOGGED TABLE leasehold.idle (

@@ -48,7 +48,7 @@ AS $$
 BEGIN
     IF recovers THEN
         BEGIN
-            PERFORM leasehold.recover_on_claim(now, m);
+            PERFORM leasehold.recover_on_claim(now, m, since);
         EXCEPTION WHEN OTHERS THEN
             PERFORM leasehold.tell('warn', 'automatic recovery failed: ' || SQLERRM);
         END;
@@ -188,7 +188,7 @@ DECLARE
     m      leasehold.meta;
     p      leasehold.policy;
     due    timestamptz;
-    swept  timestamptz;
+    sweep  leasehold.look;
     since  timestamptz;
     forfeit boolean;
     moves  boolean;
@@ -240,12 +240,11 @@ BEGIN
     END IF;
 
     -- One look for all that may be out of the ordinary; nearly always there is nothing.
-    swept := leasehold.swept(m.generation, now);
-    -- (What is due to be moved in is looked for from the beginning by who then says so.)
-    since := CASE WHEN swept < now - interval '2 seconds' THEN '-infinity' ELSE swept END;
-    SELECT EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'running' AND w.lease_until > swept AND w.lease_until <= due)
-        OR EXISTS (SELECT 1 FROM leasehold.lease w WHERE w.expires_at IS NOT NULL AND w.expires_at > swept AND w.expires_at <= due)
-        OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.silent_at IS NOT NULL AND w.silent_at > swept AND w.silent_at <= due)
+    sweep := leasehold.swept(m.generation, now, true);
+    since := sweep.since;
+    SELECT EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'running' AND w.lease_until > since AND w.lease_until <= due)
+        OR EXISTS (SELECT 1 FROM leasehold.lease w WHERE w.expires_at IS NOT NULL AND w.expires_at > since AND w.expires_at <= due)
+        OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.silent_at IS NOT NULL AND w.silent_at > since AND w.silent_at <= due)
         OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.uncleaned IS NOT NULL AND NOT w.stuck),
            EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'scheduled' AND w.run_at > since AND w.run_at <= now)
         OR EXISTS (SELECT 1 FROM leasehold.job w
@@ -267,8 +266,10 @@ BEGIN
     END IF;
     IF forfeit OR moves THEN
         PERFORM leasehold.heal_first(now, m, forfeit AND recovers AND m.recovering_until <= now, since);
-    ELSIF due = now AND swept < now - interval '2 seconds' THEN
-        PERFORM leasehold.sweep(m, now);
+    END IF;
+    IF NOT sweep.fresh THEN
+        PERFORM leasehold.note_sweep(m, sweep,
+            CASE WHEN forfeit OR moves THEN leasehold.first_due(m, since, due, now) END, began);
     END IF;
 
     IF m.has_policies THEN
@@ -409,25 +410,26 @@ END $$;
 CREATE FUNCTION leasehold.fell_due(now timestamptz) RETURNS boolean LANGUAGE plpgsql
 AS $$
 DECLARE
-    swept timestamptz := leasehold.swept((SELECT m.generation FROM leasehold.meta m WHERE m.one), now);
+    sweep leasehold.look := leasehold.swept((SELECT m.generation FROM leasehold.meta m WHERE m.one), now);
+    since timestamptz := sweep.since;
 BEGIN
     PERFORM setval('leasehold.looking', leasehold.unix_ms(now));
-    RETURN swept < now - interval '2 seconds'
-        OR EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'running' AND w.lease_until > swept AND w.lease_until <= now)
-        OR EXISTS (SELECT 1 FROM leasehold.lease w WHERE w.expires_at IS NOT NULL AND w.expires_at > swept AND w.expires_at <= now)
-        OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.silent_at IS NOT NULL AND w.silent_at > swept AND w.silent_at <= now)
+    RETURN NOT sweep.fresh
+        OR EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'running' AND w.lease_until > since AND w.lease_until <= now)
+        OR EXISTS (SELECT 1 FROM leasehold.lease w WHERE w.expires_at IS NOT NULL AND w.expires_at > since AND w.expires_at <= now)
+        OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.silent_at IS NOT NULL AND w.silent_at > since AND w.silent_at <= now)
         OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.uncleaned IS NOT NULL AND NOT w.stuck)
-        OR EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'scheduled' AND w.run_at > swept AND w.run_at <= now)
+        OR EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'scheduled' AND w.run_at > since AND w.run_at <= now)
         OR EXISTS (SELECT 1 FROM leasehold.job w
-                    WHERE w.expires_at IS NOT NULL AND w.expires_at > swept AND w.expires_at <= now AND w.token = 0
+                    WHERE w.expires_at IS NOT NULL AND w.expires_at > since AND w.expires_at <= now AND w.token = 0
                       AND (w.state = 'pending' OR w.state = 'scheduled'))
         OR EXISTS (SELECT 1 FROM leasehold.schedule w WHERE w.next_at <= now);
 END $$;
 
 -- One job of one queue, the common case: no rules, nothing but fresh jobs. A statement that looks whether it
 -- is so, one that takes the job, one that counts it: every statement more, every probe, every setting is felt.
--- Whatever is out of the ordinary is left to claim_many. For what has fallen due one of all looks, once in
--- ten milliseconds.
+-- Whatever is out of the ordinary is left to claim_many. For what has fallen due one claim in ten milliseconds
+-- looks, and one in fifty whenever others looked.
 --
 -- Whoever comes from another job ends it by the same call (done_job), as complete_one() does. Where that is
 -- refused, a first row without an id says why.
@@ -485,7 +487,7 @@ BEGIN
       LEFT JOIN LATERAL (SELECT w.priority, w.low, w.next_look FROM leasehold.front w WHERE w.queue = of_queue
                           ORDER BY w.priority DESC LIMIT 1) f ON true
      WHERE m.one;
-    IF looked > now OR looked < now - interval '10 milliseconds' THEN
+    IF looked > now OR looked < now - interval '10 milliseconds' OR random() < 0.02 THEN
         unusual := unusual OR leasehold.fell_due(now);
     END IF;
     IF NOT unusual THEN

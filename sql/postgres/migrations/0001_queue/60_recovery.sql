@@ -42,43 +42,7 @@ CREATE TYPE leasehold.recovery_opts AS (
 CREATE FUNCTION leasehold.by_itself() RETURNS leasehold.recovery_opts LANGUAGE sql IMMUTABLE
 AS $$ SELECT (false, NULL, NULL, NULL, false)::leasehold.recovery_opts $$;
 
--- ---- how far claims need not look back ----
-
--- Whatever ends by time leaves an entry in an index, and while an xmin is held nobody may remove it: a
--- probe for what has ended would wade through all that ever did. So a probe begins at the moment up to
--- which an earlier one found nothing (or only what stays on purpose).
---
--- That moment is kept in a sequence: one row that is changed in place, where an UPDATE would itself
--- leave dead rows. The value is (generation mod 2^21) << 42 | ms, so that a change of policy, after which
--- what stayed may be free to go, makes it void, and so does a clock that was set back behind it.
---
--- It stays a second behind, because what a transaction writes is seen later than the time it read. One
--- that takes longer than its own lease and that second can bring a deadline from before that moment:
--- claims do not see it, but every whole recovery (timer, startup, by hand) looks without this bound.
-CREATE SEQUENCE leasehold.sweeping MINVALUE 0 START 0;
-
-CREATE FUNCTION leasehold.swept(generation bigint, now timestamptz) RETURNS timestamptz LANGUAGE plpgsql
-AS $$
-DECLARE
-    raw bigint := coalesce(pg_catalog.pg_sequence_last_value('leasehold.sweeping'), 0);
-    at  timestamptz := timestamptz 'epoch' + (raw & 4398046511103) * interval '1 millisecond';
-BEGIN
-    RETURN CASE WHEN raw >> 42 = generation & 2097151 AND at <= now THEN at ELSE '-infinity' END;
-END $$;
-
--- Nothing that ended by now (by `upto`, where the look did not get further) is left but what stays on
--- purpose. A snapshot that is older than the look at the clock proves nothing, and while expiry is held
--- back nobody has looked.
-CREATE FUNCTION leasehold.sweep(m leasehold.meta, now timestamptz, upto timestamptz DEFAULT 'infinity')
-RETURNS void LANGUAGE plpgsql
-AS $$
-BEGIN
-    IF pg_catalog.current_setting('transaction_isolation') = 'read committed'
-       AND now >= m.no_expiry_before THEN
-        PERFORM pg_catalog.setval('leasehold.sweeping', ((m.generation & 2097151) << 42)
-            | pg_catalog.floor(1000 * extract(epoch FROM least(upto, now - interval '1 second')))::bigint);
-    END IF;
-END $$;
+-- ---- what recovery leaves alone ----
 
 -- May a recovery that comes by itself touch such a job? (policy_of() without the rest.)
 CREATE FUNCTION leasehold.recovers(of_queue text, of_kind text) RETURNS boolean LANGUAGE sql STABLE
@@ -614,42 +578,29 @@ $$;
 
 -- ---- on every claim whose probe found something ----
 
--- What has expired, 500 at most. Queues with recovery off keep their stuck jobs at the head of the index:
--- some thousands are walked past, and the next claim begins behind them.
+-- What has expired, 500 at most.
 CREATE FUNCTION leasehold.recover_expired(INOUT r leasehold.run, now timestamptz, m leasehold.meta,
-                                          due timestamptz)
+                                          since timestamptz, due timestamptz)
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    after timestamptz := leasehold.swept(m.generation, now);
-    looks constant bigint := 5000;
-    seen  bigint;
-    upto  timestamptz;
-    ids   bigint[];
+    ids bigint[];
 BEGIN
-    IF NOT leasehold.some_stay(m) THEN
+    IF leasehold.some_stay(m) THEN
+        ids := ARRAY(SELECT e.id
+                       FROM (SELECT j.id, leasehold.recovers(j.queue, j.kind) AS free_it FROM leasehold.job j
+                              WHERE j.state = 'running' AND j.lease_until > since AND j.lease_until <= due
+                              ORDER BY j.lease_until LIMIT leasehold.walks_past()) e
+                      WHERE e.free_it LIMIT 500);
+    ELSE
         ids := ARRAY(SELECT j.id FROM leasehold.job j
-                      WHERE j.state = 'running' AND j.lease_until > after AND j.lease_until <= due
+                      WHERE j.state = 'running' AND j.lease_until > since AND j.lease_until <= due
                       ORDER BY j.lease_until LIMIT 500);
-        r := leasehold.take_back(r, now, m, ids, leasehold.by_itself());
-        RETURN;
     END IF;
-    SELECT count(*), max(e.lease_until), (array_agg(e.id) FILTER (WHERE e.free_it))[:500]
-      INTO seen, upto, ids
-      FROM (SELECT j.id, j.lease_until, leasehold.recovers(j.queue, j.kind) AS free_it
-              FROM leasehold.job j
-             WHERE j.state = 'running' AND j.lease_until > after AND j.lease_until <= due
-             ORDER BY j.lease_until LIMIT looks) e;
-    IF ids IS NOT NULL THEN
-        r := leasehold.take_back(r, now, m, ids, leasehold.by_itself());
-    ELSIF seen = looks THEN
-        PERFORM leasehold.sweep(m, now, upto - interval '1 millisecond');
-    ELSIF seen > 0 THEN
-        PERFORM leasehold.sweep(m, now);
-    END IF;
+    r := leasehold.take_back(r, now, m, ids, leasehold.by_itself());
 END $$;
 
-CREATE FUNCTION leasehold.recover_on_claim(now timestamptz, m leasehold.meta) RETURNS void
+CREATE FUNCTION leasehold.recover_on_claim(now timestamptz, m leasehold.meta, since timestamptz) RETURNS void
 LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -664,7 +615,7 @@ BEGIN
         r := leasehold.clean_workers(r, now);
     END IF;
     r := leasehold.recover_leases(r, now, due);
-    r := leasehold.recover_expired(r, now, m, due);
+    r := leasehold.recover_expired(r, now, m, since, due);
     IF r.report IS NOT NULL THEN
         r := leasehold.end_report(r, leasehold.clock(), 'skipped', -1);
     END IF;

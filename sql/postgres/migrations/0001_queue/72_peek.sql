@@ -127,7 +127,7 @@ BEGIN
     IF NOT spared THEN
         SELECT * INTO m FROM leasehold.meta;
         IF keeper IS NOT NULL OR cardinality(queues) > 0 THEN
-            swept := leasehold.swept(m.generation, now);
+            swept := (leasehold.swept(m.generation, now)).since;
         END IF;
         due := leasehold.due(now, m.no_expiry_before);
         SELECT * INTO next FROM leasehold.next_due(now, due, CASE WHEN keeps THEN '-infinity' ELSE swept END,
