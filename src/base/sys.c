@@ -8,14 +8,17 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <linux/magic.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -83,6 +86,34 @@ bool lhi_thread_start(pthread_t *thread, void *(*run)(void *), void *arg)
     bool started = pthread_create(thread, NULL, run, arg) == 0;
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     return started;
+}
+
+/* ---- a process for one question ---- */
+
+enum { CHILD_STACK = 64 * 1024 };
+
+int lhi_ask_child(int (*ask)(void *), void *arg)
+{
+    sigset_t all, before;
+    int status = 0;
+    char *stack = mmap(NULL, CHILD_STACK, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+
+    if (stack == MAP_FAILED)
+        return -1;
+    /* No handler of this program may run in the new process: the memory is ours. */
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    /* It has descriptors of its own, and sends no signal when it ends. */
+    pid_t pid = clone(ask, stack + CHILD_STACK, CLONE_VM | CLONE_VFORK, arg);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    (void)munmap(stack, CHILD_STACK);
+    if (pid < 0)
+        return -1;
+    while (waitpid(pid, &status, __WALL) < 0)
+        if (errno != EINTR)
+            return -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 /* ---- randomness ---- */

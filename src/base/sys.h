@@ -27,6 +27,11 @@ void lhi_uuid(char out[37]);
 /* A thread that gets no signal: those are the program's. */
 bool lhi_thread_start(pthread_t *thread, void *(*run)(void *), void *arg);
 
+/* What `ask` returns (0 to 255) in a process with descriptors of its own: what it closes there frees no
+ * lock of this process. It shares our memory while we stand still, so it may only make system calls.
+ * -1: it could not be asked. */
+int lhi_ask_child(int (*ask)(void *), void *arg);
+
 /* Who a process is, so that its death can be proven and a reused pid told apart. */
 struct lhi_identity {
     char host[128];

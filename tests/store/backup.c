@@ -223,6 +223,7 @@ TEST(the_store_and_what_belongs_to_it_are_never_written_over)
     EXPECT_EQ(link("store.db", "link.db"), 0);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         expect_no_backup(store, names[i], replace, LH_EINVAL, "belongs to the store");
+    EXPECT_EQ(unlink("link.db"), 0);
     add(store, "q", "y");
     EXPECT_EQ(counts_of(store, "q").pending, 2);
     store_check(store);

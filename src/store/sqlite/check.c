@@ -289,10 +289,12 @@ static bool has_wal_reset_bug(int version)
 
 static void check_surroundings(struct db *db, struct report *report)
 {
-    char wal[4200];
+    char wal[4200], problem[480];
     struct stat st;
     int64_t room = lhi_free_bytes(db->file), skew = lhi_wall_ms() - db_now(db);
 
+    if (names_problem(db, problem, sizeof problem) != LH_OK)
+        found(report, "error", "names", "%s", problem);
     lhi_format(wal, sizeof wal, "%s-wal", db->file);
     int64_t wal_bytes = stat(wal, &st) == 0 ? (int64_t)st.st_size : 0;
     found(report, wal_bytes > LARGE_WAL ? "warning" : "info", "wal", "%lld bytes",

@@ -4,6 +4,7 @@
  *   side.c       the side file: turnstile, bell, siren, marks
  *   open.c       opening, settings, closing
  *   identity.c   is it the store that the side file knows?
+ *   names.c      the names of the files; the database must not have two
  *   schema.c     what is in the file: our tables, their versions, meta
  *   health.c     what is looked at when a store is opened after a crash
  *   combine.c    one transaction for all threads that come together
@@ -54,7 +55,8 @@ struct db {
     bool in_place;      /* … and they are read where they are, not from a copy */
     dev_t dev;          /* which file it is */
     ino_t ino;
-    uint64_t shm_ino; /* and the index of its log */
+    uint64_t wal_ino, shm_ino; /* its log, and the index of that; 0: not opened */
+    uint32_t links;            /* how many names the database had at the last look */
     lh_open_opts opts;
     struct lhi_log log;
     struct lhi_health *health; /* while opening */
@@ -253,11 +255,20 @@ int conn_open(struct conn *conn, const char *path, int flags, struct lhi_error *
 int conn_open_to_read(struct db *db, struct conn *conn, struct lhi_error *err);
 void conn_patient(struct conn *conn, bool patient); /* wait when the file is busy? */
 int set_wal_mode(struct conn *conn, bool *changed, struct lhi_error *err);
-bool db_moved(const struct db *db); /* removed or replaced under us */
-/* The same, or the index of its log: then others see another log than we do. */
-bool db_disturbed(const struct db *db);
+
+/* ---- names.c: the names of the files, and that the database has one ---- */
+bool db_moved(const struct db *db); /* database, log or index: removed or replaced under us */
+/* The same before a commit, under the turnstile, and whether an exchange of the file has begun. Logs a
+ * warning when the database has got a second name. */
+bool db_disturbed(struct db *db);
 int db_stop_moved(struct db *db,
                   struct lhi_error *err); /* … and nothing more may be done with it */
+/* The log was removed, and nobody has made another: move what is in it into the database. Under the
+ * turnstile. True: all of it is there. */
+bool db_save_log(struct db *db);
+int refuse_file_mount(const struct db *db, struct lhi_error *err);
+int refuse_second_name(struct db *db, struct lhi_error *err);  /* under the turnstile */
+int names_problem(const struct db *db, char *out, size_t len); /* for those who only read */
 
 /* ---- identity.c: is it the store the side file knows? All but two under the turnstile. ---- */
 uint64_t inode_of(const struct db *db, const char *suffix, char path[4200]); /* 0: there is none */

@@ -64,23 +64,6 @@ int conn_open(struct conn *conn, const char *path, int flags, struct lhi_error *
         err);
 }
 
-bool db_moved(const struct db *db)
-{
-    struct stat st;
-    return stat(db->file, &st) != 0 || st.st_dev != db->dev || st.st_ino != db->ino;
-}
-
-bool db_disturbed(const struct db *db)
-{
-    char shm[4200];
-    int64_t at;
-
-    /* An exchange of the file that was cut off is finished by whoever opens the store next: from its
-     * note on nothing more may go into the old one. */
-    return db_moved(db) || side_work(&db->side, &at) == SIDE_SWAPPING ||
-           inode_of(db, "-shm", shm) != db->shm_ino;
-}
-
 static int on_wal(void *arg, sqlite3 *handle, const char *name, int frames)
 {
     struct db *db = arg;
@@ -268,7 +251,8 @@ static int open_for_writing(struct db *db, struct lhi_error *err)
     char name[4200];
     if ((rc = sql_int(&db->conn, LHI_SQL_STORE_MARKS, err, 0, &changes, "")) != LH_OK)
         return rc;
-    side_set_wal(&db->side, inode_of(db, "-wal", name));
+    db->wal_ino = inode_of(db, "-wal", name);
+    side_set_wal(&db->side, db->wal_ino);
     db->shm_ino = inode_of(db, "-shm", name);
     if (sqlite3_file_control(db->conn.db, "main", SQLITE_FCNTL_JOURNAL_POINTER, &db->wal) !=
             SQLITE_OK ||
@@ -290,6 +274,8 @@ static int open_writer(struct db *db, bool exists, struct lhi_error *err)
 {
     int rc = check_writable(db, err);
 
+    if (rc == LH_OK)
+        rc = refuse_file_mount(db, err);
     if (rc != LH_OK || (!exists && (rc = create_file(db->file, err)) != LH_OK))
         return rc;
     if ((rc = side_open(&db->side, db->file, true, &db->log, err)) != LH_OK ||
@@ -303,10 +289,12 @@ static int open_writer(struct db *db, bool exists, struct lhi_error *err)
     if (side_work(&db->side, &at) != SIDE_IDLE)
         rc = repair_resume(db, err);
     if (rc == LH_OK)
+        rc = refuse_second_name(db, err);
+    if (rc == LH_OK)
         rc = recognize_file(db, !exists, err);
     if (rc == LH_OK)
         rc = open_for_writing(db, err);
-    if (rc == LH_ENOSTORE || rc == LH_EINVAL || rc == LH_ENEWER)
+    if (rc == LH_ENOSTORE || rc == LH_EINVAL || rc == LH_ENEWER || rc == LH_ESTOPPED)
         side_remove(&db->side);
     side_share(&db->side);
     db->alone = false;
@@ -365,6 +353,13 @@ static int open_reader(struct db *db, struct lhi_error *err)
                         "store \"%s\" has the older schema version %lld: \"leasehold migrate\" "
                         "brings it up to date",
                         db->path, (long long)version);
+    char problem[480], name[4200];
+    if (names_problem(db, problem, sizeof problem) != LH_OK)
+        lhi_log(&db->log, LH_LOG_WARN, "%s", problem);
+    if (db->seen == 0) { /* it is read live, by these */
+        db->wal_ino = inode_of(db, "-wal", name);
+        db->shm_ino = inode_of(db, "-shm", name);
+    }
     /* The bell is heard where the side file is there; who only reads does not make one. */
     struct lhi_error ignored;
     if (side_open(&db->side, db->file, false, &db->log, &ignored) == LH_OK &&
@@ -389,6 +384,8 @@ static void fold_log(struct db *db)
         return;
     bool well = __atomic_load_n(&db->stopped, __ATOMIC_ACQUIRE) == 0 &&
                 !side_sync_failed(&db->side) && !db_disturbed(db);
+    if (!well)
+        (void)db_save_log(db);
     if (well && side_alone(&db->side)) {
         (void)db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE, NULL);
         side_share(&db->side);

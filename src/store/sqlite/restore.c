@@ -131,7 +131,7 @@ static int look_at_place(struct restore *r, const char *path, struct lhi_error *
         return lhi_fail_errno(err, errno, "could not look at \"%.300s\"", path);
     if (exists && !S_ISREG(st.st_mode))
         return lhi_fail(err, LH_EINVAL, "store \"%.300s\" is not a regular file", path);
-    return LH_OK;
+    return exists ? refuse_file_mount(db, err) : LH_OK;
 }
 
 /* From here on nobody else writes, here or in the file that is replaced. */

@@ -256,15 +256,6 @@ void txn_rollback(struct txn *txn)
     (void)sql_run(txn->conn, LHI_SQL_TXN_ROLLBACK, &ignored, "");
 }
 
-int db_stop_moved(struct db *db, struct lhi_error *err)
-{
-    __atomic_store_n(&db->stopped, 1, __ATOMIC_RELEASE);
-    return lhi_fail(err, LH_ESTOPPED,
-                    "database \"%s\", or its -shm file, was removed or replaced while it was open: "
-                    "nothing is acknowledged any more",
-                    db->path);
-}
-
 /* Commit; on failure the outcome is unknown, unless SQLite itself says that nothing happened. */
 int txn_commit(struct txn *txn, struct lhi_error *err)
 {
@@ -273,7 +264,9 @@ int txn_commit(struct txn *txn, struct lhi_error *err)
     LHI_POINT("txn:before_commit");
     if (db_disturbed(db)) {
         txn_rollback(txn);
-        return db_stop_moved(db, err);
+        (void)db_stop_moved(db, err);
+        (void)db_save_log(db);
+        return LH_ESTOPPED;
     }
     int status = sql_run(txn->conn, LHI_SQL_TXN_COMMIT, err, "");
     if (status < 0) {
@@ -290,9 +283,10 @@ int txn_commit(struct txn *txn, struct lhi_error *err)
     if (txn->anchored)
         side_set_clock(&db->side, db->clock);
     LHI_POINT("txn:after_commit");
-    /* A database file that was removed or replaced still takes commits, for nobody to see. */
+    /* Files that were removed or replaced still take commits, for nobody to see. */
     if (db_moved(db)) {
         (void)db_stop_moved(db, err);
+        (void)db_save_log(db);
         err->status = LH_EUNKNOWN; /* the file may come back, with this in it */
         return LH_EUNKNOWN;
     }

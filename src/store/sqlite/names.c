@@ -1,0 +1,228 @@
+/*
+ * names.c: each name of the store still belongs to the file that was opened, and the database has no
+ * second name.
+ *
+ * SQLite derives the names of the log and of its index from the name of the database, and so do we
+ * for the coordination file. A database with two names therefore has two of each: the locks of one
+ * name do not hold under the other, and two workers run one job with one token. A writing open
+ * refuses this. Where it happens later the handle goes on, because everybody who has the store open
+ * came by the first name, and it logs a warning.
+ */
+#include "store/sqlite/db.h"
+
+#include "base/clock.h"
+#include "base/sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+/* ---- the files that were opened ---- */
+
+static bool look(const char *path, struct statx *st)
+{
+    /* Links are not followed: a database that was moved and linked back has got a second name. */
+    return statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_INO | STATX_NLINK | STATX_MNT_ID, st) ==
+           0;
+}
+
+static bool is_database(const struct db *db, const struct statx *st)
+{
+    return st->stx_ino == db->ino && makedev(st->stx_dev_major, st->stx_dev_minor) == db->dev;
+}
+
+/* A handle that reads a copy, or the file in place, has opened neither log nor index: 0. */
+static bool is_same(const struct db *db, const char *suffix, uint64_t opened)
+{
+    char path[4200];
+    return opened == 0 || inode_of(db, suffix, path) == opened;
+}
+
+bool db_moved(const struct db *db)
+{
+    struct statx st;
+
+    return !look(db->file, &st) || !is_database(db, &st) || !is_same(db, "-wal", db->wal_ino) ||
+           !is_same(db, "-shm", db->shm_ino);
+}
+
+static void warn_of_links(struct db *db, uint32_t links)
+{
+    if (links > 1 && db->links <= 1)
+        lhi_log(&db->log, LH_LOG_WARN,
+                "database \"%s\" has %u names (hard links): this handle goes on, but nobody can "
+                "open the store for writing until the other name is removed; copy a store with "
+                "\"leasehold backup\", not with links",
+                db->path, links);
+    db->links = links;
+}
+
+bool db_disturbed(struct db *db)
+{
+    struct statx st;
+    int64_t at;
+
+    if (!look(db->file, &st) || !is_database(db, &st))
+        return true;
+    /* An exchange of the file that was cut off is finished by the next open: from its note on nothing
+     * more may go into the old file. The old file has two names then, on purpose. */
+    if (side_work(&db->side, &at) == SIDE_SWAPPING)
+        return true;
+    warn_of_links(db, st.stx_nlink);
+    return !is_same(db, "-wal", db->wal_ino) || !is_same(db, "-shm", db->shm_ino);
+}
+
+int db_stop_moved(struct db *db, struct lhi_error *err)
+{
+    struct statx st;
+    bool database = !look(db->file, &st) || !is_database(db, &st);
+    bool log = !database && !is_same(db, "-wal", db->wal_ino);
+    bool index = !database && !log && !is_same(db, "-shm", db->shm_ino);
+
+    __atomic_store_n(&db->stopped, 1, __ATOMIC_RELEASE);
+    return lhi_fail(err, LH_ESTOPPED,
+                    "%s \"%s%s\" was removed or replaced while the store was open: nothing is "
+                    "acknowledged any more",
+                    log     ? "log"
+                    : index ? "index of the log"
+                            : "database",
+                    db->path,
+                    log     ? "-wal"
+                    : index ? "-shm"
+                            : "");
+}
+
+bool db_save_log(struct db *db)
+{
+    struct statx st;
+    char wal[4200];
+
+    lhi_format(wal, sizeof wal, "%s-wal", db->file);
+    /* Another log in its place belongs to somebody who writes by it: then nothing may be moved. */
+    if (db->wal_ino == 0 || !look(db->file, &st) || !is_database(db, &st) ||
+        !is_same(db, "-shm", db->shm_ino) || look(wal, &st) || errno != ENOENT)
+        return false;
+    if (db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE, NULL) != SQLITE_OK)
+        return false;
+    lhi_log(&db->log, LH_LOG_WARN,
+            "log \"%s-wal\" was removed while the store was open: what was in it has been saved in "
+            "the database",
+            db->path);
+    return true;
+}
+
+/* ---- a second name ---- */
+
+/* SQLite's locks: on the database, for as long as a connection is open in WAL mode; and on the index
+ * of the log, for as long as a connection uses that index. */
+enum {
+    SHARED_AT = 0x40000002,
+    SHARED_LEN = 510,
+    INDEX_AT = 128,
+    WAL_FORMAT = 2,
+    FORMAT_AT = 18,
+};
+
+struct users {
+    const char *database, *index;
+};
+
+enum { NOT_ELSEWHERE, ELSEWHERE };
+
+static bool is_read_locked(long fd, off_t at, off_t len)
+{
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = at, .l_len = len};
+    return fcntl((int)fd, F_GETLK, &lock) == 0 && lock.l_type == F_RDLCK;
+}
+
+/* Runs in a process of its own: closing a descriptor of the database drops the locks that its
+ * process has on it. */
+static int look_for_users(void *arg)
+{
+    const struct users *users = arg;
+    unsigned char format = 0;
+    int database = open(users->database, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+
+    if (database < 0 || !is_read_locked(database, SHARED_AT, SHARED_LEN) ||
+        pread(database, &format, 1, FORMAT_AT) != 1 || format != WAL_FORMAT)
+        return NOT_ELSEWHERE;
+    int index = open(users->index, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    return index >= 0 && is_read_locked(index, INDEX_AT, 1) ? NOT_ELSEWHERE : ELSEWHERE;
+}
+
+/* Somebody has the file open in WAL mode and does not use the index beside it. */
+static int refuse_users_elsewhere(const struct db *db, struct lhi_error *err)
+{
+    enum { PATIENCE_MS = 500 };
+    char shm[4200];
+    struct users users = {.database = db->file, .index = shm};
+    int64_t deadline = lhi_mono_ms() + PATIENCE_MS;
+
+    lhi_format(shm, sizeof shm, "%s-shm", db->file);
+    while (lhi_ask_child(look_for_users, &users) == ELSEWHERE) {
+        /* A program that is just opening it locks the database first and the index next. */
+        if (lhi_mono_ms() >= deadline)
+            return lhi_fail(err, LH_ESTOPPED,
+                            "database \"%s\" is open in another process under another name (it was "
+                            "renamed, linked or mounted): stop that process first",
+                            db->path);
+        lhi_sleep_ms(1);
+    }
+    return LH_OK;
+}
+
+int refuse_file_mount(const struct db *db, struct lhi_error *err)
+{
+    char folder[4200];
+    struct statx file, around;
+
+    lhi_format(folder, sizeof folder, "%.*s", (int)(strrchr(db->file, '/') - db->file) + 1,
+               db->file);
+    if (!look(db->file, &file) || !look(folder, &around) ||
+        !(file.stx_mask & around.stx_mask & STATX_MNT_ID) || file.stx_mnt_id == around.stx_mnt_id)
+        return LH_OK;
+    return lhi_fail(err, LH_EINVAL,
+                    "database \"%s\" is mounted as a single file, and its log and locks are not: "
+                    "mount the folder that it is in",
+                    db->path);
+}
+
+int refuse_second_name(struct db *db, struct lhi_error *err)
+{
+    struct statx st;
+    int rc = refuse_file_mount(db, err);
+
+    if (rc != LH_OK || !look(db->file, &st))
+        return rc;
+    db->links = st.stx_nlink;
+    if (st.stx_nlink > 1)
+        return lhi_fail(err, LH_EINVAL,
+                        "database \"%s\" has %u names (hard links), each with a log and locks of "
+                        "its own: remove the other name (\"find -samefile\" finds it); copy a "
+                        "store with \"leasehold backup\"",
+                        db->path, st.stx_nlink);
+    /* Whoever shares the coordination file with us came by the same name. */
+    if (!side_alone(&db->side))
+        return LH_OK;
+    rc = refuse_users_elsewhere(db, err);
+    side_share(&db->side);
+    return rc;
+}
+
+int names_problem(const struct db *db, char *out, size_t len)
+{
+    struct lhi_error err;
+    struct statx st;
+    int rc = refuse_file_mount(db, &err);
+
+    if (rc == LH_OK && look(db->file, &st) && st.stx_nlink > 1)
+        rc = lhi_fail(&err, LH_EINVAL,
+                      "database \"%s\" has %u names (hard links): what was written under another "
+                      "name may be missing here, and nobody can open it for writing",
+                      db->path, st.stx_nlink);
+    lhi_format(out, len, "%s", rc == LH_OK ? "" : err.text);
+    return rc;
+}
