@@ -2,8 +2,9 @@
  * front.pml: where a claim on PostgreSQL begins to look (sql/postgres/migrations/0001_queue/31_front.sql).
  *
  * Ids are given in order and commit in any. Claims seek above `low`; who finds nothing there seeks above
- * `floor`; once in a while one claim looks at all of it and sets both anew. Jobs that take no longer than
- * two ticks to commit are prompt; others may take for ever.
+ * `floor`; once in a while one claim looks at all of it and writes both as a new record. The record counts when
+ * its transaction commits, which may be late or never. Jobs that take no longer than two ticks to commit
+ * are prompt; others may take for ever.
  *
  * With all guards: no claim answers "nothing there" while a prompt job waits (PROMPT), nor while one waits
  * that the last look at all of it has seen (SEEN); and every job that commits is claimed (TAKEN, LTL).
@@ -14,6 +15,9 @@
 #define FLOOR_AGED 2   /* the floor is what was given out two ticks ago, not just now */
 #define LOOK_LOWERS 4  /* a look at all of it that finds something below sets low and floor below it */
 #define LOOKS 8        /* somebody looks at all of it now and then */
+#define OWN_RECORD 16  /* a look writes a record of its own, and waits for no other transaction */
+#define LATEST 32      /* the look that began last counts, not the one that commits last */
+#define HELD_COUNTS 64 /* a job that an open transaction has taken counts as there */
 
 #ifndef WITHOUT
 #define WITHOUT 0
@@ -33,17 +37,36 @@
 #define GIVEN 1
 #define WAITING 2
 #define TAKEN 3
+#define HELD 4
+/* HELD + 1 or 2: taken by a looker whose transaction is open */
+#define held_by_another(id, me) (state[id] > HELD && state[id] != HELD + (me))
 
 byte state[JOBS + 1];   /* by id, from 1 on */
-bool prompt[JOBS + 1], seen_waiting[JOBS + 1];
+bool prompt[JOBS + 1];
 byte given;             /* the highest id so far */
-byte low, floor, seen, age;
 
+/* What a look has written: record 0 counts; the others are those of the lookers, until they commit. */
+byte low[3], floor[3], seen[3], age[3];
+byte saw[3];            /* a bit for each job that the look found waiting */
+byte last_saw;          /* of the committed look that began last */
+bool open, overtaken;   /* the look of the idler: under way; a look that began later has committed */
+
+/* The first that can be taken. */
 inline first_above(bound, id)
 {
     id = bound + 1;
     do
     :: id <= JOBS && state[id] != WAITING -> id++
+    :: else -> break
+    od
+}
+
+/* The first that is visible as pending: what others have taken and not committed is. */
+inline first_there(bound, id, me)
+{
+    id = bound + 1;
+    do
+    :: id <= JOBS && state[id] != WAITING && !(HAS(HELD_COUNTS) && held_by_another(id, me)) -> id++
     :: else -> break
     od
 }
@@ -75,11 +98,11 @@ proctype Clock()
            ready = true;
            id = 1;
            do
-           :: id <= seen -> ready = ready && !(prompt[id] && state[id] == GIVEN); id++
+           :: id <= seen[0] -> ready = ready && !(prompt[id] && state[id] == GIVEN); id++
            :: else -> break
            od;
            if
-           :: ready && age < 2 -> age++
+           :: ready && age[0] < 2 -> age[0]++
            :: else
            fi;
            id = 0;
@@ -94,7 +117,7 @@ inline answer_nothing(id)
     do
     :: id <= JOBS ->
         EXPECT(PROMPT, !(prompt[id] && state[id] == WAITING));
-        EXPECT(SEEN, !(seen_waiting[id] && state[id] == WAITING));
+        EXPECT(SEEN, !((last_saw & (1 << id)) != 0 && state[id] == WAITING));
         id++
     :: else -> break
     od
@@ -106,9 +129,9 @@ proctype Claimer()
 
     do
     :: d_step { /* an ordinary claim */
-           first_above(low, id);
+           first_above(low[0], id);
            if
-           :: id > JOBS && HAS(SEEK_FLOOR) -> first_above(floor, id)
+           :: id > JOBS && HAS(SEEK_FLOOR) -> first_above(floor[0], id)
            :: else
            fi;
            if
@@ -118,9 +141,9 @@ proctype Claimer()
            id = 0
        }
     :: d_step { /* front_move: now and then, as far as is known to be gone */
-           first_above(low, id);
+           first_there(low[0], id, 0);
            if
-           :: id <= JOBS -> low = id - 1
+           :: id <= JOBS -> low[0] = id - 1
            :: else
            fi;
            id = 0
@@ -128,50 +151,125 @@ proctype Claimer()
     od
 }
 
-/* The claims that look at all of it, and take what comes first. */
+/* A claim that looks at all of it, takes what comes first, and writes what it has seen. */
+inline look(me, id)
+{
+    first_above(0, id);
+    if
+    :: id <= JOBS -> state[id] = HELD + me
+    :: else
+    fi;
+    low[me] = low[0];
+    floor[me] = floor[0];
+    seen[me] = seen[0];
+    age[me] = age[0];
+    first_there(0, id, me);
+    if
+    :: id <= JOBS && HAS(LOOK_LOWERS) ->
+        low[me] = id - 1;
+        if
+        :: age[me] >= 2 || !HAS(FLOOR_AGED) -> floor[me] = (seen[me] < low[me] -> seen[me] : low[me])
+        :: else -> floor[me] = (floor[me] < low[me] -> floor[me] : low[me])
+        fi
+    :: id <= JOBS && !HAS(LOOK_LOWERS) ->
+        if
+        :: age[me] >= 2 || !HAS(FLOOR_AGED) -> floor[me] = (floor[me] > seen[me] -> floor[me] : seen[me])
+        :: else
+        fi;
+        low[me] = (id - 1 > floor[me] -> id - 1 : floor[me])
+    :: else ->
+        if
+        :: age[me] >= 2 || !HAS(FLOOR_AGED) -> floor[me] = seen[me]
+        :: else
+        fi;
+        low[me] = (low[me] > floor[me] -> low[me] : floor[me])
+    fi;
+    if
+    :: age[me] >= 2 || !HAS(FLOOR_AGED) -> seen[me] = given; age[me] = 0
+    :: else
+    fi;
+    saw[me] = 0;
+    id = 1;
+    do
+    :: id <= JOBS ->
+        if
+        :: state[id] == WAITING -> saw[me] = saw[me] | (1 << id)
+        :: else
+        fi;
+        id++
+    :: else -> break
+    od;
+    id = 0
+}
+
+inline settle_job(me, id, to)
+{
+    id = 1;
+    do
+    :: id <= JOBS ->
+        if
+        :: state[id] == HELD + me -> state[id] = to
+        :: else
+        fi;
+        id++
+    :: else -> break
+    od;
+    id = 0
+}
+
+inline forget(me)
+{
+    low[me] = 0;
+    floor[me] = 0;
+    seen[me] = 0;
+    age[me] = 0;
+    saw[me] = 0
+}
+
+inline commit(me, id, late)
+{
+    settle_job(me, id, TAKEN);
+    if
+    :: !(late) || !HAS(LATEST) ->
+        low[0] = low[me];
+        floor[0] = floor[me];
+        seen[0] = seen[me];
+        age[0] = age[me]
+    :: else
+    fi;
+    if
+    :: !(late) -> last_saw = saw[me]
+    :: else
+    fi;
+    forget(me)
+}
+
+/* One that commits at once. */
 proctype Looker()
 {
     byte id;
 
     do
-    :: HAS(LOOKS) -> d_step {
-           first_above(0, id);
-           if
-           :: id <= JOBS -> state[id] = TAKEN
-           :: else
-           fi;
-           first_above(0, id);
-           if
-           :: id <= JOBS && HAS(LOOK_LOWERS) ->
-               low = id - 1;
-               if
-               :: age >= 2 || !HAS(FLOOR_AGED) -> floor = (seen < low -> seen : low)
-               :: else -> floor = (floor < low -> floor : low)
-               fi
-           :: id <= JOBS && !HAS(LOOK_LOWERS) ->
-               if
-               :: age >= 2 || !HAS(FLOOR_AGED) -> floor = (floor > seen -> floor : seen)
-               :: else
-               fi;
-               low = (id - 1 > floor -> id - 1 : floor)
-           :: else ->
-               if
-               :: age >= 2 || !HAS(FLOOR_AGED) -> floor = seen
-               :: else
-               fi;
-               low = (low > floor -> low : floor)
-           fi;
-           if
-           :: age >= 2 || !HAS(FLOOR_AGED) -> seen = given; age = 0
-           :: else
-           fi;
-           id = 1;
-           do
-           :: id <= JOBS -> seen_waiting[id] = seen_waiting[id] || state[id] == WAITING; id++
-           :: else -> break
-           od;
-           id = 0
+    :: HAS(LOOKS) && (HAS(OWN_RECORD) || !open) -> d_step {
+           look(2, id);
+           commit(2, id, false);
+           overtaken = open
        }
+    od
+}
+
+/* One in a transaction that others began: it may be rolled back, or stay open for ever. */
+proctype Idler()
+{
+    byte id;
+
+    do
+    :: HAS(LOOKS) -> d_step { look(1, id); open = true };
+        if
+        :: d_step { commit(1, id, overtaken); open = false; overtaken = false }
+        :: d_step { settle_job(1, id, WAITING); forget(1); open = false; overtaken = false }
+        :: false
+        fi
     od
 }
 
@@ -185,7 +283,8 @@ init {
         od;
         run Clock();
         run Claimer();
-        run Looker()
+        run Looker();
+        run Idler()
     }
 }
 

@@ -131,6 +131,96 @@ TEST(two_who_claim_much_of_a_new_queue_do_not_wait_for_each_other)
     close_both(a, b);
 }
 
+/* A transaction holds the first id, and the claims of others have passed it. */
+static void let_claims_pass_an_uncommitted_job(PGconn *late, PGconn *claimer)
+{
+    done(late, "BEGIN");
+    EXPECT_STR(said(late, "SELECT id FROM leasehold.enqueue('mail')"), "1");
+    done(claimer, "INSERT INTO leasehold.job(queue) SELECT 'mail' FROM generate_series(1, 1000)");
+    for (int i = 0; i < 4; i++) {
+        session_clock(claimer, START_MS + 3000 * i);
+        /* So many that the claim looks where fresh jobs begin. */
+        done(claimer, "SELECT count(*) FROM leasehold.claim('a', 'mail', 500)");
+        done(claimer,
+             "INSERT INTO leasehold.job(queue) SELECT 'mail' FROM generate_series(1, 500)");
+    }
+    EXPECT_STR(said(claimer, "SELECT bool_and(floor > 1) FROM leasehold.front"), "t");
+}
+
+/* Within two seconds of the next look. */
+static void expect_the_late_job_is_claimed(PGconn *claimer, int64_t from_ms)
+{
+    for (int i = 0; i < 3; i++) {
+        session_clock(claimer, from_ms + 1000 * i);
+        if (strcmp(said(claimer, CLAIM("b", "mail")), "1") == 0)
+            return;
+    }
+    FAIL("job 1 committed late and no claim finds it");
+}
+
+TEST(a_claim_in_an_open_transaction_starves_no_job_that_committed_late)
+{
+    PGconn *late = session_at(START_MS), *a = session_at(START_MS), *b = impatient_at(START_MS);
+    let_claims_pass_an_uncommitted_job(late, a);
+    session_clock(a, START_MS + 12000);
+    done(a, "BEGIN");
+    done(a, CLAIM("a", "mail")); /* it looks at all of the queue, and its transaction stays open */
+    done(late, "COMMIT");
+    expect_the_late_job_is_claimed(b, START_MS + 12000);
+    done(a, "COMMIT");
+    PQfinish(late);
+    close_both(a, b);
+}
+
+TEST(an_advisory_lock_of_another_role_starves_no_job_that_committed_late)
+{
+    PGconn *late = session_at(START_MS), *a = session_at(START_MS), *b = impatient_at(START_MS);
+    let_claims_pass_an_uncommitted_job(late, a);
+    /* The key that claims locked once, when they did. */
+    done(a, "SELECT pg_advisory_lock(hashtextextended('mail', 5273658113))");
+    done(late, "COMMIT");
+    expect_the_late_job_is_claimed(b, START_MS + 12000);
+    PQfinish(late);
+    close_both(a, b);
+}
+
+TEST(looks_of_open_transactions_leave_no_rows_behind)
+{
+    PGconn *late = session_at(START_MS), *a = session_at(START_MS), *b = impatient_at(START_MS);
+    let_claims_pass_an_uncommitted_job(late, a);
+    session_clock(a, START_MS + 12000);
+    done(a, "BEGIN");
+    done(a, CLAIM("a", "mail"));
+    done(late, "COMMIT");
+    expect_the_late_job_is_claimed(b, START_MS + 12000);
+    EXPECT_STR(said(b, "SELECT count(*) FROM leasehold.front"),
+               "2"); /* one is locked by the other */
+    done(a, "COMMIT");
+    session_clock(b, START_MS + 20000);
+    done(b, CLAIM("b", "mail"));
+    EXPECT_STR(said(b, "SELECT count(*) FROM leasehold.front"), "1");
+    PQfinish(late);
+    close_both(a, b);
+}
+
+TEST(a_claim_under_repeatable_read_writes_no_front)
+{
+    PGconn *late = session_at(START_MS), *a = session_at(START_MS), *b = impatient_at(START_MS);
+    let_claims_pass_an_uncommitted_job(late, b);
+    session_clock(a, START_MS + 12000);
+    done(a, "BEGIN ISOLATION LEVEL REPEATABLE READ");
+    done(a, "SELECT 1 FROM leasehold.meta");
+    done(late, "COMMIT");
+    session_clock(b, START_MS + 12000);
+    EXPECT_STR(said(b, CLAIM("b", "mail")), "1"); /* its look has replaced the row that `a` sees */
+    done(a, CLAIM("a", "gone"));
+    done(a, "SELECT leasehold.claim('a', 'mail', 500)");
+    done(a, "COMMIT");
+    EXPECT_STR(said(b, "SELECT count(DISTINCT look) FROM leasehold.front"), "1");
+    PQfinish(late);
+    close_both(a, b);
+}
+
 static void expect_the_other_is_free(int first, int second)
 {
     PGconn *a = session_at(START_MS), *b = impatient_at(START_MS);
@@ -184,7 +274,7 @@ TEST(a_claim_over_several_priorities_tells_each_job_once)
         done(c, "SELECT leasehold.queue_set('mail', audit => 'full')");
         done(c, "INSERT INTO leasehold.job(queue, priority) VALUES ('mail', 5), ('mail', 0), "
                 "('mail', -3)");
-        done(c, "INSERT INTO leasehold.front SELECT 'mail', p, 0, 0, 0, leasehold.clock(), "
+        done(c, "INSERT INTO leasehold.front SELECT 'mail', 0, p, 0, 0, 0, leasehold.clock(), "
                 "leasehold.clock() + interval '1 min' FROM unnest('{5,0}'::int[]) p");
         EXPECT_STR(said(c, "%s", claims[i]), "3");
         EXPECT_STR(said(c, "SELECT string_agg(job::text, ' ' ORDER BY id) FROM leasehold.event "

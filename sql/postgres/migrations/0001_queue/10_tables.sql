@@ -182,17 +182,21 @@ CREATE TABLE leasehold.rollup (
     PRIMARY KEY (minute, queue)
 ) WITH (fillfactor = 80);
 
--- Where the fresh jobs of a queue and priority begin; see job_fresh and 31_front.sql.
+-- Where the fresh jobs of a queue and priority begin; see job_fresh and 31_front.sql. Each look at a queue writes
+-- new rows under a higher number, and the highest number that is visible counts. So a look never waits for
+-- another transaction.
 CREATE TABLE leasehold.front (
     queue     text COLLATE "C" NOT NULL,
+    look      bigint      NOT NULL,       -- number of the look that wrote the row
     priority  integer     NOT NULL,
     low       bigint      NOT NULL,       -- gone up to here, when it was last looked at
     floor     bigint      NOT NULL,       -- the same, but for what took longer than two seconds to commit
     seen      bigint      NOT NULL,       -- the highest id given out at seen_at: the floor to come
     seen_at   timestamptz NOT NULL,
-    next_look timestamptz NOT NULL,       -- when somebody looks below it all again
-    PRIMARY KEY (queue, priority)
+    next_look timestamptz NOT NULL,       -- when a claim looks at all of the queue again
+    PRIMARY KEY (queue, look, priority)
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50);
+CREATE SEQUENCE leasehold.front_look_number;
 
 -- How far back claims need not look for what has ended by time: see 26_sweep.sql. Rows are appended; the
 -- last one that is visible holds. So the note is part of the transaction that made it, nobody waits for it,

@@ -8,15 +8,34 @@
 -- so that nothing is ever overlooked for longer (tests/model/front.pml).
 
 -- ---- the front of a queue ----
+--
+-- A claim may be part of a transaction that stays open. Such a transaction must not keep others from looking, so a
+-- look inserts rows of its own, and no row lock or unique key makes it wait. No advisory lock is used: every
+-- role that can connect could take it.
 
--- One at a time, and nobody waits: a claim in somebody's open transaction may take its time.
-CREATE FUNCTION leasehold.at_front(of_queue text) RETURNS boolean LANGUAGE plpgsql
+CREATE FUNCTION leasehold.last_look(of_queue text) RETURNS bigint LANGUAGE plpgsql STABLE
 AS $$
 BEGIN
-    RETURN pg_try_advisory_xact_lock(hashtextextended(of_queue, 5273658113));
+    RETURN (SELECT w.look FROM leasehold.front w WHERE w.queue = of_queue ORDER BY w.look DESC LIMIT 1);
 END $$;
 
--- Where fresh jobs begin, as seen now; called now and then by who has claimed. A row that others have
+-- A look is due: does this claim make it? One of several claims does, the one that locks the row. When the row has
+-- stayed locked for a second, its transaction may stay open for ever, and the others look without the lock.
+CREATE FUNCTION leasehold.may_look(of_queue text, now timestamptz) RETURNS boolean LANGUAGE plpgsql
+AS $$
+DECLARE
+    f leasehold.front;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RETURN true;  -- to lock a row that has changed since its snapshot would fail; it writes nothing either
+    END IF;
+    SELECT * INTO f FROM leasehold.front w WHERE w.queue = of_queue ORDER BY w.look DESC, w.priority DESC LIMIT 1;
+    PERFORM 1 FROM leasehold.front w WHERE w.queue = f.queue AND w.look = f.look AND w.priority = f.priority
+        FOR UPDATE SKIP LOCKED;
+    RETURN FOUND OR f.next_look <= now - interval '1 second' OR f.next_look > now + interval '1 hour';
+END $$;
+
+-- Where fresh jobs begin, as seen now; called now and then after a claim. A row that others have
 -- claimed and not committed counts as there.
 CREATE FUNCTION leasehold.front_move(of_queue text) RETURNS void LANGUAGE plpgsql
 AS $$
@@ -24,17 +43,19 @@ DECLARE
     f     leasehold.front;
     first bigint;
 BEGIN
-    IF NOT leasehold.at_front(of_queue) THEN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
         RETURN;
     END IF;
-    FOR f IN SELECT * FROM leasehold.front w WHERE w.queue = of_queue ORDER BY w.priority LOOP
+    FOR f IN SELECT * FROM leasehold.front w WHERE w.queue = of_queue AND w.look = leasehold.last_look(of_queue)
+              ORDER BY w.priority FOR UPDATE SKIP LOCKED
+    LOOP
         SELECT j.id INTO first FROM leasehold.job j
          WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue AND j.priority = f.priority
            AND j.id > f.low
          ORDER BY j.priority DESC, j.id LIMIT 1;
         IF first > f.low + 1 THEN
             UPDATE leasehold.front w SET low = first - 1
-             WHERE w.queue = of_queue AND w.priority = f.priority;
+             WHERE w.queue = of_queue AND w.look = f.look AND w.priority = f.priority;
         END IF;
     END LOOP;
 END $$;
@@ -44,6 +65,7 @@ CREATE FUNCTION leasehold.front_look(of_queue text, of_worker text, now timestam
 RETURNS void LANGUAGE plpgsql
 AS $$
 DECLARE
+    number bigint;
     given bigint := coalesce(pg_sequence_last_value('leasehold.job_id_seq'), 0);
     above integer := 32768;
     at    record;
@@ -51,9 +73,10 @@ DECLARE
     prios  integer[] := '{}';
     again  timestamptz;
 BEGIN
-    IF NOT leasehold.at_front(of_queue) THEN
-        RETURN;
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RETURN;  -- what an old snapshot shows must not count as the latest look
     END IF;
+    number := nextval('leasehold.front_look_number');
     FOR i IN 1..16 LOOP
         SELECT j.priority, j.id INTO at FROM leasehold.job j
          WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue AND j.priority < above
@@ -64,30 +87,30 @@ BEGIN
         firsts := firsts || at.id;
     END LOOP;
     again := now + greatest(interval '1 second', 20 * (clock_timestamp() - began));
-    -- What lies below the front is above it from now on, or it would be handed out one a second.
-    INSERT INTO leasehold.front AS w
-    SELECT of_queue, x.priority, x.first - 1, 0, given, now, again
-      FROM (SELECT * FROM unnest(prios, firsts) u(priority, first)
+    WITH last AS MATERIALIZED (
+        -- All ids that were given out two seconds before are the floor now.
+        SELECT w.priority, w.low, CASE WHEN w.seen_at > now - interval '2 seconds' THEN w.floor ELSE w.seen END AS floor,
+               CASE WHEN w.seen_at > now - interval '2 seconds' THEN w.seen ELSE given END AS seen,
+               CASE WHEN w.seen_at > now - interval '2 seconds' THEN w.seen_at ELSE now END AS seen_at
+          FROM leasehold.front w WHERE w.queue = of_queue AND w.look = leasehold.last_look(of_queue))
+    INSERT INTO leasehold.front(queue, look, priority, low, floor, seen, seen_at, next_look)
+    SELECT of_queue, number, x.priority, x.low, x.floor, coalesce(x.seen, given), coalesce(x.seen_at, now), again
+      FROM (-- What lies below the front is above it from now on, or it would be handed out one a second.
+            SELECT u.priority, u.first - 1 AS low, least(u.first - 1, coalesce(l.floor, 0)) AS floor, l.seen, l.seen_at
+              FROM unnest(prios, firsts) u(priority, first) LEFT JOIN last l ON l.priority = u.priority
+            UNION ALL  -- priorities of which nothing is pending
+            SELECT l.priority, greatest(l.low, l.floor), l.floor, l.seen, l.seen_at
+              FROM last l WHERE l.priority <> ALL (prios)
             UNION ALL  -- what was just emptied
-            SELECT DISTINCT j.priority, 1::bigint FROM leasehold.job j
+            SELECT DISTINCT j.priority, 0::bigint, 0::bigint, NULL::bigint, NULL::timestamptz FROM leasehold.job j
              WHERE j.state = 'running' AND j.lease_until > now AND j.queue = of_queue
                AND j.worker = of_worker AND j.started_at >= now AND j.priority <> ALL (prios)
-               AND NOT EXISTS (SELECT 1 FROM leasehold.front f WHERE f.queue = of_queue AND f.priority = j.priority)) x
-     LIMIT 16
-        ON CONFLICT (queue, priority) DO UPDATE
-       SET low = excluded.low,
-           floor = least(excluded.low, CASE WHEN w.seen_at > now - interval '2 seconds' THEN w.floor ELSE w.seen END),
-           seen = CASE WHEN w.seen_at > now - interval '2 seconds' THEN w.seen ELSE given END,
-           seen_at = CASE WHEN w.seen_at > now - interval '2 seconds' THEN w.seen_at ELSE now END,
-           next_look = excluded.next_look;
-    -- Priorities of which nothing is pending: all that was given out two seconds ago is gone.
-    UPDATE leasehold.front w
-       SET next_look = again,
-           low = greatest(w.low, CASE WHEN w.seen_at > now - interval '2 seconds' THEN w.floor ELSE w.seen END),
-           floor = CASE WHEN w.seen_at > now - interval '2 seconds' THEN w.floor ELSE w.seen END,
-           seen = CASE WHEN w.seen_at > now - interval '2 seconds' THEN w.seen ELSE given END,
-           seen_at = CASE WHEN w.seen_at > now - interval '2 seconds' THEN w.seen_at ELSE now END
-     WHERE w.queue = of_queue AND w.next_look <= now AND w.priority <> ALL (prios);
+               AND NOT EXISTS (SELECT 1 FROM last l WHERE l.priority = j.priority)) x
+     LIMIT 32;
+    DELETE FROM leasehold.front w
+     WHERE w.queue = of_queue
+       AND (w.look, w.priority) IN (SELECT o.look, o.priority FROM leasehold.front o
+                                     WHERE o.queue = of_queue AND o.look < number FOR UPDATE SKIP LOCKED);
 END $$;
 
 -- ---- limits of a queue ----

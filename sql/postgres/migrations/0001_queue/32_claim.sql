@@ -317,7 +317,8 @@ BEGIN
             before := total;
             tops := '{32767}'; ends := '{-32768}'; lows := '{0}'; floors := '{0}';
             IF of_kinds IS NULL AND alone IS NULL THEN
-                FOR f IN SELECT * FROM leasehold.front w WHERE w.queue = q ORDER BY w.priority DESC LOOP
+                FOR f IN SELECT * FROM leasehold.front w WHERE w.queue = q AND w.look = leasehold.last_look(q)
+                          ORDER BY w.priority DESC LOOP
                     looks := looks OR f.next_look <= now OR f.next_look > now + interval '1 hour';
                     ends[cardinality(ends)] := f.priority + 1;
                     tops := tops || f.priority || (f.priority - 1);
@@ -325,8 +326,7 @@ BEGIN
                     lows := lows || f.low || 0::bigint;
                     floors := floors || f.floor || 0::bigint;
                 END LOOP;
-                -- One of those who come looks at all of it.
-                looks := looks AND leasehold.at_front(q);
+                looks := looks AND leasehold.may_look(q, now);
                 IF looks THEN
                     tops := '{32767}'; ends := '{-32768}'; lows := '{0}';
                 END IF;
@@ -485,7 +485,7 @@ BEGIN
       INTO epoch, top, low, unusual, looked
       FROM leasehold.meta m
       LEFT JOIN LATERAL (SELECT w.priority, w.low, w.next_look FROM leasehold.front w WHERE w.queue = of_queue
-                          ORDER BY w.priority DESC LIMIT 1) f ON true
+                          ORDER BY w.look DESC, w.priority DESC LIMIT 1) f ON true
      WHERE m.one;
     IF looked > now OR looked < now - interval '10 milliseconds' OR random() < 0.02 THEN
         unusual := unusual OR leasehold.fell_due(now);

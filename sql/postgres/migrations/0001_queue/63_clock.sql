@@ -85,8 +85,8 @@ BEGIN
      WHERE s.done_until > now + interval '1 day';
     -- When to look below it next was by the old clock; it is made anew. (Claims that are at one look.)
     DELETE FROM leasehold.front f
-     WHERE (f.queue, f.priority) IN (SELECT s.queue, s.priority FROM leasehold.front s
-                                        FOR UPDATE SKIP LOCKED);
+     WHERE (f.queue, f.look, f.priority) IN (SELECT s.queue, s.look, s.priority FROM leasehold.front s
+                                                FOR UPDATE SKIP LOCKED);
     UPDATE leasehold.meta
        SET generation = generation + 1, no_expiry_before = no_expiry_before + jump,
            marked_until = marked_until + jump, sleepers_until = now + interval '10 minutes',

@@ -174,7 +174,7 @@ DECLARE
     f    leasehold.front;
 BEGIN
     FOREACH name IN ARRAY queues LOOP
-        FOR f IN SELECT * FROM leasehold.front w WHERE w.queue = name LOOP
+        FOR f IN SELECT * FROM leasehold.front w WHERE w.queue = name AND w.look = leasehold.last_look(name) LOOP
             IF EXISTS (SELECT 1 FROM leasehold.job j
                         WHERE j.state = 'pending' AND NOT j.again AND j.queue = name
                           AND j.priority = f.priority AND j.id > f.low) THEN
