@@ -908,14 +908,14 @@ LH_API int lh_lease_run(lh_store *store, const char *scope, const char *name, ch
 /* ---- recovery and upkeep --------------------------------------------------------------------- */
 
 typedef struct lh_recovered {
-    int64_t locks_cleaned;     /* named leases freed */
+    int64_t locks_cleaned;     /* leases freed: named ones, and the locks of exclusive queues */
     int64_t entries_reclaimed; /* jobs taken back */
     int64_t recovery_timestamp;
 } lh_recovered;
 
-/** One job of a report. */
+/** One job of a report; or a lease or a worker that the database refused to change. */
 typedef struct lh_recovered_job {
-    int64_t job;
+    int64_t job; /* 0: none, `error` names the lease or the worker */
     const char *queue, *kind;
     const char *action;   /* what became of it: "retry", "pending", "failed", "released" */
     int64_t attempt;      /* number of the next attempt; of the last if it failed */

@@ -23,7 +23,7 @@ SELECT leasehold.mend();
 SELECT * FROM leasehold.stale_jobs($1, $2, $3, $4, $5);
 
 -- name: stale_rest
-SELECT leases, unclean, degraded FROM leasehold.stale_rest($1);
+SELECT leases, unclean, degraded FROM leasehold.stale_rest($1, $2, $3, $4);
 
 -- name: stale_rows
 -- What a recovery needs of these rows: as they are, what is said of their workers, and whether they had

@@ -167,13 +167,26 @@ SELECT id, queue, kind FROM lh_job
                     WHERE id = :worker AND (uncleaned IS NOT NULL OR silent_at <= :now));
 
 -- name: lease_count_stale
-SELECT (SELECT count(*) FROM lh_lease
-         WHERE expires_at IS NOT NULL AND expires_at <= :now AND job IS NULL)
+-- Leases that a recovery would free: expired ones, those of workers that are dead, and the locks of
+-- exclusive queues whose jobs it would take back (of one queue, if it is asked for that alone). :by_age:
+-- live leases are not taken for the death of a worker; :before: but for their age, where nothing is to
+-- be kept back.
+SELECT (SELECT count(*) FROM lh_lease WHERE expires_at IS NOT NULL AND expires_at <= :now)
        + (SELECT count(*) FROM lh_worker w JOIN lh_lease l ON l.owner = w.id
            WHERE w.silent_at IS NOT NULL AND w.silent_at <= :now AND w.pid IS NOT NULL
-             AND l.job IS NULL AND l.expires_at > :now);
+             AND l.expires_at > :now
+             AND (l.job IS NULL OR (NOT :by_age AND l.name = coalesce(:queue, l.name))))
+       + (SELECT count(*) FROM lh_worker w JOIN lh_lease l ON l.owner = w.id
+           WHERE w.uncleaned IS NOT NULL AND l.expires_at > :now AND l.job IS NOT NULL
+             AND NOT :by_age AND l.name = coalesce(:queue, l.name))
+       + (SELECT count(*) FROM lh_lease l JOIN lh_job j ON j.id = l.job
+           WHERE :before IS NOT NULL AND l.job IS NOT NULL AND l.expires_at > :now
+             AND l.name = coalesce(:queue, l.name) AND j.state = 'running'
+             AND j.started_at <= :before AND coalesce(j.last_heartbeat_at, 0) <= :before);
 
 -- name: lease_count_of_owner
+-- Those of a worker found dead just now, whose record does not say so yet.
 SELECT count(*) FROM lh_lease
- WHERE owner = :owner AND job IS NULL AND expires_at > :now
+ WHERE owner = :owner AND expires_at > :now
+   AND (job IS NULL OR (NOT :by_age AND name = coalesce(:queue, name)))
    AND NOT EXISTS (SELECT 1 FROM lh_worker WHERE id = :owner AND silent_at <= :now);

@@ -209,7 +209,8 @@ static void js_integrity(struct js *json, const lh_report *report, bool lists)
 static void js_recovered(struct js *json, const lh_recovered_job *job)
 {
     js_open(json, '{');
-    js_key_int(json, "job", job->job);
+    js_key(json, "job");
+    js_int_or_null(json, job->job, 0);
     js_key_text(json, "queue", job->queue);
     js_key_text(json, "kind", job->kind);
     js_key_text(json, "action", job->action);

@@ -97,6 +97,9 @@ int lhi_run_recovery(lh_store *store, struct lhi_run *run, const lh_recover_opts
 /* … with other acts of upkeep, which go into its last transaction, or into one of their own. */
 int lhi_run_with(lh_store *store, struct lhi_run *run, struct lhi_act *also, size_t n_also,
                  const int *cancel, struct lhi_error *err);
+/* The database refused a write of recovery or maintenance. That is no input of the caller's, but a
+ * failure of the store: the code and the message say so. */
+int lhi_refused(const char *what, struct lhi_error *err);
 /* What failed when the store was opened; NULL: all is well again. */
 void lhi_set_degraded(lh_store *store, const char *why);
 /* A report of the store alone: nothing is taken back. */

@@ -84,6 +84,20 @@ struct work {
     const int *cancel;
 };
 
+int lhi_refused(const char *what, struct lhi_error *err)
+{
+    struct lhi_error said = *err;
+    const char *words = lh_status_text(said.status);
+    size_t n = strlen(words);
+
+    if (said.status != LH_EINVAL && said.status != LH_EFAIL)
+        return said.status;
+    err->status = LH_EFAIL;
+    if (strncmp(said.text, words, n) != 0 || said.text[n] != ':')
+        return LH_EFAIL; /* the store has named the step */
+    return lhi_fail(err, LH_EFAIL, "%s was refused by the database:%s", what, said.text + n + 1);
+}
+
 /* Perform a batch, the last one together with what else there is to do. */
 static int perform_batch(lh_store *store, struct lhi_act *batch, const struct work *work,
                          struct lhi_error *err)
@@ -95,14 +109,17 @@ static int perform_batch(lh_store *store, struct lhi_act *batch, const struct wo
     assert(n <= MOST_ALSO);
     for (size_t i = 0; i < n; i++)
         acts[1 + i] = work->also[i];
-    if ((rc = lhi_perform_all(store, acts, 1 + n, err)) < 0)
-        return rc;
+    if ((rc = lhi_perform_all(store, acts, 1 + n, err)) < 0) {
+        err->status = rc;
+        return lhi_refused("recovery", err);
+    }
     *batch = acts[0];
     for (size_t i = 0; i < n; i++)
         work->also[i] = acts[1 + i];
-    if (batch->err.status < 0)
-        *err = batch->err;
-    return batch->err.status < 0 ? batch->err.status : LH_OK;
+    if (batch->err.status >= 0)
+        return LH_OK;
+    *err = batch->err;
+    return lhi_refused("recovery", err);
 }
 
 /* Batch after batch, each a transaction of its own; a small run is one. The dead come first: what they
@@ -256,7 +273,7 @@ int lhi_run_with(lh_store *store, struct lhi_run *run, struct lhi_act *also, siz
     for (size_t i = 0; i < n_also && rc == LH_OK; i++)
         if (also[i].err.status < 0) {
             *err = also[i].err;
-            rc = err->status;
+            rc = lhi_refused("maintenance", err);
         }
     return rc;
 }

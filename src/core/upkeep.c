@@ -77,7 +77,7 @@ static int one_round(lh_store *store, struct lhi_run *run, const int *cancel, lh
         else
             __atomic_store_n(&store->pruned_at, lhi_mono_ms(), __ATOMIC_RELAXED);
     }
-    return rc;
+    return rc < 0 ? lhi_refused("maintenance", err) : rc;
 }
 
 static int peek_due(lh_store *store, bool waiting, bool *due, int64_t *next_ms,

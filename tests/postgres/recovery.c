@@ -190,13 +190,146 @@ TEST(a_job_that_will_not_let_go_is_told_once_and_the_others_are_taken_back)
     EXPECT_STR(said(c, "SELECT leasehold.recovery_report() -> 'recovered' -> 1 ->> 'error'"),
                "it will not let go");
     EXPECT_STR(said(c, "SELECT degraded FROM leasehold.meta"),
-               "1 job could not be recovered, see recovery report 1");
+               "1 recovery step failed, see recovery report 1");
     EXPECT_STR(said(c, CLAIM), "0");
     EXPECT_STR(said(c, "SELECT leasehold.maintain()"), "");
     EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.report"), "1");
     (void)said(c, "DROP TRIGGER stubborn ON leasehold.job");
     EXPECT_STR(said(c, "SELECT leasehold.maintain() -> 'entries_reclaimed'"), "1");
     EXPECT_STR(said(c, "SELECT degraded FROM leasehold.meta"), "");
+    PQfinish(c);
+}
+
+/* ---------------------------------------------------------------- steps that are refused */
+
+enum { MOST_LOG = 2000 };
+
+static void keep_lines(void *arg, const lh_log_entry *entry)
+{
+    char *log = arg;
+    size_t used = strlen(log);
+
+    if (entry->level <= LH_LOG_INFO)
+        (void)snprintf(log + used, MOST_LOG - used, "%s\n", entry->line);
+}
+
+/* A job and a named lease whose time is over, and a trigger that refuses a write. */
+static lh_store *store_with_a_refused_step(PGconn **c, const char *write, const char *when,
+                                           char *log)
+{
+    lh_store *store = NULL;
+
+    *c = session_with_held(1);
+    (void)said(*c, "SELECT leasehold.lease_acquire('sync', 'all', 'w-1', '1 s')");
+    (void)said(*c, "CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+                   "RAISE 'the auditor says no' USING ERRCODE = 'check_violation'; END $$");
+    EXPECT_STR(said(*c,
+                    "CREATE TRIGGER refuse BEFORE %s FOR EACH ROW WHEN (%s) "
+                    "EXECUTE FUNCTION public.refuse()",
+                    write, when),
+               "");
+    lhi_control()->frozen = true;
+    lhi_control()->frozen_wall_ms = START_MS + 1000;
+    EXPECT_OK(lh_open(test_store(),
+                      &(lh_open_opts){.recover_later = true, .log = keep_lines, .log_arg = log},
+                      &store));
+    return store;
+}
+
+static void expect_refused(const char *write, const char *when, const char *message)
+{
+    char log[MOST_LOG] = "";
+    PGconn *c;
+    lh_store *store = store_with_a_refused_step(&c, write, when, log);
+    lh_report *report = NULL;
+
+    EXPECT_STATUS(lh_recover(store, NULL, &report), LH_EFAIL);
+    EXPECT_STR(lh_errmsg(store), message);
+    EXPECT_STR(log, "");
+    lh_close(store);
+    PQfinish(c);
+}
+
+TEST(a_report_that_the_database_refuses_is_named)
+{
+    expect_refused("INSERT ON leasehold.report", "true",
+                   "recovery could not begin its report: the auditor says no");
+}
+
+TEST(an_event_of_a_failure_that_the_database_refuses_is_named)
+{
+    expect_refused("INSERT ON leasehold.event", "NEW.type IN ('job.recovered', 'recovery.failed')",
+                   "recovery could not record that job 1 cannot be recovered: the auditor says no");
+}
+
+TEST(an_end_of_a_report_that_the_database_refuses_is_no_bad_input)
+{
+    expect_refused("UPDATE ON leasehold.report", "true",
+                   "recovery was refused by the database: the auditor says no");
+}
+
+TEST(a_recovery_that_was_rolled_back_is_not_logged)
+{
+    char log[MOST_LOG] = "";
+    PGconn *c;
+    lh_store *store = store_with_a_refused_step(&c, "INSERT ON leasehold.event",
+                                                "NEW.type = 'job.recovered'", log);
+    lh_report *report = NULL;
+
+    EXPECT_OK(lh_recover(store, NULL, &report));
+    EXPECT_EQ(report->entries_reclaimed, 0);
+    EXPECT_EQ(report->failed_recoveries, 1);
+    EXPECT_EQ(report->locks_cleaned, 1);
+    lh_report_free(report);
+    EXPECT_STR(said(c, STATE_OF(1)), "running");
+    EXPECT_STR(log, "job 1 cannot be recovered: the auditor says no\n"
+                    "lease sync/all of w-1 was freed: RECLAIMED_TTL: lease had expired\n"
+                    "recovery (manual) done: 0 jobs taken back, 1 leases freed, 0 workers dead\n");
+    lh_close(store);
+    PQfinish(c);
+}
+
+TEST(a_lease_that_the_database_will_not_free_does_not_keep_jobs_back)
+{
+    char log[MOST_LOG] = "";
+    PGconn *c;
+    lh_store *store = store_with_a_refused_step(&c, "UPDATE OR DELETE ON leasehold.lease",
+                                                "OLD.owner IS NOT NULL", log);
+    lh_report *report = NULL;
+
+    session_clock(c, START_MS + 1000);
+    EXPECT_STR(said(c, CLAIM), "1");
+    EXPECT_STR(said(c, "SELECT count(*), sum(failures) FROM leasehold.report"), "1 1");
+    EXPECT_STR(said(c, CLAIM), "0"); /* known: no second report */
+    EXPECT_STR(said(c, "SELECT count(*), sum(failures) FROM leasehold.report"), "1 1");
+    EXPECT_OK(lh_recover(store, NULL, &report));
+    EXPECT_EQ(report->n_recovered, 1);
+    EXPECT_EQ(report->recovered[0].job, 0);
+    EXPECT_STR(report->recovered[0].error, "lease sync/all cannot be freed: the auditor says no");
+    EXPECT_STR(said(c, "SELECT leasehold.recovery_report() -> 'recovered' -> 0 ->> 'error'"),
+               report->recovered[0].error);
+    lh_report_free(report);
+    (void)said(c, "DROP TRIGGER refuse ON leasehold.lease");
+    EXPECT_STR(said(c, "SELECT leasehold.maintain() -> 'locks_cleaned'"), "1");
+    EXPECT_STR(said(c, "SELECT degraded FROM leasehold.meta"), "");
+    lh_close(store);
+    PQfinish(c);
+}
+
+TEST(a_worker_that_the_database_will_not_mark_dead_does_not_keep_jobs_back)
+{
+    char log[MOST_LOG] = "";
+    PGconn *c;
+    lh_store *store =
+        store_with_a_refused_step(&c, "INSERT ON leasehold.event", "NEW.type = 'worker.dead'", log);
+
+    session_clock(c, START_MS);
+    (void)said(c, "SELECT leasehold.worker_heartbeat('w-9', every => '1 s')");
+    session_clock(c, START_MS + 60000);
+    EXPECT_STR(said(c, CLAIM), "1");
+    EXPECT_STR(said(c, "SELECT reason FROM leasehold.event WHERE type = 'recovery.failed'"),
+               "worker w-9 cannot be marked dead: the auditor says no");
+    lh_close(store);
     PQfinish(c);
 }
 

@@ -161,17 +161,81 @@ SPEC(the_named_leases_of_a_dead_worker_are_foretold)
     world_close(&w);
 }
 
-SPEC(an_exclusive_lease_that_ends_with_its_job_is_foretold)
+/* ---- the lock of an exclusive queue: one rule for claims, recoveries and dry runs ---- */
+
+static struct world world_with_a_lock(const char *worker, int64_t lease_ms)
 {
     struct world w = world_open();
-    lh_recovered counted;
+
     EXPECT_OK(policy(&w, "solo", NULL, .set = LH_POLICY_EXCLUSIVE, .exclusive = true));
-    held(&w, "solo", "w-1", 1000);
+    held(&w, "solo", worker, lease_ms);
+    return w;
+}
+
+static void expect_lock_event(struct world *w, const char *reason)
+{
+    lh_event event = last_event(w, "lease.recovered");
+
+    EXPECT_STR(event.lease, "processing/solo");
+    EXPECT_STR(event.worker, "w-1");
+    EXPECT_STR(event.reason, reason);
+    EXPECT(event.report != 0);
+}
+
+SPEC(the_expired_lock_of_an_exclusive_queue_is_counted_and_told_by_a_recovery)
+{
+    struct world w = world_with_a_lock("w-1", 1000);
+    lh_recovered counted;
     clock_advance_ms(&w, 1000);
     EXPECT_OK(lh_recovery_stats(w.store, &counted));
+    EXPECT_EQ(counted.locks_cleaned, 1);
     const lh_report *did = expect_foretold(&w, (lh_recover_opts){.dry_run = true});
     EXPECT_EQ(did->entries_reclaimed, 1);
-    EXPECT_EQ(counted.locks_cleaned, did->locks_cleaned);
+    EXPECT_EQ(did->locks_cleaned, 1);
+    expect_lock_event(&w, "RECLAIMED_TTL: lease had expired");
+    world_close(&w);
+}
+
+SPEC(the_expired_lock_of_an_exclusive_queue_is_counted_and_told_by_a_claim)
+{
+    struct world w = world_with_a_lock("w-1", 1000);
+    lh_report *report = NULL;
+    lh_job job;
+    clock_advance_ms(&w, 1000);
+    EXPECT_OK(claim_one(&w, "solo", &job, .worker = "w-2"));
+    EXPECT_OK(lh_report_get(w.store, 0, &report));
+    EXPECT_EQ(report->locks_cleaned, 1);
+    lh_report_free(report);
+    expect_lock_event(&w, "RECLAIMED_TTL: lease had expired");
+    world_close(&w);
+}
+
+SPEC(the_lock_that_a_dead_worker_held_is_counted_and_told)
+{
+    struct world w = world_open();
+    enlist_process(&w, "w-1");
+    EXPECT_OK(policy(&w, "solo", NULL, .set = LH_POLICY_EXCLUSIVE, .exclusive = true));
+    EXPECT_OK(policy(&w, "other", NULL, .set = LH_POLICY_EXCLUSIVE, .exclusive = true));
+    held(&w, "other", "w-1", 60000);
+    held(&w, "solo", "w-1", 60000);
+    clock_advance_ms(&w, SILENCE_MS);
+    EXPECT_EQ(expect_foretold(&w, (lh_recover_opts){.queue = "solo"})->locks_cleaned, 1);
+    expect_lock_event(&w, "RECLAIMED_DEAD: job 2 was taken back");
+    EXPECT_EQ(expect_foretold(&w, (lh_recover_opts){0})->locks_cleaned, 1);
+    world_close(&w);
+}
+
+SPEC(a_live_lock_is_counted_once_its_job_is_taken_back_at_once)
+{
+    struct world w = world_with_a_lock("w-1", 60000);
+    lh_job job;
+    clock_advance_ms(&w, 1000);
+    EXPECT_EQ(expect_foretold(&w, (lh_recover_opts){.by_age = true})->locks_cleaned, 0);
+    clock_advance_ms(&w, 60000); /* until then the job and its lock are kept back */
+    EXPECT_OK(claim_one(&w, "solo", &job, .worker = "w-1", .lease_ms = 60000));
+    const lh_report *did = expect_foretold(&w, (lh_recover_opts){.by_age = true, .now = true});
+    EXPECT_EQ(did->locks_cleaned, 1);
+    expect_lock_event(&w, "RECLAIMED_MANUAL: job 1 was taken back");
     world_close(&w);
 }
 

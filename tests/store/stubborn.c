@@ -272,3 +272,142 @@ TEST(a_count_of_ids_that_is_too_low_is_put_right)
     sqlite3_close(db);
     lh_close(store);
 }
+
+/* ---- steps that a user's trigger refuses ---- */
+
+/* Two jobs whose leases have ended, a named lease that has, and a trigger. */
+static lh_store *store_with_a_refused_step(const char *trigger)
+{
+    freeze_now();
+    lh_store *store = store_new();
+    lh_leases *lease = NULL;
+    for (int i = 0; i < 2; i++) {
+        add(store, "mail", "x");
+        lh_jobs_free(take(store, "mail", "w1", 1000));
+    }
+    EXPECT_OK(lh_lease_acquire(store, "sync", "all",
+                               &(lh_lease_opts){.owner = "w1", .ttl_ms = 1000}, &lease));
+    lh_leases_free(lease);
+    exec(trigger);
+    pass_ms(1000);
+    return store;
+}
+
+#define REFUSE(table_, when_)                                       \
+    "CREATE TRIGGER refuse BEFORE " table_ " WHEN " when_ " BEGIN " \
+    "SELECT RAISE(ABORT, 'the auditor says no'); END"
+
+static void expect_refused(const char *trigger, const char *message)
+{
+    lh_store *store = store_with_a_refused_step(trigger);
+    lh_report *report = NULL;
+
+    EXPECT_STATUS(lh_recover(store, NULL, &report), LH_EFAIL);
+    EXPECT_STR(lh_errmsg(store), message);
+    EXPECT_EQ(state_of(store, 1), LH_RUNNING);
+    lh_close(store);
+}
+
+TEST(a_report_that_the_database_refuses_is_named)
+{
+    expect_refused(REFUSE("INSERT ON lh_report", "true"),
+                   "recovery could not begin its report: the auditor says no");
+}
+
+TEST(an_event_of_a_failure_that_the_database_refuses_is_named)
+{
+    expect_refused(REFUSE("INSERT ON lh_event", "new.type IN ('job.recovered', 'recovery.failed')"),
+                   "recovery could not record that job 1 cannot be recovered: the auditor says no");
+}
+
+TEST(an_end_of_a_report_that_the_database_refuses_is_named)
+{
+    expect_refused(REFUSE("UPDATE OF completed_at ON lh_report", "true"),
+                   "recovery could not end its report: the auditor says no");
+}
+
+TEST(a_job_whose_event_is_refused_stays_as_it_was_and_the_rest_goes_on)
+{
+    lh_store *store = store_with_a_refused_step(
+        REFUSE("INSERT ON lh_event", "new.type = 'job.recovered' AND new.job = 1"));
+    lh_report *report = recover(store, NULL);
+
+    EXPECT_EQ(report->entries_reclaimed, 1);
+    EXPECT_EQ(report->failed_recoveries, 1);
+    EXPECT_EQ(report->locks_cleaned, 1);
+    EXPECT_STR(report->recovered[0].error, "the auditor says no");
+    lh_report_free(report);
+    EXPECT_EQ(state_of(store, 1), LH_RUNNING);
+    EXPECT_EQ(state_of(store, 2), LH_PENDING);
+    store_check(store);
+    lh_close(store);
+}
+
+TEST(a_lease_that_the_database_will_not_free_does_not_keep_jobs_back)
+{
+    lh_store *store = store_with_a_refused_step(REFUSE("UPDATE ON lh_lease", "new.owner IS NULL"));
+    lh_jobs *jobs = take(store, "mail", "w2", 60000);
+
+    EXPECT(jobs != NULL);
+    lh_jobs_free(jobs);
+    expect_degraded(store, true);
+    EXPECT_EQ(reports(store), 1);
+    jobs = take(store, "mail", "w2", 60000); /* known: no second report */
+    lh_jobs_free(jobs);
+    EXPECT_EQ(reports(store), 1);
+    lh_report *report = recover(store, NULL);
+    EXPECT_EQ(report->failed_recoveries, 1);
+    EXPECT_EQ(report->n_recovered, 1);
+    EXPECT_EQ(report->recovered[0].job, 0);
+    EXPECT_STR(report->recovered[0].error, "lease sync/all cannot be freed: the auditor says no");
+    lh_report_free(report);
+    exec("DROP TRIGGER refuse");
+    lh_report_free(recover(store, NULL));
+    expect_degraded(store, false);
+    lh_close(store);
+}
+
+/* A worker that has been silent for too long, with a named lease of its own. */
+static lh_store *store_with_a_silent_worker(const char *trigger)
+{
+    lh_store *store = store_with_a_refused_step(trigger);
+    lh_leases *lease = NULL;
+    char id[64];
+
+    EXPECT_OK(lh_worker_register(
+        store, &(lh_worker_opts){.id = "w9", .process = true, .interval_ms = 1000}, id, sizeof id));
+    EXPECT_OK(lh_lease_acquire(store, "sync", "mine",
+                               &(lh_lease_opts){.owner = "w9", .ttl_ms = 600000}, &lease));
+    lh_leases_free(lease);
+    pass_ms(60000);
+    return store;
+}
+
+TEST(a_worker_that_the_database_will_not_mark_dead_does_not_keep_jobs_back)
+{
+    lh_store *store =
+        store_with_a_silent_worker(REFUSE("INSERT ON lh_event", "new.type = 'worker.dead'"));
+    lh_jobs *jobs = take(store, "mail", "w2", 60000);
+
+    EXPECT(jobs != NULL);
+    lh_jobs_free(jobs);
+    lh_report *report = recover(store, NULL);
+    EXPECT_EQ(report->n_dead_workers, 0);
+    EXPECT_STR(report->recovered[0].error, "worker w9 cannot be marked dead: the auditor says no");
+    lh_report_free(report);
+    lh_close(store);
+}
+
+TEST(a_lease_of_a_dead_worker_that_is_refused_is_none_of_its_jobs)
+{
+    lh_store *store = store_with_a_silent_worker(
+        REFUSE("UPDATE ON lh_lease", "old.name = 'mine' AND new.owner IS NULL"));
+    lh_report *report = recover(store, NULL);
+
+    EXPECT_EQ(report->failed_recoveries, 1);
+    EXPECT_EQ(report->n_dead_workers, 1);
+    EXPECT_EQ(report->dead_workers[0].n_jobs, 0);
+    EXPECT_STR(report->recovered[0].error, "lease sync/mine cannot be freed: the auditor says no");
+    lh_report_free(report);
+    lh_close(store);
+}

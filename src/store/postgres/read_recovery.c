@@ -167,9 +167,13 @@ static int read_ids(struct txn *txn, struct lhi_act *act)
 static int read_rest(struct txn *txn, struct lhi_act *act)
 {
     enum { LEASES, UNCLEAN, DEGRADED };
+    const lh_recover_opts *opts = act->stale.opts;
     struct args args = {0};
     struct rows rows;
 
+    arg_ref(&args, opts != NULL && opts->by_age ? &opts->threshold_ms : NULL);
+    arg_text(&args, opts != NULL ? opts->queue : NULL);
+    arg_bool(&args, opts != NULL && opts->now);
     put_dead(&args, act);
     int rc = call(txn, LHI_POSTGRES_STALE_REST, &args, &rows, &act->err);
     if (rc != LH_OK)

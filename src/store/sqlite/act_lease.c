@@ -4,6 +4,8 @@
 #include <assert.h>
 #include <string.h>
 
+#define EXPIRED "RECLAIMED_TTL: lease had expired"
+
 enum { DEFAULT_TTL_MS = 300000 };
 
 /* The row, as a struct in the transaction's arena; `found` false when there is none. */
@@ -137,7 +139,7 @@ static int acquire(struct txn *txn, struct lhi_act *act, lh_lease *old, bool fou
         assert(rc < 0 || got);
         if (rc >= 0 && found && old->stale)
             rc = lease_event(txn, "lease.recovered", scope, name, old->owner, old->token,
-                             "system/recovery", "RECLAIMED_TTL: lease had expired", err);
+                             "system/recovery", EXPIRED, err);
         if (rc >= 0)
             rc = lease_event(txn, "lease.acquired", scope, name, owner, token, owner, NULL, err);
     }
@@ -254,9 +256,58 @@ int act_scope_set(struct txn *txn, struct lhi_act *act)
 
 /* ---- expired leases ---- */
 
+/* A lease that a recovery frees. */
+struct freeing {
+    const lh_lease *lease;
+    const char *full, *reason;
+    struct lhi_run *run;
+    struct lhi_error *err;
+};
+
+static int write_freed(struct txn *txn, void *arg)
+{
+    const struct freeing *f = arg;
+    int rc;
+
+    if ((rc = run_begin(txn, f->run, f->err)) < 0 ||
+        (rc = free_lease(txn, f->lease, NULL, NULL, false, f->err)) < 0)
+        return rc;
+    f->run->leases++;
+    txn_log(
+        txn, LH_LOG_INFO,
+        &(lh_log_entry){.token = f->lease->token, .worker = f->lease->owner, .reason = f->reason},
+        "lease %s of %s was freed: %s", f->full, f->lease->owner, f->reason);
+    return run_event(txn, f->run,
+                     &(struct event){.type = "lease.recovered",
+                                     .lease = f->full,
+                                     .worker = f->lease->owner,
+                                     .reason = f->reason,
+                                     .token = f->lease->token},
+                     f->err);
+}
+
+static int free_one(struct txn *txn, const lh_lease *lease, const char *reason, bool by_hand,
+                    struct lhi_run *run, struct lhi_error *err)
+{
+    char full[400], what[440];
+    bool done;
+
+    lhi_format(full, sizeof full, "%s/%s", lease->scope, lease->name);
+    lhi_format(what, sizeof what, "lease %s cannot be freed", full);
+    struct freeing f = {.lease = lease, .full = full, .reason = reason, .run = run, .err = err};
+    return run_step(txn, run,
+                    &(struct recovery_step){
+                        .fn = write_freed,
+                        .arg = &f,
+                        .what = what,
+                        .by_hand = by_hand,
+                        .about = {.lease = full, .worker = lease->owner, .token = lease->token}},
+                    &done, err);
+}
+
 /* Free what the statement finds, and tell it. */
 static int free_found(struct txn *txn, sqlite3_stmt *stmt, size_t limit, const char *reason,
-                      struct lhi_run *run, bool *more, struct lhi_error *err)
+                      bool by_hand, struct lhi_run *run, bool *more, struct lhi_error *err)
 {
     size_t n = 0;
     int rc;
@@ -282,40 +333,23 @@ static int free_found(struct txn *txn, sqlite3_stmt *stmt, size_t limit, const c
     sql_reset(stmt);
     if (!ok)
         return lhi_no_memory(err);
-    if (rc < 0 || (rc = run_begin(txn, run, err)) < 0)
-        return rc;
-    for (size_t i = 0; i < n; i++) {
-        const lh_lease *lease = &stale[i];
-        char full[400];
-        lhi_format(full, sizeof full, "%s/%s", lease->scope, lease->name);
-        if ((rc = free_lease(txn, lease, NULL, NULL, false, err)) < 0 ||
-            (rc = run_event(txn, run,
-                            &(struct event){.type = "lease.recovered",
-                                            .lease = full,
-                                            .worker = lease->owner,
-                                            .reason = reason,
-                                            .token = lease->token},
-                            err)) < 0)
-            return rc;
-        txn_log(txn, LH_LOG_INFO,
-                &(lh_log_entry){.token = lease->token, .worker = lease->owner, .reason = reason},
-                "lease %s of %s was freed: %s", full, lease->owner, reason);
-        run->leases++;
-    }
-    *more = n == limit;
-    return LH_OK;
+    int64_t before = run->leases;
+    for (size_t i = 0; i < n && rc >= 0; i++)
+        rc = free_one(txn, &stale[i], reason, by_hand, run, err);
+    *more = n == limit && run->leases > before; /* what is refused stays, and is found again */
+    return rc < 0 ? rc : LH_OK;
 }
 
-int recover_leases(struct txn *txn, size_t limit, struct lhi_run *run, bool *more,
+int recover_leases(struct txn *txn, size_t limit, bool by_hand, struct lhi_run *run, bool *more,
                    struct lhi_error *err)
 {
     return free_found(txn,
                       sql(txn->conn, LHI_SQL_LEASE_EXPIRED, err, "ii", txn->now, (int64_t)limit),
-                      limit, "RECLAIMED_TTL: lease had expired", run, more, err);
+                      limit, EXPIRED, by_hand, run, more, err);
 }
 
-int free_leases_of(struct txn *txn, const char *owner, const char *what, struct lhi_run *run,
-                   struct lhi_error *err)
+int free_leases_of(struct txn *txn, const char *owner, const char *what, bool by_hand,
+                   struct lhi_run *run, struct lhi_error *err)
 {
     char reason[320];
     bool more = true;
@@ -325,7 +359,7 @@ int free_leases_of(struct txn *txn, const char *owner, const char *what, struct 
     while (more && rc >= 0)
         rc = free_found(
             txn, sql(txn->conn, LHI_SQL_LEASE_OF_OWNER, err, "ti", owner, (int64_t)LHI_BATCH),
-            LHI_BATCH, reason, run, &more, err);
+            LHI_BATCH, reason, by_hand, run, &more, err);
     return rc;
 }
 
@@ -355,4 +389,26 @@ int exclusive_end(struct txn *txn, const char *queue, int64_t job, struct lhi_er
     if (rc < 0 || lease.token == 0)
         return rc;
     return free_lease(txn, &lease, NULL, NULL, false, err);
+}
+
+int exclusive_recover(struct txn *txn, const lh_job *job, enum lhi_cause cause, struct lhi_run *run,
+                      struct lhi_error *err)
+{
+    lh_lease lease = {.scope = "processing", .name = job->queue, .owner = job->worker};
+    char full[400], reason[96];
+    int rc =
+        sql_int(txn->conn, LHI_SQL_LEASE_OF_JOB, err, 0, &lease.token, "ti", job->queue, job->id);
+
+    if (rc < 0 || lease.token == 0)
+        return rc;
+    lhi_format(full, sizeof full, "%s/%s", lease.scope, lease.name);
+    if (cause == LHI_CAUSE_TTL)
+        lhi_format(reason, sizeof reason, "%s", EXPIRED);
+    else
+        lhi_format(reason, sizeof reason, "%s: job %lld was taken back",
+                   cause == LHI_CAUSE_DEAD ? "RECLAIMED_DEAD" : "RECLAIMED_MANUAL",
+                   (long long)job->id);
+    return write_freed(
+        txn,
+        &(struct freeing){.lease = &lease, .full = full, .reason = reason, .run = run, .err = err});
 }

@@ -15,43 +15,6 @@ enum { LEAST = 8 }; /* rows a batch takes before it gives way to others */
 
 /* ---- one job ---- */
 
-/* A row that its own constraints will not let go: the rest goes on. Once that is known, a recovery
- * that comes by itself does not tell it again and again. */
-static int note_failure(struct txn *txn, const lh_job *job, const lh_recover_opts *opts,
-                        struct lhi_run *run, const char *why, struct lhi_error *err)
-{
-    int64_t told;
-    int rc = sql_int(txn->conn, LHI_SQL_FAILURE_TOLD, err, 0, &told, "ii", job->id, job->token);
-
-    if (rc < 0)
-        return rc;
-    if (opts == NULL && told != 0) {
-        run->untold++;
-        return LH_OK;
-    }
-    txn_log(txn, LH_LOG_ERROR,
-            &(lh_log_entry){.job = job->id,
-                            .token = job->token,
-                            .attempt = job->attempt,
-                            .queue = job->queue,
-                            .worker = job->worker,
-                            .reason = why},
-            "job %lld cannot be recovered: %s", (long long)job->id, why);
-    run->failures++;
-    if ((rc = run_begin(txn, run, err)) < 0)
-        return rc;
-    return run_event(txn, run,
-                     &(struct event){.type = "recovery.failed",
-                                     .job = job->id,
-                                     .queue = job->queue,
-                                     .worker = job->worker,
-                                     .reason = why,
-                                     .token = job->token,
-                                     .attempt = job->attempt,
-                                     .max_attempts = job->max_attempts},
-                     err);
-}
-
 static void count_action(struct lhi_run *run, const struct lhi_fate *fate)
 {
     if (fate->state == LH_FAILED)
@@ -64,8 +27,7 @@ static void count_action(struct lhi_run *run, const struct lhi_fate *fate)
         run->released++;
 }
 
-static int tell_recovered(struct txn *txn, const lh_job *job, const struct lhi_fate *fate,
-                          lh_state to, struct lhi_run *run, struct lhi_error *err)
+static void log_recovered(struct txn *txn, const lh_job *job, const char *reason)
 {
     txn_log(txn, LH_LOG_WARN,
             &(lh_log_entry){.job = job->id,
@@ -73,78 +35,122 @@ static int tell_recovered(struct txn *txn, const lh_job *job, const struct lhi_f
                             .attempt = job->attempt,
                             .queue = job->queue,
                             .worker = job->worker,
-                            .reason = fate->reason},
-            "job %lld recovered: %s", (long long)job->id, fate->reason);
-    count_action(run, fate);
-    int rc = run_begin(txn, run, err);
-    if (rc < 0)
+                            .reason = reason},
+            "job %lld recovered: %s", (long long)job->id, reason);
+}
+
+/* One job, and what becomes of it. */
+struct taking {
+    const lh_job *job;
+    struct lhi_fate fate;
+    lh_state to;
+    int64_t run_at;
+    bool
+        hold; /* a live lease revoked by an operator: the job stays back until its holder answers */
+    enum lhi_cause cause;
+    struct lhi_run *run;
+    struct lhi_error *err;
+};
+
+static int write_job(struct txn *txn, const struct taking *t)
+{
+    const lh_job *job = t->job;
+    const struct lhi_fate *fate = &t->fate;
+    int n = sql_run(txn->conn, LHI_SQL_JOB_RECOVER, t->err, "tIiiiIitiii", lh_state_name(t->to),
+                    t->run_at, fate->attempt, fate->recoveries, txn_next_token(txn, job->token),
+                    t->to == LH_FAILED ? txn->now : (int64_t)0, txn->now, fate->reason, job->id,
+                    job->token, job->lease_until);
+    if (n < 0)
+        return n;
+    txn->changed = true;
+    /* The row was read in this transaction, so only a trigger can have kept the write from it. */
+    return n > 0 ? LH_OK : lhi_fail(t->err, LH_EINVAL, "the change had no effect on the row");
+}
+
+/* Everything that the database may refuse. */
+static int write_recovery(struct txn *txn, void *arg)
+{
+    const struct taking *t = arg;
+    const lh_job *job = t->job;
+    int rc = write_job(txn, t);
+
+    LHI_POINT("job_recover:inside");
+    if (rc < 0 || (rc = run_begin(txn, t->run, t->err)) < 0 ||
+        (t->hold &&
+         (rc = hold_put(txn, job->queue, job->id, job->token, job->lease_until, t->err)) < 0))
         return rc;
-    return run_event(txn, run,
-                     &(struct event){.type = fate->poison ? "job.poisoned" : "job.recovered",
+    if (!t->hold && txn->db->policies.n > 0 &&
+        (rc = exclusive_recover(txn, job, t->cause, t->run, t->err)) < 0)
+        return rc;
+    return run_event(txn, t->run,
+                     &(struct event){.type = t->fate.poison ? "job.poisoned" : "job.recovered",
                                      .job = job->id,
                                      .queue = job->queue,
                                      .worker = job->worker,
                                      .from = LH_RUNNING,
-                                     .to = to,
-                                     .reason = fate->reason,
+                                     .to = t->to,
+                                     .reason = t->fate.reason,
                                      .token = job->token,
-                                     .attempt = fate->shown_attempt,
+                                     .attempt = t->fate.shown_attempt,
                                      .max_attempts = job->max_attempts,
-                                     .action = fate->action},
-                     err);
+                                     .action = t->fate.action},
+                     t->err);
 }
 
-/* Take one job back. A guard that no longer matches means that somebody else came first, and nothing
- * is done. */
+static int take_job(struct txn *txn, struct taking *t, bool by_hand, bool *done)
+{
+    const lh_job *job = t->job;
+    char what[64];
+
+    lhi_format(what, sizeof what, "job %lld cannot be recovered", (long long)job->id);
+    return run_step(txn, t->run,
+                    &(struct recovery_step){.fn = write_recovery,
+                                            .arg = t,
+                                            .what = what,
+                                            .by_hand = by_hand,
+                                            .about = {.job = job->id,
+                                                      .queue = job->queue,
+                                                      .worker = job->worker,
+                                                      .token = job->token,
+                                                      .attempt = job->attempt,
+                                                      .max_attempts = job->max_attempts}},
+                    done, t->err);
+}
+
+/* Take one job back. */
 static int recover_one(struct txn *txn, const lh_job *job, enum lhi_cause cause,
                        const struct holder *holder, const lh_recover_opts *opts,
                        struct lhi_run *run, struct lhi_error *err)
 {
     lh_policy policy = *txn_policy(txn, job->queue, job->kind);
-    bool started = had_started(holder, job);
-    struct lhi_fate fate;
-    int rc;
+    bool started = had_started(holder, job), done;
+    struct taking t = {.job = job, .cause = cause, .run = run, .err = err};
 
-    lhi_decide_death(job, &policy, opts, cause, holder->what, !started, txn->now, &fate);
-    /* A live lease revoked by hand: the job stays back until its holder has answered or the deadline
-     * has passed. */
-    bool hold = cause == LHI_CAUSE_MANUAL && job->lease_until > txn->now && !opts->now;
-    int64_t run_at = 0;
-    if (fate.state == LH_PENDING) {
+    lhi_decide_death(job, &policy, opts, cause, holder->what, !started, txn->now, &t.fate);
+    t.hold = cause == LHI_CAUSE_MANUAL && job->lease_until > txn->now && !opts->now;
+    if (t.fate.state == LH_PENDING) {
         if (policy.recovery_backoff_ms > 0 && started)
-            run_at = txn->wall + policy.recovery_backoff_ms;
-        if (hold && job->lease_until > run_at)
-            run_at = job->lease_until;
+            t.run_at = txn->wall + policy.recovery_backoff_ms;
+        if (t.hold && job->lease_until > t.run_at)
+            t.run_at = job->lease_until;
     }
-    lh_state to = fate.state == LH_PENDING && run_at > 0 ? LH_SCHEDULED : fate.state;
-    int n = sql_run(txn->conn, LHI_SQL_JOB_RECOVER, err, "tIiiiIitiii", lh_state_name(to), run_at,
-                    fate.attempt, fate.recoveries, txn_next_token(txn, job->token),
-                    to == LH_FAILED ? txn->now : (int64_t)0, txn->now, fate.reason, job->id,
-                    job->token, job->lease_until);
-    if (n == LH_EINVAL) {
-        struct lhi_error why = *err;
-        lhi_error_clear(err);
-        return note_failure(txn, job, opts, run, why.text, err);
-    }
-    if (n <= 0)
-        return n;
-    LHI_POINT("job_recover:inside");
-    if (hold && (rc = hold_put(txn, job->queue, job->id, job->token, job->lease_until, err)) < 0)
+    t.to = t.fate.state == LH_PENDING && t.run_at > 0 ? LH_SCHEDULED : t.fate.state;
+    int rc = take_job(txn, &t, opts != NULL, &done);
+    if (rc < 0 || !done)
         return rc;
     struct tally *tally = txn_tally(txn, job->queue, err);
     if (tally == NULL)
         return err->status;
-    txn->changed = true;
-    tally_move(tally, LH_RUNNING, to);
+    tally_move(tally, LH_RUNNING, t.to);
     tally->recovered++;
-    if (to == LH_FAILED)
+    if (t.to == LH_FAILED)
         tally->failed++;
     const lh_policy *whole = txn_policy(txn, job->queue, NULL);
-    if (whole->exclusive && !hold && (rc = exclusive_end(txn, job->queue, job->id, err)) < 0)
-        return rc;
     if (whole->exclusive || whole->concurrency > 0)
         tally->ring++;
-    return tell_recovered(txn, job, &fate, to, run, err);
+    log_recovered(txn, job, t.fate.reason);
+    count_action(run, &t.fate);
+    return LH_OK;
 }
 
 /* ---- is it forfeit? ---- */
@@ -250,46 +256,99 @@ static int recover_expired(struct txn *txn, struct lhi_run *run, struct lhi_erro
 
 /* ---- workers ---- */
 
-static int bury(struct txn *txn, const struct lhi_death *death, struct lhi_run *run,
-                struct lhi_error *err)
-{
-    char data[64];
-    int n = sql_run(txn->conn, LHI_SQL_WORKER_BURY, err, "ttiiit", death->what, death->worker,
-                    death->last_heartbeat_at, (int64_t)death->proven, txn->now, death->sessions);
-    int rc;
+/* A worker that was judged, and what is written of it. */
+struct verdict {
+    const struct lhi_death *death;
+    struct lhi_run *run;
+    struct lhi_error *err;
+    bool by_hand, changed;
+};
 
+static int write_death(struct txn *txn, void *arg)
+{
+    struct verdict *v = arg;
+    const struct lhi_death *death = v->death;
+    char data[64];
+    int n = sql_run(txn->conn, LHI_SQL_WORKER_BURY, v->err, "ttiiit", death->what, death->worker,
+                    death->last_heartbeat_at, (int64_t)death->proven, txn->now, death->sessions);
+
+    v->changed = n > 0;
     if (n <= 0)
         return n; /* it has beaten, or was found by another */
-    txn->changed = true;
-    txn_log(txn, LH_LOG_WARN, &(lh_log_entry){.worker = death->worker, .reason = death->what},
-            "worker %s is dead: it %s", death->worker, death->what);
-    lhi_format(data, sizeof data, "{\"last_heartbeat\":%lld}", (long long)death->last_heartbeat_at);
-    run->dead_workers++;
-    if ((rc = run_begin(txn, run, err)) < 0 ||
-        (rc = run_event(txn, run,
-                        &(struct event){.type = "worker.dead",
-                                        .worker = death->worker,
-                                        .reason = death->what,
-                                        .data = data},
-                        err)) < 0)
+    int rc = run_begin(txn, v->run, v->err);
+    if (rc < 0)
         return rc;
-    /* Time alone ends the leases of a worker without a process of ours. */
-    return death->process ? free_leases_of(txn, death->worker, death->what, run, err) : LH_OK;
+    lhi_format(data, sizeof data, "{\"last_heartbeat\":%lld}", (long long)death->last_heartbeat_at);
+    return run_event(
+        txn, v->run,
+        &(struct event){
+            .type = "worker.dead", .worker = death->worker, .reason = death->what, .data = data},
+        v->err);
 }
 
-static int mark_late(struct txn *txn, const struct lhi_death *death, struct lhi_error *err)
+static int write_late(struct txn *txn, void *arg)
 {
-    int n =
-        sql_run(txn->conn, LHI_SQL_WORKER_LATE, err, "ti", death->worker, death->last_heartbeat_at);
+    struct verdict *v = arg;
+    const struct lhi_death *death = v->death;
+    int n = sql_run(txn->conn, LHI_SQL_WORKER_LATE, v->err, "ti", death->worker,
+                    death->last_heartbeat_at);
+
+    v->changed = n > 0;
     if (n <= 0)
         return n;
-    txn->changed = true;
-    txn_log(txn, LH_LOG_INFO, &(lh_log_entry){.worker = death->worker},
-            "worker %s is late: it has missed a beat", death->worker);
     return txn_event(
         txn,
         &(struct event){.type = "worker.late", .worker = death->worker, .actor = "system/recovery"},
-        err);
+        v->err);
+}
+
+/* Write what a worker was found to be; `v->changed`: it was not that before. */
+static int judge_worker(struct txn *txn, struct verdict *v)
+{
+    const struct lhi_death *death = v->death;
+    char what[192];
+    bool done;
+
+    lhi_format(what, sizeof what, "worker %s cannot be marked %s", death->worker,
+               death->late ? "late" : "dead");
+    int rc = run_step(txn, v->run,
+                      &(struct recovery_step){.fn = death->late ? write_late : write_death,
+                                              .arg = v,
+                                              .what = what,
+                                              .by_hand = v->by_hand,
+                                              .about = {.worker = death->worker}},
+                      &done, v->err);
+    v->changed = v->changed && done;
+    txn->changed = txn->changed || v->changed;
+    return rc < 0 ? rc : LH_OK;
+}
+
+static int bury(struct txn *txn, const struct lhi_death *death, bool by_hand, struct lhi_run *run,
+                struct lhi_error *err)
+{
+    struct verdict v = {.death = death, .run = run, .err = err, .by_hand = by_hand};
+    int rc = judge_worker(txn, &v);
+
+    if (rc < 0 || !v.changed)
+        return rc;
+    txn_log(txn, LH_LOG_WARN, &(lh_log_entry){.worker = death->worker, .reason = death->what},
+            "worker %s is dead: it %s", death->worker, death->what);
+    run->dead_workers++;
+    /* Time alone ends the leases of a worker without a process of ours. */
+    return death->process ? free_leases_of(txn, death->worker, death->what, by_hand, run, err)
+                          : LH_OK;
+}
+
+static int mark_late(struct txn *txn, const struct lhi_death *death, bool by_hand,
+                     struct lhi_run *run, struct lhi_error *err)
+{
+    struct verdict v = {.death = death, .run = run, .err = err, .by_hand = by_hand};
+    int rc = judge_worker(txn, &v);
+
+    if (rc >= 0 && v.changed)
+        txn_log(txn, LH_LOG_INFO, &(lh_log_entry){.worker = death->worker},
+                "worker %s is late: it has missed a beat", death->worker);
+    return rc;
 }
 
 /* ---- on every claim ---- */
@@ -307,7 +366,7 @@ static int recover_silent(struct txn *txn, struct lhi_run *run, struct lhi_error
 
     for (size_t i = 0; i < silent.n && rc >= 0; i++)
         if (lhi_judge_worker(&silent.suspect[i], &nobody, txn->now, &death) && !death.late)
-            rc = bury(txn, &death, run, err);
+            rc = bury(txn, &death, false, run, err);
     lhi_suspects_clear(&silent);
     if (rc < 0 ||
         (rc = sql_int(txn->conn, LHI_SQL_DEAD_NOT_CLEANED, err, 0, &unclean, "i", txn->now)) < 0 ||
@@ -328,7 +387,7 @@ int recover_on_claim(struct txn *txn, struct lhi_error *err)
     int rc;
 
     if ((rc = recover_silent(txn, &run, err)) < 0 ||
-        (rc = recover_leases(txn, LHI_BATCH, &run, &more, err)) < 0 ||
+        (rc = recover_leases(txn, LHI_BATCH, false, &run, &more, err)) < 0 ||
         (rc = recover_expired(txn, &run, err)) < 0 || run.report == 0)
         return rc;
     return end_report(txn, &run, NULL, err);
@@ -351,13 +410,15 @@ int act_recover(struct txn *txn, struct lhi_act *act)
     struct lhi_run *run = act->recover.run;
     struct holder holder = {.arena = &txn->arena};
     struct lhi_error *err = &act->err;
+    bool by_hand = act->recover.opts != NULL;
     int rc = LH_OK;
 
     if (run->always)
         rc = run_begin(txn, run, err);
     for (size_t i = 0; i < act->recover.n_deaths && rc >= 0; i++) {
         const struct lhi_death *death = &act->recover.deaths[i];
-        rc = death->late ? mark_late(txn, death, err) : bury(txn, death, run, err);
+        rc = death->late ? mark_late(txn, death, by_hand, run, err)
+                         : bury(txn, death, by_hand, run, err);
     }
     size_t at = 0;
     while (at < act->n && rc >= 0 && (at < LEAST || !others_wait(txn->db)))
@@ -365,7 +426,7 @@ int act_recover(struct txn *txn, struct lhi_act *act)
     act->recover.done = at;
     bool more = at < act->n;
     if (rc >= 0 && act->recover.leases && !more)
-        rc = recover_leases(txn, LHI_BATCH, run, &more, err);
+        rc = recover_leases(txn, LHI_BATCH, by_hand, run, &more, err);
     if (rc < 0)
         return rc;
     act->recover.over = act->recover.last && !more;

@@ -209,7 +209,11 @@ int txn_alone(struct db *db, int (*fn)(struct txn *, void *, struct lhi_error *)
 struct tally *txn_tally(struct txn *txn, const char *queue, struct lhi_error *err);
 void tally_move(struct tally *tally, lh_state from, lh_state to);
 const lh_policy *txn_policy(struct txn *txn, const char *queue, const char *kind);
-/* Run fn inside a savepoint: when it fails, what it wrote and counted is undone. */
+/* Run fn inside a savepoint: when it fails, what it wrote and logged is undone. What it counted of
+ * queues is not: fn must not do that before everything that can fail. */
+int txn_savepoint(struct txn *txn, int (*fn)(struct txn *, void *), void *arg,
+                  struct lhi_error *err);
+/* The same, with what it counted. */
 int txn_guarded(struct txn *txn, int (*fn)(struct txn *, void *), void *arg, struct lhi_error *err);
 int64_t txn_next_token(const struct txn *txn, int64_t token);
 /* A line about what the transaction does: it is said when that is done, and not when it is undone. */
@@ -336,7 +340,7 @@ int insert_job(struct insert_context *ctx, const char *queue, const lh_new_job *
 int check_same_act(sqlite3_stmt *stmt, const char *act, const char *request, struct lhi_error *err);
 
 /* One bounded round of what falls due; `*more` says that a batch was full. */
-int recover_leases(struct txn *txn, size_t limit, struct lhi_run *run, bool *more,
+int recover_leases(struct txn *txn, size_t limit, bool by_hand, struct lhi_run *run, bool *more,
                    struct lhi_error *err);
 int promote_due(struct txn *txn, size_t limit, int64_t *promoted, bool *more,
                 struct lhi_error *err);
@@ -351,14 +355,27 @@ int run_begin(struct txn *txn, struct lhi_run *run, struct lhi_error *err);
 int run_event(struct txn *txn, const struct lhi_run *run, struct event *event,
               struct lhi_error *err);
 int run_count(struct txn *txn, struct lhi_run *run, struct lhi_error *err);
+
+/* One step of a recovery: a job, a lease or a worker. */
+struct recovery_step {
+    int (*fn)(struct txn *txn, void *arg); /* writes, and counts in the run alone */
+    void *arg;
+    const char *what;   /* that it failed, in words: "job 7 cannot be recovered" */
+    bool by_hand;       /* told even if it is known */
+    struct event about; /* what the event of a failure names */
+};
+/* Take a step inside a savepoint. What the database refuses, by a constraint or a user's trigger, is
+ * undone and told, and the rest of the recovery goes on; `*done` is false then. */
+int run_step(struct txn *txn, struct lhi_run *run, const struct recovery_step *step, bool *done,
+             struct lhi_error *err);
 /* … and ended with what is to be told of the store. */
 int end_report(struct txn *txn, struct lhi_run *run, const struct lhi_health *health,
                struct lhi_error *err);
 int run_end(struct txn *txn, struct lhi_run *run, const struct lhi_health *health,
             struct lhi_error *err);
 /* The named leases of a dead worker. */
-int free_leases_of(struct txn *txn, const char *owner, const char *what, struct lhi_run *run,
-                   struct lhi_error *err);
+int free_leases_of(struct txn *txn, const char *owner, const char *what, bool by_hand,
+                   struct lhi_run *run, struct lhi_error *err);
 int clean_workers(struct txn *txn, struct lhi_run *run, struct lhi_error *err);
 /* A revoked lease that is kept back: its token and deadline, 0 when there is none. */
 int hold_get(struct txn *txn, const char *queue, int64_t job, int64_t *token, int64_t *until,
@@ -380,6 +397,10 @@ int exclusive_acquire(struct txn *txn, const char *queue, int64_t job, const cha
 int exclusive_follow(struct txn *txn, const char *queue, int64_t job, int64_t until,
                      struct lhi_error *err);
 int exclusive_end(struct txn *txn, const char *queue, int64_t job, struct lhi_error *err);
+/* The job is taken back by a recovery, and its queue's lease with it: counted and told like every
+ * lease that a recovery frees. */
+int exclusive_recover(struct txn *txn, const lh_job *job, enum lhi_cause cause, struct lhi_run *run,
+                      struct lhi_error *err);
 
 /* ---- repair.c: the ladder, always on a copy ---- */
 

@@ -262,17 +262,22 @@ static int collect_rows(struct conn *conn, struct lhi_act *act, struct lhi_error
     return LH_OK;
 }
 
-/* Named leases that a recovery would free: expired, or of a worker that is dead. */
+/* Leases that a recovery would free, one rule for claims, recoveries and dry runs. */
 static int count_leases(struct conn *conn, struct lhi_act *act, int64_t now, struct lhi_error *err)
 {
-    int rc = sql_int(conn, LHI_SQL_LEASE_COUNT_STALE, err, 0, &act->stale.leases, "i", now);
+    const lh_recover_opts *opts = act->stale.opts;
+    const char *queue = opts ? opts->queue : NULL;
+    bool by_age = opts != NULL && opts->by_age;
+    int64_t before = by_age ? now - opts->threshold_ms : 0;
+    int rc = sql_int(conn, LHI_SQL_LEASE_COUNT_STALE, err, 0, &act->stale.leases, "iito", now,
+                     (int64_t)by_age, queue, by_age && opts->now ? &before : NULL);
 
     for (size_t i = 0; i < act->stale.n_deaths && rc == LH_OK; i++) {
         const struct lhi_death *death = &act->stale.deaths[i];
         int64_t held = 0;
         if (death->proven)
-            rc = sql_int(conn, LHI_SQL_LEASE_COUNT_OF_OWNER, err, 0, &held, "ti", death->worker,
-                         now);
+            rc = sql_int(conn, LHI_SQL_LEASE_COUNT_OF_OWNER, err, 0, &held, "tiit", death->worker,
+                         now, (int64_t)by_age, queue);
         act->stale.leases += held;
     }
     return rc;

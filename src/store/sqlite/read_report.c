@@ -151,7 +151,7 @@ static void share_out(struct lists *l)
         int64_t *ids = lhi_arena_alloc(l->arena, (l->n_jobs + 1) * sizeof *ids);
         l->ok = ids != NULL;
         for (size_t k = 0; k < l->n_jobs && l->ok; k++)
-            if (l->jobs[k].previous_worker != NULL &&
+            if (l->jobs[k].job != 0 && l->jobs[k].previous_worker != NULL &&
                 strcmp(l->jobs[k].previous_worker, dead->worker) == 0)
                 ids[dead->n_jobs++] = l->jobs[k].job;
         dead->jobs = ids;

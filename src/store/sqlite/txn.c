@@ -310,41 +310,51 @@ static struct tally *copy_tallies(struct txn *txn, bool *ok)
     return head;
 }
 
-int txn_guarded(struct txn *txn, int (*fn)(struct txn *, void *), void *arg, struct lhi_error *err)
+int txn_savepoint(struct txn *txn, int (*fn)(struct txn *, void *), void *arg,
+                  struct lhi_error *err)
 {
-    bool changed = txn->changed, durable = txn->durable, ok = true;
-    struct tally *before = copy_tallies(txn, &ok);
     struct logged *logs = txn->logs;
     struct lhi_error ignored;
 
-    if (!ok)
-        return lhi_no_memory(err);
     if (sql_run(txn->conn, LHI_SQL_ACT_BEGIN, err, "") < 0) {
         txn->gone = sqlite3_get_autocommit(txn->conn->db) != 0;
         return err->status;
     }
     int rc = fn(txn, arg);
-    if (rc < 0) {
-        /* The engine may have given up the whole transaction: then there is nothing to go back to,
-         * and nothing may go on. */
-        if (sqlite3_get_autocommit(txn->conn->db) != 0 ||
-            sql_run(txn->conn, LHI_SQL_ACT_UNDO, &ignored, "") < 0) {
-            txn->gone = true;
-            return rc;
-        }
-        txn->tallies = before;
+    if (rc < 0)
         txn->logs = logs;
-        txn->run_over = txn->all_recovered = false;
-        txn->changed = changed;
-        txn->durable = durable;
-        /* Settings that it changed are as they were. */
-        if (txn->reloaded && txn_reload(txn, &ignored) < 0)
-            txn->gone = true;
+    /* The engine may have given up the whole transaction: then there is nothing to go back to, and
+     * nothing may go on. */
+    if (rc < 0 && (sqlite3_get_autocommit(txn->conn->db) != 0 ||
+                   sql_run(txn->conn, LHI_SQL_ACT_UNDO, &ignored, "") < 0)) {
+        txn->gone = true;
+        return rc;
     }
     if (sql_run(txn->conn, LHI_SQL_ACT_END, &ignored, "") < 0) {
         txn->gone = true;
         return rc < 0 ? rc : lhi_fail(err, ignored.status, "%s", ignored.text);
     }
+    return rc;
+}
+
+int txn_guarded(struct txn *txn, int (*fn)(struct txn *, void *), void *arg, struct lhi_error *err)
+{
+    bool changed = txn->changed, durable = txn->durable, ok = true;
+    struct tally *before = copy_tallies(txn, &ok);
+    struct lhi_error ignored;
+
+    if (!ok)
+        return lhi_no_memory(err);
+    int rc = txn_savepoint(txn, fn, arg, err);
+    if (rc >= 0 || txn->gone)
+        return rc;
+    txn->tallies = before;
+    txn->run_over = txn->all_recovered = false;
+    txn->changed = changed;
+    txn->durable = durable;
+    /* Settings that it changed are as they were. */
+    if (txn->reloaded && txn_reload(txn, &ignored) < 0)
+        txn->gone = true;
     return rc;
 }
 

@@ -4,6 +4,11 @@
 -- its lock and taken back by a write that repeats the guard; rows that others hold are left out
 -- (SKIP LOCKED) and come in the next round.
 
+-- A line for the log (leasehold.tell) that waits until what it tells of can no longer be undone.
+CREATE TYPE leasehold.log_line AS (
+    level text, message text, job bigint, token bigint, attempt integer, queue text, worker text,
+    reason text);
+
 -- One recovery, over all its batches: what it has found and done so far.
 CREATE TYPE leasehold.run AS (
     trigger      text,
@@ -20,15 +25,39 @@ CREATE TYPE leasehold.run AS (
     dead_workers bigint,
     failures     bigint,
     untold       bigint,       -- failures that are known, and not told again
-    counted      bigint[]      -- of retried … failures, what is in the totals already
+    counted      bigint[],     -- of retried … failures, what is in the totals already
+    log          leasehold.log_line[]
 );
 
 CREATE FUNCTION leasehold.new_run(trigger text, always boolean, whole boolean) RETURNS leasehold.run
 LANGUAGE sql IMMUTABLE
 AS $$
     SELECT (trigger, always, whole, NULL::bigint, NULL::timestamptz, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-            ARRAY[0, 0, 0, 0, 0, 0, 0]::bigint[])::leasehold.run
+            ARRAY[0, 0, 0, 0, 0, 0, 0]::bigint[], '{}'::leasehold.log_line[])::leasehold.run
 $$;
+
+-- A notice cannot be called back, but what a run did in a subtransaction can be undone. So the run
+-- carries its lines along: a block that fails leaves the run as it was before, lines included.
+CREATE FUNCTION leasehold.log_later(INOUT r leasehold.run, level text, message text,
+                                    job bigint DEFAULT NULL, token bigint DEFAULT NULL,
+                                    attempt integer DEFAULT NULL, queue text DEFAULT NULL,
+                                    worker text DEFAULT NULL, reason text DEFAULT NULL)
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    r.log := r.log || (level, message, job, token, attempt, queue, worker, reason)::leasehold.log_line;
+END $$;
+
+CREATE FUNCTION leasehold.log_now(INOUT r leasehold.run) LANGUAGE plpgsql
+AS $$
+DECLARE
+    l leasehold.log_line;
+BEGIN
+    FOREACH l IN ARRAY r.log LOOP
+        PERFORM leasehold.tell(l.level, l.message, l.job, l.token, l.attempt, l.queue, l.worker, l.reason);
+    END LOOP;
+    r.log := '{}';
+END $$;
 
 -- What is asked of it. By itself, a recovery leaves queues alone that have it off.
 CREATE TYPE leasehold.recovery_opts AS (
@@ -245,18 +274,28 @@ BEGIN
         PERFORM leasehold.tally(t.queue, now, 'r', 'running', t.state, t.n);
     END LOOP;
     IF m.has_policies THEN
+        -- The lock of an exclusive queue goes with its job, and is told like every lease that is freed.
+        FOR t IN SELECT l.scope, l.name, l.owner, l.token, f.job, f.reason
+                   FROM unnest(taken) f
+                   JOIN leasehold.lease l ON l.scope = 'processing' AND l.name = f.queue AND l.job = f.job
+                  WHERE f.hold_until IS NULL ORDER BY f.n LOOP
+            r := leasehold.tell_freed(r, now, t.scope, t.name, t.owner, t.token,
+                CASE WHEN t.reason LIKE '%RECLAIMED_TTL:%' THEN 'RECLAIMED_TTL: lease had expired'
+                     WHEN t.reason LIKE '%RECLAIMED_DEAD:%'
+                     THEN 'RECLAIMED_DEAD: job ' || t.job || ' was taken back'
+                     ELSE 'RECLAIMED_MANUAL: job ' || t.job || ' was taken back' END);
+        END LOOP;
         PERFORM leasehold.runs_ended(
                     now, coalesce(array_agg(f.job) FILTER (WHERE f.hold_until IS NULL), '{}'),
                     array_agg(DISTINCT f.queue))
            FROM unnest(taken) f;
     END IF;
-    FOR t IN SELECT * FROM unnest(taken) f LOOP
-        PERFORM leasehold.tell('warn', 'job ' || t.job || ' recovered: ' || t.reason, t.job, t.token,
-                               t.attempt, t.queue, t.worker, t.reason);
-        IF t.hold_until IS NOT NULL THEN
-            PERFORM leasehold.hold_put(t.queue, t.job, t.token, t.hold_until);
-        END IF;
-    END LOOP;
+    PERFORM leasehold.hold_put(f.queue, f.job, f.token, f.hold_until)
+       FROM unnest(taken) f WHERE f.hold_until IS NOT NULL;
+    r.log := r.log || ARRAY(
+        SELECT ('warn', 'job ' || f.job || ' recovered: ' || f.reason, f.job, f.token, f.attempt, f.queue,
+                f.worker, f.reason)::leasehold.log_line
+          FROM unnest(taken) f ORDER BY f.n);
     INSERT INTO leasehold.event(at, type, job, queue, worker, from_state, to_state, actor, reason,
                                 token, attempt, max_attempts, action, report)
     SELECT now, CASE WHEN f.poison THEN 'job.poisoned' ELSE 'job.recovered' END, f.job, f.queue,
@@ -304,31 +343,39 @@ BEGIN
     END IF;
 END $$;
 
--- A row that its own constraints will not let go: the rest goes on. Once that is known, a recovery that
--- comes by itself does not tell it again and again.
-CREATE FUNCTION leasehold.note_failure(INOUT r leasehold.run, now timestamptz, id bigint, why text,
-                                       by_hand boolean)
+-- The database would not take a step: the rest goes on. `what` says that it failed, in words; `why` is
+-- what the database said. Once a failure is known, a recovery that comes by itself does not tell it again
+-- and again: a job's is known by its event, of leases and workers it is enough that the store is degraded.
+CREATE FUNCTION leasehold.note_failure(INOUT r leasehold.run, now timestamptz, what text, why text,
+                                       by_hand boolean, of_job bigint, of_lease text, of_worker text,
+                                       of_token bigint)
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    j record;
+    j     record;
+    known boolean;
 BEGIN
-    SELECT v.token, v.attempt, v.max_attempts, v.queue, v.worker INTO j
-      FROM leasehold.job v WHERE v.id = note_failure.id;
-    r.orphaned := r.orphaned + 1;
-    IF NOT by_hand AND EXISTS (SELECT 1 FROM leasehold.event e
-                                WHERE e.job = note_failure.id AND e.type = 'recovery.failed'
-                                  AND e.token = j.token) THEN
+    SELECT v.attempt, v.max_attempts, v.queue INTO j FROM leasehold.job v WHERE v.id = of_job;
+    known := CASE WHEN of_job IS NULL THEN (SELECT m.degraded <> '' FROM leasehold.meta m WHERE m.one)
+                  ELSE EXISTS (SELECT 1 FROM leasehold.event e
+                                WHERE e.job = of_job AND e.type = 'recovery.failed'
+                                  AND e.token = of_token) END;
+    IF known AND NOT by_hand THEN
         r.untold := r.untold + 1;
         RETURN;
     END IF;
-    r.failures := r.failures + 1;
     r := leasehold.run_begin(r, now);
-    PERFORM leasehold.tell('error', 'job ' || id || ' cannot be recovered: ' || why, id, j.token,
-                           j.attempt, j.queue, j.worker, why);
-    PERFORM leasehold.event_put(now, 'recovery.failed', id, j.queue, j.worker, NULL, NULL, NULL,
-                                'system/recovery', why, j.token, NULL, j.attempt, j.max_attempts, NULL,
-                                r.report);
+    BEGIN
+        PERFORM leasehold.event_put(now, 'recovery.failed', of_job, j.queue, of_worker, of_lease, NULL, NULL,
+            'system/recovery', CASE WHEN of_job IS NULL THEN what || ': ' || why ELSE why END, of_token,
+            NULL, j.attempt, j.max_attempts, NULL, r.report);
+    EXCEPTION WHEN integrity_constraint_violation OR raise_exception OR data_exception THEN
+        PERFORM leasehold.refuse(-1, pg_catalog.format('recovery could not record that %s: %s', what,
+                                                       SQLERRM));
+    END;
+    r.failures := r.failures + 1;
+    r := leasehold.log_later(r, 'error', what || ': ' || why, of_job, of_token, j.attempt, j.queue, of_worker,
+                             why);
 END $$;
 
 -- Take back those of these jobs that are forfeit: all at once, and only if one of them will not let
@@ -339,8 +386,9 @@ CREATE FUNCTION leasehold.take_back(INOUT r leasehold.run, now timestamptz, m le
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    one bigint;
-    why text;
+    one  bigint;
+    why  text;
+    held record;
 BEGIN
     IF coalesce(pg_catalog.cardinality(ids), 0) = 0 THEN
         RETURN;
@@ -355,8 +403,11 @@ BEGIN
         BEGIN
             r := leasehold.take_together(r, now, m, ARRAY[one], o);
         EXCEPTION WHEN integrity_constraint_violation OR raise_exception OR data_exception THEN
-            GET STACKED DIAGNOSTICS why = MESSAGE_TEXT;
-            r := leasehold.note_failure(r, now, one, why, o.by_hand);
+            why := SQLERRM;
+            SELECT j.worker, j.token INTO held FROM leasehold.job j WHERE j.id = one;
+            r.orphaned := r.orphaned + 1;
+            r := leasehold.note_failure(r, now, 'job ' || one || ' cannot be recovered', why, o.by_hand,
+                                        one, NULL, held.worker, held.token);
         END;
     END LOOP;
 END $$;
@@ -374,25 +425,52 @@ BEGIN
     PERFORM leasehold.event_put(now, 'lease.recovered', NULL, NULL, of_owner, of_scope || '/' || of_name,
                                 NULL, NULL, 'system/recovery', reason, of_token, NULL, NULL, NULL, NULL,
                                 r.report);
-    PERFORM leasehold.tell('info', pg_catalog.format('lease %s/%s of %s was freed: %s', of_scope, of_name,
-                                                     of_owner, reason),
-                           NULL, of_token, NULL, NULL, of_owner, reason);
+    r := leasehold.log_later(r, 'info', pg_catalog.format('lease %s/%s of %s was freed: %s', of_scope,
+                                                          of_name, of_owner, reason),
+                             NULL, of_token, NULL, NULL, of_owner, reason);
 END $$;
 
--- Expired ones, 500 at most.
-CREATE FUNCTION leasehold.recover_leases(INOUT r leasehold.run, now timestamptz, due timestamptz)
+-- Free these leases, whose rows are locked: all at once, and only if the database refuses one of them,
+-- each by itself. (Assigned at the end of the block: a variable keeps its value when a block fails.)
+CREATE FUNCTION leasehold.free_leases(INOUT r leasehold.run, now timestamptz, leases leasehold.lease[],
+                                      reason text, by_hand boolean)
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    l record;
+    l         leasehold.lease;
+    all_freed leasehold.run := r;
+BEGIN
+    BEGIN
+        FOREACH l IN ARRAY leases LOOP
+            all_freed := leasehold.tell_freed(all_freed, now, l.scope, l.name, l.owner, l.token, reason);
+        END LOOP;
+        r := all_freed;
+        RETURN;
+    EXCEPTION WHEN integrity_constraint_violation OR raise_exception OR data_exception THEN
+        NULL;
+    END;
+    FOREACH l IN ARRAY leases LOOP
+        BEGIN
+            r := leasehold.tell_freed(r, now, l.scope, l.name, l.owner, l.token, reason);
+        EXCEPTION WHEN integrity_constraint_violation OR raise_exception OR data_exception THEN
+            r := leasehold.note_failure(
+                r, now, pg_catalog.format('lease %s/%s cannot be freed', l.scope, l.name), SQLERRM, by_hand,
+                NULL, l.scope || '/' || l.name, l.owner, l.token);
+        END;
+    END LOOP;
+END $$;
+
+-- Expired ones, 500 at most.
+CREATE FUNCTION leasehold.recover_leases(INOUT r leasehold.run, now timestamptz, due timestamptz,
+                                         by_hand boolean)
+LANGUAGE plpgsql
+AS $$
 BEGIN
     now := leasehold.clock();
-    FOR l IN SELECT v.scope, v.name, v.owner, v.token FROM leasehold.lease v
-              WHERE v.expires_at IS NOT NULL AND v.expires_at <= due
-              ORDER BY v.expires_at LIMIT 500 FOR UPDATE SKIP LOCKED LOOP
-        r := leasehold.tell_freed(r, now, l.scope, l.name, l.owner, l.token,
-                                  'RECLAIMED_TTL: lease had expired');
-    END LOOP;
+    r := leasehold.free_leases(r, now, ARRAY(
+        SELECT v FROM leasehold.lease v WHERE v.expires_at IS NOT NULL AND v.expires_at <= due
+         ORDER BY v.expires_at LIMIT 500 FOR UPDATE SKIP LOCKED),
+        'RECLAIMED_TTL: lease had expired', by_hand);
 END $$;
 
 -- ---- workers ----
@@ -400,13 +478,11 @@ END $$;
 -- Guarded by the beat it was judged by: whoever has beaten since is not dead; and, where its death was
 -- proven, by the sessions that were looked for: it may have started more before it died. Time alone
 -- ends the leases of a worker without a process of ours; what the others held is freed.
-CREATE FUNCTION leasehold.bury(INOUT r leasehold.run, now timestamptz, due timestamptz, of_worker text,
-                               beat timestamptz, what text, of_sessions text, proven boolean)
+CREATE FUNCTION leasehold.mark_dead(INOUT r leasehold.run, now timestamptz, due timestamptz,
+                                    of_worker text, beat timestamptz, what text, of_sessions text,
+                                    proven boolean, OUT process boolean)
 LANGUAGE plpgsql
 AS $$
-DECLARE
-    process boolean;
-    l       record;
 BEGIN
     UPDATE leasehold.worker w
        SET state = 'dead', silent_at = NULL, uncleaned = CASE WHEN w.pid IS NOT NULL THEN what END
@@ -419,18 +495,35 @@ BEGIN
     now := leasehold.clock();
     r := leasehold.run_begin(r, now);
     r.dead_workers := r.dead_workers + 1;
-    PERFORM leasehold.tell('warn', 'worker ' || of_worker || ' is dead: it ' || what, NULL, NULL, NULL,
-                           NULL, of_worker, what);
+    r := leasehold.log_later(r, 'warn', 'worker ' || of_worker || ' is dead: it ' || what, NULL, NULL, NULL,
+                             NULL, of_worker, what);
     PERFORM leasehold.event_put(now, 'worker.dead', NULL, NULL, of_worker, NULL, NULL, NULL,
         'system/recovery', what, NULL,
         pg_catalog.format('{"last_heartbeat":%s}', floor(1000 * extract(epoch FROM beat))::bigint),
         NULL, NULL, NULL, r.report);
-    IF process THEN
-        FOR l IN SELECT v.scope, v.name, v.token FROM leasehold.lease v
-                  WHERE v.owner = of_worker AND v.job IS NULL ORDER BY v.scope, v.name FOR UPDATE LOOP
-            r := leasehold.tell_freed(r, now, l.scope, l.name, of_worker, l.token,
-                                      'RECLAIMED_DEAD: worker ' || of_worker || ' ' || what);
-        END LOOP;
+END $$;
+
+CREATE FUNCTION leasehold.bury(INOUT r leasehold.run, now timestamptz, due timestamptz, of_worker text,
+                               beat timestamptz, what text, of_sessions text, proven boolean,
+                               by_hand boolean)
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    d record;
+BEGIN
+    BEGIN
+        d := leasehold.mark_dead(r, now, due, of_worker, beat, what, of_sessions, proven);
+        r := d.r;
+    EXCEPTION WHEN integrity_constraint_violation OR raise_exception OR data_exception THEN
+        r := leasehold.note_failure(r, now, 'worker ' || of_worker || ' cannot be marked dead', SQLERRM,
+                                    by_hand, NULL, NULL, of_worker, NULL);
+        RETURN;
+    END;
+    IF d.process THEN
+        r := leasehold.free_leases(r, leasehold.clock(), ARRAY(
+            SELECT v FROM leasehold.lease v WHERE v.owner = of_worker AND v.job IS NULL
+             ORDER BY v.scope, v.name FOR UPDATE),
+            'RECLAIMED_DEAD: worker ' || of_worker || ' ' || what, by_hand);
     END IF;
 END $$;
 
@@ -449,7 +542,8 @@ BEGIN
 END $$;
 
 -- Those whose silence was too long; nobody waits for one who is beating just now.
-CREATE FUNCTION leasehold.bury_silent(INOUT r leasehold.run, now timestamptz, due timestamptz)
+CREATE FUNCTION leasehold.bury_silent(INOUT r leasehold.run, now timestamptz, due timestamptz,
+                                      by_hand boolean)
 LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -460,7 +554,7 @@ BEGIN
               ORDER BY v.id LIMIT 500 FOR UPDATE SKIP LOCKED LOOP
         r := leasehold.bury(r, now, due, w.id, w.last_heartbeat_at,
                             leasehold.silence_words(now, w.last_heartbeat_at, w.multiplier, w.interval_ms),
-                            w.sessions, false);
+                            w.sessions, false, by_hand);
     END LOOP;
 END $$;
 
@@ -497,7 +591,7 @@ BEGIN
             UPDATE leasehold.worker v  -- should it come back after all, it still tells what it starts
                SET uncleaned = NULL, stuck = false, started = CASE WHEN v.started IS NOT NULL THEN '[]' END
              WHERE v.id = w.id;
-            PERFORM leasehold.tell('info', 'worker ' || w.id
+            r := leasehold.log_later(r, 'info', 'worker ' || w.id
                 || ' was cleaned up after: all it held is free', NULL, NULL, NULL, NULL, w.id);
             PERFORM leasehold.event_put(now, 'worker.cleaned', NULL, NULL, w.id, NULL, NULL, NULL,
                 'system/recovery', NULL, NULL, NULL, NULL, NULL, NULL, r.report);
@@ -562,18 +656,30 @@ BEGIN
     LIMIT most;
 END $$;
 
--- Named leases that a recovery would free: expired, or of a worker that is dead.
-CREATE FUNCTION leasehold.stale_leases(due timestamptz, dead text[]) RETURNS bigint LANGUAGE sql STABLE
+-- Leases that a recovery would free: expired ones, those of workers that are dead, and the locks of
+-- exclusive queues whose jobs it would take back. `dead`: workers known to be, though their records do
+-- not say so yet.
+CREATE FUNCTION leasehold.stale_leases(now timestamptz, due timestamptz, o leasehold.recovery_opts,
+                                       dead text[])
+RETURNS bigint LANGUAGE sql STABLE
 AS $$
-    SELECT (SELECT count(*) FROM leasehold.lease l
-             WHERE l.expires_at IS NOT NULL AND l.expires_at <= due AND l.job IS NULL)
-         + (SELECT count(*) FROM leasehold.worker w JOIN leasehold.lease l ON l.owner = w.id
-             WHERE w.silent_at IS NOT NULL AND w.silent_at <= due AND w.pid IS NOT NULL
-               AND l.job IS NULL AND l.expires_at > due)
-         + (SELECT count(*) FROM leasehold.lease l
-             WHERE l.owner = ANY (dead) AND l.job IS NULL AND l.expires_at > due
-               AND NOT EXISTS (SELECT 1 FROM leasehold.worker w
-                                WHERE w.id = l.owner AND w.silent_at <= due))
+    SELECT (SELECT count(*) FROM leasehold.lease l WHERE l.expires_at IS NOT NULL AND l.expires_at <= due)
+         + (SELECT count(*)
+              FROM (SELECT w.id, false AS unmarked FROM leasehold.worker w
+                     WHERE w.uncleaned IS NOT NULL
+                    UNION
+                    SELECT w.id, true FROM leasehold.worker w
+                     WHERE w.silent_at IS NOT NULL AND w.silent_at <= due AND w.pid IS NOT NULL
+                    UNION
+                    SELECT d.id, true FROM unnest(dead) d(id)) w
+              JOIN leasehold.lease l ON l.owner = w.id
+             WHERE l.expires_at > due
+               AND CASE WHEN l.job IS NULL THEN w.unmarked
+                        ELSE o.threshold_ms IS NULL AND (o.queue IS NULL OR l.name = o.queue) END)
+         + (SELECT count(*) FROM leasehold.lease l JOIN leasehold.job j ON j.id = l.job
+             WHERE o.threshold_ms IS NOT NULL AND o.at_once AND l.expires_at > due AND l.job IS NOT NULL
+               AND (o.queue IS NULL OR l.name = o.queue) AND j.state = 'running'
+               AND now - greatest(j.started_at, j.last_heartbeat_at) >= leasehold.span(o.threshold_ms))
 $$;
 
 -- ---- on every claim whose probe found something ----
@@ -607,16 +713,17 @@ DECLARE
     r   leasehold.run := leasehold.new_run('claim', false, false);
     due timestamptz := leasehold.due(now, m.no_expiry_before);
 BEGIN
-    r := leasehold.bury_silent(r, now, due);
+    r := leasehold.bury_silent(r, now, due, false);
     IF leasehold.unclean(due) THEN
         r := leasehold.take_back(r, now, m,
             ARRAY(SELECT leasehold.stale_of_dead(due, NULL, leasehold.some_stay(m), 500)),
             leasehold.by_itself());
         r := leasehold.clean_workers(r, now);
     END IF;
-    r := leasehold.recover_leases(r, now, due);
+    r := leasehold.recover_leases(r, now, due, false);
     r := leasehold.recover_expired(r, now, m, since, due);
     IF r.report IS NOT NULL THEN
         r := leasehold.end_report(r, leasehold.clock(), 'skipped', -1);
     END IF;
+    PERFORM leasehold.log_now(r);
 END $$;

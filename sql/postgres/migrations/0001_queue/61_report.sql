@@ -17,8 +17,12 @@ AS $$
 BEGIN
     IF r.report IS NULL THEN
         r.started_at := coalesce(r.started_at, now);
-        INSERT INTO leasehold.report(started_by, started_at) VALUES (r.trigger, r.started_at)
-        RETURNING id INTO r.report;
+        BEGIN
+            INSERT INTO leasehold.report(started_by, started_at) VALUES (r.trigger, r.started_at)
+            RETURNING id INTO r.report;
+        EXCEPTION WHEN integrity_constraint_violation OR raise_exception OR data_exception THEN
+            PERFORM leasehold.refuse(-1, 'recovery could not begin its report: ' || SQLERRM);
+        END;
         PERFORM leasehold.run_event(r, now, 'recovery.started', r.trigger);
     END IF;
 END $$;
@@ -61,7 +65,7 @@ BEGIN
         RETURN;
     END IF;
     IF r.failures > 0 THEN
-        why := pg_catalog.format('%s job%s could not be recovered, see recovery report %s', r.failures,
+        why := pg_catalog.format('%s recovery step%s failed, see recovery report %s', r.failures,
                                  CASE r.failures WHEN 1 THEN '' ELSE 's' END, r.report);
     END IF;
     UPDATE leasehold.meta SET degraded = why WHERE degraded <> why;
@@ -80,7 +84,7 @@ BEGIN
     UPDATE leasehold.report p
        SET completed_at = now, duration_ms = took, integrity = how_sound, wal_frames = frames
      WHERE p.id = r.report;
-    PERFORM leasehold.tell('info', pg_catalog.format(
+    r := leasehold.log_later(r, 'info', pg_catalog.format(
         'recovery (%s) done: %s jobs taken back, %s leases freed, %s workers dead', r.trigger,
         leasehold.reclaimed(r), r.leases, r.dead_workers));
     PERFORM leasehold.run_event(r, now, 'recovery.completed', NULL, pg_catalog.format(
@@ -143,7 +147,7 @@ AS $$
                 'last_heartbeat', leasehold.time_words(timestamptz 'epoch'
                     + ((t.data::jsonb ->> 'last_heartbeat')::bigint) * interval '1 millisecond'),
                 'jobs', coalesce((SELECT jsonb_agg(v.job ORDER BY v.id) FROM jobs v
-                                   WHERE v.worker = t.worker), '[]')) ORDER BY t.id)
+                                   WHERE v.worker = t.worker AND v.job IS NOT NULL), '[]')) ORDER BY t.id)
               FROM told t WHERE t.type = 'worker.dead'), '[]'),
         'failed_recoveries', p.failures,
         'inconsistencies', coalesce((SELECT jsonb_agg(reason ORDER BY id) FROM told

@@ -39,7 +39,7 @@ DECLARE
     m      leasehold.meta;
     r      leasehold.run := (trigger, 'always' = ANY (flags), 'whole' = ANY (flags), report, started_at,
                              counts[1], counts[2], counts[3], counts[4], counts[5], counts[6], counts[7],
-                             counts[8], counts[9], counted)::leasehold.run;
+                             counts[8], counts[9], counted, '{}')::leasehold.run;
     o      leasehold.recovery_opts := ('by_hand' = ANY (flags), threshold_ms, action, queue,
                                        'at_once' = ANY (flags))::leasehold.recovery_opts;
     due    timestamptz;
@@ -61,13 +61,13 @@ BEGIN
             PERFORM leasehold.mark_late(now, workers[i], beats[i]);
         ELSE
             r := leasehold.bury(r, now, due, workers[i], beats[i], whats[i], sessions[i],
-                                verdicts[i] = 'proven');
+                                verdicts[i] = 'proven', o.by_hand);
         END IF;
     END LOOP;
     r := leasehold.take_back(r, now, m, ids, o);
     IF 'leases' = ANY (flags) THEN
         before := r.leases;
-        r := leasehold.recover_leases(r, now, due);
+        r := leasehold.recover_leases(r, now, due, o.by_hand);
         over := over AND r.leases < before + 500;
     END IF;
     IF over THEN
@@ -78,6 +78,7 @@ BEGIN
         r := leasehold.run_count(r);
         PERFORM leasehold.keep_recovering(now, m);
     END IF;
+    r := leasehold.log_now(r);
     RETURN (r.report, r.started_at, r.orphaned, r.retried, r.made_pending, r.failed, r.released,
             r.leases, r.dead_workers, r.failures, r.untold, over)::leasehold.batch;
 END $$;
@@ -122,18 +123,20 @@ BEGIN
         (by_hand, threshold_ms, NULL, queue, false)::leasehold.recovery_opts, dead, most);
 END $$;
 
-CREATE FUNCTION leasehold.stale_rest(dead text[], OUT leases bigint, OUT unclean boolean,
-                                     OUT degraded boolean)
+CREATE FUNCTION leasehold.stale_rest(threshold_ms bigint, queue text, at_once boolean, dead text[],
+                                     OUT leases bigint, OUT unclean boolean, OUT degraded boolean)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
     m   leasehold.meta;
+    now timestamptz := leasehold.clock();
     due timestamptz;
 BEGIN
     SELECT * INTO m FROM leasehold.meta WHERE one;
-    due := leasehold.due(leasehold.clock(), m.no_expiry_before);
-    leases := leasehold.stale_leases(due, dead);
+    due := leasehold.due(now, m.no_expiry_before);
+    leases := leasehold.stale_leases(
+        now, due, (true, threshold_ms, NULL, queue, at_once)::leasehold.recovery_opts, dead);
     unclean := leasehold.unclean(due);
     degraded := m.degraded <> '';
 END $$;
@@ -192,7 +195,7 @@ BEGIN
     IF r.always THEN
         r := leasehold.run_begin(r, now);
     END IF;
-    r := leasehold.bury_silent(r, now, due);
+    r := leasehold.bury_silent(r, now, due, o.by_hand);
     ids := ARRAY(SELECT leasehold.stale(now, m, o, '{}', most));
     r.whole := r.whole AND pg_catalog.cardinality(ids) IS DISTINCT FROM most;
     FOR i IN 0..(pg_catalog.cardinality(ids) - 1) / 500 LOOP
@@ -200,10 +203,11 @@ BEGIN
     END LOOP;
     LOOP
         before := r.leases;
-        r := leasehold.recover_leases(r, now, due);
+        r := leasehold.recover_leases(r, now, due, o.by_hand);
         EXIT WHEN r.leases < before + 500;
     END LOOP;
     r := leasehold.run_end(r, leasehold.clock(), m, 'skipped', -1);
+    r := leasehold.log_now(r);
 END $$;
 
 -- What a recovery would do now, as a report that is not kept.
@@ -222,7 +226,7 @@ BEGIN
         'integrity', jsonb '{"ran": false, "passed": false, "errors": [], "repair_attempted": false,
                              "repair_succeeded": false}',
         'wal_frames', NULL, 'orphaned', cardinality(ids), 'entries_reclaimed', cardinality(ids),
-        'locks_cleaned', leasehold.stale_leases(due, '{}'),
+        'locks_cleaned', leasehold.stale_leases(now, due, o, '{}'),
         'recovery_timestamp', leasehold.time_words(now),
         'recovered', coalesce((SELECT jsonb_agg(jsonb_build_object(
                 'job', f.job, 'queue', f.queue, 'kind', f.kind, 'action', f.action,
@@ -306,7 +310,8 @@ BEGIN
     SELECT * INTO m FROM leasehold.meta WHERE one;
     recovery_timestamp := leasehold.clock();
     locks_cleaned := leasehold.stale_leases(
-        leasehold.due(recovery_timestamp, m.no_expiry_before), '{}');
+        recovery_timestamp, leasehold.due(recovery_timestamp, m.no_expiry_before),
+        (true, NULL, NULL, NULL, false)::leasehold.recovery_opts, '{}');
     SELECT count(*) INTO entries_reclaimed FROM leasehold.stale(recovery_timestamp, m,
         (true, NULL, NULL, NULL, false)::leasehold.recovery_opts, '{}', NULL);
 END $$;
