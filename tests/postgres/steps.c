@@ -149,6 +149,118 @@ TEST(a_holder_waits_for_the_recovery_that_has_its_job_and_has_lost_it)
     }
 }
 
+#define CLAIM_ONE "SELECT id FROM leasehold.claim('v', ARRAY['q'], 1, '1 hour')"
+
+TEST(a_claim_waits_for_the_recovery_that_has_its_job_and_gets_it)
+{
+    struct pair p = with_jobs(1, true, LATER);
+    struct session c = session_open(LATER);
+    (void)run_in(&c, "BEGIN");
+    (void)run_in(&c, "SELECT leasehold.recover()");
+    begin_to_wait(p.b.conn, CLAIM_ONE);
+    (void)run_in(&c, "COMMIT");
+    EXPECT_STR(told(&p.b), "1");
+    session_close(&c);
+    close_both(&p);
+}
+
+/* The other one recovers on the way to a queue where nothing is. */
+TEST(a_claim_waits_for_the_claim_that_recovers_its_job_and_gets_it)
+{
+    struct pair p = with_jobs(1, true, LATER);
+    struct session c = session_open(LATER);
+    (void)run_in(&c, "BEGIN");
+    EXPECT_STR(run_in(&c, "SELECT id FROM leasehold.claim('u', ARRAY['empty'])"), "");
+    begin_to_wait(p.b.conn, CLAIM_ONE);
+    (void)run_in(&c, "COMMIT");
+    EXPECT_STR(told(&p.b), "1");
+    session_close(&c);
+    close_both(&p);
+}
+
+TEST(a_claim_recovers_itself_what_a_rolled_back_recovery_had)
+{
+    struct pair p = with_jobs(1, true, LATER);
+    struct session c = session_open(LATER);
+    (void)run_in(&c, "BEGIN");
+    (void)run_in(&c, "SELECT leasehold.recover()");
+    begin_to_wait(p.b.conn, CLAIM_ONE);
+    (void)run_in(&c, "ROLLBACK");
+    EXPECT_STR(told(&p.b), "1");
+    session_close(&c);
+    close_both(&p);
+}
+
+TEST(a_claim_waits_for_the_promotion_of_its_job_and_gets_it)
+{
+    struct pair p = with_jobs(0, false, LATER);
+    struct session c = session_open(LATER);
+    (void)run_in(&p.a, "SELECT id FROM leasehold.enqueue('q', 'x', delay => '1 minute')");
+    (void)run_in(&c, "BEGIN");
+    (void)run_in(&c, "SELECT leasehold.upkeep()");
+    begin_to_wait(p.b.conn, CLAIM_ONE);
+    (void)run_in(&c, "COMMIT");
+    EXPECT_STR(told(&p.b), "1");
+    session_close(&c);
+    close_both(&p);
+}
+
+TEST(a_claim_does_not_wait_for_a_holder_that_is_at_its_job)
+{
+    struct pair p = with_jobs(1, true, LATER);
+    (void)run_in(&p.a, "BEGIN");
+    EXPECT_STR(run_in(&p.a, "SELECT state FROM leasehold.complete(1, 1)"), "completed");
+    EXPECT_STR(run_in(&p.b, CLAIM_ONE), "");
+    EXPECT_STR(run_in(&p.b, "SELECT leasehold.await_takers(false)"), "f");
+    (void)run_in(&p.a, "ROLLBACK");
+    EXPECT_STR(run_in(&p.b, CLAIM_ONE), "1");
+    close_both(&p);
+}
+
+TEST(a_claim_waits_for_no_recovery_where_nothing_was_due_for_it)
+{
+    struct pair p = with_jobs(1, true, LATER);
+    (void)run_in(&p.b, "BEGIN");
+    (void)run_in(&p.b, "SELECT leasehold.recover()");
+    /* By the clock of its session nothing is due. */
+    EXPECT_STR(run_in(&p.a, CLAIM_ONE), "");
+    (void)run_in(&p.b, "COMMIT");
+    close_both(&p);
+}
+
+TEST(a_claim_does_not_wait_for_ever_for_a_recovery_that_stays_open)
+{
+    struct pair p = with_jobs(1, true, LATER);
+    struct session c = session_open(LATER);
+    (void)run_in(&c, "BEGIN");
+    (void)run_in(&c, "SELECT leasehold.recover()");
+    begin_to_wait(p.b.conn, CLAIM_ONE);
+    EXPECT_STR(told(&p.b), "");
+    (void)run_in(&c, "COMMIT");
+    session_close(&c);
+    close_both(&p);
+}
+
+/* Each has recovered the job that the other would have: neither may wait for the other's end. */
+TEST(claims_that_have_recovered_the_jobs_of_each_other_do_not_lock_up)
+{
+    struct pair p = with_jobs(1, true, LATER);
+    struct session c = session_open(LATER);
+    (void)run_in(&c, "BEGIN");
+    EXPECT_STR(run_in(&c, "SELECT id FROM leasehold.claim('u', ARRAY['other'])"), "");
+    (void)run_in(&p.a, "SELECT id FROM leasehold.enqueue('other', 'x')");
+    (void)run_in(&p.a, "SELECT id FROM leasehold.claim('w', ARRAY['other'], 1, '1 hour')");
+    (void)run_in(&p.b, "BEGIN");
+    EXPECT_STR(run_in(&p.b, "SELECT id FROM leasehold.claim('v', ARRAY['q'])"), "");
+    EXPECT_STR(run_in(&c, "SELECT id FROM leasehold.claim('u', ARRAY['other'])"), "");
+    (void)run_in(&p.b, "COMMIT");
+    (void)run_in(&c, "COMMIT");
+    EXPECT_STR(run_in(&p.b, "SELECT id FROM leasehold.claim('v', ARRAY['q'])"), "1");
+    EXPECT_STR(run_in(&p.b, "SELECT id FROM leasehold.claim('v', ARRAY['other'])"), "2");
+    session_close(&c);
+    close_both(&p);
+}
+
 TEST(of_two_ends_at_once_the_first_to_commit_stands)
 {
     struct pair p = with_jobs(1, true, NOW);

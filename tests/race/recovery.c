@@ -6,6 +6,7 @@
 #include "harness/harness.h"
 #include "harness/recover.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -359,4 +360,101 @@ TEST(every_write_of_a_holder_repeats_its_guard)
         lh_jobs_free(held);
     }
     lh_close(store);
+}
+
+/* ---------------------------------------------------------------- recovery against claims */
+
+enum { CLAIMERS = 10 };
+
+struct claimer {
+    pthread_t thread;
+    pthread_barrier_t *start, *end;
+    lh_store *store;
+    int rounds;
+    int got; /* jobs, one a round */
+};
+
+static void claim_and_complete(struct claimer *c)
+{
+    const char *queue = "q";
+    lh_jobs *jobs = NULL;
+
+    if (lh_claim(c->store,
+                 &(lh_claim_opts){
+                     .queues = &queue, .n_queues = 1, .worker = "quick", .lease_ms = LEASE_MS},
+                 &jobs) != LH_OK)
+        return;
+    c->got++;
+    (void)lh_complete(c->store, &(lh_done){.job = jobs->job[0].id, .token = jobs->job[0].token}, 1,
+                      NULL, NULL);
+    lh_jobs_free(jobs);
+}
+
+static void *claimer(void *arg)
+{
+    struct claimer *c = arg;
+
+    for (int i = 0; i < c->rounds; i++) {
+        (void)pthread_barrier_wait(c->start);
+        claim_and_complete(c);
+        (void)pthread_barrier_wait(c->end);
+    }
+    return NULL;
+}
+
+/* As many jobs fall due as there are claimers; the first claim takes all of them back. `due` brings the jobs, and
+ * lets them fall due. */
+static void expect_a_job_for_each(void (*due)(lh_store *store))
+{
+    enum { ROUNDS = SANITIZED ? 3 : 10 };
+    struct claimer claimers[CLAIMERS];
+    pthread_barrier_t start, end;
+
+    clock_start();
+    lh_store *store = open_store();
+    EXPECT_EQ(pthread_barrier_init(&start, NULL, CLAIMERS + 1), 0);
+    EXPECT_EQ(pthread_barrier_init(&end, NULL, CLAIMERS + 1), 0);
+    for (int i = 0; i < CLAIMERS; i++) {
+        claimers[i] =
+            (struct claimer){.start = &start, .end = &end, .store = open_store(), .rounds = ROUNDS};
+        EXPECT_EQ(pthread_create(&claimers[i].thread, NULL, claimer, &claimers[i]), 0);
+    }
+    for (int i = 0; i < ROUNDS; i++) {
+        due(store);
+        (void)pthread_barrier_wait(&start);
+        (void)pthread_barrier_wait(&end);
+    }
+    for (int i = 0; i < CLAIMERS; i++) {
+        EXPECT_EQ(pthread_join(claimers[i].thread, NULL), 0);
+        lh_close(claimers[i].store);
+        EXPECT_EQ(claimers[i].got, ROUNDS);
+    }
+    lh_close(store);
+}
+
+static void let_leases_expire(lh_store *store)
+{
+    lh_jobs_free(held_jobs(store, CLAIMERS));
+    clock_advance_ms(LEASE_MS);
+}
+
+TEST_TIMEOUT(claimers_that_meet_a_recovery_get_what_it_frees, 60)
+{
+    expect_a_job_for_each(let_leases_expire);
+}
+
+static void let_delays_pass(lh_store *store)
+{
+    lh_new_job jobs[CLAIMERS];
+    lh_enqueued out[CLAIMERS];
+
+    for (int i = 0; i < CLAIMERS; i++)
+        jobs[i] = (lh_new_job){.delay_ms = 1000};
+    EXPECT_OK(lh_enqueue(store, "q", jobs, CLAIMERS, NULL, out));
+    clock_advance_ms(1001);
+}
+
+TEST_TIMEOUT(claimers_that_meet_a_promotion_get_what_it_makes_pending, 60)
+{
+    expect_a_job_for_each(let_delays_pass);
 }

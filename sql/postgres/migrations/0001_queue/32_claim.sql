@@ -41,23 +41,27 @@ END $$;
 
 -- ---- what comes before a claim ----
 
--- Take back what is forfeit, move in what is due. A failure is told, undone, and does not stop the claim.
+-- Take back what is forfeit, move in what is due. A failure is told, undone, and does not stop the claim. True:
+-- it has made jobs pending.
 CREATE FUNCTION leasehold.heal_first(now timestamptz, m leasehold.meta, recovers boolean, since timestamptz)
-RETURNS void LANGUAGE plpgsql
+RETURNS boolean LANGUAGE plpgsql
 AS $$
+DECLARE
+    taken boolean := false;
 BEGIN
     IF recovers THEN
         BEGIN
-            PERFORM leasehold.recover_on_claim(now, m, since);
+            taken := leasehold.recover_on_claim(now, m, since);
         EXCEPTION WHEN OTHERS THEN
             PERFORM leasehold.tell('warn', 'automatic recovery failed: ' || SQLERRM);
         END;
     END IF;
     BEGIN
-        PERFORM leasehold.move_in(now, since);
+        taken := taken OR (leasehold.move_in(now, since)).promoted > 0;
     EXCEPTION WHEN OTHERS THEN
         PERFORM leasehold.tell('warn', 'moving due jobs in failed: ' || SQLERRM);
     END;
+    RETURN taken;
 END $$;
 
 -- ---- taking ----
@@ -220,6 +224,8 @@ DECLARE
     looks  boolean;
     f      leasehold.front;
     round  integer := 0;
+    freed  boolean := false;  -- by this claim
+    met    boolean;           -- others that are freeing jobs
 BEGIN
     SELECT * INTO m FROM leasehold.meta;
     IF m.timeline <> left(pg_walfile_name(pg_current_wal_lsn()), 8)
@@ -265,7 +271,7 @@ BEGIN
          WHERE w.id = of_worker AND w.pid IS NOT NULL AND w.state <> 'stopped';
     END IF;
     IF forfeit OR moves THEN
-        PERFORM leasehold.heal_first(now, m, forfeit AND recovers AND m.recovering_until <= now, since);
+        freed := leasehold.heal_first(now, m, forfeit AND recovers AND m.recovering_until <= now, since);
     END IF;
     IF NOT sweep.fresh THEN
         PERFORM leasehold.note_sweep(m, sweep,
@@ -275,7 +281,7 @@ BEGIN
     IF m.has_policies THEN
         busy := leasehold.lock_limits(queues);
     END IF;
-    LOOP  -- a second time, where a recovery was put off and nothing was found
+    LOOP  -- again, where nothing was found and others may have freed something
         FOREACH q IN ARRAY queues LOOP
             EXIT WHEN total >= want;
             IF m.has_paused THEN
@@ -386,8 +392,17 @@ BEGIN
             END IF;
         END LOOP;
         round := round + 1;
-        EXIT WHEN total > 0 OR round = 2 OR NOT (forfeit AND recovers AND m.recovering_until > now);
-        PERFORM leasehold.heal_first(now, m, true, since);
+        EXIT WHEN total > 0 OR NOT (forfeit OR moves) OR round > 4;
+        IF round = 1 AND forfeit AND recovers AND m.recovering_until > now THEN
+            freed := leasehold.heal_first(now, m, true, since) OR freed;  -- it was put off
+            CONTINUE WHEN freed;
+        END IF;
+        -- What was due at the beginning, and is not ours, may be free by now.
+        EXIT WHEN round > 1 AND NOT met;
+        met := leasehold.await_takers(freed);
+        IF met THEN  -- or is due again: theirs may have been rolled back
+            freed := leasehold.heal_first(now, m, forfeit AND recovers, since) OR freed;
+        END IF;
     END LOOP;
 
     IF total > 0 AND EXISTS (SELECT 1 FROM leasehold.job w

@@ -254,6 +254,41 @@ END $$;
 
 -- ---- taking back ----
 
+-- Until a transaction that frees jobs has committed, nobody else can have them: their rows are locked, and others
+-- see them as they were. So it holds a shared lock on one row, taken before those of the jobs, and a claim that
+-- found nothing though something was due for it waits for that row (await_takers), then looks again. Whoever finds
+-- that it has nothing to free gives the row back (LH000 ends the block in which it was locked): two claims that
+-- only passed by would wait for each other.
+CREATE FUNCTION leasehold.begin_taking() RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM FROM leasehold.duty d WHERE d.name = 'take' FOR SHARE;
+END $$;
+
+-- True: others were freeing jobs, and have ended since. A transaction that stays open is not waited for without
+-- end; nor is any for long by a claim that has freed jobs itself, which another may be waiting for.
+CREATE FUNCTION leasehold.await_takers(has_taken boolean) RETURNS boolean LANGUAGE plpgsql
+AS $$
+DECLARE
+    before text := pg_catalog.current_setting('lock_timeout');
+    waited boolean := false;
+BEGIN
+    -- In a block that is always rolled back, so that the row is not kept.
+    BEGIN
+        PERFORM FROM leasehold.duty d WHERE d.name = 'take' FOR NO KEY UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            PERFORM pg_catalog.set_config('lock_timeout', CASE WHEN has_taken THEN '100ms' ELSE '2s' END, true);
+            PERFORM FROM leasehold.duty d WHERE d.name = 'take' FOR NO KEY UPDATE;
+            waited := true;
+        END IF;
+        RAISE EXCEPTION USING ERRCODE = 'LH000';
+    EXCEPTION WHEN SQLSTATE 'LH000' OR lock_not_available OR deadlock_detected THEN
+        NULL;
+    END;
+    PERFORM pg_catalog.set_config('lock_timeout', before, true);
+    RETURN waited;
+END $$;
+
 -- After the write: count, free what went with the jobs, tell.
 CREATE FUNCTION leasehold.tell_taken(INOUT r leasehold.run, now timestamptz, m leasehold.meta,
                                      taken leasehold.forfeit[])
@@ -305,7 +340,7 @@ BEGIN
 END $$;
 
 -- Compare-and-set on (state, token, expiry) in the write itself, so that a heartbeat, a complete or
--- another recovery that came first is never overwritten.
+-- another recovery that came first is never overwritten. LH000: there was nothing to take.
 CREATE FUNCTION leasehold.take_together(INOUT r leasehold.run, now timestamptz, m leasehold.meta,
                                         ids bigint[], o leasehold.recovery_opts)
 LANGUAGE plpgsql
@@ -315,12 +350,13 @@ DECLARE
     lost  leasehold.forfeit[];
     taken bigint[];
 BEGIN
+    PERFORM leasehold.begin_taking();
     mine := ARRAY(SELECT j.id FROM leasehold.job j WHERE j.id = ANY (ids) AND j.worker IS NOT NULL
                    ORDER BY j.id FOR UPDATE SKIP LOCKED);
     now := leasehold.clock();  -- not from before others were at these rows
     lost := ARRAY(SELECT f FROM leasehold.forfeits(mine, now, m, o, false) f);
     IF pg_catalog.cardinality(lost) = 0 THEN
-        RETURN;
+        RAISE EXCEPTION USING ERRCODE = 'LH000';
     END IF;
     r.orphaned := r.orphaned + pg_catalog.cardinality(lost);
     WITH written AS (
@@ -396,18 +432,24 @@ BEGIN
     BEGIN
         r := leasehold.take_together(r, now, m, ids, o);
         RETURN;
-    EXCEPTION WHEN integrity_constraint_violation OR raise_exception OR data_exception THEN
-        NULL;
+    EXCEPTION
+        WHEN SQLSTATE 'LH000' THEN
+            RETURN;
+        WHEN integrity_constraint_violation OR raise_exception OR data_exception THEN
+            NULL;
     END;
     FOREACH one IN ARRAY ids LOOP
         BEGIN
             r := leasehold.take_together(r, now, m, ARRAY[one], o);
-        EXCEPTION WHEN integrity_constraint_violation OR raise_exception OR data_exception THEN
-            why := SQLERRM;
-            SELECT j.worker, j.token INTO held FROM leasehold.job j WHERE j.id = one;
-            r.orphaned := r.orphaned + 1;
-            r := leasehold.note_failure(r, now, 'job ' || one || ' cannot be recovered', why, o.by_hand,
-                                        one, NULL, held.worker, held.token);
+        EXCEPTION
+            WHEN SQLSTATE 'LH000' THEN
+                NULL;
+            WHEN integrity_constraint_violation OR raise_exception OR data_exception THEN
+                why := SQLERRM;
+                SELECT j.worker, j.token INTO held FROM leasehold.job j WHERE j.id = one;
+                r.orphaned := r.orphaned + 1;
+                r := leasehold.note_failure(r, now, 'job ' || one || ' cannot be recovered', why, o.by_hand,
+                                            one, NULL, held.worker, held.token);
         END;
     END LOOP;
 END $$;
@@ -706,7 +748,8 @@ BEGIN
     r := leasehold.take_back(r, now, m, ids, leasehold.by_itself());
 END $$;
 
-CREATE FUNCTION leasehold.recover_on_claim(now timestamptz, m leasehold.meta, since timestamptz) RETURNS void
+-- True: it has freed jobs.
+CREATE FUNCTION leasehold.recover_on_claim(now timestamptz, m leasehold.meta, since timestamptz) RETURNS boolean
 LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -726,4 +769,5 @@ BEGIN
         r := leasehold.end_report(r, leasehold.clock(), 'skipped', -1);
     END IF;
     PERFORM leasehold.log_now(r);
+    RETURN leasehold.reclaimed(r) > 0;
 END $$;

@@ -9,7 +9,7 @@ CREATE TABLE leasehold.duty (
     until    timestamptz NOT NULL DEFAULT '-infinity',
     position bigint      NOT NULL DEFAULT 0
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50);
-INSERT INTO leasehold.duty(name) VALUES ('recover'), ('fold'), ('prune');
+INSERT INTO leasehold.duty(name) VALUES ('recover'), ('fold'), ('prune'), ('take');
 
 -- ---- promotion and expiry ----
 
@@ -48,14 +48,16 @@ BEGIN
     RETURN n;
 END $$;
 
--- What is due becomes pending, unless the lease that was revoked of it has not ended.
-CREATE FUNCTION leasehold.promote_due(now timestamptz, since timestamptz, most bigint) RETURNS bigint
+-- What is due becomes pending, unless the lease that was revoked of it has not ended. LH000: there is nothing, or
+-- others are at it.
+CREATE FUNCTION leasehold.promote_together(now timestamptz, since timestamptz, most bigint) RETURNS bigint
 LANGUAGE plpgsql
 AS $$
 DECLARE
     of record;
     n  bigint := 0;
 BEGIN
+    PERFORM leasehold.begin_taking();
     FOR of IN
         WITH due AS MATERIALIZED (
             SELECT j.id FROM leasehold.job j
@@ -73,7 +75,23 @@ BEGIN
         PERFORM leasehold.tally(of.queue, now, 'o', 'scheduled', 'pending', of.n);
         n := n + of.n;
     END LOOP;
+    IF n = 0 THEN
+        RAISE EXCEPTION USING ERRCODE = 'LH000';
+    END IF;
     RETURN n;
+END $$;
+
+CREATE FUNCTION leasehold.promote_due(now timestamptz, since timestamptz, most bigint) RETURNS bigint
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF NOT EXISTS (SELECT 1 FROM leasehold.job j
+                    WHERE j.state = 'scheduled' AND j.run_at > since AND j.run_at <= now) THEN
+        RETURN 0;
+    END IF;
+    RETURN leasehold.promote_together(now, since, most);
+EXCEPTION WHEN SQLSTATE 'LH000' THEN
+    RETURN 0;
 END $$;
 
 -- Both, as a claim does them before it looks, which need not look back further than others have;
