@@ -41,12 +41,24 @@ static bool is_same(const struct db *db, const char *suffix, uint64_t opened)
     return opened == 0 || inode_of(db, suffix, path) == opened;
 }
 
+static bool is_swapping(const struct db *db)
+{
+    int64_t at;
+    return db->side.page != NULL && side_work(&db->side, &at) == SIDE_SWAPPING;
+}
+
+static bool lost_log(const struct db *db)
+{
+    return !is_same(db, "-wal", db->wal_ino) || !is_same(db, "-shm", db->shm_ino);
+}
+
+/* An exchange of the file sets the log aside under another name first: until the database follows,
+ * the old store can be read. The note is looked at last: it stands before the log is moved. */
 bool db_moved(const struct db *db)
 {
     struct statx st;
 
-    return !look(db->file, &st) || !is_database(db, &st) || !is_same(db, "-wal", db->wal_ino) ||
-           !is_same(db, "-shm", db->shm_ino);
+    return !look(db->file, &st) || !is_database(db, &st) || (lost_log(db) && !is_swapping(db));
 }
 
 static void warn_of_links(struct db *db, uint32_t links)
@@ -63,16 +75,15 @@ static void warn_of_links(struct db *db, uint32_t links)
 bool db_disturbed(struct db *db)
 {
     struct statx st;
-    int64_t at;
 
     if (!look(db->file, &st) || !is_database(db, &st))
         return true;
     /* An exchange of the file that was cut off is finished by the next open: from its note on nothing
      * more may go into the old file. The old file has two names then, on purpose. */
-    if (side_work(&db->side, &at) == SIDE_SWAPPING)
+    if (is_swapping(db))
         return true;
     warn_of_links(db, st.stx_nlink);
-    return !is_same(db, "-wal", db->wal_ino) || !is_same(db, "-shm", db->shm_ino);
+    return lost_log(db);
 }
 
 int db_stop_moved(struct db *db, struct lhi_error *err)
@@ -102,7 +113,7 @@ bool db_save_log(struct db *db)
 
     lhi_format(wal, sizeof wal, "%s-wal", db->file);
     /* Another log in its place belongs to somebody who writes by it: then nothing may be moved. */
-    if (db->wal_ino == 0 || !look(db->file, &st) || !is_database(db, &st) ||
+    if (db->wal_ino == 0 || is_swapping(db) || !look(db->file, &st) || !is_database(db, &st) ||
         !is_same(db, "-shm", db->shm_ino) || look(wal, &st) || errno != ENOENT)
         return false;
     if (db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE, NULL) != SQLITE_OK)
