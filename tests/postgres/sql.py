@@ -866,6 +866,27 @@ def after_a_reclaim_nothing_runs_beyond_twice_its_time(db):
 
 
 @test
+def the_validation_shows_only_what_claims_and_recoveries_should_have_taken(db):
+    """A heartbeat that asked for a longer lease, and a policy that keeps a queue from recovery."""
+    db.now = START
+    job = db.ask("SELECT id FROM leasehold.enqueue('mail', 'x')", WORKER)
+    token = db.ask("SELECT token FROM leasehold.claim('w1', 'mail', 1, '1 s')", WORKER)
+    db.ask(f"SELECT leasehold.heartbeat({job}, {token}, '1 h')", WORKER)
+    db.now += 10 * MINUTE
+    expect_equal(db.ask("SELECT lease_s, health FROM leasehold.stale_monitor", READER), "3600|OK",
+                 "the present lease counts")
+    validation = "SELECT count(*) FROM leasehold.stale_validation"
+    expect_equal(db.ask(validation, READER), "0", "a healthy job")
+    db.now += 120 * MINUTE
+    expect_equal(db.ask(validation, READER), "1", "beyond twice its lease")
+    db.ask("SELECT leasehold.queue_set('mail', recovery => false)", WORKER)
+    expect_equal(db.ask(validation, READER), "0", "kept from recovery on purpose")
+    db.ask("UPDATE leasehold.policy SET recovery = true")
+    db.ask("UPDATE leasehold.meta SET no_expiry_before = 'infinity'")
+    expect_equal(db.ask(validation, READER), "0", "expiry is held back")
+
+
+@test
 def at_the_tenth_attempt_a_reclaimed_job_is_dead(db):
     """Test 3."""
     claim_tsa(db, attempts=10)

@@ -65,7 +65,8 @@ TEST(a_heartbeat_makes_a_job_young_again_in_the_monitor)
 {
     lh_store *store = store_new();
     sqlite3 *db = job_of_age(store, 900);
-    db_exec(db, "UPDATE lh_job SET last_heartbeat_at = started_at + 890000");
+    db_exec(db, "UPDATE lh_job SET last_heartbeat_at = started_at + 890000, "
+                "lease_until = started_at + 890000 + held_ms");
     EXPECT_TEXT("SELECT health FROM lh_stale_monitor", "OK");
     sqlite3_close(db);
     lh_close(store);
@@ -76,12 +77,47 @@ TEST(the_validation_shows_what_runs_beyond_twice_its_lease)
     lh_store *store = store_new();
     sqlite3 *db = job_of_age(store, 1500);
     EXPECT_EQ(db_int(db, "SELECT count(*) FROM lh_stale_validation"), 0);
-    db_exec(db, "UPDATE lh_job SET started_at = started_at - 600000");
+    db_exec(
+        db,
+        "UPDATE lh_job SET started_at = started_at - 600000, lease_until = lease_until - 600000");
     EXPECT_EQ(db_int(db, "SELECT count(*) FROM lh_stale_validation"), 1);
     EXPECT_TEXT("SELECT health FROM lh_stale_validation", "STALE");
     /* Any claim, of any queue, empties it. */
     lh_jobs_free(take(store, "other", "w2", 1000));
     EXPECT_EQ(db_int(db, "SELECT count(*) FROM lh_stale_validation"), 0);
+    sqlite3_close(db);
+    lh_close(store);
+}
+
+TEST(the_views_go_by_the_lease_that_the_last_heartbeat_asked_for)
+{
+    lh_store *store = store_new();
+    sqlite3 *db = db_open("store.db");
+    (void)add(store, "mail", "x");
+    lh_jobs *jobs = take(store, "mail", "w1", 1000);
+    lh_beat beat = {.job = jobs->job[0].id, .token = jobs->job[0].token, .lease_ms = 3600000};
+    EXPECT_OK(lh_heartbeat(store, &beat, 1, NULL, NULL));
+    lh_jobs_free(jobs);
+    db_exec(db, "UPDATE lh_job SET started_at = started_at - 600000, last_heartbeat_at = "
+                "last_heartbeat_at - 600000, lease_until = lease_until - 600000");
+    EXPECT_EQ(db_int(db, "SELECT lease_s FROM lh_stale_monitor"), 3600);
+    EXPECT_TEXT("SELECT health FROM lh_stale_monitor", "OK");
+    EXPECT_EQ(db_int(db, "SELECT count(*) FROM lh_stale_validation"), 0);
+    sqlite3_close(db);
+    lh_close(store);
+}
+
+TEST(the_validation_leaves_out_what_a_policy_keeps_from_recovery)
+{
+    lh_store *store = store_new();
+    sqlite3 *db = job_of_age(store, 2500);
+    lh_policy off = {.set = LH_POLICY_RECOVERY, .recovery = false};
+    lh_policy on = {.set = LH_POLICY_RECOVERY, .recovery = true};
+    EXPECT_EQ(db_int(db, "SELECT count(*) FROM lh_stale_validation"), 1);
+    EXPECT_OK(lh_policy_set(store, NULL, NULL, &off, 0));
+    EXPECT_EQ(db_int(db, "SELECT count(*) FROM lh_stale_validation"), 0);
+    EXPECT_OK(lh_policy_set(store, "mail", NULL, &on, 0));
+    EXPECT_EQ(db_int(db, "SELECT count(*) FROM lh_stale_validation"), 1);
     sqlite3_close(db);
     lh_close(store);
 }

@@ -340,16 +340,25 @@ INSERT INTO lh_queue(queue) VALUES ('*');
 -- How near each running job is to being taken back.
 CREATE VIEW lh_stale_monitor AS
 SELECT id AS job_id, queue, kind, worker, attempt, started_at, last_heartbeat_at, lease_until,
-       age_ms / 1000.0 AS age_s, held_ms / 1000.0 AS lease_s, 1.0 * age_ms / held_ms AS ratio,
-       CASE WHEN age_ms >= held_ms THEN 'STALE' WHEN age_ms >= 0.8 * held_ms THEN 'WARNING'
+       age_ms / 1000.0 AS age_s, term_ms / 1000.0 AS lease_s, 1.0 * age_ms / term_ms AS ratio,
+       CASE WHEN age_ms >= term_ms THEN 'STALE' WHEN age_ms >= 0.8 * term_ms THEN 'WARNING'
             ELSE 'OK' END AS health
   FROM (SELECT *, CAST((julianday('now') - 2440587.5) * 86400000.0 + 0.5 AS INTEGER)
-                  - max(started_at, coalesce(last_heartbeat_at, 0)) AS age_ms
+                  - max(started_at, coalesce(last_heartbeat_at, 0)) AS age_ms,
+               -- of the present lease: a heartbeat may have asked for another than the claim did
+               lease_until - max(started_at, coalesce(last_heartbeat_at, 0)) AS term_ms
           FROM lh_job
          WHERE state <> 'pending' AND state <> 'completed' AND state = 'running');
 
--- Running beyond twice the lease: must be empty, wherever anybody claims or recovers.
-CREATE VIEW lh_stale_validation AS SELECT * FROM lh_stale_monitor WHERE ratio >= 2;
+-- Running beyond twice the lease, where recovery is not switched off by a policy: claims and recoveries
+-- should have taken it. Must be empty, wherever anybody claims or recovers.
+CREATE VIEW lh_stale_validation AS
+SELECT m.* FROM lh_stale_monitor m
+ WHERE m.ratio >= 2
+   AND coalesce((SELECT p.recovery FROM lh_policy p
+                  WHERE p.queue IN (m.queue, '*') AND p.kind IN (coalesce(m.kind, '*'), '*')
+                    AND p.recovery IS NOT NULL
+                  ORDER BY p.queue = '*', p.kind = '*' LIMIT 1), 1) = 1;
 
 -- Every job that was ever taken back, as long as events are kept.
 CREATE VIEW lh_recovery_history AS

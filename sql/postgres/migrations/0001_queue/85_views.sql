@@ -7,18 +7,29 @@
 CREATE VIEW leasehold.stale_monitor AS
 WITH c AS MATERIALIZED (SELECT leasehold.clock() AS now)
 SELECT job_id, queue, kind, worker, attempt, started_at, last_heartbeat_at, lease_until,
-       age_ms / 1000.0::double precision AS age_s, held_ms / 1000.0::double precision AS lease_s,
-       age_ms / held_ms::double precision AS ratio,
-       CASE WHEN age_ms >= held_ms THEN 'STALE' WHEN age_ms >= 0.8 * held_ms THEN 'WARNING'
+       age_ms / 1000.0::double precision AS age_s, term_ms / 1000.0::double precision AS lease_s,
+       age_ms / term_ms::double precision AS ratio,
+       CASE WHEN age_ms >= term_ms THEN 'STALE' WHEN age_ms >= 0.8 * term_ms THEN 'WARNING'
             ELSE 'OK' END AS health
   FROM (SELECT j.id AS job_id, j.queue, j.kind, j.worker, j.attempt, j.started_at,
-               j.last_heartbeat_at, j.lease_until, j.held_ms,
-               leasehold.ms(c.now - greatest(j.started_at, j.last_heartbeat_at)) AS age_ms
+               j.last_heartbeat_at, j.lease_until,
+               leasehold.ms(c.now - greatest(j.started_at, j.last_heartbeat_at)) AS age_ms,
+               -- of the present lease: a heartbeat may have asked for another than the claim did
+               nullif(leasehold.ms(j.lease_until - greatest(j.started_at, j.last_heartbeat_at)), 0)
+                   AS term_ms
           FROM leasehold.job j, c
          WHERE j.state = 'running') held;
 
--- Running beyond twice the lease: must be empty, wherever anybody claims or recovers.
-CREATE VIEW leasehold.stale_validation AS SELECT * FROM leasehold.stale_monitor WHERE ratio >= 2;
+-- Running beyond twice the lease, where recovery is not switched off by a policy and expiry is not held
+-- back: claims and recoveries should have taken it. Must be empty, wherever anybody claims or recovers.
+CREATE VIEW leasehold.stale_validation AS
+SELECT s.* FROM leasehold.stale_monitor s
+ WHERE s.ratio >= 2
+   AND s.lease_until <= (SELECT leasehold.due(leasehold.clock(), m.no_expiry_before) FROM leasehold.meta m)
+   AND coalesce((SELECT p.recovery FROM leasehold.policy p
+                  WHERE p.queue IN (s.queue, '*') AND p.kind IN (coalesce(s.kind, '*'), '*')
+                    AND p.recovery IS NOT NULL
+                  ORDER BY p.queue = '*', p.kind = '*' LIMIT 1), true);
 
 -- Every job that was ever taken back, as long as events are kept.
 CREATE VIEW leasehold.recovery_history AS
