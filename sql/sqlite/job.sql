@@ -88,6 +88,7 @@ UPDATE lh_job
  WHERE id = :id AND state IN ('failed', 'cancelled', 'completed');
 
 -- name: job_delete
+-- The trigger lh_job_delete takes it out of the counts.
 DELETE FROM lh_job WHERE id = :id AND state <> 'running';
 
 -- name: job_reschedule

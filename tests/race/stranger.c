@@ -61,6 +61,18 @@ static int64_t server_run(PGconn *server, const char *sql)
     return changed;
 }
 
+static void server_refuses(PGconn *server, const char *sql, const char *why)
+{
+    char text[MOST_TEXT];
+    translate(sql, text, sizeof text);
+    PGresult *result = PQexec(server, text);
+
+    if (PQresultStatus(result) != PGRES_FATAL_ERROR)
+        FAIL("not refused: %s", text);
+    EXPECT_CONTAINS(PQerrorMessage(server), why);
+    PQclear(result);
+}
+
 static void server_close(PGconn *server)
 {
     PQfinish(server);
@@ -77,6 +89,12 @@ static int64_t server_run(PGconn *server, const char *sql)
 {
     (void)server;
     FAIL("%s: built without PostgreSQL", sql);
+}
+
+static void server_refuses(PGconn *server, const char *sql, const char *why)
+{
+    (void)server;
+    FAIL("%s: %s: built without PostgreSQL", sql, why);
 }
 
 static void server_close(PGconn *server)
@@ -102,6 +120,13 @@ static int64_t file_run(sqlite3 *db, const char *sql)
     if (sqlite3_exec(db, sql, NULL, NULL, NULL) != SQLITE_OK)
         FAIL("the stranger: %s: %s", sql, sqlite3_errmsg(db));
     return sqlite3_changes(db);
+}
+
+static void file_refuses(sqlite3 *db, const char *sql, const char *why)
+{
+    if (sqlite3_exec(db, sql, NULL, NULL, NULL) == SQLITE_OK)
+        FAIL("not refused: %s", sql);
+    EXPECT_CONTAINS(sqlite3_errmsg(db), why);
 }
 
 /* ---------------------------------------------------------------- either */
@@ -142,6 +167,16 @@ void stranger_commit(struct stranger *stranger)
     (void)stranger_run(stranger, "COMMIT");
 }
 
+static void say(char text[MOST_TEXT], const char *fmt, va_list args)
+    __attribute__((format(printf, 2, 0)));
+
+static void say(char text[MOST_TEXT], const char *fmt, va_list args)
+{
+    int len = vsnprintf(text, MOST_TEXT, fmt, args);
+
+    EXPECT(len > 0 && len < MOST_TEXT);
+}
+
 int64_t run_as_stranger(const char *fmt, ...)
 {
     struct stranger *stranger = stranger_open();
@@ -149,10 +184,38 @@ int64_t run_as_stranger(const char *fmt, ...)
     va_list args;
 
     va_start(args, fmt);
-    int len = vsnprintf(text, sizeof text, fmt, args);
+    say(text, fmt, args);
     va_end(args);
-    EXPECT(len > 0 && (size_t)len < sizeof text);
     int64_t changed = stranger_run(stranger, text);
     stranger_close(stranger);
     return changed;
+}
+
+int64_t damage(const char *fmt, ...)
+{
+    struct stranger *stranger = stranger_open();
+    char text[MOST_TEXT];
+    va_list args;
+
+    va_start(args, fmt);
+    say(text, fmt, args);
+    va_end(args);
+    if (stranger->file != NULL) {
+        (void)sqlite3_db_config(stranger->file, SQLITE_DBCONFIG_ENABLE_TRIGGER, 0, NULL);
+        (void)stranger_run(stranger, "PRAGMA ignore_check_constraints = ON");
+    }
+    int64_t changed = stranger_run(stranger, text);
+    stranger_close(stranger);
+    return changed;
+}
+
+void stranger_is_refused(const char *sql, const char *why)
+{
+    struct stranger *stranger = stranger_open();
+
+    if (stranger->file != NULL)
+        file_refuses(stranger->file, sql, why);
+    else
+        server_refuses(stranger->server, sql, why);
+    stranger_close(stranger);
 }

@@ -22,5 +22,10 @@ void stranger_commit(struct stranger *stranger);
 int64_t stranger_run(struct stranger *stranger, const char *sql);
 /* The same on a connection for this alone. */
 int64_t run_as_stranger(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* The statement must fail; `why` is in the message. */
+void stranger_is_refused(const char *sql, const char *why);
+/* Run one past all triggers, and past all constraints where the engine allows it: as bytes change on
+ * a disk. */
+int64_t damage(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

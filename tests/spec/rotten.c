@@ -7,8 +7,7 @@ static int64_t enqueue_rotten(struct world *w, const char *queue)
 {
     int64_t id = enqueue(w, queue, "as it was sent");
 
-    EXPECT_EQ(run_as_stranger("UPDATE lh_job SET payload = 'as it became' WHERE id = %lld",
-                              (long long)id),
+    EXPECT_EQ(damage("UPDATE lh_job SET payload = 'as it became' WHERE id = %lld", (long long)id),
               1);
     return id;
 }

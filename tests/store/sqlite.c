@@ -145,6 +145,15 @@ sqlite3 *db_open(const char *path)
     return db;
 }
 
+sqlite3 *db_open_to_damage(const char *path)
+{
+    sqlite3 *db = db_open(path);
+
+    (void)sqlite3_db_config(db, SQLITE_DBCONFIG_ENABLE_TRIGGER, 0, NULL);
+    db_exec(db, "PRAGMA ignore_check_constraints = ON");
+    return db;
+}
+
 void db_exec(sqlite3 *db, const char *sql)
 {
     if (sqlite3_exec(db, sql, NULL, NULL, NULL) != SQLITE_OK)

@@ -33,6 +33,8 @@ lh_state state_of(lh_store *store, int64_t id);
 lh_queue counts_of(lh_store *store, const char *queue); /* its strings are not to be read */
 
 sqlite3 *db_open(const char *path);
+/* The same past all triggers and constraints: as bytes change on a disk. */
+sqlite3 *db_open_to_damage(const char *path);
 void db_exec(sqlite3 *db, const char *sql);
 int db_try(sqlite3 *db, const char *sql); /* the engine's own outcome, without extended bits */
 int64_t db_int(sqlite3 *db, const char *sql);

@@ -333,6 +333,65 @@ BEGIN
              ORDER BY queue = '*', kind = '*' LIMIT 1) = 2;
 END;
 
+-- INSERT OR REPLACE would delete the job that has the key or the id, also one that is running, and no
+-- DELETE trigger would see it: SQLite fires those for REPLACE only where the connection has asked for
+-- it. A trigger is not told the conflict clause of its statement, but its own statements take that
+-- clause over. lh_refused takes no row. Under IGNORE that is passed over, under REPLACE it is an error,
+-- because REPLACE treats a failed CHECK like ABORT. So OR IGNORE and ON CONFLICT DO NOTHING work as
+-- ever, on every connection, and REPLACE is refused. The body stands behind a view, as above.
+CREATE TABLE lh_refused (
+    job INTEGER,
+    CONSTRAINT "key or id of the job is taken: use INSERT ... ON CONFLICT DO NOTHING"
+    CHECK (job IS NULL)
+) STRICT;
+
+CREATE VIEW lh_inserting AS SELECT id, queue, key FROM lh_job WHERE 0;
+
+CREATE TRIGGER lh_job_replace BEFORE INSERT ON lh_job
+WHEN new.key IS NOT NULL OR (new.id > 0 AND new.payload_sum IS NULL)
+BEGIN
+    INSERT OR IGNORE INTO lh_inserting VALUES (new.id, new.queue, new.key);
+END;
+
+CREATE TRIGGER lh_inserting_insert INSTEAD OF INSERT ON lh_inserting
+BEGIN
+    INSERT OR IGNORE INTO lh_refused(job)
+    SELECT id FROM lh_job
+     WHERE queue = new.queue AND key = new.key
+       AND (state = 'pending' OR state = 'running' OR state = 'scheduled')
+    UNION ALL
+    SELECT id FROM lh_job WHERE id = new.id;
+END;
+
+-- What identifies a job never changes: its place in the counts and the uniqueness of its key rest on it,
+-- and UPDATE OR REPLACE would delete the job that is in the way. What it is to do is fixed as soon as
+-- the payload has a checksum. Acts of the library change none of these columns, so they do not pay.
+CREATE TRIGGER lh_job_identity BEFORE UPDATE OF id, queue, key ON lh_job
+BEGIN
+    SELECT RAISE(ABORT, 'id, queue and key of a job never change: cancel it and enqueue another');
+END;
+
+CREATE TRIGGER lh_job_content BEFORE UPDATE OF kind, payload ON lh_job
+WHEN old.payload_sum IS NOT NULL
+BEGIN
+    SELECT RAISE(ABORT, 'kind and payload of a job do not change: cancel it and enqueue another');
+END;
+
+-- A running job has a holder. Any other job may be deleted by anybody, and this is where it leaves the
+-- counts, also when the library deletes it.
+CREATE TRIGGER lh_job_delete BEFORE DELETE ON lh_job
+BEGIN
+    SELECT RAISE(ABORT, 'job is running: cancel it first') WHERE old.state = 'running';
+    UPDATE lh_queue
+       SET scheduled = scheduled - (old.state = 'scheduled'),
+           pending = pending - (old.state = 'pending'),
+           completed = completed - (old.state = 'completed'),
+           failed = failed - (old.state = 'failed'),
+           cancelled = cancelled - (old.state = 'cancelled')
+     WHERE queue = old.queue;
+    DELETE FROM lh_expiry WHERE expires_at = old.expires_at AND job = old.id;
+END;
+
 INSERT INTO lh_queue(queue) VALUES ('*');
 
 -- Views for people and dashboards, in seconds where people think in seconds.

@@ -113,7 +113,8 @@ static int record(struct txn *txn, int64_t id, const struct brief *brief, lh_sta
     if (tally == NULL)
         return err->status;
     txn->changed = true;
-    tally_move(tally, brief->state, to);
+    if (to != 0) /* a deleted job leaves the counts by a trigger */
+        tally_move(tally, brief->state, to);
     return txn_event(txn,
                      &(struct event){.type = type,
                                      .job = id,

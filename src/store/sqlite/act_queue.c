@@ -54,14 +54,9 @@ static int purge_some(struct txn *txn, const char *queue, lh_state state, int64_
     sql_reset(stmt);
     if (n < LHI_BATCH && rc < 0)
         return rc;
-    struct tally *tally = txn_tally(txn, queue, err);
-    if (tally == NULL)
-        return err->status;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         if (sql_run(txn->conn, LHI_SQL_JOB_DELETE, err, "i", ids[i]) < 0)
             return err->status;
-        tally_move(tally, state, 0);
-    }
     *purged += (int64_t)n;
     return LH_OK;
 }

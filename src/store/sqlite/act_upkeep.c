@@ -162,10 +162,8 @@ static int prune_row(struct txn *txn, sqlite3_stmt *row, int64_t older_than_ms, 
                                         : policy->retention_ms;
     if (finished > txn->now - keep)
         return LH_OK;
-    struct tally *tally = txn_tally(txn, queue, err);
-    if (tally == NULL || sql_run(txn->conn, LHI_SQL_JOB_DELETE, err, "i", id) < 0)
+    if (sql_run(txn->conn, LHI_SQL_JOB_DELETE, err, "i", id) < 0)
         return err->status;
-    tally_move(tally, state, 0);
     txn->changed = true;
     (*pruned)++;
     return LH_OK;

@@ -148,9 +148,10 @@ static bool marks_are_of_another(const struct db *db)
  * accepted, sets it back. */
 int read_age(struct db *db, struct conn *conn, struct age *age, struct lhi_error *err)
 {
-    uint64_t before = db->side.page != NULL ? side_synced(&db->side) : 0;
     int rc;
 
+    LHI_POINT("age:before");
+    uint64_t before = db->side.page != NULL ? side_synced(&db->side) : 0;
     LHI_POINT("age:between");
     *age = (struct age){0};
     if ((rc = sql_int(conn, LHI_SQL_STORE_MARKS, err, -1, &age->changes, "")) < 0 ||

@@ -168,6 +168,19 @@ BEGIN
     RETURN QUERY SELECT * FROM leasehold.hands_refused(jobs, done, 'deleted');
 END $$;
 
+-- Only the owner of the tables can delete rows past these functions. A running job has a holder: its row
+-- stays, also then. The condition is in the trigger, so pruning does not call the function.
+CREATE FUNCTION leasehold.deleting() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM leasehold.refuse(-6, format('job %s is running: cancel it first', OLD.id));
+    RETURN OLD;
+END $$;
+
+CREATE TRIGGER job_deleting BEFORE DELETE ON leasehold.job
+   FOR EACH ROW WHEN (OLD.state = 'running') EXECUTE FUNCTION leasehold.deleting();
+
 -- ---- reschedule ----
 
 CREATE FUNCTION leasehold.reschedule_many(jobs bigint[], at timestamptz, delay_ms bigint)
