@@ -223,13 +223,14 @@ int refuse_second_name(struct db *db, struct lhi_error *err)
     return rc;
 }
 
+/* An exchange of the file gives the old one a second name before it takes the first away. */
 int names_problem(const struct db *db, char *out, size_t len)
 {
     struct lhi_error err;
     struct statx st;
     int rc = refuse_file_mount(db, &err);
 
-    if (rc == LH_OK && look(db->file, &st) && st.stx_nlink > 1)
+    if (rc == LH_OK && look(db->file, &st) && st.stx_nlink > 1 && !is_swapping(db))
         rc = lhi_fail(&err, LH_EINVAL,
                       "database \"%s\" has %u names (hard links): what was written under another "
                       "name may be missing here, and nobody can open it for writing",
