@@ -20,7 +20,9 @@
  *   Threads    Any number of threads may call at once on one handle; writes that arrive together
  *              share one transaction and one sync.
  *   Fork       A handle belongs to the process that opened it. In a forked child every call on it
- *              is refused with LH_EMISUSE, and lh_close() frees what is safe to free.
+ *              is refused with LH_EMISUSE, and lh_close() frees what is safe to free. A child that was
+ *              forked while a SQLite store was open cannot open one: close all before fork, or open
+ *              after exec. docs/guides/fork.md has the pattern for servers that fork.
  *   Crash      Every act is one transaction. What was acknowledged survives SIGKILL and, with
  *              durability full (the default), power loss.
  */
@@ -135,6 +137,7 @@ typedef struct lh_open_opts {
  * Returns  LH_OK        *out is a working handle
  *          LH_ENOSTORE  there is no store, or a database without our tables (see adopt)
  *          LH_ENEWER    made by a newer version; LH_EOLDER older than its high-water mark
+ *          LH_EMISUSE   this process was forked while a SQLite store was open (see Fork above)
  *          LH_ECORRUPT, LH_EREADONLY, LH_EINVAL (path is a directory, not a database), LH_ENOMEM …
  * On failure *out is a handle all the same (NULL only when out of memory): read lh_errmsg() from
  * it, then lh_close() it.

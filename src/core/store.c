@@ -54,9 +54,11 @@ struct lhi_error *lhi_enter(lh_store *store, int *status)
         return NULL;
     }
     if (store->pid != getpid()) {
-        *status = lhi_fail(&store->open_err, LH_EMISUSE,
-                           "store was opened by process %d: a forked child opens its own",
-                           (int)store->pid);
+        *status =
+            lhi_fail(&store->open_err, LH_EMISUSE,
+                     "store was opened by process %d: a forked child cannot use the handle of "
+                     "its parent",
+                     (int)store->pid);
         return NULL;
     }
     if (store->store.ops == NULL) {
@@ -248,13 +250,10 @@ void lh_close(lh_store *store)
 {
     if (store == NULL)
         return;
-    bool forked = store->pid != getpid();
-    if (store->store.ops != NULL) {
-        if (forked)
-            store->store.ops->abandon(store->store.self);
-        else
-            store->store.ops->close(store->store.self);
-    }
+    /* In a forked child the store's connections are the parent's, and a thread that does not exist here
+     * may hold its locks. What had to be closed was closed by the fork itself (base/forks.h). */
+    if (store->store.ops != NULL && store->pid == getpid())
+        store->store.ops->close(store->store.self);
     if (store->has_key)
         pthread_key_delete(store->key);
     while (store->slots != NULL) {
@@ -270,7 +269,7 @@ void lh_close(lh_store *store)
 
 int64_t lh_now(lh_store *store)
 {
-    if (store == NULL || store->store.ops == NULL)
+    if (store == NULL || store->store.ops == NULL || store->pid != getpid())
         return lhi_wall_ms();
     return store->store.ops->now(store->store.self);
 }

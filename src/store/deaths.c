@@ -149,13 +149,13 @@ static void refresh(struct mourner *m)
 }
 
 /* False: told to stop. */
-static bool read_pipe(struct mourner *m)
+static bool read_pipe(struct mourner *m, const struct lhi_deaths *deaths)
 {
     char pokes[64];
 
-    if (m->fds[0].revents == 0)
-        return true;
-    return read(m->fds[0].fd, pokes, sizeof pokes) > 0;
+    if (m->fds[0].revents != 0)
+        (void)!read(m->fds[0].fd, pokes, sizeof pokes);
+    return !__atomic_load_n(&deaths->stopping, __ATOMIC_ACQUIRE);
 }
 
 /* Every worker watches over all: the more there are, the rarer each of them looks. How long until then. */
@@ -191,7 +191,7 @@ static void *mourn(void *arg)
         for (size_t i = 0; i < m.n; i++)
             m.fds[i].revents = 0;
         (void)poll(m.fds, m.n, pause);
-    } while (read_pipe(&m));
+    } while (read_pipe(&m, deaths));
     while (m.n > 1)
         forget(&m, m.n - 1);
     return NULL;
@@ -227,15 +227,16 @@ void lhi_deaths_look(struct lhi_deaths *deaths)
 void lhi_deaths_stop(struct lhi_deaths *deaths)
 {
     if (deaths->watching) {
-        close(deaths->pipe[1]);
-        deaths->pipe[1] = -1;
+        /* Not by closing the pipe: a forked child may have a copy, and the thread would wait for its end. */
+        __atomic_store_n(&deaths->stopping, true, __ATOMIC_RELEASE);
+        (void)!write(deaths->pipe[1], "", 1);
         pthread_join(deaths->thread, NULL);
     }
     for (int i = 0; i < 2; i++)
         if (deaths->pipe[i] >= 0)
             close(deaths->pipe[i]);
     deaths->pipe[0] = deaths->pipe[1] = -1;
-    deaths->watching = false;
+    deaths->watching = deaths->stopping = false;
 }
 
 void lhi_deaths_clear(struct lhi_deaths *deaths)

@@ -20,6 +20,7 @@ struct lhi_deaths {
     pthread_mutex_t mutex;
     pthread_t thread;
     bool watching;
+    bool stopping;  /* atomic */
     uint32_t heard; /* of the siren, when the list of workers was last asked for */
     int pipe[2];
 };

@@ -491,8 +491,6 @@ struct lhi_store_ops {
     /* A claim that finds nothing is in nobody's way: who was rung need not look first. */
     bool cheap_claims;
     void (*close)(void *self);
-    void (*abandon)(
-        void *self); /* close in a forked child: let go, touch nothing of the parent's */
     /* Perform all of `acts` in one transaction. Returns LH_OK when the transaction stands (see each
      * act's err), else the failure of the whole, which no act survived. */
     int (*perform)(void *self, struct lhi_act *acts, size_t n, struct lhi_error *err);

@@ -185,6 +185,36 @@ pid_t test_fork(void)
     return pid;
 }
 
+pid_t test_fork_reopening(lh_store **store, lh_store *(*reopen)(void))
+{
+    lh_close(*store);
+    *store = NULL;
+    pid_t pid = test_fork();
+    if (pid > 0)
+        *store = reopen();
+    return pid;
+}
+
+pid_t test_fork_waiting(int *go)
+{
+    int gate[2];
+    char byte;
+
+    if (pipe(gate) != 0)
+        FAIL("could not make a pipe: %s", strerror(errno));
+    pid_t pid = test_fork();
+    if (pid > 0) {
+        close(gate[0]);
+        *go = gate[1];
+        return pid;
+    }
+    close(gate[1]);
+    if (read(gate[0], &byte, 1) != 0)
+        FAIL("the parent of a waiting child does not let it go: %s", strerror(errno));
+    close(gate[0]);
+    return 0;
+}
+
 _Noreturn void test_child_done(void)
 {
     fflush(NULL);

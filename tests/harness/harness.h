@@ -112,6 +112,12 @@ void run_clear(struct run *r);
 pid_t test_spawn(const char *const argv[]);
 /* Fork within a test. Returns 0 in the child, which ends by test_child_done() or by failing. */
 pid_t test_fork(void);
+/* The same in a test that has a store open. A process that was forked while a SQLite store was open
+ * cannot open one: the handle is closed before the fork, and opened again in the parent. In the child
+ * *store is NULL. */
+pid_t test_fork_reopening(lh_store **store, lh_store *(*reopen)(void));
+/* … or the child is forked before the store is opened, and waits until the parent closes *go. */
+pid_t test_fork_waiting(int *go);
 _Noreturn void test_child_done(void);
 /* Wait for a process of test_spawn or test_fork. Only code and sig are filled. */
 struct run test_wait(pid_t pid);

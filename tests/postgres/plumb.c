@@ -5,7 +5,9 @@
 #include "store/postgres/plumb.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -418,6 +420,121 @@ TEST(a_forked_child_that_closes_its_copy_leaves_the_parents_sessions_alone)
     EXPECT_OK(lh_enqueue(store, "mail", &job, 1, NULL, &out));
     EXPECT(pg->idle == before && pg->n_conns == 1); /* the very same connection */
     lh_close(store);
+}
+
+TEST(forked_child_opens_its_own_handle_while_the_parent_has_one)
+{
+    lh_store *store = open_store();
+    lh_enqueued out;
+    lh_new_job job = {.payload = "x", .payload_len = 1};
+
+    pid_t pid = test_fork();
+    if (pid == 0) {
+        lh_close(store);
+        lh_store *own = open_store();
+        for (int i = 0; i < 20; i++)
+            EXPECT_OK(lh_enqueue(own, "mail", &job, 1, NULL, &out));
+        lh_close(own);
+        test_child_done();
+    }
+    for (int i = 0; i < 20; i++)
+        EXPECT_OK(lh_enqueue(store, "mail", &job, 1, NULL, &out));
+    EXPECT_EQ(test_wait(pid).code, 0);
+    lh_close(store);
+}
+
+/* The clock is asked for over a connection when it was not for a minute. */
+TEST(forked_child_does_not_ask_for_the_time_over_its_parents_connection)
+{
+    lh_store *store = open_store();
+    pid_t pid = test_fork();
+
+    if (pid == 0) {
+        pg_of(store)->clock_at = INT64_MIN / 2;
+        EXPECT(lh_now(store) > 0);
+        EXPECT_EQ(pg_of(store)->clock_at, INT64_MIN / 2);
+        test_child_done();
+    }
+    EXPECT_EQ(test_wait(pid).code, 0);
+    lh_close(store);
+}
+
+static void *wait_for_a_job(void *arg)
+{
+    const char *queue = "mail";
+    lh_jobs *jobs = NULL;
+    lh_claim_opts opts = {.queues = &queue, .n_queues = 1, .worker = "w1", .wait_ms = -1};
+
+    EXPECT_OK(lh_claim(arg, &opts, &jobs));
+    lh_jobs_free(jobs);
+    return NULL;
+}
+
+static int sessions(PGconn *session)
+{
+    return atoi(said(session,
+                     "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+                     " AND datname = current_database() AND backend_type = 'client backend'"));
+}
+
+/* A copy of a socket would keep its session alive, with every lock that the session holds. */
+TEST(sessions_end_with_their_process_though_a_forked_child_lives_on)
+{
+    PGconn *other = session_to(test_store());
+    int hold[2], ready[2];
+    char byte;
+
+    EXPECT(pipe(hold) == 0 && pipe(ready) == 0);
+    pid_t parent = test_fork();
+    if (parent == 0) {
+        (void)open_store();
+        if (test_fork() == 0) {
+            close(hold[1]);
+            EXPECT_EQ(write(ready[1], "", 1), 1);
+            (void)!read(hold[0], &byte, 1);
+            test_child_done();
+        }
+        EXPECT_EQ(read(ready[0], &byte, 1), 1);
+        EXPECT_EQ(write(ready[1], "", 1), 1);
+        (void)pause();
+    }
+    EXPECT_EQ(read(ready[0], &byte, 1), 1);
+    EXPECT(sessions(other) >= 1);
+    EXPECT_EQ(kill(parent, SIGKILL), 0);
+    (void)test_wait(parent);
+    while (sessions(other) > 0)
+        (void)usleep(1000);
+    close(hold[1]);
+    close(hold[0]);
+    PQfinish(other);
+}
+
+TEST(close_does_not_wait_for_a_forked_child_to_exit)
+{
+    lh_store *store = open_store();
+    PGconn *other = session_to(test_store());
+    lh_enqueued out;
+    pthread_t waiter;
+    int hold[2];
+    char byte;
+
+    EXPECT_EQ(pipe(hold), 0);
+    EXPECT_EQ(pthread_create(&waiter, NULL, wait_for_a_job, store), 0);
+    while (sessions(other) < 2) /* the pool's, and that of the thread that listens */
+        (void)usleep(1000);
+    pid_t child = test_fork();
+    if (child == 0) {
+        close(hold[1]);
+        EXPECT_EQ(read(hold[0], &byte, 1), 0);
+        test_child_done();
+    }
+    close(hold[0]);
+    EXPECT_OK(lh_enqueue(store, "mail", &(lh_new_job){0}, 1, NULL, &out));
+    pthread_join(waiter, NULL);
+    lh_close(store);
+    close(hold[1]);
+    EXPECT_EQ(test_wait(child).code, 0);
+    PQfinish(other);
 }
 
 TEST(a_statement_whose_tables_have_changed_is_prepared_anew)

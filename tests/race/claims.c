@@ -1,4 +1,5 @@
 /* Eight processes claim and complete 100,000 jobs, undisturbed and with some of them dying. */
+#include "race/crew.h"
 #include "race/history.h"
 #include "race/sizes.h"
 
@@ -16,13 +17,9 @@ enum { WORKERS = 8, BATCH_MAX = 100, LEASE_MS = 300, MANY = 1000 };
 
 static lh_store *open_store(struct history *history)
 {
-    lh_store *store = NULL;
-    int rc =
-        lh_open(test_store(),
-                &(lh_open_opts){.create = true, .log = history_log, .log_arg = history}, &store);
-    if (rc != LH_OK)
-        FAIL("%s: %s", lh_status_name(rc), lh_errmsg(store));
-    return store;
+    crew_log = history_log;
+    crew_log_arg = history;
+    return crew_open();
 }
 
 static void enqueue_many(lh_store *store, int64_t n)
@@ -126,9 +123,20 @@ static void work(struct history *history, int me, int64_t lease_ms)
     lh_close(store);
 }
 
-static pid_t start_worker(struct history *history, int me, int64_t lease_ms)
+/* To look on only: a worker may be stopped while it has the writer lock. */
+static lh_store *open_to_read(void)
 {
-    pid_t pid = test_fork();
+    lh_store *store = NULL;
+    int rc = lh_open(test_store(), &(lh_open_opts){.read_only = true}, &store);
+
+    if (rc != LH_OK)
+        FAIL("%s: %s", lh_status_name(rc), lh_errmsg(store));
+    return store;
+}
+
+static pid_t start_worker(lh_store **store, struct history *history, int me, int64_t lease_ms)
+{
+    pid_t pid = test_fork_reopening(store, open_to_read);
     if (pid == 0) {
         work(history, me, lease_ms);
         test_child_done();
@@ -154,10 +162,8 @@ TEST_TIMEOUT(eight_processes_hand_out_every_job_once, 120)
 
     lh_store *store = open_store(history);
     enqueue_many(store, race_jobs());
-    lh_close(store);
     for (int i = 0; i < WORKERS; i++)
-        worker[i] = start_worker(history, i, 0);
-    store = open_store(history);
+        worker[i] = start_worker(&store, history, i, 0);
     while (completed(store) < race_jobs()) {
         int status;
         pause_ms(20);
@@ -183,6 +189,7 @@ TEST_TIMEOUT(eight_processes_hand_out_every_job_once, 120)
 
 struct troupe {
     struct history *history;
+    lh_store *store;
     pid_t pid[WORKERS];
     int64_t stopped_until[WORKERS]; /* ns; 0: runs */
     int kills, stops;
@@ -196,7 +203,7 @@ static void kill_one(struct troupe *t, int i)
     EXPECT_EQ(waitpid(t->pid[i], &status, 0), t->pid[i]);
     if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL)
         FAIL("a worker had failed before it was killed");
-    t->pid[i] = start_worker(t->history, i, LEASE_MS);
+    t->pid[i] = start_worker(&t->store, t->history, i, LEASE_MS);
     t->stopped_until[i] = 0;
     t->kills++;
 }
@@ -235,17 +242,17 @@ TEST_TIMEOUT(workers_that_die_or_sleep_lose_no_job_and_complete_none_twice, 120)
 
     (void)fprintf(stderr, "seed %u\n", seed);
     srand(seed);
-    lh_store *store = open_store(t.history);
+    t.store = open_store(t.history);
     /* How often is not the question here. */
-    EXPECT_OK(lh_policy_set(store, "q", NULL,
+    EXPECT_OK(lh_policy_set(t.store, "q", NULL,
                             &(lh_policy){.set = LH_POLICY_MAX_ATTEMPTS | LH_POLICY_MAX_RECOVERIES,
                                          .max_attempts = LH_UNLIMITED,
                                          .max_recoveries = LH_UNLIMITED},
                             0));
-    enqueue_many(store, race_jobs());
+    enqueue_many(t.store, race_jobs());
     for (int i = 0; i < WORKERS; i++)
-        t.pid[i] = start_worker(t.history, i, LEASE_MS);
-    while ((done = completed(store)) < race_jobs()) {
+        t.pid[i] = start_worker(&t.store, t.history, i, LEASE_MS);
+    while ((done = completed(t.store)) < race_jobs()) {
         pause_ms(10);
         wake_up(&t);
         /* Towards the end all are left in peace, to finish; and whoever starts slowly, to start. */
@@ -261,6 +268,6 @@ TEST_TIMEOUT(workers_that_die_or_sleep_lose_no_job_and_complete_none_twice, 120)
         EXPECT_EQ(test_wait(t.pid[i]).code, 0);
     (void)fprintf(stderr, "%d killed, %d stopped\n", t.kills, t.stops);
     EXPECT(t.kills >= 5 && t.stops >= 2);
-    history_check(t.history, store, "q", race_jobs(), LEASE_MS);
-    lh_close(store);
+    history_check(t.history, t.store, "q", race_jobs(), LEASE_MS);
+    lh_close(t.store);
 }

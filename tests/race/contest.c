@@ -187,12 +187,12 @@ TEST_TIMEOUT(every_lease_ends_once_by_its_holder_or_by_a_recovery, 120)
 
     fill(store);
     for (int i = 0; i < HOLDERS; i++)
-        if ((holders[i] = test_fork()) == 0) {
+        if ((holders[i] = test_fork_reopening(&store, crew_open)) == 0) {
             hold_and_end(ledger, i);
             test_child_done();
         }
     for (int i = 0; i < 2; i++)
-        if ((recoverers[i] = test_fork()) == 0) {
+        if ((recoverers[i] = test_fork_reopening(&store, crew_open)) == 0) {
             recover_all_the_time(ledger);
             test_child_done();
         }
@@ -274,7 +274,7 @@ TEST_TIMEOUT(claims_go_on_elsewhere_while_a_mass_of_leases_is_recovered, 120)
     hold_mass(store);
     int64_t before_ns = claim_elsewhere_ns(store, CLAIMS, NULL, &claimed);
     clock_advance_ms(HOLD_MS);
-    pid_t keeper = test_fork();
+    pid_t keeper = test_fork_reopening(&store, crew_open);
     if (keeper == 0) {
         lh_store *own = crew_open();
         lh_upkeep done;

@@ -14,10 +14,14 @@
 #include <time.h>
 #include <unistd.h>
 
+lh_log_fn *crew_log;
+void *crew_log_arg;
+
 lh_store *crew_open(void)
 {
     lh_store *store = NULL;
-    int rc = lh_open(test_store(), &(lh_open_opts){.create = true}, &store);
+    lh_open_opts opts = {.create = true, .log = crew_log, .log_arg = crew_log_arg};
+    int rc = lh_open(test_store(), &opts, &store);
 
     if (rc != LH_OK)
         FAIL("%s: %s", lh_status_name(rc), lh_errmsg(store));
@@ -128,7 +132,8 @@ static void serve(const char *name, const lh_worker_opts *opts, int orders, int 
 
 /* ---------------------------------------------------------------- in the test */
 
-static struct hand start(const char *name, const lh_worker_opts *opts, bool elsewhere)
+static struct hand start(lh_store **store, const char *name, const lh_worker_opts *opts,
+                         bool elsewhere)
 {
     int orders[2], answers[2];
     struct hand hand;
@@ -138,7 +143,7 @@ static struct hand start(const char *name, const lh_worker_opts *opts, bool else
     (void)snprintf(hand.name, sizeof hand.name, "%s", name);
     hand.orders = orders[1];
     hand.answers = answers[0];
-    hand.pid = test_fork();
+    hand.pid = test_fork_reopening(store, crew_open);
     if (hand.pid == 0) {
         close(answers[0]);
         if (elsewhere && unshare(CLONE_NEWPID) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWPID) != 0)
@@ -160,14 +165,14 @@ static struct hand start(const char *name, const lh_worker_opts *opts, bool else
     return hand;
 }
 
-struct hand hand_start(const char *name, const lh_worker_opts *opts)
+struct hand hand_start(lh_store **store, const char *name, const lh_worker_opts *opts)
 {
-    return start(name, opts, false);
+    return start(store, name, opts, false);
 }
 
-struct hand hand_start_elsewhere(const char *name, const lh_worker_opts *opts)
+struct hand hand_start_elsewhere(lh_store **store, const char *name, const lh_worker_opts *opts)
 {
-    return start(name, opts, true);
+    return start(store, name, opts, true);
 }
 
 void tell(struct hand *hand, enum deed deed)

@@ -2,7 +2,7 @@
  * Workers that are processes of their own, and do what they are told one order at a time: they hold
  * jobs, and are killed, stopped and overtaken.
  *
- *     struct hand worker = hand_start("w-1", &(lh_worker_opts){.process = true});
+ *     struct hand worker = hand_start(&store, "w-1", &(lh_worker_opts){.process = true});
  *     struct answer held = ask(&worker, HOLD);
  *     hand_kill(&worker);
  *
@@ -39,12 +39,15 @@ struct hand {
     int orders, answers;
 };
 
+/* Where the log of every handle of crew_open() goes; NULL: nowhere. */
+extern lh_log_fn *crew_log;
+extern void *crew_log_arg;
 lh_store *crew_open(void);
 
-/* `opts` NULL: it does not register. */
-struct hand hand_start(const char *name, const lh_worker_opts *opts);
+/* `opts` NULL: it does not register. The test's own handle is closed and opened again. */
+struct hand hand_start(lh_store **store, const char *name, const lh_worker_opts *opts);
 /* The same in a new pid namespace; pid 0: there is none to be had here. */
-struct hand hand_start_elsewhere(const char *name, const lh_worker_opts *opts);
+struct hand hand_start_elsewhere(lh_store **store, const char *name, const lh_worker_opts *opts);
 void tell(struct hand *hand, enum deed deed);
 struct answer hear(struct hand *hand);
 struct answer ask(struct hand *hand, enum deed deed);

@@ -51,7 +51,7 @@ static void expect_gone(lh_store *store, const struct hand *worker, int64_t job)
 TEST(a_killed_worker_is_gone_while_it_is_still_a_zombie)
 {
     lh_store *store = crew_open();
-    struct hand worker = hand_start("w-1", &process);
+    struct hand worker = hand_start(&store, "w-1", &process);
     int64_t job = ask(&worker, HOLD).job;
     EXPECT_EQ(recovered(store), 0);
     hand_kill(&worker);
@@ -66,7 +66,7 @@ TEST(a_killed_worker_is_gone_while_it_is_still_a_zombie)
 TEST(a_worker_that_left_without_a_word_is_gone)
 {
     lh_store *store = crew_open();
-    struct hand worker = hand_start("w-1", &process);
+    struct hand worker = hand_start(&store, "w-1", &process);
     int64_t job = ask(&worker, HOLD).job;
     tell(&worker, LEAVE);
     (void)test_wait(worker.pid);
@@ -77,7 +77,7 @@ TEST(a_worker_that_left_without_a_word_is_gone)
 TEST(a_worker_that_is_not_our_process_is_not_gone_with_the_process_that_spoke_for_it)
 {
     lh_store *store = crew_open();
-    struct hand worker = hand_start("w-1", &(lh_worker_opts){.process = false});
+    struct hand worker = hand_start(&store, "w-1", &(lh_worker_opts){.process = false});
     int64_t job = ask(&worker, HOLD).job;
     hand_kill(&worker);
     hand_reap(&worker);
@@ -89,7 +89,7 @@ TEST(a_worker_that_is_not_our_process_is_not_gone_with_the_process_that_spoke_fo
 TEST(a_worker_whose_first_thread_has_ended_lives_while_another_does)
 {
     lh_store *store = crew_open();
-    struct hand worker = hand_start("w-1", &process);
+    struct hand worker = hand_start(&store, "w-1", &process);
     int64_t job = ask(&worker, HOLD).job;
     (void)ask(&worker, FIRST_LEAVES);
     EXPECT_OK(ask(&worker, BEAT).status); /* by the other thread */
@@ -119,7 +119,7 @@ static void forge(const char *what)
 TEST(a_pid_that_was_given_to_another_process_proves_the_death_of_the_first)
 {
     lh_store *store = crew_open();
-    struct hand worker = hand_start("w-1", &process);
+    struct hand worker = hand_start(&store, "w-1", &process);
     int64_t job = ask(&worker, HOLD).job;
     forge("process_start = process_start - 1"); /* the one who registered was older */
     expect_gone(store, &worker, job);
@@ -158,10 +158,10 @@ TEST(a_worker_in_another_pid_namespace_is_judged_by_time_only)
 {
     clock_start();
     lh_store *store = crew_open();
-    struct hand worker = hand_start_elsewhere("w-1", &process);
+    struct hand worker = hand_start_elsewhere(&store, "w-1", &process);
     if (worker.pid == 0) {
         (void)fprintf(stderr, "no pid namespace to be had here: its number is forged\n");
-        worker = hand_start("w-1", &process);
+        worker = hand_start(&store, "w-1", &process);
         forge("pid_ns = pid_ns + 1");
     }
     int64_t job = ask(&worker, HOLD).job;
@@ -175,7 +175,7 @@ TEST(a_worker_on_another_machine_is_judged_by_time_only)
 {
     clock_start();
     lh_store *store = crew_open();
-    struct hand worker = hand_start("w-1", &process);
+    struct hand worker = hand_start(&store, "w-1", &process);
     int64_t job = ask(&worker, HOLD).job;
     forge("machine = 'another'");
     expect_judged_by_time_only(store, job);
@@ -189,7 +189,7 @@ TEST(a_worker_of_another_boot_is_dead)
 {
     clock_start();
     lh_store *store = crew_open();
-    struct hand worker = hand_start("w-1", &process);
+    struct hand worker = hand_start(&store, "w-1", &process);
     int64_t job = ask(&worker, HOLD).job;
     forge("boot = 'another'"); /* whatever process has its number now */
     clock_advance_ms(SILENCE_MS / 2 + 1000);
@@ -236,7 +236,7 @@ TEST(what_a_gone_worker_holds_is_counted_foretold_and_listed_once)
 {
     clock_start();
     lh_store *store = crew_open();
-    struct hand worker = hand_start("w-1", &process);
+    struct hand worker = hand_start(&store, "w-1", &process);
     int64_t job = ask(&worker, HOLD).job;
     lh_workers *stale = NULL;
     lh_recovered counted;
@@ -273,7 +273,7 @@ TEST(what_a_gone_worker_holds_is_counted_foretold_and_listed_once)
 TEST(upkeep_that_finds_a_gone_worker_leaves_a_report_of_its_death)
 {
     lh_store *store = crew_open();
-    struct hand worker = hand_start("w-1", &process);
+    struct hand worker = hand_start(&store, "w-1", &process);
     int64_t job = ask(&worker, HOLD).job;
     lh_upkeep done;
     lh_report *report = NULL;

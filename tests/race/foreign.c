@@ -93,12 +93,12 @@ TEST_TIMEOUT(a_foreign_writer_and_our_workers_get_along, 120)
 
     EXPECT(inserted != MAP_FAILED);
     for (int i = 0; i < STRANGERS; i++)
-        if ((stranger[i] = test_fork()) == 0) {
+        if ((stranger[i] = test_fork_reopening(&store, open_store)) == 0) {
             be_a_stranger(inserted);
             test_child_done();
         }
     for (int i = 0; i < WORKERS; i++)
-        if ((worker[i] = test_fork()) == 0) {
+        if ((worker[i] = test_fork_reopening(&store, open_store)) == 0) {
             work(history, i);
             test_child_done();
         }

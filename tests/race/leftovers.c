@@ -103,14 +103,10 @@ static void listen(void *arg, const lh_log_entry *entry)
 
 static lh_store *open_telling(struct told *told)
 {
-    lh_store *store = NULL;
-    int rc = lh_open(test_store(), &(lh_open_opts){.create = true, .log = listen, .log_arg = told},
-                     &store);
-
-    if (rc != LH_OK)
-        FAIL("%s: %s", lh_status_name(rc), lh_errmsg(store));
     *told = (struct told){0};
-    return store;
+    crew_log = listen;
+    crew_log_arg = told;
+    return crew_open();
 }
 
 static int64_t recovered(lh_store *store)
@@ -167,12 +163,12 @@ static pid_t kill_worker(struct hand *worker)
 }
 
 /* A worker that holds a job, and is then no more. */
-static pid_t killed_worker(lh_store *store, pid_t leader, int64_t *job)
+static pid_t killed_worker(lh_store **store, pid_t leader, int64_t *job)
 {
-    struct hand worker = hand_start(ours(), &process);
+    struct hand worker = hand_start(store, ours(), &process);
 
     *job = ask(&worker, HOLD).job;
-    EXPECT_OK(lh_worker_sessions(store, ours(), &(int64_t){leader}, leader ? 1 : 0));
+    EXPECT_OK(lh_worker_sessions(*store, ours(), &(int64_t){leader}, leader ? 1 : 0));
     return kill_worker(&worker);
 }
 
@@ -184,7 +180,7 @@ TEST(a_worker_is_not_gone_while_the_leader_of_a_session_lives)
     lh_store *store = open_telling(&told);
     int64_t job;
     pid_t below, leader = start((struct guise){.leads = true}, &below);
-    pid_t pid = killed_worker(store, leader, &job);
+    pid_t pid = killed_worker(&store, leader, &job);
     lh_workers *stale = NULL;
     EXPECT_EQ(upkeep(store), 0);
     EXPECT_OK(lh_workers_stale(store, &stale));
@@ -206,7 +202,7 @@ TEST(a_worker_is_not_gone_while_anything_in_a_session_lives)
     lh_store *store = open_telling(&told);
     int64_t job;
     pid_t below, leader = start((struct guise){.leads = true}, &below);
-    pid_t pid = killed_worker(store, leader, &job);
+    pid_t pid = killed_worker(&store, leader, &job);
     end(leader);
     EXPECT_EQ(upkeep(store), 0);
     end(below);
@@ -220,7 +216,7 @@ TEST(a_worker_is_not_gone_while_anything_with_its_name_in_the_environment_lives)
     struct told told;
     lh_store *store = open_telling(&told);
     int64_t job;
-    pid_t pid = killed_worker(store, 0, &job);
+    pid_t pid = killed_worker(&store, 0, &job);
     pid_t other_below, below, astray = start((struct guise){.leads = true, .name = ours()}, &below);
     char other_name[40];
     (void)snprintf(other_name, sizeof other_name, "%s1", ours());
@@ -241,7 +237,7 @@ TEST(a_worker_that_names_no_sessions_is_gone_with_its_process)
 {
     struct told told;
     lh_store *store = open_telling(&told);
-    struct hand worker = hand_start(ours(), &process);
+    struct hand worker = hand_start(&store, ours(), &process);
     int64_t job = ask(&worker, HOLD).job;
     pid_t below, astray = start((struct guise){.name = ours()}, &below);
     pid_t pid = kill_worker(&worker);
@@ -259,12 +255,12 @@ TEST(a_worker_that_registers_anew_has_no_sessions)
     struct told told;
     lh_store *store = open_telling(&told);
     pid_t below, leader = start((struct guise){.leads = true}, &below);
-    struct hand worker = hand_start(ours(), &process);
+    struct hand worker = hand_start(&store, ours(), &process);
     lead(store, leader);
     lh_worker_opts again = {.id = ours(), .process = true};
     EXPECT_OK(lh_worker_register(store, &again, id, sizeof id)); /* by this process, meanwhile */
     hand_quit(&worker);
-    worker = hand_start(ours(), &process);
+    worker = hand_start(&store, ours(), &process);
     int64_t job = ask(&worker, HOLD).job;
     pid_t pid = kill_worker(&worker);
     EXPECT_EQ(upkeep(store), 1);
@@ -283,7 +279,7 @@ TEST(whoever_recovers_by_hand_kills_what_a_dead_worker_left_running)
     lh_store *store = open_telling(&told);
     int64_t job;
     pid_t below, leader = start((struct guise){.leads = true}, &below);
-    pid_t pid = killed_worker(store, leader, &job);
+    pid_t pid = killed_worker(&store, leader, &job);
     pid_t astray_below,
         astray = start((struct guise){.leads = true, .name = ours()}, &astray_below);
     EXPECT_EQ(recovered(store), 1);
@@ -298,10 +294,10 @@ TEST(a_worker_that_waits_gets_the_job_when_what_the_dead_one_left_running_is_kil
 {
     struct told told;
     lh_store *store = open_telling(&told);
-    struct hand next = hand_start("next", &process);
+    struct hand next = hand_start(&store, "next", &process);
     int64_t best_ns = INT64_MAX;
     for (int i = 0; i < 3; i++) {
-        struct hand worker = hand_start(ours(), &process);
+        struct hand worker = hand_start(&store, ours(), &process);
         pid_t below, leader = start((struct guise){.leads = true}, &below);
         int64_t job = ask(&worker, HOLD).job;
         lead(store, leader);
@@ -328,7 +324,7 @@ TEST(upkeep_that_waits_comes_back_to_kill_what_a_dead_worker_left_running)
     int64_t job;
     lh_upkeep done = {0};
     pid_t below, leader = start((struct guise){.leads = true}, &below);
-    pid_t pid = killed_worker(store, leader, &job);
+    pid_t pid = killed_worker(&store, leader, &job);
     for (int i = 0; i < TRIES && done.recovered == 0; i++) {
         EXPECT_OK(lh_maintain(store, &(lh_maintain_opts){.wait_ms = 1000}, &done));
         EXPECT(done.recovered == 1 || done.next_ms <= 1000); /* whoever does not wait is told so */
@@ -355,7 +351,7 @@ TEST(a_leader_whose_number_was_given_to_another_is_gone_and_the_other_is_not_tou
     lh_store *store = open_telling(&told);
     int64_t job;
     pid_t below, other = start((struct guise){.leads = true}, &below);
-    pid_t pid = killed_worker(store, 0, &job);
+    pid_t pid = killed_worker(&store, 0, &job);
     char older[64];
     (void)snprintf(older, sizeof older, "[[%d,%lld]]", (int)other,
                    (long long)lhi_process_start(other) - 1);
@@ -375,7 +371,7 @@ TEST(what_may_be_another_by_now_is_left_alone_and_time_decides)
     lh_store *store = open_telling(&told);
     int64_t job;
     pid_t below, leader = start((struct guise){.leads = true}, &below);
-    (void)killed_worker(store, leader, &job);
+    (void)killed_worker(&store, leader, &job);
     end(leader);
     (void)test_wait(leader); /* nothing is left that could be asked who it was */
     EXPECT_EQ(recovered(store), 0);
@@ -396,7 +392,7 @@ TEST(sessions_that_cannot_be_read_leave_it_to_time)
     struct told told;
     lh_store *store = open_telling(&told);
     int64_t job;
-    (void)killed_worker(store, 0, &job);
+    (void)killed_worker(&store, 0, &job);
     forge("[[1,2");
     EXPECT_EQ(recovered(store), 0);
     clock_advance_ms(SILENCE_MS);
@@ -412,7 +408,7 @@ TEST(nobody_kills_itself_or_what_it_runs_below)
     int said[2];
     char ready;
     EXPECT_EQ(pipe(said), 0);
-    pid_t leader = test_fork();
+    pid_t leader = test_fork_reopening(&store, crew_open);
     if (leader == 0) {
         (void)setsid();
         pid_t child = test_fork();
@@ -429,7 +425,7 @@ TEST(nobody_kills_itself_or_what_it_runs_below)
         EXPECT_EQ(test_wait(child).code, 0);
         test_child_done();
     }
-    pid_t pid = killed_worker(store, leader, &job);
+    pid_t pid = killed_worker(&store, leader, &job);
     EXPECT_EQ(write(said[1], "", 1), 1);
     EXPECT_EQ(test_wait(leader).code, 0);
     EXPECT_EQ(upkeep(store), 1);
@@ -468,10 +464,10 @@ TEST(what_may_not_be_killed_lives_and_time_decides)
     lh_store *store = open_telling(&told);
     int64_t job;
     pid_t below, leader = start((struct guise){.leads = true}, &below);
-    (void)killed_worker(store, leader, &job);
+    (void)killed_worker(&store, leader, &job);
     give_to_nobody();
     (void)chmod(getenv("LHI_TEST_CONTROL"), 0666);
-    pid_t recoverer = test_fork();
+    pid_t recoverer = test_fork_reopening(&store, crew_open);
     if (recoverer == 0) {
         lh_store *mine = open_as_nobody(&told);
         EXPECT_EQ(recovered(mine), 0);

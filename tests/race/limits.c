@@ -21,7 +21,7 @@ static void claim_for_a_while(const char *queue)
 }
 
 /* So many are running after several have claimed, for a while and as fast as they could. */
-static int64_t claimed(lh_store *store, const char *queue)
+static int64_t claimed(lh_store **store, const char *queue)
 {
     lh_new_job jobs[JOBS] = {0};
     lh_enqueued out[JOBS];
@@ -29,16 +29,16 @@ static int64_t claimed(lh_store *store, const char *queue)
     lh_queues *queues = NULL;
     int64_t running = -1;
 
-    EXPECT_OK(lh_enqueue(store, queue, jobs, JOBS, NULL, out));
+    EXPECT_OK(lh_enqueue(*store, queue, jobs, JOBS, NULL, out));
     for (int i = 0; i < CLAIMERS; i++) {
-        if ((claimers[i] = test_fork()) == 0) {
+        if ((claimers[i] = test_fork_reopening(store, crew_open)) == 0) {
             claim_for_a_while(queue);
             test_child_done();
         }
     }
     for (int i = 0; i < CLAIMERS; i++)
         EXPECT_EQ(test_wait(claimers[i]).code, 0);
-    EXPECT_OK(lh_queue_list(store, &queues));
+    EXPECT_OK(lh_queue_list(*store, &queues));
     for (size_t i = 0; i < queues->n; i++)
         if (strcmp(queues->queue[i].queue, queue) == 0)
             running = queues->queue[i].running;
@@ -52,7 +52,7 @@ TEST_TIMEOUT(a_rate_holds_however_many_claim, 60)
     lh_policy policy = {.set = LH_POLICY_RATE, .rate_n = RATE, .rate_per_ms = RATE_MS};
 
     EXPECT_OK(lh_policy_set(store, "q", NULL, &policy, 0));
-    int64_t start = now_ns(), n = claimed(store, "q");
+    int64_t start = now_ns(), n = claimed(&store, "q");
     int64_t most = RATE + (now_ns() - start) * RATE / (RATE_MS * INT64_C(1000000)) + 1;
     (void)fprintf(stderr, "%lld claimed, %lld allowed\n", (long long)n, (long long)most);
     EXPECT(n >= RATE && n <= most);
@@ -65,7 +65,7 @@ TEST_TIMEOUT(no_more_run_than_there_are_slots_however_many_claim, 60)
     lh_policy policy = {.set = LH_POLICY_CONCURRENCY, .concurrency = SLOTS};
 
     EXPECT_OK(lh_policy_set(store, "q", NULL, &policy, 0));
-    EXPECT_EQ(claimed(store, "q"), SLOTS);
+    EXPECT_EQ(claimed(&store, "q"), SLOTS);
     lh_close(store);
 }
 
@@ -75,6 +75,6 @@ TEST_TIMEOUT(one_runs_in_an_exclusive_queue_however_many_claim, 60)
     lh_policy policy = {.set = LH_POLICY_EXCLUSIVE, .exclusive = true};
 
     EXPECT_OK(lh_policy_set(store, "q", NULL, &policy, 0));
-    EXPECT_EQ(claimed(store, "q"), 1);
+    EXPECT_EQ(claimed(&store, "q"), 1);
     lh_close(store);
 }

@@ -194,7 +194,7 @@ TEST_TIMEOUT(a_late_complete_and_a_recovery_never_both_win, 60)
         int64_t n = 0;
 
         clock_advance_ms(LEASE_MS + 1);
-        pid_t completer = test_fork();
+        pid_t completer = test_fork_reopening(&store, open_store);
         if (completer == 0) {
             complete_one_by_one(held, meeting);
             test_child_done();

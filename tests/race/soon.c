@@ -35,9 +35,9 @@ TEST_TIMEOUT(the_job_of_a_killed_worker_is_with_a_waiting_one_at_once, 60)
 {
     int64_t took_ns[KILLS];
     lh_store *store = crew_open();
-    struct hand next = hand_start("next", &process);
+    struct hand next = hand_start(&store, "next", &process);
     for (int i = 0; i < KILLS; i++) {
-        struct hand worker = hand_start("w-1", &process);
+        struct hand worker = hand_start(&store, "w-1", &process);
         int64_t job = ask(&worker, HOLD).job;
         tell(&next, WAIT);
         let_it_wait();
@@ -62,7 +62,7 @@ TEST_TIMEOUT(whoever_keeps_the_store_up_hears_of_a_death_at_once, 60)
     int64_t took_ns[KILLS];
     lh_store *store = crew_open();
     for (int i = 0; i < KILLS; i++) {
-        struct hand worker = hand_start("w-1", &process);
+        struct hand worker = hand_start(&store, "w-1", &process);
         (void)ask(&worker, HOLD);
         lh_upkeep done;
         pid_t killer = test_fork(); /* while we wait */
@@ -90,7 +90,7 @@ TEST_TIMEOUT(the_job_of_an_ended_lease_is_with_a_waiting_one_at_once, 60)
     int64_t took_ns[KILLS];
     const char *queue = "q";
     lh_store *store = crew_open();
-    struct hand next = hand_start("next", NULL);
+    struct hand next = hand_start(&store, "next", NULL);
     for (int i = 0; i < KILLS; i++) {
         lh_enqueued out;
         lh_jobs *jobs = NULL;

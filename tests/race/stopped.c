@@ -16,9 +16,9 @@ static int64_t recovered(lh_store *store)
 }
 
 /* A worker that holds a job and is stopped. */
-static struct hand stopped_worker(const lh_worker_opts *opts, struct answer *job)
+static struct hand stopped_worker(lh_store **store, const lh_worker_opts *opts, struct answer *job)
 {
-    struct hand worker = hand_start("w-1", opts);
+    struct hand worker = hand_start(store, "w-1", opts);
 
     *job = ask(&worker, HOLD);
     (void)ask(&worker, STOP);
@@ -31,7 +31,7 @@ TEST(a_stopped_worker_is_not_dead_until_it_has_been_silent_for_too_long)
     struct answer held;
     clock_start();
     lh_store *store = crew_open();
-    struct hand worker = stopped_worker(&process, &held);
+    struct hand worker = stopped_worker(&store, &process, &held);
     EXPECT_EQ(recovered(store), 0);
     clock_advance_ms(SILENCE_MS - 5000);
     EXPECT_EQ(recovered(store), 0);
@@ -53,7 +53,8 @@ TEST(a_worker_stopped_past_its_lease_learns_that_its_job_is_anothers)
     struct answer held;
     clock_start();
     lh_store *store = crew_open();
-    struct hand worker = stopped_worker(NULL, &held), next = hand_start("next", NULL);
+    struct hand worker = stopped_worker(&store, NULL, &held),
+                next = hand_start(&store, "next", NULL);
     clock_advance_ms(HOLD_MS);
     struct answer claimed = ask(&next, WAIT);
     EXPECT_EQ(claimed.job, held.job);
@@ -76,7 +77,7 @@ TEST(a_worker_stopped_past_its_lease_may_complete_what_nobody_has_taken)
     struct answer held;
     clock_start();
     lh_store *store = crew_open();
-    struct hand worker = stopped_worker(NULL, &held);
+    struct hand worker = stopped_worker(&store, NULL, &held);
     clock_advance_ms(HOLD_MS + 1);
     hand_continue(&worker);
     EXPECT_STATUS(ask(&worker, BEAT).status, LH_ELOST); /* it cannot be extended any more */
@@ -92,7 +93,7 @@ TEST(a_worker_stopped_past_its_silence_may_complete_what_nobody_has_taken)
     struct answer held;
     clock_start();
     lh_store *store = crew_open();
-    struct hand worker = stopped_worker(&process, &held);
+    struct hand worker = stopped_worker(&store, &process, &held);
     clock_advance_ms(SILENCE_MS + 1);
     hand_continue(&worker);
     EXPECT_OK(ask(&worker, COMPLETE).status);
@@ -107,7 +108,7 @@ TEST(a_worker_that_goes_on_in_time_has_lost_nothing)
     struct answer held;
     clock_start();
     lh_store *store = crew_open();
-    struct hand worker = stopped_worker(&process, &held);
+    struct hand worker = stopped_worker(&store, &process, &held);
     clock_advance_ms(SILENCE_MS - 5000);
     hand_continue(&worker);
     EXPECT_OK(ask(&worker, BEAT_WORKER).status);

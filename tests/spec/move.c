@@ -525,14 +525,13 @@ SPEC(half_a_move_takes_no_rows_of_another_store)
 
     enqueue(&third, "mail", "x");
     world_close(&old);
+    world_close(&third);
     move_killed("move:batch", 3);
     EXPECT_STATUS(move("third.db", test_store(), NULL), LH_ESTATE);
     EXPECT_CONTAINS(why, "is being filled from another store");
     EXPECT_STATUS(move("old.db", "fourth.db", NULL), LH_ESTATE);
     EXPECT_CONTAINS(why, "is being moved to another store");
     EXPECT_MOVED("old.db", test_store());
-    old.store = NULL;
-    world_close(&third);
 }
 
 SPEC(more_rows_than_a_batch_and_large_payloads_are_moved)

@@ -315,7 +315,7 @@ SPEC(a_tick_is_enqueued_once_however_many_processes_look)
         pid_t pids[PROCESSES];
         clock_advance_ms(&w, MINUTE_MS);
         for (int i = 0; i < PROCESSES; i++) {
-            if ((pids[i] = test_fork()) != 0)
+            if ((pids[i] = world_fork(&w)) != 0)
                 continue;
             lh_store *own = world_handle((lh_open_opts){0});
             const char *queue = "none";
@@ -368,7 +368,7 @@ SPEC(whoever_dies_inside_a_tick_leaves_it_to_the_next)
     struct world w = world_open();
     EXPECT_OK(schedule(&w, "tick", "mail", "@every 1m"));
     clock_advance_ms(&w, MINUTE_MS);
-    pid_t pid = test_fork();
+    pid_t pid = world_fork(&w);
     if (pid == 0) {
         snprintf(lhi_control()->kill_at, sizeof lhi_control()->kill_at, "schedule_tick:inside");
         lh_store *own = world_handle((lh_open_opts){0});

@@ -87,6 +87,11 @@ lh_store *world_second_handle(void)
     return world_handle((lh_open_opts){0});
 }
 
+pid_t world_fork(struct world *w)
+{
+    return test_fork_reopening(&w->store, world_second_handle);
+}
+
 struct world world_with_job(const char *queue, const char *payload)
 {
     struct world w = world_open();

@@ -37,6 +37,8 @@ void world_close(struct world *w);
 /* Another handle on the same store; lh_close() it. */
 lh_store *world_second_handle(void);
 lh_store *world_handle(lh_open_opts opts);
+/* test_fork(), with the handle of the world closed before it, and opened again in the parent. */
+pid_t world_fork(struct world *w);
 /* Every job obeys the invariants, every count of every queue is right, the store finds no fault. */
 void world_check(struct world *w);
 

@@ -146,7 +146,7 @@ TEST(a_copy_made_beside_writing_processes_has_whole_transactions_only)
     lh_store *store = store_new();
     int64_t last = 0;
     for (int i = 0; i < WRITERS; i++) {
-        writers[i] = test_fork();
+        writers[i] = test_fork_reopening(&store, store_new);
         if (writers[i] == 0) {
             lh_store *own = store_open("store.db", (lh_open_opts){0});
             lh_new_job pair[2] = {{.payload = "a", .payload_len = 1},
@@ -417,9 +417,8 @@ TEST(a_backup_that_is_killed_leaves_the_earlier_copy_as_it_was)
     backup(store, "copy.db", (lh_backup_opts){0});
     add(store, "q", "y");
     for (size_t i = 0; i < sizeof points / sizeof points[0]; i++) {
-        pid_t child = test_fork();
+        pid_t child = test_fork_reopening(&store, store_new);
         if (child == 0) {
-            lh_close(store);
             store = store_open("store.db", (lh_open_opts){0});
             (void)snprintf(lhi_control()->kill_at, sizeof lhi_control()->kill_at, "%s", points[i]);
             (void)lh_backup(store, "copy.db", &(lh_backup_opts){.replace = true});

@@ -1,4 +1,4 @@
-/* Processes: fork, two makers of one store, a bounded log, durability. */
+/* Processes: two makers of one store, a bounded log, durability. */
 #include "sqlite.h"
 
 #include <pthread.h>
@@ -6,88 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
-
-/* ---- fork ---- */
-
-TEST(a_handle_is_refused_in_a_forked_child_and_works_on_in_the_parent)
-{
-    lh_store *store = store_new();
-    int64_t id = add(store, "mail", "x");
-    lh_jobs_free(take(store, "mail", "w1", 0));
-    pid_t child = test_fork();
-    if (child == 0) {
-        lh_enqueued out;
-        lh_jobs *jobs = NULL;
-        lh_queues *queues = NULL;
-        const char *queue = "mail";
-        EXPECT_STATUS(lh_enqueue(store, "mail", &(lh_new_job){0}, 1, NULL, &out), LH_EMISUSE);
-        EXPECT_CONTAINS(lh_errmsg(store), "fork");
-        EXPECT_STATUS(lh_claim(store,
-                               &(lh_claim_opts){.queues = &queue, .n_queues = 1, .worker = "w2"},
-                               &jobs),
-                      LH_EMISUSE);
-        EXPECT_STATUS(lh_cancel(store, &id, 1, NULL, NULL), LH_EMISUSE);
-        EXPECT_STATUS(lh_job_get(store, id, &jobs), LH_EMISUSE);
-        EXPECT_STATUS(lh_queue_list(store, &queues), LH_EMISUSE);
-        EXPECT_STATUS(lh_maintain(store, NULL, NULL), LH_EMISUSE);
-        lh_close(store); /* frees what is safe to free */
-        test_child_done();
-    }
-    EXPECT_EQ(test_wait(child).code, 0);
-    EXPECT_EQ(state_of(store, id), LH_RUNNING);
-    add(store, "mail", "y");
-    EXPECT_EQ(counts_of(store, "mail").pending, 1);
-    store_check(store);
-    lh_close(store);
-    store = store_open("store.db", (lh_open_opts){0});
-    EXPECT_EQ(counts_of(store, "mail").pending, 1);
-    lh_close(store);
-}
-
-TEST(a_forked_child_opens_its_own_handle)
-{
-    lh_store *store = store_new();
-    add(store, "mail", "of the parent");
-    pid_t child = test_fork();
-    if (child == 0) {
-        lh_close(store);
-        lh_store *own = store_open("store.db", (lh_open_opts){0});
-        for (int i = 0; i < 50; i++)
-            add(own, "mail", "of the child");
-        lh_close(own);
-        test_child_done();
-    }
-    for (int i = 0; i < 50; i++)
-        add(store, "mail", "of the parent");
-    EXPECT_EQ(test_wait(child).code, 0);
-    EXPECT_EQ(counts_of(store, "mail").pending, 101);
-    store_check(store);
-    lh_close(store);
-}
-
-TEST(a_child_that_dies_with_an_inherited_handle_leaves_no_lock_behind)
-{
-    lh_store *store = store_new();
-    add(store, "mail", "x");
-    int hold[2];
-    char byte;
-    EXPECT_EQ(pipe(hold), 0);
-    pid_t child = test_fork();
-    if (child == 0) { /* never calls anything, and lives on beyond the parent's close */
-        close(hold[1]);
-        EXPECT_EQ(read(hold[0], &byte, 1), 0);
-        test_child_done();
-    }
-    close(hold[0]);
-    add(store, "mail", "y");
-    lh_close(store);
-    store = store_open("store.db", (lh_open_opts){.busy_ms = 500});
-    add(store, "mail", "z");
-    EXPECT_EQ(counts_of(store, "mail").pending, 3);
-    lh_close(store);
-    close(hold[1]);
-    EXPECT_EQ(test_wait(child).code, 0);
-}
 
 /* ---- several processes ---- */
 

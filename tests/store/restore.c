@@ -328,7 +328,7 @@ TEST(who_waits_for_a_job_in_the_store_before_is_told_too)
     lh_store *store = store_new();
     backup(store, "copy.db", (lh_backup_opts){0});
     EXPECT_EQ(pipe(ready), 0);
-    pid_t child = test_fork();
+    pid_t child = test_fork_reopening(&store, store_new);
     if (child == 0) {
         lh_store *own = store_open("store.db", (lh_open_opts){0});
         EXPECT_EQ(write(ready[1], "x", 1), 1);

@@ -26,17 +26,32 @@ static lh_store *prepare(void)
     return store;
 }
 
-static void restore_killed(const char *point)
+/* A process that restores and is killed at this point, as soon as *go is closed. */
+static pid_t start_restore(const char *point, int *go)
 {
-    pid_t child = test_fork();
+    pid_t child = test_fork_waiting(go);
 
     if (child == 0) {
         (void)snprintf(lhi_control()->kill_at, sizeof lhi_control()->kill_at, "%s", point);
         restore("copy.db");
         test_child_done();
     }
+    return child;
+}
+
+static void end_restore(const char *point, pid_t child, int go)
+{
+    close(go);
     if (test_wait(child).sig != SIGKILL)
         FAIL("a restore never passes %s", point);
+}
+
+static void restore_killed(const char *point)
+{
+    int go;
+    pid_t child = start_restore(point, &go);
+
+    end_restore(point, child, go);
 }
 
 /* The store is one of the two, and sound; no file of a restore under way lies around. */
@@ -76,9 +91,11 @@ TEST_TIMEOUT(a_restore_that_is_killed_leaves_the_old_store_or_the_new_one, 60)
 TEST_TIMEOUT(a_restore_that_is_killed_is_done_by_the_next_one_though_others_have_the_store_open, 60)
 {
     for (int i = 0; i < POINTS; i++) {
+        int go;
+        pid_t child = start_restore(points[i], &go);
         lh_store *witness = prepare();
         int64_t epoch = info_of(witness).epoch;
-        restore_killed(points[i]);
+        end_restore(points[i], child, go);
         restore("copy.db");
         EXPECT_EQ(jobs_in("store.db"), COPY_JOBS);
         EXPECT_EQ(files_with(".", ".repair-"), 0);
@@ -96,8 +113,10 @@ TEST_TIMEOUT(a_restore_that_is_killed_is_done_by_the_next_one_though_others_have
 TEST_TIMEOUT(a_restore_that_is_killed_keeps_nobody_out_though_others_have_the_store_open, 60)
 {
     for (int i = 0; i < POINTS; i++) {
+        int go;
+        pid_t child = start_restore(points[i], &go);
         lh_store *witness = prepare(), *store = NULL;
-        restore_killed(points[i]);
+        end_restore(points[i], child, go);
         int rc = lh_open("store.db", NULL, &store);
         if (rc != LH_OK)
             FAIL("killed at %s: %s: %s", points[i], lh_status_name(rc), lh_errmsg(store));

@@ -219,7 +219,7 @@ static void race(void (*how)(const char *copy, int round))
 
     EXPECT(shared != MAP_FAILED);
     for (int i = 0; i < WORKERS; i++)
-        if ((worker[i] = test_fork()) == 0) {
+        if ((worker[i] = test_fork_reopening(&store, open_anew)) == 0) {
             work(shared, i);
             test_child_done();
         }

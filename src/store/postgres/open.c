@@ -18,6 +18,9 @@ enum { CLOCK_MS = 60000 }; /* after which the server's clock is asked for again 
 static void pg_free(struct pg *pg)
 {
     pool_clear(pg);
+    lhi_forks_hold();
+    lhi_forks_remove(&pg->fork);
+    lhi_forks_resume();
     target_clear(&pg->target);
     lhi_free(pg);
 }
@@ -32,18 +35,17 @@ static void pg_close(void *self)
     pg_free(pg);
 }
 
-/* In a forked child: the connections are the parent's. A word from us would end its sessions, and a
- * lock of ours may be held by a thread that is not here. */
-static void pg_abandon(void *self)
+/* In a forked child, at once: the connections are the parent's. A message from here would end its
+ * sessions, and a session lives on the server for as long as any process has its socket open. */
+static void let_go(void *arg)
 {
-    struct pg *pg = self;
+    struct pg *pg = arg;
 
     for (size_t i = 0; i < sizeof pg->fds / sizeof pg->fds[0]; i++) {
         int fd = __atomic_load_n(&pg->fds[i], __ATOMIC_ACQUIRE);
         if (fd >= 0)
             close(fd);
     }
-    wake_abandon(pg);
 }
 
 /* ---- the clock ---- */
@@ -100,7 +102,6 @@ static const struct lhi_store_ops postgres_ops = {
     .clock = CLOCK_BOOTTIME,
     .cheap_claims = true,
     .close = pg_close,
-    .abandon = pg_abandon,
     .perform = pg_perform,
     .read = pg_read,
     .now = now,
@@ -123,6 +124,9 @@ static struct pg *pg_new(const lh_open_opts *opts, const struct lhi_log *log)
         pg->opts.busy_ms = ACT_MS;
     pg->log = *log;
     pool_init(pg);
+    lhi_forks_hold();
+    lhi_forks_add(&pg->fork, let_go, pg);
+    lhi_forks_resume();
     if (!wake_init(pg)) {
         pg_free(pg);
         return NULL;

@@ -5,6 +5,7 @@
 #ifndef LHI_PG_PLUMB_H
 #define LHI_PG_PLUMB_H
 
+#include "base/forks.h"
 #include "store/deaths.h"
 #include "store/postgres/pg.h"
 
@@ -118,6 +119,7 @@ struct pg {
     int n_conns, opening;    /* all, and of these still being opened */
     int64_t opened_at;       /* when the last of those was done */
     int fds[MOST_CONNS + 2]; /* of all connections, for a forked child to close; -1: none; atomic */
+    struct lhi_fork_entry fork;
 
     /* hosts.c; under the mutex */
     int64_t cluster;  /* the system identifier of the server … */
@@ -176,7 +178,6 @@ int schema_update(struct txn *txn, struct schema *schema, struct lhi_error *err)
 
 bool wake_init(struct pg *pg);
 void wake_clear(struct pg *pg);
-void wake_abandon(struct pg *pg);
 void wake_busy(struct pg *pg);                   /* a claim found something: look soon again */
 void wake_siren(struct pg *pg);                  /* a worker came or went */
 void wake_duty(struct pg *pg, int64_t spare_ms); /* 0: we keep the store up for all */

@@ -691,24 +691,14 @@ void wake_clear(struct pg *pg)
 
     lhi_deaths_clear(&pg->deaths);
     if (wake->started) {
-        close(wake->pipe[1]);
+        (void)!write(wake->pipe[1], "", 1); /* not by closing it: a forked child may have a copy */
         pthread_join(wake->thread, NULL);
         close(wake->pipe[0]);
+        close(wake->pipe[1]);
     }
     pthread_cond_destroy(&wake->rung);
     pthread_mutex_destroy(&wake->mutex);
     lhi_free(wake->bells);
     lhi_free(wake);
     pg->wake = NULL;
-}
-
-/* In a forked child there is no thread to stop. */
-void wake_abandon(struct pg *pg)
-{
-    for (int i = 0; i < 2; i++) {
-        if (pg->wake->pipe[i] >= 0)
-            close(pg->wake->pipe[i]);
-        if (pg->deaths.pipe[i] >= 0)
-            close(pg->deaths.pipe[i]);
-    }
 }

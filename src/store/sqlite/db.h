@@ -3,6 +3,7 @@
  *
  *   side.c       the side file: turnstile, bell, siren, marks
  *   open.c       opening, settings, closing
+ *   fork.c       no SQLite in a process that was forked while a store was open
  *   identity.c   is it the store that the side file knows?
  *   names.c      the names of the files; the database must not have two
  *   schema.c     what is in the file: our tables, their versions, meta
@@ -30,6 +31,7 @@
 
 #include "sql_sqlite.h"
 #include "store/deaths.h"
+#include "store/sqlite/fork.h"
 #include "store/sqlite/side.h"
 #include "store/store.h"
 
@@ -48,6 +50,7 @@ struct call; /* one perform() on its way through the combiner, combine.c */
 struct db {
     struct conn conn; /* writes; used by whoever leads, under the turnstile */
     struct side side;
+    struct fork_guard fork_guard;
     char path[1024];    /* as it was given: for messages */
     char file[4096];    /* as it is reached: absolute, whatever becomes of the working directory */
     char degraded[256]; /* why it can only be read, or "" */

@@ -368,13 +368,6 @@ static int open_reader(struct db *db, struct lhi_error *err)
     return load_anchor(db, err);
 }
 
-/* In a forked child: SQLite's connections are the parent's, nothing of them may be closed. */
-static void abandon(void *self)
-{
-    struct db *db = self;
-    side_close(&db->side);
-}
-
 /* The last clean close folds the log into the database, so that the file alone is the store. */
 static void fold_log(struct db *db)
 {
@@ -408,6 +401,7 @@ static void db_close(void *self)
     conn_close(&db->reader);
     conn_close(&db->conn);
     side_close(&db->side);
+    fork_guard_leave(&db->fork_guard); /* SQLite is not used after this */
     db_free_caches(db);
     pthread_mutex_destroy(&db->mutex);
     pthread_mutex_destroy(&db->sync_mutex);
@@ -486,7 +480,6 @@ static const struct lhi_store_ops sqlite_ops = {
     .kind = "sqlite",
     .clock = CLOCK_MONOTONIC,
     .close = db_close,
-    .abandon = abandon,
     .perform = db_perform,
     .read = db_read,
     .now = db_now,
@@ -526,7 +519,9 @@ int lhi_sqlite_open(const char *path, const lh_open_opts *opts, const struct lhi
     db->health = health;
     lhi_boot_id(db->boot);
 
-    rc = make_absolute(db, err);
+    rc = fork_guard_enter(&db->fork_guard, path, err);
+    if (rc == LH_OK)
+        rc = make_absolute(db, err);
     if (rc == LH_OK)
         rc = inspect_path(db, &exists, err);
     if (rc == LH_OK)

@@ -32,6 +32,7 @@ enum {
 };
 
 struct restore {
+    struct fork_guard fork_guard;
     struct db *place; /* the store's name and side file */
     struct db *fresh; /* first the copy, then the new file: its connection and caches */
     const char *from; /* the copy, as it was given */
@@ -366,6 +367,7 @@ static void restore_free(struct restore *r)
     free_place(r->place);
     free_place(r->fresh);
     past_clear(&r->past);
+    fork_guard_leave(&r->fork_guard); /* SQLite is not used after this */
     lhi_free(r);
 }
 
@@ -393,7 +395,9 @@ int lhi_sqlite_restore(const char *path, const char *from, const lh_open_opts *o
 
     if (r == NULL)
         return lhi_no_memory(err);
-    int rc = look_at_place(r, path, err);
+    int rc = fork_guard_enter(&r->fork_guard, path, err);
+    if (rc == LH_OK)
+        rc = look_at_place(r, path, err);
     if (rc == LH_OK)
         rc = restore(r, name, err);
     restore_free(r);

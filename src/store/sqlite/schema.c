@@ -206,16 +206,17 @@ int lhi_sqlite_schema_of(const char *path, int *version, struct lhi_error *err)
         return lhi_no_memory(err);
     lhi_format(db->path, sizeof db->path, "%s", path);
     db->opts.read_only = true;
-    int rc = realpath(path, db->file) != NULL ? conn_open_to_read(db, &db->conn, err)
-                                              : lhi_fail_errno(err, errno,
-                                                               "could not look at "
-                                                               "\"%s\"",
-                                                               path);
+    int rc = fork_guard_enter(&db->fork_guard, path, err);
+    if (rc == LH_OK && realpath(path, db->file) == NULL)
+        rc = lhi_fail_errno(err, errno, "could not look at \"%s\"", path);
+    if (rc == LH_OK)
+        rc = conn_open_to_read(db, &db->conn, err);
     if (rc == LH_OK)
         rc = schema_look(&db->conn, &contents, &found, err);
     if (rc == LH_OK)
         *version = (int)found;
     conn_close(&db->conn);
+    fork_guard_leave(&db->fork_guard);
     lhi_free(db);
     return rc;
 }

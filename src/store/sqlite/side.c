@@ -71,59 +71,14 @@ enum {
 
 /* ---- forks ---- */
 
-/* A lock lives with the open file description, which a forked child shares: with the descriptor it
- * would keep the parent's locks beyond the parent's end. So the child lets go of its copies at once.
- * The one list of the process, because that is what is forked. */
-static struct {
-    pthread_mutex_t mutex;
-    pthread_once_t once;
-    struct side *first;
-} open_sides = {.mutex = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT};
-
-static void before_fork(void)
+/* A lock lives with the open file description, which a forked child shares: with the descriptor the
+ * child would keep the parent's locks beyond the parent's end. */
+static void let_go(void *arg)
 {
-    pthread_mutex_lock(&open_sides.mutex);
-}
-
-static void after_fork_parent(void)
-{
-    pthread_mutex_unlock(&open_sides.mutex);
-}
-
-static void after_fork_child(void)
-{
-    for (struct side *side = open_sides.first; side != NULL; side = side->next) {
-        close(side->fd);
-        side->fd = -1;
-        side->page = NULL; /* not inherited */
-    }
-    open_sides.first = NULL;
-    pthread_mutex_unlock(&open_sides.mutex);
-}
-
-static void heed_forks(void)
-{
-    (void)pthread_atfork(before_fork, after_fork_parent, after_fork_child);
-}
-
-static void list_side(struct side *side)
-{
-    pthread_once(&open_sides.once, heed_forks);
-    pthread_mutex_lock(&open_sides.mutex);
-    side->next = open_sides.first;
-    open_sides.first = side;
-    pthread_mutex_unlock(&open_sides.mutex);
-}
-
-static void unlist_side(struct side *side)
-{
-    pthread_mutex_lock(&open_sides.mutex);
-    for (struct side **p = &open_sides.first; *p != NULL; p = &(*p)->next)
-        if (*p == side) {
-            *p = side->next;
-            break;
-        }
-    pthread_mutex_unlock(&open_sides.mutex);
+    struct side *side = arg;
+    close(side->fd);
+    side->fd = -1;
+    side->page = NULL; /* not inherited */
 }
 
 /* ---- the file ---- */
@@ -133,6 +88,22 @@ static bool still_ours(const struct side *side)
 {
     struct stat st;
     return stat(side->path, &st) == 0 && st.st_ino == side->ino && st.st_size >= PAGE;
+}
+
+/* A mapping keeps the open file description, and with it the locks, so no forked child may have it. */
+static void *map_for_this_process(int fd)
+{
+    lhi_forks_hold();
+    void *p = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (p == MAP_FAILED || madvise(p, PAGE, MADV_DONTFORK) != 0) {
+        int failed = errno;
+        if (p != MAP_FAILED)
+            (void)munmap(p, PAGE);
+        errno = failed;
+        p = NULL;
+    }
+    lhi_forks_resume();
+    return p;
 }
 
 static int map_page(struct side *side, struct lhi_error *err)
@@ -154,15 +125,9 @@ static int map_page(struct side *side, struct lhi_error *err)
         if (rc != 0)
             return lhi_fail_errno(err, rc, "could not make the side file \"%s\"", side->path);
     }
-    void *p = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, side->fd, 0);
-    if (p == MAP_FAILED)
+    side->page = map_for_this_process(side->fd);
+    if (side->page == NULL)
         return lhi_fail_errno(err, errno, "could not map the side file \"%s\"", side->path);
-    /* A mapping keeps the open file description, and with it the locks: not in a forked child. */
-    if (madvise(p, PAGE, MADV_DONTFORK) != 0) {
-        (void)munmap(p, PAGE);
-        return lhi_fail_errno(err, errno, "could not map the side file \"%s\"", side->path);
-    }
-    side->page = p;
     side->ino = st.st_ino;
     if (memcmp(side->page->magic, MAGIC, sizeof MAGIC) == 0)
         return LH_OK;
@@ -187,14 +152,18 @@ int side_open(struct side *side, const char *db_path, bool create, const struct 
     side->pid = getpid();
     lhi_format(side->path, sizeof side->path, "%s-lease", db_path);
     int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW;
+    lhi_forks_hold();
     if (create)
         side->fd = open(side->path, flags | O_CREAT | O_EXCL, 0600);
     side->created = side->fd >= 0;
     if (!side->created)
         side->fd = open(side->path, flags | (create ? O_CREAT : 0), 0600);
+    int failed = errno;
+    if (side->fd >= 0)
+        lhi_forks_add(&side->fork, let_go, side);
+    lhi_forks_resume();
     if (side->fd < 0)
-        return lhi_fail_errno(err, errno, "could not open the side file \"%s\"", side->path);
-    list_side(side);
+        return lhi_fail_errno(err, failed, "could not open the side file \"%s\"", side->path);
     int rc = map_page(side, err);
     if (rc != LH_OK)
         side_close(side);
@@ -204,10 +173,12 @@ int side_open(struct side *side, const char *db_path, bool create, const struct 
 void side_close(struct side *side)
 {
     if (side->fd >= 0) {
-        unlist_side(side);
         for (off_t byte = BYTE_TURN; byte <= BYTE_WATCH; byte++)
             lhi_unlock(side->fd, byte);
+        lhi_forks_hold();
+        lhi_forks_remove(&side->fork);
         close(side->fd);
+        lhi_forks_resume();
     }
     if (side->page != NULL)
         munmap(side->page, PAGE);

@@ -13,6 +13,7 @@
 #define LHI_SIDE_H
 
 #include "base/error.h"
+#include "base/forks.h"
 #include "base/log.h"
 
 #include <stdbool.h>
@@ -27,14 +28,14 @@ struct side {
     char path[4200];
     bool created; /* it was not there before this open */
     const struct lhi_log *log;
-    struct side *next; /* the open ones of this process */
+    struct lhi_fork_entry fork;
     ino_t ino;
     int64_t pid; /* ours, to be shown to whoever waits */
 };
 
 int side_open(struct side *side, const char *db_path, bool create, const struct lhi_log *log,
               struct lhi_error *err);
-void side_close(struct side *side); /* gives the locks back; in a forked child they are gone */
+void side_close(struct side *side); /* gives the locks back */
 
 void side_remove(struct side *side); /* the store was refused: leave no trace of ours */
 

@@ -161,8 +161,8 @@ void watch_start(struct db *db)
 void watch_stop(struct db *db)
 {
     if (db->watching) {
-        close(db->watch_stop[1]);
-        db->watch_stop[1] = -1;
+        (void)!write(db->watch_stop[1], "",
+                     1); /* not by closing it: a forked child may have a copy */
         pthread_join(db->watcher, NULL);
     }
     for (int i = 0; i < 2; i++)
