@@ -1,5 +1,5 @@
 /* Batches: one transaction, each item judged by itself; and complete together with the next claim. */
-#include "world.h"
+#include "healing.h"
 
 #include <stdio.h>
 
@@ -96,6 +96,33 @@ SPEC(a_batch_of_releases_judges_each_by_itself)
     expect_mixed(status);
     EXPECT_EQ(queue_of(&x.w, "mail").pending, 2);
     world_close(&x.w);
+}
+
+/* A change is one transaction. */
+SPEC(a_batch_is_claimed_beaten_and_given_back_in_one_transaction_each)
+{
+    enum { MANY = 50 };
+    struct world w = world_open();
+    static lh_new_job jobs[MANY];
+    lh_enqueued out[MANY];
+    lh_ref refs[MANY];
+    lh_beat beats[MANY];
+    int64_t before = changes(&w);
+    EXPECT_OK(lh_enqueue(w.store, "mail", jobs, MANY, NULL, out));
+    EXPECT_EQ(changes(&w), before + 1);
+    const lh_jobs *held = claim_many(&w, "mail", MANY);
+    EXPECT_EQ(held->n, MANY);
+    EXPECT_EQ(changes(&w), before + 2);
+    for (int i = 0; i < MANY; i++) {
+        refs[i] = (lh_ref){held->job[i].id, held->job[i].token};
+        beats[i] = (lh_beat){.job = held->job[i].id, .token = held->job[i].token};
+    }
+    EXPECT_OK(lh_heartbeat(w.store, beats, MANY, NULL, NULL));
+    EXPECT_EQ(changes(&w), before + 3);
+    EXPECT_OK(lh_release(w.store, refs, MANY, 0, NULL, NULL));
+    EXPECT_EQ(changes(&w), before + 4);
+    EXPECT_EQ(queue_of(&w, "mail").pending, MANY);
+    world_close(&w);
 }
 
 SPEC(a_batch_of_cancels_retries_and_deletes_judges_each_by_itself)

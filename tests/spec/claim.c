@@ -100,10 +100,19 @@ SPEC(jobs_are_claimed_by_priority_high_to_low_then_by_age)
     int64_t high = enqueue(&w, "mail", "3", .priority = 32767), second = enqueue(&w, "mail", "4");
     int64_t five = enqueue(&w, "mail", "5", .priority = 5);
     int64_t wanted[] = {high, five, first, second, low};
+    lh_job job[5];
     for (int i = 0; i < 5; i++) {
-        lh_job job;
-        EXPECT_OK(claim_one(&w, "mail", &job));
-        EXPECT_EQ(job.id, wanted[i]);
+        EXPECT_OK(claim_one(&w, "mail", &job[i]));
+        EXPECT_EQ(job[i].id, wanted[i]);
+    }
+    /* A job that comes back keeps its place: its age is not the time of its last change. */
+    for (int i = 4; i >= 0; i--) {
+        clock_advance_ms(&w, 1000);
+        EXPECT_OK(release(&w, &job[i]));
+    }
+    for (int i = 0; i < 5; i++) {
+        EXPECT_OK(claim_one(&w, "mail", &job[i]));
+        EXPECT_EQ(job[i].id, wanted[i]);
     }
     world_close(&w);
 }

@@ -519,22 +519,38 @@ SPEC(stale_processing_lock_allows_new_claims)
     world_close(&w);
 }
 
+static lh_job held_by_silent_process(struct world *w, const char *queue)
+{
+    lh_worker_opts opts = {.id = "silent", .process = true, .interval_ms = 1000, .multiplier = 3};
+    char id[160];
+    lh_job job;
+
+    EXPECT_OK(lh_worker_register(w->store, &opts, id, sizeof id));
+    enqueue(w, queue, "x");
+    EXPECT_OK(claim_one(w, queue, &job, .worker = "silent", .lease_ms = 60000));
+    return job;
+}
+
 SPEC(automatic_recovery_on_claim)
 {
     struct world w = world_open();
     lh_job job;
     lh_leases *lease = NULL;
-    int64_t a = enqueue(&w, "mail", "a"), b = enqueue(&w, "mail", "b");
+    int64_t a = enqueue(&w, "mail", "a", .priority = 5), b = enqueue(&w, "post", "b");
     EXPECT_OK(claim_one(&w, "mail", &job, .lease_ms = 1000));
-    EXPECT_OK(claim_one(&w, "mail", &job, .lease_ms = 1000));
+    EXPECT_OK(claim_one(&w, "post", &job, .lease_ms = 1000));
+    lh_job silent = held_by_silent_process(&w, "mail");
     EXPECT_OK(lh_lease_acquire(w.store, "processing", "x",
                                &(lh_lease_opts){.owner = "dead", .ttl_ms = 1000}, NULL));
-    clock_advance_ms(&w, 1000);
+    clock_advance_ms(&w, 3000);
+    enqueue(&w, "mail", "c"); /* pending: the claim recovers although there is a job to take */
     EXPECT_OK(claim_one(&w, "mail", &job));
     EXPECT_EQ(job.id, a);
     EXPECT_EQ(job.recoveries, 1);
-    EXPECT_EQ(job_of(&w, b).state, LH_PENDING);
+    EXPECT_EQ(job_of(&w, b).state, LH_PENDING); /* of a queue that nobody claims from */
     EXPECT_EQ(job_of(&w, b).recoveries, 1);
+    EXPECT_EQ(job_of(&w, silent.id).state, LH_PENDING); /* its lease would run on */
+    EXPECT_STR(worker_of(&w, "silent").state, "dead");
     EXPECT_STATUS(lh_lease_get(w.store, "processing", "x", &lease), LH_ENOTFOUND);
     EXPECT_STR(last_event(&w, "lease.recovered").lease, "processing/x");
     world_close(&w);
@@ -578,7 +594,8 @@ SPEC(recovery_stats_accuracy)
     world_close(&w);
 }
 
-enum { RECOVERERS = 8, ORPHANS = 60 };
+/* More than one claim recovers at once: several of them find something to do. */
+enum { RECOVERERS = 8, ORPHANS = 1300, AT_ONCE = 20 };
 
 struct recoverer {
     pthread_t thread;
@@ -598,32 +615,51 @@ static void *claim_until_empty(void *arg)
     for (;;) {
         lh_jobs *jobs = NULL;
         r->rc = lh_claim(
-            r->store, &(lh_claim_opts){.queues = &queue, .n_queues = 1, .worker = worker}, &jobs);
+            r->store,
+            &(lh_claim_opts){.queues = &queue, .n_queues = 1, .worker = worker, .n = AT_ONCE},
+            &jobs);
         if (r->rc != LH_OK)
             return NULL;
-        r->ids[r->n++] = jobs->job[0].id;
+        for (size_t i = 0; i < jobs->n; i++)
+            r->ids[r->n++] = jobs->job[i].id;
         lh_jobs_free(jobs);
     }
+}
+
+/* What the reports of claims say that they took back, all together. */
+static int64_t reclaimed_by_claims(struct world *w, size_t *n)
+{
+    lh_reports *reports = NULL;
+    int64_t sum = 0;
+    EXPECT_OK(lh_report_list(w->store, 10000, &reports));
+    for (size_t i = 0; i < reports->n; i++) {
+        EXPECT_STR(reports->report[i].trigger, "claim");
+        sum += reports->report[i].entries_reclaimed;
+    }
+    *n = reports->n;
+    lh_reports_free(reports);
+    return sum;
 }
 
 SPEC(concurrent_automatic_recovery)
 {
     struct world w = world_open();
-    struct recoverer recoverers[RECOVERERS];
+    static struct recoverer recoverers[RECOVERERS];
+    static lh_new_job jobs[ORPHANS];
+    static lh_enqueued out[ORPHANS];
+    static bool seen[ORPHANS + 1];
     lh_store *second = world_second_handle();
-    lh_job job;
-    for (int i = 0; i < ORPHANS; i++) {
-        enqueue(&w, "mail", "x");
-        EXPECT_OK(claim_one(&w, "mail", &job, .worker = "dead", .lease_ms = 1000));
-    }
+    size_t total = 0, n;
+    EXPECT_OK(policy(&w, NULL, NULL, .set = LH_POLICY_LEASE, .lease_ms = 1000));
+    EXPECT_OK(lh_enqueue(w.store, "mail", jobs, ORPHANS, NULL, out));
+    for (size_t got = 0; got < ORPHANS;)
+        got += claim_many(&w, "mail", 1000)->n;
     clock_advance_ms(&w, 1000);
     for (int i = 0; i < RECOVERERS; i++) {
         recoverers[i] = (struct recoverer){.store = i % 2 ? second : w.store, .number = i};
         EXPECT_EQ(pthread_create(&recoverers[i].thread, NULL, claim_until_empty, &recoverers[i]),
                   0);
     }
-    bool seen[ORPHANS + 1] = {false};
-    size_t total = 0;
     for (int i = 0; i < RECOVERERS; i++) {
         pthread_join(recoverers[i].thread, NULL);
         EXPECT_STATUS(recoverers[i].rc, LH_EMPTY);
@@ -633,13 +669,17 @@ SPEC(concurrent_automatic_recovery)
         }
     }
     EXPECT_EQ(total, ORPHANS);
-    lh_jobs *all = jobs_where(&w, (lh_job_filter){.limit = 1000});
+    lh_jobs *all = jobs_where(&w, (lh_job_filter){.limit = ORPHANS});
+    EXPECT_EQ(all->n, ORPHANS);
     for (size_t i = 0; i < all->n; i++) {
         EXPECT_EQ(all->job[i].recoveries, 1);
         EXPECT_EQ(all->job[i].attempt, 2);
-        EXPECT_STR(story_of(&w, all->job[i].id), "job.recovered");
+        if (i % 50 == 0)
+            EXPECT_STR(story_of(&w, all->job[i].id), "job.recovered");
     }
     EXPECT_EQ(queue_of(&w, "mail").hour_recovered, ORPHANS);
+    EXPECT_EQ(reclaimed_by_claims(&w, &n), ORPHANS);
+    EXPECT(n > 1);
     lh_close(second);
     world_close(&w);
 }

@@ -64,18 +64,22 @@ static void expect_forfeit_at(enum finder finder, int64_t interval_ms, int64_t m
 {
     struct world w = world_open();
     enlist(&w, "w-1", .process = true, .interval_ms = interval_ms, .multiplier = multiplier);
-    lh_job job = held(&w, "mail", "w-1", 100 * interval_ms * multiplier);
+    lh_job jobs[4]; /* all of them, of every queue */
+    for (int i = 0; i < 4; i++)
+        jobs[i] = held(&w, i == 0 ? "post" : "mail", "w-1", 100 * interval_ms * multiplier);
     clock_advance_ms(&w, 500);
     beat_of(&w, "w-1");
     clock_advance_ms(&w, interval_ms * multiplier - 1);
     EXPECT_EQ(look(&w, finder), 0);
     EXPECT_STR(worker_of(&w, "w-1").state, "late");
     clock_advance_ms(&w, 1);
-    EXPECT_EQ(look(&w, finder), 1);
+    EXPECT_EQ(look(&w, finder), 3);
     EXPECT_STR(worker_of(&w, "w-1").state, "dead");
-    EXPECT_EQ(job_of(&w, job.id).state, LH_PENDING);
-    EXPECT_EQ(job_of(&w, job.id).recoveries, 1);
-    EXPECT_STATUS(beat(&w, &job), LH_ELOST);
+    for (int i = 0; i < 4; i++) {
+        EXPECT_EQ(job_of(&w, jobs[i].id).state, LH_PENDING);
+        EXPECT_EQ(job_of(&w, jobs[i].id).recoveries, 1);
+        EXPECT_STATUS(beat(&w, &jobs[i]), LH_ELOST);
+    }
     world_close(&w);
 }
 

@@ -143,3 +143,20 @@ SPEC(a_job_that_is_taken_back_is_logged_with_all_that_names_its_lease)
     EXPECT_STR(entry->reason, reason);
     world_close(&w);
 }
+
+SPEC(a_lease_that_is_freed_is_logged_with_its_holder_and_its_token)
+{
+    struct book book;
+    struct world w = world_that_logs(&book);
+    lh_leases *out = NULL;
+    EXPECT_OK(lh_lease_acquire(w.store, "sync", "a",
+                               &(lh_lease_opts){.owner = "o-1", .ttl_ms = 1000}, &out));
+    lh_lease lease = keep_lease(&w, out);
+    clock_advance_ms(&w, 1000);
+    (void)upkeep(&w);
+    const struct entry *freed =
+        the_line(&book, "lease sync/a of o-1 was freed: RECLAIMED_TTL: lease had expired");
+    expect_of_worker(freed, LH_LOG_INFO, "o-1", "RECLAIMED_TTL: lease had expired");
+    EXPECT_EQ(freed->token, lease.token);
+    world_close(&w);
+}

@@ -79,10 +79,21 @@ SPEC(a_report_is_kept_as_it_was_told)
     EXPECT_EQ(kept->orphaned, 2);
     EXPECT_EQ(kept->n_recovered, 2);
     for (size_t i = 0; i < 2; i++) {
-        EXPECT_EQ(kept->recovered[i].job, now->recovered[i].job);
-        EXPECT_STR(kept->recovered[i].reason, now->recovered[i].reason);
+        const lh_recovered_job *is = &kept->recovered[i], *was = &now->recovered[i];
+        EXPECT_EQ(is->job, was->job);
+        EXPECT_STR(is->queue, "mail");
+        EXPECT_STR(is->action, was->action);
+        EXPECT_EQ(is->attempt, 2);
+        EXPECT_EQ(is->max_attempts, was->max_attempts);
+        EXPECT_STR(is->previous_worker, was->previous_worker);
+        EXPECT(is->success && is->error == NULL);
+        EXPECT_STR(is->reason, was->reason);
     }
+    EXPECT_EQ(kept->entries_reclaimed, 2);
     EXPECT_EQ(kept->n_dead_workers, 1);
+    EXPECT_STR(kept->dead_workers[0].worker, "w-1");
+    EXPECT_EQ(kept->dead_workers[0].last_heartbeat, WORLD_START_MS);
+    EXPECT_EQ(kept->dead_workers[0].n_jobs, 1);
     EXPECT_EQ(kept->dead_workers[0].jobs[0], silent.id);
     world_close(&other);
     world_close(&w);

@@ -221,6 +221,36 @@ TEST(an_insert_that_is_not_a_job_is_refused)
     ground_close(&g);
 }
 
+/* Whoever writes to the table by hand: what must hold of every job holds. */
+TEST(a_change_that_would_break_what_holds_of_every_job_is_refused)
+{
+    struct ground g = ground_open();
+    static const char *const bad[] = {
+        "started_at = NULL WHERE state = 'running'", /* running: a start, a token, a holder, a lease */
+        "token = 0 WHERE state = 'running'",
+        "worker = NULL WHERE state = 'running'",
+        "lease_until = NULL WHERE state = 'running'",
+        "state = 'pending' WHERE state = 'running'",
+        "state = 'completed', lease_until = NULL WHERE state = 'running'",
+        "worker = 'w' WHERE state = 'pending'", /* else neither */
+        "lease_until = 1768473000000 WHERE state = 'pending'",
+        "state = 'running' WHERE state = 'pending'",
+        "started_at = state_changed_at + 1 WHERE state = 'running'", /* no start after a change */
+        "attempt = max_attempts + 1 WHERE state = 'running'",
+        "state = 'lost' WHERE state = 'pending'",
+    };
+    add(g.store, "mail", "x");
+    lh_jobs_free(take(g.store, "mail", "w", 60000));
+    add(g.store, "mail", "y");
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        char sql[256];
+        (void)snprintf(sql, sizeof sql, "UPDATE lh_job SET %s", bad[i]);
+        if (db_try(g.db, sql) != SQLITE_CONSTRAINT)
+            FAIL("expected: the schema refuses %s", sql);
+    }
+    ground_close(&g);
+}
+
 TEST(a_second_insert_under_a_live_key_is_refused)
 {
     struct ground g = ground_open();
