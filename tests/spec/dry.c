@@ -302,3 +302,37 @@ SPEC(the_counts_are_those_of_the_recovery)
     EXPECT_STATUS(lh_recovery_stats(w.store, NULL), LH_EMISUSE);
     world_close(&w);
 }
+
+/* Every allocation on its way fails in turn. */
+SPEC(a_count_that_fails_says_so_and_changes_nothing)
+{
+    struct world w = world_open();
+    struct lhi_control *control = lhi_control();
+    lh_recovered counted = {.entries_reclaimed = -1};
+    int failed = 0;
+    enlist_process(&w, "w-1");
+    held(&w, "mail", "w-1", 60000);
+    clock_advance_ms(&w, SILENCE_MS);
+    EXPECT_OK(lh_recovery_stats(w.store, &counted)); /* what is made once is there */
+    EXPECT_EQ(counted.entries_reclaimed, 1);
+    int64_t before = changes(&w), token = job_of(&w, 1).token;
+    for (int64_t nth = 1;; nth++) {
+        counted.entries_reclaimed = -1;
+        control->calls[LHI_FAULT_ALLOC] = 0;
+        control->fail_at[LHI_FAULT_ALLOC] = nth;
+        int rc = lh_recovery_stats(w.store, &counted);
+        bool fired = control->calls[LHI_FAULT_ALLOC] >= nth;
+        control->fail_at[LHI_FAULT_ALLOC] = 0;
+        if (!fired)
+            break;
+        EXPECT_STATUS(rc, LH_ENOMEM);
+        EXPECT_EQ(counted.entries_reclaimed, -1);
+        failed++;
+    }
+    EXPECT(failed > 0);
+    EXPECT_EQ(changes(&w), before);
+    EXPECT_EQ(job_of(&w, 1).token, token);
+    EXPECT_OK(lh_recovery_stats(w.store, &counted));
+    EXPECT_EQ(counted.entries_reclaimed, 1);
+    world_close(&w);
+}

@@ -242,21 +242,25 @@ static void note_warning(void *arg, const lh_log_entry *entry)
         (void)snprintf(last_warning, sizeof last_warning, "%s", entry->line);
 }
 
-TEST(a_recovery_that_fails_is_logged_and_does_not_stop_the_claim)
+/* The database refuses `trigger`, which a recovery needs and a claim does not. */
+static void expect_claim_without_recovery(const char *trigger, const char *warning)
 {
+    char sql[256];
     freeze_now();
     lh_store *store = store_open("store.db", (lh_open_opts){.create = true, .log = note_warning});
     (void)add(store, "stuck", "x");
     lh_jobs_free(take(store, "stuck", "dead", 1000));
     (void)add(store, "q", "y");
     sqlite3 *db = db_open("store.db");
-    db_exec(db, "CREATE TRIGGER no_way BEFORE UPDATE OF recoveries ON lh_job "
-                "BEGIN SELECT RAISE(ABORT, 'not today'); END");
+    (void)snprintf(sql, sizeof sql,
+                   "CREATE TRIGGER no_way BEFORE %s BEGIN SELECT RAISE(ABORT, 'not today'); END",
+                   trigger);
+    db_exec(db, sql);
     pass_ms(1000);
     lh_jobs *jobs = take(store, "q", "w", 60000);
     EXPECT(jobs != NULL);
     lh_jobs_free(jobs);
-    EXPECT_CONTAINS(last_warning, "not today");
+    EXPECT_CONTAINS(last_warning, warning);
     EXPECT_EQ(counts_of(store, "stuck").running, 1);
     db_exec(db, "DROP TRIGGER no_way");
     jobs = take(store, "stuck", "w", 60000);
@@ -265,6 +269,19 @@ TEST(a_recovery_that_fails_is_logged_and_does_not_stop_the_claim)
     store_check(store);
     sqlite3_close(db);
     lh_close(store);
+}
+
+TEST(a_recovery_that_fails_is_logged_and_does_not_stop_the_claim)
+{
+    expect_claim_without_recovery(
+        "INSERT ON lh_report",
+        "automatic recovery failed: recovery could not begin its report: not today");
+}
+
+TEST(a_job_whose_recovery_fails_is_logged_and_does_not_stop_the_claim)
+{
+    expect_claim_without_recovery("UPDATE OF recoveries ON lh_job",
+                                  "job 1 cannot be recovered: not today");
 }
 
 TEST(a_journal_mode_that_was_changed_is_wal_again_after_opening)
