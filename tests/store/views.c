@@ -75,11 +75,10 @@ TEST(a_heartbeat_makes_a_job_young_again_in_the_monitor)
 TEST(the_validation_shows_what_runs_beyond_twice_its_lease)
 {
     lh_store *store = store_new();
-    sqlite3 *db = job_of_age(store, 1500);
+    sqlite3 *db = job_of_age(store, 1960);
     EXPECT_EQ(db_int(db, "SELECT count(*) FROM lh_stale_validation"), 0);
-    db_exec(
-        db,
-        "UPDATE lh_job SET started_at = started_at - 600000, lease_until = lease_until - 600000");
+    db_exec(db,
+            "UPDATE lh_job SET started_at = started_at - 50000, lease_until = lease_until - 50000");
     EXPECT_EQ(db_int(db, "SELECT count(*) FROM lh_stale_validation"), 1);
     EXPECT_TEXT("SELECT health FROM lh_stale_validation", "STALE");
     /* Any claim, of any queue, empties it. */
