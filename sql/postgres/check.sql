@@ -11,14 +11,27 @@ SELECT f.id, f.what, f.text
                       OR (state = 'running' AND (started_at IS NULL OR token <= 0))
                     THEN 'invariant 1'
                     WHEN (max_attempts > 0 AND attempt > max_attempts) OR started_at > state_changed_at
-                    THEN 'invariant 5' END AS what,
-               CASE WHEN max_attempts > 0 AND attempt > max_attempts
+                    THEN 'invariant 5'
+                    WHEN token NOT BETWEEN 0 AND 9007199254740991 THEN 'invariant 2' END AS what,
+               CASE WHEN token NOT BETWEEN 0 AND 9007199254740991
+                    THEN 'token ' || token || ' is outside 0 to 9007199254740991'
+                    WHEN max_attempts > 0 AND attempt > max_attempts
                     THEN 'attempt ' || attempt || ' is above max_attempts ' || max_attempts
                     WHEN started_at > state_changed_at THEN 'started after its last change of state'
                     ELSE 'running without a lease, worker, start or token, or a lease without running'
                     END AS text
           FROM leasehold.job) f
  WHERE f.what IS NOT NULL LIMIT $1;
+
+-- name: check_lease_rows
+SELECT NULL::bigint, 'leases', 'lease "' || l.scope || '/' || l.name || '": '
+       || CASE WHEN l.token NOT BETWEEN 0 AND 9007199254740991
+               THEN 'token ' || l.token || ' is outside 0 to 9007199254740991'
+               WHEN l.owner IS NULL THEN 'it has an expiry and no owner'
+               ELSE 'it has an owner and no expiry' END
+  FROM leasehold.lease l
+ WHERE l.token NOT BETWEEN 0 AND 9007199254740991 OR (l.owner IS NULL) <> (l.expires_at IS NULL)
+ LIMIT $1;
 
 -- name: check_ids
 SELECT max(j.id), 'invariant 7', 'id is above the highest ever given' FROM leasehold.job j

@@ -16,6 +16,26 @@ SELECT id, 'attempt ' || attempt || ' is above max_attempts ' || max_attempts
 SELECT id, 'started after its last change of state'
   FROM lh_job WHERE started_at > state_changed_at LIMIT :n;
 
+-- name: check_tokens
+-- A token is a number that users compare and print: at least 0, below 2^53.
+SELECT id, 'token ' || token || ' is outside 0 to 9007199254740991'
+  FROM lh_job WHERE token NOT BETWEEN 0 AND 9007199254740991 LIMIT :n;
+
+-- name: check_lease_rows
+SELECT NULL, 'lease "' || scope || '/' || name || '": '
+       || CASE WHEN token NOT BETWEEN 0 AND 9007199254740991
+               THEN 'token ' || token || ' is outside 0 to 9007199254740991'
+               WHEN owner IS NULL THEN 'it has an expiry and no owner'
+               ELSE 'it has an owner and no expiry' END
+  FROM lh_lease
+ WHERE token NOT BETWEEN 0 AND 9007199254740991 OR (owner IS NULL) <> (expires_at IS NULL)
+ LIMIT :n;
+
+-- name: check_journal
+-- In any other mode readers and writers block each other, and a crash leaves a journal behind.
+SELECT NULL, 'journal mode is ' || journal_mode || ', not wal: any command that writes sets it back'
+  FROM pragma_journal_mode WHERE journal_mode <> 'wal';
+
 -- name: check_ids
 SELECT max(id), 'id is above the highest ever given' FROM lh_job
 HAVING max(id) > (SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'lh_job');

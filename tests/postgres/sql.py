@@ -649,6 +649,16 @@ DEEDS = (
     ("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'leasehold.job_ended'::regclass",
      "REINDEX INDEX leasehold.job_ended",
      "error integrity index leasehold.job_ended is not valid: REINDEX it", 6),
+    ("INSERT INTO leasehold.lease(scope, name, token) VALUES ('sync', 'a', -7)",
+     "DELETE FROM leasehold.lease", 'error leases lease "sync/a": token -7 is outside .*', 1),
+    ("ALTER TABLE leasehold.lease DROP CONSTRAINT lease_check; INSERT INTO leasehold.lease(scope, name,"
+     " owner, token) VALUES ('sync', 'a', 'w-1', 1)",
+     "DELETE FROM leasehold.lease; ALTER TABLE leasehold.lease ADD CONSTRAINT lease_check"
+     " CHECK ((owner IS NULL) = (expires_at IS NULL))",
+     'error leases lease "sync/a": it has an owner and no expiry', 1),
+    (f"{WITHOUT_TRIGGERS}; INSERT INTO leasehold.job(queue, token) VALUES ('q', -1)",
+     f"{WITHOUT_TRIGGERS}; DELETE FROM leasehold.job",
+     "error invariant 2 job .*: token -1 is outside 0 to 9007199254740991", 1),
     ("UPDATE leasehold.schedule SET payload = 'other'", "DELETE FROM leasehold.schedule",
      "error payload schedule s: payload does not match its checksum", 1),
 )

@@ -128,7 +128,7 @@ static void expect_finding(const char *sql, const char *part)
     lh_store *store = store_new();
     add_many(store, 3);
     lh_close(store);
-    sqlite3 *db = db_open("store.db");
+    sqlite3 *db = db_open_to_damage("store.db");
     db_exec(db, sql);
     sqlite3_close(db);
     store = store_open("store.db", (lh_open_opts){.read_only = true});
@@ -165,6 +165,28 @@ TEST(a_check_finds_a_missing_trigger)
 TEST(a_check_finds_a_wrong_count)
 {
     expect_finding("UPDATE lh_queue SET pending = 17 WHERE queue = 'q'", "counts pending as 17");
+}
+
+TEST(a_check_finds_another_journal_mode)
+{
+    expect_finding("PRAGMA journal_mode = DELETE", "journal mode is delete");
+}
+
+TEST(a_check_finds_a_token_that_cannot_be)
+{
+    expect_finding("UPDATE lh_job SET token = -1 WHERE id = 1", "job 1: token -1 is outside");
+    expect_finding("UPDATE lh_job SET token = 1 << 53 WHERE id = 2",
+                   "job 2: token 9007199254740992 is outside");
+    expect_finding("INSERT INTO lh_lease(scope, name, token) VALUES('sync', 'a', -7)",
+                   "lease \"sync/a\": token -7 is outside");
+}
+
+TEST(a_check_finds_a_lease_that_never_ends)
+{
+    expect_finding("INSERT INTO lh_lease(scope, name, owner, token) VALUES('sync', 'a', 'w-1', 1)",
+                   "lease \"sync/a\": it has an owner and no expiry");
+    expect_finding("INSERT INTO lh_lease(scope, name, expires_at, token) VALUES('s', 'b', 1, 1)",
+                   "lease \"s/b\": it has an expiry and no owner");
 }
 
 TEST(a_check_finds_that_the_store_is_older_than_it_was)

@@ -22,7 +22,7 @@ CREATE TABLE lh_job (
     attempt           INTEGER NOT NULL DEFAULT 0 CHECK (attempt >= 0),
     max_attempts      INTEGER,          -- NULL: taken from the policy at the first claim; -1: unlimited
     recoveries        INTEGER NOT NULL DEFAULT 0 CHECK (recoveries >= 0),
-    token             INTEGER NOT NULL DEFAULT 0,
+    token             INTEGER NOT NULL DEFAULT 0 CHECK (token >= 0),
     worker            TEXT,
     lease_until       INTEGER,
     held_ms           INTEGER,          -- length of the present or last lease, as claimed
@@ -188,7 +188,7 @@ CREATE TABLE lh_lease (
     scope             TEXT NOT NULL,
     name              TEXT NOT NULL,
     owner             TEXT,
-    token             INTEGER NOT NULL,
+    token             INTEGER NOT NULL CHECK (token >= 0),
     ttl_ms            INTEGER,
     acquired_at       INTEGER,
     expires_at        INTEGER,

@@ -106,6 +106,8 @@ static int check_invariants(struct report *report)
     int rc = check_invariant(report, LHI_POSTGRES_CHECK_ROWS, true);
 
     if (rc == LH_OK)
+        rc = check_invariant(report, LHI_POSTGRES_CHECK_LEASE_ROWS, true);
+    if (rc == LH_OK)
         rc = check_invariant(report, LHI_POSTGRES_CHECK_IDS, false);
     if (rc == LH_OK)
         rc = check_invariant(report, LHI_POSTGRES_CHECK_TALLIES, true);

@@ -323,6 +323,7 @@ int check_store(struct db *db, struct conn *conn, struct lhi_act *act, struct lh
     } invariants[] = {
         {LHI_SQL_CHECK_RUNNING, "invariant 1"}, {LHI_SQL_CHECK_COUNTS, "invariant 5"},
         {LHI_SQL_CHECK_TIMES, "invariant 5"},   {LHI_SQL_CHECK_IDS, "invariant 7"},
+        {LHI_SQL_CHECK_TOKENS, "invariant 2"},  {LHI_SQL_CHECK_LEASE_ROWS, "leases"},
         {LHI_SQL_CHECK_TALLIES, "counts"},      {LHI_SQL_CHECK_QUEUES, "counts"},
     };
     struct report report = {.out = act->check.out};
@@ -339,6 +340,9 @@ int check_store(struct db *db, struct conn *conn, struct lhi_act *act, struct lh
         rc = check_invariant(conn, &report, invariants[i].which, invariants[i].what, err);
     if (rc == LH_OK && !act->check.rows_only)
         rc = check_age(db, conn, &report, err);
+    /* A private copy has a mode of its own. */
+    if (rc == LH_OK && !act->check.rows_only && db->degraded[0] == '\0')
+        rc = check_invariant(conn, &report, LHI_SQL_CHECK_JOURNAL, "journal", err);
     if (rc == LH_OK && !act->check.rows_only)
         rc = check_payloads(conn, &report, act->check.cancel, err);
     if (rc == LH_OK && !act->check.rows_only)
