@@ -101,7 +101,7 @@ SELECT coalesce(m.kind, s.kind) || ' ' || coalesce(m.name, s.name),
        CASE WHEN s.name IS NULL THEN 'is missing' WHEN m.name IS NULL THEN 'is not one of ours'
             ELSE 'is not as it was made' END,
        m.name IS NULL
-  FROM leasehold.made m FULL JOIN leasehold.shape s ON s.kind = m.kind AND s.name = m.name
+  FROM leasehold.made m FULL JOIN leasehold.shape() s ON s.kind = m.kind AND s.name = m.name
  WHERE m.name IS NULL OR s.name IS NULL
     OR (m.shape <> s.shape
         AND (m.portable OR m.server = current_setting('server_version_num')::integer / 10000))

@@ -34,12 +34,10 @@ START_S, STOP_S = 30, 30
 
 # Tests own the time: ms since 1970 where the library under test passes them along.
 FROZEN_CLOCK = """
-CREATE OR REPLACE FUNCTION leasehold.clock() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$
-    SELECT coalesce('epoch'::pg_catalog.timestamptz OPERATOR(pg_catalog.+)
-                    (CASE WHEN pg_catalog.current_setting('leasehold.test_now', true) OPERATOR(pg_catalog.<>) ''
-                     THEN pg_catalog.current_setting('leasehold.test_now', true) END::bigint
-                     OPERATOR(pg_catalog.*) interval '1 millisecond'),
-                    pg_catalog.date_trunc('milliseconds', pg_catalog.clock_timestamp())) $$;
+CREATE OR REPLACE FUNCTION leasehold.clock() RETURNS timestamptz LANGUAGE sql VOLATILE
+RETURN coalesce(timestamptz 'epoch' + nullif(current_setting('leasehold.test_now', true), '')::bigint
+                                      * interval '1 millisecond',
+                date_trunc('milliseconds', clock_timestamp()));
 """
 
 # To use a database again: everything as it was when the template was made, and a new identity. Small

@@ -16,6 +16,7 @@ import sys
 import time
 import urllib.parse
 
+import hostile
 import replica
 import server
 
@@ -51,6 +52,7 @@ class Database:
     def __init__(self, of, name, program):
         self.server, self.name, self.program = of, name, program
         self.now = None  # ms; None: real time
+        self.pooler = None  # what our program goes through
 
     def ask(self, sql, user=server.TESTER):
         """What the last statement printed; each line is a row, columns are separated by |."""
@@ -67,9 +69,9 @@ class Database:
         raise Complaint(f"{user} was not refused: {sql}\n{said}")
 
     def url(self, user):
-        where = urllib.parse.quote(str(self.server.folder), safe="")
-        return (f"postgresql://{user}:{self.server.password}@{where}:{self.server.port}"
-                f"/{self.name}")
+        at = self.pooler or self.server
+        where = urllib.parse.quote(str(at.folder), safe="")
+        return f"postgresql://{user}:{self.server.password}@{where}:{at.port}/{self.name}"
 
     def run(self, user, *words, code=0, told=""):
         """Our own program as this login; what it printed. Code None: any."""
@@ -110,7 +112,7 @@ def nothing_here_is_for_everybody(db):
 
 
 # What is granted though it does not change its user: it reads nothing but what its caller may read.
-HARMLESS = {"clock", "closed_words", "due", "ms", "next_due", "span"}
+HARMLESS = {"clock", "closed_words", "due", "ms", "next_due", "shape", "span"}
 # What acts as its owner on the path of its caller: it names everything with its schema.
 QUALIFIED = {"enqueue_one"}
 
@@ -123,9 +125,15 @@ def every_function_for_clients_was_decided_about(db):
         SELECT proname, prosecdef, prorettype = 'trigger'::regtype,
                has_function_privilege('leasehold_worker', oid, 'EXECUTE'),
                has_function_privilege('leasehold_reader', oid, 'EXECUTE'), provolatile,
-               coalesce(array_to_string(proconfig, ','), '')
+               coalesce(array_to_string(proconfig, ','), ''), prolang = 14, prosqlbody IS NOT NULL
           FROM pg_proc WHERE pronamespace = 'leasehold'::regnamespace""").splitlines()]
-    for name, definer, trigger, worker, reader, volatile, config in rows:
+    called = set(re.findall(r"leasehold\.(\w+)\(", "".join(
+        path.read_text(encoding="utf-8") for path in server.MIGRATIONS.parent.glob("*.sql"))))
+    expect(len(called) > 50, "the statements of the library were not found")
+    for name, definer, trigger, worker, reader, volatile, config, sql, bound in rows:
+        expect(sql == bound, f"{name} is in SQL, and its names are looked up in the search_path of its caller")
+        if name in called and name not in QUALIFIED:
+            expect(bound == "t" or "search_path=" in config, f"the library calls {name}, which has no search_path of its own")
         client = definer == "t" and trigger == "f"
         expect((worker == "t") == (client or name in HARMLESS),
                f"{name}: called by clients is {client}, and a worker may call it: {worker}")
@@ -231,15 +239,14 @@ def a_reader_reads_everything_and_changes_nothing(db):
         db.refused(sql, READER, DENIED)
 
 
-@test
-def our_program_works_with_the_rights_of_a_worker(db):
-    """Nothing that it calls was forgotten."""
-    db.run(WORKER, "enqueue", "mail", "hello", "--key", "k", "--request", "r1")
-    job = json.loads(db.run(WORKER, "claim", "mail", "--worker", "w", "--request", "r2"))
+def run_every_command(db, user):
+    call = "pooled" if db.pooler else "direct"
+    db.run(user, "enqueue", "mail", "hello", "--key", "k", "--request", f"enqueue-{call}")
+    job = json.loads(db.run(user, "claim", "mail", "--worker", "w", "--request", f"claim-{call}"))
     at, token = str(job["id"]), str(job["token"])
-    db.run(WORKER, "heartbeat", at, "--token", token, "--progress", "5")
-    db.run(WORKER, "release", f"{at}:{token}")
-    db.run(WORKER, "work", "mail", "--drain", "--", "true")
+    db.run(user, "heartbeat", at, "--token", token, "--progress", "5")
+    db.run(user, "release", f"{at}:{token}")
+    db.run(user, "work", "mail", "--drain", "--", "true")
     for words in (("show", at), ("list",), ("status",), ("events",), ("queue", "list"),
                   ("queue", "set", "mail", "--max-attempts", "4"), ("queue", "pause", "mail"),
                   ("queue", "resume", "mail"), ("queue", "purge", "mail"),
@@ -252,7 +259,13 @@ def our_program_works_with_the_rights_of_a_worker(db):
                   ("lease", "release", "a/b", "--owner", "me"), ("recover",),
                   ("recovery-status",), ("recovery-report",), ("prune",), ("delete", at),
                   ("check",)):
-        db.run(WORKER, *words)
+        db.run(user, *words)
+
+
+@test
+def our_program_works_with_the_rights_of_a_worker(db):
+    """Nothing that it calls was forgotten."""
+    run_every_command(db, WORKER)
 
 
 @test
@@ -269,35 +282,78 @@ def our_program_works_with_the_rights_of_a_reader(db):
     expect_equal(db.ask("SELECT count(*) FROM leasehold.job"), "1", "jobs")
 
 
-def traps():
-    """Whatever an act may name without its schema, made so that it tells where it was called."""
-    for name, kinds, result in (
-            ("format", "text, text", "text"), ("cardinality", "anyarray", "integer"),
-            ("octet_length", "text", "integer"), ("pg_try_advisory_xact_lock", "bigint", "boolean"),
-            ("date_trunc", "text, timestamptz", "timestamptz"), ("clock_timestamp", "", "timestamptz"),
-            *((f"trap_{kind}", f"{kind}, {kind}", "boolean")
-              for kind in ("text", "bigint", "integer", "timestamptz", "boolean"))):
-        yield (f"CREATE FUNCTION trap.{name}({kinds}) RETURNS {result} LANGUAGE plpgsql "
-               "AS $$ BEGIN RAISE EXCEPTION 'trapped as %', current_user; END $$;")
-    for kind in ("text", "bigint", "integer", "timestamptz"):
-        for operator in ("=", "<>", "<", ">", "<=", ">="):
-            yield (f"CREATE OPERATOR trap.{operator} (LEFTARG = {kind}, RIGHTARG = {kind}, "
-                   f"FUNCTION = trap.trap_{kind});")
-    for kind in ("timestamptz", "text", "int8", "bool"):
-        yield f"CREATE DOMAIN trap.{kind} AS pg_catalog.{kind} CHECK (trap.trap_boolean(VALUE IS NULL, true));"
+def fill_with_everything(db):
+    """Rows in every table, so that every expression of a view or an act has something to work on."""
+    db.now = START
+    db.ask("""
+        SELECT leasehold.queue_set('mail', audit => 'full', concurrency => 100, rate => 1000, rate_per => '1 s');
+        SELECT leasehold.queue_set('alone', exclusive => true);
+        SELECT leasehold.scope_set('mail', '1 min');
+        SELECT leasehold.worker_register('mail', 'w', 'h', 'm', 'b', 1, 1, 1, 'mail', '1', 1000, 3, true, true, '{1}', '{1}');
+        SELECT leasehold.worker_register('lost', 'w', 'h', 'm', 'b', 1, 1, 1, 'mail', '1', 1000, 3, true, true, '{1}', '{1}');
+        SELECT leasehold.enqueue('mail', 'x', kind => 'big', lease => '1 h') FROM generate_series(1, 4);
+        SELECT leasehold.enqueue('post', 'x', priority => 3, expires => '1 s');
+        SELECT leasehold.enqueue('post', 'x', delay => '1 s');
+        SELECT leasehold.enqueue('alone', 'x');
+        SELECT leasehold.claim('mail', 'mail');
+        SELECT leasehold.claim('lost', '{mail,alone}'::text[], 2, '1 s');
+        SELECT leasehold.lease_acquire('mail', 'mail', 'mail', '1 h');
+        SELECT leasehold.lease_acquire('mail', 'ended', 'mail', '1 s');
+        SELECT leasehold.schedule_put('mail', 'mail', '0 3 * * *', 'UTC', 0, leasehold.clock(), leasehold.clock(), NULL, 0,
+                                      NULL, NULL, NULL, NULL, NULL, NULL, 0, 'x', NULL);
+        SELECT leasehold.cancel(3); SELECT leasehold.recover(); SELECT leasehold.arm('{mail}')""")
+    db.now = START + MINUTE
+
+
+def set_traps(db):
+    db.ask("CREATE SCHEMA trap; GRANT ALL ON SCHEMA trap TO PUBLIC", server.ADMIN)
+    db.ask(hostile.make_traps(), STRANGER)
 
 
 @test
-def no_search_path_of_a_caller_leads_an_act_astray(db):
-    db.ask("CREATE SCHEMA trap; GRANT ALL ON SCHEMA trap TO PUBLIC;"
-           "INSERT INTO leasehold.idle VALUES ('mail', true, 'infinity'), ('post', true, 'infinity');"
-           "UPDATE leasehold.meta SET sleepers_until = 'infinity'")
-    said = db.ask("".join(traps()) + """
+def our_program_calls_nothing_of_another_role_whatever_the_search_path_of_its_own(db):
+    set_traps(db)
+    db.ask(f"ALTER DATABASE {db.name} SET search_path = {hostile.PATHS[0]}", server.ADMIN)
+    with server.Folder() as folder, server.Pooler(folder, db.server) as pooler:
+        for db.pooler in (None, pooler):
+            run_every_command(db, server.TESTER)
+    db.pooler = None
+    db.ask(db.run(server.TESTER, "migrate", "--drop-sql"), server.ADMIN)
+    db.run(server.TESTER, "migrate")
+    expect_equal(db.ask("SELECT pg_catalog.pg_sequence_last_value('trap.sprung')"), "", "traps that were sprung")
+
+
+@test
+def every_view_and_function_does_the_same_whatever_the_search_path_of_its_caller(db):
+    """Even a superuser's, to whom the objects of any other role are offered."""
+    fill_with_everything(db)
+    set_traps(db)
+    db.ask(hostile.DRIVE, server.ADMIN)
+    statements = list(hostile.calls(db.ask))
+    expect(len(statements) > 150, f"{len(statements)} statements are too few: what is granted was not found")
+    asked = "".join(
+        f"SELECT drive.outcome($s${statement}$s$, '{path}') || '|' || coalesce(pg_sequence_last_value('trap.sprung'), 0);\n"
+        for statement in statements for path in ("pg_catalog", *hostile.PATHS))
+    lines = db.ask(hostile.SHADOW + "SET client_min_messages = error;\n" + asked, server.ADMIN).splitlines()
+    expect_equal(len(lines), 3 * len(statements), "outcomes")
+    wrong, sprung = [], 0
+    for i, line in enumerate(lines):
+        outcome, count = line.rsplit("|", 1)
+        usual = lines[i - i % 3].rsplit("|", 1)[0]
+        if outcome != usual or int(count) > sprung:
+            wrong.append(f"{statements[i // 3]}: under {hostile.PATHS[i % 3 - 1]}: {outcome}, usually {usual}")
+        sprung = int(count)
+    expect(not wrong, "\n".join(wrong))
+
+
+@test
+def no_temporary_table_of_a_caller_is_taken_for_ours(db):
+    said = db.ask("""
         CREATE TEMP TABLE job (LIKE leasehold.job);
         CREATE TEMP TABLE delta (LIKE leasehold.delta);
         CREATE TEMP TABLE meta (one boolean, epoch bigint);
-        SET search_path = trap, pg_temp, public, pg_catalog;
-        SELECT leasehold.enqueue_one('mail'::pg_catalog.text, 1, 'x'::pg_catalog.text, 77);
+        SET search_path = pg_temp, public, pg_catalog;
+        SELECT leasehold.enqueue_one('mail', 1, 'x', 77);
         SELECT count(*) FROM leasehold.enqueue('mail', 'x');
         SELECT count(*) FROM leasehold.claim('w', 'mail') \\gset
         SELECT count(*) FROM leasehold.claim_one('w', 'mail', 1000, true) \\gset

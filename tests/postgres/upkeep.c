@@ -467,8 +467,8 @@ TEST(a_check_names_what_of_the_schema_is_not_as_it_was_made)
     /* (The clock of the tests is not ours: that is all.) */
     EXPECT_STR(findings(store, "schema"), "warning function clock() is not as it was made\n");
     (void)said(c, "DROP INDEX leasehold.job_ended");
-    (void)said(c, "ALTER TABLE leasehold.report DROP COLUMN wal_frames");
-    (void)said(c, "ALTER TABLE leasehold.job ALTER COLUMN stage TYPE varchar(10)");
+    (void)said(c, "ALTER TABLE leasehold.schedule DROP COLUMN error");
+    (void)said(c, "ALTER TABLE leasehold.policy ALTER COLUMN audit TYPE integer");
     (void)said(c, "ALTER TABLE leasehold.job DISABLE TRIGGER job_inserted");
     (void)said(c, "ALTER TABLE leasehold.hold DROP CONSTRAINT hold_pkey");
     (void)said(c, "ALTER TABLE leasehold.job ADD COLUMN mine text");
@@ -476,8 +476,8 @@ TEST(a_check_names_what_of_the_schema_is_not_as_it_was_made)
                   "LANGUAGE sql IMMUTABLE STRICT AS 'SELECT ms * interval ''1 ms'''");
     const char *found = findings(store, "schema");
     EXPECT_CONTAINS(found, "warning index job_ended is missing\n");
-    EXPECT_CONTAINS(found, "warning column report.wal_frames is missing\n");
-    EXPECT_CONTAINS(found, "warning column job.stage is not as it was made\n");
+    EXPECT_CONTAINS(found, "warning column schedule.error is missing\n");
+    EXPECT_CONTAINS(found, "warning column policy.audit is not as it was made\n");
     EXPECT_CONTAINS(found, "warning trigger job_inserted on job is not as it was made\n");
     EXPECT_CONTAINS(found, "warning constraint hold_pkey on hold is missing\n");
     EXPECT_CONTAINS(found, "warning function span(bigint) is not as it was made\n");

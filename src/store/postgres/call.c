@@ -83,6 +83,8 @@ static bool send_opening(struct txn *txn, struct answer *answer)
         return false;
     if (txn->conn->quiet && !send_setting(txn->conn, answer, "client_min_messages", "notice"))
         return false;
+    if (txn->conn->pooled && !send_setting(txn->conn, answer, "search_path", OUR_PATH))
+        return false;
     if (txn->writes && txn->pg->opts.durability == LH_DURABLE_RELAXED &&
         !send_setting(txn->conn, answer, "synchronous_commit", "off"))
         return false;

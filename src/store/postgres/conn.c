@@ -296,19 +296,22 @@ static int connect_host(struct conn *conn, size_t host, int64_t deadline, struct
 static const char greeting[] =
     "SELECT pg_catalog.pg_backend_pid(), pg_catalog.clock_timestamp(), s.system_identifier,"
     " CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN"
-    " ('x' || pg_catalog.left(pg_catalog.pg_walfile_name("
+    " ('x' OPERATOR(pg_catalog.||) pg_catalog.left(pg_catalog.pg_walfile_name("
     "pg_catalog.pg_current_wal_lsn()), 8))::bit(32)::bigint END,"
     " o.isolated, o.quiet,"
-    " CASE WHEN o.isolated AND pg_catalog.pg_backend_pid() = $1::integer THEN"
+    " CASE WHEN o.isolated AND o.ours THEN"
     " pg_catalog.set_config('default_transaction_isolation', 'read committed', false) END,"
-    " CASE WHEN o.quiet AND pg_catalog.pg_backend_pid() = $1::integer THEN"
+    " CASE WHEN o.quiet AND o.ours THEN"
     " pg_catalog.set_config('client_min_messages', 'notice', false) END,"
-    " CASE WHEN pg_catalog.pg_backend_pid() = $1::integer THEN"
-    " pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false) END"
+    " CASE WHEN o.ours THEN"
+    " pg_catalog.set_config('search_path', '" OUR_PATH "', false) END"
     " FROM pg_catalog.pg_control_system() s, (SELECT"
-    " pg_catalog.current_setting('default_transaction_isolation') <> 'read committed',"
-    " pg_catalog.current_setting('client_min_messages') IN ('warning', 'error', 'fatal', 'panic')"
-    ") o(isolated, quiet)";
+    " pg_catalog.pg_backend_pid() OPERATOR(pg_catalog.=) $1::integer,"
+    " pg_catalog.current_setting('default_transaction_isolation')"
+    " OPERATOR(pg_catalog.<>) 'read committed',"
+    " pg_catalog.current_setting('client_min_messages') OPERATOR(pg_catalog.=)"
+    " ANY (ARRAY['warning', 'error', 'fatal', 'panic'])"
+    ") o(ours, isolated, quiet)";
 
 /* An answer of one row to a question with one parameter. */
 static PGresult *ask(struct conn *conn, const char *sql, const char *value, int64_t deadline)

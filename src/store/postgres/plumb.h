@@ -11,6 +11,9 @@
 
 #include <pthread.h>
 
+/* So an operator or a type is the server's own, whatever the role or the database has set. */
+#define OUR_PATH "pg_catalog, pg_temp"
+
 enum {
     MOST_CONNS = 8, /* of one handle; the listener's comes on top */
     MOST_HOSTS = 16,

@@ -4,21 +4,24 @@
 -- declared stricter than what it calls; else it is planned anew at every call. So whatever is more
 -- than an expression is in PL/pgSQL, whose plans are kept.
 --
--- Functions that clients call are SECURITY DEFINER with a fixed search_path, or name all they use with its
--- schema (90_access.sql grants them); those below are called by them, inside that path, and are nobody else's.
+-- No object of another role may be taken for one of ours or of the server's, whatever the search_path of the
+-- caller. So functions in SQL have a standard body (RETURN or BEGIN ATOMIC): its names are looked up when it is
+-- made. A function in PL/pgSQL that clients or views call has a fixed search_path, or names all that it uses with
+-- its schema, operators too. All others are called inside such a path only, and nobody but their owner may
+-- execute them (90_access.sql).
 
 -- The one clock, to the millisecond. Not now(), which stands still in a transaction.
 CREATE FUNCTION leasehold.clock() RETURNS timestamptz LANGUAGE sql VOLATILE
-AS $$ SELECT pg_catalog.date_trunc('milliseconds', pg_catalog.clock_timestamp()) $$;
+RETURN pg_catalog.date_trunc('milliseconds', pg_catalog.clock_timestamp());
 
 CREATE FUNCTION leasehold.span(ms bigint) RETURNS interval LANGUAGE sql IMMUTABLE STRICT
-AS $$ SELECT ms * interval '1 millisecond' $$;
+RETURN ms * interval '1 millisecond';
 
 CREATE FUNCTION leasehold.ms(span interval) RETURNS bigint LANGUAGE sql IMMUTABLE STRICT
-AS $$ SELECT pg_catalog.round(1000 * pg_catalog.date_part('epoch', span))::bigint $$;
+RETURN pg_catalog.round(1000 * pg_catalog.date_part('epoch', span))::bigint;
 
 CREATE FUNCTION leasehold.unix_ms(at timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE STRICT
-AS $$ SELECT pg_catalog.floor(1000 * pg_catalog.date_part('epoch', at))::bigint $$;
+RETURN pg_catalog.floor(1000 * pg_catalog.date_part('epoch', at))::bigint;
 
 -- When a claim last looked for what has fallen due, so that not every claim does. It only saves work, and is
 -- the one thing that lives outside of transactions: a sequence is changed in place, where a row would leave a
@@ -27,20 +30,18 @@ AS $$ SELECT pg_catalog.floor(1000 * pg_catalog.date_part('epoch', at))::bigint 
 CREATE SEQUENCE leasehold.looking MINVALUE 0 START 0;
 
 CREATE FUNCTION leasehold.looked_at() RETURNS timestamptz LANGUAGE sql VOLATILE
-AS $$
-    SELECT timestamptz 'epoch' + coalesce(pg_catalog.pg_sequence_last_value('leasehold.looking'), 0)
-           * interval '1 millisecond'
-$$;
+RETURN timestamptz 'epoch' + coalesce(pg_catalog.pg_sequence_last_value('leasehold.looking'), 0)
+       * interval '1 millisecond';
 
 -- The moment up to which deadlines count as passed: expired ⇔ lease_until <= due(now, …). While expiry is
 -- held back (the clock jumped, another server took over) nothing is expired.
 CREATE FUNCTION leasehold.due(now timestamptz, no_expiry_before timestamptz) RETURNS timestamptz
 LANGUAGE sql IMMUTABLE
-AS $$ SELECT CASE WHEN now < no_expiry_before THEN '-infinity' ELSE now END $$;
+RETURN CASE WHEN now < no_expiry_before THEN '-infinity' ELSE now END;
 
 CREATE FUNCTION leasehold.next_token(token bigint, epoch bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE
-AS $$ SELECT greatest(token, epoch << 40) + 1 $$;
+RETURN greatest(token, epoch << 40) + 1;
 
 -- A line for whoever listens: the library logs it, psql shows it. The level is in the code: LHE00, LHW00,
 -- LHI00.
@@ -252,4 +253,4 @@ END $$;
 
 -- RFC 3339 in UTC with milliseconds, as times are written everywhere.
 CREATE FUNCTION leasehold.time_words(at timestamptz) RETURNS text LANGUAGE sql STABLE
-AS $$ SELECT pg_catalog.to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') $$;
+RETURN pg_catalog.to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"');

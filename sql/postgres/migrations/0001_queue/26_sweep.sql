@@ -106,7 +106,8 @@ END $$;
 
 -- Queues with recovery off keep their stuck jobs at the head of the index: up to so many are walked past at
 -- once, and the next claim begins behind them.
-CREATE FUNCTION leasehold.walks_past() RETURNS bigint LANGUAGE sql IMMUTABLE AS $$ SELECT 5000::bigint $$;
+CREATE FUNCTION leasehold.walks_past() RETURNS bigint LANGUAGE sql IMMUTABLE
+RETURN 5000::bigint;
 
 -- The first of these leases that does not stay on purpose; or the last that was walked past.
 CREATE FUNCTION leasehold.first_expired(m leasehold.meta, since timestamptz, due timestamptz) RETURNS timestamptz

@@ -649,4 +649,4 @@ CREATE FUNCTION leasehold.claim(worker text, queue text, n integer DEFAULT 1, le
                                 kinds text[] DEFAULT NULL, request text DEFAULT NULL)
 RETURNS SETOF leasehold.job
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$ SELECT * FROM leasehold.claim(worker, ARRAY[queue], n, lease, kinds, request) $$;
+BEGIN ATOMIC SELECT * FROM leasehold.claim(worker, ARRAY[queue], n, lease, kinds, request); END;

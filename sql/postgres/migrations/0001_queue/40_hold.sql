@@ -16,10 +16,10 @@
 
 CREATE FUNCTION leasehold.hold_put(of_queue text, of_job bigint, of_token bigint, until timestamptz)
 RETURNS void LANGUAGE sql VOLATILE
-AS $$
+BEGIN ATOMIC
     INSERT INTO leasehold.hold AS h VALUES (of_queue, of_job, of_token, until)
-        ON CONFLICT (queue, job) DO UPDATE SET token = excluded.token, until = excluded.until
-$$;
+        ON CONFLICT (queue, job) DO UPDATE SET token = excluded.token, until = excluded.until;
+END;
 
 -- The holder of a revoked lease has answered: job, slot and exclusive lease are free. The job may
 -- have been deleted meanwhile.
@@ -61,10 +61,10 @@ END $$;
 CREATE FUNCTION leasehold.exclusive_follow(now timestamptz, of_queue text, of_job bigint,
                                            until timestamptz)
 RETURNS void LANGUAGE sql VOLATILE
-AS $$
+BEGIN ATOMIC
     UPDATE leasehold.lease l SET expires_at = until, ttl_ms = leasehold.ms(until - now)
-     WHERE l.scope = 'processing' AND l.name = of_queue AND l.job = of_job
-$$;
+     WHERE l.scope = 'processing' AND l.name = of_queue AND l.job = of_job;
+END;
 
 CREATE FUNCTION leasehold.exclusive_end(jobs bigint[], queues text[]) RETURNS void LANGUAGE plpgsql
 AS $$

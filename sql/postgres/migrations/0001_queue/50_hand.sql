@@ -227,12 +227,12 @@ BEGIN
 END $$;
 
 CREATE FUNCTION leasehold.settings_changed() RETURNS void LANGUAGE sql VOLATILE
-AS $$
+BEGIN ATOMIC
     UPDATE leasehold.meta
        SET generation = generation + 1,
            has_policies = EXISTS (SELECT 1 FROM leasehold.policy),
-           has_paused = EXISTS (SELECT 1 FROM leasehold.queue q WHERE q.paused)
-$$;
+           has_paused = EXISTS (SELECT 1 FROM leasehold.queue q WHERE q.paused);
+END;
 
 -- Did that change anything?
 CREATE FUNCTION leasehold.queue_switch(of_queue text, to_paused boolean) RETURNS boolean

@@ -8,11 +8,11 @@ CREATE TYPE leasehold.lease_state AS (
 
 CREATE FUNCTION leasehold.lease_seen(l leasehold.lease, now timestamptz, due timestamptz)
 RETURNS leasehold.lease_state LANGUAGE sql IMMUTABLE
-AS $$
+BEGIN ATOMIC
     SELECT l.scope, l.name, l.owner, l.token, l.acquired_at, l.expires_at,
            greatest(coalesce(leasehold.ms(l.expires_at - now), 0), 0),
-           coalesce(l.expires_at <= due, false), l.value, l.rows, l.last_completed_at
-$$;
+           coalesce(l.expires_at <= due, false), l.value, l.rows, l.last_completed_at;
+END;
 
 -- What became of an act on a lease: 0, or the status it is refused with and why; the lease as it is
 -- now, all NULL where nothing is known of it.
@@ -23,7 +23,7 @@ CREATE FUNCTION leasehold.lease_told(l leasehold.lease, now timestamptz, due tim
                                      released boolean DEFAULT false, status integer DEFAULT 0,
                                      message text DEFAULT NULL) RETURNS leasehold.lease_outcome
 LANGUAGE sql IMMUTABLE
-AS $$ SELECT status, message, released, leasehold.lease_seen(l, now, due) $$;
+BEGIN ATOMIC SELECT status, message, released, leasehold.lease_seen(l, now, due); END;
 
 -- Before a token is made, or anything is expired: is this the server that the epoch is valid for?
 CREATE FUNCTION leasehold.same_server(m leasehold.meta, now timestamptz) RETURNS leasehold.meta
@@ -90,10 +90,8 @@ END $$;
 
 CREATE FUNCTION leasehold.lease_event(now timestamptz, type text, l leasehold.lease, actor text,
                                       reason text DEFAULT NULL) RETURNS void LANGUAGE sql
-AS $$
-    SELECT leasehold.event_put(now, type, NULL, NULL, l.owner, l.scope || '/' || l.name, NULL, NULL,
-                               actor, reason, l.token)
-$$;
+RETURN leasehold.event_put(now, type, NULL, NULL, l.owner, l.scope || '/' || l.name, NULL, NULL,
+                           actor, reason, l.token);
 
 CREATE FUNCTION leasehold.need_lease_name(scope text, name text) RETURNS void LANGUAGE plpgsql
 AS $$
@@ -117,35 +115,31 @@ END $$;
 
 CREATE FUNCTION leasehold.lease_held(l leasehold.lease, now timestamptz, due timestamptz)
 RETURNS leasehold.lease_outcome LANGUAGE sql IMMUTABLE
-AS $$
+BEGIN ATOMIC
     SELECT * FROM leasehold.lease_told(l, now, due, false, -10, format(
         'lease "%s/%s" is held by "%s" for another %s', l.scope, l.name, l.owner,
-        leasehold.duration_words(leasehold.ms(l.expires_at - now))))
-$$;
+        leasehold.duration_words(leasehold.ms(l.expires_at - now))));
+END;
 
 -- Why the holder of a lease is not its holder.
 CREATE FUNCTION leasehold.lease_lost(l leasehold.lease, of_scope text, of_name text, by_owner text,
                                      of_token bigint, due timestamptz) RETURNS text
 LANGUAGE sql IMMUTABLE
-AS $$
-    SELECT format('lease "%s/%s" ', of_scope, of_name)
-        || CASE WHEN l.owner IS NULL THEN 'is held by nobody'
-                WHEN l.owner <> by_owner THEN format('is held by "%s" now', l.owner)
-                WHEN l.expires_at <= due THEN 'has expired'
-                ELSE format('has token %s now, not %s', l.token, of_token) END
-$$;
+RETURN format('lease "%s/%s" ', of_scope, of_name)
+    || CASE WHEN l.owner IS NULL THEN 'is held by nobody'
+            WHEN l.owner <> by_owner THEN format('is held by "%s" now', l.owner)
+            WHEN l.expires_at <= due THEN 'has expired'
+            ELSE format('has token %s now, not %s', l.token, of_token) END;
 
 -- The row, locked; all NULL where there is none.
 CREATE FUNCTION leasehold.lease_lock(of_scope text, of_name text) RETURNS leasehold.lease
 LANGUAGE sql VOLATILE
-AS $$ SELECT * FROM leasehold.lease WHERE scope = of_scope AND name = of_name FOR UPDATE $$;
+BEGIN ATOMIC SELECT l FROM leasehold.lease l WHERE l.scope = of_scope AND l.name = of_name FOR UPDATE; END;
 
 CREATE FUNCTION leasehold.lease_end_of(now timestamptz, ttl_ms bigint, of_scope text)
 RETURNS timestamptz LANGUAGE sql STABLE
-AS $$
-    SELECT now + leasehold.span(coalesce(
-        ttl_ms, (SELECT s.ttl_ms FROM leasehold.scope s WHERE s.scope = of_scope), 300000))
-$$;
+RETURN now + leasehold.span(coalesce(
+    ttl_ms, (SELECT s.ttl_ms FROM leasehold.scope s WHERE s.scope = of_scope), 300000));
 
 CREATE FUNCTION leasehold.lease_acquire_one(now timestamptz, m leasehold.meta, old leasehold.lease,
                                             of_scope text, of_name text, by_owner text,

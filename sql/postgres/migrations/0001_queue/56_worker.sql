@@ -2,17 +2,15 @@
 
 CREATE FUNCTION leasehold.worker_event(now timestamptz, type text, worker text,
                                        reason text DEFAULT NULL) RETURNS void LANGUAGE sql
-AS $$
-    SELECT leasehold.event_put(now, type, NULL, NULL, worker, NULL, NULL, NULL, worker, reason, NULL)
-$$;
+RETURN leasehold.event_put(now, type, NULL, NULL, worker, NULL, NULL, NULL, worker, reason, NULL);
 
 -- [[1,2],[3,4]] of {1,3} and {2,4}.
 CREATE FUNCTION leasehold.pairs(firsts bigint[], seconds bigint[]) RETURNS text
 LANGUAGE sql IMMUTABLE
-AS $$
+BEGIN ATOMIC
     SELECT '[' || coalesce(string_agg(format('[%s,%s]', a, b), ',' ORDER BY n), '') || ']'
-      FROM unnest(firsts, seconds) WITH ORDINALITY u(a, b, n)
-$$;
+      FROM unnest(firsts, seconds) WITH ORDINALITY u(a, b, n);
+END;
 
 -- Whoever registers begins anew, whatever was known of the id. of_pid NULL: no process of ours, only
 -- time decides. of_sessions as leasehold.pairs() makes them; NULL: none yet.
@@ -111,7 +109,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION leasehold.refuse_unknown_worker(of_worker text) RETURNS void LANGUAGE sql
-AS $$ SELECT leasehold.refuse(-5, format('there is no worker "%s"', of_worker)) $$;
+RETURN leasehold.refuse(-5, format('there is no worker "%s"', of_worker));
 
 -- What this worker has started by now: all of it.
 CREATE FUNCTION leasehold.worker_started(of_worker text, jobs bigint[], tokens bigint[]) RETURNS void

@@ -31,10 +31,8 @@ CREATE TYPE leasehold.run AS (
 
 CREATE FUNCTION leasehold.new_run(trigger text, always boolean, whole boolean) RETURNS leasehold.run
 LANGUAGE sql IMMUTABLE
-AS $$
-    SELECT (trigger, always, whole, NULL::bigint, NULL::timestamptz, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-            ARRAY[0, 0, 0, 0, 0, 0, 0]::bigint[], '{}'::leasehold.log_line[])::leasehold.run
-$$;
+RETURN (trigger, always, whole, NULL::bigint, NULL::timestamptz, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        ARRAY[0, 0, 0, 0, 0, 0, 0]::bigint[], '{}'::leasehold.log_line[])::leasehold.run;
 
 -- A notice cannot be called back, but what a run did in a subtransaction can be undone. So the run
 -- carries its lines along: a block that fails leaves the run as it was before, lines included.
@@ -69,41 +67,33 @@ CREATE TYPE leasehold.recovery_opts AS (
 );
 
 CREATE FUNCTION leasehold.by_itself() RETURNS leasehold.recovery_opts LANGUAGE sql IMMUTABLE
-AS $$ SELECT (false, NULL, NULL, NULL, false)::leasehold.recovery_opts $$;
+RETURN (false, NULL, NULL, NULL, false)::leasehold.recovery_opts;
 
 -- ---- what recovery leaves alone ----
 
 -- May a recovery that comes by itself touch such a job? (policy_of() without the rest.)
 CREATE FUNCTION leasehold.recovers(of_queue text, of_kind text) RETURNS boolean LANGUAGE sql STABLE
-AS $$
-    SELECT coalesce((SELECT p.recovery FROM leasehold.policy p
-                      WHERE p.queue IN (of_queue, '*') AND p.kind IN (coalesce(of_kind, '*'), '*')
-                        AND p.recovery IS NOT NULL
-                      ORDER BY p.queue = '*', p.kind = '*' LIMIT 1), true)
-$$;
+RETURN coalesce((SELECT p.recovery FROM leasehold.policy p
+                  WHERE p.queue IN (of_queue, '*') AND p.kind IN (coalesce(of_kind, '*'), '*')
+                    AND p.recovery IS NOT NULL
+                  ORDER BY p.queue = '*', p.kind = '*' LIMIT 1), true);
 
 CREATE FUNCTION leasehold.some_stay(m leasehold.meta) RETURNS boolean LANGUAGE sql STABLE
-AS $$
-    SELECT m.has_policies AND EXISTS (SELECT 1 FROM leasehold.policy WHERE NOT recovery)
-$$;
+RETURN m.has_policies AND EXISTS (SELECT 1 FROM leasehold.policy WHERE NOT recovery);
 
 -- ---- the fate of a job ----
 
 -- "30 min", as people who set a lease of half an hour say it.
 CREATE FUNCTION leasehold.lease_words(ms bigint) RETURNS text LANGUAGE sql IMMUTABLE
-AS $$
-    SELECT CASE WHEN ms % 60000 = 0 THEN (ms / 60000)::text || ' min'
-                WHEN ms % 1000 = 0 THEN (ms / 1000)::text || ' s'
-                ELSE ms::text || ' ms' END
-$$;
+RETURN CASE WHEN ms % 60000 = 0 THEN (ms / 60000)::text || ' min'
+            WHEN ms % 1000 = 0 THEN (ms / 1000)::text || ' s'
+            ELSE ms::text || ' ms' END;
 
 CREATE FUNCTION leasehold.silence_words(now timestamptz, last_heartbeat_at timestamptz,
                                         multiplier bigint, interval_ms bigint)
 RETURNS text LANGUAGE sql IMMUTABLE
-AS $$
-    SELECT 'has been silent for ' || leasehold.duration_words(leasehold.ms(now - last_heartbeat_at))
-           || ' (' || multiplier::text || ' × ' || leasehold.duration_words(interval_ms) || ')'
-$$;
+RETURN 'has been silent for ' || leasehold.duration_words(leasehold.ms(now - last_heartbeat_at))
+       || ' (' || multiplier::text || ' × ' || leasehold.duration_words(interval_ms) || ')';
 
 -- What a death makes of a job, and why, machine-readable prefix first. `what` is said of a worker that
 -- is dead, `threshold_ms` of a hand; neither: the lease ended.
@@ -645,15 +635,13 @@ END $$;
 
 -- Is a worker dead and not all it held is free?
 CREATE FUNCTION leasehold.unclean(due timestamptz) RETURNS boolean LANGUAGE sql STABLE
-AS $$
-    SELECT EXISTS (SELECT 1 FROM leasehold.worker WHERE uncleaned IS NOT NULL)
-           OR EXISTS (SELECT 1 FROM leasehold.worker WHERE silent_at IS NOT NULL AND silent_at <= due)
-$$;
+RETURN EXISTS (SELECT 1 FROM leasehold.worker WHERE uncleaned IS NOT NULL)
+       OR EXISTS (SELECT 1 FROM leasehold.worker WHERE silent_at IS NOT NULL AND silent_at <= due);
 
 -- Jobs of workers that are dead, while their leases still run.
 CREATE FUNCTION leasehold.stale_of_dead(due timestamptz, of_queue text, some_stay boolean, most bigint)
 RETURNS SETOF bigint LANGUAGE sql STABLE
-AS $$
+BEGIN ATOMIC
     SELECT j.id FROM leasehold.job j
      WHERE j.state = 'running' AND j.lease_until > due AND (of_queue IS NULL OR j.queue = of_queue)
        AND j.worker IN (SELECT w.id FROM leasehold.worker w WHERE w.uncleaned IS NOT NULL
@@ -661,8 +649,8 @@ AS $$
                         SELECT w.id FROM leasehold.worker w
                          WHERE w.silent_at IS NOT NULL AND w.silent_at <= due AND w.pid IS NOT NULL)
        AND (NOT some_stay OR leasehold.recovers(j.queue, j.kind))
-     ORDER BY j.lease_until, j.id LIMIT most
-$$;
+     ORDER BY j.lease_until, j.id LIMIT most;
+END;
 
 -- `dead`: workers known to be, though their records do not say so yet. `most` NULL: all.
 CREATE FUNCTION leasehold.stale(now timestamptz, m leasehold.meta, o leasehold.recovery_opts,
@@ -704,7 +692,7 @@ END $$;
 CREATE FUNCTION leasehold.stale_leases(now timestamptz, due timestamptz, o leasehold.recovery_opts,
                                        dead text[])
 RETURNS bigint LANGUAGE sql STABLE
-AS $$
+BEGIN ATOMIC
     SELECT (SELECT count(*) FROM leasehold.lease l WHERE l.expires_at IS NOT NULL AND l.expires_at <= due)
          + (SELECT count(*)
               FROM (SELECT w.id, false AS unmarked FROM leasehold.worker w
@@ -721,8 +709,8 @@ AS $$
          + (SELECT count(*) FROM leasehold.lease l JOIN leasehold.job j ON j.id = l.job
              WHERE o.threshold_ms IS NOT NULL AND o.at_once AND l.expires_at > due AND l.job IS NOT NULL
                AND (o.queue IS NULL OR l.name = o.queue) AND j.state = 'running'
-               AND now - greatest(j.started_at, j.last_heartbeat_at) >= leasehold.span(o.threshold_ms))
-$$;
+               AND now - greatest(j.started_at, j.last_heartbeat_at) >= leasehold.span(o.threshold_ms));
+END;
 
 -- ---- on every claim whose probe found something ----
 

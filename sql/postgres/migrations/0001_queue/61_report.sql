@@ -2,15 +2,13 @@
 -- batch; each thing found is an event that names it. One that was cut off by a crash has no end.
 
 CREATE FUNCTION leasehold.reclaimed(r leasehold.run) RETURNS bigint LANGUAGE sql IMMUTABLE
-AS $$ SELECT r.retried + r.made_pending + r.failed + r.released $$;
+RETURN r.retried + r.made_pending + r.failed + r.released;
 
 CREATE FUNCTION leasehold.run_event(r leasehold.run, now timestamptz, type text, reason text,
                                     data text DEFAULT NULL)
 RETURNS void LANGUAGE sql VOLATILE
-AS $$
-    SELECT leasehold.event_put(now, type, NULL, NULL, NULL, NULL, NULL, NULL, 'system/recovery', reason,
-                               NULL, data, NULL, NULL, NULL, r.report)
-$$;
+RETURN leasehold.event_put(now, type, NULL, NULL, NULL, NULL, NULL, NULL, 'system/recovery', reason,
+                           NULL, data, NULL, NULL, NULL, r.report);
 
 CREATE FUNCTION leasehold.run_begin(INOUT r leasehold.run, now timestamptz) LANGUAGE plpgsql
 AS $$
@@ -29,10 +27,10 @@ END $$;
 
 -- Counted since the store was made, for whoever watches over it.
 CREATE FUNCTION leasehold.add_totals(keys text[], counts bigint[]) RETURNS void LANGUAGE sql VOLATILE
-AS $$
+BEGIN ATOMIC
     INSERT INTO leasehold.total
-    SELECT 'recovery:' || k.key, k.n FROM unnest(keys, counts) k(key, n) WHERE k.n <> 0
-$$;
+    SELECT 'recovery:' || k.key, k.n FROM unnest(keys, counts) k(key, n) WHERE k.n <> 0;
+END;
 
 -- With every batch, so that a run that is cut off tells how far it got.
 CREATE FUNCTION leasehold.run_count(INOUT r leasehold.run) LANGUAGE plpgsql
@@ -113,11 +111,11 @@ END $$;
 -- ---- as JSON ----
 
 CREATE FUNCTION leasehold.attempts_json(n integer) RETURNS jsonb LANGUAGE sql IMMUTABLE
-AS $$ SELECT CASE n WHEN -1 THEN jsonb '"unlimited"' ELSE to_jsonb(n) END $$;
+RETURN CASE n WHEN -1 THEN jsonb '"unlimited"' ELSE to_jsonb(n) END;
 
 -- The whole report; the lists hold 10,000 entries at most, the counts all.
 CREATE FUNCTION leasehold.report_json(of_report bigint) RETURNS jsonb LANGUAGE sql STABLE
-AS $$
+BEGIN ATOMIC
     WITH told AS MATERIALIZED (
         SELECT e.*, (SELECT j.kind FROM leasehold.job j WHERE j.id = e.job) AS kind FROM leasehold.event e
          WHERE e.report = of_report ORDER BY e.id
@@ -153,8 +151,8 @@ AS $$
         'inconsistencies', coalesce((SELECT jsonb_agg(reason ORDER BY id) FROM told
                                       WHERE type = 'recovery.inconsistency'), '[]'),
         'dry_run', false)
-      FROM leasehold.report p WHERE p.id = of_report
-$$;
+      FROM leasehold.report p WHERE p.id = of_report;
+END;
 
 -- One report, or the last one; NULL: there is none yet.
 CREATE FUNCTION leasehold.recovery_report(id bigint DEFAULT NULL) RETURNS jsonb LANGUAGE plpgsql STABLE

@@ -103,11 +103,11 @@ END $$;
 -- While a run goes on from batch to batch, claims need not help it. A hint: nobody waits for it.
 CREATE FUNCTION leasehold.keep_recovering(now timestamptz, m leasehold.meta) RETURNS void
 LANGUAGE sql VOLATILE
-AS $$
+BEGIN ATOMIC
     UPDATE leasehold.meta SET recovering_until = now + interval '5 seconds'
      WHERE one AND m.recovering_until < now + interval '2 seconds'
-       AND EXISTS (SELECT 1 FROM leasehold.meta WHERE one FOR UPDATE SKIP LOCKED)
-$$;
+       AND EXISTS (SELECT 1 FROM leasehold.meta WHERE one FOR UPDATE SKIP LOCKED);
+END;
 
 CREATE FUNCTION leasehold.stale_jobs(by_hand boolean, threshold_ms bigint, queue text, dead text[],
                                      most bigint)

@@ -32,13 +32,11 @@ END $$;
 -- machine of whoever compared that stood still.
 CREATE FUNCTION leasehold.heard_of_between(low timestamptz, high timestamptz) RETURNS boolean
 LANGUAGE sql STABLE
-AS $$
-    SELECT EXISTS (SELECT 1 FROM leasehold.worker w
-                    WHERE w.last_heartbeat_at > low AND w.last_heartbeat_at < high)
-           OR EXISTS (SELECT 1 FROM leasehold.job j
-                       WHERE j.state = 'running' AND greatest(j.started_at, j.last_heartbeat_at) > low
-                         AND greatest(j.started_at, j.last_heartbeat_at) < high)
-$$;
+RETURN EXISTS (SELECT 1 FROM leasehold.worker w
+                WHERE w.last_heartbeat_at > low AND w.last_heartbeat_at < high)
+       OR EXISTS (SELECT 1 FROM leasehold.job j
+                   WHERE j.state = 'running' AND greatest(j.started_at, j.last_heartbeat_at) > low
+                     AND greatest(j.started_at, j.last_heartbeat_at) < high);
 
 -- Was this moment taken from the clock before it jumped? After a jump forward that cannot be told of
 -- moments between, if there are any: such a lease gets longer by the jump rather than shorter. After a jump
@@ -46,9 +44,7 @@ $$;
 CREATE FUNCTION leasehold.before_jump(at timestamptz, now timestamptz, jump interval,
                                       looked_at timestamptz)
 RETURNS boolean LANGUAGE sql IMMUTABLE
-AS $$
-    SELECT CASE WHEN jump > interval '0' THEN at <= now - jump ELSE at < looked_at OR at > now END
-$$;
+RETURN CASE WHEN jump > interval '0' THEN at <= now - jump ELSE at < looked_at OR at > now END;
 
 -- What runs keeps its elapsed time: of leases, of those revoked by hand, of silence, of rates. What is
 -- kept of them goes with them. (generation: what claims know to be swept is void.) Workers are locked

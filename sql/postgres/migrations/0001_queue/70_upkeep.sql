@@ -112,10 +112,10 @@ END $$;
 -- Fold what the acts have appended into the counts and the minutes, one at a time; what others hold of
 -- the queues is left for later. So nobody waits here, and nobody is in a deadlock.
 CREATE FUNCTION leasehold.fold_totals() RETURNS void LANGUAGE sql VOLATILE
-AS $$
+BEGIN ATOMIC
     WITH gone AS (DELETE FROM leasehold.total RETURNING *)
-    INSERT INTO leasehold.total SELECT g.key, sum(g.value) FROM gone g GROUP BY g.key
-$$;
+    INSERT INTO leasehold.total SELECT g.key, sum(g.value) FROM gone g GROUP BY g.key;
+END;
 
 CREATE FUNCTION leasehold.fold(most bigint) RETURNS bigint LANGUAGE plpgsql
 AS $$

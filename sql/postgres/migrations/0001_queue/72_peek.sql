@@ -195,11 +195,9 @@ END $$;
 CREATE FUNCTION leasehold.retry_waits(queues text[], kinds text[]) RETURNS boolean
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
-AS $$
-    SELECT EXISTS (SELECT 1 FROM (SELECT j.id FROM leasehold.job j
-                                   WHERE j.state = 'scheduled' AND j.token > 0 AND j.queue = ANY (queues)
-                                     AND (cardinality(kinds) = 0 OR j.kind = ANY (kinds))
-                                     AND NOT EXISTS (SELECT 1 FROM leasehold.queue q
-                                                      WHERE q.queue = j.queue AND q.paused)
-                                   ORDER BY j.run_at LIMIT 1) first)
-$$;
+RETURN EXISTS (SELECT 1 FROM (SELECT j.id FROM leasehold.job j
+                               WHERE j.state = 'scheduled' AND j.token > 0 AND j.queue = ANY (queues)
+                                 AND (cardinality(kinds) = 0 OR j.kind = ANY (kinds))
+                                 AND NOT EXISTS (SELECT 1 FROM leasehold.queue q
+                                                  WHERE q.queue = j.queue AND q.paused)
+                               ORDER BY j.run_at LIMIT 1) first);

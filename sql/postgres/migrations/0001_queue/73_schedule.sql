@@ -15,11 +15,9 @@ END $$;
 CREATE FUNCTION leasehold.schedule_event(now timestamptz, type text, of_name text, of_queue text,
                                          actor text, what text, more text, job bigint DEFAULT NULL,
                                          to_state text DEFAULT NULL) RETURNS void LANGUAGE sql
-AS $$
-    SELECT leasehold.event_put(now, type, job, of_queue, NULL, NULL, NULL, to_state, actor,
-                               'schedule ' || of_name || CASE what WHEN '' THEN '' ELSE ': ' || what END,
-                               NULL, '{"schedule":"' || of_name || '"' || more || '}')
-$$;
+RETURN leasehold.event_put(now, type, job, of_queue, NULL, NULL, NULL, to_state, actor,
+                           'schedule ' || of_name || CASE what WHEN '' THEN '' ELSE ': ' || what END,
+                           NULL, '{"schedule":"' || of_name || '"' || more || '}');
 
 CREATE FUNCTION leasehold.schedule_put(
     of_name text, of_queue text, of_cron text, of_tz text, of_catch_up bigint,

@@ -1,9 +1,12 @@
 -- What the schema is made of, and what it was when it was made: `leasehold check` names what differs.
 
 -- One row a thing of ours. `portable`: the same text on every version of the server, else the server's
--- own rendering of it. Partitions of events come and go. This view itself is left out: a dump that is
--- restored renders its unions in another way.
-CREATE VIEW leasehold.shape AS
+-- own rendering of it. Partitions of events come and go. This function itself is left out: a dump that is
+-- restored renders its unions in another way. It has a search_path because the server's functions that render
+-- views look up operators in the path of whoever calls them.
+CREATE FUNCTION leasehold.shape() RETURNS TABLE (kind text, name text, shape text, portable boolean)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
 WITH ours AS (
     SELECT c.oid, c.relname::text AS name, c.relkind, c.relpersistence::text
       FROM pg_catalog.pg_class c
@@ -33,15 +36,16 @@ SELECT f.kind, f.name, pg_catalog.md5(pg_catalog.replace(f.text, 'leasehold.', '
     SELECT 'trigger', t.tgname || ' on ' || o.name, pg_catalog.pg_get_triggerdef(t.oid) || t.tgenabled::text, false
       FROM ours o JOIN pg_catalog.pg_trigger t ON t.tgrelid = o.oid AND NOT t.tgisinternal
     UNION ALL
-    SELECT 'view', o.name, pg_catalog.pg_get_viewdef(o.oid), false FROM ours o
-     WHERE o.relkind = 'v' AND o.name <> 'shape'
+    SELECT 'view', o.name, pg_catalog.pg_get_viewdef(o.oid), false FROM ours o WHERE o.relkind = 'v'
     UNION ALL
     SELECT 'sequence', o.name, '', true FROM ours o WHERE o.relkind = 'S'
     UNION ALL
     SELECT 'function', p.proname || '(' || pg_catalog.replace(pg_catalog.oidvectortypes(p.proargtypes),
                                                               'leasehold.', '') || ')',
-           p.prosrc || p.prosecdef || p.provolatile::text || coalesce(p.proconfig::text, ''), true
-      FROM pg_catalog.pg_proc p WHERE p.pronamespace = 'leasehold'::regnamespace) f;
+           coalesce(pg_catalog.pg_get_function_sqlbody(p.oid), p.prosrc) || p.prosecdef || p.provolatile::text
+           || coalesce(p.proconfig::text, ''), p.prosqlbody IS NULL
+      FROM pg_catalog.pg_proc p WHERE p.pronamespace = 'leasehold'::regnamespace AND p.proname <> 'shape') f;
+END;
 
 CREATE TABLE leasehold.made (
     kind     text    NOT NULL,

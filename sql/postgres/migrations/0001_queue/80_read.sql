@@ -4,7 +4,7 @@
 -- the priorities; hops from priority to priority instead of reading them all.
 CREATE FUNCTION leasehold.oldest_pending(of_queue text) RETURNS timestamptz LANGUAGE sql STABLE
 SET enable_bitmapscan = off
-AS $$
+BEGIN ATOMIC
     WITH RECURSIVE fresh AS (
         (SELECT j.priority, j.id FROM leasehold.job j
           WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue
@@ -26,13 +26,13 @@ AS $$
                AND j.priority < f.priority
              ORDER BY j.priority DESC, j.id LIMIT 1) n)
     SELECT created_at FROM leasehold.job
-     WHERE id = (SELECT least((SELECT min(id) FROM fresh), (SELECT min(id) FROM again)))
-$$;
+     WHERE id = (SELECT least((SELECT min(id) FROM fresh), (SELECT min(id) FROM again)));
+END;
 
 -- By the index, however few or many minutes the server believes there are.
 CREATE FUNCTION leasehold.minutes_since(since timestamptz) RETURNS SETOF leasehold.rollup LANGUAGE sql STABLE
 SET enable_seqscan = off
-AS $$ SELECT * FROM leasehold.rollup r WHERE r.minute >= since $$;
+BEGIN ATOMIC SELECT * FROM leasehold.rollup r WHERE r.minute >= since; END;
 
 -- All queues with their counts: as folded, and what has come since. hour_…: the last 60 full minutes
 -- and the current one.
@@ -43,7 +43,7 @@ RETURNS TABLE (queue text, paused boolean, scheduled bigint, pending bigint, run
                hour_enqueued bigint, hour_claimed bigint, hour_completed bigint, hour_failed bigint,
                hour_recovered bigint, hour_ended bigint, hour_wait_ms bigint, hour_run_ms bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$
+BEGIN ATOMIC
     WITH t AS MATERIALIZED (
         SELECT c.now, date_trunc('minute', c.now) - interval '60 minutes' AS since
           FROM (SELECT leasehold.clock() AS now) c
@@ -101,18 +101,18 @@ AS $$
            coalesce(h.wait_ms, 0)::bigint, coalesce(h.run_ms, 0)::bigint
       FROM counts c CROSS JOIN t CROSS JOIN LATERAL leasehold.policy_of(c.queue, NULL) p
       LEFT JOIN hour h ON h.queue = c.queue
-     ORDER BY c.queue
-$$;
+     ORDER BY c.queue;
+END;
 
 -- A named lease as it is now; all of a scope, or of all scopes.
 CREATE FUNCTION leasehold.leases(of_scope text DEFAULT NULL) RETURNS SETOF leasehold.lease_state
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$
+BEGIN ATOMIC
     SELECT s.* FROM leasehold.meta m, (SELECT leasehold.clock() AS now OFFSET 0) t, leasehold.lease l,
            LATERAL leasehold.lease_seen(l, t.now, leasehold.due(t.now, m.no_expiry_before)) s
      WHERE of_scope IS NULL OR l.scope = of_scope
-     ORDER BY l.scope, l.name
-$$;
+     ORDER BY l.scope, l.name;
+END;
 
 CREATE FUNCTION leasehold.lease_get(scope text, name text) RETURNS leasehold.lease_state
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp

@@ -11,7 +11,7 @@ CREATE TABLE leasehold.move (
 
 -- Why only a move may write here; NULL: anybody may.
 CREATE FUNCTION leasehold.closed_words() RETURNS text LANGUAGE sql STABLE
-AS $$
+BEGIN ATOMIC
     SELECT CASE part
            WHEN 'source' THEN pg_catalog.format(
                'store "%s" is being moved to "%s": nothing can change here',
@@ -21,8 +21,8 @@ AS $$
            WHEN 'target' THEN pg_catalog.format(
                'store "%s" is being filled from "%s": "leasehold move" finishes it',
                pg_catalog.current_database(), url) END
-      FROM leasehold.move WHERE one
-$$;
+      FROM leasehold.move WHERE one;
+END;
 
 -- Every table that acts write to has this trigger while the store is closed, and no other time: it costs
 -- nothing then. Making it waits for whoever is writing.
@@ -42,6 +42,7 @@ END $$;
 
 -- Shut, or open again. Exclusive, so that nobody is half-way: nobody writes, and nobody is about to.
 CREATE FUNCTION leasehold.move_doors(shut boolean) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     door text;
@@ -59,6 +60,7 @@ END $$;
 
 -- Has it this part, in this move? From here to the end of the transaction its rows may be written.
 CREATE FUNCTION leasehold.move_need(of_part text, of_id text) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF NOT EXISTS (SELECT 1 FROM leasehold.move m WHERE m.part = of_part AND m.id = of_id) THEN
@@ -70,26 +72,25 @@ END $$;
 
 CREATE FUNCTION leasehold.move_set(of_part text, of_id text, of_other text, of_url text) RETURNS void
 LANGUAGE sql VOLATILE
-AS $$
+BEGIN ATOMIC
     INSERT INTO leasehold.move AS m (part, id, other, url) VALUES (of_part, of_id, of_other, of_url)
         ON CONFLICT (one) DO UPDATE
-       SET part = excluded.part, id = excluded.id, other = excluded.other, url = excluded.url
-$$;
+       SET part = excluded.part, id = excluded.id, other = excluded.other, url = excluded.url;
+END;
 
 -- Never used: no job ever had an id here, and nothing was set.
 CREATE FUNCTION leasehold.move_empty() RETURNS boolean LANGUAGE sql STABLE
-AS $$
-    SELECT pg_catalog.pg_sequence_last_value(
-               pg_catalog.pg_get_serial_sequence('leasehold.job', 'id')::regclass) IS NULL
-       AND NOT EXISTS (SELECT 1 FROM leasehold.job) AND NOT EXISTS (SELECT 1 FROM leasehold.policy)
-       AND NOT EXISTS (SELECT 1 FROM leasehold.scope) AND NOT EXISTS (SELECT 1 FROM leasehold.schedule)
-       AND NOT EXISTS (SELECT 1 FROM leasehold.lease) AND NOT EXISTS (SELECT 1 FROM leasehold.request)
-$$;
+RETURN pg_catalog.pg_sequence_last_value(
+           pg_catalog.pg_get_serial_sequence('leasehold.job', 'id')::regclass) IS NULL
+   AND NOT EXISTS (SELECT 1 FROM leasehold.job) AND NOT EXISTS (SELECT 1 FROM leasehold.policy)
+   AND NOT EXISTS (SELECT 1 FROM leasehold.scope) AND NOT EXISTS (SELECT 1 FROM leasehold.schedule)
+   AND NOT EXISTS (SELECT 1 FROM leasehold.lease) AND NOT EXISTS (SELECT 1 FROM leasehold.request);
 
 -- The source: nobody may be at work. What the acts have appended is counted, so that all counts are in
 -- one place.
 CREATE FUNCTION leasehold.move_close(of_id text, of_other text, of_url text) RETURNS void
 LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     n    bigint;
@@ -119,6 +120,7 @@ END $$;
 -- anew.
 CREATE FUNCTION leasehold.move_prepare(of_id text, of_other text, of_url text, anew boolean)
 RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     m    leasehold.move;
@@ -143,6 +145,7 @@ END $$;
 
 -- The source: everything is over there.
 CREATE FUNCTION leasehold.move_leave(of_id text) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM leasehold.move_need('source', of_id);
@@ -151,6 +154,7 @@ END $$;
 
 -- The source: the move is given up.
 CREATE FUNCTION leasehold.move_reopen(of_id text) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM leasehold.move_need('source', of_id);
@@ -160,6 +164,7 @@ END $$;
 
 -- An id is never used again.
 CREATE FUNCTION leasehold.move_id(of_table text, last bigint) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     seq  regclass := pg_catalog.pg_get_serial_sequence('leasehold.' || of_table, 'id')::regclass;
@@ -174,6 +179,7 @@ END $$;
 CREATE FUNCTION leasehold.move_finish(of_id text, of_url text, epoch bigint, last_job bigint,
                                       last_event bigint, last_report bigint) RETURNS void
 LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     now timestamptz := leasehold.clock();
@@ -205,7 +211,7 @@ CREATE FUNCTION leasehold.move_look(OUT uuid text, OUT epoch bigint, OUT part te
                                     OUT other text, OUT last_job bigint, OUT last_event bigint,
                                     OUT last_report bigint, OUT empty boolean, OUT n bigint)
 LANGUAGE sql STABLE
-AS $$
+BEGIN ATOMIC
     SELECT m.uuid::text, m.epoch, v.part, v.id, v.other,
            pg_sequence_last_value(pg_get_serial_sequence('leasehold.job', 'id')::regclass),
            pg_sequence_last_value(pg_get_serial_sequence('leasehold.event', 'id')::regclass),
@@ -214,5 +220,5 @@ AS $$
            (SELECT count(*) FROM leasehold.job) + (SELECT count(*) FROM leasehold.event)
            + (SELECT count(*) FROM leasehold.rollup) + (SELECT count(*) FROM leasehold.request)
            + (SELECT count(*) FROM leasehold.lease) + (SELECT count(*) FROM leasehold.report)
-      FROM leasehold.meta m LEFT JOIN leasehold.move v ON true
-$$;
+      FROM leasehold.meta m LEFT JOIN leasehold.move v ON true;
+END;
