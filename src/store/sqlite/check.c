@@ -340,8 +340,8 @@ int check_store(struct db *db, struct conn *conn, struct lhi_act *act, struct lh
         rc = check_invariant(conn, &report, invariants[i].which, invariants[i].what, err);
     if (rc == LH_OK && !act->check.rows_only)
         rc = check_age(db, conn, &report, err);
-    /* A private copy has a mode of its own. */
-    if (rc == LH_OK && !act->check.rows_only && db->degraded[0] == '\0')
+    /* A private copy has a mode of its own, and so may a backup that nobody has written to yet. */
+    if (rc == LH_OK && !act->check.rows_only && db->degraded[0] == '\0' && db->side.page != NULL)
         rc = check_invariant(conn, &report, LHI_SQL_CHECK_JOURNAL, "journal", err);
     if (rc == LH_OK && !act->check.rows_only)
         rc = check_payloads(conn, &report, act->check.cancel, err);
