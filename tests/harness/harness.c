@@ -32,6 +32,9 @@ static struct test **last_link = &first_test;
 
 static char this_tmpdir[PATH_MAX];
 
+/* How far the body of a test has got. */
+enum stage { RUNNING, FINISHED, SKIPPED };
+
 struct slot {
     const struct test *test; /* NULL: free */
     pid_t pid;
@@ -41,7 +44,7 @@ struct slot {
     int64_t deadline_ms;
     /* Shared with the child, set once the body has returned: exit code 0 alone would let a test
      * pass that called exit() half way. */
-    volatile bool *finished;
+    volatile unsigned char *stage; /* enum stage, shared with the child */
     char tmpdir[PATH_MAX];
 };
 
@@ -153,6 +156,16 @@ static void clean_environment(const char *tmpdir)
     setenv("TZ", "UTC", 1);
 }
 
+static volatile unsigned char *this_stage;
+
+_Noreturn void test_skip(const char *why)
+{
+    printf("%s\n", why);
+    fflush(stdout);
+    *this_stage = SKIPPED;
+    _exit(0);
+}
+
 static _Noreturn void run_child(const struct runner *runner, struct slot *slot, pid_t parent)
 {
     const struct rlimit no_core = {0, 0};
@@ -174,8 +187,9 @@ static _Noreturn void run_child(const struct runner *runner, struct slot *slot, 
         FAIL("could not enter %s: %s", slot->tmpdir, strerror(errno));
     test_store_renew();
 
+    this_stage = slot->stage;
     slot->test->body();
-    *slot->finished = true;
+    *slot->stage = FINISHED;
     /* The full exit: this is where leak checkers speak. */
     exit(0);
 }
@@ -188,7 +202,7 @@ static void start_test(struct runner *runner, struct slot *slot, const struct te
 
     slot->test = test;
     slot->timed_out = false;
-    *slot->finished = false;
+    *slot->stage = RUNNING;
     make_tmpdir(slot);
     /* Appending: the test and its children share the file, and none may overwrite another. */
     slot->output = memfd_create("output", MFD_CLOEXEC);
@@ -228,13 +242,28 @@ static void print_diagnostics(int fd)
     fclose(in);
 }
 
+/* A test that skips itself has printed why, and nothing else. */
+static void print_reason(int fd)
+{
+    char why[200] = "";
+    ssize_t n = pread(fd, why, sizeof why - 1, 0);
+
+    why[n > 0 ? n : 0] = '\0';
+    why[strcspn(why, "\n")] = '\0';
+    printf(" # SKIP %s", why);
+}
+
 static void report(struct runner *runner, struct slot *slot, int status)
 {
     int64_t took_ms = now_ms() - slot->started_ms;
-    bool passed =
-        !slot->timed_out && WIFEXITED(status) && WEXITSTATUS(status) == 0 && *slot->finished;
+    bool left = !slot->timed_out && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    bool skipped = left && *slot->stage == SKIPPED;
+    bool passed = left && *slot->stage != RUNNING;
 
-    printf("%s %d - %s\n", passed ? "ok" : "not ok", ++runner->done, slot->test->name);
+    printf("%s %d - %s", passed ? "ok" : "not ok", ++runner->done, slot->test->name);
+    if (skipped)
+        print_reason(slot->output);
+    putchar('\n');
     if (passed) {
         if (took_ms > SLOW_MS)
             printf("# slow: %s took %.1f s\n", slot->test->name, (double)took_ms / 1000);
@@ -386,14 +415,14 @@ static void run_all(struct runner *runner, char **patterns)
 static void prepare(struct runner *runner)
 {
     const char *scale = getenv("TEST_TIMEOUT_SCALE");
-    size_t size = MAX_JOBS * sizeof(bool);
-    volatile bool *flags =
+    size_t size = MAX_JOBS;
+    volatile unsigned char *stages =
         mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
-    if (flags == MAP_FAILED)
+    if (stages == MAP_FAILED)
         bail_out("could not share memory: %s", strerror(errno));
     for (int i = 0; i < MAX_JOBS; i++)
-        runner->slots[i].finished = &flags[i];
+        runner->slots[i].stage = &stages[i];
     runner->timeout_scale = scale ? strtol(scale, NULL, 10) : 1;
     if (runner->timeout_scale < 1)
         runner->timeout_scale = 1;

@@ -82,6 +82,9 @@ void test_expect_mem(const char *file, int line, const char *a_text, const char 
                      const void *a, size_t a_len, const void *b, size_t b_len);
 void test_expect_status(const char *file, int line, const char *expr, int got, int wanted);
 
+/* End the test here, neither passed nor failed: what it needs is not there. The first thing it does. */
+_Noreturn void test_skip(const char *why);
+
 /* ---- help for tests; whatever of this cannot be done fails the test ---- */
 
 /* The directory of this test, absolute; also its current directory at the start and its $TMPDIR. */

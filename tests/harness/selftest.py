@@ -76,6 +76,13 @@ def what_is_right_passes_silently():
 
 
 @test
+def what_a_test_lacks_is_said_where_it_skips_itself():
+    outcome = Outcome("skips_itself")
+    outcome.must(outcome.code == 0 and outcome.left == [], "did not pass")
+    assert outcome.out == "TAP version 13\n1..1\nok 1 - skips_itself # SKIP no moon\n", outcome.out
+
+
+@test
 def each_test_has_a_directory_of_its_own():
     outcome = Outcome("stands_in_*")
     outcome.must(outcome.code == 0 and len(outcome.verdicts) == 2, "did not pass")

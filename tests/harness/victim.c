@@ -113,6 +113,11 @@ TEST(exits_early_with_zero)
     exit(0);
 }
 
+TEST(skips_itself)
+{
+    test_skip("no moon");
+}
+
 TEST(exits_with_code)
 {
     exit(23);

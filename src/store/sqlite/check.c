@@ -1,6 +1,7 @@
 /* Checking a store: the engine's file, our invariants, payloads, log, clock, room, versions.
  * Changes nothing. */
 #include "store/sqlite/db.h"
+#include "store/sqlite/trust.h"
 
 #include "base/checksum.h"
 #include "base/clock.h"
@@ -295,6 +296,10 @@ static void check_surroundings(struct db *db, struct report *report)
 
     if (names_problem(db, problem, sizeof problem) != LH_OK)
         found(report, "error", "names", "%s", problem);
+    if (!trust_folder(db->file))
+        found(
+            report, "warning", "folder",
+            "everybody may rename and remove files in the folder of the store, and so replace it");
     lhi_format(wal, sizeof wal, "%s-wal", db->file);
     int64_t wal_bytes = stat(wal, &st) == 0 ? (int64_t)st.st_size : 0;
     found(report, wal_bytes > LARGE_WAL ? "warning" : "info", "wal", "%lld bytes",

@@ -6,6 +6,7 @@
  *   fork.c       no SQLite in a process that was forked while a store was open
  *   identity.c   is it the store that the side file knows?
  *   names.c      the names of the files; the database must not have two
+ *   trust.c      files beside it that another user may have put there
  *   schema.c     what is in the file: our tables, their versions, meta
  *   health.c     what is looked at when a store is opened after a crash
  *   combine.c    one transaction for all threads that come together

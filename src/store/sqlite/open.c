@@ -8,6 +8,7 @@
  * transaction.
  */
 #include "store/sqlite/db.h"
+#include "store/sqlite/trust.h"
 
 #include "base/clock.h"
 #include "base/sys.h"
@@ -48,6 +49,10 @@ void conn_patient(struct conn *conn, bool patient)
 
 int conn_open(struct conn *conn, const char *path, int flags, struct lhi_error *err)
 {
+    int status = trust_names(path, err);
+
+    if (status != LH_OK)
+        return status;
     int rc = sqlite3_open_v2(path, &conn->db,
                              flags | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_PRIVATECACHE, NULL);
     if (rc != SQLITE_OK)
@@ -243,6 +248,9 @@ static int open_for_writing(struct db *db, struct lhi_error *err)
     if (rc != LH_OK || (rc = look_first(db, err)) != LH_OK ||
         (rc = schema_update(db, err)) != LH_OK || (rc = verify_journal(db, err)) != LH_OK)
         return rc;
+    /* A change of the journal mode has removed the journal: its name is to be taken again. */
+    if ((rc = trust_names(db->file, err)) != LH_OK)
+        return rc;
     if (meta_int(&db->conn, "own_file", 0, &own, err) != LH_OK)
         return err->status;
     side_set_own(&db->side, own != 0); /* for the day when the file can no longer say so */
@@ -290,6 +298,8 @@ static int open_writer(struct db *db, bool exists, struct lhi_error *err)
         rc = repair_resume(db, err);
     if (rc == LH_OK)
         rc = refuse_second_name(db, err);
+    if (rc == LH_OK)
+        rc = trust_names(db->file, err);
     if (rc == LH_OK)
         rc = recognize_file(db, !exists, err);
     if (rc == LH_OK)
@@ -354,17 +364,19 @@ static int open_reader(struct db *db, struct lhi_error *err)
                         "brings it up to date",
                         db->path, (long long)version);
     char problem[480], name[4200];
-    if (names_problem(db, problem, sizeof problem) != LH_OK)
-        lhi_log(&db->log, LH_LOG_WARN, "%s", problem);
     if (db->seen == 0) { /* it is read live, by these */
         db->wal_ino = inode_of(db, "-wal", name);
         db->shm_ino = inode_of(db, "-shm", name);
     }
     /* The bell is heard where the side file is there; who only reads does not make one. */
-    struct lhi_error ignored;
-    if (side_open(&db->side, db->file, false, &db->log, &ignored) == LH_OK &&
-        side_present(&db->side, db->opts.busy_ms, err) != LH_OK)
+    struct lhi_error said;
+    rc = side_open(&db->side, db->file, false, &db->log, &said);
+    if (rc == LH_EINVAL)
+        lhi_log(&db->log, LH_LOG_WARN, "%s", said.text);
+    if (rc == LH_OK && side_present(&db->side, db->opts.busy_ms, err) != LH_OK)
         return err->status;
+    if (names_problem(db, problem, sizeof problem) != LH_OK)
+        lhi_log(&db->log, LH_LOG_WARN, "%s", problem);
     return load_anchor(db, err);
 }
 

@@ -117,7 +117,7 @@ static int copy_beside(const struct db *db, const char *suffix, const char *to, 
     *copied = false;
     lhi_format(from, sizeof from, "%s%s", db->file, suffix);
     lhi_format(name, sizeof name, "%.4280s%s", to, suffix);
-    int in = open(from, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int in = open(from, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (in < 0)
         return errno == ENOENT ? LH_OK
                                : lhi_fail_errno(err, errno, "could not read \"%.300s\"", from);
@@ -209,7 +209,7 @@ static int fold_log(const char *to, int fd, uint32_t *page_size, int64_t *frames
     if (rc != LH_OK || *frames == 0)
         return rc;
     lhi_format(name, sizeof name, "%.4280s-wal", to);
-    int log = open(name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int log = open(name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (log < 0 || !read_bytes(log, header, sizeof header, 0)) {
         rc = lhi_fail_errno(err, errno ? errno : EIO, "could not read \"%.300s\"", name);
     } else {

@@ -12,6 +12,7 @@
  * or the new one; the note in the side file tells the next opener what to finish or to remove.
  */
 #include "store/sqlite/repair.h"
+#include "store/sqlite/trust.h"
 
 #include "base/clock.h"
 #include "base/hook.h"
@@ -87,7 +88,8 @@ static int open_copy(struct restore *r, struct lhi_error *err)
     lhi_format(r->fresh->path, sizeof r->fresh->path, "%s", r->from);
     lhi_format(r->fresh->file, sizeof r->fresh->file, "%s", r->copy_file);
     /* One snapshot from the check to the last page, whatever somebody does to the copy meanwhile. */
-    if ((rc = copy_begin(r->fresh, &r->copy, err)) < 0 && rc != LH_EINVAL)
+    rc = copy_begin(r->fresh, &r->copy, err);
+    if (rc < 0 && (rc != LH_EINVAL || r->copy.db == NULL))
         return copy_failed("could not read the copy", r->from, err);
     if ((rc = copy_sound(&r->copy, r->from, NULL, err)) == LH_OK &&
         (rc = meta_text(&r->copy, "store_uuid", r->uuid, sizeof r->uuid, err)) == LH_OK &&
@@ -152,6 +154,8 @@ static int enter_place(struct restore *r, struct lhi_error *err)
         (rc = side_enter(&db->side, db->opts.busy_ms, "restore", err)) != LH_OK)
         return rc;
     r->entered = true;
+    if ((rc = trust_names(db->file, err)) != LH_OK)
+        return rc;
     /* Whoever wrote that note is dead: he had the turnstile. */
     return side_work(&db->side, &at) == SIDE_IDLE ? LH_OK : repair_resume(db, err);
 }

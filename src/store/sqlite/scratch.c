@@ -136,7 +136,7 @@ static int open_source(struct source *src, const struct db *db, enum part which,
 
     lhi_format(src->path, sizeof src->path, "%s%s", db->file, part_suffix[which]);
     if (which != PART_DATABASE) {
-        src->fd = open(src->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+        src->fd = open(src->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
         return src->fd >= 0 ? LH_OK
                             : lhi_fail_errno(err, errno, "could not read \"%s\"", src->path);
     }

@@ -1,4 +1,5 @@
 #include "store/sqlite/side.h"
+#include "store/sqlite/trust.h"
 
 #include "base/clock.h"
 #include "base/sys.h"
@@ -106,14 +107,35 @@ static void *map_for_this_process(int fd)
     return p;
 }
 
-static int map_page(struct side *side, struct lhi_error *err)
+/* A file that we have made is for all who may write the database; another is checked. */
+static int settle_rights(const struct side *side, const char *db_path, struct stat *st,
+                         struct lhi_error *err)
+{
+    struct stat database;
+    const struct stat *of = stat(db_path, &database) == 0 ? &database : NULL;
+    mode_t mode = trust_writers(of);
+
+    if (fstat(side->fd, st) != 0)
+        return lhi_fail_errno(err, errno, "could not look at the side file \"%s\"", side->path);
+    if (side->created && of != NULL &&
+        ((geteuid() == 0 && fchown(side->fd, of->st_uid, of->st_gid) != 0) ||
+         ((mode & 0060) && of->st_gid != st->st_gid &&
+          fchown(side->fd, (uid_t)-1, of->st_gid) != 0)))
+        mode = 0600; /* for us alone, then */
+    int rc = side->created ? LH_OK : trust_file(side->path, st, of, err);
+    /* A user who may read it may lock it, and so keep everybody out. */
+    if (rc == LH_OK && (side->created || (st->st_mode & 0077 & ~mode)))
+        (void)fchmod(side->fd, mode);
+    return rc;
+}
+
+static int map_page(struct side *side, const char *db_path, struct lhi_error *err)
 {
     struct stat st;
+    int status = settle_rights(side, db_path, &st, err);
 
-    if (fstat(side->fd, &st) != 0)
-        return lhi_fail_errno(err, errno, "could not look at the side file \"%s\"", side->path);
-    if (!S_ISREG(st.st_mode))
-        return lhi_fail(err, LH_EINVAL, "side file \"%s\" is not a regular file", side->path);
+    if (status != LH_OK)
+        return status;
     if (st.st_size != 0 && st.st_size != PAGE)
         return lhi_fail(err, LH_EINVAL,
                         "\"%s\" is in the way: it is not a side file of ours, and would be written "
@@ -143,6 +165,22 @@ static int map_page(struct side *side, struct lhi_error *err)
     return LH_OK;
 }
 
+/* What another made is opened without O_CREAT, with which some kernels refuse a file of the database's
+ * owner in a folder like /tmp; and without waiting, should it be no plain file. */
+static void open_file(struct side *side, bool create)
+{
+    int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+    bool taken;
+
+    do {
+        side->fd = create ? open(side->path, flags | O_CREAT | O_EXCL, 0600) : -1;
+        side->created = side->fd >= 0;
+        taken = create && errno == EEXIST;
+        if (!side->created && (taken || !create))
+            side->fd = open(side->path, flags);
+    } while (side->fd < 0 && taken && errno == ENOENT); /* it was removed in between */
+}
+
 int side_open(struct side *side, const char *db_path, bool create, const struct lhi_log *log,
               struct lhi_error *err)
 {
@@ -151,20 +189,15 @@ int side_open(struct side *side, const char *db_path, bool create, const struct 
     side->log = log;
     side->pid = getpid();
     lhi_format(side->path, sizeof side->path, "%s-lease", db_path);
-    int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW;
     lhi_forks_hold();
-    if (create)
-        side->fd = open(side->path, flags | O_CREAT | O_EXCL, 0600);
-    side->created = side->fd >= 0;
-    if (!side->created)
-        side->fd = open(side->path, flags | (create ? O_CREAT : 0), 0600);
+    open_file(side, create);
     int failed = errno;
     if (side->fd >= 0)
         lhi_forks_add(&side->fork, let_go, side);
     lhi_forks_resume();
     if (side->fd < 0)
         return lhi_fail_errno(err, failed, "could not open the side file \"%s\"", side->path);
-    int rc = map_page(side, err);
+    int rc = map_page(side, db_path, err);
     if (rc != LH_OK)
         side_close(side);
     return rc;

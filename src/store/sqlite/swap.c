@@ -12,6 +12,7 @@
  * file's, and stop. They go on reading the old log, which is theirs, under its new name.
  */
 #include "store/sqlite/repair.h"
+#include "store/sqlite/trust.h"
 
 #include "base/hook.h"
 
@@ -200,6 +201,16 @@ static void set_marks(struct db *db, const struct coming *coming)
     side_set_file(side, coming->st.st_dev, coming->st.st_ino);
 }
 
+/* After a crash the note alone says which file is to come: it must be one that we have made. */
+static int trust_coming(const struct db *db, const char *ready, struct lhi_error *err)
+{
+    struct stat st, old;
+
+    if (lstat(ready, &st) != 0)
+        return lhi_fail_errno(err, errno, "could not look at \"%.300s\"", ready);
+    return trust_file(ready, &st, stat(db->file, &old) == 0 ? &old : NULL, err);
+}
+
 /* All before the rename. */
 static int prepare(struct db *db, const char *ready, const char *aside, char kept[4300],
                    struct coming *coming, struct lhi_error *err)
@@ -207,7 +218,8 @@ static int prepare(struct db *db, const char *ready, const char *aside, char kep
     int rc;
 
     memcpy(kept, aside, strlen(aside) + 1);
-    if ((rc = look_at_coming(ready, coming, err)) != LH_OK ||
+    if ((rc = trust_coming(db, ready, err)) != LH_OK ||
+        (rc = look_at_coming(ready, coming, err)) != LH_OK ||
         (rc = keep_old(db, kept, err)) != LH_OK)
         return rc;
     LHI_POINT("swap:linked");
@@ -237,6 +249,7 @@ int swap_finish(struct db *db, const char *word, int64_t at, char kept[4300], st
         return lhi_fail_errno(err, errno, "could not put \"%.200s\" in place of \"%s\"", ready,
                               db->path);
     LHI_POINT("swap:renamed");
+    trust_forget(ready);
     db->dev = coming.st.st_dev;
     db->ino = coming.st.st_ino;
     if ((rc = folder_sync(db->file, err)) != LH_OK ||
@@ -321,6 +334,7 @@ int store_swap(struct db *db, const char *fresh, const char *word, int64_t at, c
     choose_names(db, word, &at, ready, aside);
     if (rename(fresh, ready) != 0)
         return lhi_fail_errno(err, errno, "could not rename \"%.300s\"", fresh);
+    trust_forget(fresh);
     save_marks(&db->side, &marks);
     rc = folder_sync(db->file, err);
     if (rc == LH_OK)

@@ -79,7 +79,7 @@ int wal_valid_frames(const char *db_path, int64_t *frames, struct lhi_error *err
     *frames = 0;
     lhi_format(path, sizeof path, "%s-wal", db_path);
     /* SQLite's locks are on the database and the -shm: opening the log disturbs nobody. */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0)
         return errno == ENOENT ? LH_OK
                                : lhi_fail_errno(err, errno, "could not read the log \"%s\"", path);
