@@ -116,7 +116,7 @@ SELECT current_setting('server_version'),
        current_setting('synchronous_commit'), current_setting('synchronous_standby_names'),
        (SELECT string_agg(c.relname, ', ' ORDER BY c.relname) FROM pg_class c
          WHERE c.relnamespace = 'leasehold'::regnamespace AND c.relkind = 'r'
-           AND c.relpersistence = 'u' AND c.relname <> 'idle'),
+           AND c.relpersistence = 'u' AND c.relname NOT IN ('idle', 'unbroken')),
        (SELECT s.reset_val FROM pg_settings s WHERE s.name = 'default_transaction_isolation');
 
 -- name: check_standbys

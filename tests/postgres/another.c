@@ -107,3 +107,87 @@ TEST(the_epoch_is_never_below_the_timeline)
                "t t");
     PQfinish(c);
 }
+
+/* ---------------------------------------------------------------- after a crash, or a second restore */
+
+#define EPOCH "SELECT epoch FROM leasehold.meta"
+
+/* What a crash does to every unlogged table. */
+TEST(every_act_that_makes_a_token_raises_the_epoch_after_a_crash)
+{
+    static const char *const acts[] = {
+        "SELECT leasehold.claim('w-2', 'mail')",
+        "SELECT leasehold.claim_one('w-2', 'mail', NULL, true)",
+        "SELECT leasehold.lease_acquire('s', 'n', 'me')",
+        "SELECT leasehold.recover()",
+        "SELECT leasehold.maintain()",
+    };
+    for (size_t i = 0; i < sizeof acts / sizeof acts[0]; i++) {
+        PGconn *c = session_at(START_MS);
+        done(c, "TRUNCATE leasehold.unbroken");
+        done(c, acts[i]);
+        EXPECT_STR(said(c, EPOCH), "1");
+        done(c, acts[i]);
+        EXPECT_STR(said(c, EPOCH), "1");
+        EXPECT_STR(said(c, "SELECT first_token > 1::bigint << 40, first_token < 3::bigint << 39 "
+                           "FROM leasehold.meta"),
+                   "t t");
+        PQfinish(c);
+        test_store_renew();
+    }
+}
+
+TEST(a_crash_takes_nothing_from_those_who_hold_it)
+{
+    PGconn *c = session_at(START_MS);
+    done(c, "SELECT leasehold.enqueue('mail', 'x')");
+    done(c, "SELECT leasehold.claim('w-1', 'mail')");
+    done(c, "TRUNCATE leasehold.unbroken");
+    EXPECT_STR(said(c, "SELECT leasehold.maintain()"), "");
+    EXPECT_STR(said(c, EPOCH), "1");
+    EXPECT_STR(said(c, "SELECT no_expiry_before FROM leasehold.meta"), "-infinity");
+    EXPECT_STR(said(c, "SELECT state FROM leasehold.complete(1, 1)"), "completed");
+    PQfinish(c);
+}
+
+/* It may be called in a block of the user's, too. */
+TEST(the_epoch_rises_once_after_a_crash_though_the_act_was_in_a_savepoint)
+{
+    PGconn *c = session_at(START_MS);
+    done(c, "TRUNCATE leasehold.unbroken");
+    done(c, "BEGIN");
+    done(c, "SAVEPOINT a");
+    done(c, "SELECT leasehold.claim('w-2', 'mail')");
+    done(c, "COMMIT");
+    done(c, "SELECT leasehold.claim('w-2', 'mail')");
+    EXPECT_STR(said(c, EPOCH), "1");
+    PQfinish(c);
+}
+
+TEST(the_epoch_is_on_the_disk_whatever_the_session_says_about_commits)
+{
+    PGconn *c = session_at(START_MS);
+    done(c, "TRUNCATE leasehold.unbroken");
+    done(c, "SET synchronous_commit = off");
+    done(c, "BEGIN");
+    done(c, "SELECT leasehold.claim('w-2', 'mail')");
+    EXPECT_STR(said(c, "SHOW synchronous_commit"), "local");
+    done(c, "COMMIT");
+    EXPECT_STR(said(c, "SHOW synchronous_commit"), "off");
+    PQfinish(c);
+}
+
+/* A fresh server may give the tables of a dump the same oids that they had: the row that came with the dump was
+ * written by another transaction than it says. */
+TEST(a_dump_is_recognized_though_its_tables_have_the_same_oids)
+{
+    PGconn *c = session_at(START_MS);
+    done(c, "SELECT leasehold.enqueue('mail', 'x')");
+    done(c, "SELECT leasehold.claim('w-1', 'mail')");
+    done(c, "UPDATE leasehold.meta SET system_id = 1");
+    done(c, "UPDATE leasehold.unbroken SET xid = '3'");
+    EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.claim('w-2', 'mail')"), "0");
+    EXPECT_STR(said(c, EPOCH), "1");
+    EXPECT_CONTAINS(said(c, "SELECT leasehold.complete(1, 1)"), "lease of job 1 is lost");
+    PQfinish(c);
+}

@@ -10,7 +10,9 @@ test sets it (`SET leasehold.test_now`), or goes on.
 import argparse
 import fnmatch
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -597,6 +599,71 @@ def the_first_claim_in_a_restored_dump_ends_all_its_leases(db):
     expect_equal(of.ask("SELECT id, token > 1::bigint << 40 FROM leasehold.claim('new', 'mail')", WORKER),
                  "2|t", "the claim")
     of.refused("SELECT leasehold.complete(1, 1)", WORKER, "lease of job 1 is lost")
+
+
+@test
+def one_dump_that_is_restored_twice_hands_out_other_tokens(db):
+    db.ask("SELECT leasehold.enqueue('mail', 'a'); SELECT leasehold.lease_acquire('s', 'n', 'me');"
+           "SELECT leasehold.lease_release('s', 'n', 'me')", WORKER)
+    tokens, leases = set(), set()
+    for name in ("once", "twice", "thrice"):
+        of = restored(db, name, False)
+        tokens.add(of.ask("SELECT token FROM leasehold.claim('new', 'mail')", WORKER))
+        leases.add(of.ask("SELECT token FROM leasehold.lease_acquire('s', 'n', 'me')", WORKER))
+        expect_equal(of.ask("SELECT epoch FROM leasehold.meta"), "1", "epoch")
+    expect(len(tokens) == 3 and min(map(int, tokens)) > 1 << 40, f"tokens of jobs: {tokens}")
+    expect(len(leases) == 3 and min(map(int, leases)) > 1 << 40, f"tokens of leases: {leases}")
+    expect(max(map(int, tokens | leases)) < 2 << 40, f"tokens above their epoch: {tokens | leases}")
+
+
+# ---------------------------------------------------------------- a crash of the server
+
+RELAXED = "SET synchronous_commit = off;"
+
+
+def stop_wal_writer(of):
+    """From now on nothing is written in passing: what a commit did not wait for is lost in a crash."""
+    pid = of.psql("one", "CHECKPOINT; SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'")
+    os.kill(int(pid), signal.SIGSTOP)
+    return int(pid)
+
+
+def crash(of, wal_writer):
+    of.process.kill()
+    os.kill(wal_writer, signal.SIGKILL)
+    of.kill()
+    of.start()
+
+
+@test
+def a_token_that_a_crash_has_lost_is_not_handed_out_again_and_an_orderly_restart_changes_nothing(db):
+    with server.Folder() as at, server.Server(at, "crash", {"autovacuum": "off"}) as of:
+        of.make_template([db.program, "migrate"])
+        of.make_database("one")
+        of.psql("one", "SELECT leasehold.enqueue('mail', 'a');"
+                       "SELECT leasehold.lease_acquire('s', 'held', 'me')")
+        of.stop()
+        of.start()
+        of.psql("one", "SELECT leasehold.maintain()")
+        expect_equal(of.psql("one", "SELECT epoch FROM leasehold.meta").strip(), "0", "epoch")
+        seen = []
+        for number in range(2):
+            stopped = stop_wal_writer(of)
+            seen += of.psql("one", RELAXED + "SELECT token FROM leasehold.claim('w', 'mail');"
+                            "SELECT 'lease ' || token FROM leasehold.lease_acquire('s', 'n', 'me')").splitlines()
+            crash(of, stopped)
+            if number == 0:
+                expect_equal(of.psql("one", "SELECT state, token FROM leasehold.job").strip(), "pending|0",
+                             "the job, whose claim was to be lost")
+            # Nothing else follows from a crash: who holds something goes on.
+            of.psql("one", "SELECT leasehold.lease_extend('s', 'held', 'me')")
+            of.psql("one", "SELECT leasehold.release_worker('w')")
+        expect_equal(len(set(seen)), len(seen), f"different tokens of {seen}")
+        last = of.psql("one", "SELECT token FROM leasehold.claim('w', 'mail')").strip()
+        for token in seen[::2]:
+            told = of.psql("one", "SELECT status FROM leasehold.complete_many('{1}', "
+                                  f"'{{{token}}}', '{{}}', '{{}}')").strip()
+            expect_equal(told, "-8", f"the complete under a lost token {token}, held under {last}")
 
 
 # ---------------------------------------------------------------- what a check says

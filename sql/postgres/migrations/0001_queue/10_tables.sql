@@ -26,8 +26,11 @@ CREATE TABLE leasehold.meta (
     schema_version   integer     NOT NULL,
     uuid             uuid        NOT NULL DEFAULT gen_random_uuid(),
     epoch            bigint      NOT NULL DEFAULT 0 CHECK (epoch BETWEEN 0 AND 8191),
-    -- The server that the epoch was valid for: when it is another one (promoted, restored, upgraded),
-    -- the epoch rises before the next token is made.
+    -- Tokens of this epoch are above this: epoch << 40, and a random number below 1 << 39. One copy that is
+    -- restored twice gets the same epoch twice, and not the same tokens.
+    first_token      bigint      NOT NULL DEFAULT 0,
+    -- The server that the epoch was valid for: when it is another one (promoted, restored, upgraded), or has
+    -- crashed (leasehold.unbroken), the epoch rises before the next token is made.
     system_id        bigint      NOT NULL,
     timeline         text        NOT NULL,
     job_oid          oid         NOT NULL,   -- of the table of jobs: restored from a dump it is another
@@ -44,6 +47,15 @@ CREATE TABLE leasehold.meta (
     jumped_ms        bigint      NOT NULL DEFAULT 0,      -- by which the server's clock was set, in all
     degraded         text        NOT NULL DEFAULT ''      -- an earlier run could not recover everything
 ) WITH (fillfactor = 50);
+
+-- One row, that a crash of the server empties, as it does with every unlogged table, and so do promotion and the
+-- restore of a base backup. Commits that did not wait for the disk (synchronous_commit = off) may be lost then,
+-- and with them tokens that were handed out. A row that came out of a dump was not written by the transaction
+-- it names.
+CREATE UNLOGGED TABLE leasehold.unbroken (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    xid xid NOT NULL              -- that wrote it: the row's own xmin
+);
 
 -- Counted since the store was made (recovery:retried …): the sum over a key. Appended, like deltas, and
 -- folded by upkeep: a recovery in somebody's open transaction keeps nobody else from recovering.
@@ -386,3 +398,5 @@ CREATE TABLE leasehold.report (
 INSERT INTO leasehold.meta(schema_version, system_id, timeline, job_oid)
 SELECT 1, (SELECT system_identifier FROM pg_control_system()),
        left(pg_walfile_name(pg_current_wal_lsn()), 8), 'leasehold.job'::regclass;
+INSERT INTO leasehold.unbroken(xid) VALUES ('0');
+UPDATE leasehold.unbroken SET xid = xmin;

@@ -39,9 +39,12 @@ CREATE FUNCTION leasehold.due(now timestamptz, no_expiry_before timestamptz) RET
 LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN now < no_expiry_before THEN '-infinity' ELSE now END;
 
-CREATE FUNCTION leasehold.next_token(token bigint, epoch bigint) RETURNS bigint
+CREATE FUNCTION leasehold.next_token(token bigint, first_token bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE
-RETURN greatest(token, epoch << 40) + 1;
+RETURN greatest(token, first_token) + 1;
+
+CREATE FUNCTION leasehold.first_token_of(epoch bigint) RETURNS bigint LANGUAGE sql VOLATILE
+RETURN (epoch << 40) + floor(random() * (1::bigint << 39))::bigint;
 
 -- A line for whoever listens: the library logs it, psql shows it. The level is in the code: LHE00, LHW00,
 -- LHI00.
@@ -70,34 +73,67 @@ END $$;
 -- One item of a batch: its number from 1, 0 or the status it was refused with, and why.
 CREATE TYPE leasehold.outcome AS (n integer, status integer, message text);
 
+-- Has nothing happened by which tokens that were handed out may be forgotten?
+CREATE FUNCTION leasehold.is_unbroken() RETURNS boolean LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF pg_catalog.pg_is_in_recovery() THEN
+        RETURN true;  -- a standby cannot read unlogged tables, and makes no tokens
+    END IF;
+    RETURN EXISTS (SELECT 1 FROM leasehold.unbroken u WHERE u.one AND u.xmin = u.xid);
+END $$;
+
 -- Is this still the server that the epoch was valid for? If not (promoted, restored from a dump or a
 -- backup, upgraded), the epoch rises, so that no token is handed out a second time, and nothing expires
 -- for the length of the longest lease: its holders were cut off, not dead. What a dump had as held is
 -- taken from its holders: it may have passed to others since the dump was made. The epoch is never below the
--- timeline: what it was on the one before may be among what was lost.
+-- timeline: what it was on the one before may be among what was lost. After a crash of the same server the epoch
+-- rises, too, and nothing else happens.
+--
+-- The new epoch is on the disk before anybody sees it, whatever the caller says about commits: after a second
+-- crash it would be the same.
 CREATE FUNCTION leasehold.new_server(now timestamptz) RETURNS leasehold.meta LANGUAGE plpgsql
 AS $$
 DECLARE
     m       leasehold.meta;
     id      bigint := (SELECT system_identifier FROM pg_control_system());
     line    text := left(pg_walfile_name(pg_current_wal_lsn()), 8);
-    longest bigint;
+    longest bigint := 0;
+    same    boolean;
     restored boolean;
 BEGIN
     SELECT * INTO m FROM leasehold.meta FOR UPDATE;
-    IF m.system_id = id AND m.timeline = line AND m.job_oid = 'leasehold.job'::regclass THEN
+    same := m.system_id = id AND m.timeline = line AND m.job_oid = 'leasehold.job'::regclass;
+    IF same AND leasehold.is_unbroken() THEN
         RETURN m;  -- somebody else has seen to it
     END IF;
-    restored := m.job_oid <> 'leasehold.job'::regclass;
-    SELECT greatest(1000, (SELECT max(held_ms) FROM leasehold.job WHERE state = 'running'),
-                    (SELECT max(ttl_ms) FROM leasehold.lease WHERE expires_at IS NOT NULL))
-      INTO longest;
+    IF current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'local', true);
+    END IF;
+    restored := m.job_oid <> 'leasehold.job'::regclass
+                OR (m.system_id <> id AND EXISTS (SELECT 1 FROM leasehold.unbroken u WHERE u.one AND u.xmin <> u.xid));
+    IF NOT same THEN
+        SELECT greatest(1000, (SELECT max(held_ms) FROM leasehold.job WHERE state = 'running'),
+                        (SELECT max(ttl_ms) FROM leasehold.lease WHERE expires_at IS NOT NULL))
+          INTO longest;
+    END IF;
+    m.epoch := greatest(m.epoch + 1, least(('x' || line)::bit(32)::bigint, 4096));
     UPDATE leasehold.meta
-       SET epoch = greatest(epoch + 1, least(('x' || line)::bit(32)::bigint, 4096)),
-           system_id = id, timeline = line, recovery_due = true,
+       SET epoch = m.epoch, first_token = leasehold.first_token_of(m.epoch),
+           system_id = id, timeline = line, recovery_due = recovery_due OR NOT same,
            job_oid = 'leasehold.job'::regclass, generation = generation + 1,
-           no_expiry_before = greatest(no_expiry_before, now + leasehold.span(longest))
+           no_expiry_before = CASE WHEN same THEN no_expiry_before
+                                   ELSE greatest(no_expiry_before, now + leasehold.span(longest)) END
     RETURNING * INTO m;
+    INSERT INTO leasehold.unbroken(xid) VALUES ('0') ON CONFLICT DO NOTHING;
+    UPDATE leasehold.unbroken u SET one = true WHERE u.one;  -- now it is of this transaction …
+    UPDATE leasehold.unbroken u SET xid = u.xmin WHERE u.one;  -- … and says so
+    IF same THEN
+        PERFORM leasehold.event_put(now, 'store.restored', NULL, NULL, NULL, NULL, NULL, NULL,
+            'system/recovery', 'the server has crashed: epoch ' || m.epoch, NULL);
+        PERFORM leasehold.tell('info', 'the server has crashed since the store was last used: epoch ' || m.epoch);
+        RETURN m;
+    END IF;
     PERFORM leasehold.event_put(now, 'store.restored', NULL, NULL, NULL, NULL, NULL, NULL,
         'system/recovery', 'another server: epoch ' || m.epoch || ', timeline ' || line, NULL);
     PERFORM leasehold.tell('warn', 'the store is on another server now (timeline ' || line

@@ -99,7 +99,7 @@ END $$;
 -- at them, looks at all there is.
 CREATE FUNCTION leasehold.take_many(
     of_queue text, of_worker text, of_kinds text[], alone bigint, n bigint, lease bigint, least_priority integer,
-    most_priority integer, low bigint, epoch bigint, p leasehold.policy, rule_kinds text[],
+    most_priority integer, low bigint, first_token bigint, p leasehold.policy, rule_kinds text[],
     rules leasehold.policy[])
 RETURNS SETOF leasehold.claimed LANGUAGE plpgsql
 AS $$
@@ -143,7 +143,7 @@ BEGIN
              ORDER BY w.priority DESC, w.id LIMIT wanted),
         taken AS (
             UPDATE leasehold.job j
-               SET state = 'running', token = greatest(j.token, epoch << 40) + 1,
+               SET state = 'running', token = greatest(j.token, first_token) + 1,
                    attempt = j.attempt + 1,
                    max_attempts = CASE
                        WHEN coalesce(j.max_attempts, (rules[array_position(rule_kinds, j.kind)]).max_attempts, p.max_attempts, 3) = -1
@@ -229,7 +229,7 @@ DECLARE
 BEGIN
     SELECT * INTO m FROM leasehold.meta;
     IF m.timeline <> left(pg_walfile_name(pg_current_wal_lsn()), 8)
-       OR m.job_oid <> 'leasehold.job'::regclass THEN
+       OR m.job_oid <> 'leasehold.job'::regclass OR NOT leasehold.is_unbroken() THEN
         m := leasehold.new_server(now);
     END IF;
     due := leasehold.due(now, m.no_expiry_before);
@@ -358,7 +358,7 @@ BEGIN
                 IF m.has_policies OR of_request IS NOT NULL THEN
                     got := 0;
                     FOR one IN SELECT * FROM leasehold.take_many(
-                        q, of_worker, of_kinds, alone, allowed, lease, ends[i], tops[i], lows[i], m.epoch, p, rule_kinds, rules)
+                        q, of_worker, of_kinds, alone, allowed, lease, ends[i], tops[i], lows[i], m.first_token, p, rule_kinds, rules)
                     LOOP
                         RETURN NEXT one;
                         got := got + 1;
@@ -367,7 +367,7 @@ BEGIN
                     END LOOP;
                 ELSE
                     RETURN QUERY SELECT * FROM leasehold.take_many(
-                        q, of_worker, of_kinds, alone, allowed, lease, ends[i], tops[i], lows[i], m.epoch, p, rule_kinds, rules);
+                        q, of_worker, of_kinds, alone, allowed, lease, ends[i], tops[i], lows[i], m.first_token, p, rule_kinds, rules);
                     GET DIAGNOSTICS got = ROW_COUNT;
                 END IF;
                 allowed := allowed - got;
@@ -458,7 +458,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 DECLARE
     now     timestamptz := leasehold.clock();
-    epoch   bigint;
+    first_token bigint;
     unusual boolean;
     top     integer;
     low     bigint;
@@ -485,10 +485,11 @@ BEGIN
         END IF;
         now := leasehold.clock();  -- it may have waited for whoever was at that job
     END IF;
-    SELECT m.epoch, f.priority, f.low,
+    SELECT m.first_token, f.priority, f.low,
            m.has_policies OR m.has_paused OR now < m.no_expiry_before
            OR NOT starts_with(pg_walfile_name(pg_current_wal_lsn()), m.timeline)
            OR m.job_oid <> 'leasehold.job'::regclass
+           OR NOT leasehold.is_unbroken()
            OR coalesce(f.next_look <= now, false)
            OR EXISTS (SELECT 1 FROM leasehold.worker w
                        WHERE w.id = of_worker AND w.pid IS NOT NULL AND w.state <> 'stopped'
@@ -497,7 +498,7 @@ BEGIN
            OR EXISTS (SELECT 1 FROM leasehold.job w
                        WHERE w.state = 'pending' AND NOT w.again AND w.queue = of_queue AND w.priority > f.priority),
            leasehold.looked_at()
-      INTO epoch, top, low, unusual, looked
+      INTO first_token, top, low, unusual, looked
       FROM leasehold.meta m
       LEFT JOIN LATERAL (SELECT w.priority, w.low, w.next_look FROM leasehold.front w WHERE w.queue = of_queue
                           ORDER BY w.look DESC, w.priority DESC LIMIT 1) f ON true
@@ -507,7 +508,7 @@ BEGIN
     END IF;
     IF NOT unusual THEN
         UPDATE leasehold.job j
-           SET state = 'running', token = greatest(j.token, epoch << 40) + 1, attempt = j.attempt + 1,
+           SET state = 'running', token = greatest(j.token, first_token) + 1, attempt = j.attempt + 1,
                max_attempts = CASE WHEN j.max_attempts = -1 THEN -1
                                    ELSE greatest(coalesce(j.max_attempts, 3), j.attempt + 1) END,
                worker = of_worker, held_ms = coalesce(lease, j.lease_ms, 300000),

@@ -7,7 +7,7 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     -- Restored from a dump: whoever writes first sees to it before anything else.
-    SELECT m.schema_version, m.recovery_due OR m.job_oid <> 'leasehold.job'::regclass
+    SELECT m.schema_version, m.recovery_due OR m.job_oid <> 'leasehold.job'::regclass OR NOT leasehold.is_unbroken()
            OR m.system_id <> (SELECT c.system_identifier FROM pg_control_system() c)
       INTO schema_version, recovery_due FROM leasehold.meta m;
     last_job := pg_sequence_last_value(pg_get_serial_sequence('leasehold.job', 'id'));

@@ -54,7 +54,7 @@ CREATE FUNCTION leasehold.exclusive_acquire(now timestamptz, m leasehold.meta, o
 RETURNS boolean LANGUAGE plpgsql
 AS $$
 BEGIN
-    RETURN leasehold.lease_take(now, leasehold.due(now, m.no_expiry_before), m.epoch, 'processing',
+    RETURN leasehold.lease_take(now, leasehold.due(now, m.no_expiry_before), m.first_token, 'processing',
                                 of_queue, of_worker, until, NULL, of_job) IS NOT NULL;
 END $$;
 

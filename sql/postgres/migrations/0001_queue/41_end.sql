@@ -299,7 +299,7 @@ BEGIN
                             ELSE 'scheduled' END,
                run_at = greatest(h.hold_until, h.delayed_to), attempt = j.attempt - 1,
                token = CASE WHEN actor IS NULL THEN j.token
-                            ELSE leasehold.next_token(j.token, m.epoch) END,
+                            ELSE leasehold.next_token(j.token, m.first_token) END,
                lease_until = NULL, worker = NULL, started_at = NULL, again = true,
                state_changed_at = now
           FROM held h
@@ -392,7 +392,7 @@ LANGUAGE plpgsql
 AS $$
 BEGIN
     UPDATE leasehold.lease l
-       SET token = greatest(l.token + 1, (m.epoch << 40) + nextval('leasehold.lease_token'))
+       SET token = greatest(l.token + 1, m.first_token + nextval('leasehold.lease_token'))
      WHERE l.owner IS NOT NULL AND l.job IS NULL;
     PERFORM leasehold.release_by_hand(now, m,
         ARRAY(SELECT j.id FROM leasehold.job j WHERE j.state = 'running'), 0, false, 'restore');

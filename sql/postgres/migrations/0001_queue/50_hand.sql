@@ -68,7 +68,7 @@ BEGIN
     ), cancelled AS (
         UPDATE leasehold.job j
            SET state = 'cancelled', lease_until = NULL, worker = NULL,
-               token = leasehold.next_token(j.token, m.epoch), last_error = 'CANCELLED: by hand',
+               token = leasehold.next_token(j.token, m.first_token), last_error = 'CANCELLED: by hand',
                finished_at = now, state_changed_at = greatest(now, j.started_at)
           FROM old o
          WHERE j.id = ANY (jobs) AND j.id = o.id AND j.token = o.token AND j.state IN ('scheduled', 'pending', 'running')
@@ -107,7 +107,7 @@ BEGIN
     UPDATE leasehold.job w
        SET state = becomes, run_at = held_until, attempt = 0, recoveries = 0, started_at = NULL,
            finished_at = NULL, result = NULL, result_bytes = NULL, expires_at = NULL, again = true,
-           token = leasehold.next_token(w.token, m.epoch), state_changed_at = now
+           token = leasehold.next_token(w.token, m.first_token), state_changed_at = now
      WHERE w.id = j.id AND w.state IN ('failed', 'cancelled', 'completed');
     RETURN (n, j.id, j.state, becomes, j.token, j.queue, NULL, NULL)::leasehold.handled;
 EXCEPTION WHEN unique_violation THEN

@@ -32,7 +32,7 @@ AS $$
 BEGIN
     IF m.system_id = (SELECT system_identifier FROM pg_control_system())
        AND m.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
-       AND m.job_oid = 'leasehold.job'::regclass THEN
+       AND m.job_oid = 'leasehold.job'::regclass AND leasehold.is_unbroken() THEN
         RETURN m;
     END IF;
     RETURN leasehold.new_server(now);
@@ -42,7 +42,7 @@ END $$;
 --
 -- A row that keeps no state is deleted when it is freed, and the next token of its name must be above
 -- every one before: each is a new number of one sequence, taken when the row is ours alone.
-CREATE FUNCTION leasehold.lease_take(now timestamptz, due timestamptz, epoch bigint,
+CREATE FUNCTION leasehold.lease_take(now timestamptz, due timestamptz, first_token bigint,
                                      of_scope text, of_name text, of_owner text,
                                      until timestamptz, new_value text, of_job bigint)
 RETURNS bigint LANGUAGE plpgsql
@@ -55,13 +55,13 @@ BEGIN
     VALUES (of_scope, of_name, of_owner, 0, leasehold.ms(until - now), now, until, new_value, of_job)
         ON CONFLICT (scope, name) DO UPDATE
        SET owner = excluded.owner, ttl_ms = excluded.ttl_ms,
-           token = greatest(l.token + 1, (epoch << 40) + nextval('leasehold.lease_token')),
+           token = greatest(l.token + 1, first_token + nextval('leasehold.lease_token')),
            acquired_at = excluded.acquired_at, expires_at = excluded.expires_at,
            value = coalesce(excluded.value, l.value), job = excluded.job
      WHERE l.owner IS NULL OR l.expires_at <= due
     RETURNING l.token INTO taken;
     IF taken = 0 THEN
-        UPDATE leasehold.lease l SET token = (epoch << 40) + nextval('leasehold.lease_token')
+        UPDATE leasehold.lease l SET token = first_token + nextval('leasehold.lease_token')
          WHERE l.scope = of_scope AND l.name = of_name
         RETURNING l.token INTO taken;
     END IF;
@@ -160,7 +160,7 @@ BEGIN
         RETURN leasehold.lease_told(l, now, due);
     END IF;
     IF l.owner IS NULL OR l.expires_at <= due THEN
-        IF leasehold.lease_take(now, due, m.epoch, of_scope, of_name, by_owner, until, new_value,
+        IF leasehold.lease_take(now, due, m.first_token, of_scope, of_name, by_owner, until, new_value,
                                 NULL) IS NOT NULL THEN
             IF old.owner IS NOT NULL THEN
                 PERFORM leasehold.lease_event(now, 'lease.recovered', old, 'system/recovery',

@@ -352,7 +352,7 @@ BEGIN
     WITH written AS (
         UPDATE leasehold.job j
            SET state = f.state, run_at = coalesce(f.run_at, j.run_at), attempt = f.next_attempt,
-               recoveries = f.next_recoveries, token = leasehold.next_token(j.token, m.epoch),
+               recoveries = f.next_recoveries, token = leasehold.next_token(j.token, m.first_token),
                worker = NULL, lease_until = NULL, started_at = NULL,
                finished_at = CASE f.state WHEN 'failed' THEN now END, state_changed_at = now,
                last_error = f.reason, again = true

@@ -18,7 +18,7 @@ CREATE FUNCTION leasehold.expire_overdue(now timestamptz, since timestamptz, mos
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    epoch bigint := (SELECT m.epoch FROM leasehold.meta m);
+    first bigint := (SELECT m.first_token FROM leasehold.meta m);
     of    record;
     n     bigint := 0;
 BEGIN
@@ -30,7 +30,7 @@ BEGIN
              ORDER BY j.expires_at LIMIT most FOR UPDATE SKIP LOCKED),
         gone AS (
             UPDATE leasehold.job j
-               SET state = 'cancelled', token = leasehold.next_token(j.token, epoch),
+               SET state = 'cancelled', token = leasehold.next_token(j.token, first),
                    last_error = 'EXPIRED: not claimed by ' || leasehold.time_words(j.expires_at),
                    finished_at = now, state_changed_at = greatest(now, j.started_at)
               FROM overdue o WHERE j.id = ANY (ARRAY(SELECT p.id FROM overdue p)) AND j.id = o.id

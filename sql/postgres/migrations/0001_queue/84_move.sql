@@ -194,7 +194,8 @@ BEGIN
         PERFORM leasehold.refuse(-1, 'the 8191 epochs are used up');
     END IF;
     UPDATE leasehold.meta t
-       SET epoch = greatest(t.epoch, move_finish.epoch) + 1, generation = t.generation + 1,
+       SET epoch = greatest(t.epoch, move_finish.epoch) + 1,
+           first_token = leasehold.first_token_of(greatest(t.epoch, move_finish.epoch) + 1), generation = t.generation + 1,
            has_policies = EXISTS (SELECT 1 FROM leasehold.policy),
            has_paused = EXISTS (SELECT 1 FROM leasehold.queue WHERE paused)
     RETURNING * INTO m;
