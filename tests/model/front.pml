@@ -1,10 +1,12 @@
 /*
  * front.pml: where a claim on PostgreSQL begins to look (sql/postgres/migrations/0001_queue/31_front.sql).
  *
- * Ids are given in order and commit in any. Claims seek above `low`; who finds nothing there seeks above
+ * Ids are given in order and commit in any. Claims seek above `low`; a claim that finds nothing there seeks above
  * `floor`; once in a while one claim looks at all of it and writes both as a new record. The record counts when
  * its transaction commits, which may be late or never. Jobs that take no longer than two ticks to commit
- * are prompt; others may take for ever.
+ * are prompt; others may take for ever. Claims note the highest id that was given out; after two ticks that id is
+ * certain: no prompt job up to it is still to come, and no floor is above it (leasehold.sweep). Claims that look
+ * because a late transaction has ended look no otherwise than those that look now and then.
  *
  * With all guards: no claim answers "nothing there" while a prompt job waits (PROMPT), nor while one waits
  * that the last look at all of it has seen (SEEN); and every job that commits is claimed (TAKEN, LTL).
@@ -12,7 +14,7 @@
 
 /* ---- guards ---- */
 #define SEEK_FLOOR 1   /* who finds nothing above low seeks above floor */
-#define FLOOR_AGED 2   /* the floor is what was given out two ticks ago, not just now */
+#define FLOOR_AGED 2   /* the floor is below what was given out two ticks ago, not just now */
 #define LOOK_LOWERS 4  /* a look at all of it that finds something below sets low and floor below it */
 #define LOOKS 8        /* somebody looks at all of it now and then */
 #define OWN_RECORD 16  /* a look writes a record of its own, and waits for no other transaction */
@@ -46,10 +48,14 @@ bool prompt[JOBS + 1];
 byte given;             /* the highest id so far */
 
 /* What a look has written: record 0 counts; the others are those of the lookers, until they commit. */
-byte low[3], floor[3], seen[3], age[3];
+byte low[3], floor[3];
+byte noted, age;        /* the highest id when it was noted, and how long ago that was */
+byte certain;           /* no prompt job up to this id is still to come */
 byte saw[3];            /* a bit for each job that the look found waiting */
 byte last_saw;          /* of the committed look that began last */
 bool open, overtaken;   /* the look of the idler: under way; a look that began later has committed */
+
+#define least(a, b) ((a) < (b) -> (a) : (b))
 
 /* The first that can be taken. */
 inline first_above(bound, id)
@@ -87,7 +93,7 @@ proctype Enqueuer()
     state[id] = WAITING
 }
 
-/* Time passes: a prompt job that was given before the floor to come was noted has committed by then. */
+/* Time passes: a prompt job that was given before the last note has committed two ticks later. */
 proctype Clock()
 {
     byte id;
@@ -98,11 +104,11 @@ proctype Clock()
            ready = true;
            id = 1;
            do
-           :: id <= seen[0] -> ready = ready && !(prompt[id] && state[id] == GIVEN); id++
+           :: id <= noted -> ready = ready && !(prompt[id] && state[id] == GIVEN); id++
            :: else -> break
            od;
            if
-           :: ready && age[0] < 2 -> age[0]++
+           :: ready && age < 2 -> age++
            :: else
            fi;
            id = 0;
@@ -141,12 +147,25 @@ proctype Claimer()
            id = 0
        }
     :: d_step { /* front_move: now and then, as far as is known to be gone */
-           first_there(low[0], id, 0);
+           first_there(floor[0], id, 0);
            if
-           :: id <= JOBS -> low[0] = id - 1
-           :: else
+           :: id <= JOBS ->
+               low[0] = id - 1;
+               floor[0] = (floor[0] > least(certain, low[0]) -> floor[0] : least(certain, low[0]))
+           :: else ->
+               floor[0] = (floor[0] > certain -> floor[0] : certain);
+               low[0] = (low[0] > certain -> low[0] : certain)
            fi;
            id = 0
+       }
+    :: d_step { /* a note */
+           if
+           :: age >= 2 || !HAS(FLOOR_AGED) ->
+               certain = (HAS(FLOOR_AGED) -> noted : given);
+               noted = given;
+               age = 0
+           :: else
+           fi
        }
     od
 }
@@ -159,35 +178,13 @@ inline look(me, id)
     :: id <= JOBS -> state[id] = HELD + me
     :: else
     fi;
-    low[me] = low[0];
-    floor[me] = floor[0];
-    seen[me] = seen[0];
-    age[me] = age[0];
     first_there(0, id, me);
     if
-    :: id <= JOBS && HAS(LOOK_LOWERS) ->
-        low[me] = id - 1;
-        if
-        :: age[me] >= 2 || !HAS(FLOOR_AGED) -> floor[me] = (seen[me] < low[me] -> seen[me] : low[me])
-        :: else -> floor[me] = (floor[me] < low[me] -> floor[me] : low[me])
-        fi
-    :: id <= JOBS && !HAS(LOOK_LOWERS) ->
-        if
-        :: age[me] >= 2 || !HAS(FLOOR_AGED) -> floor[me] = (floor[me] > seen[me] -> floor[me] : seen[me])
-        :: else
-        fi;
-        low[me] = (id - 1 > floor[me] -> id - 1 : floor[me])
-    :: else ->
-        if
-        :: age[me] >= 2 || !HAS(FLOOR_AGED) -> floor[me] = seen[me]
-        :: else
-        fi;
-        low[me] = (low[me] > floor[me] -> low[me] : floor[me])
+    :: id <= JOBS && HAS(LOOK_LOWERS) -> low[me] = id - 1
+    :: id <= JOBS && !HAS(LOOK_LOWERS) -> low[me] = (id - 1 > certain -> id - 1 : certain)
+    :: else -> low[me] = (low[0] > certain -> low[0] : certain)
     fi;
-    if
-    :: age[me] >= 2 || !HAS(FLOOR_AGED) -> seen[me] = given; age[me] = 0
-    :: else
-    fi;
+    floor[me] = least(certain, low[me]);
     saw[me] = 0;
     id = 1;
     do
@@ -221,8 +218,6 @@ inline forget(me)
 {
     low[me] = 0;
     floor[me] = 0;
-    seen[me] = 0;
-    age[me] = 0;
     saw[me] = 0
 }
 
@@ -232,9 +227,7 @@ inline commit(me, id, late)
     if
     :: !(late) || !HAS(LATEST) ->
         low[0] = low[me];
-        floor[0] = floor[me];
-        seen[0] = seen[me];
-        age[0] = age[me]
+        floor[0] = floor[me]
     :: else
     fi;
     if

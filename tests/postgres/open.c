@@ -196,7 +196,7 @@ TEST(looks_of_open_transactions_leave_no_rows_behind)
     EXPECT_STR(said(b, "SELECT count(*) FROM leasehold.front"),
                "2"); /* one is locked by the other */
     done(a, "COMMIT");
-    session_clock(b, START_MS + 20000);
+    session_clock(b, START_MS + 2400000); /* whatever a look has cost, there is one by then */
     done(b, CLAIM("b", "mail"));
     EXPECT_STR(said(b, "SELECT count(*) FROM leasehold.front"), "1");
     PQfinish(late);
@@ -274,8 +274,9 @@ TEST(a_claim_over_several_priorities_tells_each_job_once)
         done(c, "SELECT leasehold.queue_set('mail', audit => 'full')");
         done(c, "INSERT INTO leasehold.job(queue, priority) VALUES ('mail', 5), ('mail', 0), "
                 "('mail', -3)");
-        done(c, "INSERT INTO leasehold.front SELECT 'mail', 0, p, 0, 0, 0, leasehold.clock(), "
-                "leasehold.clock() + interval '1 min' FROM unnest('{5,0}'::int[]) p");
+        done(c,
+             "INSERT INTO leasehold.front SELECT 'mail', 0, p, 0, 0, "
+             "leasehold.clock() + interval '1 min', 0, '-infinity' FROM unnest('{5,0}'::int[]) p");
         EXPECT_STR(said(c, "%s", claims[i]), "3");
         EXPECT_STR(said(c, "SELECT string_agg(job::text, ' ' ORDER BY id) FROM leasehold.event "
                            "WHERE type = 'job.claimed'"),
@@ -339,6 +340,76 @@ TEST(what_fell_due_while_an_old_snapshot_is_held_is_not_read_again_by_every_clai
     }
     done(a, "COMMIT");
     close_both(a, b);
+}
+
+/* Thousands of jobs of a queue come and go while an old snapshot is held, in two priorities, and a few of them are
+ * pending anew in between; then the queue is empty. Returns after the claims and peeks of some seconds. */
+static void drain_behind_a_snapshot(PGconn *c, int64_t *now_ms)
+{
+    for (int i = 0; i < 4; i++) {
+        done(c, "INSERT INTO leasehold.job(queue, priority) SELECT 'mail', i % 2 "
+                "FROM generate_series(1, 1000) i");
+        for (int claims = 0; claims < 2; claims++)
+            done(c, "SELECT leasehold.complete_many(array_agg(id), array_agg(token), '{}', '{}') "
+                    "FROM leasehold.claim('w', 'mail', 500, '2 s')");
+        session_clock(c, *now_ms += 3000);
+    }
+    for (int i = 0; i < 6; i++) {
+        done(c, "SELECT leasehold.claim('w', 'mail', 10)");
+        session_clock(c, *now_ms += 2000);
+    }
+}
+
+TEST(idle_workers_do_not_read_what_was_claimed_while_an_old_snapshot_is_held)
+{
+    static const char *const acts[] = {
+        "SELECT leasehold.peek('{mail}', NULL)",
+        "SELECT leasehold.peek('{mail}', 'w')",
+        "SELECT leasehold.peek('{}', 'w')", /* on duty, for those who sleep */
+        "SELECT leasehold.claim('w', 'mail', 10)",
+        "SELECT leasehold.claim_one('w', 'mail', NULL, true)",
+        "SELECT leasehold.glance('{mail}')",
+    };
+    static const char *const indexes[] = {"job_fresh", "job_running"};
+    PGconn *a = session_at(START_MS), *b = session_at(START_MS);
+    int64_t now_ms = START_MS;
+
+    done(a, "BEGIN ISOLATION LEVEL REPEATABLE READ");
+    done(a, "SELECT count(*) FROM leasehold.job");
+    drain_behind_a_snapshot(b, &now_ms);
+    /* As if a look at all of the queue had taken a second. */
+    done(b, "UPDATE leasehold.front SET next_look = leasehold.clock() + interval '15 min', "
+            "rest_until = leasehold.clock()");
+    done(b, "SELECT leasehold.arm('{mail}')");
+    for (size_t i = 0; i < sizeof acts / sizeof acts[0]; i++)
+        for (size_t k = 0; k < sizeof indexes / sizeof indexes[0]; k++) {
+            long read = entries_read(b, indexes[k], acts[i]);
+            if (read > 10)
+                FAIL("%s reads %ld entries of %s", acts[i], read, indexes[k]);
+        }
+    done(a, "COMMIT");
+    close_both(a, b);
+}
+
+/* A transaction that took long to commit has ended: there is no need to wait for the next look. */
+TEST(a_job_that_committed_late_is_found_at_once_where_looks_are_expensive)
+{
+    PGconn *late = session_at(START_MS), *b = session_at(START_MS);
+    int64_t now_ms = START_MS;
+
+    done(b, CLAIM("w", "mail"));
+    done(late, "BEGIN");
+    done(late, ENQUEUE("mail"));
+    drain_behind_a_snapshot(b, &now_ms);
+    EXPECT_STR(said(b, "SELECT count(*) FROM leasehold.front WHERE floor > 1"), "2");
+    done(b, "UPDATE leasehold.front SET next_look = leasehold.clock() + interval '15 min', "
+            "rest_until = leasehold.clock()");
+    EXPECT_STR(said(b, "SELECT something FROM leasehold.peek('{mail}', NULL)"), "f");
+    done(late, "COMMIT");
+    EXPECT_STR(said(b, "SELECT something FROM leasehold.peek('{mail}', NULL)"), "t");
+    EXPECT_STR(said(b, CLAIM("b", "mail")), "1");
+    EXPECT_STR(said(b, "SELECT something FROM leasehold.peek('{mail}', NULL)"), "f");
+    close_both(late, b);
 }
 
 /* ---------------------------------------------------------------- limits */

@@ -290,13 +290,13 @@ TEST(the_duty_passes_on_when_its_keeper_is_not_heard_of)
 {
     PGconn *c = session_at(START_MS);
     (void)said(c, PEEK("'a'"));
-    (void)said(c, "SELECT leasehold.enqueue('mail', 'x', delay => '9 s')");
+    (void)said(c, "SELECT leasehold.enqueue('mail', 'x', delay => '7 s')");
     session_clock(c, START_MS + 2000);
     (void)said(c, PEEK("'a'")); /* heard of */
     session_clock(c, START_MS + 4999);
     EXPECT_STR(said(c, PEEK("'b'")), "f ");
     session_clock(c, START_MS + 5000);
-    EXPECT_STR(said(c, PEEK("'b'")), "f 4000");
+    EXPECT_STR(said(c, PEEK("'b'")), "f 2000");
     EXPECT_STR(said(c, PEEK("'a'")), "f ");
     PQfinish(c);
 }

@@ -202,10 +202,10 @@ CREATE TABLE leasehold.front (
     look      bigint      NOT NULL,       -- number of the look that wrote the row
     priority  integer     NOT NULL,
     low       bigint      NOT NULL,       -- gone up to here, when it was last looked at
-    floor     bigint      NOT NULL,       -- the same, but for what took longer than two seconds to commit
-    seen      bigint      NOT NULL,       -- the highest id given out at seen_at: the floor to come
-    seen_at   timestamptz NOT NULL,
+    floor     bigint      NOT NULL,       -- the same, but for what takes longer than two seconds to commit
     next_look timestamptz NOT NULL,       -- when a claim looks at all of the queue again
+    late      bigint      NOT NULL,       -- leasehold.sweep.late at that look: when it changes, a claim looks again …
+    rest_until timestamptz NOT NULL,      -- … but not before this
     PRIMARY KEY (queue, look, priority)
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50);
 CREATE SEQUENCE leasehold.front_look_number;
@@ -218,9 +218,14 @@ CREATE TABLE leasehold.sweep (
     generation bigint      NOT NULL,      -- of leasehold.meta: what was noted under another one is void
     at         timestamptz NOT NULL,
     bound      timestamptz NOT NULL,      -- nothing that ended by then is left, unless a transaction of `open` has it
+    given      bigint      NOT NULL,      -- the highest id of a job that was given out by then …
+    given_before bigint    NOT NULL,      -- … and by the note before
+    floor      bigint      NOT NULL,      -- no job with an id up to this is still to come, but by a transaction of `open`
     xid        xid8        NOT NULL,      -- of the transaction that noted it: older ones were in progress before
     open       xid8[]      NOT NULL,      -- writers of the store that were in progress when the note before was made
-    rest_until timestamptz NOT NULL,      -- a look from the beginning was expensive: none before this …
+    late       bigint      NOT NULL,      -- the note that last found one of them ended: jobs may have come to light
+    looked     bigint      NOT NULL,      -- `late` at the last look from the beginning
+    rest_until timestamptz NOT NULL,      -- that look was expensive: none before this …
     whole_at   timestamptz NOT NULL       -- … and one after this, whatever is known
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50);
 

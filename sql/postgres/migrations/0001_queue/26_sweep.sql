@@ -11,9 +11,15 @@
 -- (The second is for those that have read the clock and have no transaction id yet.) Behind all that, a claim
 -- looks from the beginning once a minute, or less often where that takes long.
 --
+-- In the same way a job can come to light with an id that was given out long ago. The note has the highest id of
+-- which that is certain for all transactions that it does not name: where fresh jobs begin is taken from there
+-- (31_front.sql). `late` changes when one of those named has ended.
+--
 -- A note is void after a change of policy, which may set free what stayed, and when the clock was set back.
 CREATE TYPE leasehold.look AS (
     since   timestamptz,       -- what ended after this is to be looked for
+    floor   bigint,            -- and fresh jobs with ids above this
+    late    bigint,            -- changes when jobs may have come to light below it
     fresh   boolean,           -- there is a note of the last second
     next    leasehold.sweep    -- the note to make once it is known what is left; NULL: none may be made
 );
@@ -40,37 +46,63 @@ BEGIN
                                              WHERE d.datname = pg_catalog.current_database())));
 END $$;
 
--- From when on to look. `notes`: the caller makes the next note if it is time to. A transaction that is older
--- than half a second makes none: it cannot tell which transactions began after its own.
-CREATE FUNCTION leasehold.swept(of_generation bigint, now timestamptz, notes boolean DEFAULT false)
+-- From when on to look. `notes`: the caller makes the next note, if the last one is older than `every`. A
+-- transaction that is older than half a second makes none: it cannot tell which transactions began after its own.
+CREATE FUNCTION leasehold.swept(of_generation bigint, now timestamptz, notes boolean DEFAULT false,
+                                every interval DEFAULT '1 second')
 RETURNS leasehold.look LANGUAGE plpgsql
 AS $$
 DECLARE
+    known record;
     s     leasehold.sweep;
     snap  pg_snapshot;
-    ended xid8[] := '{}';
+    void  boolean;
+    whole boolean;
     l     leasehold.look;
 BEGIN
     -- In one statement: what the row says was known before the snapshot was taken.
-    SELECT (v.w).*, v.taken INTO s.id, s.generation, s.at, s.bound, s.xid, s.open, s.rest_until, s.whole_at, snap
-      FROM (SELECT w, pg_catalog.pg_current_snapshot() AS taken FROM leasehold.sweep w ORDER BY w.id DESC LIMIT 1) v;
-    IF s.id IS NULL OR s.generation <> of_generation OR s.at > now + interval '1 second' THEN
-        s := (0, of_generation, '-infinity', '-infinity', '0', '{}', '-infinity', '-infinity')::leasehold.sweep;
+    SELECT w AS note, pg_catalog.pg_current_snapshot() AS taken INTO known
+      FROM leasehold.sweep w ORDER BY w.id DESC LIMIT 1;
+    s := known.note;
+    snap := known.taken;
+    void := s.id IS NULL OR s.generation <> of_generation OR s.at > now + interval '1 second';
+    IF void THEN
+        s := (0, of_generation, '-infinity', '-infinity', 0, 0, 0, '0', '{}', 0, 0, '-infinity',
+              '-infinity')::leasehold.sweep;
         snap := pg_catalog.pg_current_snapshot();
-    ELSIF s.open <> '{}' THEN
-        ended := ARRAY(SELECT x FROM pg_catalog.unnest(s.open) x WHERE pg_catalog.pg_visible_in_snapshot(x, snap));
     END IF;
     l.since := s.bound;
-    l.fresh := s.at >= now - interval '1 second';
-    IF s.whole_at <= now OR (ended <> '{}' AND s.rest_until <= now) THEN
+    l.floor := s.floor;
+    l.late := s.late;
+    -- Where looks from the beginning are expensive there is much to read behind an old note, too.
+    IF pg_catalog.isfinite(s.whole_at) AND s.whole_at > s.rest_until + interval '1 minute' THEN
+        every := interval '1 second';
+    END IF;
+    l.fresh := s.at >= now - every;
+    IF void OR (s.open <> '{}' AND EXISTS (SELECT 1 FROM pg_catalog.unnest(s.open) x
+                                            WHERE pg_catalog.pg_visible_in_snapshot(x, snap))) THEN
+        l.late := -1;
+        l.fresh := false;
+    END IF;
+    whole := s.whole_at <= now OR (s.looked <> l.late AND s.rest_until <= now);
+    IF whole THEN
         l.since := '-infinity';
         l.fresh := false;
-        ended := '{}';
     END IF;
-    IF notes AND NOT l.fresh AND pg_catalog.current_setting('transaction_isolation') = 'read committed'
-       AND pg_catalog.clock_timestamp() < pg_catalog.transaction_timestamp() + interval '500 milliseconds' THEN
-        l.next := (NULL, of_generation, now, s.at - interval '1 second', pg_catalog.pg_current_xact_id(),
-                   ended || leasehold.open_writers(snap, s.xid), s.rest_until, s.whole_at)::leasehold.sweep;
+    IF NOT notes OR l.fresh OR pg_catalog.current_setting('transaction_isolation') <> 'read committed'
+       OR pg_catalog.clock_timestamp() > pg_catalog.transaction_timestamp() + interval '500 milliseconds' THEN
+        RETURN l;
+    END IF;
+    l.next := (pg_catalog.nextval('leasehold.sweep_id_seq'), of_generation, now, s.at - interval '1 second',
+               coalesce(pg_catalog.pg_sequence_last_value('leasehold.job_id_seq'), 0), s.given, s.given_before,
+               pg_catalog.pg_current_xact_id(), leasehold.open_writers(snap, s.xid), s.late, s.looked,
+               s.rest_until, s.whole_at)::leasehold.sweep;
+    IF l.late = -1 THEN
+        l.late := (l.next).id;
+        l.next.late := (l.next).id;
+    END IF;
+    IF whole THEN
+        l.next.looked := l.late;
     END IF;
     RETURN l;
 END $$;
@@ -83,22 +115,19 @@ AS $$
 DECLARE
     s    leasehold.sweep := l.next;
     took interval := pg_catalog.clock_timestamp() - began;
-    made bigint;
 BEGIN
-    IF s.at IS NULL OR s.at < m.no_expiry_before THEN
+    IF s.id IS NULL OR s.at < m.no_expiry_before THEN
         RETURN;
     END IF;
     IF l.since = '-infinity' THEN
         s.rest_until := s.at + 20 * took;
         s.whole_at := s.at + greatest(interval '1 minute', 1000 * took);
     END IF;
-    INSERT INTO leasehold.sweep(generation, at, bound, xid, open, rest_until, whole_at)
-    VALUES (s.generation, s.at, least(s.bound, first - interval '1 millisecond'), s.xid, s.open, s.rest_until,
-            s.whole_at)
-    RETURNING id INTO made;
-    IF made % 64 = 0 THEN
+    s.bound := least(s.bound, first - interval '1 millisecond');
+    INSERT INTO leasehold.sweep OVERRIDING SYSTEM VALUE SELECT s.*;
+    IF s.id % 64 = 0 THEN
         DELETE FROM leasehold.sweep w
-         WHERE w.id IN (SELECT o.id FROM leasehold.sweep o WHERE o.id < made - 64 FOR UPDATE SKIP LOCKED);
+         WHERE w.id IN (SELECT o.id FROM leasehold.sweep o WHERE o.id < s.id - 64 FOR UPDATE SKIP LOCKED);
     END IF;
 END $$;
 

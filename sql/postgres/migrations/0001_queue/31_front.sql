@@ -3,9 +3,10 @@
 -- Best first means priority, then id, over two indexes: job_again (few) and job_fresh. A held xmin keeps
 -- the entries of all that was claimed since in job_fresh, and a claim that began at its head would
 -- wade through them. So for queues that are busy leasehold.front remembers, per priority, where
--- fresh jobs begin. An id may commit later than those above it: who finds nothing above `low` looks
--- above `floor`, which leaves two seconds to commit; and once a second one claim looks at all of it,
--- so that nothing is ever overlooked for longer (tests/model/front.pml).
+-- fresh jobs begin. An id may commit later than those above it: a claim that finds nothing above `low` looks
+-- above `floor`, which leaves two seconds to commit. When a transaction that took longer has ended
+-- (leasehold.sweep.late), and at least once a second where that is cheap, one claim looks at all of it, so that
+-- nothing is overlooked for longer (tests/model/front.pml).
 
 -- ---- the front of a queue ----
 --
@@ -19,9 +20,17 @@ BEGIN
     RETURN (SELECT w.look FROM leasehold.front w WHERE w.queue = of_queue ORDER BY w.look DESC LIMIT 1);
 END $$;
 
--- A look is due: does this claim make it? One of several claims does, the one that locks the row. When the row has
--- stayed locked for a second, its transaction may stay open for ever, and the others look without the lock.
-CREATE FUNCTION leasehold.may_look(of_queue text, now timestamptz) RETURNS boolean LANGUAGE plpgsql
+-- Is a look at all of the queue due? Where looks are cheap, once a second; where they are expensive, when a
+-- transaction has ended that took long to commit, and else rarely.
+CREATE FUNCTION leasehold.look_due(f leasehold.front, late bigint, now timestamptz) RETURNS boolean
+LANGUAGE sql IMMUTABLE
+RETURN f.next_look <= now OR f.next_look > now + interval '1 hour'
+       OR (f.late <> late AND (f.rest_until <= now OR f.rest_until > now + interval '1 hour'));
+
+-- A look is due: does this claim make it? One of several claims does, the one that locks the row. The transaction
+-- that has it may stay open for ever: after a second the others look without the lock, and where it is for a late
+-- commit, which cannot be told in time, one in ten.
+CREATE FUNCTION leasehold.may_look(of_queue text, late bigint, now timestamptz) RETURNS boolean LANGUAGE plpgsql
 AS $$
 DECLARE
     f leasehold.front;
@@ -32,12 +41,14 @@ BEGIN
     SELECT * INTO f FROM leasehold.front w WHERE w.queue = of_queue ORDER BY w.look DESC, w.priority DESC LIMIT 1;
     PERFORM 1 FROM leasehold.front w WHERE w.queue = f.queue AND w.look = f.look AND w.priority = f.priority
         FOR UPDATE SKIP LOCKED;
-    RETURN FOUND OR f.next_look <= now - interval '1 second' OR f.next_look > now + interval '1 hour';
+    RETURN FOUND OR f.next_look <= now - interval '1 second' OR f.next_look > now + interval '1 hour'
+        OR (f.late <> late AND random() < 0.1);
 END $$;
 
 -- Where fresh jobs begin, as seen now; called now and then after a claim. A row that others have
--- claimed and not committed counts as there.
-CREATE FUNCTION leasehold.front_move(of_queue text) RETURNS void LANGUAGE plpgsql
+-- claimed and not committed counts as there. What lies between the floor and the first job is read, and need not be
+-- read again: every dead entry costs once.
+CREATE FUNCTION leasehold.front_move(of_queue text, up_to bigint) RETURNS void LANGUAGE plpgsql
 AS $$
 DECLARE
     f     leasehold.front;
@@ -51,27 +62,29 @@ BEGIN
     LOOP
         SELECT j.id INTO first FROM leasehold.job j
          WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue AND j.priority = f.priority
-           AND j.id > f.low
+           AND j.id > f.floor
          ORDER BY j.priority DESC, j.id LIMIT 1;
-        IF first > f.low + 1 THEN
-            UPDATE leasehold.front w SET low = first - 1
-             WHERE w.queue = of_queue AND w.look = f.look AND w.priority = f.priority;
-        END IF;
+        UPDATE leasehold.front w
+           SET floor = greatest(w.floor, least(up_to, first - 1)),
+               low = coalesce(first - 1, greatest(w.low, up_to))
+         WHERE w.queue = of_queue AND w.look = f.look AND w.priority = f.priority
+           AND (w.floor < least(up_to, first - 1) OR w.low <> coalesce(first - 1, greatest(w.low, up_to)));
     END LOOP;
 END $$;
 
--- Look at all of it: what comes first in each priority. The more it costs, the rarer it is.
-CREATE FUNCTION leasehold.front_look(of_queue text, of_worker text, now timestamptz, began timestamptz)
+-- Look at all of it: what comes first in each priority. The more it costs, the rarer it is. Where nothing is known
+-- or pending, most jobs have had priority 0. `l`: as of before the look.
+CREATE FUNCTION leasehold.front_look(of_queue text, of_worker text, now timestamptz, l leasehold.look)
 RETURNS void LANGUAGE plpgsql
 AS $$
 DECLARE
     number bigint;
-    given bigint := coalesce(pg_sequence_last_value('leasehold.job_id_seq'), 0);
-    above integer := 32768;
-    at    record;
+    began  timestamptz := clock_timestamp();
+    took   interval;
+    above  integer := 32768;
+    at     record;
     firsts bigint[] := '{}';
     prios  integer[] := '{}';
-    again  timestamptz;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RETURN;  -- what an old snapshot shows must not count as the latest look
@@ -86,31 +99,91 @@ BEGIN
         prios := prios || at.priority;
         firsts := firsts || at.id;
     END LOOP;
-    again := now + greatest(interval '1 second', 20 * (clock_timestamp() - began));
+    took := clock_timestamp() - began;
     WITH last AS MATERIALIZED (
-        -- All ids that were given out two seconds before are the floor now.
-        SELECT w.priority, w.low, CASE WHEN w.seen_at > now - interval '2 seconds' THEN w.floor ELSE w.seen END AS floor,
-               CASE WHEN w.seen_at > now - interval '2 seconds' THEN w.seen ELSE given END AS seen,
-               CASE WHEN w.seen_at > now - interval '2 seconds' THEN w.seen_at ELSE now END AS seen_at
-          FROM leasehold.front w WHERE w.queue = of_queue AND w.look = leasehold.last_look(of_queue))
-    INSERT INTO leasehold.front(queue, look, priority, low, floor, seen, seen_at, next_look)
-    SELECT of_queue, number, x.priority, x.low, x.floor, coalesce(x.seen, given), coalesce(x.seen_at, now), again
+        SELECT w.priority, w.low FROM leasehold.front w
+         WHERE w.queue = of_queue AND w.look = leasehold.last_look(of_queue))
+    INSERT INTO leasehold.front(queue, look, priority, low, floor, next_look, late, rest_until)
+    SELECT of_queue, number, x.priority, x.low, least(x.low, l.floor),
+           now + least(greatest(interval '1 second', 1000 * took), interval '30 minutes'), l.late, now + 20 * took
       FROM (-- What lies below the front is above it from now on, or it would be handed out one a second.
-            SELECT u.priority, u.first - 1 AS low, least(u.first - 1, coalesce(l.floor, 0)) AS floor, l.seen, l.seen_at
-              FROM unnest(prios, firsts) u(priority, first) LEFT JOIN last l ON l.priority = u.priority
+            SELECT u.priority, u.first - 1 AS low FROM unnest(prios, firsts) u(priority, first)
             UNION ALL  -- priorities of which nothing is pending
-            SELECT l.priority, greatest(l.low, l.floor), l.floor, l.seen, l.seen_at
-              FROM last l WHERE l.priority <> ALL (prios)
+            SELECT o.priority, greatest(o.low, l.floor) FROM last o WHERE o.priority <> ALL (prios)
             UNION ALL  -- what was just emptied
-            SELECT DISTINCT j.priority, 0::bigint, 0::bigint, NULL::bigint, NULL::timestamptz FROM leasehold.job j
+            SELECT DISTINCT j.priority, 0::bigint FROM leasehold.job j
              WHERE j.state = 'running' AND j.lease_until > now AND j.queue = of_queue
                AND j.worker = of_worker AND j.started_at >= now AND j.priority <> ALL (prios)
-               AND NOT EXISTS (SELECT 1 FROM last l WHERE l.priority = j.priority)) x
+               AND NOT EXISTS (SELECT 1 FROM last o WHERE o.priority = j.priority)
+            UNION ALL
+            SELECT 0, l.floor WHERE prios = '{}' AND of_worker IS NULL AND NOT EXISTS (SELECT 1 FROM last)) x
      LIMIT 32;
     DELETE FROM leasehold.front w
      WHERE w.queue = of_queue
        AND (w.look, w.priority) IN (SELECT o.look, o.priority FROM leasehold.front o
                                      WHERE o.queue = of_queue AND o.look < number FOR UPDATE SKIP LOCKED);
+END $$;
+
+-- Is there a fresh job for a claim, or a look to be made by one? Where looks are cheap they are made here.
+CREATE FUNCTION leasehold.fresh_waits(of_queue text, l leasehold.look, now timestamptz) RETURNS boolean
+LANGUAGE plpgsql STABLE
+AS $$
+DECLARE
+    f     leasehold.front;
+    above integer := 32767;
+BEGIN
+    FOR f IN SELECT * FROM leasehold.front w WHERE w.queue = of_queue AND w.look = leasehold.last_look(of_queue)
+              ORDER BY w.priority DESC
+    LOOP
+        IF f.next_look - f.rest_until > interval '1 second' THEN
+            IF leasehold.look_due(f, l.late, now) OR l.floor > f.floor + 1000 THEN
+                RETURN true;
+            END IF;
+        ELSIF leasehold.look_due(f, l.late, now) THEN
+            above := 32767;
+            EXIT;
+        END IF;
+        IF EXISTS (SELECT 1 FROM leasehold.job j
+                    WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue
+                      AND j.priority > f.priority AND j.priority <= above)
+           OR EXISTS (SELECT 1 FROM leasehold.job j
+                       WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue
+                         AND j.priority = f.priority AND j.id > f.floor) THEN
+            RETURN true;
+        END IF;
+        above := f.priority - 1;
+    END LOOP;
+    RETURN EXISTS (SELECT 1 FROM leasehold.job j
+                    WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue AND j.priority <= above);
+END $$;
+
+-- The newest fresh job above an id.
+CREATE FUNCTION leasehold.newest_fresh(of_queue text, above bigint) RETURNS bigint LANGUAGE plpgsql STABLE
+AS $$
+DECLARE
+    f    leasehold.front;
+    best bigint;
+    top  integer := 32767;
+BEGIN
+    FOR f IN SELECT * FROM leasehold.front w WHERE w.queue = of_queue AND w.look = leasehold.last_look(of_queue)
+              ORDER BY w.priority DESC
+    LOOP
+        best := greatest(best,
+            (SELECT j.id FROM leasehold.job j
+              WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue
+                AND j.priority > f.priority AND j.priority <= top
+              ORDER BY j.priority, j.id DESC LIMIT 1),
+            (SELECT j.id FROM leasehold.job j
+              WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue
+                AND j.priority = f.priority AND j.id > greatest(f.floor, above)
+              ORDER BY j.id DESC LIMIT 1));
+        top := f.priority - 1;
+    END LOOP;
+    best := greatest(best,
+        (SELECT j.id FROM leasehold.job j
+          WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue AND j.priority <= top
+          ORDER BY j.priority, j.id DESC LIMIT 1));
+    RETURN CASE WHEN best > above THEN best END;
 END $$;
 
 -- ---- limits of a queue ----

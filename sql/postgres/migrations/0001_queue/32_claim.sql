@@ -220,6 +220,8 @@ DECLARE
     lows   bigint[];
     floors bigint[];
     before bigint;
+    tried  timestamptz;
+    behind bigint;     -- of what is certain to be gone, so many ids may be read again
     i      integer;
     looks  boolean;
     f      leasehold.front;
@@ -318,25 +320,31 @@ BEGIN
                 p := NULL;
             END IF;
 
-            -- Where to begin: at the front, as far as it is known.
-            looks := false;
+            -- Where to begin: at the front, as far as it is known, and after a look where one is due.
             before := total;
-            tops := '{32767}'; ends := '{-32768}'; lows := '{0}'; floors := '{0}';
-            IF of_kinds IS NULL AND alone IS NULL THEN
+            tried := clock_timestamp();
+            FOR pass IN 1..2 LOOP
+                looks := false;
+                behind := 0;
+                tops := '{32767}'; ends := '{-32768}'; lows := '{0}'; floors := '{0}';
+                EXIT WHEN of_kinds IS NOT NULL OR alone IS NOT NULL;
                 FOR f IN SELECT * FROM leasehold.front w WHERE w.queue = q AND w.look = leasehold.last_look(q)
                           ORDER BY w.priority DESC LOOP
-                    looks := looks OR f.next_look <= now OR f.next_look > now + interval '1 hour';
+                    looks := looks OR leasehold.look_due(f, sweep.late, now);
+                    behind := greatest(behind, sweep.floor - f.floor);
                     ends[cardinality(ends)] := f.priority + 1;
                     tops := tops || f.priority || (f.priority - 1);
                     ends := ends || f.priority || -32768;
                     lows := lows || f.low || 0::bigint;
                     floors := floors || f.floor || 0::bigint;
                 END LOOP;
-                looks := looks AND leasehold.may_look(q, now);
-                IF looks THEN
+                EXIT WHEN pass = 2 OR NOT (looks AND leasehold.may_look(q, sweep.late, now));
+                IF current_setting('transaction_isolation') <> 'read committed' THEN
                     tops := '{32767}'; ends := '{-32768}'; lows := '{0}';
+                    EXIT;
                 END IF;
-            END IF;
+                PERFORM leasehold.front_look(q, of_worker, now, sweep);
+            END LOOP;
 
             FOR k IN 1..2 * cardinality(tops) LOOP
                 EXIT WHEN allowed <= 0;
@@ -381,13 +389,15 @@ BEGIN
             IF alone IS NOT NULL AND NOT EXISTS (SELECT 1 FROM leasehold.job w WHERE w.id = alone AND w.worker IS NOT NULL) THEN
                 PERFORM leasehold.exclusive_end(ARRAY[alone], ARRAY[q]);
             END IF;
-            IF looks THEN
-                PERFORM leasehold.front_look(q, of_worker, now, began);
-            ELSIF of_kinds IS NULL AND alone IS NULL AND random() * 500 < total - before THEN
+            IF of_kinds IS NULL AND alone IS NULL THEN
                 IF cardinality(tops) > 1 THEN
-                    PERFORM leasehold.front_move(q);
-                ELSE
-                    PERFORM leasehold.front_look(q, of_worker, now, began);
+                    IF random() * 500 < total - before OR behind > 1000 THEN
+                        PERFORM leasehold.front_move(q, sweep.floor);
+                    END IF;
+                ELSIF random() * 500 < total - before THEN
+                    PERFORM leasehold.front_look(q, of_worker, now, sweep);
+                ELSIF total = before AND clock_timestamp() > tried + interval '50 milliseconds' THEN
+                    PERFORM leasehold.front_look(q, NULL, now, sweep);
                 END IF;
             END IF;
         END LOOP;
@@ -422,7 +432,7 @@ BEGIN
 END $$;
 
 -- Has anything fallen due that a claim sees to?
-CREATE FUNCTION leasehold.fell_due(now timestamptz) RETURNS boolean LANGUAGE plpgsql
+CREATE FUNCTION leasehold.fell_due(now timestamptz, of_queue text) RETURNS boolean LANGUAGE plpgsql
 AS $$
 DECLARE
     sweep leasehold.look := leasehold.swept((SELECT m.generation FROM leasehold.meta m WHERE m.one), now);
@@ -430,6 +440,9 @@ DECLARE
 BEGIN
     PERFORM setval('leasehold.looking', leasehold.unix_ms(now));
     RETURN NOT sweep.fresh
+        OR EXISTS (SELECT 1 FROM leasehold.front w
+                    WHERE w.queue = of_queue AND w.look = leasehold.last_look(of_queue)
+                      AND w.late <> sweep.late AND w.rest_until <= now)
         OR EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'running' AND w.lease_until > since AND w.lease_until <= now)
         OR EXISTS (SELECT 1 FROM leasehold.lease w WHERE w.expires_at IS NOT NULL AND w.expires_at > since AND w.expires_at <= now)
         OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.silent_at IS NOT NULL AND w.silent_at > since AND w.silent_at <= now)
@@ -504,7 +517,7 @@ BEGIN
                           ORDER BY w.look DESC, w.priority DESC LIMIT 1) f ON true
      WHERE m.one;
     IF looked > now OR looked < now - interval '10 milliseconds' OR random() < 0.02 THEN
-        unusual := unusual OR leasehold.fell_due(now);
+        unusual := unusual OR leasehold.fell_due(now, of_queue);
     END IF;
     IF NOT unusual THEN
         UPDATE leasehold.job j
@@ -552,14 +565,16 @@ END $$;
 CREATE FUNCTION leasehold.claimed_one(of_queue text, of_worker text, now timestamptz, held_ms bigint, low bigint)
 RETURNS void LANGUAGE plpgsql
 AS $$
+DECLARE
+    sweep leasehold.look := leasehold.swept((SELECT m.generation FROM leasehold.meta m WHERE m.one), now);
 BEGIN
     IF held_ms <= 1000 THEN
         PERFORM leasehold.ring('!', now);
     END IF;
     IF low IS NULL THEN
-        PERFORM leasehold.front_look(of_queue, of_worker, now, clock_timestamp());
+        PERFORM leasehold.front_look(of_queue, of_worker, now, sweep);
     ELSE
-        PERFORM leasehold.front_move(of_queue);
+        PERFORM leasehold.front_move(of_queue, sweep.floor);
     END IF;
 END $$;
 

@@ -34,10 +34,11 @@ BEGIN
     END IF;
 END $$;
 
--- What falls due by time alone: is something due at these moments, and when is the next thing? What is
--- held back until no_expiry_before is not due before.
-CREATE FUNCTION leasehold.next_due(now timestamptz, due timestamptz, stuck timestamptz,
-                                   no_expiry_before timestamptz, OUT something boolean,
+-- What falls due by time alone: is something due at these moments, and when is the next thing, up to `ahead`? What
+-- is held back until no_expiry_before is not due before. Whoever comes again soon need not know of what is further
+-- ahead: the index has an entry for every lease that was given back early, for as long as an xmin is held.
+CREATE FUNCTION leasehold.next_due(now timestamptz, due timestamptz, since timestamptz,
+                                   no_expiry_before timestamptz, ahead timestamptz, OUT something boolean,
                                    OUT next_at timestamptz) LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
@@ -46,31 +47,37 @@ DECLARE
 BEGIN
     something := EXISTS (SELECT 1 FROM leasehold.job j
                           WHERE j.state = 'running' AND j.lease_until <= due
-                            AND j.lease_until > stuck)
+                            AND j.lease_until > since)
           OR EXISTS (SELECT 1 FROM leasehold.job j
-                      WHERE j.state = 'scheduled' AND j.run_at > stuck AND j.run_at <= now)
-          OR EXISTS (SELECT 1 FROM leasehold.lease l WHERE l.expires_at IS NOT NULL AND l.expires_at <= due)
-          OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.silent_at IS NOT NULL AND w.silent_at <= due)
+                      WHERE j.state = 'scheduled' AND j.run_at > since AND j.run_at <= now)
+          OR EXISTS (SELECT 1 FROM leasehold.lease l
+                      WHERE l.expires_at IS NOT NULL AND l.expires_at > since AND l.expires_at <= due)
+          OR EXISTS (SELECT 1 FROM leasehold.worker w
+                      WHERE w.silent_at IS NOT NULL AND w.silent_at > since AND w.silent_at <= due)
           OR EXISTS (SELECT 1 FROM leasehold.job j
-                      WHERE j.expires_at IS NOT NULL AND j.expires_at > stuck AND j.expires_at <= now
+                      WHERE j.expires_at IS NOT NULL AND j.expires_at > since AND j.expires_at <= now
                         AND j.token = 0 AND (j.state = 'pending' OR j.state = 'scheduled'))
           OR EXISTS (SELECT 1 FROM leasehold.schedule s WHERE s.next_at <= now)
           OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.uncleaned IS NOT NULL AND NOT w.stuck);
     -- What is due and stays so (recovery off) does not hide what comes after it.
     ends := least((SELECT j.lease_until FROM leasehold.job j
-                    WHERE j.state = 'running' AND j.lease_until > due ORDER BY j.lease_until LIMIT 1),
+                    WHERE j.state = 'running' AND j.lease_until > due AND j.lease_until <= ahead
+                    ORDER BY j.lease_until LIMIT 1),
                   (SELECT l.expires_at FROM leasehold.lease l
-                    WHERE l.expires_at IS NOT NULL AND l.expires_at > due ORDER BY l.expires_at LIMIT 1),
+                    WHERE l.expires_at IS NOT NULL AND l.expires_at > due AND l.expires_at <= ahead
+                    ORDER BY l.expires_at LIMIT 1),
                   (SELECT w.silent_at FROM leasehold.worker w
-                    WHERE w.silent_at IS NOT NULL AND w.silent_at > due ORDER BY w.silent_at LIMIT 1));
+                    WHERE w.silent_at IS NOT NULL AND w.silent_at > due AND w.silent_at <= ahead
+                    ORDER BY w.silent_at LIMIT 1));
     IF ends < no_expiry_before THEN
         ends := no_expiry_before;
     END IF;
     next_at := least(ends,
                      (SELECT j.run_at FROM leasehold.job j
-                       WHERE j.state = 'scheduled' AND j.run_at > now ORDER BY j.run_at LIMIT 1),
+                       WHERE j.state = 'scheduled' AND j.run_at > now AND j.run_at <= ahead
+                       ORDER BY j.run_at LIMIT 1),
                      (SELECT j.expires_at FROM leasehold.job j
-                       WHERE j.expires_at IS NOT NULL AND j.expires_at > now AND j.token = 0
+                       WHERE j.expires_at IS NOT NULL AND j.expires_at > now AND j.expires_at <= ahead AND j.token = 0
                          AND (j.state = 'pending' OR j.state = 'scheduled')
                        ORDER BY j.expires_at LIMIT 1),
                      (SELECT s.next_at FROM leasehold.schedule s
@@ -88,10 +95,8 @@ DECLARE
 BEGIN
     FOR missed IN
         SELECT i.queue, j.id FROM leasehold.idle i
-         CROSS JOIN LATERAL (SELECT w.id FROM leasehold.job w
-                              WHERE w.state = 'pending' AND NOT w.again AND w.queue = i.queue
-                              ORDER BY w.priority, w.id DESC LIMIT 1) j
-         WHERE i.armed AND j.id > coalesce(i.late, 0)
+         CROSS JOIN LATERAL (SELECT leasehold.newest_fresh(i.queue, coalesce(i.late, 0)) AS id) j
+         WHERE i.armed AND j.id IS NOT NULL
     LOOP
         PERFORM leasehold.ring(missed.queue, now);
         UPDATE leasehold.idle i SET late = missed.id WHERE i.queue = missed.queue AND NOT i.armed;
@@ -108,14 +113,17 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
+    began  timestamptz := clock_timestamp();
     now    timestamptz := leasehold.clock();
+    waits  boolean := keeper IS NOT NULL OR cardinality(queues) > 0;  -- and looks again within a second
     keeps  boolean := keeper IS NOT NULL AND cardinality(queues) = 0;
     spared boolean := keeper IS NOT NULL
                       AND EXISTS (SELECT 1 FROM leasehold.duty d
                                    WHERE d.name = 'recover' AND leasehold.duty_held(d.until, now)
                                      AND (d.owner <> keeper OR NOT keeps));
     due    timestamptz;
-    swept  timestamptz := '-infinity';
+    sweep  leasehold.look;
+    since  timestamptz := '-infinity';
     late   boolean;
     m      leasehold.meta;
     name   text;
@@ -124,22 +132,27 @@ BEGIN
     something := false;
     on_duty := false;
     spare_ms := 0;
+    SELECT * INTO m FROM leasehold.meta;
+    sweep := leasehold.swept(m.generation, now, keeps AND NOT spared, interval '5 seconds');
     IF NOT spared THEN
-        SELECT * INTO m FROM leasehold.meta;
-        IF keeper IS NOT NULL OR cardinality(queues) > 0 THEN
-            swept := (leasehold.swept(m.generation, now)).since;
+        IF waits THEN
+            since := sweep.since;
         END IF;
         due := leasehold.due(now, m.no_expiry_before);
-        SELECT * INTO next FROM leasehold.next_due(now, due, CASE WHEN keeps THEN '-infinity' ELSE swept END,
-                                                   m.no_expiry_before);
+        SELECT * INTO next FROM leasehold.next_due(now, due, since, m.no_expiry_before,
+                                                   CASE WHEN waits THEN now + interval '2 seconds' ELSE 'infinity' END);
         something := next.something;
         next_ms := CASE WHEN isfinite(next.next_at)
                         THEN ceil(1000 * extract(epoch FROM next.next_at - now)) END;
     END IF;
     IF keeps AND NOT spared THEN
         late := something AND (SELECT l.something FROM leasehold.next_due(
-            now - interval '2 seconds', due - interval '2 seconds', swept, m.no_expiry_before) l);
+            now - interval '2 seconds', due - interval '2 seconds', since, m.no_expiry_before, now) l);
         on_duty := leasehold.on_duty(keeper, now, late);
+        IF NOT sweep.fresh THEN
+            PERFORM leasehold.note_sweep(m, sweep,
+                CASE WHEN something THEN leasehold.first_due(m, since, due, now) END, began);
+        END IF;
     END IF;
     IF on_duty THEN
         PERFORM leasehold.ring_late(now);
@@ -156,10 +169,7 @@ BEGIN
         PERFORM 1 FROM leasehold.job j WHERE j.state = 'pending' AND j.again AND j.queue = name LIMIT 1;
         something := FOUND;
         EXIT WHEN something;
-        PERFORM 1 FROM leasehold.job j
-          WHERE j.state = 'pending' AND NOT j.again AND j.queue = name
-          ORDER BY j.priority DESC, j.id LIMIT 1;
-        something := FOUND;
+        something := leasehold.fresh_waits(name, sweep, now);
     END LOOP;
 END $$;
 
