@@ -77,8 +77,10 @@ enum lh_status {
     LH_EINTR = -22      /* the cancel flag was raised */
 };
 
-/** The name of a status without its prefix ("ELOST"), its exit code, its HTTP status, its text. */
+/** The name of a status without its prefix ("ELOST"), its code in JSON ("lease_lost"), its text, its
+ *  exit code, its HTTP status. */
 LH_API const char *lh_status_name(int status);
+LH_API const char *lh_status_code(int status);
 LH_API const char *lh_status_text(int status);
 LH_API int lh_status_exit(int status);
 LH_API int lh_status_http(int status);

@@ -6,16 +6,18 @@ struct row {
     const char *name;
     int exit_code;
     int http;
+    const char *code;
     const char *text;
 };
 
 static const struct row rows[] = {
-#define LH_STATUS(name, value, exit_code, http, text) {value, #name, exit_code, http, text},
+#define LH_STATUS(name, value, exit_code, http, code, text) \
+    {value, #name, exit_code, http, code, text},
 #include "base/status.def"
 #undef LH_STATUS
 };
 
-#define LH_STATUS(name, value, exit_code, http, text) \
+#define LH_STATUS(name, value, exit_code, http, code, text) \
     _Static_assert(LH_##name == (value), "leasehold.h and status.def disagree on " #name);
 #include "base/status.def"
 #undef LH_STATUS
@@ -32,6 +34,12 @@ const char *lh_status_name(int status)
 {
     const struct row *row = find(status);
     return row ? row->name : "?";
+}
+
+const char *lh_status_code(int status)
+{
+    const struct row *row = find(status);
+    return row ? row->code : "failed";
 }
 
 const char *lh_status_text(int status)

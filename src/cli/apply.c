@@ -45,8 +45,8 @@ static int refused(struct cli *cli, size_t line, const char *what, int status)
 {
     const char *why = lh_errmsg(cli->store);
 
-    return cli_error(lh_status_exit(status), "%s:%zu: could not apply the %s: %s", cli->config.path,
-                     line, what, why[0] != '\0' ? why : lh_status_text(status));
+    return cli_refused(status, "%s:%zu: could not apply the %s: %s", cli->config.path, line, what,
+                       why[0] != '\0' ? why : lh_status_text(status));
 }
 
 static const char *policy_name(const struct config_policy *policy, char *buf, size_t len)

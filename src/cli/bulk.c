@@ -54,10 +54,10 @@ static bool refuse(struct bulk *b, const char *format, ...)
     va_end(ap);
     progress_wipe(&b->cli->progress);
     if (b->written == 0)
-        cli_error(0, "line %" PRId64 ": %s; nothing was written", b->line, text);
+        cli_error(EXIT_USAGE, "line %" PRId64 ": %s; nothing was written", b->line, text);
     else
-        cli_error(0, "line %" PRId64 ": %s; only the first %" PRId64 " jobs were written", b->line,
-                  text, b->written);
+        cli_error(EXIT_USAGE, "line %" PRId64 ": %s; only the first %" PRId64 " jobs were written",
+                  b->line, text, b->written);
     return false;
 }
 
@@ -402,6 +402,7 @@ int enqueue_bulk(struct cli *cli, const char *queue, const lh_new_job *defaults,
         progress_begin(&cli->progress, "jobs");
         exit = read_all(b);
         progress_wipe(&b->cli->progress);
+        cli_did(cli, "%" PRId64 " job%s enqueued", b->written, b->written == 1 ? " was" : "s were");
         if (exit == 0 && !cli->json)
             printf("%" PRId64 "\n", b->written);
     }

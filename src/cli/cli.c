@@ -22,6 +22,15 @@ static void put_line(const struct buf *line)
     fflush(stderr);
 }
 
+/* With --json. An error may have to be told before there is anything to hang this from. */
+static bool told_as_json;
+
+void cli_tell_as_json(char *const *argv)
+{
+    for (; *argv != NULL && strcmp(*argv, "--") != 0; argv++)
+        told_as_json = told_as_json || strcmp(*argv, "--json") == 0;
+}
+
 static void say(const char *prefix, const char *text)
 {
     struct buf line = {0};
@@ -33,6 +42,72 @@ static void say(const char *prefix, const char *text)
     buf_clear(&line);
 }
 
+/** A refusal or failure, and what helps. */
+struct error {
+    const char *code, *text;
+    int64_t job;         /* 0: it is not about one of several */
+    const char *request; /* to repeat with; NULL: none */
+    const char *hint;    /* NULL: none */
+};
+
+static void put_error_json(const struct error *error)
+{
+    struct js json = {0};
+
+    js_open(&json, '{');
+    js_key(&json, "error");
+    js_open(&json, '{');
+    js_key_text(&json, "code", error->code);
+    js_key_text(&json, "message", error->text);
+    if (error->job != 0)
+        js_key_int(&json, "job", error->job);
+    if (error->request != NULL)
+        js_key_text(&json, "request", error->request);
+    if (error->hint != NULL)
+        js_key_text(&json, "hint", error->hint);
+    js_close(&json, '}');
+    js_close(&json, '}');
+    js_end_line(&json);
+    put_line(&json.buf);
+    js_clear(&json);
+}
+
+static void put_error(const struct error *error)
+{
+    char request[160];
+
+    /* What was printed before the failure comes before its message when both go to one place. */
+    fflush(stdout);
+    if (told_as_json) {
+        put_error_json(error);
+        return;
+    }
+    say("leasehold: ", error->text);
+    if (error->request != NULL) {
+        snprintf(request, sizeof request, "request id to repeat with: %s", error->request);
+        say("leasehold: ", request);
+    }
+    if (error->hint != NULL)
+        say("leasehold: ", error->hint);
+}
+
+/** The code of an error of which only the exit code is known. */
+static const char *code_of_exit(int exit)
+{
+    switch (exit) {
+    case EXIT_USAGE:
+        return "usage";
+    case EXIT_NOTHING:
+        return lh_status_code(LH_ENOTFOUND);
+    case EXIT_LOST:
+        return lh_status_code(LH_ELOST);
+    case EXIT_CORRUPT:
+        return lh_status_code(LH_ECORRUPT);
+    default:
+        return lh_status_code(exit > 128 ? LH_EINTR : LH_EFAIL);
+    }
+}
+
 int cli_error(int exit, const char *format, ...)
 {
     char text[4096];
@@ -41,13 +116,11 @@ int cli_error(int exit, const char *format, ...)
     va_start(ap, format);
     vsnprintf(text, sizeof text, format, ap);
     va_end(ap);
-    /* What was printed before the failure comes before its message when both go to one place. */
-    fflush(stdout);
-    say("leasehold: ", text);
+    put_error(&(struct error){.code = code_of_exit(exit), .text = text});
     return exit;
 }
 
-void cli_note(const char *format, ...)
+int cli_refused(int status, const char *format, ...)
 {
     char text[4096];
     va_list ap;
@@ -55,8 +128,30 @@ void cli_note(const char *format, ...)
     va_start(ap, format);
     vsnprintf(text, sizeof text, format, ap);
     va_end(ap);
+    put_error(&(struct error){.code = lh_status_code(status), .text = text});
+    return lh_status_exit(status);
+}
+
+void cli_note(const char *format, ...)
+{
+    char text[4096];
+    struct js json = {0};
+    va_list ap;
+
+    va_start(ap, format);
+    vsnprintf(text, sizeof text, format, ap);
+    va_end(ap);
     fflush(stdout);
-    say("", text);
+    if (!told_as_json) {
+        say("", text);
+        return;
+    }
+    js_open(&json, '{');
+    js_key_text(&json, "note", text);
+    js_close(&json, '}');
+    js_end_line(&json);
+    put_line(&json.buf);
+    js_clear(&json);
 }
 
 bool cli_is_file(const struct cli *cli)
@@ -66,23 +161,35 @@ bool cli_is_file(const struct cli *cli)
 
 int cli_failed(struct cli *cli, int status)
 {
-    const char *text = lh_errmsg(cli->store);
+    const char *text = lh_errmsg(cli->store), *request = lh_last_request(cli->store);
+    struct error error = {.code = lh_status_code(status),
+                          .text = text[0] != '\0' ? text : lh_status_text(status)};
 
     if (status == LH_EINTR)
         return cli_interrupted_exit();
-    cli_error(0, "%s", text[0] != '\0' ? text : lh_status_text(status));
-    if (status == LH_EUNKNOWN && lh_last_request(cli->store)[0] != '\0')
-        cli_error(0, "request id to repeat with: %s", lh_last_request(cli->store));
+    if (status == LH_EUNKNOWN && request[0] != '\0')
+        error.request = request;
     /* Where the library knows what helps, it has said so; what is a server's is not ours to repair. */
     if (status == LH_ECORRUPT && cli_is_file(cli) && strstr(text, "\"leasehold ") == NULL)
-        cli_error(0, "\"leasehold check --repair\" repairs it");
+        error.hint = "\"leasehold check --repair\" repairs it";
+    put_error(&error);
     return lh_status_exit(status);
+}
+
+/** What is said of one of several jobs. The handle has one sentence, that of the first failure. */
+static void put_job_error(const char *verb, int64_t id, int status, const char *sentence)
+{
+    char text[160];
+
+    snprintf(text, sizeof text, "could not %s job %" PRId64 ": %s", verb, id,
+             status == LH_ENOTFOUND ? "there is no such job" : lh_status_text(status));
+    put_error(&(struct error){
+        .code = lh_status_code(status), .text = sentence ? sentence : text, .job = id});
 }
 
 int cli_failed_jobs(struct cli *cli, const char *verb, const int64_t *ids, const int *status,
                     size_t n, int rc)
 {
-    /* The handle has one sentence, that of the first failure. */
     struct buf first = {0};
     bool told = false;
     int worst = 0;
@@ -92,13 +199,8 @@ int cli_failed_jobs(struct cli *cli, const char *verb, const int64_t *ids, const
         int code = lh_status_exit(status[i]);
         if (status[i] == LH_OK)
             continue;
-        if (!told && first.n > 0 && status[i] == rc)
-            cli_error(0, "%s", buf_str(&first));
-        else if (status[i] == LH_ENOTFOUND)
-            cli_error(0, "could not %s job %" PRId64 ": there is no such job", verb, ids[i]);
-        else
-            cli_error(0, "could not %s job %" PRId64 ": %s", verb, ids[i],
-                      lh_status_text(status[i]));
+        bool is_first = !told && first.n > 0 && status[i] == rc;
+        put_job_error(verb, ids[i], status[i], is_first ? buf_str(&first) : NULL);
         told = true;
         if (code > worst)
             worst = code;
@@ -170,6 +272,7 @@ static void log_line(void *arg, const lh_log_entry *entry)
     if (!cli->log_json) {
         buf_format(&json.buf, "leasehold: %s: ", level_name(entry->level));
         text_visible(&json.buf, entry->line, strlen(entry->line));
+        buf_char(&json.buf, '\n');
     } else {
         js_open(&json, '{');
         js_key_time(&json, "time", lhi_wall_ms());
@@ -177,8 +280,8 @@ static void log_line(void *arg, const lh_log_entry *entry)
         js_key_text(&json, "message", entry->line);
         log_fields(&json, entry);
         js_close(&json, '}');
+        js_end_line(&json);
     }
-    buf_char(&json.buf, '\n');
     if (cli->never_wait && !may_write(cli)) {
         js_clear(&json);
         return;
@@ -215,7 +318,7 @@ static bool read_variable(const char *name, const struct value_spec *spec, struc
     if (text == NULL)
         return true;
     if (!value_parse(spec, text, value, why)) {
-        cli_error(0, "environment variable %s: value %s %s", name,
+        cli_error(EXIT_USAGE, "environment variable %s: value %s %s", name,
                   value_quote(text, shown, sizeof shown), why);
         return false;
     }
@@ -247,7 +350,7 @@ int cli_settings(struct cli *cli, const struct args *args)
     cli->log_given = log.given > 0;
     if (log.given)
         cli->log_level = (int)log.num - 1;
-    cli->log_json = format.given && format.num == 2;
+    cli->log_json = format.given ? format.num == 2 : cli->json;
     if (interval.given)
         cli->recovery_interval_ms = interval.num;
 
@@ -302,6 +405,7 @@ int cli_open(struct cli *cli, unsigned access)
     lh_open_opts opts = cli_opts(cli, access);
     int rc = lh_open(cli->url, &opts, &cli->store);
 
+    cli->writes = (access & ACCESS_WRITE) != 0;
     if (rc == LH_OK)
         return 0;
     if (cli->store == NULL)
@@ -387,13 +491,13 @@ bool cli_read_stdin(struct buf *out, size_t most, const char *what)
         if (n < 0) {
             char why[128];
             const char *text = strerror_r(errno, why, sizeof why);
-            cli_error(0, "could not read standard input: %s", text);
+            cli_error(EXIT_FAILED, "could not read standard input: %s", text);
             return false;
         }
         buf_add(out, chunk, (size_t)n);
         if (out->n > most) {
-            cli_error(0, "%s on standard input is too large: allowed: at most %zu bytes", what,
-                      most);
+            cli_error(EXIT_USAGE, "%s on standard input is too large: allowed: at most %zu bytes",
+                      what, most);
             return false;
         }
     }
@@ -406,16 +510,33 @@ bool cli_reader_gone(void)
     return poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;
 }
 
-int cli_finish(int exit)
+void cli_did(struct cli *cli, const char *format, ...)
 {
-    char why[128];
+    va_list ap;
+
+    va_start(ap, format);
+    vsnprintf(cli->did, sizeof cli->did, format, ap);
+    va_end(ap);
+}
+
+int cli_finish(const struct cli *cli, int exit)
+{
     bool failed_before = ferror(stdout) != 0;
+    const char *did = cli->did;
+    char why[128];
 
     errno = 0;
     if (fflush(stdout) == 0 && !failed_before)
         return exit;
-    if (errno != EPIPE && !cli_reader_gone())
-        cli_error(0, "could not write to standard output: %s",
-                  errno != 0 ? strerror_r(errno, why, sizeof why) : "an earlier write failed");
+    if (did[0] == '\0' && cli->writes && exit == EXIT_DONE)
+        did = "the command was carried out";
+    bool reader_gone = errno == EPIPE || cli_reader_gone();
+    /* Whoever reads no more wants no more words, unless something was done. */
+    if (!reader_gone || did[0] != '\0')
+        cli_error(EXIT_FAILED, "could not write to standard output: %s%s%s",
+                  reader_gone  ? "the reader is gone"
+                  : errno != 0 ? strerror_r(errno, why, sizeof why)
+                               : "an earlier write failed",
+                  did[0] != '\0' ? "; " : "", did);
     return exit > EXIT_FAILED ? exit : EXIT_FAILED;
 }

@@ -44,14 +44,22 @@ struct cli {
     bool never_wait; /* for whoever reads the log: a line that cannot be written is left out */
     long unsaid;     /* lines */
     struct work_lines *lines; /* of a worker on a terminal; NULL: none */
+    bool writes;              /* the store was opened to be changed */
+    char did[512];            /* see cli_did() */
     lh_store *store;          /* after cli_open() */
 };
 
-/** One line on standard error, `leasehold: …`; control characters are shown, not obeyed. Returns
- *  `exit`, so that a failing command can end with it. */
+/** If --json is among the arguments, errors and notes are JSON from now on. */
+void cli_tell_as_json(char *const *argv);
+
+/** One line on standard error, `leasehold: …`; control characters are shown, not obeyed. With --json
+ *  `{"error":{"code":…,"message":…}}`. Returns `exit`, so that a failing command can end with it. */
 int cli_error(int exit, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/** Words that are no mistake, on standard error. */
+/** The same, of an outcome of the library; returns its exit code. */
+int cli_refused(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/** Words that are no mistake, on standard error. With --json `{"note":…}`. */
 void cli_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /** A line of the log, as the store's own are written. */
@@ -114,8 +122,12 @@ bool cli_read_stdin(struct buf *out, size_t most, const char *what);
 /** Is the reader of our output, the other end of a pipe, gone? */
 bool cli_reader_gone(void);
 
-/** Flushes standard output; the exit code, or 1 if what was printed did not get out. */
-int cli_finish(int exit);
+/** What was done, for when it cannot be printed: "job 5 was enqueued". */
+void cli_did(struct cli *cli, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/** Flushes standard output; the exit code, or 1 if what was printed did not get out. Then what was
+ *  done is told on standard error. */
+int cli_finish(const struct cli *cli, int exit);
 
 /** USER@HOST, made a name. Returns `buf`. */
 const char *cli_default_worker(char *buf, size_t len);

@@ -72,6 +72,7 @@ static int run(struct cli *cli, const struct args *args)
     progress_wipe(&cli->progress);
     if (rc != LH_OK)
         return cli_failed(cli, rc);
+    cli_did(cli, "the copy is complete");
     int64_t jobs = count_jobs(file);
     if (jobs < 0)
         return EXIT_FAILED;

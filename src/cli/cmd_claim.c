@@ -37,6 +37,20 @@ static void print_jobs(const lh_jobs *jobs)
     js_clear(&json);
 }
 
+/** Claimed jobs that nobody was told of would wait for the end of their leases. */
+static void keep_refs(struct cli *cli, const lh_jobs *jobs)
+{
+    enum { SHOWN = 8 };
+    struct buf refs = {0};
+
+    for (size_t i = 0; i < jobs->n && i < SHOWN; i++)
+        buf_format(&refs, " %" PRId64 ":%" PRId64, jobs->job[i].id, jobs->job[i].token);
+    if (jobs->n > SHOWN)
+        buf_format(&refs, " and %zu more", jobs->n - SHOWN);
+    cli_did(cli, "claimed (JOB:TOKEN):%s; \"leasehold release\" gives them back", buf_str(&refs));
+    buf_clear(&refs);
+}
+
 static int nothing(const struct args *args, const struct value *wait)
 {
     struct buf queues = {0};
@@ -44,8 +58,8 @@ static int nothing(const struct args *args, const struct value *wait)
 
     for (size_t i = 0; i < args->n; i++)
         buf_format(&queues, "%s\"%s\"", i ? ", " : "", args->positional[i].text);
-    exit = cli_error(EXIT_NOTHING, "no job is pending in %s%s%s", buf_str(&queues),
-                     wait->given ? " after " : "", wait->given ? wait->text : "");
+    exit = cli_refused(LH_EMPTY, "no job is pending in %s%s%s", buf_str(&queues),
+                       wait->given ? " after " : "", wait->given ? wait->text : "");
     buf_clear(&queues);
     return exit;
 }
@@ -83,10 +97,12 @@ static int run(struct cli *cli, const struct args *args)
     claim.n_queues = args->n;
     claim.cancel = opt[WAIT].given ? cli_cancel() : NULL;
     rc = lh_claim(cli->store, &claim, &jobs);
-    if (rc == LH_OK)
+    if (rc == LH_OK) {
+        keep_refs(cli, jobs);
         print_jobs(jobs);
-    else
+    } else {
         exit = rc == LH_EMPTY ? nothing(args, &opt[WAIT]) : cli_failed(cli, rc);
+    }
     lh_jobs_free(jobs);
     free(queues);
     return exit;

@@ -25,7 +25,7 @@ static bool read_result(struct buf *input)
         return false;
     if (js_valid(buf_str(input), input->n, NULL, &error))
         return true;
-    cli_error(0,
+    cli_error(EXIT_USAGE,
               "the result on standard input is not JSON: %s at byte %zu: allowed: any JSON value",
               error.what, error.at + 1);
     return false;

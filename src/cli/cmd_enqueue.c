@@ -121,6 +121,8 @@ static int enqueue_one(struct cli *cli, const struct args *args, lh_new_job *job
         exit = cli_failed(cli, rc);
         goto done;
     }
+    cli_did(cli, "job %" PRId64 " was enqueued%s", enqueued.id,
+            enqueued.duplicate ? " before" : "");
     enqueue_print(&enqueued, cli->json);
     if (opt[WAIT].given)
         exit = wait_for(cli, enqueued.id, &opt[WAIT]);

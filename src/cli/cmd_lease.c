@@ -115,6 +115,9 @@ static int run_acquire(struct cli *cli, const struct args *args)
     if (exit != 0)
         return exit;
     rc = lh_lease_acquire(cli->store, name.scope, name.name, &opts, &leases);
+    if (rc == LH_OK)
+        cli_did(cli, "lease \"%.380s\" was acquired under token %" PRId64, args->positional[0].text,
+                leases->lease[0].token);
     if (rc != LH_OK)
         exit = cli_failed(cli, rc);
     else if (cli->json)

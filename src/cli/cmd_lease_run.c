@@ -68,7 +68,7 @@ static int run(struct cli *cli, const struct args *args)
     snprintf(scope, sizeof scope, "%.*s", (int)(slash - lease), lease);
     int rc =
         lh_lease_run(cli->store, scope, slash + 1, args->raw, &opts, &status, error, sizeof error);
-    return rc == LH_OK ? exit_of(status) : cli_error(lh_status_exit(rc), "%s", error);
+    return rc == LH_OK ? exit_of(status) : cli_refused(rc, "%s", error);
 }
 
 static const struct example examples[] = {

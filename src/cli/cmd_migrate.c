@@ -72,7 +72,7 @@ static int run(struct cli *cli, const struct args *args)
     if (rc == LH_ENOSTORE) /* no file yet: migrating makes one */
         from = 0;
     else if (rc != LH_OK)
-        return cli_error(lh_status_exit(rc), "%s", why[0] ? why : lh_status_text(rc));
+        return cli_refused(rc, "%s", why[0] ? why : lh_status_text(rc));
     /* What is newer than us is refused in the words of an open, also by a dry run. */
     if (dry && from > lh_schema_version())
         return cli_open(cli, ACCESS_READ);

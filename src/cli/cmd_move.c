@@ -56,9 +56,11 @@ static int run(struct cli *cli, const struct args *args)
     progress_begin(&cli->progress, "rows");
     int rc = lh_move(from, to, &opts, &moved, why, sizeof why);
     progress_wipe(&cli->progress);
-    if (rc != LH_OK)
-        return cli_error(cli_interrupted() ? cli_interrupted_exit() : lh_status_exit(rc), "%s",
-                         why[0] != '\0' ? why : lh_status_text(rc));
+    if (rc != LH_OK) {
+        int exit = cli_refused(rc, "%s", why[0] != '\0' ? why : lh_status_text(rc));
+        return cli_interrupted() ? cli_interrupted_exit() : exit;
+    }
+    cli->writes = true;
     if (!opts.abandon)
         print(cli, &moved);
     return 0;

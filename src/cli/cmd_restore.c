@@ -68,8 +68,12 @@ static void print_text(const char *kept, const struct told *told)
     if (told->held_back > 0)
         printf("%" PRId64 " stay%s back until the holder has answered or its lease has ended\n",
                (int64_t)told->held_back, told->held_back == 1 ? "s" : "");
-    if (kept[0] != '\0')
-        printf("the store that was there is kept as \"%s\"\n", kept);
+    if (kept[0] == '\0')
+        return;
+    struct buf visible = {0};
+    text_visible(&visible, kept, strlen(kept));
+    printf("the store that was there is kept as \"%s\"\n", buf_str(&visible));
+    buf_clear(&visible);
 }
 
 static int run(struct cli *cli, const struct args *args)
@@ -81,8 +85,9 @@ static int run(struct cli *cli, const struct args *args)
     int rc = lh_restore(cli->url, file, &opts, kept, sizeof kept, why, sizeof why);
 
     if (rc != LH_OK)
-        return cli_error(lh_status_exit(rc), "%s", why[0] != '\0' ? why : lh_status_text(rc));
+        return cli_refused(rc, "%s", why[0] != '\0' ? why : lh_status_text(rc));
     int exit = cli_open(cli, ACCESS_READ);
+    cli_did(cli, "the store was restored");
     if (exit != 0)
         return exit;
     if (!read_told(cli, &told))

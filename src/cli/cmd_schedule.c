@@ -95,8 +95,7 @@ static int check_timing(const struct args *args, const char *cron, const char *z
 
     if (rc == LH_OK)
         return 0;
-    return rc == LH_EINVAL ? usage_error(args->command, "%s", why)
-                           : cli_error(lh_status_exit(rc), "%s", why);
+    return rc == LH_EINVAL ? usage_error(args->command, "%s", why) : cli_refused(rc, "%s", why);
 }
 
 static bool read_payload(const struct args *args, struct buf *input, lh_new_job *job)
@@ -283,7 +282,18 @@ static int run_remove(struct cli *cli, const struct args *args)
     if (exit != 0)
         return exit;
     rc = lh_schedule_remove(cli->store, args->positional[0].text);
-    return rc == LH_OK ? 0 : cli_failed(cli, rc);
+    if (rc != LH_OK)
+        return cli_failed(cli, rc);
+    if (cli->json) {
+        struct js json = {0};
+        js_open(&json, '{');
+        js_key_text(&json, "name", args->positional[0].text);
+        js_key_bool(&json, "removed", true);
+        js_close(&json, '}');
+        js_line(&json);
+        js_clear(&json);
+    }
+    return 0;
 }
 
 static const struct example remove_examples[] = {

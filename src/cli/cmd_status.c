@@ -123,10 +123,13 @@ static void print_text(const lh_queues *queues, const lh_store_info *info, const
     bool colors = text_colors(stdout);
     enum style bad = info->degraded[0] ? STYLE_RED : STYLE_GREEN;
     char age[32], failing[48] = "";
+    struct buf url = {0};
     struct table table;
 
-    text_field("store", "%s  %s%s%s", info->url, style_on(bad, colors),
+    text_visible(&url, info->url, strlen(info->url));
+    text_field("store", "%s  %s%s%s", buf_str(&url), style_on(bad, colors),
                info->degraded[0] ? "degraded" : "ok", style_off(bad, colors));
+    buf_clear(&url);
     if (info->degraded[0])
         text_field("degraded", "%s", info->degraded);
     print_size(info);

@@ -38,7 +38,7 @@ static int run(struct cli *cli, const struct args *args)
     if (job->state != LH_COMPLETED)
         exit = EXIT_FAILED;
     if (exit != 0 && job->last_error != NULL)
-        cli_error(0, "job %" PRId64 ": %s", id, job->last_error);
+        cli_error(exit, "job %" PRId64 ": %s", id, job->last_error);
     lh_jobs_free(jobs);
     return exit;
 }

@@ -188,8 +188,7 @@ static int end(int rc, const lh_work_tally *tally)
         return EXIT_DONE;
     if (rc == LH_EMPTY)
         return EXIT_NOTHING;
-    return cli_error(lh_status_exit(rc), "%s",
-                     tally->error[0] != '\0' ? tally->error : lh_status_text(rc));
+    return cli_refused(rc, "%s", tally->error[0] != '\0' ? tally->error : lh_status_text(rc));
 }
 
 static int run(struct cli *cli, const struct args *args)

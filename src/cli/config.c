@@ -2,11 +2,13 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <yaml.h>
 
@@ -48,7 +50,7 @@ static bool refuse(struct reader *r, const yaml_node_t *node, const char *format
     va_start(ap, format);
     vsnprintf(text, sizeof text, format, ap);
     va_end(ap);
-    cli_error(0, "%s:%zu: %s", r->path, line_of(node), text);
+    cli_error(EXIT_USAGE, "%s:%zu: %s", r->path, line_of(node), text);
     return false;
 }
 
@@ -495,8 +497,8 @@ static bool said_twice(const char *path, const struct config_policy *first,
 
     while ((policy_keys[i].field & both) == 0)
         i++;
-    cli_error(0, "%s:%zu: key \"%s\": line %zu sets it for the same jobs: allowed: once", path,
-              second->line, policy_keys[i].config, first->line);
+    cli_error(EXIT_USAGE, "%s:%zu: key \"%s\": line %zu sets it for the same jobs: allowed: once",
+              path, second->line, policy_keys[i].config, first->line);
     return false;
 }
 
@@ -536,8 +538,8 @@ static bool scopes_once(const char *path, struct config *config)
     qsort(sorted, n, sizeof(void *), compare_scopes);
     for (size_t i = 1; i < n; i++)
         if (strcmp(sorted[i - 1]->scope, sorted[i]->scope) == 0) {
-            cli_error(0, "%s:%zu: key \"scope\": line %zu has \"%s\" too: allowed: once", path,
-                      sorted[i]->line, sorted[i - 1]->line, sorted[i]->scope);
+            cli_error(EXIT_USAGE, "%s:%zu: key \"scope\": line %zu has \"%s\" too: allowed: once",
+                      path, sorted[i]->line, sorted[i - 1]->line, sorted[i]->scope);
             return false;
         }
     return true;
@@ -584,39 +586,40 @@ static bool read_document(struct reader *r)
 
 /* libyaml takes quadratic time for brackets in brackets, and reads the whole file before it hands
  * anything out. Nothing here is nested deeper than a list of mappings. */
-static bool too_deep(const char *path, FILE *file)
+static bool too_deep(const char *path, const struct buf *text)
 {
-    int c, depth = 0, deepest = 0;
+    int depth = 0, deepest = 0;
     size_t line = 1;
 
-    while (deepest <= MOST_DEPTH && (c = getc(file)) != EOF) {
+    for (size_t i = 0; i < text->n && deepest <= MOST_DEPTH; i++) {
+        char c = text->p[i];
         line += c == '\n';
         if (c == '[' || c == '{')
             deepest = ++depth > deepest ? depth : deepest;
         else if (c == ']' || c == '}')
             depth--;
     }
-    rewind(file);
     if (deepest <= MOST_DEPTH)
         return false;
-    cli_error(0, "%s:%zu: brackets are nested deeper than %d", path, line, MOST_DEPTH);
+    cli_error(EXIT_USAGE, "%s:%zu: brackets are nested deeper than %d", path, line, MOST_DEPTH);
     return true;
 }
 
-static bool parse(struct config *config, const char *path, FILE *file)
+static bool parse(struct config *config, const char *path, const struct buf *text)
 {
     yaml_parser_t parser;
     yaml_document_t doc;
     struct reader r = {.path = path, .doc = &doc, .config = config};
     bool ok = false;
 
-    if (too_deep(path, file))
+    if (too_deep(path, text))
         return false;
     if (!yaml_parser_initialize(&parser)) {
-        cli_error(0, "out of memory");
+        cli_error(EXIT_FAILED, "out of memory");
         return false;
     }
-    yaml_parser_set_input_file(&parser, file);
+    yaml_parser_set_input_string(&parser, (const unsigned char *)(text->n > 0 ? text->p : ""),
+                                 text->n);
     if (yaml_parser_load(&parser, &doc)) {
         ok = read_document(&r);
         yaml_document_delete(&doc);
@@ -629,7 +632,7 @@ static bool parse(struct config *config, const char *path, FILE *file)
     }
     if (parser.error != YAML_NO_ERROR) {
         ok = false;
-        cli_error(0, "%s:%zu: not YAML: %s%s%s", path, parser.problem_mark.line + 1,
+        cli_error(EXIT_USAGE, "%s:%zu: not YAML: %s%s%s", path, parser.problem_mark.line + 1,
                   parser.problem ? parser.problem : "it cannot be read", parser.context ? " " : "",
                   parser.context ? parser.context : "");
     }
@@ -637,35 +640,52 @@ static bool parse(struct config *config, const char *path, FILE *file)
     return ok && policies_once(path, config) && scopes_once(path, config);
 }
 
+/* What a descriptor that never waits gives, up to the largest size and a byte. NULL, or why not. */
+static const char *read_all(int fd, struct buf *text, char *why, size_t len)
+{
+    char chunk[65536];
+    struct stat status;
+
+    if (fstat(fd, &status) != 0)
+        return strerror_r(errno, why, len);
+    if (S_ISDIR(status.st_mode))
+        return "it is a directory";
+    if (S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode))
+        return "it is a pipe or a socket: allowed: a file";
+    while (text->n <= MOST_BYTES) {
+        ssize_t n = read(fd, chunk, sizeof chunk);
+        if (n == 0)
+            return NULL;
+        if (n < 0)
+            return strerror_r(errno, why, len);
+        buf_add(text, chunk, (size_t)n);
+    }
+    return "it is too large: allowed: at most 1 MiB";
+}
+
 bool config_load(struct config *config, const char *path, bool named)
 {
-    FILE *file = fopen(path, "re");
-    struct stat status;
-    char why[128];
-    bool ok;
+    /* A pipe that nobody writes to must not keep us waiting, neither here nor when it is read. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    struct buf text = {0};
+    char room[128];
 
     config->integrity_check = true;
     config->interval_ms = 30000;
     config->multiplier = 3;
     config->detection_ms = 60000;
-    if (file == NULL) {
-        if (errno == ENOENT && !named)
-            return true;
-        cli_error(0, "could not read the config file \"%s\": %s", path,
-                  strerror_r(errno, why, sizeof why));
-        return false;
-    }
-    if (fstat(fileno(file), &status) != 0 || S_ISDIR(status.st_mode) ||
-        status.st_size > MOST_BYTES) {
-        cli_error(0, "could not read the config file \"%s\": %s", path,
-                  S_ISDIR(status.st_mode) ? "it is a directory"
-                                          : "it is too large: allowed: at most 1 MiB");
-        fclose(file);
-        return false;
-    }
+    if (fd < 0 && errno == ENOENT && !named)
+        return true;
+    const char *why =
+        fd < 0 ? strerror_r(errno, room, sizeof room) : read_all(fd, &text, room, sizeof room);
+    bool ok = why == NULL;
+    if (!ok)
+        cli_error(EXIT_USAGE, "could not read the config file \"%s\": %s", path, why);
     config->path = path;
-    ok = parse(config, path, file);
-    fclose(file);
+    ok = ok && parse(config, path, &text);
+    if (fd >= 0)
+        close(fd);
+    buf_clear(&text);
     return ok;
 }
 

@@ -67,6 +67,9 @@ void js_key_time(struct js *json, const char *key, int64_t ms);
 /** Text that should be JSON, as that value; what is none appears as a string. */
 void js_key_value(struct js *json, const char *key, const char *text);
 
+/** Ends the line. Characters that a terminal would obey (text_is_control()) are written by their
+ *  numbers: the same JSON. */
+void js_end_line(struct js *json);
 /** One line on standard output; the writer is empty afterwards. */
 void js_line(struct js *json);
 void js_clear(struct js *json);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "policy_keys.h"
+#include "text.h"
 
 /* ---- the writer ------------------------------------------------------------------------------ */
 
@@ -163,9 +164,44 @@ void js_key_value(struct js *json, const char *key, const char *text)
     buf_clear(&compact);
 }
 
+/* What is not ASCII stands in a string, where every character may be written by its number. */
+static void put_number(struct buf *out, uint32_t code)
+{
+    if (code < 0x10000)
+        buf_format(out, "\\u%04x", (unsigned)code);
+    else
+        buf_format(out, "\\u%04x\\u%04x", 0xd800 + (unsigned)((code - 0x10000) >> 10),
+                   0xdc00 + (unsigned)((code - 0x10000) & 0x3ff));
+}
+
+void js_end_line(struct js *json)
+{
+    struct buf safe = {0};
+    size_t done = 0;
+    uint32_t code = 0;
+
+    for (size_t i = 0, n; i < json->buf.n; i += n) {
+        unsigned char c = (unsigned char)json->buf.p[i];
+        n = c < 0x7f ? 1 : text_character(json->buf.p + i, json->buf.n - i, &code);
+        if (n == 0 || c < 0x7f || !text_is_control(code)) {
+            n = n == 0 ? 1 : n;
+            continue;
+        }
+        buf_add(&safe, json->buf.p + done, i - done);
+        put_number(&safe, code);
+        done = i + n;
+    }
+    if (done > 0) {
+        buf_add(&safe, json->buf.p + done, json->buf.n - done);
+        buf_clear(&json->buf);
+        json->buf = safe;
+    }
+    buf_char(&json->buf, '\n');
+}
+
 void js_line(struct js *json)
 {
-    buf_char(&json->buf, '\n');
+    js_end_line(json);
     fwrite(json->buf.p, 1, json->buf.n, stdout);
     buf_reset(&json->buf);
 }

@@ -29,12 +29,13 @@ int main(int argc, char **argv)
     /* A reader that goes away is noticed where we write, not by a signal in mid-act. */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error to tell, not a death */
+    cli_tell_as_json(argv);
     exit = args_parse(argc, argv, &args);
     if (exit < 0 && !args.command->bare)
         exit = cli_settings(&cli, &args) != 0 ? EXIT_USAGE : -1;
     if (exit < 0)
         exit = args.command->run(&cli, &args);
-    exit = cli_finish(exit);
+    exit = cli_finish(&cli, exit);
     lh_close(cli.store);
     config_clear(&cli.config);
     args_clear(&args);

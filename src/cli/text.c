@@ -53,23 +53,55 @@ enum style style_of_state(lh_state state)
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
+size_t text_character(const char *text, size_t len, uint32_t *code)
+{
+    unsigned char c = len > 0 ? (unsigned char)text[0] : 0;
+    size_t n = c < 0x80 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
+
+    if (len < n || !lh_text_ok(text, n))
+        return 0;
+    *code = n == 1 ? c : c & (0xffU >> (n + 1));
+    for (size_t i = 1; i < n; i++)
+        *code = *code << 6 | ((unsigned char)text[i] & 0x3f);
+    return n;
+}
+
+bool text_is_control(uint32_t code)
+{
+    static const struct {
+        uint32_t first, last;
+    } ranges[] = {
+        {0x00, 0x1f},       {0x7f, 0x9f}, /* C0, DEL, C1: one of these begins an escape sequence */
+        {0x061c, 0x061c},   {0x200e, 0x200f}, /* of bidirectional text: what follows is shown in */
+        {0x202a, 0x202e},   {0x2066, 0x2069}, /* another order than it is in */
+        {0x2028, 0x2029},                     /* ends of lines */
+        {0xfeff, 0xfeff},   {0xfff9, 0xfffb}, /* not shown at all */
+        {0xe0000, 0xe007f},
+    };
+
+    for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++)
+        if (code >= ranges[i].first && code <= ranges[i].last)
+            return true;
+    return false;
+}
+
 void text_visible(struct buf *out, const char *text, size_t len)
 {
-    for (size_t i = 0; i < len; i++) {
-        unsigned char c = (unsigned char)text[i];
-        if (c == '\n')
-            buf_text(out, "\\n");
-        else if (c == '\r')
-            buf_text(out, "\\r");
-        else if (c == '\t')
-            buf_text(out, "\\t");
-        else if (c < 0x20 || c == 0x7f)
-            buf_format(out, "\\x%02x", (unsigned)c);
-        else if (c == 0xc2 && i + 1 < len && (unsigned char)text[i + 1] < 0xa0) {
-            /* U+0080 to U+009F: control characters too, one of them begins an escape sequence. */
-            buf_format(out, "\\x%02x", (unsigned)(unsigned char)text[++i]);
-        } else
-            buf_char(out, (char)c);
+    static const char special[] = "\n\r\t", letter[] = "nrt";
+    uint32_t code = 0;
+
+    for (size_t i = 0, n; i < len; i += n) {
+        n = text_character(text + i, len - i, &code);
+        const char *known = n == 1 && code != 0 ? strchr(special, (int)code) : NULL;
+        if (n == 0) /* not UTF-8; a terminal of another encoding might obey it */
+            buf_format(out, "\\x%02x", (unsigned)(unsigned char)text[i]);
+        else if (known != NULL)
+            buf_format(out, "\\%c", letter[known - special]);
+        else if (text_is_control(code))
+            buf_format(out, code < 0x100 ? "\\x%02x" : "\\u%04x", (unsigned)code);
+        else
+            buf_add(out, text + i, n);
+        n = n == 0 ? 1 : n;
     }
 }
 

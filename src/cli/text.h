@@ -21,8 +21,12 @@ const char *style_on(enum style style, bool colors);
 const char *style_off(enum style style, bool colors);
 enum style style_of_state(lh_state state);
 
-/** Appends text with its control characters made visible, so that no payload or error message can
- *  move the cursor or forge a line. */
+/** The UTF-8 character at the beginning of `text`: its length in bytes, 0 if there is none. */
+size_t text_character(const char *text, size_t len, uint32_t *code);
+/** Does it change how other text is shown: a control character, or one of bidirectional text? */
+bool text_is_control(uint32_t code);
+/** Appends text with such characters made visible, so that no payload or error message can move the
+ *  cursor, forge a line, or show its letters in another order. */
 void text_visible(struct buf *out, const char *text, size_t len);
 /** How many columns it takes; good enough for alignment: a character is one. */
 size_t text_width(const char *text, size_t len);

@@ -105,6 +105,21 @@ static bool is_postgres(const char *url)
     return is_conninfo(url);
 }
 
+/* NAME:// of no store of ours: nobody means a file by that. The address stays unsaid: a password may be
+ * in it. */
+static int refuse_unknown(const char *url, struct lhi_error *err)
+{
+    int len = (int)strspn(url, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+.-");
+
+    if (is_postgres(url) || sqlite_path(url) != url || len == 0 || len > 32 ||
+        strncmp(url + len, "://", 3) != 0)
+        return LH_OK;
+    return lhi_fail(err, LH_EINVAL,
+                    "there is no store for %.*s:// addresses: allowed: a path, sqlite:PATH, "
+                    "postgresql://USER@HOST/DATABASE or a connection string of libpq",
+                    len, url);
+}
+
 #ifndef LHI_WITH_POSTGRES
 static int refuse_postgres(struct lhi_error *err)
 {
@@ -129,6 +144,8 @@ int lhi_postgres_schema_of(const char *url, int *version, struct lhi_error *err)
 int lhi_store_open(const char *url, const lh_open_opts *opts, const struct lhi_log *log,
                    struct lhi_store *out, struct lhi_health *health, struct lhi_error *err)
 {
+    if (refuse_unknown(url, err) != LH_OK)
+        return err->status;
     if (is_postgres(url))
         return lhi_postgres_open(url, opts, log, out, health, err);
     return lhi_sqlite_open(sqlite_path(url), opts, log, out, health, err);
@@ -137,6 +154,8 @@ int lhi_store_open(const char *url, const lh_open_opts *opts, const struct lhi_l
 int lhi_store_restore(const char *url, const char *from, const lh_open_opts *opts,
                       const struct lhi_log *log, char *kept, size_t keptlen, struct lhi_error *err)
 {
+    if (refuse_unknown(url, err) != LH_OK)
+        return err->status;
     if (is_postgres(url))
         return lhi_fail(err, LH_EINVAL,
                         "store is on PostgreSQL: pg_restore puts back what pg_dump has saved");
@@ -145,6 +164,8 @@ int lhi_store_restore(const char *url, const char *from, const lh_open_opts *opt
 
 int lhi_schema_of(const char *url, int *version, struct lhi_error *err)
 {
+    if (refuse_unknown(url, err) != LH_OK)
+        return err->status;
     if (is_postgres(url))
         return lhi_postgres_schema_of(url, version, err);
     return lhi_sqlite_schema_of(sqlite_path(url), version, err);

@@ -144,11 +144,11 @@ def c_api(root, _program):
 
 
 def statuses(root, _program):
-    """Name, value, exit code and HTTP status of every outcome."""
+    """Name, value, exit code, HTTP status and code of every outcome."""
     table = read(root, "src/base/status.def")
-    defined = {(f"LH_{name}", value, code, http) for name, value, code, http in
-               re.findall(r"LH_STATUS\((\w+),\s*(-?\d+),\s*(\d+),\s*(\d+),", table)}
-    told = {(row[0].strip("`"), *row[1:4]) for row in
+    defined = {(f"LH_{name}", *rest) for name, *rest in
+               re.findall(r'LH_STATUS\((\w+),\s*(-?\d+),\s*(\d+),\s*(\d+), "(\w+)",', table)}
+    told = {(row[0].strip("`"), *row[1:4], row[4].strip("`")) for row in
             rows(read(root, "docs/reference/statuses.md")) if row[0].startswith("`LH_")}
     return differ("outcome", {" ".join(x) for x in defined}, {" ".join(x) for x in told})
 

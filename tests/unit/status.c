@@ -17,14 +17,18 @@ TEST(every_outcome_has_a_name_a_text_an_exit_code_and_an_http_status)
             EXPECT(lh_status_exit(s) != 0);
             EXPECT(lh_status_http(s) >= 400);
         }
-        for (int t = FIRST; t < s; t++)
+        for (int t = FIRST; t < s; t++) {
             EXPECT(strcmp(lh_status_name(s), lh_status_name(t)) != 0);
+            EXPECT(strcmp(lh_status_code(s), lh_status_code(t)) != 0);
+        }
     }
 }
 
 TEST(what_is_no_outcome_is_a_failure)
 {
     EXPECT_STR(lh_status_name(FIRST - 1), "?");
+    EXPECT_STR(lh_status_code(FIRST - 1), "failed");
+    EXPECT_STR(lh_status_code(LH_ELOST), "lease_lost");
     EXPECT_STR(lh_status_name(LAST + 1), "?");
     EXPECT_EQ(lh_status_exit(-1000), 1);
     EXPECT_EQ(lh_status_http(-1000), 500);

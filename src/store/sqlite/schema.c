@@ -201,6 +201,8 @@ int lhi_sqlite_schema_of(const char *path, int *version, struct lhi_error *err)
     *version = 0;
     if (stat(path, &st) != 0)
         return lhi_fail(err, LH_ENOSTORE, "there is no store at \"%s\"", path);
+    if (!S_ISREG(st.st_mode)) /* a pipe would wait for somebody to write to it */
+        return lhi_fail(err, LH_EINVAL, "store \"%s\" is not a regular file", path);
     struct db *db = lhi_calloc(1, sizeof *db);
     if (db == NULL)
         return lhi_no_memory(err);
