@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -411,7 +412,8 @@ TEST(a_backup_without_memory_fails_in_words_and_leaves_nothing)
 
 TEST(a_backup_that_is_killed_leaves_the_earlier_copy_as_it_was)
 {
-    static const char *const points[] = {"copy:step", "backup:copied", "backup:checked"};
+    static const char *const points[] = {"backup:begun", "copy:step", "backup:copied",
+                                         "backup:checked"};
     lh_store *store = store_new();
     add(store, "q", "x");
     backup(store, "copy.db", (lh_backup_opts){0});
@@ -426,8 +428,65 @@ TEST(a_backup_that_is_killed_leaves_the_earlier_copy_as_it_was)
         }
         EXPECT_EQ(test_wait(child).sig, SIGKILL);
         EXPECT_EQ(jobs_in("copy.db"), 1);
+        /* What this one has left; what the one before had left is removed. */
+        EXPECT_EQ(files_with(".", "partial"), 1);
     }
     backup(store, "copy.db", (lh_backup_opts){.replace = true});
     EXPECT_EQ(jobs_in("copy.db"), 2);
+    EXPECT_EQ(files_with(".", "partial"), 0);
+    lh_close(store);
+}
+
+/* ---- what killed backups leave ---- */
+
+static void leave_partial(const char *name, mode_t mode)
+{
+    char copy[64];
+
+    EXPECT_EQ(mkdir(name, mode), 0);
+    EXPECT_EQ(chmod(name, mode), 0);
+    (void)snprintf(copy, sizeof copy, "%s/copy", name);
+    file_write(copy, "x", 1);
+}
+
+TEST(backup_removes_what_killed_backups_to_any_name_in_the_folder_have_left)
+{
+    lh_store *store = store_new();
+    leave_partial("monday.db.partial-0123abcd", 0700);
+    leave_partial("tuesday.db.partial-89efcd01", 0700);
+    file_write("tuesday.db.partial-89efcd01/copy-journal", "x", 1);
+    backup(store, "wednesday.db", (lh_backup_opts){0});
+    EXPECT_EQ(files_with(".", "partial"), 0);
+    lh_close(store);
+}
+
+TEST(backup_leaves_the_folder_of_another_backup_at_work)
+{
+    lh_store *store = store_new();
+    leave_partial("other.db.partial-0123abcd", 0700);
+    int fd = open("other.db.partial-0123abcd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    EXPECT_EQ(flock(fd, LOCK_EX), 0);
+    backup(store, "copy.db", (lh_backup_opts){0});
+    EXPECT(file_exists("other.db.partial-0123abcd/copy"));
+    EXPECT_EQ(close(fd), 0); /* it is dead now */
+    backup(store, "copy.db", (lh_backup_opts){.replace = true});
+    EXPECT(!file_exists("other.db.partial-0123abcd"));
+    lh_close(store);
+}
+
+TEST(backup_leaves_what_is_not_certainly_a_backups)
+{
+    lh_store *store = store_new();
+    leave_partial("a.db.partial-0123abc", 0700);  /* too short */
+    leave_partial("b.db.partial-0123abcD", 0700); /* no digits of ours */
+    leave_partial("c.db.partial-0123abcd", 0755); /* not private */
+    leave_partial("d.db.partial-0123abcd", 0700); /* something else is in it */
+    file_write("d.db.partial-0123abcd/notes", "x", 1);
+    file_write("e.db.partial-0123abcd", "x", 1); /* a file */
+    EXPECT_EQ(symlink("a.db.partial-0123abc", "f.db.partial-0123abcd"), 0);
+    backup(store, "copy.db", (lh_backup_opts){0});
+    EXPECT_EQ(files_with(".", "partial"), 6);
+    EXPECT(file_exists("d.db.partial-0123abcd/notes"));
+    EXPECT(file_exists("a.db.partial-0123abc/copy"));
     lh_close(store);
 }

@@ -353,6 +353,33 @@ TEST(restore_refuses_files_that_were_planted_beside_the_copy_or_the_store)
     run_clear(&left);
 }
 
+static void try_to_enter(void)
+{
+    struct run done = run(NULL, (const char *const[]){"sh", "-c",
+                                                      "for f in *.partial-*; do "
+                                                      "touch $f/other 2>/dev/null && exit 1; "
+                                                      "rmdir $f 2>/dev/null && exit 1; done; true",
+                                                      NULL});
+    EXPECT_EQ(done.code, 0);
+    run_clear(&done);
+}
+
+TEST(backup_is_made_where_nobody_else_can_put_a_journal_beside_it)
+{
+    need_root();
+    stand_in_shared_folder();
+    make_store_with_job();
+    pid_t pid = test_fork();
+    if (pid == 0) {
+        lh_store *store = store_new();
+        (void)snprintf(lhi_control()->kill_at, sizeof lhi_control()->kill_at, "backup:copied");
+        (void)lh_backup(store, "copy.db", NULL);
+        test_child_done();
+    }
+    EXPECT_EQ(test_wait(pid).sig, SIGKILL);
+    as_user(STRANGER, try_to_enter);
+}
+
 TEST(check_warns_of_a_folder_where_others_may_replace_the_store)
 {
     lh_findings *found = NULL;

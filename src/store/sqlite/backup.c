@@ -3,9 +3,9 @@
  *
  * One read snapshot is held for the whole copy, on a connection of its own: so the copy is of one
  * moment, is never begun again, and keeps no writer waiting; only the log cannot start over until
- * it is done. It is made under another name beside FILE, made one file without a log, synced, read
- * back and checked, and renamed at last. Until then FILE is as it was, and what was made is removed
- * when anything goes wrong; only a SIGKILL leaves a FILE.partial-… behind.
+ * it is done. It is made in a private folder beside FILE (partial.c), made one file without a log,
+ * synced, read back and checked, and renamed at last. Until then FILE is as it was, and what was made
+ * is removed when anything goes wrong; what a SIGKILL leaves behind, the next backup removes.
  */
 #include "store/sqlite/repair.h"
 
@@ -216,7 +216,7 @@ struct backup {
     const char *path;  /* as it was given */
     const lh_backup_opts *opts;
     char file[4096]; /* as it is reached */
-    char partial[4300];
+    struct partial partial;
     char uuid[40];          /* of the store, in the snapshot … */
     int64_t changes, bytes; /* … and how far it has got, how large it is */
 };
@@ -308,7 +308,7 @@ static int verify(const struct backup *b, struct lhi_error *err)
     struct conn conn = {0};
     char uuid[40] = "";
     int64_t changes = -1;
-    int rc = conn_open(&conn, b->partial, SQLITE_OPEN_READONLY, err);
+    int rc = conn_open(&conn, b->partial.file, SQLITE_OPEN_READONLY, err);
 
     if (rc == LH_OK && (rc = copy_sound(&conn, b->path, b->opts->cancel, err)) == LH_OK &&
         (rc = meta_text(&conn, "store_uuid", uuid, sizeof uuid, err)) == LH_OK)
@@ -323,11 +323,12 @@ static int verify(const struct backup *b, struct lhi_error *err)
 static int put_in_place(const struct backup *b, struct lhi_error *err)
 {
     unsigned flags = b->opts->replace ? 0 : RENAME_NOREPLACE;
-    int failed = renameat2(AT_FDCWD, b->partial, AT_FDCWD, b->file, flags) == 0 ? 0 : errno;
+    const char *from = b->partial.file;
+    int failed = renameat2(AT_FDCWD, from, AT_FDCWD, b->file, flags) == 0 ? 0 : errno;
 
     /* Some file systems do not know the flag; there a look just before must do. */
     if (failed == EINVAL && flags != 0)
-        failed = access(b->file, F_OK) == 0 ? EEXIST : rename(b->partial, b->file) != 0 ? errno : 0;
+        failed = access(b->file, F_OK) == 0 ? EEXIST : rename(from, b->file) != 0 ? errno : 0;
     if (failed == EEXIST)
         return lhi_fail(err, LH_EINVAL, "\"%.300s\" exists already: --force replaces it", b->path);
     if (failed != 0)
@@ -339,10 +340,10 @@ static int put_in_place(const struct backup *b, struct lhi_error *err)
 static int sign(const struct backup *b, struct lhi_error *err)
 {
     struct conn copy = {0};
-    int rc = copy_open(&copy, b->partial, err);
+    int rc = copy_open(&copy, b->partial.file, err);
 
     if (rc == LH_OK && (rc = meta_set_int(&copy, "backup_at", db_now(b->db), err)) == LH_OK)
-        rc = copy_finish(&copy, b->partial, err);
+        rc = copy_finish(&copy, b->partial.file, err);
     conn_close(&copy);
     return rc;
 }
@@ -355,11 +356,10 @@ static int make_copy(struct backup *b, struct lhi_error *err)
     if (rc == LH_OK)
         rc = need_room(b, err);
     if (rc == LH_OK) {
-        rc = copy_make(&from, b->partial, b->opts, err);
+        rc = copy_make(&from, b->partial.file, b->opts, err);
         LHI_POINT("backup:copied");
-        if (rc == LH_OK &&
-            ((rc = copy_was_whole(b->source, err)) != LH_OK || (rc = sign(b, err)) != LH_OK))
-            copy_remove(b->partial);
+        if (rc == LH_OK && (rc = copy_was_whole(b->source, err)) == LH_OK)
+            rc = sign(b, err);
         if (rc < 0 && rc != LH_EINTR)
             rc = copy_failed("could not make the copy", b->path, err);
     }
@@ -369,21 +369,21 @@ static int make_copy(struct backup *b, struct lhi_error *err)
 
 static int copy_and_check(struct backup *b, struct lhi_error *err)
 {
-    uint32_t dice = 0;
     int rc = look_at_target(b, err);
 
     if (rc != LH_OK)
         return rc;
-    (void)lhi_random(&dice, sizeof dice);
-    lhi_format(b->partial, sizeof b->partial, "%s.partial-%08x", b->file, dice);
-    if ((rc = make_copy(b, err)) != LH_OK)
-        return rc;
-    rc = verify(b, err);
+    partial_clean(b->file, &b->db->log);
+    if ((rc = partial_make(&b->partial, b->file, err)) != LH_OK)
+        return copy_failed("could not make the copy", b->path, err);
+    LHI_POINT("backup:begun");
+    rc = make_copy(b, err);
+    if (rc == LH_OK)
+        rc = verify(b, err);
     LHI_POINT("backup:checked");
     if (rc == LH_OK)
         rc = put_in_place(b, err);
-    if (rc != LH_OK)
-        copy_remove(b->partial);
+    partial_remove(&b->partial);
     return rc;
 }
 

@@ -29,6 +29,18 @@ int copy_sound(struct conn *conn, const char *path, const int *cancel, struct lh
 /* What the engine said does not name the file: put "`what` "path": " before it. */
 int copy_failed(const char *what, const char *path, struct lhi_error *err);
 
+/* ---- partial.c: where a copy is made until it has its name ---- */
+
+struct partial {
+    int fd; /* of the folder, locked; -1: there is none */
+    char folder[4300], file[4300];
+};
+/* A private folder beside `target`, and the name of the copy in it. */
+int partial_make(struct partial *partial, const char *target, struct lhi_error *err);
+void partial_remove(struct partial *partial);
+/* Remove those in the folder of `target` that backups which were killed have left. */
+void partial_clean(const char *target, const struct lhi_log *log);
+
 /* ---- past.c: the store that is replaced, and what must go on from where it had got to ---- */
 
 enum { MOST_EPOCHS = 8191 }; /* 13 bits of a token, see raise_epoch() */

@@ -20,6 +20,7 @@
  *   check.c      integrity and invariants
  *   watch.c      foreign writers
  *   deaths.c     the processes of workers
+ *   partial.c    where a copy is made until it has its name
  *   backup.c     copies; restore.c puts one back, past.c what the store before it knew
  *   swap.c       another file in the store's place
  *   repair.c     the ladder of repair, on a copy; repair.h names its other files
