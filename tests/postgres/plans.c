@@ -139,9 +139,11 @@ static const struct act {
      "SELECT leasehold.enqueue('mail', 'x', request => 'request-1')", NULL},
     {"enqueue whose answer was lost", 0,
      "SELECT leasehold.enqueue_many('mail', '{0}', '{x}', of_request => 'lh:77:100000')", NULL},
-    {"enqueue by the library", 0, "SELECT leasehold.enqueue_one('mail', 0, 'x', 77)", NULL},
+    {"enqueue by the library", 0, "SELECT leasehold.enqueue_one('mail', 0, 'x', NULL)", NULL},
     {"enqueue of two by the library", 0,
-     "SELECT leasehold.enqueue_many('mail', '{0,0}', '{x,y}', of_nonce => 77)", NULL},
+     "SELECT leasehold.enqueue_many('mail', '{0,0}', '{x,y}', of_nonce => (random() * "
+     "1e15)::bigint)",
+     NULL},
     {"enqueue of 100", 0,
      "SELECT leasehold.enqueue_many('mail', array_fill(0::bigint, ARRAY[100]), "
      "array_fill('x'::text, ARRAY[100]))",
@@ -452,7 +454,7 @@ TEST(no_act_reads_more_rows_than_it_is_about_by_plans_for_a_store_where_nothing_
 TEST(who_enqueues_finds_those_who_sleep_for_the_queue_whatever_others_there_are)
 {
     static const char *const ways[] = {
-        "SELECT leasehold.enqueue_one('mail', 0, 'x', 77)",
+        "SELECT leasehold.enqueue_one('mail', 0, 'x', NULL)",
         "SELECT leasehold.enqueue('mail', 'x')",
         "INSERT INTO leasehold.job(queue) VALUES ('mail') RETURNING id",
     };

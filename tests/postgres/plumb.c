@@ -620,3 +620,18 @@ TEST(what_is_refused_at_the_commit_was_not_done)
     PQfinish(other);
     lh_close(store);
 }
+
+/* Only a call that was cut off, and comes after it was made again, meets this. */
+TEST(a_call_whose_number_was_used_before_is_told_that_the_store_is_busy)
+{
+    PGconn *c = session_at(START_MS);
+    struct lhi_error err;
+
+    done(c, "SELECT leasehold.enqueue_one('q', 0, 'x', 78)");
+    PGresult *refusal = PQexec(c, "SELECT leasehold.enqueue_one('q', 0, 'x', 78)");
+    EXPECT_EQ(refusal_status(refusal, "db", &err), LH_EBUSY);
+    EXPECT_STR(err.text, "store is busy: another call has this number");
+    EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.job"), "1");
+    PQclear(refusal);
+    PQfinish(c);
+}

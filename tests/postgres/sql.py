@@ -284,6 +284,12 @@ def our_program_works_with_the_rights_of_a_reader(db):
     expect_equal(db.ask("SELECT count(*) FROM leasehold.job"), "1", "jobs")
 
 
+@test
+def no_function_takes_a_lock_that_strangers_can_take(db):
+    expect_equal(db.ask("SELECT proname FROM pg_proc WHERE pronamespace = 'leasehold'::regnamespace"
+                        " AND coalesce(pg_get_function_sqlbody(oid), prosrc) ~ 'advisory'"), "", "functions")
+
+
 def fill_with_everything(db):
     """Rows in every table, so that every expression of a view or an act has something to work on."""
     db.now = START

@@ -129,7 +129,7 @@ TEST(a_plain_insert_wakes_whoever_sleeps)
 
 static void enqueue_one(struct scene *scene)
 {
-    EXPECT_STR(said(scene->hand, "SELECT leasehold.enqueue_one('q', 0, 'x', 77) > 0"), "t");
+    EXPECT_STR(said(scene->hand, "SELECT leasehold.enqueue_one('q', 0, 'x', NULL) > 0"), "t");
 }
 
 /* Whether it looks for sleepers. */

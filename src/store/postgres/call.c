@@ -322,6 +322,8 @@ int refusal_status(const PGresult *refusal, const char *database, struct lhi_err
 
     if (status != 0)
         return lhi_fail(err, status, "%s", said);
+    if (strcmp(field(refusal, PG_DIAG_CONSTRAINT_NAME), "delta_nonce") == 0)
+        return lhi_fail(err, LH_EBUSY, "store is busy: another call has this number");
     status = is_read_only(refusal) ? LH_EREADONLY : status_of(code);
     if (status == LH_ENOSTORE)
         return lhi_fail(err, status,

@@ -42,7 +42,6 @@ CREATE TABLE leasehold.meta (
     has_policies     boolean     NOT NULL DEFAULT false,  -- else the built-in values hold everywhere
     has_paused       boolean     NOT NULL DEFAULT false,
     generation       bigint      NOT NULL DEFAULT 0,      -- of policies and pauses
-    marked_until     timestamptz NOT NULL DEFAULT '-infinity',  -- enqueues may come too late (30_enqueue.sql)
     sleepers_until   timestamptz NOT NULL DEFAULT '-infinity',  -- claimers may sleep armed (33_wake.sql)
     jumped_ms        bigint      NOT NULL DEFAULT 0,      -- by which the server's clock was set, in all
     degraded         text        NOT NULL DEFAULT ''      -- an earlier run could not recover everything
@@ -162,7 +161,7 @@ CREATE TABLE leasehold.queue (
 
 -- What every act adds to the counts, appended so that no row is fought over, and folded into
 -- leasehold.queue and leasehold.rollup by upkeep. act: e enqueued, c claimed, d done, f failed,
--- r recovered, o other; ms: waited (c) or run (d, f).
+-- r recovered, o other, n the nonce of a lost call (30_enqueue.sql); ms: waited (c) or run (d, f).
 CREATE TABLE leasehold.delta (
     queue     text COLLATE "C" NOT NULL,
     at        timestamptz NOT NULL,
@@ -170,9 +169,11 @@ CREATE TABLE leasehold.delta (
     was       text COLLATE "C",
     becomes   text COLLATE "C",
     n         bigint      NOT NULL,
-    ms        bigint      NOT NULL DEFAULT 0
+    ms        bigint      NOT NULL DEFAULT 0,
+    nonce     bigint                      -- of an enqueue whose answer may get lost: it is made once
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0);
+CREATE UNIQUE INDEX delta_nonce ON leasehold.delta(nonce) WHERE nonce IS NOT NULL;
 
 -- A row in a transaction that changed something without counting a job. Both together tell how many
 -- transactions there were (by xmin), at less than the price of a sequence; upkeep folds them, too.

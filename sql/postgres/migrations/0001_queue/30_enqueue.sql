@@ -80,16 +80,16 @@ BEGIN
              WHERE j.id > after_id AND j.nonce = of_nonce);
 END $$;
 
--- Was the call of this number asked for by such a name? Then it was made again, and comes too late itself,
--- whatever held it up. Calls ask once they have the number's lock, and only while meta.marked_until
--- says that there are such names.
-CREATE FUNCTION leasehold.need_timely(of_nonce bigint) RETURNS void LANGUAGE plpgsql
+-- A nonce is used once. An enqueue inserts it with its count; whoever asks by such a name inserts it too. Of the two
+-- the second waits for the end of the first, by the unique index: a lock that no stranger can take. The row of
+-- the one that asks is kept for a day, so that the enqueue is refused if it comes later still.
+CREATE FUNCTION leasehold.use_nonce(of_queue text, of_nonce bigint, now timestamptz, act "char") RETURNS boolean
+LANGUAGE plpgsql
 AS $$
 BEGIN
-    IF EXISTS (SELECT 1 FROM leasehold.request r WHERE r.request >= 'lh:' || of_nonce || ':'
-                  AND r.request < 'lh:' || of_nonce || ';') THEN
-        PERFORM leasehold.refuse(-11, 'store is busy: another call has this number');
-    END IF;
+    INSERT INTO leasehold.delta(queue, at, act, n, nonce) VALUES (of_queue, now, use_nonce.act, 0, of_nonce)
+        ON CONFLICT DO NOTHING;
+    RETURN FOUND;
 END $$;
 
 -- Was this call made before? Its jobs, in its order; no row: it is made now, and the name is taken (until
@@ -114,9 +114,7 @@ BEGIN
                 'request "%s" is looked for under the isolation level read committed, not %s', of_request,
                 current_setting('transaction_isolation')));
         END IF;
-        PERFORM pg_advisory_xact_lock(split_part(of_request, ':', 2)::bigint);
-        UPDATE leasehold.meta m SET marked_until = now + interval '1 day'
-         WHERE m.marked_until < now + interval '12 hours';
+        PERFORM leasehold.use_nonce(of_queue, split_part(of_request, ':', 2)::bigint, now, 'n');
         found_jobs := leasehold.jobs_of_nonce(of_request);
         IF found_jobs IS NULL OR cardinality(found_jobs) <> n THEN
             RETURN;
@@ -207,7 +205,6 @@ DECLARE
     now    timestamptz := leasehold.clock();
     n      constant bigint := cardinality(sums);
     ruled  boolean;
-    marked boolean;
     rings  boolean;
     told   boolean := false;
     most   bigint := 1048576;
@@ -228,8 +225,7 @@ BEGIN
         PERFORM leasehold.need_jobs(kinds, keys, priorities, max_attempts, leases_ms, expires_ms, backoffs_ms,
                                     backoff_caps_ms, delays_ms);
     END IF;
-    -- Whoever comes to ask what became of this call waits for its end.
-    IF of_nonce IS NOT NULL AND of_request IS NULL AND NOT pg_try_advisory_xact_lock(of_nonce) THEN
+    IF of_nonce IS NOT NULL AND of_request IS NULL AND NOT leasehold.use_nonce(of_queue, of_nonce, now, 'o') THEN
         PERFORM leasehold.refuse(-11, 'store is busy: another call has this number');
     END IF;
     IF of_request IS NOT NULL THEN
@@ -238,12 +234,8 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    SELECT m.has_policies, m.marked_until > now,
-           EXISTS (SELECT 1 FROM leasehold.idle i WHERE i.queue = of_queue AND i.armed)
-      INTO ruled, marked, rings FROM leasehold.meta m;
-    IF marked AND of_nonce IS NOT NULL AND of_request IS NULL THEN
-        PERFORM leasehold.need_timely(of_nonce);
-    END IF;
+    SELECT m.has_policies, EXISTS (SELECT 1 FROM leasehold.idle i WHERE i.queue = of_queue AND i.armed)
+      INTO ruled, rings FROM leasehold.meta m;
     IF ruled AND kinds IS NULL THEN
         p := leasehold.policy_of(of_queue, NULL);
         told := p.audit = 2;
@@ -347,7 +339,8 @@ END $$;
 -- ---- one, as the library does it most of the time ----
 
 -- Nothing but a payload: its id. As few statements and expressions as can be, because every one is felt.
--- So it is made as in a queue without policies; what they say is looked at afterwards.
+-- So it is made as in a queue without policies; what they say is looked at afterwards. A nonce that was used
+-- before breaks the index delta_nonce, and the library knows that error.
 --
 -- It acts as its owner on the path of its caller: a path of its own would be a tenth of its cost. So
 -- whatever is named here, operators and types too, is named with its schema. And it has no settings at all,
@@ -358,41 +351,32 @@ LANGUAGE plpgsql SECURITY DEFINER
 AS $$
 DECLARE
     now     pg_catalog.timestamptz := leasehold.clock();
-    alone   pg_catalog.bool := pg_catalog.pg_try_advisory_xact_lock(of_nonce);  -- see enqueue_many
     made    pg_catalog.int8;
     unusual pg_catalog.bool;
 BEGIN
     WITH counted AS (
-        INSERT INTO leasehold.delta VALUES (of_queue, now, 'e', NULL, 'pending', 1))
+        INSERT INTO leasehold.delta VALUES (of_queue, now, 'e', NULL, 'pending', 1, 0, of_nonce))
     INSERT INTO leasehold.job(queue, max_attempts, created_at, state_changed_at, payload_sum, payload,
                               nonce, plain)
     VALUES (of_queue, 3, now, now, of_sum, of_payload, of_nonce, false)
     RETURNING job.id,
-              (SELECT m.has_policies OR m.marked_until OPERATOR(pg_catalog.>) now
-                      OR m.sleepers_until OPERATOR(pg_catalog.>) now FROM leasehold.meta m WHERE m.one)
+              (SELECT m.has_policies OR m.sleepers_until OPERATOR(pg_catalog.>) now FROM leasehold.meta m WHERE m.one)
               OR pg_catalog.octet_length(of_payload) OPERATOR(pg_catalog.>) 1048576
          INTO made, unusual;
-    IF unusual OR NOT alone THEN
-        PERFORM leasehold.enqueued_one(now, made, of_queue, pg_catalog.octet_length(of_payload), of_nonce, alone);
+    IF unusual THEN
+        PERFORM leasehold.enqueued_one(now, made, of_queue, pg_catalog.octet_length(of_payload));
     END IF;
     RETURN made;
 END $$;
 
 -- What else there is to do, where anything is unusual, or somebody sleeps.
-CREATE FUNCTION leasehold.enqueued_one(now timestamptz, made bigint, of_queue text, bytes bigint, of_nonce bigint,
-                                       alone boolean)
-RETURNS void
+CREATE FUNCTION leasehold.enqueued_one(now timestamptz, made bigint, of_queue text, bytes bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
     p leasehold.policy;
 BEGIN
-    IF NOT alone THEN
-        PERFORM leasehold.refuse(-11, 'store is busy: another call has this number');
-    END IF;
-    IF bytes > 1048576
-       OR (SELECT m.has_policies OR m.marked_until > now FROM leasehold.meta m WHERE m.one) THEN
-        PERFORM leasehold.need_timely(of_nonce);
+    IF bytes > 1048576 OR (SELECT m.has_policies FROM leasehold.meta m WHERE m.one) THEN
         p := leasehold.policy_of(of_queue, NULL);
         PERFORM leasehold.need_size(bytes, p);
         IF p.max_attempts <> 3 THEN

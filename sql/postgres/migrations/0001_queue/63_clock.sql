@@ -64,6 +64,7 @@ BEGIN
       FROM leasehold.hold h
      WHERE h.job = j.id AND h.queue = j.queue AND j.state = 'scheduled' AND j.run_at = h.until;
     UPDATE leasehold.hold h SET until = h.until + jump;
+    UPDATE leasehold.delta d SET at = d.at + jump WHERE d.act = 'n';
     UPDATE leasehold.queue q SET bucket_at = q.bucket_at + jump
      WHERE q.queue IN (SELECT o.queue FROM leasehold.queue o
                         WHERE leasehold.before_jump(o.bucket_at, now, jump, looked_at)
@@ -85,6 +86,6 @@ BEGIN
                                                 FOR UPDATE SKIP LOCKED);
     UPDATE leasehold.meta
        SET generation = generation + 1, no_expiry_before = no_expiry_before + jump,
-           marked_until = marked_until + jump, sleepers_until = now + interval '10 minutes',
+           sleepers_until = now + interval '10 minutes',
            recovering_until = '-infinity';
 END $$;

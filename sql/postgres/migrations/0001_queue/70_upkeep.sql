@@ -124,6 +124,7 @@ DECLARE
     names  text[] := '{}';
     ours   text[] := '{}';
     folded bigint;
+    now    timestamptz := leasehold.clock();
 BEGIN
     IF NOT EXISTS (SELECT 1 FROM leasehold.delta) AND NOT EXISTS (SELECT 1 FROM leasehold.change) THEN
         RETURN 0;
@@ -136,7 +137,9 @@ BEGIN
         PERFORM leasehold.fold_totals();
     END IF;
     WHILE cardinality(ours) = 0 LOOP  -- what comes first may all be of queues that others hold
-        batch := ARRAY(SELECT d.ctid FROM leasehold.delta d WHERE d.queue <> ALL (names) LIMIT most);
+        batch := ARRAY(SELECT d.ctid FROM leasehold.delta d
+                        WHERE d.queue <> ALL (names)
+                          AND (d.act <> 'n' OR d.at < now - interval '1 day') LIMIT most);
         EXIT WHEN cardinality(batch) = 0;
         names := names || ARRAY(SELECT DISTINCT d.queue FROM leasehold.delta d
                                  WHERE d.ctid = ANY (batch) ORDER BY 1);
@@ -156,7 +159,7 @@ BEGIN
         UPDATE leasehold.duty u
            SET position = u.position
                + (SELECT count(DISTINCT t.by::text)
-                    FROM (SELECT g.by FROM gone g UNION ALL SELECT c.by FROM changed c) t)
+                    FROM (SELECT g.by FROM gone g WHERE g.act <> 'n' UNION ALL SELECT c.by FROM changed c) t)
          WHERE u.name = 'fold'),
     rolled AS (
         INSERT INTO leasehold.rollup AS r (minute, queue, enqueued, claimed, completed, failed,
@@ -170,7 +173,7 @@ BEGIN
                coalesce(sum(g.n) FILTER (WHERE g.was = 'running' AND g.act IN ('d', 'f')), 0),
                coalesce(sum(g.ms) FILTER (WHERE g.act = 'c'), 0),
                coalesce(sum(g.ms) FILTER (WHERE g.was = 'running' AND g.act IN ('d', 'f')), 0)
-          FROM gone g WHERE g.act <> 'o' GROUP BY 1, 2
+          FROM gone g WHERE g.act NOT IN ('o', 'n') GROUP BY 1, 2
             ON CONFLICT (minute, queue) DO UPDATE
            SET enqueued = r.enqueued + excluded.enqueued, claimed = r.claimed + excluded.claimed,
                completed = r.completed + excluded.completed, failed = r.failed + excluded.failed,

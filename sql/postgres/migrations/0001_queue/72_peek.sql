@@ -157,7 +157,7 @@ BEGIN
     IF on_duty THEN
         PERFORM leasehold.ring_late(now);
         -- Counts that nobody folds get dear to read.
-        something := something OR EXISTS (SELECT 1 FROM leasehold.delta OFFSET 5000)
+        something := something OR EXISTS (SELECT 1 FROM leasehold.delta d WHERE d.act <> 'n' OFFSET 5000)
                      OR EXISTS (SELECT 1 FROM leasehold.change OFFSET 5000);
     ELSIF keeps THEN
         spare_ms := (0.75 + random() / 2)

@@ -110,7 +110,7 @@ BEGIN
             leasehold.time_words(last)));
     END IF;
     PERFORM leasehold.move_set('source', of_id, of_other, of_url);
-    WHILE EXISTS (SELECT 1 FROM leasehold.delta) OR EXISTS (SELECT 1 FROM leasehold.change) LOOP
+    WHILE EXISTS (SELECT 1 FROM leasehold.delta d WHERE d.act <> 'n') OR EXISTS (SELECT 1 FROM leasehold.change) LOOP
         PERFORM leasehold.fold(10000);
     END LOOP;
     PERFORM leasehold.fold_totals();
