@@ -159,3 +159,66 @@ TEST(a_job_whose_queue_has_lost_its_name_is_kept_in_one_that_says_so)
     store_check(store);
     lh_close(store);
 }
+
+/* ---- a row that cannot be read ---- */
+
+/* Write two bytes into row `cell` of this leaf: over its id, or after it, where the record begins.
+ * Returns the id. */
+static int64_t break_cell(int64_t page, int cell, bool over_id, const char *bytes)
+{
+    int64_t ids[200];
+    unsigned char *was = page_bytes(page);
+    size_t at = (size_t)was[8 + 2 * cell] << 8 | was[9 + 2 * cell];
+
+    EXPECT(jobs_on(page, ids, 200) > cell + 2);
+    EXPECT(ids[cell] >= 128 && ids[cell] < 16384); /* two bytes long */
+    while (was[at++] & 0x80)
+        continue;
+    page_write(page, at + (over_id ? 0 : 2), bytes, 2);
+    free(was);
+    return ids[cell];
+}
+
+static void expect_named(int64_t id)
+{
+    ruin_note();
+    lh_store *store = ruin_open();
+    lh_report *report = ruin_report(store);
+    expect_said(report, "job %lld is lost: its row cannot be read", (long long)id);
+    EXPECT_EQ(report_count(report, "is lost"), 1);
+    expect_same(store, &id, 1);
+    lh_report_free(report);
+    lh_close(store);
+}
+
+TEST(job_whose_contents_cannot_be_read_is_named_by_the_id_in_its_row)
+{
+    ruin_build(600);
+    expect_named(break_cell(page_of("lh_job", "leaf", 15), 1, false, "\xff\xff"));
+}
+
+TEST(first_job_of_a_page_is_named_by_its_neighbours_when_its_row_cannot_be_found)
+{
+    int64_t ids[200];
+    ruin_build(600);
+    int64_t page = page_of("lh_job", "leaf", 15);
+    EXPECT(jobs_on(page, ids, 200) > 2);
+    page_write(page, 8, "\xff\xff", 2); /* where its row begins */
+    expect_named(ids[0]);
+}
+
+TEST(jobs_whose_ids_cannot_be_read_are_named_as_a_range)
+{
+    ruin_build(600);
+    int64_t page = page_of("lh_job", "leaf", 15);
+    int64_t first = break_cell(page, 1, true, "\xff\x7f");
+    (void)break_cell(page, 2, true, "\xff\x7f");
+    lh_store *store = ruin_open();
+    lh_report *report = ruin_report(store);
+    expect_said(report, "a job with an id from %lld to %lld is lost", (long long)first,
+                (long long)first + 1);
+    EXPECT_EQ(report_count(report, "a job with an id from"), 2);
+    EXPECT_EQ(rows_gone("lh_job", "id"), 2);
+    lh_report_free(report);
+    lh_close(store);
+}

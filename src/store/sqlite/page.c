@@ -161,6 +161,29 @@ static bool out_of_order(const struct page *page, uint32_t i, int64_t id,
     return next != 0 && id >= next && (!order->any || next > order->last);
 }
 
+/* The highest id that row `i` can have: below the next one that fits, or what the tree says. */
+static int64_t highest_id(const struct page *page, uint32_t i, const struct row_order *order)
+{
+    for (uint32_t k = i + 1; k < page->cells; k++) {
+        int64_t next = id_of(page, k);
+        if (next > order->last && next <= order->upto)
+            return next - 1;
+    }
+    return order->upto;
+}
+
+/* Its id may be known where its contents are not. */
+static int tell_unreadable(const struct page *page, uint32_t i, const struct row_order *order,
+                           bool has_id, int64_t id, const struct walker *walker,
+                           struct lhi_error *err)
+{
+    if (page->type != TABLE_LEAF)
+        return walker->unreadable(walker->arg, 0, 0, 0, err);
+    if (has_id && id > order->last && id <= order->upto)
+        return walker->unreadable(walker->arg, 0, id - 1, id, err);
+    return walker->unreadable(walker->arg, 0, order->last, highest_id(page, i, order), err);
+}
+
 int page_tell_row(struct pages *pages, const struct page *page, uint32_t i, struct row_order *order,
                   const struct walker *walker, struct lhi_error *err)
 {
@@ -181,16 +204,17 @@ int page_tell_row(struct pages *pages, const struct page *page, uint32_t i, stru
     if (ok && (rc = row_read(pages, p + n, page->end, page_is_index(page), whole, &row, err)) < 0)
         return rc;
     if (!ok || rc == LH_EMPTY)
-        return walker->unreadable(walker->arg, 0, order->last, id_of(page, i + 1), err);
+        return tell_unreadable(page, i, order, ok, (int64_t)id, walker, err);
     row.id = (int64_t)id;
-    *order = (struct row_order){true, row.id};
+    order->any = true;
+    order->last = row.id;
     return walker->row(walker->arg, &row, err);
 }
 
-int page_tell_rows(struct pages *pages, const struct page *page, const struct walker *walker,
-                   struct lhi_error *err)
+int page_tell_rows(struct pages *pages, const struct page *page, int64_t above, int64_t upto,
+                   const struct walker *walker, struct lhi_error *err)
 {
-    struct row_order order = {0};
+    struct row_order order = {.last = above, .upto = upto};
     int rc = LH_OK;
 
     for (uint32_t i = 0; i < page->cells && rc == LH_OK; i++)

@@ -247,7 +247,7 @@ static int walk_parsed(struct pages *pages, const struct page *page, struct step
     if (page_is_inner(page))
         return walk_inner(pages, page, at, walker, err);
     if (!pages->live_known || page_is_within(page, at.above, at.upto))
-        return page_tell_rows(pages, page, walker, err);
+        return page_tell_rows(pages, page, at.above, at.upto, walker, err);
     /* Rows of another place: a write that went astray, or a damaged key above. What of them is not
      * found where it belongs is found here, by whoever looks for pages that nothing leads to. */
     pages->state[page->number] &= (unsigned char)~SEEN;
@@ -333,7 +333,7 @@ int pages_rows(struct pages *pages, uint32_t number, const struct walker *walker
         return lhi_no_memory(err);
     int rc = read_page(pages, number, bytes, err);
     if (rc == LH_OK && page_parse(pages, number, bytes, &page))
-        rc = page_tell_rows(pages, &page, walker, err);
+        rc = page_tell_rows(pages, &page, INT64_MIN, INT64_MAX, walker, err);
     lhi_free(bytes);
     return rc;
 }

@@ -43,7 +43,8 @@ struct row {
 struct walker {
     bool index; /* of an index, or of a table without row ids */
     int (*row)(void *arg, const struct row *row, struct lhi_error *err);
-    /* A page that cannot be read, and between which row ids it stood; or, with page 0, a row. */
+    /* A page that cannot be read, and between which row ids it stood: above the first, up to the second.
+     * With page 0 it is a row; both are 0 where rows have no ids. */
     int (*unreadable)(void *arg, uint32_t page, int64_t above, int64_t upto, struct lhi_error *err);
     void *arg;
     /* NULL: not wanted. A page whose cells do not add up; `counted`: but do with another number of
@@ -98,7 +99,8 @@ struct page {
 };
 struct row_order {
     bool any;
-    int64_t last; /* the id of the row before */
+    int64_t last; /* the id of the row before; until there is one, what the tree says … */
+    int64_t upto; /* … of the lowest and the highest on the page */
 };
 
 bool page_parse(const struct pages *pages, uint32_t number, const unsigned char *bytes,
@@ -112,8 +114,8 @@ bool page_is_within(const struct page *page, int64_t above, int64_t upto);
 uint32_t page_child(const struct page *page, uint32_t i, int64_t *key);
 int page_tell_row(struct pages *pages, const struct page *page, uint32_t i, struct row_order *order,
                   const struct walker *walker, struct lhi_error *err);
-int page_tell_rows(struct pages *pages, const struct page *page, const struct walker *walker,
-                   struct lhi_error *err);
+int page_tell_rows(struct pages *pages, const struct page *page, int64_t above, int64_t upto,
+                   const struct walker *walker, struct lhi_error *err);
 
 /* ---- between these files, and for whoever else reads bytes of a file ---- */
 /* How many bytes of such a row stand on its page. */

@@ -59,15 +59,17 @@ void known_free(struct known *known);
 /* What became of a store on a rung of the ladder. */
 struct harvest {
     lh_findings said;
-    size_t named;       /* of what is lost or partial, so far */
-    int64_t unnamed;    /* … beyond the most that are named */
-    int64_t jobs, rows; /* kept: jobs, and rows of all other tables */
-    bool lost;          /* something is gone: no token may be handed out again */
+    size_t named;         /* of what is lost or partial, so far */
+    int64_t unnamed;      /* … beyond the most that are named */
+    int64_t jobs, rows;   /* kept: jobs, and rows of all other tables */
+    bool lost;            /* something is gone: no token may be handed out again */
+    struct ids lost_jobs; /* those that are named already */
     char uuid[40];
 };
 /* One thing that is lost or partial; false: out of memory. */
 bool harvest_name(struct harvest *harvest, const char *level, const char *what, const char *fmt,
                   ...) __attribute__((format(printf, 4, 5)));
+int name_lost_job(struct harvest *harvest, int64_t id, const char *why, struct lhi_error *err);
 void harvest_clear(struct harvest *harvest);
 
 /* Nobody knows how many ids were given beyond `seen`: new ones begin far above. */

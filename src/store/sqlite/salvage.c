@@ -14,6 +14,31 @@ enum { DEEPEST = 40 }; /* no sound tree is deeper */
 
 /* ---- what cannot be read ---- */
 
+static int name_row(struct salvage *s, int64_t above, int64_t upto, struct lhi_error *err)
+{
+    const char *name = s->at->name;
+    bool job = is_jobs(s->at);
+    int64_t first = (s->at->ours && above < 0 ? 0 : above) + 1; /* ours begin at 1 */
+
+    if (s->at->keyed)
+        return NAME(s, "error", "lost", "a row of %s cannot be read and is lost", name);
+    if (first == upto && job)
+        return name_lost_job(s->harvest, upto, "its row cannot be read", err);
+    if (first == upto)
+        return NAME(s, "error", "lost", "row %lld of %s is lost: it cannot be read",
+                    (long long)upto, name);
+    if (upto == INT64_MAX)
+        return NAME(s, "error", "lost", "a row of %s after id %lld cannot be read and is lost",
+                    name, (long long)first - 1);
+    if (job)
+        return NAME(s, "error", "lost",
+                    "a job with an id from %lld to %lld is lost: its row cannot be read",
+                    (long long)first, (long long)upto);
+    return NAME(s, "error", "lost",
+                "a row of %s with an id from %lld to %lld cannot be read and is lost", name,
+                (long long)first, (long long)upto);
+}
+
 static int note_hole(void *arg, uint32_t page, int64_t above, int64_t upto, struct lhi_error *err)
 {
     struct salvage *s = arg;
@@ -22,8 +47,7 @@ static int note_hole(void *arg, uint32_t page, int64_t above, int64_t upto, stru
     if (s->orphan)
         return LH_OK;
     if (page == 0)
-        return NAME(s, "error", "lost", "a row of %s after id %lld cannot be read and is lost",
-                    s->at->name, (long long)above);
+        return name_row(s, above, upto, err);
     struct hole *grown = grow(s->hole, s->n_holes, sizeof *grown);
     if (grown == NULL)
         return lhi_no_memory(err);

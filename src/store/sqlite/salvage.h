@@ -62,6 +62,7 @@ struct salvage {
     (harvest_name((s)->harvest, level, what, __VA_ARGS__) ? LH_OK : lhi_no_memory(err))
 
 /* salvage_row.c: a row of s->at (arg: s). */
+bool is_jobs(const struct table *table);
 int put_row(void *arg, const struct row *row, struct lhi_error *err);
 
 /* rebuild.c: a file with our tables of the version found and the tables of others, all empty; s->table. */

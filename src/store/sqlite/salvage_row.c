@@ -37,15 +37,24 @@ bool harvest_name(struct harvest *harvest, const char *level, const char *what, 
     return finding_add(&harvest->said, level, what, "%s", text);
 }
 
+int name_lost_job(struct harvest *harvest, int64_t id, const char *why, struct lhi_error *err)
+{
+    if (!ids_add(&harvest->lost_jobs, id) ||
+        !harvest_name(harvest, "error", "lost", "job %lld is lost: %s", (long long)id, why))
+        return lhi_no_memory(err);
+    return LH_OK;
+}
+
 void harvest_clear(struct harvest *harvest)
 {
     findings_clear(&harvest->said);
+    lhi_free(harvest->lost_jobs.id);
     *harvest = (struct harvest){0};
 }
 
 /* ---- a row into the new file ---- */
 
-static bool is_jobs(const struct table *table)
+bool is_jobs(const struct table *table)
 {
     return table->ours && strcmp(table->name, "lh_job") == 0;
 }
@@ -141,8 +150,7 @@ static int mend_job(struct salvage *s, const struct row *row, const char *why,
                       "job %lld is partial, and failed so that nobody runs it: %.150s",
                       (long long)row->id, why);
     } else if ((rc & 0xff) == SQLITE_CONSTRAINT) {
-        status = NAME(s, "error", "lost", "job %lld is lost: %s", (long long)row->id,
-                      sqlite3_errmsg(s->conn.db));
+        status = name_lost_job(s->harvest, row->id, sqlite3_errmsg(s->conn.db), err);
     } else {
         status = sql_fail(&s->conn, rc, err);
     }

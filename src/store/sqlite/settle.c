@@ -117,8 +117,10 @@ static int name_lost(struct conn *conn, const struct known *known, struct harves
     for (size_t i = 0; i < JOB_INDEXES && rc == LH_OK; i++)
         rc = compare_index(conn, known, i, &jobs, last, &lost, err);
     ids_sort(&lost);
+    ids_sort(&harvest->lost_jobs);
     for (size_t k = 0; k < lost.n && rc == LH_OK; k++)
-        if (!harvest_name(harvest, "error", "lost", "job %lld is lost", (long long)lost.id[k]))
+        if (!ids_have(&harvest->lost_jobs, lost.id[k]) &&
+            !harvest_name(harvest, "error", "lost", "job %lld is lost", (long long)lost.id[k]))
             rc = lhi_no_memory(err);
     lhi_free(jobs.id);
     lhi_free(lost.id);
