@@ -210,6 +210,31 @@ TEST(nothing_is_claimed_from_the_first_beat_that_fails_to_the_next_that_does_not
     shop_close(&shop);
 }
 
+/* Only its heartbeats are refused: claims would go through, as another worker shows. */
+TEST(nothing_is_claimed_while_heartbeats_fail_though_claims_would_succeed)
+{
+    struct shop shop = shop_open();
+    struct shift shift = SHIFT("q", "--heartbeat", "600ms", "--", "true");
+    int64_t first = put(&shop, "q", "x");
+    EVENTUALLY(state_of(&shop, first) == LH_COMPLETED);
+    sqlite3 *db = lock_store();
+    by_hand(db, "CREATE TRIGGER obstacle BEFORE UPDATE OF interval_ms ON lh_worker BEGIN "
+                "SELECT raise(ABORT, 'not now'); END; COMMIT");
+    EVENTUALLY(said(&shift, "a heartbeat failed"));
+    int64_t job = put(&shop, "q", "y");
+    struct shift other = SHIFT("other", "--", "true");
+    int64_t later = put(&shop, "other", "z");
+    EVENTUALLY(state_of(&shop, later) == LH_COMPLETED);
+    EXPECT_EQ(state_of(&shop, job), LH_PENDING);
+    by_hand(db, "BEGIN IMMEDIATE; DROP TRIGGER obstacle; COMMIT");
+    EXPECT_EQ(sqlite3_close(db), SQLITE_OK);
+    EVENTUALLY(state_of(&shop, job) == LH_COMPLETED);
+    EXPECT(said(&shift, "well again: a heartbeat failed"));
+    EXPECT_EQ(shift_stop(&other), 0);
+    EXPECT_EQ(shift_stop(&shift), 0);
+    shop_close(&shop);
+}
+
 /* The store itself gives up only after five seconds. */
 TEST(a_heartbeat_without_an_answer_for_a_third_of_its_interval_has_failed)
 {
