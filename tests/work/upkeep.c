@@ -119,12 +119,12 @@ static void by_hand(const char *sql)
     EXPECT_EQ(sqlite3_close(db), SQLITE_OK);
 }
 
-/* A worker whose process is gone and whose end woke nobody: only a look finds it. */
+/* A worker of an earlier boot: its process cannot be watched, so only a look finds it dead. */
 static void put_ghost(void)
 {
     by_hand("INSERT INTO lh_worker(id, label, host, machine, boot, pid_ns, pid, process_start,"
             " interval_ms, multiplier, registered_at, last_heartbeat_at, silent_at) "
-            "SELECT 'ghost', 'ghost', host, machine, boot, pid_ns, 2000000000, 1, 86400000, 3,"
+            "SELECT 'ghost', 'ghost', host, machine, 'earlier', pid_ns, 1, 1, 86400000, 3,"
             " registered_at, last_heartbeat_at, last_heartbeat_at + 3 * 86400000 "
             "FROM lh_worker LIMIT 1");
 }
