@@ -2,6 +2,7 @@
  * Real damage to real files, and what becomes of it: a store that opens, sound, with everything in it
  * that could be kept, everything else named, and the damaged file kept as it was.
  */
+#include "crashed.h"
 #include "ruin.h"
 
 #include <fcntl.h>
@@ -50,6 +51,20 @@ TEST(a_zeroed_page_of_an_index_costs_nothing)
     EXPECT_EQ(epoch_of(store), 0);
     expect_same(store, NULL, 0);
     expect_as_made();
+    lh_report_free(report);
+    lh_close(store);
+}
+
+TEST(what_a_failed_check_finds_is_logged_and_in_the_report)
+{
+    struct lines lines;
+    ruin_build(JOBS);
+    page_fill(page_of("lh_job_pending", "leaf", 3), 0);
+    lh_store *store = open_logged(&lines, (lh_open_opts){.startup = true});
+    lh_report *report = ruin_report(store);
+    EXPECT(report->integrity.n_errors > 0);
+    EXPECT_CONTAINS(lines.text, "integrity check: ");
+    EXPECT_CONTAINS(lines.text, report->integrity.errors[0]);
     lh_report_free(report);
     lh_close(store);
 }
