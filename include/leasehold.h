@@ -218,6 +218,9 @@ typedef struct lh_job {
     const void *result;
     size_t result_len;
     bool result_is_text;
+    int64_t
+        result_cut; /* bytes of the result that were not kept. Filled for one job, not in lists */
+    int64_t max_output; /* of the policy: bytes kept of each stream. Filled by a claim only */
 } lh_job;
 
 typedef struct lh_jobs {
@@ -351,10 +354,31 @@ typedef struct lh_beat {
 LH_API int lh_heartbeat(lh_store *store, const lh_beat *beats, size_t n, int *status,
                         lh_jobs **after);
 
+/** What a run wrote to one stream: its beginning and its end. Where the two are less than `bytes`, what
+ *  lies between them is cut. */
+typedef struct lh_stream {
+    const void *head, *tail; /* NULL: none */
+    size_t head_len, tail_len;
+    int64_t bytes; /* written in all; 0: no more than head and tail */
+} lh_stream;
+
+/** What one run of a job wrote, under the token it ran with. */
+typedef struct lh_output {
+    int64_t job, token;
+    lh_stream out, err; /* standard output, standard error */
+    /* Filled by lh_output_list(), else not looked at: */
+    int64_t attempt;      /* may repeat: a release refunds it, a retry starts again at 1 */
+    int64_t at;           /* when it was last written to */
+    int64_t result_bytes; /* size of the result of this run, where not all of it is kept; else 0 */
+} lh_output;
+
 typedef struct lh_done {
     int64_t job, token;
     const void *result; /* NULL: none */
     size_t result_len;
+    int64_t result_bytes; /* more than result_len: so large was it before it was cut */
+    const lh_output
+        *output; /* NULL: none; kept in the same transaction. Its job and token do not count */
 } lh_done;
 
 /**
@@ -373,9 +397,10 @@ LH_API int lh_complete_claim(lh_store *store, const lh_done *done, size_t n, int
 
 typedef struct lh_failure {
     int64_t job, token;
-    const char *error;   /* required */
-    bool permanent;      /* failed for good */
-    int64_t retry_in_ms; /* 0: by the backoff; LH_NOW: at once */
+    const char *error;       /* required */
+    bool permanent;          /* failed for good */
+    int64_t retry_in_ms;     /* 0: by the backoff; LH_NOW: at once */
+    const lh_output *output; /* as of a job that is done */
 } lh_failure;
 
 /** Fail jobs: scheduled again after the backoff, or failed when permanent or out of attempts. */
@@ -439,6 +464,38 @@ LH_API int lh_job_list(lh_store *store, const lh_job_filter *filter, lh_jobs **o
 LH_API int lh_job_wait(lh_store *store, int64_t id, int64_t wait_ms, const int *cancel,
                        lh_jobs **out);
 
+/* ---- what runs wrote ------------------------------------------------------------------------- */
+
+/**
+ * Keep what runs have written by now, all of it each time: it replaces what was kept before, unless that
+ * is more. For runs that are under way; what ends is kept with lh_complete() and lh_fail().
+ *
+ * Each stream is cut to `max_output` of the policy: the first quarter of that, and the rest from its end.
+ * Returns  LH_OK        every item was kept, or its policy keeps nothing
+ *          LH_ELOST     the token is not that of the job any more, and nothing was kept under it before
+ *          LH_ENOTFOUND, LH_EINVAL, LH_ETOOBIG (more than 16 MiB) …
+ * Crash    It survives the death of every process. With durability full it survives power loss once the
+ *          run has ended, and not before.
+ */
+LH_API int lh_output_put(lh_store *store, const lh_output *outputs, size_t n, int *status);
+
+typedef struct lh_output_filter {
+    int64_t job;     /* required */
+    int64_t attempt; /* 0: any */
+    int64_t since;   /* only what was written to at this time or later */
+} lh_output_filter;
+
+typedef struct lh_outputs {
+    size_t n;
+    lh_output *output;
+    void *priv;
+} lh_outputs;
+
+/** What the runs of a job wrote, oldest run first; a run that wrote nothing is not in it. An empty list is
+ *  LH_OK, also where there is no such job. */
+LH_API int lh_output_list(lh_store *store, const lh_output_filter *filter, lh_outputs **out);
+LH_API void lh_outputs_free(lh_outputs *outputs);
+
 /* ---- queues and policies --------------------------------------------------------------------- */
 
 typedef struct lh_queue {
@@ -491,7 +548,10 @@ enum lh_policy_field {
     /* of a queue as a whole: kind must be NULL, queue must not */
     LH_POLICY_RATE = 1 << 14,
     LH_POLICY_CONCURRENCY = 1 << 15,
-    LH_POLICY_ALL = (1 << 16) - 1
+    /* of a queue and kind again */
+    LH_POLICY_MAX_OUTPUT = 1 << 16,
+    LH_POLICY_RETENTION_OUTPUT = 1 << 17,
+    LH_POLICY_ALL = (1 << 18) - 1
 };
 
 typedef struct lh_policy {
@@ -512,6 +572,8 @@ typedef struct lh_policy {
     int64_t max_payload;         /* bytes, up to 64 MiB */
     int64_t rate_n, rate_per_ms; /* rate_n 0: unlimited */
     int64_t concurrency;         /* 0: unlimited */
+    int64_t max_output;          /* bytes kept of each stream of a run, up to 16 MiB; 0: none */
+    int64_t retention_output_ms; /* of what runs wrote, after the end of the job; 0: as the job */
 } lh_policy;
 
 /** Set the fields in `policy->set` for (queue, kind); NULL means any. Fields in `unset` are taken
@@ -768,6 +830,9 @@ LH_API int lh_task_checkpoint(lh_task *task, const char *json);
  *  the end is kept). */
 LH_API int lh_task_result(lh_task *task, const void *bytes, size_t len);
 LH_API int lh_task_error(lh_task *task, const char *text);
+/** Add to what the run has written to standard output (1) or standard error (2), which lh_output_list()
+ *  shows: copied, kept up to the limit of the policy. Any thread. */
+LH_API int lh_task_output(lh_task *task, int stream, const void *bytes, size_t len);
 
 /** What a worker tells while it runs; see lh_work_opts.tell. */
 enum lh_work_what {
@@ -775,6 +840,7 @@ enum lh_work_what {
     LH_WORK_STARTED,  /* a job */
     LH_WORK_PROGRESS, /* a job said how far it is */
     LH_WORK_ENDED,    /* a job: `outcome`; `error` says why it is none of LH_RAN_OK */
+    LH_WORK_OUTPUT,   /* a command wrote `output` to `stream`; only with tell_output */
     LH_WORK_TROUBLE,  /* something does not work and is tried again: `error` */
     LH_WORK_WELL,     /* … and now it does */
     LH_WORK_WAITING,  /* a worker that drains has nothing to do before the next retry */
@@ -792,6 +858,9 @@ typedef struct lh_work_event {
     const char *error; /* NULL: none */
     const char *worker;
     size_t running, ahead; /* jobs under way; claimed and not started */
+    const void *output;    /* bytes as they came, not lines; NULL: none */
+    size_t output_len;
+    int stream; /* 1 standard output, 2 standard error */
 } lh_work_event;
 
 typedef struct lh_work_opts {
@@ -837,6 +906,7 @@ typedef struct lh_work_opts {
     /* NULL: not wanted. Called from the thread that called lh_worker_run(). */
     void (*tell)(void *arg, const lh_work_event *event);
     void *tell_arg;
+    bool tell_output; /* and what commands write, as it comes */
 } lh_work_opts;
 
 /** How it went. */

@@ -39,6 +39,11 @@ HAVING has_sequence_privilege('leasehold.job_id_seq', 'SELECT')
    AND max(j.id) > coalesce((SELECT s.last_value FROM pg_sequences s
                               WHERE s.schemaname = 'leasehold' AND s.sequencename = 'job_id_seq'), 0);
 
+-- name: check_outputs
+SELECT NULL::bigint, 'output', 'jobs that are gone have left output: ' || count(DISTINCT o.job)
+  FROM leasehold.output o
+ WHERE NOT EXISTS (SELECT 1 FROM leasehold.job j WHERE j.id = o.job) HAVING count(*) > 0 LIMIT $1;
+
 -- name: check_tallies
 -- Counted over the table, as nothing else does; what is not folded yet counts too.
 WITH kept AS MATERIALIZED (

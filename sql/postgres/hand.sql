@@ -20,7 +20,7 @@ SELECT purged, more FROM leasehold.purge_some($1);
 
 -- name: policy_set
 SELECT leasehold.policy_set($1, $2, $3, $4, $5, $6, $7::integer::boolean, $8, $9, $10, $11,
-                            $12::integer::boolean, $13, $14, $15, $16, $17, $18, $19, $20);
+                            $12::integer::boolean, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22);
 
 -- name: scope_set
 SELECT leasehold.scope_put($1, $2);

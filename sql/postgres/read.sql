@@ -1,7 +1,8 @@
 -- What only reads, and is one SELECT.
 
 -- name: job_get
-SELECT j.*, t.now, coalesce(j.lease_until <= leasehold.due(t.now, m.no_expiry_before), false)
+SELECT j.*, t.now, coalesce(j.lease_until <= leasehold.due(t.now, m.no_expiry_before), false),
+       (SELECT o.result_bytes FROM leasehold.output o WHERE o.job = j.id AND o.token = j.token)
   FROM leasehold.job j, leasehold.meta m, (SELECT leasehold.clock() AS now OFFSET 0) t
  WHERE j.id = $1;
 

@@ -66,6 +66,10 @@ SELECT NULL, 'queue "' || queue || '" has jobs but no row to count them in'
   FROM (SELECT DISTINCT queue FROM lh_job)
  WHERE queue NOT IN (SELECT queue FROM lh_queue) LIMIT :n;
 
+-- name: check_outputs
+SELECT NULL, 'jobs that are gone have left output: ' || count(DISTINCT job) FROM lh_output
+ WHERE job NOT IN (SELECT id FROM lh_job) HAVING count(*) > 0 LIMIT :n;
+
 -- name: check_schema
 -- Our tables, indexes, views and triggers, as they are.
 SELECT name, sql FROM sqlite_schema

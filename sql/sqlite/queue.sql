@@ -90,7 +90,8 @@ SELECT * FROM lh_policy ORDER BY queue, kind;
 INSERT INTO lh_policy VALUES
  (:queue, :kind, :lease_ms, :max_attempts, :max_recoveries, :action, :recovery,
   :recovery_backoff_ms, :backoff_ms, :backoff_cap_ms, :timeout_ms, :exclusive, :audit,
-  :retention_ms, :retention_failed_ms, :max_payload, :rate_n, :rate_per_ms, :concurrency)
+  :retention_ms, :retention_failed_ms, :max_payload, :rate_n, :rate_per_ms, :concurrency,
+  :max_output, :retention_output_ms)
     ON CONFLICT DO UPDATE SET
   lease_ms = excluded.lease_ms, max_attempts = excluded.max_attempts,
   max_recoveries = excluded.max_recoveries, action = excluded.action, recovery = excluded.recovery,
@@ -98,7 +99,8 @@ INSERT INTO lh_policy VALUES
   backoff_cap_ms = excluded.backoff_cap_ms, timeout_ms = excluded.timeout_ms,
   exclusive = excluded.exclusive, audit = excluded.audit, retention_ms = excluded.retention_ms,
   retention_failed_ms = excluded.retention_failed_ms, max_payload = excluded.max_payload,
-  rate_n = excluded.rate_n, rate_per_ms = excluded.rate_per_ms, concurrency = excluded.concurrency;
+  rate_n = excluded.rate_n, rate_per_ms = excluded.rate_per_ms, concurrency = excluded.concurrency,
+  max_output = excluded.max_output, retention_output_ms = excluded.retention_output_ms;
 
 -- name: policy_delete
 DELETE FROM lh_policy WHERE queue = :queue AND kind = :kind;

@@ -132,6 +132,10 @@ INSERT INTO lh_meta(key, value) VALUES (:key, :n) ON CONFLICT(key) DO UPDATE SET
 -- name: totals
 SELECT key, value FROM lh_meta WHERE key >= 'recovery:' AND key < 'recovery;';
 
+-- name: mend_outputs
+-- Their jobs were lost with a part of the file.
+DELETE FROM lh_output WHERE job NOT IN (SELECT id FROM lh_job);
+
 -- name: mend_no_ids
 -- An id is never used again: the highest ever given is no lower than the highest there is.
 INSERT INTO sqlite_sequence(name, seq)

@@ -88,20 +88,21 @@ SELECT expires_at, id FROM lh_job
 -- The highest id of a job that anything tells of.
 SELECT max(coalesce((SELECT max(id) FROM lh_job), 0), coalesce((SELECT max(job) FROM lh_event), 0),
            coalesce((SELECT max(job) FROM lh_expiry), 0), coalesce((SELECT max(job) FROM lh_hold), 0),
-           coalesce((SELECT max(job) FROM lh_lease), 0),
+           coalesce((SELECT max(job) FROM lh_lease), 0), coalesce((SELECT max(job) FROM lh_output), 0),
            coalesce((SELECT max(last_job) FROM lh_schedule), 0));
 
 -- name: check_last_epoch
 -- The highest epoch that any token tells of.
 SELECT max(coalesce((SELECT max(token) FROM lh_job), 0), coalesce((SELECT max(token) FROM lh_lease), 0),
            coalesce((SELECT max(token) FROM lh_event), 0),
+           coalesce((SELECT max(token) FROM lh_output), 0),
            coalesce((SELECT max(token) FROM lh_hold), 0)) >> 40;
 
 -- name: check_newest
 -- When the newest change was made that can be seen.
 SELECT max(coalesce((SELECT max(state_changed_at) FROM lh_job), 0),
            coalesce((SELECT max(last_heartbeat_at) FROM lh_job), 0),
-           coalesce((SELECT max(at) FROM lh_event), 0),
+           coalesce((SELECT max(at) FROM lh_event), 0), coalesce((SELECT max(at) FROM lh_output), 0),
            coalesce((SELECT max(last_heartbeat_at) FROM lh_worker), 0),
            coalesce((SELECT max(acquired_at) FROM lh_lease), 0));
 

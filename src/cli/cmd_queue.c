@@ -217,7 +217,8 @@ enum { SET_KIND, SET_UNSET, SET_KEYS };
 /* The names of all settings, for --unset. */
 #define KEY_NAMES                                                                             \
     "lease max-attempts max-recoveries action recovery recovery-backoff backoff backoff-cap " \
-    "timeout exclusive audit retention retention-failed max-payload rate concurrency"
+    "timeout exclusive audit retention retention-failed max-payload rate concurrency "        \
+    "max-output retention-output"
 
 static const struct option set_options[] = {
     [SET_KIND] = {"kind", 'k', "K", SPEC_NAME, 0, "for jobs of this kind only"},

@@ -136,6 +136,7 @@ static void told(void *arg, const lh_work_event *event)
         say(work, LH_LOG_DEBUG, event, "job %" PRId64 " started", event->job->id);
         break;
     case LH_WORK_PROGRESS:
+    case LH_WORK_OUTPUT:
         break;
     case LH_WORK_ENDED:
         say_ended(work, event);

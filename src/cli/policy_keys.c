@@ -63,6 +63,12 @@ void policy_key_set(const struct policy_key *key, const struct value *value, lh_
     case LH_POLICY_CONCURRENCY:
         policy->concurrency = num;
         break;
+    case LH_POLICY_MAX_OUTPUT:
+        policy->max_output = num;
+        break;
+    case LH_POLICY_RETENTION_OUTPUT:
+        policy->retention_output_ms = num;
+        break;
     default:
         return;
     }
@@ -121,6 +127,12 @@ void policy_key_get(const struct policy_key *key, const lh_policy *policy, struc
         break;
     case LH_POLICY_CONCURRENCY:
         out->num = policy->concurrency;
+        break;
+    case LH_POLICY_MAX_OUTPUT:
+        out->num = policy->max_output;
+        break;
+    case LH_POLICY_RETENTION_OUTPUT:
+        out->num = policy->retention_output_ms;
         break;
     default:
         break;

@@ -30,6 +30,14 @@ struct policy_key {
     {                                                          \
         .kind = VALUE_SIZE, .min = 1, .max = VALUE_PAYLOAD_MAX \
     }
+#define SPEC_OUTPUT                                                           \
+    {                                                                         \
+        .kind = VALUE_SIZE, .min = 1, .max = VALUE_OUTPUT_MAX, .word = "none" \
+    }
+#define SPEC_OUTPUT_TIME                                                       \
+    {                                                                          \
+        .kind = VALUE_DURATION, .min = 1, .max = VALUE_LONG_MAX, .word = "job" \
+    }
 #define SPEC_RATE                               \
     {                                           \
         .kind = VALUE_RATE, .word = "unlimited" \

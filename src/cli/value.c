@@ -221,8 +221,9 @@ static bool parse_size(const struct value_spec *spec, const char *text, int64_t 
             }
     return refuse(why,
                   "is not a size: allowed: %" PRId64 "B to %" PRId64 "MiB, written like 512, 64KiB "
-                  "or 1MiB",
-                  spec->min, spec->max >> 20);
+                  "or 1MiB%s%s",
+                  spec->min, spec->max >> 20, spec->word ? ", or " : "",
+                  spec->word ? spec->word : "");
 }
 
 static bool parse_rate(const char *text, struct value *out, char *why)

@@ -50,6 +50,7 @@ struct value {
 #define VALUE_DAY INT64_C(86400000)
 #define VALUE_LEASE_MAX (30 * VALUE_DAY)
 #define VALUE_LONG_MAX (3650 * VALUE_DAY)
+#define VALUE_OUTPUT_MAX (INT64_C(16) << 20)
 #define VALUE_PAYLOAD_MAX (INT64_C(64) << 20)
 
 /* clang-format off: one a line, as a table */

@@ -233,26 +233,34 @@ int lh_complete_claim(lh_store *store, const lh_done *done, size_t n, int *statu
     lh_jobs *jobs = lhi_result_new(sizeof *jobs, err);
     if (jobs == NULL)
         return err->status;
-    struct lhi_act acts[2] = {
+    struct lhi_act acts[3] = {
+        {.verb = LHI_OUTPUT},
         {.verb = LHI_COMPLETE, .n = n, .done = done},
         {.verb = LHI_CLAIM, .claim = {.opts = opts, .out = jobs}},
     };
-    rc = lhi_statuses(&acts[0], err);
-    if (rc == LH_OK) {
+    struct lhi_act *complete = &acts[1], *claim = &acts[2];
+    struct lhi_written *written = NULL;
+    rc = lhi_written_by(done, n, &written, &acts[0].n, err);
+    acts[0].outputs = written;
+    size_t first = acts[0].n > 0 ? 0 : 1; /* without output there is no act for it */
+    if (rc == LH_OK && (first == 1 || (rc = lhi_statuses(&acts[0], err)) == LH_OK) &&
+        (rc = lhi_statuses(complete, err)) == LH_OK) {
         jobs->asked_mono_ms = lhi_clock_ms(lh_store_clock(store));
-        rc = lhi_perform_all(store, acts, 2, err);
-        (void)lhi_list_outcome(rc, &acts[0], status, err);
+        rc = lhi_perform_all(store, &acts[first], 3 - first, err);
+        (void)lhi_list_outcome(rc, complete, status, err);
         if (rc >= 0)
             lhi_error_clear(err); /* what became of the completes is in their statuses */
     }
     lhi_free(acts[0].status);
-    if (rc >= 0 && acts[1].err.status < 0) {
-        *err = acts[1].err;
+    lhi_free(complete->status);
+    lhi_free(written);
+    if (rc >= 0 && claim->err.status < 0) {
+        *err = claim->err;
         rc = err->status;
     } else if (rc >= 0) {
         rc = jobs->n > 0 ? LH_OK : LH_EMPTY;
     }
-    if (rc == LH_EMPTY && opts->wait_ms != 0 && !acts[1].claim.repeated)
+    if (rc == LH_EMPTY && opts->wait_ms != 0 && !claim->claim.repeated)
         rc = claim_waiting(store, opts, jobs, err);
     return hand_out(rc, jobs, opts, err, out);
 }

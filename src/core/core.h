@@ -88,7 +88,12 @@ bool lhi_await_siren(lh_store *store, uint32_t ticket, int64_t ms, const int *ca
 /* What jobs.c and claim.c share. */
 int lhi_check_request(const char *request, struct lhi_error *err);
 int lhi_check_refs(size_t n, const void *items, struct lhi_error *err);
+int lhi_check_ref(int64_t job, int64_t token, struct lhi_error *err);
 int lhi_check_done(const lh_done *done, size_t n, struct lhi_error *err);
+int lhi_check_output(const lh_output *output, struct lhi_error *err); /* NULL: none */
+/* What these runs wrote, and the marks of results that are cut; NULL: nothing. lhi_free() it. */
+int lhi_written_by(const lh_done *done, size_t n, struct lhi_written **out, size_t *n_out,
+                   struct lhi_error *err);
 int lhi_read_jobs(lh_store *store, struct lhi_act *act, struct lhi_error *err, lh_jobs **out);
 
 /* One recovery (recovery.c). `opts` NULL: by itself, so policies with recovery off are respected. */

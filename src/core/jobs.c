@@ -156,16 +156,17 @@ int lh_enqueue(lh_store *store, const char *queue, const lh_new_job *jobs, size_
 /* ---- the acts of a holder ---- */
 
 /* What all acts on lists share: statuses, jobs afterwards, the outcome. */
-static int perform_list(lh_store *store, struct lhi_act *act, int *status, lh_jobs **after,
-                        struct lhi_error *err)
+static int perform_with(lh_store *store, struct lhi_act *acts, size_t n, int *status,
+                        lh_jobs **after, struct lhi_error *err)
 {
+    struct lhi_act *act = &acts[n - 1]; /* what is asked for; those before it go with it */
     lh_jobs *jobs = NULL;
     int rc = lhi_statuses(act, err);
 
     if (rc == LH_OK && after != NULL && (jobs = lhi_result_new(sizeof *jobs, err)) == NULL)
         rc = err->status;
     act->after = jobs;
-    int whole = rc == LH_OK ? lhi_perform_all(store, act, 1, err) : rc;
+    int whole = rc == LH_OK ? lhi_perform_all(store, acts, n, err) : rc;
     rc = lhi_list_outcome(whole, act, status, err);
     /* Jobs that exist are shown also when one of them could not be acted on. */
     if (jobs != NULL && whole >= 0 && (rc == LH_OK || jobs->n > 0))
@@ -176,6 +177,28 @@ static int perform_list(lh_store *store, struct lhi_act *act, int *status, lh_jo
     return rc;
 }
 
+static int perform_list(lh_store *store, struct lhi_act *act, int *status, lh_jobs **after,
+                        struct lhi_error *err)
+{
+    return perform_with(store, act, 1, status, after, err);
+}
+
+/* An end of runs, with what these wrote, in one transaction. What is refused of the output does not
+ * keep the outcome from the store. */
+static int perform_end(lh_store *store, const struct lhi_act *end, struct lhi_written *written,
+                       size_t n_written, int *status, lh_jobs **after, struct lhi_error *err)
+{
+    struct lhi_act acts[2] = {{.verb = LHI_OUTPUT, .n = n_written, .outputs = written}, *end};
+    int rc = n_written > 0 ? lhi_statuses(&acts[0], err) : LH_OK;
+
+    if (rc == LH_OK)
+        rc = n_written > 0 ? perform_with(store, acts, 2, status, after, err)
+                           : perform_with(store, &acts[1], 1, status, after, err);
+    lhi_free(acts[0].status);
+    lhi_free(written);
+    return rc;
+}
+
 int lhi_check_refs(size_t n, const void *items, struct lhi_error *err)
 {
     if (n == 0 || items == NULL)
@@ -183,7 +206,7 @@ int lhi_check_refs(size_t n, const void *items, struct lhi_error *err)
     return LH_OK;
 }
 
-static int check_ref(int64_t job, int64_t token, struct lhi_error *err)
+int lhi_check_ref(int64_t job, int64_t token, struct lhi_error *err)
 {
     if (job <= 0)
         return lhi_fail(err, LH_EINVAL, "job %lld is not an id: ids start at 1", (long long)job);
@@ -198,7 +221,7 @@ static int check_beats(const lh_beat *beats, size_t n, struct lhi_error *err)
     int rc = LH_OK;
     for (size_t i = 0; i < n && rc == LH_OK; i++) {
         const lh_beat *b = &beats[i];
-        rc = check_ref(b->job, b->token, err);
+        rc = lhi_check_ref(b->job, b->token, err);
         if (rc == LH_OK && b->lease_ms != 0)
             rc = lhi_need_duration("lease", b->lease_ms, 1, LHI_MAX_LEASE_MS, err);
         if (rc == LH_OK && b->has_progress)
@@ -228,14 +251,36 @@ int lhi_check_done(const lh_done *done, size_t n, struct lhi_error *err)
 {
     int rc = LH_OK;
     for (size_t i = 0; i < n && rc == LH_OK; i++) {
-        rc = check_ref(done[i].job, done[i].token, err);
+        rc = lhi_check_ref(done[i].job, done[i].token, err);
         if (rc == LH_OK && done[i].result == NULL && done[i].result_len > 0)
             rc = lhi_fail(err, LH_EMISUSE, "result has a length but no bytes");
         if (rc == LH_OK && done[i].result_len > MAX_PAYLOAD)
             rc = lhi_fail(err, LH_ETOOBIG, "result of %zu bytes is too large: at most %d",
                           done[i].result_len, MAX_PAYLOAD);
+        if (rc == LH_OK)
+            rc = lhi_check_output(done[i].output, err);
     }
     return rc;
+}
+
+int lhi_written_by(const lh_done *done, size_t n, struct lhi_written **out, size_t *n_out,
+                   struct lhi_error *err)
+{
+    struct lhi_written *written = NULL;
+    size_t used = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        bool cut = done[i].result_bytes > (int64_t)done[i].result_len;
+        if (done[i].output == NULL && !cut)
+            continue;
+        if (written == NULL && (written = lhi_calloc(n, sizeof *written)) == NULL)
+            return lhi_no_memory(err);
+        written[used++] = (struct lhi_written){done[i].job, done[i].token, done[i].output,
+                                               cut ? done[i].result_bytes : 0};
+    }
+    *out = written;
+    *n_out = used;
+    return LH_OK;
 }
 
 int lh_complete(lh_store *store, const lh_done *done, size_t n, int *status, lh_jobs **after)
@@ -243,13 +288,35 @@ int lh_complete(lh_store *store, const lh_done *done, size_t n, int *status, lh_
     int rc;
     struct lhi_error *err = lhi_enter(store, &rc);
     struct lhi_act act = {.verb = LHI_COMPLETE, .n = n, .done = done};
+    struct lhi_written *written = NULL;
+    size_t n_written = 0;
 
     if (err == NULL)
         return rc;
     if ((rc = lhi_check_refs(n, done, err)) != LH_OK ||
-        (rc = lhi_check_done(done, n, err)) != LH_OK)
+        (rc = lhi_check_done(done, n, err)) != LH_OK ||
+        (rc = lhi_written_by(done, n, &written, &n_written, err)) != LH_OK)
         return rc;
-    return perform_list(store, &act, status, after, err);
+    return perform_end(store, &act, written, n_written, status, after, err);
+}
+
+static int check_failures(const lh_failure *failures, size_t n, struct lhi_error *err)
+{
+    int rc = lhi_check_refs(n, failures, err);
+
+    for (size_t i = 0; i < n && rc == LH_OK; i++) {
+        const lh_failure *f = &failures[i];
+        rc = lhi_check_ref(f->job, f->token, err);
+        if (rc == LH_OK && f->error == NULL)
+            rc = lhi_fail(err, LH_EMISUSE, "a failure needs an error to tell");
+        if (rc == LH_OK)
+            rc = lhi_need_text("error", f->error, MAX_ERROR, err);
+        if (rc == LH_OK && f->retry_in_ms != LH_NOW)
+            rc = lhi_need_duration("retry delay", f->retry_in_ms, 0, LHI_MAX_TIME_MS, err);
+        if (rc == LH_OK)
+            rc = lhi_check_output(f->output, err);
+    }
+    return rc;
 }
 
 int lh_fail(lh_store *store, const lh_failure *failures, size_t n, int *status, lh_jobs **after)
@@ -257,21 +324,22 @@ int lh_fail(lh_store *store, const lh_failure *failures, size_t n, int *status, 
     int rc;
     struct lhi_error *err = lhi_enter(store, &rc);
     struct lhi_act act = {.verb = LHI_FAIL, .n = n, .failures = failures};
+    struct lhi_written *written = NULL;
+    size_t n_written = 0;
 
     if (err == NULL)
         return rc;
-    rc = lhi_check_refs(n, failures, err);
-    for (size_t i = 0; i < n && rc == LH_OK; i++) {
-        const lh_failure *f = &failures[i];
-        rc = check_ref(f->job, f->token, err);
-        if (rc == LH_OK && f->error == NULL)
-            rc = lhi_fail(err, LH_EMISUSE, "a failure needs an error to tell");
-        if (rc == LH_OK)
-            rc = lhi_need_text("error", f->error, MAX_ERROR, err);
-        if (rc == LH_OK && f->retry_in_ms != LH_NOW)
-            rc = lhi_need_duration("retry delay", f->retry_in_ms, 0, LHI_MAX_TIME_MS, err);
+    if ((rc = check_failures(failures, n, err)) != LH_OK)
+        return rc;
+    for (size_t i = 0; i < n; i++) {
+        if (failures[i].output == NULL)
+            continue;
+        if (written == NULL && (written = lhi_calloc(n, sizeof *written)) == NULL)
+            return lhi_no_memory(err);
+        written[n_written++] =
+            (struct lhi_written){failures[i].job, failures[i].token, failures[i].output, 0};
     }
-    return rc == LH_OK ? perform_list(store, &act, status, after, err) : rc;
+    return perform_end(store, &act, written, n_written, status, after, err);
 }
 
 int lh_release(lh_store *store, const lh_ref *refs, size_t n, int64_t delay_ms, int *status,
@@ -288,7 +356,7 @@ int lh_release(lh_store *store, const lh_ref *refs, size_t n, int64_t delay_ms, 
         return LH_OK; /* giving back nothing is done at once */
     rc = lhi_check_refs(n, refs, err);
     for (size_t i = 0; i < n && rc == LH_OK; i++)
-        rc = check_ref(refs[i].job, refs[i].token, err);
+        rc = lhi_check_ref(refs[i].job, refs[i].token, err);
     if (rc == LH_OK && delay_ms != LH_BACKOFF)
         rc = lhi_need_duration("delay", delay_ms, 0, LHI_MAX_TIME_MS, err);
     return rc == LH_OK ? perform_list(store, &act, status, after, err) : rc;
@@ -330,7 +398,7 @@ static int perform_ids(lh_store *store, struct lhi_act *act, int *status, lh_job
         return rc;
     rc = lhi_check_refs(act->n, act->ids.ids, err);
     for (size_t i = 0; i < act->n && rc == LH_OK; i++)
-        rc = check_ref(act->ids.ids[i], 1, err);
+        rc = lhi_check_ref(act->ids.ids[i], 1, err);
     return rc == LH_OK ? perform_list(store, act, status, after, err) : rc;
 }
 

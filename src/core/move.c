@@ -142,7 +142,8 @@ static void mix_cell(struct digest *d, enum lhi_cell_type type, const struct lhi
     mix(d, cell->null ? 1 : 2);
     if (cell->null)
         return;
-    if (type == LHI_CELL_TEXT || type == LHI_CELL_ANY || type == LHI_CELL_REFS) {
+    if (type == LHI_CELL_TEXT || type == LHI_CELL_ANY || type == LHI_CELL_BYTES ||
+        type == LHI_CELL_REFS) {
         mix(d, cell->len);
         mix(d, (uint64_t)lhi_checksum(cell->bytes, cell->len));
     } else {

@@ -35,6 +35,10 @@
     {                         \
         (name_), LHI_CELL_ANY \
     }
+#define BYTES(name_)            \
+    {                           \
+        (name_), LHI_CELL_BYTES \
+    }
 #define REFS(name_)            \
     {                          \
         (name_), LHI_CELL_REFS \
@@ -47,7 +51,7 @@ const struct lhi_table lhi_moved[LHI_MOVED_TABLES] = {
         INT("action"), BOOL("recovery"), INT("recovery_backoff_ms"), INT("backoff_ms"),
         INT("backoff_cap_ms"), INT("timeout_ms"), BOOL("exclusive"), INT("audit"),
         INT("retention_ms"), INT("retention_failed_ms"), INT("max_payload"), INT("rate_n"),
-        INT("rate_per_ms"), INT("concurrency")),
+        INT("rate_per_ms"), INT("concurrency"), INT("max_output"), INT("retention_output_ms")),
     [LHI_MOVED_SCOPE] = TABLE("scope", 1, TEXT("scope"), INT("ttl_ms")),
     [LHI_MOVED_QUEUE] = TABLE("queue", 1,
         TEXT("queue"), BOOL("paused"), INT("bucket"), TIME("bucket_at"), INT("scheduled"),
@@ -78,6 +82,10 @@ const struct lhi_table lhi_moved[LHI_MOVED_TABLES] = {
         TEXT("lease"), TEXT("from_state"), TEXT("to_state"), TEXT("actor"), TEXT("reason"),
         INT("token"), TEXT("data"), INT("attempt"), INT("max_attempts"), TEXT("action"),
         INT("report")),
+    [LHI_MOVED_OUTPUT] = TABLE("output", 2,
+        INT("job"), INT("token"), INT("attempt"), TIME("at"), INT("result_bytes"),
+        INT("stdout_bytes"), BYTES("stdout_head"), BYTES("stdout_tail"), INT("stderr_bytes"),
+        BYTES("stderr_head"), BYTES("stderr_tail")),
     [LHI_MOVED_JOB] = TABLE("job", 1,
         INT("id"), TEXT("queue"), TEXT("kind"), TEXT("state"), INT("priority"), INT("attempt"),
         INT("max_attempts"), INT("recoveries"), INT("token"), INT("held_ms"), TIME("run_at"),

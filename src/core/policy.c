@@ -24,6 +24,8 @@ const lh_policy lhi_policy_builtin = {
     .rate_n = 0,
     .rate_per_ms = 0,
     .concurrency = 0,
+    .max_output = 64 << 10,
+    .retention_output_ms = 0,
 };
 
 void lhi_policy_merge(lh_policy *into, const lh_policy *from)
@@ -48,6 +50,8 @@ void lhi_policy_merge(lh_policy *into, const lh_policy *from)
     TAKE(RATE, rate_n);
     TAKE(RATE, rate_per_ms);
     TAKE(CONCURRENCY, concurrency);
+    TAKE(MAX_OUTPUT, max_output);
+    TAKE(RETENTION_OUTPUT, retention_output_ms);
 #undef TAKE
     into->set |= from->set;
 }

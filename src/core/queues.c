@@ -95,6 +95,8 @@ static int check_policy(const char *queue, const char *kind, const lh_policy *p,
         {LH_POLICY_RETENTION, "retention", p->retention_ms, 0, LHI_MAX_TIME_MS},
         {LH_POLICY_RETENTION_FAILED, "retention of failed jobs", p->retention_failed_ms, 0,
          LHI_MAX_TIME_MS},
+        {LH_POLICY_RETENTION_OUTPUT, "retention of output", p->retention_output_ms, 0,
+         LHI_MAX_TIME_MS},
     };
     int rc = LH_OK;
 
@@ -119,6 +121,8 @@ static int check_policy(const char *queue, const char *kind, const lh_policy *p,
         rc = lhi_need_range("audit", p->audit, LH_AUDIT_EXCEPTIONAL, LH_AUDIT_FULL, err);
     if (rc == LH_OK && (p->set & LH_POLICY_MAX_PAYLOAD))
         rc = lhi_need_range("max payload", p->max_payload, 1, 64 << 20, err);
+    if (rc == LH_OK && (p->set & LH_POLICY_MAX_OUTPUT))
+        rc = lhi_need_range("max output", p->max_output, 0, LHI_MAX_OUTPUT, err);
     if (rc == LH_OK && (p->set & LH_POLICY_RATE))
         rc = lhi_need_range("rate", p->rate_n, 0, 1000000000, err);
     if (rc == LH_OK && (p->set & LH_POLICY_RATE) && p->rate_n > 0)

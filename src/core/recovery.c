@@ -288,25 +288,29 @@ int lhi_report_health(lh_store *store, struct lhi_run *run, const struct lhi_hea
 /* ---- inconsistencies ---- */
 
 /* What breaks the invariants, as findings of the health that goes into the report. Counts that are
- * wrong are put right. */
+ * wrong are put right, and output whose job is gone is deleted. */
 int lhi_find_inconsistencies(lh_store *store, const int *cancel, struct lhi_health *health,
                              struct lhi_error *err)
 {
-    bool counts = false;
+    bool counts = false, output = false;
     struct lhi_act act = {.verb = LHI_CHECK,
                           .check = {.cancel = cancel, .out = &health->findings, .rows_only = true}};
     size_t before = health->findings.n;
     int rc = lhi_read(store, &act, err);
 
-    for (size_t i = before; i < health->findings.n; i++)
-        counts = counts || strcmp(health->findings.finding[i].what, "counts") == 0 ||
-                 strcmp(health->findings.finding[i].what, "invariant 7") == 0;
-    if (rc != LH_OK || !counts)
+    for (size_t i = before; i < health->findings.n; i++) {
+        const char *what = health->findings.finding[i].what;
+        counts = counts || strcmp(what, "counts") == 0 || strcmp(what, "invariant 7") == 0;
+        output = output || strcmp(what, "output") == 0;
+    }
+    if (rc != LH_OK || (!counts && !output))
         return rc;
     struct lhi_act mend = {.verb = LHI_MEND};
     rc = lhi_perform(store, &mend, err);
-    if (rc == LH_OK)
+    if (rc == LH_OK && counts)
         lhi_log(&store->log, LH_LOG_WARN, "counts were wrong: counted anew");
+    if (rc == LH_OK && output)
+        lhi_log(&store->log, LH_LOG_WARN, "output of jobs that are gone was deleted");
     return rc;
 }
 

@@ -20,7 +20,8 @@
 
 enum { LHI_POLL_MS = 1000 }; /* the net under all wake-ups, where a store has none of its own */
 enum { LHI_BATCH = 500 };    /* rows a recovery, prune or promotion touches in one transaction */
-enum { LHI_MOVE_BYTES = 4 << 20 }; /* with so many, fewer rows are moved at once */
+enum { LHI_MAX_OUTPUT = 16 << 20 }; /* bytes of one stream of a run */
+enum { LHI_MOVE_BYTES = 4 << 20 };  /* with so many, fewer rows are moved at once */
 
 enum lhi_verb {
     /* acts that write */
@@ -30,6 +31,7 @@ enum lhi_verb {
     LHI_COMPLETE,
     LHI_FAIL,
     LHI_RELEASE,
+    LHI_OUTPUT,
     LHI_RELEASE_WORKER,
     LHI_CANCEL,
     LHI_RETRY,
@@ -62,6 +64,7 @@ enum lhi_verb {
     LHI_LEASE_LIST,
     LHI_WORKER_LIST,
     LHI_EVENT_LIST,
+    LHI_OUTPUT_LIST,
     LHI_WORKER_JUDGE,
     LHI_STATS,
     LHI_STALE,
@@ -208,8 +211,9 @@ enum lhi_cell_type {
     LHI_CELL_BOOL,
     LHI_CELL_TIME, /* ms; 0 is NULL */
     LHI_CELL_TEXT,
-    LHI_CELL_ANY,  /* bytes: text where they are, else what the store has for bytes */
-    LHI_CELL_REFS, /* jobs with their tokens, in order, as JSON: [[17,4],[18,1]] */
+    LHI_CELL_ANY,   /* bytes: text where they are, else what the store has for bytes */
+    LHI_CELL_BYTES, /* bytes, whatever they are */
+    LHI_CELL_REFS,  /* jobs with their tokens, in order, as JSON: [[17,4],[18,1]] */
 };
 
 struct lhi_column {
@@ -235,6 +239,7 @@ enum lhi_moved {
     LHI_MOVED_REQUEST,
     LHI_MOVED_REPORT,
     LHI_MOVED_EVENT,
+    LHI_MOVED_OUTPUT,
     LHI_MOVED_JOB,
     LHI_MOVED_TABLES
 };
@@ -289,6 +294,17 @@ enum lhi_move_step {
 void lhi_closed_words(const char *store, enum lhi_part part, const char *other, char *out,
                       size_t len);
 
+/* What one run has written, cut to no limit yet; and the size of a result that is not kept whole. */
+struct lhi_written {
+    int64_t job, token;
+    const lh_output *output; /* NULL: nothing */
+    int64_t result_bytes;    /* 0: the result is whole */
+};
+
+/* The stream, cut to at most `most` bytes, a quarter of them from its beginning (core/output.c). `bytes` is
+ * filled, and where something is cut no character is. */
+lh_stream lhi_stream_cut(const lh_stream *stream, int64_t most);
+
 /* One act: what is asked, and where the answer goes. Inputs were validated by the core. */
 struct lhi_act {
     enum lhi_verb verb;
@@ -319,6 +335,11 @@ struct lhi_act {
         } beat;
         const lh_done *done;
         const lh_failure *failures;
+        const struct lhi_written *outputs; /* LHI_OUTPUT */
+        struct {
+            const lh_output_filter *filter;
+            lh_outputs *out;
+        } output_list;
         struct {
             const lh_ref *refs;
             const char *worker; /* LHI_RELEASE_WORKER */

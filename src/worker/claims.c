@@ -58,6 +58,7 @@ void task_free(struct lh_task *task)
     command_forget(task);
     bytes_clear(&task->result);
     bytes_clear(&task->error);
+    output_clear(task);
     bytes_clear(&task->line);
     lhi_free(task->stage);
     lhi_free(task->checkpoint);

@@ -145,6 +145,17 @@ static void hear_lines(struct lh_task *task, const char *bytes, size_t len)
 
 /* ---- its output ---- */
 
+static void heard(struct lh_task *task, bool err, const char *bytes, size_t len)
+{
+    output_add(task, err, bytes, len);
+    if (task->worker->opts.tell_output)
+        worker_tell(
+            task->worker,
+            &(lh_work_event){
+                .what = LH_WORK_OUTPUT, .output = bytes, .output_len = len, .stream = err ? 2 : 1},
+            task);
+}
+
 /* False: nothing more for now. */
 static bool drain(struct worker *w, struct pipe_end *end)
 {
@@ -162,8 +173,11 @@ static bool drain(struct worker *w, struct pipe_end *end)
         return false;
     if (end == &task->out) {
         (void)bytes_add(&task->result, buf, (size_t)n, RESULT_MOST);
+        task->result_bytes += n;
+        heard(task, false, buf, (size_t)n);
     } else if (end == &task->err) {
         bytes_keep_end(&task->error, buf, (size_t)n, ERROR_MOST);
+        heard(task, true, buf, (size_t)n);
     } else {
         hear_lines(task, buf, (size_t)n);
     }

@@ -95,7 +95,9 @@ static void tell_completed(struct worker *w, size_t *at, int *status, lh_done *d
         done[i] = (lh_done){.job = task->job->id,
                             .token = task->job->token,
                             .result = task->result.len ? task->result.at : NULL,
-                            .result_len = task->result.len};
+                            .result_len = task->result.len,
+                            .result_bytes = task->result_bytes,
+                            .output = output_of(task, &w->end.outputs[i])};
     }
     clear_status(status, n);
     if (n > 0)
@@ -112,11 +114,23 @@ static void tell_failed(struct worker *w, lh_outcome outcome, size_t *at, int *s
         failures[i] = (lh_failure){.job = task->job->id,
                                    .token = task->job->token,
                                    .error = task->error.len ? task->error.at : "no reason given",
-                                   .permanent = outcome == LH_RAN_PERMANENT};
+                                   .permanent = outcome == LH_RAN_PERMANENT,
+                                   .output = output_of(task, &w->end.outputs[i])};
     }
     clear_status(status, n);
     if (n > 0)
         note(w, at, status, n, lh_fail(w->store, failures, n, status, NULL));
+}
+
+/* A run that does not end as done or failed has written something, too. A failure costs only that. */
+static void tell_output(struct worker *w, const size_t *at, size_t n)
+{
+    size_t used = 0;
+
+    for (size_t i = 0; i < n; i++)
+        used += output_of(w->end.tasks[at[i]], &w->end.outputs[used]) != NULL;
+    if (used > 0)
+        (void)lh_output_put(w->store, w->end.outputs, used, NULL);
 }
 
 /* One that is lost is released as well: where it was taken from us alive, that is the answer which
@@ -126,6 +140,7 @@ static void tell_released(struct worker *w, lh_outcome outcome, int64_t delay_ms
 {
     size_t n = pick(w, outcome, at);
 
+    tell_output(w, at, n);
     for (size_t i = 0; i < n; i++)
         refs[i] = (lh_ref){w->end.tasks[at[i]]->job->id, w->end.tasks[at[i]]->job->token};
     clear_status(status, n);
@@ -412,17 +427,19 @@ bool ends_init(struct worker *w)
     w->end.done = lhi_calloc(n, sizeof *w->end.done);
     w->end.failures = lhi_calloc(n, sizeof *w->end.failures);
     w->end.refs = lhi_calloc(n, sizeof *w->end.refs);
+    w->end.outputs = lhi_calloc(n, sizeof *w->end.outputs);
     w->record.started = lhi_calloc(n, sizeof *w->record.started);
     w->record.sessions = lhi_calloc(w->opts.jobs * 2, sizeof *w->record.sessions);
     return w->end.tasks && w->end.status && w->end.answers && w->end.at && w->end.done &&
-           w->end.failures && w->end.refs && w->record.started && w->record.sessions;
+           w->end.failures && w->end.refs && w->end.outputs && w->record.started &&
+           w->record.sessions;
 }
 
 void ends_clear(struct worker *w)
 {
-    void *all[] = {w->end.tasks, w->end.status,     w->end.answers,
-                   w->end.at,    w->end.done,       w->end.failures,
-                   w->end.refs,  w->record.started, w->record.sessions};
+    void *all[] = {w->end.tasks,      w->end.status,     w->end.answers, w->end.at,
+                   w->end.done,       w->end.failures,   w->end.refs,    w->end.outputs,
+                   w->record.started, w->record.sessions};
 
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         lhi_free(all[i]);

@@ -250,6 +250,7 @@ int lh_task_result(lh_task *task, const void *bytes, size_t len)
         return LH_ENOMEM;
     bytes_clear(&task->result);
     task->result = made;
+    task->result_bytes = (int64_t)len;
     return LH_OK;
 }
 

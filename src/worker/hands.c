@@ -95,8 +95,8 @@ static void hand_done(struct worker *w, struct hand *hand)
 
 void hands_done(struct worker *w)
 {
-    struct hand *all[HANDS] = {&w->ender,   &w->beater, &w->recorder,
-                               &w->claimer, &w->keeper, &w->opener};
+    struct hand *all[HANDS] = {&w->ender,  &w->beater, &w->recorder, &w->claimer,
+                               &w->logger, &w->keeper, &w->opener};
 
     for (size_t i = 0; i < HANDS; i++)
         if (all[i]->busy)

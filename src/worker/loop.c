@@ -184,7 +184,7 @@ static bool store_is_idle(struct worker *w)
     bool idle = w->calls == 0;
     pthread_mutex_unlock(&w->mutex);
     return idle && !w->claimer.busy && !w->beater.busy && !w->ender.busy && !w->recorder.busy &&
-           !w->keeper.busy;
+           !w->logger.busy && !w->keeper.busy;
 }
 
 /* On the handle that was opened anew; on failure the reason is in w->opener. */
@@ -244,7 +244,8 @@ static void opened_again(struct worker *w)
     set_reopen(w, false);
     w->heard_at = w->opened_at;
     w->sessions_changed = w->started_changed = true;
-    w->ender.retry_at = w->beater.retry_at = w->recorder.retry_at = w->claimer.retry_at = 0;
+    w->ender.retry_at = w->beater.retry_at = w->recorder.retry_at = w->claimer.retry_at =
+        w->logger.retry_at = 0;
     w->beat_at = 0;
     w->beat_now = true;
 }
@@ -366,6 +367,7 @@ static void step(struct worker *w)
         reopen_step(w, now);
     } else {
         ends_step(w, now);
+        output_step(w, now);
         start_tasks(w);
         record_step(w, now);
         claims_step(w);
@@ -384,6 +386,7 @@ static int sleep_ms(struct worker *w)
     int64_t others[] = {
         w->reopen ? INT64_MAX : ends_next(w),
         w->reopen ? INT64_MAX : claims_next(w),
+        w->reopen ? INT64_MAX : output_next(w),
         guards_next(w),
         handlers_next(w),
         w->watchdog_ms > 0 ? w->watchdog_at : INT64_MAX,

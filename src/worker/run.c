@@ -143,7 +143,8 @@ int worker_enrol(struct worker *w, lh_store *store)
 static bool start_hands(struct worker *w)
 {
     return hand_start(w, &w->claimer) && hand_start(w, &w->beater) && hand_start(w, &w->ender) &&
-           hand_start(w, &w->recorder) && hand_start(w, &w->keeper) && hand_start(w, &w->opener);
+           hand_start(w, &w->recorder) && hand_start(w, &w->logger) && hand_start(w, &w->keeper) &&
+           hand_start(w, &w->opener);
 }
 
 /* The first beat of the worker itself was its registration. */
@@ -154,7 +155,7 @@ static int make(struct worker *w, struct lhi_error *err)
 
     if (!loop_init(w))
         return lhi_fail_errno(err, errno, "could not set up the worker's loop");
-    if (!claims_init(w) || !ends_init(w) || !beats_init(w))
+    if (!claims_init(w) || !ends_init(w) || !output_init(w) || !beats_init(w))
         return lhi_no_memory(err);
     if (w->opts.command != NULL &&
         (rc = command_locate(&w->opts, &w->command_path, &w->guardian_path, err)) != LH_OK)
@@ -178,8 +179,8 @@ static int make(struct worker *w, struct lhi_error *err)
 
 static void take_down(struct worker *w)
 {
-    struct hand *hands[HANDS] = {&w->claimer,  &w->beater, &w->ender,
-                                 &w->recorder, &w->keeper, &w->opener};
+    struct hand *hands[HANDS] = {&w->claimer, &w->beater, &w->ender, &w->recorder,
+                                 &w->logger,  &w->keeper, &w->opener};
 
     claims_cancel(w);
     keeper_cancel(w);
@@ -196,6 +197,7 @@ static void take_down(struct worker *w)
     if (w->claim.jobs != NULL) /* came in while we left: their lease brings them back */
         lh_jobs_free(w->claim.jobs);
     ends_clear(w);
+    output_end(w);
     beats_clear(w);
     loop_clear(w);
     (void)pthread_mutex_destroy(&w->mutex);

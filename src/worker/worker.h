@@ -7,6 +7,7 @@
  *   claims.c    what is claimed, what is started, limits of our own
  *   beats.c     heartbeats, and the deadlines that they put off
  *   ends.c      how a run ended, and telling the store
+ *   output.c    what runs write, kept for the store
  *   command.c   a job as a command: its descriptors, its lines back, its exit code
  *   guard.c     guardians, seen from the worker
  *   program.c   finding programs, their environment; what lease_run.c does the same way
@@ -36,7 +37,7 @@ enum {
     STAGE_MOST = 256,
     TOLD_MOST = 1, /* lines of a command that are not understood */
     CHECKPOINT_MOST = 64 << 10,
-    HANDS = 6,
+    HANDS = 7,
     BURST_US = 10000, /* of short runs of handlers, those that begin within this … */
     RECALL_MS = 1000, /* what waits so long behind others after all is given back */
     BURST_MOST = 64,  /* … and so many at the most are handed out ahead */
@@ -106,6 +107,12 @@ struct bytes {
     size_t len, room;
 };
 
+/* What a run wrote to a stream: its beginning and its end. */
+struct stream {
+    struct bytes head, tail;
+    int64_t bytes; /* in all */
+};
+
 struct pipe_end {
     struct source source;
     struct lh_task *task;
@@ -140,6 +147,10 @@ struct lh_task {
 
     /* Shared: what the job says of itself. */
     struct bytes result, error;
+    int64_t result_bytes;     /* before it was cut */
+    struct stream written[2]; /* standard output, standard error */
+    int64_t flush_at;         /* when that is sent to the store; 0: there is nothing new */
+    int64_t flushed_at;
     int news; /* atomic: to be told to the store */
     int progress;
     char *stage;
@@ -225,6 +236,7 @@ struct worker { /* NOLINT(clang-analyzer-optin.performance.Padding): by subject;
         lh_done *done;
         lh_failure *failures;
         lh_ref *refs;
+        lh_output *outputs;
     } end;
     int failures_in_a_row;
     bool degraded, degraded_told;
@@ -242,6 +254,14 @@ struct worker { /* NOLINT(clang-analyzer-optin.performance.Padding): by subject;
         char degraded[300];
     } record;
     bool sessions_changed, started_changed;
+
+    /* what runs have written so far */
+    struct hand logger;
+    struct {
+        lh_output *outputs; /* copies */
+        int *status;
+        size_t n;
+    } log;
 
     /* upkeep of the store */
     struct hand keeper;
@@ -343,6 +363,16 @@ void task_ended(struct lh_task *task, lh_outcome outcome); /* the run is over */
 void record_step(struct worker *w, int64_t now);
 int64_t record_next(const struct worker *w);
 void record_lay_out(struct worker *w);
+
+/* output.c */
+bool output_init(struct worker *w);
+void output_end(struct worker *w);
+void output_step(struct worker *w, int64_t now);
+int64_t output_next(struct worker *w);
+void output_add(struct lh_task *task, bool err, const void *bytes, size_t len);
+/* What the run has written, as the store takes it, in `room`; NULL: nothing. */
+const lh_output *output_of(const struct lh_task *task, lh_output *room);
+void output_clear(struct lh_task *task);
 
 /* command.c */
 int command_locate(const lh_work_opts *opts, char **command, char **guardian,

@@ -13,11 +13,12 @@
 #include <unistd.h>
 
 static const char *const points[] = {
-    "checkpoint:after",      "txn:before_commit",    "txn:after_commit",     "txn:before_sync",
-    "txn:after_sync",        "job_cancel:inside",    "job_retry:inside",     "job_delete:inside",
-    "job_claim:inside",      "job_recover:inside",   "job_heartbeat:inside", "job_complete:inside",
-    "job_fail:inside",       "job_release:inside",   "job_enqueue:inside",   "migrate:step",
-    "migrate:before_commit", "migrate:after_commit", "recovery:before_end",  "schedule_tick:inside",
+    "checkpoint:after",     "txn:before_commit",     "txn:after_commit",     "txn:before_sync",
+    "txn:after_sync",       "job_cancel:inside",     "job_retry:inside",     "job_delete:inside",
+    "job_claim:inside",     "job_recover:inside",    "job_heartbeat:inside", "job_complete:inside",
+    "job_fail:inside",      "job_release:inside",    "job_enqueue:inside",   "migrate:step",
+    "job_output:inside",    "migrate:before_commit", "migrate:after_commit", "recovery:before_end",
+    "schedule_tick:inside",
 };
 
 /* What no session passes has its turn in tests of its own (tests/store, tests/spec/move.c). */

@@ -499,6 +499,16 @@ TEST(counts_are_mended_whether_or_not_they_were_folded)
     PQfinish(c);
 }
 
+TEST(output_without_a_job_is_found_and_mended)
+{
+    PGconn *c = session_with_held(1);
+    (void)said(c,
+               "INSERT INTO leasehold.output(job, token, attempt, at) VALUES (4711, 1, 1, now())");
+    (void)said(c, "SELECT leasehold.mend()");
+    EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.output"), "0");
+    PQfinish(c);
+}
+
 /* ---------------------------------------------------------------- the server's clock is set */
 
 static void freeze(void)

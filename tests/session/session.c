@@ -456,9 +456,19 @@ static int beat_wrong_token(struct session *s)
     return lh_heartbeat(s->store, &beat, 1, NULL, NULL);
 }
 
+/* What a run has written so far, and what it had written at its end. */
+static int write_output(struct session *s)
+{
+    return lh_output_put(s->store, &(lh_output){REF(MAIL), .out = {.head = "half", .head_len = 4}},
+                         1, NULL);
+}
+
 static int complete_two(struct session *s)
 {
-    const lh_done done[2] = {{REF(MAIL), .result = "{\"ok\":true}", .result_len = 11},
+    const lh_output output = {.out = {.head = "half, and whole", .head_len = 15},
+                              .err = {.tail = "\377", .tail_len = 1, .bytes = 70000}};
+    const lh_done done[2] = {{REF(MAIL), .result = "{\"ok\":true}", .result_len = 11,
+                              .result_bytes = 12, .output = &output},
                              {REF(MAIL + 1)}};
     int status[2];
     lh_jobs *after = NULL;
@@ -506,8 +516,11 @@ static int complete_late(struct session *s)
 
 static int fail_for_now(struct session *s)
 {
-    return lh_fail(s->store, &(lh_failure){REF(SLOW), .error = "no route", .retry_in_ms = 5000}, 1,
-                   NULL, NULL);
+    const lh_output output = {.err = {.head = "no route", .head_len = 8}};
+    return lh_fail(
+        s->store,
+        &(lh_failure){REF(SLOW), .error = "no route", .retry_in_ms = 5000, .output = &output}, 1,
+        NULL, NULL);
 }
 
 static int fail_for_good(struct session *s)
@@ -967,6 +980,7 @@ const struct act session_acts[] = {
     {"lead_stranger", lead_stranger, UNSYNCED, 0, 0, 0, 0, NULL},
     {"degrade_stranger", degrade_stranger, UNSYNCED, 0, 0, 0, 0, NULL},
     {"beat_wrong_token", beat_wrong_token, UNSYNCED, LH_ELOST, 0, 0, 0, NULL},
+    {"write_output", write_output, UNSYNCED, 0, 0, 0, 0, NULL},
     {"complete_two", complete_two, 0, 0, 0, 0, 0, NULL},
     {"complete_and_claim", complete_and_claim, 0, 0, 0, 0, 0, NULL},
     {"claim_bulk", claim_bulk, UNSYNCED, 0, 0, 0, 0, NULL},

@@ -37,7 +37,13 @@ static void end_jobs(struct world *w)
                            1, NULL, NULL));
     EXPECT_OK(lh_complete(
         w->store,
-        &(lh_done){.job = job.id, .token = job.token, .result = bytes, .result_len = sizeof bytes},
+        &(lh_done){.job = job.id,
+                   .token = job.token,
+                   .result = bytes,
+                   .result_len = sizeof bytes,
+                   .result_bytes = 1000,
+                   .output = &(lh_output){.out = {.head = bytes, .head_len = sizeof bytes},
+                                          .err = {.tail = "text", .tail_len = 4, .bytes = 70000}}},
         1, NULL, NULL));
     EXPECT_OK(claim_one(w, "done", &job));
     EXPECT_OK(
@@ -65,7 +71,8 @@ static void set_things(struct world *w)
 {
     EXPECT_OK(policy(w, "mail", NULL, .set = LH_POLICY_LEASE | LH_POLICY_RATE, .lease_ms = 90000,
                      .rate_n = 20, .rate_per_ms = 60000));
-    EXPECT_OK(policy(w, NULL, "big", .set = LH_POLICY_RECOVERY, .recovery = false));
+    EXPECT_OK(policy(w, NULL, "big", .set = LH_POLICY_RECOVERY | LH_POLICY_MAX_OUTPUT,
+                     .recovery = false, .max_output = 1000));
     EXPECT_OK(lh_scope_set(w->store, "sync", 120000));
     EXPECT_OK(lh_queue_pause(w->store, "asleep"));
     EXPECT_OK(lh_schedule_set(
@@ -127,6 +134,24 @@ static void draw_bytes(FILE *out, const void *data, size_t len)
 #define WORD(text_) ((text_) ? (text_) : "-")
 #define NUM(value_) ((long long)(value_))
 
+static void draw_output(FILE *out, struct world *w, int64_t job)
+{
+    lh_outputs *outputs = NULL;
+    EXPECT_OK(lh_output_list(w->store, &(lh_output_filter){.job = job}, &outputs));
+    for (size_t i = 0; i < outputs->n; i++) {
+        const lh_output *o = &outputs->output[i];
+        (void)fprintf(out, "output %lld %lld %lld %lld %lld %lld %lld", NUM(o->job), NUM(o->token),
+                      NUM(o->attempt), NUM(o->at), NUM(o->result_bytes), NUM(o->out.bytes),
+                      NUM(o->err.bytes));
+        draw_bytes(out, o->out.head, o->out.head_len);
+        draw_bytes(out, o->out.tail, o->out.tail_len);
+        draw_bytes(out, o->err.head, o->err.head_len);
+        draw_bytes(out, o->err.tail, o->err.tail_len);
+        (void)fputc('\n', out);
+    }
+    lh_outputs_free(outputs);
+}
+
 static void draw_jobs(FILE *out, struct world *w)
 {
     const lh_jobs *jobs = jobs_where(w, (lh_job_filter){.limit = 1000});
@@ -144,6 +169,7 @@ static void draw_jobs(FILE *out, struct world *w)
         draw_bytes(out, j->payload, j->payload_len);
         draw_bytes(out, j->result, j->result_len);
         (void)fputc('\n', out);
+        draw_output(out, w, j->id);
     }
 }
 
@@ -170,10 +196,11 @@ static void draw_settings(FILE *out, struct world *w)
 
     EXPECT_OK(lh_policy_list(w->store, &policies));
     for (size_t i = 0; i < policies->n; i++)
-        (void)fprintf(out, "policy %s %s %x %lld %lld/%lld %d\n", WORD(policies->row[i].queue),
+        (void)fprintf(out, "policy %s %s %x %lld %lld/%lld %d %lld\n", WORD(policies->row[i].queue),
                       WORD(policies->row[i].kind), policies->row[i].policy.set,
                       NUM(policies->row[i].policy.lease_ms), NUM(policies->row[i].policy.rate_n),
-                      NUM(policies->row[i].policy.rate_per_ms), policies->row[i].policy.recovery);
+                      NUM(policies->row[i].policy.rate_per_ms), policies->row[i].policy.recovery,
+                      NUM(policies->row[i].policy.max_output));
     lh_policies_free(policies);
     EXPECT_OK(lh_schedule_list(w->store, &schedules));
     for (size_t i = 0; i < schedules->n; i++) {

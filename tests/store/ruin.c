@@ -52,8 +52,10 @@ static void enqueue_many(lh_store *store, int first, int n)
 static void work(lh_store *store, int n)
 {
     const char *queues[] = {"print", "mail"};
+    static char lines[9000]; /* more than a page */
     lh_jobs *jobs = NULL;
 
+    memset(lines, 'l', sizeof lines);
     EXPECT_OK(lh_claim(
         store,
         &(lh_claim_opts){
@@ -61,12 +63,16 @@ static void work(lh_store *store, int n)
         &jobs));
     for (size_t i = 0; i < jobs->n; i++) {
         const lh_job *job = &jobs->job[i];
+        const lh_output output = {.out = {.head = "well done", .head_len = 9},
+                                  .err = {.tail = lines, .tail_len = i * 16 % sizeof lines}};
         if (i % 5 < 2)
-            EXPECT_OK(lh_complete(
-                store,
-                &(lh_done){
-                    .job = job->id, .token = job->token, .result = "well done", .result_len = 9},
-                1, NULL, NULL));
+            EXPECT_OK(lh_complete(store,
+                                  &(lh_done){.job = job->id,
+                                             .token = job->token,
+                                             .result = "well done",
+                                             .result_len = 9,
+                                             .output = &output},
+                                  1, NULL, NULL));
         else if (i % 5 == 2)
             EXPECT_OK(lh_fail(store,
                               &(lh_failure){.job = job->id,
@@ -427,6 +433,8 @@ void expect_same(lh_store *store, const int64_t *ids, int n)
     expect_jobs(ids, n);
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++)
         expect_table(tables[i], "true");
+    /* What the runs of a lost job wrote is lost with it. */
+    expect_table("lh_output", "job IN (SELECT id FROM main.lh_job)");
     expect_table("lh_meta", "key <> 'epoch'");
     if (n == 0)
         expect_table("lh_queue", "queue <> '*'");

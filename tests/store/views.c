@@ -211,3 +211,50 @@ TEST(views_can_be_read_where_the_schema_is_not_trusted)
     sqlite3_close(db);
     lh_close(store);
 }
+
+/* ---- what runs wrote ---- */
+
+TEST(the_view_of_output_shows_text_and_marks_what_was_cut)
+{
+    lh_store *store = store_new();
+    int64_t id = add(store, "mail", "x");
+    lh_jobs *jobs = take(store, "mail", "w1", 1000);
+    EXPECT_OK(lh_complete(
+        store,
+        &(lh_done){
+            id, jobs->job[0].token,
+            .output =
+                &(lh_output){.out = {.head = "hello ", .head_len = 6, .tail = "you", .tail_len = 3},
+                             .err = {.head = "\303\244 ",
+                                     .head_len = 3,
+                                     .tail = "the end",
+                                     .tail_len = 7,
+                                     .bytes = 1010}}},
+        1, NULL, NULL));
+    sqlite3 *db = db_open("store.db");
+    EXPECT_TEXT("SELECT stdout FROM lh_job_output WHERE job_id = 1 AND attempt = 1", "hello you");
+    EXPECT_TEXT("SELECT stderr FROM lh_job_output", "\303\244 \n[... 1000 bytes cut ...]\nthe end");
+    EXPECT_EQ(db_int(db, "SELECT stderr_bytes FROM lh_job_output"), 1010);
+    db_exec(db, "DELETE FROM lh_job"); /* by hand: the output goes all the same */
+    EXPECT_EQ(db_int(db, "SELECT count(*) FROM lh_output"), 0);
+    sqlite3_close(db);
+    lh_jobs_free(jobs);
+    lh_close(store);
+}
+
+TEST(output_without_a_job_is_found_and_deleted_by_a_recovery)
+{
+    lh_store *store = store_new();
+    (void)add(store, "mail", "x");
+    sqlite3 *db = db_open("store.db");
+    db_exec(db, "INSERT INTO lh_output(job, token, attempt, at) VALUES (7, 1, 1, 0)");
+    lh_findings *found = NULL;
+    EXPECT_OK(lh_check(store, NULL, &found));
+    EXPECT_EQ(found->errors, 1);
+    lh_findings_free(found);
+    EXPECT_OK(lh_recover(store, NULL, NULL));
+    EXPECT_EQ(db_int(db, "SELECT count(*) FROM lh_output"), 0);
+    store_check(store);
+    sqlite3_close(db);
+    lh_close(store);
+}

@@ -76,6 +76,24 @@ CREATE TABLE lh_hold (
     PRIMARY KEY (queue, job)
 ) STRICT, WITHOUT ROWID;
 
+-- What a run wrote, under the token it ran with: the attempt may repeat, the token does not. Of each
+-- stream the beginning and the end are kept, and how much was written in all. A run that wrote nothing
+-- has no row.
+CREATE TABLE lh_output (
+    job          INTEGER NOT NULL,
+    token        INTEGER NOT NULL,
+    attempt      INTEGER NOT NULL,
+    at           INTEGER NOT NULL,    -- when it was last written to
+    result_bytes INTEGER,             -- size of the result, where not all of it is kept
+    stdout_bytes INTEGER NOT NULL DEFAULT 0,
+    stdout_head  BLOB,
+    stdout_tail  BLOB,
+    stderr_bytes INTEGER NOT NULL DEFAULT 0,
+    stderr_head  BLOB,
+    stderr_tail  BLOB,
+    PRIMARY KEY (job, token)
+) STRICT, WITHOUT ROWID;
+
 -- Jobs with an expiry, in its order; beside the job table, because few have one.
 CREATE TABLE lh_expiry (
     expires_at INTEGER NOT NULL,
@@ -145,6 +163,8 @@ CREATE TABLE lh_policy (
     rate_n              INTEGER,
     rate_per_ms         INTEGER,
     concurrency         INTEGER,
+    max_output          INTEGER CHECK (max_output BETWEEN 0 AND 16777216),
+    retention_output_ms INTEGER,
     PRIMARY KEY (queue, kind)
 ) STRICT, WITHOUT ROWID;
 
@@ -390,6 +410,8 @@ BEGIN
            cancelled = cancelled - (old.state = 'cancelled')
      WHERE queue = old.queue;
     DELETE FROM lh_expiry WHERE expires_at = old.expires_at AND job = old.id;
+    -- What its runs wrote goes with it.
+    DELETE FROM lh_output WHERE job = old.id;
 END;
 
 INSERT INTO lh_queue(queue) VALUES ('*');
@@ -435,6 +457,25 @@ SELECT id AS job_id,
             THEN 'AVAILABLE'
             ELSE upper(state) END AS derived_state
   FROM lh_job;
+
+-- What each run of a job wrote, as text.
+CREATE VIEW lh_job_output AS
+SELECT job AS job_id, attempt, token, at, stdout_bytes,
+       CAST(coalesce(stdout_head, x'') AS TEXT)
+       || iif(stdout_bytes > coalesce(length(stdout_head), 0) + coalesce(length(stdout_tail), 0),
+              char(10) || '[... '
+              || (stdout_bytes - coalesce(length(stdout_head), 0) - coalesce(length(stdout_tail), 0))
+              || ' bytes cut ...]' || char(10), '')
+       || CAST(coalesce(stdout_tail, x'') AS TEXT) AS stdout,
+       stderr_bytes,
+       CAST(coalesce(stderr_head, x'') AS TEXT)
+       || iif(stderr_bytes > coalesce(length(stderr_head), 0) + coalesce(length(stderr_tail), 0),
+              char(10) || '[... '
+              || (stderr_bytes - coalesce(length(stderr_head), 0) - coalesce(length(stderr_tail), 0))
+              || ' bytes cut ...]' || char(10), '')
+       || CAST(coalesce(stderr_tail, x'') AS TEXT) AS stderr,
+       result_bytes
+  FROM lh_output;
 
 CREATE VIEW lh_worker_health AS
 SELECT id AS worker, label, host, pid,

@@ -8,6 +8,7 @@
 /* After the columns of a job. */
 enum {
     CLAIM_TIMEOUT = JOB_COLUMNS,
+    CLAIM_MAX_OUTPUT,
     CLAIM_RETRY,
     CLAIM_SCHEDULES,
     CLAIM_REPEATED,
@@ -44,6 +45,7 @@ static int add_job(struct txn *txn, struct lhi_act *act, const struct rows *rows
         return lhi_no_memory(&act->err);
     }
     job->timeout_ms = row_int(rows, row, CLAIM_TIMEOUT);
+    job->max_output = row_int(rows, row, CLAIM_MAX_OUTPUT);
     return LH_OK;
 }
 

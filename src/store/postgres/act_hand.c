@@ -112,6 +112,8 @@ static const struct {
     {LH_POLICY_RATE, "rate_n"},
     {LH_POLICY_RATE, "rate_per_ms"},
     {LH_POLICY_CONCURRENCY, "concurrency"},
+    {LH_POLICY_MAX_OUTPUT, "max_output"},
+    {LH_POLICY_RETENTION_OUTPUT, "retention_output_ms"},
 };
 enum { COLUMNS = sizeof columns / sizeof columns[0] };
 
@@ -136,6 +138,8 @@ static void policy_values(const lh_policy *p, int64_t out[COLUMNS])
         p->rate_n,
         p->rate_per_ms,
         p->concurrency,
+        p->max_output,
+        p->retention_output_ms,
     };
     _Static_assert(sizeof values == COLUMNS * sizeof values[0], "a value for every column");
 

@@ -111,6 +111,8 @@ static int check_invariants(struct report *report)
         rc = check_invariant(report, LHI_POSTGRES_CHECK_IDS, false);
     if (rc == LH_OK)
         rc = check_invariant(report, LHI_POSTGRES_CHECK_TALLIES, true);
+    if (rc == LH_OK)
+        rc = check_invariant(report, LHI_POSTGRES_CHECK_OUTPUTS, true);
     return rc;
 }
 

@@ -97,19 +97,26 @@ static void say_keys(struct text *text, const struct lhi_table *table, const cha
         say(text, "%st.%s%s", comma(i), table->column[i].name, after);
 }
 
-/* Payloads may be large: as many rows as come to so many bytes, and one more. */
+/* Payloads and outputs may be large: as many rows as come to so many bytes, and one more. */
 static void say_source(struct text *text, enum lhi_moved which, bool after)
 {
-    if (which != LHI_MOVED_JOB) {
+    if (which == LHI_MOVED_JOB)
+        say(text,
+            "(SELECT s.*, sum(s.bytes) OVER (ORDER BY s.id) - s.bytes AS before FROM "
+            "(SELECT j.*, coalesce(octet_length(j.payload), octet_length(j.payload_bytes), 0) "
+            "+ coalesce(octet_length(j.result), octet_length(j.result_bytes), 0) AS bytes "
+            "FROM leasehold.job j%s ORDER BY j.id LIMIT %d) s) t WHERE t.before < %d",
+            after ? " WHERE j.id > $1" : "", (int)LHI_BATCH, (int)LHI_MOVE_BYTES);
+    else if (which == LHI_MOVED_OUTPUT)
+        say(text,
+            "(SELECT s.*, sum(s.bytes) OVER (ORDER BY s.job, s.token) - s.bytes AS before FROM "
+            "(SELECT o.*, coalesce(octet_length(o.stdout_head), 0) "
+            "+ coalesce(octet_length(o.stdout_tail), 0) + coalesce(octet_length(o.stderr_head), 0) "
+            "+ coalesce(octet_length(o.stderr_tail), 0) AS bytes "
+            "FROM leasehold.output o%s ORDER BY o.job, o.token LIMIT %d) s) t WHERE t.before < %d",
+            after ? " WHERE (o.job, o.token) > ($1, $2)" : "", (int)LHI_BATCH, (int)LHI_MOVE_BYTES);
+    else
         say(text, "leasehold.%s t WHERE true", lhi_moved[which].name);
-        return;
-    }
-    say(text,
-        "(SELECT s.*, sum(s.bytes) OVER (ORDER BY s.id) - s.bytes AS before FROM "
-        "(SELECT j.*, coalesce(octet_length(j.payload), octet_length(j.payload_bytes), 0) "
-        "+ coalesce(octet_length(j.result), octet_length(j.result_bytes), 0) AS bytes "
-        "FROM leasehold.job j%s ORDER BY j.id LIMIT %d) s) t WHERE t.before < %d",
-        after ? " WHERE j.id > $1" : "", (int)LHI_BATCH, (int)LHI_MOVE_BYTES);
 }
 
 static void say_select(struct text *text, enum lhi_moved which, bool after)
@@ -155,6 +162,7 @@ static bool read_cell(const struct rows *rows, int row, int column, enum lhi_cel
         out->number = row_time(rows, row, column);
         return true;
     case LHI_CELL_TEXT:
+    case LHI_CELL_BYTES:
     case LHI_CELL_ANY:
     case LHI_CELL_REFS:
         out->bytes = row_bytes(rows, row, column, &out->len);
@@ -314,6 +322,8 @@ static Oid oid_of(enum lhi_cell_type type)
         return OID_BOOL;
     case LHI_CELL_TIME:
         return OID_TIMESTAMPTZ;
+    case LHI_CELL_BYTES:
+        return OID_BYTEA;
     default:
         return OID_TEXT;
     }

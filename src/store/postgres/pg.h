@@ -68,6 +68,7 @@
 #define read_refusal pg_read_refusal
 #define act_fail pg_act_fail
 #define act_release pg_act_release
+#define act_output pg_act_output
 #define act_release_worker pg_act_release_worker
 #define act_cancel pg_act_cancel
 #define act_retry pg_act_retry
@@ -113,6 +114,7 @@
 #define read_leases pg_read_leases
 #define read_workers pg_read_workers
 #define read_events pg_read_events
+#define read_outputs pg_read_outputs
 #define read_judge pg_read_judge
 #define read_stats pg_read_stats
 #define read_peek pg_read_peek
@@ -359,7 +361,7 @@ const struct lhi_log *pg_log(const struct pg *pg);
 typedef int act_fn(struct txn *txn, struct lhi_act *act);
 
 act_fn act_enqueue, act_claim;
-act_fn act_heartbeat, act_complete, act_fail, act_release, act_release_worker;
+act_fn act_heartbeat, act_complete, act_fail, act_release, act_release_worker, act_output;
 act_fn act_cancel, act_retry, act_delete, act_reschedule;
 act_fn act_queue_pause, act_queue_purge, act_policy_set, act_scope_set;
 act_fn act_schedule_set, act_schedule_remove;
@@ -384,8 +386,8 @@ int tick_due(struct txn *txn, size_t limit, int64_t *ticked, bool *more, struct 
 /* ---- reading ---- */
 
 act_fn read_job, read_jobs, read_queues, read_policies, read_schedules, read_leases, read_workers;
-act_fn read_events, read_judge, read_stats, read_stale, read_report, read_reports, read_peek,
-    read_retries;
+act_fn read_events, read_outputs, read_judge, read_stats, read_stale, read_report, read_reports,
+    read_peek, read_retries;
 act_fn read_check, read_integrity, read_drop_sql;
 act_fn read_standing, read_moved;
 

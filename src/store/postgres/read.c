@@ -50,7 +50,13 @@ int read_job(struct txn *txn, struct lhi_act *act)
     int rc = call(txn, LHI_POSTGRES_JOB_GET, &args, &rows, &act->err);
     if (rc != LH_OK)
         return rc;
+    enum { RESULT_BYTES = JOB_COLUMNS + 2 };
     rc = jobs_from_rows(&rows, act->jobs.out, &act->err);
+    if (rc == LH_OK && rows.n == 1 && !row_null(&rows, 0, RESULT_BYTES)) {
+        lh_job *job = &act->jobs.out->job[0];
+        int64_t cut = row_int(&rows, 0, RESULT_BYTES) - (int64_t)job->result_len;
+        job->result_cut = job->state == LH_COMPLETED && cut > 0 ? cut : 0;
+    }
     rows_free(&rows);
     if (rc == LH_OK && act->jobs.out->n == 0)
         return lhi_fail(&act->err, LH_ENOTFOUND, "there is no job %lld", (long long)act->jobs.id);
@@ -185,6 +191,8 @@ static void policy_from_row(const struct rows *rows, int row, lh_policy *p)
         {LH_POLICY_RATE, &p->rate_n},
         {LH_POLICY_RATE, &p->rate_per_ms},
         {LH_POLICY_CONCURRENCY, &p->concurrency},
+        {LH_POLICY_MAX_OUTPUT, &p->max_output},
+        {LH_POLICY_RETENTION_OUTPUT, &p->retention_output_ms},
     };
 
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {

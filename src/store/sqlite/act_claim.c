@@ -131,6 +131,13 @@ static int fail_rotten(struct txn *txn, const lh_job *job, struct tally *tally,
                      err);
 }
 
+/* What the policy says of a run. */
+static void under_policy(lh_job *job, const lh_policy *policy)
+{
+    job->timeout_ms = policy->timeout_ms;
+    job->max_output = policy->max_output;
+}
+
 static int take(struct txn *txn, const lh_claim_opts *opts, lh_job *job, int64_t wished_ms,
                 struct tally *tally, struct lhi_error *err)
 {
@@ -150,7 +157,7 @@ static int take(struct txn *txn, const lh_claim_opts *opts, lh_job *job, int64_t
     /* A plain INSERT may have brought a count along that is past the policy's limit. */
     if (job->max_attempts != LH_UNLIMITED && job->max_attempts < job->attempt)
         job->max_attempts = job->attempt;
-    job->timeout_ms = policy->timeout_ms;
+    under_policy(job, policy);
     job->worker = opts->worker;
     job->state = LH_RUNNING;
     job->started_at = job->state_changed_at = txn->now;
@@ -320,7 +327,7 @@ static int repeat_claim(struct txn *txn, struct lhi_act *act, bool *found, size_
             if (!jobs_add(out, room, &job) || !job_from_row(get, txn->now, arena, job))
                 got = lhi_no_memory(err);
             else
-                job->timeout_ms = txn_policy(txn, job->queue, job->kind)->timeout_ms;
+                under_policy(job, txn_policy(txn, job->queue, job->kind));
         }
         sql_reset(get);
         if (got < 0) {

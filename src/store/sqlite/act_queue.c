@@ -113,7 +113,7 @@ int act_policy_set(struct txn *txn, struct lhi_act *act)
                      act->policy.kind);
     else
         rc = sql_run(
-            txn->conn, LHI_SQL_POLICY_PUT, err, "ttooooooooooooooooo", act->policy.queue,
+            txn->conn, LHI_SQL_POLICY_PUT, err, "ttooooooooooooooooooo", act->policy.queue,
             act->policy.kind, GIVEN(LEASE, p.lease_ms), GIVEN(MAX_ATTEMPTS, p.max_attempts),
             GIVEN(MAX_RECOVERIES, p.max_recoveries), GIVEN(ACTION, action),
             GIVEN(RECOVERY, recovery), GIVEN(RECOVERY_BACKOFF, p.recovery_backoff_ms),
@@ -121,7 +121,8 @@ int act_policy_set(struct txn *txn, struct lhi_act *act)
             GIVEN(TIMEOUT, p.timeout_ms), GIVEN(EXCLUSIVE, exclusive), GIVEN(AUDIT, audit),
             GIVEN(RETENTION, p.retention_ms), GIVEN(RETENTION_FAILED, p.retention_failed_ms),
             GIVEN(MAX_PAYLOAD, p.max_payload), GIVEN(RATE, p.rate_n), GIVEN(RATE, p.rate_per_ms),
-            GIVEN(CONCURRENCY, p.concurrency));
+            GIVEN(CONCURRENCY, p.concurrency), GIVEN(MAX_OUTPUT, p.max_output),
+            GIVEN(RETENTION_OUTPUT, p.retention_output_ms));
 #undef GIVEN
     if (rc < 0 || (rc = bump_generation(txn, err)) < 0)
         return rc;

@@ -349,6 +349,7 @@ int act_mend(struct txn *txn, struct lhi_act *act)
     txn->changed = true;
     if (sql_run(txn->conn, LHI_SQL_MEND_NO_IDS, &act->err, "") < 0 ||
         sql_run(txn->conn, LHI_SQL_MEND_IDS, &act->err, "") < 0 ||
+        sql_run(txn->conn, LHI_SQL_MEND_OUTPUTS, &act->err, "") < 0 ||
         sql_run(txn->conn, LHI_SQL_MEND_QUEUES, &act->err, "") < 0 ||
         sql_run(txn->conn, LHI_SQL_MEND_COUNTS, &act->err, "") < 0)
         return act->err.status;

@@ -144,6 +144,19 @@ int act_upkeep(struct txn *txn, struct lhi_act *act)
 
 /* ---- pruning ---- */
 
+/* What the runs of a finished job wrote may go before the job does. */
+static int prune_output(struct txn *txn, int64_t id, int64_t finished, const lh_policy *policy,
+                        struct lhi_error *err)
+{
+    if (policy->retention_output_ms == 0 || finished > txn->now - policy->retention_output_ms)
+        return LH_OK;
+    int rc = sql_run(txn->conn, LHI_SQL_OUTPUT_PRUNE, err, "i", id);
+    if (rc < 0)
+        return rc;
+    txn->changed = txn->changed || rc > 0;
+    return LH_OK;
+}
+
 /* Delete one finished job if its time is over. */
 static int prune_row(struct txn *txn, sqlite3_stmt *row, int64_t older_than_ms, int64_t *pruned,
                      struct lhi_error *err)
@@ -161,7 +174,7 @@ static int prune_row(struct txn *txn, sqlite3_stmt *row, int64_t older_than_ms, 
                    : state == LH_FAILED ? policy->retention_failed_ms
                                         : policy->retention_ms;
     if (finished > txn->now - keep)
-        return LH_OK;
+        return prune_output(txn, id, finished, policy, err);
     if (sql_run(txn->conn, LHI_SQL_JOB_DELETE, err, "i", id) < 0)
         return err->status;
     txn->changed = true;
@@ -178,6 +191,9 @@ static int64_t shortest_retention(const lh_policies *policies)
             least = p->retention_ms;
         if ((p->set & LH_POLICY_RETENTION_FAILED) && p->retention_failed_ms < least)
             least = p->retention_failed_ms;
+        if ((p->set & LH_POLICY_RETENTION_OUTPUT) && p->retention_output_ms > 0 &&
+            p->retention_output_ms < least)
+            least = p->retention_output_ms;
     }
     return least;
 }

@@ -330,6 +330,7 @@ int check_store(struct db *db, struct conn *conn, struct lhi_act *act, struct lh
         {LHI_SQL_CHECK_TIMES, "invariant 5"},   {LHI_SQL_CHECK_IDS, "invariant 7"},
         {LHI_SQL_CHECK_TOKENS, "invariant 2"},  {LHI_SQL_CHECK_LEASE_ROWS, "leases"},
         {LHI_SQL_CHECK_TALLIES, "counts"},      {LHI_SQL_CHECK_QUEUES, "counts"},
+        {LHI_SQL_CHECK_OUTPUTS, "output"},
     };
     struct report report = {.out = act->check.out};
     size_t before = report.out->errors;

@@ -44,6 +44,7 @@ static act_fn *const performers[LHI_WRITES] = {
     [LHI_COMPLETE] = act_complete,
     [LHI_FAIL] = act_fail,
     [LHI_RELEASE] = act_release,
+    [LHI_OUTPUT] = act_output,
     [LHI_RELEASE_WORKER] = act_release_worker,
     [LHI_CANCEL] = act_cancel,
     [LHI_RETRY] = act_retry,
@@ -70,7 +71,7 @@ static act_fn *const performers[LHI_WRITES] = {
 };
 
 /* Claims and beats of a holder on this machine need no sync: with the machine the holder dies too,
- * and a new boot raises the epoch. */
+ * and a new boot raises the epoch. What a run has written is synced with its end. */
 static bool needs_sync(const struct db *db, enum lhi_verb verb)
 {
     if (db->opts.durability == LH_DURABLE_RELAXED)
@@ -85,6 +86,7 @@ static bool needs_sync(const struct db *db, enum lhi_verb verb)
     case LHI_WORKER_DEGRADED:
     case LHI_RECOVER:
     case LHI_UPKEEP:
+    case LHI_OUTPUT:
         return db->opts.remote;
     default:
         return true;
@@ -103,6 +105,7 @@ static bool may_fail_halfway(const struct lhi_act *act)
     case LHI_COMPLETE:
     case LHI_FAIL:
     case LHI_RELEASE:
+    case LHI_OUTPUT:
         return false;
     case LHI_ENQUEUE:
         return act->n > 1 || act->enqueue.request != NULL;

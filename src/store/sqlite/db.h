@@ -142,7 +142,7 @@ struct txn {
 
 /* The statement, reset, with its parameters bound in the order of their first appearance:
  * i int64, I int64 where 0 is NULL, o pointer to int64 (NULL is NULL), t text (NULL is NULL), b pointer and length as text or blob by
- * content, n nothing (NULL). NULL on failure, with err set. */
+ * content, B pointer and length as blob (NULL is NULL), n nothing (NULL). NULL on failure, with err set. */
 sqlite3_stmt *sql(struct conn *conn, enum lhi_sql which, struct lhi_error *err, const char *fmt,
                   ...);
 /* Step once: LH_OK a row, LH_EMPTY done, else a failure with err set. */
@@ -316,7 +316,7 @@ int raise_epoch(struct txn *txn, struct lhi_error *err);
 
 /* ---- acts ---- */
 typedef int act_fn(struct txn *txn, struct lhi_act *act);
-act_fn act_enqueue, act_claim, act_heartbeat, act_complete, act_fail, act_release,
+act_fn act_enqueue, act_claim, act_heartbeat, act_complete, act_fail, act_release, act_output,
     act_release_worker, act_cancel, act_retry, act_delete, act_reschedule, act_queue_pause,
     act_queue_purge, act_policy_set, act_scope_set, act_schedule_set, act_schedule_remove,
     act_lease, act_worker_register, act_worker_beat, act_worker_stop, act_worker_started,
@@ -487,6 +487,9 @@ int read_suspects(struct conn *conn, enum lhi_sql which, int64_t now, struct lhi
 int read_ids(struct conn *conn, enum lhi_sql which, int64_t now, const char *queue, int64_t *ids,
              size_t room, size_t *n, struct lhi_error *err);
 int read_stale(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err);
+
+/* ---- act_output.c ---- */
+int read_outputs(struct conn *conn, struct lhi_act *act, struct lhi_error *err);
 
 /* ---- read_report.c ---- */
 int read_report(struct conn *conn, struct lhi_act *act, struct lhi_error *err);

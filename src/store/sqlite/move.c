@@ -24,6 +24,7 @@ static const struct place {
     [LHI_MOVED_REQUEST] = {"lh_request", "1"},
     [LHI_MOVED_REPORT] = {"lh_report", "1"},
     [LHI_MOVED_EVENT] = {"lh_event", "1"},
+    [LHI_MOVED_OUTPUT] = {"lh_output", "1"},
     [LHI_MOVED_JOB] = {"lh_job", "1"},
 };
 
@@ -195,7 +196,8 @@ static bool read_cell(sqlite3_stmt *stmt, int column, enum lhi_cell_type type,
     *out = (struct lhi_cell){.null = sqlite3_column_type(stmt, column) == SQLITE_NULL};
     if (out->null)
         return true;
-    if (type == LHI_CELL_TEXT || type == LHI_CELL_ANY || type == LHI_CELL_REFS) {
+    if (type == LHI_CELL_TEXT || type == LHI_CELL_ANY || type == LHI_CELL_BYTES ||
+        type == LHI_CELL_REFS) {
         const void *raw = column_raw(stmt, column, &out->len);
         out->bytes = lhi_arena_copy(arena, raw, out->len);
         *bytes += out->len;
@@ -212,6 +214,8 @@ static int bind_cell(sqlite3_stmt *stmt, int at, enum lhi_cell_type type,
     if (cell->null)
         return sqlite3_bind_null(stmt, at);
     switch (type) {
+    case LHI_CELL_BYTES:
+        return sqlite3_bind_blob64(stmt, at, cell->bytes, cell->len, SQLITE_STATIC);
     case LHI_CELL_ANY:
         if (!lh_text_ok(cell->bytes, cell->len))
             return sqlite3_bind_blob64(stmt, at, cell->bytes, cell->len, SQLITE_STATIC);

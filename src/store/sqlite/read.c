@@ -53,7 +53,15 @@ static int job_get(struct db *db, struct conn *conn, struct lhi_act *act, struct
         read_jobs(db, conn, sql(conn, LHI_SQL_JOB_GET, err, "i", act->jobs.id), act->jobs.out, err);
     if (rc == LH_OK && act->jobs.out->n == 0)
         return lhi_fail(err, LH_ENOTFOUND, "there is no job %lld", (long long)act->jobs.id);
-    return rc;
+    if (rc < 0)
+        return rc;
+    lh_job *job = &act->jobs.out->job[0];
+    int64_t whole = 0;
+    if (job->state == LH_COMPLETED &&
+        (rc = sql_int(conn, LHI_SQL_OUTPUT_RESULT, err, 0, &whole, "ii", job->id, job->token)) < 0)
+        return rc;
+    job->result_cut = whole > (int64_t)job->result_len ? whole - (int64_t)job->result_len : 0;
+    return LH_OK;
 }
 
 /* The columns in their order; what may be long as NULL, if it is not wanted: SQLite reads whatever is
@@ -485,6 +493,8 @@ static int dispatch(struct db *db, struct conn *conn, struct lhi_act *act, struc
         return read_reports(conn, act, err);
     case LHI_EVENT_LIST:
         return event_list(conn, act, err);
+    case LHI_OUTPUT_LIST:
+        return read_outputs(conn, act, err);
     case LHI_STATS:
         return stats(db, conn, act, err);
     case LHI_DROP_SQL:

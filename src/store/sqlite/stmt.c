@@ -67,6 +67,11 @@ static int bind_one(sqlite3_stmt *stmt, int at, char type, va_list ap)
             return sqlite3_bind_text64(stmt, at, bytes, len, SQLITE_STATIC, SQLITE_UTF8);
         return sqlite3_bind_blob64(stmt, at, bytes, len, SQLITE_STATIC);
     }
+    case 'B': {
+        const void *bytes = va_arg(ap, const void *);
+        size_t len = va_arg(ap, size_t);
+        return sqlite3_bind_blob64(stmt, at, bytes, len, SQLITE_STATIC);
+    }
     default:
         assert(type == 'n');
         return sqlite3_bind_null(stmt, at);
@@ -372,6 +377,8 @@ static void policy_from_row(sqlite3_stmt *s, lh_policy *p)
         {LH_POLICY_RATE, &p->rate_n},
         {LH_POLICY_RATE, &p->rate_per_ms},
         {LH_POLICY_CONCURRENCY, &p->concurrency},
+        {LH_POLICY_MAX_OUTPUT, &p->max_output},
+        {LH_POLICY_RETENTION_OUTPUT, &p->retention_output_ms},
     };
 
     memset(p, 0, sizeof *p);

@@ -145,6 +145,24 @@ CREATE TABLE leasehold.hold (
     PRIMARY KEY (queue, job)
 );
 
+-- What a run wrote, under the token it ran with: the attempt may repeat, the token does not. Of each stream
+-- the beginning and the end are kept, and how much was written in all. A run that wrote nothing has no row.
+-- No foreign key: its check would lock the row of the job. A trigger deletes (43_output.sql).
+CREATE TABLE leasehold.output (
+    job          bigint      NOT NULL,
+    token        bigint      NOT NULL,
+    attempt      integer     NOT NULL,
+    at           timestamptz NOT NULL,     -- when it was last written to
+    result_bytes bigint,                   -- size of the result, where not all of it is kept
+    stdout_bytes bigint      NOT NULL DEFAULT 0,
+    stdout_head  bytea,
+    stdout_tail  bytea,
+    stderr_bytes bigint      NOT NULL DEFAULT 0,
+    stderr_head  bytea,
+    stderr_tail  bytea,
+    PRIMARY KEY (job, token)
+);
+
 -- Switches and the rate's bucket of a queue, and its counts as far as the deltas are folded in.
 CREATE TABLE leasehold.queue (
     queue       text COLLATE "C" PRIMARY KEY,
@@ -261,6 +279,8 @@ CREATE TABLE leasehold.policy (
     rate_n              bigint   CHECK (rate_n >= 0),
     rate_per_ms         bigint   CHECK (rate_per_ms >= 0),
     concurrency         bigint   CHECK (concurrency >= 0),
+    max_output          bigint   CHECK (max_output BETWEEN 0 AND 16777216),
+    retention_output_ms bigint   CHECK (retention_output_ms BETWEEN 0 AND 315360000000),
     PRIMARY KEY (queue, kind)
 );
 

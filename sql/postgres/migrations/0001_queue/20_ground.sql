@@ -157,7 +157,7 @@ DECLARE
     r leasehold.policy;
 BEGIN
     p := (of_queue, coalesce(of_kind, '*'), 300000, 3, 3, 1, true, 0, 1000, 3600000, 0, false, 1,
-          1209600000, 2592000000, 1048576, 0, 0, 0);
+          1209600000, 2592000000, 1048576, 0, 0, 0, 65536, 0);
     FOR r IN
         SELECT * FROM leasehold.policy w
          WHERE w.queue IN (of_queue, '*') AND w.kind IN (coalesce(of_kind, '*'), '*')
@@ -180,6 +180,8 @@ BEGIN
         p.rate_n := coalesce(r.rate_n, p.rate_n);
         p.rate_per_ms := coalesce(r.rate_per_ms, p.rate_per_ms);
         p.concurrency := coalesce(r.concurrency, p.concurrency);
+        p.max_output := coalesce(r.max_output, p.max_output);
+        p.retention_output_ms := coalesce(r.retention_output_ms, p.retention_output_ms);
     END LOOP;
     RETURN p;
 END $$;

@@ -11,6 +11,7 @@ CREATE TYPE leasehold.claimed AS (
     last_error text, checkpoint text, payload text, payload_bytes bytea, result text,
     result_bytes bytea,
     timeout_ms bigint,
+    max_output bigint,
     retry_ms bigint,    -- in a row without an id: a rate holds jobs back for so long
     schedules boolean,  -- in a row without an id: periodic work is due (the library enqueues it)
     repeated boolean,   -- the request was made before: this is its answer
@@ -32,9 +33,10 @@ BEGIN
                                             left(of_request, 96), r.act));
     END IF;
     RETURN QUERY
-        SELECT j.*, (leasehold.policy_of(j.queue, j.kind)).timeout_ms, NULL::bigint, NULL::boolean, true, NULL::text
+        SELECT j.*, p.timeout_ms, p.max_output, NULL::bigint, NULL::boolean, true, NULL::text
           FROM unnest(r.jobs, r.tokens) WITH ORDINALITY w(id, token, ord)
           JOIN leasehold.job j ON j.id = ANY (r.jobs) AND j.id = w.id AND j.token = w.token
+          CROSS JOIN LATERAL leasehold.policy_of(j.queue, j.kind) p
          WHERE j.lease_until > due
          ORDER BY w.ord;
 END $$;
@@ -164,6 +166,7 @@ BEGIN
                    coalesce(sum(greatest(leasehold.ms(t.started_at - greatest(t.created_at, t.run_at)), 0)), 0)
               FROM taken t HAVING count(*) > 0)
         SELECT t.*, coalesce((rules[array_position(rule_kinds, t.kind)]).timeout_ms, p.timeout_ms, 0),
+               coalesce((rules[array_position(rule_kinds, t.kind)]).max_output, p.max_output, 65536),
                NULL::bigint, NULL::boolean, NULL::boolean, NULL::text
           FROM taken t ORDER BY t.priority DESC, t.id;
         GET DIAGNOSTICS got = ROW_COUNT;
@@ -536,7 +539,7 @@ BEGIN
                           AND w.id > coalesce(low, 0)
                           AND (w.expires_at IS NULL OR w.token > 0 OR w.expires_at > now)
                         ORDER BY w.priority DESC, w.id LIMIT 1 FOR UPDATE SKIP LOCKED)
-        RETURNING j.*, 0 INTO one;
+        RETURNING j.*, 0, 65536 INTO one;
         IF one.id IS NOT NULL THEN
             RETURN NEXT one;
             IF left_queue IS NULL THEN

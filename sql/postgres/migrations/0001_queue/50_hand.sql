@@ -342,14 +342,14 @@ CREATE FUNCTION leasehold.policy_set(
     action bigint, recovery boolean, recovery_backoff_ms bigint, backoff_ms bigint,
     backoff_cap_ms bigint, timeout_ms bigint, exclusive boolean, audit bigint, retention_ms bigint,
     retention_failed_ms bigint, max_payload bigint, rate_n bigint, rate_per_ms bigint,
-    concurrency bigint, unset text[])
+    concurrency bigint, max_output bigint, retention_output_ms bigint, unset text[])
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM leasehold.policy_put((of_queue, of_kind, lease_ms, max_attempts, max_recoveries, action,
         recovery, recovery_backoff_ms, backoff_ms, backoff_cap_ms, timeout_ms, exclusive, audit,
-        retention_ms, retention_failed_ms, max_payload, rate_n, rate_per_ms, concurrency)
-        ::leasehold.policy, unset);
+        retention_ms, retention_failed_ms, max_payload, rate_n, rate_per_ms, concurrency, max_output,
+        retention_output_ms)::leasehold.policy, unset);
 END $$;
 
 -- ---- scopes of named leases ----
@@ -478,17 +478,19 @@ CREATE FUNCTION leasehold.queue_set(
     exclusive boolean DEFAULT NULL, audit text DEFAULT NULL, retention interval DEFAULT NULL,
     retention_failed interval DEFAULT NULL, max_payload bigint DEFAULT NULL,
     rate bigint DEFAULT NULL, rate_per interval DEFAULT NULL, concurrency bigint DEFAULT NULL,
+    max_output bigint DEFAULT NULL, retention_output interval DEFAULT NULL,
     unset text[] DEFAULT '{}')
 RETURNS leasehold.policy LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     names   constant text[] := ARRAY['lease', 'max_attempts', 'max_recoveries', 'action',
         'recovery', 'recovery_backoff', 'backoff', 'backoff_cap', 'timeout', 'exclusive', 'audit',
-        'retention', 'retention_failed', 'max_payload', 'rate', 'concurrency'];
+        'retention', 'retention_failed', 'max_payload', 'rate', 'concurrency',
+        'max_output', 'retention_output'];
     columns constant text[] := ARRAY['lease_ms', 'max_attempts', 'max_recoveries', 'action',
         'recovery', 'recovery_backoff_ms', 'backoff_ms', 'backoff_cap_ms', 'timeout_ms',
         'exclusive', 'audit', 'retention_ms', 'retention_failed_ms', 'max_payload', 'rate_n',
-        'concurrency'];
+        'concurrency', 'max_output', 'retention_output_ms'];
     actions constant text[] := ARRAY['retry', 'pending', 'fail'];
     audits  constant text[] := ARRAY['exceptional', 'full'];
     longest constant bigint := 315360000000;
@@ -517,7 +519,9 @@ BEGIN
             leasehold.need_duration('retention of failed jobs', retention_failed, 0, longest),
             leasehold.need_range('max attempts', nullif(max_attempts, -1), 1, 1000000),
             leasehold.need_range('max recoveries', nullif(max_recoveries, -1), 0, 1000000),
+            leasehold.need_duration('retention of output', retention_output, 0, longest),
             leasehold.need_range('max payload', max_payload, 1, 67108864),
+            leasehold.need_range('max output', max_output, 0, 16777216),
             leasehold.need_range('rate', rate, 0, 1000000000),
             leasehold.need_range('concurrency', concurrency, 0, 1000000);
     IF (rate > 0) <> (rate_per IS NOT NULL) OR (rate IS NULL AND rate_per IS NOT NULL) THEN
@@ -543,7 +547,7 @@ BEGIN
           leasehold.ms(backoff), leasehold.ms(backoff_cap), leasehold.ms(timeout), exclusive,
           array_position(audits, audit), leasehold.ms(retention), leasehold.ms(retention_failed),
           max_payload, rate, CASE WHEN rate = 0 THEN 0 ELSE leasehold.ms(rate_per) END,
-          concurrency);
+          concurrency, max_output, leasehold.ms(retention_output));
     IF taken <> '{}' OR jsonb_strip_nulls(to_jsonb(p)) - 'queue' - 'kind' <> '{}' THEN
         PERFORM leasehold.policy_put(p, taken);
     END IF;

@@ -150,6 +150,8 @@ DECLARE
     changed boolean := leasehold.changed();
 BEGIN
     LOCK TABLE leasehold.queue IN SHARE ROW EXCLUSIVE MODE;
+    DELETE FROM leasehold.output o
+     WHERE NOT EXISTS (SELECT 1 FROM leasehold.job j WHERE j.id = o.job);
     -- An id is never used again: the highest ever given is no lower than the highest there is.
     PERFORM pg_catalog.setval(s.seq, greatest(j.top, 1))
        FROM pg_catalog.pg_get_serial_sequence('leasehold.job', 'id') s(seq),

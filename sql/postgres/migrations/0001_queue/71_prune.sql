@@ -9,11 +9,13 @@ AS $$
 DECLARE
     most constant bigint := 500;
     youngest timestamptz := now - leasehold.span(coalesce(older_ms, (
-        SELECT least(1209600000, min(p.retention_ms), min(p.retention_failed_ms))
+        SELECT least(1209600000, min(p.retention_ms), min(p.retention_failed_ms),
+                     min(nullif(p.retention_output_ms, 0)))
           FROM leasehold.policy p)));
     walked bigint;
     last   bigint;
     ids    bigint[];
+    silent bigint[];  -- whose runs' output has had its time
     of     record;
 BEGIN
     WITH next AS MATERIALIZED (
@@ -33,12 +35,18 @@ BEGIN
                WHERE o.state IN ('completed', 'failed', 'cancelled')
                  AND coalesce(o.finished_at, '-infinity') <= now - leasehold.span(coalesce(older_ms,
                          CASE o.state WHEN 'failed' THEN (k.p).retention_failed_ms
-                                      ELSE (k.p).retention_ms END)))
-      INTO walked, last, ids
+                                      ELSE (k.p).retention_ms END))),
+           array_agg(o.id) FILTER (
+               WHERE o.state IN ('completed', 'failed', 'cancelled') AND (k.p).retention_output_ms > 0
+                 AND o.finished_at <= now - leasehold.span((k.p).retention_output_ms))
+      INTO walked, last, ids, silent
       FROM old o JOIN kept k ON k.queue = o.queue AND k.kind IS NOT DISTINCT FROM o.kind;
     after := coalesce(last, after);
     more := walked = most;
     pruned := 0;
+    IF silent IS NOT NULL THEN
+        DELETE FROM leasehold.output w WHERE w.job = ANY (silent);
+    END IF;
     IF ids IS NULL THEN
         RETURN;
     END IF;

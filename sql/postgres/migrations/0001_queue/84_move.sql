@@ -48,7 +48,7 @@ DECLARE
     door text;
 BEGIN
     FOREACH door IN ARRAY ARRAY['job', 'hold', 'queue', 'delta', 'rollup', 'policy', 'scope', 'schedule',
-                                'lease', 'worker', 'event', 'request', 'report', 'total'] LOOP
+                                'lease', 'worker', 'event', 'request', 'report', 'total', 'output'] LOOP
         EXECUTE pg_catalog.format('LOCK TABLE leasehold.%I IN EXCLUSIVE MODE', door);
         EXECUTE pg_catalog.format('DROP TRIGGER IF EXISTS closed ON leasehold.%I', door);
         IF shut THEN
@@ -139,7 +139,7 @@ BEGIN
     END IF;
     TRUNCATE leasehold.job, leasehold.hold, leasehold.queue, leasehold.delta, leasehold.change, leasehold.rollup,
              leasehold.policy, leasehold.scope, leasehold.schedule, leasehold.lease, leasehold.event,
-             leasehold.request, leasehold.report, leasehold.total, leasehold.front;
+             leasehold.request, leasehold.report, leasehold.total, leasehold.front, leasehold.output;
     PERFORM leasehold.move_set('target', of_id, of_other, of_url);
 END $$;
 
@@ -221,5 +221,6 @@ BEGIN ATOMIC
            (SELECT count(*) FROM leasehold.job) + (SELECT count(*) FROM leasehold.event)
            + (SELECT count(*) FROM leasehold.rollup) + (SELECT count(*) FROM leasehold.request)
            + (SELECT count(*) FROM leasehold.lease) + (SELECT count(*) FROM leasehold.report)
+           + (SELECT count(*) FROM leasehold.output)
       FROM leasehold.meta m LEFT JOIN leasehold.move v ON true;
 END;

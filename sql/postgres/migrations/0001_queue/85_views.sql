@@ -50,6 +50,13 @@ SELECT j.id AS job_id,
             ELSE upper(j.state) END AS derived_state
   FROM leasehold.job j, c;
 
+-- What each run of a job wrote, as text.
+CREATE VIEW leasehold.job_output AS
+SELECT o.job AS job_id, o.attempt, o.token, o.at, o.stdout_bytes,
+       leasehold.stream_text(o.stdout_bytes, o.stdout_head, o.stdout_tail) AS stdout, o.stderr_bytes,
+       leasehold.stream_text(o.stderr_bytes, o.stderr_head, o.stderr_tail) AS stderr, o.result_bytes
+  FROM leasehold.output o;
+
 CREATE VIEW leasehold.worker_health AS
 WITH c AS MATERIALIZED (SELECT leasehold.clock() AS now)
 SELECT w.id AS worker, w.label, w.host, w.pid,

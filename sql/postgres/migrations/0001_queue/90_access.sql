@@ -17,7 +17,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     -- The first line is called by views, as the one who reads them; they tell nothing.
-    reads constant text[] := ARRAY['clock', 'closed_words', 'due', 'ms', 'next_due', 'shape', 'span',
+    reads constant text[] := ARRAY['clock', 'closed_words', 'due', 'ms', 'next_due', 'shape', 'span', 'stream_text',
         'about', 'jobs_of', 'lease_get', 'leases', 'queues', 'recovery_report', 'recovery_stats',
         'stale_jobs', 'stale_rest'];
     acts constant text[] := ARRAY[
@@ -32,7 +32,7 @@ DECLARE
         'purge_some', 'schedule_before', 'schedule_put', 'schedule_put_off', 'schedule_tick', 'schedules_due',
         'lease_act', 'worker_register', 'worker_beat', 'worker_leave', 'worker_started',
         'worker_sessions', 'worker_degraded', 'recover_batch', 'mend', 'upkeep', 'prune_round', 'peek',
-        'glance', 'retry_waits', 'off_duty', 'arm', 'clock_jumped'];
+        'glance', 'retry_waits', 'output_many', 'off_duty', 'arm', 'clock_jumped'];
     one regprocedure;
 BEGIN
     IF what IS NULL OR what NOT IN ('worker', 'reader') THEN

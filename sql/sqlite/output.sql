@@ -1,0 +1,34 @@
+-- What runs wrote.
+
+-- name: output_of
+-- Under which policy a run writes, which attempt it is, and whether it may: under the token that the job
+-- has now, or to the row that it began when it had it.
+SELECT j.queue, j.kind, coalesce(o.attempt, j.attempt), j.token = :token OR o.job IS NOT NULL
+  FROM lh_job j LEFT JOIN lh_output o ON o.job = j.id AND o.token = :token
+ WHERE j.id = :job;
+
+-- name: output_put
+-- What comes late is not put over what came after it.
+INSERT INTO lh_output(job, token, attempt, at, result_bytes, stdout_bytes, stdout_head, stdout_tail,
+                      stderr_bytes, stderr_head, stderr_tail)
+VALUES (:job, :token, :attempt, :now, :result_bytes, :stdout_bytes, :stdout_head, :stdout_tail,
+        :stderr_bytes, :stderr_head, :stderr_tail)
+    ON CONFLICT DO UPDATE
+   SET at = excluded.at, result_bytes = coalesce(excluded.result_bytes, result_bytes),
+       stdout_bytes = excluded.stdout_bytes, stdout_head = excluded.stdout_head,
+       stdout_tail = excluded.stdout_tail, stderr_bytes = excluded.stderr_bytes,
+       stderr_head = excluded.stderr_head, stderr_tail = excluded.stderr_tail
+ WHERE excluded.stdout_bytes >= stdout_bytes AND excluded.stderr_bytes >= stderr_bytes;
+
+-- name: output_list
+SELECT token, attempt, at, result_bytes, stdout_bytes, stdout_head, stdout_tail, stderr_bytes, stderr_head,
+       stderr_tail
+  FROM lh_output
+ WHERE job = :job AND (:attempt = 0 OR attempt = :attempt) AND at >= :since
+ ORDER BY token;
+
+-- name: output_result
+SELECT result_bytes FROM lh_output WHERE job = :job AND token = :token;
+
+-- name: output_prune
+DELETE FROM lh_output WHERE job = :job;

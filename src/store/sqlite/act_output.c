@@ -1,0 +1,117 @@
+/* What runs wrote: one row a run. Guarded by the token: a run writes under the one that the job has, or to
+ * the row that it has begun. */
+#include "store/sqlite/db.h"
+
+#include "base/hook.h"
+
+/* ---- writing ---- */
+
+/* The policy, the attempt, and whether the run may write. */
+static int read_run(struct txn *txn, const struct lhi_written *run, int64_t *most, int64_t *attempt,
+                    struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_OUTPUT_OF, err, "ii", run->token, run->job);
+    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+
+    if (rc < 0)
+        return rc;
+    if (rc == LH_EMPTY)
+        return lhi_fail(err, LH_ENOTFOUND, "there is no job %lld", (long long)run->job);
+    const char *queue = (const char *)sqlite3_column_text(stmt, 0);
+    const char *kind = (const char *)sqlite3_column_text(stmt, 1);
+    *attempt = sqlite3_column_int64(stmt, 2);
+    bool may = sqlite3_column_int(stmt, 3) != 0;
+    *most = txn_policy(txn, queue, kind)->max_output;
+    sql_reset(stmt);
+    if (!may)
+        return lhi_fail(err, LH_ELOST,
+                        "output of job %lld is not kept: token %lld is not its token any more",
+                        (long long)run->job, (long long)run->token);
+    return LH_OK;
+}
+
+static int put_one(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_error *err)
+{
+    static const lh_output nothing;
+    const struct lhi_written *run = &act->outputs[i];
+    const lh_output *output = run->output ? run->output : &nothing;
+    int64_t most = 0, attempt = 0;
+    int rc = read_run(txn, run, &most, &attempt, err);
+
+    if (rc < 0)
+        return rc;
+    lh_stream out = lhi_stream_cut(most > 0 ? &output->out : &nothing.out, most);
+    lh_stream errs = lhi_stream_cut(most > 0 ? &output->err : &nothing.err, most);
+    if (out.bytes == 0 && errs.bytes == 0 && run->result_bytes == 0)
+        return LH_OK;
+    rc = sql_run(txn->conn, LHI_SQL_OUTPUT_PUT, err, "iiiiIiBBiBB", run->job, run->token, attempt,
+                 txn->now, run->result_bytes, out.bytes, out.head, out.head_len, out.tail,
+                 out.tail_len, errs.bytes, errs.head, errs.head_len, errs.tail, errs.tail_len);
+    if (rc < 0)
+        return rc;
+    txn->changed = true;
+    return LH_OK;
+}
+
+static int64_t run_id(const struct lhi_act *act, size_t i)
+{
+    return act->outputs[i].job;
+}
+
+int act_output(struct txn *txn, struct lhi_act *act)
+{
+    int rc = each_item(txn, act, put_one, run_id);
+    LHI_POINT("job_output:inside");
+    return rc;
+}
+
+/* ---- reading ---- */
+
+static const void *copy_of(sqlite3_stmt *stmt, int column, struct lhi_arena *arena, size_t *len,
+                           bool *ok)
+{
+    const void *raw = column_raw(stmt, column, len);
+    const void *copy = *len > 0 ? lhi_arena_copy(arena, raw, *len) : NULL;
+
+    *ok = *ok && (copy != NULL || *len == 0);
+    return copy;
+}
+
+static bool stream_from_row(sqlite3_stmt *stmt, int column, struct lhi_arena *arena, lh_stream *out)
+{
+    bool ok = true;
+
+    out->bytes = sqlite3_column_int64(stmt, column);
+    out->head = copy_of(stmt, column + 1, arena, &out->head_len, &ok);
+    out->tail = copy_of(stmt, column + 2, arena, &out->tail_len, &ok);
+    return ok;
+}
+
+int read_outputs(struct conn *conn, struct lhi_act *act, struct lhi_error *err)
+{
+    const lh_output_filter *filter = act->output_list.filter;
+    lh_outputs *out = act->output_list.out;
+    struct lhi_arena *arena = lhi_arena_of(&out->priv);
+    int rc;
+
+    sqlite3_stmt *stmt =
+        sql(conn, LHI_SQL_OUTPUT_LIST, err, "iii", filter->job, filter->attempt, filter->since);
+    if (stmt == NULL)
+        return err->status;
+    while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
+        lh_output *grown = arena ? lhi_realloc(out->output, (out->n + 1) * sizeof *grown) : NULL;
+        if (grown == NULL)
+            return lhi_no_memory(err);
+        out->output = grown;
+        lh_output *one = &grown[out->n++];
+        *one = (lh_output){.job = filter->job,
+                           .token = sqlite3_column_int64(stmt, 0),
+                           .attempt = sqlite3_column_int64(stmt, 1),
+                           .at = sqlite3_column_int64(stmt, 2),
+                           .result_bytes = sqlite3_column_int64(stmt, 3)};
+        if (!stream_from_row(stmt, 4, arena, &one->out) ||
+            !stream_from_row(stmt, 7, arena, &one->err))
+            return lhi_no_memory(err);
+    }
+    return rc < 0 ? rc : LH_OK;
+}
