@@ -222,5 +222,16 @@ def calls(ask):
         yield from calls_of(name, int(required), names.split(",") if names else [], types.split(",") if types else [])
 
 
+def calls_with_null(ask):
+    """Every function that is granted, each argument in turn left empty: its name, the argument, the statement."""
+    for line in ask(GRANTED).splitlines():
+        name, required, names, types = line.split("|")
+        given = list(zip(names.split(","), types.split(","))) if names else []
+        for i, (argument, kind) in enumerate(given):
+            values = [f"{n} => {value_of(n, t)}" for j, (n, t) in enumerate(given) if j < int(required) and j != i]
+            null = value_of(argument, kind).rsplit("::", 1)[1]
+            yield name, argument, f"SELECT * FROM leasehold.{name}({', '.join([*values, f'{argument} => NULL::{null}'])})"
+
+
 def make_traps():
     return MAKE.replace("@types@", "ARRAY[" + ", ".join(f"'{kind}'" for kind in TYPES) + "]")

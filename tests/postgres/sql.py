@@ -354,6 +354,84 @@ def every_view_and_function_does_the_same_whatever_the_search_path_of_its_caller
     expect(not wrong, "\n".join(wrong))
 
 
+# Each would do more than it says if it took NULL for "all", "whatever" or "no".
+NEVER_NULL = {("claim", "worker"), ("claim", "queue"), ("claim", "queues"), ("claim", "n"), ("claim_many", "want"),
+              ("claim_many", "of_worker"), ("claim_many", "queues"), ("claim_one", "of_worker"), ("claim_one", "of_queue"),
+              ("enqueue", "queue"), ("enqueue_one", "of_queue"), ("enqueue_many", "of_queue"), ("enqueue_many", "sums"),
+              ("heartbeat", "job"), ("heartbeat", "token"), ("complete", "token"), ("fail", "token"),
+              ("release", "token"), ("release_worker", "worker"), ("release_worker_all", "of_worker"),
+              ("release_worker_all", "at_once"), ("release_worker_many", "at_once"), ("release_worker_many", "jobs"),
+              ("complete_many", "jobs"), ("complete_many", "tokens"), ("fail_many", "tokens"), ("fail_many", "errors"),
+              ("release_many", "tokens"), ("heartbeat_many", "tokens"), ("worker_beat", "tokens"), ("cancel", "job"),
+              ("cancel_many", "jobs"), ("retry_many", "jobs"), ("delete", "job"), ("delete_many", "jobs"),
+              ("reschedule_many", "jobs"), ("queue_switch", "to_paused"), ("queue_switch", "of_queue"),
+              ("queue_purge", "queue"), ("purge_some", "of_queue"), ("policy_set", "of_queue"), ("policy_set", "of_kind"),
+              ("scope_put", "of_scope"), ("schedule_put", "of_queue"), ("lease_acquire", "owner"),
+              ("worker_heartbeat", "worker"), ("worker_started", "tokens")}
+
+
+@test
+def a_null_argument_means_not_given_or_is_refused_by_name(db):
+    """It never means "all", and nobody meets an error of the server's own."""
+    fill_with_everything(db)
+    db.ask(hostile.DRIVE, server.ADMIN)
+    calls = list(hostile.calls_with_null(db.ask))
+    expect_equal(sorted(NEVER_NULL - {(name, argument) for name, argument, _ in calls}), [], "not there")
+    said = db.ask("SET client_min_messages = error;\n"
+                  + "".join(f"SELECT drive.outcome($s${sql}$s$, 'pg_catalog');\n" for _, _, sql in calls), server.ADMIN).splitlines()
+    wrong = []
+    for (name, argument, sql), outcome in zip(calls, said):
+        if (name, argument) in NEVER_NULL and not outcome.endswith(" is missing"):
+            wrong.append(f"{sql}: {outcome}, expected: … is missing")
+        elif not outcome.startswith(("done", "LHN ")):
+            wrong.append(f"{sql}: {outcome}")
+    expect(not wrong, "\n".join(wrong))
+
+
+@test
+def lists_with_holes_and_of_other_lengths_are_refused(db):
+    fill_with_everything(db)
+    for sql, told in (
+            ("leasehold.complete_many('{1,NULL}', '{1,1}', '{}', '{}')", "job is missing"),
+            ("leasehold.complete_many('{1}', '{NULL}', '{}', '{}')", "token is missing"),
+            ("leasehold.complete_many('{1,2}', '{1}', '{}', '{}')", "there are 2 jobs and 1 tokens: one token a job"),
+            ("leasehold.complete_many('{1}', '{1}', '{a,b}', '{}')", "there are 1 items and 2 values for them: one each"),
+            ("leasehold.complete_many('[2:2]={1}', '{1}', '{}', '{}')", "is not one list that starts at 1"),
+            ("leasehold.fail_many('{1}', '{1}', '{NULL}', '{}', '{}')", "error is missing"),
+            ("leasehold.heartbeat_many('{1}', '{1}', '{0}', '{}', '{}', '{}')", "lease is 0: 1 to 2592000000 is allowed"),
+            ("leasehold.enqueue_many('mail', '{0}', '{a,b}')", "there are 1 items and 2 values for them: one each"),
+            ("leasehold.enqueue_many('mail', '{0,0}', '{a,b}', kinds => '{a}')", "there are 2 items and 1 values"),
+            ("leasehold.enqueue_many('mail', '{}', '{}')", "number of jobs is missing"),
+            ("leasehold.enqueue_one('no name', 0, 'x', 1)", 'queue "no name" is not a name'),
+            ("leasehold.claim_one('no name', 'mail', NULL, true)", 'worker "no name" is not a name'),
+            ("leasehold.claim_one('w', 'mail', 0, true)", "lease is 0: 1 to 2592000000 is allowed"),
+            ("leasehold.claim_many('w', '{mail,NULL}', NULL, 1, NULL, NULL, true)", "queue is missing"),
+            ("leasehold.claim_many('w', '{mail}', NULL, 1001, NULL, NULL, true)", "number of jobs is 1001: 1 to 1000"),
+            ("leasehold.cancel_many('{NULL}')", "job is missing"),
+            ("leasehold.arm('{no name}')", 'queue "no name" is not a name')):
+        db.refused(f"SELECT * FROM {sql}", WORKER, told)
+    expect_equal(db.ask("SELECT count(*) FROM leasehold.job WHERE queue = 'no name'"), "0", "jobs")
+
+
+@test
+def a_claim_from_a_queue_that_was_never_used_says_so(db):
+    """Most likely worker and queue were swapped."""
+    db.ask("SELECT leasehold.enqueue('mail', 'x')", WORKER)
+    for sql, told in (("leasehold.claim('mail', 'w1')", 'queue "w1" has never been used'),
+                      ("leasehold.claim('w1', '{mail,w1}'::text[])", ""), ("leasehold.claim('w1', 'mail')", "")):
+        done = subprocess.run(["psql", "-X", "-At", "-d", db.name, "-c", f"SELECT id FROM {sql}"], text=True, check=True,
+                              capture_output=True, env={**db.server.environment(), "PGUSER": WORKER})
+        expect(told in done.stderr if told else "never" not in done.stderr, f"{sql}: {done.stderr}")
+
+
+@test
+def array_nulls_of_a_role_change_nothing(db):
+    db.ask("SET array_nulls = off; SELECT leasehold.enqueue('mail', 'x'); SELECT leasehold.claim('w', 'mail');"
+           "SELECT leasehold.heartbeat(1, 1); SELECT leasehold.complete(1, 1); SELECT leasehold.recover();"
+           "SELECT leasehold.maintain()", WORKER)
+    expect_equal(db.ask("SELECT state FROM leasehold.job"), "completed", "the job")
+
+
 @test
 def no_temporary_table_of_a_caller_is_taken_for_ours(db):
     said = db.ask("""

@@ -23,6 +23,54 @@ BEGIN
     END IF;
 END $$;
 
+-- What may not be left out.
+CREATE FUNCTION leasehold.need_given(what text, given boolean) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF given IS NOT TRUE THEN
+        PERFORM leasehold.refuse(-3, what || ' is missing');
+    END IF;
+END $$;
+
+-- A list without holes, numbered from 1.
+CREATE FUNCTION leasehold.need_list(what text, given anyarray) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM leasehold.need_given(what, given IS NOT NULL AND pg_catalog.array_position(given, NULL) IS NULL);
+    IF pg_catalog.array_ndims(given) > 1 OR pg_catalog.array_lower(given, 1) <> 1 THEN
+        PERFORM leasehold.refuse(-3, pg_catalog.format('list of values of %s is not one list that starts at 1', what));
+    END IF;
+END $$;
+
+CREATE FUNCTION leasehold.need_names(what text, given text[]) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM leasehold.need_list(what, given);
+    PERFORM leasehold.need_name(what, n) FROM pg_catalog.unnest(given) n;
+END $$;
+
+-- What stands beside a list of n: nothing, or one value each.
+CREATE FUNCTION leasehold.need_beside(n integer, VARIADIC others integer[]) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM leasehold.refuse(-3, pg_catalog.format('there are %s items and %s values for them: one each is allowed', n, o))
+       FROM pg_catalog.unnest(others) o WHERE o <> n AND o <> 0;
+END $$;
+
+-- Jobs and their tokens, and how many there are of other values.
+CREATE FUNCTION leasehold.need_refs(jobs bigint[], tokens bigint[], VARIADIC others integer[] DEFAULT '{}')
+RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM leasehold.need_list('job', jobs);
+    PERFORM leasehold.need_list('token', tokens);
+    IF pg_catalog.cardinality(jobs) <> pg_catalog.cardinality(tokens) THEN
+        PERFORM leasehold.refuse(-3, pg_catalog.format('there are %s jobs and %s tokens: one token a job is allowed',
+                                            pg_catalog.cardinality(jobs), pg_catalog.cardinality(tokens)));
+    END IF;
+    PERFORM leasehold.need_beside(pg_catalog.cardinality(jobs), VARIADIC others);
+END $$;
+
 CREATE FUNCTION leasehold.need_ranges(what text, given bigint[], low bigint, high bigint) RETURNS void
 LANGUAGE plpgsql
 AS $$

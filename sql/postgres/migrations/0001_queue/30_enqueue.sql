@@ -220,6 +220,11 @@ DECLARE
     ids    bigint[] := '{}';
 BEGIN
     PERFORM leasehold.need_name('queue', of_queue);
+    PERFORM leasehold.need_given('number of jobs', n > 0);
+    PERFORM leasehold.need_beside(n::integer, cardinality(payloads), cardinality(payloads_bytes), cardinality(kinds),
+        cardinality(priorities), cardinality(run_ats), cardinality(delays_ms), cardinality(keys),
+        cardinality(max_attempts), cardinality(leases_ms), cardinality(expires_ms), cardinality(backoffs_ms),
+        cardinality(backoff_caps_ms));
     IF coalesce(keys, kinds) IS NOT NULL
        OR coalesce(priorities, max_attempts, leases_ms, expires_ms, backoffs_ms, backoff_caps_ms, delays_ms) IS NOT NULL THEN
         PERFORM leasehold.need_jobs(kinds, keys, priorities, max_attempts, leases_ms, expires_ms, backoffs_ms,
@@ -321,7 +326,7 @@ BEGIN
         END IF;
         IF p.audit = 2 THEN
             PERFORM leasehold.event_put(now, 'job.enqueued', made.id, of_queue, NULL, NULL, NULL,
-                                        made.state, of_actor, NULL, NULL);
+                                        made.state, coalesce(of_actor, 'sql'), NULL, NULL);
         END IF;
     END LOOP;
     IF waits > 0 THEN
@@ -337,6 +342,14 @@ BEGIN
 END $$;
 
 -- ---- one, as the library does it most of the time ----
+
+-- (enqueue_one is on the path of its caller; need_name is not made for that.)
+CREATE FUNCTION leasehold.refuse_queue(of_queue text) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM leasehold.need_name('queue', of_queue);
+END $$;
 
 -- Nothing but a payload: its id. As few statements and expressions as can be, because every one is felt.
 -- So it is made as in a queue without policies; what they say is looked at afterwards. A nonce that was used
@@ -354,6 +367,9 @@ DECLARE
     made    pg_catalog.int8;
     unusual pg_catalog.bool;
 BEGIN
+    IF (of_queue OPERATOR(pg_catalog.~) '^[A-Za-z0-9._:@-]{1,128}$') IS NOT TRUE THEN
+        PERFORM leasehold.refuse_queue(of_queue);
+    END IF;
     WITH counted AS (
         INSERT INTO leasehold.delta VALUES (of_queue, now, 'e', NULL, 'pending', 1, 0, of_nonce))
     INSERT INTO leasehold.job(queue, max_attempts, created_at, state_changed_at, payload_sum, payload,
@@ -420,7 +436,7 @@ BEGIN
     PERFORM leasehold.need_duration('backoff', backoff, 0, longest);
     PERFORM leasehold.need_duration('backoff cap', backoff_cap, 0, longest);
     SELECT * INTO made FROM leasehold.enqueue_many(
-        queue, '{NULL}', ARRAY[payload], CASE WHEN payload_bytes IS NOT NULL THEN ARRAY[payload_bytes] END,
+        queue, ARRAY[NULL::bigint], ARRAY[payload], CASE WHEN payload_bytes IS NOT NULL THEN ARRAY[payload_bytes] END,
         ARRAY[kind], ARRAY[priority]::bigint[],
         CASE WHEN run_at IS NOT NULL THEN ARRAY[date_trunc('milliseconds', run_at)] END,
         CASE WHEN delay IS NOT NULL THEN ARRAY[leasehold.ms(delay)] END,

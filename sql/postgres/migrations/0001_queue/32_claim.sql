@@ -232,6 +232,12 @@ DECLARE
     freed  boolean := false;  -- by this claim
     met    boolean;           -- others that are freeing jobs
 BEGIN
+    PERFORM leasehold.need_name('worker', of_worker), leasehold.need_names('queue', queues);
+    IF of_kinds IS NOT NULL THEN
+        PERFORM leasehold.need_names('kind', of_kinds);
+    END IF;
+    PERFORM leasehold.need_given('number of jobs', want IS NOT NULL), leasehold.need_range('number of jobs', want, 1, 1000),
+            leasehold.need_range('lease', lease, 1, 2592000000);
     SELECT * INTO m FROM leasehold.meta;
     IF m.timeline <> left(pg_walfile_name(pg_current_wal_lsn()), 8)
        OR m.job_oid <> 'leasehold.job'::regclass OR NOT leasehold.is_unbroken() THEN
@@ -484,6 +490,11 @@ DECLARE
     ended   timestamptz;
     one     leasehold.claimed;
 BEGIN
+    IF (of_worker ~ '^[A-Za-z0-9._:@-]{1,128}$' AND of_queue ~ '^[A-Za-z0-9._:@-]{1,128}$'
+        AND (lease IS NULL OR lease BETWEEN 1 AND 2592000000)) IS NOT TRUE THEN
+        PERFORM leasehold.need_name('worker', of_worker), leasehold.need_name('queue', of_queue),
+                leasehold.need_range('lease', lease, 1, 2592000000);
+    END IF;
     IF done_job IS NOT NULL THEN
         UPDATE leasehold.job j
            SET state = 'completed', lease_until = NULL, worker = NULL, result = done_result,
@@ -649,7 +660,7 @@ BEGIN
     END IF;
     PERFORM leasehold.need_name('queue', w) FROM unnest(queues) w;
     PERFORM leasehold.need_name('kind', w) FROM unnest(kinds) w;
-    PERFORM leasehold.need_range('number of jobs', n, 1, 1000);
+    PERFORM leasehold.need_given('number of jobs', n IS NOT NULL), leasehold.need_range('number of jobs', n, 1, 1000);
     PERFORM leasehold.need_duration('lease', lease, 1, 2592000000);
     IF octet_length(request) NOT BETWEEN 1 AND 256 THEN
         PERFORM leasehold.refuse(-3, format('request id has %s bytes: 1 to 256 bytes are allowed', octet_length(request)));
@@ -662,6 +673,14 @@ BEGIN
                c.payload_bytes, c.result, c.result_bytes
           FROM leasehold.claim_many(worker, queues, kinds, n, leasehold.ms(lease), request, true) c
          WHERE c.id IS NOT NULL;
+    IF NOT FOUND THEN
+        PERFORM leasehold.tell('warn', format('queue "%s" has never been used', w.queue), queue => w.queue)
+           FROM unnest(queues) w(queue)
+          WHERE NOT EXISTS (SELECT 1 FROM leasehold.queue q WHERE q.queue = w.queue)
+            AND NOT EXISTS (SELECT 1 FROM leasehold.delta d WHERE d.queue = w.queue)
+            AND NOT EXISTS (SELECT 1 FROM leasehold.policy p WHERE p.queue = w.queue)
+            AND NOT EXISTS (SELECT 1 FROM leasehold.schedule s WHERE s.queue = w.queue);
+    END IF;
 END $$;
 
 CREATE FUNCTION leasehold.claim(worker text, queue text, n integer DEFAULT 1, lease interval DEFAULT NULL,

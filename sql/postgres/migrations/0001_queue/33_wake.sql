@@ -42,6 +42,7 @@ DECLARE
     n_added bigint;
     n_armed bigint;
 BEGIN
+    PERFORM leasehold.need_names('queue', array_remove(queues, '!'));
     IF known AND NOT EXISTS (SELECT 1 FROM unnest(queues) q(queue)
                               WHERE NOT EXISTS (SELECT 1 FROM leasehold.idle i
                                                  WHERE i.queue = q.queue AND i.armed

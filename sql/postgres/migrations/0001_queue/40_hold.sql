@@ -246,6 +246,16 @@ BEGIN
     RETURN refused;
 END $$;
 
+CREATE FUNCTION leasehold.need_beats(jobs bigint[], tokens bigint[], leases_ms bigint[], percents bigint[],
+                                     stages text[], checkpoints text[]) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM leasehold.need_refs(jobs, tokens, cardinality(leases_ms), cardinality(percents), cardinality(stages),
+                                cardinality(checkpoints));
+    PERFORM leasehold.need_ranges('lease', leases_ms, 1, 2592000000);
+    PERFORM leasehold.need_ranges('progress', percents, 0, 100);
+END $$;
+
 CREATE FUNCTION leasehold.heartbeat_many(jobs bigint[], tokens bigint[], leases_ms bigint[],
                                          percents bigint[], stages text[], checkpoints text[])
 RETURNS SETOF leasehold.outcome LANGUAGE plpgsql SECURITY DEFINER
@@ -257,6 +267,7 @@ DECLARE
     m       leasehold.meta;
     refused leasehold.outcome[];
 BEGIN
+    PERFORM leasehold.need_beats(jobs, tokens, leases_ms, percents, stages, checkpoints);
     SELECT * INTO m FROM leasehold.meta WHERE one;
     refused := leasehold.beat_jobs(leasehold.clock(), m, jobs, tokens, leases_ms, percents, stages,
                                    checkpoints);

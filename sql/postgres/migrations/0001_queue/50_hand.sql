@@ -58,6 +58,7 @@ DECLARE
     m    leasehold.meta;
     done leasehold.handled[];
 BEGIN
+    PERFORM leasehold.need_list('job', jobs);
     PERFORM leasehold.lock_jobs(jobs);
     SELECT * INTO m FROM leasehold.meta WHERE one;
     WITH old AS MATERIALIZED (
@@ -127,6 +128,7 @@ DECLARE
     again leasehold.handled;
     kept  leasehold.outcome[];
 BEGIN
+    PERFORM leasehold.need_list('job', jobs);
     PERFORM leasehold.lock_jobs(jobs);
     SELECT * INTO m FROM leasehold.meta WHERE one;
     FOR i IN 1..cardinality(jobs) LOOP
@@ -157,6 +159,7 @@ AS $$
 DECLARE
     done leasehold.handled[];
 BEGIN
+    PERFORM leasehold.need_list('job', jobs);
     PERFORM leasehold.lock_jobs(jobs);
     WITH deleted AS (
         DELETE FROM leasehold.job j WHERE j.id = ANY(jobs) AND j.state <> 'running'
@@ -193,6 +196,7 @@ DECLARE
     wanted timestamptz := coalesce(at, now + leasehold.span(coalesce(delay_ms, 0)));
     done   leasehold.handled[];
 BEGIN
+    PERFORM leasehold.need_list('job', jobs);
     PERFORM leasehold.lock_jobs(jobs);
     WITH old AS MATERIALIZED (
         SELECT array_position(jobs, j.id) AS n, j.id, j.queue, j.state, j.token,
@@ -241,6 +245,7 @@ AS $$
 DECLARE
     now timestamptz := leasehold.clock();
 BEGIN
+    PERFORM leasehold.need_name('queue', of_queue), leasehold.need_given('to_paused', to_paused IS NOT NULL);
     -- Claims may be at its row: nobody else waits for the settings meanwhile.
     PERFORM 1 FROM leasehold.queue q WHERE q.queue = of_queue FOR UPDATE;
     PERFORM leasehold.lock_settings();
@@ -275,6 +280,7 @@ DECLARE
     scheduled bigint[];
     gone      record;
 BEGIN
+    PERFORM leasehold.need_name('queue', of_queue);
     pending := ARRAY(
         (SELECT j.id FROM leasehold.job j
           WHERE j.queue = of_queue AND j.state = 'pending' AND j.again LIMIT most)
@@ -346,6 +352,8 @@ CREATE FUNCTION leasehold.policy_set(
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    PERFORM leasehold.need_name('queue', nullif(of_queue, '*')) WHERE of_queue IS DISTINCT FROM '*';
+    PERFORM leasehold.need_name('kind', nullif(of_kind, '*')) WHERE of_kind IS DISTINCT FROM '*';
     PERFORM leasehold.policy_put((of_queue, of_kind, lease_ms, max_attempts, max_recoveries, action,
         recovery, recovery_backoff_ms, backoff_ms, backoff_cap_ms, timeout_ms, exclusive, audit,
         retention_ms, retention_failed_ms, max_payload, rate_n, rate_per_ms, concurrency, max_output,
@@ -359,6 +367,7 @@ CREATE FUNCTION leasehold.scope_put(of_scope text, of_ttl_ms bigint) RETURNS voi
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    PERFORM leasehold.need_name('scope', of_scope), leasehold.need_range('ttl', of_ttl_ms, 0, 2592000000);
     IF coalesce(of_ttl_ms, 0) = 0 THEN
         DELETE FROM leasehold.scope s WHERE s.scope = of_scope;
     ELSE

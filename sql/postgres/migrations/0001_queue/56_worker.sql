@@ -63,6 +63,10 @@ AS $$
 BEGIN
     PERFORM leasehold.need_name('worker', of_worker);
     PERFORM leasehold.need_worker_times(of_interval_ms, of_multiplier);
+    IF has_sessions THEN
+        PERFORM leasehold.need_list('pid', pids), leasehold.need_list('start', starts),
+                leasehold.need_beside(cardinality(pids), cardinality(starts));
+    END IF;
     PERFORM leasehold.worker_put(
         leasehold.clock(), of_worker, of_label, of_host, of_machine, of_boot, of_pid_ns, of_pid,
         of_start, of_queues, of_version, of_interval_ms, of_multiplier, tells_started,
@@ -100,6 +104,7 @@ BEGIN
                                      of_version, of_interval_ms, NULL, false, NULL);
     END IF;
     IF cardinality(jobs) > 0 THEN
+        PERFORM leasehold.need_beats(jobs, tokens, lease_ms, progress, stages, checkpoints);
         SELECT * INTO m FROM leasehold.meta WHERE one;
         refused := leasehold.beat_jobs(now, m, jobs, tokens, lease_ms, progress, stages, checkpoints);
         IF refused IS NOT NULL THEN
@@ -116,6 +121,7 @@ CREATE FUNCTION leasehold.worker_started(of_worker text, jobs bigint[], tokens b
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    PERFORM leasehold.need_refs(jobs, tokens);
     UPDATE leasehold.worker w SET started = leasehold.pairs(jobs, tokens) WHERE w.id = of_worker;
     IF NOT FOUND THEN
         PERFORM leasehold.refuse_unknown_worker(of_worker);
@@ -128,6 +134,8 @@ CREATE FUNCTION leasehold.worker_sessions(of_worker text, pids bigint[], starts 
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    PERFORM leasehold.need_list('pid', pids), leasehold.need_list('start', starts),
+            leasehold.need_beside(cardinality(pids), cardinality(starts));
     UPDATE leasehold.worker w SET sessions = leasehold.pairs(pids, starts) WHERE w.id = of_worker;
     IF NOT FOUND THEN
         PERFORM leasehold.refuse_unknown_worker(of_worker);

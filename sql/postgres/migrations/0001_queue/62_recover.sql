@@ -46,6 +46,10 @@ DECLARE
     before bigint;
     over   boolean := 'last' = ANY (flags);
 BEGIN
+    PERFORM leasehold.need_list('count', counts), leasehold.need_list('total', counted), leasehold.need_list('worker', workers),
+            leasehold.need_given('trigger', trigger IS NOT NULL),
+            leasehold.need_beside(cardinality(workers), cardinality(beats), cardinality(verdicts), cardinality(whats),
+                                  cardinality(sessions));
     SELECT * INTO m FROM leasehold.meta WHERE one;
     m := leasehold.same_server(m, now);
     due := leasehold.due(now, m.no_expiry_before);

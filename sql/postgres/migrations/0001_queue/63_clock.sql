@@ -14,6 +14,7 @@ DECLARE
     jump  interval := leasehold.span(jump_ms);
     known bigint;
 BEGIN
+    PERFORM leasehold.need_given('jump', jump_ms IS NOT NULL), leasehold.need_given('elapsed time', elapsed_ms IS NOT NULL);
     SELECT m.jumped_ms INTO known FROM leasehold.meta m WHERE m.one FOR UPDATE;
     IF known <> known_ms OR pg_catalog.abs(jump_ms) <= 1000
        OR leasehold.heard_of_between(now - jump + interval '1 second',

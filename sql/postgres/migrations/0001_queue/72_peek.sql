@@ -129,6 +129,7 @@ DECLARE
     name   text;
     next   record;
 BEGIN
+    PERFORM leasehold.need_given('queue', queues IS NOT NULL);
     something := false;
     on_duty := false;
     spare_ms := 0;

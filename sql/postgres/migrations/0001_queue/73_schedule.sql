@@ -29,6 +29,12 @@ AS $$
 DECLARE
     now timestamptz := leasehold.clock();
 BEGIN
+    PERFORM leasehold.need_name('schedule', of_name), leasehold.need_name('queue', of_queue);
+    PERFORM leasehold.need_name('kind', of_kind) WHERE of_kind IS NOT NULL;
+    PERFORM leasehold.need_given('cron', of_cron IS NOT NULL), leasehold.need_given('tz', of_tz IS NOT NULL),
+            leasehold.need_given('catch_up', of_catch_up IS NOT NULL), leasehold.need_given('next_at', of_next_at IS NOT NULL),
+            leasehold.need_given('done_until', of_done_until IS NOT NULL), leasehold.need_given('priority', of_priority IS NOT NULL),
+            leasehold.need_given('payload_sum', of_payload_sum IS NOT NULL);
     PERFORM leasehold.need_size(coalesce(octet_length(of_payload), octet_length(of_payload_bytes)),
                                 leasehold.policy_of(of_queue, of_kind));
     INSERT INTO leasehold.schedule AS s (name, queue, cron, tz, catch_up, done_until, next_at,
@@ -209,6 +215,7 @@ DECLARE
     now timestamptz := leasehold.clock();
     s   leasehold.schedule;
 BEGIN
+    PERFORM leasehold.need_given('next_at', of_next_at IS NOT NULL);
     SELECT * INTO s FROM leasehold.schedule w WHERE w.name = of_name FOR UPDATE;
     IF why IS NOT NULL THEN
         PERFORM leasehold.schedule_failed(s, why, now);
