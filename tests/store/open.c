@@ -123,6 +123,46 @@ TEST(a_file_that_is_no_database_is_refused_and_left_alone)
     free(bytes);
 }
 
+static void zero_header(void)
+{
+    size_t len;
+    unsigned char *bytes = file_bytes("store.db", &len);
+    EXPECT(len > 100);
+    memset(bytes, 0, 100);
+    file_write("store.db", bytes, len);
+    free(bytes);
+}
+
+TEST(store_whose_header_is_gone_is_damaged_and_says_what_repairs_it)
+{
+    static const char hint[] = "\"leasehold check --repair\" repairs it";
+    lh_store *store = store_new();
+    add(store, "mail", "x");
+    lh_close(store);
+    zero_header();
+    expect_open("store.db", (lh_open_opts){.create = true}, LH_ECORRUPT, hint);
+    expect_open("store.db", (lh_open_opts){.read_only = true}, LH_ECORRUPT, hint);
+    store = store_open("store.db", (lh_open_opts){.repair = true});
+    EXPECT_EQ(counts_of(store, "mail").pending, 1);
+    store_check(store);
+    lh_close(store);
+    /* Without the side file it may be anybody's file. */
+    zero_header();
+    EXPECT_EQ(unlink("store.db-lease"), 0);
+    expect_open("store.db", (lh_open_opts){.create = true}, LH_EINVAL, "not a SQLite database");
+}
+
+TEST(store_that_was_emptied_is_damaged_to_readers_too)
+{
+    lh_store *store = store_new();
+    add(store, "mail", "x");
+    lh_close(store);
+    EXPECT_EQ(truncate("store.db", 0), 0);
+    expect_open("store.db", (lh_open_opts){.create = true}, LH_ECORRUPT, "is empty, and was not");
+    expect_open("store.db", (lh_open_opts){.read_only = true}, LH_ECORRUPT,
+                "is empty, and was not");
+}
+
 TEST(a_symbolic_link_is_not_followed)
 {
     lh_store *store = store_new();

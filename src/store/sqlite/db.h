@@ -289,6 +289,8 @@ struct age {
 /* Without the turnstile. It must be the first to read in its snapshot: see there. */
 int read_age(struct db *db, struct conn *conn, struct age *age, struct lhi_error *err);
 int recognize_file(struct db *db, bool created, struct lhi_error *err);
+/* The side file knows this file as a store, whatever is in it by now. */
+bool knows_file(struct db *db);
 int refuse_emptied(const struct db *db, struct lhi_error *err);
 int refuse_foreign_log(struct db *db, struct lhi_error *err);
 int compare_marks(struct db *db, struct lhi_error *err);

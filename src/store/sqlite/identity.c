@@ -85,6 +85,18 @@ int recognize_file(struct db *db, bool created, struct lhi_error *err)
     return LH_OK;
 }
 
+/* Without a side file nobody knows; who only reads does not make one. */
+bool knows_file(struct db *db)
+{
+    struct lhi_error ignored;
+    struct stat st;
+
+    if (db->side.page == NULL && side_open(&db->side, db->file, false, &db->log, &ignored) != LH_OK)
+        return false;
+    return side_uuid(&db->side)[0] != '\0' && stat(db->file, &st) == 0 &&
+           side_same_file(&db->side, st.st_dev, st.st_ino);
+}
+
 /* It is the file we know, but with its log it is another store: SQLite would fold the one into the
  * other. */
 int refuse_foreign_log(struct db *db, struct lhi_error *err)

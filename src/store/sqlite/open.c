@@ -349,6 +349,9 @@ static int open_reader(struct db *db, struct lhi_error *err)
 
     if (rc != LH_OK || (rc = schema_look(&db->conn, &contents, &version, err)) != LH_OK)
         return rc;
+    db->known = contents == CONTENTS_EMPTY && knows_file(db);
+    if ((rc = refuse_emptied(db, err)) != LH_OK)
+        return rc;
     if (contents != CONTENTS_OURS)
         return lhi_fail(err, LH_ENOSTORE,
                         "database \"%s\" has no leasehold tables: \"leasehold migrate\" adds them",
@@ -370,7 +373,7 @@ static int open_reader(struct db *db, struct lhi_error *err)
     }
     /* The bell is heard where the side file is there; who only reads does not make one. */
     struct lhi_error said;
-    rc = side_open(&db->side, db->file, false, &db->log, &said);
+    rc = db->side.page != NULL ? LH_OK : side_open(&db->side, db->file, false, &db->log, &said);
     if (rc == LH_EINVAL)
         lhi_log(&db->log, LH_LOG_WARN, "%s", said.text);
     if (rc == LH_OK && side_present(&db->side, db->opts.busy_ms, err) != LH_OK)
@@ -502,6 +505,15 @@ static const struct lhi_store_ops sqlite_ops = {
     .wake = db_wake,
 };
 
+/* What SQLite takes for no database was one, if the side file knows it. */
+static int refuse_contents(struct db *db, struct lhi_error *err)
+{
+    if (!knows_file(db))
+        return lhi_fail(err, LH_EINVAL, "store \"%s\" is not a SQLite database", db->path);
+    return lhi_fail(err, LH_ECORRUPT, "store \"%s\" is damaged: it does not begin as a database%s",
+                    db->path, db->opts.repair ? "" : "; \"leasehold check --repair\" repairs it");
+}
+
 int lhi_sqlite_open(const char *path, const lh_open_opts *opts, const struct lhi_log *log,
                     struct lhi_store *out, struct lhi_health *health, struct lhi_error *err)
 {
@@ -545,7 +557,7 @@ int lhi_sqlite_open(const char *path, const lh_open_opts *opts, const struct lhi
     if (rc != LH_OK) {
         if (rc == LH_EINVAL && db->conn.db != NULL &&
             (sqlite3_errcode(db->conn.db) & 0xff) == SQLITE_NOTADB)
-            rc = lhi_fail(err, LH_EINVAL, "store \"%s\" is not a SQLite database", path);
+            rc = refuse_contents(db, err);
         else if (strstr(err->text, path) == NULL) {
             /* What the engine said does not name the file. */
             struct lhi_error said = *err;
