@@ -41,20 +41,25 @@ static bool any_degraded(const lh_workers *workers)
     return false;
 }
 
-static void list_begin(struct table *table, bool beat, bool degraded)
+enum { MOST_COLUMNS = 12 };
+
+/* The table keeps `columns`, and not a copy of them. */
+static void list_begin(struct table *table, bool beat, bool degraded,
+                       const char *columns[MOST_COLUMNS + 1])
 {
     static const char *const brief[] = {"WORKER", "STATE", ">JOBS", ">PID", "HOST", "QUEUES", NULL};
     static const char *const full[] = {"WORKER",      "STATE",      ">JOBS",  ">PID",
                                        "HOST",        "LAST BEAT",  "AT",     ">EVERY",
                                        ">DEAD AFTER", "STALE JOBS", "QUEUES", NULL};
     const char *const *from = beat ? full : brief;
-    const char *columns[sizeof full / sizeof full[0] + 1] = {NULL};
     size_t n = 0;
 
+    _Static_assert(sizeof full / sizeof full[0] <= MOST_COLUMNS, "room for one more");
     for (; from[n] != NULL; n++)
         columns[n] = from[n];
     if (degraded)
-        columns[n] = "DEGRADED";
+        columns[n++] = "DEGRADED";
+    columns[n] = NULL;
     table_begin(table, columns);
 }
 
@@ -90,6 +95,7 @@ static int run_list(struct cli *cli, const struct args *args)
     bool beat = args->option[SHOW_HEARTBEAT].given > 0;
     lh_workers *workers = NULL, *stale = NULL;
     struct js json = {0};
+    const char *columns[MOST_COLUMNS + 1];
     struct table table;
     int exit = cli_open(cli, ACCESS_READ);
     int rc;
@@ -102,7 +108,7 @@ static int run_list(struct cli *cli, const struct args *args)
     if (rc != LH_OK)
         exit = cli_failed(cli, rc);
     bool degraded = any_degraded(workers);
-    list_begin(&table, beat, degraded);
+    list_begin(&table, beat, degraded, columns);
     for (size_t i = 0; exit == 0 && i < workers->n; i++) {
         const lh_worker *w = &workers->worker[i];
         const lh_worker *dead = find_worker(stale, w->id);
