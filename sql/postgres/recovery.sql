@@ -5,8 +5,8 @@
 -- the jumps of it that are known: also when there is nobody.
 WITH t AS MATERIALIZED (
     SELECT leasehold.clock() AS now, m.jumped_ms FROM leasehold.meta m)
-SELECT t.now, t.jumped_ms, w.id, w.state, w.machine, w.boot, w.pid_ns, w.pid, w.process_start,
-       w.interval_ms, w.multiplier, w.last_heartbeat_at, w.sessions
+SELECT t.now, t.jumped_ms, w.id, w.state, w.machine, w.boot, w.pid_ns, w.time_ns, w.pid,
+       w.process_start, w.interval_ms, w.multiplier, w.last_heartbeat_at, w.sessions
   FROM t LEFT JOIN leasehold.worker w ON w.silent_at IS NOT NULL;
 
 -- name: clock_jumped

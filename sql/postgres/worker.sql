@@ -2,13 +2,13 @@
 
 -- name: worker_register
 SELECT leasehold.worker_register($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
-                                 $16);
+                                 $16, $17);
 
 -- name: worker_beat
 SELECT * FROM leasehold.worker_beat($1, $2, $3, $4, $5, $6, $7, $8, $9);
 
 -- name: worker_leave
-SELECT * FROM leasehold.worker_leave($1, $2, $3, $4, $5, $6, $7, $8, $9);
+SELECT * FROM leasehold.worker_leave($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
 
 -- name: worker_started
 SELECT leasehold.worker_started($1, $2, $3);

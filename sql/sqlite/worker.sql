@@ -1,13 +1,13 @@
 -- Workers.
 
 -- name: worker_register
-INSERT INTO lh_worker(id, label, host, machine, boot, pid_ns, pid, process_start, queues, version,
-                      interval_ms, multiplier, registered_at, last_heartbeat_at, silent_at, started)
-VALUES (:id, :label, :host, :machine, :boot, :pid_ns, :pid, :process_start, :queues, :version,
-        :interval_ms, :multiplier, :now, :now, :now + :interval_ms * :multiplier, :started)
+INSERT INTO lh_worker(id, label, host, machine, boot, pid_ns, time_ns, pid, process_start, queues,
+                      version, interval_ms, multiplier, registered_at, last_heartbeat_at, silent_at, started)
+VALUES (:id, :label, :host, :machine, :boot, :pid_ns, :time_ns, :pid, :process_start, :queues,
+        :version, :interval_ms, :multiplier, :now, :now, :now + :interval_ms * :multiplier, :started)
     ON CONFLICT(id) DO UPDATE
    SET label = excluded.label, host = excluded.host, machine = excluded.machine,
-       boot = excluded.boot, pid_ns = excluded.pid_ns, pid = excluded.pid,
+       boot = excluded.boot, pid_ns = excluded.pid_ns, time_ns = excluded.time_ns, pid = excluded.pid,
        process_start = excluded.process_start, queues = excluded.queues,
        version = excluded.version, state = 'alive', interval_ms = excluded.interval_ms,
        multiplier = excluded.multiplier, registered_at = excluded.registered_at,
@@ -40,7 +40,8 @@ UPDATE lh_worker SET state = 'stopped', stopped_at = :now, silent_at = NULL, sta
 -- The process it is, if it is another one than this: pid, start time, and whether it is of this machine
 -- and had nothing running in sessions.
 SELECT pid, process_start,
-       boot IS :boot AND machine IS :machine AND pid_ns IS :pid_ns AND sessions IS NULL
+       boot IS :boot AND machine IS :machine AND pid_ns IS :pid_ns AND time_ns IS :time_ns
+       AND sessions IS NULL
   FROM lh_worker
  WHERE id = :id AND pid IS NOT NULL AND NOT (pid = :pid AND process_start IS :start AND boot IS :boot);
 
@@ -69,12 +70,12 @@ SELECT state FROM lh_worker WHERE id = :id;
 -- name: worker_judge
 -- Everybody who counts as alive, with what proves the death of a process.
 SELECT id, state, machine, boot, pid_ns, pid, process_start, interval_ms, multiplier,
-       last_heartbeat_at, sessions
+       last_heartbeat_at, sessions, time_ns
   FROM lh_worker WHERE silent_at IS NOT NULL;
 
 -- name: worker_silent
 SELECT id, state, machine, boot, pid_ns, pid, process_start, interval_ms, multiplier,
-       last_heartbeat_at, sessions
+       last_heartbeat_at, sessions, time_ns
   FROM lh_worker WHERE silent_at IS NOT NULL AND silent_at <= :now LIMIT :n;
 
 -- name: worker_bury

@@ -179,17 +179,41 @@ void lhi_boot_id(char out[40])
     read_line("/proc/sys/kernel/random/boot_id", out, 40);
 }
 
-void lhi_identify(struct lhi_identity *id)
+/* The number of a namespace of this process; 0: it cannot be looked at, or the kernel has none of the kind. */
+static int64_t namespace_of(const char *kind)
 {
+    char path[64];
     struct stat st;
 
+    lhi_format(path, sizeof path, "/proc/self/ns/%s", kind);
+    return stat(path, &st) == 0 ? (int64_t)st.st_ino : 0;
+}
+
+void lhi_time_ns(struct lhi_time_ns *out)
+{
+    char line[128];
+    char *rest;
+
+    *out = (struct lhi_time_ns){.id = namespace_of("time")};
+    out->differs_from_children = out->id != namespace_of("time_for_children");
+    if (out->id == 0 || out->differs_from_children)
+        return;
+    read_line("/proc/self/timens_offsets", line, sizeof line);
+    if (strncmp(line, "monotonic", 9) != 0)
+        return; /* a kernel that shows none has no namespace but the machine's */
+    int64_t seconds = strtoll(line + 9, &rest, 10);
+    out->ahead_ms = seconds * 1000 + strtoll(rest, NULL, 10) / 1000000;
+}
+
+void lhi_identify(struct lhi_identity *id)
+{
     memset(id, 0, sizeof *id);
     if (gethostname(id->host, sizeof id->host - 1) != 0)
         id->host[0] = '\0';
     read_line("/etc/machine-id", id->machine, sizeof id->machine);
     lhi_boot_id(id->boot);
-    if (stat("/proc/self/ns/pid", &st) == 0)
-        id->pid_ns = (int64_t)st.st_ino;
+    id->pid_ns = namespace_of("pid");
+    id->time_ns = namespace_of("time");
     id->pid = getpid();
     id->start = lhi_process_start(id->pid);
 }

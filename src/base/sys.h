@@ -37,10 +37,22 @@ struct lhi_identity {
     char host[128];
     char machine[40];
     char boot[40];
-    int64_t pid_ns; /* 0: unknown */
+    int64_t pid_ns;  /* 0: unknown */
+    int64_t time_ns; /* 0: unknown, or the kernel has none */
     int64_t pid;
-    int64_t start; /* in clock ticks since boot; 0: unknown */
+    int64_t start; /* in clock ticks since boot, as its time namespace counts; 0: unknown */
 };
+
+/* The time namespace of this process. Its monotonic clocks differ from those of the machine by an offset,
+ * which stays the same until the process ends. */
+struct lhi_time_ns {
+    int64_t id; /* 0: unknown, or the kernel has none */
+    /* It is not that of our children, of which alone the kernel shows the offsets. */
+    bool differs_from_children;
+    int64_t ahead_ms; /* how far our CLOCK_MONOTONIC is ahead of the machine's; 0 where not known */
+};
+
+void lhi_time_ns(struct lhi_time_ns *out);
 
 void lhi_identify(struct lhi_identity *id);
 void lhi_boot_id(char out[40]); /* "" when unknown */

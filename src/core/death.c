@@ -134,7 +134,8 @@ void lhi_decide_death(const lh_job *job, const lh_policy *policy, const lh_recov
 bool lhi_same_place(const struct lhi_identity *a, const struct lhi_identity *b)
 {
     return a->boot[0] != '\0' && strcmp(a->boot, b->boot) == 0 &&
-           strcmp(a->machine, b->machine) == 0 && a->pid_ns != 0 && a->pid_ns == b->pid_ns;
+           strcmp(a->machine, b->machine) == 0 && a->pid_ns != 0 && a->pid_ns == b->pid_ns &&
+           a->time_ns == b->time_ns; /* start times of processes are shifted in each */
 }
 
 /* [[pid, start], …], as the store has it on record. False: no memory. */
@@ -184,7 +185,7 @@ static bool booted_anew(const struct lhi_suspect *worker, const struct lhi_ident
             missed_a_beat(worker, now));
 }
 
-/* Proven, not guessed: same machine, same boot, same pid namespace, and the process is gone with all
+/* Proven, not guessed: same machine, same boot, same namespaces of pids and time, and the process is gone with all
  * that it started. */
 static bool proven_gone(const struct lhi_suspect *worker, const struct lhi_identity *self,
                         int64_t now, char what[96])

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -213,6 +214,58 @@ pid_t test_fork_waiting(int *go)
         FAIL("the parent of a waiting child does not let it go: %s", strerror(errno));
     close(gate[0]);
     return 0;
+}
+
+enum { NEW_TIME = 0x80 }; /* CLONE_NEWTIME, which older headers do not have */
+
+bool test_new_time_namespace(int64_t seconds)
+{
+    if (unshare(NEW_TIME) != 0 && unshare(CLONE_NEWUSER | NEW_TIME) != 0)
+        return false;
+    int fd = open("/proc/self/timens_offsets", O_WRONLY | O_CLOEXEC);
+    char line[80];
+    int n = snprintf(line, sizeof line, "monotonic %lld 0\nboottime %lld 0\n", (long long)seconds,
+                     (long long)seconds);
+    bool shifted = fd >= 0 && write(fd, line, (size_t)n) == n;
+
+    if (fd >= 0)
+        close(fd);
+    return shifted;
+}
+
+pid_t test_fork_at_another_time(int64_t seconds)
+{
+    enum { NO_NAMESPACE = 77 };
+    int answer[2];
+    pid_t pid = -1;
+
+    if (pipe(answer) != 0)
+        FAIL("could not make a pipe: %s", strerror(errno));
+    pid_t between = test_fork();
+    if (between == 0) {
+        bool made = test_new_time_namespace(seconds);
+        pid = made ? test_fork() : -1;
+        if (made && pid == 0) {
+            close(answer[0]);
+            close(answer[1]);
+            return 0;
+        }
+        if (write(answer[1], &pid, sizeof pid) != sizeof pid)
+            _exit(1);
+        if (!made)
+            _exit(NO_NAMESPACE);
+        struct run ended = test_wait(pid);
+        _exit(ended.sig != 0 ? 128 + ended.sig : ended.code);
+    }
+    close(answer[1]);
+    if (read(answer[0], &pid, sizeof pid) != sizeof pid)
+        FAIL("a process in a time namespace was not started");
+    close(answer[0]);
+    if (pid > 0)
+        return between;
+    (void)test_wait(between);
+    (void)fprintf(stderr, "not run: this user may not make a time namespace\n");
+    return -1;
 }
 
 _Noreturn void test_child_done(void)

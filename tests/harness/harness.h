@@ -121,6 +121,12 @@ pid_t test_fork(void);
 pid_t test_fork_reopening(lh_store **store, lh_store *(*reopen)(void));
 /* … or the child is forked before the store is opened, and waits until the parent closes *go. */
 pid_t test_fork_waiting(int *go);
+/* Make a time namespace for the children of this process, in which the monotonic clocks are ahead of the
+ * machine's. False: this user may not, or the kernel has none. */
+bool test_new_time_namespace(int64_t seconds);
+/* The same as test_fork(), with the child in such a namespace. -1: there is none to be had here, and the
+ * test says so and ends. */
+pid_t test_fork_at_another_time(int64_t seconds);
 _Noreturn void test_child_done(void);
 /* Wait for a process of test_spawn or test_fork. Only code and sig are filled. */
 struct run test_wait(pid_t pid);

@@ -132,8 +132,18 @@ static void serve(const char *name, const lh_worker_opts *opts, int orders, int 
 
 /* ---------------------------------------------------------------- in the test */
 
+enum place { HERE, ANOTHER_PID_NAMESPACE, ANOTHER_TIME };
+
+/* For the children of this process. False: this user may not, or the kernel has none. */
+static bool enter_namespace(enum place place)
+{
+    if (place == ANOTHER_TIME)
+        return test_new_time_namespace(100000);
+    return unshare(CLONE_NEWPID) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWPID) == 0;
+}
+
 static struct hand start(lh_store **store, const char *name, const lh_worker_opts *opts,
-                         bool elsewhere)
+                         enum place place)
 {
     int orders[2], answers[2];
     struct hand hand;
@@ -146,9 +156,9 @@ static struct hand start(lh_store **store, const char *name, const lh_worker_opt
     hand.pid = test_fork_reopening(store, crew_open);
     if (hand.pid == 0) {
         close(answers[0]);
-        if (elsewhere && unshare(CLONE_NEWPID) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWPID) != 0)
+        if (place != HERE && !enter_namespace(place))
             test_child_done(); /* and the pipe ends */
-        pid_t inner = elsewhere ? test_fork() : 0;
+        pid_t inner = place != HERE ? test_fork() : 0;
         if (inner == 0)
             serve(hand.name, opts, orders[0], answers[1]);
         close(answers[1]);
@@ -158,7 +168,7 @@ static struct hand start(lh_store **store, const char *name, const lh_worker_opt
     close(orders[0]);
     close(answers[1]);
     if (read(hand.answers, &ready, sizeof ready) != sizeof ready) {
-        if (!elsewhere)
+        if (place == HERE)
             FAIL("worker \"%s\" did not start", name);
         hand_reap(&hand);
     }
@@ -167,12 +177,18 @@ static struct hand start(lh_store **store, const char *name, const lh_worker_opt
 
 struct hand hand_start(lh_store **store, const char *name, const lh_worker_opts *opts)
 {
-    return start(store, name, opts, false);
+    return start(store, name, opts, HERE);
 }
 
 struct hand hand_start_elsewhere(lh_store **store, const char *name, const lh_worker_opts *opts)
 {
-    return start(store, name, opts, true);
+    return start(store, name, opts, ANOTHER_PID_NAMESPACE);
+}
+
+struct hand hand_start_at_another_time(lh_store **store, const char *name,
+                                       const lh_worker_opts *opts)
+{
+    return start(store, name, opts, ANOTHER_TIME);
 }
 
 void tell(struct hand *hand, enum deed deed)

@@ -48,6 +48,9 @@ lh_store *crew_open(void);
 struct hand hand_start(lh_store **store, const char *name, const lh_worker_opts *opts);
 /* The same in a new pid namespace; pid 0: there is none to be had here. */
 struct hand hand_start_elsewhere(lh_store **store, const char *name, const lh_worker_opts *opts);
+/* … or in a time namespace whose clocks are more than a day ahead. */
+struct hand hand_start_at_another_time(lh_store **store, const char *name,
+                                       const lh_worker_opts *opts);
 void tell(struct hand *hand, enum deed deed);
 struct answer hear(struct hand *hand);
 struct answer ask(struct hand *hand, enum deed deed);

@@ -171,6 +171,25 @@ TEST(a_worker_in_another_pid_namespace_is_judged_by_time_only)
     lh_close(store);
 }
 
+/* Start times of processes are shifted there: the worker would seem to be another process. */
+TEST(worker_in_another_time_namespace_is_judged_by_time_only)
+{
+    clock_start();
+    lh_store *store = crew_open();
+    struct hand worker = hand_start_at_another_time(&store, "w-1", &process);
+    if (worker.pid == 0) {
+        (void)fprintf(stderr, "no time namespace to be had here: its number is forged\n");
+        worker = hand_start(&store, "w-1", &process);
+        forge("time_ns = time_ns + 1, process_start = process_start + 1");
+    }
+    int64_t job = ask(&worker, HOLD).job;
+    EXPECT_EQ(recovered(store), 0);
+    expect_judged_by_time_only(store, job);
+    tell(&worker, LEAVE);
+    hand_reap(&worker);
+    lh_close(store);
+}
+
 TEST(a_worker_on_another_machine_is_judged_by_time_only)
 {
     clock_start();

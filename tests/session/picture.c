@@ -61,8 +61,8 @@ void session_remove(const char *path)
 /* What differs from process to process, and says nothing about the queue. */
 static bool of_the_process(const char *table, const char *column)
 {
-    static const char *const columns[] = {"host",   "machine", "boot",
-                                          "pid_ns", "pid",     "process_start"};
+    static const char *const columns[] = {"host",    "machine", "boot",         "pid_ns",
+                                          "time_ns", "pid",     "process_start"};
 
     for (size_t i = 0; strcmp(table, "lh_worker") == 0 && i < sizeof columns / sizeof columns[0];
          i++)

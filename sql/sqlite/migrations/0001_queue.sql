@@ -228,6 +228,7 @@ CREATE TABLE lh_worker (
     machine           TEXT,
     boot              TEXT,
     pid_ns            INTEGER,
+    time_ns           INTEGER,          -- start times of processes are shifted in it
     pid               INTEGER,          -- NULL: no process of ours, only time decides
     process_start     INTEGER,
     queues            TEXT,

@@ -29,6 +29,7 @@ int act_worker_register(struct txn *txn, struct lhi_act *act)
     arg_text(&args, opts->process ? self.machine : NULL);
     arg_text(&args, opts->process ? self.boot : NULL);
     arg_opt(&args, self.pid_ns);
+    arg_opt(&args, self.time_ns);
     arg_opt(&args, self.pid);
     arg_opt(&args, self.start);
     arg_text(&args, opts->queues);
@@ -107,6 +108,7 @@ static int leave(struct txn *txn, struct lhi_act *act, struct seen *seen)
     arg_text(&args, self.boot);
     arg_text(&args, self.machine);
     arg_opt(&args, self.pid_ns);
+    arg_opt(&args, self.time_ns);
     arg_int(&args, self.pid);
     arg_opt(&args, self.start);
     arg_opt(&args, seen->pid);

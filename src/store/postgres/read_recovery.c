@@ -60,6 +60,7 @@ enum {
     W_MACHINE,
     W_BOOT,
     W_PID_NS,
+    W_TIME_NS,
     W_PID,
     W_START,
     W_INTERVAL_MS,
@@ -84,6 +85,7 @@ static bool suspect_from_row(const struct rows *rows, int row, struct lhi_arena 
     copy_text(rows, row, W_MACHINE, s->process.machine, sizeof s->process.machine);
     copy_text(rows, row, W_BOOT, s->process.boot, sizeof s->process.boot);
     s->process.pid_ns = row_int(rows, row, W_PID_NS);
+    s->process.time_ns = row_int(rows, row, W_TIME_NS);
     s->process.pid = row_int(rows, row, W_PID);
     s->process.start = row_int(rows, row, W_START);
     s->interval_ms = row_int(rows, row, W_INTERVAL_MS);

@@ -18,10 +18,11 @@ static int put_worker(struct txn *txn, const char *id, const lh_worker_opts *opt
 {
     int64_t interval = opts->interval_ms ? opts->interval_ms : DEFAULT_INTERVAL_MS;
     int64_t multiplier = opts->multiplier ? opts->multiplier : DEFAULT_MULTIPLIER;
-    int rc = sql_run(txn->conn, LHI_SQL_WORKER_REGISTER, err, "tttttIIIttiiit", id,
+    int rc = sql_run(txn->conn, LHI_SQL_WORKER_REGISTER, err, "tttttIIIIttiiit", id,
                      opts->label ? opts->label : id, process ? process->host : NULL,
                      process ? process->machine : NULL, process ? process->boot : NULL,
-                     process ? process->pid_ns : (int64_t)0, process ? process->pid : (int64_t)0,
+                     process ? process->pid_ns : (int64_t)0,
+                     process ? process->time_ns : (int64_t)0, process ? process->pid : (int64_t)0,
                      process ? process->start : (int64_t)0, opts->queues, LH_VERSION, interval,
                      multiplier, txn->now, opts->tells_started ? "[]" : NULL);
     txn->changed = txn->siren = true; /* whoever keeps watch has one more to watch */
@@ -203,8 +204,8 @@ static int speaks_for_itself(struct txn *txn, const char *id, bool *itself, stru
     struct lhi_identity self;
 
     lhi_identify(&self);
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_WORKER_ANOTHER, err, "ttItiI", self.boot,
-                             self.machine, self.pid_ns, id, self.pid, self.start);
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_WORKER_ANOTHER, err, "ttIItiI", self.boot,
+                             self.machine, self.pid_ns, self.time_ns, id, self.pid, self.start);
     int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
 
     *itself = true;

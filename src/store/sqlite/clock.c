@@ -6,6 +6,9 @@
  * more than a second away from that (a step, a suspend), every running deadline is shifted by the
  * jump and the anchor renewed, in one transaction, before anything is judged by it. So a clock set
  * by an hour costs no live worker its job, and nothing lives longer than its lease.
+ *
+ * The monotonic clock is the machine's: a process in a time namespace of its own subtracts its offset.
+ * A process without /proc knows neither its boot nor that offset, and goes by the wall clock alone.
  */
 #include "store/sqlite/db.h"
 
@@ -16,20 +19,31 @@
 
 enum { JUMP_MS = 1000 };
 
+int64_t machine_ms(const struct db *db)
+{
+    return lhi_mono_ms() - db->time.ahead_ms;
+}
+
+bool clock_of_this_boot(const struct db *db, const char *anchor_boot)
+{
+    return db->boot[0] != '\0' && strcmp(anchor_boot, db->boot) == 0;
+}
+
 int64_t db_now(void *self)
 {
     struct db *db = self;
-    int64_t offset = db->side.page ? side_clock(&db->side) : 0;
+    bool shared = db->boot[0] != '\0' && db->side.page != NULL;
+    int64_t offset = shared ? side_clock(&db->side) : 0;
 
     if (offset == 0)
         offset = __atomic_load_n(&db->clock, __ATOMIC_ACQUIRE);
-    return offset ? lhi_mono_ms() + offset : lhi_wall_ms();
+    return offset ? machine_ms(db) + offset : lhi_wall_ms();
 }
 
 int clock_anchor(struct txn *txn, struct lhi_error *err)
 {
     struct conn *conn = txn->conn;
-    int64_t wall = lhi_wall_ms(), mono = lhi_mono_ms();
+    int64_t wall = lhi_wall_ms(), mono = machine_ms(txn->db);
     int rc;
 
     if ((rc = meta_set_text(conn, "anchor_boot", txn->db->boot, err)) < 0 ||
@@ -54,7 +68,7 @@ int clock_judge(struct txn *txn, struct lhi_error *err)
 
     int64_t offset = __atomic_load_n(&txn->db->clock, __ATOMIC_ACQUIRE);
     txn->wall = lhi_wall_ms();
-    txn->now = offset ? lhi_mono_ms() + offset : txn->wall;
+    txn->now = offset ? machine_ms(txn->db) + offset : txn->wall;
     jump = txn->wall - txn->now;
     if (llabs(jump) <= JUMP_MS)
         return LH_OK;

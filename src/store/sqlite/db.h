@@ -31,6 +31,7 @@
 #ifndef LHI_SQLITE_DB_H
 #define LHI_SQLITE_DB_H
 
+#include "base/sys.h"
 #include "sql_sqlite.h"
 #include "store/deaths.h"
 #include "store/sqlite/fork.h"
@@ -68,6 +69,7 @@ struct db {
     bool alone;                /* while opening: nobody else has the store */
     bool known;                /* while opening: it is the file that the side file knows */
     char boot[40];
+    struct lhi_time_ns time;
     sqlite3_file *wal; /* the log's file, to sync it; belongs to conn */
 
     /* combining */
@@ -87,7 +89,8 @@ struct db {
     char **paused;
     size_t n_paused;
     char closed[480]; /* why only a move may act here, or "" */
-    /* … but for the clock, which is read from any thread: store time minus the monotonic clock */
+    /* … but for the clock, which is read from any thread: store time minus
+     * the machine's monotonic clock */
     int64_t clock;
 
     /* reading */
@@ -312,7 +315,11 @@ int meta_text(struct conn *conn, const char *key, char *out, size_t len, struct 
 /* ---- clock.c ---- */
 int64_t db_now(void *self);
 int clock_anchor(struct txn *txn, struct lhi_error *err); /* renew it: after a jump, a new boot */
-int clock_judge(struct txn *txn, struct lhi_error *err);  /* jumps, before anything is judged */
+/* The monotonic clock of the machine, in whatever time namespace this process is. */
+int64_t machine_ms(const struct db *db);
+/* Does an anchor of this boot say anything about our clock? */
+bool clock_of_this_boot(const struct db *db, const char *anchor_boot);
+int clock_judge(struct txn *txn, struct lhi_error *err); /* jumps, before anything is judged */
 int clock_new_boot(struct txn *txn, struct lhi_error *err);
 int raise_epoch(struct txn *txn, struct lhi_error *err);
 

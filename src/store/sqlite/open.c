@@ -322,7 +322,7 @@ static int load_anchor(struct db *db, struct lhi_error *err)
         (rc = meta_int(&db->conn, "anchor_wall", 0, &wall, err)) < 0 ||
         (rc = meta_int(&db->conn, "anchor_mono", 0, &mono, err)) < 0)
         return rc;
-    if (strcmp(boot, db->boot) == 0)
+    if (clock_of_this_boot(db, boot))
         db->clock = wall - mono;
     return LH_OK;
 }
@@ -514,6 +514,18 @@ static int refuse_contents(struct db *db, struct lhi_error *err)
                     db->path, db->opts.repair ? "" : "; \"leasehold check --repair\" repairs it");
 }
 
+/* The kernel shows the offsets of the namespace in which children will be, and not of our own. */
+static int refuse_unknown_clock(const struct db *db, struct lhi_error *err)
+{
+    if (!db->time.differs_from_children)
+        return LH_OK;
+    return lhi_fail(
+        err, LH_EMISUSE,
+        "store \"%.200s\" cannot be used in this process: its clock is not that of the time "
+        "namespace it has made for its children; open the store in a child",
+        db->path);
+}
+
 int lhi_sqlite_open(const char *path, const lh_open_opts *opts, const struct lhi_log *log,
                     struct lhi_store *out, struct lhi_health *health, struct lhi_error *err)
 {
@@ -542,8 +554,11 @@ int lhi_sqlite_open(const char *path, const lh_open_opts *opts, const struct lhi
     deaths_init(db);
     db->health = health;
     lhi_boot_id(db->boot);
+    lhi_time_ns(&db->time);
 
     rc = fork_guard_enter(&db->fork_guard, path, err);
+    if (rc == LH_OK)
+        rc = refuse_unknown_clock(db, err);
     if (rc == LH_OK)
         rc = make_absolute(db, err);
     if (rc == LH_OK)

@@ -122,8 +122,8 @@ static int read_clock(struct db *db, int64_t *now, struct lhi_error *err)
         (rc = meta_int(&db->conn, "anchor_wall", 0, &wall, err)) < 0 ||
         (rc = meta_int(&db->conn, "anchor_mono", 0, &mono, err)) < 0)
         return rc;
-    if (strcmp(boot, db->boot) == 0)
-        *now = lhi_mono_ms() + wall - mono;
+    if (clock_of_this_boot(db, boot))
+        *now = machine_ms(db) + wall - mono;
     return LH_OK;
 }
 

@@ -49,6 +49,7 @@ int read_suspects(struct conn *conn, enum lhi_sql which, int64_t now, struct lhi
         s->multiplier = sqlite3_column_int64(stmt, 8);
         s->last_heartbeat_at = sqlite3_column_int64(stmt, 9);
         s->sessions = column_text(stmt, 10, arena, &ok);
+        s->process.time_ns = sqlite3_column_int64(stmt, 11);
         if (s->sessions != NULL)
             ok = lhi_leaders_parse(s->sessions, arena, s) && ok;
         if (!ok) {

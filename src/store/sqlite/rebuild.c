@@ -312,7 +312,8 @@ static int complete_meta(struct salvage *s, struct lhi_error *err)
         return rc;
     wall = sql_run(conn, LHI_SQL_REPAIR_META, err, "ti", "anchor_wall", lhi_wall_ms());
     if ((rc = say_lost(s, wall, "anchor of the clock", "it is made anew", err)) < 0 ||
-        (rc = sql_run(conn, LHI_SQL_REPAIR_META, err, "ti", "anchor_mono", lhi_mono_ms())) < 0 ||
+        (rc = sql_run(conn, LHI_SQL_REPAIR_META, err, "ti", "anchor_mono", machine_ms(s->db))) <
+            0 ||
         /* Half an anchor is none. */
         (wall > 0 && (rc = meta_set_text(conn, "anchor_boot", "", err)) < 0) ||
         (rc = sql_run(conn, LHI_SQL_REPAIR_META, err, "ti", "created_at", lhi_wall_ms())) < 0 ||

@@ -352,6 +352,7 @@ static struct db *new_place(const lh_open_opts *opts, const struct lhi_log *log)
     db->generation = -1;
     db->side.fd = -1;
     lhi_boot_id(db->boot);
+    lhi_time_ns(&db->time);
     return db;
 }
 

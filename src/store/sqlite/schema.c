@@ -106,7 +106,7 @@ static int migrate(struct db *db, int64_t from, bool own_file, struct lhi_error 
             (rc = meta_set_int(conn, "epoch", 0, err)) == LH_OK &&
             (rc = meta_set_text(conn, "anchor_boot", db->boot, err)) == LH_OK &&
             (rc = meta_set_int(conn, "anchor_wall", lhi_wall_ms(), err)) == LH_OK)
-            rc = meta_set_int(conn, "anchor_mono", lhi_mono_ms(), err);
+            rc = meta_set_int(conn, "anchor_mono", machine_ms(db), err);
     }
     if (rc == LH_OK)
         rc = meta_set_int(conn, "schema_version", lhi_sqlite_migration_count, err);

@@ -82,6 +82,14 @@ static void let_go(void *arg)
     side->page = NULL; /* not inherited */
 }
 
+/* ---- time ---- */
+
+/* What stands in the page is compared by processes of all time namespaces. */
+static int64_t machine_ms(const struct side *side)
+{
+    return lhi_mono_ms() - side->ahead_ms;
+}
+
 /* ---- the file ---- */
 
 /* The file may be removed or replaced under us; then the lock we hold is not the one others see. */
@@ -184,10 +192,14 @@ static void open_file(struct side *side, bool create)
 int side_open(struct side *side, const char *db_path, bool create, const struct lhi_log *log,
               struct lhi_error *err)
 {
+    struct lhi_time_ns time;
+
     memset(side, 0, sizeof *side);
     side->fd = -1;
     side->log = log;
     side->pid = getpid();
+    lhi_time_ns(&time);
+    side->ahead_ms = time.ahead_ms;
     lhi_format(side->path, sizeof side->path, "%s-lease", db_path);
     lhi_forks_hold();
     open_file(side, create);
@@ -285,7 +297,7 @@ void side_announce(struct side *side, const char *what)
 static bool may_barge(const struct side *side)
 {
     return __atomic_load_n(&side->page->gate_waiters, __ATOMIC_RELAXED) == 0 ||
-           __atomic_load_n(&side->page->hungry_until, __ATOMIC_RELAXED) < lhi_mono_ms();
+           __atomic_load_n(&side->page->hungry_until, __ATOMIC_RELAXED) < machine_ms(side);
 }
 
 int side_enter(struct side *side, int64_t busy_ms, const char *what, struct lhi_error *err)
@@ -306,7 +318,8 @@ int side_enter(struct side *side, int64_t busy_ms, const char *what, struct lhi_
         uint32_t seen = __atomic_load_n(&side->page->gate, __ATOMIC_ACQUIRE);
         __atomic_add_fetch(&side->page->gate_waiters, 1, __ATOMIC_SEQ_CST);
         if (waited >= HUNGRY_MS)
-            __atomic_store_n(&side->page->hungry_until, lhi_mono_ms() + SLICE_MS, __ATOMIC_RELAXED);
+            __atomic_store_n(&side->page->hungry_until, machine_ms(side) + SLICE_MS,
+                             __ATOMIC_RELAXED);
         if (lhi_lock_try(side->fd, BYTE_TURN, false)) {
             __atomic_sub_fetch(&side->page->gate_waiters, 1, __ATOMIC_SEQ_CST);
             break;
@@ -445,13 +458,13 @@ void side_set_work(struct side *side, enum side_work work, int64_t at)
 
 bool side_recovering(const struct side *side)
 {
-    int64_t left = __atomic_load_n(&side->page->recovering, __ATOMIC_RELAXED) - lhi_mono_ms();
+    int64_t left = __atomic_load_n(&side->page->recovering, __ATOMIC_RELAXED) - machine_ms(side);
     return left > 0 && left <= RECOVERING_MS; /* more is a time of another boot */
 }
 
 void side_set_recovering(struct side *side, bool yes)
 {
-    __atomic_store_n(&side->page->recovering, yes ? lhi_mono_ms() + RECOVERING_MS : 0,
+    __atomic_store_n(&side->page->recovering, yes ? machine_ms(side) + RECOVERING_MS : 0,
                      __ATOMIC_RELAXED);
 }
 

@@ -29,6 +29,8 @@ struct side {
     bool created; /* it was not there before this open */
     const struct lhi_log *log;
     struct lhi_fork_entry fork;
+    int64_t
+        ahead_ms; /* of our monotonic clock before the machine's: in the page it is the machine's */
     ino_t ino;
     int64_t pid; /* ours, to be shown to whoever waits */
 };
@@ -89,7 +91,7 @@ void side_announce(struct side *side, const char *what); /* … what we are doin
 bool side_own(const struct side *side); /* the database has nobody's tables but ours */
 void side_set_own(struct side *side, bool own);
 bool side_waited(const struct side *side); /* somebody waits for the turnstile */
-/* The store's clock, as an offset of the monotonic one: every handle judges by the same. */
+/* The store's clock, as an offset of the machine's monotonic one: every handle judges by the same. */
 int64_t side_clock(const struct side *side);
 void side_set_clock(struct side *side, int64_t offset);
 /* Which file the store is: device and inode of the database. */

@@ -179,9 +179,9 @@ int txn_reload(struct txn *txn, struct lhi_error *err)
         (rc = meta_int(txn->conn, "anchor_mono", 0, &mono, err)) < 0)
         return rc;
     /* The anchor of another boot says nothing about this one's clock. */
-    int64_t offset = strcmp(boot, db->boot) == 0 ? wall - mono : 0;
+    int64_t offset = clock_of_this_boot(db, boot) ? wall - mono : 0;
     __atomic_store_n(&db->clock, offset, __ATOMIC_RELEASE);
-    if (!txn->anchored)
+    if (!txn->anchored && offset != 0)
         side_set_clock(&db->side, offset);
     return LH_OK;
 }

@@ -346,6 +346,7 @@ CREATE TABLE leasehold.worker (
     machine           text,
     boot              text,
     pid_ns            bigint,
+    time_ns           bigint,             -- start times of processes are shifted in it
     pid               bigint,             -- NULL: no process of ours, only time decides
     process_start     bigint,
     queues            text,

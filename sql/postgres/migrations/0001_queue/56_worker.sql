@@ -16,22 +16,23 @@ END;
 -- time decides. of_sessions as leasehold.pairs() makes them; NULL: none yet.
 CREATE FUNCTION leasehold.worker_put(
     now timestamptz, of_worker text, of_label text, of_host text, of_machine text, of_boot text,
-    of_pid_ns bigint, of_pid bigint, of_start bigint, of_queues text, of_version text,
-    of_interval_ms bigint, of_multiplier bigint, tells_started boolean, of_sessions text)
+    of_pid_ns bigint, of_time_ns bigint, of_pid bigint, of_start bigint, of_queues text,
+    of_version text, of_interval_ms bigint, of_multiplier bigint, tells_started boolean, of_sessions text)
 RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN
-    INSERT INTO leasehold.worker(id, label, host, machine, boot, pid_ns, pid, process_start, queues,
-                                 version, interval_ms, multiplier, registered_at, last_heartbeat_at,
-                                 silent_at, started, sessions)
+    INSERT INTO leasehold.worker(id, label, host, machine, boot, pid_ns, time_ns, pid,
+                                 process_start, queues, version, interval_ms, multiplier,
+                                 registered_at, last_heartbeat_at, silent_at, started, sessions)
     VALUES (of_worker, coalesce(of_label, of_worker), of_host, of_machine, of_boot, of_pid_ns,
-            of_pid, of_start, of_queues, of_version, coalesce(of_interval_ms, 30000),
+            of_time_ns, of_pid, of_start, of_queues, of_version, coalesce(of_interval_ms, 30000),
             coalesce(of_multiplier, 3), now, now,
             now + leasehold.span(coalesce(of_interval_ms, 30000) * coalesce(of_multiplier, 3)),
             CASE WHEN tells_started THEN '[]' END, of_sessions)
         ON CONFLICT (id) DO UPDATE
        SET label = excluded.label, host = excluded.host, machine = excluded.machine,
-           boot = excluded.boot, pid_ns = excluded.pid_ns, pid = excluded.pid,
+           boot = excluded.boot, pid_ns = excluded.pid_ns, time_ns = excluded.time_ns,
+           pid = excluded.pid,
            process_start = excluded.process_start, queues = excluded.queues,
            version = excluded.version, state = 'alive', interval_ms = excluded.interval_ms,
            multiplier = excluded.multiplier, registered_at = excluded.registered_at,
@@ -55,7 +56,7 @@ END $$;
 
 CREATE FUNCTION leasehold.worker_register(
     of_worker text, of_label text, of_host text, of_machine text, of_boot text, of_pid_ns bigint,
-    of_pid bigint, of_start bigint, of_queues text, of_version text, of_interval_ms bigint,
+    of_time_ns bigint, of_pid bigint, of_start bigint, of_queues text, of_version text, of_interval_ms bigint,
     of_multiplier bigint, tells_started boolean, has_sessions boolean, pids bigint[],
     starts bigint[])
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -68,8 +69,8 @@ BEGIN
                 leasehold.need_beside(cardinality(pids), cardinality(starts));
     END IF;
     PERFORM leasehold.worker_put(
-        leasehold.clock(), of_worker, of_label, of_host, of_machine, of_boot, of_pid_ns, of_pid,
-        of_start, of_queues, of_version, of_interval_ms, of_multiplier, tells_started,
+        leasehold.clock(), of_worker, of_label, of_host, of_machine, of_boot, of_pid_ns, of_time_ns,
+        of_pid, of_start, of_queues, of_version, of_interval_ms, of_multiplier, tells_started,
         CASE WHEN has_sessions THEN leasehold.pairs(pids, starts) END);
 END $$;
 
@@ -168,8 +169,8 @@ END $$;
 -- process of a worker is gone: where that is to be looked at, nothing is done yet and the answer is who it
 -- is; come again with what was found of it.
 CREATE FUNCTION leasehold.worker_leave(
-    of_worker text, self_boot text, self_machine text, self_pid_ns bigint, self_pid bigint,
-    self_start bigint, seen_pid bigint, seen_start bigint, seen_gone boolean,
+    of_worker text, self_boot text, self_machine text, self_pid_ns bigint, self_time_ns bigint,
+    self_pid bigint, self_start bigint, seen_pid bigint, seen_start bigint, seen_gone boolean,
     OUT ask_pid bigint, OUT ask_start bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -188,7 +189,8 @@ BEGIN
                   AND w.process_start IS NOT DISTINCT FROM self_start);
     IF NOT itself AND w.sessions IS NULL AND self_pid IS NOT NULL
        AND w.boot IS NOT DISTINCT FROM self_boot AND w.machine IS NOT DISTINCT FROM self_machine
-       AND w.pid_ns IS NOT DISTINCT FROM self_pid_ns THEN
+       AND w.pid_ns IS NOT DISTINCT FROM self_pid_ns
+       AND w.time_ns IS NOT DISTINCT FROM self_time_ns THEN
         IF seen_pid IS DISTINCT FROM w.pid OR seen_start IS DISTINCT FROM w.process_start THEN
             ask_pid := w.pid;
             ask_start := w.process_start;
