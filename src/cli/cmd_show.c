@@ -132,18 +132,24 @@ static void field_time(const char *label, int64_t at, int64_t now)
                    text_when(at, now, when, sizeof when));
 }
 
-static void print_bytes(const char *title, const void *bytes, size_t len, bool is_text)
+/** `cut`: so many more there were, which are not kept. */
+static void print_bytes(const char *title, const void *bytes, size_t len, int64_t cut, bool is_text)
 {
     enum { MOST = 4096 };
     bool colors = text_colors(stdout);
     struct buf visible = {0};
     size_t shown = len < MOST ? len : MOST;
 
+    if (bytes == NULL && cut == 0)
+        return;
+    printf("\n%s%s%s (%zu byte%s%s", style_on(STYLE_BOLD, colors), title,
+           style_off(STYLE_BOLD, colors), len, text_plural((int64_t)len),
+           is_text || bytes == NULL ? "" : ", not text");
+    if (cut > 0)
+        printf("; %" PRId64 " more were written, and are not kept", cut);
+    puts(")");
     if (bytes == NULL)
         return;
-    printf("\n%s%s%s (%zu byte%s%s)\n", style_on(STYLE_BOLD, colors), title,
-           style_off(STYLE_BOLD, colors), len, text_plural((int64_t)len),
-           is_text ? "" : ", not text");
     if (!is_text)
         base64_encode(&visible, bytes, shown);
     else {
@@ -201,8 +207,8 @@ static void print_job(const lh_job *job, int64_t now)
     field_time("changed", job->state_changed_at, now);
     field_time("finished", job->finished_at, now);
     field_time("expires", job->expires_at, now);
-    print_bytes("payload", job->payload, job->payload_len, job->payload_is_text);
-    print_bytes("result", job->result, job->result_len, job->result_is_text);
+    print_bytes("payload", job->payload, job->payload_len, 0, job->payload_is_text);
+    print_bytes("result", job->result, job->result_len, job->result_cut, job->result_is_text);
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */
@@ -248,7 +254,8 @@ const struct command cmd_show = {
     .summary = "everything about one job, with its story",
     .text = "Prints everything that is known of a job, and its story: what happened to it, when, "
             "by whose "
-            "hand and why. With --json the job with its events.",
+            "hand and why. With --json the job with its events. What its runs wrote is shown by "
+            "leasehold logs.",
     .positionals = positionals,
     .examples = examples,
     .run = run,

@@ -8,6 +8,7 @@
 
 #include "cli.h"
 #include "work_lines.h"
+#include "work_output.h"
 
 enum {
     JOBS,
@@ -23,6 +24,7 @@ enum {
     ONCE,
     WORKER,
     PASS_STORE,
+    PRINT_OUTPUT,
 };
 
 enum { DRAIN_RETRIES = 1, DRAIN_PENDING };
@@ -64,6 +66,8 @@ static const struct option options[] = {
                 "what the worker is called; something unique is added (default: USER@HOST)"},
     [PASS_STORE] = {"pass-store", 0, NULL, SPEC_FLAG, 0,
                     "tell the command which store it is, in LEASEHOLD_STORE"},
+    [PRINT_OUTPUT] = {"print-output", 0, NULL, SPEC_FLAG, 0,
+                      "print what the commands write, each line with its job in front"},
     {.name = NULL},
 };
 
@@ -71,7 +75,8 @@ static const struct option options[] = {
 
 struct work {
     struct cli *cli;
-    bool recovery; /* not turned off */
+    struct work_output *output; /* NULL: it is not printed */
+    bool recovery;              /* not turned off */
 };
 
 static void say(struct work *work, int level, const lh_work_event *event, const char *format, ...)
@@ -128,6 +133,7 @@ static void told(void *arg, const lh_work_event *event)
     struct work *work = arg;
 
     work_lines_event(work->cli->lines, event);
+    work_output_event(work->output, event);
     switch (event->what) {
     case LH_WORK_READY:
         say(work, LH_LOG_INFO, event, "worker %s is ready", event->worker);
@@ -224,6 +230,7 @@ static int run(struct cli *cli, const struct args *args)
         .reopen_arg = &work,
         .tell = told,
         .tell_arg = &work,
+        .tell_output = opt[PRINT_OUTPUT].given > 0,
     };
     const char **queues = arena_alloc(&cli->config.arena, (args->n + 1) * sizeof *queues);
     for (size_t i = 0; i < args->n; i++)
@@ -247,7 +254,10 @@ static int run(struct cli *cli, const struct args *args)
         cli->log_level = LH_LOG_INFO; /* a worker without a terminal says what it does */
     cli->never_wait = true;           /* a worker keeps its deadlines */
     cli->lines = work_lines_new();
+    if (opts.tell_output)
+        work.output = work_output_new(cli);
     rc = lh_worker_run(cli->store, &opts, &tally);
+    work_output_free(work.output);
     work_lines_free(cli->lines);
     cli->lines = NULL;
     return end(rc, &tally);
@@ -275,15 +285,18 @@ static const struct exit_note exits[] = {
 
 const struct command cmd_work = {
     .name = "work",
-    .args =
-        "QUEUE… [-j N] [--batch N] [--kind K]… [--rate N/D] [--timeout D] [--lease D]\n"
-        "QUEUE… [--drain[=HOW] | --once] [--heartbeat D] [--grace D] [--worker LABEL] -- CMD ARGS…",
+    .args = "QUEUE… [-j N] [--batch N] [--kind K]… [--rate N/D] [--timeout D] [--lease D]\n"
+            "QUEUE… [--drain[=HOW] | --once] [--heartbeat D] [--grace D] [--worker LABEL] "
+            "[--print-output] "
+            "-- CMD ARGS…",
     .summary = "run a command once a job, under a lease",
     .text =
         "Claims jobs and runs the command once for each: the payload on its standard input, the "
         "job in LEASEHOLD_JOB_ID, _TOKEN, _QUEUE, _KIND, _ATTEMPT, _MAX_ATTEMPTS, _CHECKPOINT and "
         "_WORKER. What it writes to standard output (1 MiB of it) becomes the result, the end of "
-        "its standard error the error. The worker renews the lease, so that a busy command never "
+        "its standard error the error. Both streams of every run are kept: leasehold logs JOB "
+        "shows "
+        "them. The worker renews the lease, so that a busy command never "
         "loses it."
         "\n\n"
         "Exit code 0 completes the job. 75 means not now: it is given back with the backoff delay, "

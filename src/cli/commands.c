@@ -17,6 +17,7 @@ const struct command *const commands[] = {
     &cmd_wait,
     &cmd_work,
     &cmd_show,
+    &cmd_logs,
     &cmd_list,
     &cmd_events,
     &cmd_status,
@@ -69,7 +70,7 @@ const struct section sections[] = {
     {"The life of a job", "enqueue claim heartbeat complete fail release cancel retry reschedule "
                           "delete wait"},
     {"Running it", "work"},
-    {"Looking at it", "show list events status top"},
+    {"Looking at it", "show logs list events status top"},
     {"Queues, schedules, workers, named leases", "queue schedule worker lease"},
     {"The store",
      "recover recovery-status recovery-report check backup restore prune migrate move bench"},

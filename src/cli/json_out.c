@@ -278,6 +278,8 @@ static void js_job_fields(struct js *json, const lh_job *job)
     js_int_or_null(json, job->progress, -1);
     js_key_value(json, "checkpoint", job->checkpoint);
     js_bytes(json, "result", job->result, job->result_len, job->result_is_text);
+    if (job->result_cut > 0)
+        js_key_int(json, "result_cut_bytes", job->result_cut);
     js_key(json, "lease_ms");
     js_int_or_null(json, job->lease_ms, 0);
     js_key(json, "remaining_ms");

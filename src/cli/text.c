@@ -105,6 +105,19 @@ void text_visible(struct buf *out, const char *text, size_t len)
     }
 }
 
+void text_lines(struct buf *out, const char *text, size_t len)
+{
+    for (size_t i = 0; i < len;) {
+        size_t n = 0;
+        while (i + n < len && text[i + n] != '\n' && text[i + n] != '\t')
+            n++;
+        text_visible(out, text + i, n);
+        i += n;
+        if (i < len)
+            buf_char(out, text[i++]);
+    }
+}
+
 size_t text_width(const char *text, size_t len)
 {
     size_t n = 0;

@@ -28,6 +28,8 @@ bool text_is_control(uint32_t code);
 /** Appends text with such characters made visible, so that no payload or error message can move the
  *  cursor, forge a line, or show its letters in another order. */
 void text_visible(struct buf *out, const char *text, size_t len);
+/** The same for text of several lines: ends of lines and tabs stay what they are. */
+void text_lines(struct buf *out, const char *text, size_t len);
 /** How many columns it takes; good enough for alignment: a character is one. */
 size_t text_width(const char *text, size_t len);
 
