@@ -389,6 +389,8 @@ int lh_lease_run(lh_store *store, const char *scope, const char *name, char *con
     run.opts = opts ? *opts : defaults;
     run.socket = run.death = run.signals = run.quit = -1;
     int rc = check(&run, command, &err);
+    if (rc == LH_OK)
+        rc = check_system(&err);
     if (rc == LH_OK) {
         if (run.opts.kill_after_ms == 0)
             run.opts.kill_after_ms = KILL_AFTER_MS;

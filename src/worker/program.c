@@ -4,6 +4,9 @@
  */
 #include "worker/worker.h"
 
+#include "base/processes.h"
+#include "base/sys.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -63,6 +66,30 @@ char *find_guardian(const char *given, struct lhi_error *err)
     (void)lhi_fail(err, LH_EINVAL, "the guardian \"%s\" cannot be run: is Leasehold installed?",
                    place);
     return NULL;
+}
+
+/* ---- the system ---- */
+
+int check_system(struct lhi_error *err)
+{
+    struct lhi_process self;
+    struct lhi_time_ns time;
+    char boot[40];
+
+    lhi_boot_id(boot);
+    lhi_time_ns(&time);
+    /* Guardians are known by their start time, and what they left running is found there. */
+    if (boot[0] == '\0' || !lhi_process_look(getpid(), &self))
+        return lhi_fail(
+            err, LH_EFAIL,
+            "/proc shows no processes here, and nothing can be run without it: mount it "
+            "with \"mount -t proc proc /proc\"");
+    /* Guardian and worker compare times. */
+    if (time.differs_from_children)
+        return lhi_fail(err, LH_EMISUSE,
+                        "a worker cannot run here: this process has made a time namespace for its "
+                        "children; start the worker in a child");
+    return LH_OK;
 }
 
 /* ---- environment ---- */

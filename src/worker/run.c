@@ -153,6 +153,8 @@ static int make(struct worker *w, struct lhi_error *err)
     lh_store_info info;
     int rc;
 
+    if ((rc = check_system(err)) != LH_OK)
+        return rc;
     if (!loop_init(w))
         return lhi_fail_errno(err, errno, "could not set up the worker's loop");
     if (!claims_init(w) || !ends_init(w) || !output_init(w) || !beats_init(w))
@@ -249,6 +251,8 @@ int lh_worker_check(const lh_work_opts *opts, char *errmsg, size_t errlen)
 
     lhi_error_clear(&err);
     int rc = check_opts(opts, &err);
+    if (rc == LH_OK)
+        rc = check_system(&err);
     if (rc == LH_OK && opts->command != NULL)
         rc = command_locate(opts, &command, &guardian, &err);
     lhi_free(command);

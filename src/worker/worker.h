@@ -390,6 +390,8 @@ lh_outcome stop_outcome(struct lh_task *task); /* of a run that we have stopped;
 /* program.c */
 char *find_command(const char *name, struct lhi_error *err);
 char *find_guardian(const char *given, struct lhi_error *err);
+/* Can a command be guarded here? */
+int check_system(struct lhi_error *err);
 /* Ours, without those that begin like one of `without`; NULL: no memory. */
 char **make_environment(const char *const *without, const char *worker, const char *store);
 void free_environment(char **made, bool store);

@@ -1,6 +1,7 @@
 /* A worker that cannot do its work does not begin: nothing is claimed, nothing is written. */
 #include "work/shift.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -48,6 +49,63 @@ TEST(a_command_that_cannot_be_run_makes_no_store)
     expect_refused("./nonesuch", "does not exist");
     EXPECT(!exists("s.db"));
     EXPECT(!exists("s.db-lease"));
+}
+
+/* The program, started by a shell in a namespace of its own; code 77: there is none to be had here. */
+static struct run run_in(const char *namespace, const char *offset, const char *prepare,
+                         const char *words)
+{
+    char script[600];
+
+    (void)snprintf(script, sizeof script, "%s || exit 77; exec \"$TEST_LEASEHOLD\" --store s.db %s",
+                   prepare, words);
+    const char *const argv[] = {"unshare", namespace, offset, "sh", "-c", script, NULL};
+    struct run r = run(NULL, argv);
+    if (r.code == 77 || strstr(r.err, "unshare failed") != NULL) {
+        (void)fprintf(stderr, "not run: this user has no such namespace\n");
+        r.code = 77;
+    }
+    return r;
+}
+
+#define HIDE_PROC "mount -t tmpfs none /proc 2> /dev/null"
+
+/* Guardians are told apart by their start time, which /proc shows: no job would ever be started. */
+TEST(worker_without_proc_refuses_to_start_and_claims_nothing)
+{
+    static const char *const words[] = {"work q --once -- true",
+                                        "lease run backup/nightly -- true"};
+    struct shop shop = shop_open();
+    int64_t job = put(&shop, "q", "x");
+
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        struct run r = run_in("--mount", "--fork", HIDE_PROC, words[i]);
+        if (r.code != 77) {
+            EXPECT_EQ(r.code, 1);
+            EXPECT_CONTAINS(r.err, "/proc shows no processes here");
+            EXPECT_CONTAINS(r.err, "mount -t proc");
+        }
+        run_clear(&r);
+    }
+    expect_untouched(&shop, job);
+    EXPECT_EQ(events(&shop, "lease.acquired"), 0);
+    shop_close(&shop);
+}
+
+TEST(worker_in_another_time_namespace_runs_jobs)
+{
+    struct shop shop = shop_open();
+    int64_t job = put(&shop, "q", "x");
+    struct run r =
+        run_in("--time", "--monotonic=100000", "true", "work q --once --timeout 1m -- true");
+
+    if (r.code != 77) {
+        EXPECT_EQ(r.code, 0);
+        EXPECT_EQ(look(&shop, job)->state, LH_COMPLETED);
+        EXPECT_EQ(events(&shop, "clock.jump"), 0);
+    }
+    run_clear(&r);
+    shop_close(&shop);
 }
 
 static lh_outcome never_called(void *arg, lh_task *task, const lh_job *job)
