@@ -90,6 +90,18 @@ bool lhi_thread_start(pthread_t *thread, void *(*run)(void *), void *arg)
 
 /* ---- a process for one question ---- */
 
+/* The thread sanitizer takes every clone for a fork, whose memory is a copy. */
+#if defined(__SANITIZE_THREAD__)
+#define CHILD_FLAGS CLONE_VFORK
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define CHILD_FLAGS CLONE_VFORK
+#endif
+#endif
+#ifndef CHILD_FLAGS
+#define CHILD_FLAGS (CLONE_VM | CLONE_VFORK)
+#endif
+
 enum { CHILD_STACK = 64 * 1024 };
 
 int lhi_ask_child(int (*ask)(void *), void *arg)
@@ -105,7 +117,7 @@ int lhi_ask_child(int (*ask)(void *), void *arg)
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     /* It has descriptors of its own, and sends no signal when it ends. */
-    pid_t pid = clone(ask, stack + CHILD_STACK, CLONE_VM | CLONE_VFORK, arg);
+    pid_t pid = clone(ask, stack + CHILD_STACK, CHILD_FLAGS, arg);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     (void)munmap(stack, CHILD_STACK);
     if (pid < 0)

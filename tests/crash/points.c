@@ -23,7 +23,7 @@ static const char *const points[] = {
 
 /* What no session passes has its turn in tests of its own (tests/store, tests/spec/move.c). */
 static const char *const elsewhere[] = {
-    "backup:", "copy:", "move:", "repair:", "reserve:", "restore:", "scratch:", "swap:"};
+    "age:", "backup:", "copy:", "move:", "repair:", "reserve:", "restore:", "scratch:", "swap:"};
 
 enum { N_POINTS = sizeof points / sizeof points[0] };
 

@@ -374,7 +374,7 @@ static int copy_and_check(struct backup *b, struct lhi_error *err)
     if (rc != LH_OK)
         return rc;
     partial_clean(b->file, &b->db->log);
-    if ((rc = partial_make(&b->partial, b->file, err)) != LH_OK)
+    if (partial_make(&b->partial, b->file, err) != LH_OK)
         return copy_failed("could not make the copy", b->path, err);
     LHI_POINT("backup:begun");
     rc = make_copy(b, err);
