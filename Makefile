@@ -4,7 +4,7 @@ BUILD  ?= build
 PREFIX ?= /usr/local
 
 .DEFAULT_GOAL := all
-.PHONY: all deps demo check bench torture format install clean help
+.PHONY: all deps demo check bench torture mutants format install clean help
 
 all: $(BUILD)/build.ninja
 	@ninja -C $(BUILD) --quiet
@@ -32,6 +32,9 @@ bench: all
 torture: all
 	@BUILD=$(BUILD) tools/torture
 
+mutants:
+	@tools/mutants
+
 format:
 	@git ls-files -co --exclude-standard -- '*.c' '*.h' | xargs clang-format -i
 
@@ -49,6 +52,7 @@ help:
 	@echo 'make check      everything that must pass: suites, sanitizers, lints (tools/check --help)'
 	@echo 'make bench      measure, and compare with the floors'
 	@echo 'make torture    the long crash and race runs'
+	@echo 'make mutants    break each requirement once, and see its tests fail'
 	@echo 'make format     lay out the C files as .clang-format says'
 	@echo 'make install    into PREFIX ($(PREFIX)), below DESTDIR if that is set'
 	@echo 'make deps       install the Debian packages that are missing (tools/deps)'

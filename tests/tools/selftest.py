@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Tests of what the build and the suites rely on: tools/embed_sql.py, tools/layers.py, tools/check.py,
-tests/cli/run.py.
+tests/cli/run.py, tests/mutants/run.py.
 
 Each makes a small tree in a fresh directory, runs the tool on it, and looks at what it says.
 """
@@ -319,6 +319,106 @@ def cli_update_writes_what_it_saw_and_keeps_what_matches():
         "# words\n\n$ echo 5; echo 6\n{{int}}\n6\n\n$ fake '' 'b' 3\nout \n! err b\n? 3\n# end\n")
     again = tree.run("tests/cli/run.py", "--folder", "t", "--program", "fake").good()
     assert "ok 1 - a" in again.said
+
+
+# ---------------------------------------------------------------- tests/mutants/run.py
+
+UNIT = r"""
+#include <stdio.h>
+#include <string.h>
+#define TEST(name_) static int name_(void)
+int answer(void);
+
+TEST(the_answer_is_forty_two)
+{
+    return answer() == 42;
+}
+
+TEST(nothing_is_asked)
+{
+    return 1;
+}
+
+TEST(nothing_is_right)
+{
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    int failed = 0;
+    printf("TAP version 13\n1..%d\n", argc - 1);
+    for (int i = 1; i < argc; i++) {
+        int ok = strcmp(argv[i], "nothing_is_asked") == 0   ? nothing_is_asked()
+                 : strcmp(argv[i], "nothing_is_right") == 0 ? nothing_is_right()
+                                                            : the_answer_is_forty_two();
+        printf("%s %d - %s\n", ok ? "ok" : "not ok", i, argv[i]);
+        failed |= !ok;
+    }
+    return failed;
+}
+"""
+ANSWER = "int answer(void)\n{\n    return 42; /* 42 */\n}\n"
+MUTABLE = {
+    "meson.build": "project('t', 'c')\ntest('unit', executable('test-unit', 'answer.c', 'unit.c'),"
+                   " suite : ['unit'], protocol : 'tap')\n",
+    "meson_options.txt": "option('tests', type : 'boolean')\n",
+    "answer.c": ANSWER, "unit.c": UNIT}
+WRONG = 'file = "answer.c"\nold = "return 42"\nnew = "return 41"\n'
+
+
+class Mutable:
+    """A project with one function, and requirements about it."""
+
+    def __init__(self):
+        self.tree = Tree(MUTABLE)
+
+    def run(self, proof, mutant, *options):
+        for name, text in (("docs/requirements.md", f"| FR-001 | it is 42 | done | `{proof}` |\n"),
+                           ("tests/mutants/a.toml", mutant)):
+            path = self.tree.root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        return self.tree.run("tests/mutants/run.py", "--root", ".", "--work", "work", *options)
+
+
+def mutant(change, rows='["FR-001"]'):
+    return f'[[mutant]]\nrows = {rows}\nwhat = "it is another"\n{change}'
+
+
+@test
+def mutants_are_killed_by_the_tests_that_their_rows_cite():
+    project = Mutable()
+    project.run("the_answer_is_forty_two", mutant(WRONG)).good()
+    assert project.tree.said.endswith("1 killed, 0 survived\n"), project.tree.said
+    assert "FR-001: the_answer_is_forty_two fails on unit" in project.tree.said
+    assert (project.tree.root / "answer.c").read_text() == ANSWER, "the tree itself was changed"
+    project.run("nothing_is_asked", mutant(WRONG)).bad("FR-001: SURVIVES nothing_is_asked",
+                                                       "0 killed, 1 survived")
+    project.run("nothing_is_right", mutant(WRONG)).bad("nothing_is_right fails on unit without any")
+    broken = mutant(WRONG.replace("return 41", "return forty"))
+    project.run("the_answer_is_forty_two", broken).bad("does not build")
+    project.run("the_answer_is_forty_two", mutant(WRONG)).good()  # what came before is undone
+
+
+@test
+def mutants_must_fit_the_requirements_and_the_sources():
+    project = Mutable()
+    known = "the_answer_is_forty_two"
+    project.run(known, "").bad("FR-001: has neither a mutant nor a reason")
+    project.run(known, mutant(WRONG.replace("return 42", "42"))).bad("answer.c has 2 times: 42")
+    project.run(known, mutant(WRONG.replace("return 42", "return 43"))).bad("answer.c has 0 times")
+    project.run(known, mutant(WRONG.replace("answer.c", "b.c"))).bad("there is no file b.c")
+    project.run(known, mutant(WRONG.replace("41", "42"))).bad("changes nothing")
+    project.run(known, mutant('file = "answer.c"\n')).bad("needed are file, new, old, rows, what")
+    project.run(known, mutant(WRONG, '["FR-001", "FR-002"]')).bad("FR-002: has a mutant, but is no")
+    reason = '[[exempt]]\nrows = ["FR-001"]\nreason = "it is measured"\n'
+    project.run(known, reason + mutant(WRONG)).bad("has a mutant and a reason")
+    project.run(known, reason, "--list").good()
+    assert "no mutant: it is measured" in project.tree.said
+    project.run(known, mutant(WRONG), "--list").good()
+    assert "FR-001: it is 42\n  answer.c: it is another\n" in project.tree.said
+    project.run(known, mutant(WRONG), "--only", "FR-009").bad("FR-009: no requirement that is done")
 
 
 def main():
