@@ -425,6 +425,20 @@ def a_claim_from_a_queue_that_was_never_used_says_so(db):
 
 
 @test
+def a_plain_insert_obeys_the_max_payload_of_its_queue(db):
+    db.ask("SELECT leasehold.queue_set('small', max_payload => 10), leasehold.queue_set('small', 'big', max_payload => 20),"
+           " leasehold.queue_set('large', max_payload => 2000000)", WORKER)
+    for queue, kind, column, most in (("small", "NULL", "payload", 10), ("small", "'big'", "payload", 20),
+                                      ("small", "NULL", "payload_bytes", 10), ("mail", "NULL", "payload", 1048576),
+                                      ("large", "NULL", "payload", 2000000)):
+        insert = f"INSERT INTO leasehold.job(queue, kind, {column}) VALUES ('{queue}', {kind}, repeat('x', %d)::"
+        insert += "bytea)" if column == "payload_bytes" else "text)"
+        db.ask(insert % most, WORKER)
+        db.refused(insert % (most + 1), WORKER,
+                   f'payload of {most + 1} bytes is too large: queue "{queue}" takes at most {most} bytes')
+
+
+@test
 def array_nulls_of_a_role_change_nothing(db):
     db.ask("SET array_nulls = off; SELECT leasehold.enqueue('mail', 'x'); SELECT leasehold.claim('w', 'mail');"
            "SELECT leasehold.heartbeat(1, 1); SELECT leasehold.complete(1, 1); SELECT leasehold.recover();"

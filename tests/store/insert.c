@@ -390,3 +390,35 @@ TEST(an_insert_of_another_process_wakes_a_claim_that_waits)
     EXPECT_EQ(test_wait(child).code, 0);
     lh_close(x.store);
 }
+
+TEST(a_plain_insert_obeys_the_max_payload_of_its_queue)
+{
+    static const struct {
+        const char *queue, *kind;
+        int most;
+    } cases[] = {
+        {.queue = "small", .kind = "NULL", .most = 10},
+        {.queue = "small", .kind = "'big'", .most = 20},
+        {.queue = "mail", .kind = "NULL", .most = 1048576},
+        {.queue = "large", .kind = "NULL", .most = 2000000},
+    };
+    struct ground g = ground_open();
+    EXPECT_OK(lh_policy_set(g.store, "small", NULL,
+                            &(lh_policy){.set = LH_POLICY_MAX_PAYLOAD, .max_payload = 10}, 0));
+    EXPECT_OK(lh_policy_set(g.store, "small", "big",
+                            &(lh_policy){.set = LH_POLICY_MAX_PAYLOAD, .max_payload = 20}, 0));
+    EXPECT_OK(lh_policy_set(g.store, "large", NULL,
+                            &(lh_policy){.set = LH_POLICY_MAX_PAYLOAD, .max_payload = 2000000}, 0));
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        for (int more = 0; more < 2; more++) {
+            char sql[160];
+            (void)snprintf(sql, sizeof sql,
+                           "INSERT INTO lh_job(queue, kind, payload) VALUES('%s', %s, zeroblob(%d))",
+                           cases[i].queue, cases[i].kind, cases[i].most + more);
+            if (db_try(g.db, sql) != (more == 0 ? SQLITE_OK : SQLITE_CONSTRAINT))
+                FAIL("%s: %s", sql, sqlite3_errmsg(g.db));
+        }
+    }
+    EXPECT_STR(sqlite3_errmsg(g.db), "payload is too large: see max_payload of its queue");
+    ground_close(&g);
+}

@@ -309,8 +309,11 @@ BEGIN
         THEN RAISE(ABORT, 'a new job has no token, attempts or recoveries')
         WHEN instr(new.queue, char(0)) OR instr(new.kind, char(0)) OR instr(new.key, char(0))
         THEN RAISE(ABORT, 'queue, kind and key may not have a zero byte')
-        WHEN length(CAST(new.payload AS BLOB)) > 67108864
-        THEN RAISE(ABORT, 'a payload has at most 64 MiB') END;
+        WHEN length(CAST(new.payload AS BLOB))
+             > coalesce((SELECT max_payload FROM lh_policy
+                          WHERE max_payload IS NOT NULL AND queue IN (new.queue, '*') AND kind IN (new.kind, '*')
+                          ORDER BY queue = '*', kind = '*' LIMIT 1), 1048576)
+        THEN RAISE(ABORT, 'payload is too large: see max_payload of its queue') END;
     UPDATE lh_job SET state = 'scheduled'
      WHERE id = new.id AND state = 'pending'
        AND run_at > CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER);

@@ -7,6 +7,8 @@
 CREATE FUNCTION leasehold.inserting() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    bytes bigint := coalesce(octet_length(NEW.payload), octet_length(NEW.payload_bytes));
 BEGIN
     PERFORM leasehold.need_name('queue', NEW.queue);
     IF NEW.kind IS NOT NULL THEN
@@ -29,8 +31,8 @@ BEGIN
         PERFORM leasehold.refuse(-3, format('key has %s bytes: 1 to 256 are allowed', octet_length(NEW.key)));
     ELSIF NEW.payload IS NOT NULL AND NEW.payload_bytes IS NOT NULL THEN
         PERFORM leasehold.refuse(-3, 'a job has a payload or payload_bytes, not both');
-    ELSIF coalesce(octet_length(NEW.payload), octet_length(NEW.payload_bytes)) > 67108864 THEN
-        PERFORM leasehold.refuse(-4, 'a payload has at most 64 MiB');
+    ELSIF bytes > 1048576 OR (SELECT m.has_policies FROM leasehold.meta m WHERE m.one) THEN
+        PERFORM leasehold.need_size(bytes, leasehold.policy_of(NEW.queue, NEW.kind));
     END IF;
     NEW.again := false;
     IF NEW.run_at > leasehold.clock() THEN
