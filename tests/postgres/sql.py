@@ -22,7 +22,7 @@ import hostile
 import replica
 import server
 
-WORKER, READER, STRANGER = "app_worker", "app_reader", "app_stranger"
+WORKER, READER, PRODUCER, STRANGER = "app_worker", "app_reader", "app_producer", "app_stranger"
 MINUTE = 60000
 START = 1768473000000  # 2026-01-15T10:30:00Z
 DENIED = "permission denied"
@@ -90,6 +90,7 @@ def logins(of):
     of.psql("postgres", "".join(f"CREATE ROLE {name} LOGIN PASSWORD '{of.password}' {more};\n"
                                 for name, more in ((WORKER, "IN ROLE leasehold_worker"),
                                                    (READER, "IN ROLE leasehold_reader"),
+                                                   (PRODUCER, "IN ROLE leasehold_producer"),
                                                    (STRANGER, ""))))
 
 
@@ -126,7 +127,8 @@ def every_function_for_clients_was_decided_about(db):
     rows = [line.split("|") for line in db.ask("""
         SELECT proname, prosecdef, prorettype = 'trigger'::regtype,
                has_function_privilege('leasehold_worker', oid, 'EXECUTE'),
-               has_function_privilege('leasehold_reader', oid, 'EXECUTE'), provolatile,
+               has_function_privilege('leasehold_reader', oid, 'EXECUTE')
+               OR has_function_privilege('leasehold_producer', oid, 'EXECUTE') AND proname !~ '^enqueue', provolatile,
                coalesce(array_to_string(proconfig, ','), ''), prolang = 14, prosqlbody IS NOT NULL
           FROM pg_proc WHERE pronamespace = 'leasehold'::regnamespace""").splitlines()]
     called = set(re.findall(r"leasehold\.(\w+)\(", "".join(
@@ -268,6 +270,37 @@ def run_every_command(db, user):
 def our_program_works_with_the_rights_of_a_worker(db):
     """Nothing that it calls was forgotten."""
     run_every_command(db, WORKER)
+
+
+@test
+def a_producer_enqueues_and_sees_what_became_of_its_own_jobs_alone(db):
+    other = "other_producer"
+    db.server.psql("postgres", f"CREATE ROLE {other} LOGIN PASSWORD '{db.server.password}' IN ROLE leasehold_producer")
+    db.ask("SELECT leasehold.enqueue('mail', 'a'); SELECT leasehold.enqueue_one('mail', 1, 'b', 7);"
+           "SELECT leasehold.enqueue_many('mail', '{1}', '{c}'); INSERT INTO leasehold.job(queue, payload) VALUES ('mail', 'd')",
+           PRODUCER)
+    db.run(PRODUCER, "enqueue", "mail", "e")
+    db.ask("SELECT leasehold.enqueue('mail', 'f')", other)
+    db.ask("SELECT leasehold.enqueue('mail', 'g')", WORKER)
+    expect_equal(db.ask("SELECT string_agg(job || ' ' || role, ', ' ORDER BY job) FROM leasehold.produced"),
+                 ", ".join([*(f"{n} {PRODUCER}" for n in range(1, 6)), f"6 {other}"]), "whose jobs are known")
+    db.ask("SELECT leasehold.complete(id, token, 'done ' || id) FROM leasehold.claim('w', 'mail', 10)", WORKER)
+    for user, seen in ((PRODUCER, range(1, 6)), (other, (6,)), (WORKER, range(1, 8)), (READER, range(1, 8))):
+        for job in range(1, 8):
+            ask = f"SELECT state, result FROM leasehold.result({job})"
+            if job in seen:
+                expect_equal(db.ask(ask, user), f"completed|done {job}", f"job {job} as seen by {user}")
+            else:
+                db.refused(ask, user, f"there is no job {job}")
+    for sql in ("SELECT * FROM leasehold.job", "SELECT * FROM leasehold.event", "SELECT * FROM leasehold.produced",
+                "SELECT * FROM leasehold.job_state", "SELECT * FROM leasehold.queues()",
+                "SELECT leasehold.claim('w', 'mail')", "SELECT leasehold.complete(1, 1)", "SELECT leasehold.cancel(1)",
+                "SELECT leasehold.queue_purge('mail')", "SELECT leasehold.queue_pause('mail')", "SELECT leasehold.recover()",
+                "SELECT leasehold.jobs_of('{1}')", "INSERT INTO leasehold.job(queue, state) VALUES ('mail', 'completed')",
+                "INSERT INTO leasehold.produced VALUES (7, 'app_producer')", "UPDATE leasehold.job SET priority = 1"):
+        db.refused(sql, PRODUCER, DENIED)
+    db.run(PRODUCER, "claim", "mail", code=7, told=DENIED)
+    db.run(PRODUCER, "list", code=7, told=DENIED)
 
 
 @test
@@ -496,7 +529,7 @@ def without_roles(bare, program):
     of.ask("SELECT * FROM leasehold.job_state", READER)
     of.refused("SELECT leasehold.enqueue('mail')", READER, DENIED)
     of.refused(f"SELECT leasehold.admit('{WORKER}', 'owner')", "plain",
-               'access is "owner": worker or reader is allowed')
+               'access is "owner": worker, reader or producer is allowed')
     of.refused("UPDATE leasehold.job SET priority = 1", WORKER, DENIED)
 
 
@@ -522,7 +555,7 @@ def drop_one_after_another(bare, program):
     one = make_database(bare, "one", server.TESTER, program)
     two = make_database(bare, "two", server.TESTER, program)
     roles = "SELECT count(*) FROM pg_roles WHERE rolname ~ '^leasehold_'"
-    for of, left in ((one, "3"), (two, "0")):
+    for of, left in ((one, "4"), (two, "0")):
         of.ask("CREATE TABLE public.mine (x int); INSERT INTO public.mine VALUES (1);"
                "SELECT leasehold.enqueue('mail', 'x')")
         of.ask(of.run(server.TESTER, "migrate", "--drop-sql"))

@@ -412,9 +412,10 @@ TEST(a_plain_insert_obeys_the_max_payload_of_its_queue)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         for (int more = 0; more < 2; more++) {
             char sql[160];
-            (void)snprintf(sql, sizeof sql,
-                           "INSERT INTO lh_job(queue, kind, payload) VALUES('%s', %s, zeroblob(%d))",
-                           cases[i].queue, cases[i].kind, cases[i].most + more);
+            (void)snprintf(
+                sql, sizeof sql,
+                "INSERT INTO lh_job(queue, kind, payload) VALUES('%s', %s, zeroblob(%d))",
+                cases[i].queue, cases[i].kind, cases[i].most + more);
             if (db_try(g.db, sql) != (more == 0 ? SQLITE_OK : SQLITE_CONSTRAINT))
                 FAIL("%s: %s", sql, sqlite3_errmsg(g.db));
         }

@@ -1,5 +1,30 @@
 -- Enqueue: by plain INSERT, by function, many at once; a call that named itself is made once.
 
+-- ---- producers: roles that enqueue, and may not read the jobs ----
+
+-- Is the one that calls such a role? The login counts: the functions act as their owner.
+CREATE FUNCTION leasehold.is_producer() RETURNS boolean LANGUAGE sql STABLE
+RETURN NOT has_table_privilege(session_user, 'leasehold.job'::regclass, 'SELECT');
+
+-- What became of a job: its state, and when it has ended its result or its last error. A role that may not read
+-- the jobs is told of its own only; any other job does not exist for it.
+CREATE FUNCTION leasehold.result(job bigint, OUT id bigint, OUT state text, OUT attempt integer, OUT result text,
+                                 OUT result_bytes bytea, OUT last_error text, OUT finished_at timestamptz)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM leasehold.need_given('job', job IS NOT NULL);
+    SELECT j.id, j.state, j.attempt, j.result, j.result_bytes, j.last_error, j.finished_at
+      INTO id, state, attempt, result, result_bytes, last_error, finished_at
+      FROM leasehold.job j
+     WHERE j.id = result.job
+       AND (NOT leasehold.is_producer()
+            OR EXISTS (SELECT 1 FROM leasehold.produced p WHERE p.job = j.id AND p.role = session_user));
+    IF NOT FOUND THEN
+        PERFORM leasehold.refuse(-5, format('there is no job %s', job));
+    END IF;
+END $$;
+
 -- ---- plain INSERT ----
 
 -- What a plain INSERT cannot say for itself. The functions below do all of this once a call, and say so
@@ -50,6 +75,9 @@ BEGIN
     PERFORM leasehold.tally(NEW.queue, now, 'e', NULL, NEW.state, 1);
     IF NEW.state = 'scheduled' THEN
         PERFORM leasehold.ring_soon(NEW.run_at, now);
+    END IF;
+    IF leasehold.is_producer() THEN
+        INSERT INTO leasehold.produced VALUES (NEW.id, session_user);
     END IF;
     IF (SELECT has_policies FROM leasehold.meta)
        AND (leasehold.policy_of(NEW.queue, NEW.kind)).audit = 2 THEN
@@ -220,6 +248,8 @@ DECLARE
     soonest timestamptz;
     goes   bigint := 0;
     ids    bigint[] := '{}';
+    mine   bigint[] := '{}';
+    produces constant boolean := leasehold.is_producer();
 BEGIN
     PERFORM leasehold.need_name('queue', of_queue);
     PERFORM leasehold.need_given('number of jobs', n > 0);
@@ -251,7 +281,7 @@ BEGIN
     END IF;
     -- The common cases, each by itself because every expression costs: one job, and many, with nothing that
     -- needs a look of its own.
-    IF (NOT ruled OR (kinds IS NULL AND NOT told)) AND keys IS NULL AND run_ats IS NULL AND delays_ms IS NULL AND of_request IS NULL
+    IF (NOT ruled OR (kinds IS NULL AND NOT told)) AND NOT produces AND keys IS NULL AND run_ats IS NULL AND delays_ms IS NULL AND of_request IS NULL
        AND payloads_bytes IS NULL
        AND (octet_length(payloads[1]) <= most OR payloads[1] IS NULL) THEN
         IF n = 1 AND kinds IS NULL AND priorities IS NULL AND max_attempts IS NULL AND leases_ms IS NULL
@@ -320,6 +350,7 @@ BEGIN
         RETURN NEXT made;
         ids := ids || made.id;
         CONTINUE WHEN made.duplicate;
+        mine := mine || made.id;
         IF made.state = 'pending' THEN
             goes := goes + 1;
         ELSE
@@ -331,6 +362,9 @@ BEGIN
                                         made.state, coalesce(of_actor, 'sql'), NULL, NULL);
         END IF;
     END LOOP;
+    IF produces THEN
+        INSERT INTO leasehold.produced SELECT m, session_user FROM unnest(mine) m;
+    END IF;
     IF waits > 0 THEN
         PERFORM leasehold.tally(of_queue, now, 'e', NULL, 'scheduled', waits);
         PERFORM leasehold.ring_soon(soonest, now);
@@ -369,7 +403,7 @@ DECLARE
     made    pg_catalog.int8;
     unusual pg_catalog.bool;
 BEGIN
-    IF (of_queue OPERATOR(pg_catalog.~) '^[A-Za-z0-9._:@-]{1,128}$') IS NOT TRUE THEN
+    IF leasehold.is_name(of_queue) IS NOT TRUE THEN
         PERFORM leasehold.refuse_queue(of_queue);
     END IF;
     WITH counted AS (
@@ -379,7 +413,7 @@ BEGIN
     VALUES (of_queue, 3, now, now, of_sum, of_payload, of_nonce, false)
     RETURNING job.id,
               (SELECT m.has_policies OR m.sleepers_until OPERATOR(pg_catalog.>) now FROM leasehold.meta m WHERE m.one)
-              OR pg_catalog.octet_length(of_payload) OPERATOR(pg_catalog.>) 1048576
+              OR pg_catalog.octet_length(of_payload) OPERATOR(pg_catalog.>) 1048576 OR leasehold.is_producer()
          INTO made, unusual;
     IF unusual THEN
         PERFORM leasehold.enqueued_one(now, made, of_queue, pg_catalog.octet_length(of_payload));
@@ -404,6 +438,9 @@ BEGIN
             PERFORM leasehold.event_put(now, 'job.enqueued', made, of_queue, NULL, NULL, NULL, 'pending',
                                         'library', NULL, NULL);
         END IF;
+    END IF;
+    IF leasehold.is_producer() THEN
+        INSERT INTO leasehold.produced VALUES (made, session_user);
     END IF;
     PERFORM leasehold.ring(of_queue, now);
 END $$;

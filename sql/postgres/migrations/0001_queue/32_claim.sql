@@ -490,7 +490,7 @@ DECLARE
     ended   timestamptz;
     one     leasehold.claimed;
 BEGIN
-    IF (of_worker ~ '^[A-Za-z0-9._:@-]{1,128}$' AND of_queue ~ '^[A-Za-z0-9._:@-]{1,128}$'
+    IF (leasehold.is_name(of_worker) AND leasehold.is_name(of_queue)
         AND (lease IS NULL OR lease BETWEEN 1 AND 2592000000)) IS NOT TRUE THEN
         PERFORM leasehold.need_name('worker', of_worker), leasehold.need_name('queue', of_queue),
                 leasehold.need_range('lease', lease, 1, 2592000000);

@@ -139,7 +139,7 @@ BEGIN
     END IF;
     TRUNCATE leasehold.job, leasehold.hold, leasehold.queue, leasehold.delta, leasehold.change, leasehold.rollup,
              leasehold.policy, leasehold.scope, leasehold.schedule, leasehold.lease, leasehold.event,
-             leasehold.request, leasehold.report, leasehold.total, leasehold.front, leasehold.output;
+             leasehold.request, leasehold.produced, leasehold.report, leasehold.total, leasehold.front, leasehold.output;
     PERFORM leasehold.move_set('target', of_id, of_other, of_url);
 END $$;
 

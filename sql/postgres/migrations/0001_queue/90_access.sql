@@ -4,13 +4,14 @@
 --                      nothing anywhere else: whoever migrates is often a superuser, and no act should be
 --   leasehold_worker   calls the acts, inserts jobs, reads
 --   leasehold_reader   reads
+--   leasehold_producer enqueues, and asks for the results of what it has enqueued itself
 --
 -- None of them can log in: GRANT leasehold_worker TO app. Roles belong to the server, not to the
 -- database, so other databases may have made them. Where the migrating user may not make or use
 -- them (some managed services), everything stays with that user, a NOTICE says so, and
 -- leasehold.admit('app', 'worker') lets a role in that exists.
 
--- Give a role what a worker or a reader needs; whoever owns the schema may do that. What is in neither
+-- Give a role what a worker, a reader or a producer needs; whoever owns the schema may do that. What is in no
 -- list is called by other functions of ours, and by nobody else.
 CREATE FUNCTION leasehold.admit(who name, what text) RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -19,7 +20,8 @@ DECLARE
     -- The first line is called by views, as the one who reads them; they tell nothing.
     reads constant text[] := ARRAY['clock', 'closed_words', 'due', 'ms', 'next_due', 'shape', 'span', 'stream_text',
         'about', 'jobs_of', 'lease_get', 'leases', 'queues', 'recovery_report', 'recovery_stats',
-        'stale_jobs', 'stale_rest'];
+        'stale_jobs', 'stale_rest', 'result'];
+    produces constant text[] := ARRAY['about', 'enqueue', 'enqueue_many', 'enqueue_one', 'result'];
     acts constant text[] := ARRAY[
         'enqueue', 'claim', 'heartbeat', 'complete', 'fail', 'release', 'release_worker', 'cancel',
         'retry', 'delete', 'reschedule', 'queue_set', 'queue_pause', 'queue_resume', 'queue_purge',
@@ -35,14 +37,16 @@ DECLARE
         'glance', 'retry_waits', 'output_many', 'off_duty', 'arm', 'clock_jumped'];
     one regprocedure;
 BEGIN
-    IF what IS NULL OR what NOT IN ('worker', 'reader') THEN
+    IF what IS NULL OR what NOT IN ('worker', 'reader', 'producer') THEN
         RAISE EXCEPTION USING ERRCODE = 'LH003', MESSAGE =
-            format('access is "%s": worker or reader is allowed', coalesce(what, ''));
+            format('access is "%s": worker, reader or producer is allowed', coalesce(what, ''));
     END IF;
     EXECUTE format('GRANT USAGE ON SCHEMA leasehold TO %I', who);
-    EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA leasehold TO %I', who);
-    EXECUTE format('GRANT SELECT ON ALL SEQUENCES IN SCHEMA leasehold TO %I', who);
-    IF what = 'worker' THEN
+    IF what <> 'producer' THEN
+        EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA leasehold TO %I', who);
+        EXECUTE format('GRANT SELECT ON ALL SEQUENCES IN SCHEMA leasehold TO %I', who);
+    END IF;
+    IF what <> 'reader' THEN
         -- A plain INSERT is an enqueue: what the trigger does not judge, nobody else may set.
         EXECUTE format('GRANT INSERT (queue, kind, payload, payload_bytes, priority, key, run_at, '
                        'expires_at, max_attempts, lease_ms, backoff_ms, backoff_cap_ms) '
@@ -51,7 +55,8 @@ BEGIN
     FOR one IN
         SELECT p.oid FROM pg_proc p
          WHERE p.pronamespace = 'leasehold'::regnamespace
-           AND (p.proname = ANY (reads) OR (what = 'worker' AND p.proname = ANY (acts)))
+           AND CASE what WHEN 'producer' THEN p.proname = ANY (produces)
+                         ELSE p.proname = ANY (reads) OR (what = 'worker' AND p.proname = ANY (acts)) END
     LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', one, who);
     END LOOP;
@@ -67,7 +72,7 @@ DO $$
 DECLARE
     role text;
 BEGIN
-    FOREACH role IN ARRAY ARRAY['leasehold_owner', 'leasehold_worker', 'leasehold_reader'] LOOP
+    FOREACH role IN ARRAY ARRAY['leasehold_owner', 'leasehold_worker', 'leasehold_reader', 'leasehold_producer'] LOOP
         IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = role) THEN
             BEGIN
                 EXECUTE pg_catalog.format('CREATE ROLE %I NOLOGIN', role);
@@ -78,10 +83,10 @@ BEGIN
     END LOOP;
     PERFORM leasehold.admit('leasehold_worker', 'worker');
     PERFORM leasehold.admit('leasehold_reader', 'reader');
+    PERFORM leasehold.admit('leasehold_producer', 'producer');
 EXCEPTION WHEN insufficient_privilege THEN
-    RAISE NOTICE 'roles leasehold_worker and leasehold_reader cannot be made by role "%": let '
-        'others in by leasehold.admit(role, ''worker'') or leasehold.admit(role, ''reader'')',
-        current_user;
+    RAISE NOTICE 'roles leasehold_worker, leasehold_reader and leasehold_producer cannot be made by role "%": let '
+        'others in by leasehold.admit(role, ''worker''), ''reader'' or ''producer''', current_user;
 END $$;
 
 -- Everything into the owner's hands, the schema first: who is to own a thing must be able to make it.
