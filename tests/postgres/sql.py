@@ -330,8 +330,8 @@ def fill_with_everything(db):
         SELECT leasehold.queue_set('mail', audit => 'full', concurrency => 100, rate => 1000, rate_per => '1 s');
         SELECT leasehold.queue_set('alone', exclusive => true);
         SELECT leasehold.scope_set('mail', '1 min');
-        SELECT leasehold.worker_register('mail', 'w', 'h', 'm', 'b', 1, 1, 1, 'mail', '1', 1000, 3, true, true, '{1}', '{1}');
-        SELECT leasehold.worker_register('lost', 'w', 'h', 'm', 'b', 1, 1, 1, 'mail', '1', 1000, 3, true, true, '{1}', '{1}');
+        SELECT leasehold.worker_heartbeat('mail', every => '1 s');
+        SELECT leasehold.worker_heartbeat('lost', every => '1 s');
         SELECT leasehold.enqueue('mail', 'x', kind => 'big', lease => '1 h') FROM generate_series(1, 4);
         SELECT leasehold.enqueue('post', 'x', priority => 3, expires => '1 s');
         SELECT leasehold.enqueue('post', 'x', delay => '1 s');
@@ -342,6 +342,7 @@ def fill_with_everything(db):
         SELECT leasehold.lease_acquire('mail', 'ended', 'mail', '1 s');
         SELECT leasehold.schedule_put('mail', 'mail', '0 3 * * *', 'UTC', 0, leasehold.clock(), leasehold.clock(), NULL, 0,
                                       NULL, NULL, NULL, NULL, NULL, NULL, 0, 'x', NULL);
+        UPDATE leasehold.worker SET pid = 1, process_start = 1, started = '[[1,1]]', sessions = '[[1,1]]';
         SELECT leasehold.cancel(3); SELECT leasehold.recover(); SELECT leasehold.arm('{mail}')""")
     db.now = START + MINUTE
 

@@ -101,7 +101,7 @@ BEGIN
      WHERE w.id = (SELECT f.id FROM leasehold.worker f WHERE f.id = of_worker FOR UPDATE SKIP LOCKED);
     -- (Its row in the hands of another must not cost it its jobs.)
     IF NOT FOUND AND NOT EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.id = of_worker) THEN
-        PERFORM leasehold.worker_put(now, of_worker, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        PERFORM leasehold.worker_put(now, of_worker, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
                                      of_version, of_interval_ms, NULL, false, NULL);
     END IF;
     IF cardinality(jobs) > 0 THEN
@@ -244,5 +244,5 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM leasehold.need_name('worker', worker);
-    PERFORM leasehold.worker_leave(worker, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
+    PERFORM leasehold.worker_leave(worker, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL);
 END $$;
