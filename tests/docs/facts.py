@@ -1,9 +1,14 @@
 """What the pages state as facts, compared with the code. Each check returns a list of complaints."""
 
+import pathlib
 import re
 import sqlite3
 import subprocess
+import sys
 import urllib.parse
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "mutants"))
+import catalogue  # noqa: E402
 
 
 def read(root, name):
@@ -131,6 +136,11 @@ def requirements(root, _program):
     numbered |= {f"AC-{n:03}" for n in range(1, 16)} | {f"UT-{n:03}" for n in range(1, 6)}
     numbered |= {f"IT-{n:03}" for n in range(1, 5)}
     return complaints + [f"{number} is missing" for number in sorted(numbered - seen)]
+
+
+def mutants(root, _program):
+    """Each requirement that is done has a mutant, and each mutant its place in the sources."""
+    return catalogue.Catalogue(root).complaints
 
 
 # ---------------------------------------------------------------- reference
@@ -344,6 +354,7 @@ def checks():
     return [("facts: links lead somewhere", links),
             ("facts: every page and example can be found", indexed),
             ("facts: requirements cite tests that exist", requirements),
+            ("facts: every requirement has a mutant", mutants),
             ("facts: the C reference has every function", c_api),
             ("facts: the table of outcomes is status.def", statuses),
             ("facts: every event is explained", events),
