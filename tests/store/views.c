@@ -144,9 +144,15 @@ TEST(the_history_keeps_every_job_that_was_taken_back)
 
 TEST(the_state_of_a_job_is_derived_from_its_columns_at_this_moment)
 {
+#define NOW "CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER)"
+#define HELD "state = 'running', worker = 'w', token = 1, started_at = 1, lease_until = "
     static const struct {
         const char *change, *derived;
     } states[] = {
+        {HELD NOW, "EXPIRED"}, /* at its end, and not a moment before */
+        {HELD NOW " + 30000", "RUNNING"},
+        {"state = 'scheduled', run_at = " NOW, "AVAILABLE"},
+        {"state = 'scheduled', run_at = " NOW " + 30000", "SCHEDULED"},
         {"state = 'pending'", "AVAILABLE"},
         {"state = 'scheduled', run_at = 9999999999999", "SCHEDULED"},
         {"state = 'scheduled', run_at = 1000000000000", "AVAILABLE"},
