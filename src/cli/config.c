@@ -663,12 +663,28 @@ static const char *read_all(int fd, struct buf *text, char *why, size_t len)
     return "it is too large: allowed: at most 1 MiB";
 }
 
+/** Why a file that nobody named is not read; NULL: it is. In a folder where everybody may make files
+ *  (/tmp) another user can have put it there, to choose the store that we work for. */
+static const char *is_planted(int fd, char *room, size_t size)
+{
+    struct stat file, folder;
+
+    if (fstat(fd, &file) != 0 || stat(".", &folder) != 0 || !(folder.st_mode & S_IWOTH) ||
+        file.st_uid == geteuid() || file.st_uid == 0 || file.st_uid == folder.st_uid)
+        return NULL;
+    snprintf(room, size,
+             "it belongs to user %lu, who may have put it there: remove it, or name it with "
+             "--config",
+             (unsigned long)file.st_uid);
+    return room;
+}
+
 bool config_load(struct config *config, const char *path, bool named)
 {
     /* A pipe that nobody writes to must not keep us waiting, neither here nor when it is read. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     struct buf text = {0};
-    char room[128];
+    char room[160];
 
     config->integrity_check = true;
     config->interval_ms = 30000;
@@ -676,8 +692,11 @@ bool config_load(struct config *config, const char *path, bool named)
     config->detection_ms = 60000;
     if (fd < 0 && errno == ENOENT && !named)
         return true;
-    const char *why =
-        fd < 0 ? strerror_r(errno, room, sizeof room) : read_all(fd, &text, room, sizeof room);
+    const char *why = fd < 0 ? strerror_r(errno, room, sizeof room) : NULL;
+    if (fd >= 0 && !named)
+        why = is_planted(fd, room, sizeof room);
+    if (why == NULL)
+        why = read_all(fd, &text, room, sizeof room);
     bool ok = why == NULL;
     if (!ok)
         cli_error(EXIT_USAGE, "could not read the config file \"%s\": %s", path, why);

@@ -380,6 +380,38 @@ TEST(backup_is_made_where_nobody_else_can_put_a_journal_beside_it)
     as_user(STRANGER, try_to_enter);
 }
 
+/* ---- the config file ---- */
+
+static void expect_config(const char *const words[], int code, const char *err)
+{
+    struct run done = run(NULL, words);
+    EXPECT_EQ(done.code, code);
+    EXPECT_CONTAINS(done.err, err);
+    run_clear(&done);
+}
+
+TEST(config_file_of_another_user_in_a_shared_folder_is_refused_unless_it_is_named)
+{
+    need_root();
+    const char *program = getenv("TEST_LEASEHOLD");
+    EXPECT(program != NULL);
+    const char *const found[] = {program, "enqueue", "mail", "x", NULL};
+    const char *const named[] = {program, "--config", "leasehold.yaml", "enqueue", "mail",
+                                 "x",     NULL};
+    stand_in_shared_folder();
+    file_write("leasehold.yaml", "store: theirs.db\n", 17);
+    EXPECT_EQ(chown("leasehold.yaml", STRANGER, STRANGER), 0);
+    expect_config(found, 2, "belongs to user 20002");
+    EXPECT(!file_exists("theirs.db"));
+    expect_config(named, 0, "");
+    EXPECT_EQ(chown("leasehold.yaml", 0, 0), 0);
+    expect_config(found, 0, "");
+    /* A folder that is another user's own: root works there for that user. */
+    EXPECT_EQ(chown("leasehold.yaml", OWNER, OWNER), 0);
+    EXPECT_EQ(chmod(".", 0755), 0);
+    expect_config(found, 0, "");
+}
+
 TEST(check_warns_of_a_folder_where_others_may_replace_the_store)
 {
     lh_findings *found = NULL;
