@@ -111,7 +111,8 @@ static void print_stream(struct logs *logs, const lh_output *run, int stream)
         printf("[... %" PRId64 " bytes cut ...]\n", tail_at - *done);
         *done = tail_at;
     }
-    put(logs, (const char *)s->tail + (*done - tail_at), (size_t)(s->bytes - *done));
+    if (*done < s->bytes)
+        put(logs, (const char *)s->tail + (*done - tail_at), (size_t)(s->bytes - *done));
     *done = s->bytes;
 }
 

@@ -13,7 +13,7 @@ static size_t half_character(const unsigned char *bytes, size_t len)
 {
     for (size_t back = 1; back <= 3 && back <= len; back++) {
         unsigned char c = bytes[len - back];
-        if (c < 0x80)
+        if (c < 0x80 || c >= 0xf8) /* no part of a longer character */
             return 0;
         if (c >= 0xc0) {
             size_t whole = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : 2;

@@ -176,6 +176,10 @@ static const struct act {
     {"peek of whoever keeps the store up", 0, "SELECT leasehold.peek('{}', 'w')", NULL},
     {"peek at an empty queue", 0, "SELECT leasehold.peek('{empty}', 'w')", NULL},
 
+    {"keep what a run wrote", 1,
+     "SELECT leasehold.output_many(" ONE(HELD) ", '{NULL}', '{0}', ARRAY['x'::bytea], '{NULL}', "
+                                               "'{0}', '{NULL}', '{NULL}')",
+     NULL},
     {"look for a job to be retried", 0, "SELECT leasehold.retry_waits('{empty,mail}', '{}')",
      "SELECT leasehold.release(" HELD ", 1, interval '1 second')"},
 

@@ -499,6 +499,22 @@ TEST(counts_are_mended_whether_or_not_they_were_folded)
     PQfinish(c);
 }
 
+TEST(the_view_of_output_shows_text_escapes_bytes_and_marks_what_was_cut)
+{
+    PGconn *c = session_with_held(1);
+    (void)said(c, "SELECT leasehold.output_many('{1}', '{1}', '{NULL}', '{0}', "
+                  "ARRAY['\\xc3a4'::bytea], ARRAY['!'::bytea], '{1000}', ARRAY['\\xff'::bytea], "
+                  "ARRAY['z'::bytea])");
+    EXPECT_STR(said(c, "SELECT stdout FROM leasehold.job_output WHERE job_id = 1 AND attempt = 1"),
+               "\303\244!");
+    EXPECT_STR(said(c, "SELECT stderr FROM leasehold.job_output"),
+               "\\377\n[... 998 bytes cut ...]\nz");
+    EXPECT_STR(said(c, "SELECT stdout_bytes, stderr_bytes FROM leasehold.job_output"), "3 1000");
+    (void)said(c, "SELECT leasehold.complete(1, 1); DELETE FROM leasehold.job");
+    EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.output"), "0");
+    PQfinish(c);
+}
+
 TEST(output_without_a_job_is_found_and_mended)
 {
     PGconn *c = session_with_held(1);

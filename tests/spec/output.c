@@ -237,6 +237,18 @@ SPEC(a_cut_does_not_go_through_a_character)
     world_close(&w);
 }
 
+SPEC(a_cut_drops_no_byte_that_is_not_part_of_a_character)
+{
+    struct world w = world_open();
+    lh_job job;
+    EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_MAX_OUTPUT, .max_output = 8));
+    enqueue(&w, "mail", "x");
+    EXPECT_OK(claim_one(&w, "mail", &job));
+    EXPECT_OK(complete_with(&w, &job, &(lh_output){.out = STREAM("1\3772345678\377z")}));
+    EXPECT_STREAM(output_of(&w, job.id).out, "1\377", "5678\377z", 11);
+    world_close(&w);
+}
+
 SPEC(without_a_policy_64_KiB_of_a_stream_are_kept)
 {
     struct world w = world_with_job("mail", "x");

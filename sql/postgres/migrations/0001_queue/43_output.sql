@@ -9,7 +9,7 @@ DECLARE
 BEGIN
     FOR back IN 1..least(3, len) LOOP
         c := get_byte(bytes, len - back);
-        IF c < 128 THEN
+        IF c < 128 OR c >= 248 THEN  -- no part of a longer character
             RETURN 0;
         ELSIF c >= 192 THEN
             RETURN CASE WHEN CASE WHEN c >= 240 THEN 4 WHEN c >= 224 THEN 3 ELSE 2 END > back
