@@ -1129,10 +1129,13 @@ typedef struct lh_events {
 } lh_events;
 
 typedef struct lh_event_filter {
-    int64_t job;   /* 0: any */
-    int64_t after; /* ids above this */
-    size_t limit;  /* 0: 100; at most 10000 */
-    bool newest;   /* the last `limit` instead of the first; still ascending */
+    int64_t job;       /* 0: any */
+    const char *type;  /* "job.failed"; "job": every type that begins with "job."; NULL: any */
+    const char *queue; /* NULL: any */
+    int64_t since;     /* not before this time; 0: any */
+    int64_t after;     /* ids above this */
+    size_t limit;      /* 0: 100; at most 10000 */
+    bool newest;       /* the last `limit` instead of the first; still ascending */
     /* Wait so long for the first event; 0: do not; -1: for ever. On PostgreSQL a transaction that is open may
      * yet commit events below those one sees: who waits is not told of any before all below it are there,
      * and misses none. */

@@ -13,18 +13,32 @@ SELECT * FROM leasehold.queues();
 SELECT * FROM leasehold.policy ORDER BY queue, kind;
 
 -- name: event_list
-SELECT * FROM leasehold.event WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3;
+-- Types, queues and times have no index: an event is written far more often than it is looked for.
+SELECT * FROM leasehold.event
+ WHERE id > $1 AND id <= $2 AND ($4 IS NULL OR at >= $4) AND ($5 IS NULL OR queue = $5)
+   AND ($6 IS NULL OR type = $6 OR pg_catalog.starts_with(type, $6 || '.'))
+ ORDER BY id LIMIT $3;
 
 -- name: event_last
-SELECT * FROM (SELECT * FROM leasehold.event WHERE id > $1 AND id <= $2 ORDER BY id DESC LIMIT $3) e
+SELECT * FROM (
+    SELECT * FROM leasehold.event
+     WHERE id > $1 AND id <= $2 AND ($4 IS NULL OR at >= $4) AND ($5 IS NULL OR queue = $5)
+       AND ($6 IS NULL OR type = $6 OR pg_catalog.starts_with(type, $6 || '.'))
+     ORDER BY id DESC LIMIT $3) e
  ORDER BY id;
 
 -- name: event_list_job
-SELECT * FROM leasehold.event WHERE id > $1 AND id <= $2 AND job = $4 ORDER BY id LIMIT $3;
+SELECT * FROM leasehold.event
+ WHERE id > $1 AND id <= $2 AND ($4 IS NULL OR at >= $4) AND ($5 IS NULL OR queue = $5)
+   AND ($6 IS NULL OR type = $6 OR pg_catalog.starts_with(type, $6 || '.')) AND job = $7
+ ORDER BY id LIMIT $3;
 
 -- name: event_last_job
-SELECT * FROM (SELECT * FROM leasehold.event WHERE id > $1 AND id <= $2 AND job = $4
-                ORDER BY id DESC LIMIT $3) e
+SELECT * FROM (
+    SELECT * FROM leasehold.event
+     WHERE id > $1 AND id <= $2 AND ($4 IS NULL OR at >= $4) AND ($5 IS NULL OR queue = $5)
+       AND ($6 IS NULL OR type = $6 OR pg_catalog.starts_with(type, $6 || '.')) AND job = $7
+     ORDER BY id DESC LIMIT $3) e
  ORDER BY id;
 
 -- name: event_marks

@@ -7,16 +7,32 @@ VALUES (:at, :type, :job, :queue, :worker, :lease, :from_state, :to_state, :acto
         :token, :data, :attempt, :max_attempts, :action, :report);
 
 -- name: event_list
-SELECT * FROM lh_event WHERE id > :after ORDER BY id LIMIT :n;
+-- Types, queues and times have no index: an event is written far more often than it is looked for.
+SELECT * FROM lh_event
+ WHERE id > :after AND at >= :since AND (:queue IS NULL OR queue = :queue)
+   AND (:type IS NULL OR type = :type OR substr(type, 1, length(:type) + 1) = :type || '.')
+ ORDER BY id LIMIT :n;
 
 -- name: event_list_job
-SELECT * FROM lh_event WHERE job = :job AND id > :after ORDER BY id LIMIT :n;
+SELECT * FROM lh_event
+ WHERE job = :job AND id > :after AND at >= :since AND (:queue IS NULL OR queue = :queue)
+   AND (:type IS NULL OR type = :type OR substr(type, 1, length(:type) + 1) = :type || '.')
+ ORDER BY id LIMIT :n;
 
 -- name: event_last
-SELECT * FROM (SELECT * FROM lh_event WHERE id > :after ORDER BY id DESC LIMIT :n) ORDER BY id;
+SELECT * FROM (
+    SELECT * FROM lh_event
+     WHERE id > :after AND at >= :since AND (:queue IS NULL OR queue = :queue)
+       AND (:type IS NULL OR type = :type OR substr(type, 1, length(:type) + 1) = :type || '.')
+     ORDER BY id DESC LIMIT :n)
+ ORDER BY id;
 
 -- name: event_last_job
-SELECT * FROM (SELECT * FROM lh_event WHERE job = :job AND id > :after ORDER BY id DESC LIMIT :n)
+SELECT * FROM (
+    SELECT * FROM lh_event
+     WHERE job = :job AND id > :after AND at >= :since AND (:queue IS NULL OR queue = :queue)
+       AND (:type IS NULL OR type = :type OR substr(type, 1, length(:type) + 1) = :type || '.')
+     ORDER BY id DESC LIMIT :n)
  ORDER BY id;
 
 -- name: event_prune

@@ -3,11 +3,16 @@
 
 #include "cli.h"
 
-enum { FOLLOW, JOB, AFTER, LIMIT };
+enum { FOLLOW, JOB, TYPE, QUEUE, SINCE, AFTER, LIMIT };
 
 static const struct option options[] = {
     [FOLLOW] = {"follow", 'f', NULL, SPEC_FLAG, 0, "go on, printing events as they happen"},
     [JOB] = {"job", 'j', "J", SPEC_ID, 0, "only those of this job"},
+    [TYPE] = {"type", 't', "TYPE", SPEC_NAME, 0,
+              "only those of this type: job.failed, or job for all that begin with \"job.\""},
+    [QUEUE] = {"queue", 'q', "Q", SPEC_NAME, 0, "only those of this queue"},
+    [SINCE] = {"since", 0, "D|T", SPEC_TEXT(64), 0,
+               "not older than this: a duration (1h30m) or a time (2026-01-15T10:00:00Z)"},
     [AFTER] = {"after", 0, "ID", SPEC_INT(0, VALUE_ID_MAX), 0,
                "those with ids above this, first ones first (default: the last ones)"},
     [LIMIT] = {"limit", 'n', "N", SPEC_INT(1, 10000), 0,
@@ -60,18 +65,45 @@ static void print_events(const struct cli *cli, const lh_events *events)
     js_clear(&json);
 }
 
+/** The time that --since means. 0, or 2. */
+static int read_since(struct cli *cli, const struct args *args, int64_t *since)
+{
+    static const struct value_spec duration = SPEC_LONG_TIME, time = SPEC_TIME;
+    const char *text = args->option[SINCE].text;
+    char why[VALUE_WHY], shown[128];
+    struct value value = {0};
+
+    if (text == NULL)
+        return 0;
+    if (value_parse(&duration, text, &value, why)) {
+        *since = lh_now(cli->store) - value.num;
+        return 0;
+    }
+    value = (struct value){0};
+    if (value_parse(&time, text, &value, why)) {
+        *since = value.num;
+        return 0;
+    }
+    return usage_error(args->command,
+                       "--since %s is neither a duration nor a time: allowed: 1h30m, or "
+                       "2026-01-15T10:00:00Z",
+                       value_quote(text, shown, sizeof shown));
+}
+
 static int run(struct cli *cli, const struct args *args)
 {
     const struct value *opt = args->option;
     lh_event_filter filter = {
         .job = opt[JOB].num,
+        .type = opt[TYPE].text,
+        .queue = opt[QUEUE].text,
         .after = opt[AFTER].num,
         .limit = opt[LIMIT].given ? (size_t)opt[LIMIT].num : 100,
         .newest = !opt[AFTER].given,
     };
     int exit = cli_open(cli, ACCESS_READ);
 
-    if (exit != 0)
+    if (exit != 0 || (exit = read_since(cli, args, &filter.since)) != 0)
         return exit;
     for (;;) {
         lh_events *events = NULL;
@@ -105,12 +137,13 @@ static int run(struct cli *cli, const struct args *args)
 static const struct example examples[] = {
     {"leasehold events --follow", "watch what happens"},
     {"leasehold events --job 17", "what happened to job 17"},
+    {"leasehold events --type job.failed --queue mail --since 1h", "what failed in the last hour"},
     {.line = NULL},
 };
 
 const struct command cmd_events = {
     .name = "events",
-    .args = "[--follow] [--job J] [--after ID] [--limit N]",
+    .args = "[--follow] [--job J] [--type TYPE] [--queue Q] [--since D|T] [--after ID] [--limit N]",
     .summary = "what happened: the events of the store",
     .text =
         "Prints events, oldest first: what failed, was retried, released, recovered, cancelled, "

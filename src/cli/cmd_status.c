@@ -4,10 +4,18 @@
 #include "metrics.h"
 #include "report.h"
 
-enum { METRICS };
+enum { METRICS, FAIL_ON, MAX_AGE };
 
 static const struct option options[] = {
     [METRICS] = {"metrics", 0, NULL, SPEC_FLAG, 0, "in the text format of Prometheus"},
+    [FAIL_ON] =
+        {"fail-on", 0, "WHAT", SPEC_CHOICE("stale degraded failed paused no-worker"),
+         OPTION_REPEATS,
+         "exit with 1 if this is so: stale (something should have been recovered), degraded "
+         "(the store, or a worker), failed (there are failed jobs), paused (a queue is), "
+         "no-worker (none is alive); may be repeated"},
+    [MAX_AGE] = {"max-age", 0, "D", SPEC_LONG_TIME, 0,
+                 "exit with 1 if a job has been pending for longer than this"},
     {.name = NULL},
 };
 
@@ -160,6 +168,96 @@ static void print_text(const lh_queues *queues, const lh_store_info *info, const
     table_end(&table);
 }
 
+/* ---- conditions ------------------------------------------------------------------------------ */
+
+static int complain_stale(const lh_store_info *info, const lh_queues *queues)
+{
+    (void)queues;
+    return info->stale_jobs + info->stale_leases == 0
+               ? 0
+               : cli_error(EXIT_FAILED, "stale: %" PRId64 " job%s, %" PRId64 " lease%s",
+                           info->stale_jobs, text_plural(info->stale_jobs), info->stale_leases,
+                           text_plural(info->stale_leases));
+}
+
+static int complain_degraded(const lh_store_info *info, const lh_queues *queues)
+{
+    int exit = 0;
+
+    (void)queues;
+    if (info->degraded[0] != '\0')
+        exit = cli_error(EXIT_FAILED, "degraded: %s", info->degraded);
+    if (info->workers_degraded > 0)
+        exit = cli_error(EXIT_FAILED, "degraded: %" PRId64 " worker%s", info->workers_degraded,
+                         text_plural(info->workers_degraded));
+    return exit;
+}
+
+static int complain_failed(const lh_store_info *info, const lh_queues *queues)
+{
+    int exit = 0;
+
+    (void)info;
+    for (size_t i = 0; i < queues->n; i++)
+        if (queues->queue[i].failed > 0)
+            exit = cli_error(EXIT_FAILED, "failed: %" PRId64 " job%s of queue \"%s\"",
+                             queues->queue[i].failed, text_plural(queues->queue[i].failed),
+                             queues->queue[i].queue);
+    return exit;
+}
+
+static int complain_paused(const lh_store_info *info, const lh_queues *queues)
+{
+    int exit = 0;
+
+    (void)info;
+    for (size_t i = 0; i < queues->n; i++)
+        if (queues->queue[i].paused)
+            exit = cli_error(EXIT_FAILED, "paused: queue \"%s\"", queues->queue[i].queue);
+    return exit;
+}
+
+static int complain_no_worker(const lh_store_info *info, const lh_queues *queues)
+{
+    (void)queues;
+    return info->workers_alive > 0 ? 0 : cli_error(EXIT_FAILED, "no-worker: none is alive");
+}
+
+static int complain_age(const lh_queues *queues, const struct value *most)
+{
+    char age[32];
+    int exit = 0;
+
+    for (size_t i = 0; most->given && i < queues->n; i++) {
+        const lh_queue *q = &queues->queue[i];
+        if (q->oldest_pending_ms > most->num)
+            exit = cli_error(EXIT_FAILED, "max-age: a job of queue \"%s\" has been pending for %s",
+                             q->queue, lh_duration_format(q->oldest_pending_ms, age, sizeof age));
+    }
+    return exit;
+}
+
+/** What of --fail-on and --max-age is so, a line each. 0, or 1. */
+static int complain(const struct args *args, const lh_store_info *info, const lh_queues *queues)
+{
+    static const struct {
+        const char *name;
+        int (*complain)(const lh_store_info *info, const lh_queues *queues);
+    } conditions[] = {
+        {"stale", complain_stale},   {"degraded", complain_degraded},   {"failed", complain_failed},
+        {"paused", complain_paused}, {"no-worker", complain_no_worker},
+    };
+    const struct value *asked = &args->option[FAIL_ON];
+    int exit = complain_age(queues, &args->option[MAX_AGE]);
+
+    for (size_t i = 0; i < asked->given; i++)
+        for (size_t k = 0; k < sizeof conditions / sizeof conditions[0]; k++)
+            if (strcmp(asked->all[i], conditions[k].name) == 0 &&
+                conditions[k].complain(info, queues) != 0)
+                exit = EXIT_FAILED;
+    return exit;
+}
+
 static int run(struct cli *cli, const struct args *args)
 {
     lh_store_info info = {0};
@@ -186,6 +284,8 @@ static int run(struct cli *cli, const struct args *args)
         print_json(queues, &info, last);
     else
         print_text(queues, &info, last, lh_now(cli->store));
+    if (exit == 0)
+        exit = complain(args, &info, queues);
     lh_report_free(last);
     lh_queues_free(queues);
     return exit;
@@ -193,13 +293,15 @@ static int run(struct cli *cli, const struct args *args)
 
 static const struct example examples[] = {
     {"leasehold status", "how is it going?"},
+    {"leasehold status --fail-on stale --fail-on degraded --max-age 15m > /dev/null",
+     "for a monitor that goes by exit codes"},
     {"leasehold status --metrics > /var/lib/node_exporter/leasehold.prom", "for Prometheus"},
     {.line = NULL},
 };
 
 const struct command cmd_status = {
     .name = "status",
-    .args = "[--metrics]",
+    .args = "[--metrics] [--fail-on WHAT]… [--max-age D]",
     .summary = "queues and states, workers, what is stale, the store's health",
     .text = "Prints how many jobs of each queue are in which state, the age of the oldest pending "
             "one, how many workers are alive, late and dead, what is stale, the last recovery and "
@@ -207,7 +309,7 @@ const struct command cmd_status = {
             "\n\n"
             "A store that can be read but not written, or whose last recovery did not recover "
             "everything, is degraded: that is said, with the reason, and is no failure of this "
-            "command.",
+            "command, unless --fail-on asks for it.",
     .options = options,
     .examples = examples,
     .run = run,

@@ -133,7 +133,6 @@ int lhi_recover_at_startup(lh_store *store, const lh_open_opts *opts, struct lhi
 void *lhi_result_new(size_t size, struct lhi_error *err);
 void lhi_result_free(void *result, void *priv, void *array);
 
-#define LHI_MAX_LEASE_MS (INT64_C(30) * 86400000)
 #define LHI_MAX_TIME_MS (INT64_C(10) * 365 * 86400000)
 
 #endif

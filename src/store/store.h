@@ -194,6 +194,9 @@ struct lhi_stale_job {
     bool unstarted;
 };
 
+/* No lease runs for longer than this from now, of a job or a named one. */
+#define LHI_MAX_LEASE_MS (INT64_C(30) * 86400000)
+
 /* What a death makes of a job (core/death.c). */
 struct lhi_fate {
     lh_state state; /* pending (scheduled where a backoff or a hold says so) or failed */

@@ -163,6 +163,14 @@ def statuses(root, _program):
     return differ("outcome", {" ".join(x) for x in defined}, {" ".join(x) for x in told})
 
 
+def alerts(root, _program):
+    """The alert rules name metrics that the program prints."""
+    printed = set(re.findall(r'"([a-z_]+)", "[A-Z]', read(root, "src/cli/metrics.c")))
+    printed |= set(re.findall(r"leasehold_([a-z_]+)\{", read(root, "src/cli/metrics.c")))
+    named = set(re.findall(r"\bleasehold_(\w+)", read(root, "examples/leasehold.rules.yml")))
+    return [f"metric leasehold_{name} is not printed" for name in sorted(named - printed)]
+
+
 EVENT = re.compile(r"[\"']((?:job|worker|lease|recovery|clock|policy|queue|store|schedule)"
                    r"\.[a-z]+)[\"']")
 
@@ -357,6 +365,7 @@ def checks():
             ("facts: every requirement has a mutant", mutants),
             ("facts: the C reference has every function", c_api),
             ("facts: the table of outcomes is status.def", statuses),
+            ("facts: the alert rules name metrics that there are", alerts),
             ("facts: every event is explained", events),
             ("facts: every table, column and index is explained", columns),
             ("facts: every function of PostgreSQL is explained", functions),

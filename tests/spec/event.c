@@ -218,3 +218,70 @@ SPEC(a_hundred_events_are_read_unless_more_are_asked_for)
     EXPECT_STATUS(lh_event_list(w.store, &(lh_event_filter){.limit = 10001}, &events), LH_EINVAL);
     world_close(&w);
 }
+
+/* ---- filters ---- */
+
+static size_t count_events(struct world *w, lh_event_filter filter)
+{
+    lh_events *events = NULL;
+
+    EXPECT_OK(lh_event_list(w->store, &filter, &events));
+    size_t n = events->n;
+    lh_events_free(events);
+    return n;
+}
+
+SPEC(events_are_found_by_type_queue_and_time)
+{
+    struct world w = world_open();
+    lh_job job;
+    for (int i = 0; i < 2; i++) {
+        const char *queue = i == 0 ? "mail" : "post";
+        enqueue(&w, queue, "x");
+        EXPECT_OK(claim_one(&w, queue, &job));
+        EXPECT_OK(fail(&w, &job, "no"));
+        clock_advance_ms(&w, 1000);
+        EXPECT_OK(cancel(&w, job.id));
+    }
+    EXPECT_EQ(count_events(&w, (lh_event_filter){.type = "job.failed"}), 2);
+    EXPECT_EQ(count_events(&w, (lh_event_filter){.type = "job"}), 4);
+    EXPECT_EQ(count_events(&w, (lh_event_filter){.type = "jo"}), 0);
+    EXPECT_EQ(count_events(&w, (lh_event_filter){.type = "job.cancelled", .queue = "mail"}), 1);
+    EXPECT_EQ(count_events(&w, (lh_event_filter){.queue = "post", .newest = true}), 2);
+    EXPECT_EQ(count_events(&w, (lh_event_filter){.queue = "post", .job = job.id}), 2);
+    EXPECT_EQ(count_events(&w, (lh_event_filter){.since = WORLD_START_MS + 1000}), 3);
+    EXPECT_EQ(count_events(&w, (lh_event_filter){.since = WORLD_START_MS + 1000, .newest = true}),
+              3);
+    EXPECT_EQ(
+        count_events(&w, (lh_event_filter){.job = job.id, .newest = true, .type = "job.failed"}),
+        1);
+    world_close(&w);
+}
+
+SPEC(a_filter_of_events_that_cannot_match_is_refused)
+{
+    struct world w = world_open();
+    lh_events *events = NULL;
+    EXPECT_STATUS(lh_event_list(w.store, &(lh_event_filter){.queue = "a b"}, &events), LH_EINVAL);
+    EXPECT_STATUS(lh_event_list(w.store, &(lh_event_filter){.type = "%"}, &events), LH_EINVAL);
+    EXPECT_STATUS(lh_event_list(w.store, &(lh_event_filter){.since = -1}, &events), LH_EINVAL);
+    world_close(&w);
+}
+
+SPEC(a_wait_for_one_type_passes_the_others_by)
+{
+    struct world w = world_with_job("mail", "x");
+    const int raised = 1;
+    lh_event_filter failed = {.type = "job.failed", .wait_ms = -1, .cancel = &raised};
+    lh_events *events = NULL;
+    lh_job job;
+    EXPECT_OK(claim_one(&w, "mail", &job));
+    EXPECT_OK(release(&w, &job));
+    EXPECT_STATUS(lh_event_list(w.store, &failed, &events), LH_EINTR);
+    EXPECT_OK(claim_one(&w, "mail", &job));
+    EXPECT_OK(fail(&w, &job, "no"));
+    EXPECT_OK(lh_event_list(w.store, &failed, &events));
+    EXPECT_EQ(events->n, 1);
+    lh_events_free(events);
+    world_close(&w);
+}

@@ -199,6 +199,22 @@ SPEC(leases_of_other_names_and_scopes_are_other_leases)
 
 /* ---- extend ---- */
 
+SPEC(a_lease_cannot_be_extended_past_thirty_days_from_now)
+{
+    const int64_t day = INT64_C(86400000);
+    struct world w = world_open();
+    lh_lease lease;
+    EXPECT_OK(acquire(&w, "a", 20 * day, &lease));
+    EXPECT_OK(extend(&w, (lh_lease_opts){.owner = "a", .by_ms = 10 * day}));
+    EXPECT_STATUS(extend(&w, (lh_lease_opts){.owner = "a", .by_ms = 1}), LH_EINVAL);
+    EXPECT_STATUS(extend(&w, (lh_lease_opts){.owner = "a", .by_ms = 15 * day}), LH_EINVAL);
+    EXPECT_STR(lh_errmsg(w.store), "lease \"sync/chunk/7\" would be held for another 45d: at most "
+                                   "30d from now is allowed");
+    clock_advance_ms(&w, day);
+    EXPECT_OK(extend(&w, (lh_lease_opts){.owner = "a", .by_ms = day}));
+    world_close(&w);
+}
+
 SPEC(an_extension_to_a_ttl_counts_from_now_and_one_by_a_time_adds_to_the_expiry)
 {
     struct world w = world_open();

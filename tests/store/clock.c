@@ -1,4 +1,6 @@
 /* Leases are measured in elapsed time: steps of the wall clock, suspends, and new boots. */
+#include "base/clock.h"
+#include "base/hook.h"
 #include "sqlite.h"
 
 #include <stdio.h>
@@ -411,4 +413,69 @@ TEST(a_new_boot_is_not_taken_for_a_jump_of_the_clock)
     EXPECT_OK(beat(store, &held->job[0]));
     lh_jobs_free(held);
     lh_close(store);
+}
+
+/* ---- a clock that lost its time ---- */
+
+#define NO_TIME                                                                            \
+    "the clock of this machine says 1970-01-01T00:00:05.000Z: the store takes times from " \
+    "1973-03-03 on: set the clock"
+
+static void lose_the_time(void)
+{
+    step_wall_ms(5000 - lhi_wall_ms());
+}
+
+TEST(a_store_whose_machine_loses_its_time_goes_on_by_its_own)
+{
+    freeze_now();
+    lh_store *store = store_new();
+    add(store, "mail", "x");
+    lh_jobs *held = take(store, "mail", "w1", 60000);
+    EXPECT_OK(lh_schedule_set(
+        store, &(lh_schedule){.name = "nightly", .queue = "mail", .cron = "@every 1h"}));
+    lose_the_time();
+    add(store, "mail", "y");
+    EXPECT_OK(beat(store, &held->job[0]));
+    EXPECT_OK(complete(store, &held->job[0]));
+    lh_jobs_free(held);
+    EXPECT_EQ(jumps(), 0);
+    store_check(store);
+    lh_close(store);
+}
+
+TEST(a_store_is_not_made_by_a_clock_that_lost_its_time)
+{
+    lh_store *store = NULL;
+    freeze_now();
+    lose_the_time();
+    EXPECT_STATUS(lh_open("store.db", &(lh_open_opts){.create = true}, &store), LH_EFAIL);
+    EXPECT_CONTAINS(lh_errmsg(store), NO_TIME);
+    lh_close(store);
+}
+
+TEST(after_a_boot_a_clock_that_lost_its_time_is_named)
+{
+    freeze_now();
+    lh_close(store_new());
+    lose_the_time();
+    (void)snprintf(lhi_control()->boot, sizeof lhi_control()->boot, "another-boot");
+    lh_store *store = NULL;
+    EXPECT_STATUS(lh_open("store.db", NULL, &store), LH_EFAIL);
+    EXPECT_CONTAINS(lh_errmsg(store), NO_TIME);
+    lh_close(store);
+}
+
+TEST(an_enqueue_on_the_users_connection_names_a_clock_that_lost_its_time)
+{
+    freeze_now();
+    lh_close(store_new());
+    lose_the_time();
+    sqlite3 *db = db_open("store.db");
+    lh_enqueued out;
+    char why[200] = "";
+    EXPECT_STATUS(lh_enqueue_sqlite(db, "mail", &(lh_new_job){0}, 1, &out, why, sizeof why),
+                  LH_EFAIL);
+    EXPECT_STR(why, NO_TIME);
+    sqlite3_close(db);
 }

@@ -114,6 +114,9 @@ int read_events(struct txn *txn, struct lhi_act *act)
     arg_int(&args, f->after);
     arg_int(&args, upto);
     arg_int(&args, f->limit ? (int64_t)f->limit : DEFAULT_LIMIT);
+    arg_time(&args, f->since);
+    arg_text(&args, f->queue);
+    arg_text(&args, f->type);
     if (f->job)
         arg_int(&args, f->job);
     if ((rc = call(txn, which, &args, &rows, &act->err)) != LH_OK)

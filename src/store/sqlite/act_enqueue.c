@@ -250,6 +250,8 @@ static int enqueue_here(struct conn *conn, const char *queue, const lh_new_job *
     int rc = check_ours(conn, err);
 
     if (rc == LH_OK)
+        rc = clock_usable(now, err);
+    if (rc == LH_OK)
         rc = load_policies(conn, &policies, err);
     for (size_t i = 0; i < n && rc == LH_OK; i++) {
         rc = insert_job(&ctx, queue, &jobs[i], &out[i], err);

@@ -171,10 +171,17 @@ static int extend(struct txn *txn, struct lhi_act *act, const lh_lease *old, boo
     const lh_lease_opts *opts = act->lease.opts;
     struct lhi_error *err = &act->err;
     int64_t ttl = opts->ttl_ms;
+    char left[32];
     int rc;
 
     if (!is_holder(act, old, found) || old->stale)
         return lost(act, old, found);
+    if (opts->by_ms > LHI_MAX_LEASE_MS - old->remaining_ms)
+        return lhi_fail(err, LH_EINVAL,
+                        "lease \"%s/%s\" would be held for another %s: at most 30d from now is "
+                        "allowed",
+                        old->scope, old->name,
+                        lh_duration_format(old->remaining_ms + opts->by_ms, left, sizeof left));
     if (ttl == 0 && (rc = sql_int(txn->conn, LHI_SQL_SCOPE_GET, err, DEFAULT_TTL_MS, &ttl, "t",
                                   act->lease.scope)) < 0)
         return rc;

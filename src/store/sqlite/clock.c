@@ -19,6 +19,9 @@
 
 enum { JUMP_MS = 1000 };
 
+/* The CHECKs of the tables refuse smaller times: they are seconds, given by mistake. */
+#define EARLIEST_MS INT64_C(100000000000)
+
 int64_t machine_ms(const struct db *db)
 {
     return lhi_mono_ms() - db->time.ahead_ms;
@@ -40,13 +43,26 @@ int64_t db_now(void *self)
     return offset ? machine_ms(db) + offset : lhi_wall_ms();
 }
 
+int clock_usable(int64_t wall_ms, struct lhi_error *err)
+{
+    char text[64];
+
+    if (wall_ms >= EARLIEST_MS)
+        return LH_OK;
+    return lhi_fail(err, LH_EFAIL,
+                    "the clock of this machine says %s: the store takes times from 1973-03-03 on: "
+                    "set the clock",
+                    lh_time_format(wall_ms, text, sizeof text));
+}
+
 int clock_anchor(struct txn *txn, struct lhi_error *err)
 {
     struct conn *conn = txn->conn;
     int64_t wall = lhi_wall_ms(), mono = machine_ms(txn->db);
     int rc;
 
-    if ((rc = meta_set_text(conn, "anchor_boot", txn->db->boot, err)) < 0 ||
+    if ((rc = clock_usable(wall, err)) < 0 ||
+        (rc = meta_set_text(conn, "anchor_boot", txn->db->boot, err)) < 0 ||
         (rc = meta_set_int(conn, "anchor_wall", wall, err)) < 0 ||
         (rc = meta_set_int(conn, "anchor_mono", mono, err)) < 0 ||
         (rc = sql_run(conn, LHI_SQL_STORE_GENERATION, err, "")) < 0)
@@ -69,6 +85,11 @@ int clock_judge(struct txn *txn, struct lhi_error *err)
     int64_t offset = __atomic_load_n(&txn->db->clock, __ATOMIC_ACQUIRE);
     txn->wall = lhi_wall_ms();
     txn->now = offset ? machine_ms(txn->db) + offset : txn->wall;
+    /* A clock that lost its time is not followed: the store's own time goes on, where it is known. */
+    if (txn->wall < EARLIEST_MS && offset != 0)
+        txn->wall = txn->now;
+    if ((rc = clock_usable(txn->wall, err)) < 0)
+        return rc;
     jump = txn->wall - txn->now;
     if (llabs(jump) <= JUMP_MS)
         return LH_OK;

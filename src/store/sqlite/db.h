@@ -314,6 +314,7 @@ int meta_text(struct conn *conn, const char *key, char *out, size_t len, struct 
 
 /* ---- clock.c ---- */
 int64_t db_now(void *self);
+int clock_usable(int64_t wall_ms, struct lhi_error *err); /* LH_EFAIL: it is before 1973 */
 int clock_anchor(struct txn *txn, struct lhi_error *err); /* renew it: after a jump, a new boot */
 /* The monotonic clock of the machine, in whatever time namespace this process is. */
 int64_t machine_ms(const struct db *db);

@@ -11,7 +11,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define LONGEST_LEASE_MS (INT64_C(30) * 86400000)
 #define MOST_CHANGES (INT64_C(1) << 40) /* above them begins the epoch of a token */
 
 void past_clear(struct past *past)
@@ -26,7 +25,7 @@ void past_clear(struct past *past)
 
 static int64_t bounded(int64_t left_ms)
 {
-    return left_ms < LONGEST_LEASE_MS ? left_ms : LONGEST_LEASE_MS;
+    return left_ms < LHI_MAX_LEASE_MS ? left_ms : LHI_MAX_LEASE_MS;
 }
 
 /* One row more of an array; false: out of memory. */

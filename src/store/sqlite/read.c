@@ -292,8 +292,10 @@ static int event_list(struct conn *conn, struct lhi_act *act, struct lhi_error *
     int64_t limit = f->limit ? (int64_t)f->limit : 100;
     enum lhi_sql which = f->job ? (f->newest ? LHI_SQL_EVENT_LAST_JOB : LHI_SQL_EVENT_LIST_JOB)
                                 : (f->newest ? LHI_SQL_EVENT_LAST : LHI_SQL_EVENT_LIST);
-    sqlite3_stmt *stmt = f->job ? sql(conn, which, err, "iii", f->job, f->after, limit)
-                                : sql(conn, which, err, "ii", f->after, limit);
+    sqlite3_stmt *stmt =
+        f->job
+            ? sql(conn, which, err, "iiitti", f->job, f->after, f->since, f->queue, f->type, limit)
+            : sql(conn, which, err, "iitti", f->after, f->since, f->queue, f->type, limit);
     int rc;
 
     if (stmt == NULL)

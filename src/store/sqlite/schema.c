@@ -90,9 +90,9 @@ static int migrate(struct db *db, int64_t from, bool own_file, struct lhi_error 
 {
     struct conn *conn = &db->conn;
     char uuid[37];
-    int rc = sql_exec(conn, "BEGIN IMMEDIATE", err);
+    int rc = from == 0 ? clock_usable(lhi_wall_ms(), err) : LH_OK;
 
-    if (rc < 0)
+    if (rc < 0 || (rc = sql_exec(conn, "BEGIN IMMEDIATE", err)) < 0)
         return rc;
     for (int i = (int)from; i < lhi_sqlite_migration_count && rc == LH_OK; i++) {
         rc = sql_exec(conn, lhi_sqlite_migrations[i].text, err);

@@ -184,6 +184,11 @@ AS $$
 DECLARE
     l leasehold.lease;
 BEGIN
+    IF by_ms > 2592000000 - leasehold.ms(old.expires_at - now) THEN
+        PERFORM leasehold.refuse(-3, format(
+            'lease "%s/%s" would be held for another %s: at most 30d from now is allowed', old.scope, old.name,
+            leasehold.duration_words(leasehold.ms(old.expires_at - now) + by_ms)));
+    END IF;
     UPDATE leasehold.lease c
        SET expires_at = coalesce(c.expires_at + leasehold.span(by_ms), until),
            ttl_ms = CASE WHEN by_ms IS NULL THEN leasehold.ms(until - now) ELSE c.ttl_ms END,
