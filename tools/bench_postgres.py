@@ -245,12 +245,13 @@ class Postgres:
                        f"{share * 100:.2f} % of a core", "", "< 5 %", share < 0.05)
 
     def bury(self, name, jobs):
-        """So many jobs that were claimed and completed, by plain SQL: each leaves entries in the indexes."""
+        """So many jobs that were claimed and completed, by plain SQL: each leaves entries in the indexes. Their
+        leases end soon: until then the entries lie ahead of whoever looks for the next lease that ends."""
         self.server.psql(name, f"""
             INSERT INTO leasehold.job(queue, max_attempts, plain) SELECT 'bench', 3, false
               FROM generate_series(1, {jobs});
             UPDATE leasehold.job SET state = 'running', token = 1, attempt = 1, worker = 'w', again = true,
-                   held_ms = 300000, lease_until = now() + random() * interval '5 minutes', started_at = now(),
+                   held_ms = 10000, lease_until = now() + random() * interval '10 seconds', started_at = now(),
                    state_changed_at = now()
              WHERE state = 'pending';
             UPDATE leasehold.job SET state = 'completed', worker = NULL, lease_until = NULL, finished_at = now(),
@@ -276,7 +277,7 @@ class Postgres:
             self.bury(name, dead)
             self.bench.say(f"  {dead:,} jobs that came and went: {time.monotonic() - start:.0f} s")
             with self.workers(name, count):
-                time.sleep(rest)
+                time.sleep(2 * rest)
                 shares = [self.share(seconds)]
                 held.close()
                 self.settle(name)

@@ -7,7 +7,7 @@ SELECT expired, promoted, schedules, more FROM leasehold.upkeep();
 SELECT after, pruned, more FROM leasehold.prune_round($1, $2);
 
 -- name: peek
-SELECT something, next_ms, spare_ms FROM leasehold.peek($1, $2);
+SELECT something, next_ms, spare_ms FROM leasehold.peek($1, $2, $3);
 
 -- name: retry_waits
 SELECT leasehold.retry_waits($1, $2);

@@ -20,10 +20,10 @@ SELECT * FROM lh_job
  WHERE state = 'pending' AND queue = :queue
  ORDER BY priority DESC, id LIMIT :n;
 
--- name: job_next_kind
--- The kind is in the index, so what does not match costs no look at the row.
-SELECT * FROM lh_job
- WHERE state = 'pending' AND queue = :queue AND kind IN (SELECT value FROM json_each(:kinds))
+-- name: job_next_of_kind
+-- The best of one kind; the best of several are chosen from the best of each.
+SELECT priority, id FROM lh_job
+ WHERE state = 'pending' AND queue = :queue AND kind = :kind
  ORDER BY priority DESC, id LIMIT :n;
 
 -- name: job_claim

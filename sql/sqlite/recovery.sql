@@ -88,6 +88,10 @@ SELECT EXISTS (SELECT 1 FROM lh_job WHERE state <> 'pending' AND state <> 'compl
 -- The order keeps the planner on the index, whatever statistics somebody has gathered.
 SELECT 1 FROM lh_job WHERE state = 'pending' AND queue = :queue ORDER BY priority DESC, id LIMIT 1;
 
+-- name: peek_kind
+SELECT 1 FROM lh_job WHERE state = 'pending' AND queue = :queue AND kind = :kind
+ ORDER BY priority DESC, id LIMIT 1;
+
 -- name: failure_told
 -- Was it told before that this job cannot be taken from this holder?
 SELECT 1 FROM lh_event WHERE job = :job AND type = 'recovery.failed' AND token = :token LIMIT 1;

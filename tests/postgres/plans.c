@@ -159,6 +159,13 @@ static const struct act {
     {"claim of 500", 500, "SELECT * FROM leasehold.claim('w', 'mail', 500)", NULL},
     {"claim as a request", 0, "SELECT * FROM leasehold.claim('w', 'mail', request => 'new')", NULL},
     {"claim by kind", 0, "SELECT * FROM leasehold.claim('w', 'mail', kinds => '{even}')", NULL},
+    {"claim of 100 by kind", 100,
+     "SELECT * FROM leasehold.claim('w', 'mail', 100, kinds => '{even,odd}')", NULL},
+    {"claim of a kind that is not there", 0,
+     "SELECT * FROM leasehold.claim('w', '{mail,slots}'::text[], 100, kinds => '{rare,none}')",
+     NULL},
+    {"claim of a kind from an exclusive queue", 0,
+     "SELECT * FROM leasehold.claim('w', 'alone', kinds => '{rare}')", NULL},
     {"claim of what is pending anew", 0, "SELECT * FROM leasehold.claim('w', 'mail', 2)",
      "SELECT leasehold.release(" HELD ", 1)"},
     {"claim from several queues", 0,
@@ -174,6 +181,9 @@ static const struct act {
     {"claim that recovers", 0, "SELECT * FROM leasehold.claim('w', 'empty')", EXPIRE},
     {"peek", 0, "SELECT leasehold.peek('{empty,mail}', 'w')", NULL},
     {"peek of whoever keeps the store up", 0, "SELECT leasehold.peek('{}', 'w')", NULL},
+    {"peek for a kind that is not there", 0, "SELECT leasehold.peek('{mail}', 'w', '{rare,none}')",
+     NULL},
+    {"peek for a kind", 0, "SELECT leasehold.peek('{mail}', 'w', '{rare,odd}')", NULL},
     {"peek at an empty queue", 0, "SELECT leasehold.peek('{empty}', 'w')", NULL},
 
     {"keep what a run wrote", 1,
@@ -365,7 +375,10 @@ TEST(no_act_reads_more_rows_than_it_is_about)
 }
 
 #define TRUNCATE "TRUNCATE leasehold.job, leasehold.event, leasehold.request, leasehold.rollup"
+/* (What runs may not be deleted.) */
 #define DRAIN                                                                           \
+    "UPDATE leasehold.job SET state = 'cancelled', worker = NULL, lease_until = NULL "  \
+    "WHERE state = 'running'; "                                                         \
     "WITH gone AS (DELETE FROM leasehold.job), past AS (DELETE FROM leasehold.rollup) " \
     "DELETE FROM leasehold.request"
 

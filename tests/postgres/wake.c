@@ -125,6 +125,59 @@ TEST(a_plain_insert_wakes_whoever_sleeps)
     leave(&scene);
 }
 
+/* ---- kinds ---- */
+
+TEST(a_job_wakes_those_who_take_its_kind_or_any)
+{
+    static const struct {
+        const char *sql, *asleep;
+    } cases[] = {
+        {"SELECT leasehold.enqueue('q', 'x', kind => 'red')", "other/red q/blue"},
+        {"INSERT INTO leasehold.job(queue, kind) VALUES ('q', 'red')", "other/red q/blue"},
+        {"SELECT leasehold.enqueue('q', 'x', kind => 'red', key => 'k')", "other/red q/blue"},
+        {"SELECT leasehold.enqueue_many('q', '{1,2}', '{x,y}', kinds => '{red,blue}')",
+         "other/red"},
+        {"SELECT leasehold.enqueue('q', 'x')", "other/red q/blue q/red"},
+        {"SELECT leasehold.enqueue_one('q', 0, 'x', NULL)", "other/red q/blue q/red"},
+        /* Of jobs that come back nobody says which kinds they are. */
+        {"SELECT leasehold.tally('q', leasehold.clock(), 'o', 'scheduled', 'pending', 1)",
+         "other/red"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct scene scene = set_the_scene();
+        done(scene.hand, "SELECT leasehold.arm('{q,q/red,q/blue,other/red}')");
+        done(scene.hand, cases[i].sql);
+        EXPECT_STR(said(scene.hand, "SELECT string_agg(queue, ' ' ORDER BY queue) "
+                                    "FROM leasehold.idle WHERE armed"),
+                   cases[i].asleep);
+        leave(&scene);
+        test_store_renew();
+    }
+}
+
+TEST(who_sleeps_for_a_kind_is_woken_late_by_who_is_on_duty_for_that_kind_only)
+{
+    struct scene scene = set_the_scene();
+
+    done(scene.hand, "SELECT leasehold.enqueue('q', 'x', kind => 'red')");
+    done(scene.hand, "SELECT leasehold.arm('{q/red,q/blue}')");
+    EXPECT_STR(said(scene.hand, "SELECT on_duty FROM leasehold.peek('{}', 'a')"), "t");
+    EXPECT_EQ(rings_for(&scene, "q/red"), 1);
+    EXPECT_STR(said(scene.hand, "SELECT queue FROM leasehold.idle WHERE armed"), "q/blue");
+    leave(&scene);
+}
+
+TEST(a_name_to_sleep_under_is_a_queue_and_may_have_a_kind)
+{
+    struct scene scene = set_the_scene();
+
+    EXPECT_CONTAINS(said(scene.hand, "SELECT leasehold.arm('{q/}')"), "LH003 kind \"\" is not");
+    EXPECT_CONTAINS(said(scene.hand, "SELECT leasehold.arm('{/k}')"), "LH003 queue \"\" is not");
+    EXPECT_CONTAINS(said(scene.hand, "SELECT leasehold.arm('{q/k/k}')"),
+                    "LH003 kind \"k/k\" is not");
+    leave(&scene);
+}
+
 /* ---- that anybody sleeps at all, for who enqueues one job ---- */
 
 static void enqueue_one(struct scene *scene)
@@ -450,6 +503,7 @@ TEST_TIMEOUT(who_waits_for_a_kind_of_job_does_not_glance_at_all_of_them, 60)
 
     opts.kinds = &kind;
     opts.n_kinds = 1;
+    (void)sleeps_for_ms(store, &opts); /* it is known now that somebody sleeps for this kind */
     has_a_job(store, watch);
     EXPECT(sleeps_for_ms(store, &opts) >= 50);
     lh_close(store);

@@ -62,8 +62,7 @@ static void expect_columns(sqlite3 *db, enum lhi_sql which, const char *const *n
 
 TEST(rows_of_jobs_have_the_columns_the_library_reads)
 {
-    static const enum lhi_sql whole[] = {LHI_SQL_JOB_GET, LHI_SQL_JOB_NEXT, LHI_SQL_JOB_NEXT_KIND,
-                                         LHI_SQL_JOB_EXPIRED};
+    static const enum lhi_sql whole[] = {LHI_SQL_JOB_GET, LHI_SQL_JOB_NEXT, LHI_SQL_JOB_EXPIRED};
     sqlite3 *db = open_fresh();
     for (size_t i = 0; i < sizeof whole / sizeof whole[0]; i++)
         expect_columns(db, whole[i], job_columns, JOB_COLUMNS);
@@ -151,6 +150,7 @@ static bool scans(const char *plan, const char *table)
 
 #define JOB "SEARCH lh_job USING INTEGER PRIMARY KEY (rowid=?)"
 #define PENDING "SEARCH lh_job USING INDEX lh_job_pending (queue=?)"
+#define KIND "SEARCH lh_job USING INDEX lh_job_kind (queue=? AND kind=?)"
 #define ENDING "INDEX lh_job_timed (state=? AND lease_until"
 #define DUE "INDEX lh_job_timed (state=? AND lease_until=? AND run_at<?)"
 #define SILENT "lh_worker_silent (silent_at>? AND silent_at<?)"
@@ -166,7 +166,8 @@ static const struct {
     {"job_get", {JOB}},
     {"job_by_key", {"SEARCH lh_job USING INDEX lh_job_key (queue=? AND key=?)"}},
     {"job_next", {PENDING}},
-    {"job_next_kind", {PENDING}},
+    {"job_next_of_kind", {KIND}},
+    {"peek_kind", {KIND}},
     {"peek_pending", {PENDING}},
     {"job_claim", {JOB}},
     {"job_beat", {JOB}},

@@ -57,8 +57,12 @@ CREATE TABLE lh_job (
 -- Every index costs every INSERT, also one that the row is not in: hence as few as can be, and
 -- partial, so that a row pays for what it needs. A query uses lh_job_timed only if it repeats the
 -- index's own words, state <> 'pending' AND state <> 'completed'.
--- Claim: best first within a queue; kind last, so that a claim by kind reads the index alone.
-CREATE INDEX lh_job_pending ON lh_job(queue, priority DESC, id, kind) WHERE state = 'pending';
+-- Claim: best first within a queue …
+CREATE INDEX lh_job_pending ON lh_job(queue, priority DESC, id) WHERE state = 'pending';
+-- … and by kind, so that a rare one behind a million jobs of others is found at once. Jobs without a kind are
+-- not in it.
+CREATE INDEX lh_job_kind ON lh_job(queue, kind, priority DESC, id)
+ WHERE state = 'pending' AND kind IS NOT NULL;
 -- What has a time or a holder: running leases by their end, scheduled jobs (no lease) by run_at,
 -- what a worker holds, and the failed and cancelled ones for whoever looks for them.
 CREATE INDEX lh_job_timed ON lh_job(state, lease_until, run_at, worker)

@@ -66,6 +66,10 @@ int read_peek(struct txn *txn, struct lhi_act *act)
     arg_names(&args, n > 0 ? opts->queues : NULL, n);
     keeper_name(txn->pg, keeper, sizeof keeper);
     arg_text(&args, act->peek.waiting || (n > 0 && wake_kept(txn->pg)) ? keeper : NULL);
+    if (n > 0 && opts->n_kinds > 0)
+        arg_names(&args, opts->kinds, opts->n_kinds);
+    else
+        arg_no_array(&args, OID_TEXT);
     int rc = call(txn, LHI_POSTGRES_PEEK, &args, &rows, &act->err);
     if (rc != LH_OK)
         return rc;

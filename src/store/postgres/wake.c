@@ -42,7 +42,7 @@ enum {
 static const char due_name[] = "!", leaver_name[] = "-", comer_name[] = "+";
 
 struct bell {
-    char queue[132];
+    char queue[264]; /* or QUEUE/KIND */
     uint32_t rings;
     int64_t looks_until; /* its sleepers look by themselves */
     int64_t armed_until; /* as far as we know */
@@ -116,9 +116,39 @@ static uint32_t rings_for(struct wake *wake, const char *const *queues, size_t n
     return rings;
 }
 
+/* Under which names a claimer sleeps: its queues, or, where it takes only some kinds, QUEUE/KIND for each. */
+struct names {
+    const char *name[MOST_QUEUES + 1];
+    size_t n;
+    char text[MOST_QUEUES][264];
+};
+
+static void name_sleeper(const lh_claim_opts *opts, struct names *names)
+{
+    size_t n_kinds = opts->n_kinds;
+
+    if (n_kinds == 0 || opts->n_queues * n_kinds > MOST_QUEUES) { /* any kind wakes it */
+        for (size_t i = 0; i < opts->n_queues && i < MOST_QUEUES; i++)
+            names->name[names->n++] = opts->queues[i];
+        return;
+    }
+    for (size_t i = 0; i < opts->n_queues * n_kinds; i++) {
+        lhi_format(names->text[i], sizeof names->text[i], "%s/%s", opts->queues[i / n_kinds],
+                   opts->kinds[i % n_kinds]);
+        names->name[names->n++] = names->text[i];
+    }
+}
+
 static uint32_t rings_of(struct wake *wake, const lh_claim_opts *opts)
 {
-    return rings_for(wake, opts != NULL ? opts->queues : NULL, opts != NULL ? opts->n_queues : 0);
+    struct names names;
+
+    if (opts == NULL || opts->n_kinds == 0)
+        return rings_for(wake, opts != NULL ? opts->queues : NULL,
+                         opts != NULL ? opts->n_queues : 0);
+    names.n = 0;
+    name_sleeper(opts, &names);
+    return rings_for(wake, names.name, names.n);
 }
 
 static void forget_armed(struct wake *wake)
@@ -350,12 +380,14 @@ static bool arm(struct pg *pg, const char *const *queues, size_t n)
 }
 
 /* When a sleeper for these queues looks by himself, though nothing rang; INT64_MAX: never. */
-static int64_t look_at(struct wake *wake, const lh_claim_opts *opts)
+static int64_t look_at(struct wake *wake, const struct names *names)
 {
     int64_t now = real_ms();
 
-    for (size_t i = 0; i < opts->n_queues; i++) {
-        const struct bell *bell = bell_of(wake, opts->queues[i]);
+    for (size_t i = 0; i < names->n; i++) {
+        if (strcmp(names->name[i], due_name) == 0)
+            continue;
+        const struct bell *bell = bell_of(wake, names->name[i]);
         if (bell == NULL || now < bell->looks_until)
             return now + LOOK_MS;
     }
@@ -405,16 +437,15 @@ static bool wait_blind(struct wake *wake, uint32_t ticket, const lh_claim_opts *
 static bool wait_for_ring(struct pg *pg, uint32_t ticket, const lh_claim_opts *opts, int64_t until)
 {
     struct wake *wake = pg->wake;
-    const char *names[MOST_QUEUES + 1];
-    size_t n = 0;
+    struct names names;
 
+    names.n = 0;
     if (!is_kept(wake))
-        names[n++] = due_name;
-    for (size_t i = 0; i < opts->n_queues && i < MOST_QUEUES; i++)
-        names[n++] = opts->queues[i];
-    if (arm(pg, names, n))
+        names.name[names.n++] = due_name;
+    name_sleeper(opts, &names);
+    if (arm(pg, names.name, names.n))
         return true;
-    int64_t now, look = look_at(wake, opts), next = glance_at(wake, opts);
+    int64_t now, look = look_at(wake, &names), next = glance_at(wake, opts);
     while (rings_of(wake, opts) == ticket && (now = real_ms()) < look && now < until) {
         int64_t first = look < until ? look : until;
         if (now < next) {

@@ -191,34 +191,105 @@ static int take(struct txn *txn, const lh_claim_opts *opts, lh_job *job, int64_t
     return LH_OK;
 }
 
+/* A row as it may be taken; what is known of it beside the job goes to place `i`. */
+struct candidates {
+    lh_jobs *out;
+    size_t *room;
+    int64_t *wished_ms;
+    bool *rotten;
+    size_t n;
+};
+
+static int add_candidate(struct txn *txn, sqlite3_stmt *stmt, struct candidates *c,
+                         struct lhi_error *err)
+{
+    struct lhi_arena *arena = lhi_arena_of(&c->out->priv);
+    lh_job *job;
+
+    if (arena == NULL || !jobs_add(c->out, c->room, &job) ||
+        !job_from_row(stmt, txn->now, arena, job))
+        return lhi_no_memory(err);
+    c->wished_ms[c->n] = sqlite3_column_int64(stmt, JOB_LEASE_MS);
+    c->rotten[c->n] = sqlite3_column_type(stmt, JOB_PAYLOAD_SUM) != SQLITE_NULL &&
+                      sqlite3_column_int64(stmt, JOB_PAYLOAD_SUM) !=
+                          lhi_checksum(job->payload, job->payload ? job->payload_len : 0);
+    c->n++;
+    return LH_OK;
+}
+
 /* Candidates are read to the end before the first is changed: the walk is over the very index that
  * a claim takes them out of. */
-static int read_candidates(struct txn *txn, const char *queue, const char *kinds, size_t n,
-                           lh_jobs *out, size_t *room, int64_t *wished_ms, bool *rotten,
+static int read_candidates(struct txn *txn, const char *queue, size_t n, struct candidates *c,
                            struct lhi_error *err)
 {
-    struct lhi_arena *arena = lhi_arena_of(&out->priv);
-    sqlite3_stmt *stmt =
-        kinds ? sql(txn->conn, LHI_SQL_JOB_NEXT_KIND, err, "tti", queue, kinds, (int64_t)n)
-              : sql(txn->conn, LHI_SQL_JOB_NEXT, err, "ti", queue, (int64_t)n);
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_NEXT, err, "ti", queue, (int64_t)n);
     int rc;
 
     if (stmt == NULL)
         return err->status;
-    if (arena == NULL)
-        return lhi_no_memory(err);
-    for (size_t i = 0; (rc = sql_step(txn->conn, stmt, err)) == LH_OK; i++) {
-        lh_job *job;
-        if (!jobs_add(out, room, &job) || !job_from_row(stmt, txn->now, arena, job)) {
+    while ((rc = sql_step(txn->conn, stmt, err)) == LH_OK)
+        if ((rc = add_candidate(txn, stmt, c, err)) < 0) {
             sql_reset(stmt);
-            return lhi_no_memory(err);
+            return rc;
         }
-        wished_ms[i] = sqlite3_column_int64(stmt, JOB_LEASE_MS);
-        rotten[i] = sqlite3_column_type(stmt, JOB_PAYLOAD_SUM) != SQLITE_NULL &&
-                    sqlite3_column_int64(stmt, JOB_PAYLOAD_SUM) !=
-                        lhi_checksum(job->payload, job->payload ? job->payload_len : 0);
-    }
     return rc < 0 ? rc : LH_OK;
+}
+
+/* ---- by kind ---- */
+
+struct rank {
+    int64_t priority, id;
+};
+
+static int compare_ranks(const void *left, const void *right)
+{
+    const struct rank *a = left, *b = right;
+
+    if (a->priority != b->priority)
+        return a->priority > b->priority ? -1 : 1;
+    return a->id < b->id ? -1 : a->id > b->id;
+}
+
+/* The n best of each kind. */
+static int rank_kinds(struct txn *txn, const lh_claim_opts *opts, const char *queue, size_t n,
+                      struct rank *ranks, size_t *found, struct lhi_error *err)
+{
+    *found = 0;
+    for (size_t i = 0; i < opts->n_kinds; i++) {
+        sqlite3_stmt *stmt =
+            sql(txn->conn, LHI_SQL_JOB_NEXT_OF_KIND, err, "tti", queue, opts->kinds[i], (int64_t)n);
+        int rc = stmt != NULL ? LH_OK : err->status;
+        while (rc == LH_OK && (rc = sql_step(txn->conn, stmt, err)) == LH_OK)
+            ranks[(*found)++] =
+                (struct rank){sqlite3_column_int64(stmt, 0), sqlite3_column_int64(stmt, 1)};
+        if (rc < 0)
+            return rc;
+    }
+    if (*found > 0)
+        qsort(ranks, *found, sizeof *ranks, compare_ranks);
+    return LH_OK;
+}
+
+static int read_candidates_of_kinds(struct txn *txn, const lh_claim_opts *opts, const char *queue,
+                                    size_t n, struct candidates *c, struct lhi_error *err)
+{
+    struct rank *ranks = lhi_arena_alloc(&txn->arena, n * opts->n_kinds * sizeof *ranks);
+    size_t found;
+
+    if (ranks == NULL)
+        return lhi_no_memory(err);
+    int rc = rank_kinds(txn, opts, queue, n, ranks, &found, err);
+    for (size_t i = 0; i < found && c->n < n && rc == LH_OK; i++) {
+        if (i > 0 && ranks[i].id == ranks[i - 1].id)
+            continue; /* a kind that was named twice */
+        sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_GET, err, "i", ranks[i].id);
+        rc = stmt != NULL ? sql_step(txn->conn, stmt, err) : err->status;
+        if (rc == LH_OK)
+            rc = add_candidate(txn, stmt, c, err);
+        if (stmt != NULL)
+            sql_reset(stmt);
+    }
+    return rc;
 }
 
 /* When will the bucket have a whole claim in it again? */
@@ -231,8 +302,8 @@ static void note_retry(struct lhi_act *act, const lh_policy *policy, int64_t buc
         act->claim.retry_ms = ms;
 }
 
-static int claim_from(struct txn *txn, struct lhi_act *act, const char *queue, const char *kinds,
-                      size_t want, size_t *room, bool *again)
+static int claim_from(struct txn *txn, struct lhi_act *act, const char *queue, size_t want,
+                      size_t *room, bool *again)
 {
     const lh_claim_opts *opts = act->claim.opts;
     struct lhi_error *err = &act->err;
@@ -252,7 +323,10 @@ static int claim_from(struct txn *txn, struct lhi_act *act, const char *queue, c
     bool *rotten = lhi_arena_alloc(&txn->arena, allowed * sizeof *rotten);
     if (wished == NULL || rotten == NULL)
         return lhi_no_memory(err);
-    if ((rc = read_candidates(txn, queue, kinds, allowed, out, room, wished, rotten, err)) < 0)
+    struct candidates c = {.out = out, .room = room, .wished_ms = wished, .rotten = rotten};
+    rc = opts->n_kinds > 0 ? read_candidates_of_kinds(txn, opts, queue, allowed, &c, err)
+                           : read_candidates(txn, queue, allowed, &c, err);
+    if (rc < 0)
         return rc;
     size_t found = out->n - first;
     if (found == 0)
@@ -417,28 +491,7 @@ static int heal_first(struct txn *txn, bool *put_off, struct lhi_error *err)
     return best_effort(txn, move_in, "moving due jobs in", err);
 }
 
-static int kinds_as_json(struct txn *txn, const lh_claim_opts *opts, const char **out,
-                         struct lhi_error *err)
-{
-    size_t room = 8, used = 0;
-
-    *out = NULL;
-    if (opts->n_kinds == 0)
-        return LH_OK;
-    for (size_t i = 0; i < opts->n_kinds; i++)
-        room += strlen(opts->kinds[i]) + 4; /* names need no escaping */
-    char *json = lhi_arena_alloc(&txn->arena, room);
-    if (json == NULL)
-        return lhi_no_memory(err);
-    for (size_t i = 0; i < opts->n_kinds; i++)
-        used += lhi_format(json + used, room - used, "%s\"%s\"", i ? "," : "[", opts->kinds[i]);
-    lhi_format(json + used, room - used, "]");
-    *out = json;
-    return LH_OK;
-}
-
-static int claim_queues(struct txn *txn, struct lhi_act *act, const char *kinds, size_t want,
-                        size_t *room)
+static int claim_queues(struct txn *txn, struct lhi_act *act, size_t want, size_t *room)
 {
     const lh_claim_opts *opts = act->claim.opts;
     const lh_jobs *out = act->claim.out;
@@ -448,7 +501,7 @@ static int claim_queues(struct txn *txn, struct lhi_act *act, const char *kinds,
             continue;
         for (bool again = true; again && out->n < want;) {
             again = false;
-            int rc = claim_from(txn, act, opts->queues[i], kinds, want - out->n, room, &again);
+            int rc = claim_from(txn, act, opts->queues[i], want - out->n, room, &again);
             if (rc < 0)
                 return rc;
         }
@@ -461,7 +514,6 @@ int act_claim(struct txn *txn, struct lhi_act *act)
     const lh_claim_opts *opts = act->claim.opts;
     lh_jobs *out = act->claim.out;
     size_t want = opts->n ? opts->n : 1, room = out->n;
-    const char *kinds;
     bool put_off;
     int rc;
 
@@ -479,12 +531,11 @@ int act_claim(struct txn *txn, struct lhi_act *act)
     if (alive > 0)
         txn->changed = txn->siren = true;
     if ((rc = heal_first(txn, &put_off, &act->err)) < 0 ||
-        (rc = kinds_as_json(txn, opts, &kinds, &act->err)) < 0 ||
-        (rc = claim_queues(txn, act, kinds, want, &room)) < 0)
+        (rc = claim_queues(txn, act, want, &room)) < 0)
         return rc;
     if (out->n == 0 && put_off &&
         ((rc = best_effort(txn, take_back, "automatic recovery", &act->err)) < 0 ||
-         (rc = claim_queues(txn, act, kinds, want, &room)) < 0))
+         (rc = claim_queues(txn, act, want, &room)) < 0))
         return rc;
     LHI_POINT("job_claim:inside");
     if (out->n > 0 && opts->request != NULL)

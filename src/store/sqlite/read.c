@@ -432,6 +432,22 @@ static int stats(struct db *db, struct conn *conn, struct lhi_act *act, struct l
     return count_workers(conn, now, info, err);
 }
 
+/* Is a job pending in one of these queues, of one of these kinds? */
+static int peek_pending(struct conn *conn, const lh_claim_opts *opts, int64_t *pending,
+                        struct lhi_error *err)
+{
+    size_t n_kinds = opts->n_kinds > 0 ? opts->n_kinds : 1;
+    int rc = LH_OK;
+
+    for (size_t i = 0; i < opts->n_queues * n_kinds && *pending == 0 && rc >= 0; i++) {
+        const char *queue = opts->queues[i / n_kinds];
+        rc = opts->n_kinds > 0 ? sql_int(conn, LHI_SQL_PEEK_KIND, err, 0, pending, "tt", queue,
+                                         opts->kinds[i % n_kinds])
+                               : sql_int(conn, LHI_SQL_PEEK_PENDING, err, 0, pending, "t", queue);
+    }
+    return rc;
+}
+
 /* Would a claim find something to do, and if not, when will the next thing fall due? */
 static int peek(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err)
 {
@@ -439,9 +455,8 @@ static int peek(struct db *db, struct conn *conn, struct lhi_act *act, struct lh
     int64_t now = db_now(db), wall = lhi_wall_ms(), pending = 0;
     int rc;
 
-    for (size_t i = 0; opts != NULL && i < opts->n_queues && pending == 0; i++)
-        if ((rc = sql_int(conn, LHI_SQL_PEEK_PENDING, err, 0, &pending, "t", opts->queues[i])) < 0)
-            return rc;
+    if (opts != NULL && (rc = peek_pending(conn, opts, &pending, err)) < 0)
+        return rc;
     bool due = false;
     rc = next_due(conn, now, wall, &due, &act->peek.next_ms, err);
     act->peek.found = pending != 0 || due;

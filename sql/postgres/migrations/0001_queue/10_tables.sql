@@ -125,6 +125,11 @@ CREATE TABLE leasehold.job (
 -- (leasehold.front): a held xmin keeps dead entries in the index for hours.
 CREATE INDEX job_fresh ON leasehold.job(queue, priority DESC, id) WHERE state = 'pending' AND NOT again;
 CREATE INDEX job_again ON leasehold.job(queue, priority DESC, id) WHERE state = 'pending' AND again;
+-- The same by kind, for workers that take only some: a rare kind behind a million jobs of others is found at once.
+-- Jobs without a kind do not pay for it. (One expression for both, so that no other index gives the order of these
+-- queries: whatever the server believes about the table, it takes this one.)
+CREATE INDEX job_kind ON leasehold.job((queue || '/' || kind), again, priority DESC, id)
+ WHERE state = 'pending' AND kind IS NOT NULL;
 -- Running leases by their end, and what a worker or a queue has running.
 CREATE INDEX job_running ON leasehold.job(lease_until, queue, worker) WHERE state = 'running';
 CREATE INDEX job_scheduled ON leasehold.job(run_at, queue) WHERE state = 'scheduled';
@@ -251,7 +256,7 @@ CREATE TABLE leasehold.sweep (
 -- Who waits for a queue, so that nobody is notified in vain. Armed by a claimer that goes to sleep,
 -- disarmed by the enqueue that wakes it. A hint: lost in a crash, made again by the next to wait.
 CREATE UNLOGGED TABLE leasehold.idle (
-    queue       text COLLATE "C" PRIMARY KEY,  -- '!': whoever waits for what falls due
+    queue       text COLLATE "C" PRIMARY KEY,  -- or QUEUE/KIND; '!': whoever waits for what falls due
     armed       boolean     NOT NULL,
     until       timestamptz NOT NULL,          -- a sleeper that died arms nothing for ever
     notified_at timestamptz,

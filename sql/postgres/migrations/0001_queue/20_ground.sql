@@ -207,21 +207,43 @@ BEGIN
     RETURN true;
 END $$;
 
--- Wake whoever sleeps for this queue, at most ten times a second, and nobody in vain: NOTIFY takes a lock
+-- Wake whoever sleeps under this name (leasehold.idle), at most ten times a second, and nobody in vain: NOTIFY takes a lock
 -- that all commits of the server share. Who finds the sleepers being woken by another tells them all the
 -- same: that transaction may take long, or be rolled back.
-CREATE FUNCTION leasehold.ring(of_queue text, now timestamptz) RETURNS void LANGUAGE plpgsql
+CREATE FUNCTION leasehold.ring_name(name text, now timestamptz) RETURNS void LANGUAGE plpgsql
 SET enable_seqscan = off
 AS $$
 BEGIN
     IF EXISTS (SELECT 1 FROM leasehold.idle i
-                WHERE i.queue = of_queue AND i.armed
+                WHERE i.queue = name AND i.armed
                   AND (i.notified_at IS NULL OR i.notified_at <= now - interval '100 milliseconds'
                        OR i.notified_at >= now)) THEN  -- a clock that was set back, or stands
         UPDATE leasehold.idle i SET armed = false, notified_at = now
-         WHERE i.queue = (SELECT s.queue FROM leasehold.idle s WHERE s.queue = of_queue AND s.armed
+         WHERE i.queue = (SELECT s.queue FROM leasehold.idle s WHERE s.queue = name AND s.armed
                              FOR UPDATE SKIP LOCKED);
-        PERFORM pg_catalog.pg_notify('leasehold', of_queue);
+        PERFORM pg_catalog.pg_notify('leasehold', name);
+    END IF;
+END $$;
+
+-- Wake whoever sleeps for a queue: those that take any kind, and those that take one of these; NULL: it is not
+-- known which kinds there are. The name of a sleeper for a kind is QUEUE/KIND.
+CREATE FUNCTION leasehold.ring(of_queue text, now timestamptz, kinds text[] DEFAULT NULL) RETURNS void LANGUAGE plpgsql
+SET enable_seqscan = off
+AS $$
+DECLARE
+    sleeper text;
+BEGIN
+    PERFORM leasehold.ring_name(of_queue, now);
+    IF kinds IS NULL AND of_queue <> '!' THEN
+        FOR sleeper IN SELECT i.queue FROM leasehold.idle i
+                        WHERE i.queue > of_queue || '/' AND i.queue < of_queue || '0' AND i.armed LOOP
+            PERFORM leasehold.ring_name(sleeper, now);
+        END LOOP;
+    ELSIF kinds <> '{}' THEN
+        FOR sleeper IN SELECT DISTINCT of_queue || '/' || k.kind FROM pg_catalog.unnest(kinds) k(kind)
+                        WHERE k.kind IS NOT NULL LOOP
+            PERFORM leasehold.ring_name(sleeper, now);
+        END LOOP;
     END IF;
 END $$;
 
@@ -236,12 +258,13 @@ END $$;
 
 -- Count n changes of state of one queue, and ring where something may be claimed now.
 CREATE FUNCTION leasehold.tally(of_queue text, now timestamptz, act "char", was text, becomes text,
-                                n bigint, ms bigint DEFAULT 0) RETURNS void LANGUAGE plpgsql
+                                n bigint, ms bigint DEFAULT 0, kinds text[] DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql
 AS $$
 BEGIN
     INSERT INTO leasehold.delta VALUES (of_queue, now, act, was, becomes, n, ms);
     IF becomes = 'pending' THEN
-        PERFORM leasehold.ring(of_queue, now);
+        PERFORM leasehold.ring(of_queue, now, kinds);
     END IF;
 END $$;
 

@@ -72,7 +72,7 @@ AS $$
 DECLARE
     now timestamptz := leasehold.clock();
 BEGIN
-    PERFORM leasehold.tally(NEW.queue, now, 'e', NULL, NEW.state, 1);
+    PERFORM leasehold.tally(NEW.queue, now, 'e', NULL, NEW.state, 1, kinds => ARRAY[NEW.kind]);
     IF NEW.state = 'scheduled' THEN
         PERFORM leasehold.ring_soon(NEW.run_at, now);
     END IF;
@@ -272,6 +272,8 @@ BEGIN
         END IF;
     END IF;
     SELECT m.has_policies, EXISTS (SELECT 1 FROM leasehold.idle i WHERE i.queue = of_queue AND i.armed)
+           OR (kinds IS NOT NULL AND EXISTS (SELECT 1 FROM leasehold.idle i
+                                              WHERE i.queue > of_queue || '/' AND i.queue < of_queue || '0' AND i.armed))
       INTO ruled, rings FROM leasehold.meta m;
     IF ruled AND kinds IS NULL THEN
         p := leasehold.policy_of(of_queue, NULL);
@@ -310,7 +312,7 @@ BEGIN
     IF plainly THEN
         INSERT INTO leasehold.delta VALUES (of_queue, now, 'e', NULL, 'pending', n);
         IF rings THEN
-            PERFORM leasehold.ring(of_queue, now);
+            PERFORM leasehold.ring(of_queue, now, coalesce(kinds, '{}'));
         END IF;
         RETURN;
     END IF;
@@ -370,7 +372,7 @@ BEGIN
         PERFORM leasehold.ring_soon(soonest, now);
     END IF;
     IF goes > 0 THEN
-        PERFORM leasehold.tally(of_queue, now, 'e', NULL, 'pending', goes);
+        PERFORM leasehold.tally(of_queue, now, 'e', NULL, 'pending', goes, kinds => coalesce(kinds, '{}'));
     END IF;
     IF of_request IS NOT NULL THEN
         UPDATE leasehold.request SET jobs = ids WHERE request = of_request;
@@ -442,7 +444,7 @@ BEGIN
     IF leasehold.is_producer() THEN
         INSERT INTO leasehold.produced VALUES (made, session_user);
     END IF;
-    PERFORM leasehold.ring(of_queue, now);
+    PERFORM leasehold.ring(of_queue, now, '{}');
 END $$;
 
 -- ---- one, for people ----

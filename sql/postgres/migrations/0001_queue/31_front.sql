@@ -125,8 +125,8 @@ BEGIN
 END $$;
 
 -- Is there a fresh job for a claim, or a look to be made by one? Where looks are cheap they are made here.
-CREATE FUNCTION leasehold.fresh_waits(of_queue text, l leasehold.look, now timestamptz) RETURNS boolean
-LANGUAGE plpgsql STABLE
+CREATE FUNCTION leasehold.fresh_waits(of_queue text, of_kinds text[], l leasehold.look, now timestamptz)
+RETURNS boolean LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
     f     leasehold.front;
@@ -143,21 +143,16 @@ BEGIN
             above := 32767;
             EXIT;
         END IF;
-        IF EXISTS (SELECT 1 FROM leasehold.job j
-                    WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue
-                      AND j.priority > f.priority AND j.priority <= above)
-           OR EXISTS (SELECT 1 FROM leasehold.job j
-                       WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue
-                         AND j.priority = f.priority AND j.id > f.floor) THEN
+        IF leasehold.fresh_in(of_queue, of_kinds, f.priority + 1, above, 0)
+           OR leasehold.fresh_in(of_queue, of_kinds, f.priority, f.priority, f.floor) THEN
             RETURN true;
         END IF;
         above := f.priority - 1;
     END LOOP;
-    RETURN EXISTS (SELECT 1 FROM leasehold.job j
-                    WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue AND j.priority <= above);
+    RETURN leasehold.fresh_in(of_queue, of_kinds, -32768, above, 0);
 END $$;
 
--- The newest fresh job above an id.
+-- The newest fresh job above an id, of a queue or of a queue and kind (QUEUE/KIND).
 CREATE FUNCTION leasehold.newest_fresh(of_queue text, above bigint) RETURNS bigint LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
@@ -165,6 +160,12 @@ DECLARE
     best bigint;
     top  integer := 32767;
 BEGIN
+    IF strpos(of_queue, '/') > 0 THEN
+        SELECT j.id INTO best FROM leasehold.job j
+         WHERE j.state = 'pending' AND NOT j.again AND j.queue || '/' || j.kind = of_queue
+         ORDER BY j.priority, j.id DESC LIMIT 1;
+        RETURN CASE WHEN best > above THEN best END;
+    END IF;
     FOR f IN SELECT * FROM leasehold.front w WHERE w.queue = of_queue AND w.look = leasehold.last_look(of_queue)
               ORDER BY w.priority DESC
     LOOP
@@ -270,15 +271,108 @@ CREATE FUNCTION leasehold.first_pending(of_queue text, of_kinds text[]) RETURNS 
 LANGUAGE plpgsql STABLE
 AS $$
 BEGIN
+    IF of_kinds IS NOT NULL THEN
+        RETURN (SELECT b.id FROM leasehold.best_of_kinds(of_queue, of_kinds, 1, -32768, 32767, 0) b);
+    END IF;
     RETURN (SELECT w.id FROM (
                 (SELECT j.id, j.priority FROM leasehold.job j
                   WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue
-                    AND (of_kinds IS NULL OR j.kind = ANY (of_kinds))
                   ORDER BY j.priority DESC, j.id LIMIT 1)
                 UNION ALL
                 (SELECT j.id, j.priority FROM leasehold.job j
                   WHERE j.state = 'pending' AND j.again AND j.queue = of_queue
-                    AND (of_kinds IS NULL OR j.kind = ANY (of_kinds))
                   ORDER BY j.priority DESC, j.id LIMIT 1)) w
              ORDER BY w.priority DESC, w.id LIMIT 1);
+END $$;
+
+-- ---- kinds ----
+
+-- The n best of these kinds, of a stretch of priorities, fresh ones above an id; nothing is locked.
+CREATE FUNCTION leasehold.best_of_kinds(of_queue text, of_kinds text[], n bigint, least_priority integer,
+                                        most_priority integer, low bigint)
+RETURNS TABLE(id bigint, priority integer) LANGUAGE plpgsql STABLE
+SET enable_sort = off  -- of each kind: what is sorted in the end are a few
+AS $$
+BEGIN
+    RETURN QUERY
+    SELECT b.id, b.priority
+      FROM (SELECT DISTINCT u.kind FROM unnest(of_kinds) u(kind)) k
+     CROSS JOIN LATERAL (
+        (SELECT j.id, j.priority FROM leasehold.job j
+          WHERE j.state = 'pending' AND j.queue || '/' || j.kind = of_queue || '/' || k.kind AND NOT j.again
+            AND j.priority >= least_priority AND j.priority <= most_priority AND j.id > low
+          ORDER BY j.priority DESC, j.id LIMIT n)
+        UNION ALL
+        (SELECT j.id, j.priority FROM leasehold.job j
+          WHERE j.state = 'pending' AND j.queue || '/' || j.kind = of_queue || '/' || k.kind AND j.again
+            AND j.priority >= least_priority AND j.priority <= most_priority
+          ORDER BY j.priority DESC, j.id LIMIT n)) b
+     ORDER BY b.priority DESC, b.id LIMIT n;
+END $$;
+
+-- Lock up to n of them. First only the n best: a lock lasts as long as the caller's transaction. Where others have
+-- some of these, twice as many are tried, and so on. (The state is compared in a way that no index of pending jobs
+-- serves: they are found by their ids.)
+CREATE FUNCTION leasehold.lock_of_kinds(of_queue text, of_kinds text[], n bigint, least_priority integer,
+                                        most_priority integer, low bigint) RETURNS bigint[]
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    tries  bigint := n;
+    best   bigint[];
+    ids    bigint[] := '{}';
+BEGIN
+    LOOP
+        best := ARRAY(SELECT b.id FROM leasehold.best_of_kinds(of_queue, of_kinds, tries, least_priority,
+                                                               most_priority, low) b);
+        ids := ids || ARRAY(SELECT j.id FROM leasehold.job j
+                             WHERE j.id = ANY (best) AND j.id <> ALL (ids) AND j.state || '' = 'pending'
+                               AND (j.expires_at IS NULL OR j.token > 0 OR j.expires_at > leasehold.clock())
+                             ORDER BY j.priority DESC, j.id LIMIT n - cardinality(ids) FOR UPDATE SKIP LOCKED);
+        EXIT WHEN cardinality(ids) >= n OR cardinality(best) < tries;
+        tries := 2 * tries;
+    END LOOP;
+    RETURN ids;
+END $$;
+
+-- Is a fresh job there, of these kinds (NULL: of any), in a stretch of priorities above an id? (Kind by kind: in one
+-- statement the server would join, and read all jobs of the queue.)
+CREATE FUNCTION leasehold.fresh_in(of_queue text, of_kinds text[], least_priority integer, most_priority integer,
+                                   above bigint) RETURNS boolean LANGUAGE plpgsql STABLE
+AS $$
+DECLARE
+    of_kind text;
+BEGIN
+    IF of_kinds IS NULL THEN
+        RETURN EXISTS (SELECT 1 FROM leasehold.job j
+                        WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue
+                          AND j.priority >= least_priority AND j.priority <= most_priority AND j.id > above);
+    END IF;
+    FOREACH of_kind IN ARRAY of_kinds LOOP
+        IF (SELECT j.id FROM leasehold.job j
+             WHERE j.state = 'pending' AND NOT j.again AND j.queue || '/' || j.kind = of_queue || '/' || of_kind
+               AND j.priority >= least_priority AND j.priority <= most_priority AND j.id > above
+             ORDER BY j.priority DESC, j.id LIMIT 1) IS NOT NULL THEN
+            RETURN true;
+        END IF;
+    END LOOP;
+    RETURN false;
+END $$;
+
+CREATE FUNCTION leasehold.again_waits(of_queue text, of_kinds text[]) RETURNS boolean LANGUAGE plpgsql STABLE
+AS $$
+DECLARE
+    of_kind text;
+BEGIN
+    IF of_kinds IS NULL THEN
+        RETURN EXISTS (SELECT 1 FROM leasehold.job j WHERE j.state = 'pending' AND j.again AND j.queue = of_queue);
+    END IF;
+    FOREACH of_kind IN ARRAY of_kinds LOOP
+        IF (SELECT j.id FROM leasehold.job j
+             WHERE j.state = 'pending' AND j.again AND j.queue || '/' || j.kind = of_queue || '/' || of_kind
+             ORDER BY j.priority DESC, j.id LIMIT 1) IS NOT NULL THEN
+            RETURN true;
+        END IF;
+    END LOOP;
+    RETURN false;
 END $$;

@@ -69,7 +69,7 @@ END $$;
 -- ---- taking ----
 
 -- Of the n best of a stretch of priorities: how many are pending anew, and the last of them.
-CREATE FUNCTION leasehold.best(of_queue text, of_kinds text[], alone bigint, n bigint, least_priority integer,
+CREATE FUNCTION leasehold.best(of_queue text, alone bigint, n bigint, least_priority integer,
                                most_priority integer, low bigint, OUT anew bigint, OUT last_priority integer, OUT last_id bigint)
 LANGUAGE plpgsql STABLE
 AS $$
@@ -81,13 +81,13 @@ BEGIN
                 (SELECT j.priority, j.id, j.again FROM leasehold.job j
                   WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue
                     AND j.priority >= least_priority AND j.priority <= most_priority AND j.id > low
-                    AND (of_kinds IS NULL OR j.kind = ANY (of_kinds)) AND (alone IS NULL OR j.id = alone)
+                    AND (alone IS NULL OR j.id = alone)
                   ORDER BY j.priority DESC, j.id LIMIT n)
                 UNION ALL
                 (SELECT j.priority, j.id, j.again FROM leasehold.job j
                   WHERE j.state = 'pending' AND j.again AND j.queue = of_queue
                     AND j.priority >= least_priority AND j.priority <= most_priority
-                    AND (of_kinds IS NULL OR j.kind = ANY (of_kinds)) AND (alone IS NULL OR j.id = alone)
+                    AND (alone IS NULL OR j.id = alone)
                   ORDER BY j.priority DESC, j.id LIMIT n)) u
              ORDER BY u.priority DESC, u.id LIMIT n) b;
 END $$;
@@ -112,22 +112,28 @@ DECLARE
     last_id       bigint := 0;
     wanted bigint := n;
     got    bigint;
-    mixed  boolean := EXISTS (SELECT 1 FROM leasehold.job j
+    ids    bigint[] := '{}';  -- chosen and locked by kind
+    mixed  boolean := of_kinds IS NULL AND EXISTS (SELECT 1 FROM leasehold.job j
                                WHERE j.state = 'pending' AND j.again AND j.queue = of_queue);
 BEGIN
-    IF mixed THEN
+    IF of_kinds IS NOT NULL AND alone IS NULL THEN
+        ids := leasehold.lock_of_kinds(of_queue, of_kinds, n, least_priority, most_priority, low);
+        fresh := 0;
+        IF ids = '{}' THEN
+            RETURN;
+        END IF;
+    ELSIF mixed THEN
         SELECT b.anew, n - b.anew, b.last_priority, b.last_id INTO anew, fresh, last_priority, last_id
-          FROM leasehold.best(of_queue, of_kinds, alone, n, least_priority, most_priority, low) b;
+          FROM leasehold.best(of_queue, alone, n, least_priority, most_priority, low) b;
     END IF;
     FOR round IN 1..2 LOOP
         RETURN QUERY
         WITH picked AS MATERIALIZED (
-            SELECT w.id, w.at FROM (
+            (SELECT w.id, w.at FROM (
                 SELECT * FROM (
                     SELECT j.id, j.priority, leasehold.clock() AS at FROM leasehold.job j
                      WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue
                        AND j.priority >= least_priority AND j.priority <= most_priority AND j.id > low
-                       AND (of_kinds IS NULL OR j.kind = ANY (of_kinds))
                        AND (alone IS NULL OR j.id = alone)
                        AND (j.priority > last_priority OR (j.priority = last_priority AND j.id <= last_id))
                        AND (j.expires_at IS NULL OR j.token > 0 OR j.expires_at > leasehold.clock())
@@ -137,12 +143,13 @@ BEGIN
                     SELECT j.id, j.priority, leasehold.clock() AS at FROM leasehold.job j
                      WHERE j.state = 'pending' AND j.again AND j.queue = of_queue
                        AND j.priority >= least_priority AND j.priority <= most_priority
-                       AND (of_kinds IS NULL OR j.kind = ANY (of_kinds))
                        AND (alone IS NULL OR j.id = alone)
                        AND (j.priority > last_priority OR (j.priority = last_priority AND j.id <= last_id))
                        AND (j.expires_at IS NULL OR j.token > 0 OR j.expires_at > leasehold.clock())
                      ORDER BY j.priority DESC, j.id LIMIT anew FOR UPDATE SKIP LOCKED) a) w
-             ORDER BY w.priority DESC, w.id LIMIT wanted),
+             ORDER BY w.priority DESC, w.id LIMIT wanted)
+            UNION ALL
+            SELECT k.id, leasehold.clock() FROM unnest(ids) k(id)),
         taken AS (
             UPDATE leasehold.job j
                SET state = 'running', token = greatest(j.token, first_token) + 1,
@@ -336,7 +343,7 @@ BEGIN
                 looks := false;
                 behind := 0;
                 tops := '{32767}'; ends := '{-32768}'; lows := '{0}'; floors := '{0}';
-                EXIT WHEN of_kinds IS NOT NULL OR alone IS NOT NULL;
+                EXIT WHEN alone IS NOT NULL;
                 FOR f IN SELECT * FROM leasehold.front w WHERE w.queue = q AND w.look = leasehold.last_look(q)
                           ORDER BY w.priority DESC LOOP
                     looks := looks OR leasehold.look_due(f, sweep.late, now);

@@ -98,16 +98,16 @@ BEGIN
          CROSS JOIN LATERAL (SELECT leasehold.newest_fresh(i.queue, coalesce(i.late, 0)) AS id) j
          WHERE i.armed AND j.id IS NOT NULL
     LOOP
-        PERFORM leasehold.ring(missed.queue, now);
+        PERFORM leasehold.ring_name(missed.queue, now);
         UPDATE leasehold.idle i SET late = missed.id WHERE i.queue = missed.queue AND NOT i.armed;
     END LOOP;
 END $$;
 
--- Would a claim from these queues find something to do; or (none given) is anything due at all?
+-- Would a claim from these queues, of these kinds (NULL: any), find something to do; or (none given) is anything due at all?
 -- next_ms: until the next thing falls due; NULL: nothing in sight. With `keeper`, whoever in the process that
 -- asks does for all what is due; or would, for while another is on duty nobody else need look, but every
 -- spare_ms: about 2 to 20 s, the more the more workers there are, and not all at once.
-CREATE FUNCTION leasehold.peek(queues text[], keeper text, OUT something boolean, OUT next_ms bigint,
+CREATE FUNCTION leasehold.peek(queues text[], keeper text, kinds text[] DEFAULT NULL, OUT something boolean, OUT next_ms bigint,
                                OUT on_duty boolean, OUT spare_ms bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan
@@ -167,10 +167,7 @@ BEGIN
     END IF;
     FOREACH name IN ARRAY queues LOOP
         EXIT WHEN something;
-        PERFORM 1 FROM leasehold.job j WHERE j.state = 'pending' AND j.again AND j.queue = name LIMIT 1;
-        something := FOUND;
-        EXIT WHEN something;
-        something := leasehold.fresh_waits(name, sweep, now);
+        something := leasehold.again_waits(name, kinds) OR leasehold.fresh_waits(name, kinds, sweep, now);
     END LOOP;
 END $$;
 
