@@ -133,7 +133,7 @@ static int64_t bury_on_server(const struct seen_worker *seen, bool proven, int64
         "SELECT 1 FROM (SELECT 'epoch'::timestamptz + %lld * interval '1 ms' AS now, "
         "'epoch'::timestamptz + %lld * interval '1 ms' AS beat) t, "
         "leasehold.bury(leasehold.new_run('claim', false, false), t.now, t.now, 'w-1', t.beat, "
-        "'is gone', %s%s%s, %s) r WHERE r.dead_workers = 1",
+        "'is gone', %s%s%s, %s, false) r WHERE r.dead_workers = 1",
         (long long)now, (long long)seen->last_heartbeat_at, seen->sessions ? "'" : "",
         seen->sessions ? seen->sessions : "NULL", seen->sessions ? "'" : "",
         proven ? "true" : "false");
