@@ -192,6 +192,27 @@ def whoever_was_led_to_a_standby_waits_until_it_is_a_primary(at):
         expect_equal(b.ask("SELECT count(*) FROM leasehold.job"), "1", "jobs")
 
 
+READ_ONLY = 7
+
+
+@test
+def every_act_on_a_standby_waits_for_a_primary_and_then_says_that_nothing_can_be_written(at):
+    with pair(at, False) as (a, b, _):
+        at.run(url_of(a), "enqueue", "q", "x")
+        caught_up(a, b)
+        standby = url_of(b).split("?", maxsplit=1)[0]
+        acts = [(words, time.monotonic(), at.start(standby, *words)) for words in (
+            ("enqueue", "q", "x"), ("claim", "q", "--worker", "w"), ("recover",), ("complete", "1:1"),
+            ("lease", "acquire", "a/b", "--owner", "me"), ("worker", "heartbeat", "w"))]
+        for words, began, act in acts:
+            _, err = act.communicate(timeout=PATIENCE_S)
+            expect_equal((act.returncode, "store is not writable" in err), (READ_ONLY, True),
+                         f"{' '.join(words)}: {err}: exit code, and what it says")
+            expect(time.monotonic() - began > 1, f"{words[0]} did not wait")
+        at.run(standby, "list")
+        at.run(standby, "recover", "--dry-run")
+
+
 # ---------------------------------------------------------------- nothing expires
 
 def outlived(a, job):

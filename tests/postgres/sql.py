@@ -473,6 +473,17 @@ def a_plain_insert_obeys_the_max_payload_of_its_queue(db):
 
 
 @test
+def a_refusal_is_told_by_our_program_in_one_line_without_the_functions_it_came_from(db):
+    db.ask("SELECT leasehold.queue_set('mail', max_payload => 10)", WORKER)
+    for words in (("complete", "7:7"), ("enqueue", "mail", "x" * 20), ("cancel", "9"), ("lease", "extend", "a/b", "--owner", "me")):
+        done = subprocess.run([db.program, "--store", db.url(WORKER), *words], text=True, capture_output=True,
+                              stdin=subprocess.DEVNULL, timeout=60, check=False)
+        expect(done.returncode > 0 and len(done.stderr.splitlines()) == 1
+               and not any(part in done.stderr for part in ("CONTEXT", "PL/pgSQL", "SQL statement")),
+               f"{' '.join(words)}: exit code {done.returncode}: {done.stderr}")
+
+
+@test
 def array_nulls_of_a_role_change_nothing(db):
     db.ask("SET array_nulls = off; SELECT leasehold.enqueue('mail', 'x'); SELECT leasehold.claim('w', 'mail');"
            "SELECT leasehold.heartbeat(1, 1); SELECT leasehold.complete(1, 1); SELECT leasehold.recover();"

@@ -268,12 +268,15 @@ static bool ends_session(const char *code)
            strcmp(code, "25P03") == 0 || strcmp(code, "25P04") == 0;
 }
 
-/* Nothing may be written here; a standby has no tables that are not logged, either. */
+/* Nothing may be written here. A standby has no tables that are not logged, and no position in the log
+ * that it writes (xlogfuncs.c): claims and recoveries ask for it before they write. */
 static bool is_read_only(const PGresult *refusal)
 {
     const char *code = field(refusal, PG_DIAG_SQLSTATE);
 
     return strcmp(code, "25006") == 0 ||
+           (strcmp(code, "55000") == 0 &&
+            strcmp(field(refusal, PG_DIAG_SOURCE_FILE), "xlogfuncs.c") == 0) ||
            (strcmp(code, "0A000") == 0 &&
             strcmp(field(refusal, PG_DIAG_SOURCE_FUNCTION), "get_relation_info") == 0);
 }

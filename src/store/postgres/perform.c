@@ -393,6 +393,8 @@ static int keep_trying(struct pg *pg, struct lhi_act *acts, size_t n, const stru
                           .deadline = real_ms() + patience_ms(pg, acts, n),
                           .pause = PAUSE_MS,
                           .may_repeat = all_identified(acts, n)};
+    /* A primary is awaited for as long as an act may take, also by those that may look at many rows. */
+    const int64_t writable_by = real_ms() + pg->opts.busy_ms;
     bool guarded = false, spoiled = false;
     uint32_t dice[2] = {0};
     int rc;
@@ -414,7 +416,8 @@ static int keep_trying(struct pg *pg, struct lhi_act *acts, size_t n, const stru
             return rc;
         }
         after = txn.after;
-        if (!spoiled && !once_more(&tries, txn.trouble))
+        bool in_vain = rc == LH_EREADONLY && real_ms() >= writable_by;
+        if (!spoiled && (in_vain || !once_more(&tries, txn.trouble)))
             break;
         guarded = guarded || spoiled;
         for (size_t i = 0; i < n; i++)
