@@ -147,7 +147,7 @@ static void hear_lines(struct lh_task *task, const char *bytes, size_t len)
 
 static void heard(struct lh_task *task, bool err, const char *bytes, size_t len)
 {
-    output_add(task, err, bytes, len);
+    (void)output_add(task, err, bytes, len);
     if (task->worker->opts.tell_output)
         worker_tell(
             task->worker,

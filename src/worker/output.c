@@ -42,22 +42,26 @@ static int64_t flush_at(const struct lh_task *task, int64_t now)
     return next > now + FLUSH_MS ? next : now + FLUSH_MS;
 }
 
-void output_add(struct lh_task *task, bool err, const void *bytes, size_t len)
+/* True: the loop has a new time to wake up at. */
+bool output_add(struct lh_task *task, bool err, const void *bytes, size_t len)
 {
     if (len == 0 || task->job->max_output <= 0)
-        return;
+        return false;
     pthread_mutex_lock(&task->worker->mutex);
     stream_add(&task->written[err], bytes, len, (size_t)task->job->max_output);
-    if (task->flush_at == 0)
+    bool first = task->flush_at == 0;
+    if (first)
         task->flush_at = flush_at(task, worker_now(task->worker));
     pthread_mutex_unlock(&task->worker->mutex);
+    return first;
 }
 
 int lh_task_output(lh_task *task, int stream, const void *bytes, size_t len)
 {
     if (task == NULL || (bytes == NULL && len > 0) || (stream != 1 && stream != 2))
         return LH_EMISUSE;
-    output_add(task, stream == 2, bytes, len);
+    if (output_add(task, stream == 2, bytes, len))
+        ring(task->worker);
     return LH_OK;
 }
 

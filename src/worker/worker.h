@@ -369,7 +369,7 @@ bool output_init(struct worker *w);
 void output_end(struct worker *w);
 void output_step(struct worker *w, int64_t now);
 int64_t output_next(struct worker *w);
-void output_add(struct lh_task *task, bool err, const void *bytes, size_t len);
+bool output_add(struct lh_task *task, bool err, const void *bytes, size_t len);
 /* What the run has written, as the store takes it, in `room`; NULL: nothing. */
 const lh_output *output_of(const struct lh_task *task, lh_output *room);
 void output_clear(struct lh_task *task);

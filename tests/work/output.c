@@ -188,6 +188,30 @@ static lh_outcome chatter(void *arg, lh_task *task, const lh_job *job)
     return LH_RAN_PERMANENT;
 }
 
+static lh_outcome wait_for_own_output(void *arg, lh_task *task, const lh_job *job)
+{
+    struct shop *shop = arg;
+    EXPECT_OK(lh_task_output(task, 1, "so far", 6));
+    EVENTUALLY(has_written(shop, job->id, "so far"));
+    return LH_RAN_OK;
+}
+
+TEST(what_a_handler_wrote_so_far_is_sent_while_it_runs)
+{
+    struct shop shop = shop_open();
+    const char *queue = "q";
+    int64_t job = put(&shop, "q", "x");
+    EXPECT_OK(lh_worker_run(shop.store,
+                            &(lh_work_opts){.queues = &queue,
+                                            .n_queues = 1,
+                                            .handler = wait_for_own_output,
+                                            .handler_arg = &shop,
+                                            .drain = true},
+                            NULL));
+    EXPECT_EQ(state_of(&shop, job), LH_COMPLETED);
+    done_with(&shop);
+}
+
 TEST(what_a_handler_says_it_wrote_is_kept)
 {
     struct shop shop = shop_open();
