@@ -21,7 +21,6 @@ DECLARE
     reads constant text[] := ARRAY['clock', 'closed_words', 'due', 'ms', 'next_due', 'shape', 'span', 'stream_text',
         'about', 'jobs_of', 'lease_get', 'leases', 'queues', 'recovery_report', 'recovery_stats',
         'stale_jobs', 'stale_rest', 'result'];
-    produces constant text[] := ARRAY['about', 'enqueue', 'enqueue_many', 'enqueue_one', 'result'];
     acts constant text[] := ARRAY[
         'enqueue', 'claim', 'heartbeat', 'complete', 'fail', 'release', 'release_worker', 'cancel',
         'retry', 'delete', 'reschedule', 'queue_set', 'queue_pause', 'queue_resume', 'queue_purge',
@@ -35,6 +34,7 @@ DECLARE
         'lease_act', 'worker_register', 'worker_beat', 'worker_leave', 'worker_started',
         'worker_sessions', 'worker_degraded', 'recover_batch', 'mend', 'upkeep', 'prune_round', 'peek',
         'glance', 'retry_waits', 'output_many', 'off_duty', 'arm', 'clock_jumped'];
+    produces constant text[] := ARRAY['about', 'enqueue', 'enqueue_many', 'enqueue_one', 'result'];
     one regprocedure;
 BEGIN
     IF what IS NULL OR what NOT IN ('worker', 'reader', 'producer') THEN
