@@ -318,7 +318,8 @@ typedef struct lh_claim_opts {
 } lh_claim_opts;
 
 /**
- * Claim the best pending jobs and hold them: priority high to low, then age, queue after queue.
+ * Claim the best pending jobs and hold them: priority high to low, then in the order of
+ * their ids, queue after queue.
  *
  * What is expired is recovered first, so the work of a crashed worker is among what is claimed; a
  * failure to recover is logged and does not stop the claim. A job whose payload no longer matches

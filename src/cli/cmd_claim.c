@@ -126,7 +126,8 @@ const struct command cmd_claim = {
     .summary = "take the best pending jobs and hold them",
     .text =
         "Takes the best pending jobs, queue after queue in the order given: priority high to low, "
-        "then age. Prints one JSON object per job, always. Each is held under a lease, known by "
+        "then order of arrival. Prints one JSON object per job, always. Each is held under a "
+        "lease, known by "
         "its token: heartbeat to keep it, then complete, fail or release it with that token. "
         "What is expired is recovered first, so that the work of a crashed worker is among what "
         "is claimed."

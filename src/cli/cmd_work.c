@@ -121,11 +121,16 @@ static void say_ended(struct work *work, const lh_work_event *event)
     };
     const char *error = event->error ? event->error : "";
     bool well = event->outcome == LH_RAN_OK || event->outcome == LH_RAN_RELEASED;
+    bool stops = event->outcome == LH_RAN_CRITICAL; /* with it ends this worker */
     char span[32];
 
-    say(work, well ? LH_LOG_INFO : LH_LOG_WARN, event, "job %" PRId64 " %s after %s%s%.*s",
-        event->job->id, words[event->outcome], lh_duration_format(event->run_ms, span, sizeof span),
-        error[0] ? ": " : "", first_line(error), error);
+    say(work,
+        well    ? LH_LOG_INFO
+        : stops ? LH_LOG_ERROR
+                : LH_LOG_WARN,
+        event, "job %" PRId64 " %s after %s%s%.*s", event->job->id, words[event->outcome],
+        lh_duration_format(event->run_ms, span, sizeof span), error[0] ? ": " : "",
+        first_line(error), error);
 }
 
 static void told(void *arg, const lh_work_event *event)

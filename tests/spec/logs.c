@@ -160,3 +160,20 @@ SPEC(a_lease_that_is_freed_is_logged_with_its_holder_and_its_token)
     EXPECT_EQ(freed->token, lease.token);
     world_close(&w);
 }
+
+SPEC(a_worker_that_becomes_degraded_is_logged_as_an_error_once)
+{
+    static struct book book;
+    struct world w = world_that_logs(&book);
+    enlist(&w, "w-1", .interval_ms = 1000);
+    book.n = 0;
+    for (int i = 0; i < 2; i++)
+        EXPECT_OK(lh_worker_degraded(w.store, "w-1", "no key"));
+    const struct entry *line = the_line(&book, "worker w-1 is degraded: no key");
+    EXPECT_EQ(line->level, LH_LOG_ERROR);
+    EXPECT_STR(line->worker, "w-1");
+    EXPECT_STR(line->reason, "no key");
+    EXPECT_OK(lh_worker_degraded(w.store, "w-1", NULL));
+    EXPECT_EQ(the_line(&book, "worker w-1 is no longer degraded")->level, LH_LOG_INFO);
+    world_close(&w);
+}

@@ -142,6 +142,34 @@ static void expect_finding(const char *sql, const char *part)
     lh_close(store);
 }
 
+static bool warns_of_the_wal_reset_bug(lh_store *store)
+{
+    lh_findings *findings = NULL;
+    bool warns = false;
+
+    EXPECT_OK(lh_check(store, NULL, &findings));
+    for (size_t i = 0; i < findings->n; i++)
+        warns = warns || (strcmp(findings->finding[i].level, "warning") == 0 &&
+                          strstr(findings->finding[i].text, "WAL-reset bug") != NULL);
+    lh_findings_free(findings);
+    return warns;
+}
+
+TEST(a_check_of_a_queue_in_the_users_database_warns_of_the_wal_reset_bug)
+{
+    bool concerned = sqlite3_libversion_number() < 3044006;
+    sqlite3 *db = db_open("shop.db");
+    db_exec(db, "CREATE TABLE orders(id INTEGER PRIMARY KEY)");
+    sqlite3_close(db);
+    lh_store *shared = store_open("shop.db", (lh_open_opts){.adopt = true});
+    lh_store *own = store_new();
+    if (concerned)
+        EXPECT(warns_of_the_wal_reset_bug(shared));
+    EXPECT(!warns_of_the_wal_reset_bug(own));
+    lh_close(shared);
+    lh_close(own);
+}
+
 TEST(a_check_finds_a_queue_that_nobody_counts)
 {
     expect_finding("DELETE FROM lh_queue WHERE queue = 'q'", "no row to count");

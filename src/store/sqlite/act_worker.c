@@ -144,8 +144,15 @@ int act_worker_degraded(struct txn *txn, struct lhi_act *act)
         txn,
         before < 0 ? 0 : sql_run(txn->conn, LHI_SQL_WORKER_DEGRADED, &act->err, "tt", why, worker),
         worker, &act->err);
-    if (rc < 0 || why == NULL)
+    if (rc < 0)
         return rc;
+    if (why == NULL) {
+        txn_log(txn, LH_LOG_INFO, &(lh_log_entry){.worker = worker},
+                "worker %s is no longer degraded", worker);
+        return LH_OK;
+    }
+    txn_log(txn, LH_LOG_ERROR, &(lh_log_entry){.worker = worker, .reason = why},
+            "worker %s is degraded: %s", worker, why);
     return txn_event(
         txn,
         &(struct event){

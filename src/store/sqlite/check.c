@@ -288,7 +288,24 @@ static bool has_wal_reset_bug(int version)
              (version >= 3050007 && version < 3051000));
 }
 
-static void check_surroundings(struct db *db, struct report *report)
+/* Our own writers and checkpoints never meet. In an application's own database they are not alone. */
+static void check_engine(struct conn *conn, struct report *report)
+{
+    struct lhi_error ignored;
+    int64_t own = 1;
+
+    found(report, "info", "version", "leasehold %s, SQLite %s, schema %d", LH_VERSION,
+          sqlite3_libversion(), lhi_sqlite_migration_count);
+    if (!has_wal_reset_bug(sqlite3_libversion_number()))
+        return;
+    (void)meta_int(conn, "own_file", 1, &own, &ignored);
+    found(report, own != 0 ? "info" : "warning", "version",
+          "this SQLite has the WAL-reset bug: leasehold's own writers and checkpoints never "
+          "meet, but another program that writes to this file should switch "
+          "wal_autocheckpoint off");
+}
+
+static void check_surroundings(struct db *db, struct conn *conn, struct report *report)
 {
     char wal[4200], problem[480];
     struct stat st;
@@ -309,13 +326,7 @@ static void check_surroundings(struct db *db, struct report *report)
               (long long)(room >> 20));
     found(report, skew > 1000 || skew < -1000 ? "warning" : "info", "clock",
           "wall clock is %lld ms away from elapsed time", (long long)skew);
-    found(report, "info", "version", "leasehold %s, SQLite %s, schema %d", LH_VERSION,
-          sqlite3_libversion(), lhi_sqlite_migration_count);
-    if (has_wal_reset_bug(sqlite3_libversion_number()))
-        found(report, "info", "version",
-              "this SQLite has the WAL-reset bug: leasehold's own writers and checkpoints never "
-              "meet, but another program that writes to this file should switch "
-              "wal_autocheckpoint off");
+    check_engine(conn, report);
     if (db->side.page != NULL && side_sync_failed(&db->side))
         found(report, "error", "sync", "an earlier sync of the log has failed");
 }
@@ -358,7 +369,7 @@ int check_store(struct db *db, struct conn *conn, struct lhi_act *act, struct lh
         rc = LH_OK;
     }
     if (rc == LH_OK && !act->check.rows_only)
-        check_surroundings(db, &report);
+        check_surroundings(db, conn, &report);
     if (rc == LH_OK && report.failed)
         return lhi_no_memory(err);
     return rc;

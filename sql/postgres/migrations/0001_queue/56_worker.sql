@@ -157,8 +157,12 @@ BEGIN
         END IF;
     ELSIF why IS NULL THEN
         PERFORM leasehold.changed();
+        PERFORM leasehold.tell('info', 'worker ' || of_worker || ' is no longer degraded', NULL, NULL, NULL,
+                               NULL, of_worker);
     ELSE
         PERFORM leasehold.worker_event(leasehold.clock(), 'worker.degraded', of_worker, why);
+        PERFORM leasehold.tell('error', 'worker ' || of_worker || ' is degraded: ' || why, NULL, NULL, NULL,
+                               NULL, of_worker, why);
     END IF;
 END $$;
 
