@@ -85,8 +85,8 @@ BEGIN
         l.fresh := false;
     END IF;
     whole := s.whole_at <= now OR (s.looked <> l.late AND s.rest_until <= now);
-    IF whole THEN
-        l.since := '-infinity';
+    IF whole THEN  -- by a caller that can note it: others leave it to the claim that follows
+        l.since := CASE WHEN notes THEN '-infinity' ELSE s.bound END;
         l.fresh := false;
     END IF;
     IF NOT notes OR l.fresh OR pg_catalog.current_setting('transaction_isolation') <> 'read committed'

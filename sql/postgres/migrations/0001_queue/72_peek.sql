@@ -142,7 +142,7 @@ BEGIN
         due := leasehold.due(now, m.no_expiry_before);
         SELECT * INTO next FROM leasehold.next_due(now, due, since, m.no_expiry_before,
                                                    CASE WHEN waits THEN now + interval '2 seconds' ELSE 'infinity' END);
-        something := next.something;
+        something := next.something OR (sweep.late = -1 AND cardinality(queues) > 0);  -- a claim is to look
         next_ms := CASE WHEN isfinite(next.next_at)
                         THEN ceil(1000 * extract(epoch FROM next.next_at - now)) END;
     END IF;
