@@ -97,6 +97,61 @@ def bare(statement, mistakes):
     return text
 
 
+# The numbers of a job that its state_sum covers, and their factors, as in the constraint of lh_job.
+STATES = "CASE {} WHEN 'pending' THEN 1 WHEN 'running' THEN 2 WHEN 'completed' THEN 3 " \
+         "WHEN 'scheduled' THEN 4 WHEN 'failed' THEN 5 ELSE 6 END"
+SUMMED = {
+    "id": (3, "{}"), "priority": (5, "{}"), "attempt": (7, "{}"),
+    "max_attempts": (11, "coalesce({}, -1)"), "recoveries": (13, "{}"), "token": (17, "{}"),
+    "lease_until": (19, "coalesce({}, -1)"), "held_ms": (23, "coalesce({}, -1)"),
+    "run_at": (29, "coalesce({}, -1)"), "created_at": (31, "{}"),
+    "started_at": (37, "coalesce({}, -1)"), "finished_at": (41, "coalesce({}, -1)"),
+    "last_heartbeat_at": (43, "coalesce({}, -1)"), "expires_at": (47, "coalesce({}, -1)"),
+    "lease_ms": (53, "coalesce({}, -1)"), "backoff_ms": (59, "coalesce({}, -1)"),
+    "backoff_cap_ms": (61, "coalesce({}, -1)"), "state": (67, STATES),
+    "payload_sum": (71, "({} IS NULL)"), "name_sum": (73, "({} IS NULL)"),
+}
+WHOLE_SUM = " + ".join(f"{factor} * {form.format(column)}" for column, (factor, form) in SUMMED.items())
+JOB_UPDATE = re.compile(r"UPDATE\s+lh_job\s+SET\s+", re.I)
+
+
+def split_assignments(text):
+    """The assignments that follow SET, and what follows them."""
+    parts, depth, start, position = [], 0, 0, 0
+    while position < len(text):
+        literal = TOKEN.match(text, position)
+        if literal and literal["literal"]:
+            position = literal.end()
+            continue
+        char = text[position]
+        depth += (char == "(") - (char == ")")
+        if depth == 0 and (char in ",;" or re.match(r"\b(WHERE|FROM|RETURNING)\b", text[position:])):
+            parts.append(text[start:position].strip())
+            start = position + 1
+            if char != ",":
+                return parts, text[position:]
+        position += 1
+    return parts + [text[start:].strip()], ""
+
+
+def keep_sum(text):
+    """An UPDATE of lh_job that also keeps state_sum: it adds what it changes, so that a row that did not
+    match its sum before does not match it afterwards either. A statement may set the sum itself; there
+    lh_job_sum() is the sum over the whole row."""
+    text = text.replace("lh_job_sum()", f"({WHOLE_SUM})")
+    update = JOB_UPDATE.match(text)
+    if not update:
+        return text
+    assignments, rest = split_assignments(text[update.end():])
+    pairs = [[side.strip() for side in part.split("=", 1)] for part in assignments]
+    changes = [f"{SUMMED[column][0]} * ({SUMMED[column][1].format('(' + value + ')')}"
+               f" - {SUMMED[column][1].format(column)})"
+               for column, value in pairs if column in SUMMED]
+    if changes and not any(column == "state_sum" for column, _ in pairs):
+        assignments.append("state_sum = iif(state_sum = 0, 0, state_sum + " + " + ".join(changes) + ")")
+    return text[:update.end()] + ", ".join(assignments) + "\n" + rest
+
+
 def read_text(path, mistakes):
     text = path.read_text(encoding="utf-8")
     if "\0" in text:
@@ -235,6 +290,9 @@ def main():
             mistakes.add(folder, 1, "no statements here")
         if not migrations:
             mistakes.add(folder / "migrations", 1, "no migrations here")
+        if dialect == "sqlite":
+            for statement in statements.values():
+                statement.text = keep_sum(statement.text)
         dialects.append((dialect, folder, statements, migrations))
     if mistakes.count:
         return 1

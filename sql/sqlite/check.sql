@@ -79,4 +79,10 @@ SELECT name, sql FROM sqlite_schema
 SELECT name, payload_sum, payload FROM lh_schedule;
 
 -- name: check_payloads
-SELECT id, payload_sum, payload FROM lh_job WHERE payload_sum IS NOT NULL;
+SELECT id, payload_sum, payload, name_sum, queue, kind, key FROM lh_job;
+
+-- name: check_sums
+-- What the constraint of the table says too, by name; and rows that nobody has summed up.
+SELECT id, iif(state_sum = 0, 'row has no checksum: something other than leasehold has written it',
+               'row does not match its checksum')
+  FROM lh_job WHERE state_sum IS NOT lh_job_sum() LIMIT :n;

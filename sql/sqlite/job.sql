@@ -1,10 +1,30 @@
 -- Jobs: enqueue, claim, and the acts of a holder.
 
 -- name: job_insert
-INSERT INTO lh_job(queue, kind, state, priority, max_attempts, run_at, created_at, state_changed_at,
-                   key, expires_at, lease_ms, backoff_ms, backoff_cap_ms, payload_sum, payload)
-VALUES (:queue, :kind, :state, :priority, :max_attempts, :run_at, :now, :now,
-        :key, :expires_at, :lease_ms, :backoff_ms, :backoff_cap_ms, :payload_sum, :payload);
+-- The id is given, because the checksum of the row covers it.
+INSERT INTO lh_job(id, queue, kind, state, priority, max_attempts, run_at, created_at,
+                   state_changed_at, key, expires_at, lease_ms, backoff_ms, backoff_cap_ms, name_sum,
+                   payload_sum, payload, state_sum)
+VALUES (:id, :queue, :kind, :state, :priority, :max_attempts, :run_at, :now, :now,
+        :key, :expires_at, :lease_ms, :backoff_ms, :backoff_cap_ms, :name_sum, :payload_sum, :payload,
+        3 * :id + 5 * :priority + 11 * coalesce(:max_attempts, -1) + 29 * coalesce(:run_at, -1)
+        + 31 * :now + 47 * coalesce(:expires_at, -1) + 53 * coalesce(:lease_ms, -1)
+        + 59 * coalesce(:backoff_ms, -1) + 61 * coalesce(:backoff_cap_ms, -1)
+        + 67 * iif(:state = 'pending', 1, 4) - 19 - 23 - 37 - 41 - 43);
+
+-- name: job_last_id
+SELECT seq FROM sqlite_sequence WHERE name = 'lh_job';
+
+-- name: job_sign
+-- By plain INSERT: from its first claim on it has the checksums that the library writes.
+UPDATE lh_job SET name_sum = :name_sum, payload_sum = :payload_sum WHERE id = :id;
+
+-- name: job_sum
+-- The row is as it is to be: its checksum is made anew.
+UPDATE lh_job SET state_sum = lh_job_sum() WHERE id = :id;
+
+-- name: mend_sums
+UPDATE lh_job SET state_sum = lh_job_sum() WHERE state_sum = 0;
 
 -- name: job_by_key
 SELECT id, state FROM lh_job
@@ -179,8 +199,10 @@ SELECT id FROM lh_job
 SELECT id, queue, kind, state, finished_at, created_at FROM lh_job
  WHERE id > :after ORDER BY id LIMIT :n;
 
--- name: job_rotten
--- The payload no longer matches its checksum: never run, kept for inspection.
+-- name: job_hold_back
+-- Something of it no longer matches its checksum: never run, kept for inspection. The sum is made anew by
+-- job_sum: what is there now is what an operator looks at.
 UPDATE lh_job
-   SET state = 'failed', last_error = :reason, finished_at = :now, state_changed_at = max(:now, coalesce(started_at, 0))
- WHERE id = :id AND state = 'pending';
+   SET state = 'failed', worker = NULL, lease_until = NULL, token = :token, last_error = :reason,
+       finished_at = :now, state_changed_at = max(:now, coalesce(started_at, 0)), state_sum = 0
+ WHERE id = :id AND (state = 'pending' OR state = 'running');

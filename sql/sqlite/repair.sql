@@ -59,6 +59,14 @@ SELECT id,
        iif(typeof(payload) IN ('integer', 'real'), NULL, payload)
   FROM s;
 
+-- name: repair_hold_back
+-- The row is whole, but is not the job that was asked for; what has ended stays ended.
+UPDATE lh_job
+   SET state = iif(state IN ('completed', 'cancelled'), state, 'failed'), worker = NULL,
+       lease_until = NULL, finished_at = coalesce(finished_at, :now), last_error = :reason,
+       name_sum = NULL, state_sum = 0
+ WHERE id = :id;
+
 -- name: repair_store_row
 INSERT INTO lh_queue(queue, changes) SELECT '*', :changes
  WHERE NOT EXISTS (SELECT 1 FROM lh_queue WHERE queue = '*');

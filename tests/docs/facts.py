@@ -198,7 +198,8 @@ def columns(root, _program):
              for row in database.execute(f"PRAGMA table_info({table})")}
     page = read(root, "docs/reference/sql.md")
     views = [name for name, in database.execute(
-        "SELECT name FROM sqlite_schema WHERE type = 'view' AND name <> 'lh_inserted'")]
+        "SELECT name FROM sqlite_schema WHERE type = 'view' AND name NOT IN ('lh_inserted', "
+        "'lh_inserting')")]
     for view in views:
         part = re.search(rf"^### `{view}`\n(.*?)(?=^#|\Z)", page, re.M | re.S)
         text = part[1] if part else ""

@@ -30,14 +30,17 @@ TEST(a_file_that_was_cut_off_keeps_every_row_that_is_left_of_it)
     ruin_note();
     lh_store *store = ruin_open();
     lh_report *report = ruin_report(store);
-    EXPECT_EQ(rows_gone("lh_job", "id"), n);
     EXPECT_EQ(epoch_of(store), 1);
     sqlite3 *db = db_open("store.db");
+    /* Of a row at the edge of the cut the beginning may be left: it is kept, and failed. */
+    int64_t shreds = db_int(db, "SELECT count(*) FROM lh_job WHERE queue = 'damaged'");
+    EXPECT(shreds <= 1);
+    EXPECT_EQ(rows_gone("lh_job", "id"), n - shreds);
     for (int i = 0; i < n; i += 7) {
         char text[100];
         (void)snprintf(text, sizeof text, "SELECT count(*) FROM lh_job WHERE id = %lld",
                        (long long)gone[i]);
-        EXPECT_EQ(db_int(db, text), 0);
+        EXPECT(db_int(db, text) <= shreds);
     }
     sqlite3_close(db);
     expect_said(report, "more are lost or partial");
@@ -165,7 +168,9 @@ TEST(a_store_that_has_lost_what_it_knows_of_itself_is_the_same_store)
     ruin_build(300);
     sqlite3 *db = db_open("store.db");
     db_exec(db, "UPDATE lh_meta SET value = 5 WHERE key = 'epoch';"
-                "UPDATE lh_job SET token = (7 << 40) + 3 WHERE id = 9;"
+                "UPDATE lh_job SET token = (7 << 40) + 3, state_sum = state_sum + 17 * ((7 << 40) "
+                "+ 3 - token) "
+                "WHERE id = 9;"
                 "PRAGMA wal_checkpoint(TRUNCATE)");
     sqlite3_close(db);
     copy_file("store.db", "before.db");
@@ -321,7 +326,8 @@ TEST(what_was_not_committed_is_not_in_the_repaired_store)
     pid_t child = test_fork();
     if (child == 0) {
         sqlite3 *db = db_open("store.db");
-        db_exec(db, "PRAGMA cache_size = 10; BEGIN; UPDATE lh_job SET priority = 99");
+        db_exec(db,
+                "PRAGMA cache_size = 10; BEGIN; UPDATE lh_job SET priority = 99, state_sum = 0");
         test_child_done();
     }
     EXPECT_EQ(test_wait(child).code, 0);

@@ -223,7 +223,7 @@ static void leave_journal(const char *path)
     if (child == 0) {
         sqlite3 *db = db_open(path);
         db_exec(db, "PRAGMA journal_mode = DELETE; PRAGMA cache_size = 3; PRAGMA synchronous = OFF;"
-                    "BEGIN; UPDATE lh_job SET priority = 7");
+                    "BEGIN; UPDATE lh_job SET priority = 7, state_sum = 0");
         (void)raise(SIGKILL);
     }
     EXPECT_EQ(test_wait(child).sig, SIGKILL);

@@ -23,7 +23,7 @@ static const char *text_of(sqlite3 *db, const char *sql, char *buf, size_t len)
 /* One job of a lease of 1000 s, claimed `age_s` ago. */
 static sqlite3 *job_of_age(lh_store *store, int age_s)
 {
-    sqlite3 *db = db_open("store.db");
+    sqlite3 *db = db_open_to_damage("store.db");
     char sql[200];
 
     (void)add(store, "mail", "x");
@@ -91,7 +91,7 @@ TEST(the_validation_shows_what_runs_beyond_twice_its_lease)
 TEST(the_views_go_by_the_lease_that_the_last_heartbeat_asked_for)
 {
     lh_store *store = store_new();
-    sqlite3 *db = db_open("store.db");
+    sqlite3 *db = db_open_to_damage("store.db");
     (void)add(store, "mail", "x");
     lh_jobs *jobs = take(store, "mail", "w1", 1000);
     lh_beat beat = {.job = jobs->job[0].id, .token = jobs->job[0].token, .lease_ms = 3600000};
@@ -125,7 +125,7 @@ TEST(the_history_keeps_every_job_that_was_taken_back)
 {
     freeze_now();
     lh_store *store = store_new();
-    sqlite3 *db = db_open("store.db");
+    sqlite3 *db = db_open_to_damage("store.db");
     (void)add(store, "mail", "x");
     lh_jobs_free(take(store, "mail", "w1", 1000));
     pass_ms(1000);
@@ -165,7 +165,7 @@ TEST(the_state_of_a_job_is_derived_from_its_columns_at_this_moment)
         {"state = 'cancelled'", "CANCELLED"},
     };
     lh_store *store = store_new();
-    sqlite3 *db = db_open("store.db");
+    sqlite3 *db = db_open_to_damage("store.db");
     for (size_t i = 0; i < sizeof states / sizeof states[0]; i++) {
         char sql[300];
         int64_t id = add(store, "mail", "x");
@@ -183,7 +183,7 @@ TEST(the_state_of_a_job_is_derived_from_its_columns_at_this_moment)
 TEST(the_health_of_workers_is_judged_by_their_own_interval)
 {
     lh_store *store = store_new();
-    sqlite3 *db = db_open("store.db");
+    sqlite3 *db = db_open_to_damage("store.db");
     char id[160];
     EXPECT_OK(lh_worker_register(
         store, &(lh_worker_opts){.id = "w1", .interval_ms = 10000, .multiplier = 2}, id,
@@ -237,7 +237,7 @@ TEST(the_view_of_output_shows_text_and_marks_what_was_cut)
                                      .tail_len = 7,
                                      .bytes = 1010}}},
         1, NULL, NULL));
-    sqlite3 *db = db_open("store.db");
+    sqlite3 *db = db_open_to_damage("store.db");
     EXPECT_TEXT("SELECT stdout FROM lh_job_output WHERE job_id = 1 AND attempt = 1", "hello you");
     EXPECT_TEXT("SELECT stderr FROM lh_job_output", "\303\244 \n[... 1000 bytes cut ...]\nthe end");
     EXPECT_EQ(db_int(db, "SELECT stderr_bytes FROM lh_job_output"), 1010);
@@ -252,7 +252,7 @@ TEST(output_without_a_job_is_found_and_deleted_by_a_recovery)
 {
     lh_store *store = store_new();
     (void)add(store, "mail", "x");
-    sqlite3 *db = db_open("store.db");
+    sqlite3 *db = db_open_to_damage("store.db");
     db_exec(db, "INSERT INTO lh_output(job, token, attempt, at) VALUES (7, 1, 1, 0)");
     lh_findings *found = NULL;
     EXPECT_OK(lh_check(store, NULL, &found));

@@ -180,7 +180,7 @@ static const struct {
     {"job_delete", {JOB}},
     {"job_reschedule", {JOB}},
     {"job_promote", {JOB}},
-    {"job_rotten", {JOB}},
+    {"job_hold_back", {JOB}},
     {"job_recover", {JOB}},
     {"job_unhold", {JOB}},
     {"job_expired", {ENDING}},
@@ -301,7 +301,7 @@ static void expect_plans_with(const char *queue, const char *completed)
                    "DELETE FROM lh_job; INSERT INTO lh_job(queue, payload) "
                    "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 700) "
                    "SELECT %s, 'x' FROM n; "
-                   "UPDATE lh_job SET state = 'completed' WHERE %s; ANALYZE",
+                   "UPDATE lh_job SET state = 'completed', state_sum = 0 WHERE %s; ANALYZE",
                    queue, completed);
     if (sqlite3_exec(db, fill, NULL, NULL, NULL) != SQLITE_OK)
         FAIL("could not fill the store: %s", sqlite3_errmsg(db));

@@ -45,13 +45,28 @@ CREATE TABLE lh_job (
     last_error        TEXT,
     checkpoint        TEXT,             -- JSON; no CHECK: to SQLite 3.40 json_valid is not "innocuous"
     result            ANY CHECK (typeof(result) <> 'integer' AND typeof(result) <> 'real'),
+    name_sum          INTEGER,          -- checksum of queue, kind and key, where the library wrote them
+    state_sum         INTEGER NOT NULL DEFAULT 0,  -- of the numbers below; 0: not yet
     payload_sum       INTEGER,          -- checksum, where the library wrote the payload
     payload           ANY CHECK (typeof(payload) <> 'integer' AND typeof(payload) <> 'real'),
     CHECK ((state = 'running') = (lease_until IS NOT NULL)),
     CHECK ((state = 'running') = (worker IS NOT NULL)),
     CHECK (state <> 'running' OR (started_at IS NOT NULL AND token > 0)),
     CHECK (max_attempts = -1 OR (max_attempts > 0 AND attempt <= max_attempts)),
-    CHECK (started_at <= state_changed_at)
+    CHECK (started_at <= state_changed_at),
+    -- Every number that decides anything, each with a factor of its own: no single one can change without
+    -- the sum. It is plain arithmetic, so that every connection keeps and checks it, and so that the
+    -- engine's own integrity check finds a damaged row. Statements of the library add what they change;
+    -- tools/embed_sql.py writes that part, so a row that did not match still does not afterwards.
+    CONSTRAINT "row is damaged, or was changed past leasehold" CHECK (state_sum = 0 OR state_sum =
+        3 * id + 5 * priority + 7 * attempt + 11 * coalesce(max_attempts, -1) + 13 * recoveries
+        + 17 * token + 19 * coalesce(lease_until, -1) + 23 * coalesce(held_ms, -1)
+        + 29 * coalesce(run_at, -1) + 31 * created_at + 37 * coalesce(started_at, -1)
+        + 41 * coalesce(finished_at, -1) + 43 * coalesce(last_heartbeat_at, -1)
+        + 47 * coalesce(expires_at, -1) + 53 * coalesce(lease_ms, -1)
+        + 59 * coalesce(backoff_ms, -1) + 61 * coalesce(backoff_cap_ms, -1)
+        + 67 * CASE state WHEN 'pending' THEN 1 WHEN 'running' THEN 2 WHEN 'completed' THEN 3 WHEN 'scheduled' THEN 4 WHEN 'failed' THEN 5 ELSE 6 END
+        + 71 * (payload_sum IS NULL) + 73 * (name_sum IS NULL))
 ) STRICT;
 
 -- Every index costs every INSERT, also one that the row is not in: hence as few as can be, and
@@ -321,6 +336,16 @@ BEGIN
     UPDATE lh_job SET state = 'scheduled'
      WHERE id = new.id AND state = 'pending'
        AND run_at > CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER);
+    UPDATE lh_job SET state_sum =
+        3 * id + 5 * priority + 7 * attempt + 11 * coalesce(max_attempts, -1) + 13 * recoveries
+        + 17 * token + 19 * coalesce(lease_until, -1) + 23 * coalesce(held_ms, -1)
+        + 29 * coalesce(run_at, -1) + 31 * created_at + 37 * coalesce(started_at, -1)
+        + 41 * coalesce(finished_at, -1) + 43 * coalesce(last_heartbeat_at, -1)
+        + 47 * coalesce(expires_at, -1) + 53 * coalesce(lease_ms, -1)
+        + 59 * coalesce(backoff_ms, -1) + 61 * coalesce(backoff_cap_ms, -1)
+        + 67 * CASE state WHEN 'pending' THEN 1 WHEN 'running' THEN 2 WHEN 'completed' THEN 3 WHEN 'scheduled' THEN 4 WHEN 'failed' THEN 5 ELSE 6 END
+        + 71 * (payload_sum IS NULL) + 73 * (name_sum IS NULL)
+     WHERE id = new.id;
     INSERT INTO lh_rollup
     SELECT minute, queue, m_enqueued, m_claimed, m_completed, m_failed, m_recovered, m_ended,
            m_wait_ms, m_run_ms

@@ -102,23 +102,23 @@ static int allowed_now(struct txn *txn, const lh_policy *policy, const char *que
 
 /* ---- one job ---- */
 
-static int fail_rotten(struct txn *txn, const lh_job *job, struct tally *tally,
-                       struct lhi_error *err)
+static int fail_damaged(struct txn *txn, const lh_job *job, enum damage damage, struct tally *tally,
+                        struct lhi_error *err)
 {
-    static const char reason[] = "CORRUPT: payload does not match its checksum";
+    char reason[80];
 
-    if (sql_run(txn->conn, LHI_SQL_JOB_ROTTEN, err, "tii", reason, txn->now, job->id) < 0)
+    if (hold_back(txn, job->id, job->token, damage, err) < 0)
         return err->status;
+    lhi_format(reason, sizeof reason, "CORRUPT: %s", damage_words(damage));
     txn_log(txn, LH_LOG_ERROR,
             &(lh_log_entry){.job = job->id,
                             .token = job->token,
                             .attempt = job->attempt,
                             .queue = job->queue,
                             .reason = reason},
-            "job %lld was failed: payload does not match its checksum", (long long)job->id);
+            "job %lld was failed: %s", (long long)job->id, damage_words(damage));
     tally_move(tally, LH_PENDING, LH_FAILED);
     tally->failed++;
-    txn->changed = true;
     return txn_event(txn,
                      &(struct event){.type = "job.failed",
                                      .job = job->id,
@@ -129,6 +129,14 @@ static int fail_rotten(struct txn *txn, const lh_job *job, struct tally *tally,
                                      .reason = reason,
                                      .token = job->token},
                      err);
+}
+
+/* A plain INSERT has no checksums: from its first claim on the job is covered like any other. */
+static int sign(struct txn *txn, const lh_job *job, struct lhi_error *err)
+{
+    return sql_run(txn->conn, LHI_SQL_JOB_SIGN, err, "iii",
+                   name_sum(job->queue, job->kind, job->key),
+                   lhi_checksum(job->payload, job->payload ? job->payload_len : 0), job->id);
 }
 
 /* What the policy says of a run. */
@@ -191,12 +199,18 @@ static int take(struct txn *txn, const lh_claim_opts *opts, lh_job *job, int64_t
     return LH_OK;
 }
 
-/* A row as it may be taken; what is known of it beside the job goes to place `i`. */
+/* What a claim must know of a job that is not in lh_job. */
+struct candidate {
+    int64_t wished_ms; /* the lease wished for at enqueue */
+    enum damage damage;
+    bool unsigned_yet;
+};
+
+/* Rows as they may be taken; what is known of each beside the job stands in `about`. */
 struct candidates {
     lh_jobs *out;
     size_t *room;
-    int64_t *wished_ms;
-    bool *rotten;
+    struct candidate *about;
     size_t n;
 };
 
@@ -209,11 +223,11 @@ static int add_candidate(struct txn *txn, sqlite3_stmt *stmt, struct candidates 
     if (arena == NULL || !jobs_add(c->out, c->room, &job) ||
         !job_from_row(stmt, txn->now, arena, job))
         return lhi_no_memory(err);
-    c->wished_ms[c->n] = sqlite3_column_int64(stmt, JOB_LEASE_MS);
-    c->rotten[c->n] = sqlite3_column_type(stmt, JOB_PAYLOAD_SUM) != SQLITE_NULL &&
-                      sqlite3_column_int64(stmt, JOB_PAYLOAD_SUM) !=
-                          lhi_checksum(job->payload, job->payload ? job->payload_len : 0);
-    c->n++;
+    c->about[c->n++] = (struct candidate){
+        .wished_ms = sqlite3_column_int64(stmt, JOB_LEASE_MS),
+        .damage = row_damage(stmt, job),
+        .unsigned_yet = sqlite3_column_type(stmt, JOB_NAME_SUM) == SQLITE_NULL ||
+                        sqlite3_column_type(stmt, JOB_PAYLOAD_SUM) == SQLITE_NULL};
     return LH_OK;
 }
 
@@ -292,6 +306,28 @@ static int read_candidates_of_kinds(struct txn *txn, const lh_claim_opts *opts, 
     return rc;
 }
 
+/* Claim the job, or hold it back if its row does not match its checksums. The table's own constraint
+ * finds the last kind of damage, in the write. */
+static int take_sound(struct txn *txn, const lh_claim_opts *opts, lh_job *job,
+                      struct candidate *candidate, struct tally *tally, struct lhi_error *err)
+{
+    lh_job before = *job;
+    int rc = LH_OK;
+
+    if (candidate->damage == DAMAGED_NOT && candidate->unsigned_yet)
+        rc = sign(txn, job, err);
+    if (candidate->damage == DAMAGED_NOT && rc >= 0)
+        rc = take(txn, opts, job, candidate->wished_ms, tally, err);
+    if (rc == LH_ELOST) {
+        candidate->damage = DAMAGED_ROW;
+        lhi_error_clear(err);
+        rc = LH_OK;
+    }
+    if (rc < 0 || candidate->damage == DAMAGED_NOT)
+        return rc;
+    return fail_damaged(txn, &before, candidate->damage, tally, err);
+}
+
 /* When will the bucket have a whole claim in it again? */
 static void note_retry(struct lhi_act *act, const lh_policy *policy, int64_t bucket)
 {
@@ -319,11 +355,10 @@ static int claim_from(struct txn *txn, struct lhi_act *act, const char *queue, s
         note_retry(act, &policy, bucket);
         return LH_OK;
     }
-    int64_t *wished = lhi_arena_alloc(&txn->arena, allowed * sizeof *wished);
-    bool *rotten = lhi_arena_alloc(&txn->arena, allowed * sizeof *rotten);
-    if (wished == NULL || rotten == NULL)
+    struct candidate *about = lhi_arena_alloc(&txn->arena, allowed * sizeof *about);
+    if (about == NULL)
         return lhi_no_memory(err);
-    struct candidates c = {.out = out, .room = room, .wished_ms = wished, .rotten = rotten};
+    struct candidates c = {.out = out, .room = room, .about = about};
     rc = opts->n_kinds > 0 ? read_candidates_of_kinds(txn, opts, queue, allowed, &c, err)
                            : read_candidates(txn, queue, allowed, &c, err);
     if (rc < 0)
@@ -333,7 +368,9 @@ static int claim_from(struct txn *txn, struct lhi_act *act, const char *queue, s
         return LH_OK;
     if (policy.exclusive) {
         bool got;
-        int64_t lease = opts->lease_ms ? opts->lease_ms : wished[0] ? wished[0] : policy.lease_ms;
+        int64_t lease = opts->lease_ms       ? opts->lease_ms
+                        : about[0].wished_ms ? about[0].wished_ms
+                                             : policy.lease_ms;
         if ((rc = exclusive_acquire(txn, queue, out->job[first].id, opts->worker, txn->now + lease,
                                     &got, err)) < 0)
             return rc;
@@ -347,15 +384,13 @@ static int claim_from(struct txn *txn, struct lhi_act *act, const char *queue, s
         return err->status;
     for (size_t i = 0; i < found; i++) {
         lh_job *job = &out->job[first + i];
-        rc = rotten[i] ? fail_rotten(txn, job, tally, err)
-                       : take(txn, opts, job, wished[i], tally, err);
-        if (rc < 0)
+        if ((rc = take_sound(txn, opts, job, &about[i], tally, err)) < 0)
             return rc;
-        if (!rotten[i])
+        if (about[i].damage == DAMAGED_NOT)
             out->job[kept++] = *job;
     }
     out->n = kept;
-    *again = kept < first + found; /* some were rotten: sound ones may wait behind them */
+    *again = kept < first + found; /* some were damaged: sound ones may wait behind them */
     txn->changed = true;
     if (policy.exclusive) {
         /* The lease ends with the job, to the millisecond; nothing claimed, nothing held. */

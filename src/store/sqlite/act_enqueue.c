@@ -8,6 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+static int next_id(struct insert_context *ctx, struct lhi_error *err)
+{
+    int rc = LH_OK;
+
+    if (ctx->last_id == 0)
+        rc = sql_int(ctx->conn, LHI_SQL_JOB_LAST_ID, err, 0, &ctx->last_id, "");
+    if (rc == LH_OK)
+        ctx->last_id++;
+    return rc;
+}
+
 int insert_job(struct insert_context *ctx, const char *queue, const lh_new_job *job,
                lh_enqueued *out, struct lhi_error *err)
 {
@@ -36,13 +47,16 @@ int insert_job(struct insert_context *ctx, const char *queue, const lh_new_job *
                         job->payload_len, queue, (long long)policy.max_payload);
     int64_t run_at = job->run_at ? job->run_at : job->delay_ms ? ctx->wall + job->delay_ms : 0;
     lh_state state = run_at > ctx->wall ? LH_SCHEDULED : LH_PENDING;
-    rc = sql_run(conn, LHI_SQL_JOB_INSERT, err, "tttiiIitIIIIib", queue, job->kind,
-                 lh_state_name(state), (int64_t)job->priority,
-                 job->max_attempts ? job->max_attempts : policy.max_attempts, run_at, ctx->now,
-                 job->key, job->expires_ms ? ctx->wall + job->expires_ms : (int64_t)0,
-                 job->lease_ms, job->backoff_ms, job->backoff_cap_ms,
-                 lhi_checksum(job->payload, job->payload ? job->payload_len : 0), job->payload,
-                 job->payload_len);
+    if ((rc = next_id(ctx, err)) < 0)
+        return rc;
+    rc =
+        sql_run(conn, LHI_SQL_JOB_INSERT, err, "itttiiIitIIIIiib", ctx->last_id, queue, job->kind,
+                lh_state_name(state), (int64_t)job->priority,
+                job->max_attempts ? job->max_attempts : policy.max_attempts, run_at, ctx->now,
+                job->key, job->expires_ms ? ctx->wall + job->expires_ms : (int64_t)0, job->lease_ms,
+                job->backoff_ms, job->backoff_cap_ms, name_sum(queue, job->kind, job->key),
+                lhi_checksum(job->payload, job->payload ? job->payload_len : 0), job->payload,
+                job->payload_len);
     if (rc < 0)
         return rc;
     out->id = sqlite3_last_insert_rowid(conn->db);

@@ -52,7 +52,19 @@ struct taking {
     struct lhi_error *err;
 };
 
-static int write_job(struct txn *txn, const struct taking *t)
+/* The row does not match its checksum: what it says of the job cannot be trusted, so nobody gets it. */
+static int write_damaged(struct txn *txn, struct taking *t)
+{
+    lhi_error_clear(t->err);
+    t->to = LH_FAILED;
+    t->hold = false;
+    t->fate.poison = false;
+    t->fate.action = "failed";
+    lhi_format(t->fate.reason, sizeof t->fate.reason, "CORRUPT: %s", damage_words(DAMAGED_ROW));
+    return hold_back(txn, t->job->id, t->job->token, DAMAGED_ROW, t->err);
+}
+
+static int write_job(struct txn *txn, struct taking *t)
 {
     const lh_job *job = t->job;
     const struct lhi_fate *fate = &t->fate;
@@ -60,6 +72,8 @@ static int write_job(struct txn *txn, const struct taking *t)
                     t->run_at, fate->attempt, fate->recoveries, txn_next_token(txn, job->token),
                     t->to == LH_FAILED ? txn->now : (int64_t)0, txn->now, fate->reason, job->id,
                     job->token, job->lease_until);
+    if (n == LH_ELOST)
+        return write_damaged(txn, t);
     if (n < 0)
         return n;
     txn->changed = true;
@@ -70,7 +84,7 @@ static int write_job(struct txn *txn, const struct taking *t)
 /* Everything that the database may refuse. */
 static int write_recovery(struct txn *txn, void *arg)
 {
-    const struct taking *t = arg;
+    struct taking *t = arg;
     const lh_job *job = t->job;
     int rc = write_job(txn, t);
 

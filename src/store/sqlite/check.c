@@ -249,11 +249,10 @@ static int check_payloads(struct conn *conn, struct report *report, const int *c
     if (stmt == NULL)
         return err->status;
     while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
-        size_t len;
-        const void *payload = column_raw(stmt, 2, &len);
-        if (sqlite3_column_int64(stmt, 1) != lhi_checksum(payload, len) && bad++ < MOST)
-            found(report, "error", "payload", "job %lld: payload does not match its checksum",
-                  (long long)sqlite3_column_int64(stmt, 0));
+        enum damage damage = summed_damage(stmt);
+        if (damage != DAMAGED_NOT && bad++ < MOST)
+            found(report, "error", damage == DAMAGED_PAYLOAD ? "payload" : "row", "job %lld: %s",
+                  (long long)sqlite3_column_int64(stmt, 0), damage_words(damage));
         if ((++rows & 1023) == 0 && cancel != NULL && __atomic_load_n(cancel, __ATOMIC_RELAXED)) {
             sql_reset(stmt);
             return lhi_fail(err, LH_EINTR, "check was interrupted");
@@ -337,10 +336,15 @@ int check_store(struct db *db, struct conn *conn, struct lhi_act *act, struct lh
         enum lhi_sql which;
         const char *what;
     } invariants[] = {
-        {LHI_SQL_CHECK_RUNNING, "invariant 1"}, {LHI_SQL_CHECK_COUNTS, "invariant 5"},
-        {LHI_SQL_CHECK_TIMES, "invariant 5"},   {LHI_SQL_CHECK_IDS, "invariant 7"},
-        {LHI_SQL_CHECK_TOKENS, "invariant 2"},  {LHI_SQL_CHECK_LEASE_ROWS, "leases"},
-        {LHI_SQL_CHECK_TALLIES, "counts"},      {LHI_SQL_CHECK_QUEUES, "counts"},
+        {LHI_SQL_CHECK_RUNNING, "invariant 1"},
+        {LHI_SQL_CHECK_COUNTS, "invariant 5"},
+        {LHI_SQL_CHECK_TIMES, "invariant 5"},
+        {LHI_SQL_CHECK_IDS, "invariant 7"},
+        {LHI_SQL_CHECK_SUMS, "row"},
+        {LHI_SQL_CHECK_TOKENS, "invariant 2"},
+        {LHI_SQL_CHECK_LEASE_ROWS, "leases"},
+        {LHI_SQL_CHECK_TALLIES, "counts"},
+        {LHI_SQL_CHECK_QUEUES, "counts"},
         {LHI_SQL_CHECK_OUTPUTS, "output"},
     };
     struct report report = {.out = act->check.out};

@@ -131,6 +131,7 @@ struct txn {
     bool gone;          /* the engine gave the transaction up: nothing may go on in it */
     bool run_over;      /* a recovery ends with this: the side file is told after the commit … */
     bool all_recovered; /* … and that nothing is left from a crash */
+    bool fenced;        /* the epoch was raised because of a damaged row */
     bool siren;         /* something falls due sooner than those who wait will look again */
     struct tally *tallies;  /* newest first, in the arena; pointers to them stay good */
     struct lhi_arena arena; /* lives as long as the transaction */
@@ -192,6 +193,8 @@ enum job_column {
     JOB_LAST_ERROR,
     JOB_CHECKPOINT,
     JOB_RESULT,
+    JOB_NAME_SUM,
+    JOB_STATE_SUM,
     JOB_PAYLOAD_SUM,
     JOB_PAYLOAD,
     JOB_COLUMNS
@@ -347,9 +350,20 @@ struct insert_context {
     struct conn *conn;
     int64_t now, wall;
     const lh_policies *policies;
+    int64_t last_id; /* the highest ever given; 0: not asked yet */
 };
 int insert_job(struct insert_context *ctx, const char *queue, const lh_new_job *job,
                lh_enqueued *out, struct lhi_error *err);
+
+/* ---- damaged.c: rows that do not match their checksums ---- */
+enum damage { DAMAGED_NOT, DAMAGED_PAYLOAD, DAMAGED_NAMES, DAMAGED_ROW };
+int64_t name_sum(const char *queue, const char *kind, const char *key);
+enum damage row_damage(sqlite3_stmt *stmt, const lh_job *job); /* payload and names, of SELECT * */
+enum damage summed_damage(sqlite3_stmt *stmt);                 /* the same of check_payloads */
+const char *damage_words(enum damage damage);
+/* Fail the job, which is pending or running, so that nobody runs it. The caller counts it. */
+int hold_back(struct txn *txn, int64_t id, int64_t token, enum damage damage,
+              struct lhi_error *err);
 
 /* A row of request_jobs must be of the same kind of act. */
 int check_same_act(sqlite3_stmt *stmt, const char *act, const char *request, struct lhi_error *err);

@@ -381,6 +381,7 @@ int rebuild_end(struct salvage *s, const char *to, struct lhi_error *err)
 
     if ((rc = complete_meta(s, err)) < 0 || (rc = complete_store_row(s, err)) < 0 ||
         (rc = complete_counters(s, err)) < 0 ||
+        (rc = sql_run(conn, LHI_SQL_MEND_SUMS, err, "")) < 0 ||
         (rc = sql_run(conn, LHI_SQL_MEND_QUEUES, err, "")) < 0 ||
         (rc = sql_run(conn, LHI_SQL_MEND_COUNTS, err, "")) < 0 ||
         (was_damaged(s, "lh_expiry") &&

@@ -63,6 +63,7 @@ struct harvest {
     int64_t unnamed;      /* … beyond the most that are named */
     int64_t jobs, rows;   /* kept: jobs, and rows of all other tables */
     bool lost;            /* something is gone: no token may be handed out again */
+    bool fence;           /* a row was damaged, perhaps its token: the epoch must rise */
     struct ids lost_jobs; /* those that are named already */
     char uuid[40];
 };

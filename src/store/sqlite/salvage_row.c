@@ -146,6 +146,7 @@ static int mend_job(struct salvage *s, const struct row *row, const char *why,
     int status = LH_OK;
     if (rc == SQLITE_DONE) {
         s->harvest->jobs++;
+        s->harvest->fence = true; /* its token may be what was damaged */
         status = NAME(s, "warning", "partial",
                       "job %lld is partial, and failed so that nobody runs it: %.150s",
                       (long long)row->id, why);

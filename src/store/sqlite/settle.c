@@ -8,7 +8,7 @@
  */
 #include "store/sqlite/repair.h"
 
-#include "base/checksum.h"
+#include "base/clock.h"
 
 #include <string.h>
 
@@ -157,20 +157,38 @@ static int look_at_counters(struct conn *conn, struct harvest *harvest, struct l
 
 /* ---- partial ---- */
 
+/* Its queue, kind or key is not what it was: it must not run as another job than was asked for. */
+static int fail_renamed(struct conn *conn, int64_t id, struct harvest *harvest,
+                        struct lhi_error *err)
+{
+    harvest->fence = true;
+    if (sql_run(conn, LHI_SQL_REPAIR_HOLD_BACK, err, "iti", lhi_wall_ms(),
+                "CORRUPT: queue, kind or key does not match its checksum", id) < 0 ||
+        sql_run(conn, LHI_SQL_JOB_SUM, err, "i", id) < 0)
+        return err->status;
+    if (!harvest_name(harvest, "warning", "partial",
+                      "job %lld is partial, and failed so that nobody runs it: its queue, kind or "
+                      "key does not match its checksum",
+                      (long long)id))
+        return lhi_no_memory(err);
+    return LH_OK;
+}
+
 static int name_partial(struct conn *conn, struct harvest *harvest, struct lhi_error *err)
 {
     sqlite3_stmt *stmt = sql(conn, LHI_SQL_CHECK_PAYLOADS, err, "");
     int rc = stmt ? LH_OK : err->status;
 
     while (rc == LH_OK && (rc = sql_step(conn, stmt, err)) == LH_OK) {
-        size_t len;
-        const void *payload = column_raw(stmt, 2, &len);
-        if (sqlite3_column_int64(stmt, 1) != lhi_checksum(payload, len) &&
+        enum damage damage = summed_damage(stmt);
+        if (damage == DAMAGED_PAYLOAD &&
             !harvest_name(harvest, "warning", "partial",
                           "job %lld is partial: its payload does not match its checksum, a claim "
                           "will fail it",
                           (long long)sqlite3_column_int64(stmt, 0)))
             rc = lhi_no_memory(err);
+        if (damage == DAMAGED_NAMES)
+            rc = fail_renamed(conn, sqlite3_column_int64(stmt, 0), harvest, err);
     }
     sql_reset(stmt);
     return rc < 0 ? rc : LH_OK;
@@ -203,7 +221,7 @@ int settle(struct conn *conn, const struct known *known, struct harvest *harvest
         return rc;
     if ((rc = look_at_counters(conn, harvest, err)) == LH_OK &&
         (rc = name_lost(conn, known, harvest, err)) == LH_OK &&
-        (rc = name_partial(conn, harvest, err)) == LH_OK && harvest->lost)
+        (rc = name_partial(conn, harvest, err)) == LH_OK && (harvest->lost || harvest->fence))
         rc = raise(conn, harvest, err);
     int touched = rc == LH_OK ? sql_run(conn, LHI_SQL_REPAIR_TOUCH, err, "") : 1;
     if (touched != 1)

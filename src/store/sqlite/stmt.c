@@ -25,6 +25,10 @@ int sql_fail(struct conn *conn, int code, struct lhi_error *err)
             status = map[i].status;
     if (status == LH_ENOMEM)
         return lhi_fail(err, status, "out of memory");
+    /* The constraint of lh_job over the whole row (damaged.c): to a holder its lease is lost. */
+    if (code == SQLITE_CONSTRAINT_CHECK && strstr(text, "row is damaged") != NULL)
+        return lhi_fail(err, LH_ELOST,
+                        "row of the job does not match its checksum: the job is held back");
     if (status == LH_EBUSY)
         return lhi_fail(err, status, "store is busy: %s",
                         (code & 0xff) == SQLITE_INTERRUPT
@@ -225,6 +229,8 @@ const char *const job_columns[JOB_COLUMNS] = {
     "last_error",
     "checkpoint",
     "result",
+    "name_sum",
+    "state_sum",
     "payload_sum",
     "payload",
 };

@@ -349,7 +349,7 @@ int txn_guarded(struct txn *txn, int (*fn)(struct txn *, void *), void *arg, str
     if (rc >= 0 || txn->gone)
         return rc;
     txn->tallies = before;
-    txn->run_over = txn->all_recovered = false;
+    txn->run_over = txn->all_recovered = txn->fenced = false;
     txn->changed = changed;
     txn->durable = durable;
     /* Settings that it changed are as they were. */
