@@ -4,7 +4,7 @@ BUILD  ?= build
 PREFIX ?= /usr/local
 
 .DEFAULT_GOAL := all
-.PHONY: all deps demo check bench torture mutants format install clean help
+.PHONY: all deps demo check bench torture mutants format install uninstall clean help
 
 all: $(BUILD)/build.ninja
 	@ninja -C $(BUILD) --quiet
@@ -14,6 +14,7 @@ all: $(BUILD)/build.ninja
 $(BUILD)/build.ninja: .FORCE
 	@tools/deps build
 	@test -f $@ || meson setup $(BUILD) --prefix $(PREFIX)
+	@tools/prefix $(BUILD) $(PREFIX)
 .PHONY: .FORCE
 .FORCE:
 
@@ -38,10 +39,16 @@ mutants:
 format:
 	@git ls-files -co --exclude-standard -- '*.c' '*.h' | xargs clang-format -i
 
-# The prefix may have been another one when the build was configured. DESTDIR is read by Meson.
+# DESTDIR is read by Meson. The cache of the linker is that of this machine: with DESTDIR it is left alone,
+# and so it is by users who may not write it.
 install: all
-	@meson configure $(BUILD) -Dprefix=$(PREFIX)
-	@meson install -C $(BUILD)
+	@meson install -C $(BUILD) --strip
+	@test -n "$(DESTDIR)" || test ! -w /etc/ld.so.cache || ldconfig
+
+uninstall:
+	@tools/prefix $(BUILD) $(PREFIX)
+	@tools/uninstall $(BUILD) "$(DESTDIR)"
+	@test -n "$(DESTDIR)" || test ! -w /etc/ld.so.cache || ldconfig
 
 clean:
 	rm -rf $(BUILD)
@@ -55,5 +62,6 @@ help:
 	@echo 'make mutants    break each requirement once, and see its tests fail'
 	@echo 'make format     lay out the C files as .clang-format says'
 	@echo 'make install    into PREFIX ($(PREFIX)), below DESTDIR if that is set'
+	@echo 'make uninstall  remove what make install has put there, with the same PREFIX and DESTDIR'
 	@echo 'make deps       install the Debian packages that are missing (tools/deps)'
 	@echo 'make clean      remove $(BUILD)'
