@@ -44,6 +44,7 @@ int main(int argc, char **argv)
                                .handler = count_words,
                                .own_signals = true};
     lh_work_tally tally = {0};
+    char why[300] = "";
     lh_store *store;
 
     if (argc != 3) {
@@ -51,10 +52,10 @@ int main(int argc, char **argv)
         return lh_status_exit(LH_EMISUSE);
     }
     int rc = lh_open(argv[1], &how, &store);
-    if (rc == LH_OK)
-        rc = lh_worker_run(store, &work, &tally);
     if (rc < 0)
         fprintf(stderr, "%s\n", lh_errmsg(store));
+    else if ((rc = lh_worker_run(store, &work, &tally, why, sizeof why)) < 0)
+        fprintf(stderr, "%s\n", why);
     printf("completed %lld, failed %lld\n", (long long)tally.completed, (long long)tally.failed);
     lh_close(store);
     return lh_status_exit(rc);

@@ -9,7 +9,9 @@
  *
  *   Outcomes   0 (LH_OK) is done, a positive value is a normal answer other than "done", a negative
  *              value is a failure. lh_errmsg() has the sentence, per handle and thread.
- *   Options    A NULL options pointer, and a zeroed field, mean "the default".
+ *   Options    A NULL options pointer, and a zeroed field, mean "the default". Set fields by name and leave
+ *              the rest zero: `{.create = true}` does. `reserved` is for fields of later versions, and
+ *              must be zero: a program that was built for this version then runs with those, too.
  *   Ownership  What is passed in is borrowed for the call. What comes out through a `**out` is
  *              yours, and freed by the one function named for its type. Every free and close
  *              accepts NULL. Except for lh_open, a failure leaves outputs untouched.
@@ -85,6 +87,23 @@ LH_API const char *lh_status_text(int status);
 LH_API int lh_status_exit(int status);
 LH_API int lh_status_http(int status);
 
+/* ---- flags ----------------------------------------------------------------------------------- */
+
+/**
+ * A flag that ends a call which takes one as `cancel`; 0 is not raised.
+ *
+ * lh_flag_raise() may be called by any thread and in a signal handler. What was written before it is seen
+ * by whoever finds the flag raised (release and acquire). `static volatile sig_atomic_t` is of this type, too:
+ * it may be set directly in a signal handler, but by threads only with these functions. One flag may
+ * serve several calls, and must outlive them.
+ */
+typedef volatile int lh_flag;
+
+LH_API void lh_flag_raise(lh_flag *flag); /* once more, if it is raised */
+LH_API void lh_flag_lower(lh_flag *flag);
+/** How often it was raised since it was lowered; 0 for NULL. */
+LH_API int lh_flag_raised(const lh_flag *flag);
+
 /* ---- the store ------------------------------------------------------------------------------- */
 
 typedef struct lh_store lh_store;
@@ -98,6 +117,7 @@ typedef struct lh_log_entry {
     const char *line;                    /* the whole sentence, without a newline */
     int64_t job, token, attempt;         /* 0: not about one */
     const char *queue, *worker, *reason; /* NULL: none */
+    uint64_t reserved[4];
 } lh_log_entry;
 
 /** Receives one line; called from any thread, must not call the library. */
@@ -126,6 +146,7 @@ typedef struct lh_open_opts {
     int64_t busy_ms; /* how long to wait for other writers of ours; 0: 5000 */
     lh_log_fn *log;  /* NULL: no logging */
     void *log_arg;
+    uint64_t reserved[8];
 } lh_open_opts;
 
 /**
@@ -221,6 +242,7 @@ typedef struct lh_job {
     int64_t
         result_cut; /* bytes of the result that were not kept. Filled for one job, not in lists */
     int64_t max_output; /* of the policy: bytes kept of each stream. Filled by a claim only */
+    uint64_t reserved[8];
 } lh_job;
 
 typedef struct lh_jobs {
@@ -248,12 +270,14 @@ typedef struct lh_new_job {
     int64_t expires_ms;   /* cancelled as EXPIRED if not claimed by now + this */
     int64_t backoff_ms;   /* overrides the policy's backoff */
     int64_t backoff_cap_ms;
+    uint64_t reserved[8];
 } lh_new_job;
 
 typedef struct lh_enqueued {
     int64_t id;
     lh_state state;
     bool duplicate; /* it was there before: by key, or by the request id */
+    uint64_t reserved[4];
 } lh_enqueued;
 
 /**
@@ -310,11 +334,12 @@ typedef struct lh_claim_opts {
     int64_t lease_ms;    /* 0: the job's own, else the policy's */
     int64_t wait_ms;     /* wait so long for a job; 0: do not wait; -1: for ever */
     const char *request; /* repeated under this id, the claim returns what it got and still holds */
-    const int *cancel;   /* raised (non-zero) by another thread: stop waiting, LH_EINTR */
+    const lh_flag *cancel; /* raised (non-zero) by another thread: stop waiting, LH_EINTR */
     bool woken; /* … which then calls lh_wake(): else the flag is looked at ten times a second */
     /* Wait only while a job is still to come by itself, and return LH_EMPTY when none is: while a job
      * that was claimed before is scheduled for its next attempt, or a rate holds jobs back. */
     bool drain;
+    uint64_t reserved[8];
 } lh_claim_opts;
 
 /**
@@ -349,6 +374,7 @@ typedef struct lh_beat {
     int progress;           /* 0 … 100 */
     const char *stage;      /* NULL: as it was */
     const char *checkpoint; /* JSON; NULL: as it was */
+    uint64_t reserved[4];
 } lh_beat;
 
 /** Extend leases to now + lease. LH_ELOST once expired or passed on, LH_ECANCELLED if cancelled. */
@@ -380,6 +406,7 @@ typedef struct lh_done {
     int64_t result_bytes; /* more than result_len: so large was it before it was cut */
     const lh_output
         *output; /* NULL: none; kept in the same transaction. Its job and token do not count */
+    uint64_t reserved[4];
 } lh_done;
 
 /**
@@ -402,6 +429,7 @@ typedef struct lh_failure {
     bool permanent;          /* failed for good */
     int64_t retry_in_ms;     /* 0: by the backoff; LH_NOW: at once */
     const lh_output *output; /* as of a job that is done */
+    uint64_t reserved[4];
 } lh_failure;
 
 /** Fail jobs: scheduled again after the backoff, or failed when permanent or out of attempts. */
@@ -455,6 +483,7 @@ typedef struct lh_job_filter {
     bool brief;     /* without payload, checkpoint and result: they are not even read */
     int64_t after;  /* ids above this */
     size_t limit;   /* 0: 100; at most 10000 */
+    uint64_t reserved[8];
 } lh_job_filter;
 
 /** Jobs by id, ascending. An empty list is LH_OK. */
@@ -462,7 +491,7 @@ LH_API int lh_job_list(lh_store *store, const lh_job_filter *filter, lh_jobs **o
 
 /** Wait until job `id` is completed, failed or cancelled: LH_OK and the job, LH_EMPTY on timeout
  *  (wait_ms as in a claim). */
-LH_API int lh_job_wait(lh_store *store, int64_t id, int64_t wait_ms, const int *cancel,
+LH_API int lh_job_wait(lh_store *store, int64_t id, int64_t wait_ms, const lh_flag *cancel,
                        lh_jobs **out);
 
 /* ---- what runs wrote ------------------------------------------------------------------------- */
@@ -484,6 +513,7 @@ typedef struct lh_output_filter {
     int64_t job;     /* required */
     int64_t attempt; /* 0: any */
     int64_t since;   /* only what was written to at this time or later */
+    uint64_t reserved[8];
 } lh_output_filter;
 
 typedef struct lh_outputs {
@@ -510,6 +540,7 @@ typedef struct lh_queue {
     int64_t hour_enqueued, hour_completed, hour_failed, hour_recovered;
     int64_t hour_wait_ms, hour_run_ms; /* sums over what was claimed, and what ended */
     int64_t hour_claimed, hour_ended;
+    uint64_t reserved[8];
 } lh_queue;
 
 typedef struct lh_queues {
@@ -575,6 +606,7 @@ typedef struct lh_policy {
     int64_t concurrency;         /* 0: unlimited */
     int64_t max_output;          /* bytes kept of each stream of a run, up to 16 MiB; 0: none */
     int64_t retention_output_ms; /* of what runs wrote, after the end of the job; 0: as the job */
+    uint64_t reserved[8];
 } lh_policy;
 
 /** Set the fields in `policy->set` for (queue, kind); NULL means any. Fields in `unset` are taken
@@ -628,6 +660,7 @@ typedef struct lh_schedule {
     int64_t last_at, last_job; /* the last instant that was enqueued, and its job; 0: none */
     int64_t next_at;
     const char *error; /* why it enqueues nothing now (its zone is gone …); NULL: it does */
+    uint64_t reserved[8];
 } lh_schedule;
 
 typedef struct lh_schedules {
@@ -675,6 +708,7 @@ typedef struct lh_lease {
     const char *value;         /* JSON; outlives the holder */
     int64_t rows;              /* -1: none */
     int64_t last_completed_at; /* 0: never */
+    uint64_t reserved[8];
 } lh_lease;
 
 typedef struct lh_leases {
@@ -694,6 +728,7 @@ typedef struct lh_lease_opts {
     bool has_rows;
     const char *value; /* acquire, extend, complete: JSON to keep; NULL: as it was */
     bool take_only;    /* acquire only: what `owner` holds already is held, and not extended */
+    uint64_t reserved[8];
 } lh_lease_opts;
 
 /**
@@ -743,6 +778,7 @@ typedef struct lh_worker_opts {
                           * not start is given back as if it had released it */
     const int64_t *sessions; /* as lh_worker_sessions() tells them; NULL: none yet */
     size_t n_sessions;
+    uint64_t reserved[8];
 } lh_worker_opts;
 
 /** Register a worker; `id` receives its id (at most `idlen` bytes with the zero). Its silence is
@@ -780,6 +816,7 @@ typedef struct lh_worker {
     const char *degraded; /* why it fails at everything; NULL: it does not */
     int64_t running;      /* jobs held */
     const int64_t *jobs;  /* which; filled by lh_workers_stale() only */
+    uint64_t reserved[8];
 } lh_worker;
 
 typedef struct lh_workers {
@@ -862,6 +899,7 @@ typedef struct lh_work_event {
     const void *output;    /* bytes as they came, not lines; NULL: none */
     size_t output_len;
     int stream; /* 1 standard output, 2 standard error */
+    uint64_t reserved[4];
 } lh_work_event;
 
 typedef struct lh_work_opts {
@@ -903,11 +941,12 @@ typedef struct lh_work_opts {
     int (*reopen)(void *arg, lh_store **store, char *errmsg, size_t errlen);
     void *reopen_arg;
 
-    const int *cancel; /* raised: stop as by SIGTERM; above 1: as by the second */
+    const lh_flag *cancel; /* raised: stop as by SIGTERM; above 1: as by the second */
     /* NULL: not wanted. Called from the thread that called lh_worker_run(). */
     void (*tell)(void *arg, const lh_work_event *event);
     void *tell_arg;
     bool tell_output; /* and what commands write, as it comes */
+    uint64_t reserved[8];
 } lh_work_opts;
 
 /** How it went. */
@@ -915,7 +954,7 @@ typedef struct lh_work_tally {
     int64_t completed, failed, released, lost; /* jobs, by what became of them */
     int64_t claimed, started;
     char worker[160]; /* the id it had */
-    char error[480];  /* why it failed; "" if it did not */
+    uint64_t reserved[4];
 } lh_work_tally;
 
 /**
@@ -926,7 +965,9 @@ typedef struct lh_work_tally {
  * its own deadline when no heartbeat was confirmed, also when the worker itself hangs (with a command).
  * Whatever kills the worker, everything its commands have started dies with it. In a process with a
  * command, the worker becomes the reaper of orphaned descendants (PR_SET_CHILD_SUBREAPER).
- * `tally` (NULL: not wanted) has the sentence about a failure; lh_errmsg() does not.
+ * `tally` (NULL: not wanted) counts. `errmsg` (NULL: not wanted) receives the reason of a failure, at most
+ * `errlen` bytes, and "" if there was none; lh_errmsg() does not have it, since the worker may have replaced
+ * the handle.
  *
  * Returns  LH_OK     told to stop, or drained; nothing is held any more
  *          LH_EMPTY  `once`, and there was no job
@@ -936,7 +977,8 @@ typedef struct lh_work_tally {
  *          LH_ESTOPPED …  the store cannot be used any more
  * Crash    What it held comes back: see lh_worker_register().
  */
-LH_API int lh_worker_run(lh_store *store, const lh_work_opts *opts, lh_work_tally *tally);
+LH_API int lh_worker_run(lh_store *store, const lh_work_opts *opts, lh_work_tally *tally,
+                         char *errmsg, size_t errlen);
 
 /** Would lh_worker_run() take these, and can the command be run? Needs no store, changes nothing.
  *  LH_OK, or LH_EINVAL and, in `errmsg`, why not. */
@@ -948,13 +990,14 @@ typedef struct lh_lease_run_opts {
     int64_t wait_ms;       /* wait so long for it; 0: do not; -1: for ever */
     int64_t kill_after_ms; /* from SIGTERM to SIGKILL; 0: 5 s */
     const char
-        *guardian;     /* the program that stands over the command; NULL: where it was installed */
-    bool own_signals;  /* SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to
+        *guardian;    /* the program that stands over the command; NULL: where it was installed */
+    bool own_signals; /* SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to
                             * the command; without it they do what the caller has set */
-    const int *cancel; /* raised: stop waiting, or the command */
+    const lh_flag *cancel; /* raised: stop waiting, or the command */
     /* NULL: not wanted. What does not work and is tried again; from a thread of the run's. */
     void (*tell)(void *arg, const char *trouble);
     void *tell_arg;
+    uint64_t reserved[8];
 } lh_lease_run_opts;
 
 /**
@@ -987,6 +1030,7 @@ typedef struct lh_recovered {
     int64_t locks_cleaned;     /* leases freed: named ones, and the locks of exclusive queues */
     int64_t entries_reclaimed; /* jobs taken back */
     int64_t recovery_timestamp;
+    uint64_t reserved[4];
 } lh_recovered;
 
 /** One job of a report; or a lease or a worker that the database refused to change. */
@@ -1035,6 +1079,7 @@ typedef struct lh_report {
     size_t n_inconsistencies;
     bool dry_run;
     void *priv;
+    uint64_t reserved[8];
 } lh_report;
 
 LH_API void lh_report_free(lh_report *report);
@@ -1042,14 +1087,15 @@ LH_API void lh_report_free(lh_report *report);
 typedef struct lh_recover_opts {
     bool dry_run; /* change nothing, tell what would be done */
     bool by_age;  /* take jobs whose claim and last heartbeat are both at least threshold_ms ago, */
-    int64_t threshold_ms; /* live leases included; 0: all that runs */
-    bool now;             /* do not keep back what was taken from a live holder */
-    lh_action action;     /* 0: as the policy says */
-    const char *queue;    /* NULL: all */
-    const int *cancel;    /* looked at between batches */
+    int64_t threshold_ms;  /* live leases included; 0: all that runs */
+    bool now;              /* do not keep back what was taken from a live holder */
+    lh_action action;      /* 0: as the policy says */
+    const char *queue;     /* NULL: all */
+    const lh_flag *cancel; /* looked at between batches */
     /* NULL: not wanted. Called after every batch, from the thread that called lh_recover(). */
     void (*progress)(void *arg, int64_t done, int64_t total);
     void *progress_arg;
+    uint64_t reserved[8];
 } lh_recover_opts;
 
 /**
@@ -1086,8 +1132,9 @@ typedef struct lh_maintain_opts {
     /* First wait, so long (-1: for ever), until something is due: the earliest lease to end, a
      * worker silent for too long or gone, a job to be promoted, a schedule. 0: do not wait. */
     int64_t wait_ms;
-    const int *cancel; /* ends the wait: LH_EINTR */
-    bool woken;        /* as in a claim */
+    const lh_flag *cancel; /* ends the wait: LH_EINTR */
+    bool woken;            /* as in a claim */
+    uint64_t reserved[8];
 } lh_maintain_opts;
 
 typedef struct lh_upkeep {
@@ -1096,6 +1143,7 @@ typedef struct lh_upkeep {
     int64_t dead_workers;
     int64_t report;  /* id of the report, if anything was found to recover; 0: none */
     int64_t next_ms; /* come back in so long */
+    uint64_t reserved[4];
 } lh_upkeep;
 
 /** One round of all that falls due: recovery, schedules, promotion, expiry, pruning. Whoever runs it in a loop
@@ -1105,7 +1153,7 @@ LH_API int lh_maintain(lh_store *store, const lh_maintain_opts *opts, lh_upkeep 
 
 /** Delete finished jobs, events, requests and rollups past their retention (older_than_ms 0: by
  *  policy; else older than this). `*pruned` counts jobs. */
-LH_API int lh_prune(lh_store *store, int64_t older_than_ms, const int *cancel, int64_t *pruned);
+LH_API int lh_prune(lh_store *store, int64_t older_than_ms, const lh_flag *cancel, int64_t *pruned);
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
@@ -1121,6 +1169,7 @@ typedef struct lh_event {
     int64_t attempt, max_attempts; /* 0: not told */
     const char *action;            /* of a recovery: what became of the job */
     int64_t report;                /* of a recovery: its report; 0: none */
+    uint64_t reserved[8];
 } lh_event;
 
 typedef struct lh_events {
@@ -1141,7 +1190,8 @@ typedef struct lh_event_filter {
      * yet commit events below those one sees: who waits is not told of any before all below it are there,
      * and misses none. */
     int64_t wait_ms;
-    const int *cancel;
+    const lh_flag *cancel;
+    uint64_t reserved[8];
 } lh_event_filter;
 
 LH_API int lh_event_list(lh_store *store, const lh_event_filter *filter, lh_events **out);
@@ -1172,6 +1222,7 @@ typedef struct lh_store_info {
         int64_t leases, dead_workers, failures;
         int64_t duration_ms; /* of all runs */
     } recovery;
+    uint64_t reserved[8];
 } lh_store_info;
 
 LH_API int lh_store_status(lh_store *store, lh_store_info *out);
@@ -1191,11 +1242,11 @@ typedef struct lh_findings {
 
 /** Integrity of the engine's file, the invariants of jobs, counters, WAL, clock, room, versions.
  *  LH_OK also with findings: see `errors`. */
-LH_API int lh_check(lh_store *store, const int *cancel, lh_findings **out);
+LH_API int lh_check(lh_store *store, const lh_flag *cancel, lh_findings **out);
 LH_API void lh_findings_free(lh_findings *findings);
 
 /** Is the engine's file sound? `integrity` of the report says so; nothing else in it is filled. */
-LH_API int lh_check_integrity(lh_store *store, const int *cancel, lh_report **out);
+LH_API int lh_check_integrity(lh_store *store, const lh_flag *cancel, lh_report **out);
 
 /**
  * Copy the store to `path`, online and consistent, and check the copy.
@@ -1206,9 +1257,10 @@ LH_API int lh_check_integrity(lh_store *store, const int *cancel, lh_report **ou
  */
 typedef struct lh_backup_opts {
     bool replace;
-    const int *cancel;
+    const lh_flag *cancel;
     void (*progress)(void *arg, int64_t done, int64_t total); /* pages */
     void *progress_arg;
+    uint64_t reserved[8];
 } lh_backup_opts;
 
 LH_API int lh_backup(lh_store *store, const char *path, const lh_backup_opts *opts);
@@ -1230,15 +1282,17 @@ typedef struct lh_move_opts {
     const lh_open_opts *open;
     /* Give a move up that is not over: `from` can be written to again; `to` is not looked at. */
     bool abandon;
-    const int *cancel; /* looked at between batches */
+    const lh_flag *cancel; /* looked at between batches */
     /* NULL: not wanted. Rows, as they are copied and compared. */
     void (*progress)(void *arg, int64_t done, int64_t total);
     void *progress_arg;
+    uint64_t reserved[8];
 } lh_move_opts;
 
 typedef struct lh_moved {
     int64_t jobs, events, leases, policies, schedules;
     bool already; /* an earlier call had done everything: nothing is counted */
+    uint64_t reserved[4];
 } lh_moved;
 
 /**

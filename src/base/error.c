@@ -81,3 +81,14 @@ size_t lhi_format(char *buf, size_t len, const char *fmt, ...)
         return 0;
     return (size_t)n < len ? (size_t)n : len - 1;
 }
+
+int lhi_need_reserved(const uint64_t *reserved, size_t n, struct lhi_error *err)
+{
+    for (size_t i = 0; i < n; i++)
+        if (reserved[i] != 0)
+            return lhi_fail(
+                err, LH_EMISUSE,
+                "options are not zero where later versions have fields: set them to zero, "
+                "or use the library that the program was built for");
+    return LH_OK;
+}

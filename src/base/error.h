@@ -5,6 +5,7 @@
 
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdint.h>
 
 enum { LHI_REQUEST_MAX = 256 };
 
@@ -25,6 +26,12 @@ int lhi_fail_errno(struct lhi_error *err, int saved_errno, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
 int lhi_no_memory(struct lhi_error *err);
+
+/* What the header reserves for later versions is zero, else the caller was built for one of those and
+ * asks for something that is not known here. LH_EMISUSE. */
+#define LHI_NEED_RESERVED(opts, err) \
+    lhi_need_reserved((opts)->reserved, sizeof(opts)->reserved / sizeof(opts)->reserved[0], err)
+int lhi_need_reserved(const uint64_t *reserved, size_t n, struct lhi_error *err);
 
 /* snprintf that always ends with a zero and says what it really wrote. */
 size_t lhi_format(char *buf, size_t len, const char *fmt, ...)

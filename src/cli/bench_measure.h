@@ -22,7 +22,7 @@ struct bench {
     int64_t jobs, batch, processes, seconds, payload;
     int64_t pending, completed;
     int64_t ends_at; /* flood: when all leases end, by the store's clock */
-    const int *cancel;
+    const lh_flag *cancel;
 };
 
 /* What came out; what is 0 was not measured. */

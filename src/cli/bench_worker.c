@@ -92,7 +92,7 @@ static void handler_on(struct crew *crew, size_t me, const struct bench *bench)
     lh_store *store = crew_open(crew, bench, bench->relaxed);
     struct bench_result *result = &crew->seat[me].result;
     struct counts before = counts_of(crew, store);
-    lh_work_tally tally = {0};
+    char why[480] = "";
     lh_work_opts opts = {.queues = bench_queues,
                          .n_queues = 1,
                          .jobs = (size_t)bench->processes,
@@ -102,10 +102,10 @@ static void handler_on(struct crew *crew, size_t me, const struct bench *bench)
 
     crew_ready(crew);
     struct meters meters = meters_start();
-    int rc = lh_worker_run(store, &opts, &tally);
+    int rc = lh_worker_run(store, &opts, NULL, why, sizeof why);
     meters_stop(&meters, result);
     if (rc != LH_OK)
-        crew_fail(crew, "%s", tally.error[0] ? tally.error : lh_status_text(rc));
+        crew_fail(crew, "%s", why[0] ? why : lh_status_text(rc));
     result->jobs = all_since(crew, store, before);
     lh_close(store);
 }

@@ -450,7 +450,7 @@ static void on_signal(int signal)
     __atomic_store_n(&caught, signal, __ATOMIC_SEQ_CST);
 }
 
-const int *cli_cancel(void)
+const lh_flag *cli_cancel(void)
 {
     /* Reset after the first: a second Ctrl-C always ends the program. No restart: a read from the
      * terminal comes back, so that the flag is looked at. */

@@ -111,7 +111,7 @@ void cli_worker_settings(const struct cli *cli, int64_t *heartbeat_ms, int64_t *
 
 /** From now on SIGINT, SIGTERM and SIGHUP raise this flag instead of ending the program; a second
  *  one ends it. */
-const int *cli_cancel(void);
+const lh_flag *cli_cancel(void);
 bool cli_interrupted(void);
 /** The exit code after an interruption: 128 and the signal, as shells have it. */
 int cli_interrupted_exit(void);

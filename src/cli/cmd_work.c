@@ -194,20 +194,20 @@ static int reopen(void *arg, lh_store **store, char *errmsg, size_t errlen)
     return rc;
 }
 
-static int end(int rc, const lh_work_tally *tally)
+static int end(int rc, const char *why)
 {
     if (rc == LH_OK)
         return EXIT_DONE;
     if (rc == LH_EMPTY)
         return EXIT_NOTHING;
-    return cli_refused(rc, "%s", tally->error[0] != '\0' ? tally->error : lh_status_text(rc));
+    return cli_refused(rc, "%s", why[0] != '\0' ? why : lh_status_text(rc));
 }
 
 static int run(struct cli *cli, const struct args *args)
 {
     const struct value *opt = args->option;
     struct work work = {.cli = cli};
-    lh_work_tally tally = {0};
+    char why[480] = "";
     bool recovery;
 
     if (args->raw_n == 0)
@@ -247,9 +247,9 @@ static int run(struct cli *cli, const struct args *args)
     if (opt[HEARTBEAT].given)
         opts.heartbeat_ms = opt[HEARTBEAT].num;
     /* Before there is a store: what cannot work leaves nothing behind. */
-    int rc = lh_worker_check(&opts, tally.error, sizeof tally.error);
+    int rc = lh_worker_check(&opts, why, sizeof why);
     if (rc != LH_OK)
-        return end(rc, &tally);
+        return end(rc, why);
     int exit = cli_open(cli, ACCESS_WRITE | ACCESS_STARTUP);
     if (exit == 0)
         exit = cli_apply_config(cli);
@@ -261,11 +261,11 @@ static int run(struct cli *cli, const struct args *args)
     cli->lines = work_lines_new();
     if (opts.tell_output)
         work.output = work_output_new(cli);
-    rc = lh_worker_run(cli->store, &opts, &tally);
+    rc = lh_worker_run(cli->store, &opts, NULL, why, sizeof why);
     work_output_free(work.output);
     work_lines_free(cli->lines);
     cli->lines = NULL;
-    return end(rc, &tally);
+    return end(rc, why);
 }
 
 static const struct example examples[] = {

@@ -16,6 +16,8 @@ static int check_claim(const lh_claim_opts *opts, struct lhi_error *err)
 
     if (opts == NULL || opts->n_queues == 0 || opts->queues == NULL)
         return lhi_fail(err, LH_EMISUSE, "claim names no queue");
+    if ((rc = LHI_NEED_RESERVED(opts, err)) != LH_OK)
+        return rc;
     rc = lhi_need_range("number of queues", (int64_t)opts->n_queues, 1, 64, err);
     for (size_t i = 0; i < opts->n_queues && rc == LH_OK; i++)
         rc = lhi_need_name("queue", opts->queues[i], err);
@@ -42,7 +44,7 @@ int64_t lhi_deadline(int64_t wait_ms)
 
 /* A cancel flag rings no bell: it is looked at ten times a second, and nothing else is; unless whoever
  * raises it rings. */
-static int64_t slice(int64_t left, const int *cancel, bool woken)
+static int64_t slice(int64_t left, const lh_flag *cancel, bool woken)
 {
     return cancel != NULL && !woken && left > CANCEL_MS ? CANCEL_MS : left;
 }
@@ -62,7 +64,7 @@ int64_t lhi_net_ms(lh_store *store, bool keeper)
 }
 
 bool lhi_sleep_until(lh_store *store, const lh_claim_opts *opts, uint32_t ticket, int64_t ms,
-                     const int *cancel)
+                     const lh_flag *cancel)
 {
     int64_t deadline = lhi_mono_ms() + ms;
 
@@ -73,7 +75,8 @@ bool lhi_sleep_until(lh_store *store, const lh_claim_opts *opts, uint32_t ticket
     return false;
 }
 
-bool lhi_await_siren(lh_store *store, uint32_t ticket, int64_t ms, const int *cancel, bool woken)
+bool lhi_await_siren(lh_store *store, uint32_t ticket, int64_t ms, const lh_flag *cancel,
+                     bool woken)
 {
     int64_t deadline = lhi_mono_ms() + ms;
 
@@ -267,7 +270,7 @@ int lh_complete_claim(lh_store *store, const lh_done *done, size_t n, int *statu
 
 /* ---- the end of a job ---- */
 
-int lh_job_wait(lh_store *store, int64_t id, int64_t wait_ms, const int *cancel, lh_jobs **out)
+int lh_job_wait(lh_store *store, int64_t id, int64_t wait_ms, const lh_flag *cancel, lh_jobs **out)
 {
     int64_t deadline = wait_ms > 0 ? lhi_deadline(wait_ms) : 0;
     int rc;

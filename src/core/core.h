@@ -67,9 +67,9 @@ static inline int64_t lhi_sooner(int64_t ms, int64_t other)
 }
 
 /* Has another thread, or a signal handler, raised the caller's flag? */
-static inline bool lhi_raised(const int *cancel)
+static inline bool lhi_raised(const lh_flag *cancel)
 {
-    return cancel != NULL && __atomic_load_n(cancel, __ATOMIC_RELAXED) != 0;
+    return lh_flag_raised(cancel) != 0;
 }
 
 /* The moment a wait of `wait_ms` (> 0) is over, by the monotonic clock. */
@@ -77,13 +77,14 @@ int64_t lhi_deadline(int64_t wait_ms);
 
 /* Sleep for `ms`, or until the bell of opts' queues (NULL: any commit), which is true, or the cancel flag. */
 bool lhi_sleep_until(lh_store *store, const lh_claim_opts *opts, uint32_t ticket, int64_t ms,
-                     const int *cancel);
+                     const lh_flag *cancel);
 
 /* How long to sleep at most without a look: for a job, or (keeper) for something to fall due. */
 int64_t lhi_net_ms(lh_store *store, bool keeper);
 
 /* The same until the siren: true when it was raised. */
-bool lhi_await_siren(lh_store *store, uint32_t ticket, int64_t ms, const int *cancel, bool woken);
+bool lhi_await_siren(lh_store *store, uint32_t ticket, int64_t ms, const lh_flag *cancel,
+                     bool woken);
 
 /* What jobs.c and claim.c share. */
 int lhi_check_request(const char *request, struct lhi_error *err);
@@ -101,7 +102,7 @@ int lhi_run_recovery(lh_store *store, struct lhi_run *run, const lh_recover_opts
                      const struct lhi_health *health, struct lhi_error *err);
 /* … with other acts of upkeep, which go into its last transaction, or into one of their own. */
 int lhi_run_with(lh_store *store, struct lhi_run *run, struct lhi_act *also, size_t n_also,
-                 const int *cancel, struct lhi_error *err);
+                 const lh_flag *cancel, struct lhi_error *err);
 /* The database refused a write of recovery or maintenance. That is no input of the caller's, but a
  * failure of the store: the code and the message say so. */
 int lhi_refused(const char *what, struct lhi_error *err);
@@ -123,7 +124,7 @@ bool lhi_clear_leftovers(lh_store *store, struct lhi_leftovers *found);
 bool lhi_leftovers_due(lh_store *store, int64_t *ms);
 
 int lhi_count_stale(lh_store *store, lh_recovered *out, struct lhi_error *err);
-int lhi_find_inconsistencies(lh_store *store, const int *cancel, struct lhi_health *health,
+int lhi_find_inconsistencies(lh_store *store, const lh_flag *cancel, struct lhi_health *health,
                              struct lhi_error *err);
 void lhi_health_clear(struct lhi_health *health);
 /* Startup recovery, where opening says that it is due. */

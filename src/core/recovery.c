@@ -62,7 +62,7 @@ void lhi_suspects_clear(struct lhi_suspects *suspects)
 /* Let the others have at least as much of the time as we take. Folding the log keeps everybody waiting
  * for some milliseconds: so rarely, while others are at work, that one claim in a hundred does not
  * meet it. Slices, so that a cancel flag is seen. */
-static void give_way(int64_t began_us, int64_t folded_us, const int *cancel)
+static void give_way(int64_t began_us, int64_t folded_us, const lh_flag *cancel)
 {
     int64_t took = lhi_mono_us() - began_us - folded_us;
     int64_t pause_ms = (took + folded_us * FOLD_PAUSE) / 1000;
@@ -81,7 +81,7 @@ struct work {
     struct lhi_act *also; /* performed with the last batch */
     size_t n_also;
     bool last_pass;
-    const int *cancel;
+    const lh_flag *cancel;
 };
 
 int lhi_refused(const char *what, struct lhi_error *err)
@@ -260,7 +260,7 @@ int lhi_run_recovery(lh_store *store, struct lhi_run *run, const lh_recover_opts
 }
 
 int lhi_run_with(lh_store *store, struct lhi_run *run, struct lhi_act *also, size_t n_also,
-                 const int *cancel, struct lhi_error *err)
+                 const lh_flag *cancel, struct lhi_error *err)
 {
     struct work work = {.also = also, .n_also = n_also, .cancel = cancel};
     run->whole = true;
@@ -289,7 +289,7 @@ int lhi_report_health(lh_store *store, struct lhi_run *run, const struct lhi_hea
 
 /* What breaks the invariants, as findings of the health that goes into the report. Counts that are
  * wrong are put right, and output whose job is gone is deleted. */
-int lhi_find_inconsistencies(lh_store *store, const int *cancel, struct lhi_health *health,
+int lhi_find_inconsistencies(lh_store *store, const lh_flag *cancel, struct lhi_health *health,
                              struct lhi_error *err)
 {
     bool counts = false, output = false;

@@ -294,7 +294,7 @@ int lh_recover(lh_store *store, const lh_recover_opts *opts, lh_report **out)
         return rc;
     if (opts == NULL)
         opts = &defaults;
-    if ((rc = check_recover(opts, err)) != LH_OK)
+    if ((rc = LHI_NEED_RESERVED(opts, err)) != LH_OK || (rc = check_recover(opts, err)) != LH_OK)
         return rc;
     if (opts->dry_run)
         return dry_run(store, opts, out, err);
@@ -378,7 +378,7 @@ static int tell_integrity(const lh_findings *findings, lh_report *report, struct
     return LH_OK;
 }
 
-int lh_check_integrity(lh_store *store, const int *cancel, lh_report **out)
+int lh_check_integrity(lh_store *store, const lh_flag *cancel, lh_report **out)
 {
     int rc;
     struct lhi_error *err = lhi_enter(store, &rc);

@@ -236,13 +236,16 @@ int lh_open(const char *url, const lh_open_opts *opts, lh_store **out)
     struct lhi_error *err = &store->open_err;
     if (url == NULL)
         return lhi_fail(err, LH_EMISUSE, "store is missing");
+    int rc = LHI_NEED_RESERVED(opts, err);
+    if (rc != LH_OK)
+        return rc;
     if (opts->busy_ms < 0)
         return lhi_fail(err, LH_EINVAL, "busy timeout is negative");
     store->has_key = pthread_key_create(&store->key, forget_slot) == 0;
     make_owner(store);
     store->no_recovery = opts->no_recovery;
     store->health.wal_frames = -1;
-    int rc = lhi_store_open(url, opts, &store->log, &store->store, &store->health, err);
+    rc = lhi_store_open(url, opts, &store->log, &store->store, &store->health, err);
     return rc == LH_OK ? lhi_recover_at_startup(store, opts, err) : rc;
 }
 
@@ -352,7 +355,7 @@ int lh_store_status(lh_store *store, lh_store_info *out)
     return LH_OK;
 }
 
-int lh_check(lh_store *store, const int *cancel, lh_findings **out)
+int lh_check(lh_store *store, const lh_flag *cancel, lh_findings **out)
 {
     int status;
     struct lhi_error *err = lhi_enter(store, &status);

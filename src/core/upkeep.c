@@ -21,7 +21,7 @@ static int prune_round(lh_store *store, int64_t older_than_ms, int64_t *after, i
     return LH_OK;
 }
 
-int lh_prune(lh_store *store, int64_t older_than_ms, const int *cancel, int64_t *pruned)
+int lh_prune(lh_store *store, int64_t older_than_ms, const lh_flag *cancel, int64_t *pruned)
 {
     int64_t count = 0, after = 0;
     bool more = true;
@@ -51,7 +51,7 @@ static bool prune_due(const lh_store *store)
 }
 
 /* Recovery, promotion and expiry, pruning: one transaction, as long as there is not much of it. */
-static int one_round(lh_store *store, struct lhi_run *run, const int *cancel, lh_upkeep *done,
+static int one_round(lh_store *store, struct lhi_run *run, const lh_flag *cancel, lh_upkeep *done,
                      struct lhi_error *err)
 {
     bool prune = prune_due(store), more = true;
@@ -143,7 +143,8 @@ int lh_maintain(lh_store *store, const lh_maintain_opts *opts, lh_upkeep *out)
         return rc;
     if (opts == NULL)
         opts = &defaults;
-    if ((rc = lhi_need_wait(opts->wait_ms, err)) != LH_OK)
+    if ((rc = LHI_NEED_RESERVED(opts, err)) != LH_OK ||
+        (rc = lhi_need_wait(opts->wait_ms, err)) != LH_OK)
         return rc;
     if (opts->wait_ms != 0 && (rc = wait_until_due(store, opts, err)) != LH_OK) {
         if (rc != LH_EMPTY)

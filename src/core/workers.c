@@ -68,7 +68,8 @@ int lh_worker_register(lh_store *store, const lh_worker_opts *opts, char *id, si
         return rc;
     if (opts == NULL)
         opts = &defaults;
-    if ((rc = make_id(opts, made, sizeof made, err)) != LH_OK)
+    if ((rc = LHI_NEED_RESERVED(opts, err)) != LH_OK ||
+        (rc = make_id(opts, made, sizeof made, err)) != LH_OK)
         return rc;
     if (id == NULL || idlen <= strlen(made))
         return lhi_fail(err, LH_EMISUSE, "worker id needs %zu bytes", strlen(made) + 1);

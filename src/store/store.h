@@ -483,7 +483,7 @@ struct lhi_act {
             bool waiting; /* out: a job that was claimed before is scheduled for its next attempt */
         } retries;
         struct {
-            const int *cancel;
+            const lh_flag *cancel;
             lh_findings *out;
             bool rows_only; /* the invariants of rows and counts, nothing else */
         } check;

@@ -35,6 +35,8 @@ static int check(const struct lease_run *run, char *const *command, struct lhi_e
         return lhi_fail(err, LH_EMISUSE, "there is no command to run");
     if (run->scope == NULL || run->name == NULL)
         return lhi_fail(err, LH_EMISUSE, "there is no lease to run under");
+    if (LHI_NEED_RESERVED(&run->opts, err) != LH_OK)
+        return err->status;
     if (run->opts.wait_ms < -1)
         return lhi_fail(err, LH_EINVAL, "wait is %lld ms: 0 and more, or -1 for ever, is allowed",
                         (long long)run->opts.wait_ms);
@@ -251,7 +253,7 @@ static int hear(struct lease_run *run, bool *stopped, struct lhi_error *err)
 
 static bool cancelled(const struct lease_run *run)
 {
-    return run->opts.cancel != NULL && __atomic_load_n(run->opts.cancel, __ATOMIC_RELAXED) != 0;
+    return lh_flag_raised(run->opts.cancel) != 0;
 }
 
 /* Until the command and all that it has started are gone. */

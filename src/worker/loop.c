@@ -157,7 +157,7 @@ static void on_signal(struct worker *w, struct source *source, uint32_t events)
 
 static void look_at_flag(struct worker *w)
 {
-    int raised = w->opts.cancel ? __atomic_load_n(w->opts.cancel, __ATOMIC_RELAXED) : 0;
+    int raised = lh_flag_raised(w->opts.cancel);
 
     if (raised > 0 && (w->stage == STAGE_WORK || raised > 1))
         worker_stop(w, raised > 1);

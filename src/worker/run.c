@@ -73,7 +73,9 @@ static int check_opts(const lh_work_opts *opts, struct lhi_error *err)
     if (opts->n_queues > MOST_QUEUES)
         return lhi_fail(err, LH_EINVAL, "%zu queues are too many: 1 to %d are allowed",
                         opts->n_queues, MOST_QUEUES);
-    int rc = check_names("queue", opts->queues, opts->n_queues, err);
+    int rc = LHI_NEED_RESERVED(opts, err);
+    if (rc == LH_OK)
+        rc = check_names("queue", opts->queues, opts->n_queues, err);
     if (rc == LH_OK)
         rc = check_names("kind", opts->kinds, opts->kinds ? opts->n_kinds : 0, err);
     return rc == LH_OK ? check_numbers(opts, err) : rc;
@@ -244,6 +246,12 @@ static int run(struct worker *w, struct lhi_error *err)
     return w->rc;
 }
 
+static void tell_reason(const struct lhi_error *err, char *errmsg, size_t errlen)
+{
+    if (errmsg != NULL && errlen > 0)
+        lhi_format(errmsg, errlen, "%s", err->text);
+}
+
 int lh_worker_check(const lh_work_opts *opts, char *errmsg, size_t errlen)
 {
     struct lhi_error err;
@@ -257,21 +265,20 @@ int lh_worker_check(const lh_work_opts *opts, char *errmsg, size_t errlen)
         rc = command_locate(opts, &command, &guardian, &err);
     lhi_free(command);
     lhi_free(guardian);
-    if (errmsg != NULL && errlen > 0)
-        lhi_format(errmsg, errlen, "%s", err.text);
+    tell_reason(&err, errmsg, errlen);
     return rc;
 }
 
-static void tell_tally(const struct worker *w, const struct lhi_error *err, lh_work_tally *tally)
+static void tell_tally(const struct worker *w, lh_work_tally *tally)
 {
     if (tally == NULL)
         return;
     *tally = w ? w->tally : (lh_work_tally){0};
     lhi_format(tally->worker, sizeof tally->worker, "%s", w ? w->id : "");
-    lhi_format(tally->error, sizeof tally->error, "%s", err->text);
 }
 
-int lh_worker_run(lh_store *store, const lh_work_opts *opts, lh_work_tally *tally)
+int lh_worker_run(lh_store *store, const lh_work_opts *opts, lh_work_tally *tally, char *errmsg,
+                  size_t errlen)
 {
     struct lhi_error err;
     struct manners before;
@@ -282,7 +289,8 @@ int lh_worker_run(lh_store *store, const lh_work_opts *opts, lh_work_tally *tall
     struct worker *w = rc == LH_OK ? lhi_calloc(1, sizeof *w) : NULL;
     if (w == NULL) {
         rc = rc == LH_OK ? lhi_no_memory(&err) : rc;
-        tell_tally(NULL, &err, tally);
+        tell_tally(NULL, tally);
+        tell_reason(&err, errmsg, errlen);
         return rc;
     }
     w->store = store;
@@ -306,7 +314,8 @@ int lh_worker_run(lh_store *store, const lh_work_opts *opts, lh_work_tally *tall
         forget_signals(&ours);
     restore_manners(&before);
     rc = w->rc;
-    tell_tally(w, &err, tally);
+    tell_tally(w, tally);
+    tell_reason(&err, errmsg, errlen);
     lhi_free(w);
     return rc;
 }

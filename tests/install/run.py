@@ -6,8 +6,10 @@
 Installs the build into a fresh directory and looks at what is there. Prints TAP.
 """
 
+import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import tempfile
 
 BUILD, CC = sys.argv[1], sys.argv[2]
 MOST_BYTES = 1 << 20
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
 tests = []
 
 
@@ -128,6 +131,84 @@ def a_c_program_builds_with_pkg_config_alone(root):
 @test
 def a_cxx_program_builds_with_the_same_header(root):
     compile_and_run(root, "cxx", HELLO, "g++")
+
+
+FLAGS = r"""
+#include <leasehold.h>
+#include <signal.h>
+static lh_flag stop;
+static volatile sig_atomic_t caught;
+static void on_signal(int sig) { lh_flag_raise(&stop); caught = sig; }
+int main(void)
+{
+    lh_maintain_opts first = lh_maintain_opts(), second = lh_maintain_opts();
+    first.cancel = &stop;
+    second.cancel = &caught;
+    signal(SIGUSR1, on_signal);
+    raise(SIGUSR1);
+    return lh_flag_raised(first.cancel) == 1 && lh_flag_raised(second.cancel) != 0 ? 0 : 1;
+}
+"""
+
+
+@test
+def flags_of_signal_handlers_need_no_cast_in_c_and_in_cxx(root):
+    for suffix, compiler, text in (("c", CC, FLAGS.replace("lh_maintain_opts()", "{0}")), ("cc", "g++", FLAGS)):
+        source, program = root / f"flags.{suffix}", root / f"flags-{suffix}"
+        source.write_text(text, encoding="utf-8")
+        run(compiler, "-Wall", "-Wextra", "-Wpedantic", "-Wcast-qual", "-Werror", source, "-o", program,
+            *pkg_config(root, "--cflags", "--libs"))
+        run(program, env=dict(os.environ, LD_LIBRARY_PATH=str(next(root.rglob("libleasehold.so")).parent)))
+
+
+def sizes(root, header, name):
+    """The size of every struct of the interface, as a program sees it that is built with this header."""
+    folder = root / name
+    folder.mkdir()
+    (folder / "leasehold.h").write_text(header, encoding="utf-8")
+    structs = re.findall(r"^} (lh_\w+);$", header, re.M)
+    lines = "".join(f'printf("{one} %zu\\n", sizeof({one}));' for one in structs)
+    (folder / "sizes.c").write_text(
+        f"#include <leasehold.h>\n#include <stdio.h>\nint main(void) {{ {lines} }}\n", encoding="utf-8")
+    run(CC, "-I", folder, folder / "sizes.c", "-o", folder / "sizes")
+    return run(folder / "sizes")
+
+
+@test
+def programs_built_before_an_option_was_added_hand_over_the_same_structs(root):
+    header = next(root.rglob("include/leasehold.h")).read_text(encoding="utf-8")
+    later, n = re.subn(r"uint64_t reserved\[(\d+)\];",
+                       lambda m: f"int64_t added; uint64_t reserved[{int(m[1]) - 1}];", header)
+    assert n >= 25, f"{n} structs have room for later fields"
+    options = re.findall(r"typedef struct (lh_\w*(?:opts|filter)) \{(.*?)^\}", header, re.M | re.S)
+    tight = [name for name, body in options if "reserved[" not in body]
+    assert options and not tight, f"no room for later fields: {tight}"
+    assert sizes(root, header, "now") == sizes(root, later, "later")
+
+
+@test
+def make_installs_stripped_and_removes_what_it_installed(root):
+    place, tools = root / "made", root / "tools"
+    for folder in (place, tools):
+        folder.mkdir()
+    marker = root / "ldconfig-ran"
+    (tools / "ldconfig").write_text(f"#!/bin/sh\ntouch {marker}\n", encoding="utf-8")
+    (tools / "ldconfig").chmod(0o755)
+    options = json.loads((pathlib.Path(BUILD) / "meson-info" / "intro-buildoptions.json").read_text(encoding="utf-8"))
+    prefix = next(option["value"] for option in options if option["name"] == "prefix")
+    make = ["make", "-C", SOURCE, f"BUILD={pathlib.Path(BUILD).resolve()}", f"PREFIX={prefix}", f"DESTDIR={place}"]
+    env = dict(os.environ, PATH=f"{tools}:{os.environ['PATH']}")
+    env.pop("MAKEFLAGS", None)
+    run(*make, "install", env=env)
+    for name in ("libleasehold.so.0", "leasehold", "leasehold-guardian"):
+        sections = run("readelf", "-SW", next(place.rglob(name)))
+        assert ".debug_info" not in sections and ".symtab" not in sections, f"{name} is not stripped"
+    kept = next(place.rglob("include/leasehold.h")).parent / "of-the-user.h"
+    kept.touch()
+    run(*make, "uninstall", env=env)
+    left = [path for path in place.rglob("*") if not path.is_dir()]
+    assert left == [kept], f"left behind: {left}"
+    assert not marker.exists(), "the linker's cache of this machine is not that of DESTDIR"
 
 
 @test

@@ -52,7 +52,7 @@ static void *work(void *arg)
                          .lease_ms = 60000,
                          .heartbeat_ms = shift->heartbeat_ms,
                          .once = true};
-    (void)lh_worker_run(shift->store, &opts, &tally);
+    (void)lh_worker_run(shift->store, &opts, &tally, NULL, 0);
     return NULL;
 }
 

@@ -15,7 +15,8 @@ struct bench {
     struct shop shop;
     lh_work_opts opts;
     lh_work_tally tally;
-    int stop;          /* raised: the worker is to end */
+    char error[480];
+    lh_flag stop;      /* raised: the worker is to end */
     int calls, inside; /* of the handler; and how many at once now … */
     int most;          /* … and at the most */
     int started, ended, trouble, stopped;
@@ -50,7 +51,7 @@ static int work(struct bench *b)
     b->opts.handler_arg = b->opts.tell_arg = b;
     b->opts.tell = hear;
     b->opts.cancel = &b->stop;
-    return lh_worker_run(b->shop.store, &b->opts, &b->tally);
+    return lh_worker_run(b->shop.store, &b->opts, &b->tally, b->error, sizeof b->error);
 }
 
 static void bench_close(struct bench *b)
@@ -101,7 +102,7 @@ TEST(what_a_handler_returns_decides_what_becomes_of_the_job)
     EXPECT_EQ(b.tally.lost, 0);
     EXPECT_EQ(b.started, 6);
     EXPECT_EQ(b.ended, 6);
-    EXPECT_STR(b.tally.error, "");
+    EXPECT_STR(b.error, "");
     bench_close(&b);
 }
 
@@ -111,7 +112,7 @@ TEST(a_critical_handler_ends_the_worker_with_its_words)
     int64_t job = put(&b.shop, "q", "4");
     (void)put(&b.shop, "q", "0");
     EXPECT_STATUS(work(&b), LH_EFAIL);
-    EXPECT_STR(b.tally.error, "why \303\244");
+    EXPECT_STR(b.error, "why \303\244");
     EXPECT_EQ(state_of(&b.shop, job), LH_PENDING);
     EXPECT_EQ(look(&b.shop, job)->attempt, 0);
     EXPECT_EQ(b.calls, 1);
@@ -332,13 +333,13 @@ TEST_TIMEOUT(every_allocation_of_a_worker_may_fail, 120)
         more = fired(nth);
         arm(0);
         EXPECT_EQ(b.running_at_end, 0);
-        if (rc != LH_OK && b.tally.error[0] == '\0')
+        if (rc != LH_OK && b.error[0] == '\0')
             FAIL("allocation %lld: %s, and no word why", (long long)nth, lh_status_name(rc));
         rc = work(&b);
         if (rc != LH_OK || count(&b.shop, LH_COMPLETED) != jobs)
             FAIL("allocation %lld: %s, completed %lld of %lld: %s", (long long)nth,
                  lh_status_name(rc), (long long)count(&b.shop, LH_COMPLETED), (long long)jobs,
-                 b.tally.error);
+                 b.error);
     }
     printf("%lld allocations\n", (long long)nth);
     EXPECT(nth > 20);

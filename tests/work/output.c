@@ -207,7 +207,7 @@ TEST(what_a_handler_wrote_so_far_is_sent_while_it_runs)
                                             .handler = wait_for_own_output,
                                             .handler_arg = &shop,
                                             .drain = true},
-                            NULL));
+                            NULL, NULL, 0));
     EXPECT_EQ(state_of(&shop, job), LH_COMPLETED);
     done_with(&shop);
 }
@@ -219,7 +219,8 @@ TEST(what_a_handler_says_it_wrote_is_kept)
     int64_t job = put(&shop, "q", "you");
     EXPECT_OK(lh_worker_run(
         shop.store,
-        &(lh_work_opts){.queues = &queue, .n_queues = 1, .handler = chatter, .drain = true}, NULL));
+        &(lh_work_opts){.queues = &queue, .n_queues = 1, .handler = chatter, .drain = true}, NULL,
+        NULL, 0));
     EXPECT_EQ(state_of(&shop, job), LH_FAILED);
     EXPECT(is(&output(&shop, job)->out, "hello you"));
     EXPECT(is(&output(&shop, job)->err, "oh"));

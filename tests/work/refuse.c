@@ -16,6 +16,8 @@ static void expect_refused(const char *command, const char *words)
     run_clear(&r);
 }
 
+static char why[480];
+
 static void expect_untouched(struct shop *shop, int64_t job)
 {
     EXPECT_EQ(look(shop, job)->state, LH_PENDING);
@@ -125,11 +127,11 @@ TEST(a_guardian_that_cannot_be_started_ends_the_worker_before_it_claims)
     write_file("guardian", "no program", 0700);
     lh_work_opts opts = {.queues = &queue, .n_queues = 1, .command = command, .drain = true};
     opts.guardian = "./nonesuch";
-    EXPECT_STATUS(lh_worker_run(shop.store, &opts, &tally), LH_EINVAL);
-    EXPECT_CONTAINS(tally.error, "./nonesuch");
+    EXPECT_STATUS(lh_worker_run(shop.store, &opts, &tally, why, sizeof why), LH_EINVAL);
+    EXPECT_CONTAINS(why, "./nonesuch");
     opts.guardian = "./guardian";
-    EXPECT_STATUS(lh_worker_run(shop.store, &opts, &tally), LH_EFAIL);
-    EXPECT_CONTAINS(tally.error, "./guardian");
+    EXPECT_STATUS(lh_worker_run(shop.store, &opts, &tally, why, sizeof why), LH_EFAIL);
+    EXPECT_CONTAINS(why, "./guardian");
     EXPECT_EQ(tally.claimed, 0);
     EXPECT_EQ(look(&shop, job)->token, 0);
     shop_close(&shop);
@@ -142,32 +144,32 @@ TEST(a_worker_without_a_queue_or_with_bad_numbers_is_refused)
     char name[] = "true", *command[] = {name, NULL}, *none[] = {NULL};
     lh_work_tally tally;
     lh_work_opts good = {.queues = &queue, .n_queues = 1, .handler = never_called, .drain = true};
-    EXPECT_STATUS(lh_worker_run(shop.store, NULL, &tally), LH_EMISUSE);
+    EXPECT_STATUS(lh_worker_run(shop.store, NULL, &tally, why, sizeof why), LH_EMISUSE);
     lh_work_opts opts = good;
     opts.n_queues = 0;
-    EXPECT_STATUS(lh_worker_run(shop.store, &opts, &tally), LH_EMISUSE);
+    EXPECT_STATUS(lh_worker_run(shop.store, &opts, &tally, why, sizeof why), LH_EMISUSE);
     opts = good;
     opts.command = command;
-    EXPECT_STATUS(lh_worker_run(shop.store, &opts, &tally), LH_EMISUSE);
+    EXPECT_STATUS(lh_worker_run(shop.store, &opts, &tally, why, sizeof why), LH_EMISUSE);
     opts.handler = NULL;
     opts.command = none;
-    EXPECT_STATUS(lh_worker_run(shop.store, &opts, &tally), LH_EMISUSE);
+    EXPECT_STATUS(lh_worker_run(shop.store, &opts, &tally, why, sizeof why), LH_EMISUSE);
     opts = good;
     opts.queues = &bad;
-    EXPECT_STATUS(lh_worker_run(shop.store, &opts, &tally), LH_EINVAL);
-    EXPECT_CONTAINS(tally.error, "queue \"a b\" is no name");
+    EXPECT_STATUS(lh_worker_run(shop.store, &opts, &tally, why, sizeof why), LH_EINVAL);
+    EXPECT_CONTAINS(why, "queue \"a b\" is no name");
     opts = good;
     opts.jobs = 1001;
-    EXPECT_STATUS(lh_worker_run(shop.store, &opts, &tally), LH_EINVAL);
-    EXPECT_CONTAINS(tally.error, "number of jobs at once is 1001: 0 to 1000 is allowed");
+    EXPECT_STATUS(lh_worker_run(shop.store, &opts, &tally, why, sizeof why), LH_EINVAL);
+    EXPECT_CONTAINS(why, "number of jobs at once is 1001: 0 to 1000 is allowed");
     opts = good;
     opts.rate_n = 5;
-    EXPECT_STATUS(lh_worker_run(shop.store, &opts, &tally), LH_EINVAL);
+    EXPECT_STATUS(lh_worker_run(shop.store, &opts, &tally, why, sizeof why), LH_EINVAL);
     opts = good;
     opts.heartbeat_ms = -1;
-    EXPECT_STATUS(lh_worker_run(shop.store, &opts, NULL), LH_EINVAL);
+    EXPECT_STATUS(lh_worker_run(shop.store, &opts, NULL, NULL, 0), LH_EINVAL);
     EXPECT_EQ(workers(&shop), 0);
-    EXPECT_OK(lh_worker_run(shop.store, &good, &tally));
+    EXPECT_OK(lh_worker_run(shop.store, &good, &tally, why, sizeof why));
     shop_close(&shop);
 }
 

@@ -34,7 +34,7 @@ static void *work(void *arg)
 {
     struct busy *b = arg;
 
-    b->rc = lh_worker_run(b->shop.store, &b->opts, NULL);
+    b->rc = lh_worker_run(b->shop.store, &b->opts, NULL, NULL, 0);
     return NULL;
 }
 

@@ -27,7 +27,7 @@ enum {
 struct report {
     struct txn *txn;
     lh_findings *out;
-    const int *cancel;
+    const lh_flag *cancel;
     struct lhi_error *err;
     bool failed; /* out of memory */
 };

@@ -176,7 +176,7 @@ void copy_remove(const char *file)
 
 /* ---- is it sound? ---- */
 
-int copy_sound(struct conn *conn, const char *path, const int *cancel, struct lhi_error *err)
+int copy_sound(struct conn *conn, const char *path, const lh_flag *cancel, struct lhi_error *err)
 {
     enum contents contents = CONTENTS_EMPTY;
     lh_findings findings = {0};

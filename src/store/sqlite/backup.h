@@ -24,7 +24,7 @@ int copy_finish(struct conn *conn, const char *file, struct lhi_error *err);
 void copy_remove(const char *file);
 
 /* The engine, a table of ours, a schema we know: else why `path` cannot be used. */
-int copy_sound(struct conn *conn, const char *path, const int *cancel, struct lhi_error *err);
+int copy_sound(struct conn *conn, const char *path, const lh_flag *cancel, struct lhi_error *err);
 
 /* What the engine said does not name the file: put "`what` "path": " before it. */
 int copy_failed(const char *what, const char *path, struct lhi_error *err);

@@ -75,7 +75,7 @@ static void found(struct report *report, const char *level, const char *what, co
 
 static int raised(void *arg)
 {
-    const int *cancel = arg;
+    const lh_flag *cancel = arg;
     return __atomic_load_n(cancel, __ATOMIC_RELAXED) != 0;
 }
 
@@ -127,7 +127,7 @@ static int run_check(struct conn *conn, const char *pragma, struct report *repor
 
 /* A second look, at the schema's own table: where the first root that the engine meets is a view's,
  * it takes the whole check for one of a single table, and leaves out the list of free pages. */
-int check_file(struct conn *conn, const int *cancel, lh_findings *out, struct lhi_error *err)
+int check_file(struct conn *conn, const lh_flag *cancel, lh_findings *out, struct lhi_error *err)
 {
     struct report report = {.out = out};
     size_t before = out->errors;
@@ -239,7 +239,7 @@ static int check_age(struct db *db, struct conn *conn, struct report *report, st
     return LH_OK;
 }
 
-static int check_payloads(struct conn *conn, struct report *report, const int *cancel,
+static int check_payloads(struct conn *conn, struct report *report, const lh_flag *cancel,
                           struct lhi_error *err)
 {
     sqlite3_stmt *stmt = sql(conn, LHI_SQL_CHECK_PAYLOADS, err, "");

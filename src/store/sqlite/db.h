@@ -540,7 +540,7 @@ int health_after(struct db *db, struct lhi_error *err); /* the log folded into t
 int db_read(void *self, struct lhi_act *act, struct lhi_error *err);
 int check_store(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err);
 /* What the engine says of its file: one finding "integrity" of level "error" for each thing wrong. */
-int check_file(struct conn *conn, const int *cancel, lh_findings *out, struct lhi_error *err);
+int check_file(struct conn *conn, const lh_flag *cancel, lh_findings *out, struct lhi_error *err);
 /* Our tables are as they were made, and the store has a row for itself: else findings as above. */
 int check_tables(struct conn *conn, lh_findings *out, struct lhi_error *err);
 /* False: out of memory. */

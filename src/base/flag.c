@@ -1,0 +1,21 @@
+/* Flags by which a caller ends a call: raised by any thread, and in signal handlers. */
+#include <leasehold.h>
+
+#include <stddef.h>
+
+_Static_assert(__GCC_ATOMIC_INT_LOCK_FREE == 2, "a signal handler may not wait");
+
+void lh_flag_raise(lh_flag *flag)
+{
+    (void)__atomic_add_fetch(flag, 1, __ATOMIC_RELEASE);
+}
+
+void lh_flag_lower(lh_flag *flag)
+{
+    __atomic_store_n(flag, 0, __ATOMIC_RELEASE);
+}
+
+int lh_flag_raised(const lh_flag *flag)
+{
+    return flag != NULL ? __atomic_load_n(flag, __ATOMIC_ACQUIRE) : 0;
+}

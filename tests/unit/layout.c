@@ -1,0 +1,108 @@
+/* What programs that were built for this version rely on: sizes of structs, what is reserved in them, and
+ * flags. */
+#include "harness/harness.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+
+/* A field of a later version takes its place from `reserved`: a size that changes breaks every program
+ * that was built before. */
+TEST(sizes_of_structs_are_the_pinned_ones)
+{
+#if defined(__LP64__)
+    EXPECT_EQ(sizeof(lh_open_opts), 104);
+    EXPECT_EQ(sizeof(lh_claim_opts), 152);
+    EXPECT_EQ(sizeof(lh_new_job), 160);
+    EXPECT_EQ(sizeof(lh_enqueued), 48);
+    EXPECT_EQ(sizeof(lh_beat), 80);
+    EXPECT_EQ(sizeof(lh_done), 80);
+    EXPECT_EQ(sizeof(lh_failure), 80);
+    EXPECT_EQ(sizeof(lh_job_filter), 120);
+    EXPECT_EQ(sizeof(lh_output_filter), 88);
+    EXPECT_EQ(sizeof(lh_event_filter), 136);
+    EXPECT_EQ(sizeof(lh_policy), 208);
+    EXPECT_EQ(sizeof(lh_schedule), 304);
+    EXPECT_EQ(sizeof(lh_lease_opts), 128);
+    EXPECT_EQ(sizeof(lh_worker_opts), 128);
+    EXPECT_EQ(sizeof(lh_work_opts), 296);
+    EXPECT_EQ(sizeof(lh_work_tally), 240);
+    EXPECT_EQ(sizeof(lh_lease_run_opts), 136);
+    EXPECT_EQ(sizeof(lh_recover_opts), 120);
+    EXPECT_EQ(sizeof(lh_maintain_opts), 88);
+    EXPECT_EQ(sizeof(lh_upkeep), 96);
+    EXPECT_EQ(sizeof(lh_backup_opts), 96);
+    EXPECT_EQ(sizeof(lh_move_opts), 104);
+    EXPECT_EQ(sizeof(lh_moved), 80);
+    EXPECT_EQ(sizeof(lh_store_info), 1616);
+    EXPECT_EQ(sizeof(lh_job), 336);
+    EXPECT_EQ(sizeof(lh_queue), 224);
+    EXPECT_EQ(sizeof(lh_worker), 200);
+    EXPECT_EQ(sizeof(lh_lease), 152);
+    EXPECT_EQ(sizeof(lh_event), 200);
+    EXPECT_EQ(sizeof(lh_report), 240);
+#endif
+}
+
+TEST(options_of_a_later_version_are_refused_and_not_ignored)
+{
+    lh_store *store = NULL;
+    lh_jobs *jobs = NULL;
+    const char *queue = "q";
+    char id[160], why[480];
+    lh_open_opts open_opts = {.create = true, .reserved = {[7] = 1}};
+
+    EXPECT_STATUS(lh_open("s.db", &open_opts, &store), LH_EMISUSE);
+    EXPECT_CONTAINS(lh_errmsg(store), "later versions");
+    lh_close(store);
+    EXPECT_OK(lh_open("s.db", &(lh_open_opts){.create = true}, &store));
+    lh_claim_opts claim = {.queues = &queue, .n_queues = 1, .worker = "w", .reserved = {1}};
+    EXPECT_STATUS(lh_claim(store, &claim, &jobs), LH_EMISUSE);
+    EXPECT_STATUS(lh_maintain(store, &(lh_maintain_opts){.reserved = {1}}, NULL), LH_EMISUSE);
+    EXPECT_STATUS(lh_recover(store, &(lh_recover_opts){.reserved = {1}}, NULL), LH_EMISUSE);
+    lh_worker_opts worker = {.reserved = {[7] = 1}};
+    EXPECT_STATUS(lh_worker_register(store, &worker, id, sizeof id), LH_EMISUSE);
+    char *const command[] = {(char[]){"true"}, NULL};
+    lh_work_opts work = {.queues = &queue, .n_queues = 1, .command = command, .reserved = {1}};
+    EXPECT_STATUS(lh_worker_run(store, &work, NULL, why, sizeof why), LH_EMISUSE);
+    EXPECT_CONTAINS(why, "later versions");
+    lh_lease_run_opts run_opts = {.reserved = {1}};
+    EXPECT_STATUS(lh_lease_run(store, "a", "b", command, &run_opts, NULL, why, sizeof why),
+                  LH_EMISUSE);
+    EXPECT_CONTAINS(why, "later versions");
+    lh_close(store);
+}
+
+/* ---- flags ---- */
+
+static lh_flag stop;
+static volatile sig_atomic_t caught;
+
+static void on_signal(int sig)
+{
+    lh_flag_raise(&stop);
+    caught = sig;
+}
+
+static void *raise_it(void *arg)
+{
+    lh_flag_raise(arg);
+    return NULL;
+}
+
+TEST(flag_is_raised_by_threads_and_signal_handlers)
+{
+    pthread_t thread;
+
+    EXPECT_EQ(lh_flag_raised(NULL), 0);
+    EXPECT_EQ(lh_flag_raised(&stop), 0);
+    EXPECT(signal(SIGUSR1, on_signal) != SIG_ERR);
+    EXPECT_EQ(raise(SIGUSR1), 0);
+    EXPECT_EQ(lh_flag_raised(&stop), 1);
+    EXPECT(lh_flag_raised(&caught) != 0); /* what programs have had for decades is a flag, too */
+    EXPECT_EQ(pthread_create(&thread, NULL, raise_it, (void *)(uintptr_t)&stop), 0);
+    EXPECT_EQ(pthread_join(thread, NULL), 0);
+    EXPECT_EQ(lh_flag_raised(&stop), 2);
+    lh_flag_lower(&stop);
+    EXPECT_EQ(lh_flag_raised(&stop), 0);
+}
