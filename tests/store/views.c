@@ -237,7 +237,7 @@ TEST(the_view_of_output_shows_text_and_marks_what_was_cut)
                                      .tail_len = 7,
                                      .bytes = 1010}}},
         1, NULL, NULL));
-    sqlite3 *db = db_open_to_damage("store.db");
+    sqlite3 *db = db_open("store.db");
     EXPECT_TEXT("SELECT stdout FROM lh_job_output WHERE job_id = 1 AND attempt = 1", "hello you");
     EXPECT_TEXT("SELECT stderr FROM lh_job_output", "\303\244 \n[... 1000 bytes cut ...]\nthe end");
     EXPECT_EQ(db_int(db, "SELECT stderr_bytes FROM lh_job_output"), 1010);
@@ -252,7 +252,7 @@ TEST(output_without_a_job_is_found_and_deleted_by_a_recovery)
 {
     lh_store *store = store_new();
     (void)add(store, "mail", "x");
-    sqlite3 *db = db_open_to_damage("store.db");
+    sqlite3 *db = db_open("store.db");
     db_exec(db, "INSERT INTO lh_output(job, token, attempt, at) VALUES (7, 1, 1, 0)");
     lh_findings *found = NULL;
     EXPECT_OK(lh_check(store, NULL, &found));
