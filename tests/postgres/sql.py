@@ -301,6 +301,9 @@ def a_producer_enqueues_and_sees_what_became_of_its_own_jobs_alone(db):
         db.refused(sql, PRODUCER, DENIED)
     db.run(PRODUCER, "claim", "mail", code=7, told=DENIED)
     db.run(PRODUCER, "list", code=7, told=DENIED)
+    db.run(WORKER, "delete", "2")
+    expect_equal(db.ask("SELECT count(*) FROM leasehold.produced WHERE job <= 2"), "1",
+                 "jobs 1 and 2 whose role is known after one was deleted")
 
 
 @test

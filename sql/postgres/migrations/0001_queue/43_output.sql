@@ -102,16 +102,17 @@ BEGIN
     END LOOP;
 END $$;
 
--- However jobs are deleted, what their runs wrote goes with them.
-CREATE FUNCTION leasehold.outputs_gone() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+-- However jobs are deleted, what their runs wrote goes with them, and so does the note of who enqueued them.
+CREATE FUNCTION leasehold.jobs_gone() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
 BEGIN
     DELETE FROM leasehold.output o WHERE o.job = ANY (ARRAY(SELECT g.id FROM gone g));
+    DELETE FROM leasehold.produced p WHERE p.job = ANY (ARRAY(SELECT g.id FROM gone g));
     RETURN NULL;
 END $$;
 CREATE TRIGGER deleted AFTER DELETE ON leasehold.job REFERENCING OLD TABLE AS gone
-    FOR EACH STATEMENT EXECUTE FUNCTION leasehold.outputs_gone();
+    FOR EACH STATEMENT EXECUTE FUNCTION leasehold.jobs_gone();
 
 -- A stream as text, for people: what is no text is escaped, and what was cut is marked.
 CREATE FUNCTION leasehold.stream_text(bytes bigint, head bytea, tail bytea) RETURNS text

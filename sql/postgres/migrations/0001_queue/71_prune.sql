@@ -129,7 +129,6 @@ BEGIN
                                     ORDER BY o.minute, o.queue LIMIT most FOR UPDATE SKIP LOCKED);
     GET DIAGNOSTICS n = ROW_COUNT;
     full_one := greatest(full_one, n);
-    DELETE FROM leasehold.produced p WHERE p.job < (SELECT min(j.id) FROM leasehold.job j);
     -- A row goes only after its jobs.
     DELETE FROM leasehold.worker w
      WHERE w.id IN (SELECT o.id FROM leasehold.worker o
