@@ -284,7 +284,7 @@ static int run(struct cli *cli, const struct args *args)
         print_json(queues, &info, last);
     else
         print_text(queues, &info, last, lh_now(cli->store));
-    if (exit == 0)
+    if (rc == LH_OK && exit == 0)
         exit = complain(args, &info, queues);
     lh_report_free(last);
     lh_queues_free(queues);

@@ -201,7 +201,7 @@ static int read_events(lh_store *store, const lh_event_filter *filter, lh_events
     lh_events *events = lhi_result_new(sizeof *events, err);
 
     if (events == NULL)
-        return err->status;
+        return LH_ENOMEM;
     struct lhi_act act = {.verb = LHI_EVENT_LIST, .events = {.filter = filter, .out = events}};
     int rc = lhi_read(store, &act, err);
     if (rc < 0)

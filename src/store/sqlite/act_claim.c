@@ -358,7 +358,8 @@ static int claim_from(struct txn *txn, struct lhi_act *act, const char *queue, s
     struct candidate *about = lhi_arena_alloc(&txn->arena, allowed * sizeof *about);
     if (about == NULL)
         return lhi_no_memory(err);
-    struct candidates c = {.out = out, .room = room, .about = about};
+    struct candidates c = {.out = out, .about = about};
+    c.room = room;
     rc = opts->n_kinds > 0 ? read_candidates_of_kinds(txn, opts, queue, allowed, &c, err)
                            : read_candidates(txn, queue, allowed, &c, err);
     if (rc < 0)

@@ -142,7 +142,8 @@ BEGIN
         due := leasehold.due(now, m.no_expiry_before);
         SELECT * INTO next FROM leasehold.next_due(now, due, since, m.no_expiry_before,
                                                    CASE WHEN waits THEN now + interval '2 seconds' ELSE 'infinity' END);
-        something := next.something OR (sweep.late = -1 AND cardinality(queues) > 0);  -- a claim is to look
+        -- A job may have come to light below these bounds: then a claim is to look from the beginning.
+        something := next.something OR (sweep.late = -1 AND isfinite(since) AND cardinality(queues) > 0);
         next_ms := CASE WHEN isfinite(next.next_at)
                         THEN ceil(1000 * extract(epoch FROM next.next_at - now)) END;
     END IF;
