@@ -559,6 +559,11 @@ LH_API int lh_queue_resume(lh_store *store, const char *queue);
 /** Delete what waits in the queue (scheduled and pending). `*purged` counts it. */
 LH_API int lh_queue_purge(lh_store *store, const char *queue, int64_t *purged);
 
+/** Remove an empty queue, with its history of the last hour, its pause and the policies that name it.
+ * LH_ENOTFOUND: there is no such queue. LH_ESTATE: it has a job in any state or in quarantine, or a
+ * schedule enqueues into it. The next enqueue makes a new queue. */
+LH_API int lh_queue_delete(lh_store *store, const char *queue);
+
 typedef enum lh_action { LH_ACTION_RETRY = 1, LH_ACTION_PENDING, LH_ACTION_FAIL } lh_action;
 typedef enum lh_audit { LH_AUDIT_EXCEPTIONAL = 1, LH_AUDIT_FULL } lh_audit;
 

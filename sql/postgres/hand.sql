@@ -18,6 +18,9 @@ SELECT leasehold.queue_switch($1, $2);
 -- name: queue_purge
 SELECT purged, more FROM leasehold.purge_some($1);
 
+-- name: queue_delete
+SELECT leasehold.queue_delete($1);
+
 -- name: policy_set
 SELECT leasehold.policy_set($1, $2, $3, $4, $5, $6, $7::integer::boolean, $8, $9, $10, $11,
                             $12::integer::boolean, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22);

@@ -48,6 +48,25 @@ INSERT INTO lh_queue(queue, paused) VALUES (:queue, 1)
 -- name: queue_resume
 UPDATE lh_queue SET paused = 0 WHERE queue = :queue AND paused = 1;
 
+-- name: queue_counts
+SELECT scheduled, pending, running, completed, failed, cancelled FROM lh_queue WHERE queue = :queue;
+
+-- name: queue_quarantine
+SELECT count(*) FROM lh_hold WHERE queue = :queue AND until > :now;
+
+-- name: queue_delete
+DELETE FROM lh_queue WHERE queue = :queue;
+
+-- name: queue_delete_rollups
+DELETE FROM lh_rollup WHERE queue = :queue;
+
+-- name: queue_delete_policies
+DELETE FROM lh_policy WHERE queue = :queue;
+
+-- name: queue_delete_holds
+-- Those whose deadline has passed: maintenance has not removed them yet.
+DELETE FROM lh_hold WHERE queue = :queue;
+
 -- name: queue_paused
 SELECT queue FROM lh_queue WHERE paused;
 

@@ -9,6 +9,9 @@ SELECT * FROM lh_schedule WHERE name = :name;
 -- name: schedule_list
 SELECT * FROM lh_schedule ORDER BY name;
 
+-- name: schedule_of_queue
+SELECT name FROM lh_schedule WHERE queue = :queue ORDER BY name LIMIT 1;
+
 -- name: schedule_put
 INSERT INTO lh_schedule(name, queue, cron, tz, catch_up, done_until, next_at, created_at, kind,
                         priority, key, max_attempts, lease_ms, expires_ms, backoff_ms,

@@ -136,11 +136,11 @@ const char *cli_default_worker(char *buf, size_t len);
 extern const struct command cmd_enqueue, cmd_claim, cmd_heartbeat, cmd_complete, cmd_fail,
     cmd_release, cmd_cancel, cmd_retry, cmd_delete, cmd_reschedule, cmd_wait, cmd_show, cmd_logs,
     cmd_list, cmd_status, cmd_queue_list, cmd_queue_show, cmd_queue_set, cmd_queue_pause,
-    cmd_queue_resume, cmd_queue_purge, cmd_worker_list, cmd_worker_heartbeat, cmd_worker_stop,
-    cmd_lease_acquire, cmd_lease_extend, cmd_lease_release, cmd_lease_complete, cmd_lease_show,
-    cmd_lease_list, cmd_lease_run, cmd_schedule_add, cmd_schedule_list, cmd_schedule_remove,
-    cmd_events, cmd_prune, cmd_recover, cmd_recovery_status, cmd_recovery_report,
-    cmd_queue_recovery_status, cmd_queue_recovery_report, cmd_migrate, cmd_move, cmd_backup,
-    cmd_restore, cmd_check, cmd_bench, cmd_work, cmd_top, cmd_help, cmd_gen;
+    cmd_queue_resume, cmd_queue_purge, cmd_queue_delete, cmd_worker_list, cmd_worker_heartbeat,
+    cmd_worker_stop, cmd_lease_acquire, cmd_lease_extend, cmd_lease_release, cmd_lease_complete,
+    cmd_lease_show, cmd_lease_list, cmd_lease_run, cmd_schedule_add, cmd_schedule_list,
+    cmd_schedule_remove, cmd_events, cmd_prune, cmd_recover, cmd_recovery_status,
+    cmd_recovery_report, cmd_queue_recovery_status, cmd_queue_recovery_report, cmd_migrate,
+    cmd_move, cmd_backup, cmd_restore, cmd_check, cmd_bench, cmd_work, cmd_top, cmd_help, cmd_gen;
 
 #endif

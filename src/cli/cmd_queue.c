@@ -299,7 +299,7 @@ const struct command cmd_queue_set = {
     .run = run_set,
 };
 
-/* ---- queue pause, resume, purge -------------------------------------------------------------- */
+/* ---- queue pause, resume, purge, delete -------------------------------------------------------------- */
 
 static const struct positional one_queue[] = {
     {"QUEUE", SPEC_NAME, false, false},
@@ -375,6 +375,28 @@ static int run_purge(struct cli *cli, const struct args *args)
     return 0;
 }
 
+static int run_delete(struct cli *cli, const struct args *args)
+{
+    struct js json = {0};
+    int exit = cli_open(cli, ACCESS_WRITE);
+    int rc;
+
+    if (exit != 0)
+        return exit;
+    rc = lh_queue_delete(cli->store, args->positional[0].text);
+    if (rc != LH_OK)
+        return cli_failed(cli, rc);
+    if (!cli->json)
+        return 0;
+    js_open(&json, '{');
+    js_key_text(&json, "queue", args->positional[0].text);
+    js_key_bool(&json, "deleted", true);
+    js_close(&json, '}');
+    js_line(&json);
+    js_clear(&json);
+    return 0;
+}
+
 static const struct example pause_examples[] = {
     {"leasehold queue pause mail", "stop handing out its jobs"},
     {.line = NULL},
@@ -425,4 +447,22 @@ const struct command cmd_queue_purge = {
     .positionals = one_queue,
     .examples = purge_examples,
     .run = run_purge,
+};
+
+static const struct example delete_examples[] = {
+    {"leasehold queue delete mail", "remove the queue, if it is empty"},
+    {.line = NULL},
+};
+
+const struct command cmd_queue_delete = {
+    .group = "queue",
+    .name = "delete",
+    .args = "QUEUE",
+    .summary = "remove an empty queue",
+    .text = "Removes the queue from all lists, with its history, its pause and the policies that "
+            "name it. It is refused while the queue has a job in any state (also completed or in "
+            "quarantine), or a schedule enqueues into it. The next enqueue makes a new queue.",
+    .positionals = one_queue,
+    .examples = delete_examples,
+    .run = run_delete,
 };

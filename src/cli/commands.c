@@ -28,6 +28,7 @@ const struct command *const commands[] = {
     &cmd_queue_pause,
     &cmd_queue_resume,
     &cmd_queue_purge,
+    &cmd_queue_delete,
     &cmd_queue_recovery_status,
     &cmd_queue_recovery_report,
     &cmd_schedule_add,

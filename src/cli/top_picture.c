@@ -88,7 +88,7 @@ static const struct told {
     {"store.damaged", INK_RED},      {"store.repaired", INK_YELLOW},
     {"store.restored", INK_YELLOW},  {"clock.jump", INK_YELLOW},
     {"schedule.missed", INK_YELLOW}, {"queue.paused", INK_YELLOW},
-    {"queue.resumed", INK_YELLOW},
+    {"queue.resumed", INK_YELLOW},   {"queue.deleted", INK_YELLOW},
 };
 
 /** How an event is told; NULL: it is not. */

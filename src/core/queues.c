@@ -69,6 +69,12 @@ int lh_queue_purge(lh_store *store, const char *queue, int64_t *purged)
     return LH_OK;
 }
 
+int lh_queue_delete(lh_store *store, const char *queue)
+{
+    struct lhi_act act = {.verb = LHI_QUEUE_DELETE, .queue = {.queue = queue}};
+    return queue_act(store, &act);
+}
+
 /* ---- policies ---- */
 
 static int check_limit(const char *what, int64_t value, int64_t min, int64_t max,

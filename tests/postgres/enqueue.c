@@ -82,6 +82,30 @@ TEST(an_enqueue_on_the_users_connection_stands_or_falls_with_his_transaction)
     PQfinish(other);
 }
 
+static const char *counts_of_mail(PGconn *session)
+{
+    return said(session, "SELECT pending || ' ' || hour_enqueued FROM leasehold.queues()");
+}
+
+TEST(an_enqueue_that_commits_after_its_queue_was_deleted_makes_a_new_queue)
+{
+    PGconn *user = session_to(test_store()), *other = session_to(test_store());
+
+    (void)said(other, "SELECT leasehold.delete((leasehold.enqueue('mail', 'gone')).id)");
+    EXPECT_STR(counts_of_mail(other), "0 1");
+    (void)said(user, "BEGIN");
+    EXPECT_OK(put_text(user, "late"));
+    (void)said(other, "SELECT leasehold.queue_delete('mail')");
+    EXPECT_STR(said(other, "SELECT count(*) FROM leasehold.queues()"), "0");
+    (void)said(user, "COMMIT");
+    EXPECT_STR(counts_of_mail(other), "1 1");
+    (void)said(other, "SELECT leasehold.maintain()");
+    EXPECT_STR(counts_of_mail(other), "1 1");
+    lh_jobs_free(claim_all(1));
+    PQfinish(user);
+    PQfinish(other);
+}
+
 TEST(an_enqueue_on_the_users_connection_outside_of_a_transaction_is_there_at_once)
 {
     PGconn *user = session_to(test_store()), *other = session_to(test_store());

@@ -295,7 +295,7 @@ def a_producer_enqueues_and_sees_what_became_of_its_own_jobs_alone(db):
     for sql in ("SELECT * FROM leasehold.job", "SELECT * FROM leasehold.event", "SELECT * FROM leasehold.produced",
                 "SELECT * FROM leasehold.job_state", "SELECT * FROM leasehold.queues()",
                 "SELECT leasehold.claim('w', 'mail')", "SELECT leasehold.complete(1, 1)", "SELECT leasehold.cancel(1)",
-                "SELECT leasehold.queue_purge('mail')", "SELECT leasehold.queue_pause('mail')", "SELECT leasehold.recover()",
+                "SELECT leasehold.queue_purge('mail')", "SELECT leasehold.queue_delete('mail')", "SELECT leasehold.queue_pause('mail')", "SELECT leasehold.recover()",
                 "SELECT leasehold.jobs_of('{1}')", "INSERT INTO leasehold.job(queue, state) VALUES ('mail', 'completed')",
                 "INSERT INTO leasehold.produced VALUES (7, 'app_producer')", "UPDATE leasehold.job SET priority = 1"):
         db.refused(sql, PRODUCER, DENIED)
@@ -402,7 +402,7 @@ NEVER_NULL = {("claim", "worker"), ("claim", "queue"), ("claim", "queues"), ("cl
               ("release_many", "tokens"), ("heartbeat_many", "tokens"), ("worker_beat", "tokens"), ("cancel", "job"),
               ("cancel_many", "jobs"), ("retry_many", "jobs"), ("delete", "job"), ("delete_many", "jobs"),
               ("reschedule_many", "jobs"), ("queue_switch", "to_paused"), ("queue_switch", "of_queue"),
-              ("queue_purge", "queue"), ("purge_some", "of_queue"), ("policy_set", "of_queue"), ("policy_set", "of_kind"),
+              ("queue_purge", "queue"), ("queue_delete", "queue"), ("purge_some", "of_queue"), ("policy_set", "of_queue"), ("policy_set", "of_kind"),
               ("scope_put", "of_scope"), ("schedule_put", "of_queue"), ("lease_acquire", "owner"),
               ("worker_heartbeat", "worker"), ("worker_started", "tokens")}
 

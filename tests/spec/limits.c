@@ -1,5 +1,7 @@
-/* Limits of a queue as a whole: pause, purge, rate, concurrency, one job at a time. */
+/* A queue as a whole: pause, purge, delete, rate, concurrency, one job at a time. */
 #include "world.h"
+
+#include <pthread.h>
 
 /* ---- pause, resume, purge ---- */
 
@@ -107,6 +109,182 @@ SPEC(a_purge_of_more_than_one_batch_deletes_all_of_it)
     EXPECT_OK(lh_queue_purge(w.store, "mail", &purged));
     EXPECT_EQ(purged, 1300);
     EXPECT_EQ(queue_of(&w, "mail").pending, 0);
+    world_close(&w);
+}
+
+/* ---- delete ---- */
+
+static bool is_listed(struct world *w, const char *queue)
+{
+    lh_queues *queues = NULL;
+    bool found = false;
+
+    EXPECT_OK(lh_queue_list(w->store, &queues));
+    for (size_t i = 0; i < queues->n; i++)
+        found = found || strcmp(queues->queue[i].queue, queue) == 0;
+    lh_queues_free(queues);
+    return found;
+}
+
+SPEC(deleting_an_empty_queue_removes_its_history_pause_and_policies)
+{
+    struct world w = world_open();
+    lh_job job;
+    EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_LEASE, .lease_ms = 5000));
+    EXPECT_OK(policy(&w, "mail", "slow", .set = LH_POLICY_LEASE, .lease_ms = 6000));
+    EXPECT_OK(policy(&w, "post", NULL, .set = LH_POLICY_LEASE, .lease_ms = 7000));
+    enqueue(&w, "mail", "x");
+    EXPECT_OK(claim_one(&w, "mail", &job));
+    EXPECT_OK(complete(&w, &job));
+    EXPECT_OK(lh_delete(w.store, &job.id, 1, NULL));
+    clock_advance_ms(&w, 120000); /* its minute goes to the history */
+    EXPECT_OK(lh_maintain(w.store, NULL, NULL));
+    EXPECT_OK(lh_queue_pause(w.store, "mail"));
+    EXPECT_OK(lh_queue_delete(w.store, "mail"));
+    EXPECT_STR(last_event(&w, "queue.deleted").queue, "mail");
+    EXPECT(!is_listed(&w, "mail"));
+    EXPECT(is_listed(&w, "post"));
+    EXPECT_OK(lh_maintain(w.store, NULL, NULL));
+    EXPECT(!is_listed(&w, "mail"));
+    EXPECT(policy_of(&w, "mail", NULL).lease_ms != 5000);
+    EXPECT(policy_of(&w, "mail", "slow").lease_ms != 6000);
+    EXPECT_EQ(policy_of(&w, "post", NULL).lease_ms, 7000);
+
+    enqueue(&w, "mail", "y");
+    EXPECT_OK(claim_one(&w, "mail", &job));
+    lh_queue q = queue_of(&w, "mail");
+    EXPECT(!q.paused);
+    EXPECT_EQ(q.running, 1);
+    EXPECT_EQ(q.hour_enqueued, 1);
+    EXPECT_EQ(q.hour_claimed, 1);
+    EXPECT_EQ(q.hour_completed, 0);
+    world_close(&w);
+}
+
+SPEC(deleting_a_queue_holds_for_other_handles_at_once)
+{
+    struct world w = world_open();
+    lh_job job;
+    lh_store *other = world_second_handle();
+    EXPECT_OK(lh_queue_pause(w.store, "mail"));
+    EXPECT_STATUS(claim_one(&w, "mail", &job), LH_EMPTY);
+    EXPECT_OK(lh_queue_delete(other, "mail"));
+    enqueue(&w, "mail", "x");
+    EXPECT_OK(claim_one(&w, "mail", &job));
+    lh_close(other);
+    world_close(&w);
+}
+
+#define NOT_DELETED(w_, status_, text_)                                 \
+    do {                                                                \
+        EXPECT_STATUS(lh_queue_delete((w_)->store, "mail"), (status_)); \
+        EXPECT_CONTAINS(lh_errmsg((w_)->store), (text_));               \
+    } while (0)
+
+SPEC(a_queue_with_a_job_in_any_state_is_not_deleted)
+{
+    struct world w = world_open();
+    lh_job job;
+    NOT_DELETED(&w, LH_ENOTFOUND, "there is no queue \"mail\"");
+    EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_MAX_ATTEMPTS, .max_attempts = 1));
+    int64_t id = enqueue(&w, "mail", "x", .delay_ms = 1000);
+    NOT_DELETED(&w, LH_ESTATE, "queue \"mail\" is not empty: 1 scheduled");
+    EXPECT_OK(lh_reschedule(w.store, id, 0, 0, NULL));
+    NOT_DELETED(&w, LH_ESTATE, "is not empty: 1 pending");
+    EXPECT_OK(claim_one(&w, "mail", &job));
+    NOT_DELETED(&w, LH_ESTATE, "is not empty: 1 running");
+    EXPECT_OK(complete(&w, &job));
+    NOT_DELETED(&w, LH_ESTATE, "is not empty: 1 completed");
+    id = enqueue(&w, "mail", "y");
+    EXPECT_OK(lh_delete(w.store, &job.id, 1, NULL));
+    EXPECT_OK(claim_one(&w, "mail", &job));
+    EXPECT_OK(fail(&w, &job, "no"));
+    NOT_DELETED(&w, LH_ESTATE, "is not empty: 1 failed");
+    EXPECT_OK(cancel(&w, enqueue(&w, "mail", "z")));
+    NOT_DELETED(&w, LH_ESTATE, "is not empty: 1 failed, 1 cancelled");
+    EXPECT_OK(lh_delete(w.store, &id, 1, NULL));
+    NOT_DELETED(&w, LH_ESTATE, "is not empty: 1 cancelled");
+    EXPECT_EQ(policy_of(&w, "mail", NULL).max_attempts, 1);
+    EXPECT_EQ(queue_of(&w, "mail").hour_enqueued, 3);
+    world_close(&w);
+}
+
+SPEC(a_queue_with_a_job_in_quarantine_is_not_deleted)
+{
+    struct world w = world_with_job("mail", "x");
+    lh_job job;
+    EXPECT_OK(claim_one(&w, "mail", &job, .lease_ms = 1000));
+    EXPECT_OK(cancel(&w, job.id));
+    EXPECT_OK(lh_delete(w.store, &job.id, 1, NULL));
+    NOT_DELETED(&w, LH_ESTATE, "is not empty: 1 in quarantine");
+    clock_advance_ms(&w, 1000);
+    EXPECT_OK(lh_queue_delete(w.store, "mail"));
+    EXPECT(!is_listed(&w, "mail"));
+    world_close(&w);
+}
+
+SPEC(a_queue_that_a_schedule_feeds_is_not_deleted)
+{
+    struct world w = world_open();
+    EXPECT_OK(lh_queue_pause(w.store, "mail"));
+    EXPECT_OK(lh_schedule_set(
+        w.store, &(lh_schedule){.name = "tick", .queue = "mail", .cron = "@every 1h"}));
+    NOT_DELETED(&w, LH_ESTATE, "schedule \"tick\" enqueues into queue \"mail\"");
+    EXPECT(queue_of(&w, "mail").paused);
+    EXPECT_OK(lh_schedule_remove(w.store, "tick"));
+    EXPECT_OK(lh_queue_delete(w.store, "mail"));
+    NOT_DELETED(&w, LH_ENOTFOUND, "there is no queue");
+    world_close(&w);
+}
+
+struct passing {
+    lh_store *store;
+    const char *wrong;
+    pthread_t thread;
+};
+
+/* Jobs that come and go, so that the queue is empty again and again. */
+static void *pass_jobs(void *arg)
+{
+    struct passing *me = arg;
+
+    for (int i = 0; i < 25 && me->wrong == NULL; i++) {
+        lh_enqueued out;
+        lh_jobs *job = NULL;
+        if (lh_enqueue(me->store, "mail", &(lh_new_job){.payload = "x"}, 1, NULL, &out) != LH_OK)
+            me->wrong = "enqueue";
+        else if (lh_job_get(me->store, out.id, &job) != LH_OK)
+            me->wrong = "the job that was enqueued";
+        else if (i < 24 && lh_delete(me->store, &out.id, 1, NULL) != LH_OK)
+            me->wrong = "delete of the job";
+        lh_jobs_free(job);
+    }
+    return NULL;
+}
+
+SPEC(jobs_enqueued_while_their_queue_is_deleted_are_kept_and_counted)
+{
+    enum { PASSING = 2 };
+    struct world w = world_open();
+    struct passing passing[PASSING];
+    for (int i = 0; i < PASSING; i++) {
+        passing[i] = (struct passing){.store = w.store};
+        EXPECT_EQ(pthread_create(&passing[i].thread, NULL, pass_jobs, &passing[i]), 0);
+    }
+    int rc = LH_OK;
+    for (int i = 0; i < 40; i++) {
+        rc = lh_queue_delete(w.store, "mail");
+        if (rc != LH_OK && rc != LH_ENOTFOUND && rc != LH_ESTATE)
+            break;
+    }
+    for (int i = 0; i < PASSING; i++) {
+        pthread_join(passing[i].thread, NULL);
+        if (passing[i].wrong != NULL)
+            FAIL("thread %d: %s went wrong", i, passing[i].wrong);
+    }
+    EXPECT(rc == LH_OK || rc == LH_ENOTFOUND || rc == LH_ESTATE);
+    EXPECT_EQ(queue_of(&w, "mail").pending, PASSING);
+    EXPECT_EQ(jobs_where(&w, (lh_job_filter){.queue = "mail"})->n, PASSING);
     world_close(&w);
 }
 

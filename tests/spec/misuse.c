@@ -271,6 +271,8 @@ SPEC(a_bad_act_of_a_hand_is_refused)
     REFUSED(lh_queue_pause(s, "a b"), LH_EINVAL, "a b");
     REFUSED(lh_queue_resume(s, ""), LH_EINVAL, "queue");
     REFUSED(lh_queue_purge(s, "*", NULL), LH_EINVAL, "queue");
+    REFUSED(lh_queue_delete(s, "*"), LH_EINVAL, "queue");
+    REFUSED(lh_queue_delete(s, NULL), LH_EINVAL, "queue");
     calm_close(&x);
 }
 

@@ -88,6 +88,14 @@ int act_queue_purge(struct txn *txn, struct lhi_act *act)
     return rc;
 }
 
+int act_queue_delete(struct txn *txn, struct lhi_act *act)
+{
+    struct args args = {0};
+
+    arg_text(&args, act->queue.queue);
+    return call(txn, LHI_POSTGRES_QUEUE_DELETE, &args, NULL, &act->err);
+}
+
 /* ---- policies ---- */
 
 /* The columns of a policy, and the fields they belong to, in the order of leasehold.policy_set(). */

@@ -50,6 +50,7 @@ static const struct {
     [LHI_RESCHEDULE] = {act_reschedule, 0},
     [LHI_QUEUE_PAUSE] = {act_queue_pause, 0},
     [LHI_QUEUE_PURGE] = {act_queue_purge, SCANS},
+    [LHI_QUEUE_DELETE] = {act_queue_delete, SCANS},
     [LHI_POLICY_SET] = {act_policy_set, 0},
     [LHI_SCOPE_SET] = {act_scope_set, 0},
     [LHI_SCHEDULE_SET] = {act_schedule_set, 0},

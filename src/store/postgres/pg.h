@@ -76,6 +76,7 @@
 #define act_reschedule pg_act_reschedule
 #define act_queue_pause pg_act_queue_pause
 #define act_queue_purge pg_act_queue_purge
+#define act_queue_delete pg_act_queue_delete
 #define act_policy_set pg_act_policy_set
 #define act_scope_set pg_act_scope_set
 #define act_schedule_set pg_act_schedule_set
@@ -363,7 +364,7 @@ typedef int act_fn(struct txn *txn, struct lhi_act *act);
 act_fn act_enqueue, act_claim;
 act_fn act_heartbeat, act_complete, act_fail, act_release, act_release_worker, act_output;
 act_fn act_cancel, act_retry, act_delete, act_reschedule;
-act_fn act_queue_pause, act_queue_purge, act_policy_set, act_scope_set;
+act_fn act_queue_pause, act_queue_purge, act_queue_delete, act_policy_set, act_scope_set;
 act_fn act_schedule_set, act_schedule_remove;
 act_fn act_lease;
 act_fn act_worker_register, act_worker_beat, act_worker_stop, act_worker_started;

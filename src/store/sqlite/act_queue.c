@@ -1,4 +1,4 @@
-/* Queues and policies: pause, purge, settings. */
+/* Queues and policies: pause, purge, delete, settings. */
 #include "store/sqlite/db.h"
 
 #include <string.h>
@@ -82,6 +82,109 @@ int act_queue_purge(struct txn *txn, struct lhi_act *act)
         txn, &(struct event){.type = "job.deleted", .queue = queue, .actor = "hand", .data = data},
         err);
 }
+
+/* ---- delete ---- */
+
+/* In the order of the statement queue_counts. */
+static const lh_state states[] = {LH_SCHEDULED, LH_PENDING, LH_RUNNING,
+                                  LH_COMPLETED, LH_FAILED,  LH_CANCELLED};
+enum { STATES = sizeof states / sizeof states[0] };
+
+/* The jobs of a queue by state: its row, and what this transaction has counted but not written yet. */
+static int count_jobs(struct txn *txn, const char *queue, int64_t jobs[LH_CANCELLED + 1],
+                      struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_QUEUE_COUNTS, err, "t", queue);
+    int rc = stmt != NULL ? sql_step(txn->conn, stmt, err) : err->status;
+    bool known = rc == LH_OK;
+
+    if (rc < 0)
+        return rc;
+    for (int i = 0; i < STATES && known; i++)
+        jobs[states[i]] = sqlite3_column_int64(stmt, i);
+    sql_reset(stmt);
+    for (const struct tally *t = txn->tallies; t != NULL; t = t->next) {
+        if (strcmp(t->queue, queue) != 0)
+            continue;
+        known = true;
+        for (int i = 0; i < STATES; i++)
+            jobs[states[i]] += t->state[states[i]];
+    }
+    return known ? LH_OK : lhi_fail(err, LH_ENOTFOUND, "there is no queue \"%s\"", queue);
+}
+
+static int need_no_jobs(struct txn *txn, const char *queue, struct lhi_error *err)
+{
+    int64_t jobs[LH_CANCELLED + 1] = {0};
+    char found[256] = "";
+    size_t len = 0;
+    int rc = count_jobs(txn, queue, jobs, err);
+
+    if (rc != LH_OK)
+        return rc;
+    for (int i = 0; i < STATES; i++) {
+        if (jobs[states[i]] == 0)
+            continue;
+        lhi_format(found + len, sizeof found - len, "%s%lld %s", len > 0 ? ", " : "",
+                   (long long)jobs[states[i]], lh_state_name(states[i]));
+        len = strlen(found);
+    }
+    return len == 0 ? LH_OK
+                    : lhi_fail(err, LH_ESTATE, "queue \"%s\" is not empty: %s", queue, found);
+}
+
+static int need_no_quarantine(struct txn *txn, const char *queue, struct lhi_error *err)
+{
+    int64_t n = 0;
+    int rc = sql_int(txn->conn, LHI_SQL_QUEUE_QUARANTINE, err, 0, &n, "ti", queue, txn->now);
+
+    if (rc < 0 || n == 0)
+        return rc < 0 ? rc : LH_OK;
+    return lhi_fail(err, LH_ESTATE, "queue \"%s\" is not empty: %lld in quarantine", queue,
+                    (long long)n);
+}
+
+static int need_no_schedule(struct txn *txn, const char *queue, struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_SCHEDULE_OF_QUEUE, err, "t", queue);
+    int rc = stmt != NULL ? sql_step(txn->conn, stmt, err) : err->status;
+
+    if (rc != LH_OK)
+        return rc < 0 ? rc : LH_OK;
+    rc = lhi_fail(err, LH_ESTATE, "schedule \"%s\" enqueues into queue \"%s\": remove it first",
+                  (const char *)sqlite3_column_text(stmt, 0), queue);
+    sql_reset(stmt);
+    return rc;
+}
+
+/* Jobs are counted, not searched for: no index has the completed ones of a queue. */
+int act_queue_delete(struct txn *txn, struct lhi_act *act)
+{
+    static const enum lhi_sql deletes[] = {LHI_SQL_QUEUE_DELETE, LHI_SQL_QUEUE_DELETE_ROLLUPS,
+                                           LHI_SQL_QUEUE_DELETE_POLICIES,
+                                           LHI_SQL_QUEUE_DELETE_HOLDS};
+    struct lhi_error *err = &act->err;
+    const char *queue = act->queue.queue;
+    int rc;
+
+    if ((rc = need_no_jobs(txn, queue, err)) != LH_OK ||
+        (rc = need_no_quarantine(txn, queue, err)) != LH_OK ||
+        (rc = need_no_schedule(txn, queue, err)) != LH_OK)
+        return rc;
+    for (size_t i = 0; i < sizeof deletes / sizeof deletes[0]; i++)
+        if (sql_run(txn->conn, deletes[i], err, "t", queue) < 0)
+            return err->status;
+    if ((rc = bump_generation(txn, err)) < 0)
+        return rc;
+    rc = txn_event(txn, &(struct event){.type = "queue.deleted", .queue = queue, .actor = "hand"},
+                   err);
+    /* Else the end of the transaction would write the row again. */
+    if (rc == LH_OK)
+        txn_forget_tally(txn, queue);
+    return rc;
+}
+
+/* ---- policies ---- */
 
 /* The row as it stands, merged with what is set, less what is unset. */
 static lh_policy merged(const struct txn *txn, const struct lhi_act *act)

@@ -52,6 +52,7 @@ static act_fn *const performers[LHI_WRITES] = {
     [LHI_RESCHEDULE] = act_reschedule,
     [LHI_QUEUE_PAUSE] = act_queue_pause,
     [LHI_QUEUE_PURGE] = act_queue_purge,
+    [LHI_QUEUE_DELETE] = act_queue_delete,
     [LHI_POLICY_SET] = act_policy_set,
     [LHI_SCOPE_SET] = act_scope_set,
     [LHI_SCHEDULE_SET] = act_schedule_set,

@@ -218,6 +218,8 @@ int db_perform(void *self, struct lhi_act *acts, size_t n, struct lhi_error *err
 int txn_alone(struct db *db, int (*fn)(struct txn *, void *, struct lhi_error *), void *arg,
               struct lhi_error *err);
 struct tally *txn_tally(struct txn *txn, const char *queue, struct lhi_error *err);
+/* Drop what this transaction has counted of a queue: the queue is deleted. */
+void txn_forget_tally(struct txn *txn, const char *queue);
 void tally_move(struct tally *tally, lh_state from, lh_state to);
 const lh_policy *txn_policy(struct txn *txn, const char *queue, const char *kind);
 /* Run fn inside a savepoint: when it fails, what it wrote and logged is undone. What it counted of
@@ -331,10 +333,10 @@ int raise_epoch(struct txn *txn, struct lhi_error *err);
 typedef int act_fn(struct txn *txn, struct lhi_act *act);
 act_fn act_enqueue, act_claim, act_heartbeat, act_complete, act_fail, act_release, act_output,
     act_release_worker, act_cancel, act_retry, act_delete, act_reschedule, act_queue_pause,
-    act_queue_purge, act_policy_set, act_scope_set, act_schedule_set, act_schedule_remove,
-    act_lease, act_worker_register, act_worker_beat, act_worker_stop, act_worker_started,
-    act_worker_sessions, act_worker_degraded, act_recover, act_upkeep, act_prune, act_mend,
-    act_move;
+    act_queue_purge, act_queue_delete, act_policy_set, act_scope_set, act_schedule_set,
+    act_schedule_remove, act_lease, act_worker_register, act_worker_beat, act_worker_stop,
+    act_worker_started, act_worker_sessions, act_worker_degraded, act_recover, act_upkeep,
+    act_prune, act_mend, act_move;
 
 /* Acts on lists: every item is judged by itself, act->status[i] has its outcome, act->err that of
  * the first that was not done; a failure of the engine ends the whole act. */

@@ -31,6 +31,15 @@ struct tally *txn_tally(struct txn *txn, const char *queue, struct lhi_error *er
     return tally;
 }
 
+void txn_forget_tally(struct txn *txn, const char *queue)
+{
+    for (struct tally **t = &txn->tallies; *t != NULL; t = &(*t)->next)
+        if (strcmp((*t)->queue, queue) == 0) {
+            *t = (*t)->next;
+            return;
+        }
+}
+
 void tally_move(struct tally *tally, lh_state from, lh_state to)
 {
     if (from != 0)

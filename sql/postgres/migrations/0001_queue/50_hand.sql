@@ -475,6 +475,65 @@ BEGIN
     RETURN total;
 END $$;
 
+-- Remove an empty queue: its row, its minutes, its pause and the policies that name it. One statement deletes the
+-- queue's deltas and adds them up. An enqueue that commits later keeps its delta, and the queue is made again
+-- from it. Jobs are counted, not searched for: no index has the completed ones of a queue.
+CREATE FUNCTION leasehold.queue_delete(queue text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    states constant text[] := ARRAY['scheduled', 'pending', 'running', 'completed', 'failed', 'cancelled'];
+    now    timestamptz := leasehold.clock();
+    known  boolean;
+    found  text;
+BEGIN
+    PERFORM leasehold.need_name('queue', queue);
+    -- Recounts (leasehold.mend) and folds write the same counts: wait for their end, and keep them out.
+    LOCK TABLE leasehold.queue IN ROW EXCLUSIVE MODE;
+    PERFORM 1 FROM leasehold.duty d WHERE d.name = 'fold' FOR UPDATE;
+    PERFORM 1 FROM leasehold.queue q WHERE q.queue = queue_delete.queue FOR UPDATE;
+    PERFORM leasehold.lock_settings();
+    WITH gone AS (
+        DELETE FROM leasehold.delta d WHERE d.queue = queue_delete.queue AND d.act <> 'n'
+        RETURNING d.was, d.becomes, d.n, d.xmin AS by),
+    entry AS (
+        DELETE FROM leasehold.queue q WHERE q.queue = queue_delete.queue RETURNING q.*),
+    policies AS (
+        DELETE FROM leasehold.policy p WHERE p.queue = queue_delete.queue RETURNING p.kind),
+    transactions AS (  -- as a fold counts them
+        UPDATE leasehold.duty u SET position = u.position + (SELECT count(DISTINCT g.by::text) FROM gone g)
+         WHERE u.name = 'fold'),
+    jobs AS (
+        SELECT s.state, sum(s.n) AS n
+          FROM (SELECT v.state, v.n FROM entry e, LATERAL (VALUES
+                       ('scheduled', e.scheduled), ('pending', e.pending), ('running', e.running),
+                       ('completed', e.completed), ('failed', e.failed), ('cancelled', e.cancelled)) v(state, n)
+                UNION ALL SELECT g.becomes, g.n FROM gone g
+                UNION ALL SELECT g.was, -g.n FROM gone g) s
+         WHERE s.state IS NOT NULL GROUP BY s.state HAVING sum(s.n) <> 0)
+    SELECT EXISTS (SELECT 1 FROM entry) OR EXISTS (SELECT 1 FROM gone) OR EXISTS (SELECT 1 FROM policies),
+           (SELECT string_agg(format('%s %s', j.n, j.state), ', ' ORDER BY array_position(states, j.state))
+              FROM jobs j)
+      INTO known, found;
+    IF NOT known THEN
+        PERFORM leasehold.refuse(-5, format('there is no queue "%s"', queue));
+    END IF;
+    found := coalesce(found, (SELECT count(*) || ' in quarantine' FROM leasehold.hold h
+                               WHERE h.queue = queue_delete.queue AND h.until > now HAVING count(*) > 0));
+    IF found IS NOT NULL THEN
+        PERFORM leasehold.refuse(-6, format('queue "%s" is not empty: %s', queue, found));
+    END IF;
+    found := (SELECT min(s.name) FROM leasehold.schedule s WHERE s.queue = queue_delete.queue);
+    IF found IS NOT NULL THEN
+        PERFORM leasehold.refuse(-6, format('schedule "%s" enqueues into queue "%s": remove it first', found, queue));
+    END IF;
+    DELETE FROM leasehold.rollup r WHERE r.queue = queue_delete.queue;
+    DELETE FROM leasehold.front w WHERE w.queue = queue_delete.queue;
+    DELETE FROM leasehold.hold h WHERE h.queue = queue_delete.queue;
+    PERFORM leasehold.settings_changed();
+    PERFORM leasehold.event_put(now, 'queue.deleted', NULL, queue, NULL, NULL, NULL, NULL, 'hand', NULL, NULL);
+END $$;
+
 -- NULL leaves a setting as it is; `unset` names what shall fall through again. NULL for queue or
 -- kind is any. max_attempts and max_recoveries -1: unlimited. What holds then, for that queue and
 -- kind.

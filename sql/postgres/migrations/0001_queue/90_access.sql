@@ -24,7 +24,7 @@ DECLARE
     acts constant text[] := ARRAY[
         'enqueue', 'claim', 'heartbeat', 'complete', 'fail', 'release', 'release_worker', 'cancel',
         'retry', 'delete', 'reschedule', 'queue_set', 'queue_pause', 'queue_resume', 'queue_purge',
-        'scope_set', 'schedule_remove', 'lease_acquire', 'lease_extend', 'lease_release',
+        'queue_delete', 'scope_set', 'schedule_remove', 'lease_acquire', 'lease_extend', 'lease_release',
         'lease_complete', 'worker_heartbeat', 'worker_stop', 'recover', 'maintain', 'prune',
         -- The library calls these.
         'enqueue_many', 'enqueue_one', 'claim_many', 'claim_one', 'heartbeat_many', 'complete_many', 'complete_one', 'fail_many',
