@@ -396,6 +396,7 @@ static int keep_trying(struct pg *pg, struct lhi_act *acts, size_t n, const stru
                           .may_repeat = all_identified(acts, n)};
     /* A primary is awaited for as long as an act may take, also by those that may look at many rows. */
     const int64_t writable_by = real_ms() + pg->opts.busy_ms;
+    struct lhi_error standby = {0}; /* what a server that cannot be written said last */
     bool guarded = false, spoiled = false;
     uint32_t dice[2] = {0};
     int rc;
@@ -417,6 +418,8 @@ static int keep_trying(struct pg *pg, struct lhi_act *acts, size_t n, const stru
             return rc;
         }
         after = txn.after;
+        if (rc == LH_EREADONLY)
+            standby = *err;
         bool in_vain = rc == LH_EREADONLY && real_ms() >= writable_by;
         if (!spoiled && (in_vain || !once_more(&tries, txn.trouble)))
             break;
@@ -424,6 +427,11 @@ static int keep_trying(struct pg *pg, struct lhi_act *acts, size_t n, const stru
         for (size_t i = 0; i < n; i++)
             restore(&before[i], &acts[i]);
         lhi_error_clear(err);
+    }
+    /* The last try may have had no time left for an answer: the one before still counts. */
+    if (rc == LH_EUNREACH && standby.status == LH_EREADONLY) {
+        *err = standby;
+        rc = standby.status;
     }
     /* An earlier try may stand, whatever became of the last. */
     if (tries.unknown && rc != LH_EUNKNOWN) {
