@@ -146,7 +146,10 @@ typedef struct lh_open_opts {
     int64_t busy_ms; /* how long to wait for other writers of ours; 0: 5000 */
     lh_log_fn *log;  /* NULL: no logging */
     void *log_arg;
-    uint64_t reserved[8];
+    /* PostgreSQL: at most this many connections, 2 to 9, the one that is notified included; 0: 9. With 2,
+     * heartbeats and ends of jobs share the notified one, everything else waits for the other. */
+    int64_t max_connections;
+    uint64_t reserved[7];
 } lh_open_opts;
 
 /**

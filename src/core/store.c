@@ -241,6 +241,9 @@ int lh_open(const char *url, const lh_open_opts *opts, lh_store **out)
         return rc;
     if (opts->busy_ms < 0)
         return lhi_fail(err, LH_EINVAL, "busy timeout is negative");
+    if (opts->max_connections != 0 &&
+        (rc = lhi_need_range("max_connections", opts->max_connections, 2, 9, err)) != LH_OK)
+        return rc;
     store->has_key = pthread_key_create(&store->key, forget_slot) == 0;
     make_owner(store);
     store->no_recovery = opts->no_recovery;

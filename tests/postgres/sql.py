@@ -829,6 +829,32 @@ def expect_finding(found, pattern):
            f"no finding is like {pattern}:\n" + "\n".join(found))
 
 
+@test
+def workers_that_start_at_once_hold_two_sessions_each_at_most(db, n=6):
+    """Counted from before the first of them connects until all have come, and there was work for all."""
+    seen = ("SELECT count(*), (SELECT count(*) FROM leasehold.worker WHERE state = 'alive'),"
+            " (SELECT count(*) FROM leasehold.job WHERE state = 'completed') FROM pg_stat_activity"
+            f" WHERE datname = current_database() AND usename = '{WORKER}'")
+    watch = Psql(db, server.ADMIN)
+    db.ask(f"SELECT leasehold.enqueue('mail', 'x') FROM generate_series(1, {n})")
+    workers = [subprocess.Popen([db.program, "--store", db.url(WORKER), "work", "mail", "--", "true"],
+                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(n)]
+    try:
+        most, sessions, alive, completed = 0, 0, 0, 0
+        deadline = time.monotonic() + WAIT_S
+        while sessions < 2 * n or alive < n or completed < n:
+            expect(time.monotonic() < deadline, f"{sessions} sessions, {alive} workers, {completed} jobs")
+            sessions, alive, completed = map(int, watch.answer(seen).split("|"))
+            most = max(most, sessions)
+        expect(most <= 2 * n, f"{n} workers held {most} sessions")
+    finally:
+        for worker in workers:
+            worker.terminate()
+        for worker in workers:
+            worker.wait(timeout=60)
+        watch.close("")
+
+
 class Psql:
     """A session that stays."""
 
@@ -846,6 +872,12 @@ class Psql:
             if line == "done\n":
                 return self.process.stdout.readline().strip()
         raise Complaint(f"psql ended: {sql}")
+
+    def answer(self, sql):
+        """The one row of it."""
+        self.process.stdin.write(f"{sql};\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline().strip()
 
     def close(self, sql="ROLLBACK"):
         self.process.communicate(f"{sql};\n")

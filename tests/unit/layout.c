@@ -50,7 +50,7 @@ TEST(options_of_a_later_version_are_refused_and_not_ignored)
     lh_jobs *jobs = NULL;
     const char *queue = "q";
     char id[160], why[480];
-    lh_open_opts open_opts = {.create = true, .reserved = {[7] = 1}};
+    lh_open_opts open_opts = {.create = true, .reserved = {[6] = 1}};
 
     EXPECT_STATUS(lh_open("s.db", &open_opts, &store), LH_EMISUSE);
     EXPECT_CONTAINS(lh_errmsg(store), "later versions");

@@ -27,9 +27,10 @@ enum {
 };
 
 enum how {
-    ONE_CALL = 1,  /* a transaction by itself, where it is alone */
-    SCANS = 2,     /* looks at many rows: may take long */
-    IDENTIFIED = 4 /* the database knows it again: may be repeated when its outcome is unknown */
+    ONE_CALL = 1,   /* a transaction by itself, where it is alone */
+    SCANS = 2,      /* looks at many rows: may take long */
+    IDENTIFIED = 4, /* the database knows it again: may be repeated when its outcome is unknown */
+    OF_HOLDER = 8   /* short, and a job depends on it: never waits behind other kinds of calls */
 };
 
 static const struct {
@@ -38,11 +39,11 @@ static const struct {
 } verbs[LHI_VERBS] = {
     [LHI_ENQUEUE] = {act_enqueue, ONE_CALL | IDENTIFIED},
     [LHI_CLAIM] = {act_claim, ONE_CALL},
-    [LHI_HEARTBEAT] = {act_heartbeat, ONE_CALL | IDENTIFIED},
-    [LHI_COMPLETE] = {act_complete, ONE_CALL | IDENTIFIED},
-    [LHI_FAIL] = {act_fail, ONE_CALL | IDENTIFIED},
-    [LHI_RELEASE] = {act_release, ONE_CALL | IDENTIFIED},
-    [LHI_OUTPUT] = {act_output, ONE_CALL | IDENTIFIED},
+    [LHI_HEARTBEAT] = {act_heartbeat, ONE_CALL | IDENTIFIED | OF_HOLDER},
+    [LHI_COMPLETE] = {act_complete, ONE_CALL | IDENTIFIED | OF_HOLDER},
+    [LHI_FAIL] = {act_fail, ONE_CALL | IDENTIFIED | OF_HOLDER},
+    [LHI_RELEASE] = {act_release, ONE_CALL | IDENTIFIED | OF_HOLDER},
+    [LHI_OUTPUT] = {act_output, ONE_CALL | IDENTIFIED | OF_HOLDER},
     [LHI_RELEASE_WORKER] = {act_release_worker, 0},
     [LHI_CANCEL] = {act_cancel, 0},
     [LHI_RETRY] = {act_retry, 0},
@@ -57,10 +58,10 @@ static const struct {
     [LHI_SCHEDULE_REMOVE] = {act_schedule_remove, 0},
     [LHI_LEASE_ACT] = {act_lease, ONE_CALL},
     [LHI_WORKER_REGISTER] = {act_worker_register, IDENTIFIED},
-    [LHI_WORKER_BEAT] = {act_worker_beat, ONE_CALL | IDENTIFIED},
+    [LHI_WORKER_BEAT] = {act_worker_beat, ONE_CALL | IDENTIFIED | OF_HOLDER},
     [LHI_WORKER_STOP] = {act_worker_stop, IDENTIFIED},
-    [LHI_WORKER_STARTED] = {act_worker_started, ONE_CALL | IDENTIFIED},
-    [LHI_WORKER_SESSIONS] = {act_worker_sessions, ONE_CALL | IDENTIFIED},
+    [LHI_WORKER_STARTED] = {act_worker_started, ONE_CALL | IDENTIFIED | OF_HOLDER},
+    [LHI_WORKER_SESSIONS] = {act_worker_sessions, ONE_CALL | IDENTIFIED | OF_HOLDER},
     [LHI_WORKER_DEGRADED] = {act_worker_degraded, ONE_CALL | IDENTIFIED},
     [LHI_RECOVER] = {act_recover, SCANS | IDENTIFIED},
     [LHI_UPKEEP] = {act_upkeep, SCANS | IDENTIFIED},
@@ -366,12 +367,21 @@ static void doubt_refusals(struct lhi_act *act)
     }
 }
 
+static bool all_have(const struct lhi_act *acts, size_t n, enum how how)
+{
+    for (size_t i = 0; i < n; i++)
+        if ((verbs[acts[i].verb].how & (int)how) == 0)
+            return false;
+    return true;
+}
+
 static int one_try(struct txn *txn, struct lhi_act *acts, size_t n, bool guarded, bool *spoiled,
                    struct lhi_error *err)
 {
     *spoiled = false;
     txn->trouble = TROUBLE_LOST;
-    int rc = pool_take(txn->pg, txn->deadline, &txn->conn, err);
+    int rc = (all_have(acts, n, OF_HOLDER) ? pool_take_for_holder
+                                           : pool_take)(txn->pg, txn->deadline, &txn->conn, err);
     if (rc != LH_OK) {
         txn->trouble = rc == LH_EUNREACH ? TROUBLE_LOST : TROUBLE_NONE;
         return rc;

@@ -74,6 +74,7 @@ struct conn {
     int place;                 /* of its descriptor among those of the handle */
     bool pooled;               /* a pooler in between: nothing of a session lasts */
     bool broken;               /* to be closed, not to be lent again */
+    bool listens;              /* it is the listener's, and not of the pool */
     bool quiet;                /* its sessions hide notices: they are asked for each time */
     bool isolated;             /* they do not act under READ COMMITTED unless they are told to */
     int64_t cluster, timeline; /* of the server; timeline 0: it is a standby */
@@ -104,6 +105,12 @@ void hosts_doubt(struct pg *pg);
 
 /* ---- the handle ---- */
 
+/* A caller that waits for a connection of the pool. */
+struct pool_wait {
+    struct pool_wait *next;
+    bool for_holder; /* it may use the listener's connection, and does not queue */
+};
+
 struct pg {
     struct target target;
     lh_open_opts opts;
@@ -118,9 +125,13 @@ struct pg {
     /* pool.c */
     pthread_mutex_t mutex;
     pthread_cond_t given_back;
-    struct conn *idle;       /* last used first */
-    int n_conns, opening;    /* all, and of these still being opened */
-    int64_t opened_at;       /* when the last of those was done */
+    struct conn *idle;         /* last used first */
+    int n_conns, opening;      /* all, and of these still being opened */
+    int64_t opened_at;         /* when the last of those was done */
+    struct pool_wait *waiting; /* first come, first served */
+    struct conn *spare;        /* the listener's connection, while it may be lent … */
+    bool spare_lent;           /* … and is */
+    int kept_free; /* of a limited number of connections: for the listener; 0 behind a pooler */
     int fds[MOST_CONNS + 2]; /* of all connections, for a forked child to close; -1: none; atomic */
     struct lhi_fork_entry fork;
 
@@ -141,7 +152,15 @@ struct pg {
 
 /* A connection for one transaction. LH_EBUSY: all are lent out until the deadline. */
 int pool_take(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_error *err);
+/* The same for a heartbeat or the end of a job: where the number of connections is limited, it does not
+ * wait for other kinds of calls. */
+int pool_take_for_holder(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_error *err);
 void pool_give(struct pg *pg, struct conn *conn);
+/* Nobody can listen: the connection that was kept free for the listener is one of the pool. */
+void pool_keep_all(struct pg *pg);
+/* Until it is recalled, others may use the listener's connection. */
+void pool_lend(struct pg *pg, struct conn *conn);
+void pool_recall(struct pg *pg);
 void pool_init(struct pg *pg);
 void pool_clear(struct pg *pg);
 int pool_enter_fd(struct pg *pg, int fd); /* its place */
@@ -181,8 +200,10 @@ int schema_update(struct txn *txn, struct schema *schema, struct lhi_error *err)
 
 bool wake_init(struct pg *pg);
 void wake_clear(struct pg *pg);
-void wake_busy(struct pg *pg);                   /* a claim found something: look soon again */
-void wake_siren(struct pg *pg);                  /* a worker came or went */
+void wake_busy(struct pg *pg);  /* a claim found something: look soon again */
+void wake_siren(struct pg *pg); /* a worker came or went */
+/* Its connection was lent and is back, or it is to stop. */
+void wake_listener(struct pg *pg);
 void wake_duty(struct pg *pg, int64_t spare_ms); /* 0: we keep the store up for all */
 bool wake_on_duty(struct pg *pg);
 void leave_duty(struct pg *pg);

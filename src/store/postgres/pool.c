@@ -4,6 +4,11 @@
  * The last used is lent first, so that those that are not needed fall idle, and are closed. Who finds
  * none waits for one: for a moment, as another costs the server more than most calls; until his deadline
  * when there are enough of them.
+ *
+ * A handle with a limit (max_connections) has one connection that only acts of holders (heartbeats, the
+ * ends of jobs) may use while the others are busy: a heartbeat does not wait behind a recovery. Where the
+ * handle listens, that connection is the listener's, which lends it between two notifications. The other
+ * callers are served in the order in which they came, or a recovery in batches would keep a claim out.
  */
 #include "store/postgres/plumb.h"
 
@@ -26,6 +31,7 @@ void pool_init(struct pg *pg)
     pthread_condattr_destroy(&attr);
     for (size_t i = 0; i < sizeof pg->fds / sizeof pg->fds[0]; i++)
         pg->fds[i] = -1;
+    pg->kept_free = 1;
 }
 
 int pool_enter_fd(struct pg *pg, int fd)
@@ -70,10 +76,94 @@ static void close_all(struct conn *conns)
     }
 }
 
-/* Until when whoever came at `since` waits for one that others have. */
-static int64_t patience(const struct pg *pg, int64_t since, int64_t deadline)
+/* ---- the limit; under the mutex ---- */
+
+static bool is_limited(const struct pg *pg)
 {
-    if (pg->n_conns >= MOST_CONNS)
+    return pg->opts.max_connections > 0;
+}
+
+/* Connections of the pool, without the listener's. */
+static int most_conns(const struct pg *pg)
+{
+    int most = is_limited(pg) ? (int)pg->opts.max_connections - pg->kept_free : MOST_CONNS;
+
+    return most < MOST_CONNS ? most : MOST_CONNS;
+}
+
+static int count_idle(const struct pg *pg)
+{
+    int n = 0;
+
+    for (const struct conn *conn = pg->idle; conn != NULL; conn = conn->next)
+        n++;
+    return n;
+}
+
+/* May this caller use a connection of the pool, if there is one? */
+static bool has_share(const struct pg *pg, const struct pool_wait *wait)
+{
+    if (!is_limited(pg) || wait->for_holder)
+        return true;
+    return pg->waiting == wait && pg->n_conns - count_idle(pg) < pg->opts.max_connections - 1;
+}
+
+static bool may_open(const struct pg *pg, const struct pool_wait *wait)
+{
+    return has_share(pg, wait) && pg->n_conns < most_conns(pg);
+}
+
+static void queue_up(struct pg *pg, struct pool_wait *wait)
+{
+    struct pool_wait **end = &pg->waiting;
+
+    if (!is_limited(pg) || wait->for_holder)
+        return;
+    while (*end != NULL)
+        end = &(*end)->next;
+    *end = wait;
+}
+
+static void leave_queue(struct pg *pg, const struct pool_wait *wait)
+{
+    struct pool_wait **at = &pg->waiting;
+
+    while (*at != NULL && *at != wait)
+        at = &(*at)->next;
+    if (*at != NULL)
+        *at = wait->next;
+    if (is_limited(pg))
+        pthread_cond_broadcast(&pg->given_back);
+}
+
+/* A connection that this caller may use now, or NULL. */
+static struct conn *find_conn(struct pg *pg, const struct pool_wait *wait)
+{
+    struct conn *conn = has_share(pg, wait) ? pg->idle : NULL;
+
+    if (conn != NULL) {
+        pg->idle = conn->next;
+    } else if (wait->for_holder && is_limited(pg) && pg->spare != NULL && !pg->spare_lent) {
+        conn = pg->spare;
+        pg->spare_lent = true;
+    }
+    return conn;
+}
+
+/* With a limit, those who wait do not all wait for the same thing. */
+static void tell_given_back(struct pg *pg)
+{
+    if (is_limited(pg))
+        pthread_cond_broadcast(&pg->given_back);
+    else
+        pthread_cond_signal(&pg->given_back);
+}
+
+/* Until when whoever came at `since` waits for one that others have. */
+static int64_t patience(const struct pg *pg, const struct pool_wait *wait, int64_t since,
+                        int64_t deadline)
+{
+    if (!may_open(pg, wait))
         return deadline;
     int64_t moment = pg->opening > 0         ? since + OPENING_MS
                      : since > pg->opened_at ? since + MOMENT_MS
@@ -82,22 +172,25 @@ static int64_t patience(const struct pg *pg, int64_t since, int64_t deadline)
     return moment < most ? moment : most;
 }
 
-static void await_return(struct pg *pg, int64_t deadline)
+/* NULL: none came back; where the caller may open another, it should. */
+static struct conn *await_return(struct pg *pg, const struct pool_wait *wait, int64_t deadline)
 {
     int64_t until_ms, since = real_ms();
+    struct conn *conn;
 
-    while (pg->idle == NULL && pg->n_conns > 0 &&
-           (until_ms = patience(pg, since, deadline)) > real_ms()) {
+    while ((conn = find_conn(pg, wait)) == NULL && (pg->n_conns > 0 || !may_open(pg, wait)) &&
+           (until_ms = patience(pg, wait, since, deadline)) > real_ms()) {
         struct timespec until = {.tv_sec = until_ms / 1000, .tv_nsec = until_ms % 1000 * 1000000};
         (void)pthread_cond_timedwait(&pg->given_back, &pg->mutex, &until);
     }
+    return conn;
 }
 
 static void count_out(struct pg *pg)
 {
     pthread_mutex_lock(&pg->mutex);
     pg->n_conns--;
-    pthread_cond_signal(&pg->given_back);
+    tell_given_back(pg);
     pthread_mutex_unlock(&pg->mutex);
 }
 
@@ -114,27 +207,64 @@ static int open_another(struct pg *pg, int64_t deadline, struct conn **out, stru
     return rc;
 }
 
-int pool_take(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_error *err)
+/* LH_OK with NULL: a connection is to be opened, and is counted. */
+static int choose(struct pg *pg, bool for_holder, int64_t deadline, struct conn **out,
+                  struct lhi_error *err)
+{
+    struct pool_wait wait = {.for_holder = for_holder};
+    int rc = LH_OK;
+
+    pthread_mutex_lock(&pg->mutex);
+    queue_up(pg, &wait);
+    *out = await_return(pg, &wait, deadline);
+    if (*out == NULL && may_open(pg, &wait)) {
+        pg->n_conns++;
+        pg->opening++;
+    } else if (*out == NULL) {
+        rc = lhi_fail(err, LH_EBUSY, "store is busy: all %d connections of this handle are in use",
+                      is_limited(pg) ? (int)pg->opts.max_connections : MOST_CONNS);
+    }
+    leave_queue(pg, &wait);
+    pthread_mutex_unlock(&pg->mutex);
+    return rc;
+}
+
+/* The listener finds out by itself what is wrong with its connection. */
+static void give_spare(struct pg *pg)
+{
+    pthread_mutex_lock(&pg->mutex);
+    pg->spare_lent = false;
+    pthread_cond_broadcast(&pg->given_back);
+    pthread_mutex_unlock(&pg->mutex);
+    wake_listener(pg);
+}
+
+static bool is_usable(const struct conn *conn)
+{
+    return !conn->broken && PQstatus(conn->pg) == CONNECTION_OK &&
+           PQtransactionStatus(conn->pg) == PQTRANS_IDLE;
+}
+
+static void drop(struct pg *pg, struct conn *conn)
+{
+    if (conn->listens) {
+        conn->broken = true;
+        give_spare(pg);
+        return;
+    }
+    conn_close(conn);
+    count_out(pg);
+}
+
+static int take(struct pg *pg, bool for_holder, int64_t deadline, struct conn **out,
+                struct lhi_error *err)
 {
     struct conn *conn;
 
     for (;;) {
-        pthread_mutex_lock(&pg->mutex);
-        await_return(pg, deadline);
-        if (pg->idle == NULL && pg->n_conns >= MOST_CONNS) {
-            pthread_mutex_unlock(&pg->mutex);
-            return lhi_fail(err, LH_EBUSY,
-                            "store is busy: all %d connections of this handle are in use",
-                            MOST_CONNS);
-        }
-        conn = pg->idle;
-        if (conn != NULL) {
-            pg->idle = conn->next;
-        } else {
-            pg->n_conns++;
-            pg->opening++;
-        }
-        pthread_mutex_unlock(&pg->mutex);
+        int rc = choose(pg, for_holder, deadline, &conn, err);
+        if (rc != LH_OK)
+            return rc;
         if (conn == NULL)
             return open_another(pg, deadline, out, err);
         if (conn_alive(conn)) {
@@ -142,9 +272,18 @@ int pool_take(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_err
             *out = conn;
             return LH_OK;
         }
-        conn_close(conn);
-        count_out(pg);
+        drop(pg, conn);
     }
+}
+
+int pool_take(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_error *err)
+{
+    return take(pg, false, deadline, out, err);
+}
+
+int pool_take_for_holder(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_error *err)
+{
+    return take(pg, true, deadline, out, err);
 }
 
 void pool_give(struct pg *pg, struct conn *conn)
@@ -152,10 +291,12 @@ void pool_give(struct pg *pg, struct conn *conn)
     if (conn == NULL)
         return;
     notices_drop(&conn->notices);
-    if (conn->broken || PQstatus(conn->pg) != CONNECTION_OK ||
-        PQtransactionStatus(conn->pg) != PQTRANS_IDLE) {
-        conn_close(conn);
-        count_out(pg);
+    if (!is_usable(conn)) {
+        drop(pg, conn);
+        return;
+    }
+    if (conn->listens) {
+        give_spare(pg);
         return;
     }
     pthread_mutex_lock(&pg->mutex);
@@ -163,9 +304,38 @@ void pool_give(struct pg *pg, struct conn *conn)
     conn->next = pg->idle;
     pg->idle = conn;
     struct conn *outdated = take_outdated(pg);
-    pthread_cond_signal(&pg->given_back);
+    tell_given_back(pg);
     pthread_mutex_unlock(&pg->mutex);
     close_all(outdated);
+}
+
+/* ---- the listener's connection ---- */
+
+void pool_keep_all(struct pg *pg)
+{
+    pthread_mutex_lock(&pg->mutex);
+    pg->kept_free = 0;
+    pthread_cond_broadcast(&pg->given_back);
+    pthread_mutex_unlock(&pg->mutex);
+}
+
+void pool_lend(struct pg *pg, struct conn *conn)
+{
+    conn->listens = true;
+    pthread_mutex_lock(&pg->mutex);
+    pg->spare = conn;
+    if (is_limited(pg))
+        pthread_cond_broadcast(&pg->given_back);
+    pthread_mutex_unlock(&pg->mutex);
+}
+
+void pool_recall(struct pg *pg)
+{
+    pthread_mutex_lock(&pg->mutex);
+    pg->spare = NULL; /* first, so that borrowers cannot keep it from the listener */
+    while (pg->spare_lent)
+        (void)pthread_cond_wait(&pg->given_back, &pg->mutex);
+    pthread_mutex_unlock(&pg->mutex);
 }
 
 void pool_clear(struct pg *pg)

@@ -65,9 +65,10 @@ struct wake {
 
     pthread_t thread;
     bool started, listening;
-    bool tried; /* to listen: by now it is known what came of it */
-    bool deaf;  /* behind a pooler: nobody listens */
-    int pipe[2];
+    bool tried;    /* to listen: by now it is known what came of it */
+    bool deaf;     /* behind a pooler: nobody listens */
+    int pipe[2];   /* wakes the listener: its connection was lent and is back, or it is to stop */
+    bool stopping; /* atomic */
 
     pthread_t busy;                        /* whose claim was the last to find something … */
     int64_t busy_at;                       /* … and when; 0: a glance has misled it since */
@@ -213,11 +214,22 @@ static void sleep_until(struct wake *wake, int64_t until)
 
 /* ---- the listener ---- */
 
+static void drain_calls(const struct wake *wake)
+{
+    char calls[64];
+
+    while (read(wake->pipe[0], calls, sizeof calls) > 0)
+        continue;
+}
+
 /* False: told to stop. */
 static bool pause_listening(const struct wake *wake, int64_t ms)
 {
-    struct pollfd stop = {.fd = wake->pipe[0], .events = POLLIN};
-    return poll(&stop, 1, (int)ms) <= 0;
+    struct pollfd called = {.fd = wake->pipe[0], .events = POLLIN};
+
+    if (poll(&called, 1, (int)ms) > 0)
+        drain_calls(wake);
+    return !__atomic_load_n(&wake->stopping, __ATOMIC_RELAXED);
 }
 
 static bool begin_listening(struct pg *pg, struct conn *conn)
@@ -277,11 +289,14 @@ static bool listen_on(struct pg *pg, struct conn *conn)
     for (;;) {
         take_rings(pg, conn->pg);
         notices_drop(&conn->notices);
-        if (poll(fds, 2, -1) < 0 && errno != EINTR)
-            return true;
+        pool_lend(pg, conn);
+        int n = poll(fds, 2, -1), why = errno;
+        pool_recall(pg); /* what was heard while it was lent is taken with the rest */
         if (fds[1].revents != 0)
+            drain_calls(wake);
+        if (__atomic_load_n(&wake->stopping, __ATOMIC_RELAXED))
             return false;
-        if (fds[0].revents != 0 && PQconsumeInput(conn->pg) == 0)
+        if ((n < 0 && why != EINTR) || conn->broken || PQconsumeInput(conn->pg) == 0)
             return true;
     }
 }
@@ -300,6 +315,7 @@ static void *listener(void *arg)
             conn_open(pg, real_ms() + (int64_t)pg->target.n_hosts * CONNECT_MS, &conn, &ignored);
         if (rc == LH_OK && conn->pooled) {
             conn_close(conn);
+            pool_keep_all(pg);
             set_deaf(wake);
             return NULL;
         }
@@ -628,6 +644,11 @@ void wake_duty(struct pg *pg, int64_t spare_ms)
     pthread_mutex_unlock(&pg->wake->mutex);
 }
 
+void wake_listener(struct pg *pg)
+{
+    (void)!write(pg->wake->pipe[1], "", 1);
+}
+
 bool wake_on_duty(struct pg *pg)
 {
     pthread_mutex_lock(&pg->wake->mutex);
@@ -722,7 +743,8 @@ void wake_clear(struct pg *pg)
 
     lhi_deaths_clear(&pg->deaths);
     if (wake->started) {
-        (void)!write(wake->pipe[1], "", 1); /* not by closing it: a forked child may have a copy */
+        __atomic_store_n(&wake->stopping, true, __ATOMIC_RELAXED);
+        wake_listener(pg); /* not by closing the pipe: a forked child may have a copy */
         pthread_join(wake->thread, NULL);
         close(wake->pipe[0]);
         close(wake->pipe[1]);
