@@ -155,6 +155,41 @@ TEST(a_pending_job_with_a_damaged_row_is_held_back_and_its_token_does_not_fall)
     lh_close(store);
 }
 
+/* One byte of the state changes in the row, as it does on a disk: the index still says pending. */
+static void damage_state_in_the_file(void)
+{
+    static char bytes[1 << 20];
+    FILE *file = fopen("store.db", "r+b");
+
+    EXPECT(file != NULL);
+    size_t len = fread(bytes, 1, sizeof bytes, file);
+    char *row = memmem(bytes, len, "mailpending", 11);
+    EXPECT(row != NULL);
+    EXPECT_EQ(fseek(file, row - bytes + 5, SEEK_SET), 0);
+    EXPECT_EQ(fputc('E', file), 'E');
+    EXPECT_EQ(fclose(file), 0);
+}
+
+TEST(a_claim_that_meets_a_row_which_its_index_contradicts_says_so_and_the_next_open_repairs_it)
+{
+    const char *queue = "mail";
+    const lh_claim_opts opts = {.queues = &queue, .n_queues = 1, .worker = "w-1"};
+    lh_jobs *jobs = NULL;
+    lh_store *store = store_new();
+
+    (void)add(store, "mail", "x");
+    lh_close(store);
+    damage_state_in_the_file();
+    store = store_open("store.db", (lh_open_opts){0});
+    EXPECT_STATUS(lh_claim(store, &opts, &jobs), LH_ECORRUPT);
+    EXPECT_CONTAINS(lh_errmsg(store), "job 1 is damaged");
+    lh_close(store);
+    store = store_open("store.db", (lh_open_opts){0});
+    EXPECT_STATUS(lh_claim(store, &opts, &jobs), LH_EMPTY);
+    store_check(store);
+    lh_close(store);
+}
+
 TEST(a_job_whose_queue_was_damaged_is_not_run_in_another)
 {
     lh_store *store = store_new();

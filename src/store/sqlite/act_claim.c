@@ -176,7 +176,14 @@ static int take(struct txn *txn, const lh_claim_opts *opts, lh_job *job, int64_t
                  job->worker, job->lease_until, job->lease_ms, txn->now, job->id);
     if (rc < 0)
         return rc;
-    assert(rc == 1);
+    if (rc == 0) {
+        side_set_recovery_due(&txn->db->side,
+                              true); /* the next open checks the file and repairs it */
+        return lhi_fail(err, LH_ECORRUPT,
+                        "job %lld is damaged: an index says that it is pending and its row does "
+                        "not; \"leasehold check --repair\" heals the store",
+                        (long long)job->id);
+    }
     /* Claimed in time: its expiry has nothing more to say, whatever becomes of this claim. */
     if (job->expires_at != 0 &&
         (rc = sql_run(txn->conn, LHI_SQL_EXPIRY_END, err, "ii", job->expires_at, job->id)) < 0)
