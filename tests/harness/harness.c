@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #define MAX_JOBS 64
+#define MAX_TIMES 10000
 #define SLOW_MS 2000
 
 /* Constructors run before main: what they build can only be global. */
@@ -388,7 +389,16 @@ static bool selected(const struct test *test, char **patterns)
     return false;
 }
 
-static void run_all(struct runner *runner, char **patterns)
+/* The test after this one; from the last test back to the first while rounds are left. */
+static const struct test *next_test(const struct test *test, int *rounds)
+{
+    if (test->next != NULL)
+        return test->next;
+    *rounds -= 1;
+    return *rounds > 0 ? first_test : NULL;
+}
+
+static void run_all(struct runner *runner, char **patterns, int rounds)
 {
     const struct test *next = first_test;
     int running = 0;
@@ -403,7 +413,7 @@ static void run_all(struct runner *runner, char **patterns)
                 start_test(runner, slot, next);
                 running++;
             }
-            next = next->next;
+            next = next_test(next, &rounds);
         }
         if (running == 0)
             break;
@@ -437,27 +447,59 @@ static void prepare(struct runner *runner)
     prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
 
+/* Processes that only use the processor, so that a test meets orders of steps that a quiet machine
+ * never shows. They die with the runner; end_orphans() ends them. */
+static void start_busy(int count)
+{
+    pid_t runner = getpid();
+
+    for (int i = 0; i < count; i++) {
+        pid_t pid = fork();
+
+        if (pid < 0)
+            bail_out("could not start a busy process: %s", strerror(errno));
+        if (pid == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            while (getppid() == runner)
+                continue;
+            _exit(0);
+        }
+    }
+}
+
 static _Noreturn void usage(const char *program)
 {
-    fprintf(stderr, "usage: %s [--list] [--jobs N] [NAME | GLOB]...\n", program);
+    fprintf(stderr, "usage: %s [--list] [--jobs N] [--times N] [--busy N] [NAME | GLOB]...\n",
+            program);
     exit(2);
+}
+
+/* The number behind an option, or usage() if it is not between 1 and max. */
+static int number_of(char **argv, int arg, long max)
+{
+    long number = argv[arg] == NULL ? 0 : strtol(argv[arg], NULL, 10);
+
+    if (number < 1 || number > max)
+        usage(argv[0]);
+    return (int)number;
 }
 
 int main(int argc, char **argv)
 {
     static struct runner runner = {.jobs = 2};
     bool list = false;
-    int chosen = 0;
+    int chosen = 0, times = 1, busy = 0;
     int arg = 1;
 
     for (; arg < argc && strncmp(argv[arg], "--", 2) == 0; arg++) {
         if (strcmp(argv[arg], "--list") == 0) {
             list = true;
-        } else if (strcmp(argv[arg], "--jobs") == 0 && arg + 1 < argc) {
-            long jobs = strtol(argv[++arg], NULL, 10);
-            if (jobs < 1 || jobs > MAX_JOBS)
-                usage(argv[0]);
-            runner.jobs = (int)jobs;
+        } else if (strcmp(argv[arg], "--jobs") == 0) {
+            runner.jobs = number_of(argv, ++arg, MAX_JOBS);
+        } else if (strcmp(argv[arg], "--times") == 0) {
+            times = number_of(argv, ++arg, MAX_TIMES);
+        } else if (strcmp(argv[arg], "--busy") == 0) {
+            busy = number_of(argv, ++arg, MAX_JOBS);
         } else {
             usage(argv[0]);
         }
@@ -498,8 +540,10 @@ int main(int argc, char **argv)
     }
 
     prepare(&runner);
+    chosen *= times;
     printf("TAP version 13\n1..%d\n", chosen);
-    run_all(&runner, argv + arg);
+    start_busy(busy);
+    run_all(&runner, argv + arg, times);
     end_orphans();
     if (runner.failed > 0)
         printf("# %d of %d failed\n", runner.failed, runner.done);

@@ -13,9 +13,10 @@
  * early exit(). Processes a test left behind are killed with it. The directory is removed after
  * success; after a failure it stays and its path is printed with all the test wrote.
  *
- * The program is PROGRAM [--list] [--jobs N] [NAME | GLOB]... and speaks TAP 13; it exits with 0 only
- * if something ran and all of it passed. TEST_TIMEOUT_SCALE multiplies all time limits, for slow
- * instruments.
+ * The program is PROGRAM [--list] [--jobs N] [--times N] [--busy N] [NAME | GLOB]... and speaks TAP 13;
+ * it exits with 0 only if something ran and all of it passed. --times runs the tests N times, --busy
+ * loads the machine with N more processes: together they find a test that depends on luck.
+ * TEST_TIMEOUT_SCALE multiplies all time limits, for slow instruments.
  */
 #ifndef HARNESS_H
 #define HARNESS_H

@@ -243,9 +243,31 @@ def a_filter_that_matches_nothing_is_an_error():
 
 @test
 def a_bad_option_is_an_error():
-    for args in (["--nonsense"], ["--jobs", "0"], ["--jobs"]):
+    for args in (["--nonsense"], ["--jobs", "0"], ["--jobs"], ["--times", "0"], ["--busy", "65"]):
         outcome = Outcome(*args)
         outcome.must(outcome.code == 2 and "usage:" in outcome.err, "was accepted")
+
+
+@test
+def times_runs_each_chosen_test_n_times():
+    outcome = Outcome("--times", "3", "passes", "fails_expect", jobs=2)
+    lines = outcome.out.splitlines()
+    outcome.must(outcome.code == 1 and "1..6" in lines, "wrong plan")
+    outcome.must(sum(line.endswith("- passes") for line in lines) == 3, "not three times")
+    outcome.must("# 3 of 6 failed" in lines, "failures are not counted")
+
+
+@test
+def busy_processes_run_beside_the_tests_and_end_with_them():
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/siblings"
+        Outcome("--busy", "2", "lists_its_siblings", env={"SIBLINGS": path}).passed("lists_its_siblings")
+        itself, *children = pathlib.Path(path).read_text().split()
+        busy = [pid for pid in children if pid != itself]
+        assert len(busy) == 2, f"not two: {busy}"
+        for pid in busy:
+            pathlib.Path(path).write_text(pid)
+            assert gone(path), f"busy process {pid} is left behind"
 
 
 @test

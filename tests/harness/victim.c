@@ -38,6 +38,23 @@ TEST(passes)
     EXPECT_OK(zero());
 }
 
+/* The children of the runner are this test and the busy processes. */
+TEST(lists_its_siblings)
+{
+    char path[64], line[256] = "";
+    FILE *in, *out;
+
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)getppid(), (int)getppid());
+    in = fopen(path, "r");
+    EXPECT(in != NULL);
+    EXPECT(fgets(line, sizeof line, in) != NULL);
+    fclose(in);
+    out = fopen(getenv("SIBLINGS"), "w");
+    EXPECT(out != NULL);
+    EXPECT(fprintf(out, "%d %s", (int)getpid(), line) > 0);
+    fclose(out);
+}
+
 TEST(stands_in_a_fresh_directory)
 {
     char cwd[4096];
