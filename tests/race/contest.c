@@ -275,6 +275,7 @@ TEST_TIMEOUT(claims_go_on_elsewhere_while_a_mass_of_leases_is_recovered, 120)
     int64_t before_ns = claim_elsewhere_ns(store, CLAIMS, NULL, &claimed);
     clock_advance_ms(HOLD_MS);
     pid_t keeper = test_fork_reopening(&store, crew_open);
+    int64_t began_ns = now_ns();
     if (keeper == 0) {
         lh_store *own = crew_open();
         lh_upkeep done;
@@ -285,10 +286,12 @@ TEST_TIMEOUT(claims_go_on_elsewhere_while_a_mass_of_leases_is_recovered, 120)
     }
     int64_t during_ns = claim_elsewhere_ns(store, CLAIMS, &shared->stop, &claimed);
     EXPECT_EQ(test_wait(keeper).code, 0);
-    (void)fprintf(stderr, "%d claims beside %d leases: p95 %.2f ms before, %.2f ms during\n",
-                  claimed, mass(), (double)before_ns / 1e6, (double)during_ns / 1e6);
+    int64_t recovery_ns = now_ns() - began_ns;
+    (void)fprintf(
+        stderr, "%d claims beside %d leases: p95 %.2f ms before, %.2f ms during %.2f ms\n", claimed,
+        mass(), (double)before_ns / 1e6, (double)during_ns / 1e6, (double)recovery_ns / 1e6);
     EXPECT(claimed > 10);
-    EXPECT(during_ns < 200000000); /* nobody waited for the whole of it */
+    EXPECT(during_ns < recovery_ns / 4); /* no claim waited for the whole recovery */
     lh_recovered left;
     EXPECT_OK(lh_recovery_stats(store, &left));
     EXPECT_EQ(left.entries_reclaimed, 0);
