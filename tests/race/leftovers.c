@@ -282,7 +282,10 @@ TEST(whoever_recovers_by_hand_kills_what_a_dead_worker_left_running)
     pid_t pid = killed_worker(&store, leader, &job);
     pid_t astray_below,
         astray = start((struct guise){.leads = true, .name = ours()}, &astray_below);
-    EXPECT_EQ(recovered(store), 1);
+    int64_t n = 0;
+    for (int i = 0; i < TRIES && n == 0; i++)
+        n = recovered(store); /* on a loaded machine, dying takes a killed process some time */
+    EXPECT_EQ(n, 1);
     EXPECT(!alive(leader) && !alive(below) && !alive(astray) && !alive(astray_below));
     EXPECT_EQ(told.killed, 4);
     expect_gone(store, pid, job);
@@ -296,7 +299,8 @@ TEST(a_worker_that_waits_gets_the_job_when_what_the_dead_one_left_running_is_kil
     lh_store *store = open_telling(&told);
     struct hand next = hand_start(&store, "next", &process);
     int64_t best_ns = INT64_MAX;
-    for (int i = 0; i < 3; i++) {
+    /* A waiter that leaves it to the poll needs a second or more in every round. */
+    for (int i = 0; i < 10 && best_ns >= 800000000; i++) {
         struct hand worker = hand_start(&store, ours(), &process);
         pid_t below, leader = start((struct guise){.leads = true}, &below);
         int64_t job = ask(&worker, HOLD).job;
@@ -311,7 +315,7 @@ TEST(a_worker_that_waits_gets_the_job_when_what_the_dead_one_left_running_is_kil
         if (got.at_ns - killed_ns < best_ns)
             best_ns = got.at_ns - killed_ns;
     }
-    EXPECT(best_ns < 800000000); /* it came back for that, and did not leave it to the poll */
+    EXPECT(best_ns < 800000000);
     hand_quit(&next);
     expect_sound(store);
     lh_close(store);
