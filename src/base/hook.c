@@ -52,6 +52,12 @@ void lhi_point(const char *name)
         kill(getpid(), c->stop_there ? SIGSTOP : SIGKILL);
 }
 
+int64_t lhi_poll_ms(int64_t ms)
+{
+    int64_t instead = __atomic_load_n(&lhi_control()->poll_ms, __ATOMIC_RELAXED);
+    return instead != 0 ? instead : ms;
+}
+
 #else
 
 typedef int lhi_hook_unused; /* ISO C wants a declaration in every translation unit */

@@ -30,19 +30,23 @@ struct lhi_control {
     bool
         stop_there; /* SIGSTOP instead of SIGKILL: the process goes on when the test continues it */
     int64_t slept_ms; /* added to the clock that goes on while the machine sleeps */
+    int64_t poll_ms;  /* non-zero: a waiting call on SQLite polls this rarely */
 };
 
 struct lhi_control *lhi_control(void);
 bool lhi_fault(enum lhi_fault kind);
 void lhi_point(const char *name);
+int64_t lhi_poll_ms(int64_t ms);
 
 #define LHI_FAULT(kind) lhi_fault(kind)
 #define LHI_POINT(name) lhi_point(name)
+#define LHI_POLL(ms) lhi_poll_ms(ms)
 
 #else
 
 #define LHI_FAULT(kind) false
 #define LHI_POINT(name) ((void)0)
+#define LHI_POLL(ms) (ms)
 
 #endif
 

@@ -259,6 +259,12 @@ void clock_advance_ms(int64_t ms)
     __atomic_add_fetch(&lhi_control()->mono_ms, ms, __ATOMIC_SEQ_CST);
 }
 
+void polls_stop(void)
+{
+    enum { HOUR_MS = 3600000 };
+    __atomic_store_n(&lhi_control()->poll_ms, HOUR_MS, __ATOMIC_SEQ_CST);
+}
+
 int64_t now_ns(void)
 {
     struct timespec ts;

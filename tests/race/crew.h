@@ -62,6 +62,10 @@ void hand_continue(const struct hand *hand);
 
 /* All processes of a test share one clock, which the test moves. Before anything else. */
 void clock_start(void);
+
+/* On SQLite no waiting call returns because its poll came: only a wake-up or a deadline ends a wait.
+ * After clock_start(). */
+void polls_stop(void);
 void clock_advance_ms(int64_t ms);
 
 int64_t now_ns(void);

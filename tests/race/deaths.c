@@ -146,10 +146,10 @@ static void expect_judged_by_time_only(lh_store *store, int64_t job)
     (void)snprintf(vacant, sizeof vacant, "pid = %d", (int)vacant_pid());
     forge(vacant);
     EXPECT_EQ(recovered(store), 0);
-    clock_advance_ms(SILENCE_MS - 1000);
+    clock_advance_ms(SILENCE_MS / 2);
     EXPECT_EQ(recovered(store), 0);
     EXPECT_EQ(job_now(store, job).state, LH_RUNNING);
-    clock_advance_ms(1001);
+    clock_advance_ms(SILENCE_MS / 2);
     EXPECT_EQ(recovered(store), 1);
     expect_reason(store, job, "RECLAIMED_DEAD: worker w-1 has been silent for ");
 }
