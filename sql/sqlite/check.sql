@@ -81,6 +81,9 @@ SELECT name, payload_sum, payload FROM lh_schedule;
 -- name: check_payloads
 SELECT id, payload_sum, payload, name_sum, queue, kind, key FROM lh_job;
 
+-- name: check_names
+SELECT id, name_sum, queue, kind, key FROM lh_job WHERE name_sum IS NOT NULL;
+
 -- name: check_sums
 -- What the constraint of the table says too, by name; and rows that nobody has summed up.
 SELECT id, iif(state_sum = 0, 'row has no checksum: something other than leasehold has written it',

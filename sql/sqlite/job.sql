@@ -200,9 +200,39 @@ SELECT id, queue, kind, state, finished_at, created_at FROM lh_job
  WHERE id > :after ORDER BY id LIMIT :n;
 
 -- name: job_hold_back
--- Something of it no longer matches its checksum: never run, kept for inspection. The sum is made anew by
--- job_sum: what is there now is what an operator looks at.
+-- Something of it no longer matches its checksum: never run, kept for inspection. Every value that the
+-- table would refuse is replaced. The sum is computed again by job_sum: what is there now is what an
+-- operator looks at.
 UPDATE lh_job
    SET state = 'failed', worker = NULL, lease_until = NULL, token = :token, last_error = :reason,
-       finished_at = :now, state_changed_at = max(:now, coalesce(started_at, 0)), state_sum = 0
- WHERE id = :id AND (state = 'pending' OR state = 'running');
+       finished_at = :now, state_changed_at = :now, state_sum = 0,
+       priority = iif(typeof(priority) = 'integer' AND priority BETWEEN -32768 AND 32767, priority, 0),
+       max_attempts = iif(typeof(max_attempts) = 'integer' AND (max_attempts = -1 OR max_attempts > 0),
+                          max_attempts, NULL),
+       attempt = iif(typeof(attempt) = 'integer' AND attempt >= 0
+                     AND (max_attempts IS NULL OR max_attempts <= 0 OR attempt <= max_attempts), attempt, 0),
+       recoveries = iif(typeof(recoveries) = 'integer' AND recoveries >= 0, recoveries, 0),
+       held_ms = iif(typeof(held_ms) = 'integer', held_ms, NULL),
+       run_at = iif(typeof(run_at) = 'integer' AND run_at >= 100000000000, run_at, NULL),
+       created_at = iif(typeof(created_at) = 'integer' AND created_at >= 100000000000, created_at, :now),
+       started_at = iif(typeof(started_at) = 'integer' AND started_at <= :now, started_at, NULL),
+       last_heartbeat_at = iif(typeof(last_heartbeat_at) = 'integer', last_heartbeat_at, NULL),
+       expires_at = iif(typeof(expires_at) = 'integer' AND expires_at >= 100000000000, expires_at, NULL),
+       lease_ms = iif(typeof(lease_ms) = 'integer' AND lease_ms BETWEEN 1 AND 2592000000, lease_ms, NULL),
+       backoff_ms = iif(typeof(backoff_ms) = 'integer', backoff_ms, NULL),
+       backoff_cap_ms = iif(typeof(backoff_cap_ms) = 'integer', backoff_cap_ms, NULL),
+       stage = iif(typeof(stage) = 'text', stage, NULL),
+       progress = iif(typeof(progress) = 'integer' AND progress BETWEEN 0 AND 100, progress, NULL),
+       checkpoint = iif(typeof(checkpoint) = 'text', checkpoint, NULL),
+       result = iif(typeof(result) = 'text' OR typeof(result) = 'blob', result, NULL),
+       name_sum = iif(typeof(name_sum) = 'integer', name_sum, NULL),
+       payload_sum = iif(typeof(payload_sum) = 'integer', payload_sum, NULL)
+ WHERE id = :id AND (state = 'pending' OR state = 'running' OR state = 'scheduled');
+
+-- name: job_next_ids
+-- The same order as job_next, from the index alone: where a row cannot be read, the others still can.
+SELECT id FROM lh_job WHERE state = 'pending' AND queue = :queue ORDER BY priority DESC, id;
+
+-- name: damage_told
+-- Was it recorded before that this job is passed over?
+SELECT 1 FROM lh_event WHERE job = :job AND type = 'job.damaged' LIMIT 1;

@@ -1,8 +1,9 @@
 -- Recovery: what is forfeit, the one statement that takes a job back, and the reports of it.
 
 -- name: job_expired
--- :skip steps over what is stuck on purpose (recovery off), :stuck over what is known to be.
-SELECT * FROM lh_job
+-- :skip steps over what is stuck on purpose (recovery off), :stuck over what is known to be. From the index
+-- alone: a row that cannot be read must not hide the others.
+SELECT id FROM lh_job
  WHERE state <> 'pending' AND state <> 'completed' AND state = 'running'
    AND lease_until <= :now AND lease_until > :stuck
  ORDER BY lease_until LIMIT :n OFFSET :skip;
@@ -151,7 +152,8 @@ UPDATE sqlite_sequence SET seq = max(seq, coalesce((SELECT max(id) FROM lh_job),
 
 -- name: mend_queues
 INSERT INTO lh_queue(queue)
-SELECT DISTINCT queue FROM lh_job WHERE queue NOT IN (SELECT queue FROM lh_queue);
+SELECT DISTINCT queue FROM lh_job
+ WHERE typeof(queue) = 'text' AND queue NOT IN (SELECT queue FROM lh_queue);
 
 -- name: mend_counts
 -- Counted over the table: only after a check has found the counts wrong.

@@ -60,6 +60,16 @@ UPDATE lh_job SET lease_until = lease_until + :shift, started_at = started_at + 
        last_heartbeat_at = last_heartbeat_at + :shift
  WHERE state <> 'pending' AND state <> 'completed' AND state = 'running';
 
+-- name: job_running_ids
+-- From the index alone: for the statements here that change all running jobs, when one row is damaged.
+SELECT id FROM lh_job WHERE state <> 'pending' AND state <> 'completed' AND state = 'running';
+
+-- name: clock_shift_job
+UPDATE lh_job SET lease_until = lease_until + :shift, started_at = started_at + :shift,
+       state_changed_at = state_changed_at + :shift,
+       last_heartbeat_at = last_heartbeat_at + :shift
+ WHERE id = :id AND state = 'running';
+
 -- name: clock_shift_held_back
 -- What waits for a hold to end is scheduled at that moment; the two stay together.
 UPDATE lh_job SET run_at = run_at + :shift
@@ -92,6 +102,13 @@ UPDATE lh_job SET lease_until = :now
 UPDATE lh_job SET lease_until = :now + held_ms
  WHERE state <> 'pending' AND state <> 'completed' AND state = 'running'
    AND worker NOT IN (SELECT id FROM lh_worker WHERE pid IS NOT NULL AND boot IS NOT :boot);
+
+-- name: boot_job
+-- Both, for one job.
+UPDATE lh_job
+   SET lease_until = iif(worker IN (SELECT id FROM lh_worker WHERE pid IS NOT NULL AND boot IS NOT :boot),
+                         min(lease_until, :now), :now + held_ms)
+ WHERE id = :id AND state = 'running';
 
 -- name: boot_leases
 UPDATE lh_lease SET expires_at = :now + ttl_ms WHERE expires_at IS NOT NULL;

@@ -170,7 +170,7 @@ static void damage_state_in_the_file(void)
     EXPECT_EQ(fclose(file), 0);
 }
 
-TEST(a_claim_that_meets_a_row_which_its_index_contradicts_says_so_and_the_next_open_repairs_it)
+TEST(a_claim_passes_over_a_row_that_its_index_contradicts_and_the_next_open_repairs_it)
 {
     const char *queue = "mail";
     const lh_claim_opts opts = {.queues = &queue, .n_queues = 1, .worker = "w-1"};
@@ -181,8 +181,16 @@ TEST(a_claim_that_meets_a_row_which_its_index_contradicts_says_so_and_the_next_o
     lh_close(store);
     damage_state_in_the_file();
     store = store_open("store.db", (lh_open_opts){0});
-    EXPECT_STATUS(lh_claim(store, &opts, &jobs), LH_ECORRUPT);
-    EXPECT_CONTAINS(lh_errmsg(store), "job 1 is damaged");
+    EXPECT_STATUS(lh_claim(store, &opts, &jobs), LH_EMPTY);
+    int64_t sound = add(store, "mail", "sound");
+    EXPECT_OK(lh_claim(store, &opts, &jobs));
+    EXPECT_EQ(jobs->n, 1);
+    EXPECT_EQ(jobs->job[0].id, sound);
+    lh_jobs_free(jobs);
+    sqlite3 *db = db_open("store.db");
+    EXPECT_EQ(db_int(db, "SELECT count(*) FROM lh_event WHERE type = 'job.damaged' AND job = 1"),
+              1);
+    sqlite3_close(db);
     lh_close(store);
     store = store_open("store.db", (lh_open_opts){0});
     EXPECT_STATUS(lh_claim(store, &opts, &jobs), LH_EMPTY);
@@ -198,6 +206,20 @@ TEST(a_job_whose_queue_was_damaged_is_not_run_in_another)
     damage("UPDATE lh_job SET queue = 'maim' WHERE id = 1");
     EXPECT(take(store, "maim", "w-1", 0) == NULL);
     expect_corrupt(store, id, "queue, kind or key");
+    lh_close(store);
+}
+
+TEST(a_repair_holds_back_a_running_job_whose_queue_was_damaged)
+{
+    lh_store *store = store_new();
+    int64_t id = add(store, "mail", "x");
+
+    lh_jobs_free(take(store, "mail", "w-1", 0));
+    lh_close(store);
+    damage("UPDATE lh_job SET queue = 'maim' WHERE id = 1");
+    store = store_open("store.db", (lh_open_opts){.repair = true});
+    expect_corrupt(store, id, "queue, kind or key does not match its checksum");
+    store_check(store);
     lh_close(store);
 }
 

@@ -9,7 +9,22 @@ CREATE TABLE lh_meta (
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE lh_job (
-    id                INTEGER PRIMARY KEY AUTOINCREMENT,  -- an id is never used again
+    id                INTEGER PRIMARY KEY AUTOINCREMENT   -- an id is never used again
+    -- Every number that decides anything, each with a factor of its own: no single one can change without
+    -- the sum. It is plain arithmetic, so that every connection keeps and checks it, and so that the
+    -- engine's own integrity check finds a damaged row. Statements of the library add what they change;
+    -- tools/embed_sql.py writes that part, so a row that did not match still does not afterwards. It stands
+    -- first: damage is named as damage, before a rule that the damaged value breaks as well. And it says
+    -- IS: with = a NULL where a number belongs would pass.
+                      CONSTRAINT "row is damaged, or was changed past leasehold" CHECK (state_sum IS 0 OR state_sum IS
+        3 * id + 5 * priority + 7 * attempt + 11 * coalesce(max_attempts, -1) + 13 * recoveries
+        + 17 * token + 19 * coalesce(lease_until, -1) + 23 * coalesce(held_ms, -1)
+        + 29 * coalesce(run_at, -1) + 31 * created_at + 37 * coalesce(started_at, -1)
+        + 41 * coalesce(finished_at, -1) + 43 * coalesce(last_heartbeat_at, -1)
+        + 47 * coalesce(expires_at, -1) + 53 * coalesce(lease_ms, -1)
+        + 59 * coalesce(backoff_ms, -1) + 61 * coalesce(backoff_cap_ms, -1)
+        + 67 * CASE state WHEN 'pending' THEN 1 WHEN 'running' THEN 2 WHEN 'completed' THEN 3 WHEN 'scheduled' THEN 4 WHEN 'failed' THEN 5 ELSE 6 END
+        + 71 * (payload_sum IS NULL) + 73 * (name_sum IS NULL)),
     queue             TEXT    NOT NULL
                       CHECK (length(queue) BETWEEN 1 AND 128 AND queue NOT GLOB '*[^A-Za-z0-9._:@-]*'),
     kind              TEXT
@@ -53,20 +68,7 @@ CREATE TABLE lh_job (
     CHECK ((state = 'running') = (worker IS NOT NULL)),
     CHECK (state <> 'running' OR (started_at IS NOT NULL AND token > 0)),
     CHECK (max_attempts = -1 OR (max_attempts > 0 AND attempt <= max_attempts)),
-    CHECK (started_at <= state_changed_at),
-    -- Every number that decides anything, each with a factor of its own: no single one can change without
-    -- the sum. It is plain arithmetic, so that every connection keeps and checks it, and so that the
-    -- engine's own integrity check finds a damaged row. Statements of the library add what they change;
-    -- tools/embed_sql.py writes that part, so a row that did not match still does not afterwards.
-    CONSTRAINT "row is damaged, or was changed past leasehold" CHECK (state_sum = 0 OR state_sum =
-        3 * id + 5 * priority + 7 * attempt + 11 * coalesce(max_attempts, -1) + 13 * recoveries
-        + 17 * token + 19 * coalesce(lease_until, -1) + 23 * coalesce(held_ms, -1)
-        + 29 * coalesce(run_at, -1) + 31 * created_at + 37 * coalesce(started_at, -1)
-        + 41 * coalesce(finished_at, -1) + 43 * coalesce(last_heartbeat_at, -1)
-        + 47 * coalesce(expires_at, -1) + 53 * coalesce(lease_ms, -1)
-        + 59 * coalesce(backoff_ms, -1) + 61 * coalesce(backoff_cap_ms, -1)
-        + 67 * CASE state WHEN 'pending' THEN 1 WHEN 'running' THEN 2 WHEN 'completed' THEN 3 WHEN 'scheduled' THEN 4 WHEN 'failed' THEN 5 ELSE 6 END
-        + 71 * (payload_sum IS NULL) + 73 * (name_sum IS NULL))
+    CHECK (started_at <= state_changed_at)
 ) STRICT;
 
 -- Every index costs every INSERT, also one that the row is not in: hence as few as can be, and

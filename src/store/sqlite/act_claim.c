@@ -103,12 +103,13 @@ static int allowed_now(struct txn *txn, const lh_policy *policy, const char *que
 /* ---- one job ---- */
 
 static int fail_damaged(struct txn *txn, const lh_job *job, enum damage damage, struct tally *tally,
-                        struct lhi_error *err)
+                        bool *held, struct lhi_error *err)
 {
     char reason[80];
+    int rc = hold_back(txn, job->id, job->token, damage, held, err);
 
-    if (hold_back(txn, job->id, job->token, damage, err) < 0)
-        return err->status;
+    if (rc < 0 || !*held)
+        return rc;
     lhi_format(reason, sizeof reason, "CORRUPT: %s", damage_words(damage));
     txn_log(txn, LH_LOG_ERROR,
             &(lh_log_entry){.job = job->id,
@@ -176,14 +177,8 @@ static int take(struct txn *txn, const lh_claim_opts *opts, lh_job *job, int64_t
                  job->worker, job->lease_until, job->lease_ms, txn->now, job->id);
     if (rc < 0)
         return rc;
-    if (rc == 0) {
-        side_set_recovery_due(&txn->db->side,
-                              true); /* the next open checks the file and repairs it */
-        return lhi_fail(err, LH_ECORRUPT,
-                        "job %lld is damaged: an index says that it is pending and its row does "
-                        "not; \"leasehold check --repair\" heals the store",
-                        (long long)job->id);
-    }
+    if (rc == 0) /* an index says that it is pending, and its row does not */
+        return lhi_fail(err, LH_ELOST, "row of the job contradicts its index");
     /* Claimed in time: its expiry has nothing more to say, whatever becomes of this claim. */
     if (job->expires_at != 0 &&
         (rc = sql_run(txn->conn, LHI_SQL_EXPIRY_END, err, "ii", job->expires_at, job->id)) < 0)
@@ -213,13 +208,46 @@ struct candidate {
     bool unsigned_yet;
 };
 
-/* Rows as they may be taken; what is known of each beside the job stands in `about`. */
+/* Rows as they may be taken; what is known of each beside the job stands in `about`. Jobs that this claim
+ * has to pass over are left out. */
 struct candidates {
     lh_jobs *out;
     size_t *room;
     struct candidate *about;
     size_t n;
+    const struct passed *passed;
 };
+
+/* Jobs that are damaged and stay in the index, because the engine cannot change their rows. */
+struct passed {
+    int64_t *id;
+    size_t n, room;
+    bool unreadable; /* a row on the way cannot be read: walk over the index alone */
+};
+
+static bool is_passed(const struct passed *passed, int64_t id)
+{
+    for (size_t i = 0; i < passed->n; i++)
+        if (passed->id[i] == id)
+            return true;
+    return false;
+}
+
+static int pass(struct txn *txn, struct passed *passed, int64_t id, struct lhi_error *err)
+{
+    if (passed->n == passed->room) {
+        size_t room = passed->room ? passed->room * 2 : 16;
+        int64_t *grown = lhi_arena_alloc(&txn->arena, room * sizeof *grown);
+        if (grown == NULL)
+            return lhi_no_memory(err);
+        if (passed->n > 0)
+            memcpy(grown, passed->id, passed->n * sizeof *grown);
+        passed->id = grown;
+        passed->room = room;
+    }
+    passed->id[passed->n++] = id;
+    return LH_OK;
+}
 
 static int add_candidate(struct txn *txn, sqlite3_stmt *stmt, struct candidates *c,
                          struct lhi_error *err)
@@ -253,6 +281,34 @@ static int read_candidates(struct txn *txn, const char *queue, size_t n, struct 
             sql_reset(stmt);
             return rc;
         }
+    return rc < 0 ? rc : LH_OK;
+}
+
+/* One job by its id. One that cannot be read is passed over. */
+static int read_candidate(struct txn *txn, int64_t id, struct candidates *c, struct lhi_error *err)
+{
+    if (is_passed(c->passed, id))
+        return LH_OK;
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_GET, err, "i", id);
+    int rc = stmt != NULL ? sql_step(txn->conn, stmt, err) : err->status;
+    if (rc == LH_OK)
+        rc = add_candidate(txn, stmt, c, err);
+    sql_reset(stmt);
+    if (rc == LH_EMPTY || (rc < 0 && is_damage(txn, id, rc, err)))
+        return pass_over(txn, id, err);
+    return rc;
+}
+
+/* The same candidates, one by one: some row on the way cannot be read, or stays where it is. */
+static int read_candidates_by_id(struct txn *txn, const char *queue, size_t n, struct candidates *c,
+                                 struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_NEXT_IDS, err, "t", queue);
+    int rc = stmt != NULL ? LH_OK : err->status;
+
+    while (rc == LH_OK && c->n < n && (rc = sql_step(txn->conn, stmt, err)) == LH_OK)
+        rc = read_candidate(txn, sqlite3_column_int64(stmt, 0), c, err);
+    sql_reset(stmt);
     return rc < 0 ? rc : LH_OK;
 }
 
@@ -294,21 +350,17 @@ static int rank_kinds(struct txn *txn, const lh_claim_opts *opts, const char *qu
 static int read_candidates_of_kinds(struct txn *txn, const lh_claim_opts *opts, const char *queue,
                                     size_t n, struct candidates *c, struct lhi_error *err)
 {
-    struct rank *ranks = lhi_arena_alloc(&txn->arena, n * opts->n_kinds * sizeof *ranks);
+    size_t most = n + c->passed->n; /* those that are passed over stand in the index, too */
+    struct rank *ranks = lhi_arena_alloc(&txn->arena, most * opts->n_kinds * sizeof *ranks);
     size_t found;
 
     if (ranks == NULL)
         return lhi_no_memory(err);
-    int rc = rank_kinds(txn, opts, queue, n, ranks, &found, err);
+    int rc = rank_kinds(txn, opts, queue, most, ranks, &found, err);
     for (size_t i = 0; i < found && c->n < n && rc == LH_OK; i++) {
         if (i > 0 && ranks[i].id == ranks[i - 1].id)
             continue; /* a kind that was named twice */
-        sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_GET, err, "i", ranks[i].id);
-        rc = stmt != NULL ? sql_step(txn->conn, stmt, err) : err->status;
-        if (rc == LH_OK)
-            rc = add_candidate(txn, stmt, c, err);
-        if (stmt != NULL)
-            sql_reset(stmt);
+        rc = read_candidate(txn, ranks[i].id, c, err);
     }
     return rc;
 }
@@ -316,23 +368,25 @@ static int read_candidates_of_kinds(struct txn *txn, const lh_claim_opts *opts, 
 /* Claim the job, or hold it back if its row does not match its checksums. The table's own constraint
  * finds the last kind of damage, in the write. */
 static int take_sound(struct txn *txn, const lh_claim_opts *opts, lh_job *job,
-                      struct candidate *candidate, struct tally *tally, struct lhi_error *err)
+                      struct candidate *candidate, struct tally *tally, struct passed *passed,
+                      struct lhi_error *err)
 {
     lh_job before = *job;
+    bool held = false;
     int rc = LH_OK;
 
     if (candidate->damage == DAMAGED_NOT && candidate->unsigned_yet)
         rc = sign(txn, job, err);
     if (candidate->damage == DAMAGED_NOT && rc >= 0)
         rc = take(txn, opts, job, candidate->wished_ms, tally, err);
-    if (rc == LH_ELOST) {
+    if (rc < 0 && is_damage(txn, before.id, rc, err)) {
         candidate->damage = DAMAGED_ROW;
-        lhi_error_clear(err);
         rc = LH_OK;
     }
     if (rc < 0 || candidate->damage == DAMAGED_NOT)
         return rc;
-    return fail_damaged(txn, &before, candidate->damage, tally, err);
+    rc = fail_damaged(txn, &before, candidate->damage, tally, &held, err);
+    return rc < 0 || held ? rc : pass(txn, passed, before.id, err);
 }
 
 /* When will the bucket have a whole claim in it again? */
@@ -345,8 +399,27 @@ static void note_retry(struct lhi_act *act, const lh_policy *policy, int64_t buc
         act->claim.retry_ms = ms;
 }
 
+static int find_candidates(struct txn *txn, const lh_claim_opts *opts, const char *queue, size_t n,
+                           struct candidates *c, struct passed *passed, struct lhi_error *err)
+{
+    size_t first = c->out->n;
+
+    if (opts->n_kinds > 0)
+        return read_candidates_of_kinds(txn, opts, queue, n, c, err);
+    if (passed->n == 0 && !passed->unreadable) {
+        int rc = read_candidates(txn, queue, n, c, err);
+        if (rc != LH_ECORRUPT)
+            return rc;
+        lhi_error_clear(err);
+        passed->unreadable = true;
+        c->out->n = first;
+        c->n = 0;
+    }
+    return read_candidates_by_id(txn, queue, n, c, err);
+}
+
 static int claim_from(struct txn *txn, struct lhi_act *act, const char *queue, size_t want,
-                      size_t *room, bool *again)
+                      size_t *room, struct passed *passed, bool *again)
 {
     const lh_claim_opts *opts = act->claim.opts;
     struct lhi_error *err = &act->err;
@@ -365,11 +438,9 @@ static int claim_from(struct txn *txn, struct lhi_act *act, const char *queue, s
     struct candidate *about = lhi_arena_alloc(&txn->arena, allowed * sizeof *about);
     if (about == NULL)
         return lhi_no_memory(err);
-    struct candidates c = {.out = out, .about = about};
+    struct candidates c = {.out = out, .about = about, .passed = passed};
     c.room = room;
-    rc = opts->n_kinds > 0 ? read_candidates_of_kinds(txn, opts, queue, allowed, &c, err)
-                           : read_candidates(txn, queue, allowed, &c, err);
-    if (rc < 0)
+    if ((rc = find_candidates(txn, opts, queue, allowed, &c, passed, err)) < 0)
         return rc;
     size_t found = out->n - first;
     if (found == 0)
@@ -392,7 +463,7 @@ static int claim_from(struct txn *txn, struct lhi_act *act, const char *queue, s
         return err->status;
     for (size_t i = 0; i < found; i++) {
         lh_job *job = &out->job[first + i];
-        if ((rc = take_sound(txn, opts, job, &about[i], tally, err)) < 0)
+        if ((rc = take_sound(txn, opts, job, &about[i], tally, passed, err)) < 0)
             return rc;
         if (about[i].damage == DAMAGED_NOT)
             out->job[kept++] = *job;
@@ -542,9 +613,10 @@ static int claim_queues(struct txn *txn, struct lhi_act *act, size_t want, size_
     for (size_t i = 0; i < opts->n_queues && out->n < want; i++) {
         if (paused(txn->db, opts->queues[i]))
             continue;
+        struct passed passed = {0};
         for (bool again = true; again && out->n < want;) {
             again = false;
-            int rc = claim_from(txn, act, opts->queues[i], want - out->n, room, &again);
+            int rc = claim_from(txn, act, opts->queues[i], want - out->n, room, &passed, &again);
             if (rc < 0)
                 return rc;
         }

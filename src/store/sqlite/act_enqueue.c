@@ -164,8 +164,8 @@ static int repeat_request(struct txn *txn, struct lhi_act *act, bool *found)
             return rc;
         /* Pruned meanwhile: it was completed long ago. */
         act->enqueue.out[i].state = rc == LH_OK ? column_state(stmt, JOB_STATE) : LH_COMPLETED;
-        bool elsewhere = rc == LH_OK && strcmp((const char *)sqlite3_column_text(stmt, JOB_QUEUE),
-                                               act->enqueue.queue) != 0;
+        bool elsewhere =
+            rc == LH_OK && strcmp(text_or_empty(stmt, JOB_QUEUE), act->enqueue.queue) != 0;
         sql_reset(stmt);
         if (elsewhere)
             return lhi_fail(err, LH_EINVAL, "request \"%.96s\" was made before for another queue",

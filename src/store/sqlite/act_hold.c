@@ -70,7 +70,7 @@ static int end_hold_of_deleted(struct txn *txn, int64_t id, int64_t token, struc
     int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
 
     if (rc == LH_OK) {
-        lhi_format(queue, sizeof queue, "%s", (const char *)sqlite3_column_text(stmt, 0));
+        lhi_format(queue, sizeof queue, "%s", text_or_empty(stmt, 0));
         sql_reset(stmt);
         rc = end_hold(txn, queue, id, token, err);
     }
@@ -94,7 +94,7 @@ static int not_held(struct txn *txn, int64_t id, int64_t token, bool ends, struc
     int64_t current = sqlite3_column_int64(stmt, JOB_TOKEN);
     char queue[160], worker[160];
     const unsigned char *name = sqlite3_column_text(stmt, JOB_WORKER);
-    lhi_format(queue, sizeof queue, "%s", (const char *)sqlite3_column_text(stmt, JOB_QUEUE));
+    lhi_format(queue, sizeof queue, "%s", text_or_empty(stmt, JOB_QUEUE));
     lhi_format(worker, sizeof worker, "%s", name ? (const char *)name : "");
     sql_reset(stmt);
 
@@ -147,7 +147,7 @@ static int read_held(struct txn *txn, int64_t id, int64_t token, struct held *he
     if (!*found)
         return LH_OK;
     const unsigned char *kind = sqlite3_column_text(stmt, 1);
-    lhi_format(held->queue, sizeof held->queue, "%s", (const char *)sqlite3_column_text(stmt, 0));
+    lhi_format(held->queue, sizeof held->queue, "%s", text_or_empty(stmt, 0));
     lhi_format(held->kind, sizeof held->kind, "%s", kind ? (const char *)kind : "");
     held->has_kind = kind != NULL;
     held->attempt = sqlite3_column_int64(stmt, 2);
@@ -155,7 +155,7 @@ static int read_held(struct txn *txn, int64_t id, int64_t token, struct held *he
     held->started_at = sqlite3_column_int64(stmt, 4);
     held->backoff_ms = sqlite3_column_int64(stmt, 5);
     held->backoff_cap_ms = sqlite3_column_int64(stmt, 6);
-    lhi_format(held->worker, sizeof held->worker, "%s", (const char *)sqlite3_column_text(stmt, 7));
+    lhi_format(held->worker, sizeof held->worker, "%s", text_or_empty(stmt, 7));
     held->lease_until = sqlite3_column_int64(stmt, 8);
     sql_reset(stmt);
     return LH_OK;

@@ -51,6 +51,9 @@ int each_item(struct txn *txn, struct lhi_act *act, item_fn *one,
         struct lhi_error item;
         lhi_error_clear(&item);
         int rc = one(txn, act, i, &item);
+        if (rc == LH_ECORRUPT && id_of != NULL && is_damage(txn, id_of(act, i), rc, &item))
+            rc = lhi_fail(&item, LH_ELOST, "row of job %lld is damaged: the job is held back",
+                          (long long)id_of(act, i));
         act->status[i] = rc;
         if (rc < 0 && act->err.status == LH_OK)
             act->err = item;
@@ -85,8 +88,7 @@ static int read_brief(struct txn *txn, int64_t id, struct brief *brief, struct l
     if (stmt == NULL)
         return err->status;
     const unsigned char *worker = sqlite3_column_text(stmt, JOB_WORKER);
-    lhi_format(brief->queue, sizeof brief->queue, "%s",
-               (const char *)sqlite3_column_text(stmt, JOB_QUEUE));
+    lhi_format(brief->queue, sizeof brief->queue, "%s", text_or_empty(stmt, JOB_QUEUE));
     lhi_format(brief->worker, sizeof brief->worker, "%s", worker ? (const char *)worker : "");
     brief->state = column_state(stmt, JOB_STATE);
     brief->token = sqlite3_column_int64(stmt, JOB_TOKEN);

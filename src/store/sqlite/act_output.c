@@ -17,7 +17,7 @@ static int read_run(struct txn *txn, const struct lhi_written *run, int64_t *mos
         return rc;
     if (rc == LH_EMPTY)
         return lhi_fail(err, LH_ENOTFOUND, "there is no job %lld", (long long)run->job);
-    const char *queue = (const char *)sqlite3_column_text(stmt, 0);
+    const char *queue = text_or_empty(stmt, 0);
     const char *kind = (const char *)sqlite3_column_text(stmt, 1);
     *attempt = sqlite3_column_int64(stmt, 2);
     bool may = sqlite3_column_int(stmt, 3) != 0;

@@ -152,7 +152,7 @@ static int need_no_schedule(struct txn *txn, const char *queue, struct lhi_error
     if (rc != LH_OK)
         return rc < 0 ? rc : LH_OK;
     rc = lhi_fail(err, LH_ESTATE, "schedule \"%s\" enqueues into queue \"%s\": remove it first",
-                  (const char *)sqlite3_column_text(stmt, 0), queue);
+                  text_or_empty(stmt, 0), queue);
     sql_reset(stmt);
     return rc;
 }

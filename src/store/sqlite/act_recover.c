@@ -56,12 +56,18 @@ struct taking {
 static int write_damaged(struct txn *txn, struct taking *t)
 {
     lhi_error_clear(t->err);
+    bool held = false;
+    int rc = hold_back(txn, t->job->id, t->job->token, DAMAGED_ROW, &held, t->err);
+    if (rc < 0)
+        return rc;
+    if (!held)
+        return lhi_fail(t->err, LH_EINVAL, "its row cannot be read or contradicts its index");
     t->to = LH_FAILED;
     t->hold = false;
     t->fate.poison = false;
     t->fate.action = "failed";
     lhi_format(t->fate.reason, sizeof t->fate.reason, "CORRUPT: %s", damage_words(DAMAGED_ROW));
-    return hold_back(txn, t->job->id, t->job->token, DAMAGED_ROW, t->err);
+    return LH_OK;
 }
 
 static int write_job(struct txn *txn, struct taking *t)
@@ -72,7 +78,7 @@ static int write_job(struct txn *txn, struct taking *t)
                     t->run_at, fate->attempt, fate->recoveries, txn_next_token(txn, job->token),
                     t->to == LH_FAILED ? txn->now : (int64_t)0, txn->now, fate->reason, job->id,
                     job->token, job->lease_until);
-    if (n == LH_ELOST)
+    if (n < 0 && is_damage(txn, job->id, n, t->err))
         return write_damaged(txn, t);
     if (n < 0)
         return n;
@@ -206,6 +212,8 @@ static int recover_id(struct txn *txn, int64_t id, const lh_recover_opts *opts,
     int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
     lh_job job;
 
+    if (rc < 0 && is_damage(txn, id, rc, err))
+        return pass_over(txn, id, err);
     if (rc != LH_OK)
         return rc < 0 ? rc : LH_OK; /* gone meanwhile */
     bool ok = held_row(stmt, &txn->arena, &job);
@@ -219,8 +227,8 @@ static int recover_id(struct txn *txn, int64_t id, const lh_recover_opts *opts,
 
 /* ---- expired leases of jobs, as a claim meets them ---- */
 
-/* Expired rows, read to the end before the first is changed. */
-static int read_expired(struct txn *txn, size_t limit, int64_t skip, lh_job *jobs, size_t *n,
+/* Expired jobs, read to the end before the first is changed. */
+static int read_expired(struct txn *txn, size_t limit, int64_t skip, int64_t *ids, size_t *n,
                         struct lhi_error *err)
 {
     sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_EXPIRED, err, "iiii", txn->now,
@@ -231,10 +239,7 @@ static int read_expired(struct txn *txn, size_t limit, int64_t skip, lh_job *job
     if (stmt == NULL)
         return err->status;
     while ((rc = sql_step(txn->conn, stmt, err)) == LH_OK)
-        if (!held_row(stmt, &txn->arena, &jobs[(*n)++])) {
-            sql_reset(stmt);
-            return lhi_no_memory(err);
-        }
+        ids[(*n)++] = sqlite3_column_int64(stmt, 0);
     return rc < 0 ? rc : LH_OK;
 }
 
@@ -242,22 +247,22 @@ static int recover_expired(struct txn *txn, struct lhi_run *run, struct lhi_erro
 {
     struct holder holder = {.arena = &txn->arena};
     int64_t skip = 0, taken = lhi_run_reclaimed(run), failed = run->failures + run->untold;
-    lh_job first, *jobs = NULL;
+    int64_t first, *ids = NULL;
     size_t n;
     int rc;
 
     /* The common case, nothing expired, is one probe of an index and no memory. */
     if ((rc = read_expired(txn, 1, 0, &first, &n, err)) < 0 || n == 0)
         return rc;
-    jobs = lhi_arena_alloc(&txn->arena, LHI_BATCH * sizeof *jobs);
-    if (jobs == NULL)
+    ids = lhi_arena_alloc(&txn->arena, LHI_BATCH * sizeof *ids);
+    if (ids == NULL)
         return lhi_no_memory(err);
     /* Queues with recovery off keep their stuck jobs at the head of the index: walk past them. */
     do {
-        if ((rc = read_expired(txn, LHI_BATCH, skip, jobs, &n, err)) < 0)
+        if ((rc = read_expired(txn, LHI_BATCH, skip, ids, &n, err)) < 0)
             return rc;
         for (size_t i = 0; i < n; i++)
-            if ((rc = judge_job(txn, &jobs[i], NULL, &holder, run, err)) < 0)
+            if ((rc = recover_id(txn, ids[i], NULL, &holder, run, err)) < 0)
                 return rc;
         skip += (int64_t)n;
     } while (n == LHI_BATCH && lhi_run_reclaimed(run) == taken);

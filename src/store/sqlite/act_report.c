@@ -185,9 +185,9 @@ static int still_holds(struct txn *txn, const char *worker, bool *anything, bool
         return err->status;
     while (!*free_it && (rc = sql_step(txn->conn, stmt, err)) == LH_OK) {
         *anything = true;
-        *free_it = txn_policy(txn, (const char *)sqlite3_column_text(stmt, 0),
-                              (const char *)sqlite3_column_text(stmt, 1))
-                       ->recovery;
+        *free_it =
+            txn_policy(txn, text_or_empty(stmt, 0), (const char *)sqlite3_column_text(stmt, 1))
+                ->recovery;
     }
     sql_reset(stmt);
     return rc < 0 ? rc : LH_OK;

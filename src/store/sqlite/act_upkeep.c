@@ -32,7 +32,7 @@ static int read_waiting(struct txn *txn, enum lhi_sql which, size_t limit, struc
     do {
         struct waiting *row = &(*out)[(*n)++];
         row->id = sqlite3_column_int64(stmt, 0);
-        row->queue = column_text(stmt, 1, &txn->arena, &ok);
+        row->queue = column_name(stmt, 1, &txn->arena, &ok);
         row->state = column_state(stmt, 3);
         if (which == LHI_SQL_JOB_OVERDUE) {
             row->token = sqlite3_column_int64(stmt, 4);
@@ -43,6 +43,34 @@ static int read_waiting(struct txn *txn, enum lhi_sql which, size_t limit, struc
     if (!ok)
         return lhi_no_memory(err);
     return rc < 0 ? rc : LH_OK;
+}
+
+/* The row of a job that was to change by itself is damaged. */
+static int fail_damaged(struct txn *txn, const struct waiting *job, struct lhi_error *err)
+{
+    char reason[80];
+    bool held;
+    struct tally *tally = txn_tally(txn, job->queue, err);
+    int rc = tally ? hold_back(txn, job->id, job->token, DAMAGED_ROW, &held, err) : err->status;
+
+    if (rc < 0 || !held)
+        return rc;
+    tally_move(tally, job->state, LH_FAILED);
+    tally->failed++;
+    lhi_format(reason, sizeof reason, "CORRUPT: %s", damage_words(DAMAGED_ROW));
+    txn_log(txn, LH_LOG_ERROR,
+            &(lh_log_entry){.job = job->id, .queue = job->queue, .reason = reason},
+            "job %lld was failed: %s", (long long)job->id, damage_words(DAMAGED_ROW));
+    return txn_event(txn,
+                     &(struct event){.type = "job.failed",
+                                     .job = job->id,
+                                     .queue = job->queue,
+                                     .from = job->state,
+                                     .to = LH_FAILED,
+                                     .actor = "system/upkeep",
+                                     .reason = reason,
+                                     .token = job->token},
+                     err);
 }
 
 int promote_due(struct txn *txn, size_t limit, int64_t *promoted, bool *more, struct lhi_error *err)
@@ -63,9 +91,15 @@ int promote_due(struct txn *txn, size_t limit, int64_t *promoted, bool *more, st
         if (until > txn->now)
             continue;
         struct tally *tally = txn_tally(txn, due[i].queue, err);
-        if (tally == NULL ||
-            sql_run(txn->conn, LHI_SQL_JOB_PROMOTE, err, "ii", txn->now, due[i].id) < 0)
+        if (tally == NULL)
             return err->status;
+        int changed = sql_run(txn->conn, LHI_SQL_JOB_PROMOTE, err, "ii", txn->now, due[i].id);
+        if (changed < 0 && !is_damage(txn, due[i].id, changed, err))
+            return changed;
+        if (changed <= 0 && (rc = fail_damaged(txn, &due[i], err)) < 0)
+            return rc;
+        if (changed <= 0)
+            continue;
         txn->changed = true;
         tally_move(tally, LH_SCHEDULED, LH_PENDING);
         (*promoted)++;
@@ -87,10 +121,12 @@ static int expire_one(struct txn *txn, const struct waiting *job, int64_t *expir
     lhi_format(reason, sizeof reason, "EXPIRED: not claimed by %s",
                lh_time_format(job->expires_at, at, sizeof at));
     struct tally *tally = txn_tally(txn, job->queue, err);
-    if (tally == NULL ||
-        sql_run(txn->conn, LHI_SQL_JOB_CANCEL, err, "itiii", txn_next_token(txn, job->token),
-                reason, txn->now, job->id, job->token) < 0)
+    if (tally == NULL)
         return err->status;
+    int rc = sql_run(txn->conn, LHI_SQL_JOB_CANCEL, err, "itiii", txn_next_token(txn, job->token),
+                     reason, txn->now, job->id, job->token);
+    if (rc < 0)
+        return is_damage(txn, job->id, rc, err) ? fail_damaged(txn, job, err) : rc;
     tally_move(tally, job->state, LH_CANCELLED);
     (*expired)++;
     return txn_event(txn,
@@ -162,7 +198,7 @@ static int prune_row(struct txn *txn, sqlite3_stmt *row, int64_t older_than_ms, 
                      struct lhi_error *err)
 {
     int64_t id = sqlite3_column_int64(row, 0), finished = sqlite3_column_int64(row, 4);
-    const char *queue = (const char *)sqlite3_column_text(row, 1);
+    const char *queue = text_or_empty(row, 1);
     const char *kind = (const char *)sqlite3_column_text(row, 2);
     lh_state state = column_state(row, 3);
     const lh_policy *policy;
@@ -175,8 +211,9 @@ static int prune_row(struct txn *txn, sqlite3_stmt *row, int64_t older_than_ms, 
                                         : policy->retention_ms;
     if (finished > txn->now - keep)
         return prune_output(txn, id, finished, policy, err);
-    if (sql_run(txn->conn, LHI_SQL_JOB_DELETE, err, "i", id) < 0)
-        return err->status;
+    int rc = sql_run(txn->conn, LHI_SQL_JOB_DELETE, err, "i", id);
+    if (rc < 0) /* a damaged row stays, for a repair */
+        return is_damage(txn, id, rc, err) ? pass_over(txn, id, err) : rc;
     txn->changed = true;
     (*pruned)++;
     return LH_OK;

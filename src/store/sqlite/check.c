@@ -204,6 +204,20 @@ static int check_schema(struct conn *conn, struct report *report, const char *wh
     return rc < 0 ? rc : LH_OK;
 }
 
+/* What the engine cannot see: the hash of queue, kind and key is ours. */
+static int check_names(struct conn *conn, struct report *report, struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(conn, LHI_SQL_CHECK_NAMES, err, "");
+    int64_t bad = 0;
+    int rc = stmt ? LH_OK : err->status;
+
+    while (rc == LH_OK && (rc = sql_step(conn, stmt, err)) == LH_OK)
+        if (names_damaged(stmt) && bad++ < MOST)
+            found(report, "error", "row", "job %lld: %s", (long long)sqlite3_column_int64(stmt, 0),
+                  damage_words(DAMAGED_NAMES));
+    return rc < 0 ? rc : LH_OK;
+}
+
 int check_tables(struct conn *conn, lh_findings *out, struct lhi_error *err)
 {
     struct report report = {.out = out};
@@ -216,6 +230,8 @@ int check_tables(struct conn *conn, lh_findings *out, struct lhi_error *err)
     if (rc == LH_OK && (rc = sql_int(conn, LHI_SQL_STORE_MARKS, err, -1, &changes, "")) == LH_OK &&
         changes < 0)
         found(&report, "error", "integrity", "there is no row for the store itself in lh_queue");
+    if (rc == LH_OK && version == lhi_sqlite_migration_count)
+        rc = check_names(conn, &report, err);
     if (rc == LH_OK && report.failed)
         return lhi_no_memory(err);
     return rc;

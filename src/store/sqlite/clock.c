@@ -75,6 +75,59 @@ int clock_anchor(struct txn *txn, struct lhi_error *err)
     return LH_OK;
 }
 
+/* A row that is damaged fails a statement over all running jobs: then each is changed by itself. The
+ * damaged one stays as it is; a recovery holds it back. */
+static int change_running(struct txn *txn, enum lhi_sql one, int64_t value, const char *boot,
+                          struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_RUNNING_IDS, err, "");
+    int64_t *ids = NULL;
+    size_t n = 0;
+    int rc = stmt ? LH_OK : err->status;
+
+    while (rc == LH_OK && (rc = sql_step(txn->conn, stmt, err)) == LH_OK) {
+        int64_t *grown = grow(ids, n, sizeof *ids);
+        if (grown == NULL) {
+            sql_reset(stmt);
+            lhi_free(ids);
+            return lhi_no_memory(err);
+        }
+        ids = grown;
+        ids[n++] = sqlite3_column_int64(stmt, 0);
+    }
+    for (size_t i = 0; i < n && rc >= 0; i++) {
+        rc = boot ? sql_run(txn->conn, one, err, "tii", boot, value, ids[i])
+                  : sql_run(txn->conn, one, err, "ii", value, ids[i]);
+        if (rc < 0 && is_damage(txn, ids[i], rc, err))
+            rc = pass_over(txn, ids[i], err);
+    }
+    lhi_free(ids);
+    return rc < 0 ? rc : LH_OK;
+}
+
+static int shift_running(struct txn *txn, int64_t jump, struct lhi_error *err)
+{
+    int rc = sql_run(txn->conn, LHI_SQL_CLOCK_SHIFT_JOBS, err, "i", jump);
+
+    if (rc != LH_ELOST && rc != LH_ECORRUPT)
+        return rc;
+    lhi_error_clear(err);
+    return change_running(txn, LHI_SQL_CLOCK_SHIFT_JOB, jump, NULL, err);
+}
+
+/* Jobs of processes of the old boot, and of nobody. */
+static int boot_running(struct txn *txn, const char *boot, struct lhi_error *err)
+{
+    int rc = sql_run(txn->conn, LHI_SQL_BOOT_JOBS_OF_PROCESSES, err, "it", txn->now, boot);
+
+    if (rc >= 0)
+        rc = sql_run(txn->conn, LHI_SQL_BOOT_JOBS_OF_NOBODY, err, "it", txn->now, boot);
+    if (rc != LH_ELOST && rc != LH_ECORRUPT)
+        return rc;
+    lhi_error_clear(err);
+    return change_running(txn, LHI_SQL_BOOT_JOB, txn->now, boot, err);
+}
+
 int clock_judge(struct txn *txn, struct lhi_error *err)
 {
     struct conn *conn = txn->conn;
@@ -93,7 +146,7 @@ int clock_judge(struct txn *txn, struct lhi_error *err)
     jump = txn->wall - txn->now;
     if (llabs(jump) <= JUMP_MS)
         return LH_OK;
-    if ((rc = sql_run(conn, LHI_SQL_CLOCK_SHIFT_JOBS, err, "i", jump)) < 0 ||
+    if ((rc = shift_running(txn, jump, err)) < 0 ||
         (rc = sql_run(conn, LHI_SQL_CLOCK_SHIFT_HELD_BACK, err, "i", jump)) < 0 ||
         (rc = sql_run(conn, LHI_SQL_CLOCK_SHIFT_HOLDS, err, "i", jump)) < 0 ||
         (rc = sql_run(conn, LHI_SQL_CLOCK_SHIFT_BUCKETS, err, "i", jump)) < 0 ||
@@ -132,8 +185,7 @@ int clock_new_boot(struct txn *txn, struct lhi_error *err)
     int rc;
 
     if ((rc = clock_anchor(txn, err)) < 0 || (rc = raise_epoch(txn, err)) < 0 ||
-        (rc = sql_run(conn, LHI_SQL_BOOT_JOBS_OF_PROCESSES, err, "it", txn->now, boot)) < 0 ||
-        (rc = sql_run(conn, LHI_SQL_BOOT_JOBS_OF_NOBODY, err, "it", txn->now, boot)) < 0 ||
+        (rc = boot_running(txn, boot, err)) < 0 ||
         (rc = sql_run(conn, LHI_SQL_BOOT_LEASES, err, "i", txn->now)) < 0 ||
         (rc = sql_run(conn, LHI_SQL_SCHEDULE_REWIND, err, "i", txn->wall)) < 0)
         return rc; /* the workers are judged by the recovery that follows */

@@ -205,6 +205,9 @@ bool job_from_row(sqlite3_stmt *stmt, int64_t now, struct lhi_arena *arena, lh_j
 bool jobs_add(lh_jobs *jobs, size_t *room, lh_job **slot); /* grows the array */
 const void *column_raw(sqlite3_stmt *stmt, int column, size_t *len);
 const char *column_text(sqlite3_stmt *stmt, int column, struct lhi_arena *arena, bool *ok);
+/* The same for what is never NULL: damage may have made it so. */
+const char *column_name(sqlite3_stmt *stmt, int column, struct lhi_arena *arena, bool *ok);
+const char *text_or_empty(sqlite3_stmt *stmt, int column); /* for the moment; of NULL "" */
 lh_state column_state(sqlite3_stmt *stmt, int column);
 bool lease_from_row(sqlite3_stmt *stmt, int64_t now, struct lhi_arena *arena, lh_lease *lease);
 int load_policies(struct conn *conn, lh_policies *out, struct lhi_error *err);
@@ -362,10 +365,17 @@ enum damage { DAMAGED_NOT, DAMAGED_PAYLOAD, DAMAGED_NAMES, DAMAGED_ROW };
 int64_t name_sum(const char *queue, const char *kind, const char *key);
 enum damage row_damage(sqlite3_stmt *stmt, const lh_job *job); /* payload and names, of SELECT * */
 enum damage summed_damage(sqlite3_stmt *stmt);                 /* the same of check_payloads */
+bool names_damaged(sqlite3_stmt *stmt);                        /* of check_names */
 const char *damage_words(enum damage damage);
-/* Fail the job, which is pending or running, so that nobody runs it. The caller counts it. */
-int hold_back(struct txn *txn, int64_t id, int64_t token, enum damage damage,
+/* Fail the job, which has not ended, so that nobody runs it. `*held`: done, and the caller counts it; else
+ * its row cannot be changed, and the job is passed over. */
+int hold_back(struct txn *txn, int64_t id, int64_t token, enum damage damage, bool *held,
               struct lhi_error *err);
+/* The row cannot be read or changed: name the job, once, and have the next open repair the store. */
+int pass_over(struct txn *txn, int64_t id, struct lhi_error *err);
+/* Did a statement over this job end with `rc` because the row of the job is damaged? Then `err` is
+ * cleared, and the transaction may go on. */
+bool is_damage(struct txn *txn, int64_t id, int rc, struct lhi_error *err);
 
 /* A row of request_jobs must be of the same kind of act. */
 int check_same_act(sqlite3_stmt *stmt, const char *act, const char *request, struct lhi_error *err);

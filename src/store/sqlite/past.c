@@ -201,7 +201,7 @@ static int keep_back(struct txn *txn, const struct held_job *held, struct lhi_er
         return err->status == LH_ENOTFOUND ? LH_OK : err->status;
     lh_state state = column_state(stmt, JOB_STATE);
     int64_t new_token = txn_next_token(txn, sqlite3_column_int64(stmt, JOB_TOKEN));
-    lhi_format(queue, sizeof queue, "%s", (const char *)sqlite3_column_text(stmt, JOB_QUEUE));
+    lhi_format(queue, sizeof queue, "%s", text_or_empty(stmt, JOB_QUEUE));
     sql_reset(stmt);
     if (state != LH_PENDING && state != LH_SCHEDULED)
         return LH_OK;

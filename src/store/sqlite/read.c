@@ -269,9 +269,9 @@ static int worker_list(struct db *db, struct conn *conn, struct lhi_act *act, st
         w->running = sqlite3_column_int64(stmt, 12);
         w->degraded = column_text(stmt, 13, arena, &ok);
         w->silent_ms = now > w->last_heartbeat_at ? now - w->last_heartbeat_at : 0;
-        w->marked_dead = strcmp((const char *)sqlite3_column_text(stmt, 5), "dead") == 0;
-        w->state = worker_state((const char *)sqlite3_column_text(stmt, 5), w->silent_ms,
-                                w->interval_ms, w->multiplier);
+        w->marked_dead = strcmp(text_or_empty(stmt, 5), "dead") == 0;
+        w->state =
+            worker_state(text_or_empty(stmt, 5), w->silent_ms, w->interval_ms, w->multiplier);
         if (!ok) {
             rc = lhi_no_memory(err);
             break;

@@ -39,7 +39,7 @@ int read_suspects(struct conn *conn, enum lhi_sql which, int64_t now, struct lhi
         memset(s, 0, sizeof *s);
         s->id = column_text(stmt, 0, arena, &ok);
         s->boot_proves = true;
-        s->late = strcmp((const char *)sqlite3_column_text(stmt, 1), "late") == 0;
+        s->late = strcmp(text_or_empty(stmt, 1), "late") == 0;
         column_copy(stmt, 2, s->process.machine, sizeof s->process.machine);
         column_copy(stmt, 3, s->process.boot, sizeof s->process.boot);
         s->process.pid_ns = sqlite3_column_int64(stmt, 4);
@@ -84,7 +84,7 @@ bool held_row(sqlite3_stmt *stmt, struct lhi_arena *arena, lh_job *job)
 
     memset(job, 0, sizeof *job);
     job->id = sqlite3_column_int64(stmt, JOB_ID);
-    job->queue = column_text(stmt, JOB_QUEUE, arena, &ok);
+    job->queue = column_name(stmt, JOB_QUEUE, arena, &ok);
     job->kind = column_text(stmt, JOB_KIND, arena, &ok);
     job->state = column_state(stmt, JOB_STATE);
     job->worker = column_text(stmt, JOB_WORKER, arena, &ok);
@@ -142,8 +142,7 @@ int look_up_holder(struct conn *conn, const char *worker, struct holder *holder,
     if (rc < 0)
         return rc;
     lhi_format(holder->worker, sizeof holder->worker, "%s", worker);
-    lhi_format(holder->what, sizeof holder->what, "%s",
-               rc == LH_OK ? (const char *)sqlite3_column_text(stmt, 0) : "");
+    lhi_format(holder->what, sizeof holder->what, "%s", rc == LH_OK ? text_or_empty(stmt, 0) : "");
     sql_reset(stmt);
     return read_started(conn, holder, err);
 }
@@ -179,7 +178,7 @@ static bool may_recover(const struct found *f, sqlite3_stmt *stmt)
 
     if (f->by_hand || f->policies->n == 0)
         return true;
-    lhi_policy_resolve(f->policies, (const char *)sqlite3_column_text(stmt, 1),
+    lhi_policy_resolve(f->policies, text_or_empty(stmt, 1),
                        (const char *)sqlite3_column_text(stmt, 2), &policy);
     return policy.recovery;
 }

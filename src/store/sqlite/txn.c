@@ -158,7 +158,7 @@ static int load_paused(struct txn *txn, struct lhi_error *err)
         char **grown = lhi_realloc(db->paused, (db->n_paused + 1) * sizeof *grown);
         if (grown != NULL) {
             db->paused = grown;
-            grown[db->n_paused] = lhi_strdup((const char *)sqlite3_column_text(stmt, 0));
+            grown[db->n_paused] = lhi_strdup(text_or_empty(stmt, 0));
         }
         if (grown == NULL || grown[db->n_paused] == NULL) {
             sql_reset(stmt);
