@@ -152,6 +152,68 @@ def keep_sum(text):
     return text[:update.end()] + ", ".join(assignments) + "\n" + rest
 
 
+# Tables whose rows have a checksum over all of their columns, in the order of the table (row_sum.c).
+ROW_SUM = "row_sum"
+CREATE = re.compile(r"CREATE TABLE (lh_\w+) \(\n(.*?)\n\) STRICT", re.S)
+INSERT = re.compile(r"INSERT\s+INTO\s+(lh_\w+)\s*\(([^)]*)\)\s*VALUES\s*\(", re.I)
+UPSERT = re.compile(r"\bDO\s+UPDATE\s+SET\s+", re.I)
+TABLE_UPDATE = re.compile(r"UPDATE\s+(lh_\w+)\s+SET\s+", re.I)
+
+
+def summed_tables(migrations):
+    """The columns of every table that has a row_sum, without it."""
+    tables = {}
+    for _, _, text in migrations:
+        for name, body in CREATE.findall(text):
+            columns = [line.split()[0] for line in body.split("\n") if re.match(r"    [a-z_]+ +[A-Z]", line)]
+            if ROW_SUM in columns:
+                tables[name] = [column for column in columns if column != ROW_SUM]
+    return tables
+
+
+def closing(text, start):
+    """The place of the parenthesis that closes the one before `start`."""
+    depth = 1
+    for position in range(start, len(text)):
+        depth += (text[position] == "(") - (text[position] == ")")
+        if depth == 0:
+            return position
+    return len(text)
+
+
+def sum_after(columns, pairs):
+    new = dict(pairs)
+    return "lh_sum(" + ", ".join(f"({new[column]})" if column in new else column for column in columns) + ")"
+
+
+def keep_row_sum(text, tables):
+    """An INSERT or UPDATE of a table with a row_sum that also keeps it. A row that did not match its sum
+    before does not match it afterwards either, unless the statement says row_sum = lh_row_sum()."""
+    table = None
+    inserted = INSERT.match(text)
+    if inserted and inserted[1] in tables:
+        table = inserted[1]
+        end = closing(text, inserted.end())
+        values, _ = split_assignments(text[inserted.end():end])
+        given = dict(zip([name.strip() for name in inserted[2].split(",")], values))
+        total = "lh_sum(" + ", ".join(given.get(column, "NULL") for column in tables[table]) + ")"
+        text = (text[:inserted.end(2)] + ", " + ROW_SUM + text[inserted.end(2):end] + ", " + total
+                + text[end:])
+    update = UPSERT.search(text) if table else TABLE_UPDATE.match(text)
+    if not update or (not table and update[1] not in tables):
+        return text
+    columns = tables[table or update[1]]
+    assignments, rest = split_assignments(text[update.end():])
+    pairs = [[side.strip() for side in part.split("=", 1)] for part in assignments]
+    after = sum_after(columns, [pair for pair in pairs if pair[0] != ROW_SUM])
+    if any(column == ROW_SUM for column, _ in pairs):
+        assignments = [part.replace("lh_row_sum()", after) for part in assignments]
+    else:
+        assignments.append(f"{ROW_SUM} = iif({ROW_SUM} IS NULL OR {ROW_SUM} = lh_sum({', '.join(columns)}),"
+                           f" {after}, {ROW_SUM})")
+    return text[:update.end()] + ", ".join(assignments) + "\n" + rest
+
+
 def read_text(path, mistakes):
     text = path.read_text(encoding="utf-8")
     if "\0" in text:
@@ -292,7 +354,7 @@ def main():
             mistakes.add(folder / "migrations", 1, "no migrations here")
         if dialect == "sqlite":
             for statement in statements.values():
-                statement.text = keep_sum(statement.text)
+                statement.text = keep_row_sum(keep_sum(statement.text), summed_tables(migrations))
         dialects.append((dialect, folder, statements, migrations))
     if mistakes.count:
         return 1

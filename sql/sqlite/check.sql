@@ -84,6 +84,19 @@ SELECT id, payload_sum, payload, name_sum, queue, kind, key FROM lh_job;
 -- name: check_names
 SELECT id, name_sum, queue, kind, key FROM lh_job WHERE name_sum IS NOT NULL;
 
+-- Every row of the tables that have a row_sum, as its last column.
+-- name: summed_meta
+SELECT * FROM lh_meta;
+
+-- name: summed_schedule
+SELECT * FROM lh_schedule;
+
+-- name: summed_lease
+SELECT * FROM lh_lease;
+
+-- name: summed_request
+SELECT * FROM lh_request;
+
 -- name: check_sums
 -- What the constraint of the table says too, by name; and rows that nobody has summed up.
 SELECT id, iif(state_sum = 0, 'row has no checksum: something other than leasehold has written it',

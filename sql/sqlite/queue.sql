@@ -106,7 +106,11 @@ DELETE FROM lh_rollup WHERE (minute, queue) IN
 SELECT * FROM lh_policy ORDER BY queue, kind;
 
 -- name: policy_put
-INSERT INTO lh_policy VALUES
+INSERT INTO lh_policy(queue, kind, lease_ms, max_attempts, max_recoveries, action, recovery,
+                      recovery_backoff_ms, backoff_ms, backoff_cap_ms, timeout_ms, exclusive, audit,
+                      retention_ms, retention_failed_ms, max_payload, rate_n, rate_per_ms, concurrency,
+                      max_output, retention_output_ms)
+VALUES
  (:queue, :kind, :lease_ms, :max_attempts, :max_recoveries, :action, :recovery,
   :recovery_backoff_ms, :backoff_ms, :backoff_cap_ms, :timeout_ms, :exclusive, :audit,
   :retention_ms, :retention_failed_ms, :max_payload, :rate_n, :rate_per_ms, :concurrency,
@@ -119,7 +123,8 @@ INSERT INTO lh_policy VALUES
   exclusive = excluded.exclusive, audit = excluded.audit, retention_ms = excluded.retention_ms,
   retention_failed_ms = excluded.retention_failed_ms, max_payload = excluded.max_payload,
   rate_n = excluded.rate_n, rate_per_ms = excluded.rate_per_ms, concurrency = excluded.concurrency,
-  max_output = excluded.max_output, retention_output_ms = excluded.retention_output_ms;
+  max_output = excluded.max_output, retention_output_ms = excluded.retention_output_ms,
+  row_sum = lh_row_sum();
 
 -- name: policy_delete
 DELETE FROM lh_policy WHERE queue = :queue AND kind = :kind;

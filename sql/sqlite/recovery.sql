@@ -31,12 +31,12 @@ UPDATE lh_job
  WHERE id = :id AND state = 'running' AND token = :token AND lease_until = :lease_until;
 
 -- name: lease_expired
-SELECT scope, name, owner, token
+SELECT *
   FROM lh_lease WHERE expires_at IS NOT NULL AND expires_at <= :now ORDER BY expires_at LIMIT :n;
 
 -- name: lease_of_owner
 -- What a dead worker held beside its jobs; the lease of an exclusive queue ends with its job.
-SELECT scope, name, owner, token FROM lh_lease WHERE owner = :owner AND job IS NULL LIMIT :n;
+SELECT * FROM lh_lease WHERE owner = :owner AND job IS NULL LIMIT :n;
 
 -- name: stale_expired
 SELECT id, queue, kind FROM lh_job

@@ -75,6 +75,24 @@ INSERT INTO lh_queue(queue, changes) SELECT '*', :changes
 -- What was not found; what was stays as it is.
 INSERT INTO lh_meta(key, value) VALUES (:key, :value) ON CONFLICT DO NOTHING;
 
+-- name: meta_delete
+DELETE FROM lh_meta WHERE key = :key;
+
+-- name: repair_lease
+-- Its row does not match its checksum: its holder, if there is one, gets a full lease more, and nobody else
+-- gets the lease before that.
+UPDATE lh_lease
+   SET token = iif(token BETWEEN 0 AND 9007199254740991, token, 0),
+       expires_at = iif(owner IS NULL, NULL,
+                        max(:now + iif(ttl_ms BETWEEN 1 AND 2592000000, ttl_ms, 300000),
+                            iif(expires_at <= :now + 2592000000, expires_at, 0))),
+       ttl_ms = iif(owner IS NULL OR ttl_ms BETWEEN 1 AND 2592000000, ttl_ms, 300000),
+       row_sum = lh_row_sum()
+ WHERE scope = :scope AND name = :name;
+
+-- name: request_delete
+DELETE FROM lh_request WHERE request = :request;
+
 -- name: repair_skip_ids
 UPDATE sqlite_sequence SET seq = seq + :skipped WHERE name IN ('lh_event', 'lh_report');
 

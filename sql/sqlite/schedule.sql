@@ -25,7 +25,7 @@ VALUES (:name, :queue, :cron, :tz, :catch_up, :done_until, :next_at, :now, :kind
        priority = excluded.priority, key = excluded.key, max_attempts = excluded.max_attempts,
        lease_ms = excluded.lease_ms, expires_ms = excluded.expires_ms,
        backoff_ms = excluded.backoff_ms, backoff_cap_ms = excluded.backoff_cap_ms,
-       payload_sum = excluded.payload_sum, payload = excluded.payload;
+       payload_sum = excluded.payload_sum, payload = excluded.payload, row_sum = lh_row_sum();
 
 -- name: schedule_settle
 -- Compare-and-set: of all who have noticed that it is due, one moves it on, and enqueues.

@@ -35,11 +35,11 @@ UPDATE lh_queue SET generation = generation + 1 WHERE queue = '*';
 UPDATE sqlite_sequence SET seq = seq + :n WHERE name = 'lh_job';
 
 -- name: meta_get
-SELECT value FROM lh_meta WHERE key = :key;
+SELECT * FROM lh_meta WHERE key = :key;
 
 -- name: meta_set
 INSERT INTO lh_meta(key, value) VALUES (:key, :value)
-    ON CONFLICT(key) DO UPDATE SET value = excluded.value;
+    ON CONFLICT(key) DO UPDATE SET value = excluded.value, row_sum = lh_row_sum();
 
 -- name: request_put
 INSERT INTO lh_request(request, act, at, jobs) VALUES (:request, :act, :at, :jobs);
@@ -48,6 +48,9 @@ INSERT INTO lh_request(request, act, at, jobs) VALUES (:request, :act, :at, :job
 -- The jobs a request created or claimed, in its order.
 SELECT j.value ->> 0, j.value ->> 1, r.act FROM lh_request r, json_each(r.jobs) j
  WHERE r.request = :request ORDER BY j.key;
+
+-- name: request_get
+SELECT * FROM lh_request WHERE request = :request;
 
 -- name: request_prune
 DELETE FROM lh_request

@@ -9,6 +9,12 @@
 #include <stdio.h>
 #include <string.h>
 
+static void add_functions(sqlite3 *db)
+{
+    struct lhi_error err;
+    EXPECT_OK(row_sum_register(&(struct conn){.db = db}, &err));
+}
+
 static sqlite3 *open_fresh(void)
 {
     lh_store *store = NULL;
@@ -21,6 +27,7 @@ static sqlite3 *open_fresh(void)
     (void)sqlite3_db_config(db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
     (void)sqlite3_db_config(db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
     EXPECT_EQ(sqlite3_exec(db, "PRAGMA foreign_keys = ON", NULL, NULL, NULL), SQLITE_OK);
+    add_functions(db);
     return db;
 }
 
@@ -75,10 +82,10 @@ TEST(rows_of_schedules_have_the_columns_the_library_reads)
         "name",           "queue",       "cron",         "tz",         "catch_up",   "done_until",
         "next_at",        "last_at",     "last_job",     "created_at", "error",      "kind",
         "priority",       "key",         "max_attempts", "lease_ms",   "expires_ms", "backoff_ms",
-        "backoff_cap_ms", "payload_sum", "payload"};
+        "backoff_cap_ms", "payload_sum", "payload",      "row_sum"};
     sqlite3 *db = open_fresh();
-    expect_columns(db, LHI_SQL_SCHEDULE_GET, schedule, 21);
-    expect_columns(db, LHI_SQL_SCHEDULE_LIST, schedule, 21);
+    expect_columns(db, LHI_SQL_SCHEDULE_GET, schedule, 22);
+    expect_columns(db, LHI_SQL_SCHEDULE_LIST, schedule, 22);
     sqlite3_close(db);
 }
 
@@ -87,7 +94,7 @@ TEST(rows_of_leases_events_and_reports_have_the_columns_the_library_reads)
     static const char *const lease[] = {
         "scope",       "name",       "owner", "token", "ttl_ms",
         "acquired_at", "expires_at", "value", "rows",  "last_completed_at",
-        "job"};
+        "job",         "row_sum"};
     static const char *const event[] = {"id",     "at",    "type",       "job",      "queue",
                                         "worker", "lease", "from_state", "to_state", "actor",
                                         "reason", "token", "data",       "attempt",  "max_attempts",
@@ -98,8 +105,8 @@ TEST(rows_of_leases_events_and_reports_have_the_columns_the_library_reads)
     sqlite3 *db = open_fresh();
     expect_columns(db, LHI_SQL_REPORT_GET, report, 12);
     expect_columns(db, LHI_SQL_REPORT_LAST, report, 12);
-    expect_columns(db, LHI_SQL_LEASE_GET, lease, 11);
-    expect_columns(db, LHI_SQL_LEASE_LIST, lease, 11);
+    expect_columns(db, LHI_SQL_LEASE_GET, lease, 12);
+    expect_columns(db, LHI_SQL_LEASE_LIST, lease, 12);
     expect_columns(db, LHI_SQL_EVENT_LIST, event, 17);
     expect_columns(db, LHI_SQL_EVENT_LIST_JOB, event, 17);
     expect_columns(db, LHI_SQL_EVENT_LAST, event, 17);
@@ -307,6 +314,7 @@ static void expect_plans_with(const char *queue, const char *completed)
         FAIL("could not fill the store: %s", sqlite3_errmsg(db));
     sqlite3_close(db);
     EXPECT_EQ(sqlite3_open("sql.db", &db), SQLITE_OK); /* statistics are read at the start */
+    add_functions(db);
     for (int i = 0; i < N_HOT; i++) {
         const char *plan = plan_of(db, named(hot[i].name));
         for (int k = 0; k < N_PARTS && hot[i].parts[k] != NULL; k++)

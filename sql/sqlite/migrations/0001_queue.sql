@@ -4,8 +4,9 @@
 -- client is a valid enqueue: the defaults, CHECKs and the trigger below make it one.
 
 CREATE TABLE lh_meta (
-    key   TEXT PRIMARY KEY,
-    value ANY NOT NULL
+    key     TEXT PRIMARY KEY,
+    value   ANY NOT NULL,
+    row_sum INTEGER                     -- checksum of the row, by the library; NULL: none yet
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE lh_job (
@@ -186,6 +187,7 @@ CREATE TABLE lh_policy (
     concurrency         INTEGER,
     max_output          INTEGER CHECK (max_output BETWEEN 0 AND 16777216),
     retention_output_ms INTEGER,
+    row_sum INTEGER,                    -- checksum of the row, by the library; NULL: none yet
     PRIMARY KEY (queue, kind)
 ) STRICT, WITHOUT ROWID;
 
@@ -220,7 +222,8 @@ CREATE TABLE lh_schedule (
     backoff_ms     INTEGER,
     backoff_cap_ms INTEGER,
     payload_sum    INTEGER NOT NULL,
-    payload        ANY CHECK (typeof(payload) <> 'integer' AND typeof(payload) <> 'real')
+    payload        ANY CHECK (typeof(payload) <> 'integer' AND typeof(payload) <> 'real'),
+    row_sum        INTEGER              -- checksum of the row, by the library; NULL: none yet
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX lh_schedule_next ON lh_schedule(next_at);
 
@@ -237,6 +240,7 @@ CREATE TABLE lh_lease (
     rows              INTEGER,
     last_completed_at INTEGER,
     job               INTEGER,          -- the exclusive lease of a queue: it ends with this job
+    row_sum INTEGER,                    -- checksum of the row, by the library; NULL: none yet
     PRIMARY KEY (scope, name),
     CHECK ((owner IS NULL) = (expires_at IS NULL))
 ) STRICT, WITHOUT ROWID;
@@ -299,7 +303,8 @@ CREATE TABLE lh_request (
     request TEXT PRIMARY KEY,
     act     TEXT NOT NULL,
     at      INTEGER NOT NULL,
-    jobs    TEXT NOT NULL
+    jobs    TEXT NOT NULL,
+    row_sum INTEGER                     -- checksum of the row, by the library; NULL: none yet
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX lh_request_at ON lh_request(at);

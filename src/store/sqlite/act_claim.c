@@ -492,8 +492,10 @@ static int repeat_claim(struct txn *txn, struct lhi_act *act, bool *found, size_
     struct lhi_error *err = &act->err;
     lh_jobs *out = act->claim.out;
     int64_t n = 0;
-    int rc;
+    int rc = check_request(txn, act->claim.opts->request, err);
 
+    if (rc < 0)
+        return rc;
     sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_REQUEST_JOBS, err, "t", act->claim.opts->request);
     struct lhi_arena *arena = lhi_arena_of(&out->priv);
     if (stmt == NULL)

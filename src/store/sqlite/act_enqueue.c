@@ -118,6 +118,19 @@ static int find_made_request(struct txn *txn, const char *request, struct lhi_ac
     return LH_OK;
 }
 
+int check_request(struct txn *txn, const char *request, struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_REQUEST_GET, err, "t", request);
+    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+    bool sound = rc != LH_OK || row_sound(stmt);
+
+    sql_reset(stmt);
+    if (sound)
+        return rc < 0 ? rc : LH_OK;
+    txn->own_damage = true;
+    return damaged_row("request", request, err);
+}
+
 int check_same_act(sqlite3_stmt *stmt, const char *act, const char *request, struct lhi_error *err)
 {
     const char *before = (const char *)sqlite3_column_text(stmt, 2);
@@ -132,8 +145,10 @@ static int repeat_request(struct txn *txn, struct lhi_act *act, bool *found)
     struct lhi_error *err = &act->err;
     const char *request = act->enqueue.request;
     size_t n = 0;
-    int rc;
+    int rc = check_request(txn, request, err);
 
+    if (rc < 0)
+        return rc;
     sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_REQUEST_JOBS, err, "t", request);
     if (stmt == NULL)
         return err->status;

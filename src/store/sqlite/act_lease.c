@@ -19,6 +19,13 @@ static int read_lease(struct txn *txn, const char *scope, const char *name, lh_l
     if (rc < 0)
         return rc;
     *found = rc == LH_OK;
+    if (*found && !row_sound(stmt)) {
+        char full[400];
+        lhi_format(full, sizeof full, "%s/%s", scope, name);
+        sql_reset(stmt);
+        txn->own_damage = true;
+        return damaged_row("lease", full, err);
+    }
     if (*found && !lease_from_row(stmt, txn->now, &txn->arena, lease)) {
         sql_reset(stmt);
         return lhi_no_memory(err);
@@ -330,13 +337,11 @@ static int free_found(struct txn *txn, sqlite3_stmt *stmt, size_t limit, const c
         return lhi_no_memory(err);
     }
     bool ok = true;
-    do {
-        stale[n].scope = column_text(stmt, 0, &txn->arena, &ok);
-        stale[n].name = column_text(stmt, 1, &txn->arena, &ok);
-        stale[n].owner = column_text(stmt, 2, &txn->arena, &ok);
-        stale[n].token = sqlite3_column_int64(stmt, 3);
-        n++;
-    } while (ok && n < limit && (rc = sql_step(txn->conn, stmt, err)) == LH_OK);
+    do
+        /* When a damaged one ends nobody knows: it stays, for a repair. */
+        if (row_sound(stmt))
+            ok = lease_from_row(stmt, txn->now, &txn->arena, &stale[n++]);
+    while (ok && n < limit && (rc = sql_step(txn->conn, stmt, err)) == LH_OK);
     sql_reset(stmt);
     if (!ok)
         return lhi_no_memory(err);
@@ -375,7 +380,21 @@ int free_leases_of(struct txn *txn, const char *owner, const char *what, bool by
 int exclusive_acquire(struct txn *txn, const char *queue, int64_t job, const char *worker,
                       int64_t until, bool *got, struct lhi_error *err)
 {
+    lh_lease old;
     int64_t token;
+    bool found;
+    int rc = read_lease(txn, "processing", queue, &old, &found, err);
+
+    *got = false;
+    if (rc == LH_ECORRUPT && txn->own_damage) {
+        txn->own_damage = false;
+        lhi_log(&txn->db->log, LH_LOG_ERROR, "queue %s is held back: %s", queue, err->text);
+        side_set_recovery_due(&txn->db->side, true);
+        lhi_error_clear(err);
+        return LH_OK;
+    }
+    if (rc < 0)
+        return rc;
     return take_lease(txn, "processing", queue, worker, until - txn->now, NULL, job, got, &token,
                       err);
 }

@@ -48,6 +48,7 @@ enum column {
 struct entry {
     lh_schedule schedule;
     int64_t done_until, payload_sum;
+    bool sound; /* the row matches its checksum */
 };
 
 static bool entry_read(sqlite3_stmt *stmt, struct lhi_arena *arena, struct entry *entry)
@@ -57,10 +58,11 @@ static bool entry_read(sqlite3_stmt *stmt, struct lhi_arena *arena, struct entry
     bool ok = true;
 
     memset(entry, 0, sizeof *entry);
-    s->name = column_text(stmt, NAME, arena, &ok);
-    s->queue = column_text(stmt, QUEUE, arena, &ok);
-    s->cron = column_text(stmt, CRON, arena, &ok);
-    s->zone = column_text(stmt, TZ, arena, &ok);
+    entry->sound = row_sound(stmt);
+    s->name = column_name(stmt, NAME, arena, &ok);
+    s->queue = column_name(stmt, QUEUE, arena, &ok);
+    s->cron = column_name(stmt, CRON, arena, &ok);
+    s->zone = column_name(stmt, TZ, arena, &ok);
     s->catch_up = (lh_catch_up)sqlite3_column_int(stmt, CATCH_UP);
     entry->done_until = sqlite3_column_int64(stmt, DONE_UNTIL);
     s->next_at = sqlite3_column_int64(stmt, NEXT_AT);
@@ -414,6 +416,13 @@ static int tick_one(struct txn *txn, const struct entry *entry, int64_t *ran, bo
     int64_t next = 0;
 
     lhi_error_clear(&why);
+    if (!entry
+             ->sound) { /* what it would enqueue is not what was asked for; its row is left to a repair */
+        (void)damaged_row("schedule", entry->schedule.name, &why);
+        lhi_log(&txn->db->log, LH_LOG_ERROR, "%s", why.text);
+        side_set_recovery_due(&txn->db->side, true);
+        return LH_OK;
+    }
     int rc = lhi_timing_open(entry->schedule.cron, entry->schedule.zone, &timing, &why);
     if (rc == LH_ENOMEM)
         return lhi_no_memory(err);
@@ -447,7 +456,7 @@ static int read_names(struct txn *txn, size_t limit, const char **names, size_t 
 
     *n = 0;
     while (rc == LH_OK && ok && *n < limit && (rc = sql_step(txn->conn, stmt, err)) == LH_OK)
-        names[(*n)++] = column_text(stmt, 0, &txn->arena, &ok);
+        names[(*n)++] = column_name(stmt, 0, &txn->arena, &ok);
     sql_reset(stmt);
     if (!ok)
         return lhi_no_memory(err);

@@ -218,6 +218,16 @@ static int check_names(struct conn *conn, struct report *report, struct lhi_erro
     return rc < 0 ? rc : LH_OK;
 }
 
+static int name_unsound(void *arg, const struct summed_table *table, sqlite3_stmt *row,
+                        const char *name, struct lhi_error *err)
+{
+    (void)row;
+    (void)err;
+    found(arg, "error", "row", "%s \"%.200s\" of %s does not match its checksum", table->what, name,
+          table->table);
+    return LH_OK;
+}
+
 int check_tables(struct conn *conn, lh_findings *out, struct lhi_error *err)
 {
     struct report report = {.out = out};
@@ -232,6 +242,8 @@ int check_tables(struct conn *conn, lh_findings *out, struct lhi_error *err)
         found(&report, "error", "integrity", "there is no row for the store itself in lh_queue");
     if (rc == LH_OK && version == lhi_sqlite_migration_count)
         rc = check_names(conn, &report, err);
+    if (rc == LH_OK && version == lhi_sqlite_migration_count)
+        rc = each_unsound(conn, name_unsound, &report, err);
     if (rc == LH_OK && report.failed)
         return lhi_no_memory(err);
     return rc;
@@ -384,6 +396,8 @@ int check_store(struct db *db, struct conn *conn, struct lhi_act *act, struct lh
         rc = check_payloads(conn, &report, act->check.cancel, err);
     if (rc == LH_OK && !act->check.rows_only)
         rc = check_schedules(conn, &report, err);
+    if (rc == LH_OK)
+        rc = each_unsound(conn, name_unsound, &report, err);
     if ((rc == LH_ECORRUPT || rc == LH_EFAIL) && damaged) {
         found(&report, "error", "integrity", "%s", err->text);
         rc = LH_OK;

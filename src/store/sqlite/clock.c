@@ -172,7 +172,7 @@ int raise_epoch(struct txn *txn, struct lhi_error *err)
     /* Tokens stay below 2^53: 13 bits of epoch above 40 bits of count. */
     if (epoch >= 8191)
         return lhi_fail(err, LH_EFAIL, "store has used up its 8191 epochs: move it to a new store");
-    if ((rc = meta_set_int(txn->conn, "epoch", epoch + 1, err)) < 0)
+    if ((rc = epoch_set(txn->conn, epoch + 1, err)) < 0)
         return rc;
     txn->db->epoch = epoch + 1;
     return sql_run(txn->conn, LHI_SQL_STORE_GENERATION, err, "") < 0 ? err->status : LH_OK;

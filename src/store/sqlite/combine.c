@@ -150,7 +150,11 @@ static int run_acts(struct txn *txn, struct call *calls, struct lhi_error *err)
         for (size_t i = 0; i < call->n && call->rc == LH_OK; i++) {
             struct lhi_act *act = &call->acts[i];
             int rc = perform_one(txn, act, alone);
-            if (rc < 0 && (fatal(rc) || alone || txn->gone)) {
+            bool own = txn->own_damage && rc == LH_ECORRUPT;
+            txn->own_damage = false;
+            if (rc == LH_ECORRUPT) /* the next open checks the file and repairs it */
+                side_set_recovery_due(&txn->db->side, true);
+            if (rc < 0 && ((fatal(rc) && !own) || alone || txn->gone)) {
                 *err = act->err;
                 err->status = rc;
                 return rc;
@@ -234,6 +238,8 @@ static int transact(struct db *db, struct call *calls, struct txn *txn, struct l
     if (rc != LH_OK || !admit(db, calls))
         return rc;
     rc = txn_begin(txn, db, err);
+    if (rc == LH_ECORRUPT)
+        side_set_recovery_due(&db->side, true);
     if (rc == LH_OK)
         rc = run_acts(txn, calls, err);
     if (rc >= 0 && txn->changed)

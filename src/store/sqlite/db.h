@@ -132,6 +132,7 @@ struct txn {
     bool run_over;      /* a recovery ends with this: the side file is told after the commit … */
     bool all_recovered; /* … and that nothing is left from a crash */
     bool fenced;        /* the epoch was raised because of a damaged row */
+    bool own_damage;    /* an act refuses a damaged row: the others in the transaction go on */
     bool siren;         /* something falls due sooner than those who wait will look again */
     struct tally *tallies;  /* newest first, in the arena; pointers to them stay good */
     struct lhi_arena arena; /* lives as long as the transaction */
@@ -317,6 +318,8 @@ int schema_drop_sql(struct conn *conn, char **out, struct lhi_error *err);
 int meta_int(struct conn *conn, const char *key, int64_t fallback, int64_t *out,
              struct lhi_error *err);
 int meta_set_int(struct conn *conn, const char *key, int64_t value, struct lhi_error *err);
+/* With its second copy: a repair must not fall back behind a token that was handed out. */
+int epoch_set(struct conn *conn, int64_t epoch, struct lhi_error *err);
 int meta_set_text(struct conn *conn, const char *key, const char *value, struct lhi_error *err);
 int meta_text(struct conn *conn, const char *key, char *out, size_t len, struct lhi_error *err);
 
@@ -377,6 +380,25 @@ int pass_over(struct txn *txn, int64_t id, struct lhi_error *err);
  * cleared, and the transaction may go on. */
 bool is_damage(struct txn *txn, int64_t id, int rc, struct lhi_error *err);
 
+/* ---- row_sum.c: rows of small tables that do not match their checksums ---- */
+enum { SUMMED_TABLES = 5 };
+struct summed_table {
+    const char *table;
+    enum lhi_sql rows; /* SELECT *, and row_sum is its last column */
+    const char *what;
+    int names; /* columns that name a row */
+};
+extern const struct summed_table summed_tables[SUMMED_TABLES];
+int row_sum_register(struct conn *conn, struct lhi_error *err); /* lh_sum() for this connection */
+bool row_sound(sqlite3_stmt *stmt);                             /* of SELECT * */
+/* Call `fn` for every row that does not match, until it fails. */
+typedef int unsound_fn(void *arg, const struct summed_table *table, sqlite3_stmt *row,
+                       const char *name, struct lhi_error *err);
+int each_unsound(struct conn *conn, unsound_fn *fn, void *arg, struct lhi_error *err);
+int damaged_row(const char *what, const char *name, struct lhi_error *err); /* LH_ECORRUPT */
+
+/* What is remembered of a request must not be damaged: it would answer with the jobs of others. */
+int check_request(struct txn *txn, const char *request, struct lhi_error *err);
 /* A row of request_jobs must be of the same kind of act. */
 int check_same_act(sqlite3_stmt *stmt, const char *act, const char *request, struct lhi_error *err);
 

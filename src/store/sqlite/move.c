@@ -429,7 +429,7 @@ static int raise_above(struct txn *txn, int64_t epoch, struct lhi_error *err)
         epoch = txn->db->epoch;
     if (epoch >= MOST_EPOCHS)
         return lhi_fail(err, LH_EFAIL, "the %d epochs are used up", (int)MOST_EPOCHS);
-    return meta_set_int(txn->conn, "epoch", epoch + 1, err);
+    return epoch_set(txn->conn, epoch + 1, err);
 }
 
 static int tell_of_it(struct txn *txn, const struct lhi_act *act, struct lhi_error *err)

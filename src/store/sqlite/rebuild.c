@@ -291,6 +291,34 @@ static int say_lost(struct salvage *s, int changed, const char *what, const char
     return NAME(s, "error", "lost", "%s was lost: %s", what, now);
 }
 
+/* What does not match its checksum is as good as lost. */
+static int drop_unsound(void *arg, const struct summed_table *table, sqlite3_stmt *row,
+                        const char *name, struct lhi_error *err)
+{
+    struct salvage *s = arg;
+
+    (void)row;
+    if (strcmp(table->table, "lh_meta") != 0)
+        return LH_OK; /* settle() resolves the others */
+    if (sql_run(&s->conn, LHI_SQL_META_DELETE, err, "t", name) < 0)
+        return err->status;
+    return NAME(s, "error", "lost",
+                "value \"%.100s\" of lh_meta is lost: it does not match its checksum", name);
+}
+
+/* The highest epoch that anything tells of. */
+static int last_epoch(struct conn *conn, int64_t *epoch, struct lhi_error *err)
+{
+    int64_t copy;
+    int rc = sql_int(conn, LHI_SQL_CHECK_LAST_EPOCH, err, 0, epoch, "");
+
+    if (rc < 0 || (rc = meta_int(conn, "epoch_copy", 0, &copy, err)) < 0)
+        return rc;
+    if (copy > *epoch)
+        *epoch = copy;
+    return LH_OK;
+}
+
 static int complete_meta(struct salvage *s, struct lhi_error *err)
 {
     struct conn *conn = &s->conn;
@@ -302,7 +330,8 @@ static int complete_meta(struct salvage *s, struct lhi_error *err)
     lhi_format(uuid, sizeof uuid, "%s", side_uuid(side));
     if (uuid[0] == '\0')
         lhi_uuid(uuid);
-    if ((rc = sql_int(conn, LHI_SQL_CHECK_LAST_EPOCH, err, 0, &epoch, "")) < 0 ||
+    if ((rc = each_unsound(conn, drop_unsound, s, err)) < 0 ||
+        (rc = last_epoch(conn, &epoch, err)) < 0 ||
         (rc = say_lost(s, sql_run(conn, LHI_SQL_REPAIR_META, err, "tt", "store_uuid", uuid),
                        "identity of the store", "the side file's is taken", err)) < 0 ||
         (rc = say_lost(s, sql_run(conn, LHI_SQL_REPAIR_META, err, "ti", "epoch", epoch), "epoch",

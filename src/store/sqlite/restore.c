@@ -171,7 +171,7 @@ static int set_epoch(struct restore *r, struct txn *txn, struct lhi_error *err)
         return lhi_fail(err, LH_EFAIL, "copy \"%.200s\" has used up its %d epochs", r->from,
                         (int)MOST_EPOCHS);
     txn->db->epoch = epoch;
-    if (meta_set_int(txn->conn, "epoch", epoch, err) < 0 ||
+    if (epoch_set(txn->conn, epoch, err) < 0 ||
         sql_run(txn->conn, LHI_SQL_STORE_GENERATION, err, "") < 0)
         return err->status;
     r->epoch = epoch;

@@ -16,10 +16,31 @@ enum { APPLICATION_ID = 0x4c484c44 }; /* "LHLD" */
 
 /* ---- meta ---- */
 
+enum { META_VALUE = 1 };
+
+/* The row of this key, or an error: what is damaged must not be believed. */
+static int meta_get(struct conn *conn, const char *key, sqlite3_stmt **out, struct lhi_error *err)
+{
+    *out = sql(conn, LHI_SQL_META_GET, err, "t", key);
+    int rc = *out ? sql_step(conn, *out, err) : err->status;
+
+    if (rc != LH_OK || row_sound(*out))
+        return rc;
+    sql_reset(*out);
+    return damaged_row("value in lh_meta", key, err);
+}
+
 int meta_int(struct conn *conn, const char *key, int64_t fallback, int64_t *out,
              struct lhi_error *err)
 {
-    return sql_int(conn, LHI_SQL_META_GET, err, fallback, out, "t", key);
+    sqlite3_stmt *stmt;
+    int rc = meta_get(conn, key, &stmt, err);
+
+    if (rc < 0)
+        return rc;
+    *out = rc == LH_OK ? sqlite3_column_int64(stmt, META_VALUE) : fallback;
+    sql_reset(stmt);
+    return LH_OK;
 }
 
 int meta_set_int(struct conn *conn, const char *key, int64_t value, struct lhi_error *err)
@@ -32,15 +53,20 @@ int meta_set_text(struct conn *conn, const char *key, const char *value, struct 
     return sql_run(conn, LHI_SQL_META_SET, err, "tt", key, value) < 0 ? err->status : LH_OK;
 }
 
+int epoch_set(struct conn *conn, int64_t epoch, struct lhi_error *err)
+{
+    int rc = meta_set_int(conn, "epoch", epoch, err);
+    return rc < 0 ? rc : meta_set_int(conn, "epoch_copy", epoch, err);
+}
+
 int meta_text(struct conn *conn, const char *key, char *out, size_t len, struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(conn, LHI_SQL_META_GET, err, "t", key);
-    if (stmt == NULL)
-        return err->status;
-    int rc = sql_step(conn, stmt, err);
+    sqlite3_stmt *stmt;
+    int rc = meta_get(conn, key, &stmt, err);
+
     if (rc < 0)
         return rc;
-    const unsigned char *text = rc == LH_OK ? sqlite3_column_text(stmt, 0) : NULL;
+    const unsigned char *text = rc == LH_OK ? sqlite3_column_text(stmt, META_VALUE) : NULL;
     lhi_format(out, len, "%s", text ? (const char *)text : "");
     sql_reset(stmt);
     return LH_OK;
@@ -103,7 +129,7 @@ static int migrate(struct db *db, int64_t from, bool own_file, struct lhi_error 
         if ((rc = meta_set_text(conn, "store_uuid", uuid, err)) == LH_OK &&
             (rc = meta_set_int(conn, "created_at", lhi_wall_ms(), err)) == LH_OK &&
             (rc = meta_set_int(conn, "own_file", own_file, err)) == LH_OK &&
-            (rc = meta_set_int(conn, "epoch", 0, err)) == LH_OK &&
+            (rc = epoch_set(conn, 0, err)) == LH_OK &&
             (rc = meta_set_text(conn, "anchor_boot", db->boot, err)) == LH_OK &&
             (rc = meta_set_int(conn, "anchor_wall", lhi_wall_ms(), err)) == LH_OK)
             rc = meta_set_int(conn, "anchor_mono", machine_ms(db), err);

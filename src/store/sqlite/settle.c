@@ -194,6 +194,78 @@ static int name_partial(struct conn *conn, struct harvest *harvest, struct lhi_e
     return rc < 0 ? rc : LH_OK;
 }
 
+/* ---- rows of other tables that do not match their checksums ---- */
+
+/* What a policy forbids must not be allowed because the policy is damaged: nobody claims from its queue
+ * before an operator has set it again. */
+static int settle_policy(struct conn *conn, const char *queue, const char *kind,
+                         struct harvest *harvest, struct lhi_error *err)
+{
+    bool all = strcmp(queue, "*") == 0;
+
+    if (sql_run(conn, LHI_SQL_POLICY_DELETE, err, "tt", queue, kind) < 0 ||
+        (!all && sql_run(conn, LHI_SQL_QUEUE_PAUSE, err, "t", queue) < 0))
+        return err->status;
+    if (!harvest_name(
+            harvest, "error", "lost",
+            "policy of queue \"%.128s\", kind \"%.128s\" is lost: it does not match its checksum; "
+            "%s",
+            queue, kind, all ? "set it again" : "the queue is paused: set it again and resume"))
+        return lhi_no_memory(err);
+    return LH_OK;
+}
+
+static int settle_lease(struct conn *conn, const char *scope, const char *name,
+                        struct harvest *harvest, struct lhi_error *err)
+{
+    harvest->fence = true; /* its token may be what was damaged */
+    if (sql_run(conn, LHI_SQL_REPAIR_LEASE, err, "itt", lhi_wall_ms(), scope, name) < 0)
+        return err->status;
+    if (!harvest_name(
+            harvest, "warning", "partial",
+            "lease \"%.128s/%.128s\" is partial: it does not match its checksum; a holder gets a "
+            "full lease more",
+            scope, name))
+        return lhi_no_memory(err);
+    return LH_OK;
+}
+
+struct settling {
+    struct conn *conn;
+    struct harvest *harvest;
+};
+
+static int settle_unsound(void *arg, const struct summed_table *table, sqlite3_stmt *row,
+                          const char *name, struct lhi_error *err)
+{
+    const struct settling *s = arg;
+    char first[300], second[300];
+
+    lhi_format(first, sizeof first, "%s", text_or_empty(row, 0));
+    lhi_format(second, sizeof second, "%s", text_or_empty(row, 1));
+    if (strcmp(table->table, "lh_meta") == 0) /* the last rung has what is needed to fill it in */
+        return damaged_row("value in lh_meta", name, err);
+    if (strcmp(table->table, "lh_policy") == 0)
+        return settle_policy(s->conn, first, second, s->harvest, err);
+    if (strcmp(table->table, "lh_lease") == 0)
+        return settle_lease(s->conn, first, second, s->harvest, err);
+    bool schedule = strcmp(table->table, "lh_schedule") == 0;
+    if (sql_run(s->conn, schedule ? LHI_SQL_SCHEDULE_DELETE : LHI_SQL_REQUEST_DELETE, err, "t",
+                first) < 0)
+        return err->status;
+    if (!harvest_name(s->harvest, "error", "lost",
+                      "%s \"%.128s\" is lost: it does not match its checksum%s", table->what, name,
+                      schedule ? "; set it again" : ""))
+        return lhi_no_memory(err);
+    return LH_OK;
+}
+
+static int settle_rows(struct conn *conn, struct harvest *harvest, struct lhi_error *err)
+{
+    struct settling s = {conn, harvest};
+    return each_unsound(conn, settle_unsound, &s, err);
+}
+
 /* ---- all of it ---- */
 
 static int raise(struct conn *conn, struct harvest *harvest, struct lhi_error *err)
@@ -204,7 +276,7 @@ static int raise(struct conn *conn, struct harvest *harvest, struct lhi_error *e
     if (rc != LH_OK)
         return rc;
     if (epoch < MOST_EPOCHS)
-        return meta_set_int(conn, "epoch", epoch + 1, err);
+        return epoch_set(conn, epoch + 1, err);
     if (!finding_add(&harvest->said, "error", "lost",
                      "store has used up its %d epochs: tokens may be handed out twice",
                      MOST_EPOCHS))
@@ -221,7 +293,8 @@ int settle(struct conn *conn, const struct known *known, struct harvest *harvest
         return rc;
     if ((rc = look_at_counters(conn, harvest, err)) == LH_OK &&
         (rc = name_lost(conn, known, harvest, err)) == LH_OK &&
-        (rc = name_partial(conn, harvest, err)) == LH_OK && (harvest->lost || harvest->fence))
+        (rc = name_partial(conn, harvest, err)) == LH_OK &&
+        (rc = settle_rows(conn, harvest, err)) == LH_OK && (harvest->lost || harvest->fence))
         rc = raise(conn, harvest, err);
     int touched = rc == LH_OK ? sql_run(conn, LHI_SQL_REPAIR_TOUCH, err, "") : 1;
     if (touched != 1)

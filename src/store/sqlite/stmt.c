@@ -455,6 +455,12 @@ int load_policies(struct conn *conn, lh_policies *out, struct lhi_error *err)
         return lhi_no_memory(err);
     while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
         bool ok = true;
+        if (!row_sound(stmt)) {
+            char name[300];
+            lhi_format(name, sizeof name, "%s/%s", text_or_empty(stmt, 0), text_or_empty(stmt, 1));
+            sql_reset(stmt);
+            return damaged_row("policy", name, err);
+        }
         if (out->n == room) {
             room = room ? room * 2 : 8;
             lh_policy_row *grown = lhi_realloc(out->row, room * sizeof *grown);
