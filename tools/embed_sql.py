@@ -134,6 +134,29 @@ def split_assignments(text):
     return parts + [text[start:].strip()], ""
 
 
+STATE_NUMBERS = {"pending": 1, "running": 2, "completed": 3, "scheduled": 4, "failed": 5, "cancelled": 6}
+
+
+def change_of_sum(column, value, rest):
+    """What an assignment adds to the sum; what is known here need not be computed for every row."""
+    factor, form = SUMMED[column]
+    step = re.fullmatch(column + r" ([+-]) (\d+)", value)
+    if step and form == "{}":
+        return f"{step[1]}{factor * int(step[2])}"
+    before, after = form.format(column), form.format(f"({value})")
+    if value == "NULL" and form == "coalesce({}, -1)":
+        after = "-1"
+    if column == "state":
+        if re.fullmatch(r"'\w+'", value):
+            after = str(STATE_NUMBERS[value.strip("'")])
+        known = re.findall(r"AND state = '(\w+)'(?! OR)", rest)
+        if known:
+            before = str(STATE_NUMBERS[known[-1]])
+        if after.isdigit() and before.isdigit():
+            return str(factor * (int(after) - int(before)))
+    return f"{factor} * ({after} - {before})"
+
+
 def keep_sum(text):
     """An UPDATE of lh_job that also keeps state_sum: it adds what it changes, so that a row that did not
     match its sum before does not match it afterwards either. A statement may set the sum itself; there
@@ -144,9 +167,7 @@ def keep_sum(text):
         return text
     assignments, rest = split_assignments(text[update.end():])
     pairs = [[side.strip() for side in part.split("=", 1)] for part in assignments]
-    changes = [f"{SUMMED[column][0]} * ({SUMMED[column][1].format('(' + value + ')')}"
-               f" - {SUMMED[column][1].format(column)})"
-               for column, value in pairs if column in SUMMED]
+    changes = [change_of_sum(column, value, rest) for column, value in pairs if column in SUMMED]
     if changes and not any(column == "state_sum" for column, _ in pairs):
         assignments.append("state_sum = iif(state_sum = 0, 0, state_sum + " + " + ".join(changes) + ")")
     return text[:update.end()] + ", ".join(assignments) + "\n" + rest

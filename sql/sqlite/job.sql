@@ -1,16 +1,13 @@
 -- Jobs: enqueue, claim, and the acts of a holder.
 
 -- name: job_insert
--- The id is given, because the checksum of the row covers it.
+-- The id is given, because the checksum of the row covers it. That is computed in C: sum_of_new().
 INSERT INTO lh_job(id, queue, kind, state, priority, max_attempts, run_at, created_at,
                    state_changed_at, key, expires_at, lease_ms, backoff_ms, backoff_cap_ms, name_sum,
                    payload_sum, payload, state_sum)
 VALUES (:id, :queue, :kind, :state, :priority, :max_attempts, :run_at, :now, :now,
         :key, :expires_at, :lease_ms, :backoff_ms, :backoff_cap_ms, :name_sum, :payload_sum, :payload,
-        3 * :id + 5 * :priority + 11 * coalesce(:max_attempts, -1) + 29 * coalesce(:run_at, -1)
-        + 31 * :now + 47 * coalesce(:expires_at, -1) + 53 * coalesce(:lease_ms, -1)
-        + 59 * coalesce(:backoff_ms, -1) + 61 * coalesce(:backoff_cap_ms, -1)
-        + 67 * iif(:state = 'pending', 1, 4) - 19 - 23 - 37 - 41 - 43);
+:state_sum);
 
 -- name: job_last_id
 SELECT seq FROM sqlite_sequence WHERE name = 'lh_job';

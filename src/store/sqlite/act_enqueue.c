@@ -49,14 +49,23 @@ int insert_job(struct insert_context *ctx, const char *queue, const lh_new_job *
     lh_state state = run_at > ctx->wall ? LH_SCHEDULED : LH_PENDING;
     if ((rc = next_id(ctx, err)) < 0)
         return rc;
-    rc =
-        sql_run(conn, LHI_SQL_JOB_INSERT, err, "itttiiIitIIIIiib", ctx->last_id, queue, job->kind,
-                lh_state_name(state), (int64_t)job->priority,
-                job->max_attempts ? job->max_attempts : policy.max_attempts, run_at, ctx->now,
-                job->key, job->expires_ms ? ctx->wall + job->expires_ms : (int64_t)0, job->lease_ms,
-                job->backoff_ms, job->backoff_cap_ms, name_sum(queue, job->kind, job->key),
-                lhi_checksum(job->payload, job->payload ? job->payload_len : 0), job->payload,
-                job->payload_len);
+    struct new_row row = {.id = ctx->last_id,
+                          .state = state,
+                          .priority = job->priority,
+                          .max_attempts =
+                              job->max_attempts ? job->max_attempts : policy.max_attempts,
+                          .run_at = run_at,
+                          .created_at = ctx->now,
+                          .expires_at = job->expires_ms ? ctx->wall + job->expires_ms : 0,
+                          .lease_ms = job->lease_ms,
+                          .backoff_ms = job->backoff_ms,
+                          .backoff_cap_ms = job->backoff_cap_ms};
+    rc = sql_run(conn, LHI_SQL_JOB_INSERT, err, "itttiiIitIIIIiibi", row.id, queue, job->kind,
+                 lh_state_name(state), (int64_t)row.priority, row.max_attempts, row.run_at,
+                 row.created_at, job->key, row.expires_at, row.lease_ms, row.backoff_ms,
+                 row.backoff_cap_ms, name_sum(queue, job->kind, job->key),
+                 lhi_checksum(job->payload, job->payload ? job->payload_len : 0), job->payload,
+                 job->payload_len, sum_of_new(&row));
     if (rc < 0)
         return rc;
     out->id = sqlite3_last_insert_rowid(conn->db);

@@ -35,6 +35,28 @@ int64_t name_sum(const char *queue, const char *kind, const char *key)
     return out;
 }
 
+/* As the constraint of lh_job has it. It must not overflow: the numbers of a caller may be any. */
+int64_t sum_of_new(const struct new_row *row)
+{
+    uint64_t sum = 3 * (uint64_t)row->id + 5 * (uint64_t)(int64_t)row->priority +
+                   11 * (uint64_t)row->max_attempts + 31 * (uint64_t)row->created_at +
+                   67 * (row->state == LH_PENDING ? UINT64_C(1) : UINT64_C(4)) - 163;
+    const struct {
+        uint64_t factor;
+        int64_t value; /* 0 is NULL, and counts as -1 */
+    } may_be_null[] = {{29, row->run_at},
+                       {47, row->expires_at},
+                       {53, row->lease_ms},
+                       {59, row->backoff_ms},
+                       {61, row->backoff_cap_ms}};
+    int64_t out;
+
+    for (size_t i = 0; i < sizeof may_be_null / sizeof may_be_null[0]; i++)
+        sum += may_be_null[i].factor * (uint64_t)(may_be_null[i].value ? may_be_null[i].value : -1);
+    memcpy(&out, &sum, sizeof out);
+    return out;
+}
+
 enum damage row_damage(sqlite3_stmt *stmt, const lh_job *job)
 {
     bool summed = sqlite3_column_type(stmt, JOB_PAYLOAD_SUM) != SQLITE_NULL;

@@ -365,6 +365,12 @@ int insert_job(struct insert_context *ctx, const char *queue, const lh_new_job *
 
 /* ---- damaged.c: rows that do not match their checksums ---- */
 enum damage { DAMAGED_NOT, DAMAGED_PAYLOAD, DAMAGED_NAMES, DAMAGED_ROW };
+struct new_row {
+    int64_t id, max_attempts, created_at, run_at, expires_at, lease_ms, backoff_ms, backoff_cap_ms;
+    int priority;
+    lh_state state;
+};
+int64_t sum_of_new(const struct new_row *row); /* state_sum of a row of job_insert */
 int64_t name_sum(const char *queue, const char *kind, const char *key);
 enum damage row_damage(sqlite3_stmt *stmt, const lh_job *job); /* payload and names, of SELECT * */
 enum damage summed_damage(sqlite3_stmt *stmt);                 /* the same of check_payloads */

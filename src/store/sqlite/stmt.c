@@ -87,7 +87,12 @@ static sqlite3_stmt *vsql(struct conn *conn, enum lhi_sql which, struct lhi_erro
         int rc = sqlite3_prepare_v3(conn->db, lhi_sqlite_sql[which].text, -1,
                                     SQLITE_PREPARE_PERSISTENT, &stmt, NULL);
         if (rc != SQLITE_OK) {
-            (void)sql_fail(conn, rc, err);
+            /* A column of ours that is not there: the schema itself is damaged. */
+            if (strncmp(sqlite3_errmsg(conn->db), "no such column", 14) == 0)
+                (void)lhi_fail(err, LH_ECORRUPT, "schema of the store is damaged: %s",
+                               sqlite3_errmsg(conn->db));
+            else
+                (void)sql_fail(conn, rc, err);
             return NULL;
         }
         conn->stmt[which] = stmt;
