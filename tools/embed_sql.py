@@ -177,6 +177,7 @@ def keep_sum(text):
 ROW_SUM = "row_sum"
 CREATE = re.compile(r"CREATE TABLE (lh_\w+) \(\n(.*?)\n\) STRICT", re.S)
 INSERT = re.compile(r"INSERT\s+INTO\s+(lh_\w+)\s*\(([^)]*)\)\s*VALUES\s*\(", re.I)
+INSERT_SELECT = re.compile(r"INSERT\s+INTO\s+(lh_\w+)\s*\([^)]*\)\s*SELECT\b", re.I)
 UPSERT = re.compile(r"\bDO\s+UPDATE\s+SET\s+", re.I)
 TABLE_UPDATE = re.compile(r"UPDATE\s+(lh_\w+)\s+SET\s+", re.I)
 
@@ -220,6 +221,9 @@ def keep_row_sum(text, tables):
         total = "lh_sum(" + ", ".join(given.get(column, "NULL") for column in tables[table]) + ")"
         text = (text[:inserted.end(2)] + ", " + ROW_SUM + text[inserted.end(2):end] + ", " + total
                 + text[end:])
+    selected = INSERT_SELECT.match(text)
+    if selected and selected[1] in tables:
+        table = selected[1]  # a new row has no sum until its first UPDATE
     update = UPSERT.search(text) if table else TABLE_UPDATE.match(text)
     if not update or (not table and update[1] not in tables):
         return text

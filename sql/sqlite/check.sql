@@ -76,7 +76,8 @@ SELECT name, sql FROM sqlite_schema
  WHERE name LIKE 'lh\_%' ESCAPE '\' AND sql IS NOT NULL ORDER BY name;
 
 -- name: check_schedules
-SELECT name, payload_sum, payload FROM lh_schedule;
+-- Those without a checksum over the whole row.
+SELECT name, payload_sum, payload FROM lh_schedule WHERE row_sum IS NULL;
 
 -- name: check_payloads
 SELECT id, payload_sum, payload, name_sum, queue, kind, key FROM lh_job;

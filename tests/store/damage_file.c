@@ -167,7 +167,7 @@ TEST(a_store_that_has_lost_what_it_knows_of_itself_is_the_same_store)
 {
     ruin_build(300);
     sqlite3 *db = db_open("store.db");
-    db_exec(db, "UPDATE lh_meta SET value = 5 WHERE key = 'epoch';"
+    db_exec(db, "UPDATE lh_meta SET value = 5, row_sum = NULL WHERE key = 'epoch';"
                 "UPDATE lh_job SET token = (7 << 40) + 3, state_sum = state_sum + 17 * ((7 << 40) "
                 "+ 3 - token) "
                 "WHERE id = 9;"

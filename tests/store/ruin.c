@@ -171,7 +171,7 @@ void ruin_share(void)
         "  FROM account WHERE cents % 4 = 0 AND cents < 9000;"
         "ALTER TABLE account ADD COLUMN limit_cents INTEGER DEFAULT 5000;"
         "INSERT INTO account VALUES ('late', 3, 17);"
-        "UPDATE lh_meta SET value = 0 WHERE key = 'own_file';"
+        "UPDATE lh_meta SET value = 0, row_sum = NULL WHERE key = 'own_file';"
         "PRAGMA wal_checkpoint(TRUNCATE);");
     sqlite3_close(db);
     copy_file("store.db", "before.db");

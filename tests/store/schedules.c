@@ -60,7 +60,7 @@ TEST(a_schedule_whose_payload_has_changed_on_the_disk_is_found_and_enqueues_noth
     for (size_t i = 0; i < findings->n; i++)
         if (strcmp(findings->finding[i].level, "error") == 0)
             EXPECT_STR(findings->finding[i].text,
-                       "schedule tick: payload does not match its checksum");
+                       "schedule \"tick\" of lh_schedule does not match its checksum");
     lh_findings_free(findings);
     for (int i = 0; i < 2; i++) {
         pass_ms(60000);

@@ -406,6 +406,26 @@ static int put_off(struct ticking *t, const struct lhi_error *why, struct lhi_er
     return rc < 0 ? rc : LH_OK;
 }
 
+/* What it would enqueue is not what was asked for. The sum of the row stays wrong, for a check and a repair
+ * to see; a row that its index contradicts cannot even be put off. */
+static int refuse_damaged(struct ticking *t, struct lhi_error *err)
+{
+    struct txn *txn = t->txn;
+    struct lhi_error why;
+
+    side_set_recovery_due(&txn->db->side, true);
+    (void)damaged_row("schedule", t->entry->schedule.name, &why);
+    int rc = sql_run(txn->conn, LHI_SQL_SCHEDULE_PUT_OFF, err, "itt", txn->wall + LOOK_AGAIN_MS,
+                     why.text, t->entry->schedule.name);
+    if (rc == LH_ECORRUPT) {
+        lhi_error_clear(err);
+        lhi_log(&txn->db->log, LH_LOG_ERROR, "%s", why.text);
+        return LH_OK;
+    }
+    txn->changed = true;
+    return rc < 0 ? rc : tell_failure(t, why.text, err);
+}
+
 static int tick_one(struct txn *txn, const struct entry *entry, int64_t *ran, bool *more,
                     struct lhi_error *err)
 {
@@ -416,13 +436,8 @@ static int tick_one(struct txn *txn, const struct entry *entry, int64_t *ran, bo
     int64_t next = 0;
 
     lhi_error_clear(&why);
-    if (!entry
-             ->sound) { /* what it would enqueue is not what was asked for; its row is left to a repair */
-        (void)damaged_row("schedule", entry->schedule.name, &why);
-        lhi_log(&txn->db->log, LH_LOG_ERROR, "%s", why.text);
-        side_set_recovery_due(&txn->db->side, true);
-        return LH_OK;
-    }
+    if (!entry->sound)
+        return refuse_damaged(&t, err);
     int rc = lhi_timing_open(entry->schedule.cron, entry->schedule.zone, &timing, &why);
     if (rc == LH_ENOMEM)
         return lhi_no_memory(err);
