@@ -342,7 +342,12 @@ typedef struct lh_claim_opts {
     /* Wait only while a job is still to come by itself, and return LH_EMPTY when none is: while a job
      * that was claimed before is scheduled for its next attempt, or a rate holds jobs back. */
     bool drain;
-    uint64_t reserved[8];
+    /* Not NULL: gets the jobs (lh_jobs_free() them) instead of `*out`, in the thread of the call.
+     * lh_complete_claim() calls it as soon as the claim stands, also where the completes must still be
+     * synced: the next jobs can begin meanwhile. What the call then returns is about the completes. */
+    void (*claimed)(void *arg, lh_jobs *jobs);
+    void *claimed_arg;
+    uint64_t reserved[6];
 } lh_claim_opts;
 
 /**
@@ -420,7 +425,7 @@ LH_API int lh_complete(lh_store *store, const lh_done *done, size_t n, int *stat
                        lh_jobs **after);
 
 /** Complete `done` and claim the next jobs, in one transaction. `*out` is set on LH_OK only; the
- *  outcome is that of the claim, unless the whole act failed. */
+ *  outcome is that of the claim, unless the whole act failed. Workers do this (lh_worker_run()). */
 LH_API int lh_complete_claim(lh_store *store, const lh_done *done, size_t n, int *status,
                              const lh_claim_opts *opts, lh_jobs **out);
 

@@ -11,12 +11,14 @@ enum {
     CANCEL_MS = 100,
 };
 
-static int check_claim(const lh_claim_opts *opts, struct lhi_error *err)
+static int check_claim(const lh_claim_opts *opts, lh_jobs **out, struct lhi_error *err)
 {
     int rc = LH_OK;
 
     if (opts == NULL || opts->n_queues == 0 || opts->queues == NULL)
         return lhi_fail(err, LH_EMISUSE, "claim names no queue");
+    if (opts->claimed == NULL && (rc = lhi_need_out(out, err)) != LH_OK)
+        return rc;
     if ((rc = LHI_NEED_RESERVED(opts, err)) != LH_OK)
         return rc;
     rc = lhi_need_range("number of queues", (int64_t)opts->n_queues, 1, 64, err);
@@ -196,7 +198,9 @@ static int claim_waiting(lh_store *store, const lh_claim_opts *opts, lh_jobs *jo
 static int hand_out(int rc, lh_jobs *jobs, const lh_claim_opts *opts, struct lhi_error *err,
                     lh_jobs **out)
 {
-    if (rc == LH_OK)
+    if (rc == LH_OK && opts->claimed != NULL)
+        opts->claimed(opts->claimed_arg, jobs);
+    else if (rc == LH_OK)
         *out = jobs;
     else
         lh_jobs_free(jobs);
@@ -212,13 +216,24 @@ int lh_claim(lh_store *store, const lh_claim_opts *opts, lh_jobs **out)
 
     if (err == NULL)
         return rc;
-    if ((rc = lhi_need_out(out, err)) != LH_OK || (rc = check_claim(opts, err)) != LH_OK)
+    if ((rc = check_claim(opts, out, err)) != LH_OK)
         return rc;
     lh_jobs *jobs = lhi_result_new(sizeof *jobs, err);
     if (jobs == NULL)
         return err->status;
     rc = claim_waiting(store, opts, jobs, err);
     return hand_out(rc, jobs, opts, err, out);
+}
+
+/* The claim of lh_complete_claim() stands: its jobs go to the caller at once. */
+static void hand_out_early(struct lhi_act *act)
+{
+    lh_jobs **jobs = act->claim.stands_arg;
+
+    if ((*jobs)->n == 0)
+        return;
+    act->claim.opts->claimed(act->claim.opts->claimed_arg, *jobs);
+    *jobs = NULL;
 }
 
 int lh_complete_claim(lh_store *store, const lh_done *done, size_t n, int *status,
@@ -231,8 +246,9 @@ int lh_complete_claim(lh_store *store, const lh_done *done, size_t n, int *statu
         return rc;
     if (n == 0)
         return lh_claim(store, opts, out);
-    if ((rc = lhi_need_out(out, err)) != LH_OK || (rc = lhi_check_refs(n, done, err)) != LH_OK ||
-        (rc = lhi_check_done(done, n, err)) != LH_OK || (rc = check_claim(opts, err)) != LH_OK)
+    if ((rc = check_claim(opts, out, err)) != LH_OK ||
+        (rc = lhi_check_refs(n, done, err)) != LH_OK ||
+        (rc = lhi_check_done(done, n, err)) != LH_OK)
         return rc;
     lh_jobs *jobs = lhi_result_new(sizeof *jobs, err);
     if (jobs == NULL)
@@ -240,7 +256,11 @@ int lh_complete_claim(lh_store *store, const lh_done *done, size_t n, int *statu
     struct lhi_act acts[3] = {
         {.verb = LHI_OUTPUT},
         {.verb = LHI_COMPLETE, .n = n, .done = done},
-        {.verb = LHI_CLAIM, .claim = {.opts = opts, .out = jobs}},
+        {.verb = LHI_CLAIM,
+         .claim = {.opts = opts,
+                   .out = jobs,
+                   .stands = opts->claimed != NULL ? hand_out_early : NULL,
+                   .stands_arg = &jobs}},
     };
     struct lhi_act *complete = &acts[1], *claim = &acts[2];
     struct lhi_written *written = NULL;
@@ -258,6 +278,8 @@ int lh_complete_claim(lh_store *store, const lh_done *done, size_t n, int *statu
     lhi_free(acts[0].status);
     lhi_free(complete->status);
     lhi_free(written);
+    if (jobs == NULL)
+        return rc < 0 ? rc : LH_OK;
     if (rc >= 0 && claim->err.status < 0) {
         *err = claim->err;
         rc = err->status;

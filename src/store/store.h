@@ -331,6 +331,10 @@ struct lhi_act {
             int64_t retry_ms; /* out: a rate holds jobs back for so long; 0: none does */
             bool repeated;    /* out: its request was made before, this is its answer */
             bool schedules;   /* out: periodic work is due, and was not enqueued by this claim */
+            /* Not NULL: may be called when the claim stands, before other acts of the transaction
+             * are synced. */
+            void (*stands)(struct lhi_act *act);
+            void *stands_arg;
         } claim;
         struct {
             const lh_beat *beats;

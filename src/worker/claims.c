@@ -3,7 +3,10 @@
 
 #include <string.h>
 
-enum { MEANS_MS = 1000 };
+enum {
+    MEANS_MS = 1000,
+    CLAIMED_WITH_ENDS = 32, /* at the most */
+};
 
 /* ---- the limit of our own ---- */
 
@@ -83,20 +86,25 @@ void no_means(struct worker *w, const struct lh_task *task, const char *what, in
     worker_tell(w, &(lh_work_event){.what = LH_WORK_TROUBLE, .error = text}, task);
 }
 
+lh_claim_opts claim_opts(const struct worker *w, size_t n)
+{
+    return (lh_claim_opts){.queues = w->opts.queues,
+                           .n_queues = w->opts.n_queues,
+                           .kinds = w->opts.kinds,
+                           .n_kinds = w->opts.n_kinds,
+                           .worker = w->id,
+                           .n = n,
+                           .lease_ms = w->opts.lease_ms};
+}
+
 static void claim(struct worker *w)
 {
-    lh_claim_opts opts = {.queues = w->opts.queues,
-                          .n_queues = w->opts.n_queues,
-                          .kinds = w->opts.kinds,
-                          .n_kinds = w->opts.n_kinds,
-                          .worker = w->id,
-                          .n = w->claim.n,
-                          .lease_ms = w->opts.lease_ms,
-                          .wait_ms = w->claim.wait_ms,
-                          .cancel = &w->claim.cancel,
-                          .woken = true,
-                          .drain = w->claim.drain};
+    lh_claim_opts opts = claim_opts(w, w->claim.n);
 
+    opts.wait_ms = w->claim.wait_ms;
+    opts.cancel = &w->claim.cancel;
+    opts.woken = true;
+    opts.drain = w->claim.drain;
     w->claim.jobs = NULL;
     w->claimer.rc = lh_claim(w->store, &opts, &w->claim.jobs);
     if (w->claimer.rc < 0)
@@ -104,10 +112,9 @@ static void claim(struct worker *w)
 }
 
 /* Without the memory for them they are given back by their leases: rare, and safe. */
-static void take(struct worker *w, lh_jobs *jobs)
+void claims_take(struct worker *w, lh_jobs *jobs)
 {
     struct batch *batch = lhi_malloc(sizeof *batch);
-
     if (batch == NULL) {
         lh_jobs_free(jobs);
         return;
@@ -145,7 +152,7 @@ static void claimed(struct worker *w)
         worker_fail(w, rc, w->claimer.error);
     w->empty = rc == LH_EMPTY;
     if (rc == LH_OK)
-        take(w, w->claim.jobs);
+        claims_take(w, w->claim.jobs);
     w->claim.jobs = NULL;
     if (w->empty && w->opts.once && w->tally.claimed == 0) {
         w->rc = LH_EMPTY;
@@ -219,9 +226,29 @@ static void maybe_finish(struct worker *w)
         worker_stop(w, false);
 }
 
+/* The transaction that completes jobs also claims the next ones: with a backlog a worker makes one
+ * transaction for each job instead of two. Not while jobs claimed before are still to be started, and not
+ * for many jobs: then the claim is not urgent, and the claimer makes it beside the completes. It claims
+ * without waiting, because the completes must not wait for jobs to come; if it gets nothing, the claimer
+ * waits for some. */
+size_t claims_with_ends(struct worker *w)
+{
+    if (w->claimer.busy || w->claimer.failures > 0 || w->ahead > 0)
+        return 0;
+    size_t n = wanted(w);
+    return n <= CLAIMED_WITH_ENDS ? n : 0;
+}
+
+/* The ender claims now, or will claim when it completes what waits for it. A worker that claims in
+ * advance does not wait for that: it would run out of jobs meanwhile. */
+static bool claims_by_ender(const struct worker *w)
+{
+    return w->ender.busy && (w->end.claim > 0 || (w->opts.ahead == 0 && ends_wait(w)));
+}
+
 static int64_t claim_due(const struct worker *w)
 {
-    return w->claimer.failures > 0 ? w->claimer.retry_at : 0;
+    return claims_by_ender(w) ? INT64_MAX : w->claimer.failures > 0 ? w->claimer.retry_at : 0;
 }
 
 void claims_step(struct worker *w)

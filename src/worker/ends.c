@@ -86,6 +86,29 @@ static void clear_status(int *status, size_t n)
         status[i] = LH_EMPTY;
 }
 
+/* On the ender's thread, while it may still wait for the sync of the completes. */
+static void claimed_with(void *arg, lh_jobs *jobs)
+{
+    struct worker *w = arg;
+
+    pthread_mutex_lock(&w->mutex);
+    w->end.jobs = jobs;
+    pthread_mutex_unlock(&w->mutex);
+    ring(w);
+}
+
+void ends_claimed(struct worker *w)
+{
+    pthread_mutex_lock(&w->mutex);
+    lh_jobs *jobs = w->end.jobs;
+    w->end.jobs = NULL;
+    pthread_mutex_unlock(&w->mutex);
+    if (jobs == NULL)
+        return;
+    w->end.claim = 0;
+    claims_take(w, jobs);
+}
+
 static void tell_completed(struct worker *w, size_t *at, int *status, lh_done *done)
 {
     size_t n = pick(w, LH_RAN_OK, at);
@@ -100,8 +123,14 @@ static void tell_completed(struct worker *w, size_t *at, int *status, lh_done *d
                             .output = output_of(task, &w->end.outputs[i])};
     }
     clear_status(status, n);
-    if (n > 0)
+    if (n > 0 && w->end.claim > 0) {
+        lh_claim_opts next = claim_opts(w, w->end.claim);
+        next.claimed = claimed_with;
+        next.claimed_arg = w;
+        note(w, at, status, n, lh_complete_claim(w->store, done, n, status, &next, NULL));
+    } else if (n > 0) {
         note(w, at, status, n, lh_complete(w->store, done, n, status, NULL));
+    }
 }
 
 static void tell_failed(struct worker *w, lh_outcome outcome, size_t *at, int *status,
@@ -277,6 +306,8 @@ static void ends_told(struct worker *w)
     if (answered && w->ender.rc != LH_ESTOPPED)
         w->ender.rc = LH_OK;
     w->empty = false; /* what was given back may be claimed again */
+    ends_claimed(w);
+    w->end.claim = 0;
     worker_trouble(w, &w->ender, "could not tell the store how jobs ended");
 }
 
@@ -284,6 +315,7 @@ void ends_step(struct worker *w, int64_t now)
 {
     if (w->ender.busy || (w->ender.failures > 0 && now < w->ender.retry_at))
         return;
+    bool completed = true;
     w->end.n = 0;
     /* One whose news are on their way waits for that: else they would come after its last words. */
     const struct lh_task *news = w->beater.busy && w->beat.detail ? w->beat.tasks[0] : NULL;
@@ -292,9 +324,21 @@ void ends_step(struct worker *w, int64_t now)
             w->tasks[i].state = TASK_TELLING;
             w->end.status[w->end.n] = LH_EMPTY;
             w->end.tasks[w->end.n++] = &w->tasks[i];
+            completed = completed && w->tasks[i].outcome == LH_RAN_OK;
         }
-    if (w->end.n > 0)
-        hand_ask(&w->ender);
+    if (w->end.n == 0)
+        return;
+    /* Other ends need calls of their own, for which the next jobs do not wait. */
+    w->end.claim = completed ? claims_with_ends(w) : 0;
+    hand_ask(&w->ender);
+}
+
+bool ends_wait(const struct worker *w)
+{
+    for (size_t i = 0; i < w->n_tasks && w->ender.failures == 0; i++)
+        if (w->tasks[i].state == TASK_ENDED && w->tasks[i].outcome == LH_RAN_OK)
+            return true;
+    return false;
 }
 
 int64_t ends_next(const struct worker *w)

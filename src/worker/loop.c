@@ -415,6 +415,7 @@ static void on_bell(struct worker *w, struct source *source, uint32_t events)
 
     (void)events;
     (void)!read(source->fd, &rings, sizeof rings);
+    ends_claimed(w);
     hands_done(w);
     handlers_over(w);
 }

@@ -237,6 +237,9 @@ struct worker { /* NOLINT(clang-analyzer-optin.performance.Padding): by subject;
         lh_failure *failures;
         lh_ref *refs;
         lh_output *outputs;
+        /* The claim that goes with the completes. */
+        size_t claim;  /* jobs to claim; 0: none */
+        lh_jobs *jobs; /* shared: what it got, which the loop has not taken yet */
     } end;
     int failures_in_a_row;
     bool degraded, degraded_told;
@@ -339,6 +342,9 @@ void claims_step(struct worker *w);
 void claims_cancel(struct worker *w);
 void no_means(struct worker *w, const struct lh_task *task, const char *what, int error);
 void start_tasks(struct worker *w);
+size_t claims_with_ends(struct worker *w); /* how many jobs to claim with the completes */
+lh_claim_opts claim_opts(const struct worker *w, size_t n);
+void claims_take(struct worker *w, lh_jobs *jobs);
 int64_t claims_next(struct worker *w); /* when to look again; INT64_MAX: when told */
 void task_free(struct lh_task *task);
 
@@ -358,6 +364,8 @@ bool is_gone(int status); /* an answer: the job is not ours any more */
 bool ends_init(struct worker *w);
 void ends_clear(struct worker *w);
 void ends_step(struct worker *w, int64_t now);
+void ends_claimed(struct worker *w);
+bool ends_wait(const struct worker *w); /* completes wait for the ender */
 int64_t ends_next(const struct worker *w);
 void task_ended(struct lh_task *task, lh_outcome outcome); /* the run is over */
 void record_step(struct worker *w, int64_t now);

@@ -306,6 +306,64 @@ SPEC(complete_and_claim_hands_on_the_slot_and_the_exclusive_lease)
     world_close(&w);
 }
 
+struct handed {
+    lh_jobs *jobs;
+    int calls;
+};
+
+static void take_over(void *arg, lh_jobs *jobs)
+{
+    struct handed *handed = arg;
+
+    handed->jobs = jobs;
+    handed->calls++;
+}
+
+SPEC(complete_and_claim_hands_the_jobs_to_the_function_that_is_named)
+{
+    struct world w = world_with_job("mail", "a");
+    lh_job job;
+    lh_jobs *out = NULL;
+    struct handed handed = {0};
+    lh_claim_opts opts = next_opts;
+    opts.claimed = take_over;
+    opts.claimed_arg = &handed;
+    EXPECT_OK(claim_one(&w, "mail", &job));
+    int64_t second = enqueue(&w, "mail", "b");
+    EXPECT_OK(lh_complete_claim(w.store, &(lh_done){.job = job.id, .token = job.token}, 1, NULL,
+                                &opts, &out));
+    EXPECT_EQ(handed.calls, 1);
+    EXPECT(out == NULL);
+    keep_jobs(&w, handed.jobs);
+    EXPECT_EQ(handed.jobs->n, 1);
+    EXPECT_EQ(handed.jobs->job[0].id, second);
+    EXPECT(handed.jobs->job[0].remaining_ms > 0);
+    job = handed.jobs->job[0];
+    /* Nothing to claim: not called, and the complete stands. */
+    EXPECT_STATUS(lh_complete_claim(w.store, &(lh_done){.job = job.id, .token = job.token}, 1, NULL,
+                                    &opts, NULL),
+                  LH_EMPTY);
+    EXPECT_EQ(handed.calls, 1);
+    EXPECT_EQ(job_of(&w, second).state, LH_COMPLETED);
+    world_close(&w);
+}
+
+SPEC(a_claim_hands_its_jobs_to_the_function_that_is_named)
+{
+    struct world w = world_with_job("mail", "a");
+    struct handed handed = {0};
+    lh_claim_opts opts = next_opts;
+    opts.claimed = take_over;
+    opts.claimed_arg = &handed;
+    EXPECT_OK(lh_claim(w.store, &opts, NULL));
+    EXPECT_EQ(handed.calls, 1);
+    keep_jobs(&w, handed.jobs);
+    EXPECT_STATUS(lh_claim(w.store, &opts, NULL), LH_EMPTY);
+    EXPECT_EQ(handed.calls, 1);
+    EXPECT_STATUS(lh_claim(w.store, &next_opts, NULL), LH_EMISUSE);
+    world_close(&w);
+}
+
 SPEC(a_bad_claim_completes_nothing)
 {
     struct world w = world_with_job("mail", "x");

@@ -106,6 +106,47 @@ TEST(what_a_handler_returns_decides_what_becomes_of_the_job)
     bench_close(&b);
 }
 
+/* ---------------------------------------------------------------- transactions */
+
+static lh_outcome done(void *arg, lh_task *task, const lh_job *job)
+{
+    (void)job;
+    __atomic_add_fetch(&((struct bench *)arg)->calls, 1, __ATOMIC_RELAXED);
+    EXPECT_OK(lh_task_result(task, "r", 1));
+    return LH_RAN_OK;
+}
+
+/* Commits of this process while the worker runs: a point that is passed that often does not kill it. */
+static int64_t commits_of(struct bench *b, size_t jobs, size_t n)
+{
+    const int64_t never = 1 << 30;
+    struct lhi_control *control = lhi_control();
+
+    put_many(&b->shop, "q", n);
+    b->opts.jobs = jobs;
+    control->kill_skip = never;
+    (void)snprintf(control->kill_at, sizeof control->kill_at, "txn:after_commit");
+    EXPECT_OK(work(b));
+    control->kill_at[0] = '\0';
+    return never - control->kill_skip;
+}
+
+TEST(a_worker_completes_a_job_and_claims_the_next_in_one_transaction)
+{
+    struct bench b = bench_open(done);
+    enum { JOBS = 200, OTHERS = 20 }; /* registration, maintenance, the first claim and the last */
+
+    int64_t commits = commits_of(&b, 1, JOBS);
+    EXPECT_EQ(b.calls, JOBS);
+    EXPECT_EQ(b.tally.completed, JOBS);
+    EXPECT_EQ(count(&b.shop, LH_COMPLETED), JOBS);
+    EXPECT(commits >= JOBS);
+    if (commits > JOBS + OTHERS)
+        test_fail(__FILE__, __LINE__, "%lld commits for %d jobs", (long long)commits, JOBS);
+    EXPECT_EQ(b.trouble, 0);
+    bench_close(&b);
+}
+
 TEST(a_critical_handler_ends_the_worker_with_its_words)
 {
     struct bench b = bench_open(as_told);

@@ -32,6 +32,7 @@ struct call {
     int rc;
     int64_t folded_us; /* how long the log was folded for, by whoever led */
     bool durable;      /* an act of it is to survive power loss: neighbours' syncs are theirs */
+    bool claims_wait;  /* the claims of it, too, are told only when all is synced */
     uint64_t tick;     /* to be synced before the caller is told; 0: nothing to sync */
     uint32_t done;     /* futex */
     struct call *next;
@@ -296,6 +297,7 @@ static void lead(struct db *db, struct call *calls)
             call->rc = rc;
             *call->err = err;
         }
+        call->claims_wait = txn.durable;
         call->tick = call->rc == LH_OK && (call->durable || txn.durable) ? tick : 0;
     }
     lhi_arena_clear(&txn.arena);
@@ -374,6 +376,18 @@ static void combine(struct db *db, struct call *self)
     tell(others);
 }
 
+/* A claim needs no sync: its caller need not wait for that of the completes beside it. */
+static void tell_claims(const struct db *db, const struct call *call)
+{
+    if (call->claims_wait || needs_sync(db, LHI_CLAIM))
+        return;
+    for (size_t i = 0; i < call->n; i++) {
+        struct lhi_act *act = &call->acts[i];
+        if (act->verb == LHI_CLAIM && act->err.status == LH_OK && act->claim.stands != NULL)
+            act->claim.stands(act);
+    }
+}
+
 int db_perform(void *self, struct lhi_act *acts, size_t n, struct lhi_error *err)
 {
     struct db *db = self;
@@ -387,6 +401,7 @@ int db_perform(void *self, struct lhi_act *acts, size_t n, struct lhi_error *err
     if (acts[0].verb == LHI_RECOVER)
         acts[0].recover.folded_us = call.folded_us;
     if (call.tick != 0) {
+        tell_claims(db, &call);
         int rc = sync_to(db, call.tick, err);
         if (rc != LH_OK) {
             __atomic_store_n(&db->stopped, 1, __ATOMIC_RELEASE);
