@@ -7,6 +7,7 @@
 #include "base/processes.h"
 #include "base/sys.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -70,6 +71,30 @@ char *find_guardian(const char *given, struct lhi_error *err)
 
 /* ---- the system ---- */
 
+/* Whether /proc is that of another pid namespace, as after `unshare --pid` without --mount-proc: there
+ * our pid is the number of another process, or of none. /proc of a namespace above ours shows all
+ * numbers that we have, from its own down to ours. */
+static bool foreign_proc(void)
+{
+    char text[32] = "", line[256];
+    int64_t first = 0, second = 0;
+
+    if (readlink("/proc/self", text, sizeof text - 1) < 0)
+        return false; /* there is none */
+    if (strtoll(text, NULL, 10) != getpid())
+        return true;
+    FILE *status = fopen("/proc/self/status", "re");
+    while (status != NULL && fgets(line, sizeof line, status) != NULL)
+        if (strncmp(line, "NSpid:", 6) == 0) {
+            char *end;
+            first = strtoll(line + 6, &end, 10);
+            second = strtoll(end, NULL, 10);
+        }
+    if (status != NULL)
+        (void)fclose(status);
+    return first != 0 && second != 0;
+}
+
 int check_system(struct lhi_error *err)
 {
     struct lhi_process self;
@@ -79,11 +104,18 @@ int check_system(struct lhi_error *err)
     lhi_boot_id(boot);
     lhi_time_ns(&time);
     /* Guardians are known by their start time, and what they left running is found there. */
-    if (boot[0] == '\0' || !lhi_process_look(getpid(), &self))
+    bool foreign = foreign_proc();
+    if (!foreign && (boot[0] == '\0' || !lhi_process_look(getpid(), &self)))
         return lhi_fail(
             err, LH_EFAIL,
             "/proc shows no processes here, and nothing can be run without it: mount it "
             "with \"mount -t proc proc /proc\"");
+    if (foreign)
+        return lhi_fail(
+            err, LH_EFAIL,
+            "/proc shows the processes of another pid namespace, and nothing can be run "
+            "without our own: mount it with \"mount -t proc proc /proc\", or start "
+            "with \"unshare --pid --fork --mount-proc\"");
     /* Guardian and worker compare times. */
     if (time.differs_from_children)
         return lhi_fail(err, LH_EMISUSE,

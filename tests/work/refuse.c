@@ -94,6 +94,43 @@ TEST(worker_without_proc_refuses_to_start_and_claims_nothing)
     shop_close(&shop);
 }
 
+/* A pid namespace of its own, but /proc of the one above: every pid there is the number of another
+ * process, so guardians would be taken for dead, or strangers for guardians. */
+TEST(worker_with_proc_of_another_pid_namespace_refuses_to_start_and_claims_nothing)
+{
+    static const char *const words[] = {"work q --once -- true",
+                                        "lease run backup/nightly -- true"};
+    struct shop shop = shop_open();
+    int64_t job = put(&shop, "q", "x");
+
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        struct run r = run_in("--pid", "--fork", "true", words[i]);
+        if (r.code != 77) {
+            EXPECT_EQ(r.code, 1);
+            EXPECT_CONTAINS(r.err, "/proc shows the processes of another pid namespace");
+            EXPECT_CONTAINS(r.err, "mount -t proc proc /proc");
+        }
+        run_clear(&r);
+    }
+    expect_untouched(&shop, job);
+    EXPECT_EQ(events(&shop, "lease.acquired"), 0);
+    shop_close(&shop);
+}
+
+TEST(worker_in_a_pid_namespace_with_its_own_proc_runs_jobs)
+{
+    struct shop shop = shop_open();
+    int64_t job = put(&shop, "q", "x");
+    struct run r = run_in("-pf", "--mount-proc", "true", "work q --once --timeout 1m -- true");
+
+    if (r.code != 77) {
+        EXPECT_EQ(r.code, 0);
+        EXPECT_EQ(look(&shop, job)->state, LH_COMPLETED);
+    }
+    run_clear(&r);
+    shop_close(&shop);
+}
+
 TEST(worker_in_another_time_namespace_runs_jobs)
 {
     struct shop shop = shop_open();
