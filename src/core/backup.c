@@ -20,7 +20,9 @@ int lh_backup(lh_store *store, const char *path, const lh_backup_opts *opts)
 
     if (err == NULL)
         return rc;
-    rc = need_path(path, err);
+    rc = LHI_NEED_RESERVED(act.backup.opts, err);
+    if (rc == LH_OK)
+        rc = need_path(path, err);
     return rc == LH_OK ? lhi_read(store, &act, err) : rc;
 }
 
@@ -37,6 +39,8 @@ int lh_restore(const char *url, const char *path, const lh_open_opts *opts, char
     lhi_error_clear(&err);
     if (url == NULL)
         rc = lhi_fail(&err, LH_EMISUSE, "store is missing");
+    else if ((rc = LHI_NEED_RESERVED(opts, &err)) != LH_OK)
+        ; /* nothing is touched */
     else if (opts->read_only)
         rc = lhi_fail(&err, LH_EMISUSE, "a store that is only read cannot be restored");
     else if (opts->busy_ms < 0)

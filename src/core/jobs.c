@@ -48,9 +48,9 @@ int lhi_check_request(const char *request, struct lhi_error *err)
 
 static int check_new_job(const lh_new_job *job, struct lhi_error *err)
 {
-    int rc = LH_OK;
+    int rc = LHI_NEED_RESERVED(job, err);
 
-    if (job->kind != NULL)
+    if (rc == LH_OK && job->kind != NULL)
         rc = lhi_need_name("kind", job->kind, err);
     if (rc == LH_OK)
         rc = lhi_need_range("priority", job->priority, -32768, 32767, err);
@@ -221,7 +221,9 @@ static int check_beats(const lh_beat *beats, size_t n, struct lhi_error *err)
     int rc = LH_OK;
     for (size_t i = 0; i < n && rc == LH_OK; i++) {
         const lh_beat *b = &beats[i];
-        rc = lhi_check_ref(b->job, b->token, err);
+        rc = LHI_NEED_RESERVED(b, err);
+        if (rc == LH_OK)
+            rc = lhi_check_ref(b->job, b->token, err);
         if (rc == LH_OK && b->lease_ms != 0)
             rc = lhi_need_duration("lease", b->lease_ms, 1, LHI_MAX_LEASE_MS, err);
         if (rc == LH_OK && b->has_progress)
@@ -251,7 +253,9 @@ int lhi_check_done(const lh_done *done, size_t n, struct lhi_error *err)
 {
     int rc = LH_OK;
     for (size_t i = 0; i < n && rc == LH_OK; i++) {
-        rc = lhi_check_ref(done[i].job, done[i].token, err);
+        rc = LHI_NEED_RESERVED(&done[i], err);
+        if (rc == LH_OK)
+            rc = lhi_check_ref(done[i].job, done[i].token, err);
         if (rc == LH_OK && done[i].result == NULL && done[i].result_len > 0)
             rc = lhi_fail(err, LH_EMISUSE, "result has a length but no bytes");
         if (rc == LH_OK && done[i].result_len > MAX_PAYLOAD)
@@ -306,7 +310,9 @@ static int check_failures(const lh_failure *failures, size_t n, struct lhi_error
 
     for (size_t i = 0; i < n && rc == LH_OK; i++) {
         const lh_failure *f = &failures[i];
-        rc = lhi_check_ref(f->job, f->token, err);
+        rc = LHI_NEED_RESERVED(f, err);
+        if (rc == LH_OK)
+            rc = lhi_check_ref(f->job, f->token, err);
         if (rc == LH_OK && f->error == NULL)
             rc = lhi_fail(err, LH_EMISUSE, "a failure needs an error to tell");
         if (rc == LH_OK)
@@ -490,7 +496,8 @@ int lh_job_list(lh_store *store, const lh_job_filter *filter, lh_jobs **out)
     if (err == NULL)
         return rc;
     const lh_job_filter *f = act.jobs.filter;
-    if ((f->queue != NULL && (rc = lhi_need_name("queue", f->queue, err)) != LH_OK) ||
+    if ((rc = LHI_NEED_RESERVED(f, err)) != LH_OK ||
+        (f->queue != NULL && (rc = lhi_need_name("queue", f->queue, err)) != LH_OK) ||
         (f->kind != NULL && (rc = lhi_need_name("kind", f->kind, err)) != LH_OK) ||
         (f->worker != NULL && (rc = lhi_need_name("worker", f->worker, err)) != LH_OK) ||
         (rc = lhi_need_range("state", (int64_t)f->state, 0, LH_CANCELLED, err)) != LH_OK ||

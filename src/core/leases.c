@@ -23,9 +23,9 @@ static int check_lease_name(const char *scope, const char *name, struct lhi_erro
 
 static int check_opts(const lh_lease_opts *opts, enum lhi_lease_verb verb, struct lhi_error *err)
 {
-    int rc = LH_OK;
+    int rc = LHI_NEED_RESERVED(opts, err);
 
-    if (opts->owner != NULL)
+    if (rc == LH_OK && opts->owner != NULL)
         rc = lhi_need_name("owner", opts->owner, err);
     if (rc == LH_OK && opts->ttl_ms != 0)
         rc = lhi_need_duration("ttl", opts->ttl_ms, 1, LHI_MAX_LEASE_MS, err);

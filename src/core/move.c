@@ -425,6 +425,8 @@ int lh_move(const char *from, const char *to, const lh_move_opts *opts, lh_moved
     lhi_error_clear(&err);
     if (from == NULL || (to == NULL && !m.opts->abandon))
         rc = lhi_fail(&err, LH_EMISUSE, "store is missing");
+    else if ((rc = LHI_NEED_RESERVED(m.opts, &err)) != LH_OK)
+        ; /* nothing is opened */
     else if (m.opts->abandon)
         rc = abandon(&m, from, open, &err);
     else

@@ -135,7 +135,7 @@ int lh_output_list(lh_store *store, const lh_output_filter *filter, lh_outputs *
         return rc;
     if (filter == NULL)
         return lhi_fail(err, LH_EMISUSE, "no job was named");
-    if ((rc = lhi_need_out(out, err)) != LH_OK ||
+    if ((rc = lhi_need_out(out, err)) != LH_OK || (rc = LHI_NEED_RESERVED(filter, err)) != LH_OK ||
         (rc = lhi_check_ref(filter->job, 1, err)) != LH_OK ||
         (rc = lhi_need_range("attempt", filter->attempt, 0, INT64_MAX, err)) != LH_OK)
         return rc;

@@ -159,7 +159,8 @@ int lh_policy_set(lh_store *store, const char *queue, const char *kind, const lh
         return rc;
     if (policy == NULL)
         policy = &nothing;
-    if ((rc = check_scope_of_policy(queue, kind, err)) != LH_OK ||
+    if ((rc = LHI_NEED_RESERVED(policy, err)) != LH_OK ||
+        (rc = check_scope_of_policy(queue, kind, err)) != LH_OK ||
         (rc = check_policy(queue, kind, policy, err)) != LH_OK)
         return rc;
     if (policy->set == 0 && unset == 0)

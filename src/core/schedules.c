@@ -8,7 +8,8 @@ static int check_schedule(const lh_schedule *schedule, struct lhi_error *err)
 
     if (schedule == NULL)
         return lhi_fail(err, LH_EMISUSE, "schedule is missing");
-    if ((rc = lhi_need_name("schedule", schedule->name, err)) != LH_OK)
+    if ((rc = LHI_NEED_RESERVED(schedule, err)) != LH_OK ||
+        (rc = lhi_need_name("schedule", schedule->name, err)) != LH_OK)
         return rc;
     if (schedule->cron == NULL)
         return lhi_fail(err, LH_EINVAL, "schedule \"%s\" does not say when: a cron line is missing",

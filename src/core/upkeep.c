@@ -186,7 +186,7 @@ static int check_events(const lh_event_filter *filter, lh_events **out, struct l
 {
     int rc;
 
-    if ((rc = lhi_need_out(out, err)) != LH_OK ||
+    if ((rc = lhi_need_out(out, err)) != LH_OK || (rc = LHI_NEED_RESERVED(filter, err)) != LH_OK ||
         (rc = lhi_need_wait(filter->wait_ms, err)) != LH_OK ||
         (filter->queue != NULL && (rc = lhi_need_name("queue", filter->queue, err)) != LH_OK) ||
         (filter->type != NULL && (rc = lhi_need_name("type", filter->type, err)) != LH_OK) ||

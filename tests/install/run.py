@@ -186,6 +186,71 @@ def programs_built_before_an_option_was_added_hand_over_the_same_structs(root):
     assert sizes(root, header, "now") == sizes(root, later, "later")
 
 
+# Fields that took the place of reserved words: as they stand now, and what stood there before.
+ADDED = ((r"    /\* Not NULL: gets the jobs.*?void \*claimed_arg;\n    uint64_t reserved\[6\];", "    uint64_t reserved[8];"),)
+OLD_PROGRAM = r"""
+#include <leasehold.h>
+#include <stdio.h>
+#define NEED(call, wanted) do { int rc = (call); if (rc != (wanted)) { \
+    printf("%s: %d, %s\n", #call, rc, lh_errmsg(store)); return 1; } } while (0)
+int main(void)
+{
+    lh_store *store = NULL;
+    lh_jobs *first = NULL, *second = NULL, *none = NULL;
+    lh_enqueued made[2];
+    lh_new_job jobs[2] = {{.payload = "a", .payload_len = 1}, {.payload = "b", .payload_len = 1}};
+    const char *queue = "q";
+    lh_claim_opts claim = {.queues = &queue, .n_queues = 1, .worker = "w"};
+    NEED(lh_open("old.db", &(lh_open_opts){.create = true}, &store), LH_OK);
+    NEED(lh_enqueue(store, queue, jobs, 2, NULL, made), LH_OK);
+    NEED(lh_claim(store, &claim, &first), LH_OK);
+    lh_done done = {.job = first->job[0].id, .token = first->job[0].token};
+    NEED(lh_complete_claim(store, &done, 1, NULL, &claim, &second), LH_OK);
+    done = (lh_done){.job = second->job[0].id, .token = second->job[0].token};
+    NEED(lh_complete_claim(store, &done, 1, NULL, &claim, &none), LH_EMPTY);
+    lh_jobs_free(first);
+    lh_jobs_free(second);
+    lh_close(store);
+    printf("done\n");
+    return 0;
+}
+"""
+
+
+def run_with(root, header, source, name):
+    """What a program prints that was built with this header and meets the installed library."""
+    folder = root / name
+    folder.mkdir()
+    (folder / "leasehold.h").write_text(header, encoding="utf-8")
+    (folder / "program.c").write_text(source, encoding="utf-8")
+    library = next(root.rglob("libleasehold.so")).parent
+    run(CC, "-Wall", "-Werror", "-I", folder, folder / "program.c", "-L", library, "-lleasehold",
+        "-o", folder / "program")
+    return run(folder / "program", cwd=folder, env=dict(os.environ, LD_LIBRARY_PATH=str(library)))
+
+
+@test
+def a_program_built_before_fields_were_added_runs_with_this_library(root):
+    before = next(root.rglob("include/leasehold.h")).read_text(encoding="utf-8")
+    for now, then in ADDED:
+        before, n = re.subn(now, then, before, flags=re.S)
+        assert n == 1, f"{n} places look like {now}"
+    assert "claimed_arg" not in before
+    assert run_with(root, before, OLD_PROGRAM, "before") == "done\n"
+
+
+@test
+def a_program_that_sets_a_field_of_a_later_version_is_refused_by_this_library(root):
+    header = next(root.rglob("include/leasehold.h")).read_text(encoding="utf-8")
+    later, n = re.subn(r"uint64_t reserved\[6\];\n} lh_claim_opts",
+                       "int64_t later; uint64_t reserved[5];\n} lh_claim_opts", header)
+    assert n == 1
+    asks = OLD_PROGRAM.replace('.worker = "w"}', '.worker = "w", .later = 1}')
+    asks = asks.replace("lh_claim(store, &claim, &first), LH_OK);",
+                        'lh_claim(store, &claim, &first), LH_EMISUSE); printf("refused\\n"); return 0;')
+    assert run_with(root, later, asks, "asks") == "refused\n"
+
+
 @test
 def make_installs_stripped_and_removes_what_it_installed(root):
     place, tools = root / "made", root / "tools"

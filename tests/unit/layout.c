@@ -73,6 +73,52 @@ TEST(options_of_a_later_version_are_refused_and_not_ignored)
     lh_close(store);
 }
 
+/* Every other struct that a caller fills: elements of lists, filters, policies, schedules, copies. */
+TEST(elements_and_filters_of_a_later_version_are_refused_and_not_ignored)
+{
+    lh_store *store = NULL;
+    lh_jobs *jobs = NULL;
+    lh_enqueued made;
+    lh_events *events = NULL;
+    lh_outputs *outputs = NULL;
+    lh_leases *leases = NULL;
+    char why[480] = "", kept[64];
+
+    EXPECT_OK(lh_open("s.db", &(lh_open_opts){.create = true}, &store));
+    lh_new_job job = {.payload = "x", .payload_len = 1, .reserved = {[7] = 1}};
+    EXPECT_STATUS(lh_enqueue(store, "q", &job, 1, NULL, &made), LH_EMISUSE);
+    EXPECT_CONTAINS(lh_errmsg(store), "later versions");
+    lh_beat beat = {.job = 1, .token = 1, .reserved = {[3] = 1}};
+    EXPECT_STATUS(lh_heartbeat(store, &beat, 1, NULL, NULL), LH_EMISUSE);
+    EXPECT_STATUS(lh_worker_heartbeat(store, "w", 0, &beat, 1, NULL), LH_EMISUSE);
+    lh_done done = {.job = 1, .token = 1, .reserved = {[3] = 1}};
+    EXPECT_STATUS(lh_complete(store, &done, 1, NULL, NULL), LH_EMISUSE);
+    lh_failure failure = {.job = 1, .token = 1, .error = "e", .reserved = {[3] = 1}};
+    EXPECT_STATUS(lh_fail(store, &failure, 1, NULL, NULL), LH_EMISUSE);
+    EXPECT_STATUS(lh_job_list(store, &(lh_job_filter){.reserved = {[7] = 1}}, &jobs), LH_EMISUSE);
+    lh_output_filter of = {.job = 1, .reserved = {[7] = 1}};
+    EXPECT_STATUS(lh_output_list(store, &of, &outputs), LH_EMISUSE);
+    lh_event_filter ef = {.reserved = {[7] = 1}};
+    EXPECT_STATUS(lh_event_list(store, &ef, &events), LH_EMISUSE);
+    lh_policy policy = {.set = LH_POLICY_LEASE, .lease_ms = 1000, .reserved = {[7] = 1}};
+    EXPECT_STATUS(lh_policy_set(store, "q", NULL, &policy, 0), LH_EMISUSE);
+    lh_schedule schedule = {.name = "s", .queue = "q", .cron = "* * * * *", .reserved = {[7] = 1}};
+    EXPECT_STATUS(lh_schedule_set(store, &schedule), LH_EMISUSE);
+    lh_lease_opts lease = {.reserved = {[7] = 1}};
+    EXPECT_STATUS(lh_lease_acquire(store, "a", "b", &lease, &leases), LH_EMISUSE);
+    EXPECT_STATUS(lh_backup(store, "copy.db", &(lh_backup_opts){.reserved = {[7] = 1}}),
+                  LH_EMISUSE);
+    EXPECT_CONTAINS(lh_errmsg(store), "later versions");
+    lh_close(store);
+    lh_move_opts move = {.reserved = {[7] = 1}};
+    EXPECT_STATUS(lh_move("s.db", "t.db", &move, NULL, why, sizeof why), LH_EMISUSE);
+    EXPECT_CONTAINS(why, "later versions");
+    lh_open_opts open = {.reserved = {1}};
+    EXPECT_STATUS(lh_restore("s.db", "copy.db", &open, kept, sizeof kept, why, sizeof why),
+                  LH_EMISUSE);
+    EXPECT_CONTAINS(why, "later versions");
+}
+
 /* ---- flags ---- */
 
 static lh_flag stop;
