@@ -114,7 +114,7 @@ static void say_ended(struct work *work, const lh_work_event *event)
         [LH_RAN_OK] = "completed",
         [LH_RAN_FAILED] = "failed",
         [LH_RAN_PERMANENT] = "failed for good",
-        [LH_RAN_NOT_NOW] = "given back, to come again later",
+        [LH_RAN_NOT_NOW] = "postponed",
         [LH_RAN_CRITICAL] = "given back, and this worker stops",
         [LH_RAN_RELEASED] = "given back",
         [LH_RAN_LOST] = "lost",
@@ -204,6 +204,32 @@ static int end(int rc, const char *why)
     return cli_refused(rc, "%s", why[0] != '\0' ? why : lh_status_text(rc));
 }
 
+/** A drained queue may still have jobs that nobody may claim: those of a paused queue. */
+static void warn_of_paused(struct cli *cli, const lh_work_opts *opts)
+{
+    lh_queues *all = NULL;
+
+    if ((!opts->drain && !opts->drain_pending) || cli->store == NULL ||
+        lh_queue_list(cli->store, &all) != LH_OK)
+        return;
+    for (size_t i = 0; i < all->n; i++) {
+        const lh_queue *q = &all->queue[i];
+        bool ours = false;
+        for (size_t k = 0; k < opts->n_queues; k++)
+            ours = ours || strcmp(opts->queues[k], q->queue) == 0;
+        if (!ours || !q->paused || q->pending == 0)
+            continue;
+        char line[400];
+        snprintf(line, sizeof line,
+                 "queue \"%s\" is paused: %" PRId64 " pending job%s %s left "
+                 "(see 'leasehold queue resume %s')",
+                 q->queue, q->pending, text_plural(q->pending), q->pending == 1 ? "is" : "are",
+                 q->queue);
+        cli_log(cli, &(lh_log_entry){.level = LH_LOG_WARN, .line = line, .queue = q->queue});
+    }
+    lh_queues_free(all);
+}
+
 static int run(struct cli *cli, const struct args *args)
 {
     const struct value *opt = args->option;
@@ -266,6 +292,8 @@ static int run(struct cli *cli, const struct args *args)
     work_output_free(work.output);
     work_lines_free(cli->lines);
     cli->lines = NULL;
+    if (rc == LH_OK)
+        warn_of_paused(cli, &opts);
     return end(rc, why);
 }
 
@@ -280,7 +308,10 @@ static const struct example examples[] = {
 };
 
 static const struct exit_note exits[] = {
-    {"stopped by a signal, or drained; with --once: the job was completed", 0},
+    {"stopped by a signal, or drained (also of a paused queue with jobs left, after a warning); "
+     "with "
+     "--once: the job was completed",
+     0},
     {"a command said that this worker cannot do its work (exit 78); with --once: the job was not "
      "completed",
      1},

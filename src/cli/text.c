@@ -71,11 +71,28 @@ bool text_is_control(uint32_t code)
     static const struct {
         uint32_t first, last;
     } ranges[] = {
-        {0x00, 0x1f},       {0x7f, 0x9f}, /* C0, DEL, C1: one of these begins an escape sequence */
-        {0x061c, 0x061c},   {0x200e, 0x200f}, /* of bidirectional text: what follows is shown in */
-        {0x202a, 0x202e},   {0x2066, 0x2069}, /* another order than it is in */
-        {0x2028, 0x2029},                     /* ends of lines */
-        {0xfeff, 0xfeff},   {0xfff9, 0xfffb}, /* not shown at all */
+        {0x00, 0x1f},
+        {0x7f, 0x9f},     /* C0, DEL, C1: one of these begins an escape sequence */
+        {0x2028, 0x2029}, /* Zl and Zp: ends of lines */
+        /* Cf, Unicode 15: not shown, or the text after it is shown in another order than it is in. */
+        {0xad, 0xad},
+        {0x600, 0x605},
+        {0x61c, 0x61c},
+        {0x6dd, 0x6dd},
+        {0x70f, 0x70f},
+        {0x890, 0x891},
+        {0x8e2, 0x8e2},
+        {0x180e, 0x180e},
+        {0x200b, 0x200f},
+        {0x202a, 0x202e},
+        {0x2060, 0x206f},
+        {0xfeff, 0xfeff},
+        {0xfff9, 0xfffb},
+        {0x110bd, 0x110bd},
+        {0x110cd, 0x110cd},
+        {0x13430, 0x1343f},
+        {0x1bca0, 0x1bca3},
+        {0x1d173, 0x1d17a},
         {0xe0000, 0xe007f},
     };
 
@@ -98,7 +115,11 @@ void text_visible(struct buf *out, const char *text, size_t len)
         else if (known != NULL)
             buf_format(out, "\\%c", letter[known - special]);
         else if (text_is_control(code))
-            buf_format(out, code < 0x100 ? "\\x%02x" : "\\u%04x", (unsigned)code);
+            buf_format(out,
+                       code < 0x100     ? "\\x%02x"
+                       : code < 0x10000 ? "\\u%04x"
+                                        : "\\U%08x",
+                       (unsigned)code);
         else
             buf_add(out, text + i, n);
         n = n == 0 ? 1 : n;

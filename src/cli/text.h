@@ -23,7 +23,8 @@ enum style style_of_state(lh_state state);
 
 /** The UTF-8 character at the beginning of `text`: its length in bytes, 0 if there is none. */
 size_t text_character(const char *text, size_t len, uint32_t *code);
-/** Does it change how other text is shown: a control character, or one of bidirectional text? */
+/** Is it a control or format character (Unicode Cc, Cf, Zl, Zp): not shown, or other text is shown
+ *  differently for it? */
 bool text_is_control(uint32_t code);
 /** Appends text with such characters made visible, so that no payload or error message can move the
  *  cursor, forge a line, or show its letters in another order. */

@@ -113,7 +113,8 @@ static size_t distance(const char *a, const char *b)
 const char *value_nearest(const char *word, const char *const *known, size_t n)
 {
     const char *nearest = NULL;
-    size_t best = strlen(word) / 3 + 1; /* a third of the letters may be wrong, and one more */
+    /* A third of the letters may be wrong, and one in a shorter word: nothing is near to "foo". */
+    size_t best = strlen(word) < 6 ? 1 : strlen(word) / 3;
 
     for (size_t i = 0; i < n; i++) {
         size_t d = distance(word, known[i]);

@@ -173,7 +173,8 @@ static int retry_one(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_
     if (rc < 0)
         return rc;
     if (job.state == LH_COMPLETED && (act->ids.how & LH_RETRY_FORCE) == 0)
-        return lhi_fail(err, LH_ESTATE, "job %lld is completed: retry it with force",
+        return lhi_fail(err, LH_ESTATE,
+                        "job %lld is completed: only a forced retry runs it again (--force)",
                         (long long)id);
     if (job.state != LH_FAILED && job.state != LH_CANCELLED && job.state != LH_COMPLETED)
         return wrong_state(id, job.state, "retried", err);

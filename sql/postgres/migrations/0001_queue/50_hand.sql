@@ -37,7 +37,7 @@ BEGIN
                CASE WHEN j.id IS NULL THEN format('there is no job %s', u.job)
                     WHEN verb = 'deleted' THEN format('job %s is running: cancel it first', u.job)
                     WHEN verb = 'retried' AND j.state = 'completed'
-                    THEN format('job %s is completed: retry it with force', u.job)
+                    THEN format('job %s is completed: only a forced retry runs it again (--force)', u.job)
                     ELSE format('job %s is %s and cannot be %s', u.job, j.state, verb) END
           FROM unnest(jobs) WITH ORDINALITY u(job, n)
           LEFT JOIN leasehold.job j ON j.id = ANY (jobs) AND j.id = u.job
