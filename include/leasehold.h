@@ -541,7 +541,8 @@ typedef struct lh_queue {
     const char *queue;
     bool paused;
     int64_t scheduled, pending, running, completed, failed, cancelled;
-    int64_t oldest_pending_ms;   /* age of the oldest pending job; -1: none */
+    int64_t
+        oldest_pending_ms; /* since created_at of the pending job with the lowest id; -1: none */
     int64_t rate_n, rate_per_ms; /* 0: unlimited */
     int64_t concurrency;         /* 0: unlimited */
     /* The last 60 full minutes and the current one, from the rollups. */

@@ -88,7 +88,7 @@ static void print_queues(const lh_queues *queues)
                    states[k].state, states[k].n);
     }
     head("oldest_pending_seconds", "gauge",
-         "Age of the oldest pending job of a queue that has one.");
+         "Age of the oldest pending job (lowest id) of a queue that has one.");
     for (size_t i = 0; i < queues->n; i++)
         if (queues->queue[i].oldest_pending_ms >= 0)
             seconds("oldest_pending_seconds", queues->queue[i].queue,

@@ -5,6 +5,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import urllib.parse
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "mutants"))
@@ -260,6 +261,39 @@ def settings(root, _program):
                          if f"`{name}`" not in page]
 
 
+def defaults(root, program):
+    """The built-in value of every setting is the one that a new store shows."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = ["--store", str(pathlib.Path(folder) / "s.db")]
+        subprocess.run([program, "enqueue", "q", "x", *store], capture_output=True, check=True)
+        shown = subprocess.run([program, "queue", "show", "q", *store], capture_output=True, text=True,
+                               check=True).stdout
+    there = {tuple(line.split()) for line in shown.splitlines()}
+    told = {(row[1].strip("`").removeprefix("--"), row[2])
+            for row in rows(read(root, "docs/reference/config.md"))
+            if len(row) > 2 and row[1].startswith("`--")}
+    return differ("built-in value", {" ".join(x) for x in there}, {" ".join(x) for x in told})
+
+
+# A limit in the code, and the words of a page that state it.
+LIMITS = (("src/worker/worker.h", "RESULT_MOST = 1 << 20", "docs/guides/workers.md", "standard output, up to 1 MiB"),
+          ("src/worker/worker.h", "CHECKPOINT_MOST = 64 << 10", "docs/guides/workers.md", "JSON, up to 64 KiB"),
+          ("src/core/jobs.c", "MAX_CHECKPOINT = 64 << 10", "docs/reference/config.md", "JSON of at most 64 KiB"),
+          ("src/core/jobs.c", "MAX_PAYLOAD = 64 << 20", "docs/guides/more-than-one-machine.md",
+           "A payload has at most 64 MiB, by policy 1 MiB"),
+          ("src/store/store.h", "LHI_MAX_OUTPUT = 16 << 20", "docs/reference/config.md", "up to 16MiB, or `none`"),
+          ("src/cli/cli.c", "cli->log_level = LH_LOG_WARN", "docs/reference/config.md",
+           "`LEASEHOLD_LOG` › `warn`, for `work` `info`"),
+          ("src/cli/cmd_work.c", "cli->log_level = LH_LOG_INFO", "docs/reference/config.md",
+           "`LEASEHOLD_LOG` › `warn`, for `work` `info`"))
+
+
+def limits(root, _program):
+    """Limits and defaults that pages state are those of the code."""
+    return [f"{name} has no {text!r}: code and page go together" for source, code, page, words in LIMITS
+            for name, text in ((source, code), (page, words)) if text not in read(root, name)]
+
+
 def commands(root, program):
     """Every command that the program has, and no other."""
     def listed(*words):
@@ -372,6 +406,8 @@ def checks():
             ("facts: every table, column and index is explained", columns),
             ("facts: every function of PostgreSQL is explained", functions),
             ("facts: every setting is explained", settings),
+            ("facts: the built-in values are those of the program", defaults),
+            ("facts: limits in pages are those of the code", limits),
             ("facts: every command is listed", commands),
             ("facts: every message of a recovery is explained", messages),
             ("facts: every suite is listed", suites),
