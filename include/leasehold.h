@@ -277,8 +277,8 @@ typedef struct lh_new_job {
 } lh_new_job;
 
 typedef struct lh_enqueued {
-    int64_t id;
-    lh_state state;
+    int64_t id;     /* 0: a job of another role has the key, and this role may not see it */
+    lh_state state; /* 0 then, too */
     bool duplicate; /* it was there before: by key, or by the request id */
     uint64_t reserved[4];
 } lh_enqueued;

@@ -53,14 +53,17 @@ static const struct positional positionals[] = {
 void enqueue_print(const lh_enqueued *enqueued, bool as_json)
 {
     struct js json = {0};
+    bool shown = enqueued->id != 0;
 
     if (!as_json) {
-        printf("%" PRId64 "\n", enqueued->id);
+        if (shown)
+            printf("%" PRId64 "\n", enqueued->id);
         return;
     }
     js_open(&json, '{');
-    js_key_int(&json, "id", enqueued->id);
-    js_key_text(&json, "state", lh_state_name(enqueued->state));
+    js_key(&json, "id");
+    js_int_or_null(&json, enqueued->id, 0);
+    js_key_text(&json, "state", shown ? lh_state_name(enqueued->state) : NULL);
     js_key_bool(&json, "duplicate", enqueued->duplicate);
     js_close(&json, '}');
     js_line(&json);
@@ -121,10 +124,14 @@ static int enqueue_one(struct cli *cli, const struct args *args, lh_new_job *job
         exit = cli_failed(cli, rc);
         goto done;
     }
-    cli_did(cli, "job %" PRId64 " was enqueued%s", enqueued.id,
-            enqueued.duplicate ? " before" : "");
+    if (enqueued.id == 0)
+        cli_note("queue %s has a job of another role with this key: it is not shown to you",
+                 args->positional[0].text);
+    else
+        cli_did(cli, "job %" PRId64 " was enqueued%s", enqueued.id,
+                enqueued.duplicate ? " before" : "");
     enqueue_print(&enqueued, cli->json);
-    if (opt[WAIT].given)
+    if (opt[WAIT].given && enqueued.id != 0)
         exit = wait_for(cli, enqueued.id, &opt[WAIT]);
 done:
     buf_clear(&input);

@@ -233,5 +233,56 @@ def calls_with_null(ask):
             yield name, argument, f"SELECT * FROM leasehold.{name}({', '.join([*values, f'{argument} => NULL::{null}'])})"
 
 
+# Of each type what is too small, too large, or not of the kind that is meant.
+ODD = {
+    "bigint": ("'-9223372036854775808'", "'-3'", "'-1'", "0", "40000", "9223372036854775807"),
+    "integer": ("'-2147483648'", "'-1'", "0", "40000", "2147483647"),
+    "text": ("''", "'no name'", "'{'", "repeat('x', 300)", "repeat('x', 70000)"),
+    "interval": ("'-1 s'", "'0'", "'200 years'", "'170000000 years'"),
+    "timestamp with time zone": ("'-infinity'", "'infinity'", "'0044-03-15 BC'", "'0001-01-01'", "'10000-01-01'"),
+    "boolean": (),
+    "bytea": (),
+}
+
+# What views call with values of their own.
+OF_VIEWS = {"due", "ms", "next_due", "span", "stream_text"}
+
+
+def odd_values(kind):
+    """Values of that type; of a list also lists of other lengths and shapes."""
+    if not kind.endswith("[]"):
+        return ODD[kind]
+    base = kind[:-2]
+    one = {"boolean": "true", "bytea": "'x'", "text": "'mail'", "bigint": "1"}.get(base, "'2026-01-15 10:00+00'") + "::" + base
+    return (*(f"ARRAY[{value}::{base}]" for value in ODD[base]), "'{}'", f"ARRAY[{one}, {one}]", f"ARRAY[ARRAY[{one}]]",
+            f"ARRAY[ARRAY[{one}, {one}]]", f"ARRAY[NULL::{base}]", f"array_fill({one}, ARRAY[1], ARRAY[2])")
+
+
+def calls_out_of_range(ask):
+    """Every function that is granted, each argument in turn with each odd value: what is odd, the statement."""
+    for line in ask(GRANTED).splitlines():
+        name, required, names, types = line.split("|")
+        given = list(zip(names.split(","), types.split(","))) if names and name not in OF_VIEWS else []
+        for i, (argument, kind) in enumerate(given):
+            values = [f"{n} => {value_of(n, t)}" for j, (n, t) in enumerate(given) if j < int(required) and j != i]
+            for odd in odd_values(kind):
+                yield (f"{name}({argument} => {odd})",
+                       f"SELECT * FROM leasehold.{name}({', '.join([*values, f'{argument} => {odd}::{kind}'])})")
+
+
+# The columns of a plain INSERT.
+INSERTED = {"queue": "text", "kind": "text", "priority": "integer", "key": "text", "run_at": "timestamp with time zone",
+            "expires_at": "timestamp with time zone", "max_attempts": "integer", "lease_ms": "bigint", "backoff_ms": "bigint",
+            "backoff_cap_ms": "bigint"}
+
+
+def inserts_out_of_range():
+    for column, kind in INSERTED.items():
+        for odd in (*odd_values(kind), "NULL"):
+            queue = "" if column == "queue" else ", queue"
+            mail = "" if column == "queue" else ", 'mail'"
+            yield f"INSERT {column} = {odd}", f"INSERT INTO leasehold.job({column}{queue}) VALUES ({odd}::{kind}{mail})"
+
+
 def make_traps():
     return MAKE.replace("@types@", "ARRAY[" + ", ".join(f"'{kind}'" for kind in TYPES) + "]")

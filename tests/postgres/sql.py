@@ -282,7 +282,8 @@ def a_producer_enqueues_and_sees_what_became_of_its_own_jobs_alone(db):
     db.run(PRODUCER, "enqueue", "mail", "e")
     db.ask("SELECT leasehold.enqueue('mail', 'f')", other)
     db.ask("SELECT leasehold.enqueue('mail', 'g')", WORKER)
-    expect_equal(db.ask("SELECT string_agg(job || ' ' || role, ', ' ORDER BY job) FROM leasehold.produced"),
+    expect_equal(db.ask("SELECT string_agg(job || ' ' || name, ', ' ORDER BY job) FROM leasehold.produced"
+                        " JOIN leasehold.producer ON id = producer"),
                  ", ".join([*(f"{n} {PRODUCER}" for n in range(1, 6)), f"6 {other}"]), "whose jobs are known")
     db.ask("SELECT leasehold.complete(id, token, 'done ' || id) FROM leasehold.claim('w', 'mail', 10)", WORKER)
     for user, seen in ((PRODUCER, range(1, 6)), (other, (6,)), (WORKER, range(1, 8)), (READER, range(1, 8))):
@@ -297,13 +298,129 @@ def a_producer_enqueues_and_sees_what_became_of_its_own_jobs_alone(db):
                 "SELECT leasehold.claim('w', 'mail')", "SELECT leasehold.complete(1, 1)", "SELECT leasehold.cancel(1)",
                 "SELECT leasehold.queue_purge('mail')", "SELECT leasehold.queue_delete('mail')", "SELECT leasehold.queue_pause('mail')", "SELECT leasehold.recover()",
                 "SELECT leasehold.jobs_of('{1}')", "INSERT INTO leasehold.job(queue, state) VALUES ('mail', 'completed')",
-                "INSERT INTO leasehold.produced VALUES (7, 'app_producer')", "UPDATE leasehold.job SET priority = 1"):
+                "INSERT INTO leasehold.produced VALUES (7, 1)", "SELECT * FROM leasehold.producer",
+                "SELECT * FROM leasehold.request", "UPDATE leasehold.job SET priority = 1"):
         db.refused(sql, PRODUCER, DENIED)
     db.run(PRODUCER, "claim", "mail", code=7, told=DENIED)
     db.run(PRODUCER, "list", code=7, told=DENIED)
     db.run(WORKER, "delete", "2")
     expect_equal(db.ask("SELECT count(*) FROM leasehold.produced WHERE job <= 2"), "1",
                  "jobs 1 and 2 whose role is known after one was deleted")
+
+
+@test
+def no_shape_of_a_list_passes_a_payload_that_is_too_large(db):
+    """An element that is read by its number is NULL in a list that starts at 2, or that has two dimensions."""
+    db.ask("SELECT leasehold.queue_set('small', max_payload => 10)", WORKER)
+    large = "repeat('x', 11)"
+    for user in (WORKER, PRODUCER):
+        for payloads in (f"ARRAY[{large}]", f"array_fill({large}, ARRAY[1], ARRAY[2])", f"ARRAY[ARRAY[{large}]]",
+                         f"ARRAY['x', {large}]", f"ARRAY[{large}], ARRAY['x'::bytea]",
+                         f"ARRAY['x'], ARRAY[{large}::bytea]", f"NULL, ARRAY[{large}::bytea]"):
+            sums = "'{0,0}'" if "'x', " in payloads else "'{0}'"
+            for more in ("", ", priorities => " + sums):
+                db.refused(f"SELECT leasehold.enqueue_many('small', {sums}, {payloads}{more})", user, "ERROR")
+        db.refused(f"SELECT leasehold.enqueue_one('small', 0, {large}, NULL)", user, "payload of 11 bytes is too large")
+        db.refused(f"SELECT leasehold.enqueue('small', 'x', payload_bytes => {large}::bytea)", user, "text or bytes, not both")
+    expect_equal(db.ask("SELECT count(*) FROM leasehold.job"), "0", "jobs")
+
+
+def make_producer(db, name):
+    db.server.psql("postgres", f"DROP ROLE IF EXISTS {name}")
+    db.server.psql("postgres", f"CREATE ROLE {name} LOGIN PASSWORD '{db.server.password}' IN ROLE leasehold_producer")
+
+
+@test
+def a_request_of_one_producer_never_returns_a_job_of_another(db):
+    make_producer(db, "second_producer")
+    call = "SELECT id, duplicate FROM leasehold.enqueue('mail', 'x', request => 'r')"
+    for user, job in ((PRODUCER, 1), ("second_producer", 2), (WORKER, 3)):
+        expect_equal(db.ask(call, user), f"{job}|f", f"the first call of {user}")
+        expect_equal(db.ask(call, user), f"{job}|t", f"its repeat by {user}")
+    expect_equal(db.ask(call, server.TESTER), "3|t", "roles that read all jobs share their names")
+    # Nor is a job found by the number under which another has enqueued it.
+    db.ask("SELECT leasehold.enqueue_one('mail', 0, 'y', 77)", PRODUCER)
+    found = "SELECT id, duplicate FROM leasehold.enqueue_many('mail', '{0}', '{z}', of_request => 'lh:77:0')"
+    expect_equal(db.ask(found, "second_producer"), "5|f", "asked for by another")
+    expect_equal(db.ask(found, PRODUCER), "4|t", "asked for by its own")
+    # A claim has nothing to do with them.
+    db.ask("SELECT leasehold.enqueue('post', 'x', request => 'c')", PRODUCER)
+    expect_equal(db.ask("SELECT count(*) FROM leasehold.claim('w', 'post', request => 'c')", WORKER), "1", "claimed")
+    db.ask("UPDATE leasehold.request SET at = now() - interval '1 year'")
+    db.ask("SELECT leasehold.prune()", WORKER)
+    expect_equal(db.ask("SELECT count(*) FROM leasehold.request"), "0", "requests that are left")
+
+
+@test
+def a_producer_learns_of_another_roles_job_with_its_key_only_that_it_is_there(db):
+    make_producer(db, "second_producer")
+    db.ask("SELECT leasehold.enqueue('mail', 'secret', key => 'k')", PRODUCER)
+    again = "SELECT id, state, duplicate FROM leasehold.enqueue('mail', 'x', key => 'k'{})"
+    expect_equal(db.ask(again.format(""), PRODUCER), "1|pending|t", "its own")
+    expect_equal(db.ask(again.format(""), WORKER), "1|pending|t", "seen by a worker")
+    for call in (again.format(""), again.format(", request => 'r'"), again.format(", request => 'r'")):
+        expect_equal(db.ask(call, "second_producer"), "||t", call)
+    expect_equal(db.run("second_producer", "enqueue", "mail", "x", "--key", "k",
+                        told="queue mail has a job of another role with this key"), "", "by our program")
+    expect_equal(db.run("second_producer", "--json", "enqueue", "mail", "x", "--key", "k"),
+                 '{"id":null,"state":null,"duplicate":true}\n', "as JSON")
+    expect_equal(db.ask("SELECT count(*) FROM leasehold.job"), "1", "jobs")
+
+
+@test
+def a_producer_is_its_role_and_not_the_name_of_it(db):
+    make_producer(db, "first_name")
+    db.ask("SELECT leasehold.enqueue('mail', 'x', request => 'r')", "first_name")
+    ask = "SELECT state FROM leasehold.result(1)"
+    db.server.psql("postgres", "ALTER ROLE first_name RENAME TO second_name;"
+                               f"ALTER ROLE second_name PASSWORD '{db.server.password}'")
+    expect_equal(db.ask(ask, "second_name"), "pending", "seen after its role was renamed")
+    make_producer(db, "first_name")
+    db.refused(ask, "first_name", "there is no job 1")
+    expect_equal(db.ask("SELECT id FROM leasehold.enqueue('mail', 'x', request => 'r')", "first_name"), "2",
+                 "a request of the role that had the name before")
+    db.ask("SELECT leasehold.enqueue('mail', 'z')", "second_name")
+    db.refused("SELECT leasehold.result(3)", "first_name", "there is no job 3")
+    make_producer(db, "second_name")  # dropped, and another of that name is made
+    db.refused(ask, "second_name", "there is no job 1")
+    db.ask("SELECT leasehold.enqueue('mail', 'z')", "second_name")
+    expect_equal(db.ask("SELECT string_agg(name || (role IS NOT NULL)::text, ' ' ORDER BY id) FROM leasehold.producer"),
+                 "second_namefalse first_nametrue second_nametrue", "what is known of the roles")
+
+
+def producers_elsewhere(bare, saved, program):
+    """Another server, on which the numbers of roles mean others."""
+    bare.psql("postgres", "".join(f"CREATE ROLE leasehold_{role} NOLOGIN;" for role in ("owner", "worker", "reader", "producer")))
+    bare.psql("postgres", f"GRANT leasehold_owner TO {server.TESTER}")
+    bare.psql("postgres", "CREATE DATABASE copy")
+    bare.psql("copy", saved)
+    of = Database(bare, "copy", program)
+    for name in ("dropped", "kept", "new_name", "old_name"):
+        make_producer(of, name)
+    # On that server the number of the one is the number of the other.
+    bare.psql("copy", "UPDATE leasehold.producer SET role = (SELECT oid FROM pg_roles WHERE rolname = 'dropped')"
+                      " WHERE name = 'kept'")
+    for _ in range(2):  # before its first enqueue there, and after
+        for name, jobs in (("dropped", ()), ("kept", (1,)), ("new_name", (2,)), ("old_name", ())):
+            for job in (1, 2, 3):
+                if job in jobs:
+                    expect_equal(of.ask(f"SELECT state FROM leasehold.result({job})", name), "pending", f"{job} seen by {name}")
+                else:
+                    of.refused(f"SELECT leasehold.result({job})", name, f"there is no job {job}")
+        for name in ("dropped", "kept", "new_name", "old_name"):
+            of.ask("SELECT leasehold.enqueue('mail', 'x')", name)
+
+
+@test
+def a_restored_dump_knows_producers_by_the_names_they_had(db):
+    for job, name in ((1, "kept"), (2, "old_name"), (3, "dropped")):
+        make_producer(db, name)
+        expect_equal(db.ask("SELECT id FROM leasehold.enqueue('mail', 'x')", name), str(job), name)
+    db.server.psql("postgres", "ALTER ROLE old_name RENAME TO new_name; DROP ROLE dropped")
+    db.ask("SELECT leasehold.prune()", WORKER)  # maintenance notes it
+    saved = subprocess.run([db.server.bin / "pg_dump", "--schema=leasehold", db.name], text=True, check=True,
+                           capture_output=True, env=db.server.environment()).stdout
+    with_bare_server(db, lambda bare, program: producers_elsewhere(bare, saved, program))
 
 
 @test
@@ -426,6 +543,27 @@ def a_null_argument_means_not_given_or_is_refused_by_name(db):
 
 
 @test
+def a_value_out_of_range_is_refused_in_our_words(db):
+    """By every function that is granted and by a plain INSERT, whatever the argument: nobody reads the name of a
+    constraint, or an error of the server's own."""
+    fill_with_everything(db)
+    db.ask(hostile.DRIVE, server.ADMIN)
+    calls = [*hostile.calls_out_of_range(db.ask), *hostile.inserts_out_of_range()]
+    expect(len(calls) > 1500, f"{len(calls)} statements are too few: what is granted was not found")
+    constraints = db.ask("SELECT conname FROM pg_constraint WHERE connamespace = 'leasehold'::regnamespace"
+                         " UNION SELECT relname FROM pg_class WHERE relnamespace = 'leasehold'::regnamespace"
+                         " AND relkind = 'i'").split()
+    said = db.ask("SET client_min_messages = error;\n" + "".join(
+        f"SELECT replace(drive.outcome($s${sql}$s$, 'pg_catalog'), chr(10), ' ');\n" for _, sql in calls), server.ADMIN).splitlines()
+    expect_equal(len(said), len(calls), "outcomes")
+    wrong = [f"{odd}: {outcome}" for (odd, _), outcome in zip(calls, said)
+             if not (outcome == "done" or outcome.startswith("LHN "))
+             or any(re.search(rf"\b{name}\b", outcome) for name in constraints)
+             or len(outcome) > 1000]
+    expect(not wrong, "\n".join(wrong))
+
+
+@test
 def lists_with_holes_and_of_other_lengths_are_refused(db):
     fill_with_everything(db)
     for sql, told in (
@@ -435,13 +573,22 @@ def lists_with_holes_and_of_other_lengths_are_refused(db):
             ("leasehold.complete_many('{1}', '{1}', '{a,b}', '{}')", "there are 1 items and 2 values for them: one each"),
             ("leasehold.complete_many('[2:2]={1}', '{1}', '{}', '{}')", "is not one list that starts at 1"),
             ("leasehold.fail_many('{1}', '{1}', '{NULL}', '{}', '{}')", "error is missing"),
-            ("leasehold.heartbeat_many('{1}', '{1}', '{0}', '{}', '{}', '{}')", "lease is 0: 1 to 2592000000 is allowed"),
+            ("leasehold.heartbeat_many('{1}', '{1}', '{0}', '{}', '{}', '{}')", "lease is 0 ms: 1ms to 30d is allowed"),
             ("leasehold.enqueue_many('mail', '{0}', '{a,b}')", "there are 1 items and 2 values for them: one each"),
             ("leasehold.enqueue_many('mail', '{0,0}', '{a,b}', kinds => '{a}')", "there are 2 items and 1 values"),
             ("leasehold.enqueue_many('mail', '{}', '{}')", "number of jobs is missing"),
+            ("leasehold.enqueue_many('mail', '{0}', '{a}', ARRAY['b'::bytea])", "a payload is text or bytes, not both"),
+            ("leasehold.enqueue_many('mail', '{0}', '[2:2]={a}')", "bounds [2:2] is not one list that starts at 1"),
+            ("leasehold.enqueue_many('mail', '{0}', '{{a}}', priorities => '{1}')", "bounds [1:1][1:1] is not one list"),
+            ("leasehold.enqueue_many('mail', '{{0}}', '{a}')", "bounds [1:1][1:1] is not one list that starts at 1"),
+            ("leasehold.enqueue_many('mail', '{0}', '{a}', run_ats => ARRAY[now()], delays_ms => '{1}')", "a delay or a time"),
+            ("leasehold.enqueue_many('mail', '{0}', '{a}', of_request => '')", "request id has 0 bytes: 1 to 256 bytes"),
+            ("leasehold.enqueue_many('mail', '{0}', '{a}', of_actor => 'system/recovery')", 'actor "system/recovery" is not known'),
+            ("leasehold.complete_many('{1}', '{1}', '{a}', ARRAY['b'::bytea])", "a result is text or bytes, not both"),
+            ("leasehold.worker_sessions('mail', '{1}', '{}')", "there are 1 pids and 0 starts"),
             ("leasehold.enqueue_one('no name', 0, 'x', 1)", 'queue "no name" is not a name'),
             ("leasehold.claim_one('no name', 'mail', NULL, true)", 'worker "no name" is not a name'),
-            ("leasehold.claim_one('w', 'mail', 0, true)", "lease is 0: 1 to 2592000000 is allowed"),
+            ("leasehold.claim_one('w', 'mail', 0, true)", "lease is 0 ms: 1ms to 30d is allowed"),
             ("leasehold.claim_many('w', '{mail,NULL}', NULL, 1, NULL, NULL, true)", "queue is missing"),
             ("leasehold.claim_many('w', '{mail}', NULL, 1001, NULL, NULL, true)", "number of jobs is 1001: 1 to 1000"),
             ("leasehold.cancel_many('{NULL}')", "job is missing"),

@@ -115,6 +115,8 @@ static void say_source(struct text *text, enum lhi_moved which, bool after)
             "+ coalesce(octet_length(o.stderr_tail), 0) AS bytes "
             "FROM leasehold.output o%s ORDER BY o.job, o.token LIMIT %d) s) t WHERE t.before < %d",
             after ? " WHERE (o.job, o.token) > ($1, $2)" : "", (int)LHI_BATCH, (int)LHI_MOVE_BYTES);
+    else if (which == LHI_MOVED_REQUEST) /* names of producers belong to roles of this server */
+        say(text, "leasehold.request t WHERE t.producer = 0");
     else
         say(text, "leasehold.%s t WHERE true", lhi_moved[which].name);
 }

@@ -399,20 +399,34 @@ CREATE INDEX event_job ON leasehold.event(job) WHERE job IS NOT NULL;
 CREATE INDEX event_report ON leasehold.event(report) WHERE report IS NOT NULL;
 CREATE TABLE leasehold.event_default PARTITION OF leasehold.event DEFAULT;
 
--- Which role has enqueued a job, where that role may not read the jobs: it may ask for the result of its own
--- (30_enqueue.sql). A trigger with a condition would cost every enqueue 5 µs, a question in the functions costs 1.
-CREATE TABLE leasehold.produced (
-    job  bigint PRIMARY KEY,
-    role text NOT NULL
+-- A role that enqueues and may not read the jobs. A role is known by its oid: it keeps its jobs when it is renamed,
+-- and another role that later gets its name does not have them. An oid means nothing on another server, so the row
+-- says on which server it is valid. In a database that came there by dump and restore, the name decides.
+CREATE TABLE leasehold.producer (
+    id        integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    role      oid,                  -- NULL: the role was dropped
+    system_id bigint NOT NULL,
+    name      text   NOT NULL,      -- as it was when it was last looked at (leasehold.producers_seen)
+    UNIQUE (system_id, role)
 );
 
--- One row a call that named itself; what it made or took, in its order.
+-- Which producer has enqueued a job: it may ask for the result of its own (30_enqueue.sql). A trigger with a condition
+-- would cost every enqueue 5 µs, a question in the functions costs 1.
+CREATE TABLE leasehold.produced (
+    job      bigint PRIMARY KEY,
+    producer integer NOT NULL
+);
+
+-- One row a call that named itself; what it made or took, in its order. Each producer has names of its own, so that
+-- none learns of, or gets, the jobs of others. All other roles share theirs (producer 0).
 CREATE TABLE leasehold.request (
-    request text COLLATE "C" PRIMARY KEY,
-    act     text NOT NULL,
-    at      timestamptz NOT NULL,
-    jobs    bigint[] NOT NULL,
-    tokens  bigint[] NOT NULL
+    request  text COLLATE "C" NOT NULL,
+    act      text NOT NULL,
+    at       timestamptz NOT NULL,
+    jobs     bigint[] NOT NULL,     -- NULL in it: a job of another role, which had the key
+    tokens   bigint[] NOT NULL,
+    producer integer NOT NULL DEFAULT 0,
+    PRIMARY KEY (request, producer)
 );
 CREATE INDEX request_at ON leasehold.request(at);
 

@@ -40,10 +40,11 @@ END $$;
 CREATE FUNCTION leasehold.need_list(what text, given anyarray) RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN
-    PERFORM leasehold.need_given(what, given IS NOT NULL AND pg_catalog.array_position(given, NULL) IS NULL);
+    PERFORM leasehold.need_given(what, given IS NOT NULL);
     IF pg_catalog.array_ndims(given) > 1 OR pg_catalog.array_lower(given, 1) <> 1 THEN
         PERFORM leasehold.refuse(-3, pg_catalog.format('list of values of %s is not one list that starts at 1', what));
     END IF;
+    PERFORM leasehold.need_given(what, pg_catalog.array_position(given, NULL) IS NULL);
 END $$;
 
 CREATE FUNCTION leasehold.need_names(what text, given text[]) RETURNS void LANGUAGE plpgsql
@@ -53,16 +54,24 @@ BEGIN
     PERFORM leasehold.need_name(what, n) FROM pg_catalog.unnest(given) n;
 END $$;
 
--- What stands beside a list of n: nothing, or one value each.
-CREATE FUNCTION leasehold.need_beside(n integer, VARIADIC others integer[]) RETURNS void LANGUAGE plpgsql
+-- The lists beside a list of n items: each is missing, empty, or has one value for each item. The caller passes
+-- array_dims() of each, which is '[1:n]' for one list of n values that starts at 1. A list of another shape is
+-- refused even when it has n values: an element that is read by its number would be NULL, and no limit would be
+-- compared with it.
+CREATE FUNCTION leasehold.need_beside(n integer, VARIADIC shapes text[]) RETURNS void LANGUAGE plpgsql
 AS $$
+DECLARE
+    allowed constant text := '[1:' || n || ']';
 BEGIN
-    PERFORM leasehold.refuse(-3, pg_catalog.format('there are %s items and %s values for them: one each is allowed', n, o))
-       FROM pg_catalog.unnest(others) o WHERE o <> n AND o <> 0;
+    PERFORM leasehold.refuse(-3, CASE WHEN s ~ '^\[1:[0-9]+\]$'
+               THEN pg_catalog.format('there are %s items and %s values for them: one each is allowed', n,
+                                      pg_catalog.substring(s, '[0-9]+(?=\]$)'))
+               ELSE pg_catalog.format('list of values with the bounds %s is not one list that starts at 1', s) END)
+       FROM pg_catalog.unnest(shapes) s WHERE s <> allowed;
 END $$;
 
--- Jobs and their tokens, and how many there are of other values.
-CREATE FUNCTION leasehold.need_refs(jobs bigint[], tokens bigint[], VARIADIC others integer[] DEFAULT '{}')
+-- Jobs and their tokens, and the bounds of other lists.
+CREATE FUNCTION leasehold.need_refs(jobs bigint[], tokens bigint[], VARIADIC shapes text[] DEFAULT '{}')
 RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -72,7 +81,7 @@ BEGIN
         PERFORM leasehold.refuse(-3, pg_catalog.format('there are %s jobs and %s tokens: one token a job is allowed',
                                             pg_catalog.cardinality(jobs), pg_catalog.cardinality(tokens)));
     END IF;
-    PERFORM leasehold.need_beside(pg_catalog.cardinality(jobs), VARIADIC others);
+    PERFORM leasehold.need_beside(pg_catalog.cardinality(jobs), VARIADIC shapes);
 END $$;
 
 CREATE FUNCTION leasehold.need_ranges(what text, given bigint[], low bigint, high bigint) RETURNS void
@@ -83,18 +92,33 @@ BEGIN
       WHERE v < low OR v > high;
 END $$;
 
+CREATE FUNCTION leasehold.need_ms(what text, value bigint, low bigint, high bigint) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF value < low OR value > high THEN
+        PERFORM leasehold.refuse(-3, pg_catalog.format(
+            '%s is %s ms: %s to %s is allowed', what, value,
+            CASE low WHEN 0 THEN '0' ELSE leasehold.duration_words(low) END,
+            leasehold.duration_words(high)));
+    END IF;
+END $$;
+
+CREATE FUNCTION leasehold.need_all_ms(what text, given bigint[], low bigint, high bigint) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM leasehold.need_ms(what, v, low, high) FROM pg_catalog.unnest(given) v WHERE v < low OR v > high;
+END $$;
+
 CREATE FUNCTION leasehold.need_duration(what text, value interval, low bigint, high bigint)
 RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN
-    IF value IS NULL THEN
-        RETURN;
-    END IF;
-    IF leasehold.ms(value) < low OR leasehold.ms(value) > high THEN
-        PERFORM leasehold.refuse(-3, pg_catalog.format(
-            '%s is %s ms: %s to %s is allowed', what, leasehold.ms(value),
-            CASE low WHEN 0 THEN '0' ELSE leasehold.duration_words(low) END,
-            leasehold.duration_words(high)));
+    IF NOT pg_catalog.isfinite(value) THEN
+        PERFORM leasehold.refuse(-3, pg_catalog.format('%s is %s: at most %s is allowed', what, value,
+                                                       leasehold.duration_words(high)));
+    ELSIF value IS NOT NULL THEN
+        PERFORM leasehold.need_ms(what, leasehold.ms(value), low, high);
     END IF;
 END $$;
 
@@ -114,6 +138,40 @@ BEGIN
     IF pg_catalog.octet_length(value) > most THEN
         PERFORM leasehold.refuse(-4, pg_catalog.format(
             '%s is too large: at most %s bytes are allowed', what, most));
+    END IF;
+END $$;
+
+CREATE FUNCTION leasehold.need_texts(what text, given text[], most bigint) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM leasehold.need_text(what, v, most) FROM pg_catalog.unnest(given) v WHERE pg_catalog.octet_length(v) > most;
+END $$;
+
+-- The name of a call, by which it is known when it is repeated.
+CREATE FUNCTION leasehold.need_request(value text) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF pg_catalog.octet_length(value) NOT BETWEEN 1 AND 256 THEN
+        PERFORM leasehold.refuse(-3, pg_catalog.format('request id has %s bytes: 1 to 256 bytes are allowed',
+                                                       pg_catalog.octet_length(value)));
+    END IF;
+END $$;
+
+CREATE FUNCTION leasehold.need_key(value text) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF pg_catalog.octet_length(value) NOT BETWEEN 1 AND 256 THEN
+        PERFORM leasehold.refuse(-3, pg_catalog.format('key has %s bytes: 1 to 256 bytes are allowed',
+                                                       pg_catalog.octet_length(value)));
+    END IF;
+END $$;
+
+-- A payload or a result is text or bytes.
+CREATE FUNCTION leasehold.need_one_form(what text, two boolean) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    IF two THEN
+        PERFORM leasehold.refuse(-3, pg_catalog.format('a %s is text or bytes, not both', what));
     END IF;
 END $$;
 

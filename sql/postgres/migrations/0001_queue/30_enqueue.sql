@@ -6,6 +6,70 @@
 CREATE FUNCTION leasehold.is_producer() RETURNS boolean LANGUAGE sql STABLE
 RETURN NOT has_table_privilege(session_user, 'leasehold.job'::regclass, 'SELECT');
 
+-- The server on which an oid is valid.
+CREATE FUNCTION leasehold.this_system() RETURNS bigint LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    RETURN (SELECT c.system_identifier FROM pg_catalog.pg_control_system() c);
+END $$;
+
+-- Does this row stand for the role that calls?
+CREATE FUNCTION leasehold.is_caller(p leasehold.producer, this_system bigint) RETURNS boolean LANGUAGE sql STABLE
+RETURN CASE p.system_id WHEN this_system
+            THEN p.role = (SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = session_user)
+            ELSE p.role IS NOT NULL AND p.name = session_user END;
+
+-- Note the names that roles have now, and which of them were dropped: a dump takes these names to another server.
+CREATE FUNCTION leasehold.producers_seen() RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    UPDATE leasehold.producer p
+       SET name = coalesce(s.rolname, p.name), role = s.oid
+      FROM (SELECT w.id, r.oid, r.rolname FROM leasehold.producer w LEFT JOIN pg_catalog.pg_roles r ON r.oid = w.role
+             WHERE w.system_id = leasehold.this_system() AND w.role IS NOT NULL
+               AND (r.oid IS NULL OR r.rolname <> w.name)
+               FOR UPDATE OF w SKIP LOCKED) s
+     WHERE p.id = s.id;
+END $$;
+
+-- The number of the producer that calls; 0: the caller may read all jobs. Its row is made by its first enqueue.
+CREATE FUNCTION leasehold.producer_of_caller() RETURNS integer LANGUAGE plpgsql
+AS $$
+DECLARE
+    this  bigint;
+    found_id integer;
+BEGIN
+    IF NOT leasehold.is_producer() THEN
+        RETURN 0;
+    END IF;
+    this := leasehold.this_system();
+    SELECT p.id INTO found_id FROM leasehold.producer p
+     WHERE p.system_id = this AND p.role = (SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = session_user);
+    IF found_id IS NOT NULL THEN
+        RETURN found_id;
+    END IF;
+    PERFORM leasehold.producers_seen();
+    UPDATE leasehold.producer p  -- it came with a dump
+       SET system_id = this, role = (SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = session_user)
+     WHERE p.id = (SELECT min(w.id) FROM leasehold.producer w WHERE leasehold.is_caller(w, this))
+    RETURNING p.id INTO found_id;
+    IF found_id IS NULL THEN
+        INSERT INTO leasehold.producer(role, system_id, name)
+        SELECT r.oid, this, r.rolname FROM pg_catalog.pg_roles r WHERE r.rolname = session_user
+            ON CONFLICT (system_id, role) DO UPDATE SET name = excluded.name
+        RETURNING id INTO found_id;
+    END IF;
+    RETURN found_id;
+END $$;
+
+-- Has the caller enqueued this job itself?
+CREATE FUNCTION leasehold.is_own(of_job bigint) RETURNS boolean LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    RETURN EXISTS (SELECT 1 FROM leasehold.produced p JOIN leasehold.producer w ON w.id = p.producer
+                    WHERE p.job = of_job AND leasehold.is_caller(w, leasehold.this_system()));
+END $$;
+
 -- What became of a job: its state, and when it has ended its result or its last error. A role that may not read
 -- the jobs is told of its own only; any other job does not exist for it.
 CREATE FUNCTION leasehold.result(job bigint, OUT id bigint, OUT state text, OUT attempt integer, OUT result text,
@@ -19,7 +83,7 @@ BEGIN
       FROM leasehold.job j
      WHERE j.id = result.job
        AND (NOT leasehold.is_producer()
-            OR EXISTS (SELECT 1 FROM leasehold.produced p WHERE p.job = j.id AND p.role = session_user));
+            OR leasehold.is_own(j.id));
     IF NOT FOUND THEN
         PERFORM leasehold.refuse(-5, format('there is no job %s', job));
     END IF;
@@ -39,12 +103,15 @@ BEGIN
     IF NEW.kind IS NOT NULL THEN
         PERFORM leasehold.need_name('kind', NEW.kind);
     END IF;
+    PERFORM leasehold.need_given('priority', NEW.priority IS NOT NULL);
     PERFORM leasehold.need_range('priority', NEW.priority, -32768, 32767);
     PERFORM leasehold.need_time('run_at', NEW.run_at);
     PERFORM leasehold.need_time('expires_at', NEW.expires_at);
-    PERFORM leasehold.need_range('lease_ms', NEW.lease_ms, 1, 2592000000);
-    PERFORM leasehold.need_range('backoff_ms', NEW.backoff_ms, 0, 315360000000);
-    PERFORM leasehold.need_range('backoff_cap_ms', NEW.backoff_cap_ms, 0, 315360000000);
+    PERFORM leasehold.need_ms('lease_ms', NEW.lease_ms, 1, 2592000000);
+    PERFORM leasehold.need_ms('backoff_ms', NEW.backoff_ms, 0, 315360000000);
+    PERFORM leasehold.need_ms('backoff_cap_ms', NEW.backoff_cap_ms, 0, 315360000000);
+    PERFORM leasehold.need_key(NEW.key);
+    PERFORM leasehold.need_one_form('payload', NEW.payload IS NOT NULL AND NEW.payload_bytes IS NOT NULL);
     IF NEW.max_attempts <> -1 THEN
         PERFORM leasehold.need_range('max_attempts', NEW.max_attempts, 1, 1000000);
     END IF;
@@ -52,10 +119,6 @@ BEGIN
         PERFORM leasehold.refuse(-3, 'a new job is pending, or scheduled with a run_at');
     ELSIF NEW.token <> 0 OR NEW.attempt <> 0 OR NEW.recoveries <> 0 THEN
         PERFORM leasehold.refuse(-3, 'a new job has no token, attempts or recoveries');
-    ELSIF octet_length(NEW.key) NOT BETWEEN 1 AND 256 THEN
-        PERFORM leasehold.refuse(-3, format('key has %s bytes: 1 to 256 are allowed', octet_length(NEW.key)));
-    ELSIF NEW.payload IS NOT NULL AND NEW.payload_bytes IS NOT NULL THEN
-        PERFORM leasehold.refuse(-3, 'a job has a payload or payload_bytes, not both');
     ELSIF bytes > 1048576 OR (SELECT m.has_policies FROM leasehold.meta m WHERE m.one) THEN
         PERFORM leasehold.need_size(bytes, leasehold.policy_of(NEW.queue, NEW.kind));
     END IF;
@@ -77,7 +140,7 @@ BEGIN
         PERFORM leasehold.ring_soon(NEW.run_at, now);
     END IF;
     IF leasehold.is_producer() THEN
-        INSERT INTO leasehold.produced VALUES (NEW.id, session_user);
+        INSERT INTO leasehold.produced VALUES (NEW.id, leasehold.producer_of_caller());
     END IF;
     IF (SELECT has_policies FROM leasehold.meta)
        AND (leasehold.policy_of(NEW.queue, NEW.kind)).audit = 2 THEN
@@ -98,8 +161,8 @@ CREATE TRIGGER job_inserted AFTER INSERT ON leasehold.job
 CREATE TYPE leasehold.enqueued AS (id bigint, state text, duplicate boolean);
 
 -- A name that the library made after the answer was lost: lh:NONCE:AFTER says by which number its jobs
--- are known, and above which id they are if they are there.
-CREATE FUNCTION leasehold.jobs_of_nonce(request text) RETURNS bigint[] LANGUAGE plpgsql STABLE
+-- are known, and above which id they are if they are there. A producer finds its own.
+CREATE FUNCTION leasehold.jobs_of_nonce(request text, of_producer integer) RETURNS bigint[] LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
     -- Known when the search is planned: it is for the end of the table, not for all of it.
@@ -107,7 +170,9 @@ DECLARE
     after_id bigint := split_part(request, ':', 3);
 BEGIN
     RETURN (SELECT array_agg(j.id ORDER BY j.id) FROM leasehold.job j
-             WHERE j.id > after_id AND j.nonce = of_nonce);
+             WHERE j.id > after_id AND j.nonce = of_nonce
+               AND (of_producer = 0 OR EXISTS (SELECT 1 FROM leasehold.produced p
+                                                WHERE p.job = j.id AND p.producer = of_producer)));
 END $$;
 
 -- A nonce is used once. An enqueue inserts it with its count; whoever asks by such a name inserts it too. Of the two
@@ -126,16 +191,16 @@ END $$;
 -- the transaction has ended, whoever comes with the same name waits). What has the number of the call
 -- that asks is no duplicate: that call made it, and is told so late.
 CREATE FUNCTION leasehold.repeat_enqueue(of_request text, of_queue text, of_nonce bigint, n bigint,
-                                         now timestamptz)
+                                         now timestamptz, of_producer integer)
 RETURNS SETOF leasehold.enqueued LANGUAGE plpgsql
 AS $$
 DECLARE
     r     leasehold.request;
     found_jobs bigint[];
 BEGIN
-    INSERT INTO leasehold.request VALUES (of_request, 'enqueue', now, '{}', '{}') ON CONFLICT DO NOTHING;
+    INSERT INTO leasehold.request VALUES (of_request, 'enqueue', now, '{}', '{}', of_producer) ON CONFLICT DO NOTHING;
     IF FOUND THEN
-        IF of_request !~ '^lh:[0-9]{1,19}:[0-9]{1,18}$' THEN
+        IF of_request !~ '^lh:[0-9]{1,19}:[0-9]{1,18}$' OR split_part(of_request, ':', 2)::numeric > 9223372036854775807 THEN
             RETURN;
         END IF;
         -- Its first try may still be under way, cut off from its caller: wait for its end, and look then.
@@ -145,26 +210,26 @@ BEGIN
                 current_setting('transaction_isolation')));
         END IF;
         PERFORM leasehold.use_nonce(of_queue, split_part(of_request, ':', 2)::bigint, now, 'n');
-        found_jobs := leasehold.jobs_of_nonce(of_request);
+        found_jobs := leasehold.jobs_of_nonce(of_request, of_producer);
         IF found_jobs IS NULL OR cardinality(found_jobs) <> n THEN
             RETURN;
         END IF;
-        UPDATE leasehold.request SET jobs = found_jobs WHERE request = of_request;
+        UPDATE leasehold.request w SET jobs = found_jobs WHERE w.request = of_request AND w.producer = of_producer;
     END IF;
-    SELECT * INTO r FROM leasehold.request WHERE request = of_request;
+    SELECT * INTO r FROM leasehold.request w WHERE w.request = of_request AND w.producer = of_producer;
     IF r.act <> 'enqueue' THEN
         PERFORM leasehold.refuse(-3, format('request "%s" was used by another act before: %s',
                                             left(of_request, 96), r.act));
     ELSIF cardinality(r.jobs) <> n THEN
         PERFORM leasehold.refuse(-3, format('request "%s" was made before with %s jobs, now with %s',
-                                            of_request, cardinality(r.jobs), n));
+                                            left(of_request, 96), cardinality(r.jobs), n));
     ELSIF EXISTS (SELECT 1 FROM leasehold.job j WHERE j.id = ANY (r.jobs) AND j.queue <> of_queue) THEN
         PERFORM leasehold.refuse(-3, format('request "%s" was made before for another queue',
                                             left(of_request, 96)));
     END IF;
-    -- Pruned meanwhile: it was completed long ago.
+    -- Pruned meanwhile: it was completed long ago. Without an id: it is another role's, and not shown.
     RETURN QUERY
-        SELECT w.id, coalesce(j.state, 'completed'), coalesce(j.nonce <> of_nonce, true)
+        SELECT w.id, coalesce(j.state, CASE WHEN w.id IS NOT NULL THEN 'completed' END), coalesce(j.nonce <> of_nonce, true)
           FROM unnest(r.jobs) WITH ORDINALITY w(id, ord)
           LEFT JOIN leasehold.job j ON j.id = ANY (r.jobs) AND j.id = w.id
          ORDER BY w.ord;
@@ -205,20 +270,20 @@ DECLARE
     longest constant bigint := 315360000000;
 BEGIN
     PERFORM leasehold.need_name('kind', k) FROM unnest(kinds) k WHERE k IS NOT NULL;
-    PERFORM leasehold.refuse(-3, format('key has %s bytes: 1 to 256 bytes are allowed', octet_length(k)))
-       FROM unnest(keys) k WHERE octet_length(k) NOT BETWEEN 1 AND 256;
+    PERFORM leasehold.need_key(k) FROM unnest(keys) k WHERE k IS NOT NULL;
     PERFORM leasehold.need_ranges('priority', priorities, -32768, 32767);
     PERFORM leasehold.need_ranges('max attempts', array_remove(max_attempts, -1), 1, 1000000);
-    PERFORM leasehold.need_ranges('lease', leases_ms, 1, 2592000000);
-    PERFORM leasehold.need_ranges('expiry', expires_ms, 0, longest);
-    PERFORM leasehold.need_ranges('backoff', backoffs_ms, 0, longest);
-    PERFORM leasehold.need_ranges('backoff cap', backoff_caps_ms, 0, longest);
-    PERFORM leasehold.need_ranges('delay', delays_ms, 0, longest);
+    PERFORM leasehold.need_all_ms('lease', leases_ms, 1, 2592000000);
+    PERFORM leasehold.need_all_ms('expiry', expires_ms, 0, longest);
+    PERFORM leasehold.need_all_ms('backoff', backoffs_ms, 0, longest);
+    PERFORM leasehold.need_all_ms('backoff cap', backoff_caps_ms, 0, longest);
+    PERFORM leasehold.need_all_ms('delay', delays_ms, 0, longest);
 END $$;
 
 -- All of them or none, in one queue, answered in the order given. Arrays stand side by side; one that is
 -- NULL is not given at all, but `sums` has an element for every job (NULL: no checksum). `nonce` is a number
--- by which the caller finds them again should the answer get lost.
+-- by which the caller finds them again should the answer get lost. A producer is not shown a job of another role that
+-- has the key: of such a job it learns only that it is there (id and state are NULL).
 CREATE FUNCTION leasehold.enqueue_many(
     of_queue text, sums bigint[], payloads text[], payloads_bytes bytea[] DEFAULT NULL,
     kinds text[] DEFAULT NULL, priorities bigint[] DEFAULT NULL,
@@ -249,14 +314,18 @@ DECLARE
     goes   bigint := 0;
     ids    bigint[] := '{}';
     mine   bigint[] := '{}';
-    produces constant boolean := leasehold.is_producer();
+    of_producer constant integer := leasehold.producer_of_caller();
+    produces constant boolean := of_producer > 0;
 BEGIN
     PERFORM leasehold.need_name('queue', of_queue);
     PERFORM leasehold.need_given('number of jobs', n > 0);
-    PERFORM leasehold.need_beside(n::integer, cardinality(payloads), cardinality(payloads_bytes), cardinality(kinds),
-        cardinality(priorities), cardinality(run_ats), cardinality(delays_ms), cardinality(keys),
-        cardinality(max_attempts), cardinality(leases_ms), cardinality(expires_ms), cardinality(backoffs_ms),
-        cardinality(backoff_caps_ms));
+    PERFORM leasehold.need_beside(n::integer, array_dims(sums), array_dims(payloads), array_dims(payloads_bytes), array_dims(kinds),
+        array_dims(priorities), array_dims(run_ats), array_dims(delays_ms), array_dims(keys),
+        array_dims(max_attempts), array_dims(leases_ms), array_dims(expires_ms), array_dims(backoffs_ms),
+        array_dims(backoff_caps_ms));
+    IF of_actor NOT IN ('sql', 'library') THEN
+        PERFORM leasehold.refuse(-3, format('actor "%s" is not known: sql or library is allowed', left(of_actor, 140)));
+    END IF;
     IF coalesce(keys, kinds) IS NOT NULL
        OR coalesce(priorities, max_attempts, leases_ms, expires_ms, backoffs_ms, backoff_caps_ms, delays_ms) IS NOT NULL THEN
         PERFORM leasehold.need_jobs(kinds, keys, priorities, max_attempts, leases_ms, expires_ms, backoffs_ms,
@@ -266,7 +335,8 @@ BEGIN
         PERFORM leasehold.refuse(-11, 'store is busy: another call has this number');
     END IF;
     IF of_request IS NOT NULL THEN
-        RETURN QUERY SELECT * FROM leasehold.repeat_enqueue(of_request, of_queue, of_nonce, n, now);
+        PERFORM leasehold.need_request(of_request);
+        RETURN QUERY SELECT * FROM leasehold.repeat_enqueue(of_request, of_queue, of_nonce, n, now, of_producer);
         IF FOUND THEN
             RETURN;
         END IF;
@@ -330,6 +400,9 @@ BEGIN
             p := leasehold.policy_of(of_queue, NULL);
         END IF;
         PERFORM leasehold.need_time('time to run at', asked.run_at);
+        PERFORM leasehold.need_one_form('payload', asked.payload IS NOT NULL AND asked.bytes IS NOT NULL);
+        PERFORM leasehold.refuse(-3, 'a job has a delay or a time to run at, not both')
+          WHERE asked.run_at IS NOT NULL AND asked.delay > 0;
         at := coalesce(asked.run_at, now + nullif(asked.delay, 0) * interval '1 millisecond');
         LOOP
             IF asked.key IS NOT NULL THEN
@@ -349,6 +422,9 @@ BEGIN
             RETURNING job.id, job.state, false INTO made;
             EXIT WHEN FOUND;  -- else another has just enqueued this key: that job is the answer
         END LOOP;
+        IF produces AND made.duplicate AND NOT leasehold.is_own(made.id) THEN
+            made := (NULL, NULL, true);
+        END IF;
         RETURN NEXT made;
         ids := ids || made.id;
         CONTINUE WHEN made.duplicate;
@@ -365,7 +441,7 @@ BEGIN
         END IF;
     END LOOP;
     IF produces THEN
-        INSERT INTO leasehold.produced SELECT m, session_user FROM unnest(mine) m;
+        INSERT INTO leasehold.produced SELECT m, of_producer FROM unnest(mine) m;
     END IF;
     IF waits > 0 THEN
         PERFORM leasehold.tally(of_queue, now, 'e', NULL, 'scheduled', waits);
@@ -375,7 +451,7 @@ BEGIN
         PERFORM leasehold.tally(of_queue, now, 'e', NULL, 'pending', goes, kinds => coalesce(kinds, '{}'));
     END IF;
     IF of_request IS NOT NULL THEN
-        UPDATE leasehold.request SET jobs = ids WHERE request = of_request;
+        UPDATE leasehold.request r SET jobs = ids WHERE r.request = of_request AND r.producer = of_producer;
     END IF;
 END $$;
 
@@ -442,7 +518,7 @@ BEGIN
         END IF;
     END IF;
     IF leasehold.is_producer() THEN
-        INSERT INTO leasehold.produced VALUES (made, session_user);
+        INSERT INTO leasehold.produced VALUES (made, leasehold.producer_of_caller());
     END IF;
     PERFORM leasehold.ring(of_queue, now, '{}');
 END $$;
@@ -465,11 +541,8 @@ DECLARE
 BEGIN
     IF delay IS NOT NULL AND run_at IS NOT NULL THEN
         PERFORM leasehold.refuse(-3, 'a job has a delay or a time to run at, not both');
-    ELSIF payload IS NOT NULL AND payload_bytes IS NOT NULL THEN
-        PERFORM leasehold.refuse(-3, 'a job has a payload or payload_bytes, not both');
-    ELSIF octet_length(request) NOT BETWEEN 1 AND 256 THEN
-        PERFORM leasehold.refuse(-3, format('request id has %s bytes: 1 to 256 bytes are allowed', octet_length(request)));
     END IF;
+    PERFORM leasehold.need_one_form('payload', payload IS NOT NULL AND payload_bytes IS NOT NULL);
     PERFORM leasehold.need_time('time to run at', run_at);
     PERFORM leasehold.need_duration('delay', delay, 0, longest);
     PERFORM leasehold.need_duration('lease', lease, 1, 2592000000);

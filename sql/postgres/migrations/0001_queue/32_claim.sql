@@ -27,7 +27,7 @@ AS $$
 DECLARE
     r leasehold.request;
 BEGIN
-    SELECT * INTO r FROM leasehold.request w WHERE w.request = of_request;
+    SELECT * INTO r FROM leasehold.request w WHERE w.request = of_request AND w.producer = 0;
     IF r.act <> 'claim' THEN
         PERFORM leasehold.refuse(-3, format('request "%s" was used by another act before: %s',
                                             left(of_request, 96), r.act));
@@ -244,7 +244,7 @@ BEGIN
         PERFORM leasehold.need_names('kind', of_kinds);
     END IF;
     PERFORM leasehold.need_given('number of jobs', want IS NOT NULL), leasehold.need_range('number of jobs', want, 1, 1000),
-            leasehold.need_range('lease', lease, 1, 2592000000);
+            leasehold.need_ms('lease', lease, 1, 2592000000), leasehold.need_request(of_request);
     SELECT * INTO m FROM leasehold.meta;
     IF m.timeline <> left(pg_walfile_name(pg_current_wal_lsn()), 8)
        OR m.job_oid <> 'leasehold.job'::regclass OR NOT leasehold.is_unbroken() THEN
@@ -437,9 +437,9 @@ BEGIN
         PERFORM leasehold.ring('!', now);
     END IF;
     IF of_request IS NOT NULL AND total > 0 THEN
-        UPDATE leasehold.request r SET jobs = taken, tokens = held WHERE r.request = of_request;
+        UPDATE leasehold.request r SET jobs = taken, tokens = held WHERE r.request = of_request AND r.producer = 0;
     ELSIF of_request IS NOT NULL THEN
-        DELETE FROM leasehold.request r WHERE r.request = of_request;
+        DELETE FROM leasehold.request r WHERE r.request = of_request AND r.producer = 0;
     END IF;
     IF ticks OR waits IS NOT NULL THEN
         RETURN QUERY SELECT (jsonb_populate_record(NULL::leasehold.claimed,
@@ -500,7 +500,7 @@ BEGIN
     IF (leasehold.is_name(of_worker) AND leasehold.is_name(of_queue)
         AND (lease IS NULL OR lease BETWEEN 1 AND 2592000000)) IS NOT TRUE THEN
         PERFORM leasehold.need_name('worker', of_worker), leasehold.need_name('queue', of_queue),
-                leasehold.need_range('lease', lease, 1, 2592000000);
+                leasehold.need_ms('lease', lease, 1, 2592000000);
     END IF;
     IF done_job IS NOT NULL THEN
         UPDATE leasehold.job j
@@ -669,9 +669,6 @@ BEGIN
     PERFORM leasehold.need_name('kind', w) FROM unnest(kinds) w;
     PERFORM leasehold.need_given('number of jobs', n IS NOT NULL), leasehold.need_range('number of jobs', n, 1, 1000);
     PERFORM leasehold.need_duration('lease', lease, 1, 2592000000);
-    IF octet_length(request) NOT BETWEEN 1 AND 256 THEN
-        PERFORM leasehold.refuse(-3, format('request id has %s bytes: 1 to 256 bytes are allowed', octet_length(request)));
-    END IF;
     RETURN QUERY
         SELECT c.id, c.token, c.run_at, c.created_at, c.state_changed_at, c.lease_until, c.started_at, c.finished_at,
                c.last_heartbeat_at, c.expires_at, c.held_ms, c.lease_ms, c.backoff_ms, c.backoff_cap_ms,

@@ -42,7 +42,8 @@ DECLARE
     n_added bigint;
     n_armed bigint;
 BEGIN
-    PERFORM leasehold.need_names('queue', ARRAY(SELECT split_part(q, '/', 1) FROM unnest(array_remove(queues, '!')) q));
+    PERFORM leasehold.need_list('queue', queues);
+    PERFORM leasehold.need_names('queue', ARRAY(SELECT split_part(q, '/', 1) FROM unnest(queues) q WHERE q <> '!'));
     PERFORM leasehold.need_name('kind', substr(q, strpos(q, '/') + 1)) FROM unnest(queues) q WHERE strpos(q, '/') > 0;
     IF known AND NOT EXISTS (SELECT 1 FROM unnest(queues) q(queue)
                               WHERE NOT EXISTS (SELECT 1 FROM leasehold.idle i

@@ -250,10 +250,12 @@ CREATE FUNCTION leasehold.need_beats(jobs bigint[], tokens bigint[], leases_ms b
                                      stages text[], checkpoints text[]) RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN
-    PERFORM leasehold.need_refs(jobs, tokens, cardinality(leases_ms), cardinality(percents), cardinality(stages),
-                                cardinality(checkpoints));
-    PERFORM leasehold.need_ranges('lease', leases_ms, 1, 2592000000);
+    PERFORM leasehold.need_refs(jobs, tokens, array_dims(leases_ms), array_dims(percents), array_dims(stages),
+                                array_dims(checkpoints));
+    PERFORM leasehold.need_all_ms('lease', leases_ms, 1, 2592000000);
     PERFORM leasehold.need_ranges('progress', percents, 0, 100);
+    PERFORM leasehold.need_texts('stage', stages, 256);
+    PERFORM leasehold.need_texts('checkpoint', checkpoints, 65536);
 END $$;
 
 CREATE FUNCTION leasehold.heartbeat_many(jobs bigint[], tokens bigint[], leases_ms bigint[],

@@ -108,7 +108,10 @@ DECLARE
     done  integer[];
     why   record;
 BEGIN
-    PERFORM leasehold.need_refs(jobs, tokens, cardinality(results), cardinality(results_bytes));
+    PERFORM leasehold.need_refs(jobs, tokens, array_dims(results), array_dims(results_bytes));
+    IF results_bytes <> '{}' THEN
+        PERFORM leasehold.need_one_form('result', r IS NOT NULL AND b IS NOT NULL) FROM unnest(results, results_bytes) u(r, b);
+    END IF;
     SELECT * INTO m FROM leasehold.meta WHERE one;
     IF m.has_policies THEN
         -- What is small enough for every policy needs no closer look.
@@ -237,8 +240,9 @@ DECLARE
     done integer[];
 BEGIN
     PERFORM leasehold.need_list('error', errors), leasehold.need_given('error', cardinality(errors) > 0),
-            leasehold.need_refs(jobs, tokens, cardinality(errors), cardinality(retry_in_ms), cardinality(permanent));
-    PERFORM leasehold.need_ranges('retry delay', retry_in_ms, -1, 315360000000);
+            leasehold.need_refs(jobs, tokens, array_dims(errors), array_dims(retry_in_ms), array_dims(permanent));
+    PERFORM leasehold.need_all_ms('retry delay', array_remove(retry_in_ms, -1), 0, 315360000000);
+    PERFORM leasehold.need_texts('error', errors, 65536);
     SELECT * INTO m FROM leasehold.meta WHERE one;
     done := leasehold.fail_held(now, m, jobs, tokens, errors, retry_in_ms, permanent);
     IF cardinality(done) IS DISTINCT FROM cardinality(jobs) THEN
@@ -349,7 +353,7 @@ DECLARE
     m    leasehold.meta;
     done integer[];
 BEGIN
-    PERFORM leasehold.need_refs(jobs, tokens), leasehold.need_range('delay', delay_ms, -2, 315360000000);
+    PERFORM leasehold.need_refs(jobs, tokens), leasehold.need_ms('delay', nullif(nullif(delay_ms, -2), -1), 0, 315360000000);
     SELECT * INTO m FROM leasehold.meta WHERE one;
     done := leasehold.put_back(now, m, jobs, tokens, delay_ms, false, NULL);
     IF cardinality(done) IS DISTINCT FROM cardinality(jobs) THEN
@@ -413,7 +417,7 @@ DECLARE
     m leasehold.meta;
 BEGIN
     PERFORM leasehold.need_name('worker', of_worker), leasehold.need_given('at_once', at_once IS NOT NULL),
-            leasehold.need_range('delay', delay_ms, -2, 315360000000);
+            leasehold.need_ms('delay', nullif(nullif(delay_ms, -2), -1), 0, 315360000000);
     SELECT * INTO m FROM leasehold.meta WHERE one;
     RETURN leasehold.release_held_by(leasehold.clock(), m, of_worker, delay_ms, at_once, 'hand');
 END $$;
@@ -433,7 +437,7 @@ DECLARE
     tokens bigint[];
 BEGIN
     PERFORM leasehold.need_name('worker', of_worker), leasehold.need_list('job', jobs),
-            leasehold.need_given('at_once', at_once IS NOT NULL), leasehold.need_range('delay', delay_ms, -2, 315360000000);
+            leasehold.need_given('at_once', at_once IS NOT NULL), leasehold.need_ms('delay', nullif(nullif(delay_ms, -2), -1), 0, 315360000000);
     SELECT * INTO m FROM leasehold.meta WHERE one;
     SELECT array_agg(w.id), array_agg(w.token) INTO held, tokens
       FROM (SELECT j.id, j.token FROM leasehold.job j

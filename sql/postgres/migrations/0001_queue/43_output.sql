@@ -65,8 +65,8 @@ DECLARE
     o    record;
     e    record;
 BEGIN
-    PERFORM leasehold.need_refs(jobs, tokens, cardinality(results), cardinality(out_bytes), cardinality(out_heads),
-        cardinality(out_tails), cardinality(err_bytes), cardinality(err_heads), cardinality(err_tails));
+    PERFORM leasehold.need_refs(jobs, tokens, array_dims(results), array_dims(out_bytes), array_dims(out_heads),
+        array_dims(out_tails), array_dims(err_bytes), array_dims(err_heads), array_dims(err_tails));
     SELECT * INTO m FROM leasehold.meta WHERE one;
     FOR i IN 1..cardinality(jobs) LOOP
         SELECT j.queue, j.kind, coalesce(w.attempt, j.attempt) AS attempt,

@@ -193,10 +193,12 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
     now    timestamptz := leasehold.clock();
-    wanted timestamptz := coalesce(at, now + leasehold.span(coalesce(delay_ms, 0)));
+    wanted timestamptz;
     done   leasehold.handled[];
 BEGIN
-    PERFORM leasehold.need_list('job', jobs);
+    PERFORM leasehold.need_list('job', jobs), leasehold.need_time('time to run at', at),
+            leasehold.need_ms('delay', delay_ms, 0, 315360000000);
+    wanted := coalesce(at, now + leasehold.span(coalesce(delay_ms, 0)));
     PERFORM leasehold.lock_jobs(jobs);
     WITH old AS MATERIALIZED (
         SELECT array_position(jobs, j.id) AS n, j.id, j.queue, j.state, j.token,
@@ -351,9 +353,32 @@ CREATE FUNCTION leasehold.policy_set(
     concurrency bigint, max_output bigint, retention_output_ms bigint, unset text[])
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    longest constant bigint := 315360000000;
 BEGIN
     PERFORM leasehold.need_name('queue', nullif(of_queue, '*')) WHERE of_queue IS DISTINCT FROM '*';
     PERFORM leasehold.need_name('kind', nullif(of_kind, '*')) WHERE of_kind IS DISTINCT FROM '*';
+    PERFORM leasehold.need_ms('lease', lease_ms, 1, 2592000000),
+            leasehold.need_range('max attempts', nullif(max_attempts, -1), 1, 1000000),
+            leasehold.need_range('max recoveries', nullif(max_recoveries, -1), 0, 1000000),
+            leasehold.need_range('action', action, 1, 3),
+            leasehold.need_ms('recovery backoff', recovery_backoff_ms, 0, longest),
+            leasehold.need_ms('backoff', backoff_ms, 0, longest),
+            leasehold.need_ms('backoff cap', backoff_cap_ms, 0, longest),
+            leasehold.need_ms('timeout', timeout_ms, 0, longest),
+            leasehold.need_range('audit', audit, 1, 2),
+            leasehold.need_ms('retention', retention_ms, 0, longest),
+            leasehold.need_ms('retention of failed jobs', retention_failed_ms, 0, longest),
+            leasehold.need_range('max payload', max_payload, 1, 67108864),
+            leasehold.need_range('rate', rate_n, 0, 1000000000),
+            leasehold.need_ms('rate''s period', rate_per_ms, 0, 2592000000),
+            leasehold.need_range('concurrency', concurrency, 0, 1000000),
+            leasehold.need_range('max output', max_output, 0, 16777216),
+            leasehold.need_ms('retention of output', retention_output_ms, 0, longest);
+    PERFORM leasehold.refuse(-3, format('setting "%s" to unset is not known', left(coalesce(u, ''), 140)))
+       FROM unnest(unset) u
+      WHERE coalesce(u, '') IN ('', 'queue', 'kind')
+         OR NOT to_jsonb(leasehold.policy_of('*', NULL)) ? u;
     PERFORM leasehold.policy_put((of_queue, of_kind, lease_ms, max_attempts, max_recoveries, action,
         recovery, recovery_backoff_ms, backoff_ms, backoff_cap_ms, timeout_ms, exclusive, audit,
         retention_ms, retention_failed_ms, max_payload, rate_n, rate_per_ms, concurrency, max_output,
@@ -367,7 +392,7 @@ CREATE FUNCTION leasehold.scope_put(of_scope text, of_ttl_ms bigint) RETURNS voi
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM leasehold.need_name('scope', of_scope), leasehold.need_range('ttl', of_ttl_ms, 0, 2592000000);
+    PERFORM leasehold.need_name('scope', of_scope), leasehold.need_ms('ttl', of_ttl_ms, 0, 2592000000);
     IF coalesce(of_ttl_ms, 0) = 0 THEN
         DELETE FROM leasehold.scope s WHERE s.scope = of_scope;
     ELSE
@@ -598,15 +623,15 @@ BEGIN
     PERFORM leasehold.need_duration('rate''s period', rate_per, 1, 2592000000);
     IF action <> ALL(actions) THEN
         PERFORM leasehold.refuse(-3, format('action "%s" is not known: retry, pending or fail is '
-                                            'allowed', action));
+                                            'allowed', left(action, 140)));
     ELSIF audit <> ALL(audits) THEN
         PERFORM leasehold.refuse(-3, format('audit "%s" is not known: exceptional or full is '
-                                            'allowed', audit));
+                                            'allowed', left(audit, 140)));
     END IF;
     SELECT u INTO unknown FROM unnest(unset) u WHERE u IS NULL OR u <> ALL(names) LIMIT 1;
     IF FOUND THEN
         PERFORM leasehold.refuse(-3, format('setting "%s" to unset is not known: %s are allowed',
-                                            unknown, array_to_string(names, ', ')));
+                                            left(unknown, 140), array_to_string(names, ', ')));
     END IF;
     taken := ARRAY(SELECT columns[array_position(names, u)] FROM unnest(unset) u)
              || CASE WHEN 'rate' = ANY(unset) THEN ARRAY['rate_per_ms'] END;

@@ -233,8 +233,8 @@ DECLARE
 BEGIN
     PERFORM leasehold.need_lease_name(of_scope, of_name);
     PERFORM leasehold.need_name('owner', by_owner);
-    PERFORM leasehold.need_duration('ttl', leasehold.span(ttl_ms), 1, 2592000000);
-    PERFORM leasehold.need_duration('extension', leasehold.span(by_ms), 1, 2592000000);
+    PERFORM leasehold.need_ms('ttl', ttl_ms, 1, 2592000000);
+    PERFORM leasehold.need_ms('extension', by_ms, 1, 2592000000);
     IF by_ms IS NOT NULL AND (ttl_ms IS NOT NULL OR verb <> 'extend') THEN
         PERFORM leasehold.refuse(-3, 'a lease is extended by a time or to a ttl, not both');
     END IF;
@@ -274,7 +274,7 @@ BEGIN
             l, of_scope, of_name, by_owner, of_token, due));
     END IF;
     PERFORM leasehold.refuse(-3, format(
-        'act "%s" on a lease is not known: acquire, extend, release or complete is allowed', verb));
+        'act "%s" on a lease is not known: acquire, extend, release or complete is allowed', left(verb, 140)));
 END $$;
 
 -- ---- for whoever has no library ----

@@ -46,11 +46,22 @@ BEGIN
     END IF;
 END $$;
 
+-- Processes by their numbers and the times at which they started.
+CREATE FUNCTION leasehold.need_sessions(pids bigint[], starts bigint[]) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM leasehold.need_list('pid', pids), leasehold.need_list('start', starts);
+    IF pg_catalog.cardinality(pids) <> pg_catalog.cardinality(starts) THEN
+        PERFORM leasehold.refuse(-3, pg_catalog.format('there are %s pids and %s starts: one start for each pid is allowed',
+                                            pg_catalog.cardinality(pids), pg_catalog.cardinality(starts)));
+    END IF;
+END $$;
+
 CREATE FUNCTION leasehold.need_worker_times(interval_ms bigint, multiplier bigint) RETURNS void
 LANGUAGE plpgsql
 AS $$
 BEGIN
-    PERFORM leasehold.need_duration('heartbeat interval', leasehold.span(interval_ms), 1, 2592000000);
+    PERFORM leasehold.need_ms('heartbeat interval', interval_ms, 1, 2592000000);
     PERFORM leasehold.need_range('multiplier', multiplier, 1, 1000);
 END $$;
 
@@ -65,8 +76,7 @@ BEGIN
     PERFORM leasehold.need_name('worker', of_worker);
     PERFORM leasehold.need_worker_times(of_interval_ms, of_multiplier);
     IF has_sessions THEN
-        PERFORM leasehold.need_list('pid', pids), leasehold.need_list('start', starts),
-                leasehold.need_beside(cardinality(pids), cardinality(starts));
+        PERFORM leasehold.need_sessions(pids, starts);
     END IF;
     PERFORM leasehold.worker_put(
         leasehold.clock(), of_worker, of_label, of_host, of_machine, of_boot, of_pid_ns, of_time_ns,
@@ -115,7 +125,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION leasehold.refuse_unknown_worker(of_worker text) RETURNS void LANGUAGE sql
-RETURN leasehold.refuse(-5, format('there is no worker "%s"', of_worker));
+RETURN leasehold.refuse(-5, format('there is no worker "%s"', left(of_worker, 140)));
 
 -- What this worker has started by now: all of it.
 CREATE FUNCTION leasehold.worker_started(of_worker text, jobs bigint[], tokens bigint[]) RETURNS void
@@ -135,8 +145,7 @@ CREATE FUNCTION leasehold.worker_sessions(of_worker text, pids bigint[], starts 
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM leasehold.need_list('pid', pids), leasehold.need_list('start', starts),
-            leasehold.need_beside(cardinality(pids), cardinality(starts));
+    PERFORM leasehold.need_sessions(pids, starts);
     UPDATE leasehold.worker w SET sessions = leasehold.pairs(pids, starts) WHERE w.id = of_worker;
     IF NOT FOUND THEN
         PERFORM leasehold.refuse_unknown_worker(of_worker);

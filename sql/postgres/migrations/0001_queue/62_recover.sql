@@ -37,19 +37,27 @@ AS $$
 DECLARE
     now    timestamptz := leasehold.clock();
     m      leasehold.meta;
-    r      leasehold.run := (trigger, 'always' = ANY (flags), 'whole' = ANY (flags), report, started_at,
-                             counts[1], counts[2], counts[3], counts[4], counts[5], counts[6], counts[7],
-                             counts[8], counts[9], counted, '{}')::leasehold.run;
-    o      leasehold.recovery_opts := ('by_hand' = ANY (flags), threshold_ms, action, queue,
-                                       'at_once' = ANY (flags))::leasehold.recovery_opts;
+    r      leasehold.run;
+    o      leasehold.recovery_opts;
     due    timestamptz;
     before bigint;
     over   boolean := 'last' = ANY (flags);
 BEGIN
     PERFORM leasehold.need_list('count', counts), leasehold.need_list('total', counted), leasehold.need_list('worker', workers),
             leasehold.need_given('trigger', trigger IS NOT NULL),
-            leasehold.need_beside(cardinality(workers), cardinality(beats), cardinality(verdicts), cardinality(whats),
-                                  cardinality(sessions));
+            leasehold.need_range('number of counts', cardinality(counts), 9, 9),
+            leasehold.need_range('number of totals', cardinality(counted), 7, 7),
+            leasehold.need_ranges('count', counts, 0, 1000000000000), leasehold.need_ranges('total', counted, 0, 1000000000000),
+            leasehold.need_range('action', action, 1, 3), leasehold.need_ms('threshold', threshold_ms, 0, 253402300799999),
+            leasehold.need_beside(cardinality(workers), array_dims(beats), array_dims(verdicts), array_dims(whats),
+                                  array_dims(sessions));
+    IF integrity NOT IN ('skipped', 'passed', 'repaired', 'failed') THEN
+        PERFORM leasehold.refuse(-3, format('integrity "%s" is not known: skipped, passed, repaired or failed is allowed',
+                                            left(integrity, 140)));
+    END IF;
+    r := (trigger, 'always' = ANY (flags), 'whole' = ANY (flags), report, started_at, counts[1], counts[2], counts[3],
+          counts[4], counts[5], counts[6], counts[7], counts[8], counts[9], counted, '{}')::leasehold.run;
+    o := ('by_hand' = ANY (flags), threshold_ms, action, queue, 'at_once' = ANY (flags))::leasehold.recovery_opts;
     SELECT * INTO m FROM leasehold.meta WHERE one;
     m := leasehold.same_server(m, now);
     due := leasehold.due(now, m.no_expiry_before);
@@ -122,6 +130,8 @@ AS $$
 DECLARE
     m leasehold.meta;
 BEGIN
+    PERFORM leasehold.need_ms('threshold', threshold_ms, 0, 253402300799999),
+            leasehold.need_range('number of jobs', most, 0, 9223372036854775807);
     SELECT * INTO m FROM leasehold.meta WHERE one;
     RETURN QUERY SELECT * FROM leasehold.stale(leasehold.clock(), m,
         (by_hand, threshold_ms, NULL, queue, false)::leasehold.recovery_opts, dead, most);
@@ -137,6 +147,7 @@ DECLARE
     now timestamptz := leasehold.clock();
     due timestamptz;
 BEGIN
+    PERFORM leasehold.need_ms('threshold', threshold_ms, 0, 253402300799999);
     SELECT * INTO m FROM leasehold.meta WHERE one;
     due := leasehold.due(now, m.no_expiry_before);
     leases := leasehold.stale_leases(

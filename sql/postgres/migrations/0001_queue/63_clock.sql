@@ -11,9 +11,13 @@ RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, 
 AS $$
 DECLARE
     now   timestamptz := leasehold.clock();
-    jump  interval := leasehold.span(jump_ms);
+    jump  interval;
     known bigint;
 BEGIN
+    -- A clock is off by no more than the times that a store may hold.
+    PERFORM leasehold.need_range('jump', jump_ms, -253402300799999, 253402300799999),
+            leasehold.need_range('elapsed time', elapsed_ms, 0, 253402300799999);
+    jump := leasehold.span(jump_ms);
     PERFORM leasehold.need_given('jump', jump_ms IS NOT NULL), leasehold.need_given('elapsed time', elapsed_ms IS NOT NULL);
     SELECT m.jumped_ms INTO known FROM leasehold.meta m WHERE m.one FOR UPDATE;
     IF known <> known_ms OR pg_catalog.abs(jump_ms) <= 1000

@@ -120,9 +120,10 @@ DECLARE
     full_one bigint;
 BEGIN
     DELETE FROM leasehold.request r
-     WHERE r.request IN (SELECT o.request FROM leasehold.request o WHERE o.at < before
-                          ORDER BY o.at LIMIT most FOR UPDATE SKIP LOCKED);
+     WHERE (r.request, r.producer) IN (SELECT o.request, o.producer FROM leasehold.request o WHERE o.at < before
+                                        ORDER BY o.at LIMIT most FOR UPDATE SKIP LOCKED);
     GET DIAGNOSTICS full_one = ROW_COUNT;
+    PERFORM leasehold.producers_seen();
     DELETE FROM leasehold.rollup r
      WHERE (r.minute, r.queue) IN (SELECT o.minute, o.queue FROM leasehold.rollup o
                                     WHERE o.minute < date_trunc('minute', before, 'UTC')
@@ -153,11 +154,13 @@ AS $$
 DECLARE
     most constant bigint := 500;
     now    timestamptz := leasehold.clock();
-    before timestamptz := now - leasehold.span(coalesce(older_ms, 2592000000));
+    before timestamptz;
     shared boolean := after IS NULL;
     n_events bigint;
     n_rest   bigint;
 BEGIN
+    PERFORM leasehold.need_ms('age', older_ms, 0, 315360000000);
+    before := now - leasehold.span(coalesce(older_ms, 2592000000));
     IF shared THEN
         SELECT d.position INTO after FROM leasehold.duty d
          WHERE d.name = 'prune' AND (d.until <= now OR d.until > now + interval '30 seconds')
@@ -195,12 +198,13 @@ DECLARE
     most constant bigint := 10000;
     now    timestamptz := leasehold.clock();
     older  bigint := leasehold.ms(older_than);
-    before timestamptz := now - leasehold.span(coalesce(older, 2592000000));
+    before timestamptz;
     r record;
     n bigint := 0;
     place bigint := 0;
 BEGIN
     PERFORM leasehold.need_duration('age', older_than, 1, 315360000000);
+    before := now - leasehold.span(coalesce(older, 2592000000));
     LOOP
         SELECT * INTO r FROM leasehold.prune_jobs(now, older, place);
         n := n + r.pruned;

@@ -35,6 +35,13 @@ BEGIN
             leasehold.need_given('catch_up', of_catch_up IS NOT NULL), leasehold.need_given('next_at', of_next_at IS NOT NULL),
             leasehold.need_given('done_until', of_done_until IS NOT NULL), leasehold.need_given('priority', of_priority IS NOT NULL),
             leasehold.need_given('payload_sum', of_payload_sum IS NOT NULL);
+    PERFORM leasehold.need_range('catch_up', of_catch_up, 0, 2), leasehold.need_range('priority', of_priority, -32768, 32767),
+            leasehold.need_time('done_until', of_done_until), leasehold.need_time('next_at', of_next_at),
+            leasehold.need_key(of_key), leasehold.need_range('max attempts', nullif(of_max_attempts, -1), 1, 1000000),
+            leasehold.need_ms('lease', of_lease_ms, 1, 2592000000), leasehold.need_ms('expiry', of_expires_ms, 0, 315360000000),
+            leasehold.need_ms('backoff', of_backoff_ms, 0, 315360000000),
+            leasehold.need_ms('backoff cap', of_backoff_cap_ms, 0, 315360000000),
+            leasehold.need_one_form('payload', of_payload IS NOT NULL AND of_payload_bytes IS NOT NULL);
     PERFORM leasehold.need_size(coalesce(octet_length(of_payload), octet_length(of_payload_bytes)),
                                 leasehold.policy_of(of_queue, of_kind));
     INSERT INTO leasehold.schedule AS s (name, queue, cron, tz, catch_up, done_until, next_at,
@@ -78,6 +85,7 @@ AS $$
 DECLARE
     one record;
 BEGIN
+    PERFORM leasehold.need_range('number of schedules', most, 0, 1000000);
     now := leasehold.clock();
     FOR one IN
         WITH ready AS MATERIALIZED (
@@ -171,6 +179,7 @@ DECLARE
     last_job_made bigint;
     last_instant  timestamptz;
 BEGIN
+    PERFORM leasehold.need_time('upto', upto), leasehold.need_time('next_at', of_next_at);
     UPDATE leasehold.schedule w SET done_until = upto, next_at = of_next_at
      WHERE w.name = of_name AND w.done_until = was_until RETURNING w.* INTO s;
     IF NOT FOUND THEN
@@ -215,7 +224,7 @@ DECLARE
     now timestamptz := leasehold.clock();
     s   leasehold.schedule;
 BEGIN
-    PERFORM leasehold.need_given('next_at', of_next_at IS NOT NULL);
+    PERFORM leasehold.need_given('next_at', of_next_at IS NOT NULL), leasehold.need_time('next_at', of_next_at);
     SELECT * INTO s FROM leasehold.schedule w WHERE w.name = of_name FOR UPDATE;
     IF why IS NOT NULL THEN
         PERFORM leasehold.schedule_failed(s, why, now);

@@ -219,7 +219,7 @@ BEGIN ATOMIC
            pg_sequence_last_value(pg_get_serial_sequence('leasehold.report', 'id')::regclass),
            leasehold.move_empty(),
            (SELECT count(*) FROM leasehold.job) + (SELECT count(*) FROM leasehold.event)
-           + (SELECT count(*) FROM leasehold.rollup) + (SELECT count(*) FROM leasehold.request)
+           + (SELECT count(*) FROM leasehold.rollup) + (SELECT count(*) FROM leasehold.request r WHERE r.producer = 0)
            + (SELECT count(*) FROM leasehold.lease) + (SELECT count(*) FROM leasehold.report)
            + (SELECT count(*) FROM leasehold.output)
       FROM leasehold.meta m LEFT JOIN leasehold.move v ON true;
