@@ -394,7 +394,7 @@ lh_open_opts cli_opts(struct cli *cli, unsigned access)
         .no_recovery = !recovery && !by_hand,
         .no_integrity_check = !cli->config.integrity_check,
         .repair = (access & ACCESS_REPAIR) != 0,
-        .max_connections = startup ? WORKER_CONNECTIONS : 0,
+        .max_connections = PROGRAM_CONNECTIONS,
         .durability = cli->config.relaxed ? LH_DURABLE_RELAXED : LH_DURABLE_FULL,
         .log = log_line,
         .log_arg = cli,

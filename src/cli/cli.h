@@ -80,8 +80,9 @@ int cli_failed_jobs(struct cli *cli, const char *verb, const int64_t *ids, const
 /** Environment and config file, for all that the options leave open. 0, or the exit code. */
 int cli_settings(struct cli *cli, const struct args *args);
 
-/* Of one worker: hundreds of them may share a server. */
-enum { WORKER_CONNECTIONS = 2 };
+/* Of one process: hundreds of workers and waiting commands may share a server. One connection is for calls, one for
+ * notifications. */
+enum { PROGRAM_CONNECTIONS = 2 };
 
 /* How a store is opened: ACCESS_READ, or a sum of the others. */
 enum access {

@@ -182,7 +182,6 @@ static int reopen(void *arg, lh_store **store, char *errmsg, size_t errlen)
     lh_open_opts opts = cli_opts(work->cli, ACCESS_HOLDER);
 
     opts.no_recovery = !work->recovery;
-    opts.max_connections = WORKER_CONNECTIONS;
     lh_close(*store);
     *store = work->cli->store = NULL;
     int rc = lh_open(work->cli->url, &opts, &work->cli->store);

@@ -2,6 +2,7 @@
  * lh_enqueue_postgres(): on the user's own connection, in the user's own transaction. What it says is
  * what became of it, and what it cannot know it does not claim to.
  */
+#include "core/core.h"
 #include "postgres/proxy.h"
 #include "session.h"
 
@@ -104,6 +105,33 @@ TEST(an_enqueue_that_commits_after_its_queue_was_deleted_makes_a_new_queue)
     lh_jobs_free(claim_all(1));
     PQfinish(user);
     PQfinish(other);
+}
+
+TEST(a_queue_deleted_together_with_its_last_job_is_not_written_again)
+{
+    PGconn *session = session_to(test_store());
+    lh_store *store = NULL;
+    lh_enqueued out;
+    int status = LH_OK;
+    struct lhi_error err;
+
+    EXPECT_OK(lh_open(test_store(), NULL, &store));
+    EXPECT_OK(lh_enqueue(store, "mail", &(lh_new_job){.payload = "x"}, 1, NULL, &out));
+    struct lhi_act acts[] = {
+        {.verb = LHI_DELETE, .n = 1, .ids = {.ids = &out.id}, .status = &status},
+        {.verb = LHI_QUEUE_DELETE, .queue = {.queue = "mail"}},
+    };
+    lhi_error_clear(&err);
+    EXPECT_OK(lhi_perform_all(store, acts, 2, &err));
+    EXPECT_OK(acts[0].err.status);
+    EXPECT_OK(acts[1].err.status);
+    EXPECT_STR(said(session, "SELECT count(*) FROM leasehold.queues()"), "0");
+    EXPECT_OK(lh_maintain(store, NULL, NULL));
+    EXPECT_STR(said(session, "SELECT count(*) FROM leasehold.queues()"), "0");
+    EXPECT_OK(lh_enqueue(store, "mail", &(lh_new_job){.payload = "y"}, 1, NULL, &out));
+    EXPECT_STR(counts_of_mail(session), "1 1");
+    lh_close(store);
+    PQfinish(session);
 }
 
 TEST(an_enqueue_on_the_users_connection_outside_of_a_transaction_is_there_at_once)

@@ -634,6 +634,21 @@ def a_refusal_is_told_by_our_program_in_one_line_without_the_functions_it_came_f
 
 
 @test
+def a_deleted_queue_is_not_listed_again_by_the_number_of_a_lost_call(db):
+    """The number is kept for a day, so that a call that comes late is refused."""
+    db.now = START
+    db.ask("SELECT leasehold.enqueue_many('mail', '{0}', '{x}', of_request => 'lh:77:0'); SELECT leasehold.delete(1);"
+           "SELECT leasehold.queue_delete('mail')", WORKER)
+    numbers = "SELECT count(*) FROM leasehold.delta WHERE nonce = 77"
+    for hours, kept in ((0, "1"), (23, "1"), (25, "0")):
+        db.now = START + hours * 60 * MINUTE
+        db.ask("SELECT leasehold.maintain(); SELECT leasehold.enqueue('post', 'y'); SELECT leasehold.maintain()", WORKER)
+        expect_equal(db.ask("SELECT string_agg(queue, ' ') FROM leasehold.queues()"), "post", f"queues after {hours} h")
+        expect_equal(db.ask(numbers), kept, f"numbers kept after {hours} h")
+    expect_equal(db.ask("SELECT pending FROM leasehold.queue WHERE queue = 'post'"), "3", "counted")
+
+
+@test
 def array_nulls_of_a_role_change_nothing(db):
     db.ask("SET array_nulls = off; SELECT leasehold.enqueue('mail', 'x'); SELECT leasehold.claim('w', 'mail');"
            "SELECT leasehold.heartbeat(1, 1); SELECT leasehold.complete(1, 1); SELECT leasehold.recover();"
@@ -999,6 +1014,30 @@ def workers_that_start_at_once_hold_two_sessions_each_at_most(db, n=6):
             worker.terminate()
         for worker in workers:
             worker.wait(timeout=60)
+        watch.close("")
+
+
+@test
+def commands_that_wait_for_a_lease_hold_two_sessions_each_at_most(db, n=4):
+    """One has the lease and extends it, the others wait for it; then each has it in turn."""
+    watch = Psql(db, server.ADMIN)
+    seen = ("SELECT count(*), (SELECT count(*) FROM leasehold.event WHERE type = 'lease.released') FROM pg_stat_activity"
+            f" WHERE datname = current_database() AND usename = '{WORKER}'")
+    runs = [subprocess.Popen([db.program, "--store", db.url(WORKER), "lease", "run", "a/b", "--ttl", "3s", "--wait=60s", "--",
+                              "sleep", "0.5"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(n)]
+    try:
+        most, released = 0, 0
+        deadline = time.monotonic() + WAIT_S
+        while released < n:
+            expect(time.monotonic() < deadline, f"{released} of {n} have given the lease back")
+            sessions, released = map(int, watch.answer(seen).split("|"))
+            most = max(most, sessions)
+        expect(most <= 2 * n, f"{n} commands held {most} sessions")
+    finally:
+        for run in runs:
+            run.terminate()
+        for run in runs:
+            run.wait(timeout=60)
         watch.close("")
 
 

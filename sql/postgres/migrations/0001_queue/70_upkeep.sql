@@ -122,6 +122,7 @@ AS $$
 DECLARE
     batch  tid[];
     names  text[] := '{}';
+    counts text[];
     ours   text[] := '{}';
     folded bigint;
     now    timestamptz := leasehold.clock();
@@ -143,12 +144,15 @@ BEGIN
         EXIT WHEN cardinality(batch) = 0;
         names := names || ARRAY(SELECT DISTINCT d.queue FROM leasehold.delta d
                                  WHERE d.ctid = ANY (batch) ORDER BY 1);
+        -- The number of a lost call counts nothing: it makes no queue, and need not wait for one.
+        counts := ARRAY(SELECT DISTINCT d.queue FROM leasehold.delta d WHERE d.ctid = ANY (batch) AND d.act <> 'n');
         INSERT INTO leasehold.queue(queue)
-        SELECT n.queue FROM unnest(names) n(queue)
+        SELECT n.queue FROM unnest(counts) n(queue)
          WHERE NOT EXISTS (SELECT 1 FROM leasehold.queue q WHERE q.queue = n.queue)
             ON CONFLICT DO NOTHING;
-        ours := ARRAY(SELECT q.queue FROM leasehold.queue q WHERE q.queue = ANY (names)
-                       ORDER BY q.queue FOR UPDATE SKIP LOCKED);
+        ours := ARRAY(SELECT DISTINCT d.queue FROM leasehold.delta d WHERE d.ctid = ANY (batch) AND d.queue <> ALL (counts))
+                || ARRAY(SELECT q.queue FROM leasehold.queue q WHERE q.queue = ANY (counts)
+                          ORDER BY q.queue FOR UPDATE SKIP LOCKED);
     END LOOP;
     WITH gone AS (
         DELETE FROM leasehold.delta d WHERE d.ctid = ANY (batch) AND d.queue = ANY (ours)
