@@ -234,8 +234,9 @@ class Postgres:
         with self.database(1) as name, self.workers(name, count):
             # Each has beaten more than once, and closed the connections that only its start needed.
             time.sleep(self.bench.short(90, 1))
-            connections = self.server.psql(name, "SELECT count(*) FROM pg_stat_activity "
-                                                 f"WHERE usename = '{postgres.TESTER}'").strip()
+            # (Those of the workers alone: not the session that counts, nor those of other databases.)
+            connections = self.server.psql(name, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+                                                 f" AND usename = '{postgres.TESTER}' AND pid <> pg_backend_pid()").strip()
             shares = []
             for _ in range(min(self.bench.rounds, 3)):
                 shares.append(self.share(seconds))

@@ -217,10 +217,14 @@ BEGIN
     r.whole := r.whole AND pg_catalog.cardinality(ids) IS DISTINCT FROM most;
     FOR i IN 0..(pg_catalog.cardinality(ids) - 1) / 500 LOOP
         r := leasehold.take_back(r, now, m, ids[i * 500 + 1:i * 500 + 500], o);
+        -- Nothing of this batch is undone any more unless the whole call is. Kept until the end, the lines of forty
+        -- thousand jobs would be copied with the run at every call.
+        r := leasehold.log_now(r);
     END LOOP;
     LOOP
         before := r.leases;
         r := leasehold.recover_leases(r, now, due, o.by_hand);
+        r := leasehold.log_now(r);
         EXIT WHEN r.leases < before + 500;
     END LOOP;
     r := leasehold.run_end(r, leasehold.clock(), m, 'skipped', -1);
