@@ -314,7 +314,7 @@ DECLARE
     goes   bigint := 0;
     ids    bigint[] := '{}';
     mine   bigint[] := '{}';
-    of_producer constant integer := leasehold.producer_of_caller();
+    of_producer constant integer := CASE WHEN leasehold.is_producer() THEN leasehold.producer_of_caller() ELSE 0 END;
     produces constant boolean := of_producer > 0;
 BEGIN
     PERFORM leasehold.need_name('queue', of_queue);

@@ -96,11 +96,11 @@ RETURN leasehold.event_put(now, type, NULL, NULL, l.owner, l.scope || '/' || l.n
 CREATE FUNCTION leasehold.need_lease_name(scope text, name text) RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN
-    PERFORM leasehold.need_name('scope', scope);
-    IF name IS NULL OR length(name) > 256 OR name !~ '^[!-~]+$' THEN
+    PERFORM leasehold.need_name('scope', scope), leasehold.need_given('lease name', name IS NOT NULL);
+    IF length(name) > 256 OR name !~ '^[!-~]+$' THEN
         PERFORM leasehold.refuse(-3, format(
             'lease name "%s" is not allowed: 1 to 256 printable ASCII characters without a space',
-            left(coalesce(name, ''), 140)));
+            left(name, 140)));
     END IF;
 END $$;
 
@@ -231,6 +231,7 @@ DECLARE
     l     leasehold.lease;
     mine  boolean;
 BEGIN
+    PERFORM leasehold.need_given('act', verb IS NOT NULL);
     PERFORM leasehold.need_lease_name(of_scope, of_name);
     PERFORM leasehold.need_name('owner', by_owner);
     PERFORM leasehold.need_ms('ttl', ttl_ms, 1, 2592000000);

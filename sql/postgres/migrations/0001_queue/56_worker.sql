@@ -132,7 +132,7 @@ CREATE FUNCTION leasehold.worker_started(of_worker text, jobs bigint[], tokens b
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM leasehold.need_refs(jobs, tokens);
+    PERFORM leasehold.need_given('worker', of_worker IS NOT NULL), leasehold.need_refs(jobs, tokens);
     UPDATE leasehold.worker w SET started = leasehold.pairs(jobs, tokens) WHERE w.id = of_worker;
     IF NOT FOUND THEN
         PERFORM leasehold.refuse_unknown_worker(of_worker);
@@ -145,7 +145,7 @@ CREATE FUNCTION leasehold.worker_sessions(of_worker text, pids bigint[], starts 
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM leasehold.need_sessions(pids, starts);
+    PERFORM leasehold.need_given('worker', of_worker IS NOT NULL), leasehold.need_sessions(pids, starts);
     UPDATE leasehold.worker w SET sessions = leasehold.pairs(pids, starts) WHERE w.id = of_worker;
     IF NOT FOUND THEN
         PERFORM leasehold.refuse_unknown_worker(of_worker);
@@ -158,6 +158,7 @@ CREATE FUNCTION leasehold.worker_degraded(of_worker text, why text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    PERFORM leasehold.need_given('worker', of_worker IS NOT NULL);
     UPDATE leasehold.worker w SET degraded = why
      WHERE w.id = of_worker AND (w.degraded IS NULL) <> (why IS NULL);
     IF NOT FOUND THEN
@@ -193,6 +194,7 @@ DECLARE
     w      leasehold.worker;
     itself boolean;
 BEGIN
+    PERFORM leasehold.need_given('worker', of_worker IS NOT NULL);
     SELECT * INTO w FROM leasehold.worker v WHERE v.id = of_worker FOR UPDATE;
     IF NOT FOUND THEN
         PERFORM leasehold.refuse_unknown_worker(of_worker);
