@@ -482,14 +482,14 @@ TEST(no_value_of_a_batch_stops_its_queue)
         const char *given, *refused;
     } bad[] = {
         {"leases_ms => '{NULL,9223372036854775807}'",
-         "lease is 9223372036854775807: 1 to 2592000000"},
-        {"leases_ms => '{-1,1}'", "lease is -1: 1 to 2592000000 is allowed"},
+         "lease is 9223372036854775807 ms: 1ms to 30d"},
+        {"leases_ms => '{-1,1}'", "lease is -1 ms: 1ms to 30d is allowed"},
         {"priorities => '{0,99999}'", "priority is 99999: -32768 to 32767 is allowed"},
         {"max_attempts => '{-1,0}'", "max attempts is 0: 1 to 1000000 is allowed"},
-        {"expires_ms => '{-1,0}'", "expiry is -1: 0 to 315360000000 is allowed"},
-        {"backoffs_ms => '{0,-5}'", "backoff is -5: 0 to 315360000000 is allowed"},
-        {"backoff_caps_ms => '{0,-5}'", "backoff cap is -5: 0 to 315360000000 is allowed"},
-        {"delays_ms => '{0,-5}'", "delay is -5: 0 to 315360000000 is allowed"},
+        {"expires_ms => '{-1,0}'", "expiry is -1 ms: 0 to 3650d is allowed"},
+        {"backoffs_ms => '{0,-5}'", "backoff is -5 ms: 0 to 3650d is allowed"},
+        {"backoff_caps_ms => '{0,-5}'", "backoff cap is -5 ms: 0 to 3650d is allowed"},
+        {"delays_ms => '{0,-5}'", "delay is -5 ms: 0 to 3650d is allowed"},
         {"kinds => '{NULL,\"a b\"}'", "kind \"a b\" is not a name"},
         {"keys => '{NULL,\"\"}'", "key has 0 bytes: 1 to 256 bytes are allowed"},
     };

@@ -111,7 +111,7 @@ TEST(what_a_lost_enqueue_has_left_is_looked_for_at_the_end_of_the_table)
     (void)snprintf(request, sizeof request, "%s", lh_last_request(far));
     EXPECT_CONTAINS(request, ":20000");
     EXPECT_STR(said(session, "BEGIN"), "");
-    EXPECT_STR(said(session, "SELECT leasehold.jobs_of_nonce('%s')", request), "");
+    EXPECT_STR(said(session, "SELECT leasehold.jobs_of_nonce('%s', 0)", request), "");
     EXPECT_STR(said(session, "SELECT seq_scan FROM pg_stat_xact_all_tables"
                              " WHERE relid = 'leasehold.job'::regclass"),
                "0");

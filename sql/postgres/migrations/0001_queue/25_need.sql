@@ -40,11 +40,12 @@ END $$;
 CREATE FUNCTION leasehold.need_list(what text, given anyarray) RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN
-    PERFORM leasehold.need_given(what, given IS NOT NULL);
+    -- (In this order: no element can be searched for in a list of two dimensions.)
     IF pg_catalog.array_ndims(given) > 1 OR pg_catalog.array_lower(given, 1) <> 1 THEN
         PERFORM leasehold.refuse(-3, pg_catalog.format('list of values of %s is not one list that starts at 1', what));
+    ELSIF given IS NULL OR pg_catalog.array_position(given, NULL) IS NOT NULL THEN
+        PERFORM leasehold.need_given(what, false);
     END IF;
-    PERFORM leasehold.need_given(what, pg_catalog.array_position(given, NULL) IS NULL);
 END $$;
 
 CREATE FUNCTION leasehold.need_names(what text, given text[]) RETURNS void LANGUAGE plpgsql
@@ -63,6 +64,9 @@ AS $$
 DECLARE
     allowed constant text := '[1:' || n || ']';
 BEGIN
+    IF NOT coalesce(allowed <> ANY (shapes), false) THEN
+        RETURN;
+    END IF;
     PERFORM leasehold.refuse(-3, CASE WHEN s ~ '^\[1:[0-9]+\]$'
                THEN pg_catalog.format('there are %s items and %s values for them: one each is allowed', n,
                                       pg_catalog.substring(s, '[0-9]+(?=\]$)'))
