@@ -46,6 +46,30 @@ SPEC(a_claim_of_an_empty_queue_finds_nothing_and_leaves_its_output_alone)
     world_close(&w);
 }
 
+SPEC(a_claim_promotes_a_due_job_even_if_it_first_recovers_one_of_another_queue)
+{
+    struct world w = world_with_job("mail", "x");
+    lh_job job;
+    EXPECT_OK(claim_one(&w, "mail", &job, .lease_ms = 300));
+    int64_t due = enqueue(&w, "report", "y", .delay_ms = 600);
+    clock_advance_ms(&w, 1000);
+    EXPECT_OK(claim_one(&w, "report", &job, .worker = "w2"));
+    EXPECT_EQ(job.id, due);
+    world_close(&w);
+}
+
+SPEC(a_claim_cancels_an_expired_job_even_if_it_first_recovers_one_of_another_queue)
+{
+    struct world w = world_with_job("mail", "x");
+    lh_job job;
+    EXPECT_OK(claim_one(&w, "mail", &job, .lease_ms = 300));
+    int64_t expired = enqueue(&w, "report", "y", .expires_ms = 600);
+    clock_advance_ms(&w, 1000);
+    EXPECT_STATUS(claim_one(&w, "report", &job, .worker = "w2"), LH_EMPTY);
+    EXPECT_EQ(job_of(&w, expired).state, LH_CANCELLED);
+    world_close(&w);
+}
+
 SPEC(a_running_job_is_not_handed_out_again)
 {
     struct world w = world_with_job("mail", "x");

@@ -50,6 +50,7 @@ RETURNS boolean LANGUAGE plpgsql
 AS $$
 DECLARE
     taken boolean := false;
+    moved record;
 BEGIN
     IF recovers THEN
         BEGIN
@@ -59,7 +60,8 @@ BEGIN
         END;
     END IF;
     BEGIN
-        taken := taken OR (leasehold.move_in(now, since)).promoted > 0;
+        moved := leasehold.move_in(now, since);  -- by itself: OR would skip the call after a recovery
+        taken := taken OR moved.promoted > 0;
     EXCEPTION WHEN OTHERS THEN
         PERFORM leasehold.tell('warn', 'moving due jobs in failed: ' || SQLERRM);
     END;
