@@ -228,6 +228,87 @@ TEST(a_claim_waits_for_no_recovery_where_nothing_was_due_for_it)
     close_both(&p);
 }
 
+/* From now on a claim that would wait is refused instead. */
+static void refuse_waits(struct session *s)
+{
+    EXPECT_STR(run_in(s, "CREATE OR REPLACE FUNCTION leasehold.await_takers(has_taken boolean)"
+                         " RETURNS boolean LANGUAGE plpgsql AS"
+                         " $$ BEGIN RAISE EXCEPTION USING ERRCODE = 'XX777'; END $$"),
+               "");
+}
+
+#define CLAIM_OF_KIND(kind_) \
+    "SELECT id FROM leasehold.claim('v', ARRAY['q'], kinds => ARRAY['" kind_ "'])"
+
+TEST(a_claim_waits_for_no_recovery_or_promotion_of_other_queues)
+{
+    struct pair p = with_jobs(1, true, LATER);
+    struct session c = session_open(LATER);
+    (void)run_in(&p.a, "SELECT id FROM leasehold.enqueue('q', 'x', delay => '1 minute')");
+    refuse_waits(&p.a);
+    (void)run_in(&c, "BEGIN");
+    EXPECT_STR(run_in(&c, "SELECT id FROM leasehold.claim('u', ARRAY['empty'])"), "");
+    EXPECT_STR(run_in(&p.b, "SELECT id FROM leasehold.claim('v', ARRAY['unrelated'])"), "");
+    EXPECT_STR(run_in(&p.b, "SELECT id FROM leasehold.claim('v', ARRAY['unrelated', 'q'])"),
+               "XX777");
+    (void)run_in(&c, "COMMIT");
+    session_close(&c);
+    close_both(&p);
+}
+
+TEST(a_claim_waits_for_no_recovery_of_other_kinds)
+{
+    struct pair p = with_jobs(0, false, LATER);
+    struct session c = session_open(LATER);
+    (void)run_in(&p.a, "SELECT id FROM leasehold.enqueue('q', 'x', kind => 'letter')");
+    (void)run_in(&p.a, "SELECT id FROM leasehold.claim('w', ARRAY['q'], 1, '1 hour')");
+    refuse_waits(&p.a);
+    (void)run_in(&c, "BEGIN");
+    (void)run_in(&c, "SELECT leasehold.recover()");
+    EXPECT_STR(run_in(&p.b, CLAIM_OF_KIND("parcel")), "");
+    EXPECT_STR(run_in(&p.b, CLAIM_OF_KIND("letter")), "XX777");
+    (void)run_in(&c, "COMMIT");
+    session_close(&c);
+    close_both(&p);
+}
+
+/* The recovery of one kind frees the slot that another kind needs. */
+TEST(a_claim_of_a_limited_queue_waits_for_the_recovery_of_any_kind)
+{
+    struct pair p = with_jobs(0, false, LATER);
+    struct session c = session_open(LATER);
+    (void)run_in(&p.a, "SELECT leasehold.queue_set('q', concurrency => 1)");
+    (void)run_in(&p.a, "SELECT id FROM leasehold.enqueue('q', 'x', kind => 'letter')");
+    (void)run_in(&p.a, "SELECT id FROM leasehold.claim('w', ARRAY['q'], 1, '1 hour')");
+    (void)run_in(&p.a, "SELECT id FROM leasehold.enqueue('q', 'y', kind => 'parcel')");
+    (void)run_in(&c, "BEGIN");
+    (void)run_in(&c, "SELECT leasehold.recover()");
+    begin_to_wait(p.b.conn, CLAIM_OF_KIND("parcel"));
+    (void)run_in(&c, "COMMIT");
+    EXPECT_STR(told(&p.b), "2");
+    session_close(&c);
+    close_both(&p);
+}
+
+TEST(a_claim_waits_for_the_recovery_of_its_job_from_a_silent_worker)
+{
+    struct pair p = with_jobs(1, false, LATER);
+    struct session c = session_open(LATER);
+    EXPECT_STR(run_in(&p.a, "INSERT INTO leasehold.worker(id, label, pid, interval_ms, multiplier,"
+                            " registered_at, last_heartbeat_at, silent_at)"
+                            " SELECT 'w', 'w', 1, 1000, 3, n, n, n + interval '3 s'"
+                            " FROM leasehold.clock() n"),
+               "");
+    (void)run_in(&p.a, "SELECT id FROM leasehold.claim('w', ARRAY['q'], 1, '1 day')");
+    (void)run_in(&c, "BEGIN");
+    EXPECT_STR(run_in(&c, "SELECT leasehold.recover() -> 'entries_reclaimed'"), "1");
+    begin_to_wait(p.b.conn, CLAIM_ONE);
+    (void)run_in(&c, "COMMIT");
+    EXPECT_STR(told(&p.b), "1");
+    session_close(&c);
+    close_both(&p);
+}
+
 TEST(a_claim_does_not_wait_for_ever_for_a_recovery_that_stays_open)
 {
     struct pair p = with_jobs(1, true, LATER);

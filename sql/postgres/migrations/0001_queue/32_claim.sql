@@ -68,6 +68,26 @@ BEGIN
     RETURN taken;
 END $$;
 
+-- Is anything due that this claim could get, or that takes up a slot it could get, once it is freed? Where a queue
+-- may have a limit, a job of any kind takes up a slot.
+CREATE FUNCTION leasehold.is_due_for(queues text[], of_kinds text[], m leasehold.meta, l leasehold.look,
+                                     due timestamptz, now timestamptz)
+RETURNS boolean LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    RETURN EXISTS (SELECT 1 FROM leasehold.job j
+                    WHERE j.state = 'running' AND j.lease_until > l.since AND j.lease_until <= due
+                      AND j.queue = ANY (queues)
+                      AND (of_kinds IS NULL OR m.has_policies OR j.kind = ANY (of_kinds)))
+        OR EXISTS (SELECT 1 FROM leasehold.job j
+                    WHERE j.state = 'scheduled' AND j.run_at > l.since AND j.run_at <= now
+                      AND j.queue = ANY (queues)
+                      AND (of_kinds IS NULL OR m.has_policies OR j.kind = ANY (of_kinds)))
+        OR (leasehold.unclean(due)
+            AND EXISTS (SELECT 1 FROM unnest(queues) q(queue),
+                                      leasehold.stale_of_dead(due, q.queue, leasehold.some_stay(m), 1)));
+END $$;
+
 -- ---- taking ----
 
 -- Of the n best of a stretch of priorities: how many are pending anew, and the last of them.
@@ -425,9 +445,13 @@ BEGIN
             freed := leasehold.heal_first(now, m, true, since) OR freed;  -- it was put off
             CONTINUE WHEN freed;
         END IF;
-        -- What was due at the beginning, and is not ours, may be free by now.
+        -- What was due at the beginning, and is not ours, may be free by now: there is one more look in any case. A
+        -- transaction that frees a job of these queues is waited for; until it commits, the job still looks due.
         EXIT WHEN round > 1 AND NOT met;
-        met := leasehold.await_takers(freed);
+        met := false;
+        IF leasehold.is_due_for(queues, of_kinds, m, sweep, due, now) THEN
+            met := leasehold.await_takers(freed);
+        END IF;
         IF met THEN  -- or is due again: theirs may have been rolled back
             freed := leasehold.heal_first(now, m, forfeit AND recovers, since) OR freed;
         END IF;
