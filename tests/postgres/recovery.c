@@ -333,6 +333,54 @@ TEST(a_worker_that_the_database_will_not_mark_dead_does_not_keep_jobs_back)
     PQfinish(c);
 }
 
+TEST(a_worker_that_the_database_will_not_mark_late_does_not_keep_jobs_back)
+{
+    char log[MOST_LOG] = "";
+    PGconn *c;
+    lh_store *store =
+        store_with_a_refused_step(&c, "INSERT ON leasehold.event", "NEW.type = 'worker.late'", log);
+    lh_report *report = NULL;
+
+    (void)said(c, "SELECT leasehold.worker_heartbeat('w-9', every => '1 s')");
+    lhi_control()->frozen_wall_ms = START_MS + 2500;
+    EXPECT_OK(lh_recover(store, NULL, &report));
+    EXPECT_EQ(report->entries_reclaimed, 1);
+    EXPECT_EQ(report->failed_recoveries, 1);
+    EXPECT_STR(report->recovered[0].error, "worker w-9 cannot be marked late: the auditor says no");
+    lh_report_free(report);
+    EXPECT_STR(said(c, "SELECT state FROM leasehold.worker WHERE id = 'w-9'"), "alive");
+    EXPECT(strstr(log, "is late") == NULL); /* what was undone is not logged */
+    lh_close(store);
+    PQfinish(c);
+}
+
+TEST(a_worker_that_the_database_will_not_mark_clean_does_not_keep_jobs_back)
+{
+    char log[MOST_LOG] = "";
+    PGconn *c;
+    lh_store *store = store_with_a_refused_step(
+        &c, "INSERT ON leasehold.event", "NEW.type = 'worker.cleaned' AND NEW.worker = 'w-8'", log);
+    lh_report *report = NULL;
+
+    (void)said(c, "INSERT INTO leasehold.worker(id, label, pid, interval_ms, multiplier, "
+                  "registered_at, last_heartbeat_at, state, uncleaned) "
+                  "SELECT w, w, 1, 1000, 3, n, n, 'dead', 'is gone' "
+                  "FROM leasehold.clock() n, unnest(ARRAY['w-8', 'w-9']) w");
+    EXPECT_OK(lh_recover(store, NULL, &report));
+    EXPECT_EQ(report->entries_reclaimed, 1);
+    EXPECT_EQ(report->failed_recoveries, 1);
+    lh_report_free(report);
+    EXPECT_STR(said(c, "SELECT reason FROM leasehold.event WHERE type = 'recovery.failed'"),
+               "worker w-8 cannot be marked as cleaned up after: the auditor says no");
+    EXPECT_STR(said(c, "SELECT string_agg(id, ' ') FROM leasehold.worker "
+                       "WHERE uncleaned IS NOT NULL"),
+               "w-8");
+    EXPECT(strstr(log, "worker w-8 was cleaned") == NULL);
+    EXPECT_CONTAINS(log, "worker w-9 was cleaned");
+    lh_close(store);
+    PQfinish(c);
+}
+
 /* ---------------------------------------------------------------- how far back claims look */
 
 /* How far, by START_MS; from the beginning: "". A claim notes it, once a second; it reaches to a second before

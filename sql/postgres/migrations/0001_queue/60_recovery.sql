@@ -559,18 +559,22 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION leasehold.mark_late(now timestamptz, of_worker text, beat timestamptz) RETURNS void
+CREATE FUNCTION leasehold.mark_late(INOUT r leasehold.run, now timestamptz, of_worker text, beat timestamptz,
+                                    by_hand boolean)
 LANGUAGE plpgsql
 AS $$
 BEGIN
     UPDATE leasehold.worker w SET state = 'late'
      WHERE w.id = of_worker AND w.state = 'alive' AND w.last_heartbeat_at = beat;
     IF FOUND THEN
-        PERFORM leasehold.tell('info', 'worker ' || of_worker || ' is late: it has missed a beat', NULL,
-                               NULL, NULL, NULL, of_worker);
         PERFORM leasehold.event_put(now, 'worker.late', NULL, NULL, of_worker, NULL, NULL, NULL,
                                     'system/recovery', NULL, NULL);
+        r := leasehold.log_later(r, 'info', 'worker ' || of_worker || ' is late: it has missed a beat', NULL,
+                                 NULL, NULL, NULL, of_worker);
     END IF;
+EXCEPTION WHEN integrity_constraint_violation OR raise_exception OR data_exception THEN
+    r := leasehold.note_failure(r, now, 'worker ' || of_worker || ' cannot be marked late', SQLERRM, by_hand,
+                                NULL, NULL, of_worker, NULL);
 END $$;
 
 -- Those whose silence was too long; nobody waits for one who is beating just now.
@@ -590,14 +594,39 @@ BEGIN
     END LOOP;
 END $$;
 
--- Dead workers of whom nothing is left to free; of whom only that is left which stays on purpose
--- (recovery off), claims need not look again. 64 at most: the next run does the rest.
+-- A dead worker of whom nothing is left to free, or who holds only what stays on purpose (recovery off): claims
+-- need not look at the latter again.
+CREATE FUNCTION leasehold.clean_worker(INOUT r leasehold.run, now timestamptz, of_worker text, holds boolean)
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    changed boolean;
+BEGIN
+    IF holds THEN
+        UPDATE leasehold.worker v SET stuck = true WHERE v.id = of_worker AND NOT v.stuck;
+        IF FOUND THEN
+            changed := leasehold.changed();
+        END IF;
+        RETURN;
+    END IF;
+    UPDATE leasehold.worker v  -- should it come back after all, it still tells what it starts
+       SET uncleaned = NULL, stuck = false, started = CASE WHEN v.started IS NOT NULL THEN '[]' END
+     WHERE v.id = of_worker;
+    PERFORM leasehold.event_put(now, 'worker.cleaned', NULL, NULL, of_worker, NULL, NULL, NULL,
+        'system/recovery', NULL, NULL, NULL, NULL, NULL, NULL, r.report);
+    r := leasehold.log_later(r, 'info', 'worker ' || of_worker || ' was cleaned up after: all it held is free',
+                             NULL, NULL, NULL, NULL, of_worker);
+EXCEPTION WHEN integrity_constraint_violation OR raise_exception OR data_exception THEN
+    r := leasehold.note_failure(r, now, 'worker ' || of_worker || ' cannot be marked as cleaned up after', SQLERRM,
+                                false, NULL, NULL, of_worker, NULL);
+END $$;
+
+-- 64 of them at most: the next run does the rest.
 CREATE FUNCTION leasehold.clean_workers(INOUT r leasehold.run, now timestamptz) LANGUAGE plpgsql
 AS $$
 DECLARE
-    names   text[];
-    w       record;
-    changed boolean;
+    names text[];
+    w     record;
 BEGIN
     SELECT array_agg(d.id) INTO names
       FROM (SELECT v.id FROM leasehold.worker v WHERE v.uncleaned IS NOT NULL
@@ -614,20 +643,7 @@ BEGIN
                       GROUP BY k.worker) h ON h.worker = d.id
          WHERE NOT coalesce(h.free_it, false)
     LOOP
-        IF w.holds THEN
-            UPDATE leasehold.worker v SET stuck = true WHERE v.id = w.id AND NOT v.stuck;
-            IF FOUND THEN
-                changed := leasehold.changed();
-            END IF;
-        ELSE
-            UPDATE leasehold.worker v  -- should it come back after all, it still tells what it starts
-               SET uncleaned = NULL, stuck = false, started = CASE WHEN v.started IS NOT NULL THEN '[]' END
-             WHERE v.id = w.id;
-            r := leasehold.log_later(r, 'info', 'worker ' || w.id
-                || ' was cleaned up after: all it held is free', NULL, NULL, NULL, NULL, w.id);
-            PERFORM leasehold.event_put(now, 'worker.cleaned', NULL, NULL, w.id, NULL, NULL, NULL,
-                'system/recovery', NULL, NULL, NULL, NULL, NULL, NULL, r.report);
-        END IF;
+        r := leasehold.clean_worker(r, now, w.id, w.holds);
     END LOOP;
 END $$;
 

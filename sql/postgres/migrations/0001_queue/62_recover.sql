@@ -70,7 +70,7 @@ BEGIN
         IF NOT FOUND THEN
             CONTINUE;
         ELSIF verdicts[i] = 'late' THEN
-            PERFORM leasehold.mark_late(now, workers[i], beats[i]);
+            r := leasehold.mark_late(r, now, workers[i], beats[i], o.by_hand);
         ELSE
             r := leasehold.bury(r, now, due, workers[i], beats[i], whats[i], sessions[i],
                                 verdicts[i] = 'proven', o.by_hand);
