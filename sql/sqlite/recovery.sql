@@ -31,12 +31,17 @@ UPDATE lh_job
  WHERE id = :id AND state = 'running' AND token = :token AND lease_until = :lease_until;
 
 -- name: lease_expired
-SELECT *
-  FROM lh_lease WHERE expires_at IS NOT NULL AND expires_at <= :now ORDER BY expires_at LIMIT :n;
+-- In an order that a reader can go on in: a lease that cannot be freed is still there.
+SELECT * FROM lh_lease
+ WHERE expires_at IS NOT NULL AND expires_at <= :now
+   AND (expires_at, scope, name) > (:after_at, :after_scope, :after_name)
+ ORDER BY expires_at, scope, name LIMIT :n;
 
 -- name: lease_of_owner
 -- What a dead worker held beside its jobs; the lease of an exclusive queue ends with its job.
-SELECT * FROM lh_lease WHERE owner = :owner AND job IS NULL LIMIT :n;
+SELECT * FROM lh_lease
+ WHERE owner = :owner AND job IS NULL AND (scope, name) > (:after_scope, :after_name)
+ ORDER BY scope, name LIMIT :n;
 
 -- name: stale_expired
 SELECT id, queue, kind FROM lh_job

@@ -316,6 +316,49 @@ TEST(a_lease_that_the_database_will_not_free_does_not_keep_jobs_back)
     PQfinish(c);
 }
 
+/* 600 leases, more than a batch, that no recovery can free; they end before all others. */
+static lh_store *store_with_600_refused_leases(PGconn **c, char *log)
+{
+    lh_store *store = store_with_a_refused_step(c, "UPDATE OR DELETE ON leasehold.lease",
+                                                "OLD.scope = 'refused'", log);
+    EXPECT_STR(said(*c,
+                    "INSERT INTO leasehold.lease(scope, name, owner, token, ttl_ms, acquired_at, "
+                    "expires_at) SELECT 'refused', i, 'w-1', 1, 1, n - interval '1 s', n "
+                    "FROM leasehold.clock() n, generate_series(1, 600) i"),
+               "");
+    return store;
+}
+
+TEST(expired_leases_behind_a_batch_of_refused_ones_are_freed)
+{
+    char log[MOST_LOG] = "";
+    PGconn *c;
+    lh_store *store = store_with_600_refused_leases(&c, log);
+    lh_report *report = NULL;
+
+    EXPECT_OK(lh_recover(store, NULL, &report));
+    EXPECT_EQ(report->failed_recoveries, 600);
+    EXPECT_EQ(report->locks_cleaned, 1);
+    lh_report_free(report);
+    lh_close(store);
+    PQfinish(c);
+}
+
+TEST(a_claim_frees_expired_leases_behind_a_batch_of_refused_ones)
+{
+    char log[MOST_LOG] = "";
+    PGconn *c;
+    lh_store *store = store_with_600_refused_leases(&c, log);
+
+    session_clock(c, START_MS + 1000);
+    EXPECT_STR(said(c, CLAIM), "1");
+    EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.lease WHERE owner IS NOT NULL "
+                       "AND scope <> 'refused'"),
+               "0");
+    lh_close(store);
+    PQfinish(c);
+}
+
 TEST(a_worker_that_the_database_will_not_mark_dead_does_not_keep_jobs_back)
 {
     char log[MOST_LOG] = "";

@@ -5,6 +5,7 @@
 #include "crashed.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <time.h>
 
 enum { STUBBORN = 2 };
@@ -367,6 +368,33 @@ TEST(a_lease_that_the_database_will_not_free_does_not_keep_jobs_back)
     lh_close(store);
 }
 
+/* 600 leases of an owner, more than a batch, that no recovery can free. They end before all others. */
+static void put_refused_leases(const char *owner, int64_t expires_at)
+{
+    char sql[400];
+
+    (void)snprintf(
+        sql, sizeof sql,
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 600) "
+        "INSERT INTO lh_lease(scope, name, owner, token, ttl_ms, acquired_at, expires_at) "
+        "SELECT 'refused', i, '%s', 1, 1, 1, %lld FROM n",
+        owner, (long long)expires_at);
+    exec(sql);
+}
+
+#define REFUSE_600 REFUSE("UPDATE ON lh_lease", "new.owner IS NULL AND old.scope = 'refused'")
+
+TEST(expired_leases_behind_a_batch_of_refused_ones_are_freed)
+{
+    lh_store *store = store_with_a_refused_step(REFUSE_600);
+    put_refused_leases("w1", 2);
+    lh_report *report = recover(store, NULL);
+    EXPECT_EQ(report->failed_recoveries, 600);
+    EXPECT_EQ(report->locks_cleaned, 1);
+    lh_report_free(report);
+    lh_close(store);
+}
+
 /* A worker that has been silent for too long, with a named lease of its own. */
 static lh_store *store_with_a_silent_worker(const char *trigger)
 {
@@ -394,6 +422,19 @@ TEST(a_worker_that_the_database_will_not_mark_dead_does_not_keep_jobs_back)
     lh_report *report = recover(store, NULL);
     EXPECT_EQ(report->n_dead_workers, 0);
     EXPECT_STR(report->recovered[0].error, "worker w9 cannot be marked dead: the auditor says no");
+    lh_report_free(report);
+    lh_close(store);
+}
+
+TEST(leases_of_a_dead_worker_behind_a_batch_of_refused_ones_are_freed)
+{
+    lh_store *store = store_with_a_silent_worker(REFUSE_600);
+    put_refused_leases("w9", INT64_C(4000000000000)); /* in the year 2096 */
+    exec("UPDATE lh_lease SET name = 'last', scope = 'zz' WHERE name = 'mine'");
+    lh_report *report = recover(store, NULL);
+    EXPECT_EQ(report->n_dead_workers, 1);
+    EXPECT_EQ(report->failed_recoveries, 600);
+    EXPECT_EQ(report->locks_cleaned, 2); /* and the one that has expired */
     lh_report_free(report);
     lh_close(store);
 }

@@ -319,59 +319,72 @@ static int free_one(struct txn *txn, const lh_lease *lease, const char *reason, 
                     &done, err);
 }
 
-/* Free what the statement finds, and tell it. */
+/* Free what the statement finds, and tell it. `n` counts the leases found, `last` is the last one of them. */
 static int free_found(struct txn *txn, sqlite3_stmt *stmt, size_t limit, const char *reason,
-                      bool by_hand, struct lhi_run *run, bool *more, struct lhi_error *err)
+                      bool by_hand, struct lhi_run *run, size_t *n, lh_lease *last,
+                      struct lhi_error *err)
 {
-    size_t n = 0;
     int rc;
 
-    *more = false;
+    *n = 0;
     if (stmt == NULL)
         return err->status;
     if ((rc = sql_step(txn->conn, stmt, err)) != LH_OK)
         return rc < 0 ? rc : LH_OK;
     lh_lease *stale = lhi_arena_alloc(&txn->arena, limit * sizeof *stale);
-    if (stale == NULL) {
+    bool *sound = lhi_arena_alloc(&txn->arena, limit * sizeof *sound);
+    if (stale == NULL || sound == NULL) {
         sql_reset(stmt);
         return lhi_no_memory(err);
     }
     bool ok = true;
-    do
-        /* When a damaged one ends nobody knows: it stays, for a repair. */
-        if (row_sound(stmt))
-            ok = lease_from_row(stmt, txn->now, &txn->arena, &stale[n++]);
-    while (ok && n < limit && (rc = sql_step(txn->conn, stmt, err)) == LH_OK);
+    do {
+        ok = lease_from_row(stmt, txn->now, &txn->arena, &stale[*n]);
+        sound[(*n)++] = row_sound(stmt);
+    } while (ok && *n < limit && (rc = sql_step(txn->conn, stmt, err)) == LH_OK);
     sql_reset(stmt);
     if (!ok)
         return lhi_no_memory(err);
-    int64_t before = run->leases;
-    for (size_t i = 0; i < n && rc >= 0; i++)
-        rc = free_one(txn, &stale[i], reason, by_hand, run, err);
-    *more = n == limit && run->leases > before; /* what is refused stays, and is found again */
+    for (size_t i = 0; i < *n && rc >= 0; i++)
+        if (sound[i]) /* nobody knows when a damaged lease ends: it stays, for a repair */
+            rc = free_one(txn, &stale[i], reason, by_hand, run, err);
+    *last = stale[*n - 1];
     return rc < 0 ? rc : LH_OK;
 }
 
+/* A lease that is refused stays and would be found again, so the loop goes on behind the last one found. A
+ * call frees `limit` leases before it leaves the rest to the next transaction. */
 int recover_leases(struct txn *txn, size_t limit, bool by_hand, struct lhi_run *run, bool *more,
                    struct lhi_error *err)
 {
-    return free_found(txn,
-                      sql(txn->conn, LHI_SQL_LEASE_EXPIRED, err, "ii", txn->now, (int64_t)limit),
-                      limit, EXPIRED, by_hand, run, more, err);
+    int64_t enough = run->leases + (int64_t)limit;
+    lh_lease last = {.scope = "", .name = "", .expires_at = INT64_MIN};
+    size_t n = limit;
+    int rc = LH_OK;
+
+    while (rc >= 0 && n == limit && run->leases < enough)
+        rc = free_found(txn,
+                        sql(txn->conn, LHI_SQL_LEASE_EXPIRED, err, "iitti", txn->now,
+                            last.expires_at, last.scope, last.name, (int64_t)limit),
+                        limit, EXPIRED, by_hand, run, &n, &last, err);
+    *more = n == limit;
+    return rc;
 }
 
 int free_leases_of(struct txn *txn, const char *owner, const char *what, bool by_hand,
                    struct lhi_run *run, struct lhi_error *err)
 {
     char reason[320];
-    bool more = true;
+    lh_lease last = {.scope = "", .name = ""};
+    size_t n = LHI_BATCH;
     int rc = LH_OK;
 
     lhi_format(reason, sizeof reason, "RECLAIMED_DEAD: worker %s %s", owner, what);
-    while (more && rc >= 0)
-        rc = free_found(
-            txn, sql(txn->conn, LHI_SQL_LEASE_OF_OWNER, err, "ti", owner, (int64_t)LHI_BATCH),
-            LHI_BATCH, reason, by_hand, run, &more, err);
+    while (rc >= 0 && n == LHI_BATCH)
+        rc = free_found(txn,
+                        sql(txn->conn, LHI_SQL_LEASE_OF_OWNER, err, "ttti", owner, last.scope,
+                            last.name, (int64_t)LHI_BATCH),
+                        LHI_BATCH, reason, by_hand, run, &n, &last, err);
     return rc;
 }
 

@@ -492,17 +492,32 @@ BEGIN
     END LOOP;
 END $$;
 
--- Expired ones, 500 at most.
+-- Expired ones, in batches, until 500 are freed. A lease that is refused stays and would be found again, so the
+-- loop goes on behind the last one found.
 CREATE FUNCTION leasehold.recover_leases(INOUT r leasehold.run, now timestamptz, due timestamptz,
                                          by_hand boolean)
 LANGUAGE plpgsql
 AS $$
+DECLARE
+    batch  constant integer := 500;
+    enough bigint := r.leases + batch;
+    found  leasehold.lease[];
+    last   leasehold.lease;
 BEGIN
     now := leasehold.clock();
-    r := leasehold.free_leases(r, now, ARRAY(
-        SELECT v FROM leasehold.lease v WHERE v.expires_at IS NOT NULL AND v.expires_at <= due
-         ORDER BY v.expires_at LIMIT 500 FOR UPDATE SKIP LOCKED),
-        'RECLAIMED_TTL: lease had expired', by_hand);
+    last.expires_at := '-infinity';
+    last.scope := '';
+    last.name := '';
+    LOOP
+        found := ARRAY(
+            SELECT v FROM leasehold.lease v
+             WHERE v.expires_at IS NOT NULL AND v.expires_at <= due
+               AND (v.expires_at, v.scope, v.name) > (last.expires_at, last.scope, last.name)
+             ORDER BY v.expires_at, v.scope, v.name LIMIT batch FOR UPDATE SKIP LOCKED);
+        r := leasehold.free_leases(r, now, found, 'RECLAIMED_TTL: lease had expired', by_hand);
+        EXIT WHEN cardinality(found) < batch OR r.leases >= enough;
+        last := found[batch];
+    END LOOP;
 END $$;
 
 -- ---- workers ----
