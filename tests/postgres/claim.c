@@ -239,3 +239,35 @@ TEST(claims_of_single_jobs_find_out_where_the_fresh_ones_begin)
     lh_close(store);
     PQfinish(session);
 }
+
+static void keep_notice(void *arg, const char *message)
+{
+    (void)snprintf(arg, MOST_TEXT, "%s", message);
+}
+
+/* Counts that wait to be folded may be millions. */
+TEST(a_claim_of_an_unknown_queue_does_not_read_all_counts_that_are_not_folded_yet)
+{
+    PGconn *session = session_at(START_MS);
+    char notice[MOST_TEXT] = "";
+
+    (void)PQsetNoticeProcessor(session, keep_notice, notice);
+    done(session, "SET client_min_messages = notice");
+    EXPECT_STR(said(session, "SELECT count(*) FROM leasehold.claim('w1', 'nothing')"), "0");
+    EXPECT_CONTAINS(notice, "queue \"nothing\" has never been used");
+    notice[0] = '\0';
+    EXPECT_STR(said(session,
+                    "INSERT INTO leasehold.delta SELECT 'mail', leasehold.clock(), 'o', NULL, "
+                    "NULL, 0 FROM generate_series(1, 100000)"),
+               "");
+    done(session, "BEGIN");
+    EXPECT_STR(said(session, "SELECT count(*) FROM leasehold.claim('w1', 'nothing')"), "0");
+    EXPECT_STR(said(session,
+                    "SELECT seq_tup_read + coalesce(idx_tup_fetch, 0) < 20000 "
+                    "FROM pg_stat_xact_user_tables WHERE relid = 'leasehold.delta'::regclass"),
+               "t");
+    done(session, "COMMIT");
+    EXPECT_STR(notice,
+               ""); /* it is not known whether the queue was used: nothing is claimed about it */
+    PQfinish(session);
+}
