@@ -1,8 +1,9 @@
 /*
  * moved.c: the rows that go from one store to another, as both know them.
  *
- * What is not here stays behind: workers (they register with the store they work for), and what a
- * store makes of the rest by itself.
+ * What is not here stays behind: workers (they register with the store they work for), which role of a
+ * PostgreSQL server enqueued a job (another server has other roles, SQLite has none), and what a store
+ * makes of the rest by itself.
  */
 #include "core/core.h"
 
