@@ -297,16 +297,12 @@ BEGIN
     RETURN QUERY
     SELECT b.id, b.priority
       FROM (SELECT DISTINCT u.kind FROM unnest(of_kinds) u(kind)) k
+     CROSS JOIN (VALUES (false, low), (true, 0::bigint)) a(again, above)
      CROSS JOIN LATERAL (
-        (SELECT j.id, j.priority FROM leasehold.job j
-          WHERE j.state = 'pending' AND j.queue || '/' || j.kind = of_queue || '/' || k.kind AND NOT j.again
-            AND j.priority >= least_priority AND j.priority <= most_priority AND j.id > low
-          ORDER BY j.priority DESC, j.id LIMIT n)
-        UNION ALL
-        (SELECT j.id, j.priority FROM leasehold.job j
-          WHERE j.state = 'pending' AND j.queue || '/' || j.kind = of_queue || '/' || k.kind AND j.again
-            AND j.priority >= least_priority AND j.priority <= most_priority
-          ORDER BY j.priority DESC, j.id LIMIT n)) b
+        SELECT j.id, j.priority FROM leasehold.job j
+         WHERE j.state = 'pending' AND j.queue || '/' || j.kind = of_queue || '/' || k.kind AND j.again = a.again
+           AND j.priority >= least_priority AND j.priority <= most_priority AND j.id > a.above
+         ORDER BY j.priority DESC, j.id LIMIT n) b
      ORDER BY b.priority DESC, b.id LIMIT n;
 END $$;
 
@@ -335,22 +331,17 @@ BEGIN
     RETURN ids;
 END $$;
 
--- Is a fresh job there, of these kinds (NULL: of any), in a stretch of priorities above an id? (Kind by kind: in one
+-- Is a job of these kinds pending, fresh or again, in a stretch of priorities above an id? (Kind by kind: in one
 -- statement the server would join, and read all jobs of the queue.)
-CREATE FUNCTION leasehold.fresh_in(of_queue text, of_kinds text[], least_priority integer, most_priority integer,
-                                   above bigint) RETURNS boolean LANGUAGE plpgsql STABLE
+CREATE FUNCTION leasehold.kind_waits(of_queue text, of_kinds text[], of_again boolean, least_priority integer,
+                                     most_priority integer, above bigint) RETURNS boolean LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
     of_kind text;
 BEGIN
-    IF of_kinds IS NULL THEN
-        RETURN EXISTS (SELECT 1 FROM leasehold.job j
-                        WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue
-                          AND j.priority >= least_priority AND j.priority <= most_priority AND j.id > above);
-    END IF;
     FOREACH of_kind IN ARRAY of_kinds LOOP
         IF (SELECT j.id FROM leasehold.job j
-             WHERE j.state = 'pending' AND NOT j.again AND j.queue || '/' || j.kind = of_queue || '/' || of_kind
+             WHERE j.state = 'pending' AND j.again = of_again AND j.queue || '/' || j.kind = of_queue || '/' || of_kind
                AND j.priority >= least_priority AND j.priority <= most_priority AND j.id > above
              ORDER BY j.priority DESC, j.id LIMIT 1) IS NOT NULL THEN
             RETURN true;
@@ -359,20 +350,24 @@ BEGIN
     RETURN false;
 END $$;
 
+-- The same where NULL stands for any kind. (Fresh jobs and others have an index each, so each has its statement.)
+CREATE FUNCTION leasehold.fresh_in(of_queue text, of_kinds text[], least_priority integer, most_priority integer,
+                                   above bigint) RETURNS boolean LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    IF of_kinds IS NOT NULL THEN
+        RETURN leasehold.kind_waits(of_queue, of_kinds, false, least_priority, most_priority, above);
+    END IF;
+    RETURN EXISTS (SELECT 1 FROM leasehold.job j
+                    WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue
+                      AND j.priority >= least_priority AND j.priority <= most_priority AND j.id > above);
+END $$;
+
 CREATE FUNCTION leasehold.again_waits(of_queue text, of_kinds text[]) RETURNS boolean LANGUAGE plpgsql STABLE
 AS $$
-DECLARE
-    of_kind text;
 BEGIN
-    IF of_kinds IS NULL THEN
-        RETURN EXISTS (SELECT 1 FROM leasehold.job j WHERE j.state = 'pending' AND j.again AND j.queue = of_queue);
+    IF of_kinds IS NOT NULL THEN
+        RETURN leasehold.kind_waits(of_queue, of_kinds, true, -32768, 32767, 0);
     END IF;
-    FOREACH of_kind IN ARRAY of_kinds LOOP
-        IF (SELECT j.id FROM leasehold.job j
-             WHERE j.state = 'pending' AND j.again AND j.queue || '/' || j.kind = of_queue || '/' || of_kind
-             ORDER BY j.priority DESC, j.id LIMIT 1) IS NOT NULL THEN
-            RETURN true;
-        END IF;
-    END LOOP;
-    RETURN false;
+    RETURN EXISTS (SELECT 1 FROM leasehold.job j WHERE j.state = 'pending' AND j.again AND j.queue = of_queue);
 END $$;
