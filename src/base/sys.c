@@ -49,6 +49,13 @@ void lhi_unlock(int fd, off_t byte)
     (void)lock_byte(fd, F_OFD_SETLK, byte, F_UNLCK);
 }
 
+bool lhi_is_locked(int fd, off_t byte)
+{
+    struct flock lock = {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1, .l_pid = 0};
+    return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
 /* ---- futexes ---- */
 
 int lhi_futex_wait(uint32_t *word, uint32_t value, uint32_t mask, int64_t timeout_ms)

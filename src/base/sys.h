@@ -13,6 +13,7 @@
 bool lhi_lock_try(int fd, off_t byte, bool shared);
 int lhi_lock_wait(int fd, off_t byte, bool shared); /* 0 or an errno */
 void lhi_unlock(int fd, off_t byte);
+bool lhi_is_locked(int fd, off_t byte); /* by another holder; for this the file need only be read */
 
 /* Wait while *word == value, for at most timeout_ms (< 0: for ever), for a wake that shares a bit
  * with `mask`. The word may lie in memory shared between processes. Returns 0 for a wake,

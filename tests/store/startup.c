@@ -9,11 +9,18 @@
 
 /* ---- unclean and clean stops ---- */
 
+static void hold_a_job_and_write_a_lot(lh_store *store)
+{
+    hold_a_job(store);
+    for (int i = 0; i < 50; i++)
+        (void)add(store, "other", "x");
+}
+
 TEST(an_unclean_stop_is_noticed_and_the_report_tells_what_was_done)
 {
     freeze_now();
     struct lines lines;
-    crash(hold_a_job);
+    crash(hold_a_job_and_write_a_lot);
     pass_ms(1000);
     int64_t frames = (file_size("store.db-wal") - 32) / FRAME_BYTES;
     EXPECT(frames > 0);

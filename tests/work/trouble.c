@@ -136,6 +136,39 @@ TEST(a_store_that_goes_away_and_comes_back_is_worked_on_again)
     shop_close(&shop);
 }
 
+/* Only the database, without its log: the lease must be in the file that has the new name. */
+TEST(a_job_whose_database_is_renamed_is_not_handed_out_by_the_new_name_while_it_runs)
+{
+    lh_jobs *jobs = NULL;
+    struct shop shop = shop_open();
+    int64_t job = put(&shop, "q", "x");
+    struct shift shift = SHIFT("q", "--heartbeat", "500ms", "--kill-after", "100ms", "--",
+                               SH("echo $$ >>pid; sleep 600"));
+    int64_t pid = number_in("pid");
+    int64_t token = look(&shop, job)->token;
+    lh_jobs_free(shop.seen);
+    lh_close(shop.store);
+    EXPECT_EQ(rename("s.db", "renamed.db"), 0);
+    EVENTUALLY(said(&shift, "was renamed to"));
+    EVENTUALLY(said(&shift, "could not open the store again"));
+    shop = shop_open_at("renamed.db");
+    EXPECT_EQ(look(&shop, job)->token, token);
+    EXPECT_EQ(state_of(&shop, job), LH_RUNNING);
+    const char *const queues[] = {"q"};
+    EXPECT_OK(lh_claim(
+        shop.store,
+        &(lh_claim_opts){.queues = queues, .n_queues = 1, .worker = "other", .wait_ms = -1},
+        &jobs));
+    /* The worker has stopped its job before the lease ended. */
+    EXPECT(gone(pid));
+    EXPECT_EQ(jobs->job[0].id, job);
+    EXPECT(jobs->job[0].token > token);
+    lh_jobs_free(jobs);
+    shift_signal(&shift, SIGTERM);
+    EXPECT(shift_wait(&shift) > 0);
+    shop_close(&shop);
+}
+
 TEST(a_worker_whose_store_has_gone_can_be_stopped)
 {
     struct shop shop = shop_open();

@@ -6,6 +6,7 @@
  *   fork.c       no SQLite in a process that was forked while a store was open
  *   identity.c   is it the store that the side file knows?
  *   names.c      the names of the files; the database must not have two
+ *   former.c     the name by which the store was last open
  *   trust.c      files beside it that another user may have put there
  *   schema.c     what is in the file: our tables, their versions, meta
  *   health.c     what is looked at when a store is opened after a crash
@@ -67,6 +68,7 @@ struct db {
     struct lhi_log log;
     struct lhi_health *health; /* while opening */
     bool alone;                /* while opening: nobody else has the store */
+    bool fresh;                /* while opening: its tables have just been made */
     bool known;                /* while opening: it is the file that the side file knows */
     char boot[40];
     struct lhi_time_ns time;
@@ -284,12 +286,18 @@ bool db_moved(const struct db *db); /* database, log or index: removed or replac
 bool db_disturbed(struct db *db);
 int db_stop_moved(struct db *db,
                   struct lhi_error *err); /* … and nothing more may be done with it */
-/* The log was removed, and nobody has made another: move what is in it into the database. Under the
- * turnstile. True: all of it is there. */
+/* The name of the log is gone, or the database was renamed without it, and nobody has made another log:
+ * move what is in it into the database. Under the turnstile. True: all of it is there. */
 bool db_save_log(struct db *db);
 int refuse_file_mount(const struct db *db, struct lhi_error *err);
 int refuse_second_name(struct db *db, struct lhi_error *err);  /* under the turnstile */
 int names_problem(const struct db *db, char *out, size_t len); /* for those who only read */
+
+/* ---- former.c: the name by which the store was last open; under the turnstile ---- */
+/* LH_ESTOPPED: it is still in use by that name. LH_EOLDER: its log was left there. Otherwise the marks
+ * that were left there are taken over. */
+int former_look(struct db *db, const char *uuid, int64_t changes, struct lhi_error *err);
+int former_note(struct db *db, struct lhi_error *err); /* it has this name now */
 
 /* ---- identity.c: is it the store the side file knows? All but two under the turnstile. ---- */
 uint64_t inode_of(const struct db *db, const char *suffix, char path[4200]); /* 0: there is none */

@@ -177,45 +177,47 @@ int read_age(struct db *db, struct conn *conn, struct age *age, struct lhi_error
     return LH_OK;
 }
 
-int compare_marks(struct db *db, struct lhi_error *err)
+/* Another store was put in this place, or its coordination file is not there. A process that has the
+ * old one open must close it first. */
+static int start_marks(struct db *db, int64_t changes, struct lhi_error *err)
 {
-    char uuid[40];
-    int64_t changes;
-    int rc;
+    if (side_uuid(&db->side)[0] != '\0' && !side_alone(&db->side))
+        return lhi_fail(err, LH_ESTOPPED,
+                        "database \"%s\" was replaced while other processes have it open",
+                        db->path);
+    side_reset_marks(&db->side, (uint64_t)changes);
+    side_set_sync_failed(&db->side, false);
+    side_set_frames(&db->side, 0);
+    side_share(&db->side);
+    db->alone = false;
+    return LH_OK;
+}
 
-    if ((rc = meta_text(&db->conn, "store_uuid", uuid, sizeof uuid, err)) < 0 ||
-        (rc = sql_int(&db->conn, LHI_SQL_STORE_MARKS, err, 0, &changes, "")) < 0)
-        return rc;
-    if (strcmp(side_uuid(&db->side), uuid) != 0) {
-        /* Another store was put in this place. Whoever has the old one open must close it first. */
-        if (side_uuid(&db->side)[0] != '\0' && !side_alone(&db->side))
-            return lhi_fail(err, LH_ESTOPPED,
-                            "database \"%s\" was replaced while other processes have it open",
-                            db->path);
-        side_set_uuid(&db->side, uuid);
-        side_reset_marks(&db->side, (uint64_t)changes);
-        side_set_sync_failed(&db->side, false);
-        side_set_frames(&db->side, 0);
-        side_share(&db->side);
-        db->alone = false;
-        return LH_OK;
-    }
-    if ((uint64_t)changes >= side_synced(&db->side)) {
-        uint64_t committed = side_committed(&db->side);
-        /* The database is the truth: the mark may be behind it (a writer died before it set the
-         * mark), or ahead (the log was cut). */
-        side_set_committed(&db->side, (uint64_t)changes);
-        if (committed <= (uint64_t)changes || side_sync_failed(&db->side))
-            return LH_OK; /* after a failed sync the log itself is asked (resolve_failed_sync) */
-        /* Nobody was told that these are on the disk; but claims may be among them, which need not
-         * be: their tokens are not handed out again. */
+/* Nothing that was acknowledged is missing. The epoch rises where claims may be missing, which are not
+ * synced: their tokens are not handed out again. `unknown`: the marks have just been started, so nobody
+ * knows. */
+static int renew_epoch(struct db *db, int64_t changes, bool unknown, struct lhi_error *err)
+{
+    uint64_t committed = side_committed(&db->side);
+
+    /* The database is the truth: the mark may be behind it (a writer died before it set the mark), or
+     * ahead (the log was cut). */
+    side_set_committed(&db->side, (uint64_t)changes);
+    /* After a failed sync the log itself is asked (resolve_failed_sync). */
+    bool missing = committed > (uint64_t)changes && !side_sync_failed(&db->side);
+    if (missing)
         lhi_log(&db->log, LH_LOG_WARN,
                 "the last commits of \"%s\" are missing (%llu), none of them acknowledged as "
                 "durable: the epoch rises",
                 db->path, (unsigned long long)(committed - (uint64_t)changes));
-        return txn_alone(db, new_epoch, NULL, err);
-    }
+    return missing || (unknown && !db->fresh) ? txn_alone(db, new_epoch, NULL, err) : LH_OK;
+}
+
+static int go_on_without(struct db *db, int64_t changes, struct lhi_error *err)
+{
     uint64_t missing = side_synced(&db->side) - (uint64_t)changes;
+    int rc;
+
     if (!db->opts.accept_loss)
         return lhi_fail(err, LH_EOLDER,
                         "store \"%s\" is older than it was: %llu acknowledged change%s missing "
@@ -236,6 +238,27 @@ int compare_marks(struct db *db, struct lhi_error *err)
                      (long long)db->epoch))
         return lhi_no_memory(err);
     return LH_OK;
+}
+
+int compare_marks(struct db *db, struct lhi_error *err)
+{
+    char uuid[40];
+    int64_t changes;
+    int rc;
+
+    if ((rc = meta_text(&db->conn, "store_uuid", uuid, sizeof uuid, err)) < 0 ||
+        (rc = sql_int(&db->conn, LHI_SQL_STORE_MARKS, err, 0, &changes, "")) < 0)
+        return rc;
+    bool unknown = strcmp(side_uuid(&db->side), uuid) != 0;
+    if ((unknown && (rc = start_marks(db, changes, err)) != LH_OK) ||
+        (rc = former_look(db, uuid, changes, err)) != LH_OK)
+        return rc;
+    rc = (uint64_t)changes >= side_synced(&db->side) ? renew_epoch(db, changes, unknown, err)
+                                                     : go_on_without(db, changes, err);
+    /* Last: where any of this was refused, or cut off, the next opener asks again. */
+    if (rc == LH_OK && unknown)
+        side_set_uuid(&db->side, uuid);
+    return rc == LH_OK ? former_note(db, err) : rc;
 }
 
 /* A failed sync was flagged, and nobody else has the store open: SQLite has just read the log anew

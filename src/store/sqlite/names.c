@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/sys.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -25,8 +26,8 @@
 static bool look(const char *path, struct statx *st)
 {
     /* Links are not followed: a database that was moved and linked back has got a second name. */
-    return statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_INO | STATX_NLINK | STATX_MNT_ID, st) ==
-           0;
+    return statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW,
+                 STATX_INO | STATX_NLINK | STATX_SIZE | STATX_MNT_ID, st) == 0;
 }
 
 static bool is_database(const struct db *db, const struct statx *st)
@@ -86,14 +87,51 @@ bool db_disturbed(struct db *db)
     return lost_log(db);
 }
 
-int db_stop_moved(struct db *db, struct lhi_error *err)
+/* Where the database that we have open is now, when it is no longer behind its own name. The kernel
+ * knows the name of an open file; no descriptor is opened for it, because closing one would drop the
+ * locks of SQLite. False: it was deleted, or nobody can say. */
+static bool find_renamed(const struct db *db, char *out, size_t len)
+{
+    DIR *fds = opendir("/proc/self/fd");
+    bool found = false;
+
+    for (struct dirent *entry; fds != NULL && !found && (entry = readdir(fds)) != NULL;) {
+        char link[300], name[4200];
+        struct statx st;
+        lhi_format(link, sizeof link, "/proc/self/fd/%s", entry->d_name);
+        ssize_t n = readlink(link, name, sizeof name - 1);
+        if (n <= 0 || name[0] != '/')
+            continue;
+        name[n] = '\0';
+        /* A name that is a stranger's by now, or gone, leads to another file or to none. */
+        found = look(name, &st) && is_database(db, &st);
+        if (found)
+            lhi_format(out, len, "%s", name);
+    }
+    if (fds != NULL)
+        (void)closedir(fds);
+    return found;
+}
+
+static bool is_behind_its_name(const struct db *db)
 {
     struct statx st;
-    bool database = !look(db->file, &st) || !is_database(db, &st);
+    return look(db->file, &st) && is_database(db, &st);
+}
+
+int db_stop_moved(struct db *db, struct lhi_error *err)
+{
+    char now[4200];
+    bool database = !is_behind_its_name(db);
     bool log = !database && !is_same(db, "-wal", db->wal_ino);
     bool index = !database && !log && !is_same(db, "-shm", db->shm_ino);
 
     __atomic_store_n(&db->stopped, 1, __ATOMIC_RELEASE);
+    if (database && find_renamed(db, now, sizeof now))
+        return lhi_fail(err, LH_ESTOPPED,
+                        "database \"%.200s\" was renamed to \"%.200s\" while the store was open: "
+                        "nothing is acknowledged any more; stop this process, or rename it back",
+                        db->path, now);
     return lhi_fail(err, LH_ESTOPPED,
                     "%s \"%s%s\" was removed or replaced while the store was open: nothing is "
                     "acknowledged any more",
@@ -106,27 +144,6 @@ int db_stop_moved(struct db *db, struct lhi_error *err)
                             : "");
 }
 
-bool db_save_log(struct db *db)
-{
-    struct statx st;
-    char wal[4200];
-
-    lhi_format(wal, sizeof wal, "%s-wal", db->file);
-    /* Another log in its place belongs to somebody who writes by it: then nothing may be moved. */
-    if (db->wal_ino == 0 || is_swapping(db) || !look(db->file, &st) || !is_database(db, &st) ||
-        !is_same(db, "-shm", db->shm_ino) || look(wal, &st) || errno != ENOENT)
-        return false;
-    if (db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE, NULL) != SQLITE_OK)
-        return false;
-    lhi_log(&db->log, LH_LOG_WARN,
-            "log \"%s-wal\" was removed while the store was open: what was in it has been saved in "
-            "the database",
-            db->path);
-    return true;
-}
-
-/* ---- a second name ---- */
-
 /* SQLite's locks: on the database, for as long as a connection is open in WAL mode; and on the index
  * of the log, for as long as a connection uses that index. */
 enum {
@@ -137,17 +154,77 @@ enum {
     FORMAT_AT = 18,
 };
 
-struct users {
-    const char *database, *index;
-};
-
-enum { NOT_ELSEWHERE, ELSEWHERE };
-
 static bool is_read_locked(long fd, off_t at, off_t len)
 {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = at, .l_len = len};
     return fcntl((int)fd, F_GETLK, &lock) == 0 && lock.l_type == F_RDLCK;
 }
+
+enum { NOT_IN_USE, IN_USE };
+
+/* Runs in a process of its own, as look_for_users() does. */
+static int look_at_index(void *arg)
+{
+    int index = open(arg, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+
+    return index >= 0 && is_read_locked(index, INDEX_AT, 1) ? IN_USE : NOT_IN_USE;
+}
+
+/* May the log be moved into the database, which has the name `now`? A log with contents in its place
+ * belongs to a process that writes by it, and so does an index that is in use: then nothing may be
+ * moved. */
+static bool may_save_log(const struct db *db, const char *now)
+{
+    struct statx st;
+    char wal[4300], shm[4300];
+
+    lhi_format(wal, sizeof wal, "%s-wal", now);
+    lhi_format(shm, sizeof shm, "%s-shm", now);
+    if (strcmp(now, db->file) == 0)
+        return !look(wal, &st) && errno == ENOENT && is_same(db, "-shm", db->shm_ino);
+    return (look(wal, &st) ? st.stx_size == 0 : errno == ENOENT) &&
+           lhi_ask_child(look_at_index, shm) == NOT_IN_USE;
+}
+
+bool db_save_log(struct db *db)
+{
+    char now[4200];
+    int folded = 0;
+
+    if (db->wal_ino == 0 || is_swapping(db))
+        return false;
+    if (is_behind_its_name(db))
+        lhi_format(now, sizeof now, "%s", db->file);
+    else if (!find_renamed(db, now, sizeof now))
+        return false;
+    bool renamed = strcmp(now, db->file) != 0;
+    if (!may_save_log(db, now))
+        return false;
+    int64_t frames = side_frames(&db->side);
+    int rc = db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE, &folded);
+    /* A reader that still uses the log keeps it from being cut, but not from being moved. */
+    if (rc != SQLITE_OK && !((rc & 0xff) == SQLITE_BUSY && frames > 0 && folded >= frames))
+        return false;
+    if (renamed)
+        lhi_log(&db->log, LH_LOG_WARN,
+                "database \"%s\" was renamed to \"%.1000s\" while the store was open: what was in "
+                "its log has been saved in it",
+                db->path, now);
+    else
+        lhi_log(&db->log, LH_LOG_WARN,
+                "log \"%s-wal\" was removed while the store was open: what was in it has been "
+                "saved in the database",
+                db->path);
+    return true;
+}
+
+/* ---- a second name ---- */
+
+struct users {
+    const char *database, *index;
+};
+
+enum { NOT_ELSEWHERE, ELSEWHERE };
 
 /* Runs in a process of its own: closing a descriptor of the database drops the locks that its
  * process has on it. */

@@ -131,6 +131,7 @@ static int migrate(struct db *db, int64_t from, bool own_file, struct lhi_error 
             (rc = meta_set_int(conn, "created_at", lhi_wall_ms(), err)) == LH_OK &&
             (rc = meta_set_int(conn, "own_file", own_file, err)) == LH_OK &&
             (rc = epoch_set(conn, 0, err)) == LH_OK &&
+            (rc = meta_set_text(conn, "last_path", db->file, err)) == LH_OK &&
             (rc = meta_set_text(conn, "anchor_boot", db->boot, err)) == LH_OK &&
             (rc = meta_set_int(conn, "anchor_wall", lhi_wall_ms(), err)) == LH_OK)
             rc = meta_set_int(conn, "anchor_mono", machine_ms(db), err);
@@ -146,6 +147,7 @@ static int migrate(struct db *db, int64_t from, bool own_file, struct lhi_error 
         struct lhi_error ignored;
         (void)sql_exec(conn, "ROLLBACK", &ignored);
     }
+    db->fresh = rc == LH_OK && from == 0;
     LHI_POINT("migrate:after_commit");
     return rc;
 }

@@ -18,6 +18,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 
 struct side_page;
@@ -40,6 +41,19 @@ int side_open(struct side *side, const char *db_path, bool create, const struct 
 void side_close(struct side *side); /* gives the locks back */
 
 void side_remove(struct side *side); /* the store was refused: leave no trace of ours */
+
+/* What the coordination file of another name says of a store. */
+struct side_peek {
+    char uuid[40];
+    ino_t file;        /* the coordination file itself */
+    uint64_t dev, ino; /* of the database */
+    uint64_t committed, synced;
+    bool in_use; /* a process has the store open by that name */
+};
+
+/* Look at the coordination file of `db_path` and leave it as it is. False: there is none that can be
+ * trusted as one of `database`, the file that the question is about. */
+bool side_look_at(const char *db_path, const struct stat *database, struct side_peek *out);
 
 /* Presence: shared by everyone who has the store open. */
 int side_present(struct side *side, int64_t busy_ms, struct lhi_error *err);
