@@ -412,6 +412,58 @@ TEST(config_file_of_another_user_in_a_shared_folder_is_refused_unless_it_is_name
     expect_config(found, 0, "");
 }
 
+/* ---- locks of somebody who may only read ---- */
+
+static int holding[2];
+
+/* The lock that every connection has on the database, and none on the index. */
+static void hold_read_lock(void)
+{
+    char byte = 'h';
+    struct flock lock = {
+        .l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = 0x40000002, .l_len = 510};
+    int fd = open("store.db", O_RDONLY | O_CLOEXEC);
+    EXPECT(fd >= 0);
+    EXPECT_EQ(fcntl(fd, F_SETLK, &lock), 0);
+    EXPECT_EQ(write(holding[1], &byte, 1), 1);
+    (void)pause();
+}
+
+static pid_t start_as(uid_t uid, void (*doing)(void))
+{
+    char byte;
+    EXPECT_EQ(pipe(holding), 0);
+    pid_t pid = test_fork();
+    if (pid == 0) {
+        EXPECT_EQ(setgroups(0, NULL), 0);
+        EXPECT_EQ(setresgid(uid, uid, uid), 0);
+        EXPECT_EQ(setresuid(uid, uid, uid), 0);
+        doing();
+        test_child_done();
+    }
+    EXPECT_EQ(read(holding[0], &byte, 1), 1);
+    return pid;
+}
+
+TEST(read_lock_of_a_user_who_may_only_read_does_not_keep_writers_out)
+{
+    need_root();
+    EXPECT_EQ(chmod(".", 0755), 0);
+    make_store_with_job();
+    EXPECT_EQ(chmod("store.db", 0644), 0);
+    pid_t reader = start_as(STRANGER, hold_read_lock);
+    lh_store *store = store_open("store.db", (lh_open_opts){0});
+    (void)add(store, "mail", "y");
+    lh_close(store);
+    /* A process that may write is believed, whoever else has a lock. */
+    pid_t root = start_as(0, hold_read_lock);
+    expect_open("store.db", (lh_open_opts){0}, LH_ESTOPPED, "under another name");
+    EXPECT_EQ(kill(reader, SIGKILL), 0);
+    EXPECT_EQ(kill(root, SIGKILL), 0);
+    (void)test_wait(reader);
+    (void)test_wait(root);
+}
+
 TEST(check_warns_of_a_folder_where_others_may_replace_the_store)
 {
     lh_findings *found = NULL;

@@ -6,6 +6,7 @@
  *   fork.c       no SQLite in a process that was forked while a store was open
  *   identity.c   is it the store that the side file knows?
  *   names.c      the names of the files; the database must not have two
+ *   elsewhere.c  processes that have the database open by another name
  *   former.c     the name by which the store was last open
  *   trust.c      files beside it that another user may have put there
  *   schema.c     what is in the file: our tables, their versions, meta
@@ -292,6 +293,11 @@ bool db_save_log(struct db *db);
 int refuse_file_mount(const struct db *db, struct lhi_error *err);
 int refuse_second_name(struct db *db, struct lhi_error *err);  /* under the turnstile */
 int names_problem(const struct db *db, char *out, size_t len); /* for those who only read */
+
+/* ---- elsewhere.c: who has the database open by another name ---- */
+/* A process that may write the database has it open in WAL mode and does not use the index beside it. */
+int refuse_users_elsewhere(const struct db *db, struct lhi_error *err);
+bool index_in_use(char *shm); /* the file with this name; or it is not known */
 
 /* ---- former.c: the name by which the store was last open; under the turnstile ---- */
 /* LH_ESTOPPED: it is still in use by that name. LH_EOLDER: its log was left there. Otherwise the marks

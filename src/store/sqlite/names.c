@@ -6,12 +6,9 @@
  * for the coordination file. A database with two names therefore has two of each: the locks of one
  * name do not hold under the other, and two workers run one job with one token. A writing open
  * refuses this. Where it happens later the handle goes on, because everybody who has the store open
- * came by the first name, and it logs a warning.
+ * came by the first name, and it logs a warning. elsewhere.c asks who has the database open.
  */
 #include "store/sqlite/db.h"
-
-#include "base/clock.h"
-#include "base/sys.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -144,32 +141,6 @@ int db_stop_moved(struct db *db, struct lhi_error *err)
                             : "");
 }
 
-/* SQLite's locks: on the database, for as long as a connection is open in WAL mode; and on the index
- * of the log, for as long as a connection uses that index. */
-enum {
-    SHARED_AT = 0x40000002,
-    SHARED_LEN = 510,
-    INDEX_AT = 128,
-    WAL_FORMAT = 2,
-    FORMAT_AT = 18,
-};
-
-static bool is_read_locked(long fd, off_t at, off_t len)
-{
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = at, .l_len = len};
-    return fcntl((int)fd, F_GETLK, &lock) == 0 && lock.l_type == F_RDLCK;
-}
-
-enum { NOT_IN_USE, IN_USE };
-
-/* Runs in a process of its own, as look_for_users() does. */
-static int look_at_index(void *arg)
-{
-    int index = open(arg, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-
-    return index >= 0 && is_read_locked(index, INDEX_AT, 1) ? IN_USE : NOT_IN_USE;
-}
-
 /* May the log be moved into the database, which has the name `now`? A log with contents in its place
  * belongs to a process that writes by it, and so does an index that is in use: then nothing may be
  * moved. */
@@ -182,8 +153,7 @@ static bool may_save_log(const struct db *db, const char *now)
     lhi_format(shm, sizeof shm, "%s-shm", now);
     if (strcmp(now, db->file) == 0)
         return !look(wal, &st) && errno == ENOENT && is_same(db, "-shm", db->shm_ino);
-    return (look(wal, &st) ? st.stx_size == 0 : errno == ENOENT) &&
-           lhi_ask_child(look_at_index, shm) == NOT_IN_USE;
+    return (look(wal, &st) ? st.stx_size == 0 : errno == ENOENT) && !index_in_use(shm);
 }
 
 bool db_save_log(struct db *db)
@@ -219,48 +189,6 @@ bool db_save_log(struct db *db)
 }
 
 /* ---- a second name ---- */
-
-struct users {
-    const char *database, *index;
-};
-
-enum { NOT_ELSEWHERE, ELSEWHERE };
-
-/* Runs in a process of its own: closing a descriptor of the database drops the locks that its
- * process has on it. */
-static int look_for_users(void *arg)
-{
-    const struct users *users = arg;
-    unsigned char format = 0;
-    int database = open(users->database, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-
-    if (database < 0 || !is_read_locked(database, SHARED_AT, SHARED_LEN) ||
-        pread(database, &format, 1, FORMAT_AT) != 1 || format != WAL_FORMAT)
-        return NOT_ELSEWHERE;
-    int index = open(users->index, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    return index >= 0 && is_read_locked(index, INDEX_AT, 1) ? NOT_ELSEWHERE : ELSEWHERE;
-}
-
-/* Somebody has the file open in WAL mode and does not use the index beside it. */
-static int refuse_users_elsewhere(const struct db *db, struct lhi_error *err)
-{
-    enum { PATIENCE_MS = 500 };
-    char shm[4200];
-    struct users users = {.database = db->file, .index = shm};
-    int64_t deadline = lhi_mono_ms() + PATIENCE_MS;
-
-    lhi_format(shm, sizeof shm, "%s-shm", db->file);
-    while (lhi_ask_child(look_for_users, &users) == ELSEWHERE) {
-        /* A program that is just opening it locks the database first and the index next. */
-        if (lhi_mono_ms() >= deadline)
-            return lhi_fail(err, LH_ESTOPPED,
-                            "database \"%s\" is open in another process under another name (it was "
-                            "renamed, linked or mounted): stop that process first",
-                            db->path);
-        lhi_sleep_ms(1);
-    }
-    return LH_OK;
-}
 
 int refuse_file_mount(const struct db *db, struct lhi_error *err)
 {
