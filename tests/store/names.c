@@ -103,6 +103,52 @@ TEST(hard_link_made_while_the_store_is_open_is_logged_once_and_stops_nobody)
     lh_close(store);
 }
 
+static void link_all_files(const char *folder)
+{
+    static const char *const suffixes[] = {"", "-wal", "-shm", "-lease"};
+    char name[64], other[128];
+    EXPECT_EQ(mkdir(folder, 0700), 0);
+    for (int i = 0; i < 4; i++) {
+        (void)snprintf(name, sizeof name, "store.db%s", suffixes[i]);
+        (void)snprintf(other, sizeof other, "%s/%s", folder, name);
+        EXPECT_EQ(link(name, other), 0);
+    }
+}
+
+TEST(folder_copied_with_links_can_be_read_by_both_names_while_the_store_is_in_use)
+{
+    struct lines lines;
+    lh_store *store = store_new();
+    (void)add(store, "mail", "1");
+    link_all_files("copy");
+    (void)add(store, "mail", "2");
+    lh_store *reader = open_logged(&lines, (lh_open_opts){.read_only = true});
+    EXPECT_CONTAINS(lines.text, "has 2 names");
+    lh_store *other = store_open("copy/store.db", (lh_open_opts){.read_only = true});
+    EXPECT_EQ(counts_of(reader, "mail").pending, 2);
+    EXPECT_EQ(counts_of(other, "mail").pending, 2);
+    /* And so does everything for which the first handle reads on a connection of its own. */
+    (void)add(store, "mail", "3");
+    EXPECT_EQ(counts_of(store, "mail").pending, 3);
+    EXPECT_EQ(counts_of(other, "mail").pending, 3);
+    lh_close(other);
+    lh_close(reader);
+    expect_open("copy/store.db", (lh_open_opts){0}, LH_EINVAL, "leasehold backup");
+    lh_close(store);
+}
+
+TEST(linked_log_is_not_read_where_strangers_may_make_files)
+{
+    EXPECT_EQ(mkdir("shared", 0700), 0);
+    EXPECT_EQ(chmod("shared", 01777), 0);
+    EXPECT_EQ(chdir("shared"), 0);
+    lh_store *store = store_new();
+    (void)add(store, "mail", "1");
+    link_all_files("copy");
+    expect_open("store.db", (lh_open_opts){.read_only = true}, LH_EINVAL, "has 2 names");
+    lh_close(store);
+}
+
 /* ---- mounts ---- */
 
 TEST(database_mounted_as_a_single_file_is_refused_and_its_folder_is_not)

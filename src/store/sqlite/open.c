@@ -49,7 +49,7 @@ void conn_patient(struct conn *conn, bool patient)
 
 int conn_open(struct conn *conn, const char *path, int flags, struct lhi_error *err)
 {
-    int status = trust_names(path, err);
+    int status = trust_names(path, (flags & SQLITE_OPEN_READWRITE) != 0, err);
 
     if (status != LH_OK)
         return status;
@@ -251,7 +251,7 @@ static int open_for_writing(struct db *db, struct lhi_error *err)
         (rc = schema_update(db, err)) != LH_OK || (rc = verify_journal(db, err)) != LH_OK)
         return rc;
     /* A change of the journal mode has removed the journal: its name is to be taken again. */
-    if ((rc = trust_names(db->file, err)) != LH_OK)
+    if ((rc = trust_names(db->file, true, err)) != LH_OK)
         return rc;
     if (meta_int(&db->conn, "own_file", 0, &own, err) != LH_OK)
         return err->status;
@@ -301,7 +301,7 @@ static int open_writer(struct db *db, bool exists, struct lhi_error *err)
     if (rc == LH_OK)
         rc = refuse_second_name(db, err);
     if (rc == LH_OK)
-        rc = trust_names(db->file, err);
+        rc = trust_names(db->file, true, err);
     if (rc == LH_OK)
         rc = recognize_file(db, !exists, err);
     if (rc == LH_OK)

@@ -154,7 +154,7 @@ static int enter_place(struct restore *r, struct lhi_error *err)
         (rc = side_enter(&db->side, db->opts.busy_ms, "restore", err)) != LH_OK)
         return rc;
     r->entered = true;
-    if ((rc = trust_names(db->file, err)) != LH_OK)
+    if ((rc = trust_names(db->file, true, err)) != LH_OK)
         return rc;
     /* Whoever wrote that note is dead: he had the turnstile. */
     return side_work(&db->side, &at) == SIDE_IDLE ? LH_OK : repair_resume(db, err);

@@ -116,8 +116,8 @@ static void *map_for_this_process(int fd)
 }
 
 /* A file that we have made is for all who may write the database; another is checked. */
-static int settle_rights(const struct side *side, const char *db_path, struct stat *st,
-                         struct lhi_error *err)
+static int settle_rights(const struct side *side, const char *db_path, bool to_write,
+                         struct stat *st, struct lhi_error *err)
 {
     struct stat database;
     const struct stat *of = stat(db_path, &database) == 0 ? &database : NULL;
@@ -130,6 +130,8 @@ static int settle_rights(const struct side *side, const char *db_path, struct st
          ((mode & 0060) && of->st_gid != st->st_gid &&
           fchown(side->fd, (uid_t)-1, of->st_gid) != 0)))
         mode = 0600; /* for us alone, then */
+    if (!to_write && of != NULL && trust_links(db_path, of))
+        st->st_nlink = 1;
     int rc = side->created ? LH_OK : trust_file(side->path, st, of, err);
     /* A user who may read it may lock it, and so keep everybody out. */
     if (rc == LH_OK && (side->created || (st->st_mode & 0077 & ~mode)))
@@ -137,10 +139,10 @@ static int settle_rights(const struct side *side, const char *db_path, struct st
     return rc;
 }
 
-static int map_page(struct side *side, const char *db_path, struct lhi_error *err)
+static int map_page(struct side *side, const char *db_path, bool to_write, struct lhi_error *err)
 {
     struct stat st;
-    int status = settle_rights(side, db_path, &st, err);
+    int status = settle_rights(side, db_path, to_write, &st, err);
 
     if (status != LH_OK)
         return status;
@@ -209,7 +211,7 @@ int side_open(struct side *side, const char *db_path, bool create, const struct 
     lhi_forks_resume();
     if (side->fd < 0)
         return lhi_fail_errno(err, failed, "could not open the side file \"%s\"", side->path);
-    int rc = map_page(side, db_path, err);
+    int rc = map_page(side, db_path, create, err);
     if (rc != LH_OK)
         side_close(side);
     return rc;

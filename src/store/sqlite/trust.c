@@ -56,8 +56,9 @@ int trust_file(const char *path, const struct stat *st, const struct stat *datab
                         path, (unsigned long)st->st_uid);
     if (st->st_nlink > 1)
         return lhi_fail(err, LH_EINVAL,
-                        "file \"%.300s\" has %lu names (hard links): remove the other name", path,
-                        (unsigned long)st->st_nlink);
+                        "file \"%.300s\" has %lu names (hard links): remove the other name; copy a "
+                        "store with \"leasehold backup\"",
+                        path, (unsigned long)st->st_nlink);
     if (is_exposed(st, database))
         return lhi_fail(
             err, LH_EINVAL,
@@ -116,7 +117,14 @@ static void take_name(const char *path, const struct stat *database)
     (void)failed; /* it stays ours then, and the look that follows judges it as it is */
 }
 
-int trust_names(const char *database, struct lhi_error *err)
+/* A whole folder was copied with links (cp -al): every file has two names, and each pair is one file. In
+ * a folder where a stranger may make files, a link may lead to another file of ours. */
+bool trust_links(const char *database, const struct stat *st)
+{
+    return st->st_nlink > 1 && !admits_strangers(database, st);
+}
+
+int trust_names(const char *database, bool to_write, struct lhi_error *err)
 {
     struct stat db, st;
     int rc = LH_OK;
@@ -132,6 +140,8 @@ int trust_names(const char *database, struct lhi_error *err)
             take_name(path, &db);
             exists = lstat(path, &st) == 0;
         }
+        if (exists && !to_write && trust_links(database, &db))
+            st.st_nlink = 1;
         if (exists)
             rc = trust_file(path, &st, &db, err);
     }

@@ -14,8 +14,12 @@ int trust_file(const char *path, const struct stat *st, const struct stat *datab
                struct lhi_error *err);
 
 /* The same for what SQLite finds beside `database` when it opens it: log, index, journal. Where others
- * may make files in the folder, a name that is free is taken first, by an empty file of ours. */
-int trust_names(const char *database, struct lhi_error *err);
+ * may make files in the folder, a name that is free is taken first, by an empty file of ours. To read,
+ * they may have as many names as the database: see trust_links(). */
+int trust_names(const char *database, bool to_write, struct lhi_error *err);
+
+/* The files beside `database`, of which `st` is the state, may be read though they have two names. */
+bool trust_links(const char *database, const struct stat *st);
 
 /* Remove the empty files that took those names, when `database` is renamed or gone. */
 void trust_forget(const char *database);
