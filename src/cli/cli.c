@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -330,6 +331,22 @@ static const struct value_spec log_levels = SPEC_CHOICE("error warn info debug")
 static const struct value_spec log_formats = SPEC_CHOICE("text json");
 static const struct value_spec intervals = SPEC_INT(0, VALUE_DAY);
 
+static const char DEFAULT_STORE[] = "leasehold.db";
+
+/** A store that nobody named is not used if another user may have put it here: it would choose the jobs
+ *  that we run. */
+static int refuse_planted_store(const struct cli *cli)
+{
+    struct stat file;
+
+    if (cli->url != DEFAULT_STORE || lstat(cli->url, &file) != 0 || !config_is_planted(&file))
+        return 0;
+    return cli_error(EXIT_USAGE,
+                     "store \"%s\" belongs to user %lu, who may have put it there: remove it, or "
+                     "name it with --store",
+                     cli->url, (unsigned long)file.st_uid);
+}
+
 int cli_settings(struct cli *cli, const struct args *args)
 {
     struct value log = {0}, format = {0}, interval = {0};
@@ -366,8 +383,8 @@ int cli_settings(struct cli *cli, const struct args *args)
     if (cli->url == NULL)
         cli->url = cli->config.store;
     if (cli->url == NULL)
-        cli->url = "leasehold.db";
-    return 0;
+        cli->url = DEFAULT_STORE;
+    return refuse_planted_store(cli);
 }
 
 lh_open_opts cli_opts(struct cli *cli, unsigned access)
@@ -408,7 +425,7 @@ int cli_open(struct cli *cli, unsigned access)
 
     cli->writes = (access & ACCESS_WRITE) != 0;
     if (rc == LH_OK)
-        return 0;
+        return refuse_planted_store(cli); /* once more: it may have been put there meanwhile */
     if (cli->store == NULL)
         return cli_error(EXIT_FAILED, "out of memory");
     return cli_failed(cli, rc);

@@ -663,14 +663,20 @@ static const char *read_all(int fd, struct buf *text, char *why, size_t len)
     return "it is too large: allowed: at most 1 MiB";
 }
 
-/** Why a file that nobody named is not read; NULL: it is. In a folder where everybody may make files
- *  (/tmp) another user can have put it there, to choose the store that we work for. */
-static const char *is_planted(int fd, char *room, size_t size)
+bool config_is_planted(const struct stat *file)
 {
-    struct stat file, folder;
+    struct stat folder;
 
-    if (fstat(fd, &file) != 0 || stat(".", &folder) != 0 || !(folder.st_mode & S_IWOTH) ||
-        file.st_uid == geteuid() || file.st_uid == 0 || file.st_uid == folder.st_uid)
+    return stat(".", &folder) == 0 && (folder.st_mode & S_IWOTH) && file->st_uid != geteuid() &&
+           file->st_uid != 0 && file->st_uid != folder.st_uid;
+}
+
+/** Why a config file that nobody named is not read; NULL: it is. */
+static const char *refuse_planted(int fd, char *room, size_t size)
+{
+    struct stat file;
+
+    if (fstat(fd, &file) != 0 || !config_is_planted(&file))
         return NULL;
     snprintf(room, size,
              "it belongs to user %lu, who may have put it there: remove it, or name it with "
@@ -694,7 +700,7 @@ bool config_load(struct config *config, const char *path, bool named)
         return true;
     const char *why = fd < 0 ? strerror_r(errno, room, sizeof room) : NULL;
     if (fd >= 0 && !named)
-        why = is_planted(fd, room, sizeof room);
+        why = refuse_planted(fd, room, sizeof room);
     if (why == NULL)
         why = read_all(fd, &text, room, sizeof room);
     bool ok = why == NULL;

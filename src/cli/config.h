@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 
 #include <leasehold.h>
 
@@ -46,6 +47,10 @@ struct config {
 };
 
 /** Reads `path`; a missing file is a mistake only if it was `named`. False: told why. */
+/** Whether another user may have put a file into the current folder, for us to find: where everybody may
+ *  make files (/tmp), and it belongs neither to us, nor to root, nor to the owner of the folder. */
+
+bool config_is_planted(const struct stat *file);
 bool config_load(struct config *config, const char *path, bool named);
 void config_clear(struct config *config);
 

@@ -412,6 +412,29 @@ TEST(config_file_of_another_user_in_a_shared_folder_is_refused_unless_it_is_name
     expect_config(found, 0, "");
 }
 
+/* ---- the database itself ---- */
+
+TEST(store_of_another_user_in_a_shared_folder_is_refused_unless_it_is_named)
+{
+    need_root();
+    const char *program = getenv("TEST_LEASEHOLD");
+    EXPECT(program != NULL);
+    const char *const found[] = {program, "enqueue", "mail", "x", NULL};
+    const char *const read[] = {program, "list", NULL};
+    const char *const named[] = {program, "--store", "leasehold.db", "enqueue", "mail", "x", NULL};
+    stand_in_shared_folder();
+    make_store_with_job();
+    EXPECT_EQ(rename("store.db", "leasehold.db"), 0);
+    EXPECT_EQ(chown("leasehold.db", STRANGER, STRANGER), 0);
+    expect_config(found, 2, "store \"leasehold.db\" belongs to user 20002");
+    expect_config(read, 2, "belongs to user 20002");
+    EXPECT(!file_exists("leasehold.db-lease"));
+    expect_config(named, 0, "belongs to user 20002, who can choose the jobs");
+    /* A folder that is another user's own: root works there for that user. */
+    EXPECT_EQ(chmod(".", 0755), 0);
+    expect_config(found, 0, "");
+}
+
 /* ---- locks of somebody who may only read ---- */
 
 static int holding[2];

@@ -308,6 +308,8 @@ static int open_writer(struct db *db, bool exists, struct lhi_error *err)
         rc = open_for_writing(db, err);
     if (rc == LH_ENOSTORE || rc == LH_EINVAL || rc == LH_ENEWER || rc == LH_ESTOPPED)
         side_remove(&db->side);
+    if (rc == LH_OK)
+        trust_warn_of_owner(db->file, &db->log);
     side_share(&db->side);
     db->alone = false;
     side_leave(&db->side);

@@ -93,6 +93,20 @@ bool trust_folder(const char *database)
     return !look_at_folder(database, &st) || !(st.st_mode & S_IWOTH) || (st.st_mode & S_ISVTX);
 }
 
+void trust_warn_of_owner(const char *database, const struct lhi_log *log)
+{
+    struct stat st, around;
+
+    if (lstat(database, &st) != 0 || !look_at_folder(database, &around) ||
+        !(around.st_mode & S_IWOTH) || is_owner(st.st_uid, &around))
+        return;
+    lhi_log(
+        log, LH_LOG_WARN,
+        "database \"%s\" is in a folder where everybody may make files, and belongs to user %lu, "
+        "who can choose the jobs that are run from it",
+        database, (unsigned long)st.st_uid);
+}
+
 /* Whether users who cannot write the database may make files beside it. */
 static bool admits_strangers(const char *database, const struct stat *st)
 {

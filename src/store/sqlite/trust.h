@@ -3,6 +3,7 @@
 #define LHI_SQLITE_TRUST_H
 
 #include "base/error.h"
+#include "base/log.h"
 
 #include <stdbool.h>
 #include <sys/stat.h>
@@ -23,6 +24,10 @@ bool trust_links(const char *database, const struct stat *st);
 
 /* Remove the empty files that took those names, when `database` is renamed or gone. */
 void trust_forget(const char *database);
+
+/* Log a warning if another user may have made the database in a folder like /tmp. Its name was chosen by
+ * our caller, so it is used. */
+void trust_warn_of_owner(const char *database, const struct lhi_log *log);
 
 /* False: everybody may rename and remove files in the folder, the database too. */
 bool trust_folder(const char *database);
