@@ -146,10 +146,40 @@ TEST(store_whose_header_is_gone_is_damaged_and_says_what_repairs_it)
     EXPECT_EQ(counts_of(store, "mail").pending, 1);
     store_check(store);
     lh_close(store);
-    /* Without the side file it may be anybody's file. */
+}
+
+TEST(store_whose_header_is_gone_is_known_by_its_tables_where_there_is_no_coordination_file)
+{
+    static const char hint[] = "\"leasehold check --repair\" repairs it";
+    lh_store *store = store_new();
+    add(store, "mail", "x");
+    lh_close(store);
     zero_header();
     EXPECT_EQ(unlink("store.db-lease"), 0);
+    expect_open("store.db", (lh_open_opts){.create = true}, LH_ECORRUPT, hint);
+    expect_open("store.db", (lh_open_opts){.read_only = true}, LH_ECORRUPT, hint);
+    store = store_open("store.db", (lh_open_opts){.repair = true});
+    EXPECT_EQ(counts_of(store, "mail").pending, 1);
+    store_check(store);
+    lh_close(store);
+}
+
+TEST(database_of_another_program_whose_header_is_gone_is_not_taken_for_ours)
+{
+    sqlite3 *db = db_open("store.db");
+    db_exec(db, "CREATE TABLE song (lh_job TEXT); CREATE TABLE lh_meta (key TEXT)");
+    sqlite3_close(db);
+    zero_header();
     expect_open("store.db", (lh_open_opts){.create = true}, LH_EINVAL, "not a SQLite database");
+    expect_open("store.db", (lh_open_opts){.repair = true}, LH_EINVAL, "not a SQLite database");
+}
+
+TEST(text_that_has_our_tables_is_not_taken_for_a_store)
+{
+    static char words[4096] = "-- a dump\nCREATE TABLE lh_meta (key);\nCREATE TABLE lh_job (id);\n";
+    memset(words + strlen(words), '\r', 2000);
+    file_write("words.txt", words, sizeof words);
+    expect_open("words.txt", (lh_open_opts){.repair = true}, LH_EINVAL, "not a SQLite database");
 }
 
 TEST(store_that_was_emptied_is_damaged_to_readers_too)

@@ -6,6 +6,7 @@
  *   fork.c       no SQLite in a process that was forked while a store was open
  *   identity.c   is it the store that the side file knows?
  *   names.c      the names of the files; the database must not have two
+ *   headless.c   a store whose header was zeroed
  *   elsewhere.c  processes that have the database open by another name
  *   former.c     the name by which the store was last open
  *   trust.c      files beside it that another user may have put there
@@ -293,6 +294,9 @@ bool db_save_log(struct db *db);
 int refuse_file_mount(const struct db *db, struct lhi_error *err);
 int refuse_second_name(struct db *db, struct lhi_error *err);  /* under the turnstile */
 int names_problem(const struct db *db, char *out, size_t len); /* for those who only read */
+
+/* ---- headless.c ---- */
+bool lost_its_header(const struct db *db); /* it is a store of ours, though SQLite cannot tell */
 
 /* ---- elsewhere.c: who has the database open by another name ---- */
 /* A process that may write the database has it open in WAL mode and does not use the index beside it. */

@@ -120,8 +120,8 @@ int health_beside(struct db *db, struct lhi_error *err)
 /* The engine could not even open it. Where the side file knows the store, that is damage. */
 int health_damaged(struct db *db, struct lhi_error *err)
 {
-    bool damage = err->status == LH_ECORRUPT ||
-                  (err->status == LH_EINVAL && db->known && db->conn.db != NULL);
+    bool damage = err->status == LH_ECORRUPT || (err->status == LH_EINVAL && db->conn.db != NULL &&
+                                                 (db->known || lost_its_header(db)));
 
     if (!damage || !wants_check(db))
         return err->status;

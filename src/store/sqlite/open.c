@@ -509,10 +509,10 @@ static const struct lhi_store_ops sqlite_ops = {
     .wake = db_wake,
 };
 
-/* What SQLite takes for no database was one, if the side file knows it. */
+/* What SQLite takes for no database was one, if the side file knows it or its contents say so. */
 static int refuse_contents(struct db *db, struct lhi_error *err)
 {
-    if (!knows_file(db))
+    if (!knows_file(db) && !lost_its_header(db))
         return lhi_fail(err, LH_EINVAL, "store \"%s\" is not a SQLite database", db->path);
     return lhi_fail(err, LH_ECORRUPT, "store \"%s\" is damaged: it does not begin as a database%s",
                     db->path, db->opts.repair ? "" : "; \"leasehold check --repair\" repairs it");
