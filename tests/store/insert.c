@@ -423,3 +423,25 @@ TEST(a_plain_insert_obeys_the_max_payload_of_its_queue)
     EXPECT_STR(sqlite3_errmsg(g.db), "payload is too large: see max_payload of its queue");
     ground_close(&g);
 }
+
+/* The default of created_at is the clock of the machine, which may have lost its time. */
+TEST(a_plain_insert_before_1973_says_which_time_is_wrong_and_what_is_allowed)
+{
+    static const struct {
+        const char *sql, *part;
+    } cases[] = {
+        {"INSERT INTO lh_job(queue, created_at) VALUES('mail', 5000)",
+         "created_at is before 1973: set the clock"},
+        {"INSERT INTO lh_job(queue, run_at) VALUES('mail', 1700000000)",
+         "run_at is before 1973: it must be in milliseconds"},
+        {"INSERT INTO lh_job(queue, expires_at) VALUES('mail', 1700000000)",
+         "expires_at is before 1973: it must be in milliseconds"},
+    };
+    lh_close(store_new());
+    sqlite3 *db = db_open("store.db");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        EXPECT_EQ(db_try(db, cases[i].sql), SQLITE_CONSTRAINT);
+        EXPECT_CONTAINS(sqlite3_errmsg(db), cases[i].part);
+    }
+    sqlite3_close(db);
+}

@@ -49,9 +49,12 @@ CREATE TABLE lh_job (
     worker            TEXT,
     lease_until       INTEGER,
     held_ms           INTEGER,          -- length of the present or last lease, as claimed
-    run_at            INTEGER CHECK (run_at >= 100000000000),      -- refuses seconds given by mistake
+    run_at            INTEGER           -- the name of a constraint is what a plain INSERT is told
+                      CONSTRAINT "run_at is before 1973: it must be in milliseconds since 1970"
+                      CHECK (run_at >= 100000000000),
     created_at        INTEGER NOT NULL
                       DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000.0 + 0.5 AS INTEGER))
+                      CONSTRAINT "created_at is before 1973: set the clock, and give milliseconds since 1970"
                       CHECK (created_at >= 100000000000),
     started_at        INTEGER,
     finished_at       INTEGER,
@@ -59,7 +62,9 @@ CREATE TABLE lh_job (
                       DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000.0 + 0.5 AS INTEGER)),
     last_heartbeat_at INTEGER,
     key               TEXT CHECK (length(key) BETWEEN 1 AND 256),
-    expires_at        INTEGER CHECK (expires_at >= 100000000000),
+    expires_at        INTEGER
+                      CONSTRAINT "expires_at is before 1973: it must be in milliseconds since 1970"
+                      CHECK (expires_at >= 100000000000),
     lease_ms          INTEGER CHECK (lease_ms BETWEEN 1 AND 2592000000),  -- wished for at enqueue
     backoff_ms        INTEGER,
     backoff_cap_ms    INTEGER,
