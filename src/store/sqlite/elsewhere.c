@@ -108,24 +108,36 @@ static bool holds_lock(char *line, const struct stat *database, long *pid)
 
 /* All who hold it are strangers. Where the kernel does not show the holder (another pid namespace, no
  * /proc), it counts as a writer. */
-static bool only_strangers(const struct db *db)
+static bool shows_only_strangers(const struct stat *database)
 {
     char line[256];
-    struct stat database;
     bool found = false, writer = false;
     long pid;
 
-    if (stat(db->file, &database) != 0)
-        return false;
     FILE *locks = fopen("/proc/locks", "re");
     while (locks != NULL && !writer && fgets(line, sizeof line, locks) != NULL)
-        if (holds_lock(line, &database, &pid)) {
+        if (holds_lock(line, database, &pid)) {
             found = true;
-            writer = may_write(pid, &database);
+            writer = may_write(pid, database);
         }
     if (locks != NULL)
         (void)fclose(locks);
     return found && !writer;
+}
+
+/* The kernel writes the list page by page, and locks that come and go meanwhile shift the rest: a line may
+ * be missing, but hardly every time. */
+static bool only_strangers(const struct db *db)
+{
+    enum { LOOKS = 8 };
+    struct stat database;
+    int looks = 0;
+
+    if (stat(db->file, &database) != 0)
+        return false;
+    while (looks < LOOKS && shows_only_strangers(&database))
+        looks++;
+    return looks == LOOKS;
 }
 
 int refuse_users_elsewhere(const struct db *db, struct lhi_error *err)
