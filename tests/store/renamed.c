@@ -4,6 +4,7 @@
  */
 #include "crashed.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -186,6 +187,47 @@ TEST(coordination_file_of_a_stranger_under_the_former_name_is_not_believed)
     EXPECT_EQ(chown("store.db-lease", 20002, 20002), 0);
     lh_store *store = store_open("renamed.db", (lh_open_opts){0});
     EXPECT(token_of(store, "mail") > NEW_EPOCH);
+    lh_close(store);
+}
+
+TEST(database_exchanged_with_another_after_a_crash_is_refused_without_its_log)
+{
+    lh_store *other = store_open("other.db", (lh_open_opts){.create = true});
+    (void)add(other, "elsewhere", "x");
+    lh_close(other);
+    crash_and_rename("aside.db");
+    rename_or_fail("other.db", "store.db");
+    rename_or_fail("aside.db", "other.db");
+    expect_open("other.db", (lh_open_opts){0}, LH_EOLDER, "/store.db-wal\" to \"");
+    rename_or_fail("store.db-wal", "other.db-wal");
+    lh_store *store = store_open("other.db", (lh_open_opts){.no_recovery = true});
+    EXPECT_EQ(counts_of(store, "mail").pending, 1);
+    store_check(store);
+    other = store_new();
+    EXPECT_EQ(counts_of(other, "elsewhere").pending, 1);
+    lh_close(other);
+    lh_close(store);
+}
+
+/* ---- names that lead somewhere else ---- */
+
+TEST(database_is_not_reached_through_a_link_or_a_descriptor)
+{
+    char path[64];
+    lh_store *store = store_new();
+    EXPECT_EQ(symlink("store.db", "link.db"), 0);
+    expect_open("link.db", (lh_open_opts){0}, LH_EINVAL, "symbolic link");
+    int fd = open("store.db", O_RDWR | O_CLOEXEC);
+    EXPECT(fd >= 0);
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    expect_open(path, (lh_open_opts){0}, LH_EINVAL, "symbolic link");
+    /* A folder is fine: it has one coordination file, by whatever path. */
+    int folder = open(".", O_PATH | O_CLOEXEC);
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d/store.db", folder);
+    lh_store *again = store_open(path, (lh_open_opts){0});
+    (void)add(again, "mail", "x");
+    EXPECT_EQ(counts_of(store, "mail").pending, 1);
+    lh_close(again);
     lh_close(store);
 }
 

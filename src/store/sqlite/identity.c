@@ -79,7 +79,6 @@ int recognize_file(struct db *db, bool created, struct lhi_error *err)
     }
     db->known = !created && side_uuid(&db->side)[0] != '\0' &&
                 side_same_file(&db->side, st.st_dev, st.st_ino);
-    side_set_file(&db->side, st.st_dev, st.st_ino);
     db->dev = st.st_dev;
     db->ino = st.st_ino;
     return LH_OK;
@@ -255,9 +254,11 @@ int compare_marks(struct db *db, struct lhi_error *err)
         return rc;
     rc = (uint64_t)changes >= side_synced(&db->side) ? renew_epoch(db, changes, unknown, err)
                                                      : go_on_without(db, changes, err);
-    /* Last: where any of this was refused, or cut off, the next opener asks again. */
+    /* Last, and together: where any of this was refused, or cut off, the next opener asks again. */
     if (rc == LH_OK && unknown)
         side_set_uuid(&db->side, uuid);
+    if (rc == LH_OK)
+        side_set_file(&db->side, db->dev, db->ino);
     return rc == LH_OK ? former_note(db, err) : rc;
 }
 
