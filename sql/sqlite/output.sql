@@ -2,8 +2,9 @@
 
 -- name: output_of
 -- Under which policy a run writes, which attempt it is, and whether it may: under the token that the job
--- has now, or to the row that it began when it had it.
-SELECT j.queue, j.kind, coalesce(o.attempt, j.attempt), j.token = :token OR o.job IS NOT NULL
+-- has now, or to the row that it began when it had it. Did it begin one?
+SELECT j.queue, j.kind, coalesce(o.attempt, j.attempt), j.token = :token OR o.job IS NOT NULL,
+       o.job IS NOT NULL
   FROM lh_job j LEFT JOIN lh_output o ON o.job = j.id AND o.token = :token
  WHERE j.id = :job;
 

@@ -317,6 +317,8 @@ struct lhi_act {
     int *status;
     size_t n;
     lh_jobs *after; /* not NULL: receives the jobs afterwards */
+    bool
+        sizes_only; /* LHI_OUTPUT, set by the store: there is room for sizes, not for what was written */
     union {
         struct {
             const char *queue;

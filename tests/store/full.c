@@ -274,6 +274,116 @@ TEST_TIMEOUT(commands_go_on_on_a_full_disk, 60)
     lh_close(store);
 }
 
+/* ---- output ---- */
+
+enum { WROTE = 200000 };
+
+static int end_with_output(lh_store *store, lh_ref ref, size_t result)
+{
+    static char text[WROTE];
+    lh_output output = {
+        .err = {.head = text, .head_len = 16384, .tail = text, .tail_len = 49152, .bytes = WROTE}};
+
+    memset(text, 'o', sizeof text);
+    good(store, lh_heartbeat(store, &(lh_beat){.job = ref.job, .token = ref.token}, 1, NULL, NULL));
+    return lh_complete(store,
+                       &(lh_done){.job = ref.job,
+                                  .token = ref.token,
+                                  .result = text,
+                                  .result_len = result,
+                                  .result_bytes = result > 0 ? WROTE : 0,
+                                  .output = &output},
+                       1, NULL, NULL);
+}
+
+static lh_outputs *outputs_of(lh_store *store, int64_t job)
+{
+    lh_outputs *out = NULL;
+    good(store, lh_output_list(store, &(lh_output_filter){.job = job}, &out));
+    EXPECT_EQ(out->n, 1);
+    return out;
+}
+
+static void expect_kept(lh_store *store, int64_t job, size_t len)
+{
+    lh_outputs *out = outputs_of(store, job);
+
+    EXPECT_EQ(out->output[0].err.head_len + out->output[0].err.tail_len, len);
+    EXPECT_EQ(out->output[0].err.bytes, WROTE); /* it is known that something is missing */
+    lh_outputs_free(out);
+}
+
+/* The reserve is for what gets rid of jobs. Output would take all of it: 64 runs, and it is gone. */
+TEST_TIMEOUT(on_a_full_disk_runs_end_without_their_output, 60)
+{
+    enum { JOBS = 300 };
+    lh_ref ref = {0};
+
+    small_disk("40m");
+    freeze_now();
+    lh_store *store = disk_store();
+    add_many(store, JOBS + 2);
+    good(store, end_with_output(store, ref = take_one(store), 0));
+    expect_kept(store, ref.job, 65536);
+    fill_up("d/filler");
+    for (int i = 0; i < JOBS; i++)
+        good(store, end_with_output(store, ref = take_one(store), 0));
+    expect_kept(store, ref.job, 0);
+    EXPECT_EQ(counts_of(store, "mail").completed, JOBS + 1);
+    store_check(store);
+    EXPECT_EQ(unlink("d/filler"), 0);
+    good(store, end_with_output(store, ref = take_one(store), 0));
+    expect_kept(store, ref.job, 65536);
+    lh_close(store);
+}
+
+/* What was kept while there was room stays, unless its row has to say that the result was cut. */
+TEST(on_a_full_disk_output_that_was_kept_before_stays)
+{
+    lh_output begun = {.err = {.head = "begun", .head_len = 5}};
+
+    small_disk("40m");
+    lh_store *store = disk_store();
+    add_many(store, 2);
+    lh_ref first = take_one(store), second = take_one(store);
+    for (int i = 0; i < 2; i++) {
+        begun.job = i == 0 ? first.job : second.job;
+        begun.token = i == 0 ? first.token : second.token;
+        good(store, lh_output_put(store, &begun, 1, NULL));
+    }
+    fill_up("d/filler");
+    good(store, end_with_output(store, first, 0));
+    good(store, end_with_output(store, second, 100));
+    lh_outputs *out = outputs_of(store, first.job);
+    EXPECT_EQ(out->output[0].err.head_len, 5);
+    lh_outputs_free(out);
+    out = outputs_of(store, second.job);
+    EXPECT_EQ(out->output[0].result_bytes, WROTE);
+    lh_outputs_free(out);
+    lh_close(store);
+}
+
+/* Results must be kept: the reserve gives what they need, not some pages for each. */
+TEST(on_a_full_disk_large_results_are_kept)
+{
+    enum { JOBS = 2, LEN = 1 << 20 };
+    char *result = calloc(1, LEN);
+    lh_done done[JOBS];
+
+    small_disk("40m");
+    lh_store *store = disk_store();
+    add_many(store, JOBS);
+    for (int i = 0; i < JOBS; i++) {
+        lh_ref ref = take_one(store);
+        done[i] = (lh_done){ref.job, ref.token, .result = result, .result_len = LEN};
+    }
+    fill_up("d/filler");
+    good(store, lh_complete(store, done, JOBS, NULL, NULL));
+    EXPECT_EQ(counts_of(store, "mail").completed, JOBS);
+    lh_close(store);
+    free(result);
+}
+
 /* ---- a store that fills its own disk ---- */
 
 TEST_TIMEOUT(a_disk_that_jobs_have_filled_takes_new_ones_when_old_ones_are_pruned, 60)

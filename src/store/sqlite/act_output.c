@@ -6,8 +6,15 @@
 
 /* ---- writing ---- */
 
-/* The policy, the attempt, and whether the run may write. */
-static int read_run(struct txn *txn, const struct lhi_written *run, int64_t *most, int64_t *attempt,
+/* What is known of a run before something of it is kept. */
+struct run_row {
+    int64_t most; /* bytes of each stream, by the policy */
+    int64_t attempt;
+    bool has_row; /* something of it was kept before */
+};
+
+/* Refused: the run may not write. */
+static int read_run(struct txn *txn, const struct lhi_written *run, struct run_row *out,
                     struct lhi_error *err)
 {
     sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_OUTPUT_OF, err, "ii", run->token, run->job);
@@ -19,9 +26,10 @@ static int read_run(struct txn *txn, const struct lhi_written *run, int64_t *mos
         return lhi_fail(err, LH_ENOTFOUND, "there is no job %lld", (long long)run->job);
     const char *queue = text_or_empty(stmt, 0);
     const char *kind = (const char *)sqlite3_column_text(stmt, 1);
-    *attempt = sqlite3_column_int64(stmt, 2);
+    out->attempt = sqlite3_column_int64(stmt, 2);
     bool may = sqlite3_column_int(stmt, 3) != 0;
-    *most = txn_policy(txn, queue, kind)->max_output;
+    out->has_row = sqlite3_column_int(stmt, 4) != 0;
+    out->most = txn_policy(txn, queue, kind)->max_output;
     sql_reset(stmt);
     if (!may)
         return lhi_fail(err, LH_ELOST,
@@ -30,23 +38,39 @@ static int read_run(struct txn *txn, const struct lhi_written *run, int64_t *mos
     return LH_OK;
 }
 
+static lh_stream kept_of(const lh_stream *stream, int64_t most, bool sizes_only)
+{
+    lh_stream kept = {0};
+
+    if (most > 0) {
+        kept = lhi_stream_cut(stream, most);
+        if (sizes_only)
+            kept = (lh_stream){.bytes = kept.bytes};
+    }
+    return kept;
+}
+
 static int put_one(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_error *err)
 {
     static const lh_output nothing;
     const struct lhi_written *run = &act->outputs[i];
     const lh_output *output = run->output ? run->output : &nothing;
-    int64_t most = 0, attempt = 0;
-    int rc = read_run(txn, run, &most, &attempt, err);
+    struct run_row row = {0};
+    int rc = read_run(txn, run, &row, err);
 
     if (rc < 0)
         return rc;
-    lh_stream out = lhi_stream_cut(most > 0 ? &output->out : &nothing.out, most);
-    lh_stream errs = lhi_stream_cut(most > 0 ? &output->err : &nothing.err, most);
+    lh_stream out = kept_of(&output->out, row.most, act->sizes_only);
+    lh_stream errs = kept_of(&output->err, row.most, act->sizes_only);
+    /* On a full disk what was kept before is worth more than new sizes. A result that was cut must say so. */
+    if (act->sizes_only && row.has_row && run->result_bytes == 0)
+        return LH_OK;
     if (out.bytes == 0 && errs.bytes == 0 && run->result_bytes == 0)
         return LH_OK;
-    rc = sql_run(txn->conn, LHI_SQL_OUTPUT_PUT, err, "iiiiIiBBiBB", run->job, run->token, attempt,
-                 txn->now, run->result_bytes, out.bytes, out.head, out.head_len, out.tail,
-                 out.tail_len, errs.bytes, errs.head, errs.head_len, errs.tail, errs.tail_len);
+    rc = sql_run(txn->conn, LHI_SQL_OUTPUT_PUT, err, "iiiiIiBBiBB", run->job, run->token,
+                 row.attempt, txn->now, run->result_bytes, out.bytes, out.head, out.head_len,
+                 out.tail, out.tail_len, errs.bytes, errs.head, errs.head_len, errs.tail,
+                 errs.tail_len);
     if (rc < 0)
         return rc;
     txn->changed = true;

@@ -14,6 +14,7 @@
 #include "base/sys.h"
 
 #include <assert.h>
+#include <string.h>
 
 enum { BATCH_ITEMS = 2000 }; /* how much work a leader takes on in one transaction */
 
@@ -193,19 +194,52 @@ static int64_t brings(const struct call *call)
     return bytes;
 }
 
-/* What a call may write to the log: some pages for each job. */
+/* How many bytes of output an act brings. */
+static int64_t output_bytes(const struct lhi_act *act)
+{
+    int64_t bytes = 0;
+
+    for (size_t i = 0; act->verb == LHI_OUTPUT && i < act->n; i++) {
+        const lh_output *o = act->outputs[i].output;
+        if (o != NULL)
+            bytes +=
+                (int64_t)(o->out.head_len + o->out.tail_len + o->err.head_len + o->err.tail_len);
+    }
+    return bytes;
+}
+
+/* What a call must be able to write to the log: some pages for each job, and what ends of jobs and
+ * heartbeats say. Output is not among it: where there is no room only its sizes are kept. */
 static int64_t writes(const struct call *call)
 {
-    size_t items = 0;
+    int64_t items = 0, bytes = 0;
 
     for (size_t i = 0; i < call->n; i++) {
         const struct lhi_act *act = &call->acts[i];
-        items += act->n;
+        items += (int64_t)act->n;
+        for (size_t j = 0; act->verb == LHI_COMPLETE && j < act->n; j++)
+            bytes += (int64_t)act->done[j].result_len;
+        for (size_t j = 0; act->verb == LHI_HEARTBEAT && j < act->n; j++)
+            if (act->beat.beats[j].checkpoint != NULL)
+                bytes += (int64_t)strlen(act->beat.beats[j].checkpoint);
         if (act->verb == LHI_RECOVER || act->verb == LHI_UPKEEP || act->verb == LHI_PRUNE ||
             act->verb == LHI_QUEUE_PURGE)
             items += LHI_BATCH;
     }
-    return LOG_BYTES + (int64_t)items * ITEM_BYTES;
+    return LOG_BYTES + items * ITEM_BYTES + bytes;
+}
+
+/* Output takes its room as new jobs do, never from the reserve: that is for what ends jobs. */
+static void admit_output(struct db *db, struct call *call, int64_t *bytes)
+{
+    for (size_t i = 0; i < call->n; i++) {
+        struct lhi_error unused;
+        struct lhi_act *act = &call->acts[i];
+        int64_t more = output_bytes(act);
+        act->sizes_only = more > 0 && reserve_admit(db, *bytes + more, &unused) != LH_OK;
+        if (!act->sizes_only)
+            *bytes += more;
+    }
 }
 
 /* New jobs for which there is no room are refused here, before they can take their neighbours in the
@@ -218,6 +252,8 @@ static bool admit(struct db *db, struct call *calls)
     for (const struct call *call = calls; call != NULL; call = call->next) {
         int64_t more = brings(call);
         wish += more + writes(call);
+        for (size_t i = 0; i < call->n; i++)
+            wish += output_bytes(&call->acts[i]);
         need += more > 0 ? 0 : writes(call);
     }
     reserve_ready(db, wish, need);
@@ -225,8 +261,10 @@ static bool admit(struct db *db, struct call *calls)
         int64_t more = brings(call);
         if (more > 0)
             call->rc = reserve_admit(db, bytes + more, call->err);
-        if (call->rc == LH_OK)
+        if (call->rc == LH_OK) {
             bytes += more;
+            admit_output(db, call, &bytes);
+        }
         any = any || call->rc == LH_OK;
     }
     return any;
