@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +11,7 @@
 #include "base/clock.h"
 #include "work_lines.h"
 
-/* With its prefix a line is no longer than a pipe takes without waiting (PIPE_BUF). */
+/* So much of a line is collected before it is printed in pieces. */
 enum { LINE_MOST = 3800 };
 
 /* The last line of a stream, which has not ended. */
@@ -56,41 +57,69 @@ static bool is_ready(struct work_output *output, int fd)
 }
 
 /** As a line of the log would be, where the log is JSON; else with the job in front. */
-static void put_line(struct work_output *output, const struct open_line *line)
+static void render(const struct work_output *output, const struct open_line *line, const char *text,
+                   size_t len, struct js *json)
 {
-    int fd = line->stream == 2 ? STDERR_FILENO : STDOUT_FILENO;
-    struct js json = {0};
-    struct buf *out = &json.buf;
+    struct buf *out = &json->buf;
 
-    if (!is_ready(output, fd))
-        return;
     if (output->cli->log_json) {
-        struct buf text = {0};
-        bool ok = lh_text_ok(line->text.p, line->text.n);
-        if (ok)
-            buf_add(&text, line->text.p, line->text.n);
+        struct buf plain = {0};
+        if (lh_text_ok(text, len))
+            buf_add(&plain, text, len);
         else
-            text_visible(&text, line->text.p, line->text.n);
-        js_open(&json, '{');
-        js_key_time(&json, "time", lhi_wall_ms());
-        js_key_int(&json, "job", line->job);
-        js_key_text(&json, "stream", line->stream == 2 ? "stderr" : "stdout");
-        js_key_text(&json, "text", buf_str(&text));
-        js_close(&json, '}');
-        js_end_line(&json);
-        buf_clear(&text);
+            text_visible(&plain, text, len);
+        js_open(json, '{');
+        js_key_time(json, "time", lhi_wall_ms());
+        js_key_int(json, "job", line->job);
+        js_key_text(json, "stream", line->stream == 2 ? "stderr" : "stdout");
+        js_key_text(json, "text", buf_str(&plain));
+        js_close(json, '}');
+        js_end_line(json);
+        buf_clear(&plain);
     } else {
         buf_format(out, "job %" PRId64 " | ", line->job);
         if (output->terminal[line->stream - 1])
-            text_lines(out, line->text.p, line->text.n);
+            text_lines(out, text, len);
         else
-            buf_add(out, line->text.p, line->text.n);
+            buf_add(out, text, len);
         buf_char(out, '\n');
     }
-    work_lines_make_way(output->cli->lines);
-    write_all(fd, out->p, out->n);
-    work_lines_come_back(output->cli->lines);
+}
+
+/* The middle of a text, not inside a character. */
+static size_t middle_of(const char *text, size_t len)
+{
+    size_t middle = len / 2;
+
+    for (int i = 0; i < 3 && middle > 1 && ((unsigned char)text[middle] & 0xc0U) == 0x80; i++)
+        middle--;
+    return middle;
+}
+
+/* A pipe that is ready takes PIPE_BUF bytes without waiting. Escapes make a line up to six times as long:
+ * then it is printed as two. */
+static void put_text(struct work_output *output, const struct open_line *line, const char *text,
+                     size_t len)
+{
+    int fd = line->stream == 2 ? STDERR_FILENO : STDOUT_FILENO;
+    struct js json = {0};
+
+    render(output, line, text, len, &json);
+    if (json.buf.n > PIPE_BUF && len > 1) {
+        size_t middle = middle_of(text, len);
+        put_text(output, line, text, middle);
+        put_text(output, line, text + middle, len - middle);
+    } else if (is_ready(output, fd)) {
+        work_lines_make_way(output->cli->lines);
+        write_all(fd, json.buf.p, json.buf.n);
+        work_lines_come_back(output->cli->lines);
+    }
     js_clear(&json);
+}
+
+static void put_line(struct work_output *output, const struct open_line *line)
+{
+    put_text(output, line, line->text.p, line->text.n);
 }
 
 static struct open_line *line_of(struct work_output *output, int64_t job, int stream)

@@ -1,8 +1,11 @@
 /* What commands and handlers write is kept, whatever becomes of the run. */
 #include "work/shift.h"
 
+#include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- help ---- */
 
@@ -41,6 +44,26 @@ static void done_with(struct shop *shop)
     shop_close(shop);
 }
 
+/* `leasehold work q --drain --print-output` into a pipe. */
+static pid_t print_into(int pipe, const char *script)
+{
+    const char *const argv[] = {
+        getenv("TEST_LEASEHOLD"), "--store", "s.db", "work", "q",    "--drain", "--log", "error",
+        "--print-output",         "--",      "sh",   "-c",   script, NULL};
+    union {
+        const char *const *given;
+        char *const *wanted;
+    } args = {.given = argv};
+    pid_t pid = test_fork();
+
+    if (pid == 0) {
+        if (setenv("LEASEHOLD_LOG_FORMAT", "json", 1) == 0 && dup2(pipe, 1) == 1)
+            (void)execv(argv[0], args.wanted);
+        _exit(127);
+    }
+    return pid;
+}
+
 /* ---- commands ---- */
 
 TEST(both_streams_of_a_command_are_kept_whatever_its_end)
@@ -72,6 +95,32 @@ TEST(what_every_attempt_wrote_is_kept)
     EXPECT(is(&seen->output[0].out, "try 1\n"));
     EXPECT(is(&seen->output[2].out, "try 3\n"));
     EXPECT_EQ(seen->output[2].attempt, 3);
+    done_with(&shop);
+}
+
+/* As JSON a control character takes six bytes. A pipe that is ready takes PIPE_BUF bytes, and no more. */
+TEST(a_reader_that_stalls_does_not_stop_the_worker_that_prints)
+{
+    struct shop shop = shop_open();
+    int64_t job = put(&shop, "q", "x");
+    char text[8192];
+    int ends[2];
+
+    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    EXPECT(fcntl(ends[1], F_SETPIPE_SZ, (int)sizeof text) >= (int)sizeof text);
+    pid_t worker = print_into(
+        ends[1],
+        "i=0; while [ $i -lt 9 ]; do printf '%3700d\n' 0 | tr ' 0' '\\001'; i=$((i+1)); done");
+    close(ends[1]);
+    EVENTUALLY(state_of(&shop, job) == LH_COMPLETED);
+    EXPECT_EQ(test_wait(worker).code, 0);
+    ssize_t n = read(ends[0], text, sizeof text);
+    char *stop = n > 0 ? memchr(text, '\n', (size_t)n) : NULL;
+    EXPECT(stop != NULL && stop - text < PIPE_BUF);
+    EXPECT(text[0] == '{');
+    *stop = '\0';
+    EXPECT_CONTAINS(text, "\\u0001\"}");
+    close(ends[0]);
     done_with(&shop);
 }
 
