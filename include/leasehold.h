@@ -509,6 +509,7 @@ LH_API int lh_job_wait(lh_store *store, int64_t id, int64_t wait_ms, const lh_fl
  * is more. For runs that are under way; what ends is kept with lh_complete() and lh_fail().
  *
  * Each stream is cut to `max_output` of the policy: the first quarter of that, and the rest from its end.
+ * Of a job the newest 20 runs are kept. On a full disk (SQLite) only the sizes of the streams are.
  * Returns  LH_OK        every item was kept, or its policy keeps nothing
  *          LH_ELOST     the token is not that of the job any more, and nothing was kept under it before
  *          LH_ENOTFOUND, LH_EINVAL, LH_ETOOBIG (more than 16 MiB) …

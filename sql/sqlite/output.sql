@@ -21,6 +21,12 @@ VALUES (:job, :token, :attempt, :now, :result_bytes, :stdout_bytes, :stdout_head
        stderr_head = excluded.stderr_head, stderr_tail = excluded.stderr_tail
  WHERE excluded.stdout_bytes >= stdout_bytes AND excluded.stderr_bytes >= stderr_bytes;
 
+-- name: output_trim
+-- Only the newest runs of a job are kept.
+DELETE FROM lh_output
+ WHERE job = :job
+   AND token <= (SELECT token FROM lh_output WHERE job = :job ORDER BY token DESC LIMIT 1 OFFSET :runs);
+
 -- name: output_list
 SELECT token, attempt, at, result_bytes, stdout_bytes, stdout_head, stdout_tail, stderr_bytes, stderr_head,
        stderr_tail
@@ -30,6 +36,13 @@ SELECT token, attempt, at, result_bytes, stdout_bytes, stdout_head, stdout_tail,
 
 -- name: output_result
 SELECT result_bytes FROM lh_output WHERE job = :job AND token = :token;
+
+-- name: output_aged
+-- The walk over ids goes on here where that over jobs ends (job_aged): jobs that are too young to be pruned,
+-- as far as something of theirs is kept.
+SELECT j.id, j.queue, j.kind, j.state, j.finished_at, j.created_at
+  FROM lh_output o CROSS JOIN lh_job j ON j.id = o.job
+ WHERE o.job > :after GROUP BY o.job ORDER BY o.job LIMIT :n;
 
 -- name: output_prune
 DELETE FROM lh_output WHERE job = :job;

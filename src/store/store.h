@@ -18,8 +18,9 @@
 #include "base/processes.h"
 #include "base/sys.h"
 
-enum { LHI_POLL_MS = 1000 }; /* the net under all wake-ups, where a store has none of its own */
-enum { LHI_BATCH = 500 };    /* rows a recovery, prune or promotion touches in one transaction */
+enum { LHI_POLL_MS = 1000 };   /* the net under all wake-ups, where a store has none of its own */
+enum { LHI_OUTPUT_RUNS = 20 }; /* of a job, the newest, whose output is kept (43_output.sql) */
+enum { LHI_BATCH = 500 };      /* rows a recovery, prune or promotion touches in one transaction */
 enum { LHI_MAX_OUTPUT = 16 << 20 }; /* bytes of one stream of a run */
 enum { LHI_MOVE_BYTES = 4 << 20 };  /* with so many, fewer rows are moved at once */
 

@@ -558,3 +558,48 @@ TEST(a_check_ends_when_its_flag_is_raised)
     EXPECT_STATUS(lh_check(store, &cancel, &found), LH_EINTR);
     lh_close(store);
 }
+
+/* ---- output ---- */
+
+#define PUT(job_)                                                                       \
+    "SELECT count(*) FROM leasehold.output_many('{" job_ "}', '{1}', '{NULL}', '{0}', " \
+    "ARRAY['x'::bytea], '{NULL}', '{0}', '{NULL}', '{NULL}')"
+
+static void finish_jobs(PGconn *c, int n)
+{
+    (void)said(c, "SELECT leasehold.enqueue('mail', 'x') FROM generate_series(1, %d)", n);
+    (void)said(c, "SELECT count(*) FROM leasehold.claim('w', 'mail', %d)", n);
+    (void)said(c, "SELECT count(leasehold.complete(j.id, j.token)) FROM leasehold.job j");
+}
+
+TEST(a_job_cannot_be_deleted_while_what_it_wrote_is_put_down)
+{
+    PGconn *a = session_at(START_MS), *b = session_at(START_MS);
+    finish_jobs(a, 1);
+    (void)said(a, "BEGIN");
+    EXPECT_STR(said(a, PUT("1")), "0");
+    begin_to_wait(b, "SELECT leasehold.delete(1)");
+    (void)said(a, "COMMIT");
+    PGresult *result;
+    while ((result = PQgetResult(b)) != NULL)
+        PQclear(result);
+    EXPECT_STR(said(b, "SELECT count(*) FROM leasehold.job"), "0");
+    EXPECT_STR(said(b, "SELECT count(*) FROM leasehold.output"), "0");
+    PQfinish(a);
+    PQfinish(b);
+}
+
+TEST(finished_jobs_are_not_walked_for_output_that_they_do_not_have)
+{
+    PGconn *c = session_at(START_MS);
+    finish_jobs(c, 600);
+    (void)said(c, "SELECT leasehold.queue_set('mail', retention_output => '1 hour')");
+    (void)said(c, PUT("300"));
+    EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.output"), "1");
+    session_clock(c, START_MS + 2 * 3600000);
+    EXPECT_STR(said(c, "SELECT * FROM leasehold.prune_round(NULL, 0)"), "300 0 f");
+    EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.output"), "0");
+    EXPECT_STR(said(c, "SELECT * FROM leasehold.prune_round(NULL, 0)"), "0 0 f");
+    EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.job"), "600");
+    PQfinish(c);
+}

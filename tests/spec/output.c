@@ -361,6 +361,67 @@ SPEC(complete_and_claim_keeps_output_too)
 
 /* ---- retention ---- */
 
+/* A job that is given back for ever would fill the store. */
+SPEC(the_newest_20_runs_of_a_job_are_kept)
+{
+    struct world w = world_with_job("mail", "x");
+    int64_t other = enqueue(&w, "other", "y");
+    lh_job job, mine;
+    EXPECT_OK(claim_one(&w, "other", &mine));
+    EXPECT_OK(put(&w, &mine, "of another job", ""));
+    for (int i = 1; i <= 23; i++) {
+        char said[16];
+        snprintf(said, sizeof said, "run %d", i);
+        EXPECT_OK(claim_one(&w, "mail", &job));
+        EXPECT_OK(put(&w, &job, "run", ""));
+        EXPECT_OK(put(&w, &job, said, ""));
+        EXPECT_OK(lh_release(w.store, &(lh_ref){job.id, job.token}, 1, 0, NULL, NULL));
+    }
+    lh_outputs *all = outputs_of(&w, (lh_output_filter){.job = job.id});
+    EXPECT_EQ(all->n, 20);
+    EXPECT_STREAM(all->output[0].out, "run 4", "", 5);
+    EXPECT_STREAM(all->output[19].out, "run 23", "", 6);
+    EXPECT_EQ(outputs_of(&w, (lh_output_filter){.job = other})->n, 1);
+    world_close(&w);
+}
+
+/* More than a batch, behind a job that keeps its output. */
+SPEC(output_of_many_jobs_goes_before_them)
+{
+    enum { JOBS = 600 };
+    static lh_new_job jobs[JOBS];
+    static lh_enqueued ids[JOBS];
+    static lh_done done[JOBS];
+    struct world w = world_open();
+    const char *queue = "mail";
+    lh_output output = {.out = STREAM("x")};
+    lh_jobs *claimed = NULL;
+    lh_job job;
+    size_t left = 0;
+    EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_RETENTION_OUTPUT,
+                     .retention_output_ms = 3600000));
+    int64_t kept = enqueue(&w, "other", "keeps it");
+    EXPECT_OK(claim_one(&w, "other", &job));
+    EXPECT_OK(complete_with(&w, &job, &output));
+    EXPECT_OK(lh_enqueue(w.store, "mail", jobs, JOBS, NULL, ids));
+    EXPECT_OK(lh_claim(w.store,
+                       &(lh_claim_opts){.queues = &queue, .n_queues = 1, .n = JOBS, .worker = "w"},
+                       &claimed));
+    EXPECT_EQ(keep_jobs(&w, claimed)->n, JOBS);
+    for (size_t i = 0; i < JOBS; i++)
+        done[i] =
+            (lh_done){.job = claimed->job[i].id, .token = claimed->job[i].token, .output = &output};
+    EXPECT_OK(lh_complete(w.store, done, JOBS, NULL, NULL));
+    clock_advance_ms(&w, 3600000);
+    EXPECT_OK(lh_prune(w.store, 0, NULL, NULL));
+    for (size_t i = 0; i < JOBS; i++)
+        left += outputs_of(&w, (lh_output_filter){.job = ids[i].id})->n;
+    EXPECT_EQ(left, 0);
+    EXPECT(job_exists(&w, ids[JOBS - 1].id));
+    EXPECT_EQ(outputs_of(&w, (lh_output_filter){.job = kept})->n, 1);
+    world_close(&w);
+}
+
 SPEC(output_goes_with_its_job)
 {
     struct world w = world_with_job("mail", "x");

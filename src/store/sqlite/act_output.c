@@ -71,6 +71,8 @@ static int put_one(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_er
                  row.attempt, txn->now, run->result_bytes, out.bytes, out.head, out.head_len,
                  out.tail, out.tail_len, errs.bytes, errs.head, errs.head_len, errs.tail,
                  errs.tail_len);
+    if (rc >= 0 && !row.has_row)
+        rc = sql_run(txn->conn, LHI_SQL_OUTPUT_TRIM, err, "ii", run->job, (int64_t)LHI_OUTPUT_RUNS);
     if (rc < 0)
         return rc;
     txn->changed = true;

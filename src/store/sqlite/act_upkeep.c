@@ -181,9 +181,11 @@ int act_upkeep(struct txn *txn, struct lhi_act *act)
 /* ---- pruning ---- */
 
 /* What the runs of a finished job wrote may go before the job does. */
-static int prune_output(struct txn *txn, int64_t id, int64_t finished, const lh_policy *policy,
-                        struct lhi_error *err)
+static int prune_output(struct txn *txn, int64_t id, lh_state state, int64_t finished,
+                        const lh_policy *policy, struct lhi_error *err)
 {
+    if (state != LH_COMPLETED && state != LH_FAILED && state != LH_CANCELLED)
+        return LH_OK;
     if (policy->retention_output_ms == 0 || finished > txn->now - policy->retention_output_ms)
         return LH_OK;
     int rc = sql_run(txn->conn, LHI_SQL_OUTPUT_PRUNE, err, "i", id);
@@ -210,7 +212,7 @@ static int prune_row(struct txn *txn, sqlite3_stmt *row, int64_t older_than_ms, 
                    : state == LH_FAILED ? policy->retention_failed_ms
                                         : policy->retention_ms;
     if (finished > txn->now - keep)
-        return prune_output(txn, id, finished, policy, err);
+        return prune_output(txn, id, state, finished, policy, err);
     int rc = sql_run(txn->conn, LHI_SQL_JOB_DELETE, err, "i", id);
     if (rc < 0) /* a damaged row stays, for a repair */
         return is_damage(txn, id, rc, err) ? pass_over(txn, id, err) : rc;
@@ -228,11 +230,56 @@ static int64_t shortest_retention(const lh_policies *policies)
             least = p->retention_ms;
         if ((p->set & LH_POLICY_RETENTION_FAILED) && p->retention_failed_ms < least)
             least = p->retention_failed_ms;
+    }
+    return least;
+}
+
+/* 0: output is kept as long as its job. */
+static int64_t shortest_output_retention(const lh_policies *policies)
+{
+    int64_t least = 0;
+    for (size_t i = 0; i < policies->n; i++) {
+        const lh_policy *p = &policies->row[i].policy;
         if ((p->set & LH_POLICY_RETENTION_OUTPUT) && p->retention_output_ms > 0 &&
-            p->retention_output_ms < least)
+            (least == 0 || p->retention_output_ms < least))
             least = p->retention_output_ms;
     }
     return least;
+}
+
+/* Created too late to have ended before the cutoff: so are all after it. (A time that lies ahead of us
+ * says nothing of the kind.) */
+static bool is_too_young(const struct txn *txn, sqlite3_stmt *row, int64_t youngest)
+{
+    int64_t created = sqlite3_column_int64(row, 5);
+    return created > youngest && created <= txn->now;
+}
+
+/* One batch of the walk behind the jobs that are to be pruned: only where output is kept. */
+static int prune_outputs(struct txn *txn, int64_t keep_ms, int64_t *after, bool *more,
+                         struct lhi_error *err)
+{
+    int64_t n = 0;
+    int rc;
+
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_OUTPUT_AGED, err, "ii", *after, (int64_t)LHI_BATCH);
+    if (stmt == NULL)
+        return err->status;
+    while ((rc = sql_step(txn->conn, stmt, err)) == LH_OK) {
+        if (is_too_young(txn, stmt, txn->now - keep_ms))
+            break;
+        n++;
+        *after = sqlite3_column_int64(stmt, 0);
+        const char *queue = (const char *)sqlite3_column_text(stmt, 1);
+        const char *kind = (const char *)sqlite3_column_text(stmt, 2);
+        rc = prune_output(txn, *after, column_state(stmt, 3), sqlite3_column_int64(stmt, 4),
+                          txn_policy(txn, queue, kind), err);
+        if (rc < 0)
+            break;
+    }
+    sql_reset(stmt);
+    *more = n == LHI_BATCH;
+    return rc < 0 ? rc : LH_OK;
 }
 
 /* One batch of the walk over ids, which goes on where it ended and starts over at the end. */
@@ -252,11 +299,7 @@ static int prune_jobs(struct txn *txn, struct lhi_act *act)
     if (stmt == NULL)
         return err->status;
     while ((rc = sql_step(txn->conn, stmt, err)) == LH_OK) {
-        /* Created too late to have ended before the cutoff: so are all after it. (A time that lies
-         * ahead of us says nothing of the kind.) */
-        int64_t created = sqlite3_column_int64(stmt, 5);
-        too_young = created > youngest && created <= txn->now;
-        if (too_young)
+        if ((too_young = is_too_young(txn, stmt, youngest)))
             break;
         n++;
         after = sqlite3_column_int64(stmt, 0);
@@ -267,11 +310,15 @@ static int prune_jobs(struct txn *txn, struct lhi_act *act)
     if (rc < 0)
         return rc;
     act->prune.more = n == LHI_BATCH && !too_young;
+    int64_t keep = shortest_output_retention(&txn->db->policies);
+    if (!act->prune.more && keep > 0 &&
+        (rc = prune_outputs(txn, keep, &after, &act->prune.more, err)) < 0)
+        return rc;
     if (act->prune.after != NULL) {
         *act->prune.after = after;
         return LH_OK;
     }
-    if (n == 0 && after == 0)
+    if (after == 0)
         return LH_OK;
     txn->changed = true;
     return meta_set_int(txn->conn, "prune_after", act->prune.more ? after : 0, err);

@@ -51,6 +51,7 @@ END $$;
 
 -- Keep what these runs have written by now. A run writes under the token that its job has, or to the row
 -- that it began when it had it. `results`: sizes of results that are not kept whole. Those refused.
+-- Of a job the newest 20 runs are kept.
 CREATE FUNCTION leasehold.output_many(jobs bigint[], tokens bigint[], results bigint[],
                                       out_bytes bigint[], out_heads bytea[], out_tails bytea[],
                                       err_bytes bigint[], err_heads bytea[], err_tails bytea[])
@@ -58,6 +59,7 @@ RETURNS SETOF leasehold.outcome LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
+    runs constant integer := 20;
     now  timestamptz := leasehold.clock();
     most bigint;
     m    leasehold.meta;
@@ -68,9 +70,11 @@ BEGIN
     PERFORM leasehold.need_refs(jobs, tokens, array_dims(results), array_dims(out_bytes), array_dims(out_heads),
         array_dims(out_tails), array_dims(err_bytes), array_dims(err_heads), array_dims(err_tails));
     SELECT * INTO m FROM leasehold.meta WHERE one;
+    -- A job is not deleted before its output stands: the deletion would miss it. In the order of all locks.
+    PERFORM 1 FROM leasehold.job j WHERE j.id = ANY (jobs) ORDER BY j.id FOR KEY SHARE;
     FOR i IN 1..cardinality(jobs) LOOP
         SELECT j.queue, j.kind, coalesce(w.attempt, j.attempt) AS attempt,
-               j.token = tokens[i] OR w.job IS NOT NULL AS may INTO run
+               j.token = tokens[i] OR w.job IS NOT NULL AS may, w.job IS NOT NULL AS has_row INTO run
           FROM leasehold.job j LEFT JOIN leasehold.output w ON w.job = j.id AND w.token = tokens[i]
          WHERE j.id = jobs[i];
         IF NOT FOUND THEN
@@ -98,6 +102,12 @@ BEGIN
                stdout_tail = excluded.stdout_tail, stderr_bytes = excluded.stderr_bytes,
                stderr_head = excluded.stderr_head, stderr_tail = excluded.stderr_tail
          WHERE excluded.stdout_bytes >= w.stdout_bytes AND excluded.stderr_bytes >= w.stderr_bytes;
+        IF NOT run.has_row THEN
+            DELETE FROM leasehold.output w
+             WHERE w.job = jobs[i]
+               AND w.token <= (SELECT r.token FROM leasehold.output r WHERE r.job = jobs[i]
+                                ORDER BY r.token DESC OFFSET runs LIMIT 1);
+        END IF;
         PERFORM leasehold.changed();
     END LOOP;
 END $$;

@@ -1,5 +1,40 @@
 -- Pruning: what is older than it is to be kept, a little at a time.
 
+-- What the runs of ended jobs wrote may go before the jobs do. One batch of a walk over the ids, of jobs
+-- whose output is kept; it ends at the first job that was created too late to have ended before any cutoff.
+CREATE FUNCTION leasehold.prune_outputs(now timestamptz, INOUT after bigint, OUT more boolean)
+LANGUAGE plpgsql SET enable_bitmapscan = off
+AS $$
+DECLARE
+    most constant bigint := 500;
+    youngest timestamptz := now - leasehold.span((
+        SELECT min(nullif(p.retention_output_ms, 0)) FROM leasehold.policy p));
+    walked bigint := 0;
+    of     record;
+    keep   bigint;
+BEGIN
+    more := false;
+    IF youngest IS NULL THEN  -- all is kept as long as its job
+        RETURN;
+    END IF;
+    FOR of IN
+        SELECT j.id, j.queue, j.kind, j.state, j.finished_at, j.created_at
+          FROM (SELECT DISTINCT w.job FROM leasehold.output w WHERE w.job > prune_outputs.after
+                 ORDER BY w.job LIMIT most) o
+          JOIN leasehold.job j ON j.id = o.job ORDER BY o.job
+    LOOP
+        EXIT WHEN of.created_at > youngest AND of.created_at <= now;
+        walked := walked + 1;
+        after := of.id;
+        CONTINUE WHEN of.state NOT IN ('completed', 'failed', 'cancelled');
+        keep := (leasehold.policy_of(of.queue, of.kind)).retention_output_ms;
+        IF keep > 0 AND of.finished_at <= now - leasehold.span(keep) THEN
+            DELETE FROM leasehold.output w WHERE w.job = of.id;
+        END IF;
+    END LOOP;
+    more := walked = most;
+END $$;
+
 -- One batch of a walk over the ids, from `after` on: ids are ordered by age, so the walk ends at the
 -- first job that was created too late to have ended before any cutoff, and no index is needed.
 CREATE FUNCTION leasehold.prune_jobs(now timestamptz, older_ms bigint, INOUT after bigint,
@@ -9,8 +44,7 @@ AS $$
 DECLARE
     most constant bigint := 500;
     youngest timestamptz := now - leasehold.span(coalesce(older_ms, (
-        SELECT least(1209600000, min(p.retention_ms), min(p.retention_failed_ms),
-                     min(nullif(p.retention_output_ms, 0)))
+        SELECT least(1209600000, min(p.retention_ms), min(p.retention_failed_ms))
           FROM leasehold.policy p)));
     walked bigint;
     last   bigint;
@@ -46,6 +80,9 @@ BEGIN
     pruned := 0;
     IF silent IS NOT NULL THEN
         DELETE FROM leasehold.output w WHERE w.job = ANY (silent);
+    END IF;
+    IF NOT more THEN  -- the walk goes on among jobs that are too young to be pruned
+        SELECT o.after, o.more INTO after, more FROM leasehold.prune_outputs(now, after) o;
     END IF;
     IF ids IS NULL THEN
         RETURN;
