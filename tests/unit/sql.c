@@ -235,7 +235,7 @@ static const struct {
     {"output_aged",
      {"SEARCH o USING PRIMARY KEY (job>?)", "SEARCH j USING INTEGER PRIMARY KEY (rowid=?)"}},
     {"output_prune", {"SEARCH lh_output USING PRIMARY KEY (job=?)"}},
-    {"lease_expired", {"lh_lease_expires (expires_at>? AND expires_at<?)"}},
+    {"lease_expired", {"lh_lease_expires ((expires_at,scope,name)>(?,?,?) AND expires_at<?)"}},
     {"lease_get", {LEASE}},
     {"lease_extend", {LEASE}},
     {"lease_follow", {LEASE}},
