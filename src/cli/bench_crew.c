@@ -90,6 +90,7 @@ void percentiles(int64_t *samples, size_t n, struct bench_result *result)
         sum += (double)samples[i];
     result->p50_ns = samples[n / 2];
     result->p90_ns = samples[n * 9 / 10];
+    result->p95_ns = samples[n * 19 / 20];
     result->p99_ns = samples[n * 99 / 100];
     result->worst_ns = samples[n - 1];
     result->mean_ns = (int64_t)(sum / (double)n);

@@ -181,6 +181,7 @@ void bench_print_json(const struct measure *m, const struct bench *b, const stru
         {"written_bytes", r->written_bytes, false},
         {"p50_ns", r->p50_ns, false},
         {"p90_ns", r->p90_ns, false},
+        {"p95_ns", r->p95_ns, false},
         {"p99_ns", r->p99_ns, false},
         {"mean_ns", r->mean_ns, false},
         {"worst_ns", r->worst_ns, false},

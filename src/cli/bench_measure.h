@@ -28,8 +28,8 @@ struct bench {
 /* What came out; what is 0 was not measured. */
 struct bench_result {
     int64_t jobs, elapsed_ns, cpu_ns, written_bytes;
-    int64_t p50_ns, p90_ns, p99_ns, mean_ns, worst_ns; /* of one call */
-    int64_t after_p50_ns;                              /* wake: from the return of the enqueue */
+    int64_t p50_ns, p90_ns, p95_ns, p99_ns, mean_ns, worst_ns; /* of one call */
+    int64_t after_p50_ns; /* wake: from the return of the enqueue */
     int64_t before_p50_ns, before_p90_ns, before_p99_ns, before_worst_ns; /* flood: before it */
     int64_t claims, before_claims;                                        /* flood: so many */
     int64_t stale_ns, check_ns; /* recovery: telling what is forfeit, checking the file */
