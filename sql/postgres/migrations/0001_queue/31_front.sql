@@ -152,38 +152,69 @@ BEGIN
     RETURN leasehold.fresh_in(of_queue, of_kinds, -32768, above, 0);
 END $$;
 
--- The newest fresh job above an id, of a queue or of a queue and kind (QUEUE/KIND).
-CREATE FUNCTION leasehold.newest_fresh(of_queue text, above bigint) RETURNS bigint LANGUAGE plpgsql STABLE
+-- Entries of fresh jobs that this transaction has read so far, of dead rows, too.
+CREATE FUNCTION leasehold.fresh_read() RETURNS bigint LANGUAGE sql VOLATILE
+RETURN pg_catalog.pg_stat_get_xact_tuples_returned('leasehold.job_fresh'::regclass)
+     + pg_catalog.pg_stat_get_xact_tuples_returned('leasehold.job_kind'::regclass);
+
+-- The stretches of a queue's fresh jobs, best first, and above which id they begin: at the front, as far as it is
+-- known, and at the beginning beside it.
+CREATE FUNCTION leasehold.fresh_stretches(of_queue text)
+RETURNS TABLE (least_priority integer, most_priority integer, above bigint) LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
-    f    leasehold.front;
-    best bigint;
-    top  integer := 32767;
+    f leasehold.front;
 BEGIN
-    IF strpos(of_queue, '/') > 0 THEN
-        SELECT j.id INTO best FROM leasehold.job j
-         WHERE j.state = 'pending' AND NOT j.again AND j.queue || '/' || j.kind = of_queue
-         ORDER BY j.priority, j.id DESC LIMIT 1;
-        RETURN CASE WHEN best > above THEN best END;
-    END IF;
+    most_priority := 32767;
     FOR f IN SELECT * FROM leasehold.front w WHERE w.queue = of_queue AND w.look = leasehold.last_look(of_queue)
               ORDER BY w.priority DESC
     LOOP
-        best := greatest(best,
-            (SELECT j.id FROM leasehold.job j
-              WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue
-                AND j.priority > f.priority AND j.priority <= top
-              ORDER BY j.priority, j.id DESC LIMIT 1),
-            (SELECT j.id FROM leasehold.job j
-              WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue
-                AND j.priority = f.priority AND j.id > greatest(f.floor, above)
-              ORDER BY j.id DESC LIMIT 1));
-        top := f.priority - 1;
+        least_priority := f.priority + 1;
+        above := 0;
+        RETURN NEXT;
+        least_priority := f.priority;
+        most_priority := f.priority;
+        above := f.floor;
+        RETURN NEXT;
+        most_priority := f.priority - 1;
     END LOOP;
-    best := greatest(best,
-        (SELECT j.id FROM leasehold.job j
-          WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue AND j.priority <= top
-          ORDER BY j.priority, j.id DESC LIMIT 1));
+    least_priority := -32768;
+    above := 0;
+    RETURN NEXT;
+END $$;
+
+-- The newest fresh job above an id, of a queue or of a queue and kind (QUEUE/KIND): the last of the lowest priority
+-- of one of the stretches.
+CREATE FUNCTION leasehold.newest_fresh(of_queue text, above bigint) RETURNS bigint LANGUAGE plpgsql STABLE
+AS $$
+DECLARE
+    s    record;
+    best bigint;
+BEGIN
+    -- (In one priority by its number: backwards, a range of priorities would be read to its beginning.)
+    FOR s IN SELECT * FROM leasehold.fresh_stretches(split_part(of_queue, '/', 1)) LOOP
+        best := greatest(best, CASE
+            WHEN strpos(of_queue, '/') > 0 AND s.least_priority = s.most_priority THEN
+                (SELECT j.id FROM leasehold.job j
+                  WHERE j.state = 'pending' AND NOT j.again AND j.queue || '/' || j.kind = of_queue
+                    AND j.priority = s.least_priority AND j.id > greatest(s.above, above)
+                  ORDER BY j.id DESC LIMIT 1)
+            WHEN strpos(of_queue, '/') > 0 THEN
+                (SELECT j.id FROM leasehold.job j
+                  WHERE j.state = 'pending' AND NOT j.again AND j.queue || '/' || j.kind = of_queue
+                    AND j.priority >= s.least_priority AND j.priority <= s.most_priority
+                  ORDER BY j.priority, j.id DESC LIMIT 1)
+            WHEN s.least_priority = s.most_priority THEN
+                (SELECT j.id FROM leasehold.job j
+                  WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue
+                    AND j.priority = s.least_priority AND j.id > greatest(s.above, above)
+                  ORDER BY j.id DESC LIMIT 1)
+            ELSE
+                (SELECT j.id FROM leasehold.job j
+                  WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue
+                    AND j.priority >= s.least_priority AND j.priority <= s.most_priority
+                  ORDER BY j.priority, j.id DESC LIMIT 1) END);
+    END LOOP;
     RETURN CASE WHEN best > above THEN best END;
 END $$;
 

@@ -1,33 +1,39 @@
 -- What is read by more than a SELECT. Nothing here changes anything.
 
 -- When the oldest pending job of a queue was made: ids rise with age, so it is the first of one of
--- the priorities; hops from priority to priority instead of reading them all.
-CREATE FUNCTION leasehold.oldest_pending(of_queue text) RETURNS timestamptz LANGUAGE sql STABLE
-SET enable_bitmapscan = off
-BEGIN ATOMIC
-    WITH RECURSIVE fresh AS (
-        (SELECT j.priority, j.id FROM leasehold.job j
-          WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue
-          ORDER BY j.priority DESC, j.id LIMIT 1)
-        UNION ALL
-        SELECT n.priority, n.id FROM fresh f, LATERAL (
-            SELECT j.priority, j.id FROM leasehold.job j
+-- the priorities; hops from priority to priority instead of reading them all, and begins at the front.
+CREATE FUNCTION leasehold.oldest_pending(of_queue text) RETURNS timestamptz LANGUAGE plpgsql STABLE
+SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+DECLARE
+    s     record;
+    top   integer;
+    first record;
+    best  bigint;
+BEGIN
+    FOR s IN SELECT * FROM leasehold.fresh_stretches(of_queue) LOOP
+        top := s.most_priority;
+        WHILE top >= s.least_priority LOOP
+            SELECT j.priority, j.id INTO first FROM leasehold.job j
              WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue
-               AND j.priority < f.priority
-             ORDER BY j.priority DESC, j.id LIMIT 1) n
-    ), again AS (
-        (SELECT j.priority, j.id FROM leasehold.job j
-          WHERE j.state = 'pending' AND j.again AND j.queue = of_queue
-          ORDER BY j.priority DESC, j.id LIMIT 1)
-        UNION ALL
-        SELECT n.priority, n.id FROM again f, LATERAL (
-            SELECT j.priority, j.id FROM leasehold.job j
-             WHERE j.state = 'pending' AND j.again AND j.queue = of_queue
-               AND j.priority < f.priority
-             ORDER BY j.priority DESC, j.id LIMIT 1) n)
-    SELECT created_at FROM leasehold.job
-     WHERE id = (SELECT least((SELECT min(id) FROM fresh), (SELECT min(id) FROM again)));
-END;
+               AND j.priority >= s.least_priority AND j.priority <= top AND j.id > s.above
+             ORDER BY j.priority DESC, j.id LIMIT 1;
+            EXIT WHEN NOT FOUND;
+            best := least(best, first.id);
+            top := first.priority - 1;
+        END LOOP;
+    END LOOP;
+    top := 32767;
+    LOOP
+        SELECT j.priority, j.id INTO first FROM leasehold.job j
+         WHERE j.state = 'pending' AND j.again AND j.queue = of_queue AND j.priority <= top
+         ORDER BY j.priority DESC, j.id LIMIT 1;
+        EXIT WHEN NOT FOUND;
+        best := least(best, first.id);
+        top := first.priority - 1;
+    END LOOP;
+    RETURN (SELECT j.created_at FROM leasehold.job j WHERE j.id = best);
+END $$;
 
 -- By the index, however few or many minutes the server believes there are.
 CREATE FUNCTION leasehold.minutes_since(since timestamptz) RETURNS SETOF leasehold.rollup LANGUAGE sql STABLE
