@@ -80,5 +80,5 @@ SELECT t.uuid::text, t.schema_version, t.epoch, coalesce(leasehold.closed_words(
                                                   SELECT xmin FROM leasehold.change) c),
        w.alive, w.late, w.dead, w.degraded, n.key, n.value
   FROM t CROSS JOIN workers w
- CROSS JOIN leasehold.next_due(t.now, t.due, '-infinity', t.no_expiry_before, 'infinity') d
+ CROSS JOIN leasehold.falls_due(t.now) d
   LEFT JOIN (SELECT key, sum(value)::bigint AS value FROM leasehold.total GROUP BY key) n ON true;

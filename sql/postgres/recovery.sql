@@ -20,10 +20,10 @@ SELECT * FROM leasehold.recover_batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $
 SELECT leasehold.mend();
 
 -- name: stale_jobs
-SELECT * FROM leasehold.stale_jobs($1, $2, $3, $4, $5);
+SELECT * FROM leasehold.stale_jobs($1, $2, $3, $4, $5, $6);
 
 -- name: stale_rest
-SELECT leases, unclean, degraded FROM leasehold.stale_rest($1, $2, $3, $4);
+SELECT leases, unclean, degraded FROM leasehold.stale_rest($1, $2, $3, $4, $5);
 
 -- name: stale_rows
 -- What a recovery needs of these rows: as they are, what is said of their workers, and whether they had

@@ -115,7 +115,7 @@ def nothing_here_is_for_everybody(db):
 
 
 # What is granted though it does not change its user: it reads nothing but what its caller may read.
-HARMLESS = {"clock", "closed_words", "due", "ms", "next_due", "shape", "span", "stream_text"}
+HARMLESS = {"clock", "closed_words", "due", "ms", "shape", "span", "stream_text"}
 # What acts as its owner on the path of its caller: it names everything with its schema.
 QUALIFIED = {"enqueue_one"}
 

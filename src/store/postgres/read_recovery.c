@@ -144,6 +144,13 @@ static void put_dead(struct args *args, const struct lhi_act *act)
             put_text(args, deaths[i].worker);
 }
 
+/* A recovery that an operator asked for looks at everything, however long that takes. All else begins where
+ * claims begin, where the indexes are full of dead entries (sql/postgres/migrations, look_from). */
+static bool looks_at_everything(const struct lhi_act *act)
+{
+    return act->stale.opts != NULL && (act->stale.acting || act->stale.rows);
+}
+
 static int read_ids(struct txn *txn, struct lhi_act *act)
 {
     const lh_recover_opts *opts = act->stale.opts;
@@ -155,6 +162,7 @@ static int read_ids(struct txn *txn, struct lhi_act *act)
     arg_text(&args, opts != NULL ? opts->queue : NULL);
     put_dead(&args, act);
     arg_opt(&args, (int64_t)act->stale.most);
+    arg_bool(&args, looks_at_everything(act));
     int rc = call(txn, LHI_POSTGRES_STALE_JOBS, &args, &rows, &act->err);
     if (rc != LH_OK)
         return rc;
@@ -177,6 +185,7 @@ static int read_rest(struct txn *txn, struct lhi_act *act)
     arg_text(&args, opts != NULL ? opts->queue : NULL);
     arg_bool(&args, opts != NULL && opts->now);
     put_dead(&args, act);
+    arg_bool(&args, looks_at_everything(act));
     int rc = call(txn, LHI_POSTGRES_STALE_REST, &args, &rows, &act->err);
     if (rc != LH_OK)
         return rc;

@@ -250,7 +250,13 @@ CREATE TABLE leasehold.sweep (
     late       bigint      NOT NULL,      -- the note that last found one of them ended: jobs may have come to light
     looked     bigint      NOT NULL,      -- `late` at the last look from the beginning
     rest_until timestamptz NOT NULL,      -- that look was expensive: none before this …
-    whole_at   timestamptz NOT NULL       -- … and one after this, whatever is known
+    whole_at   timestamptz NOT NULL,      -- … and one after this, whatever is known
+    -- Where dead entries are many, looks from the beginning are made in pieces (leasehold.look_back):
+    births     timestamptz[] NOT NULL DEFAULT '{}',  -- of each of `open`: what it wrote ends after this
+    left_at    timestamptz[] NOT NULL DEFAULT '{}',  -- moments up to `bound` at which something due was left
+    owed_from  timestamptz NOT NULL DEFAULT '-infinity',  -- what ended after this, up to the next, is still to be
+    owed_to    timestamptz NOT NULL DEFAULT '-infinity',  -- looked for; the end comes down piece by piece
+    net_to     timestamptz NOT NULL DEFAULT '-infinity'   -- and what ended up to this, whatever is known
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50);
 
 -- Who waits for a queue, so that nobody is notified in vain. Armed by a claimer that goes to sleep,

@@ -16,13 +16,36 @@
 -- (31_front.sql). `late` changes when one of those named has ended.
 --
 -- A note is void after a change of policy, which may set free what stayed, and when the clock was set back.
+--
+-- Where a held xmin keeps many dead entries (leasehold.is_littered), a look from the beginning would take seconds,
+-- and be cancelled before it is noted. There it is made in pieces, backwards from the bound: each note tells which
+-- stretch is still owed, and the next one takes up there. The bound is at most seconds old all the while. Owed is
+-- what ended since the birth of a transaction that has just ended, everything after a void note, and what ended
+-- while nobody made notes. A second pass comes by everywhere, slowly: it finds what was put below the bound by a
+-- plain UPDATE. What a look finds due and cannot free (the row is locked) is kept as a moment (left_at), so that
+-- it holds up neither the bound nor the passes.
 CREATE TYPE leasehold.look AS (
-    since   timestamptz,       -- what ended after this is to be looked for
-    floor   bigint,            -- and fresh jobs with ids above this
-    late    bigint,            -- changes when jobs may have come to light below it
-    fresh   boolean,           -- there is a note of the last second
-    next    leasehold.sweep    -- the note to make once it is known what is left; NULL: none may be made
+    since    timestamptz,      -- what ended after this is to be looked for …
+    left_at  timestamptz[],    -- … and what ended at one of these moments
+    floor    bigint,           -- and fresh jobs with ids above this
+    late     bigint,           -- changes when jobs may have come to light below it
+    fresh    boolean,          -- there is a note of the last second
+    littered boolean,          -- there are many dead entries
+    known    bigint,           -- the last note
+    next     leasehold.sweep   -- the note to make once it is known what is left; NULL: none may be made
 );
+
+-- From so many dead rows on they are many; and so many entries one look may read of what is owed, and of
+-- the pass that comes by everywhere.
+CREATE FUNCTION leasehold.many_dead() RETURNS bigint LANGUAGE sql IMMUTABLE RETURN 20000::bigint;
+CREATE FUNCTION leasehold.owed_at_once() RETURNS bigint LANGUAGE sql IMMUTABLE RETURN 20000::bigint;
+CREATE FUNCTION leasehold.net_at_once() RETURNS bigint LANGUAGE sql IMMUTABLE RETURN 2000::bigint;
+
+-- As the server has counted them. It decides only how a look is made, and not what it finds in the end.
+CREATE FUNCTION leasehold.is_littered() RETURNS boolean LANGUAGE sql STABLE
+RETURN pg_catalog.pg_stat_get_dead_tuples('leasehold.job'::regclass)
+     + pg_catalog.pg_stat_get_dead_tuples('leasehold.lease'::regclass)
+     + pg_catalog.pg_stat_get_dead_tuples('leasehold.worker'::regclass) >= leasehold.many_dead();
 
 -- Transactions that are in progress, began before that one, and have written to the store.
 CREATE FUNCTION leasehold.open_writers(snap pg_snapshot, before xid8) RETURNS xid8[] LANGUAGE plpgsql
@@ -46,6 +69,19 @@ BEGIN
                                              WHERE d.datname = pg_catalog.current_database())));
 END $$;
 
+-- For each of these transactions the moment after which everything ends that it wrote: a second before a note
+-- that was made before it had its number. (The second is for a clock read before.)
+CREATE FUNCTION leasehold.births_of(xids xid8[], s leasehold.sweep) RETURNS timestamptz[] LANGUAGE plpgsql
+AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT coalesce(s.births[pg_catalog.array_position(s.open, x)],
+                        (SELECT w.at - interval '1 second' FROM leasehold.sweep w
+                          WHERE w.generation = s.generation AND w.xid < x ORDER BY w.id DESC LIMIT 1),
+                        '-infinity')
+          FROM pg_catalog.unnest(xids) WITH ORDINALITY u(x, n) ORDER BY u.n);
+END $$;
+
 -- From when on to look. `notes`: the caller makes the next note, if the last one is older than `every`. A
 -- transaction that is older than half a second makes none: it cannot tell which transactions began after its own.
 CREATE FUNCTION leasehold.swept(of_generation bigint, now timestamptz, notes boolean DEFAULT false,
@@ -57,7 +93,9 @@ DECLARE
     s     leasehold.sweep;
     snap  pg_snapshot;
     void  boolean;
+    gap   boolean;          -- nobody has made a note for long
     whole boolean;
+    born  timestamptz;      -- the first of the named transactions that have ended
     l     leasehold.look;
 BEGIN
     -- In one statement: what the row says was known before the snapshot was taken.
@@ -66,55 +104,267 @@ BEGIN
     s := known.note;
     snap := known.taken;
     void := s.id IS NULL OR s.generation <> of_generation OR s.at > now + interval '1 second';
+    l.littered := leasehold.is_littered();
+    l.known := s.id;
     IF void THEN
-        s := (0, of_generation, '-infinity', '-infinity', 0, 0, 0, '0', '{}', 0, 0, '-infinity',
-              '-infinity')::leasehold.sweep;
+        s := (0, of_generation, '-infinity', '-infinity', 0, 0, 0, '0', '{}', 0, 0, '-infinity', '-infinity',
+              '{}', '{}', '-infinity', '-infinity', '-infinity')::leasehold.sweep;
         snap := pg_catalog.pg_current_snapshot();
     END IF;
-    l.since := s.bound;
     l.floor := s.floor;
     l.late := s.late;
     -- Where looks from the beginning are expensive there is much to read behind an old note, too.
-    IF pg_catalog.isfinite(s.whole_at) AND s.whole_at > s.rest_until + interval '1 minute' THEN
+    IF s.owed_to > s.owed_from
+       OR (pg_catalog.isfinite(s.whole_at) AND s.whole_at > s.rest_until + interval '1 minute') THEN
         every := interval '1 second';
     END IF;
     l.fresh := s.at >= now - every;
-    IF void OR (s.open <> '{}' AND EXISTS (SELECT 1 FROM pg_catalog.unnest(s.open) x
-                                            WHERE pg_catalog.pg_visible_in_snapshot(x, snap))) THEN
+    born := CASE WHEN s.open <> '{}' THEN
+                (SELECT min(coalesce(b, '-infinity')) FROM unnest(s.open, s.births) o(x, b)
+                  WHERE pg_catalog.pg_visible_in_snapshot(x, snap)) END;
+    IF void OR born IS NOT NULL THEN
         l.late := -1;
         l.fresh := false;
     END IF;
+    gap := l.littered AND s.at < now - interval '15 seconds';
+    IF gap THEN
+        s.owed_from := CASE WHEN s.owed_to > s.owed_from THEN least(s.owed_from, s.bound) ELSE s.bound END;
+        s.owed_to := now - interval '1 second';
+        s.bound := s.owed_to;
+    END IF;
+    l.since := s.bound;
+    l.left_at := s.left_at;
     whole := s.whole_at <= now OR (s.looked <> l.late AND s.rest_until <= now);
-    IF whole THEN  -- by a caller that can note it: others leave it to the claim that follows
-        l.since := CASE WHEN notes THEN '-infinity' ELSE s.bound END;
-        l.fresh := false;
+    IF NOT l.littered THEN
+        -- In one piece, and so is what is still owed; by a caller that can note it: others leave it to the claim
+        -- that follows.
+        whole := whole OR s.owed_to > s.owed_from OR pg_catalog.isfinite(s.net_to) OR s.left_at <> '{}';
+        s.owed_to := '-infinity';
+        s.owed_from := '-infinity';
+        s.net_to := '-infinity';
+        IF whole THEN
+            l.since := CASE WHEN notes THEN '-infinity' ELSE s.bound END;
+            l.fresh := false;
+        END IF;
     END IF;
     IF NOT notes OR l.fresh OR pg_catalog.current_setting('transaction_isolation') <> 'read committed'
        OR pg_catalog.clock_timestamp() > pg_catalog.transaction_timestamp() + interval '500 milliseconds' THEN
         RETURN l;
     END IF;
-    l.next := (pg_catalog.nextval('leasehold.sweep_id_seq'), of_generation, now, s.at - interval '1 second',
-               coalesce(pg_catalog.pg_sequence_last_value('leasehold.job_id_seq'), 0), s.given, s.given_before,
-               pg_catalog.pg_current_xact_id(), leasehold.open_writers(snap, s.xid), s.late, s.looked,
-               s.rest_until, s.whole_at)::leasehold.sweep;
+    l.next := s;
+    l.next.id := pg_catalog.nextval('leasehold.sweep_id_seq');
+    l.next.at := now;
+    l.next.bound := CASE WHEN gap THEN s.bound ELSE s.at - interval '1 second' END;
+    l.next.given := coalesce(pg_catalog.pg_sequence_last_value('leasehold.job_id_seq'), 0);
+    l.next.given_before := s.given;
+    l.next.floor := s.given_before;
+    l.next.xid := pg_catalog.pg_current_xact_id();
+    -- (Those named before stay named while they are in progress: one that ends just now is no longer among the locks,
+    -- and its commit is not in the snapshot either.)
+    l.next.open := ARRAY(SELECT x FROM pg_catalog.unnest(s.open) x WHERE NOT pg_catalog.pg_visible_in_snapshot(x, snap)
+                         UNION
+                         SELECT x FROM pg_catalog.unnest(leasehold.open_writers(
+                                           snap, CASE WHEN gap THEN (l.next).xid ELSE s.xid END)) x);
+    l.next.births := CASE WHEN void THEN pg_catalog.array_fill('-infinity'::timestamptz,
+                                                               ARRAY[pg_catalog.cardinality((l.next).open)])
+                          ELSE leasehold.births_of((l.next).open, s) END;
     IF l.late = -1 THEN
         l.late := (l.next).id;
         l.next.late := (l.next).id;
     END IF;
-    IF whole THEN
+    IF l.littered THEN
+        l.next.looked := l.late;
+        IF born IS NOT NULL AND born < (l.next).bound THEN
+            l.next.owed_from := CASE WHEN s.owed_to > s.owed_from THEN least(s.owed_from, born) ELSE born END;
+            l.next.owed_to := (l.next).bound;
+        END IF;
+        IF void THEN
+            l.next.whole_at := now + interval '1 minute';
+        ELSIF s.whole_at <= now AND NOT pg_catalog.isfinite(s.net_to) THEN
+            l.next.net_to := (l.next).bound;
+            l.next.whole_at := 'infinity';
+        END IF;
+    ELSIF whole THEN
         l.next.looked := l.late;
     END IF;
     RETURN l;
 END $$;
 
+-- ---- in pieces ----
+
+-- Entries that this transaction has read so far of the indexes by time, of dead rows, too.
+CREATE FUNCTION leasehold.entries_read() RETURNS bigint LANGUAGE sql VOLATILE
+RETURN pg_catalog.pg_stat_get_xact_tuples_returned('leasehold.job_running'::regclass)
+     + pg_catalog.pg_stat_get_xact_tuples_returned('leasehold.job_scheduled'::regclass)
+     + pg_catalog.pg_stat_get_xact_tuples_returned('leasehold.job_expiry'::regclass)
+     + pg_catalog.pg_stat_get_xact_tuples_returned('leasehold.lease_expires'::regclass)
+     + pg_catalog.pg_stat_get_xact_tuples_returned('leasehold.worker_silent'::regclass);
+
+-- The last moments of a stretch at which something is due: `most` of them. (A moment may stand there twice.)
+CREATE FUNCTION leasehold.moments_due(m leasehold.meta, since timestamptz, up_to timestamptz, due timestamptz,
+                                      now timestamptz, most bigint) RETURNS timestamptz[]
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    stay boolean := leasehold.some_stay(m);
+BEGIN
+    RETURN ARRAY(
+        SELECT u.t FROM (
+            (SELECT j.lease_until AS t FROM leasehold.job j
+              WHERE j.state = 'running' AND j.lease_until > since AND j.lease_until <= least(up_to, due)
+                AND (NOT stay OR leasehold.recovers(j.queue, j.kind))
+              ORDER BY j.lease_until DESC LIMIT most)
+            UNION ALL
+            (SELECT l.expires_at FROM leasehold.lease l
+              WHERE l.expires_at IS NOT NULL AND l.expires_at > since AND l.expires_at <= least(up_to, due)
+              ORDER BY l.expires_at DESC LIMIT most)
+            UNION ALL
+            (SELECT w.silent_at FROM leasehold.worker w
+              WHERE w.silent_at IS NOT NULL AND w.silent_at > since AND w.silent_at <= least(up_to, due)
+              ORDER BY w.silent_at DESC LIMIT most)
+            UNION ALL
+            (SELECT j.run_at FROM leasehold.job j
+              WHERE j.state = 'scheduled' AND j.run_at > since AND j.run_at <= least(up_to, now)
+              ORDER BY j.run_at DESC LIMIT most)
+            UNION ALL
+            (SELECT j.expires_at FROM leasehold.job j
+              WHERE j.expires_at IS NOT NULL AND j.expires_at > since AND j.expires_at <= least(up_to, now)
+                AND j.token = 0 AND (j.state = 'pending' OR j.state = 'scheduled')
+              ORDER BY j.expires_at DESC LIMIT most)) u
+         ORDER BY u.t DESC LIMIT most);
+END $$;
+
+-- What is due at these moments: leases and workers to be freed, jobs to be moved in or cancelled.
+CREATE FUNCTION leasehold.left_due(m leasehold.meta, moments timestamptz[], due timestamptz, now timestamptz,
+                                   OUT frees timestamptz[], OUT moves_in timestamptz[])
+LANGUAGE plpgsql STABLE
+AS $$
+DECLARE
+    stay boolean := leasehold.some_stay(m);
+BEGIN
+    SELECT coalesce(array_agg(u.t) FILTER (WHERE u.freed), '{}'), coalesce(array_agg(u.t) FILTER (WHERE u.moved), '{}')
+      INTO frees, moves_in
+      FROM (SELECT x.t,
+                   x.t <= due AND (
+                   EXISTS (SELECT 1 FROM leasehold.job j WHERE j.state = 'running' AND j.lease_until = x.t
+                                                           AND (NOT stay OR leasehold.recovers(j.queue, j.kind)))
+                   OR EXISTS (SELECT 1 FROM leasehold.lease l WHERE l.expires_at IS NOT NULL AND l.expires_at = x.t)
+                   OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.silent_at IS NOT NULL AND w.silent_at = x.t))
+                   AS freed,
+                   x.t <= now AND (
+                   EXISTS (SELECT 1 FROM leasehold.job j WHERE j.state = 'scheduled' AND j.run_at = x.t)
+                   OR EXISTS (SELECT 1 FROM leasehold.job j
+                               WHERE j.expires_at IS NOT NULL AND j.expires_at = x.t AND j.token = 0
+                                 AND (j.state = 'pending' OR j.state = 'scheduled'))) AS moved
+              FROM (SELECT DISTINCT v.t FROM pg_catalog.unnest(moments) v(t)) x) u;
+END $$;
+
+-- So many moments are kept at most; where there are more, the bound stays behind.
+CREATE FUNCTION leasehold.most_left() RETURNS integer LANGUAGE sql IMMUTABLE RETURN 100;
+
+-- A stretch before a moment that is not too full to be read at once: this wide, or less. A piece that takes too long
+-- is cancelled, and then every next one would be. That there is no queue without a name is seen in the index alone:
+-- to read the stretch for it takes a thirtieth of the time.
+CREATE FUNCTION leasehold.width_to_read(up_to timestamptz, INOUT width interval) LANGUAGE plpgsql
+AS $$
+DECLARE
+    began timestamptz;
+BEGIN
+    WHILE width > interval '1 second' LOOP
+        began := pg_catalog.clock_timestamp();
+        PERFORM 1 FROM leasehold.job j
+          WHERE j.state = 'running' AND j.lease_until > up_to - width AND j.lease_until <= up_to AND j.queue = '';
+        PERFORM 1 FROM leasehold.job j
+          WHERE j.state = 'scheduled' AND j.run_at > up_to - width AND j.run_at <= up_to AND j.queue = '';
+        EXIT WHEN pg_catalog.clock_timestamp() < began + interval '2 milliseconds';
+        width := width / 4;
+    END LOOP;
+END $$;
+
+-- Look through a stretch, from its end to its beginning, until about `most` entries are read. `up_to` is how far it
+-- came, `moments` those at which something is due. Widths of time are all there is to choose, and how dense the
+-- entries lie is not known. So the next piece is at most twice as wide as one that was cheap; and not wider than a
+-- minute, or an eighth of the way back: behind a quiet night there may be a busy day.
+CREATE FUNCTION leasehold.look_through(m leasehold.meta, down_to timestamptz, due timestamptz, now timestamptz,
+                                       most bigint, INOUT up_to timestamptz, OUT moments timestamptz[])
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    began  timestamptz := pg_catalog.clock_timestamp();
+    first  bigint := leasehold.entries_read();
+    before bigint := first;
+    n      bigint;
+    low    timestamptz;
+    width  interval := '50 milliseconds';
+BEGIN
+    moments := '{}';
+    WHILE up_to > down_to AND pg_catalog.cardinality(moments) <= leasehold.most_left() LOOP
+        width := leasehold.width_to_read(up_to, width);
+        low := CASE WHEN up_to < now - interval '30 days' THEN down_to ELSE greatest(down_to, up_to - width) END;
+        moments := moments || leasehold.moments_due(m, low, up_to, due, now, leasehold.most_left() + 1);
+        up_to := low;
+        n := leasehold.entries_read();
+        -- (The time is for a server that does not count.)
+        EXIT WHEN up_to <= down_to OR n - first >= most OR pg_catalog.clock_timestamp() > began + most * interval '50 microseconds';
+        width := CASE WHEN n - before > most / 4 THEN greatest(width / 2, interval '1 millisecond')
+                      ELSE least(width * 2, greatest(interval '1 minute', (now - up_to) / 8)) END;
+        before := n;
+    END LOOP;
+END $$;
+
+-- A piece of what is owed, or else, every five seconds, of the pass that comes by everywhere; called before the note
+-- is made. One session at a time: the others have their bound, and need neither wait nor make a note, which would undo
+-- what the one has done. (Whoever keeps the row for long has made no note meanwhile.)
+CREATE FUNCTION leasehold.look_back(m leasehold.meta, INOUT l leasehold.look, due timestamptz, now timestamptz)
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    s    leasehold.sweep := l.next;
+    last leasehold.sweep;
+    r    record;
+    owed boolean := s.owed_to > s.owed_from;
+BEGIN
+    IF NOT l.littered OR s.id IS NULL OR s.at < m.no_expiry_before
+       OR NOT (owed OR (pg_catalog.isfinite(s.net_to) AND s.rest_until <= now)) THEN
+        RETURN;
+    END IF;
+    SELECT * INTO last FROM leasehold.sweep w ORDER BY w.id DESC LIMIT 1;
+    PERFORM 1 FROM leasehold.sweep w WHERE w.id = last.id FOR UPDATE SKIP LOCKED;
+    IF (NOT FOUND AND last.at BETWEEN now - interval '3 seconds' AND now)
+       OR (SELECT max(w.id) FROM leasehold.sweep w) IS DISTINCT FROM l.known THEN
+        l.next := NULL;
+        RETURN;
+    END IF;
+    IF owed THEN
+        r := leasehold.look_through(m, s.owed_from, due, now, leasehold.owed_at_once(), s.owed_to);
+        s.owed_to := r.up_to;
+    ELSE
+        r := leasehold.look_through(m, '-infinity', due, now, leasehold.net_at_once(), s.net_to);
+        s.net_to := r.up_to;
+        s.rest_until := now + interval '5 seconds';
+        IF NOT pg_catalog.isfinite(s.net_to) THEN
+            s.whole_at := now + interval '1 minute';
+        END IF;
+    END IF;
+    IF pg_catalog.cardinality(l.left_at) + pg_catalog.cardinality(r.moments) <= leasehold.most_left() THEN
+        l.left_at := l.left_at || r.moments;
+    ELSE
+        l.since := least(l.since, r.up_to);
+    END IF;
+    l.next := s;
+END $$;
+
 -- Note what a look has found: `first` is the earliest moment of what is left (leasehold.first_due), NULL where
 -- nothing is. While expiry is held back nobody has looked.
-CREATE FUNCTION leasehold.note_sweep(m leasehold.meta, l leasehold.look, first timestamptz, began timestamptz)
+CREATE FUNCTION leasehold.note_sweep(m leasehold.meta, l leasehold.look, first timestamptz, began timestamptz,
+                                     due timestamptz, now timestamptz)
 RETURNS void LANGUAGE plpgsql
 AS $$
 DECLARE
     s    leasehold.sweep := l.next;
     took interval := pg_catalog.clock_timestamp() - began;
+    more timestamptz[] := '{}';
+    rest record;
 BEGIN
     IF s.id IS NULL OR s.at < m.no_expiry_before THEN
         RETURN;
@@ -123,6 +373,20 @@ BEGIN
         s.rest_until := s.at + 20 * took;
         s.whole_at := s.at + greatest(interval '1 minute', 1000 * took);
     END IF;
+    s.left_at := '{}';
+    IF l.littered THEN
+        IF pg_catalog.cardinality(l.left_at) > 0 THEN
+            rest := leasehold.left_due(m, l.left_at, due, now);
+            s.left_at := ARRAY(SELECT DISTINCT t FROM pg_catalog.unnest(rest.frees || rest.moves_in) t);
+        END IF;
+        IF first <= s.bound THEN
+            more := leasehold.moments_due(m, l.since, s.bound, due, now, leasehold.most_left() + 1);
+        END IF;
+        IF pg_catalog.cardinality(s.left_at) + pg_catalog.cardinality(more) <= leasehold.most_left() THEN
+            s.left_at := s.left_at || more;
+            first := NULL;
+        END IF;
+    END IF;
     s.bound := least(s.bound, first - interval '1 millisecond');
     INSERT INTO leasehold.sweep OVERRIDING SYSTEM VALUE SELECT s.*;
     IF s.id % 64 = 0 THEN
@@ -130,6 +394,31 @@ BEGIN
          WHERE w.id IN (SELECT o.id FROM leasehold.sweep o WHERE o.id < s.id - 64 FOR UPDATE SKIP LOCKED);
     END IF;
 END $$;
+
+-- From where a recovery or a report looks: from the beginning, and where that would read very many dead entries
+-- no further back than claims do. `everything`: an operator asks, and waits for it.
+CREATE FUNCTION leasehold.look_from(m leasehold.meta, now timestamptz, everything boolean) RETURNS leasehold.look
+LANGUAGE plpgsql STABLE
+AS $$
+DECLARE
+    l leasehold.look;
+BEGIN
+    IF NOT everything AND leasehold.is_littered() THEN
+        RETURN leasehold.swept(m.generation, now);
+    END IF;
+    l.since := '-infinity';
+    l.left_at := '{}';
+    RETURN l;
+END $$;
+
+-- The stretches of time that a look is about: each from after one moment up to another.
+CREATE FUNCTION leasehold.stretches(l leasehold.look, due timestamptz)
+RETURNS TABLE (since timestamptz, up_to timestamptz) LANGUAGE sql IMMUTABLE
+BEGIN ATOMIC
+    SELECT l.since, due
+    UNION ALL
+    SELECT t - interval '1 microsecond', t FROM unnest(l.left_at) t WHERE t <= due AND t <= l.since;
+END;
 
 -- ---- what is left ----
 

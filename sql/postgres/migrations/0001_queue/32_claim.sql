@@ -45,7 +45,7 @@ END $$;
 
 -- Take back what is forfeit, move in what is due. A failure is told, undone, and does not stop the claim. True:
 -- it has made jobs pending.
-CREATE FUNCTION leasehold.heal_first(now timestamptz, m leasehold.meta, recovers boolean, since timestamptz)
+CREATE FUNCTION leasehold.heal_first(now timestamptz, m leasehold.meta, recovers boolean, l leasehold.look)
 RETURNS boolean LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -54,13 +54,13 @@ DECLARE
 BEGIN
     IF recovers THEN
         BEGIN
-            taken := leasehold.recover_on_claim(now, m, since);
+            taken := leasehold.recover_on_claim(now, m, l);
         EXCEPTION WHEN OTHERS THEN
             PERFORM leasehold.tell('warn', 'automatic recovery failed: ' || SQLERRM);
         END;
     END IF;
     BEGIN
-        moved := leasehold.move_in(now, since);  -- by itself: OR would skip the call after a recovery
+        moved := leasehold.move_in(now, l);  -- by itself: OR would skip the call after a recovery
         taken := taken OR moved.promoted > 0;
     EXCEPTION WHEN OTHERS THEN
         PERFORM leasehold.tell('warn', 'moving due jobs in failed: ' || SQLERRM);
@@ -75,15 +75,15 @@ CREATE FUNCTION leasehold.is_due_for(queues text[], of_kinds text[], m leasehold
 RETURNS boolean LANGUAGE plpgsql STABLE
 AS $$
 BEGIN
-    RETURN EXISTS (SELECT 1 FROM leasehold.job j
-                    WHERE j.state = 'running' AND j.lease_until > l.since AND j.lease_until <= due
-                      AND j.queue = ANY (queues)
+    RETURN EXISTS (SELECT 1 FROM leasehold.stretches(l, due) s
+                     JOIN leasehold.job j ON j.lease_until > s.since AND j.lease_until <= s.up_to
+                    WHERE j.state = 'running' AND j.queue = ANY (queues)
                       AND (of_kinds IS NULL OR m.has_policies OR j.kind = ANY (of_kinds)))
-        OR EXISTS (SELECT 1 FROM leasehold.job j
-                    WHERE j.state = 'scheduled' AND j.run_at > l.since AND j.run_at <= now
-                      AND j.queue = ANY (queues)
+        OR EXISTS (SELECT 1 FROM leasehold.stretches(l, now) s
+                     JOIN leasehold.job j ON j.run_at > s.since AND j.run_at <= s.up_to
+                    WHERE j.state = 'scheduled' AND j.queue = ANY (queues)
                       AND (of_kinds IS NULL OR m.has_policies OR j.kind = ANY (of_kinds)))
-        OR (leasehold.unclean(due)
+        OR (leasehold.unclean(l.since, due)
             AND EXISTS (SELECT 1 FROM unnest(queues) q(queue),
                                       leasehold.stale_of_dead(due, q.queue, leasehold.some_stay(m), 1)));
 END $$;
@@ -253,6 +253,7 @@ DECLARE
     floors bigint[];
     before bigint;
     tried  timestamptz;
+    passed bigint;
     behind bigint;     -- of what is certain to be gone, so many ids may be read again
     i      integer;
     looks  boolean;
@@ -287,6 +288,9 @@ BEGIN
 
     -- One look for all that may be out of the ordinary; nearly always there is nothing.
     sweep := leasehold.swept(m.generation, now, true);
+    IF NOT sweep.fresh AND sweep.littered THEN
+        sweep := leasehold.look_back(m, sweep, due, now);
+    END IF;
     since := sweep.since;
     SELECT EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'running' AND w.lease_until > since AND w.lease_until <= due)
         OR EXISTS (SELECT 1 FROM leasehold.lease w WHERE w.expires_at IS NOT NULL AND w.expires_at > since AND w.expires_at <= due)
@@ -301,6 +305,10 @@ BEGIN
                     WHERE w.id = of_worker AND w.pid IS NOT NULL AND w.state <> 'stopped'
                       AND (w.silent_at IS NULL OR w.last_heartbeat_at < now - w.interval_ms * interval '0.5 milliseconds'))
       INTO forfeit, moves, ticks, waited;
+    IF sweep.left_at <> '{}' THEN
+        SELECT forfeit OR w.frees <> '{}', moves OR w.moves_in <> '{}' INTO forfeit, moves
+          FROM leasehold.left_due(m, sweep.left_at, due, now) w;
+    END IF;
     IF waited THEN
         -- A claim is a sign of life, of a worker that waited long and had nothing to beat for; and it brings
         -- one back that was thought dead meanwhile.
@@ -311,11 +319,11 @@ BEGIN
          WHERE w.id = of_worker AND w.pid IS NOT NULL AND w.state <> 'stopped';
     END IF;
     IF forfeit OR moves THEN
-        freed := leasehold.heal_first(now, m, forfeit AND recovers AND m.recovering_until <= now, since);
+        freed := leasehold.heal_first(now, m, forfeit AND recovers AND m.recovering_until <= now, sweep);
     END IF;
     IF NOT sweep.fresh THEN
         PERFORM leasehold.note_sweep(m, sweep,
-            CASE WHEN forfeit OR moves THEN leasehold.first_due(m, since, due, now) END, began);
+            CASE WHEN forfeit OR moves THEN leasehold.first_due(m, since, due, now) END, began, due, now);
     END IF;
 
     IF m.has_policies THEN
@@ -361,6 +369,7 @@ BEGIN
             -- Where to begin: at the front, as far as it is known, and after a look where one is due.
             before := total;
             tried := clock_timestamp();
+            passed := leasehold.fresh_read();
             FOR pass IN 1..2 LOOP
                 looks := false;
                 behind := 0;
@@ -434,7 +443,8 @@ BEGIN
                     END IF;
                 ELSIF random() * 500 < total - before THEN
                     PERFORM leasehold.front_look(q, of_worker, now, sweep);
-                ELSIF total = before AND clock_timestamp() > tried + interval '50 milliseconds' THEN
+                ELSIF total = before AND (clock_timestamp() > tried + interval '50 milliseconds'
+                                          OR leasehold.fresh_read() > passed + 1000) THEN
                     PERFORM leasehold.front_look(q, NULL, now, sweep);
                 END IF;
             END IF;
@@ -442,7 +452,7 @@ BEGIN
         round := round + 1;
         EXIT WHEN total > 0 OR NOT (forfeit OR moves) OR round > 4;
         IF round = 1 AND forfeit AND recovers AND m.recovering_until > now THEN
-            freed := leasehold.heal_first(now, m, true, since) OR freed;  -- it was put off
+            freed := leasehold.heal_first(now, m, true, sweep) OR freed;  -- it was put off
             CONTINUE WHEN freed;
         END IF;
         -- What was due at the beginning, and is not ours, may be free by now: there is one more look in any case. A
@@ -453,7 +463,7 @@ BEGIN
             met := leasehold.await_takers(freed);
         END IF;
         IF met THEN  -- or is due again: theirs may have been rolled back
-            freed := leasehold.heal_first(now, m, forfeit AND recovers, since) OR freed;
+            freed := leasehold.heal_first(now, m, forfeit AND recovers, sweep) OR freed;
         END IF;
     END LOOP;
 
@@ -481,7 +491,7 @@ DECLARE
     since timestamptz := sweep.since;
 BEGIN
     PERFORM setval('leasehold.looking', leasehold.unix_ms(now));
-    RETURN NOT sweep.fresh
+    RETURN NOT sweep.fresh OR sweep.left_at <> '{}'
         OR EXISTS (SELECT 1 FROM leasehold.front w
                     WHERE w.queue = of_queue AND w.look = leasehold.last_look(of_queue)
                       AND w.late <> sweep.late AND w.rest_until <= now)

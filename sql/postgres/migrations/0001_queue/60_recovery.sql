@@ -492,10 +492,10 @@ BEGIN
     END LOOP;
 END $$;
 
--- Expired ones, in batches, until 500 are freed. A lease that is refused stays and would be found again, so the
--- loop goes on behind the last one found.
-CREATE FUNCTION leasehold.recover_leases(INOUT r leasehold.run, now timestamptz, due timestamptz,
-                                         by_hand boolean)
+-- Expired ones of a stretch of time, in batches, until 500 are freed. A lease that is refused stays and would be
+-- found again, so the loop goes on behind the last one found.
+CREATE FUNCTION leasehold.recover_leases(INOUT r leasehold.run, now timestamptz, since timestamptz,
+                                         due timestamptz, by_hand boolean)
 LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -505,13 +505,13 @@ DECLARE
     last   leasehold.lease;
 BEGIN
     now := leasehold.clock();
-    last.expires_at := '-infinity';
+    last.expires_at := since;
     last.scope := '';
     last.name := '';
     LOOP
         found := ARRAY(
             SELECT v FROM leasehold.lease v
-             WHERE v.expires_at IS NOT NULL AND v.expires_at <= due
+             WHERE v.expires_at IS NOT NULL AND v.expires_at > since AND v.expires_at <= due
                AND (v.expires_at, v.scope, v.name) > (last.expires_at, last.scope, last.name)
              ORDER BY v.expires_at, v.scope, v.name LIMIT batch FOR UPDATE SKIP LOCKED);
         r := leasehold.free_leases(r, now, found, 'RECLAIMED_TTL: lease had expired', by_hand);
@@ -592,16 +592,17 @@ EXCEPTION WHEN integrity_constraint_violation OR raise_exception OR data_excepti
                                 NULL, NULL, of_worker, NULL);
 END $$;
 
--- Those whose silence was too long; nobody waits for one who is beating just now.
-CREATE FUNCTION leasehold.bury_silent(INOUT r leasehold.run, now timestamptz, due timestamptz,
-                                      by_hand boolean)
+-- Those whose silence was too long, in a stretch of time; nobody waits for one who is beating just now.
+CREATE FUNCTION leasehold.bury_silent(INOUT r leasehold.run, now timestamptz, since timestamptz,
+                                      due timestamptz, by_hand boolean)
 LANGUAGE plpgsql
 AS $$
 DECLARE
     w record;
 BEGIN
     FOR w IN SELECT v.id, v.last_heartbeat_at, v.multiplier, v.interval_ms, v.sessions
-               FROM leasehold.worker v WHERE v.silent_at IS NOT NULL AND v.silent_at <= due
+               FROM leasehold.worker v
+              WHERE v.silent_at IS NOT NULL AND v.silent_at > since AND v.silent_at <= due
               ORDER BY v.id LIMIT 500 FOR UPDATE SKIP LOCKED LOOP
         r := leasehold.bury(r, now, due, w.id, w.last_heartbeat_at,
                             leasehold.silence_words(now, w.last_heartbeat_at, w.multiplier, w.interval_ms),
@@ -665,9 +666,9 @@ END $$;
 -- ---- what is forfeit right now ----
 
 -- Is a worker dead and not all it held is free?
-CREATE FUNCTION leasehold.unclean(due timestamptz) RETURNS boolean LANGUAGE sql STABLE
+CREATE FUNCTION leasehold.unclean(since timestamptz, due timestamptz) RETURNS boolean LANGUAGE sql STABLE
 RETURN EXISTS (SELECT 1 FROM leasehold.worker WHERE uncleaned IS NOT NULL)
-       OR EXISTS (SELECT 1 FROM leasehold.worker WHERE silent_at IS NOT NULL AND silent_at <= due);
+       OR EXISTS (SELECT 1 FROM leasehold.worker WHERE silent_at IS NOT NULL AND silent_at > since AND silent_at <= due);
 
 -- Jobs of workers that are dead, while their leases still run.
 CREATE FUNCTION leasehold.stale_of_dead(due timestamptz, of_queue text, some_stay boolean, most bigint)
@@ -685,7 +686,7 @@ END;
 
 -- `dead`: workers known to be, though their records do not say so yet. `most` NULL: all.
 CREATE FUNCTION leasehold.stale(now timestamptz, m leasehold.meta, o leasehold.recovery_opts,
-                                dead text[], most bigint)
+                                dead text[], most bigint, l leasehold.look)
 RETURNS SETOF bigint LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
@@ -702,11 +703,16 @@ BEGIN
     END IF;
     RETURN QUERY
     (SELECT j.id FROM leasehold.job j
-      WHERE j.state = 'running' AND j.lease_until <= due AND (o.queue IS NULL OR j.queue = o.queue)
-        AND (NOT stay OR leasehold.recovers(j.queue, j.kind))
+      WHERE j.state = 'running' AND j.lease_until > l.since AND j.lease_until <= due
+        AND (o.queue IS NULL OR j.queue = o.queue) AND (NOT stay OR leasehold.recovers(j.queue, j.kind))
       ORDER BY j.lease_until, j.id LIMIT most)
     UNION ALL
-    SELECT d FROM leasehold.stale_of_dead(due, o.queue, stay, most) d WHERE leasehold.unclean(due)
+    (SELECT j.id FROM leasehold.job j
+      WHERE j.state = 'running' AND j.lease_until = ANY (l.left_at) AND j.lease_until <= least(due, l.since)
+        AND (o.queue IS NULL OR j.queue = o.queue) AND (NOT stay OR leasehold.recovers(j.queue, j.kind))
+      LIMIT most)
+    UNION ALL
+    SELECT d FROM leasehold.stale_of_dead(due, o.queue, stay, most) d WHERE leasehold.unclean(l.since, due)
     UNION ALL
     SELECT j.id FROM leasehold.job j
      WHERE dead <> '{}' AND j.state = 'running' AND j.worker = ANY (dead) AND j.lease_until > due
@@ -720,17 +726,19 @@ END $$;
 -- Leases that a recovery would free: expired ones, those of workers that are dead, and the locks of
 -- exclusive queues whose jobs it would take back. `dead`: workers known to be, though their records do
 -- not say so yet.
-CREATE FUNCTION leasehold.stale_leases(now timestamptz, due timestamptz, o leasehold.recovery_opts,
-                                       dead text[])
+CREATE FUNCTION leasehold.stale_leases(now timestamptz, since timestamptz, due timestamptz,
+                                       o leasehold.recovery_opts, dead text[])
 RETURNS bigint LANGUAGE sql STABLE
 BEGIN ATOMIC
-    SELECT (SELECT count(*) FROM leasehold.lease l WHERE l.expires_at IS NOT NULL AND l.expires_at <= due)
+    SELECT (SELECT count(*) FROM leasehold.lease l
+             WHERE l.expires_at IS NOT NULL AND l.expires_at > since AND l.expires_at <= due)
          + (SELECT count(*)
               FROM (SELECT w.id, false AS unmarked FROM leasehold.worker w
                      WHERE w.uncleaned IS NOT NULL
                     UNION
                     SELECT w.id, true FROM leasehold.worker w
-                     WHERE w.silent_at IS NOT NULL AND w.silent_at <= due AND w.pid IS NOT NULL
+                     WHERE w.silent_at IS NOT NULL AND w.silent_at > since AND w.silent_at <= due
+                       AND w.pid IS NOT NULL
                     UNION
                     SELECT d.id, true FROM unnest(dead) d(id)) w
               JOIN leasehold.lease l ON l.owner = w.id
@@ -745,45 +753,47 @@ END;
 
 -- ---- on every claim whose probe found something ----
 
--- What has expired, 500 at most.
-CREATE FUNCTION leasehold.recover_expired(INOUT r leasehold.run, now timestamptz, m leasehold.meta,
-                                          since timestamptz, due timestamptz)
-LANGUAGE plpgsql
+-- What has expired in a stretch of time, 500 at most.
+CREATE FUNCTION leasehold.expired_jobs(m leasehold.meta, since timestamptz, due timestamptz) RETURNS bigint[]
+LANGUAGE plpgsql STABLE
 AS $$
-DECLARE
-    ids bigint[];
 BEGIN
     IF leasehold.some_stay(m) THEN
-        ids := ARRAY(SELECT e.id
+        RETURN ARRAY(SELECT e.id
                        FROM (SELECT j.id, leasehold.recovers(j.queue, j.kind) AS free_it FROM leasehold.job j
                               WHERE j.state = 'running' AND j.lease_until > since AND j.lease_until <= due
                               ORDER BY j.lease_until LIMIT leasehold.walks_past()) e
                       WHERE e.free_it LIMIT 500);
-    ELSE
-        ids := ARRAY(SELECT j.id FROM leasehold.job j
-                      WHERE j.state = 'running' AND j.lease_until > since AND j.lease_until <= due
-                      ORDER BY j.lease_until LIMIT 500);
     END IF;
-    r := leasehold.take_back(r, now, m, ids, leasehold.by_itself());
+    RETURN ARRAY(SELECT j.id FROM leasehold.job j
+                  WHERE j.state = 'running' AND j.lease_until > since AND j.lease_until <= due
+                  ORDER BY j.lease_until LIMIT 500);
 END $$;
 
 -- True: it has freed jobs.
-CREATE FUNCTION leasehold.recover_on_claim(now timestamptz, m leasehold.meta, since timestamptz) RETURNS boolean
+CREATE FUNCTION leasehold.recover_on_claim(now timestamptz, m leasehold.meta, l leasehold.look) RETURNS boolean
 LANGUAGE plpgsql
 AS $$
 DECLARE
     r   leasehold.run := leasehold.new_run('claim', false, false);
     due timestamptz := leasehold.due(now, m.no_expiry_before);
+    s   record;
+    ids bigint[] := '{}';
 BEGIN
-    r := leasehold.bury_silent(r, now, due, false);
-    IF leasehold.unclean(due) THEN
+    FOR s IN SELECT * FROM leasehold.stretches(l, due) LOOP
+        r := leasehold.bury_silent(r, now, s.since, s.up_to, false);
+    END LOOP;
+    IF leasehold.unclean(l.since, due) THEN
         r := leasehold.take_back(r, now, m,
             ARRAY(SELECT leasehold.stale_of_dead(due, NULL, leasehold.some_stay(m), 500)),
             leasehold.by_itself());
         r := leasehold.clean_workers(r, now);
     END IF;
-    r := leasehold.recover_leases(r, now, due, false);
-    r := leasehold.recover_expired(r, now, m, since, due);
+    FOR s IN SELECT * FROM leasehold.stretches(l, due) LOOP
+        r := leasehold.recover_leases(r, now, s.since, s.up_to, false);
+        ids := ids || leasehold.expired_jobs(m, s.since, s.up_to);
+    END LOOP;
+    r := leasehold.take_back(r, now, m, ids, leasehold.by_itself());
     IF r.report IS NOT NULL THEN
         r := leasehold.end_report(r, leasehold.clock(), 'skipped', -1);
     END IF;

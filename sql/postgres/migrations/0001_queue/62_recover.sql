@@ -42,6 +42,7 @@ DECLARE
     due    timestamptz;
     before bigint;
     over   boolean := 'last' = ANY (flags);
+    s      record;
 BEGIN
     PERFORM leasehold.need_list('count', counts), leasehold.need_list('total', counted), leasehold.need_list('worker', workers),
             leasehold.need_given('trigger', trigger IS NOT NULL),
@@ -78,9 +79,11 @@ BEGIN
     END LOOP;
     r := leasehold.take_back(r, now, m, ids, o);
     IF 'leases' = ANY (flags) THEN
-        before := r.leases;
-        r := leasehold.recover_leases(r, now, due, o.by_hand);
-        over := over AND r.leases < before + 500;
+        FOR s IN SELECT * FROM leasehold.stretches(leasehold.look_from(m, now, o.by_hand), due) LOOP
+            before := r.leases;
+            r := leasehold.recover_leases(r, now, s.since, s.up_to, o.by_hand);
+            over := over AND r.leases < before + 500;
+        END LOOP;
     END IF;
     IF over THEN
         r := leasehold.tell_findings(r, now, finding_types, findings, repaired);
@@ -122,23 +125,25 @@ BEGIN ATOMIC
 END;
 
 CREATE FUNCTION leasehold.stale_jobs(by_hand boolean, threshold_ms bigint, queue text, dead text[],
-                                     most bigint)
+                                     most bigint, everything boolean DEFAULT true)
 RETURNS SETOF bigint LANGUAGE plpgsql STABLE
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
-    m leasehold.meta;
+    m   leasehold.meta;
+    now timestamptz := leasehold.clock();
 BEGIN
     PERFORM leasehold.need_ms('threshold', threshold_ms, 0, 253402300799999),
             leasehold.need_range('number of jobs', most, 0, 9223372036854775807);
     SELECT * INTO m FROM leasehold.meta WHERE one;
-    RETURN QUERY SELECT * FROM leasehold.stale(leasehold.clock(), m,
-        (by_hand, threshold_ms, NULL, queue, false)::leasehold.recovery_opts, dead, most);
+    RETURN QUERY SELECT * FROM leasehold.stale(now, m,
+        (by_hand, threshold_ms, NULL, queue, false)::leasehold.recovery_opts, dead, most,
+        leasehold.look_from(m, now, everything));
 END $$;
 
 CREATE FUNCTION leasehold.stale_rest(threshold_ms bigint, queue text, at_once boolean, dead text[],
-                                     OUT leases bigint, OUT unclean boolean, OUT degraded boolean)
+                                     everything boolean DEFAULT true, OUT leases bigint, OUT unclean boolean, OUT degraded boolean)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
@@ -146,13 +151,15 @@ DECLARE
     m   leasehold.meta;
     now timestamptz := leasehold.clock();
     due timestamptz;
+    l   leasehold.look;
 BEGIN
     PERFORM leasehold.need_ms('threshold', threshold_ms, 0, 253402300799999);
     SELECT * INTO m FROM leasehold.meta WHERE one;
     due := leasehold.due(now, m.no_expiry_before);
+    l := leasehold.look_from(m, now, everything);
     leases := leasehold.stale_leases(
-        now, due, (true, threshold_ms, NULL, queue, at_once)::leasehold.recovery_opts, dead);
-    unclean := leasehold.unclean(due);
+        now, l.since, due, (true, threshold_ms, NULL, queue, at_once)::leasehold.recovery_opts, dead);
+    unclean := leasehold.unclean(l.since, due);
     degraded := m.degraded <> '';
 END $$;
 
@@ -212,8 +219,8 @@ BEGIN
     IF r.always THEN
         r := leasehold.run_begin(r, now);
     END IF;
-    r := leasehold.bury_silent(r, now, due, o.by_hand);
-    ids := ARRAY(SELECT leasehold.stale(now, m, o, '{}', most));
+    r := leasehold.bury_silent(r, now, '-infinity', due, o.by_hand);
+    ids := ARRAY(SELECT leasehold.stale(now, m, o, '{}', most, leasehold.look_from(m, now, true)));
     r.whole := r.whole AND pg_catalog.cardinality(ids) IS DISTINCT FROM most;
     FOR i IN 0..(pg_catalog.cardinality(ids) - 1) / 500 LOOP
         r := leasehold.take_back(r, now, m, ids[i * 500 + 1:i * 500 + 500], o);
@@ -223,7 +230,7 @@ BEGIN
     END LOOP;
     LOOP
         before := r.leases;
-        r := leasehold.recover_leases(r, now, due, o.by_hand);
+        r := leasehold.recover_leases(r, now, '-infinity', due, o.by_hand);
         r := leasehold.log_now(r);
         EXIT WHEN r.leases < before + 500;
     END LOOP;
@@ -237,7 +244,7 @@ RETURNS jsonb LANGUAGE plpgsql
 AS $$
 DECLARE
     due  timestamptz := leasehold.due(now, m.no_expiry_before);
-    ids  bigint[] := ARRAY(SELECT leasehold.stale(now, m, o, '{}', NULL));
+    ids  bigint[] := ARRAY(SELECT leasehold.stale(now, m, o, '{}', NULL, leasehold.look_from(m, now, true)));
     lost leasehold.forfeit[] := ARRAY(
         SELECT f FROM leasehold.forfeits(ids[:10000], now, m, o, true) f ORDER BY f.n);
 BEGIN
@@ -247,7 +254,7 @@ BEGIN
         'integrity', jsonb '{"ran": false, "passed": false, "errors": [], "repair_attempted": false,
                              "repair_succeeded": false}',
         'wal_frames', NULL, 'orphaned', cardinality(ids), 'entries_reclaimed', cardinality(ids),
-        'locks_cleaned', leasehold.stale_leases(now, due, o, '{}'),
+        'locks_cleaned', leasehold.stale_leases(now, '-infinity', due, o, '{}'),
         'recovery_timestamp', leasehold.time_words(now),
         'recovered', coalesce((SELECT jsonb_agg(jsonb_build_object(
                 'job', f.job, 'queue', f.queue, 'kind', f.kind, 'action', f.action,
@@ -327,12 +334,14 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
     m leasehold.meta;
+    l leasehold.look;
 BEGIN
     SELECT * INTO m FROM leasehold.meta WHERE one;
     recovery_timestamp := leasehold.clock();
+    l := leasehold.look_from(m, recovery_timestamp, false);
     locks_cleaned := leasehold.stale_leases(
-        recovery_timestamp, leasehold.due(recovery_timestamp, m.no_expiry_before),
+        recovery_timestamp, l.since, leasehold.due(recovery_timestamp, m.no_expiry_before),
         (true, NULL, NULL, NULL, false)::leasehold.recovery_opts, '{}');
     SELECT count(*) INTO entries_reclaimed FROM leasehold.stale(recovery_timestamp, m,
-        (true, NULL, NULL, NULL, false)::leasehold.recovery_opts, '{}', NULL);
+        (true, NULL, NULL, NULL, false)::leasehold.recovery_opts, '{}', NULL, l);
 END $$;

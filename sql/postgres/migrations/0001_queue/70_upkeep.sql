@@ -13,8 +13,9 @@ INSERT INTO leasehold.duty(name) VALUES ('recover'), ('fold'), ('prune'), ('take
 
 -- ---- promotion and expiry ----
 
--- Cancel what was not claimed by its expiry.
-CREATE FUNCTION leasehold.expire_overdue(now timestamptz, since timestamptz, most bigint) RETURNS bigint
+-- Cancel what was not claimed by its expiry, in a stretch of time.
+CREATE FUNCTION leasehold.expire_overdue(now timestamptz, since timestamptz, up_to timestamptz, most bigint)
+RETURNS bigint
 LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -25,7 +26,7 @@ BEGIN
     FOR of IN
         WITH overdue AS MATERIALIZED (
             SELECT j.id, j.state, j.token FROM leasehold.job j
-             WHERE j.expires_at IS NOT NULL AND j.expires_at > since AND j.expires_at <= now
+             WHERE j.expires_at IS NOT NULL AND j.expires_at > since AND j.expires_at <= up_to
                AND j.token = 0 AND (j.state = 'pending' OR j.state = 'scheduled')
              ORDER BY j.expires_at LIMIT most FOR UPDATE SKIP LOCKED),
         gone AS (
@@ -48,9 +49,10 @@ BEGIN
     RETURN n;
 END $$;
 
--- What is due becomes pending, unless the lease that was revoked of it has not ended. LH000: there is nothing, or
--- others are at it.
-CREATE FUNCTION leasehold.promote_together(now timestamptz, since timestamptz, most bigint) RETURNS bigint
+-- What is due in a stretch of time becomes pending, unless the lease that was revoked of it has not ended. LH000:
+-- there is nothing, or others are at it.
+CREATE FUNCTION leasehold.promote_together(now timestamptz, since timestamptz, up_to timestamptz, most bigint)
+RETURNS bigint
 LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -61,7 +63,7 @@ BEGIN
     FOR of IN
         WITH due AS MATERIALIZED (
             SELECT j.id FROM leasehold.job j
-             WHERE j.state = 'scheduled' AND j.run_at > since AND j.run_at <= now
+             WHERE j.state = 'scheduled' AND j.run_at > since AND j.run_at <= up_to
                AND coalesce((SELECT h.until FROM leasehold.hold h
                               WHERE h.queue = j.queue AND h.job = j.id), '-infinity') <= now
              ORDER BY j.run_at LIMIT most FOR UPDATE OF j SKIP LOCKED),
@@ -81,30 +83,36 @@ BEGIN
     RETURN n;
 END $$;
 
-CREATE FUNCTION leasehold.promote_due(now timestamptz, since timestamptz, most bigint) RETURNS bigint
+CREATE FUNCTION leasehold.promote_due(now timestamptz, since timestamptz, up_to timestamptz, most bigint)
+RETURNS bigint
 LANGUAGE plpgsql
 AS $$
 BEGIN
     IF NOT EXISTS (SELECT 1 FROM leasehold.job j
-                    WHERE j.state = 'scheduled' AND j.run_at > since AND j.run_at <= now) THEN
+                    WHERE j.state = 'scheduled' AND j.run_at > since AND j.run_at <= up_to) THEN
         RETURN 0;
     END IF;
-    RETURN leasehold.promote_together(now, since, most);
+    RETURN leasehold.promote_together(now, since, up_to, most);
 EXCEPTION WHEN SQLSTATE 'LH000' THEN
     RETURN 0;
 END $$;
 
 -- Both, as a claim does them before it looks, which need not look back further than others have;
 -- `more`: a full batch was found.
-CREATE FUNCTION leasehold.move_in(now timestamptz, since timestamptz, OUT expired bigint,
+CREATE FUNCTION leasehold.move_in(now timestamptz, l leasehold.look, OUT expired bigint,
                                   OUT promoted bigint, OUT more boolean) LANGUAGE plpgsql
 AS $$
 DECLARE
     most constant bigint := 500;
+    s    record;
 BEGIN
-    expired := leasehold.expire_overdue(now, since, most);
-    promoted := leasehold.promote_due(now, since, most);
-    more := expired = most OR promoted = most;
+    expired := 0;
+    promoted := 0;
+    FOR s IN SELECT * FROM leasehold.stretches(l, now) LOOP
+        expired := expired + leasehold.expire_overdue(now, s.since, s.up_to, most);
+        promoted := promoted + leasehold.promote_due(now, s.since, s.up_to, most);
+    END LOOP;
+    more := expired >= most OR promoted >= most;
 END $$;
 
 -- ---- counts ----
@@ -265,7 +273,7 @@ DECLARE
 BEGIN
     SELECT * INTO m FROM leasehold.meta;
     m := leasehold.same_server(m, now);
-    SELECT * INTO expired, promoted, more FROM leasehold.move_in(now, '-infinity');
+    SELECT * INTO expired, promoted, more FROM leasehold.move_in(now, leasehold.look_from(m, now, false));
     DELETE FROM leasehold.hold h
      WHERE (h.queue, h.job) IN (SELECT o.queue, o.job FROM leasehold.hold o WHERE o.until <= now
                                    FOR UPDATE SKIP LOCKED);

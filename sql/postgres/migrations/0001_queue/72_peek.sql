@@ -84,6 +84,40 @@ BEGIN
                        WHERE s.next_at > now ORDER BY s.next_at LIMIT 1));
 END $$;
 
+-- The same for reports. Where dead entries are many it reads a bounded number of them: what is found due is what a
+-- claim would find now, and next_at may be a moment up to which nothing falls due.
+CREATE FUNCTION leasehold.falls_due(now timestamptz, OUT something boolean, OUT next_at timestamptz)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+DECLARE
+    m     leasehold.meta;
+    l     leasehold.look;
+    due   timestamptz;
+    ahead timestamptz := 'infinity';
+    first bigint := leasehold.entries_read();
+BEGIN
+    SELECT * INTO m FROM leasehold.meta;
+    due := leasehold.due(now, m.no_expiry_before);
+    l := leasehold.look_from(m, now, false);
+    IF isfinite(l.since) THEN
+        ahead := now + interval '1 second';
+    END IF;
+    LOOP
+        SELECT * INTO something, next_at FROM leasehold.next_due(now, due, l.since, m.no_expiry_before, ahead);
+        EXIT WHEN something OR next_at <= ahead OR NOT isfinite(ahead);
+        IF leasehold.entries_read() - first >= leasehold.owed_at_once() THEN
+            next_at := ahead;
+            EXIT;
+        END IF;
+        ahead := CASE WHEN ahead < now + interval '30 days' THEN now + 2 * (ahead - now) ELSE 'infinity' END;
+    END LOOP;
+    IF l.left_at <> '{}' THEN
+        SELECT something OR w.frees <> '{}' OR w.moves_in <> '{}' INTO something
+          FROM leasehold.left_due(m, l.left_at, due, now) w;
+    END IF;
+END $$;
+
 -- Who was about to commit while sleepers armed has rung for nobody, nor has who could not know of them
 -- (leasehold.arm), or by whose clock they slept long ago: whoever is on duty does it, where a job waits, and
 -- those who could have it. Once for a job: it may be one that none of them takes, or may have now (a limit,
@@ -136,24 +170,31 @@ BEGIN
     SELECT * INTO m FROM leasehold.meta;
     sweep := leasehold.swept(m.generation, now, keeps AND NOT spared, interval '5 seconds');
     IF NOT spared THEN
-        IF waits THEN
+        due := leasehold.due(now, m.no_expiry_before);
+        IF keeps AND NOT sweep.fresh AND sweep.littered THEN
+            sweep := leasehold.look_back(m, sweep, due, now);
+        END IF;
+        IF waits OR sweep.littered THEN
             since := sweep.since;
         END IF;
-        due := leasehold.due(now, m.no_expiry_before);
+        IF sweep.left_at <> '{}' THEN
+            SELECT w.frees <> '{}' OR w.moves_in <> '{}' INTO something
+              FROM leasehold.left_due(m, sweep.left_at, due, now) w;
+        END IF;
         SELECT * INTO next FROM leasehold.next_due(now, due, since, m.no_expiry_before,
                                                    CASE WHEN waits THEN now + interval '2 seconds' ELSE 'infinity' END);
         -- A job may have come to light below these bounds: then a claim is to look from the beginning.
-        something := next.something OR (sweep.late = -1 AND isfinite(since) AND cardinality(queues) > 0);
+        something := something OR next.something OR (sweep.late = -1 AND isfinite(since) AND cardinality(queues) > 0);
         next_ms := CASE WHEN isfinite(next.next_at)
                         THEN ceil(1000 * extract(epoch FROM next.next_at - now)) END;
     END IF;
     IF keeps AND NOT spared THEN
-        late := something AND (SELECT l.something FROM leasehold.next_due(
+        late := next.something AND (SELECT l.something FROM leasehold.next_due(
             now - interval '2 seconds', due - interval '2 seconds', since, m.no_expiry_before, now) l);
         on_duty := leasehold.on_duty(keeper, now, late);
         IF NOT sweep.fresh THEN
             PERFORM leasehold.note_sweep(m, sweep,
-                CASE WHEN something THEN leasehold.first_due(m, since, due, now) END, began);
+                CASE WHEN next.something THEN leasehold.first_due(m, since, due, now) END, began, due, now);
         END IF;
     END IF;
     IF on_duty THEN
@@ -202,11 +243,25 @@ END $$;
 -- a job in quarantine, from a job that was enqueued for later. Retries are scheduled soon, so the walk by time
 -- finds one early; only the answer "none" reads all that is scheduled.
 CREATE FUNCTION leasehold.retry_waits(queues text[], kinds text[]) RETURNS boolean
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
-RETURN EXISTS (SELECT 1 FROM (SELECT j.id FROM leasehold.job j
-                               WHERE j.state = 'scheduled' AND j.token > 0 AND j.queue = ANY (queues)
-                                 AND (cardinality(kinds) = 0 OR j.kind = ANY (kinds))
-                                 AND NOT EXISTS (SELECT 1 FROM leasehold.queue q
-                                                  WHERE q.queue = j.queue AND q.paused)
-                               ORDER BY j.run_at LIMIT 1) first);
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    m leasehold.meta;
+    s record;
+BEGIN
+    SELECT * INTO m FROM leasehold.meta;
+    FOR s IN SELECT * FROM leasehold.stretches(leasehold.look_from(m, leasehold.clock(), false), 'infinity') LOOP
+        IF EXISTS (SELECT 1 FROM (SELECT j.id FROM leasehold.job j
+                                   WHERE j.state = 'scheduled' AND j.run_at > s.since AND j.run_at <= s.up_to
+                                     AND j.token > 0 AND j.queue = ANY (queues)
+                                     AND (cardinality(kinds) = 0 OR j.kind = ANY (kinds))
+                                     AND NOT EXISTS (SELECT 1 FROM leasehold.queue q
+                                                      WHERE q.queue = j.queue AND q.paused)
+                                   ORDER BY j.run_at LIMIT 1) first) THEN
+            RETURN true;
+        END IF;
+    END LOOP;
+    RETURN false;
+END $$;

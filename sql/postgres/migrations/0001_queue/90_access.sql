@@ -18,7 +18,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     -- The first line is called by views, as the one who reads them; they tell nothing.
-    reads constant text[] := ARRAY['clock', 'closed_words', 'due', 'ms', 'next_due', 'shape', 'span', 'stream_text',
+    reads constant text[] := ARRAY['clock', 'closed_words', 'due', 'ms', 'falls_due', 'shape', 'span', 'stream_text',
         'about', 'jobs_of', 'lease_get', 'leases', 'queues', 'recovery_report', 'recovery_stats',
         'stale_jobs', 'stale_rest', 'result'];
     acts constant text[] := ARRAY[
