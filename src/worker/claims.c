@@ -233,7 +233,9 @@ static void maybe_finish(struct worker *w)
  * waits for some. */
 size_t claims_with_ends(struct worker *w)
 {
-    if (w->claimer.busy || w->claimer.failures > 0 || w->ahead > 0)
+    /* Without jobs in advance, those that were claimed start in this same step. */
+    bool supplied = w->opts.ahead > 0 && w->ahead > 0;
+    if (w->claimer.busy || w->claimer.failures > 0 || supplied)
         return 0;
     size_t n = wanted(w);
     return n <= CLAIMED_WITH_ENDS ? n : 0;
