@@ -78,11 +78,12 @@ static bool of_the_crash(const char *table, const char *column)
            (strcmp(column, "integrity") == 0 || strcmp(column, "wal_frames") == 0);
 }
 
-/* Counts what was done, not what is there. */
+/* Counts what was done, not what is there; or is a checksum over such a count. */
 static bool counts_acts(const char *table, const char *column)
 {
     return strcmp(column, "changes") == 0 || strcmp(column, "generation") == 0 ||
-           (strcmp(column, "token") == 0 && strcmp(table, "lh_lease") == 0);
+           (strcmp(table, "lh_lease") == 0 &&
+            (strcmp(column, "token") == 0 || strcmp(column, "row_sum") == 0));
 }
 
 static bool tells_the_story(const char *table)
@@ -97,7 +98,7 @@ static bool left_out(const char *table, const char *key, enum picture_of what)
 
     if (strcmp(table, "lh_meta") == 0)
         return strcmp(key, "store_uuid") == 0 ||
-               (loose && (strcmp(key, "epoch") == 0 || strncmp(key, "recovery:", 9) == 0));
+               (loose && (strncmp(key, "epoch", 5) == 0 || strncmp(key, "recovery:", 9) == 0));
     if (strcmp(table, "lh_request") == 0)
         return strncmp(key, "lh:", 3) == 0; /* made by the library, for a repeat */
     if (strcmp(table, "sqlite_sequence") == 0)
