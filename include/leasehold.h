@@ -340,7 +340,8 @@ typedef struct lh_claim_opts {
     const lh_flag *cancel; /* raised (non-zero) by another thread: stop waiting, LH_EINTR */
     bool woken; /* … which then calls lh_wake(): else the flag is looked at ten times a second */
     /* Wait only while a job is still to come by itself, and return LH_EMPTY when none is: while a job
-     * that was claimed before is scheduled for its next attempt, or a rate holds jobs back. */
+     * that was claimed before is scheduled for its next attempt, or a limit of its queue (rate,
+     * concurrency, exclusive) holds a pending job back. */
     bool drain;
     /* Not NULL: gets the jobs (lh_jobs_free() them) instead of `*out`, in the thread of the call.
      * lh_complete_claim() calls it as soon as the claim stands, also where the completes must still be
@@ -933,7 +934,7 @@ typedef struct lh_work_opts {
     int64_t grace_ms;            /* of a stop; 0: 30 s; LH_NOW: none */
     int64_t kill_after_ms;       /* from SIGTERM to SIGKILL; 0: 5 s */
     bool drain;                  /* stop when nothing is pending and no retry waits */
-    bool drain_pending;          /* stop when nothing is pending: retries are left behind */
+    bool drain_pending;          /* … or nothing can be claimed: retries are left behind */
     bool once;                   /* stop after one job */
     bool no_recovery;            /* do not look after the store (lh_maintain) */
     int64_t detection_ms;        /* and do it at least so often; 0: 60 s */

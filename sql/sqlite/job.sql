@@ -161,6 +161,19 @@ SELECT 1 FROM lh_job
    AND NOT EXISTS (SELECT 1 FROM lh_queue q WHERE q.queue = :queue AND q.paused)
  ORDER BY run_at LIMIT 1;
 
+-- name: job_held_back
+-- Asked after a claim that got nothing: what is pending all the same is held back by a limit of its queue.
+SELECT 1 FROM lh_job
+ WHERE state = 'pending' AND queue = :queue
+   AND NOT EXISTS (SELECT 1 FROM lh_queue q WHERE q.queue = :queue AND q.paused)
+ ORDER BY priority DESC, id LIMIT 1;
+
+-- name: job_held_back_of_kind
+SELECT 1 FROM lh_job
+ WHERE state = 'pending' AND queue = :queue AND kind = :kind
+   AND NOT EXISTS (SELECT 1 FROM lh_queue q WHERE q.queue = :queue AND q.paused)
+ ORDER BY priority DESC, id LIMIT 1;
+
 -- name: job_due
 SELECT id, queue, kind, state FROM lh_job
  WHERE state <> 'pending' AND state <> 'completed' AND state = 'scheduled'

@@ -59,8 +59,8 @@ static const struct option options[] = {
     [KILL_AFTER] = {"kill-after", 0, "D", SPEC_DURATION(1, VALUE_DAY), 0,
                     "from SIGTERM to SIGKILL, where a command is stopped (default: 5s)"},
     [DRAIN] = {"drain", 0, "HOW", SPEC_CHOICE("retries pending"), OPTION_VALUE_ATTACHED,
-               "stop when nothing is pending; with retries (the default), and no job waits for its "
-               "next attempt"},
+               "stop when nothing is pending and no job waits for its next attempt (retries, the "
+               "default), or when nothing can be claimed now (pending)"},
     [ONCE] = {"once", '1', NULL, SPEC_FLAG, 0, "run one job, and stop; exit 3 if there is none"},
     [WORKER] = {"worker", 'w', "LABEL", SPEC_NAME, 0,
                 "what the worker is called; something unique is added (default: USER@HOST)"},
@@ -354,8 +354,9 @@ const struct command cmd_work = {
         "--drain stops the worker when nothing is pending and no job that was claimed before waits "
         "for its next attempt, as after a failure or exit code 75. Jobs that were enqueued for "
         "later "
-        "and were never claimed are not waited for, nor those that other workers hold. "
-        "--drain=pending does not wait for retries."
+        "and were never claimed are not waited for, nor those that other workers hold. Pending "
+        "jobs that the rate, the concurrency or the exclusive lease of a queue holds back are "
+        "waited for. --drain=pending waits neither for retries nor for those."
         "\n\n"
         "SIGTERM, SIGINT or SIGHUP: nothing more is claimed, what runs is waited for, up to "
         "--grace; then it is stopped and given back, with no attempt spent. A second signal does "

@@ -488,7 +488,9 @@ struct lhi_act {
         } peek;
         struct {
             const lh_claim_opts *opts;
-            bool waiting; /* out: a job that was claimed before is scheduled for its next attempt */
+            /* out: a job that was claimed before is scheduled for its next attempt, or the concurrency
+             * or the exclusive lease of its queue holds a pending one back */
+            bool waiting;
         } retries;
         struct {
             const lh_flag *cancel;

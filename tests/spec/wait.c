@@ -643,6 +643,36 @@ SPEC(a_draining_claim_waits_for_what_the_rate_of_the_queue_holds_back)
     world_close(&w);
 }
 
+/* Its slot is taken by another worker: the job is pending, and a drained queue has none. */
+static void expect_it_waits_for_a_slot(const lh_policy *limit)
+{
+    struct world w = world_with_job("mail", "x");
+    lh_job job;
+    EXPECT_OK(lh_policy_set(w.store, "mail", NULL, limit, 0));
+    int64_t second = enqueue(&w, "mail", "y", .kind = "large");
+    EXPECT_OK(claim_one(&w, "mail", &job));
+    expect_it_waits(&w);
+    EXPECT_STATUS(drain_with(&w, "large", true, &job), LH_EINTR);
+    EXPECT_STATUS(drain_with(&w, "other", false, &job), LH_EMPTY);
+    EXPECT_OK(lh_queue_pause(w.store, "mail"));
+    expect_it_ends(&w);
+    EXPECT_OK(lh_queue_resume(w.store, "mail"));
+    EXPECT_OK(complete(&w, &job));
+    expect_it_claims(&w, second);
+    expect_it_ends(&w);
+    world_close(&w);
+}
+
+SPEC(a_draining_claim_waits_for_what_the_concurrency_of_the_queue_holds_back)
+{
+    expect_it_waits_for_a_slot(&(lh_policy){.set = LH_POLICY_CONCURRENCY, .concurrency = 1});
+}
+
+SPEC(a_draining_claim_waits_for_what_an_exclusive_queue_holds_back)
+{
+    expect_it_waits_for_a_slot(&(lh_policy){.set = LH_POLICY_EXCLUSIVE, .exclusive = true});
+}
+
 SPEC(a_draining_claim_does_not_wait_for_what_a_paused_queue_keeps)
 {
     struct world w = world_with_job("mail", "x");

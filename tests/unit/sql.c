@@ -193,6 +193,8 @@ static const struct {
     {"job_expired", {ENDING}},
     {"job_due", {DUE}},
     {"job_retry_waits", {"lh_job_timed (state=? AND lease_until=?)", "SEARCH q USING PRIMARY KEY"}},
+    {"job_held_back", {"lh_job_pending (queue=?)", "SEARCH q USING PRIMARY KEY"}},
+    {"job_held_back_of_kind", {"(queue=? AND kind=?)", "SEARCH q USING PRIMARY KEY"}},
     {"job_overdue",
      {"SEARCH e USING PRIMARY KEY (expires_at<?)", "SEARCH j USING INTEGER PRIMARY"}},
     {"due_now",

@@ -463,7 +463,7 @@ static int peek(struct db *db, struct conn *conn, struct lhi_act *act, struct lh
     return rc;
 }
 
-/* Does a job of these queues and kinds wait for its next attempt? */
+/* Does a job of these queues and kinds wait for its next attempt, or for a slot of its queue? */
 static int retries(struct conn *conn, struct lhi_act *act, struct lhi_error *err)
 {
     const lh_claim_opts *opts = act->retries.opts;
@@ -472,8 +472,12 @@ static int retries(struct conn *conn, struct lhi_act *act, struct lhi_error *err
 
     for (size_t i = 0; i < opts->n_queues * n_kinds && found == 0; i++) {
         const char *kind = opts->n_kinds > 0 ? opts->kinds[i % n_kinds] : NULL;
-        int rc = sql_int(conn, LHI_SQL_JOB_RETRY_WAITS, err, 0, &found, "tt",
-                         opts->queues[i / n_kinds], kind);
+        const char *queue = opts->queues[i / n_kinds];
+        int rc = sql_int(conn, LHI_SQL_JOB_RETRY_WAITS, err, 0, &found, "tt", queue, kind);
+        if (rc >= 0 && found == 0)
+            rc = kind ? sql_int(conn, LHI_SQL_JOB_HELD_BACK_OF_KIND, err, 0, &found, "tt", queue,
+                                kind)
+                      : sql_int(conn, LHI_SQL_JOB_HELD_BACK, err, 0, &found, "t", queue);
         if (rc < 0)
             return rc;
     }

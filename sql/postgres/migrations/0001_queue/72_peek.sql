@@ -239,7 +239,46 @@ BEGIN
     RETURN false;
 END $$;
 
--- Does a job of these queues and kinds (none: any kind) wait for its next attempt? A token tells a retry, or
+-- Is a job of these queues and kinds (none: any kind) pending where a limit may hold it back? Asked after a
+-- claim that got nothing. Without a limit it is only locked by whoever takes it.
+CREATE FUNCTION leasehold.held_back(queues text[], kinds text[]) RETURNS boolean
+LANGUAGE plpgsql STABLE
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
+AS $$
+DECLARE
+    name text;
+    of_kind text;
+    p leasehold.policy;
+BEGIN
+    FOREACH name IN ARRAY queues LOOP
+        p := leasehold.policy_of(name, NULL);
+        CONTINUE WHEN NOT (p.exclusive OR p.concurrency > 0)
+                      OR EXISTS (SELECT 1 FROM leasehold.queue q WHERE q.queue = name AND q.paused);
+        FOREACH of_kind IN ARRAY kinds LOOP
+            PERFORM 1 FROM leasehold.job j
+              WHERE j.state = 'pending' AND j.kind IS NOT NULL
+                AND j.queue || '/' || j.kind = name || '/' || of_kind LIMIT 1;
+            IF FOUND THEN
+                RETURN true;
+            END IF;
+        END LOOP;
+        CONTINUE WHEN cardinality(kinds) > 0;
+        PERFORM 1 FROM leasehold.job j
+          WHERE j.state = 'pending' AND NOT j.again AND j.queue = name
+          ORDER BY j.priority DESC, j.id LIMIT 1;
+        IF NOT FOUND THEN
+            PERFORM 1 FROM leasehold.job j
+              WHERE j.state = 'pending' AND j.again AND j.queue = name
+              ORDER BY j.priority DESC, j.id LIMIT 1;
+        END IF;
+        IF FOUND THEN
+            RETURN true;
+        END IF;
+    END LOOP;
+    RETURN false;
+END $$;
+
+-- Does a job of these queues and kinds (none: any kind) wait for its next attempt, or for a slot? A token tells a retry, or
 -- a job in quarantine, from a job that was enqueued for later. Retries are scheduled soon, so the walk by time
 -- finds one early; only the answer "none" reads all that is scheduled.
 CREATE FUNCTION leasehold.retry_waits(queues text[], kinds text[]) RETURNS boolean
@@ -263,5 +302,5 @@ BEGIN
             RETURN true;
         END IF;
     END LOOP;
-    RETURN false;
+    RETURN leasehold.held_back(queues, kinds);
 END $$;
