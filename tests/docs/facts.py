@@ -229,7 +229,7 @@ def functions(root, _program):
     folder = root / "sql" / "postgres" / "migrations"
     text = "".join(path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.sql")))
     lists = re.search(r"reads constant(.*?)acts constant(.*?)-- The library calls", text, re.S)
-    inner = {"clock", "closed_words", "due", "ms", "next_due", "shape", "span", "stream_text", "about",
+    inner = {"clock", "closed_words", "due", "ms", "falls_due", "shape", "span", "stream_text", "about",
              "stale_jobs", "stale_rest"}
     public = set(re.findall(r"'(\w+)'", lists[1] + lists[2])) - inner
     page = read(root, "docs/reference/sql-functions.md")
