@@ -1125,7 +1125,7 @@ typedef struct lh_recover_opts {
  */
 LH_API int lh_recover(lh_store *store, const lh_recover_opts *opts, lh_report **out);
 
-/** What lh_recover() would take back now; changes nothing. */
+/** What lh_recover() would take back now, also where a policy has recovery off; changes nothing. */
 LH_API int lh_recovery_stats(lh_store *store, lh_recovered *out);
 
 /** Take back by age, as lh_recover() with by_age does. `*reclaimed` (NULL: not wanted) counts. */
@@ -1221,11 +1221,11 @@ typedef struct lh_store_info {
     char uuid[40];
     int schema; /* version of our tables */
     int64_t epoch;
-    int64_t wal_bytes;  /* -1: not known, as on a server */
-    int64_t file_bytes; /* of the database */
-    int64_t free_bytes; /* room on the device; -1: not known */
-    int64_t changes;    /* transactions of ours so far */
-    int64_t stale_jobs, stale_leases;
+    int64_t wal_bytes;                /* -1: not known, as on a server */
+    int64_t file_bytes;               /* of the database */
+    int64_t free_bytes;               /* room on the device; -1: not known */
+    int64_t changes;                  /* transactions of ours so far */
+    int64_t stale_jobs, stale_leases; /* a recovery by itself takes them: none where it is off */
     int64_t workers_alive, workers_late, workers_dead;
     int64_t workers_degraded; /* of those that are not dead */
     int64_t clock_skew_ms;    /* wall clock against elapsed time since the anchor */

@@ -5,7 +5,6 @@
 /* What recovery has done, will do, and would do now. */
 struct look {
     lh_store_info info;
-    lh_recovered stale;
     lh_workers *dead;
     lh_report *last; /* NULL: there was none */
     int64_t now;
@@ -15,8 +14,6 @@ static int look(struct cli *cli, struct look *look)
 {
     int rc = lh_store_status(cli->store, &look->info);
 
-    if (rc == LH_OK)
-        rc = lh_recovery_stats(cli->store, &look->stale);
     if (rc == LH_OK)
         rc = lh_workers_stale(cli->store, &look->dead);
     if (rc == LH_OK) {
@@ -62,9 +59,9 @@ static void print_text(const struct look *look)
     else
         text_field("next run", "%s (%s)", lh_time_format(next, time, sizeof time),
                    text_when(next, look->now, when, sizeof when));
-    text_field("stale now", "%" PRId64 " job%s, %" PRId64 " named lease%s",
-               look->stale.entries_reclaimed, text_plural(look->stale.entries_reclaimed),
-               look->stale.locks_cleaned, text_plural(look->stale.locks_cleaned));
+    text_field("stale now", "%" PRId64 " job%s, %" PRId64 " named lease%s", look->info.stale_jobs,
+               text_plural(look->info.stale_jobs), look->info.stale_leases,
+               text_plural(look->info.stale_leases));
     text_field("dead workers", "%zu", look->dead->n);
     print_dead(look->dead);
     if (look->info.degraded[0] != '\0')
@@ -77,8 +74,8 @@ static void print_json(const struct look *look)
     struct js json = {0};
 
     js_open(&json, '{');
-    js_key_int(&json, "stale_jobs", look->stale.entries_reclaimed);
-    js_key_int(&json, "stale_leases", look->stale.locks_cleaned);
+    js_key_int(&json, "stale_jobs", look->info.stale_jobs);
+    js_key_int(&json, "stale_leases", look->info.stale_leases);
     js_key_int(&json, "dead_workers", (int64_t)look->dead->n);
     js_key(&json, "last_report");
     if (look->last != NULL)

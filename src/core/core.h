@@ -123,7 +123,9 @@ bool lhi_clear_leftovers(lh_store *store, struct lhi_leftovers *found);
 /* … which is due now, or (`*ms`) in so long; -1: never. Told once: the next is a little later. */
 bool lhi_leftovers_due(lh_store *store, int64_t *ms);
 
-int lhi_count_stale(lh_store *store, lh_recovered *out, struct lhi_error *err);
+/* What a recovery would take back now: by hand with `opts`; NULL: by itself, so not where it is off. */
+int lhi_count_stale(lh_store *store, const lh_recover_opts *opts, lh_recovered *out,
+                    struct lhi_error *err);
 int lhi_find_inconsistencies(lh_store *store, const lh_flag *cancel, struct lhi_health *health,
                              struct lhi_error *err);
 void lhi_health_clear(struct lhi_health *health);

@@ -161,12 +161,12 @@ static void stale_clear(struct lhi_suspects *suspects, struct lhi_act *stale)
     lhi_suspects_clear(suspects);
 }
 
-int lhi_count_stale(lh_store *store, lh_recovered *out, struct lhi_error *err)
+int lhi_count_stale(lh_store *store, const lh_recover_opts *opts, lh_recovered *out,
+                    struct lhi_error *err)
 {
-    static const lh_recover_opts by_hand;
     struct lhi_suspects suspects = {0};
     struct lhi_act stale;
-    int rc = look(store, &by_hand, false, &suspects, &stale, err);
+    int rc = look(store, opts, false, &suspects, &stale, err);
 
     if (rc == LH_OK)
         *out = (lh_recovered){.entries_reclaimed = (int64_t)stale.stale.n,
@@ -178,13 +178,14 @@ int lhi_count_stale(lh_store *store, lh_recovered *out, struct lhi_error *err)
 
 int lh_recovery_stats(lh_store *store, lh_recovered *out)
 {
+    static const lh_recover_opts by_hand;
     int rc;
     struct lhi_error *err = lhi_enter(store, &rc);
 
     if (err == NULL)
         return rc;
     rc = lhi_need_out(out, err);
-    return rc == LH_OK ? lhi_count_stale(store, out, err) : rc;
+    return rc == LH_OK ? lhi_count_stale(store, &by_hand, out, err) : rc;
 }
 
 static int dry_run(lh_store *store, const lh_recover_opts *opts, lh_report **out,

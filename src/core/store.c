@@ -346,7 +346,7 @@ int lh_store_status(lh_store *store, lh_store_info *out)
     if (err == NULL)
         return rc;
     if ((rc = lhi_need_out(out, err)) != LH_OK || (rc = lhi_read(store, &act, err)) != LH_OK ||
-        (rc = lhi_count_stale(store, &stale, err)) != LH_OK ||
+        (rc = lhi_count_stale(store, NULL, &stale, err)) != LH_OK ||
         (rc = count_workers(store, out, err)) != LH_OK)
         return rc;
     out->stale_jobs = stale.entries_reclaimed;
