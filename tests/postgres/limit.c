@@ -189,6 +189,22 @@ static struct conn *borrow(struct pg *pg, struct conn **taken)
     return lent;
 }
 
+/* A worker that always finds a job never waits for one, and with recovery off it asks for no siren. */
+TEST(a_holder_gets_a_connection_where_nobody_has_waited_yet)
+{
+    lh_store *store = open_limited();
+    struct pg *pg = store->store.self;
+    struct conn *taken, *lent;
+    struct lhi_error err;
+
+    EXPECT_OK(pool_take(pg, real_ms() + PATIENCE, &taken, &err));
+    EXPECT_OK(pool_take_for_holder(pg, real_ms() + 5000, &lent, &err));
+    EXPECT(lent != taken);
+    pool_give(pg, lent);
+    pool_give(pg, taken);
+    lh_close(store);
+}
+
 TEST(other_calls_do_not_get_the_connection_of_the_listener)
 {
     lh_store *store = open_limited();

@@ -202,6 +202,7 @@ bool wake_init(struct pg *pg);
 void wake_clear(struct pg *pg);
 void wake_busy(struct pg *pg);  /* a claim found something: look soon again */
 void wake_siren(struct pg *pg); /* a worker came or went */
+void wake_begin(struct pg *pg); /* the listener, unless it runs or cannot */
 /* Its connection was lent and is back, or it is to stop. */
 void wake_listener(struct pg *pg);
 void wake_duty(struct pg *pg, int64_t spare_ms); /* 0: we keep the store up for all */

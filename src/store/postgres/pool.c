@@ -283,6 +283,13 @@ int pool_take(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_err
 
 int pool_take_for_holder(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_error *err)
 {
+    /* The connection that is kept free for holders is the listener's, and a worker that always finds a job
+     * has not waited for one. */
+    pthread_mutex_lock(&pg->mutex);
+    bool listener = is_limited(pg) && pg->kept_free > 0;
+    pthread_mutex_unlock(&pg->mutex);
+    if (listener)
+        wake_begin(pg);
     return take(pg, true, deadline, out, err);
 }
 

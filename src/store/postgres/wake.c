@@ -347,6 +347,14 @@ static void start_listener(struct pg *pg)
     }
 }
 
+void wake_begin(struct pg *pg)
+{
+    pthread_mutex_lock(&pg->wake->mutex);
+    if (!pg->wake->deaf && !pg->opts.read_only)
+        start_listener(pg);
+    pthread_mutex_unlock(&pg->wake->mutex);
+}
+
 /* ---- sleeping ---- */
 
 /* A question that is answered by yes or no; a failure is a no. Leaves the mutex for a while. */
