@@ -302,5 +302,5 @@ BEGIN
             RETURN true;
         END IF;
     END LOOP;
-    RETURN leasehold.held_back(queues, kinds);
+    RETURN leasehold.held_back(coalesce(queues, '{}'), coalesce(kinds, '{}'));
 END $$;
