@@ -408,9 +408,9 @@ bool is_damage(struct txn *txn, int64_t id, int rc, struct lhi_error *err);
 enum { SUMMED_TABLES = 5 };
 struct summed_table {
     const char *table;
-    enum lhi_sql rows; /* SELECT *, and row_sum is its last column */
     const char *what;
-    int names; /* columns that name a row */
+    enum lhi_sql rows; /* SELECT *, and row_sum is its last column */
+    int names;         /* columns that name a row */
 };
 extern const struct summed_table summed_tables[SUMMED_TABLES];
 int row_sum_register(struct conn *conn, struct lhi_error *err); /* lh_sum() for this connection */

@@ -74,18 +74,24 @@ CREATE FUNCTION leasehold.is_due_for(queues text[], of_kinds text[], m leasehold
                                      due timestamptz, now timestamptz)
 RETURNS boolean LANGUAGE plpgsql STABLE
 AS $$
+DECLARE
+    s record;
 BEGIN
-    RETURN EXISTS (SELECT 1 FROM leasehold.stretches(l, due) s
-                     JOIN leasehold.job j ON j.lease_until > s.since AND j.lease_until <= s.up_to
-                    WHERE j.state = 'running' AND j.queue = ANY (queues)
+    FOR s IN SELECT * FROM leasehold.stretches(l, greatest(due, now)) LOOP
+        IF EXISTS (SELECT 1 FROM leasehold.job j
+                    WHERE j.state = 'running' AND j.lease_until > s.since AND j.lease_until <= least(s.up_to, due)
+                      AND j.queue = ANY (queues)
                       AND (of_kinds IS NULL OR m.has_policies OR j.kind = ANY (of_kinds)))
-        OR EXISTS (SELECT 1 FROM leasehold.stretches(l, now) s
-                     JOIN leasehold.job j ON j.run_at > s.since AND j.run_at <= s.up_to
-                    WHERE j.state = 'scheduled' AND j.queue = ANY (queues)
-                      AND (of_kinds IS NULL OR m.has_policies OR j.kind = ANY (of_kinds)))
-        OR (leasehold.unclean(l.since, due)
-            AND EXISTS (SELECT 1 FROM unnest(queues) q(queue),
-                                      leasehold.stale_of_dead(due, q.queue, leasehold.some_stay(m), 1)));
+           OR EXISTS (SELECT 1 FROM leasehold.job j
+                       WHERE j.state = 'scheduled' AND j.run_at > s.since AND j.run_at <= least(s.up_to, now)
+                         AND j.queue = ANY (queues)
+                         AND (of_kinds IS NULL OR m.has_policies OR j.kind = ANY (of_kinds))) THEN
+            RETURN true;
+        END IF;
+    END LOOP;
+    RETURN leasehold.unclean(l.since, due)
+           AND EXISTS (SELECT 1 FROM unnest(queues) q(queue),
+                                     leasehold.stale_of_dead(due, q.queue, leasehold.some_stay(m), 1));
 END $$;
 
 -- ---- taking ----
