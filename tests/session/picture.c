@@ -97,7 +97,7 @@ static bool left_out(const char *table, const char *key, enum picture_of what)
     bool loose = what == PICTURE_LOOSE;
 
     if (strcmp(table, "lh_meta") == 0)
-        return strcmp(key, "store_uuid") == 0 ||
+        return strcmp(key, "store_uuid") == 0 || strcmp(key, "last_path") == 0 ||
                (loose && (strncmp(key, "epoch", 5) == 0 || strncmp(key, "recovery:", 9) == 0));
     if (strcmp(table, "lh_request") == 0)
         return strncmp(key, "lh:", 3) == 0; /* made by the library, for a repeat */

@@ -70,11 +70,19 @@ int former_look(struct db *db, const char *uuid, int64_t changes, struct lhi_err
     return LH_OK;
 }
 
-static int note_path(struct txn *txn, void *arg, struct lhi_error *err)
+/* Not one of the transactions that the marks count: nothing is acknowledged by it. */
+static int note_path(struct db *db, struct lhi_error *err)
 {
-    (void)arg;
-    txn->changed = true;
-    return meta_set_text(txn->conn, "last_path", txn->db->file, err);
+    struct lhi_error ignored;
+    int rc = sql_exec(&db->conn, "BEGIN IMMEDIATE", err);
+
+    if (rc == LH_OK)
+        rc = meta_set_text(&db->conn, "last_path", db->file, err);
+    if (rc == LH_OK)
+        rc = sql_exec(&db->conn, "COMMIT", err);
+    if (rc != LH_OK)
+        (void)sql_exec(&db->conn, "ROLLBACK", &ignored);
+    return rc;
 }
 
 /* Into the database file itself: it may be renamed without its log. A fold that cannot be done now is
@@ -98,7 +106,7 @@ int former_note(struct db *db, struct lhi_error *err)
     bool took = !db->alone && side_alone(&db->side);
     if (!db->alone && !took)
         return LH_OK;
-    rc = txn_alone(db, note_path, NULL, err);
+    rc = note_path(db, err);
     if (rc == LH_OK)
         make_lasting(db);
     if (took)

@@ -239,6 +239,15 @@ static int go_on_without(struct db *db, int64_t changes, struct lhi_error *err)
     return LH_OK;
 }
 
+/* The opener that made the tables was cut off: they are in the log alone, so no log was ever lost. */
+static bool is_half_made(const struct db *db, int64_t changes)
+{
+    enum { ONE_PAGE = 4096 };
+    struct stat st;
+
+    return changes == 0 && stat(db->file, &st) == 0 && st.st_size <= ONE_PAGE;
+}
+
 int compare_marks(struct db *db, struct lhi_error *err)
 {
     char uuid[40];
@@ -249,9 +258,12 @@ int compare_marks(struct db *db, struct lhi_error *err)
         (rc = sql_int(&db->conn, LHI_SQL_STORE_MARKS, err, 0, &changes, "")) < 0)
         return rc;
     bool unknown = strcmp(side_uuid(&db->side), uuid) != 0;
+    db->fresh = db->fresh || (unknown && is_half_made(db, changes));
     if ((unknown && (rc = start_marks(db, changes, err)) != LH_OK) ||
         (rc = former_look(db, uuid, changes, err)) != LH_OK)
         return rc;
+    bool clean = !side_dirty(&db->side);
+    side_set_dirty(&db->side, true); /* from here on we write */
     rc = (uint64_t)changes >= side_synced(&db->side) ? renew_epoch(db, changes, unknown, err)
                                                      : go_on_without(db, changes, err);
     /* Last, and together: where any of this was refused, or cut off, the next opener asks again. */
@@ -259,6 +271,8 @@ int compare_marks(struct db *db, struct lhi_error *err)
         side_set_uuid(&db->side, uuid);
     if (rc == LH_OK)
         side_set_file(&db->side, db->dev, db->ino);
+    else if (clean && rc == LH_EOLDER)
+        side_set_dirty(&db->side, false); /* nothing was written */
     return rc == LH_OK ? former_note(db, err) : rc;
 }
 
