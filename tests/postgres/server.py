@@ -57,7 +57,7 @@ CREATE FUNCTION leasehold_test.schema() RETURNS text LANGUAGE sql AS $$
         SELECT format('%s %s %s', t.oid, tgname, tgenabled)
           FROM pg_trigger t JOIN ours o ON o.oid = tgrelid UNION ALL
         SELECT format('%s %s', p.oid, p.xmin) FROM pg_proc p
-         WHERE pronamespace = 'leasehold'::regnamespace) s(x)
+         WHERE pronamespace IN ('leasehold'::regnamespace, 'public'::regnamespace)) s(x)
 $$;
 DO $$  -- what the migration has put into tables, under their names
 DECLARE

@@ -49,7 +49,7 @@ static int read_waiting(struct txn *txn, enum lhi_sql which, size_t limit, struc
 static int fail_damaged(struct txn *txn, const struct waiting *job, struct lhi_error *err)
 {
     char reason[80];
-    bool held;
+    bool held = false;
     struct tally *tally = txn_tally(txn, job->queue, err);
     int rc = tally ? hold_back(txn, job->id, job->token, DAMAGED_ROW, &held, err) : err->status;
 
