@@ -35,8 +35,8 @@ CREATE TYPE leasehold.look AS (
     next     leasehold.sweep   -- the note to make once it is known what is left; NULL: none may be made
 );
 
--- From so many dead rows on they are many; and so many entries one look may read of what is owed, and of
--- the pass that comes by everywhere.
+-- From how many dead rows on a store counts as littered; how many index entries one look may read of the stretch
+-- that is owed, and of the slow pass over everything.
 CREATE FUNCTION leasehold.many_dead() RETURNS bigint LANGUAGE sql IMMUTABLE RETURN 20000::bigint;
 CREATE FUNCTION leasehold.owed_at_once() RETURNS bigint LANGUAGE sql IMMUTABLE RETURN 20000::bigint;
 CREATE FUNCTION leasehold.net_at_once() RETURNS bigint LANGUAGE sql IMMUTABLE RETURN 2000::bigint;
@@ -259,7 +259,7 @@ BEGIN
               FROM (SELECT DISTINCT v.t FROM pg_catalog.unnest(moments) v(t)) x) u;
 END $$;
 
--- So many moments are kept at most; where there are more, the bound stays behind.
+-- How many moments a note keeps at most. Where there are more, the bound stays behind.
 CREATE FUNCTION leasehold.most_left() RETURNS integer LANGUAGE sql IMMUTABLE RETURN 100;
 
 -- A stretch before a moment that is not too full to be read at once: this wide, or less. A piece that takes too long
@@ -314,7 +314,7 @@ END $$;
 
 -- A piece of what is owed, or else, every five seconds, of the pass that comes by everywhere; called before the note
 -- is made. One session at a time: the others have their bound, and need neither wait nor make a note, which would undo
--- what the one has done. (Whoever keeps the row for long has made no note meanwhile.)
+-- what the one has done. (A session that holds the row for more than three seconds has made no note meanwhile.)
 CREATE FUNCTION leasehold.look_back(m leasehold.meta, INOUT l leasehold.look, due timestamptz, now timestamptz)
 LANGUAGE plpgsql
 AS $$
