@@ -92,8 +92,8 @@ LH_API int lh_status_http(int status);
 /**
  * A flag that ends a call which takes one as `cancel`; 0 is not raised.
  *
- * lh_flag_raise() may be called by any thread and in a signal handler. What was written before it is seen
- * by whoever finds the flag raised (release and acquire). `static volatile sig_atomic_t` is of this type, too:
+ * lh_flag_raise() may be called by any thread and in a signal handler. A thread that finds the flag raised
+ * sees everything that was written before it (release and acquire). `static volatile sig_atomic_t` is of this type, too:
  * it may be set directly in a signal handler, but by threads only with these functions. One flag may
  * serve several calls, and must outlive them.
  */

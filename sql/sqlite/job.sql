@@ -17,7 +17,7 @@ SELECT seq FROM sqlite_sequence WHERE name = 'lh_job';
 UPDATE lh_job SET name_sum = :name_sum, payload_sum = :payload_sum WHERE id = :id;
 
 -- name: job_sum
--- The row is as it is to be: its checksum is made anew.
+-- The row has its final values: compute its checksum again.
 UPDATE lh_job SET state_sum = lh_job_sum() WHERE id = :id;
 
 -- name: mend_sums

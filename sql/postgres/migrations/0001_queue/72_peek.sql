@@ -240,7 +240,7 @@ BEGIN
 END $$;
 
 -- Is a job of these queues and kinds (none: any kind) pending where a limit may hold it back? Asked after a
--- claim that got nothing. Without a limit it is only locked by whoever takes it.
+-- claim that got nothing. Without a limit, a pending job is only locked by the session that takes it.
 CREATE FUNCTION leasehold.held_back(queues text[], kinds text[]) RETURNS boolean
 LANGUAGE plpgsql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
