@@ -93,7 +93,7 @@ static void *look_for_server(void *arg)
 {
     struct look *look = arg;
 
-    look->rc = conn_open(look->pg, real_ms() + ACT_MS, &look->conn, &look->err);
+    look->rc = pg_conn_open(look->pg, pg_real_ms() + ACT_MS, &look->conn, &look->err);
     return NULL;
 }
 
@@ -134,7 +134,7 @@ TEST(a_server_that_is_replaced_while_it_is_chosen_is_not_used)
     lh_store *store = open_beside(&silent, url);
     look.pg = store->store.self;
     int64_t newer = look.pg->timeline + 1;
-    hosts_doubt(look.pg);
+    pg_hosts_doubt(look.pg);
     EXPECT_EQ(pthread_create(&thread, NULL, look_for_server, &look), 0);
     int client = accept(silent.fd, NULL, NULL); /* it has the one, and asks the other */
     EXPECT(client >= 0);
@@ -161,8 +161,8 @@ TEST(a_server_that_never_ends_its_answer_is_not_listened_to_for_ever)
     int ends[2];
 
     EXPECT(pipe(ends) == 0 && write(ends[1], "x", 1) == 1);
-    EXPECT(await_fd(pg, ends[0], POLLIN, real_ms()));
-    EXPECT(!await_fd(pg, ends[0], POLLIN, real_ms() - 2000));
+    EXPECT(pg_await_fd(pg, ends[0], POLLIN, pg_real_ms()));
+    EXPECT(!pg_await_fd(pg, ends[0], POLLIN, pg_real_ms() - 2000));
     close(ends[0]);
     close(ends[1]);
     lh_close(store);

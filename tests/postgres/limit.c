@@ -183,8 +183,8 @@ static struct conn *borrow(struct pg *pg, struct conn **taken)
     struct lhi_error err;
 
     (void)pg_wait(pg, pg_ticket(pg, &from_q), &from_q, 1); /* starts the listener */
-    EXPECT_OK(pool_take(pg, real_ms() + PATIENCE, taken, &err));
-    EXPECT_OK(pool_take_for_holder(pg, real_ms() + PATIENCE, &lent, &err));
+    EXPECT_OK(pg_pool_take(pg, pg_real_ms() + PATIENCE, taken, &err));
+    EXPECT_OK(pg_pool_take_for_holder(pg, pg_real_ms() + PATIENCE, &lent, &err));
     EXPECT(lent->listens && !(*taken)->listens);
     return lent;
 }
@@ -197,11 +197,11 @@ TEST(a_holder_gets_a_connection_where_nobody_has_waited_yet)
     struct conn *taken, *lent;
     struct lhi_error err;
 
-    EXPECT_OK(pool_take(pg, real_ms() + PATIENCE, &taken, &err));
-    EXPECT_OK(pool_take_for_holder(pg, real_ms() + 5000, &lent, &err));
+    EXPECT_OK(pg_pool_take(pg, pg_real_ms() + PATIENCE, &taken, &err));
+    EXPECT_OK(pg_pool_take_for_holder(pg, pg_real_ms() + 5000, &lent, &err));
     EXPECT(lent != taken);
-    pool_give(pg, lent);
-    pool_give(pg, taken);
+    pg_pool_give(pg, lent);
+    pg_pool_give(pg, taken);
     lh_close(store);
 }
 
@@ -212,10 +212,10 @@ TEST(other_calls_do_not_get_the_connection_of_the_listener)
     struct conn *taken, *third;
     struct lhi_error err;
 
-    pool_give(pg, borrow(pg, &taken));
-    EXPECT_STATUS(pool_take(pg, real_ms() + 50, &third, &err), LH_EBUSY);
+    pg_pool_give(pg, borrow(pg, &taken));
+    EXPECT_STATUS(pg_pool_take(pg, pg_real_ms() + 50, &third, &err), LH_EBUSY);
     EXPECT_CONTAINS(err.text, "all 2 connections");
-    pool_give(pg, taken);
+    pg_pool_give(pg, taken);
     lh_close(store);
 }
 
@@ -225,17 +225,17 @@ TEST(a_notification_that_comes_during_a_borrowed_call_is_heard)
     struct pg *pg = store->store.self;
     PGconn *other = session_to(test_store());
     struct conn *taken, *lent = borrow(pg, &taken);
-    struct txn txn = {.pg = pg, .conn = lent, .deadline = real_ms() + PATIENCE};
+    struct txn txn = {.pg = pg, .conn = lent, .deadline = pg_real_ms() + PATIENCE};
     struct lhi_error err;
     uint32_t ticket = pg_ticket(pg, &from_q);
 
     done(other, "NOTIFY leasehold, 'q'");
-    EXPECT_OK(call_text(&txn, "SELECT 1", NULL, NULL, &err)); /* libpq has read it by now */
-    pool_give(pg, lent);
+    EXPECT_OK(pg_call_text(&txn, "SELECT 1", NULL, NULL, &err)); /* libpq has read it by now */
+    pg_pool_give(pg, lent);
     for (int i = 0; i < PATIENCE && pg_ticket(pg, &from_q) == ticket; i++)
         (void)usleep(1000);
     EXPECT(pg_ticket(pg, &from_q) != ticket);
-    pool_give(pg, taken);
+    pg_pool_give(pg, taken);
     lh_close(store);
     PQfinish(other);
 }
@@ -246,17 +246,17 @@ TEST(a_listener_whose_session_ends_while_it_is_borrowed_listens_again)
     struct pg *pg = store->store.self;
     PGconn *other = session_to(test_store());
     struct conn *taken, *lent = borrow(pg, &taken);
-    struct txn txn = {.pg = pg, .conn = lent, .deadline = real_ms() + PATIENCE};
+    struct txn txn = {.pg = pg, .conn = lent, .deadline = pg_real_ms() + PATIENCE};
     int before = PQbackendPID(lent->pg);
     struct lhi_error err;
 
     EXPECT_STR(said(other, "SELECT pg_terminate_backend(%d, 5000)", before), "t");
-    EXPECT(call_text(&txn, "SELECT 1", NULL, NULL, &err) < 0);
-    pool_give(pg, lent);
-    EXPECT_OK(pool_take_for_holder(pg, real_ms() + PATIENCE, &lent, &err));
+    EXPECT(pg_call_text(&txn, "SELECT 1", NULL, NULL, &err) < 0);
+    pg_pool_give(pg, lent);
+    EXPECT_OK(pg_pool_take_for_holder(pg, pg_real_ms() + PATIENCE, &lent, &err));
     EXPECT(lent->listens && PQbackendPID(lent->pg) != before);
-    pool_give(pg, lent);
-    pool_give(pg, taken);
+    pg_pool_give(pg, lent);
+    pg_pool_give(pg, taken);
     lh_close(store);
     PQfinish(other);
 }
@@ -268,13 +268,13 @@ TEST(where_nobody_can_listen_the_last_free_connection_is_for_holders)
     struct conn *taken, *second, *third;
     struct lhi_error err;
 
-    pool_keep_all(pg);
-    EXPECT_OK(pool_take(pg, real_ms() + PATIENCE, &taken, &err));
-    EXPECT_STATUS(pool_take(pg, real_ms() + 50, &third, &err), LH_EBUSY);
-    EXPECT_OK(pool_take_for_holder(pg, real_ms() + PATIENCE, &second, &err));
-    EXPECT_STATUS(pool_take_for_holder(pg, real_ms() + 50, &third, &err), LH_EBUSY);
-    pool_give(pg, second);
-    pool_give(pg, taken);
+    pg_pool_keep_all(pg);
+    EXPECT_OK(pg_pool_take(pg, pg_real_ms() + PATIENCE, &taken, &err));
+    EXPECT_STATUS(pg_pool_take(pg, pg_real_ms() + 50, &third, &err), LH_EBUSY);
+    EXPECT_OK(pg_pool_take_for_holder(pg, pg_real_ms() + PATIENCE, &second, &err));
+    EXPECT_STATUS(pg_pool_take_for_holder(pg, pg_real_ms() + 50, &third, &err), LH_EBUSY);
+    pg_pool_give(pg, second);
+    pg_pool_give(pg, taken);
     EXPECT_EQ(pg->n_conns, 2);
     lh_close(store);
 }

@@ -60,14 +60,14 @@ static struct pg *pg_of(lh_store *store)
 static int ask(lh_store *store, const char *sql, struct args *args, struct rows *rows,
                struct lhi_error *err)
 {
-    struct txn txn = {.pg = pg_of(store), .deadline = real_ms() + 10000};
+    struct txn txn = {.pg = pg_of(store), .deadline = pg_real_ms() + 10000};
 
     lhi_error_clear(err);
-    EXPECT_OK(pool_take(txn.pg, txn.deadline, &txn.conn, err));
-    int rc = call_text(&txn, sql, args, rows, err);
+    EXPECT_OK(pg_pool_take(txn.pg, txn.deadline, &txn.conn, err));
+    int rc = pg_call_text(&txn, sql, args, rows, err);
     if (rc == LH_OK)
-        notices_tell(&txn.conn->notices, &txn.pg->log);
-    pool_give(txn.pg, txn.conn);
+        pg_notices_tell(&txn.conn->notices, &txn.pg->log);
+    pg_pool_give(txn.pg, txn.conn);
     return rc;
 }
 
@@ -81,33 +81,33 @@ TEST(single_values_come_back_as_they_were_sent)
     struct lhi_error err;
     size_t len;
 
-    arg_text(&args, "zw\xc3\xb6lf");
-    arg_text(&args, NULL);
-    arg_int(&args, INT64_MIN);
-    arg_opt(&args, 0);
-    arg_ref(&args, &(int64_t){0});
-    arg_bool(&args, true);
-    arg_time(&args, INT64_C(1700000000123));
-    arg_time(&args, 0);
-    arg_bytes(&args, "a\0b", 3);
-    arg_bytes(&args, "", 0);
-    arg_bytes(&args, NULL, 0);
+    pg_arg_text(&args, "zw\xc3\xb6lf");
+    pg_arg_text(&args, NULL);
+    pg_arg_int(&args, INT64_MIN);
+    pg_arg_opt(&args, 0);
+    pg_arg_ref(&args, &(int64_t){0});
+    pg_arg_bool(&args, true);
+    pg_arg_time(&args, INT64_C(1700000000123));
+    pg_arg_time(&args, 0);
+    pg_arg_bytes(&args, "a\0b", 3);
+    pg_arg_bytes(&args, "", 0);
+    pg_arg_bytes(&args, NULL, 0);
     EXPECT_OK(ask(store, "SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, '-5'::int2", &args,
                   &rows, &err));
-    EXPECT_STR(row_text(&rows, 0, 0), "zw\xc3\xb6lf");
-    EXPECT(row_null(&rows, 0, 1) && row_text(&rows, 0, 1) == NULL);
-    EXPECT_EQ(row_int(&rows, 0, 2), INT64_MIN);
-    EXPECT(row_null(&rows, 0, 3));
-    EXPECT(!row_null(&rows, 0, 4) && row_int(&rows, 0, 4) == 0);
-    EXPECT(row_bool(&rows, 0, 5));
-    EXPECT_EQ(row_time(&rows, 0, 6), INT64_C(1700000000123));
-    EXPECT_EQ(row_time(&rows, 0, 7), 0);
-    const void *bytes = row_bytes(&rows, 0, 8, &len);
+    EXPECT_STR(pg_row_text(&rows, 0, 0), "zw\xc3\xb6lf");
+    EXPECT(pg_row_null(&rows, 0, 1) && pg_row_text(&rows, 0, 1) == NULL);
+    EXPECT_EQ(pg_row_int(&rows, 0, 2), INT64_MIN);
+    EXPECT(pg_row_null(&rows, 0, 3));
+    EXPECT(!pg_row_null(&rows, 0, 4) && pg_row_int(&rows, 0, 4) == 0);
+    EXPECT(pg_row_bool(&rows, 0, 5));
+    EXPECT_EQ(pg_row_time(&rows, 0, 6), INT64_C(1700000000123));
+    EXPECT_EQ(pg_row_time(&rows, 0, 7), 0);
+    const void *bytes = pg_row_bytes(&rows, 0, 8, &len);
     EXPECT_MEM(bytes, len, "a\0b", 3);
-    EXPECT(row_bytes(&rows, 0, 9, &len) != NULL && len == 0);
-    EXPECT(row_null(&rows, 0, 10));
-    EXPECT_EQ(row_int(&rows, 0, 11), -5);
-    rows_free(&rows);
+    EXPECT(pg_row_bytes(&rows, 0, 9, &len) != NULL && len == 0);
+    EXPECT(pg_row_null(&rows, 0, 10));
+    EXPECT_EQ(pg_row_int(&rows, 0, 11), -5);
+    pg_rows_free(&rows);
     lh_close(store);
 }
 
@@ -118,36 +118,36 @@ TEST(lists_come_back_as_they_were_sent)
     struct rows rows;
     struct lhi_error err;
 
-    arg_array(&args, OID_INT8, 3);
-    put_int(&args, -7);
-    put_opt(&args, 0);
-    put_int(&args, INT64_MAX);
-    arg_array(&args, OID_TEXT, 3);
-    put_text(&args, "");
-    put_text(&args, NULL);
-    put_bytes(&args, "NULL", 4);
-    arg_array(&args, OID_BYTEA, 2);
-    put_bytes(&args, "\0\xff", 2);
-    put_null(&args);
-    arg_array(&args, OID_BOOL, 2);
-    put_bool(&args, false);
-    put_bool(&args, true);
-    arg_array(&args, OID_TIMESTAMPTZ, 2);
-    put_time(&args, 1);
-    put_time(&args, 0);
-    arg_array(&args, OID_TEXT, 0);
+    pg_arg_array(&args, OID_INT8, 3);
+    pg_put_int(&args, -7);
+    pg_put_opt(&args, 0);
+    pg_put_int(&args, INT64_MAX);
+    pg_arg_array(&args, OID_TEXT, 3);
+    pg_put_text(&args, "");
+    pg_put_text(&args, NULL);
+    pg_put_bytes(&args, "NULL", 4);
+    pg_arg_array(&args, OID_BYTEA, 2);
+    pg_put_bytes(&args, "\0\xff", 2);
+    pg_put_null(&args);
+    pg_arg_array(&args, OID_BOOL, 2);
+    pg_put_bool(&args, false);
+    pg_put_bool(&args, true);
+    pg_arg_array(&args, OID_TIMESTAMPTZ, 2);
+    pg_put_time(&args, 1);
+    pg_put_time(&args, 0);
+    pg_arg_array(&args, OID_TEXT, 0);
     EXPECT_OK(ask(store,
                   "SELECT to_json($1)::text, to_json($2)::text, to_json($3)::text,"
                   " to_json($4)::text, extract(epoch FROM $5[1])::text || ($5[2] IS NULL),"
                   " to_json($6)::text",
                   &args, &rows, &err));
-    EXPECT_STR(row_text(&rows, 0, 0), "[-7,null,9223372036854775807]");
-    EXPECT_STR(row_text(&rows, 0, 1), "[\"\",null,\"NULL\"]");
-    EXPECT_STR(row_text(&rows, 0, 2), "[\"\\\\x00ff\",null]");
-    EXPECT_STR(row_text(&rows, 0, 3), "[false,true]");
-    EXPECT_STR(row_text(&rows, 0, 4), "0.001000true");
-    EXPECT_STR(row_text(&rows, 0, 5), "[]");
-    rows_free(&rows);
+    EXPECT_STR(pg_row_text(&rows, 0, 0), "[-7,null,9223372036854775807]");
+    EXPECT_STR(pg_row_text(&rows, 0, 1), "[\"\",null,\"NULL\"]");
+    EXPECT_STR(pg_row_text(&rows, 0, 2), "[\"\\\\x00ff\",null]");
+    EXPECT_STR(pg_row_text(&rows, 0, 3), "[false,true]");
+    EXPECT_STR(pg_row_text(&rows, 0, 4), "0.001000true");
+    EXPECT_STR(pg_row_text(&rows, 0, 5), "[]");
+    pg_rows_free(&rows);
     lh_close(store);
 }
 
@@ -161,10 +161,10 @@ TEST(times_before_the_year_2000_and_at_the_ends_of_time_are_times)
                   "SELECT '1973-03-03T00:00:00.0019Z'::timestamptz, 'infinity'::timestamptz, "
                   "'-infinity'::timestamptz",
                   NULL, &rows, &err));
-    EXPECT_EQ(row_time(&rows, 0, 0), INT64_C(99964800001));
-    EXPECT_EQ(row_time(&rows, 0, 1), 0);
-    EXPECT_EQ(row_time(&rows, 0, 2), 0);
-    rows_free(&rows);
+    EXPECT_EQ(pg_row_time(&rows, 0, 0), INT64_C(99964800001));
+    EXPECT_EQ(pg_row_time(&rows, 0, 1), 0);
+    EXPECT_EQ(pg_row_time(&rows, 0, 2), 0);
+    pg_rows_free(&rows);
     lh_close(store);
 }
 
@@ -232,9 +232,9 @@ TEST(what_is_too_much_for_one_call_is_refused_before_it_is_sent)
     struct lhi_error err;
 
     EXPECT(bytes != MAP_FAILED);
-    arg_array(&args, OID_BYTEA, 2);
-    put_bytes(&args, bytes, len); /* which nobody reads */
-    put_null(&args);
+    pg_arg_array(&args, OID_BYTEA, 2);
+    pg_put_bytes(&args, bytes, len); /* which nobody reads */
+    pg_put_null(&args);
     EXPECT_STATUS(ask(store, "SELECT $1", &args, NULL, &err), LH_ETOOBIG);
     EXPECT_CONTAINS(err.text, "1000 MiB");
     EXPECT_EQ(pg_of(store)->n_conns, 1);
@@ -318,13 +318,13 @@ TEST(who_finds_no_connection_free_waits_no_longer_than_he_may)
     struct lhi_error err;
 
     for (int i = 0; i < MOST_CONNS; i++)
-        EXPECT_OK(pool_take(pg, real_ms() + 10000, &taken[i], &err));
-    EXPECT_STATUS(pool_take(pg, real_ms() + 100, &one, &err), LH_EBUSY);
+        EXPECT_OK(pg_pool_take(pg, pg_real_ms() + 10000, &taken[i], &err));
+    EXPECT_STATUS(pg_pool_take(pg, pg_real_ms() + 100, &one, &err), LH_EBUSY);
     EXPECT_CONTAINS(err.text, "8 connections");
-    pool_give(pg, taken[0]);
-    EXPECT_OK(pool_take(pg, real_ms() + 100, &taken[0], &err));
+    pg_pool_give(pg, taken[0]);
+    EXPECT_OK(pg_pool_take(pg, pg_real_ms() + 100, &taken[0], &err));
     for (int i = 0; i < MOST_CONNS; i++)
-        pool_give(pg, taken[i]);
+        pg_pool_give(pg, taken[i]);
     lh_close(store);
 }
 
@@ -339,9 +339,9 @@ static void *take_and_give(void *arg)
     struct lhi_error err;
     struct conn *conn;
 
-    __atomic_store_n(&comer->since, real_ms(), __ATOMIC_SEQ_CST);
-    EXPECT_OK(pool_take(comer->pg, real_ms() + 10000, &conn, &err));
-    pool_give(comer->pg, conn);
+    __atomic_store_n(&comer->since, pg_real_ms(), __ATOMIC_SEQ_CST);
+    EXPECT_OK(pg_pool_take(comer->pg, pg_real_ms() + 10000, &conn, &err));
+    pg_pool_give(comer->pg, conn);
     return NULL;
 }
 
@@ -355,13 +355,13 @@ static bool expect_shared(void)
     struct conn *conn;
     pthread_t thread;
 
-    EXPECT_OK(pool_take(comer.pg, real_ms() + 10000, &conn, &err));
+    EXPECT_OK(pg_pool_take(comer.pg, pg_real_ms() + 10000, &conn, &err));
     EXPECT(pthread_create(&thread, NULL, take_and_give, &comer) == 0);
     while (__atomic_load_n(&comer.since, __ATOMIC_SEQ_CST) == 0)
         usleep(100);
     usleep(10000); /* until he waits: in one of several tries at least he does */
-    pool_give(comer.pg, conn);
-    bool in_time = real_ms() < comer.since + MOMENT_MS;
+    pg_pool_give(comer.pg, conn);
+    bool in_time = pg_real_ms() < comer.since + MOMENT_MS;
     pthread_join(thread, NULL);
     if (in_time)
         EXPECT_EQ(comer.pg->n_conns, 1);
@@ -582,7 +582,7 @@ TEST(one_host_of_several_that_answers_is_enough)
     struct target target = {0};
     struct lhi_error err;
 
-    EXPECT_OK(target_parse(&target, "postgresql://a:1,b:2,c/db", &err));
+    EXPECT_OK(pg_target_parse(&target, "postgresql://a:1,b:2,c/db", &err));
     EXPECT_EQ(target.n_hosts, 3);
     EXPECT_STR(target.hosts[1].host, "b");
     EXPECT_STR(target.hosts[1].port, "2");
@@ -591,7 +591,7 @@ TEST(one_host_of_several_that_answers_is_enough)
         read_write = read_write || (strcmp(target.keys[i], "target_session_attrs") == 0 &&
                                     strcmp(target.values[i], "read-write") == 0);
     EXPECT(read_write);
-    target_clear(&target);
+    pg_target_clear(&target);
 }
 
 /* ---------------------------------------------------------------- the commit */
@@ -629,7 +629,7 @@ TEST(a_call_whose_number_was_used_before_is_told_that_the_store_is_busy)
 
     done(c, "SELECT leasehold.enqueue_one('q', 0, 'x', 78)");
     PGresult *refusal = PQexec(c, "SELECT leasehold.enqueue_one('q', 0, 'x', 78)");
-    EXPECT_EQ(refusal_status(refusal, "db", &err), LH_EBUSY);
+    EXPECT_EQ(pg_refusal_status(refusal, "db", &err), LH_EBUSY);
     EXPECT_STR(err.text, "store is busy: another call has this number");
     EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.job"), "1");
     PQclear(refusal);

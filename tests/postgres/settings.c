@@ -40,16 +40,16 @@ static lh_store *open_at(const char *url, const char *settings, struct heard *he
 
 static void expect_tells(lh_store *store, const struct heard *heard)
 {
-    struct txn txn = {.pg = store->store.self, .deadline = real_ms() + 10000};
+    struct txn txn = {.pg = store->store.self, .deadline = pg_real_ms() + 10000};
     struct lhi_error err;
 
     lhi_error_clear(&err);
-    EXPECT_OK(pool_take(txn.pg, txn.deadline, &txn.conn, &err));
+    EXPECT_OK(pg_pool_take(txn.pg, txn.deadline, &txn.conn, &err));
     EXPECT_OK(
-        call_text(&txn, "SELECT leasehold.tell('warn', 'took job 7 back')", NULL, NULL, &err));
-    notices_tell(&txn.conn->notices, &txn.pg->log);
+        pg_call_text(&txn, "SELECT leasehold.tell('warn', 'took job 7 back')", NULL, NULL, &err));
+    pg_notices_tell(&txn.conn->notices, &txn.pg->log);
     EXPECT(heard->told);
-    pool_give(txn.pg, txn.conn);
+    pg_pool_give(txn.pg, txn.conn);
 }
 
 /* The warning of a commit that was not confirmed is one of them: failover.py. */
@@ -147,12 +147,12 @@ TEST(a_role_that_may_only_read_is_told_so_at_once)
     struct heard heard = {0};
     lh_store *store = open_at(test_store(), "-c%20default_transaction_read_only%3Don", &heard);
     lh_enqueued out;
-    int64_t begun = real_ms();
+    int64_t begun = pg_real_ms();
 
     EXPECT_STATUS(
         lh_enqueue(store, "q", &(lh_new_job){.payload = "x", .payload_len = 1}, 1, NULL, &out),
         LH_EREADONLY);
-    EXPECT(real_ms() - begun < ACT_MS / 2);
+    EXPECT(pg_real_ms() - begun < ACT_MS / 2);
     lh_close(store);
 }
 
@@ -166,11 +166,11 @@ TEST(a_service_names_the_host_whatever_the_environment_says)
 
     EXPECT_EQ(setenv("PGHOST", "elsewhere", 1), 0);
     EXPECT_EQ(setenv("PGPORT", "1", 1), 0);
-    EXPECT_OK(target_parse(&target, "service=queue", &err));
+    EXPECT_OK(pg_target_parse(&target, "service=queue", &err));
     EXPECT(target.hosts[0].host == NULL && target.hosts[0].port == NULL);
-    target_clear(&target);
+    pg_target_clear(&target);
     target = (struct target){0};
-    EXPECT_OK(target_parse(&target, "dbname=queue", &err));
+    EXPECT_OK(pg_target_parse(&target, "dbname=queue", &err));
     EXPECT_STR(target.hosts[0].host, "elsewhere");
-    target_clear(&target);
+    pg_target_clear(&target);
 }

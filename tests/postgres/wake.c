@@ -455,10 +455,10 @@ static void has_a_job(lh_store *store, PGconn *hand)
 static int64_t sleeps_for_ms(lh_store *store, const lh_claim_opts *opts)
 {
     void *pg = store->store.self;
-    int64_t start = real_ms();
+    int64_t start = pg_real_ms();
 
     (void)pg_wait(pg, pg_ticket(pg, opts), opts, 200);
-    return real_ms() - start;
+    return pg_real_ms() - start;
 }
 
 static int64_t sleeps_ms(lh_store *store)

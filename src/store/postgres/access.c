@@ -23,7 +23,7 @@ static const char drop_everything[] =
     "    END LOOP;\n"
     "END $$;\n";
 
-int read_drop_sql(struct txn *txn, struct lhi_act *act)
+int pg_read_drop_sql(struct txn *txn, struct lhi_act *act)
 {
     char *text = lhi_strdup(drop_everything);
 

@@ -19,15 +19,15 @@ static int fail_rotten(struct txn *txn, const lh_job *job, struct lhi_error *err
 {
     struct args args = {0};
 
-    arg_int(&args, job->id);
-    arg_int(&args, job->token);
-    return call_next(txn, LHI_POSTGRES_JOB_ROTTEN, &args, NULL, err);
+    pg_arg_int(&args, job->id);
+    pg_arg_int(&args, job->token);
+    return pg_call_next(txn, LHI_POSTGRES_JOB_ROTTEN, &args, NULL, err);
 }
 
 static bool rotten(const struct rows *rows, int row, const lh_job *job)
 {
-    return !row_null(rows, row, JOB_PAYLOAD_SUM) &&
-           row_int(rows, row, JOB_PAYLOAD_SUM) !=
+    return !pg_row_null(rows, row, JOB_PAYLOAD_SUM) &&
+           pg_row_int(rows, row, JOB_PAYLOAD_SUM) !=
                lhi_checksum(job->payload, job->payload ? job->payload_len : 0);
 }
 
@@ -35,17 +35,17 @@ static int add_job(struct txn *txn, struct lhi_act *act, const struct rows *rows
                    size_t *room)
 {
     lh_jobs *out = act->claim.out;
-    int64_t now = act->claim.repeated ? pg_now(txn->pg) : row_time(rows, row, JOB_STARTED_AT);
+    int64_t now = act->claim.repeated ? pg_now(txn->pg) : pg_row_time(rows, row, JOB_STARTED_AT);
     lh_job *job;
 
-    if (!jobs_add(out, room, &job))
+    if (!pg_jobs_add(out, room, &job))
         return lhi_no_memory(&act->err);
-    if (!job_from_row(rows, row, now, lhi_arena_of(&out->priv), job)) {
+    if (!pg_job_from_row(rows, row, now, lhi_arena_of(&out->priv), job)) {
         out->n--;
         return lhi_no_memory(&act->err);
     }
-    job->timeout_ms = row_int(rows, row, CLAIM_TIMEOUT);
-    job->max_output = row_int(rows, row, CLAIM_MAX_OUTPUT);
+    job->timeout_ms = pg_row_int(rows, row, CLAIM_TIMEOUT);
+    job->max_output = pg_row_int(rows, row, CLAIM_MAX_OUTPUT);
     return LH_OK;
 }
 
@@ -60,10 +60,10 @@ static int read_claimed(struct txn *txn, struct lhi_act *act, const struct rows 
     if (lhi_arena_of(&out->priv) == NULL)
         return lhi_no_memory(&act->err);
     for (int row = 0; row < rows->n; row++) {
-        act->claim.repeated = act->claim.repeated || row_bool(rows, row, CLAIM_REPEATED);
-        if (row_null(rows, row, JOB_ID)) {
-            act->claim.retry_ms = row_int(rows, row, CLAIM_RETRY);
-            act->claim.schedules = row_bool(rows, row, CLAIM_SCHEDULES);
+        act->claim.repeated = act->claim.repeated || pg_row_bool(rows, row, CLAIM_REPEATED);
+        if (pg_row_null(rows, row, JOB_ID)) {
+            act->claim.retry_ms = pg_row_int(rows, row, CLAIM_RETRY);
+            act->claim.schedules = pg_row_bool(rows, row, CLAIM_SCHEDULES);
             continue;
         }
         int rc = add_job(txn, act, rows, row, &room);
@@ -89,31 +89,31 @@ static bool claims_one(const struct lhi_act *act, size_t want)
 static void arg_claim_one(struct txn *txn, struct args *args, const lh_claim_opts *opts,
                           const struct lhi_act *done)
 {
-    arg_text(args, opts->worker);
-    arg_text(args, opts->queues[0]);
-    arg_opt(args, opts->lease_ms);
-    arg_bool(args, !pg_opts(txn->pg)->no_recovery);
+    pg_arg_text(args, opts->worker);
+    pg_arg_text(args, opts->queues[0]);
+    pg_arg_opt(args, opts->lease_ms);
+    pg_arg_bool(args, !pg_opts(txn->pg)->no_recovery);
     if (done != NULL) {
-        arg_done(args, &done->done[0]);
+        pg_arg_done(args, &done->done[0]);
     } else {
-        arg_opt(args, 0);
-        arg_opt(args, 0);
-        arg_text(args, NULL);
+        pg_arg_opt(args, 0);
+        pg_arg_opt(args, 0);
+        pg_arg_text(args, NULL);
     }
 }
 
 static void arg_claim(struct txn *txn, struct args *args, const lh_claim_opts *opts, size_t want)
 {
-    arg_text(args, opts->worker);
-    arg_names(args, opts->queues, opts->n_queues);
+    pg_arg_text(args, opts->worker);
+    pg_arg_names(args, opts->queues, opts->n_queues);
     if (opts->n_kinds > 0)
-        arg_names(args, opts->kinds, opts->n_kinds);
+        pg_arg_names(args, opts->kinds, opts->n_kinds);
     else
-        arg_no_array(args, OID_TEXT);
-    arg_int(args, (int64_t)want);
-    arg_opt(args, opts->lease_ms);
-    arg_text(args, opts->request);
-    arg_bool(args, !pg_opts(txn->pg)->no_recovery);
+        pg_arg_no_array(args, OID_TEXT);
+    pg_arg_int(args, (int64_t)want);
+    pg_arg_opt(args, opts->lease_ms);
+    pg_arg_text(args, opts->request);
+    pg_arg_bool(args, !pg_opts(txn->pg)->no_recovery);
 }
 
 /* `done`: the act before, to be done by the same call; NULL: none. */
@@ -129,13 +129,13 @@ static int claim_once(struct txn *txn, struct lhi_act *done, struct lhi_act *act
         arg_claim_one(txn, &args, act->claim.opts, done);
     else
         arg_claim(txn, &args, act->claim.opts, want);
-    int rc = (again ? call_next : call)(
+    int rc = (again ? pg_call_next : pg_call)(
         txn, one ? LHI_POSTGRES_JOB_CLAIM_ONE : LHI_POSTGRES_JOB_CLAIM, &args, &rows, &act->err);
     if (rc == LH_OK && done != NULL)
-        read_refusal(&rows, CLAIM_REFUSAL, done);
+        pg_read_refusal(&rows, CLAIM_REFUSAL, done);
     if (rc == LH_OK)
         rc = read_claimed(txn, act, &rows, bad);
-    rows_free(&rows);
+    pg_rows_free(&rows);
     return rc;
 }
 
@@ -173,18 +173,18 @@ static int claim(struct txn *txn, struct lhi_act *done, struct lhi_act *act)
     return out->n > 0 ? LH_OK : LH_EMPTY;
 }
 
-int act_claim(struct txn *txn, struct lhi_act *act)
+int pg_act_claim(struct txn *txn, struct lhi_act *act)
 {
     return claim(txn, NULL, act);
 }
 
-bool is_complete_claim(const struct lhi_act *acts, size_t n)
+bool pg_is_complete_claim(const struct lhi_act *acts, size_t n)
 {
-    return n == 2 && completes_one(&acts[0]) && acts[1].verb == LHI_CLAIM &&
+    return n == 2 && pg_completes_one(&acts[0]) && acts[1].verb == LHI_CLAIM &&
            claims_one(&acts[1], acts[1].claim.opts->n ? acts[1].claim.opts->n : 1);
 }
 
-int act_complete_claim(struct txn *txn, struct lhi_act *acts)
+int pg_act_complete_claim(struct txn *txn, struct lhi_act *acts)
 {
     int rc = claim(txn, &acts[0], &acts[1]);
     LHI_POINT("job_complete:inside");

@@ -20,15 +20,15 @@ static void arg_payloads(struct args *args, const lh_new_job *jobs, size_t n, bo
     for (size_t i = 0; i < n && !any; i++)
         any = jobs[i].payload != NULL && is_text(&jobs[i]) == text;
     if (!any) {
-        arg_no_array(args, text ? OID_TEXT : OID_BYTEA);
+        pg_arg_no_array(args, text ? OID_TEXT : OID_BYTEA);
         return;
     }
-    arg_array(args, text ? OID_TEXT : OID_BYTEA, n);
+    pg_arg_array(args, text ? OID_TEXT : OID_BYTEA, n);
     for (size_t i = 0; i < n; i++)
         if (jobs[i].payload != NULL && is_text(&jobs[i]) == text)
-            put_bytes(args, jobs[i].payload, jobs[i].payload_len);
+            pg_put_bytes(args, jobs[i].payload, jobs[i].payload_len);
         else
-            put_null(args);
+            pg_put_null(args);
 }
 
 static void arg_texts(struct args *args, const lh_new_job *jobs, size_t n, size_t at)
@@ -38,12 +38,12 @@ static void arg_texts(struct args *args, const lh_new_job *jobs, size_t n, size_
     for (size_t i = 0; i < n && !any; i++)
         any = *(const char *const *)(const void *)((const char *)&jobs[i] + at) != NULL;
     if (!any) {
-        arg_no_array(args, OID_TEXT);
+        pg_arg_no_array(args, OID_TEXT);
         return;
     }
-    arg_array(args, OID_TEXT, n);
+    pg_arg_array(args, OID_TEXT, n);
     for (size_t i = 0; i < n; i++)
-        put_text(args, *(const char *const *)(const void *)((const char *)&jobs[i] + at));
+        pg_put_text(args, *(const char *const *)(const void *)((const char *)&jobs[i] + at));
 }
 
 static void arg_numbers(struct args *args, const lh_new_job *jobs, size_t n, size_t at, bool time)
@@ -53,16 +53,16 @@ static void arg_numbers(struct args *args, const lh_new_job *jobs, size_t n, siz
     for (size_t i = 0; i < n && !any; i++)
         any = *(const int64_t *)(const void *)((const char *)&jobs[i] + at) != 0;
     if (!any) {
-        arg_no_array(args, time ? OID_TIMESTAMPTZ : OID_INT8);
+        pg_arg_no_array(args, time ? OID_TIMESTAMPTZ : OID_INT8);
         return;
     }
-    arg_array(args, time ? OID_TIMESTAMPTZ : OID_INT8, n);
+    pg_arg_array(args, time ? OID_TIMESTAMPTZ : OID_INT8, n);
     for (size_t i = 0; i < n; i++) {
         int64_t value = *(const int64_t *)(const void *)((const char *)&jobs[i] + at);
         if (time)
-            put_time(args, value);
+            pg_put_time(args, value);
         else
-            put_opt(args, value);
+            pg_put_opt(args, value);
     }
 }
 
@@ -73,21 +73,21 @@ static void arg_priorities(struct args *args, const lh_new_job *jobs, size_t n)
     for (size_t i = 0; i < n && !any; i++)
         any = jobs[i].priority != 0;
     if (!any) {
-        arg_no_array(args, OID_INT8);
+        pg_arg_no_array(args, OID_INT8);
         return;
     }
-    arg_array(args, OID_INT8, n);
+    pg_arg_array(args, OID_INT8, n);
     for (size_t i = 0; i < n; i++)
-        put_int(args, jobs[i].priority);
+        pg_put_int(args, jobs[i].priority);
 }
 
 static void arg_jobs(struct args *args, const char *queue, const lh_new_job *jobs, size_t n)
 {
 #define FIELD(name) offsetof(lh_new_job, name)
-    arg_text(args, queue);
-    arg_array(args, OID_INT8, n);
+    pg_arg_text(args, queue);
+    pg_arg_array(args, OID_INT8, n);
     for (size_t i = 0; i < n; i++)
-        put_int(args, lhi_checksum(jobs[i].payload, jobs[i].payload ? jobs[i].payload_len : 0));
+        pg_put_int(args, lhi_checksum(jobs[i].payload, jobs[i].payload ? jobs[i].payload_len : 0));
     arg_payloads(args, jobs, n, true);
     arg_payloads(args, jobs, n, false);
     arg_texts(args, jobs, n, FIELD(kind));
@@ -108,9 +108,9 @@ static int read_enqueued(const struct rows *rows, size_t n, lh_enqueued *out, st
     if ((size_t)rows->n != n)
         return lhi_fail(err, LH_EFAIL, "the database answered for %d jobs of %zu", rows->n, n);
     for (int i = 0; i < rows->n; i++)
-        out[i] = (lh_enqueued){.id = row_int(rows, i, 0),
-                               .state = row_state(rows, i, 1),
-                               .duplicate = row_bool(rows, i, 2)};
+        out[i] = (lh_enqueued){.id = pg_row_int(rows, i, 0),
+                               .state = pg_row_state(rows, i, 1),
+                               .duplicate = pg_row_bool(rows, i, 2)};
     return LH_OK;
 }
 
@@ -129,17 +129,17 @@ static void arg_plain(struct args *args, const char *queue, const lh_new_job *jo
 {
     size_t len = job->payload != NULL ? job->payload_len : 0;
 
-    arg_text(args, queue);
-    arg_int(args, lhi_checksum(job->payload, len));
-    arg_words(args, job->payload, len);
+    pg_arg_text(args, queue);
+    pg_arg_int(args, lhi_checksum(job->payload, len));
+    pg_arg_words(args, job->payload, len);
 }
 
-void made_request(const struct txn *txn, char *out, size_t len)
+void pg_made_request(const struct txn *txn, char *out, size_t len)
 {
     lhi_format(out, len, "lh:%lld:%lld", (long long)txn->nonce, (long long)txn->after);
 }
 
-int act_enqueue(struct txn *txn, struct lhi_act *act)
+int pg_act_enqueue(struct txn *txn, struct lhi_act *act)
 {
     struct args args = {0};
     struct rows rows = {0};
@@ -149,26 +149,26 @@ int act_enqueue(struct txn *txn, struct lhi_act *act)
     /* An earlier try may stand: its jobs are known by the number that was written with them. (Which of several
      * were there before, by their keys, a name tells: such a call has one from the start.) */
     if (request == NULL && txn->repeated) {
-        made_request(txn, made, sizeof made);
+        pg_made_request(txn, made, sizeof made);
         request = made;
     }
     bool one = act->n == 1 && request == NULL && is_plain(act->enqueue.jobs);
     if (one) {
         arg_plain(&args, act->enqueue.queue, act->enqueue.jobs);
-        arg_ref(&args, &txn->nonce);
+        pg_arg_ref(&args, &txn->nonce);
     } else {
         arg_jobs(&args, act->enqueue.queue, act->enqueue.jobs, act->n);
-        arg_text(&args, request);
-        arg_ref(&args, &txn->nonce);
-        arg_text(&args, "library");
+        pg_arg_text(&args, request);
+        pg_arg_ref(&args, &txn->nonce);
+        pg_arg_text(&args, "library");
     }
-    int rc = call(txn, one ? LHI_POSTGRES_JOB_ENQUEUE_ONE : LHI_POSTGRES_JOB_ENQUEUE, &args, &rows,
-                  &act->err);
+    int rc = pg_call(txn, one ? LHI_POSTGRES_JOB_ENQUEUE_ONE : LHI_POSTGRES_JOB_ENQUEUE, &args,
+                     &rows, &act->err);
     if (rc == LH_OK && one)
-        act->enqueue.out[0] = (lh_enqueued){.id = row_int(&rows, 0, 0), .state = LH_PENDING};
+        act->enqueue.out[0] = (lh_enqueued){.id = pg_row_int(&rows, 0, 0), .state = LH_PENDING};
     else if (rc == LH_OK)
         rc = read_enqueued(&rows, act->n, act->enqueue.out, &act->err);
-    rows_free(&rows);
+    pg_rows_free(&rows);
     for (size_t i = 0; rc == LH_OK && i < act->n; i++)
         if (!act->enqueue.out[i].duplicate)
             pg_saw_job(txn->pg, act->enqueue.out[i].id);
@@ -190,7 +190,7 @@ static void answer_clear(struct answer *answer)
 {
     PQclear(answer->rows);
     PQclear(answer->refusal);
-    notices_drop(&answer->notices);
+    pg_notices_drop(&answer->notices);
 }
 
 /* Is it ours to use as it is? */
@@ -228,7 +228,7 @@ static void hear(void *arg, const PGresult *notice)
 {
     struct answer *answer = arg;
 
-    notice_keep(&answer->notices, notice);
+    pg_notice_keep(&answer->notices, notice);
     answer->receiver(NULL, notice);
 }
 
@@ -291,8 +291,8 @@ static int judge_on(PGconn *conn, const struct answer *answer, bool may_stand,
 {
     bool lost = PQstatus(conn) != CONNECTION_OK;
 
-    if (answer->refusal != NULL && !(lost && (answer->ending || is_hearsay(answer->refusal))))
-        return refusal_status(answer->refusal, PQdb(conn), err);
+    if (answer->refusal != NULL && !(lost && (answer->ending || pg_is_hearsay(answer->refusal))))
+        return pg_refusal_status(answer->refusal, PQdb(conn), err);
     if (lost || answer->rows == NULL)
         return lost_on(conn, may_stand, err);
     if (PQntuples(answer->rows) == 0)
@@ -316,13 +316,13 @@ static int enqueue_on(PGconn *conn, const char *queue, const lh_new_job *jobs, s
     if (rc != LH_OK)
         return rc;
     arg_jobs(&args, queue, jobs, n);
-    arg_text(&args, NULL);
-    arg_ref(&args, NULL);
-    arg_text(&args, "library");
-    arg_int(&args, lhi_postgres_schema_version());
+    pg_arg_text(&args, NULL);
+    pg_arg_ref(&args, NULL);
+    pg_arg_text(&args, "library");
+    pg_arg_int(&args, lhi_postgres_schema_version());
     if (args.no_memory || args.too_big) {
-        rc = args.too_big ? fail_too_big(err) : lhi_no_memory(err);
-        args_clear(&args);
+        rc = args.too_big ? pg_fail_too_big(err) : lhi_no_memory(err);
+        pg_args_clear(&args);
         return rc;
     }
     bool alone = PQtransactionStatus(conn) == PQTRANS_IDLE;
@@ -330,7 +330,7 @@ static int enqueue_on(PGconn *conn, const char *queue, const lh_new_job *jobs, s
         listen_on(conn, &answer);
     bool sent = ask_on(conn, &args, &answer);
     listen_no_more(conn, &answer);
-    args_clear(&args);
+    pg_args_clear(&args);
     rc = judge_on(conn, &answer, sent && alone, err);
     if (rc == LH_OK)
         rc = read_enqueued(&(struct rows){answer.rows, PQntuples(answer.rows)}, n, out, err);

@@ -15,85 +15,85 @@ static int64_t id_at(const struct lhi_act *act, size_t i)
 
 static void put_ids(struct args *args, const struct lhi_act *act)
 {
-    arg_array(args, OID_INT8, act->n);
+    pg_arg_array(args, OID_INT8, act->n);
     for (size_t i = 0; i < act->n; i++)
-        put_int(args, act->ids.ids[i]);
+        pg_put_int(args, act->ids.ids[i]);
 }
 
-int act_cancel(struct txn *txn, struct lhi_act *act)
+int pg_act_cancel(struct txn *txn, struct lhi_act *act)
 {
     struct args args = {0};
 
     put_ids(&args, act);
-    int rc = call_list(txn, act, LHI_POSTGRES_JOB_CANCEL, &args, id_at);
+    int rc = pg_call_list(txn, act, LHI_POSTGRES_JOB_CANCEL, &args, id_at);
     LHI_POINT("job_cancel:inside");
     return rc;
 }
 
-int act_retry(struct txn *txn, struct lhi_act *act)
+int pg_act_retry(struct txn *txn, struct lhi_act *act)
 {
     struct args args = {0};
 
     put_ids(&args, act);
-    arg_bool(&args, (act->ids.how & LH_RETRY_FORCE) != 0);
-    arg_bool(&args, (act->ids.how & LH_RETRY_NOW) != 0);
-    int rc = call_list(txn, act, LHI_POSTGRES_JOB_RETRY, &args, id_at);
+    pg_arg_bool(&args, (act->ids.how & LH_RETRY_FORCE) != 0);
+    pg_arg_bool(&args, (act->ids.how & LH_RETRY_NOW) != 0);
+    int rc = pg_call_list(txn, act, LHI_POSTGRES_JOB_RETRY, &args, id_at);
     LHI_POINT("job_retry:inside");
     return rc;
 }
 
-int act_delete(struct txn *txn, struct lhi_act *act)
+int pg_act_delete(struct txn *txn, struct lhi_act *act)
 {
     struct args args = {0};
 
     put_ids(&args, act);
-    int rc = call_list(txn, act, LHI_POSTGRES_JOB_DELETE, &args, NULL);
+    int rc = pg_call_list(txn, act, LHI_POSTGRES_JOB_DELETE, &args, NULL);
     LHI_POINT("job_delete:inside");
     return rc;
 }
 
-int act_reschedule(struct txn *txn, struct lhi_act *act)
+int pg_act_reschedule(struct txn *txn, struct lhi_act *act)
 {
     struct args args = {0};
 
     put_ids(&args, act);
-    arg_time(&args, act->ids.run_at);
-    arg_int(&args, act->ids.delay_ms);
-    return call_list(txn, act, LHI_POSTGRES_JOB_RESCHEDULE, &args, id_at);
+    pg_arg_time(&args, act->ids.run_at);
+    pg_arg_int(&args, act->ids.delay_ms);
+    return pg_call_list(txn, act, LHI_POSTGRES_JOB_RESCHEDULE, &args, id_at);
 }
 
 /* ---- queues ---- */
 
-int act_queue_pause(struct txn *txn, struct lhi_act *act)
+int pg_act_queue_pause(struct txn *txn, struct lhi_act *act)
 {
     struct args args = {0};
 
-    arg_text(&args, act->queue.queue);
-    arg_bool(&args, act->queue.paused);
-    return call(txn, LHI_POSTGRES_QUEUE_SWITCH, &args, NULL, &act->err);
+    pg_arg_text(&args, act->queue.queue);
+    pg_arg_bool(&args, act->queue.paused);
+    return pg_call(txn, LHI_POSTGRES_QUEUE_SWITCH, &args, NULL, &act->err);
 }
 
-int act_queue_purge(struct txn *txn, struct lhi_act *act)
+int pg_act_queue_purge(struct txn *txn, struct lhi_act *act)
 {
     struct args args = {0};
     struct rows rows = {0};
 
-    arg_text(&args, act->queue.queue);
-    int rc = call(txn, LHI_POSTGRES_QUEUE_PURGE, &args, &rows, &act->err);
+    pg_arg_text(&args, act->queue.queue);
+    int rc = pg_call(txn, LHI_POSTGRES_QUEUE_PURGE, &args, &rows, &act->err);
     if (rc == LH_OK) {
-        act->queue.count = row_int(&rows, 0, 0);
-        act->queue.more = row_bool(&rows, 0, 1);
+        act->queue.count = pg_row_int(&rows, 0, 0);
+        act->queue.more = pg_row_bool(&rows, 0, 1);
     }
-    rows_free(&rows);
+    pg_rows_free(&rows);
     return rc;
 }
 
-int act_queue_delete(struct txn *txn, struct lhi_act *act)
+int pg_act_queue_delete(struct txn *txn, struct lhi_act *act)
 {
     struct args args = {0};
 
-    arg_text(&args, act->queue.queue);
-    return call(txn, LHI_POSTGRES_QUEUE_DELETE, &args, NULL, &act->err);
+    pg_arg_text(&args, act->queue.queue);
+    return pg_call(txn, LHI_POSTGRES_QUEUE_DELETE, &args, NULL, &act->err);
 }
 
 /* ---- policies ---- */
@@ -160,34 +160,34 @@ static void put_unset(struct args *args, unsigned unset)
 
     for (size_t i = 0; i < COLUMNS; i++)
         n += (unset & columns[i].field) != 0;
-    arg_array(args, OID_TEXT, n);
+    pg_arg_array(args, OID_TEXT, n);
     for (size_t i = 0; i < COLUMNS; i++)
         if (unset & columns[i].field)
-            put_text(args, columns[i].column);
+            pg_put_text(args, columns[i].column);
 }
 
-int act_policy_set(struct txn *txn, struct lhi_act *act)
+int pg_act_policy_set(struct txn *txn, struct lhi_act *act)
 {
     const lh_policy *policy = act->policy.policy;
     int64_t values[COLUMNS];
     struct args args = {0};
 
     policy_values(policy, values);
-    arg_text(&args, act->policy.queue);
-    arg_text(&args, act->policy.kind);
+    pg_arg_text(&args, act->policy.queue);
+    pg_arg_text(&args, act->policy.kind);
     for (size_t i = 0; i < COLUMNS; i++)
-        arg_ref(&args, (policy->set & columns[i].field) ? &values[i] : NULL);
+        pg_arg_ref(&args, (policy->set & columns[i].field) ? &values[i] : NULL);
     put_unset(&args, act->policy.unset);
-    return call(txn, LHI_POSTGRES_POLICY_SET, &args, NULL, &act->err);
+    return pg_call(txn, LHI_POSTGRES_POLICY_SET, &args, NULL, &act->err);
 }
 
 /* ---- scopes of named leases ---- */
 
-int act_scope_set(struct txn *txn, struct lhi_act *act)
+int pg_act_scope_set(struct txn *txn, struct lhi_act *act)
 {
     struct args args = {0};
 
-    arg_text(&args, act->scope.scope);
-    arg_opt(&args, act->scope.ttl_ms);
-    return call(txn, LHI_POSTGRES_SCOPE_SET, &args, NULL, &act->err);
+    pg_arg_text(&args, act->scope.scope);
+    pg_arg_opt(&args, act->scope.ttl_ms);
+    return pg_call(txn, LHI_POSTGRES_SCOPE_SET, &args, NULL, &act->err);
 }

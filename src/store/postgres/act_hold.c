@@ -19,19 +19,19 @@ static int64_t *ids_of(struct txn *txn, const struct lhi_act *act,
     return ids;
 }
 
-int call_list(struct txn *txn, struct lhi_act *act, enum lhi_postgres_call which, struct args *args,
-              int64_t (*id_of)(const struct lhi_act *, size_t))
+int pg_call_list(struct txn *txn, struct lhi_act *act, enum lhi_postgres_call which,
+                 struct args *args, int64_t (*id_of)(const struct lhi_act *, size_t))
 {
     struct rows rows = {0};
-    int rc = call(txn, which, args, &rows, &act->err);
+    int rc = pg_call(txn, which, args, &rows, &act->err);
 
     if (rc == LH_OK)
-        rc = outcomes(act, &rows);
-    rows_free(&rows);
+        rc = pg_outcomes(act, &rows);
+    pg_rows_free(&rows);
     if (rc < 0 || act->after == NULL || id_of == NULL)
         return rc;
     int64_t *ids = ids_of(txn, act, id_of);
-    return ids ? read_after(txn, act, ids, act->n) : lhi_no_memory(&act->err);
+    return ids ? pg_read_after(txn, act, ids, act->n) : lhi_no_memory(&act->err);
 }
 
 /* ---- heartbeat ---- */
@@ -54,32 +54,32 @@ static bool any_word(const struct lhi_act *act)
 }
 
 /* Arrays that say nothing are sent empty: most beats say nothing but "here". */
-void beat_args(struct args *args, const struct lhi_act *act)
+void pg_beat_args(struct args *args, const struct lhi_act *act)
 {
     const lh_beat *beats = act->beat.beats;
     size_t leases = any_lease(act) ? act->n : 0, words = any_word(act) ? act->n : 0;
 
-    arg_array(args, OID_INT8, act->n);
+    pg_arg_array(args, OID_INT8, act->n);
     for (size_t i = 0; i < act->n; i++)
-        put_int(args, beats[i].job);
-    arg_array(args, OID_INT8, act->n);
+        pg_put_int(args, beats[i].job);
+    pg_arg_array(args, OID_INT8, act->n);
     for (size_t i = 0; i < act->n; i++)
-        put_int(args, beats[i].token);
-    arg_array(args, OID_INT8, leases);
+        pg_put_int(args, beats[i].token);
+    pg_arg_array(args, OID_INT8, leases);
     for (size_t i = 0; i < leases; i++)
-        put_opt(args, beats[i].lease_ms);
-    arg_array(args, OID_INT8, words);
+        pg_put_opt(args, beats[i].lease_ms);
+    pg_arg_array(args, OID_INT8, words);
     for (size_t i = 0; i < words; i++)
         if (beats[i].has_progress)
-            put_int(args, beats[i].progress);
+            pg_put_int(args, beats[i].progress);
         else
-            put_null(args);
-    arg_array(args, OID_TEXT, words);
+            pg_put_null(args);
+    pg_arg_array(args, OID_TEXT, words);
     for (size_t i = 0; i < words; i++)
-        put_text(args, beats[i].stage);
-    arg_array(args, OID_TEXT, words);
+        pg_put_text(args, beats[i].stage);
+    pg_arg_array(args, OID_TEXT, words);
     for (size_t i = 0; i < words; i++)
-        put_text(args, beats[i].checkpoint);
+        pg_put_text(args, beats[i].checkpoint);
 }
 
 static int64_t beat_id(const struct lhi_act *act, size_t i)
@@ -87,12 +87,12 @@ static int64_t beat_id(const struct lhi_act *act, size_t i)
     return act->beat.beats[i].job;
 }
 
-int act_heartbeat(struct txn *txn, struct lhi_act *act)
+int pg_act_heartbeat(struct txn *txn, struct lhi_act *act)
 {
     struct args args = {0};
 
-    beat_args(&args, act);
-    int rc = call_list(txn, act, LHI_POSTGRES_JOB_HEARTBEAT, &args, beat_id);
+    pg_beat_args(&args, act);
+    int rc = pg_call_list(txn, act, LHI_POSTGRES_JOB_HEARTBEAT, &args, beat_id);
     LHI_POINT("job_heartbeat:inside");
     return rc;
 }
@@ -117,12 +117,12 @@ static void put_results(struct args *args, const struct lhi_act *act, bool text)
 {
     size_t n = any_result(act, text) ? act->n : 0;
 
-    arg_array(args, text ? OID_TEXT : OID_BYTEA, n);
+    pg_arg_array(args, text ? OID_TEXT : OID_BYTEA, n);
     for (size_t i = 0; i < n; i++)
         if (has_result(&act->done[i], text))
-            put_bytes(args, act->done[i].result, act->done[i].result_len);
+            pg_put_bytes(args, act->done[i].result, act->done[i].result_len);
         else
-            put_null(args);
+            pg_put_null(args);
 }
 
 static int64_t done_id(const struct lhi_act *act, size_t i)
@@ -130,27 +130,27 @@ static int64_t done_id(const struct lhi_act *act, size_t i)
     return act->done[i].job;
 }
 
-bool completes_one(const struct lhi_act *act)
+bool pg_completes_one(const struct lhi_act *act)
 {
     return act->verb == LHI_COMPLETE && act->n == 1 && act->after == NULL &&
            !any_result(act, false);
 }
 
-void arg_done(struct args *args, const lh_done *done)
+void pg_arg_done(struct args *args, const lh_done *done)
 {
-    arg_int(args, done->job);
-    arg_int(args, done->token);
-    arg_words(args, done->result, done->result != NULL ? done->result_len : 0);
+    pg_arg_int(args, done->job);
+    pg_arg_int(args, done->token);
+    pg_arg_words(args, done->result, done->result != NULL ? done->result_len : 0);
 }
 
-void read_refusal(const struct rows *rows, int column, struct lhi_act *act)
+void pg_read_refusal(const struct rows *rows, int column, struct lhi_act *act)
 {
     char *message;
 
     act->status[0] = LH_OK;
-    if (rows->n == 0 || row_null(rows, 0, column))
+    if (rows->n == 0 || pg_row_null(rows, 0, column))
         return;
-    act->status[0] = (int)strtol(row_text(rows, 0, column), &message, 10);
+    act->status[0] = (int)strtol(pg_row_text(rows, 0, column), &message, 10);
     (void)lhi_fail(&act->err, act->status[0], "%s", message + 1);
 }
 
@@ -160,11 +160,11 @@ static int complete_one(struct txn *txn, struct lhi_act *act)
     struct args args = {0};
     struct rows rows = {0};
 
-    arg_done(&args, &act->done[0]);
-    int rc = call(txn, LHI_POSTGRES_JOB_COMPLETE_ONE, &args, &rows, &act->err);
+    pg_arg_done(&args, &act->done[0]);
+    int rc = pg_call(txn, LHI_POSTGRES_JOB_COMPLETE_ONE, &args, &rows, &act->err);
     if (rc == LH_OK)
-        read_refusal(&rows, 0, act);
-    rows_free(&rows);
+        pg_read_refusal(&rows, 0, act);
+    pg_rows_free(&rows);
     return rc;
 }
 
@@ -172,20 +172,20 @@ static int complete_many(struct txn *txn, struct lhi_act *act)
 {
     struct args args = {0};
 
-    arg_array(&args, OID_INT8, act->n);
+    pg_arg_array(&args, OID_INT8, act->n);
     for (size_t i = 0; i < act->n; i++)
-        put_int(&args, act->done[i].job);
-    arg_array(&args, OID_INT8, act->n);
+        pg_put_int(&args, act->done[i].job);
+    pg_arg_array(&args, OID_INT8, act->n);
     for (size_t i = 0; i < act->n; i++)
-        put_int(&args, act->done[i].token);
+        pg_put_int(&args, act->done[i].token);
     put_results(&args, act, true);
     put_results(&args, act, false);
-    return call_list(txn, act, LHI_POSTGRES_JOB_COMPLETE, &args, done_id);
+    return pg_call_list(txn, act, LHI_POSTGRES_JOB_COMPLETE, &args, done_id);
 }
 
-int act_complete(struct txn *txn, struct lhi_act *act)
+int pg_act_complete(struct txn *txn, struct lhi_act *act)
 {
-    int rc = completes_one(act) ? complete_one(txn, act) : complete_many(txn, act);
+    int rc = pg_completes_one(act) ? complete_one(txn, act) : complete_many(txn, act);
     LHI_POINT("job_complete:inside");
     return rc;
 }
@@ -197,27 +197,27 @@ static int64_t failure_id(const struct lhi_act *act, size_t i)
     return act->failures[i].job;
 }
 
-int act_fail(struct txn *txn, struct lhi_act *act)
+int pg_act_fail(struct txn *txn, struct lhi_act *act)
 {
     const lh_failure *failures = act->failures;
     struct args args = {0};
 
-    arg_array(&args, OID_INT8, act->n);
+    pg_arg_array(&args, OID_INT8, act->n);
     for (size_t i = 0; i < act->n; i++)
-        put_int(&args, failures[i].job);
-    arg_array(&args, OID_INT8, act->n);
+        pg_put_int(&args, failures[i].job);
+    pg_arg_array(&args, OID_INT8, act->n);
     for (size_t i = 0; i < act->n; i++)
-        put_int(&args, failures[i].token);
-    arg_array(&args, OID_TEXT, act->n);
+        pg_put_int(&args, failures[i].token);
+    pg_arg_array(&args, OID_TEXT, act->n);
     for (size_t i = 0; i < act->n; i++)
-        put_text(&args, failures[i].error);
-    arg_array(&args, OID_INT8, act->n);
+        pg_put_text(&args, failures[i].error);
+    pg_arg_array(&args, OID_INT8, act->n);
     for (size_t i = 0; i < act->n; i++)
-        put_int(&args, failures[i].retry_in_ms);
-    arg_array(&args, OID_BOOL, act->n);
+        pg_put_int(&args, failures[i].retry_in_ms);
+    pg_arg_array(&args, OID_BOOL, act->n);
     for (size_t i = 0; i < act->n; i++)
-        put_bool(&args, failures[i].permanent);
-    int rc = call_list(txn, act, LHI_POSTGRES_JOB_FAIL, &args, failure_id);
+        pg_put_bool(&args, failures[i].permanent);
+    int rc = pg_call_list(txn, act, LHI_POSTGRES_JOB_FAIL, &args, failure_id);
     LHI_POINT("job_fail:inside");
     return rc;
 }
@@ -229,18 +229,18 @@ static int64_t ref_id(const struct lhi_act *act, size_t i)
     return act->release.refs[i].job;
 }
 
-int act_release(struct txn *txn, struct lhi_act *act)
+int pg_act_release(struct txn *txn, struct lhi_act *act)
 {
     struct args args = {0};
 
-    arg_array(&args, OID_INT8, act->n);
+    pg_arg_array(&args, OID_INT8, act->n);
     for (size_t i = 0; i < act->n; i++)
-        put_int(&args, act->release.refs[i].job);
-    arg_array(&args, OID_INT8, act->n);
+        pg_put_int(&args, act->release.refs[i].job);
+    pg_arg_array(&args, OID_INT8, act->n);
     for (size_t i = 0; i < act->n; i++)
-        put_int(&args, act->release.refs[i].token);
-    arg_int(&args, act->release.delay_ms);
-    int rc = call_list(txn, act, LHI_POSTGRES_JOB_RELEASE, &args, ref_id);
+        pg_put_int(&args, act->release.refs[i].token);
+    pg_arg_int(&args, act->release.delay_ms);
+    int rc = pg_call_list(txn, act, LHI_POSTGRES_JOB_RELEASE, &args, ref_id);
     LHI_POINT("job_release:inside");
     return rc;
 }
@@ -250,29 +250,29 @@ static int release_all(struct txn *txn, struct lhi_act *act)
     struct args args = {0};
     struct rows rows = {0};
 
-    arg_text(&args, act->release.worker);
-    arg_int(&args, act->release.delay_ms);
-    arg_bool(&args, act->release.now);
-    int rc = call(txn, LHI_POSTGRES_JOB_RELEASE_WORKER_ALL, &args, &rows, &act->err);
+    pg_arg_text(&args, act->release.worker);
+    pg_arg_int(&args, act->release.delay_ms);
+    pg_arg_bool(&args, act->release.now);
+    int rc = pg_call(txn, LHI_POSTGRES_JOB_RELEASE_WORKER_ALL, &args, &rows, &act->err);
     if (rc == LH_OK)
-        act->release.released = row_int(&rows, 0, 0);
-    rows_free(&rows);
+        act->release.released = pg_row_int(&rows, 0, 0);
+    pg_rows_free(&rows);
     return rc;
 }
 
-int act_release_worker(struct txn *txn, struct lhi_act *act)
+int pg_act_release_worker(struct txn *txn, struct lhi_act *act)
 {
     struct args args = {0};
 
     if (act->release.ids == NULL)
         return release_all(txn, act);
-    arg_text(&args, act->release.worker);
-    arg_array(&args, OID_INT8, act->n);
+    pg_arg_text(&args, act->release.worker);
+    pg_arg_array(&args, OID_INT8, act->n);
     for (size_t i = 0; i < act->n; i++)
-        put_int(&args, act->release.ids[i]);
-    arg_int(&args, act->release.delay_ms);
-    arg_bool(&args, act->release.now);
-    int rc = call_list(txn, act, LHI_POSTGRES_JOB_RELEASE_WORKER, &args, NULL);
+        pg_put_int(&args, act->release.ids[i]);
+    pg_arg_int(&args, act->release.delay_ms);
+    pg_arg_bool(&args, act->release.now);
+    int rc = pg_call_list(txn, act, LHI_POSTGRES_JOB_RELEASE_WORKER, &args, NULL);
     act->release.released = 0;
     for (size_t i = 0; i < act->n && rc >= 0; i++)
         act->release.released += act->status[i] == LH_OK;

@@ -18,42 +18,42 @@ static const lh_stream *stream_of(const struct lhi_written *run, bool err)
 static void put_part(struct args *args, const void *bytes, size_t len)
 {
     if (len > 0)
-        put_bytes(args, bytes, len);
+        pg_put_bytes(args, bytes, len);
     else
-        put_null(args);
+        pg_put_null(args);
 }
 
 static void arg_streams(struct args *args, const struct lhi_act *act, bool err)
 {
-    arg_array(args, OID_INT8, act->n);
+    pg_arg_array(args, OID_INT8, act->n);
     for (size_t i = 0; i < act->n; i++)
-        put_int(args, stream_of(&act->outputs[i], err)->bytes);
-    arg_array(args, OID_BYTEA, act->n);
+        pg_put_int(args, stream_of(&act->outputs[i], err)->bytes);
+    pg_arg_array(args, OID_BYTEA, act->n);
     for (size_t i = 0; i < act->n; i++)
         put_part(args, stream_of(&act->outputs[i], err)->head,
                  stream_of(&act->outputs[i], err)->head_len);
-    arg_array(args, OID_BYTEA, act->n);
+    pg_arg_array(args, OID_BYTEA, act->n);
     for (size_t i = 0; i < act->n; i++)
         put_part(args, stream_of(&act->outputs[i], err)->tail,
                  stream_of(&act->outputs[i], err)->tail_len);
 }
 
-int act_output(struct txn *txn, struct lhi_act *act)
+int pg_act_output(struct txn *txn, struct lhi_act *act)
 {
     struct args args = {0};
 
-    arg_array(&args, OID_INT8, act->n);
+    pg_arg_array(&args, OID_INT8, act->n);
     for (size_t i = 0; i < act->n; i++)
-        put_int(&args, act->outputs[i].job);
-    arg_array(&args, OID_INT8, act->n);
+        pg_put_int(&args, act->outputs[i].job);
+    pg_arg_array(&args, OID_INT8, act->n);
     for (size_t i = 0; i < act->n; i++)
-        put_int(&args, act->outputs[i].token);
-    arg_array(&args, OID_INT8, act->n);
+        pg_put_int(&args, act->outputs[i].token);
+    pg_arg_array(&args, OID_INT8, act->n);
     for (size_t i = 0; i < act->n; i++)
-        put_opt(&args, act->outputs[i].result_bytes);
+        pg_put_opt(&args, act->outputs[i].result_bytes);
     arg_streams(&args, act, false);
     arg_streams(&args, act, true);
-    int rc = call_list(txn, act, LHI_POSTGRES_OUTPUT_PUT, &args, NULL);
+    int rc = pg_call_list(txn, act, LHI_POSTGRES_OUTPUT_PUT, &args, NULL);
     LHI_POINT("job_output:inside");
     return rc;
 }
@@ -65,19 +65,19 @@ static bool stream_from_row(const struct rows *rows, int row, int column, struct
 {
     bool ok = true;
 
-    out->bytes = row_int(rows, row, column);
-    if (!row_null(rows, row, column + 1)) {
-        const void *raw = row_bytes(rows, row, column + 1, &out->head_len);
+    out->bytes = pg_row_int(rows, row, column);
+    if (!pg_row_null(rows, row, column + 1)) {
+        const void *raw = pg_row_bytes(rows, row, column + 1, &out->head_len);
         ok = (out->head = lhi_arena_copy(arena, raw, out->head_len)) != NULL;
     }
-    if (ok && !row_null(rows, row, column + 2)) {
-        const void *raw = row_bytes(rows, row, column + 2, &out->tail_len);
+    if (ok && !pg_row_null(rows, row, column + 2)) {
+        const void *raw = pg_row_bytes(rows, row, column + 2, &out->tail_len);
         ok = (out->tail = lhi_arena_copy(arena, raw, out->tail_len)) != NULL;
     }
     return ok;
 }
 
-int read_outputs(struct txn *txn, struct lhi_act *act)
+int pg_read_outputs(struct txn *txn, struct lhi_act *act)
 {
     enum { TOKEN, ATTEMPT, AT, RESULT_BYTES, STDOUT, STDERR = STDOUT + 3 };
     const lh_output_filter *filter = act->output_list.filter;
@@ -86,10 +86,10 @@ int read_outputs(struct txn *txn, struct lhi_act *act)
     struct args args = {0};
     struct rows rows;
 
-    arg_int(&args, filter->job);
-    arg_int(&args, filter->attempt);
-    arg_time(&args, filter->since);
-    int rc = call(txn, LHI_POSTGRES_OUTPUT_LIST, &args, &rows, &act->err);
+    pg_arg_int(&args, filter->job);
+    pg_arg_int(&args, filter->attempt);
+    pg_arg_time(&args, filter->since);
+    int rc = pg_call(txn, LHI_POSTGRES_OUTPUT_LIST, &args, &rows, &act->err);
     if (rc != LH_OK)
         return rc;
     bool ok =
@@ -98,13 +98,13 @@ int read_outputs(struct txn *txn, struct lhi_act *act)
     for (int row = 0; row < rows.n && ok; row++) {
         lh_output *one = &out->output[out->n++];
         one->job = filter->job;
-        one->token = row_int(&rows, row, TOKEN);
-        one->attempt = row_int(&rows, row, ATTEMPT);
-        one->at = row_time(&rows, row, AT);
-        one->result_bytes = row_int(&rows, row, RESULT_BYTES);
+        one->token = pg_row_int(&rows, row, TOKEN);
+        one->attempt = pg_row_int(&rows, row, ATTEMPT);
+        one->at = pg_row_time(&rows, row, AT);
+        one->result_bytes = pg_row_int(&rows, row, RESULT_BYTES);
         ok = stream_from_row(&rows, row, STDOUT, arena, &one->out) &&
              stream_from_row(&rows, row, STDERR, arena, &one->err);
     }
-    rows_free(&rows);
+    pg_rows_free(&rows);
     return ok ? LH_OK : lhi_no_memory(&act->err);
 }

@@ -25,10 +25,10 @@ static void put_flags(struct args *args, const struct lhi_act *act)
 
     for (size_t i = 0; i < most; i++)
         n += flags[i].set;
-    arg_array(args, OID_TEXT, n);
+    pg_arg_array(args, OID_TEXT, n);
     for (size_t i = 0; i < most; i++)
         if (flags[i].set)
-            put_text(args, flags[i].name);
+            pg_put_text(args, flags[i].name);
 }
 
 /* In the order of struct lhi_run, as the columns of leasehold.batch have them. */
@@ -46,35 +46,35 @@ static void put_run(struct args *args, struct lhi_run *run)
     int64_t *count[COUNTERS];
     const size_t n_counted = sizeof run->counted / sizeof run->counted[0];
 
-    arg_text(args, run->trigger);
-    arg_opt(args, run->report);
-    arg_time(args, run->started_at);
+    pg_arg_text(args, run->trigger);
+    pg_arg_opt(args, run->report);
+    pg_arg_time(args, run->started_at);
     counters(run, count);
-    arg_array(args, OID_INT8, COUNTERS);
+    pg_arg_array(args, OID_INT8, COUNTERS);
     for (size_t i = 0; i < COUNTERS; i++)
-        put_int(args, *count[i]);
-    arg_array(args, OID_INT8, n_counted);
+        pg_put_int(args, *count[i]);
+    pg_arg_array(args, OID_INT8, n_counted);
     for (size_t i = 0; i < n_counted; i++)
-        put_int(args, run->counted[i]);
+        pg_put_int(args, run->counted[i]);
 }
 
 static void put_deaths(struct args *args, const struct lhi_death *deaths, size_t n)
 {
-    arg_array(args, OID_TEXT, n);
+    pg_arg_array(args, OID_TEXT, n);
     for (size_t i = 0; i < n; i++)
-        put_text(args, deaths[i].worker);
-    arg_array(args, OID_TIMESTAMPTZ, n);
+        pg_put_text(args, deaths[i].worker);
+    pg_arg_array(args, OID_TIMESTAMPTZ, n);
     for (size_t i = 0; i < n; i++)
-        put_time(args, deaths[i].last_heartbeat_at);
-    arg_array(args, OID_TEXT, n);
+        pg_put_time(args, deaths[i].last_heartbeat_at);
+    pg_arg_array(args, OID_TEXT, n);
     for (size_t i = 0; i < n; i++)
-        put_text(args, deaths[i].late ? "late" : deaths[i].proven ? "proven" : "silent");
-    arg_array(args, OID_TEXT, n);
+        pg_put_text(args, deaths[i].late ? "late" : deaths[i].proven ? "proven" : "silent");
+    pg_arg_array(args, OID_TEXT, n);
     for (size_t i = 0; i < n; i++)
-        put_text(args, deaths[i].what);
-    arg_array(args, OID_TEXT, n);
+        pg_put_text(args, deaths[i].what);
+    pg_arg_array(args, OID_TEXT, n);
     for (size_t i = 0; i < n; i++)
-        put_text(args, deaths[i].sessions);
+        pg_put_text(args, deaths[i].sessions);
 }
 
 static void put_health(struct args *args, const struct lhi_health *health)
@@ -83,20 +83,20 @@ static void put_health(struct args *args, const struct lhi_health *health)
 
     if (health == NULL)
         health = &none;
-    arg_text(args, !health->checked   ? "skipped"
-                   : health->repaired ? "repaired"
-                   : health->sound    ? "passed"
-                                      : "failed");
-    arg_int(args, health->wal_frames);
-    arg_bool(args, health->repaired);
-    arg_array(args, OID_TEXT, health->findings.n);
+    pg_arg_text(args, !health->checked   ? "skipped"
+                      : health->repaired ? "repaired"
+                      : health->sound    ? "passed"
+                                         : "failed");
+    pg_arg_int(args, health->wal_frames);
+    pg_arg_bool(args, health->repaired);
+    pg_arg_array(args, OID_TEXT, health->findings.n);
     for (size_t i = 0; i < health->findings.n; i++)
-        put_text(args, strcmp(health->findings.finding[i].what, "integrity") == 0
-                           ? "store.damaged"
-                           : "recovery.inconsistency");
-    arg_array(args, OID_TEXT, health->findings.n);
+        pg_put_text(args, strcmp(health->findings.finding[i].what, "integrity") == 0
+                              ? "store.damaged"
+                              : "recovery.inconsistency");
+    pg_arg_array(args, OID_TEXT, health->findings.n);
     for (size_t i = 0; i < health->findings.n; i++)
-        put_text(args, health->findings.finding[i].text);
+        pg_put_text(args, health->findings.finding[i].text);
 }
 
 static void take_run(const struct rows *rows, struct lhi_act *act)
@@ -105,18 +105,18 @@ static void take_run(const struct rows *rows, struct lhi_act *act)
     struct lhi_run *run = act->recover.run;
     int64_t *count[COUNTERS];
 
-    run->report = row_int(rows, 0, REPORT);
-    run->started_at = row_time(rows, 0, STARTED_AT);
+    run->report = pg_row_int(rows, 0, REPORT);
+    run->started_at = pg_row_time(rows, 0, STARTED_AT);
     counters(run, count);
     for (int i = 0; i < COUNTERS; i++)
-        *count[i] = row_int(rows, 0, COUNTS + i);
+        *count[i] = pg_row_int(rows, 0, COUNTS + i);
     if (run->report != 0)
         for (size_t i = 0; i < sizeof run->counted / sizeof run->counted[0]; i++)
             run->counted[i] = *count[i + 1]; /* all but those that were found, and told before */
-    act->recover.over = row_bool(rows, 0, OVER);
+    act->recover.over = pg_row_bool(rows, 0, OVER);
 }
 
-int act_recover(struct txn *txn, struct lhi_act *act)
+int pg_act_recover(struct txn *txn, struct lhi_act *act)
 {
     const lh_recover_opts *opts = act->recover.opts;
     struct args args = {0};
@@ -125,23 +125,23 @@ int act_recover(struct txn *txn, struct lhi_act *act)
     put_flags(&args, act);
     put_run(&args, act->recover.run);
     put_deaths(&args, act->recover.deaths, act->recover.n_deaths);
-    arg_array(&args, OID_INT8, act->n);
+    pg_arg_array(&args, OID_INT8, act->n);
     for (size_t i = 0; i < act->n; i++)
-        put_int(&args, act->recover.ids[i]);
-    arg_ref(&args, opts != NULL && opts->by_age ? &opts->threshold_ms : NULL);
-    arg_opt(&args, opts != NULL ? (int64_t)opts->action : 0);
-    arg_text(&args, opts != NULL ? opts->queue : NULL);
+        pg_put_int(&args, act->recover.ids[i]);
+    pg_arg_ref(&args, opts != NULL && opts->by_age ? &opts->threshold_ms : NULL);
+    pg_arg_opt(&args, opts != NULL ? (int64_t)opts->action : 0);
+    pg_arg_text(&args, opts != NULL ? opts->queue : NULL);
     put_health(&args, act->recover.health);
-    int rc = call(txn, LHI_POSTGRES_RECOVER_BATCH, &args, &rows, &act->err);
+    int rc = pg_call(txn, LHI_POSTGRES_RECOVER_BATCH, &args, &rows, &act->err);
     if (rc != LH_OK)
         return rc;
     take_run(&rows, act);
-    rows_free(&rows);
+    pg_rows_free(&rows);
     act->recover.done = act->n; /* nobody waits for a whole batch: what others hold is left out */
     return LH_OK;
 }
 
-int act_mend(struct txn *txn, struct lhi_act *act)
+int pg_act_mend(struct txn *txn, struct lhi_act *act)
 {
-    return call(txn, LHI_POSTGRES_MEND, NULL, NULL, &act->err);
+    return pg_call(txn, LHI_POSTGRES_MEND, NULL, NULL, &act->err);
 }

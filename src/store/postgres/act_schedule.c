@@ -56,11 +56,11 @@ struct entry {
 
 static bool read_payload(const struct rows *rows, int row, struct lhi_arena *arena, lh_new_job *job)
 {
-    int column = row_null(rows, row, PAYLOAD) ? PAYLOAD_BYTES : PAYLOAD;
+    int column = pg_row_null(rows, row, PAYLOAD) ? PAYLOAD_BYTES : PAYLOAD;
 
-    if (row_null(rows, row, column))
+    if (pg_row_null(rows, row, column))
         return true;
-    const void *bytes = row_bytes(rows, row, column, &job->payload_len);
+    const void *bytes = pg_row_bytes(rows, row, column, &job->payload_len);
     job->payload = lhi_arena_copy(arena, bytes, job->payload_len);
     return job->payload != NULL;
 }
@@ -73,34 +73,34 @@ static bool entry_read(const struct rows *rows, int row, struct lhi_arena *arena
     bool ok = true;
 
     memset(entry, 0, sizeof *entry);
-    s->name = row_copy(rows, row, NAME, arena, &ok);
-    s->queue = row_copy(rows, row, QUEUE, arena, &ok);
-    s->cron = row_copy(rows, row, CRON, arena, &ok);
-    s->zone = row_copy(rows, row, TZ, arena, &ok);
-    s->catch_up = (lh_catch_up)row_int(rows, row, CATCH_UP);
-    entry->done_until = row_time(rows, row, DONE_UNTIL);
-    s->next_at = row_time(rows, row, NEXT_AT);
-    s->last_at = row_time(rows, row, LAST_AT);
-    s->last_job = row_int(rows, row, LAST_JOB);
-    s->created_at = row_time(rows, row, CREATED_AT);
-    s->error = row_copy(rows, row, ERROR, arena, &ok);
-    job->kind = row_copy(rows, row, KIND, arena, &ok);
-    job->priority = (int)row_int(rows, row, PRIORITY);
-    job->key = row_copy(rows, row, KEY, arena, &ok);
-    job->max_attempts = row_int(rows, row, MAX_ATTEMPTS);
-    job->lease_ms = row_int(rows, row, LEASE_MS);
-    job->expires_ms = row_int(rows, row, EXPIRES_MS);
-    job->backoff_ms = row_int(rows, row, BACKOFF_MS);
-    job->backoff_cap_ms = row_int(rows, row, BACKOFF_CAP_MS);
-    entry->payload_sum = row_int(rows, row, PAYLOAD_SUM);
+    s->name = pg_row_copy(rows, row, NAME, arena, &ok);
+    s->queue = pg_row_copy(rows, row, QUEUE, arena, &ok);
+    s->cron = pg_row_copy(rows, row, CRON, arena, &ok);
+    s->zone = pg_row_copy(rows, row, TZ, arena, &ok);
+    s->catch_up = (lh_catch_up)pg_row_int(rows, row, CATCH_UP);
+    entry->done_until = pg_row_time(rows, row, DONE_UNTIL);
+    s->next_at = pg_row_time(rows, row, NEXT_AT);
+    s->last_at = pg_row_time(rows, row, LAST_AT);
+    s->last_job = pg_row_int(rows, row, LAST_JOB);
+    s->created_at = pg_row_time(rows, row, CREATED_AT);
+    s->error = pg_row_copy(rows, row, ERROR, arena, &ok);
+    job->kind = pg_row_copy(rows, row, KIND, arena, &ok);
+    job->priority = (int)pg_row_int(rows, row, PRIORITY);
+    job->key = pg_row_copy(rows, row, KEY, arena, &ok);
+    job->max_attempts = pg_row_int(rows, row, MAX_ATTEMPTS);
+    job->lease_ms = pg_row_int(rows, row, LEASE_MS);
+    job->expires_ms = pg_row_int(rows, row, EXPIRES_MS);
+    job->backoff_ms = pg_row_int(rows, row, BACKOFF_MS);
+    job->backoff_cap_ms = pg_row_int(rows, row, BACKOFF_CAP_MS);
+    entry->payload_sum = pg_row_int(rows, row, PAYLOAD_SUM);
     return read_payload(rows, row, arena, job) && ok;
 }
 
-int read_schedules(struct txn *txn, struct lhi_act *act)
+int pg_read_schedules(struct txn *txn, struct lhi_act *act)
 {
     lh_schedules *out = act->schedules;
     struct rows rows;
-    int rc = call(txn, LHI_POSTGRES_SCHEDULE_LIST, NULL, &rows, &act->err);
+    int rc = pg_call(txn, LHI_POSTGRES_SCHEDULE_LIST, NULL, &rows, &act->err);
 
     if (rc != LH_OK)
         return rc;
@@ -114,7 +114,7 @@ int read_schedules(struct txn *txn, struct lhi_act *act)
         if (ok)
             out->schedule[out->n++] = entry.schedule;
     }
-    rows_free(&rows);
+    pg_rows_free(&rows);
     return ok ? LH_OK : lhi_no_memory(&act->err);
 }
 
@@ -136,15 +136,16 @@ static int settled_so_far(struct txn *txn, const lh_schedule *s, const char *zon
     struct args args = {0};
     struct rows rows;
 
-    arg_text(&args, s->name);
-    int rc = call(txn, LHI_POSTGRES_SCHEDULE_BEFORE, &args, &rows, err);
+    pg_arg_text(&args, s->name);
+    int rc = pg_call(txn, LHI_POSTGRES_SCHEDULE_BEFORE, &args, &rows, err);
     if (rc != LH_OK)
         return rc;
-    int64_t now = row_time(&rows, 0, B_NOW), before = row_time(&rows, 0, B_DONE_UNTIL);
-    bool same = !row_null(&rows, 0, B_CRON) && strcmp(row_text(&rows, 0, B_CRON), s->cron) == 0 &&
-                strcmp(row_text(&rows, 0, B_TZ), zone) == 0;
+    int64_t now = pg_row_time(&rows, 0, B_NOW), before = pg_row_time(&rows, 0, B_DONE_UNTIL);
+    bool same = !pg_row_null(&rows, 0, B_CRON) &&
+                strcmp(pg_row_text(&rows, 0, B_CRON), s->cron) == 0 &&
+                strcmp(pg_row_text(&rows, 0, B_TZ), zone) == 0;
     *done_until = same || before > now ? before : now;
-    rows_free(&rows);
+    pg_rows_free(&rows);
     return LH_OK;
 }
 
@@ -153,8 +154,8 @@ static void arg_payload(struct args *args, const lh_new_job *job)
 {
     bool is_text = job->payload != NULL && lh_text_ok(job->payload, job->payload_len);
 
-    arg_words(args, is_text ? job->payload : NULL, is_text ? job->payload_len : 0);
-    arg_bytes(args, is_text ? NULL : job->payload, is_text ? 0 : job->payload_len);
+    pg_arg_words(args, is_text ? job->payload : NULL, is_text ? job->payload_len : 0);
+    pg_arg_bytes(args, is_text ? NULL : job->payload, is_text ? 0 : job->payload_len);
 }
 
 static int put_schedule(struct txn *txn, const lh_schedule *s, const char *zone, int64_t done_until,
@@ -163,27 +164,27 @@ static int put_schedule(struct txn *txn, const lh_schedule *s, const char *zone,
     const lh_new_job *job = &s->job;
     struct args args = {0};
 
-    arg_text(&args, s->name);
-    arg_text(&args, s->queue);
-    arg_text(&args, s->cron);
-    arg_text(&args, zone);
-    arg_int(&args, s->catch_up);
-    arg_time(&args, done_until);
-    arg_time(&args, next);
-    arg_text(&args, job->kind);
-    arg_int(&args, job->priority);
-    arg_text(&args, job->key);
-    arg_opt(&args, job->max_attempts);
-    arg_opt(&args, job->lease_ms);
-    arg_opt(&args, job->expires_ms);
-    arg_opt(&args, job->backoff_ms);
-    arg_opt(&args, job->backoff_cap_ms);
-    arg_int(&args, lhi_checksum(job->payload, job->payload ? job->payload_len : 0));
+    pg_arg_text(&args, s->name);
+    pg_arg_text(&args, s->queue);
+    pg_arg_text(&args, s->cron);
+    pg_arg_text(&args, zone);
+    pg_arg_int(&args, s->catch_up);
+    pg_arg_time(&args, done_until);
+    pg_arg_time(&args, next);
+    pg_arg_text(&args, job->kind);
+    pg_arg_int(&args, job->priority);
+    pg_arg_text(&args, job->key);
+    pg_arg_opt(&args, job->max_attempts);
+    pg_arg_opt(&args, job->lease_ms);
+    pg_arg_opt(&args, job->expires_ms);
+    pg_arg_opt(&args, job->backoff_ms);
+    pg_arg_opt(&args, job->backoff_cap_ms);
+    pg_arg_int(&args, lhi_checksum(job->payload, job->payload ? job->payload_len : 0));
     arg_payload(&args, job);
-    return call(txn, LHI_POSTGRES_SCHEDULE_PUT, &args, NULL, err);
+    return pg_call(txn, LHI_POSTGRES_SCHEDULE_PUT, &args, NULL, err);
 }
 
-int act_schedule_set(struct txn *txn, struct lhi_act *act)
+int pg_act_schedule_set(struct txn *txn, struct lhi_act *act)
 {
     const lh_schedule *s = act->schedule;
     const char *zone = s->zone ? s->zone : "UTC";
@@ -199,12 +200,12 @@ int act_schedule_set(struct txn *txn, struct lhi_act *act)
     return rc;
 }
 
-int act_schedule_remove(struct txn *txn, struct lhi_act *act)
+int pg_act_schedule_remove(struct txn *txn, struct lhi_act *act)
 {
     struct args args = {0};
 
-    arg_text(&args, act->schedule_name);
-    return call(txn, LHI_POSTGRES_SCHEDULE_REMOVE, &args, NULL, &act->err);
+    pg_arg_text(&args, act->schedule_name);
+    return pg_call(txn, LHI_POSTGRES_SCHEDULE_REMOVE, &args, NULL, &act->err);
 }
 
 /* ---- ticking ---- */
@@ -274,9 +275,9 @@ static void arg_instants(const struct ticking *t, struct args *args)
     for (int64_t next = t->from; t->to != 0 && next >= 0 && next <= t->to && n < LHI_BATCH;
          next = lhi_timing_next(t->timing, next))
         at[n++] = next;
-    arg_array(args, OID_TIMESTAMPTZ, n);
+    pg_arg_array(args, OID_TIMESTAMPTZ, n);
     for (size_t i = 0; i < n; i++)
-        put_time(args, at[i]);
+        pg_put_time(args, at[i]);
 }
 
 static int settle_ticks(struct ticking *t, const struct lhi_ticks *ticks, int64_t *next,
@@ -292,22 +293,22 @@ static int settle_ticks(struct ticking *t, const struct lhi_ticks *ticks, int64_
 
     *next = next_after(t->timing, upto);
     tell_missed(t, what, more);
-    arg_text(&args, t->entry->schedule.name);
-    arg_time(&args, t->entry->done_until);
-    arg_time(&args, upto);
-    arg_time(&args, *next);
+    pg_arg_text(&args, t->entry->schedule.name);
+    pg_arg_time(&args, t->entry->done_until);
+    pg_arg_time(&args, upto);
+    pg_arg_time(&args, *next);
     arg_instants(t, &args);
-    arg_text(&args, t->missed > 0 ? what : NULL);
-    arg_text(&args, more);
-    arg_text(&args, rotten && t->to != 0
-                        ? "payload does not match its checksum: set the schedule anew"
-                        : NULL);
-    int rc = call(t->txn, LHI_POSTGRES_SCHEDULE_TICK, &args, &rows, err);
+    pg_arg_text(&args, t->missed > 0 ? what : NULL);
+    pg_arg_text(&args, more);
+    pg_arg_text(&args, rotten && t->to != 0
+                           ? "payload does not match its checksum: set the schedule anew"
+                           : NULL);
+    int rc = pg_call(t->txn, LHI_POSTGRES_SCHEDULE_TICK, &args, &rows, err);
     if (rc != LH_OK)
         return rc;
-    int64_t enqueued = row_int(&rows, 0, 0); /* -1: another was faster */
+    int64_t enqueued = pg_row_int(&rows, 0, 0); /* -1: another was faster */
     *ran += enqueued > 0 ? enqueued : 0;
-    rows_free(&rows);
+    pg_rows_free(&rows);
     LHI_POINT("schedule_tick:inside");
     return LH_OK;
 }
@@ -317,10 +318,10 @@ static int put_off(const struct ticking *t, int64_t next, const char *why, struc
 {
     struct args args = {0};
 
-    arg_text(&args, t->entry->schedule.name);
-    arg_time(&args, next);
-    arg_text(&args, why);
-    return call(t->txn, LHI_POSTGRES_SCHEDULE_PUT_OFF, &args, NULL, err);
+    pg_arg_text(&args, t->entry->schedule.name);
+    pg_arg_time(&args, next);
+    pg_arg_text(&args, why);
+    return pg_call(t->txn, LHI_POSTGRES_SCHEDULE_PUT_OFF, &args, NULL, err);
 }
 
 static int tick_one(struct txn *txn, const struct entry *entry, int64_t now, int64_t *ran,
@@ -350,15 +351,15 @@ static int tick_one(struct txn *txn, const struct entry *entry, int64_t now, int
     return rc;
 }
 
-int tick_due(struct txn *txn, size_t limit, int64_t *ticked, bool *more, struct lhi_error *err)
+int pg_tick_due(struct txn *txn, size_t limit, int64_t *ticked, bool *more, struct lhi_error *err)
 {
     struct args args = {0};
     struct rows rows;
 
     *ticked = 0;
     *more = false;
-    arg_int(&args, (int64_t)limit);
-    int rc = call(txn, LHI_POSTGRES_SCHEDULE_DUE, &args, &rows, err);
+    pg_arg_int(&args, (int64_t)limit);
+    int rc = pg_call(txn, LHI_POSTGRES_SCHEDULE_DUE, &args, &rows, err);
     if (rc != LH_OK)
         return rc;
     size_t bytes = 0;
@@ -367,10 +368,10 @@ int tick_due(struct txn *txn, size_t limit, int64_t *ticked, bool *more, struct 
         if (!entry_read(&rows, i, &txn->arena, &entry))
             rc = lhi_no_memory(err);
         else
-            rc = tick_one(txn, &entry, row_time(&rows, i, NOW), ticked, more, err);
+            rc = tick_one(txn, &entry, pg_row_time(&rows, i, NOW), ticked, more, err);
         bytes += entry.schedule.job.payload_len;
     }
     *more = *more || (*ticked > 0 && ((size_t)rows.n == limit || bytes > MOST_BYTES));
-    rows_free(&rows);
+    pg_rows_free(&rows);
     return rc;
 }

@@ -4,43 +4,43 @@
 
 enum { LEAVE_MS = 500 }; /* how long a handle that is closed tries to say so */
 
-int act_upkeep(struct txn *txn, struct lhi_act *act)
+int pg_act_upkeep(struct txn *txn, struct lhi_act *act)
 {
     enum { EXPIRED, PROMOTED, SCHEDULES, MORE };
     lh_upkeep *done = &act->upkeep.done;
     struct rows rows;
     bool more = false;
-    int rc = call(txn, LHI_POSTGRES_UPKEEP, NULL, &rows, &act->err);
+    int rc = pg_call(txn, LHI_POSTGRES_UPKEEP, NULL, &rows, &act->err);
 
     if (rc != LH_OK)
         return rc;
-    done->expired = row_int(&rows, 0, EXPIRED);
-    done->promoted = row_int(&rows, 0, PROMOTED);
-    act->upkeep.more = row_bool(&rows, 0, MORE);
-    bool schedules = row_bool(&rows, 0, SCHEDULES);
-    rows_free(&rows);
+    done->expired = pg_row_int(&rows, 0, EXPIRED);
+    done->promoted = pg_row_int(&rows, 0, PROMOTED);
+    act->upkeep.more = pg_row_bool(&rows, 0, MORE);
+    bool schedules = pg_row_bool(&rows, 0, SCHEDULES);
+    pg_rows_free(&rows);
     if (schedules)
-        rc = tick_due(txn, LHI_BATCH, &done->ticked, &more, &act->err);
+        rc = pg_tick_due(txn, LHI_BATCH, &done->ticked, &more, &act->err);
     act->upkeep.more = act->upkeep.more || more;
     return rc;
 }
 
-int act_prune(struct txn *txn, struct lhi_act *act)
+int pg_act_prune(struct txn *txn, struct lhi_act *act)
 {
     enum { AFTER, PRUNED, MORE };
     struct args args = {0};
     struct rows rows;
 
-    arg_opt(&args, act->prune.older_than_ms);
-    arg_ref(&args, act->prune.after);
-    int rc = call(txn, LHI_POSTGRES_PRUNE, &args, &rows, &act->err);
+    pg_arg_opt(&args, act->prune.older_than_ms);
+    pg_arg_ref(&args, act->prune.after);
+    int rc = pg_call(txn, LHI_POSTGRES_PRUNE, &args, &rows, &act->err);
     if (rc != LH_OK)
         return rc;
     if (act->prune.after != NULL)
-        *act->prune.after = row_int(&rows, 0, AFTER);
-    act->prune.pruned = row_int(&rows, 0, PRUNED);
-    act->prune.more = row_bool(&rows, 0, MORE);
-    rows_free(&rows);
+        *act->prune.after = pg_row_int(&rows, 0, AFTER);
+    act->prune.pruned = pg_row_int(&rows, 0, PRUNED);
+    act->prune.more = pg_row_bool(&rows, 0, MORE);
+    pg_rows_free(&rows);
     return LH_OK;
 }
 
@@ -54,7 +54,7 @@ static void keeper_name(const struct pg *pg, char *out, size_t len)
                (long long)self.start, (const void *)pg);
 }
 
-int read_peek(struct txn *txn, struct lhi_act *act)
+int pg_read_peek(struct txn *txn, struct lhi_act *act)
 {
     enum { SOMETHING, NEXT_MS, SPARE_MS };
     const lh_claim_opts *opts = act->peek.opts;
@@ -63,52 +63,52 @@ int read_peek(struct txn *txn, struct lhi_act *act)
     struct args args = {0};
     struct rows rows;
 
-    arg_names(&args, n > 0 ? opts->queues : NULL, n);
+    pg_arg_names(&args, n > 0 ? opts->queues : NULL, n);
     keeper_name(txn->pg, keeper, sizeof keeper);
-    arg_text(&args, act->peek.waiting || (n > 0 && wake_kept(txn->pg)) ? keeper : NULL);
+    pg_arg_text(&args, act->peek.waiting || (n > 0 && pg_wake_kept(txn->pg)) ? keeper : NULL);
     if (n > 0 && opts->n_kinds > 0)
-        arg_names(&args, opts->kinds, opts->n_kinds);
+        pg_arg_names(&args, opts->kinds, opts->n_kinds);
     else
-        arg_no_array(&args, OID_TEXT);
-    int rc = call(txn, LHI_POSTGRES_PEEK, &args, &rows, &act->err);
+        pg_arg_no_array(&args, OID_TEXT);
+    int rc = pg_call(txn, LHI_POSTGRES_PEEK, &args, &rows, &act->err);
     if (rc != LH_OK)
         return rc;
-    act->peek.found = row_bool(&rows, 0, SOMETHING);
-    act->peek.next_ms = row_null(&rows, 0, NEXT_MS) ? -1 : row_int(&rows, 0, NEXT_MS);
+    act->peek.found = pg_row_bool(&rows, 0, SOMETHING);
+    act->peek.next_ms = pg_row_null(&rows, 0, NEXT_MS) ? -1 : pg_row_int(&rows, 0, NEXT_MS);
     if (act->peek.waiting)
-        wake_duty(txn->pg, row_int(&rows, 0, SPARE_MS));
-    rows_free(&rows);
+        pg_wake_duty(txn->pg, pg_row_int(&rows, 0, SPARE_MS));
+    pg_rows_free(&rows);
     return LH_OK;
 }
 
-int read_retries(struct txn *txn, struct lhi_act *act)
+int pg_read_retries(struct txn *txn, struct lhi_act *act)
 {
     const lh_claim_opts *opts = act->retries.opts;
     struct args args = {0};
     struct rows rows;
 
-    arg_names(&args, opts->queues, opts->n_queues);
-    arg_names(&args, opts->n_kinds > 0 ? opts->kinds : NULL, opts->n_kinds);
-    int rc = call(txn, LHI_POSTGRES_RETRY_WAITS, &args, &rows, &act->err);
+    pg_arg_names(&args, opts->queues, opts->n_queues);
+    pg_arg_names(&args, opts->n_kinds > 0 ? opts->kinds : NULL, opts->n_kinds);
+    int rc = pg_call(txn, LHI_POSTGRES_RETRY_WAITS, &args, &rows, &act->err);
     if (rc != LH_OK)
         return rc;
-    act->retries.waiting = row_bool(&rows, 0, 0);
-    rows_free(&rows);
+    act->retries.waiting = pg_row_bool(&rows, 0, 0);
+    pg_rows_free(&rows);
     return LH_OK;
 }
 
 /* The others hear of it at once, if the server can be told; else they find out. */
-void leave_duty(struct pg *pg)
+void pg_leave_duty(struct pg *pg)
 {
-    struct txn txn = {.pg = pg, .deadline = real_ms() + LEAVE_MS};
+    struct txn txn = {.pg = pg, .deadline = pg_real_ms() + LEAVE_MS};
     struct args args = {0};
     struct lhi_error ignored;
     char keeper[200];
 
-    if (!wake_on_duty(pg) || pool_take(pg, txn.deadline, &txn.conn, &ignored) != LH_OK)
+    if (!pg_wake_on_duty(pg) || pg_pool_take(pg, txn.deadline, &txn.conn, &ignored) != LH_OK)
         return;
     keeper_name(pg, keeper, sizeof keeper);
-    arg_text(&args, keeper);
-    (void)call(&txn, LHI_POSTGRES_OFF_DUTY, &args, NULL, &ignored);
-    pool_give(pg, txn.conn);
+    pg_arg_text(&args, keeper);
+    (void)pg_call(&txn, LHI_POSTGRES_OFF_DUTY, &args, NULL, &ignored);
+    pg_pool_give(pg, txn.conn);
 }

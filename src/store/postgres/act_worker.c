@@ -6,15 +6,15 @@
 /* Two arrays: who they are, and since when. */
 static void arg_leaders(struct args *args, const struct lhi_leader *leaders, size_t n)
 {
-    arg_array(args, OID_INT8, n);
+    pg_arg_array(args, OID_INT8, n);
     for (size_t i = 0; i < n; i++)
-        put_int(args, leaders[i].pid);
-    arg_array(args, OID_INT8, n);
+        pg_put_int(args, leaders[i].pid);
+    pg_arg_array(args, OID_INT8, n);
     for (size_t i = 0; i < n; i++)
-        put_int(args, leaders[i].start);
+        pg_put_int(args, leaders[i].start);
 }
 
-int act_worker_register(struct txn *txn, struct lhi_act *act)
+int pg_act_worker_register(struct txn *txn, struct lhi_act *act)
 {
     const lh_worker_opts *opts = act->worker.opts;
     struct lhi_identity self = {0};
@@ -23,23 +23,23 @@ int act_worker_register(struct txn *txn, struct lhi_act *act)
     /* Without a process of ours only time decides. */
     if (opts->process)
         lhi_identify(&self);
-    arg_text(&args, act->worker.id);
-    arg_text(&args, opts->label);
-    arg_text(&args, opts->process ? self.host : NULL);
-    arg_text(&args, opts->process ? self.machine : NULL);
-    arg_text(&args, opts->process ? self.boot : NULL);
-    arg_opt(&args, self.pid_ns);
-    arg_opt(&args, self.time_ns);
-    arg_opt(&args, self.pid);
-    arg_opt(&args, self.start);
-    arg_text(&args, opts->queues);
-    arg_text(&args, LH_VERSION);
-    arg_opt(&args, opts->interval_ms);
-    arg_opt(&args, opts->multiplier);
-    arg_bool(&args, opts->tells_started);
-    arg_bool(&args, act->worker.leaders != NULL);
+    pg_arg_text(&args, act->worker.id);
+    pg_arg_text(&args, opts->label);
+    pg_arg_text(&args, opts->process ? self.host : NULL);
+    pg_arg_text(&args, opts->process ? self.machine : NULL);
+    pg_arg_text(&args, opts->process ? self.boot : NULL);
+    pg_arg_opt(&args, self.pid_ns);
+    pg_arg_opt(&args, self.time_ns);
+    pg_arg_opt(&args, self.pid);
+    pg_arg_opt(&args, self.start);
+    pg_arg_text(&args, opts->queues);
+    pg_arg_text(&args, LH_VERSION);
+    pg_arg_opt(&args, opts->interval_ms);
+    pg_arg_opt(&args, opts->multiplier);
+    pg_arg_bool(&args, opts->tells_started);
+    pg_arg_bool(&args, act->worker.leaders != NULL);
     arg_leaders(&args, act->worker.leaders, act->worker.leaders ? act->n : 0);
-    return call(txn, LHI_POSTGRES_WORKER_REGISTER, &args, NULL, &act->err);
+    return pg_call(txn, LHI_POSTGRES_WORKER_REGISTER, &args, NULL, &act->err);
 }
 
 static int64_t beat_id(const struct lhi_act *act, size_t i)
@@ -47,47 +47,47 @@ static int64_t beat_id(const struct lhi_act *act, size_t i)
     return act->beat.beats[i].job;
 }
 
-int act_worker_beat(struct txn *txn, struct lhi_act *act)
+int pg_act_worker_beat(struct txn *txn, struct lhi_act *act)
 {
     struct args args = {0};
 
-    arg_text(&args, act->beat.worker);
-    arg_opt(&args, act->beat.interval_ms);
-    arg_text(&args, LH_VERSION);
-    beat_args(&args, act);
-    return call_list(txn, act, LHI_POSTGRES_WORKER_BEAT, &args, beat_id);
+    pg_arg_text(&args, act->beat.worker);
+    pg_arg_opt(&args, act->beat.interval_ms);
+    pg_arg_text(&args, LH_VERSION);
+    pg_beat_args(&args, act);
+    return pg_call_list(txn, act, LHI_POSTGRES_WORKER_BEAT, &args, beat_id);
 }
 
-int act_worker_started(struct txn *txn, struct lhi_act *act)
+int pg_act_worker_started(struct txn *txn, struct lhi_act *act)
 {
     struct args args = {0};
 
-    arg_text(&args, act->started.worker);
-    arg_array(&args, OID_INT8, act->n);
+    pg_arg_text(&args, act->started.worker);
+    pg_arg_array(&args, OID_INT8, act->n);
     for (size_t i = 0; i < act->n; i++)
-        put_int(&args, act->started.started[i].job);
-    arg_array(&args, OID_INT8, act->n);
+        pg_put_int(&args, act->started.started[i].job);
+    pg_arg_array(&args, OID_INT8, act->n);
     for (size_t i = 0; i < act->n; i++)
-        put_int(&args, act->started.started[i].token);
-    return call(txn, LHI_POSTGRES_WORKER_STARTED, &args, NULL, &act->err);
+        pg_put_int(&args, act->started.started[i].token);
+    return pg_call(txn, LHI_POSTGRES_WORKER_STARTED, &args, NULL, &act->err);
 }
 
-int act_worker_sessions(struct txn *txn, struct lhi_act *act)
+int pg_act_worker_sessions(struct txn *txn, struct lhi_act *act)
 {
     struct args args = {0};
 
-    arg_text(&args, act->sessions.worker);
+    pg_arg_text(&args, act->sessions.worker);
     arg_leaders(&args, act->sessions.leaders, act->n);
-    return call(txn, LHI_POSTGRES_WORKER_SESSIONS, &args, NULL, &act->err);
+    return pg_call(txn, LHI_POSTGRES_WORKER_SESSIONS, &args, NULL, &act->err);
 }
 
-int act_worker_degraded(struct txn *txn, struct lhi_act *act)
+int pg_act_worker_degraded(struct txn *txn, struct lhi_act *act)
 {
     struct args args = {0};
 
-    arg_text(&args, act->degraded.worker);
-    arg_text(&args, act->degraded.why);
-    return call(txn, LHI_POSTGRES_WORKER_DEGRADED, &args, NULL, &act->err);
+    pg_arg_text(&args, act->degraded.worker);
+    pg_arg_text(&args, act->degraded.why);
+    return pg_call(txn, LHI_POSTGRES_WORKER_DEGRADED, &args, NULL, &act->err);
 }
 
 /* A process of this machine that may be gone: only we can tell. */
@@ -104,30 +104,30 @@ static int leave(struct txn *txn, struct lhi_act *act, struct seen *seen)
     struct rows rows;
 
     lhi_identify(&self);
-    arg_text(&args, act->worker.id);
-    arg_text(&args, self.boot);
-    arg_text(&args, self.machine);
-    arg_opt(&args, self.pid_ns);
-    arg_opt(&args, self.time_ns);
-    arg_int(&args, self.pid);
-    arg_opt(&args, self.start);
-    arg_opt(&args, seen->pid);
-    arg_opt(&args, seen->start);
-    arg_bool(&args, seen->gone);
-    int rc = call(txn, LHI_POSTGRES_WORKER_LEAVE, &args, &rows, &act->err);
+    pg_arg_text(&args, act->worker.id);
+    pg_arg_text(&args, self.boot);
+    pg_arg_text(&args, self.machine);
+    pg_arg_opt(&args, self.pid_ns);
+    pg_arg_opt(&args, self.time_ns);
+    pg_arg_int(&args, self.pid);
+    pg_arg_opt(&args, self.start);
+    pg_arg_opt(&args, seen->pid);
+    pg_arg_opt(&args, seen->start);
+    pg_arg_bool(&args, seen->gone);
+    int rc = pg_call(txn, LHI_POSTGRES_WORKER_LEAVE, &args, &rows, &act->err);
     if (rc != LH_OK)
         return rc;
-    if (!row_null(&rows, 0, 0)) {
-        *seen = (struct seen){.pid = row_int(&rows, 0, 0), .start = row_int(&rows, 0, 1)};
+    if (!pg_row_null(&rows, 0, 0)) {
+        *seen = (struct seen){.pid = pg_row_int(&rows, 0, 0), .start = pg_row_int(&rows, 0, 1)};
         rc = LH_EMPTY;
     }
-    rows_free(&rows);
+    pg_rows_free(&rows);
     return rc;
 }
 
 /* One call, but two where another process than this one is to be looked at; it may have been followed by yet
  * another meanwhile. */
-int act_worker_stop(struct txn *txn, struct lhi_act *act)
+int pg_act_worker_stop(struct txn *txn, struct lhi_act *act)
 {
     struct seen seen = {0};
     int rc;

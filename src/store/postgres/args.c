@@ -34,7 +34,7 @@ static int64_t microseconds(int64_t ms)
     return __builtin_mul_overflow(ms - EPOCH_2000_MS, 1000, &us) ? INT64_MAX : us;
 }
 
-void args_clear(struct args *args)
+void pg_args_clear(struct args *args)
 {
     lhi_free(args->array.bytes);
     lhi_arena_clear(&args->arena);
@@ -63,30 +63,30 @@ static void add_null(struct args *args, Oid type)
     args->value[next_arg(args, type, 1)] = NULL;
 }
 
-void arg_text(struct args *args, const char *text)
+void pg_arg_text(struct args *args, const char *text)
 {
     args->value[next_arg(args, OID_TEXT, 0)] = text;
 }
 
-void arg_int(struct args *args, int64_t value)
+void pg_arg_int(struct args *args, int64_t value)
 {
     add_number(args, OID_INT8, (uint64_t)value);
 }
 
-void arg_opt(struct args *args, int64_t value)
+void pg_arg_opt(struct args *args, int64_t value)
 {
-    arg_ref(args, value != 0 ? &value : NULL);
+    pg_arg_ref(args, value != 0 ? &value : NULL);
 }
 
-void arg_ref(struct args *args, const int64_t *value)
+void pg_arg_ref(struct args *args, const int64_t *value)
 {
     if (value != NULL)
-        arg_int(args, *value);
+        pg_arg_int(args, *value);
     else
         add_null(args, OID_INT8);
 }
 
-void arg_bool(struct args *args, bool value)
+void pg_arg_bool(struct args *args, bool value)
 {
     int i = next_arg(args, OID_BOOL, 1);
 
@@ -95,7 +95,7 @@ void arg_bool(struct args *args, bool value)
     args->length[i] = 1;
 }
 
-void arg_time(struct args *args, int64_t ms)
+void pg_arg_time(struct args *args, int64_t ms)
 {
     if (ms != 0)
         add_number(args, OID_TIMESTAMPTZ, (uint64_t)microseconds(ms));
@@ -113,12 +113,12 @@ static void add_bytes(struct args *args, Oid type, const void *bytes, size_t len
     args->length[i] = (int)len;
 }
 
-void arg_bytes(struct args *args, const void *bytes, size_t len)
+void pg_arg_bytes(struct args *args, const void *bytes, size_t len)
 {
     add_bytes(args, OID_BYTEA, bytes, len);
 }
 
-void arg_words(struct args *args, const void *text, size_t len)
+void pg_arg_words(struct args *args, const void *text, size_t len)
 {
     add_bytes(args, OID_TEXT, text, len);
 }
@@ -188,12 +188,12 @@ static void end_array(struct args *args)
     args->no_memory = args->value[i] == NULL;
 }
 
-void arg_no_array(struct args *args, Oid element)
+void pg_arg_no_array(struct args *args, Oid element)
 {
     add_null(args, array_of(element));
 }
 
-void arg_array(struct args *args, Oid element, size_t n)
+void pg_arg_array(struct args *args, Oid element, size_t n)
 {
     (void)next_arg(args, array_of(element), 1);
     args->array.element = element;
@@ -222,12 +222,12 @@ static void put_element(struct args *args, Oid element, const void *bytes, size_
         end_array(args);
 }
 
-void put_null(struct args *args)
+void pg_put_null(struct args *args)
 {
     put_element(args, OID_BYTEA, NULL, 0);
 }
 
-void put_int(struct args *args, int64_t value)
+void pg_put_int(struct args *args, int64_t value)
 {
     char bytes[8];
 
@@ -235,42 +235,42 @@ void put_int(struct args *args, int64_t value)
     put_element(args, OID_INT8, bytes, sizeof bytes);
 }
 
-void put_opt(struct args *args, int64_t value)
+void pg_put_opt(struct args *args, int64_t value)
 {
     if (value != 0)
-        put_int(args, value);
+        pg_put_int(args, value);
     else
-        put_null(args);
+        pg_put_null(args);
 }
 
-void put_text(struct args *args, const char *text)
+void pg_put_text(struct args *args, const char *text)
 {
     put_element(args, text != NULL ? OID_TEXT : OID_BYTEA, text, text != NULL ? strlen(text) : 0);
 }
 
-void arg_names(struct args *args, const char *const *names, size_t n)
+void pg_arg_names(struct args *args, const char *const *names, size_t n)
 {
-    arg_array(args, OID_TEXT, n);
+    pg_arg_array(args, OID_TEXT, n);
     for (size_t i = 0; i < n; i++)
-        put_text(args, names[i]);
+        pg_put_text(args, names[i]);
 }
 
-void put_bytes(struct args *args, const void *bytes, size_t len)
+void pg_put_bytes(struct args *args, const void *bytes, size_t len)
 {
     put_element(args, OID_BYTEA, bytes, len);
 }
 
-void put_bool(struct args *args, bool value)
+void pg_put_bool(struct args *args, bool value)
 {
     put_element(args, OID_BOOL, (char[]){value}, 1);
 }
 
-void put_time(struct args *args, int64_t ms)
+void pg_put_time(struct args *args, int64_t ms)
 {
     char bytes[8];
 
     if (ms == 0) {
-        put_null(args);
+        pg_put_null(args);
         return;
     }
     put_u64(bytes, (uint64_t)microseconds(ms));

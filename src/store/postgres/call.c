@@ -174,7 +174,8 @@ static bool take_results(struct conn *conn, struct answer *answer)
 
 static bool await_socket(struct conn *conn, bool to_send, int64_t deadline)
 {
-    return await_fd(conn->owner, PQsocket(conn->pg), to_send ? POLLIN | POLLOUT : POLLIN, deadline);
+    return pg_await_fd(conn->owner, PQsocket(conn->pg), to_send ? POLLIN | POLLOUT : POLLIN,
+                       deadline);
 }
 
 /* Send the rest, and read, until the sync is answered. False: the connection is of no more use. */
@@ -193,9 +194,9 @@ static bool exchange(struct conn *conn, struct answer *answer, int64_t deadline)
             if (answer->late)
                 break;
             answer->late = true;
-            hosts_doubt(conn->owner);
-            conn_cancel(conn);
-            deadline = real_ms() + CANCEL_MS;
+            pg_hosts_doubt(conn->owner);
+            pg_conn_cancel(conn);
+            deadline = pg_real_ms() + CANCEL_MS;
             continue;
         }
         if (PQconsumeInput(conn->pg) == 0) {
@@ -289,7 +290,7 @@ static enum trouble trouble_of_standby(struct conn *conn)
     conn->broken = true;
     if (conn->timeline != 0 && !conn->pooled)
         return TROUBLE_NONE;
-    hosts_doubt(conn->owner);
+    pg_hosts_doubt(conn->owner);
     return TROUBLE_LOST;
 }
 
@@ -317,7 +318,7 @@ static enum trouble trouble_of(struct conn *conn, const PGresult *refusal)
     return TROUBLE_NONE;
 }
 
-int refusal_status(const PGresult *refusal, const char *database, struct lhi_error *err)
+int pg_refusal_status(const PGresult *refusal, const char *database, struct lhi_error *err)
 {
     const char *code = field(refusal, PG_DIAG_SQLSTATE);
     const char *said = field(refusal, PG_DIAG_MESSAGE_PRIMARY);
@@ -344,7 +345,7 @@ static int refused(struct txn *txn, const PGresult *refusal, struct lhi_error *e
         lhi_log(&txn->pg->log, LH_LOG_DEBUG, "database refused a call: %s: %s; %s",
                 field(refusal, PG_DIAG_SQLSTATE), field(refusal, PG_DIAG_MESSAGE_PRIMARY),
                 field(refusal, PG_DIAG_CONTEXT));
-    return refusal_status(refusal, txn->pg->target.database, err);
+    return pg_refusal_status(refusal, txn->pg->target.database, err);
 }
 
 static int lost(struct txn *txn, const struct answer *answer, bool may_stand, struct lhi_error *err)
@@ -364,14 +365,14 @@ static int lost(struct txn *txn, const struct answer *answer, bool may_stand, st
                     txn->pg->target.name, (int)strcspn(why, "\n"), why);
 }
 
-bool is_hearsay(const PGresult *refusal)
+bool pg_is_hearsay(const PGresult *refusal)
 {
     return PQresultErrorField(refusal, PG_DIAG_SOURCE_FUNCTION) == NULL;
 }
 
 /* ---- a call ---- */
 
-int fail_too_big(struct lhi_error *err)
+int pg_fail_too_big(struct lhi_error *err)
 {
     return lhi_fail(err, LH_ETOOBIG,
                     "values of one call have more than %d MiB: several calls are allowed",
@@ -392,7 +393,7 @@ static int settle(struct txn *txn, struct answer *answer, bool sent, bool may_st
     bool came = exchange(conn, answer, txn->deadline);
     /* What was refused does not stand; but a server that went while it committed may have done so, and a
      * pooler that has lost its server does not know. */
-    if (!came && (answer->refusal == NULL || answer->ending || is_hearsay(answer->refusal)))
+    if (!came && (answer->refusal == NULL || answer->ending || pg_is_hearsay(answer->refusal)))
         return lost(txn, answer, may_stand, err);
     if (answer->refusal != NULL)
         return refused(txn, answer->refusal, err);
@@ -414,7 +415,7 @@ static int run(struct txn *txn, int which, const char *sql, struct args *args, s
     if (given->no_memory)
         return lhi_no_memory(err);
     if (given->too_big)
-        return fail_too_big(err);
+        return pg_fail_too_big(err);
     assert(given->array.left == 0);
     /* A second call would be a second transaction. */
     assert(!txn->writes || txn->wrapped || txn->calls == 0);
@@ -439,43 +440,43 @@ static int run(struct txn *txn, int which, const char *sql, struct args *args, s
     return rc;
 }
 
-int call(struct txn *txn, enum lhi_postgres_call which, struct args *args, struct rows *rows,
-         struct lhi_error *err)
+int pg_call(struct txn *txn, enum lhi_postgres_call which, struct args *args, struct rows *rows,
+            struct lhi_error *err)
 {
     if (rows != NULL)
         *rows = (struct rows){0};
     int rc = run(txn, (int)which, lhi_postgres_sql[which].text, args, rows, err);
     if (args != NULL)
-        args_clear(args);
+        pg_args_clear(args);
     return rc;
 }
 
-int call_next(struct txn *txn, enum lhi_postgres_call which, struct args *args, struct rows *rows,
-              struct lhi_error *err)
+int pg_call_next(struct txn *txn, enum lhi_postgres_call which, struct args *args,
+                 struct rows *rows, struct lhi_error *err)
 {
     txn->calls = 0;
-    return call(txn, which, args, rows, err);
+    return pg_call(txn, which, args, rows, err);
 }
 
-int call_text(struct txn *txn, const char *sql, struct args *args, struct rows *rows,
-              struct lhi_error *err)
+int pg_call_text(struct txn *txn, const char *sql, struct args *args, struct rows *rows,
+                 struct lhi_error *err)
 {
     if (rows != NULL)
         *rows = (struct rows){0};
     int rc = run(txn, -1, sql, args, rows, err);
     if (args != NULL)
-        args_clear(args);
+        pg_args_clear(args);
     return rc;
 }
 
 /* ---- transactions ---- */
 
-void txn_wrap(struct txn *txn)
+void pg_txn_wrap(struct txn *txn)
 {
     txn->wrapped = true;
 }
 
-int txn_commit(struct txn *txn, struct lhi_error *err)
+int pg_txn_commit(struct txn *txn, struct lhi_error *err)
 {
     struct answer answer = {.prepare = -1};
 
@@ -490,20 +491,20 @@ int txn_commit(struct txn *txn, struct lhi_error *err)
     return rc;
 }
 
-void txn_rollback(struct txn *txn)
+void pg_txn_rollback(struct txn *txn)
 {
     struct answer answer = {.prepare = -1};
 
     if (txn->begun && !txn->conn->broken && PQstatus(txn->conn->pg) == CONNECTION_OK) {
         if (!send_text(txn->conn, &answer, "ROLLBACK") || PQpipelineSync(txn->conn->pg) == 0 ||
-            !exchange(txn->conn, &answer, real_ms() + CANCEL_MS))
+            !exchange(txn->conn, &answer, pg_real_ms() + CANCEL_MS))
             txn->conn->broken = true;
     }
     txn->begun = false;
     answer_clear(&answer);
 }
 
-int call_script(struct txn *txn, const char *sql, struct lhi_error *err)
+int pg_call_script(struct txn *txn, const char *sql, struct lhi_error *err)
 {
     struct conn *conn = txn->conn;
     struct answer answer = {.prepare = -1};

@@ -70,10 +70,10 @@ static int ask(struct report *report, enum lhi_postgres_call which, struct args 
     *rows = (struct rows){0};
     if (raised(report)) {
         if (args != NULL)
-            args_clear(args);
+            pg_args_clear(args);
         return lhi_fail(report->err, LH_EINTR, "check was interrupted");
     }
-    return call(report->txn, which, args, rows, report->err);
+    return pg_call(report->txn, which, args, rows, report->err);
 }
 
 /* ---- rows ---- */
@@ -86,18 +86,18 @@ static int check_invariant(struct report *report, enum lhi_postgres_call which, 
     struct rows rows;
 
     if (limited)
-        arg_int(&args, MOST);
+        pg_arg_int(&args, MOST);
     int rc = ask(report, which, &args, &rows);
     if (rc != LH_OK)
         return rc;
     for (int i = 0; i < rows.n; i++) {
-        if (row_null(&rows, i, JOB))
-            found(report, "error", row_text(&rows, i, WHAT), "%s", row_text(&rows, i, TEXT));
+        if (pg_row_null(&rows, i, JOB))
+            found(report, "error", pg_row_text(&rows, i, WHAT), "%s", pg_row_text(&rows, i, TEXT));
         else
-            found(report, "error", row_text(&rows, i, WHAT), "job %lld: %s",
-                  (long long)row_int(&rows, i, JOB), row_text(&rows, i, TEXT));
+            found(report, "error", pg_row_text(&rows, i, WHAT), "job %lld: %s",
+                  (long long)pg_row_int(&rows, i, JOB), pg_row_text(&rows, i, TEXT));
     }
-    rows_free(&rows);
+    pg_rows_free(&rows);
     return LH_OK;
 }
 
@@ -121,11 +121,12 @@ enum { OWNER, SUM, PAYLOAD, PAYLOAD_BYTES };
 
 static bool rotten(const struct rows *rows, int row)
 {
-    int column = row_null(rows, row, PAYLOAD) ? PAYLOAD_BYTES : PAYLOAD;
+    int column = pg_row_null(rows, row, PAYLOAD) ? PAYLOAD_BYTES : PAYLOAD;
     size_t len = 0;
-    const void *bytes = row_null(rows, row, column) ? NULL : row_bytes(rows, row, column, &len);
+    const void *bytes =
+        pg_row_null(rows, row, column) ? NULL : pg_row_bytes(rows, row, column, &len);
 
-    return !row_null(rows, row, SUM) && row_int(rows, row, SUM) != lhi_checksum(bytes, len);
+    return !pg_row_null(rows, row, SUM) && pg_row_int(rows, row, SUM) != lhi_checksum(bytes, len);
 }
 
 /* As far as the time goes: a look at every payload of a large store takes longer than anybody waits. */
@@ -136,18 +137,18 @@ static int check_payloads(struct report *report)
     for (;;) {
         struct args args = {0};
         struct rows rows;
-        arg_int(&args, after);
+        pg_arg_int(&args, after);
         int rc = ask(report, LHI_POSTGRES_CHECK_PAYLOADS, &args, &rows);
         if (rc != LH_OK)
             return rc;
         for (int i = 0; i < rows.n; i++)
             if (rotten(&rows, i) && bad++ < MOST)
                 found(report, "error", "payload", "job %lld: payload does not match its checksum",
-                      (long long)row_int(&rows, i, OWNER));
+                      (long long)pg_row_int(&rows, i, OWNER));
         bool over = rows.n == 0;
         if (!over)
-            after = row_int(&rows, rows.n - 1, OWNER);
-        rows_free(&rows);
+            after = pg_row_int(&rows, rows.n - 1, OWNER);
+        pg_rows_free(&rows);
         if (over)
             return LH_OK;
         if (lhi_mono_ms() >= deadline) {
@@ -168,8 +169,8 @@ static int check_schedules(struct report *report)
     for (int i = 0; i < rows.n; i++)
         if (rotten(&rows, i))
             found(report, "error", "payload", "schedule %s: payload does not match its checksum",
-                  row_text(&rows, i, OWNER));
-    rows_free(&rows);
+                  pg_row_text(&rows, i, OWNER));
+    pg_rows_free(&rows);
     return LH_OK;
 }
 
@@ -183,8 +184,8 @@ static int check_integrity(struct report *report)
     if (rc != LH_OK)
         return rc;
     for (int i = 0; i < rows.n; i++)
-        found(report, "error", "integrity", "%s", row_text(&rows, i, 0));
-    rows_free(&rows);
+        found(report, "error", "integrity", "%s", pg_row_text(&rows, i, 0));
+    pg_rows_free(&rows);
     return LH_OK;
 }
 
@@ -194,14 +195,14 @@ static int check_schema(struct report *report)
     struct args args = {0};
     struct rows rows;
 
-    arg_int(&args, MOST);
+    pg_arg_int(&args, MOST);
     int rc = ask(report, LHI_POSTGRES_CHECK_SCHEMA, &args, &rows);
     if (rc != LH_OK)
         return rc;
     for (int i = 0; i < rows.n; i++)
-        found(report, row_bool(&rows, i, ADDED) ? "info" : "warning", "schema", "%s %s",
-              row_text(&rows, i, THING), row_text(&rows, i, IS));
-    rows_free(&rows);
+        found(report, pg_row_bool(&rows, i, ADDED) ? "info" : "warning", "schema", "%s %s",
+              pg_row_text(&rows, i, THING), pg_row_text(&rows, i, IS));
+    pg_rows_free(&rows);
     return LH_OK;
 }
 
@@ -210,29 +211,29 @@ static int check_schema(struct report *report)
 static void tell_durability(struct report *report, const struct rows *rows)
 {
     enum { RECOVERY = 3, FSYNC, PAGES, COMMIT, STANDBYS, UNLOGGED, ISOLATION };
-    const char *commit = row_text(rows, 0, COMMIT);
+    const char *commit = pg_row_text(rows, 0, COMMIT);
 
-    if (row_bool(rows, 0, RECOVERY))
+    if (pg_row_bool(rows, 0, RECOVERY))
         found(report, "warning", "server", "it is a standby: nothing can be written through it");
-    if (!row_bool(rows, 0, FSYNC))
+    if (!pg_row_bool(rows, 0, FSYNC))
         found(report, "warning", "server",
               "fsync is off: what is acknowledged may be lost when the machine fails");
-    if (!row_bool(rows, 0, PAGES))
+    if (!pg_row_bool(rows, 0, PAGES))
         found(report, "warning", "server",
               "full_page_writes is off: pages may be torn when the machine fails");
     if (strcmp(commit, "off") == 0)
         found(report, "warning", "server",
               "synchronous_commit is off: what is acknowledged may be lost when the server fails");
-    if (!row_null(rows, 0, UNLOGGED))
+    if (!pg_row_null(rows, 0, UNLOGGED))
         found(report, "warning", "server",
               "tables are unlogged, and lost when the server fails: %s",
-              row_text(rows, 0, UNLOGGED));
-    if (strcmp(row_text(rows, 0, ISOLATION), "read committed") != 0)
+              pg_row_text(rows, 0, UNLOGGED));
+    if (strcmp(pg_row_text(rows, 0, ISOLATION), "read committed") != 0)
         found(
             report, "warning", "server",
             "default_transaction_isolation is \"%s\": programs that call the functions themselves "
             "must repeat what is refused with 40001, or ask for read committed",
-            row_text(rows, 0, ISOLATION));
+            pg_row_text(rows, 0, ISOLATION));
 }
 
 static void tell_clock(struct report *report, int64_t before, int64_t server, int64_t after)
@@ -255,9 +256,9 @@ static int check_standbys(struct report *report, const char *wanted, const char 
 
     if (rc != LH_OK)
         return rc;
-    int64_t all = row_int(&rows, 0, ALL), told = row_int(&rows, 0, TOLD);
+    int64_t all = pg_row_int(&rows, 0, ALL), told = pg_row_int(&rows, 0, TOLD);
     bool waits = wanted[0] != '\0' && strcmp(commit, "off") != 0 && strcmp(commit, "local") != 0;
-    if (waits && (all == 0 || (told == all && row_int(&rows, 0, SYNCHRONOUS) == 0)))
+    if (waits && (all == 0 || (told == all && pg_row_int(&rows, 0, SYNCHRONOUS) == 0)))
         found(report, "warning", "replication",
               "synchronous_standby_names is \"%s\" and none of these is connected: every commit "
               "waits for one",
@@ -267,12 +268,12 @@ static int check_standbys(struct report *report, const char *wanted, const char 
               "standbys connected: %lld; how far they are behind is told to members of pg_monitor",
               (long long)all);
     else if (all > 0)
-        found(report, row_int(&rows, 0, LAG_MS) > FAR_LAG_MS ? "warning" : "info", "replication",
+        found(report, pg_row_int(&rows, 0, LAG_MS) > FAR_LAG_MS ? "warning" : "info", "replication",
               "standbys connected: %lld, synchronous: %lld; the last is %lld bytes and %lld ms "
               "behind",
-              (long long)all, (long long)row_int(&rows, 0, SYNCHRONOUS),
-              (long long)row_int(&rows, 0, LAG_BYTES), (long long)row_int(&rows, 0, LAG_MS));
-    rows_free(&rows);
+              (long long)all, (long long)pg_row_int(&rows, 0, SYNCHRONOUS),
+              (long long)pg_row_int(&rows, 0, LAG_BYTES), (long long)pg_row_int(&rows, 0, LAG_MS));
+    pg_rows_free(&rows);
     return LH_OK;
 }
 
@@ -285,12 +286,12 @@ static int check_server(struct report *report)
 
     if (rc != LH_OK)
         return rc;
-    tell_clock(report, before, row_time(&rows, 0, NOW), lhi_wall_ms());
+    tell_clock(report, before, pg_row_time(&rows, 0, NOW), lhi_wall_ms());
     found(report, "info", "version", "leasehold %s, PostgreSQL %s, schema %lld", LH_VERSION,
-          row_text(&rows, 0, VERSION), (long long)row_int(&rows, 0, SCHEMA));
+          pg_row_text(&rows, 0, VERSION), (long long)pg_row_int(&rows, 0, SCHEMA));
     tell_durability(report, &rows);
-    rc = check_standbys(report, row_text(&rows, 0, STANDBYS), row_text(&rows, 0, COMMIT));
-    rows_free(&rows);
+    rc = check_standbys(report, pg_row_text(&rows, 0, STANDBYS), pg_row_text(&rows, 0, COMMIT));
+    pg_rows_free(&rows);
     return rc;
 }
 
@@ -303,19 +304,19 @@ static int check_oldest(struct report *report)
     if (rc != LH_OK)
         return rc;
     for (int i = 0; i < rows.n; i++) {
-        int64_t age_ms = row_int(&rows, i, AGE_MS), behind = row_int(&rows, i, BEHIND);
+        int64_t age_ms = pg_row_int(&rows, i, AGE_MS), behind = pg_row_int(&rows, i, BEHIND);
         char age[32];
-        if (row_null(&rows, i, AGE_MS))
+        if (pg_row_null(&rows, i, AGE_MS))
             found(report, behind >= FAR_BEHIND ? "warning" : "info", "transactions",
                   "oldest is %lld transactions behind: %s; dead rows cannot be vacuumed while it "
                   "lasts; for how long already is told to members of pg_monitor",
-                  (long long)behind, row_text(&rows, i, HOLDER));
+                  (long long)behind, pg_row_text(&rows, i, HOLDER));
         else
             found(report, age_ms >= OLD_MS ? "warning" : "info", "transactions",
                   "oldest is %s old: %s; dead rows cannot be vacuumed while it lasts",
-                  lh_duration_format(age_ms, age, sizeof age), row_text(&rows, i, HOLDER));
+                  lh_duration_format(age_ms, age, sizeof age), pg_row_text(&rows, i, HOLDER));
     }
-    rows_free(&rows);
+    pg_rows_free(&rows);
     return LH_OK;
 }
 
@@ -328,24 +329,24 @@ static int check_vacuum(struct report *report)
     if (rc != LH_OK)
         return rc;
     for (int i = 0; i < rows.n; i++) {
-        const char *table = row_text(&rows, i, TABLE);
-        int64_t live = row_int(&rows, i, LIVE), dead = row_int(&rows, i, DEAD);
+        const char *table = pg_row_text(&rows, i, TABLE);
+        int64_t live = pg_row_int(&rows, i, LIVE), dead = pg_row_int(&rows, i, DEAD);
         if (strcmp(table, "job") == 0)
             found(report, dead > MANY_DEAD + live / 5 ? "warning" : "info", "vacuum",
                   "leasehold.job has about %lld rows and %lld dead ones, %s", (long long)live,
-                  (long long)dead, row_text(&rows, i, WHEN));
+                  (long long)dead, pg_row_text(&rows, i, WHEN));
         else if (live > MANY_UNFOLDED)
             found(report, "warning", "upkeep",
                   "leasehold.%s has about %lld rows: nobody does the upkeep of this store", table,
                   (long long)live);
     }
-    rows_free(&rows);
+    pg_rows_free(&rows);
     return LH_OK;
 }
 
 /* ---- the door ---- */
 
-int read_check(struct txn *txn, struct lhi_act *act)
+int pg_read_check(struct txn *txn, struct lhi_act *act)
 {
     static int (*const looks[])(struct report *) = {
         check_schema, check_invariants, check_payloads, check_schedules,
@@ -367,7 +368,7 @@ int read_check(struct txn *txn, struct lhi_act *act)
     return rc == LH_OK && report.failed ? lhi_no_memory(&act->err) : rc;
 }
 
-int read_integrity(struct txn *txn, struct lhi_act *act)
+int pg_read_integrity(struct txn *txn, struct lhi_act *act)
 {
     struct report report = {
         .txn = txn, .out = act->check.out, .cancel = act->check.cancel, .err = &act->err};

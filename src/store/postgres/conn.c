@@ -20,17 +20,17 @@ enum {
     DRAIN_MS = 1000 /* after a deadline, for what is there already */
 };
 
-int64_t real_ms(void)
+int64_t pg_real_ms(void)
 {
     return lhi_mono_us() / 1000;
 }
 
-bool await_fd(const struct pg *pg, int fd, short events, int64_t deadline)
+bool pg_await_fd(const struct pg *pg, int fd, short events, int64_t deadline)
 {
     struct pollfd one = {.fd = fd, .events = events};
 
     for (;;) {
-        int64_t left = deadline - real_ms();
+        int64_t left = deadline - pg_real_ms();
         if (left < -DRAIN_MS)
             return false; /* it keeps talking, and comes to no end */
         int n = poll(&one, 1, left <= 0 ? 0 : left < LOOK_UP_MS ? (int)left : LOOK_UP_MS);
@@ -202,7 +202,7 @@ static int refuse_string(struct lhi_error *err)
                     "or \"host=HOST dbname=DATABASE\" is allowed");
 }
 
-int target_parse(struct target *target, const char *url, struct lhi_error *err)
+int pg_target_parse(struct target *target, const char *url, struct lhi_error *err)
 {
     PQconninfoOption *options = PQconninfoParse(url, NULL);
     int rc = options != NULL ? copy_settings(target, options, err) : refuse_string(err);
@@ -216,7 +216,7 @@ int target_parse(struct target *target, const char *url, struct lhi_error *err)
     return LH_OK;
 }
 
-void target_clear(struct target *target)
+void pg_target_clear(struct target *target)
 {
     lhi_arena_clear(&target->arena);
 }
@@ -226,7 +226,7 @@ void target_clear(struct target *target)
 static void keep_notice(void *arg, const PGresult *result)
 {
     struct conn *conn = arg;
-    notice_keep(&conn->notices, result);
+    pg_notice_keep(&conn->notices, result);
 }
 
 static int fail_connect(const struct conn *conn, struct lhi_error *err, const char *why)
@@ -236,7 +236,7 @@ static int fail_connect(const struct conn *conn, struct lhi_error *err, const ch
                     (int)len, why);
 }
 
-int fail_replaced(const struct conn *conn, struct lhi_error *err)
+int pg_fail_replaced(const struct conn *conn, struct lhi_error *err)
 {
     return fail_connect(conn, err, "it was replaced: another server has taken over");
 }
@@ -278,8 +278,8 @@ static int connect_host(struct conn *conn, size_t host, int64_t deadline, struct
     while (status != PGRES_POLLING_OK) {
         if (status == PGRES_POLLING_FAILED)
             return fail_connect(conn, err, PQerrorMessage(conn->pg));
-        if (!await_fd(conn->owner, PQsocket(conn->pg),
-                      status == PGRES_POLLING_READING ? POLLIN : POLLOUT, deadline))
+        if (!pg_await_fd(conn->owner, PQsocket(conn->pg),
+                         status == PGRES_POLLING_READING ? POLLIN : POLLOUT, deadline))
             return fail_connect(conn, err, "no answer");
         status = PQconnectPoll(conn->pg);
     }
@@ -332,8 +332,8 @@ static PGresult *ask(struct conn *conn, const char *sql, const char *value, int6
             answer = next;
             continue;
         }
-        if (!await_fd(conn->owner, PQsocket(conn->pg), unsent ? POLLIN | POLLOUT : POLLIN,
-                      deadline) ||
+        if (!pg_await_fd(conn->owner, PQsocket(conn->pg), unsent ? POLLIN | POLLOUT : POLLIN,
+                         deadline) ||
             PQconsumeInput(conn->pg) == 0)
             break;
     }
@@ -345,7 +345,7 @@ static PGresult *ask(struct conn *conn, const char *sql, const char *value, int6
 static int greet(struct conn *conn, int64_t deadline, struct lhi_error *err)
 {
     struct pg *pg = conn->owner;
-    int64_t asked = real_ms();
+    int64_t asked = pg_real_ms();
     struct rows rows = {0};
     char session[16];
 
@@ -362,23 +362,23 @@ static int greet(struct conn *conn, int64_t deadline, struct lhi_error *err)
                               rows.result != NULL ? PQresultErrorMessage(rows.result)
                               : PQstatus(conn->pg) == CONNECTION_BAD ? PQerrorMessage(conn->pg)
                                                                      : "no answer");
-        rows_free(&rows);
+        pg_rows_free(&rows);
         return rc;
     }
-    conn->pooled = row_int(&rows, 0, 0) != PQbackendPID(conn->pg);
-    conn->clock = row_time(&rows, 0, 1) - (asked + real_ms()) / 2;
-    conn->cluster = row_int(&rows, 0, 2);
-    conn->timeline = row_int(&rows, 0, 3);
-    conn->isolated = conn->pooled && row_bool(&rows, 0, 4);
-    conn->quiet = conn->pooled && row_bool(&rows, 0, 5);
-    rows_free(&rows);
+    conn->pooled = pg_row_int(&rows, 0, 0) != PQbackendPID(conn->pg);
+    conn->clock = pg_row_time(&rows, 0, 1) - (asked + pg_real_ms()) / 2;
+    conn->cluster = pg_row_int(&rows, 0, 2);
+    conn->timeline = pg_row_int(&rows, 0, 3);
+    conn->isolated = conn->pooled && pg_row_bool(&rows, 0, 4);
+    conn->quiet = conn->pooled && pg_row_bool(&rows, 0, 5);
+    pg_rows_free(&rows);
     if (PQenterPipelineMode(conn->pg) == 0)
         return fail_connect(conn, err, PQerrorMessage(conn->pg));
     return LH_OK;
 }
 
-int conn_to_host(struct pg *pg, size_t host, int64_t deadline, struct conn **out,
-                 struct lhi_error *err)
+int pg_conn_to_host(struct pg *pg, size_t host, int64_t deadline, struct conn **out,
+                    struct lhi_error *err)
 {
     struct conn *conn = lhi_calloc(1, sizeof *conn);
 
@@ -389,35 +389,35 @@ int conn_to_host(struct pg *pg, size_t host, int64_t deadline, struct conn **out
     int rc = connect_host(conn, host, deadline, err);
     if (rc == LH_OK)
         rc = greet(conn, deadline, err);
-    if (rc == LH_OK && was_replaced(conn))
-        rc = fail_replaced(conn, err);
+    if (rc == LH_OK && pg_was_replaced(conn))
+        rc = pg_fail_replaced(conn, err);
     if (rc != LH_OK) {
-        conn_close(conn);
+        pg_conn_close(conn);
         return rc;
     }
-    notices_drop(&conn->notices);
+    pg_notices_drop(&conn->notices);
     *out = conn;
     return LH_OK;
 }
 
-void conn_close(struct conn *conn)
+void pg_conn_close(struct conn *conn)
 {
     if (conn == NULL)
         return;
     if (conn->place >= 0)
-        pool_leave_fd(conn->owner, conn->place);
+        pg_pool_leave_fd(conn->owner, conn->place);
     PQfinish(conn->pg);
-    notices_drop(&conn->notices);
+    pg_notices_drop(&conn->notices);
     lhi_free(conn);
 }
 
 /* A server that went away has told so by now, if it could: better found out before something is sent,
  * because afterwards nobody knows what became of it. */
-bool conn_alive(struct conn *conn)
+bool pg_conn_alive(struct conn *conn)
 {
     struct pollfd fd = {.fd = PQsocket(conn->pg), .events = POLLIN};
 
-    if (conn->broken || fd.fd < 0 || PQstatus(conn->pg) != CONNECTION_OK || was_replaced(conn))
+    if (conn->broken || fd.fd < 0 || PQstatus(conn->pg) != CONNECTION_OK || pg_was_replaced(conn))
         return false;
     if (poll(&fd, 1, 0) <= 0)
         return true;
@@ -437,7 +437,7 @@ static void *cancel(void *arg)
 
 /* libpq does this by a connection of its own, and waits for it without a bound: not in the thread that
  * has waited long enough already. The thread shares nothing with us. */
-void conn_cancel(struct conn *conn)
+void pg_conn_cancel(struct conn *conn)
 {
     PGcancel *how = PQgetCancel(conn->pg);
     pthread_t thread;

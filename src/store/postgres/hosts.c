@@ -18,7 +18,7 @@ static bool is_behind(const struct conn *conn)
     return conn->timeline != 0 && conn->cluster == pg->cluster && conn->timeline < pg->timeline;
 }
 
-bool was_replaced(const struct conn *conn)
+bool pg_was_replaced(const struct conn *conn)
 {
     struct pg *pg = conn->owner;
 
@@ -28,7 +28,7 @@ bool was_replaced(const struct conn *conn)
     return behind;
 }
 
-void hosts_doubt(struct pg *pg)
+void pg_hosts_doubt(struct pg *pg)
 {
     __atomic_store_n(&pg->looked_around, false, __ATOMIC_RELAXED);
 }
@@ -41,7 +41,7 @@ static bool is_newer(const struct conn *conn, const struct conn *than)
 /* No later than that, and with time left for as many others. */
 static int64_t share(int64_t ms, int64_t deadline, size_t others)
 {
-    int64_t now = real_ms();
+    int64_t now = pg_real_ms();
     int64_t left = (deadline - now) / (int64_t)(others + 1);
 
     return now + (ms < left ? ms : left);
@@ -58,7 +58,7 @@ static int open_any(struct pg *pg, uint32_t *host, size_t *unasked, int64_t dead
     for (size_t i = 0; *unasked > 0 && rc == LH_EUNREACH; i++) {
         *host = (uint32_t)((first + i) % pg->target.n_hosts);
         --*unasked;
-        rc = conn_to_host(pg, *host, share(pg->target.connect_ms, deadline, *unasked), out, err);
+        rc = pg_conn_to_host(pg, *host, share(pg->target.connect_ms, deadline, *unasked), out, err);
     }
     return rc;
 }
@@ -77,8 +77,8 @@ static void look_around(struct pg *pg, uint32_t *host, size_t unasked, int64_t d
         struct conn *conn = NULL;
 
         lhi_error_clear(&ignored);
-        if (conn_to_host(pg, other, share(LOOK_AROUND_MS, until, unasked - i), &conn, &ignored) !=
-            LH_OK)
+        if (pg_conn_to_host(pg, other, share(LOOK_AROUND_MS, until, unasked - i), &conn,
+                            &ignored) != LH_OK)
             continue;
         if (is_newer(conn, *best)) {
             struct conn *older = *best;
@@ -86,7 +86,7 @@ static void look_around(struct pg *pg, uint32_t *host, size_t unasked, int64_t d
             *host = other;
             conn = older;
         }
-        conn_close(conn);
+        pg_conn_close(conn);
     }
     __atomic_store_n(&pg->looked_around, true, __ATOMIC_RELAXED);
 }
@@ -112,12 +112,12 @@ static bool adopt(struct pg *pg, uint32_t host, struct conn *conn)
         return false;
     __atomic_store_n(&pg->last_host, host, __ATOMIC_RELAXED);
     __atomic_store_n(&pg->clock, conn->clock, __ATOMIC_RELAXED);
-    __atomic_store_n(&pg->clock_at, real_ms(), __ATOMIC_RELAXED);
-    conn->place = pool_enter_fd(pg, PQsocket(conn->pg));
+    __atomic_store_n(&pg->clock_at, pg_real_ms(), __ATOMIC_RELAXED);
+    conn->place = pg_pool_enter_fd(pg, PQsocket(conn->pg));
     return true;
 }
 
-int conn_open(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_error *err)
+int pg_conn_open(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_error *err)
 {
     uint32_t host = __atomic_load_n(&pg->last_host, __ATOMIC_RELAXED);
     struct conn *conn = NULL;
@@ -130,8 +130,8 @@ int conn_open(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_err
     if (!__atomic_load_n(&pg->looked_around, __ATOMIC_RELAXED))
         look_around(pg, &host, unasked, deadline, &conn);
     if (!adopt(pg, host, conn)) {
-        rc = fail_replaced(conn, err);
-        conn_close(conn);
+        rc = pg_fail_replaced(conn, err);
+        pg_conn_close(conn);
         return rc;
     }
     *out = conn;

@@ -16,26 +16,26 @@ int lhi_postgres_schema_version(void)
     return lhi_postgres_migration_count;
 }
 
-int schema_look(struct txn *txn, struct schema *out, struct lhi_error *err)
+int pg_schema_look(struct txn *txn, struct schema *out, struct lhi_error *err)
 {
     struct rows rows;
 
     *out = (struct schema){0};
-    int rc = call(txn, LHI_POSTGRES_STORE_LOOK, NULL, &rows, err);
+    int rc = pg_call(txn, LHI_POSTGRES_STORE_LOOK, NULL, &rows, err);
     if (rc != LH_OK)
         return rc;
-    bool ours = rows.n == 1 && row_bool(&rows, 0, 0);
-    rows_free(&rows);
+    bool ours = rows.n == 1 && pg_row_bool(&rows, 0, 0);
+    pg_rows_free(&rows);
     if (!ours)
         return LH_OK;
-    if ((rc = call(txn, LHI_POSTGRES_STORE_ABOUT, NULL, &rows, err)) != LH_OK)
+    if ((rc = pg_call(txn, LHI_POSTGRES_STORE_ABOUT, NULL, &rows, err)) != LH_OK)
         return rc;
     if (rows.n == 1) {
-        out->version = (int)row_int(&rows, 0, 0);
-        out->recovery_due = row_bool(&rows, 0, 1);
-        pg_saw_job(txn->pg, row_int(&rows, 0, 2));
+        out->version = (int)pg_row_int(&rows, 0, 0);
+        out->recovery_due = pg_row_bool(&rows, 0, 1);
+        pg_saw_job(txn->pg, pg_row_int(&rows, 0, 2));
     }
-    rows_free(&rows);
+    pg_rows_free(&rows);
     if (out->version < 1)
         return lhi_fail(err, LH_ECORRUPT,
                         "schema leasehold of \"%s\" does not tell its version: restore a backup",
@@ -46,17 +46,18 @@ int schema_look(struct txn *txn, struct schema *out, struct lhi_error *err)
 static int migrate(struct txn *txn, struct schema *schema, struct lhi_error *err)
 {
     struct args args = {0};
-    int rc = call_text(txn, MIGRATION_LOCK, NULL, NULL, err);
+    int rc = pg_call_text(txn, MIGRATION_LOCK, NULL, NULL, err);
 
     if (rc == LH_OK)
-        rc = schema_look(txn, schema, err);
+        rc = pg_schema_look(txn, schema, err);
     for (int i = schema->version; i < lhi_postgres_migration_count && rc == LH_OK; i++)
-        rc = call_script(txn, lhi_postgres_migrations[i].text, err);
+        rc = pg_call_script(txn, lhi_postgres_migrations[i].text, err);
     if (rc != LH_OK)
         return rc;
-    arg_int(&args, lhi_postgres_migration_count);
-    return call_text(txn, "UPDATE leasehold.meta SET schema_version = $1 WHERE schema_version < $1",
-                     &args, NULL, err);
+    pg_arg_int(&args, lhi_postgres_migration_count);
+    return pg_call_text(txn,
+                        "UPDATE leasehold.meta SET schema_version = $1 WHERE schema_version < $1",
+                        &args, NULL, err);
 }
 
 /* In another, a payload that is no UTF-8 could be inserted, and whoever claims it would be refused. */
@@ -72,27 +73,27 @@ static int check_encoding(const struct txn *txn, struct lhi_error *err)
 
 static int update(struct txn *txn, struct schema *schema, struct lhi_error *err)
 {
-    txn->deadline = real_ms() + SCAN_MS;
+    txn->deadline = pg_real_ms() + SCAN_MS;
     txn->writes = true;
-    txn_wrap(txn);
+    pg_txn_wrap(txn);
     int rc = migrate(txn, schema, err);
     int from = schema->version; /* as found under the lock */
     if (rc == LH_OK)
-        rc = txn_commit(txn, err);
+        rc = pg_txn_commit(txn, err);
     if (rc == LH_OK && txn->conn->notices.unconfirmed)
-        rc = doubt_commit(txn, err);
+        rc = pg_doubt_commit(txn, err);
     if (rc != LH_OK) {
-        txn_rollback(txn);
+        pg_txn_rollback(txn);
         return rc;
     }
     txn->wrapped = txn->writes = false;
     if (from < lhi_postgres_migration_count)
         lhi_log(&txn->pg->log, LH_LOG_INFO, "store \"%s\" migrated from version %d to %d",
                 txn->pg->target.name, from, lhi_postgres_migration_count);
-    return schema_look(txn, schema, err);
+    return pg_schema_look(txn, schema, err);
 }
 
-int schema_update(struct txn *txn, struct schema *schema, struct lhi_error *err)
+int pg_schema_update(struct txn *txn, struct schema *schema, struct lhi_error *err)
 {
     const struct pg *pg = txn->pg;
 

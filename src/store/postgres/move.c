@@ -20,34 +20,34 @@ static void read_part(const struct rows *rows, struct lhi_standing *out)
                                         [LHI_PART_GONE] = "gone",
                                         [LHI_PART_TARGET] = "target",
                                         [LHI_PART_FILLED] = "filled"};
-    const char *part = row_text(rows, 0, 2);
+    const char *part = pg_row_text(rows, 0, 2);
 
     for (size_t i = LHI_PART_SOURCE; part != NULL && i <= LHI_PART_FILLED; i++)
         if (strcmp(part, names[i]) == 0)
             out->part = (enum lhi_part)i;
     if (part == NULL)
         return;
-    lhi_format(out->move, sizeof out->move, "%s", row_text(rows, 0, 3));
-    lhi_format(out->other, sizeof out->other, "%s", row_text(rows, 0, 4));
+    lhi_format(out->move, sizeof out->move, "%s", pg_row_text(rows, 0, 3));
+    lhi_format(out->other, sizeof out->other, "%s", pg_row_text(rows, 0, 4));
 }
 
-int read_standing(struct txn *txn, struct lhi_act *act)
+int pg_read_standing(struct txn *txn, struct lhi_act *act)
 {
     struct lhi_standing *out = act->standing;
     struct rows rows;
-    int rc = call(txn, LHI_POSTGRES_MOVE_LOOK, NULL, &rows, &act->err);
+    int rc = pg_call(txn, LHI_POSTGRES_MOVE_LOOK, NULL, &rows, &act->err);
 
     if (rc != LH_OK)
         return rc;
-    lhi_format(out->uuid, sizeof out->uuid, "%s", row_text(&rows, 0, 0));
-    out->epoch = row_int(&rows, 0, 1);
+    lhi_format(out->uuid, sizeof out->uuid, "%s", pg_row_text(&rows, 0, 0));
+    out->epoch = pg_row_int(&rows, 0, 1);
     read_part(&rows, out);
-    out->last_job = row_int(&rows, 0, 5);
-    out->last_event = row_int(&rows, 0, 6);
-    out->last_report = row_int(&rows, 0, 7);
-    out->empty = row_bool(&rows, 0, 8);
-    out->rows = row_int(&rows, 0, 9);
-    rows_free(&rows);
+    out->last_job = pg_row_int(&rows, 0, 5);
+    out->last_event = pg_row_int(&rows, 0, 6);
+    out->last_report = pg_row_int(&rows, 0, 7);
+    out->empty = pg_row_bool(&rows, 0, 8);
+    out->rows = pg_row_int(&rows, 0, 9);
+    pg_rows_free(&rows);
     return LH_OK;
 }
 
@@ -156,22 +156,22 @@ static void say_last(struct text *text, enum lhi_moved which)
 static bool read_cell(const struct rows *rows, int row, int column, enum lhi_cell_type type,
                       struct lhi_arena *arena, struct lhi_cell *out)
 {
-    *out = (struct lhi_cell){.null = row_null(rows, row, column)};
+    *out = (struct lhi_cell){.null = pg_row_null(rows, row, column)};
     if (out->null)
         return true;
     switch (type) {
     case LHI_CELL_TIME:
-        out->number = row_time(rows, row, column);
+        out->number = pg_row_time(rows, row, column);
         return true;
     case LHI_CELL_TEXT:
     case LHI_CELL_BYTES:
     case LHI_CELL_ANY:
     case LHI_CELL_REFS:
-        out->bytes = row_bytes(rows, row, column, &out->len);
+        out->bytes = pg_row_bytes(rows, row, column, &out->len);
         out->bytes = lhi_arena_copy(arena, out->bytes, out->len);
         return out->bytes != NULL;
     default:
-        out->number = row_int(rows, row, column);
+        out->number = pg_row_int(rows, row, column);
         return true;
     }
 }
@@ -196,14 +196,14 @@ static bool read_cells(const struct rows *rows, enum lhi_moved which, size_t wid
 static void arg_key(struct args *args, enum lhi_cell_type type, const struct lhi_cell *cell)
 {
     if (type == LHI_CELL_TEXT)
-        arg_text(args, cell->bytes); /* with a zero behind it: it comes from an arena */
+        pg_arg_text(args, cell->bytes); /* with a zero behind it: it comes from an arena */
     else if (type == LHI_CELL_TIME)
-        arg_time(args, cell->number);
+        pg_arg_time(args, cell->number);
     else
-        arg_int(args, cell->number);
+        pg_arg_int(args, cell->number);
 }
 
-int read_moved(struct txn *txn, struct lhi_act *act)
+int pg_read_moved(struct txn *txn, struct lhi_act *act)
 {
     enum lhi_moved which = act->rows.table;
     const struct lhi_table *table = &lhi_moved[which];
@@ -217,12 +217,12 @@ int read_moved(struct txn *txn, struct lhi_act *act)
         say_select(&text, which, act->rows.after != NULL);
     for (size_t i = 0; act->rows.after != NULL && i < table->n_keys; i++)
         arg_key(&args, table->column[i].type, &act->rows.after[i]);
-    int rc = call_text(txn, text.sql, &args, &rows, &act->err);
+    int rc = pg_call_text(txn, text.sql, &args, &rows, &act->err);
     if (rc != LH_OK)
         return rc;
     lhi_rows_clear(act->rows.out); /* an earlier try may have read some */
     bool ok = read_cells(&rows, which, act->rows.last ? table->n_keys : table->n, act->rows.out);
-    rows_free(&rows);
+    pg_rows_free(&rows);
     return ok ? LH_OK : lhi_no_memory(&act->err);
 }
 
@@ -304,15 +304,15 @@ static void say_insert(struct text *text, enum lhi_moved which)
 static void put_cell(struct args *args, enum lhi_cell_type type, const struct lhi_cell *cell)
 {
     if (cell->null)
-        put_null(args);
+        pg_put_null(args);
     else if (type == LHI_CELL_TIME)
-        put_time(args, cell->number);
+        pg_put_time(args, cell->number);
     else if (type == LHI_CELL_BOOL)
-        put_bool(args, cell->number != 0);
+        pg_put_bool(args, cell->number != 0);
     else if (type == LHI_CELL_INT)
-        put_int(args, cell->number);
+        pg_put_int(args, cell->number);
     else
-        put_bytes(args, cell->bytes, cell->len);
+        pg_put_bytes(args, cell->bytes, cell->len);
 }
 
 static Oid oid_of(enum lhi_cell_type type)
@@ -335,13 +335,13 @@ static Oid oid_of(enum lhi_cell_type type)
 static void add_any(struct args *args, const struct lhi_rows *rows, size_t width, size_t column,
                     bool text)
 {
-    arg_array(args, text ? OID_TEXT : OID_BYTEA, rows->n);
+    pg_arg_array(args, text ? OID_TEXT : OID_BYTEA, rows->n);
     for (size_t i = 0; i < rows->n; i++) {
         const struct lhi_cell *cell = &rows->cell[i * width + column];
         if (cell->null || lh_text_ok(cell->bytes, cell->len) != text)
-            put_null(args);
+            pg_put_null(args);
         else
-            put_bytes(args, cell->bytes, cell->len);
+            pg_put_bytes(args, cell->bytes, cell->len);
     }
 }
 
@@ -355,7 +355,7 @@ static void add_column(struct args *args, const struct lhi_rows *rows,
         add_any(args, rows, table->n, column, false);
         return;
     }
-    arg_array(args, oid_of(type), rows->n);
+    pg_arg_array(args, oid_of(type), rows->n);
     for (size_t i = 0; i < rows->n; i++)
         put_cell(args, type, &rows->cell[i * table->n + column]);
 }
@@ -392,13 +392,13 @@ static int put_rows(struct txn *txn, struct lhi_act *act)
 
     if (rc != LH_OK)
         return rc;
-    arg_text(&args, act->move.id);
-    if ((rc = call(txn, LHI_POSTGRES_MOVE_NEED, &args, NULL, &act->err)) != LH_OK)
+    pg_arg_text(&args, act->move.id);
+    if ((rc = pg_call(txn, LHI_POSTGRES_MOVE_NEED, &args, NULL, &act->err)) != LH_OK)
         return rc;
     say_insert(&text, act->move.table);
     for (size_t i = 0; i < table->n; i++)
         add_column(&args, rows, table, i);
-    return call_text(txn, text.sql, &args, NULL, &act->err);
+    return pg_call_text(txn, text.sql, &args, NULL, &act->err);
 }
 
 /* ---- the other steps ---- */
@@ -407,21 +407,21 @@ static int close_source(struct txn *txn, struct lhi_act *act)
 {
     struct args args = {0};
 
-    arg_text(&args, act->move.id);
-    arg_text(&args, act->move.other);
-    arg_text(&args, act->move.url);
-    return call(txn, LHI_POSTGRES_MOVE_CLOSE, &args, NULL, &act->err);
+    pg_arg_text(&args, act->move.id);
+    pg_arg_text(&args, act->move.other);
+    pg_arg_text(&args, act->move.url);
+    return pg_call(txn, LHI_POSTGRES_MOVE_CLOSE, &args, NULL, &act->err);
 }
 
 static int prepare_target(struct txn *txn, struct lhi_act *act)
 {
     struct args args = {0};
 
-    arg_text(&args, act->move.id);
-    arg_text(&args, act->move.other);
-    arg_text(&args, act->move.url);
-    arg_bool(&args, act->move.anew);
-    return call(txn, LHI_POSTGRES_MOVE_PREPARE, &args, NULL, &act->err);
+    pg_arg_text(&args, act->move.id);
+    pg_arg_text(&args, act->move.other);
+    pg_arg_text(&args, act->move.url);
+    pg_arg_bool(&args, act->move.anew);
+    return pg_call(txn, LHI_POSTGRES_MOVE_PREPARE, &args, NULL, &act->err);
 }
 
 static int finish_target(struct txn *txn, struct lhi_act *act)
@@ -429,24 +429,24 @@ static int finish_target(struct txn *txn, struct lhi_act *act)
     const struct lhi_standing *source = act->move.source;
     struct args args = {0};
 
-    arg_text(&args, act->move.id);
-    arg_text(&args, act->move.url);
-    arg_int(&args, source->epoch);
-    arg_int(&args, source->last_job);
-    arg_int(&args, source->last_event);
-    arg_int(&args, source->last_report);
-    return call(txn, LHI_POSTGRES_MOVE_FINISH, &args, NULL, &act->err);
+    pg_arg_text(&args, act->move.id);
+    pg_arg_text(&args, act->move.url);
+    pg_arg_int(&args, source->epoch);
+    pg_arg_int(&args, source->last_job);
+    pg_arg_int(&args, source->last_event);
+    pg_arg_int(&args, source->last_report);
+    return pg_call(txn, LHI_POSTGRES_MOVE_FINISH, &args, NULL, &act->err);
 }
 
 static int end_source(struct txn *txn, struct lhi_act *act, enum lhi_postgres_call which)
 {
     struct args args = {0};
 
-    arg_text(&args, act->move.id);
-    return call(txn, which, &args, NULL, &act->err);
+    pg_arg_text(&args, act->move.id);
+    return pg_call(txn, which, &args, NULL, &act->err);
 }
 
-int act_move(struct txn *txn, struct lhi_act *act)
+int pg_act_move(struct txn *txn, struct lhi_act *act)
 {
     switch (act->move.step) {
     case LHI_MOVE_CLOSE:

@@ -154,7 +154,7 @@ static int level_of(const char *code)
     return letter != NULL ? LH_LOG_ERROR + (int)(letter - letters) : LH_LOG_DEBUG;
 }
 
-void notice_keep(struct notices *notices, const PGresult *result)
+void pg_notice_keep(struct notices *notices, const PGresult *result)
 {
     const char *message = field(result, PG_DIAG_MESSAGE_PRIMARY);
     const char *detail = field(result, PG_DIAG_MESSAGE_DETAIL);
@@ -177,7 +177,7 @@ void notice_keep(struct notices *notices, const PGresult *result)
     notices->last = notice;
 }
 
-void notices_drop(struct notices *notices)
+void pg_notices_drop(struct notices *notices)
 {
     while (notices->first != NULL) {
         struct notice *notice = notices->first;
@@ -187,7 +187,7 @@ void notices_drop(struct notices *notices)
     *notices = (struct notices){0};
 }
 
-void notices_tell(struct notices *notices, const struct lhi_log *log)
+void pg_notices_tell(struct notices *notices, const struct lhi_log *log)
 {
     for (const struct notice *n = notices->first; n != NULL; n = n->next) {
         lh_log_entry about = {.job = n->job,
@@ -199,5 +199,5 @@ void notices_tell(struct notices *notices, const struct lhi_log *log)
         lhi_log_about(log, n->level, &about, n->level == LH_LOG_DEBUG ? "database: %s" : "%s",
                       n->message);
     }
-    notices_drop(notices);
+    pg_notices_drop(notices);
 }

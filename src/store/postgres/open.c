@@ -17,11 +17,11 @@ enum { CLOCK_MS = 60000 }; /* after which the server's clock is asked for again 
 
 static void pg_free(struct pg *pg)
 {
-    pool_clear(pg);
+    pg_pool_clear(pg);
     lhi_forks_hold();
     lhi_forks_remove(&pg->fork);
     lhi_forks_resume();
-    target_clear(&pg->target);
+    pg_target_clear(&pg->target);
     lhi_free(pg);
 }
 
@@ -29,9 +29,9 @@ static void pg_close(void *self)
 {
     struct pg *pg = self;
 
-    leave_duty(pg);
+    pg_leave_duty(pg);
     __atomic_store_n(&pg->closing, true, __ATOMIC_RELAXED);
-    wake_clear(pg);
+    pg_wake_clear(pg);
     pg_free(pg);
 }
 
@@ -54,13 +54,14 @@ static void ask_clock(struct pg *pg)
 {
     struct rows rows;
     struct lhi_error ignored;
-    int64_t asked = real_ms();
+    int64_t asked = pg_real_ms();
 
     __atomic_store_n(&pg->clock_at, asked, __ATOMIC_RELAXED); /* one asks, whatever comes of it */
     if (pg_ask(pg, LHI_POSTGRES_STORE_CLOCK, NULL, &rows, &ignored) != LH_OK)
         return;
-    __atomic_store_n(&pg->clock, row_time(&rows, 0, 0) - (asked + real_ms()) / 2, __ATOMIC_RELAXED);
-    rows_free(&rows);
+    __atomic_store_n(&pg->clock, pg_row_time(&rows, 0, 0) - (asked + pg_real_ms()) / 2,
+                     __ATOMIC_RELAXED);
+    pg_rows_free(&rows);
 }
 
 int64_t pg_now(struct pg *pg)
@@ -70,9 +71,9 @@ int64_t pg_now(struct pg *pg)
     if (control->frozen || __atomic_load_n(&control->wall_ms, __ATOMIC_RELAXED) != 0)
         return lhi_wall_ms();
 #endif
-    if (real_ms() - __atomic_load_n(&pg->clock_at, __ATOMIC_RELAXED) > CLOCK_MS)
+    if (pg_real_ms() - __atomic_load_n(&pg->clock_at, __ATOMIC_RELAXED) > CLOCK_MS)
         ask_clock(pg);
-    return __atomic_load_n(&pg->clock, __ATOMIC_RELAXED) + real_ms();
+    return __atomic_load_n(&pg->clock, __ATOMIC_RELAXED) + pg_real_ms();
 }
 
 static int64_t now(void *self)
@@ -123,11 +124,11 @@ static struct pg *pg_new(const lh_open_opts *opts, const struct lhi_log *log)
     if (pg->opts.busy_ms == 0)
         pg->opts.busy_ms = ACT_MS;
     pg->log = *log;
-    pool_init(pg);
+    pg_pool_init(pg);
     lhi_forks_hold();
     lhi_forks_add(&pg->fork, let_go, pg);
     lhi_forks_resume();
-    if (!wake_init(pg)) {
+    if (!pg_wake_init(pg)) {
         pg_free(pg);
         return NULL;
     }
@@ -139,12 +140,12 @@ static int reach(struct pg *pg, const char *url, struct txn *txn, struct schema 
                  struct lhi_error *err)
 {
     int64_t ms = pg->opts.busy_ms > ACT_MS ? pg->opts.busy_ms : ACT_MS;
-    int rc = target_parse(&pg->target, url, err);
+    int rc = pg_target_parse(&pg->target, url, err);
 
-    *txn = (struct txn){.pg = pg, .deadline = real_ms() + ms};
+    *txn = (struct txn){.pg = pg, .deadline = pg_real_ms() + ms};
     if (rc == LH_OK)
-        rc = pool_take(pg, txn->deadline, &txn->conn, err);
-    return rc == LH_OK ? schema_look(txn, schema, err) : rc;
+        rc = pg_pool_take(pg, txn->deadline, &txn->conn, err);
+    return rc == LH_OK ? pg_schema_look(txn, schema, err) : rc;
 }
 
 /* What the server knows to be damaged. Nothing of it is ours to repair: it is told, and we go on. */
@@ -176,8 +177,8 @@ int lhi_postgres_open(const char *url, const lh_open_opts *opts, const struct lh
         return lhi_no_memory(err);
     int rc = reach(pg, url, &txn, &schema, err);
     if (rc == LH_OK)
-        rc = schema_update(&txn, &schema, err);
-    pool_give(pg, txn.conn);
+        rc = pg_schema_update(&txn, &schema, err);
+    pg_pool_give(pg, txn.conn);
     if (rc == LH_OK && !opts->read_only) {
         health->due = health->due || opts->startup || opts->repair || schema.recovery_due;
         rc = check_health(pg, health, err);
@@ -202,7 +203,7 @@ int lhi_postgres_schema_of(const char *url, int *version, struct lhi_error *err)
     if (pg == NULL)
         return lhi_no_memory(err);
     int rc = reach(pg, url, &txn, &schema, err);
-    pool_give(pg, txn.conn);
+    pg_pool_give(pg, txn.conn);
     pg_close(pg);
     *version = rc == LH_OK ? schema.version : 0;
     return rc;

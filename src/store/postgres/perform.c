@@ -37,58 +37,58 @@ static const struct {
     act_fn *perform;
     int how;
 } verbs[LHI_VERBS] = {
-    [LHI_ENQUEUE] = {act_enqueue, ONE_CALL | IDENTIFIED},
-    [LHI_CLAIM] = {act_claim, ONE_CALL},
-    [LHI_HEARTBEAT] = {act_heartbeat, ONE_CALL | IDENTIFIED | OF_HOLDER},
-    [LHI_COMPLETE] = {act_complete, ONE_CALL | IDENTIFIED | OF_HOLDER},
-    [LHI_FAIL] = {act_fail, ONE_CALL | IDENTIFIED | OF_HOLDER},
-    [LHI_RELEASE] = {act_release, ONE_CALL | IDENTIFIED | OF_HOLDER},
-    [LHI_OUTPUT] = {act_output, ONE_CALL | IDENTIFIED | OF_HOLDER},
-    [LHI_RELEASE_WORKER] = {act_release_worker, 0},
-    [LHI_CANCEL] = {act_cancel, 0},
-    [LHI_RETRY] = {act_retry, 0},
-    [LHI_DELETE] = {act_delete, 0},
-    [LHI_RESCHEDULE] = {act_reschedule, 0},
-    [LHI_QUEUE_PAUSE] = {act_queue_pause, 0},
-    [LHI_QUEUE_PURGE] = {act_queue_purge, SCANS},
-    [LHI_QUEUE_DELETE] = {act_queue_delete, SCANS},
-    [LHI_POLICY_SET] = {act_policy_set, 0},
-    [LHI_SCOPE_SET] = {act_scope_set, 0},
-    [LHI_SCHEDULE_SET] = {act_schedule_set, 0},
-    [LHI_SCHEDULE_REMOVE] = {act_schedule_remove, 0},
-    [LHI_LEASE_ACT] = {act_lease, ONE_CALL},
-    [LHI_WORKER_REGISTER] = {act_worker_register, IDENTIFIED},
-    [LHI_WORKER_BEAT] = {act_worker_beat, ONE_CALL | IDENTIFIED | OF_HOLDER},
-    [LHI_WORKER_STOP] = {act_worker_stop, IDENTIFIED},
-    [LHI_WORKER_STARTED] = {act_worker_started, ONE_CALL | IDENTIFIED | OF_HOLDER},
-    [LHI_WORKER_SESSIONS] = {act_worker_sessions, ONE_CALL | IDENTIFIED | OF_HOLDER},
-    [LHI_WORKER_DEGRADED] = {act_worker_degraded, ONE_CALL | IDENTIFIED},
-    [LHI_RECOVER] = {act_recover, SCANS | IDENTIFIED},
-    [LHI_UPKEEP] = {act_upkeep, SCANS | IDENTIFIED},
-    [LHI_PRUNE] = {act_prune, SCANS | IDENTIFIED},
-    [LHI_MEND] = {act_mend, SCANS},
-    [LHI_MOVE] = {act_move, SCANS},
-    [LHI_JOB_GET] = {read_job, 0},
-    [LHI_JOB_LIST] = {read_jobs, 0},
-    [LHI_QUEUE_LIST] = {read_queues, 0},
-    [LHI_POLICY_LIST] = {read_policies, 0},
-    [LHI_SCHEDULE_LIST] = {read_schedules, 0},
-    [LHI_LEASE_LIST] = {read_leases, 0},
-    [LHI_WORKER_LIST] = {read_workers, 0},
-    [LHI_EVENT_LIST] = {read_events, 0},
-    [LHI_OUTPUT_LIST] = {read_outputs, 0},
-    [LHI_WORKER_JUDGE] = {read_judge, 0},
-    [LHI_STATS] = {read_stats, 0},
-    [LHI_STALE] = {read_stale, SCANS},
-    [LHI_REPORT_GET] = {read_report, 0},
-    [LHI_REPORT_LIST] = {read_reports, 0},
-    [LHI_PEEK] = {read_peek, 0},
-    [LHI_RETRIES] = {read_retries, SCANS},
-    [LHI_CHECK] = {read_check, SCANS},
-    [LHI_INTEGRITY] = {read_integrity, SCANS},
-    [LHI_DROP_SQL] = {read_drop_sql, 0},
-    [LHI_MOVE_LOOK] = {read_standing, SCANS},
-    [LHI_MOVE_READ] = {read_moved, SCANS},
+    [LHI_ENQUEUE] = {pg_act_enqueue, ONE_CALL | IDENTIFIED},
+    [LHI_CLAIM] = {pg_act_claim, ONE_CALL},
+    [LHI_HEARTBEAT] = {pg_act_heartbeat, ONE_CALL | IDENTIFIED | OF_HOLDER},
+    [LHI_COMPLETE] = {pg_act_complete, ONE_CALL | IDENTIFIED | OF_HOLDER},
+    [LHI_FAIL] = {pg_act_fail, ONE_CALL | IDENTIFIED | OF_HOLDER},
+    [LHI_RELEASE] = {pg_act_release, ONE_CALL | IDENTIFIED | OF_HOLDER},
+    [LHI_OUTPUT] = {pg_act_output, ONE_CALL | IDENTIFIED | OF_HOLDER},
+    [LHI_RELEASE_WORKER] = {pg_act_release_worker, 0},
+    [LHI_CANCEL] = {pg_act_cancel, 0},
+    [LHI_RETRY] = {pg_act_retry, 0},
+    [LHI_DELETE] = {pg_act_delete, 0},
+    [LHI_RESCHEDULE] = {pg_act_reschedule, 0},
+    [LHI_QUEUE_PAUSE] = {pg_act_queue_pause, 0},
+    [LHI_QUEUE_PURGE] = {pg_act_queue_purge, SCANS},
+    [LHI_QUEUE_DELETE] = {pg_act_queue_delete, SCANS},
+    [LHI_POLICY_SET] = {pg_act_policy_set, 0},
+    [LHI_SCOPE_SET] = {pg_act_scope_set, 0},
+    [LHI_SCHEDULE_SET] = {pg_act_schedule_set, 0},
+    [LHI_SCHEDULE_REMOVE] = {pg_act_schedule_remove, 0},
+    [LHI_LEASE_ACT] = {pg_act_lease, ONE_CALL},
+    [LHI_WORKER_REGISTER] = {pg_act_worker_register, IDENTIFIED},
+    [LHI_WORKER_BEAT] = {pg_act_worker_beat, ONE_CALL | IDENTIFIED | OF_HOLDER},
+    [LHI_WORKER_STOP] = {pg_act_worker_stop, IDENTIFIED},
+    [LHI_WORKER_STARTED] = {pg_act_worker_started, ONE_CALL | IDENTIFIED | OF_HOLDER},
+    [LHI_WORKER_SESSIONS] = {pg_act_worker_sessions, ONE_CALL | IDENTIFIED | OF_HOLDER},
+    [LHI_WORKER_DEGRADED] = {pg_act_worker_degraded, ONE_CALL | IDENTIFIED},
+    [LHI_RECOVER] = {pg_act_recover, SCANS | IDENTIFIED},
+    [LHI_UPKEEP] = {pg_act_upkeep, SCANS | IDENTIFIED},
+    [LHI_PRUNE] = {pg_act_prune, SCANS | IDENTIFIED},
+    [LHI_MEND] = {pg_act_mend, SCANS},
+    [LHI_MOVE] = {pg_act_move, SCANS},
+    [LHI_JOB_GET] = {pg_read_job, 0},
+    [LHI_JOB_LIST] = {pg_read_jobs, 0},
+    [LHI_QUEUE_LIST] = {pg_read_queues, 0},
+    [LHI_POLICY_LIST] = {pg_read_policies, 0},
+    [LHI_SCHEDULE_LIST] = {pg_read_schedules, 0},
+    [LHI_LEASE_LIST] = {pg_read_leases, 0},
+    [LHI_WORKER_LIST] = {pg_read_workers, 0},
+    [LHI_EVENT_LIST] = {pg_read_events, 0},
+    [LHI_OUTPUT_LIST] = {pg_read_outputs, 0},
+    [LHI_WORKER_JUDGE] = {pg_read_judge, 0},
+    [LHI_STATS] = {pg_read_stats, 0},
+    [LHI_STALE] = {pg_read_stale, SCANS},
+    [LHI_REPORT_GET] = {pg_read_report, 0},
+    [LHI_REPORT_LIST] = {pg_read_reports, 0},
+    [LHI_PEEK] = {pg_read_peek, 0},
+    [LHI_RETRIES] = {pg_read_retries, SCANS},
+    [LHI_CHECK] = {pg_read_check, SCANS},
+    [LHI_INTEGRITY] = {pg_read_integrity, SCANS},
+    [LHI_DROP_SQL] = {pg_read_drop_sql, 0},
+    [LHI_MOVE_LOOK] = {pg_read_standing, SCANS},
+    [LHI_MOVE_READ] = {pg_read_moved, SCANS},
 };
 
 /* ---- before a second try ---- */
@@ -183,7 +183,7 @@ static int perform_act(struct txn *txn, struct lhi_act *act)
 
 static int savepoint(struct txn *txn, const char *sql, struct lhi_error *err)
 {
-    return call_text(txn, sql, NULL, NULL, err);
+    return pg_call_text(txn, sql, NULL, NULL, err);
 }
 
 /* An act of several that may fail by itself. */
@@ -209,7 +209,7 @@ static int perform_pair(struct txn *txn, struct lhi_act *acts, bool *spoiled, st
 {
     lhi_error_clear(&acts[0].err);
     lhi_error_clear(&acts[1].err);
-    int rc = act_complete_claim(txn, acts);
+    int rc = pg_act_complete_claim(txn, acts);
     if (rc >= 0)
         return LH_OK;
     *err = acts[1].err;
@@ -235,11 +235,11 @@ static int perform_each(struct txn *txn, struct lhi_act *acts, size_t n, bool gu
     return LH_OK;
 }
 
-int doubt_commit(struct txn *txn, struct lhi_error *err)
+int pg_doubt_commit(struct txn *txn, struct lhi_error *err)
 {
     txn->trouble = TROUBLE_NONE;
     txn->conn->broken = true;
-    hosts_doubt(txn->pg); /* its standby may be a primary by now */
+    pg_hosts_doubt(txn->pg); /* its standby may be a primary by now */
     return lhi_fail(err, LH_EUNKNOWN,
                     "outcome is unknown: the wait for the standby of \"%s\" was cancelled",
                     txn->pg->target.name);
@@ -249,23 +249,23 @@ int doubt_commit(struct txn *txn, struct lhi_error *err)
 static int transact(struct txn *txn, struct lhi_act *acts, size_t n, bool guarded, bool *spoiled,
                     struct lhi_error *err)
 {
-    const bool pair = !guarded && !txn->conn->isolated && is_complete_claim(acts, n);
+    const bool pair = !guarded && !txn->conn->isolated && pg_is_complete_claim(acts, n);
 
     *spoiled = false;
     if (!pair && (n > 1 || (verbs[acts[0].verb].how & ONE_CALL) == 0 || acts[0].after != NULL ||
                   txn->conn->isolated))
-        txn_wrap(txn);
+        pg_txn_wrap(txn);
     int rc = pair ? perform_pair(txn, acts, spoiled, err)
                   : perform_each(txn, acts, n, guarded, spoiled, err);
     if (rc >= 0)
-        rc = txn_commit(txn, err);
+        rc = pg_txn_commit(txn, err);
     if (rc < 0) {
-        txn_rollback(txn);
+        pg_txn_rollback(txn);
         return rc;
     }
     if (txn->conn->notices.unconfirmed)
-        rc = doubt_commit(txn, err);
-    notices_tell(&txn->conn->notices, &txn->pg->log);
+        rc = pg_doubt_commit(txn, err);
+    pg_notices_tell(&txn->conn->notices, &txn->pg->log);
     return rc;
 }
 
@@ -284,7 +284,7 @@ static bool pause_before(const struct pg *pg, int64_t *pause, int64_t deadline)
 {
     int64_t ms = jittered(*pause);
 
-    if (real_ms() + ms >= deadline || __atomic_load_n(&pg->closing, __ATOMIC_RELAXED))
+    if (pg_real_ms() + ms >= deadline || __atomic_load_n(&pg->closing, __ATOMIC_RELAXED))
         return false;
     lhi_sleep_ms(ms);
     *pause = *pause * 2 < PAUSE_MOST ? *pause * 2 : PAUSE_MOST;
@@ -380,8 +380,8 @@ static int one_try(struct txn *txn, struct lhi_act *acts, size_t n, bool guarded
 {
     *spoiled = false;
     txn->trouble = TROUBLE_LOST;
-    int rc = (all_have(acts, n, OF_HOLDER) ? pool_take_for_holder
-                                           : pool_take)(txn->pg, txn->deadline, &txn->conn, err);
+    int rc = (all_have(acts, n, OF_HOLDER) ? pg_pool_take_for_holder
+                                           : pg_pool_take)(txn->pg, txn->deadline, &txn->conn, err);
     if (rc != LH_OK) {
         txn->trouble = rc == LH_EUNREACH ? TROUBLE_LOST : TROUBLE_NONE;
         return rc;
@@ -391,7 +391,7 @@ static int one_try(struct txn *txn, struct lhi_act *acts, size_t n, bool guarded
     if (!txn->repeated)
         txn->after = __atomic_load_n(&txn->pg->last_job, __ATOMIC_RELAXED);
     rc = transact(txn, acts, n, guarded, spoiled, err);
-    pool_give(txn->pg, txn->conn);
+    pg_pool_give(txn->pg, txn->conn);
     txn->conn = NULL;
     lhi_arena_clear(&txn->arena);
     return rc;
@@ -401,11 +401,11 @@ static int keep_trying(struct pg *pg, struct lhi_act *acts, size_t n, const stru
                        struct lhi_error *err)
 {
     struct tries tries = {.pg = pg,
-                          .deadline = real_ms() + patience_ms(pg, acts, n),
+                          .deadline = pg_real_ms() + patience_ms(pg, acts, n),
                           .pause = PAUSE_MS,
                           .may_repeat = all_identified(acts, n)};
     /* A primary is awaited for as long as an act may take, also by those that may look at many rows. */
-    const int64_t writable_by = real_ms() + pg->opts.busy_ms;
+    const int64_t writable_by = pg_real_ms() + pg->opts.busy_ms;
     struct lhi_error standby = {0}; /* what a server that cannot be written said last */
     bool guarded = false, spoiled = false;
     uint32_t dice[2] = {0};
@@ -430,7 +430,7 @@ static int keep_trying(struct pg *pg, struct lhi_act *acts, size_t n, const stru
         after = txn.after;
         if (rc == LH_EREADONLY)
             standby = *err;
-        bool in_vain = rc == LH_EREADONLY && real_ms() >= writable_by;
+        bool in_vain = rc == LH_EREADONLY && pg_real_ms() >= writable_by;
         if (!spoiled && (in_vain || !once_more(&tries, txn.trouble)))
             break;
         guarded = guarded || spoiled;
@@ -450,8 +450,8 @@ static int keep_trying(struct pg *pg, struct lhi_act *acts, size_t n, const stru
     }
     if (rc == LH_EUNKNOWN && n == 1 && acts[0].verb == LHI_ENQUEUE &&
         acts[0].enqueue.request == NULL)
-        made_request(&(struct txn){.nonce = nonce, .after = after}, err->request,
-                     sizeof err->request);
+        pg_made_request(&(struct txn){.nonce = nonce, .after = after}, err->request,
+                        sizeof err->request);
     return rc;
 }
 
@@ -468,10 +468,10 @@ static void tell_waiters(struct pg *pg, const struct lhi_act *acts, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         if (acts[i].verb == LHI_CLAIM && acts[i].claim.out->n > 0)
-            wake_busy(pg);
+            pg_wake_busy(pg);
         if (acts[i].verb == LHI_WORKER_REGISTER || acts[i].verb == LHI_WORKER_STOP ||
             acts[i].verb == LHI_WORKER_SESSIONS)
-            wake_siren(pg);
+            pg_wake_siren(pg);
     }
 }
 
@@ -529,7 +529,7 @@ static int fail_backup(const struct pg *pg, struct lhi_error *err)
 
 static int read_once(struct txn *txn, struct lhi_act *act, struct lhi_error *err)
 {
-    int rc = pool_take(txn->pg, txn->deadline, &txn->conn, err);
+    int rc = pg_pool_take(txn->pg, txn->deadline, &txn->conn, err);
 
     if (rc != LH_OK) {
         txn->trouble = rc == LH_EUNREACH ? TROUBLE_LOST : TROUBLE_NONE;
@@ -539,8 +539,8 @@ static int read_once(struct txn *txn, struct lhi_act *act, struct lhi_error *err
     if (rc < 0)
         *err = act->err;
     else
-        notices_tell(&txn->conn->notices, &txn->pg->log);
-    pool_give(txn->pg, txn->conn);
+        pg_notices_tell(&txn->conn->notices, &txn->pg->log);
+    pg_pool_give(txn->pg, txn->conn);
     lhi_arena_clear(&txn->arena);
     return rc;
 }
@@ -549,7 +549,7 @@ int pg_read(void *self, struct lhi_act *act, struct lhi_error *err)
 {
     struct pg *pg = self;
     struct tries tries = {
-        .pg = pg, .deadline = real_ms() + patience_ms(pg, act, 1), .pause = PAUSE_MS};
+        .pg = pg, .deadline = pg_real_ms() + patience_ms(pg, act, 1), .pause = PAUSE_MS};
 
     if (act->verb == LHI_BACKUP)
         return fail_backup(pg, err);
@@ -567,15 +567,15 @@ int pg_read(void *self, struct lhi_act *act, struct lhi_error *err)
 int pg_ask(struct pg *pg, enum lhi_postgres_call which, struct args *args, struct rows *rows,
            struct lhi_error *err)
 {
-    struct txn txn = {.pg = pg, .deadline = real_ms() + pg->opts.busy_ms};
-    int rc = pool_take(pg, txn.deadline, &txn.conn, err);
+    struct txn txn = {.pg = pg, .deadline = pg_real_ms() + pg->opts.busy_ms};
+    int rc = pg_pool_take(pg, txn.deadline, &txn.conn, err);
 
     if (rc != LH_OK) {
         if (args != NULL)
-            args_clear(args);
+            pg_args_clear(args);
         return rc;
     }
-    rc = call(&txn, which, args, rows, err);
-    pool_give(pg, txn.conn);
+    rc = pg_call(&txn, which, args, rows, err);
+    pg_pool_give(pg, txn.conn);
     return rc;
 }

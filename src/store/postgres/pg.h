@@ -19,7 +19,8 @@
  *   access.c     the way back
  *
  * The acts themselves are functions in the database (sql/postgres/migrations): nothing is decided
- * here.
+ * here. Every function that more than one file uses begins with pg_, because the SQLite store is in the
+ * same library.
  */
 #ifndef LHI_PG_H
 #define LHI_PG_H
@@ -29,103 +30,6 @@
 #include "sql_postgres.h"
 
 #include <libpq-fe.h>
-
-/* The other store has these names too, and both are in one library: names of ours. */
-#define args_clear pg_args_clear
-#define put_int pg_put_int
-#define put_opt pg_put_opt
-#define put_text pg_put_text
-#define put_bytes pg_put_bytes
-#define put_bool pg_put_bool
-#define put_time pg_put_time
-#define put_null pg_put_null
-#define arg_text pg_arg_text
-#define arg_int pg_arg_int
-#define arg_opt pg_arg_opt
-#define arg_ref pg_arg_ref
-#define arg_bool pg_arg_bool
-#define arg_time pg_arg_time
-#define arg_bytes pg_arg_bytes
-#define arg_array pg_arg_array
-#define arg_no_array pg_arg_no_array
-#define arg_names pg_arg_names
-#define rows_free pg_rows_free
-#define row_null pg_row_null
-#define row_bool pg_row_bool
-#define row_time pg_row_time
-#define row_copy pg_row_copy
-#define row_state pg_row_state
-#define outcomes pg_outcomes
-#define read_after pg_read_after
-#define act_enqueue pg_act_enqueue
-#define act_claim pg_act_claim
-#define act_complete_claim pg_act_complete_claim
-#define is_complete_claim pg_is_complete_claim
-#define act_heartbeat pg_act_heartbeat
-#define act_complete pg_act_complete
-#define completes_one pg_completes_one
-#define arg_done pg_arg_done
-#define read_refusal pg_read_refusal
-#define act_fail pg_act_fail
-#define act_release pg_act_release
-#define act_output pg_act_output
-#define act_release_worker pg_act_release_worker
-#define act_cancel pg_act_cancel
-#define act_retry pg_act_retry
-#define act_delete pg_act_delete
-#define act_reschedule pg_act_reschedule
-#define act_queue_pause pg_act_queue_pause
-#define act_queue_purge pg_act_queue_purge
-#define act_queue_delete pg_act_queue_delete
-#define act_policy_set pg_act_policy_set
-#define act_scope_set pg_act_scope_set
-#define act_schedule_set pg_act_schedule_set
-#define act_schedule_remove pg_act_schedule_remove
-#define act_lease pg_act_lease
-#define act_worker_register pg_act_worker_register
-#define act_worker_beat pg_act_worker_beat
-#define act_worker_stop pg_act_worker_stop
-#define act_worker_started pg_act_worker_started
-#define act_worker_sessions pg_act_worker_sessions
-#define act_worker_degraded pg_act_worker_degraded
-#define act_recover pg_act_recover
-#define act_upkeep pg_act_upkeep
-#define act_prune pg_act_prune
-#define act_mend pg_act_mend
-#define act_move pg_act_move
-#define conn_open pg_conn_open
-#define conn_close pg_conn_close
-#define row_int pg_row_int
-#define row_text pg_row_text
-#define row_bytes pg_row_bytes
-#define job_from_row pg_job_from_row
-#define jobs_add pg_jobs_add
-#define txn_commit pg_txn_commit
-#define txn_rollback pg_txn_rollback
-#define read_schedules pg_read_schedules
-#define tick_due pg_tick_due
-#define lease_from_row pg_lease_from_row
-#define read_stale pg_read_stale
-#define read_report pg_read_report
-#define read_reports pg_read_reports
-#define read_job pg_read_job
-#define read_jobs pg_read_jobs
-#define read_queues pg_read_queues
-#define read_policies pg_read_policies
-#define read_leases pg_read_leases
-#define read_workers pg_read_workers
-#define read_events pg_read_events
-#define read_outputs pg_read_outputs
-#define read_judge pg_read_judge
-#define read_stats pg_read_stats
-#define read_peek pg_read_peek
-#define read_retries pg_read_retries
-#define read_check pg_read_check
-#define read_integrity pg_read_integrity
-#define read_standing pg_read_standing
-#define read_moved pg_read_moved
-#define schema_look pg_schema_look
-#define schema_update pg_schema_update
 
 /* ---- args.c: parameters ---- */
 
@@ -149,7 +53,7 @@ enum {
 };
 
 /* Numbers, times, bytes and arrays are sent in binary, text as it is. Whatever is added lives until
- * args_clear(), or as long as the caller's own memory: text and bytes of single arguments are not
+ * pg_args_clear(), or as long as the caller's own memory: text and bytes of single arguments are not
  * copied. When memory runs out, the call fails, not the adding. */
 struct args {
     int n;
@@ -169,28 +73,28 @@ struct args {
     bool no_memory, too_big;
 };
 
-void args_clear(struct args *args);
+void pg_args_clear(struct args *args);
 
-void arg_text(struct args *args, const char *text);    /* NULL: NULL */
-void arg_int(struct args *args, int64_t value);        /* bigint */
-void arg_opt(struct args *args, int64_t value);        /* bigint; 0: NULL */
-void arg_ref(struct args *args, const int64_t *value); /* bigint; NULL: NULL */
-void arg_bool(struct args *args, bool value);
-void arg_time(struct args *args, int64_t ms);                     /* timestamptz; 0: NULL */
-void arg_bytes(struct args *args, const void *bytes, size_t len); /* NULL: NULL */
-void arg_words(struct args *args, const void *text, size_t len);  /* text; NULL: NULL */
+void pg_arg_text(struct args *args, const char *text);    /* NULL: NULL */
+void pg_arg_int(struct args *args, int64_t value);        /* bigint */
+void pg_arg_opt(struct args *args, int64_t value);        /* bigint; 0: NULL */
+void pg_arg_ref(struct args *args, const int64_t *value); /* bigint; NULL: NULL */
+void pg_arg_bool(struct args *args, bool value);
+void pg_arg_time(struct args *args, int64_t ms);                     /* timestamptz; 0: NULL */
+void pg_arg_bytes(struct args *args, const void *bytes, size_t len); /* NULL: NULL */
+void pg_arg_words(struct args *args, const void *text, size_t len);  /* text; NULL: NULL */
 
 /* An array of n elements of this type (OID_INT8, OID_TEXT …); then n times put_…(). */
-void arg_array(struct args *args, Oid element, size_t n);
-void arg_no_array(struct args *args, Oid element);                     /* NULL: not given */
-void arg_names(struct args *args, const char *const *names, size_t n); /* of text */
-void put_int(struct args *args, int64_t value);
-void put_opt(struct args *args, int64_t value); /* 0: NULL */
-void put_text(struct args *args, const char *text);
-void put_bytes(struct args *args, const void *bytes, size_t len); /* NULL: NULL; also as text */
-void put_bool(struct args *args, bool value);
-void put_time(struct args *args, int64_t ms); /* 0: NULL */
-void put_null(struct args *args);
+void pg_arg_array(struct args *args, Oid element, size_t n);
+void pg_arg_no_array(struct args *args, Oid element);                     /* NULL: not given */
+void pg_arg_names(struct args *args, const char *const *names, size_t n); /* of text */
+void pg_put_int(struct args *args, int64_t value);
+void pg_put_opt(struct args *args, int64_t value); /* 0: NULL */
+void pg_put_text(struct args *args, const char *text);
+void pg_put_bytes(struct args *args, const void *bytes, size_t len); /* NULL: NULL; also as text */
+void pg_put_bool(struct args *args, bool value);
+void pg_put_time(struct args *args, int64_t ms); /* 0: NULL */
+void pg_put_null(struct args *args);
 
 /* ---- rows.c: answers, in binary ---- */
 
@@ -199,17 +103,17 @@ struct rows {
     int n;
 };
 
-void rows_free(struct rows *rows);
-bool row_null(const struct rows *rows, int row, int column);
-int64_t row_int(const struct rows *rows, int row, int column);  /* of any width; NULL: 0 */
-bool row_bool(const struct rows *rows, int row, int column);    /* NULL: false */
-int64_t row_time(const struct rows *rows, int row, int column); /* ms; NULL, infinite: 0 */
-const char *row_text(const struct rows *rows, int row,
-                     int column); /* NULL: NULL; lives with rows */
-const void *row_bytes(const struct rows *rows, int row, int column, size_t *len);
+void pg_rows_free(struct rows *rows);
+bool pg_row_null(const struct rows *rows, int row, int column);
+int64_t pg_row_int(const struct rows *rows, int row, int column);  /* of any width; NULL: 0 */
+bool pg_row_bool(const struct rows *rows, int row, int column);    /* NULL: false */
+int64_t pg_row_time(const struct rows *rows, int row, int column); /* ms; NULL, infinite: 0 */
+const char *pg_row_text(const struct rows *rows, int row,
+                        int column); /* NULL: NULL; lives with rows */
+const void *pg_row_bytes(const struct rows *rows, int row, int column, size_t *len);
 /* A copy in the arena; *ok becomes false when memory runs out. NULL: NULL. */
-char *row_copy(const struct rows *rows, int row, int column, struct lhi_arena *arena, bool *ok);
-lh_state row_state(const struct rows *rows, int row, int column); /* NULL: 0 */
+char *pg_row_copy(const struct rows *rows, int row, int column, struct lhi_arena *arena, bool *ok);
+lh_state pg_row_state(const struct rows *rows, int row, int column); /* NULL: 0 */
 
 /* The columns of leasehold.job, in the order of its table. */
 enum job_column {
@@ -252,17 +156,17 @@ enum job_column {
 };
 
 /* From a row that begins with those columns. False: no memory. `now` is the store's. */
-bool job_from_row(const struct rows *rows, int row, int64_t now, struct lhi_arena *arena,
-                  lh_job *job);
+bool pg_job_from_row(const struct rows *rows, int row, int64_t now, struct lhi_arena *arena,
+                     lh_job *job);
 /* Room for one more job at the end of the list; false: no memory. */
-bool jobs_add(lh_jobs *jobs, size_t *room, lh_job **out);
+bool pg_jobs_add(lh_jobs *jobs, size_t *room, lh_job **out);
 
 /* From the columns of leasehold.lease_state, which begin at `column`. False: no memory. */
-bool lease_from_row(const struct rows *rows, int row, int column, struct lhi_arena *arena,
-                    lh_lease *lease);
+bool pg_lease_from_row(const struct rows *rows, int row, int column, struct lhi_arena *arena,
+                       lh_lease *lease);
 /* `array` is where a result struct keeps its array (&out->job): it becomes as long as the answer, zeroed.
  * False: no memory. */
-bool list_room(void *array, const struct rows *rows, size_t size);
+bool pg_list_room(void *array, const struct rows *rows, size_t size);
 
 /* Which events nothing can come below any more (read_event.c). */
 struct settled {
@@ -318,38 +222,38 @@ struct txn {
 /* Call a statement of sql/postgres and wait for its answer, to the deadline of the store. LH_OK or a failure;
  * `rows` may be NULL. A statement that was refused by leasehold.refuse() (LH008) fails with that status
  * and its words. args may be NULL; they are cleared, whatever happens. */
-int call(struct txn *txn, enum lhi_postgres_call which, struct args *args, struct rows *rows,
-         struct lhi_error *err);
+int pg_call(struct txn *txn, enum lhi_postgres_call which, struct args *args, struct rows *rows,
+            struct lhi_error *err);
 /* One that follows the act's own call. Where acts are transactions by themselves (not `wrapped`), it is one
  * too: what was answered before stands, whatever becomes of it. */
-int call_next(struct txn *txn, enum lhi_postgres_call which, struct args *args, struct rows *rows,
-              struct lhi_error *err);
+int pg_call_next(struct txn *txn, enum lhi_postgres_call which, struct args *args,
+                 struct rows *rows, struct lhi_error *err);
 /* The same for a text of our own. */
-int call_text(struct txn *txn, const char *sql, struct args *args, struct rows *rows,
-              struct lhi_error *err);
+int pg_call_text(struct txn *txn, const char *sql, struct args *args, struct rows *rows,
+                 struct lhi_error *err);
 
 /* For acts on lists: rows of (n, status, message), as leasehold.outcome has them, into act->status and
  * act->err (of the first that was refused). */
-int outcomes(struct lhi_act *act, const struct rows *rows);
+int pg_outcomes(struct lhi_act *act, const struct rows *rows);
 /* Fill act->after, if it is asked for, with the jobs of these ids. */
-int read_after(struct txn *txn, struct lhi_act *act, const int64_t *ids, size_t n);
+int pg_read_after(struct txn *txn, struct lhi_act *act, const int64_t *ids, size_t n);
 /* All of that for an act on a list: the call, the outcome of each item, the jobs afterwards (`id_of`
  * NULL: none are left to show). In act_hold.c, like the next. */
-int call_list(struct txn *txn, struct lhi_act *act, enum lhi_postgres_call which, struct args *args,
-              int64_t (*id_of)(const struct lhi_act *, size_t));
+int pg_call_list(struct txn *txn, struct lhi_act *act, enum lhi_postgres_call which,
+                 struct args *args, int64_t (*id_of)(const struct lhi_act *, size_t));
 /* act->beat, as the arrays that leasehold.heartbeat_many() takes. */
-void beat_args(struct args *args, const struct lhi_act *act);
+void pg_beat_args(struct args *args, const struct lhi_act *act);
 
 /* For args->too_big. */
-int fail_too_big(struct lhi_error *err);
+int pg_fail_too_big(struct lhi_error *err);
 /* A job with this id was made: what comes later has a higher one. */
 void pg_saw_job(struct pg *pg, int64_t id);
 /* The name by which an enqueue is known whose answer was lost. */
-void made_request(const struct txn *txn, char *out, size_t len);
+void pg_made_request(const struct txn *txn, char *out, size_t len);
 /* Said by a pooler, not by the server, which always tells where in it an error arose. */
-bool is_hearsay(const PGresult *refusal);
+bool pg_is_hearsay(const PGresult *refusal);
 /* A statement was refused on a connection that is not ours. */
-int refusal_status(const PGresult *refusal, const char *database, struct lhi_error *err);
+int pg_refusal_status(const PGresult *refusal, const char *database, struct lhi_error *err);
 
 /* The server's time as far as we know, in ms; exact to the length of a round trip. */
 int64_t pg_now(struct pg *pg);
@@ -361,35 +265,38 @@ const struct lhi_log *pg_log(const struct pg *pg);
 
 typedef int act_fn(struct txn *txn, struct lhi_act *act);
 
-act_fn act_enqueue, act_claim;
-act_fn act_heartbeat, act_complete, act_fail, act_release, act_release_worker, act_output;
-act_fn act_cancel, act_retry, act_delete, act_reschedule;
-act_fn act_queue_pause, act_queue_purge, act_queue_delete, act_policy_set, act_scope_set;
-act_fn act_schedule_set, act_schedule_remove;
-act_fn act_lease;
-act_fn act_worker_register, act_worker_beat, act_worker_stop, act_worker_started;
-act_fn act_worker_sessions, act_worker_degraded;
-act_fn act_recover, act_upkeep, act_prune, act_mend;
-act_fn act_move;
+act_fn pg_act_enqueue, pg_act_claim;
+act_fn pg_act_heartbeat, pg_act_complete, pg_act_fail, pg_act_release, pg_act_release_worker,
+    pg_act_output;
+act_fn pg_act_cancel, pg_act_retry, pg_act_delete, pg_act_reschedule;
+act_fn pg_act_queue_pause, pg_act_queue_purge, pg_act_queue_delete, pg_act_policy_set,
+    pg_act_scope_set;
+act_fn pg_act_schedule_set, pg_act_schedule_remove;
+act_fn pg_act_lease;
+act_fn pg_act_worker_register, pg_act_worker_beat, pg_act_worker_stop, pg_act_worker_started;
+act_fn pg_act_worker_sessions, pg_act_worker_degraded;
+act_fn pg_act_recover, pg_act_upkeep, pg_act_prune, pg_act_mend;
+act_fn pg_act_move;
 
 /* One job completed and the next one claimed, by one call: are these two acts that, and do them. */
-bool is_complete_claim(const struct lhi_act *acts, size_t n);
-int act_complete_claim(struct txn *txn, struct lhi_act *acts);
+bool pg_is_complete_claim(const struct lhi_act *acts, size_t n);
+int pg_act_complete_claim(struct txn *txn, struct lhi_act *acts);
 
 /* One job is completed, with a result that is text: its arguments, and what the server says of it. */
-bool completes_one(const struct lhi_act *act);
-void arg_done(struct args *args, const lh_done *done);
-void read_refusal(const struct rows *rows, int column, struct lhi_act *act);
+bool pg_completes_one(const struct lhi_act *act);
+void pg_arg_done(struct args *args, const lh_done *done);
+void pg_read_refusal(const struct rows *rows, int column, struct lhi_act *act);
 
 /* Enqueue what schedules are due, in this transaction; several calls. `*more`: there is more to do. */
-int tick_due(struct txn *txn, size_t limit, int64_t *ticked, bool *more, struct lhi_error *err);
+int pg_tick_due(struct txn *txn, size_t limit, int64_t *ticked, bool *more, struct lhi_error *err);
 
 /* ---- reading ---- */
 
-act_fn read_job, read_jobs, read_queues, read_policies, read_schedules, read_leases, read_workers;
-act_fn read_events, read_outputs, read_judge, read_stats, read_stale, read_report, read_reports,
-    read_peek, read_retries;
-act_fn read_check, read_integrity, read_drop_sql;
-act_fn read_standing, read_moved;
+act_fn pg_read_job, pg_read_jobs, pg_read_queues, pg_read_policies, pg_read_schedules,
+    pg_read_leases, pg_read_workers;
+act_fn pg_read_events, pg_read_outputs, pg_read_judge, pg_read_stats, pg_read_stale, pg_read_report,
+    pg_read_reports, pg_read_peek, pg_read_retries;
+act_fn pg_read_check, pg_read_integrity, pg_read_drop_sql;
+act_fn pg_read_standing, pg_read_moved;
 
 #endif

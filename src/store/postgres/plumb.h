@@ -25,9 +25,9 @@ enum {
 
 /* ---- deadlines: real time, whatever a test makes of the clock ---- */
 
-int64_t real_ms(void);
+int64_t pg_real_ms(void);
 /* Wait until a descriptor is ready; false: the deadline has passed, or the handle is being closed. */
-bool await_fd(const struct pg *pg, int fd, short events, int64_t deadline);
+bool pg_await_fd(const struct pg *pg, int fd, short events, int64_t deadline);
 
 /* ---- notice.c: what the server says beside its answers ---- */
 
@@ -44,9 +44,9 @@ struct notices {
     bool unconfirmed; /* a commit did not wait for its standby: it may yet be lost */
 };
 
-void notice_keep(struct notices *notices, const PGresult *result);
-void notices_tell(struct notices *notices, const struct lhi_log *log);
-void notices_drop(struct notices *notices);
+void pg_notice_keep(struct notices *notices, const PGresult *result);
+void pg_notices_tell(struct notices *notices, const struct lhi_log *log);
+void pg_notices_drop(struct notices *notices);
 
 /* ---- conn.c ---- */
 
@@ -64,8 +64,8 @@ struct target {
     struct lhi_arena arena;
 };
 
-int target_parse(struct target *target, const char *url, struct lhi_error *err);
-void target_clear(struct target *target);
+int pg_target_parse(struct target *target, const char *url, struct lhi_error *err);
+void pg_target_clear(struct target *target);
 
 struct conn {
     PGconn *pg;
@@ -86,22 +86,22 @@ struct conn {
 };
 
 /* LH_EUNREACH: this host did not let us in, or was replaced by another. */
-int conn_to_host(struct pg *pg, size_t host, int64_t deadline, struct conn **out,
-                 struct lhi_error *err);
-int fail_replaced(const struct conn *conn, struct lhi_error *err);
-void conn_close(struct conn *conn);
-bool conn_alive(struct conn *conn);
+int pg_conn_to_host(struct pg *pg, size_t host, int64_t deadline, struct conn **out,
+                    struct lhi_error *err);
+int pg_fail_replaced(const struct conn *conn, struct lhi_error *err);
+void pg_conn_close(struct conn *conn);
+bool pg_conn_alive(struct conn *conn);
 /* Ask the server to stop what it is doing for this connection; does not wait. */
-void conn_cancel(struct conn *conn);
+void pg_conn_cancel(struct conn *conn);
 
 /* ---- hosts.c ---- */
 
 /* LH_EUNREACH: no host let us in. */
-int conn_open(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_error *err);
+int pg_conn_open(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_error *err);
 /* Has another server taken over from the one that this connection leads to? */
-bool was_replaced(const struct conn *conn);
+bool pg_was_replaced(const struct conn *conn);
 /* Something speaks against the server that we have: with the next connection all hosts are asked. */
-void hosts_doubt(struct pg *pg);
+void pg_hosts_doubt(struct pg *pg);
 
 /* ---- the handle ---- */
 
@@ -151,36 +151,37 @@ struct pg {
 };
 
 /* A connection for one transaction. LH_EBUSY: all are lent out until the deadline. */
-int pool_take(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_error *err);
+int pg_pool_take(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_error *err);
 /* The same for a heartbeat or the end of a job: where the number of connections is limited, it does not
  * wait for other kinds of calls. */
-int pool_take_for_holder(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_error *err);
-void pool_give(struct pg *pg, struct conn *conn);
+int pg_pool_take_for_holder(struct pg *pg, int64_t deadline, struct conn **out,
+                            struct lhi_error *err);
+void pg_pool_give(struct pg *pg, struct conn *conn);
 /* Nobody can listen: the connection that was kept free for the listener is one of the pool. */
-void pool_keep_all(struct pg *pg);
+void pg_pool_keep_all(struct pg *pg);
 /* Until it is recalled, others may use the listener's connection. */
-void pool_lend(struct pg *pg, struct conn *conn);
-void pool_recall(struct pg *pg);
-void pool_init(struct pg *pg);
-void pool_clear(struct pg *pg);
-int pool_enter_fd(struct pg *pg, int fd); /* its place */
-void pool_leave_fd(struct pg *pg, int place);
+void pg_pool_lend(struct pg *pg, struct conn *conn);
+void pg_pool_recall(struct pg *pg);
+void pg_pool_init(struct pg *pg);
+void pg_pool_clear(struct pg *pg);
+int pg_pool_enter_fd(struct pg *pg, int fd); /* its place */
+void pg_pool_leave_fd(struct pg *pg, int place);
 
 /* ---- call.c ---- */
 
 /* Begin a transaction with the next call; without it every call is one. */
-void txn_wrap(struct txn *txn);
-int txn_commit(struct txn *txn, struct lhi_error *err);
-void txn_rollback(struct txn *txn);
+void pg_txn_wrap(struct txn *txn);
+int pg_txn_commit(struct txn *txn, struct lhi_error *err);
+void pg_txn_rollback(struct txn *txn);
 /* Several statements, without parameters and answers. Only in a transaction that was begun. */
-int call_script(struct txn *txn, const char *sql, struct lhi_error *err);
+int pg_call_script(struct txn *txn, const char *sql, struct lhi_error *err);
 
 /* ---- perform.c ---- */
 
 int pg_perform(void *self, struct lhi_act *acts, size_t n, struct lhi_error *err);
 int pg_read(void *self, struct lhi_act *act, struct lhi_error *err);
 /* The standby has not confirmed a commit: whether it stands a failover will tell. */
-int doubt_commit(struct txn *txn, struct lhi_error *err);
+int pg_doubt_commit(struct txn *txn, struct lhi_error *err);
 /* One call by the store itself, in a transaction of its own. */
 int pg_ask(struct pg *pg, enum lhi_postgres_call which, struct args *args, struct rows *rows,
            struct lhi_error *err);
@@ -193,22 +194,22 @@ struct schema {
     bool recovery_due;
 };
 
-int schema_look(struct txn *txn, struct schema *out, struct lhi_error *err);
-int schema_update(struct txn *txn, struct schema *schema, struct lhi_error *err);
+int pg_schema_look(struct txn *txn, struct schema *out, struct lhi_error *err);
+int pg_schema_update(struct txn *txn, struct schema *schema, struct lhi_error *err);
 
 /* ---- wake.c ---- */
 
-bool wake_init(struct pg *pg);
-void wake_clear(struct pg *pg);
-void wake_busy(struct pg *pg);  /* a claim found something: look soon again */
-void wake_siren(struct pg *pg); /* a worker came or went */
-void wake_begin(struct pg *pg); /* the listener, unless it runs or cannot */
+bool pg_wake_init(struct pg *pg);
+void pg_wake_clear(struct pg *pg);
+void pg_wake_busy(struct pg *pg);  /* a claim found something: look soon again */
+void pg_wake_siren(struct pg *pg); /* a worker came or went */
+void pg_wake_begin(struct pg *pg); /* the listener, unless it runs or cannot */
 /* Its connection was lent and is back, or it is to stop. */
-void wake_listener(struct pg *pg);
-void wake_duty(struct pg *pg, int64_t spare_ms); /* 0: we keep the store up for all */
-bool wake_on_duty(struct pg *pg);
-void leave_duty(struct pg *pg);
-bool wake_kept(struct pg *pg); /* does somebody here wait for what falls due? */
+void pg_wake_listener(struct pg *pg);
+void pg_wake_duty(struct pg *pg, int64_t spare_ms); /* 0: we keep the store up for all */
+bool pg_wake_on_duty(struct pg *pg);
+void pg_leave_duty(struct pg *pg);
+bool pg_wake_kept(struct pg *pg); /* does somebody here wait for what falls due? */
 int64_t pg_net_ms(void *self, bool keeper);
 uint32_t pg_ticket(void *self, const lh_claim_opts *opts);
 bool pg_wait(void *self, uint32_t ticket, const lh_claim_opts *opts, int64_t timeout_ms);

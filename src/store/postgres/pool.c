@@ -20,7 +20,7 @@ enum {
     OPENING_MS = 1000, /* … and for one that is being opened */
 };
 
-void pool_init(struct pg *pg)
+void pg_pool_init(struct pg *pg)
 {
     pthread_condattr_t attr;
 
@@ -34,7 +34,7 @@ void pool_init(struct pg *pg)
     pg->kept_free = 1;
 }
 
-int pool_enter_fd(struct pg *pg, int fd)
+int pg_pool_enter_fd(struct pg *pg, int fd)
 {
     for (int i = 0; i < (int)(sizeof pg->fds / sizeof pg->fds[0]); i++) {
         int none = -1;
@@ -45,7 +45,7 @@ int pool_enter_fd(struct pg *pg, int fd)
     return -1;
 }
 
-void pool_leave_fd(struct pg *pg, int place)
+void pg_pool_leave_fd(struct pg *pg, int place)
 {
     __atomic_store_n(&pg->fds[place], -1, __ATOMIC_RELEASE);
 }
@@ -54,7 +54,7 @@ void pool_leave_fd(struct pg *pg, int place)
 static struct conn *take_outdated(struct pg *pg)
 {
     struct conn *last = pg->idle;
-    int64_t now = real_ms();
+    int64_t now = pg_real_ms();
 
     while (last != NULL && last->next != NULL && now - last->next->idle_since < IDLE_MS)
         last = last->next;
@@ -71,7 +71,7 @@ static void close_all(struct conn *conns)
 {
     while (conns != NULL) {
         struct conn *next = conns->next;
-        conn_close(conns);
+        pg_conn_close(conns);
         conns = next;
     }
 }
@@ -175,11 +175,11 @@ static int64_t patience(const struct pg *pg, const struct pool_wait *wait, int64
 /* NULL: none came back; where the caller may open another, it should. */
 static struct conn *await_return(struct pg *pg, const struct pool_wait *wait, int64_t deadline)
 {
-    int64_t until_ms, since = real_ms();
+    int64_t until_ms, since = pg_real_ms();
     struct conn *conn;
 
     while ((conn = find_conn(pg, wait)) == NULL && (pg->n_conns > 0 || !may_open(pg, wait)) &&
-           (until_ms = patience(pg, wait, since, deadline)) > real_ms()) {
+           (until_ms = patience(pg, wait, since, deadline)) > pg_real_ms()) {
         struct timespec until = {.tv_sec = until_ms / 1000, .tv_nsec = until_ms % 1000 * 1000000};
         (void)pthread_cond_timedwait(&pg->given_back, &pg->mutex, &until);
     }
@@ -196,11 +196,11 @@ static void count_out(struct pg *pg)
 
 static int open_another(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_error *err)
 {
-    int rc = conn_open(pg, deadline, out, err);
+    int rc = pg_conn_open(pg, deadline, out, err);
 
     pthread_mutex_lock(&pg->mutex);
     pg->opening--;
-    pg->opened_at = real_ms();
+    pg->opened_at = pg_real_ms();
     pg->n_conns -= rc != LH_OK;
     pthread_cond_broadcast(&pg->given_back);
     pthread_mutex_unlock(&pg->mutex);
@@ -236,7 +236,7 @@ static void give_spare(struct pg *pg)
     pg->spare_lent = false;
     pthread_cond_broadcast(&pg->given_back);
     pthread_mutex_unlock(&pg->mutex);
-    wake_listener(pg);
+    pg_wake_listener(pg);
 }
 
 static bool is_usable(const struct conn *conn)
@@ -252,7 +252,7 @@ static void drop(struct pg *pg, struct conn *conn)
         give_spare(pg);
         return;
     }
-    conn_close(conn);
+    pg_conn_close(conn);
     count_out(pg);
 }
 
@@ -267,7 +267,7 @@ static int take(struct pg *pg, bool for_holder, int64_t deadline, struct conn **
             return rc;
         if (conn == NULL)
             return open_another(pg, deadline, out, err);
-        if (conn_alive(conn)) {
+        if (pg_conn_alive(conn)) {
             conn->next = NULL;
             *out = conn;
             return LH_OK;
@@ -276,12 +276,13 @@ static int take(struct pg *pg, bool for_holder, int64_t deadline, struct conn **
     }
 }
 
-int pool_take(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_error *err)
+int pg_pool_take(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_error *err)
 {
     return take(pg, false, deadline, out, err);
 }
 
-int pool_take_for_holder(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_error *err)
+int pg_pool_take_for_holder(struct pg *pg, int64_t deadline, struct conn **out,
+                            struct lhi_error *err)
 {
     /* The connection that is kept free for holders is the listener's, and a worker that always finds a job
      * has not waited for one. */
@@ -289,15 +290,15 @@ int pool_take_for_holder(struct pg *pg, int64_t deadline, struct conn **out, str
     bool listener = is_limited(pg) && pg->kept_free > 0;
     pthread_mutex_unlock(&pg->mutex);
     if (listener)
-        wake_begin(pg);
+        pg_wake_begin(pg);
     return take(pg, true, deadline, out, err);
 }
 
-void pool_give(struct pg *pg, struct conn *conn)
+void pg_pool_give(struct pg *pg, struct conn *conn)
 {
     if (conn == NULL)
         return;
-    notices_drop(&conn->notices);
+    pg_notices_drop(&conn->notices);
     if (!is_usable(conn)) {
         drop(pg, conn);
         return;
@@ -307,7 +308,7 @@ void pool_give(struct pg *pg, struct conn *conn)
         return;
     }
     pthread_mutex_lock(&pg->mutex);
-    conn->idle_since = real_ms();
+    conn->idle_since = pg_real_ms();
     conn->next = pg->idle;
     pg->idle = conn;
     struct conn *outdated = take_outdated(pg);
@@ -318,7 +319,7 @@ void pool_give(struct pg *pg, struct conn *conn)
 
 /* ---- the listener's connection ---- */
 
-void pool_keep_all(struct pg *pg)
+void pg_pool_keep_all(struct pg *pg)
 {
     pthread_mutex_lock(&pg->mutex);
     pg->kept_free = 0;
@@ -326,7 +327,7 @@ void pool_keep_all(struct pg *pg)
     pthread_mutex_unlock(&pg->mutex);
 }
 
-void pool_lend(struct pg *pg, struct conn *conn)
+void pg_pool_lend(struct pg *pg, struct conn *conn)
 {
     conn->listens = true;
     pthread_mutex_lock(&pg->mutex);
@@ -336,7 +337,7 @@ void pool_lend(struct pg *pg, struct conn *conn)
     pthread_mutex_unlock(&pg->mutex);
 }
 
-void pool_recall(struct pg *pg)
+void pg_pool_recall(struct pg *pg)
 {
     pthread_mutex_lock(&pg->mutex);
     pg->spare = NULL; /* first, so that borrowers cannot keep it from the listener */
@@ -345,7 +346,7 @@ void pool_recall(struct pg *pg)
     pthread_mutex_unlock(&pg->mutex);
 }
 
-void pool_clear(struct pg *pg)
+void pg_pool_clear(struct pg *pg)
 {
     close_all(pg->idle);
     pg->idle = NULL;

@@ -9,7 +9,7 @@ enum { DEFAULT_LIMIT = 100 };
 
 /* ---- lists: an array as long as the answer, strings in an arena ---- */
 
-bool list_room(void *array, const struct rows *rows, size_t size)
+bool pg_list_room(void *array, const struct rows *rows, size_t size)
 {
     void *old, *room = lhi_calloc((size_t)rows->n + 1, size);
 
@@ -33,31 +33,31 @@ static int jobs_from_rows(const struct rows *rows, lh_jobs *out, struct lhi_erro
 
     for (int row = 0; row < rows->n && ok; row++) {
         lh_job *job;
-        ok = jobs_add(out, &room, &job) &&
-             job_from_row(rows, row, row_time(rows, row, JOB_SEEN_AT), arena, job);
+        ok = pg_jobs_add(out, &room, &job) &&
+             pg_job_from_row(rows, row, pg_row_time(rows, row, JOB_SEEN_AT), arena, job);
         if (ok)
-            job->expired = row_bool(rows, row, JOB_EXPIRED);
+            job->expired = pg_row_bool(rows, row, JOB_EXPIRED);
     }
     return ok ? LH_OK : lhi_no_memory(err);
 }
 
-int read_job(struct txn *txn, struct lhi_act *act)
+int pg_read_job(struct txn *txn, struct lhi_act *act)
 {
     struct args args = {0};
     struct rows rows;
 
-    arg_int(&args, act->jobs.id);
-    int rc = call(txn, LHI_POSTGRES_JOB_GET, &args, &rows, &act->err);
+    pg_arg_int(&args, act->jobs.id);
+    int rc = pg_call(txn, LHI_POSTGRES_JOB_GET, &args, &rows, &act->err);
     if (rc != LH_OK)
         return rc;
     enum { RESULT_BYTES = JOB_COLUMNS + 2 };
     rc = jobs_from_rows(&rows, act->jobs.out, &act->err);
-    if (rc == LH_OK && rows.n == 1 && !row_null(&rows, 0, RESULT_BYTES)) {
+    if (rc == LH_OK && rows.n == 1 && !pg_row_null(&rows, 0, RESULT_BYTES)) {
         lh_job *job = &act->jobs.out->job[0];
-        int64_t cut = row_int(&rows, 0, RESULT_BYTES) - (int64_t)job->result_len;
+        int64_t cut = pg_row_int(&rows, 0, RESULT_BYTES) - (int64_t)job->result_len;
         job->result_cut = job->state == LH_COMPLETED && cut > 0 ? cut : 0;
     }
-    rows_free(&rows);
+    pg_rows_free(&rows);
     if (rc == LH_OK && act->jobs.out->n == 0)
         return lhi_fail(&act->err, LH_ENOTFOUND, "there is no job %lld", (long long)act->jobs.id);
     return rc;
@@ -95,7 +95,7 @@ static const char *state_terms(lh_state state)
 
 /* Put together at run time: which columns are asked for decides which index serves. Values are
  * parameters all the same. */
-int read_jobs(struct txn *txn, struct lhi_act *act)
+int pg_read_jobs(struct txn *txn, struct lhi_act *act)
 {
     const lh_job_filter *f = act->jobs.filter;
     lh_state state = f->expired ? LH_RUNNING : f->state;
@@ -109,11 +109,11 @@ int read_jobs(struct txn *txn, struct lhi_act *act)
         "SELECT %s, t.now, coalesce(j.lease_until <= t.due, false) "
         "FROM leasehold.job j, t WHERE j.id > $1",
         f->brief ? brief_columns : all_columns);
-    arg_int(&args, f->after);
-    arg_int(&args, f->limit ? (int64_t)f->limit : DEFAULT_LIMIT);
+    pg_arg_int(&args, f->after);
+    pg_arg_int(&args, f->limit ? (int64_t)f->limit : DEFAULT_LIMIT);
 #define TERM(given, column, value)                                                              \
     if (given) {                                                                                \
-        arg_text(&args, value);                                                                 \
+        pg_arg_text(&args, value);                                                              \
         used += lhi_format(text + used, sizeof text - used, " AND j." column " = $%d", args.n); \
     }
     TERM(f->queue, "queue", f->queue)
@@ -128,26 +128,26 @@ int read_jobs(struct txn *txn, struct lhi_act *act)
      * among all ids. */
     bool few = state == LH_SCHEDULED || state == LH_PENDING || state == LH_RUNNING || f->worker;
     lhi_format(text + used, sizeof text - used, " ORDER BY j.id%s LIMIT $2", few ? " + 0" : "");
-    int rc = call_text(txn, text, &args, &rows, &act->err);
+    int rc = pg_call_text(txn, text, &args, &rows, &act->err);
     if (rc != LH_OK)
         return rc;
     rc = jobs_from_rows(&rows, act->jobs.out, &act->err);
-    rows_free(&rows);
+    pg_rows_free(&rows);
     return rc;
 }
 
 /* ---- queues and policies ---- */
 
-int read_queues(struct txn *txn, struct lhi_act *act)
+int pg_read_queues(struct txn *txn, struct lhi_act *act)
 {
     lh_queues *out = act->queues.out;
     struct rows rows;
-    int rc = call(txn, LHI_POSTGRES_QUEUE_LIST, NULL, &rows, &act->err);
+    int rc = pg_call(txn, LHI_POSTGRES_QUEUE_LIST, NULL, &rows, &act->err);
 
     if (rc != LH_OK)
         return rc;
     struct lhi_arena *arena = lhi_arena_of(&out->priv);
-    bool ok = arena != NULL && list_room(&out->queue, &rows, sizeof *out->queue);
+    bool ok = arena != NULL && pg_list_room(&out->queue, &rows, sizeof *out->queue);
     for (int row = 0; row < rows.n && ok; row++) {
         lh_queue *q = &out->queue[out->n++];
         int64_t *const numbers[] = {&q->scheduled,         &q->pending,       &q->running,
@@ -156,14 +156,14 @@ int read_queues(struct txn *txn, struct lhi_act *act)
                                     &q->concurrency,       &q->hour_enqueued, &q->hour_claimed,
                                     &q->hour_completed,    &q->hour_failed,   &q->hour_recovered,
                                     &q->hour_ended,        &q->hour_wait_ms,  &q->hour_run_ms};
-        q->queue = row_copy(&rows, row, 0, arena, &ok);
-        q->paused = row_bool(&rows, row, 1);
+        q->queue = pg_row_copy(&rows, row, 0, arena, &ok);
+        q->paused = pg_row_bool(&rows, row, 1);
         for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-            *numbers[i] = row_int(&rows, row, (int)i + 2);
-        if (row_null(&rows, row, 8))
+            *numbers[i] = pg_row_int(&rows, row, (int)i + 2);
+        if (pg_row_null(&rows, row, 8))
             q->oldest_pending_ms = -1;
     }
-    rows_free(&rows);
+    pg_rows_free(&rows);
     return ok ? LH_OK : lhi_no_memory(&act->err);
 }
 
@@ -197,9 +197,9 @@ static void policy_from_row(const struct rows *rows, int row, lh_policy *p)
 
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
         int column = (int)i + 2;
-        if (row_null(rows, row, column))
+        if (pg_row_null(rows, row, column))
             continue;
-        int64_t value = row_int(rows, row, column);
+        int64_t value = pg_row_int(rows, row, column);
         p->set |= fields[i].bit;
         if (fields[i].value != NULL)
             *fields[i].value = value;
@@ -219,30 +219,30 @@ static const char *unless_any(const char *name)
     return name != NULL && strcmp(name, "*") == 0 ? NULL : name;
 }
 
-int read_policies(struct txn *txn, struct lhi_act *act)
+int pg_read_policies(struct txn *txn, struct lhi_act *act)
 {
     lh_policies *out = act->policies.out;
     struct rows rows;
-    int rc = call(txn, LHI_POSTGRES_POLICY_LIST, NULL, &rows, &act->err);
+    int rc = pg_call(txn, LHI_POSTGRES_POLICY_LIST, NULL, &rows, &act->err);
 
     if (rc != LH_OK)
         return rc;
     struct lhi_arena *arena = lhi_arena_of(&out->priv);
-    bool ok = arena != NULL && list_room(&out->row, &rows, sizeof *out->row);
+    bool ok = arena != NULL && pg_list_room(&out->row, &rows, sizeof *out->row);
     for (int row = 0; row < rows.n && ok; row++) {
         lh_policy_row *p = &out->row[out->n++];
-        p->queue = unless_any(row_copy(&rows, row, 0, arena, &ok));
-        p->kind = unless_any(row_copy(&rows, row, 1, arena, &ok));
+        p->queue = unless_any(pg_row_copy(&rows, row, 0, arena, &ok));
+        p->kind = unless_any(pg_row_copy(&rows, row, 1, arena, &ok));
         policy_from_row(&rows, row, &p->policy);
     }
-    rows_free(&rows);
+    pg_rows_free(&rows);
     return ok ? LH_OK : lhi_no_memory(&act->err);
 }
 
 /* ---- named leases ---- */
 
-bool lease_from_row(const struct rows *rows, int row, int column, struct lhi_arena *arena,
-                    lh_lease *lease)
+bool pg_lease_from_row(const struct rows *rows, int row, int column, struct lhi_arena *arena,
+                       lh_lease *lease)
 {
     enum {
         SCOPE,
@@ -260,39 +260,39 @@ bool lease_from_row(const struct rows *rows, int row, int column, struct lhi_are
     bool ok = true;
 
     memset(lease, 0, sizeof *lease);
-    lease->scope = row_copy(rows, row, column + SCOPE, arena, &ok);
-    lease->name = row_copy(rows, row, column + NAME, arena, &ok);
-    lease->owner = row_copy(rows, row, column + OWNER, arena, &ok);
-    lease->token = row_int(rows, row, column + TOKEN);
-    lease->acquired_at = row_time(rows, row, column + ACQUIRED_AT);
-    lease->expires_at = row_time(rows, row, column + EXPIRES_AT);
-    lease->remaining_ms = row_int(rows, row, column + REMAINING_MS);
-    lease->stale = row_bool(rows, row, column + STALE);
-    lease->value = row_copy(rows, row, column + VALUE, arena, &ok);
-    lease->rows = row_null(rows, row, column + ROWS) ? -1 : row_int(rows, row, column + ROWS);
-    lease->last_completed_at = row_time(rows, row, column + DONE);
+    lease->scope = pg_row_copy(rows, row, column + SCOPE, arena, &ok);
+    lease->name = pg_row_copy(rows, row, column + NAME, arena, &ok);
+    lease->owner = pg_row_copy(rows, row, column + OWNER, arena, &ok);
+    lease->token = pg_row_int(rows, row, column + TOKEN);
+    lease->acquired_at = pg_row_time(rows, row, column + ACQUIRED_AT);
+    lease->expires_at = pg_row_time(rows, row, column + EXPIRES_AT);
+    lease->remaining_ms = pg_row_int(rows, row, column + REMAINING_MS);
+    lease->stale = pg_row_bool(rows, row, column + STALE);
+    lease->value = pg_row_copy(rows, row, column + VALUE, arena, &ok);
+    lease->rows = pg_row_null(rows, row, column + ROWS) ? -1 : pg_row_int(rows, row, column + ROWS);
+    lease->last_completed_at = pg_row_time(rows, row, column + DONE);
     return ok;
 }
 
-int read_leases(struct txn *txn, struct lhi_act *act)
+int pg_read_leases(struct txn *txn, struct lhi_act *act)
 {
     lh_leases *out = act->leases.out;
     bool one = act->leases.name != NULL;
     struct args args = {0};
     struct rows rows;
 
-    arg_text(&args, act->leases.scope);
+    pg_arg_text(&args, act->leases.scope);
     if (one)
-        arg_text(&args, act->leases.name);
-    int rc =
-        call(txn, one ? LHI_POSTGRES_LEASE_GET : LHI_POSTGRES_LEASE_LIST, &args, &rows, &act->err);
+        pg_arg_text(&args, act->leases.name);
+    int rc = pg_call(txn, one ? LHI_POSTGRES_LEASE_GET : LHI_POSTGRES_LEASE_LIST, &args, &rows,
+                     &act->err);
     if (rc != LH_OK)
         return rc;
     struct lhi_arena *arena = lhi_arena_of(&out->priv);
-    bool ok = arena != NULL && list_room(&out->lease, &rows, sizeof *out->lease);
+    bool ok = arena != NULL && pg_list_room(&out->lease, &rows, sizeof *out->lease);
     for (int row = 0; row < rows.n && ok; row++)
-        ok = lease_from_row(&rows, row, 0, arena, &out->lease[out->n++]);
-    rows_free(&rows);
+        ok = pg_lease_from_row(&rows, row, 0, arena, &out->lease[out->n++]);
+    pg_rows_free(&rows);
     return ok ? LH_OK : lhi_no_memory(&act->err);
 }
 
@@ -313,38 +313,38 @@ static bool worker_from_row(const struct rows *rows, int row, struct lhi_arena *
 {
     bool ok = true;
 
-    w->id = row_copy(rows, row, 0, arena, &ok);
-    w->label = row_copy(rows, row, 1, arena, &ok);
-    w->host = row_copy(rows, row, 2, arena, &ok);
-    w->queues = row_copy(rows, row, 3, arena, &ok);
-    w->version = row_copy(rows, row, 4, arena, &ok);
-    w->state = worker_state(row_text(rows, row, 5));
-    w->marked_dead = row_bool(rows, row, 6);
-    w->pid = row_int(rows, row, 7);
-    w->interval_ms = row_int(rows, row, 8);
-    w->multiplier = row_int(rows, row, 9);
-    w->registered_at = row_time(rows, row, 10);
-    w->last_heartbeat_at = row_time(rows, row, 11);
-    w->stopped_at = row_time(rows, row, 12);
-    w->silent_ms = row_int(rows, row, 13);
-    w->degraded = row_copy(rows, row, 14, arena, &ok);
-    w->running = row_int(rows, row, 15);
+    w->id = pg_row_copy(rows, row, 0, arena, &ok);
+    w->label = pg_row_copy(rows, row, 1, arena, &ok);
+    w->host = pg_row_copy(rows, row, 2, arena, &ok);
+    w->queues = pg_row_copy(rows, row, 3, arena, &ok);
+    w->version = pg_row_copy(rows, row, 4, arena, &ok);
+    w->state = worker_state(pg_row_text(rows, row, 5));
+    w->marked_dead = pg_row_bool(rows, row, 6);
+    w->pid = pg_row_int(rows, row, 7);
+    w->interval_ms = pg_row_int(rows, row, 8);
+    w->multiplier = pg_row_int(rows, row, 9);
+    w->registered_at = pg_row_time(rows, row, 10);
+    w->last_heartbeat_at = pg_row_time(rows, row, 11);
+    w->stopped_at = pg_row_time(rows, row, 12);
+    w->silent_ms = pg_row_int(rows, row, 13);
+    w->degraded = pg_row_copy(rows, row, 14, arena, &ok);
+    w->running = pg_row_int(rows, row, 15);
     return ok;
 }
 
-int read_workers(struct txn *txn, struct lhi_act *act)
+int pg_read_workers(struct txn *txn, struct lhi_act *act)
 {
     lh_workers *out = act->workers.out;
     struct rows rows;
-    int rc = call(txn, LHI_POSTGRES_WORKER_LIST, NULL, &rows, &act->err);
+    int rc = pg_call(txn, LHI_POSTGRES_WORKER_LIST, NULL, &rows, &act->err);
 
     if (rc != LH_OK)
         return rc;
     struct lhi_arena *arena = lhi_arena_of(&out->priv);
-    bool ok = arena != NULL && list_room(&out->worker, &rows, sizeof *out->worker);
+    bool ok = arena != NULL && pg_list_room(&out->worker, &rows, sizeof *out->worker);
     for (int row = 0; row < rows.n && ok; row++)
         ok = worker_from_row(&rows, row, arena, &out->worker[out->n++]);
-    rows_free(&rows);
+    pg_rows_free(&rows);
     return ok ? LH_OK : lhi_no_memory(&act->err);
 }
 
@@ -371,39 +371,39 @@ static void total_from_row(const struct rows *rows, int row, int column, lh_stor
         {"recovery:failures", &info->recovery.failures},
         {"recovery:duration_ms", &info->recovery.duration_ms},
     };
-    const char *key = row_text(rows, row, column);
+    const char *key = pg_row_text(rows, row, column);
 
     for (size_t i = 0; i < sizeof totals / sizeof totals[0] && key != NULL; i++)
         if (strcmp(key, totals[i].key) == 0)
-            *totals[i].n = row_int(rows, row, column + 1);
+            *totals[i].n = pg_row_int(rows, row, column + 1);
 }
 
-int read_stats(struct txn *txn, struct lhi_act *act)
+int pg_read_stats(struct txn *txn, struct lhi_act *act)
 {
     lh_store_info *info = act->info;
     struct rows rows;
-    int rc = call(txn, LHI_POSTGRES_STORE_STATS, NULL, &rows, &act->err);
+    int rc = pg_call(txn, LHI_POSTGRES_STORE_STATS, NULL, &rows, &act->err);
 
     if (rc != LH_OK)
         return rc;
     memset(info, 0, sizeof *info);
     info->kind = "postgres";
     lhi_format(info->url, sizeof info->url, "%s", pg_name(txn->pg));
-    lhi_format(info->uuid, sizeof info->uuid, "%s", row_text(&rows, 0, 0));
-    info->schema = (int)row_int(&rows, 0, 1);
-    info->epoch = row_int(&rows, 0, 2);
-    lhi_format(info->degraded, sizeof info->degraded, "%s", row_text(&rows, 0, 3));
-    info->clock_skew_ms = lhi_wall_ms() - row_time(&rows, 0, 4);
-    info->next_due_at = row_time(&rows, 0, 5);
-    info->file_bytes = row_int(&rows, 0, 6);
+    lhi_format(info->uuid, sizeof info->uuid, "%s", pg_row_text(&rows, 0, 0));
+    info->schema = (int)pg_row_int(&rows, 0, 1);
+    info->epoch = pg_row_int(&rows, 0, 2);
+    lhi_format(info->degraded, sizeof info->degraded, "%s", pg_row_text(&rows, 0, 3));
+    info->clock_skew_ms = lhi_wall_ms() - pg_row_time(&rows, 0, 4);
+    info->next_due_at = pg_row_time(&rows, 0, 5);
+    info->file_bytes = pg_row_int(&rows, 0, 6);
     info->wal_bytes = info->free_bytes = -1; /* the server's, and it does not tell */
-    info->changes = row_int(&rows, 0, 7);
-    info->workers_alive = row_int(&rows, 0, 8);
-    info->workers_late = row_int(&rows, 0, 9);
-    info->workers_dead = row_int(&rows, 0, 10);
-    info->workers_degraded = row_int(&rows, 0, 11);
+    info->changes = pg_row_int(&rows, 0, 7);
+    info->workers_alive = pg_row_int(&rows, 0, 8);
+    info->workers_late = pg_row_int(&rows, 0, 9);
+    info->workers_dead = pg_row_int(&rows, 0, 10);
+    info->workers_degraded = pg_row_int(&rows, 0, 11);
     for (int row = 0; row < rows.n; row++)
         total_from_row(&rows, row, 12, info);
-    rows_free(&rows);
+    pg_rows_free(&rows);
     return LH_OK;
 }

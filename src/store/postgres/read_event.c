@@ -55,20 +55,20 @@ static int last_settled(struct txn *txn, int64_t *id, struct lhi_error *err)
     struct args args = {0};
     struct rows rows;
 
-    arg_int(&args, highest_seen(pg));
-    int rc = call(txn, LHI_POSTGRES_EVENT_MARKS, &args, &rows, err);
+    pg_arg_int(&args, highest_seen(pg));
+    int rc = pg_call(txn, LHI_POSTGRES_EVENT_MARKS, &args, &rows, err);
     if (rc != LH_OK)
         return rc;
-    int64_t visible = row_int(&rows, 0, MARK_ID);
+    int64_t visible = pg_row_int(&rows, 0, MARK_ID);
     pthread_mutex_lock(&pg->mutex);
     if (visible < pg->settled.id) /* another server took over, and has lost the last ones */
         pg->settled = (struct settled){0};
-    if (visible > pg->settled.highest && !row_null(&rows, 0, MARK_LAST))
-        see(&pg->settled, visible, row_int(&rows, 0, MARK_LAST));
-    settle(&pg->settled, row_int(&rows, 0, MARK_OLDEST));
+    if (visible > pg->settled.highest && !pg_row_null(&rows, 0, MARK_LAST))
+        see(&pg->settled, visible, pg_row_int(&rows, 0, MARK_LAST));
+    settle(&pg->settled, pg_row_int(&rows, 0, MARK_OLDEST));
     *id = pg->settled.id;
     pthread_mutex_unlock(&pg->mutex);
-    rows_free(&rows);
+    pg_rows_free(&rows);
     return LH_OK;
 }
 
@@ -76,28 +76,28 @@ static bool event_from_row(const struct rows *rows, int row, struct lhi_arena *a
 {
     bool ok = true;
 
-    e->id = row_int(rows, row, 0);
-    e->at = row_time(rows, row, 1);
-    e->type = row_copy(rows, row, 2, arena, &ok);
-    e->job = row_int(rows, row, 3);
-    e->queue = row_copy(rows, row, 4, arena, &ok);
-    e->worker = row_copy(rows, row, 5, arena, &ok);
-    e->lease = row_copy(rows, row, 6, arena, &ok);
-    e->from = row_copy(rows, row, 7, arena, &ok);
-    e->to = row_copy(rows, row, 8, arena, &ok);
-    e->actor = row_copy(rows, row, 9, arena, &ok);
-    e->reason = row_copy(rows, row, 10, arena, &ok);
-    e->token = row_int(rows, row, 11);
-    e->data = row_copy(rows, row, 12, arena, &ok);
-    e->attempt = row_int(rows, row, 13);
-    e->max_attempts = row_int(rows, row, 14);
-    e->action = row_copy(rows, row, 15, arena, &ok);
-    e->report = row_int(rows, row, 16);
+    e->id = pg_row_int(rows, row, 0);
+    e->at = pg_row_time(rows, row, 1);
+    e->type = pg_row_copy(rows, row, 2, arena, &ok);
+    e->job = pg_row_int(rows, row, 3);
+    e->queue = pg_row_copy(rows, row, 4, arena, &ok);
+    e->worker = pg_row_copy(rows, row, 5, arena, &ok);
+    e->lease = pg_row_copy(rows, row, 6, arena, &ok);
+    e->from = pg_row_copy(rows, row, 7, arena, &ok);
+    e->to = pg_row_copy(rows, row, 8, arena, &ok);
+    e->actor = pg_row_copy(rows, row, 9, arena, &ok);
+    e->reason = pg_row_copy(rows, row, 10, arena, &ok);
+    e->token = pg_row_int(rows, row, 11);
+    e->data = pg_row_copy(rows, row, 12, arena, &ok);
+    e->attempt = pg_row_int(rows, row, 13);
+    e->max_attempts = pg_row_int(rows, row, 14);
+    e->action = pg_row_copy(rows, row, 15, arena, &ok);
+    e->report = pg_row_int(rows, row, 16);
     return ok;
 }
 
 /* Two calls for whoever follows: what is settled, then (so that it is all visible) what it is. */
-int read_events(struct txn *txn, struct lhi_act *act)
+int pg_read_events(struct txn *txn, struct lhi_act *act)
 {
     const lh_event_filter *f = act->events.filter;
     enum lhi_postgres_call which =
@@ -111,20 +111,20 @@ int read_events(struct txn *txn, struct lhi_act *act)
 
     if (rc != LH_OK || upto <= f->after)
         return rc;
-    arg_int(&args, f->after);
-    arg_int(&args, upto);
-    arg_int(&args, f->limit ? (int64_t)f->limit : DEFAULT_LIMIT);
-    arg_time(&args, f->since);
-    arg_text(&args, f->queue);
-    arg_text(&args, f->type);
+    pg_arg_int(&args, f->after);
+    pg_arg_int(&args, upto);
+    pg_arg_int(&args, f->limit ? (int64_t)f->limit : DEFAULT_LIMIT);
+    pg_arg_time(&args, f->since);
+    pg_arg_text(&args, f->queue);
+    pg_arg_text(&args, f->type);
     if (f->job)
-        arg_int(&args, f->job);
-    if ((rc = call(txn, which, &args, &rows, &act->err)) != LH_OK)
+        pg_arg_int(&args, f->job);
+    if ((rc = pg_call(txn, which, &args, &rows, &act->err)) != LH_OK)
         return rc;
     struct lhi_arena *arena = lhi_arena_of(&out->priv);
-    bool ok = arena != NULL && list_room(&out->event, &rows, sizeof *out->event);
+    bool ok = arena != NULL && pg_list_room(&out->event, &rows, sizeof *out->event);
     for (int row = 0; row < rows.n && ok; row++)
         ok = event_from_row(&rows, row, arena, &out->event[out->n++]);
-    rows_free(&rows);
+    pg_rows_free(&rows);
     return ok ? LH_OK : lhi_no_memory(&act->err);
 }

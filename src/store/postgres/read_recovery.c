@@ -44,10 +44,10 @@ static void watch_clock(struct txn *txn, const struct compared *now)
     if (jump_ms == 0 || pg_opts(txn->pg)->read_only)
         return;
     lhi_error_clear(&ignored);
-    arg_int(&args, jump_ms);
-    arg_int(&args, now->jumped_ms);
-    arg_int(&args, elapsed_ms);
-    (void)call(txn, LHI_POSTGRES_CLOCK_JUMPED, &args, NULL, &ignored);
+    pg_arg_int(&args, jump_ms);
+    pg_arg_int(&args, now->jumped_ms);
+    pg_arg_int(&args, elapsed_ms);
+    (void)pg_call(txn, LHI_POSTGRES_CLOCK_JUMPED, &args, NULL, &ignored);
 }
 
 /* ---- workers ---- */
@@ -71,7 +71,7 @@ enum {
 
 static void copy_text(const struct rows *rows, int row, int column, char *out, size_t len)
 {
-    const char *text = row_text(rows, row, column);
+    const char *text = pg_row_text(rows, row, column);
     lhi_format(out, len, "%s", text ? text : "");
 }
 
@@ -80,18 +80,18 @@ static bool suspect_from_row(const struct rows *rows, int row, struct lhi_arena 
 {
     bool ok = true;
 
-    s->id = row_copy(rows, row, W_ID, arena, &ok);
-    s->late = strcmp(row_text(rows, row, W_STATE), "late") == 0;
+    s->id = pg_row_copy(rows, row, W_ID, arena, &ok);
+    s->late = strcmp(pg_row_text(rows, row, W_STATE), "late") == 0;
     copy_text(rows, row, W_MACHINE, s->process.machine, sizeof s->process.machine);
     copy_text(rows, row, W_BOOT, s->process.boot, sizeof s->process.boot);
-    s->process.pid_ns = row_int(rows, row, W_PID_NS);
-    s->process.time_ns = row_int(rows, row, W_TIME_NS);
-    s->process.pid = row_int(rows, row, W_PID);
-    s->process.start = row_int(rows, row, W_START);
-    s->interval_ms = row_int(rows, row, W_INTERVAL_MS);
-    s->multiplier = row_int(rows, row, W_MULTIPLIER);
-    s->last_heartbeat_at = row_time(rows, row, W_BEAT);
-    s->sessions = row_copy(rows, row, W_SESSIONS, arena, &ok);
+    s->process.pid_ns = pg_row_int(rows, row, W_PID_NS);
+    s->process.time_ns = pg_row_int(rows, row, W_TIME_NS);
+    s->process.pid = pg_row_int(rows, row, W_PID);
+    s->process.start = pg_row_int(rows, row, W_START);
+    s->interval_ms = pg_row_int(rows, row, W_INTERVAL_MS);
+    s->multiplier = pg_row_int(rows, row, W_MULTIPLIER);
+    s->last_heartbeat_at = pg_row_time(rows, row, W_BEAT);
+    s->sessions = pg_row_copy(rows, row, W_SESSIONS, arena, &ok);
     if (ok && s->sessions != NULL)
         ok = lhi_leaders_parse(s->sessions, arena, s);
     return ok;
@@ -101,28 +101,28 @@ static int suspects_from_rows(const struct rows *rows, struct lhi_suspects *out,
                               struct lhi_error *err)
 {
     struct lhi_arena *arena = lhi_arena_of(&out->priv);
-    bool ok = arena != NULL && list_room(&out->suspect, rows, sizeof *out->suspect);
+    bool ok = arena != NULL && pg_list_room(&out->suspect, rows, sizeof *out->suspect);
 
     for (int row = 0; row < rows->n && ok; row++)
-        if (!row_null(rows, row, W_ID))
+        if (!pg_row_null(rows, row, W_ID))
             ok = suspect_from_row(rows, row, arena, &out->suspect[out->n++]);
     return ok ? LH_OK : lhi_no_memory(err);
 }
 
-int read_judge(struct txn *txn, struct lhi_act *act)
+int pg_read_judge(struct txn *txn, struct lhi_act *act)
 {
     struct rows rows;
     int64_t sent = lhi_boot_ms();
-    int rc = call(txn, LHI_POSTGRES_WORKER_JUDGE, NULL, &rows, &act->err);
+    int rc = pg_call(txn, LHI_POSTGRES_WORKER_JUDGE, NULL, &rows, &act->err);
 
     if (rc != LH_OK)
         return rc;
     struct compared now = {.once = true, .boot_ms = lhi_boot_ms()};
     now.trip_ms = now.boot_ms - sent;
-    now.server_ms = row_time(&rows, 0, W_NOW);
-    now.jumped_ms = row_int(&rows, 0, W_JUMPED_MS);
+    now.server_ms = pg_row_time(&rows, 0, W_NOW);
+    now.jumped_ms = pg_row_int(&rows, 0, W_JUMPED_MS);
     rc = suspects_from_rows(&rows, act->suspects, &act->err);
-    rows_free(&rows);
+    pg_rows_free(&rows);
     if (rc == LH_OK)
         watch_clock(txn, &now);
     return rc;
@@ -138,10 +138,10 @@ static void put_dead(struct args *args, const struct lhi_act *act)
 
     for (size_t i = 0; i < act->stale.n_deaths; i++)
         n += deaths[i].proven;
-    arg_array(args, OID_TEXT, n);
+    pg_arg_array(args, OID_TEXT, n);
     for (size_t i = 0; i < act->stale.n_deaths; i++)
         if (deaths[i].proven)
-            put_text(args, deaths[i].worker);
+            pg_put_text(args, deaths[i].worker);
 }
 
 /* A recovery that an operator asked for looks at everything, however long that takes. All else begins where
@@ -157,20 +157,20 @@ static int read_ids(struct txn *txn, struct lhi_act *act)
     struct args args = {0};
     struct rows rows;
 
-    arg_bool(&args, opts != NULL);
-    arg_ref(&args, opts != NULL && opts->by_age ? &opts->threshold_ms : NULL);
-    arg_text(&args, opts != NULL ? opts->queue : NULL);
+    pg_arg_bool(&args, opts != NULL);
+    pg_arg_ref(&args, opts != NULL && opts->by_age ? &opts->threshold_ms : NULL);
+    pg_arg_text(&args, opts != NULL ? opts->queue : NULL);
     put_dead(&args, act);
-    arg_opt(&args, (int64_t)act->stale.most);
-    arg_bool(&args, looks_at_everything(act));
-    int rc = call(txn, LHI_POSTGRES_STALE_JOBS, &args, &rows, &act->err);
+    pg_arg_opt(&args, (int64_t)act->stale.most);
+    pg_arg_bool(&args, looks_at_everything(act));
+    int rc = pg_call(txn, LHI_POSTGRES_STALE_JOBS, &args, &rows, &act->err);
     if (rc != LH_OK)
         return rc;
-    if (!list_room(&act->stale.ids, &rows, sizeof *act->stale.ids))
+    if (!pg_list_room(&act->stale.ids, &rows, sizeof *act->stale.ids))
         rc = lhi_no_memory(&act->err);
     for (int row = 0; row < rows.n && rc == LH_OK; row++)
-        act->stale.ids[act->stale.n++] = row_int(&rows, row, 0);
-    rows_free(&rows);
+        act->stale.ids[act->stale.n++] = pg_row_int(&rows, row, 0);
+    pg_rows_free(&rows);
     return rc;
 }
 
@@ -181,18 +181,18 @@ static int read_rest(struct txn *txn, struct lhi_act *act)
     struct args args = {0};
     struct rows rows;
 
-    arg_ref(&args, opts != NULL && opts->by_age ? &opts->threshold_ms : NULL);
-    arg_text(&args, opts != NULL ? opts->queue : NULL);
-    arg_bool(&args, opts != NULL && opts->now);
+    pg_arg_ref(&args, opts != NULL && opts->by_age ? &opts->threshold_ms : NULL);
+    pg_arg_text(&args, opts != NULL ? opts->queue : NULL);
+    pg_arg_bool(&args, opts != NULL && opts->now);
     put_dead(&args, act);
-    arg_bool(&args, looks_at_everything(act));
-    int rc = call(txn, LHI_POSTGRES_STALE_REST, &args, &rows, &act->err);
+    pg_arg_bool(&args, looks_at_everything(act));
+    int rc = pg_call(txn, LHI_POSTGRES_STALE_REST, &args, &rows, &act->err);
     if (rc != LH_OK)
         return rc;
-    act->stale.leases = row_int(&rows, 0, LEASES);
-    act->stale.unclean = row_bool(&rows, 0, UNCLEAN);
-    act->stale.degraded = row_bool(&rows, 0, DEGRADED);
-    rows_free(&rows);
+    act->stale.leases = pg_row_int(&rows, 0, LEASES);
+    act->stale.unclean = pg_row_bool(&rows, 0, UNCLEAN);
+    act->stale.degraded = pg_row_bool(&rows, 0, DEGRADED);
+    pg_rows_free(&rows);
     return LH_OK;
 }
 
@@ -233,22 +233,22 @@ static bool stale_from_row(const struct rows *rows, int row, struct lhi_arena *a
 {
     bool ok = true;
 
-    stale->job = (lh_job){.id = row_int(rows, row, S_ID),
-                          .queue = row_copy(rows, row, S_QUEUE, arena, &ok),
-                          .kind = row_copy(rows, row, S_KIND, arena, &ok),
+    stale->job = (lh_job){.id = pg_row_int(rows, row, S_ID),
+                          .queue = pg_row_copy(rows, row, S_QUEUE, arena, &ok),
+                          .kind = pg_row_copy(rows, row, S_KIND, arena, &ok),
                           .state = LH_RUNNING,
-                          .worker = row_copy(rows, row, S_WORKER, arena, &ok),
-                          .attempt = row_int(rows, row, S_ATTEMPT),
-                          .max_attempts = row_int(rows, row, S_MAX_ATTEMPTS),
-                          .recoveries = row_int(rows, row, S_RECOVERIES),
-                          .token = row_int(rows, row, S_TOKEN),
-                          .lease_until = row_time(rows, row, S_LEASE_UNTIL),
-                          .lease_ms = row_int(rows, row, S_HELD_MS),
-                          .started_at = row_time(rows, row, S_STARTED_AT),
-                          .last_heartbeat_at = row_time(rows, row, S_BEAT)};
-    stale->unstarted = row_bool(rows, row, S_UNSTARTED);
+                          .worker = pg_row_copy(rows, row, S_WORKER, arena, &ok),
+                          .attempt = pg_row_int(rows, row, S_ATTEMPT),
+                          .max_attempts = pg_row_int(rows, row, S_MAX_ATTEMPTS),
+                          .recoveries = pg_row_int(rows, row, S_RECOVERIES),
+                          .token = pg_row_int(rows, row, S_TOKEN),
+                          .lease_until = pg_row_time(rows, row, S_LEASE_UNTIL),
+                          .lease_ms = pg_row_int(rows, row, S_HELD_MS),
+                          .started_at = pg_row_time(rows, row, S_STARTED_AT),
+                          .last_heartbeat_at = pg_row_time(rows, row, S_BEAT)};
+    stale->unstarted = pg_row_bool(rows, row, S_UNSTARTED);
     if (ok)
-        give_cause(act, row_text(rows, row, S_UNCLEANED), stale);
+        give_cause(act, pg_row_text(rows, row, S_UNCLEANED), stale);
     return ok;
 }
 
@@ -259,20 +259,20 @@ static int read_rows(struct txn *txn, struct lhi_act *act)
     struct args args = {0};
     struct rows rows;
 
-    arg_array(&args, OID_INT8, n);
+    pg_arg_array(&args, OID_INT8, n);
     for (size_t i = 0; i < n; i++)
-        put_int(&args, act->stale.ids[i]);
-    int rc = call(txn, LHI_POSTGRES_STALE_ROWS, &args, &rows, &act->err);
+        pg_put_int(&args, act->stale.ids[i]);
+    int rc = pg_call(txn, LHI_POSTGRES_STALE_ROWS, &args, &rows, &act->err);
     if (rc != LH_OK)
         return rc;
-    bool ok = arena != NULL && list_room(&act->stale.jobs, &rows, sizeof *act->stale.jobs);
+    bool ok = arena != NULL && pg_list_room(&act->stale.jobs, &rows, sizeof *act->stale.jobs);
     for (int row = 0; row < rows.n && ok; row++)
         ok = stale_from_row(&rows, row, arena, act, &act->stale.jobs[act->stale.n_jobs++]);
-    rows_free(&rows);
+    pg_rows_free(&rows);
     return ok ? LH_OK : lhi_no_memory(&act->err);
 }
 
-int read_stale(struct txn *txn, struct lhi_act *act)
+int pg_read_stale(struct txn *txn, struct lhi_act *act)
 {
     int rc = read_ids(txn, act);
 

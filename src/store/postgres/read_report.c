@@ -21,42 +21,42 @@ enum {
 
 static bool report_from_row(const struct rows *rows, int row, struct lhi_arena *arena, lh_report *r)
 {
-    const char *integrity = row_text(rows, row, R_INTEGRITY);
+    const char *integrity = pg_row_text(rows, row, R_INTEGRITY);
     bool ok = true;
 
-    r->id = row_int(rows, row, R_ID);
-    r->trigger = row_copy(rows, row, R_TRIGGER, arena, &ok);
-    r->started_at = row_time(rows, row, R_STARTED_AT);
-    r->completed_at = row_time(rows, row, R_COMPLETED_AT);
-    r->duration_ms = row_int(rows, row, R_DURATION_MS);
+    r->id = pg_row_int(rows, row, R_ID);
+    r->trigger = pg_row_copy(rows, row, R_TRIGGER, arena, &ok);
+    r->started_at = pg_row_time(rows, row, R_STARTED_AT);
+    r->completed_at = pg_row_time(rows, row, R_COMPLETED_AT);
+    r->duration_ms = pg_row_int(rows, row, R_DURATION_MS);
     r->integrity.ran = strcmp(integrity, "skipped") != 0;
     r->integrity.repair_attempted = strcmp(integrity, "repaired") == 0;
     r->integrity.repair_succeeded = r->integrity.repair_attempted;
     r->integrity.passed = r->integrity.ran && strcmp(integrity, "failed") != 0;
-    r->wal_frames = row_int(rows, row, R_WAL_FRAMES);
-    r->orphaned = row_int(rows, row, R_ORPHANED);
-    r->entries_reclaimed = row_int(rows, row, R_RECLAIMED);
-    r->locks_cleaned = row_int(rows, row, R_LOCKS_CLEANED);
-    r->failed_recoveries = row_int(rows, row, R_FAILURES);
+    r->wal_frames = pg_row_int(rows, row, R_WAL_FRAMES);
+    r->orphaned = pg_row_int(rows, row, R_ORPHANED);
+    r->entries_reclaimed = pg_row_int(rows, row, R_RECLAIMED);
+    r->locks_cleaned = pg_row_int(rows, row, R_LOCKS_CLEANED);
+    r->failed_recoveries = pg_row_int(rows, row, R_FAILURES);
     r->recovery_timestamp = r->completed_at ? r->completed_at : r->started_at;
     return ok;
 }
 
-int read_reports(struct txn *txn, struct lhi_act *act)
+int pg_read_reports(struct txn *txn, struct lhi_act *act)
 {
     lh_reports *out = act->reports.out;
     struct lhi_arena *arena = lhi_arena_of(&out->priv);
     struct args args = {0};
     struct rows rows;
 
-    arg_int(&args, (int64_t)act->reports.limit);
-    int rc = call(txn, LHI_POSTGRES_REPORT_LAST, &args, &rows, &act->err);
+    pg_arg_int(&args, (int64_t)act->reports.limit);
+    int rc = pg_call(txn, LHI_POSTGRES_REPORT_LAST, &args, &rows, &act->err);
     if (rc != LH_OK)
         return rc;
-    bool ok = arena != NULL && list_room(&out->report, &rows, sizeof *out->report);
+    bool ok = arena != NULL && pg_list_room(&out->report, &rows, sizeof *out->report);
     for (int row = 0; row < rows.n && ok; row++)
         ok = report_from_row(&rows, row, arena, &out->report[out->n++]);
-    rows_free(&rows);
+    pg_rows_free(&rows);
     return ok ? LH_OK : lhi_no_memory(&act->err);
 }
 
@@ -87,22 +87,22 @@ static void add_text(struct lists *l, const struct rows *rows, int row, const ch
                      size_t *n)
 {
     if (*n < LH_REPORT_MOST)
-        texts[(*n)++] = row_copy(rows, row, E_REASON, l->arena, &l->ok);
+        texts[(*n)++] = pg_row_copy(rows, row, E_REASON, l->arena, &l->ok);
 }
 
 static void add_job(struct lists *l, const struct rows *rows, int row, bool success)
 {
     if (l->n_jobs == LH_REPORT_MOST)
         return;
-    const char *reason = row_copy(rows, row, E_REASON, l->arena, &l->ok);
+    const char *reason = pg_row_copy(rows, row, E_REASON, l->arena, &l->ok);
     l->jobs[l->n_jobs++] =
-        (lh_recovered_job){.job = row_int(rows, row, E_JOB),
-                           .queue = row_copy(rows, row, E_QUEUE, l->arena, &l->ok),
-                           .kind = row_copy(rows, row, E_KIND, l->arena, &l->ok),
-                           .action = row_copy(rows, row, E_ACTION, l->arena, &l->ok),
-                           .attempt = row_int(rows, row, E_ATTEMPT),
-                           .max_attempts = row_int(rows, row, E_MAX),
-                           .previous_worker = row_copy(rows, row, E_WORKER, l->arena, &l->ok),
+        (lh_recovered_job){.job = pg_row_int(rows, row, E_JOB),
+                           .queue = pg_row_copy(rows, row, E_QUEUE, l->arena, &l->ok),
+                           .kind = pg_row_copy(rows, row, E_KIND, l->arena, &l->ok),
+                           .action = pg_row_copy(rows, row, E_ACTION, l->arena, &l->ok),
+                           .attempt = pg_row_int(rows, row, E_ATTEMPT),
+                           .max_attempts = pg_row_int(rows, row, E_MAX),
+                           .previous_worker = pg_row_copy(rows, row, E_WORKER, l->arena, &l->ok),
                            .reason = success ? reason : NULL,
                            .success = success,
                            .error = success ? NULL : reason};
@@ -112,13 +112,13 @@ static void add_dead(struct lists *l, const struct rows *rows, int row)
 {
     if (l->n_dead < LH_REPORT_MOST)
         l->dead[l->n_dead++] =
-            (lh_dead_worker){.worker = row_copy(rows, row, E_WORKER, l->arena, &l->ok),
-                             .last_heartbeat = row_int(rows, row, E_BEAT)};
+            (lh_dead_worker){.worker = pg_row_copy(rows, row, E_WORKER, l->arena, &l->ok),
+                             .last_heartbeat = pg_row_int(rows, row, E_BEAT)};
 }
 
 static void add_event(struct lists *l, const struct rows *rows, int row)
 {
-    const char *type = row_text(rows, row, E_TYPE);
+    const char *type = pg_row_text(rows, row, E_TYPE);
 
     if (strcmp(type, "worker.dead") == 0)
         add_dead(l, rows, row);
@@ -128,7 +128,7 @@ static void add_event(struct lists *l, const struct rows *rows, int row)
         add_text(l, rows, row, l->inconsistencies, &l->n_inconsistencies);
     else if (strcmp(type, "recovery.failed") == 0)
         add_job(l, rows, row, false);
-    else if (!row_null(rows, row, E_ACTION))
+    else if (!pg_row_null(rows, row, E_ACTION))
         add_job(l, rows, row, true);
 }
 
@@ -154,8 +154,8 @@ static int read_lists(struct txn *txn, struct lhi_arena *arena, lh_report *out,
     struct args args = {0};
     struct rows rows;
 
-    arg_int(&args, out->id);
-    int rc = call(txn, LHI_POSTGRES_REPORT_EVENTS, &args, &rows, err);
+    pg_arg_int(&args, out->id);
+    int rc = pg_call(txn, LHI_POSTGRES_REPORT_EVENTS, &args, &rows, err);
     if (rc != LH_OK)
         return rc;
     l.jobs = list_of(&l, rows.n, sizeof *l.jobs);
@@ -164,7 +164,7 @@ static int read_lists(struct txn *txn, struct lhi_arena *arena, lh_report *out,
     l.inconsistencies = list_of(&l, rows.n, sizeof *l.inconsistencies);
     for (int row = 0; row < rows.n && l.ok; row++)
         add_event(&l, &rows, row);
-    rows_free(&rows);
+    pg_rows_free(&rows);
     share_out(&l);
     out->recovered = l.jobs;
     out->n_recovered = l.n_jobs;
@@ -177,7 +177,7 @@ static int read_lists(struct txn *txn, struct lhi_arena *arena, lh_report *out,
     return l.ok ? LH_OK : lhi_no_memory(err);
 }
 
-int read_report(struct txn *txn, struct lhi_act *act)
+int pg_read_report(struct txn *txn, struct lhi_act *act)
 {
     lh_report *out = act->report.out;
     struct lhi_arena *arena = lhi_arena_of(&out->priv);
@@ -185,15 +185,15 @@ int read_report(struct txn *txn, struct lhi_act *act)
     struct args args = {0};
     struct rows rows;
 
-    arg_int(&args, last ? 1 : act->report.id);
-    int rc = call(txn, last ? LHI_POSTGRES_REPORT_LAST : LHI_POSTGRES_REPORT_GET, &args, &rows,
-                  &act->err);
+    pg_arg_int(&args, last ? 1 : act->report.id);
+    int rc = pg_call(txn, last ? LHI_POSTGRES_REPORT_LAST : LHI_POSTGRES_REPORT_GET, &args, &rows,
+                     &act->err);
     if (rc != LH_OK)
         return rc;
     found = rows.n > 0;
     if (found && ok)
         ok = report_from_row(&rows, 0, arena, out);
-    rows_free(&rows);
+    pg_rows_free(&rows);
     if (!ok)
         return lhi_no_memory(&act->err);
     if (!found && last)

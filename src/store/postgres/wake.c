@@ -161,7 +161,7 @@ static void forget_armed(struct wake *wake)
 /* Does somebody in this process wait for what falls due? */
 static bool is_kept(const struct wake *wake)
 {
-    return wake->keepers > 0 || real_ms() < wake->kept_until;
+    return wake->keepers > 0 || pg_real_ms() < wake->kept_until;
 }
 
 /* Whoever waits for a job looks after the store as well, when there is something to look after. */
@@ -186,13 +186,13 @@ static void ring(struct wake *wake, const char *queue)
 
     if (bell != NULL) {
         bell->rings++;
-        bell->looks_until = real_ms() + LOOKS_MS;
+        bell->looks_until = pg_real_ms() + LOOKS_MS;
         bell->armed_until = 0;
     }
     /* Of hundreds, one comes running. */
     if (strcmp(queue, due_name) == 0 && (wake->spare_ms == 0 || !is_kept(wake))) {
         tell_due(wake);
-        wake->due_again = real_ms() + AFTER_DUE_MS;
+        wake->due_again = pg_real_ms() + AFTER_DUE_MS;
     }
     if (strcmp(queue, leaver_name) == 0) {
         wake->spare_ms = 0;
@@ -208,7 +208,7 @@ static void sleep_until(struct wake *wake, int64_t until)
     struct timespec ts = {.tv_sec = first / 1000, .tv_nsec = first % 1000 * 1000000};
 
     (void)pthread_cond_timedwait(&wake->rung, &wake->mutex, &ts);
-    if (real_ms() >= wake->due_again)
+    if (pg_real_ms() >= wake->due_again)
         tell_due(wake);
 }
 
@@ -234,10 +234,10 @@ static bool pause_listening(const struct wake *wake, int64_t ms)
 
 static bool begin_listening(struct pg *pg, struct conn *conn)
 {
-    struct txn txn = {.pg = pg, .conn = conn, .deadline = real_ms() + pg->opts.busy_ms};
+    struct txn txn = {.pg = pg, .conn = conn, .deadline = pg_real_ms() + pg->opts.busy_ms};
     struct lhi_error ignored;
 
-    return call_script(&txn, "LISTEN leasehold", &ignored) == LH_OK;
+    return pg_call_script(&txn, "LISTEN leasehold", &ignored) == LH_OK;
 }
 
 static void set_listening(struct wake *wake, bool listening)
@@ -288,10 +288,10 @@ static bool listen_on(struct pg *pg, struct conn *conn)
 
     for (;;) {
         take_rings(pg, conn->pg);
-        notices_drop(&conn->notices);
-        pool_lend(pg, conn);
+        pg_notices_drop(&conn->notices);
+        pg_pool_lend(pg, conn);
         int n = poll(fds, 2, -1), why = errno;
-        pool_recall(pg); /* what was heard while it was lent is taken with the rest */
+        pg_pool_recall(pg); /* what was heard while it was lent is taken with the rest */
         if (fds[1].revents != 0)
             drain_calls(wake);
         if (__atomic_load_n(&wake->stopping, __ATOMIC_RELAXED))
@@ -311,11 +311,11 @@ static void *listener(void *arg)
     while (go_on) {
         struct conn *conn = NULL;
         struct lhi_error ignored;
-        int rc =
-            conn_open(pg, real_ms() + (int64_t)pg->target.n_hosts * CONNECT_MS, &conn, &ignored);
+        int rc = pg_conn_open(pg, pg_real_ms() + (int64_t)pg->target.n_hosts * CONNECT_MS, &conn,
+                              &ignored);
         if (rc == LH_OK && conn->pooled) {
-            conn_close(conn);
-            pool_keep_all(pg);
+            pg_conn_close(conn);
+            pg_pool_keep_all(pg);
             set_deaf(wake);
             return NULL;
         }
@@ -325,7 +325,7 @@ static void *listener(void *arg)
             go_on = listen_on(pg, conn);
         }
         set_listening(wake, false);
-        conn_close(conn);
+        pg_conn_close(conn);
         go_on = go_on && pause_listening(wake, again);
         again = again * 2 < AGAIN_MOST ? again * 2 : AGAIN_MOST;
     }
@@ -347,7 +347,7 @@ static void start_listener(struct pg *pg)
     }
 }
 
-void wake_begin(struct pg *pg)
+void pg_wake_begin(struct pg *pg)
 {
     pthread_mutex_lock(&pg->wake->mutex);
     if (!pg->wake->deaf && !pg->opts.read_only)
@@ -365,9 +365,9 @@ static bool ask(struct pg *pg, enum lhi_postgres_call which, struct args *args, 
 
     pthread_mutex_unlock(&pg->wake->mutex);
     *rc = pg_ask(pg, which, args, &rows, &ignored);
-    bool yes = *rc == LH_OK && row_bool(&rows, 0, 0);
+    bool yes = *rc == LH_OK && pg_row_bool(&rows, 0, 0);
     if (*rc == LH_OK)
-        rows_free(&rows);
+        pg_rows_free(&rows);
     pthread_mutex_lock(&pg->wake->mutex);
     return yes;
 }
@@ -377,7 +377,7 @@ static bool arm(struct pg *pg, const char *const *queues, size_t n)
 {
     struct wake *wake = pg->wake;
     struct args args = {0};
-    int64_t now = real_ms();
+    int64_t now = pg_real_ms();
     size_t lacking = 0;
     uint32_t before = rings_for(wake, queues, n);
 
@@ -387,7 +387,7 @@ static bool arm(struct pg *pg, const char *const *queues, size_t n)
     }
     if (lacking == 0)
         return false;
-    arg_names(&args, queues, n);
+    pg_arg_names(&args, queues, n);
     int rc;
     bool fresh = ask(pg, LHI_POSTGRES_STORE_ARM, &args, &rc);
     uint32_t after = rings_for(wake, queues, n);
@@ -406,7 +406,7 @@ static bool arm(struct pg *pg, const char *const *queues, size_t n)
 /* When a sleeper for these queues looks by himself, though nothing rang; INT64_MAX: never. */
 static int64_t look_at(struct wake *wake, const struct names *names)
 {
-    int64_t now = real_ms();
+    int64_t now = pg_real_ms();
 
     for (size_t i = 0; i < names->n; i++) {
         if (strcmp(names->name[i], due_name) == 0)
@@ -422,7 +422,7 @@ static int64_t look_at(struct wake *wake, const struct names *names)
  * By its kind a job cannot be told at a glance. */
 static int64_t glance_at(const struct wake *wake, const lh_claim_opts *opts)
 {
-    int64_t now = real_ms(), since = now - wake->busy_at;
+    int64_t now = pg_real_ms(), since = now - wake->busy_at;
 
     if (since >= LOOK_MS || opts->n_kinds > 0 || !pthread_equal(wake->busy, pthread_self()))
         return INT64_MAX;
@@ -436,7 +436,7 @@ static bool glance(struct pg *pg, const lh_claim_opts *opts)
     struct args args = {0};
     int rc;
 
-    arg_names(&args, opts->queues, opts->n_queues);
+    pg_arg_names(&args, opts->queues, opts->n_queues);
     bool found = ask(pg, LHI_POSTGRES_STORE_GLANCE, &args, &rc);
     if (found && pthread_equal(wake->busy, pthread_self()))
         wake->busy_at = 0;
@@ -446,14 +446,14 @@ static bool glance(struct pg *pg, const lh_claim_opts *opts)
 /* Nobody listens: look now and then, less and less often while nothing comes. */
 static bool wait_blind(struct wake *wake, uint32_t ticket, const lh_claim_opts *opts, int64_t until)
 {
-    int64_t now = real_ms();
+    int64_t now = pg_real_ms();
 
     if (wake->next_look <= now) {
         wake->next_look = now + wake->blind_ms;
         wake->blind_ms = wake->blind_ms * 2 < BLIND_MOST ? wake->blind_ms * 2 : BLIND_MOST;
     }
     int64_t look = wake->next_look;
-    while (rings_of(wake, opts) == ticket && (now = real_ms()) < look && now < until)
+    while (rings_of(wake, opts) == ticket && (now = pg_real_ms()) < look && now < until)
         sleep_until(wake, look < until ? look : until);
     return rings_of(wake, opts) != ticket || now >= look;
 }
@@ -470,7 +470,7 @@ static bool wait_for_ring(struct pg *pg, uint32_t ticket, const lh_claim_opts *o
     if (arm(pg, names.name, names.n))
         return true;
     int64_t now, look = look_at(wake, &names), next = glance_at(wake, opts);
-    while (rings_of(wake, opts) == ticket && (now = real_ms()) < look && now < until) {
+    while (rings_of(wake, opts) == ticket && (now = pg_real_ms()) < look && now < until) {
         int64_t first = look < until ? look : until;
         if (now < next) {
             sleep_until(wake, next < first ? next : first);
@@ -480,16 +480,16 @@ static bool wait_for_ring(struct pg *pg, uint32_t ticket, const lh_claim_opts *o
             return true;
         next = glance_at(wake, opts);
     }
-    return rings_of(wake, opts) != ticket || real_ms() >= look;
+    return rings_of(wake, opts) != ticket || pg_real_ms() >= look;
 }
 
 static bool wait_for_any(struct wake *wake, uint32_t ticket, int64_t until)
 {
-    int64_t look = real_ms() + LOOK_MS;
+    int64_t look = pg_real_ms() + LOOK_MS;
 
     if (until < look)
         look = until;
-    while (wake->all == ticket && real_ms() < look)
+    while (wake->all == ticket && pg_real_ms() < look)
         sleep_until(wake, look);
     return true;
 }
@@ -522,7 +522,7 @@ bool pg_wait(void *self, uint32_t ticket, const lh_claim_opts *opts, int64_t tim
 {
     struct pg *pg = self;
     struct wake *wake = pg->wake;
-    int64_t until = real_ms() + (timeout_ms < 86400000 ? timeout_ms : 86400000);
+    int64_t until = pg_real_ms() + (timeout_ms < 86400000 ? timeout_ms : 86400000);
     bool rung;
 
     if (opts != NULL)
@@ -585,12 +585,13 @@ static void await_blind(struct pg *pg, uint32_t ticket, int64_t until)
     struct wake *wake = pg->wake;
     int64_t next_ms = -1;
 
-    while (wake->dues == ticket && !wake->listening && real_ms() < until) {
+    while (wake->dues == ticket && !wake->listening && pg_real_ms() < until) {
         int64_t ms = next_ms >= 0 && next_ms < wake->siren_ms ? next_ms + 1 : wake->siren_ms;
-        int64_t look = real_ms() + ms;
-        while (wake->dues == ticket && !wake->listening && real_ms() < look && real_ms() < until)
+        int64_t look = pg_real_ms() + ms;
+        while (wake->dues == ticket && !wake->listening && pg_real_ms() < look &&
+               pg_real_ms() < until)
             sleep_until(wake, look < until ? look : until);
-        if (wake->dues != ticket || wake->listening || real_ms() < look)
+        if (wake->dues != ticket || wake->listening || pg_real_ms() < look)
             return;
         wake->siren_ms = wake->siren_ms * 2 < BLIND_MOST ? wake->siren_ms * 2 : BLIND_MOST;
         look_for_due(pg, &next_ms);
@@ -603,7 +604,7 @@ static int64_t arm_siren(struct pg *pg, int64_t *due_at)
 {
     static const char *const names[] = {due_name};
     const struct bell *bell = bell_of(pg->wake, due_name);
-    int64_t next_ms, now = real_ms();
+    int64_t next_ms, now = pg_real_ms();
 
     if (pg->wake->spare_ms > 0)
         return INT64_MAX;
@@ -612,7 +613,7 @@ static int64_t arm_siren(struct pg *pg, int64_t *due_at)
     else if (now >= bell->looks_until)
         return bell->armed_until;
     look_for_due(pg, &next_ms);
-    now = real_ms();
+    now = pg_real_ms();
     *due_at = next_ms >= 0 ? now + next_ms + 1 : INT64_MAX;
     return now + LOOK_MS;
 }
@@ -621,13 +622,13 @@ bool pg_await_siren(void *self, uint32_t ticket, int64_t timeout_ms)
 {
     struct pg *pg = self;
     struct wake *wake = pg->wake;
-    int64_t until = real_ms() + (timeout_ms < 86400000 ? timeout_ms : 86400000);
+    int64_t until = pg_real_ms() + (timeout_ms < 86400000 ? timeout_ms : 86400000);
     int64_t due_at = INT64_MAX; /* as far as we saw ourselves */
 
     watch_deaths(pg);
     pthread_mutex_lock(&wake->mutex);
     wake->keepers++;
-    while (wake->dues == ticket && real_ms() < until && real_ms() < due_at) {
+    while (wake->dues == ticket && pg_real_ms() < until && pg_real_ms() < due_at) {
         if (!wake->listening) {
             await_blind(pg, ticket, until);
             continue;
@@ -637,14 +638,14 @@ bool pg_await_siren(void *self, uint32_t ticket, int64_t timeout_ms)
         if (wake->dues == ticket && wake->listening)
             sleep_until(wake, look < until ? look : until);
     }
-    bool sounded = wake->dues != ticket || real_ms() >= due_at;
+    bool sounded = wake->dues != ticket || pg_real_ms() >= due_at;
     wake->keepers--;
-    wake->kept_until = real_ms() + KEPT_MS;
+    wake->kept_until = pg_real_ms() + KEPT_MS;
     pthread_mutex_unlock(&wake->mutex);
     return sounded;
 }
 
-void wake_duty(struct pg *pg, int64_t spare_ms)
+void pg_wake_duty(struct pg *pg, int64_t spare_ms)
 {
     pthread_mutex_lock(&pg->wake->mutex);
     pg->wake->on_duty = spare_ms == 0;
@@ -652,12 +653,12 @@ void wake_duty(struct pg *pg, int64_t spare_ms)
     pthread_mutex_unlock(&pg->wake->mutex);
 }
 
-void wake_listener(struct pg *pg)
+void pg_wake_listener(struct pg *pg)
 {
     (void)!write(pg->wake->pipe[1], "", 1);
 }
 
-bool wake_on_duty(struct pg *pg)
+bool pg_wake_on_duty(struct pg *pg)
 {
     pthread_mutex_lock(&pg->wake->mutex);
     bool on_duty = pg->wake->on_duty;
@@ -665,7 +666,7 @@ bool wake_on_duty(struct pg *pg)
     return on_duty;
 }
 
-bool wake_kept(struct pg *pg)
+bool pg_wake_kept(struct pg *pg)
 {
     pthread_mutex_lock(&pg->wake->mutex);
     bool kept = is_kept(pg->wake);
@@ -684,33 +685,33 @@ int64_t pg_net_ms(void *self, bool keeper)
     pthread_mutex_lock(&wake->mutex);
     int64_t spare_ms = wake->spare_ms > 0 || keeper ? wake->spare_ms : SPARE_MS;
     bool spare = wake->listening && spare_ms > 0 && (keeper || is_kept(wake));
-    int64_t kept_ms = wake->kept_until - real_ms() + 1; /* should they not come back */
+    int64_t kept_ms = wake->kept_until - pg_real_ms() + 1; /* should they not come back */
     if (!keeper && wake->keepers == 0 && kept_ms < spare_ms)
         spare_ms = kept_ms;
     pthread_mutex_unlock(&wake->mutex);
     return spare ? spare_ms : LHI_POLL_MS;
 }
 
-void wake_siren(struct pg *pg)
+void pg_wake_siren(struct pg *pg)
 {
     pthread_mutex_lock(&pg->wake->mutex);
     sound_siren(pg->wake);
     pthread_mutex_unlock(&pg->wake->mutex);
 }
 
-void wake_busy(struct pg *pg)
+void pg_wake_busy(struct pg *pg)
 {
     pthread_mutex_lock(&pg->wake->mutex);
     pg->wake->blind_ms = BLIND_MS;
     pg->wake->next_look = 0;
     pg->wake->busy = pthread_self();
-    pg->wake->busy_at = real_ms();
+    pg->wake->busy_at = pg_real_ms();
     pthread_mutex_unlock(&pg->wake->mutex);
 }
 
 void pg_wake(void *self)
 {
-    wake_siren(self);
+    pg_wake_siren(self);
 }
 
 /* ---- beginning and end ---- */
@@ -723,7 +724,7 @@ static bool workers(void *arg, struct lhi_suspects *out)
     return pg_read(arg, &act, &ignored) == LH_OK;
 }
 
-bool wake_init(struct pg *pg)
+bool pg_wake_init(struct pg *pg)
 {
     struct wake *wake = lhi_calloc(1, sizeof *wake);
     pthread_condattr_t attr;
@@ -745,14 +746,14 @@ bool wake_init(struct pg *pg)
     return true;
 }
 
-void wake_clear(struct pg *pg)
+void pg_wake_clear(struct pg *pg)
 {
     struct wake *wake = pg->wake;
 
     lhi_deaths_clear(&pg->deaths);
     if (wake->started) {
         __atomic_store_n(&wake->stopping, true, __ATOMIC_RELAXED);
-        wake_listener(pg); /* not by closing the pipe: a forked child may have a copy */
+        pg_wake_listener(pg); /* not by closing the pipe: a forked child may have a copy */
         pthread_join(wake->thread, NULL);
         close(wake->pipe[0]);
         close(wake->pipe[1]);
