@@ -3,15 +3,18 @@
 
     tools/check [--quick] [--list] [--only STEP]...
 
-Every test and every lint or build counts as one; the last line is `N passed, N failed`, and the exit
-code is 0 only if nothing failed. A failing step does not stop the others, except those that need what
-it should have built: these count as failed too. What a machine cannot do (network namespaces without
-root) is skipped: that counts as neither, and is named. Logs are in build/check/*.log.
+Every test and every lint or build counts as one. The last line is `N passed, N failed`, and the exit
+code is 0 only if nothing failed; the lines before it name each failed test and what it printed. A
+failing step does not stop the others, except those that need what it should have built: these count as
+failed too. A test that this machine cannot run (network namespaces without root) is skipped: it counts
+as neither, and is named. Logs are in build/check/*.log. A second check of the same folder waits until
+the first one has ended.
 
 --quick leaves out sanitizers, valgrind and lints. --only runs one step, with the builds it needs.
 """
 
 import argparse
+import fcntl
 import json
 import os
 import pathlib
@@ -22,11 +25,15 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CHECK = ROOT / "build" / "check"
 CORES = os.cpu_count() or 1
 TAIL_LINES = 40
+# How much of a failed test is repeated at the end, and of how many of them.
+CLOSING_LINES, CLOSING_TESTS = 8, 20
+BUILD_LIMIT_S = 1800
 
 # Meson options of each build. Sanitizers leave symbols for the program to resolve, hence b_lundef.
 BUILDS = {
@@ -37,13 +44,16 @@ BUILDS = {
     "asan": ("clang", ["-Db_sanitize=address,undefined", "-Db_lundef=false", "-Doptimization=1"]),
     "tsan": ("clang", ["-Db_sanitize=thread", "-Db_lundef=false", "-Doptimization=1"]),
 }
+# Time limits only end what hangs. They are multiplied, so that a test that has to share the machine with
+# much other work does not reach them.
 ENVIRONMENT = {
+    None: {"TEST_TIMEOUT_SCALE": "3"},
     "asan": {"ASAN_OPTIONS": "detect_stack_use_after_return=1:strict_string_checks=1",
-             "UBSAN_OPTIONS": "print_stacktrace=1", "TEST_TIMEOUT_SCALE": "3"},
+             "UBSAN_OPTIONS": "print_stacktrace=1", "TEST_TIMEOUT_SCALE": "6"},
     # Tests fork while they have threads; what they then do is theirs to answer for.
     "tsan": {"TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1:die_after_fork=0",
-             "TEST_TIMEOUT_SCALE": "5"},
-    "memcheck": {"TEST_TIMEOUT_SCALE": "10"},
+             "TEST_TIMEOUT_SCALE": "10"},
+    "memcheck": {"TEST_TIMEOUT_SCALE": "15"},
 }
 PRODUCT = ["leasehold", "leasehold-guardian", "libleasehold.a"]
 LONG = {"torture", "partition"}  # not with --quick
@@ -67,6 +77,7 @@ class Step:
         self.started = self.finished = False
         self.passed = self.failed = 0
         self.skipped = []
+        self.failures = []  # (name, lines about it) of each failed test, or of the step
         self.log = CHECK / f"{name}.log"
 
 
@@ -79,7 +90,7 @@ class Log:
     def say(self, text):
         print(text, file=self.file, flush=True)
 
-    def run(self, command, env=None, limit=600, output=None, folder=ROOT):
+    def run(self, command, env=None, limit=BUILD_LIMIT_S, output=None, folder=ROOT):
         """Run a command; its exit code, or None when it had to be killed."""
         self.say("$ " + " ".join(str(word) for word in command))
         process = subprocess.Popen(command, cwd=folder, env=dict(os.environ, **(env or {})),
@@ -187,8 +198,8 @@ def run_suite(log, test, folder, env, wrapper, scale):
 def suites(variant, tag, flavour=None, wrapper=()):
     """Run the tests of a build that carry `tag` as a suite."""
     def action(log):
-        env = ENVIRONMENT.get(flavour, {})
-        scale = int(env.get("TEST_TIMEOUT_SCALE", "1"))
+        env = ENVIRONMENT[flavour]
+        scale = int(env["TEST_TIMEOUT_SCALE"])
         passed = failed = 0
         for test in declared_tests(variant):
             if has_tag(test, tag):
@@ -354,13 +365,13 @@ def run_step(step, steps):
     broken = [other.name for other in steps if other.name in step.needs and other.failed]
     try:
         if broken:
-            log.say(f"needs {', '.join(broken)}, which failed")
+            log.say(f"not run: it needs {', '.join(broken)}, which failed")
             step.failed = 1
         else:
             step.passed, step.failed = step.action(log)
             step.skipped = log.skipped
     except Exception as error:  # a bug in this file must not look like success
-        log.say(f"{type(error).__name__}: {error}")
+        log.say("".join(traceback.format_exception(error)))
         step.failed += 1
     took = time.monotonic() - started
     count = f"{step.passed} passed" + (f", {step.failed} FAILED" if step.failed else "")
@@ -371,20 +382,54 @@ def run_step(step, steps):
         lines = step.log.read_text(encoding="utf-8", errors="replace").splitlines()
         text += "\n" + "\n".join(f"      | {line}" for line in interesting(lines))
         text += f"\n      see {step.log.relative_to(ROOT)}"
+        step.failures = failures_of(lines) or [(step.name, complaints_in(lines))]
     return text
+
+
+def failures_of(lines):
+    """[(name, its diagnostics)] of the failed tests in a TAP log."""
+    found, diagnostics = [], None
+    for line in lines:
+        if failure := re.match(r"not ok\b(?: \d+)?(?: - )?(.*)", line):
+            diagnostics = []
+            found.append((failure[1], diagnostics))
+        elif not line.startswith("#"):
+            diagnostics = None
+        elif diagnostics is not None:
+            diagnostics.append(line.lstrip("# "))
+    return found
+
+
+def complaints_in(lines):
+    """Lines of a compiler or a lint that name an error; else the end of the log."""
+    errors = [line for line in lines if re.search(r"\b(error|warning|ERROR|FAILED)\b", line)]
+    return errors or lines[-CLOSING_LINES:]
 
 
 def interesting(lines):
     """The end of a log; of TAP, what failed with its diagnostics."""
-    failures, inside = [], False
-    for line in lines:
-        if re.match(r"not ok\b", line):
-            inside = True
-        elif not line.startswith("#"):
-            inside = False
-        if inside:
-            failures.append(line)
+    failures = [line for name, diagnostics in failures_of(lines)
+                for line in (f"not ok - {name}", *(f"# {line}" for line in diagnostics))]
     return failures[:2 * TAIL_LINES] if failures else lines[-TAIL_LINES:]
+
+
+def print_failures(steps):
+    """What failed, by name, for a reader who sees only the end of the output."""
+    failures = [(step.name, name, lines) for step in steps for name, lines in step.failures]
+    if not failures:
+        return
+    print("failed:")
+    for number, (step, name, lines) in enumerate(failures):
+        print(f"  {step}" if name == step else f"  {step}: {name}")
+        if number < CLOSING_TESTS:
+            print("".join(f"      {line[:300]}\n" for line in lines[:CLOSING_LINES]), end="")
+
+
+def print_counts(steps):
+    passed = sum(step.passed for step in steps)
+    failed = sum(step.failed for step in steps)
+    print(f"{passed} passed, {failed} failed", flush=True)
+    return failed > 0 or passed == 0
 
 
 def run_all(steps):
@@ -421,14 +466,37 @@ def run_all(steps):
         worker.join()
 
 
-def stop(_signal, _frame):
-    for group in list(RUNNING):
-        try:
-            os.killpg(group, signal.SIGTERM)
-        except ProcessLookupError:
-            pass
-    print("interrupted", flush=True)
-    os._exit(130)
+def one_at_a_time():
+    """The lock on build/check: two checks would build and log into the same files."""
+    lock = open(CHECK / "lock", "w", encoding="utf-8")  # closed when this process ends
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print("another check runs in this folder: waiting until it has ended", flush=True)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
+
+
+def stop_on_signals(steps):
+    """End the running steps, name them, and exit with what has been counted."""
+    def stop(_signal, _frame):
+        for group in list(RUNNING):
+            try:
+                os.killpg(group, signal.SIGTERM)
+            except ProcessLookupError:
+                pass
+        for step in steps:
+            if step.started and not step.finished:
+                step.failed, step.failures = 1, [(step.name, ["interrupted"])]
+        print_failures(steps)
+        print("interrupted", flush=True)
+        print_counts(steps)
+        os._exit(130)
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # nohup: for us, and not for what tests start
+        signal.signal(signal.SIGHUP, lambda _signal, _frame: None)
 
 
 def main():
@@ -453,20 +521,22 @@ def main():
         steps = [step for step in steps if step.name not in LATER and (step.quick or not args.quick)]
 
     CHECK.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # nohup: for us, and not for what tests start
-        signal.signal(signal.SIGHUP, lambda _signal, _frame: None)
+    lock = one_at_a_time()
+    stop_on_signals(steps)
     started = time.monotonic()
     run_all(steps)
+    lock.close()
     print(f"{len(steps)} steps in {time.monotonic() - started:.1f} s")
     if skipped := sum(len(step.skipped) for step in steps):
         print(f"{skipped} skipped: see above what cannot be tested on this machine")
-    passed = sum(step.passed for step in steps)
-    failed = sum(step.failed for step in steps)
-    print(f"{passed} passed, {failed} failed")
-    return failed > 0 or passed == 0
+    print_failures(steps)
+    return print_counts(steps)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except Exception:  # a bug in this file
+        traceback.print_exc()
+        print("0 passed, 1 failed")
+        sys.exit(1)

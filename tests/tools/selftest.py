@@ -12,6 +12,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+LIMIT_S = 300  # of a busy machine
 tests = []
 
 
@@ -32,7 +33,7 @@ class Tree:
     def run(self, tool, *args):
         done = subprocess.run([sys.executable, ROOT / tool, *args], cwd=self.root, text=True,
                               env=dict(os.environ, TMPDIR=self.folder.name),
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT_S)
         self.code, self.said = done.returncode, done.stdout
         return self
 
@@ -73,9 +74,9 @@ def embed(files, *dialects):
 def read_back(tree):
     (tree.root / "reader.c").write_text(READER, encoding="utf-8")
     subprocess.run(["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-o", "reader", "reader.c",
-                    "sql_sqlite.c"], cwd=tree.root, check=True, timeout=60)
+                    "sql_sqlite.c"], cwd=tree.root, check=True, timeout=LIMIT_S)
     return subprocess.run([tree.root / "reader"], check=True, capture_output=True,
-                          timeout=60).stdout.decode()
+                          timeout=LIMIT_S).stdout.decode()
 
 
 @test
@@ -221,13 +222,59 @@ def counted(*lines):
     program = ("import pathlib, sys; sys.path.insert(0, sys.argv[1]); import check;"
                "print(check.count_tap(pathlib.Path('suite.tap')))")
     return subprocess.run([sys.executable, "-B", "-c", program, ROOT / "tools"], cwd=tree.root,
-                          text=True, check=True, capture_output=True, timeout=60).stdout.strip()
+                          text=True, check=True, capture_output=True, timeout=LIMIT_S).stdout.strip()
 
 
 @test
 def check_counts_a_skipped_test_as_neither_passed_nor_failed():
     said = counted("1..3", "ok 1 - alone # SKIP needs root", "ok 2 - other # 0.1 s", "not ok 3 - bad")
     assert said == "(1, 1, ['alone: needs root'], None)", said
+
+
+def checked(*steps):
+    """What tools/check.py prints for steps, each a name and the expression that is its action."""
+    tree = Tree({"build/check/empty": ""})
+    program = ("import pathlib, sys; sys.path.insert(0, sys.argv[1]); import check;"
+               "check.ROOT = pathlib.Path('.').resolve(); check.CHECK = check.ROOT / 'build' / 'check';"
+               f"steps = [{', '.join(f'check.Step({name!r}, {rest})' for name, rest in steps)}];"
+               "check.run_all(steps); check.print_failures(steps);"
+               "sys.exit(check.print_counts(steps))")
+    return subprocess.run([sys.executable, "-B", "-c", program, ROOT / "tools"], cwd=tree.root,
+                          text=True, stdout=subprocess.PIPE, timeout=LIMIT_S).stdout
+
+
+@test
+def check_names_the_failed_tests_before_its_last_line():
+    suite = "lambda log: (log.say('ok 1 - good\\nnot ok 2 - bad\\n# expected: a == b'), (1, 1))[1]"
+    said = checked(("spec", suite))
+    assert said.endswith("failed:\n  spec: bad\n      expected: a == b\n1 passed, 1 failed\n"), said
+
+
+@test
+def check_shows_the_errors_of_a_build_that_fails_and_ends_with_the_counts():
+    said = checked(("build-gcc", "lambda log: (log.say('[1/2] cc\\na.c:1: error: no such type\\n'"
+                                 " + '\\n' * 50), (0, 1))[1]"),
+                   ("spec", "None, ['build-gcc']"))
+    assert said.endswith("failed:\n  build-gcc\n      a.c:1: error: no such type\n"
+                         "  spec\n      not run: it needs build-gcc, which failed\n"
+                         "0 passed, 2 failed\n"), said
+
+
+@test
+def check_waits_for_another_check_of_the_same_folder():
+    tree = Tree({"build/check/empty": ""})
+    program = ("import pathlib, sys; sys.path.insert(0, sys.argv[1]); import check;"
+               "check.CHECK = pathlib.Path('build/check').resolve(); lock = check.one_at_a_time();"
+               "print('begun', flush=True); sys.stdin.read(); lock.close()")
+    first, second = (subprocess.Popen([sys.executable, "-B", "-c", program, ROOT / "tools"], text=True,
+                                      cwd=tree.root, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                     for _ in range(2))
+    said = sorted(((checker.stdout.readline(), checker) for checker in (first, second)),
+                  key=lambda line: line[0])
+    assert [line for line, _ in said] == [
+        "another check runs in this folder: waiting until it has ended\n", "begun\n"], said
+    for _, checker in reversed(said):
+        assert checker.communicate(timeout=LIMIT_S)[0] in ("", "begun\n")
 
 
 @test
