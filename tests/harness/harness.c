@@ -56,7 +56,6 @@ struct runner {
     int failed;
     long timeout_scale;
     sigset_t watched;
-    sigset_t original;
 };
 
 void test_register(struct test *test)
@@ -157,6 +156,20 @@ static void clean_environment(const char *tmpdir)
     setenv("TZ", "UTC", 1);
 }
 
+/* A runner that a shell started in the background ignores SIGINT; below nohup it ignores SIGHUP. Every
+ * process of a test would inherit that. */
+static void default_signals(void)
+{
+    sigset_t none;
+    static const int signals[] = {SIGHUP,  SIGINT,  SIGQUIT, SIGTERM, SIGPIPE, SIGCHLD,
+                                  SIGUSR1, SIGUSR2, SIGALRM, SIGTSTP, SIGTTIN, SIGTTOU};
+
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+        (void)signal(signals[i], SIG_DFL);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
 static volatile unsigned char *this_stage;
 
 _Noreturn void test_skip(const char *why)
@@ -167,7 +180,7 @@ _Noreturn void test_skip(const char *why)
     _exit(0);
 }
 
-static _Noreturn void run_child(const struct runner *runner, struct slot *slot, pid_t parent)
+static _Noreturn void run_child(struct slot *slot, pid_t parent)
 {
     const struct rlimit no_core = {0, 0};
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -176,7 +189,7 @@ static _Noreturn void run_child(const struct runner *runner, struct slot *slot, 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(1); /* the runner died before the line above could matter */
-    sigprocmask(SIG_SETMASK, &runner->original, NULL);
+    default_signals();
     setrlimit(RLIMIT_CORE, &no_core);
     if (null < 0 || dup2(null, 0) < 0 || dup2(slot->output, 1) < 0 || dup2(slot->output, 2) < 0)
         _exit(1);
@@ -217,7 +230,7 @@ static void start_test(struct runner *runner, struct slot *slot, const struct te
     if (slot->pid < 0)
         bail_out("could not fork: %s", strerror(errno));
     if (slot->pid == 0)
-        run_child(runner, slot, self);
+        run_child(slot, self);
     /* Done on both sides, so that the group exists whoever comes first. */
     setpgid(slot->pid, slot->pid);
 }
@@ -442,9 +455,25 @@ static void prepare(struct runner *runner)
     sigaddset(&runner->watched, SIGINT);
     sigaddset(&runner->watched, SIGTERM);
     sigaddset(&runner->watched, SIGHUP);
-    if (sigprocmask(SIG_BLOCK, &runner->watched, &runner->original) != 0)
+    if (sigprocmask(SIG_BLOCK, &runner->watched, NULL) != 0)
         bail_out("could not block signals: %s", strerror(errno));
     prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
+/* Where the programs under test are: beside the folder of this program, unless the build says so. */
+static void find_program(const char *variable, const char *name)
+{
+    char path[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 64);
+
+    for (int i = 0; i < 2; i++) /* the name of the program, and of its folder */
+        while (n > 0 && path[--n] != '/')
+            continue;
+    if (n <= 0)
+        return;
+    (void)snprintf(path + n, sizeof path - (size_t)n, "/%s", name);
+    if (access(path, X_OK) == 0)
+        (void)setenv(variable, path, 0);
 }
 
 /* Processes that only use the processor, so that a test meets orders of steps that a quiet machine
@@ -540,6 +569,8 @@ int main(int argc, char **argv)
     }
 
     prepare(&runner);
+    find_program("TEST_LEASEHOLD", "leasehold");
+    find_program("TEST_LEASEHOLD_FAULTS", "leasehold-test");
     chosen *= times;
     printf("TAP version 13\n1..%d\n", chosen);
     start_busy(busy);

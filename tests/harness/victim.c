@@ -73,6 +73,17 @@ TEST(stands_in_another_fresh_directory)
     EXPECT(access("trace", F_OK) != 0);
 }
 
+TEST(has_default_signals)
+{
+    struct sigaction action;
+    sigset_t blocked;
+
+    EXPECT(sigaction(SIGINT, NULL, &action) == 0 && action.sa_handler == SIG_DFL);
+    EXPECT(sigaction(SIGHUP, NULL, &action) == 0 && action.sa_handler == SIG_DFL);
+    EXPECT(sigprocmask(SIG_BLOCK, NULL, &blocked) == 0);
+    EXPECT(!sigismember(&blocked, SIGINT) && !sigismember(&blocked, SIGUSR1));
+}
+
 TEST(fails_expect)
 {
     EXPECT(zero() == 1);
