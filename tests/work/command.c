@@ -196,8 +196,8 @@ static void expect_ending(struct shop *shop, int64_t job, const struct ending *e
              (long long)seen->attempt);
     EXPECT_STR(seen->last_error, e->error);
     EXPECT_EQ(seen->recoveries, 0);
-    /* The first backoff is a second, give or take. */
-    if (seen->state == LH_SCHEDULED && (delay < 400 || delay > 2000))
+    /* The backoff is drawn from half of its length to all of it. */
+    if (seen->state == LH_SCHEDULED && (delay < LONG_BACKOFF_MS / 2 || delay > LONG_BACKOFF_MS))
         FAIL("%s: it comes again after %lld ms", e->script, (long long)delay);
 }
 
@@ -217,6 +217,7 @@ TEST(an_exit_code_or_a_signal_decides_what_becomes_of_the_job)
     };
     enum { ENDINGS = sizeof endings / sizeof *endings };
     struct shop shop = shop_open();
+    long_backoff(&shop);
     int64_t jobs[ENDINGS];
     for (size_t i = 0; i < ENDINGS; i++)
         jobs[i] = put(&shop, "q", endings[i].script);

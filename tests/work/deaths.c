@@ -118,6 +118,7 @@ TEST(a_killed_guardian_takes_its_command_along_and_the_worker_goes_on)
 TEST(a_daemon_without_our_environment_dies_with_the_guardian)
 {
     struct shop shop = shop_open();
+    long_backoff(&shop);
     int64_t job = put(&shop, "q", "x");
     struct shift shift =
         SHIFT("q", "--",

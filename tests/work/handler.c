@@ -79,6 +79,7 @@ static lh_outcome as_told(void *arg, lh_task *task, const lh_job *job)
 TEST(what_a_handler_returns_decides_what_becomes_of_the_job)
 {
     struct bench b = bench_open(as_told);
+    long_backoff(&b.shop);
     int64_t ok = put(&b.shop, "q", "0"), failed = put(&b.shop, "q", "1");
     int64_t permanent = put(&b.shop, "q", "2"), later = put(&b.shop, "q", "3");
     int64_t nonsense = put(&b.shop, "q", "9"), not_its_own = put(&b.shop, "q", "5");
@@ -290,6 +291,7 @@ TEST(a_cancelled_job_is_told_to_its_handler_and_a_stop_gives_the_rest_back)
 TEST(a_handler_that_takes_too_long_is_told_so)
 {
     struct bench b = bench_open(until_lost);
+    long_backoff(&b.shop);
     int64_t job = put(&b.shop, "q", "x");
     b.opts.timeout_ms = 50;
     EXPECT_OK(work(&b));

@@ -530,10 +530,10 @@ static int by_size(const void *left, const void *right)
     return a < b ? -1 : a > b;
 }
 
-TEST_TIMEOUT(who_waits_has_the_lease_as_soon_as_it_is_released, 60)
+/* From the end of one run to the start of the next: the median of some rounds. */
+static int64_t handover_ms(void)
 {
     enum { ROUNDS = 9 };
-    struct shop shop = shop_open();
     int64_t took_ms[ROUNDS];
     for (int i = 0; i < ROUNDS; i++) {
         pid_t first = START("a/b", SCRIPT("touch begun; " UNTIL("end") "date +%s%3N > ended"));
@@ -551,7 +551,18 @@ TEST_TIMEOUT(who_waits_has_the_lease_as_soon_as_it_is_released, 60)
     (void)fprintf(stderr,
                   "from the end of one to the start of the next: median %lld ms, longest %lld\n",
                   (long long)took_ms[ROUNDS / 2], (long long)took_ms[ROUNDS - 1]);
-    EXPECT(took_ms[ROUNDS / 2] < 200); /* the net is a look a second */
+    return took_ms[ROUNDS / 2];
+}
+
+/* A waiting run polls once a second, which takes 500 ms in the median; a wake-up is faster. Only starting
+ * two programs may take as long on a busy machine, and is then tried again when that is over. */
+TEST_TIMEOUT(who_waits_has_the_lease_as_soon_as_it_is_released, 120)
+{
+    enum { TRIES = 8 };
+    struct shop shop = shop_open();
+    int tries = 0;
+    while (handover_ms() >= 200)
+        EXPECT(++tries < TRIES);
     shop_close(&shop);
 }
 

@@ -9,15 +9,12 @@ TEST(a_cancelled_job_is_stopped_within_a_beat)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
-    struct shift shift = SHIFT("q", "--heartbeat", "500ms", "--",
+    struct shift shift = SHIFT("q", "--lease", "1h", "--heartbeat", "500ms", "--",
                                SH("echo $$ >pid; trap ': >termed; exit 0' TERM;"
                                   "while :; do sleep 0.02; done"));
-    int64_t pid = number_in("pid"), since = now_ms();
+    int64_t pid = number_in("pid");
     cancel(&shop, job);
-    EVENTUALLY(gone(pid));
-    int64_t took = now_ms() - since;
-    if (took > 1500)
-        FAIL("it took %lld ms", (long long)took);
+    EVENTUALLY(gone(pid)); /* long before the lease expires */
     EXPECT(exists("termed"));
     EVENTUALLY(said(&shift, "job 1 lost"));
     EXPECT(said(&shift, "the job was cancelled"));

@@ -147,10 +147,22 @@ void recover(struct shop *shop)
     lh_report_free(report);
 }
 
+static void backoff(struct shop *shop, int64_t ms)
+{
+    const lh_policy rule = {
+        .set = LH_POLICY_BACKOFF | LH_POLICY_BACKOFF_CAP, .backoff_ms = ms, .backoff_cap_ms = ms};
+
+    EXPECT_OK(lh_policy_set(shop->store, NULL, NULL, &rule, 0));
+}
+
 void no_backoff(struct shop *shop)
 {
-    policy(shop, .set = LH_POLICY_BACKOFF | LH_POLICY_BACKOFF_CAP, .backoff_ms = 1,
-           .backoff_cap_ms = 1);
+    backoff(shop, 1);
+}
+
+void long_backoff(struct shop *shop)
+{
+    backoff(shop, LONG_BACKOFF_MS);
 }
 
 /* ---------------------------------------------------------------- workers */

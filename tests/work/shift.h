@@ -41,8 +41,11 @@ void cancel(struct shop *shop, int64_t id);
 void recover(struct shop *shop);
 #define policy(shop_, ...) \
     EXPECT_OK(lh_policy_set((shop_)->store, "q", NULL, &(lh_policy){__VA_ARGS__}, 0))
-/* A failed job comes again at once. */
+/* A failed job is pending again at once. */
 void no_backoff(struct shop *shop);
+/* A failed job stays scheduled until the test has looked at it, on a busy machine too. */
+enum { LONG_BACKOFF_MS = 3600000 };
+void long_backoff(struct shop *shop);
 
 /* ---- workers ---- */
 

@@ -11,6 +11,7 @@ enum { MIB = 1 << 20 };
 TEST(a_command_that_ignores_sigterm_is_killed)
 {
     struct shop shop = shop_open();
+    long_backoff(&shop);
     int64_t job = put(&shop, "q", "x");
     struct shift shift =
         SHIFT("q", "--timeout", "150ms", "--kill-after", "150ms", "--",
@@ -28,6 +29,7 @@ TEST(a_command_that_ignores_sigterm_is_killed)
 TEST(a_command_may_end_in_order_when_its_time_is_up_and_has_failed_all_the_same)
 {
     struct shop shop = shop_open();
+    long_backoff(&shop);
     int64_t job = put(&shop, "q", "x");
     struct shift shift =
         SHIFT("q", "--timeout", "100ms", "--kill-after", "10s", "--",
@@ -42,6 +44,7 @@ TEST(a_command_may_end_in_order_when_its_time_is_up_and_has_failed_all_the_same)
 TEST(the_policy_has_a_timeout_and_the_worker_may_set_another)
 {
     struct shop shop = shop_open();
+    long_backoff(&shop);
     policy(&shop, .set = LH_POLICY_TIMEOUT, .timeout_ms = 120);
     int64_t job = put(&shop, "q", "x");
     struct shift shift = SHIFT("q", "--", "sleep", "600");
@@ -60,13 +63,13 @@ TEST(the_policy_has_a_timeout_and_the_worker_may_set_another)
 TEST(a_command_that_stopped_itself_is_ended_too)
 {
     struct shop shop = shop_open();
+    long_backoff(&shop);
     int64_t job = put(&shop, "q", "x");
-    struct shift shift = SHIFT("q", "--timeout", "100ms", "--kill-after", "5s", "--",
+    struct shift shift = SHIFT("q", "--timeout", "100ms", "--kill-after", "600s", "--",
                                SH("echo $$ >pid; kill -STOP $$; sleep 600"));
-    int64_t pid = number_in("pid"), since = now_ms();
-    EVENTUALLY(state_of(&shop, job) == LH_SCHEDULED);
+    int64_t pid = number_in("pid");
+    EVENTUALLY(state_of(&shop, job) == LH_SCHEDULED); /* long before SIGKILL was due */
     EXPECT(gone(pid));
-    EXPECT(now_ms() - since < 4000);
     EXPECT_EQ(shift_stop(&shift), 0);
     shop_close(&shop);
 }

