@@ -11,6 +11,9 @@ import urllib.parse
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "mutants"))
 import catalogue  # noqa: E402
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent.parent / "tools"))
+import messages  # noqa: E402
+
 
 def read(root, name):
     return (root / name).read_text(encoding="utf-8")
@@ -309,56 +312,28 @@ def commands(root, program):
     return differ("command", there, told)
 
 
-SAYS = re.compile(r"\b(?:lhi_log|lhi_log_about|txn_log|finding_add|found|harvest_name|NAME)\s*\(")
-LITERALS = re.compile(r'"(?:[^"\\]|\\.)*"(?:\s*"(?:[^"\\]|\\.)*")*')
-FORMAT = re.compile(r"%[-+ 0#]*[\d*]*(?:\.[\d*]+)?(?:ll|l|z)?[a-zA-Z]")
+def every_message(root, _program):
+    """The page of messages is what tools/messages.py makes of the sources, and no log line or finding lacks advice."""
+    return messages.complaints(root)
 
 
-def said(text):
-    """The format strings of what the sources log or find: the longest literal of each call."""
-    for call in SAYS.finditer(text):
-        end = text.index(";", call.end())
-        texts = ["".join(re.findall(r'"((?:[^"\\]|\\.)*)"', literal)).replace('\\"', '"')
-                 for literal in LITERALS.findall(text[call.end():end])]
-        texts = [one for one in texts if " " in one]
-        if texts:
-            yield max(texts, key=len)
+FILE = re.compile(r"(?<![\w./-])((?:[\w.-]+/)*[\w-]+\.(?:c|h|sql|py|def|toml|build|pml))\b(?!/)")
+FOLDER = re.compile(r"`((?:[\w.-]+/)+)`")
 
 
-TELLS = re.compile(r"leasehold\.tell\('\w+',(.*?);", re.S)
-
-
-def told_by_sql(text):
-    """What functions in the database tell: of each call the longest literal."""
-    for call in TELLS.finditer(text):
-        texts = [one for one in re.findall(r"'([^']*)'", call[1]) if " " in one.strip()]
-        if texts:
-            yield max(texts, key=len)
-
-
-def tells(span, message):
-    """Is a span of the page, with … for what varies or for its rest, this message?"""
-    pattern = ".*".join(re.escape(piece) for piece in FORMAT.split(message))
-    if re.fullmatch(pattern + ".*", span):
-        return True
-    return span.endswith(": …") and message.startswith(span[:-1])
-
-
-def messages(root, _program):
-    """The guide for operators tells every line of the log and every finding."""
-    page = without_blocks(read(root, "docs/guides/after-a-crash.md"))
-    spans = re.findall(r"`([^`]+)`", page)
-    complaints = set()
-    for folder in ("src/core", "src/store"):
-        for path in (root / folder).rglob("*.c"):
-            complaints |= {f"{path.name}: \"{message}\" is not told"
-                           for message in said(path.read_text(encoding="utf-8"))
-                           if not any(tells(span, message) for span in spans)}
-    for path in (root / "sql" / "postgres").rglob("*.sql"):
-        complaints |= {f"{path.name}: \"{message}\" is not told"
-                       for message in told_by_sql(path.read_text(encoding="utf-8"))
-                       if not all(piece in page for piece in FORMAT.split(message))}
-    return sorted(complaints)
+def paths(root, _program):
+    """Every file and folder that the pages for engineers name is there, under that name or as the end of a path."""
+    files = [str(path.relative_to(root)) for top in ("src", "sql", "include", "tests", "tools", "bench", "docs", "examples")
+             for path in (root / top).rglob("*") if path.is_file()]
+    files.append("meson.build")
+    ends = {name for path in files for name in ("/".join(path.split("/")[at:]) for at in range(path.count("/") + 1))}
+    complaints = []
+    for path in [root / "CONTRIBUTING.md", *sorted((root / "docs" / "internals").glob("*.md"))]:
+        text = path.read_text(encoding="utf-8")
+        missing = [name for name in FILE.findall(text) if name not in ends]
+        missing += [name for name in FOLDER.findall(text) if not (root / name).is_dir() and not (root / "src" / name).is_dir()]
+        complaints += [f"{path.relative_to(root)}: there is no {name}" for name in sorted(set(missing))]
+    return complaints
 
 
 def suites(root, _program):
@@ -409,7 +384,8 @@ def checks():
             ("facts: the built-in values are those of the program", defaults),
             ("facts: limits in pages are those of the code", limits),
             ("facts: every command is listed", commands),
-            ("facts: every message of a recovery is explained", messages),
+            ("facts: every message is listed and explained", every_message),
+            ("facts: files that pages for engineers name exist", paths),
             ("facts: every suite is listed", suites),
             ("facts: the protocol names every file", protocol),
             ("facts: decisions are dated and complete", decisions)]

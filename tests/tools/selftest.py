@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Tests of what the build and the suites rely on: tools/embed_sql.py, tools/layers.py, tools/check.py,
-tests/cli/run.py, tests/mutants/run.py.
+tools/messages.py, tests/cli/run.py, tests/mutants/run.py.
 
 Each makes a small tree in a fresh directory, runs the tool on it, and looks at what it says.
 """
@@ -178,6 +178,49 @@ def embed_reports_folders_as_dependencies():
     listed = (tree.root / "d").read_text().split()
     for name in ("sql", "sql/a.sql", "sql/migrations", "sql/migrations/0001_start.sql"):
         assert name in listed, listed
+
+
+# ---------------------------------------------------------------- messages.py
+
+TALKER = {
+    "src/base/status.def": 'LH_STATUS(EINVAL, -3, 2, 400, "invalid", "x")\n',
+    "src/base/error.h": "int lhi_fail(struct e *err, int status, const char *fmt, ...)\n"
+                        "    __attribute__((format(printf, 3, 4)));\n"
+                        "void lhi_log(const struct l *log, int level, const char *fmt, ...)\n"
+                        "    __attribute__((format(printf, 3, 4)));\n",
+    "src/core/a.c": 'f() { lhi_log(l, LH_LOG_WARN, "job %lld went "\n  "away", id); /* lhi_log(l, 1, "no such line") */\n'
+                    '    return lhi_fail(e, LH_EINVAL, bad ? "size is %d" : "name is %s", n); }\n',
+    "sql/postgres/1.sql": "CREATE FUNCTION leasehold.say(level text, message text) RETURNS void AS '';\n"
+                          "PERFORM leasehold.say('info', format('queue \"%s\" is new', q));\n",
+    "docs/reference/messages.toml": '[status]\nLH_EINVAL = "correct it"\n[advice]\n"job … went away" = "Wait."\n'
+                                    "'queue \"…\" is new' = 'Nothing.'\n",
+}
+
+
+@test
+def the_page_of_messages_has_every_message_of_the_sources():
+    tree = Tree(TALKER).run("tools/messages.py", "--update", ".").good()
+    page = (tree.root / "docs/reference/messages.md").read_text(encoding="utf-8")
+    assert "| `job … went away` | warn | Wait. | `src/core/a.c` |" in page, page
+    assert "| `size is …` | `LH_EINVAL` | correct it |" in page and "| `name is …` |" in page, page
+    assert '| `queue "…" is new` | info | Nothing. | `sql/postgres/1.sql` |' in page, page
+    assert "no such line" not in page, page
+    tree.run("tools/messages.py", ".").good()
+
+
+@test
+def a_message_without_advice_and_an_advice_without_a_message_are_refused():
+    files = dict(TALKER)
+    files["src/core/a.c"] = files["src/core/a.c"].replace("went ", "ran ")
+    Tree(files).run("tools/messages.py", "--update", ".").bad('no advice for the log message "job … ran away"',
+                                                              'no message "job … went away"')
+
+
+@test
+def a_page_of_messages_that_is_out_of_date_is_refused():
+    tree = Tree(TALKER).run("tools/messages.py", "--update", ".").good()
+    (tree.root / "src/core/a.c").write_text(TALKER["src/core/a.c"].replace("size is", "length is"), encoding="utf-8")
+    tree.run("tools/messages.py", ".").bad("out of date: run tools/messages.py --update")
 
 
 # ---------------------------------------------------------------- layers.py
