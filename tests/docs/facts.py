@@ -330,8 +330,8 @@ def paths(root, _program):
     complaints = []
     for path in [root / "CONTRIBUTING.md", *sorted((root / "docs" / "internals").glob("*.md"))]:
         text = path.read_text(encoding="utf-8")
-        missing = [name for name in FILE.findall(text) if name not in ends]
-        missing += [name for name in FOLDER.findall(text) if not (root / name).is_dir() and not (root / "src" / name).is_dir()]
+        missing = [name for name in FILE.findall(text) if name not in ends and "NAME" not in name]
+        missing += [name for name in FOLDER.findall(text) if not (root / name).is_dir() and not any(f"/{name}" in f"/{file}" for file in files)]
         complaints += [f"{path.relative_to(root)}: there is no {name}" for name in sorted(set(missing))]
     return complaints
 
