@@ -18,6 +18,8 @@ LAYERS = {
     "store": ["base/"],
     "store/sqlite": ["base/", "store/store.h", "store/deaths.h", "sql_names.h", "sql_sqlite.h", "<sqlite3.h>"],
     "store/postgres": ["base/", "store/store.h", "store/deaths.h", "sql_names.h", "sql_postgres.h", "<libpq-fe.h>"],
+    "store/postgres/acts": ["base/", "store/store.h", "store/postgres/", "<libpq-fe.h>"],
+    "store/postgres/reads": ["base/", "store/store.h", "store/postgres/"],
     "worker": ["base/"],
     "heal": ["base/", "<sqlite3.h>", "<libpq-fe.h>"],
     "server": ["base/", "<jansson.h>", "<microhttpd.h>"],

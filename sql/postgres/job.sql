@@ -22,5 +22,5 @@ SELECT * FROM leasehold.claim_many($1, $2, $3, $4, $5, $6, $7);
 -- name: job_claim_one
 SELECT * FROM leasehold.claim_one($1, $2, $3, $4, $5, $6, $7);
 
--- name: job_rotten
+-- name: job_corrupt
 SELECT leasehold.fail_rotten($1, $2);

@@ -2,7 +2,7 @@
 #include "postgres/proxy.h"
 
 #include "core/core.h"
-#include "store/postgres/plumb.h"
+#include "store/postgres/wire.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -134,7 +134,7 @@ TEST(a_server_that_is_replaced_while_it_is_chosen_is_not_used)
     lh_store *store = open_beside(&silent, url);
     look.pg = store->store.self;
     int64_t newer = look.pg->timeline + 1;
-    pg_hosts_doubt(look.pg);
+    pg_hosts_recheck(look.pg);
     EXPECT_EQ(pthread_create(&thread, NULL, look_for_server, &look), 0);
     int client = accept(silent.fd, NULL, NULL); /* it has the one, and asks the other */
     EXPECT(client >= 0);

@@ -6,7 +6,7 @@
 #include "postgres/session.h"
 
 #include "core/core.h"
-#include "store/postgres/plumb.h"
+#include "store/postgres/wire.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,7 +47,7 @@ static void expect_tells(lh_store *store, const struct heard *heard)
     EXPECT_OK(pg_pool_take(txn.pg, txn.deadline, &txn.conn, &err));
     EXPECT_OK(
         pg_call_text(&txn, "SELECT leasehold.tell('warn', 'took job 7 back')", NULL, NULL, &err));
-    pg_notices_tell(&txn.conn->notices, &txn.pg->log);
+    pg_notices_log(&txn.conn->notices, &txn.pg->log);
     EXPECT(heard->told);
     pg_pool_give(txn.pg, txn.conn);
 }

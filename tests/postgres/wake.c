@@ -3,7 +3,7 @@
 #include "postgres/session.h"
 
 #include "core/core.h"
-#include "store/postgres/plumb.h"
+#include "store/postgres/wire.h"
 
 #include <poll.h>
 #include <pthread.h>

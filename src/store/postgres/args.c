@@ -118,7 +118,7 @@ void pg_arg_bytes(struct args *args, const void *bytes, size_t len)
     add_bytes(args, OID_BYTEA, bytes, len);
 }
 
-void pg_arg_words(struct args *args, const void *text, size_t len)
+void pg_arg_text_len(struct args *args, const void *text, size_t len)
 {
     add_bytes(args, OID_TEXT, text, len);
 }

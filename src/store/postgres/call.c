@@ -7,7 +7,7 @@
  * commits there. So when the connection is lost in between, its outcome is unknown, unless the server
  * has refused it first.
  */
-#include "store/postgres/plumb.h"
+#include "store/postgres/wire.h"
 
 #include "base/clock.h"
 #include "base/hook.h"
@@ -194,7 +194,7 @@ static bool exchange(struct conn *conn, struct answer *answer, int64_t deadline)
             if (answer->late)
                 break;
             answer->late = true;
-            pg_hosts_doubt(conn->owner);
+            pg_hosts_recheck(conn->owner);
             pg_conn_cancel(conn);
             deadline = pg_real_ms() + CANCEL_MS;
             continue;
@@ -290,7 +290,7 @@ static enum trouble trouble_of_standby(struct conn *conn)
     conn->broken = true;
     if (conn->timeline != 0 && !conn->pooled)
         return TROUBLE_NONE;
-    pg_hosts_doubt(conn->owner);
+    pg_hosts_recheck(conn->owner);
     return TROUBLE_LOST;
 }
 
@@ -365,7 +365,7 @@ static int lost(struct txn *txn, const struct answer *answer, bool may_stand, st
                     txn->pg->target.name, (int)strcspn(why, "\n"), why);
 }
 
-bool pg_is_hearsay(const PGresult *refusal)
+bool pg_from_pooler(const PGresult *refusal)
 {
     return PQresultErrorField(refusal, PG_DIAG_SOURCE_FUNCTION) == NULL;
 }
@@ -393,7 +393,7 @@ static int settle(struct txn *txn, struct answer *answer, bool sent, bool may_st
     bool came = exchange(conn, answer, txn->deadline);
     /* What was refused does not stand; but a server that went while it committed may have done so, and a
      * pooler that has lost its server does not know. */
-    if (!came && (answer->refusal == NULL || answer->ending || pg_is_hearsay(answer->refusal)))
+    if (!came && (answer->refusal == NULL || answer->ending || pg_from_pooler(answer->refusal)))
         return lost(txn, answer, may_stand, err);
     if (answer->refusal != NULL)
         return refused(txn, answer->refusal, err);

@@ -4,7 +4,7 @@
  * libpq connects without blocking, under a deadline of ours, to one host of a string (hosts.c chooses
  * which). What the user's string says wins over what we set, but for what the acts rely on.
  */
-#include "store/postgres/plumb.h"
+#include "store/postgres/wire.h"
 
 #include "base/clock.h"
 

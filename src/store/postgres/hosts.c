@@ -6,9 +6,9 @@
  * written there. So all hosts are asked at first, and again when a commit was not confirmed; the newest
  * timeline wins, and no connection goes back behind what was seen.
  */
-#include "store/postgres/plumb.h"
+#include "store/postgres/wire.h"
 
-enum { LOOK_AROUND_MS = 1000 }; /* for a host that is asked though there is one */
+enum { OTHER_HOST_MS = 1000 }; /* for a host that is asked though there is one */
 
 /* Under the mutex. */
 static bool is_behind(const struct conn *conn)
@@ -28,9 +28,9 @@ bool pg_was_replaced(const struct conn *conn)
     return behind;
 }
 
-void pg_hosts_doubt(struct pg *pg)
+void pg_hosts_recheck(struct pg *pg)
 {
-    __atomic_store_n(&pg->looked_around, false, __ATOMIC_RELAXED);
+    __atomic_store_n(&pg->hosts_checked, false, __ATOMIC_RELAXED);
 }
 
 static bool is_newer(const struct conn *conn, const struct conn *than)
@@ -65,8 +65,8 @@ static int open_any(struct pg *pg, uint32_t *host, size_t *unasked, int64_t dead
 
 /* Is there another that has taken over, among so many that come next? Then that one is had instead. Takes
  * half of the time: there is something to be done, too. */
-static void look_around(struct pg *pg, uint32_t *host, size_t unasked, int64_t deadline,
-                        struct conn **best)
+static void check_other_hosts(struct pg *pg, uint32_t *host, size_t unasked, int64_t deadline,
+                              struct conn **best)
 {
     uint32_t had = *host;
     int64_t until = share(INT64_MAX, deadline, 1);
@@ -77,8 +77,8 @@ static void look_around(struct pg *pg, uint32_t *host, size_t unasked, int64_t d
         struct conn *conn = NULL;
 
         lhi_error_clear(&ignored);
-        if (pg_conn_to_host(pg, other, share(LOOK_AROUND_MS, until, unasked - i), &conn,
-                            &ignored) != LH_OK)
+        if (pg_conn_to_host(pg, other, share(OTHER_HOST_MS, until, unasked - i), &conn, &ignored) !=
+            LH_OK)
             continue;
         if (is_newer(conn, *best)) {
             struct conn *older = *best;
@@ -88,7 +88,7 @@ static void look_around(struct pg *pg, uint32_t *host, size_t unasked, int64_t d
         }
         pg_conn_close(conn);
     }
-    __atomic_store_n(&pg->looked_around, true, __ATOMIC_RELAXED);
+    __atomic_store_n(&pg->hosts_checked, true, __ATOMIC_RELAXED);
 }
 
 static bool is_same(const struct pg *pg, const struct conn *conn)
@@ -127,8 +127,8 @@ int pg_conn_open(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_
     if (rc != LH_OK)
         return rc;
     lhi_error_clear(err); /* what the hosts before this one said */
-    if (!__atomic_load_n(&pg->looked_around, __ATOMIC_RELAXED))
-        look_around(pg, &host, unasked, deadline, &conn);
+    if (!__atomic_load_n(&pg->hosts_checked, __ATOMIC_RELAXED))
+        check_other_hosts(pg, &host, unasked, deadline, &conn);
     if (!adopt(pg, host, conn)) {
         rc = pg_fail_replaced(conn, err);
         pg_conn_close(conn);

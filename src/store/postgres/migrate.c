@@ -4,7 +4,7 @@
  * All steps are one transaction, under a lock of the database's that ends with it: of two who migrate
  * at once the second finds nothing to do.
  */
-#include "store/postgres/plumb.h"
+#include "store/postgres/wire.h"
 
 #include <string.h>
 
@@ -81,7 +81,7 @@ static int update(struct txn *txn, struct schema *schema, struct lhi_error *err)
     if (rc == LH_OK)
         rc = pg_txn_commit(txn, err);
     if (rc == LH_OK && txn->conn->notices.unconfirmed)
-        rc = pg_doubt_commit(txn, err);
+        rc = pg_fail_unconfirmed(txn, err);
     if (rc != LH_OK) {
         pg_txn_rollback(txn);
         return rc;

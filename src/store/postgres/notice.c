@@ -6,7 +6,7 @@
  * stands: what was rolled back did not happen. One warning of the server's own matters: that a commit
  * did not wait for its standby. Its words are translated, so it is known by where it comes from.
  */
-#include "store/postgres/plumb.h"
+#include "store/postgres/wire.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -187,7 +187,7 @@ void pg_notices_drop(struct notices *notices)
     *notices = (struct notices){0};
 }
 
-void pg_notices_tell(struct notices *notices, const struct lhi_log *log)
+void pg_notices_log(struct notices *notices, const struct lhi_log *log)
 {
     for (const struct notice *n = notices->first; n != NULL; n = n->next) {
         lh_log_entry about = {.job = n->job,

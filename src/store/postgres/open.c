@@ -5,7 +5,7 @@
  * only when it is asked for. What is then to be recovered is the core's to do. A handle never stops: a
  * server that is gone is sought anew with every act.
  */
-#include "store/postgres/plumb.h"
+#include "store/postgres/wire.h"
 
 #include "base/clock.h"
 #include "base/hook.h"
@@ -29,7 +29,7 @@ static void pg_close(void *self)
 {
     struct pg *pg = self;
 
-    pg_leave_duty(pg);
+    pg_resign_leader(pg);
     __atomic_store_n(&pg->closing, true, __ATOMIC_RELAXED);
     pg_wake_clear(pg);
     pg_free(pg);
@@ -110,7 +110,7 @@ static const struct lhi_store_ops postgres_ops = {
     .wait = pg_wait,
     .siren = pg_siren,
     .await_siren = pg_await_siren,
-    .net_ms = pg_net_ms,
+    .net_ms = pg_max_sleep_ms,
     .wake = pg_wake,
 };
 

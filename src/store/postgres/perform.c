@@ -11,7 +11,7 @@
  * connection, on another host. What it may have done is repeated only where the act has an identity by
  * which the database knows it again; else the caller is told that its outcome is unknown.
  */
-#include "store/postgres/plumb.h"
+#include "store/postgres/wire.h"
 
 #include "base/clock.h"
 #include "base/sys.h"
@@ -58,15 +58,15 @@ static const struct {
     [LHI_SCHEDULE_REMOVE] = {pg_act_schedule_remove, 0},
     [LHI_LEASE_ACT] = {pg_act_lease, ONE_CALL},
     [LHI_WORKER_REGISTER] = {pg_act_worker_register, IDENTIFIED},
-    [LHI_WORKER_BEAT] = {pg_act_worker_beat, ONE_CALL | IDENTIFIED | OF_HOLDER},
+    [LHI_WORKER_BEAT] = {pg_act_worker_heartbeat, ONE_CALL | IDENTIFIED | OF_HOLDER},
     [LHI_WORKER_STOP] = {pg_act_worker_stop, IDENTIFIED},
     [LHI_WORKER_STARTED] = {pg_act_worker_started, ONE_CALL | IDENTIFIED | OF_HOLDER},
     [LHI_WORKER_SESSIONS] = {pg_act_worker_sessions, ONE_CALL | IDENTIFIED | OF_HOLDER},
     [LHI_WORKER_DEGRADED] = {pg_act_worker_degraded, ONE_CALL | IDENTIFIED},
     [LHI_RECOVER] = {pg_act_recover, SCANS | IDENTIFIED},
-    [LHI_UPKEEP] = {pg_act_upkeep, SCANS | IDENTIFIED},
+    [LHI_UPKEEP] = {pg_act_maintain, SCANS | IDENTIFIED},
     [LHI_PRUNE] = {pg_act_prune, SCANS | IDENTIFIED},
-    [LHI_MEND] = {pg_act_mend, SCANS},
+    [LHI_MEND] = {pg_act_recount, SCANS},
     [LHI_MOVE] = {pg_act_move, SCANS},
     [LHI_JOB_GET] = {pg_read_job, 0},
     [LHI_JOB_LIST] = {pg_read_jobs, 0},
@@ -82,7 +82,7 @@ static const struct {
     [LHI_STALE] = {pg_read_stale, SCANS},
     [LHI_REPORT_GET] = {pg_read_report, 0},
     [LHI_REPORT_LIST] = {pg_read_reports, 0},
-    [LHI_PEEK] = {pg_read_peek, 0},
+    [LHI_PEEK] = {pg_read_poll, 0},
     [LHI_RETRIES] = {pg_read_retries, SCANS},
     [LHI_CHECK] = {pg_read_check, SCANS},
     [LHI_INTEGRITY] = {pg_read_integrity, SCANS},
@@ -235,11 +235,11 @@ static int perform_each(struct txn *txn, struct lhi_act *acts, size_t n, bool gu
     return LH_OK;
 }
 
-int pg_doubt_commit(struct txn *txn, struct lhi_error *err)
+int pg_fail_unconfirmed(struct txn *txn, struct lhi_error *err)
 {
     txn->trouble = TROUBLE_NONE;
     txn->conn->broken = true;
-    pg_hosts_doubt(txn->pg); /* its standby may be a primary by now */
+    pg_hosts_recheck(txn->pg); /* its standby may be a primary by now */
     return lhi_fail(err, LH_EUNKNOWN,
                     "outcome is unknown: the wait for the standby of \"%s\" was cancelled",
                     txn->pg->target.name);
@@ -264,8 +264,8 @@ static int transact(struct txn *txn, struct lhi_act *acts, size_t n, bool guarde
         return rc;
     }
     if (txn->conn->notices.unconfirmed)
-        rc = pg_doubt_commit(txn, err);
-    pg_notices_tell(&txn->conn->notices, &txn->pg->log);
+        rc = pg_fail_unconfirmed(txn, err);
+    pg_notices_log(&txn->conn->notices, &txn->pg->log);
     return rc;
 }
 
@@ -307,7 +307,7 @@ static bool all_identified(const struct lhi_act *acts, size_t n)
 }
 
 /* The time that others may keep us waiting, and time for what there is to do. */
-static int64_t patience_ms(const struct pg *pg, const struct lhi_act *acts, size_t n)
+static int64_t time_limit_ms(const struct pg *pg, const struct lhi_act *acts, size_t n)
 {
     int64_t ms = pg->opts.busy_ms;
     size_t items = 0;
@@ -330,7 +330,7 @@ struct tries {
 };
 
 /* Is there to be another try after this one? */
-static bool once_more(struct tries *tries, enum trouble trouble)
+static bool may_try_again(struct tries *tries, enum trouble trouble)
 {
     int64_t short_pause = 20 << tries->n;
 
@@ -347,21 +347,21 @@ static bool once_more(struct tries *tries, enum trouble trouble)
     }
 }
 
-static bool may_be_its_own_doing(int refusal)
+static bool could_be_own_earlier_try(int refusal)
 {
     return refusal == LH_ELOST || refusal == LH_ECANCELLED || refusal == LH_ENOTFOUND ||
            refusal == LH_ESTATE;
 }
 
 /* Who ended the hold on a job, and has to ask again, may find that it has gone to others since. */
-static void doubt_refusals(struct lhi_act *act)
+static void mark_refusals_unknown(struct lhi_act *act)
 {
     if (act->verb != LHI_COMPLETE && act->verb != LHI_FAIL && act->verb != LHI_RELEASE)
         return;
     for (size_t i = 0; i < act->n; i++)
-        if (may_be_its_own_doing(act->status[i]))
+        if (could_be_own_earlier_try(act->status[i]))
             act->status[i] = LH_EUNKNOWN;
-    if (may_be_its_own_doing(act->err.status)) {
+    if (could_be_own_earlier_try(act->err.status)) {
         struct lhi_error refusal = act->err;
         (void)lhi_fail(&act->err, LH_EUNKNOWN, "outcome is unknown: %.400s", refusal.text);
     }
@@ -401,7 +401,7 @@ static int keep_trying(struct pg *pg, struct lhi_act *acts, size_t n, const stru
                        struct lhi_error *err)
 {
     struct tries tries = {.pg = pg,
-                          .deadline = pg_real_ms() + patience_ms(pg, acts, n),
+                          .deadline = pg_real_ms() + time_limit_ms(pg, acts, n),
                           .pause = PAUSE_MS,
                           .may_repeat = all_identified(acts, n)};
     /* A primary is awaited for as long as an act may take, also by those that may look at many rows. */
@@ -424,14 +424,14 @@ static int keep_trying(struct pg *pg, struct lhi_act *acts, size_t n, const stru
         rc = one_try(&txn, acts, n, guarded, &spoiled, err);
         if (rc >= 0) {
             for (size_t i = 0; i < n && tries.unknown; i++)
-                doubt_refusals(&acts[i]);
+                mark_refusals_unknown(&acts[i]);
             return rc;
         }
         after = txn.after;
         if (rc == LH_EREADONLY)
             standby = *err;
         bool in_vain = rc == LH_EREADONLY && pg_real_ms() >= writable_by;
-        if (!spoiled && (in_vain || !once_more(&tries, txn.trouble)))
+        if (!spoiled && (in_vain || !may_try_again(&tries, txn.trouble)))
             break;
         guarded = guarded || spoiled;
         for (size_t i = 0; i < n; i++)
@@ -450,8 +450,8 @@ static int keep_trying(struct pg *pg, struct lhi_act *acts, size_t n, const stru
     }
     if (rc == LH_EUNKNOWN && n == 1 && acts[0].verb == LHI_ENQUEUE &&
         acts[0].enqueue.request == NULL)
-        pg_made_request(&(struct txn){.nonce = nonce, .after = after}, err->request,
-                        sizeof err->request);
+        pg_request_from_nonce(&(struct txn){.nonce = nonce, .after = after}, err->request,
+                              sizeof err->request);
     return rc;
 }
 
@@ -464,21 +464,21 @@ void pg_saw_job(struct pg *pg, int64_t id)
 }
 
 /* What those who wait should know of what was done. */
-static void tell_waiters(struct pg *pg, const struct lhi_act *acts, size_t n)
+static void wake_waiters(struct pg *pg, const struct lhi_act *acts, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         if (acts[i].verb == LHI_CLAIM && acts[i].claim.out->n > 0)
             pg_wake_busy(pg);
         if (acts[i].verb == LHI_WORKER_REGISTER || acts[i].verb == LHI_WORKER_STOP ||
             acts[i].verb == LHI_WORKER_SESSIONS)
-            pg_wake_siren(pg);
+            pg_wake_maintenance(pg);
     }
 }
 
 /* A claim has found periodic work to be due: it is enqueued now, and the claim made again if it got nothing.
  * A failure is told, and does not stop the claim. */
-static int tick_and_claim(struct pg *pg, struct lhi_act *claim, const struct before *before,
-                          struct lhi_error *err)
+static int enqueue_due_and_claim(struct pg *pg, struct lhi_act *claim, const struct before *before,
+                                 struct lhi_error *err)
 {
     struct lhi_act upkeep = {.verb = LHI_UPKEEP};
     struct before nothing = {0};
@@ -510,11 +510,11 @@ int pg_perform(void *self, struct lhi_act *acts, size_t n, struct lhi_error *err
     int rc = keep_trying(pg, acts, n, before, err);
     for (size_t i = 0; i < n && rc >= 0; i++)
         if (acts[i].verb == LHI_CLAIM && acts[i].claim.schedules)
-            rc = tick_and_claim(pg, &acts[i], &before[i], err);
+            rc = enqueue_due_and_claim(pg, &acts[i], &before[i], err);
     if (before != few)
         lhi_free(before);
     if (rc >= 0)
-        tell_waiters(pg, acts, n);
+        wake_waiters(pg, acts, n);
     return rc;
 }
 
@@ -539,7 +539,7 @@ static int read_once(struct txn *txn, struct lhi_act *act, struct lhi_error *err
     if (rc < 0)
         *err = act->err;
     else
-        pg_notices_tell(&txn->conn->notices, &txn->pg->log);
+        pg_notices_log(&txn->conn->notices, &txn->pg->log);
     pg_pool_give(txn->pg, txn->conn);
     lhi_arena_clear(&txn->arena);
     return rc;
@@ -549,7 +549,7 @@ int pg_read(void *self, struct lhi_act *act, struct lhi_error *err)
 {
     struct pg *pg = self;
     struct tries tries = {
-        .pg = pg, .deadline = pg_real_ms() + patience_ms(pg, act, 1), .pause = PAUSE_MS};
+        .pg = pg, .deadline = pg_real_ms() + time_limit_ms(pg, act, 1), .pause = PAUSE_MS};
 
     if (act->verb == LHI_BACKUP)
         return fail_backup(pg, err);
@@ -558,7 +558,7 @@ int pg_read(void *self, struct lhi_act *act, struct lhi_error *err)
         struct txn txn = {.pg = pg, .deadline = tries.deadline};
         int rc = read_once(&txn, act, err);
         /* What was read in part is not read again: the first half is in the answer. */
-        if (rc >= 0 || txn.calls > 0 || !once_more(&tries, txn.trouble))
+        if (rc >= 0 || txn.calls > 0 || !may_try_again(&tries, txn.trouble))
             return rc;
         lhi_error_clear(err);
     }

@@ -1,22 +1,20 @@
 /*
  * pg.h: the parts of the PostgreSQL store, and what they share.
  *
- *   open.c       opening, closing, the table of operations
- *   migrate.c    the schema: made, compared, dropped
- *   conn.c       one connection: made, judged, ended
- *   hosts.c      which of several servers is the one
- *   pool.c       a bounded number of them, lent out for one transaction at a time
- *   call.c       one call: sent, awaited until its deadline, its failures told apart
+ *   open.c       opens and closes the store; the table of its operations
+ *   migrate.c    creates the schema or brings it up to date
+ *   conn.c       one connection to one host
+ *   hosts.c      chooses one of several hosts
+ *   pool.c       lends a bounded number of connections, each for one transaction
+ *   call.c       sends one call, waits until its deadline, classifies failures
  *   args.c       parameters of a call
- *   rows.c       answers of a call, and rows into structs
- *   notice.c     what the server says beside its answers
- *   perform.c    acts in one transaction, what becomes of them when the connection is lost
- *   wake.c       LISTEN, and the sirens
- *   act_*.c      acts: what is asked, as a call; the answer, as the act's outcome
- *   read*.c      what only reads
- *   check.c      what an operator should know
- *   move.c       everything into another store, or out of one
- *   access.c     the way back
+ *   rows.c       results of a call, and rows into structs
+ *   notice.c     notices and warnings of the server
+ *   perform.c    acts in one transaction; repeats them after a lost connection
+ *   wake.c       LISTEN and NOTIFY, and the waits
+ *   acts/        one function per act: parameters in, outcome out
+ *   reads/       what only reads
+ *   move.c       the store as source or target of a move
  *
  * The acts themselves are functions in the database (sql/postgres/migrations): nothing is decided
  * here. Every function that more than one file uses begins with pg_, because the SQLite store is in the
@@ -80,9 +78,9 @@ void pg_arg_int(struct args *args, int64_t value);        /* bigint */
 void pg_arg_opt(struct args *args, int64_t value);        /* bigint; 0: NULL */
 void pg_arg_ref(struct args *args, const int64_t *value); /* bigint; NULL: NULL */
 void pg_arg_bool(struct args *args, bool value);
-void pg_arg_time(struct args *args, int64_t ms);                     /* timestamptz; 0: NULL */
-void pg_arg_bytes(struct args *args, const void *bytes, size_t len); /* NULL: NULL */
-void pg_arg_words(struct args *args, const void *text, size_t len);  /* text; NULL: NULL */
+void pg_arg_time(struct args *args, int64_t ms);                       /* timestamptz; 0: NULL */
+void pg_arg_bytes(struct args *args, const void *bytes, size_t len);   /* NULL: NULL */
+void pg_arg_text_len(struct args *args, const void *text, size_t len); /* text; NULL: NULL */
 
 /* An array of n elements of this type (OID_INT8, OID_TEXT …); then n times put_…(). */
 void pg_arg_array(struct args *args, Oid element, size_t n);
@@ -242,16 +240,16 @@ int pg_read_after(struct txn *txn, struct lhi_act *act, const int64_t *ids, size
 int pg_call_list(struct txn *txn, struct lhi_act *act, enum lhi_postgres_call which,
                  struct args *args, int64_t (*id_of)(const struct lhi_act *, size_t));
 /* act->beat, as the arrays that leasehold.heartbeat_many() takes. */
-void pg_beat_args(struct args *args, const struct lhi_act *act);
+void pg_heartbeat_args(struct args *args, const struct lhi_act *act);
 
 /* For args->too_big. */
 int pg_fail_too_big(struct lhi_error *err);
 /* A job with this id was made: what comes later has a higher one. */
 void pg_saw_job(struct pg *pg, int64_t id);
 /* The name by which an enqueue is known whose answer was lost. */
-void pg_made_request(const struct txn *txn, char *out, size_t len);
+void pg_request_from_nonce(const struct txn *txn, char *out, size_t len);
 /* Said by a pooler, not by the server, which always tells where in it an error arose. */
-bool pg_is_hearsay(const PGresult *refusal);
+bool pg_from_pooler(const PGresult *refusal);
 /* A statement was refused on a connection that is not ours. */
 int pg_refusal_status(const PGresult *refusal, const char *database, struct lhi_error *err);
 
@@ -273,9 +271,9 @@ act_fn pg_act_queue_pause, pg_act_queue_purge, pg_act_queue_delete, pg_act_polic
     pg_act_scope_set;
 act_fn pg_act_schedule_set, pg_act_schedule_remove;
 act_fn pg_act_lease;
-act_fn pg_act_worker_register, pg_act_worker_beat, pg_act_worker_stop, pg_act_worker_started;
+act_fn pg_act_worker_register, pg_act_worker_heartbeat, pg_act_worker_stop, pg_act_worker_started;
 act_fn pg_act_worker_sessions, pg_act_worker_degraded;
-act_fn pg_act_recover, pg_act_upkeep, pg_act_prune, pg_act_mend;
+act_fn pg_act_recover, pg_act_maintain, pg_act_prune, pg_act_recount;
 act_fn pg_act_move;
 
 /* One job completed and the next one claimed, by one call: are these two acts that, and do them. */
@@ -288,14 +286,15 @@ void pg_arg_done(struct args *args, const lh_done *done);
 void pg_read_refusal(const struct rows *rows, int column, struct lhi_act *act);
 
 /* Enqueue what schedules are due, in this transaction; several calls. `*more`: there is more to do. */
-int pg_tick_due(struct txn *txn, size_t limit, int64_t *ticked, bool *more, struct lhi_error *err);
+int pg_run_due_schedules(struct txn *txn, size_t limit, int64_t *ticked, bool *more,
+                         struct lhi_error *err);
 
 /* ---- reading ---- */
 
 act_fn pg_read_job, pg_read_jobs, pg_read_queues, pg_read_policies, pg_read_schedules,
     pg_read_leases, pg_read_workers;
 act_fn pg_read_events, pg_read_outputs, pg_read_judge, pg_read_stats, pg_read_stale, pg_read_report,
-    pg_read_reports, pg_read_peek, pg_read_retries;
+    pg_read_reports, pg_read_poll, pg_read_retries;
 act_fn pg_read_check, pg_read_integrity, pg_read_drop_sql;
 act_fn pg_read_standing, pg_read_moved;
 

@@ -10,7 +10,7 @@
  * handle listens, that connection is the listener's, which lends it between two notifications. The other
  * callers are served in the order in which they came, or a recovery in batches would keep a claim out.
  */
-#include "store/postgres/plumb.h"
+#include "store/postgres/wire.h"
 
 #include <time.h>
 
@@ -151,7 +151,7 @@ static struct conn *find_conn(struct pg *pg, const struct pool_wait *wait)
 }
 
 /* With a limit, those who wait do not all wait for the same thing. */
-static void tell_given_back(struct pg *pg)
+static void signal_returned(struct pg *pg)
 {
     if (is_limited(pg))
         pthread_cond_broadcast(&pg->given_back);
@@ -190,7 +190,7 @@ static void count_out(struct pg *pg)
 {
     pthread_mutex_lock(&pg->mutex);
     pg->n_conns--;
-    tell_given_back(pg);
+    signal_returned(pg);
     pthread_mutex_unlock(&pg->mutex);
 }
 
@@ -312,14 +312,14 @@ void pg_pool_give(struct pg *pg, struct conn *conn)
     conn->next = pg->idle;
     pg->idle = conn;
     struct conn *outdated = take_outdated(pg);
-    tell_given_back(pg);
+    signal_returned(pg);
     pthread_mutex_unlock(&pg->mutex);
     close_all(outdated);
 }
 
 /* ---- the listener's connection ---- */
 
-void pg_pool_keep_all(struct pg *pg)
+void pg_pool_drop_reserve(struct pg *pg)
 {
     pthread_mutex_lock(&pg->mutex);
     pg->kept_free = 0;

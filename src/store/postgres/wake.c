@@ -10,9 +10,9 @@
  * listen: there sleepers look, less and less often.
  *
  * What is known of a queue, bells and sirens, is guarded by one mutex; those who sleep wait for one
- * condition. The net is the caller's: nobody sleeps longer than pg_net_ms() without a look.
+ * condition. The net is the caller's: nobody sleeps longer than pg_max_sleep_ms() without a look.
  */
-#include "store/postgres/plumb.h"
+#include "store/postgres/wire.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -315,7 +315,7 @@ static void *listener(void *arg)
                               &ignored);
         if (rc == LH_OK && conn->pooled) {
             pg_conn_close(conn);
-            pg_pool_keep_all(pg);
+            pg_pool_drop_reserve(pg);
             set_deaf(wake);
             return NULL;
         }
@@ -645,7 +645,7 @@ bool pg_await_siren(void *self, uint32_t ticket, int64_t timeout_ms)
     return sounded;
 }
 
-void pg_wake_duty(struct pg *pg, int64_t spare_ms)
+void pg_wake_set_leader(struct pg *pg, int64_t spare_ms)
 {
     pthread_mutex_lock(&pg->wake->mutex);
     pg->wake->on_duty = spare_ms == 0;
@@ -658,7 +658,7 @@ void pg_wake_listener(struct pg *pg)
     (void)!write(pg->wake->pipe[1], "", 1);
 }
 
-bool pg_wake_on_duty(struct pg *pg)
+bool pg_wake_is_leader(struct pg *pg)
 {
     pthread_mutex_lock(&pg->wake->mutex);
     bool on_duty = pg->wake->on_duty;
@@ -666,7 +666,7 @@ bool pg_wake_on_duty(struct pg *pg)
     return on_duty;
 }
 
-bool pg_wake_kept(struct pg *pg)
+bool pg_wake_has_maintainer(struct pg *pg)
 {
     pthread_mutex_lock(&pg->wake->mutex);
     bool kept = is_kept(pg->wake);
@@ -677,7 +677,7 @@ bool pg_wake_kept(struct pg *pg)
 /* Where the server rings, a look is for what it could not ring for. Of hundreds that sleep one has an eye on
  * what falls due, and on jobs nobody was rung for, once a second; the others, should it be gone, look the
  * less often the more they are. */
-int64_t pg_net_ms(void *self, bool keeper)
+int64_t pg_max_sleep_ms(void *self, bool keeper)
 {
     struct pg *pg = self;
     struct wake *wake = pg->wake;
@@ -692,7 +692,7 @@ int64_t pg_net_ms(void *self, bool keeper)
     return spare ? spare_ms : LHI_POLL_MS;
 }
 
-void pg_wake_siren(struct pg *pg)
+void pg_wake_maintenance(struct pg *pg)
 {
     pthread_mutex_lock(&pg->wake->mutex);
     sound_siren(pg->wake);
@@ -711,7 +711,7 @@ void pg_wake_busy(struct pg *pg)
 
 void pg_wake(void *self)
 {
-    pg_wake_siren(self);
+    pg_wake_maintenance(self);
 }
 
 /* ---- beginning and end ---- */

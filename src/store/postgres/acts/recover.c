@@ -141,7 +141,7 @@ int pg_act_recover(struct txn *txn, struct lhi_act *act)
     return LH_OK;
 }
 
-int pg_act_mend(struct txn *txn, struct lhi_act *act)
+int pg_act_recount(struct txn *txn, struct lhi_act *act)
 {
     return pg_call(txn, LHI_POSTGRES_MEND, NULL, NULL, &act->err);
 }

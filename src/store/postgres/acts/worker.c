@@ -47,14 +47,14 @@ static int64_t beat_id(const struct lhi_act *act, size_t i)
     return act->beat.beats[i].job;
 }
 
-int pg_act_worker_beat(struct txn *txn, struct lhi_act *act)
+int pg_act_worker_heartbeat(struct txn *txn, struct lhi_act *act)
 {
     struct args args = {0};
 
     pg_arg_text(&args, act->beat.worker);
     pg_arg_opt(&args, act->beat.interval_ms);
     pg_arg_text(&args, LH_VERSION);
-    pg_beat_args(&args, act);
+    pg_heartbeat_args(&args, act);
     return pg_call_list(txn, act, LHI_POSTGRES_WORKER_BEAT, &args, beat_id);
 }
 

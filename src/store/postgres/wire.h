@@ -1,9 +1,9 @@
 /*
- * plumb.h: connections, and what is done through them: for conn.c, pool.c, call.c, perform.c, wake.c,
- * open.c and migrate.c. The acts know pg.h alone.
+ * wire.h: connections and what goes over them, for conn.c, hosts.c, pool.c, call.c, perform.c, wake.c,
+ * open.c and migrate.c. The acts and reads need only pg.h.
  */
-#ifndef LHI_PG_PLUMB_H
-#define LHI_PG_PLUMB_H
+#ifndef LHI_PG_WIRE_H
+#define LHI_PG_WIRE_H
 
 #include "base/forks.h"
 #include "store/deaths.h"
@@ -45,7 +45,7 @@ struct notices {
 };
 
 void pg_notice_keep(struct notices *notices, const PGresult *result);
-void pg_notices_tell(struct notices *notices, const struct lhi_log *log);
+void pg_notices_log(struct notices *notices, const struct lhi_log *log);
 void pg_notices_drop(struct notices *notices);
 
 /* ---- conn.c ---- */
@@ -101,7 +101,7 @@ int pg_conn_open(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_
 /* Has another server taken over from the one that this connection leads to? */
 bool pg_was_replaced(const struct conn *conn);
 /* Something speaks against the server that we have: with the next connection all hosts are asked. */
-void pg_hosts_doubt(struct pg *pg);
+void pg_hosts_recheck(struct pg *pg);
 
 /* ---- the handle ---- */
 
@@ -120,7 +120,7 @@ struct pg {
     bool no_prepare;    /* a pooler was found out late; atomic */
     uint32_t last_host; /* the one that let us in; atomic */
     int64_t last_job;   /* the highest id that was seen; of this server, so it may fall; atomic */
-    bool looked_around; /* all hosts were asked, nothing speaks against the one we have; atomic */
+    bool hosts_checked; /* all hosts were asked, nothing speaks against the one we have; atomic */
 
     /* pool.c */
     pthread_mutex_t mutex;
@@ -158,7 +158,7 @@ int pg_pool_take_for_holder(struct pg *pg, int64_t deadline, struct conn **out,
                             struct lhi_error *err);
 void pg_pool_give(struct pg *pg, struct conn *conn);
 /* Nobody can listen: the connection that was kept free for the listener is one of the pool. */
-void pg_pool_keep_all(struct pg *pg);
+void pg_pool_drop_reserve(struct pg *pg);
 /* Until it is recalled, others may use the listener's connection. */
 void pg_pool_lend(struct pg *pg, struct conn *conn);
 void pg_pool_recall(struct pg *pg);
@@ -181,7 +181,7 @@ int pg_call_script(struct txn *txn, const char *sql, struct lhi_error *err);
 int pg_perform(void *self, struct lhi_act *acts, size_t n, struct lhi_error *err);
 int pg_read(void *self, struct lhi_act *act, struct lhi_error *err);
 /* The standby has not confirmed a commit: whether it stands a failover will tell. */
-int pg_doubt_commit(struct txn *txn, struct lhi_error *err);
+int pg_fail_unconfirmed(struct txn *txn, struct lhi_error *err);
 /* One call by the store itself, in a transaction of its own. */
 int pg_ask(struct pg *pg, enum lhi_postgres_call which, struct args *args, struct rows *rows,
            struct lhi_error *err);
@@ -201,16 +201,16 @@ int pg_schema_update(struct txn *txn, struct schema *schema, struct lhi_error *e
 
 bool pg_wake_init(struct pg *pg);
 void pg_wake_clear(struct pg *pg);
-void pg_wake_busy(struct pg *pg);  /* a claim found something: look soon again */
-void pg_wake_siren(struct pg *pg); /* a worker came or went */
-void pg_wake_begin(struct pg *pg); /* the listener, unless it runs or cannot */
+void pg_wake_busy(struct pg *pg);        /* a claim found something: look soon again */
+void pg_wake_maintenance(struct pg *pg); /* a worker came or went */
+void pg_wake_begin(struct pg *pg);       /* the listener, unless it runs or cannot */
 /* Its connection was lent and is back, or it is to stop. */
 void pg_wake_listener(struct pg *pg);
-void pg_wake_duty(struct pg *pg, int64_t spare_ms); /* 0: we keep the store up for all */
-bool pg_wake_on_duty(struct pg *pg);
-void pg_leave_duty(struct pg *pg);
-bool pg_wake_kept(struct pg *pg); /* does somebody here wait for what falls due? */
-int64_t pg_net_ms(void *self, bool keeper);
+void pg_wake_set_leader(struct pg *pg, int64_t spare_ms); /* 0: we keep the store up for all */
+bool pg_wake_is_leader(struct pg *pg);
+void pg_resign_leader(struct pg *pg);
+bool pg_wake_has_maintainer(struct pg *pg); /* does somebody here wait for what falls due? */
+int64_t pg_max_sleep_ms(void *self, bool keeper);
 uint32_t pg_ticket(void *self, const lh_claim_opts *opts);
 bool pg_wait(void *self, uint32_t ticket, const lh_claim_opts *opts, int64_t timeout_ms);
 uint32_t pg_siren(void *self, bool keeper);

@@ -1,5 +1,5 @@
 /* Enqueue: by the library, and on the user's own connection inside the user's own transaction. */
-#include "store/postgres/plumb.h"
+#include "store/postgres/wire.h"
 
 #include "base/checksum.h"
 #include "base/hook.h"
@@ -131,10 +131,10 @@ static void arg_plain(struct args *args, const char *queue, const lh_new_job *jo
 
     pg_arg_text(args, queue);
     pg_arg_int(args, lhi_checksum(job->payload, len));
-    pg_arg_words(args, job->payload, len);
+    pg_arg_text_len(args, job->payload, len);
 }
 
-void pg_made_request(const struct txn *txn, char *out, size_t len)
+void pg_request_from_nonce(const struct txn *txn, char *out, size_t len)
 {
     lhi_format(out, len, "lh:%lld:%lld", (long long)txn->nonce, (long long)txn->after);
 }
@@ -149,7 +149,7 @@ int pg_act_enqueue(struct txn *txn, struct lhi_act *act)
     /* An earlier try may stand: its jobs are known by the number that was written with them. (Which of several
      * were there before, by their keys, a name tells: such a call has one from the start.) */
     if (request == NULL && txn->repeated) {
-        pg_made_request(txn, made, sizeof made);
+        pg_request_from_nonce(txn, made, sizeof made);
         request = made;
     }
     bool one = act->n == 1 && request == NULL && is_plain(act->enqueue.jobs);
@@ -291,7 +291,7 @@ static int judge_on(PGconn *conn, const struct answer *answer, bool may_stand,
 {
     bool lost = PQstatus(conn) != CONNECTION_OK;
 
-    if (answer->refusal != NULL && !(lost && (answer->ending || pg_is_hearsay(answer->refusal))))
+    if (answer->refusal != NULL && !(lost && (answer->ending || pg_from_pooler(answer->refusal))))
         return pg_refusal_status(answer->refusal, PQdb(conn), err);
     if (lost || answer->rows == NULL)
         return lost_on(conn, may_stand, err);

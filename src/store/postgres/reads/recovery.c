@@ -4,7 +4,7 @@
  * Whoever judges the workers compares the server's clock with this machine's in passing. Deadlines are
  * the server's; when its clock was set, they are shifted with it before anything is judged by it.
  */
-#include "store/postgres/plumb.h"
+#include "store/postgres/wire.h"
 
 #include "base/clock.h"
 

@@ -54,7 +54,7 @@ static bool any_word(const struct lhi_act *act)
 }
 
 /* Arrays that say nothing are sent empty: most beats say nothing but "here". */
-void pg_beat_args(struct args *args, const struct lhi_act *act)
+void pg_heartbeat_args(struct args *args, const struct lhi_act *act)
 {
     const lh_beat *beats = act->beat.beats;
     size_t leases = any_lease(act) ? act->n : 0, words = any_word(act) ? act->n : 0;
@@ -91,7 +91,7 @@ int pg_act_heartbeat(struct txn *txn, struct lhi_act *act)
 {
     struct args args = {0};
 
-    pg_beat_args(&args, act);
+    pg_heartbeat_args(&args, act);
     int rc = pg_call_list(txn, act, LHI_POSTGRES_JOB_HEARTBEAT, &args, beat_id);
     LHI_POINT("job_heartbeat:inside");
     return rc;
@@ -140,7 +140,7 @@ void pg_arg_done(struct args *args, const lh_done *done)
 {
     pg_arg_int(args, done->job);
     pg_arg_int(args, done->token);
-    pg_arg_words(args, done->result, done->result != NULL ? done->result_len : 0);
+    pg_arg_text_len(args, done->result, done->result != NULL ? done->result_len : 0);
 }
 
 void pg_read_refusal(const struct rows *rows, int column, struct lhi_act *act)

@@ -1,10 +1,10 @@
 /* What falls due by itself: jobs whose time has come or gone, counts, rows past their retention. Every
  * round is bounded; whoever finds a full batch comes again. */
-#include "store/postgres/plumb.h"
+#include "store/postgres/wire.h"
 
 enum { LEAVE_MS = 500 }; /* how long a handle that is closed tries to say so */
 
-int pg_act_upkeep(struct txn *txn, struct lhi_act *act)
+int pg_act_maintain(struct txn *txn, struct lhi_act *act)
 {
     enum { EXPIRED, PROMOTED, SCHEDULES, MORE };
     lh_upkeep *done = &act->upkeep.done;
@@ -20,7 +20,7 @@ int pg_act_upkeep(struct txn *txn, struct lhi_act *act)
     bool schedules = pg_row_bool(&rows, 0, SCHEDULES);
     pg_rows_free(&rows);
     if (schedules)
-        rc = pg_tick_due(txn, LHI_BATCH, &done->ticked, &more, &act->err);
+        rc = pg_run_due_schedules(txn, LHI_BATCH, &done->ticked, &more, &act->err);
     act->upkeep.more = act->upkeep.more || more;
     return rc;
 }
@@ -45,7 +45,7 @@ int pg_act_prune(struct txn *txn, struct lhi_act *act)
 }
 
 /* Who this handle is, among all that wait for something to fall due. */
-static void keeper_name(const struct pg *pg, char *out, size_t len)
+static void handle_name(const struct pg *pg, char *out, size_t len)
 {
     struct lhi_identity self;
 
@@ -54,7 +54,7 @@ static void keeper_name(const struct pg *pg, char *out, size_t len)
                (long long)self.start, (const void *)pg);
 }
 
-int pg_read_peek(struct txn *txn, struct lhi_act *act)
+int pg_read_poll(struct txn *txn, struct lhi_act *act)
 {
     enum { SOMETHING, NEXT_MS, SPARE_MS };
     const lh_claim_opts *opts = act->peek.opts;
@@ -64,8 +64,9 @@ int pg_read_peek(struct txn *txn, struct lhi_act *act)
     struct rows rows;
 
     pg_arg_names(&args, n > 0 ? opts->queues : NULL, n);
-    keeper_name(txn->pg, keeper, sizeof keeper);
-    pg_arg_text(&args, act->peek.waiting || (n > 0 && pg_wake_kept(txn->pg)) ? keeper : NULL);
+    handle_name(txn->pg, keeper, sizeof keeper);
+    pg_arg_text(&args,
+                act->peek.waiting || (n > 0 && pg_wake_has_maintainer(txn->pg)) ? keeper : NULL);
     if (n > 0 && opts->n_kinds > 0)
         pg_arg_names(&args, opts->kinds, opts->n_kinds);
     else
@@ -76,7 +77,7 @@ int pg_read_peek(struct txn *txn, struct lhi_act *act)
     act->peek.found = pg_row_bool(&rows, 0, SOMETHING);
     act->peek.next_ms = pg_row_null(&rows, 0, NEXT_MS) ? -1 : pg_row_int(&rows, 0, NEXT_MS);
     if (act->peek.waiting)
-        pg_wake_duty(txn->pg, pg_row_int(&rows, 0, SPARE_MS));
+        pg_wake_set_leader(txn->pg, pg_row_int(&rows, 0, SPARE_MS));
     pg_rows_free(&rows);
     return LH_OK;
 }
@@ -98,16 +99,16 @@ int pg_read_retries(struct txn *txn, struct lhi_act *act)
 }
 
 /* The others hear of it at once, if the server can be told; else they find out. */
-void pg_leave_duty(struct pg *pg)
+void pg_resign_leader(struct pg *pg)
 {
     struct txn txn = {.pg = pg, .deadline = pg_real_ms() + LEAVE_MS};
     struct args args = {0};
     struct lhi_error ignored;
     char keeper[200];
 
-    if (!pg_wake_on_duty(pg) || pg_pool_take(pg, txn.deadline, &txn.conn, &ignored) != LH_OK)
+    if (!pg_wake_is_leader(pg) || pg_pool_take(pg, txn.deadline, &txn.conn, &ignored) != LH_OK)
         return;
-    keeper_name(pg, keeper, sizeof keeper);
+    handle_name(pg, keeper, sizeof keeper);
     pg_arg_text(&args, keeper);
     (void)pg_call(&txn, LHI_POSTGRES_OFF_DUTY, &args, NULL, &ignored);
     pg_pool_give(pg, txn.conn);

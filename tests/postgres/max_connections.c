@@ -3,7 +3,7 @@
 #include "postgres/session.h"
 
 #include "core/core.h"
-#include "store/postgres/plumb.h"
+#include "store/postgres/wire.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -268,7 +268,7 @@ TEST(where_nobody_can_listen_the_last_free_connection_is_for_holders)
     struct conn *taken, *second, *third;
     struct lhi_error err;
 
-    pg_pool_keep_all(pg);
+    pg_pool_drop_reserve(pg);
     EXPECT_OK(pg_pool_take(pg, pg_real_ms() + PATIENCE, &taken, &err));
     EXPECT_STATUS(pg_pool_take(pg, pg_real_ms() + 50, &third, &err), LH_EBUSY);
     EXPECT_OK(pg_pool_take_for_holder(pg, pg_real_ms() + PATIENCE, &second, &err));

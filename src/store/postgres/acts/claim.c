@@ -15,16 +15,16 @@ enum {
     CLAIM_REFUSAL /* in the first row: of what was to be completed by the same call */
 };
 
-static int fail_rotten(struct txn *txn, const lh_job *job, struct lhi_error *err)
+static int fail_corrupt(struct txn *txn, const lh_job *job, struct lhi_error *err)
 {
     struct args args = {0};
 
     pg_arg_int(&args, job->id);
     pg_arg_int(&args, job->token);
-    return pg_call_next(txn, LHI_POSTGRES_JOB_ROTTEN, &args, NULL, err);
+    return pg_call_next(txn, LHI_POSTGRES_JOB_CORRUPT, &args, NULL, err);
 }
 
-static bool rotten(const struct rows *rows, int row, const lh_job *job)
+static bool corrupt(const struct rows *rows, int row, const lh_job *job)
 {
     return !pg_row_null(rows, row, JOB_PAYLOAD_SUM) &&
            pg_row_int(rows, row, JOB_PAYLOAD_SUM) !=
@@ -70,11 +70,11 @@ static int read_claimed(struct txn *txn, struct lhi_act *act, const struct rows 
         if (rc < 0)
             return rc;
         const lh_job *job = &out->job[out->n - 1];
-        if (rotten(rows, row, job)) {
+        if (corrupt(rows, row, job)) {
             out->n--;
             (*bad)++;
             if (failing == LH_OK)
-                failing = fail_rotten(txn, job, &act->err);
+                failing = fail_corrupt(txn, job, &act->err);
         }
     }
     return failing;

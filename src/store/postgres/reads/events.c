@@ -10,7 +10,7 @@
  * once all that are under way now are over, everything up to that highest event is settled. On a quiet
  * server that is at once.
  */
-#include "store/postgres/plumb.h"
+#include "store/postgres/wire.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
 #include "postgres/session.h"
 
 #include "core/core.h"
-#include "store/postgres/plumb.h"
+#include "store/postgres/wire.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -66,7 +66,7 @@ static int ask(lh_store *store, const char *sql, struct args *args, struct rows 
     EXPECT_OK(pg_pool_take(txn.pg, txn.deadline, &txn.conn, err));
     int rc = pg_call_text(&txn, sql, args, rows, err);
     if (rc == LH_OK)
-        pg_notices_tell(&txn.conn->notices, &txn.pg->log);
+        pg_notices_log(&txn.conn->notices, &txn.pg->log);
     pg_pool_give(txn.pg, txn.conn);
     return rc;
 }

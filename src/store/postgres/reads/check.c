@@ -119,7 +119,7 @@ static int check_invariants(struct report *report)
 /* Rows of (id or name, sum, payload, payload as bytes). */
 enum { OWNER, SUM, PAYLOAD, PAYLOAD_BYTES };
 
-static bool rotten(const struct rows *rows, int row)
+static bool corrupt(const struct rows *rows, int row)
 {
     int column = pg_row_null(rows, row, PAYLOAD) ? PAYLOAD_BYTES : PAYLOAD;
     size_t len = 0;
@@ -142,7 +142,7 @@ static int check_payloads(struct report *report)
         if (rc != LH_OK)
             return rc;
         for (int i = 0; i < rows.n; i++)
-            if (rotten(&rows, i) && bad++ < MOST)
+            if (corrupt(&rows, i) && bad++ < MOST)
                 found(report, "error", "payload", "job %lld: payload does not match its checksum",
                       (long long)pg_row_int(&rows, i, OWNER));
         bool over = rows.n == 0;
@@ -167,7 +167,7 @@ static int check_schedules(struct report *report)
     if (rc != LH_OK)
         return rc;
     for (int i = 0; i < rows.n; i++)
-        if (rotten(&rows, i))
+        if (corrupt(&rows, i))
             found(report, "error", "payload", "schedule %s: payload does not match its checksum",
                   pg_row_text(&rows, i, OWNER));
     pg_rows_free(&rows);
@@ -208,7 +208,7 @@ static int check_schema(struct report *report)
 
 /* ---- the server ---- */
 
-static void tell_durability(struct report *report, const struct rows *rows)
+static void check_durability(struct report *report, const struct rows *rows)
 {
     enum { RECOVERY = 3, FSYNC, PAGES, COMMIT, STANDBYS, UNLOGGED, ISOLATION };
     const char *commit = pg_row_text(rows, 0, COMMIT);
@@ -236,7 +236,7 @@ static void tell_durability(struct report *report, const struct rows *rows)
             pg_row_text(rows, 0, ISOLATION));
 }
 
-static void tell_clock(struct report *report, int64_t before, int64_t server, int64_t after)
+static void compare_clock(struct report *report, int64_t before, int64_t server, int64_t after)
 {
     int64_t skew = server - (before + (after - before) / 2);
     int64_t trip = after - before;
@@ -256,14 +256,14 @@ static int check_standbys(struct report *report, const char *wanted, const char 
 
     if (rc != LH_OK)
         return rc;
-    int64_t all = pg_row_int(&rows, 0, ALL), told = pg_row_int(&rows, 0, TOLD);
+    int64_t all = pg_row_int(&rows, 0, ALL), visible = pg_row_int(&rows, 0, TOLD);
     bool waits = wanted[0] != '\0' && strcmp(commit, "off") != 0 && strcmp(commit, "local") != 0;
-    if (waits && (all == 0 || (told == all && pg_row_int(&rows, 0, SYNCHRONOUS) == 0)))
+    if (waits && (all == 0 || (visible == all && pg_row_int(&rows, 0, SYNCHRONOUS) == 0)))
         found(report, "warning", "replication",
               "synchronous_standby_names is \"%s\" and none of these is connected: every commit "
               "waits for one",
               wanted);
-    if (all > 0 && told < all)
+    if (all > 0 && visible < all)
         found(report, "info", "replication",
               "standbys connected: %lld; how far they are behind is told to members of pg_monitor",
               (long long)all);
@@ -286,10 +286,10 @@ static int check_server(struct report *report)
 
     if (rc != LH_OK)
         return rc;
-    tell_clock(report, before, pg_row_time(&rows, 0, NOW), lhi_wall_ms());
+    compare_clock(report, before, pg_row_time(&rows, 0, NOW), lhi_wall_ms());
     found(report, "info", "version", "leasehold %s, PostgreSQL %s, schema %lld", LH_VERSION,
           pg_row_text(&rows, 0, VERSION), (long long)pg_row_int(&rows, 0, SCHEMA));
-    tell_durability(report, &rows);
+    check_durability(report, &rows);
     rc = check_standbys(report, pg_row_text(&rows, 0, STANDBYS), pg_row_text(&rows, 0, COMMIT));
     pg_rows_free(&rows);
     return rc;

@@ -154,7 +154,7 @@ static void arg_payload(struct args *args, const lh_new_job *job)
 {
     bool is_text = job->payload != NULL && lh_text_ok(job->payload, job->payload_len);
 
-    pg_arg_words(args, is_text ? job->payload : NULL, is_text ? job->payload_len : 0);
+    pg_arg_text_len(args, is_text ? job->payload : NULL, is_text ? job->payload_len : 0);
     pg_arg_bytes(args, is_text ? NULL : job->payload, is_text ? 0 : job->payload_len);
 }
 
@@ -285,7 +285,7 @@ static int settle_ticks(struct ticking *t, const struct lhi_ticks *ticks, int64_
 {
     const lh_new_job *job = &t->entry->schedule.job;
     int64_t upto = plan(t, ticks);
-    bool rotten =
+    bool corrupt =
         lhi_checksum(job->payload, job->payload ? job->payload_len : 0) != t->entry->payload_sum;
     char what[200], more[200];
     struct args args = {0};
@@ -300,7 +300,7 @@ static int settle_ticks(struct ticking *t, const struct lhi_ticks *ticks, int64_
     arg_instants(t, &args);
     pg_arg_text(&args, t->missed > 0 ? what : NULL);
     pg_arg_text(&args, more);
-    pg_arg_text(&args, rotten && t->to != 0
+    pg_arg_text(&args, corrupt && t->to != 0
                            ? "payload does not match its checksum: set the schedule anew"
                            : NULL);
     int rc = pg_call(t->txn, LHI_POSTGRES_SCHEDULE_TICK, &args, &rows, err);
@@ -351,7 +351,8 @@ static int tick_one(struct txn *txn, const struct entry *entry, int64_t now, int
     return rc;
 }
 
-int pg_tick_due(struct txn *txn, size_t limit, int64_t *ticked, bool *more, struct lhi_error *err)
+int pg_run_due_schedules(struct txn *txn, size_t limit, int64_t *ticked, bool *more,
+                         struct lhi_error *err)
 {
     struct args args = {0};
     struct rows rows;
