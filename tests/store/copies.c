@@ -1,7 +1,7 @@
 /* See copies.h. */
-#include "copies.h"
+#include "store/copies.h"
 
-#include "mounts.h"
+#include "store/mounts.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -2,7 +2,7 @@
 #ifndef STORE_COPIES_H
 #define STORE_COPIES_H
 
-#include "sqlite.h"
+#include "store/sqlite.h"
 
 /* Copy the store; must succeed. */
 void backup(lh_store *store, const char *path, lh_backup_opts opts);

@@ -1,5 +1,5 @@
 /* See crashed.h. */
-#include "crashed.h"
+#include "store/crashed.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
 #ifndef STORE_CRASHED_H
 #define STORE_CRASHED_H
 
-#include "sqlite.h"
+#include "store/sqlite.h"
 
 #define FRAME_BYTES INT64_C(4120) /* a page of the log, with its head */
 

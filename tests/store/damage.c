@@ -1,570 +1,521 @@
-/*
- * Real damage to real files, and what becomes of it: a store that opens, sound, with everything in it
- * that could be kept, everything else named, and the damaged file kept as it was.
- */
-#include "crashed.h"
-#include "ruin.h"
+/* See ruin.h. */
+#include "store/damage.h"
 
-#include <fcntl.h>
+#include <dirent.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-enum { JOBS = 3000, MOST = 4000 };
+enum { BATCH = 500 };
 
-/* The jobs of this page that an index knows, which is all but the completed ones. */
-static int known_of(const int64_t *ids, int n, int64_t *known)
+/* ---- a store with some of everything ---- */
+
+static void enqueue_batch(lh_store *store, int first, int n)
 {
-    sqlite3 *db = db_open("before.db");
-    char text[200];
-    int found = 0;
+    static char payloads[BATCH][12000], keys[BATCH][32];
+    lh_new_job jobs[BATCH] = {0};
+    lh_enqueued out[BATCH];
 
     for (int i = 0; i < n; i++) {
-        (void)snprintf(text, sizeof text,
-                       "SELECT count(*) FROM lh_job WHERE id = %lld AND state <> 'completed'",
-                       (long long)ids[i]);
-        if (db_int(db, text) == 1)
-            known[found++] = ids[i];
+        int at = first + i;
+        size_t len = at % 50 == 7 ? sizeof payloads[0] - 1 : 40;
+        memset(payloads[i], 'a' + at % 26, len);
+        payloads[i][len] = '\0';
+        (void)snprintf(payloads[i], 30, "payload-of-job-%06d-%s", at, "x");
+        payloads[i][strlen(payloads[i])] = '.';
+        jobs[i] = (lh_new_job){.payload = payloads[i], .payload_len = len, .priority = at % 5};
+        if (at % 4 == 1)
+            jobs[i].kind = "letter";
+        if (at % 9 == 2) {
+            (void)snprintf(keys[i], sizeof keys[i], "key-%06d", at);
+            jobs[i].key = keys[i];
+        }
+        if (at % 11 == 3)
+            jobs[i].delay_ms = 3600000 + at;
+        if (at % 13 == 4)
+            jobs[i].expires_ms = 7200000 + at;
     }
-    sqlite3_close(db);
-    return found;
-}
-/* ---- indexes ---- */
-
-TEST(a_zeroed_page_of_an_index_costs_nothing)
-{
-    ruin_build(JOBS);
-    page_fill(page_of("lh_job_pending", "leaf", 3), 0);
-    ruin_note();
-    lh_store *store = ruin_open();
-    lh_report *report = ruin_report(store);
-    EXPECT(report->integrity.ran && report->integrity.passed);
-    EXPECT(report->integrity.repair_attempted && report->integrity.repair_succeeded);
-    EXPECT(report->integrity.n_errors > 0);
-    EXPECT_EQ(report_count(report, "lost"), 0);
-    EXPECT_EQ(report_count(report, "partial"), 0);
-    EXPECT_EQ(report_count(report, "journal"), 0);
-    expect_said(report, "leasehold backup FILE");
-    expect_said(report, "store.db.damaged-");
-    expect_said(report, "recovery point: the newest change found is of 20");
-    EXPECT_EQ(epoch_of(store), 0);
-    expect_same(store, NULL, 0);
-    expect_as_made();
-    lh_report_free(report);
-    lh_close(store);
+    char request[32];
+    (void)snprintf(request, sizeof request, "request-%06d", first);
+    if (lh_enqueue(store, first / BATCH % 2 ? "mail" : "print", jobs, (size_t)n, request, out) !=
+        LH_OK)
+        FAIL("could not enqueue: %s", lh_errmsg(store));
 }
 
-TEST(what_a_failed_check_finds_is_logged_and_in_the_report)
+static void enqueue_many(lh_store *store, int first, int n)
 {
-    struct lines lines;
-    ruin_build(JOBS);
-    page_fill(page_of("lh_job_pending", "leaf", 3), 0);
-    lh_store *store = open_logged(&lines, (lh_open_opts){.startup = true});
-    lh_report *report = ruin_report(store);
-    EXPECT(report->integrity.n_errors > 0);
-    EXPECT_CONTAINS(lines.text, "integrity check: ");
-    EXPECT_CONTAINS(lines.text, report->integrity.errors[0]);
-    lh_report_free(report);
-    lh_close(store);
+    for (int done = 0; done < n; done += BATCH)
+        enqueue_batch(store, first + done, n - done < BATCH ? n - done : BATCH);
 }
 
-TEST(a_zeroed_root_of_an_index_costs_nothing)
+static void work(lh_store *store, int n)
 {
-    ruin_build(JOBS);
-    page_fill(root_of("lh_job_timed"), 0);
-    ruin_note();
-    lh_store *store = ruin_open();
-    EXPECT_EQ(epoch_of(store), 0);
-    expect_same(store, NULL, 0);
-    lh_close(store);
-}
+    const char *queues[] = {"print", "mail"};
+    static char lines[9000]; /* more than a page */
+    lh_jobs *jobs = NULL;
 
-TEST(a_wrong_entry_of_an_index_is_found_and_the_index_rebuilt)
-{
-    char key[32];
-    int64_t page;
-    ruin_build(JOBS);
-    page = page_of("lh_job_key", "leaf", 1);
-    for (int i = 2; i < JOBS; i += 9) { /* one of the keys on that page */
-        size_t len;
-        (void)snprintf(key, sizeof key, "key-%06d", i);
-        unsigned char *bytes = file_bytes("store.db", &len);
-        bool there = memmem(bytes + (page - 1) * 4096, 4096, key, 10) != NULL;
-        free(bytes);
-        if (there)
-            break;
+    memset(lines, 'l', sizeof lines);
+    EXPECT_OK(lh_claim(
+        store,
+        &(lh_claim_opts){
+            .queues = queues, .n_queues = 2, .worker = "w1", .n = (size_t)n, .lease_ms = 3600000},
+        &jobs));
+    for (size_t i = 0; i < jobs->n; i++) {
+        const lh_job *job = &jobs->job[i];
+        const lh_output output = {.out = {.head = "well done", .head_len = 9},
+                                  .err = {.tail = lines, .tail_len = i * 16 % sizeof lines}};
+        if (i % 5 < 2)
+            EXPECT_OK(lh_complete(store,
+                                  &(lh_done){.job = job->id,
+                                             .token = job->token,
+                                             .result = "well done",
+                                             .result_len = 9,
+                                             .output = &output},
+                                  1, NULL, NULL));
+        else if (i % 5 == 2)
+            EXPECT_OK(lh_fail(store,
+                              &(lh_failure){.job = job->id,
+                                            .token = job->token,
+                                            .error = "out of paper",
+                                            .permanent = i % 2 == 0},
+                              1, NULL, NULL));
+        else if (i % 5 == 3)
+            EXPECT_OK(lh_cancel(store, &job->id, 1, NULL, NULL));
     }
-    page_patch(page, key, "key-zzzzzz", 10);
-    ruin_note();
-    lh_store *store = ruin_open();
-    lh_report *report = ruin_report(store);
-    expect_said(report, "REINDEX, no loss is known");
-    EXPECT_EQ(epoch_of(store), 0);
-    expect_same(store, NULL, 0);
-    lh_report_free(report);
-    lh_close(store);
+    lh_jobs_free(jobs);
 }
 
-/* An entry that leads to a job that was deleted long ago: the job it belonged to is there. */
-TEST(a_wrong_entry_of_an_index_is_not_taken_for_a_lost_job)
+static void furnish(lh_store *store)
 {
-    int64_t deleted = 0, other;
-    unsigned char was[4], now[4];
+    char id[160];
+
+    EXPECT_OK(lh_policy_set(store, "mail", NULL,
+                            &(lh_policy){.set = LH_POLICY_LEASE, .lease_ms = 600000}, 0));
+    EXPECT_OK(lh_policy_set(store, "print", "letter",
+                            &(lh_policy){.set = LH_POLICY_AUDIT, .audit = LH_AUDIT_FULL}, 0));
+    EXPECT_OK(lh_lease_acquire(store, "sync", "chunk-1",
+                               &(lh_lease_opts){.owner = "me", .ttl_ms = 3600000}, NULL));
+    EXPECT_OK(lh_lease_acquire(
+        store, "sync", "chunk-2",
+        &(lh_lease_opts){.owner = "me", .ttl_ms = 3600000, .value = "{\"row\":17}"}, NULL));
+    EXPECT_OK(lh_worker_register(store, &(lh_worker_opts){.label = "press", .interval_ms = 3600000},
+                                 id, sizeof id));
+    EXPECT_OK(lh_queue_pause(store, "fax"));
+    EXPECT_OK(lh_schedule_set(store, &(lh_schedule){.name = "yearly",
+                                                    .queue = "mail",
+                                                    .cron = "@every 365d",
+                                                    .job = {.payload = "\0x", .payload_len = 2}}));
+    EXPECT_OK(lh_schedule_set(store, &(lh_schedule){.name = "later",
+                                                    .queue = "print",
+                                                    .cron = "@every 3650d",
+                                                    .job = {.kind = "letter", .key = "k"}}));
+}
+
+static void build(int jobs)
+{
     lh_store *store = store_new();
-    for (int i = 0; i < 400; i++)
-        (void)add(store, "mail", "x");
-    deleted = 333;
-    other = 222;
-    EXPECT_OK(lh_delete(store, &deleted, 1, NULL));
-    lh_close(store);
-    copy_file("store.db", "before.db");
-    /* The id of an entry is a column of this index, and its last value. */
-    for (int i = 0; i < 4; i += 2) {
-        was[i] = (unsigned char)(other >> 8), was[i + 1] = (unsigned char)other;
-        now[i] = (unsigned char)(deleted >> 8), now[i + 1] = (unsigned char)deleted;
-    }
-    for (int i = 0; i < pages_of("lh_job_pending", "leaf"); i++) {
-        size_t len;
-        int64_t page = page_of("lh_job_pending", "leaf", i);
-        unsigned char *bytes = file_bytes("store.db", &len);
-        bool there = memmem(bytes + (page - 1) * 4096, 4096, was, 4) != NULL;
-        free(bytes);
-        if (!there)
-            continue;
-        page_patch(page, was, now, 4);
-        break;
-    }
-    ruin_note();
-    store = ruin_open();
-    lh_report *report = ruin_report(store);
-    EXPECT(report->integrity.repair_succeeded);
-    EXPECT_EQ(report_count(report, "is lost"), 0);
-    EXPECT_EQ(epoch_of(store), 0);
-    expect_same(store, NULL, 0);
-    lh_report_free(report);
-    lh_close(store);
-}
 
-/* To the engine one condition of an index is as good as another. */
-TEST(a_definition_of_ours_that_has_become_another_is_made_anew)
-{
-    ruin_build(JOBS);
-    page_patch(0, "lh_job(queue, key)\n WHERE key IS NOT NULL",
-               "lh_job(queue, key)\n WHERE key IS     NULL", 39);
-    ruin_note();
-    lh_store *store = store_open("store.db", (lh_open_opts){.repair = true});
+    furnish(store);
+    enqueue_many(store, 0, jobs);
+    work(store, jobs < 10000 ? jobs / 10 : 1000);
     sqlite3 *db = db_open("store.db");
-    EXPECT_EQ(db_int(db, "SELECT count(*) FROM sqlite_schema WHERE name = 'lh_job_key' AND "
-                         "sql LIKE '%key IS NOT NULL%'"),
-              1);
+    db_exec(db, "INSERT INTO lh_job(queue, payload) VALUES ('sql', 'plain'), ('sql', x'00ff00')");
     sqlite3_close(db);
-    expect_same(store, NULL, 0);
     lh_close(store);
 }
 
-/* ---- tables ---- */
-
-TEST(a_zeroed_page_of_a_table_costs_its_own_rows_and_names_them)
+void ruin_build(int jobs)
 {
-    int64_t ids[MOST], known[MOST];
-    int64_t page;
-    int n, k;
-    ruin_build(JOBS);
-    for (int i = 0;; i++) { /* one with completed jobs on it, which no index knows */
-        page = page_of("lh_job", "leaf", i);
-        n = jobs_on(page, ids, MOST);
-        k = known_of(ids, n, known);
-        if (k > 0 && k < n)
-            break;
+    build(jobs);
+    copy_file("store.db", "before.db");
+    EXPECT(!file_exists("store.db-wal") || file_size("store.db-wal") == 0);
+}
+
+void ruin_build_crashed(int jobs, int tail)
+{
+    build(jobs);
+    pid_t child = test_fork();
+    if (child == 0) {
+        lh_store *store = store_new();
+        enqueue_many(store, 1000000, tail);
+        test_child_done(); /* without closing: all of it is in the log */
     }
-    page_fill(page, 0);
-    ruin_note();
-    lh_store *store = ruin_open();
-    lh_report *report = ruin_report(store);
-    for (int i = 0; i < k; i++)
-        expect_said(report, "job %lld is lost", (long long)known[i]);
-    EXPECT_EQ(report_count(report, "is lost"), k + 1); /* and the page */
-    expect_said(report, "ids %lld to", (long long)ids[0]);
-    EXPECT_EQ(epoch_of(store), 1); /* no token is handed out twice */
-    expect_same(store, ids, n);
-    lh_report_free(report);
-    lh_close(store);
-}
-
-TEST(pages_filled_with_rubbish_cost_their_own_rows)
-{
-    int64_t ids[MOST];
-    int n = 0;
-    ruin_build(JOBS);
-    for (int i = 10; i <= 50; i += 10) {
-        int64_t page = page_of("lh_job", "leaf", i);
-        n += jobs_on(page, ids + n, MOST - n);
-        page_fill(page, 0xa5);
-    }
-    ruin_note();
-    lh_store *store = ruin_open();
-    lh_report *report = ruin_report(store);
-    EXPECT_EQ(report_count(report, "of lh_job cannot be read"), 5);
-    expect_same(store, ids, n);
-    lh_report_free(report);
-    lh_close(store);
-}
-
-TEST(no_more_than_a_hundred_losses_are_named_and_the_others_counted)
-{
-    int64_t ids[MOST];
-    int n = 0;
-    ruin_build(JOBS);
-    for (int i = 20; i < 40; i++) {
-        int64_t page = page_of("lh_job", "leaf", i);
-        n += jobs_on(page, ids + n, MOST - n);
-        page_fill(page, 0);
-    }
-    EXPECT(n > 200);
-    lh_store *store = ruin_open();
-    lh_report *report = ruin_report(store);
-    EXPECT(report->n_inconsistencies < 120);
-    expect_said(report, "more are lost or partial");
-    expect_same(store, ids, n);
-    lh_report_free(report);
-    lh_close(store);
-}
-
-TEST(a_zeroed_root_of_the_table_of_jobs_costs_nothing)
-{
-    ruin_build(JOBS);
-    EXPECT_EQ(pages_of("lh_job", "internal"), 1);
-    page_fill(root_of("lh_job"), 0);
-    ruin_note();
-    lh_store *store = ruin_open();
-    lh_report *report = ruin_report(store);
-    EXPECT_EQ(report_count(report, "lost"), 0);
-    EXPECT_EQ(epoch_of(store), 0);
-    expect_same(store, NULL, 0);
-    lh_report_free(report);
-    lh_close(store);
-}
-
-TEST(a_damaged_page_below_a_damaged_one_costs_its_own_rows)
-{
-    int64_t ids[MOST];
-    ruin_build(JOBS);
-    int64_t page = page_of("lh_job", "leaf", 30);
-    int n = jobs_on(page, ids, MOST);
-    page_fill(page, 0);
-    page_fill(root_of("lh_job"), 0);
-    ruin_note();
-    lh_store *store = ruin_open();
-    lh_report *report = ruin_report(store);
-    EXPECT_EQ(report_count(report, "of lh_job cannot be read"), 1);
-    expect_said(report, "page %lld of lh_job cannot be read", (long long)page);
-    EXPECT_EQ(epoch_of(store), 1);
-    expect_same(store, ids, n);
-    lh_report_free(report);
-    lh_close(store);
-}
-
-TEST_TIMEOUT(a_zeroed_inner_page_deep_in_the_table_of_jobs_costs_nothing, 60)
-{
-    ruin_build(JOBS * 5);
-    EXPECT(pages_of("lh_job", "internal") > 2);
-    page_fill(page_of("lh_job", "internal", 1), 0);
-    page_fill(root_of("lh_job"), 0xff);
-    ruin_note();
-    lh_store *store = ruin_open();
-    EXPECT_EQ(epoch_of(store), 0);
-    expect_same(store, NULL, 0);
-    lh_close(store);
-}
-
-/* What was deleted long ago stands on pages that are free: nothing leads to them, as nothing leads to
- * the children of a damaged page. */
-TEST(what_was_deleted_does_not_rise_again)
-{
-    lh_store *store;
-    ruin_build(JOBS);
-    sqlite3 *db = db_open("store.db");
-    db_exec(db, "PRAGMA secure_delete = OFF; DELETE FROM lh_job WHERE queue = 'mail'");
-    EXPECT(db_int(db, "PRAGMA freelist_count") > 10);
+    EXPECT_EQ(test_wait(child).code, 0);
+    copy_file("store.db", "before.db");
+    copy_file("store.db-wal", "before.db-wal");
+    sqlite3 *db = db_open("before.db");
     db_exec(db, "PRAGMA wal_checkpoint(TRUNCATE)");
     sqlite3_close(db);
-    copy_file("store.db", "before.db");
-    page_fill(root_of("lh_job"), 0);
-    ruin_note();
-    store = ruin_open();
-    EXPECT_EQ(counts_of(store, "mail").pending, 0);
-    EXPECT_EQ(rows_changed("lh_job", "true"), 0);
-    store_check(store);
-    lh_close(store);
 }
 
-/* The disk has kept an older version of a page: to the engine all is well but the indexes. */
-TEST(a_page_that_was_never_written_is_a_loss_too)
+void ruin_share(void)
 {
-    int64_t ids[MOST], old[MOST];
-    size_t len;
-    lh_store *store = store_new();
-    for (int i = 0; i < 200; i++)
-        (void)add(store, "mail", "some payload of a job");
-    lh_close(store);
+    sqlite3 *db = db_open("store.db");
+    db_exec(
+        db,
+        "CREATE TABLE account(name TEXT PRIMARY KEY, cents INTEGER NOT NULL CHECK (cents >= 0));"
+        "CREATE TABLE pair(a, b, PRIMARY KEY (b, a)) WITHOUT ROWID;"
+        "CREATE TABLE doc(title TEXT, body BLOB, size INTEGER AS (length(body)) STORED, "
+        "                 half INTEGER AS (size / 2));"
+        "CREATE VIRTUAL TABLE words USING fts5(word);"
+        "CREATE INDEX doc_title ON doc(title);"
+        "CREATE INDEX account_of_job ON lh_job(created_at);"
+        "CREATE VIEW rich AS SELECT name FROM account WHERE cents > 100000;"
+        "CREATE TRIGGER doc_word AFTER INSERT ON doc BEGIN "
+        "  INSERT INTO words VALUES (new.title); END;"
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000) "
+        "INSERT INTO account SELECT 'account-' || i, i * 7 FROM n;"
+        "INSERT INTO pair SELECT cents, name FROM account WHERE cents < 4000;"
+        "INSERT INTO doc(rowid, title, body) SELECT cents * 3, name, randomblob(cents) "
+        "  FROM account WHERE cents % 4 = 0 AND cents < 9000;"
+        "ALTER TABLE account ADD COLUMN limit_cents INTEGER DEFAULT 5000;"
+        "INSERT INTO account VALUES ('late', 3, 17);"
+        "UPDATE lh_meta SET value = 0, row_sum = NULL WHERE key = 'own_file';"
+        "PRAGMA wal_checkpoint(TRUNCATE);");
+    sqlite3_close(db);
     copy_file("store.db", "before.db");
-    int64_t page = page_of("lh_job", "leaf", -1);
-    int had = jobs_on(page, old, MOST);
+}
+
+/* ---- damage ---- */
+
+/* The engine's own view of which page belongs to what. */
+static int64_t find_page(const char *tree, const char *kind, int n, int *count)
+{
+    sqlite3 *db = db_open("before.db");
+    sqlite3_stmt *stmt = NULL;
+    int64_t pages[20000];
+    int found = 0;
+
+    EXPECT_EQ(sqlite3_prepare_v2(db,
+                                 "SELECT pageno FROM dbstat WHERE name = ?1 AND pagetype = ?2 "
+                                 "ORDER BY path",
+                                 -1, &stmt, NULL),
+              SQLITE_OK);
+    sqlite3_bind_text(stmt, 1, tree, -1, SQLITE_STATIC);
+    sqlite3_bind_text(stmt, 2, kind, -1, SQLITE_STATIC);
+    while (sqlite3_step(stmt) == SQLITE_ROW && found < 20000)
+        pages[found++] = sqlite3_column_int64(stmt, 0);
+    sqlite3_finalize(stmt);
+    sqlite3_close(db);
+    *count = found;
+    if (n < 0)
+        n += found;
+    return n >= 0 && n < found ? pages[n] : 0;
+}
+
+int64_t page_of(const char *tree, const char *kind, int n)
+{
+    int count;
+    int64_t page = find_page(tree, kind, n, &count);
+
+    if (page == 0)
+        FAIL("%s has only %d pages of the kind \"%s\"", tree, count, kind);
+    return page;
+}
+
+int pages_of(const char *tree, const char *kind)
+{
+    int count;
+
+    (void)find_page(tree, kind, 0, &count);
+    return count;
+}
+
+int64_t root_of(const char *tree)
+{
+    char text[200];
+    sqlite3 *db = db_open("before.db");
+
+    (void)snprintf(text, sizeof text, "SELECT rootpage FROM sqlite_schema WHERE name = '%s'", tree);
+    int64_t root = db_int(db, text);
+    sqlite3_close(db);
+    return root;
+}
+
+static size_t page_size(void)
+{
+    sqlite3 *db = db_open("before.db");
+    int64_t size = db_int(db, "PRAGMA page_size");
+
+    sqlite3_close(db);
+    return (size_t)size;
+}
+
+void page_fill(int64_t page, int byte)
+{
+    size_t len, size = page_size();
     unsigned char *bytes = file_bytes("store.db", &len);
-    store = store_new();
-    for (int i = 0; i < 5; i++)
-        (void)add(store, "mail", "x");
-    lh_close(store);
-    copy_file("store.db", "before.db");
-    int has = jobs_on(page, ids, MOST);
-    EXPECT(has > had);
-    int fd = open("store.db", O_WRONLY);
-    EXPECT_EQ(pwrite(fd, bytes + (page - 1) * 4096, 4096, (page - 1) * 4096), 4096);
-    close(fd);
-    free(bytes);
-    ruin_note();
-    store = ruin_open();
-    lh_report *report = ruin_report(store);
-    for (int i = had; i < has; i++)
-        expect_said(report, "job %lld is lost", (long long)ids[i]);
-    EXPECT_EQ(report_count(report, "is lost"), has - had);
-    EXPECT_EQ(epoch_of(store), 1);
-    expect_same(store, ids + had, has - had);
-    lh_report_free(report);
-    EXPECT(add(store, "mail", "next") > ids[has - 1]); /* an id is never used again */
-    lh_close(store);
-}
 
-/* The id of a row has become that of another one, which is there too. */
-TEST(a_row_under_the_id_of_another_does_not_take_its_place)
-{
-    int64_t ids[MOST];
-    unsigned char *bytes;
-    ruin_build(JOBS);
-    int64_t page = page_of("lh_job", "leaf", 30);
-    int n = jobs_on(page, ids, MOST);
-    EXPECT(ids[n / 2] > 128 && ids[n / 2] + 1024 < JOBS); /* two bytes, as varint */
-    bytes = page_bytes(page);
-    size_t cell = (size_t)bytes[8 + n / 2 * 2] << 8 | bytes[9 + n / 2 * 2];
-    cell += bytes[cell] & 0x80 ? 2 : 1;                     /* behind the length of the row */
-    unsigned char first = (unsigned char)(bytes[cell] + 8); /* 8 * 128 more */
-    page_write(page, cell, &first, 1);
-    free(bytes);
-    ruin_note();
-    lh_store *store = ruin_open();
-    EXPECT_EQ(epoch_of(store), 1);
-    expect_same(store, &ids[n / 2], 1);
-    lh_close(store);
-}
-
-/* What it led to is found all the same, and what is read twice counts once. */
-TEST(a_page_that_leads_to_the_wrong_one_costs_nothing)
-{
-    ruin_build(JOBS);
-    unsigned char *bytes = page_bytes(root_of("lh_job"));
-    EXPECT_EQ(bytes[0], 5);
-    size_t fifth = (size_t)bytes[12 + 10] << 8 | bytes[12 + 11];
-    size_t sixth = (size_t)bytes[12 + 12] << 8 | bytes[12 + 13];
-    page_write(root_of("lh_job"), fifth, bytes + sixth, 4);
-    free(bytes);
-    ruin_note();
-    lh_store *store = ruin_open();
-    lh_report *report = ruin_report(store);
-    EXPECT_EQ(report_count(report, "UNIQUE"), 0);
-    expect_same(store, NULL, 0);
-    lh_report_free(report);
-    lh_close(store);
-}
-
-/* ---- pages that do not add up ---- */
-
-/* The number of cells a page says it has. */
-static void change_count(int64_t page, int by)
-{
-    unsigned char *bytes = page_bytes(page), now[2];
-    int n = (bytes[3] << 8 | bytes[4]) + by;
-
-    EXPECT(n >= 0 && by != 0);
-    now[0] = (unsigned char)(n >> 8);
-    now[1] = (unsigned char)n;
-    page_write(page, 3, now, 2);
+    EXPECT((size_t)page * size <= len);
+    memset(bytes + (size_t)(page - 1) * size, byte, size);
+    file_write("store.db", bytes, len);
     free(bytes);
 }
 
-/* To the engine such a row was never there. */
-TEST(a_page_that_says_it_has_fewer_rows_than_it_has_costs_nothing)
+void page_patch(int64_t page, const void *was, const void *now, size_t len)
 {
-    static const char *const trees[] = {"lh_job",   "lh_lease",  "lh_policy",      "lh_meta",
-                                        "lh_queue", "lh_worker", "sqlite_sequence"};
-    for (size_t i = 0; i < sizeof trees / sizeof trees[0]; i++) {
-        ruin_build(700);
-        change_count(page_of(trees[i], "leaf", 0), -1);
-        ruin_note();
-        lh_store *store = ruin_open();
-        EXPECT_EQ(epoch_of(store), 0);
-        expect_same(store, NULL, 0);
-        lh_close(store);
-        EXPECT_EQ(system("rm -f store.db* before.db* ruined"), 0);
+    size_t size, one = page_size();
+    unsigned char *bytes = file_bytes("store.db", &size);
+    size_t at = page ? (size_t)(page - 1) * one : 0, end = page ? at + one : size;
+
+    while (at + len <= end && memcmp(bytes + at, was, len) != 0)
+        at++;
+    EXPECT(at + len <= end);
+    memcpy(bytes + at, now, len);
+    file_write("store.db", bytes, size);
+    free(bytes);
+}
+
+void page_write(int64_t page, size_t at, const void *bytes, size_t len)
+{
+    size_t size, one = page_size();
+    unsigned char *file = file_bytes("store.db", &size);
+
+    EXPECT((size_t)page * one <= size && at + len <= one);
+    memcpy(file + (size_t)(page - 1) * one + at, bytes, len);
+    file_write("store.db", file, size);
+    free(file);
+}
+
+unsigned char *page_bytes(int64_t page)
+{
+    size_t size, one = page_size();
+    unsigned char *file = file_bytes("before.db", &size), *bytes = malloc(one);
+
+    EXPECT(bytes != NULL && (size_t)page * one <= size);
+    memcpy(bytes, file + (size_t)(page - 1) * one, one);
+    free(file);
+    return bytes;
+}
+
+/* By the file format: cells of a leaf begin with their length and their id, as varints. */
+static const unsigned char *varint(const unsigned char *p, int64_t *out)
+{
+    *out = 0;
+    for (int i = 0; i < 9; i++, p++) {
+        *out = *out << 7 | (*p & 0x7f);
+        if ((*p & 0x80) == 0)
+            return p + 1;
+    }
+    return p;
+}
+
+int jobs_on(int64_t page, int64_t *ids, int room)
+{
+    size_t len;
+    unsigned char *bytes = file_bytes("before.db", &len);
+    const unsigned char *p = bytes + (size_t)(page - 1) * page_size();
+
+    EXPECT_EQ(p[0], 0x0d);
+    int cells = p[3] << 8 | p[4];
+    for (int i = 0; i < cells && i < room; i++) {
+        int64_t ignored;
+        (void)varint(varint(p + (p[8 + i * 2] << 8 | p[9 + i * 2]), &ignored), &ids[i]);
+    }
+    EXPECT(cells > 0 && cells <= room);
+    free(bytes);
+    return cells;
+}
+
+/* ---- opening ---- */
+
+lh_store *ruin_open(void)
+{
+    return store_open("store.db", (lh_open_opts){.startup = true});
+}
+
+lh_report *ruin_report(lh_store *store)
+{
+    lh_report *report = NULL;
+
+    if (lh_report_get(store, 0, &report) != LH_OK)
+        FAIL("no report: %s", lh_errmsg(store));
+    return report;
+}
+
+int report_count(const lh_report *report, const char *part)
+{
+    int n = 0;
+
+    for (size_t i = 0; i < report->n_inconsistencies; i++)
+        n += strstr(report->inconsistencies[i], part) != NULL;
+    return n;
+}
+
+void expect_said(const lh_report *report, const char *fmt, ...)
+{
+    char part[300];
+    va_list ap;
+
+    va_start(ap, fmt);
+    (void)vsnprintf(part, sizeof part, fmt, ap);
+    va_end(ap);
+    if (report_count(report, part) == 0) {
+        for (size_t i = 0; i < report->n_inconsistencies; i++)
+            (void)fprintf(stderr, "  said: %s\n", report->inconsistencies[i]);
+        FAIL("the report does not say: %s", part);
     }
 }
 
-TEST(a_page_that_says_it_has_more_rows_than_it_has_costs_nothing)
+int64_t epoch_of(lh_store *store)
 {
-    ruin_build(700);
-    change_count(page_of("lh_job", "leaf", 5), 3);
-    ruin_note();
-    lh_store *store = ruin_open();
-    expect_same(store, NULL, 0);
-    lh_close(store);
+    lh_store_info info;
+
+    EXPECT_OK(lh_store_status(store, &info));
+    return info.epoch;
 }
 
-TEST(an_inner_page_that_leads_to_fewer_pages_than_it_did_costs_nothing)
-{
-    ruin_build(JOBS);
-    change_count(root_of("lh_job"), -5);
-    ruin_note();
-    lh_store *store = ruin_open();
-    lh_report *report = ruin_report(store);
-    EXPECT_EQ(report_count(report, "lost"), 0);
-    expect_same(store, NULL, 0);
-    lh_report_free(report);
-    lh_close(store);
-}
+/* ---- comparing ---- */
 
-/* A write that went to the wrong place. */
-TEST(a_page_written_over_another_costs_the_rows_of_that_one)
+int64_t rows_changed(const char *table, const char *where)
 {
-    int64_t ids[MOST];
-    ruin_build(JOBS);
-    int64_t page = page_of("lh_job", "leaf", 20);
-    int n = jobs_on(page, ids, MOST);
-    unsigned char *bytes = page_bytes(page_of("lh_job", "leaf", 30));
-    page_write(page, 0, bytes, 4096);
-    free(bytes);
-    ruin_note();
-    lh_store *store = ruin_open();
-    lh_report *report = ruin_report(store);
-    EXPECT_EQ(report_count(report, "UNIQUE"), 0);
-    expect_said(report, "page %lld of lh_job cannot be read", (long long)page);
-    EXPECT_EQ(epoch_of(store), 1);
-    expect_same(store, ids, n);
-    lh_report_free(report);
-    lh_close(store);
-}
-
-/* To the engine the table is one page, and sound. */
-TEST(a_leaf_written_over_the_root_of_its_table_costs_nothing)
-{
-    ruin_build(JOBS);
-    unsigned char *bytes = page_bytes(page_of("lh_job", "leaf", 30));
-    page_write(root_of("lh_job"), 0, bytes, 4096);
-    free(bytes);
-    ruin_note();
-    lh_store *store = ruin_open();
-    lh_report *report = ruin_report(store);
-    EXPECT_EQ(report_count(report, "lost"), 0);
-    expect_same(store, NULL, 0);
-    lh_report_free(report);
-    lh_close(store);
-}
-
-TEST(a_page_of_events_in_place_of_jobs_makes_no_jobs)
-{
-    int64_t ids[MOST];
-    ruin_build(JOBS);
-    int64_t page = page_of("lh_job", "leaf", 0);
-    int n = jobs_on(page, ids, MOST);
-    unsigned char *bytes = page_bytes(page_of("lh_event", "leaf", 0));
-    page_write(page, 0, bytes, 4096);
-    free(bytes);
-    ruin_note();
-    lh_store *store = ruin_open();
-    expect_same(store, ids, n);
-    EXPECT_EQ(epoch_of(store), 1);
-    lh_close(store);
-}
-
-TEST(a_damaged_key_of_an_inner_page_costs_nothing)
-{
-    ruin_build(JOBS);
-    unsigned char *bytes = page_bytes(root_of("lh_job"));
-    size_t cell = (size_t)bytes[12 + 20] << 8 | bytes[12 + 21];
-    EXPECT((bytes[cell + 4] & 0x80) != 0); /* a key of two bytes */
-    unsigned char less = 0x80;
-    page_write(root_of("lh_job"), cell + 4, &less, 1);
-    free(bytes);
-    ruin_note();
-    lh_store *store = ruin_open();
-    lh_report *report = ruin_report(store);
-    EXPECT_EQ(report_count(report, "lost"), 0);
-    expect_same(store, NULL, 0);
-    lh_report_free(report);
-    lh_close(store);
-}
-
-TEST(a_damaged_map_of_pages_below_a_damaged_root_costs_nothing)
-{
-    ruin_build(JOBS);
-    page_fill(2, 0); /* says of every page what it is for */
-    page_fill(root_of("lh_job"), 0);
-    ruin_note();
-    lh_store *store = ruin_open();
-    EXPECT_EQ(epoch_of(store), 1); /* nobody knows whether there were rows on it */
-    expect_same(store, NULL, 0);
-    lh_close(store);
-}
-
-TEST(a_page_of_jobs_in_place_of_the_highest_ids_is_not_taken_for_them)
-{
-    int64_t last;
-    ruin_build(700);
-    lh_store *store = store_new();
-    last = add(store, "mail", "x");
-    EXPECT_OK(lh_delete(store, &last, 1, NULL));
-    lh_close(store);
-    copy_file("store.db", "before.db");
-    unsigned char *bytes = page_bytes(page_of("lh_job", "leaf", 3));
-    page_write(root_of("sqlite_sequence"), 0, bytes, 4096);
-    page_fill(root_of("lh_job_pending"), 0);
-    free(bytes);
-    store = ruin_open();
-    lh_report *report = ruin_report(store);
-    expect_said(report, "highest ids ever given are lost");
-    EXPECT_EQ(rows_changed("lh_job", "true"), 0);
-    EXPECT(add(store, "mail", "y") > last);
-    store_check(store);
-    lh_report_free(report);
-    lh_close(store);
-}
-
-/* The engine may take it for a free one, and write something else over it: on a copy. */
-TEST(a_page_in_use_that_is_on_the_list_of_free_pages_costs_nothing)
-{
-    unsigned char header[4], *bytes;
-    ruin_build(JOBS);
+    char text[600];
     sqlite3 *db = db_open("store.db");
-    db_exec(db, "DELETE FROM lh_job WHERE queue = 'print' AND state <> 'running'; PRAGMA "
-                "wal_checkpoint(TRUNCATE)");
-    EXPECT(db_int(db, "PRAGMA freelist_count") > 10);
+
+    db_exec(db, "ATTACH 'before.db' AS was");
+    (void)snprintf(text, sizeof text,
+                   "SELECT count(*) FROM (SELECT * FROM was.%s WHERE %s EXCEPT "
+                   "SELECT * FROM main.%s)",
+                   table, where, table);
+    int64_t n = db_int(db, text);
     sqlite3_close(db);
-    copy_file("store.db", "before.db");
-    int64_t leaf = page_of("lh_job", "leaf", 10);
-    for (int i = 0; i < 4; i++)
-        header[i] = (unsigned char)(leaf >> (24 - 8 * i));
-    bytes = page_bytes(1);
-    int64_t trunk = (int64_t)bytes[32] << 24 | bytes[33] << 16 | bytes[34] << 8 | bytes[35];
-    free(bytes);
-    bytes = page_bytes(trunk);
-    int n = bytes[6] << 8 | bytes[7];
-    free(bytes);
-    for (int i = 0; i < n; i++)
-        page_write(trunk, 8 + (size_t)i * 4, header, 4);
-    page_patch(page_of("lh_job_key", "leaf", 0), "key-0", "key-z", 5);
-    ruin_note();
-    lh_store *store = ruin_open();
-    EXPECT_EQ(rows_changed("lh_job", "true"), 0);
+    return n;
+}
+
+int64_t rows_gone(const char *table, const char *key)
+{
+    char text[600];
+    sqlite3 *db = db_open("store.db");
+
+    db_exec(db, "ATTACH 'before.db' AS was");
+    (void)snprintf(text, sizeof text,
+                   "SELECT count(*) FROM (SELECT %s FROM was.%s EXCEPT SELECT %s FROM main.%s)",
+                   key, table, key, table);
+    int64_t n = db_int(db, text);
+    sqlite3_close(db);
+    return n;
+}
+
+static void expect_table(const char *table, const char *where)
+{
+    int64_t n = rows_changed(table, where);
+
+    if (n != 0)
+        FAIL("%lld rows of %s are not as they were", (long long)n, table);
+}
+
+static void expect_jobs(const int64_t *ids, int n)
+{
+    sqlite3 *db = db_open("store.db");
+    char text[200];
+
+    db_exec(db, "CREATE TEMP TABLE gone(id INTEGER PRIMARY KEY); ATTACH 'before.db' AS was");
+    for (int i = 0; i < n; i++) {
+        (void)snprintf(text, sizeof text, "INSERT INTO gone VALUES (%lld)", (long long)ids[i]);
+        db_exec(db, text);
+    }
+    EXPECT_EQ(db_int(db, "SELECT count(*) FROM lh_job WHERE id IN gone"), 0);
+    EXPECT_EQ(db_int(db, "SELECT count(*) FROM (SELECT * FROM was.lh_job WHERE id NOT IN gone "
+                         "EXCEPT SELECT * FROM main.lh_job)"),
+              0);
+    EXPECT_EQ(db_int(db, "SELECT count(*) FROM lh_job"),
+              db_int(db, "SELECT count(*) FROM was.lh_job") - n);
+    sqlite3_close(db);
+}
+
+void expect_same(lh_store *store, const int64_t *ids, int n)
+{
+    static const char *const tables[] = {"lh_policy", "lh_scope",  "lh_lease",   "lh_request",
+                                         "lh_hold",   "lh_expiry", "lh_worker",  "lh_rollup",
+                                         "lh_event",  "lh_report", "lh_schedule"};
+
+    expect_jobs(ids, n);
+    for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++)
+        expect_table(tables[i], "true");
+    /* What the runs of a lost job wrote is lost with it. */
+    expect_table("lh_output", "job IN (SELECT id FROM main.lh_job)");
+    expect_table("lh_meta", "key NOT IN ('epoch', 'epoch_copy')");
+    if (n == 0)
+        expect_table("lh_queue", "queue <> '*'");
+    expect_table("sqlite_sequence", "name = 'lh_job'");
     store_check(store);
     expect_kept();
-    lh_close(store);
+}
+
+/* ---- files ---- */
+
+/* Files with `part` in their name that do not end in `but` (NULL: all); `name`: one of them. */
+static int files_with(const char *part, const char *but, char *name, size_t len)
+{
+    DIR *dir = opendir(".");
+    struct dirent *entry;
+    int n = 0;
+
+    EXPECT(dir != NULL);
+    while ((entry = readdir(dir)) != NULL) {
+        size_t end = strlen(entry->d_name);
+        if (strstr(entry->d_name, part) == NULL ||
+            (but != NULL && strcmp(entry->d_name + end - strlen(but), but) == 0))
+            continue;
+        (void)snprintf(name, len, "%s", entry->d_name);
+        n++;
+    }
+    (void)closedir(dir);
+    return n;
+}
+
+void ruin_note(void)
+{
+    copy_file("store.db", "ruined");
+    if (file_size("store.db-wal") > 0)
+        copy_file("store.db-wal", "ruined-wal");
+}
+
+static void expect_bytes(const char *a, const char *b)
+{
+    size_t a_len, b_len;
+    unsigned char *x = file_bytes(a, &a_len), *y = file_bytes(b, &b_len);
+
+    if (a_len != b_len || memcmp(x, y, a_len) != 0)
+        FAIL("%s is not as it was", a);
+    free(x);
+    free(y);
+}
+
+void expect_kept(void)
+{
+    char name[300] = "", other[300];
+
+    EXPECT_EQ(files_with("store.db.repair-", NULL, other, sizeof other), 0);
+    EXPECT_EQ(files_with("-new", NULL, other, sizeof other), 0);
+    EXPECT_EQ(files_with("store.db.damaged-", "-wal", name, sizeof name), 1);
+    if (file_exists("ruined"))
+        expect_bytes(name, "ruined");
+    if (file_exists("ruined-wal")) {
+        (void)snprintf(other, sizeof other, "%.290s-wal", name);
+        expect_bytes(other, "ruined-wal");
+    }
+}
+
+void expect_nothing_left(void)
+{
+    char name[300];
+
+    EXPECT_EQ(files_with("store.db.repair-", NULL, name, sizeof name), 0);
+    EXPECT_EQ(files_with("store.db.damaged-", NULL, name, sizeof name), 0);
+    expect_bytes("store.db", "ruined");
+    if (file_exists("ruined-wal"))
+        expect_bytes("store.db-wal", "ruined-wal");
+}
+
+void expect_as_made(void)
+{
+    sqlite3 *db = db_open("store.db");
+
+    EXPECT_EQ(db_int(db, "PRAGMA auto_vacuum"), 2);
+    EXPECT_EQ(db_int(db, "PRAGMA application_id"), 0x4c484c44);
+    EXPECT_EQ(db_int(db, "PRAGMA user_version"), lh_schema_version());
+    EXPECT_EQ(db_int(db, "SELECT count(*) FROM pragma_journal_mode WHERE journal_mode = 'wal'"), 1);
+    sqlite3_close(db);
 }

@@ -1,5 +1,5 @@
 /* See mounts.h. */
-#include "mounts.h"
+#include "store/mounts.h"
 
 #include "harness/harness.h"
 

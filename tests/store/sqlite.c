@@ -1,5 +1,5 @@
 /* See sqlite.h. */
-#include "sqlite.h"
+#include "store/sqlite.h"
 
 #include <errno.h>
 #include <fcntl.h>

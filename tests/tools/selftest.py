@@ -237,7 +237,9 @@ def layers_accepts_what_points_down():
                           ("src/cli/show.c", '"base/str.h"'), ("src/cli/show.c", "<jansson.h>"),
                           ("src/core/job.c", '"job.h"'), ("src/core/job.c", '"store/store.h"'),
                           ("src/store/sqlite/claim.c", "<sqlite3.h>"),
-                          ("src/store/sqlite/claim.c", '"../store.h"')):
+                          ("src/store/sqlite/claim.c", '"../store.h"'),
+                          ("src/store/sqlite/acts/claim.c", '"store/sqlite/sqlite.h"'),
+                          ("src/store/sqlite/acts/claim.c", "<sqlite3.h>")):
         layered(path, include).good()
 
 
@@ -248,6 +250,7 @@ def layers_refuses_back_doors():
                           ("src/core/job.c", '"store/sqlite/sqlite.h"'),
                           ("src/core/job.c", "<sqlite3.h>"), ("src/base/str.c", '"core/job.h"'),
                           ("src/store/sqlite/claim.c", '"core/job.h"'),
+                          ("src/store/sqlite/acts/claim.c", '"core/job.h"'),
                           ("src/store/open.c", '"store/sqlite/sqlite.h"')):
         layered(path, include).bad(f"{path}:2: ", "may not include")
 

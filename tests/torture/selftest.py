@@ -361,7 +361,7 @@ def beat_guard_dropped(source):
 
 def recheck_dropped(source):
     """Recovery takes what it has read, whatever has become of it since then."""
-    name = "src/store/sqlite/act_recover.c"
+    name = "src/store/sqlite/acts/recover.c"
     source.change(name, "if (job.state != LH_RUNNING || (", "if ((")
     source.change(name, "    if (job->worker == NULL)\n        return LH_OK;\n", "")
     source.change(name, "forfeit = cause == LHI_CAUSE_DEAD || job->lease_until <= txn->now;",
@@ -377,7 +377,7 @@ def recheck_dropped(source):
 
 def answered_before_commit(source):
     """Whoever leads tells the others first, and commits a little later."""
-    name = "src/store/sqlite/combine.c"
+    name = "src/store/sqlite/group_commit.c"
     source.change(name, "/* Everything between entering",
                   "static void tell(struct call *calls);\n/* Everything between entering")
     source.change(name, "    rc = txn_commit(txn, err);\n",

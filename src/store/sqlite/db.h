@@ -1,33 +1,33 @@
 /*
  * db.h: what the files of the SQLite store share. See README.md for the protocol.
  *
- *   side.c       the side file: turnstile, bell, siren, marks
+ *   coord.c       the side file: turnstile, bell, siren, marks
  *   open.c       opening, settings, closing
  *   fork.c       no SQLite in a process that was forked while a store was open
  *   identity.c   is it the store that the side file knows?
  *   names.c      the names of the files; the database must not have two
- *   headless.c   a store whose header was zeroed
- *   elsewhere.c  processes that have the database open by another name
- *   former.c     the name by which the store was last open
+ *   zeroed_header.c   a store whose header was zeroed
+ *   other_names.c  processes that have the database open by another name
+ *   last_path.c     the name by which the store was last open
  *   trust.c      files beside it that another user may have put there
  *   schema.c     what is in the file: our tables, their versions, meta
  *   health.c     what is looked at when a store is opened after a crash
- *   combine.c    one transaction for all threads that come together
+ *   group_commit.c    one transaction for all threads that come together
  *   txn.c        the transaction, and what acts use inside it
  *   sync.c       how commits get to the disk, and the log into the database
  *   wal.c        the log's own checksums
  *   clock.c      elapsed time against wall time, new boots
  *   stmt.c       prepared statements, binding, rows into structs
- *   act_*.c      what each act does inside a transaction
- *   read.c       what only reads; read_recovery.c and read_report.c for recoveries
+ *   acts/       what each act does inside a transaction
+ *   read.c       what only reads; recovery.c and report.c for recoveries
  *   check.c      integrity and invariants
- *   watch.c      foreign writers
- *   deaths.c     the processes of workers
+ *   foreign_writers.c      foreign writers
+ *   death_watch.c     the processes of workers
  *   partial.c    where a copy is made until it has its name
- *   backup.c     copies; restore.c puts one back, past.c what the store before it knew
- *   swap.c       another file in the store's place
+ *   backup.c     copies; restore.c puts one back, replaced_store.c what the store before it knew
+ *   replace_file.c       another file in the store's place
  *   repair.c     the ladder of repair, on a copy; repair.h names its other files
- *   degraded.c   reading where nothing can be written; scratch.c its copy
+ *   degraded.c   reading where nothing can be written; private_copy.c its copy
  *   reserve.c    room for a full disk
  *   move.c       everything into another store, or out of one
  */
@@ -37,8 +37,8 @@
 #include "base/sys.h"
 #include "sql_sqlite.h"
 #include "store/deaths.h"
-#include "store/sqlite/fork.h"
-#include "store/sqlite/side.h"
+#include "store/sqlite/coordination/coord.h"
+#include "store/sqlite/files/fork.h"
 #include "store/store.h"
 
 #include <pthread.h>
@@ -51,7 +51,7 @@ struct conn {
     sqlite3_stmt *stmt[LHI_SQL_COUNT];
 };
 
-struct call; /* one perform() on its way through the combiner, combine.c */
+struct call; /* one perform() on its way through the combiner, group_commit.c */
 
 struct db {
     struct conn conn; /* writes; used by whoever leads, under the turnstile */
@@ -102,11 +102,11 @@ struct db {
     struct conn reader;
     int64_t read_deadline;
 
-    /* deaths.c */
+    /* death_watch.c */
     struct lhi_deaths deaths;
     struct conn mourner; /* who watches reads by this */
 
-    /* watch.c */
+    /* foreign_writers.c */
     pthread_mutex_t watch_mutex;
     pthread_t watcher;
     bool watching;
@@ -217,7 +217,7 @@ lh_state column_state(sqlite3_stmt *stmt, int column);
 bool lease_from_row(sqlite3_stmt *stmt, int64_t now, struct lhi_arena *arena, lh_lease *lease);
 int load_policies(struct conn *conn, lh_policies *out, struct lhi_error *err);
 
-/* ---- combine.c ---- */
+/* ---- group_commit.c ---- */
 int db_perform(void *self, struct lhi_act *acts, size_t n, struct lhi_error *err);
 
 /* ---- txn.c ---- */
@@ -295,15 +295,15 @@ int refuse_file_mount(const struct db *db, struct lhi_error *err);
 int refuse_second_name(struct db *db, struct lhi_error *err);  /* under the turnstile */
 int names_problem(const struct db *db, char *out, size_t len); /* for those who only read */
 
-/* ---- headless.c ---- */
+/* ---- zeroed_header.c ---- */
 bool lost_its_header(const struct db *db); /* it is a store of ours, though SQLite cannot tell */
 
-/* ---- elsewhere.c: who has the database open by another name ---- */
+/* ---- other_names.c: who has the database open by another name ---- */
 /* A process that may write the database has it open in WAL mode and does not use the index beside it. */
 int refuse_users_elsewhere(const struct db *db, struct lhi_error *err);
 bool index_in_use(char *shm); /* the file with this name; or it is not known */
 
-/* ---- former.c: the name by which the store was last open; under the turnstile ---- */
+/* ---- last_path.c: the name by which the store was last open; under the turnstile ---- */
 /* LH_ESTOPPED: it is still in use by that name. LH_EOLDER: its log was left there. Otherwise the marks
  * that were left there are taken over. */
 int former_look(struct db *db, const char *uuid, int64_t changes, struct lhi_error *err);
@@ -381,7 +381,7 @@ struct insert_context {
 int insert_job(struct insert_context *ctx, const char *queue, const lh_new_job *job,
                lh_enqueued *out, struct lhi_error *err);
 
-/* ---- damaged.c: rows that do not match their checksums ---- */
+/* ---- damaged_job.c: rows that do not match their checksums ---- */
 enum damage { DAMAGED_NOT, DAMAGED_PAYLOAD, DAMAGED_NAMES, DAMAGED_ROW };
 struct new_row {
     int64_t id, max_attempts, created_at, run_at, expires_at, lease_ms, backoff_ms, backoff_cap_ms;
@@ -499,7 +499,7 @@ int repair_store(struct db *db, struct lhi_health *health, struct lhi_error *err
 /* Finish or undo what a repair or restore that was cut off has left; same conditions. */
 int repair_resume(struct db *db, struct lhi_error *err);
 
-/* ---- swap.c ---- */
+/* ---- replace_file.c ---- */
 
 /* Put the whole, synced file `fresh` (in the same folder) in the store's place: the old log aside,
  * the old file kept as DB.`word`-TIME (its name comes back in `kept`), one rename, the folder synced,
@@ -546,7 +546,7 @@ int reserve_admit(struct db *db, int64_t bytes, struct lhi_error *err);
 /* How many frames of the log are whole, by its own checksums; call it under the turnstile. */
 int wal_valid_frames(const char *db_path, int64_t *frames, struct lhi_error *err);
 
-/* ---- read_recovery.c ---- */
+/* ---- recovery.c ---- */
 
 /* What is known of the worker that was asked for last: batches ask for the same again and again. */
 struct holder {
@@ -570,16 +570,16 @@ int read_ids(struct conn *conn, enum lhi_sql which, int64_t now, const char *que
              size_t room, size_t *n, struct lhi_error *err);
 int read_stale(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err);
 
-/* ---- act_output.c ---- */
+/* ---- output.c ---- */
 int read_outputs(struct conn *conn, struct lhi_act *act, struct lhi_error *err);
 
-/* ---- read_report.c ---- */
+/* ---- report.c ---- */
 int read_report(struct conn *conn, struct lhi_act *act, struct lhi_error *err);
 int read_reports(struct conn *conn, struct lhi_act *act, struct lhi_error *err);
 int read_totals(struct conn *conn, lh_store_info *info, struct lhi_error *err);
 void *grow(void *array, size_t n, size_t size); /* read.c: room for one more */
 
-/* ---- deaths.c: the processes of workers, watched ---- */
+/* ---- death_watch.c: the processes of workers, watched ---- */
 void deaths_init(struct db *db);
 void deaths_watch(struct db *db); /* somebody waits: be sure that everybody is watched */
 void deaths_clear(struct db *db);
@@ -594,7 +594,7 @@ int health_damaged(struct db *db, struct lhi_error *err);
 int health_beside(struct db *db, struct lhi_error *err);
 int health_after(struct db *db, struct lhi_error *err); /* the log folded into the database */
 
-/* ---- read.c, check.c, watch.c ---- */
+/* ---- read.c, check.c, foreign_writers.c ---- */
 int db_read(void *self, struct lhi_act *act, struct lhi_error *err);
 int check_store(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err);
 /* What the engine says of its file: one finding "integrity" of level "error" for each thing wrong. */

@@ -8,7 +8,7 @@
  * transaction.
  */
 #include "store/sqlite/db.h"
-#include "store/sqlite/trust.h"
+#include "store/sqlite/files/trust.h"
 
 #include "base/clock.h"
 #include "base/sys.h"

@@ -120,7 +120,7 @@ sqlite3_stmt *sql(struct conn *conn, enum lhi_sql which, struct lhi_error *err, 
 }
 
 /* Only damage makes one of our statements break these rules of lh_job: the constraint over the whole row
- * (damaged.c), a type, a NULL, or an entry of an index that is not there for what the row says. Triggers of
+ * (damaged_job.c), a type, a NULL, or an entry of an index that is not there for what the row says. Triggers of
  * users may write to other tables, whose rules are none of ours: the names of columns tell them apart. */
 static bool is_damage_of_job(sqlite3_stmt *stmt, int code, const char *text)
 {

@@ -1,7 +1,7 @@
 /*
  * txn.c: one writing transaction from its beginning to its commit, and what acts use inside it.
  *
- * Who leads one, and for whom, is in combine.c; how it gets to the disk is in sync.c.
+ * Who leads one, and for whom, is in group_commit.c; how it gets to the disk is in sync.c.
  */
 #include "store/sqlite/db.h"
 

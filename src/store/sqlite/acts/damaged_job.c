@@ -1,0 +1,184 @@
+/*
+ * damaged_job.c: jobs whose row does not match its checksums.
+ *
+ * Three checksums cover a job: payload_sum its payload, name_sum its queue, kind and key, and state_sum
+ * every number that decides anything, by a constraint of the table. A statement of ours adds to
+ * state_sum what it changes. So a row that was damaged fails the constraint at the next act, whatever
+ * the act is, and no act makes damage look sound. A claim or a recovery that meets such a row holds the
+ * job back: it is failed, named, and never run. Its token may be what was damaged; so the epoch rises
+ * with it, and the next token is higher than any that was ever handed out.
+ *
+ * The engine cannot change a row that it cannot read, nor one whose index has another value than the row:
+ * it does not find the entry. Such a job is passed over: an event and a log line name it, claims go on with
+ * the jobs behind it, and the next open that has the store for itself repairs the file.
+ */
+#include "store/sqlite/db.h"
+
+#include "base/checksum.h"
+
+#include <string.h>
+
+#define MOST_TOKEN (INT64_C(1) << 53)
+
+/* By its place, so that a kind that becomes the key does not leave the sum as it was. */
+static uint64_t one_name(const char *name, uint64_t place)
+{
+    return name ? ((uint64_t)lhi_checksum(name, strlen(name)) | 1) * place : 0;
+}
+
+int64_t name_sum(const char *queue, const char *kind, const char *key)
+{
+    uint64_t sum = one_name(queue, 3) ^ one_name(kind, 5) ^ one_name(key, 7);
+    int64_t out;
+
+    memcpy(&out, &sum, sizeof out);
+    return out;
+}
+
+/* As the constraint of lh_job has it. It must not overflow: the numbers of a caller may be any. */
+int64_t sum_of_new(const struct new_row *row)
+{
+    uint64_t sum = 3 * (uint64_t)row->id + 5 * (uint64_t)(int64_t)row->priority +
+                   11 * (uint64_t)row->max_attempts + 31 * (uint64_t)row->created_at +
+                   67 * (row->state == LH_PENDING ? UINT64_C(1) : UINT64_C(4)) - 163;
+    const struct {
+        uint64_t factor;
+        int64_t value; /* 0 is NULL, and counts as -1 */
+    } may_be_null[] = {{29, row->run_at},
+                       {47, row->expires_at},
+                       {53, row->lease_ms},
+                       {59, row->backoff_ms},
+                       {61, row->backoff_cap_ms}};
+    int64_t out;
+
+    for (size_t i = 0; i < sizeof may_be_null / sizeof may_be_null[0]; i++)
+        sum += may_be_null[i].factor * (uint64_t)(may_be_null[i].value ? may_be_null[i].value : -1);
+    memcpy(&out, &sum, sizeof out);
+    return out;
+}
+
+enum damage row_damage(sqlite3_stmt *stmt, const lh_job *job)
+{
+    bool summed = sqlite3_column_type(stmt, JOB_PAYLOAD_SUM) != SQLITE_NULL;
+
+    if (summed && sqlite3_column_int64(stmt, JOB_PAYLOAD_SUM) !=
+                      lhi_checksum(job->payload, job->payload ? job->payload_len : 0))
+        return DAMAGED_PAYLOAD;
+    if (summed &&
+        sqlite3_column_int64(stmt, JOB_STATE_SUM) == 0) /* the library never leaves it out */
+        return DAMAGED_ROW;
+    if (sqlite3_column_type(stmt, JOB_NAME_SUM) != SQLITE_NULL &&
+        sqlite3_column_int64(stmt, JOB_NAME_SUM) != name_sum(job->queue, job->kind, job->key))
+        return DAMAGED_NAMES;
+    return DAMAGED_NOT;
+}
+
+bool names_damaged(sqlite3_stmt *stmt)
+{
+    enum { SUM = 1, QUEUE, KIND, KEY };
+
+    return sqlite3_column_int64(stmt, SUM) !=
+           name_sum(text_or_empty(stmt, QUEUE), (const char *)sqlite3_column_text(stmt, KIND),
+                    (const char *)sqlite3_column_text(stmt, KEY));
+}
+
+enum damage summed_damage(sqlite3_stmt *stmt)
+{
+    enum { SUM = 1, PAYLOAD, NAMES, QUEUE, KIND, KEY };
+    const char *queue = (const char *)sqlite3_column_text(stmt, QUEUE);
+    size_t len;
+    const void *payload = column_raw(stmt, PAYLOAD, &len);
+
+    if (sqlite3_column_type(stmt, SUM) != SQLITE_NULL &&
+        sqlite3_column_int64(stmt, SUM) != lhi_checksum(payload, len))
+        return DAMAGED_PAYLOAD;
+    if (sqlite3_column_type(stmt, NAMES) != SQLITE_NULL &&
+        sqlite3_column_int64(stmt, NAMES) != name_sum(queue ? queue : "",
+                                                      (const char *)sqlite3_column_text(stmt, KIND),
+                                                      (const char *)sqlite3_column_text(stmt, KEY)))
+        return DAMAGED_NAMES;
+    return DAMAGED_NOT;
+}
+
+const char *damage_words(enum damage damage)
+{
+    switch (damage) {
+    case DAMAGED_PAYLOAD:
+        return "payload does not match its checksum";
+    case DAMAGED_NAMES:
+        return "queue, kind or key does not match its checksum";
+    default:
+        return "row does not match its checksum";
+    }
+}
+
+/* ---- held back ---- */
+
+/* Once the job is failed, under a token of the next epoch. */
+static int raise_for(struct txn *txn, struct lhi_error *err)
+{
+    if (!txn->fenced && raise_epoch(txn, err) < 0)
+        return err->status;
+    txn->fenced = txn->reloaded = true; /* an act that is undone takes the epoch back */
+    return LH_OK;
+}
+
+int hold_back(struct txn *txn, int64_t id, int64_t token, enum damage damage, bool *held,
+              struct lhi_error *err)
+{
+    char reason[80];
+    int64_t floor = (txn->db->epoch + (txn->fenced ? 0 : 1)) << 40;
+
+    lhi_format(reason, sizeof reason, "CORRUPT: %s", damage_words(damage));
+    if (damage != DAMAGED_PAYLOAD)
+        token = (token > floor && token < MOST_TOKEN ? token : floor) + 1;
+    int n = sql_run(txn->conn, LHI_SQL_JOB_HOLD_BACK, err, "itii", token, reason, txn->now, id);
+    *held = n > 0;
+    if (n == 0 || is_damage(txn, id, n, err))
+        return pass_over(txn, id, err);
+    if (n < 0 || (damage != DAMAGED_PAYLOAD && raise_for(txn, err) < 0))
+        return err->status;
+    txn->changed = true;
+    return sql_run(txn->conn, LHI_SQL_JOB_SUM, err, "i", id) < 0 ? err->status : LH_OK;
+}
+
+/* ---- passed over ---- */
+
+bool is_damage(struct txn *txn, int64_t id, int rc, struct lhi_error *err)
+{
+    struct lhi_error ignored;
+
+    if (rc != LH_ELOST && rc != LH_ECORRUPT)
+        return false;
+    /* The engine calls a page damaged in the same words as a row. If the row can be read it was not the
+     * row, and nothing may go on. */
+    if (rc == LH_ECORRUPT) {
+        sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_GET, &ignored, "i", id);
+        bool readable = stmt == NULL || sql_step(txn->conn, stmt, &ignored) != LH_ECORRUPT;
+        sql_reset(stmt);
+        if (readable)
+            return false;
+    }
+    lhi_error_clear(err);
+    return true;
+}
+
+int pass_over(struct txn *txn, int64_t id, struct lhi_error *err)
+{
+    static const char why[] =
+        "CORRUPT: row cannot be read or contradicts its index: \"leasehold check "
+        "--repair\" resolves it";
+    int64_t told = 0;
+    int rc = sql_int(txn->conn, LHI_SQL_DAMAGE_TOLD, err, 0, &told, "i", id);
+
+    side_set_recovery_due(&txn->db->side, true); /* the next open checks the file and repairs it */
+    if (rc < 0 || told != 0)
+        return rc;
+    txn->changed = true;
+    txn_log(txn, LH_LOG_ERROR, &(lh_log_entry){.job = id, .reason = why},
+            "job %lld is damaged and passed over: %s", (long long)id, why + strlen("CORRUPT: "));
+    return txn_event(
+        txn,
+        &(struct event){.type = "job.damaged", .job = id, .actor = "system/claim", .reason = why},
+        err);
+}

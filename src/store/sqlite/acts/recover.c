@@ -1,0 +1,457 @@
+/*
+ * recover.c: recovery inside a transaction: jobs and workers.
+ *
+ * A job is judged here, from its row as it is in this transaction, and taken back by a write that
+ * repeats the guard.
+ */
+#include "store/sqlite/db.h"
+
+#include "base/clock.h"
+#include "base/hook.h"
+
+#include <string.h>
+
+enum { LEAST = 8 }; /* rows a batch takes before it gives way to others */
+
+/* ---- one job ---- */
+
+static void count_action(struct lhi_run *run, const struct lhi_fate *fate)
+{
+    if (fate->state == LH_FAILED)
+        run->failed++;
+    else if (strcmp(fate->action, "retry") == 0)
+        run->retried++;
+    else if (strcmp(fate->action, "pending") == 0)
+        run->made_pending++;
+    else
+        run->released++;
+}
+
+static void log_recovered(struct txn *txn, const lh_job *job, const char *reason)
+{
+    txn_log(txn, LH_LOG_WARN,
+            &(lh_log_entry){.job = job->id,
+                            .token = job->token,
+                            .attempt = job->attempt,
+                            .queue = job->queue,
+                            .worker = job->worker,
+                            .reason = reason},
+            "job %lld recovered: %s", (long long)job->id, reason);
+}
+
+/* One job, and what becomes of it. */
+struct taking {
+    const lh_job *job;
+    struct lhi_fate fate;
+    lh_state to;
+    int64_t run_at;
+    bool
+        hold; /* a live lease revoked by an operator: the job stays back until its holder answers */
+    enum lhi_cause cause;
+    struct lhi_run *run;
+    struct lhi_error *err;
+};
+
+/* The row does not match its checksum: what it says of the job cannot be trusted, so nobody gets it. */
+static int write_damaged(struct txn *txn, struct taking *t)
+{
+    lhi_error_clear(t->err);
+    bool held = false;
+    int rc = hold_back(txn, t->job->id, t->job->token, DAMAGED_ROW, &held, t->err);
+    if (rc < 0)
+        return rc;
+    if (!held)
+        return lhi_fail(t->err, LH_EINVAL, "its row cannot be read or contradicts its index");
+    t->to = LH_FAILED;
+    t->hold = false;
+    t->fate.poison = false;
+    t->fate.action = "failed";
+    lhi_format(t->fate.reason, sizeof t->fate.reason, "CORRUPT: %s", damage_words(DAMAGED_ROW));
+    return LH_OK;
+}
+
+static int write_job(struct txn *txn, struct taking *t)
+{
+    const lh_job *job = t->job;
+    const struct lhi_fate *fate = &t->fate;
+    int n = sql_run(txn->conn, LHI_SQL_JOB_RECOVER, t->err, "tIiiiIitiii", lh_state_name(t->to),
+                    t->run_at, fate->attempt, fate->recoveries, txn_next_token(txn, job->token),
+                    t->to == LH_FAILED ? txn->now : (int64_t)0, txn->now, fate->reason, job->id,
+                    job->token, job->lease_until);
+    if (n < 0 && is_damage(txn, job->id, n, t->err))
+        return write_damaged(txn, t);
+    if (n < 0)
+        return n;
+    txn->changed = true;
+    /* The row was read in this transaction, so only a trigger can have kept the write from it. */
+    return n > 0 ? LH_OK : lhi_fail(t->err, LH_EINVAL, "the change had no effect on the row");
+}
+
+/* Everything that the database may refuse. */
+static int write_recovery(struct txn *txn, void *arg)
+{
+    struct taking *t = arg;
+    const lh_job *job = t->job;
+    int rc = write_job(txn, t);
+
+    LHI_POINT("job_recover:inside");
+    if (rc < 0 || (rc = run_begin(txn, t->run, t->err)) < 0 ||
+        (t->hold &&
+         (rc = hold_put(txn, job->queue, job->id, job->token, job->lease_until, t->err)) < 0))
+        return rc;
+    if (!t->hold && txn->db->policies.n > 0 &&
+        (rc = exclusive_recover(txn, job, t->cause, t->run, t->err)) < 0)
+        return rc;
+    return run_event(txn, t->run,
+                     &(struct event){.type = t->fate.poison ? "job.poisoned" : "job.recovered",
+                                     .job = job->id,
+                                     .queue = job->queue,
+                                     .worker = job->worker,
+                                     .from = LH_RUNNING,
+                                     .to = t->to,
+                                     .reason = t->fate.reason,
+                                     .token = job->token,
+                                     .attempt = t->fate.shown_attempt,
+                                     .max_attempts = job->max_attempts,
+                                     .action = t->fate.action},
+                     t->err);
+}
+
+static int take_job(struct txn *txn, struct taking *t, bool by_hand, bool *done)
+{
+    const lh_job *job = t->job;
+    char what[64];
+
+    lhi_format(what, sizeof what, "job %lld cannot be recovered", (long long)job->id);
+    return run_step(txn, t->run,
+                    &(struct recovery_step){.fn = write_recovery,
+                                            .arg = t,
+                                            .what = what,
+                                            .by_hand = by_hand,
+                                            .about = {.job = job->id,
+                                                      .queue = job->queue,
+                                                      .worker = job->worker,
+                                                      .token = job->token,
+                                                      .attempt = job->attempt,
+                                                      .max_attempts = job->max_attempts}},
+                    done, t->err);
+}
+
+/* Take one job back. */
+static int recover_one(struct txn *txn, const lh_job *job, enum lhi_cause cause,
+                       const struct holder *holder, const lh_recover_opts *opts,
+                       struct lhi_run *run, struct lhi_error *err)
+{
+    lh_policy policy = *txn_policy(txn, job->queue, job->kind);
+    bool started = had_started(holder, job), done;
+    struct taking t = {.job = job, .cause = cause, .run = run, .err = err};
+
+    lhi_decide_death(job, &policy, opts, cause, holder->what, !started, txn->now, &t.fate);
+    t.hold = cause == LHI_CAUSE_MANUAL && job->lease_until > txn->now && !opts->now;
+    if (t.fate.state == LH_PENDING) {
+        if (policy.recovery_backoff_ms > 0 && started)
+            t.run_at = txn->wall + policy.recovery_backoff_ms;
+        if (t.hold && job->lease_until > t.run_at)
+            t.run_at = job->lease_until;
+    }
+    t.to = t.fate.state == LH_PENDING && t.run_at > 0 ? LH_SCHEDULED : t.fate.state;
+    int rc = take_job(txn, &t, opts != NULL, &done);
+    if (rc < 0 || !done)
+        return rc;
+    struct tally *tally = txn_tally(txn, job->queue, err);
+    if (tally == NULL)
+        return err->status;
+    tally_move(tally, LH_RUNNING, t.to);
+    tally->recovered++;
+    if (t.to == LH_FAILED)
+        tally->failed++;
+    const lh_policy *whole = txn_policy(txn, job->queue, NULL);
+    if (whole->exclusive || whole->concurrency > 0)
+        tally->ring++;
+    log_recovered(txn, job, t.fate.reason);
+    count_action(run, &t.fate);
+    return LH_OK;
+}
+
+/* ---- is it forfeit? ---- */
+
+static bool old_enough(const lh_job *job, const lh_recover_opts *opts, int64_t now)
+{
+    int64_t before = now - opts->threshold_ms;
+    return job->started_at <= before && job->last_heartbeat_at <= before;
+}
+
+/* Judge a running job, and take it back if it is forfeit. */
+static int judge_job(struct txn *txn, const lh_job *job, const lh_recover_opts *opts,
+                     struct holder *holder, struct lhi_run *run, struct lhi_error *err)
+{
+    bool by_age = opts != NULL && opts->by_age, forfeit;
+    enum lhi_cause cause = LHI_CAUSE_MANUAL;
+
+    if (job->worker == NULL)
+        return LH_OK;
+    int rc = look_up_holder(txn->conn, job->worker, holder, err);
+    if (rc < 0)
+        return rc;
+    if (by_age) {
+        forfeit = old_enough(job, opts, txn->now);
+    } else {
+        cause = holder->what[0] != '\0' ? LHI_CAUSE_DEAD : LHI_CAUSE_TTL;
+        forfeit = cause == LHI_CAUSE_DEAD || job->lease_until <= txn->now;
+    }
+    if (!forfeit || (opts == NULL && !txn_policy(txn, job->queue, job->kind)->recovery))
+        return LH_OK;
+    run->orphaned++;
+    return recover_one(txn, job, cause, holder, opts, run, err);
+}
+
+static int recover_id(struct txn *txn, int64_t id, const lh_recover_opts *opts,
+                      struct holder *holder, struct lhi_run *run, struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_GET, err, "i", id);
+    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+    lh_job job;
+
+    if (rc < 0 && is_damage(txn, id, rc, err))
+        return pass_over(txn, id, err);
+    if (rc != LH_OK)
+        return rc < 0 ? rc : LH_OK; /* gone meanwhile */
+    bool ok = held_row(stmt, &txn->arena, &job);
+    sql_reset(stmt);
+    if (!ok)
+        return lhi_no_memory(err);
+    if (job.state != LH_RUNNING || (opts && opts->queue && strcmp(job.queue, opts->queue) != 0))
+        return LH_OK;
+    return judge_job(txn, &job, opts, holder, run, err);
+}
+
+/* ---- expired leases of jobs, as a claim meets them ---- */
+
+/* Expired jobs, read to the end before the first is changed. */
+static int read_expired(struct txn *txn, size_t limit, int64_t skip, int64_t *ids, size_t *n,
+                        struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_EXPIRED, err, "iiii", txn->now,
+                             txn->db->stuck_until, (int64_t)limit, skip);
+    int rc;
+
+    *n = 0;
+    if (stmt == NULL)
+        return err->status;
+    while ((rc = sql_step(txn->conn, stmt, err)) == LH_OK)
+        ids[(*n)++] = sqlite3_column_int64(stmt, 0);
+    return rc < 0 ? rc : LH_OK;
+}
+
+static int recover_expired(struct txn *txn, struct lhi_run *run, struct lhi_error *err)
+{
+    struct holder holder = {.arena = &txn->arena};
+    int64_t skip = 0, taken = lhi_run_reclaimed(run), failed = run->failures + run->untold;
+    int64_t first, *ids = NULL;
+    size_t n;
+    int rc;
+
+    /* The common case, nothing expired, is one probe of an index and no memory. */
+    if ((rc = read_expired(txn, 1, 0, &first, &n, err)) < 0 || n == 0)
+        return rc;
+    ids = lhi_arena_alloc(&txn->arena, LHI_BATCH * sizeof *ids);
+    if (ids == NULL)
+        return lhi_no_memory(err);
+    /* Queues with recovery off keep their stuck jobs at the head of the index: walk past them. */
+    do {
+        if ((rc = read_expired(txn, LHI_BATCH, skip, ids, &n, err)) < 0)
+            return rc;
+        for (size_t i = 0; i < n; i++)
+            if ((rc = recover_id(txn, ids[i], NULL, &holder, run, err)) < 0)
+                return rc;
+        skip += (int64_t)n;
+    } while (n == LHI_BATCH && lhi_run_reclaimed(run) == taken);
+    /* All of them stay on purpose: until a setting changes, the next claim looks behind them. Whatever
+     * ends later has a later deadline. */
+    if (n < LHI_BATCH && lhi_run_reclaimed(run) == taken && run->failures + run->untold == failed)
+        txn->db->stuck_until = txn->now;
+    return LH_OK;
+}
+
+/* ---- workers ---- */
+
+/* A worker that was judged, and what is written of it. */
+struct verdict {
+    const struct lhi_death *death;
+    struct lhi_run *run;
+    struct lhi_error *err;
+    bool by_hand, changed;
+};
+
+static int write_death(struct txn *txn, void *arg)
+{
+    struct verdict *v = arg;
+    const struct lhi_death *death = v->death;
+    char data[64];
+    int n = sql_run(txn->conn, LHI_SQL_WORKER_BURY, v->err, "ttiiit", death->what, death->worker,
+                    death->last_heartbeat_at, (int64_t)death->proven, txn->now, death->sessions);
+
+    v->changed = n > 0;
+    if (n <= 0)
+        return n; /* it has beaten, or was found by another */
+    int rc = run_begin(txn, v->run, v->err);
+    if (rc < 0)
+        return rc;
+    lhi_format(data, sizeof data, "{\"last_heartbeat\":%lld}", (long long)death->last_heartbeat_at);
+    return run_event(
+        txn, v->run,
+        &(struct event){
+            .type = "worker.dead", .worker = death->worker, .reason = death->what, .data = data},
+        v->err);
+}
+
+static int write_late(struct txn *txn, void *arg)
+{
+    struct verdict *v = arg;
+    const struct lhi_death *death = v->death;
+    int n = sql_run(txn->conn, LHI_SQL_WORKER_LATE, v->err, "ti", death->worker,
+                    death->last_heartbeat_at);
+
+    v->changed = n > 0;
+    if (n <= 0)
+        return n;
+    return txn_event(
+        txn,
+        &(struct event){.type = "worker.late", .worker = death->worker, .actor = "system/recovery"},
+        v->err);
+}
+
+/* Write what a worker was found to be; `v->changed`: it was not that before. */
+static int judge_worker(struct txn *txn, struct verdict *v)
+{
+    const struct lhi_death *death = v->death;
+    char what[192];
+    bool done;
+
+    lhi_format(what, sizeof what, "worker %s cannot be marked %s", death->worker,
+               death->late ? "late" : "dead");
+    int rc = run_step(txn, v->run,
+                      &(struct recovery_step){.fn = death->late ? write_late : write_death,
+                                              .arg = v,
+                                              .what = what,
+                                              .by_hand = v->by_hand,
+                                              .about = {.worker = death->worker}},
+                      &done, v->err);
+    v->changed = v->changed && done;
+    txn->changed = txn->changed || v->changed;
+    return rc < 0 ? rc : LH_OK;
+}
+
+static int bury(struct txn *txn, const struct lhi_death *death, bool by_hand, struct lhi_run *run,
+                struct lhi_error *err)
+{
+    struct verdict v = {.death = death, .run = run, .err = err, .by_hand = by_hand};
+    int rc = judge_worker(txn, &v);
+
+    if (rc < 0 || !v.changed)
+        return rc;
+    txn_log(txn, LH_LOG_WARN, &(lh_log_entry){.worker = death->worker, .reason = death->what},
+            "worker %s is dead: it %s", death->worker, death->what);
+    run->dead_workers++;
+    /* Time alone ends the leases of a worker without a process of ours. */
+    return death->process ? free_leases_of(txn, death->worker, death->what, by_hand, run, err)
+                          : LH_OK;
+}
+
+static int mark_late(struct txn *txn, const struct lhi_death *death, bool by_hand,
+                     struct lhi_run *run, struct lhi_error *err)
+{
+    struct verdict v = {.death = death, .run = run, .err = err, .by_hand = by_hand};
+    int rc = judge_worker(txn, &v);
+
+    if (rc >= 0 && v.changed)
+        txn_log(txn, LH_LOG_INFO, &(lh_log_entry){.worker = death->worker},
+                "worker %s is late: it has missed a beat", death->worker);
+    return rc;
+}
+
+/* ---- on every claim ---- */
+
+/* Workers whose silence was too long, and what they hold. */
+static int recover_silent(struct txn *txn, struct lhi_run *run, struct lhi_error *err)
+{
+    struct lhi_suspects silent = {0};
+    int rc = read_suspects(txn->conn, LHI_SQL_WORKER_SILENT, txn->now, &silent, err);
+    struct holder holder = {.arena = &txn->arena};
+    struct lhi_identity nobody = {.pid = 0};
+    struct lhi_death death;
+    int64_t ids[LHI_BATCH], unclean = 0;
+    size_t n = 0;
+
+    for (size_t i = 0; i < silent.n && rc >= 0; i++)
+        if (lhi_judge_worker(&silent.suspect[i], &nobody, txn->now, &death) && !death.late)
+            rc = bury(txn, &death, false, run, err);
+    lhi_suspects_clear(&silent);
+    if (rc < 0 ||
+        (rc = sql_int(txn->conn, LHI_SQL_DEAD_NOT_CLEANED, err, 0, &unclean, "i", txn->now)) < 0 ||
+        unclean == 0)
+        return rc;
+    if ((rc = read_ids(txn->conn, LHI_SQL_STALE_OF_DEAD, txn->now, NULL, ids, LHI_BATCH, &n, err)) <
+        0)
+        return rc;
+    for (size_t i = 0; i < n && rc >= 0; i++)
+        rc = recover_id(txn, ids[i], NULL, &holder, run, err);
+    return rc < 0 ? rc : clean_workers(txn, run, err);
+}
+
+int recover_on_claim(struct txn *txn, struct lhi_error *err)
+{
+    struct lhi_run run = {.trigger = "claim"};
+    bool more;
+    int rc;
+
+    if ((rc = recover_silent(txn, &run, err)) < 0 ||
+        (rc = recover_leases(txn, LHI_BATCH, false, &run, &more, err)) < 0 ||
+        (rc = recover_expired(txn, &run, err)) < 0 || run.report == 0)
+        return rc;
+    return end_report(txn, &run, NULL, err);
+}
+
+/* ---- a batch of a run ---- */
+
+static bool others_wait(struct db *db)
+{
+    if (side_waited(&db->side))
+        return true;
+    pthread_mutex_lock(&db->mutex);
+    bool waiting = db->queue_head != NULL;
+    pthread_mutex_unlock(&db->mutex);
+    return waiting;
+}
+
+int act_recover(struct txn *txn, struct lhi_act *act)
+{
+    struct lhi_run *run = act->recover.run;
+    struct holder holder = {.arena = &txn->arena};
+    struct lhi_error *err = &act->err;
+    bool by_hand = act->recover.opts != NULL;
+    int rc = LH_OK;
+
+    if (run->always)
+        rc = run_begin(txn, run, err);
+    for (size_t i = 0; i < act->recover.n_deaths && rc >= 0; i++) {
+        const struct lhi_death *death = &act->recover.deaths[i];
+        rc = death->late ? mark_late(txn, death, by_hand, run, err)
+                         : bury(txn, death, by_hand, run, err);
+    }
+    size_t at = 0;
+    while (at < act->n && rc >= 0 && (at < LEAST || !others_wait(txn->db)))
+        rc = recover_id(txn, act->recover.ids[at++], act->recover.opts, &holder, run, err);
+    act->recover.done = at;
+    bool more = at < act->n;
+    if (rc >= 0 && act->recover.leases && !more)
+        rc = recover_leases(txn, LHI_BATCH, by_hand, run, &more, err);
+    if (rc < 0)
+        return rc;
+    act->recover.over = act->recover.last && !more;
+    if (act->recover.over)
+        return run_end(txn, run, act->recover.health, err);
+    /* While a run goes on from batch to batch, claims need not help it. */
+    side_set_recovering(&txn->db->side, true);
+    return run_count(txn, run, err);
+}

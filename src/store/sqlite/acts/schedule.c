@@ -1,0 +1,498 @@
+/*
+ * Schedules: set, removed, and ticking.
+ *
+ * A tick belongs to whoever moves done_until on, in the transaction that enqueues its job; so it is
+ * enqueued once however many look, and not at all when that transaction does not come to stand.
+ * What cannot be enqueued (no room, no such zone any more) never stops what else is due.
+ */
+#include "store/sqlite/db.h"
+
+#include "base/checksum.h"
+#include "base/hook.h"
+
+#include <string.h>
+
+enum {
+    ON_TIME_MS = 60000, /* later than that is missed */
+    LOOK_AGAIN_MS = 60000,
+    JOB_BYTES = 1024, /* as in group_commit.c */
+};
+
+#define NEVER INT64_C(253402300799999)
+
+/* The columns of lh_schedule, in the order of the table. */
+enum column {
+    NAME,
+    QUEUE,
+    CRON,
+    TZ,
+    CATCH_UP,
+    DONE_UNTIL,
+    NEXT_AT,
+    LAST_AT,
+    LAST_JOB,
+    CREATED_AT,
+    ERROR,
+    KIND,
+    PRIORITY,
+    KEY,
+    MAX_ATTEMPTS,
+    LEASE_MS,
+    EXPIRES_MS,
+    BACKOFF_MS,
+    BACKOFF_CAP_MS,
+    PAYLOAD_SUM,
+    PAYLOAD,
+};
+
+struct entry {
+    lh_schedule schedule;
+    int64_t done_until, payload_sum;
+    bool sound; /* the row matches its checksum */
+};
+
+static bool entry_read(sqlite3_stmt *stmt, struct lhi_arena *arena, struct entry *entry)
+{
+    lh_schedule *s = &entry->schedule;
+    lh_new_job *job = &s->job;
+    bool ok = true;
+
+    memset(entry, 0, sizeof *entry);
+    entry->sound = row_sound(stmt);
+    s->name = column_name(stmt, NAME, arena, &ok);
+    s->queue = column_name(stmt, QUEUE, arena, &ok);
+    s->cron = column_name(stmt, CRON, arena, &ok);
+    s->zone = column_name(stmt, TZ, arena, &ok);
+    s->catch_up = (lh_catch_up)sqlite3_column_int(stmt, CATCH_UP);
+    entry->done_until = sqlite3_column_int64(stmt, DONE_UNTIL);
+    s->next_at = sqlite3_column_int64(stmt, NEXT_AT);
+    s->last_at = sqlite3_column_int64(stmt, LAST_AT);
+    s->last_job = sqlite3_column_int64(stmt, LAST_JOB);
+    s->created_at = sqlite3_column_int64(stmt, CREATED_AT);
+    s->error = column_text(stmt, ERROR, arena, &ok);
+    job->kind = column_text(stmt, KIND, arena, &ok);
+    job->priority = sqlite3_column_int(stmt, PRIORITY);
+    job->key = column_text(stmt, KEY, arena, &ok);
+    job->max_attempts = sqlite3_column_int64(stmt, MAX_ATTEMPTS);
+    job->lease_ms = sqlite3_column_int64(stmt, LEASE_MS);
+    job->expires_ms = sqlite3_column_int64(stmt, EXPIRES_MS);
+    job->backoff_ms = sqlite3_column_int64(stmt, BACKOFF_MS);
+    job->backoff_cap_ms = sqlite3_column_int64(stmt, BACKOFF_CAP_MS);
+    entry->payload_sum = sqlite3_column_int64(stmt, PAYLOAD_SUM);
+    if (sqlite3_column_type(stmt, PAYLOAD) != SQLITE_NULL) {
+        const void *bytes = column_raw(stmt, PAYLOAD, &job->payload_len);
+        job->payload = lhi_arena_copy(arena, bytes, job->payload_len);
+        ok = ok && job->payload != NULL;
+    }
+    return ok;
+}
+
+/* LH_EMPTY: there is none. */
+static int entry_get(struct txn *txn, const char *name, struct entry *entry, struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_SCHEDULE_GET, err, "t", name);
+    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+
+    if (rc == LH_OK && !entry_read(stmt, &txn->arena, entry))
+        rc = lhi_no_memory(err);
+    sql_reset(stmt);
+    return rc;
+}
+
+int read_schedules(struct conn *conn, struct lhi_act *act, struct lhi_error *err)
+{
+    lh_schedules *out = act->schedules;
+    struct lhi_arena *arena = lhi_arena_of(&out->priv);
+    sqlite3_stmt *stmt = sql(conn, LHI_SQL_SCHEDULE_LIST, err, "");
+    int rc;
+
+    if (stmt == NULL)
+        return err->status;
+    if (arena == NULL)
+        return lhi_no_memory(err);
+    while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
+        struct entry entry;
+        lh_schedule *grown = grow(out->schedule, out->n, sizeof *grown);
+        if (grown != NULL)
+            out->schedule = grown;
+        if (grown == NULL || !entry_read(stmt, arena, &entry)) {
+            sql_reset(stmt);
+            return lhi_no_memory(err);
+        }
+        out->schedule[out->n++] = entry.schedule;
+    }
+    return rc < 0 ? rc : LH_OK;
+}
+
+/* ---- set and removed ---- */
+
+static int64_t next_after(const struct lhi_timing *timing, int64_t after)
+{
+    int64_t next = lhi_timing_next(timing, after);
+    return next < 0 || next > NEVER ? NEVER : next;
+}
+
+/* With the same timing as before the instants go on, also those that are due by now. With another
+ * one they begin anew; never before those that are settled. */
+static int64_t settled_so_far(const struct entry *old, const lh_schedule *s, const char *zone,
+                              int64_t wall)
+{
+    if (old->schedule.name == NULL)
+        return wall;
+    if (strcmp(old->schedule.cron, s->cron) == 0 && strcmp(old->schedule.zone, zone) == 0)
+        return old->done_until;
+    return old->done_until > wall ? old->done_until : wall;
+}
+
+/* Every event of a schedule names it, for people and for programs. `more` continues the object. */
+static int tell(struct txn *txn, const struct event *event, const char *name, const char *what,
+                const char *more, struct lhi_error *err)
+{
+    char data[600], reason[600];
+
+    lhi_format(data, sizeof data, "{\"schedule\":\"%s\"%s}", name, more);
+    lhi_format(reason, sizeof reason, "schedule %s%s%s", name, what[0] ? ": " : "", what);
+    struct event told = *event;
+    told.data = data;
+    told.reason = reason;
+    txn->changed = true;
+    return txn_event(txn, &told, err);
+}
+
+int act_schedule_set(struct txn *txn, struct lhi_act *act)
+{
+    const lh_schedule *s = act->schedule;
+    const lh_new_job *job = &s->job;
+    const char *zone = s->zone ? s->zone : "UTC";
+    struct lhi_error *err = &act->err;
+    struct lhi_timing *timing = NULL;
+    struct entry old = {.done_until = 0};
+    char when[400];
+    int64_t most = txn_policy(txn, s->queue, job->kind)->max_payload;
+
+    if (job->payload_len > (size_t)most)
+        return lhi_fail(err, LH_ETOOBIG,
+                        "payload of %zu bytes is too large: queue \"%s\" takes at most %lld bytes",
+                        job->payload_len, s->queue, (long long)most);
+    int rc = entry_get(txn, s->name, &old, err);
+    if (rc < 0 || (rc = lhi_timing_open(s->cron, zone, &timing, err)) < 0)
+        return rc;
+    int64_t done_until = settled_so_far(&old, s, zone, txn->wall);
+    int64_t next = next_after(timing, done_until);
+    lhi_timing_close(timing);
+    rc = sql_run(txn->conn, LHI_SQL_SCHEDULE_PUT, err, "ttttiiiititIIIIIib", s->name, s->queue,
+                 s->cron, zone, (int64_t)s->catch_up, done_until, next, txn->now, job->kind,
+                 (int64_t)job->priority, job->key, job->max_attempts, job->lease_ms,
+                 job->expires_ms, job->backoff_ms, job->backoff_cap_ms,
+                 lhi_checksum(job->payload, job->payload ? job->payload_len : 0), job->payload,
+                 job->payload_len);
+    if (rc < 0)
+        return rc;
+    txn_falls_due(txn, next - txn->wall);
+    struct event event = {.type = "schedule.set", .queue = s->queue, .actor = "hand"};
+    lhi_format(when, sizeof when, "%s, %s", s->cron, zone);
+    return tell(txn, &event, s->name, when, "", err);
+}
+
+int act_schedule_remove(struct txn *txn, struct lhi_act *act)
+{
+    const char *name = act->schedule_name;
+    int n = sql_run(txn->conn, LHI_SQL_SCHEDULE_DELETE, &act->err, "t", name);
+
+    if (n < 0)
+        return n;
+    if (n == 0)
+        return lhi_fail(&act->err, LH_ENOTFOUND, "there is no schedule \"%s\"", name);
+    struct event event = {.type = "schedule.removed", .actor = "hand"};
+    return tell(txn, &event, name, "", "", &act->err);
+}
+
+/* ---- ticking ---- */
+
+/* One schedule that is due, and what is to be done about it. */
+struct ticking {
+    struct txn *txn;
+    const struct entry *entry;
+    const struct lhi_timing *timing;
+    int64_t from, to; /* these instants get a job; `to` 0: none does */
+    int64_t missed;   /* how many were not on time … */
+    int64_t missed_from, missed_to;
+    bool more;   /* … or more than that */
+    int64_t ran; /* out: jobs enqueued */
+    int64_t last_at, last_job;
+    char error[200]; /* out: why not */
+};
+
+/* Nothing is told twice of the same trouble. */
+static int tell_failure(const struct ticking *t, const char *why, struct lhi_error *err)
+{
+    const lh_schedule *s = &t->entry->schedule;
+    struct event event = {.type = "schedule.failed", .queue = s->queue, .actor = "system/schedule"};
+
+    if (s->error != NULL && strcmp(s->error, why) == 0)
+        return LH_OK;
+    txn_log(t->txn, LH_LOG_ERROR, &(lh_log_entry){.queue = s->queue, .reason = why},
+            "schedule %s enqueues nothing: %s", s->name, why);
+    return tell(t->txn, &event, s->name, why, "", err);
+}
+
+static int tell_missed(const struct ticking *t, struct lhi_error *err)
+{
+    const lh_schedule *s = &t->entry->schedule;
+    struct event event = {.type = "schedule.missed", .queue = s->queue, .actor = "system/schedule"};
+    char from[40], to[40], what[200], more[200];
+    int64_t late = t->to == 0 || t->from > t->missed_to ? 0
+                   : s->catch_up == LH_CATCH_UP_ALL     ? t->missed
+                                                        : 1;
+
+    lh_time_format(t->missed_from, from, sizeof from);
+    lh_time_format(t->missed_to, to, sizeof to);
+    lhi_format(what, sizeof what, "%s%lld tick%s missed from %s to %s, %lld caught up with",
+               t->more ? "more than " : "", (long long)t->missed, t->missed == 1 ? "" : "s", from,
+               to, (long long)late);
+    txn_log(t->txn, LH_LOG_WARN, &(lh_log_entry){.queue = s->queue, .reason = what},
+            "schedule %s: %s", s->name, what);
+    lhi_format(more, sizeof more,
+               ",\"missed\":%lld,\"more\":%s,\"caught_up\":%lld,\"from\":\"%s\",\"to\":\"%s\"",
+               (long long)t->missed, t->more ? "true" : "false", (long long)late, from, to);
+    return tell(t->txn, &event, s->name, what, more, err);
+}
+
+/* A live job has its key: this tick is done with. */
+static int tell_skipped(const struct ticking *t, int64_t at, const lh_enqueued *live,
+                        struct lhi_error *err)
+{
+    const lh_schedule *s = &t->entry->schedule;
+    struct event event = {
+        .type = "schedule.skipped", .job = live->id, .queue = s->queue, .actor = "system/schedule"};
+    char time[40], what[160], more[80];
+
+    lh_time_format(at, time, sizeof time);
+    lhi_format(what, sizeof what, "tick of %s skipped, job %lld with its key is %s", time,
+               (long long)live->id, lh_state_name(live->state));
+    lhi_format(more, sizeof more, ",\"instant\":\"%s\"", time);
+    return tell(t->txn, &event, s->name, what, more, err);
+}
+
+static int tell_enqueued(const struct ticking *t, int64_t at, const lh_enqueued *made,
+                         struct lhi_error *err)
+{
+    const lh_schedule *s = &t->entry->schedule;
+    struct event event = {.type = "job.enqueued",
+                          .job = made->id,
+                          .queue = s->queue,
+                          .to = made->state,
+                          .actor = "system/schedule"};
+    char time[40], more[80];
+
+    lhi_format(more, sizeof more, ",\"instant\":\"%s\"", lh_time_format(at, time, sizeof time));
+    return tell(t->txn, &event, s->name, "", more, err);
+}
+
+/* The job of one instant. LH_ETOOBIG, LH_EINVAL: it cannot be enqueued any more. */
+static int enqueue_tick(struct ticking *t, int64_t at, struct lhi_error *err)
+{
+    struct txn *txn = t->txn;
+    const lh_schedule *s = &t->entry->schedule;
+    struct insert_context ctx = {
+        .conn = txn->conn, .now = txn->now, .wall = txn->wall, .policies = &txn->db->policies};
+    lh_new_job job = s->job;
+    lh_enqueued made = {.id = 0};
+
+    job.run_at = at;
+    int rc = insert_job(&ctx, s->queue, &job, &made, err);
+    if (rc < 0)
+        return rc;
+    if (made.duplicate)
+        return tell_skipped(t, at, &made, err);
+    struct tally *tally = txn_tally(txn, s->queue, err);
+    if (tally == NULL)
+        return err->status;
+    tally_move(tally, 0, made.state);
+    tally->enqueued++;
+    t->ran++;
+    t->last_at = at;
+    t->last_job = made.id;
+    return txn_policy(txn, s->queue, job.kind)->audit == LH_AUDIT_FULL
+               ? tell_enqueued(t, at, &made, err)
+               : LH_OK;
+}
+
+static int enqueue_ticks(struct ticking *t, struct lhi_error *err)
+{
+    const lh_new_job *job = &t->entry->schedule.job;
+    int rc = LH_OK;
+
+    if (lhi_checksum(job->payload, job->payload ? job->payload_len : 0) != t->entry->payload_sum)
+        rc = lhi_fail(err, LH_EINVAL, "payload does not match its checksum: set the schedule anew");
+    for (int64_t at = t->from; rc == LH_OK && at >= 0 && at <= t->to;
+         at = lhi_timing_next(t->timing, at))
+        rc = enqueue_tick(t, at, err);
+    if (rc != LH_ETOOBIG && rc != LH_EINVAL)
+        return rc;
+    lhi_format(t->error, sizeof t->error, "%s", err->text);
+    lhi_error_clear(err); /* of this schedule alone: whoever noticed goes on */
+    return tell_failure(t, t->error, err);
+}
+
+/* What was missed, and what gets a job. Returns the instant up to which that settles everything. */
+static int64_t plan(struct ticking *t, const struct lhi_ticks *ticks)
+{
+    lh_catch_up how = t->entry->schedule.catch_up;
+    bool late = t->txn->wall - ticks->last >= ON_TIME_MS;
+
+    t->missed = late ? ticks->n : ticks->n - 1;
+    t->more = ticks->more && ticks->n == LHI_MOST_TICKS;
+    t->missed_from = ticks->first;
+    t->missed_to = late ? ticks->last : ticks->before_last;
+    if (how == LH_CATCH_UP_ALL && !ticks->more) {
+        t->from = ticks->first;
+        t->to = ticks->last;
+        if (ticks->n <= LHI_BATCH)
+            return ticks->last;
+        t->to = t->from;
+        for (int i = 1; i < LHI_BATCH; i++)
+            t->to = lhi_timing_next(t->timing, t->to);
+        t->missed = LHI_BATCH;
+        t->missed_to = t->to;
+        return t->to;
+    }
+    t->from = ticks->last;
+    t->to = how == LH_CATCH_UP_NONE && late ? 0 : ticks->last;
+    return ticks->last;
+}
+
+/* Is there room for its jobs? */
+static bool admitted(const struct ticking *t, int64_t n)
+{
+    struct lhi_error ignored;
+    int64_t bytes = (int64_t)t->entry->schedule.job.payload_len + JOB_BYTES;
+
+    return reserve_admit(t->txn->db, bytes * (n < LHI_BATCH ? n : LHI_BATCH), &ignored) == LH_OK;
+}
+
+static int settle_ticks(struct ticking *t, const struct lhi_ticks *ticks, int64_t *next,
+                        struct lhi_error *err)
+{
+    struct txn *txn = t->txn;
+    const char *name = t->entry->schedule.name;
+    int64_t upto = plan(t, ticks);
+
+    *next = next_after(t->timing, upto);
+    int rc = sql_run(txn->conn, LHI_SQL_SCHEDULE_SETTLE, err, "iiti", upto, *next, name,
+                     t->entry->done_until);
+    if (rc <= 0)
+        return rc; /* another was faster */
+    txn->changed = true;
+    LHI_POINT("schedule_tick:inside");
+    if (t->missed > 0 && (rc = tell_missed(t, err)) < 0)
+        return rc;
+    if (t->to != 0 && (rc = enqueue_ticks(t, err)) < 0)
+        return rc;
+    rc = sql_run(txn->conn, LHI_SQL_SCHEDULE_NOTE, err, "IItt", t->last_at, t->last_job,
+                 t->error[0] ? t->error : NULL, name);
+    return rc < 0 ? rc : LH_OK;
+}
+
+/* The zone is gone, or the line was written by a later version. */
+static int put_off(struct ticking *t, const struct lhi_error *why, struct lhi_error *err)
+{
+    int rc = tell_failure(t, why->text, err);
+
+    t->txn->changed = true;
+    if (rc == LH_OK)
+        rc = sql_run(t->txn->conn, LHI_SQL_SCHEDULE_PUT_OFF, err, "itt",
+                     t->txn->wall + LOOK_AGAIN_MS, why->text, t->entry->schedule.name);
+    return rc < 0 ? rc : LH_OK;
+}
+
+/* What it would enqueue is not what was asked for. The sum of the row stays wrong, for a check and a repair
+ * to see; a row that its index contradicts cannot even be put off. */
+static int refuse_damaged(struct ticking *t, struct lhi_error *err)
+{
+    struct txn *txn = t->txn;
+    struct lhi_error why;
+
+    side_set_recovery_due(&txn->db->side, true);
+    (void)damaged_row("schedule", t->entry->schedule.name, &why);
+    int rc = sql_run(txn->conn, LHI_SQL_SCHEDULE_PUT_OFF, err, "itt", txn->wall + LOOK_AGAIN_MS,
+                     why.text, t->entry->schedule.name);
+    if (rc == LH_ECORRUPT) {
+        lhi_error_clear(err);
+        lhi_log(&txn->db->log, LH_LOG_ERROR, "%s", why.text);
+        return LH_OK;
+    }
+    txn->changed = true;
+    return rc < 0 ? rc : tell_failure(t, why.text, err);
+}
+
+static int tick_one(struct txn *txn, const struct entry *entry, int64_t *ran, bool *more,
+                    struct lhi_error *err)
+{
+    struct ticking t = {.txn = txn, .entry = entry};
+    struct lhi_timing *timing = NULL;
+    struct lhi_ticks ticks;
+    struct lhi_error why;
+    int64_t next = 0;
+
+    lhi_error_clear(&why);
+    if (!entry->sound)
+        return refuse_damaged(&t, err);
+    int rc = lhi_timing_open(entry->schedule.cron, entry->schedule.zone, &timing, &why);
+    if (rc == LH_ENOMEM)
+        return lhi_no_memory(err);
+    if (rc < 0)
+        return put_off(&t, &why, err);
+    t.timing = timing;
+    lhi_timing_ticks(timing, entry->done_until, txn->wall, &ticks);
+    if (ticks.n == 0) {
+        next = next_after(timing, entry->done_until);
+        rc = sql_run(txn->conn, LHI_SQL_SCHEDULE_PUT_OFF, err, "itt", next, (const char *)NULL,
+                     entry->schedule.name);
+        txn->changed = true;
+    } else if (admitted(&t, ticks.n)) {
+        rc = settle_ticks(&t, &ticks, &next, err);
+        *more = *more || (rc == LH_OK && next <= txn->wall);
+    }
+    if (next > txn->wall)
+        txn_falls_due(txn, next - txn->wall);
+    *ran += t.ran;
+    lhi_timing_close(timing);
+    return rc < 0 ? rc : LH_OK;
+}
+
+/* Names first: each row may bring a payload along. */
+static int read_names(struct txn *txn, size_t limit, const char **names, size_t *n,
+                      struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_SCHEDULE_DUE, err, "ii", txn->wall, (int64_t)limit);
+    bool ok = true;
+    int rc = stmt ? LH_OK : err->status;
+
+    *n = 0;
+    while (rc == LH_OK && ok && *n < limit && (rc = sql_step(txn->conn, stmt, err)) == LH_OK)
+        names[(*n)++] = column_name(stmt, 0, &txn->arena, &ok);
+    sql_reset(stmt);
+    if (!ok)
+        return lhi_no_memory(err);
+    return rc < 0 ? rc : LH_OK;
+}
+
+int tick_due(struct txn *txn, size_t limit, int64_t *ticked, bool *more, struct lhi_error *err)
+{
+    const char *names[LHI_BATCH];
+    size_t n;
+    int rc = read_names(txn, limit < LHI_BATCH ? limit : LHI_BATCH, names, &n, err);
+
+    *ticked = 0;
+    *more = false;
+    for (size_t i = 0; i < n && rc == LH_OK; i++) {
+        struct entry entry;
+        if ((rc = entry_get(txn, names[i], &entry, err)) == LH_OK)
+            rc = tick_one(txn, &entry, ticked, more, err);
+        else if (rc == LH_EMPTY)
+            rc = LH_OK;
+    }
+    *more = rc == LH_OK && (*more || (n == limit && *ticked > 0));
+    return rc;
+}

@@ -1,0 +1,412 @@
+/*
+ * restore.c: a copy becomes the store.
+ *
+ * The copy is checked, and stays as it is. From it a fresh file is made beside the store, under the
+ * turnstile; in it, in one transaction, everything ends that was under way when the copy was made:
+ * jobs go back as if they had been released, named leases are free, workers count as dead. The
+ * fresh file goes on from where the copy *and* the store that is replaced had got to: epoch,
+ * changes and ids are above those of both, so that nothing is ever handed out twice. What somebody
+ * holds in the store that is replaced stays back until he has answered or his lease has ended.
+ *
+ * Then the fresh file is swapped in and the old one kept. Killed at any step, the old store stands
+ * or the new one; the note in the side file tells the next opener what to finish or to remove.
+ */
+#include "store/sqlite/files/trust.h"
+#include "store/sqlite/repair/repair.h"
+
+#include "base/clock.h"
+#include "base/hook.h"
+#include "base/sys.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    /* Where the store that is replaced cannot be read, nobody knows how often it was booted since
+     * the copy was made, and each time its epoch rose. */
+    UNKNOWN_EPOCHS = 16,
+};
+
+struct restore {
+    struct fork_guard fork_guard;
+    struct db *place; /* the store's name and side file */
+    struct db *fresh; /* first the copy, then the new file: its connection and caches */
+    const char *from; /* the copy, as it was given */
+    char copy_file[PATH_MAX];
+    struct conn copy;
+    bool copy_had_log;
+    bool entered;
+    int64_t at;             /* in the names of what is made beside the store */
+    char file[4300];        /* the fresh one */
+    char uuid[40];          /* of the copy … */
+    int64_t epoch, changes; /* … and how far it had got */
+    struct past past;       /* what is replaced */
+    int64_t copied_at, jobs, released, held;
+};
+
+static const char reason[] = "restored from a copy";
+
+/* ---- the copy ---- */
+
+static bool has_log(const struct restore *r)
+{
+    char name[PATH_MAX + 8];
+    struct stat st;
+
+    lhi_format(name, sizeof name, "%s-wal", r->copy_file);
+    return stat(name, &st) == 0;
+}
+
+static int find_copy(struct restore *r, struct lhi_error *err)
+{
+    struct stat st;
+
+    if (realpath(r->from, r->copy_file) == NULL || stat(r->copy_file, &st) != 0) {
+        if (errno == ENOENT || errno == ENOTDIR)
+            return lhi_fail(err, LH_EINVAL, "there is no copy \"%.300s\"", r->from);
+        return lhi_fail_errno(err, errno, "could not look at the copy \"%.300s\"", r->from);
+    }
+    if (!S_ISREG(st.st_mode))
+        return lhi_fail(err, LH_EINVAL, "copy \"%.300s\" is not a file", r->from);
+    if (lhi_same_file(r->copy_file, r->place->file))
+        return lhi_fail(err, LH_EINVAL, "\"%.300s\" is the store itself", r->from);
+    r->copy_had_log = has_log(r);
+    return LH_OK;
+}
+
+static int open_copy(struct restore *r, struct lhi_error *err)
+{
+    int rc = find_copy(r, err);
+
+    if (rc != LH_OK)
+        return rc;
+    lhi_format(r->fresh->path, sizeof r->fresh->path, "%s", r->from);
+    lhi_format(r->fresh->file, sizeof r->fresh->file, "%s", r->copy_file);
+    /* One snapshot from the check to the last page, whatever somebody does to the copy meanwhile. */
+    rc = copy_begin(r->fresh, &r->copy, err);
+    if (rc < 0 && (rc != LH_EINVAL || r->copy.db == NULL))
+        return copy_failed("could not read the copy", r->from, err);
+    if ((rc = copy_sound(&r->copy, r->from, NULL, err)) == LH_OK &&
+        (rc = meta_text(&r->copy, "store_uuid", r->uuid, sizeof r->uuid, err)) == LH_OK &&
+        (rc = meta_int(&r->copy, "epoch", 0, &r->epoch, err)) == LH_OK &&
+        (rc = sql_int(&r->copy, LHI_SQL_STORE_MARKS, err, 0, &r->changes, "")) == LH_OK)
+        rc = sql_int(&r->copy, LHI_SQL_COPY_MADE_AT, err, 0, &r->copied_at, "");
+    return rc;
+}
+
+/* Reading a file in WAL mode has put an empty log beside it: the engine takes it away again, unless
+ * somebody else uses it by now. */
+static void close_copy(struct restore *r)
+{
+    struct lhi_error ignored;
+
+    conn_close(&r->copy);
+    if (r->copy_file[0] == '\0' || r->copy_had_log || !has_log(r))
+        return;
+    if (conn_open(&r->copy, r->copy_file, SQLITE_OPEN_READWRITE, &ignored) == LH_OK) {
+        (void)sqlite3_db_config(r->copy.db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, NULL);
+        (void)sql_exec(&r->copy, "SELECT count(*) FROM sqlite_schema", &ignored);
+    }
+    conn_close(&r->copy);
+}
+
+/* ---- the place ---- */
+
+static int look_at_place(struct restore *r, const char *path, struct lhi_error *err)
+{
+    struct db *db = r->place;
+    struct stat st;
+
+    if (strlen(path) == 0 || strlen(path) >= sizeof db->path - 16)
+        return lhi_fail(err, LH_EINVAL, "store path is %zu bytes long: 1 to 1000 are allowed",
+                        strlen(path));
+    lhi_format(db->path, sizeof db->path, "%s", path);
+    int rc = copy_place(path, "store", db->file, err);
+    if (rc != LH_OK)
+        return rc;
+    bool exists = lstat(db->file, &st) == 0;
+    if (!exists && errno != ENOENT)
+        return lhi_fail_errno(err, errno, "could not look at \"%.300s\"", path);
+    if (exists && !S_ISREG(st.st_mode))
+        return lhi_fail(err, LH_EINVAL, "store \"%.300s\" is not a regular file", path);
+    return exists ? refuse_file_mount(db, err) : LH_OK;
+}
+
+/* From here on nobody else writes, here or in the file that is replaced. */
+static int enter_place(struct restore *r, struct lhi_error *err)
+{
+    struct db *db = r->place;
+    int64_t at;
+    int rc = side_open(&db->side, db->file, true, &db->log, err);
+
+    if (rc == LH_OK && !db->opts.force_network && lhi_on_network_fs(db->side.fd))
+        rc =
+            lhi_fail(err, LH_EINVAL,
+                     "store \"%.300s\" is on a network file system, where locks cannot be trusted: "
+                     "use a local disk",
+                     db->path);
+    if (rc != LH_OK || (rc = side_present(&db->side, db->opts.busy_ms, err)) != LH_OK ||
+        (rc = side_enter(&db->side, db->opts.busy_ms, "restore", err)) != LH_OK)
+        return rc;
+    r->entered = true;
+    if ((rc = trust_names(db->file, true, err)) != LH_OK)
+        return rc;
+    /* Whoever wrote that note is dead: he had the turnstile. */
+    return side_work(&db->side, &at) == SIDE_IDLE ? LH_OK : repair_resume(db, err);
+}
+
+/* ---- the fresh file: everything that was under way ends ---- */
+
+static int set_epoch(struct restore *r, struct txn *txn, struct lhi_error *err)
+{
+    int64_t known = r->past.epoch > r->epoch ? r->past.epoch : r->epoch;
+    int64_t epoch = known + (r->past.counted ? 1 : UNKNOWN_EPOCHS);
+
+    if (epoch > MOST_EPOCHS)
+        return lhi_fail(err, LH_EFAIL, "copy \"%.200s\" has used up its %d epochs", r->from,
+                        (int)MOST_EPOCHS);
+    txn->db->epoch = epoch;
+    if (epoch_set(txn->conn, epoch, err) < 0 ||
+        sql_run(txn->conn, LHI_SQL_STORE_GENERATION, err, "") < 0)
+        return err->status;
+    r->epoch = epoch;
+    return LH_OK;
+}
+
+/* Nobody has died under these jobs: they go back as if they had been released. */
+static int release_running(struct restore *r, struct txn *txn, struct lhi_error *err)
+{
+    struct held {
+        int64_t id, token;
+    } batch[LHI_BATCH];
+    size_t n;
+    int rc = LH_OK;
+
+    do {
+        sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_RESTORE_RUNNING, err, "i", (int64_t)LHI_BATCH);
+        if (stmt == NULL)
+            return err->status;
+        for (n = 0; n < LHI_BATCH && (rc = sql_step(txn->conn, stmt, err)) == LH_OK; n++)
+            batch[n] = (struct held){sqlite3_column_int64(stmt, 0), sqlite3_column_int64(stmt, 1)};
+        sql_reset(stmt);
+        if (rc == LH_EMPTY)
+            rc = LH_OK;
+        for (size_t i = 0; i < n && rc == LH_OK; i++)
+            rc = release_by_hand(txn, batch[i].id, batch[i].token, 0, false, "restore", err);
+        r->released += (int64_t)n;
+    } while (rc == LH_OK && n == LHI_BATCH);
+    return rc;
+}
+
+static int tell_of_it(struct restore *r, struct txn *txn, struct lhi_error *err)
+{
+    char data[256], words[400];
+
+    lhi_format(words, sizeof words, "%s: \"%.300s\"", reason, r->from);
+    lhi_format(data, sizeof data,
+               "{\"jobs\":%lld,\"copied_at\":%lld,\"released\":%lld,\"held_back\":%lld,"
+               "\"epoch\":%lld}",
+               (long long)r->jobs, (long long)r->copied_at, (long long)r->released,
+               (long long)r->held, (long long)r->epoch);
+    return txn_event(
+        txn,
+        &(struct event){
+            .type = "store.restored", .actor = "restore", .reason = words, .data = data},
+        err);
+}
+
+static int end_what_was_under_way(struct restore *r, struct txn *txn, struct lhi_error *err)
+{
+    struct conn *conn = txn->conn;
+    int rc;
+
+    txn->tick = (r->past.changes > r->changes ? r->past.changes : r->changes) + 1;
+    if ((rc = clock_judge(txn, err)) < 0 || (rc = set_epoch(r, txn, err)) < 0 ||
+        (rc = release_running(r, txn, err)) < 0 || (rc = past_go_on(&r->past, txn, err)) < 0 ||
+        (rc = sql_run(conn, LHI_SQL_RESTORE_LEASE_EVENTS, err, "it", txn->now, reason)) < 0 ||
+        (rc = sql_run(conn, LHI_SQL_RESTORE_LEASES, err, "i", txn->now)) < 0 ||
+        (rc = sql_run(conn, LHI_SQL_RESTORE_WORKER_EVENTS, err, "it", txn->now, reason)) < 0 ||
+        (rc = sql_run(conn, LHI_SQL_RESTORE_WORKERS, err, "")) < 0 ||
+        (rc = sql_run(conn, LHI_SQL_RESTORE_FORGET, err, "")) < 0 ||
+        (rc = sql_int(conn, LHI_SQL_COPY_JOBS, err, 0, &r->jobs, "")) < 0 ||
+        (rc = sql_int(conn, LHI_SQL_COPY_HELD_BACK, err, 0, &r->held, "i", txn->now)) < 0 ||
+        (rc = tell_of_it(r, txn, err)) < 0)
+        return rc;
+    return txn_flush(txn, err);
+}
+
+/* Settings and clock of a file that is not the store yet: the side file is told nothing of it. */
+static int txn_know(struct txn *txn, struct db *db, struct lhi_error *err)
+{
+    memset(txn, 0, sizeof *txn);
+    txn->db = db;
+    txn->conn = &db->conn;
+    txn->anchored = true;
+    return txn_reload(txn, err);
+}
+
+static int settle_fresh(struct restore *r, struct lhi_error *err)
+{
+    struct db *db = r->fresh;
+    struct txn txn = {0};
+    int rc = copy_open(&db->conn, r->file, err);
+
+    if (rc != LH_OK || (rc = schema_update(db, err)) != LH_OK ||
+        (rc = sql_run(&db->conn, LHI_SQL_TXN_BEGIN, err, "")) < 0)
+        return rc;
+    if ((rc = txn_know(&txn, db, err)) == LH_OK &&
+        (rc = end_what_was_under_way(r, &txn, err)) == LH_OK)
+        rc = sql_run(&db->conn, LHI_SQL_TXN_COMMIT, err, "");
+    lhi_arena_clear(&txn.arena);
+    LHI_POINT("restore:settled");
+    return rc < 0 ? rc : copy_finish(&db->conn, r->file, err);
+}
+
+/* ---- all of it ---- */
+
+/* A name that is free. */
+static void choose_name(struct restore *r)
+{
+    struct stat st;
+
+    r->at = lhi_wall_ms() - 1;
+    do
+        beside(r->place, "repair", ++r->at, "", r->file);
+    while (lstat(r->file, &st) == 0);
+}
+
+static int make_fresh(struct restore *r, struct lhi_error *err)
+{
+    int rc = copy_make(&r->copy, r->file, NULL, err);
+
+    LHI_POINT("restore:copied");
+    if (rc == LH_OK && (rc = copy_was_whole(r->fresh, err)) == LH_OK)
+        rc = settle_fresh(r, err);
+    conn_close(&r->fresh->conn);
+    if (rc < 0)
+        return copy_failed("could not restore from", r->from, err);
+    LHI_POINT("restore:made");
+    return LH_OK;
+}
+
+static int replace_store(struct restore *r, char kept[4300], struct lhi_error *err)
+{
+    struct side *side = &r->place->side;
+    struct lhi_error ignored;
+    int64_t at;
+    int rc = past_read(&r->past, r->place, r->uuid, err);
+
+    if (rc != LH_OK)
+        return rc;
+    choose_name(r);
+    if ((rc = work_note(r->place, SIDE_MAKING, r->at, err)) == LH_OK &&
+        (rc = make_fresh(r, err)) == LH_OK)
+        rc = store_swap(r->place, r->file, "replaced", r->at, kept, err);
+    if (rc != LH_OK) {
+        /* What is not yet done of a swap belongs to the note. */
+        if (side_work(side, &at) == SIDE_MAKING)
+            (void)repair_resume(r->place, &ignored);
+        return rc;
+    }
+    /* Whatever has happened to the old store, the new one is sound and nothing runs in it. */
+    if (side_alone(side)) {
+        side_set_dirty(side, false);
+        side_set_recovery_due(side, false);
+        side_share(side);
+    }
+    /* Who waits for a job in the old store looks, and learns that it is gone. */
+    side_ring_all(side);
+    side_changed(side);
+    return LH_OK;
+}
+
+static int restore(struct restore *r, char kept[4300], struct lhi_error *err)
+{
+    int rc = open_copy(r, err);
+
+    if (rc == LH_OK && (rc = enter_place(r, err)) == LH_OK)
+        rc = replace_store(r, kept, err);
+    if (rc != LH_OK)
+        side_remove(&r->place->side);
+    if (r->entered)
+        side_leave(&r->place->side);
+    return rc;
+}
+
+static struct db *new_place(const lh_open_opts *opts, const struct lhi_log *log)
+{
+    struct db *db = lhi_calloc(1, sizeof *db);
+
+    if (db == NULL)
+        return NULL;
+    db->opts = *opts;
+    db->opts.create = true; /* migrates a copy of an older version */
+    if (db->opts.busy_ms == 0)
+        db->opts.busy_ms = 5000;
+    db->log = *log;
+    db->generation = -1;
+    db->side.fd = -1;
+    lhi_boot_id(db->boot);
+    lhi_time_ns(&db->time);
+    return db;
+}
+
+static void free_place(struct db *db)
+{
+    if (db == NULL)
+        return;
+    conn_close(&db->conn);
+    side_close(&db->side);
+    db_free_caches(db);
+    lhi_free(db);
+}
+
+static void restore_free(struct restore *r)
+{
+    close_copy(r);
+    free_place(r->place);
+    free_place(r->fresh);
+    past_clear(&r->past);
+    fork_guard_leave(&r->fork_guard); /* SQLite is not used after this */
+    lhi_free(r);
+}
+
+static struct restore *restore_new(const char *from, const lh_open_opts *opts,
+                                   const struct lhi_log *log)
+{
+    struct restore *r = lhi_calloc(1, sizeof *r);
+
+    if (r == NULL)
+        return NULL;
+    r->from = from;
+    r->place = new_place(opts, log);
+    r->fresh = new_place(opts, log);
+    if (r->place != NULL && r->fresh != NULL)
+        return r;
+    restore_free(r);
+    return NULL;
+}
+
+int lhi_sqlite_restore(const char *path, const char *from, const lh_open_opts *opts,
+                       const struct lhi_log *log, char *kept, size_t keptlen, struct lhi_error *err)
+{
+    char name[4300] = "";
+    struct restore *r = restore_new(from, opts, log);
+
+    if (r == NULL)
+        return lhi_no_memory(err);
+    int rc = fork_guard_enter(&r->fork_guard, path, err);
+    if (rc == LH_OK)
+        rc = look_at_place(r, path, err);
+    if (rc == LH_OK)
+        rc = restore(r, name, err);
+    restore_free(r);
+    if (rc == LH_OK && kept != NULL && keptlen > 0)
+        lhi_format(kept, keptlen, "%s", name);
+    return rc;
+}

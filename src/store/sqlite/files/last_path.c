@@ -1,0 +1,115 @@
+/*
+ * last_path.c: the name by which the store was last open for writing.
+ *
+ * Log and coordination file are found by the name of the database. A database that is renamed alone
+ * leaves both behind, and under its new name nothing would tell that acknowledged changes are missing.
+ * So the database itself remembers its last path. An opener that comes by another one looks at the
+ * coordination file that was left there: is the store still in use by that name, and how far had it
+ * got? A copy is no rename: there the store is still where it was.
+ */
+#include "store/sqlite/db.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* The database is no longer behind that name: it is ours now, or nothing is there. A database that was
+ * moved to another file system is a new file. */
+static bool has_left(const char *path, const struct side_peek *left, const struct stat *database)
+{
+    struct stat st;
+
+    if (left->dev == database->st_dev && left->ino == database->st_ino)
+        return true;
+    return lstat(path, &st) != 0 && errno == ENOENT;
+}
+
+static bool has_contents(const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) == 0 && st.st_size > 0;
+}
+
+/* A folder that is mounted twice has two paths and one coordination file: ours. */
+static bool find_left(const struct db *db, const char *path, const char *uuid,
+                      struct side_peek *left)
+{
+    struct stat database;
+
+    return path[0] == '/' && strcmp(path, db->file) != 0 && stat(db->file, &database) == 0 &&
+           side_look_at(path, &database, left) && strcmp(left->uuid, uuid) == 0 &&
+           left->file != db->side.ino && has_left(path, left, &database);
+}
+
+int former_look(struct db *db, const char *uuid, int64_t changes, struct lhi_error *err)
+{
+    char path[4096], wal[4200];
+    struct side_peek left;
+    int rc = meta_text(&db->conn, "last_path", path, sizeof path, err);
+
+    if (rc != LH_OK || !find_left(db, path, uuid, &left))
+        return rc;
+    if (left.in_use)
+        return lhi_fail(err, LH_ESTOPPED,
+                        "store \"%.150s\" is open in another process by its former name "
+                        "\"%.150s\": stop that process first",
+                        db->path, path);
+    lhi_format(wal, sizeof wal, "%s-wal", path);
+    uint64_t reached = left.committed > left.synced ? left.committed : left.synced;
+    if (reached > (uint64_t)changes && has_contents(wal) && !db->opts.accept_loss)
+        return lhi_fail(
+            err, LH_EOLDER,
+            "store \"%.110s\" was renamed without its log: %llu change%s missing here; "
+            "rename \"%.130s\" to \"%.110s-wal\" (\"leasehold check --accept-loss\" goes "
+            "on without it)",
+            db->path, (unsigned long long)(reached - (uint64_t)changes),
+            reached - (uint64_t)changes == 1 ? " is" : "s are", wal, db->path);
+    side_raise_synced(&db->side, left.synced);
+    if (left.committed > side_committed(&db->side))
+        side_set_committed(&db->side, left.committed);
+    return LH_OK;
+}
+
+/* Not one of the transactions that the marks count: nothing is acknowledged by it. */
+static int note_path(struct db *db, struct lhi_error *err)
+{
+    struct lhi_error ignored;
+    int rc = sql_exec(&db->conn, "BEGIN IMMEDIATE", err);
+
+    if (rc == LH_OK)
+        rc = meta_set_text(&db->conn, "last_path", db->file, err);
+    if (rc == LH_OK)
+        rc = sql_exec(&db->conn, "COMMIT", err);
+    if (rc != LH_OK)
+        (void)sql_exec(&db->conn, "ROLLBACK", &ignored);
+    return rc;
+}
+
+/* Into the database file itself: it may be renamed without its log. A fold that cannot be done now is
+ * done by the last close. */
+static void make_lasting(struct db *db)
+{
+    (void)db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE, NULL);
+}
+
+/* Others who have the store open by another path (a folder that is mounted twice) share our
+ * coordination file: then the path that is noted leads to it too. */
+int former_note(struct db *db, struct lhi_error *err)
+{
+    char path[4096];
+    int rc = meta_text(&db->conn, "last_path", path, sizeof path, err);
+
+    if (rc == LH_OK && db->fresh)
+        make_lasting(db);
+    if (rc != LH_OK || strcmp(path, db->file) == 0)
+        return rc;
+    bool took = !db->alone && side_alone(&db->side);
+    if (!db->alone && !took)
+        return LH_OK;
+    rc = note_path(db, err);
+    if (rc == LH_OK)
+        make_lasting(db);
+    if (took)
+        side_share(&db->side);
+    return rc;
+}

@@ -1,0 +1,245 @@
+/*
+ * names.c: each name of the store still belongs to the file that was opened, and the database has no
+ * second name.
+ *
+ * SQLite derives the names of the log and of its index from the name of the database, and so do we
+ * for the coordination file. A database with two names therefore has two of each: the locks of one
+ * name do not hold under the other, and two workers run one job with one token. A writing open
+ * refuses this. Where it happens later the handle goes on, because everybody who has the store open
+ * came by the first name, and it logs a warning. other_names.c asks who has the database open.
+ */
+#include "store/sqlite/db.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+/* ---- the files that were opened ---- */
+
+static bool look(const char *path, struct statx *st)
+{
+    /* Links are not followed: a database that was moved and linked back has got a second name. */
+    return statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW,
+                 STATX_INO | STATX_NLINK | STATX_SIZE | STATX_MNT_ID, st) == 0;
+}
+
+static bool is_database(const struct db *db, const struct statx *st)
+{
+    return st->stx_ino == db->ino && makedev(st->stx_dev_major, st->stx_dev_minor) == db->dev;
+}
+
+/* A handle that reads a copy, or the file in place, has opened neither log nor index: 0. */
+static bool is_same(const struct db *db, const char *suffix, uint64_t opened)
+{
+    char path[4200];
+    return opened == 0 || inode_of(db, suffix, path) == opened;
+}
+
+static bool is_swapping(const struct db *db)
+{
+    int64_t at;
+    return db->side.page != NULL && side_work(&db->side, &at) == SIDE_SWAPPING;
+}
+
+static bool lost_log(const struct db *db)
+{
+    return !is_same(db, "-wal", db->wal_ino) || !is_same(db, "-shm", db->shm_ino);
+}
+
+/* An exchange of the file sets the log aside under another name first: until the database follows,
+ * the old store can be read. The note is looked at last: it stands before the log is moved. */
+bool db_moved(const struct db *db)
+{
+    struct statx st;
+
+    return !look(db->file, &st) || !is_database(db, &st) || (lost_log(db) && !is_swapping(db));
+}
+
+static void warn_of_links(struct db *db, uint32_t links)
+{
+    if (links > 1 && db->links <= 1)
+        lhi_log(&db->log, LH_LOG_WARN,
+                "database \"%s\" has %u names (hard links): this handle goes on, but nobody can "
+                "open the store for writing until the other name is removed; copy a store with "
+                "\"leasehold backup\", not with links",
+                db->path, links);
+    db->links = links;
+}
+
+bool db_disturbed(struct db *db)
+{
+    struct statx st;
+
+    if (!look(db->file, &st) || !is_database(db, &st))
+        return true;
+    /* An exchange of the file that was cut off is finished by the next open: from its note on nothing
+     * more may go into the old file. The old file has two names then, on purpose. */
+    if (is_swapping(db))
+        return true;
+    warn_of_links(db, st.stx_nlink);
+    return lost_log(db);
+}
+
+/* Where the database that we have open is now, when it is no longer behind its own name. The kernel
+ * knows the name of an open file; no descriptor is opened for it, because closing one would drop the
+ * locks of SQLite. False: it was deleted, or nobody can say. */
+static bool find_renamed(const struct db *db, char *out, size_t len)
+{
+    DIR *fds = opendir("/proc/self/fd");
+    bool found = false;
+
+    for (struct dirent *entry; fds != NULL && !found && (entry = readdir(fds)) != NULL;) {
+        char link[300], name[4200];
+        struct statx st;
+        lhi_format(link, sizeof link, "/proc/self/fd/%s", entry->d_name);
+        ssize_t n = readlink(link, name, sizeof name - 1);
+        if (n <= 0 || name[0] != '/')
+            continue;
+        name[n] = '\0';
+        /* A name that is a stranger's by now, or gone, leads to another file or to none. */
+        found = look(name, &st) && is_database(db, &st);
+        if (found)
+            lhi_format(out, len, "%s", name);
+    }
+    if (fds != NULL)
+        (void)closedir(fds);
+    return found;
+}
+
+static bool is_behind_its_name(const struct db *db)
+{
+    struct statx st;
+    return look(db->file, &st) && is_database(db, &st);
+}
+
+int db_stop_moved(struct db *db, struct lhi_error *err)
+{
+    char now[4200];
+    bool database = !is_behind_its_name(db);
+    bool log = !database && !is_same(db, "-wal", db->wal_ino);
+    bool index = !database && !log && !is_same(db, "-shm", db->shm_ino);
+
+    __atomic_store_n(&db->stopped, 1, __ATOMIC_RELEASE);
+    if (database && find_renamed(db, now, sizeof now))
+        return lhi_fail(err, LH_ESTOPPED,
+                        "database \"%.200s\" was renamed to \"%.200s\" while the store was open: "
+                        "nothing is acknowledged any more; stop this process, or rename it back",
+                        db->path, now);
+    return lhi_fail(err, LH_ESTOPPED,
+                    "%s \"%s%s\" was removed or replaced while the store was open: nothing is "
+                    "acknowledged any more",
+                    log     ? "log"
+                    : index ? "index of the log"
+                            : "database",
+                    db->path,
+                    log     ? "-wal"
+                    : index ? "-shm"
+                            : "");
+}
+
+/* May the log be moved into the database, which has the name `now`? A log with contents in its place
+ * belongs to a process that writes by it, and so does an index that is in use: then nothing may be
+ * moved. */
+static bool may_save_log(const struct db *db, const char *now)
+{
+    struct statx st;
+    char wal[4300], shm[4300];
+
+    lhi_format(wal, sizeof wal, "%s-wal", now);
+    lhi_format(shm, sizeof shm, "%s-shm", now);
+    if (strcmp(now, db->file) == 0)
+        return !look(wal, &st) && errno == ENOENT && is_same(db, "-shm", db->shm_ino);
+    return (look(wal, &st) ? st.stx_size == 0 : errno == ENOENT) && !index_in_use(shm);
+}
+
+bool db_save_log(struct db *db)
+{
+    char now[4200];
+    int folded = 0;
+
+    if (db->wal_ino == 0 || is_swapping(db))
+        return false;
+    if (is_behind_its_name(db))
+        lhi_format(now, sizeof now, "%s", db->file);
+    else if (!find_renamed(db, now, sizeof now))
+        return false;
+    bool renamed = strcmp(now, db->file) != 0;
+    if (!may_save_log(db, now))
+        return false;
+    int64_t frames = side_frames(&db->side);
+    int rc = db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE, &folded);
+    /* A reader that still uses the log keeps it from being cut, but not from being moved. */
+    if (rc != SQLITE_OK && !((rc & 0xff) == SQLITE_BUSY && frames > 0 && folded >= frames))
+        return false;
+    if (renamed)
+        lhi_log(&db->log, LH_LOG_WARN,
+                "database \"%s\" was renamed to \"%.1000s\" while the store was open: what was in "
+                "its log has been saved in it",
+                db->path, now);
+    else
+        lhi_log(&db->log, LH_LOG_WARN,
+                "log \"%s-wal\" was removed while the store was open: what was in it has been "
+                "saved in the database",
+                db->path);
+    return true;
+}
+
+/* ---- a second name ---- */
+
+int refuse_file_mount(const struct db *db, struct lhi_error *err)
+{
+    char folder[4200];
+    struct statx file, around;
+
+    lhi_format(folder, sizeof folder, "%.*s", (int)(strrchr(db->file, '/') - db->file) + 1,
+               db->file);
+    if (!look(db->file, &file) || !look(folder, &around) ||
+        !(file.stx_mask & around.stx_mask & STATX_MNT_ID) || file.stx_mnt_id == around.stx_mnt_id)
+        return LH_OK;
+    return lhi_fail(err, LH_EINVAL,
+                    "database \"%s\" is mounted as a single file, and its log and locks are not: "
+                    "mount the folder that it is in",
+                    db->path);
+}
+
+int refuse_second_name(struct db *db, struct lhi_error *err)
+{
+    struct statx st;
+    int rc = refuse_file_mount(db, err);
+
+    if (rc != LH_OK || !look(db->file, &st))
+        return rc;
+    db->links = st.stx_nlink;
+    if (st.stx_nlink > 1)
+        return lhi_fail(err, LH_EINVAL,
+                        "database \"%s\" has %u names (hard links), each with a log and locks of "
+                        "its own: remove the other name (\"find -samefile\" finds it); copy a "
+                        "store with \"leasehold backup\"",
+                        db->path, st.stx_nlink);
+    /* Whoever shares the coordination file with us came by the same name. */
+    if (!side_alone(&db->side))
+        return LH_OK;
+    rc = refuse_users_elsewhere(db, err);
+    side_share(&db->side);
+    return rc;
+}
+
+/* An exchange of the file gives the old one a second name before it takes the first away. */
+int names_problem(const struct db *db, char *out, size_t len)
+{
+    struct lhi_error err;
+    struct statx st;
+    int rc = refuse_file_mount(db, &err);
+
+    if (rc == LH_OK && look(db->file, &st) && st.stx_nlink > 1 && !is_swapping(db))
+        rc = lhi_fail(&err, LH_EINVAL,
+                      "database \"%s\" has %u names (hard links): what was written under another "
+                      "name may be missing here, and nobody can open it for writing",
+                      db->path, st.stx_nlink);
+    lhi_format(out, len, "%s", rc == LH_OK ? "" : err.text);
+    return rc;
+}

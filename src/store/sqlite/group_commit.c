@@ -1,0 +1,450 @@
+/*
+ * group_commit.c: one transaction for all threads that came while it was on its way.
+ *
+ * A caller queues its acts. The first one leads: it takes everything queued, passes the turnstile,
+ * performs all of it in one transaction, commits, leaves the turnstile, rings the bell, and tells
+ * the others. Then everyone makes sure that the log is synced as far as their own transaction
+ * (sync.c). So a durable act costs one sync, but sixteen of them at once cost little more than one.
+ *
+ * When COMMIT or the sync fails, the outcome is unknown: the callers are told so, the handle stops,
+ * and opening anew resolves it by the identity of the act.
+ */
+#include "store/sqlite/db.h"
+
+#include "base/sys.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum { BATCH_ITEMS = 2000 }; /* how much work a leader takes on in one transaction */
+
+enum {
+    JOB_BYTES = 1024,      /* what a new job takes beside its payload, about */
+    LOG_BYTES = 256 << 10, /* of log, for a transaction … */
+    ITEM_BYTES = 8 << 10,  /* … and for each job it changes */
+};
+
+enum { WAITING, PERFORMED, LEAD }; /* what `done` of a call says */
+
+struct call {
+    struct lhi_act *acts;
+    size_t n;
+    struct lhi_error *err;
+    int rc;
+    int64_t folded_us; /* how long the log was folded for, by whoever led */
+    bool durable;      /* an act of it is to survive power loss: neighbours' syncs are theirs */
+    bool claims_wait;  /* the claims of it, too, are told only when all is synced */
+    uint64_t tick;     /* to be synced before the caller is told; 0: nothing to sync */
+    uint32_t done;     /* futex */
+    struct call *next;
+};
+
+static act_fn *const performers[LHI_WRITES] = {
+    [LHI_ENQUEUE] = act_enqueue,
+    [LHI_CLAIM] = act_claim,
+    [LHI_HEARTBEAT] = act_heartbeat,
+    [LHI_COMPLETE] = act_complete,
+    [LHI_FAIL] = act_fail,
+    [LHI_RELEASE] = act_release,
+    [LHI_OUTPUT] = act_output,
+    [LHI_RELEASE_WORKER] = act_release_worker,
+    [LHI_CANCEL] = act_cancel,
+    [LHI_RETRY] = act_retry,
+    [LHI_DELETE] = act_delete,
+    [LHI_RESCHEDULE] = act_reschedule,
+    [LHI_QUEUE_PAUSE] = act_queue_pause,
+    [LHI_QUEUE_PURGE] = act_queue_purge,
+    [LHI_QUEUE_DELETE] = act_queue_delete,
+    [LHI_POLICY_SET] = act_policy_set,
+    [LHI_SCOPE_SET] = act_scope_set,
+    [LHI_SCHEDULE_SET] = act_schedule_set,
+    [LHI_SCHEDULE_REMOVE] = act_schedule_remove,
+    [LHI_LEASE_ACT] = act_lease,
+    [LHI_WORKER_REGISTER] = act_worker_register,
+    [LHI_WORKER_BEAT] = act_worker_beat,
+    [LHI_WORKER_STOP] = act_worker_stop,
+    [LHI_WORKER_STARTED] = act_worker_started,
+    [LHI_WORKER_SESSIONS] = act_worker_sessions,
+    [LHI_WORKER_DEGRADED] = act_worker_degraded,
+    [LHI_RECOVER] = act_recover,
+    [LHI_UPKEEP] = act_upkeep,
+    [LHI_PRUNE] = act_prune,
+    [LHI_MEND] = act_mend,
+    [LHI_MOVE] = act_move,
+};
+
+/* Claims and beats of a holder on this machine need no sync: with the machine the holder dies too,
+ * and a new boot raises the epoch. What a run has written is synced with its end. */
+static bool needs_sync(const struct db *db, enum lhi_verb verb)
+{
+    if (db->opts.durability == LH_DURABLE_RELAXED)
+        return false;
+    switch (verb) {
+    case LHI_CLAIM:
+    case LHI_HEARTBEAT:
+    case LHI_WORKER_BEAT:
+    case LHI_WORKER_REGISTER:
+    case LHI_WORKER_STARTED:
+    case LHI_WORKER_SESSIONS:
+    case LHI_WORKER_DEGRADED:
+    case LHI_RECOVER:
+    case LHI_UPKEEP:
+    case LHI_OUTPUT:
+        return db->opts.remote;
+    default:
+        return true;
+    }
+}
+
+/* ---- performing ---- */
+
+/* Acts that judge their items one by one write nothing before they refuse one, and so does the
+ * enqueue of a single job: when they fail, the engine has. The others may fail half-way. */
+static bool may_fail_halfway(const struct lhi_act *act)
+{
+    switch (act->verb) {
+    case LHI_CLAIM:
+    case LHI_HEARTBEAT:
+    case LHI_COMPLETE:
+    case LHI_FAIL:
+    case LHI_RELEASE:
+    case LHI_OUTPUT:
+        return false;
+    case LHI_ENQUEUE:
+        return act->n > 1 || act->enqueue.request != NULL;
+    default:
+        return true;
+    }
+}
+
+static int perform(struct txn *txn, void *arg)
+{
+    struct lhi_act *act = arg;
+
+    if (txn->db->closed[0] != '\0' && act->verb != LHI_MOVE)
+        return lhi_fail(&act->err, LH_EREADONLY, "%s", txn->db->closed);
+    return performers[act->verb](txn, act);
+}
+
+/* An act that fails leaves no trace; what it counted goes too. */
+static int perform_one(struct txn *txn, struct lhi_act *act, bool alone)
+{
+    lhi_error_clear(&act->err);
+    int rc = !alone && may_fail_halfway(act) ? txn_guarded(txn, perform, act, &act->err)
+                                             : perform(txn, act);
+    if (rc < 0 && act->err.status == LH_OK)
+        act->err.status = rc;
+    return rc;
+}
+
+/* A failure of the engine, not of an act: the whole transaction goes. */
+static bool fatal(int rc)
+{
+    return rc == LH_EIO || rc == LH_ENOMEM || rc == LH_ENOSPC || rc == LH_ECORRUPT ||
+           rc == LH_EREADONLY || rc == LH_EBUSY || rc == LH_EFAIL;
+}
+
+static int run_acts(struct txn *txn, struct call *calls, struct lhi_error *err)
+{
+    bool alone = calls->next == NULL && calls->n == 1;
+
+    for (struct call *call = calls; call != NULL; call = call->next)
+        for (size_t i = 0; i < call->n && call->rc == LH_OK; i++) {
+            struct lhi_act *act = &call->acts[i];
+            int rc = perform_one(txn, act, alone);
+            bool own = txn->own_damage && rc == LH_ECORRUPT;
+            txn->own_damage = false;
+            if (rc == LH_ECORRUPT) /* the next open checks the file and repairs it */
+                side_set_recovery_due(&txn->db->side, true);
+            if (rc < 0 && ((fatal(rc) && !own) || alone || txn->gone)) {
+                *err = act->err;
+                err->status = rc;
+                return rc;
+            }
+            if (rc >= 0 && needs_sync(txn->db, act->verb))
+                call->durable = true;
+        }
+    return LH_OK;
+}
+
+static void ring_bells(struct txn *txn)
+{
+    for (const struct tally *t = txn->tallies; t != NULL; t = t->next)
+        if (t->ring > 0)
+            side_ring(&txn->db->side, side_queue_hash(t->queue), t->ring);
+    if (txn->siren)
+        side_sound_siren(&txn->db->side);
+    side_changed(&txn->db->side);
+}
+
+/* ---- when the disk is full ---- */
+
+/* How many bytes of new jobs a call brings; 0: none. */
+static int64_t brings(const struct call *call)
+{
+    int64_t bytes = 0;
+
+    for (size_t i = 0; i < call->n; i++) {
+        const struct lhi_act *act = &call->acts[i];
+        for (size_t j = 0; act->verb == LHI_ENQUEUE && j < act->n; j++)
+            bytes += (int64_t)act->enqueue.jobs[j].payload_len + JOB_BYTES;
+        if (act->verb == LHI_SCHEDULE_SET)
+            bytes += (int64_t)act->schedule->job.payload_len + JOB_BYTES;
+    }
+    return bytes;
+}
+
+/* How many bytes of output an act brings. */
+static int64_t output_bytes(const struct lhi_act *act)
+{
+    int64_t bytes = 0;
+
+    for (size_t i = 0; act->verb == LHI_OUTPUT && i < act->n; i++) {
+        const lh_output *o = act->outputs[i].output;
+        if (o != NULL)
+            bytes +=
+                (int64_t)(o->out.head_len + o->out.tail_len + o->err.head_len + o->err.tail_len);
+    }
+    return bytes;
+}
+
+/* What a call must be able to write to the log: some pages for each job, and what ends of jobs and
+ * heartbeats say. Output is not among it: where there is no room only its sizes are kept. */
+static int64_t writes(const struct call *call)
+{
+    int64_t items = 0, bytes = 0;
+
+    for (size_t i = 0; i < call->n; i++) {
+        const struct lhi_act *act = &call->acts[i];
+        items += (int64_t)act->n;
+        for (size_t j = 0; act->verb == LHI_COMPLETE && j < act->n; j++)
+            bytes += (int64_t)act->done[j].result_len;
+        for (size_t j = 0; act->verb == LHI_HEARTBEAT && j < act->n; j++)
+            if (act->beat.beats[j].checkpoint != NULL)
+                bytes += (int64_t)strlen(act->beat.beats[j].checkpoint);
+        if (act->verb == LHI_RECOVER || act->verb == LHI_UPKEEP || act->verb == LHI_PRUNE ||
+            act->verb == LHI_QUEUE_PURGE)
+            items += LHI_BATCH;
+    }
+    return LOG_BYTES + items * ITEM_BYTES + bytes;
+}
+
+/* Output takes its room as new jobs do, never from the reserve: that is for what ends jobs. */
+static void admit_output(struct db *db, struct call *call, int64_t *bytes)
+{
+    for (size_t i = 0; i < call->n; i++) {
+        struct lhi_error unused;
+        struct lhi_act *act = &call->acts[i];
+        int64_t more = output_bytes(act);
+        act->sizes_only = more > 0 && reserve_admit(db, *bytes + more, &unused) != LH_OK;
+        if (!act->sizes_only)
+            *bytes += more;
+    }
+}
+
+/* New jobs for which there is no room are refused here, before they can take their neighbours in the
+ * transaction with them. False: nothing else is left to do. */
+static bool admit(struct db *db, struct call *calls)
+{
+    int64_t bytes = 0, wish = 0, need = 0;
+    bool any = false;
+
+    for (const struct call *call = calls; call != NULL; call = call->next) {
+        int64_t more = brings(call);
+        wish += more + writes(call);
+        for (size_t i = 0; i < call->n; i++)
+            wish += output_bytes(&call->acts[i]);
+        need += more > 0 ? 0 : writes(call);
+    }
+    reserve_ready(db, wish, need);
+    for (struct call *call = calls; call != NULL; call = call->next) {
+        int64_t more = brings(call);
+        if (more > 0)
+            call->rc = reserve_admit(db, bytes + more, call->err);
+        if (call->rc == LH_OK) {
+            bytes += more;
+            admit_output(db, call, &bytes);
+        }
+        any = any || call->rc == LH_OK;
+    }
+    return any;
+}
+
+/* Everything between entering and leaving the turnstile. */
+static int transact(struct db *db, struct call *calls, struct txn *txn, struct lhi_error *err)
+{
+    int rc = sync_heal(db, err);
+    if (rc != LH_OK || !admit(db, calls))
+        return rc;
+    rc = txn_begin(txn, db, err);
+    if (rc == LH_ECORRUPT)
+        side_set_recovery_due(&db->side, true);
+    if (rc == LH_OK)
+        rc = run_acts(txn, calls, err);
+    if (rc >= 0 && txn->changed)
+        rc = txn_flush(txn, err);
+    if (rc < 0 || !txn->changed) {
+        txn_rollback(txn);
+        if (rc < 0)
+            db->generation = -1; /* what was cached inside may have been rolled back */
+        return rc;
+    }
+    rc = txn_commit(txn, err);
+    if (rc == LH_OK)
+        checkpoint_when_due(db, calls->acts[0].verb == LHI_RECOVER, &calls->folded_us);
+    return rc;
+}
+
+static int stopped(struct lhi_error *err)
+{
+    return lhi_fail(err, LH_ESTOPPED,
+                    "store was stopped by an earlier failure: close it and open it anew");
+}
+
+/* Perform all calls in one transaction and fill in what they are to be told. */
+static void lead(struct db *db, struct call *calls)
+{
+    struct txn txn = {0};
+    struct lhi_error err;
+    bool committed = false;
+    uint64_t tick = 0;
+
+    lhi_error_clear(&err);
+    int rc = __atomic_load_n(&db->stopped, __ATOMIC_ACQUIRE) == 0 ? LH_OK : stopped(&err);
+    if (rc == LH_OK)
+        rc = side_enter(&db->side, db->opts.busy_ms, "write", &err);
+    if (rc == LH_OK) {
+        rc = transact(db, calls, &txn, &err);
+        committed = rc == LH_OK && txn.changed;
+        /* An act that changed nothing may rest on what another has just written (a duplicate by
+         * key, a repeat): it is as durable as that. */
+        if (rc == LH_OK)
+            tick = committed ? (uint64_t)txn.tick : side_committed(&db->side);
+        side_leave(&db->side);
+    }
+    if (committed) {
+        if (txn.run_over)
+            side_set_recovering(&db->side, false);
+        if (txn.all_recovered)
+            side_set_recovery_due(&db->side, false);
+        ring_bells(&txn);
+        txn_say(&txn);
+    }
+    for (struct call *call = calls; call != NULL; call = call->next) {
+        if (rc < 0) {
+            call->rc = rc;
+            *call->err = err;
+        }
+        call->claims_wait = txn.durable;
+        call->tick = call->rc == LH_OK && (call->durable || txn.durable) ? tick : 0;
+    }
+    lhi_arena_clear(&txn.arena);
+}
+
+/* ---- combining ---- */
+
+static struct call *take_batch(struct db *db)
+{
+    struct call *head = db->queue_head, *last = head;
+    size_t items = 0;
+
+    assert(head != NULL);
+    for (;;) {
+        for (size_t i = 0; i < last->n; i++)
+            items += last->acts[i].n + 1;
+        if (last->next == NULL || items >= BATCH_ITEMS)
+            break;
+        last = last->next;
+    }
+    db->queue_head = last->next;
+    if (db->queue_head == NULL)
+        db->queue_tail = NULL;
+    last->next = NULL;
+    return head;
+}
+
+static void tell(struct call *calls)
+{
+    while (calls != NULL) {
+        struct call *next = calls->next; /* gone as soon as its owner knows */
+        uint32_t *done = &calls->done;
+        __atomic_store_n(done, PERFORMED, __ATOMIC_RELEASE);
+        lhi_futex_wake(done, 1, UINT32_MAX);
+        calls = next;
+    }
+}
+
+/* Queue the call, and return when it was performed, by us or by another. Whether we lead is decided
+ * once, under the mutex; after that only `done` counts, however often we wake. */
+static void combine(struct db *db, struct call *self)
+{
+    pthread_mutex_lock(&db->mutex);
+    if (db->queue_tail != NULL)
+        db->queue_tail->next = self;
+    else
+        db->queue_head = self;
+    db->queue_tail = self;
+    bool leads = !db->leading;
+    db->leading = true;
+    pthread_mutex_unlock(&db->mutex);
+    while (!leads) {
+        uint32_t done = __atomic_load_n(&self->done, __ATOMIC_ACQUIRE);
+        if (done == PERFORMED)
+            return;
+        leads = done == LEAD;
+        if (!leads)
+            (void)lhi_futex_wait(&self->done, WAITING, UINT32_MAX, -1);
+    }
+
+    pthread_mutex_lock(&db->mutex);
+    struct call *batch = take_batch(db);
+    pthread_mutex_unlock(&db->mutex);
+    assert(batch == self); /* we are the oldest: those before us led before us */
+    lead(db, batch);
+    struct call *others = batch->next;
+
+    pthread_mutex_lock(&db->mutex);
+    struct call *heir = db->queue_head;
+    db->leading = heir != NULL;
+    if (heir != NULL) {
+        __atomic_store_n(&heir->done, LEAD, __ATOMIC_RELEASE);
+        lhi_futex_wake(&heir->done, 1, UINT32_MAX);
+    }
+    pthread_mutex_unlock(&db->mutex);
+    tell(others);
+}
+
+/* A claim needs no sync: its caller need not wait for that of the completes beside it. */
+static void tell_claims(const struct db *db, const struct call *call)
+{
+    if (call->claims_wait || needs_sync(db, LHI_CLAIM))
+        return;
+    for (size_t i = 0; i < call->n; i++) {
+        struct lhi_act *act = &call->acts[i];
+        if (act->verb == LHI_CLAIM && act->err.status == LH_OK && act->claim.stands != NULL)
+            act->claim.stands(act);
+    }
+}
+
+int db_perform(void *self, struct lhi_act *acts, size_t n, struct lhi_error *err)
+{
+    struct db *db = self;
+    struct call call = {.acts = acts, .n = n, .err = err};
+
+    if (db->opts.read_only)
+        return lhi_fail(err, LH_EREADONLY, "store \"%s\" was opened for reading only", db->path);
+    combine(db, &call);
+    if (call.rc < 0)
+        return call.rc;
+    if (acts[0].verb == LHI_RECOVER)
+        acts[0].recover.folded_us = call.folded_us;
+    if (call.tick != 0) {
+        tell_claims(db, &call);
+        int rc = sync_to(db, call.tick, err);
+        if (rc != LH_OK) {
+            __atomic_store_n(&db->stopped, 1, __ATOMIC_RELEASE);
+            return rc;
+        }
+    }
+    return LH_OK;
+}

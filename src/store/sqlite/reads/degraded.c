@@ -1,0 +1,200 @@
+/*
+ * degraded.c: reading where nothing can be written.
+ *
+ * Where neither the folder nor the files of a store may be written, SQLite reads it only if both
+ * its -wal and its -shm are there. If they are not:
+ *
+ *   - without a log the database file is the whole store, and is read in place as immutable;
+ *   - with a log that would silently drop what is committed in it, so a copy of both is read
+ *     (private_copy.c).
+ *
+ * Only this mount or this user may be the one that cannot write. So what is read is compared with
+ * how the files looked before; if they changed, it is read again, and in the end LH_EBUSY says so.
+ */
+#include "store/sqlite/reads/degraded.h"
+
+#include "base/checksum.h"
+#include "base/clock.h"
+#include "base/sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    TRIES = 5,
+    FULL = 64 << 10, /* less is no room at all */
+    SETTLE_MS = 20,  /* longer than a tick of the clock that file times are taken from */
+};
+
+/* ---- may it be written? ---- */
+
+static bool may_write(const char *path)
+{
+    return faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) == 0;
+}
+
+/* Why this process cannot write the store: an errno; 0 if it can. */
+static int obstacle(const struct db *db)
+{
+    static const char *const needed[] = {"", "-lease", "-wal", "-shm"};
+    char path[4200];
+
+    for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++) {
+        lhi_format(path, sizeof path, "%s%s", db->file, needed[i]);
+        bool ok = may_write(path);
+        if (!ok && errno == ENOENT) { /* it would have to be made */
+            *strrchr(path, '/') = '\0';
+            ok = may_write(path[0] ? path : "/");
+        }
+        if (!ok && (errno == EROFS || errno == EACCES || errno == EPERM))
+            return errno;
+    }
+    return 0;
+}
+
+static void explain(int why, char out[96])
+{
+    if (why == EROFS)
+        lhi_format(out, 96, "file system is read-only");
+    else if (why == ENOSPC)
+        lhi_format(out, 96, "device is full");
+    else
+        lhi_format(out, 96, "user %ld may not write here", (long)geteuid());
+}
+
+int check_writable(const struct db *db, struct lhi_error *err)
+{
+    char reason[96];
+    int why = obstacle(db);
+
+    if (why == 0)
+        return LH_OK;
+    explain(why, reason);
+    return lhi_fail(err, LH_EREADONLY, "store \"%s\" cannot be written: %s", db->path, reason);
+}
+
+/* Say it once, and keep it for whoever asks how the store is. */
+static void degrade(struct db *db, int why, const char *how)
+{
+    bool known = db->degraded[0] != '\0';
+    char reason[96];
+
+    explain(why, reason);
+    lhi_format(db->degraded, sizeof db->degraded, "%s%s", reason, how);
+    if (!known)
+        lhi_log(&db->log, LH_LOG_WARN, "store \"%s\" is degraded: %s", db->path, db->degraded);
+}
+
+void note_degraded(struct db *db)
+{
+    int why = obstacle(db);
+
+    db->seen = 0;
+    db->in_place = false;
+    if (why != 0)
+        degrade(db, why, "");
+    else
+        db->degraded[0] = '\0';
+}
+
+/* ---- what the files look like ---- */
+
+/* Stays the same as long as nobody writes to them, and no log or index comes or goes. */
+static int64_t look(const struct db *db, int64_t size[PARTS])
+{
+    struct {
+        struct {
+            int64_t dev, ino, size, written_s, written_ns, changed_s, changed_ns;
+        } part[PARTS];
+        int64_t shm;
+    } seen = {0};
+    char path[4200];
+    struct stat st;
+
+    for (int i = 0; i < PARTS; i++) {
+        lhi_format(path, sizeof path, "%s%s", db->file, part_suffix[i]);
+        size[i] = 0;
+        if (stat(path, &st) != 0)
+            continue;
+        size[i] = st.st_size;
+        seen.part[i].dev = (int64_t)st.st_dev;
+        seen.part[i].ino = (int64_t)st.st_ino;
+        seen.part[i].size = st.st_size;
+        seen.part[i].written_s = st.st_mtim.tv_sec;
+        seen.part[i].written_ns = st.st_mtim.tv_nsec;
+        seen.part[i].changed_s = st.st_ctim.tv_sec;
+        seen.part[i].changed_ns = st.st_ctim.tv_nsec;
+    }
+    lhi_format(path, sizeof path, "%s-shm", db->file);
+    seen.shm = stat(path, &st) == 0 ? (int64_t)st.st_ino : 0;
+    int64_t sum = lhi_checksum(&seen, sizeof seen);
+    return sum ? sum : 1; /* 0 means that nobody has looked */
+}
+
+bool degraded_outdated(const struct db *db)
+{
+    int64_t size[PARTS];
+    return db->seen != 0 && look(db, size) != db->seen;
+}
+
+/* ---- in place ---- */
+
+static int open_in_place(struct db *db, struct conn *conn, struct lhi_error *err)
+{
+    char uri[URI_MAX];
+
+    immutable_uri(db->file, uri);
+    return conn_open(conn, uri, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, err);
+}
+
+/* ---- opening ---- */
+
+/* One try. LH_EBUSY: somebody is writing. */
+static int open_once(struct db *db, struct conn *conn, struct lhi_error *err)
+{
+    int64_t size[PARTS], after[PARTS];
+    int64_t seen = look(db, size);
+
+    /* Whatever is written from here on has a later time than what we saw: the clock has ticked. */
+    lhi_sleep_ms(SETTLE_MS);
+    bool whole = size[PART_LOG] == 0 && size[PART_JOURNAL] == 0;
+    int rc = look(db, after) != seen ? LH_EBUSY
+             : whole                 ? open_in_place(db, conn, err)
+                                     : open_scratch(db, conn, size, err);
+    if (rc != LH_EBUSY && look(db, after) == seen) {
+        db->seen = seen;
+        db->in_place = whole;
+        return rc;
+    }
+    conn_close(conn);
+    return LH_EBUSY;
+}
+
+int open_degraded(struct db *db, struct conn *conn, struct lhi_error *err)
+{
+    char how[96], at[40];
+    int why = obstacle(db), rc = LH_EBUSY;
+
+    int64_t room = lhi_free_bytes(db->file);
+    if (why == 0 && room >= 0 && room < FULL)
+        why = ENOSPC; /* not even for the index of the log */
+    if (why == 0)
+        return err->status;
+    conn_close(conn);
+    lh_time_format(lhi_wall_ms(), at, sizeof at);
+    for (int i = 0; i < TRIES && rc == LH_EBUSY; i++)
+        rc = open_once(db, conn, err);
+    if (rc == LH_EBUSY)
+        return lhi_fail(err, rc, "store \"%s\" was written to by others each time it was read",
+                        db->path);
+    if (rc != LH_OK)
+        return rc;
+    lhi_error_clear(err);
+    lhi_format(how, sizeof how,
+               db->in_place ? ": reading the file in place" : ": reading a copy made at %s", at);
+    degrade(db, why, how);
+    return LH_OK;
+}

@@ -1,0 +1,222 @@
+/*
+ * record.c: one row as it stands in the file: its bytes gathered, its values told apart.
+ */
+#include "store/sqlite/repair/pages.h"
+
+#include <string.h>
+
+enum { MOST_COLUMNS = 32768 };
+
+size_t read_varint(const unsigned char *p, const unsigned char *end, uint64_t *out)
+{
+    uint64_t value = 0;
+
+    for (size_t i = 0; i < 9 && p + i < end; i++) {
+        if (i == 8) {
+            *out = value << 8 | p[i];
+            return 9;
+        }
+        value = value << 7 | (p[i] & 0x7f);
+        if ((p[i] & 0x80) == 0) {
+            *out = value;
+            return i + 1;
+        }
+    }
+    return 0;
+}
+
+static size_t length_of(uint64_t type)
+{
+    static const unsigned char lengths[12] = {0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0};
+    return type < 12 ? lengths[type] : (size_t)((type - 12) / 2);
+}
+
+/* The columns of a record of `whole` bytes, of which `len` could be read. False: it is none. */
+static bool read_record(struct pages *pages, const unsigned char *p, size_t len, size_t whole,
+                        struct row *row)
+{
+    uint64_t header, type;
+    size_t used = read_varint(p, p + len, &header), body;
+
+    if (used == 0 || header < used || header > len)
+        return false;
+    body = (size_t)header;
+    row->n = 0;
+    row->broken = len < whole;
+    while (used < header) {
+        size_t n = read_varint(p + used, p + header, &type);
+        if (n == 0 || row->n == MOST_COLUMNS || type == 10 || type == 11 ||
+            (type >= 12 && (type - 12) / 2 > whole))
+            return false;
+        used += n;
+        struct column *column = &pages->column[row->n++];
+        *column = (struct column){.type = type, .at = p + body, .len = length_of(type)};
+        if (body + column->len > whole)
+            return false;
+        if (body + column->len > len) {
+            /* Of a text or of bytes there is a beginning; of a number there is nothing. */
+            column->len = body < len && type >= 12 ? len - body : 0;
+            if (type < 12)
+                column->type = 0;
+        }
+        body += length_of(type);
+    }
+    row->column = pages->column;
+    row->pages = pages;
+    return row->n > 0;
+}
+
+size_t row_local(const struct pages *pages, bool index, uint64_t whole)
+{
+    uint32_t usable = pages->usable;
+    uint64_t most = index ? (usable - 12) * 64 / 255 - 23 : usable - 35;
+    uint64_t least = (usable - 12) * 32 / 255 - 23;
+
+    if (whole <= most)
+        return (size_t)whole;
+    uint64_t here = least + (whole - least) % (usable - 4);
+    return (size_t)(here > most ? least : here) + 4; /* and where it goes on */
+}
+
+/* The bytes of a row from where they begin on its page; what is not there goes on elsewhere. On
+ * return *len is what could be read of them. NULL: no memory, or not to be read (then rc is LH_OK). */
+static const unsigned char *gather(struct pages *pages, const unsigned char *p,
+                                   const unsigned char *end, bool index, uint64_t whole,
+                                   size_t *len, int *rc, struct lhi_error *err)
+{
+    uint32_t usable = pages->usable;
+
+    *rc = LH_OK;
+    if (whole > (uint64_t)pages->count * usable)
+        return NULL;
+    size_t here = row_local(pages, index, whole);
+    if (here > (size_t)(end - p))
+        return NULL;
+    if (here == whole) {
+        *len = here;
+        return p;
+    }
+    here -= 4;
+    unsigned char *grown = lhi_realloc(pages->overflow, (size_t)whole + pages->size);
+    if (grown == NULL) {
+        *rc = lhi_no_memory(err);
+        return NULL;
+    }
+    pages->overflow = grown;
+    memcpy(grown, p, here);
+    uint32_t next = read_u32(p + here);
+    size_t got = here;
+    unsigned char *page = grown + (size_t)whole; /* room for one at the end */
+    while (got < whole && next > 1 && next <= pages->count) {
+        if ((*rc = read_page(pages, next, page, err)) != LH_OK)
+            return NULL;
+        next = read_u32(page);
+        size_t n = usable - 4 < whole - got ? usable - 4 : (size_t)whole - got;
+        memmove(grown + got, page + 4, n);
+        got += n;
+    }
+    *len = got;
+    return grown;
+}
+
+bool row_buffers_new(struct pages *pages)
+{
+    pages->column = lhi_malloc(MOST_COLUMNS * sizeof *pages->column);
+    return pages->column != NULL;
+}
+
+void row_buffers_free(struct pages *pages)
+{
+    lhi_free(pages->column);
+    lhi_free(pages->overflow);
+}
+
+int row_read(struct pages *pages, const unsigned char *p, const unsigned char *end, bool index,
+             uint64_t whole, struct row *row, struct lhi_error *err)
+{
+    size_t len = 0;
+    int rc;
+
+    p = gather(pages, p, end, index, whole, &len, &rc, err);
+    if (rc != LH_OK)
+        return rc;
+    return p != NULL && read_record(pages, p, len, (size_t)whole, row) ? LH_OK : LH_EMPTY;
+}
+
+/* ---- values ---- */
+
+bool row_is_null(const struct row *row, size_t i)
+{
+    return i >= row->n || row->column[i].type == 0;
+}
+
+bool row_is_text(const struct row *row, size_t i)
+{
+    return i < row->n && row->column[i].type >= 13 && row->column[i].type % 2 == 1;
+}
+
+bool row_says(const struct row *row, size_t i, const char *text)
+{
+    return row_is_text(row, i) && row->pages->encoding == SQLITE_UTF8 &&
+           row->column[i].len == strlen(text) &&
+           memcmp(row->column[i].at, text, row->column[i].len) == 0;
+}
+
+bool row_int(const struct row *row, size_t i, int64_t *out)
+{
+    if (i >= row->n || row->column[i].type == 0 || row->column[i].type == 7 ||
+        row->column[i].type > 9)
+        return false;
+    const struct column *column = &row->column[i];
+    if (column->type >= 8) {
+        *out = (int64_t)column->type - 8;
+        return true;
+    }
+    uint64_t value = (column->at[0] & 0x80) != 0 ? UINT64_MAX : 0;
+    for (size_t k = 0; k < column->len; k++)
+        value = value << 8 | column->at[k];
+    *out = (int64_t)value;
+    return true;
+}
+
+int row_bind(const struct row *row, size_t i, sqlite3_stmt *stmt, int parameter)
+{
+    const struct column *column = &row->column[i];
+    int64_t value;
+
+    if (row_is_null(row, i))
+        return sqlite3_bind_null(stmt, parameter);
+    if (row_int(row, i, &value))
+        return sqlite3_bind_int64(stmt, parameter, value);
+    if (column->type == 7) {
+        uint64_t bits = (uint64_t)read_u32(column->at) << 32 | read_u32(column->at + 4);
+        double real;
+        memcpy(&real, &bits, sizeof real);
+        return sqlite3_bind_double(stmt, parameter, real);
+    }
+    if (row_is_text(row, i))
+        return sqlite3_bind_text64(stmt, parameter, (const char *)column->at, column->len,
+                                   SQLITE_STATIC, (unsigned char)row->pages->encoding);
+    return sqlite3_bind_blob64(stmt, parameter, column->at, column->len, SQLITE_STATIC);
+}
+
+/* The engine knows how to make UTF-8 of another encoding. */
+char *row_text(const struct row *row, size_t i, sqlite3_stmt *echo, struct lhi_arena *arena,
+               bool *ok)
+{
+    char *copy = NULL;
+
+    if (!row_is_text(row, i))
+        return NULL;
+    if (row->pages->encoding == SQLITE_UTF8) {
+        copy = lhi_arena_copy(arena, row->column[i].at, row->column[i].len);
+    } else if (row_bind(row, i, echo, 1) == SQLITE_OK && sqlite3_step(echo) == SQLITE_ROW &&
+               sqlite3_column_text(echo, 0) != NULL) {
+        copy = lhi_arena_copy(arena, sqlite3_column_text(echo, 0),
+                              (size_t)sqlite3_column_bytes(echo, 0));
+    }
+    (void)sqlite3_reset(echo);
+    (void)sqlite3_clear_bindings(echo);
+    *ok = *ok && copy != NULL;
+    return copy;
+}

@@ -1,0 +1,416 @@
+/*
+ * repair.c: the ladder of repair.
+ *
+ * Everything is done on a copy of database and log, in the folder of the store, under the turnstile,
+ * with everybody else kept out and the intent noted in the side file. Each rung is tried when the one
+ * before has not led to a file that the engine calls sound: the indexes made anew (REINDEX), all of it
+ * copied by the engine (VACUUM INTO), every row read around the damage (salvage.c). What comes of it
+ * takes the store's place (replace_file.c) and the damaged file is kept. When nothing helps, or anything goes
+ * wrong on the way, the store is as it was, and what was made is removed.
+ */
+#include "store/sqlite/repair/repair.h"
+
+#include "base/clock.h"
+#include "base/hook.h"
+
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct repair {
+    struct db *db;
+    struct original original;
+    int64_t at;       /* in the names of what is made */
+    char copy[4300];  /* of the store … */
+    int64_t folded;   /* … with so many frames of its log */
+    bool touched;     /* … as it was made no more */
+    char fresh[4300]; /* what is to take the store's place */
+    const char *how;
+    bool without_log;
+    struct known known;
+    struct harvest harvest;
+};
+
+/* ---- names ---- */
+
+static const char *const work_files[] = {"", "-vacuum", "-rows", "-rows-without-log"};
+enum { WORK_FILES = sizeof work_files / sizeof work_files[0] };
+static const char *const words[] = {"damaged", "replaced"};
+enum { WORDS = sizeof words / sizeof words[0] };
+
+/* All that a repair has made, but for the file `keep`. */
+static void remove_work(const struct db *db, int64_t at, const char *keep)
+{
+    char name[4300];
+
+    for (int i = 0; i < WORK_FILES; i++) {
+        beside(db, "repair", at, work_files[i], name);
+        if (strcmp(name, keep) != 0)
+            copy_remove(name);
+    }
+    for (int i = 0; i < WORDS; i++) {
+        swap_ready(db, words[i], at, name);
+        copy_remove(name);
+    }
+}
+
+/* A time of which nothing has its name yet. */
+static void choose_time(struct repair *r)
+{
+    bool taken;
+
+    r->at = lhi_wall_ms() - 1;
+    do {
+        char name[4300];
+        struct stat st;
+        r->at++;
+        taken = false;
+        for (int i = 0; i < WORK_FILES; i++) {
+            beside(r->db, "repair", r->at, work_files[i], name);
+            taken = taken || lstat(name, &st) == 0;
+        }
+    } while (taken);
+    beside(r->db, "repair", r->at, "", r->copy);
+}
+
+/* ---- the rungs ---- */
+
+/* This rung does not help; other failures end the repair. */
+static bool next_rung(int rc)
+{
+    return rc == LH_ECORRUPT || rc == LH_EINVAL || rc == LH_EFAIL || rc == LH_ETOOBIG;
+}
+
+/* To the engine a page number beyond all bounds is a full disk. If the disk really is full, the last
+ * rung will say so. */
+static bool engine_gives_up(int rc)
+{
+    return next_rung(rc) || rc == LH_ENOSPC;
+}
+
+static int make_copy(struct repair *r, bool log, struct lhi_error *err)
+{
+    copy_remove(r->copy);
+    r->touched = false;
+    return original_copy(&r->original, r->db, r->copy, log, &r->folded, err);
+}
+
+/* Is it sound? Then it is finished, and is what will take the store's place. */
+static int accept(struct repair *r, const char *file, const char *how, struct harvest *harvest,
+                  struct lhi_error *err)
+{
+    struct conn conn = {0};
+    int rc = copy_open(&conn, file, err);
+
+    if (rc == LH_OK && (rc = copy_sound(&conn, file, NULL, err)) == LH_OK &&
+        (rc = schema_as_made(&conn, err)) == LH_OK &&
+        (rc = settle(&conn, &r->known, harvest, err)) == LH_OK)
+        rc = copy_finish(&conn, file, err);
+    conn_close(&conn);
+    if (rc != LH_OK)
+        return rc;
+    lhi_format(r->fresh, sizeof r->fresh, "%s", file);
+    r->how = how;
+    return LH_OK;
+}
+
+static int by_reindex(struct repair *r, struct lhi_error *err)
+{
+    struct conn conn = {0};
+    int rc = copy_open(&conn, r->copy, err);
+
+    r->touched = true;
+    if (rc == LH_OK)
+        rc = sql_exec(&conn, "REINDEX", err);
+    if (rc == LH_OK)
+        rc = copy_finish(&conn, r->copy, err);
+    conn_close(&conn);
+    LHI_POINT("repair:reindexed");
+    return rc == LH_OK ? accept(r, r->copy, "REINDEX", &r->harvest, err) : rc;
+}
+
+static int vacuum_into(struct conn *conn, const char *file, struct lhi_error *err)
+{
+    sqlite3_stmt *stmt = NULL;
+    int fd, status = file_create(file, &fd, err);
+
+    if (status != LH_OK)
+        return status;
+    close(fd);
+    int rc = sqlite3_prepare_v2(conn->db, "VACUUM INTO ?1", -1, &stmt, NULL);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_bind_text(stmt, 1, file, -1, SQLITE_STATIC);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_step(stmt);
+    status = rc == SQLITE_DONE ? LH_OK : sql_fail(conn, rc, err);
+    (void)sqlite3_finalize(stmt);
+    return status;
+}
+
+static int by_vacuum(struct repair *r, struct lhi_error *err)
+{
+    struct conn conn = {0};
+    char file[4300];
+    int rc = copy_open(&conn, r->copy, err);
+
+    harvest_clear(&r->harvest);
+    beside(r->db, "repair", r->at, "-vacuum", file);
+    if (rc == LH_OK)
+        rc = vacuum_into(&conn, file, err);
+    conn_close(&conn);
+    LHI_POINT("repair:vacuumed");
+    if (rc == LH_OK)
+        rc = accept(r, file, "VACUUM INTO", &r->harvest, err);
+    if (rc != LH_OK)
+        copy_remove(file);
+    return rc;
+}
+
+static int salvage_into(struct repair *r, const char *suffix, char file[4300],
+                        struct harvest *harvest, struct lhi_error *err)
+{
+    beside(r->db, "repair", r->at, suffix, file);
+    int rc = salvage(r->db, r->copy, file, harvest, err);
+    LHI_POINT("repair:salvaged");
+    return rc;
+}
+
+/* Is the store better off as it was before its log? Then what is in the log is missing, which whoever
+ * opens it has to accept: the high-water mark stays. */
+static bool prefers(const struct repair *r, const struct harvest *without, int with_rc)
+{
+    const struct harvest *with = &r->harvest;
+    const char *known = side_uuid(&r->db->side);
+
+    if (with_rc != LH_OK)
+        return true;
+    if (known[0] != '\0' && strcmp(with->uuid, without->uuid) != 0)
+        return strcmp(without->uuid, known) == 0;
+    return without->jobs > with->jobs;
+}
+
+static int salvage_without_log(struct repair *r, int with_rc, char file[4300],
+                               struct lhi_error *err)
+{
+    struct harvest without = {0};
+    struct lhi_error said = {0};
+    char other[4300];
+    int rc = make_copy(r, false, &said);
+
+    if (rc == LH_OK)
+        rc = salvage_into(r, "-rows-without-log", other, &without, &said);
+    if (rc != LH_OK && !next_rung(rc)) {
+        *err = said;
+        harvest_clear(&without);
+        return rc;
+    }
+    if (rc == LH_OK && prefers(r, &without, with_rc)) {
+        harvest_clear(&r->harvest);
+        r->harvest = without;
+        r->harvest.lost = true;
+        r->without_log = true;
+        lhi_format(file, 4300, "%s", other);
+        return LH_OK;
+    }
+    harvest_clear(&without);
+    return with_rc;
+}
+
+static int by_rows(struct repair *r, struct lhi_error *err)
+{
+    char file[4300];
+    int rc = r->touched ? make_copy(r, true, err) : LH_OK;
+
+    harvest_clear(&r->harvest);
+    if (rc == LH_OK)
+        rc = salvage_into(r, "-rows", file, &r->harvest, err);
+    if (rc != LH_OK && !next_rung(rc))
+        return rc;
+    if (r->folded > 0 && (rc != LH_OK || r->harvest.lost))
+        rc = salvage_without_log(r, rc, file, err);
+    if (rc != LH_OK)
+        return rc;
+    return accept(r, file, "reading row by row", &r->harvest, err);
+}
+
+/* The engine's own rungs keep what the engine can reach. Where a page of a table does not add up, that
+ * may be less than there is. */
+static int climb(struct repair *r, struct lhi_error *err)
+{
+    int rc = make_copy(r, true, err);
+
+    if (rc == LH_OK)
+        rc = known_read(&r->known, r->copy, err);
+    LHI_POINT("repair:copied");
+    if (rc != LH_OK)
+        return rc;
+    if (r->known.tables_whole && !engine_gives_up(rc = by_reindex(r, err)))
+        return rc;
+    if (r->known.tables_whole && !engine_gives_up(rc = by_vacuum(r, err)))
+        return rc;
+    return by_rows(r, err);
+}
+
+/* ---- what is said of it ---- */
+
+static bool tell_harvest(const struct repair *r, lh_findings *out)
+{
+    const lh_findings *said = &r->harvest.said;
+    bool ok = true;
+
+    for (size_t i = 0; i < said->n; i++)
+        ok = ok && finding_add(out, said->finding[i].level, said->finding[i].what, "%s",
+                               said->finding[i].text);
+    if (r->harvest.jobs + r->harvest.rows > 0)
+        ok = ok && finding_add(out, "info", "repair",
+                               "repaired by %s: %lld jobs and %lld other rows were salvaged",
+                               r->how, (long long)r->harvest.jobs, (long long)r->harvest.rows);
+    else if (r->harvest.lost)
+        ok = ok && finding_add(out, "info", "repair", "repaired by %s", r->how);
+    else
+        ok = ok && finding_add(out, "info", "repair", "repaired by %s, no loss is known", r->how);
+    if (r->without_log)
+        ok = ok && finding_add(out, "error", "lost",
+                               "log of the store was left out: with it, more would be lost");
+    return ok;
+}
+
+static int newest_change(const char *file, int64_t *at, struct lhi_error *err)
+{
+    struct conn conn = {0};
+    int rc = conn_open(&conn, file, SQLITE_OPEN_READONLY, err);
+
+    if (rc == LH_OK)
+        rc = sql_int(&conn, LHI_SQL_CHECK_NEWEST, err, 0, at, "");
+    conn_close(&conn);
+    return rc;
+}
+
+static int tell(const struct repair *r, const char *kept, int64_t newest, lh_findings *out,
+                struct lhi_error *err)
+{
+    char time[40] = "unknown";
+
+    if (newest > 0)
+        lh_time_format(newest, time, sizeof time);
+    if (!tell_harvest(r, out) ||
+        !finding_add(out, "info", "repair", "recovery point: the newest change found is of %s",
+                     time) ||
+        !finding_add(out, "info", "repair", "the damaged file is kept as \"%.400s\"", kept) ||
+        !finding_add(out, "warning", "repair", "make a backup now: leasehold backup FILE"))
+        return lhi_no_memory(err);
+    lhi_log(&r->db->log, r->harvest.lost ? LH_LOG_ERROR : LH_LOG_WARN,
+            "store \"%s\" was repaired by %s%s; the damaged file is kept as \"%s\"", r->db->path,
+            r->how, r->harvest.lost ? ", with losses" : "", kept);
+    return LH_OK;
+}
+
+/* ---- all of it ---- */
+
+/* Said before the file is exchanged: whoever is killed after that tells nobody else. */
+static void log_harvest(const struct repair *r)
+{
+    const lh_findings *said = &r->harvest.said;
+
+    for (size_t i = 0; i < said->n; i++)
+        lhi_log(&r->db->log,
+                strcmp(said->finding[i].level, "error") == 0 ? LH_LOG_ERROR : LH_LOG_WARN,
+                "store \"%s\": %s", r->db->path, said->finding[i].text);
+}
+
+static int repair_held(struct repair *r, struct lhi_health *health, struct lhi_error *err)
+{
+    struct db *db = r->db;
+    struct lhi_error ignored;
+    char kept[4300];
+    int64_t newest = 0;
+
+    choose_time(r);
+    int rc = work_note(db, SIDE_MAKING, r->at, err);
+    LHI_POINT("repair:noted");
+    if (rc == LH_OK)
+        rc = climb(r, err);
+    if (rc == LH_OK)
+        rc = newest_change(r->fresh, &newest, err);
+    LHI_POINT("repair:made");
+    if (rc == LH_OK) {
+        /* Once the swap is done there is no note any more to remove it by. */
+        remove_work(db, r->at, r->fresh);
+        log_harvest(r);
+        rc = store_swap(db, r->fresh, "damaged", r->at, kept, err);
+    }
+    /* What is not yet done of a swap is for the next open. */
+    int64_t at;
+    if (rc != LH_OK && side_work(&db->side, &at) != SIDE_SWAPPING) {
+        remove_work(db, r->at, "");
+        (void)work_note(db, SIDE_IDLE, 0, &ignored);
+    }
+    if (rc != LH_OK)
+        return rc;
+    health->repaired = true;
+    return tell(r, kept, newest, &health->findings, err);
+}
+
+int repair_store(struct db *db, struct lhi_health *health, struct lhi_error *err)
+{
+    struct repair *r = lhi_calloc(1, sizeof *r);
+
+    health->repair_attempted = true;
+    if (r == NULL)
+        return lhi_no_memory(err);
+    r->db = db;
+    int rc = original_hold(&r->original, db, err);
+    if (rc == LH_OK)
+        rc = repair_held(r, health, err);
+    original_release(&r->original);
+    known_free(&r->known);
+    harvest_clear(&r->harvest);
+    lhi_free(r);
+    if (!next_rung(rc))
+        return rc;
+    struct lhi_error said = *err;
+    return lhi_fail(err, LH_ECORRUPT,
+                    "store \"%.150s\" is damaged and could not be repaired (%.150s); it is as it "
+                    "was: put a backup in its place with \"leasehold restore FILE\"",
+                    db->path, said.text);
+}
+
+static int tell_resumed(struct db *db, const char *kept, struct lhi_error *err)
+{
+    lhi_log(&db->log, LH_LOG_WARN,
+            "exchange of \"%s\" that was cut off is done; the file before is kept as \"%s\"",
+            db->path, kept);
+    if (db->health != NULL &&
+        !finding_add(&db->health->findings, "warning", "repair",
+                     "a repair or restore that was cut off is done: what it had to tell is in the "
+                     "log of that program; the file before is kept as \"%.300s\"",
+                     kept))
+        return lhi_no_memory(err);
+    return LH_OK;
+}
+
+int repair_resume(struct db *db, struct lhi_error *err)
+{
+    int64_t at;
+    enum side_work work = side_work(&db->side, &at);
+    int rc = LH_OK;
+
+    if (work == SIDE_IDLE)
+        return LH_OK;
+    for (int i = 0; i < WORDS && work == SIDE_SWAPPING && rc == LH_OK; i++) {
+        char ready[4300], kept[4300];
+        struct stat st;
+        swap_ready(db, words[i], at, ready);
+        if (lstat(ready, &st) != 0)
+            continue;
+        rc = swap_finish(db, words[i], at, kept, err);
+        if (rc == LH_OK)
+            rc = tell_resumed(db, kept, err);
+    }
+    if (rc != LH_OK)
+        return rc;
+    remove_work(db, at, "");
+    if ((rc = folder_sync(db->file, err)) != LH_OK)
+        return rc;
+    return work_note(db, SIDE_IDLE, 0, err);
+}

@@ -1,0 +1,348 @@
+/*
+ * replace_file.c: another file in the store's place.
+ *
+ * The order is what makes it safe. The file that is to come is whole and on the disk before the note
+ * says so. The old file gets a second name, so that there is never a moment without a file; its log
+ * goes aside before the new file comes, which it would else be applied to; the marks of the new file
+ * are in the side file before it is there. Then one rename. Killed at any step, whoever opens the
+ * store next finds the note and does what is left (repair_resume); nothing is ever deleted but the
+ * index of the old log.
+ *
+ * Others may still have the old file open: they see at their next act that the name is another
+ * file's, and stop. They go on reading the old log, which is theirs, under its new name.
+ */
+#include "store/sqlite/files/trust.h"
+#include "store/sqlite/repair/repair.h"
+
+#include "base/hook.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+void beside(const struct db *db, const char *word, int64_t at, const char *suffix, char out[4300])
+{
+    char time[40], *to = time;
+
+    lh_time_format(at, time, sizeof time);
+    for (const char *from = time; *from != '\0'; from++)
+        if (*from != '-' && *from != ':')
+            *to++ = *from;
+    *to = '\0';
+    lhi_format(out, 4300, "%s.%s-%s%s", db->file, word, time, suffix);
+}
+
+int work_note(struct db *db, enum side_work work, int64_t at, struct lhi_error *err)
+{
+    side_set_work(&db->side, work, at);
+    /* After a power loss it must be no older than what it is about. */
+    if (fdatasync(db->side.fd) != 0)
+        return lhi_fail_errno(err, errno, "could not sync the side file \"%.300s\"", db->side.path);
+    return LH_OK;
+}
+
+int folder_sync(const char *file, struct lhi_error *err)
+{
+    char folder[4300];
+    const char *slash = strrchr(file, '/');
+
+    lhi_format(folder, sizeof folder, "%.*s", slash ? (int)(slash - file) + 1 : 1,
+               slash ? file : ".");
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int failed = fd < 0 || fsync(fd) != 0 ? errno : 0;
+    if (fd >= 0)
+        close(fd);
+    return failed ? lhi_fail_errno(err, failed, "could not sync the folder \"%.300s\"", folder)
+                  : LH_OK;
+}
+
+void swap_ready(const struct db *db, const char *word, int64_t at, char out[4300])
+{
+    beside(db, word, at, "-new", out);
+}
+
+/* ---- the file that is to come ---- */
+
+struct coming {
+    char uuid[40];
+    int64_t changes;
+    struct stat st;
+};
+
+/* In WAL mode, as a store is, but with all of it in the file alone, and that on the disk. */
+static int make_whole(struct conn *conn, const char *file, struct lhi_error *err)
+{
+    static const char *const suffixes[] = {"-wal", "-shm"};
+    int frames = 0, moved = 0;
+    bool changed;
+    int rc = set_wal_mode(conn, &changed, err);
+
+    if (rc == LH_OK && sqlite3_wal_checkpoint_v2(conn->db, "main", SQLITE_CHECKPOINT_TRUNCATE,
+                                                 &frames, &moved) != SQLITE_OK)
+        rc = sql_fail(conn, sqlite3_extended_errcode(conn->db), err);
+    conn_close(conn);
+    for (size_t i = 0; i < sizeof suffixes / sizeof suffixes[0] && rc == LH_OK; i++) {
+        char name[4300];
+        lhi_format(name, sizeof name, "%.4290s%s", file, suffixes[i]);
+        (void)unlink(name);
+    }
+    int fd = rc == LH_OK ? open(file, O_RDONLY | O_CLOEXEC | O_NOFOLLOW) : -1;
+    if (rc == LH_OK && (fd < 0 || fsync(fd) != 0))
+        rc = lhi_fail_errno(err, errno, "could not sync \"%.300s\"", file);
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+/* What the side file will say of it. */
+static int look_at_coming(const char *file, struct coming *coming, struct lhi_error *err)
+{
+    struct conn conn = {0};
+    int rc = copy_open(&conn, file, err);
+
+    if (rc == LH_OK &&
+        (rc = meta_text(&conn, "store_uuid", coming->uuid, sizeof coming->uuid, err)) == LH_OK &&
+        (rc = sql_int(&conn, LHI_SQL_STORE_MARKS, err, 0, &coming->changes, "")) == LH_OK)
+        rc = make_whole(&conn, file, err);
+    conn_close(&conn);
+    if (rc != LH_OK)
+        return copy_failed("could not read", file, err);
+    if (stat(file, &coming->st) != 0)
+        return lhi_fail_errno(err, errno, "could not look at \"%.300s\"", file);
+    return LH_OK;
+}
+
+/* It belongs to whom the old one belonged to, and may be used by whom that might: the one who repairs
+ * or restores may be another user. */
+static int give_owner(const struct db *db, const char *file, struct lhi_error *err)
+{
+    struct stat old;
+
+    if (stat(db->file, &old) != 0)
+        return errno == ENOENT ? LH_OK
+                               : lhi_fail_errno(err, errno, "could not look at \"%s\"", db->path);
+    int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int failed = fd < 0 ? errno : 0;
+    if (fd >= 0 && fchown(fd, old.st_uid, old.st_gid) != 0)
+        lhi_log(&db->log, LH_LOG_WARN, "could not give \"%s\" to its owner %lu:%lu", db->path,
+                (unsigned long)old.st_uid, (unsigned long)old.st_gid);
+    if (fd >= 0 && (fchmod(fd, old.st_mode & 0777) != 0 || fsync(fd) != 0))
+        failed = errno;
+    if (fd >= 0)
+        close(fd);
+    return failed ? lhi_fail_errno(err, failed, "could not give \"%.300s\" its mode", file) : LH_OK;
+}
+
+/* ---- the steps ---- */
+
+static bool exists(const char *file)
+{
+    struct stat st;
+    return lstat(file, &st) == 0;
+}
+
+/* The old file under its second name; where there is no old file, `kept` is "". */
+static int keep_old(const struct db *db, char kept[4300], struct lhi_error *err)
+{
+    if (link(db->file, kept) == 0 || (errno == EEXIST && lhi_same_file(db->file, kept)))
+        return LH_OK;
+    if (errno != ENOENT)
+        return lhi_fail_errno(err, errno, "could not keep \"%s\" as \"%.200s\"", db->path, kept);
+    kept[0] = '\0';
+    return LH_OK;
+}
+
+/* A log or journal of the old file must not be found beside the new one. */
+static int set_aside(const struct db *db, const char *suffix, const char *kept,
+                     struct lhi_error *err)
+{
+    char from[4300], to[4300];
+
+    lhi_format(from, sizeof from, "%s%s", db->file, suffix);
+    struct stat st;
+    if (lstat(from, &st) != 0 || (st.st_size == 0 && unlink(from) == 0))
+        return LH_OK; /* there is none, or nothing in it */
+    lhi_format(to, sizeof to, "%.4200s%s", kept, suffix);
+    /* Who was cut off here before may have left one under that name. */
+    for (int i = 1; exists(to) && i < 10; i++)
+        lhi_format(to, sizeof to, "%.4200s%s.%d", kept, suffix, i);
+    if (rename(from, to) != 0)
+        return lhi_fail_errno(err, errno, "could not set \"%.200s\" aside", from);
+    return LH_OK;
+}
+
+static void drop_log_index(const struct db *db)
+{
+    char shm[4300];
+
+    lhi_format(shm, sizeof shm, "%s-shm", db->file);
+    (void)unlink(shm); /* of a log that is gone; made anew with the next */
+}
+
+/* The high-water mark of the same store never falls: a file that is older than what was acknowledged
+ * is refused when it is opened, unless whoever opens it accepts the loss. */
+static void set_marks(struct db *db, const struct coming *coming)
+{
+    struct side *side = &db->side;
+    uint64_t synced = side_synced(side), changes = (uint64_t)coming->changes;
+
+    if (strcmp(side_uuid(side), coming->uuid) != 0) {
+        side_set_uuid(side, coming->uuid);
+        synced = 0;
+    }
+    side_reset_marks(side, synced > changes ? synced : changes);
+    side_set_committed(side, changes);
+    side_set_frames(side, 0);
+    side_set_sync_failed(side, false);
+    side_set_wal(side, 0);
+    side_set_file(side, coming->st.st_dev, coming->st.st_ino);
+}
+
+/* After a crash the note alone says which file is to come: it must be one that we have made. */
+static int trust_coming(const struct db *db, const char *ready, struct lhi_error *err)
+{
+    struct stat st, old;
+
+    if (lstat(ready, &st) != 0)
+        return lhi_fail_errno(err, errno, "could not look at \"%.300s\"", ready);
+    return trust_file(ready, &st, stat(db->file, &old) == 0 ? &old : NULL, err);
+}
+
+/* All before the rename. */
+static int prepare(struct db *db, const char *ready, const char *aside, char kept[4300],
+                   struct coming *coming, struct lhi_error *err)
+{
+    int rc;
+
+    memcpy(kept, aside, strlen(aside) + 1);
+    if ((rc = trust_coming(db, ready, err)) != LH_OK ||
+        (rc = look_at_coming(ready, coming, err)) != LH_OK ||
+        (rc = keep_old(db, kept, err)) != LH_OK)
+        return rc;
+    LHI_POINT("swap:linked");
+    if ((rc = set_aside(db, "-wal", aside, err)) != LH_OK ||
+        (rc = set_aside(db, "-journal", aside, err)) != LH_OK)
+        return rc;
+    drop_log_index(db);
+    LHI_POINT("swap:aside");
+    return folder_sync(db->file, err);
+}
+
+int swap_finish(struct db *db, const char *word, int64_t at, char kept[4300], struct lhi_error *err)
+{
+    struct coming coming = {0};
+    char ready[4300], aside[4300];
+
+    swap_ready(db, word, at, ready);
+    beside(db, word, at, "", aside);
+    int rc = prepare(db, ready, aside, kept, &coming, err);
+    if (rc != LH_OK)
+        return rc;
+    set_marks(db, &coming);
+    if ((rc = work_note(db, SIDE_SWAPPING, at, err)) != LH_OK)
+        return rc;
+    LHI_POINT("swap:marked");
+    if (rename(ready, db->file) != 0)
+        return lhi_fail_errno(err, errno, "could not put \"%.200s\" in place of \"%s\"", ready,
+                              db->path);
+    LHI_POINT("swap:renamed");
+    trust_forget(ready);
+    db->dev = coming.st.st_dev;
+    db->ino = coming.st.st_ino;
+    if ((rc = folder_sync(db->file, err)) != LH_OK ||
+        (rc = work_note(db, SIDE_IDLE, 0, err)) != LH_OK)
+        return rc;
+    LHI_POINT("swap:done");
+    return LH_OK;
+}
+
+/* ---- back to where it began ---- */
+
+struct marks {
+    char uuid[40];
+    uint64_t committed, synced, wal;
+    int64_t frames;
+    bool sync_failed;
+};
+
+static void save_marks(const struct side *side, struct marks *marks)
+{
+    lhi_format(marks->uuid, sizeof marks->uuid, "%s", side_uuid(side));
+    marks->committed = side_committed(side);
+    marks->synced = side_synced(side);
+    marks->wal = side_wal(side);
+    marks->frames = side_frames(side);
+    marks->sync_failed = side_sync_failed(side);
+}
+
+/* What cannot be undone is finished by whoever opens the store next: the note stays. */
+static void undo(struct db *db, const char *ready, const char *aside, const struct marks *marks)
+{
+    static const char *const suffixes[] = {"-wal", "-journal"};
+    struct side *side = &db->side;
+    struct lhi_error ignored;
+    struct stat st;
+
+    for (size_t i = 0; i < sizeof suffixes / sizeof suffixes[0]; i++) {
+        char from[4300], to[4300];
+        lhi_format(from, sizeof from, "%.4200s%s", aside, suffixes[i]);
+        lhi_format(to, sizeof to, "%s%s", db->file, suffixes[i]);
+        if (exists(from) && rename(from, to) != 0)
+            return;
+    }
+    if (lhi_same_file(db->file, aside))
+        (void)unlink(aside);
+    side_set_uuid(side, marks->uuid);
+    side_reset_marks(side, marks->synced);
+    side_set_committed(side, marks->committed);
+    side_set_frames(side, marks->frames);
+    side_set_sync_failed(side, marks->sync_failed);
+    side_set_wal(side, marks->wal);
+    if (stat(db->file, &st) == 0)
+        side_set_file(side, st.st_dev, st.st_ino);
+    copy_remove(ready);
+    (void)work_note(db, SIDE_IDLE, 0, &ignored);
+}
+
+/* Names that are free: what was kept before is not written over. */
+static void choose_names(const struct db *db, const char *word, int64_t *at, char ready[4300],
+                         char aside[4300])
+{
+    for (;; ++*at) {
+        char wal[4300], journal[4300];
+        swap_ready(db, word, *at, ready);
+        beside(db, word, *at, "", aside);
+        beside(db, word, *at, "-wal", wal);
+        beside(db, word, *at, "-journal", journal);
+        if (!exists(ready) && !exists(aside) && !exists(wal) && !exists(journal))
+            return;
+    }
+}
+
+int store_swap(struct db *db, const char *fresh, const char *word, int64_t at, char kept[4300],
+               struct lhi_error *err)
+{
+    char ready[4300], aside[4300];
+    struct marks marks;
+    int rc = give_owner(db, fresh, err);
+
+    if (rc != LH_OK)
+        return rc;
+    choose_names(db, word, &at, ready, aside);
+    if (rename(fresh, ready) != 0)
+        return lhi_fail_errno(err, errno, "could not rename \"%.300s\"", fresh);
+    trust_forget(fresh);
+    save_marks(&db->side, &marks);
+    rc = folder_sync(db->file, err);
+    if (rc == LH_OK)
+        rc = work_note(db, SIDE_SWAPPING, at, err);
+    LHI_POINT("swap:noted");
+    if (rc == LH_OK)
+        rc = swap_finish(db, word, at, kept, err);
+    if (rc != LH_OK && exists(ready))
+        undo(db, ready, aside, &marks);
+    return rc;
+}

@@ -1,0 +1,441 @@
+/*
+ * salvage.c: the last rung of the ladder: a new file made of every row that can still be read.
+ *
+ * The damaged file is read page by page (pages.c), tree after tree from what its schema says, then
+ * those pages in use that no tree leads to any more: children of a damaged page, told by their shape.
+ * So a damaged leaf costs its own rows, and an inner page of a table costs nothing. What is lost is
+ * named.
+ */
+#include "store/sqlite/repair/salvage.h"
+
+#include <string.h>
+
+enum { DEEPEST = 40 }; /* no sound tree is deeper */
+
+/* ---- what cannot be read ---- */
+
+static int name_row(struct salvage *s, int64_t above, int64_t upto, struct lhi_error *err)
+{
+    const char *name = s->at->name;
+    bool job = is_jobs(s->at);
+    int64_t first = (s->at->ours && above < 0 ? 0 : above) + 1; /* ours begin at 1 */
+
+    if (s->at->keyed)
+        return NAME(s, "error", "lost", "a row of %s cannot be read and is lost", name);
+    if (first == upto && job)
+        return name_lost_job(s->harvest, upto, "its row cannot be read", err);
+    if (first == upto)
+        return NAME(s, "error", "lost", "row %lld of %s is lost: it cannot be read",
+                    (long long)upto, name);
+    if (upto == INT64_MAX)
+        return NAME(s, "error", "lost", "a row of %s after id %lld cannot be read and is lost",
+                    name, (long long)first - 1);
+    if (job)
+        return NAME(s, "error", "lost",
+                    "a job with an id from %lld to %lld is lost: its row cannot be read",
+                    (long long)first, (long long)upto);
+    return NAME(s, "error", "lost",
+                "a row of %s with an id from %lld to %lld cannot be read and is lost", name,
+                (long long)first, (long long)upto);
+}
+
+static int note_hole(void *arg, uint32_t page, int64_t above, int64_t upto, struct lhi_error *err)
+{
+    struct salvage *s = arg;
+
+    s->at->damaged = true;
+    if (s->orphan)
+        return LH_OK;
+    if (page == 0)
+        return name_row(s, above, upto, err);
+    struct hole *grown = grow(s->hole, s->n_holes, sizeof *grown);
+    if (grown == NULL)
+        return lhi_no_memory(err);
+    s->hole = grown;
+    s->hole[s->n_holes++] =
+        (struct hole){.table = s->at, .page = page, .above = above, .upto = upto};
+    return LH_OK;
+}
+
+/* Its cells do not add up. Where another number of them does, none is missing. */
+static int note_suspect(void *arg, uint32_t page, bool counted, struct lhi_error *err)
+{
+    struct salvage *s = arg;
+
+    s->at->damaged = true;
+    if (counted)
+        return LH_OK;
+    return NAME(s, "error", "lost",
+                "page %u of %s is damaged: some of what stood there may be lost", page,
+                s->at->name);
+}
+
+/* An inner page of a table holds no rows: what it led to was found without it. */
+static int tell_hole(struct salvage *s, const struct hole *hole, struct lhi_error *err)
+{
+    const char *name = hole->table->name;
+    int64_t above = hole->table->ours && hole->above < 0 ? 0 : hole->above; /* ours begin at 1 */
+    bool inner = false;
+    int rc = hole->table->keyed ? LH_OK : pages_is_parent(&s->pages, hole->page, &inner, err);
+
+    if (rc != LH_OK || inner || hole->filled)
+        return rc;
+    if (hole->table->keyed)
+        return NAME(s, "error", "lost", "page %u of %s cannot be read: what stood there is lost",
+                    hole->page, name);
+    if (hole->upto == INT64_MAX)
+        return NAME(s, "error", "lost",
+                    "page %u of %s cannot be read: what stood there, above id %lld, is lost",
+                    hole->page, name, (long long)above);
+    return NAME(s, "error", "lost",
+                "page %u of %s cannot be read: what stood there, ids %lld to %lld, is lost",
+                hole->page, name, (long long)above + 1, (long long)hole->upto);
+}
+
+/* ---- pages that nothing leads to ---- */
+
+struct guess {
+    struct salvage *s;
+    bool index;
+    bool *fits; /* of each table */
+};
+
+static bool has_shape(const struct table *table, const struct row *row)
+{
+    int64_t any;
+
+    if (row->n > table->n || (row->n < table->n && table->ours))
+        return false;
+    for (size_t i = 0; i < row->n; i++) {
+        const struct table_column *column = &table->column[i];
+        bool null = row_is_null(row, i);
+        if ((null && column->required && !column->id) || (!null && column->id) ||
+            (!null && column->kind == 'i' && !row_int(row, i, &any)) ||
+            (!null && column->kind == 't' && !row_is_text(row, i)))
+            return false;
+    }
+    return true;
+}
+
+static int guess_row(void *arg, const struct row *row, struct lhi_error *err)
+{
+    struct guess *guess = arg;
+
+    (void)err;
+    for (size_t i = 0; i < guess->s->n_tables; i++)
+        guess->fits[i] = guess->fits[i] && has_shape(&guess->s->table[i], row);
+    return LH_OK;
+}
+
+static int ignore_hole(void *arg, uint32_t page, int64_t above, int64_t upto, struct lhi_error *err)
+{
+    (void)arg;
+    (void)page;
+    (void)above;
+    (void)upto;
+    (void)err;
+    return LH_OK;
+}
+
+/* lh_expiry, which looks like an index of ours, is made anew from the jobs. NULL: no table fits, or
+ * more than one. */
+static int guess_among(struct guess *guess, bool damaged, uint32_t page, struct table **out,
+                       struct lhi_error *err)
+{
+    struct salvage *s = guess->s;
+    const struct walker walker = {guess->index, guess_row, ignore_hole, guess, NULL};
+
+    for (size_t i = 0; i < s->n_tables; i++)
+        guess->fits[i] = s->table[i].damaged == damaged && s->table[i].keyed == guess->index &&
+                         strcmp(s->table[i].name, "lh_expiry") != 0;
+    int rc = pages_rows(&s->pages, page, &walker, err);
+    *out = NULL;
+    for (size_t i = 0; i < s->n_tables && rc == LH_OK; i++) {
+        if (guess->fits[i] && *out != NULL) {
+            *out = NULL;
+            break;
+        }
+        if (guess->fits[i])
+            *out = &s->table[i];
+    }
+    return rc;
+}
+
+/* A table with a hole is the one that lost it. Where a map says that the page is in use, any may. */
+static int guess_table(struct guess *guess, uint32_t page, struct table **out,
+                       struct lhi_error *err)
+{
+    int rc = guess_among(guess, true, page, out, err);
+
+    if (rc == LH_OK && *out == NULL && guess->s->pages.mapped && !guess->index)
+        rc = guess_among(guess, false, page, out, err);
+    return rc;
+}
+
+/* A damaged page below another one: the first is known from the second, whose table is known. */
+static int note_hole_below(struct salvage *s, uint32_t page, struct lhi_error *err)
+{
+    uint32_t above = page;
+    int rc = LH_OK;
+
+    for (int depth = 0; depth < DEEPEST && above != 0 && rc == LH_OK; depth++) {
+        rc = pages_parent(&s->pages, above, &above, err);
+        for (size_t i = 0; i < s->n_holes && rc == LH_OK; i++)
+            if (s->hole[i].page == above) {
+                const struct hole *hole = &s->hole[i];
+                s->orphan = false;
+                s->at = hole->table;
+                rc = note_hole(s, page, hole->above, hole->upto, err);
+                s->orphan = true;
+                return rc;
+            }
+    }
+    return rc;
+}
+
+static int salvage_orphans(struct salvage *s, struct lhi_error *err)
+{
+    struct guess guess = {.s = s, .fits = lhi_calloc(s->n_tables + 1, sizeof(bool))};
+    struct orphan orphan = {0};
+    int rc = LH_OK;
+
+    if (guess.fits == NULL)
+        return lhi_no_memory(err);
+    s->orphan = true;
+    while (rc == LH_OK && (rc = pages_next_orphan(&s->pages, &orphan, err)) == LH_OK &&
+           orphan.page != 0) {
+        const struct walker walker = {orphan.index, put_row, note_hole, s, note_suspect};
+        int64_t before = s->harvest->jobs + s->harvest->rows;
+        if (!orphan.readable) {
+            rc = note_hole_below(s, orphan.page, err);
+            continue;
+        }
+        guess.index = orphan.index;
+        rc = guess_table(&guess, orphan.page, &s->at, err);
+        if (rc == LH_OK && s->at != NULL)
+            rc = pages_rows(&s->pages, orphan.page, &walker, err);
+        for (size_t i = 0; i < s->n_holes; i++)
+            s->hole[i].filled = s->hole[i].filled || (s->hole[i].page == orphan.page &&
+                                                      s->harvest->jobs + s->harvest->rows > before);
+    }
+    s->orphan = false;
+    lhi_free(guess.fits);
+    return rc;
+}
+
+/* ---- the schema and lh_meta, which say how to read the rest ---- */
+
+static int note_object(void *arg, const struct row *row, struct lhi_error *err)
+{
+    struct salvage *s = arg;
+    bool ok = true;
+    int64_t root = 0;
+    struct object *grown = grow(s->object, s->n_objects, sizeof *grown);
+
+    if (grown == NULL)
+        return lhi_no_memory(err);
+    s->object = grown;
+    struct object *object = &s->object[s->n_objects];
+    *object = (struct object){.type = row_text(row, 0, s->echo, &s->arena, &ok),
+                              .name = row_text(row, 1, s->echo, &s->arena, &ok),
+                              .table = row_text(row, 2, s->echo, &s->arena, &ok),
+                              .sql = row_text(row, 4, s->echo, &s->arena, &ok)};
+    if (!ok)
+        return lhi_no_memory(err);
+    if (row_int(row, 3, &root) && root > 0 && root <= UINT32_MAX)
+        object->root = (uint32_t)root;
+    if (object->type != NULL && object->name != NULL && object->table != NULL)
+        s->n_objects++;
+    else
+        s->schema_damaged = true;
+    return LH_OK;
+}
+
+static int note_schema_hole(void *arg, uint32_t page, int64_t above, int64_t upto,
+                            struct lhi_error *err)
+{
+    struct salvage *s = arg;
+
+    s->schema_damaged = true;
+    return ignore_hole(arg, page, above, upto, err);
+}
+
+static int look_at_meta(void *arg, const struct row *row, struct lhi_error *err)
+{
+    struct salvage *s = arg;
+    bool ok = true;
+    const char *key = row_text(row, 0, s->echo, &s->arena, &ok);
+
+    if (!ok)
+        return lhi_no_memory(err);
+    if (key != NULL && strcmp(key, "schema_version") == 0)
+        (void)row_int(row, 1, &s->version);
+    if (key != NULL && strcmp(key, "own_file") == 0)
+        (void)row_int(row, 1, &s->own_file);
+    return LH_OK;
+}
+
+static uint32_t root_of(const struct salvage *s, const char *name)
+{
+    for (size_t i = 0; i < s->n_objects; i++)
+        if (strcmp(s->object[i].type, "table") == 0 && strcmp(s->object[i].name, name) == 0)
+            return s->object[i].root;
+    return 0;
+}
+
+static int look_at_schema(struct salvage *s, struct lhi_error *err)
+{
+    const struct walker objects = {false, note_object, note_schema_hole, s, NULL};
+    const struct walker meta = {true, look_at_meta, ignore_hole, s, NULL};
+    int rc = pages_walk(&s->pages, 1, &objects, err);
+
+    if (rc == LH_OK && root_of(s, "lh_meta") != 0)
+        rc = pages_walk(&s->pages, root_of(s, "lh_meta"), &meta, err);
+    pages_forget(&s->pages); /* lh_meta is read again, as a table */
+    if (rc == LH_OK && s->version > lhi_sqlite_migration_count)
+        return lhi_fail(err, LH_ENEWER,
+                        "store \"%s\" has schema version %lld, this program knows up to %d: use a "
+                        "newer leasehold",
+                        s->db->path, (long long)s->version, lhi_sqlite_migration_count);
+    if (s->version < 1)
+        s->version =
+            s->pages.user_version >= 1 && s->pages.user_version <= lhi_sqlite_migration_count
+                ? s->pages.user_version
+                : lhi_sqlite_migration_count;
+    return rc;
+}
+
+/* ---- tree after tree ---- */
+
+static int put_counter(void *arg, const struct row *row, struct lhi_error *err)
+{
+    struct salvage *s = arg;
+    bool ok = true;
+    int64_t last;
+    const char *name = row_text(row, 0, s->echo, &s->arena, &ok);
+
+    if (!ok)
+        return lhi_no_memory(err);
+    if (name == NULL || !row_int(row, 1, &last)) {
+        s->counters_damaged = true;
+        return LH_OK;
+    }
+    s->counters_found = s->counters_found || strcmp(name, "lh_job") == 0;
+    return rebuild_counter(s, name, last, err);
+}
+
+static int note_counter_hole(void *arg, uint32_t page, int64_t above, int64_t upto,
+                             struct lhi_error *err)
+{
+    struct salvage *s = arg;
+
+    s->counters_damaged = true;
+    return ignore_hole(arg, page, above, upto, err);
+}
+
+static int note_counter_suspect(void *arg, uint32_t page, bool counted, struct lhi_error *err)
+{
+    return counted ? LH_OK : note_counter_hole(arg, page, 0, 0, err);
+}
+
+static int skip_row(void *arg, const struct row *row, struct lhi_error *err)
+{
+    (void)arg;
+    (void)row;
+    (void)err;
+    return LH_OK;
+}
+
+/* So that its pages are not taken for ones that nothing leads to. */
+static int pass_by(struct salvage *s, uint32_t root, bool index, struct lhi_error *err)
+{
+    const struct walker walker = {index, skip_row, ignore_hole, s, NULL};
+    return pages_walk(&s->pages, root, &walker, err);
+}
+
+static bool is_wanted(const struct salvage *s, const char *name)
+{
+    for (size_t i = 0; i < s->n_tables; i++)
+        if (strcmp(s->table[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+static int salvage_tables(struct salvage *s, struct lhi_error *err)
+{
+    const struct walker counters = {false, put_counter, note_counter_hole, s, note_counter_suspect};
+    int rc = pass_by(s, 1, false, err);
+
+    for (size_t i = 0; i < s->n_tables && rc == LH_OK; i++) {
+        struct table *table = &s->table[i];
+        const struct walker walker = {table->keyed, put_row, note_hole, s, note_suspect};
+        s->at = table;
+        table->root = root_of(s, table->name);
+        if (table->root != 0)
+            rc = pages_walk(&s->pages, table->root, &walker, err);
+        else
+            table->damaged = s->schema_damaged;
+    }
+    for (size_t i = 0; i < s->n_objects && rc == LH_OK; i++) {
+        const struct object *object = &s->object[i];
+        bool index = strcmp(object->type, "index") == 0;
+        if (object->root == 0 || is_wanted(s, object->name))
+            continue;
+        if (strcmp(object->name, "sqlite_sequence") == 0)
+            rc = pages_walk(&s->pages, object->root, &counters, err);
+        else
+            rc = pass_by(s, object->root, index, err);
+    }
+    return rc;
+}
+
+static int salvage_rows(struct salvage *s, const char *to, struct lhi_error *err)
+{
+    int rc = look_at_schema(s, err);
+
+    if (rc != LH_OK || (rc = rebuild_begin(s, to, err)) != LH_OK ||
+        (rc = salvage_tables(s, err)) != LH_OK || (rc = salvage_orphans(s, err)) != LH_OK)
+        return rc;
+    for (size_t i = 0; i < s->n_holes && rc == LH_OK; i++)
+        rc = tell_hole(s, &s->hole[i], err);
+    if (rc == LH_OK && s->schema_damaged)
+        rc = NAME(s, "error", "lost",
+                  "part of the schema is lost: rows were told by their shape, and what was not "
+                  "found is lost");
+    if (rc == LH_OK && s->harvest->jobs + s->harvest->rows == 0)
+        return lhi_fail(err, LH_ECORRUPT, "no row of it can be read");
+    return rc == LH_OK ? rebuild_end(s, to, err) : rc;
+}
+
+int salvage(struct db *db, const char *from, const char *to, struct harvest *harvest,
+            struct lhi_error *err)
+{
+    struct salvage *s = lhi_calloc(1, sizeof *s);
+
+    if (s == NULL)
+        return lhi_no_memory(err);
+    s->db = db;
+    s->harvest = harvest;
+    s->own_file = -1;
+    int rc = pages_open(&s->pages, from, err);
+    if (rc == LH_OK &&
+        (rc = conn_open(&s->memory, ":memory:", SQLITE_OPEN_READWRITE, err)) == LH_OK &&
+        sqlite3_prepare_v2(s->memory.db, "SELECT ?1", -1, &s->echo, NULL) != SQLITE_OK)
+        rc = lhi_no_memory(err);
+    if (rc == LH_OK)
+        rc = salvage_rows(s, to, err);
+    for (size_t i = 0; i < s->n_tables; i++) {
+        (void)sqlite3_finalize(s->table[i].insert);
+        lhi_free(s->table[i].column);
+    }
+    (void)sqlite3_finalize(s->echo);
+    conn_close(&s->memory);
+    conn_close(&s->conn);
+    pages_close(&s->pages);
+    lhi_free(s->table);
+    lhi_free(s->object);
+    lhi_free(s->hole);
+    lhi_arena_clear(&s->arena);
+    lhi_free(s);
+    return rc;
+}

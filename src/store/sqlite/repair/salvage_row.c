@@ -1,0 +1,222 @@
+/*
+ * salvage_row.c: one salvaged row into the new file, through the constraints of its table.
+ *
+ * A job that breaks them is put right as far as sense allows, and failed, so that nobody runs what
+ * may be another job than was asked for. Any other row that breaks them is lost. Both are named.
+ */
+#include "store/sqlite/repair/salvage.h"
+
+#include "base/clock.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MOST_NAMED = 100 };
+
+#define LAST_ID INT64_C(4503599627370495) /* as the table's own trigger has it */
+
+/* ---- what is said of it ---- */
+
+bool harvest_name(struct harvest *harvest, const char *level, const char *what, const char *fmt,
+                  ...)
+{
+    char text[400];
+    va_list ap;
+
+    if (strcmp(what, "lost") == 0)
+        harvest->lost = true;
+    if (harvest->named >= MOST_NAMED) {
+        harvest->unnamed++;
+        return true;
+    }
+    harvest->named++;
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    return finding_add(&harvest->said, level, what, "%s", text);
+}
+
+int name_lost_job(struct harvest *harvest, int64_t id, const char *why, struct lhi_error *err)
+{
+    if (!ids_add(&harvest->lost_jobs, id) ||
+        !harvest_name(harvest, "error", "lost", "job %lld is lost: %s", (long long)id, why))
+        return lhi_no_memory(err);
+    return LH_OK;
+}
+
+void harvest_clear(struct harvest *harvest)
+{
+    findings_clear(&harvest->said);
+    lhi_free(harvest->lost_jobs.id);
+    *harvest = (struct harvest){0};
+}
+
+/* ---- a row into the new file ---- */
+
+bool is_jobs(const struct table *table)
+{
+    return table->ours && strcmp(table->name, "lh_job") == 0;
+}
+
+static int prepare_insert(struct salvage *s, struct table *table, size_t width,
+                          struct lhi_error *err)
+{
+    if (table->insert != NULL && table->width == width)
+        return LH_OK;
+    (void)sqlite3_finalize(table->insert);
+    table->insert = NULL;
+    table->width = width;
+    sqlite3_str *text = sqlite3_str_new(s->conn.db);
+    const char *comma = "";
+    sqlite3_str_appendf(text, "INSERT INTO \"%w\"(", table->name);
+    for (size_t i = 0; i < width; i++)
+        if (table->column[i].name != NULL) {
+            sqlite3_str_appendf(text, "%s\"%w\"", comma, table->column[i].name);
+            comma = ", ";
+        }
+    if (table->rowid != NULL)
+        sqlite3_str_appendf(text, "%s%s", comma, table->rowid);
+    sqlite3_str_appendall(text, ") VALUES (");
+    comma = "";
+    for (size_t i = 0; i < width; i++)
+        if (table->column[i].name != NULL) {
+            sqlite3_str_appendf(text, "%s?%d", comma, (int)i + 1);
+            comma = ", ";
+        }
+    if (table->rowid != NULL)
+        sqlite3_str_appendf(text, "%s?%d", comma, (int)width + 1);
+    sqlite3_str_appendall(text, ")");
+    char *sql_text = sqlite3_str_finish(text);
+    if (sql_text == NULL)
+        return lhi_no_memory(err);
+    int rc = sqlite3_prepare_v2(s->conn.db, sql_text, -1, &table->insert, NULL);
+    sqlite3_free(sql_text);
+    return rc == SQLITE_OK ? LH_OK : sql_fail(&s->conn, rc, err);
+}
+
+/* An SQLite result code. */
+static int insert_row(struct table *table, const struct row *row)
+{
+    int rc = SQLITE_OK;
+
+    for (size_t i = 0; i < table->width && rc == SQLITE_OK; i++) {
+        if (table->column[i].name == NULL)
+            continue;
+        if (table->column[i].id && row_is_null(row, i))
+            rc = sqlite3_bind_int64(table->insert, (int)i + 1, row->id);
+        else
+            rc = row_bind(row, i, table->insert, (int)i + 1);
+    }
+    if (rc == SQLITE_OK && table->rowid != NULL)
+        rc = sqlite3_bind_int64(table->insert, (int)table->width + 1, row->id);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_step(table->insert);
+    (void)sqlite3_reset(table->insert);
+    (void)sqlite3_clear_bindings(table->insert);
+    return rc == SQLITE_DONE ? SQLITE_OK : rc;
+}
+
+/* By the statement that knows what each column may be. */
+static int mend_job(struct salvage *s, const struct row *row, const char *why,
+                    struct lhi_error *err)
+{
+    char reason[300];
+    sqlite3_stmt *stmt = NULL;
+    int rc =
+        sqlite3_prepare_v2(s->conn.db, lhi_sqlite_sql[LHI_SQL_REPAIR_JOB].text, -1, &stmt, NULL);
+
+    lhi_format(reason, sizeof reason, "CORRUPT: row was damaged: %.200s", why);
+    for (size_t i = 0; i < s->at->width && rc == SQLITE_OK; i++) {
+        char name[80];
+        lhi_format(name, sizeof name, ":%s", s->at->column[i].name);
+        int at = sqlite3_bind_parameter_index(stmt, name);
+        if (at > 0 && s->at->column[i].id)
+            rc = sqlite3_bind_int64(stmt, at, row->id);
+        else if (at > 0)
+            rc = row_bind(row, i, stmt, at);
+    }
+    if (rc == SQLITE_OK)
+        rc = sqlite3_bind_text(stmt, sqlite3_bind_parameter_index(stmt, ":reason"), reason, -1,
+                               SQLITE_STATIC);
+    if (rc == SQLITE_OK)
+        rc = sqlite3_bind_int64(stmt, sqlite3_bind_parameter_index(stmt, ":now"), lhi_wall_ms());
+    if (rc == SQLITE_OK)
+        rc = sqlite3_step(stmt);
+    int status = LH_OK;
+    if (rc == SQLITE_DONE) {
+        s->harvest->jobs++;
+        s->harvest->fence = true; /* its token may be what was damaged */
+        status = NAME(s, "warning", "partial",
+                      "job %lld is partial, and failed so that nobody runs it: %.150s",
+                      (long long)row->id, why);
+    } else if ((rc & 0xff) == SQLITE_CONSTRAINT) {
+        status = name_lost_job(s->harvest, row->id, sqlite3_errmsg(s->conn.db), err);
+    } else {
+        status = sql_fail(&s->conn, rc, err);
+    }
+    (void)sqlite3_finalize(stmt);
+    return status;
+}
+
+/* Is it there already? Of what nothing leads to, that is no news. */
+static bool is_duplicate(int rc)
+{
+    return rc == SQLITE_CONSTRAINT_ROWID || rc == SQLITE_CONSTRAINT_PRIMARYKEY;
+}
+
+/* A row that the new file does not take as it is. */
+static int refused_row(struct salvage *s, const struct row *row, int rc, struct lhi_error *err)
+{
+    char why[300];
+
+    lhi_format(why, sizeof why, "%s", sqlite3_errmsg(s->conn.db));
+    if (is_duplicate(rc) && s->orphan)
+        return LH_OK;
+    if (is_jobs(s->at) && !is_duplicate(rc))
+        return mend_job(s, row, why, err);
+    if (s->at->keyed)
+        return NAME(s, "error", "lost", "a row of %s is lost: %s", s->at->name, why);
+    return NAME(s, "error", "lost", "row %lld of %s is lost: %s", (long long)row->id, s->at->name,
+                why);
+}
+
+/* The end of a job is its payload. With a checksum a claim will find out; without one we must. */
+static bool must_mend(const struct table *table, const struct row *row)
+{
+    return row->broken && (row->n <= JOB_PAYLOAD_SUM || row_is_null(row, JOB_PAYLOAD_SUM)) &&
+           table->n == JOB_COLUMNS;
+}
+
+int put_row(void *arg, const struct row *row, struct lhi_error *err)
+{
+    struct salvage *s = arg;
+    struct table *table = s->at;
+    size_t width = row->n < table->n ? row->n : table->n;
+    int rc = LH_OK;
+
+    if (table->ours && row->n != table->n) {
+        static const char why[] = "another stands in its place";
+        table->damaged = true;
+        return NAME(s, "error", "lost", "a row of %s is lost: %s", table->name, why);
+    }
+    if ((rc = prepare_insert(s, table, width, err)) != LH_OK)
+        return rc;
+    if (is_jobs(table) && (row->id < 1 || row->id > LAST_ID))
+        return NAME(s, "error", "lost", "a job is lost: its id was %lld", (long long)row->id);
+    if (is_jobs(table) && must_mend(table, row))
+        return mend_job(s, row, "not all of it can be read", err);
+    rc = insert_row(table, row);
+    if ((rc & 0xff) == SQLITE_CONSTRAINT)
+        return refused_row(s, row, rc, err);
+    if (rc != SQLITE_OK)
+        return sql_fail(&s->conn, rc, err);
+    if (is_jobs(table))
+        s->harvest->jobs++;
+    else
+        s->harvest->rows++;
+    if (!row->broken || (is_jobs(table) && !row_is_null(row, JOB_PAYLOAD)))
+        return LH_OK; /* a payload that does not match its checksum is named by settle() */
+    return NAME(s, "warning", "partial", "row %lld of %s is partial: not all of it can be read",
+                (long long)row->id, table->name);
+}

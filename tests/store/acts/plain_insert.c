@@ -1,0 +1,447 @@
+/* A plain INSERT by any client is a valid enqueue, checked by the schema. */
+#include "store/sqlite.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#define NOW_MS "CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER)"
+
+struct ground {
+    lh_store *store;
+    sqlite3 *db; /* another program's */
+};
+
+static struct ground ground_open(void)
+{
+    freeze_now();
+    struct ground g = {.store = store_new()};
+    g.db = db_open("store.db");
+    return g;
+}
+
+static void ground_close(struct ground *g)
+{
+    store_check(g->store);
+    sqlite3_close(g->db);
+    lh_close(g->store);
+}
+
+static lh_job first_job(struct ground *g, lh_jobs **jobs)
+{
+    EXPECT_OK(lh_job_list(g->store, NULL, jobs));
+    EXPECT_EQ((*jobs)->n, 1);
+    return (*jobs)->job[0];
+}
+
+TEST(a_plain_insert_is_an_enqueue)
+{
+    struct ground g = ground_open();
+    lh_jobs *jobs = NULL;
+    db_exec(g.db, "INSERT INTO lh_job(queue, payload) VALUES('mail', '{\"to\":\"a@b.c\"}')");
+    lh_job job = first_job(&g, &jobs);
+    EXPECT_EQ(job.id, 1);
+    EXPECT_EQ(job.state, LH_PENDING);
+    EXPECT_STR(job.queue, "mail");
+    EXPECT_MEM(job.payload, job.payload_len, "{\"to\":\"a@b.c\"}", 14);
+    EXPECT(job.kind == NULL);
+    EXPECT_EQ(job.priority, 0);
+    EXPECT_EQ(job.attempt, 0);
+    EXPECT_EQ(job.max_attempts, 0); /* taken from the policy at the first claim */
+    EXPECT_EQ(job.recoveries, 0);
+    EXPECT_EQ(job.token, 0);
+    EXPECT_EQ(job.run_at, 0);
+    EXPECT_EQ(job.progress, -1);
+    int64_t age = job.created_at - lh_now(g.store);
+    EXPECT(age > -5000 && age < 60000);
+    EXPECT_EQ(job.created_at, job.state_changed_at);
+    lh_jobs_free(jobs);
+    EXPECT_EQ(counts_of(g.store, "mail").pending, 1);
+    EXPECT_EQ(counts_of(g.store, "mail").hour_enqueued, 1);
+    EXPECT_EQ(add(g.store, "mail", "next"), 2);
+    EXPECT_EQ(counts_of(g.store, "mail").pending, 2);
+    ground_close(&g);
+}
+
+TEST(an_inserted_job_lives_like_any_other)
+{
+    struct ground g = ground_open();
+    EXPECT_OK(lh_policy_set(g.store, "mail", "k",
+                            &(lh_policy){.set = LH_POLICY_MAX_ATTEMPTS | LH_POLICY_LEASE,
+                                         .max_attempts = 7,
+                                         .lease_ms = 1000},
+                            0));
+    db_exec(g.db, "INSERT INTO lh_job(queue, kind, priority, payload) VALUES('mail', 'k', 5, 'x')");
+    pass_ms(60000);
+    lh_jobs *jobs = take(g.store, "mail", "w1", 0);
+    EXPECT(jobs != NULL);
+    EXPECT_EQ(jobs->job[0].attempt, 1);
+    EXPECT_EQ(jobs->job[0].max_attempts, 7);
+    EXPECT_EQ(jobs->job[0].lease_ms, 1000);
+    EXPECT_EQ(jobs->job[0].priority, 5);
+    EXPECT_OK(lh_complete(g.store, &(lh_done){.job = jobs->job[0].id, .token = jobs->job[0].token},
+                          1, NULL, NULL));
+    lh_jobs_free(jobs);
+    EXPECT_EQ(counts_of(g.store, "mail").completed, 1);
+    ground_close(&g);
+}
+
+TEST(an_inserted_job_may_bring_everything_an_enqueue_can_say)
+{
+    struct ground g = ground_open();
+    lh_jobs *jobs = NULL;
+    db_exec(g.db, "INSERT INTO lh_job(queue, kind, priority, max_attempts, key, lease_ms, payload) "
+                  "VALUES('mail', 'k', -3, -1, 'order-7', 4321, x'00ff00')");
+    lh_job job = first_job(&g, &jobs);
+    EXPECT_STR(job.kind, "k");
+    EXPECT_STR(job.key, "order-7");
+    EXPECT_EQ(job.priority, -3);
+    EXPECT_EQ(job.max_attempts, LH_UNLIMITED);
+    EXPECT_MEM(job.payload, job.payload_len, "\0\xff\0", 3);
+    EXPECT(!job.payload_is_text);
+    lh_jobs_free(jobs);
+    jobs = take(g.store, "mail", "w1", 0);
+    EXPECT_EQ(jobs->job[0].lease_ms, 4321);
+    EXPECT_EQ(jobs->job[0].max_attempts, LH_UNLIMITED);
+    lh_jobs_free(jobs);
+    ground_close(&g);
+}
+
+TEST(an_insert_without_a_payload_has_none)
+{
+    struct ground g = ground_open();
+    db_exec(g.db, "INSERT INTO lh_job(queue) VALUES('mail')");
+    db_exec(g.db, "INSERT INTO lh_job(queue, payload) VALUES('mail', '')");
+    lh_jobs *jobs = take(g.store, "mail", "w1", 0);
+    EXPECT(jobs->job[0].payload == NULL);
+    lh_jobs_free(jobs);
+    jobs = take(g.store, "mail", "w1", 0);
+    EXPECT(jobs->job[0].payload != NULL);
+    EXPECT_EQ(jobs->job[0].payload_len, 0);
+    lh_jobs_free(jobs);
+    ground_close(&g);
+}
+
+TEST(an_insert_for_the_future_is_scheduled_and_one_for_the_past_is_not)
+{
+    struct ground g = ground_open();
+    db_exec(g.db, "INSERT INTO lh_job(queue, run_at) VALUES('mail', " NOW_MS " + 3600000)");
+    db_exec(g.db, "INSERT INTO lh_job(queue, run_at) VALUES('mail', " NOW_MS " - 1000)");
+    EXPECT_EQ(state_of(g.store, 1), LH_SCHEDULED);
+    EXPECT_EQ(state_of(g.store, 2), LH_PENDING);
+    EXPECT_EQ(counts_of(g.store, "mail").scheduled, 1);
+    EXPECT_EQ(counts_of(g.store, "mail").pending, 1);
+    lh_jobs *jobs = take(g.store, "mail", "w1", 0);
+    EXPECT_EQ(jobs->job[0].id, 2);
+    lh_jobs_free(jobs);
+    EXPECT(take(g.store, "mail", "w1", 0) == NULL);
+    pass_ms(3700000);
+    jobs = take(g.store, "mail", "w1", 0);
+    EXPECT(jobs != NULL);
+    EXPECT_EQ(jobs->job[0].id, 1);
+    lh_jobs_free(jobs);
+    ground_close(&g);
+}
+
+TEST(an_insert_with_an_expiry_is_cancelled_when_it_is_not_claimed_by_then)
+{
+    struct ground g = ground_open();
+    db_exec(g.db, "INSERT INTO lh_job(queue, expires_at) VALUES('mail', " NOW_MS " + 3600000)");
+    pass_ms(3700000);
+    EXPECT(take(g.store, "mail", "w1", 0) == NULL);
+    EXPECT_EQ(state_of(g.store, 1), LH_CANCELLED);
+    ground_close(&g);
+}
+
+TEST(many_rows_inserted_by_one_statement_are_all_counted)
+{
+    struct ground g = ground_open();
+    db_exec(g.db, "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500) "
+                  "INSERT INTO lh_job(queue, payload, priority) "
+                  "SELECT 'q' || (i % 3), 'payload ' || i, i % 5 FROM n");
+    EXPECT_EQ(counts_of(g.store, "q0").pending + counts_of(g.store, "q1").pending +
+                  counts_of(g.store, "q2").pending,
+              500);
+    ground_close(&g);
+}
+
+/* ---- what the schema refuses ---- */
+
+TEST(an_insert_that_is_not_a_job_is_refused)
+{
+    struct ground g = ground_open();
+    static const char *const bad[] = {
+        "(payload) VALUES('x')",
+        "(queue) VALUES(NULL)",
+        "(queue) VALUES('')",
+        "(queue) VALUES('two words')",
+        "(queue) VALUES('a/b')",
+        "(queue) VALUES('*')",
+        "(queue) VALUES('gr\xc3\xbc')",
+        "(queue) VALUES(x'6d61696c')",
+        "(queue, kind) VALUES('mail', '')",
+        "(queue, kind) VALUES('mail', 'a b')",
+        "(queue, state) VALUES('mail', 'waiting')",
+        "(queue, state) VALUES('mail', 'running')",
+        "(queue, state) VALUES('mail', NULL)",
+        "(queue, priority) VALUES('mail', 32768)",
+        "(queue, priority) VALUES('mail', -32769)",
+        "(queue, priority) VALUES('mail', 'high')",
+        "(queue, payload) VALUES('mail', 42)",
+        "(queue, payload) VALUES('mail', 4.2)",
+        "(queue, result) VALUES('mail', 42)",
+        "(queue, run_at) VALUES('mail', 1768473000)", /* seconds by mistake */
+        "(queue, run_at) VALUES('mail', 'tomorrow')",
+        "(queue, created_at) VALUES('mail', 1768473000)",
+        "(queue, expires_at) VALUES('mail', 1768473000)",
+        "(queue, max_attempts) VALUES('mail', 0)",
+        "(queue, max_attempts) VALUES('mail', -2)",
+        "(queue, max_attempts, attempt) VALUES('mail', 2, 3)",
+        "(queue, attempt) VALUES('mail', -1)",
+        "(queue, recoveries) VALUES('mail', -1)",
+        "(queue, lease_ms) VALUES('mail', 0)",
+        "(queue, lease_ms) VALUES('mail', 2592000001)",
+        "(queue, key) VALUES('mail', '')",
+        "(queue, progress) VALUES('mail', 101)",
+        "(queue, worker) VALUES('mail', 'me')",
+        "(queue, lease_until) VALUES('mail', 1768473000000)",
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        char sql[256];
+        (void)snprintf(sql, sizeof sql, "INSERT INTO lh_job%s", bad[i]);
+        if (db_try(g.db, sql) != SQLITE_CONSTRAINT)
+            FAIL("expected: the schema refuses %s", sql);
+    }
+    char sql[400] = "INSERT INTO lh_job(queue) VALUES('";
+    memset(sql + strlen(sql), 'n', 129);
+    (void)snprintf(sql + strlen(sql), 8, "')");
+    EXPECT_EQ(db_try(g.db, sql), SQLITE_CONSTRAINT);
+    EXPECT_EQ(db_int(g.db, "SELECT count(*) FROM lh_job"), 0);
+    EXPECT_EQ(db_int(g.db, "SELECT count(*) FROM lh_queue WHERE queue <> '*'"), 0);
+    ground_close(&g);
+}
+
+/* Whoever writes to the table by hand: what must hold of every job holds. */
+TEST(a_change_that_would_break_what_holds_of_every_job_is_refused)
+{
+    struct ground g = ground_open();
+    static const char *const bad[] = {
+        "started_at = NULL WHERE state = 'running'", /* running: a start, a token, a holder, a lease */
+        "token = 0 WHERE state = 'running'",
+        "worker = NULL WHERE state = 'running'",
+        "lease_until = NULL WHERE state = 'running'",
+        "state = 'pending' WHERE state = 'running'",
+        "state = 'completed', lease_until = NULL WHERE state = 'running'",
+        "worker = 'w' WHERE state = 'pending'", /* else neither */
+        "lease_until = 1768473000000 WHERE state = 'pending'",
+        "state = 'running' WHERE state = 'pending'",
+        "started_at = state_changed_at + 1 WHERE state = 'running'", /* no start after a change */
+        "attempt = max_attempts + 1 WHERE state = 'running'",
+        "state = 'lost' WHERE state = 'pending'",
+    };
+    add(g.store, "mail", "x");
+    lh_jobs_free(take(g.store, "mail", "w", 60000));
+    add(g.store, "mail", "y");
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        char sql[256];
+        (void)snprintf(sql, sizeof sql, "UPDATE lh_job SET %s", bad[i]);
+        if (db_try(g.db, sql) != SQLITE_CONSTRAINT)
+            FAIL("expected: the schema refuses %s", sql);
+    }
+    ground_close(&g);
+}
+
+TEST(a_second_insert_under_a_live_key_is_refused)
+{
+    struct ground g = ground_open();
+    db_exec(g.db, "INSERT INTO lh_job(queue, key) VALUES('mail', 'k')");
+    EXPECT_EQ(db_try(g.db, "INSERT INTO lh_job(queue, key) VALUES('mail', 'k')"),
+              SQLITE_CONSTRAINT);
+    db_exec(g.db, "INSERT INTO lh_job(queue, key) VALUES('post', 'k')");
+    int64_t id = 1;
+    EXPECT_OK(lh_cancel(g.store, &id, 1, NULL, NULL));
+    db_exec(g.db, "INSERT INTO lh_job(queue, key) VALUES('mail', 'k')");
+    lh_enqueued out;
+    EXPECT_OK(lh_enqueue(g.store, "mail", &(lh_new_job){.key = "k"}, 1, NULL, &out));
+    EXPECT(out.duplicate);
+    EXPECT_EQ(out.id, 3);
+    ground_close(&g);
+}
+
+/* ---- in another program's transaction ---- */
+
+TEST(an_insert_counts_when_its_transaction_commits_and_not_before)
+{
+    struct ground g = ground_open();
+    db_exec(g.db, "CREATE TABLE orders(id INTEGER PRIMARY KEY)");
+    db_exec(g.db, "BEGIN; INSERT INTO orders VALUES(1); "
+                  "INSERT INTO lh_job(queue, payload) VALUES('mail', '1')");
+    EXPECT_EQ(counts_of(g.store, "mail").pending, 0);
+    db_exec(g.db, "ROLLBACK");
+    EXPECT_EQ(counts_of(g.store, "mail").pending, 0);
+    EXPECT(take(g.store, "mail", "w1", 0) == NULL);
+    db_exec(g.db, "BEGIN; INSERT INTO orders VALUES(2); "
+                  "INSERT INTO lh_job(queue, payload) VALUES('mail', '2'); COMMIT");
+    lh_jobs *jobs = take(g.store, "mail", "w1", 0);
+    EXPECT_MEM(jobs->job[0].payload, jobs->job[0].payload_len, "2", 1);
+    lh_jobs_free(jobs);
+    ground_close(&g);
+}
+
+/* ---- the audit ---- */
+
+static int64_t enqueued_events(struct ground *g)
+{
+    return db_int(g->db, "SELECT count(*) FROM lh_event WHERE type = 'job.enqueued'");
+}
+
+TEST(a_full_audit_tells_of_an_insert_too)
+{
+    struct ground g = ground_open();
+    lh_policy full = {.set = LH_POLICY_AUDIT, .audit = LH_AUDIT_FULL};
+    lh_policy brief = {.set = LH_POLICY_AUDIT, .audit = LH_AUDIT_EXCEPTIONAL};
+    db_exec(g.db, "INSERT INTO lh_job(queue) VALUES('mail')");
+    EXPECT_EQ(enqueued_events(&g), 0);
+    EXPECT_OK(lh_policy_set(g.store, "mail", NULL, &full, 0));
+    db_exec(g.db, "INSERT INTO lh_job(queue) VALUES('mail')");
+    EXPECT_EQ(enqueued_events(&g), 1);
+    db_exec(g.db, "INSERT INTO lh_job(queue) VALUES('post')");
+    EXPECT_EQ(enqueued_events(&g), 1);
+    /* The same levels as everywhere. */
+    EXPECT_OK(lh_policy_set(g.store, "mail", "quiet", &brief, 0));
+    db_exec(g.db, "INSERT INTO lh_job(queue, kind) VALUES('mail', 'quiet')");
+    EXPECT_EQ(enqueued_events(&g), 1);
+    EXPECT_OK(lh_policy_set(g.store, NULL, "loud", &full, 0));
+    db_exec(g.db, "INSERT INTO lh_job(queue, kind) VALUES('post', 'loud')");
+    EXPECT_EQ(enqueued_events(&g), 2);
+    EXPECT_OK(lh_policy_set(g.store, NULL, NULL, &full, 0));
+    db_exec(g.db, "INSERT INTO lh_job(queue) VALUES('post')");
+    EXPECT_EQ(enqueued_events(&g), 3);
+    EXPECT_OK(lh_policy_set(g.store, "post", NULL, &brief, 0));
+    db_exec(g.db, "INSERT INTO lh_job(queue, kind) VALUES('post', 'loud')");
+    EXPECT_EQ(enqueued_events(&g), 3); /* (queue, any) stands before (any, kind) */
+    lh_events *events = NULL;
+    EXPECT_OK(lh_event_list(g.store, &(lh_event_filter){.job = 2}, &events));
+    EXPECT_EQ(events->n, 1);
+    EXPECT_STR(events->event[0].type, "job.enqueued");
+    EXPECT_STR(events->event[0].queue, "mail");
+    EXPECT_STR(events->event[0].to, "pending");
+    lh_events_free(events);
+    ground_close(&g);
+}
+
+/* ---- who waits is woken ---- */
+
+struct waiter {
+    pthread_t thread;
+    lh_store *store;
+    lh_jobs *jobs;
+    int rc;
+};
+
+static void *wait_for_mail(void *arg)
+{
+    struct waiter *x = arg;
+    const char *queue = "mail";
+    x->rc = lh_claim(
+        x->store,
+        &(lh_claim_opts){.queues = &queue, .n_queues = 1, .worker = "w1", .wait_ms = 15000},
+        &x->jobs);
+    return NULL;
+}
+
+TEST(an_insert_wakes_a_claim_that_waits_in_another_thread)
+{
+    lh_store *store = store_new();
+    sqlite3 *db = db_open("store.db");
+    struct waiter x = {.store = store};
+    EXPECT_EQ(pthread_create(&x.thread, NULL, wait_for_mail, &x), 0);
+    db_exec(db, "INSERT INTO lh_job(queue, payload) VALUES('mail', 'hello')");
+    pthread_join(x.thread, NULL);
+    EXPECT_OK(x.rc);
+    EXPECT_MEM(x.jobs->job[0].payload, x.jobs->job[0].payload_len, "hello", 5);
+    lh_jobs_free(x.jobs);
+    sqlite3_close(db);
+    lh_close(store);
+}
+
+TEST(an_insert_of_another_process_wakes_a_claim_that_waits)
+{
+    int ready[2];
+    char byte;
+    EXPECT_EQ(pipe(ready), 0);
+    lh_store *made = store_new();
+    lh_close(made);
+    pid_t child = test_fork();
+    if (child == 0) {
+        EXPECT_EQ(read(ready[0], &byte, 1), 1);
+        sqlite3 *db = db_open("store.db");
+        db_exec(db, "INSERT INTO lh_job(queue, payload) VALUES('mail', 'from afar')");
+        sqlite3_close(db);
+        test_child_done();
+    }
+    struct waiter x = {.store = store_new()};
+    EXPECT_EQ(pthread_create(&x.thread, NULL, wait_for_mail, &x), 0);
+    EXPECT_EQ(write(ready[1], "x", 1), 1);
+    pthread_join(x.thread, NULL);
+    EXPECT_OK(x.rc);
+    EXPECT_MEM(x.jobs->job[0].payload, x.jobs->job[0].payload_len, "from afar", 9);
+    lh_jobs_free(x.jobs);
+    EXPECT_EQ(test_wait(child).code, 0);
+    lh_close(x.store);
+}
+
+TEST(a_plain_insert_obeys_the_max_payload_of_its_queue)
+{
+    static const struct {
+        const char *queue, *kind;
+        int most;
+    } cases[] = {
+        {.queue = "small", .kind = "NULL", .most = 10},
+        {.queue = "small", .kind = "'big'", .most = 20},
+        {.queue = "mail", .kind = "NULL", .most = 1048576},
+        {.queue = "large", .kind = "NULL", .most = 2000000},
+    };
+    struct ground g = ground_open();
+    EXPECT_OK(lh_policy_set(g.store, "small", NULL,
+                            &(lh_policy){.set = LH_POLICY_MAX_PAYLOAD, .max_payload = 10}, 0));
+    EXPECT_OK(lh_policy_set(g.store, "small", "big",
+                            &(lh_policy){.set = LH_POLICY_MAX_PAYLOAD, .max_payload = 20}, 0));
+    EXPECT_OK(lh_policy_set(g.store, "large", NULL,
+                            &(lh_policy){.set = LH_POLICY_MAX_PAYLOAD, .max_payload = 2000000}, 0));
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        for (int more = 0; more < 2; more++) {
+            char sql[160];
+            (void)snprintf(
+                sql, sizeof sql,
+                "INSERT INTO lh_job(queue, kind, payload) VALUES('%s', %s, zeroblob(%d))",
+                cases[i].queue, cases[i].kind, cases[i].most + more);
+            if (db_try(g.db, sql) != (more == 0 ? SQLITE_OK : SQLITE_CONSTRAINT))
+                FAIL("%s: %s", sql, sqlite3_errmsg(g.db));
+        }
+    }
+    EXPECT_STR(sqlite3_errmsg(g.db), "payload is too large: see max_payload of its queue");
+    ground_close(&g);
+}
+
+/* The default of created_at is the clock of the machine, which may have lost its time. */
+TEST(a_plain_insert_before_1973_says_which_time_is_wrong_and_what_is_allowed)
+{
+    static const struct {
+        const char *sql, *part;
+    } cases[] = {
+        {"INSERT INTO lh_job(queue, created_at) VALUES('mail', 5000)",
+         "created_at is before 1973: set the clock"},
+        {"INSERT INTO lh_job(queue, run_at) VALUES('mail', 1700000000)",
+         "run_at is before 1973: it must be in milliseconds"},
+        {"INSERT INTO lh_job(queue, expires_at) VALUES('mail', 1700000000)",
+         "expires_at is before 1973: it must be in milliseconds"},
+    };
+    lh_close(store_new());
+    sqlite3 *db = db_open("store.db");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        EXPECT_EQ(db_try(db, cases[i].sql), SQLITE_CONSTRAINT);
+        EXPECT_CONTAINS(sqlite3_errmsg(db), cases[i].part);
+    }
+    sqlite3_close(db);
+}

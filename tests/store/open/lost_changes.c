@@ -1,0 +1,330 @@
+/* Damage and loss: a store that is older than it was, files that vanish, bytes that rot. */
+#include "store/sqlite.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define EPOCH (INT64_C(1) << 40)
+
+/* ---- older than its high-water mark ---- */
+
+TEST(an_old_copy_put_back_is_not_written_to)
+{
+    lh_store *store = store_new();
+    add(store, "mail", "in the copy");
+    lh_close(store);
+    copy_file("store.db", "backup.db");
+    store = store_new();
+    for (int i = 0; i < 5; i++)
+        add(store, "mail", "after the copy");
+    lh_close(store);
+    copy_file("backup.db", "store.db");
+    expect_open("store.db", (lh_open_opts){.create = true}, LH_EOLDER, "older than it was");
+    expect_open("store.db", (lh_open_opts){0}, LH_EOLDER, "5 acknowledged changes");
+    store = store_open("store.db", (lh_open_opts){.read_only = true}); /* it can be read */
+    EXPECT_EQ(counts_of(store, "mail").pending, 1);
+    lh_close(store);
+    expect_open("store.db", (lh_open_opts){0}, LH_EOLDER, "accept-loss");
+}
+
+TEST(an_accepted_loss_goes_on_under_a_higher_epoch)
+{
+    lh_store_info info;
+    lh_store *store = store_new();
+    int64_t id = add(store, "mail", "x");
+    lh_close(store);
+    copy_file("store.db", "backup.db");
+    store = store_new();
+    lh_jobs *before = take(store, "mail", "w1", 0);
+    add(store, "mail", "lost");
+    lh_close(store);
+    copy_file("backup.db", "store.db");
+    store = store_open("store.db", (lh_open_opts){.accept_loss = true});
+    EXPECT_OK(lh_store_status(store, &info));
+    EXPECT_EQ(info.epoch, 1);
+    lh_jobs *after = take(store, "mail", "w2", 0);
+    EXPECT_EQ(after->job[0].id, id);
+    EXPECT(after->job[0].token > EPOCH); /* the token of the lost claim is not handed out again */
+    EXPECT_STATUS(
+        lh_complete(store, &(lh_done){.job = id, .token = before->job[0].token}, 1, NULL, NULL),
+        LH_ELOST);
+    store_check(store);
+    lh_close(store);
+    store = store_open("store.db", (lh_open_opts){0}); /* accepted once is accepted */
+    EXPECT_OK(lh_store_status(store, &info));
+    EXPECT_EQ(info.epoch, 1);
+    lh_close(store);
+    lh_jobs_free(before);
+    lh_jobs_free(after);
+}
+
+TEST(accepting_a_loss_that_did_not_happen_changes_nothing)
+{
+    lh_store_info info;
+    lh_store *store = store_new();
+    add(store, "mail", "x");
+    lh_close(store);
+    store = store_open("store.db", (lh_open_opts){.accept_loss = true});
+    EXPECT_OK(lh_store_status(store, &info));
+    EXPECT_EQ(info.epoch, 0);
+    lh_close(store);
+}
+
+static void crash_with(int jobs)
+{
+    pid_t child = test_fork();
+    if (child == 0) {
+        lh_store *store = store_new();
+        for (int i = 0; i < jobs; i++)
+            add(store, "mail", "x");
+        test_child_done(); /* without closing: all of it is in the log */
+    }
+    EXPECT_EQ(test_wait(child).code, 0);
+}
+
+TEST(a_log_that_was_lost_after_a_crash_is_noticed)
+{
+    lh_store *store = store_new();
+    add(store, "mail", "x");
+    lh_close(store);
+    crash_with(3);
+    EXPECT_EQ(unlink("store.db-wal"), 0);
+    EXPECT_EQ(unlink("store.db-shm"), 0);
+    expect_open("store.db", (lh_open_opts){.create = true}, LH_EOLDER, "-wal");
+}
+
+TEST(a_log_that_another_program_folded_after_a_crash_is_no_loss)
+{
+    crash_with(3);
+    sqlite3 *db = db_open("store.db");
+    db_exec(db, "PRAGMA wal_checkpoint(TRUNCATE)");
+    sqlite3_close(db);
+    lh_store *store = store_open("store.db", (lh_open_opts){0});
+    EXPECT_EQ(counts_of(store, "mail").pending, 3);
+    lh_close(store);
+}
+
+TEST(another_store_put_in_its_place_is_another_store)
+{
+    lh_store *store = store_new();
+    for (int i = 0; i < 5; i++)
+        add(store, "mail", "x");
+    lh_close(store);
+    store = store_open("other.db", (lh_open_opts){.create = true});
+    add(store, "mail", "y");
+    lh_close(store);
+    EXPECT_EQ(rename("other.db", "store.db"), 0);
+    store = store_open("store.db", (lh_open_opts){0}); /* its marks are not the other's */
+    EXPECT_EQ(counts_of(store, "mail").pending, 1);
+    add(store, "mail", "z");
+    store_check(store);
+    lh_close(store);
+}
+
+/* ---- files that vanish ---- */
+
+TEST(without_its_side_file_a_store_opens_and_makes_it_anew)
+{
+    lh_store *store = store_new();
+    add(store, "mail", "x");
+    lh_close(store);
+    EXPECT_EQ(unlink("store.db-lease"), 0);
+    store = store_open("store.db", (lh_open_opts){0});
+    EXPECT(file_exists("store.db-lease"));
+    EXPECT_EQ(counts_of(store, "mail").pending, 1);
+    add(store, "mail", "y");
+    store_check(store);
+    lh_close(store);
+}
+
+TEST(a_side_file_that_was_emptied_is_made_anew)
+{
+    lh_store *store = store_new();
+    add(store, "mail", "x");
+    lh_close(store);
+    file_write("store.db-lease", "", 0);
+    store = store_open("store.db", (lh_open_opts){0});
+    add(store, "mail", "y");
+    EXPECT_EQ(counts_of(store, "mail").pending, 2);
+    store_check(store);
+    lh_close(store);
+}
+
+TEST(a_file_that_is_not_ours_is_not_taken_for_a_side_file)
+{
+    size_t len;
+    lh_store *store = store_new();
+    lh_close(store);
+    file_write("store.db-lease", "a letter", 8);
+    expect_open("store.db", (lh_open_opts){0}, LH_EINVAL, "store.db-lease");
+    unsigned char *bytes = file_bytes("store.db-lease", &len);
+    EXPECT_MEM(bytes, len, "a letter", 8);
+    free(bytes);
+}
+
+TEST(a_side_file_removed_while_the_store_is_open_stops_the_handle)
+{
+    lh_store *store = store_new();
+    lh_enqueued out;
+    add(store, "mail", "x");
+    EXPECT_EQ(unlink("store.db-lease"), 0);
+    EXPECT_STATUS(lh_enqueue(store, "mail", &(lh_new_job){0}, 1, NULL, &out), LH_ESTOPPED);
+    EXPECT_CONTAINS(lh_errmsg(store), "store.db-lease");
+    /* Another made meanwhile does not change that: its lock is not ours. */
+    lh_store *other = store_new();
+    add(other, "mail", "y");
+    EXPECT_STATUS(lh_enqueue(store, "mail", &(lh_new_job){0}, 1, NULL, &out), LH_ESTOPPED);
+    lh_close(store);
+    EXPECT_EQ(counts_of(other, "mail").pending, 2);
+    store_check(other);
+    lh_close(other);
+}
+
+TEST(a_database_removed_while_it_is_open_acknowledges_nothing_more)
+{
+    lh_store *store = store_new();
+    lh_enqueued out;
+    add(store, "mail", "x");
+    EXPECT_EQ(unlink("store.db"), 0);
+    EXPECT_STATUS(lh_enqueue(store, "mail", &(lh_new_job){0}, 1, NULL, &out), LH_ESTOPPED);
+    EXPECT_CONTAINS(lh_errmsg(store), "removed or replaced");
+    EXPECT_STATUS(lh_enqueue(store, "mail", &(lh_new_job){0}, 1, NULL, &out), LH_ESTOPPED);
+    EXPECT_STATUS(lh_queue_pause(store, "mail"), LH_ESTOPPED);
+    lh_close(store);
+    EXPECT(!file_exists("store.db"));
+}
+
+TEST(a_database_replaced_while_it_is_open_acknowledges_nothing_more)
+{
+    lh_store *store = store_new();
+    lh_enqueued out;
+    add(store, "mail", "x");
+    lh_store *other = store_open("other.db", (lh_open_opts){.create = true});
+    lh_close(other);
+    EXPECT_EQ(rename("other.db", "store.db"), 0);
+    EXPECT_STATUS(lh_enqueue(store, "mail", &(lh_new_job){0}, 1, NULL, &out), LH_ESTOPPED);
+    EXPECT_STATUS(lh_enqueue(store, "mail", &(lh_new_job){0}, 1, NULL, &out), LH_ESTOPPED);
+    lh_close(store);
+    store = store_open("store.db", (lh_open_opts){0});
+    EXPECT_EQ(counts_of(store, "mail").pending, 0); /* the one put there is as it was */
+    store_check(store);
+    lh_close(store);
+}
+
+TEST(what_was_refused_while_the_database_was_away_was_not_done)
+{
+    lh_store *store = store_new();
+    lh_enqueued out;
+    add(store, "mail", "x");
+    EXPECT_EQ(rename("store.db", "away.db"), 0);
+    EXPECT_STATUS(lh_enqueue(store, "mail", &(lh_new_job){0}, 1, NULL, &out), LH_ESTOPPED);
+    lh_close(store);
+    EXPECT_EQ(rename("away.db", "store.db"), 0);
+    store = store_open("store.db", (lh_open_opts){0});
+    EXPECT_EQ(counts_of(store, "mail").pending, 1);
+    store_check(store);
+    lh_close(store);
+}
+
+/* ---- bytes that rot ---- */
+
+/* Flip one bit of the first place in the file where `marker` stands. */
+static void rot(const char *path, const char *marker)
+{
+    size_t len, n = strlen(marker);
+    unsigned char *bytes = file_bytes(path, &len);
+    size_t at = 0;
+    while (at + n <= len && memcmp(bytes + at, marker, n) != 0)
+        at++;
+    EXPECT(at + n <= len);
+    bytes[at + n / 2] ^= 4;
+    file_write(path, bytes, len);
+    free(bytes);
+}
+
+TEST(a_payload_that_rotted_on_the_disk_fails_with_the_reason_and_is_never_handed_out)
+{
+    lh_store *store = store_new();
+    lh_jobs *jobs = NULL;
+    lh_findings *findings = NULL;
+    int64_t id = add(store, "mail", "send-this-letter-to-alice");
+    lh_close(store);
+    rot("store.db", "send-this-letter-to-alice");
+    store = store_open("store.db", (lh_open_opts){0});
+    EXPECT_OK(lh_check(store, NULL, &findings));
+    EXPECT_EQ(findings->errors, 1);
+    lh_findings_free(findings);
+    EXPECT(take(store, "mail", "w1", 0) == NULL);
+    EXPECT_OK(lh_job_get(store, id, &jobs));
+    EXPECT_EQ(jobs->job[0].state, LH_FAILED);
+    EXPECT_CONTAINS(jobs->job[0].last_error, "checksum");
+    EXPECT_EQ(jobs->job[0].attempt, 0);
+    lh_jobs_free(jobs);
+    lh_events *events = NULL;
+    EXPECT_OK(lh_event_list(store, &(lh_event_filter){.job = id}, &events));
+    EXPECT_EQ(events->n, 1);
+    EXPECT_STR(events->event[0].type, "job.failed");
+    EXPECT_CONTAINS(events->event[0].reason, "checksum");
+    lh_events_free(events);
+    EXPECT_EQ(counts_of(store, "mail").failed, 1);
+    EXPECT_EQ(counts_of(store, "mail").pending, 0);
+    lh_close(store);
+}
+
+TEST(a_rotten_job_does_not_hide_the_sound_one_behind_it)
+{
+    lh_store *store = store_new();
+    add(store, "mail", "this-one-will-rot-on-the-disk");
+    int64_t sound = add(store, "mail", "this-one-stays");
+    lh_close(store);
+    rot("store.db", "this-one-will-rot-on-the-disk");
+    store = store_open("store.db", (lh_open_opts){0});
+    lh_jobs *jobs = take(store, "mail", "w1", 0);
+    EXPECT(jobs != NULL);
+    EXPECT_EQ(jobs->n, 1);
+    EXPECT_EQ(jobs->job[0].id, sound);
+    lh_jobs_free(jobs);
+    lh_close(store);
+}
+
+TEST(a_rotten_job_takes_no_exclusive_lease)
+{
+    lh_store *store = store_new();
+    lh_leases *leases = NULL;
+    EXPECT_OK(lh_policy_set(store, "mail", NULL,
+                            &(lh_policy){.set = LH_POLICY_EXCLUSIVE, .exclusive = true}, 0));
+    add(store, "mail", "this-one-will-rot-on-the-disk");
+    lh_close(store);
+    rot("store.db", "this-one-will-rot-on-the-disk");
+    store = store_open("store.db", (lh_open_opts){0});
+    EXPECT(take(store, "mail", "w1", 0) == NULL);
+    EXPECT_STATUS(lh_lease_get(store, "processing", "mail", &leases), LH_ENOTFOUND);
+    add(store, "mail", "sound");
+    lh_jobs *jobs = take(store, "mail", "w1", 0);
+    EXPECT(jobs != NULL);
+    lh_jobs_free(jobs);
+    lh_close(store);
+}
+
+TEST(a_damaged_file_is_told_and_not_written_to)
+{
+    lh_store *store = store_new();
+    for (int i = 0; i < 200; i++)
+        add(store, "mail", "a payload of some length, so that the table has several pages");
+    lh_close(store);
+    size_t len;
+    unsigned char *bytes = file_bytes("store.db", &len);
+    for (size_t page = 1; page < len / 4096; page++) /* all but the first page */
+        memset(bytes + page * 4096, 0x5a, 4096);
+    file_write("store.db", bytes, len);
+    free(bytes);
+    store = NULL;
+    int rc = lh_open("store.db", &(lh_open_opts){0}, &store);
+    if (rc == LH_OK) {
+        lh_enqueued out;
+        rc = lh_enqueue(store, "mail", &(lh_new_job){0}, 1, NULL, &out);
+    }
+    EXPECT_STATUS(rc, LH_ECORRUPT);
+    lh_close(store);
+}

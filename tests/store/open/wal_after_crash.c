@@ -1,0 +1,192 @@
+/*
+ * What opening makes of the log after a crash: what was not committed is gone, the journal is a log
+ * again, an outsized one is cut, and one that cannot be folded keeps nobody from starting.
+ */
+#include "store/crashed.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+/* ---- what was not committed ---- */
+
+static void die_before_the_commit(lh_store *store)
+{
+    write_a_little(store);
+    (void)snprintf(lhi_control()->kill_at, sizeof lhi_control()->kill_at, "txn:before_commit");
+    add(store, "mail", "never");
+}
+
+TEST(what_a_killed_process_had_not_committed_is_gone)
+{
+    crash(die_before_the_commit);
+    lh_store *store = store_open("store.db", (lh_open_opts){0});
+    EXPECT_EQ(counts_of(store, "mail").pending, 5);
+    store_check(store);
+    lh_close(store);
+}
+
+/* With a cache this small the pages of a transaction are in the log before it commits. */
+TEST(pages_in_the_log_that_were_never_committed_are_gone)
+{
+    lh_close(store_new());
+    pid_t child = test_fork();
+    if (child == 0) {
+        sqlite3 *db = db_open("store.db");
+        db_exec(db, "PRAGMA cache_size = 5; BEGIN");
+        for (int i = 0; i < 500; i++)
+            db_exec(db, "INSERT INTO lh_job(queue, payload) VALUES ('mail', hex(zeroblob(1000)))");
+        EXPECT(file_size("store.db-wal") > 20 * FRAME_BYTES);
+        (void)kill(getpid(), SIGKILL);
+    }
+    EXPECT_EQ(test_wait(child).sig, SIGKILL);
+    lh_store *store = store_open("store.db", (lh_open_opts){.startup = true});
+    EXPECT_EQ(counts_of(store, "mail").pending, 0);
+    lh_report *report = last_report(store);
+    EXPECT(report->integrity.passed);
+    EXPECT_EQ(report->n_inconsistencies, 0);
+    lh_report_free(report);
+    store_check(store);
+    lh_close(store);
+}
+
+/* ---- the journal ---- */
+
+static void change_the_journal(void)
+{
+    sqlite3 *db = db_open("store.db");
+    db_exec(db, "PRAGMA journal_mode = DELETE");
+    sqlite3_close(db);
+}
+
+static void expect_wal(void)
+{
+    sqlite3 *db = db_open("store.db");
+    EXPECT_EQ(db_int(db, "SELECT journal_mode = 'wal' FROM pragma_journal_mode"), 1);
+    sqlite3_close(db);
+}
+
+TEST(a_journal_mode_that_was_changed_is_put_right_and_told)
+{
+    struct lines lines;
+    lh_store *store = store_new();
+    add(store, "mail", "x");
+    lh_close(store);
+    change_the_journal();
+    store = open_logged(&lines, (lh_open_opts){.startup = true});
+    EXPECT_CONTAINS(lines.text, "journal mode");
+    lh_report *report = last_report(store);
+    EXPECT(tells_of(report, "journal mode"));
+    lh_report_free(report);
+    expect_wal();
+    EXPECT_EQ(counts_of(store, "mail").pending, 1);
+    lh_close(store);
+    change_the_journal(); /* who does not start up says so in the log */
+    store = open_logged(&lines, (lh_open_opts){0});
+    EXPECT_CONTAINS(lines.text, "journal mode");
+    expect_wal();
+    lh_close(store);
+}
+
+TEST(a_new_store_has_no_journal_mode_to_put_right)
+{
+    struct lines lines;
+    lh_store *store = open_logged(&lines, (lh_open_opts){.create = true, .startup = true});
+    EXPECT(strstr(lines.text, "journal") == NULL);
+    lh_report *report = last_report(store);
+    EXPECT_EQ(report->n_inconsistencies, 0);
+    lh_report_free(report);
+    lh_close(store);
+}
+
+/* ---- the log ---- */
+
+TEST_TIMEOUT(a_log_that_has_grown_too_large_is_told_and_truncated, 60)
+{
+    struct lines lines;
+    lh_store *store = store_new();
+    add(store, "mail", "x");
+    lh_close(store);
+    pid_t child = test_fork();
+    if (child == 0) { /* a foreign program that never folds it, and dies */
+        sqlite3 *db = db_open("store.db");
+        db_exec(db, "PRAGMA wal_autocheckpoint = 0; PRAGMA synchronous = OFF;"
+                    "CREATE TABLE theirs(b)");
+        for (int i = 0; i < 70; i++)
+            db_exec(db, "INSERT INTO theirs VALUES (zeroblob(1000000))");
+        (void)kill(getpid(), SIGKILL);
+    }
+    EXPECT_EQ(test_wait(child).sig, SIGKILL);
+    EXPECT(file_size("store.db-wal") > 64 << 20);
+    store = open_logged(&lines, (lh_open_opts){.startup = true});
+    EXPECT_CONTAINS(lines.text, "had grown to 6"); /* … MiB */
+    lh_report *report = last_report(store);
+    EXPECT(tells_of(report, "had grown to 6"));
+    EXPECT(report->wal_frames > 16000);
+    lh_report_free(report);
+    EXPECT(file_size("store.db-wal") < 1 << 20);
+    EXPECT_EQ(counts_of(store, "mail").pending, 1);
+    lh_close(store);
+}
+
+/* A reader that keeps its snapshot keeps the log from being folded as a whole. */
+TEST(a_log_that_cannot_be_folded_is_told_and_keeps_nobody_from_starting)
+{
+    struct lines lines;
+    lh_store *store = store_new();
+    write_a_little(store);
+    lh_close(store);
+    sqlite3 *reader = db_open("store.db");
+    db_exec(reader, "BEGIN; SELECT count(*) FROM lh_job");
+    crash(write_a_little);
+    store = open_logged(&lines, (lh_open_opts){0});
+    EXPECT_CONTAINS(lines.text, "could not be folded");
+    lh_report *report = last_report(store);
+    EXPECT_STR(report->trigger, "startup");
+    EXPECT(tells_of(report, "could not be folded"));
+    EXPECT(report->integrity.passed);
+    lh_report_free(report);
+    add(store, "mail", "goes on");
+    EXPECT_EQ(counts_of(store, "mail").pending, 11);
+    db_exec(reader, "COMMIT");
+    sqlite3_close(reader);
+    lh_close(store);
+}
+
+static void add_something_large(lh_store *store)
+{
+    static char large[300000];
+    memset(large, 'l', sizeof large - 1);
+    add(store, "mail", large);
+}
+
+/* The database file may not grow: the log has the pages, and cannot pass them on. */
+TEST(a_log_whose_folding_fails_is_told_and_keeps_nobody_from_starting)
+{
+    struct lines lines;
+    lh_store *store = store_new();
+    for (int i = 0; i < 10; i++)
+        add_something_large(store);
+    lh_close(store);
+    crash(add_something_large);
+    (void)signal(SIGXFSZ, SIG_IGN);
+    struct rlimit before, tight;
+    EXPECT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+    tight = before;
+    tight.rlim_cur = (rlim_t)file_size("store.db");
+    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &tight), 0);
+    store = open_logged(&lines, (lh_open_opts){0});
+    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+    EXPECT_CONTAINS(lines.text, "could not be folded");
+    EXPECT_EQ(counts_of(store, "mail").pending, 11);
+    add(store, "mail", "there is room again");
+    lh_close(store);
+    store = store_open("store.db", (lh_open_opts){.startup = true});
+    EXPECT_EQ(counts_of(store, "mail").pending, 12);
+    lh_report *report = last_report(store);
+    EXPECT(report->integrity.passed);
+    lh_report_free(report);
+    store_check(store);
+    lh_close(store);
+}
