@@ -24,7 +24,13 @@ LAYERS = {
     "worker": ["base/"],
     "heal": ["base/", "<sqlite3.h>", "<libpq-fe.h>"],
     "server": ["base/", "<jansson.h>", "<microhttpd.h>"],
-    "cli": ["base/", "<curses.h>", "<jansson.h>", "<yaml.h>"],
+    "cli": ["base/", "cli/input/", "cli/json/", "cli/output/"],
+    "cli/commands": ["base/", "cli/", "cli/input/", "cli/json/", "cli/output/", "<jansson.h>"],
+    "cli/input": ["base/", "cli/", "cli/json/", "<yaml.h>"],
+    "cli/json": ["base/", "cli/", "cli/input/", "cli/output/"],
+    "cli/output": ["base/", "cli/", "cli/input/", "cli/json/"],
+    "cli/top": ["base/", "cli/", "cli/input/", "cli/json/", "cli/output/", "<curses.h>",
+                "<jansson.h>"],
 }
 # Headers of other projects: whoever includes one depends on it. The rest in <> is libc's.
 FOREIGN = {"<sqlite3.h>", "<libpq-fe.h>", "<jansson.h>", "<yaml.h>", "<microhttpd.h>", "<curses.h>",

@@ -28,7 +28,6 @@ PAGE = "docs/reference/messages.md"
 ADVICE = "docs/reference/messages.toml"
 LIBRARY = ("src/core", "src/rules", "src/store", "src/worker", "src/base")
 PROGRAM = ("src/cli",)
-BUILD_TOOLS = re.compile(r"/(?:bench|gen|cmd_bench|cmd_gen)[_.]")  # what they print is no message of a queue
 
 STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 CONVERSION = re.compile(r"%(?:%|[-+ 0#]*[\d*]*(?:\.[\d*]+)?(?:ll|l|z|h)?[a-zA-Z])")
@@ -153,7 +152,7 @@ def how_of(speaker, argument, exits, codes):
 def from_c(root, exits):
     texts = {path: without_comments(path.read_text(encoding="utf-8"))
              for folder in LIBRARY + PROGRAM for suffix in ("*.h", "*.c")
-             for path in sorted((root / folder).rglob(suffix)) if not BUILD_TOOLS.search(str(path))}
+             for path in sorted((root / folder).rglob(suffix))}
     codes = {name: code for text in texts.values() for name, code in re.findall(r"\bEXIT_(\w+) = (\d+)", text)}
     codes.update(SUCCESS="0", FAILURE="1")
     known = speakers(texts)

@@ -1,5 +1,5 @@
 #include "cli.h"
-#include "work_lines.h"
+#include "cli/output/work_lines.h"
 
 #include <errno.h>
 #include <inttypes.h>

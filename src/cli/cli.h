@@ -13,13 +13,13 @@
 
 #include <leasehold.h>
 
-#include "args.h"
-#include "config.h"
-#include "json.h"
+#include "cli/input/args.h"
+#include "cli/input/config.h"
+#include "cli/input/value.h"
+#include "cli/json/json.h"
+#include "cli/output/progress.h"
+#include "cli/output/text.h"
 #include "mem.h"
-#include "progress.h"
-#include "text.h"
-#include "value.h"
 
 enum {
     EXIT_DONE = 0,

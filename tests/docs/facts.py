@@ -169,7 +169,7 @@ def statuses(root, _program):
 
 def alerts(root, _program):
     """The alert rules name metrics that the program prints."""
-    source = read(root, "src/cli/metrics.c")
+    source = read(root, "src/cli/output/metrics.c")
     printed = set(re.findall(r'"([a-z_]+)"|leasehold_([a-z_]+)\{', source))
     printed = {quoted or labelled for quoted, labelled in printed}
     named = set(re.findall(r"\bleasehold_(\w+)", read(root, "examples/leasehold.rules.yml")))
@@ -253,7 +253,7 @@ def settings(root, _program):
     """Every setting of a policy, as a key and as an option; every environment variable."""
     page = read(root, "docs/reference/config.md")
     defined = set(re.findall(r'^POLICY_KEY\("(\w+)", "([\w-]+)"',
-                             read(root, "src/cli/policy_keys.def"), re.M))
+                             read(root, "src/cli/input/policy_keys.def"), re.M))
     told = {(row[0].strip("`"), row[1].strip("`").removeprefix("--")) for row in rows(page)
             if len(row) > 2 and row[1].startswith("`--")}
     complaints = differ("setting", {" --".join(x) for x in defined}, {" --".join(x) for x in told})
@@ -287,7 +287,7 @@ LIMITS = (("src/worker/worker.h", "RESULT_MOST = 1 << 20", "docs/guides/workers.
           ("src/store/store.h", "LHI_MAX_OUTPUT = 16 << 20", "docs/reference/config.md", "up to 16MiB, or `none`"),
           ("src/cli/cli.c", "cli->log_level = LH_LOG_WARN", "docs/reference/config.md",
            "`LEASEHOLD_LOG` › `warn`, for `work` `info`"),
-          ("src/cli/cmd_work.c", "cli->log_level = LH_LOG_INFO", "docs/reference/config.md",
+          ("src/cli/commands/work.c", "cli->log_level = LH_LOG_INFO", "docs/reference/config.md",
            "`LEASEHOLD_LOG` › `warn`, for `work` `info`"))
 
 

@@ -1,0 +1,32 @@
+/*
+ * The list of what `leasehold bench` can measure, and how results are told.
+ */
+#ifndef LEASEHOLD_CLI_BENCH_LIST_H
+#define LEASEHOLD_CLI_BENCH_LIST_H
+
+#include "measure.h"
+
+enum { BENCH_NAMES = 18, BENCH_VARIANTS = 4 };
+
+/* When nothing else is asked for, each is run once for every value of the field that it varies, with
+ * so many jobs; 0 ends the list. */
+struct measure {
+    const char *name;
+    const char *what; /* for the heading */
+    bench_fn *fn;
+    size_t vary;      /* offset in struct bench */
+    const char *unit; /* of the varied value; NULL: nothing is varied */
+    int64_t values[BENCH_VARIANTS];
+    int64_t jobs[BENCH_VARIANTS];
+    int64_t batch, seconds, completed;
+};
+
+extern const struct measure bench_measures[BENCH_NAMES];
+
+void bench_print_machine(bool json, const char *folder, const struct bench_machine *machine);
+void bench_print_json(const struct measure *measure, const struct bench *bench,
+                      const struct bench_result *result);
+void bench_print_text(const struct measure *measure, const struct bench *bench,
+                      const struct bench_result *result);
+
+#endif

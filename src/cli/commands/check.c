@@ -1,0 +1,159 @@
+#include <inttypes.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+enum { REPAIR, ACCEPT_LOSS };
+
+static const struct option options[] = {
+    [REPAIR] = {"repair", 0, NULL, SPEC_FLAG, 0,
+                "repair what is damaged first, on a copy; the damaged file is kept beside it "
+                "(SQLite)"},
+    [ACCEPT_LOSS] =
+        {"accept-loss", 0, NULL, SPEC_FLAG, 0,
+         "write again to a store that is older than its high-water mark, and raise its epoch "
+         "(SQLite)"},
+    {.name = NULL},
+};
+
+static void print_json(const lh_findings *findings)
+{
+    struct js json = {0};
+
+    js_open(&json, '{');
+    js_key_bool(&json, "ok", findings->errors == 0);
+    js_key_int(&json, "errors", (int64_t)findings->errors);
+    js_key(&json, "findings");
+    js_open(&json, '[');
+    for (size_t i = 0; i < findings->n; i++) {
+        const lh_finding *f = &findings->finding[i];
+        js_open(&json, '{');
+        js_key_text(&json, "level", f->level);
+        js_key_text(&json, "what", f->what);
+        js_key_text(&json, "text", f->text);
+        js_close(&json, '}');
+    }
+    js_close(&json, ']');
+    js_close(&json, '}');
+    js_line(&json);
+    js_clear(&json);
+}
+
+static void print_text(const lh_findings *findings)
+{
+    static const char *const heads[] = {"LEVEL", "WHAT", "FINDING", NULL};
+    struct table table;
+
+    table_begin(&table, heads);
+    for (size_t i = 0; i < findings->n; i++) {
+        const lh_finding *f = &findings->finding[i];
+        table_cell(&table,
+                   strcmp(f->level, "error") == 0     ? STYLE_RED
+                   : strcmp(f->level, "warning") == 0 ? STYLE_YELLOW
+                                                      : STYLE_DIM,
+                   f->level);
+        table_cell(&table, STYLE_NONE, f->what);
+        table_cell(&table, STYLE_NONE, f->text);
+    }
+    table_end(&table);
+    if (findings->errors == 0)
+        puts("ok");
+}
+
+/** Is the file itself damaged, or only something that stands in it? */
+static bool damaged(const lh_findings *findings)
+{
+    for (size_t i = 0; i < findings->n; i++)
+        if (strcmp(findings->finding[i].what, "integrity") == 0 &&
+            strcmp(findings->finding[i].level, "error") == 0)
+            return true;
+    return false;
+}
+
+/** Opening it has repaired what was damaged, and left a report. */
+static void tell_repair(struct cli *cli)
+{
+    lh_report *report = NULL;
+
+    if (lh_report_get(cli->store, 0, &report) != LH_OK)
+        return;
+    if (report->integrity.repair_succeeded)
+        cli_note("repaired; \"leasehold recovery-report %" PRId64 "\" says what was kept and lost",
+                 report->id);
+    lh_report_free(report);
+}
+
+static int run(struct cli *cli, const struct args *args)
+{
+    const struct value *opt = args->option;
+    lh_findings *findings = NULL;
+    unsigned access = ACCESS_READ;
+    int exit, rc;
+
+    if (!cli_is_file(cli) && (opt[REPAIR].given || opt[ACCEPT_LOSS].given))
+        return usage_error(args->command,
+                           "%s is for SQLite files: what is damaged on a server is "
+                           "restored from a backup",
+                           opt[REPAIR].given ? "--repair" : "--accept-loss");
+    if (opt[REPAIR].given)
+        access |= ACCESS_REPAIR;
+    if (opt[ACCEPT_LOSS].given)
+        access |= ACCESS_ACCEPT_LOSS;
+    exit = cli_open(cli, access);
+    if (exit != 0)
+        return exit;
+    if (opt[REPAIR].given)
+        tell_repair(cli);
+    rc = lh_check(cli->store, cli_cancel(), &findings);
+    if (rc != LH_OK)
+        return cli_failed(cli, rc);
+    if (cli->json)
+        print_json(findings);
+    else
+        print_text(findings);
+    if (findings->errors > 0)
+        exit = cli_error(damaged(findings) ? EXIT_CORRUPT : EXIT_FAILED, "%zu error%s found%s",
+                         findings->errors, findings->errors == 1 ? " was" : "s were",
+                         damaged(findings) && cli_is_file(cli) && !opt[REPAIR].given
+                             ? "; \"leasehold check --repair\" repairs the file"
+                             : "");
+    lh_findings_free(findings);
+    return exit;
+}
+
+static const struct example examples[] = {
+    {"leasehold check", "is everything as it should be?"},
+    {"leasehold check --repair", "and mend the file if it is damaged"},
+    {"leasehold check --store postgresql:///app", "is the server as it should be, too?"},
+    {.line = NULL},
+};
+
+static const struct exit_note exits[] = {
+    {"there is nothing to mend", 0},
+    {"errors were found, or the check failed", 1},
+    {"the store is corrupt, and was not repaired", 6},
+    {.when = NULL},
+};
+
+const struct command cmd_check = {
+    .name = "check",
+    .args = "[--repair] [--accept-loss]",
+    .summary = "integrity, invariants, log size, clock, room, versions",
+    .text =
+        "Checks the database file, the invariants of the jobs, the counters, the checksums of "
+        "payloads, the size of the log, the clock, the room on the device and the versions, and "
+        "prints what it found. On PostgreSQL it looks, instead of at a file, at the schema as it "
+        "was made, at settings that lose or slow what is done, at dead rows, at standbys, and at "
+        "who holds the oldest transaction. Without an option it changes nothing. Counts that are "
+        "wrong are counted anew by recover."
+        "\n\n"
+        "With --repair a damaged file is repaired on a copy: its indexes made anew, else the whole "
+        "file, else row by row what can be read. Only a copy that passes the check takes the "
+        "store's place; the damaged file is kept as DB.damaged-TIME, and the recovery report says "
+        "what was lost. A store that has its file for itself is repaired by the first writing "
+        "command after a crash, too; in a database shared with other tables it is done only here.",
+    .options = options,
+    .examples = examples,
+    .exits = exits,
+    .run = run,
+};

@@ -1,0 +1,504 @@
+/*
+ * Named leases: time-limited ownership of a SCOPE/NAME.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+static const struct positional positionals[] = {
+    {"SCOPE/NAME", SPEC_LEASE_NAME, false, false},
+    {.meta = NULL},
+};
+
+/* clang-format off: one a line, as a table */
+#define OPTION_OWNER                                    \
+    {                                                   \
+        "owner", 'o', "W", SPEC_NAME, 0, "who holds it" \
+    }
+#define OPTION_TOKEN                                                    \
+    {                                                                   \
+        "token", 't', "T", SPEC_ID, 0, "the token it was acquired with" \
+    }
+#define OPTION_VALUE                                                                         \
+    {                                                                                        \
+        "value", 'v', "JSON", SPEC_JSON(0), 0, "kept with the lease; it outlives the holder" \
+    }
+/* clang-format on */
+
+struct name {
+    char scope[129];
+    const char *name;
+};
+
+/** The parser has checked that it is SCOPE/NAME, so there is a slash. */
+static struct name split(const struct args *args)
+{
+    const char *text = args->positional[0].text;
+    const char *slash = strchr(text, '/');
+    struct name name;
+
+    snprintf(name.scope, sizeof name.scope, "%.*s", (int)(slash - text), text);
+    name.name = slash + 1;
+    return name;
+}
+
+static void print_json(const lh_lease *lease)
+{
+    struct js json = {0};
+
+    js_lease(&json, lease);
+    js_line(&json);
+    js_clear(&json);
+}
+
+/** With --json the lease as it is after an act. */
+static void print_after(const struct cli *cli, const lh_leases *leases)
+{
+    for (size_t i = 0; cli->json && leases != NULL && i < leases->n; i++)
+        print_json(&leases->lease[i]);
+}
+
+/**
+ * The holder, for an act that needs to be one. Who has only the token is the holder too: the token
+ * was given to nobody else, and the act compares it again, so nothing can slip in between.
+ */
+static int find_owner(struct cli *cli, const struct name *name, int64_t token, int nobody,
+                      struct buf *owner)
+{
+    lh_leases *leases = NULL;
+    int rc = lh_lease_get(cli->store, name->scope, name->name, &leases);
+    int exit = 0;
+
+    if (rc != LH_OK && rc != LH_ENOTFOUND) {
+        exit = cli_failed(cli, rc);
+    } else if (rc == LH_ENOTFOUND || leases->lease[0].owner == NULL) {
+        exit = cli_error(nobody, "lease \"%s/%s\" is held by nobody", name->scope, name->name);
+    } else if (leases->lease[0].token != token) {
+        exit = cli_error(EXIT_LOST,
+                         "lease \"%s/%s\" is no longer held under token %" PRId64
+                         ": it is held by \"%s\"",
+                         name->scope, name->name, token, leases->lease[0].owner);
+    } else {
+        buf_text(owner, leases->lease[0].owner);
+    }
+    lh_leases_free(leases);
+    return exit;
+}
+
+/* ---- acquire --------------------------------------------------------------------------------- */
+
+enum { ACQUIRE_OWNER, ACQUIRE_TTL, ACQUIRE_VALUE };
+
+static const struct option acquire_options[] = {
+    [ACQUIRE_OWNER] = {"owner", 'o', "W", SPEC_NAME, 0,
+                       "who holds it (default: a name unique to this call)"},
+    [ACQUIRE_TTL] = {"ttl", 0, "D", SPEC_LEASE_TIME, 0,
+                     "how long it is held, up to 30d (default: the scope's, else 5m)"},
+    [ACQUIRE_VALUE] = OPTION_VALUE,
+    {.name = NULL},
+};
+
+static int run_acquire(struct cli *cli, const struct args *args)
+{
+    const struct value *opt = args->option;
+    struct name name = split(args);
+    lh_lease_opts opts = {
+        .owner = opt[ACQUIRE_OWNER].text,
+        .ttl_ms = opt[ACQUIRE_TTL].num,
+        .value = opt[ACQUIRE_VALUE].text,
+    };
+    lh_leases *leases = NULL;
+    int exit = cli_open(cli, ACCESS_WRITE);
+    int rc;
+
+    if (exit != 0)
+        return exit;
+    rc = lh_lease_acquire(cli->store, name.scope, name.name, &opts, &leases);
+    if (rc == LH_OK)
+        cli_did(cli, "lease \"%.380s\" was acquired under token %" PRId64, args->positional[0].text,
+                leases->lease[0].token);
+    if (rc != LH_OK)
+        exit = cli_failed(cli, rc);
+    else if (cli->json)
+        print_after(cli, leases);
+    else
+        printf("%" PRId64 "\n", leases->lease[0].token);
+    lh_leases_free(leases);
+    return exit;
+}
+
+static const struct example acquire_examples[] = {
+    {"leasehold lease acquire sync/chunk-7 --owner w-1 --ttl 2m", "hold it for two minutes"},
+    {"token=$(leasehold lease acquire deploy/web) && ./deploy && leasehold lease release "
+     "deploy/web --token $token",
+     "one deployment at a time"},
+    {.line = NULL},
+};
+
+static const struct exit_note acquire_exits[] = {
+    {"another owner holds it", 4},
+    {.when = NULL},
+};
+
+const struct command cmd_lease_acquire = {
+    .group = "lease",
+    .name = "acquire",
+    .args = "SCOPE/NAME [--owner W] [--ttl D] [--value JSON]",
+    .summary = "hold a name",
+    .text = "Acquires the named lease and prints its token. It succeeds if nobody holds it, if the "
+            "holder's "
+            "time is up, or if --owner holds it already; then it is extended.",
+    .positionals = positionals,
+    .options = acquire_options,
+    .examples = acquire_examples,
+    .exits = acquire_exits,
+    .run = run_acquire,
+};
+
+/* ---- extend ---------------------------------------------------------------------------------- */
+
+enum { EXTEND_OWNER, EXTEND_TOKEN, EXTEND_TTL, EXTEND_BY, EXTEND_VALUE };
+
+static const struct option extend_options[] = {
+    [EXTEND_OWNER] = OPTION_OWNER,
+    [EXTEND_TOKEN] = OPTION_TOKEN,
+    [EXTEND_TTL] = {"ttl", 0, "D", SPEC_LEASE_TIME, 0, "until now plus this"},
+    [EXTEND_BY] = {"by", 0, "D", SPEC_LEASE_TIME, 0, "by this beyond its present end"},
+    [EXTEND_VALUE] = OPTION_VALUE,
+    {.name = NULL},
+};
+
+/** Opens the store and settles the owner. `nobody` is the exit code if there is none. */
+static int holder(struct cli *cli, const struct args *args, const struct name *name,
+                  const struct value *owner, const struct value *token, int nobody,
+                  lh_lease_opts *opts, struct buf *found)
+{
+    int exit;
+
+    if (!owner->given && !token->given)
+        return usage_error(args->command, "lease %s needs --owner W or --token T",
+                           args->command->name);
+    exit = cli_open(cli, ACCESS_WRITE | ACCESS_HOLDER);
+    if (exit == 0 && !owner->given)
+        exit = find_owner(cli, name, token->num, nobody, found);
+    opts->owner = owner->given ? owner->text : buf_str(found);
+    opts->token = token->num;
+    return exit;
+}
+
+static int run_extend(struct cli *cli, const struct args *args)
+{
+    const struct value *opt = args->option;
+    struct name name = split(args);
+    lh_lease_opts opts = {
+        .ttl_ms = opt[EXTEND_TTL].num,
+        .by_ms = opt[EXTEND_BY].num,
+        .value = opt[EXTEND_VALUE].text,
+    };
+    lh_leases *leases = NULL;
+    struct buf owner = {0};
+    int exit, rc;
+
+    if (opt[EXTEND_TTL].given && opt[EXTEND_BY].given)
+        return usage_error(args->command,
+                           "--ttl and --by exclude each other: allowed: one of them");
+    exit =
+        holder(cli, args, &name, &opt[EXTEND_OWNER], &opt[EXTEND_TOKEN], EXIT_LOST, &opts, &owner);
+    if (exit == 0) {
+        rc = lh_lease_extend(cli->store, name.scope, name.name, &opts, &leases);
+        if (rc != LH_OK)
+            exit = cli_failed(cli, rc);
+        else
+            print_after(cli, leases);
+    }
+    lh_leases_free(leases);
+    buf_clear(&owner);
+    return exit;
+}
+
+static const struct example extend_examples[] = {
+    {"leasehold lease extend sync/chunk-7 --owner w-1 --ttl 2m", "until two minutes from now"},
+    {.line = NULL},
+};
+
+static const struct exit_note extend_exits[] = {
+    {"it is lost: expired, held by nobody, or by another", 4},
+    {.when = NULL},
+};
+
+const struct command cmd_lease_extend = {
+    .group = "lease",
+    .name = "extend",
+    .args = "SCOPE/NAME (--owner W | --token T) [--ttl D | --by D] [--value JSON]",
+    .summary = "hold a name for longer",
+    .text = "Extends a lease that is held: to now plus --ttl, or by --by beyond its present end; "
+            "without either "
+            "to now plus the time to live of the scope. It is refused once the lease has expired.",
+    .positionals = positionals,
+    .options = extend_options,
+    .examples = extend_examples,
+    .exits = extend_exits,
+    .run = run_extend,
+};
+
+/* ---- release --------------------------------------------------------------------------------- */
+
+enum { RELEASE_OWNER, RELEASE_TOKEN };
+
+static const struct option release_options[] = {
+    [RELEASE_OWNER] = OPTION_OWNER,
+    [RELEASE_TOKEN] = OPTION_TOKEN,
+    {.name = NULL},
+};
+
+static int run_release(struct cli *cli, const struct args *args)
+{
+    const struct value *opt = args->option;
+    struct name name = split(args);
+    lh_lease_opts opts = {0};
+    lh_leases *leases = NULL;
+    struct buf owner = {0};
+    bool released = false;
+    int exit, rc;
+
+    exit = holder(cli, args, &name, &opt[RELEASE_OWNER], &opt[RELEASE_TOKEN], EXIT_NOTHING, &opts,
+                  &owner);
+    if (exit == 0) {
+        rc = lh_lease_release(cli->store, name.scope, name.name, &opts, &released);
+        if (rc != LH_OK)
+            exit = cli_failed(cli, rc);
+        else if (!released)
+            exit =
+                cli_error(EXIT_NOTHING, "lease \"%s/%s\" is held by nobody", name.scope, name.name);
+        else if (cli->json && lh_lease_get(cli->store, name.scope, name.name, &leases) == LH_OK)
+            print_after(cli, leases);
+        else if (cli->json)
+            print_json(&(lh_lease){.scope = name.scope, .name = name.name, .rows = -1});
+    }
+    lh_leases_free(leases);
+    buf_clear(&owner);
+    return exit;
+}
+
+static const struct example release_examples[] = {
+    {"leasehold lease release sync/chunk-7 --owner w-1", "let others have it"},
+    {.line = NULL},
+};
+
+static const struct exit_note release_exits[] = {
+    {"held by nobody", 3},
+    {"another owner holds it", 4},
+    {.when = NULL},
+};
+
+const struct command cmd_lease_release = {
+    .group = "lease",
+    .name = "release",
+    .args = "SCOPE/NAME (--owner W | --token T)",
+    .summary = "give a name back",
+    .text = "Gives a lease back before its time. Repeating it is harmless.",
+    .positionals = positionals,
+    .options = release_options,
+    .examples = release_examples,
+    .exits = release_exits,
+    .run = run_release,
+};
+
+/* ---- complete -------------------------------------------------------------------------------- */
+
+enum { COMPLETE_OWNER, COMPLETE_TOKEN, COMPLETE_ROWS, COMPLETE_VALUE };
+
+static const struct option complete_options[] = {
+    [COMPLETE_OWNER] = OPTION_OWNER,
+    [COMPLETE_TOKEN] = OPTION_TOKEN,
+    [COMPLETE_ROWS] = {"rows", 'r', "N", SPEC_INT(0, VALUE_ID_MAX), 0,
+                       "how many rows the work had, kept with the lease"},
+    [COMPLETE_VALUE] = OPTION_VALUE,
+    {.name = NULL},
+};
+
+static int run_complete(struct cli *cli, const struct args *args)
+{
+    const struct value *opt = args->option;
+    struct name name = split(args);
+    lh_lease_opts opts = {
+        .rows = opt[COMPLETE_ROWS].num,
+        .has_rows = opt[COMPLETE_ROWS].given > 0,
+        .value = opt[COMPLETE_VALUE].text,
+    };
+    lh_leases *leases = NULL;
+    struct buf owner = {0};
+    int exit, rc;
+
+    exit = holder(cli, args, &name, &opt[COMPLETE_OWNER], &opt[COMPLETE_TOKEN], EXIT_LOST, &opts,
+                  &owner);
+    if (exit == 0) {
+        rc = lh_lease_complete(cli->store, name.scope, name.name, &opts, &leases);
+        if (rc != LH_OK)
+            exit = cli_failed(cli, rc);
+        else
+            print_after(cli, leases);
+    }
+    lh_leases_free(leases);
+    buf_clear(&owner);
+    return exit;
+}
+
+static const struct example complete_examples[] = {
+    {"leasehold lease complete sync/chunk-7 --owner w-1 --rows 5000", "the chunk is done"},
+    {.line = NULL},
+};
+
+const struct command cmd_lease_complete = {
+    .group = "lease",
+    .name = "complete",
+    .args = "SCOPE/NAME (--owner W | --token T) [--rows N] [--value JSON]",
+    .summary = "give a name back, its work done",
+    .text = "Gives a lease back with its work done: keeps the row count and the value, and notes "
+            "the time.",
+    .positionals = positionals,
+    .options = complete_options,
+    .examples = complete_examples,
+    .exits = extend_exits,
+    .run = run_complete,
+};
+
+/* ---- show ------------------------------------------------------------------------------------ */
+
+static void print_text(const lh_lease *lease, int64_t now)
+{
+    char time[64], when[64];
+
+    printf("lease %s/%s\n", lease->scope, lease->name);
+    text_field("owner", "%s%s", lease->owner ? lease->owner : "nobody",
+               lease->stale ? ", its time is up" : "");
+    text_field("token", "%" PRId64, lease->token);
+    if (lease->acquired_at != 0)
+        text_field("acquired", "%s (%s)", lh_time_format(lease->acquired_at, time, sizeof time),
+                   text_when(lease->acquired_at, now, when, sizeof when));
+    if (lease->expires_at != 0)
+        text_field("expires", "%s (%s)", lh_time_format(lease->expires_at, time, sizeof time),
+                   text_when(lease->expires_at, now, when, sizeof when));
+    if (lease->rows >= 0)
+        text_field("rows", "%" PRId64, lease->rows);
+    if (lease->last_completed_at != 0)
+        text_field("completed", "%s (%s)",
+                   lh_time_format(lease->last_completed_at, time, sizeof time),
+                   text_when(lease->last_completed_at, now, when, sizeof when));
+    if (lease->value != NULL) {
+        struct buf visible = {0};
+        text_visible(&visible, lease->value, strlen(lease->value));
+        text_field("value", "%s", buf_str(&visible));
+        buf_clear(&visible);
+    }
+}
+
+static int run_show(struct cli *cli, const struct args *args)
+{
+    struct name name = split(args);
+    lh_leases *leases = NULL;
+    int exit = cli_open(cli, ACCESS_READ);
+    int rc;
+
+    if (exit != 0)
+        return exit;
+    rc = lh_lease_get(cli->store, name.scope, name.name, &leases);
+    if (rc != LH_OK)
+        return cli_failed(cli, rc);
+    if (cli->json)
+        print_json(&leases->lease[0]);
+    else
+        print_text(&leases->lease[0], lh_now(cli->store));
+    lh_leases_free(leases);
+    return 0;
+}
+
+static const struct example show_examples[] = {
+    {"leasehold lease show sync/chunk-7", "who holds it, and until when?"},
+    {.line = NULL},
+};
+
+static const struct exit_note show_exits[] = {
+    {"nothing is known of it, or there is no store", 3},
+    {.when = NULL},
+};
+
+const struct command cmd_lease_show = {
+    .group = "lease",
+    .name = "show",
+    .args = "SCOPE/NAME",
+    .summary = "one named lease",
+    .text = "Prints who holds the lease and until when, and what is kept with it.",
+    .positionals = positionals,
+    .examples = show_examples,
+    .exits = show_exits,
+    .run = run_show,
+};
+
+/* ---- list ------------------------------------------------------------------------------------ */
+
+static const struct positional list_positionals[] = {
+    {"SCOPE", SPEC_NAME, true, false},
+    {.meta = NULL},
+};
+
+static void list_row(struct table *table, const lh_lease *lease, int64_t now)
+{
+    struct buf name = {0};
+    char text[64];
+
+    buf_format(&name, "%s/%s", lease->scope, lease->name);
+    table_cell(table, STYLE_NONE, buf_str(&name));
+    buf_clear(&name);
+    table_cell(table, STYLE_NONE, lease->owner);
+    snprintf(text, sizeof text, "%" PRId64, lease->token);
+    table_cell(table, STYLE_NONE, text);
+    table_cell(table, lease->stale ? STYLE_YELLOW : STYLE_NONE,
+               text_when(lease->expires_at, now, text, sizeof text));
+    snprintf(text, sizeof text, "%" PRId64, lease->rows);
+    table_cell(table, STYLE_NONE, lease->rows >= 0 ? text : NULL);
+    table_cell(table, STYLE_NONE, text_when(lease->last_completed_at, now, text, sizeof text));
+}
+
+static int run_list(struct cli *cli, const struct args *args)
+{
+    static const char *const heads[] = {"LEASE", "OWNER",     ">TOKEN", "EXPIRES",
+                                        ">ROWS", "COMPLETED", NULL};
+    lh_leases *leases = NULL;
+    struct table table;
+    int exit = cli_open(cli, ACCESS_READ);
+    int rc;
+
+    if (exit != 0)
+        return exit;
+    rc = lh_lease_list(cli->store, args->n > 0 ? args->positional[0].text : NULL, &leases);
+    if (rc != LH_OK)
+        return cli_failed(cli, rc);
+    table_begin(&table, heads);
+    for (size_t i = 0; i < leases->n; i++) {
+        if (cli->json)
+            print_json(&leases->lease[i]);
+        else
+            list_row(&table, &leases->lease[i], lh_now(cli->store));
+    }
+    table_end(&table);
+    lh_leases_free(leases);
+    return 0;
+}
+
+static const struct example list_examples[] = {
+    {"leasehold lease list sync", "all of a scope"},
+    {.line = NULL},
+};
+
+const struct command cmd_lease_list = {
+    .group = "lease",
+    .name = "list",
+    .args = "[SCOPE]",
+    .summary = "list named leases",
+    .text = "Lists the named leases, all or those of one scope.",
+    .positionals = list_positionals,
+    .examples = list_examples,
+    .run = run_list,
+};

@@ -1,0 +1,107 @@
+#include <stdlib.h>
+
+#include "cli/cli.h"
+
+enum { DRY_RUN, DROP_SQL };
+
+static const struct option options[] = {
+    [DRY_RUN] = {"dry-run", 'n', NULL, SPEC_FLAG, 0, "only say what would be done"},
+    [DROP_SQL] = {"drop-sql", 0, NULL, SPEC_FLAG, 0,
+                  "print the SQL that would remove everything of ours from the database"},
+    {.name = NULL},
+};
+
+static void print(const struct cli *cli, int from, int to, bool dry)
+{
+    struct js json = {0};
+
+    if (cli->json) {
+        js_open(&json, '{');
+        js_key_int(&json, "from", from);
+        js_key_int(&json, "to", to);
+        js_key_bool(&json, "dry_run", dry);
+        js_close(&json, '}');
+        js_line(&json);
+        js_clear(&json);
+    } else if (from == to) {
+        printf("schema %d, nothing to do\n", to);
+    } else {
+        printf("schema %d %s %d\n", from, dry ? "would become" : "became", to);
+    }
+}
+
+static int drop_sql(struct cli *cli)
+{
+    char *sql = NULL;
+    int exit = cli_open(cli, ACCESS_READ);
+    int rc;
+
+    if (exit != 0)
+        return exit;
+    rc = lh_drop_sql(cli->store, &sql);
+    if (rc != LH_OK)
+        return cli_failed(cli, rc);
+    if (cli->json) {
+        struct js json = {0};
+        js_open(&json, '{');
+        js_key_text(&json, "sql", sql);
+        js_close(&json, '}');
+        js_line(&json);
+        js_clear(&json);
+    } else {
+        fputs(sql, stdout);
+    }
+    free(sql);
+    return 0;
+}
+
+static int run(struct cli *cli, const struct args *args)
+{
+    bool dry = args->option[DRY_RUN].given > 0;
+    char why[1024] = "";
+    int from = 0;
+    int exit, rc;
+
+    if (dry && args->option[DROP_SQL].given)
+        return usage_error(args->command,
+                           "--dry-run and --drop-sql exclude each other: allowed: one of "
+                           "them");
+    if (args->option[DROP_SQL].given)
+        return drop_sql(cli);
+    rc = lh_schema_of(cli->url, &from, why, sizeof why);
+    if (rc == LH_ENOSTORE) /* no file yet: migrating makes one */
+        from = 0;
+    else if (rc != LH_OK)
+        return cli_refused(rc, "%s", why[0] ? why : lh_status_text(rc));
+    /* What is newer than us is refused in the words of an open, also by a dry run. */
+    if (dry && from > lh_schema_version())
+        return cli_open(cli, ACCESS_READ);
+    if (!dry) {
+        exit = cli_open(cli, ACCESS_ADOPT);
+        if (exit != 0)
+            return exit;
+    }
+    print(cli, from, lh_schema_version(), dry);
+    return 0;
+}
+
+static const struct example examples[] = {
+    {"leasehold migrate --store app.db", "put the queue into an application's own database"},
+    {"leasehold migrate --store postgresql:///app", "the schema leasehold, on a server"},
+    {"leasehold migrate --dry-run", "what would be done?"},
+    {"leasehold migrate --drop-sql", "how would it be removed?"},
+    {.line = NULL},
+};
+
+const struct command cmd_migrate = {
+    .name = "migrate",
+    .args = "[--dry-run | --drop-sql]",
+    .summary = "make or update the tables of the queue",
+    .text =
+        "Brings the store to the schema of this version; a missing SQLite file is made. This is "
+        "also how a queue gets into a database that has other tables, and onto a server: no other "
+        "command puts its tables there.",
+    .options = options,
+    .examples = examples,
+    .run = run,
+};

@@ -1,0 +1,225 @@
+/*
+ * leasehold recover: take back what is forfeit, now, and print the report; with --every go on, for
+ * those who run no worker.
+ */
+#include <poll.h>
+
+#include "cli/input/policy_keys.h"
+#include "cli/output/report.h"
+
+enum { DRY_RUN, THRESHOLD, ACTION, QUEUE, NOW, EVERY };
+
+/* clang-format off: one a line, as a table */
+#define SPEC_THRESHOLD                                                       \
+    {                                                                        \
+        .kind = VALUE_DURATION, .min = 0, .max = VALUE_LONG_MAX, .word = "0" \
+    }
+/* clang-format on */
+
+static const struct option options[] = {
+    [DRY_RUN] = {"dry-run", 'n', NULL, SPEC_FLAG, 0, "change nothing, tell what would be done"},
+    [THRESHOLD] = {"threshold", 0, "D", SPEC_THRESHOLD, 0,
+                   "take jobs whose claim and last heartbeat are both at least so long ago, live "
+                   "leases included; 0: all that runs"},
+    [ACTION] = {"action", 0, "A", SPEC_ACTION, 0,
+                "what becomes of the jobs, in place of what their policy says"},
+    [QUEUE] = {"queue", 'q', "Q", SPEC_NAME, 0, "only jobs of this queue"},
+    [NOW] = {"now", 0, NULL, SPEC_FLAG, 0,
+             "with --threshold: do not wait for holders to answer or their leases to end"},
+    [EVERY] = {"every", 0, "D", SPEC_DURATION(1, VALUE_DAY), 0,
+               "go on until interrupted: take back each job when it falls due, and look at "
+               "everything at least so often, up to 1d"},
+    {.name = NULL},
+};
+
+/** Options that say something together that neither means alone, or nothing. 0, or 2. */
+static int check_options(const struct args *args)
+{
+    static const int one_run[] = {DRY_RUN, THRESHOLD, ACTION, QUEUE};
+    const struct value *opt = args->option;
+
+    /* The upkeep that follows goes by the policies, for all queues: an option that held for the
+     * first run only would deceive. */
+    for (size_t i = 0; opt[EVERY].given && i < sizeof one_run / sizeof one_run[0]; i++)
+        if (opt[one_run[i]].given)
+            return usage_error(args->command,
+                               "--every and --%s exclude each other: allowed: one of them",
+                               options[one_run[i]].name);
+    if (opt[NOW].given && !opt[THRESHOLD].given)
+        return usage_error(args->command, "--now needs --threshold D: without it nothing is taken "
+                                          "from a live holder");
+    return 0;
+}
+
+static int recover_once(struct cli *cli, const struct args *args)
+{
+    const struct value *opt = args->option;
+    lh_recover_opts opts = {
+        .dry_run = opt[DRY_RUN].given > 0,
+        .by_age = opt[THRESHOLD].given > 0,
+        .threshold_ms = opt[THRESHOLD].num,
+        .now = opt[NOW].given > 0,
+        .action = (lh_action)opt[ACTION].num,
+        .queue = opt[QUEUE].text,
+        .cancel = cli_cancel(),
+        .progress = progress_call,
+        .progress_arg = &cli->progress,
+    };
+    lh_report *report = NULL;
+    int exit = 0;
+    int rc;
+
+    progress_begin(&cli->progress, "jobs");
+    rc = lh_recover(cli->store, &opts, &report);
+    progress_wipe(&cli->progress);
+    if (rc == LH_EINTR)
+        return cli_error(cli_interrupted_exit(), "%s", lh_errmsg(cli->store));
+    if (rc != LH_OK)
+        return cli_failed(cli, rc);
+    report_print(cli, report);
+    if (report->failed_recoveries > 0)
+        exit = cli_error(EXIT_FAILED, "not everything could be recovered, see the report");
+    lh_report_free(report);
+    return exit;
+}
+
+/* ---- --every --------------------------------------------------------------------------------- */
+
+/** Failures that pass: the store is busy, full or out of reach for a while. */
+static bool may_pass(int rc)
+{
+    return rc == LH_EBUSY || rc == LH_EUNREACH || rc == LH_EREADONLY || rc == LH_ENOSPC ||
+           rc == LH_EIO || rc == LH_ENOMEM || rc == LH_EUNKNOWN;
+}
+
+/** A report from the one before it. */
+static void separate(const struct cli *cli)
+{
+    if (!cli->json)
+        putchar('\n');
+}
+
+static int print_report(struct cli *cli, int64_t id)
+{
+    lh_report *report = NULL;
+    int rc = lh_report_get(cli->store, id, &report);
+
+    if (rc != LH_OK)
+        return rc;
+    separate(cli);
+    report_print(cli, report);
+    lh_report_free(report);
+    return LH_OK;
+}
+
+/** One round: waits until something is due, does it, prints its report. */
+static int round_of_upkeep(struct cli *cli, int64_t every_ms)
+{
+    lh_maintain_opts opts = {.wait_ms = every_ms, .cancel = cli_cancel()};
+    lh_upkeep done = {0};
+    int rc = lh_maintain(cli->store, &opts, &done);
+
+    return rc == LH_OK && done.report != 0 ? print_report(cli, done.report) : rc;
+}
+
+/** The store was replaced (restored, say) or a sync has failed: go on with what is there now. Where
+ *  nothing is, nothing is made. */
+static int reopen(struct cli *cli, const struct args *args)
+{
+    int exit;
+
+    lh_close(cli->store);
+    cli->store = NULL;
+    exit = cli_open(cli, ACCESS_RECOVER);
+    if (exit == 0) {
+        separate(cli);
+        exit = recover_once(cli, args);
+    }
+    return exit == EXIT_FAILED ? 0 : exit; /* what could not be recovered is tried again */
+}
+
+static int keep_recovering(struct cli *cli, const struct args *args)
+{
+    enum { PAUSE_MS = 1000 };
+    int64_t every_ms = args->option[EVERY].num;
+
+    for (;;) {
+        int rc, exit;
+        /* Each report is seen at once; when nobody reads any more, it ends. */
+        if (fflush(stdout) != 0 || cli_reader_gone())
+            return EXIT_FAILED;
+        if (cli_interrupted())
+            return EXIT_DONE;
+        rc = round_of_upkeep(cli, every_ms);
+        if (rc == LH_OK || rc == LH_EINTR)
+            continue;
+        exit = cli_failed(cli, rc);
+        poll(NULL, 0, every_ms < PAUSE_MS ? (int)every_ms : PAUSE_MS); /* a signal ends it */
+        if (rc == LH_ESTOPPED)
+            exit = reopen(cli, args);
+        else if (may_pass(rc))
+            exit = 0;
+        if (exit != 0)
+            return exit;
+    }
+}
+
+static int run(struct cli *cli, const struct args *args)
+{
+    const struct value *every = &args->option[EVERY];
+    bool dry = args->option[DRY_RUN].given > 0;
+    int exit = check_options(args);
+
+    if (exit == 0)
+        exit = cli_open(cli, dry ? ACCESS_READ : ACCESS_WRITE | ACCESS_RECOVER);
+    if (exit != 0)
+        return exit;
+    exit = recover_once(cli, args);
+    if (!every->given)
+        return exit;
+    /* Interrupted is how it ends; what could not be recovered is tried again. */
+    if (cli_interrupted())
+        return EXIT_DONE;
+    return exit <= EXIT_FAILED ? keep_recovering(cli, args) : exit;
+}
+
+static const struct example examples[] = {
+    {"leasehold recover --dry-run", "what is forfeit right now?"},
+    {"leasehold recover", "take it back"},
+    {"leasehold recover --threshold 2h --queue mail --action fail",
+     "fail what has been running for two hours without a heartbeat"},
+    {"leasehold recover --every 1m", "keep doing it, where no worker runs"},
+    {.line = NULL},
+};
+
+static const struct exit_note exits[] = {
+    {"done, also when nothing was found; --every was interrupted", 0},
+    {"failed, or not everything could be recovered: see the message and the report", 1},
+    {"there is no store: for --dry-run, or any more for --every", 3},
+    {.when = NULL},
+};
+
+const struct command cmd_recover = {
+    .name = "recover",
+    .args = "[--dry-run] [--threshold D [--now]] [--action A] [--queue Q]\n--every D",
+    .summary = "take back what dead workers hold, now, and print the report",
+    .text =
+        "Makes sure that the store is sound, then takes back the jobs of dead workers and those "
+        "whose lease has ended, frees named leases that have expired, and prints the report, which "
+        "is also kept: see recovery-report. It may be run at any time, twice, at once, anywhere; "
+        "what a heartbeat, a complete or another recovery reached first is not touched. Queues "
+        "with the policy recovery off are recovered too: this is the hand they wait for."
+        "\n\n"
+        "With --threshold it takes jobs by their age, from live holders too. Such a job stays back "
+        "from others until its holder has answered or the old lease has ended, unless --now is "
+        "given."
+        "\n\n"
+        "With --every it goes on until SIGINT or SIGTERM, and prints a report whenever something "
+        "was found. Each job is taken back when its lease ends or its worker is gone; what waits "
+        "for its time is promoted, and what ended long ago is pruned. Workers do all this "
+        "themselves, so it is for stores that have none running.",
+    .options = options,
+    .examples = examples,
+    .exits = exits,
+    .run = run,
+};

@@ -1,0 +1,137 @@
+#include <inttypes.h>
+#include <jansson.h>
+#include <string.h>
+
+#include "cli/cli.h"
+
+#include "base/clock.h"
+
+static const struct positional positionals[] = {
+    {"FILE", SPEC_FILE, false, false},
+    {.meta = NULL},
+};
+
+/* What the event store.restored tells of it. */
+struct told {
+    json_int_t jobs, copied_at, released, held_back, epoch;
+};
+
+/** The newest event store.restored; the restored store may be in use already. */
+static bool read_told(struct cli *cli, struct told *told)
+{
+    lh_events *events = NULL;
+    json_t *data = NULL;
+    lh_event_filter newest = {.newest = true, .limit = 10000};
+
+    if (lh_event_list(cli->store, &newest, &events) != LH_OK)
+        return false;
+    for (size_t i = events->n; i > 0 && data == NULL; i--)
+        if (strcmp(events->event[i - 1].type, "store.restored") == 0 &&
+            events->event[i - 1].data != NULL)
+            data = json_loads(events->event[i - 1].data, 0, NULL);
+    bool read =
+        data != NULL && json_unpack(data, "{s:I, s:I, s:I, s:I, s:I}", "jobs", &told->jobs,
+                                    "copied_at", &told->copied_at, "released", &told->released,
+                                    "held_back", &told->held_back, "epoch", &told->epoch) == 0;
+    json_decref(data);
+    lh_events_free(events);
+    return read;
+}
+
+static void print_json(const char *file, const char *kept, const struct told *told)
+{
+    struct js json = {0};
+
+    js_open(&json, '{');
+    js_key_text(&json, "file", file);
+    js_key_int(&json, "jobs", told->jobs);
+    js_key_time(&json, "copied_at", told->copied_at);
+    js_key_int(&json, "released", told->released);
+    js_key_int(&json, "held_back", told->held_back);
+    js_key_int(&json, "epoch", told->epoch);
+    js_key_text(&json, "kept", kept[0] != '\0' ? kept : NULL);
+    js_close(&json, '}');
+    js_line(&json);
+    js_clear(&json);
+}
+
+static void print_text(const char *kept, const struct told *told)
+{
+    char time[64], age[32];
+
+    printf("%" PRId64 " job%s as of %s (%s)\n", (int64_t)told->jobs, text_plural(told->jobs),
+           lh_time_format(told->copied_at, time, sizeof time),
+           text_when(told->copied_at, lhi_wall_ms(), age, sizeof age));
+    if (told->released > 0)
+        printf("%" PRId64 " of them %s running and %s given back\n", (int64_t)told->released,
+               told->released == 1 ? "was" : "were", told->released == 1 ? "was" : "were");
+    if (told->held_back > 0)
+        printf("%" PRId64 " stay%s back until the holder has answered or its lease has ended\n",
+               (int64_t)told->held_back, told->held_back == 1 ? "s" : "");
+    if (kept[0] == '\0')
+        return;
+    struct buf visible = {0};
+    text_visible(&visible, kept, strlen(kept));
+    printf("the store that was there is kept as \"%s\"\n", buf_str(&visible));
+    buf_clear(&visible);
+}
+
+static int run(struct cli *cli, const struct args *args)
+{
+    const char *file = args->positional[0].text;
+    char kept[4300] = "", why[1024] = "";
+    lh_open_opts opts = cli_opts(cli, ACCESS_WRITE);
+    struct told told = {0};
+    int rc = lh_restore(cli->url, file, &opts, kept, sizeof kept, why, sizeof why);
+
+    if (rc != LH_OK)
+        return cli_refused(rc, "%s", why[0] != '\0' ? why : lh_status_text(rc));
+    int exit = cli_open(cli, ACCESS_READ);
+    cli_did(cli, "the store was restored");
+    if (exit != 0)
+        return exit;
+    if (!read_told(cli, &told))
+        return cli_error(EXIT_FAILED, "the store was restored, and could not be read since");
+    if (cli->json)
+        print_json(file, kept, &told);
+    else
+        print_text(kept, &told);
+    return 0;
+}
+
+static const struct example examples[] = {
+    {"leasehold restore jobs-monday.db", "go on from what was copied on Monday"},
+    {"leasehold --store test.db restore jobs.db", "make a second store from a copy, to try things"},
+    {.line = NULL},
+};
+
+static const struct exit_note exits[] = {
+    {"FILE is missing or no copy of a store, or there is a database in its place that is none of "
+     "ours; nothing was changed",
+     2},
+    {"FILE is damaged; nothing was changed", 6},
+    {.when = NULL},
+};
+
+const struct command cmd_restore = {
+    .name = "restore",
+    .args = "FILE",
+    .summary = "put a copy in place of the store",
+    .text =
+        "Checks the copy FILE and puts what is in it in place of the store; FILE stays as it is. "
+        "The store that was there is kept beside it as STORE.replaced-TIME. A store that is "
+        "missing is made.\n\n"
+        "Jobs that were running when the copy was made are given back, without an attempt spent; "
+        "named leases are free. A job that somebody holds, in the copy or in the store that is "
+        "replaced, stays back until its holder has answered or the lease would have ended. The "
+        "epoch rises, so that no token is handed out a second time.\n\n"
+        "Nobody has to stop first: programs that have the old store open are told at their next "
+        "act, and have to open it anew. What they did since the copy was made is only in the store "
+        "that is kept.\n\n"
+        "A store on PostgreSQL is refused: its server's own tools restore it, such as psql and "
+        "pg_restore; leasehold-recover(1) then ends the leases of the copy.",
+    .positionals = positionals,
+    .examples = examples,
+    .exits = exits,
+    .run = run,
+};

@@ -1,0 +1,142 @@
+/*
+ * Commands and their options, as tables.
+ *
+ * Each command describes itself once; the parser, the help, the messages about mistakes, the shell
+ * completions and the manual pages are made from that description.
+ */
+#ifndef LEASEHOLD_CLI_ARGS_H
+#define LEASEHOLD_CLI_ARGS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "cli/mem.h"
+#include "value.h"
+
+struct cli;
+struct args;
+
+enum {
+    OPTION_REQUIRED = 1,
+    OPTION_REPEATS = 2,        /* may be given several times */
+    OPTION_VALUE_OPTIONAL = 4, /* --wait [D] */
+    /* --drain[=HOW]: optional, and the next word is never the value, for it may be a queue. */
+    OPTION_VALUE_ATTACHED = 8 | OPTION_VALUE_OPTIONAL,
+};
+
+/* In the order people know from --help, at the price of some padding. */
+struct option {       /* NOLINT(clang-analyzer-optin.performance.Padding) */
+    const char *name; /* the long form, without dashes; NULL ends a table */
+    char letter;      /* the short form; 0: none */
+    const char *meta; /* what stands for the value; NULL for a flag */
+    struct value_spec spec;
+    unsigned flags;
+    const char *help;
+};
+
+/** Can its value only be given as --name=VALUE? */
+static inline bool option_is_attached(const struct option *option)
+{
+    return (option->flags & OPTION_VALUE_ATTACHED) == OPTION_VALUE_ATTACHED;
+}
+
+struct positional {
+    const char *meta; /* NULL ends a table */
+    struct value_spec spec;
+    bool optional, repeats;
+};
+
+struct example {
+    const char *line; /* NULL ends a table */
+    const char *what;
+};
+
+struct exit_note {
+    const char *when; /* NULL ends a table */
+    int code;
+};
+
+struct command {
+    const char *group; /* "queue" of `queue set`; NULL: none */
+    const char *name;
+    const char *args; /* the synopsis behind the name, without the general options */
+    const char *summary;
+    const char *text; /* paragraphs, separated by an empty line */
+    const struct positional *positionals;
+    const struct option *options;
+    const struct example *examples;
+    const struct exit_note
+        *exits; /* what its exit codes mean here, beyond 0, 1, 2 and the store's */
+    int (*run)(struct cli *cli, const struct args *args);
+    bool runs;   /* the words behind `--` are a program to run: args.raw */
+    bool raw;    /* takes its words as they are (see args.raw); its options are for readers */
+    bool hidden; /* not for people */
+    bool bare;   /* needs neither config file nor store */
+};
+
+struct group {
+    const char *name; /* NULL ends the table */
+    const char *summary;
+};
+
+/** The tables themselves (commands.c), in the order they are shown. */
+extern const struct command *const commands[]; /* NULL ends it */
+extern const struct group groups[];
+
+struct section {
+    const char *title; /* NULL ends the table */
+    const char *names; /* commands and groups, separated by spaces */
+};
+extern const struct section sections[];
+
+enum {
+    GLOBAL_STORE,
+    GLOBAL_CONFIG,
+    GLOBAL_JSON,
+    GLOBAL_LOG,
+    GLOBAL_NETWORK,
+    GLOBAL_HELP,
+    GLOBAL_VERSION,
+    GLOBALS
+};
+extern const struct option global_options[GLOBALS + 1];
+
+struct args {
+    const struct command *command;
+    struct value global[GLOBALS];
+    struct value *option;     /* in the order of command->options */
+    struct value *positional; /* n of them */
+    size_t n;
+    char **raw; /* of a raw command: its words; of one that runs a program: that; NULL at the end */
+    int raw_n;
+    struct arena arena; /* what the arrays live in */
+};
+
+/**
+ * Read the words of a command line. Returns -1 when args->command is ready to run, else the exit
+ * code: 0 after --help and --version (printed to stdout), 2 after a mistake (told on stderr).
+ */
+int args_parse(int argc, char **argv, struct args *args);
+void args_clear(struct args *args);
+
+const struct command *command_find(const char *group, const char *name);
+const struct group *group_find(const char *name);
+/** "queue set", written into `buf`; returns it. */
+const char *command_title(const struct command *command, char *buf, size_t len);
+
+/** There is no such command (in that group; NULL: none): says so, with the nearest. Returns 2. */
+int command_unknown(const struct group *group, const char *word);
+
+/** A mistake in how the command was called: one line with a pointer to the help. Returns 2. */
+int usage_error(const struct command *command, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* help.c */
+void help_program(void);
+void help_group(const struct group *group);
+void help_command(const struct command *command);
+
+/** What the exit codes mean that every command may end with. */
+extern const struct exit_note common_exits[];
+
+#endif
