@@ -366,8 +366,8 @@ def recheck_dropped(source):
     source.change(name, "    if (job->worker == NULL)\n        return LH_OK;\n", "")
     source.change(name, "forfeit = cause == LHI_CAUSE_DEAD || job->lease_until <= txn->now;",
                   "forfeit = true;")
-    source.change(name, "look_up_holder(txn->conn, job->worker,",
-                  'look_up_holder(txn->conn, job->worker ? job->worker : "",')
+    source.change(name, "sq_holder_look_up(txn->conn, job->worker,",
+                  'sq_holder_look_up(txn->conn, job->worker ? job->worker : "",')
     source.change("src/core/recovery.c", "        rc = take_back(store, run, opts, work, err);\n",
                   "        { lhi_sleep_ms(5); rc = take_back(store, run, opts, work, err); }\n")
     for guard in ("token = :token", "state = 'running'", "lease_until = :lease_until"):
@@ -380,9 +380,9 @@ def answered_before_commit(source):
     name = "src/store/sqlite/group_commit.c"
     source.change(name, "/* Everything between entering",
                   "static void tell(struct call *calls);\n/* Everything between entering")
-    source.change(name, "    rc = txn_commit(txn, err);\n",
+    source.change(name, "    rc = sq_txn_commit(txn, err);\n",
                   "    tell(calls->next);\n    calls->next = NULL;\n"
-                  "    lhi_sleep_ms(10);\n    rc = txn_commit(txn, err);\n")
+                  "    lhi_sleep_ms(10);\n    rc = sq_txn_commit(txn, err);\n")
     source.change(name, "#include <assert.h>", '#include "base/clock.h"\n#include <assert.h>')
 
 

@@ -12,7 +12,7 @@
 static void add_functions(sqlite3 *db)
 {
     struct lhi_error err;
-    EXPECT_OK(row_sum_register(&(struct conn){.db = db}, &err));
+    EXPECT_OK(sq_row_sum_register(&(struct conn){.db = db}, &err));
 }
 
 static sqlite3 *open_fresh(void)
@@ -72,7 +72,7 @@ TEST(rows_of_jobs_have_the_columns_the_library_reads)
     static const enum lhi_sql whole[] = {LHI_SQL_JOB_GET, LHI_SQL_JOB_NEXT};
     sqlite3 *db = open_fresh();
     for (size_t i = 0; i < sizeof whole / sizeof whole[0]; i++)
-        expect_columns(db, whole[i], job_columns, JOB_COLUMNS);
+        expect_columns(db, whole[i], sq_job_columns, JOB_COLUMNS);
     sqlite3_close(db);
 }
 

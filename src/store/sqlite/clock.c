@@ -22,28 +22,28 @@ enum { JUMP_MS = 1000 };
 /* The CHECKs of the tables refuse smaller times: they are seconds, given by mistake. */
 #define EARLIEST_MS INT64_C(100000000000)
 
-int64_t machine_ms(const struct db *db)
+int64_t sq_machine_ms(const struct db *db)
 {
     return lhi_mono_ms() - db->time.ahead_ms;
 }
 
-bool clock_of_this_boot(const struct db *db, const char *anchor_boot)
+bool sq_clock_of_this_boot(const struct db *db, const char *anchor_boot)
 {
     return db->boot[0] != '\0' && strcmp(anchor_boot, db->boot) == 0;
 }
 
-int64_t db_now(void *self)
+int64_t sq_db_now(void *self)
 {
     struct db *db = self;
-    bool shared = db->boot[0] != '\0' && db->side.page != NULL;
-    int64_t offset = shared ? side_clock(&db->side) : 0;
+    bool shared = db->boot[0] != '\0' && db->coord.page != NULL;
+    int64_t offset = shared ? sq_coord_clock(&db->coord) : 0;
 
     if (offset == 0)
         offset = __atomic_load_n(&db->clock, __ATOMIC_ACQUIRE);
-    return offset ? machine_ms(db) + offset : lhi_wall_ms();
+    return offset ? sq_machine_ms(db) + offset : lhi_wall_ms();
 }
 
-int clock_usable(int64_t wall_ms, struct lhi_error *err)
+int sq_clock_usable(int64_t wall_ms, struct lhi_error *err)
 {
     char text[64];
 
@@ -55,17 +55,17 @@ int clock_usable(int64_t wall_ms, struct lhi_error *err)
                     lh_time_format(wall_ms, text, sizeof text));
 }
 
-int clock_anchor(struct txn *txn, struct lhi_error *err)
+int sq_clock_set_anchor(struct txn *txn, struct lhi_error *err)
 {
     struct conn *conn = txn->conn;
-    int64_t wall = lhi_wall_ms(), mono = machine_ms(txn->db);
+    int64_t wall = lhi_wall_ms(), mono = sq_machine_ms(txn->db);
     int rc;
 
-    if ((rc = clock_usable(wall, err)) < 0 ||
-        (rc = meta_set_text(conn, "anchor_boot", txn->db->boot, err)) < 0 ||
-        (rc = meta_set_int(conn, "anchor_wall", wall, err)) < 0 ||
-        (rc = meta_set_int(conn, "anchor_mono", mono, err)) < 0 ||
-        (rc = sql_run(conn, LHI_SQL_STORE_GENERATION, err, "")) < 0)
+    if ((rc = sq_clock_usable(wall, err)) < 0 ||
+        (rc = sq_meta_set_text(conn, "anchor_boot", txn->db->boot, err)) < 0 ||
+        (rc = sq_meta_set_int(conn, "anchor_wall", wall, err)) < 0 ||
+        (rc = sq_meta_set_int(conn, "anchor_mono", mono, err)) < 0 ||
+        (rc = sq_run(conn, LHI_SQL_STORE_GENERATION, err, "")) < 0)
         return rc;
     txn->db->generation = -1;
     __atomic_store_n(&txn->db->clock, wall - mono, __ATOMIC_RELEASE);
@@ -80,15 +80,15 @@ int clock_anchor(struct txn *txn, struct lhi_error *err)
 static int change_running(struct txn *txn, enum lhi_sql one, int64_t value, const char *boot,
                           struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_RUNNING_IDS, err, "");
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_JOB_RUNNING_IDS, err, "");
     int64_t *ids = NULL;
     size_t n = 0;
     int rc = stmt ? LH_OK : err->status;
 
-    while (rc == LH_OK && (rc = sql_step(txn->conn, stmt, err)) == LH_OK) {
-        int64_t *grown = grow(ids, n, sizeof *ids);
+    while (rc == LH_OK && (rc = sq_step(txn->conn, stmt, err)) == LH_OK) {
+        int64_t *grown = sq_grow(ids, n, sizeof *ids);
         if (grown == NULL) {
-            sql_reset(stmt);
+            sq_reset(stmt);
             lhi_free(ids);
             return lhi_no_memory(err);
         }
@@ -96,10 +96,10 @@ static int change_running(struct txn *txn, enum lhi_sql one, int64_t value, cons
         ids[n++] = sqlite3_column_int64(stmt, 0);
     }
     for (size_t i = 0; i < n && rc >= 0; i++) {
-        rc = boot ? sql_run(txn->conn, one, err, "tii", boot, value, ids[i])
-                  : sql_run(txn->conn, one, err, "ii", value, ids[i]);
-        if (rc < 0 && is_damage(txn, ids[i], rc, err))
-            rc = pass_over(txn, ids[i], err);
+        rc = boot ? sq_run(txn->conn, one, err, "tii", boot, value, ids[i])
+                  : sq_run(txn->conn, one, err, "ii", value, ids[i]);
+        if (rc < 0 && sq_is_damage(txn, ids[i], rc, err))
+            rc = sq_skip_job(txn, ids[i], err);
     }
     lhi_free(ids);
     return rc < 0 ? rc : LH_OK;
@@ -107,7 +107,7 @@ static int change_running(struct txn *txn, enum lhi_sql one, int64_t value, cons
 
 static int shift_running(struct txn *txn, int64_t jump, struct lhi_error *err)
 {
-    int rc = sql_run(txn->conn, LHI_SQL_CLOCK_SHIFT_JOBS, err, "i", jump);
+    int rc = sq_run(txn->conn, LHI_SQL_CLOCK_SHIFT_JOBS, err, "i", jump);
 
     if (rc != LH_ELOST && rc != LH_ECORRUPT)
         return rc;
@@ -118,17 +118,17 @@ static int shift_running(struct txn *txn, int64_t jump, struct lhi_error *err)
 /* Jobs of processes of the old boot, and of nobody. */
 static int boot_running(struct txn *txn, const char *boot, struct lhi_error *err)
 {
-    int rc = sql_run(txn->conn, LHI_SQL_BOOT_JOBS_OF_PROCESSES, err, "it", txn->now, boot);
+    int rc = sq_run(txn->conn, LHI_SQL_BOOT_JOBS_OF_PROCESSES, err, "it", txn->now, boot);
 
     if (rc >= 0)
-        rc = sql_run(txn->conn, LHI_SQL_BOOT_JOBS_OF_NOBODY, err, "it", txn->now, boot);
+        rc = sq_run(txn->conn, LHI_SQL_BOOT_JOBS_OF_NOBODY, err, "it", txn->now, boot);
     if (rc != LH_ELOST && rc != LH_ECORRUPT)
         return rc;
     lhi_error_clear(err);
     return change_running(txn, LHI_SQL_BOOT_JOB, txn->now, boot, err);
 }
 
-int clock_judge(struct txn *txn, struct lhi_error *err)
+int sq_clock_check(struct txn *txn, struct lhi_error *err)
 {
     struct conn *conn = txn->conn;
     int64_t jump;
@@ -137,59 +137,59 @@ int clock_judge(struct txn *txn, struct lhi_error *err)
 
     int64_t offset = __atomic_load_n(&txn->db->clock, __ATOMIC_ACQUIRE);
     txn->wall = lhi_wall_ms();
-    txn->now = offset ? machine_ms(txn->db) + offset : txn->wall;
+    txn->now = offset ? sq_machine_ms(txn->db) + offset : txn->wall;
     /* A clock that lost its time is not followed: the store's own time goes on, where it is known. */
     if (txn->wall < EARLIEST_MS && offset != 0)
         txn->wall = txn->now;
-    if ((rc = clock_usable(txn->wall, err)) < 0)
+    if ((rc = sq_clock_usable(txn->wall, err)) < 0)
         return rc;
     jump = txn->wall - txn->now;
     if (llabs(jump) <= JUMP_MS)
         return LH_OK;
     if ((rc = shift_running(txn, jump, err)) < 0 ||
-        (rc = sql_run(conn, LHI_SQL_CLOCK_SHIFT_HELD_BACK, err, "i", jump)) < 0 ||
-        (rc = sql_run(conn, LHI_SQL_CLOCK_SHIFT_HOLDS, err, "i", jump)) < 0 ||
-        (rc = sql_run(conn, LHI_SQL_CLOCK_SHIFT_BUCKETS, err, "i", jump)) < 0 ||
-        (rc = sql_run(conn, LHI_SQL_CLOCK_SHIFT_LEASES, err, "i", jump)) < 0 ||
-        (rc = sql_run(conn, LHI_SQL_CLOCK_SHIFT_WORKERS, err, "i", jump)) < 0 ||
-        (rc = sql_run(conn, LHI_SQL_SCHEDULE_REWIND, err, "i", txn->wall)) < 0 ||
-        (rc = clock_anchor(txn, err)) < 0)
+        (rc = sq_run(conn, LHI_SQL_CLOCK_SHIFT_HELD_BACK, err, "i", jump)) < 0 ||
+        (rc = sq_run(conn, LHI_SQL_CLOCK_SHIFT_HOLDS, err, "i", jump)) < 0 ||
+        (rc = sq_run(conn, LHI_SQL_CLOCK_SHIFT_BUCKETS, err, "i", jump)) < 0 ||
+        (rc = sq_run(conn, LHI_SQL_CLOCK_SHIFT_LEASES, err, "i", jump)) < 0 ||
+        (rc = sq_run(conn, LHI_SQL_CLOCK_SHIFT_WORKERS, err, "i", jump)) < 0 ||
+        (rc = sq_run(conn, LHI_SQL_SCHEDULE_REWIND, err, "i", txn->wall)) < 0 ||
+        (rc = sq_clock_set_anchor(txn, err)) < 0)
         return rc;
     lhi_format(data, sizeof data, "{\"jump_ms\":%lld}", (long long)jump);
-    txn_log(txn, LH_LOG_WARN, NULL, "clock jumped by %lld ms: leases shifted with it",
-            (long long)jump);
-    return txn_event(
+    sq_txn_log(txn, LH_LOG_WARN, NULL, "clock jumped by %lld ms: leases shifted with it",
+               (long long)jump);
+    return sq_txn_event(
         txn, &(struct event){.type = "clock.jump", .actor = "system/clock", .data = data}, err);
 }
 
-int raise_epoch(struct txn *txn, struct lhi_error *err)
+int sq_raise_epoch(struct txn *txn, struct lhi_error *err)
 {
     int64_t epoch;
     int rc;
 
-    if ((rc = meta_int(txn->conn, "epoch", 0, &epoch, err)) < 0)
+    if ((rc = sq_meta_int(txn->conn, "epoch", 0, &epoch, err)) < 0)
         return rc;
     /* Tokens stay below 2^53: 13 bits of epoch above 40 bits of count. */
     if (epoch >= 8191)
         return lhi_fail(err, LH_EFAIL, "store has used up its 8191 epochs: move it to a new store");
-    if ((rc = epoch_set(txn->conn, epoch + 1, err)) < 0)
+    if ((rc = sq_epoch_set(txn->conn, epoch + 1, err)) < 0)
         return rc;
     txn->db->epoch = epoch + 1;
-    return sql_run(txn->conn, LHI_SQL_STORE_GENERATION, err, "") < 0 ? err->status : LH_OK;
+    return sq_run(txn->conn, LHI_SQL_STORE_GENERATION, err, "") < 0 ? err->status : LH_OK;
 }
 
-int clock_new_boot(struct txn *txn, struct lhi_error *err)
+int sq_clock_new_boot(struct txn *txn, struct lhi_error *err)
 {
     struct conn *conn = txn->conn;
     const char *boot = txn->db->boot;
     int rc;
 
-    if ((rc = clock_anchor(txn, err)) < 0 || (rc = raise_epoch(txn, err)) < 0 ||
+    if ((rc = sq_clock_set_anchor(txn, err)) < 0 || (rc = sq_raise_epoch(txn, err)) < 0 ||
         (rc = boot_running(txn, boot, err)) < 0 ||
-        (rc = sql_run(conn, LHI_SQL_BOOT_LEASES, err, "i", txn->now)) < 0 ||
-        (rc = sql_run(conn, LHI_SQL_SCHEDULE_REWIND, err, "i", txn->wall)) < 0)
+        (rc = sq_run(conn, LHI_SQL_BOOT_LEASES, err, "i", txn->now)) < 0 ||
+        (rc = sq_run(conn, LHI_SQL_SCHEDULE_REWIND, err, "i", txn->wall)) < 0)
         return rc; /* the workers are judged by the recovery that follows */
-    txn_log(txn, LH_LOG_INFO, NULL, "machine was booted anew: epoch is %lld",
-            (long long)txn->db->epoch);
+    sq_txn_log(txn, LH_LOG_INFO, NULL, "machine was booted anew: epoch is %lld",
+               (long long)txn->db->epoch);
     return LH_OK;
 }

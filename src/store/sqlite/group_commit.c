@@ -40,37 +40,37 @@ struct call {
 };
 
 static act_fn *const performers[LHI_WRITES] = {
-    [LHI_ENQUEUE] = act_enqueue,
-    [LHI_CLAIM] = act_claim,
-    [LHI_HEARTBEAT] = act_heartbeat,
-    [LHI_COMPLETE] = act_complete,
-    [LHI_FAIL] = act_fail,
-    [LHI_RELEASE] = act_release,
-    [LHI_OUTPUT] = act_output,
-    [LHI_RELEASE_WORKER] = act_release_worker,
-    [LHI_CANCEL] = act_cancel,
-    [LHI_RETRY] = act_retry,
-    [LHI_DELETE] = act_delete,
-    [LHI_RESCHEDULE] = act_reschedule,
-    [LHI_QUEUE_PAUSE] = act_queue_pause,
-    [LHI_QUEUE_PURGE] = act_queue_purge,
-    [LHI_QUEUE_DELETE] = act_queue_delete,
-    [LHI_POLICY_SET] = act_policy_set,
-    [LHI_SCOPE_SET] = act_scope_set,
-    [LHI_SCHEDULE_SET] = act_schedule_set,
-    [LHI_SCHEDULE_REMOVE] = act_schedule_remove,
-    [LHI_LEASE_ACT] = act_lease,
-    [LHI_WORKER_REGISTER] = act_worker_register,
-    [LHI_WORKER_BEAT] = act_worker_beat,
-    [LHI_WORKER_STOP] = act_worker_stop,
-    [LHI_WORKER_STARTED] = act_worker_started,
-    [LHI_WORKER_SESSIONS] = act_worker_sessions,
-    [LHI_WORKER_DEGRADED] = act_worker_degraded,
-    [LHI_RECOVER] = act_recover,
-    [LHI_UPKEEP] = act_upkeep,
-    [LHI_PRUNE] = act_prune,
-    [LHI_MEND] = act_mend,
-    [LHI_MOVE] = act_move,
+    [LHI_ENQUEUE] = sq_act_enqueue,
+    [LHI_CLAIM] = sq_act_claim,
+    [LHI_HEARTBEAT] = sq_act_heartbeat,
+    [LHI_COMPLETE] = sq_act_complete,
+    [LHI_FAIL] = sq_act_fail,
+    [LHI_RELEASE] = sq_act_release,
+    [LHI_OUTPUT] = sq_act_output,
+    [LHI_RELEASE_WORKER] = sq_act_release_worker,
+    [LHI_CANCEL] = sq_act_cancel,
+    [LHI_RETRY] = sq_act_retry,
+    [LHI_DELETE] = sq_act_delete,
+    [LHI_RESCHEDULE] = sq_act_reschedule,
+    [LHI_QUEUE_PAUSE] = sq_act_queue_pause,
+    [LHI_QUEUE_PURGE] = sq_act_queue_purge,
+    [LHI_QUEUE_DELETE] = sq_act_queue_delete,
+    [LHI_POLICY_SET] = sq_act_policy_set,
+    [LHI_SCOPE_SET] = sq_act_scope_set,
+    [LHI_SCHEDULE_SET] = sq_act_schedule_set,
+    [LHI_SCHEDULE_REMOVE] = sq_act_schedule_remove,
+    [LHI_LEASE_ACT] = sq_act_lease,
+    [LHI_WORKER_REGISTER] = sq_act_worker_register,
+    [LHI_WORKER_BEAT] = sq_act_worker_heartbeat,
+    [LHI_WORKER_STOP] = sq_act_worker_stop,
+    [LHI_WORKER_STARTED] = sq_act_worker_started,
+    [LHI_WORKER_SESSIONS] = sq_act_worker_sessions,
+    [LHI_WORKER_DEGRADED] = sq_act_worker_degraded,
+    [LHI_RECOVER] = sq_act_recover,
+    [LHI_UPKEEP] = sq_act_maintain,
+    [LHI_PRUNE] = sq_act_prune,
+    [LHI_MEND] = sq_act_recount,
+    [LHI_MOVE] = sq_act_move,
 };
 
 /* Claims and beats of a holder on this machine need no sync: with the machine the holder dies too,
@@ -130,7 +130,7 @@ static int perform(struct txn *txn, void *arg)
 static int perform_one(struct txn *txn, struct lhi_act *act, bool alone)
 {
     lhi_error_clear(&act->err);
-    int rc = !alone && may_fail_halfway(act) ? txn_guarded(txn, perform, act, &act->err)
+    int rc = !alone && may_fail_halfway(act) ? sq_txn_guarded(txn, perform, act, &act->err)
                                              : perform(txn, act);
     if (rc < 0 && act->err.status == LH_OK)
         act->err.status = rc;
@@ -155,7 +155,7 @@ static int run_acts(struct txn *txn, struct call *calls, struct lhi_error *err)
             bool own = txn->own_damage && rc == LH_ECORRUPT;
             txn->own_damage = false;
             if (rc == LH_ECORRUPT) /* the next open checks the file and repairs it */
-                side_set_recovery_due(&txn->db->side, true);
+                sq_coord_set_recovery_due(&txn->db->coord, true);
             if (rc < 0 && ((fatal(rc) && !own) || alone || txn->gone)) {
                 *err = act->err;
                 err->status = rc;
@@ -171,10 +171,10 @@ static void ring_bells(struct txn *txn)
 {
     for (const struct tally *t = txn->tallies; t != NULL; t = t->next)
         if (t->ring > 0)
-            side_ring(&txn->db->side, side_queue_hash(t->queue), t->ring);
+            sq_wake_queue(&txn->db->coord, sq_queue_hash(t->queue), t->ring);
     if (txn->siren)
-        side_sound_siren(&txn->db->side);
-    side_changed(&txn->db->side);
+        sq_wake_maintenance(&txn->db->coord);
+    sq_wake_commit(&txn->db->coord);
 }
 
 /* ---- when the disk is full ---- */
@@ -236,7 +236,7 @@ static void admit_output(struct db *db, struct call *call, int64_t *bytes)
         struct lhi_error unused;
         struct lhi_act *act = &call->acts[i];
         int64_t more = output_bytes(act);
-        act->sizes_only = more > 0 && reserve_admit(db, *bytes + more, &unused) != LH_OK;
+        act->sizes_only = more > 0 && sq_reserve_admit(db, *bytes + more, &unused) != LH_OK;
         if (!act->sizes_only)
             *bytes += more;
     }
@@ -256,11 +256,11 @@ static bool admit(struct db *db, struct call *calls)
             wish += output_bytes(&call->acts[i]);
         need += more > 0 ? 0 : writes(call);
     }
-    reserve_ready(db, wish, need);
+    sq_reserve_ready(db, wish, need);
     for (struct call *call = calls; call != NULL; call = call->next) {
         int64_t more = brings(call);
         if (more > 0)
-            call->rc = reserve_admit(db, bytes + more, call->err);
+            call->rc = sq_reserve_admit(db, bytes + more, call->err);
         if (call->rc == LH_OK) {
             bytes += more;
             admit_output(db, call, &bytes);
@@ -273,25 +273,25 @@ static bool admit(struct db *db, struct call *calls)
 /* Everything between entering and leaving the turnstile. */
 static int transact(struct db *db, struct call *calls, struct txn *txn, struct lhi_error *err)
 {
-    int rc = sync_heal(db, err);
+    int rc = sq_sync_after_failure(db, err);
     if (rc != LH_OK || !admit(db, calls))
         return rc;
-    rc = txn_begin(txn, db, err);
+    rc = sq_txn_begin(txn, db, err);
     if (rc == LH_ECORRUPT)
-        side_set_recovery_due(&db->side, true);
+        sq_coord_set_recovery_due(&db->coord, true);
     if (rc == LH_OK)
         rc = run_acts(txn, calls, err);
     if (rc >= 0 && txn->changed)
-        rc = txn_flush(txn, err);
+        rc = sq_txn_flush(txn, err);
     if (rc < 0 || !txn->changed) {
-        txn_rollback(txn);
+        sq_txn_rollback(txn);
         if (rc < 0)
             db->generation = -1; /* what was cached inside may have been rolled back */
         return rc;
     }
-    rc = txn_commit(txn, err);
+    rc = sq_txn_commit(txn, err);
     if (rc == LH_OK)
-        checkpoint_when_due(db, calls->acts[0].verb == LHI_RECOVER, &calls->folded_us);
+        sq_checkpoint_when_due(db, calls->acts[0].verb == LHI_RECOVER, &calls->folded_us);
     return rc;
 }
 
@@ -312,23 +312,23 @@ static void lead(struct db *db, struct call *calls)
     lhi_error_clear(&err);
     int rc = __atomic_load_n(&db->stopped, __ATOMIC_ACQUIRE) == 0 ? LH_OK : stopped(&err);
     if (rc == LH_OK)
-        rc = side_enter(&db->side, db->opts.busy_ms, "write", &err);
+        rc = sq_writer_lock(&db->coord, db->opts.busy_ms, "write", &err);
     if (rc == LH_OK) {
         rc = transact(db, calls, &txn, &err);
         committed = rc == LH_OK && txn.changed;
         /* An act that changed nothing may rest on what another has just written (a duplicate by
          * key, a repeat): it is as durable as that. */
         if (rc == LH_OK)
-            tick = committed ? (uint64_t)txn.tick : side_committed(&db->side);
-        side_leave(&db->side);
+            tick = committed ? (uint64_t)txn.tick : sq_coord_committed(&db->coord);
+        sq_writer_unlock(&db->coord);
     }
     if (committed) {
         if (txn.run_over)
-            side_set_recovering(&db->side, false);
+            sq_coord_set_recovering(&db->coord, false);
         if (txn.all_recovered)
-            side_set_recovery_due(&db->side, false);
+            sq_coord_set_recovery_due(&db->coord, false);
         ring_bells(&txn);
-        txn_say(&txn);
+        sq_txn_write_logs(&txn);
     }
     for (struct call *call = calls; call != NULL; call = call->next) {
         if (rc < 0) {
@@ -426,7 +426,7 @@ static void tell_claims(const struct db *db, const struct call *call)
     }
 }
 
-int db_perform(void *self, struct lhi_act *acts, size_t n, struct lhi_error *err)
+int sq_db_perform(void *self, struct lhi_act *acts, size_t n, struct lhi_error *err)
 {
     struct db *db = self;
     struct call call = {.acts = acts, .n = n, .err = err};
@@ -440,7 +440,7 @@ int db_perform(void *self, struct lhi_act *acts, size_t n, struct lhi_error *err
         acts[0].recover.folded_us = call.folded_us;
     if (call.tick != 0) {
         tell_claims(db, &call);
-        int rc = sync_to(db, call.tick, err);
+        int rc = sq_sync_to(db, call.tick, err);
         if (rc != LH_OK) {
             __atomic_store_n(&db->stopped, 1, __ATOMIC_RELEASE);
             return rc;

@@ -16,20 +16,20 @@ enum { OUTSIZED = 64 << 20 };
 
 /* ---- before the database is opened ---- */
 
-void health_before(struct db *db)
+void sq_health_before_open(struct db *db)
 {
     struct lhi_health *health = db->health;
 
     health->wal_frames = -1;
-    db->alone = side_alone(&db->side);
-    if (side_join_writers(&db->side) && side_dirty(&db->side)) {
+    db->alone = sq_coord_alone(&db->coord);
+    if (sq_coord_join_writers(&db->coord) && sq_coord_dirty(&db->coord)) {
         lhi_log(&db->log, LH_LOG_WARN, "store \"%s\" was not closed cleanly", db->path);
-        side_set_recovery_due(&db->side, true);
+        sq_coord_set_recovery_due(&db->coord, true);
     }
     health->due =
-        health->due || db->opts.startup || db->opts.repair || side_recovery_due(&db->side);
+        health->due || db->opts.startup || db->opts.repair || sq_coord_recovery_due(&db->coord);
     if (db->alone && !health->due)
-        side_share(&db->side);
+        sq_coord_share(&db->coord);
 }
 
 /* ---- integrity ---- */
@@ -41,10 +41,10 @@ static bool ours_alone(struct db *db)
     struct lhi_error ignored;
     int64_t own = 0;
 
-    if (db->conn.db != NULL && meta_int(&db->conn, "own_file", -1, &own, &ignored) == LH_OK &&
+    if (db->conn.db != NULL && sq_meta_int(&db->conn, "own_file", -1, &own, &ignored) == LH_OK &&
         own >= 0)
         return own != 0;
-    return side_own(&db->side);
+    return sq_coord_own(&db->coord);
 }
 
 static int refuse_repair(struct db *db, const char *why, struct lhi_error *err)
@@ -68,10 +68,10 @@ static int repair(struct db *db, struct lhi_error *err)
                              "shared with tables that are not ours: \"leasehold check --repair\" "
                              "repairs it",
                              err);
-    conn_close(&db->conn);
-    side_announce(&db->side, "repair");
+    sq_conn_close(&db->conn);
+    sq_writer_lock_announce(&db->coord, "repair");
     lhi_log(&db->log, LH_LOG_ERROR, "store \"%s\" is damaged: repairing a copy", db->path);
-    int rc = repair_store(db, db->health, err);
+    int rc = sq_repair_store(db, db->health, err);
     if (rc != LH_OK)
         return rc;
     struct stat st;
@@ -79,7 +79,7 @@ static int repair(struct db *db, struct lhi_error *err)
         return lhi_fail(err, LH_EIO, "could not look at \"%s\"", db->path);
     db->dev = st.st_dev;
     db->ino = st.st_ino;
-    return conn_open(&db->conn, db->file, SQLITE_OPEN_READWRITE, err);
+    return sq_conn_open(&db->conn, db->file, SQLITE_OPEN_READWRITE, err);
 }
 
 static bool wants_check(const struct db *db)
@@ -91,10 +91,10 @@ static int check_and_tell(struct db *db, struct conn *conn, struct lhi_error *er
 {
     struct lhi_health *health = db->health;
     size_t before = health->findings.errors;
-    int rc = check_file(conn, NULL, &health->findings, err);
+    int rc = sq_check_file(conn, NULL, &health->findings, err);
 
     if (rc == LH_OK && health->findings.errors == before)
-        rc = check_tables(conn, &health->findings, err);
+        rc = sq_check_tables(conn, &health->findings, err);
     if (rc != LH_OK)
         return rc;
     health->checked = true;
@@ -104,28 +104,28 @@ static int check_and_tell(struct db *db, struct conn *conn, struct lhi_error *er
     return LH_OK;
 }
 
-int health_beside(struct db *db, struct lhi_error *err)
+int sq_health_check_shared(struct db *db, struct lhi_error *err)
 {
     struct conn conn = {0};
 
     if (!wants_check(db) || db->health->checked)
         return LH_OK;
-    int rc = conn_open(&conn, db->file, SQLITE_OPEN_READONLY, err);
+    int rc = sq_conn_open(&conn, db->file, SQLITE_OPEN_READONLY, err);
     if (rc == LH_OK)
         rc = check_and_tell(db, &conn, err);
-    conn_close(&conn);
+    sq_conn_close(&conn);
     return rc == LH_OK && !db->health->sound ? repair(db, err) : rc;
 }
 
 /* The engine could not even open it. Where the side file knows the store, that is damage. */
-int health_damaged(struct db *db, struct lhi_error *err)
+int sq_health_repair(struct db *db, struct lhi_error *err)
 {
     bool damage = err->status == LH_ECORRUPT || (err->status == LH_EINVAL && db->conn.db != NULL &&
-                                                 (db->known || lost_its_header(db)));
+                                                 (db->known || sq_header_is_zeroed(db)));
 
     if (!damage || !wants_check(db))
         return err->status;
-    if (!finding_add(&db->health->findings, "error", "integrity", "%s", err->text))
+    if (!sq_finding_add(&db->health->findings, "error", "integrity", "%s", err->text))
         return lhi_no_memory(err);
     db->health->checked = true;
     lhi_log(&db->log, LH_LOG_ERROR, "integrity check: %s", err->text);
@@ -135,14 +135,14 @@ int health_damaged(struct db *db, struct lhi_error *err)
     return rc;
 }
 
-int health_check(struct db *db, struct lhi_error *err)
+int sq_health_check(struct db *db, struct lhi_error *err)
 {
     struct lhi_health *health = db->health;
 
-    /* Others at work must not wait for it: then it comes after the turnstile (health_beside). */
+    /* Others at work must not wait for it: then it comes after the turnstile (sq_health_check_shared). */
     if (!wants_check(db) || !db->alone || db->health->repaired)
         return LH_OK;
-    side_announce(&db->side, "check");
+    sq_writer_lock_announce(&db->coord, "check");
     int rc = check_and_tell(db, &db->conn, err);
     if (rc != LH_OK || health->sound)
         return rc;
@@ -154,7 +154,7 @@ int health_check(struct db *db, struct lhi_error *err)
 /* ---- once it is open ---- */
 
 /* The log into the database. A failure is said and keeps nobody from starting. */
-int health_after(struct db *db, struct lhi_error *err)
+int sq_health_after_open(struct db *db, struct lhi_error *err)
 {
     struct lhi_health *health = db->health;
     char wal[4200];
@@ -165,23 +165,23 @@ int health_after(struct db *db, struct lhi_error *err)
     lhi_format(wal, sizeof wal, "%s-wal", db->file);
     int64_t bytes = stat(wal, &st) == 0 ? (int64_t)st.st_size : 0;
     int frames = 0;
-    int rc =
-        db_checkpoint(db, SQLITE_CHECKPOINT_PASSIVE, &frames); /* counts; the next one does not */
+    /* The first checkpoint returns the number of frames; the second one does not. */
+    int rc = sq_db_checkpoint(db, SQLITE_CHECKPOINT_PASSIVE, &frames);
     if (rc == SQLITE_OK)
-        rc = db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE, NULL);
+        rc = sq_db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE, NULL);
     health->wal_frames = frames;
     if (bytes > OUTSIZED) {
         lhi_log(&db->log, LH_LOG_WARN, "log of \"%s\" had grown to %lld MiB", db->path,
                 (long long)(bytes >> 20));
-        if (!finding_add(&health->findings, "warning", "wal", "log had grown to %lld MiB%s",
-                         (long long)(bytes >> 20), rc == SQLITE_OK ? " and was truncated" : ""))
+        if (!sq_finding_add(&health->findings, "warning", "wal", "log had grown to %lld MiB%s",
+                            (long long)(bytes >> 20), rc == SQLITE_OK ? " and was truncated" : ""))
             return lhi_no_memory(err);
     }
     if (rc != SQLITE_OK) {
         lhi_log(&db->log, LH_LOG_WARN, "log of \"%s\" could not be folded into the database: %s",
                 db->path, sqlite3_errstr(rc));
-        if (!finding_add(&health->findings, "warning", "wal",
-                         "log could not be folded into the database: %s", sqlite3_errstr(rc)))
+        if (!sq_finding_add(&health->findings, "warning", "wal",
+                            "log could not be folded into the database: %s", sqlite3_errstr(rc)))
             return lhi_no_memory(err);
     }
     return LH_OK;

@@ -42,29 +42,29 @@ static int patience(void *arg, int steps)
     return 1;
 }
 
-void conn_patient(struct conn *conn, bool patient)
+void sq_conn_set_busy_wait(struct conn *conn, bool patient)
 {
     (void)sqlite3_busy_handler(conn->db, patient ? patience : NULL, NULL);
 }
 
-int conn_open(struct conn *conn, const char *path, int flags, struct lhi_error *err)
+int sq_conn_open(struct conn *conn, const char *path, int flags, struct lhi_error *err)
 {
-    int status = trust_names(path, (flags & SQLITE_OPEN_READWRITE) != 0, err);
+    int status = sq_trust_names(path, (flags & SQLITE_OPEN_READWRITE) != 0, err);
 
     if (status != LH_OK)
         return status;
     int rc = sqlite3_open_v2(path, &conn->db,
                              flags | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_PRIVATECACHE, NULL);
     if (rc != SQLITE_OK)
-        return sql_fail(conn, rc, err);
+        return sq_fail(conn, rc, err);
     (void)sqlite3_extended_result_codes(conn->db, 1);
-    conn_patient(conn, true);
+    sq_conn_set_busy_wait(conn, true);
     (void)sqlite3_db_config(conn->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
     (void)sqlite3_db_config(conn->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
     (void)sqlite3_db_config(conn->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
-    if (row_sum_register(conn, err) < 0)
+    if (sq_row_sum_register(conn, err) < 0)
         return err->status;
-    return sql_exec(
+    return sq_exec(
         conn,
         "PRAGMA foreign_keys = ON; PRAGMA cell_size_check = ON; PRAGMA mmap_size = 0;"
         "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 0; PRAGMA temp_store = MEMORY",
@@ -96,20 +96,20 @@ static bool in_wal_mode(struct conn *conn, const char *pragma, int *rc)
 /* Several of us may open a new file at once, and a foreign program may be busy with it. The switch is written
  * by way of a rollback journal, whose checksums take a page of zeros for one that is nearly empty: it must
  * be on the disk as a whole before it counts. */
-int set_wal_mode(struct conn *conn, bool *changed, struct lhi_error *err)
+int sq_set_wal_mode(struct conn *conn, bool *changed, struct lhi_error *err)
 {
     int64_t deadline = lhi_mono_ms() + BUSY_STEPS;
     int rc;
 
     *changed = !in_wal_mode(conn, "PRAGMA journal_mode", &rc);
-    if (*changed && (rc = sql_exec(conn, "PRAGMA synchronous = FULL", err)) < 0)
+    if (*changed && (rc = sq_exec(conn, "PRAGMA synchronous = FULL", err)) < 0)
         return rc;
     for (;;) {
         if (in_wal_mode(conn, "PRAGMA journal_mode = WAL", &rc))
-            return sql_exec(conn, "PRAGMA synchronous = NORMAL", err);
+            return sq_exec(conn, "PRAGMA synchronous = NORMAL", err);
         if (rc == SQLITE_ROW)
             return lhi_fail(err, LH_EFAIL, "database cannot be switched to WAL mode here");
-        int status = sql_fail(conn, rc, err);
+        int status = sq_fail(conn, rc, err);
         if (status != LH_EBUSY || lhi_mono_ms() >= deadline)
             return status;
         lhi_sleep_ms(1);
@@ -183,7 +183,7 @@ static int create_file(const char *path, struct lhi_error *err)
 
 static int refuse_network(const struct db *db, struct lhi_error *err)
 {
-    if (db->opts.force_network || !lhi_on_network_fs(db->side.fd))
+    if (db->opts.force_network || !lhi_on_network_fs(db->coord.fd))
         return LH_OK;
     return lhi_fail(err, LH_EINVAL,
                     "store \"%s\" is on a network file system, where locks cannot be trusted: "
@@ -197,39 +197,39 @@ static int look_first(struct db *db, struct lhi_error *err)
     enum contents contents;
     int64_t version;
     bool other;
-    int rc = schema_look(&db->conn, &contents, &version, err);
+    int rc = sq_schema_look(&db->conn, &contents, &version, err);
 
     if (rc != LH_OK)
-        return health_damaged(db, err);
+        return sq_health_repair(db, err);
     if (contents == CONTENTS_OURS && version > lhi_sqlite_migration_count)
-        return schema_update(db, err); /* which refuses it */
+        return sq_schema_update(db, err); /* which refuses it */
     if (contents != CONTENTS_OURS)
         return LH_OK;
-    if ((rc = refuse_foreign_log(db, err)) != LH_OK)
+    if ((rc = sq_refuse_foreign_log(db, err)) != LH_OK)
         return rc;
     struct lhi_error ignored;
-    if (other_boot(db, &other, &ignored) == LH_OK && other)
-        side_set_recovery_due(&db->side, true);
-    if (side_recovery_due(&db->side) && !db->health->due) {
+    if (sq_other_boot(db, &other, &ignored) == LH_OK && other)
+        sq_coord_set_recovery_due(&db->coord, true);
+    if (sq_coord_recovery_due(&db->coord) && !db->health->due) {
         db->health->due = true;
-        db->alone = side_alone(&db->side); /* shared again when nothing was due */
+        db->alone = sq_coord_alone(&db->coord); /* shared again when nothing was due */
     }
-    return health_check(db, err);
+    return sq_health_check(db, err);
 }
 
 static int verify_journal(struct db *db, struct lhi_error *err)
 {
     bool changed = false;
-    int rc = set_wal_mode(&db->conn, &changed, err);
+    int rc = sq_set_wal_mode(&db->conn, &changed, err);
 
     /* A copy that was put here is one file, in another mode on purpose: nobody changed anything. */
-    if (rc != LH_OK || !changed || side_wal(&db->side) == 0)
+    if (rc != LH_OK || !changed || sq_coord_wal(&db->coord) == 0)
         return rc;
     lhi_log(&db->log, LH_LOG_WARN, "journal mode of \"%s\" had been changed: it is WAL again",
             db->path);
     db->health->due = true; /* to be told */
-    if (!finding_add(&db->health->findings, "warning", "journal",
-                     "journal mode had been changed: it is WAL again"))
+    if (!sq_finding_add(&db->health->findings, "warning", "journal",
+                        "journal mode had been changed: it is WAL again"))
         return lhi_no_memory(err);
     return LH_OK;
 }
@@ -238,82 +238,83 @@ static int verify_journal(struct db *db, struct lhi_error *err)
 static int open_for_writing(struct db *db, struct lhi_error *err)
 {
     int64_t changes, own;
-    health_before(db);
-    reserve_enter(db);
-    int rc = refuse_emptied(db, err);
+    sq_health_before_open(db);
+    sq_reserve_before_open(db);
+    int rc = sq_refuse_emptied(db, err);
     if (rc == LH_OK)
-        rc = conn_open(&db->conn, db->file, SQLITE_OPEN_READWRITE, err);
+        rc = sq_conn_open(&db->conn, db->file, SQLITE_OPEN_READWRITE, err);
     if (rc != LH_OK)
-        rc = health_damaged(db, err);
+        rc = sq_health_repair(db, err);
     if (rc == LH_OK && sqlite3_db_readonly(db->conn.db, "main") == 1)
         rc = lhi_fail(err, LH_EREADONLY, "store \"%s\" is not writable", db->path);
     if (rc != LH_OK || (rc = look_first(db, err)) != LH_OK ||
-        (rc = schema_update(db, err)) != LH_OK || (rc = verify_journal(db, err)) != LH_OK)
+        (rc = sq_schema_update(db, err)) != LH_OK || (rc = verify_journal(db, err)) != LH_OK)
         return rc;
     /* A change of the journal mode has removed the journal: its name is to be taken again. */
-    if ((rc = trust_names(db->file, true, err)) != LH_OK)
+    if ((rc = sq_trust_names(db->file, true, err)) != LH_OK)
         return rc;
-    if (meta_int(&db->conn, "own_file", 0, &own, err) != LH_OK)
+    if (sq_meta_int(&db->conn, "own_file", 0, &own, err) != LH_OK)
         return err->status;
-    side_set_own(&db->side, own != 0); /* for the day when the file can no longer say so */
+    sq_coord_set_own(&db->coord, own != 0); /* for the day when the file can no longer say so */
     (void)sqlite3_wal_hook(db->conn.db, on_wal, db);
     /* SQLite opens the log with the first look into the database. */
     char name[4200];
-    if ((rc = sql_int(&db->conn, LHI_SQL_STORE_MARKS, err, 0, &changes, "")) != LH_OK)
+    if ((rc = sq_int(&db->conn, LHI_SQL_STORE_MARKS, err, 0, &changes, "")) != LH_OK)
         return rc;
-    db->wal_ino = inode_of(db, "-wal", name);
-    side_set_wal(&db->side, db->wal_ino);
-    db->shm_ino = inode_of(db, "-shm", name);
+    db->wal_ino = sq_inode_of(db, "-wal", name);
+    sq_coord_set_wal(&db->coord, db->wal_ino);
+    db->shm_ino = sq_inode_of(db, "-shm", name);
     if (sqlite3_file_control(db->conn.db, "main", SQLITE_FCNTL_JOURNAL_POINTER, &db->wal) !=
             SQLITE_OK ||
         db->wal == NULL || db->wal->pMethods == NULL)
         return lhi_fail(err, LH_EFAIL, "could not reach the log of \"%s\"", db->path);
-    if ((rc = compare_marks(db, err)) != LH_OK || (rc = resolve_failed_sync(db, err)) != LH_OK)
+    if ((rc = sq_compare_marks(db, err)) != LH_OK ||
+        (rc = sq_resolve_failed_sync(db, err)) != LH_OK)
         return rc;
     /* It may fold the log, which says that all up to `committed` is on the disk: not before the marks
      * were compared. */
-    reserve_ready(db, OPEN_BYTES, OPEN_BYTES);
-    if ((rc = notice_boot(db, err)) != LH_OK || (rc = health_after(db, err)) != LH_OK)
+    sq_reserve_ready(db, OPEN_BYTES, OPEN_BYTES);
+    if ((rc = sq_notice_boot(db, err)) != LH_OK || (rc = sq_health_after_open(db, err)) != LH_OK)
         return rc;
-    side_set_dirty(&db->side, true);
-    reserve_keep(db);
+    sq_coord_set_dirty(&db->coord, true);
+    sq_reserve_keep(db);
     return LH_OK;
 }
 
 static int open_writer(struct db *db, bool exists, struct lhi_error *err)
 {
-    int rc = check_writable(db, err);
+    int rc = sq_check_writable(db, err);
 
     if (rc == LH_OK)
-        rc = refuse_file_mount(db, err);
+        rc = sq_refuse_file_mount(db, err);
     if (rc != LH_OK || (!exists && (rc = create_file(db->file, err)) != LH_OK))
         return rc;
-    if ((rc = side_open(&db->side, db->file, true, &db->log, err)) != LH_OK ||
+    if ((rc = sq_coord_open(&db->coord, db->file, true, &db->log, err)) != LH_OK ||
         (rc = refuse_network(db, err)) != LH_OK ||
-        (rc = side_present(&db->side, db->opts.busy_ms, err)) != LH_OK ||
-        (rc = side_enter(&db->side, db->opts.busy_ms, "open", err)) != LH_OK)
+        (rc = sq_coord_present(&db->coord, db->opts.busy_ms, err)) != LH_OK ||
+        (rc = sq_writer_lock(&db->coord, db->opts.busy_ms, "open", err)) != LH_OK)
         return rc;
     /* A repair or restore that was cut off is finished or undone first, whoever else is here: the one
      * who did it held the turnstile, so he is dead. */
     int64_t at;
-    if (side_work(&db->side, &at) != SIDE_IDLE)
-        rc = repair_resume(db, err);
+    if (sq_coord_work(&db->coord, &at) != WORK_NONE)
+        rc = sq_repair_resume(db, err);
     if (rc == LH_OK)
-        rc = refuse_second_name(db, err);
+        rc = sq_refuse_second_name(db, err);
     if (rc == LH_OK)
-        rc = trust_names(db->file, true, err);
+        rc = sq_trust_names(db->file, true, err);
     if (rc == LH_OK)
-        rc = recognize_file(db, !exists, err);
+        rc = sq_recognize_file(db, !exists, err);
     if (rc == LH_OK)
         rc = open_for_writing(db, err);
     if (rc == LH_ENOSTORE || rc == LH_EINVAL || rc == LH_ENEWER || rc == LH_ESTOPPED)
-        side_remove(&db->side);
+        sq_coord_remove(&db->coord);
     if (rc == LH_OK)
-        trust_warn_of_owner(db->file, &db->log);
-    side_share(&db->side);
+        sq_trust_warn_of_owner(db->file, &db->log);
+    sq_coord_share(&db->coord);
     db->alone = false;
-    side_leave(&db->side);
-    return rc == LH_OK ? health_beside(db, err) : rc;
+    sq_writer_unlock(&db->coord);
+    return rc == LH_OK ? sq_health_check_shared(db, err) : rc;
 }
 
 static int load_anchor(struct db *db, struct lhi_error *err)
@@ -322,26 +323,26 @@ static int load_anchor(struct db *db, struct lhi_error *err)
     int64_t wall, mono;
     int rc;
 
-    if ((rc = meta_text(&db->conn, "anchor_boot", boot, sizeof boot, err)) < 0 ||
-        (rc = meta_int(&db->conn, "anchor_wall", 0, &wall, err)) < 0 ||
-        (rc = meta_int(&db->conn, "anchor_mono", 0, &mono, err)) < 0)
+    if ((rc = sq_meta_text(&db->conn, "anchor_boot", boot, sizeof boot, err)) < 0 ||
+        (rc = sq_meta_int(&db->conn, "anchor_wall", 0, &wall, err)) < 0 ||
+        (rc = sq_meta_int(&db->conn, "anchor_mono", 0, &mono, err)) < 0)
         return rc;
-    if (clock_of_this_boot(db, boot))
+    if (sq_clock_of_this_boot(db, boot))
         db->clock = wall - mono;
     return LH_OK;
 }
 
-int conn_open_to_read(struct db *db, struct conn *conn, struct lhi_error *err)
+int sq_conn_open_to_read(struct db *db, struct conn *conn, struct lhi_error *err)
 {
-    int rc = conn_open(conn, db->file, SQLITE_OPEN_READONLY, err);
+    int rc = sq_conn_open(conn, db->file, SQLITE_OPEN_READONLY, err);
 
     /* SQLite reaches for the log with the first look into the database. */
     if (rc == LH_OK)
-        rc = sql_exec(conn, "SELECT 1 FROM sqlite_schema LIMIT 1", err);
+        rc = sq_exec(conn, "SELECT 1 FROM sqlite_schema LIMIT 1", err);
     if (rc == LH_EREADONLY || rc == LH_EIO || rc == LH_ENOSPC)
-        return open_degraded(db, conn, err);
+        return sq_degraded_open(db, conn, err);
     if (rc == LH_OK)
-        note_degraded(db);
+        sq_degraded_note(db);
     return rc;
 }
 
@@ -349,12 +350,12 @@ static int open_reader(struct db *db, struct lhi_error *err)
 {
     enum contents contents;
     int64_t version;
-    int rc = conn_open_to_read(db, &db->conn, err);
+    int rc = sq_conn_open_to_read(db, &db->conn, err);
 
-    if (rc != LH_OK || (rc = schema_look(&db->conn, &contents, &version, err)) != LH_OK)
+    if (rc != LH_OK || (rc = sq_schema_look(&db->conn, &contents, &version, err)) != LH_OK)
         return rc;
-    db->known = contents == CONTENTS_EMPTY && knows_file(db);
-    if ((rc = refuse_emptied(db, err)) != LH_OK)
+    db->known = contents == CONTENTS_EMPTY && sq_coord_knows_file(db);
+    if ((rc = sq_refuse_emptied(db, err)) != LH_OK)
         return rc;
     if (contents != CONTENTS_OURS)
         return lhi_fail(err, LH_ENOSTORE,
@@ -372,17 +373,18 @@ static int open_reader(struct db *db, struct lhi_error *err)
                         db->path, (long long)version);
     char problem[480], name[4200];
     if (db->seen == 0) { /* it is read live, by these */
-        db->wal_ino = inode_of(db, "-wal", name);
-        db->shm_ino = inode_of(db, "-shm", name);
+        db->wal_ino = sq_inode_of(db, "-wal", name);
+        db->shm_ino = sq_inode_of(db, "-shm", name);
     }
     /* The bell is heard where the side file is there; who only reads does not make one. */
     struct lhi_error said;
-    rc = db->side.page != NULL ? LH_OK : side_open(&db->side, db->file, false, &db->log, &said);
+    rc = db->coord.page != NULL ? LH_OK
+                                : sq_coord_open(&db->coord, db->file, false, &db->log, &said);
     if (rc == LH_EINVAL)
         lhi_log(&db->log, LH_LOG_WARN, "%s", said.text);
-    if (rc == LH_OK && side_present(&db->side, db->opts.busy_ms, err) != LH_OK)
+    if (rc == LH_OK && sq_coord_present(&db->coord, db->opts.busy_ms, err) != LH_OK)
         return err->status;
-    if (names_problem(db, problem, sizeof problem) != LH_OK)
+    if (sq_names_problem(db, problem, sizeof problem) != LH_OK)
         lhi_log(&db->log, LH_LOG_WARN, "%s", problem);
     return load_anchor(db, err);
 }
@@ -392,36 +394,36 @@ static void fold_log(struct db *db)
 {
     struct lhi_error ignored;
 
-    if (side_enter(&db->side, db->opts.busy_ms, "close", &ignored) != LH_OK)
+    if (sq_writer_lock(&db->coord, db->opts.busy_ms, "close", &ignored) != LH_OK)
         return;
     bool well = __atomic_load_n(&db->stopped, __ATOMIC_ACQUIRE) == 0 &&
-                !side_sync_failed(&db->side) && !db_disturbed(db);
+                !sq_coord_sync_failed(&db->coord) && !sq_db_files_changed(db);
     if (!well)
-        (void)db_save_log(db);
-    if (well && side_alone(&db->side)) {
-        (void)db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE, NULL);
-        side_share(&db->side);
+        (void)sq_db_save_log(db);
+    if (well && sq_coord_alone(&db->coord)) {
+        (void)sq_db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE, NULL);
+        sq_coord_share(&db->coord);
     }
-    conn_close(&db->reader);
-    conn_close(&db->conn); /* under the turnstile: closing may touch the log too */
-    if (side_leave_writers(&db->side) && well && !side_sync_failed(&db->side))
-        side_set_dirty(&db->side, false);
-    side_leave(&db->side);
+    sq_conn_close(&db->reader);
+    sq_conn_close(&db->conn); /* under the turnstile: closing may touch the log too */
+    if (sq_coord_leave_writers(&db->coord) && well && !sq_coord_sync_failed(&db->coord))
+        sq_coord_set_dirty(&db->coord, false);
+    sq_writer_unlock(&db->coord);
 }
 
 static void db_close(void *self)
 {
     struct db *db = self;
 
-    watch_stop(db);
-    deaths_clear(db);
+    sq_foreign_writers_unwatch(db);
+    sq_death_watch_clear(db);
     if (!db->opts.read_only && db->wal != NULL)
         fold_log(db);
-    conn_close(&db->reader);
-    conn_close(&db->conn);
-    side_close(&db->side);
-    fork_guard_leave(&db->fork_guard); /* SQLite is not used after this */
-    db_free_caches(db);
+    sq_conn_close(&db->reader);
+    sq_conn_close(&db->conn);
+    sq_coord_close(&db->coord);
+    sq_fork_guard_leave(&db->fork_guard); /* SQLite is not used after this */
+    sq_db_free_caches(db);
     pthread_mutex_destroy(&db->mutex);
     pthread_mutex_destroy(&db->sync_mutex);
     pthread_mutex_destroy(&db->read_mutex);
@@ -435,7 +437,7 @@ static size_t hash_queues(const lh_claim_opts *opts, uint32_t hashes[MAX_QUEUES]
 {
     size_t n = opts->n_queues < MAX_QUEUES ? opts->n_queues : MAX_QUEUES;
     for (size_t i = 0; i < n; i++)
-        hashes[i] = side_queue_hash(opts->queues[i]);
+        hashes[i] = sq_queue_hash(opts->queues[i]);
     return n;
 }
 
@@ -444,9 +446,10 @@ static uint32_t db_ticket(void *self, const lh_claim_opts *opts)
     struct db *db = self;
     uint32_t hashes[MAX_QUEUES];
 
-    if (db->side.page == NULL)
+    if (db->coord.page == NULL)
         return 0;
-    return opts ? side_bell(&db->side, hashes, hash_queues(opts, hashes)) : side_changes(&db->side);
+    return opts ? sq_queue_ticket(&db->coord, hashes, hash_queues(opts, hashes))
+                : sq_commit_ticket(&db->coord);
 }
 
 static bool db_wait(void *self, uint32_t ticket, const lh_claim_opts *opts, int64_t timeout_ms)
@@ -454,54 +457,54 @@ static bool db_wait(void *self, uint32_t ticket, const lh_claim_opts *opts, int6
     struct db *db = self;
     uint32_t hashes[MAX_QUEUES];
 
-    if (db->side.page == NULL) {
+    if (db->coord.page == NULL) {
         lhi_sleep_ms(timeout_ms);
         return true; /* no bell to hear here: have a look */
     }
-    watch_start(db);
-    deaths_watch(db);
+    sq_foreign_writers_watch(db);
+    sq_death_watch_start(db);
     if (opts == NULL)
-        return side_wait_change(&db->side, ticket, timeout_ms);
-    return side_wait(&db->side, ticket, hashes, hash_queues(opts, hashes), timeout_ms);
+        return sq_wait_commit(&db->coord, ticket, timeout_ms);
+    return sq_wait_queue(&db->coord, ticket, hashes, hash_queues(opts, hashes), timeout_ms);
 }
 
 static uint32_t db_siren(void *self, bool keeper)
 {
     const struct db *db = self;
     (void)keeper; /* one siren for both */
-    return db->side.page ? side_siren(&db->side) : 0;
+    return db->coord.page ? sq_maintenance_ticket(&db->coord) : 0;
 }
 
 static bool db_await_siren(void *self, uint32_t ticket, int64_t timeout_ms)
 {
     struct db *db = self;
 
-    if (db->side.page == NULL) {
+    if (db->coord.page == NULL) {
         lhi_sleep_ms(timeout_ms);
         return false;
     }
-    deaths_watch(db);
-    return side_wait_siren(&db->side, ticket, timeout_ms);
+    sq_death_watch_start(db);
+    return sq_wait_maintenance(&db->coord, ticket, timeout_ms);
 }
 
 static void db_wake(void *self)
 {
     struct db *db = self;
 
-    if (db->side.page == NULL)
+    if (db->coord.page == NULL)
         return;
-    side_ring_all(&db->side);
-    side_sound_siren(&db->side);
-    side_changed(&db->side);
+    sq_wake_all_queues(&db->coord);
+    sq_wake_maintenance(&db->coord);
+    sq_wake_commit(&db->coord);
 }
 
 static const struct lhi_store_ops sqlite_ops = {
     .kind = "sqlite",
     .clock = CLOCK_MONOTONIC,
     .close = db_close,
-    .perform = db_perform,
-    .read = db_read,
-    .now = db_now,
+    .perform = sq_db_perform,
+    .read = sq_db_read,
+    .now = sq_db_now,
     .ticket = db_ticket,
     .wait = db_wait,
     .siren = db_siren,
@@ -512,7 +515,7 @@ static const struct lhi_store_ops sqlite_ops = {
 /* What SQLite takes for no database was one, if the side file knows it or its contents say so. */
 static int refuse_contents(struct db *db, struct lhi_error *err)
 {
-    if (!knows_file(db) && !lost_its_header(db))
+    if (!sq_coord_knows_file(db) && !sq_header_is_zeroed(db))
         return lhi_fail(err, LH_EINVAL, "store \"%s\" is not a SQLite database", db->path);
     return lhi_fail(err, LH_ECORRUPT, "store \"%s\" is damaged: it does not begin as a database%s",
                     db->path, db->opts.repair ? "" : "; \"leasehold check --repair\" repairs it");
@@ -548,19 +551,19 @@ int lhi_sqlite_open(const char *path, const lh_open_opts *opts, const struct lhi
         db->opts.busy_ms = 5000;
     db->log = *log;
     db->generation = -1;
-    db->side.fd = -1;
+    db->coord.fd = -1;
     db->watch_stop[0] = db->watch_stop[1] = -1;
     pthread_mutex_init(&db->mutex, NULL);
     pthread_mutex_init(&db->sync_mutex, NULL);
     db->stuck_sync = -1;
     pthread_mutex_init(&db->read_mutex, NULL);
     pthread_mutex_init(&db->watch_mutex, NULL);
-    deaths_init(db);
+    sq_death_watch_init(db);
     db->health = health;
     lhi_boot_id(db->boot);
     lhi_time_ns(&db->time);
 
-    rc = fork_guard_enter(&db->fork_guard, path, err);
+    rc = sq_fork_guard_enter(&db->fork_guard, path, err);
     if (rc == LH_OK)
         rc = refuse_unknown_clock(db, err);
     if (rc == LH_OK)
@@ -571,7 +574,7 @@ int lhi_sqlite_open(const char *path, const lh_open_opts *opts, const struct lhi
         rc = opts->read_only ? open_reader(db, err) : open_writer(db, exists, err);
     /* What is being moved, or was, is not recovered: whoever acts is told. */
     if (rc == LH_OK && health->due &&
-        (rc = move_closed(db, &db->conn, db->closed, sizeof db->closed, err)) == LH_OK)
+        (rc = sq_move_closed(db, &db->conn, db->closed, sizeof db->closed, err)) == LH_OK)
         health->due = db->closed[0] == '\0';
     if (rc != LH_OK) {
         if (rc == LH_EINVAL && db->conn.db != NULL &&

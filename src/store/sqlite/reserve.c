@@ -40,14 +40,14 @@ enum {
 static int64_t free_bytes(const struct db *db)
 {
     struct statvfs fs;
-    return fstatvfs(db->side.fd, &fs) == 0 ? (int64_t)(fs.f_bavail * fs.f_frsize) : -1;
+    return fstatvfs(db->coord.fd, &fs) == 0 ? (int64_t)(fs.f_bavail * fs.f_frsize) : -1;
 }
 
 /* Set aside, in whole slices. */
 static int64_t set_aside(const struct db *db)
 {
     struct stat st;
-    if (fstat(db->side.fd, &st) != 0 || st.st_blocks * 512 < PAGE)
+    if (fstat(db->coord.fd, &st) != 0 || st.st_blocks * 512 < PAGE)
         return 0;
     return (st.st_blocks * 512 - PAGE) / SLICE * SLICE;
 }
@@ -71,7 +71,7 @@ static void log_path(const struct db *db, char out[4200])
 
 static int64_t log_used(struct db *db)
 {
-    return 32 + side_frames(&db->side) * (24 + pragma(db, "PRAGMA page_size"));
+    return 32 + sq_coord_frames(&db->coord) * (24 + pragma(db, "PRAGMA page_size"));
 }
 
 /* What the log can take without another block. */
@@ -98,53 +98,53 @@ static int64_t own_room(struct db *db)
 
 /* ---- the reserve ---- */
 
-bool reserve_spent(const struct db *db)
+bool sq_reserve_spent(const struct db *db)
 {
-    return side_reserve_spent(&db->side);
+    return sq_coord_reserve_spent(&db->coord);
 }
 
-void reserve_keep(struct db *db)
+void sq_reserve_keep(struct db *db)
 {
     if (set_aside(db) < RESERVE) {
         if (free_bytes(db) <= PLENTY)
             return;
-        if (fallocate(db->side.fd, FALLOC_FL_KEEP_SIZE, PAGE, RESERVE) != 0 && errno == ENOSPC)
+        if (fallocate(db->coord.fd, FALLOC_FL_KEEP_SIZE, PAGE, RESERVE) != 0 && errno == ENOSPC)
             return;
     }
-    if (reserve_spent(db))
+    if (sq_reserve_spent(db))
         lhi_log(&db->log, LH_LOG_INFO, "there is room again on the device of \"%s\"", db->path);
-    side_set_reserve_spent(&db->side, false);
+    sq_coord_set_reserve_spent(&db->coord, false);
 }
 
-bool reserve_spend(struct db *db)
+bool sq_reserve_spend(struct db *db)
 {
     int64_t have = set_aside(db);
 
     if (have == 0)
         return false;
-    if (!reserve_spent(db))
+    if (!sq_reserve_spent(db))
         lhi_log(&db->log, LH_LOG_WARN,
                 "device of \"%s\" is full: new jobs are refused, the rest lives on a reserve",
                 db->path);
-    side_set_reserve_spent(&db->side, true);
+    sq_coord_set_reserve_spent(&db->coord, true);
     LHI_POINT("reserve:spent");
     /* ext4 punches no holes there; but whatever lies behind its end leaves a file that is cut to the
      * size it has. What is not needed now is taken back at once. */
-    if (ftruncate(db->side.fd, PAGE) != 0)
+    if (ftruncate(db->coord.fd, PAGE) != 0)
         return false;
     if (have > SLICE)
-        (void)fallocate(db->side.fd, FALLOC_FL_KEEP_SIZE, PAGE, have - SLICE);
+        (void)fallocate(db->coord.fd, FALLOC_FL_KEEP_SIZE, PAGE, have - SLICE);
     return set_aside(db) < have;
 }
 
 /* ---- before writing ---- */
 
-void reserve_enter(struct db *db)
+void sq_reserve_before_open(struct db *db)
 {
     int64_t room = free_bytes(db);
 
     if (room >= 0 && room < INDEX)
-        (void)reserve_spend(db);
+        (void)sq_reserve_spend(db);
 }
 
 /* Give the log its blocks beforehand, so that nobody else can take them. */
@@ -163,25 +163,25 @@ static bool grow_log(struct db *db, int64_t need)
     return !full;
 }
 
-void reserve_ready(struct db *db, int64_t wish, int64_t need)
+void sq_reserve_ready(struct db *db, int64_t wish, int64_t need)
 {
     int64_t room = free_bytes(db);
 
-    if (room > PLENTY && reserve_spent(db))
-        reserve_keep(db);
-    /* After a failed sync the log is verified first, by whoever comes next (sync_heal). */
-    if (room < 0 || room >= RESERVE || side_sync_failed(&db->side) || log_room(db) >= wish)
+    if (room > PLENTY && sq_reserve_spent(db))
+        sq_reserve_keep(db);
+    /* After a failed sync the log is verified first, by whoever comes next (sq_sync_after_failure). */
+    if (room < 0 || room >= RESERVE || sq_coord_sync_failed(&db->coord) || log_room(db) >= wish)
         return;
     /* Folded into the database, the log starts over in the blocks it has. */
-    if (side_frames(&db->side) > 0)
-        (void)db_checkpoint(db, SQLITE_CHECKPOINT_RESTART, NULL);
-    while (log_room(db) < need && !grow_log(db, need) && reserve_spend(db))
+    if (sq_coord_frames(&db->coord) > 0)
+        (void)sq_db_checkpoint(db, SQLITE_CHECKPOINT_RESTART, NULL);
+    while (log_room(db) < need && !grow_log(db, need) && sq_reserve_spend(db))
         ;
 }
 
-int reserve_admit(struct db *db, int64_t bytes, struct lhi_error *err)
+int sq_reserve_admit(struct db *db, int64_t bytes, struct lhi_error *err)
 {
-    bool spent = reserve_spent(db);
+    bool spent = sq_reserve_spent(db);
     int64_t keep = LEFT_OVER + (spent ? PLENTY : 0), room = free_bytes(db);
 
     if (room < 0 || room >= 2 * (bytes + keep) + LOG_MOST)

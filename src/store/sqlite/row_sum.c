@@ -47,15 +47,15 @@ static void lh_sum(sqlite3_context *context, int n, sqlite3_value **values)
     sqlite3_result_int64(context, sum);
 }
 
-int row_sum_register(struct conn *conn, struct lhi_error *err)
+int sq_row_sum_register(struct conn *conn, struct lhi_error *err)
 {
     int rc = sqlite3_create_function_v2(conn->db, "lh_sum", -1,
                                         SQLITE_UTF8 | SQLITE_DETERMINISTIC | SQLITE_DIRECTONLY,
                                         NULL, lh_sum, NULL, NULL, NULL);
-    return rc == SQLITE_OK ? LH_OK : sql_fail(conn, rc, err);
+    return rc == SQLITE_OK ? LH_OK : sq_fail(conn, rc, err);
 }
 
-bool row_sound(sqlite3_stmt *stmt)
+bool sq_row_sum_matches(sqlite3_stmt *stmt)
 {
     int last = sqlite3_column_count(stmt) - 1;
     int64_t sum = 0;
@@ -65,7 +65,7 @@ bool row_sound(sqlite3_stmt *stmt)
     for (int i = 0; i < last; i++) {
         struct value value = {.type = sqlite3_column_type(stmt, i)};
         if (value.type == SQLITE_TEXT || value.type == SQLITE_BLOB)
-            value.bytes = column_raw(stmt, i, &value.len);
+            value.bytes = sq_column_raw(stmt, i, &value.len);
         else
             value.number = sqlite3_column_int64(stmt, i);
         sum = add_value(sum, &value);
@@ -76,7 +76,7 @@ bool row_sound(sqlite3_stmt *stmt)
 
 /* ---- all of them ---- */
 
-const struct summed_table summed_tables[SUMMED_TABLES] = {
+const struct summed_table sq_summed_tables[SUMMED_TABLES] = {
     {.table = "lh_meta", .rows = LHI_SQL_SUMMED_META, .what = "value", .names = 1},
     {.table = "lh_policy", .rows = LHI_SQL_POLICY_LIST, .what = "policy", .names = 2},
     {.table = "lh_schedule", .rows = LHI_SQL_SUMMED_SCHEDULE, .what = "schedule", .names = 1},
@@ -84,28 +84,29 @@ const struct summed_table summed_tables[SUMMED_TABLES] = {
     {.table = "lh_request", .rows = LHI_SQL_SUMMED_REQUEST, .what = "request", .names = 1},
 };
 
-int each_unsound(struct conn *conn, unsound_fn *fn, void *arg, struct lhi_error *err)
+int sq_each_unsound(struct conn *conn, unsound_fn *fn, void *arg, struct lhi_error *err)
 {
     int rc = LH_OK;
 
     for (size_t i = 0; i < SUMMED_TABLES && rc >= 0; i++) {
-        const struct summed_table *table = &summed_tables[i];
-        sqlite3_stmt *stmt = sql(conn, table->rows, err, "");
+        const struct summed_table *table = &sq_summed_tables[i];
+        sqlite3_stmt *stmt = sq_stmt(conn, table->rows, err, "");
         rc = stmt ? LH_OK : err->status;
-        while (rc == LH_OK && (rc = sql_step(conn, stmt, err)) == LH_OK) {
+        while (rc == LH_OK && (rc = sq_step(conn, stmt, err)) == LH_OK) {
             char name[300];
-            if (row_sound(stmt))
+            if (sq_row_sum_matches(stmt))
                 continue;
-            lhi_format(name, sizeof name, "%s%s%s", text_or_empty(stmt, 0),
-                       table->names > 1 ? "/" : "", table->names > 1 ? text_or_empty(stmt, 1) : "");
+            lhi_format(name, sizeof name, "%s%s%s", sq_text_or_empty(stmt, 0),
+                       table->names > 1 ? "/" : "",
+                       table->names > 1 ? sq_text_or_empty(stmt, 1) : "");
             rc = fn(arg, table, stmt, name, err);
         }
-        sql_reset(stmt);
+        sq_reset(stmt);
     }
     return rc < 0 ? rc : LH_OK;
 }
 
-int damaged_row(const char *what, const char *name, struct lhi_error *err)
+int sq_damaged_row(const char *what, const char *name, struct lhi_error *err)
 {
     return lhi_fail(
         err, LH_ECORRUPT,

@@ -21,18 +21,18 @@ enum { META_VALUE = 1 };
 /* The row of this key, or an error: what is damaged must not be believed. */
 static int meta_get(struct conn *conn, const char *key, sqlite3_stmt **out, struct lhi_error *err)
 {
-    *out = sql(conn, LHI_SQL_META_GET, err, "t", key);
-    int rc = *out ? sql_step(conn, *out, err) : err->status;
+    *out = sq_stmt(conn, LHI_SQL_META_GET, err, "t", key);
+    int rc = *out ? sq_step(conn, *out, err) : err->status;
 
     /* A later version may compute sums in another way: first of all it must be recognized as later. */
-    if (rc != LH_OK || strcmp(key, "schema_version") == 0 || row_sound(*out))
+    if (rc != LH_OK || strcmp(key, "schema_version") == 0 || sq_row_sum_matches(*out))
         return rc;
-    sql_reset(*out);
-    return damaged_row("value in lh_meta", key, err);
+    sq_reset(*out);
+    return sq_damaged_row("value in lh_meta", key, err);
 }
 
-int meta_int(struct conn *conn, const char *key, int64_t fallback, int64_t *out,
-             struct lhi_error *err)
+int sq_meta_int(struct conn *conn, const char *key, int64_t fallback, int64_t *out,
+                struct lhi_error *err)
 {
     sqlite3_stmt *stmt;
     int rc = meta_get(conn, key, &stmt, err);
@@ -40,27 +40,27 @@ int meta_int(struct conn *conn, const char *key, int64_t fallback, int64_t *out,
     if (rc < 0)
         return rc;
     *out = rc == LH_OK ? sqlite3_column_int64(stmt, META_VALUE) : fallback;
-    sql_reset(stmt);
+    sq_reset(stmt);
     return LH_OK;
 }
 
-int meta_set_int(struct conn *conn, const char *key, int64_t value, struct lhi_error *err)
+int sq_meta_set_int(struct conn *conn, const char *key, int64_t value, struct lhi_error *err)
 {
-    return sql_run(conn, LHI_SQL_META_SET, err, "ti", key, value) < 0 ? err->status : LH_OK;
+    return sq_run(conn, LHI_SQL_META_SET, err, "ti", key, value) < 0 ? err->status : LH_OK;
 }
 
-int meta_set_text(struct conn *conn, const char *key, const char *value, struct lhi_error *err)
+int sq_meta_set_text(struct conn *conn, const char *key, const char *value, struct lhi_error *err)
 {
-    return sql_run(conn, LHI_SQL_META_SET, err, "tt", key, value) < 0 ? err->status : LH_OK;
+    return sq_run(conn, LHI_SQL_META_SET, err, "tt", key, value) < 0 ? err->status : LH_OK;
 }
 
-int epoch_set(struct conn *conn, int64_t epoch, struct lhi_error *err)
+int sq_epoch_set(struct conn *conn, int64_t epoch, struct lhi_error *err)
 {
-    int rc = meta_set_int(conn, "epoch", epoch, err);
-    return rc < 0 ? rc : meta_set_int(conn, "epoch_copy", epoch, err);
+    int rc = sq_meta_set_int(conn, "epoch", epoch, err);
+    return rc < 0 ? rc : sq_meta_set_int(conn, "epoch_copy", epoch, err);
 }
 
-int meta_text(struct conn *conn, const char *key, char *out, size_t len, struct lhi_error *err)
+int sq_meta_text(struct conn *conn, const char *key, char *out, size_t len, struct lhi_error *err)
 {
     sqlite3_stmt *stmt;
     int rc = meta_get(conn, key, &stmt, err);
@@ -69,7 +69,7 @@ int meta_text(struct conn *conn, const char *key, char *out, size_t len, struct 
         return rc;
     const unsigned char *text = rc == LH_OK ? sqlite3_column_text(stmt, META_VALUE) : NULL;
     lhi_format(out, len, "%s", text ? (const char *)text : "");
-    sql_reset(stmt);
+    sq_reset(stmt);
     return LH_OK;
 }
 
@@ -84,12 +84,12 @@ static int pragma_int(struct conn *conn, const char *text, int64_t *out, struct 
     if (rc == SQLITE_ROW)
         *out = sqlite3_column_int64(stmt, 0);
     int status =
-        rc == SQLITE_ROW ? LH_OK : sql_fail(conn, rc == SQLITE_DONE ? SQLITE_ERROR : rc, err);
+        rc == SQLITE_ROW ? LH_OK : sq_fail(conn, rc == SQLITE_DONE ? SQLITE_ERROR : rc, err);
     (void)sqlite3_finalize(stmt);
     return status;
 }
 
-int schema_look(struct conn *conn, enum contents *out, int64_t *version, struct lhi_error *err)
+int sq_schema_look(struct conn *conn, enum contents *out, int64_t *version, struct lhi_error *err)
 {
     int64_t tables = 0, ours = 0;
     int rc;
@@ -106,7 +106,7 @@ int schema_look(struct conn *conn, enum contents *out, int64_t *version, struct 
         return lhi_fail(err, LH_ECORRUPT, "one of the tables lh_meta and lh_job is missing");
     if (*out != CONTENTS_OURS)
         return LH_OK;
-    int known = meta_int(conn, "schema_version", 0, version, err);
+    int known = sq_meta_int(conn, "schema_version", 0, version, err);
     if (known == LH_OK && *version < 1)
         return lhi_fail(err, LH_ECORRUPT, "the tables have no schema version in lh_meta");
     return known;
@@ -117,46 +117,46 @@ static int migrate(struct db *db, int64_t from, bool own_file, struct lhi_error 
 {
     struct conn *conn = &db->conn;
     char uuid[37];
-    int rc = from == 0 ? clock_usable(lhi_wall_ms(), err) : LH_OK;
+    int rc = from == 0 ? sq_clock_usable(lhi_wall_ms(), err) : LH_OK;
 
-    if (rc < 0 || (rc = sql_exec(conn, "BEGIN IMMEDIATE", err)) < 0)
+    if (rc < 0 || (rc = sq_exec(conn, "BEGIN IMMEDIATE", err)) < 0)
         return rc;
     for (int i = (int)from; i < lhi_sqlite_migration_count && rc == LH_OK; i++) {
-        rc = sql_exec(conn, lhi_sqlite_migrations[i].text, err);
+        rc = sq_exec(conn, lhi_sqlite_migrations[i].text, err);
         LHI_POINT("migrate:step");
     }
     if (rc == LH_OK && from == 0) {
         lhi_uuid(uuid);
-        if ((rc = meta_set_text(conn, "store_uuid", uuid, err)) == LH_OK &&
-            (rc = meta_set_int(conn, "created_at", lhi_wall_ms(), err)) == LH_OK &&
-            (rc = meta_set_int(conn, "own_file", own_file, err)) == LH_OK &&
-            (rc = epoch_set(conn, 0, err)) == LH_OK &&
-            (rc = meta_set_text(conn, "last_path", db->file, err)) == LH_OK &&
-            (rc = meta_set_text(conn, "anchor_boot", db->boot, err)) == LH_OK &&
-            (rc = meta_set_int(conn, "anchor_wall", lhi_wall_ms(), err)) == LH_OK)
-            rc = meta_set_int(conn, "anchor_mono", machine_ms(db), err);
+        if ((rc = sq_meta_set_text(conn, "store_uuid", uuid, err)) == LH_OK &&
+            (rc = sq_meta_set_int(conn, "created_at", lhi_wall_ms(), err)) == LH_OK &&
+            (rc = sq_meta_set_int(conn, "own_file", own_file, err)) == LH_OK &&
+            (rc = sq_epoch_set(conn, 0, err)) == LH_OK &&
+            (rc = sq_meta_set_text(conn, "last_path", db->file, err)) == LH_OK &&
+            (rc = sq_meta_set_text(conn, "anchor_boot", db->boot, err)) == LH_OK &&
+            (rc = sq_meta_set_int(conn, "anchor_wall", lhi_wall_ms(), err)) == LH_OK)
+            rc = sq_meta_set_int(conn, "anchor_mono", sq_machine_ms(db), err);
     }
     if (rc == LH_OK)
-        rc = meta_set_int(conn, "schema_version", lhi_sqlite_migration_count, err);
+        rc = sq_meta_set_int(conn, "schema_version", lhi_sqlite_migration_count, err);
     if (rc == LH_OK)
-        rc = sql_run(conn, LHI_SQL_STORE_GENERATION, err, "") < 0 ? err->status : LH_OK;
+        rc = sq_run(conn, LHI_SQL_STORE_GENERATION, err, "") < 0 ? err->status : LH_OK;
     LHI_POINT("migrate:before_commit");
     if (rc == LH_OK)
-        rc = sql_exec(conn, "COMMIT", err);
+        rc = sq_exec(conn, "COMMIT", err);
     if (rc < 0) {
         struct lhi_error ignored;
-        (void)sql_exec(conn, "ROLLBACK", &ignored);
+        (void)sq_exec(conn, "ROLLBACK", &ignored);
     }
     db->fresh = rc == LH_OK && from == 0;
     LHI_POINT("migrate:after_commit");
     return rc;
 }
 
-int schema_update(struct db *db, struct lhi_error *err)
+int sq_schema_update(struct db *db, struct lhi_error *err)
 {
     enum contents contents;
     int64_t version;
-    int rc = schema_look(&db->conn, &contents, &version, err);
+    int rc = sq_schema_look(&db->conn, &contents, &version, err);
 
     if (rc < 0)
         return rc;
@@ -181,17 +181,17 @@ int schema_update(struct db *db, struct lhi_error *err)
     bool own_file = contents == CONTENTS_EMPTY;
     if (own_file) {
         /* Marks of a file that is ours alone; a database of the user's is not marked. As for FULL: see
-         * set_wal_mode(). */
+         * sq_set_wal_mode(). */
         char text[160];
         lhi_format(text, sizeof text,
                    "PRAGMA synchronous = FULL; PRAGMA auto_vacuum = INCREMENTAL; "
                    "PRAGMA application_id = %d; PRAGMA user_version = %d",
                    APPLICATION_ID, lhi_sqlite_migration_count);
-        if ((rc = sql_exec(&db->conn, text, err)) < 0)
+        if ((rc = sq_exec(&db->conn, text, err)) < 0)
             return rc;
     }
     bool changed;
-    if ((rc = set_wal_mode(&db->conn, &changed, err)) < 0)
+    if ((rc = sq_set_wal_mode(&db->conn, &changed, err)) < 0)
         return rc;
     rc = migrate(db, version, own_file, err);
     if (rc == LH_OK && contents != CONTENTS_EMPTY)
@@ -237,22 +237,22 @@ int lhi_sqlite_schema_of(const char *path, int *version, struct lhi_error *err)
         return lhi_no_memory(err);
     lhi_format(db->path, sizeof db->path, "%s", path);
     db->opts.read_only = true;
-    int rc = fork_guard_enter(&db->fork_guard, path, err);
+    int rc = sq_fork_guard_enter(&db->fork_guard, path, err);
     if (rc == LH_OK && realpath(path, db->file) == NULL)
         rc = lhi_fail_errno(err, errno, "could not look at \"%s\"", path);
     if (rc == LH_OK)
-        rc = conn_open_to_read(db, &db->conn, err);
+        rc = sq_conn_open_to_read(db, &db->conn, err);
     if (rc == LH_OK)
-        rc = schema_look(&db->conn, &contents, &found, err);
+        rc = sq_schema_look(&db->conn, &contents, &found, err);
     if (rc == LH_OK)
         *version = (int)found;
-    conn_close(&db->conn);
-    fork_guard_leave(&db->fork_guard);
+    sq_conn_close(&db->conn);
+    sq_fork_guard_leave(&db->fork_guard);
     lhi_free(db);
     return rc;
 }
 
-int schema_drop_sql(struct conn *conn, char **out, struct lhi_error *err)
+int sq_schema_drop_sql(struct conn *conn, char **out, struct lhi_error *err)
 {
     sqlite3_stmt *stmt = NULL;
     size_t used, room = 64;
@@ -281,7 +281,7 @@ int schema_drop_sql(struct conn *conn, char **out, struct lhi_error *err)
         room = used + 16;
     }
     if (rc != SQLITE_DONE)
-        (void)sql_fail(conn, rc, err);
+        (void)sq_fail(conn, rc, err);
     (void)sqlite3_finalize(stmt);
     if (rc != SQLITE_DONE) {
         lhi_free(text);

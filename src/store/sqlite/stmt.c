@@ -5,7 +5,7 @@
 #include <stdarg.h>
 #include <string.h>
 
-int sql_fail(struct conn *conn, int code, struct lhi_error *err)
+int sq_fail(struct conn *conn, int code, struct lhi_error *err)
 {
     static const struct {
         int code, status;
@@ -37,7 +37,7 @@ int sql_fail(struct conn *conn, int code, struct lhi_error *err)
     return lhi_fail(err, status, "%s: %s", lh_status_text(status), text);
 }
 
-void sql_reset(sqlite3_stmt *stmt)
+void sq_reset(sqlite3_stmt *stmt)
 {
     if (stmt != NULL)
         (void)sqlite3_reset(stmt);
@@ -92,7 +92,7 @@ static sqlite3_stmt *vsql(struct conn *conn, enum lhi_sql which, struct lhi_erro
                 (void)lhi_fail(err, LH_ECORRUPT, "schema of the store is damaged: %s",
                                sqlite3_errmsg(conn->db));
             else
-                (void)sql_fail(conn, rc, err);
+                (void)sq_fail(conn, rc, err);
             return NULL;
         }
         conn->stmt[which] = stmt;
@@ -102,15 +102,15 @@ static sqlite3_stmt *vsql(struct conn *conn, enum lhi_sql which, struct lhi_erro
     for (int i = 0; fmt[i] != '\0'; i++) {
         int rc = bind_one(stmt, i + 1, fmt[i], ap);
         if (rc != SQLITE_OK) {
-            (void)sql_fail(conn, rc, err);
+            (void)sq_fail(conn, rc, err);
             return NULL;
         }
     }
     return stmt;
 }
 
-sqlite3_stmt *sql(struct conn *conn, enum lhi_sql which, struct lhi_error *err, const char *fmt,
-                  ...)
+sqlite3_stmt *sq_stmt(struct conn *conn, enum lhi_sql which, struct lhi_error *err, const char *fmt,
+                      ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -143,7 +143,7 @@ static bool is_damage_of_job(sqlite3_stmt *stmt, int code, const char *text)
     }
 }
 
-int sql_step(struct conn *conn, sqlite3_stmt *stmt, struct lhi_error *err)
+int sq_step(struct conn *conn, sqlite3_stmt *stmt, struct lhi_error *err)
 {
     int rc = sqlite3_step(stmt);
     if (rc == SQLITE_ROW)
@@ -155,12 +155,12 @@ int sql_step(struct conn *conn, sqlite3_stmt *stmt, struct lhi_error *err)
     /* To its holder the lease of a damaged job is lost. */
     int status = is_damage_of_job(stmt, rc, sqlite3_errmsg(conn->db))
                      ? lhi_fail(err, LH_ELOST, "row of the job is damaged: the job is held back")
-                     : sql_fail(conn, rc, err);
+                     : sq_fail(conn, rc, err);
     (void)sqlite3_reset(stmt);
     return status;
 }
 
-int sql_run(struct conn *conn, enum lhi_sql which, struct lhi_error *err, const char *fmt, ...)
+int sq_run(struct conn *conn, enum lhi_sql which, struct lhi_error *err, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -170,13 +170,13 @@ int sql_run(struct conn *conn, enum lhi_sql which, struct lhi_error *err, const 
         return err->status;
     int rc;
     do
-        rc = sql_step(conn, stmt, err);
+        rc = sq_step(conn, stmt, err);
     while (rc == LH_OK);
     return rc < 0 ? rc : sqlite3_changes(conn->db);
 }
 
-int sql_int(struct conn *conn, enum lhi_sql which, struct lhi_error *err, int64_t fallback,
-            int64_t *out, const char *fmt, ...)
+int sq_int(struct conn *conn, enum lhi_sql which, struct lhi_error *err, int64_t fallback,
+           int64_t *out, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -184,30 +184,30 @@ int sql_int(struct conn *conn, enum lhi_sql which, struct lhi_error *err, int64_
     va_end(ap);
     if (stmt == NULL)
         return err->status;
-    int rc = sql_step(conn, stmt, err);
+    int rc = sq_step(conn, stmt, err);
     if (rc < 0)
         return rc;
     *out = rc == LH_OK && sqlite3_column_type(stmt, 0) != SQLITE_NULL
                ? sqlite3_column_int64(stmt, 0)
                : fallback;
-    sql_reset(stmt);
+    sq_reset(stmt);
     return LH_OK;
 }
 
-int sql_exec(struct conn *conn, const char *text, struct lhi_error *err)
+int sq_exec(struct conn *conn, const char *text, struct lhi_error *err)
 {
     int rc = sqlite3_exec(conn->db, text, NULL, NULL, NULL);
-    return rc == SQLITE_OK ? LH_OK : sql_fail(conn, rc, err);
+    return rc == SQLITE_OK ? LH_OK : sq_fail(conn, rc, err);
 }
 
-int check_json(struct conn *conn, const char *text, const char *what, struct lhi_error *err)
+int sq_check_json(struct conn *conn, const char *text, const char *what, struct lhi_error *err)
 {
     int64_t valid = 1;
     int rc = LH_OK;
 
     /* json_valid() says 0 when it is only out of memory: asked twice, it means it. */
     for (int try = 0; text != NULL && try < 2; try++) {
-        rc = sql_int(conn, LHI_SQL_JSON_CHECK, err, 0, &valid, "t", text);
+        rc = sq_int(conn, LHI_SQL_JSON_CHECK, err, 0, &valid, "t", text);
         if (rc != LH_OK || valid != 0)
             break;
     }
@@ -216,7 +216,7 @@ int check_json(struct conn *conn, const char *text, const char *what, struct lhi
     return rc;
 }
 
-void conn_close(struct conn *conn)
+void sq_conn_close(struct conn *conn)
 {
     for (int i = 0; i < LHI_SQL_COUNT; i++) {
         (void)sqlite3_finalize(conn->stmt[i]);
@@ -228,7 +228,7 @@ void conn_close(struct conn *conn)
 
 /* ---- rows into structs ---- */
 
-const char *const job_columns[JOB_COLUMNS] = {
+const char *const sq_job_columns[JOB_COLUMNS] = {
     "id",
     "queue",
     "kind",
@@ -263,19 +263,19 @@ const char *const job_columns[JOB_COLUMNS] = {
     "payload",
 };
 
-const char *text_or_empty(sqlite3_stmt *stmt, int column)
+const char *sq_text_or_empty(sqlite3_stmt *stmt, int column)
 {
     const unsigned char *text = sqlite3_column_text(stmt, column);
     return text ? (const char *)text : "";
 }
 
-const char *column_name(sqlite3_stmt *stmt, int column, struct lhi_arena *arena, bool *ok)
+const char *sq_column_name(sqlite3_stmt *stmt, int column, struct lhi_arena *arena, bool *ok)
 {
-    const char *text = column_text(stmt, column, arena, ok);
+    const char *text = sq_column_text(stmt, column, arena, ok);
     return text || !*ok ? text : "";
 }
 
-const char *column_text(sqlite3_stmt *stmt, int column, struct lhi_arena *arena, bool *ok)
+const char *sq_column_text(sqlite3_stmt *stmt, int column, struct lhi_arena *arena, bool *ok)
 {
     const unsigned char *text = sqlite3_column_text(stmt, column);
 
@@ -291,7 +291,7 @@ const char *column_text(sqlite3_stmt *stmt, int column, struct lhi_arena *arena,
     return copy;
 }
 
-const void *column_raw(sqlite3_stmt *stmt, int column, size_t *len)
+const void *sq_column_raw(sqlite3_stmt *stmt, int column, size_t *len)
 {
     /* As text it is UTF-8 in whatever encoding the database keeps it. */
     const void *bytes = sqlite3_column_type(stmt, column) == SQLITE_TEXT
@@ -310,7 +310,7 @@ static const void *column_bytes(sqlite3_stmt *stmt, int column, struct lhi_arena
     *is_text = false;
     if (type == SQLITE_NULL)
         return NULL;
-    const void *bytes = column_raw(stmt, column, len);
+    const void *bytes = sq_column_raw(stmt, column, len);
     /* A plain INSERT may have put any bytes into a text. */
     *is_text = type == SQLITE_TEXT && lh_text_ok(bytes, *len);
     void *copy = lhi_arena_copy(arena, bytes, *len);
@@ -319,30 +319,30 @@ static const void *column_bytes(sqlite3_stmt *stmt, int column, struct lhi_arena
     return copy;
 }
 
-lh_state column_state(sqlite3_stmt *stmt, int column)
+lh_state sq_column_state(sqlite3_stmt *stmt, int column)
 {
     const unsigned char *text = sqlite3_column_text(stmt, column);
     return text ? lh_state_parse((const char *)text) : 0;
 }
 
-bool job_from_row(sqlite3_stmt *s, int64_t now, struct lhi_arena *arena, lh_job *job)
+bool sq_job_from_row(sqlite3_stmt *s, int64_t now, struct lhi_arena *arena, lh_job *job)
 {
     bool ok = true;
 
     memset(job, 0, sizeof *job);
     job->id = sqlite3_column_int64(s, JOB_ID);
     job->token = sqlite3_column_int64(s, JOB_TOKEN);
-    job->queue = column_name(s, JOB_QUEUE, arena, &ok);
-    job->kind = column_text(s, JOB_KIND, arena, &ok);
-    job->state = column_state(s, JOB_STATE);
+    job->queue = sq_column_name(s, JOB_QUEUE, arena, &ok);
+    job->kind = sq_column_text(s, JOB_KIND, arena, &ok);
+    job->state = sq_column_state(s, JOB_STATE);
     job->priority = sqlite3_column_int(s, JOB_PRIORITY);
     job->payload =
         column_bytes(s, JOB_PAYLOAD, arena, &job->payload_len, &job->payload_is_text, &ok);
-    job->key = column_text(s, JOB_KEY, arena, &ok);
+    job->key = sq_column_text(s, JOB_KEY, arena, &ok);
     job->attempt = sqlite3_column_int64(s, JOB_ATTEMPT);
     job->max_attempts = sqlite3_column_int64(s, JOB_MAX_ATTEMPTS);
     job->recoveries = sqlite3_column_int64(s, JOB_RECOVERIES);
-    job->worker = column_text(s, JOB_WORKER, arena, &ok);
+    job->worker = sq_column_text(s, JOB_WORKER, arena, &ok);
     job->lease_until = sqlite3_column_int64(s, JOB_LEASE_UNTIL);
     job->lease_ms = sqlite3_column_int64(s, JOB_HELD_MS);
     job->run_at = sqlite3_column_int64(s, JOB_RUN_AT);
@@ -352,12 +352,12 @@ bool job_from_row(sqlite3_stmt *s, int64_t now, struct lhi_arena *arena, lh_job 
     job->state_changed_at = sqlite3_column_int64(s, JOB_STATE_CHANGED_AT);
     job->last_heartbeat_at = sqlite3_column_int64(s, JOB_LAST_HEARTBEAT_AT);
     job->expires_at = sqlite3_column_int64(s, JOB_EXPIRES_AT);
-    job->last_error = column_text(s, JOB_LAST_ERROR, arena, &ok);
-    job->stage = column_text(s, JOB_STAGE, arena, &ok);
+    job->last_error = sq_column_text(s, JOB_LAST_ERROR, arena, &ok);
+    job->stage = sq_column_text(s, JOB_STAGE, arena, &ok);
     job->progress = sqlite3_column_type(s, JOB_PROGRESS) == SQLITE_NULL
                         ? -1
                         : sqlite3_column_int(s, JOB_PROGRESS);
-    job->checkpoint = column_text(s, JOB_CHECKPOINT, arena, &ok);
+    job->checkpoint = sq_column_text(s, JOB_CHECKPOINT, arena, &ok);
     job->result = column_bytes(s, JOB_RESULT, arena, &job->result_len, &job->result_is_text, &ok);
     job->expired = job->state == LH_RUNNING && job->lease_until <= now;
     job->remaining_ms =
@@ -365,7 +365,7 @@ bool job_from_row(sqlite3_stmt *s, int64_t now, struct lhi_arena *arena, lh_job 
     return ok;
 }
 
-bool jobs_add(lh_jobs *jobs, size_t *room, lh_job **slot)
+bool sq_jobs_add(lh_jobs *jobs, size_t *room, lh_job **slot)
 {
     if (jobs->n == *room) {
         size_t more = *room ? *room * 2 : 8;
@@ -379,18 +379,18 @@ bool jobs_add(lh_jobs *jobs, size_t *room, lh_job **slot)
     return true;
 }
 
-bool lease_from_row(sqlite3_stmt *s, int64_t now, struct lhi_arena *arena, lh_lease *lease)
+bool sq_lease_from_row(sqlite3_stmt *s, int64_t now, struct lhi_arena *arena, lh_lease *lease)
 {
     bool ok = true;
 
     memset(lease, 0, sizeof *lease);
-    lease->scope = column_name(s, 0, arena, &ok);
-    lease->name = column_name(s, 1, arena, &ok);
-    lease->owner = column_text(s, 2, arena, &ok);
+    lease->scope = sq_column_name(s, 0, arena, &ok);
+    lease->name = sq_column_name(s, 1, arena, &ok);
+    lease->owner = sq_column_text(s, 2, arena, &ok);
     lease->token = sqlite3_column_int64(s, 3);
     lease->acquired_at = sqlite3_column_int64(s, 5);
     lease->expires_at = sqlite3_column_int64(s, 6);
-    lease->value = column_text(s, 7, arena, &ok);
+    lease->value = sq_column_text(s, 7, arena, &ok);
     lease->rows = sqlite3_column_type(s, 8) == SQLITE_NULL ? -1 : sqlite3_column_int64(s, 8);
     lease->last_completed_at = sqlite3_column_int64(s, 9);
     lease->stale = lease->owner != NULL && lease->expires_at <= now;
@@ -447,24 +447,25 @@ static void policy_from_row(sqlite3_stmt *s, lh_policy *p)
     }
 }
 
-int load_policies(struct conn *conn, lh_policies *out, struct lhi_error *err)
+int sq_load_policies(struct conn *conn, lh_policies *out, struct lhi_error *err)
 {
     size_t room = 0;
     int rc;
     struct lhi_arena *arena = lhi_arena_of(&out->priv);
-    sqlite3_stmt *stmt = sql(conn, LHI_SQL_POLICY_LIST, err, "");
+    sqlite3_stmt *stmt = sq_stmt(conn, LHI_SQL_POLICY_LIST, err, "");
 
     if (stmt == NULL)
         return err->status;
     if (arena == NULL)
         return lhi_no_memory(err);
-    while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
+    while ((rc = sq_step(conn, stmt, err)) == LH_OK) {
         bool ok = true;
-        if (!row_sound(stmt)) {
+        if (!sq_row_sum_matches(stmt)) {
             char name[300];
-            lhi_format(name, sizeof name, "%s/%s", text_or_empty(stmt, 0), text_or_empty(stmt, 1));
-            sql_reset(stmt);
-            return damaged_row("policy", name, err);
+            lhi_format(name, sizeof name, "%s/%s", sq_text_or_empty(stmt, 0),
+                       sq_text_or_empty(stmt, 1));
+            sq_reset(stmt);
+            return sq_damaged_row("policy", name, err);
         }
         if (out->n == room) {
             room = room ? room * 2 : 8;
@@ -474,8 +475,8 @@ int load_policies(struct conn *conn, lh_policies *out, struct lhi_error *err)
             out->row = grown;
         }
         lh_policy_row *row = &out->row[out->n];
-        row->queue = column_name(stmt, 0, arena, &ok);
-        row->kind = column_name(stmt, 1, arena, &ok);
+        row->queue = sq_column_name(stmt, 0, arena, &ok);
+        row->kind = sq_column_name(stmt, 1, arena, &ok);
         if (!ok)
             goto no_memory;
         if (strcmp(row->queue, "*") == 0)
@@ -488,6 +489,6 @@ int load_policies(struct conn *conn, lh_policies *out, struct lhi_error *err)
     return rc < 0 ? rc : LH_OK;
 
 no_memory:
-    sql_reset(stmt);
+    sq_reset(stmt);
     return lhi_no_memory(err);
 }

@@ -20,76 +20,76 @@ enum {
 
 /* ---- the log into the database ---- */
 
-int db_checkpoint(struct db *db, int mode, int *folded)
+int sq_db_checkpoint(struct db *db, int mode, int *folded)
 {
     int frames = 0, moved = 0;
     /* Readers are not waited for: everybody else would wait for us. */
-    conn_patient(&db->conn, false);
+    sq_conn_set_busy_wait(&db->conn, false);
     int rc;
     do /* the database may have to grow for it */
         rc = sqlite3_wal_checkpoint_v2(db->conn.db, "main", mode, &frames, &moved);
-    while ((rc & 0xff) == SQLITE_FULL && reserve_spend(db));
-    conn_patient(&db->conn, true);
+    while ((rc & 0xff) == SQLITE_FULL && sq_reserve_spend(db));
+    sq_conn_set_busy_wait(&db->conn, true);
 
     LHI_POINT("checkpoint:after");
     if (folded != NULL)
         *folded = moved > 0 ? moved : 0;
     if (rc == SQLITE_OK && frames == moved) {
         /* Everything is in the database file, and synced there. */
-        side_raise_synced(&db->side, side_committed(&db->side));
+        sq_coord_raise_synced(&db->coord, sq_coord_committed(&db->coord));
         db->wal_frames = 0;
-        side_set_frames(&db->side, 0);
+        sq_coord_set_frames(&db->coord, 0);
     } else if (rc != SQLITE_OK && (rc & 0xff) != SQLITE_BUSY) {
         lhi_log(&db->log, LH_LOG_WARN, "checkpoint failed: %s", sqlite3_errmsg(db->conn.db));
         /* It may have been a sync, of the log too: then what is behind it cannot be trusted. */
         if ((rc & 0xff) == SQLITE_IOERR)
-            side_set_sync_failed(&db->side, true);
+            sq_coord_set_sync_failed(&db->coord, true);
     }
     return rc;
 }
 
-void checkpoint_when_due(struct db *db, bool recovering, int64_t *took_us)
+void sq_checkpoint_when_due(struct db *db, bool recovering, int64_t *took_us)
 {
-    /* After a failed sync the log is verified first, by whoever comes next (sync_heal). */
-    if (db->wal_frames < CHECKPOINT_FRAMES || side_sync_failed(&db->side))
+    /* After a failed sync the log is verified first, by whoever comes next (sq_sync_after_failure). */
+    if (db->wal_frames < CHECKPOINT_FRAMES || sq_coord_sync_failed(&db->coord))
         return;
     /* A recovery under way writes most of the log, and folds it; but not so late that a foreign
      * program finds something to do. */
-    if (!recovering && side_recovering(&db->side) && db->wal_frames < SPARED_FRAMES)
+    if (!recovering && sq_coord_recovering(&db->coord) && db->wal_frames < SPARED_FRAMES)
         return;
     int64_t began = lhi_mono_us();
     /* A reader may keep us from starting the log over; then it grows, until it is cut. */
     bool outsized = (int64_t)db->wal_frames * 4096 > TRUNCATE_BYTES;
-    (void)db_checkpoint(db, outsized ? SQLITE_CHECKPOINT_TRUNCATE : SQLITE_CHECKPOINT_RESTART,
-                        NULL);
+    (void)sq_db_checkpoint(db, outsized ? SQLITE_CHECKPOINT_TRUNCATE : SQLITE_CHECKPOINT_RESTART,
+                           NULL);
     *took_us = lhi_mono_us() - began;
 }
 
 /* After a failed sync nobody knows what of the log is on the disk. Whoever comes next moves all of
  * it into the database file, synced, before anything more is acknowledged. */
-int sync_heal(struct db *db, struct lhi_error *err)
+int sq_sync_after_failure(struct db *db, struct lhi_error *err)
 {
     int64_t whole;
     int rc;
 
-    if (!side_sync_failed(&db->side))
+    if (!sq_coord_sync_failed(&db->coord))
         return LH_OK;
-    if (db_moved(db))
-        return db_stop_moved(db, err);
-    if ((rc = wal_valid_frames(db->file, &whole, err)) < 0)
+    if (sq_db_moved(db))
+        return sq_db_stop_moved(db, err);
+    if ((rc = sq_wal_valid_frames(db->file, &whole, err)) < 0)
         return rc;
-    if (whole < side_frames(&db->side))
+    if (whole < sq_coord_frames(&db->coord))
         return lhi_fail(err, LH_ECORRUPT,
                         "an earlier sync of \"%s-wal\" failed and %lld of its %lld frames are "
                         "damaged",
-                        db->path, (long long)(side_frames(&db->side) - whole),
-                        (long long)side_frames(&db->side));
-    if (db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE, NULL) != SQLITE_OK)
+                        db->path, (long long)(sq_coord_frames(&db->coord) - whole),
+                        (long long)sq_coord_frames(&db->coord));
+    if (sq_db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE, NULL) != SQLITE_OK)
         return lhi_fail(err, LH_EIO,
                         "an earlier sync of \"%s-wal\" failed and the log could not be moved into "
                         "the database: %s",
                         db->path, sqlite3_errmsg(db->conn.db));
-    side_set_sync_failed(&db->side, false);
+    sq_coord_set_sync_failed(&db->coord, false);
     lhi_log(&db->log, LH_LOG_WARN, "an earlier sync failed: the log was moved into the database");
     return LH_OK;
 }
@@ -100,7 +100,7 @@ int sync_heal(struct db *db, struct lhi_error *err)
  * nothing about what went into ours. */
 static int replaced(struct db *db, struct lhi_error *err)
 {
-    (void)db_stop_moved(db, err);
+    (void)sq_db_stop_moved(db, err);
     err->status = LH_EUNKNOWN;
     return LH_EUNKNOWN;
 }
@@ -108,42 +108,42 @@ static int replaced(struct db *db, struct lhi_error *err)
 /* Sync the log for everybody whose commit is in it by now. */
 static void sync_now(struct db *db)
 {
-    uint64_t reached = side_committed(&db->side);
+    uint64_t reached = sq_coord_committed(&db->coord);
     bool synced = db->wal->pMethods->xSync(db->wal, SQLITE_SYNC_NORMAL) == SQLITE_OK;
 
-    if (db_moved(db))
+    if (sq_db_moved(db))
         return; /* told by whoever asked for the sync */
-    if (synced && !side_sync_failed(&db->side))
-        side_raise_synced(&db->side, reached);
+    if (synced && !sq_coord_sync_failed(&db->coord))
+        sq_coord_raise_synced(&db->coord, reached);
     else
-        side_set_sync_failed(&db->side, true);
+        sq_coord_set_sync_failed(&db->coord, true);
 }
 
 /* Make sure that everything up to `tick` is on the disk. Who comes while a sync runs waits for it,
  * and then either finds its work done or syncs for everyone who came meanwhile. */
-int sync_to(struct db *db, uint64_t tick, struct lhi_error *err)
+int sq_sync_to(struct db *db, uint64_t tick, struct lhi_error *err)
 {
     int64_t start = lhi_mono_ms();
 
     LHI_POINT("txn:before_sync");
     for (;;) {
-        uint32_t ticket = side_sync_ticket(&db->side);
-        bool done = side_synced(&db->side) >= tick;
-        if (db_moved(db))
+        uint32_t ticket = sq_sync_ticket(&db->coord);
+        bool done = sq_coord_synced(&db->coord) >= tick;
+        if (sq_db_moved(db))
             return replaced(db, err);
         if (done)
             break;
-        if (side_sync_failed(&db->side))
+        if (sq_coord_sync_failed(&db->coord))
             return lhi_fail(err, LH_EUNKNOWN,
                             "could not sync \"%s-wal\": whether the act survives a power loss is "
                             "unknown",
                             db->path);
         /* The lock keeps other handles out, the mutex other threads of this one. */
         bool ours = pthread_mutex_trylock(&db->sync_mutex) == 0;
-        if (ours && side_sync_try(&db->side)) {
-            if (side_synced(&db->side) < tick && !side_sync_failed(&db->side))
+        if (ours && sq_sync_lock_try(&db->coord)) {
+            if (sq_coord_synced(&db->coord) < tick && !sq_coord_sync_failed(&db->coord))
                 sync_now(db);
-            side_sync_done(&db->side);
+            sq_sync_unlock(&db->coord);
             pthread_mutex_unlock(&db->sync_mutex);
             continue;
         }
@@ -157,7 +157,7 @@ int sync_to(struct db *db, uint64_t tick, struct lhi_error *err)
             sync_now(db);
             continue;
         }
-        side_sync_wait(&db->side, ticket);
+        sq_sync_wait(&db->coord, ticket);
     }
     LHI_POINT("txn:after_sync");
     return LH_OK;

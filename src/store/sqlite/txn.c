@@ -14,7 +14,7 @@
 
 /* ---- pieces the acts use ---- */
 
-struct tally *txn_tally(struct txn *txn, const char *queue, struct lhi_error *err)
+struct tally *sq_txn_tally(struct txn *txn, const char *queue, struct lhi_error *err)
 {
     for (struct tally *t = txn->tallies; t != NULL; t = t->next)
         if (strcmp(t->queue, queue) == 0)
@@ -31,7 +31,7 @@ struct tally *txn_tally(struct txn *txn, const char *queue, struct lhi_error *er
     return tally;
 }
 
-void txn_forget_tally(struct txn *txn, const char *queue)
+void sq_txn_forget_tally(struct txn *txn, const char *queue)
 {
     for (struct tally **t = &txn->tallies; *t != NULL; t = &(*t)->next)
         if (strcmp((*t)->queue, queue) == 0) {
@@ -40,7 +40,7 @@ void txn_forget_tally(struct txn *txn, const char *queue)
         }
 }
 
-void tally_move(struct tally *tally, lh_state from, lh_state to)
+void sq_tally_move(struct tally *tally, lh_state from, lh_state to)
 {
     if (from != 0)
         tally->state[from]--;
@@ -51,7 +51,7 @@ void tally_move(struct tally *tally, lh_state from, lh_state to)
         tally->ring++;
 }
 
-const lh_policy *txn_policy(struct txn *txn, const char *queue, const char *kind)
+const lh_policy *sq_txn_policy(struct txn *txn, const char *queue, const char *kind)
 {
     bool same = txn->policy_valid && strcmp(queue, txn->policy_queue) == 0 &&
                 strcmp(kind ? kind : "", txn->policy_kind) == 0;
@@ -64,7 +64,7 @@ const lh_policy *txn_policy(struct txn *txn, const char *queue, const char *kind
     return &txn->policy;
 }
 
-int64_t txn_next_token(const struct txn *txn, int64_t token)
+int64_t sq_txn_next_token(const struct txn *txn, int64_t token)
 {
     int64_t floor = txn->db->epoch << 40;
     return (token > floor ? token : floor) + 1;
@@ -78,7 +78,7 @@ struct logged {
 };
 
 /* Without memory the line is lost, and nothing else. */
-void txn_log(struct txn *txn, int level, const lh_log_entry *about, const char *fmt, ...)
+void sq_txn_log(struct txn *txn, int level, const lh_log_entry *about, const char *fmt, ...)
 {
     char line[1024];
     va_list ap;
@@ -102,7 +102,7 @@ void txn_log(struct txn *txn, int level, const lh_log_entry *about, const char *
     txn->logs = log;
 }
 
-void txn_say(struct txn *txn)
+void sq_txn_write_logs(struct txn *txn)
 {
     struct logged *first = NULL;
 
@@ -116,24 +116,24 @@ void txn_say(struct txn *txn)
     txn->logs = NULL;
 }
 
-void txn_falls_due(struct txn *txn, int64_t in_ms)
+void sq_txn_falls_due(struct txn *txn, int64_t in_ms)
 {
     if (in_ms < LHI_POLL_MS)
         txn->siren = true;
 }
 
-int put_event(struct conn *conn, int64_t at, const struct event *e, struct lhi_error *err)
+int sq_put_event(struct conn *conn, int64_t at, const struct event *e, struct lhi_error *err)
 {
-    int rc = sql_run(conn, LHI_SQL_EVENT_INSERT, err, "itItttttttItIItI", at, e->type, e->job,
-                     e->queue, e->worker, e->lease, e->from ? lh_state_name(e->from) : NULL,
-                     e->to ? lh_state_name(e->to) : NULL, e->actor, e->reason, e->token, e->data,
-                     e->attempt, e->max_attempts, e->action, e->report);
+    int rc = sq_run(conn, LHI_SQL_EVENT_INSERT, err, "itItttttttItIItI", at, e->type, e->job,
+                    e->queue, e->worker, e->lease, e->from ? lh_state_name(e->from) : NULL,
+                    e->to ? lh_state_name(e->to) : NULL, e->actor, e->reason, e->token, e->data,
+                    e->attempt, e->max_attempts, e->action, e->report);
     return rc < 0 ? rc : LH_OK;
 }
 
-int txn_event(struct txn *txn, const struct event *event, struct lhi_error *err)
+int sq_txn_event(struct txn *txn, const struct event *event, struct lhi_error *err)
 {
-    return put_event(txn->conn, txn->now, event, err);
+    return sq_put_event(txn->conn, txn->now, event, err);
 }
 
 static void free_paused(struct db *db)
@@ -148,20 +148,20 @@ static void free_paused(struct db *db)
 static int load_paused(struct txn *txn, struct lhi_error *err)
 {
     struct db *db = txn->db;
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_QUEUE_PAUSED, err, "");
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_QUEUE_PAUSED, err, "");
     int rc;
 
     free_paused(db);
     if (stmt == NULL)
         return err->status;
-    while ((rc = sql_step(txn->conn, stmt, err)) == LH_OK) {
+    while ((rc = sq_step(txn->conn, stmt, err)) == LH_OK) {
         char **grown = lhi_realloc(db->paused, (db->n_paused + 1) * sizeof *grown);
         if (grown != NULL) {
             db->paused = grown;
-            grown[db->n_paused] = lhi_strdup(text_or_empty(stmt, 0));
+            grown[db->n_paused] = lhi_strdup(sq_text_or_empty(stmt, 0));
         }
         if (grown == NULL || grown[db->n_paused] == NULL) {
-            sql_reset(stmt);
+            sq_reset(stmt);
             return lhi_no_memory(err);
         }
         db->n_paused++;
@@ -169,7 +169,7 @@ static int load_paused(struct txn *txn, struct lhi_error *err)
     return rc < 0 ? rc : LH_OK;
 }
 
-int txn_reload(struct txn *txn, struct lhi_error *err)
+int sq_txn_reload(struct txn *txn, struct lhi_error *err)
 {
     struct db *db = txn->db;
     int64_t wall, mono;
@@ -177,25 +177,25 @@ int txn_reload(struct txn *txn, struct lhi_error *err)
 
     lhi_policies_clear(&db->policies);
     txn->policy_valid = false;
-    if ((rc = load_policies(txn->conn, &db->policies, err)) < 0 ||
+    if ((rc = sq_load_policies(txn->conn, &db->policies, err)) < 0 ||
         (rc = load_paused(txn, err)) < 0 ||
-        (rc = move_closed(db, txn->conn, db->closed, sizeof db->closed, err)) < 0)
+        (rc = sq_move_closed(db, txn->conn, db->closed, sizeof db->closed, err)) < 0)
         return rc;
     char boot[40];
-    if ((rc = meta_int(txn->conn, "epoch", 0, &db->epoch, err)) < 0 ||
-        (rc = meta_text(txn->conn, "anchor_boot", boot, sizeof boot, err)) < 0 ||
-        (rc = meta_int(txn->conn, "anchor_wall", 0, &wall, err)) < 0 ||
-        (rc = meta_int(txn->conn, "anchor_mono", 0, &mono, err)) < 0)
+    if ((rc = sq_meta_int(txn->conn, "epoch", 0, &db->epoch, err)) < 0 ||
+        (rc = sq_meta_text(txn->conn, "anchor_boot", boot, sizeof boot, err)) < 0 ||
+        (rc = sq_meta_int(txn->conn, "anchor_wall", 0, &wall, err)) < 0 ||
+        (rc = sq_meta_int(txn->conn, "anchor_mono", 0, &mono, err)) < 0)
         return rc;
     /* The anchor of another boot says nothing about this one's clock. */
-    int64_t offset = clock_of_this_boot(db, boot) ? wall - mono : 0;
+    int64_t offset = sq_clock_of_this_boot(db, boot) ? wall - mono : 0;
     __atomic_store_n(&db->clock, offset, __ATOMIC_RELEASE);
     if (!txn->anchored && offset != 0)
-        side_set_clock(&db->side, offset);
+        sq_coord_set_clock(&db->coord, offset);
     return LH_OK;
 }
 
-void db_free_caches(struct db *db)
+void sq_db_free_caches(struct db *db)
 {
     lhi_policies_clear(&db->policies);
     free_paused(db);
@@ -203,29 +203,29 @@ void db_free_caches(struct db *db)
 
 /* ---- one transaction ---- */
 
-int txn_begin(struct txn *txn, struct db *db, struct lhi_error *err)
+int sq_txn_begin(struct txn *txn, struct db *db, struct lhi_error *err)
 {
     memset(txn, 0, sizeof *txn);
     txn->db = db;
     txn->conn = &db->conn;
-    int rc = sql_run(txn->conn, LHI_SQL_TXN_BEGIN, err, "");
+    int rc = sq_run(txn->conn, LHI_SQL_TXN_BEGIN, err, "");
     if (rc < 0)
         return rc;
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_STORE_MARKS, err, "");
-    rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_STORE_MARKS, err, "");
+    rc = stmt ? sq_step(txn->conn, stmt, err) : err->status;
     if (rc != LH_OK)
         return rc < 0 ? rc : lhi_fail(err, LH_ECORRUPT, "store has no row for itself in lh_queue");
     txn->tick = sqlite3_column_int64(stmt, 0) + 1;
     int64_t generation = sqlite3_column_int64(stmt, 1);
-    sql_reset(stmt);
+    sq_reset(stmt);
     if (generation != db->generation) {
         db->generation = -1;
         db->stuck_until = 0;
-        if ((rc = txn_reload(txn, err)) < 0)
+        if ((rc = sq_txn_reload(txn, err)) < 0)
             return rc;
         db->generation = generation;
     }
-    return clock_judge(txn, err);
+    return sq_clock_check(txn, err);
 }
 
 static int flush_tally(struct txn *txn, const struct tally *t, struct lhi_error *err)
@@ -233,53 +233,53 @@ static int flush_tally(struct txn *txn, const struct tally *t, struct lhi_error 
     int64_t minute = txn->now / 60000;
 
     for (int try = 0; try < 2; try++) {
-        int n = sql_run(txn->conn, LHI_SQL_QUEUE_TALLY, err, "iiiiiiiiiiiiiiti",
-                        t->state[LH_SCHEDULED], t->state[LH_PENDING], t->state[LH_RUNNING],
-                        t->state[LH_COMPLETED], t->state[LH_FAILED], t->state[LH_CANCELLED],
-                        t->enqueued, t->claimed, t->completed, t->failed, t->recovered, t->ended,
-                        t->wait_ms, t->run_ms, t->queue, minute);
+        int n = sq_run(txn->conn, LHI_SQL_QUEUE_TALLY, err, "iiiiiiiiiiiiiiti",
+                       t->state[LH_SCHEDULED], t->state[LH_PENDING], t->state[LH_RUNNING],
+                       t->state[LH_COMPLETED], t->state[LH_FAILED], t->state[LH_CANCELLED],
+                       t->enqueued, t->claimed, t->completed, t->failed, t->recovered, t->ended,
+                       t->wait_ms, t->run_ms, t->queue, minute);
         if (n != 0)
             return n < 0 ? n : LH_OK;
         /* A new minute, or a new queue. */
-        if (sql_run(txn->conn, LHI_SQL_QUEUE_ROLL, err, "t", t->queue) < 0 ||
-            sql_run(txn->conn, LHI_SQL_QUEUE_MINUTE, err, "ti", t->queue, minute) < 0)
+        if (sq_run(txn->conn, LHI_SQL_QUEUE_ROLL, err, "t", t->queue) < 0 ||
+            sq_run(txn->conn, LHI_SQL_QUEUE_MINUTE, err, "ti", t->queue, minute) < 0)
             return err->status;
     }
     return lhi_fail(err, LH_EFAIL, "could not count what happened in queue \"%s\"", t->queue);
 }
 
-int txn_flush(struct txn *txn, struct lhi_error *err)
+int sq_txn_flush(struct txn *txn, struct lhi_error *err)
 {
     for (const struct tally *t = txn->tallies; t != NULL; t = t->next) {
         int rc = flush_tally(txn, t, err);
         if (rc != LH_OK)
             return rc;
     }
-    int rc = sql_run(txn->conn, LHI_SQL_STORE_TOUCH, err, "i", txn->tick);
+    int rc = sq_run(txn->conn, LHI_SQL_STORE_TOUCH, err, "i", txn->tick);
     return rc < 0 ? rc : LH_OK;
 }
 
-void txn_rollback(struct txn *txn)
+void sq_txn_rollback(struct txn *txn)
 {
     struct lhi_error ignored; /* after some failures SQLite has rolled back by itself */
-    (void)sql_run(txn->conn, LHI_SQL_TXN_ROLLBACK, &ignored, "");
+    (void)sq_run(txn->conn, LHI_SQL_TXN_ROLLBACK, &ignored, "");
 }
 
 /* Commit; on failure the outcome is unknown, unless SQLite itself says that nothing happened. */
-int txn_commit(struct txn *txn, struct lhi_error *err)
+int sq_txn_commit(struct txn *txn, struct lhi_error *err)
 {
     struct db *db = txn->db;
 
     LHI_POINT("txn:before_commit");
-    if (db_disturbed(db)) {
-        txn_rollback(txn);
-        (void)db_stop_moved(db, err);
-        (void)db_save_log(db);
+    if (sq_db_files_changed(db)) {
+        sq_txn_rollback(txn);
+        (void)sq_db_stop_moved(db, err);
+        (void)sq_db_save_log(db);
         return LH_ESTOPPED;
     }
-    int status = sql_run(txn->conn, LHI_SQL_TXN_COMMIT, err, "");
+    int status = sq_run(txn->conn, LHI_SQL_TXN_COMMIT, err, "");
     if (status < 0) {
-        txn_rollback(txn);
+        sq_txn_rollback(txn);
         if (status == LH_EBUSY || status == LH_ENOMEM || status == LH_ENOSPC)
             return status;
         __atomic_store_n(&db->stopped, 1, __ATOMIC_RELEASE);
@@ -287,15 +287,15 @@ int txn_commit(struct txn *txn, struct lhi_error *err)
         return lhi_fail(err, LH_EUNKNOWN, "could not commit, the outcome is unknown: %.300s",
                         said.text);
     }
-    side_set_committed(&db->side, (uint64_t)txn->tick);
-    side_set_frames(&db->side, db->wal_frames);
+    sq_coord_set_committed(&db->coord, (uint64_t)txn->tick);
+    sq_coord_set_frames(&db->coord, db->wal_frames);
     if (txn->anchored)
-        side_set_clock(&db->side, db->clock);
+        sq_coord_set_clock(&db->coord, db->clock);
     LHI_POINT("txn:after_commit");
     /* Files that were removed or replaced still take commits, for nobody to see. */
-    if (db_moved(db)) {
-        (void)db_stop_moved(db, err);
-        (void)db_save_log(db);
+    if (sq_db_moved(db)) {
+        (void)sq_db_stop_moved(db, err);
+        (void)sq_db_save_log(db);
         err->status = LH_EUNKNOWN; /* the file may come back, with this in it */
         return LH_EUNKNOWN;
     }
@@ -319,13 +319,13 @@ static struct tally *copy_tallies(struct txn *txn, bool *ok)
     return head;
 }
 
-int txn_savepoint(struct txn *txn, int (*fn)(struct txn *, void *), void *arg,
-                  struct lhi_error *err)
+int sq_txn_savepoint(struct txn *txn, int (*fn)(struct txn *, void *), void *arg,
+                     struct lhi_error *err)
 {
     struct logged *logs = txn->logs;
     struct lhi_error ignored;
 
-    if (sql_run(txn->conn, LHI_SQL_ACT_BEGIN, err, "") < 0) {
+    if (sq_run(txn->conn, LHI_SQL_ACT_BEGIN, err, "") < 0) {
         txn->gone = sqlite3_get_autocommit(txn->conn->db) != 0;
         return err->status;
     }
@@ -335,18 +335,19 @@ int txn_savepoint(struct txn *txn, int (*fn)(struct txn *, void *), void *arg,
     /* The engine may have given up the whole transaction: then there is nothing to go back to, and
      * nothing may go on. */
     if (rc < 0 && (sqlite3_get_autocommit(txn->conn->db) != 0 ||
-                   sql_run(txn->conn, LHI_SQL_ACT_UNDO, &ignored, "") < 0)) {
+                   sq_run(txn->conn, LHI_SQL_ACT_UNDO, &ignored, "") < 0)) {
         txn->gone = true;
         return rc;
     }
-    if (sql_run(txn->conn, LHI_SQL_ACT_END, &ignored, "") < 0) {
+    if (sq_run(txn->conn, LHI_SQL_ACT_END, &ignored, "") < 0) {
         txn->gone = true;
         return rc < 0 ? rc : lhi_fail(err, ignored.status, "%s", ignored.text);
     }
     return rc;
 }
 
-int txn_guarded(struct txn *txn, int (*fn)(struct txn *, void *), void *arg, struct lhi_error *err)
+int sq_txn_guarded(struct txn *txn, int (*fn)(struct txn *, void *), void *arg,
+                   struct lhi_error *err)
 {
     bool changed = txn->changed, durable = txn->durable, ok = true;
     struct tally *before = copy_tallies(txn, &ok);
@@ -354,7 +355,7 @@ int txn_guarded(struct txn *txn, int (*fn)(struct txn *, void *), void *arg, str
 
     if (!ok)
         return lhi_no_memory(err);
-    int rc = txn_savepoint(txn, fn, arg, err);
+    int rc = sq_txn_savepoint(txn, fn, arg, err);
     if (rc >= 0 || txn->gone)
         return rc;
     txn->tallies = before;
@@ -362,30 +363,30 @@ int txn_guarded(struct txn *txn, int (*fn)(struct txn *, void *), void *arg, str
     txn->changed = changed;
     txn->durable = durable;
     /* Settings that it changed are as they were. */
-    if (txn->reloaded && txn_reload(txn, &ignored) < 0)
+    if (txn->reloaded && sq_txn_reload(txn, &ignored) < 0)
         txn->gone = true;
     return rc;
 }
 
-int txn_alone(struct db *db, int (*fn)(struct txn *, void *, struct lhi_error *), void *arg,
-              struct lhi_error *err)
+int sq_txn_alone(struct db *db, int (*fn)(struct txn *, void *, struct lhi_error *), void *arg,
+                 struct lhi_error *err)
 {
     struct txn txn;
-    int rc = txn_begin(&txn, db, err);
+    int rc = sq_txn_begin(&txn, db, err);
 
     if (rc == LH_OK)
         rc = fn(&txn, arg, err);
     if (rc == LH_OK)
-        rc = txn_flush(&txn, err);
+        rc = sq_txn_flush(&txn, err);
     if (rc == LH_OK)
-        rc = txn_commit(&txn, err);
+        rc = sq_txn_commit(&txn, err);
     else
-        txn_rollback(&txn);
+        sq_txn_rollback(&txn);
     if (rc == LH_OK)
-        txn_say(&txn);
+        sq_txn_write_logs(&txn);
     lhi_arena_clear(&txn.arena);
     db->generation = -1;
     if (rc == LH_OK)
-        rc = sync_to(db, (uint64_t)txn.tick, err);
+        rc = sq_sync_to(db, (uint64_t)txn.tick, err);
     return rc;
 }

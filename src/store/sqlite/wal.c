@@ -72,7 +72,7 @@ static int64_t count_frames(int fd, unsigned char *frame)
     return n;
 }
 
-int wal_valid_frames(const char *db_path, int64_t *frames, struct lhi_error *err)
+int sq_wal_valid_frames(const char *db_path, int64_t *frames, struct lhi_error *err)
 {
     char path[4200];
 

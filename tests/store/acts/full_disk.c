@@ -168,23 +168,23 @@ TEST(a_small_disk_is_not_taken_for_a_reserve)
 static void spend_all(const char *folder)
 {
     struct lhi_error err;
-    struct db db = {.side.fd = -1};
+    struct db db = {.coord.fd = -1};
 
     (void)snprintf(db.file, sizeof db.file, "%s/slices", folder);
-    EXPECT_OK(side_open(&db.side, db.file, true, &db.log, &err));
-    reserve_keep(&db);
+    EXPECT_OK(sq_coord_open(&db.coord, db.file, true, &db.log, &err));
+    sq_reserve_keep(&db);
     for (int64_t left = RESERVE; left > 0; left -= RESERVE / 4) {
         struct stat st;
-        EXPECT_EQ(fstat(db.side.fd, &st), 0);
+        EXPECT_EQ(fstat(db.coord.fd, &st), 0);
         EXPECT(st.st_blocks * 512 - left >= 4096 && st.st_blocks * 512 - left < 65536);
-        EXPECT(reserve_spend(&db));
-        EXPECT(reserve_spent(&db));
+        EXPECT(sq_reserve_spend(&db));
+        EXPECT(sq_reserve_spent(&db));
     }
-    EXPECT(!reserve_spend(&db));
-    reserve_keep(&db);
-    EXPECT(!reserve_spent(&db));
-    EXPECT(reserve_spend(&db));
-    side_close(&db.side);
+    EXPECT(!sq_reserve_spend(&db));
+    sq_reserve_keep(&db);
+    EXPECT(!sq_reserve_spent(&db));
+    EXPECT(sq_reserve_spend(&db));
+    sq_coord_close(&db.coord);
 }
 
 TEST(the_reserve_is_given_up_slice_by_slice)
@@ -483,7 +483,7 @@ TEST(a_neighbour_that_brings_too_much_is_refused_alone)
 {
     struct lhi_error err;
     struct lhi_log log = {0};
-    struct side turn;
+    struct coord turn;
     struct caller leader, big, small;
 
     small_disk("32m");
@@ -493,8 +493,8 @@ TEST(a_neighbour_that_brings_too_much_is_refused_alone)
     leader.ref = take_one(store);
     small.ref = take_one(store);
     /* While we are in the turnstile, one leads and waits, the others come together behind it. */
-    EXPECT_OK(side_open(&turn, "d/store.db", false, &log, &err));
-    EXPECT_OK(side_enter(&turn, 1000, "test", &err));
+    EXPECT_OK(sq_coord_open(&turn, "d/store.db", false, &log, &err));
+    EXPECT_OK(sq_writer_lock(&turn, 1000, "test", &err));
     EXPECT_EQ(pthread_create(&leader.thread, NULL, complete_mine, &leader), 0);
     while (!((struct db *)store->store.self)->leading)
         (void)sched_yield();
@@ -504,8 +504,8 @@ TEST(a_neighbour_that_brings_too_much_is_refused_alone)
     EXPECT_EQ(pthread_create(&small.thread, NULL, complete_mine, &small), 0);
     while (!queued(store, 2))
         (void)sched_yield();
-    side_leave(&turn);
-    side_close(&turn);
+    sq_writer_unlock(&turn);
+    sq_coord_close(&turn);
     pthread_join(leader.thread, NULL);
     pthread_join(big.thread, NULL);
     pthread_join(small.thread, NULL);

@@ -33,15 +33,15 @@ static int64_t refilled(const lh_policy *policy, int64_t bucket, int64_t at, int
 static int read_bucket(struct txn *txn, const lh_policy *policy, const char *queue, int64_t *bucket,
                        struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_QUEUE_BUCKET, err, "t", queue);
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_QUEUE_BUCKET, err, "t", queue);
     if (stmt == NULL)
         return err->status;
-    int rc = sql_step(txn->conn, stmt, err);
+    int rc = sq_step(txn->conn, stmt, err);
     if (rc < 0)
         return rc;
     int64_t level = rc == LH_OK ? sqlite3_column_int64(stmt, 0) : 0;
     int64_t at = rc == LH_OK ? sqlite3_column_int64(stmt, 1) : 0;
-    sql_reset(stmt);
+    sq_reset(stmt);
     *bucket = refilled(policy, level, at, txn->now);
     return LH_OK;
 }
@@ -51,25 +51,25 @@ static int read_bucket(struct txn *txn, const lh_policy *policy, const char *que
 static int slots_used(struct txn *txn, const char *queue, int64_t limit, int64_t *used,
                       struct lhi_error *err)
 {
-    struct tally *tally = txn_tally(txn, queue, err);
+    struct tally *tally = sq_txn_tally(txn, queue, err);
     int64_t counted = 0;
     int rc;
 
     if (tally == NULL)
         return err->status;
-    if ((rc = sql_int(txn->conn, LHI_SQL_QUEUE_SLOTS, err, 0, used, "ti", queue, txn->now)) < 0)
+    if ((rc = sq_int(txn->conn, LHI_SQL_QUEUE_SLOTS, err, 0, used, "ti", queue, txn->now)) < 0)
         return rc;
     *used += tally->state[LH_RUNNING]; /* of this transaction, not yet written to the count */
     if (*used < limit)
         return LH_OK;
-    if ((rc = sql_int(txn->conn, LHI_SQL_JOB_SLOTS, err, 0, &counted, "ti", queue, txn->now)) < 0)
+    if ((rc = sq_int(txn->conn, LHI_SQL_JOB_SLOTS, err, 0, &counted, "ti", queue, txn->now)) < 0)
         return rc;
     if (counted == *used)
         return LH_OK;
-    txn_log(txn, LH_LOG_WARN, NULL, "queue %s counted %lld running, there are %lld: corrected",
-            queue, (long long)*used, (long long)counted);
+    sq_txn_log(txn, LH_LOG_WARN, NULL, "queue %s counted %lld running, there are %lld: corrected",
+               queue, (long long)*used, (long long)counted);
     txn->changed = true;
-    rc = sql_run(txn->conn, LHI_SQL_QUEUE_RUNNING_SET, err, "it", counted - *used, queue);
+    rc = sq_run(txn->conn, LHI_SQL_QUEUE_RUNNING_SET, err, "it", counted - *used, queue);
     *used = counted;
     return rc < 0 ? rc : LH_OK;
 }
@@ -106,38 +106,38 @@ static int fail_damaged(struct txn *txn, const lh_job *job, enum damage damage, 
                         bool *held, struct lhi_error *err)
 {
     char reason[80];
-    int rc = hold_back(txn, job->id, job->token, damage, held, err);
+    int rc = sq_set_job_aside(txn, job->id, job->token, damage, held, err);
 
     if (rc < 0 || !*held)
         return rc;
-    lhi_format(reason, sizeof reason, "CORRUPT: %s", damage_words(damage));
-    txn_log(txn, LH_LOG_ERROR,
-            &(lh_log_entry){.job = job->id,
-                            .token = job->token,
-                            .attempt = job->attempt,
-                            .queue = job->queue,
-                            .reason = reason},
-            "job %lld was failed: %s", (long long)job->id, damage_words(damage));
-    tally_move(tally, LH_PENDING, LH_FAILED);
+    lhi_format(reason, sizeof reason, "CORRUPT: %s", sq_damage_words(damage));
+    sq_txn_log(txn, LH_LOG_ERROR,
+               &(lh_log_entry){.job = job->id,
+                               .token = job->token,
+                               .attempt = job->attempt,
+                               .queue = job->queue,
+                               .reason = reason},
+               "job %lld was failed: %s", (long long)job->id, sq_damage_words(damage));
+    sq_tally_move(tally, LH_PENDING, LH_FAILED);
     tally->failed++;
-    return txn_event(txn,
-                     &(struct event){.type = "job.failed",
-                                     .job = job->id,
-                                     .queue = job->queue,
-                                     .from = LH_PENDING,
-                                     .to = LH_FAILED,
-                                     .actor = "system/claim",
-                                     .reason = reason,
-                                     .token = job->token},
-                     err);
+    return sq_txn_event(txn,
+                        &(struct event){.type = "job.failed",
+                                        .job = job->id,
+                                        .queue = job->queue,
+                                        .from = LH_PENDING,
+                                        .to = LH_FAILED,
+                                        .actor = "system/claim",
+                                        .reason = reason,
+                                        .token = job->token},
+                        err);
 }
 
 /* A plain INSERT has no checksums: from its first claim on the job is covered like any other. */
 static int sign(struct txn *txn, const lh_job *job, struct lhi_error *err)
 {
-    return sql_run(txn->conn, LHI_SQL_JOB_SIGN, err, "iii",
-                   name_sum(job->queue, job->kind, job->key),
-                   lhi_checksum(job->payload, job->payload ? job->payload_len : 0), job->id);
+    return sq_run(txn->conn, LHI_SQL_JOB_SIGN, err, "iii",
+                  sq_name_sum(job->queue, job->kind, job->key),
+                  lhi_checksum(job->payload, job->payload ? job->payload_len : 0), job->id);
 }
 
 /* What the policy says of a run. */
@@ -150,15 +150,15 @@ static void under_policy(lh_job *job, const lh_policy *policy)
 static int take(struct txn *txn, const lh_claim_opts *opts, lh_job *job, int64_t wished_ms,
                 struct tally *tally, struct lhi_error *err)
 {
-    const lh_policy *policy = txn_policy(txn, job->queue, job->kind);
+    const lh_policy *policy = sq_txn_policy(txn, job->queue, job->kind);
     int rc;
 
     int64_t old_token = job->token;
     job->lease_ms = opts->lease_ms ? opts->lease_ms : wished_ms ? wished_ms : policy->lease_ms;
     job->lease_until = txn->now + job->lease_ms;
     job->remaining_ms = job->lease_ms;
-    txn_falls_due(txn, job->lease_ms);
-    job->token = txn_next_token(txn, old_token);
+    sq_txn_falls_due(txn, job->lease_ms);
+    job->token = sq_txn_next_token(txn, old_token);
     assert(job->token > old_token);
     job->attempt++;
     if (job->max_attempts == 0)
@@ -173,31 +173,31 @@ static int take(struct txn *txn, const lh_claim_opts *opts, lh_job *job, int64_t
     job->finished_at = 0;
     job->stage = NULL;
     job->progress = -1;
-    rc = sql_run(txn->conn, LHI_SQL_JOB_CLAIM, err, "iitiiii", job->token, job->max_attempts,
-                 job->worker, job->lease_until, job->lease_ms, txn->now, job->id);
+    rc = sq_run(txn->conn, LHI_SQL_JOB_CLAIM, err, "iitiiii", job->token, job->max_attempts,
+                job->worker, job->lease_until, job->lease_ms, txn->now, job->id);
     if (rc < 0)
         return rc;
     if (rc == 0) /* an index says that it is pending, and its row does not */
         return lhi_fail(err, LH_ELOST, "row of the job contradicts its index");
     /* Claimed in time: its expiry has nothing more to say, whatever becomes of this claim. */
     if (job->expires_at != 0 &&
-        (rc = sql_run(txn->conn, LHI_SQL_EXPIRY_END, err, "ii", job->expires_at, job->id)) < 0)
+        (rc = sq_run(txn->conn, LHI_SQL_EXPIRY_END, err, "ii", job->expires_at, job->id)) < 0)
         return rc;
     int64_t ready = job->run_at > job->created_at ? job->run_at : job->created_at;
-    tally_move(tally, LH_PENDING, LH_RUNNING);
+    sq_tally_move(tally, LH_PENDING, LH_RUNNING);
     tally->claimed++;
     tally->wait_ms += txn->now > ready ? txn->now - ready : 0;
     if (policy->audit == LH_AUDIT_FULL)
-        return txn_event(txn,
-                         &(struct event){.type = "job.claimed",
-                                         .job = job->id,
-                                         .queue = job->queue,
-                                         .worker = opts->worker,
-                                         .from = LH_PENDING,
-                                         .to = LH_RUNNING,
-                                         .actor = opts->worker,
-                                         .token = job->token},
-                         err);
+        return sq_txn_event(txn,
+                            &(struct event){.type = "job.claimed",
+                                            .job = job->id,
+                                            .queue = job->queue,
+                                            .worker = opts->worker,
+                                            .from = LH_PENDING,
+                                            .to = LH_RUNNING,
+                                            .actor = opts->worker,
+                                            .token = job->token},
+                            err);
     return LH_OK;
 }
 
@@ -255,12 +255,12 @@ static int add_candidate(struct txn *txn, sqlite3_stmt *stmt, struct candidates 
     struct lhi_arena *arena = lhi_arena_of(&c->out->priv);
     lh_job *job;
 
-    if (arena == NULL || !jobs_add(c->out, c->room, &job) ||
-        !job_from_row(stmt, txn->now, arena, job))
+    if (arena == NULL || !sq_jobs_add(c->out, c->room, &job) ||
+        !sq_job_from_row(stmt, txn->now, arena, job))
         return lhi_no_memory(err);
     c->about[c->n++] = (struct candidate){
         .wished_ms = sqlite3_column_int64(stmt, JOB_LEASE_MS),
-        .damage = row_damage(stmt, job),
+        .damage = sq_job_damage(stmt, job),
         .unsigned_yet = sqlite3_column_type(stmt, JOB_NAME_SUM) == SQLITE_NULL ||
                         sqlite3_column_type(stmt, JOB_PAYLOAD_SUM) == SQLITE_NULL};
     return LH_OK;
@@ -271,14 +271,14 @@ static int add_candidate(struct txn *txn, sqlite3_stmt *stmt, struct candidates 
 static int read_candidates(struct txn *txn, const char *queue, size_t n, struct candidates *c,
                            struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_NEXT, err, "ti", queue, (int64_t)n);
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_JOB_NEXT, err, "ti", queue, (int64_t)n);
     int rc;
 
     if (stmt == NULL)
         return err->status;
-    while ((rc = sql_step(txn->conn, stmt, err)) == LH_OK)
+    while ((rc = sq_step(txn->conn, stmt, err)) == LH_OK)
         if ((rc = add_candidate(txn, stmt, c, err)) < 0) {
-            sql_reset(stmt);
+            sq_reset(stmt);
             return rc;
         }
     return rc < 0 ? rc : LH_OK;
@@ -289,13 +289,13 @@ static int read_candidate(struct txn *txn, int64_t id, struct candidates *c, str
 {
     if (is_passed(c->passed, id))
         return LH_OK;
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_GET, err, "i", id);
-    int rc = stmt != NULL ? sql_step(txn->conn, stmt, err) : err->status;
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_JOB_GET, err, "i", id);
+    int rc = stmt != NULL ? sq_step(txn->conn, stmt, err) : err->status;
     if (rc == LH_OK)
         rc = add_candidate(txn, stmt, c, err);
-    sql_reset(stmt);
-    if (rc == LH_EMPTY || (rc < 0 && is_damage(txn, id, rc, err)))
-        return pass_over(txn, id, err);
+    sq_reset(stmt);
+    if (rc == LH_EMPTY || (rc < 0 && sq_is_damage(txn, id, rc, err)))
+        return sq_skip_job(txn, id, err);
     return rc;
 }
 
@@ -303,12 +303,12 @@ static int read_candidate(struct txn *txn, int64_t id, struct candidates *c, str
 static int read_candidates_by_id(struct txn *txn, const char *queue, size_t n, struct candidates *c,
                                  struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_NEXT_IDS, err, "t", queue);
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_JOB_NEXT_IDS, err, "t", queue);
     int rc = stmt != NULL ? LH_OK : err->status;
 
-    while (rc == LH_OK && c->n < n && (rc = sql_step(txn->conn, stmt, err)) == LH_OK)
+    while (rc == LH_OK && c->n < n && (rc = sq_step(txn->conn, stmt, err)) == LH_OK)
         rc = read_candidate(txn, sqlite3_column_int64(stmt, 0), c, err);
-    sql_reset(stmt);
+    sq_reset(stmt);
     return rc < 0 ? rc : LH_OK;
 }
 
@@ -333,10 +333,10 @@ static int rank_kinds(struct txn *txn, const lh_claim_opts *opts, const char *qu
 {
     *found = 0;
     for (size_t i = 0; i < opts->n_kinds; i++) {
-        sqlite3_stmt *stmt =
-            sql(txn->conn, LHI_SQL_JOB_NEXT_OF_KIND, err, "tti", queue, opts->kinds[i], (int64_t)n);
+        sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_JOB_NEXT_OF_KIND, err, "tti", queue,
+                                     opts->kinds[i], (int64_t)n);
         int rc = stmt != NULL ? LH_OK : err->status;
-        while (rc == LH_OK && (rc = sql_step(txn->conn, stmt, err)) == LH_OK)
+        while (rc == LH_OK && (rc = sq_step(txn->conn, stmt, err)) == LH_OK)
             ranks[(*found)++] =
                 (struct rank){sqlite3_column_int64(stmt, 0), sqlite3_column_int64(stmt, 1)};
         if (rc < 0)
@@ -379,7 +379,7 @@ static int take_sound(struct txn *txn, const lh_claim_opts *opts, lh_job *job,
         rc = sign(txn, job, err);
     if (candidate->damage == DAMAGED_NOT && rc >= 0)
         rc = take(txn, opts, job, candidate->wished_ms, tally, err);
-    if (rc < 0 && is_damage(txn, before.id, rc, err)) {
+    if (rc < 0 && sq_is_damage(txn, before.id, rc, err)) {
         candidate->damage = DAMAGED_ROW;
         rc = LH_OK;
     }
@@ -424,7 +424,7 @@ static int claim_from(struct txn *txn, struct lhi_act *act, const char *queue, s
     const lh_claim_opts *opts = act->claim.opts;
     struct lhi_error *err = &act->err;
     lh_jobs *out = act->claim.out;
-    lh_policy policy = *txn_policy(txn, queue, NULL); /* a copy: the cache moves on below */
+    lh_policy policy = *sq_txn_policy(txn, queue, NULL); /* a copy: the cache moves on below */
     size_t allowed, first = out->n, kept = first;
     int64_t bucket;
     int rc;
@@ -450,15 +450,15 @@ static int claim_from(struct txn *txn, struct lhi_act *act, const char *queue, s
         int64_t lease = opts->lease_ms       ? opts->lease_ms
                         : about[0].wished_ms ? about[0].wished_ms
                                              : policy.lease_ms;
-        if ((rc = exclusive_acquire(txn, queue, out->job[first].id, opts->worker, txn->now + lease,
-                                    &got, err)) < 0)
+        if ((rc = sq_exclusive_acquire(txn, queue, out->job[first].id, opts->worker,
+                                       txn->now + lease, &got, err)) < 0)
             return rc;
         if (!got) {
             out->n = first;
             return LH_OK;
         }
     }
-    struct tally *tally = txn_tally(txn, queue, err);
+    struct tally *tally = sq_txn_tally(txn, queue, err);
     if (tally == NULL)
         return err->status;
     for (size_t i = 0; i < found; i++) {
@@ -473,15 +473,15 @@ static int claim_from(struct txn *txn, struct lhi_act *act, const char *queue, s
     txn->changed = true;
     if (policy.exclusive) {
         /* The lease ends with the job, to the millisecond; nothing claimed, nothing held. */
-        rc = kept > first ? exclusive_follow(txn, queue, out->job[first].id,
-                                             out->job[first].lease_until, err)
-                          : exclusive_end(txn, queue, out->job[first].id, err);
+        rc = kept > first ? sq_exclusive_follow(txn, queue, out->job[first].id,
+                                                out->job[first].lease_until, err)
+                          : sq_exclusive_end(txn, queue, out->job[first].id, err);
         if (rc < 0)
             return rc;
     }
     if (bucket >= 0)
-        rc = sql_run(txn->conn, LHI_SQL_QUEUE_BUCKET_SET, err, "tii", queue,
-                     bucket - (int64_t)(kept - first) * 1000, txn->now);
+        rc = sq_run(txn->conn, LHI_SQL_QUEUE_BUCKET_SET, err, "tii", queue,
+                    bucket - (int64_t)(kept - first) * 1000, txn->now);
     return rc < 0 ? rc : LH_OK;
 }
 
@@ -492,36 +492,38 @@ static int repeat_claim(struct txn *txn, struct lhi_act *act, bool *found, size_
     struct lhi_error *err = &act->err;
     lh_jobs *out = act->claim.out;
     int64_t n = 0;
-    int rc = check_request(txn, act->claim.opts->request, err);
+    int rc = sq_check_request(txn, act->claim.opts->request, err);
 
     if (rc < 0)
         return rc;
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_REQUEST_JOBS, err, "t", act->claim.opts->request);
+    sqlite3_stmt *stmt =
+        sq_stmt(txn->conn, LHI_SQL_REQUEST_JOBS, err, "t", act->claim.opts->request);
     struct lhi_arena *arena = lhi_arena_of(&out->priv);
     if (stmt == NULL)
         return err->status;
     if (arena == NULL)
         return lhi_no_memory(err);
-    while ((rc = sql_step(txn->conn, stmt, err)) == LH_OK) {
+    while ((rc = sq_step(txn->conn, stmt, err)) == LH_OK) {
         int64_t id = sqlite3_column_int64(stmt, 0), token = sqlite3_column_int64(stmt, 1);
-        if (n++ == 0 && (rc = check_same_act(stmt, "claim", act->claim.opts->request, err)) < 0) {
-            sql_reset(stmt);
+        if (n++ == 0 &&
+            (rc = sq_check_same_act(stmt, "claim", act->claim.opts->request, err)) < 0) {
+            sq_reset(stmt);
             return rc;
         }
-        sqlite3_stmt *get = sql(txn->conn, LHI_SQL_JOB_GET, err, "i", id);
-        int got = get ? sql_step(txn->conn, get, err) : err->status;
+        sqlite3_stmt *get = sq_stmt(txn->conn, LHI_SQL_JOB_GET, err, "i", id);
+        int got = get ? sq_step(txn->conn, get, err) : err->status;
         lh_job *job;
         if (got == LH_OK && sqlite3_column_int64(get, JOB_TOKEN) == token &&
-            column_state(get, JOB_STATE) == LH_RUNNING &&
+            sq_column_state(get, JOB_STATE) == LH_RUNNING &&
             sqlite3_column_int64(get, JOB_LEASE_UNTIL) > txn->now) {
-            if (!jobs_add(out, room, &job) || !job_from_row(get, txn->now, arena, job))
+            if (!sq_jobs_add(out, room, &job) || !sq_job_from_row(get, txn->now, arena, job))
                 got = lhi_no_memory(err);
             else
-                under_policy(job, txn_policy(txn, job->queue, job->kind));
+                under_policy(job, sq_txn_policy(txn, job->queue, job->kind));
         }
-        sql_reset(get);
+        sq_reset(get);
         if (got < 0) {
-            sql_reset(stmt);
+            sq_reset(stmt);
             return got;
         }
     }
@@ -541,8 +543,8 @@ static int remember_claim(struct txn *txn, struct lhi_act *act)
         used += lhi_format(jobs + used, room - used, "%s[%lld,%lld]", i ? "," : "[",
                            (long long)out->job[i].id, (long long)out->job[i].token);
     lhi_format(jobs + used, room - used, "]");
-    int rc = sql_run(txn->conn, LHI_SQL_REQUEST_PUT, &act->err, "ttit", act->claim.opts->request,
-                     "claim", txn->now, jobs);
+    int rc = sq_run(txn->conn, LHI_SQL_REQUEST_PUT, &act->err, "ttit", act->claim.opts->request,
+                    "claim", txn->now, jobs);
     return rc < 0 ? rc : LH_OK;
 }
 
@@ -550,7 +552,7 @@ static int remember_claim(struct txn *txn, struct lhi_act *act)
 
 static int take_back(struct txn *txn, void *arg)
 {
-    return recover_on_claim(txn, arg);
+    return sq_recover_on_claim(txn, arg);
 }
 
 static int move_in(struct txn *txn, void *arg)
@@ -558,15 +560,15 @@ static int move_in(struct txn *txn, void *arg)
     struct lhi_error *err = arg;
     int64_t n;
     bool more;
-    int rc = expire_overdue(txn, LHI_BATCH, &n, &more, err);
-    return rc < 0 ? rc : promote_due(txn, LHI_BATCH, &n, &more, err);
+    int rc = sq_expire_overdue(txn, LHI_BATCH, &n, &more, err);
+    return rc < 0 ? rc : sq_promote_due(txn, LHI_BATCH, &n, &more, err);
 }
 
 static int tick(struct txn *txn, void *arg)
 {
     int64_t n;
     bool more;
-    return tick_due(txn, LHI_BATCH, &n, &more, arg);
+    return sq_run_due_schedules(txn, LHI_BATCH, &n, &more, arg);
 }
 
 /* One step before a claim. A failure is logged, undone, and does not stop the claim, as long as there
@@ -577,7 +579,7 @@ static int best_effort(struct txn *txn, int (*step)(struct txn *, void *), const
     struct lhi_error reason;
 
     lhi_error_clear(&reason);
-    if (txn_guarded(txn, step, &reason, &reason) >= 0)
+    if (sq_txn_guarded(txn, step, &reason, &reason) >= 0)
         return LH_OK;
     lhi_log(&txn->db->log, LH_LOG_WARN, "%s failed: %s", what, reason.text);
     if (!txn->gone)
@@ -591,14 +593,14 @@ static int best_effort(struct txn *txn, int (*step)(struct txn *, void *), const
 static int heal_first(struct txn *txn, bool *put_off, struct lhi_error *err)
 {
     int64_t due;
-    int rc = sql_int(txn->conn, LHI_SQL_DUE_NOW, err, 0, &due, "iii", txn->now,
-                     txn->db->stuck_until, txn->wall);
+    int rc = sq_int(txn->conn, LHI_SQL_DUE_NOW, err, 0, &due, "iii", txn->now, txn->db->stuck_until,
+                    txn->wall);
 
     *put_off = false;
     if (rc < 0 || due == 0)
         return rc;
     if (!txn->db->opts.no_recovery) {
-        *put_off = side_recovering(&txn->db->side);
+        *put_off = sq_coord_recovering(&txn->db->coord);
         if (!*put_off && (rc = best_effort(txn, take_back, "automatic recovery", err)) < 0)
             return rc;
     }
@@ -626,7 +628,7 @@ static int claim_queues(struct txn *txn, struct lhi_act *act, size_t want, size_
     return LH_OK;
 }
 
-int act_claim(struct txn *txn, struct lhi_act *act)
+int sq_act_claim(struct txn *txn, struct lhi_act *act)
 {
     const lh_claim_opts *opts = act->claim.opts;
     lh_jobs *out = act->claim.out;
@@ -642,7 +644,7 @@ int act_claim(struct txn *txn, struct lhi_act *act)
         if (found)
             return out->n > 0 ? LH_OK : LH_EMPTY;
     }
-    int alive = sql_run(txn->conn, LHI_SQL_WORKER_CLAIMS, &act->err, "it", txn->now, opts->worker);
+    int alive = sq_run(txn->conn, LHI_SQL_WORKER_CLAIMS, &act->err, "it", txn->now, opts->worker);
     if (alive < 0)
         return alive;
     if (alive > 0)

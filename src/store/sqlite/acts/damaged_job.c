@@ -26,7 +26,7 @@ static uint64_t one_name(const char *name, uint64_t place)
     return name ? ((uint64_t)lhi_checksum(name, strlen(name)) | 1) * place : 0;
 }
 
-int64_t name_sum(const char *queue, const char *kind, const char *key)
+int64_t sq_name_sum(const char *queue, const char *kind, const char *key)
 {
     uint64_t sum = one_name(queue, 3) ^ one_name(kind, 5) ^ one_name(key, 7);
     int64_t out;
@@ -36,7 +36,7 @@ int64_t name_sum(const char *queue, const char *kind, const char *key)
 }
 
 /* As the constraint of lh_job has it. It must not overflow: the numbers of a caller may be any. */
-int64_t sum_of_new(const struct new_row *row)
+int64_t sq_new_row_sum(const struct new_row *row)
 {
     uint64_t sum = 3 * (uint64_t)row->id + 5 * (uint64_t)(int64_t)row->priority +
                    11 * (uint64_t)row->max_attempts + 31 * (uint64_t)row->created_at +
@@ -57,7 +57,7 @@ int64_t sum_of_new(const struct new_row *row)
     return out;
 }
 
-enum damage row_damage(sqlite3_stmt *stmt, const lh_job *job)
+enum damage sq_job_damage(sqlite3_stmt *stmt, const lh_job *job)
 {
     bool summed = sqlite3_column_type(stmt, JOB_PAYLOAD_SUM) != SQLITE_NULL;
 
@@ -68,39 +68,39 @@ enum damage row_damage(sqlite3_stmt *stmt, const lh_job *job)
         sqlite3_column_int64(stmt, JOB_STATE_SUM) == 0) /* the library never leaves it out */
         return DAMAGED_ROW;
     if (sqlite3_column_type(stmt, JOB_NAME_SUM) != SQLITE_NULL &&
-        sqlite3_column_int64(stmt, JOB_NAME_SUM) != name_sum(job->queue, job->kind, job->key))
+        sqlite3_column_int64(stmt, JOB_NAME_SUM) != sq_name_sum(job->queue, job->kind, job->key))
         return DAMAGED_NAMES;
     return DAMAGED_NOT;
 }
 
-bool names_damaged(sqlite3_stmt *stmt)
+bool sq_names_damaged(sqlite3_stmt *stmt)
 {
     enum { SUM = 1, QUEUE, KIND, KEY };
 
     return sqlite3_column_int64(stmt, SUM) !=
-           name_sum(text_or_empty(stmt, QUEUE), (const char *)sqlite3_column_text(stmt, KIND),
-                    (const char *)sqlite3_column_text(stmt, KEY));
+           sq_name_sum(sq_text_or_empty(stmt, QUEUE), (const char *)sqlite3_column_text(stmt, KIND),
+                       (const char *)sqlite3_column_text(stmt, KEY));
 }
 
-enum damage summed_damage(sqlite3_stmt *stmt)
+enum damage sq_summed_damage(sqlite3_stmt *stmt)
 {
     enum { SUM = 1, PAYLOAD, NAMES, QUEUE, KIND, KEY };
     const char *queue = (const char *)sqlite3_column_text(stmt, QUEUE);
     size_t len;
-    const void *payload = column_raw(stmt, PAYLOAD, &len);
+    const void *payload = sq_column_raw(stmt, PAYLOAD, &len);
 
     if (sqlite3_column_type(stmt, SUM) != SQLITE_NULL &&
         sqlite3_column_int64(stmt, SUM) != lhi_checksum(payload, len))
         return DAMAGED_PAYLOAD;
     if (sqlite3_column_type(stmt, NAMES) != SQLITE_NULL &&
-        sqlite3_column_int64(stmt, NAMES) != name_sum(queue ? queue : "",
-                                                      (const char *)sqlite3_column_text(stmt, KIND),
-                                                      (const char *)sqlite3_column_text(stmt, KEY)))
+        sqlite3_column_int64(stmt, NAMES) !=
+            sq_name_sum(queue ? queue : "", (const char *)sqlite3_column_text(stmt, KIND),
+                        (const char *)sqlite3_column_text(stmt, KEY)))
         return DAMAGED_NAMES;
     return DAMAGED_NOT;
 }
 
-const char *damage_words(enum damage damage)
+const char *sq_damage_words(enum damage damage)
 {
     switch (damage) {
     case DAMAGED_PAYLOAD:
@@ -117,34 +117,34 @@ const char *damage_words(enum damage damage)
 /* Once the job is failed, under a token of the next epoch. */
 static int raise_for(struct txn *txn, struct lhi_error *err)
 {
-    if (!txn->fenced && raise_epoch(txn, err) < 0)
+    if (!txn->fenced && sq_raise_epoch(txn, err) < 0)
         return err->status;
     txn->fenced = txn->reloaded = true; /* an act that is undone takes the epoch back */
     return LH_OK;
 }
 
-int hold_back(struct txn *txn, int64_t id, int64_t token, enum damage damage, bool *held,
-              struct lhi_error *err)
+int sq_set_job_aside(struct txn *txn, int64_t id, int64_t token, enum damage damage, bool *held,
+                     struct lhi_error *err)
 {
     char reason[80];
     int64_t floor = (txn->db->epoch + (txn->fenced ? 0 : 1)) << 40;
 
-    lhi_format(reason, sizeof reason, "CORRUPT: %s", damage_words(damage));
+    lhi_format(reason, sizeof reason, "CORRUPT: %s", sq_damage_words(damage));
     if (damage != DAMAGED_PAYLOAD)
         token = (token > floor && token < MOST_TOKEN ? token : floor) + 1;
-    int n = sql_run(txn->conn, LHI_SQL_JOB_HOLD_BACK, err, "itii", token, reason, txn->now, id);
+    int n = sq_run(txn->conn, LHI_SQL_JOB_HOLD_BACK, err, "itii", token, reason, txn->now, id);
     *held = n > 0;
-    if (n == 0 || is_damage(txn, id, n, err))
-        return pass_over(txn, id, err);
+    if (n == 0 || sq_is_damage(txn, id, n, err))
+        return sq_skip_job(txn, id, err);
     if (n < 0 || (damage != DAMAGED_PAYLOAD && raise_for(txn, err) < 0))
         return err->status;
     txn->changed = true;
-    return sql_run(txn->conn, LHI_SQL_JOB_SUM, err, "i", id) < 0 ? err->status : LH_OK;
+    return sq_run(txn->conn, LHI_SQL_JOB_SUM, err, "i", id) < 0 ? err->status : LH_OK;
 }
 
 /* ---- passed over ---- */
 
-bool is_damage(struct txn *txn, int64_t id, int rc, struct lhi_error *err)
+bool sq_is_damage(struct txn *txn, int64_t id, int rc, struct lhi_error *err)
 {
     struct lhi_error ignored;
 
@@ -153,9 +153,9 @@ bool is_damage(struct txn *txn, int64_t id, int rc, struct lhi_error *err)
     /* The engine calls a page damaged in the same words as a row. If the row can be read it was not the
      * row, and nothing may go on. */
     if (rc == LH_ECORRUPT) {
-        sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_GET, &ignored, "i", id);
-        bool readable = stmt == NULL || sql_step(txn->conn, stmt, &ignored) != LH_ECORRUPT;
-        sql_reset(stmt);
+        sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_JOB_GET, &ignored, "i", id);
+        bool readable = stmt == NULL || sq_step(txn->conn, stmt, &ignored) != LH_ECORRUPT;
+        sq_reset(stmt);
         if (readable)
             return false;
     }
@@ -163,21 +163,22 @@ bool is_damage(struct txn *txn, int64_t id, int rc, struct lhi_error *err)
     return true;
 }
 
-int pass_over(struct txn *txn, int64_t id, struct lhi_error *err)
+int sq_skip_job(struct txn *txn, int64_t id, struct lhi_error *err)
 {
     static const char why[] =
         "CORRUPT: row cannot be read or contradicts its index: \"leasehold check "
         "--repair\" resolves it";
     int64_t told = 0;
-    int rc = sql_int(txn->conn, LHI_SQL_DAMAGE_TOLD, err, 0, &told, "i", id);
+    int rc = sq_int(txn->conn, LHI_SQL_DAMAGE_TOLD, err, 0, &told, "i", id);
 
-    side_set_recovery_due(&txn->db->side, true); /* the next open checks the file and repairs it */
+    sq_coord_set_recovery_due(&txn->db->coord,
+                              true); /* the next open checks the file and repairs it */
     if (rc < 0 || told != 0)
         return rc;
     txn->changed = true;
-    txn_log(txn, LH_LOG_ERROR, &(lh_log_entry){.job = id, .reason = why},
-            "job %lld is damaged and passed over: %s", (long long)id, why + strlen("CORRUPT: "));
-    return txn_event(
+    sq_txn_log(txn, LH_LOG_ERROR, &(lh_log_entry){.job = id, .reason = why},
+               "job %lld is damaged and passed over: %s", (long long)id, why + strlen("CORRUPT: "));
+    return sq_txn_event(
         txn,
         &(struct event){.type = "job.damaged", .job = id, .actor = "system/claim", .reason = why},
         err);

@@ -13,30 +13,30 @@ static int next_id(struct insert_context *ctx, struct lhi_error *err)
     int rc = LH_OK;
 
     if (ctx->last_id == 0)
-        rc = sql_int(ctx->conn, LHI_SQL_JOB_LAST_ID, err, 0, &ctx->last_id, "");
+        rc = sq_int(ctx->conn, LHI_SQL_JOB_LAST_ID, err, 0, &ctx->last_id, "");
     if (rc == LH_OK)
         ctx->last_id++;
     return rc;
 }
 
-int insert_job(struct insert_context *ctx, const char *queue, const lh_new_job *job,
-               lh_enqueued *out, struct lhi_error *err)
+int sq_insert_job(struct insert_context *ctx, const char *queue, const lh_new_job *job,
+                  lh_enqueued *out, struct lhi_error *err)
 {
     struct conn *conn = ctx->conn;
     lh_policy policy;
     int rc;
 
     if (job->key != NULL) {
-        sqlite3_stmt *stmt = sql(conn, LHI_SQL_JOB_BY_KEY, err, "tt", queue, job->key);
+        sqlite3_stmt *stmt = sq_stmt(conn, LHI_SQL_JOB_BY_KEY, err, "tt", queue, job->key);
         if (stmt == NULL)
             return err->status;
-        if ((rc = sql_step(conn, stmt, err)) < 0)
+        if ((rc = sq_step(conn, stmt, err)) < 0)
             return rc;
         if (rc == LH_OK) {
             out->id = sqlite3_column_int64(stmt, 0);
-            out->state = column_state(stmt, 1);
+            out->state = sq_column_state(stmt, 1);
             out->duplicate = true;
-            sql_reset(stmt);
+            sq_reset(stmt);
             return LH_OK;
         }
     }
@@ -60,17 +60,17 @@ int insert_job(struct insert_context *ctx, const char *queue, const lh_new_job *
                           .lease_ms = job->lease_ms,
                           .backoff_ms = job->backoff_ms,
                           .backoff_cap_ms = job->backoff_cap_ms};
-    rc = sql_run(conn, LHI_SQL_JOB_INSERT, err, "itttiiIitIIIIiibi", row.id, queue, job->kind,
-                 lh_state_name(state), (int64_t)row.priority, row.max_attempts, row.run_at,
-                 row.created_at, job->key, row.expires_at, row.lease_ms, row.backoff_ms,
-                 row.backoff_cap_ms, name_sum(queue, job->kind, job->key),
-                 lhi_checksum(job->payload, job->payload ? job->payload_len : 0), job->payload,
-                 job->payload_len, sum_of_new(&row));
+    rc = sq_run(conn, LHI_SQL_JOB_INSERT, err, "itttiiIitIIIIiibi", row.id, queue, job->kind,
+                lh_state_name(state), (int64_t)row.priority, row.max_attempts, row.run_at,
+                row.created_at, job->key, row.expires_at, row.lease_ms, row.backoff_ms,
+                row.backoff_cap_ms, sq_name_sum(queue, job->kind, job->key),
+                lhi_checksum(job->payload, job->payload ? job->payload_len : 0), job->payload,
+                job->payload_len, sq_new_row_sum(&row));
     if (rc < 0)
         return rc;
     out->id = sqlite3_last_insert_rowid(conn->db);
-    if (job->expires_ms != 0 && (rc = sql_run(conn, LHI_SQL_EXPIRY_PUT, err, "ii",
-                                              ctx->wall + job->expires_ms, out->id)) < 0)
+    if (job->expires_ms != 0 && (rc = sq_run(conn, LHI_SQL_EXPIRY_PUT, err, "ii",
+                                             ctx->wall + job->expires_ms, out->id)) < 0)
         return rc;
     out->state = state;
     out->duplicate = false;
@@ -110,16 +110,16 @@ static int find_made_request(struct txn *txn, const char *request, struct lhi_ac
     if (!parse_made(request, &first, &count, &created, &sum) || count != (int64_t)act->n)
         return LH_OK;
     for (int64_t i = 0; i < count; i++) {
-        sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_GET, &act->err, "i", first + i);
-        int rc = stmt ? sql_step(txn->conn, stmt, &act->err) : act->err.status;
+        sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_JOB_GET, &act->err, "i", first + i);
+        int rc = stmt ? sq_step(txn->conn, stmt, &act->err) : act->err.status;
         if (rc < 0)
             return rc;
         bool ours = rc == LH_OK && sqlite3_column_int64(stmt, JOB_CREATED_AT) == created &&
                     (i > 0 || (uint64_t)sqlite3_column_int64(stmt, JOB_PAYLOAD_SUM) == sum);
         act->enqueue.out[i] = (lh_enqueued){.id = first + i, .duplicate = true};
         if (ours)
-            act->enqueue.out[i].state = column_state(stmt, JOB_STATE);
-        sql_reset(stmt);
+            act->enqueue.out[i].state = sq_column_state(stmt, JOB_STATE);
+        sq_reset(stmt);
         if (!ours)
             return LH_OK;
     }
@@ -127,20 +127,21 @@ static int find_made_request(struct txn *txn, const char *request, struct lhi_ac
     return LH_OK;
 }
 
-int check_request(struct txn *txn, const char *request, struct lhi_error *err)
+int sq_check_request(struct txn *txn, const char *request, struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_REQUEST_GET, err, "t", request);
-    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
-    bool sound = rc != LH_OK || row_sound(stmt);
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_REQUEST_GET, err, "t", request);
+    int rc = stmt ? sq_step(txn->conn, stmt, err) : err->status;
+    bool sound = rc != LH_OK || sq_row_sum_matches(stmt);
 
-    sql_reset(stmt);
+    sq_reset(stmt);
     if (sound)
         return rc < 0 ? rc : LH_OK;
     txn->own_damage = true;
-    return damaged_row("request", request, err);
+    return sq_damaged_row("request", request, err);
 }
 
-int check_same_act(sqlite3_stmt *stmt, const char *act, const char *request, struct lhi_error *err)
+int sq_check_same_act(sqlite3_stmt *stmt, const char *act, const char *request,
+                      struct lhi_error *err)
 {
     const char *before = (const char *)sqlite3_column_text(stmt, 2);
     if (before != NULL && strcmp(before, act) == 0)
@@ -154,16 +155,16 @@ static int repeat_request(struct txn *txn, struct lhi_act *act, bool *found)
     struct lhi_error *err = &act->err;
     const char *request = act->enqueue.request;
     size_t n = 0;
-    int rc = check_request(txn, request, err);
+    int rc = sq_check_request(txn, request, err);
 
     if (rc < 0)
         return rc;
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_REQUEST_JOBS, err, "t", request);
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_REQUEST_JOBS, err, "t", request);
     if (stmt == NULL)
         return err->status;
-    while ((rc = sql_step(txn->conn, stmt, err)) == LH_OK) {
-        if (n == 0 && (rc = check_same_act(stmt, "enqueue", request, err)) < 0) {
-            sql_reset(stmt);
+    while ((rc = sq_step(txn->conn, stmt, err)) == LH_OK) {
+        if (n == 0 && (rc = sq_check_same_act(stmt, "enqueue", request, err)) < 0) {
+            sq_reset(stmt);
             return rc;
         }
         if (n < act->n)
@@ -181,16 +182,16 @@ static int repeat_request(struct txn *txn, struct lhi_act *act, bool *found)
                         act->n);
     *found = true;
     for (size_t i = 0; i < n; i++) {
-        stmt = sql(txn->conn, LHI_SQL_JOB_GET, err, "i", act->enqueue.out[i].id);
+        stmt = sq_stmt(txn->conn, LHI_SQL_JOB_GET, err, "i", act->enqueue.out[i].id);
         if (stmt == NULL)
             return err->status;
-        if ((rc = sql_step(txn->conn, stmt, err)) < 0)
+        if ((rc = sq_step(txn->conn, stmt, err)) < 0)
             return rc;
         /* Pruned meanwhile: it was completed long ago. */
-        act->enqueue.out[i].state = rc == LH_OK ? column_state(stmt, JOB_STATE) : LH_COMPLETED;
+        act->enqueue.out[i].state = rc == LH_OK ? sq_column_state(stmt, JOB_STATE) : LH_COMPLETED;
         bool elsewhere =
-            rc == LH_OK && strcmp(text_or_empty(stmt, JOB_QUEUE), act->enqueue.queue) != 0;
-        sql_reset(stmt);
+            rc == LH_OK && strcmp(sq_text_or_empty(stmt, JOB_QUEUE), act->enqueue.queue) != 0;
+        sq_reset(stmt);
         if (elsewhere)
             return lhi_fail(err, LH_EINVAL, "request \"%.96s\" was made before for another queue",
                             request);
@@ -209,12 +210,12 @@ static int remember_request(struct txn *txn, struct lhi_act *act)
         used += lhi_format(jobs + used, room - used, "%s[%lld,0]", i ? "," : "[",
                            (long long)act->enqueue.out[i].id);
     lhi_format(jobs + used, room - used, "]");
-    int rc = sql_run(txn->conn, LHI_SQL_REQUEST_PUT, &act->err, "ttit", act->enqueue.request,
-                     "enqueue", txn->now, jobs);
+    int rc = sq_run(txn->conn, LHI_SQL_REQUEST_PUT, &act->err, "ttit", act->enqueue.request,
+                    "enqueue", txn->now, jobs);
     return rc < 0 ? rc : LH_OK;
 }
 
-int act_enqueue(struct txn *txn, struct lhi_act *act)
+int sq_act_enqueue(struct txn *txn, struct lhi_act *act)
 {
     struct lhi_error *err = &act->err;
     struct insert_context ctx = {
@@ -226,27 +227,27 @@ int act_enqueue(struct txn *txn, struct lhi_act *act)
         if ((rc = repeat_request(txn, act, &found)) < 0 || found)
             return rc;
     }
-    struct tally *tally = txn_tally(txn, act->enqueue.queue, err);
+    struct tally *tally = sq_txn_tally(txn, act->enqueue.queue, err);
     if (tally == NULL)
         return err->status;
     for (size_t i = 0; i < act->n; i++) {
         const lh_new_job *job = &act->enqueue.jobs[i];
         lh_enqueued *out = &act->enqueue.out[i];
-        if ((rc = insert_job(&ctx, act->enqueue.queue, job, out, err)) < 0)
+        if ((rc = sq_insert_job(&ctx, act->enqueue.queue, job, out, err)) < 0)
             return rc;
         if (out->duplicate)
             continue;
         txn->changed = true;
-        tally_move(tally, 0, out->state);
+        sq_tally_move(tally, 0, out->state);
         tally->enqueued++;
-        if (txn_policy(txn, act->enqueue.queue, job->kind)->audit == LH_AUDIT_FULL &&
-            (rc = txn_event(txn,
-                            &(struct event){.type = "job.enqueued",
-                                            .job = out->id,
-                                            .queue = act->enqueue.queue,
-                                            .to = out->state,
-                                            .actor = "library"},
-                            err)) < 0)
+        if (sq_txn_policy(txn, act->enqueue.queue, job->kind)->audit == LH_AUDIT_FULL &&
+            (rc = sq_txn_event(txn,
+                               &(struct event){.type = "job.enqueued",
+                                               .job = out->id,
+                                               .queue = act->enqueue.queue,
+                                               .to = out->state,
+                                               .actor = "library"},
+                               err)) < 0)
             return rc;
     }
     act->enqueue.created_at = txn->now;
@@ -263,7 +264,7 @@ int act_enqueue(struct txn *txn, struct lhi_act *act)
 static int check_ours(struct conn *conn, struct lhi_error *err)
 {
     int64_t version;
-    int rc = meta_int(conn, "schema_version", 0, &version, err);
+    int rc = sq_meta_int(conn, "schema_version", 0, &version, err);
     if (rc == LH_EFAIL) /* no such table */
         return lhi_fail(err, LH_ENOSTORE,
                         "this database has no leasehold tables: \"leasehold migrate\" adds them");
@@ -288,34 +289,34 @@ static int enqueue_here(struct conn *conn, const char *queue, const lh_new_job *
     int rc = check_ours(conn, err);
 
     if (rc == LH_OK)
-        rc = clock_usable(now, err);
+        rc = sq_clock_usable(now, err);
     if (rc == LH_OK)
-        rc = load_policies(conn, &policies, err);
+        rc = sq_load_policies(conn, &policies, err);
     for (size_t i = 0; i < n && rc == LH_OK; i++) {
-        rc = insert_job(&ctx, queue, &jobs[i], &out[i], err);
+        rc = sq_insert_job(&ctx, queue, &jobs[i], &out[i], err);
         if (rc != LH_OK || out[i].duplicate)
             continue;
         *(out[i].state == LH_SCHEDULED ? &scheduled : &pending) += 1;
         lh_policy policy;
         lhi_policy_resolve(&policies, queue, jobs[i].kind, &policy);
         if (policy.audit == LH_AUDIT_FULL)
-            rc = put_event(conn, now,
-                           &(struct event){.type = "job.enqueued",
-                                           .job = out[i].id,
-                                           .queue = queue,
-                                           .to = out[i].state,
-                                           .actor = "library"},
-                           err);
+            rc = sq_put_event(conn, now,
+                              &(struct event){.type = "job.enqueued",
+                                              .job = out[i].id,
+                                              .queue = queue,
+                                              .to = out[i].state,
+                                              .actor = "library"},
+                              err);
     }
     for (int try = 0; try < 2 && rc == LH_OK && scheduled + pending > 0; try++) {
         int64_t zero = 0;
-        int changed = sql_run(conn, LHI_SQL_QUEUE_TALLY, err, "iiiiiiiiiiiiiiti", scheduled,
-                              pending, zero, zero, zero, zero, scheduled + pending, zero, zero,
-                              zero, zero, zero, zero, zero, queue, minute);
+        int changed = sq_run(conn, LHI_SQL_QUEUE_TALLY, err, "iiiiiiiiiiiiiiti", scheduled, pending,
+                             zero, zero, zero, zero, scheduled + pending, zero, zero, zero, zero,
+                             zero, zero, zero, queue, minute);
         if (changed > 0)
             break;
-        if (changed < 0 || sql_run(conn, LHI_SQL_QUEUE_ROLL, err, "t", queue) < 0 ||
-            sql_run(conn, LHI_SQL_QUEUE_MINUTE, err, "ti", queue, minute) < 0)
+        if (changed < 0 || sq_run(conn, LHI_SQL_QUEUE_ROLL, err, "t", queue) < 0 ||
+            sq_run(conn, LHI_SQL_QUEUE_MINUTE, err, "ti", queue, minute) < 0)
             rc = err->status;
     }
     lhi_policies_clear(&policies);
@@ -330,20 +331,19 @@ static int enqueue_on(struct sqlite3 *handle, const char *queue, const lh_new_jo
     int rc;
 
     /* All of the jobs or none, whether or not the user has a transaction open. */
-    if ((rc = sql_exec(&conn, in_transaction ? "SAVEPOINT lh_enqueue" : "BEGIN IMMEDIATE", err)) <
-        0)
+    if ((rc = sq_exec(&conn, in_transaction ? "SAVEPOINT lh_enqueue" : "BEGIN IMMEDIATE", err)) < 0)
         return rc;
     rc = enqueue_here(&conn, queue, jobs, n, out, err);
     for (int i = 0; i < LHI_SQL_COUNT; i++)
         (void)sqlite3_finalize(conn.stmt[i]);
     struct lhi_error ignored;
     if (rc == LH_OK &&
-        (rc = sql_exec(&conn, in_transaction ? "RELEASE lh_enqueue" : "COMMIT", err)) == LH_OK)
+        (rc = sq_exec(&conn, in_transaction ? "RELEASE lh_enqueue" : "COMMIT", err)) == LH_OK)
         return LH_OK;
     if (in_transaction)
-        (void)sql_exec(&conn, "ROLLBACK TO lh_enqueue; RELEASE lh_enqueue", &ignored);
+        (void)sq_exec(&conn, "ROLLBACK TO lh_enqueue; RELEASE lh_enqueue", &ignored);
     else
-        (void)sql_exec(&conn, "ROLLBACK", &ignored);
+        (void)sq_exec(&conn, "ROLLBACK", &ignored);
     return rc;
 }
 

@@ -12,14 +12,14 @@
 /* Is there a lease in this queue that ends with its job? */
 static bool exclusive(struct txn *txn, const char *queue)
 {
-    return txn_policy(txn, queue, NULL)->exclusive;
+    return sq_txn_policy(txn, queue, NULL)->exclusive;
 }
 
-int hold_get(struct txn *txn, const char *queue, int64_t job, int64_t *token, int64_t *until,
-             struct lhi_error *err)
+int sq_quarantine_get(struct txn *txn, const char *queue, int64_t job, int64_t *token,
+                      int64_t *until, struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_HOLD_GET, err, "ti", queue, job);
-    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_HOLD_GET, err, "ti", queue, job);
+    int rc = stmt ? sq_step(txn->conn, stmt, err) : err->status;
 
     *token = *until = 0;
     if (rc < 0)
@@ -28,14 +28,14 @@ int hold_get(struct txn *txn, const char *queue, int64_t job, int64_t *token, in
         *token = sqlite3_column_int64(stmt, 0);
         *until = sqlite3_column_int64(stmt, 1);
     }
-    sql_reset(stmt);
+    sq_reset(stmt);
     return LH_OK;
 }
 
-int hold_put(struct txn *txn, const char *queue, int64_t job, int64_t token, int64_t until,
-             struct lhi_error *err)
+int sq_quarantine_put(struct txn *txn, const char *queue, int64_t job, int64_t token, int64_t until,
+                      struct lhi_error *err)
 {
-    int rc = sql_run(txn->conn, LHI_SQL_HOLD_PUT, err, "tiii", queue, job, token, until);
+    int rc = sq_run(txn->conn, LHI_SQL_HOLD_PUT, err, "tiii", queue, job, token, until);
     return rc < 0 ? rc : LH_OK;
 }
 
@@ -44,20 +44,20 @@ static int end_hold(struct txn *txn, const char *queue, int64_t id, int64_t toke
                     struct lhi_error *err)
 {
     int64_t held_token, until;
-    int rc = hold_get(txn, queue, id, &held_token, &until, err);
+    int rc = sq_quarantine_get(txn, queue, id, &held_token, &until, err);
 
     if (rc < 0 || held_token != token || until == 0)
         return rc;
-    if (sql_run(txn->conn, LHI_SQL_HOLD_END, err, "ti", queue, id) < 0 ||
-        sql_run(txn->conn, LHI_SQL_JOB_UNHOLD, err, "iii", txn->wall, id, until) < 0)
+    if (sq_run(txn->conn, LHI_SQL_HOLD_END, err, "ti", queue, id) < 0 ||
+        sq_run(txn->conn, LHI_SQL_JOB_UNHOLD, err, "iii", txn->wall, id, until) < 0)
         return err->status;
-    struct tally *tally = txn_tally(txn, queue, err);
+    struct tally *tally = sq_txn_tally(txn, queue, err);
     if (tally == NULL)
         return err->status;
     txn->changed = true;
     tally->ring++;
     if (exclusive(txn, queue))
-        return exclusive_end(txn, queue, id, err);
+        return sq_exclusive_end(txn, queue, id, err);
     return LH_OK;
 }
 
@@ -66,12 +66,12 @@ static int end_hold_of_deleted(struct txn *txn, int64_t id, int64_t token, struc
 {
     struct lhi_error not_found = *err;
     char queue[160];
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_HOLD_OF_JOB, err, "i", id);
-    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_HOLD_OF_JOB, err, "i", id);
+    int rc = stmt ? sq_step(txn->conn, stmt, err) : err->status;
 
     if (rc == LH_OK) {
-        lhi_format(queue, sizeof queue, "%s", text_or_empty(stmt, 0));
-        sql_reset(stmt);
+        lhi_format(queue, sizeof queue, "%s", sq_text_or_empty(stmt, 0));
+        sq_reset(stmt);
         rc = end_hold(txn, queue, id, token, err);
     }
     if (rc < 0)
@@ -83,20 +83,20 @@ static int end_hold_of_deleted(struct txn *txn, int64_t id, int64_t token, struc
 /* The act did not match: say why, and notice when the holder of a revoked lease has answered. */
 static int not_held(struct txn *txn, int64_t id, int64_t token, bool ends, struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = get_job(txn, id, err);
+    sqlite3_stmt *stmt = sq_get_job(txn, id, err);
     int rc;
 
     if (stmt == NULL && err->status == LH_ENOTFOUND && ends)
         return end_hold_of_deleted(txn, id, token, err);
     if (stmt == NULL)
         return err->status;
-    lh_state state = column_state(stmt, JOB_STATE);
+    lh_state state = sq_column_state(stmt, JOB_STATE);
     int64_t current = sqlite3_column_int64(stmt, JOB_TOKEN);
     char queue[160], worker[160];
     const unsigned char *name = sqlite3_column_text(stmt, JOB_WORKER);
-    lhi_format(queue, sizeof queue, "%s", text_or_empty(stmt, JOB_QUEUE));
+    lhi_format(queue, sizeof queue, "%s", sq_text_or_empty(stmt, JOB_QUEUE));
     lhi_format(worker, sizeof worker, "%s", name ? (const char *)name : "");
-    sql_reset(stmt);
+    sq_reset(stmt);
 
     if (ends && (rc = end_hold(txn, queue, id, token, err)) < 0)
         return rc;
@@ -123,7 +123,7 @@ static int not_held(struct txn *txn, int64_t id, int64_t token, bool ends, struc
 /* A slot of a limited queue is free: somebody may be waiting for it. */
 static void ring_for_slot(struct txn *txn, struct tally *tally)
 {
-    const lh_policy *policy = txn_policy(txn, tally->queue, NULL);
+    const lh_policy *policy = sq_txn_policy(txn, tally->queue, NULL);
     if (policy->exclusive || policy->concurrency > 0)
         tally->ring++;
 }
@@ -138,8 +138,8 @@ struct held {
 static int read_held(struct txn *txn, int64_t id, int64_t token, struct held *held, bool *found,
                      struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_HELD, err, "ii", id, token);
-    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_JOB_HELD, err, "ii", id, token);
+    int rc = stmt ? sq_step(txn->conn, stmt, err) : err->status;
 
     if (rc < 0)
         return rc;
@@ -147,7 +147,7 @@ static int read_held(struct txn *txn, int64_t id, int64_t token, struct held *he
     if (!*found)
         return LH_OK;
     const unsigned char *kind = sqlite3_column_text(stmt, 1);
-    lhi_format(held->queue, sizeof held->queue, "%s", text_or_empty(stmt, 0));
+    lhi_format(held->queue, sizeof held->queue, "%s", sq_text_or_empty(stmt, 0));
     lhi_format(held->kind, sizeof held->kind, "%s", kind ? (const char *)kind : "");
     held->has_kind = kind != NULL;
     held->attempt = sqlite3_column_int64(stmt, 2);
@@ -155,9 +155,9 @@ static int read_held(struct txn *txn, int64_t id, int64_t token, struct held *he
     held->started_at = sqlite3_column_int64(stmt, 4);
     held->backoff_ms = sqlite3_column_int64(stmt, 5);
     held->backoff_cap_ms = sqlite3_column_int64(stmt, 6);
-    lhi_format(held->worker, sizeof held->worker, "%s", text_or_empty(stmt, 7));
+    lhi_format(held->worker, sizeof held->worker, "%s", sq_text_or_empty(stmt, 7));
     held->lease_until = sqlite3_column_int64(stmt, 8);
-    sql_reset(stmt);
+    sq_reset(stmt);
     return LH_OK;
 }
 
@@ -166,13 +166,13 @@ static int read_held(struct txn *txn, int64_t id, int64_t token, struct held *he
 static int beat_one(struct txn *txn, const lh_beat *beat, struct lhi_error *err)
 {
     int64_t progress = beat->progress;
-    int rc = check_json(txn->conn, beat->checkpoint, "checkpoint", err);
+    int rc = sq_check_json(txn->conn, beat->checkpoint, "checkpoint", err);
 
     if (rc < 0)
         return rc;
-    rc = sql_run(txn->conn, LHI_SQL_JOB_BEAT, err, "iIottii", txn->now, beat->lease_ms,
-                 beat->has_progress ? &progress : NULL, beat->stage, beat->checkpoint, beat->job,
-                 beat->token);
+    rc = sq_run(txn->conn, LHI_SQL_JOB_BEAT, err, "iIottii", txn->now, beat->lease_ms,
+                beat->has_progress ? &progress : NULL, beat->stage, beat->checkpoint, beat->job,
+                beat->token);
     if (rc < 0)
         return rc;
     if (rc == 0)
@@ -185,7 +185,7 @@ static int beat_one(struct txn *txn, const lh_beat *beat, struct lhi_error *err)
     if ((rc = read_held(txn, beat->job, beat->token, &held, &found, err)) < 0)
         return rc;
     if (found && exclusive(txn, held.queue))
-        return exclusive_follow(txn, held.queue, beat->job, held.lease_until, err);
+        return sq_exclusive_follow(txn, held.queue, beat->job, held.lease_until, err);
     return LH_OK;
 }
 
@@ -199,9 +199,9 @@ static int64_t beat_id(const struct lhi_act *act, size_t i)
     return act->beat.beats[i].job;
 }
 
-int act_heartbeat(struct txn *txn, struct lhi_act *act)
+int sq_act_heartbeat(struct txn *txn, struct lhi_act *act)
 {
-    int rc = each_item(txn, act, heartbeat_item, beat_id);
+    int rc = sq_each_item(txn, act, heartbeat_item, beat_id);
     LHI_POINT("job_heartbeat:inside");
     return rc;
 }
@@ -212,51 +212,51 @@ int act_heartbeat(struct txn *txn, struct lhi_act *act)
 static int end_run(struct txn *txn, int64_t id, int64_t token, const struct held *held, lh_state to,
                    const char *error, bool told, struct lhi_error *err)
 {
-    struct tally *tally = txn_tally(txn, held->queue, err);
+    struct tally *tally = sq_txn_tally(txn, held->queue, err);
 
     if (tally == NULL)
         return err->status;
     txn->changed = true;
-    tally_move(tally, LH_RUNNING, to);
+    sq_tally_move(tally, LH_RUNNING, to);
     *(error ? &tally->failed : &tally->completed) += 1;
     tally->ended++;
     tally->run_ms += txn->now - held->started_at;
     ring_for_slot(txn, tally);
-    if (exclusive(txn, held->queue) && exclusive_end(txn, held->queue, id, err) < 0)
+    if (exclusive(txn, held->queue) && sq_exclusive_end(txn, held->queue, id, err) < 0)
         return err->status;
     if (!told)
         return LH_OK;
-    return txn_event(txn,
-                     &(struct event){.type = error ? "job.failed" : "job.completed",
-                                     .job = id,
-                                     .queue = held->queue,
-                                     .worker = held->worker,
-                                     .from = LH_RUNNING,
-                                     .to = to,
-                                     .actor = held->worker,
-                                     .reason = error,
-                                     .token = token},
-                     err);
+    return sq_txn_event(txn,
+                        &(struct event){.type = error ? "job.failed" : "job.completed",
+                                        .job = id,
+                                        .queue = held->queue,
+                                        .worker = held->worker,
+                                        .from = LH_RUNNING,
+                                        .to = to,
+                                        .actor = held->worker,
+                                        .reason = error,
+                                        .token = token},
+                        err);
 }
 
 /* Completed before under this very token with this very result: a repeat, and done. */
 static int repeated_complete(struct txn *txn, const lh_done *done, bool *same,
                              struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_GET, err, "i", done->job);
-    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_JOB_GET, err, "i", done->job);
+    int rc = stmt ? sq_step(txn->conn, stmt, err) : err->status;
 
     *same = false;
     if (rc != LH_OK)
         return rc < 0 ? rc : LH_OK;
     size_t len;
-    const void *result = column_raw(stmt, JOB_RESULT, &len);
-    *same = column_state(stmt, JOB_STATE) == LH_COMPLETED &&
+    const void *result = sq_column_raw(stmt, JOB_RESULT, &len);
+    *same = sq_column_state(stmt, JOB_STATE) == LH_COMPLETED &&
             sqlite3_column_int64(stmt, JOB_TOKEN) == done->token &&
             (sqlite3_column_type(stmt, JOB_RESULT) == SQLITE_NULL) == (done->result == NULL) &&
             len == (done->result ? done->result_len : 0) &&
             (len == 0 || memcmp(result, done->result, len) == 0);
-    sql_reset(stmt);
+    sq_reset(stmt);
     return LH_OK;
 }
 
@@ -274,14 +274,14 @@ static int complete_one(struct txn *txn, const lh_done *done, struct lhi_error *
             return rc;
         return same ? LH_OK : not_held(txn, done->job, done->token, true, err);
     }
-    policy = txn_policy(txn, held.queue, held.has_kind ? held.kind : NULL);
+    policy = sq_txn_policy(txn, held.queue, held.has_kind ? held.kind : NULL);
     if (done->result_len > (size_t)policy->max_payload)
         return lhi_fail(err, LH_ETOOBIG,
                         "result of %zu bytes is too large: queue \"%s\" takes at most %lld bytes",
                         done->result_len, held.queue, (long long)policy->max_payload);
     bool audited = policy->audit == LH_AUDIT_FULL;
-    if (sql_run(txn->conn, LHI_SQL_JOB_COMPLETE, err, "biii", done->result, done->result_len,
-                txn->now, done->job, done->token) < 0)
+    if (sq_run(txn->conn, LHI_SQL_JOB_COMPLETE, err, "biii", done->result, done->result_len,
+               txn->now, done->job, done->token) < 0)
         return err->status;
     return end_run(txn, done->job, done->token, &held, LH_COMPLETED, NULL, audited, err);
 }
@@ -296,9 +296,9 @@ static int64_t done_id(const struct lhi_act *act, size_t i)
     return act->done[i].job;
 }
 
-int act_complete(struct txn *txn, struct lhi_act *act)
+int sq_act_complete(struct txn *txn, struct lhi_act *act)
 {
-    int rc = each_item(txn, act, complete_item, done_id);
+    int rc = sq_each_item(txn, act, complete_item, done_id);
     LHI_POINT("job_complete:inside");
     return rc;
 }
@@ -309,20 +309,20 @@ int act_complete(struct txn *txn, struct lhi_act *act)
 static int repeated_end(struct txn *txn, int64_t id, int64_t token, const char *error, bool *same,
                         struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_GET, err, "i", id);
-    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_JOB_GET, err, "i", id);
+    int rc = stmt ? sq_step(txn->conn, stmt, err) : err->status;
 
     *same = false;
     if (rc != LH_OK)
         return rc < 0 ? rc : LH_OK;
-    lh_state state = column_state(stmt, JOB_STATE);
+    lh_state state = sq_column_state(stmt, JOB_STATE);
     const unsigned char *last = sqlite3_column_text(stmt, JOB_LAST_ERROR);
     bool released = sqlite3_column_type(stmt, JOB_STARTED_AT) == SQLITE_NULL;
     *same = sqlite3_column_int64(stmt, JOB_TOKEN) == token && state != LH_RUNNING &&
             state != LH_COMPLETED && state != LH_CANCELLED &&
             (error ? !released && last != NULL && strcmp((const char *)last, error) == 0
                    : released && state != LH_FAILED);
-    sql_reset(stmt);
+    sq_reset(stmt);
     return LH_OK;
 }
 
@@ -351,16 +351,16 @@ static int fail_one(struct txn *txn, const lh_failure *failure, struct lhi_error
             return rc;
         return same ? LH_OK : not_held(txn, failure->job, failure->token, true, err);
     }
-    policy = txn_policy(txn, held.queue, held.has_kind ? held.kind : NULL);
+    policy = sq_txn_policy(txn, held.queue, held.has_kind ? held.kind : NULL);
     bool last = failure->permanent ||
                 (held.max_attempts != LH_UNLIMITED && held.attempt >= held.max_attempts);
     int64_t delay = failure->retry_in_ms == LH_NOW ? 0
                     : failure->retry_in_ms > 0     ? failure->retry_in_ms
                                                    : backoff_of(&held, policy);
     lh_state to = last ? LH_FAILED : delay > 0 ? LH_SCHEDULED : LH_PENDING;
-    rc = sql_run(txn->conn, LHI_SQL_JOB_END_FAIL, err, "ttIIiii", lh_state_name(to), failure->error,
-                 to == LH_SCHEDULED ? txn->wall + delay : (int64_t)0,
-                 to == LH_FAILED ? txn->now : (int64_t)0, txn->now, failure->job, failure->token);
+    rc = sq_run(txn->conn, LHI_SQL_JOB_END_FAIL, err, "ttIIiii", lh_state_name(to), failure->error,
+                to == LH_SCHEDULED ? txn->wall + delay : (int64_t)0,
+                to == LH_FAILED ? txn->now : (int64_t)0, txn->now, failure->job, failure->token);
     if (rc < 0)
         return rc;
     return end_run(txn, failure->job, failure->token, &held, to, failure->error, true, err);
@@ -376,9 +376,9 @@ static int64_t failure_id(const struct lhi_act *act, size_t i)
     return act->failures[i].job;
 }
 
-int act_fail(struct txn *txn, struct lhi_act *act)
+int sq_act_fail(struct txn *txn, struct lhi_act *act)
 {
-    int rc = each_item(txn, act, fail_item, failure_id);
+    int rc = sq_each_item(txn, act, fail_item, failure_id);
     LHI_POINT("job_fail:inside");
     return rc;
 }
@@ -397,28 +397,30 @@ static int put_back(struct txn *txn, int64_t id, int64_t token, const struct hel
     if (hold_until > run_at)
         run_at = hold_until;
     lh_state to = run_at > 0 ? LH_SCHEDULED : LH_PENDING;
-    int rc = sql_run(txn->conn, LHI_SQL_JOB_RELEASE, err, "tIiiii", lh_state_name(to), run_at,
-                     txn->now, by_hand ? txn_next_token(txn, token) : token, id, token);
-    if (rc < 0 || (hold && (rc = hold_put(txn, held->queue, id, token, hold_until, err)) < 0))
+    int rc = sq_run(txn->conn, LHI_SQL_JOB_RELEASE, err, "tIiiii", lh_state_name(to), run_at,
+                    txn->now, by_hand ? sq_txn_next_token(txn, token) : token, id, token);
+    if (rc < 0 ||
+        (hold && (rc = sq_quarantine_put(txn, held->queue, id, token, hold_until, err)) < 0))
         return rc;
-    struct tally *tally = txn_tally(txn, held->queue, err);
+    struct tally *tally = sq_txn_tally(txn, held->queue, err);
     if (tally == NULL)
         return err->status;
     txn->changed = true;
-    tally_move(tally, LH_RUNNING, to);
+    sq_tally_move(tally, LH_RUNNING, to);
     ring_for_slot(txn, tally);
-    if (!hold && exclusive(txn, held->queue) && (rc = exclusive_end(txn, held->queue, id, err)) < 0)
+    if (!hold && exclusive(txn, held->queue) &&
+        (rc = sq_exclusive_end(txn, held->queue, id, err)) < 0)
         return rc;
-    return txn_event(txn,
-                     &(struct event){.type = "job.released",
-                                     .job = id,
-                                     .queue = held->queue,
-                                     .worker = held->worker,
-                                     .from = LH_RUNNING,
-                                     .to = to,
-                                     .actor = actor,
-                                     .token = token},
-                     err);
+    return sq_txn_event(txn,
+                        &(struct event){.type = "job.released",
+                                        .job = id,
+                                        .queue = held->queue,
+                                        .worker = held->worker,
+                                        .from = LH_RUNNING,
+                                        .to = to,
+                                        .actor = actor,
+                                        .token = token},
+                        err);
 }
 
 static int release_one(struct txn *txn, const lh_ref *ref, int64_t delay_ms, struct lhi_error *err)
@@ -435,7 +437,8 @@ static int release_one(struct txn *txn, const lh_ref *ref, int64_t delay_ms, str
         return same ? LH_OK : not_held(txn, ref->job, ref->token, true, err);
     }
     if (delay_ms == LH_BACKOFF)
-        delay_ms = backoff_of(&held, txn_policy(txn, held.queue, held.has_kind ? held.kind : NULL));
+        delay_ms =
+            backoff_of(&held, sq_txn_policy(txn, held.queue, held.has_kind ? held.kind : NULL));
     return put_back(txn, ref->job, ref->token, &held, delay_ms, false, false, held.worker, err);
 }
 
@@ -449,15 +452,15 @@ static int64_t ref_id(const struct lhi_act *act, size_t i)
     return act->release.refs[i].job;
 }
 
-int act_release(struct txn *txn, struct lhi_act *act)
+int sq_act_release(struct txn *txn, struct lhi_act *act)
 {
-    int rc = each_item(txn, act, release_item, ref_id);
+    int rc = sq_each_item(txn, act, release_item, ref_id);
     LHI_POINT("job_release:inside");
     return rc;
 }
 
-int release_by_hand(struct txn *txn, int64_t id, int64_t token, int64_t delay_ms, bool now,
-                    const char *actor, struct lhi_error *err)
+int sq_release_by_operator(struct txn *txn, int64_t id, int64_t token, int64_t delay_ms, bool now,
+                           const char *actor, struct lhi_error *err)
 {
     struct held held;
     bool found;
@@ -473,7 +476,8 @@ static int release_of_worker(struct txn *txn, int64_t id, int64_t token, void *a
                              struct lhi_error *err)
 {
     struct lhi_act *act = arg;
-    int rc = release_by_hand(txn, id, token, act->release.delay_ms, act->release.now, "hand", err);
+    int rc = sq_release_by_operator(txn, id, token, act->release.delay_ms, act->release.now, "hand",
+                                    err);
     if (rc == LH_OK)
         act->release.released++;
     return rc;
@@ -483,23 +487,23 @@ static int release_of_worker(struct txn *txn, int64_t id, int64_t token, void *a
 static int release_named(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_error *err)
 {
     int64_t id = act->release.ids[i];
-    sqlite3_stmt *stmt = get_job(txn, id, err);
+    sqlite3_stmt *stmt = sq_get_job(txn, id, err);
 
     if (stmt == NULL)
         return err->status;
     const unsigned char *holder = sqlite3_column_text(stmt, JOB_WORKER);
     bool theirs = holder != NULL && strcmp((const char *)holder, act->release.worker) == 0;
     int64_t token = sqlite3_column_int64(stmt, JOB_TOKEN);
-    sql_reset(stmt);
+    sq_reset(stmt);
     if (!theirs)
         return lhi_fail(err, LH_ELOST, "job %lld is not held by worker \"%s\"", (long long)id,
                         act->release.worker);
     return release_of_worker(txn, id, token, act, err);
 }
 
-int act_release_worker(struct txn *txn, struct lhi_act *act)
+int sq_act_release_worker(struct txn *txn, struct lhi_act *act)
 {
     if (act->release.ids == NULL)
-        return each_job_of_worker(txn, act->release.worker, release_of_worker, act, &act->err);
-    return each_item(txn, act, release_named, NULL);
+        return sq_each_job_of_worker(txn, act->release.worker, release_of_worker, act, &act->err);
+    return sq_each_item(txn, act, release_named, NULL);
 }

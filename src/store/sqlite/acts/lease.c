@@ -12,25 +12,25 @@ enum { DEFAULT_TTL_MS = 300000 };
 static int read_lease(struct txn *txn, const char *scope, const char *name, lh_lease *lease,
                       bool *found, struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_LEASE_GET, err, "tt", scope, name);
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_LEASE_GET, err, "tt", scope, name);
     if (stmt == NULL)
         return err->status;
-    int rc = sql_step(txn->conn, stmt, err);
+    int rc = sq_step(txn->conn, stmt, err);
     if (rc < 0)
         return rc;
     *found = rc == LH_OK;
-    if (*found && !row_sound(stmt)) {
+    if (*found && !sq_row_sum_matches(stmt)) {
         char full[400];
         lhi_format(full, sizeof full, "%s/%s", scope, name);
-        sql_reset(stmt);
+        sq_reset(stmt);
         txn->own_damage = true;
-        return damaged_row("lease", full, err);
+        return sq_damaged_row("lease", full, err);
     }
-    if (*found && !lease_from_row(stmt, txn->now, &txn->arena, lease)) {
-        sql_reset(stmt);
+    if (*found && !sq_lease_from_row(stmt, txn->now, &txn->arena, lease)) {
+        sq_reset(stmt);
         return lhi_no_memory(err);
     }
-    sql_reset(stmt);
+    sq_reset(stmt);
     return LH_OK;
 }
 
@@ -40,23 +40,23 @@ static int lease_event(struct txn *txn, const char *type, const char *scope, con
 {
     char full[400];
     lhi_format(full, sizeof full, "%s/%s", scope, name);
-    return txn_event(txn,
-                     &(struct event){.type = type,
-                                     .lease = full,
-                                     .worker = owner,
-                                     .actor = actor,
-                                     .reason = reason,
-                                     .token = token},
-                     err);
+    return sq_txn_event(txn,
+                        &(struct event){.type = type,
+                                        .lease = full,
+                                        .worker = owner,
+                                        .actor = actor,
+                                        .reason = reason,
+                                        .token = token},
+                        err);
 }
 
 static int free_lease(struct txn *txn, const lh_lease *lease, const char *value,
                       const int64_t *rows, bool completed, struct lhi_error *err)
 {
-    int rc = sql_run(txn->conn, LHI_SQL_LEASE_FREE, err, "toItti", value, rows,
-                     completed ? txn->now : (int64_t)0, lease->scope, lease->name, lease->token);
+    int rc = sq_run(txn->conn, LHI_SQL_LEASE_FREE, err, "toItti", value, rows,
+                    completed ? txn->now : (int64_t)0, lease->scope, lease->name, lease->token);
     if (rc >= 0)
-        rc = sql_run(txn->conn, LHI_SQL_LEASE_DELETE, err, "tt", lease->scope, lease->name);
+        rc = sq_run(txn->conn, LHI_SQL_LEASE_DELETE, err, "tt", lease->scope, lease->name);
     txn->changed = true;
     return rc < 0 ? rc : LH_OK;
 }
@@ -74,20 +74,20 @@ static int answer(struct txn *txn, struct lhi_act *act)
     if (out->lease == NULL)
         return lhi_no_memory(err);
     sqlite3_stmt *stmt =
-        sql(txn->conn, LHI_SQL_LEASE_GET, err, "tt", act->lease.scope, act->lease.name);
+        sq_stmt(txn->conn, LHI_SQL_LEASE_GET, err, "tt", act->lease.scope, act->lease.name);
     if (stmt == NULL)
         return err->status;
-    int rc = sql_step(txn->conn, stmt, err);
+    int rc = sq_step(txn->conn, stmt, err);
     if (rc < 0)
         return rc;
     if (rc == LH_OK) {
-        if (!lease_from_row(stmt, txn->now, arena, out->lease)) {
-            sql_reset(stmt);
+        if (!sq_lease_from_row(stmt, txn->now, arena, out->lease)) {
+            sq_reset(stmt);
             return lhi_no_memory(err);
         }
         out->n = 1;
     }
-    sql_reset(stmt);
+    sq_reset(stmt);
     return LH_OK;
 }
 
@@ -108,14 +108,14 @@ static int take_lease(struct txn *txn, const char *scope, const char *name, cons
                       struct lhi_error *err)
 {
     sqlite3_stmt *stmt =
-        sql(txn->conn, LHI_SQL_LEASE_ACQUIRE, err, "tttiiiiitI", scope, name, owner, txn->db->epoch,
-            txn->tick, ttl_ms, txn->now, txn->now + ttl_ms, value, job);
-    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+        sq_stmt(txn->conn, LHI_SQL_LEASE_ACQUIRE, err, "tttiiiiitI", scope, name, owner,
+                txn->db->epoch, txn->tick, ttl_ms, txn->now, txn->now + ttl_ms, value, job);
+    int rc = stmt ? sq_step(txn->conn, stmt, err) : err->status;
 
     *got = rc == LH_OK;
     if (rc == LH_OK) {
         *token = sqlite3_column_int64(stmt, 0);
-        rc = sql_step(txn->conn, stmt, err); /* to its end: the write is done only then */
+        rc = sq_step(txn->conn, stmt, err); /* to its end: the write is done only then */
     }
     return rc < 0 ? rc : LH_OK;
 }
@@ -130,13 +130,13 @@ static int acquire(struct txn *txn, struct lhi_act *act, lh_lease *old, bool fou
     int rc;
 
     if (ttl == 0 &&
-        (rc = sql_int(txn->conn, LHI_SQL_SCOPE_GET, err, DEFAULT_TTL_MS, &ttl, "t", scope)) < 0)
+        (rc = sq_int(txn->conn, LHI_SQL_SCOPE_GET, err, DEFAULT_TTL_MS, &ttl, "t", scope)) < 0)
         return rc;
     txn->changed = true;
-    txn_falls_due(txn, ttl);
+    sq_txn_falls_due(txn, ttl);
     if (held && strcmp(old->owner, owner) == 0 && !opts->take_only)
-        rc = sql_run(txn->conn, LHI_SQL_LEASE_EXTEND, err, "iiitttti", (int64_t)0, txn->now, ttl,
-                     opts->value, scope, name, owner, old->token);
+        rc = sq_run(txn->conn, LHI_SQL_LEASE_EXTEND, err, "iiitttti", (int64_t)0, txn->now, ttl,
+                    opts->value, scope, name, owner, old->token);
     else if (held)
         return held_by_other(txn, act, old);
     else {
@@ -189,11 +189,11 @@ static int extend(struct txn *txn, struct lhi_act *act, const lh_lease *old, boo
                         "allowed",
                         old->scope, old->name,
                         lh_duration_format(old->remaining_ms + opts->by_ms, left, sizeof left));
-    if (ttl == 0 && (rc = sql_int(txn->conn, LHI_SQL_SCOPE_GET, err, DEFAULT_TTL_MS, &ttl, "t",
-                                  act->lease.scope)) < 0)
+    if (ttl == 0 && (rc = sq_int(txn->conn, LHI_SQL_SCOPE_GET, err, DEFAULT_TTL_MS, &ttl, "t",
+                                 act->lease.scope)) < 0)
         return rc;
-    rc = sql_run(txn->conn, LHI_SQL_LEASE_EXTEND, err, "iiitttti", opts->by_ms, txn->now, ttl,
-                 opts->value, act->lease.scope, act->lease.name, act->lease.owner, old->token);
+    rc = sq_run(txn->conn, LHI_SQL_LEASE_EXTEND, err, "iiitttti", opts->by_ms, txn->now, ttl,
+                opts->value, act->lease.scope, act->lease.name, act->lease.owner, old->token);
     txn->changed = true;
     return rc < 0 ? rc : answer(txn, act);
 }
@@ -225,8 +225,8 @@ static int give_back(struct txn *txn, struct lhi_act *act, const lh_lease *old, 
 static int belongs_to_job(struct txn *txn, struct lhi_act *act)
 {
     int64_t job;
-    int rc = sql_int(txn->conn, LHI_SQL_LEASE_JOB, &act->err, 0, &job, "tt", act->lease.scope,
-                     act->lease.name);
+    int rc = sq_int(txn->conn, LHI_SQL_LEASE_JOB, &act->err, 0, &job, "tt", act->lease.scope,
+                    act->lease.name);
 
     if (rc < 0 || job == 0)
         return rc;
@@ -234,11 +234,11 @@ static int belongs_to_job(struct txn *txn, struct lhi_act *act)
                     act->lease.scope, act->lease.name, (long long)job);
 }
 
-int act_lease(struct txn *txn, struct lhi_act *act)
+int sq_act_lease(struct txn *txn, struct lhi_act *act)
 {
     lh_lease old = {0};
     bool found = false;
-    int rc = check_json(txn->conn, act->lease.opts->value, "value", &act->err);
+    int rc = sq_check_json(txn->conn, act->lease.opts->value, "value", &act->err);
 
     if (rc < 0 ||
         (rc = read_lease(txn, act->lease.scope, act->lease.name, &old, &found, &act->err)) < 0)
@@ -257,12 +257,12 @@ int act_lease(struct txn *txn, struct lhi_act *act)
     }
 }
 
-int act_scope_set(struct txn *txn, struct lhi_act *act)
+int sq_act_scope_set(struct txn *txn, struct lhi_act *act)
 {
     int rc = act->scope.ttl_ms
-                 ? sql_run(txn->conn, LHI_SQL_SCOPE_SET, &act->err, "ti", act->scope.scope,
-                           act->scope.ttl_ms)
-                 : sql_run(txn->conn, LHI_SQL_SCOPE_DELETE, &act->err, "t", act->scope.scope);
+                 ? sq_run(txn->conn, LHI_SQL_SCOPE_SET, &act->err, "ti", act->scope.scope,
+                          act->scope.ttl_ms)
+                 : sq_run(txn->conn, LHI_SQL_SCOPE_DELETE, &act->err, "t", act->scope.scope);
     if (rc > 0)
         txn->changed = true;
     return rc < 0 ? rc : LH_OK;
@@ -283,21 +283,21 @@ static int write_freed(struct txn *txn, void *arg)
     const struct freeing *f = arg;
     int rc;
 
-    if ((rc = run_begin(txn, f->run, f->err)) < 0 ||
+    if ((rc = sq_recovery_begin(txn, f->run, f->err)) < 0 ||
         (rc = free_lease(txn, f->lease, NULL, NULL, false, f->err)) < 0)
         return rc;
     f->run->leases++;
-    txn_log(
+    sq_txn_log(
         txn, LH_LOG_INFO,
         &(lh_log_entry){.token = f->lease->token, .worker = f->lease->owner, .reason = f->reason},
         "lease %s of %s was freed: %s", f->full, f->lease->owner, f->reason);
-    return run_event(txn, f->run,
-                     &(struct event){.type = "lease.recovered",
-                                     .lease = f->full,
-                                     .worker = f->lease->owner,
-                                     .reason = f->reason,
-                                     .token = f->lease->token},
-                     f->err);
+    return sq_recovery_event(txn, f->run,
+                             &(struct event){.type = "lease.recovered",
+                                             .lease = f->full,
+                                             .worker = f->lease->owner,
+                                             .reason = f->reason,
+                                             .token = f->lease->token},
+                             f->err);
 }
 
 static int free_one(struct txn *txn, const lh_lease *lease, const char *reason, bool by_hand,
@@ -309,14 +309,15 @@ static int free_one(struct txn *txn, const lh_lease *lease, const char *reason, 
     lhi_format(full, sizeof full, "%s/%s", lease->scope, lease->name);
     lhi_format(what, sizeof what, "lease %s cannot be freed", full);
     struct freeing f = {.lease = lease, .full = full, .reason = reason, .run = run, .err = err};
-    return run_step(txn, run,
-                    &(struct recovery_step){
-                        .fn = write_freed,
-                        .arg = &f,
-                        .what = what,
-                        .by_hand = by_hand,
-                        .about = {.lease = full, .worker = lease->owner, .token = lease->token}},
-                    &done, err);
+    return sq_recovery_step(
+        txn, run,
+        &(struct recovery_step){
+            .fn = write_freed,
+            .arg = &f,
+            .what = what,
+            .by_hand = by_hand,
+            .about = {.lease = full, .worker = lease->owner, .token = lease->token}},
+        &done, err);
 }
 
 /* Free what the statement finds, and tell it. `n` counts the leases found, `last` is the last one of them. */
@@ -329,20 +330,20 @@ static int free_found(struct txn *txn, sqlite3_stmt *stmt, size_t limit, const c
     *n = 0;
     if (stmt == NULL)
         return err->status;
-    if ((rc = sql_step(txn->conn, stmt, err)) != LH_OK)
+    if ((rc = sq_step(txn->conn, stmt, err)) != LH_OK)
         return rc < 0 ? rc : LH_OK;
     lh_lease *stale = lhi_arena_alloc(&txn->arena, limit * sizeof *stale);
     bool *sound = lhi_arena_alloc(&txn->arena, limit * sizeof *sound);
     if (stale == NULL || sound == NULL) {
-        sql_reset(stmt);
+        sq_reset(stmt);
         return lhi_no_memory(err);
     }
     bool ok = true;
     do {
-        ok = lease_from_row(stmt, txn->now, &txn->arena, &stale[*n]);
-        sound[(*n)++] = row_sound(stmt);
-    } while (ok && *n < limit && (rc = sql_step(txn->conn, stmt, err)) == LH_OK);
-    sql_reset(stmt);
+        ok = sq_lease_from_row(stmt, txn->now, &txn->arena, &stale[*n]);
+        sound[(*n)++] = sq_row_sum_matches(stmt);
+    } while (ok && *n < limit && (rc = sq_step(txn->conn, stmt, err)) == LH_OK);
+    sq_reset(stmt);
     if (!ok)
         return lhi_no_memory(err);
     for (size_t i = 0; i < *n && rc >= 0; i++)
@@ -354,8 +355,8 @@ static int free_found(struct txn *txn, sqlite3_stmt *stmt, size_t limit, const c
 
 /* A lease that is refused stays and would be found again, so the loop goes on behind the last one found. A
  * call frees `limit` leases before it leaves the rest to the next transaction. */
-int recover_leases(struct txn *txn, size_t limit, bool by_hand, struct lhi_run *run, bool *more,
-                   struct lhi_error *err)
+int sq_recover_leases(struct txn *txn, size_t limit, bool by_hand, struct lhi_run *run, bool *more,
+                      struct lhi_error *err)
 {
     int64_t enough = run->leases + (int64_t)limit;
     lh_lease last = {.scope = "", .name = "", .expires_at = INT64_MIN};
@@ -364,15 +365,15 @@ int recover_leases(struct txn *txn, size_t limit, bool by_hand, struct lhi_run *
 
     while (rc >= 0 && n == limit && run->leases < enough)
         rc = free_found(txn,
-                        sql(txn->conn, LHI_SQL_LEASE_EXPIRED, err, "iitti", txn->now,
-                            last.expires_at, last.scope, last.name, (int64_t)limit),
+                        sq_stmt(txn->conn, LHI_SQL_LEASE_EXPIRED, err, "iitti", txn->now,
+                                last.expires_at, last.scope, last.name, (int64_t)limit),
                         limit, EXPIRED, by_hand, run, &n, &last, err);
     *more = n == limit;
     return rc;
 }
 
-int free_leases_of(struct txn *txn, const char *owner, const char *what, bool by_hand,
-                   struct lhi_run *run, struct lhi_error *err)
+int sq_free_leases_of_worker(struct txn *txn, const char *owner, const char *what, bool by_hand,
+                             struct lhi_run *run, struct lhi_error *err)
 {
     char reason[320];
     lh_lease last = {.scope = "", .name = ""};
@@ -382,16 +383,16 @@ int free_leases_of(struct txn *txn, const char *owner, const char *what, bool by
     lhi_format(reason, sizeof reason, "RECLAIMED_DEAD: worker %s %s", owner, what);
     while (rc >= 0 && n == LHI_BATCH)
         rc = free_found(txn,
-                        sql(txn->conn, LHI_SQL_LEASE_OF_OWNER, err, "ttti", owner, last.scope,
-                            last.name, (int64_t)LHI_BATCH),
+                        sq_stmt(txn->conn, LHI_SQL_LEASE_OF_OWNER, err, "ttti", owner, last.scope,
+                                last.name, (int64_t)LHI_BATCH),
                         LHI_BATCH, reason, by_hand, run, &n, &last, err);
     return rc;
 }
 
 /* ---- exclusive queues ---- */
 
-int exclusive_acquire(struct txn *txn, const char *queue, int64_t job, const char *worker,
-                      int64_t until, bool *got, struct lhi_error *err)
+int sq_exclusive_acquire(struct txn *txn, const char *queue, int64_t job, const char *worker,
+                         int64_t until, bool *got, struct lhi_error *err)
 {
     lh_lease old;
     int64_t token;
@@ -402,7 +403,7 @@ int exclusive_acquire(struct txn *txn, const char *queue, int64_t job, const cha
     if (rc == LH_ECORRUPT && txn->own_damage) {
         txn->own_damage = false;
         lhi_log(&txn->db->log, LH_LOG_ERROR, "queue %s is held back: %s", queue, err->text);
-        side_set_recovery_due(&txn->db->side, true);
+        sq_coord_set_recovery_due(&txn->db->coord, true);
         lhi_error_clear(err);
         return LH_OK;
     }
@@ -412,31 +413,31 @@ int exclusive_acquire(struct txn *txn, const char *queue, int64_t job, const cha
                       err);
 }
 
-int exclusive_follow(struct txn *txn, const char *queue, int64_t job, int64_t until,
-                     struct lhi_error *err)
+int sq_exclusive_follow(struct txn *txn, const char *queue, int64_t job, int64_t until,
+                        struct lhi_error *err)
 {
     int rc =
-        sql_run(txn->conn, LHI_SQL_LEASE_FOLLOW, err, "iiti", until, until - txn->now, queue, job);
+        sq_run(txn->conn, LHI_SQL_LEASE_FOLLOW, err, "iiti", until, until - txn->now, queue, job);
     return rc < 0 ? rc : LH_OK;
 }
 
-int exclusive_end(struct txn *txn, const char *queue, int64_t job, struct lhi_error *err)
+int sq_exclusive_end(struct txn *txn, const char *queue, int64_t job, struct lhi_error *err)
 {
     lh_lease lease = {.scope = "processing", .name = queue};
-    int rc = sql_int(txn->conn, LHI_SQL_LEASE_OF_JOB, err, 0, &lease.token, "ti", queue, job);
+    int rc = sq_int(txn->conn, LHI_SQL_LEASE_OF_JOB, err, 0, &lease.token, "ti", queue, job);
 
     if (rc < 0 || lease.token == 0)
         return rc;
     return free_lease(txn, &lease, NULL, NULL, false, err);
 }
 
-int exclusive_recover(struct txn *txn, const lh_job *job, enum lhi_cause cause, struct lhi_run *run,
-                      struct lhi_error *err)
+int sq_exclusive_recover(struct txn *txn, const lh_job *job, enum lhi_cause cause,
+                         struct lhi_run *run, struct lhi_error *err)
 {
     lh_lease lease = {.scope = "processing", .name = job->queue, .owner = job->worker};
     char full[400], reason[96];
     int rc =
-        sql_int(txn->conn, LHI_SQL_LEASE_OF_JOB, err, 0, &lease.token, "ti", job->queue, job->id);
+        sq_int(txn->conn, LHI_SQL_LEASE_OF_JOB, err, 0, &lease.token, "ti", job->queue, job->id);
 
     if (rc < 0 || lease.token == 0)
         return rc;

@@ -15,31 +15,31 @@ struct waiting {
 static int read_waiting(struct txn *txn, enum lhi_sql which, size_t limit, struct waiting **out,
                         size_t *n, struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(txn->conn, which, err, "ii", txn->wall, (int64_t)limit);
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, which, err, "ii", txn->wall, (int64_t)limit);
     bool ok = true;
     int rc;
 
     *n = 0;
     if (stmt == NULL)
         return err->status;
-    if ((rc = sql_step(txn->conn, stmt, err)) != LH_OK)
+    if ((rc = sq_step(txn->conn, stmt, err)) != LH_OK)
         return rc < 0 ? rc : LH_OK;
     *out = lhi_arena_alloc(&txn->arena, limit * sizeof **out);
     if (*out == NULL) {
-        sql_reset(stmt);
+        sq_reset(stmt);
         return lhi_no_memory(err);
     }
     do {
         struct waiting *row = &(*out)[(*n)++];
         row->id = sqlite3_column_int64(stmt, 0);
-        row->queue = column_name(stmt, 1, &txn->arena, &ok);
-        row->state = column_state(stmt, 3);
+        row->queue = sq_column_name(stmt, 1, &txn->arena, &ok);
+        row->state = sq_column_state(stmt, 3);
         if (which == LHI_SQL_JOB_OVERDUE) {
             row->token = sqlite3_column_int64(stmt, 4);
             row->expires_at = sqlite3_column_int64(stmt, 5);
         }
-    } while (ok && *n < limit && (rc = sql_step(txn->conn, stmt, err)) == LH_OK);
-    sql_reset(stmt);
+    } while (ok && *n < limit && (rc = sq_step(txn->conn, stmt, err)) == LH_OK);
+    sq_reset(stmt);
     if (!ok)
         return lhi_no_memory(err);
     return rc < 0 ? rc : LH_OK;
@@ -50,30 +50,32 @@ static int fail_damaged(struct txn *txn, const struct waiting *job, struct lhi_e
 {
     char reason[80];
     bool held = false;
-    struct tally *tally = txn_tally(txn, job->queue, err);
-    int rc = tally ? hold_back(txn, job->id, job->token, DAMAGED_ROW, &held, err) : err->status;
+    struct tally *tally = sq_txn_tally(txn, job->queue, err);
+    int rc =
+        tally ? sq_set_job_aside(txn, job->id, job->token, DAMAGED_ROW, &held, err) : err->status;
 
     if (rc < 0 || !held)
         return rc;
-    tally_move(tally, job->state, LH_FAILED);
+    sq_tally_move(tally, job->state, LH_FAILED);
     tally->failed++;
-    lhi_format(reason, sizeof reason, "CORRUPT: %s", damage_words(DAMAGED_ROW));
-    txn_log(txn, LH_LOG_ERROR,
-            &(lh_log_entry){.job = job->id, .queue = job->queue, .reason = reason},
-            "job %lld was failed: %s", (long long)job->id, damage_words(DAMAGED_ROW));
-    return txn_event(txn,
-                     &(struct event){.type = "job.failed",
-                                     .job = job->id,
-                                     .queue = job->queue,
-                                     .from = job->state,
-                                     .to = LH_FAILED,
-                                     .actor = "system/upkeep",
-                                     .reason = reason,
-                                     .token = job->token},
-                     err);
+    lhi_format(reason, sizeof reason, "CORRUPT: %s", sq_damage_words(DAMAGED_ROW));
+    sq_txn_log(txn, LH_LOG_ERROR,
+               &(lh_log_entry){.job = job->id, .queue = job->queue, .reason = reason},
+               "job %lld was failed: %s", (long long)job->id, sq_damage_words(DAMAGED_ROW));
+    return sq_txn_event(txn,
+                        &(struct event){.type = "job.failed",
+                                        .job = job->id,
+                                        .queue = job->queue,
+                                        .from = job->state,
+                                        .to = LH_FAILED,
+                                        .actor = "system/upkeep",
+                                        .reason = reason,
+                                        .token = job->token},
+                        err);
 }
 
-int promote_due(struct txn *txn, size_t limit, int64_t *promoted, bool *more, struct lhi_error *err)
+int sq_promote_due(struct txn *txn, size_t limit, int64_t *promoted, bool *more,
+                   struct lhi_error *err)
 {
     struct waiting *due = NULL;
     size_t n;
@@ -86,22 +88,22 @@ int promote_due(struct txn *txn, size_t limit, int64_t *promoted, bool *more, st
     for (size_t i = 0; i < n; i++) {
         int64_t token, until;
         /* run_at is by the wall clock, a revoked lease ends by store time: the later one counts. */
-        if ((rc = hold_get(txn, due[i].queue, due[i].id, &token, &until, err)) < 0)
+        if ((rc = sq_quarantine_get(txn, due[i].queue, due[i].id, &token, &until, err)) < 0)
             return rc;
         if (until > txn->now)
             continue;
-        struct tally *tally = txn_tally(txn, due[i].queue, err);
+        struct tally *tally = sq_txn_tally(txn, due[i].queue, err);
         if (tally == NULL)
             return err->status;
-        int changed = sql_run(txn->conn, LHI_SQL_JOB_PROMOTE, err, "ii", txn->now, due[i].id);
-        if (changed < 0 && !is_damage(txn, due[i].id, changed, err))
+        int changed = sq_run(txn->conn, LHI_SQL_JOB_PROMOTE, err, "ii", txn->now, due[i].id);
+        if (changed < 0 && !sq_is_damage(txn, due[i].id, changed, err))
             return changed;
         if (changed <= 0 && (rc = fail_damaged(txn, &due[i], err)) < 0)
             return rc;
         if (changed <= 0)
             continue;
         txn->changed = true;
-        tally_move(tally, LH_SCHEDULED, LH_PENDING);
+        sq_tally_move(tally, LH_SCHEDULED, LH_PENDING);
         (*promoted)++;
     }
     *more = n == limit && *promoted > 0;
@@ -114,35 +116,35 @@ static int expire_one(struct txn *txn, const struct waiting *job, int64_t *expir
     char reason[96], at[40];
 
     txn->changed = true;
-    if (sql_run(txn->conn, LHI_SQL_EXPIRY_END, err, "ii", job->expires_at, job->id) < 0)
+    if (sq_run(txn->conn, LHI_SQL_EXPIRY_END, err, "ii", job->expires_at, job->id) < 0)
         return err->status;
     if (job->state != LH_PENDING && job->state != LH_SCHEDULED)
         return LH_OK; /* cancelled or deleted: the expiry has nothing more to say */
     lhi_format(reason, sizeof reason, "EXPIRED: not claimed by %s",
                lh_time_format(job->expires_at, at, sizeof at));
-    struct tally *tally = txn_tally(txn, job->queue, err);
+    struct tally *tally = sq_txn_tally(txn, job->queue, err);
     if (tally == NULL)
         return err->status;
-    int rc = sql_run(txn->conn, LHI_SQL_JOB_CANCEL, err, "itiii", txn_next_token(txn, job->token),
-                     reason, txn->now, job->id, job->token);
+    int rc = sq_run(txn->conn, LHI_SQL_JOB_CANCEL, err, "itiii", sq_txn_next_token(txn, job->token),
+                    reason, txn->now, job->id, job->token);
     if (rc < 0)
-        return is_damage(txn, job->id, rc, err) ? fail_damaged(txn, job, err) : rc;
-    tally_move(tally, job->state, LH_CANCELLED);
+        return sq_is_damage(txn, job->id, rc, err) ? fail_damaged(txn, job, err) : rc;
+    sq_tally_move(tally, job->state, LH_CANCELLED);
     (*expired)++;
-    return txn_event(txn,
-                     &(struct event){.type = "job.cancelled",
-                                     .job = job->id,
-                                     .queue = job->queue,
-                                     .from = job->state,
-                                     .to = LH_CANCELLED,
-                                     .actor = "system/expiry",
-                                     .reason = reason,
-                                     .token = job->token},
-                     err);
+    return sq_txn_event(txn,
+                        &(struct event){.type = "job.cancelled",
+                                        .job = job->id,
+                                        .queue = job->queue,
+                                        .from = job->state,
+                                        .to = LH_CANCELLED,
+                                        .actor = "system/expiry",
+                                        .reason = reason,
+                                        .token = job->token},
+                        err);
 }
 
-int expire_overdue(struct txn *txn, size_t limit, int64_t *expired, bool *more,
-                   struct lhi_error *err)
+int sq_expire_overdue(struct txn *txn, size_t limit, int64_t *expired, bool *more,
+                      struct lhi_error *err)
 {
     struct waiting *gone = NULL;
     size_t n;
@@ -159,17 +161,17 @@ int expire_overdue(struct txn *txn, size_t limit, int64_t *expired, bool *more,
     return LH_OK;
 }
 
-int act_upkeep(struct txn *txn, struct lhi_act *act)
+int sq_act_maintain(struct txn *txn, struct lhi_act *act)
 {
     lh_upkeep *done = &act->upkeep.done;
     bool more[3] = {false};
     int rc;
 
-    if ((rc = tick_due(txn, LHI_BATCH, &done->ticked, &more[2], &act->err)) < 0 ||
-        (rc = expire_overdue(txn, LHI_BATCH, &done->expired, &more[0], &act->err)) < 0 ||
-        (rc = promote_due(txn, LHI_BATCH, &done->promoted, &more[1], &act->err)) < 0)
+    if ((rc = sq_run_due_schedules(txn, LHI_BATCH, &done->ticked, &more[2], &act->err)) < 0 ||
+        (rc = sq_expire_overdue(txn, LHI_BATCH, &done->expired, &more[0], &act->err)) < 0 ||
+        (rc = sq_promote_due(txn, LHI_BATCH, &done->promoted, &more[1], &act->err)) < 0)
         return rc;
-    int holds = sql_run(txn->conn, LHI_SQL_HOLD_PRUNE, &act->err, "i", txn->now);
+    int holds = sq_run(txn->conn, LHI_SQL_HOLD_PRUNE, &act->err, "i", txn->now);
     if (holds < 0)
         return holds;
     if (holds > 0)
@@ -188,7 +190,7 @@ static int prune_output(struct txn *txn, int64_t id, lh_state state, int64_t fin
         return LH_OK;
     if (policy->retention_output_ms == 0 || finished > txn->now - policy->retention_output_ms)
         return LH_OK;
-    int rc = sql_run(txn->conn, LHI_SQL_OUTPUT_PRUNE, err, "i", id);
+    int rc = sq_run(txn->conn, LHI_SQL_OUTPUT_PRUNE, err, "i", id);
     if (rc < 0)
         return rc;
     txn->changed = txn->changed || rc > 0;
@@ -200,22 +202,22 @@ static int prune_row(struct txn *txn, sqlite3_stmt *row, int64_t older_than_ms, 
                      struct lhi_error *err)
 {
     int64_t id = sqlite3_column_int64(row, 0), finished = sqlite3_column_int64(row, 4);
-    const char *queue = text_or_empty(row, 1);
+    const char *queue = sq_text_or_empty(row, 1);
     const char *kind = (const char *)sqlite3_column_text(row, 2);
-    lh_state state = column_state(row, 3);
+    lh_state state = sq_column_state(row, 3);
     const lh_policy *policy;
 
     if (state != LH_COMPLETED && state != LH_FAILED && state != LH_CANCELLED)
         return LH_OK;
-    policy = txn_policy(txn, queue, kind);
+    policy = sq_txn_policy(txn, queue, kind);
     int64_t keep = older_than_ms        ? older_than_ms
                    : state == LH_FAILED ? policy->retention_failed_ms
                                         : policy->retention_ms;
     if (finished > txn->now - keep)
         return prune_output(txn, id, state, finished, policy, err);
-    int rc = sql_run(txn->conn, LHI_SQL_JOB_DELETE, err, "i", id);
+    int rc = sq_run(txn->conn, LHI_SQL_JOB_DELETE, err, "i", id);
     if (rc < 0) /* a damaged row stays, for a repair */
-        return is_damage(txn, id, rc, err) ? pass_over(txn, id, err) : rc;
+        return sq_is_damage(txn, id, rc, err) ? sq_skip_job(txn, id, err) : rc;
     txn->changed = true;
     (*pruned)++;
     return LH_OK;
@@ -262,22 +264,23 @@ static int prune_outputs(struct txn *txn, int64_t keep_ms, int64_t *after, bool 
     int64_t n = 0;
     int rc;
 
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_OUTPUT_AGED, err, "ii", *after, (int64_t)LHI_BATCH);
+    sqlite3_stmt *stmt =
+        sq_stmt(txn->conn, LHI_SQL_OUTPUT_AGED, err, "ii", *after, (int64_t)LHI_BATCH);
     if (stmt == NULL)
         return err->status;
-    while ((rc = sql_step(txn->conn, stmt, err)) == LH_OK) {
+    while ((rc = sq_step(txn->conn, stmt, err)) == LH_OK) {
         if (is_too_young(txn, stmt, txn->now - keep_ms))
             break;
         n++;
         *after = sqlite3_column_int64(stmt, 0);
         const char *queue = (const char *)sqlite3_column_text(stmt, 1);
         const char *kind = (const char *)sqlite3_column_text(stmt, 2);
-        rc = prune_output(txn, *after, column_state(stmt, 3), sqlite3_column_int64(stmt, 4),
-                          txn_policy(txn, queue, kind), err);
+        rc = prune_output(txn, *after, sq_column_state(stmt, 3), sqlite3_column_int64(stmt, 4),
+                          sq_txn_policy(txn, queue, kind), err);
         if (rc < 0)
             break;
     }
-    sql_reset(stmt);
+    sq_reset(stmt);
     *more = n == LHI_BATCH;
     return rc < 0 ? rc : LH_OK;
 }
@@ -293,12 +296,12 @@ static int prune_jobs(struct txn *txn, struct lhi_act *act)
 
     if (act->prune.after != NULL)
         after = *act->prune.after;
-    else if ((rc = meta_int(txn->conn, "prune_after", 0, &after, err)) < 0)
+    else if ((rc = sq_meta_int(txn->conn, "prune_after", 0, &after, err)) < 0)
         return rc;
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_AGED, err, "ii", after, (int64_t)LHI_BATCH);
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_JOB_AGED, err, "ii", after, (int64_t)LHI_BATCH);
     if (stmt == NULL)
         return err->status;
-    while ((rc = sql_step(txn->conn, stmt, err)) == LH_OK) {
+    while ((rc = sq_step(txn->conn, stmt, err)) == LH_OK) {
         if ((too_young = is_too_young(txn, stmt, youngest)))
             break;
         n++;
@@ -306,7 +309,7 @@ static int prune_jobs(struct txn *txn, struct lhi_act *act)
         if ((rc = prune_row(txn, stmt, older, &act->prune.pruned, err)) < 0)
             break;
     }
-    sql_reset(stmt);
+    sq_reset(stmt);
     if (rc < 0)
         return rc;
     act->prune.more = n == LHI_BATCH && !too_young;
@@ -321,10 +324,10 @@ static int prune_jobs(struct txn *txn, struct lhi_act *act)
     if (after == 0)
         return LH_OK;
     txn->changed = true;
-    return meta_set_int(txn->conn, "prune_after", act->prune.more ? after : 0, err);
+    return sq_meta_set_int(txn->conn, "prune_after", act->prune.more ? after : 0, err);
 }
 
-int act_prune(struct txn *txn, struct lhi_act *act)
+int sq_act_prune(struct txn *txn, struct lhi_act *act)
 {
     struct lhi_error *err = &act->err;
     int64_t older = act->prune.older_than_ms;
@@ -335,17 +338,15 @@ int act_prune(struct txn *txn, struct lhi_act *act)
 
     if (rc < 0)
         return rc;
-    int events =
-        sql_run(txn->conn, LHI_SQL_EVENT_PRUNE, err, "iii", n, before, txn->now + 86400000);
+    int events = sq_run(txn->conn, LHI_SQL_EVENT_PRUNE, err, "iii", n, before, txn->now + 86400000);
     int requests =
-        events < 0 ? events : sql_run(txn->conn, LHI_SQL_REQUEST_PRUNE, err, "ii", before, n);
+        events < 0 ? events : sq_run(txn->conn, LHI_SQL_REQUEST_PRUNE, err, "ii", before, n);
     int rollups = requests < 0
                       ? requests
-                      : sql_run(txn->conn, LHI_SQL_ROLLUP_PRUNE, err, "ii", before / 60000, n);
-    int workers =
-        rollups < 0 ? rollups : sql_run(txn->conn, LHI_SQL_WORKER_PRUNE, err, "i", before);
+                      : sq_run(txn->conn, LHI_SQL_ROLLUP_PRUNE, err, "ii", before / 60000, n);
+    int workers = rollups < 0 ? rollups : sq_run(txn->conn, LHI_SQL_WORKER_PRUNE, err, "i", before);
     int reports =
-        workers < 0 ? workers : sql_run(txn->conn, LHI_SQL_REPORT_PRUNE, err, "ii", n, before);
+        workers < 0 ? workers : sq_run(txn->conn, LHI_SQL_REPORT_PRUNE, err, "ii", n, before);
     if (reports < 0)
         return reports;
     if (events + requests + rollups + workers + reports > 0)

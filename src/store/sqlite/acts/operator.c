@@ -5,10 +5,10 @@
 
 #include <string.h>
 
-sqlite3_stmt *get_job(struct txn *txn, int64_t id, struct lhi_error *err)
+sqlite3_stmt *sq_get_job(struct txn *txn, int64_t id, struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_GET, err, "i", id);
-    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_JOB_GET, err, "i", id);
+    int rc = stmt ? sq_step(txn->conn, stmt, err) : err->status;
 
     if (rc == LH_EMPTY)
         (void)lhi_fail(err, LH_ENOTFOUND, "there is no job %lld", (long long)id);
@@ -25,12 +25,12 @@ static int read_after(struct txn *txn, struct lhi_act *act,
         return lhi_no_memory(err);
     for (size_t i = 0; i < act->n; i++) {
         lh_job *job;
-        sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_GET, err, "i", id_of(act, i));
-        int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+        sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_JOB_GET, err, "i", id_of(act, i));
+        int rc = stmt ? sq_step(txn->conn, stmt, err) : err->status;
         if (rc == LH_OK &&
-            (!jobs_add(act->after, &room, &job) || !job_from_row(stmt, txn->now, arena, job)))
+            (!sq_jobs_add(act->after, &room, &job) || !sq_job_from_row(stmt, txn->now, arena, job)))
             rc = lhi_no_memory(err);
-        sql_reset(stmt);
+        sq_reset(stmt);
         if (rc < 0)
             return rc;
     }
@@ -44,14 +44,14 @@ static bool own_outcome(int rc)
            rc == LH_ESTATE || rc == LH_EINVAL || rc == LH_ETOOBIG;
 }
 
-int each_item(struct txn *txn, struct lhi_act *act, item_fn *one,
-              int64_t (*id_of)(const struct lhi_act *, size_t))
+int sq_each_item(struct txn *txn, struct lhi_act *act, item_fn *one,
+                 int64_t (*id_of)(const struct lhi_act *, size_t))
 {
     for (size_t i = 0; i < act->n; i++) {
         struct lhi_error item;
         lhi_error_clear(&item);
         int rc = one(txn, act, i, &item);
-        if (rc == LH_ECORRUPT && id_of != NULL && is_damage(txn, id_of(act, i), rc, &item))
+        if (rc == LH_ECORRUPT && id_of != NULL && sq_is_damage(txn, id_of(act, i), rc, &item))
             rc = lhi_fail(&item, LH_ELOST, "row of job %lld is damaged: the job is held back",
                           (long long)id_of(act, i));
         act->status[i] = rc;
@@ -83,19 +83,19 @@ struct brief {
 
 static int read_brief(struct txn *txn, int64_t id, struct brief *brief, struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = get_job(txn, id, err);
+    sqlite3_stmt *stmt = sq_get_job(txn, id, err);
 
     if (stmt == NULL)
         return err->status;
     const unsigned char *worker = sqlite3_column_text(stmt, JOB_WORKER);
-    lhi_format(brief->queue, sizeof brief->queue, "%s", text_or_empty(stmt, JOB_QUEUE));
+    lhi_format(brief->queue, sizeof brief->queue, "%s", sq_text_or_empty(stmt, JOB_QUEUE));
     lhi_format(brief->worker, sizeof brief->worker, "%s", worker ? (const char *)worker : "");
-    brief->state = column_state(stmt, JOB_STATE);
+    brief->state = sq_column_state(stmt, JOB_STATE);
     brief->token = sqlite3_column_int64(stmt, JOB_TOKEN);
     brief->lease_until = sqlite3_column_int64(stmt, JOB_LEASE_UNTIL);
-    sql_reset(stmt);
+    sq_reset(stmt);
     int64_t token;
-    int rc = hold_get(txn, brief->queue, id, &token, &brief->held_until, err);
+    int rc = sq_quarantine_get(txn, brief->queue, id, &token, &brief->held_until, err);
     if (brief->held_until <= txn->now)
         brief->held_until = 0;
     return rc;
@@ -111,23 +111,23 @@ static int wrong_state(int64_t id, lh_state state, const char *act, struct lhi_e
 static int record(struct txn *txn, int64_t id, const struct brief *brief, lh_state to,
                   const char *type, const char *reason, struct lhi_error *err)
 {
-    struct tally *tally = txn_tally(txn, brief->queue, err);
+    struct tally *tally = sq_txn_tally(txn, brief->queue, err);
     if (tally == NULL)
         return err->status;
     txn->changed = true;
     if (to != 0) /* a deleted job leaves the counts by a trigger */
-        tally_move(tally, brief->state, to);
-    return txn_event(txn,
-                     &(struct event){.type = type,
-                                     .job = id,
-                                     .queue = brief->queue,
-                                     .worker = brief->worker[0] ? brief->worker : NULL,
-                                     .from = brief->state,
-                                     .to = to,
-                                     .actor = "hand",
-                                     .reason = reason,
-                                     .token = brief->token},
-                     err);
+        sq_tally_move(tally, brief->state, to);
+    return sq_txn_event(txn,
+                        &(struct event){.type = type,
+                                        .job = id,
+                                        .queue = brief->queue,
+                                        .worker = brief->worker[0] ? brief->worker : NULL,
+                                        .from = brief->state,
+                                        .to = to,
+                                        .actor = "hand",
+                                        .reason = reason,
+                                        .token = brief->token},
+                        err);
 }
 
 static int64_t id_at(const struct lhi_act *act, size_t i)
@@ -149,17 +149,17 @@ static int cancel_one(struct txn *txn, struct lhi_act *act, size_t i, struct lhi
         return wrong_state(id, job.state, "cancelled", err);
     /* A live holder keeps its slot, and the job from others, until it has answered. */
     bool live = job.state == LH_RUNNING && job.lease_until > txn->now;
-    rc = sql_run(txn->conn, LHI_SQL_JOB_CANCEL, err, "itiii", txn_next_token(txn, job.token),
-                 "CANCELLED: by hand", txn->now, id, job.token);
+    rc = sq_run(txn->conn, LHI_SQL_JOB_CANCEL, err, "itiii", sq_txn_next_token(txn, job.token),
+                "CANCELLED: by hand", txn->now, id, job.token);
     if (rc < 0 ||
-        (live && (rc = hold_put(txn, job.queue, id, job.token, job.lease_until, err)) < 0))
+        (live && (rc = sq_quarantine_put(txn, job.queue, id, job.token, job.lease_until, err)) < 0))
         return rc;
     return record(txn, id, &job, LH_CANCELLED, "job.cancelled", NULL, err);
 }
 
-int act_cancel(struct txn *txn, struct lhi_act *act)
+int sq_act_cancel(struct txn *txn, struct lhi_act *act)
 {
-    int rc = each_item(txn, act, cancel_one, id_at);
+    int rc = sq_each_item(txn, act, cancel_one, id_at);
     LHI_POINT("job_cancel:inside");
     return rc;
 }
@@ -182,23 +182,23 @@ static int retry_one(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_
     if (now)
         job.held_until = 0;
     lh_state to = job.held_until ? LH_SCHEDULED : LH_PENDING;
-    rc = sql_run(txn->conn, LHI_SQL_JOB_RETRY, err, "tIiii", lh_state_name(to), job.held_until,
-                 txn_next_token(txn, job.token), txn->now, id);
+    rc = sq_run(txn->conn, LHI_SQL_JOB_RETRY, err, "tIiii", lh_state_name(to), job.held_until,
+                sq_txn_next_token(txn, job.token), txn->now, id);
     if (rc == LH_EINVAL)
         return lhi_fail(err, LH_ESTATE,
                         "job %lld cannot be retried: another job with its key lives in the queue",
                         (long long)id);
     if (rc < 0)
         return rc;
-    if (now && (sql_run(txn->conn, LHI_SQL_HOLD_END, err, "ti", job.queue, id) < 0 ||
-                exclusive_end(txn, job.queue, id, err) < 0))
+    if (now && (sq_run(txn->conn, LHI_SQL_HOLD_END, err, "ti", job.queue, id) < 0 ||
+                sq_exclusive_end(txn, job.queue, id, err) < 0))
         return err->status;
     return record(txn, id, &job, to, "job.retried", NULL, err);
 }
 
-int act_retry(struct txn *txn, struct lhi_act *act)
+int sq_act_retry(struct txn *txn, struct lhi_act *act)
 {
-    int rc = each_item(txn, act, retry_one, id_at);
+    int rc = sq_each_item(txn, act, retry_one, id_at);
     LHI_POINT("job_retry:inside");
     return rc;
 }
@@ -213,14 +213,14 @@ static int delete_one(struct txn *txn, struct lhi_act *act, size_t i, struct lhi
         return rc;
     if (job.state == LH_RUNNING)
         return lhi_fail(err, LH_ESTATE, "job %lld is running: cancel it first", (long long)id);
-    if (sql_run(txn->conn, LHI_SQL_JOB_DELETE, err, "i", id) < 0)
+    if (sq_run(txn->conn, LHI_SQL_JOB_DELETE, err, "i", id) < 0)
         return err->status;
     return record(txn, id, &job, 0, "job.deleted", NULL, err);
 }
 
-int act_delete(struct txn *txn, struct lhi_act *act)
+int sq_act_delete(struct txn *txn, struct lhi_act *act)
 {
-    int rc = each_item(txn, act, delete_one, NULL);
+    int rc = sq_each_item(txn, act, delete_one, NULL);
     LHI_POINT("job_delete:inside");
     return rc;
 }
@@ -240,14 +240,14 @@ static int reschedule_one(struct txn *txn, struct lhi_act *act, size_t i, struct
     if (job.held_until > run_at)
         run_at = job.held_until;
     lh_state to = run_at > txn->wall ? LH_SCHEDULED : LH_PENDING;
-    if (sql_run(txn->conn, LHI_SQL_JOB_RESCHEDULE, err, "tiii", lh_state_name(to), run_at, txn->now,
-                id) < 0)
+    if (sq_run(txn->conn, LHI_SQL_JOB_RESCHEDULE, err, "tiii", lh_state_name(to), run_at, txn->now,
+               id) < 0)
         return err->status;
     lhi_format(reason, sizeof reason, "to run at %s", lh_time_format(run_at, at, sizeof at));
     return record(txn, id, &job, to, "job.rescheduled", reason, err);
 }
 
-int act_reschedule(struct txn *txn, struct lhi_act *act)
+int sq_act_reschedule(struct txn *txn, struct lhi_act *act)
 {
-    return each_item(txn, act, reschedule_one, id_at);
+    return sq_each_item(txn, act, reschedule_one, id_at);
 }

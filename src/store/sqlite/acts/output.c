@@ -17,20 +17,20 @@ struct run_row {
 static int read_run(struct txn *txn, const struct lhi_written *run, struct run_row *out,
                     struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_OUTPUT_OF, err, "ii", run->token, run->job);
-    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_OUTPUT_OF, err, "ii", run->token, run->job);
+    int rc = stmt ? sq_step(txn->conn, stmt, err) : err->status;
 
     if (rc < 0)
         return rc;
     if (rc == LH_EMPTY)
         return lhi_fail(err, LH_ENOTFOUND, "there is no job %lld", (long long)run->job);
-    const char *queue = text_or_empty(stmt, 0);
+    const char *queue = sq_text_or_empty(stmt, 0);
     const char *kind = (const char *)sqlite3_column_text(stmt, 1);
     out->attempt = sqlite3_column_int64(stmt, 2);
     bool may = sqlite3_column_int(stmt, 3) != 0;
     out->has_row = sqlite3_column_int(stmt, 4) != 0;
-    out->most = txn_policy(txn, queue, kind)->max_output;
-    sql_reset(stmt);
+    out->most = sq_txn_policy(txn, queue, kind)->max_output;
+    sq_reset(stmt);
     if (!may)
         return lhi_fail(err, LH_ELOST,
                         "output of job %lld is not kept: token %lld is not its token any more",
@@ -67,12 +67,12 @@ static int put_one(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_er
         return LH_OK;
     if (out.bytes == 0 && errs.bytes == 0 && run->result_bytes == 0)
         return LH_OK;
-    rc = sql_run(txn->conn, LHI_SQL_OUTPUT_PUT, err, "iiiiIiBBiBB", run->job, run->token,
-                 row.attempt, txn->now, run->result_bytes, out.bytes, out.head, out.head_len,
-                 out.tail, out.tail_len, errs.bytes, errs.head, errs.head_len, errs.tail,
-                 errs.tail_len);
+    rc =
+        sq_run(txn->conn, LHI_SQL_OUTPUT_PUT, err, "iiiiIiBBiBB", run->job, run->token, row.attempt,
+               txn->now, run->result_bytes, out.bytes, out.head, out.head_len, out.tail,
+               out.tail_len, errs.bytes, errs.head, errs.head_len, errs.tail, errs.tail_len);
     if (rc >= 0 && !row.has_row)
-        rc = sql_run(txn->conn, LHI_SQL_OUTPUT_TRIM, err, "ii", run->job, (int64_t)LHI_OUTPUT_RUNS);
+        rc = sq_run(txn->conn, LHI_SQL_OUTPUT_TRIM, err, "ii", run->job, (int64_t)LHI_OUTPUT_RUNS);
     if (rc < 0)
         return rc;
     txn->changed = true;
@@ -84,9 +84,9 @@ static int64_t run_id(const struct lhi_act *act, size_t i)
     return act->outputs[i].job;
 }
 
-int act_output(struct txn *txn, struct lhi_act *act)
+int sq_act_output(struct txn *txn, struct lhi_act *act)
 {
-    int rc = each_item(txn, act, put_one, run_id);
+    int rc = sq_each_item(txn, act, put_one, run_id);
     LHI_POINT("job_output:inside");
     return rc;
 }
@@ -96,7 +96,7 @@ int act_output(struct txn *txn, struct lhi_act *act)
 static const void *copy_of(sqlite3_stmt *stmt, int column, struct lhi_arena *arena, size_t *len,
                            bool *ok)
 {
-    const void *raw = column_raw(stmt, column, len);
+    const void *raw = sq_column_raw(stmt, column, len);
     const void *copy = *len > 0 ? lhi_arena_copy(arena, raw, *len) : NULL;
 
     *ok = *ok && (copy != NULL || *len == 0);
@@ -113,7 +113,7 @@ static bool stream_from_row(sqlite3_stmt *stmt, int column, struct lhi_arena *ar
     return ok;
 }
 
-int read_outputs(struct conn *conn, struct lhi_act *act, struct lhi_error *err)
+int sq_read_outputs(struct conn *conn, struct lhi_act *act, struct lhi_error *err)
 {
     const lh_output_filter *filter = act->output_list.filter;
     lh_outputs *out = act->output_list.out;
@@ -121,10 +121,10 @@ int read_outputs(struct conn *conn, struct lhi_act *act, struct lhi_error *err)
     int rc;
 
     sqlite3_stmt *stmt =
-        sql(conn, LHI_SQL_OUTPUT_LIST, err, "iii", filter->job, filter->attempt, filter->since);
+        sq_stmt(conn, LHI_SQL_OUTPUT_LIST, err, "iii", filter->job, filter->attempt, filter->since);
     if (stmt == NULL)
         return err->status;
-    while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
+    while ((rc = sq_step(conn, stmt, err)) == LH_OK) {
         lh_output *grown = arena ? lhi_realloc(out->output, (out->n + 1) * sizeof *grown) : NULL;
         if (grown == NULL)
             return lhi_no_memory(err);

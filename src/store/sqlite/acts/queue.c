@@ -8,19 +8,19 @@
 static int bump_generation(struct txn *txn, struct lhi_error *err)
 {
     txn->changed = txn->reloaded = true;
-    if (sql_run(txn->conn, LHI_SQL_STORE_GENERATION, err, "") < 0)
+    if (sq_run(txn->conn, LHI_SQL_STORE_GENERATION, err, "") < 0)
         return err->status;
-    return txn_reload(txn, err);
+    return sq_txn_reload(txn, err);
 }
 
-int act_queue_pause(struct txn *txn, struct lhi_act *act)
+int sq_act_queue_pause(struct txn *txn, struct lhi_act *act)
 {
     const char *queue = act->queue.queue;
-    int n = sql_run(txn->conn, act->queue.paused ? LHI_SQL_QUEUE_PAUSE : LHI_SQL_QUEUE_RESUME,
-                    &act->err, "t", queue);
+    int n = sq_run(txn->conn, act->queue.paused ? LHI_SQL_QUEUE_PAUSE : LHI_SQL_QUEUE_RESUME,
+                   &act->err, "t", queue);
     if (n <= 0)
         return n; /* it was so before: nothing changed, nothing to tell */
-    struct tally *tally = txn_tally(txn, queue, &act->err);
+    struct tally *tally = sq_txn_tally(txn, queue, &act->err);
     if (tally == NULL)
         return act->err.status;
     if (!act->queue.paused)
@@ -28,11 +28,12 @@ int act_queue_pause(struct txn *txn, struct lhi_act *act)
     int rc = bump_generation(txn, &act->err);
     if (rc < 0)
         return rc;
-    return txn_event(txn,
-                     &(struct event){.type = act->queue.paused ? "queue.paused" : "queue.resumed",
-                                     .queue = queue,
-                                     .actor = "hand"},
-                     &act->err);
+    return sq_txn_event(
+        txn,
+        &(struct event){.type = act->queue.paused ? "queue.paused" : "queue.resumed",
+                        .queue = queue,
+                        .actor = "hand"},
+        &act->err);
 }
 
 /* One batch of what waits in one state. */
@@ -40,28 +41,28 @@ static int purge_some(struct txn *txn, const char *queue, lh_state state, int64_
                       struct lhi_error *err)
 {
     sqlite3_stmt *stmt =
-        sql(txn->conn,
-            state == LH_PENDING ? LHI_SQL_JOB_WAITING_PENDING : LHI_SQL_JOB_WAITING_SCHEDULED, err,
-            "ti", queue, (int64_t)LHI_BATCH);
+        sq_stmt(txn->conn,
+                state == LH_PENDING ? LHI_SQL_JOB_WAITING_PENDING : LHI_SQL_JOB_WAITING_SCHEDULED,
+                err, "ti", queue, (int64_t)LHI_BATCH);
     int64_t ids[LHI_BATCH];
     size_t n = 0;
     int rc;
 
     if (stmt == NULL)
         return err->status;
-    while (n < LHI_BATCH && (rc = sql_step(txn->conn, stmt, err)) == LH_OK)
+    while (n < LHI_BATCH && (rc = sq_step(txn->conn, stmt, err)) == LH_OK)
         ids[n++] = sqlite3_column_int64(stmt, 0);
-    sql_reset(stmt);
+    sq_reset(stmt);
     if (n < LHI_BATCH && rc < 0)
         return rc;
     for (size_t i = 0; i < n; i++)
-        if (sql_run(txn->conn, LHI_SQL_JOB_DELETE, err, "i", ids[i]) < 0)
+        if (sq_run(txn->conn, LHI_SQL_JOB_DELETE, err, "i", ids[i]) < 0)
             return err->status;
     *purged += (int64_t)n;
     return LH_OK;
 }
 
-int act_queue_purge(struct txn *txn, struct lhi_act *act)
+int sq_act_queue_purge(struct txn *txn, struct lhi_act *act)
 {
     struct lhi_error *err = &act->err;
     const char *queue = act->queue.queue;
@@ -78,7 +79,7 @@ int act_queue_purge(struct txn *txn, struct lhi_act *act)
     char data[48];
     lhi_format(data, sizeof data, "{\"purged\":%lld}", (long long)act->queue.count);
     txn->changed = true;
-    return txn_event(
+    return sq_txn_event(
         txn, &(struct event){.type = "job.deleted", .queue = queue, .actor = "hand", .data = data},
         err);
 }
@@ -94,15 +95,15 @@ enum { STATES = sizeof states / sizeof states[0] };
 static int count_jobs(struct txn *txn, const char *queue, int64_t jobs[LH_CANCELLED + 1],
                       struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_QUEUE_COUNTS, err, "t", queue);
-    int rc = stmt != NULL ? sql_step(txn->conn, stmt, err) : err->status;
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_QUEUE_COUNTS, err, "t", queue);
+    int rc = stmt != NULL ? sq_step(txn->conn, stmt, err) : err->status;
     bool known = rc == LH_OK;
 
     if (rc < 0)
         return rc;
     for (int i = 0; i < STATES && known; i++)
         jobs[states[i]] = sqlite3_column_int64(stmt, i);
-    sql_reset(stmt);
+    sq_reset(stmt);
     for (const struct tally *t = txn->tallies; t != NULL; t = t->next) {
         if (strcmp(t->queue, queue) != 0)
             continue;
@@ -136,7 +137,7 @@ static int need_no_jobs(struct txn *txn, const char *queue, struct lhi_error *er
 static int need_no_quarantine(struct txn *txn, const char *queue, struct lhi_error *err)
 {
     int64_t n = 0;
-    int rc = sql_int(txn->conn, LHI_SQL_QUEUE_QUARANTINE, err, 0, &n, "ti", queue, txn->now);
+    int rc = sq_int(txn->conn, LHI_SQL_QUEUE_QUARANTINE, err, 0, &n, "ti", queue, txn->now);
 
     if (rc < 0 || n == 0)
         return rc < 0 ? rc : LH_OK;
@@ -146,19 +147,19 @@ static int need_no_quarantine(struct txn *txn, const char *queue, struct lhi_err
 
 static int need_no_schedule(struct txn *txn, const char *queue, struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_SCHEDULE_OF_QUEUE, err, "t", queue);
-    int rc = stmt != NULL ? sql_step(txn->conn, stmt, err) : err->status;
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_SCHEDULE_OF_QUEUE, err, "t", queue);
+    int rc = stmt != NULL ? sq_step(txn->conn, stmt, err) : err->status;
 
     if (rc != LH_OK)
         return rc < 0 ? rc : LH_OK;
     rc = lhi_fail(err, LH_ESTATE, "schedule \"%s\" enqueues into queue \"%s\": remove it first",
-                  text_or_empty(stmt, 0), queue);
-    sql_reset(stmt);
+                  sq_text_or_empty(stmt, 0), queue);
+    sq_reset(stmt);
     return rc;
 }
 
 /* Jobs are counted, not searched for: no index has the completed ones of a queue. */
-int act_queue_delete(struct txn *txn, struct lhi_act *act)
+int sq_act_queue_delete(struct txn *txn, struct lhi_act *act)
 {
     static const enum lhi_sql deletes[] = {LHI_SQL_QUEUE_DELETE, LHI_SQL_QUEUE_DELETE_ROLLUPS,
                                            LHI_SQL_QUEUE_DELETE_POLICIES,
@@ -172,15 +173,15 @@ int act_queue_delete(struct txn *txn, struct lhi_act *act)
         (rc = need_no_schedule(txn, queue, err)) != LH_OK)
         return rc;
     for (size_t i = 0; i < sizeof deletes / sizeof deletes[0]; i++)
-        if (sql_run(txn->conn, deletes[i], err, "t", queue) < 0)
+        if (sq_run(txn->conn, deletes[i], err, "t", queue) < 0)
             return err->status;
     if ((rc = bump_generation(txn, err)) < 0)
         return rc;
-    rc = txn_event(txn, &(struct event){.type = "queue.deleted", .queue = queue, .actor = "hand"},
-                   err);
+    rc = sq_txn_event(
+        txn, &(struct event){.type = "queue.deleted", .queue = queue, .actor = "hand"}, err);
     /* Else the end of the transaction would write the row again. */
     if (rc == LH_OK)
-        txn_forget_tally(txn, queue);
+        sq_txn_forget_tally(txn, queue);
     return rc;
 }
 
@@ -203,7 +204,7 @@ static lh_policy merged(const struct txn *txn, const struct lhi_act *act)
     return out;
 }
 
-int act_policy_set(struct txn *txn, struct lhi_act *act)
+int sq_act_policy_set(struct txn *txn, struct lhi_act *act)
 {
     struct lhi_error *err = &act->err;
     lh_policy p = merged(txn, act);
@@ -212,25 +213,25 @@ int act_policy_set(struct txn *txn, struct lhi_act *act)
 #define GIVEN(bit, value) ((p.set & LH_POLICY_##bit) ? &(value) : NULL)
 
     if (p.set == 0)
-        rc = sql_run(txn->conn, LHI_SQL_POLICY_DELETE, err, "tt", act->policy.queue,
-                     act->policy.kind);
+        rc = sq_run(txn->conn, LHI_SQL_POLICY_DELETE, err, "tt", act->policy.queue,
+                    act->policy.kind);
     else
-        rc = sql_run(
-            txn->conn, LHI_SQL_POLICY_PUT, err, "ttooooooooooooooooooo", act->policy.queue,
-            act->policy.kind, GIVEN(LEASE, p.lease_ms), GIVEN(MAX_ATTEMPTS, p.max_attempts),
-            GIVEN(MAX_RECOVERIES, p.max_recoveries), GIVEN(ACTION, action),
-            GIVEN(RECOVERY, recovery), GIVEN(RECOVERY_BACKOFF, p.recovery_backoff_ms),
-            GIVEN(BACKOFF, p.backoff_ms), GIVEN(BACKOFF_CAP, p.backoff_cap_ms),
-            GIVEN(TIMEOUT, p.timeout_ms), GIVEN(EXCLUSIVE, exclusive), GIVEN(AUDIT, audit),
-            GIVEN(RETENTION, p.retention_ms), GIVEN(RETENTION_FAILED, p.retention_failed_ms),
-            GIVEN(MAX_PAYLOAD, p.max_payload), GIVEN(RATE, p.rate_n), GIVEN(RATE, p.rate_per_ms),
-            GIVEN(CONCURRENCY, p.concurrency), GIVEN(MAX_OUTPUT, p.max_output),
-            GIVEN(RETENTION_OUTPUT, p.retention_output_ms));
+        rc =
+            sq_run(txn->conn, LHI_SQL_POLICY_PUT, err, "ttooooooooooooooooooo", act->policy.queue,
+                   act->policy.kind, GIVEN(LEASE, p.lease_ms), GIVEN(MAX_ATTEMPTS, p.max_attempts),
+                   GIVEN(MAX_RECOVERIES, p.max_recoveries), GIVEN(ACTION, action),
+                   GIVEN(RECOVERY, recovery), GIVEN(RECOVERY_BACKOFF, p.recovery_backoff_ms),
+                   GIVEN(BACKOFF, p.backoff_ms), GIVEN(BACKOFF_CAP, p.backoff_cap_ms),
+                   GIVEN(TIMEOUT, p.timeout_ms), GIVEN(EXCLUSIVE, exclusive), GIVEN(AUDIT, audit),
+                   GIVEN(RETENTION, p.retention_ms), GIVEN(RETENTION_FAILED, p.retention_failed_ms),
+                   GIVEN(MAX_PAYLOAD, p.max_payload), GIVEN(RATE, p.rate_n),
+                   GIVEN(RATE, p.rate_per_ms), GIVEN(CONCURRENCY, p.concurrency),
+                   GIVEN(MAX_OUTPUT, p.max_output), GIVEN(RETENTION_OUTPUT, p.retention_output_ms));
 #undef GIVEN
     if (rc < 0 || (rc = bump_generation(txn, err)) < 0)
         return rc;
     if (strcmp(act->policy.queue, "*") != 0) {
-        struct tally *tally = txn_tally(txn, act->policy.queue, err);
+        struct tally *tally = sq_txn_tally(txn, act->policy.queue, err);
         if (tally == NULL)
             return err->status;
         tally->ring = 1000; /* a limit may be wider now */
@@ -238,6 +239,6 @@ int act_policy_set(struct txn *txn, struct lhi_act *act)
     char data[400];
     lhi_format(data, sizeof data, "{\"queue\":\"%s\",\"kind\":\"%s\"}", act->policy.queue,
                act->policy.kind);
-    return txn_event(txn, &(struct event){.type = "policy.changed", .actor = "hand", .data = data},
-                     err);
+    return sq_txn_event(
+        txn, &(struct event){.type = "policy.changed", .actor = "hand", .data = data}, err);
 }

@@ -29,14 +29,14 @@ static void count_action(struct lhi_run *run, const struct lhi_fate *fate)
 
 static void log_recovered(struct txn *txn, const lh_job *job, const char *reason)
 {
-    txn_log(txn, LH_LOG_WARN,
-            &(lh_log_entry){.job = job->id,
-                            .token = job->token,
-                            .attempt = job->attempt,
-                            .queue = job->queue,
-                            .worker = job->worker,
-                            .reason = reason},
-            "job %lld recovered: %s", (long long)job->id, reason);
+    sq_txn_log(txn, LH_LOG_WARN,
+               &(lh_log_entry){.job = job->id,
+                               .token = job->token,
+                               .attempt = job->attempt,
+                               .queue = job->queue,
+                               .worker = job->worker,
+                               .reason = reason},
+               "job %lld recovered: %s", (long long)job->id, reason);
 }
 
 /* One job, and what becomes of it. */
@@ -57,7 +57,7 @@ static int write_damaged(struct txn *txn, struct taking *t)
 {
     lhi_error_clear(t->err);
     bool held = false;
-    int rc = hold_back(txn, t->job->id, t->job->token, DAMAGED_ROW, &held, t->err);
+    int rc = sq_set_job_aside(txn, t->job->id, t->job->token, DAMAGED_ROW, &held, t->err);
     if (rc < 0)
         return rc;
     if (!held)
@@ -66,7 +66,7 @@ static int write_damaged(struct txn *txn, struct taking *t)
     t->hold = false;
     t->fate.poison = false;
     t->fate.action = "failed";
-    lhi_format(t->fate.reason, sizeof t->fate.reason, "CORRUPT: %s", damage_words(DAMAGED_ROW));
+    lhi_format(t->fate.reason, sizeof t->fate.reason, "CORRUPT: %s", sq_damage_words(DAMAGED_ROW));
     return LH_OK;
 }
 
@@ -74,11 +74,11 @@ static int write_job(struct txn *txn, struct taking *t)
 {
     const lh_job *job = t->job;
     const struct lhi_fate *fate = &t->fate;
-    int n = sql_run(txn->conn, LHI_SQL_JOB_RECOVER, t->err, "tIiiiIitiii", lh_state_name(t->to),
-                    t->run_at, fate->attempt, fate->recoveries, txn_next_token(txn, job->token),
-                    t->to == LH_FAILED ? txn->now : (int64_t)0, txn->now, fate->reason, job->id,
-                    job->token, job->lease_until);
-    if (n < 0 && is_damage(txn, job->id, n, t->err))
+    int n = sq_run(txn->conn, LHI_SQL_JOB_RECOVER, t->err, "tIiiiIitiii", lh_state_name(t->to),
+                   t->run_at, fate->attempt, fate->recoveries, sq_txn_next_token(txn, job->token),
+                   t->to == LH_FAILED ? txn->now : (int64_t)0, txn->now, fate->reason, job->id,
+                   job->token, job->lease_until);
+    if (n < 0 && sq_is_damage(txn, job->id, n, t->err))
         return write_damaged(txn, t);
     if (n < 0)
         return n;
@@ -95,26 +95,27 @@ static int write_recovery(struct txn *txn, void *arg)
     int rc = write_job(txn, t);
 
     LHI_POINT("job_recover:inside");
-    if (rc < 0 || (rc = run_begin(txn, t->run, t->err)) < 0 ||
-        (t->hold &&
-         (rc = hold_put(txn, job->queue, job->id, job->token, job->lease_until, t->err)) < 0))
+    if (rc < 0 || (rc = sq_recovery_begin(txn, t->run, t->err)) < 0 ||
+        (t->hold && (rc = sq_quarantine_put(txn, job->queue, job->id, job->token, job->lease_until,
+                                            t->err)) < 0))
         return rc;
     if (!t->hold && txn->db->policies.n > 0 &&
-        (rc = exclusive_recover(txn, job, t->cause, t->run, t->err)) < 0)
+        (rc = sq_exclusive_recover(txn, job, t->cause, t->run, t->err)) < 0)
         return rc;
-    return run_event(txn, t->run,
-                     &(struct event){.type = t->fate.poison ? "job.poisoned" : "job.recovered",
-                                     .job = job->id,
-                                     .queue = job->queue,
-                                     .worker = job->worker,
-                                     .from = LH_RUNNING,
-                                     .to = t->to,
-                                     .reason = t->fate.reason,
-                                     .token = job->token,
-                                     .attempt = t->fate.shown_attempt,
-                                     .max_attempts = job->max_attempts,
-                                     .action = t->fate.action},
-                     t->err);
+    return sq_recovery_event(
+        txn, t->run,
+        &(struct event){.type = t->fate.poison ? "job.poisoned" : "job.recovered",
+                        .job = job->id,
+                        .queue = job->queue,
+                        .worker = job->worker,
+                        .from = LH_RUNNING,
+                        .to = t->to,
+                        .reason = t->fate.reason,
+                        .token = job->token,
+                        .attempt = t->fate.shown_attempt,
+                        .max_attempts = job->max_attempts,
+                        .action = t->fate.action},
+        t->err);
 }
 
 static int take_job(struct txn *txn, struct taking *t, bool by_hand, bool *done)
@@ -123,18 +124,18 @@ static int take_job(struct txn *txn, struct taking *t, bool by_hand, bool *done)
     char what[64];
 
     lhi_format(what, sizeof what, "job %lld cannot be recovered", (long long)job->id);
-    return run_step(txn, t->run,
-                    &(struct recovery_step){.fn = write_recovery,
-                                            .arg = t,
-                                            .what = what,
-                                            .by_hand = by_hand,
-                                            .about = {.job = job->id,
-                                                      .queue = job->queue,
-                                                      .worker = job->worker,
-                                                      .token = job->token,
-                                                      .attempt = job->attempt,
-                                                      .max_attempts = job->max_attempts}},
-                    done, t->err);
+    return sq_recovery_step(txn, t->run,
+                            &(struct recovery_step){.fn = write_recovery,
+                                                    .arg = t,
+                                                    .what = what,
+                                                    .by_hand = by_hand,
+                                                    .about = {.job = job->id,
+                                                              .queue = job->queue,
+                                                              .worker = job->worker,
+                                                              .token = job->token,
+                                                              .attempt = job->attempt,
+                                                              .max_attempts = job->max_attempts}},
+                            done, t->err);
 }
 
 /* Take one job back. */
@@ -142,8 +143,8 @@ static int recover_one(struct txn *txn, const lh_job *job, enum lhi_cause cause,
                        const struct holder *holder, const lh_recover_opts *opts,
                        struct lhi_run *run, struct lhi_error *err)
 {
-    lh_policy policy = *txn_policy(txn, job->queue, job->kind);
-    bool started = had_started(holder, job), done;
+    lh_policy policy = *sq_txn_policy(txn, job->queue, job->kind);
+    bool started = sq_had_started(holder, job), done;
     struct taking t = {.job = job, .cause = cause, .run = run, .err = err};
 
     lhi_decide_death(job, &policy, opts, cause, holder->what, !started, txn->now, &t.fate);
@@ -158,14 +159,14 @@ static int recover_one(struct txn *txn, const lh_job *job, enum lhi_cause cause,
     int rc = take_job(txn, &t, opts != NULL, &done);
     if (rc < 0 || !done)
         return rc;
-    struct tally *tally = txn_tally(txn, job->queue, err);
+    struct tally *tally = sq_txn_tally(txn, job->queue, err);
     if (tally == NULL)
         return err->status;
-    tally_move(tally, LH_RUNNING, t.to);
+    sq_tally_move(tally, LH_RUNNING, t.to);
     tally->recovered++;
     if (t.to == LH_FAILED)
         tally->failed++;
-    const lh_policy *whole = txn_policy(txn, job->queue, NULL);
+    const lh_policy *whole = sq_txn_policy(txn, job->queue, NULL);
     if (whole->exclusive || whole->concurrency > 0)
         tally->ring++;
     log_recovered(txn, job, t.fate.reason);
@@ -190,7 +191,7 @@ static int judge_job(struct txn *txn, const lh_job *job, const lh_recover_opts *
 
     if (job->worker == NULL)
         return LH_OK;
-    int rc = look_up_holder(txn->conn, job->worker, holder, err);
+    int rc = sq_holder_look_up(txn->conn, job->worker, holder, err);
     if (rc < 0)
         return rc;
     if (by_age) {
@@ -199,7 +200,7 @@ static int judge_job(struct txn *txn, const lh_job *job, const lh_recover_opts *
         cause = holder->what[0] != '\0' ? LHI_CAUSE_DEAD : LHI_CAUSE_TTL;
         forfeit = cause == LHI_CAUSE_DEAD || job->lease_until <= txn->now;
     }
-    if (!forfeit || (opts == NULL && !txn_policy(txn, job->queue, job->kind)->recovery))
+    if (!forfeit || (opts == NULL && !sq_txn_policy(txn, job->queue, job->kind)->recovery))
         return LH_OK;
     run->orphaned++;
     return recover_one(txn, job, cause, holder, opts, run, err);
@@ -208,16 +209,16 @@ static int judge_job(struct txn *txn, const lh_job *job, const lh_recover_opts *
 static int recover_id(struct txn *txn, int64_t id, const lh_recover_opts *opts,
                       struct holder *holder, struct lhi_run *run, struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_GET, err, "i", id);
-    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_JOB_GET, err, "i", id);
+    int rc = stmt ? sq_step(txn->conn, stmt, err) : err->status;
     lh_job job;
 
-    if (rc < 0 && is_damage(txn, id, rc, err))
-        return pass_over(txn, id, err);
+    if (rc < 0 && sq_is_damage(txn, id, rc, err))
+        return sq_skip_job(txn, id, err);
     if (rc != LH_OK)
         return rc < 0 ? rc : LH_OK; /* gone meanwhile */
-    bool ok = held_row(stmt, &txn->arena, &job);
-    sql_reset(stmt);
+    bool ok = sq_recovery_row(stmt, &txn->arena, &job);
+    sq_reset(stmt);
     if (!ok)
         return lhi_no_memory(err);
     if (job.state != LH_RUNNING || (opts && opts->queue && strcmp(job.queue, opts->queue) != 0))
@@ -231,14 +232,14 @@ static int recover_id(struct txn *txn, int64_t id, const lh_recover_opts *opts,
 static int read_expired(struct txn *txn, size_t limit, int64_t skip, int64_t *ids, size_t *n,
                         struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_EXPIRED, err, "iiii", txn->now,
-                             txn->db->stuck_until, (int64_t)limit, skip);
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_JOB_EXPIRED, err, "iiii", txn->now,
+                                 txn->db->stuck_until, (int64_t)limit, skip);
     int rc;
 
     *n = 0;
     if (stmt == NULL)
         return err->status;
-    while ((rc = sql_step(txn->conn, stmt, err)) == LH_OK)
+    while ((rc = sq_step(txn->conn, stmt, err)) == LH_OK)
         ids[(*n)++] = sqlite3_column_int64(stmt, 0);
     return rc < 0 ? rc : LH_OK;
 }
@@ -288,17 +289,17 @@ static int write_death(struct txn *txn, void *arg)
     struct verdict *v = arg;
     const struct lhi_death *death = v->death;
     char data[64];
-    int n = sql_run(txn->conn, LHI_SQL_WORKER_BURY, v->err, "ttiiit", death->what, death->worker,
-                    death->last_heartbeat_at, (int64_t)death->proven, txn->now, death->sessions);
+    int n = sq_run(txn->conn, LHI_SQL_WORKER_BURY, v->err, "ttiiit", death->what, death->worker,
+                   death->last_heartbeat_at, (int64_t)death->proven, txn->now, death->sessions);
 
     v->changed = n > 0;
     if (n <= 0)
         return n; /* it has beaten, or was found by another */
-    int rc = run_begin(txn, v->run, v->err);
+    int rc = sq_recovery_begin(txn, v->run, v->err);
     if (rc < 0)
         return rc;
     lhi_format(data, sizeof data, "{\"last_heartbeat\":%lld}", (long long)death->last_heartbeat_at);
-    return run_event(
+    return sq_recovery_event(
         txn, v->run,
         &(struct event){
             .type = "worker.dead", .worker = death->worker, .reason = death->what, .data = data},
@@ -309,13 +310,13 @@ static int write_late(struct txn *txn, void *arg)
 {
     struct verdict *v = arg;
     const struct lhi_death *death = v->death;
-    int n = sql_run(txn->conn, LHI_SQL_WORKER_LATE, v->err, "ti", death->worker,
-                    death->last_heartbeat_at);
+    int n = sq_run(txn->conn, LHI_SQL_WORKER_LATE, v->err, "ti", death->worker,
+                   death->last_heartbeat_at);
 
     v->changed = n > 0;
     if (n <= 0)
         return n;
-    return txn_event(
+    return sq_txn_event(
         txn,
         &(struct event){.type = "worker.late", .worker = death->worker, .actor = "system/recovery"},
         v->err);
@@ -330,13 +331,13 @@ static int judge_worker(struct txn *txn, struct verdict *v)
 
     lhi_format(what, sizeof what, "worker %s cannot be marked %s", death->worker,
                death->late ? "late" : "dead");
-    int rc = run_step(txn, v->run,
-                      &(struct recovery_step){.fn = death->late ? write_late : write_death,
-                                              .arg = v,
-                                              .what = what,
-                                              .by_hand = v->by_hand,
-                                              .about = {.worker = death->worker}},
-                      &done, v->err);
+    int rc = sq_recovery_step(txn, v->run,
+                              &(struct recovery_step){.fn = death->late ? write_late : write_death,
+                                                      .arg = v,
+                                                      .what = what,
+                                                      .by_hand = v->by_hand,
+                                                      .about = {.worker = death->worker}},
+                              &done, v->err);
     v->changed = v->changed && done;
     txn->changed = txn->changed || v->changed;
     return rc < 0 ? rc : LH_OK;
@@ -350,12 +351,13 @@ static int bury(struct txn *txn, const struct lhi_death *death, bool by_hand, st
 
     if (rc < 0 || !v.changed)
         return rc;
-    txn_log(txn, LH_LOG_WARN, &(lh_log_entry){.worker = death->worker, .reason = death->what},
-            "worker %s is dead: it %s", death->worker, death->what);
+    sq_txn_log(txn, LH_LOG_WARN, &(lh_log_entry){.worker = death->worker, .reason = death->what},
+               "worker %s is dead: it %s", death->worker, death->what);
     run->dead_workers++;
     /* Time alone ends the leases of a worker without a process of ours. */
-    return death->process ? free_leases_of(txn, death->worker, death->what, by_hand, run, err)
-                          : LH_OK;
+    return death->process
+               ? sq_free_leases_of_worker(txn, death->worker, death->what, by_hand, run, err)
+               : LH_OK;
 }
 
 static int mark_late(struct txn *txn, const struct lhi_death *death, bool by_hand,
@@ -365,8 +367,8 @@ static int mark_late(struct txn *txn, const struct lhi_death *death, bool by_han
     int rc = judge_worker(txn, &v);
 
     if (rc >= 0 && v.changed)
-        txn_log(txn, LH_LOG_INFO, &(lh_log_entry){.worker = death->worker},
-                "worker %s is late: it has missed a beat", death->worker);
+        sq_txn_log(txn, LH_LOG_INFO, &(lh_log_entry){.worker = death->worker},
+                   "worker %s is late: it has missed a beat", death->worker);
     return rc;
 }
 
@@ -376,7 +378,7 @@ static int mark_late(struct txn *txn, const struct lhi_death *death, bool by_han
 static int recover_silent(struct txn *txn, struct lhi_run *run, struct lhi_error *err)
 {
     struct lhi_suspects silent = {0};
-    int rc = read_suspects(txn->conn, LHI_SQL_WORKER_SILENT, txn->now, &silent, err);
+    int rc = sq_read_suspects(txn->conn, LHI_SQL_WORKER_SILENT, txn->now, &silent, err);
     struct holder holder = {.arena = &txn->arena};
     struct lhi_identity nobody = {.pid = 0};
     struct lhi_death death;
@@ -388,35 +390,35 @@ static int recover_silent(struct txn *txn, struct lhi_run *run, struct lhi_error
             rc = bury(txn, &death, false, run, err);
     lhi_suspects_clear(&silent);
     if (rc < 0 ||
-        (rc = sql_int(txn->conn, LHI_SQL_DEAD_NOT_CLEANED, err, 0, &unclean, "i", txn->now)) < 0 ||
+        (rc = sq_int(txn->conn, LHI_SQL_DEAD_NOT_CLEANED, err, 0, &unclean, "i", txn->now)) < 0 ||
         unclean == 0)
         return rc;
-    if ((rc = read_ids(txn->conn, LHI_SQL_STALE_OF_DEAD, txn->now, NULL, ids, LHI_BATCH, &n, err)) <
-        0)
+    if ((rc = sq_read_ids(txn->conn, LHI_SQL_STALE_OF_DEAD, txn->now, NULL, ids, LHI_BATCH, &n,
+                          err)) < 0)
         return rc;
     for (size_t i = 0; i < n && rc >= 0; i++)
         rc = recover_id(txn, ids[i], NULL, &holder, run, err);
-    return rc < 0 ? rc : clean_workers(txn, run, err);
+    return rc < 0 ? rc : sq_clean_workers(txn, run, err);
 }
 
-int recover_on_claim(struct txn *txn, struct lhi_error *err)
+int sq_recover_on_claim(struct txn *txn, struct lhi_error *err)
 {
     struct lhi_run run = {.trigger = "claim"};
     bool more;
     int rc;
 
     if ((rc = recover_silent(txn, &run, err)) < 0 ||
-        (rc = recover_leases(txn, LHI_BATCH, false, &run, &more, err)) < 0 ||
+        (rc = sq_recover_leases(txn, LHI_BATCH, false, &run, &more, err)) < 0 ||
         (rc = recover_expired(txn, &run, err)) < 0 || run.report == 0)
         return rc;
-    return end_report(txn, &run, NULL, err);
+    return sq_recovery_end_report(txn, &run, NULL, err);
 }
 
 /* ---- a batch of a run ---- */
 
 static bool others_wait(struct db *db)
 {
-    if (side_waited(&db->side))
+    if (sq_writer_lock_wanted(&db->coord))
         return true;
     pthread_mutex_lock(&db->mutex);
     bool waiting = db->queue_head != NULL;
@@ -424,7 +426,7 @@ static bool others_wait(struct db *db)
     return waiting;
 }
 
-int act_recover(struct txn *txn, struct lhi_act *act)
+int sq_act_recover(struct txn *txn, struct lhi_act *act)
 {
     struct lhi_run *run = act->recover.run;
     struct holder holder = {.arena = &txn->arena};
@@ -433,7 +435,7 @@ int act_recover(struct txn *txn, struct lhi_act *act)
     int rc = LH_OK;
 
     if (run->always)
-        rc = run_begin(txn, run, err);
+        rc = sq_recovery_begin(txn, run, err);
     for (size_t i = 0; i < act->recover.n_deaths && rc >= 0; i++) {
         const struct lhi_death *death = &act->recover.deaths[i];
         rc = death->late ? mark_late(txn, death, by_hand, run, err)
@@ -445,13 +447,13 @@ int act_recover(struct txn *txn, struct lhi_act *act)
     act->recover.done = at;
     bool more = at < act->n;
     if (rc >= 0 && act->recover.leases && !more)
-        rc = recover_leases(txn, LHI_BATCH, by_hand, run, &more, err);
+        rc = sq_recover_leases(txn, LHI_BATCH, by_hand, run, &more, err);
     if (rc < 0)
         return rc;
     act->recover.over = act->recover.last && !more;
     if (act->recover.over)
-        return run_end(txn, run, act->recover.health, err);
+        return sq_recovery_end(txn, run, act->recover.health, err);
     /* While a run goes on from batch to batch, claims need not help it. */
-    side_set_recovering(&txn->db->side, true);
-    return run_count(txn, run, err);
+    sq_coord_set_recovering(&txn->db->coord, true);
+    return sq_recovery_count(txn, run, err);
 }

@@ -14,12 +14,12 @@ enum { MANY_DEAD = 64 }; /* workers looked at in one go; the next run does the r
 
 /* ---- the report of a run ---- */
 
-int run_event(struct txn *txn, const struct lhi_run *run, struct event *event,
-              struct lhi_error *err)
+int sq_recovery_event(struct txn *txn, const struct lhi_run *run, struct event *event,
+                      struct lhi_error *err)
 {
     event->actor = "system/recovery";
     event->report = run->report;
-    return txn_event(txn, event, err);
+    return sq_txn_event(txn, event, err);
 }
 
 /* The database would not take a write: a constraint, a user's trigger, or one that is broken. */
@@ -47,26 +47,26 @@ static int name_step(const char *step, struct lhi_error *err)
     return lhi_fail(err, why.status, "recovery could not %s: %s", step, reason_of(&why));
 }
 
-int run_begin(struct txn *txn, struct lhi_run *run, struct lhi_error *err)
+int sq_recovery_begin(struct txn *txn, struct lhi_run *run, struct lhi_error *err)
 {
     if (run->report != 0)
         return LH_OK;
     if (run->started_at == 0)
         run->started_at = txn->now;
-    if (sql_run(txn->conn, LHI_SQL_REPORT_BEGIN, err, "ti", run->trigger, run->started_at) < 0)
+    if (sq_run(txn->conn, LHI_SQL_REPORT_BEGIN, err, "ti", run->trigger, run->started_at) < 0)
         return name_step("begin its report", err);
     txn->changed = true;
     run->report = sqlite3_last_insert_rowid(txn->conn->db);
-    if (run_event(txn, run, &(struct event){.type = "recovery.started", .reason = run->trigger},
-                  err) < 0)
+    if (sq_recovery_event(
+            txn, run, &(struct event){.type = "recovery.started", .reason = run->trigger}, err) < 0)
         return name_step("record that it started", err);
     return LH_OK;
 }
 
 static int add_total(struct txn *txn, const char *key, int64_t n, struct lhi_error *err)
 {
-    return n == 0 || sql_run(txn->conn, LHI_SQL_TOTAL_ADD, err, "ti", key, n) >= 0 ? LH_OK
-                                                                                   : err->status;
+    return n == 0 || sq_run(txn->conn, LHI_SQL_TOTAL_ADD, err, "ti", key, n) >= 0 ? LH_OK
+                                                                                  : err->status;
 }
 
 /* Counted since the store was made, for whoever watches over it. */
@@ -93,13 +93,13 @@ static int add_totals(struct txn *txn, struct lhi_run *run, struct lhi_error *er
 }
 
 /* With every batch, so that a run that is cut off tells how far it got. */
-int run_count(struct txn *txn, struct lhi_run *run, struct lhi_error *err)
+int sq_recovery_count(struct txn *txn, struct lhi_run *run, struct lhi_error *err)
 {
     if (run->report == 0)
         return LH_OK;
     int rc =
-        sql_run(txn->conn, LHI_SQL_REPORT_COUNT, err, "iiiiii", run->orphaned,
-                lhi_run_reclaimed(run), run->leases, run->dead_workers, run->failures, run->report);
+        sq_run(txn->conn, LHI_SQL_REPORT_COUNT, err, "iiiiii", run->orphaned,
+               lhi_run_reclaimed(run), run->leases, run->dead_workers, run->failures, run->report);
     return rc < 0 ? rc : add_totals(txn, run, err);
 }
 
@@ -113,9 +113,9 @@ static int is_known(struct txn *txn, const struct recovery_step *step, bool *kno
     char degraded[256];
     int64_t told = 0;
     int rc = step->about.job != 0
-                 ? sql_int(txn->conn, LHI_SQL_FAILURE_TOLD, err, 0, &told, "ii", step->about.job,
-                           step->about.token)
-                 : meta_text(txn->conn, "degraded", degraded, sizeof degraded, err);
+                 ? sq_int(txn->conn, LHI_SQL_FAILURE_TOLD, err, 0, &told, "ii", step->about.job,
+                          step->about.token)
+                 : sq_meta_text(txn->conn, "degraded", degraded, sizeof degraded, err);
 
     *known = told != 0 || (step->about.job == 0 && rc == LH_OK && degraded[0] != '\0');
     return rc;
@@ -136,33 +136,33 @@ static int note_failure(struct txn *txn, const struct recovery_step *step, struc
         run->untold++;
         return LH_OK;
     }
-    if ((rc = run_begin(txn, run, err)) < 0)
+    if ((rc = sq_recovery_begin(txn, run, err)) < 0)
         return rc;
     lhi_format(line, sizeof line, "%s: %s", step->what, why);
     event.type = "recovery.failed";
     event.reason = event.job != 0 ? why : line;
-    if (run_event(txn, run, &event, err) < 0) {
+    if (sq_recovery_event(txn, run, &event, err) < 0) {
         lhi_format(line, sizeof line, "record that %s", step->what);
         return name_step(line, err);
     }
     txn->changed = true;
     run->failures++;
-    txn_log(txn, LH_LOG_ERROR,
-            &(lh_log_entry){.job = event.job,
-                            .token = event.token,
-                            .attempt = event.attempt,
-                            .queue = event.queue,
-                            .worker = event.worker,
-                            .reason = why},
-            "%s: %s", step->what, why);
+    sq_txn_log(txn, LH_LOG_ERROR,
+               &(lh_log_entry){.job = event.job,
+                               .token = event.token,
+                               .attempt = event.attempt,
+                               .queue = event.queue,
+                               .worker = event.worker,
+                               .reason = why},
+               "%s: %s", step->what, why);
     return LH_OK;
 }
 
-int run_step(struct txn *txn, struct lhi_run *run, const struct recovery_step *step, bool *done,
-             struct lhi_error *err)
+int sq_recovery_step(struct txn *txn, struct lhi_run *run, const struct recovery_step *step,
+                     bool *done, struct lhi_error *err)
 {
     struct lhi_run before = *run;
-    int rc = txn_savepoint(txn, step->fn, step->arg, err);
+    int rc = sq_txn_savepoint(txn, step->fn, step->arg, err);
 
     *done = rc >= 0;
     if (rc >= 0 || !is_refusal(rc) || txn->gone)
@@ -177,19 +177,19 @@ int run_step(struct txn *txn, struct lhi_run *run, const struct recovery_step *s
 static int still_holds(struct txn *txn, const char *worker, bool *anything, bool *free_it,
                        struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_WORKER_HOLDS, err, "t", worker);
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_WORKER_HOLDS, err, "t", worker);
     int rc = LH_OK;
 
     *anything = *free_it = false;
     if (stmt == NULL)
         return err->status;
-    while (!*free_it && (rc = sql_step(txn->conn, stmt, err)) == LH_OK) {
+    while (!*free_it && (rc = sq_step(txn->conn, stmt, err)) == LH_OK) {
         *anything = true;
-        *free_it =
-            txn_policy(txn, text_or_empty(stmt, 0), (const char *)sqlite3_column_text(stmt, 1))
-                ->recovery;
+        *free_it = sq_txn_policy(txn, sq_text_or_empty(stmt, 0),
+                                 (const char *)sqlite3_column_text(stmt, 1))
+                       ->recovery;
     }
-    sql_reset(stmt);
+    sq_reset(stmt);
     return rc < 0 ? rc : LH_OK;
 }
 
@@ -204,14 +204,14 @@ struct cleaning {
 static int write_clean(struct txn *txn, void *arg)
 {
     struct cleaning *c = arg;
-    int n = sql_run(txn->conn, c->holds ? LHI_SQL_WORKER_STUCK : LHI_SQL_WORKER_CLEANED, c->err,
-                    "t", c->worker);
+    int n = sq_run(txn->conn, c->holds ? LHI_SQL_WORKER_STUCK : LHI_SQL_WORKER_CLEANED, c->err, "t",
+                   c->worker);
 
     c->changed = n > 0;
     if (n <= 0 || c->holds)
         return n;
-    return run_event(txn, c->run, &(struct event){.type = "worker.cleaned", .worker = c->worker},
-                     c->err);
+    return sq_recovery_event(
+        txn, c->run, &(struct event){.type = "worker.cleaned", .worker = c->worker}, c->err);
 }
 
 static int clean_worker(struct txn *txn, const char *worker, struct lhi_run *run,
@@ -225,33 +225,34 @@ static int clean_worker(struct txn *txn, const char *worker, struct lhi_run *run
     if (rc < 0 || free_it)
         return rc;
     lhi_format(what, sizeof what, "worker %s cannot be marked as cleaned up after", worker);
-    rc = run_step(txn, run,
-                  &(struct recovery_step){
-                      .fn = write_clean, .arg = &c, .what = what, .about = {.worker = worker}},
-                  &done, err);
+    rc = sq_recovery_step(
+        txn, run,
+        &(struct recovery_step){
+            .fn = write_clean, .arg = &c, .what = what, .about = {.worker = worker}},
+        &done, err);
     if (rc < 0 || !done || !c.changed)
         return rc;
     txn->changed = true;
     if (!c.holds)
-        txn_log(txn, LH_LOG_INFO, &(lh_log_entry){.worker = worker},
-                "worker %s was cleaned up after: all it held is free", worker);
+        sq_txn_log(txn, LH_LOG_INFO, &(lh_log_entry){.worker = worker},
+                   "worker %s was cleaned up after: all it held is free", worker);
     return LH_OK;
 }
 
 /* Dead workers of whom nothing is left to free. */
-int clean_workers(struct txn *txn, struct lhi_run *run, struct lhi_error *err)
+int sq_clean_workers(struct txn *txn, struct lhi_run *run, struct lhi_error *err)
 {
     const char *names[MANY_DEAD];
     size_t n = 0;
     bool ok = true;
     int rc = LH_OK;
 
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_WORKER_TO_CLEAN, err, "");
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_WORKER_TO_CLEAN, err, "");
     if (stmt == NULL)
         return err->status;
-    while (n < MANY_DEAD && (rc = sql_step(txn->conn, stmt, err)) == LH_OK)
-        names[n++] = column_text(stmt, 0, &txn->arena, &ok);
-    sql_reset(stmt);
+    while (n < MANY_DEAD && (rc = sq_step(txn->conn, stmt, err)) == LH_OK)
+        names[n++] = sq_column_text(stmt, 0, &txn->arena, &ok);
+    sq_reset(stmt);
     if (rc < 0)
         return rc;
     if (!ok)
@@ -270,24 +271,24 @@ static int tell_findings(struct txn *txn, const struct lhi_health *health, struc
     for (size_t i = 0; i < health->findings.n; i++) {
         const lh_finding *f = &health->findings.finding[i];
         bool damage = strcmp(f->what, "integrity") == 0;
-        int rc =
-            run_event(txn, run,
-                      &(struct event){.type = damage ? "store.damaged" : "recovery.inconsistency",
-                                      .reason = f->text},
-                      err);
+        int rc = sq_recovery_event(
+            txn, run,
+            &(struct event){.type = damage ? "store.damaged" : "recovery.inconsistency",
+                            .reason = f->text},
+            err);
         if (rc < 0)
             return rc;
     }
     if (!health->repaired)
         return LH_OK;
-    return run_event(txn, run, &(struct event){.type = "store.repaired"}, err);
+    return sq_recovery_event(txn, run, &(struct event){.type = "store.repaired"}, err);
 }
 
 /* Degraded until a whole run went well. */
 static int set_degraded(struct txn *txn, const struct lhi_run *run, struct lhi_error *err)
 {
     char text[160] = "", known[256];
-    int rc = meta_text(txn->conn, "degraded", known, sizeof known, err);
+    int rc = sq_meta_text(txn->conn, "degraded", known, sizeof known, err);
 
     if (rc < 0 || (run->failures == 0 && (!run->whole || run->untold > 0)))
         return rc;
@@ -297,11 +298,11 @@ static int set_degraded(struct txn *txn, const struct lhi_run *run, struct lhi_e
     if (strcmp(text, known) == 0)
         return LH_OK;
     txn->changed = true;
-    return meta_set_text(txn->conn, "degraded", text, err);
+    return sq_meta_set_text(txn->conn, "degraded", text, err);
 }
 
-int end_report(struct txn *txn, struct lhi_run *run, const struct lhi_health *health,
-               struct lhi_error *err)
+int sq_recovery_end_report(struct txn *txn, struct lhi_run *run, const struct lhi_health *health,
+                           struct lhi_error *err)
 {
     const char *integrity = health == NULL || !health->checked ? "skipped"
                             : health->repaired                 ? "repaired"
@@ -311,47 +312,48 @@ int end_report(struct txn *txn, struct lhi_run *run, const struct lhi_health *he
 
     lhi_format(trigger, sizeof trigger, "recovery:%s", run->trigger);
     if ((health != NULL && tell_findings(txn, health, run, err) < 0) ||
-        run_count(txn, run, err) < 0 || add_total(txn, trigger, 1, err) < 0 ||
+        sq_recovery_count(txn, run, err) < 0 || add_total(txn, trigger, 1, err) < 0 ||
         add_total(txn, "recovery:duration_ms", txn->now - run->started_at, err) < 0 ||
         set_degraded(txn, run, err) < 0)
         return name_step("count what it did", err);
-    if (sql_run(txn->conn, LHI_SQL_REPORT_END, err, "itii", txn->now, integrity,
-                health ? health->wal_frames : (int64_t)-1, run->report) < 0)
+    if (sq_run(txn->conn, LHI_SQL_REPORT_END, err, "itii", txn->now, integrity,
+               health ? health->wal_frames : (int64_t)-1, run->report) < 0)
         return name_step("end its report", err);
     txn->changed = true;
     lhi_format(data, sizeof data, "{\"jobs\":%lld,\"leases\":%lld,\"dead_workers\":%lld}",
                (long long)lhi_run_reclaimed(run), (long long)run->leases,
                (long long)run->dead_workers);
-    txn_log(txn, LH_LOG_INFO, NULL,
-            "recovery (%s) done: %lld jobs taken back, %lld leases freed, %lld workers dead",
-            run->trigger, (long long)lhi_run_reclaimed(run), (long long)run->leases,
-            (long long)run->dead_workers);
-    if (run_event(txn, run, &(struct event){.type = "recovery.completed", .data = data}, err) < 0)
+    sq_txn_log(txn, LH_LOG_INFO, NULL,
+               "recovery (%s) done: %lld jobs taken back, %lld leases freed, %lld workers dead",
+               run->trigger, (long long)lhi_run_reclaimed(run), (long long)run->leases,
+               (long long)run->dead_workers);
+    if (sq_recovery_event(txn, run, &(struct event){.type = "recovery.completed", .data = data},
+                          err) < 0)
         return name_step("record that it is complete", err);
     return LH_OK;
 }
 
-int run_end(struct txn *txn, struct lhi_run *run, const struct lhi_health *health,
-            struct lhi_error *err)
+int sq_recovery_end(struct txn *txn, struct lhi_run *run, const struct lhi_health *health,
+                    struct lhi_error *err)
 {
-    int rc = clean_workers(txn, run, err);
+    int rc = sq_clean_workers(txn, run, err);
 
     LHI_POINT("recovery:before_end");
     txn->run_over = true;
     txn->all_recovered = txn->all_recovered || run->whole;
     if (rc < 0 || run->report != 0)
-        return rc < 0 ? rc : end_report(txn, run, health, err);
+        return rc < 0 ? rc : sq_recovery_end_report(txn, run, health, err);
     return set_degraded(txn, run, err);
 }
 
-int act_mend(struct txn *txn, struct lhi_act *act)
+int sq_act_recount(struct txn *txn, struct lhi_act *act)
 {
     txn->changed = true;
-    if (sql_run(txn->conn, LHI_SQL_MEND_NO_IDS, &act->err, "") < 0 ||
-        sql_run(txn->conn, LHI_SQL_MEND_IDS, &act->err, "") < 0 ||
-        sql_run(txn->conn, LHI_SQL_MEND_OUTPUTS, &act->err, "") < 0 ||
-        sql_run(txn->conn, LHI_SQL_MEND_QUEUES, &act->err, "") < 0 ||
-        sql_run(txn->conn, LHI_SQL_MEND_COUNTS, &act->err, "") < 0)
+    if (sq_run(txn->conn, LHI_SQL_MEND_NO_IDS, &act->err, "") < 0 ||
+        sq_run(txn->conn, LHI_SQL_MEND_IDS, &act->err, "") < 0 ||
+        sq_run(txn->conn, LHI_SQL_MEND_OUTPUTS, &act->err, "") < 0 ||
+        sq_run(txn->conn, LHI_SQL_MEND_QUEUES, &act->err, "") < 0 ||
+        sq_run(txn->conn, LHI_SQL_MEND_COUNTS, &act->err, "") < 0)
         return act->err.status;
     return LH_OK;
 }

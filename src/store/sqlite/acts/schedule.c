@@ -58,21 +58,21 @@ static bool entry_read(sqlite3_stmt *stmt, struct lhi_arena *arena, struct entry
     bool ok = true;
 
     memset(entry, 0, sizeof *entry);
-    entry->sound = row_sound(stmt);
-    s->name = column_name(stmt, NAME, arena, &ok);
-    s->queue = column_name(stmt, QUEUE, arena, &ok);
-    s->cron = column_name(stmt, CRON, arena, &ok);
-    s->zone = column_name(stmt, TZ, arena, &ok);
+    entry->sound = sq_row_sum_matches(stmt);
+    s->name = sq_column_name(stmt, NAME, arena, &ok);
+    s->queue = sq_column_name(stmt, QUEUE, arena, &ok);
+    s->cron = sq_column_name(stmt, CRON, arena, &ok);
+    s->zone = sq_column_name(stmt, TZ, arena, &ok);
     s->catch_up = (lh_catch_up)sqlite3_column_int(stmt, CATCH_UP);
     entry->done_until = sqlite3_column_int64(stmt, DONE_UNTIL);
     s->next_at = sqlite3_column_int64(stmt, NEXT_AT);
     s->last_at = sqlite3_column_int64(stmt, LAST_AT);
     s->last_job = sqlite3_column_int64(stmt, LAST_JOB);
     s->created_at = sqlite3_column_int64(stmt, CREATED_AT);
-    s->error = column_text(stmt, ERROR, arena, &ok);
-    job->kind = column_text(stmt, KIND, arena, &ok);
+    s->error = sq_column_text(stmt, ERROR, arena, &ok);
+    job->kind = sq_column_text(stmt, KIND, arena, &ok);
     job->priority = sqlite3_column_int(stmt, PRIORITY);
-    job->key = column_text(stmt, KEY, arena, &ok);
+    job->key = sq_column_text(stmt, KEY, arena, &ok);
     job->max_attempts = sqlite3_column_int64(stmt, MAX_ATTEMPTS);
     job->lease_ms = sqlite3_column_int64(stmt, LEASE_MS);
     job->expires_ms = sqlite3_column_int64(stmt, EXPIRES_MS);
@@ -80,7 +80,7 @@ static bool entry_read(sqlite3_stmt *stmt, struct lhi_arena *arena, struct entry
     job->backoff_cap_ms = sqlite3_column_int64(stmt, BACKOFF_CAP_MS);
     entry->payload_sum = sqlite3_column_int64(stmt, PAYLOAD_SUM);
     if (sqlite3_column_type(stmt, PAYLOAD) != SQLITE_NULL) {
-        const void *bytes = column_raw(stmt, PAYLOAD, &job->payload_len);
+        const void *bytes = sq_column_raw(stmt, PAYLOAD, &job->payload_len);
         job->payload = lhi_arena_copy(arena, bytes, job->payload_len);
         ok = ok && job->payload != NULL;
     }
@@ -90,33 +90,33 @@ static bool entry_read(sqlite3_stmt *stmt, struct lhi_arena *arena, struct entry
 /* LH_EMPTY: there is none. */
 static int entry_get(struct txn *txn, const char *name, struct entry *entry, struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_SCHEDULE_GET, err, "t", name);
-    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_SCHEDULE_GET, err, "t", name);
+    int rc = stmt ? sq_step(txn->conn, stmt, err) : err->status;
 
     if (rc == LH_OK && !entry_read(stmt, &txn->arena, entry))
         rc = lhi_no_memory(err);
-    sql_reset(stmt);
+    sq_reset(stmt);
     return rc;
 }
 
-int read_schedules(struct conn *conn, struct lhi_act *act, struct lhi_error *err)
+int sq_read_schedules(struct conn *conn, struct lhi_act *act, struct lhi_error *err)
 {
     lh_schedules *out = act->schedules;
     struct lhi_arena *arena = lhi_arena_of(&out->priv);
-    sqlite3_stmt *stmt = sql(conn, LHI_SQL_SCHEDULE_LIST, err, "");
+    sqlite3_stmt *stmt = sq_stmt(conn, LHI_SQL_SCHEDULE_LIST, err, "");
     int rc;
 
     if (stmt == NULL)
         return err->status;
     if (arena == NULL)
         return lhi_no_memory(err);
-    while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
+    while ((rc = sq_step(conn, stmt, err)) == LH_OK) {
         struct entry entry;
-        lh_schedule *grown = grow(out->schedule, out->n, sizeof *grown);
+        lh_schedule *grown = sq_grow(out->schedule, out->n, sizeof *grown);
         if (grown != NULL)
             out->schedule = grown;
         if (grown == NULL || !entry_read(stmt, arena, &entry)) {
-            sql_reset(stmt);
+            sq_reset(stmt);
             return lhi_no_memory(err);
         }
         out->schedule[out->n++] = entry.schedule;
@@ -156,10 +156,10 @@ static int tell(struct txn *txn, const struct event *event, const char *name, co
     told.data = data;
     told.reason = reason;
     txn->changed = true;
-    return txn_event(txn, &told, err);
+    return sq_txn_event(txn, &told, err);
 }
 
-int act_schedule_set(struct txn *txn, struct lhi_act *act)
+int sq_act_schedule_set(struct txn *txn, struct lhi_act *act)
 {
     const lh_schedule *s = act->schedule;
     const lh_new_job *job = &s->job;
@@ -168,7 +168,7 @@ int act_schedule_set(struct txn *txn, struct lhi_act *act)
     struct lhi_timing *timing = NULL;
     struct entry old = {.done_until = 0};
     char when[400];
-    int64_t most = txn_policy(txn, s->queue, job->kind)->max_payload;
+    int64_t most = sq_txn_policy(txn, s->queue, job->kind)->max_payload;
 
     if (job->payload_len > (size_t)most)
         return lhi_fail(err, LH_ETOOBIG,
@@ -180,24 +180,24 @@ int act_schedule_set(struct txn *txn, struct lhi_act *act)
     int64_t done_until = settled_so_far(&old, s, zone, txn->wall);
     int64_t next = next_after(timing, done_until);
     lhi_timing_close(timing);
-    rc = sql_run(txn->conn, LHI_SQL_SCHEDULE_PUT, err, "ttttiiiititIIIIIib", s->name, s->queue,
-                 s->cron, zone, (int64_t)s->catch_up, done_until, next, txn->now, job->kind,
-                 (int64_t)job->priority, job->key, job->max_attempts, job->lease_ms,
-                 job->expires_ms, job->backoff_ms, job->backoff_cap_ms,
-                 lhi_checksum(job->payload, job->payload ? job->payload_len : 0), job->payload,
-                 job->payload_len);
+    rc = sq_run(txn->conn, LHI_SQL_SCHEDULE_PUT, err, "ttttiiiititIIIIIib", s->name, s->queue,
+                s->cron, zone, (int64_t)s->catch_up, done_until, next, txn->now, job->kind,
+                (int64_t)job->priority, job->key, job->max_attempts, job->lease_ms, job->expires_ms,
+                job->backoff_ms, job->backoff_cap_ms,
+                lhi_checksum(job->payload, job->payload ? job->payload_len : 0), job->payload,
+                job->payload_len);
     if (rc < 0)
         return rc;
-    txn_falls_due(txn, next - txn->wall);
+    sq_txn_falls_due(txn, next - txn->wall);
     struct event event = {.type = "schedule.set", .queue = s->queue, .actor = "hand"};
     lhi_format(when, sizeof when, "%s, %s", s->cron, zone);
     return tell(txn, &event, s->name, when, "", err);
 }
 
-int act_schedule_remove(struct txn *txn, struct lhi_act *act)
+int sq_act_schedule_remove(struct txn *txn, struct lhi_act *act)
 {
     const char *name = act->schedule_name;
-    int n = sql_run(txn->conn, LHI_SQL_SCHEDULE_DELETE, &act->err, "t", name);
+    int n = sq_run(txn->conn, LHI_SQL_SCHEDULE_DELETE, &act->err, "t", name);
 
     if (n < 0)
         return n;
@@ -231,8 +231,8 @@ static int tell_failure(const struct ticking *t, const char *why, struct lhi_err
 
     if (s->error != NULL && strcmp(s->error, why) == 0)
         return LH_OK;
-    txn_log(t->txn, LH_LOG_ERROR, &(lh_log_entry){.queue = s->queue, .reason = why},
-            "schedule %s enqueues nothing: %s", s->name, why);
+    sq_txn_log(t->txn, LH_LOG_ERROR, &(lh_log_entry){.queue = s->queue, .reason = why},
+               "schedule %s enqueues nothing: %s", s->name, why);
     return tell(t->txn, &event, s->name, why, "", err);
 }
 
@@ -250,8 +250,8 @@ static int tell_missed(const struct ticking *t, struct lhi_error *err)
     lhi_format(what, sizeof what, "%s%lld tick%s missed from %s to %s, %lld caught up with",
                t->more ? "more than " : "", (long long)t->missed, t->missed == 1 ? "" : "s", from,
                to, (long long)late);
-    txn_log(t->txn, LH_LOG_WARN, &(lh_log_entry){.queue = s->queue, .reason = what},
-            "schedule %s: %s", s->name, what);
+    sq_txn_log(t->txn, LH_LOG_WARN, &(lh_log_entry){.queue = s->queue, .reason = what},
+               "schedule %s: %s", s->name, what);
     lhi_format(more, sizeof more,
                ",\"missed\":%lld,\"more\":%s,\"caught_up\":%lld,\"from\":\"%s\",\"to\":\"%s\"",
                (long long)t->missed, t->more ? "true" : "false", (long long)late, from, to);
@@ -300,20 +300,20 @@ static int enqueue_tick(struct ticking *t, int64_t at, struct lhi_error *err)
     lh_enqueued made = {.id = 0};
 
     job.run_at = at;
-    int rc = insert_job(&ctx, s->queue, &job, &made, err);
+    int rc = sq_insert_job(&ctx, s->queue, &job, &made, err);
     if (rc < 0)
         return rc;
     if (made.duplicate)
         return tell_skipped(t, at, &made, err);
-    struct tally *tally = txn_tally(txn, s->queue, err);
+    struct tally *tally = sq_txn_tally(txn, s->queue, err);
     if (tally == NULL)
         return err->status;
-    tally_move(tally, 0, made.state);
+    sq_tally_move(tally, 0, made.state);
     tally->enqueued++;
     t->ran++;
     t->last_at = at;
     t->last_job = made.id;
-    return txn_policy(txn, s->queue, job.kind)->audit == LH_AUDIT_FULL
+    return sq_txn_policy(txn, s->queue, job.kind)->audit == LH_AUDIT_FULL
                ? tell_enqueued(t, at, &made, err)
                : LH_OK;
 }
@@ -368,7 +368,7 @@ static bool admitted(const struct ticking *t, int64_t n)
     struct lhi_error ignored;
     int64_t bytes = (int64_t)t->entry->schedule.job.payload_len + JOB_BYTES;
 
-    return reserve_admit(t->txn->db, bytes * (n < LHI_BATCH ? n : LHI_BATCH), &ignored) == LH_OK;
+    return sq_reserve_admit(t->txn->db, bytes * (n < LHI_BATCH ? n : LHI_BATCH), &ignored) == LH_OK;
 }
 
 static int settle_ticks(struct ticking *t, const struct lhi_ticks *ticks, int64_t *next,
@@ -379,8 +379,8 @@ static int settle_ticks(struct ticking *t, const struct lhi_ticks *ticks, int64_
     int64_t upto = plan(t, ticks);
 
     *next = next_after(t->timing, upto);
-    int rc = sql_run(txn->conn, LHI_SQL_SCHEDULE_SETTLE, err, "iiti", upto, *next, name,
-                     t->entry->done_until);
+    int rc = sq_run(txn->conn, LHI_SQL_SCHEDULE_SETTLE, err, "iiti", upto, *next, name,
+                    t->entry->done_until);
     if (rc <= 0)
         return rc; /* another was faster */
     txn->changed = true;
@@ -389,8 +389,8 @@ static int settle_ticks(struct ticking *t, const struct lhi_ticks *ticks, int64_
         return rc;
     if (t->to != 0 && (rc = enqueue_ticks(t, err)) < 0)
         return rc;
-    rc = sql_run(txn->conn, LHI_SQL_SCHEDULE_NOTE, err, "IItt", t->last_at, t->last_job,
-                 t->error[0] ? t->error : NULL, name);
+    rc = sq_run(txn->conn, LHI_SQL_SCHEDULE_NOTE, err, "IItt", t->last_at, t->last_job,
+                t->error[0] ? t->error : NULL, name);
     return rc < 0 ? rc : LH_OK;
 }
 
@@ -401,8 +401,8 @@ static int put_off(struct ticking *t, const struct lhi_error *why, struct lhi_er
 
     t->txn->changed = true;
     if (rc == LH_OK)
-        rc = sql_run(t->txn->conn, LHI_SQL_SCHEDULE_PUT_OFF, err, "itt",
-                     t->txn->wall + LOOK_AGAIN_MS, why->text, t->entry->schedule.name);
+        rc = sq_run(t->txn->conn, LHI_SQL_SCHEDULE_PUT_OFF, err, "itt",
+                    t->txn->wall + LOOK_AGAIN_MS, why->text, t->entry->schedule.name);
     return rc < 0 ? rc : LH_OK;
 }
 
@@ -413,10 +413,10 @@ static int refuse_damaged(struct ticking *t, struct lhi_error *err)
     struct txn *txn = t->txn;
     struct lhi_error why;
 
-    side_set_recovery_due(&txn->db->side, true);
-    (void)damaged_row("schedule", t->entry->schedule.name, &why);
-    int rc = sql_run(txn->conn, LHI_SQL_SCHEDULE_PUT_OFF, err, "itt", txn->wall + LOOK_AGAIN_MS,
-                     why.text, t->entry->schedule.name);
+    sq_coord_set_recovery_due(&txn->db->coord, true);
+    (void)sq_damaged_row("schedule", t->entry->schedule.name, &why);
+    int rc = sq_run(txn->conn, LHI_SQL_SCHEDULE_PUT_OFF, err, "itt", txn->wall + LOOK_AGAIN_MS,
+                    why.text, t->entry->schedule.name);
     if (rc == LH_ECORRUPT) {
         lhi_error_clear(err);
         lhi_log(&txn->db->log, LH_LOG_ERROR, "%s", why.text);
@@ -447,15 +447,15 @@ static int tick_one(struct txn *txn, const struct entry *entry, int64_t *ran, bo
     lhi_timing_ticks(timing, entry->done_until, txn->wall, &ticks);
     if (ticks.n == 0) {
         next = next_after(timing, entry->done_until);
-        rc = sql_run(txn->conn, LHI_SQL_SCHEDULE_PUT_OFF, err, "itt", next, (const char *)NULL,
-                     entry->schedule.name);
+        rc = sq_run(txn->conn, LHI_SQL_SCHEDULE_PUT_OFF, err, "itt", next, (const char *)NULL,
+                    entry->schedule.name);
         txn->changed = true;
     } else if (admitted(&t, ticks.n)) {
         rc = settle_ticks(&t, &ticks, &next, err);
         *more = *more || (rc == LH_OK && next <= txn->wall);
     }
     if (next > txn->wall)
-        txn_falls_due(txn, next - txn->wall);
+        sq_txn_falls_due(txn, next - txn->wall);
     *ran += t.ran;
     lhi_timing_close(timing);
     return rc < 0 ? rc : LH_OK;
@@ -465,20 +465,22 @@ static int tick_one(struct txn *txn, const struct entry *entry, int64_t *ran, bo
 static int read_names(struct txn *txn, size_t limit, const char **names, size_t *n,
                       struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_SCHEDULE_DUE, err, "ii", txn->wall, (int64_t)limit);
+    sqlite3_stmt *stmt =
+        sq_stmt(txn->conn, LHI_SQL_SCHEDULE_DUE, err, "ii", txn->wall, (int64_t)limit);
     bool ok = true;
     int rc = stmt ? LH_OK : err->status;
 
     *n = 0;
-    while (rc == LH_OK && ok && *n < limit && (rc = sql_step(txn->conn, stmt, err)) == LH_OK)
-        names[(*n)++] = column_name(stmt, 0, &txn->arena, &ok);
-    sql_reset(stmt);
+    while (rc == LH_OK && ok && *n < limit && (rc = sq_step(txn->conn, stmt, err)) == LH_OK)
+        names[(*n)++] = sq_column_name(stmt, 0, &txn->arena, &ok);
+    sq_reset(stmt);
     if (!ok)
         return lhi_no_memory(err);
     return rc < 0 ? rc : LH_OK;
 }
 
-int tick_due(struct txn *txn, size_t limit, int64_t *ticked, bool *more, struct lhi_error *err)
+int sq_run_due_schedules(struct txn *txn, size_t limit, int64_t *ticked, bool *more,
+                         struct lhi_error *err)
 {
     const char *names[LHI_BATCH];
     size_t n;

@@ -9,7 +9,7 @@ enum { DEFAULT_INTERVAL_MS = 30000, DEFAULT_MULTIPLIER = 3 };
 
 static int worker_event(struct txn *txn, const char *type, const char *id, struct lhi_error *err)
 {
-    return txn_event(txn, &(struct event){.type = type, .worker = id, .actor = id}, err);
+    return sq_txn_event(txn, &(struct event){.type = type, .worker = id, .actor = id}, err);
 }
 
 /* `process` NULL: a caller without a process of ours, for whom only time decides. */
@@ -18,22 +18,22 @@ static int put_worker(struct txn *txn, const char *id, const lh_worker_opts *opt
 {
     int64_t interval = opts->interval_ms ? opts->interval_ms : DEFAULT_INTERVAL_MS;
     int64_t multiplier = opts->multiplier ? opts->multiplier : DEFAULT_MULTIPLIER;
-    int rc = sql_run(txn->conn, LHI_SQL_WORKER_REGISTER, err, "tttttIIIIttiiit", id,
-                     opts->label ? opts->label : id, process ? process->host : NULL,
-                     process ? process->machine : NULL, process ? process->boot : NULL,
-                     process ? process->pid_ns : (int64_t)0,
-                     process ? process->time_ns : (int64_t)0, process ? process->pid : (int64_t)0,
-                     process ? process->start : (int64_t)0, opts->queues, LH_VERSION, interval,
-                     multiplier, txn->now, opts->tells_started ? "[]" : NULL);
+    int rc = sq_run(txn->conn, LHI_SQL_WORKER_REGISTER, err, "tttttIIIIttiiit", id,
+                    opts->label ? opts->label : id, process ? process->host : NULL,
+                    process ? process->machine : NULL, process ? process->boot : NULL,
+                    process ? process->pid_ns : (int64_t)0, process ? process->time_ns : (int64_t)0,
+                    process ? process->pid : (int64_t)0, process ? process->start : (int64_t)0,
+                    opts->queues, LH_VERSION, interval, multiplier, txn->now,
+                    opts->tells_started ? "[]" : NULL);
     txn->changed = txn->siren = true; /* whoever keeps watch has one more to watch */
     return rc < 0 ? rc : worker_event(txn, "worker.started", id, err);
 }
 
-int act_worker_beat(struct txn *txn, struct lhi_act *act)
+int sq_act_worker_heartbeat(struct txn *txn, struct lhi_act *act)
 {
     const char *id = act->beat.worker;
-    int n = sql_run(txn->conn, LHI_SQL_WORKER_BEAT, &act->err, "iIt", txn->now,
-                    act->beat.interval_ms, id);
+    int n = sq_run(txn->conn, LHI_SQL_WORKER_BEAT, &act->err, "iIt", txn->now,
+                   act->beat.interval_ms, id);
 
     if (n < 0)
         return n;
@@ -44,7 +44,7 @@ int act_worker_beat(struct txn *txn, struct lhi_act *act)
         if (rc < 0)
             return rc;
     }
-    return act_heartbeat(txn, act);
+    return sq_act_heartbeat(txn, act);
 }
 
 /* What is said of a worker must be said of one that is registered. */
@@ -93,7 +93,7 @@ static void first_leader_pair(const struct lhi_act *act, size_t i, int64_t out[2
     out[1] = act->worker.leaders[i].start;
 }
 
-int act_worker_register(struct txn *txn, struct lhi_act *act)
+int sq_act_worker_register(struct txn *txn, struct lhi_act *act)
 {
     const lh_worker_opts *opts = act->worker.opts;
     struct lhi_identity self;
@@ -105,55 +105,55 @@ int act_worker_register(struct txn *txn, struct lhi_act *act)
     const char *json = pairs_json(txn, act->n, first_leader_pair, act);
     if (json == NULL)
         return lhi_no_memory(&act->err);
-    rc = sql_run(txn->conn, LHI_SQL_WORKER_SESSIONS, &act->err, "tt", json, act->worker.id);
+    rc = sq_run(txn->conn, LHI_SQL_WORKER_SESSIONS, &act->err, "tt", json, act->worker.id);
     return rc < 0 ? rc : LH_OK;
 }
 
-int act_worker_started(struct txn *txn, struct lhi_act *act)
+int sq_act_worker_started(struct txn *txn, struct lhi_act *act)
 {
     const char *worker = act->started.worker;
     const char *json = pairs_json(txn, act->n, start_pair, act);
 
     if (json == NULL)
         return lhi_no_memory(&act->err);
-    return said_of(txn, sql_run(txn->conn, LHI_SQL_WORKER_STARTED, &act->err, "tt", json, worker),
+    return said_of(txn, sq_run(txn->conn, LHI_SQL_WORKER_STARTED, &act->err, "tt", json, worker),
                    worker, &act->err);
 }
 
-int act_worker_sessions(struct txn *txn, struct lhi_act *act)
+int sq_act_worker_sessions(struct txn *txn, struct lhi_act *act)
 {
     const char *worker = act->sessions.worker;
     const char *json = pairs_json(txn, act->n, leader_pair, act);
 
     if (json == NULL)
         return lhi_no_memory(&act->err);
-    return said_of(txn, sql_run(txn->conn, LHI_SQL_WORKER_SESSIONS, &act->err, "tt", json, worker),
+    return said_of(txn, sq_run(txn->conn, LHI_SQL_WORKER_SESSIONS, &act->err, "tt", json, worker),
                    worker, &act->err);
 }
 
 /* Told when it becomes so, and not again. */
-int act_worker_degraded(struct txn *txn, struct lhi_act *act)
+int sq_act_worker_degraded(struct txn *txn, struct lhi_act *act)
 {
     const char *worker = act->degraded.worker, *why = act->degraded.why;
     int64_t before;
-    int rc = sql_int(txn->conn, LHI_SQL_WORKER_IS_DEGRADED, &act->err, -1, &before, "t", worker);
+    int rc = sq_int(txn->conn, LHI_SQL_WORKER_IS_DEGRADED, &act->err, -1, &before, "t", worker);
 
     if (rc < 0 || before == (why != NULL))
         return rc;
     rc = said_of(
         txn,
-        before < 0 ? 0 : sql_run(txn->conn, LHI_SQL_WORKER_DEGRADED, &act->err, "tt", why, worker),
+        before < 0 ? 0 : sq_run(txn->conn, LHI_SQL_WORKER_DEGRADED, &act->err, "tt", why, worker),
         worker, &act->err);
     if (rc < 0)
         return rc;
     if (why == NULL) {
-        txn_log(txn, LH_LOG_INFO, &(lh_log_entry){.worker = worker},
-                "worker %s is no longer degraded", worker);
+        sq_txn_log(txn, LH_LOG_INFO, &(lh_log_entry){.worker = worker},
+                   "worker %s is no longer degraded", worker);
         return LH_OK;
     }
-    txn_log(txn, LH_LOG_ERROR, &(lh_log_entry){.worker = worker, .reason = why},
-            "worker %s is degraded: %s", worker, why);
-    return txn_event(
+    sq_txn_log(txn, LH_LOG_ERROR, &(lh_log_entry){.worker = worker, .reason = why},
+               "worker %s is degraded: %s", worker, why);
+    return sq_txn_event(
         txn,
         &(struct event){
             .type = "worker.degraded", .worker = worker, .actor = worker, .reason = why},
@@ -162,12 +162,12 @@ int act_worker_degraded(struct txn *txn, struct lhi_act *act)
 
 /* ---- what a worker holds ---- */
 
-int each_job_of_worker(struct txn *txn, const char *worker,
-                       int (*fn)(struct txn *, int64_t id, int64_t token, void *arg,
-                                 struct lhi_error *),
-                       void *arg, struct lhi_error *err)
+int sq_each_job_of_worker(struct txn *txn, const char *worker,
+                          int (*fn)(struct txn *, int64_t id, int64_t token, void *arg,
+                                    struct lhi_error *),
+                          void *arg, struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_JOB_OF_WORKER, err, "t", worker);
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_JOB_OF_WORKER, err, "t", worker);
     lh_ref *held = NULL;
     size_t n = 0, room = 0;
     int rc;
@@ -175,12 +175,12 @@ int each_job_of_worker(struct txn *txn, const char *worker,
     if (stmt == NULL)
         return err->status;
     /* Read to the end before the first is changed. */
-    while ((rc = sql_step(txn->conn, stmt, err)) == LH_OK) {
+    while ((rc = sq_step(txn->conn, stmt, err)) == LH_OK) {
         if (n == room) {
             room = room ? room * 2 : 64;
             lh_ref *grown = lhi_realloc(held, room * sizeof *grown);
             if (grown == NULL) {
-                sql_reset(stmt);
+                sq_reset(stmt);
                 rc = lhi_no_memory(err);
                 break;
             }
@@ -202,7 +202,7 @@ struct leaver {
 static int give_back(struct txn *txn, int64_t id, int64_t token, void *arg, struct lhi_error *err)
 {
     const struct leaver *leaver = arg;
-    return release_by_hand(txn, id, token, 0, leaver->itself, leaver->id, err);
+    return sq_release_by_operator(txn, id, token, 0, leaver->itself, leaver->id, err);
 }
 
 /* Not if it is a process, another one than this, and not gone for certain. */
@@ -211,27 +211,27 @@ static int speaks_for_itself(struct txn *txn, const char *id, bool *itself, stru
     struct lhi_identity self;
 
     lhi_identify(&self);
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_WORKER_ANOTHER, err, "ttIItiI", self.boot,
-                             self.machine, self.pid_ns, self.time_ns, id, self.pid, self.start);
-    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_WORKER_ANOTHER, err, "ttIItiI", self.boot,
+                                 self.machine, self.pid_ns, self.time_ns, id, self.pid, self.start);
+    int rc = stmt ? sq_step(txn->conn, stmt, err) : err->status;
 
     *itself = true;
     if (rc == LH_OK) {
         *itself = sqlite3_column_int(stmt, 2) != 0 &&
                   lhi_process_gone(sqlite3_column_int64(stmt, 0), sqlite3_column_int64(stmt, 1));
-        sql_reset(stmt);
+        sq_reset(stmt);
     }
     return rc < 0 ? rc : LH_OK;
 }
 
-int act_worker_stop(struct txn *txn, struct lhi_act *act)
+int sq_act_worker_stop(struct txn *txn, struct lhi_act *act)
 {
     struct leaver leaver;
     int64_t known;
     int rc;
 
-    if ((rc = sql_int(txn->conn, LHI_SQL_WORKER_KNOWN, &act->err, -1, &known, "t",
-                      act->worker.id)) < 0)
+    if ((rc = sq_int(txn->conn, LHI_SQL_WORKER_KNOWN, &act->err, -1, &known, "t", act->worker.id)) <
+        0)
         return rc;
     if (known < 0)
         return lhi_fail(&act->err, LH_ENOTFOUND, "there is no worker \"%s\"", act->worker.id);
@@ -239,11 +239,11 @@ int act_worker_stop(struct txn *txn, struct lhi_act *act)
      * holder. */
     if ((rc = speaks_for_itself(txn, act->worker.id, &leaver.itself, &act->err)) < 0)
         return rc;
-    int n = sql_run(txn->conn, LHI_SQL_WORKER_STOP, &act->err, "it", txn->now, act->worker.id);
+    int n = sq_run(txn->conn, LHI_SQL_WORKER_STOP, &act->err, "it", txn->now, act->worker.id);
     if (n < 0)
         return n;
     lhi_format(leaver.id, sizeof leaver.id, "%s", act->worker.id);
-    if ((rc = each_job_of_worker(txn, leaver.id, give_back, &leaver, &act->err)) < 0 || n == 0)
+    if ((rc = sq_each_job_of_worker(txn, leaver.id, give_back, &leaver, &act->err)) < 0 || n == 0)
         return rc;
     txn->changed = true;
     return worker_event(txn, "worker.stopped", leaver.id, &act->err);

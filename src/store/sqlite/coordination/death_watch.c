@@ -8,36 +8,36 @@ static bool workers(void *arg, struct lhi_suspects *out)
     struct db *db = arg;
     struct lhi_error ignored;
 
-    if (db->mourner.db == NULL &&
-        conn_open(&db->mourner, db->file, SQLITE_OPEN_READONLY, &ignored) != LH_OK)
-        conn_close(&db->mourner);
-    return db->mourner.db != NULL &&
-           read_suspects(&db->mourner, LHI_SQL_WORKER_JUDGE, 0, out, &ignored) == LH_OK;
+    if (db->death_watch_conn.db == NULL &&
+        sq_conn_open(&db->death_watch_conn, db->file, SQLITE_OPEN_READONLY, &ignored) != LH_OK)
+        sq_conn_close(&db->death_watch_conn);
+    return db->death_watch_conn.db != NULL &&
+           sq_read_suspects(&db->death_watch_conn, LHI_SQL_WORKER_JUDGE, 0, out, &ignored) == LH_OK;
 }
 
 static void sound(void *arg)
 {
     struct db *db = arg;
-    side_sound_siren(&db->side);
+    sq_wake_maintenance(&db->coord);
 }
 
-void deaths_init(struct db *db)
+void sq_death_watch_init(struct db *db)
 {
     lhi_deaths_init(&db->deaths,
                     &(struct lhi_deaths_of){
                         .arg = db, .workers = workers, .sound = sound, .refresh_ms = REFRESH_MS});
 }
 
-void deaths_watch(struct db *db)
+void sq_death_watch_start(struct db *db)
 {
-    uint32_t heard = side_siren(&db->side);
+    uint32_t heard = sq_maintenance_ticket(&db->coord);
 
     if (!db->opts.read_only && !db->opts.no_recovery)
         lhi_deaths_watch(&db->deaths, heard);
 }
 
-void deaths_clear(struct db *db)
+void sq_death_watch_clear(struct db *db)
 {
     lhi_deaths_clear(&db->deaths);
-    conn_close(&db->mourner);
+    sq_conn_close(&db->death_watch_conn);
 }

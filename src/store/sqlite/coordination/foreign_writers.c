@@ -67,7 +67,7 @@ static bool look_away(struct watch *w, int *mark)
     drain(w->fd);
     *mark = inotify_add_watch(w->fd, w->folder, IN_MODIFY);
     w->version = data_version(w);
-    w->committed = side_committed(&w->db->side);
+    w->committed = sq_coord_committed(&w->db->coord);
     return stop || *mark < 0;
 }
 
@@ -77,13 +77,13 @@ static bool look_for_foreign(struct watch *w, int *mark)
     for (int i = 0; i < LOOKS; i++) {
         if (pause_for(w->db, SETTLE_MS << i))
             return true;
-        if (side_committed(&w->db->side) != w->committed)
+        if (sq_coord_committed(&w->db->coord) != w->committed)
             return look_away(w, mark);
         int64_t version = data_version(w);
         if (version != w->version) {
             w->version = version;
-            side_ring_all(&w->db->side);
-            side_changed(&w->db->side);
+            sq_wake_all_queues(&w->db->coord);
+            sq_wake_commit(&w->db->coord);
             return false;
         }
     }
@@ -97,7 +97,7 @@ static void watch_folder(struct watch *w)
                             {.fd = w->db->watch_stop[0], .events = POLLIN}};
 
     w->version = data_version(w);
-    w->committed = side_committed(&w->db->side);
+    w->committed = sq_coord_committed(&w->db->coord);
     while (mark >= 0) {
         if (poll(fds, 2, -1) < 0 && errno != EINTR)
             return;
@@ -117,7 +117,7 @@ static bool prepare(struct watch *w)
 
     w->fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
     return w->fd >= 0 &&
-           conn_open(&w->conn, w->db->file, SQLITE_OPEN_READONLY, &ignored) == LH_OK &&
+           sq_conn_open(&w->conn, w->db->file, SQLITE_OPEN_READONLY, &ignored) == LH_OK &&
            sqlite3_prepare_v3(w->conn.db, "PRAGMA data_version", -1, SQLITE_PREPARE_PERSISTENT,
                               &w->version_stmt, NULL) == SQLITE_OK;
 }
@@ -129,7 +129,7 @@ static void *watch(void *arg)
     char folder[4096];
 
     /* One watcher for all processes of the store; when it goes, another takes over. */
-    while (!side_take_watch(&db->side))
+    while (!sq_coord_lock_watch(&db->coord))
         if (pause_for(db, TAKEOVER_MS))
             return NULL;
     lhi_format(folder, sizeof folder, "%s", db->file);
@@ -142,14 +142,14 @@ static void *watch(void *arg)
         lhi_log(&db->log, LH_LOG_WARN,
                 "cannot watch \"%s\" for foreign writers: they are noticed by the poll", folder);
     (void)sqlite3_finalize(w.version_stmt);
-    conn_close(&w.conn);
+    sq_conn_close(&w.conn);
     if (w.fd >= 0)
         close(w.fd);
-    side_end_watch(&db->side);
+    sq_coord_unlock_watch(&db->coord);
     return NULL;
 }
 
-void watch_start(struct db *db)
+void sq_foreign_writers_watch(struct db *db)
 {
     pthread_mutex_lock(&db->watch_mutex);
     if (!db->watching && !db->opts.read_only && db->watch_stop[0] < 0 &&
@@ -158,7 +158,7 @@ void watch_start(struct db *db)
     pthread_mutex_unlock(&db->watch_mutex);
 }
 
-void watch_stop(struct db *db)
+void sq_foreign_writers_unwatch(struct db *db)
 {
     if (db->watching) {
         (void)!write(db->watch_stop[1], "",

@@ -23,7 +23,7 @@
 
 enum { STEP_PAGES = 1024 };
 
-int copy_failed(const char *what, const char *path, struct lhi_error *err)
+int sq_copy_failed(const char *what, const char *path, struct lhi_error *err)
 {
     struct lhi_error said = *err;
     return lhi_fail(err, said.status, "%s \"%.160s\": %.250s", what, path, said.text);
@@ -31,7 +31,7 @@ int copy_failed(const char *what, const char *path, struct lhi_error *err)
 
 /* ---- making a whole file ---- */
 
-int copy_place(const char *path, const char *what, char out[4096], struct lhi_error *err)
+int sq_copy_place(const char *path, const char *what, char out[4096], struct lhi_error *err)
 {
     char folder[PATH_MAX], real[PATH_MAX];
     const char *slash = strrchr(path, '/');
@@ -59,21 +59,21 @@ static void folder_of(const char *file, char out[4096])
     lhi_format(out, 4096, "%.*s", (int)(strrchr(file, '/') - file + 1), file);
 }
 
-int copy_begin(struct db *source, struct conn *conn, struct lhi_error *err)
+int sq_copy_begin(struct db *source, struct conn *conn, struct lhi_error *err)
 {
     int64_t any;
-    int rc = conn_open(conn, source->file, SQLITE_OPEN_READONLY, err);
+    int rc = sq_conn_open(conn, source->file, SQLITE_OPEN_READONLY, err);
 
-    if (rc == LH_OK && (rc = sql_exec(conn, "BEGIN", err)) == LH_OK)
-        rc = sql_int(conn, LHI_SQL_COPY_BYTES, err, 0, &any, "");
-    if ((rc == LH_EIO || rc == LH_EREADONLY) && (rc = open_degraded(source, conn, err)) == LH_OK)
-        rc = sql_exec(conn, "BEGIN", err);
+    if (rc == LH_OK && (rc = sq_exec(conn, "BEGIN", err)) == LH_OK)
+        rc = sq_int(conn, LHI_SQL_COPY_BYTES, err, 0, &any, "");
+    if ((rc == LH_EIO || rc == LH_EREADONLY) && (rc = sq_degraded_open(source, conn, err)) == LH_OK)
+        rc = sq_exec(conn, "BEGIN", err);
     return rc;
 }
 
-int copy_was_whole(const struct db *source, struct lhi_error *err)
+int sq_copy_was_whole(const struct db *source, struct lhi_error *err)
 {
-    if (!degraded_outdated(source))
+    if (!sq_degraded_outdated(source))
         return LH_OK;
     return lhi_fail(err, LH_EBUSY, "\"%.300s\" was written to by others while it was copied",
                     source->path);
@@ -93,7 +93,7 @@ static int copy_pages(struct conn *from, struct conn *to, const lh_backup_opts *
     bool stop = false;
 
     if (copying == NULL)
-        return sql_fail(to, sqlite3_extended_errcode(to->db), err);
+        return sq_fail(to, sqlite3_extended_errcode(to->db), err);
     while (rc == SQLITE_OK && !(stop = raised(opts))) {
         rc = sqlite3_backup_step(copying, STEP_PAGES);
         LHI_POINT("copy:step");
@@ -104,36 +104,36 @@ static int copy_pages(struct conn *from, struct conn *to, const lh_backup_opts *
     int end = sqlite3_backup_finish(copying);
     if (stop)
         return lhi_fail(err, LH_EINTR, "copying was interrupted");
-    return rc == SQLITE_DONE ? LH_OK : sql_fail(to, end == SQLITE_OK ? rc : end, err);
+    return rc == SQLITE_DONE ? LH_OK : sq_fail(to, end == SQLITE_OK ? rc : end, err);
 }
 
 /* Nobody knows of the file, so nothing of it needs to be safe before it is synced as a whole. */
-int copy_open(struct conn *conn, const char *file, struct lhi_error *err)
+int sq_copy_open(struct conn *conn, const char *file, struct lhi_error *err)
 {
-    int rc = conn_open(conn, file, SQLITE_OPEN_READWRITE, err);
+    int rc = sq_conn_open(conn, file, SQLITE_OPEN_READWRITE, err);
 
     if (rc == LH_OK)
-        rc = sql_exec(conn, "PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = OFF", err);
+        rc = sq_exec(conn, "PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = OFF", err);
     return rc;
 }
 
-int copy_make(struct conn *from, const char *file, const lh_backup_opts *opts,
-              struct lhi_error *err)
+int sq_copy_make(struct conn *from, const char *file, const lh_backup_opts *opts,
+                 struct lhi_error *err)
 {
     struct conn to = {0};
     /* Before SQLite sees the name, which would leave its mode to the umask and follow links. */
-    int fd, rc = file_create(file, &fd, err);
+    int fd, rc = sq_file_create(file, &fd, err);
 
     /* That a folder cannot be written to says nothing about the store. */
     if (rc != LH_OK)
         return err->status = rc == LH_EREADONLY ? LH_EIO : rc;
     close(fd);
-    rc = copy_open(&to, file, err);
-    if (rc == LH_OK && (rc = sql_exec(&to, "PRAGMA journal_mode = MEMORY", err)) == LH_OK)
+    rc = sq_copy_open(&to, file, err);
+    if (rc == LH_OK && (rc = sq_exec(&to, "PRAGMA journal_mode = MEMORY", err)) == LH_OK)
         rc = copy_pages(from, &to, opts, err);
-    conn_close(&to);
+    sq_conn_close(&to);
     if (rc != LH_OK)
-        copy_remove(file);
+        sq_copy_remove(file);
     return rc;
 }
 
@@ -150,20 +150,20 @@ static int sync_file(const char *file, struct lhi_error *err)
     return failed ? lhi_fail_errno(err, failed, "could not sync \"%.300s\"", file) : LH_OK;
 }
 
-int copy_finish(struct conn *conn, const char *file, struct lhi_error *err)
+int sq_copy_finish(struct conn *conn, const char *file, struct lhi_error *err)
 {
     /* Out of WAL mode, which is written in the copied header: a log beside the file could be left
      * behind when the file is moved. Whoever opens it as a store switches back. */
-    int rc = sql_exec(conn, "PRAGMA journal_mode = DELETE", err);
+    int rc = sq_exec(conn, "PRAGMA journal_mode = DELETE", err);
 
-    conn_close(conn);
+    sq_conn_close(conn);
     return rc == LH_OK ? sync_file(file, err) : rc;
 }
 
 static const char *const side_files[] = {"-wal", "-shm", "-journal", "-lease"};
 enum { SIDE_FILES = sizeof side_files / sizeof side_files[0] };
 
-void copy_remove(const char *file)
+void sq_copy_remove(const char *file)
 {
     char name[4300];
 
@@ -176,12 +176,12 @@ void copy_remove(const char *file)
 
 /* ---- is it sound? ---- */
 
-int copy_sound(struct conn *conn, const char *path, const lh_flag *cancel, struct lhi_error *err)
+int sq_copy_sound(struct conn *conn, const char *path, const lh_flag *cancel, struct lhi_error *err)
 {
     enum contents contents = CONTENTS_EMPTY;
     lh_findings findings = {0};
     int64_t version = 0;
-    int rc = schema_look(conn, &contents, &version, err);
+    int rc = sq_schema_look(conn, &contents, &version, err);
 
     if (rc == LH_EINVAL)
         return lhi_fail(err, LH_EINVAL, "\"%.300s\" is not a SQLite database", path);
@@ -194,7 +194,7 @@ int copy_sound(struct conn *conn, const char *path, const lh_flag *cancel, struc
                         "newer leasehold",
                         path, (long long)version, lhi_sqlite_migration_count);
     if (rc == LH_OK)
-        rc = check_file(conn, cancel, &findings, err);
+        rc = sq_check_file(conn, cancel, &findings, err);
     if (rc == LH_OK && findings.errors > 0) {
         const char *first = "?";
         for (size_t i = findings.n; i > 0; i--)
@@ -202,9 +202,9 @@ int copy_sound(struct conn *conn, const char *path, const lh_flag *cancel, struc
                 first = findings.finding[i - 1].text;
         rc = lhi_fail(err, LH_ECORRUPT, "\"%.200s\" is damaged: %.220s", path, first);
     } else if (rc < 0 && rc != LH_EINTR) {
-        rc = copy_failed("could not check", path, err);
+        rc = sq_copy_failed("could not check", path, err);
     }
-    findings_clear(&findings);
+    sq_findings_clear(&findings);
     return rc;
 }
 
@@ -256,7 +256,7 @@ static int refuse_neighbours(const struct backup *b, struct lhi_error *err)
 static int look_at_target(struct backup *b, struct lhi_error *err)
 {
     struct stat st;
-    int rc = copy_place(b->path, "copy", b->file, err);
+    int rc = sq_copy_place(b->path, "copy", b->file, err);
 
     if (rc != LH_OK)
         return rc;
@@ -279,13 +279,13 @@ static int look_at_target(struct backup *b, struct lhi_error *err)
 /* Begin the snapshot, and learn what the copy must have. */
 static int open_snapshot(struct backup *b, struct conn *from, struct lhi_error *err)
 {
-    int rc = copy_begin(b->source, from, err);
+    int rc = sq_copy_begin(b->source, from, err);
 
     if (rc == LH_OK &&
-        (rc = sql_int(from, LHI_SQL_STORE_MARKS, err, -1, &b->changes, "")) == LH_OK &&
-        (rc = meta_text(from, "store_uuid", b->uuid, sizeof b->uuid, err)) == LH_OK)
-        rc = sql_int(from, LHI_SQL_COPY_BYTES, err, 0, &b->bytes, "");
-    return rc < 0 ? copy_failed("could not read the store", b->db->path, err) : LH_OK;
+        (rc = sq_int(from, LHI_SQL_STORE_MARKS, err, -1, &b->changes, "")) == LH_OK &&
+        (rc = sq_meta_text(from, "store_uuid", b->uuid, sizeof b->uuid, err)) == LH_OK)
+        rc = sq_int(from, LHI_SQL_COPY_BYTES, err, 0, &b->bytes, "");
+    return rc < 0 ? sq_copy_failed("could not read the store", b->db->path, err) : LH_OK;
 }
 
 /* A full disk would hurt the store more than a missing copy does. */
@@ -308,14 +308,14 @@ static int verify(const struct backup *b, struct lhi_error *err)
     struct conn conn = {0};
     char uuid[40] = "";
     int64_t changes = -1;
-    int rc = conn_open(&conn, b->partial.file, SQLITE_OPEN_READONLY, err);
+    int rc = sq_conn_open(&conn, b->partial.file, SQLITE_OPEN_READONLY, err);
 
-    if (rc == LH_OK && (rc = copy_sound(&conn, b->path, b->opts->cancel, err)) == LH_OK &&
-        (rc = meta_text(&conn, "store_uuid", uuid, sizeof uuid, err)) == LH_OK)
-        rc = sql_int(&conn, LHI_SQL_STORE_MARKS, err, -1, &changes, "");
+    if (rc == LH_OK && (rc = sq_copy_sound(&conn, b->path, b->opts->cancel, err)) == LH_OK &&
+        (rc = sq_meta_text(&conn, "store_uuid", uuid, sizeof uuid, err)) == LH_OK)
+        rc = sq_int(&conn, LHI_SQL_STORE_MARKS, err, -1, &changes, "");
     if (rc == LH_OK && (strcmp(uuid, b->uuid) != 0 || changes < b->changes))
         rc = lhi_fail(err, LH_ECORRUPT, "copy \"%.200s\" is not what was copied", b->path);
-    conn_close(&conn);
+    sq_conn_close(&conn);
     return rc;
 }
 
@@ -333,18 +333,18 @@ static int put_in_place(const struct backup *b, struct lhi_error *err)
         return lhi_fail(err, LH_EINVAL, "\"%.300s\" exists already: --force replaces it", b->path);
     if (failed != 0)
         return lhi_fail_errno(err, failed, "could not name the copy \"%.300s\"", b->path);
-    return folder_sync(b->file, err);
+    return sq_sync_folder(b->file, err);
 }
 
 /* The copy says when it was made. */
 static int sign(const struct backup *b, struct lhi_error *err)
 {
     struct conn copy = {0};
-    int rc = copy_open(&copy, b->partial.file, err);
+    int rc = sq_copy_open(&copy, b->partial.file, err);
 
-    if (rc == LH_OK && (rc = meta_set_int(&copy, "backup_at", db_now(b->db), err)) == LH_OK)
-        rc = copy_finish(&copy, b->partial.file, err);
-    conn_close(&copy);
+    if (rc == LH_OK && (rc = sq_meta_set_int(&copy, "backup_at", sq_db_now(b->db), err)) == LH_OK)
+        rc = sq_copy_finish(&copy, b->partial.file, err);
+    sq_conn_close(&copy);
     return rc;
 }
 
@@ -356,14 +356,14 @@ static int make_copy(struct backup *b, struct lhi_error *err)
     if (rc == LH_OK)
         rc = need_room(b, err);
     if (rc == LH_OK) {
-        rc = copy_make(&from, b->partial.file, b->opts, err);
+        rc = sq_copy_make(&from, b->partial.file, b->opts, err);
         LHI_POINT("backup:copied");
-        if (rc == LH_OK && (rc = copy_was_whole(b->source, err)) == LH_OK)
+        if (rc == LH_OK && (rc = sq_copy_was_whole(b->source, err)) == LH_OK)
             rc = sign(b, err);
         if (rc < 0 && rc != LH_EINTR)
-            rc = copy_failed("could not make the copy", b->path, err);
+            rc = sq_copy_failed("could not make the copy", b->path, err);
     }
-    conn_close(&from);
+    sq_conn_close(&from);
     return rc;
 }
 
@@ -373,9 +373,9 @@ static int copy_and_check(struct backup *b, struct lhi_error *err)
 
     if (rc != LH_OK)
         return rc;
-    partial_clean(b->file, &b->db->log);
-    if (partial_make(&b->partial, b->file, err) != LH_OK)
-        return copy_failed("could not make the copy", b->path, err);
+    sq_partial_clean(b->file, &b->db->log);
+    if (sq_partial_make(&b->partial, b->file, err) != LH_OK)
+        return sq_copy_failed("could not make the copy", b->path, err);
     LHI_POINT("backup:begun");
     rc = make_copy(b, err);
     if (rc == LH_OK)
@@ -383,11 +383,11 @@ static int copy_and_check(struct backup *b, struct lhi_error *err)
     LHI_POINT("backup:checked");
     if (rc == LH_OK)
         rc = put_in_place(b, err);
-    partial_remove(&b->partial);
+    sq_partial_remove(&b->partial);
     return rc;
 }
 
-int backup_store(struct db *db, struct lhi_act *act, struct lhi_error *err)
+int sq_backup_store(struct db *db, struct lhi_act *act, struct lhi_error *err)
 {
     struct backup b = {.db = db, .path = act->backup.path, .opts = act->backup.opts};
 

@@ -49,7 +49,7 @@ static const char *const part_names[] = {[LHI_PART_NONE] = "",
 static int read_part(struct conn *conn, enum lhi_part *out, struct lhi_error *err)
 {
     char name[16];
-    int rc = meta_text(conn, "move_part", name, sizeof name, err);
+    int rc = sq_meta_text(conn, "move_part", name, sizeof name, err);
 
     *out = LHI_PART_NONE;
     for (size_t i = 0; rc == LH_OK && i < sizeof part_names / sizeof part_names[0]; i++)
@@ -58,8 +58,8 @@ static int read_part(struct conn *conn, enum lhi_part *out, struct lhi_error *er
     return rc;
 }
 
-int move_closed(const struct db *db, struct conn *conn, char *out, size_t len,
-                struct lhi_error *err)
+int sq_move_closed(const struct db *db, struct conn *conn, char *out, size_t len,
+                   struct lhi_error *err)
 {
     enum lhi_part part;
     char url[1024];
@@ -67,7 +67,7 @@ int move_closed(const struct db *db, struct conn *conn, char *out, size_t len,
 
     out[0] = '\0';
     if (rc != LH_OK || part == LHI_PART_NONE ||
-        (rc = meta_text(conn, "move_url", url, sizeof url, err)) != LH_OK)
+        (rc = sq_meta_text(conn, "move_url", url, sizeof url, err)) != LH_OK)
         return rc;
     lhi_closed_words(db->path, part, url, out, len);
     return LH_OK;
@@ -77,23 +77,23 @@ int move_closed(const struct db *db, struct conn *conn, char *out, size_t len,
 static int set_part(struct txn *txn, enum lhi_part part, struct lhi_error *err)
 {
     bool shut = part != LHI_PART_NONE && part != LHI_PART_FILLED;
-    int rc = meta_set_text(txn->conn, "move_part", part_names[part], err);
+    int rc = sq_meta_set_text(txn->conn, "move_part", part_names[part], err);
 
     txn->changed = txn->reloaded = true;
     if (rc != LH_OK ||
-        (rc = sql_run(txn->conn, shut ? LHI_SQL_MOVE_SHUT : LHI_SQL_MOVE_OPEN, err, "")) < 0 ||
-        (rc = sql_run(txn->conn, LHI_SQL_STORE_GENERATION, err, "")) < 0)
+        (rc = sq_run(txn->conn, shut ? LHI_SQL_MOVE_SHUT : LHI_SQL_MOVE_OPEN, err, "")) < 0 ||
+        (rc = sq_run(txn->conn, LHI_SQL_STORE_GENERATION, err, "")) < 0)
         return rc;
-    return txn_reload(txn, err);
+    return sq_txn_reload(txn, err);
 }
 
 static int note_move(struct txn *txn, const struct lhi_act *act, struct lhi_error *err)
 {
-    int rc = meta_set_text(txn->conn, "move_id", act->move.id, err);
+    int rc = sq_meta_set_text(txn->conn, "move_id", act->move.id, err);
 
     if (rc == LH_OK)
-        rc = meta_set_text(txn->conn, "move_other", act->move.other, err);
-    return rc == LH_OK ? meta_set_text(txn->conn, "move_url", act->move.url, err) : rc;
+        rc = sq_meta_set_text(txn->conn, "move_other", act->move.other, err);
+    return rc == LH_OK ? sq_meta_set_text(txn->conn, "move_url", act->move.url, err) : rc;
 }
 
 /* Has it this part, in this move? */
@@ -104,7 +104,7 @@ static int need_part(struct txn *txn, const struct lhi_act *act, enum lhi_part w
     char id[40];
     int rc = read_part(txn->conn, &part, err);
 
-    if (rc != LH_OK || (rc = meta_text(txn->conn, "move_id", id, sizeof id, err)) != LH_OK)
+    if (rc != LH_OK || (rc = sq_meta_text(txn->conn, "move_id", id, sizeof id, err)) != LH_OK)
         return rc;
     if (part == wanted && strcmp(id, act->move.id) == 0)
         return LH_OK;
@@ -116,7 +116,7 @@ static int need_part(struct txn *txn, const struct lhi_act *act, enum lhi_part w
 
 static int last_id(struct conn *conn, const char *table, int64_t *out, struct lhi_error *err)
 {
-    return sql_int(conn, LHI_SQL_MOVE_LAST_ID, err, 0, out, "t", table);
+    return sq_int(conn, LHI_SQL_MOVE_LAST_ID, err, 0, out, "t", table);
 }
 
 static int count_rows(struct conn *conn, int64_t *out, struct lhi_error *err)
@@ -130,7 +130,7 @@ static int count_rows(struct conn *conn, int64_t *out, struct lhi_error *err)
         int rc = sqlite3_prepare_v2(conn->db, text, -1, &stmt, NULL);
         if (rc == SQLITE_OK && (rc = sqlite3_step(stmt)) == SQLITE_ROW)
             *out += sqlite3_column_int64(stmt, 0);
-        int status = rc == SQLITE_ROW ? LH_OK : sql_fail(conn, rc, err);
+        int status = rc == SQLITE_ROW ? LH_OK : sq_fail(conn, rc, err);
         (void)sqlite3_finalize(stmt);
         if (status != LH_OK)
             return status;
@@ -138,21 +138,21 @@ static int count_rows(struct conn *conn, int64_t *out, struct lhi_error *err)
     return LH_OK;
 }
 
-int read_standing(struct conn *conn, struct lhi_act *act, struct lhi_error *err)
+int sq_read_move_part(struct conn *conn, struct lhi_act *act, struct lhi_error *err)
 {
     struct lhi_standing *out = act->standing;
     int64_t empty = 0;
     int rc;
 
-    if ((rc = meta_text(conn, "store_uuid", out->uuid, sizeof out->uuid, err)) < 0 ||
-        (rc = meta_int(conn, "epoch", 0, &out->epoch, err)) < 0 ||
+    if ((rc = sq_meta_text(conn, "store_uuid", out->uuid, sizeof out->uuid, err)) < 0 ||
+        (rc = sq_meta_int(conn, "epoch", 0, &out->epoch, err)) < 0 ||
         (rc = read_part(conn, &out->part, err)) < 0 ||
-        (rc = meta_text(conn, "move_id", out->move, sizeof out->move, err)) < 0 ||
-        (rc = meta_text(conn, "move_other", out->other, sizeof out->other, err)) < 0 ||
+        (rc = sq_meta_text(conn, "move_id", out->move, sizeof out->move, err)) < 0 ||
+        (rc = sq_meta_text(conn, "move_other", out->other, sizeof out->other, err)) < 0 ||
         (rc = last_id(conn, "lh_job", &out->last_job, err)) < 0 ||
         (rc = last_id(conn, "lh_event", &out->last_event, err)) < 0 ||
         (rc = last_id(conn, "lh_report", &out->last_report, err)) < 0 ||
-        (rc = sql_int(conn, LHI_SQL_MOVE_EMPTY, err, 0, &empty, "")) < 0)
+        (rc = sq_int(conn, LHI_SQL_MOVE_EMPTY, err, 0, &empty, "")) < 0)
         return rc;
     out->empty = empty != 0;
     return count_rows(conn, &out->rows, err);
@@ -198,7 +198,7 @@ static bool read_cell(sqlite3_stmt *stmt, int column, enum lhi_cell_type type,
         return true;
     if (type == LHI_CELL_TEXT || type == LHI_CELL_ANY || type == LHI_CELL_BYTES ||
         type == LHI_CELL_REFS) {
-        const void *raw = column_raw(stmt, column, &out->len);
+        const void *raw = sq_column_raw(stmt, column, &out->len);
         out->bytes = lhi_arena_copy(arena, raw, out->len);
         *bytes += out->len;
         return out->bytes != NULL;
@@ -258,7 +258,7 @@ static bool read_row(sqlite3_stmt *stmt, enum lhi_moved which, struct lhi_rows *
     return cell != NULL;
 }
 
-int read_moved(struct conn *conn, struct lhi_act *act, struct lhi_error *err)
+int sq_read_moved(struct conn *conn, struct lhi_act *act, struct lhi_error *err)
 {
     enum lhi_moved which = act->rows.table;
     const struct lhi_cell *after = act->rows.after;
@@ -276,9 +276,9 @@ int read_moved(struct conn *conn, struct lhi_act *act, struct lhi_error *err)
         engine = bind_cells(stmt, which, after, lhi_moved[which].n_keys);
     if (engine != SQLITE_OK) {
         (void)sqlite3_finalize(stmt);
-        return sql_fail(conn, engine, err);
+        return sq_fail(conn, engine, err);
     }
-    while ((rc = sql_step(conn, stmt, err)) == LH_OK && bytes < LHI_MOVE_BYTES)
+    while ((rc = sq_step(conn, stmt, err)) == LH_OK && bytes < LHI_MOVE_BYTES)
         if (!read_row(stmt, which, act->rows.out, arena, &bytes)) {
             rc = lhi_no_memory(err);
             break;
@@ -303,14 +303,14 @@ static void insert_text(enum lhi_moved which, char text[TEXT_ROOM])
     lhi_format(text + used, TEXT_ROOM - used, ")");
 }
 
-static int put_row(struct conn *conn, sqlite3_stmt *stmt, enum lhi_moved which,
-                   const struct lhi_cell *cell, struct lhi_error *err)
+static int sq_put_row(struct conn *conn, sqlite3_stmt *stmt, enum lhi_moved which,
+                      const struct lhi_cell *cell, struct lhi_error *err)
 {
     int rc = bind_cells(stmt, which, cell, lhi_moved[which].n);
 
     if (rc != SQLITE_OK)
-        return sql_fail(conn, rc, err);
-    rc = sql_step(conn, stmt, err);
+        return sq_fail(conn, rc, err);
+    rc = sq_step(conn, stmt, err);
     return rc == LH_EMPTY ? LH_OK : rc;
 }
 
@@ -323,9 +323,9 @@ static int put_all(struct conn *conn, const struct lhi_act *act, struct lhi_erro
 
     insert_text(which, text);
     int engine = sqlite3_prepare_v2(conn->db, text, -1, &stmt, NULL);
-    int rc = engine == SQLITE_OK ? LH_OK : sql_fail(conn, engine, err);
+    int rc = engine == SQLITE_OK ? LH_OK : sq_fail(conn, engine, err);
     for (size_t i = 0; i < rows->n && rc == LH_OK; i++)
-        rc = put_row(conn, stmt, which, rows->cell + i * lhi_moved[which].n, err);
+        rc = sq_put_row(conn, stmt, which, rows->cell + i * lhi_moved[which].n, err);
     (void)sqlite3_finalize(stmt);
     return rc;
 }
@@ -349,13 +349,13 @@ static int put_rows(struct txn *txn, const struct lhi_act *act, struct lhi_error
 static int refuse_running(struct txn *txn, struct lhi_error *err)
 {
     char until[40];
-    sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_MOVE_RUNNING, err, "");
-    int rc = stmt ? sql_step(txn->conn, stmt, err) : err->status;
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_MOVE_RUNNING, err, "");
+    int rc = stmt ? sq_step(txn->conn, stmt, err) : err->status;
 
     if (rc < 0)
         return rc;
     int64_t n = sqlite3_column_int64(stmt, 0), last = sqlite3_column_int64(stmt, 1);
-    sql_reset(stmt);
+    sq_reset(stmt);
     if (n == 0)
         return LH_OK;
     return lhi_fail(err, LH_ESTATE,
@@ -373,8 +373,8 @@ static int close_source(struct txn *txn, const struct lhi_act *act, struct lhi_e
     if (rc == LH_OK && part != LHI_PART_NONE && part != LHI_PART_FILLED)
         rc = lhi_fail(err, LH_ESTATE, "store \"%.200s\" takes part in another move", txn->db->path);
     if (rc != LH_OK || (rc = refuse_running(txn, err)) != LH_OK ||
-        (rc = sql_run(txn->conn, LHI_SQL_MOVE_ROLL, err, "")) < 0 ||
-        (rc = sql_run(txn->conn, LHI_SQL_MOVE_ROLLED, err, "")) < 0 ||
+        (rc = sq_run(txn->conn, LHI_SQL_MOVE_ROLL, err, "")) < 0 ||
+        (rc = sq_run(txn->conn, LHI_SQL_MOVE_ROLLED, err, "")) < 0 ||
         (rc = note_move(txn, act, err)) != LH_OK)
         return rc;
     return set_part(txn, LHI_PART_SOURCE, err);
@@ -388,7 +388,7 @@ static int clear_rows(struct txn *txn, struct lhi_error *err)
     for (int i = 0; i < LHI_MOVED_TABLES && rc == LH_OK; i++) {
         char text[200];
         lhi_format(text, sizeof text, "DELETE FROM %s WHERE %s", places[i].table, places[i].filter);
-        rc = sql_exec(txn->conn, text, err);
+        rc = sq_exec(txn->conn, text, err);
     }
     return rc;
 }
@@ -400,9 +400,9 @@ static int prepare_target(struct txn *txn, const struct lhi_act *act, struct lhi
     int64_t empty = 0;
     int rc = read_part(txn->conn, &part, err);
 
-    if (rc != LH_OK || (rc = meta_text(txn->conn, "move_id", id, sizeof id, err)) != LH_OK ||
-        (rc = meta_text(txn->conn, "move_other", other, sizeof other, err)) != LH_OK ||
-        (rc = sql_int(txn->conn, LHI_SQL_MOVE_EMPTY, err, 0, &empty, "")) != LH_OK)
+    if (rc != LH_OK || (rc = sq_meta_text(txn->conn, "move_id", id, sizeof id, err)) != LH_OK ||
+        (rc = sq_meta_text(txn->conn, "move_other", other, sizeof other, err)) != LH_OK ||
+        (rc = sq_int(txn->conn, LHI_SQL_MOVE_EMPTY, err, 0, &empty, "")) != LH_OK)
         return rc;
     bool half = part == LHI_PART_TARGET && strcmp(other, act->move.other) == 0;
     if (half && strcmp(id, act->move.id) == 0 && !act->move.anew)
@@ -419,8 +419,8 @@ static int prepare_target(struct txn *txn, const struct lhi_act *act, struct lhi
 
 static int go_on_from(struct txn *txn, const char *table, int64_t id, struct lhi_error *err)
 {
-    int rc = sql_run(txn->conn, LHI_SQL_RESTORE_ID_ROW, err, "t", table);
-    return rc < 0 ? rc : sql_run(txn->conn, LHI_SQL_RESTORE_ID, err, "it", id, table);
+    int rc = sq_run(txn->conn, LHI_SQL_RESTORE_ID_ROW, err, "t", table);
+    return rc < 0 ? rc : sq_run(txn->conn, LHI_SQL_RESTORE_ID, err, "it", id, table);
 }
 
 static int raise_above(struct txn *txn, int64_t epoch, struct lhi_error *err)
@@ -429,7 +429,7 @@ static int raise_above(struct txn *txn, int64_t epoch, struct lhi_error *err)
         epoch = txn->db->epoch;
     if (epoch >= MOST_EPOCHS)
         return lhi_fail(err, LH_EFAIL, "the %d epochs are used up", (int)MOST_EPOCHS);
-    return epoch_set(txn->conn, epoch + 1, err);
+    return sq_epoch_set(txn->conn, epoch + 1, err);
 }
 
 static int tell_of_it(struct txn *txn, const struct lhi_act *act, struct lhi_error *err)
@@ -439,7 +439,7 @@ static int tell_of_it(struct txn *txn, const struct lhi_act *act, struct lhi_err
     lhi_format(reason, sizeof reason, "moved from \"%.300s\"", act->move.url);
     lhi_format(data, sizeof data, "{\"epoch\":%lld,\"last_job\":%lld}", (long long)txn->db->epoch,
                (long long)act->move.source->last_job);
-    return txn_event(
+    return sq_txn_event(
         txn,
         &(struct event){.type = "store.moved", .actor = "move", .reason = reason, .data = data},
         err);
@@ -453,8 +453,8 @@ static int finish_target(struct txn *txn, const struct lhi_act *act, struct lhi_
     if (rc != LH_OK || (rc = go_on_from(txn, "lh_job", source->last_job, err)) < 0 ||
         (rc = go_on_from(txn, "lh_event", source->last_event, err)) < 0 ||
         (rc = go_on_from(txn, "lh_report", source->last_report, err)) < 0 ||
-        (rc = sql_run(txn->conn, LHI_SQL_MEND_SUMS, err, "")) < 0 ||
-        (rc = sql_run(txn->conn, LHI_SQL_CHECK_EXPIRIES, err, "")) < 0 ||
+        (rc = sq_run(txn->conn, LHI_SQL_MEND_SUMS, err, "")) < 0 ||
+        (rc = sq_run(txn->conn, LHI_SQL_CHECK_EXPIRIES, err, "")) < 0 ||
         (rc = raise_above(txn, source->epoch, err)) < 0 ||
         (rc = set_part(txn, LHI_PART_FILLED, err)) < 0)
         return rc;
@@ -466,7 +466,7 @@ static int reopen_source(struct txn *txn, const struct lhi_act *act, struct lhi_
 {
     int rc = need_part(txn, act, LHI_PART_SOURCE, err);
 
-    if (rc != LH_OK || (rc = sql_run(txn->conn, LHI_SQL_MOVE_FORGET, err, "")) < 0)
+    if (rc != LH_OK || (rc = sq_run(txn->conn, LHI_SQL_MOVE_FORGET, err, "")) < 0)
         return rc;
     return set_part(txn, LHI_PART_NONE, err);
 }
@@ -477,7 +477,7 @@ static int leave_source(struct txn *txn, const struct lhi_act *act, struct lhi_e
     return rc == LH_OK ? set_part(txn, LHI_PART_GONE, err) : rc;
 }
 
-int act_move(struct txn *txn, struct lhi_act *act)
+int sq_act_move(struct txn *txn, struct lhi_act *act)
 {
     switch (act->move.step) {
     case LHI_MOVE_CLOSE:

@@ -47,7 +47,7 @@ static bool make_folder(struct partial *partial)
     return false;
 }
 
-int partial_make(struct partial *partial, const char *target, struct lhi_error *err)
+int sq_partial_make(struct partial *partial, const char *target, struct lhi_error *err)
 {
     uint32_t dice = 0;
 
@@ -67,11 +67,11 @@ int partial_make(struct partial *partial, const char *target, struct lhi_error *
     return err->status = err->status == LH_EREADONLY ? LH_EIO : err->status;
 }
 
-void partial_remove(struct partial *partial)
+void sq_partial_remove(struct partial *partial)
 {
     if (partial->fd < 0)
         return;
-    copy_remove(partial->file);
+    sq_copy_remove(partial->file);
     (void)rmdir(partial->folder);
     close(partial->fd);
     partial->fd = -1;
@@ -109,7 +109,7 @@ static bool remove_abandoned(int around, const char *name)
     return removed;
 }
 
-void partial_clean(const char *target, const struct lhi_log *log)
+void sq_partial_clean(const char *target, const struct lhi_log *log)
 {
     char folder[4300];
     const struct dirent *entry;

@@ -41,11 +41,11 @@ struct restore {
     struct conn copy;
     bool copy_had_log;
     bool entered;
-    int64_t at;             /* in the names of what is made beside the store */
-    char file[4300];        /* the fresh one */
-    char uuid[40];          /* of the copy … */
-    int64_t epoch, changes; /* … and how far it had got */
-    struct past past;       /* what is replaced */
+    int64_t at;               /* in the names of what is made beside the store */
+    char file[4300];          /* the fresh one */
+    char uuid[40];            /* of the copy … */
+    int64_t epoch, changes;   /* … and how far it had got */
+    struct replaced replaced; /* what is replaced */
     int64_t copied_at, jobs, released, held;
 };
 
@@ -88,14 +88,14 @@ static int open_copy(struct restore *r, struct lhi_error *err)
     lhi_format(r->fresh->path, sizeof r->fresh->path, "%s", r->from);
     lhi_format(r->fresh->file, sizeof r->fresh->file, "%s", r->copy_file);
     /* One snapshot from the check to the last page, whatever somebody does to the copy meanwhile. */
-    rc = copy_begin(r->fresh, &r->copy, err);
+    rc = sq_copy_begin(r->fresh, &r->copy, err);
     if (rc < 0 && (rc != LH_EINVAL || r->copy.db == NULL))
-        return copy_failed("could not read the copy", r->from, err);
-    if ((rc = copy_sound(&r->copy, r->from, NULL, err)) == LH_OK &&
-        (rc = meta_text(&r->copy, "store_uuid", r->uuid, sizeof r->uuid, err)) == LH_OK &&
-        (rc = meta_int(&r->copy, "epoch", 0, &r->epoch, err)) == LH_OK &&
-        (rc = sql_int(&r->copy, LHI_SQL_STORE_MARKS, err, 0, &r->changes, "")) == LH_OK)
-        rc = sql_int(&r->copy, LHI_SQL_COPY_MADE_AT, err, 0, &r->copied_at, "");
+        return sq_copy_failed("could not read the copy", r->from, err);
+    if ((rc = sq_copy_sound(&r->copy, r->from, NULL, err)) == LH_OK &&
+        (rc = sq_meta_text(&r->copy, "store_uuid", r->uuid, sizeof r->uuid, err)) == LH_OK &&
+        (rc = sq_meta_int(&r->copy, "epoch", 0, &r->epoch, err)) == LH_OK &&
+        (rc = sq_int(&r->copy, LHI_SQL_STORE_MARKS, err, 0, &r->changes, "")) == LH_OK)
+        rc = sq_int(&r->copy, LHI_SQL_COPY_MADE_AT, err, 0, &r->copied_at, "");
     return rc;
 }
 
@@ -105,14 +105,14 @@ static void close_copy(struct restore *r)
 {
     struct lhi_error ignored;
 
-    conn_close(&r->copy);
+    sq_conn_close(&r->copy);
     if (r->copy_file[0] == '\0' || r->copy_had_log || !has_log(r))
         return;
-    if (conn_open(&r->copy, r->copy_file, SQLITE_OPEN_READWRITE, &ignored) == LH_OK) {
+    if (sq_conn_open(&r->copy, r->copy_file, SQLITE_OPEN_READWRITE, &ignored) == LH_OK) {
         (void)sqlite3_db_config(r->copy.db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, NULL);
-        (void)sql_exec(&r->copy, "SELECT count(*) FROM sqlite_schema", &ignored);
+        (void)sq_exec(&r->copy, "SELECT count(*) FROM sqlite_schema", &ignored);
     }
-    conn_close(&r->copy);
+    sq_conn_close(&r->copy);
 }
 
 /* ---- the place ---- */
@@ -126,7 +126,7 @@ static int look_at_place(struct restore *r, const char *path, struct lhi_error *
         return lhi_fail(err, LH_EINVAL, "store path is %zu bytes long: 1 to 1000 are allowed",
                         strlen(path));
     lhi_format(db->path, sizeof db->path, "%s", path);
-    int rc = copy_place(path, "store", db->file, err);
+    int rc = sq_copy_place(path, "store", db->file, err);
     if (rc != LH_OK)
         return rc;
     bool exists = lstat(db->file, &st) == 0;
@@ -134,7 +134,7 @@ static int look_at_place(struct restore *r, const char *path, struct lhi_error *
         return lhi_fail_errno(err, errno, "could not look at \"%.300s\"", path);
     if (exists && !S_ISREG(st.st_mode))
         return lhi_fail(err, LH_EINVAL, "store \"%.300s\" is not a regular file", path);
-    return exists ? refuse_file_mount(db, err) : LH_OK;
+    return exists ? sq_refuse_file_mount(db, err) : LH_OK;
 }
 
 /* From here on nobody else writes, here or in the file that is replaced. */
@@ -142,37 +142,37 @@ static int enter_place(struct restore *r, struct lhi_error *err)
 {
     struct db *db = r->place;
     int64_t at;
-    int rc = side_open(&db->side, db->file, true, &db->log, err);
+    int rc = sq_coord_open(&db->coord, db->file, true, &db->log, err);
 
-    if (rc == LH_OK && !db->opts.force_network && lhi_on_network_fs(db->side.fd))
+    if (rc == LH_OK && !db->opts.force_network && lhi_on_network_fs(db->coord.fd))
         rc =
             lhi_fail(err, LH_EINVAL,
                      "store \"%.300s\" is on a network file system, where locks cannot be trusted: "
                      "use a local disk",
                      db->path);
-    if (rc != LH_OK || (rc = side_present(&db->side, db->opts.busy_ms, err)) != LH_OK ||
-        (rc = side_enter(&db->side, db->opts.busy_ms, "restore", err)) != LH_OK)
+    if (rc != LH_OK || (rc = sq_coord_present(&db->coord, db->opts.busy_ms, err)) != LH_OK ||
+        (rc = sq_writer_lock(&db->coord, db->opts.busy_ms, "restore", err)) != LH_OK)
         return rc;
     r->entered = true;
-    if ((rc = trust_names(db->file, true, err)) != LH_OK)
+    if ((rc = sq_trust_names(db->file, true, err)) != LH_OK)
         return rc;
     /* Whoever wrote that note is dead: he had the turnstile. */
-    return side_work(&db->side, &at) == SIDE_IDLE ? LH_OK : repair_resume(db, err);
+    return sq_coord_work(&db->coord, &at) == WORK_NONE ? LH_OK : sq_repair_resume(db, err);
 }
 
 /* ---- the fresh file: everything that was under way ends ---- */
 
 static int set_epoch(struct restore *r, struct txn *txn, struct lhi_error *err)
 {
-    int64_t known = r->past.epoch > r->epoch ? r->past.epoch : r->epoch;
-    int64_t epoch = known + (r->past.counted ? 1 : UNKNOWN_EPOCHS);
+    int64_t known = r->replaced.epoch > r->epoch ? r->replaced.epoch : r->epoch;
+    int64_t epoch = known + (r->replaced.counted ? 1 : UNKNOWN_EPOCHS);
 
     if (epoch > MOST_EPOCHS)
         return lhi_fail(err, LH_EFAIL, "copy \"%.200s\" has used up its %d epochs", r->from,
                         (int)MOST_EPOCHS);
     txn->db->epoch = epoch;
-    if (epoch_set(txn->conn, epoch, err) < 0 ||
-        sql_run(txn->conn, LHI_SQL_STORE_GENERATION, err, "") < 0)
+    if (sq_epoch_set(txn->conn, epoch, err) < 0 ||
+        sq_run(txn->conn, LHI_SQL_STORE_GENERATION, err, "") < 0)
         return err->status;
     r->epoch = epoch;
     return LH_OK;
@@ -188,16 +188,17 @@ static int release_running(struct restore *r, struct txn *txn, struct lhi_error 
     int rc = LH_OK;
 
     do {
-        sqlite3_stmt *stmt = sql(txn->conn, LHI_SQL_RESTORE_RUNNING, err, "i", (int64_t)LHI_BATCH);
+        sqlite3_stmt *stmt =
+            sq_stmt(txn->conn, LHI_SQL_RESTORE_RUNNING, err, "i", (int64_t)LHI_BATCH);
         if (stmt == NULL)
             return err->status;
-        for (n = 0; n < LHI_BATCH && (rc = sql_step(txn->conn, stmt, err)) == LH_OK; n++)
+        for (n = 0; n < LHI_BATCH && (rc = sq_step(txn->conn, stmt, err)) == LH_OK; n++)
             batch[n] = (struct held){sqlite3_column_int64(stmt, 0), sqlite3_column_int64(stmt, 1)};
-        sql_reset(stmt);
+        sq_reset(stmt);
         if (rc == LH_EMPTY)
             rc = LH_OK;
         for (size_t i = 0; i < n && rc == LH_OK; i++)
-            rc = release_by_hand(txn, batch[i].id, batch[i].token, 0, false, "restore", err);
+            rc = sq_release_by_operator(txn, batch[i].id, batch[i].token, 0, false, "restore", err);
         r->released += (int64_t)n;
     } while (rc == LH_OK && n == LHI_BATCH);
     return rc;
@@ -213,7 +214,7 @@ static int tell_of_it(struct restore *r, struct txn *txn, struct lhi_error *err)
                "\"epoch\":%lld}",
                (long long)r->jobs, (long long)r->copied_at, (long long)r->released,
                (long long)r->held, (long long)r->epoch);
-    return txn_event(
+    return sq_txn_event(
         txn,
         &(struct event){
             .type = "store.restored", .actor = "restore", .reason = words, .data = data},
@@ -225,19 +226,20 @@ static int end_what_was_under_way(struct restore *r, struct txn *txn, struct lhi
     struct conn *conn = txn->conn;
     int rc;
 
-    txn->tick = (r->past.changes > r->changes ? r->past.changes : r->changes) + 1;
-    if ((rc = clock_judge(txn, err)) < 0 || (rc = set_epoch(r, txn, err)) < 0 ||
-        (rc = release_running(r, txn, err)) < 0 || (rc = past_go_on(&r->past, txn, err)) < 0 ||
-        (rc = sql_run(conn, LHI_SQL_RESTORE_LEASE_EVENTS, err, "it", txn->now, reason)) < 0 ||
-        (rc = sql_run(conn, LHI_SQL_RESTORE_LEASES, err, "i", txn->now)) < 0 ||
-        (rc = sql_run(conn, LHI_SQL_RESTORE_WORKER_EVENTS, err, "it", txn->now, reason)) < 0 ||
-        (rc = sql_run(conn, LHI_SQL_RESTORE_WORKERS, err, "")) < 0 ||
-        (rc = sql_run(conn, LHI_SQL_RESTORE_FORGET, err, "")) < 0 ||
-        (rc = sql_int(conn, LHI_SQL_COPY_JOBS, err, 0, &r->jobs, "")) < 0 ||
-        (rc = sql_int(conn, LHI_SQL_COPY_HELD_BACK, err, 0, &r->held, "i", txn->now)) < 0 ||
+    txn->tick = (r->replaced.changes > r->changes ? r->replaced.changes : r->changes) + 1;
+    if ((rc = sq_clock_check(txn, err)) < 0 || (rc = set_epoch(r, txn, err)) < 0 ||
+        (rc = release_running(r, txn, err)) < 0 ||
+        (rc = sq_replaced_carry_over(&r->replaced, txn, err)) < 0 ||
+        (rc = sq_run(conn, LHI_SQL_RESTORE_LEASE_EVENTS, err, "it", txn->now, reason)) < 0 ||
+        (rc = sq_run(conn, LHI_SQL_RESTORE_LEASES, err, "i", txn->now)) < 0 ||
+        (rc = sq_run(conn, LHI_SQL_RESTORE_WORKER_EVENTS, err, "it", txn->now, reason)) < 0 ||
+        (rc = sq_run(conn, LHI_SQL_RESTORE_WORKERS, err, "")) < 0 ||
+        (rc = sq_run(conn, LHI_SQL_RESTORE_FORGET, err, "")) < 0 ||
+        (rc = sq_int(conn, LHI_SQL_COPY_JOBS, err, 0, &r->jobs, "")) < 0 ||
+        (rc = sq_int(conn, LHI_SQL_COPY_HELD_BACK, err, 0, &r->held, "i", txn->now)) < 0 ||
         (rc = tell_of_it(r, txn, err)) < 0)
         return rc;
-    return txn_flush(txn, err);
+    return sq_txn_flush(txn, err);
 }
 
 /* Settings and clock of a file that is not the store yet: the side file is told nothing of it. */
@@ -247,24 +249,24 @@ static int txn_know(struct txn *txn, struct db *db, struct lhi_error *err)
     txn->db = db;
     txn->conn = &db->conn;
     txn->anchored = true;
-    return txn_reload(txn, err);
+    return sq_txn_reload(txn, err);
 }
 
 static int settle_fresh(struct restore *r, struct lhi_error *err)
 {
     struct db *db = r->fresh;
     struct txn txn = {0};
-    int rc = copy_open(&db->conn, r->file, err);
+    int rc = sq_copy_open(&db->conn, r->file, err);
 
-    if (rc != LH_OK || (rc = schema_update(db, err)) != LH_OK ||
-        (rc = sql_run(&db->conn, LHI_SQL_TXN_BEGIN, err, "")) < 0)
+    if (rc != LH_OK || (rc = sq_schema_update(db, err)) != LH_OK ||
+        (rc = sq_run(&db->conn, LHI_SQL_TXN_BEGIN, err, "")) < 0)
         return rc;
     if ((rc = txn_know(&txn, db, err)) == LH_OK &&
         (rc = end_what_was_under_way(r, &txn, err)) == LH_OK)
-        rc = sql_run(&db->conn, LHI_SQL_TXN_COMMIT, err, "");
+        rc = sq_run(&db->conn, LHI_SQL_TXN_COMMIT, err, "");
     lhi_arena_clear(&txn.arena);
     LHI_POINT("restore:settled");
-    return rc < 0 ? rc : copy_finish(&db->conn, r->file, err);
+    return rc < 0 ? rc : sq_copy_finish(&db->conn, r->file, err);
 }
 
 /* ---- all of it ---- */
@@ -276,52 +278,52 @@ static void choose_name(struct restore *r)
 
     r->at = lhi_wall_ms() - 1;
     do
-        beside(r->place, "repair", ++r->at, "", r->file);
+        sq_aside_name(r->place, "repair", ++r->at, "", r->file);
     while (lstat(r->file, &st) == 0);
 }
 
 static int make_fresh(struct restore *r, struct lhi_error *err)
 {
-    int rc = copy_make(&r->copy, r->file, NULL, err);
+    int rc = sq_copy_make(&r->copy, r->file, NULL, err);
 
     LHI_POINT("restore:copied");
-    if (rc == LH_OK && (rc = copy_was_whole(r->fresh, err)) == LH_OK)
+    if (rc == LH_OK && (rc = sq_copy_was_whole(r->fresh, err)) == LH_OK)
         rc = settle_fresh(r, err);
-    conn_close(&r->fresh->conn);
+    sq_conn_close(&r->fresh->conn);
     if (rc < 0)
-        return copy_failed("could not restore from", r->from, err);
+        return sq_copy_failed("could not restore from", r->from, err);
     LHI_POINT("restore:made");
     return LH_OK;
 }
 
 static int replace_store(struct restore *r, char kept[4300], struct lhi_error *err)
 {
-    struct side *side = &r->place->side;
+    struct coord *coord = &r->place->coord;
     struct lhi_error ignored;
     int64_t at;
-    int rc = past_read(&r->past, r->place, r->uuid, err);
+    int rc = sq_replaced_read(&r->replaced, r->place, r->uuid, err);
 
     if (rc != LH_OK)
         return rc;
     choose_name(r);
-    if ((rc = work_note(r->place, SIDE_MAKING, r->at, err)) == LH_OK &&
+    if ((rc = sq_repair_note(r->place, WORK_MAKING, r->at, err)) == LH_OK &&
         (rc = make_fresh(r, err)) == LH_OK)
-        rc = store_swap(r->place, r->file, "replaced", r->at, kept, err);
+        rc = sq_replace_file(r->place, r->file, "replaced", r->at, kept, err);
     if (rc != LH_OK) {
         /* What is not yet done of a swap belongs to the note. */
-        if (side_work(side, &at) == SIDE_MAKING)
-            (void)repair_resume(r->place, &ignored);
+        if (sq_coord_work(coord, &at) == WORK_MAKING)
+            (void)sq_repair_resume(r->place, &ignored);
         return rc;
     }
     /* Whatever has happened to the old store, the new one is sound and nothing runs in it. */
-    if (side_alone(side)) {
-        side_set_dirty(side, false);
-        side_set_recovery_due(side, false);
-        side_share(side);
+    if (sq_coord_alone(coord)) {
+        sq_coord_set_dirty(coord, false);
+        sq_coord_set_recovery_due(coord, false);
+        sq_coord_share(coord);
     }
     /* Who waits for a job in the old store looks, and learns that it is gone. */
-    side_ring_all(side);
-    side_changed(side);
+    sq_wake_all_queues(coord);
+    sq_wake_commit(coord);
     return LH_OK;
 }
 
@@ -332,9 +334,9 @@ static int restore(struct restore *r, char kept[4300], struct lhi_error *err)
     if (rc == LH_OK && (rc = enter_place(r, err)) == LH_OK)
         rc = replace_store(r, kept, err);
     if (rc != LH_OK)
-        side_remove(&r->place->side);
+        sq_coord_remove(&r->place->coord);
     if (r->entered)
-        side_leave(&r->place->side);
+        sq_writer_unlock(&r->place->coord);
     return rc;
 }
 
@@ -350,7 +352,7 @@ static struct db *new_place(const lh_open_opts *opts, const struct lhi_log *log)
         db->opts.busy_ms = 5000;
     db->log = *log;
     db->generation = -1;
-    db->side.fd = -1;
+    db->coord.fd = -1;
     lhi_boot_id(db->boot);
     lhi_time_ns(&db->time);
     return db;
@@ -360,9 +362,9 @@ static void free_place(struct db *db)
 {
     if (db == NULL)
         return;
-    conn_close(&db->conn);
-    side_close(&db->side);
-    db_free_caches(db);
+    sq_conn_close(&db->conn);
+    sq_coord_close(&db->coord);
+    sq_db_free_caches(db);
     lhi_free(db);
 }
 
@@ -371,8 +373,8 @@ static void restore_free(struct restore *r)
     close_copy(r);
     free_place(r->place);
     free_place(r->fresh);
-    past_clear(&r->past);
-    fork_guard_leave(&r->fork_guard); /* SQLite is not used after this */
+    sq_replaced_clear(&r->replaced);
+    sq_fork_guard_leave(&r->fork_guard); /* SQLite is not used after this */
     lhi_free(r);
 }
 
@@ -400,7 +402,7 @@ int lhi_sqlite_restore(const char *path, const char *from, const lh_open_opts *o
 
     if (r == NULL)
         return lhi_no_memory(err);
-    int rc = fork_guard_enter(&r->fork_guard, path, err);
+    int rc = sq_fork_guard_enter(&r->fork_guard, path, err);
     if (rc == LH_OK)
         rc = look_at_place(r, path, err);
     if (rc == LH_OK)

@@ -15,7 +15,7 @@ static void note_fork(void *arg)
     forked_by = guard->pid;
 }
 
-int fork_guard_enter(struct fork_guard *guard, const char *path, struct lhi_error *err)
+int sq_fork_guard_enter(struct fork_guard *guard, const char *path, struct lhi_error *err)
 {
     if (forked_by != 0)
         return lhi_fail(
@@ -30,7 +30,7 @@ int fork_guard_enter(struct fork_guard *guard, const char *path, struct lhi_erro
     return LH_OK;
 }
 
-void fork_guard_leave(struct fork_guard *guard)
+void sq_fork_guard_leave(struct fork_guard *guard)
 {
     lhi_forks_hold();
     lhi_forks_remove(&guard->entry);

@@ -19,7 +19,7 @@ struct fork_guard {
 };
 
 /* Around everything that uses SQLite. LH_EMISUSE: in such a child. */
-int fork_guard_enter(struct fork_guard *guard, const char *path, struct lhi_error *err);
-void fork_guard_leave(struct fork_guard *guard); /* also one that was never entered */
+int sq_fork_guard_enter(struct fork_guard *guard, const char *path, struct lhi_error *err);
+void sq_fork_guard_leave(struct fork_guard *guard); /* also one that was never entered */
 
 #endif

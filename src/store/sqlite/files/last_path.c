@@ -15,7 +15,7 @@
 
 /* The database is no longer behind that name: it is ours now, or nothing is there. A database that was
  * moved to another file system is a new file. */
-static bool has_left(const char *path, const struct side_peek *left, const struct stat *database)
+static bool has_left(const char *path, const struct coord_view *left, const struct stat *database)
 {
     struct stat st;
 
@@ -32,20 +32,20 @@ static bool has_contents(const char *path)
 
 /* A folder that is mounted twice has two paths and one coordination file: ours. */
 static bool find_left(const struct db *db, const char *path, const char *uuid,
-                      struct side_peek *left)
+                      struct coord_view *left)
 {
     struct stat database;
 
     return path[0] == '/' && strcmp(path, db->file) != 0 && stat(db->file, &database) == 0 &&
-           side_look_at(path, &database, left) && strcmp(left->uuid, uuid) == 0 &&
-           left->file != db->side.ino && has_left(path, left, &database);
+           sq_coord_look_at(path, &database, left) && strcmp(left->uuid, uuid) == 0 &&
+           left->file != db->coord.ino && has_left(path, left, &database);
 }
 
-int former_look(struct db *db, const char *uuid, int64_t changes, struct lhi_error *err)
+int sq_last_path_check(struct db *db, const char *uuid, int64_t changes, struct lhi_error *err)
 {
     char path[4096], wal[4200];
-    struct side_peek left;
-    int rc = meta_text(&db->conn, "last_path", path, sizeof path, err);
+    struct coord_view left;
+    int rc = sq_meta_text(&db->conn, "last_path", path, sizeof path, err);
 
     if (rc != LH_OK || !find_left(db, path, uuid, &left))
         return rc;
@@ -64,9 +64,9 @@ int former_look(struct db *db, const char *uuid, int64_t changes, struct lhi_err
             "on without it)",
             db->path, (unsigned long long)(reached - (uint64_t)changes),
             reached - (uint64_t)changes == 1 ? " is" : "s are", wal, db->path);
-    side_raise_synced(&db->side, left.synced);
-    if (left.committed > side_committed(&db->side))
-        side_set_committed(&db->side, left.committed);
+    sq_coord_raise_synced(&db->coord, left.synced);
+    if (left.committed > sq_coord_committed(&db->coord))
+        sq_coord_set_committed(&db->coord, left.committed);
     return LH_OK;
 }
 
@@ -74,14 +74,14 @@ int former_look(struct db *db, const char *uuid, int64_t changes, struct lhi_err
 static int note_path(struct db *db, struct lhi_error *err)
 {
     struct lhi_error ignored;
-    int rc = sql_exec(&db->conn, "BEGIN IMMEDIATE", err);
+    int rc = sq_exec(&db->conn, "BEGIN IMMEDIATE", err);
 
     if (rc == LH_OK)
-        rc = meta_set_text(&db->conn, "last_path", db->file, err);
+        rc = sq_meta_set_text(&db->conn, "last_path", db->file, err);
     if (rc == LH_OK)
-        rc = sql_exec(&db->conn, "COMMIT", err);
+        rc = sq_exec(&db->conn, "COMMIT", err);
     if (rc != LH_OK)
-        (void)sql_exec(&db->conn, "ROLLBACK", &ignored);
+        (void)sq_exec(&db->conn, "ROLLBACK", &ignored);
     return rc;
 }
 
@@ -89,27 +89,27 @@ static int note_path(struct db *db, struct lhi_error *err)
  * done by the last close. */
 static void make_lasting(struct db *db)
 {
-    (void)db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE, NULL);
+    (void)sq_db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE, NULL);
 }
 
 /* Others who have the store open by another path (a folder that is mounted twice) share our
  * coordination file: then the path that is noted leads to it too. */
-int former_note(struct db *db, struct lhi_error *err)
+int sq_last_path_set(struct db *db, struct lhi_error *err)
 {
     char path[4096];
-    int rc = meta_text(&db->conn, "last_path", path, sizeof path, err);
+    int rc = sq_meta_text(&db->conn, "last_path", path, sizeof path, err);
 
     if (rc == LH_OK && db->fresh)
         make_lasting(db);
     if (rc != LH_OK || strcmp(path, db->file) == 0)
         return rc;
-    bool took = !db->alone && side_alone(&db->side);
+    bool took = !db->alone && sq_coord_alone(&db->coord);
     if (!db->alone && !took)
         return LH_OK;
     rc = note_path(db, err);
     if (rc == LH_OK)
         make_lasting(db);
     if (took)
-        side_share(&db->side);
+        sq_coord_share(&db->coord);
     return rc;
 }

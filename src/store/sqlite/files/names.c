@@ -36,13 +36,13 @@ static bool is_database(const struct db *db, const struct statx *st)
 static bool is_same(const struct db *db, const char *suffix, uint64_t opened)
 {
     char path[4200];
-    return opened == 0 || inode_of(db, suffix, path) == opened;
+    return opened == 0 || sq_inode_of(db, suffix, path) == opened;
 }
 
 static bool is_swapping(const struct db *db)
 {
     int64_t at;
-    return db->side.page != NULL && side_work(&db->side, &at) == SIDE_SWAPPING;
+    return db->coord.page != NULL && sq_coord_work(&db->coord, &at) == WORK_REPLACING;
 }
 
 static bool lost_log(const struct db *db)
@@ -52,7 +52,7 @@ static bool lost_log(const struct db *db)
 
 /* An exchange of the file sets the log aside under another name first: until the database follows,
  * the old store can be read. The note is looked at last: it stands before the log is moved. */
-bool db_moved(const struct db *db)
+bool sq_db_moved(const struct db *db)
 {
     struct statx st;
 
@@ -70,7 +70,7 @@ static void warn_of_links(struct db *db, uint32_t links)
     db->links = links;
 }
 
-bool db_disturbed(struct db *db)
+bool sq_db_files_changed(struct db *db)
 {
     struct statx st;
 
@@ -116,7 +116,7 @@ static bool is_behind_its_name(const struct db *db)
     return look(db->file, &st) && is_database(db, &st);
 }
 
-int db_stop_moved(struct db *db, struct lhi_error *err)
+int sq_db_stop_moved(struct db *db, struct lhi_error *err)
 {
     char now[4200];
     bool database = !is_behind_its_name(db);
@@ -153,10 +153,10 @@ static bool may_save_log(const struct db *db, const char *now)
     lhi_format(shm, sizeof shm, "%s-shm", now);
     if (strcmp(now, db->file) == 0)
         return !look(wal, &st) && errno == ENOENT && is_same(db, "-shm", db->shm_ino);
-    return (look(wal, &st) ? st.stx_size == 0 : errno == ENOENT) && !index_in_use(shm);
+    return (look(wal, &st) ? st.stx_size == 0 : errno == ENOENT) && !sq_index_in_use(shm);
 }
 
-bool db_save_log(struct db *db)
+bool sq_db_save_log(struct db *db)
 {
     char now[4200];
     int folded = 0;
@@ -170,8 +170,8 @@ bool db_save_log(struct db *db)
     bool renamed = strcmp(now, db->file) != 0;
     if (!may_save_log(db, now))
         return false;
-    int64_t frames = side_frames(&db->side);
-    int rc = db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE, &folded);
+    int64_t frames = sq_coord_frames(&db->coord);
+    int rc = sq_db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE, &folded);
     /* A reader that still uses the log keeps it from being cut, but not from being moved. */
     if (rc != SQLITE_OK && !((rc & 0xff) == SQLITE_BUSY && frames > 0 && folded >= frames))
         return false;
@@ -190,7 +190,7 @@ bool db_save_log(struct db *db)
 
 /* ---- a second name ---- */
 
-int refuse_file_mount(const struct db *db, struct lhi_error *err)
+int sq_refuse_file_mount(const struct db *db, struct lhi_error *err)
 {
     char folder[4200];
     struct statx file, around;
@@ -206,10 +206,10 @@ int refuse_file_mount(const struct db *db, struct lhi_error *err)
                     db->path);
 }
 
-int refuse_second_name(struct db *db, struct lhi_error *err)
+int sq_refuse_second_name(struct db *db, struct lhi_error *err)
 {
     struct statx st;
-    int rc = refuse_file_mount(db, err);
+    int rc = sq_refuse_file_mount(db, err);
 
     if (rc != LH_OK || !look(db->file, &st))
         return rc;
@@ -221,19 +221,19 @@ int refuse_second_name(struct db *db, struct lhi_error *err)
                         "store with \"leasehold backup\"",
                         db->path, st.stx_nlink);
     /* Whoever shares the coordination file with us came by the same name. */
-    if (!side_alone(&db->side))
+    if (!sq_coord_alone(&db->coord))
         return LH_OK;
-    rc = refuse_users_elsewhere(db, err);
-    side_share(&db->side);
+    rc = sq_refuse_other_names(db, err);
+    sq_coord_share(&db->coord);
     return rc;
 }
 
 /* An exchange of the file gives the old one a second name before it takes the first away. */
-int names_problem(const struct db *db, char *out, size_t len)
+int sq_names_problem(const struct db *db, char *out, size_t len)
 {
     struct lhi_error err;
     struct statx st;
-    int rc = refuse_file_mount(db, &err);
+    int rc = sq_refuse_file_mount(db, &err);
 
     if (rc == LH_OK && look(db->file, &st) && st.stx_nlink > 1 && !is_swapping(db))
         rc = lhi_fail(&err, LH_EINVAL,

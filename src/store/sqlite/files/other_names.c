@@ -44,7 +44,7 @@ static int look_at_index(void *arg)
     return index >= 0 && is_read_locked(index, INDEX_AT, 1) ? YES : NO;
 }
 
-bool index_in_use(char *shm)
+bool sq_index_in_use(char *shm)
 {
     return lhi_ask_child(look_at_index, shm) != NO;
 }
@@ -140,7 +140,7 @@ static bool only_strangers(const struct db *db)
     return looks == LOOKS;
 }
 
-int refuse_users_elsewhere(const struct db *db, struct lhi_error *err)
+int sq_refuse_other_names(const struct db *db, struct lhi_error *err)
 {
     enum { PATIENCE_MS = 500 };
     char shm[4200];

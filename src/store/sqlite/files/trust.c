@@ -43,8 +43,8 @@ static bool is_exposed(const struct stat *st, const struct stat *database)
     return more != 0 || other_group;
 }
 
-int trust_file(const char *path, const struct stat *st, const struct stat *database,
-               struct lhi_error *err)
+int sq_trust_file(const char *path, const struct stat *st, const struct stat *database,
+                  struct lhi_error *err)
 {
     if (!S_ISREG(st->st_mode))
         return lhi_fail(err, LH_EINVAL, "\"%.300s\" is in the way: it is not a regular file", path);
@@ -69,7 +69,7 @@ int trust_file(const char *path, const struct stat *st, const struct stat *datab
     return LH_OK;
 }
 
-mode_t trust_writers(const struct stat *database)
+mode_t sq_trust_writers(const struct stat *database)
 {
     mode_t mode = database != NULL ? database->st_mode : 0;
 
@@ -87,13 +87,13 @@ static bool look_at_folder(const char *database, struct stat *st)
     return stat(folder, st) == 0;
 }
 
-bool trust_folder(const char *database)
+bool sq_trust_folder(const char *database)
 {
     struct stat st;
     return !look_at_folder(database, &st) || !(st.st_mode & S_IWOTH) || (st.st_mode & S_ISVTX);
 }
 
-void trust_warn_of_owner(const char *database, const struct lhi_log *log)
+void sq_trust_warn_of_owner(const char *database, const struct lhi_log *log)
 {
     struct stat st, around;
 
@@ -133,12 +133,12 @@ static void take_name(const char *path, const struct stat *database)
 
 /* A whole folder was copied with links (cp -al): every file has two names, and each pair is one file. In
  * a folder where a stranger may make files, a link may lead to another file of ours. */
-bool trust_links(const char *database, const struct stat *st)
+bool sq_trust_links(const char *database, const struct stat *st)
 {
     return st->st_nlink > 1 && !admits_strangers(database, st);
 }
 
-int trust_names(const char *database, bool to_write, struct lhi_error *err)
+int sq_trust_names(const char *database, bool to_write, struct lhi_error *err)
 {
     struct stat db, st;
     int rc = LH_OK;
@@ -154,15 +154,15 @@ int trust_names(const char *database, bool to_write, struct lhi_error *err)
             take_name(path, &db);
             exists = lstat(path, &st) == 0;
         }
-        if (exists && !to_write && trust_links(database, &db))
+        if (exists && !to_write && sq_trust_links(database, &db))
             st.st_nlink = 1;
         if (exists)
-            rc = trust_file(path, &st, &db, err);
+            rc = sq_trust_file(path, &st, &db, err);
     }
     return rc;
 }
 
-void trust_forget(const char *database)
+void sq_trust_forget(const char *database)
 {
     for (int i = 0; i < SUFFIXES; i++) {
         char path[4300];

@@ -52,7 +52,7 @@ static bool is_store(const struct beginning *b)
     return has(b, "CREATE TABLE lh_meta") && has(b, "CREATE TABLE lh_job");
 }
 
-bool lost_its_header(const struct db *db)
+bool sq_header_is_zeroed(const struct db *db)
 {
     struct beginning b = {.file = db->file, .bytes = lhi_malloc(ENOUGH)};
     bool ours = b.bytes != NULL && lhi_ask_child(read_beginning, &b) == 0 && is_store(&b);

@@ -30,7 +30,7 @@ static bool add(lh_findings *out, const char *level, const char *what, const cha
 
     (void)vsnprintf(text, sizeof text, fmt, ap);
     struct lhi_arena *arena = lhi_arena_of(&out->priv);
-    lh_finding *grown = arena ? grow(out->finding, out->n, sizeof *grown) : NULL;
+    lh_finding *grown = arena ? sq_grow(out->finding, out->n, sizeof *grown) : NULL;
     if (grown == NULL)
         return false;
     out->finding = grown;
@@ -43,7 +43,7 @@ static bool add(lh_findings *out, const char *level, const char *what, const cha
     return true;
 }
 
-bool finding_add(lh_findings *out, const char *level, const char *what, const char *fmt, ...)
+bool sq_finding_add(lh_findings *out, const char *level, const char *what, const char *fmt, ...)
 {
     va_list ap;
 
@@ -53,7 +53,7 @@ bool finding_add(lh_findings *out, const char *level, const char *what, const ch
     return ok;
 }
 
-void findings_clear(lh_findings *findings)
+void sq_findings_clear(lh_findings *findings)
 {
     lhi_free(findings->finding);
     lhi_arena_drop(&findings->priv);
@@ -120,14 +120,14 @@ static int run_check(struct conn *conn, const char *pragma, struct report *repor
     else if (rc == SQLITE_INTERRUPT)
         status = lhi_fail(err, LH_EINTR, "check was interrupted");
     else if (rc != SQLITE_DONE)
-        status = sql_fail(conn, rc, err);
+        status = sq_fail(conn, rc, err);
     (void)sqlite3_finalize(stmt);
     return status;
 }
 
 /* A second look, at the schema's own table: where the first root that the engine meets is a view's,
  * it takes the whole check for one of a single table, and leaves out the list of free pages. */
-int check_file(struct conn *conn, const lh_flag *cancel, lh_findings *out, struct lhi_error *err)
+int sq_check_file(struct conn *conn, const lh_flag *cancel, lh_findings *out, struct lhi_error *err)
 {
     struct report report = {.out = out};
     size_t before = out->errors;
@@ -152,12 +152,12 @@ static int check_invariant(struct conn *conn, struct report *report, enum lhi_sq
 {
     bool limited = strstr(lhi_sqlite_sql[which].text, ":n") != NULL;
     sqlite3_stmt *stmt =
-        limited ? sql(conn, which, err, "i", (int64_t)MOST) : sql(conn, which, err, "");
+        limited ? sq_stmt(conn, which, err, "i", (int64_t)MOST) : sq_stmt(conn, which, err, "");
     int rc;
 
     if (stmt == NULL)
         return err->status;
-    while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
+    while ((rc = sq_step(conn, stmt, err)) == LH_OK) {
         const char *text = (const char *)sqlite3_column_text(stmt, 1);
         if (sqlite3_column_type(stmt, 0) == SQLITE_NULL)
             found(report, "error", what, "%s", text ? text : "?");
@@ -174,22 +174,22 @@ static int check_schema(struct conn *conn, struct report *report, const char *wh
 {
     struct conn model = {0};
     sqlite3_stmt *wanted, *there = NULL;
-    int rc = conn_open(&model, ":memory:", SQLITE_OPEN_READWRITE, err);
+    int rc = sq_conn_open(&model, ":memory:", SQLITE_OPEN_READWRITE, err);
 
     for (int i = 0; i < lhi_sqlite_migration_count && rc == LH_OK; i++)
-        rc = sql_exec(&model, lhi_sqlite_migrations[i].text, err);
-    wanted = rc == LH_OK ? sql(&model, LHI_SQL_CHECK_SCHEMA, err, "") : NULL;
-    while (wanted != NULL && (rc = sql_step(&model, wanted, err)) == LH_OK) {
+        rc = sq_exec(&model, lhi_sqlite_migrations[i].text, err);
+    wanted = rc == LH_OK ? sq_stmt(&model, LHI_SQL_CHECK_SCHEMA, err, "") : NULL;
+    while (wanted != NULL && (rc = sq_step(&model, wanted, err)) == LH_OK) {
         const char *name = (const char *)sqlite3_column_text(wanted, 0);
         const char *text = (const char *)sqlite3_column_text(wanted, 1);
         bool found_it = false, same = false;
         int step = LH_EMPTY;
-        there = sql(conn, LHI_SQL_CHECK_SCHEMA, err, "");
-        while (there != NULL && !found_it && (step = sql_step(conn, there, err)) == LH_OK) {
+        there = sq_stmt(conn, LHI_SQL_CHECK_SCHEMA, err, "");
+        while (there != NULL && !found_it && (step = sq_step(conn, there, err)) == LH_OK) {
             found_it = strcmp((const char *)sqlite3_column_text(there, 0), name) == 0;
             same = found_it && strcmp((const char *)sqlite3_column_text(there, 1), text) == 0;
         }
-        sql_reset(there);
+        sq_reset(there);
         if (there == NULL || step < 0) {
             rc = err->status;
             break;
@@ -199,22 +199,22 @@ static int check_schema(struct conn *conn, struct report *report, const char *wh
         else if (!same)
             found(report, "error", what, "%s is not as it was made", name);
     }
-    sql_reset(wanted);
-    conn_close(&model);
+    sq_reset(wanted);
+    sq_conn_close(&model);
     return rc < 0 ? rc : LH_OK;
 }
 
 /* What the engine cannot see: the hash of queue, kind and key is ours. */
 static int check_names(struct conn *conn, struct report *report, struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(conn, LHI_SQL_CHECK_NAMES, err, "");
+    sqlite3_stmt *stmt = sq_stmt(conn, LHI_SQL_CHECK_NAMES, err, "");
     int64_t bad = 0;
     int rc = stmt ? LH_OK : err->status;
 
-    while (rc == LH_OK && (rc = sql_step(conn, stmt, err)) == LH_OK)
-        if (names_damaged(stmt) && bad++ < MOST)
+    while (rc == LH_OK && (rc = sq_step(conn, stmt, err)) == LH_OK)
+        if (sq_names_damaged(stmt) && bad++ < MOST)
             found(report, "error", "row", "job %lld: %s", (long long)sqlite3_column_int64(stmt, 0),
-                  damage_words(DAMAGED_NAMES));
+                  sq_damage_words(DAMAGED_NAMES));
     return rc < 0 ? rc : LH_OK;
 }
 
@@ -228,22 +228,22 @@ static int name_unsound(void *arg, const struct summed_table *table, sqlite3_stm
     return LH_OK;
 }
 
-int check_tables(struct conn *conn, lh_findings *out, struct lhi_error *err)
+int sq_check_tables(struct conn *conn, lh_findings *out, struct lhi_error *err)
 {
     struct report report = {.out = out};
     int64_t version, changes = 0;
-    int rc = meta_int(conn, "schema_version", 0, &version, err);
+    int rc = sq_meta_int(conn, "schema_version", 0, &version, err);
 
     /* An older schema is compared once it is migrated. */
     if (rc == LH_OK && version == lhi_sqlite_migration_count)
         rc = check_schema(conn, &report, "integrity", err);
-    if (rc == LH_OK && (rc = sql_int(conn, LHI_SQL_STORE_MARKS, err, -1, &changes, "")) == LH_OK &&
+    if (rc == LH_OK && (rc = sq_int(conn, LHI_SQL_STORE_MARKS, err, -1, &changes, "")) == LH_OK &&
         changes < 0)
         found(&report, "error", "integrity", "there is no row for the store itself in lh_queue");
     if (rc == LH_OK && version == lhi_sqlite_migration_count)
         rc = check_names(conn, &report, err);
     if (rc == LH_OK && version == lhi_sqlite_migration_count)
-        rc = each_unsound(conn, name_unsound, &report, err);
+        rc = sq_each_unsound(conn, name_unsound, &report, err);
     if (rc == LH_OK && report.failed)
         return lhi_no_memory(err);
     return rc;
@@ -253,7 +253,7 @@ int check_tables(struct conn *conn, lh_findings *out, struct lhi_error *err)
 static int check_age(struct db *db, struct conn *conn, struct report *report, struct lhi_error *err)
 {
     struct age age;
-    int rc = read_age(db, conn, &age, err);
+    int rc = sq_read_age(db, conn, &age, err);
 
     if (rc != LH_OK)
         return rc;
@@ -270,19 +270,19 @@ static int check_age(struct db *db, struct conn *conn, struct report *report, st
 static int check_payloads(struct conn *conn, struct report *report, const lh_flag *cancel,
                           struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(conn, LHI_SQL_CHECK_PAYLOADS, err, "");
+    sqlite3_stmt *stmt = sq_stmt(conn, LHI_SQL_CHECK_PAYLOADS, err, "");
     int64_t rows = 0, bad = 0;
     int rc;
 
     if (stmt == NULL)
         return err->status;
-    while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
-        enum damage damage = summed_damage(stmt);
+    while ((rc = sq_step(conn, stmt, err)) == LH_OK) {
+        enum damage damage = sq_summed_damage(stmt);
         if (damage != DAMAGED_NOT && bad++ < MOST)
             found(report, "error", damage == DAMAGED_PAYLOAD ? "payload" : "row", "job %lld: %s",
-                  (long long)sqlite3_column_int64(stmt, 0), damage_words(damage));
+                  (long long)sqlite3_column_int64(stmt, 0), sq_damage_words(damage));
         if ((++rows & 1023) == 0 && cancel != NULL && __atomic_load_n(cancel, __ATOMIC_RELAXED)) {
-            sql_reset(stmt);
+            sq_reset(stmt);
             return lhi_fail(err, LH_EINTR, "check was interrupted");
         }
     }
@@ -291,14 +291,14 @@ static int check_payloads(struct conn *conn, struct report *report, const lh_fla
 
 static int check_schedules(struct conn *conn, struct report *report, struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(conn, LHI_SQL_CHECK_SCHEDULES, err, "");
+    sqlite3_stmt *stmt = sq_stmt(conn, LHI_SQL_CHECK_SCHEDULES, err, "");
     int rc;
 
     if (stmt == NULL)
         return err->status;
-    while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
+    while ((rc = sq_step(conn, stmt, err)) == LH_OK) {
         size_t len;
-        const void *payload = column_raw(stmt, 2, &len);
+        const void *payload = sq_column_raw(stmt, 2, &len);
         if (sqlite3_column_int64(stmt, 1) != lhi_checksum(payload, len))
             found(report, "error", "payload", "schedule %s: payload does not match its checksum",
                   sqlite3_column_text(stmt, 0));
@@ -325,7 +325,7 @@ static void check_engine(struct conn *conn, struct report *report)
           sqlite3_libversion(), lhi_sqlite_migration_count);
     if (!has_wal_reset_bug(sqlite3_libversion_number()))
         return;
-    (void)meta_int(conn, "own_file", 1, &own, &ignored);
+    (void)sq_meta_int(conn, "own_file", 1, &own, &ignored);
     found(report, own != 0 ? "info" : "warning", "version",
           "this SQLite has the WAL-reset bug: leasehold's own writers and checkpoints never "
           "meet, but another program that writes to this file should switch "
@@ -336,11 +336,11 @@ static void check_surroundings(struct db *db, struct conn *conn, struct report *
 {
     char wal[4200], problem[480];
     struct stat st;
-    int64_t room = lhi_free_bytes(db->file), skew = lhi_wall_ms() - db_now(db);
+    int64_t room = lhi_free_bytes(db->file), skew = lhi_wall_ms() - sq_db_now(db);
 
-    if (names_problem(db, problem, sizeof problem) != LH_OK)
+    if (sq_names_problem(db, problem, sizeof problem) != LH_OK)
         found(report, "error", "names", "%s", problem);
-    if (!trust_folder(db->file))
+    if (!sq_trust_folder(db->file))
         found(
             report, "warning", "folder",
             "everybody may rename and remove files in the folder of the store, and so replace it");
@@ -354,11 +354,11 @@ static void check_surroundings(struct db *db, struct conn *conn, struct report *
     found(report, skew > 1000 || skew < -1000 ? "warning" : "info", "clock",
           "wall clock is %lld ms away from elapsed time", (long long)skew);
     check_engine(conn, report);
-    if (db->side.page != NULL && side_sync_failed(&db->side))
+    if (db->coord.page != NULL && sq_coord_sync_failed(&db->coord))
         found(report, "error", "sync", "an earlier sync of the log has failed");
 }
 
-int check_store(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err)
+int sq_check_store(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err)
 {
     static const struct {
         enum lhi_sql which;
@@ -377,7 +377,7 @@ int check_store(struct db *db, struct conn *conn, struct lhi_act *act, struct lh
     };
     struct report report = {.out = act->check.out};
     size_t before = report.out->errors;
-    int rc = act->check.rows_only ? LH_OK : check_file(conn, act->check.cancel, report.out, err);
+    int rc = act->check.rows_only ? LH_OK : sq_check_file(conn, act->check.cancel, report.out, err);
 
     if (rc == LH_OK && !act->check.rows_only && report.out->errors == before)
         found(&report, "info", "integrity", "passed");
@@ -390,14 +390,14 @@ int check_store(struct db *db, struct conn *conn, struct lhi_act *act, struct lh
     if (rc == LH_OK && !act->check.rows_only)
         rc = check_age(db, conn, &report, err);
     /* A private copy has a mode of its own, and so may a backup that nobody has written to yet. */
-    if (rc == LH_OK && !act->check.rows_only && db->degraded[0] == '\0' && db->side.page != NULL)
+    if (rc == LH_OK && !act->check.rows_only && db->degraded[0] == '\0' && db->coord.page != NULL)
         rc = check_invariant(conn, &report, LHI_SQL_CHECK_JOURNAL, "journal", err);
     if (rc == LH_OK && !act->check.rows_only)
         rc = check_payloads(conn, &report, act->check.cancel, err);
     if (rc == LH_OK && !act->check.rows_only)
         rc = check_schedules(conn, &report, err);
     if (rc == LH_OK)
-        rc = each_unsound(conn, name_unsound, &report, err);
+        rc = sq_each_unsound(conn, name_unsound, &report, err);
     if ((rc == LH_ECORRUPT || rc == LH_EFAIL) && damaged) {
         found(&report, "error", "integrity", "%s", err->text);
         rc = LH_OK;

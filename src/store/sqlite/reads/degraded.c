@@ -65,7 +65,7 @@ static void explain(int why, char out[96])
         lhi_format(out, 96, "user %ld may not write here", (long)geteuid());
 }
 
-int check_writable(const struct db *db, struct lhi_error *err)
+int sq_check_writable(const struct db *db, struct lhi_error *err)
 {
     char reason[96];
     int why = obstacle(db);
@@ -88,7 +88,7 @@ static void degrade(struct db *db, int why, const char *how)
         lhi_log(&db->log, LH_LOG_WARN, "store \"%s\" is degraded: %s", db->path, db->degraded);
 }
 
-void note_degraded(struct db *db)
+void sq_degraded_note(struct db *db)
 {
     int why = obstacle(db);
 
@@ -115,7 +115,7 @@ static int64_t look(const struct db *db, int64_t size[PARTS])
     struct stat st;
 
     for (int i = 0; i < PARTS; i++) {
-        lhi_format(path, sizeof path, "%s%s", db->file, part_suffix[i]);
+        lhi_format(path, sizeof path, "%s%s", db->file, sq_part_suffix[i]);
         size[i] = 0;
         if (stat(path, &st) != 0)
             continue;
@@ -134,7 +134,7 @@ static int64_t look(const struct db *db, int64_t size[PARTS])
     return sum ? sum : 1; /* 0 means that nobody has looked */
 }
 
-bool degraded_outdated(const struct db *db)
+bool sq_degraded_outdated(const struct db *db)
 {
     int64_t size[PARTS];
     return db->seen != 0 && look(db, size) != db->seen;
@@ -146,8 +146,8 @@ static int open_in_place(struct db *db, struct conn *conn, struct lhi_error *err
 {
     char uri[URI_MAX];
 
-    immutable_uri(db->file, uri);
-    return conn_open(conn, uri, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, err);
+    sq_immutable_uri(db->file, uri);
+    return sq_conn_open(conn, uri, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, err);
 }
 
 /* ---- opening ---- */
@@ -163,17 +163,17 @@ static int open_once(struct db *db, struct conn *conn, struct lhi_error *err)
     bool whole = size[PART_LOG] == 0 && size[PART_JOURNAL] == 0;
     int rc = look(db, after) != seen ? LH_EBUSY
              : whole                 ? open_in_place(db, conn, err)
-                                     : open_scratch(db, conn, size, err);
+                                     : sq_private_copy_open(db, conn, size, err);
     if (rc != LH_EBUSY && look(db, after) == seen) {
         db->seen = seen;
         db->in_place = whole;
         return rc;
     }
-    conn_close(conn);
+    sq_conn_close(conn);
     return LH_EBUSY;
 }
 
-int open_degraded(struct db *db, struct conn *conn, struct lhi_error *err)
+int sq_degraded_open(struct db *db, struct conn *conn, struct lhi_error *err)
 {
     char how[96], at[40];
     int why = obstacle(db), rc = LH_EBUSY;
@@ -183,7 +183,7 @@ int open_degraded(struct db *db, struct conn *conn, struct lhi_error *err)
         why = ENOSPC; /* not even for the index of the log */
     if (why == 0)
         return err->status;
-    conn_close(conn);
+    sq_conn_close(conn);
     lh_time_format(lhi_wall_ms(), at, sizeof at);
     for (int i = 0; i < TRIES && rc == LH_EBUSY; i++)
         rc = open_once(db, conn, err);

@@ -27,9 +27,9 @@ enum {
     SPARE = 256 << 10, /* beside the copy: the index of the log, the folder */
 };
 
-const char *const part_suffix[PARTS] = {"", "-wal", "-journal"};
+const char *const sq_part_suffix[PARTS] = {"", "-wal", "-journal"};
 
-void immutable_uri(const char *path, char out[URI_MAX])
+void sq_immutable_uri(const char *path, char out[URI_MAX])
 {
     static const char plain[] =
         "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/._-";
@@ -82,7 +82,7 @@ static int make_file(struct copy *copy, enum part which, struct lhi_error *err)
         int rc = make_folder(copy, err);
         if (rc != LH_OK)
             return rc;
-        copy_path(copy, part_suffix[which], path);
+        copy_path(copy, sq_part_suffix[which], path);
         fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     }
     if (fd < 0)
@@ -99,7 +99,7 @@ static int name_file(struct copy *copy, enum part which, struct lhi_error *err)
 
     if (rc != LH_OK || (fstat(copy->fd[which], &st) == 0 && st.st_nlink > 0))
         return rc;
-    copy_path(copy, part_suffix[which], path);
+    copy_path(copy, sq_part_suffix[which], path);
     lhi_format(link, sizeof link, "/proc/self/fd/%d", copy->fd[which]);
     if (linkat(AT_FDCWD, link, AT_FDCWD, path, AT_SYMLINK_FOLLOW) != 0)
         return lhi_fail_errno(err, errno, "%s", path);
@@ -134,13 +134,13 @@ static int open_source(struct source *src, const struct db *db, enum part which,
 {
     char uri[URI_MAX];
 
-    lhi_format(src->path, sizeof src->path, "%s%s", db->file, part_suffix[which]);
+    lhi_format(src->path, sizeof src->path, "%s%s", db->file, sq_part_suffix[which]);
     if (which != PART_DATABASE) {
         src->fd = open(src->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
         return src->fd >= 0 ? LH_OK
                             : lhi_fail_errno(err, errno, "could not read \"%s\"", src->path);
     }
-    immutable_uri(db->file, uri);
+    sq_immutable_uri(db->file, uri);
     if (sqlite3_open_v2(uri, &src->db, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, NULL) != SQLITE_OK ||
         sqlite3_file_control(src->db, "main", SQLITE_FCNTL_FILE_POINTER, &src->file) != SQLITE_OK ||
         src->file == NULL || src->file->pMethods == NULL)
@@ -251,18 +251,18 @@ static int open_there(const struct db *db, struct conn *conn, const char *place,
     if (rc == LH_OK) {
         /* For writing: a journal or log is to be played back into it. */
         copy_path(&copy, "", path);
-        rc = conn_open(conn, path, SQLITE_OPEN_READWRITE, err);
+        rc = sq_conn_open(conn, path, SQLITE_OPEN_READWRITE, err);
     }
     if (rc == LH_OK)
-        rc = sql_exec(conn, "PRAGMA query_only = ON; SELECT 1 FROM sqlite_schema LIMIT 1", err);
+        rc = sq_exec(conn, "PRAGMA query_only = ON; SELECT 1 FROM sqlite_schema LIMIT 1", err);
     forget_names(&copy);
     if (rc != LH_OK)
-        conn_close(conn);
+        sq_conn_close(conn);
     return rc;
 }
 
-int open_scratch(const struct db *db, struct conn *conn, const int64_t size[PARTS],
-                 struct lhi_error *err)
+int sq_private_copy_open(const struct db *db, struct conn *conn, const int64_t size[PARTS],
+                         struct lhi_error *err)
 {
     const char *const places[] = {secure_getenv("TMPDIR"), "/dev/shm", "/tmp", "/var/tmp"};
     int64_t needed = SPARE + size[PART_LOG] / 64; /* the index: 8 bytes for each frame */

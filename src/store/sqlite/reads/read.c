@@ -29,7 +29,7 @@ static int read_jobs(struct db *db, struct conn *conn, sqlite3_stmt *stmt, lh_jo
                      struct lhi_error *err)
 {
     struct lhi_arena *arena = lhi_arena_of(&out->priv);
-    int64_t now = db_now(db);
+    int64_t now = sq_db_now(db);
     size_t room = 0;
     int rc;
 
@@ -37,10 +37,10 @@ static int read_jobs(struct db *db, struct conn *conn, sqlite3_stmt *stmt, lh_jo
         return err->status;
     if (arena == NULL)
         return lhi_no_memory(err);
-    while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
+    while ((rc = sq_step(conn, stmt, err)) == LH_OK) {
         lh_job *job;
-        if (!jobs_add(out, &room, &job) || !job_from_row(stmt, now, arena, job)) {
-            sql_reset(stmt);
+        if (!sq_jobs_add(out, &room, &job) || !sq_job_from_row(stmt, now, arena, job)) {
+            sq_reset(stmt);
             return lhi_no_memory(err);
         }
     }
@@ -49,8 +49,8 @@ static int read_jobs(struct db *db, struct conn *conn, sqlite3_stmt *stmt, lh_jo
 
 static int job_get(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err)
 {
-    int rc =
-        read_jobs(db, conn, sql(conn, LHI_SQL_JOB_GET, err, "i", act->jobs.id), act->jobs.out, err);
+    int rc = read_jobs(db, conn, sq_stmt(conn, LHI_SQL_JOB_GET, err, "i", act->jobs.id),
+                       act->jobs.out, err);
     if (rc == LH_OK && act->jobs.out->n == 0)
         return lhi_fail(err, LH_ENOTFOUND, "there is no job %lld", (long long)act->jobs.id);
     if (rc < 0)
@@ -58,7 +58,7 @@ static int job_get(struct db *db, struct conn *conn, struct lhi_act *act, struct
     lh_job *job = &act->jobs.out->job[0];
     int64_t whole = 0;
     if (job->state == LH_COMPLETED &&
-        (rc = sql_int(conn, LHI_SQL_OUTPUT_RESULT, err, 0, &whole, "ii", job->id, job->token)) < 0)
+        (rc = sq_int(conn, LHI_SQL_OUTPUT_RESULT, err, 0, &whole, "ii", job->id, job->token)) < 0)
         return rc;
     job->result_cut = whole > (int64_t)job->result_len ? whole - (int64_t)job->result_len : 0;
     return LH_OK;
@@ -72,7 +72,7 @@ static size_t select_jobs(char *text, size_t len, bool brief)
     for (int i = 0; i < JOB_COLUMNS; i++) {
         bool left_out = brief && (i == JOB_PAYLOAD || i == JOB_CHECKPOINT || i == JOB_RESULT);
         used += lhi_format(text + used, len - used, "%s%s", i > 0 ? ", " : "",
-                           left_out ? "NULL" : job_columns[i]);
+                           left_out ? "NULL" : sq_job_columns[i]);
     }
     return used + lhi_format(text + used, len - used, " FROM lh_job WHERE id > ?1");
 }
@@ -105,13 +105,13 @@ static int job_list(struct db *db, struct conn *conn, struct lhi_act *act, struc
     lhi_format(text + used, sizeof text - used, " ORDER BY id LIMIT ?7");
     int rc = sqlite3_prepare_v2(conn->db, text, -1, &stmt, NULL);
     if (rc != SQLITE_OK)
-        return sql_fail(conn, rc, err);
+        return sq_fail(conn, rc, err);
     (void)sqlite3_bind_int64(stmt, 1, f->after);
     (void)sqlite3_bind_text(stmt, 2, f->queue, -1, SQLITE_STATIC);
     (void)sqlite3_bind_text(stmt, 3, f->kind, -1, SQLITE_STATIC);
     (void)sqlite3_bind_text(stmt, 4, f->worker, -1, SQLITE_STATIC);
     (void)sqlite3_bind_text(stmt, 5, f->key, -1, SQLITE_STATIC);
-    (void)sqlite3_bind_int64(stmt, 6, db_now(db));
+    (void)sqlite3_bind_int64(stmt, 6, sq_db_now(db));
     (void)sqlite3_bind_int64(stmt, 7, f->limit ? (int64_t)f->limit : 100);
     rc = read_jobs(db, conn, stmt, act->jobs.out, err);
     (void)sqlite3_finalize(stmt);
@@ -120,7 +120,7 @@ static int job_list(struct db *db, struct conn *conn, struct lhi_act *act, struc
 
 /* ---- lists: an array that grows, strings in an arena ---- */
 
-void *grow(void *array, size_t n, size_t size)
+void *sq_grow(void *array, size_t n, size_t size)
 {
     if ((n & (n - 1)) != 0) /* grows at 0, 1, 2, 4, 8 … */
         return array;
@@ -131,7 +131,7 @@ static int64_t oldest_pending(struct conn *conn, const char *queue, int64_t now,
                               struct lhi_error *err)
 {
     int64_t created;
-    if (sql_int(conn, LHI_SQL_QUEUE_OLDEST, err, -1, &created, "t", queue) < 0)
+    if (sq_int(conn, LHI_SQL_QUEUE_OLDEST, err, -1, &created, "t", queue) < 0)
         return -2;
     return created < 0 ? -1 : now > created ? now - created : 0;
 }
@@ -141,15 +141,16 @@ static int queue_list(struct db *db, struct conn *conn, struct lhi_act *act, str
     lh_queues *out = act->queues.out;
     struct lhi_arena *arena = lhi_arena_of(&out->priv);
     lh_policies policies = {0};
-    int64_t now = db_now(db), minute = now / 60000;
-    int rc = arena ? load_policies(conn, &policies, err) : lhi_no_memory(err);
-    sqlite3_stmt *stmt = rc == LH_OK ? sql(conn, LHI_SQL_QUEUE_LIST, err, "i", minute - 60) : NULL;
+    int64_t now = sq_db_now(db), minute = now / 60000;
+    int rc = arena ? sq_load_policies(conn, &policies, err) : lhi_no_memory(err);
+    sqlite3_stmt *stmt =
+        rc == LH_OK ? sq_stmt(conn, LHI_SQL_QUEUE_LIST, err, "i", minute - 60) : NULL;
 
     if (rc == LH_OK && stmt == NULL)
         rc = err->status;
-    while (rc == LH_OK && (rc = sql_step(conn, stmt, err)) == LH_OK) {
+    while (rc == LH_OK && (rc = sq_step(conn, stmt, err)) == LH_OK) {
         bool ok = true;
-        lh_queue *grown = grow(out->queue, out->n, sizeof *grown);
+        lh_queue *grown = sq_grow(out->queue, out->n, sizeof *grown);
         if (grown == NULL) {
             rc = lhi_no_memory(err);
             break;
@@ -158,7 +159,7 @@ static int queue_list(struct db *db, struct conn *conn, struct lhi_act *act, str
         assert(out->queue != NULL);
         lh_queue *q = &out->queue[out->n];
         memset(q, 0, sizeof *q);
-        q->queue = column_text(stmt, 0, arena, &ok);
+        q->queue = sq_column_text(stmt, 0, arena, &ok);
         q->paused = sqlite3_column_int(stmt, 1) != 0;
         int64_t *const columns[] = {&q->scheduled,     &q->pending,        &q->running,
                                     &q->completed,     &q->failed,         &q->cancelled,
@@ -173,7 +174,7 @@ static int queue_list(struct db *db, struct conn *conn, struct lhi_act *act, str
         }
         out->n++;
     }
-    sql_reset(stmt);
+    sq_reset(stmt);
     if (rc == LH_EMPTY)
         rc = LH_OK;
     assert(out->n == 0 || out->queue != NULL);
@@ -197,22 +198,22 @@ static int lease_list(struct db *db, struct conn *conn, struct lhi_act *act, str
     lh_leases *out = act->leases.out;
     struct lhi_arena *arena = lhi_arena_of(&out->priv);
     bool one = act->leases.name != NULL;
-    int64_t now = db_now(db);
+    int64_t now = sq_db_now(db);
     sqlite3_stmt *stmt =
-        one ? sql(conn, LHI_SQL_LEASE_GET, err, "tt", act->leases.scope, act->leases.name)
-            : sql(conn, LHI_SQL_LEASE_LIST, err, "t", act->leases.scope);
+        one ? sq_stmt(conn, LHI_SQL_LEASE_GET, err, "tt", act->leases.scope, act->leases.name)
+            : sq_stmt(conn, LHI_SQL_LEASE_LIST, err, "t", act->leases.scope);
     int rc;
 
     if (stmt == NULL)
         return err->status;
     if (arena == NULL)
         return lhi_no_memory(err);
-    while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
-        lh_lease *grown = grow(out->lease, out->n, sizeof *grown);
+    while ((rc = sq_step(conn, stmt, err)) == LH_OK) {
+        lh_lease *grown = sq_grow(out->lease, out->n, sizeof *grown);
         if (grown != NULL)
             out->lease = grown;
-        if (grown == NULL || !lease_from_row(stmt, now, arena, &out->lease[out->n])) {
-            sql_reset(stmt);
+        if (grown == NULL || !sq_lease_from_row(stmt, now, arena, &out->lease[out->n])) {
+            sq_reset(stmt);
             return lhi_no_memory(err);
         }
         out->n++;
@@ -237,17 +238,17 @@ static int worker_list(struct db *db, struct conn *conn, struct lhi_act *act, st
 {
     lh_workers *out = act->workers.out;
     struct lhi_arena *arena = lhi_arena_of(&out->priv);
-    int64_t now = db_now(db);
-    sqlite3_stmt *stmt = sql(conn, LHI_SQL_WORKER_LIST, err, "");
+    int64_t now = sq_db_now(db);
+    sqlite3_stmt *stmt = sq_stmt(conn, LHI_SQL_WORKER_LIST, err, "");
     int rc;
 
     if (stmt == NULL)
         return err->status;
     if (arena == NULL)
         return lhi_no_memory(err);
-    while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
+    while ((rc = sq_step(conn, stmt, err)) == LH_OK) {
         bool ok = true;
-        lh_worker *grown = grow(out->worker, out->n, sizeof *grown);
+        lh_worker *grown = sq_grow(out->worker, out->n, sizeof *grown);
         if (grown == NULL) {
             rc = lhi_no_memory(err);
             break;
@@ -255,11 +256,11 @@ static int worker_list(struct db *db, struct conn *conn, struct lhi_act *act, st
         out->worker = grown;
         lh_worker *w = &out->worker[out->n];
         memset(w, 0, sizeof *w);
-        w->id = column_text(stmt, 0, arena, &ok);
-        w->label = column_text(stmt, 1, arena, &ok);
-        w->host = column_text(stmt, 2, arena, &ok);
-        w->queues = column_text(stmt, 3, arena, &ok);
-        w->version = column_text(stmt, 4, arena, &ok);
+        w->id = sq_column_text(stmt, 0, arena, &ok);
+        w->label = sq_column_text(stmt, 1, arena, &ok);
+        w->host = sq_column_text(stmt, 2, arena, &ok);
+        w->queues = sq_column_text(stmt, 3, arena, &ok);
+        w->version = sq_column_text(stmt, 4, arena, &ok);
         w->pid = sqlite3_column_int64(stmt, 6);
         w->interval_ms = sqlite3_column_int64(stmt, 7);
         w->multiplier = sqlite3_column_int64(stmt, 8);
@@ -267,18 +268,18 @@ static int worker_list(struct db *db, struct conn *conn, struct lhi_act *act, st
         w->last_heartbeat_at = sqlite3_column_int64(stmt, 10);
         w->stopped_at = sqlite3_column_int64(stmt, 11);
         w->running = sqlite3_column_int64(stmt, 12);
-        w->degraded = column_text(stmt, 13, arena, &ok);
+        w->degraded = sq_column_text(stmt, 13, arena, &ok);
         w->silent_ms = now > w->last_heartbeat_at ? now - w->last_heartbeat_at : 0;
-        w->marked_dead = strcmp(text_or_empty(stmt, 5), "dead") == 0;
+        w->marked_dead = strcmp(sq_text_or_empty(stmt, 5), "dead") == 0;
         w->state =
-            worker_state(text_or_empty(stmt, 5), w->silent_ms, w->interval_ms, w->multiplier);
+            worker_state(sq_text_or_empty(stmt, 5), w->silent_ms, w->interval_ms, w->multiplier);
         if (!ok) {
             rc = lhi_no_memory(err);
             break;
         }
         out->n++;
     }
-    sql_reset(stmt);
+    sq_reset(stmt);
     if (rc == LH_EMPTY)
         rc = LH_OK;
     return rc;
@@ -293,20 +294,20 @@ static int event_list(struct conn *conn, struct lhi_act *act, struct lhi_error *
     enum lhi_sql which = f->job ? (f->newest ? LHI_SQL_EVENT_LAST_JOB : LHI_SQL_EVENT_LIST_JOB)
                                 : (f->newest ? LHI_SQL_EVENT_LAST : LHI_SQL_EVENT_LIST);
     sqlite3_stmt *stmt =
-        f->job
-            ? sql(conn, which, err, "iiitti", f->job, f->after, f->since, f->queue, f->type, limit)
-            : sql(conn, which, err, "iitti", f->after, f->since, f->queue, f->type, limit);
+        f->job ? sq_stmt(conn, which, err, "iiitti", f->job, f->after, f->since, f->queue, f->type,
+                         limit)
+               : sq_stmt(conn, which, err, "iitti", f->after, f->since, f->queue, f->type, limit);
     int rc;
 
     if (stmt == NULL)
         return err->status;
     if (arena == NULL)
         return lhi_no_memory(err);
-    while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
+    while ((rc = sq_step(conn, stmt, err)) == LH_OK) {
         bool ok = true;
-        lh_event *grown = grow(out->event, out->n, sizeof *grown);
+        lh_event *grown = sq_grow(out->event, out->n, sizeof *grown);
         if (grown == NULL) {
-            sql_reset(stmt);
+            sq_reset(stmt);
             return lhi_no_memory(err);
         }
         out->event = grown;
@@ -314,23 +315,23 @@ static int event_list(struct conn *conn, struct lhi_act *act, struct lhi_error *
         memset(e, 0, sizeof *e);
         e->id = sqlite3_column_int64(stmt, 0);
         e->at = sqlite3_column_int64(stmt, 1);
-        e->type = column_text(stmt, 2, arena, &ok);
+        e->type = sq_column_text(stmt, 2, arena, &ok);
         e->job = sqlite3_column_int64(stmt, 3);
-        e->queue = column_text(stmt, 4, arena, &ok);
-        e->worker = column_text(stmt, 5, arena, &ok);
-        e->lease = column_text(stmt, 6, arena, &ok);
-        e->from = column_text(stmt, 7, arena, &ok);
-        e->to = column_text(stmt, 8, arena, &ok);
-        e->actor = column_text(stmt, 9, arena, &ok);
-        e->reason = column_text(stmt, 10, arena, &ok);
+        e->queue = sq_column_text(stmt, 4, arena, &ok);
+        e->worker = sq_column_text(stmt, 5, arena, &ok);
+        e->lease = sq_column_text(stmt, 6, arena, &ok);
+        e->from = sq_column_text(stmt, 7, arena, &ok);
+        e->to = sq_column_text(stmt, 8, arena, &ok);
+        e->actor = sq_column_text(stmt, 9, arena, &ok);
+        e->reason = sq_column_text(stmt, 10, arena, &ok);
         e->token = sqlite3_column_int64(stmt, 11);
-        e->data = column_text(stmt, 12, arena, &ok);
+        e->data = sq_column_text(stmt, 12, arena, &ok);
         e->attempt = sqlite3_column_int64(stmt, 13);
         e->max_attempts = sqlite3_column_int64(stmt, 14);
-        e->action = column_text(stmt, 15, arena, &ok);
+        e->action = sq_column_text(stmt, 15, arena, &ok);
         e->report = sqlite3_column_int64(stmt, 16);
         if (!ok) {
-            sql_reset(stmt);
+            sq_reset(stmt);
             return lhi_no_memory(err);
         }
         out->n++;
@@ -350,15 +351,15 @@ static int64_t file_size(const char *path, const char *suffix)
 
 static int count_workers(struct conn *conn, int64_t now, lh_store_info *info, struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(conn, LHI_SQL_WORKER_COUNTS, err, "i", now);
-    int rc = stmt ? sql_step(conn, stmt, err) : err->status;
+    sqlite3_stmt *stmt = sq_stmt(conn, LHI_SQL_WORKER_COUNTS, err, "i", now);
+    int rc = stmt ? sq_step(conn, stmt, err) : err->status;
     if (rc < 0)
         return rc;
     info->workers_alive = sqlite3_column_int64(stmt, 0);
     info->workers_late = sqlite3_column_int64(stmt, 1);
     info->workers_dead = sqlite3_column_int64(stmt, 2);
     info->workers_degraded = sqlite3_column_int64(stmt, 3);
-    sql_reset(stmt);
+    sq_reset(stmt);
     return LH_OK;
 }
 
@@ -371,8 +372,8 @@ static int64_t sooner(int64_t a, int64_t b)
 static int next_due(struct conn *conn, int64_t now, int64_t wall, bool *due, int64_t *next_ms,
                     struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(conn, LHI_SQL_NEXT_DUE, err, "ii", now, wall);
-    int rc = stmt ? sql_step(conn, stmt, err) : err->status;
+    sqlite3_stmt *stmt = sq_stmt(conn, LHI_SQL_NEXT_DUE, err, "ii", now, wall);
+    int rc = stmt ? sq_step(conn, stmt, err) : err->status;
 
     if (rc < 0)
         return rc;
@@ -384,14 +385,14 @@ static int next_due(struct conn *conn, int64_t now, int64_t wall, bool *due, int
         if (at != 0)
             *next_ms = sooner(*next_ms, at - (by_wall ? wall : now));
     }
-    sql_reset(stmt);
+    sq_reset(stmt);
     return LH_OK;
 }
 
 static int stats(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err)
 {
     lh_store_info *info = act->info;
-    int64_t now = db_now(db), version, next_ms;
+    int64_t now = sq_db_now(db), version, next_ms;
     char closed[sizeof db->closed];
     struct age age;
     bool due;
@@ -404,29 +405,29 @@ static int stats(struct db *db, struct conn *conn, struct lhi_act *act, struct l
     info->file_bytes = file_size(db->file, "");
     info->free_bytes = lhi_free_bytes(db->file);
     info->clock_skew_ms = lhi_wall_ms() - now;
-    if ((rc = read_age(db, conn, &age, err)) < 0 ||
+    if ((rc = sq_read_age(db, conn, &age, err)) < 0 ||
         (rc = next_due(conn, now, lhi_wall_ms(), &due, &next_ms, err)) < 0 ||
-        (rc = read_totals(conn, info, err)) < 0 ||
-        (rc = meta_text(conn, "degraded", info->degraded, sizeof info->degraded, err)) < 0)
+        (rc = sq_read_totals(conn, info, err)) < 0 ||
+        (rc = sq_meta_text(conn, "degraded", info->degraded, sizeof info->degraded, err)) < 0)
         return rc;
     info->next_due_at = due ? now : next_ms >= 0 ? now + next_ms : 0;
     lhi_format(info->uuid, sizeof info->uuid, "%s", age.uuid);
     info->changes = age.changes < 0 ? 0 : age.changes;
-    if ((rc = meta_int(conn, "schema_version", 0, &version, err)) < 0 ||
-        (rc = meta_int(conn, "epoch", 0, &info->epoch, err)) < 0 ||
-        (rc = move_closed(db, conn, closed, sizeof closed, err)) < 0)
+    if ((rc = sq_meta_int(conn, "schema_version", 0, &version, err)) < 0 ||
+        (rc = sq_meta_int(conn, "epoch", 0, &info->epoch, err)) < 0 ||
+        (rc = sq_move_closed(db, conn, closed, sizeof closed, err)) < 0)
         return rc;
     info->schema = (int)version;
     if (db->degraded[0] != '\0')
         lhi_format(info->degraded, sizeof info->degraded, "%s", db->degraded);
     else if (closed[0] != '\0')
         lhi_format(info->degraded, sizeof info->degraded, "%.255s", closed);
-    else if (db->side.page != NULL && side_sync_failed(&db->side))
+    else if (db->coord.page != NULL && sq_coord_sync_failed(&db->coord))
         lhi_format(info->degraded, sizeof info->degraded, "a sync of the log has failed");
     else if (age.missing > 0)
         lhi_format(info->degraded, sizeof info->degraded,
                    "store is older than it was: acknowledged changes are missing");
-    else if (db->side.page != NULL && reserve_spent(db))
+    else if (db->coord.page != NULL && sq_reserve_spent(db))
         lhi_format(info->degraded, sizeof info->degraded,
                    "device is full: new jobs are refused, the rest lives on a reserve");
     return count_workers(conn, now, info, err);
@@ -441,9 +442,9 @@ static int peek_pending(struct conn *conn, const lh_claim_opts *opts, int64_t *p
 
     for (size_t i = 0; i < opts->n_queues * n_kinds && *pending == 0 && rc >= 0; i++) {
         const char *queue = opts->queues[i / n_kinds];
-        rc = opts->n_kinds > 0 ? sql_int(conn, LHI_SQL_PEEK_KIND, err, 0, pending, "tt", queue,
-                                         opts->kinds[i % n_kinds])
-                               : sql_int(conn, LHI_SQL_PEEK_PENDING, err, 0, pending, "t", queue);
+        rc = opts->n_kinds > 0 ? sq_int(conn, LHI_SQL_PEEK_KIND, err, 0, pending, "tt", queue,
+                                        opts->kinds[i % n_kinds])
+                               : sq_int(conn, LHI_SQL_PEEK_PENDING, err, 0, pending, "t", queue);
     }
     return rc;
 }
@@ -452,7 +453,7 @@ static int peek_pending(struct conn *conn, const lh_claim_opts *opts, int64_t *p
 static int peek(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err)
 {
     const lh_claim_opts *opts = act->peek.opts;
-    int64_t now = db_now(db), wall = lhi_wall_ms(), pending = 0;
+    int64_t now = sq_db_now(db), wall = lhi_wall_ms(), pending = 0;
     int rc;
 
     if (opts != NULL && (rc = peek_pending(conn, opts, &pending, err)) < 0)
@@ -473,11 +474,11 @@ static int retries(struct conn *conn, struct lhi_act *act, struct lhi_error *err
     for (size_t i = 0; i < opts->n_queues * n_kinds && found == 0; i++) {
         const char *kind = opts->n_kinds > 0 ? opts->kinds[i % n_kinds] : NULL;
         const char *queue = opts->queues[i / n_kinds];
-        int rc = sql_int(conn, LHI_SQL_JOB_RETRY_WAITS, err, 0, &found, "tt", queue, kind);
+        int rc = sq_int(conn, LHI_SQL_JOB_RETRY_WAITS, err, 0, &found, "tt", queue, kind);
         if (rc >= 0 && found == 0)
-            rc = kind ? sql_int(conn, LHI_SQL_JOB_HELD_BACK_OF_KIND, err, 0, &found, "tt", queue,
-                                kind)
-                      : sql_int(conn, LHI_SQL_JOB_HELD_BACK, err, 0, &found, "t", queue);
+            rc = kind ? sq_int(conn, LHI_SQL_JOB_HELD_BACK_OF_KIND, err, 0, &found, "tt", queue,
+                               kind)
+                      : sq_int(conn, LHI_SQL_JOB_HELD_BACK, err, 0, &found, "t", queue);
         if (rc < 0)
             return rc;
     }
@@ -497,37 +498,37 @@ static int dispatch(struct db *db, struct conn *conn, struct lhi_act *act, struc
     case LHI_QUEUE_LIST:
         return queue_list(db, conn, act, err);
     case LHI_POLICY_LIST:
-        return load_policies(conn, act->policies.out, err);
+        return sq_load_policies(conn, act->policies.out, err);
     case LHI_SCHEDULE_LIST:
-        return read_schedules(conn, act, err);
+        return sq_read_schedules(conn, act, err);
     case LHI_LEASE_LIST:
         return lease_list(db, conn, act, err);
     case LHI_WORKER_LIST:
         return worker_list(db, conn, act, err);
     case LHI_WORKER_JUDGE:
-        return read_suspects(conn, LHI_SQL_WORKER_JUDGE, 0, act->suspects, err);
+        return sq_read_suspects(conn, LHI_SQL_WORKER_JUDGE, 0, act->suspects, err);
     case LHI_STALE:
-        return read_stale(db, conn, act, err);
+        return sq_read_stale(db, conn, act, err);
     case LHI_REPORT_GET:
-        return read_report(conn, act, err);
+        return sq_read_report(conn, act, err);
     case LHI_REPORT_LIST:
-        return read_reports(conn, act, err);
+        return sq_read_reports(conn, act, err);
     case LHI_EVENT_LIST:
         return event_list(conn, act, err);
     case LHI_OUTPUT_LIST:
-        return read_outputs(conn, act, err);
+        return sq_read_outputs(conn, act, err);
     case LHI_STATS:
         return stats(db, conn, act, err);
     case LHI_DROP_SQL:
-        return schema_drop_sql(conn, act->drop_sql, err);
+        return sq_schema_drop_sql(conn, act->drop_sql, err);
     case LHI_PEEK:
         return peek(db, conn, act, err);
     case LHI_RETRIES:
         return retries(conn, act, err);
     case LHI_MOVE_LOOK:
-        return read_standing(conn, act, err);
+        return sq_read_move_part(conn, act, err);
     case LHI_MOVE_READ:
-        return read_moved(conn, act, err);
+        return sq_read_moved(conn, act, err);
     default:
         return lhi_fail(err, LH_EMISUSE, "not an act that reads");
     }
@@ -539,11 +540,11 @@ static void end_snapshot(struct conn *conn)
     struct lhi_error ignored;
 
     for (int i = 0; i < LHI_SQL_COUNT; i++)
-        sql_reset(conn->stmt[i]);
-    if (sql_exec(conn, "COMMIT", &ignored) < 0)
-        (void)sql_exec(conn, "ROLLBACK", &ignored);
+        sq_reset(conn->stmt[i]);
+    if (sq_exec(conn, "COMMIT", &ignored) < 0)
+        (void)sq_exec(conn, "ROLLBACK", &ignored);
     if (sqlite3_get_autocommit(conn->db) == 0)
-        conn_close(conn); /* the next read opens it anew */
+        sq_conn_close(conn); /* the next read opens it anew */
 }
 
 /* What takes as long as it takes, whatever that does to the log. */
@@ -552,39 +553,39 @@ static bool unbounded(enum lhi_verb verb)
     return verb == LHI_CHECK || verb == LHI_INTEGRITY;
 }
 
-int db_read(void *self, struct lhi_act *act, struct lhi_error *err)
+int sq_db_read(void *self, struct lhi_act *act, struct lhi_error *err)
 {
     struct db *db = self;
     int rc = LH_OK;
 
     /* It takes long, and has a connection of its own: nobody waits for it. */
     if (act->verb == LHI_BACKUP)
-        return db_moved(db) ? db_stop_moved(db, err) : backup_store(db, act, err);
+        return sq_db_moved(db) ? sq_db_stop_moved(db, err) : sq_backup_store(db, act, err);
     pthread_mutex_lock(&db->read_mutex);
     /* A handle for reading has one connection; one for writing opens its second when it is asked. */
     struct conn *conn = db->opts.read_only ? &db->conn : &db->reader;
-    if (conn->db != NULL && degraded_outdated(db))
-        conn_close(conn);
-    if (db_moved(db))
-        rc = db_stop_moved(db, err);
+    if (conn->db != NULL && sq_degraded_outdated(db))
+        sq_conn_close(conn);
+    if (sq_db_moved(db))
+        rc = sq_db_stop_moved(db, err);
     else if (conn->db == NULL)
-        rc = conn_open_to_read(db, conn, err);
+        rc = sq_conn_open_to_read(db, conn, err);
     if (rc != LH_OK && conn == &db->reader)
-        conn_close(conn);
+        sq_conn_close(conn);
     if (rc == LH_OK && unbounded(act->verb)) {
         sqlite3_progress_handler(conn->db, 0, NULL, NULL);
-        rc = act->verb == LHI_CHECK ? check_store(db, conn, act, err)
-                                    : check_file(conn, act->check.cancel, act->check.out, err);
+        rc = act->verb == LHI_CHECK ? sq_check_store(db, conn, act, err)
+                                    : sq_check_file(conn, act->check.cancel, act->check.out, err);
     } else if (rc == LH_OK) {
         db->read_deadline = lhi_mono_ms() + most_ms(act->verb);
         sqlite3_progress_handler(conn->db, READ_STEPS, past_deadline, db);
         /* One snapshot for all statements of the act. */
-        if ((rc = sql_exec(conn, "BEGIN", err)) == LH_OK) {
+        if ((rc = sq_exec(conn, "BEGIN", err)) == LH_OK) {
             rc = dispatch(db, conn, act, err);
             end_snapshot(conn);
         }
     }
-    if (rc >= 0 && db->in_place && degraded_outdated(db))
+    if (rc >= 0 && db->in_place && sq_degraded_outdated(db))
         rc = lhi_fail(err, LH_EBUSY, "store \"%s\" was written to by others while it was read",
                       db->path);
     pthread_mutex_unlock(&db->read_mutex);

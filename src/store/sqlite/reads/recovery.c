@@ -14,32 +14,32 @@ static void column_copy(sqlite3_stmt *stmt, int column, char *out, size_t len)
     lhi_format(out, len, "%s", text ? (const char *)text : "");
 }
 
-int read_suspects(struct conn *conn, enum lhi_sql which, int64_t now, struct lhi_suspects *out,
-                  struct lhi_error *err)
+int sq_read_suspects(struct conn *conn, enum lhi_sql which, int64_t now, struct lhi_suspects *out,
+                     struct lhi_error *err)
 {
     struct lhi_arena *arena = lhi_arena_of(&out->priv);
     sqlite3_stmt *stmt = which == LHI_SQL_WORKER_SILENT
-                             ? sql(conn, which, err, "ii", now, (int64_t)LHI_BATCH)
-                             : sql(conn, which, err, "");
+                             ? sq_stmt(conn, which, err, "ii", now, (int64_t)LHI_BATCH)
+                             : sq_stmt(conn, which, err, "");
     int rc;
 
     if (stmt == NULL)
         return err->status;
     if (arena == NULL)
         return lhi_no_memory(err);
-    while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
+    while ((rc = sq_step(conn, stmt, err)) == LH_OK) {
         bool ok = true;
-        struct lhi_suspect *grown = grow(out->suspect, out->n, sizeof *grown);
+        struct lhi_suspect *grown = sq_grow(out->suspect, out->n, sizeof *grown);
         if (grown == NULL) {
-            sql_reset(stmt);
+            sq_reset(stmt);
             return lhi_no_memory(err);
         }
         out->suspect = grown;
         struct lhi_suspect *s = &out->suspect[out->n];
         memset(s, 0, sizeof *s);
-        s->id = column_text(stmt, 0, arena, &ok);
+        s->id = sq_column_text(stmt, 0, arena, &ok);
         s->boot_proves = true;
-        s->late = strcmp(text_or_empty(stmt, 1), "late") == 0;
+        s->late = strcmp(sq_text_or_empty(stmt, 1), "late") == 0;
         column_copy(stmt, 2, s->process.machine, sizeof s->process.machine);
         column_copy(stmt, 3, s->process.boot, sizeof s->process.boot);
         s->process.pid_ns = sqlite3_column_int64(stmt, 4);
@@ -48,12 +48,12 @@ int read_suspects(struct conn *conn, enum lhi_sql which, int64_t now, struct lhi
         s->interval_ms = sqlite3_column_int64(stmt, 7);
         s->multiplier = sqlite3_column_int64(stmt, 8);
         s->last_heartbeat_at = sqlite3_column_int64(stmt, 9);
-        s->sessions = column_text(stmt, 10, arena, &ok);
+        s->sessions = sq_column_text(stmt, 10, arena, &ok);
         s->process.time_ns = sqlite3_column_int64(stmt, 11);
         if (s->sessions != NULL)
             ok = lhi_leaders_parse(s->sessions, arena, s) && ok;
         if (!ok) {
-            sql_reset(stmt);
+            sq_reset(stmt);
             return lhi_no_memory(err);
         }
         out->n++;
@@ -63,31 +63,31 @@ int read_suspects(struct conn *conn, enum lhi_sql which, int64_t now, struct lhi
 
 /* ---- what is forfeit ---- */
 
-int read_ids(struct conn *conn, enum lhi_sql which, int64_t now, const char *queue, int64_t *ids,
-             size_t room, size_t *n, struct lhi_error *err)
+int sq_read_ids(struct conn *conn, enum lhi_sql which, int64_t now, const char *queue, int64_t *ids,
+                size_t room, size_t *n, struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(conn, which, err, "it", now, queue);
+    sqlite3_stmt *stmt = sq_stmt(conn, which, err, "it", now, queue);
     int rc = LH_EMPTY;
 
     if (stmt == NULL)
         return err->status;
-    while (*n < room && (rc = sql_step(conn, stmt, err)) == LH_OK)
+    while (*n < room && (rc = sq_step(conn, stmt, err)) == LH_OK)
         ids[(*n)++] = sqlite3_column_int64(stmt, 0);
-    sql_reset(stmt);
+    sq_reset(stmt);
     return rc < 0 ? rc : LH_OK;
 }
 
 /* What a recovery needs of a row. */
-bool held_row(sqlite3_stmt *stmt, struct lhi_arena *arena, lh_job *job)
+bool sq_recovery_row(sqlite3_stmt *stmt, struct lhi_arena *arena, lh_job *job)
 {
     bool ok = true;
 
     memset(job, 0, sizeof *job);
     job->id = sqlite3_column_int64(stmt, JOB_ID);
-    job->queue = column_name(stmt, JOB_QUEUE, arena, &ok);
-    job->kind = column_text(stmt, JOB_KIND, arena, &ok);
-    job->state = column_state(stmt, JOB_STATE);
-    job->worker = column_text(stmt, JOB_WORKER, arena, &ok);
+    job->queue = sq_column_name(stmt, JOB_QUEUE, arena, &ok);
+    job->kind = sq_column_text(stmt, JOB_KIND, arena, &ok);
+    job->state = sq_column_state(stmt, JOB_STATE);
+    job->worker = sq_column_text(stmt, JOB_WORKER, arena, &ok);
     job->attempt = sqlite3_column_int64(stmt, JOB_ATTEMPT);
     job->max_attempts = sqlite3_column_int64(stmt, JOB_MAX_ATTEMPTS);
     job->recoveries = sqlite3_column_int64(stmt, JOB_RECOVERIES);
@@ -104,22 +104,22 @@ static int read_started(struct conn *conn, struct holder *holder, struct lhi_err
 {
     int64_t tells;
     size_t room = 0;
-    int rc = sql_int(conn, LHI_SQL_WORKER_TELLS, err, 0, &tells, "t", holder->worker);
+    int rc = sq_int(conn, LHI_SQL_WORKER_TELLS, err, 0, &tells, "t", holder->worker);
 
     holder->tells = tells != 0;
     holder->n_started = 0;
     holder->started = NULL;
     if (rc < 0 || !holder->tells)
         return rc;
-    sqlite3_stmt *stmt = sql(conn, LHI_SQL_WORKER_START_LIST, err, "t", holder->worker);
+    sqlite3_stmt *stmt = sq_stmt(conn, LHI_SQL_WORKER_START_LIST, err, "t", holder->worker);
     if (stmt == NULL)
         return err->status;
-    while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
+    while ((rc = sq_step(conn, stmt, err)) == LH_OK) {
         if (holder->n_started == room) {
             room = room ? room * 2 : 64;
             lh_ref *grown = lhi_arena_alloc(holder->arena, room * sizeof *grown);
             if (grown == NULL) {
-                sql_reset(stmt);
+                sq_reset(stmt);
                 return lhi_no_memory(err);
             }
             if (holder->n_started > 0)
@@ -132,18 +132,19 @@ static int read_started(struct conn *conn, struct holder *holder, struct lhi_err
     return rc < 0 ? rc : LH_OK;
 }
 
-int look_up_holder(struct conn *conn, const char *worker, struct holder *holder,
-                   struct lhi_error *err)
+int sq_holder_look_up(struct conn *conn, const char *worker, struct holder *holder,
+                      struct lhi_error *err)
 {
     if (strcmp(holder->worker, worker) == 0)
         return LH_OK;
-    sqlite3_stmt *stmt = sql(conn, LHI_SQL_WORKER_UNCLEANED, err, "t", worker);
-    int rc = stmt ? sql_step(conn, stmt, err) : err->status;
+    sqlite3_stmt *stmt = sq_stmt(conn, LHI_SQL_WORKER_UNCLEANED, err, "t", worker);
+    int rc = stmt ? sq_step(conn, stmt, err) : err->status;
     if (rc < 0)
         return rc;
     lhi_format(holder->worker, sizeof holder->worker, "%s", worker);
-    lhi_format(holder->what, sizeof holder->what, "%s", rc == LH_OK ? text_or_empty(stmt, 0) : "");
-    sql_reset(stmt);
+    lhi_format(holder->what, sizeof holder->what, "%s",
+               rc == LH_OK ? sq_text_or_empty(stmt, 0) : "");
+    sq_reset(stmt);
     return read_started(conn, holder, err);
 }
 
@@ -154,7 +155,7 @@ static int by_job(const void *key, const void *element)
     return job->id < ref->job ? -1 : job->id > ref->job;
 }
 
-bool had_started(const struct holder *holder, const lh_job *job)
+bool sq_had_started(const struct holder *holder, const lh_job *job)
 {
     if (!holder->tells)
         return true;
@@ -178,7 +179,7 @@ static bool may_recover(const struct found *f, sqlite3_stmt *stmt)
 
     if (f->by_hand || f->policies->n == 0)
         return true;
-    lhi_policy_resolve(f->policies, text_or_empty(stmt, 1),
+    lhi_policy_resolve(f->policies, sq_text_or_empty(stmt, 1),
                        (const char *)sqlite3_column_text(stmt, 2), &policy);
     return policy.recovery;
 }
@@ -190,22 +191,22 @@ static int collect(struct conn *conn, sqlite3_stmt *stmt, struct found *f, struc
 
     if (stmt == NULL)
         return err->status;
-    while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
+    while ((rc = sq_step(conn, stmt, err)) == LH_OK) {
         if (act->stale.most > 0 && act->stale.n >= act->stale.most)
             break;
         if (!may_recover(f, stmt))
             continue;
-        int64_t *grown = grow(act->stale.ids, act->stale.n, sizeof *grown);
+        int64_t *grown = sq_grow(act->stale.ids, act->stale.n, sizeof *grown);
         if (grown == NULL) {
-            sql_reset(stmt);
+            sq_reset(stmt);
             return lhi_no_memory(err);
         }
         act->stale.ids = grown;
         grown[act->stale.n++] = sqlite3_column_int64(stmt, 0);
         if (act->stale.acting && act->stale.n % LHI_BATCH == 0)
-            side_set_recovering(&f->db->side, true);
+            sq_coord_set_recovering(&f->db->coord, true);
     }
-    sql_reset(stmt);
+    sq_reset(stmt);
     return rc < 0 ? rc : LH_OK;
 }
 
@@ -216,17 +217,17 @@ static int collect_of_worker(struct conn *conn, const char *worker, int64_t now,
     const lh_recover_opts *opts = f->act->stale.opts;
     return collect(
         conn,
-        sql(conn, LHI_SQL_STALE_OF_WORKER, err, "tit", worker, now, opts ? opts->queue : NULL), f,
-        err);
+        sq_stmt(conn, LHI_SQL_STALE_OF_WORKER, err, "tit", worker, now, opts ? opts->queue : NULL),
+        f, err);
 }
 
 /* Why the job is forfeit, as a recovery would judge it. */
 static int give_cause(struct conn *conn, const struct lhi_act *act, struct lhi_stale_job *stale,
                       struct holder *holder, struct lhi_error *err)
 {
-    int rc = look_up_holder(conn, stale->job.worker, holder, err);
+    int rc = sq_holder_look_up(conn, stale->job.worker, holder, err);
 
-    stale->unstarted = !had_started(holder, &stale->job);
+    stale->unstarted = !sq_had_started(holder, &stale->job);
     lhi_format(stale->what, sizeof stale->what, "%s", holder->what);
     for (size_t i = 0; i < act->stale.n_deaths && stale->what[0] == '\0'; i++) {
         const struct lhi_death *death = &act->stale.deaths[i];
@@ -250,11 +251,11 @@ static int collect_rows(struct conn *conn, struct lhi_act *act, struct lhi_error
         return lhi_no_memory(err);
     for (size_t i = 0; i < n; i++) {
         struct lhi_stale_job *stale = &act->stale.jobs[act->stale.n_jobs];
-        sqlite3_stmt *stmt = sql(conn, LHI_SQL_JOB_GET, err, "i", act->stale.ids[i]);
-        int rc = stmt ? sql_step(conn, stmt, err) : err->status;
-        if (rc == LH_OK && !held_row(stmt, arena, &stale->job))
+        sqlite3_stmt *stmt = sq_stmt(conn, LHI_SQL_JOB_GET, err, "i", act->stale.ids[i]);
+        int rc = stmt ? sq_step(conn, stmt, err) : err->status;
+        if (rc == LH_OK && !sq_recovery_row(stmt, arena, &stale->job))
             rc = lhi_no_memory(err);
-        sql_reset(stmt);
+        sq_reset(stmt);
         if (rc < 0 || (rc = give_cause(conn, act, stale, &holder, err)) < 0)
             return rc;
         act->stale.n_jobs++;
@@ -269,45 +270,45 @@ static int count_leases(struct conn *conn, struct lhi_act *act, int64_t now, str
     const char *queue = opts ? opts->queue : NULL;
     bool by_age = opts != NULL && opts->by_age;
     int64_t before = by_age ? now - opts->threshold_ms : 0;
-    int rc = sql_int(conn, LHI_SQL_LEASE_COUNT_STALE, err, 0, &act->stale.leases, "iito", now,
-                     (int64_t)by_age, queue, by_age && opts->now ? &before : NULL);
+    int rc = sq_int(conn, LHI_SQL_LEASE_COUNT_STALE, err, 0, &act->stale.leases, "iito", now,
+                    (int64_t)by_age, queue, by_age && opts->now ? &before : NULL);
 
     for (size_t i = 0; i < act->stale.n_deaths && rc == LH_OK; i++) {
         const struct lhi_death *death = &act->stale.deaths[i];
         int64_t held = 0;
         if (death->proven)
-            rc = sql_int(conn, LHI_SQL_LEASE_COUNT_OF_OWNER, err, 0, &held, "tiit", death->worker,
-                         now, (int64_t)by_age, queue);
+            rc = sq_int(conn, LHI_SQL_LEASE_COUNT_OF_OWNER, err, 0, &held, "tiit", death->worker,
+                        now, (int64_t)by_age, queue);
         act->stale.leases += held;
     }
     return rc;
 }
 
-int read_stale(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err)
+int sq_read_stale(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err)
 {
     const lh_recover_opts *opts = act->stale.opts;
     const char *queue = opts ? opts->queue : NULL;
     bool by_age = opts != NULL && opts->by_age;
     lh_policies policies = {0};
     struct found f = {.db = db, .policies = &policies, .by_hand = opts != NULL, .act = act};
-    int64_t now = db_now(db), unclean = 0;
+    int64_t now = sq_db_now(db), unclean = 0;
     char degraded[256] = "";
-    int rc = load_policies(conn, &policies, err);
+    int rc = sq_load_policies(conn, &policies, err);
 
     act->stale.n = 0;
     if (rc == LH_OK && by_age)
-        rc = collect(conn,
-                     sql(conn, LHI_SQL_STALE_BY_AGE, err, "it", now - opts->threshold_ms, queue),
-                     &f, err);
+        rc = collect(
+            conn, sq_stmt(conn, LHI_SQL_STALE_BY_AGE, err, "it", now - opts->threshold_ms, queue),
+            &f, err);
     else if (rc == LH_OK)
-        rc = collect(conn, sql(conn, LHI_SQL_STALE_EXPIRED, err, "it", now, queue), &f, err);
+        rc = collect(conn, sq_stmt(conn, LHI_SQL_STALE_EXPIRED, err, "it", now, queue), &f, err);
     if (rc == LH_OK)
-        rc = sql_int(conn, LHI_SQL_DEAD_NOT_CLEANED, err, 0, &unclean, "i", now);
+        rc = sq_int(conn, LHI_SQL_DEAD_NOT_CLEANED, err, 0, &unclean, "i", now);
     if (rc == LH_OK && unclean != 0 && !by_age)
-        rc = collect(conn, sql(conn, LHI_SQL_STALE_OF_DEAD, err, "it", now, queue), &f, err);
+        rc = collect(conn, sq_stmt(conn, LHI_SQL_STALE_OF_DEAD, err, "it", now, queue), &f, err);
     act->stale.unclean = unclean != 0;
     if (rc == LH_OK)
-        rc = meta_text(conn, "degraded", degraded, sizeof degraded, err);
+        rc = sq_meta_text(conn, "degraded", degraded, sizeof degraded, err);
     act->stale.degraded = rc == LH_OK && degraded[0] != '\0';
     for (size_t i = 0; i < act->stale.n_deaths && rc == LH_OK && !by_age; i++)
         if (act->stale.deaths[i].proven)

@@ -26,7 +26,7 @@ static bool report_row(sqlite3_stmt *stmt, struct lhi_arena *arena, lh_report *r
     bool ok = true;
 
     r->id = sqlite3_column_int64(stmt, R_ID);
-    r->trigger = column_text(stmt, R_TRIGGER, arena, &ok);
+    r->trigger = sq_column_text(stmt, R_TRIGGER, arena, &ok);
     r->started_at = sqlite3_column_int64(stmt, R_STARTED_AT);
     r->completed_at = sqlite3_column_int64(stmt, R_COMPLETED_AT);
     r->duration_ms = sqlite3_column_int64(stmt, R_DURATION_MS);
@@ -43,25 +43,25 @@ static bool report_row(sqlite3_stmt *stmt, struct lhi_arena *arena, lh_report *r
     return ok;
 }
 
-int read_reports(struct conn *conn, struct lhi_act *act, struct lhi_error *err)
+int sq_read_reports(struct conn *conn, struct lhi_act *act, struct lhi_error *err)
 {
     lh_reports *out = act->reports.out;
     struct lhi_arena *arena = lhi_arena_of(&out->priv);
-    sqlite3_stmt *stmt = sql(conn, LHI_SQL_REPORT_LAST, err, "i", (int64_t)act->reports.limit);
+    sqlite3_stmt *stmt = sq_stmt(conn, LHI_SQL_REPORT_LAST, err, "i", (int64_t)act->reports.limit);
     int rc;
 
     if (stmt == NULL)
         return err->status;
     if (arena == NULL)
         return lhi_no_memory(err);
-    while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
-        lh_report *grown = grow(out->report, out->n, sizeof *grown);
+    while ((rc = sq_step(conn, stmt, err)) == LH_OK) {
+        lh_report *grown = sq_grow(out->report, out->n, sizeof *grown);
         if (grown != NULL) {
             out->report = grown;
             memset(&out->report[out->n], 0, sizeof *grown);
         }
         if (grown == NULL || !report_row(stmt, arena, &out->report[out->n])) {
-            sql_reset(stmt);
+            sq_reset(stmt);
             return lhi_no_memory(err);
         }
         out->n++;
@@ -83,7 +83,7 @@ enum { E_TYPE, E_JOB, E_QUEUE, E_WORKER, E_REASON, E_ATTEMPT, E_MAX, E_ACTION, E
 
 static void *room_for(struct lists *l, void *array, size_t n, size_t size)
 {
-    void *grown = n < LH_REPORT_MOST ? grow(array, n, size) : NULL;
+    void *grown = n < LH_REPORT_MOST ? sq_grow(array, n, size) : NULL;
     l->ok = l->ok && (grown != NULL || n >= LH_REPORT_MOST);
     return grown;
 }
@@ -94,7 +94,7 @@ static void add_text(struct lists *l, sqlite3_stmt *stmt, const char ***texts, s
     if (grown == NULL)
         return;
     *texts = grown;
-    grown[(*n)++] = column_text(stmt, E_REASON, l->arena, &l->ok);
+    grown[(*n)++] = sq_column_text(stmt, E_REASON, l->arena, &l->ok);
 }
 
 static void add_job(struct lists *l, sqlite3_stmt *stmt, bool success)
@@ -104,14 +104,14 @@ static void add_job(struct lists *l, sqlite3_stmt *stmt, bool success)
         return;
     l->jobs = grown;
     lh_recovered_job *job = &grown[l->n_jobs++];
-    const char *reason = column_text(stmt, E_REASON, l->arena, &l->ok);
+    const char *reason = sq_column_text(stmt, E_REASON, l->arena, &l->ok);
     *job = (lh_recovered_job){.job = sqlite3_column_int64(stmt, E_JOB),
-                              .queue = column_text(stmt, E_QUEUE, l->arena, &l->ok),
-                              .kind = column_text(stmt, E_KIND, l->arena, &l->ok),
-                              .action = column_text(stmt, E_ACTION, l->arena, &l->ok),
+                              .queue = sq_column_text(stmt, E_QUEUE, l->arena, &l->ok),
+                              .kind = sq_column_text(stmt, E_KIND, l->arena, &l->ok),
+                              .action = sq_column_text(stmt, E_ACTION, l->arena, &l->ok),
                               .attempt = sqlite3_column_int64(stmt, E_ATTEMPT),
                               .max_attempts = sqlite3_column_int64(stmt, E_MAX),
-                              .previous_worker = column_text(stmt, E_WORKER, l->arena, &l->ok),
+                              .previous_worker = sq_column_text(stmt, E_WORKER, l->arena, &l->ok),
                               .reason = success ? reason : NULL,
                               .success = success,
                               .error = success ? NULL : reason};
@@ -123,8 +123,9 @@ static void add_dead(struct lists *l, sqlite3_stmt *stmt)
     if (grown == NULL)
         return;
     l->dead = grown;
-    grown[l->n_dead++] = (lh_dead_worker){.worker = column_text(stmt, E_WORKER, l->arena, &l->ok),
-                                          .last_heartbeat = sqlite3_column_int64(stmt, E_BEAT)};
+    grown[l->n_dead++] =
+        (lh_dead_worker){.worker = sq_column_text(stmt, E_WORKER, l->arena, &l->ok),
+                         .last_heartbeat = sqlite3_column_int64(stmt, E_BEAT)};
 }
 
 static void add_event(struct lists *l, sqlite3_stmt *stmt)
@@ -167,12 +168,12 @@ static const void *keep_list(struct lists *l, const void *list, size_t n, size_t
 
 static int read_lists(struct conn *conn, lh_report *out, struct lists *l, struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(conn, LHI_SQL_REPORT_EVENTS, err, "i", out->id);
+    sqlite3_stmt *stmt = sq_stmt(conn, LHI_SQL_REPORT_EVENTS, err, "i", out->id);
     int rc = stmt ? LH_OK : err->status;
 
-    while (rc == LH_OK && l->ok && (rc = sql_step(conn, stmt, err)) == LH_OK)
+    while (rc == LH_OK && l->ok && (rc = sq_step(conn, stmt, err)) == LH_OK)
         add_event(l, stmt);
-    sql_reset(stmt);
+    sq_reset(stmt);
     share_out(l);
     out->recovered = keep_list(l, l->jobs, l->n_jobs, sizeof *l->jobs);
     out->n_recovered = l->n_jobs;
@@ -188,16 +189,17 @@ static int read_lists(struct conn *conn, lh_report *out, struct lists *l, struct
     return l->ok ? LH_OK : lhi_no_memory(err);
 }
 
-int read_report(struct conn *conn, struct lhi_act *act, struct lhi_error *err)
+int sq_read_report(struct conn *conn, struct lhi_act *act, struct lhi_error *err)
 {
     lh_report *out = act->report.out;
     struct lists l = {.arena = lhi_arena_of(&out->priv), .ok = true};
 
     if (l.arena == NULL)
         return lhi_no_memory(err);
-    sqlite3_stmt *stmt = act->report.id ? sql(conn, LHI_SQL_REPORT_GET, err, "i", act->report.id)
-                                        : sql(conn, LHI_SQL_REPORT_LAST, err, "i", (int64_t)1);
-    int rc = stmt ? sql_step(conn, stmt, err) : err->status;
+    sqlite3_stmt *stmt = act->report.id
+                             ? sq_stmt(conn, LHI_SQL_REPORT_GET, err, "i", act->report.id)
+                             : sq_stmt(conn, LHI_SQL_REPORT_LAST, err, "i", (int64_t)1);
+    int rc = stmt ? sq_step(conn, stmt, err) : err->status;
     if (rc < 0)
         return rc;
     if (rc == LH_EMPTY && act->report.id == 0)
@@ -206,7 +208,7 @@ int read_report(struct conn *conn, struct lhi_act *act, struct lhi_error *err)
         return lhi_fail(err, LH_ENOTFOUND, "there is no recovery report %lld",
                         (long long)act->report.id);
     bool ok = report_row(stmt, l.arena, out);
-    sql_reset(stmt);
+    sq_reset(stmt);
     rc = ok ? read_lists(conn, out, &l, err) : lhi_no_memory(err);
     lhi_free(l.jobs);
     lhi_free(l.dead);
@@ -217,7 +219,7 @@ int read_report(struct conn *conn, struct lhi_act *act, struct lhi_error *err)
 
 /* ---- totals ---- */
 
-int read_totals(struct conn *conn, lh_store_info *info, struct lhi_error *err)
+int sq_read_totals(struct conn *conn, lh_store_info *info, struct lhi_error *err)
 {
     const struct {
         const char *key;
@@ -231,12 +233,12 @@ int read_totals(struct conn *conn, lh_store_info *info, struct lhi_error *err)
         {"leases", &info->recovery.leases},     {"dead_workers", &info->recovery.dead_workers},
         {"failures", &info->recovery.failures}, {"duration_ms", &info->recovery.duration_ms},
     };
-    sqlite3_stmt *stmt = sql(conn, LHI_SQL_TOTALS, err, "");
+    sqlite3_stmt *stmt = sq_stmt(conn, LHI_SQL_TOTALS, err, "");
     int rc;
 
     if (stmt == NULL)
         return err->status;
-    while ((rc = sql_step(conn, stmt, err)) == LH_OK) {
+    while ((rc = sq_step(conn, stmt, err)) == LH_OK) {
         const char *key = (const char *)sqlite3_column_text(stmt, 0) + strlen("recovery:");
         for (size_t i = 0; i < sizeof totals / sizeof totals[0]; i++)
             if (strcmp(key, totals[i].key) == 0)

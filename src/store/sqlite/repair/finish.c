@@ -27,37 +27,37 @@ static bool same_text(sqlite3_stmt *a, sqlite3_stmt *b, int column)
  * the condition of an index, in which nothing is found any more. */
 static int compare_schema(struct conn *conn, struct conn *model, struct lhi_error *err)
 {
-    sqlite3_stmt *wanted = sql(model, LHI_SQL_CHECK_SCHEMA, err, "");
-    sqlite3_stmt *there = wanted ? sql(conn, LHI_SQL_CHECK_SCHEMA, err, "") : NULL;
+    sqlite3_stmt *wanted = sq_stmt(model, LHI_SQL_CHECK_SCHEMA, err, "");
+    sqlite3_stmt *there = wanted ? sq_stmt(conn, LHI_SQL_CHECK_SCHEMA, err, "") : NULL;
     int rc = there ? LH_OK : err->status;
 
-    while (rc == LH_OK && (rc = sql_step(model, wanted, err)) == LH_OK) {
+    while (rc == LH_OK && (rc = sq_step(model, wanted, err)) == LH_OK) {
         /* Both are in the order of their names; others may have some that begin like ours. */
         do
-            rc = sql_step(conn, there, err);
+            rc = sq_step(conn, there, err);
         while (rc == LH_OK && !same_text(wanted, there, 0));
         if (rc == LH_EMPTY || (rc == LH_OK && !same_text(wanted, there, 1)))
             rc = lhi_fail(err, LH_ECORRUPT, "%s is not as it was made",
                           (const char *)sqlite3_column_text(wanted, 0));
     }
-    sql_reset(wanted);
-    sql_reset(there);
+    sq_reset(wanted);
+    sq_reset(there);
     return rc < 0 ? rc : LH_OK;
 }
 
-int schema_as_made(struct conn *conn, struct lhi_error *err)
+int sq_schema_as_made(struct conn *conn, struct lhi_error *err)
 {
     struct conn model = {0};
     int64_t version = 0;
-    int rc = meta_int(conn, "schema_version", 0, &version, err);
+    int rc = sq_meta_int(conn, "schema_version", 0, &version, err);
 
     if (rc == LH_OK)
-        rc = conn_open(&model, ":memory:", SQLITE_OPEN_READWRITE, err);
+        rc = sq_conn_open(&model, ":memory:", SQLITE_OPEN_READWRITE, err);
     for (int i = 0; i < (int)version && rc == LH_OK; i++)
-        rc = sql_exec(&model, lhi_sqlite_migrations[i].text, err);
+        rc = sq_exec(&model, lhi_sqlite_migrations[i].text, err);
     if (rc == LH_OK)
         rc = compare_schema(conn, &model, err);
-    conn_close(&model);
+    sq_conn_close(&model);
     return rc;
 }
 
@@ -69,128 +69,131 @@ static const enum lhi_sql belongs[JOB_INDEXES] = {LHI_SQL_CHECK_JOBS_PENDING,
 
 static int load_ids(struct conn *conn, enum lhi_sql which, struct ids *ids, struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(conn, which, err, "");
+    sqlite3_stmt *stmt = sq_stmt(conn, which, err, "");
     int rc = stmt ? LH_OK : err->status;
 
-    while (rc == LH_OK && (rc = sql_step(conn, stmt, err)) == LH_OK)
-        if (!ids_add(ids, sqlite3_column_int64(stmt, 0)))
+    while (rc == LH_OK && (rc = sq_step(conn, stmt, err)) == LH_OK)
+        if (!sq_ids_add(ids, sqlite3_column_int64(stmt, 0)))
             rc = lhi_no_memory(err);
-    sql_reset(stmt);
+    sq_reset(stmt);
     return rc < 0 ? rc : LH_OK;
 }
 
 /* Jobs that this index has and the table has not. In an index that could be read as a whole, as many
  * jobs may be missing as are too many: then its entries were wrong, and nothing is lost. */
-static int compare_index(struct conn *conn, const struct known *known, size_t i,
+static int compare_index(struct conn *conn, const struct inventory *inventory, size_t i,
                          const struct ids *jobs, int64_t last, struct ids *lost,
                          struct lhi_error *err)
 {
-    const struct ids *entries = &known->ids[i];
+    const struct ids *entries = &inventory->ids[i];
     struct ids belong = {0};
     size_t extra = 0, missing = 0;
     int rc = load_ids(conn, belongs[i], &belong, err);
 
     for (size_t k = 0; k < entries->n; k++)
-        if (entries->id[k] > 0 && entries->id[k] <= last && !ids_have(jobs, entries->id[k]))
+        if (entries->id[k] > 0 && entries->id[k] <= last && !sq_ids_have(jobs, entries->id[k]))
             extra++;
     for (size_t k = 0; k < belong.n; k++)
-        missing += ids_have(entries, belong.id[k]) ? 0 : 1;
+        missing += sq_ids_have(entries, belong.id[k]) ? 0 : 1;
     lhi_free(belong.id);
-    if (rc != LH_OK || extra == 0 || (known->whole[i] && extra <= missing))
+    if (rc != LH_OK || extra == 0 || (inventory->whole[i] && extra <= missing))
         return rc;
     for (size_t k = 0; k < entries->n; k++)
-        if (entries->id[k] > 0 && entries->id[k] <= last && !ids_have(jobs, entries->id[k]) &&
-            !ids_add(lost, entries->id[k]))
+        if (entries->id[k] > 0 && entries->id[k] <= last && !sq_ids_have(jobs, entries->id[k]) &&
+            !sq_ids_add(lost, entries->id[k]))
             return lhi_no_memory(err);
     return LH_OK;
 }
 
-static int name_lost(struct conn *conn, const struct known *known, struct harvest *harvest,
-                     struct lhi_error *err)
+static int name_lost(struct conn *conn, const struct inventory *inventory,
+                     struct repair_result *result, struct lhi_error *err)
 {
     struct ids jobs = {0}, lost = {0};
     int64_t last = 0;
-    int rc = sql_int(conn, LHI_SQL_REPAIR_LAST_ID, err, 0, &last, "");
+    int rc = sq_int(conn, LHI_SQL_REPAIR_LAST_ID, err, 0, &last, "");
 
     if (rc == LH_OK)
         rc = load_ids(conn, LHI_SQL_CHECK_JOBS, &jobs, err);
     for (size_t i = 0; i < JOB_INDEXES && rc == LH_OK; i++)
-        rc = compare_index(conn, known, i, &jobs, last, &lost, err);
-    ids_sort(&lost);
-    ids_sort(&harvest->lost_jobs);
+        rc = compare_index(conn, inventory, i, &jobs, last, &lost, err);
+    sq_ids_sort(&lost);
+    sq_ids_sort(&result->lost_jobs);
     for (size_t k = 0; k < lost.n && rc == LH_OK; k++)
-        if (!ids_have(&harvest->lost_jobs, lost.id[k]) &&
-            !harvest_name(harvest, "error", "lost", "job %lld is lost", (long long)lost.id[k]))
+        if (!sq_ids_have(&result->lost_jobs, lost.id[k]) &&
+            !sq_repair_add_loss(result, "error", "lost", "job %lld is lost", (long long)lost.id[k]))
             rc = lhi_no_memory(err);
     lhi_free(jobs.id);
     lhi_free(lost.id);
     return rc;
 }
 
-int counters_skip(struct conn *conn, int64_t seen, struct harvest *harvest, struct lhi_error *err)
+int sq_counters_skip(struct conn *conn, int64_t seen, struct repair_result *result,
+                     struct lhi_error *err)
 {
     int64_t last = seen + SKIPPED_IDS;
 
-    if (sql_run(conn, LHI_SQL_RESTORE_ID_ROW, err, "t", "lh_job") < 0 ||
-        sql_run(conn, LHI_SQL_RESTORE_ID, err, "it", last, "lh_job") < 0 ||
-        sql_run(conn, LHI_SQL_REPAIR_SKIP_IDS, err, "i", (int64_t)SKIPPED_IDS) < 0)
+    if (sq_run(conn, LHI_SQL_RESTORE_ID_ROW, err, "t", "lh_job") < 0 ||
+        sq_run(conn, LHI_SQL_RESTORE_ID, err, "it", last, "lh_job") < 0 ||
+        sq_run(conn, LHI_SQL_REPAIR_SKIP_IDS, err, "i", (int64_t)SKIPPED_IDS) < 0)
         return err->status;
-    if (!harvest_name(harvest, "error", "lost",
-                      "highest ids ever given are lost: new jobs begin above %lld",
-                      (long long)last))
+    if (!sq_repair_add_loss(result, "error", "lost",
+                            "highest ids ever given are lost: new jobs begin above %lld",
+                            (long long)last))
         return lhi_no_memory(err);
     return LH_OK;
 }
 
 /* The highest ids ever given must be known, or they are given again. */
-static int look_at_counters(struct conn *conn, struct harvest *harvest, struct lhi_error *err)
+static int look_at_counters(struct conn *conn, struct repair_result *result, struct lhi_error *err)
 {
     int64_t seen = 0, given = -1;
-    int rc = sql_int(conn, LHI_SQL_CHECK_LAST_JOB, err, 0, &seen, "");
+    int rc = sq_int(conn, LHI_SQL_CHECK_LAST_JOB, err, 0, &seen, "");
 
     if (rc == LH_OK)
-        rc = sql_int(conn, LHI_SQL_REPAIR_LAST_ID, err, -1, &given, "");
+        rc = sq_int(conn, LHI_SQL_REPAIR_LAST_ID, err, -1, &given, "");
     if (rc != LH_OK || given >= seen)
         return rc;
-    return counters_skip(conn, seen, harvest, err);
+    return sq_counters_skip(conn, seen, result, err);
 }
 
 /* ---- partial ---- */
 
 /* Its queue, kind or key is not what it was: it must not run as another job than was asked for. */
-static int fail_renamed(struct conn *conn, int64_t id, struct harvest *harvest,
+static int fail_renamed(struct conn *conn, int64_t id, struct repair_result *result,
                         struct lhi_error *err)
 {
-    harvest->fence = true;
-    if (sql_run(conn, LHI_SQL_REPAIR_HOLD_BACK, err, "iti", lhi_wall_ms(),
-                "CORRUPT: queue, kind or key does not match its checksum", id) < 0 ||
-        sql_run(conn, LHI_SQL_JOB_SUM, err, "i", id) < 0)
+    result->fence = true;
+    if (sq_run(conn, LHI_SQL_REPAIR_HOLD_BACK, err, "iti", lhi_wall_ms(),
+               "CORRUPT: queue, kind or key does not match its checksum", id) < 0 ||
+        sq_run(conn, LHI_SQL_JOB_SUM, err, "i", id) < 0)
         return err->status;
-    if (!harvest_name(harvest, "warning", "partial",
-                      "job %lld is partial, and failed so that nobody runs it: its queue, kind or "
-                      "key does not match its checksum",
-                      (long long)id))
+    if (!sq_repair_add_loss(
+            result, "warning", "partial",
+            "job %lld is partial, and failed so that nobody runs it: its queue, kind or "
+            "key does not match its checksum",
+            (long long)id))
         return lhi_no_memory(err);
     return LH_OK;
 }
 
-static int name_partial(struct conn *conn, struct harvest *harvest, struct lhi_error *err)
+static int name_partial(struct conn *conn, struct repair_result *result, struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sql(conn, LHI_SQL_CHECK_PAYLOADS, err, "");
+    sqlite3_stmt *stmt = sq_stmt(conn, LHI_SQL_CHECK_PAYLOADS, err, "");
     int rc = stmt ? LH_OK : err->status;
 
-    while (rc == LH_OK && (rc = sql_step(conn, stmt, err)) == LH_OK) {
-        enum damage damage = summed_damage(stmt);
+    while (rc == LH_OK && (rc = sq_step(conn, stmt, err)) == LH_OK) {
+        enum damage damage = sq_summed_damage(stmt);
         if (damage == DAMAGED_PAYLOAD &&
-            !harvest_name(harvest, "warning", "partial",
-                          "job %lld is partial: its payload does not match its checksum, a claim "
-                          "will fail it",
-                          (long long)sqlite3_column_int64(stmt, 0)))
+            !sq_repair_add_loss(
+                result, "warning", "partial",
+                "job %lld is partial: its payload does not match its checksum, a claim "
+                "will fail it",
+                (long long)sqlite3_column_int64(stmt, 0)))
             rc = lhi_no_memory(err);
         if (damage == DAMAGED_NAMES)
-            rc = fail_renamed(conn, sqlite3_column_int64(stmt, 0), harvest, err);
+            rc = fail_renamed(conn, sqlite3_column_int64(stmt, 0), result, err);
     }
-    sql_reset(stmt);
+    sq_reset(stmt);
     return rc < 0 ? rc : LH_OK;
 }
 
@@ -199,15 +202,15 @@ static int name_partial(struct conn *conn, struct harvest *harvest, struct lhi_e
 /* What a policy forbids must not be allowed because the policy is damaged: nobody claims from its queue
  * before an operator has set it again. */
 static int settle_policy(struct conn *conn, const char *queue, const char *kind,
-                         struct harvest *harvest, struct lhi_error *err)
+                         struct repair_result *result, struct lhi_error *err)
 {
     bool all = strcmp(queue, "*") == 0;
 
-    if (sql_run(conn, LHI_SQL_POLICY_DELETE, err, "tt", queue, kind) < 0 ||
-        (!all && sql_run(conn, LHI_SQL_QUEUE_PAUSE, err, "t", queue) < 0))
+    if (sq_run(conn, LHI_SQL_POLICY_DELETE, err, "tt", queue, kind) < 0 ||
+        (!all && sq_run(conn, LHI_SQL_QUEUE_PAUSE, err, "t", queue) < 0))
         return err->status;
-    if (!harvest_name(
-            harvest, "error", "lost",
+    if (!sq_repair_add_loss(
+            result, "error", "lost",
             "policy of queue \"%.128s\", kind \"%.128s\" is lost: it does not match its checksum; "
             "%s",
             queue, kind, all ? "set it again" : "the queue is paused: set it again and resume"))
@@ -216,13 +219,13 @@ static int settle_policy(struct conn *conn, const char *queue, const char *kind,
 }
 
 static int settle_lease(struct conn *conn, const char *scope, const char *name,
-                        struct harvest *harvest, struct lhi_error *err)
+                        struct repair_result *result, struct lhi_error *err)
 {
-    harvest->fence = true; /* its token may be what was damaged */
-    if (sql_run(conn, LHI_SQL_REPAIR_LEASE, err, "itt", lhi_wall_ms(), scope, name) < 0)
+    result->fence = true; /* its token may be what was damaged */
+    if (sq_run(conn, LHI_SQL_REPAIR_LEASE, err, "itt", lhi_wall_ms(), scope, name) < 0)
         return err->status;
-    if (!harvest_name(
-            harvest, "warning", "partial",
+    if (!sq_repair_add_loss(
+            result, "warning", "partial",
             "lease \"%.128s/%.128s\" is partial: it does not match its checksum; a holder gets a "
             "full lease more",
             scope, name))
@@ -232,7 +235,7 @@ static int settle_lease(struct conn *conn, const char *scope, const char *name,
 
 struct settling {
     struct conn *conn;
-    struct harvest *harvest;
+    struct repair_result *result;
 };
 
 static int settle_unsound(void *arg, const struct summed_table *table, sqlite3_stmt *row,
@@ -241,70 +244,70 @@ static int settle_unsound(void *arg, const struct summed_table *table, sqlite3_s
     const struct settling *s = arg;
     char first[300], second[300];
 
-    lhi_format(first, sizeof first, "%s", text_or_empty(row, 0));
-    lhi_format(second, sizeof second, "%s", text_or_empty(row, 1));
+    lhi_format(first, sizeof first, "%s", sq_text_or_empty(row, 0));
+    lhi_format(second, sizeof second, "%s", sq_text_or_empty(row, 1));
     if (strcmp(table->table, "lh_meta") == 0) /* the last rung has what is needed to fill it in */
-        return damaged_row("value in lh_meta", name, err);
+        return sq_damaged_row("value in lh_meta", name, err);
     if (strcmp(table->table, "lh_policy") == 0)
-        return settle_policy(s->conn, first, second, s->harvest, err);
+        return settle_policy(s->conn, first, second, s->result, err);
     if (strcmp(table->table, "lh_lease") == 0)
-        return settle_lease(s->conn, first, second, s->harvest, err);
+        return settle_lease(s->conn, first, second, s->result, err);
     bool schedule = strcmp(table->table, "lh_schedule") == 0;
-    if (sql_run(s->conn, schedule ? LHI_SQL_SCHEDULE_DELETE : LHI_SQL_REQUEST_DELETE, err, "t",
-                first) < 0)
+    if (sq_run(s->conn, schedule ? LHI_SQL_SCHEDULE_DELETE : LHI_SQL_REQUEST_DELETE, err, "t",
+               first) < 0)
         return err->status;
-    if (!harvest_name(s->harvest, "error", "lost",
-                      "%s \"%.128s\" is lost: it does not match its checksum%s", table->what, name,
-                      schedule ? "; set it again" : ""))
+    if (!sq_repair_add_loss(s->result, "error", "lost",
+                            "%s \"%.128s\" is lost: it does not match its checksum%s", table->what,
+                            name, schedule ? "; set it again" : ""))
         return lhi_no_memory(err);
     return LH_OK;
 }
 
-static int settle_rows(struct conn *conn, struct harvest *harvest, struct lhi_error *err)
+static int settle_rows(struct conn *conn, struct repair_result *result, struct lhi_error *err)
 {
-    struct settling s = {conn, harvest};
-    return each_unsound(conn, settle_unsound, &s, err);
+    struct settling s = {conn, result};
+    return sq_each_unsound(conn, settle_unsound, &s, err);
 }
 
 /* ---- all of it ---- */
 
-static int raise(struct conn *conn, struct harvest *harvest, struct lhi_error *err)
+static int raise(struct conn *conn, struct repair_result *result, struct lhi_error *err)
 {
     int64_t epoch;
-    int rc = meta_int(conn, "epoch", 0, &epoch, err);
+    int rc = sq_meta_int(conn, "epoch", 0, &epoch, err);
 
     if (rc != LH_OK)
         return rc;
     if (epoch < MOST_EPOCHS)
-        return epoch_set(conn, epoch + 1, err);
-    if (!finding_add(&harvest->said, "error", "lost",
-                     "store has used up its %d epochs: tokens may be handed out twice",
-                     MOST_EPOCHS))
+        return sq_epoch_set(conn, epoch + 1, err);
+    if (!sq_finding_add(&result->said, "error", "lost",
+                        "store has used up its %d epochs: tokens may be handed out twice",
+                        MOST_EPOCHS))
         return lhi_no_memory(err);
     return LH_OK;
 }
 
-int settle(struct conn *conn, const struct known *known, struct harvest *harvest,
-           struct lhi_error *err)
+int sq_repair_finish(struct conn *conn, const struct inventory *inventory,
+                     struct repair_result *result, struct lhi_error *err)
 {
-    int rc = sql_exec(conn, "BEGIN IMMEDIATE", err);
+    int rc = sq_exec(conn, "BEGIN IMMEDIATE", err);
 
     if (rc != LH_OK)
         return rc;
-    if ((rc = look_at_counters(conn, harvest, err)) == LH_OK &&
-        (rc = name_lost(conn, known, harvest, err)) == LH_OK &&
-        (rc = name_partial(conn, harvest, err)) == LH_OK &&
-        (rc = settle_rows(conn, harvest, err)) == LH_OK && (harvest->lost || harvest->fence))
-        rc = raise(conn, harvest, err);
-    int touched = rc == LH_OK ? sql_run(conn, LHI_SQL_REPAIR_TOUCH, err, "") : 1;
+    if ((rc = look_at_counters(conn, result, err)) == LH_OK &&
+        (rc = name_lost(conn, inventory, result, err)) == LH_OK &&
+        (rc = name_partial(conn, result, err)) == LH_OK &&
+        (rc = settle_rows(conn, result, err)) == LH_OK && (result->lost || result->fence))
+        rc = raise(conn, result, err);
+    int touched = rc == LH_OK ? sq_run(conn, LHI_SQL_REPAIR_TOUCH, err, "") : 1;
     if (touched != 1)
         rc = touched < 0 ? touched
                          : lhi_fail(err, LH_ECORRUPT, "store has no row for itself in lh_queue");
     if (rc == LH_OK)
-        rc = sql_exec(conn, "COMMIT", err);
-    if (rc == LH_OK && harvest->unnamed > 0 &&
-        !finding_add(&harvest->said, "error", "lost", "and %lld more are lost or partial",
-                     (long long)harvest->unnamed))
+        rc = sq_exec(conn, "COMMIT", err);
+    if (rc == LH_OK && result->unnamed > 0 &&
+        !sq_finding_add(&result->said, "error", "lost", "and %lld more are lost or partial",
+                        (long long)result->unnamed))
         rc = lhi_no_memory(err);
     return rc;
 }

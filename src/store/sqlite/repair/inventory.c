@@ -10,9 +10,9 @@
 
 /* ---- ids ---- */
 
-bool ids_add(struct ids *ids, int64_t id)
+bool sq_ids_add(struct ids *ids, int64_t id)
 {
-    int64_t *grown = grow(ids->id, ids->n, sizeof *grown);
+    int64_t *grown = sq_grow(ids->id, ids->n, sizeof *grown);
     if (grown == NULL)
         return false;
     ids->id = grown;
@@ -26,7 +26,7 @@ static int compare_ids(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-void ids_sort(struct ids *ids)
+void sq_ids_sort(struct ids *ids)
 {
     size_t n = 0;
 
@@ -38,7 +38,7 @@ void ids_sort(struct ids *ids)
     ids->n = n;
 }
 
-bool ids_have(const struct ids *ids, int64_t id)
+bool sq_ids_have(const struct ids *ids, int64_t id)
 {
     return ids->n > 0 && bsearch(&id, ids->id, ids->n, sizeof id, compare_ids) != NULL;
 }
@@ -48,7 +48,7 @@ bool ids_have(const struct ids *ids, int64_t id)
 static const char *const indexes[JOB_INDEXES] = {"lh_job_pending", "lh_job_timed", "lh_job_key"};
 
 struct learning {
-    struct known *known;
+    struct inventory *inventory;
     uint32_t root[JOB_INDEXES];
     struct ids tables, others; /* roots; of all indexes but those */
     size_t at;
@@ -59,17 +59,17 @@ static int learn_root(void *arg, const struct row *row, struct lhi_error *err)
     struct learning *learning = arg;
     int64_t root;
 
-    if (row->broken || !row_int(row, 3, &root) || root < 0 || root > UINT32_MAX) {
-        learning->known->tables_whole = false;
+    if (row->broken || !sq_row_int(row, 3, &root) || root < 0 || root > UINT32_MAX) {
+        learning->inventory->tables_whole = false;
         return LH_OK;
     }
     for (size_t i = 0; i < JOB_INDEXES; i++)
-        if (row_says(row, 1, indexes[i])) {
+        if (sq_row_equals(row, 1, indexes[i])) {
             learning->root[i] = (uint32_t)root;
             return LH_OK;
         }
-    struct ids *list = row_says(row, 0, "index") ? &learning->others : &learning->tables;
-    return root == 0 || ids_add(list, root) ? LH_OK : lhi_no_memory(err);
+    struct ids *list = sq_row_equals(row, 0, "index") ? &learning->others : &learning->tables;
+    return root == 0 || sq_ids_add(list, root) ? LH_OK : lhi_no_memory(err);
 }
 
 /* The row id is the last value of an entry. */
@@ -78,9 +78,9 @@ static int learn_id(void *arg, const struct row *row, struct lhi_error *err)
     struct learning *learning = arg;
     int64_t id;
 
-    if (row->broken || !row_int(row, row->n - 1, &id))
+    if (row->broken || !sq_row_int(row, row->n - 1, &id))
         return LH_OK;
-    return ids_add(&learning->known->ids[learning->at], id) ? LH_OK : lhi_no_memory(err);
+    return sq_ids_add(&learning->inventory->ids[learning->at], id) ? LH_OK : lhi_no_memory(err);
 }
 
 static int learn_hole(void *arg, uint32_t page, int64_t above, int64_t upto, struct lhi_error *err)
@@ -92,7 +92,7 @@ static int learn_hole(void *arg, uint32_t page, int64_t above, int64_t upto, str
     (void)upto;
     (void)err;
     if (learning->at < JOB_INDEXES)
-        learning->known->whole[learning->at] = false;
+        learning->inventory->whole[learning->at] = false;
     return LH_OK;
 }
 
@@ -109,7 +109,7 @@ static int look_at_row(void *arg, const struct row *row, struct lhi_error *err)
     struct learning *learning = arg;
 
     (void)err;
-    learning->known->tables_whole = learning->known->tables_whole && !row->broken;
+    learning->inventory->tables_whole = learning->inventory->tables_whole && !row->broken;
     return LH_OK;
 }
 
@@ -121,7 +121,7 @@ static int table_hole(void *arg, uint32_t page, int64_t above, int64_t upto, str
     (void)above;
     (void)upto;
     (void)err;
-    learning->known->tables_whole = false;
+    learning->inventory->tables_whole = false;
     return LH_OK;
 }
 
@@ -138,9 +138,9 @@ static int look_at_tables(struct learning *learning, struct pages *pages, struct
 
     for (size_t i = 0; i < learning->tables.n && rc == LH_OK; i++) {
         uint32_t root = (uint32_t)learning->tables.id[i];
-        rc = pages_is_keyed(pages, root, &walker.index, err);
+        rc = sq_pages_is_keyed(pages, root, &walker.index, err);
         if (rc == LH_OK)
-            rc = pages_walk(pages, root, &walker, err);
+            rc = sq_pages_walk(pages, root, &walker, err);
     }
     return rc;
 }
@@ -154,53 +154,53 @@ static int look_for_orphans(struct learning *learning, struct pages *pages, stru
 
     learning->at = JOB_INDEXES;
     for (size_t i = 0; i < learning->others.n && rc == LH_OK; i++)
-        rc = pages_walk(pages, (uint32_t)learning->others.id[i], &walker, err);
+        rc = sq_pages_walk(pages, (uint32_t)learning->others.id[i], &walker, err);
     if (rc == LH_OK)
-        rc = pages_next_orphan(pages, &orphan, err);
+        rc = sq_pages_next_orphan(pages, &orphan, err);
     if (orphan.page != 0)
-        learning->known->tables_whole = false;
+        learning->inventory->tables_whole = false;
     return rc;
 }
 
 static int look_at_indexes(struct learning *learning, struct pages *pages, struct lhi_error *err)
 {
-    struct known *known = learning->known;
+    struct inventory *inventory = learning->inventory;
     const struct walker walker = {true, learn_id, learn_hole, learning, NULL};
     int rc = LH_OK;
 
     for (size_t i = 0; i < JOB_INDEXES && rc == LH_OK; i++) {
         learning->at = i;
-        known->whole[i] = learning->root[i] != 0;
-        if (known->whole[i])
-            rc = pages_walk(pages, learning->root[i], &walker, err);
-        ids_sort(&known->ids[i]);
+        inventory->whole[i] = learning->root[i] != 0;
+        if (inventory->whole[i])
+            rc = sq_pages_walk(pages, learning->root[i], &walker, err);
+        sq_ids_sort(&inventory->ids[i]);
     }
     return rc;
 }
 
-int known_read(struct known *known, const char *file, struct lhi_error *err)
+int sq_inventory_read(struct inventory *inventory, const char *file, struct lhi_error *err)
 {
-    struct learning learning = {.known = known};
+    struct learning learning = {.inventory = inventory};
     const struct walker schema = {false, learn_root, table_hole, &learning, table_suspect};
     struct pages pages;
-    int rc = pages_open(&pages, file, err);
+    int rc = sq_pages_open(&pages, file, err);
 
     if (rc == LH_ECORRUPT)
         return LH_OK; /* then nobody knows anything */
-    known->tables_whole = true;
-    if (rc == LH_OK && (rc = pages_walk(&pages, 1, &schema, err)) == LH_OK &&
+    inventory->tables_whole = true;
+    if (rc == LH_OK && (rc = sq_pages_walk(&pages, 1, &schema, err)) == LH_OK &&
         (rc = look_at_tables(&learning, &pages, err)) == LH_OK &&
         (rc = look_at_indexes(&learning, &pages, err)) == LH_OK)
         rc = look_for_orphans(&learning, &pages, err);
-    pages_close(&pages);
+    sq_pages_close(&pages);
     lhi_free(learning.tables.id);
     lhi_free(learning.others.id);
     return rc;
 }
 
-void known_free(struct known *known)
+void sq_inventory_free(struct inventory *inventory)
 {
     for (size_t i = 0; i < JOB_INDEXES; i++)
-        lhi_free(known->ids[i].id);
-    *known = (struct known){0};
+        lhi_free(inventory->ids[i].id);
+    *inventory = (struct inventory){0};
 }

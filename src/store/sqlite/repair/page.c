@@ -16,17 +16,17 @@ enum {
     SMALLEST_CELL = 4,
 };
 
-bool page_is_index(const struct page *page)
+bool sq_page_is_index(const struct page *page)
 {
     return page->type == INDEX_LEAF || page->type == INDEX_INNER;
 }
 
-bool page_is_inner(const struct page *page)
+bool sq_page_is_inner(const struct page *page)
 {
     return page->type == TABLE_INNER || page->type == INDEX_INNER;
 }
 
-bool page_has_rows(const struct page *page)
+bool sq_page_has_rows(const struct page *page)
 {
     return page->type != TABLE_INNER && page->cells > 0;
 }
@@ -36,7 +36,7 @@ bool page_has_rows(const struct page *page)
 /* Where cell `i` begins; NULL: not on this page. */
 static const unsigned char *cell_of(const struct page *page, uint32_t i)
 {
-    const unsigned char *p = page->bytes + read_u16(page->pointer + (size_t)i * 2);
+    const unsigned char *p = page->bytes + sq_read_u16(page->pointer + (size_t)i * 2);
     return p >= page->pointer && p + SMALLEST_CELL <= page->end ? p : NULL;
 }
 
@@ -49,42 +49,42 @@ static size_t cell_size(const struct pages *pages, const struct page *page, uint
 
     if (p == NULL)
         return 0;
-    if (page_is_inner(page))
+    if (sq_page_is_inner(page))
         p += 4;
-    if ((n = read_varint(p, page->end, &whole)) == 0)
+    if ((n = sq_read_varint(p, page->end, &whole)) == 0)
         return 0;
     p += n;
-    if (page->type == TABLE_LEAF && (n = read_varint(p, page->end, &id)) == 0)
+    if (page->type == TABLE_LEAF && (n = sq_read_varint(p, page->end, &id)) == 0)
         return 0;
     if (page->type == TABLE_LEAF)
         p += n;
     size_t size = (size_t)(p - begin);
     if (page->type != TABLE_INNER)
-        size += row_local(pages, page_is_index(page), whole);
+        size += sq_row_local(pages, sq_page_is_index(page), whole);
     return size < SMALLEST_CELL ? SMALLEST_CELL : size;
 }
 
-uint32_t page_child(const struct page *page, uint32_t i, int64_t *key)
+uint32_t sq_page_child(const struct page *page, uint32_t i, int64_t *key)
 {
     const unsigned char *p = cell_of(page, i);
     uint64_t value;
 
     if (p == NULL)
         return 0;
-    if (page->type == TABLE_INNER && read_varint(p + 4, page->end, &value) > 0)
+    if (page->type == TABLE_INNER && sq_read_varint(p + 4, page->end, &value) > 0)
         *key = (int64_t)value;
-    return read_u32(p);
+    return sq_read_u32(p);
 }
 
 /* ---- does it add up? ---- */
 
 static size_t free_bytes(const struct page *page, const unsigned char *header)
 {
-    size_t sum = header[7], at = read_u16(header + 1), size = (size_t)(page->end - page->bytes);
+    size_t sum = header[7], at = sq_read_u16(header + 1), size = (size_t)(page->end - page->bytes);
 
     for (size_t steps = 0; at != 0 && at + 4 <= size && steps < size / 4; steps++) {
-        sum += read_u16(page->bytes + at + 2);
-        at = read_u16(page->bytes + at);
+        sum += sq_read_u16(page->bytes + at + 2);
+        at = sq_read_u16(page->bytes + at);
     }
     return sum;
 }
@@ -93,7 +93,7 @@ static size_t free_bytes(const struct page *page, const unsigned char *header)
 static int64_t count_cells(const struct pages *pages, const struct page *page,
                            const unsigned char *header)
 {
-    size_t usable = (size_t)(page->end - page->bytes), start = read_u16(header + 5);
+    size_t usable = (size_t)(page->end - page->bytes), start = sq_read_u16(header + 5);
     size_t array = (size_t)(page->pointer - page->bytes);
 
     if (start == 0)
@@ -106,24 +106,24 @@ static int64_t count_cells(const struct pages *pages, const struct page *page,
         if (used == usable - start)
             return (int64_t)n;
         size_t size = n < most && used < usable ? cell_size(pages, page, (uint32_t)n) : 0;
-        if (size == 0 || read_u16(page->pointer + n * 2) < start)
+        if (size == 0 || sq_read_u16(page->pointer + n * 2) < start)
             return -1;
         used += size;
     }
 }
 
-bool page_parse(const struct pages *pages, uint32_t number, const unsigned char *bytes,
-                struct page *page)
+bool sq_page_parse(const struct pages *pages, uint32_t number, const unsigned char *bytes,
+                   struct page *page)
 {
     const unsigned char *p = bytes + (number == 1 ? FILE_HEADER : 0);
 
     *page = (struct page){.number = number, .bytes = bytes, .end = bytes + pages->usable};
     page->type = p[0];
-    if (!page_is_inner(page) && page->type != TABLE_LEAF && page->type != INDEX_LEAF)
+    if (!sq_page_is_inner(page) && page->type != TABLE_LEAF && page->type != INDEX_LEAF)
         return false;
-    page->cells = read_u16(p + 3);
-    page->pointer = p + (page_is_inner(page) ? 12 : 8);
-    page->right = page_is_inner(page) ? read_u32(p + 8) : 0;
+    page->cells = sq_read_u16(p + 3);
+    page->pointer = p + (sq_page_is_inner(page) ? 12 : 8);
+    page->right = sq_page_is_inner(page) ? sq_read_u32(p + 8) : 0;
     int64_t n = count_cells(pages, page, p);
     page->adds_up = n == page->cells;
     page->counted = n >= 0;
@@ -139,11 +139,11 @@ static int64_t id_of(const struct page *page, uint32_t i)
 {
     uint64_t whole, id;
     const unsigned char *p = i < page->cells ? cell_of(page, i) : NULL;
-    size_t n = p ? read_varint(p, page->end, &whole) : 0;
-    return n > 0 && read_varint(p + n, page->end, &id) > 0 ? (int64_t)id : 0;
+    size_t n = p ? sq_read_varint(p, page->end, &whole) : 0;
+    return n > 0 && sq_read_varint(p + n, page->end, &id) > 0 ? (int64_t)id : 0;
 }
 
-bool page_is_within(const struct page *page, int64_t above, int64_t upto)
+bool sq_page_is_within(const struct page *page, int64_t above, int64_t upto)
 {
     if (page->type != TABLE_LEAF || page->cells == 0)
         return true;
@@ -184,8 +184,8 @@ static int tell_unreadable(const struct page *page, uint32_t i, const struct row
     return walker->unreadable(walker->arg, 0, order->last, highest_id(page, i, order), err);
 }
 
-int page_tell_row(struct pages *pages, const struct page *page, uint32_t i, struct row_order *order,
-                  const struct walker *walker, struct lhi_error *err)
+int sq_page_read_row(struct pages *pages, const struct page *page, uint32_t i,
+                     struct row_order *order, const struct walker *walker, struct lhi_error *err)
 {
     struct row row = {0};
     uint64_t whole = 0, id = 0;
@@ -194,14 +194,15 @@ int page_tell_row(struct pages *pages, const struct page *page, uint32_t i, stru
 
     if (p != NULL && page->type == INDEX_INNER)
         p += 4;
-    size_t n = p ? read_varint(p, page->end, &whole) : 0;
+    size_t n = p ? sq_read_varint(p, page->end, &whole) : 0;
     bool ok = n > 0;
     if (ok && page->type == TABLE_LEAF) {
-        size_t more = read_varint(p + n, page->end, &id);
+        size_t more = sq_read_varint(p + n, page->end, &id);
         ok = more > 0 && !out_of_order(page, i, (int64_t)id, order);
         n += more;
     }
-    if (ok && (rc = row_read(pages, p + n, page->end, page_is_index(page), whole, &row, err)) < 0)
+    if (ok &&
+        (rc = sq_row_read(pages, p + n, page->end, sq_page_is_index(page), whole, &row, err)) < 0)
         return rc;
     if (!ok || rc == LH_EMPTY)
         return tell_unreadable(page, i, order, ok, (int64_t)id, walker, err);
@@ -211,13 +212,13 @@ int page_tell_row(struct pages *pages, const struct page *page, uint32_t i, stru
     return walker->row(walker->arg, &row, err);
 }
 
-int page_tell_rows(struct pages *pages, const struct page *page, int64_t above, int64_t upto,
-                   const struct walker *walker, struct lhi_error *err)
+int sq_page_read_rows(struct pages *pages, const struct page *page, int64_t above, int64_t upto,
+                      const struct walker *walker, struct lhi_error *err)
 {
     struct row_order order = {.last = above, .upto = upto};
     int rc = LH_OK;
 
     for (uint32_t i = 0; i < page->cells && rc == LH_OK; i++)
-        rc = page_tell_row(pages, page, i, &order, walker, err);
+        rc = sq_page_read_row(pages, page, i, &order, walker, err);
     return rc;
 }

@@ -28,17 +28,17 @@ enum { MAP_ROOT = 1, MAP_FREE, MAP_OVERFLOW, MAP_REST, MAP_INNER };
 
 /* ---- bytes ---- */
 
-uint32_t read_u16(const unsigned char *p)
+uint32_t sq_read_u16(const unsigned char *p)
 {
     return (uint32_t)p[0] << 8 | p[1];
 }
 
-uint32_t read_u32(const unsigned char *p)
+uint32_t sq_read_u32(const unsigned char *p)
 {
-    return read_u16(p) << 16 | read_u16(p + 2);
+    return sq_read_u16(p) << 16 | sq_read_u16(p + 2);
 }
 
-bool read_bytes(int fd, void *buf, size_t len, off_t at)
+bool sq_read_bytes(int fd, void *buf, size_t len, off_t at)
 {
     size_t got = 0;
 
@@ -55,11 +55,12 @@ bool read_bytes(int fd, void *buf, size_t len, off_t at)
 }
 
 /* A page that is not in the file reads as zeroes, which is no page of a tree. */
-int read_page(const struct pages *pages, uint32_t page, unsigned char *buf, struct lhi_error *err)
+int sq_read_page(const struct pages *pages, uint32_t page, unsigned char *buf,
+                 struct lhi_error *err)
 {
     memset(buf, 0, pages->size);
     if (page == 0 || page > pages->count ||
-        read_bytes(pages->fd, buf, pages->size, (off_t)(page - 1) * (off_t)pages->size) ||
+        sq_read_bytes(pages->fd, buf, pages->size, (off_t)(page - 1) * (off_t)pages->size) ||
         errno == 0)
         return LH_OK;
     return lhi_fail_errno(err, errno, "could not read \"%.300s\"", pages->path);
@@ -72,7 +73,7 @@ static uint32_t lock_page(uint32_t size)
     return (uint32_t)(LOCK_BYTE / size) + 1;
 }
 
-uint32_t map_page_of(uint32_t size, uint32_t usable, uint32_t page)
+uint32_t sq_map_page_of(uint32_t size, uint32_t usable, uint32_t page)
 {
     if (page < 2)
         return 0;
@@ -92,21 +93,21 @@ static int read_free_list(struct pages *pages, unsigned char *buf, uint32_t trun
     while (trunk != 0) {
         if (trunk < 2 || trunk > pages->count || (pages->state[trunk] & LIVE) == 0)
             return LH_OK;
-        int rc = read_page(pages, trunk, buf, err);
+        int rc = sq_read_page(pages, trunk, buf, err);
         if (rc != LH_OK)
             return rc;
-        uint32_t n = read_u32(buf + 4);
+        uint32_t n = sq_read_u32(buf + 4);
         if (n > pages->usable / 4 - 2)
             return LH_OK;
         pages->state[trunk] &= (unsigned char)~LIVE;
         freed += 1 + n;
         for (uint32_t i = 0; i < n; i++) {
-            uint32_t page = read_u32(buf + 8 + (size_t)i * 4);
+            uint32_t page = sq_read_u32(buf + 8 + (size_t)i * 4);
             if (page < 2 || page > pages->count)
                 return LH_OK;
             pages->state[page] &= (unsigned char)~LIVE;
         }
-        trunk = read_u32(buf);
+        trunk = sq_read_u32(buf);
     }
     pages->live_known = freed == wanted;
     return LH_OK;
@@ -118,10 +119,10 @@ static int read_map(struct pages *pages, unsigned char *buf, struct lhi_error *e
     uint32_t at = 0;
 
     for (uint32_t page = 2; page <= pages->count; page++) {
-        uint32_t map = map_page_of(pages->size, pages->usable, page);
+        uint32_t map = sq_map_page_of(pages->size, pages->usable, page);
         bool live = pages->live_known && (pages->state[page] & LIVE) != 0;
         if (map != at) {
-            int rc = read_page(pages, map, buf, err);
+            int rc = sq_read_page(pages, map, buf, err);
             if (rc != LH_OK)
                 return rc;
             at = map;
@@ -147,38 +148,38 @@ static int read_header(struct pages *pages, struct lhi_error *err)
     unsigned char header[100];
     struct stat st;
 
-    if (fstat(pages->fd, &st) != 0 || !read_bytes(pages->fd, header, sizeof header, 0)) {
+    if (fstat(pages->fd, &st) != 0 || !sq_read_bytes(pages->fd, header, sizeof header, 0)) {
         if (errno != 0)
             return lhi_fail_errno(err, errno, "could not read \"%.300s\"", pages->path);
         return lhi_fail(err, LH_ECORRUPT, "it is too short for a database");
     }
-    uint32_t size = read_u16(header + 16), encoding = read_u32(header + 56);
+    uint32_t size = sq_read_u16(header + 16), encoding = sq_read_u32(header + 56);
     pages->size = size == 1 ? 65536 : size;
     if (memcmp(header, "SQLite format 3", 16) != 0 || pages->size < 512 ||
         (pages->size & (pages->size - 1)) != 0 || header[20] > pages->size - 480)
         return lhi_fail(err, LH_ECORRUPT, "it is not a database");
     pages->usable = pages->size - header[20];
     pages->encoding = encodings[encoding < 4 ? encoding : 0];
-    pages->user_version = (int32_t)read_u32(header + 60);
-    pages->application_id = (int32_t)read_u32(header + 68);
-    pages->mapped = read_u32(header + 52) != 0;
-    pages->incremental = read_u32(header + 64) != 0;
+    pages->user_version = (int32_t)sq_read_u32(header + 60);
+    pages->application_id = (int32_t)sq_read_u32(header + 68);
+    pages->mapped = sq_read_u32(header + 52) != 0;
+    pages->incremental = sq_read_u32(header + 64) != 0;
     int64_t count = ((int64_t)st.st_size + pages->size - 1) / pages->size;
     pages->count = count > INT32_MAX ? INT32_MAX : (uint32_t)count;
     pages->state = lhi_calloc((size_t)pages->count + 1, 1);
     unsigned char *buf = lhi_malloc(pages->size);
     int rc = LH_OK;
-    if (pages->state == NULL || buf == NULL || !row_buffers_new(pages))
+    if (pages->state == NULL || buf == NULL || !sq_row_buffers_new(pages))
         rc = lhi_no_memory(err);
     else
-        rc = read_free_list(pages, buf, read_u32(header + 32), read_u32(header + 36), err);
+        rc = read_free_list(pages, buf, sq_read_u32(header + 32), sq_read_u32(header + 36), err);
     if (rc == LH_OK && pages->mapped)
         rc = read_map(pages, buf, err);
     lhi_free(buf);
     return rc;
 }
 
-int pages_open(struct pages *pages, const char *path, struct lhi_error *err)
+int sq_pages_open(struct pages *pages, const char *path, struct lhi_error *err)
 {
     memset(pages, 0, sizeof *pages);
     lhi_format(pages->path, sizeof pages->path, "%s", path);
@@ -187,18 +188,18 @@ int pages_open(struct pages *pages, const char *path, struct lhi_error *err)
         return lhi_fail_errno(err, errno, "could not open \"%.300s\"", path);
     int rc = read_header(pages, err);
     if (rc != LH_OK)
-        pages_close(pages);
+        sq_pages_close(pages);
     return rc;
 }
 
-void pages_close(struct pages *pages)
+void sq_pages_close(struct pages *pages)
 {
     if (pages->path[0] == '\0')
         return;
     if (pages->fd >= 0)
         close(pages->fd);
     lhi_free(pages->state);
-    row_buffers_free(pages);
+    sq_row_buffers_free(pages);
     memset(pages, 0, sizeof *pages);
 }
 
@@ -223,11 +224,11 @@ static int walk_inner(struct pages *pages, const struct page *page, struct step 
 
     for (uint32_t i = 0; i < page->cells && rc == LH_OK; i++) {
         int64_t key = at.upto;
-        down.page = page_child(page, i, &key);
-        down.upto = page_is_index(page) ? at.upto : key;
+        down.page = sq_page_child(page, i, &key);
+        down.upto = sq_page_is_index(page) ? at.upto : key;
         rc = walk_page(pages, down, walker, err);
-        if (rc == LH_OK && page_is_index(page))
-            rc = page_tell_row(pages, page, i, &order, walker, err);
+        if (rc == LH_OK && sq_page_is_index(page))
+            rc = sq_page_read_row(pages, page, i, &order, walker, err);
         down.above = down.upto;
     }
     down.page = page->right;
@@ -244,10 +245,10 @@ static int walk_parsed(struct pages *pages, const struct page *page, struct step
 
     if (rc != LH_OK)
         return rc;
-    if (page_is_inner(page))
+    if (sq_page_is_inner(page))
         return walk_inner(pages, page, at, walker, err);
-    if (!pages->live_known || page_is_within(page, at.above, at.upto))
-        return page_tell_rows(pages, page, at.above, at.upto, walker, err);
+    if (!pages->live_known || sq_page_is_within(page, at.above, at.upto))
+        return sq_page_read_rows(pages, page, at.above, at.upto, walker, err);
     /* Rows of another place: a write that went astray, or a damaged key above. What of them is not
      * found where it belongs is found here, by whoever looks for pages that nothing leads to. */
     pages->state[page->number] &= (unsigned char)~SEEN;
@@ -266,9 +267,9 @@ static int walk_page(struct pages *pages, struct step at, const struct walker *w
     unsigned char *bytes = lhi_malloc(pages->size);
     if (bytes == NULL)
         return lhi_no_memory(err);
-    if ((rc = read_page(pages, at.page, bytes, err)) == LH_OK) {
+    if ((rc = sq_read_page(pages, at.page, bytes, err)) == LH_OK) {
         pages->state[at.page] |= SEEN;
-        if (page_parse(pages, at.page, bytes, &page) && page_is_index(&page) == walker->index)
+        if (sq_page_parse(pages, at.page, bytes, &page) && sq_page_is_index(&page) == walker->index)
             rc = walk_parsed(pages, &page, at, walker, err);
         else
             rc = walker->unreadable(walker->arg, at.page, at.above, at.upto, err);
@@ -277,14 +278,14 @@ static int walk_page(struct pages *pages, struct step at, const struct walker *w
     return rc;
 }
 
-int pages_walk(struct pages *pages, uint32_t root, const struct walker *walker,
-               struct lhi_error *err)
+int sq_pages_walk(struct pages *pages, uint32_t root, const struct walker *walker,
+                  struct lhi_error *err)
 {
     struct step at = {.page = root, .above = INT64_MIN, .upto = INT64_MAX};
     return walk_page(pages, at, walker, err);
 }
 
-int pages_is_keyed(struct pages *pages, uint32_t root, bool *keyed, struct lhi_error *err)
+int sq_pages_is_keyed(struct pages *pages, uint32_t root, bool *keyed, struct lhi_error *err)
 {
     struct page page;
     unsigned char *bytes = lhi_malloc(pages->size);
@@ -292,14 +293,14 @@ int pages_is_keyed(struct pages *pages, uint32_t root, bool *keyed, struct lhi_e
     *keyed = false;
     if (bytes == NULL)
         return lhi_no_memory(err);
-    int rc = read_page(pages, root, bytes, err);
-    if (rc == LH_OK && page_parse(pages, root, bytes, &page))
-        *keyed = page_is_index(&page);
+    int rc = sq_read_page(pages, root, bytes, err);
+    if (rc == LH_OK && sq_page_parse(pages, root, bytes, &page))
+        *keyed = sq_page_is_index(&page);
     lhi_free(bytes);
     return rc;
 }
 
-int pages_next_orphan(struct pages *pages, struct orphan *orphan, struct lhi_error *err)
+int sq_pages_next_orphan(struct pages *pages, struct orphan *orphan, struct lhi_error *err)
 {
     struct page page;
     int rc = LH_OK;
@@ -312,33 +313,33 @@ int pages_next_orphan(struct pages *pages, struct orphan *orphan, struct lhi_err
     while (pages->live_known && orphan->page == 0 && rc == LH_OK && ++n <= pages->count) {
         if ((pages->state[n] & (SEEN | LIVE)) != LIVE || n == lock_page(pages->size))
             continue;
-        rc = read_page(pages, n, bytes, err);
-        bool readable = rc == LH_OK && page_parse(pages, n, bytes, &page);
+        rc = sq_read_page(pages, n, bytes, err);
+        bool readable = rc == LH_OK && sq_page_parse(pages, n, bytes, &page);
         /* Without a map the page may be of any other use. */
-        if (rc != LH_OK || (!readable && !pages->mapped) || (readable && !page_has_rows(&page)))
+        if (rc != LH_OK || (!readable && !pages->mapped) || (readable && !sq_page_has_rows(&page)))
             continue;
-        *orphan = (struct orphan){n, readable, readable && page_is_index(&page)};
+        *orphan = (struct orphan){n, readable, readable && sq_page_is_index(&page)};
     }
     lhi_free(bytes);
     return rc;
 }
 
-int pages_rows(struct pages *pages, uint32_t number, const struct walker *walker,
-               struct lhi_error *err)
+int sq_pages_rows(struct pages *pages, uint32_t number, const struct walker *walker,
+                  struct lhi_error *err)
 {
     struct page page;
     unsigned char *bytes = lhi_malloc(pages->size);
 
     if (bytes == NULL)
         return lhi_no_memory(err);
-    int rc = read_page(pages, number, bytes, err);
-    if (rc == LH_OK && page_parse(pages, number, bytes, &page))
-        rc = page_tell_rows(pages, &page, INT64_MIN, INT64_MAX, walker, err);
+    int rc = sq_read_page(pages, number, bytes, err);
+    if (rc == LH_OK && sq_page_parse(pages, number, bytes, &page))
+        rc = sq_page_read_rows(pages, &page, INT64_MIN, INT64_MAX, walker, err);
     lhi_free(bytes);
     return rc;
 }
 
-void pages_forget(struct pages *pages)
+void sq_pages_forget(struct pages *pages)
 {
     for (uint32_t page = 1; page <= pages->count; page++)
         pages->state[page] &= (unsigned char)~SEEN;
@@ -348,26 +349,26 @@ void pages_forget(struct pages *pages)
 static int read_entry(struct pages *pages, uint32_t number, unsigned char entry[5],
                       struct lhi_error *err)
 {
-    uint32_t map = map_page_of(pages->size, pages->usable, number);
+    uint32_t map = sq_map_page_of(pages->size, pages->usable, number);
     off_t at = (off_t)(map - 1) * (off_t)pages->size + 5 * (off_t)(number - map - 1);
 
     memset(entry, 0, 5);
-    if (!pages->mapped || number < 3 || map == number || read_bytes(pages->fd, entry, 5, at) ||
+    if (!pages->mapped || number < 3 || map == number || sq_read_bytes(pages->fd, entry, 5, at) ||
         errno == 0)
         return LH_OK;
     return lhi_fail_errno(err, errno, "could not read \"%.300s\"", pages->path);
 }
 
-int pages_parent(struct pages *pages, uint32_t number, uint32_t *parent, struct lhi_error *err)
+int sq_pages_parent(struct pages *pages, uint32_t number, uint32_t *parent, struct lhi_error *err)
 {
     unsigned char entry[5];
     int rc = read_entry(pages, number, entry, err);
 
-    *parent = rc == LH_OK && entry[0] == MAP_INNER ? read_u32(entry + 1) : 0;
+    *parent = rc == LH_OK && entry[0] == MAP_INNER ? sq_read_u32(entry + 1) : 0;
     return rc;
 }
 
-int pages_is_parent(struct pages *pages, uint32_t number, bool *yes, struct lhi_error *err)
+int sq_pages_is_parent(struct pages *pages, uint32_t number, bool *yes, struct lhi_error *err)
 {
     int rc = LH_OK;
 
@@ -375,7 +376,7 @@ int pages_is_parent(struct pages *pages, uint32_t number, bool *yes, struct lhi_
     for (uint32_t page = 3; pages->mapped && !*yes && page <= pages->count && rc == LH_OK; page++) {
         uint32_t parent = 0;
         if ((pages->state[page] & LIVE) != 0)
-            rc = pages_parent(pages, page, &parent, err);
+            rc = sq_pages_parent(pages, page, &parent, err);
         *yes = parent == number;
     }
     return rc;

@@ -53,39 +53,39 @@ struct walker {
 };
 
 /* LH_ECORRUPT: it is no database at all. */
-int pages_open(struct pages *pages, const char *path, struct lhi_error *err);
-void pages_close(struct pages *pages);
+int sq_pages_open(struct pages *pages, const char *path, struct lhi_error *err);
+void sq_pages_close(struct pages *pages);
 /* Is it the root of an index, or of a table without row ids? */
-int pages_is_keyed(struct pages *pages, uint32_t root, bool *keyed, struct lhi_error *err);
+int sq_pages_is_keyed(struct pages *pages, uint32_t root, bool *keyed, struct lhi_error *err);
 /* All rows below `root`, in their order. A page is read once: what leads back to it is damage. */
-int pages_walk(struct pages *pages, uint32_t root, const struct walker *walker,
-               struct lhi_error *err);
+int sq_pages_walk(struct pages *pages, uint32_t root, const struct walker *walker,
+                  struct lhi_error *err);
 /* A page in use that no walk has come by: it holds rows, or cannot be read. */
 struct orphan {
     uint32_t page;
     bool readable, index; /* index: rows of which kind */
 };
 /* The next one after orphan->page; 0: none. */
-int pages_next_orphan(struct pages *pages, struct orphan *orphan, struct lhi_error *err);
+int sq_pages_next_orphan(struct pages *pages, struct orphan *orphan, struct lhi_error *err);
 /* The page above this one, as the map has it; 0: none, or no map. */
-int pages_parent(struct pages *pages, uint32_t number, uint32_t *parent, struct lhi_error *err);
+int sq_pages_parent(struct pages *pages, uint32_t number, uint32_t *parent, struct lhi_error *err);
 /* Does the map know a page below this one? Without a map nobody knows. */
-int pages_is_parent(struct pages *pages, uint32_t number, bool *yes, struct lhi_error *err);
+int sq_pages_is_parent(struct pages *pages, uint32_t number, bool *yes, struct lhi_error *err);
 /* As if no walk had been made. */
-void pages_forget(struct pages *pages);
+void sq_pages_forget(struct pages *pages);
 /* The rows of this one page. */
-int pages_rows(struct pages *pages, uint32_t number, const struct walker *walker,
-               struct lhi_error *err);
+int sq_pages_rows(struct pages *pages, uint32_t number, const struct walker *walker,
+                  struct lhi_error *err);
 
-bool row_is_null(const struct row *row, size_t i);
-bool row_is_text(const struct row *row, size_t i);
-bool row_says(const struct row *row, size_t i, const char *text); /* of a file in UTF-8 */
-bool row_int(const struct row *row, size_t i, int64_t *out);      /* false: it is none */
+bool sq_row_is_null(const struct row *row, size_t i);
+bool sq_row_is_text(const struct row *row, size_t i);
+bool sq_row_equals(const struct row *row, size_t i, const char *text); /* of a file in UTF-8 */
+bool sq_row_int(const struct row *row, size_t i, int64_t *out);        /* false: it is none */
 /* An SQLite result code. What is bound is borrowed until the row is gone. */
-int row_bind(const struct row *row, size_t i, sqlite3_stmt *stmt, int parameter);
+int sq_row_bind(const struct row *row, size_t i, sqlite3_stmt *stmt, int parameter);
 /* As UTF-8, in the arena; NULL: it is no text, or no memory (then *ok is false). `echo` is SELECT ?. */
-char *row_text(const struct row *row, size_t i, sqlite3_stmt *echo, struct lhi_arena *arena,
-               bool *ok);
+char *sq_row_text(const struct row *row, size_t i, sqlite3_stmt *echo, struct lhi_arena *arena,
+                  bool *ok);
 
 /* ---- page.c: one page of a tree ---- */
 
@@ -103,36 +103,37 @@ struct row_order {
     int64_t upto; /* … of the lowest and the highest on the page */
 };
 
-bool page_parse(const struct pages *pages, uint32_t number, const unsigned char *bytes,
-                struct page *page); /* false: it is none */
-bool page_is_index(const struct page *page);
-bool page_is_inner(const struct page *page);
-bool page_has_rows(const struct page *page);
+bool sq_page_parse(const struct pages *pages, uint32_t number, const unsigned char *bytes,
+                   struct page *page); /* false: it is none */
+bool sq_page_is_index(const struct page *page);
+bool sq_page_is_inner(const struct page *page);
+bool sq_page_has_rows(const struct page *page);
 /* Not all of its ids are elsewhere. */
-bool page_is_within(const struct page *page, int64_t above, int64_t upto);
+bool sq_page_is_within(const struct page *page, int64_t above, int64_t upto);
 /* The page below cell `i`, and up to which id; 0: none. */
-uint32_t page_child(const struct page *page, uint32_t i, int64_t *key);
-int page_tell_row(struct pages *pages, const struct page *page, uint32_t i, struct row_order *order,
-                  const struct walker *walker, struct lhi_error *err);
-int page_tell_rows(struct pages *pages, const struct page *page, int64_t above, int64_t upto,
-                   const struct walker *walker, struct lhi_error *err);
+uint32_t sq_page_child(const struct page *page, uint32_t i, int64_t *key);
+int sq_page_read_row(struct pages *pages, const struct page *page, uint32_t i,
+                     struct row_order *order, const struct walker *walker, struct lhi_error *err);
+int sq_page_read_rows(struct pages *pages, const struct page *page, int64_t above, int64_t upto,
+                      const struct walker *walker, struct lhi_error *err);
 
 /* ---- between these files, and for whoever else reads bytes of a file ---- */
 /* How many bytes of such a row stand on its page. */
-size_t row_local(const struct pages *pages, bool index, uint64_t whole);
-uint32_t read_u16(const unsigned char *p);
-uint32_t read_u32(const unsigned char *p);
+size_t sq_row_local(const struct pages *pages, bool index, uint64_t whole);
+uint32_t sq_read_u16(const unsigned char *p);
+uint32_t sq_read_u32(const unsigned char *p);
 /* How many bytes it has; 0: it does not end before `end`. */
-size_t read_varint(const unsigned char *p, const unsigned char *end, uint64_t *out);
+size_t sq_read_varint(const unsigned char *p, const unsigned char *end, uint64_t *out);
 /* False: not all of it is there (errno 0), or it cannot be read. */
-bool read_bytes(int fd, void *buf, size_t len, off_t at);
-int read_page(const struct pages *pages, uint32_t page, unsigned char *buf, struct lhi_error *err);
-bool row_buffers_new(struct pages *pages);
-void row_buffers_free(struct pages *pages);
+bool sq_read_bytes(int fd, void *buf, size_t len, off_t at);
+int sq_read_page(const struct pages *pages, uint32_t page, unsigned char *buf,
+                 struct lhi_error *err);
+bool sq_row_buffers_new(struct pages *pages);
+void sq_row_buffers_free(struct pages *pages);
 /* The record of `whole` bytes that begins here. LH_EMPTY: it is none. */
-int row_read(struct pages *pages, const unsigned char *p, const unsigned char *end, bool index,
-             uint64_t whole, struct row *row, struct lhi_error *err);
+int sq_row_read(struct pages *pages, const unsigned char *p, const unsigned char *end, bool index,
+                uint64_t whole, struct row *row, struct lhi_error *err);
 /* Which page of the map speaks of this page; itself, if it is one. */
-uint32_t map_page_of(uint32_t size, uint32_t usable, uint32_t page);
+uint32_t sq_map_page_of(uint32_t size, uint32_t usable, uint32_t page);
 
 #endif

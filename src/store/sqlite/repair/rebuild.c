@@ -43,12 +43,12 @@ static int make_file(struct salvage *s, const char *to, struct lhi_error *err)
     const struct pages *pages = &s->pages;
     bool own = is_own(s);
     char text[400];
-    int fd, rc = file_create(to, &fd, err);
+    int fd, rc = sq_file_create(to, &fd, err);
 
     if (rc != LH_OK)
         return rc;
     close(fd);
-    if ((rc = copy_open(&s->conn, to, err)) != LH_OK)
+    if ((rc = sq_copy_open(&s->conn, to, err)) != LH_OK)
         return rc;
     (void)sqlite3_db_config(s->conn.db, SQLITE_DBCONFIG_ENABLE_TRIGGER, 0, NULL);
     lhi_format(text, sizeof text,
@@ -61,11 +61,11 @@ static int make_file(struct salvage *s, const char *to, struct lhi_error *err)
                                                             : 0,
                (long long)(own ? APPLICATION_ID : pages->application_id),
                (long long)(own ? s->version : pages->user_version));
-    rc = sql_exec(&s->conn, text, err);
+    rc = sq_exec(&s->conn, text, err);
     for (int i = 0; i < (int)s->version && rc == LH_OK; i++)
-        rc = sql_exec(&s->conn, lhi_sqlite_migrations[i].text, err);
+        rc = sq_exec(&s->conn, lhi_sqlite_migrations[i].text, err);
     /* The row of the store itself comes with the others. */
-    return rc == LH_OK ? sql_exec(&s->conn, "DELETE FROM lh_queue", err) : rc;
+    return rc == LH_OK ? sq_exec(&s->conn, "DELETE FROM lh_queue", err) : rc;
 }
 
 /* ---- what others have made ---- */
@@ -83,7 +83,7 @@ static int create_object(struct salvage *s, const struct object *object, struct 
         rc = SQLITE_ERROR;
     if (rc == SQLITE_OK)
         rc = sqlite3_step(stmt);
-    int status = rc == SQLITE_DONE ? LH_OK : sql_fail(&s->conn, rc, err);
+    int status = rc == SQLITE_DONE ? LH_OK : sq_fail(&s->conn, rc, err);
     (void)sqlite3_finalize(stmt);
     if (status == LH_EFAIL || status == LH_EINVAL || status == LH_ECORRUPT)
         return NAME(s, "error", "lost", "%s \"%.100s\" could not be made anew: %.200s",
@@ -97,7 +97,7 @@ static int create_virtual(struct salvage *s, const struct object *object, struct
     sqlite3_stmt *stmt = NULL;
 
     (void)sqlite3_db_config(s->conn.db, SQLITE_DBCONFIG_DEFENSIVE, 0, NULL);
-    int status = sql_exec(&s->conn, "PRAGMA writable_schema = ON", err);
+    int status = sq_exec(&s->conn, "PRAGMA writable_schema = ON", err);
     if (status == LH_OK) {
         int rc =
             sqlite3_prepare_v2(s->conn.db,
@@ -109,7 +109,7 @@ static int create_virtual(struct salvage *s, const struct object *object, struct
             (rc = sqlite3_bind_text(stmt, 2, object->sql, -1, SQLITE_STATIC)) == SQLITE_OK)
             rc = sqlite3_step(stmt);
         if (rc != SQLITE_DONE)
-            status = sql_fail(&s->conn, rc, err);
+            status = sq_fail(&s->conn, rc, err);
         (void)sqlite3_finalize(stmt);
     }
     (void)sqlite3_exec(s->conn.db, "PRAGMA writable_schema = RESET", NULL, NULL, NULL);
@@ -128,7 +128,7 @@ static int is_there(struct salvage *s, const char *name, bool *yes, struct lhi_e
     if (rc == SQLITE_OK)
         rc = sqlite3_step(stmt);
     *yes = rc == SQLITE_ROW;
-    int status = rc == SQLITE_ROW || rc == SQLITE_DONE ? LH_OK : sql_fail(&s->conn, rc, err);
+    int status = rc == SQLITE_ROW || rc == SQLITE_DONE ? LH_OK : sq_fail(&s->conn, rc, err);
     (void)sqlite3_finalize(stmt);
     return status;
 }
@@ -187,7 +187,7 @@ static int load_columns(struct salvage *s, struct table *table, struct lhi_error
     if (rc == SQLITE_OK)
         rc = sqlite3_bind_text(stmt, 1, table->name, -1, SQLITE_STATIC);
     while (rc == SQLITE_OK && ok && (rc = sqlite3_step(stmt)) == SQLITE_ROW) {
-        struct table_column *grown = grow(table->column, table->n, sizeof *grown);
+        struct table_column *grown = sq_grow(table->column, table->n, sizeof *grown);
         rc = SQLITE_OK;
         if (grown == NULL) {
             ok = false;
@@ -205,7 +205,7 @@ static int load_columns(struct salvage *s, struct table *table, struct lhi_error
         }
         table->n++;
     }
-    int status = !ok ? lhi_no_memory(err) : rc == SQLITE_DONE ? LH_OK : sql_fail(&s->conn, rc, err);
+    int status = !ok ? lhi_no_memory(err) : rc == SQLITE_DONE ? LH_OK : sq_fail(&s->conn, rc, err);
     (void)sqlite3_finalize(stmt);
     if (status == LH_OK && keys == 1 && table->column[id].kind == 'i')
         table->column[id].id = true;
@@ -240,13 +240,13 @@ static int load_tables(struct salvage *s, bool ours, struct lhi_error *err)
                                 "AND type IN ('table', 'shadow') AND name NOT LIKE 'sqlite\\_%' "
                                 "ESCAPE '\\'",
                                 -1, &stmt, NULL);
-    int status = rc == SQLITE_OK ? LH_OK : sql_fail(&s->conn, rc, err);
+    int status = rc == SQLITE_OK ? LH_OK : sq_fail(&s->conn, rc, err);
     while (status == LH_OK && (rc = sqlite3_step(stmt)) == SQLITE_ROW) {
         bool known = false, ok = true;
         const char *name = (const char *)sqlite3_column_text(stmt, 0);
         for (size_t i = 0; i < s->n_tables && name != NULL; i++)
             known = known || strcmp(s->table[i].name, name) == 0;
-        struct table *grown = known ? s->table : grow(s->table, s->n_tables, sizeof *grown);
+        struct table *grown = known ? s->table : sq_grow(s->table, s->n_tables, sizeof *grown);
         if (known)
             continue;
         if (grown == NULL) {
@@ -266,12 +266,12 @@ static int load_tables(struct salvage *s, bool ours, struct lhi_error *err)
         name_rowid(table);
     }
     if (status == LH_OK && rc != SQLITE_DONE)
-        status = sql_fail(&s->conn, rc, err);
+        status = sq_fail(&s->conn, rc, err);
     (void)sqlite3_finalize(stmt);
     return status;
 }
 
-int rebuild_begin(struct salvage *s, const char *to, struct lhi_error *err)
+int sq_rebuild_begin(struct salvage *s, const char *to, struct lhi_error *err)
 {
     int rc = make_file(s, to, err);
 
@@ -299,8 +299,8 @@ static int drop_unsound(void *arg, const struct summed_table *table, sqlite3_stm
 
     (void)row;
     if (strcmp(table->table, "lh_meta") != 0)
-        return LH_OK; /* settle() resolves the others */
-    if (sql_run(&s->conn, LHI_SQL_META_DELETE, err, "t", name) < 0)
+        return LH_OK; /* sq_repair_finish() resolves the others */
+    if (sq_run(&s->conn, LHI_SQL_META_DELETE, err, "t", name) < 0)
         return err->status;
     return NAME(s, "error", "lost",
                 "value \"%.100s\" of lh_meta is lost: it does not match its checksum", name);
@@ -310,9 +310,9 @@ static int drop_unsound(void *arg, const struct summed_table *table, sqlite3_stm
 static int last_epoch(struct conn *conn, int64_t *epoch, struct lhi_error *err)
 {
     int64_t copy;
-    int rc = sql_int(conn, LHI_SQL_CHECK_LAST_EPOCH, err, 0, epoch, "");
+    int rc = sq_int(conn, LHI_SQL_CHECK_LAST_EPOCH, err, 0, epoch, "");
 
-    if (rc < 0 || (rc = meta_int(conn, "epoch_copy", 0, &copy, err)) < 0)
+    if (rc < 0 || (rc = sq_meta_int(conn, "epoch_copy", 0, &copy, err)) < 0)
         return rc;
     if (copy > *epoch)
         *epoch = copy;
@@ -322,60 +322,60 @@ static int last_epoch(struct conn *conn, int64_t *epoch, struct lhi_error *err)
 static int complete_meta(struct salvage *s, struct lhi_error *err)
 {
     struct conn *conn = &s->conn;
-    struct side *side = &s->db->side;
+    struct coord *coord = &s->db->coord;
     char uuid[40];
     int64_t epoch;
     int rc, wall;
 
-    lhi_format(uuid, sizeof uuid, "%s", side_uuid(side));
+    lhi_format(uuid, sizeof uuid, "%s", sq_coord_uuid(coord));
     if (uuid[0] == '\0')
         lhi_uuid(uuid);
-    if ((rc = each_unsound(conn, drop_unsound, s, err)) < 0 ||
+    if ((rc = sq_each_unsound(conn, drop_unsound, s, err)) < 0 ||
         (rc = last_epoch(conn, &epoch, err)) < 0 ||
-        (rc = say_lost(s, sql_run(conn, LHI_SQL_REPAIR_META, err, "tt", "store_uuid", uuid),
+        (rc = say_lost(s, sq_run(conn, LHI_SQL_REPAIR_META, err, "tt", "store_uuid", uuid),
                        "identity of the store", "the side file's is taken", err)) < 0 ||
-        (rc = say_lost(s, sql_run(conn, LHI_SQL_REPAIR_META, err, "ti", "epoch", epoch), "epoch",
+        (rc = say_lost(s, sq_run(conn, LHI_SQL_REPAIR_META, err, "ti", "epoch", epoch), "epoch",
                        "the highest that any token tells of is taken", err)) < 0 ||
-        (rc = say_lost(s, sql_run(conn, LHI_SQL_REPAIR_META, err, "tt", "anchor_boot", ""),
+        (rc = say_lost(s, sq_run(conn, LHI_SQL_REPAIR_META, err, "tt", "anchor_boot", ""),
                        "boot of the machine", "this one counts as a new one", err)) < 0)
         return rc;
-    wall = sql_run(conn, LHI_SQL_REPAIR_META, err, "ti", "anchor_wall", lhi_wall_ms());
+    wall = sq_run(conn, LHI_SQL_REPAIR_META, err, "ti", "anchor_wall", lhi_wall_ms());
     if ((rc = say_lost(s, wall, "anchor of the clock", "it is made anew", err)) < 0 ||
-        (rc = sql_run(conn, LHI_SQL_REPAIR_META, err, "ti", "anchor_mono", machine_ms(s->db))) <
+        (rc = sq_run(conn, LHI_SQL_REPAIR_META, err, "ti", "anchor_mono", sq_machine_ms(s->db))) <
             0 ||
         /* Half an anchor is none. */
-        (wall > 0 && (rc = meta_set_text(conn, "anchor_boot", "", err)) < 0) ||
-        (rc = sql_run(conn, LHI_SQL_REPAIR_META, err, "ti", "created_at", lhi_wall_ms())) < 0 ||
-        (rc = sql_run(conn, LHI_SQL_REPAIR_META, err, "ti", "own_file", (int64_t)is_own(s))) < 0 ||
-        (rc = meta_set_int(conn, "schema_version", s->version, err)) < 0)
+        (wall > 0 && (rc = sq_meta_set_text(conn, "anchor_boot", "", err)) < 0) ||
+        (rc = sq_run(conn, LHI_SQL_REPAIR_META, err, "ti", "created_at", lhi_wall_ms())) < 0 ||
+        (rc = sq_run(conn, LHI_SQL_REPAIR_META, err, "ti", "own_file", (int64_t)is_own(s))) < 0 ||
+        (rc = sq_meta_set_int(conn, "schema_version", s->version, err)) < 0)
         return rc;
-    return meta_text(conn, "store_uuid", s->harvest->uuid, sizeof s->harvest->uuid, err);
+    return sq_meta_text(conn, "store_uuid", s->result->uuid, sizeof s->result->uuid, err);
 }
 
 /* The store as a whole. What the side file knows of it must not be above it, or it would be taken for
  * an old copy. */
 static int complete_store_row(struct salvage *s, struct lhi_error *err)
 {
-    const struct side *side = &s->db->side;
-    uint64_t changes = side_synced(side);
+    const struct coord *coord = &s->db->coord;
+    uint64_t changes = sq_coord_synced(coord);
 
-    if (side_committed(side) > changes)
-        changes = side_committed(side);
-    return say_lost(s, sql_run(&s->conn, LHI_SQL_REPAIR_STORE_ROW, err, "i", (int64_t)changes),
+    if (sq_coord_committed(coord) > changes)
+        changes = sq_coord_committed(coord);
+    return say_lost(s, sq_run(&s->conn, LHI_SQL_REPAIR_STORE_ROW, err, "i", (int64_t)changes),
                     "row of the store itself", "its count of changes is the side file's", err);
 }
 
 /* ---- ids are never given twice ---- */
 
-int rebuild_counter(struct salvage *s, const char *table, int64_t last, struct lhi_error *err)
+int sq_rebuild_counter(struct salvage *s, const char *table, int64_t last, struct lhi_error *err)
 {
     bool there;
     int rc = is_there(s, table, &there, err);
 
     if (rc != LH_OK || !there)
         return rc;
-    if (sql_run(&s->conn, LHI_SQL_RESTORE_ID_ROW, err, "t", table) < 0 ||
-        sql_run(&s->conn, LHI_SQL_RESTORE_ID, err, "it", last, table) < 0)
+    if (sq_run(&s->conn, LHI_SQL_RESTORE_ID_ROW, err, "t", table) < 0 ||
+        sq_run(&s->conn, LHI_SQL_RESTORE_ID, err, "it", last, table) < 0)
         return err->status;
     return LH_OK;
 }
@@ -384,13 +384,13 @@ int rebuild_counter(struct salvage *s, const char *table, int64_t last, struct l
 static int complete_counters(struct salvage *s, struct lhi_error *err)
 {
     int64_t last;
-    int rc = sql_int(&s->conn, LHI_SQL_CHECK_LAST_JOB, err, 0, &last, "");
+    int rc = sq_int(&s->conn, LHI_SQL_CHECK_LAST_JOB, err, 0, &last, "");
 
-    if (rc != LH_OK || (rc = rebuild_counter(s, "lh_job", last, err)) != LH_OK)
+    if (rc != LH_OK || (rc = sq_rebuild_counter(s, "lh_job", last, err)) != LH_OK)
         return rc;
     if (!s->counters_damaged && (s->counters_found || (last == 0 && !s->schema_damaged)))
         return LH_OK;
-    return counters_skip(&s->conn, last, s->harvest, err);
+    return sq_counters_skip(&s->conn, last, s->result, err);
 }
 
 /* ---- the end ---- */
@@ -403,18 +403,17 @@ static bool was_damaged(const struct salvage *s, const char *name)
     return false;
 }
 
-int rebuild_end(struct salvage *s, const char *to, struct lhi_error *err)
+int sq_rebuild_end(struct salvage *s, const char *to, struct lhi_error *err)
 {
     struct conn *conn = &s->conn;
     int rc;
 
     if ((rc = complete_meta(s, err)) < 0 || (rc = complete_store_row(s, err)) < 0 ||
         (rc = complete_counters(s, err)) < 0 ||
-        (rc = sql_run(conn, LHI_SQL_MEND_SUMS, err, "")) < 0 ||
-        (rc = sql_run(conn, LHI_SQL_MEND_QUEUES, err, "")) < 0 ||
-        (rc = sql_run(conn, LHI_SQL_MEND_COUNTS, err, "")) < 0 ||
-        (was_damaged(s, "lh_expiry") &&
-         (rc = sql_run(conn, LHI_SQL_CHECK_EXPIRIES, err, "")) < 0) ||
+        (rc = sq_run(conn, LHI_SQL_MEND_SUMS, err, "")) < 0 ||
+        (rc = sq_run(conn, LHI_SQL_MEND_QUEUES, err, "")) < 0 ||
+        (rc = sq_run(conn, LHI_SQL_MEND_COUNTS, err, "")) < 0 ||
+        (was_damaged(s, "lh_expiry") && (rc = sq_run(conn, LHI_SQL_CHECK_EXPIRIES, err, "")) < 0) ||
         (rc = create_others(s, "index", false, err)) < 0 ||
         (rc = create_others(s, "table", true, err)) < 0 ||
         (rc = create_others(s, "view", false, err)) < 0 ||
@@ -424,7 +423,7 @@ int rebuild_end(struct salvage *s, const char *to, struct lhi_error *err)
         (void)sqlite3_finalize(s->table[i].insert);
         s->table[i].insert = NULL;
     }
-    if ((rc = sql_exec(conn, "COMMIT", err)) != LH_OK)
+    if ((rc = sq_exec(conn, "COMMIT", err)) != LH_OK)
         return rc;
-    return copy_finish(conn, to, err);
+    return sq_copy_finish(conn, to, err);
 }

@@ -7,7 +7,7 @@
 
 enum { MOST_COLUMNS = 32768 };
 
-size_t read_varint(const unsigned char *p, const unsigned char *end, uint64_t *out)
+size_t sq_read_varint(const unsigned char *p, const unsigned char *end, uint64_t *out)
 {
     uint64_t value = 0;
 
@@ -36,7 +36,7 @@ static bool read_record(struct pages *pages, const unsigned char *p, size_t len,
                         struct row *row)
 {
     uint64_t header, type;
-    size_t used = read_varint(p, p + len, &header), body;
+    size_t used = sq_read_varint(p, p + len, &header), body;
 
     if (used == 0 || header < used || header > len)
         return false;
@@ -44,7 +44,7 @@ static bool read_record(struct pages *pages, const unsigned char *p, size_t len,
     row->n = 0;
     row->broken = len < whole;
     while (used < header) {
-        size_t n = read_varint(p + used, p + header, &type);
+        size_t n = sq_read_varint(p + used, p + header, &type);
         if (n == 0 || row->n == MOST_COLUMNS || type == 10 || type == 11 ||
             (type >= 12 && (type - 12) / 2 > whole))
             return false;
@@ -66,7 +66,7 @@ static bool read_record(struct pages *pages, const unsigned char *p, size_t len,
     return row->n > 0;
 }
 
-size_t row_local(const struct pages *pages, bool index, uint64_t whole)
+size_t sq_row_local(const struct pages *pages, bool index, uint64_t whole)
 {
     uint32_t usable = pages->usable;
     uint64_t most = index ? (usable - 12) * 64 / 255 - 23 : usable - 35;
@@ -89,7 +89,7 @@ static const unsigned char *gather(struct pages *pages, const unsigned char *p,
     *rc = LH_OK;
     if (whole > (uint64_t)pages->count * usable)
         return NULL;
-    size_t here = row_local(pages, index, whole);
+    size_t here = sq_row_local(pages, index, whole);
     if (here > (size_t)(end - p))
         return NULL;
     if (here == whole) {
@@ -104,13 +104,13 @@ static const unsigned char *gather(struct pages *pages, const unsigned char *p,
     }
     pages->overflow = grown;
     memcpy(grown, p, here);
-    uint32_t next = read_u32(p + here);
+    uint32_t next = sq_read_u32(p + here);
     size_t got = here;
     unsigned char *page = grown + (size_t)whole; /* room for one at the end */
     while (got < whole && next > 1 && next <= pages->count) {
-        if ((*rc = read_page(pages, next, page, err)) != LH_OK)
+        if ((*rc = sq_read_page(pages, next, page, err)) != LH_OK)
             return NULL;
-        next = read_u32(page);
+        next = sq_read_u32(page);
         size_t n = usable - 4 < whole - got ? usable - 4 : (size_t)whole - got;
         memmove(grown + got, page + 4, n);
         got += n;
@@ -119,20 +119,20 @@ static const unsigned char *gather(struct pages *pages, const unsigned char *p,
     return grown;
 }
 
-bool row_buffers_new(struct pages *pages)
+bool sq_row_buffers_new(struct pages *pages)
 {
     pages->column = lhi_malloc(MOST_COLUMNS * sizeof *pages->column);
     return pages->column != NULL;
 }
 
-void row_buffers_free(struct pages *pages)
+void sq_row_buffers_free(struct pages *pages)
 {
     lhi_free(pages->column);
     lhi_free(pages->overflow);
 }
 
-int row_read(struct pages *pages, const unsigned char *p, const unsigned char *end, bool index,
-             uint64_t whole, struct row *row, struct lhi_error *err)
+int sq_row_read(struct pages *pages, const unsigned char *p, const unsigned char *end, bool index,
+                uint64_t whole, struct row *row, struct lhi_error *err)
 {
     size_t len = 0;
     int rc;
@@ -145,24 +145,24 @@ int row_read(struct pages *pages, const unsigned char *p, const unsigned char *e
 
 /* ---- values ---- */
 
-bool row_is_null(const struct row *row, size_t i)
+bool sq_row_is_null(const struct row *row, size_t i)
 {
     return i >= row->n || row->column[i].type == 0;
 }
 
-bool row_is_text(const struct row *row, size_t i)
+bool sq_row_is_text(const struct row *row, size_t i)
 {
     return i < row->n && row->column[i].type >= 13 && row->column[i].type % 2 == 1;
 }
 
-bool row_says(const struct row *row, size_t i, const char *text)
+bool sq_row_equals(const struct row *row, size_t i, const char *text)
 {
-    return row_is_text(row, i) && row->pages->encoding == SQLITE_UTF8 &&
+    return sq_row_is_text(row, i) && row->pages->encoding == SQLITE_UTF8 &&
            row->column[i].len == strlen(text) &&
            memcmp(row->column[i].at, text, row->column[i].len) == 0;
 }
 
-bool row_int(const struct row *row, size_t i, int64_t *out)
+bool sq_row_int(const struct row *row, size_t i, int64_t *out)
 {
     if (i >= row->n || row->column[i].type == 0 || row->column[i].type == 7 ||
         row->column[i].type > 9)
@@ -179,38 +179,38 @@ bool row_int(const struct row *row, size_t i, int64_t *out)
     return true;
 }
 
-int row_bind(const struct row *row, size_t i, sqlite3_stmt *stmt, int parameter)
+int sq_row_bind(const struct row *row, size_t i, sqlite3_stmt *stmt, int parameter)
 {
     const struct column *column = &row->column[i];
     int64_t value;
 
-    if (row_is_null(row, i))
+    if (sq_row_is_null(row, i))
         return sqlite3_bind_null(stmt, parameter);
-    if (row_int(row, i, &value))
+    if (sq_row_int(row, i, &value))
         return sqlite3_bind_int64(stmt, parameter, value);
     if (column->type == 7) {
-        uint64_t bits = (uint64_t)read_u32(column->at) << 32 | read_u32(column->at + 4);
+        uint64_t bits = (uint64_t)sq_read_u32(column->at) << 32 | sq_read_u32(column->at + 4);
         double real;
         memcpy(&real, &bits, sizeof real);
         return sqlite3_bind_double(stmt, parameter, real);
     }
-    if (row_is_text(row, i))
+    if (sq_row_is_text(row, i))
         return sqlite3_bind_text64(stmt, parameter, (const char *)column->at, column->len,
                                    SQLITE_STATIC, (unsigned char)row->pages->encoding);
     return sqlite3_bind_blob64(stmt, parameter, column->at, column->len, SQLITE_STATIC);
 }
 
 /* The engine knows how to make UTF-8 of another encoding. */
-char *row_text(const struct row *row, size_t i, sqlite3_stmt *echo, struct lhi_arena *arena,
-               bool *ok)
+char *sq_row_text(const struct row *row, size_t i, sqlite3_stmt *echo, struct lhi_arena *arena,
+                  bool *ok)
 {
     char *copy = NULL;
 
-    if (!row_is_text(row, i))
+    if (!sq_row_is_text(row, i))
         return NULL;
     if (row->pages->encoding == SQLITE_UTF8) {
         copy = lhi_arena_copy(arena, row->column[i].at, row->column[i].len);
-    } else if (row_bind(row, i, echo, 1) == SQLITE_OK && sqlite3_step(echo) == SQLITE_ROW &&
+    } else if (sq_row_bind(row, i, echo, 1) == SQLITE_OK && sqlite3_step(echo) == SQLITE_ROW &&
                sqlite3_column_text(echo, 0) != NULL) {
         copy = lhi_arena_copy(arena, sqlite3_column_text(echo, 0),
                               (size_t)sqlite3_column_bytes(echo, 0));

@@ -19,7 +19,7 @@
 
 struct repair {
     struct db *db;
-    struct original original;
+    struct source source;
     int64_t at;       /* in the names of what is made */
     char copy[4300];  /* of the store … */
     int64_t folded;   /* … with so many frames of its log */
@@ -27,8 +27,8 @@ struct repair {
     char fresh[4300]; /* what is to take the store's place */
     const char *how;
     bool without_log;
-    struct known known;
-    struct harvest harvest;
+    struct inventory inventory;
+    struct repair_result result;
 };
 
 /* ---- names ---- */
@@ -44,13 +44,13 @@ static void remove_work(const struct db *db, int64_t at, const char *keep)
     char name[4300];
 
     for (int i = 0; i < WORK_FILES; i++) {
-        beside(db, "repair", at, work_files[i], name);
+        sq_aside_name(db, "repair", at, work_files[i], name);
         if (strcmp(name, keep) != 0)
-            copy_remove(name);
+            sq_copy_remove(name);
     }
     for (int i = 0; i < WORDS; i++) {
-        swap_ready(db, words[i], at, name);
-        copy_remove(name);
+        sq_replace_source(db, words[i], at, name);
+        sq_copy_remove(name);
     }
 }
 
@@ -66,11 +66,11 @@ static void choose_time(struct repair *r)
         r->at++;
         taken = false;
         for (int i = 0; i < WORK_FILES; i++) {
-            beside(r->db, "repair", r->at, work_files[i], name);
+            sq_aside_name(r->db, "repair", r->at, work_files[i], name);
             taken = taken || lstat(name, &st) == 0;
         }
     } while (taken);
-    beside(r->db, "repair", r->at, "", r->copy);
+    sq_aside_name(r->db, "repair", r->at, "", r->copy);
 }
 
 /* ---- the rungs ---- */
@@ -90,23 +90,23 @@ static bool engine_gives_up(int rc)
 
 static int make_copy(struct repair *r, bool log, struct lhi_error *err)
 {
-    copy_remove(r->copy);
+    sq_copy_remove(r->copy);
     r->touched = false;
-    return original_copy(&r->original, r->db, r->copy, log, &r->folded, err);
+    return sq_source_copy(&r->source, r->db, r->copy, log, &r->folded, err);
 }
 
 /* Is it sound? Then it is finished, and is what will take the store's place. */
-static int accept(struct repair *r, const char *file, const char *how, struct harvest *harvest,
+static int accept(struct repair *r, const char *file, const char *how, struct repair_result *result,
                   struct lhi_error *err)
 {
     struct conn conn = {0};
-    int rc = copy_open(&conn, file, err);
+    int rc = sq_copy_open(&conn, file, err);
 
-    if (rc == LH_OK && (rc = copy_sound(&conn, file, NULL, err)) == LH_OK &&
-        (rc = schema_as_made(&conn, err)) == LH_OK &&
-        (rc = settle(&conn, &r->known, harvest, err)) == LH_OK)
-        rc = copy_finish(&conn, file, err);
-    conn_close(&conn);
+    if (rc == LH_OK && (rc = sq_copy_sound(&conn, file, NULL, err)) == LH_OK &&
+        (rc = sq_schema_as_made(&conn, err)) == LH_OK &&
+        (rc = sq_repair_finish(&conn, &r->inventory, result, err)) == LH_OK)
+        rc = sq_copy_finish(&conn, file, err);
+    sq_conn_close(&conn);
     if (rc != LH_OK)
         return rc;
     lhi_format(r->fresh, sizeof r->fresh, "%s", file);
@@ -117,22 +117,22 @@ static int accept(struct repair *r, const char *file, const char *how, struct ha
 static int by_reindex(struct repair *r, struct lhi_error *err)
 {
     struct conn conn = {0};
-    int rc = copy_open(&conn, r->copy, err);
+    int rc = sq_copy_open(&conn, r->copy, err);
 
     r->touched = true;
     if (rc == LH_OK)
-        rc = sql_exec(&conn, "REINDEX", err);
+        rc = sq_exec(&conn, "REINDEX", err);
     if (rc == LH_OK)
-        rc = copy_finish(&conn, r->copy, err);
-    conn_close(&conn);
+        rc = sq_copy_finish(&conn, r->copy, err);
+    sq_conn_close(&conn);
     LHI_POINT("repair:reindexed");
-    return rc == LH_OK ? accept(r, r->copy, "REINDEX", &r->harvest, err) : rc;
+    return rc == LH_OK ? accept(r, r->copy, "REINDEX", &r->result, err) : rc;
 }
 
 static int vacuum_into(struct conn *conn, const char *file, struct lhi_error *err)
 {
     sqlite3_stmt *stmt = NULL;
-    int fd, status = file_create(file, &fd, err);
+    int fd, status = sq_file_create(file, &fd, err);
 
     if (status != LH_OK)
         return status;
@@ -142,7 +142,7 @@ static int vacuum_into(struct conn *conn, const char *file, struct lhi_error *er
         rc = sqlite3_bind_text(stmt, 1, file, -1, SQLITE_STATIC);
     if (rc == SQLITE_OK)
         rc = sqlite3_step(stmt);
-    status = rc == SQLITE_DONE ? LH_OK : sql_fail(conn, rc, err);
+    status = rc == SQLITE_DONE ? LH_OK : sq_fail(conn, rc, err);
     (void)sqlite3_finalize(stmt);
     return status;
 }
@@ -151,36 +151,36 @@ static int by_vacuum(struct repair *r, struct lhi_error *err)
 {
     struct conn conn = {0};
     char file[4300];
-    int rc = copy_open(&conn, r->copy, err);
+    int rc = sq_copy_open(&conn, r->copy, err);
 
-    harvest_clear(&r->harvest);
-    beside(r->db, "repair", r->at, "-vacuum", file);
+    sq_repair_result_clear(&r->result);
+    sq_aside_name(r->db, "repair", r->at, "-vacuum", file);
     if (rc == LH_OK)
         rc = vacuum_into(&conn, file, err);
-    conn_close(&conn);
+    sq_conn_close(&conn);
     LHI_POINT("repair:vacuumed");
     if (rc == LH_OK)
-        rc = accept(r, file, "VACUUM INTO", &r->harvest, err);
+        rc = accept(r, file, "VACUUM INTO", &r->result, err);
     if (rc != LH_OK)
-        copy_remove(file);
+        sq_copy_remove(file);
     return rc;
 }
 
 static int salvage_into(struct repair *r, const char *suffix, char file[4300],
-                        struct harvest *harvest, struct lhi_error *err)
+                        struct repair_result *result, struct lhi_error *err)
 {
-    beside(r->db, "repair", r->at, suffix, file);
-    int rc = salvage(r->db, r->copy, file, harvest, err);
+    sq_aside_name(r->db, "repair", r->at, suffix, file);
+    int rc = sq_salvage(r->db, r->copy, file, result, err);
     LHI_POINT("repair:salvaged");
     return rc;
 }
 
 /* Is the store better off as it was before its log? Then what is in the log is missing, which whoever
  * opens it has to accept: the high-water mark stays. */
-static bool prefers(const struct repair *r, const struct harvest *without, int with_rc)
+static bool prefers(const struct repair *r, const struct repair_result *without, int with_rc)
 {
-    const struct harvest *with = &r->harvest;
-    const char *known = side_uuid(&r->db->side);
+    const struct repair_result *with = &r->result;
+    const char *known = sq_coord_uuid(&r->db->coord);
 
     if (with_rc != LH_OK)
         return true;
@@ -192,7 +192,7 @@ static bool prefers(const struct repair *r, const struct harvest *without, int w
 static int salvage_without_log(struct repair *r, int with_rc, char file[4300],
                                struct lhi_error *err)
 {
-    struct harvest without = {0};
+    struct repair_result without = {0};
     struct lhi_error said = {0};
     char other[4300];
     int rc = make_copy(r, false, &said);
@@ -201,18 +201,18 @@ static int salvage_without_log(struct repair *r, int with_rc, char file[4300],
         rc = salvage_into(r, "-rows-without-log", other, &without, &said);
     if (rc != LH_OK && !next_rung(rc)) {
         *err = said;
-        harvest_clear(&without);
+        sq_repair_result_clear(&without);
         return rc;
     }
     if (rc == LH_OK && prefers(r, &without, with_rc)) {
-        harvest_clear(&r->harvest);
-        r->harvest = without;
-        r->harvest.lost = true;
+        sq_repair_result_clear(&r->result);
+        r->result = without;
+        r->result.lost = true;
         r->without_log = true;
         lhi_format(file, 4300, "%s", other);
         return LH_OK;
     }
-    harvest_clear(&without);
+    sq_repair_result_clear(&without);
     return with_rc;
 }
 
@@ -221,16 +221,16 @@ static int by_rows(struct repair *r, struct lhi_error *err)
     char file[4300];
     int rc = r->touched ? make_copy(r, true, err) : LH_OK;
 
-    harvest_clear(&r->harvest);
+    sq_repair_result_clear(&r->result);
     if (rc == LH_OK)
-        rc = salvage_into(r, "-rows", file, &r->harvest, err);
+        rc = salvage_into(r, "-rows", file, &r->result, err);
     if (rc != LH_OK && !next_rung(rc))
         return rc;
-    if (r->folded > 0 && (rc != LH_OK || r->harvest.lost))
+    if (r->folded > 0 && (rc != LH_OK || r->result.lost))
         rc = salvage_without_log(r, rc, file, err);
     if (rc != LH_OK)
         return rc;
-    return accept(r, file, "reading row by row", &r->harvest, err);
+    return accept(r, file, "reading row by row", &r->result, err);
 }
 
 /* The engine's own rungs keep what the engine can reach. Where a page of a table does not add up, that
@@ -240,13 +240,13 @@ static int climb(struct repair *r, struct lhi_error *err)
     int rc = make_copy(r, true, err);
 
     if (rc == LH_OK)
-        rc = known_read(&r->known, r->copy, err);
+        rc = sq_inventory_read(&r->inventory, r->copy, err);
     LHI_POINT("repair:copied");
     if (rc != LH_OK)
         return rc;
-    if (r->known.tables_whole && !engine_gives_up(rc = by_reindex(r, err)))
+    if (r->inventory.tables_whole && !engine_gives_up(rc = by_reindex(r, err)))
         return rc;
-    if (r->known.tables_whole && !engine_gives_up(rc = by_vacuum(r, err)))
+    if (r->inventory.tables_whole && !engine_gives_up(rc = by_vacuum(r, err)))
         return rc;
     return by_rows(r, err);
 }
@@ -255,34 +255,35 @@ static int climb(struct repair *r, struct lhi_error *err)
 
 static bool tell_harvest(const struct repair *r, lh_findings *out)
 {
-    const lh_findings *said = &r->harvest.said;
+    const lh_findings *said = &r->result.said;
     bool ok = true;
 
     for (size_t i = 0; i < said->n; i++)
-        ok = ok && finding_add(out, said->finding[i].level, said->finding[i].what, "%s",
-                               said->finding[i].text);
-    if (r->harvest.jobs + r->harvest.rows > 0)
-        ok = ok && finding_add(out, "info", "repair",
-                               "repaired by %s: %lld jobs and %lld other rows were salvaged",
-                               r->how, (long long)r->harvest.jobs, (long long)r->harvest.rows);
-    else if (r->harvest.lost)
-        ok = ok && finding_add(out, "info", "repair", "repaired by %s", r->how);
+        ok = ok && sq_finding_add(out, said->finding[i].level, said->finding[i].what, "%s",
+                                  said->finding[i].text);
+    if (r->result.jobs + r->result.rows > 0)
+        ok = ok && sq_finding_add(out, "info", "repair",
+                                  "repaired by %s: %lld jobs and %lld other rows were salvaged",
+                                  r->how, (long long)r->result.jobs, (long long)r->result.rows);
+    else if (r->result.lost)
+        ok = ok && sq_finding_add(out, "info", "repair", "repaired by %s", r->how);
     else
-        ok = ok && finding_add(out, "info", "repair", "repaired by %s, no loss is known", r->how);
+        ok =
+            ok && sq_finding_add(out, "info", "repair", "repaired by %s, no loss is known", r->how);
     if (r->without_log)
-        ok = ok && finding_add(out, "error", "lost",
-                               "log of the store was left out: with it, more would be lost");
+        ok = ok && sq_finding_add(out, "error", "lost",
+                                  "log of the store was left out: with it, more would be lost");
     return ok;
 }
 
 static int newest_change(const char *file, int64_t *at, struct lhi_error *err)
 {
     struct conn conn = {0};
-    int rc = conn_open(&conn, file, SQLITE_OPEN_READONLY, err);
+    int rc = sq_conn_open(&conn, file, SQLITE_OPEN_READONLY, err);
 
     if (rc == LH_OK)
-        rc = sql_int(&conn, LHI_SQL_CHECK_NEWEST, err, 0, at, "");
-    conn_close(&conn);
+        rc = sq_int(&conn, LHI_SQL_CHECK_NEWEST, err, 0, at, "");
+    sq_conn_close(&conn);
     return rc;
 }
 
@@ -294,14 +295,14 @@ static int tell(const struct repair *r, const char *kept, int64_t newest, lh_fin
     if (newest > 0)
         lh_time_format(newest, time, sizeof time);
     if (!tell_harvest(r, out) ||
-        !finding_add(out, "info", "repair", "recovery point: the newest change found is of %s",
-                     time) ||
-        !finding_add(out, "info", "repair", "the damaged file is kept as \"%.400s\"", kept) ||
-        !finding_add(out, "warning", "repair", "make a backup now: leasehold backup FILE"))
+        !sq_finding_add(out, "info", "repair", "recovery point: the newest change found is of %s",
+                        time) ||
+        !sq_finding_add(out, "info", "repair", "the damaged file is kept as \"%.400s\"", kept) ||
+        !sq_finding_add(out, "warning", "repair", "make a backup now: leasehold backup FILE"))
         return lhi_no_memory(err);
-    lhi_log(&r->db->log, r->harvest.lost ? LH_LOG_ERROR : LH_LOG_WARN,
+    lhi_log(&r->db->log, r->result.lost ? LH_LOG_ERROR : LH_LOG_WARN,
             "store \"%s\" was repaired by %s%s; the damaged file is kept as \"%s\"", r->db->path,
-            r->how, r->harvest.lost ? ", with losses" : "", kept);
+            r->how, r->result.lost ? ", with losses" : "", kept);
     return LH_OK;
 }
 
@@ -310,7 +311,7 @@ static int tell(const struct repair *r, const char *kept, int64_t newest, lh_fin
 /* Said before the file is exchanged: whoever is killed after that tells nobody else. */
 static void log_harvest(const struct repair *r)
 {
-    const lh_findings *said = &r->harvest.said;
+    const lh_findings *said = &r->result.said;
 
     for (size_t i = 0; i < said->n; i++)
         lhi_log(&r->db->log,
@@ -326,7 +327,7 @@ static int repair_held(struct repair *r, struct lhi_health *health, struct lhi_e
     int64_t newest = 0;
 
     choose_time(r);
-    int rc = work_note(db, SIDE_MAKING, r->at, err);
+    int rc = sq_repair_note(db, WORK_MAKING, r->at, err);
     LHI_POINT("repair:noted");
     if (rc == LH_OK)
         rc = climb(r, err);
@@ -337,13 +338,13 @@ static int repair_held(struct repair *r, struct lhi_health *health, struct lhi_e
         /* Once the swap is done there is no note any more to remove it by. */
         remove_work(db, r->at, r->fresh);
         log_harvest(r);
-        rc = store_swap(db, r->fresh, "damaged", r->at, kept, err);
+        rc = sq_replace_file(db, r->fresh, "damaged", r->at, kept, err);
     }
     /* What is not yet done of a swap is for the next open. */
     int64_t at;
-    if (rc != LH_OK && side_work(&db->side, &at) != SIDE_SWAPPING) {
+    if (rc != LH_OK && sq_coord_work(&db->coord, &at) != WORK_REPLACING) {
         remove_work(db, r->at, "");
-        (void)work_note(db, SIDE_IDLE, 0, &ignored);
+        (void)sq_repair_note(db, WORK_NONE, 0, &ignored);
     }
     if (rc != LH_OK)
         return rc;
@@ -351,7 +352,7 @@ static int repair_held(struct repair *r, struct lhi_health *health, struct lhi_e
     return tell(r, kept, newest, &health->findings, err);
 }
 
-int repair_store(struct db *db, struct lhi_health *health, struct lhi_error *err)
+int sq_repair_store(struct db *db, struct lhi_health *health, struct lhi_error *err)
 {
     struct repair *r = lhi_calloc(1, sizeof *r);
 
@@ -359,12 +360,12 @@ int repair_store(struct db *db, struct lhi_health *health, struct lhi_error *err
     if (r == NULL)
         return lhi_no_memory(err);
     r->db = db;
-    int rc = original_hold(&r->original, db, err);
+    int rc = sq_source_lock(&r->source, db, err);
     if (rc == LH_OK)
         rc = repair_held(r, health, err);
-    original_release(&r->original);
-    known_free(&r->known);
-    harvest_clear(&r->harvest);
+    sq_source_unlock(&r->source);
+    sq_inventory_free(&r->inventory);
+    sq_repair_result_clear(&r->result);
     lhi_free(r);
     if (!next_rung(rc))
         return rc;
@@ -381,36 +382,37 @@ static int tell_resumed(struct db *db, const char *kept, struct lhi_error *err)
             "exchange of \"%s\" that was cut off is done; the file before is kept as \"%s\"",
             db->path, kept);
     if (db->health != NULL &&
-        !finding_add(&db->health->findings, "warning", "repair",
-                     "a repair or restore that was cut off is done: what it had to tell is in the "
-                     "log of that program; the file before is kept as \"%.300s\"",
-                     kept))
+        !sq_finding_add(
+            &db->health->findings, "warning", "repair",
+            "a repair or restore that was cut off is done: what it had to tell is in the "
+            "log of that program; the file before is kept as \"%.300s\"",
+            kept))
         return lhi_no_memory(err);
     return LH_OK;
 }
 
-int repair_resume(struct db *db, struct lhi_error *err)
+int sq_repair_resume(struct db *db, struct lhi_error *err)
 {
     int64_t at;
-    enum side_work work = side_work(&db->side, &at);
+    enum coord_work work = sq_coord_work(&db->coord, &at);
     int rc = LH_OK;
 
-    if (work == SIDE_IDLE)
+    if (work == WORK_NONE)
         return LH_OK;
-    for (int i = 0; i < WORDS && work == SIDE_SWAPPING && rc == LH_OK; i++) {
+    for (int i = 0; i < WORDS && work == WORK_REPLACING && rc == LH_OK; i++) {
         char ready[4300], kept[4300];
         struct stat st;
-        swap_ready(db, words[i], at, ready);
+        sq_replace_source(db, words[i], at, ready);
         if (lstat(ready, &st) != 0)
             continue;
-        rc = swap_finish(db, words[i], at, kept, err);
+        rc = sq_replace_finish(db, words[i], at, kept, err);
         if (rc == LH_OK)
             rc = tell_resumed(db, kept, err);
     }
     if (rc != LH_OK)
         return rc;
     remove_work(db, at, "");
-    if ((rc = folder_sync(db->file, err)) != LH_OK)
+    if ((rc = sq_sync_folder(db->file, err)) != LH_OK)
         return rc;
-    return work_note(db, SIDE_IDLE, 0, err);
+    return sq_repair_note(db, WORK_NONE, 0, err);
 }

@@ -8,30 +8,30 @@
 /* ---- replace_file.c ---- */
 
 /* The note in the side file, on the disk too. */
-int work_note(struct db *db, enum side_work work, int64_t at, struct lhi_error *err);
-int folder_sync(const char *file, struct lhi_error *err); /* the folder that `file` is in */
+int sq_repair_note(struct db *db, enum coord_work work, int64_t at, struct lhi_error *err);
+int sq_sync_folder(const char *file, struct lhi_error *err); /* the folder that `file` is in */
 /* Where the file that is to come stands, from the note that it may be put in place. */
-void swap_ready(const struct db *db, const char *word, int64_t at, char out[4300]);
+void sq_replace_source(const struct db *db, const char *word, int64_t at, char out[4300]);
 /* Put it there: all that is not done yet. */
-int swap_finish(struct db *db, const char *word, int64_t at, char kept[4300],
-                struct lhi_error *err);
+int sq_replace_finish(struct db *db, const char *word, int64_t at, char kept[4300],
+                      struct lhi_error *err);
 
 /* ---- source_copy.c: the damaged file, held and copied ---- */
 
-struct original {
+struct source {
     sqlite3 *holder; /* keeps every other program out */
     sqlite3_file *file;
 };
 
-int file_create(const char *file, int *fd, struct lhi_error *err); /* a new one, for us alone */
+int sq_file_create(const char *file, int *fd, struct lhi_error *err); /* a new one, for us alone */
 /* LH_EBUSY: another program has it open. */
-int original_hold(struct original *original, const struct db *db, struct lhi_error *err);
-void original_release(struct original *original);
+int sq_source_lock(struct source *source, const struct db *db, struct lhi_error *err);
+void sq_source_unlock(struct source *source);
 /* Copy it, and its log, into `to`; fold the log into the copy and put its header right, so that `to`
  * alone is the store. `*folded`: how many frames of the log are in it. Without `log`: as if there were
  * none. */
-int original_copy(const struct original *original, const struct db *db, const char *to, bool log,
-                  int64_t *folded, struct lhi_error *err);
+int sq_source_copy(const struct source *source, const struct db *db, const char *to, bool log,
+                   int64_t *folded, struct lhi_error *err);
 
 /* ---- inventory.c ---- */
 
@@ -40,24 +40,24 @@ struct ids {
     int64_t *id;
     size_t n;
 };
-bool ids_add(struct ids *ids, int64_t id); /* false: out of memory */
-void ids_sort(struct ids *ids);            /* and each once */
-bool ids_have(const struct ids *ids, int64_t id);
+bool sq_ids_add(struct ids *ids, int64_t id); /* false: out of memory */
+void sq_ids_sort(struct ids *ids);            /* and each once */
+bool sq_ids_have(const struct ids *ids, int64_t id);
 
 /* What the indexes of lh_job (pending, timed, key) know: which jobs there are. */
 enum { JOB_INDEXES = 3 };
-struct known {
+struct inventory {
     struct ids ids[JOB_INDEXES];
     bool whole[JOB_INDEXES]; /* all of the index could be read */
     bool tables_whole;       /* every page of every table adds up */
 };
-int known_read(struct known *known, const char *file, struct lhi_error *err);
-void known_free(struct known *known);
+int sq_inventory_read(struct inventory *inventory, const char *file, struct lhi_error *err);
+void sq_inventory_free(struct inventory *inventory);
 
 /* ---- finish.c ---- */
 
 /* What became of a store on a rung of the ladder. */
-struct harvest {
+struct repair_result {
     lh_findings said;
     size_t named;         /* of what is lost or partial, so far */
     int64_t unnamed;      /* … beyond the most that are named */
@@ -68,23 +68,25 @@ struct harvest {
     char uuid[40];
 };
 /* One thing that is lost or partial; false: out of memory. */
-bool harvest_name(struct harvest *harvest, const char *level, const char *what, const char *fmt,
-                  ...) __attribute__((format(printf, 4, 5)));
-int name_lost_job(struct harvest *harvest, int64_t id, const char *why, struct lhi_error *err);
-void harvest_clear(struct harvest *harvest);
+bool sq_repair_add_loss(struct repair_result *result, const char *level, const char *what,
+                        const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+int sq_repair_add_lost_job(struct repair_result *result, int64_t id, const char *why,
+                           struct lhi_error *err);
+void sq_repair_result_clear(struct repair_result *result);
 
 /* Nobody knows how many ids were given beyond `seen`: new ones begin far above. */
-int counters_skip(struct conn *conn, int64_t seen, struct harvest *harvest, struct lhi_error *err);
+int sq_counters_skip(struct conn *conn, int64_t seen, struct repair_result *result,
+                     struct lhi_error *err);
 /* LH_ECORRUPT: our tables, indexes, views or triggers are not what our migrations make. */
-int schema_as_made(struct conn *conn, struct lhi_error *err);
+int sq_schema_as_made(struct conn *conn, struct lhi_error *err);
 /* The last touch to a sound file: what is lost or partial by comparison, the epoch, the marks. */
-int settle(struct conn *conn, const struct known *known, struct harvest *harvest,
-           struct lhi_error *err);
+int sq_repair_finish(struct conn *conn, const struct inventory *inventory,
+                     struct repair_result *result, struct lhi_error *err);
 
 /* ---- salvage.c ---- */
 
 /* Make the new file `to` of every row that can be read in `from`. LH_ECORRUPT: there is none. */
-int salvage(struct db *db, const char *from, const char *to, struct harvest *harvest,
-            struct lhi_error *err);
+int sq_salvage(struct db *db, const char *from, const char *to, struct repair_result *result,
+               struct lhi_error *err);
 
 #endif

@@ -5,7 +5,7 @@
  * says so. The old file gets a second name, so that there is never a moment without a file; its log
  * goes aside before the new file comes, which it would else be applied to; the marks of the new file
  * are in the side file before it is there. Then one rename. Killed at any step, whoever opens the
- * store next finds the note and does what is left (repair_resume); nothing is ever deleted but the
+ * store next finds the note and does what is left (sq_repair_resume); nothing is ever deleted but the
  * index of the old log.
  *
  * Others may still have the old file open: they see at their next act that the name is another
@@ -23,7 +23,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-void beside(const struct db *db, const char *word, int64_t at, const char *suffix, char out[4300])
+void sq_aside_name(const struct db *db, const char *word, int64_t at, const char *suffix,
+                   char out[4300])
 {
     char time[40], *to = time;
 
@@ -35,16 +36,17 @@ void beside(const struct db *db, const char *word, int64_t at, const char *suffi
     lhi_format(out, 4300, "%s.%s-%s%s", db->file, word, time, suffix);
 }
 
-int work_note(struct db *db, enum side_work work, int64_t at, struct lhi_error *err)
+int sq_repair_note(struct db *db, enum coord_work work, int64_t at, struct lhi_error *err)
 {
-    side_set_work(&db->side, work, at);
+    sq_coord_set_work(&db->coord, work, at);
     /* After a power loss it must be no older than what it is about. */
-    if (fdatasync(db->side.fd) != 0)
-        return lhi_fail_errno(err, errno, "could not sync the side file \"%.300s\"", db->side.path);
+    if (fdatasync(db->coord.fd) != 0)
+        return lhi_fail_errno(err, errno, "could not sync the side file \"%.300s\"",
+                              db->coord.path);
     return LH_OK;
 }
 
-int folder_sync(const char *file, struct lhi_error *err)
+int sq_sync_folder(const char *file, struct lhi_error *err)
 {
     char folder[4300];
     const char *slash = strrchr(file, '/');
@@ -59,9 +61,9 @@ int folder_sync(const char *file, struct lhi_error *err)
                   : LH_OK;
 }
 
-void swap_ready(const struct db *db, const char *word, int64_t at, char out[4300])
+void sq_replace_source(const struct db *db, const char *word, int64_t at, char out[4300])
 {
-    beside(db, word, at, "-new", out);
+    sq_aside_name(db, word, at, "-new", out);
 }
 
 /* ---- the file that is to come ---- */
@@ -78,12 +80,12 @@ static int make_whole(struct conn *conn, const char *file, struct lhi_error *err
     static const char *const suffixes[] = {"-wal", "-shm"};
     int frames = 0, moved = 0;
     bool changed;
-    int rc = set_wal_mode(conn, &changed, err);
+    int rc = sq_set_wal_mode(conn, &changed, err);
 
     if (rc == LH_OK && sqlite3_wal_checkpoint_v2(conn->db, "main", SQLITE_CHECKPOINT_TRUNCATE,
                                                  &frames, &moved) != SQLITE_OK)
-        rc = sql_fail(conn, sqlite3_extended_errcode(conn->db), err);
-    conn_close(conn);
+        rc = sq_fail(conn, sqlite3_extended_errcode(conn->db), err);
+    sq_conn_close(conn);
     for (size_t i = 0; i < sizeof suffixes / sizeof suffixes[0] && rc == LH_OK; i++) {
         char name[4300];
         lhi_format(name, sizeof name, "%.4290s%s", file, suffixes[i]);
@@ -101,15 +103,15 @@ static int make_whole(struct conn *conn, const char *file, struct lhi_error *err
 static int look_at_coming(const char *file, struct coming *coming, struct lhi_error *err)
 {
     struct conn conn = {0};
-    int rc = copy_open(&conn, file, err);
+    int rc = sq_copy_open(&conn, file, err);
 
     if (rc == LH_OK &&
-        (rc = meta_text(&conn, "store_uuid", coming->uuid, sizeof coming->uuid, err)) == LH_OK &&
-        (rc = sql_int(&conn, LHI_SQL_STORE_MARKS, err, 0, &coming->changes, "")) == LH_OK)
+        (rc = sq_meta_text(&conn, "store_uuid", coming->uuid, sizeof coming->uuid, err)) == LH_OK &&
+        (rc = sq_int(&conn, LHI_SQL_STORE_MARKS, err, 0, &coming->changes, "")) == LH_OK)
         rc = make_whole(&conn, file, err);
-    conn_close(&conn);
+    sq_conn_close(&conn);
     if (rc != LH_OK)
-        return copy_failed("could not read", file, err);
+        return sq_copy_failed("could not read", file, err);
     if (stat(file, &coming->st) != 0)
         return lhi_fail_errno(err, errno, "could not look at \"%.300s\"", file);
     return LH_OK;
@@ -186,19 +188,19 @@ static void drop_log_index(const struct db *db)
  * is refused when it is opened, unless whoever opens it accepts the loss. */
 static void set_marks(struct db *db, const struct coming *coming)
 {
-    struct side *side = &db->side;
-    uint64_t synced = side_synced(side), changes = (uint64_t)coming->changes;
+    struct coord *coord = &db->coord;
+    uint64_t synced = sq_coord_synced(coord), changes = (uint64_t)coming->changes;
 
-    if (strcmp(side_uuid(side), coming->uuid) != 0) {
-        side_set_uuid(side, coming->uuid);
+    if (strcmp(sq_coord_uuid(coord), coming->uuid) != 0) {
+        sq_coord_set_uuid(coord, coming->uuid);
         synced = 0;
     }
-    side_reset_marks(side, synced > changes ? synced : changes);
-    side_set_committed(side, changes);
-    side_set_frames(side, 0);
-    side_set_sync_failed(side, false);
-    side_set_wal(side, 0);
-    side_set_file(side, coming->st.st_dev, coming->st.st_ino);
+    sq_coord_reset_marks(coord, synced > changes ? synced : changes);
+    sq_coord_set_committed(coord, changes);
+    sq_coord_set_frames(coord, 0);
+    sq_coord_set_sync_failed(coord, false);
+    sq_coord_set_wal(coord, 0);
+    sq_coord_set_file(coord, coming->st.st_dev, coming->st.st_ino);
 }
 
 /* After a crash the note alone says which file is to come: it must be one that we have made. */
@@ -208,7 +210,7 @@ static int trust_coming(const struct db *db, const char *ready, struct lhi_error
 
     if (lstat(ready, &st) != 0)
         return lhi_fail_errno(err, errno, "could not look at \"%.300s\"", ready);
-    return trust_file(ready, &st, stat(db->file, &old) == 0 ? &old : NULL, err);
+    return sq_trust_file(ready, &st, stat(db->file, &old) == 0 ? &old : NULL, err);
 }
 
 /* All before the rename. */
@@ -228,32 +230,33 @@ static int prepare(struct db *db, const char *ready, const char *aside, char kep
         return rc;
     drop_log_index(db);
     LHI_POINT("swap:aside");
-    return folder_sync(db->file, err);
+    return sq_sync_folder(db->file, err);
 }
 
-int swap_finish(struct db *db, const char *word, int64_t at, char kept[4300], struct lhi_error *err)
+int sq_replace_finish(struct db *db, const char *word, int64_t at, char kept[4300],
+                      struct lhi_error *err)
 {
     struct coming coming = {0};
     char ready[4300], aside[4300];
 
-    swap_ready(db, word, at, ready);
-    beside(db, word, at, "", aside);
+    sq_replace_source(db, word, at, ready);
+    sq_aside_name(db, word, at, "", aside);
     int rc = prepare(db, ready, aside, kept, &coming, err);
     if (rc != LH_OK)
         return rc;
     set_marks(db, &coming);
-    if ((rc = work_note(db, SIDE_SWAPPING, at, err)) != LH_OK)
+    if ((rc = sq_repair_note(db, WORK_REPLACING, at, err)) != LH_OK)
         return rc;
     LHI_POINT("swap:marked");
     if (rename(ready, db->file) != 0)
         return lhi_fail_errno(err, errno, "could not put \"%.200s\" in place of \"%s\"", ready,
                               db->path);
     LHI_POINT("swap:renamed");
-    trust_forget(ready);
+    sq_trust_forget(ready);
     db->dev = coming.st.st_dev;
     db->ino = coming.st.st_ino;
-    if ((rc = folder_sync(db->file, err)) != LH_OK ||
-        (rc = work_note(db, SIDE_IDLE, 0, err)) != LH_OK)
+    if ((rc = sq_sync_folder(db->file, err)) != LH_OK ||
+        (rc = sq_repair_note(db, WORK_NONE, 0, err)) != LH_OK)
         return rc;
     LHI_POINT("swap:done");
     return LH_OK;
@@ -268,21 +271,21 @@ struct marks {
     bool sync_failed;
 };
 
-static void save_marks(const struct side *side, struct marks *marks)
+static void save_marks(const struct coord *coord, struct marks *marks)
 {
-    lhi_format(marks->uuid, sizeof marks->uuid, "%s", side_uuid(side));
-    marks->committed = side_committed(side);
-    marks->synced = side_synced(side);
-    marks->wal = side_wal(side);
-    marks->frames = side_frames(side);
-    marks->sync_failed = side_sync_failed(side);
+    lhi_format(marks->uuid, sizeof marks->uuid, "%s", sq_coord_uuid(coord));
+    marks->committed = sq_coord_committed(coord);
+    marks->synced = sq_coord_synced(coord);
+    marks->wal = sq_coord_wal(coord);
+    marks->frames = sq_coord_frames(coord);
+    marks->sync_failed = sq_coord_sync_failed(coord);
 }
 
 /* What cannot be undone is finished by whoever opens the store next: the note stays. */
 static void undo(struct db *db, const char *ready, const char *aside, const struct marks *marks)
 {
     static const char *const suffixes[] = {"-wal", "-journal"};
-    struct side *side = &db->side;
+    struct coord *coord = &db->coord;
     struct lhi_error ignored;
     struct stat st;
 
@@ -295,16 +298,16 @@ static void undo(struct db *db, const char *ready, const char *aside, const stru
     }
     if (lhi_same_file(db->file, aside))
         (void)unlink(aside);
-    side_set_uuid(side, marks->uuid);
-    side_reset_marks(side, marks->synced);
-    side_set_committed(side, marks->committed);
-    side_set_frames(side, marks->frames);
-    side_set_sync_failed(side, marks->sync_failed);
-    side_set_wal(side, marks->wal);
+    sq_coord_set_uuid(coord, marks->uuid);
+    sq_coord_reset_marks(coord, marks->synced);
+    sq_coord_set_committed(coord, marks->committed);
+    sq_coord_set_frames(coord, marks->frames);
+    sq_coord_set_sync_failed(coord, marks->sync_failed);
+    sq_coord_set_wal(coord, marks->wal);
     if (stat(db->file, &st) == 0)
-        side_set_file(side, st.st_dev, st.st_ino);
-    copy_remove(ready);
-    (void)work_note(db, SIDE_IDLE, 0, &ignored);
+        sq_coord_set_file(coord, st.st_dev, st.st_ino);
+    sq_copy_remove(ready);
+    (void)sq_repair_note(db, WORK_NONE, 0, &ignored);
 }
 
 /* Names that are free: what was kept before is not written over. */
@@ -313,17 +316,17 @@ static void choose_names(const struct db *db, const char *word, int64_t *at, cha
 {
     for (;; ++*at) {
         char wal[4300], journal[4300];
-        swap_ready(db, word, *at, ready);
-        beside(db, word, *at, "", aside);
-        beside(db, word, *at, "-wal", wal);
-        beside(db, word, *at, "-journal", journal);
+        sq_replace_source(db, word, *at, ready);
+        sq_aside_name(db, word, *at, "", aside);
+        sq_aside_name(db, word, *at, "-wal", wal);
+        sq_aside_name(db, word, *at, "-journal", journal);
         if (!exists(ready) && !exists(aside) && !exists(wal) && !exists(journal))
             return;
     }
 }
 
-int store_swap(struct db *db, const char *fresh, const char *word, int64_t at, char kept[4300],
-               struct lhi_error *err)
+int sq_replace_file(struct db *db, const char *fresh, const char *word, int64_t at, char kept[4300],
+                    struct lhi_error *err)
 {
     char ready[4300], aside[4300];
     struct marks marks;
@@ -334,14 +337,14 @@ int store_swap(struct db *db, const char *fresh, const char *word, int64_t at, c
     choose_names(db, word, &at, ready, aside);
     if (rename(fresh, ready) != 0)
         return lhi_fail_errno(err, errno, "could not rename \"%.300s\"", fresh);
-    trust_forget(fresh);
-    save_marks(&db->side, &marks);
-    rc = folder_sync(db->file, err);
+    sq_trust_forget(fresh);
+    save_marks(&db->coord, &marks);
+    rc = sq_sync_folder(db->file, err);
     if (rc == LH_OK)
-        rc = work_note(db, SIDE_SWAPPING, at, err);
+        rc = sq_repair_note(db, WORK_REPLACING, at, err);
     LHI_POINT("swap:noted");
     if (rc == LH_OK)
-        rc = swap_finish(db, word, at, kept, err);
+        rc = sq_replace_finish(db, word, at, kept, err);
     if (rc != LH_OK && exists(ready))
         undo(db, ready, aside, &marks);
     return rc;

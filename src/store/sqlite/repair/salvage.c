@@ -17,13 +17,13 @@ enum { DEEPEST = 40 }; /* no sound tree is deeper */
 static int name_row(struct salvage *s, int64_t above, int64_t upto, struct lhi_error *err)
 {
     const char *name = s->at->name;
-    bool job = is_jobs(s->at);
+    bool job = sq_is_job_table(s->at);
     int64_t first = (s->at->ours && above < 0 ? 0 : above) + 1; /* ours begin at 1 */
 
     if (s->at->keyed)
         return NAME(s, "error", "lost", "a row of %s cannot be read and is lost", name);
     if (first == upto && job)
-        return name_lost_job(s->harvest, upto, "its row cannot be read", err);
+        return sq_repair_add_lost_job(s->result, upto, "its row cannot be read", err);
     if (first == upto)
         return NAME(s, "error", "lost", "row %lld of %s is lost: it cannot be read",
                     (long long)upto, name);
@@ -48,7 +48,7 @@ static int note_hole(void *arg, uint32_t page, int64_t above, int64_t upto, stru
         return LH_OK;
     if (page == 0)
         return name_row(s, above, upto, err);
-    struct hole *grown = grow(s->hole, s->n_holes, sizeof *grown);
+    struct hole *grown = sq_grow(s->hole, s->n_holes, sizeof *grown);
     if (grown == NULL)
         return lhi_no_memory(err);
     s->hole = grown;
@@ -76,7 +76,7 @@ static int tell_hole(struct salvage *s, const struct hole *hole, struct lhi_erro
     const char *name = hole->table->name;
     int64_t above = hole->table->ours && hole->above < 0 ? 0 : hole->above; /* ours begin at 1 */
     bool inner = false;
-    int rc = hole->table->keyed ? LH_OK : pages_is_parent(&s->pages, hole->page, &inner, err);
+    int rc = hole->table->keyed ? LH_OK : sq_pages_is_parent(&s->pages, hole->page, &inner, err);
 
     if (rc != LH_OK || inner || hole->filled)
         return rc;
@@ -108,10 +108,10 @@ static bool has_shape(const struct table *table, const struct row *row)
         return false;
     for (size_t i = 0; i < row->n; i++) {
         const struct table_column *column = &table->column[i];
-        bool null = row_is_null(row, i);
+        bool null = sq_row_is_null(row, i);
         if ((null && column->required && !column->id) || (!null && column->id) ||
-            (!null && column->kind == 'i' && !row_int(row, i, &any)) ||
-            (!null && column->kind == 't' && !row_is_text(row, i)))
+            (!null && column->kind == 'i' && !sq_row_int(row, i, &any)) ||
+            (!null && column->kind == 't' && !sq_row_is_text(row, i)))
             return false;
     }
     return true;
@@ -148,7 +148,7 @@ static int guess_among(struct guess *guess, bool damaged, uint32_t page, struct 
     for (size_t i = 0; i < s->n_tables; i++)
         guess->fits[i] = s->table[i].damaged == damaged && s->table[i].keyed == guess->index &&
                          strcmp(s->table[i].name, "lh_expiry") != 0;
-    int rc = pages_rows(&s->pages, page, &walker, err);
+    int rc = sq_pages_rows(&s->pages, page, &walker, err);
     *out = NULL;
     for (size_t i = 0; i < s->n_tables && rc == LH_OK; i++) {
         if (guess->fits[i] && *out != NULL) {
@@ -179,7 +179,7 @@ static int note_hole_below(struct salvage *s, uint32_t page, struct lhi_error *e
     int rc = LH_OK;
 
     for (int depth = 0; depth < DEEPEST && above != 0 && rc == LH_OK; depth++) {
-        rc = pages_parent(&s->pages, above, &above, err);
+        rc = sq_pages_parent(&s->pages, above, &above, err);
         for (size_t i = 0; i < s->n_holes && rc == LH_OK; i++)
             if (s->hole[i].page == above) {
                 const struct hole *hole = &s->hole[i];
@@ -202,10 +202,10 @@ static int salvage_orphans(struct salvage *s, struct lhi_error *err)
     if (guess.fits == NULL)
         return lhi_no_memory(err);
     s->orphan = true;
-    while (rc == LH_OK && (rc = pages_next_orphan(&s->pages, &orphan, err)) == LH_OK &&
+    while (rc == LH_OK && (rc = sq_pages_next_orphan(&s->pages, &orphan, err)) == LH_OK &&
            orphan.page != 0) {
-        const struct walker walker = {orphan.index, put_row, note_hole, s, note_suspect};
-        int64_t before = s->harvest->jobs + s->harvest->rows;
+        const struct walker walker = {orphan.index, sq_put_row, note_hole, s, note_suspect};
+        int64_t before = s->result->jobs + s->result->rows;
         if (!orphan.readable) {
             rc = note_hole_below(s, orphan.page, err);
             continue;
@@ -213,10 +213,10 @@ static int salvage_orphans(struct salvage *s, struct lhi_error *err)
         guess.index = orphan.index;
         rc = guess_table(&guess, orphan.page, &s->at, err);
         if (rc == LH_OK && s->at != NULL)
-            rc = pages_rows(&s->pages, orphan.page, &walker, err);
+            rc = sq_pages_rows(&s->pages, orphan.page, &walker, err);
         for (size_t i = 0; i < s->n_holes; i++)
             s->hole[i].filled = s->hole[i].filled || (s->hole[i].page == orphan.page &&
-                                                      s->harvest->jobs + s->harvest->rows > before);
+                                                      s->result->jobs + s->result->rows > before);
     }
     s->orphan = false;
     lhi_free(guess.fits);
@@ -230,19 +230,19 @@ static int note_object(void *arg, const struct row *row, struct lhi_error *err)
     struct salvage *s = arg;
     bool ok = true;
     int64_t root = 0;
-    struct object *grown = grow(s->object, s->n_objects, sizeof *grown);
+    struct object *grown = sq_grow(s->object, s->n_objects, sizeof *grown);
 
     if (grown == NULL)
         return lhi_no_memory(err);
     s->object = grown;
     struct object *object = &s->object[s->n_objects];
-    *object = (struct object){.type = row_text(row, 0, s->echo, &s->arena, &ok),
-                              .name = row_text(row, 1, s->echo, &s->arena, &ok),
-                              .table = row_text(row, 2, s->echo, &s->arena, &ok),
-                              .sql = row_text(row, 4, s->echo, &s->arena, &ok)};
+    *object = (struct object){.type = sq_row_text(row, 0, s->echo, &s->arena, &ok),
+                              .name = sq_row_text(row, 1, s->echo, &s->arena, &ok),
+                              .table = sq_row_text(row, 2, s->echo, &s->arena, &ok),
+                              .sql = sq_row_text(row, 4, s->echo, &s->arena, &ok)};
     if (!ok)
         return lhi_no_memory(err);
-    if (row_int(row, 3, &root) && root > 0 && root <= UINT32_MAX)
+    if (sq_row_int(row, 3, &root) && root > 0 && root <= UINT32_MAX)
         object->root = (uint32_t)root;
     if (object->type != NULL && object->name != NULL && object->table != NULL)
         s->n_objects++;
@@ -264,14 +264,14 @@ static int look_at_meta(void *arg, const struct row *row, struct lhi_error *err)
 {
     struct salvage *s = arg;
     bool ok = true;
-    const char *key = row_text(row, 0, s->echo, &s->arena, &ok);
+    const char *key = sq_row_text(row, 0, s->echo, &s->arena, &ok);
 
     if (!ok)
         return lhi_no_memory(err);
     if (key != NULL && strcmp(key, "schema_version") == 0)
-        (void)row_int(row, 1, &s->version);
+        (void)sq_row_int(row, 1, &s->version);
     if (key != NULL && strcmp(key, "own_file") == 0)
-        (void)row_int(row, 1, &s->own_file);
+        (void)sq_row_int(row, 1, &s->own_file);
     return LH_OK;
 }
 
@@ -287,11 +287,11 @@ static int look_at_schema(struct salvage *s, struct lhi_error *err)
 {
     const struct walker objects = {false, note_object, note_schema_hole, s, NULL};
     const struct walker meta = {true, look_at_meta, ignore_hole, s, NULL};
-    int rc = pages_walk(&s->pages, 1, &objects, err);
+    int rc = sq_pages_walk(&s->pages, 1, &objects, err);
 
     if (rc == LH_OK && root_of(s, "lh_meta") != 0)
-        rc = pages_walk(&s->pages, root_of(s, "lh_meta"), &meta, err);
-    pages_forget(&s->pages); /* lh_meta is read again, as a table */
+        rc = sq_pages_walk(&s->pages, root_of(s, "lh_meta"), &meta, err);
+    sq_pages_forget(&s->pages); /* lh_meta is read again, as a table */
     if (rc == LH_OK && s->version > lhi_sqlite_migration_count)
         return lhi_fail(err, LH_ENEWER,
                         "store \"%s\" has schema version %lld, this program knows up to %d: use a "
@@ -312,16 +312,16 @@ static int put_counter(void *arg, const struct row *row, struct lhi_error *err)
     struct salvage *s = arg;
     bool ok = true;
     int64_t last;
-    const char *name = row_text(row, 0, s->echo, &s->arena, &ok);
+    const char *name = sq_row_text(row, 0, s->echo, &s->arena, &ok);
 
     if (!ok)
         return lhi_no_memory(err);
-    if (name == NULL || !row_int(row, 1, &last)) {
+    if (name == NULL || !sq_row_int(row, 1, &last)) {
         s->counters_damaged = true;
         return LH_OK;
     }
     s->counters_found = s->counters_found || strcmp(name, "lh_job") == 0;
-    return rebuild_counter(s, name, last, err);
+    return sq_rebuild_counter(s, name, last, err);
 }
 
 static int note_counter_hole(void *arg, uint32_t page, int64_t above, int64_t upto,
@@ -350,7 +350,7 @@ static int skip_row(void *arg, const struct row *row, struct lhi_error *err)
 static int pass_by(struct salvage *s, uint32_t root, bool index, struct lhi_error *err)
 {
     const struct walker walker = {index, skip_row, ignore_hole, s, NULL};
-    return pages_walk(&s->pages, root, &walker, err);
+    return sq_pages_walk(&s->pages, root, &walker, err);
 }
 
 static bool is_wanted(const struct salvage *s, const char *name)
@@ -368,11 +368,11 @@ static int salvage_tables(struct salvage *s, struct lhi_error *err)
 
     for (size_t i = 0; i < s->n_tables && rc == LH_OK; i++) {
         struct table *table = &s->table[i];
-        const struct walker walker = {table->keyed, put_row, note_hole, s, note_suspect};
+        const struct walker walker = {table->keyed, sq_put_row, note_hole, s, note_suspect};
         s->at = table;
         table->root = root_of(s, table->name);
         if (table->root != 0)
-            rc = pages_walk(&s->pages, table->root, &walker, err);
+            rc = sq_pages_walk(&s->pages, table->root, &walker, err);
         else
             table->damaged = s->schema_damaged;
     }
@@ -382,7 +382,7 @@ static int salvage_tables(struct salvage *s, struct lhi_error *err)
         if (object->root == 0 || is_wanted(s, object->name))
             continue;
         if (strcmp(object->name, "sqlite_sequence") == 0)
-            rc = pages_walk(&s->pages, object->root, &counters, err);
+            rc = sq_pages_walk(&s->pages, object->root, &counters, err);
         else
             rc = pass_by(s, object->root, index, err);
     }
@@ -393,7 +393,7 @@ static int salvage_rows(struct salvage *s, const char *to, struct lhi_error *err
 {
     int rc = look_at_schema(s, err);
 
-    if (rc != LH_OK || (rc = rebuild_begin(s, to, err)) != LH_OK ||
+    if (rc != LH_OK || (rc = sq_rebuild_begin(s, to, err)) != LH_OK ||
         (rc = salvage_tables(s, err)) != LH_OK || (rc = salvage_orphans(s, err)) != LH_OK)
         return rc;
     for (size_t i = 0; i < s->n_holes && rc == LH_OK; i++)
@@ -402,24 +402,24 @@ static int salvage_rows(struct salvage *s, const char *to, struct lhi_error *err
         rc = NAME(s, "error", "lost",
                   "part of the schema is lost: rows were told by their shape, and what was not "
                   "found is lost");
-    if (rc == LH_OK && s->harvest->jobs + s->harvest->rows == 0)
+    if (rc == LH_OK && s->result->jobs + s->result->rows == 0)
         return lhi_fail(err, LH_ECORRUPT, "no row of it can be read");
-    return rc == LH_OK ? rebuild_end(s, to, err) : rc;
+    return rc == LH_OK ? sq_rebuild_end(s, to, err) : rc;
 }
 
-int salvage(struct db *db, const char *from, const char *to, struct harvest *harvest,
-            struct lhi_error *err)
+int sq_salvage(struct db *db, const char *from, const char *to, struct repair_result *result,
+               struct lhi_error *err)
 {
     struct salvage *s = lhi_calloc(1, sizeof *s);
 
     if (s == NULL)
         return lhi_no_memory(err);
     s->db = db;
-    s->harvest = harvest;
+    s->result = result;
     s->own_file = -1;
-    int rc = pages_open(&s->pages, from, err);
+    int rc = sq_pages_open(&s->pages, from, err);
     if (rc == LH_OK &&
-        (rc = conn_open(&s->memory, ":memory:", SQLITE_OPEN_READWRITE, err)) == LH_OK &&
+        (rc = sq_conn_open(&s->memory, ":memory:", SQLITE_OPEN_READWRITE, err)) == LH_OK &&
         sqlite3_prepare_v2(s->memory.db, "SELECT ?1", -1, &s->echo, NULL) != SQLITE_OK)
         rc = lhi_no_memory(err);
     if (rc == LH_OK)
@@ -429,9 +429,9 @@ int salvage(struct db *db, const char *from, const char *to, struct harvest *har
         lhi_free(s->table[i].column);
     }
     (void)sqlite3_finalize(s->echo);
-    conn_close(&s->memory);
-    conn_close(&s->conn);
-    pages_close(&s->pages);
+    sq_conn_close(&s->memory);
+    sq_conn_close(&s->conn);
+    sq_pages_close(&s->pages);
     lhi_free(s->table);
     lhi_free(s->object);
     lhi_free(s->hole);

@@ -39,7 +39,7 @@ struct hole {
 struct salvage {
     struct db *db;
     struct pages pages;
-    struct harvest *harvest;
+    struct repair_result *result;
     struct lhi_arena arena;
     struct conn conn;   /* on the new file */
     struct conn memory; /* for `echo` */
@@ -59,18 +59,18 @@ struct salvage {
 
 /* Name one thing that is lost or partial; a status. */
 #define NAME(s, level, what, ...) \
-    (harvest_name((s)->harvest, level, what, __VA_ARGS__) ? LH_OK : lhi_no_memory(err))
+    (sq_repair_add_loss((s)->result, level, what, __VA_ARGS__) ? LH_OK : lhi_no_memory(err))
 
 /* salvage_row.c: a row of s->at (arg: s). */
-bool is_jobs(const struct table *table);
-int put_row(void *arg, const struct row *row, struct lhi_error *err);
+bool sq_is_job_table(const struct table *table);
+int sq_put_row(void *arg, const struct row *row, struct lhi_error *err);
 
 /* rebuild.c: a file with our tables of the version found and the tables of others, all empty; s->table. */
-int rebuild_begin(struct salvage *s, const char *to, struct lhi_error *err);
+int sq_rebuild_begin(struct salvage *s, const char *to, struct lhi_error *err);
 /* Everything that is not a row: what lh_meta must have, counts, the highest ids, indexes, views and
  * triggers of others. Then `to` is whole. */
-int rebuild_end(struct salvage *s, const char *to, struct lhi_error *err);
+int sq_rebuild_end(struct salvage *s, const char *to, struct lhi_error *err);
 /* A row of the table of the highest ids. */
-int rebuild_counter(struct salvage *s, const char *table, int64_t last, struct lhi_error *err);
+int sq_rebuild_counter(struct salvage *s, const char *table, int64_t last, struct lhi_error *err);
 
 #endif

@@ -18,43 +18,44 @@ enum { MOST_NAMED = 100 };
 
 /* ---- what is said of it ---- */
 
-bool harvest_name(struct harvest *harvest, const char *level, const char *what, const char *fmt,
-                  ...)
+bool sq_repair_add_loss(struct repair_result *result, const char *level, const char *what,
+                        const char *fmt, ...)
 {
     char text[400];
     va_list ap;
 
     if (strcmp(what, "lost") == 0)
-        harvest->lost = true;
-    if (harvest->named >= MOST_NAMED) {
-        harvest->unnamed++;
+        result->lost = true;
+    if (result->named >= MOST_NAMED) {
+        result->unnamed++;
         return true;
     }
-    harvest->named++;
+    result->named++;
     va_start(ap, fmt);
     (void)vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    return finding_add(&harvest->said, level, what, "%s", text);
+    return sq_finding_add(&result->said, level, what, "%s", text);
 }
 
-int name_lost_job(struct harvest *harvest, int64_t id, const char *why, struct lhi_error *err)
+int sq_repair_add_lost_job(struct repair_result *result, int64_t id, const char *why,
+                           struct lhi_error *err)
 {
-    if (!ids_add(&harvest->lost_jobs, id) ||
-        !harvest_name(harvest, "error", "lost", "job %lld is lost: %s", (long long)id, why))
+    if (!sq_ids_add(&result->lost_jobs, id) ||
+        !sq_repair_add_loss(result, "error", "lost", "job %lld is lost: %s", (long long)id, why))
         return lhi_no_memory(err);
     return LH_OK;
 }
 
-void harvest_clear(struct harvest *harvest)
+void sq_repair_result_clear(struct repair_result *result)
 {
-    findings_clear(&harvest->said);
-    lhi_free(harvest->lost_jobs.id);
-    *harvest = (struct harvest){0};
+    sq_findings_clear(&result->said);
+    lhi_free(result->lost_jobs.id);
+    *result = (struct repair_result){0};
 }
 
 /* ---- a row into the new file ---- */
 
-bool is_jobs(const struct table *table)
+bool sq_is_job_table(const struct table *table)
 {
     return table->ours && strcmp(table->name, "lh_job") == 0;
 }
@@ -92,7 +93,7 @@ static int prepare_insert(struct salvage *s, struct table *table, size_t width,
         return lhi_no_memory(err);
     int rc = sqlite3_prepare_v2(s->conn.db, sql_text, -1, &table->insert, NULL);
     sqlite3_free(sql_text);
-    return rc == SQLITE_OK ? LH_OK : sql_fail(&s->conn, rc, err);
+    return rc == SQLITE_OK ? LH_OK : sq_fail(&s->conn, rc, err);
 }
 
 /* An SQLite result code. */
@@ -103,10 +104,10 @@ static int insert_row(struct table *table, const struct row *row)
     for (size_t i = 0; i < table->width && rc == SQLITE_OK; i++) {
         if (table->column[i].name == NULL)
             continue;
-        if (table->column[i].id && row_is_null(row, i))
+        if (table->column[i].id && sq_row_is_null(row, i))
             rc = sqlite3_bind_int64(table->insert, (int)i + 1, row->id);
         else
-            rc = row_bind(row, i, table->insert, (int)i + 1);
+            rc = sq_row_bind(row, i, table->insert, (int)i + 1);
     }
     if (rc == SQLITE_OK && table->rowid != NULL)
         rc = sqlite3_bind_int64(table->insert, (int)table->width + 1, row->id);
@@ -134,7 +135,7 @@ static int mend_job(struct salvage *s, const struct row *row, const char *why,
         if (at > 0 && s->at->column[i].id)
             rc = sqlite3_bind_int64(stmt, at, row->id);
         else if (at > 0)
-            rc = row_bind(row, i, stmt, at);
+            rc = sq_row_bind(row, i, stmt, at);
     }
     if (rc == SQLITE_OK)
         rc = sqlite3_bind_text(stmt, sqlite3_bind_parameter_index(stmt, ":reason"), reason, -1,
@@ -145,15 +146,15 @@ static int mend_job(struct salvage *s, const struct row *row, const char *why,
         rc = sqlite3_step(stmt);
     int status = LH_OK;
     if (rc == SQLITE_DONE) {
-        s->harvest->jobs++;
-        s->harvest->fence = true; /* its token may be what was damaged */
+        s->result->jobs++;
+        s->result->fence = true; /* its token may be what was damaged */
         status = NAME(s, "warning", "partial",
                       "job %lld is partial, and failed so that nobody runs it: %.150s",
                       (long long)row->id, why);
     } else if ((rc & 0xff) == SQLITE_CONSTRAINT) {
-        status = name_lost_job(s->harvest, row->id, sqlite3_errmsg(s->conn.db), err);
+        status = sq_repair_add_lost_job(s->result, row->id, sqlite3_errmsg(s->conn.db), err);
     } else {
-        status = sql_fail(&s->conn, rc, err);
+        status = sq_fail(&s->conn, rc, err);
     }
     (void)sqlite3_finalize(stmt);
     return status;
@@ -173,7 +174,7 @@ static int refused_row(struct salvage *s, const struct row *row, int rc, struct 
     lhi_format(why, sizeof why, "%s", sqlite3_errmsg(s->conn.db));
     if (is_duplicate(rc) && s->orphan)
         return LH_OK;
-    if (is_jobs(s->at) && !is_duplicate(rc))
+    if (sq_is_job_table(s->at) && !is_duplicate(rc))
         return mend_job(s, row, why, err);
     if (s->at->keyed)
         return NAME(s, "error", "lost", "a row of %s is lost: %s", s->at->name, why);
@@ -184,11 +185,11 @@ static int refused_row(struct salvage *s, const struct row *row, int rc, struct 
 /* The end of a job is its payload. With a checksum a claim will find out; without one we must. */
 static bool must_mend(const struct table *table, const struct row *row)
 {
-    return row->broken && (row->n <= JOB_PAYLOAD_SUM || row_is_null(row, JOB_PAYLOAD_SUM)) &&
+    return row->broken && (row->n <= JOB_PAYLOAD_SUM || sq_row_is_null(row, JOB_PAYLOAD_SUM)) &&
            table->n == JOB_COLUMNS;
 }
 
-int put_row(void *arg, const struct row *row, struct lhi_error *err)
+int sq_put_row(void *arg, const struct row *row, struct lhi_error *err)
 {
     struct salvage *s = arg;
     struct table *table = s->at;
@@ -202,21 +203,21 @@ int put_row(void *arg, const struct row *row, struct lhi_error *err)
     }
     if ((rc = prepare_insert(s, table, width, err)) != LH_OK)
         return rc;
-    if (is_jobs(table) && (row->id < 1 || row->id > LAST_ID))
+    if (sq_is_job_table(table) && (row->id < 1 || row->id > LAST_ID))
         return NAME(s, "error", "lost", "a job is lost: its id was %lld", (long long)row->id);
-    if (is_jobs(table) && must_mend(table, row))
+    if (sq_is_job_table(table) && must_mend(table, row))
         return mend_job(s, row, "not all of it can be read", err);
     rc = insert_row(table, row);
     if ((rc & 0xff) == SQLITE_CONSTRAINT)
         return refused_row(s, row, rc, err);
     if (rc != SQLITE_OK)
-        return sql_fail(&s->conn, rc, err);
-    if (is_jobs(table))
-        s->harvest->jobs++;
+        return sq_fail(&s->conn, rc, err);
+    if (sq_is_job_table(table))
+        s->result->jobs++;
     else
-        s->harvest->rows++;
-    if (!row->broken || (is_jobs(table) && !row_is_null(row, JOB_PAYLOAD)))
-        return LH_OK; /* a payload that does not match its checksum is named by settle() */
+        s->result->rows++;
+    if (!row->broken || (sq_is_job_table(table) && !sq_row_is_null(row, JOB_PAYLOAD)))
+        return LH_OK; /* a payload that does not match its checksum is named by sq_repair_finish() */
     return NAME(s, "warning", "partial", "row %lld of %s is partial: not all of it can be read",
                 (long long)row->id, table->name);
 }

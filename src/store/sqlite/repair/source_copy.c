@@ -22,20 +22,19 @@ enum { CHUNK = 1 << 20, FILE_HEADER = 100, LOG_HEADER = 32, FRAME_HEADER = 24, C
 
 /* Whoever has the database open in WAL mode holds a shared lock on it: an exclusive one is proof that
  * nobody does, and keeps it so. */
-int original_hold(struct original *original, const struct db *db, struct lhi_error *err)
+int sq_source_lock(struct source *source, const struct db *db, struct lhi_error *err)
 {
     struct conn conn = {0};
 
-    memset(original, 0, sizeof *original);
-    int rc = sqlite3_open_v2(db->file, &original->holder,
+    memset(source, 0, sizeof *source);
+    int rc = sqlite3_open_v2(db->file, &source->holder,
                              SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_PRIVATECACHE,
                              NULL);
     if (rc == SQLITE_OK)
-        rc = sqlite3_file_control(original->holder, "main", SQLITE_FCNTL_FILE_POINTER,
-                                  &original->file);
+        rc = sqlite3_file_control(source->holder, "main", SQLITE_FCNTL_FILE_POINTER, &source->file);
     if (rc == SQLITE_OK &&
-        (rc = original->file->pMethods->xLock(original->file, SQLITE_LOCK_SHARED)) == SQLITE_OK)
-        rc = original->file->pMethods->xLock(original->file, SQLITE_LOCK_EXCLUSIVE);
+        (rc = source->file->pMethods->xLock(source->file, SQLITE_LOCK_SHARED)) == SQLITE_OK)
+        rc = source->file->pMethods->xLock(source->file, SQLITE_LOCK_EXCLUSIVE);
     if (rc == SQLITE_OK)
         return LH_OK;
     if ((rc & 0xff) == SQLITE_BUSY)
@@ -43,18 +42,18 @@ int original_hold(struct original *original, const struct db *db, struct lhi_err
                         "store \"%s\" is damaged, and another program has it open: stop that, and "
                         "try again",
                         db->path);
-    return sql_fail(&conn, rc, err);
+    return sq_fail(&conn, rc, err);
 }
 
-void original_release(struct original *original)
+void sq_source_unlock(struct source *source)
 {
-    (void)sqlite3_close(original->holder);
-    memset(original, 0, sizeof *original);
+    (void)sqlite3_close(source->holder);
+    memset(source, 0, sizeof *source);
 }
 
 /* ---- copying ---- */
 
-int file_create(const char *file, int *fd, struct lhi_error *err)
+int sq_file_create(const char *file, int *fd, struct lhi_error *err)
 {
     *fd = open(file, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     return *fd >= 0 ? LH_OK : lhi_fail_errno(err, errno, "could not create \"%.300s\"", file);
@@ -76,31 +75,31 @@ static int write_all(int fd, const unsigned char *bytes, size_t len, off_t at, c
     return LH_OK;
 }
 
-static int read_database(const struct original *original, const struct db *db, unsigned char *buf,
+static int read_database(const struct source *source, const struct db *db, unsigned char *buf,
                          size_t len, off_t at, struct lhi_error *err)
 {
     struct conn conn = {0};
-    int rc = original->file->pMethods->xRead(original->file, buf, (int)len, at);
+    int rc = source->file->pMethods->xRead(source->file, buf, (int)len, at);
 
     if (rc == SQLITE_OK)
         return LH_OK;
-    (void)sql_fail(&conn, rc, err);
-    return copy_failed("could not read", db->path, err);
+    (void)sq_fail(&conn, rc, err);
+    return sq_copy_failed("could not read", db->path, err);
 }
 
-static int copy_database(const struct original *original, const struct db *db, const char *to,
+static int copy_database(const struct source *source, const struct db *db, const char *to,
                          unsigned char *buf, struct lhi_error *err)
 {
     sqlite3_int64 size = 0;
-    int fd, rc = file_create(to, &fd, err);
+    int fd, rc = sq_file_create(to, &fd, err);
 
     if (rc != LH_OK)
         return rc;
-    if (original->file->pMethods->xFileSize(original->file, &size) != SQLITE_OK)
+    if (source->file->pMethods->xFileSize(source->file, &size) != SQLITE_OK)
         rc = lhi_fail(err, LH_EIO, "could not look at \"%s\"", db->path);
     for (off_t at = 0; at < size && rc == LH_OK; at += CHUNK) {
         size_t len = size - at < CHUNK ? (size_t)(size - at) : CHUNK;
-        if ((rc = read_database(original, db, buf, len, at, err)) == LH_OK)
+        if ((rc = read_database(source, db, buf, len, at, err)) == LH_OK)
             rc = write_all(fd, buf, len, at, to, err);
     }
     close(fd);
@@ -121,7 +120,7 @@ static int copy_beside(const struct db *db, const char *suffix, const char *to, 
     if (in < 0)
         return errno == ENOENT ? LH_OK
                                : lhi_fail_errno(err, errno, "could not read \"%.300s\"", from);
-    if ((rc = file_create(name, &out, err)) != LH_OK) {
+    if ((rc = sq_file_create(name, &out, err)) != LH_OK) {
         close(in);
         return rc;
     }
@@ -170,9 +169,9 @@ static int64_t last_commit(int log, int64_t frames, size_t frame_size, uint32_t 
     unsigned char header[FRAME_HEADER];
 
     for (; frames > 0; frames--) {
-        if (read_bytes(log, header, sizeof header,
-                       LOG_HEADER + (off_t)(frames - 1) * (off_t)frame_size) &&
-            (*pages = read_u32(header + 4)) != 0)
+        if (sq_read_bytes(log, header, sizeof header,
+                          LOG_HEADER + (off_t)(frames - 1) * (off_t)frame_size) &&
+            (*pages = sq_read_u32(header + 4)) != 0)
             break;
     }
     return frames;
@@ -187,12 +186,12 @@ static int apply_log(int log, int fd, int64_t frames, uint32_t size, const char 
 
     frames = last_commit(log, frames, frame_size, &pages);
     for (int64_t i = 0; i < frames && rc == LH_OK; i++) {
-        if (!read_bytes(log, buf, frame_size, LOG_HEADER + (off_t)i * (off_t)frame_size))
+        if (!sq_read_bytes(log, buf, frame_size, LOG_HEADER + (off_t)i * (off_t)frame_size))
             rc = lhi_fail_errno(err, errno ? errno : EIO, "could not read the log of \"%.200s\"",
                                 to);
-        else if (read_u32(buf) > 0 && read_u32(buf) <= pages)
-            rc = write_all(fd, buf + FRAME_HEADER, size, (off_t)(read_u32(buf) - 1) * (off_t)size,
-                           to, err);
+        else if (sq_read_u32(buf) > 0 && sq_read_u32(buf) <= pages)
+            rc = write_all(fd, buf + FRAME_HEADER, size,
+                           (off_t)(sq_read_u32(buf) - 1) * (off_t)size, to, err);
     }
     if (rc == LH_OK && frames > 0 && ftruncate(fd, (off_t)pages * (off_t)size) != 0)
         rc = lhi_fail_errno(err, errno, "could not write \"%.300s\"", to);
@@ -204,16 +203,16 @@ static int fold_log(const char *to, int fd, uint32_t *page_size, int64_t *frames
 {
     char name[4300];
     unsigned char header[LOG_HEADER];
-    int rc = wal_valid_frames(to, frames, err);
+    int rc = sq_wal_valid_frames(to, frames, err);
 
     if (rc != LH_OK || *frames == 0)
         return rc;
     lhi_format(name, sizeof name, "%.4280s-wal", to);
     int log = open(name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (log < 0 || !read_bytes(log, header, sizeof header, 0)) {
+    if (log < 0 || !sq_read_bytes(log, header, sizeof header, 0)) {
         rc = lhi_fail_errno(err, errno ? errno : EIO, "could not read \"%.300s\"", name);
     } else {
-        *page_size = read_u32(header + 8);
+        *page_size = sq_read_u32(header + 8);
         rc = apply_log(log, fd, *frames, *page_size, to, buf, err);
     }
     if (log >= 0)
@@ -233,12 +232,12 @@ static void write_u32(unsigned char *p, uint32_t value)
 
 static bool header_sound(const unsigned char *h)
 {
-    uint32_t size = h[16] == 0 && h[17] == 1 ? 65536 : read_u16(h + 16);
+    uint32_t size = h[16] == 0 && h[17] == 1 ? 65536 : sq_read_u16(h + 16);
 
     return memcmp(h, "SQLite format 3", 16) == 0 && size >= 512 && (size & (size - 1)) == 0 &&
            h[18] >= 1 && h[18] <= 2 && h[19] >= 1 && h[19] <= 2 && h[20] <= size - 480 &&
-           h[21] == 64 && h[22] == 32 && h[23] == 32 && read_u32(h + 44) <= 4 &&
-           read_u32(h + 56) <= 3;
+           h[21] == 64 && h[22] == 32 && h[23] == 32 && sq_read_u32(h + 44) <= 4 &&
+           sq_read_u32(h + 56) <= 3;
 }
 
 /* The highest root that the map of pages knows; 0: page 2 is no such map. */
@@ -248,14 +247,14 @@ static int highest_root(int fd, uint32_t size, uint32_t count, unsigned char *bu
 
     *root = 0;
     for (uint32_t page = 3; page <= count; page++) {
-        uint32_t map = map_page_of(size, size, page);
+        uint32_t map = sq_map_page_of(size, size, page);
         if (map == page)
             continue;
-        if (map != at && !read_bytes(fd, buf, size, (off_t)(map - 1) * (off_t)size))
+        if (map != at && !sq_read_bytes(fd, buf, size, (off_t)(map - 1) * (off_t)size))
             return errno;
         at = map;
         const unsigned char *entry = buf + 5 * (size_t)(page - map - 1);
-        if (map == 2 && (entry[0] < 1 || entry[0] > 5 || read_u32(entry + 1) > count)) {
+        if (map == 2 && (entry[0] < 1 || entry[0] > 5 || sq_read_u32(entry + 1) > count)) {
             *root = 0;
             return 0;
         }
@@ -276,12 +275,12 @@ static int mend_header(int fd, const char *to, uint32_t size, unsigned char *buf
 
     if (fstat(fd, &st) != 0)
         return lhi_fail_errno(err, errno, "could not look at \"%.300s\"", to);
-    if (!read_bytes(fd, h, sizeof h, 0))
+    if (!sq_read_bytes(fd, h, sizeof h, 0))
         return errno ? lhi_fail_errno(err, errno, "could not read \"%.300s\"", to) : LH_OK;
     if (header_sound(h)) {
-        uint32_t page = read_u16(h + 16) == 1 ? 65536 : read_u16(h + 16);
+        uint32_t page = sq_read_u16(h + 16) == 1 ? 65536 : sq_read_u16(h + 16);
         uint32_t there = (uint32_t)((st.st_size + page - 1) / page);
-        if (read_u32(h + 28) <= there)
+        if (sq_read_u32(h + 28) <= there)
             return LH_OK;
         /* Cut off: the engine would not open it at all. */
         write_u32(h + 28, there);
@@ -319,12 +318,12 @@ static void roll_back(const char *to)
     struct conn conn = {0};
     struct lhi_error ignored;
 
-    if (conn_open(&conn, to, SQLITE_OPEN_READWRITE, &ignored) == LH_OK)
-        (void)sql_exec(&conn, "SELECT count(*) FROM sqlite_schema", &ignored);
-    conn_close(&conn);
+    if (sq_conn_open(&conn, to, SQLITE_OPEN_READWRITE, &ignored) == LH_OK)
+        (void)sq_exec(&conn, "SELECT count(*) FROM sqlite_schema", &ignored);
+    sq_conn_close(&conn);
 }
 
-static int copy_by(unsigned char *buf, const struct original *original, const struct db *db,
+static int copy_by(unsigned char *buf, const struct source *source, const struct db *db,
                    const char *to, bool log, int64_t *folded, struct lhi_error *err)
 {
     bool copied = false, journal = false;
@@ -332,7 +331,7 @@ static int copy_by(unsigned char *buf, const struct original *original, const st
     char name[4300];
     int rc = need_room(db, err);
 
-    if (rc == LH_OK && (rc = copy_database(original, db, to, buf, err)) == LH_OK && log)
+    if (rc == LH_OK && (rc = copy_database(source, db, to, buf, err)) == LH_OK && log)
         rc = copy_beside(db, "-wal", to, buf, &copied, err);
     if (rc == LH_OK)
         rc = copy_beside(db, "-journal", to, buf, &journal, err);
@@ -352,15 +351,15 @@ static int copy_by(unsigned char *buf, const struct original *original, const st
     return rc;
 }
 
-int original_copy(const struct original *original, const struct db *db, const char *to, bool log,
-                  int64_t *folded, struct lhi_error *err)
+int sq_source_copy(const struct source *source, const struct db *db, const char *to, bool log,
+                   int64_t *folded, struct lhi_error *err)
 {
     unsigned char *buf = lhi_malloc(CHUNK);
 
     *folded = 0;
     if (buf == NULL)
         return lhi_no_memory(err);
-    int rc = copy_by(buf, original, db, to, log, folded, err);
+    int rc = copy_by(buf, source, db, to, log, folded, err);
     lhi_free(buf);
     return rc;
 }
