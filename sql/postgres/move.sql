@@ -1,5 +1,5 @@
 -- Everything into another store, or out of one. The rows themselves are read and written by statements
--- that move.c puts together from the one list of tables (core/moved.c).
+-- that move.c puts together from the one list of tables (rules/tables.c).
 
 -- name: move_look
 SELECT * FROM leasehold.move_look();

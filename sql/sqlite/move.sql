@@ -1,5 +1,5 @@
 -- Everything into another store, or out of one. The rows themselves are read and written by
--- statements that move.c puts together from the one list of tables (core/moved.c).
+-- statements that move.c puts together from the one list of tables (rules/tables.c).
 
 -- name: move_running
 -- Nobody may be at work when a store is closed: how many are, and until when.

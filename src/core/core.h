@@ -50,16 +50,6 @@ int lhi_statuses(struct lhi_act *act, struct lhi_error *err);
  * the whole for each. Returns that, or the outcome of the first item that was not done. */
 int lhi_list_outcome(int whole, const struct lhi_act *act, int *status, struct lhi_error *err);
 
-/* Values that must be names and the like; LH_EINVAL with a sentence that names `what`. */
-int lhi_need_out(const void *out, struct lhi_error *err); /* LH_EMISUSE when it is NULL */
-int lhi_need_wait(int64_t wait_ms, struct lhi_error *err);
-int lhi_need_name(const char *what, const char *name, struct lhi_error *err);
-int lhi_need_range(const char *what, int64_t value, int64_t min, int64_t max,
-                   struct lhi_error *err);
-int lhi_need_duration(const char *what, int64_t ms, int64_t min, int64_t max,
-                      struct lhi_error *err);
-int lhi_need_text(const char *what, const char *text, size_t max, struct lhi_error *err);
-
 /* The sooner of two waits; one below 0 is none. */
 static inline int64_t lhi_sooner(int64_t ms, int64_t other)
 {
@@ -87,11 +77,9 @@ bool lhi_await_siren(lh_store *store, uint32_t ticket, int64_t ms, const lh_flag
                      bool woken);
 
 /* What jobs.c and claim.c share. */
-int lhi_check_request(const char *request, struct lhi_error *err);
 int lhi_check_refs(size_t n, const void *items, struct lhi_error *err);
 int lhi_check_ref(int64_t job, int64_t token, struct lhi_error *err);
 int lhi_check_done(const lh_done *done, size_t n, struct lhi_error *err);
-int lhi_check_output(const lh_output *output, struct lhi_error *err); /* NULL: none */
 /* What these runs wrote, and the marks of results that are cut; NULL: nothing. lhi_free() it. */
 int lhi_written_by(const lh_done *done, size_t n, struct lhi_written **out, size_t *n_out,
                    struct lhi_error *err);
@@ -135,7 +123,5 @@ int lhi_recover_at_startup(lh_store *store, const lh_open_opts *opts, struct lhi
 /* Result structs. */
 void *lhi_result_new(size_t size, struct lhi_error *err);
 void lhi_result_free(void *result, void *priv, void *array);
-
-#define LHI_MAX_TIME_MS (INT64_C(10) * 365 * 86400000)
 
 #endif

@@ -8,95 +8,12 @@
 
 enum {
     MAX_LIST = 10000,
-    MAX_PAYLOAD = 64 << 20,
     MAX_CHECKPOINT = 64 << 10,
     MAX_ERROR = 64 << 10,
     MAX_STAGE = 256,
-    MAX_KEY = 256,
 };
-
-/* ---- states ---- */
-
-static const char *const state_names[] = {
-    [LH_SCHEDULED] = "scheduled", [LH_PENDING] = "pending", [LH_RUNNING] = "running",
-    [LH_COMPLETED] = "completed", [LH_FAILED] = "failed",   [LH_CANCELLED] = "cancelled",
-};
-
-const char *lh_state_name(lh_state state)
-{
-    return state >= LH_SCHEDULED && state <= LH_CANCELLED ? state_names[state] : "?";
-}
-
-lh_state lh_state_parse(const char *name)
-{
-    for (int i = LH_SCHEDULED; name != NULL && i <= LH_CANCELLED; i++)
-        if (strcmp(state_names[i], name) == 0)
-            return (lh_state)i;
-    return 0;
-}
 
 /* ---- enqueue ---- */
-
-int lhi_check_request(const char *request, struct lhi_error *err)
-{
-    if (request == NULL)
-        return LH_OK;
-    if (request[0] == '\0')
-        return lhi_fail(err, LH_EINVAL, "request id is empty: 1 to 256 bytes are allowed");
-    return lhi_need_text("request id", request, LHI_REQUEST_MAX, err);
-}
-
-static int check_new_job(const lh_new_job *job, struct lhi_error *err)
-{
-    int rc = LHI_NEED_RESERVED(job, err);
-
-    if (rc == LH_OK && job->kind != NULL)
-        rc = lhi_need_name("kind", job->kind, err);
-    if (rc == LH_OK)
-        rc = lhi_need_range("priority", job->priority, -32768, 32767, err);
-    if (rc == LH_OK && job->delay_ms != 0 && job->run_at != 0)
-        rc = lhi_fail(err, LH_EINVAL, "a job has a delay or a time to run at, not both");
-    if (rc == LH_OK)
-        rc = lhi_need_duration("delay", job->delay_ms, 0, LHI_MAX_TIME_MS, err);
-    if (rc == LH_OK && job->run_at != 0)
-        rc = lhi_need_range("time to run at", job->run_at, INT64_C(100000000000),
-                            INT64_C(253402300799999), err);
-    if (rc == LH_OK && job->key != NULL && job->key[0] == '\0')
-        rc = lhi_fail(err, LH_EINVAL, "key is empty: 1 to 256 bytes are allowed");
-    if (rc == LH_OK && job->key != NULL)
-        rc = lhi_need_text("key", job->key, MAX_KEY, err);
-    if (rc == LH_OK && job->max_attempts != 0 && job->max_attempts != LH_UNLIMITED)
-        rc = lhi_need_range("max attempts", job->max_attempts, 1, 1000000, err);
-    if (rc == LH_OK && job->lease_ms != 0)
-        rc = lhi_need_duration("lease", job->lease_ms, 1, LHI_MAX_LEASE_MS, err);
-    if (rc == LH_OK)
-        rc = lhi_need_duration("expiry", job->expires_ms, 0, LHI_MAX_TIME_MS, err);
-    if (rc == LH_OK)
-        rc = lhi_need_duration("backoff", job->backoff_ms, 0, LHI_MAX_TIME_MS, err);
-    if (rc == LH_OK)
-        rc = lhi_need_duration("backoff cap", job->backoff_cap_ms, 0, LHI_MAX_TIME_MS, err);
-    if (rc == LH_OK && job->payload == NULL && job->payload_len > 0)
-        rc = lhi_fail(err, LH_EMISUSE, "payload has a length but no bytes");
-    if (rc == LH_OK && job->payload_len > MAX_PAYLOAD)
-        rc = lhi_fail(err, LH_ETOOBIG,
-                      "payload of %zu bytes is too large: at most %d are ever allowed",
-                      job->payload_len, MAX_PAYLOAD);
-    return rc;
-}
-
-int lhi_check_enqueue(const char *queue, const lh_new_job *jobs, size_t n, const lh_enqueued *out,
-                      struct lhi_error *err)
-{
-    int rc = lhi_need_name("queue", queue, err);
-
-    if (rc != LH_OK)
-        return rc;
-    if (jobs == NULL || out == NULL || n == 0)
-        return lhi_fail(err, LH_EMISUSE, "no jobs, or nowhere to put their ids");
-    for (size_t i = 0; rc == LH_OK && i < n; i++)
-        rc = check_new_job(&jobs[i], err);
-    return rc;
-}
 
 /* After an unknown outcome: an identity that says where the jobs must be, if they are there. */
 static void make_request(const struct lhi_act *act, struct lhi_error *err)
@@ -258,9 +175,9 @@ int lhi_check_done(const lh_done *done, size_t n, struct lhi_error *err)
             rc = lhi_check_ref(done[i].job, done[i].token, err);
         if (rc == LH_OK && done[i].result == NULL && done[i].result_len > 0)
             rc = lhi_fail(err, LH_EMISUSE, "result has a length but no bytes");
-        if (rc == LH_OK && done[i].result_len > MAX_PAYLOAD)
+        if (rc == LH_OK && done[i].result_len > LHI_MAX_PAYLOAD)
             rc = lhi_fail(err, LH_ETOOBIG, "result of %zu bytes is too large: at most %d",
-                          done[i].result_len, MAX_PAYLOAD);
+                          done[i].result_len, LHI_MAX_PAYLOAD);
         if (rc == LH_OK)
             rc = lhi_check_output(done[i].output, err);
     }
@@ -448,8 +365,7 @@ int lh_reschedule(lh_store *store, int64_t id, int64_t delay_ms, int64_t run_at,
         return lhi_fail(err, LH_EINVAL, "a job has a delay or a time to run at, not both");
     if ((rc = lhi_need_duration("delay", delay_ms, 0, LHI_MAX_TIME_MS, err)) != LH_OK)
         return rc;
-    if (run_at != 0 && (rc = lhi_need_range("time to run at", run_at, INT64_C(100000000000),
-                                            INT64_C(253402300799999), err)) != LH_OK)
+    if (run_at != 0 && (rc = lhi_need_run_at(run_at, err)) != LH_OK)
         return rc;
     return perform_ids(store, &act, NULL, after);
 }

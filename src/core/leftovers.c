@@ -59,7 +59,7 @@ static struct lhi_leftover *add_leftover(struct lhi_suspects *suspects, struct l
     return one;
 }
 
-static enum leader_now look_at_leader(const struct lhi_leader *leader)
+static enum leader_now look_at_leader(const struct lhi_session *leader)
 {
     struct lhi_process found;
 
@@ -87,8 +87,8 @@ static bool in_session(const struct lhi_suspect *worker, const enum leader_now *
     return in;
 }
 
-static const struct lhi_leader *leader_at(const struct lhi_suspect *worker,
-                                          const enum leader_now *leader, int64_t pid)
+static const struct lhi_session *leader_at(const struct lhi_suspect *worker,
+                                           const enum leader_now *leader, int64_t pid)
 {
     for (size_t i = 0; i < worker->n_leaders; i++)
         if (worker->leaders[i].pid == pid && leader[i] == THERE)
@@ -195,7 +195,7 @@ static int look_at_leaders(struct lhi_suspects *suspects, struct lhi_suspect *wo
     if (worker->unreadable && add_leftover(suspects, worker) == NULL)
         return lhi_no_memory(err);
     for (size_t i = 0; i < worker->n_leaders; i++) {
-        const struct lhi_leader *leader = &worker->leaders[i];
+        const struct lhi_session *leader = &worker->leaders[i];
         if (leader->start == 0 || lhi_process_gone(leader->pid, leader->start))
             continue;
         struct lhi_leftover *left = add_leftover(suspects, worker);

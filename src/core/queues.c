@@ -77,67 +77,6 @@ int lh_queue_delete(lh_store *store, const char *queue)
 
 /* ---- policies ---- */
 
-static int check_limit(const char *what, int64_t value, int64_t min, int64_t max,
-                       struct lhi_error *err)
-{
-    return value == LH_UNLIMITED ? LH_OK : lhi_need_range(what, value, min, max, err);
-}
-
-static int check_policy(const char *queue, const char *kind, const lh_policy *p,
-                        struct lhi_error *err)
-{
-    enum { WHOLE_QUEUE = LH_POLICY_RATE | LH_POLICY_CONCURRENCY };
-    const struct {
-        unsigned bit;
-        const char *name;
-        int64_t value, min, max;
-    } durations[] = {
-        {LH_POLICY_LEASE, "lease", p->lease_ms, 1, LHI_MAX_LEASE_MS},
-        {LH_POLICY_RECOVERY_BACKOFF, "recovery backoff", p->recovery_backoff_ms, 0,
-         LHI_MAX_TIME_MS},
-        {LH_POLICY_BACKOFF, "backoff", p->backoff_ms, 0, LHI_MAX_TIME_MS},
-        {LH_POLICY_BACKOFF_CAP, "backoff cap", p->backoff_cap_ms, 0, LHI_MAX_TIME_MS},
-        {LH_POLICY_TIMEOUT, "timeout", p->timeout_ms, 0, LHI_MAX_TIME_MS},
-        {LH_POLICY_RETENTION, "retention", p->retention_ms, 0, LHI_MAX_TIME_MS},
-        {LH_POLICY_RETENTION_FAILED, "retention of failed jobs", p->retention_failed_ms, 0,
-         LHI_MAX_TIME_MS},
-        {LH_POLICY_RETENTION_OUTPUT, "retention of output", p->retention_output_ms, 0,
-         LHI_MAX_TIME_MS},
-    };
-    int rc = LH_OK;
-
-    if ((p->set & ~(unsigned)LH_POLICY_ALL) != 0)
-        return lhi_fail(err, LH_EMISUSE, "policy has unknown fields set");
-    if ((p->set & WHOLE_QUEUE) != 0 && (queue == NULL || kind != NULL))
-        return lhi_fail(err, LH_EINVAL,
-                        "rate and concurrency hold for a queue as a whole: name a queue, no kind");
-    if ((p->set & LH_POLICY_EXCLUSIVE) != 0 && kind != NULL)
-        return lhi_fail(err, LH_EINVAL, "exclusive holds for a queue as a whole: name no kind");
-    for (size_t i = 0; i < sizeof durations / sizeof durations[0] && rc == LH_OK; i++)
-        if (p->set & durations[i].bit)
-            rc = lhi_need_duration(durations[i].name, durations[i].value, durations[i].min,
-                                   durations[i].max, err);
-    if (rc == LH_OK && (p->set & LH_POLICY_MAX_ATTEMPTS))
-        rc = check_limit("max attempts", p->max_attempts, 1, 1000000, err);
-    if (rc == LH_OK && (p->set & LH_POLICY_MAX_RECOVERIES))
-        rc = check_limit("max recoveries", p->max_recoveries, 0, 1000000, err);
-    if (rc == LH_OK && (p->set & LH_POLICY_ACTION))
-        rc = lhi_need_range("action", p->action, LH_ACTION_RETRY, LH_ACTION_FAIL, err);
-    if (rc == LH_OK && (p->set & LH_POLICY_AUDIT))
-        rc = lhi_need_range("audit", p->audit, LH_AUDIT_EXCEPTIONAL, LH_AUDIT_FULL, err);
-    if (rc == LH_OK && (p->set & LH_POLICY_MAX_PAYLOAD))
-        rc = lhi_need_range("max payload", p->max_payload, 1, 64 << 20, err);
-    if (rc == LH_OK && (p->set & LH_POLICY_MAX_OUTPUT))
-        rc = lhi_need_range("max output", p->max_output, 0, LHI_MAX_OUTPUT, err);
-    if (rc == LH_OK && (p->set & LH_POLICY_RATE))
-        rc = lhi_need_range("rate", p->rate_n, 0, 1000000000, err);
-    if (rc == LH_OK && (p->set & LH_POLICY_RATE) && p->rate_n > 0)
-        rc = lhi_need_duration("rate's period", p->rate_per_ms, 1, LHI_MAX_LEASE_MS, err);
-    if (rc == LH_OK && (p->set & LH_POLICY_CONCURRENCY))
-        rc = lhi_need_range("concurrency", p->concurrency, 0, 1000000, err);
-    return rc;
-}
-
 static int check_scope_of_policy(const char *queue, const char *kind, struct lhi_error *err)
 {
     int rc = LH_OK;
@@ -161,7 +100,7 @@ int lh_policy_set(lh_store *store, const char *queue, const char *kind, const lh
         policy = &nothing;
     if ((rc = LHI_NEED_RESERVED(policy, err)) != LH_OK ||
         (rc = check_scope_of_policy(queue, kind, err)) != LH_OK ||
-        (rc = check_policy(queue, kind, policy, err)) != LH_OK)
+        (rc = lhi_check_policy(queue, kind, policy, err)) != LH_OK)
         return rc;
     if (policy->set == 0 && unset == 0)
         return LH_OK;

@@ -49,14 +49,6 @@ int lhi_judge_workers(lh_store *store, struct lhi_suspects *suspects, struct lhi
     return LH_OK;
 }
 
-void lhi_suspects_clear(struct lhi_suspects *suspects)
-{
-    lhi_free(suspects->suspect);
-    lhi_free(suspects->left.process);
-    lhi_arena_drop(&suspects->priv);
-    *suspects = (struct lhi_suspects){0};
-}
-
 /* ---- one run ---- */
 
 /* Let the others have at least as much of the time as we take. Folding the log keeps everybody waiting

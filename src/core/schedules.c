@@ -50,7 +50,7 @@ int lh_schedule_next(const char *cron, const char *zone, int64_t after, int64_t 
     int64_t found = 0;
 
     lhi_error_clear(&err);
-    int rc = lhi_need_range("moment", after, 0, INT64_C(253402300799999), &err);
+    int rc = lhi_need_range("moment", after, 0, LHI_LAST_MOMENT, &err);
     if (cron == NULL || next == NULL)
         rc = lhi_fail(&err, LH_EMISUSE, "cron line, or where to put its next instant, is missing");
     else if (rc == LH_OK && (rc = find_next(cron, zone, after, &found, &err)) == LH_OK)

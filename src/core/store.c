@@ -132,60 +132,7 @@ int lhi_list_outcome(int whole, const struct lhi_act *act, int *status, struct l
     return outcome;
 }
 
-/* ---- values ---- */
-
-int lhi_need_out(const void *out, struct lhi_error *err)
-{
-    return out ? LH_OK : lhi_fail(err, LH_EMISUSE, "nowhere to put the answer");
-}
-
-int lhi_need_wait(int64_t wait_ms, struct lhi_error *err)
-{
-    if (wait_ms >= -1)
-        return LH_OK;
-    return lhi_fail(err, LH_EINVAL, "wait is %lld ms: 0 and more, or -1 for ever, is allowed",
-                    (long long)wait_ms);
-}
-
-int lhi_need_name(const char *what, const char *name, struct lhi_error *err)
-{
-    if (name == NULL)
-        return lhi_fail(err, LH_EINVAL, "%s is missing", what);
-    if (lh_name_ok(name))
-        return LH_OK;
-    return lhi_fail(err, LH_EINVAL,
-                    "%s \"%.140s\" is not a name: 1 to 128 of A-Z a-z 0-9 . _ : @ - are allowed",
-                    what, name);
-}
-
-int lhi_need_range(const char *what, int64_t value, int64_t min, int64_t max, struct lhi_error *err)
-{
-    if (value >= min && value <= max)
-        return LH_OK;
-    return lhi_fail(err, LH_EINVAL, "%s is %lld: %lld to %lld is allowed", what, (long long)value,
-                    (long long)min, (long long)max);
-}
-
-int lhi_need_duration(const char *what, int64_t ms, int64_t min, int64_t max, struct lhi_error *err)
-{
-    char low[32], high[32];
-    if (ms >= min && ms <= max)
-        return LH_OK;
-    return lhi_fail(err, LH_EINVAL, "%s is %lld ms: %s to %s is allowed", what, (long long)ms,
-                    min > 0 ? lh_duration_format(min, low, sizeof low) : "0",
-                    lh_duration_format(max, high, sizeof high));
-}
-
-int lhi_need_text(const char *what, const char *text, size_t max, struct lhi_error *err)
-{
-    size_t len = strnlen(text, max + 1);
-    if (len > max)
-        return lhi_fail(err, LH_ETOOBIG, "%s is too large: at most %zu bytes are allowed", what,
-                        max);
-    if (!lh_text_ok(text, len))
-        return lhi_fail(err, LH_EINVAL, "%s is not UTF-8", what);
-    return LH_OK;
-}
+/* ---- results ---- */
 
 void *lhi_result_new(size_t size, struct lhi_error *err)
 {

@@ -190,7 +190,7 @@ static int check_events(const lh_event_filter *filter, lh_events **out, struct l
         (rc = lhi_need_wait(filter->wait_ms, err)) != LH_OK ||
         (filter->queue != NULL && (rc = lhi_need_name("queue", filter->queue, err)) != LH_OK) ||
         (filter->type != NULL && (rc = lhi_need_name("type", filter->type, err)) != LH_OK) ||
-        (rc = lhi_need_range("time", filter->since, 0, INT64_C(253402300799999), err)) != LH_OK)
+        (rc = lhi_need_range("time", filter->since, 0, LHI_LAST_MOMENT, err)) != LH_OK)
         return rc;
     return lhi_need_range("limit", (int64_t)filter->limit, 0, MAX_EVENTS, err);
 }

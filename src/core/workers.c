@@ -33,10 +33,10 @@ static int make_id(const lh_worker_opts *opts, char *id, size_t len, struct lhi_
 }
 
 /* Who the processes are is asked here, outside of any transaction. */
-static int identify_leaders(const int64_t *pids, size_t n, struct lhi_leader **out,
+static int identify_leaders(const int64_t *pids, size_t n, struct lhi_session **out,
                             struct lhi_error *err)
 {
-    struct lhi_leader *leaders = lhi_calloc(n + 1, sizeof *leaders);
+    struct lhi_session *leaders = lhi_calloc(n + 1, sizeof *leaders);
 
     if (leaders == NULL)
         return lhi_no_memory(err);
@@ -46,7 +46,7 @@ static int identify_leaders(const int64_t *pids, size_t n, struct lhi_leader **o
             lhi_free(leaders);
             return rc;
         }
-        leaders[i] = (struct lhi_leader){pids[i], lhi_process_start(pids[i])};
+        leaders[i] = (struct lhi_session){pids[i], lhi_process_start(pids[i])};
         if (leaders[i].start == 0 && !lhi_process_gone(pids[i], 0)) {
             lhi_free(leaders);
             return lhi_fail(err, LH_EFAIL, "process %lld cannot be looked at", (long long)pids[i]);
@@ -59,7 +59,7 @@ static int identify_leaders(const int64_t *pids, size_t n, struct lhi_leader **o
 int lh_worker_register(lh_store *store, const lh_worker_opts *opts, char *id, size_t idlen)
 {
     static const lh_worker_opts defaults;
-    struct lhi_leader *leaders = NULL;
+    struct lhi_session *leaders = NULL;
     char made[160];
     int rc;
     struct lhi_error *err = lhi_enter(store, &rc);
@@ -172,7 +172,7 @@ int lh_worker_started(lh_store *store, const char *worker, const lh_ref *started
 
 int lh_worker_sessions(lh_store *store, const char *worker, const int64_t *pids, size_t n)
 {
-    struct lhi_leader *leaders = NULL;
+    struct lhi_session *leaders = NULL;
     int rc;
     struct lhi_error *err = lhi_enter(store, &rc);
 

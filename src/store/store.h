@@ -17,12 +17,16 @@
 #include "base/mem.h"
 #include "base/processes.h"
 #include "base/sys.h"
+#include "rules/fate.h"
+#include "rules/limits.h"
+#include "rules/policy.h"
+#include "rules/schedule.h"
+#include "rules/stream.h"
+#include "rules/tables.h"
+#include "rules/worker_death.h"
 
-enum { LHI_POLL_MS = 1000 };   /* the net under all wake-ups, where a store has none of its own */
-enum { LHI_OUTPUT_RUNS = 20 }; /* of a job, the newest, whose output is kept (43_output.sql) */
-enum { LHI_BATCH = 500 };      /* rows a recovery, prune or promotion touches in one transaction */
-enum { LHI_MAX_OUTPUT = 16 << 20 }; /* bytes of one stream of a run */
-enum { LHI_MOVE_BYTES = 4 << 20 };  /* with so many, fewer rows are moved at once */
+enum { LHI_POLL_MS = 1000 }; /* the net under all wake-ups, where a store has none of its own */
+enum { LHI_MOVE_BYTES = 4 << 20 }; /* with so many, fewer rows are moved at once */
 
 enum lhi_verb {
     /* acts that write */
@@ -115,79 +119,6 @@ static inline int64_t lhi_run_reclaimed(const struct lhi_run *run)
     return run->retried + run->made_pending + run->failed + run->released;
 }
 
-/* A process in whose session jobs of a worker run. */
-struct lhi_leader {
-    int64_t pid, start; /* start 0: it was gone when it was named */
-};
-
-/* A worker that counts as alive, to be judged. */
-struct lhi_suspect {
-    const char *id;
-    struct lhi_identity process; /* pid 0: none of ours */
-    int64_t interval_ms, multiplier, last_heartbeat_at;
-    bool late;        /* known to be */
-    bool boot_proves; /* all holders share one machine: who is of another boot of it is gone */
-    /* Its jobs are processes in the sessions of these; none, and what it started is not looked for. */
-    bool has_sessions;
-    const char *sessions; /* as they are on record; NULL: none ever were */
-    const struct lhi_leader *leaders;
-    size_t n_leaders;
-    bool unreadable;   /* … but who they are cannot be read: never proven */
-    bool outlived;     /* it is gone, and not all that it started (core/leftovers.c) … */
-    bool nothing_left; /* … or it is, and all of that */
-};
-
-/* A process that a dead worker has left running. */
-struct lhi_leftover {
-    char worker[160];
-    int64_t pid, start; /* pid 0: whether there is any cannot be told */
-    bool sought;     /* found in a look through all processes: what else there is, is found too */
-    bool leader;     /* of a session: the last to be killed */
-    bool certain;    /* it is what it seems, and may be killed */
-    bool dealt_with; /* killed, or told why not */
-    int64_t since;   /* monotonic: when the worker was first seen to be gone */
-};
-
-struct lhi_leftovers {
-    size_t n;
-    struct lhi_leftover *process;
-};
-
-struct lhi_suspects {
-    size_t n;
-    struct lhi_suspect *suspect;
-    struct lhi_leftovers left; /* of those who are gone */
-    void *priv;
-};
-
-/* A worker found dead, or late, as its record was when it was judged. */
-struct lhi_death {
-    const char *worker;
-    int64_t last_heartbeat_at;
-    const char *sessions; /* as they were on record */
-    bool process;         /* it was a process of ours: what it held is forfeit */
-    bool proven;          /* its process is gone; else its silence was too long */
-    bool silent;          /* its silence alone would be enough */
-    bool beat_missed;
-    bool late;     /* no death yet, but a beat was missed, and nobody has told so */
-    char what[96]; /* "is gone (pid 4711)" */
-};
-
-void lhi_suspects_clear(struct lhi_suspects *suspects);
-
-/* The sessions of a worker as they are on record, [[pid, start], …] (core/death.c). False: no memory. */
-bool lhi_leaders_parse(const char *json, struct lhi_arena *arena, struct lhi_suspect *worker);
-
-/* Is what one of them says of a process true for the other: one machine, one boot, one numbering? */
-bool lhi_same_place(const struct lhi_identity *a, const struct lhi_identity *b);
-
-/* True: dead or late (core/death.c). */
-bool lhi_judge_worker(const struct lhi_suspect *worker, const struct lhi_identity *self,
-                      int64_t now, struct lhi_death *out);
-
-/* Why a job is taken from its holder. */
-enum lhi_cause { LHI_CAUSE_TTL, LHI_CAUSE_DEAD, LHI_CAUSE_MANUAL };
-
 /* A job that is forfeit, and why. */
 struct lhi_stale_job {
     lh_job job; /* without payload and result */
@@ -195,76 +126,6 @@ struct lhi_stale_job {
     char what[96]; /* is said of its worker, where that is why */
     bool unstarted;
 };
-
-/* No lease runs for longer than this from now, of a job or a named one. */
-#define LHI_MAX_LEASE_MS (INT64_C(30) * 86400000)
-
-/* What a death makes of a job (core/death.c). */
-struct lhi_fate {
-    lh_state state; /* pending (scheduled where a backoff or a hold says so) or failed */
-    const char *action;
-    bool poison;
-    int64_t attempt, recoveries; /* of the row, afterwards */
-    int64_t shown_attempt;       /* as told: the next attempt's, or the last one's if it failed */
-    char reason[480];
-};
-
-/* ---- all rows of a store, as another store can take them (core/move.c) ---- */
-
-enum lhi_cell_type {
-    LHI_CELL_INT,
-    LHI_CELL_BOOL,
-    LHI_CELL_TIME, /* ms; 0 is NULL */
-    LHI_CELL_TEXT,
-    LHI_CELL_ANY,   /* bytes: text where they are, else what the store has for bytes */
-    LHI_CELL_BYTES, /* bytes, whatever they are */
-    LHI_CELL_REFS,  /* jobs with their tokens, in order, as JSON: [[17,4],[18,1]] */
-};
-
-struct lhi_column {
-    const char *name;
-    enum lhi_cell_type type;
-};
-
-struct lhi_table {
-    const char *name;
-    size_t n, n_keys; /* the first n_keys columns tell a row from all others, and order them */
-    const struct lhi_column *column;
-};
-
-enum lhi_moved {
-    LHI_MOVED_POLICY,
-    LHI_MOVED_SCOPE,
-    LHI_MOVED_QUEUE,
-    LHI_MOVED_SCHEDULE,
-    LHI_MOVED_LEASE,
-    LHI_MOVED_HOLD,
-    LHI_MOVED_TOTAL,
-    LHI_MOVED_ROLLUP,
-    LHI_MOVED_REQUEST,
-    LHI_MOVED_REPORT,
-    LHI_MOVED_EVENT,
-    LHI_MOVED_OUTPUT,
-    LHI_MOVED_JOB,
-    LHI_MOVED_TABLES
-};
-extern const struct lhi_table lhi_moved[LHI_MOVED_TABLES];
-
-struct lhi_cell {
-    bool null;
-    int64_t number;
-    const void *bytes; /* of text, any and refs */
-    size_t len;
-};
-
-struct lhi_rows {
-    size_t n;
-    struct lhi_cell *cell; /* row by row, each as long as the table is wide (or its keys are) */
-    void *priv;
-};
-void lhi_rows_clear(struct lhi_rows *rows);
-/* Room for one more row of so many cells, behind the n that are there; NULL: no memory. */
-struct lhi_cell *lhi_rows_room(struct lhi_rows *rows, size_t width);
 
 /* Which part a store has in a move. All but the first and the last are closed to every other act. */
 enum lhi_part {
@@ -295,20 +156,12 @@ enum lhi_move_step {
     LHI_MOVE_REOPEN,  /* the source: the move is given up */
 };
 
-/* What those who meet a closed store are told (core/move.c); "": it is not closed. */
-void lhi_closed_words(const char *store, enum lhi_part part, const char *other, char *out,
-                      size_t len);
-
 /* What one run has written, cut to no limit yet; and the size of a result that is not kept whole. */
 struct lhi_written {
     int64_t job, token;
     const lh_output *output; /* NULL: nothing */
     int64_t result_bytes;    /* 0: the result is whole */
 };
-
-/* The stream, cut to at most `most` bytes, a quarter of them from its beginning (core/output.c). `bytes` is
- * filled, and where something is cut no character is. */
-lh_stream lhi_stream_cut(const lh_stream *stream, int64_t most);
 
 /* One act: what is asked, and where the answer goes. Inputs were validated by the core. */
 struct lhi_act {
@@ -393,7 +246,7 @@ struct lhi_act {
         struct {
             const lh_worker_opts *opts;
             const char *id;
-            const struct lhi_leader *leaders; /* act->n of them; NULL: not told */
+            const struct lhi_session *leaders; /* act->n of them; NULL: not told */
         } worker;
         struct {
             const char *worker;
@@ -401,7 +254,7 @@ struct lhi_act {
         } started;
         struct {
             const char *worker;
-            const struct lhi_leader *leaders; /* act->n of them */
+            const struct lhi_session *leaders; /* act->n of them */
         } sessions;
         struct {
             const char *worker, *why; /* why NULL: it works again */
@@ -548,49 +401,6 @@ struct lhi_store {
     const struct lhi_store_ops *ops;
     void *self;
 };
-
-/* Policy: the built-in values, and what rows of increasing generality make of them (core/policy.c). */
-extern const lh_policy lhi_policy_builtin;
-void lhi_policy_resolve(const lh_policies *rows, const char *queue, const char *kind,
-                        lh_policy *out);
-
-void lhi_policies_clear(lh_policies *rows);
-
-/* Put the fields that `from` has set over those of `into` (core/policy.c). */
-void lhi_policy_merge(lh_policy *into, const lh_policy *from);
-
-/* Delay before the next try after the `attempt`th, by exponential backoff with jitter; `dice` is
- * any 32 bits (core/policy.c). */
-int64_t lhi_backoff_ms(int64_t base_ms, int64_t cap_ms, int64_t attempt, uint32_t dice);
-
-/* What becomes of a job whose holder is dead (core/death.c). `what` is said of the worker where that
- * is the cause ("is gone (pid 4711)"); `unstarted`: its worker had not begun it. */
-void lhi_decide_death(const lh_job *job, const lh_policy *policy, const lh_recover_opts *opts,
-                      enum lhi_cause cause, const char *what, bool unstarted, int64_t now,
-                      struct lhi_fate *out);
-
-/* When a schedule is due (core/cron.c). `zone` NULL: UTC. LH_EINVAL: text or zone are none. */
-#define LHI_MAX_EVERY_MS (INT64_C(3650) * 86400000)
-enum { LHI_MOST_TICKS = 100000 };
-struct lhi_timing;
-int lhi_timing_open(const char *text, const char *zone, struct lhi_timing **out,
-                    struct lhi_error *err);
-void lhi_timing_close(struct lhi_timing *timing);
-/* The first instant after `after`; -1: never. */
-int64_t lhi_timing_next(const struct lhi_timing *timing, int64_t after);
-
-/* The instants of a stretch of time. */
-struct lhi_ticks {
-    int64_t n;
-    bool more; /* more than LHI_MOST_TICKS, and perhaps more than n */
-    int64_t first, last, before_last;
-};
-void lhi_timing_ticks(const struct lhi_timing *timing, int64_t after, int64_t upto,
-                      struct lhi_ticks *out);
-
-/* What an enqueue must satisfy, wherever it is done (core/jobs.c). */
-int lhi_check_enqueue(const char *queue, const lh_new_job *jobs, size_t n, const lh_enqueued *out,
-                      struct lhi_error *err);
 
 /* Opening by name (store/stores.c): the one place that knows which stores there are. */
 int lhi_store_open(const char *url, const lh_open_opts *opts, const struct lhi_log *log,

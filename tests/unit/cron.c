@@ -6,7 +6,8 @@
  */
 #include "harness/harness.h"
 
-#include "core/cron.h"
+#include "rules/cron.h"
+#include "rules/schedule.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -555,18 +556,18 @@ TEST(a_zone_file_of_wrong_bytes_does_no_harm)
 
 /* ---- stretches of time ---- */
 
-static struct lhi_ticks ticks(const char *line, const char *after, const char *upto)
+static struct lhi_instants ticks(const char *line, const char *after, const char *upto)
 {
     struct lhi_timing *timing = timing_of(line, "Europe/Berlin");
-    struct lhi_ticks found;
-    lhi_timing_ticks(timing, ms_of(after), ms_of(upto), &found);
+    struct lhi_instants found;
+    lhi_timing_instants(timing, ms_of(after), ms_of(upto), &found);
     lhi_timing_close(timing);
     return found;
 }
 
 TEST(the_instants_of_a_stretch_of_time_are_counted)
 {
-    struct lhi_ticks t = ticks("*/5 * * * *", "2026-01-15T10:00:00Z", "2026-01-15T11:00:00Z");
+    struct lhi_instants t = ticks("*/5 * * * *", "2026-01-15T10:00:00Z", "2026-01-15T11:00:00Z");
     EXPECT_EQ(t.n, 12);
     EXPECT_EQ(t.first, ms_of("2026-01-15T10:05:00Z"));
     EXPECT_EQ(t.before_last, ms_of("2026-01-15T10:55:00Z"));
@@ -583,9 +584,9 @@ TEST(the_instants_of_a_stretch_of_time_are_counted)
 
 TEST(past_a_hundred_thousand_instants_nobody_counts_but_the_last_is_known)
 {
-    struct lhi_ticks t = ticks("* * * * *", "2020-01-15T10:00:00Z", "2026-01-15T10:00:30Z");
+    struct lhi_instants t = ticks("* * * * *", "2020-01-15T10:00:00Z", "2026-01-15T10:00:30Z");
     EXPECT(t.more);
-    EXPECT_EQ(t.n, LHI_MOST_TICKS);
+    EXPECT_EQ(t.n, LHI_MOST_INSTANTS);
     EXPECT_EQ(t.last, ms_of("2026-01-15T10:00:00Z"));
     EXPECT_EQ(t.before_last, ms_of("2026-01-15T09:59:00Z"));
     t = ticks("* * * 1-3 *", "2020-01-15T10:00:00Z", "2025-12-24T10:00:30Z");

@@ -1,6 +1,6 @@
 -- Recovery: what is forfeit, what a death makes of a job, and how it is taken back.
 --
--- The words and the rules are those of the library (core/death.c). A job is judged from its row under
+-- The words and the rules are those of the library (rules/fate.c). A job is judged from its row under
 -- its lock and taken back by a write that repeats the guard; rows that others hold are left out
 -- (SKIP LOCKED) and come in the next round.
 

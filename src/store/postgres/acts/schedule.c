@@ -14,13 +14,10 @@
 #include <string.h>
 
 enum {
-    ON_TIME_MS = 60000, /* later than that is missed */
     LOOK_AGAIN_MS = 60000,
     MOST_BYTES =
         8 << 20, /* of payloads that are handed out together, as in leasehold.schedules_due */
 };
-
-#define NEVER INT64_C(253402300799999)
 
 /* The columns of leasehold.schedule, in the order of the table; what is read with it comes after. */
 enum column {
@@ -120,12 +117,6 @@ int pg_read_schedules(struct txn *txn, struct lhi_act *act)
 
 /* ---- set and removed ---- */
 
-static int64_t next_after(const struct lhi_timing *timing, int64_t after)
-{
-    int64_t next = lhi_timing_next(timing, after);
-    return next < 0 || next > NEVER ? NEVER : next;
-}
-
 /* How far the instants of a schedule that is set are settled. With the same timing as before they go
  * on, also those that are due by now. With another one they begin anew; never before those that
  * are settled. */
@@ -195,7 +186,8 @@ int pg_act_schedule_set(struct txn *txn, struct lhi_act *act)
     if (rc == LH_OK)
         rc = settled_so_far(txn, s, zone, &done_until, &act->err);
     if (rc == LH_OK)
-        rc = put_schedule(txn, s, zone, done_until, next_after(timing, done_until), &act->err);
+        rc = put_schedule(txn, s, zone, done_until, lhi_timing_next_kept(timing, done_until),
+                          &act->err);
     lhi_timing_close(timing);
     return rc;
 }
@@ -216,63 +208,16 @@ struct ticking {
     const struct entry *entry;
     const struct lhi_timing *timing;
     int64_t now;
-    int64_t from, to; /* these instants get a job; `to` 0: none does */
-    int64_t missed;   /* how many were not on time … */
-    int64_t missed_from, missed_to;
-    bool more; /* … or more than that */
+    struct lhi_catch_up plan;
 };
-
-/* What was missed, and what gets a job. Returns the instant up to which that settles everything. */
-static int64_t plan(struct ticking *t, const struct lhi_ticks *ticks)
-{
-    lh_catch_up how = t->entry->schedule.catch_up;
-    bool late = t->now - ticks->last >= ON_TIME_MS;
-
-    t->missed = late ? ticks->n : ticks->n - 1;
-    t->more = ticks->more && ticks->n == LHI_MOST_TICKS;
-    t->missed_from = ticks->first;
-    t->missed_to = late ? ticks->last : ticks->before_last;
-    if (how == LH_CATCH_UP_ALL && !ticks->more) {
-        t->from = ticks->first;
-        t->to = ticks->last;
-        if (ticks->n <= LHI_BATCH)
-            return ticks->last;
-        t->to = t->from;
-        for (int i = 1; i < LHI_BATCH; i++)
-            t->to = lhi_timing_next(t->timing, t->to);
-        t->missed = LHI_BATCH;
-        t->missed_to = t->to;
-        return t->to;
-    }
-    t->from = ticks->last;
-    t->to = how == LH_CATCH_UP_NONE && late ? 0 : ticks->last;
-    return ticks->last;
-}
-
-/* The words and the data about what was missed. */
-static void tell_missed(const struct ticking *t, char what[200], char more[200])
-{
-    char from[40], to[40];
-    int64_t late = t->to == 0 || t->from > t->missed_to             ? 0
-                   : t->entry->schedule.catch_up == LH_CATCH_UP_ALL ? t->missed
-                                                                    : 1;
-
-    lh_time_format(t->missed_from, from, sizeof from);
-    lh_time_format(t->missed_to, to, sizeof to);
-    lhi_format(what, 200, "%s%lld tick%s missed from %s to %s, %lld caught up with",
-               t->more ? "more than " : "", (long long)t->missed, t->missed == 1 ? "" : "s", from,
-               to, (long long)late);
-    lhi_format(more, 200,
-               ",\"missed\":%lld,\"more\":%s,\"caught_up\":%lld,\"from\":\"%s\",\"to\":\"%s\"",
-               (long long)t->missed, t->more ? "true" : "false", (long long)late, from, to);
-}
 
 static void arg_instants(const struct ticking *t, struct args *args)
 {
     int64_t at[LHI_BATCH];
     size_t n = 0;
 
-    for (int64_t next = t->from; t->to != 0 && next >= 0 && next <= t->to && n < LHI_BATCH;
+    for (int64_t next = t->plan.from;
+         t->plan.to != 0 && next >= 0 && next <= t->plan.to && n < LHI_BATCH;
          next = lhi_timing_next(t->timing, next))
         at[n++] = next;
     pg_arg_array(args, OID_TIMESTAMPTZ, n);
@@ -280,27 +225,28 @@ static void arg_instants(const struct ticking *t, struct args *args)
         pg_put_time(args, at[i]);
 }
 
-static int settle_ticks(struct ticking *t, const struct lhi_ticks *ticks, int64_t *next,
+static int settle_ticks(struct ticking *t, const struct lhi_instants *due, int64_t *next,
                         int64_t *ran, struct lhi_error *err)
 {
     const lh_new_job *job = &t->entry->schedule.job;
-    int64_t upto = plan(t, ticks);
+    lh_catch_up how = t->entry->schedule.catch_up;
     bool corrupt =
         lhi_checksum(job->payload, job->payload ? job->payload_len : 0) != t->entry->payload_sum;
     char what[200], more[200];
     struct args args = {0};
     struct rows rows;
 
-    *next = next_after(t->timing, upto);
-    tell_missed(t, what, more);
+    lhi_catch_up(t->timing, how, due, t->now, &t->plan);
+    *next = lhi_timing_next_kept(t->timing, t->plan.upto);
+    lhi_missed_words(&t->plan, how, what, more);
     pg_arg_text(&args, t->entry->schedule.name);
     pg_arg_time(&args, t->entry->done_until);
-    pg_arg_time(&args, upto);
+    pg_arg_time(&args, t->plan.upto);
     pg_arg_time(&args, *next);
     arg_instants(t, &args);
-    pg_arg_text(&args, t->missed > 0 ? what : NULL);
+    pg_arg_text(&args, t->plan.missed > 0 ? what : NULL);
     pg_arg_text(&args, more);
-    pg_arg_text(&args, corrupt && t->to != 0
+    pg_arg_text(&args, corrupt && t->plan.to != 0
                            ? "payload does not match its checksum: set the schedule anew"
                            : NULL);
     int rc = pg_call(t->txn, LHI_POSTGRES_SCHEDULE_TICK, &args, &rows, err);
@@ -329,7 +275,7 @@ static int tick_one(struct txn *txn, const struct entry *entry, int64_t now, int
 {
     struct ticking t = {.txn = txn, .entry = entry, .now = now};
     struct lhi_timing *timing = NULL;
-    struct lhi_ticks ticks;
+    struct lhi_instants due;
     struct lhi_error why;
     int64_t next = 0;
 
@@ -340,11 +286,11 @@ static int tick_one(struct txn *txn, const struct entry *entry, int64_t now, int
     if (rc < 0)
         return put_off(&t, now + LOOK_AGAIN_MS, why.text, err);
     t.timing = timing;
-    lhi_timing_ticks(timing, entry->done_until, now, &ticks);
-    if (ticks.n == 0) {
-        rc = put_off(&t, next_after(timing, entry->done_until), NULL, err);
+    lhi_timing_instants(timing, entry->done_until, now, &due);
+    if (due.n == 0) {
+        rc = put_off(&t, lhi_timing_next_kept(timing, entry->done_until), NULL, err);
     } else {
-        rc = settle_ticks(&t, &ticks, &next, ran, err);
+        rc = settle_ticks(&t, &due, &next, ran, err);
         *more = *more || (rc == LH_OK && next <= now);
     }
     lhi_timing_close(timing);

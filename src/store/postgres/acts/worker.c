@@ -4,7 +4,7 @@
 #include "base/sys.h"
 
 /* Two arrays: who they are, and since when. */
-static void arg_leaders(struct args *args, const struct lhi_leader *leaders, size_t n)
+static void arg_leaders(struct args *args, const struct lhi_session *leaders, size_t n)
 {
     pg_arg_array(args, OID_INT8, n);
     for (size_t i = 0; i < n; i++)

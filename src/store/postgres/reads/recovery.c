@@ -93,7 +93,7 @@ static bool suspect_from_row(const struct rows *rows, int row, struct lhi_arena 
     s->last_heartbeat_at = pg_row_time(rows, row, W_BEAT);
     s->sessions = pg_row_copy(rows, row, W_SESSIONS, arena, &ok);
     if (ok && s->sessions != NULL)
-        ok = lhi_leaders_parse(s->sessions, arena, s);
+        ok = lhi_sessions_parse(s->sessions, arena, s);
     return ok;
 }
 

@@ -13,12 +13,9 @@
 #include <string.h>
 
 enum {
-    ON_TIME_MS = 60000, /* later than that is missed */
     LOOK_AGAIN_MS = 60000,
     JOB_BYTES = 1024, /* as in group_commit.c */
 };
-
-#define NEVER INT64_C(253402300799999)
 
 /* The columns of lh_schedule, in the order of the table. */
 enum column {
@@ -126,12 +123,6 @@ int sq_read_schedules(struct conn *conn, struct lhi_act *act, struct lhi_error *
 
 /* ---- set and removed ---- */
 
-static int64_t next_after(const struct lhi_timing *timing, int64_t after)
-{
-    int64_t next = lhi_timing_next(timing, after);
-    return next < 0 || next > NEVER ? NEVER : next;
-}
-
 /* With the same timing as before the instants go on, also those that are due by now. With another
  * one they begin anew; never before those that are settled. */
 static int64_t settled_so_far(const struct entry *old, const lh_schedule *s, const char *zone,
@@ -178,7 +169,7 @@ int sq_act_schedule_set(struct txn *txn, struct lhi_act *act)
     if (rc < 0 || (rc = lhi_timing_open(s->cron, zone, &timing, err)) < 0)
         return rc;
     int64_t done_until = settled_so_far(&old, s, zone, txn->wall);
-    int64_t next = next_after(timing, done_until);
+    int64_t next = lhi_timing_next_kept(timing, done_until);
     lhi_timing_close(timing);
     rc = sq_run(txn->conn, LHI_SQL_SCHEDULE_PUT, err, "ttttiiiititIIIIIib", s->name, s->queue,
                 s->cron, zone, (int64_t)s->catch_up, done_until, next, txn->now, job->kind,
@@ -214,10 +205,7 @@ struct ticking {
     struct txn *txn;
     const struct entry *entry;
     const struct lhi_timing *timing;
-    int64_t from, to; /* these instants get a job; `to` 0: none does */
-    int64_t missed;   /* how many were not on time … */
-    int64_t missed_from, missed_to;
-    bool more;   /* … or more than that */
+    struct lhi_catch_up plan;
     int64_t ran; /* out: jobs enqueued */
     int64_t last_at, last_job;
     char error[200]; /* out: why not */
@@ -240,22 +228,12 @@ static int tell_missed(const struct ticking *t, struct lhi_error *err)
 {
     const lh_schedule *s = &t->entry->schedule;
     struct event event = {.type = "schedule.missed", .queue = s->queue, .actor = "system/schedule"};
-    char from[40], to[40], what[200], more[200];
-    int64_t late = t->to == 0 || t->from > t->missed_to ? 0
-                   : s->catch_up == LH_CATCH_UP_ALL     ? t->missed
-                                                        : 1;
+    char what[200], data[200];
 
-    lh_time_format(t->missed_from, from, sizeof from);
-    lh_time_format(t->missed_to, to, sizeof to);
-    lhi_format(what, sizeof what, "%s%lld tick%s missed from %s to %s, %lld caught up with",
-               t->more ? "more than " : "", (long long)t->missed, t->missed == 1 ? "" : "s", from,
-               to, (long long)late);
+    lhi_missed_words(&t->plan, s->catch_up, what, data);
     sq_txn_log(t->txn, LH_LOG_WARN, &(lh_log_entry){.queue = s->queue, .reason = what},
                "schedule %s: %s", s->name, what);
-    lhi_format(more, sizeof more,
-               ",\"missed\":%lld,\"more\":%s,\"caught_up\":%lld,\"from\":\"%s\",\"to\":\"%s\"",
-               (long long)t->missed, t->more ? "true" : "false", (long long)late, from, to);
-    return tell(t->txn, &event, s->name, what, more, err);
+    return tell(t->txn, &event, s->name, what, data, err);
 }
 
 /* A live job has its key: this tick is done with. */
@@ -325,7 +303,7 @@ static int enqueue_ticks(struct ticking *t, struct lhi_error *err)
 
     if (lhi_checksum(job->payload, job->payload ? job->payload_len : 0) != t->entry->payload_sum)
         rc = lhi_fail(err, LH_EINVAL, "payload does not match its checksum: set the schedule anew");
-    for (int64_t at = t->from; rc == LH_OK && at >= 0 && at <= t->to;
+    for (int64_t at = t->plan.from; rc == LH_OK && at >= 0 && at <= t->plan.to;
          at = lhi_timing_next(t->timing, at))
         rc = enqueue_tick(t, at, err);
     if (rc != LH_ETOOBIG && rc != LH_EINVAL)
@@ -333,33 +311,6 @@ static int enqueue_ticks(struct ticking *t, struct lhi_error *err)
     lhi_format(t->error, sizeof t->error, "%s", err->text);
     lhi_error_clear(err); /* of this schedule alone: whoever noticed goes on */
     return tell_failure(t, t->error, err);
-}
-
-/* What was missed, and what gets a job. Returns the instant up to which that settles everything. */
-static int64_t plan(struct ticking *t, const struct lhi_ticks *ticks)
-{
-    lh_catch_up how = t->entry->schedule.catch_up;
-    bool late = t->txn->wall - ticks->last >= ON_TIME_MS;
-
-    t->missed = late ? ticks->n : ticks->n - 1;
-    t->more = ticks->more && ticks->n == LHI_MOST_TICKS;
-    t->missed_from = ticks->first;
-    t->missed_to = late ? ticks->last : ticks->before_last;
-    if (how == LH_CATCH_UP_ALL && !ticks->more) {
-        t->from = ticks->first;
-        t->to = ticks->last;
-        if (ticks->n <= LHI_BATCH)
-            return ticks->last;
-        t->to = t->from;
-        for (int i = 1; i < LHI_BATCH; i++)
-            t->to = lhi_timing_next(t->timing, t->to);
-        t->missed = LHI_BATCH;
-        t->missed_to = t->to;
-        return t->to;
-    }
-    t->from = ticks->last;
-    t->to = how == LH_CATCH_UP_NONE && late ? 0 : ticks->last;
-    return ticks->last;
 }
 
 /* Is there room for its jobs? */
@@ -371,23 +322,23 @@ static bool admitted(const struct ticking *t, int64_t n)
     return sq_reserve_admit(t->txn->db, bytes * (n < LHI_BATCH ? n : LHI_BATCH), &ignored) == LH_OK;
 }
 
-static int settle_ticks(struct ticking *t, const struct lhi_ticks *ticks, int64_t *next,
+static int settle_ticks(struct ticking *t, const struct lhi_instants *due, int64_t *next,
                         struct lhi_error *err)
 {
     struct txn *txn = t->txn;
     const char *name = t->entry->schedule.name;
-    int64_t upto = plan(t, ticks);
 
-    *next = next_after(t->timing, upto);
-    int rc = sq_run(txn->conn, LHI_SQL_SCHEDULE_SETTLE, err, "iiti", upto, *next, name,
+    lhi_catch_up(t->timing, t->entry->schedule.catch_up, due, txn->wall, &t->plan);
+    *next = lhi_timing_next_kept(t->timing, t->plan.upto);
+    int rc = sq_run(txn->conn, LHI_SQL_SCHEDULE_SETTLE, err, "iiti", t->plan.upto, *next, name,
                     t->entry->done_until);
     if (rc <= 0)
         return rc; /* another was faster */
     txn->changed = true;
     LHI_POINT("schedule_tick:inside");
-    if (t->missed > 0 && (rc = tell_missed(t, err)) < 0)
+    if (t->plan.missed > 0 && (rc = tell_missed(t, err)) < 0)
         return rc;
-    if (t->to != 0 && (rc = enqueue_ticks(t, err)) < 0)
+    if (t->plan.to != 0 && (rc = enqueue_ticks(t, err)) < 0)
         return rc;
     rc = sq_run(txn->conn, LHI_SQL_SCHEDULE_NOTE, err, "IItt", t->last_at, t->last_job,
                 t->error[0] ? t->error : NULL, name);
@@ -431,7 +382,7 @@ static int tick_one(struct txn *txn, const struct entry *entry, int64_t *ran, bo
 {
     struct ticking t = {.txn = txn, .entry = entry};
     struct lhi_timing *timing = NULL;
-    struct lhi_ticks ticks;
+    struct lhi_instants due;
     struct lhi_error why;
     int64_t next = 0;
 
@@ -444,14 +395,14 @@ static int tick_one(struct txn *txn, const struct entry *entry, int64_t *ran, bo
     if (rc < 0)
         return put_off(&t, &why, err);
     t.timing = timing;
-    lhi_timing_ticks(timing, entry->done_until, txn->wall, &ticks);
-    if (ticks.n == 0) {
-        next = next_after(timing, entry->done_until);
+    lhi_timing_instants(timing, entry->done_until, txn->wall, &due);
+    if (due.n == 0) {
+        next = lhi_timing_next_kept(timing, entry->done_until);
         rc = sq_run(txn->conn, LHI_SQL_SCHEDULE_PUT_OFF, err, "itt", next, (const char *)NULL,
                     entry->schedule.name);
         txn->changed = true;
-    } else if (admitted(&t, ticks.n)) {
-        rc = settle_ticks(&t, &ticks, &next, err);
+    } else if (admitted(&t, due.n)) {
+        rc = settle_ticks(&t, &due, &next, err);
         *more = *more || (rc == LH_OK && next <= txn->wall);
     }
     if (next > txn->wall)

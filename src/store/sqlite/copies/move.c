@@ -58,6 +58,30 @@ static int read_part(struct conn *conn, enum lhi_part *out, struct lhi_error *er
     return rc;
 }
 
+/* What a caller is told that wants to change a store that takes part in a move; "": it may. */
+static void closed_words(const char *store, enum lhi_part part, const char *other, char *out,
+                         size_t len)
+{
+    switch (part) {
+    case LHI_PART_SOURCE:
+        lhi_format(out, len,
+                   "store \"%.150s\" is being moved to \"%.150s\": nothing can change here", store,
+                   other);
+        break;
+    case LHI_PART_GONE:
+        lhi_format(out, len, "store \"%.150s\" was moved to \"%.150s\": go on there", store, other);
+        break;
+    case LHI_PART_TARGET:
+        lhi_format(
+            out, len,
+            "store \"%.150s\" is being filled from \"%.150s\": \"leasehold move\" finishes it",
+            store, other);
+        break;
+    default:
+        out[0] = '\0';
+    }
+}
+
 int sq_move_closed(const struct db *db, struct conn *conn, char *out, size_t len,
                    struct lhi_error *err)
 {
@@ -69,7 +93,7 @@ int sq_move_closed(const struct db *db, struct conn *conn, char *out, size_t len
     if (rc != LH_OK || part == LHI_PART_NONE ||
         (rc = sq_meta_text(conn, "move_url", url, sizeof url, err)) != LH_OK)
         return rc;
-    lhi_closed_words(db->path, part, url, out, len);
+    closed_words(db->path, part, url, out, len);
     return LH_OK;
 }
 

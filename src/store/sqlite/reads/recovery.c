@@ -51,7 +51,7 @@ int sq_read_suspects(struct conn *conn, enum lhi_sql which, int64_t now, struct 
         s->sessions = sq_column_text(stmt, 10, arena, &ok);
         s->process.time_ns = sqlite3_column_int64(stmt, 11);
         if (s->sessions != NULL)
-            ok = lhi_leaders_parse(s->sessions, arena, s) && ok;
+            ok = lhi_sessions_parse(s->sessions, arena, s) && ok;
         if (!ok) {
             sq_reset(stmt);
             return lhi_no_memory(err);

@@ -1,11 +1,13 @@
 /*
- * moved.c: the rows that go from one store to another, as both know them.
+ * tables.c: the list of tables and columns that a move copies.
  *
- * What is not here stays behind: workers (they register with the store they work for), which role of a
- * PostgreSQL server enqueued a job (another server has other roles, SQLite has none), and what a store
- * makes of the rest by itself.
+ * Three things are not copied: workers, because they register with the store they work for; the
+ * PostgreSQL role that enqueued a job, because the other store does not have that role; and whatever a
+ * store derives from the rest.
  */
-#include "core/core.h"
+#include "rules/tables.h"
+
+#include "base/mem.h"
 
 #define TABLE(name_, keys_, ...)                                                     \
     {                                                                                \
@@ -116,27 +118,4 @@ struct lhi_cell *lhi_rows_room(struct lhi_rows *rows, size_t width)
         rows->cell = grown;
     }
     return rows->cell + rows->n * width;
-}
-
-void lhi_closed_words(const char *store, enum lhi_part part, const char *other, char *out,
-                      size_t len)
-{
-    switch (part) {
-    case LHI_PART_SOURCE:
-        lhi_format(out, len,
-                   "store \"%.150s\" is being moved to \"%.150s\": nothing can change here", store,
-                   other);
-        break;
-    case LHI_PART_GONE:
-        lhi_format(out, len, "store \"%.150s\" was moved to \"%.150s\": go on there", store, other);
-        break;
-    case LHI_PART_TARGET:
-        lhi_format(
-            out, len,
-            "store \"%.150s\" is being filled from \"%.150s\": \"leasehold move\" finishes it",
-            store, other);
-        break;
-    default:
-        out[0] = '\0';
-    }
 }

@@ -1,15 +1,13 @@
 /*
- * death.c: who is dead, and what a death makes of a job.
+ * fate.c: what recovery does to a job that lost its worker.
  *
- * Both are decided here, from what the store knows at that moment, and written by the store behind a
- * guard: a worker that has beaten since is not dead, a job that has changed since is not touched.
+ * The store writes the fate under a guard, so a job that has changed since it was read stays as it is.
  */
-#include "store/store.h"
+#include "rules/fate.h"
 
-#include <stdlib.h>
+#include "base/error.h"
+
 #include <string.h>
-
-/* ---- the fate of a job ---- */
 
 /* "30 min", as people who set a lease of half an hour say it. */
 static void lease_words(int64_t ms, char *buf, size_t len)
@@ -127,112 +125,4 @@ void lhi_decide_death(const lh_job *job, const lh_policy *policy, const lh_recov
         out->action = "failed";
     cause_words(job, opts, cause, what, words, sizeof words);
     explain(job, policy, words, now, unstarted, out);
-}
-
-/* ---- judging workers ---- */
-
-bool lhi_same_place(const struct lhi_identity *a, const struct lhi_identity *b)
-{
-    return a->boot[0] != '\0' && strcmp(a->boot, b->boot) == 0 &&
-           strcmp(a->machine, b->machine) == 0 && a->pid_ns != 0 && a->pid_ns == b->pid_ns &&
-           a->time_ns == b->time_ns; /* start times of processes are shifted in each */
-}
-
-/* [[pid, start], …], as the store has it on record. False: no memory. */
-bool lhi_leaders_parse(const char *json, struct lhi_arena *arena, struct lhi_suspect *worker)
-{
-    size_t room = strlen(json) / 5 + 1; /* [1,0], */
-    struct lhi_leader *leaders = lhi_arena_alloc(arena, room * sizeof *leaders);
-    const char *p = json;
-
-    if (leaders == NULL)
-        return false;
-    for (; worker->n_leaders < room && *p == (worker->n_leaders == 0 ? '[' : ',') && p[1] == '[';
-         worker->n_leaders++) {
-        struct lhi_leader *leader = &leaders[worker->n_leaders];
-        char *comma, *end;
-        leader->pid = strtoll(p + 2, &comma, 10);
-        if (*comma != ',')
-            break;
-        leader->start = strtoll(comma + 1, &end, 10);
-        if (*end != ']')
-            break;
-        p = end + 1;
-    }
-    worker->has_sessions = true;
-    worker->leaders = leaders;
-    worker->unreadable = strcmp(p, "]") != 0 && strcmp(json, "[]") != 0;
-    return true;
-}
-
-/* A beat comes every interval, give or take a tenth: half an interval more, and one was missed. */
-static bool missed_a_beat(const struct lhi_suspect *worker, int64_t now)
-{
-    return now - worker->last_heartbeat_at > worker->interval_ms + worker->interval_ms / 2;
-}
-
-/* Of another boot. Where the holders are on many machines, it must be one of this machine; and because
- * the ids of machines may be cloned, a beat must be missing as well. */
-static bool booted_anew(const struct lhi_suspect *worker, const struct lhi_identity *self,
-                        int64_t now)
-{
-    const struct lhi_identity *id = &worker->process;
-
-    if (strcmp(id->boot, self->boot) == 0)
-        return false;
-    return worker->boot_proves ||
-           (self->machine[0] != '\0' && strcmp(id->machine, self->machine) == 0 &&
-            missed_a_beat(worker, now));
-}
-
-/* Proven, not guessed: same machine, same boot, same namespaces of pids and time, and the process is gone with all
- * that it started. */
-static bool proven_gone(const struct lhi_suspect *worker, const struct lhi_identity *self,
-                        int64_t now, char what[96])
-{
-    const struct lhi_identity *id = &worker->process;
-
-    if (id->pid == 0 || self->boot[0] == '\0' || id->boot[0] == '\0')
-        return false;
-    if (booted_anew(worker, self, now)) {
-        lhi_format(what, 96, "is gone (another boot)");
-        return true;
-    }
-    /* With sessions, only what was looked at after it was gone counts: it may have died just now. */
-    if ((worker->has_sessions && !worker->nothing_left) || !lhi_same_place(id, self) ||
-        !lhi_process_gone(id->pid, id->start))
-        return false;
-    lhi_format(what, 96, "is gone (pid %lld)", (long long)id->pid);
-    return true;
-}
-
-static bool too_silent(const struct lhi_suspect *worker, int64_t now, char what[96])
-{
-    char silence[32], interval[32];
-    int64_t silent = now - worker->last_heartbeat_at;
-
-    if (silent < worker->interval_ms * worker->multiplier)
-        return false;
-    lhi_format(what, 96, "has been silent for %s (%lld × %s)",
-               lh_duration_format(silent, silence, sizeof silence), (long long)worker->multiplier,
-               lh_duration_format(worker->interval_ms, interval, sizeof interval));
-    return true;
-}
-
-bool lhi_judge_worker(const struct lhi_suspect *worker, const struct lhi_identity *self,
-                      int64_t now, struct lhi_death *out)
-{
-    int64_t silence = now - worker->last_heartbeat_at;
-
-    *out = (struct lhi_death){.worker = worker->id,
-                              .last_heartbeat_at = worker->last_heartbeat_at,
-                              .sessions = worker->sessions,
-                              .process = worker->process.pid != 0,
-                              .beat_missed = silence > worker->interval_ms};
-    out->silent = too_silent(worker, now, out->what);
-    out->proven = proven_gone(worker, self, now, out->what);
-    if (out->silent || out->proven)
-        return true;
-    out->late = !worker->late && missed_a_beat(worker, now);
-    return out->late;
 }

@@ -1,31 +1,15 @@
-/* Policies: the built-in values, falling through, backoff. Pure functions; rows come from a store. */
-#include "store/store.h"
+/* policy.c: the built-in policy values, the resolving of policies, and backoff. */
+#include "rules/policy.h"
+
+#include "base/mem.h"
 
 #include <string.h>
 
-enum { DAY_MS = 86400000 };
-
 const lh_policy lhi_policy_builtin = {
     .set = LH_POLICY_ALL,
-    .lease_ms = 300000,
-    .max_attempts = 3,
-    .max_recoveries = 3,
-    .action = LH_ACTION_RETRY,
-    .recovery = true,
-    .recovery_backoff_ms = 0,
-    .backoff_ms = 1000,
-    .backoff_cap_ms = 3600000,
-    .timeout_ms = 0,
-    .exclusive = false,
-    .audit = LH_AUDIT_EXCEPTIONAL,
-    .retention_ms = 14 * (int64_t)DAY_MS,
-    .retention_failed_ms = 30 * (int64_t)DAY_MS,
-    .max_payload = 1 << 20,
-    .rate_n = 0,
-    .rate_per_ms = 0,
-    .concurrency = 0,
-    .max_output = 64 << 10,
-    .retention_output_ms = 0,
+#define BUILTIN(field_, value_) .field_ = (value_),
+#include "rules/policy.def"
+#undef BUILTIN
 };
 
 void lhi_policy_merge(lh_policy *into, const lh_policy *from)

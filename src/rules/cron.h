@@ -7,8 +7,11 @@
 #ifndef LHI_CRON_H
 #define LHI_CRON_H
 
+#include "base/error.h"
 #include "base/zone.h"
-#include "store/store.h"
+
+#include <stdbool.h>
+#include <stdint.h>
 
 struct lhi_cron {
     int64_t every_ms;             /* "@every": so long from one to the next; 0: the fields below */

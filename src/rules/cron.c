@@ -6,7 +6,9 @@
  * meant) the line means stretches of time, and every hour counts that passes, also one that is
  * repeated.
  */
-#include "core/cron.h"
+#include "rules/cron.h"
+
+#include "rules/limits.h"
 
 #include <string.h>
 
@@ -288,88 +290,4 @@ int64_t lhi_cron_next(const struct lhi_cron *cron, const struct lhi_zone *zone, 
     int64_t at = cron->hours == ALL_HOURS ? next_of_every_hour(cron, zone, seconds)
                                           : next_time_of_day(cron, zone, seconds);
     return at < 0 ? -1 : at * 1000;
-}
-
-/* ---- what a store asks ---- */
-
-struct lhi_timing {
-    struct lhi_cron cron;
-    struct lhi_zone *zone;
-};
-
-int lhi_timing_open(const char *text, const char *zone, struct lhi_timing **out,
-                    struct lhi_error *err)
-{
-    struct lhi_timing *timing = lhi_calloc(1, sizeof *timing);
-    int rc = timing ? lhi_cron_parse(text, &timing->cron, err) : lhi_no_memory(err);
-
-    if (rc == LH_OK)
-        rc = lhi_zone_load(zone ? zone : "UTC", &timing->zone, err);
-    if (rc == LH_OK)
-        *out = timing;
-    else
-        lhi_timing_close(timing);
-    return rc;
-}
-
-void lhi_timing_close(struct lhi_timing *timing)
-{
-    if (timing == NULL)
-        return;
-    lhi_zone_free(timing->zone);
-    lhi_free(timing);
-}
-
-int64_t lhi_timing_next(const struct lhi_timing *timing, int64_t after)
-{
-    return lhi_cron_next(&timing->cron, timing->zone, after);
-}
-
-/* Stepping is cheap, but not for years of seconds: past so many nobody counts. */
-static void count_steps(const struct lhi_timing *timing, int64_t upto, int64_t most,
-                        struct lhi_ticks *out)
-{
-    for (int64_t at = out->first; at >= 0 && at <= upto; at = lhi_timing_next(timing, at)) {
-        if (out->n == most) {
-            out->more = true;
-            return;
-        }
-        out->before_last = out->n > 0 ? out->last : 0;
-        out->last = at;
-        out->n++;
-    }
-}
-
-/* The last one up to `upto`, found in windows that widen: an empty one says that few are ahead. */
-static void find_last(const struct lhi_timing *timing, int64_t upto, struct lhi_ticks *out)
-{
-    static const int64_t windows[] = {INT64_C(2) * 3600000, INT64_C(2) * 86400000,
-                                      INT64_C(62) * 86400000, INT64_C(400) * 86400000};
-    for (size_t i = 0; i < sizeof windows / sizeof windows[0]; i++) {
-        struct lhi_ticks there = {.first = lhi_timing_next(timing, upto - windows[i])};
-        count_steps(timing, upto, INT64_MAX, &there);
-        if (there.n < 2)
-            continue;
-        out->last = there.last;
-        out->before_last = there.before_last;
-        return;
-    }
-}
-
-void lhi_timing_ticks(const struct lhi_timing *timing, int64_t after, int64_t upto,
-                      struct lhi_ticks *out)
-{
-    int64_t every = timing->cron.every_ms;
-
-    *out = (struct lhi_ticks){.first = lhi_timing_next(timing, after)};
-    if (every == 0) {
-        count_steps(timing, upto, LHI_MOST_TICKS, out);
-        if (out->more)
-            find_last(timing, upto, out);
-    } else if (upto >= out->first) {
-        out->n = (upto - after) / every;
-        out->more = out->n > LHI_MOST_TICKS;
-        out->last = after + out->n * every;
-        out->before_last = out->n > 1 ? out->last - every : 0;
-    }
 }
