@@ -16,10 +16,10 @@ import sys
 LAYERS = {
     "base": [],
     "rules": ["base/"],
-    "core": ["base/", "rules/", "store/store.h"],
+    "core": ["base/", "rules/", "store/open.h", "store/store.h"],
     "store": ["base/", "rules/"],
-    "store/sqlite": ["base/", "rules/", "store/store.h", "store/deaths.h", "sql_names.h", "sql_sqlite.h", "<sqlite3.h>"],
-    "store/postgres": ["base/", "rules/", "store/store.h", "store/deaths.h", "sql_names.h", "sql_postgres.h", "<libpq-fe.h>"],
+    "store/sqlite": ["base/", "rules/", "store/store.h", "store/death_watch.h", "store/open.h", "sql_names.h", "sql_sqlite.h", "<sqlite3.h>"],
+    "store/postgres": ["base/", "rules/", "store/store.h", "store/death_watch.h", "store/open.h", "sql_names.h", "sql_postgres.h", "<libpq-fe.h>"],
     "store/postgres/acts": ["base/", "rules/", "store/store.h", "store/postgres/", "<libpq-fe.h>"],
     "store/postgres/reads": ["base/", "rules/", "store/store.h", "store/postgres/"],
     "worker": ["base/"],

@@ -33,6 +33,16 @@ struct lh_store {
     bool stuck;                /* … and whether what it left is due for good (recovery off) */
 };
 
+/* The stores by name (stores.c, the one file that knows which stores there are). */
+int lhi_store_open(const char *url, const lh_open_opts *opts, const struct lhi_log *log,
+                   struct lhi_store *out, struct lhi_health *health, struct lhi_error *err);
+int lhi_store_restore(const char *url, const char *from, const lh_open_opts *opts,
+                      const struct lhi_log *log, char *kept, size_t keptlen, struct lhi_error *err);
+int lhi_schema_of(const char *url, int *version, struct lhi_error *err);
+const char *lhi_store_kind(const char *url);
+const char *lhi_engine_version(void);
+int lhi_schema_version(void);
+
 /* Start a public call: the thread's error, cleared; NULL when the handle cannot be used here (then
  * *status says why). */
 struct lhi_error *lhi_enter(lh_store *store, int *status);

@@ -402,28 +402,4 @@ struct lhi_store {
     void *self;
 };
 
-/* Opening by name (store/stores.c): the one place that knows which stores there are. */
-int lhi_store_open(const char *url, const lh_open_opts *opts, const struct lhi_log *log,
-                   struct lhi_store *out, struct lhi_health *health, struct lhi_error *err);
-int lhi_store_restore(const char *url, const char *from, const lh_open_opts *opts,
-                      const struct lhi_log *log, char *kept, size_t keptlen, struct lhi_error *err);
-int lhi_schema_of(const char *url, int *version, struct lhi_error *err);
-const char *lhi_store_kind(const char *url);
-const char *lhi_engine_version(void);
-int lhi_schema_version(void);
-
-/* The stores. */
-int lhi_sqlite_open(const char *path, const lh_open_opts *opts, const struct lhi_log *log,
-                    struct lhi_store *out, struct lhi_health *health, struct lhi_error *err);
-int lhi_sqlite_restore(const char *path, const char *from, const lh_open_opts *opts,
-                       const struct lhi_log *log, char *kept, size_t keptlen,
-                       struct lhi_error *err);
-const char *lhi_sqlite_version(void);
-int lhi_sqlite_schema_version(void);
-int lhi_sqlite_schema_of(const char *path, int *version, struct lhi_error *err);
-int lhi_postgres_open(const char *url, const lh_open_opts *opts, const struct lhi_log *log,
-                      struct lhi_store *out, struct lhi_health *health, struct lhi_error *err);
-int lhi_postgres_schema_version(void);
-int lhi_postgres_schema_of(const char *url, int *version, struct lhi_error *err);
-
 #endif

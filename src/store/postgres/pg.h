@@ -23,7 +23,7 @@
 #ifndef LHI_PG_H
 #define LHI_PG_H
 
-#include "store/store.h"
+#include "store/open.h"
 
 #include "sql_postgres.h"
 

@@ -276,7 +276,7 @@ static void take_rings(struct pg *pg, PGconn *listening)
     }
     pthread_mutex_unlock(&pg->wake->mutex);
     if (comers)
-        lhi_deaths_look(&pg->deaths);
+        lhi_death_watch_refresh(&pg->deaths);
 }
 
 /* Until the connection is lost, or we are told to stop: false. */
@@ -505,7 +505,7 @@ static uint32_t siren_of(struct wake *wake)
 static void watch_deaths(struct pg *pg)
 {
     if (!pg->opts.read_only && !pg->opts.no_recovery)
-        lhi_deaths_watch(&pg->deaths, siren_of(pg->wake));
+        lhi_death_watch_start(&pg->deaths, siren_of(pg->wake));
 }
 
 uint32_t pg_ticket(void *self, const lh_claim_opts *opts)
@@ -740,9 +740,9 @@ bool pg_wake_init(struct pg *pg)
     pthread_cond_init(&wake->rung, &attr);
     pthread_condattr_destroy(&attr);
     pg->wake = wake;
-    lhi_deaths_init(&pg->deaths,
-                    &(struct lhi_deaths_of){
-                        .arg = pg, .workers = workers, .sound = pg_wake, .refresh_ms = REFRESH_MS});
+    lhi_death_watch_init(
+        &pg->deaths, &(struct lhi_death_watch_of){
+                         .arg = pg, .workers = workers, .wake = pg_wake, .refresh_ms = REFRESH_MS});
     return true;
 }
 
@@ -750,7 +750,7 @@ void pg_wake_clear(struct pg *pg)
 {
     struct wake *wake = pg->wake;
 
-    lhi_deaths_clear(&pg->deaths);
+    lhi_death_watch_clear(&pg->deaths);
     if (wake->started) {
         __atomic_store_n(&wake->stopping, true, __ATOMIC_RELAXED);
         pg_wake_listener(pg); /* not by closing the pipe: a forked child may have a copy */

@@ -6,7 +6,7 @@
 #define LHI_PG_WIRE_H
 
 #include "base/forks.h"
-#include "store/deaths.h"
+#include "store/death_watch.h"
 #include "store/postgres/pg.h"
 
 #include <pthread.h>
@@ -146,7 +146,7 @@ struct pg {
 
     /* wake.c */
     struct wake *wake;
-    struct lhi_deaths deaths;
+    struct lhi_death_watch deaths;
     bool closing; /* nobody waits for anything any more; atomic */
 };
 

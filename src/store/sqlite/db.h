@@ -36,10 +36,10 @@
 
 #include "base/sys.h"
 #include "sql_sqlite.h"
-#include "store/deaths.h"
+#include "store/death_watch.h"
+#include "store/open.h"
 #include "store/sqlite/coordination/coord.h"
 #include "store/sqlite/files/fork.h"
-#include "store/store.h"
 
 #include <pthread.h>
 #include <sqlite3.h>
@@ -103,7 +103,7 @@ struct db {
     int64_t read_deadline;
 
     /* death_watch.c */
-    struct lhi_deaths deaths;
+    struct lhi_death_watch deaths;
     struct conn death_watch_conn; /* who watches reads by this */
 
     /* foreign_writers.c */

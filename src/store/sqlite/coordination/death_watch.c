@@ -1,4 +1,4 @@
-/* death_watch.c: the workers of a SQLite store, for those who watch their processes (store/deaths.c). */
+/* death_watch.c: the workers of a SQLite store, for those who watch their processes (store/death_watch.c). */
 #include "store/sqlite/db.h"
 
 enum { REFRESH_MS = 5000 };
@@ -23,9 +23,9 @@ static void sound(void *arg)
 
 void sq_death_watch_init(struct db *db)
 {
-    lhi_deaths_init(&db->deaths,
-                    &(struct lhi_deaths_of){
-                        .arg = db, .workers = workers, .sound = sound, .refresh_ms = REFRESH_MS});
+    lhi_death_watch_init(
+        &db->deaths, &(struct lhi_death_watch_of){
+                         .arg = db, .workers = workers, .wake = sound, .refresh_ms = REFRESH_MS});
 }
 
 void sq_death_watch_start(struct db *db)
@@ -33,11 +33,11 @@ void sq_death_watch_start(struct db *db)
     uint32_t heard = sq_maintenance_ticket(&db->coord);
 
     if (!db->opts.read_only && !db->opts.no_recovery)
-        lhi_deaths_watch(&db->deaths, heard);
+        lhi_death_watch_start(&db->deaths, heard);
 }
 
 void sq_death_watch_clear(struct db *db)
 {
-    lhi_deaths_clear(&db->deaths);
+    lhi_death_watch_clear(&db->deaths);
     sq_conn_close(&db->death_watch_conn);
 }

@@ -1,5 +1,7 @@
-/* Which stores there are, and which of them a name means. */
-#include "store/store.h"
+/* stores.c: which stores there are, and which of them an address means. */
+#include "core/core.h"
+
+#include "store/open.h"
 
 #include <string.h>
 
