@@ -237,6 +237,11 @@ def layers(log):
     return one(log.run([sys.executable, ROOT / "tools" / "layers.py", ROOT]) == 0)
 
 
+def links(log):
+    return one(log.run([sys.executable, ROOT / "tools" / "layers.py", ROOT, "--build", CHECK / "gcc",
+                        "--map"]) == 0)
+
+
 def sources(log):
     """A file nobody compiles rots; one that only the tests compile is not in the product."""
     commands = json.loads((CHECK / "gcc" / "compile_commands.json").read_text(encoding="utf-8"))
@@ -319,6 +324,7 @@ def plan():
         Step("build-gcc", build("gcc"), quick=True),
         Step("build-clang", build("clang", only=PRODUCT), quick=True),
         Step("sources", sources, ["build-gcc"], quick=True),
+        Step("links", links, ["build-gcc"], quick=True),
         Step("clang-tidy", lambda log: tidy(log, *TIDY_SHALLOW), ["build-clang"]),
         Step("build-asan", build("asan", "sanitized")),
         Step("asan", suites("asan", "sanitized", "asan"), ["build-asan"]),

@@ -5,6 +5,7 @@ tools/messages.py, tests/cli/run.py, tests/mutants/run.py.
 Each makes a small tree in a fresh directory, runs the tool on it, and looks at what it says.
 """
 
+import json
 import os
 import pathlib
 import subprocess
@@ -259,6 +260,48 @@ def layers_refuses_back_doors():
 @test
 def layers_refuses_a_folder_it_does_not_know():
     layered("src/misc/all.c", "<stdio.h>").bad("src/misc/all.c:1: folder misc has no place")
+
+
+def linked(files):
+    """A small build folder, and what layers.py says of its object files."""
+    tree = Tree({f"src/{name}": text for name, text in files.items()})
+    commands = []
+    (tree.root / "build").mkdir()
+    for name in files:
+        out = name.replace("/", "_") + ".o"
+        subprocess.run(["cc", "-c", tree.root / "src" / name, "-o", tree.root / "build" / out], check=True,
+                       timeout=60)
+        commands.append({"directory": str(tree.root / "build"), "file": f"../src/{name}", "output": out})
+    (tree.root / "build" / "compile_commands.json").write_text(json.dumps(commands), encoding="utf-8")
+    return tree.run("tools/layers.py", ".", "--build", "build", "--map")
+
+
+CORE = "int core_decides(void); int core_decides(void) { return 1; }"
+
+
+@test
+def links_print_a_map_of_symbols():
+    done = linked({"base/text.c": "int text(void); int text(void) { return 1; }",
+                   "core/jobs.c": "int text(void); int jobs(void); int jobs(void) { return text(); }"}).good()
+    assert "core            -> base               1 symbols" in done.said, done.said
+
+
+@test
+def links_refuse_a_store_that_calls_the_core():
+    linked({"core/jobs.c": CORE, "store/sqlite/claim.c":
+            "int core_decides(void); int claim(void); int claim(void) { return core_decides(); }"}
+           ).bad("src/store/sqlite/claim.c: store/sqlite may not use core_decides of core/jobs.c")
+
+
+@test
+def links_refuse_a_core_that_names_a_database():
+    linked({"core/jobs.c": "int sqlite3_step(void); int jobs(void); int jobs(void) { return sqlite3_step(); }"}
+           ).bad("src/core/jobs.c: core may not use sqlite3_step of <sqlite3.h>")
+
+
+@test
+def links_need_a_build():
+    linked({}).bad("has no object files")
 
 
 # ---------------------------------------------------------------- check.py
