@@ -300,6 +300,14 @@ def links_refuse_a_core_that_names_a_database():
 
 
 @test
+def links_let_the_program_use_the_public_header_only():
+    for symbol, fine in (("lh_claim", True), ("lhi_claim", False)):
+        done = linked({"core/jobs.c": f"int {symbol}(void); int {symbol}(void) {{ return 1; }}",
+                       "cli/show.c": f"int {symbol}(void); int show(void); int show(void) {{ return {symbol}(); }}"})
+        assert (done.code == 0) == fine, done.said
+
+
+@test
 def links_need_a_build():
     linked({}).bad("has no object files")
 
