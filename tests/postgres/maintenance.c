@@ -464,8 +464,9 @@ TEST(a_check_names_what_of_the_schema_is_not_as_it_was_made)
 {
     PGconn *c = session_to(test_store());
     lh_store *store = store_open();
-    /* (The clock of the tests is not ours: that is all.) */
-    EXPECT_STR(findings(store, "schema"), "warning function clock() is not as it was made\n");
+    /* (The two clocks of the tests are not ours: that is all.) */
+    EXPECT_STR(findings(store, "schema"), "warning function clock() is not as it was made\n"
+                                          "warning function stopwatch() is not as it was made\n");
     (void)said(c, "DROP INDEX leasehold.job_ended");
     (void)said(c, "ALTER TABLE leasehold.schedule DROP COLUMN error");
     (void)said(c, "ALTER TABLE leasehold.policy ALTER COLUMN audit TYPE integer");

@@ -148,7 +148,7 @@ BEGIN
         END IF;
     END IF;
     IF NOT notes OR l.fresh OR pg_catalog.current_setting('transaction_isolation') <> 'read committed'
-       OR pg_catalog.clock_timestamp() > pg_catalog.transaction_timestamp() + interval '500 milliseconds' THEN
+       OR leasehold.stopwatch() > pg_catalog.transaction_timestamp() + interval '500 milliseconds' THEN
         RETURN l;
     END IF;
     l.next := s;
@@ -271,12 +271,12 @@ DECLARE
     began timestamptz;
 BEGIN
     WHILE width > interval '1 second' LOOP
-        began := pg_catalog.clock_timestamp();
+        began := leasehold.stopwatch();
         PERFORM 1 FROM leasehold.job j
           WHERE j.state = 'running' AND j.lease_until > up_to - width AND j.lease_until <= up_to AND j.queue = '';
         PERFORM 1 FROM leasehold.job j
           WHERE j.state = 'scheduled' AND j.run_at > up_to - width AND j.run_at <= up_to AND j.queue = '';
-        EXIT WHEN pg_catalog.clock_timestamp() < began + interval '2 milliseconds';
+        EXIT WHEN leasehold.stopwatch() < began + interval '2 milliseconds';
         width := width / 4;
     END LOOP;
 END $$;
@@ -290,7 +290,7 @@ CREATE FUNCTION leasehold.look_through(m leasehold.meta, down_to timestamptz, du
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    began  timestamptz := pg_catalog.clock_timestamp();
+    began  timestamptz := leasehold.stopwatch();
     first  bigint := leasehold.entries_read();
     before bigint := first;
     n      bigint;
@@ -305,7 +305,7 @@ BEGIN
         up_to := low;
         n := leasehold.entries_read();
         -- (The time is for a server that does not count.)
-        EXIT WHEN up_to <= down_to OR n - first >= most OR pg_catalog.clock_timestamp() > began + most * interval '50 microseconds';
+        EXIT WHEN up_to <= down_to OR n - first >= most OR leasehold.stopwatch() > began + most * interval '50 microseconds';
         width := CASE WHEN n - before > most / 4 THEN greatest(width / 2, interval '1 millisecond')
                       ELSE least(width * 2, greatest(interval '1 minute', (now - up_to) / 8)) END;
         before := n;
@@ -362,7 +362,7 @@ RETURNS void LANGUAGE plpgsql
 AS $$
 DECLARE
     s    leasehold.sweep := l.next;
-    took interval := pg_catalog.clock_timestamp() - began;
+    took interval := leasehold.stopwatch() - began;
     more timestamptz[] := '{}';
     rest record;
 BEGIN

@@ -79,7 +79,7 @@ RETURNS void LANGUAGE plpgsql
 AS $$
 DECLARE
     number bigint;
-    began  timestamptz := clock_timestamp();
+    began  timestamptz := leasehold.stopwatch();
     took   interval;
     above  integer := 32768;
     at     record;
@@ -99,7 +99,7 @@ BEGIN
         prios := prios || at.priority;
         firsts := firsts || at.id;
     END LOOP;
-    took := clock_timestamp() - began;
+    took := leasehold.stopwatch() - began;
     WITH last AS MATERIALIZED (
         SELECT w.priority, w.low FROM leasehold.front w
          WHERE w.queue = of_queue AND w.look = leasehold.last_look(of_queue))

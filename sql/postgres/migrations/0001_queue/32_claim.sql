@@ -225,7 +225,7 @@ SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off SET enable_mergejoin = off
 AS $$
 DECLARE
-    began  timestamptz := clock_timestamp();
+    began  timestamptz := leasehold.stopwatch();
     now    timestamptz := leasehold.clock();
     m      leasehold.meta;
     p      leasehold.policy;
@@ -374,7 +374,7 @@ BEGIN
 
             -- Where to begin: at the front, as far as it is known, and after a look where one is due.
             before := total;
-            tried := clock_timestamp();
+            tried := leasehold.stopwatch();
             passed := leasehold.fresh_read();
             FOR pass IN 1..2 LOOP
                 looks := false;
@@ -449,7 +449,7 @@ BEGIN
                     END IF;
                 ELSIF random() * 500 < total - before THEN
                     PERFORM leasehold.front_look(q, of_worker, now, sweep);
-                ELSIF total = before AND (clock_timestamp() > tried + interval '50 milliseconds'
+                ELSIF total = before AND (leasehold.stopwatch() > tried + interval '50 milliseconds'
                                           OR leasehold.fresh_read() > passed + 1000) THEN
                     PERFORM leasehold.front_look(q, NULL, now, sweep);
                 END IF;

@@ -147,7 +147,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    began  timestamptz := clock_timestamp();
+    began  timestamptz := leasehold.stopwatch();
     now    timestamptz := leasehold.clock();
     waits  boolean := keeper IS NOT NULL OR cardinality(queues) > 0;  -- and looks again within a second
     keeps  boolean := keeper IS NOT NULL AND cardinality(queues) = 0;
