@@ -291,6 +291,11 @@ void proxy_renumber(struct proxy *proxy)
     __atomic_store_n(&proxy->line->renumbers, true, __ATOMIC_SEQ_CST);
 }
 
+bool proxy_has_cut(const struct proxy *proxy)
+{
+    return raised(&proxy->line->was_cut);
+}
+
 bool proxy_mend(struct proxy *proxy)
 {
     __atomic_store_n(&proxy->line->armed, false, __ATOMIC_SEQ_CST);

@@ -36,6 +36,8 @@ void proxy_renumber(struct proxy *proxy);
  * one connection that was open before. How many there were. */
 enum { MOST_STEPS = 256 };
 size_t proxy_steps(const struct proxy *proxy, enum way way, int64_t ends[MOST_STEPS]);
+/* Has there been a cut since proxy_cut()? */
+bool proxy_has_cut(const struct proxy *proxy);
 /* Cut no more, and let everybody through again. Has there been a cut since proxy_cut()? */
 bool proxy_mend(struct proxy *proxy);
 

@@ -184,6 +184,8 @@ static void expect_unknown(int (*act)(struct end *end))
     }
     EXPECT_OK(rc);
     EXPECT_EQ(next.id, end.job.id);
+    for (int i = 0; i < PATIENCE && !proxy_has_cut(proxy); i++)
+        (void)usleep(1000);
     EXPECT(proxy_mend(proxy));
     EXPECT_EQ(pthread_join(thread, NULL), 0);
     EXPECT_STATUS(end.rc, LH_EUNKNOWN);
