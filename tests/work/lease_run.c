@@ -159,17 +159,32 @@ TEST(while_it_runs_nobody_else_has_the_lease)
     shop_close(&shop);
 }
 
-TEST(a_lease_is_extended_for_as_long_as_the_command_runs)
+/* Is a lease of this length extended while its command runs? A busy machine may not do it in a second. */
+static bool is_extended(struct shop *shop, int64_t ttl_ms)
+{
+    char ttl[32];
+
+    (void)snprintf(ttl, sizeof ttl, "%lldms", (long long)ttl_ms);
+    pid_t run = START("a/b", "--ttl", ttl, SCRIPT("touch begun; " UNTIL("end")));
+    EVENTUALLY(exists("begun") || gone(run));
+    lh_lease before = lease_now(shop);
+    EVENTUALLY(gone(run) || lease_now(shop).expires_at > before.acquired_at + 2 * ttl_ms);
+    bool extended = !gone(run);
+    if (extended) {
+        EXPECT_EQ(lease_now(shop).token, before.token);
+        EXPECT_EQ(lease_now(shop).acquired_at, before.acquired_at);
+    }
+    touch("end");
+    EXPECT_EQ(end_of(run), extended ? 0 : 4);
+    EXPECT(unlink("begun") == 0 || !extended);
+    EXPECT_EQ(unlink("end"), 0);
+    return extended;
+}
+
+TEST_TIMEOUT(a_lease_is_extended_for_as_long_as_the_command_runs, 120)
 {
     struct shop shop = shop_open();
-    pid_t run = START("a/b", "--ttl", "1500ms", SCRIPT("touch begun; " UNTIL("end")));
-    EVENTUALLY(exists("begun"));
-    lh_lease before = lease_now(&shop);
-    EVENTUALLY(lease_now(&shop).expires_at > before.acquired_at + 3000);
-    EXPECT_EQ(lease_now(&shop).token, before.token);
-    EXPECT_EQ(lease_now(&shop).acquired_at, before.acquired_at);
-    touch("end");
-    EXPECT_EQ(end_of(run), 0);
+    EXPECT(is_extended(&shop, 1500) || is_extended(&shop, 4000) || is_extended(&shop, 10000));
     EXPECT(!held(&shop));
     shop_close(&shop);
 }
@@ -475,7 +490,7 @@ TEST(a_lease_taken_away_by_hand_stops_everything_the_command_has_started)
 {
     struct shop shop = shop_open();
     pid_t run =
-        START("a/b", "--ttl", "1500ms", "--kill-after", "200ms",
+        START("a/b", "--ttl", "6s", "--kill-after", "2s",
               SCRIPT("trap 'touch termed; exit 0' TERM; setsid sh -c 'trap \"\" TERM; echo $$ > "
                      "deep; exec sleep 1000' & while [ ! -s deep ]; do sleep 0.02; done; "
                      "touch begun; " UNTIL("never")));

@@ -52,7 +52,7 @@ TEST(at_the_rate_what_is_not_started_is_released_at_once_and_the_rest_keeps_beat
     for (int i = 0; i < 6; i++)
         jobs[i] = put(&shop, "q", "x");
     struct shift shift = SHIFT("q", "-j", "3", "--batch", "3", "--rate", "2/1h", "--heartbeat",
-                               "500ms", "--", SH("echo x >>runs;" UNTIL("go")));
+                               "2s", "--", SH("echo x >>runs;" UNTIL("go")));
     EVENTUALLY(lines_of("runs") >= 2);
     EVENTUALLY(count(&shop, LH_PENDING) == 4);
     for (int i = 2; i < 6; i++)

@@ -222,11 +222,15 @@ TEST(nothing_is_claimed_while_heartbeats_fail_though_claims_would_succeed)
                 "SELECT raise(ABORT, 'not now'); END; COMMIT");
     EVENTUALLY(
         said(&shift, "not now")); /* on a busy machine another heartbeat may have failed before */
-    int64_t job = put(&shop, "q", "y");
     struct shift other = SHIFT("other", "--", "true");
-    int64_t later = put(&shop, "other", "z");
-    EVENTUALLY(state_of(&shop, later) == LH_COMPLETED);
-    EXPECT_EQ(state_of(&shop, job), LH_PENDING);
+    int64_t job = 0;
+    int claims = 0;
+    do { /* the claim that waited already when the heartbeat failed may still get a job, and no other claim */
+        EXPECT(claims++ < 2);
+        job = put(&shop, "q", "y");
+        int64_t later = put(&shop, "other", "z");
+        EVENTUALLY(state_of(&shop, later) == LH_COMPLETED);
+    } while (state_of(&shop, job) != LH_PENDING);
     by_hand(db, "BEGIN IMMEDIATE; DROP TRIGGER obstacle; COMMIT");
     EXPECT_EQ(sqlite3_close(db), SQLITE_OK);
     EVENTUALLY(state_of(&shop, job) == LH_COMPLETED);
