@@ -4,8 +4,9 @@
     run.py --program build/leasehold [--update] [--list] [--jobs N] [NAME | GLOB]...
 
 A file is one test: a session in one fresh directory, with the given programs and those of bin/ on
-$PATH. There, `at TIME` sets the clock of this session, `lh …` is leasehold by that clock, and
-`dies POINT …` is the same, killed at that point of its code.
+$PATH. There, `at TIME` sets the clock of this session, `lh …` is leasehold by that clock,
+`dies POINT …` is the same, killed at that point of its code, and `catches PID NUMBER` waits until a
+process has a handler for a signal.
 
     # Words for the reader. `# timeout: 60` sets the limit for the whole file (30 s).
     $ leasehold enqueue mail hello            a command, run by sh
@@ -327,6 +328,9 @@ def main():
     for program in args.program:
         if not os.access(program, os.X_OK):
             sys.exit(f"run.py: {program} is no program")  # --update would record its absence
+    for ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        if signal.getsignal(ignored) == signal.SIG_IGN:  # started in the background, or below nohup
+            signal.signal(ignored, signal.SIG_DFL)
     paths = select(args.folder, args.patterns)
     if args.list:
         print("\n".join(path.stem for path in paths))

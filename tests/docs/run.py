@@ -282,6 +282,9 @@ def main():
         return 0
     if not os.access(args.program, os.X_OK):
         sys.exit(f"run.py: {args.program} is no program")
+    for ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        if signal.getsignal(ignored) == signal.SIG_IGN:  # started in the background, or below nohup
+            signal.signal(ignored, signal.SIG_DFL)
     failed = 0
     print(f"TAP version 13\n1..{len(chosen)}", flush=True)
     for number, (name, action) in enumerate(chosen, 1):
