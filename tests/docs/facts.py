@@ -354,7 +354,7 @@ def protocol(root, _program):
 
 
 def decisions(root, _program):
-    """Each page is dated, has its four parts, and stands in the list."""
+    """Each page is dated, says whether it is in force, has its four parts, and is in the list."""
     complaints = []
     index = read(root, "docs/decisions/README.md")
     for path in sorted((root / "docs" / "decisions").glob("0*.md")):
@@ -364,8 +364,14 @@ def decisions(root, _program):
         for part in ("Context", "Decision", "Consequences", "Rejected"):
             if f"\n## {part}\n" not in text:
                 complaints.append(f"{path.name} has no part \"{part}\"")
-        if f"({path.name})" not in index:
+        status = re.search(r"^Date: .*? Status: (in force|superseded)", text, re.M)
+        row = next((line for line in index.splitlines() if f"({path.name})" in line), None)
+        if row is None:
             complaints.append(f"{path.name} is not in the list")
+        elif status is None:
+            complaints.append(f"{path.name} does not say whether it is in force or superseded")
+        elif f"| {status[1]}" not in row:
+            complaints.append(f"{path.name} has another status in the list")
     return complaints
 
 
