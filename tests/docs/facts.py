@@ -282,9 +282,9 @@ def defaults(root, program):
 LIMITS = (("src/worker/worker.h", "RESULT_MOST = 1 << 20", "docs/guides/workers.md", "standard output, up to 1 MiB"),
           ("src/worker/worker.h", "CHECKPOINT_MOST = 64 << 10", "docs/guides/workers.md", "JSON, up to 64 KiB"),
           ("src/core/jobs.c", "MAX_CHECKPOINT = 64 << 10", "docs/reference/config.md", "JSON of at most 64 KiB"),
-          ("src/core/jobs.c", "MAX_PAYLOAD = 64 << 20", "docs/guides/more-than-one-machine.md",
+          ("src/rules/limits.h", "LHI_MAX_PAYLOAD = 64 << 20", "docs/guides/more-than-one-machine.md",
            "A payload has at most 64 MiB, by policy 1 MiB"),
-          ("src/store/store.h", "LHI_MAX_OUTPUT = 16 << 20", "docs/reference/config.md", "up to 16MiB, or `none`"),
+          ("src/rules/limits.h", "LHI_MAX_OUTPUT = 16 << 20", "docs/reference/config.md", "up to 16MiB, or `none`"),
           ("src/cli/cli.c", "cli->log_level = LH_LOG_WARN", "docs/reference/config.md",
            "`LEASEHOLD_LOG` › `warn`, for `work` `info`"),
           ("src/cli/commands/work.c", "cli->log_level = LH_LOG_INFO", "docs/reference/config.md",
@@ -365,7 +365,7 @@ def decisions(root, _program):
             if f"\n## {part}\n" not in text:
                 complaints.append(f"{path.name} has no part \"{part}\"")
         status = re.search(r"^Date: .*? Status: (in force|superseded)", text, re.M)
-        row = next((line for line in index.splitlines() if f"({path.name})" in line), None)
+        row = next((line for line in index.splitlines() if re.match(rf"\| \[\d+\]\({path.name}\)", line)), None)
         if row is None:
             complaints.append(f"{path.name} is not in the list")
         elif status is None:
