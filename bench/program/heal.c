@@ -1,186 +1,179 @@
 /*
- * What healing costs: a store that is opened after a crash with orphans in it, and the beats that keep
- * the leases of live workers.
+ * Time to heal, end to end: from SIGKILL of a `leasehold work` in the middle of a command to the start
+ * of the command for the same job in another.
+ *
+ * Two workers run. A command tells who it is when it starts, through a named pipe; on its first
+ * attempt it then stays until it is killed with its worker, on the second it ends. Whoever got the
+ * job is killed and replaced by a new worker, so that the next to take over is always one that rests.
  */
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "work.h"
+#include "worker_process.h"
 
-/* ---- a crash ------------------------------------------------------------------------------------- */
+enum { WORKERS = 2, LEAST_PAUSE_MS = 20, MOST_PAUSE_MS = 60, HEAL_MOST_MS = 60000 };
 
-static void hold(struct crew *crew, lh_store *store, const char *worker, int64_t n,
-                 int64_t lease_ms)
+struct healing {
+    struct team *team;
+    const struct bench *bench;
+    lh_store *store;
+    char pipe[1100]; /* its name */
+    int pipe_fd;
+    pid_t worker[WORKERS];
+};
+
+/* ---- what commands say --------------------------------------------------------------------------- */
+
+static const char command[] =
+    "echo \"$LEASEHOLD_JOB_ID $LEASEHOLD_ATTEMPT $LEASEHOLD_WORKER\" >\"$0\"\n"
+    "[ \"$LEASEHOLD_ATTEMPT\" -gt 1 ] || exec sleep 3600";
+
+struct start {
+    long long job, attempt;
+    int worker;
+    int64_t at_ns;
+};
+
+static void open_pipe(struct healing *healing)
 {
-    lh_claim_opts opts = claim_of(bench_queues, BENCH_MAX_BATCH);
+    snprintf(healing->pipe, sizeof healing->pipe, "%s.pipe_fd", healing->bench->url);
+    (void)unlink(healing->pipe);
+    /* Open at both ends, so that it has no end while nobody writes. */
+    if (mkfifo(healing->pipe, 0600) != 0 ||
+        (healing->pipe_fd = open(healing->pipe, O_RDWR | O_CLOEXEC)) < 0)
+        fail_measurement(healing->team, "could not make a named pipe \"%s\"", healing->pipe);
+}
 
-    opts.worker = worker;
-    opts.lease_ms = lease_ms;
-    while (n > 0) {
-        lh_jobs *jobs = NULL;
-        opts.n = n < BENCH_MAX_BATCH ? (size_t)n : BENCH_MAX_BATCH;
-        crew_need(crew, store, lh_claim(store, &opts, &jobs));
-        n -= (int64_t)jobs->n;
-        lh_jobs_free(jobs);
+/** A line is written at once and short: it is read at once. */
+static struct start next_start(struct healing *healing)
+{
+    struct pollfd poll_in = {.fd = healing->pipe_fd, .events = POLLIN};
+    struct start start = {0};
+    char line[256];
+
+    if (poll(&poll_in, 1, HEAL_MOST_MS) != 1)
+        fail_measurement(healing->team, "no command was started within %d s", HEAL_MOST_MS / 1000);
+    start.at_ns = bench_ns();
+    ssize_t n = read(healing->pipe_fd, line, sizeof line - 1);
+    line[n > 0 ? n : 0] = '\0';
+    char *at = line;
+    start.job = strtoll(at, &at, 10);
+    start.attempt = strtoll(at, &at, 10);
+    if (strncmp(at, " healer-", 8) != 0 || start.job == 0)
+        fail_measurement(healing->team, "a command said \"%.100s\"", line);
+    start.worker = at[8] - '0';
+    if (start.worker < 0 || start.worker >= WORKERS)
+        fail_measurement(healing->team, "a command said \"%.100s\"", line);
+    return start;
+}
+
+/* ---- workers -------------------------------------------------------------------------------------- */
+
+static int64_t running_workers(struct healing *healing)
+{
+    lh_workers *workers = NULL;
+    int64_t n = 0;
+
+    require_ok(healing->team, healing->store, lh_worker_list(healing->store, &workers));
+    for (size_t i = 0; i < workers->n; i++)
+        for (int w = 0; w < WORKERS; w++)
+            n += workers->worker[i].pid == healing->worker[w] &&
+                 strcmp(workers->worker[i].state, "alive") == 0;
+    lh_workers_free(workers);
+    return n;
+}
+
+static void start_healer(struct healing *healing, int i)
+{
+    char label[] = "healer-0";
+    const char *words[] = {"--worker", label, "--", "sh", "-c", command, healing->pipe, NULL};
+
+    label[sizeof label - 2] = (char)('0' + i);
+    healing->worker[i] = worker_start(healing->team, healing->bench, words);
+}
+
+static void await_workers(struct healing *healing)
+{
+    while (running_workers(healing) < WORKERS) {
+        for (int i = 0; i < WORKERS; i++)
+            worker_check_alive(healing->team, healing->worker[i]);
+        pause_ms(2);
     }
 }
 
-/* Half of the orphans have a worker whose process is gone, half a lease that has ended. */
-static _Noreturn void hold_and_die(struct crew *crew, const struct bench *bench, pid_t parent)
-{
-    lh_open_opts how = {.no_recovery = true};
-    lh_worker_opts worker = {.label = "bench-victim", .process = true};
-    char id[160];
+/* ---- one kill ------------------------------------------------------------------------------------- */
 
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent)
-        _exit(EXIT_FAILED);
-    lh_store *store = crew_open_as(crew, bench, &how);
-    crew_need(crew, store, lh_worker_register(store, &worker, id, sizeof id));
-    hold(crew, store, id, bench->jobs / 2, 0);
-    hold(crew, store, "bench-holder", bench->jobs - bench->jobs / 2, 1);
-    step_to(crew, 0, 1);
-    raise(SIGKILL);
-    _exit(EXIT_FAILED);
+static int64_t heal_once(struct healing *healing, struct new_jobs *s, int64_t i)
+{
+    struct start first, second;
+
+    await_workers(healing);
+    enqueue_jobs(healing->team, healing->store, BENCH_QUEUE, s, 1);
+    first = next_start(healing);
+    if (first.attempt != 1)
+        fail_measurement(healing->team, "job %lld is at attempt %lld, but it is new", first.job,
+                         first.attempt);
+    pause_ms(LEAST_PAUSE_MS + i * 7919 % (MOST_PAUSE_MS - LEAST_PAUSE_MS + 1));
+    int64_t killed = bench_ns();
+    kill(healing->worker[first.worker], SIGKILL);
+    second = next_start(healing);
+    if (second.job != first.job || second.attempt != 2 || second.worker == first.worker)
+        fail_measurement(healing->team,
+                         "job %lld was to be taken over, but job %lld started, attempt %lld",
+                         first.job, second.job, second.attempt);
+    waitpid(healing->worker[first.worker], NULL, 0);
+    start_healer(healing, first.worker);
+    return second.at_ns - killed;
 }
 
-/* What a crash of the machine would leave of the page cache: nothing. Only what is on the disk by now
- * can be dropped. */
-static void forget_pages(const char *path)
+static void stop_workers(struct healing *healing)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-
-    if (fd < 0)
-        return;
-    (void)fdatasync(fd);
-    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-    close(fd);
+    for (int i = 0; i < WORKERS; i++)
+        kill(healing->worker[i], SIGTERM);
+    for (int i = 0; i < WORKERS; i++)
+        (void)worker_wait_exit(healing->team, healing->worker[i]);
 }
 
-static void crash_on(struct crew *crew, size_t me, const struct bench *bench)
+/* This process only looks and enqueues: it is not to heal anything itself. */
+static void heal_on(struct team *team, size_t me, const struct bench *bench)
 {
+    lh_open_opts how = {.create = true, .no_recovery = true};
+    struct healing healing = {.team = team, .bench = bench};
+    struct new_jobs s = new_jobs_make(bench, 1, NULL);
+
     (void)me;
-    crew_ready(crew);
-    pid_t self = getpid(), victim = fork();
-    if (victim == 0)
-        hold_and_die(crew, bench, self);
-    if (victim < 0)
-        crew_fail(crew, "could not start a process");
-    waitpid(victim, NULL, 0);
-    if (step_of(crew, 0) != 1)
-        crew_fail(crew, "a worker that was to be killed ended by itself");
-    forget_pages(bench->url);
+    open_pipe(&healing);
+    healing.store = open_store_as(team, bench, &how);
+    await_start(team);
+    for (int i = 0; i < WORKERS; i++)
+        start_healer(&healing, i);
+    for (int64_t i = 0; i < bench->jobs; i++)
+        team->samples[i] = heal_once(&healing, &s, i);
+    await_workers(&healing);
+    stop_workers(&healing);
+    lh_close(healing.store);
+    (void)close(healing.pipe_fd);
+    (void)unlink(healing.pipe);
+    worker_remove_config(bench);
 }
 
-/* ---- what the next start finds ---------------------------------------------------------------------- */
-
-static void look_at_orphans(struct crew *crew, const struct bench *bench,
-                            struct bench_result *result)
+bool bench_heal(const struct bench *bench, struct bench_result *result)
 {
-    lh_open_opts how = {.read_only = true};
-    lh_store *store = crew_open_as(crew, bench, &how);
-    lh_recovered found;
-    lh_report *report = NULL;
+    struct team *team = team_run(bench, 1, heal_on, (size_t)bench->jobs, 0);
 
-    int64_t start = bench_ns();
-    crew_need(crew, store, lh_recovery_stats(store, &found));
-    result->stale_ns = bench_ns() - start;
-    if (found.entries_reclaimed != bench->jobs)
-        crew_fail(crew, "%lld jobs are orphans, but %lld were found", (long long)bench->jobs,
-                  (long long)found.entries_reclaimed);
-    start = bench_ns();
-    crew_need(crew, store, lh_check_integrity(store, NULL, &report));
-    result->check_ns = bench_ns() - start;
-    if (!report->integrity.ran || !report->integrity.passed)
-        crew_fail(crew, "the store is damaged");
-    lh_report_free(report);
-    lh_close(store);
-}
-
-static void recovery_on(struct crew *crew, size_t me, const struct bench *bench)
-{
-    struct bench_result *result = &crew->seat[me].result;
-    lh_open_opts how = {.startup = true,
-                        .durability = bench->relaxed ? LH_DURABLE_RELAXED : LH_DURABLE_FULL};
-    lh_report *report = NULL;
-
-    look_at_orphans(crew, bench, result);
-    forget_pages(bench->url);
-    crew_ready(crew);
-    struct meters meters = meters_start();
-    lh_store *store = crew_open_as(crew, bench, &how);
-    meters_stop(&meters, result);
-    crew_need(crew, store, lh_report_get(store, 0, &report));
-    if (!report->integrity.passed || report->entries_reclaimed != bench->jobs ||
-        report->completed_at == 0)
-        crew_fail(crew, "%lld jobs are orphans, but %lld were taken back", (long long)bench->jobs,
-                  (long long)report->entries_reclaimed);
+    if (team == NULL)
+        return false;
+    percentiles(team->samples, team->n_samples, result);
     result->jobs = bench->jobs;
-    lh_report_free(report);
-    lh_close(store);
-}
-
-bool bench_recovery(const struct bench *bench, struct bench_result *result)
-{
-    struct bench filled = *bench;
-    struct crew *crew;
-
-    filled.pending += bench->jobs;
-    if (!bench_filled(&filled) || (crew = crew_run(bench, 1, crash_on, 0, 0)) == NULL)
-        return false;
-    crew_free(crew);
-    crew = crew_run(bench, 1, recovery_on, 0, 0);
-    if (crew == NULL)
-        return false;
-    *result = crew->seat[0].result;
-    crew_free(crew);
+    result->n_times = team->n_samples;
+    result->times_ns = mem_array(team->n_samples, sizeof *result->times_ns);
+    memcpy(result->times_ns, team->samples, team->n_samples * sizeof *result->times_ns);
+    team_free(team);
     return true;
-}
-
-/* ---- heartbeats ---------------------------------------------------------------------------------- */
-
-enum { BEATS = 200, BEAT_PAUSE_MS = 5 };
-
-/* A worker with so many jobs beats, and sleeps in between as it does in life: what is near at hand
- * after a beat is not at the next. */
-static void beat_on(struct crew *crew, size_t me, const struct bench *bench)
-{
-    lh_store *store = crew_open(crew, bench, bench->relaxed);
-    struct bench_result *result = &crew->seat[me].result;
-    lh_worker_opts worker = {.label = BENCH_WORKER, .process = true};
-    lh_claim_opts opts = claim_of(bench_queues, bench->jobs);
-    struct supply s = supply_new(bench, (size_t)bench->jobs, NULL);
-    lh_beat *beats = mem_array((size_t)bench->jobs, sizeof *beats);
-    lh_jobs *jobs = NULL;
-    char id[160];
-
-    crew_need(crew, store, lh_worker_register(store, &worker, id, sizeof id));
-    opts.worker = id;
-    supply_all(crew, store, &s, bench->jobs);
-    crew_need(crew, store, lh_claim(store, &opts, &jobs));
-    for (size_t i = 0; i < jobs->n; i++)
-        beats[i] = (lh_beat){.job = jobs->job[i].id, .token = jobs->job[i].token};
-    crew_ready(crew);
-    struct meters meters = meters_start();
-    for (size_t i = 0; i < crew->n_samples; i++) {
-        int64_t start = bench_ns();
-        crew_need(crew, store, lh_worker_heartbeat(store, id, 0, beats, jobs->n, NULL));
-        crew->samples[i] = bench_ns() - start;
-        crew_pause_ms(BEAT_PAUSE_MS);
-    }
-    meters_stop(&meters, result);
-    percentiles(crew->samples, crew->n_samples, result);
-    result->jobs = (int64_t)jobs->n;
-    result->beat_cpu_ns = result->cpu_ns / (int64_t)crew->n_samples;
-    lh_close(store);
-}
-
-bool bench_beat(const struct bench *bench, struct bench_result *result)
-{
-    return bench_alone(bench, beat_on, BEATS, result);
 }

@@ -9,19 +9,19 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "hire.h"
+#include "worker_process.h"
 
 /* The jobs of the queue. */
 struct counts {
     int64_t waiting, completed;
 };
 
-static struct counts counts_of(struct crew *crew, lh_store *store)
+static struct counts counts_of(struct team *team, lh_store *store)
 {
     struct counts counts = {0};
     lh_queues *queues = NULL;
 
-    crew_need(crew, store, lh_queue_list(store, &queues));
+    require_ok(team, store, lh_queue_list(store, &queues));
     for (size_t i = 0; i < queues->n; i++)
         if (strcmp(queues->queue[i].queue, BENCH_QUEUE) == 0)
             counts = (struct counts){queues->queue[i].pending + queues->queue[i].running,
@@ -31,45 +31,45 @@ static struct counts counts_of(struct crew *crew, lh_store *store)
 }
 
 /** So many were completed, which must be all. */
-static int64_t all_since(struct crew *crew, lh_store *store, struct counts before)
+static int64_t completed_since(struct team *team, lh_store *store, struct counts before)
 {
-    int64_t done = counts_of(crew, store).completed - before.completed;
+    int64_t done = counts_of(team, store).completed - before.completed;
 
     if (done != before.waiting)
-        crew_fail(crew, "%lld jobs were pending, %lld were completed", (long long)before.waiting,
-                  (long long)done);
+        fail_measurement(team, "%lld jobs were pending, %lld were completed",
+                         (long long)before.waiting, (long long)done);
     return done;
 }
 
-static bool measure_drain(const struct bench *bench, crew_fn *fn, struct bench_result *result)
+static bool measure_drain(const struct bench *bench, process_fn *fn, struct bench_result *result)
 {
     struct bench filled = *bench;
 
     filled.pending = bench->jobs;
-    return bench_alone(&filled, fn, 0, result);
+    return bench_in_one_process(&filled, fn, 0, result);
 }
 
 /* ---- a command once a job ------------------------------------------------------------------------ */
 
 /* From the start of the program to its end: whoever drains a queue waits for all of that. */
-static void work_on(struct crew *crew, size_t me, const struct bench *bench)
+static void work_on(struct team *team, size_t me, const struct bench *bench)
 {
-    struct bench_result *result = &crew->seat[me].result;
+    struct bench_result *result = &team->slot[me].result;
     char at_once[24];
     const char *words[] = {"-j", at_once, "--drain", "--", "true", NULL};
-    lh_store *store = crew_open(crew, bench, bench->relaxed);
-    struct counts before = counts_of(crew, store);
+    lh_store *store = open_store(team, bench, bench->relaxed);
+    struct counts before = counts_of(team, store);
 
     lh_close(store);
     snprintf(at_once, sizeof at_once, "%lld", (long long)bench->processes);
-    crew_ready(crew);
+    await_start(team);
     int64_t start = bench_ns();
-    result->cpu_ns = hire_end(crew, hire(crew, bench, words));
+    result->cpu_ns = worker_wait_exit(team, worker_start(team, bench, words));
     result->elapsed_ns = bench_ns() - start;
-    store = crew_open(crew, bench, bench->relaxed);
-    result->jobs = all_since(crew, store, before);
+    store = open_store(team, bench, bench->relaxed);
+    result->jobs = completed_since(team, store, before);
     lh_close(store);
-    hire_clear(bench);
+    worker_remove_config(bench);
 }
 
 bool bench_work(const struct bench *bench, struct bench_result *result)
@@ -87,11 +87,11 @@ static lh_outcome do_nothing(void *arg, lh_task *task, const lh_job *job)
     return LH_RAN_OK;
 }
 
-static void handler_on(struct crew *crew, size_t me, const struct bench *bench)
+static void handler_on(struct team *team, size_t me, const struct bench *bench)
 {
-    lh_store *store = crew_open(crew, bench, bench->relaxed);
-    struct bench_result *result = &crew->seat[me].result;
-    struct counts before = counts_of(crew, store);
+    lh_store *store = open_store(team, bench, bench->relaxed);
+    struct bench_result *result = &team->slot[me].result;
+    struct counts before = counts_of(team, store);
     char why[480] = "";
     lh_work_opts opts = {.queues = bench_queues,
                          .n_queues = 1,
@@ -100,13 +100,13 @@ static void handler_on(struct crew *crew, size_t me, const struct bench *bench)
                          .drain = true,
                          .handler = do_nothing};
 
-    crew_ready(crew);
+    await_start(team);
     struct meters meters = meters_start();
     int rc = lh_worker_run(store, &opts, NULL, why, sizeof why);
     meters_stop(&meters, result);
     if (rc != LH_OK)
-        crew_fail(crew, "%s", why[0] ? why : lh_status_text(rc));
-    result->jobs = all_since(crew, store, before);
+        fail_measurement(team, "%s", why[0] ? why : lh_status_text(rc));
+    result->jobs = completed_since(team, store, before);
     lh_close(store);
 }
 
@@ -117,14 +117,14 @@ bool bench_handler(const struct bench *bench, struct bench_result *result)
 
 /* ---- nothing to do ------------------------------------------------------------------------------- */
 
-enum { RESTER, BUSY };
+enum { RESTING, BUSY };
 
 /* What the processes of a worker have used so far. */
 struct usage {
     int64_t cpu_ns, wakeups;
 };
 
-static int64_t number_of_line(const char *path, const char *key)
+static int64_t number_in_file(const char *path, const char *key)
 {
     FILE *file = fopen(path, "re");
     char line[256];
@@ -148,7 +148,7 @@ static int64_t wakeups_of(pid_t pid)
     DIR *dir = opendir(path);
     for (struct dirent *entry; dir != NULL && (entry = readdir(dir)) != NULL;) {
         snprintf(path, sizeof path, "/proc/%d/task/%.20s/status", (int)pid, entry->d_name);
-        n += number_of_line(path, "voluntary_ctxt_switches:");
+        n += number_in_file(path, "voluntary_ctxt_switches:");
     }
     if (dir != NULL)
         closedir(dir);
@@ -186,69 +186,69 @@ static struct usage usage_of(pid_t worker)
 }
 
 /* A worker that has done a job has everything it will ever have, its guardian too. */
-static void rest(struct crew *crew, const struct bench *bench)
+static void rest(struct team *team, const struct bench *bench)
 {
     const char *words[] = {"--", "true", NULL};
-    struct bench_result *result = &crew->seat[RESTER].result;
-    lh_store *store = crew_open(crew, bench, bench->relaxed);
-    struct supply s = supply_new(bench, 1, NULL);
-    pid_t worker = hire(crew, bench, words);
+    struct bench_result *result = &team->slot[RESTING].result;
+    lh_store *store = open_store(team, bench, bench->relaxed);
+    struct new_jobs s = new_jobs_make(bench, 1, NULL);
+    pid_t worker = worker_start(team, bench, words);
 
-    supply(crew, store, BENCH_QUEUE, &s, 1);
-    while (counts_of(crew, store).waiting > 0) {
-        hire_check(crew, worker);
-        crew_pause_ms(10);
+    enqueue_jobs(team, store, BENCH_QUEUE, &s, 1);
+    while (counts_of(team, store).waiting > 0) {
+        worker_check_alive(team, worker);
+        pause_ms(10);
     }
     lh_close(store);
-    crew_ready(crew);
-    crew_pause_ms(200); /* what the job left to do is done */
+    await_start(team);
+    pause_ms(200); /* what the job left to do is done */
     struct usage before = usage_of(worker);
     int64_t start = bench_ns();
-    while (!crew_stopped(crew))
-        crew_pause_ms(10);
+    while (!stop_requested(team))
+        pause_ms(10);
     struct usage after = usage_of(worker);
     result->elapsed_ns = bench_ns() - start;
     result->cpu_ns = after.cpu_ns - before.cpu_ns;
     result->wakeups = after.wakeups - before.wakeups;
     kill(worker, SIGTERM);
-    (void)hire_end(crew, worker);
-    hire_clear(bench);
+    (void)worker_wait_exit(team, worker);
+    worker_remove_config(bench);
 }
 
-static void be_busy(struct crew *crew, const struct bench *bench)
+static void be_busy(struct team *team, const struct bench *bench)
 {
-    lh_store *store = crew_open(crew, bench, bench->relaxed);
-    struct supply s = supply_new(bench, 1, NULL);
-    lh_claim_opts opts = claim_of(other_queues, 1);
+    lh_store *store = open_store(team, bench, bench->relaxed);
+    struct new_jobs s = new_jobs_make(bench, 1, NULL);
+    lh_claim_opts opts = claim_opts_for(other_queues, 1);
 
-    crew_ready(crew);
-    while (!crew_stopped(crew)) {
-        supply(crew, store, BENCH_OTHER_QUEUE, &s, 1);
-        (void)crew_claim_complete(crew, store, &opts);
-        crew->seat[BUSY].result.jobs++;
+    await_start(team);
+    while (!stop_requested(team)) {
+        enqueue_jobs(team, store, BENCH_OTHER_QUEUE, &s, 1);
+        (void)claim_and_complete(team, store, &opts);
+        team->slot[BUSY].result.jobs++;
     }
     lh_close(store);
 }
 
-static void rest_on(struct crew *crew, size_t me, const struct bench *bench)
+static void rest_on(struct team *team, size_t me, const struct bench *bench)
 {
-    if (me == RESTER)
-        rest(crew, bench);
+    if (me == RESTING)
+        rest(team, bench);
     else
-        be_busy(crew, bench);
+        be_busy(team, bench);
 }
 
 /* One process: nothing else happens in the store. Two: another queue is busy. */
 bool bench_rest(const struct bench *bench, struct bench_result *result)
 {
     size_t n = bench->processes > 1 ? 2 : 1;
-    struct crew *crew = crew_run(bench, n, rest_on, 0, bench->seconds);
+    struct team *team = team_run(bench, n, rest_on, 0, bench->seconds);
 
-    if (crew == NULL)
+    if (team == NULL)
         return false;
-    *result = crew->seat[RESTER].result;
-    result->jobs = n > 1 ? crew->seat[BUSY].result.jobs : 0;
+    *result = team->slot[RESTING].result;
+    result->jobs = n > 1 ? team->slot[BUSY].result.jobs : 0;
     result->idle_ppm = (int64_t)((double)result->cpu_ns * 1e6 / (double)result->elapsed_ns);
-    crew_free(crew);
+    team_free(team);
     return true;
 }

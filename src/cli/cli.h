@@ -1,8 +1,8 @@
 /*
- * What every command has at hand: settings, the store, and one way to say that something failed.
+ * What the commands share: settings, the store, and one way to report a failure.
  *
- * Data goes to standard output, words to standard error. A command returns its exit code; the codes
- * of the library's outcomes come from lh_status_exit().
+ * Data goes to standard output; messages go to standard error. A command returns its exit code. The exit
+ * code of an outcome of the library is lh_status_exit().
  */
 #ifndef LEASEHOLD_CLI_CLI_H
 #define LEASEHOLD_CLI_CLI_H
@@ -37,114 +37,141 @@ struct cli {
     struct config config;
     int64_t recovery_interval_ms; /* LEASEHOLD_RECOVERY_INTERVAL; -1: not given */
     int log_level;
-    bool log_given; /* somebody said which */
+    bool log_given; /* --log or LEASEHOLD_LOG */
     bool log_json;
     bool force_network;
-    struct progress progress; /* of what the command is doing; wiped when a line is logged */
-    bool never_wait; /* for whoever reads the log: a line that cannot be written is left out */
-    long unsaid;     /* lines */
-    struct work_lines *lines; /* of a worker on a terminal; NULL: none */
-    bool writes;              /* the store was opened to be changed */
+    struct progress progress; /* the command's progress bar; wiped before a line is logged */
+    bool never_wait;          /* drop a log line that cannot be written at once */
+    long dropped_lines;
+    struct work_lines *lines; /* the job lines of a worker on a terminal; NULL: none */
+    bool writes;              /* the store was opened for writing */
     char did[512];            /* see cli_did() */
     lh_store *store;          /* after cli_open() */
 };
 
-/** If --json is among the arguments, errors and notes are JSON from now on. */
-void cli_tell_as_json(char *const *argv);
+/* ---- output/errors.c ------------------------------------------------------------------------- */
 
-/** One line on standard error, `leasehold: …`; control characters are shown, not obeyed. With --json
- *  `{"error":{"code":…,"message":…}}`. Returns `exit`, so that a failing command can end with it. */
+/** If --json is among the arguments, errors and notes are JSON from now on. */
+void cli_errors_as_json(char *const *argv);
+
+/** Prints `leasehold: …` on standard error, with control characters made visible. With --json
+ *  `{"error":{"code":…,"message":…}}`. Returns `exit`, so that a failing command can return the call. */
 int cli_error(int exit, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/** The same, of an outcome of the library; returns its exit code. */
+/** The same for an outcome of the library; returns its exit code. */
 int cli_refused(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/** Words that are no mistake, on standard error. With --json `{"note":…}`. */
+/** Prints a remark that is not an error on standard error. With --json `{"note":…}`. */
 void cli_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/** A line of the log, as the store's own are written. */
-void cli_log(struct cli *cli, const lh_log_entry *entry);
-
-/** The store's own sentence about its last failure; the exit code of `status`. After an unknown
- *  outcome also the request id to repeat with; what to do about a corrupt store. */
+/** Prints the store's sentence about its last failure, with the request id after an unknown outcome, and
+ *  with advice for a corrupt store. Returns the exit code of `status`. */
 int cli_failed(struct cli *cli, int status);
 
-/** Is the store a file, and no server's? */
-bool cli_is_file(const struct cli *cli);
-
-/** The failures of an act on several jobs: one line each, the highest exit code. `verb` as in
- *  "could not cancel job 5: …". Items in `skip` (0: none) are no failure: a status. */
+/** Prints a line for each job that failed and returns the highest exit code. `verb` as in "could not
+ *  cancel job 5: …". `rc` is the status of the whole call. */
 int cli_failed_jobs(struct cli *cli, const char *verb, const int64_t *ids, const int *status,
                     size_t n, int rc);
 
-/** Environment and config file, for all that the options leave open. 0, or the exit code. */
+/** Whether the store is a file (SQLite). */
+bool cli_is_file(const struct cli *cli);
+
+/** Writes a whole line at once, so that lines of several threads or processes do not mix. */
+void put_stderr_line(const struct buf *line);
+
+/* ---- output/log.c ---------------------------------------------------------------------------- */
+
+/** Logs a line on standard error. `arg` is the struct cli: this is also the store's log callback. */
+void cli_log_line(void *arg, const lh_log_entry *entry);
+
+/* ---- settings.c ------------------------------------------------------------------------------ */
+
+/** Reads the environment and the config file for what the options leave open. 0, or the exit code. */
 int cli_settings(struct cli *cli, const struct args *args);
 
-/* Of one process: hundreds of workers and waiting commands may share a server. One connection is for calls, one for
- * notifications. */
+/** Refuses the default store if another user may have put it into this folder: its jobs would be run.
+ *  0, or the exit code. */
+int cli_refuse_planted_store(const struct cli *cli);
+
+/** USER@HOST, with every character that a name may not have replaced by a dash. Returns `buf`. */
+const char *cli_default_worker(char *buf, size_t len);
+
+/* ---- open.c ---------------------------------------------------------------------------------- */
+
+/* Connections of one process, on PostgreSQL: one for calls and one for notifications. Hundreds of workers
+ * and waiting commands may share a server. */
 enum { PROGRAM_CONNECTIONS = 2 };
 
 /* How a store is opened: ACCESS_READ, or a sum of the others. */
 enum access {
-    ACCESS_READ = 0,                 /* never write; no store is exit 3 */
+    ACCESS_READ = 0,                 /* never write; a missing store is exit code 3 */
     ACCESS_WRITE = 1,                /* create a missing SQLite file, migrate an older store */
-    ACCESS_ADOPT = ACCESS_WRITE | 2, /* also put our tables into a database that has none */
+    ACCESS_ADOPT = ACCESS_WRITE | 2, /* also add our tables to a database that has none */
     /* With ACCESS_WRITE: */
-    ACCESS_HOLDER = 4,   /* for the act of a holder: what a crash left is left to the next */
-    ACCESS_RECOVER = 8,  /* to recover by hand: the store is made sound first, whatever is set */
-    ACCESS_STARTUP = 64, /* by a long-running program: made sound and recovered, as it is set */
-    /* Without it: write to a store that is there, make none. */
-    ACCESS_ACCEPT_LOSS = 16, /* also if it is older than its high-water mark */
-    ACCESS_REPAIR = 32       /* and repair what is damaged */
+    ACCESS_HOLDER = 4, /* for a call by the holder of a job: leave recovery to another process */
+    ACCESS_RECOVER =
+        8, /* for `leasehold recover`: check the store, even if the settings say not to */
+    ACCESS_STARTUP = 64, /* for a long-running command: check and recover as the settings say */
+    /* Without ACCESS_WRITE: write to a store that exists, create none. */
+    ACCESS_ACCEPT_LOSS = 16, /* even if the store is older than its high-water mark */
+    ACCESS_REPAIR = 32       /* and repair damage */
 };
 
-/** The options to open a store with; its log goes to standard error. */
+/** The options to open a store with. The store's log goes to standard error. */
 lh_open_opts cli_opts(struct cli *cli, unsigned access);
 
-/** Opens cli->store. 0, or the exit code with the reason told. */
+/** Opens cli->store. 0, or the exit code with the reason printed. */
 int cli_open(struct cli *cli, unsigned access);
 
-/** Brings `policies:`, `leases:` and `queue.recovery` of the config file into the open store; what is
- *  there already is not written again. 0, or the exit code with the entry and the reason told. */
+/* ---- input/apply.c --------------------------------------------------------------------------- */
+
+/** Writes `policies:`, `leases:` and `queue.recovery` of the config file into the open store. Values that
+ *  are in the store already are not written again. 0, or the exit code with the entry and the reason
+ *  printed. */
 int cli_apply_config(struct cli *cli);
 
-/** What a long-running program takes for itself: LEASEHOLD_RECOVERY_INTERVAL › queue.heartbeat of
- *  the config file › built in. `recovery` false (an interval of 0): it takes nothing back. */
+/** The heartbeat settings of a long-running command: LEASEHOLD_RECOVERY_INTERVAL, then
+ *  queue.heartbeat of the config file, then the built-in values. `recovery` is false for an interval of 0:
+ *  then this process recovers nothing. */
 void cli_worker_settings(const struct cli *cli, int64_t *heartbeat_ms, int64_t *multiplier,
                          int64_t *detection_ms, bool *recovery);
 
-/** From now on SIGINT, SIGTERM and SIGHUP raise this flag instead of ending the program; a second
- *  one ends it. */
+/* ---- interrupt.c ----------------------------------------------------------------------------- */
+
+/** From now on SIGINT, SIGTERM and SIGHUP set this flag and do not end the program. A second signal
+ *  ends it. */
 const lh_flag *cli_cancel(void);
 bool cli_interrupted(void);
-/** The exit code after an interruption: 128 and the signal, as shells have it. */
+/** The exit code after an interruption: 128 plus the signal, as in shells. */
 int cli_interrupted_exit(void);
 
-/** Everything standard input has, at most `most` bytes. False: told why. */
+/* ---- input/stdin.c --------------------------------------------------------------------------- */
+
+/** Reads all of standard input, at most `most` bytes. False: the reason was printed. */
 bool cli_read_stdin(struct buf *out, size_t most, const char *what);
 
-/** Is the reader of our output, the other end of a pipe, gone? */
+/* ---- output/finish.c ------------------------------------------------------------------------- */
+
+/** Whether standard output is a pipe that nobody reads any more. */
 bool cli_reader_gone(void);
 
-/** What was done, for when it cannot be printed: "job 5 was enqueued". */
+/** Notes what the command has done ("job 5 was enqueued"), for cli_finish(). */
 void cli_did(struct cli *cli, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/** Flushes standard output; the exit code, or 1 if what was printed did not get out. Then what was
- *  done is told on standard error. */
+/** Flushes standard output. Returns `exit`, or 1 if the output was lost; then standard error says what the
+ *  command has done. */
 int cli_finish(const struct cli *cli, int exit);
 
-/** USER@HOST, made a name. Returns `buf`. */
-const char *cli_default_worker(char *buf, size_t len);
+/* ---- the commands ---------------------------------------------------------------------------- */
 
-/* bench.h and cmd_*.c: the commands */
-extern const struct command cmd_enqueue, cmd_claim, cmd_heartbeat, cmd_complete, cmd_fail,
-    cmd_release, cmd_cancel, cmd_retry, cmd_delete, cmd_reschedule, cmd_wait, cmd_show, cmd_logs,
-    cmd_list, cmd_status, cmd_queue_list, cmd_queue_show, cmd_queue_set, cmd_queue_pause,
-    cmd_queue_resume, cmd_queue_purge, cmd_queue_delete, cmd_worker_list, cmd_worker_heartbeat,
-    cmd_worker_stop, cmd_lease_acquire, cmd_lease_extend, cmd_lease_release, cmd_lease_complete,
-    cmd_lease_show, cmd_lease_list, cmd_lease_run, cmd_schedule_add, cmd_schedule_list,
-    cmd_schedule_remove, cmd_events, cmd_prune, cmd_recover, cmd_recovery_status,
-    cmd_recovery_report, cmd_queue_recovery_status, cmd_queue_recovery_report, cmd_migrate,
-    cmd_move, cmd_backup, cmd_restore, cmd_check, cmd_bench, cmd_work, cmd_top, cmd_help, cmd_gen;
+#define SECTION(title)
+#define COMMAND(name) extern const struct command cmd_##name;
+#define GROUP(name, summary)
+#define SUBCOMMAND(group, name) extern const struct command cmd_##group##_##name;
+#include "commands.def"
+#undef SECTION
+#undef COMMAND
+#undef GROUP
+#undef SUBCOMMAND
 
 #endif

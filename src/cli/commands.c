@@ -1,82 +1,40 @@
 /*
- * All commands, in the order they are shown.
+ * The list of commands and groups, and what all commands share: general options and exit codes.
  */
 #include "cli.h"
 
+#define SECTION(title)
+#define GROUP(name, summary)
+
 const struct command *const commands[] = {
-    &cmd_enqueue,
-    &cmd_claim,
-    &cmd_heartbeat,
-    &cmd_complete,
-    &cmd_fail,
-    &cmd_release,
-    &cmd_cancel,
-    &cmd_retry,
-    &cmd_reschedule,
-    &cmd_delete,
-    &cmd_wait,
-    &cmd_work,
-    &cmd_show,
-    &cmd_logs,
-    &cmd_list,
-    &cmd_events,
-    &cmd_status,
-    &cmd_top,
-    &cmd_queue_list,
-    &cmd_queue_show,
-    &cmd_queue_set,
-    &cmd_queue_pause,
-    &cmd_queue_resume,
-    &cmd_queue_purge,
-    &cmd_queue_delete,
-    &cmd_queue_recovery_status,
-    &cmd_queue_recovery_report,
-    &cmd_schedule_add,
-    &cmd_schedule_list,
-    &cmd_schedule_remove,
-    &cmd_worker_list,
-    &cmd_worker_heartbeat,
-    &cmd_worker_stop,
-    &cmd_lease_acquire,
-    &cmd_lease_extend,
-    &cmd_lease_release,
-    &cmd_lease_complete,
-    &cmd_lease_show,
-    &cmd_lease_list,
-    &cmd_lease_run,
-    &cmd_recover,
-    &cmd_recovery_status,
-    &cmd_recovery_report,
-    &cmd_check,
-    &cmd_prune,
-    &cmd_backup,
-    &cmd_restore,
-    &cmd_migrate,
-    &cmd_move,
-    &cmd_bench,
-    &cmd_help,
-    &cmd_gen,
+#define COMMAND(name) &cmd_##name,
+#define SUBCOMMAND(group, name) &cmd_##group##_##name,
+#include "commands.def"
     NULL,
 };
 
+#undef COMMAND
+#undef SUBCOMMAND
+#undef GROUP
+#define COMMAND(name)
+#define SUBCOMMAND(group, name)
+
 const struct group groups[] = {
-    {"queue", "look at queues, set their policies, pause, resume and purge them"},
-    {"schedule", "periodic work: jobs that are enqueued by a cron line"},
-    {"worker", "look at workers, beat for one, say goodbye for one"},
-    {"lease", "named leases: time-limited ownership of anything that has a name"},
+#define GROUP(name, summary) {#name, summary},
+#include "commands.def"
     {NULL, NULL},
 };
 
-const struct section sections[] = {
-    {"The life of a job", "enqueue claim heartbeat complete fail release cancel retry reschedule "
-                          "delete wait"},
-    {"Running it", "work"},
-    {"Looking at it", "show logs list events status top"},
-    {"Queues, schedules, workers, named leases", "queue schedule worker lease"},
-    {"The store",
-     "recover recovery-status recovery-report check backup restore prune migrate move bench"},
-    {"This program", "help"},
-    {NULL, NULL},
+#undef SECTION
+#undef COMMAND
+#undef GROUP
+
+const struct index_entry command_index[] = {
+#define SECTION(title) {.section = (title)},
+#define COMMAND(name) {.command = &cmd_##name},
+#define GROUP(name, summary) {.group = #name},
+#include "commands.def"
+    {.section = NULL},
 };
 
 const struct option global_options[GLOBALS + 1] = {

@@ -29,7 +29,7 @@ int main(int argc, char **argv)
     /* A reader that goes away is noticed where we write, not by a signal in mid-act. */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error to tell, not a death */
-    cli_tell_as_json(argv);
+    cli_errors_as_json(argv);
     exit = args_parse(argc, argv, &args);
     if (exit < 0 && !args.command->bare)
         exit = cli_settings(&cli, &args) != 0 ? EXIT_USAGE : -1;

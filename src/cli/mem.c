@@ -1,3 +1,6 @@
+/*
+ * The allocations and the byte buffer of mem.h.
+ */
 #include "mem.h"
 
 #include <stdarg.h>
@@ -123,51 +126,20 @@ const char *buf_str(struct buf *buf)
 
 /* ---- arena ----------------------------------------------------------------------------------- */
 
-enum { BLOCK = 64 << 10 };
-
-struct arena_block {
-    struct arena_block *before;
-    size_t used, size;
-    max_align_t data[];
-};
-
-void *arena_alloc(struct arena *arena, size_t size)
+void *arena_alloc(struct lhi_arena *arena, size_t size)
 {
-    struct arena_block *block = arena->last;
-    size_t unit = sizeof(max_align_t);
-    size_t room;
-    void *p;
+    void *p = lhi_arena_alloc(arena, size);
 
-    if (size > SIZE_MAX / 2)
+    if (p == NULL)
         out_of_memory();
-    room = (size + unit - 1) / unit * unit;
-    if (block == NULL || block->size - block->used < room) {
-        size_t full = room > BLOCK ? room : BLOCK;
-        block = mem_alloc(sizeof *block + full);
-        block->size = full;
-        block->before = arena->last;
-        arena->last = block;
-    }
-    p = (char *)block->data + block->used;
-    block->used += room;
     return p;
 }
 
-char *arena_copy(struct arena *arena, const void *bytes, size_t n)
+char *arena_copy(struct lhi_arena *arena, const void *bytes, size_t n)
 {
-    char *p = arena_alloc(arena, n + 1);
+    char *p = lhi_arena_copy(arena, bytes, n);
 
-    if (n > 0)
-        memcpy(p, bytes, n);
-    p[n] = '\0';
+    if (p == NULL)
+        out_of_memory();
     return p;
-}
-
-void arena_clear(struct arena *arena)
-{
-    while (arena->last != NULL) {
-        struct arena_block *block = arena->last;
-        arena->last = block->before;
-        free(block);
-    }
 }

@@ -1,13 +1,15 @@
 /*
- * Memory of the program: a growing byte buffer, and an arena for things that are freed together.
+ * Memory of the program: a growing byte buffer, and allocations that cannot fail.
  *
- * The program has nothing to save when memory runs out (every act is one transaction of the
- * library), so these say so and end it with exit code 1 instead of returning NULL.
+ * When memory runs out, these functions print a message and end the program with exit code 1. The program
+ * has nothing to save then: every change is one transaction of the library.
  */
 #ifndef LEASEHOLD_CLI_MEM_H
 #define LEASEHOLD_CLI_MEM_H
 
 #include <stddef.h>
+
+#include "base/mem.h"
 
 void *mem_alloc(size_t size);           /* zeroed */
 void *mem_array(size_t n, size_t size); /* zeroed */
@@ -15,25 +17,21 @@ void *mem_grow(void *old, size_t n, size_t size);
 char *mem_copy(const char *text);
 
 struct buf {
-    char *p; /* always ends with a zero behind `n`, once something was added */
+    char *p; /* after the first byte was added, a zero follows the bytes */
     size_t n, cap;
 };
 
 void buf_clear(struct buf *buf); /* frees */
-void buf_reset(struct buf *buf); /* empties, keeps the room */
+void buf_reset(struct buf *buf); /* empties it, keeps the memory */
 void buf_add(struct buf *buf, const void *bytes, size_t n);
 void buf_char(struct buf *buf, char c);
 void buf_text(struct buf *buf, const char *text);
 void buf_format(struct buf *buf, const char *format, ...) __attribute__((format(printf, 2, 3)));
 const char *buf_str(struct buf *buf); /* never NULL */
 
-struct arena {
-    struct arena_block *last;
-};
-
-void *arena_alloc(struct arena *arena, size_t size);
+/* The arena of base/mem.h, for callers that cannot continue without memory. */
+void *arena_alloc(struct lhi_arena *arena, size_t size); /* zeroed */
 /** A copy with a zero behind it. */
-char *arena_copy(struct arena *arena, const void *bytes, size_t n);
-void arena_clear(struct arena *arena);
+char *arena_copy(struct lhi_arena *arena, const void *bytes, size_t n);
 
 #endif

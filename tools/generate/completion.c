@@ -73,7 +73,7 @@ static void bash_command(const struct command *command)
     puts("' ;;");
 }
 
-void gen_bash(void)
+void generate_bash(void)
 {
     puts("# bash completion for leasehold, made from the program's own tables\n"
          "_leasehold()\n"
@@ -106,7 +106,7 @@ void gen_bash(void)
          "    case $command in");
     printf("    '') words='");
     for (size_t i = 0; commands[i] != NULL; i++)
-        if (commands[i]->group == NULL && !commands[i]->hidden)
+        if (commands[i]->group == NULL)
             printf("%s ", commands[i]->name);
     for (const struct group *g = groups; g->name != NULL; g++)
         printf("%s%s", g == groups ? "" : " ", g->name);
@@ -119,8 +119,7 @@ void gen_bash(void)
         puts("' ;;");
     }
     for (size_t i = 0; commands[i] != NULL; i++)
-        if (!commands[i]->hidden)
-            bash_command(commands[i]);
+        bash_command(commands[i]);
     puts("    esac");
     printf("    COMPREPLY=($(compgen -W \"$words");
     bash_names(global_options);
@@ -186,7 +185,7 @@ static void zsh_describe(const struct group *group, const char *indent)
     printf("%slocal -a known=(\n", indent);
     for (size_t i = 0; commands[i] != NULL; i++) {
         const struct command *c = commands[i];
-        if (c->hidden || (group ? !in_group(c, group) : c->group != NULL))
+        if (group ? !in_group(c, group) : c->group != NULL)
             continue;
         printf("%s    '%s:", indent, c->name);
         zsh_text(c->summary);
@@ -220,7 +219,7 @@ static void zsh_group(const struct group *group)
          "}\n");
 }
 
-void gen_zsh(void)
+void generate_zsh(void)
 {
     puts("#compdef leasehold\n"
          "# zsh completion for leasehold, made from the program's own tables\n");
@@ -244,7 +243,7 @@ void gen_zsh(void)
     for (const struct group *g = groups; g->name != NULL; g++)
         printf("        %s) _leasehold_%s ;;\n", g->name, g->name);
     for (size_t i = 0; commands[i] != NULL; i++)
-        if (commands[i]->group == NULL && !commands[i]->hidden)
+        if (commands[i]->group == NULL)
             zsh_command(commands[i], "        ");
     puts("        esac ;;\n"
          "    esac\n"
@@ -293,7 +292,7 @@ static void fish_word(const char *at, const char *word, const char *summary)
     putchar('\n');
 }
 
-void gen_fish(void)
+void generate_fish(void)
 {
     char title[64];
 
@@ -332,7 +331,7 @@ void gen_fish(void)
     for (size_t i = 0; i < GLOBALS; i++)
         fish_option(&global_options[i], NULL);
     for (size_t i = 0; commands[i] != NULL; i++)
-        if (commands[i]->group == NULL && !commands[i]->hidden)
+        if (commands[i]->group == NULL)
             fish_word("", commands[i]->name, commands[i]->summary);
     for (const struct group *g = groups; g->name != NULL; g++) {
         fish_word("", g->name, g->summary);

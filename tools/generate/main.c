@@ -1,41 +1,25 @@
 /*
- * leasehold __gen: for the build, not for people.
+ * The build runs this program to make manual pages and shell completions:
+ *
+ *     generate man DIR | bash | zsh | fish
  */
 #include <string.h>
 
 #include "generate.h"
 
-static const struct positional positionals[] = {
-    {"WHAT", SPEC_CHOICE("man bash zsh fish"), false, false},
-    {"DIR", SPEC_FILE, true, false},
-    {.meta = NULL},
-};
-
-static int run(struct cli *cli, const struct args *args)
+int main(int argc, char **argv)
 {
-    const char *what = args->positional[0].text;
+    const char *what = argc > 1 ? argv[1] : "";
 
-    (void)cli;
-    if ((strcmp(what, "man") == 0) != (args->n > 1))
-        return usage_error(args->command, args->n > 1 ? "only man takes a DIR" : "man needs DIR");
-    if (strcmp(what, "man") == 0)
-        return gen_man(args->positional[1].text);
-    if (strcmp(what, "bash") == 0)
-        gen_bash();
-    else if (strcmp(what, "zsh") == 0)
-        gen_zsh();
+    if (argc == 3 && strcmp(what, "man") == 0)
+        return generate_manual(argv[2]);
+    if (argc == 2 && strcmp(what, "bash") == 0)
+        generate_bash();
+    else if (argc == 2 && strcmp(what, "zsh") == 0)
+        generate_zsh();
+    else if (argc == 2 && strcmp(what, "fish") == 0)
+        generate_fish();
     else
-        gen_fish();
-    return EXIT_DONE;
+        return cli_error(EXIT_USAGE, "usage: generate man DIR | bash | zsh | fish");
+    return fflush(stdout) == 0 ? EXIT_DONE : EXIT_FAILED;
 }
-
-const struct command cmd_gen = {
-    .name = "__gen",
-    .args = "man DIR | bash | zsh | fish",
-    .summary = "make manual pages and completions",
-    .text = "Writes the manual pages into DIR, or a completion to standard output.",
-    .positionals = positionals,
-    .run = run,
-    .hidden = true,
-    .bare = true,
-};

@@ -2,6 +2,7 @@
  * Manual pages in mdoc(7): leasehold(1), and one for each command or group of commands.
  */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -312,6 +313,47 @@ static void put_files(FILE *f)
           f);
 }
 
+/** The list of commands and groups, a list for each section. */
+static void put_index(FILE *f)
+{
+    const struct index_entry *first = command_index;
+
+    for (const struct index_entry *e = first; e->section || e->command || e->group; e++) {
+        const struct group *group = e->group ? group_find(e->group) : NULL;
+        if (e->section != NULL) {
+            fputs(e == first ? ".Ss " : ".El\n.Ss ", f);
+            put_line(f, e->section);
+            fputs(".Bl -tag -width Ds\n", f);
+            continue;
+        }
+        fprintf(f, ".It Xr leasehold-%s 1\n", group ? group->name : e->command->name);
+        put_line(f, group ? group->summary : e->command->summary);
+    }
+    fputs(".El\n", f);
+}
+
+static int compare_names(const void *left, const void *right)
+{
+    return strcmp(*(const char *const *)left, *(const char *const *)right);
+}
+
+/** All pages in alphabetical order, as mandoc asks for. */
+static void put_see_also(FILE *f)
+{
+    enum { MOST = 64 };
+    const char *names[MOST];
+    size_t n = 0;
+
+    for (size_t i = 0; commands[i] != NULL && n < MOST; i++)
+        if (commands[i]->group == NULL)
+            names[n++] = commands[i]->name;
+    for (const struct group *g = groups; g->name != NULL && n < MOST; g++)
+        names[n++] = g->name;
+    qsort(names, n, sizeof names[0], compare_names);
+    for (size_t i = 0; i < n; i++)
+        fprintf(f, ".Xr leasehold-%s 1%s\n", names[i], i + 1 < n ? " ," : "");
+}
+
 static void program_page(FILE *f)
 {
     put_head(f, "leasehold", "a job queue that heals itself");
@@ -338,19 +380,7 @@ static void program_page(FILE *f)
           "names of queues, kinds and workers\n"
           "have 1 to 128 characters of A\\-Z a\\-z 0\\-9 . _ : @ \\-.\n",
           f);
-    for (const struct section *s = sections; s->title != NULL; s++) {
-        char name[64];
-        fputs(".Ss ", f);
-        put_line(f, s->title);
-        fputs(".Bl -tag -width Ds\n", f);
-        for (size_t i = 1; value_word_at(s->names, i, name, sizeof name); i++) {
-            const struct group *group = group_find(name);
-            const struct command *command = command_find(NULL, name);
-            fprintf(f, ".It Xr leasehold-%s 1\n", name);
-            put_line(f, group ? group->summary : command ? command->summary : "");
-        }
-        fputs(".El\n", f);
-    }
+    put_index(f);
     fputs(".Ss General options\nThey stand before or after the command.\n", f);
     put_options(f, global_options);
     put_environment(f);
@@ -370,25 +400,7 @@ static void program_page(FILE *f)
           ".Ed\n"
           ".Sh SEE ALSO\n",
           f);
-    {
-        /* In alphabetical order, as mandoc wants it. */
-        const char *names[64];
-        size_t n = 0;
-        for (size_t i = 0; commands[i] != NULL && n < 64; i++)
-            if (commands[i]->group == NULL && !commands[i]->hidden)
-                names[n++] = commands[i]->name;
-        for (const struct group *g = groups; g->name != NULL && n < 64; g++)
-            names[n++] = g->name;
-        for (size_t i = 0; i < n; i++)
-            for (size_t k = i + 1; k < n; k++)
-                if (strcmp(names[k], names[i]) < 0) {
-                    const char *swap = names[i];
-                    names[i] = names[k];
-                    names[k] = swap;
-                }
-        for (size_t i = 0; i < n; i++)
-            fprintf(f, ".Xr leasehold-%s 1%s\n", names[i], i + 1 < n ? " ," : "");
-    }
+    put_see_also(f);
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
@@ -420,7 +432,7 @@ static bool page_done(FILE *f)
     return ok;
 }
 
-int gen_man(const char *folder)
+int generate_manual(const char *folder)
 {
     FILE *f = page_file(folder, "leasehold");
     char name[96];
@@ -431,7 +443,7 @@ int gen_man(const char *folder)
     if (!page_done(f))
         return EXIT_FAILED;
     for (size_t i = 0; commands[i] != NULL; i++) {
-        if (commands[i]->group != NULL || commands[i]->hidden)
+        if (commands[i]->group != NULL)
             continue;
         snprintf(name, sizeof name, "leasehold-%s", commands[i]->name);
         f = page_file(folder, name);

@@ -29,13 +29,13 @@ struct bulk {
     const char *request;
     lh_new_job jobs[BATCH];
     lh_enqueued done[BATCH];
-    size_t n;           /* jobs in the batch */
-    size_t bytes;       /* of their payloads */
-    int64_t batches;    /* written */
-    int64_t written;    /* jobs */
-    int64_t line;       /* number of the line being read */
-    bool dry;           /* only look */
-    struct arena arena; /* of the batch */
+    size_t n;               /* jobs in the batch */
+    size_t bytes;           /* of their payloads */
+    int64_t batches;        /* written */
+    int64_t written;        /* jobs */
+    int64_t line;           /* number of the line being read */
+    bool dry;               /* only look */
+    struct lhi_arena arena; /* of the batch */
     struct buf compact, decoded;
     int64_t size; /* of the input, if it is a file; 0: nobody knows */
 };
@@ -317,7 +317,7 @@ static int flush_batch(struct bulk *b)
     }
     b->n = 0;
     b->bytes = 0;
-    arena_clear(&b->arena);
+    lhi_arena_clear(&b->arena);
     return 0;
 }
 
@@ -393,7 +393,7 @@ int enqueue_bulk(struct cli *cli, const char *queue, const lh_new_job *defaults,
         b->dry = false;
         b->n = 0;
         b->bytes = 0;
-        arena_clear(&b->arena);
+        lhi_arena_clear(&b->arena);
         rewind(stdin);
     }
     if (exit == 0)
@@ -406,7 +406,7 @@ int enqueue_bulk(struct cli *cli, const char *queue, const lh_new_job *defaults,
         if (exit == 0 && !cli->json)
             printf("%" PRId64 "\n", b->written);
     }
-    arena_clear(&b->arena);
+    lhi_arena_clear(&b->arena);
     buf_clear(&b->compact);
     buf_clear(&b->decoded);
     free(b);

@@ -27,7 +27,7 @@ static const struct option options[] = {
 
 static void trouble(void *arg, const char *text)
 {
-    cli_log(arg, &(lh_log_entry){.level = LH_LOG_WARN, .line = text});
+    cli_log_line(arg, &(lh_log_entry){.level = LH_LOG_WARN, .line = text});
 }
 
 /** As a shell tells it. */
@@ -51,7 +51,7 @@ static int run(struct cli *cli, const struct args *args)
     char scope[129], error[480];
     int status = 0;
 
-    if (args->raw_n == 0)
+    if (args->program_n == 0)
         return usage_error(args->command, "there is no command to run: SCOPE/NAME -- CMD ARGS…");
     lh_lease_run_opts opts = {
         .owner = opt[OWNER].text,
@@ -66,8 +66,8 @@ static int run(struct cli *cli, const struct args *args)
     if (exit != 0)
         return exit;
     snprintf(scope, sizeof scope, "%.*s", (int)(slash - lease), lease);
-    int rc =
-        lh_lease_run(cli->store, scope, slash + 1, args->raw, &opts, &status, error, sizeof error);
+    int rc = lh_lease_run(cli->store, scope, slash + 1, args->program, &opts, &status, error,
+                          sizeof error);
     return rc == LH_OK ? exit_of(status) : cli_refused(rc, "%s", error);
 }
 

@@ -101,7 +101,7 @@ static int run(struct cli *cli, const struct args *args)
 
 static const struct example examples[] = {
     {"leasehold restore jobs-monday.db", "go on from what was copied on Monday"},
-    {"leasehold --store test.db restore jobs.db", "make a second store from a copy, to try things"},
+    {"leasehold restore jobs.db --store test.db", "make a second store from a copy, to try things"},
     {.line = NULL},
 };
 

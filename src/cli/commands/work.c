@@ -98,7 +98,7 @@ static void say(struct work *work, int level, const lh_work_event *event, const 
         entry.attempt = event->job->attempt;
         entry.queue = event->job->queue;
     }
-    cli_log(work->cli, &entry);
+    cli_log_line(work->cli, &entry);
 }
 
 /** The first line of an error is enough for a log; all of it is kept with the job. */
@@ -224,7 +224,7 @@ static void warn_of_paused(struct cli *cli, const lh_work_opts *opts)
                  "(see 'leasehold queue resume %s')",
                  q->queue, q->pending, text_plural(q->pending), q->pending == 1 ? "is" : "are",
                  q->queue);
-        cli_log(cli, &(lh_log_entry){.level = LH_LOG_WARN, .line = line, .queue = q->queue});
+        cli_log_line(cli, &(lh_log_entry){.level = LH_LOG_WARN, .line = line, .queue = q->queue});
     }
     lh_queues_free(all);
 }
@@ -236,7 +236,7 @@ static int run(struct cli *cli, const struct args *args)
     char why[480] = "";
     bool recovery;
 
-    if (args->raw_n == 0)
+    if (args->program_n == 0)
         return usage_error(args->command, "there is no command to run: QUEUE… -- CMD ARGS…");
     lh_work_opts opts = {
         .n_queues = args->n,
@@ -254,7 +254,7 @@ static int run(struct cli *cli, const struct args *args)
         .drain = opt[DRAIN].given > 0 && opt[DRAIN].num != DRAIN_PENDING,
         .drain_pending = opt[DRAIN].given > 0 && opt[DRAIN].num == DRAIN_PENDING,
         .once = opt[ONCE].given > 0,
-        .command = args->raw,
+        .command = args->program,
         .store_url = opt[PASS_STORE].given ? cli->url : NULL,
         .own_signals = true,
         .reopen = reopen,

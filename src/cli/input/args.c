@@ -85,7 +85,7 @@ static int unknown_command(const char *word)
     size_t n = 0;
 
     for (size_t i = 0; commands[i] != NULL && n < MOST_KNOWN; i++)
-        if (commands[i]->group == NULL && !commands[i]->hidden)
+        if (commands[i]->group == NULL)
             known[n++] = commands[i]->name;
     for (const struct group *g = groups; g->name != NULL && n < MOST_KNOWN; g++)
         known[n++] = g->name;
@@ -184,9 +184,7 @@ static const struct option *option_lettered(const struct option *options, char l
 static const struct option *lookup(const struct args *args, const char *name, size_t len,
                                    char letter, struct value *globals, struct value **value)
 {
-    /* What a raw command lists is for readers: it reads its options itself. */
-    bool reads_own = args->command != NULL && args->command->raw;
-    const struct option *own = args->command && !reads_own ? args->command->options : NULL;
+    const struct option *own = args->command ? args->command->options : NULL;
     const struct option *found;
 
     found = name ? option_named(own, name, len) : option_lettered(own, letter);
@@ -280,10 +278,6 @@ static int option_word(struct parse *p)
         if (word[2 + len] == '=')
             attached = word + 2 + len + 1;
         option = lookup(p->args, word + 2, len, 0, p->args->global, &value);
-        if (option == NULL && p->args->command != NULL && p->args->command->raw) {
-            p->args->raw[p->args->raw_n++] = word;
-            return -1;
-        }
         if (option == NULL) {
             char name[128];
             snprintf(name, sizeof name, "%.*s", (int)len, word + 2);
@@ -292,10 +286,6 @@ static int option_word(struct parse *p)
         return read_option(p, option, value, attached);
     }
     option = lookup(p->args, NULL, 0, word[1], p->args->global, &value);
-    if (option == NULL && p->args->command != NULL && p->args->command->raw) {
-        p->args->raw[p->args->raw_n++] = word;
-        return -1;
-    }
     if (option == NULL) {
         char shown[320];
         return usage_error(
@@ -319,8 +309,6 @@ static void enter(struct parse *p, const struct command *command)
     args->command = command;
     args->option =
         arena_alloc(&args->arena, (count_options(command->options) + 1) * sizeof *args->option);
-    if (command->raw)
-        args->raw = arena_alloc(&args->arena, ((size_t)p->argc + 1) * sizeof *args->raw);
 }
 
 static int plain_word(struct parse *p)
@@ -329,10 +317,7 @@ static int plain_word(struct parse *p)
     const struct command *command;
 
     if (p->args->command != NULL) {
-        if (p->args->command->raw)
-            p->args->raw[p->args->raw_n++] = word;
-        else
-            p->words[p->n_words++] = word;
+        p->words[p->n_words++] = word;
         return -1;
     }
     if (p->group == NULL && (p->group = group_find(word)) != NULL)
@@ -422,8 +407,8 @@ int args_parse(int argc, char **argv, struct args *args)
         if (!p.ended && strcmp(word, "--") == 0) {
             p.ended = true;
             if (args->command != NULL && args->command->runs) {
-                args->raw = argv + p.i + 1;
-                args->raw_n = argc - p.i - 1;
+                args->program = argv + p.i + 1;
+                args->program_n = argc - p.i - 1;
                 break;
             }
         } else if (!p.ended && word[0] == '-' && word[1] != '\0')
@@ -459,5 +444,5 @@ int args_parse(int argc, char **argv, struct args *args)
 
 void args_clear(struct args *args)
 {
-    arena_clear(&args->arena);
+    lhi_arena_clear(&args->arena);
 }

@@ -68,10 +68,8 @@ struct command {
     const struct exit_note
         *exits; /* what its exit codes mean here, beyond 0, 1, 2 and the store's */
     int (*run)(struct cli *cli, const struct args *args);
-    bool runs;   /* the words behind `--` are a program to run: args.raw */
-    bool raw;    /* takes its words as they are (see args.raw); its options are for readers */
-    bool hidden; /* not for people */
-    bool bare;   /* needs neither config file nor store */
+    bool runs; /* the words after `--` are a program to run: args.program */
+    bool bare; /* needs neither config file nor store */
 };
 
 struct group {
@@ -83,11 +81,13 @@ struct group {
 extern const struct command *const commands[]; /* NULL ends it */
 extern const struct group groups[];
 
-struct section {
-    const char *title; /* NULL ends the table */
-    const char *names; /* commands and groups, separated by spaces */
+/* A line of the list that `leasehold --help` prints: one of the three is set, and none ends the table. */
+struct index_entry {
+    const char *section; /* a heading */
+    const struct command *command;
+    const char *group;
 };
-extern const struct section sections[];
+extern const struct index_entry command_index[];
 
 enum {
     GLOBAL_STORE,
@@ -107,9 +107,9 @@ struct args {
     struct value *option;     /* in the order of command->options */
     struct value *positional; /* n of them */
     size_t n;
-    char **raw; /* of a raw command: its words; of one that runs a program: that; NULL at the end */
-    int raw_n;
-    struct arena arena; /* what the arrays live in */
+    char **program; /* the program to run and its arguments, NULL at the end */
+    int program_n;
+    struct lhi_arena arena; /* holds the arrays */
 };
 
 /**

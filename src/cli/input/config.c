@@ -716,6 +716,6 @@ bool config_load(struct config *config, const char *path, bool named)
 
 void config_clear(struct config *config)
 {
-    arena_clear(&config->arena);
+    lhi_arena_clear(&config->arena);
     *config = (struct config){0};
 }

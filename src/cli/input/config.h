@@ -43,7 +43,7 @@ struct config {
     struct config_scope *scopes;
     size_t n_scopes;
     const char *listen;
-    struct arena arena; /* what the strings and arrays live in */
+    struct lhi_arena arena; /* what the strings and arrays live in */
 };
 
 /** Reads `path`; a missing file is a mistake only if it was `named`. False: told why. */

@@ -154,14 +154,14 @@ void help_program(void)
          "the "
          "worker, the job comes back.",
          0, 0);
-    for (const struct section *s = sections; s->title != NULL; s++) {
-        char name[64];
-        print_head(s->title);
-        for (size_t i = 1; value_word_at(s->names, i, name, sizeof name); i++) {
-            const struct group *group = group_find(name);
-            const struct command *command = command_find(NULL, name);
-            print_line(name, group ? group->summary : command ? command->summary : "");
-        }
+    for (const struct index_entry *e = command_index; e->section || e->command || e->group; e++) {
+        const struct group *group = e->group ? group_find(e->group) : NULL;
+        if (e->section != NULL)
+            print_head(e->section);
+        else if (group != NULL)
+            print_line(group->name, group->summary);
+        else
+            print_line(e->command->name, e->command->summary);
     }
     print_options("General options, before or after the command", global_options);
     printf("\n'leasehold COMMAND --help' says more about each.\n");

@@ -290,7 +290,7 @@ static void end_row(struct buf *out)
 }
 
 /** Cuts the last column, the one for long texts, so that a row stays a line of the terminal. */
-static const char *cut(struct arena *arena, const char *text, size_t room)
+static const char *cut(struct lhi_arena *arena, const char *text, size_t room)
 {
     const char *p = text;
 
@@ -349,5 +349,5 @@ void table_end(struct table *table)
     buf_clear(&out);
     free(width);
     free(table->cells);
-    arena_clear(&table->arena);
+    lhi_arena_clear(&table->arena);
 }

@@ -53,7 +53,7 @@ struct table {
         enum style style;
     } * cells;
     size_t n, cap;
-    struct arena arena;
+    struct lhi_arena arena;
 };
 
 void table_begin(struct table *table, const char *const *heads);

@@ -114,7 +114,7 @@ static void redraw(struct work_lines *lines)
     put(&out);
 }
 
-void work_lines_make_way(struct work_lines *lines)
+void work_lines_hide(struct work_lines *lines)
 {
     struct buf out = {0};
 
@@ -125,7 +125,7 @@ void work_lines_make_way(struct work_lines *lines)
     put(&out);
 }
 
-void work_lines_come_back(struct work_lines *lines)
+void work_lines_show(struct work_lines *lines)
 {
     if (lines == NULL)
         return;

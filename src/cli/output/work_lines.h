@@ -15,7 +15,7 @@ void work_lines_free(struct work_lines *lines);
 void work_lines_event(struct work_lines *lines, const lh_work_event *event);
 
 /** Around a line of the log, from any thread. */
-void work_lines_make_way(struct work_lines *lines);
-void work_lines_come_back(struct work_lines *lines);
+void work_lines_hide(struct work_lines *lines);
+void work_lines_show(struct work_lines *lines);
 
 #endif

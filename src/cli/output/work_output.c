@@ -110,9 +110,9 @@ static void put_text(struct work_output *output, const struct open_line *line, c
         put_text(output, line, text, middle);
         put_text(output, line, text + middle, len - middle);
     } else if (is_ready(output, fd)) {
-        work_lines_make_way(output->cli->lines);
+        work_lines_hide(output->cli->lines);
         write_all(fd, json.buf.p, json.buf.n);
-        work_lines_come_back(output->cli->lines);
+        work_lines_show(output->cli->lines);
     }
     js_clear(&json);
 }

@@ -1,20 +1,20 @@
 /*
- * The list of what `leasehold bench` can measure, and how results are told.
+ * The list of measurements, and printing their results.
  */
-#ifndef LEASEHOLD_CLI_BENCH_LIST_H
-#define LEASEHOLD_CLI_BENCH_LIST_H
+#ifndef LEASEHOLD_BENCH_MEASURES_H
+#define LEASEHOLD_BENCH_MEASURES_H
 
-#include "measure.h"
+#include "bench.h"
 
 enum { BENCH_NAMES = 18, BENCH_VARIANTS = 4 };
 
-/* When nothing else is asked for, each is run once for every value of the field that it varies, with
- * so many jobs; 0 ends the list. */
+/* Unless the command line says otherwise, a measurement runs once for each of `values`, with the number of jobs
+ * beside it; 0 ends the list. */
 struct measure {
     const char *name;
     const char *what; /* for the heading */
     bench_fn *fn;
-    size_t vary;      /* offset in struct bench */
+    size_t vary;      /* the field that varies: its offset in struct bench */
     const char *unit; /* of the varied value; NULL: nothing is varied */
     int64_t values[BENCH_VARIANTS];
     int64_t jobs[BENCH_VARIANTS];
