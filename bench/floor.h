@@ -16,7 +16,7 @@
 
 #include <sqlite3.h>
 
-#define QUEUE "bench" /* these as in `leasehold bench` */
+#define QUEUE "bench" /* these as in bench/program/bench.h */
 #define WORKER "bench"
 
 struct floor_opts {
