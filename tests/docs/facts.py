@@ -286,7 +286,7 @@ LIMITS = (("src/worker/worker.h", "RESULT_MOST = 1 << 20", "docs/guides/workers.
            "A payload has at most 64 MiB, by policy 1 MiB"),
 <<<<<<< HEAD
           ("src/rules/limits.h", "LHI_MAX_OUTPUT = 16 << 20", "docs/reference/config.md", "up to 16MiB, or `none`"),
-          ("src/cli/cli.c", "cli->log_level = LH_LOG_WARN", "docs/reference/config.md",
+          ("src/cli/settings.c", "cli->log_level = LH_LOG_WARN", "docs/reference/config.md",
 =======
           ("src/store/store.h", "LHI_MAX_OUTPUT = 16 << 20", "docs/reference/config.md", "up to 16MiB, or `none`"),
           ("src/cli/settings.c", "cli->log_level = LH_LOG_WARN", "docs/reference/config.md",
