@@ -284,13 +284,8 @@ LIMITS = (("src/worker/worker.h", "RESULT_MOST = 1 << 20", "docs/guides/workers.
           ("src/core/jobs.c", "MAX_CHECKPOINT = 64 << 10", "docs/reference/config.md", "JSON of at most 64 KiB"),
           ("src/rules/limits.h", "LHI_MAX_PAYLOAD = 64 << 20", "docs/guides/more-than-one-machine.md",
            "A payload has at most 64 MiB, by policy 1 MiB"),
-<<<<<<< HEAD
           ("src/rules/limits.h", "LHI_MAX_OUTPUT = 16 << 20", "docs/reference/config.md", "up to 16MiB, or `none`"),
           ("src/cli/settings.c", "cli->log_level = LH_LOG_WARN", "docs/reference/config.md",
-=======
-          ("src/store/store.h", "LHI_MAX_OUTPUT = 16 << 20", "docs/reference/config.md", "up to 16MiB, or `none`"),
-          ("src/cli/settings.c", "cli->log_level = LH_LOG_WARN", "docs/reference/config.md",
->>>>>>> 76dc7d4 (docs: say what was rejected for the benchmark program)
            "`LEASEHOLD_LOG` › `warn`, for `work` `info`"),
           ("src/cli/commands/work.c", "cli->log_level = LH_LOG_INFO", "docs/reference/config.md",
            "`LEASEHOLD_LOG` › `warn`, for `work` `info`"))
