@@ -287,7 +287,7 @@ class Postgres:
 
     def await_end_of_looks(self, name):
         """Nobody knows this store: its workers look through it once, in pieces."""
-        owed = "SELECT owed_to > owed_from FROM leasehold.sweep ORDER BY id DESC LIMIT 1"
+        owed = "SELECT owed_to > owed_from FROM leasehold.scan_bound ORDER BY id DESC LIMIT 1"
         deadline = time.monotonic() + 600
         while self.server.psql(name, owed).strip() != "f":
             if time.monotonic() > deadline:

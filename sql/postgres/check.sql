@@ -44,7 +44,7 @@ SELECT NULL::bigint, 'output', 'jobs that are gone have left output: ' || count(
   FROM leasehold.output o
  WHERE NOT EXISTS (SELECT 1 FROM leasehold.job j WHERE j.id = o.job) HAVING count(*) > 0 LIMIT $1;
 
--- name: check_tallies
+-- name: check_counts
 -- Counted over the table, as nothing else does; what is not folded yet counts too.
 WITH kept AS MATERIALIZED (
     SELECT m.queue, m.state, sum(m.n) AS n
@@ -106,7 +106,7 @@ SELECT coalesce(m.kind, s.kind) || ' ' || coalesce(m.name, s.name),
        CASE WHEN s.name IS NULL THEN 'is missing' WHEN m.name IS NULL THEN 'is not one of ours'
             ELSE 'is not as it was made' END,
        m.name IS NULL
-  FROM leasehold.made m FULL JOIN leasehold.shape() s ON s.kind = m.kind AND s.name = m.name
+  FROM leasehold.original_shape m FULL JOIN leasehold.shape() s ON s.kind = m.kind AND s.name = m.name
  WHERE m.name IS NULL OR s.name IS NULL
     OR (m.shape <> s.shape
         AND (m.portable OR m.server = current_setting('server_version_num')::integer / 10000))
@@ -121,7 +121,7 @@ SELECT current_setting('server_version'),
        current_setting('synchronous_commit'), current_setting('synchronous_standby_names'),
        (SELECT string_agg(c.relname, ', ' ORDER BY c.relname) FROM pg_class c
          WHERE c.relnamespace = 'leasehold'::regnamespace AND c.relkind = 'r'
-           AND c.relpersistence = 'u' AND c.relname NOT IN ('idle', 'unbroken')),
+           AND c.relpersistence = 'u' AND c.relname NOT IN ('sleeper', 'crash_marker')),
        (SELECT s.reset_val FROM pg_settings s WHERE s.name = 'default_transaction_isolation');
 
 -- name: check_standbys

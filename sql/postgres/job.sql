@@ -23,4 +23,4 @@ SELECT * FROM leasehold.claim_many($1, $2, $3, $4, $5, $6, $7);
 SELECT * FROM leasehold.claim_one($1, $2, $3, $4, $5, $6, $7);
 
 -- name: job_corrupt
-SELECT leasehold.fail_rotten($1, $2);
+SELECT leasehold.fail_corrupt($1, $2);

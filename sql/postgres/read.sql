@@ -75,7 +75,7 @@ SELECT t.uuid::text, t.schema_version, t.epoch, coalesce(leasehold.closed_words(
        CASE WHEN d.something THEN t.now ELSE d.next_at END,
        (SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c
          WHERE c.relnamespace = 'leasehold'::regnamespace AND c.relkind = 'r'),
-       (SELECT position FROM leasehold.duty WHERE name = 'fold')
+       (SELECT position FROM leasehold.maintenance_task WHERE name = 'fold')
        + (SELECT count(DISTINCT c.by::text) FROM (SELECT xmin AS by FROM leasehold.delta WHERE act <> 'n' UNION ALL
                                                   SELECT xmin FROM leasehold.change) c),
        w.alive, w.late, w.dead, w.degraded, n.key, n.value

@@ -16,8 +16,8 @@ SELECT leasehold.clock_jumped($1, $2, $3);
 SELECT * FROM leasehold.recover_batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
                                       $16, $17, $18, $19, $20);
 
--- name: mend
-SELECT leasehold.mend();
+-- name: recount
+SELECT leasehold.recount();
 
 -- name: stale_jobs
 SELECT * FROM leasehold.stale_jobs($1, $2, $3, $4, $5, $6);

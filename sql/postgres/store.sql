@@ -14,9 +14,9 @@ SELECT a.schema_version, a.recovery_due, a.last_job FROM leasehold.about() a;
 -- name: store_clock
 SELECT pg_catalog.clock_timestamp();
 
--- name: store_arm
+-- name: store_subscribe
 -- Somebody goes to sleep for these queues. True: one of them was not armed before, so look once more.
-SELECT leasehold.arm($1);
+SELECT leasehold.subscribe($1);
 
--- name: store_glance
-SELECT leasehold.glance($1);
+-- name: store_has_fresh_job
+SELECT leasehold.has_fresh_job($1);

@@ -4,8 +4,8 @@
 SELECT leasehold.worker_register($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
                                  $16, $17);
 
--- name: worker_beat
-SELECT * FROM leasehold.worker_beat($1, $2, $3, $4, $5, $6, $7, $8, $9);
+-- name: worker_heartbeat
+SELECT * FROM leasehold.worker_heartbeat_put($1, $2, $3, $4, $5, $6, $7, $8, $9);
 
 -- name: worker_leave
 SELECT * FROM leasehold.worker_leave($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);

@@ -15,7 +15,7 @@ SELECT coalesce(sum(scheduled + pending + running + completed + failed + cancell
   FROM lh_queue WHERE queue <> '*';
 
 -- name: copy_held_back
-SELECT count(*) FROM lh_hold WHERE until > :now;
+SELECT count(*) FROM lh_quarantine WHERE until > :now;
 
 -- name: restore_running
 SELECT id, token FROM lh_job
@@ -26,7 +26,7 @@ SELECT id, token FROM lh_job
 SELECT id, token, lease_until - :now FROM lh_job
  WHERE state <> 'pending' AND state <> 'completed' AND state = 'running' AND lease_until > :now
 UNION ALL
-SELECT job, token, until - :now FROM lh_hold WHERE until > :now;
+SELECT job, token, until - :now FROM lh_quarantine WHERE until > :now;
 
 -- name: restore_keep_back
 -- Such a job waits, as scheduled, until its holder over there has answered or its lease has ended.
@@ -44,7 +44,7 @@ SELECT name, owner, job, expires_at - :now FROM lh_lease
 -- Nobody else gets the queue before that job is free; where the copy says another, it is older.
 INSERT INTO lh_lease(scope, name, owner, token, ttl_ms, acquired_at, expires_at, job)
 SELECT 'processing', :queue, :owner, (:epoch << 40) + :tick, :left_ms, :now, :now + :left_ms, :job
-  FROM lh_hold WHERE queue = :queue AND job = :job
+  FROM lh_quarantine WHERE queue = :queue AND job = :job
     ON CONFLICT(scope, name) DO UPDATE
    SET owner = excluded.owner, token = max(token, :epoch << 40) + 1, ttl_ms = excluded.ttl_ms,
        acquired_at = excluded.acquired_at, job = excluded.job,
@@ -55,13 +55,13 @@ INSERT INTO lh_event(at, type, lease, worker, actor, reason, token)
 SELECT :now, 'lease.released', scope || '/' || name, owner, 'restore', :reason, token
   FROM lh_lease
  WHERE owner IS NOT NULL
-   AND (job IS NULL OR job NOT IN (SELECT job FROM lh_hold WHERE until > :now));
+   AND (job IS NULL OR job NOT IN (SELECT job FROM lh_quarantine WHERE until > :now));
 
 -- name: restore_leases
 -- Freed, and kept as rows: their tokens go on from where they are.
 UPDATE lh_lease SET owner = NULL, acquired_at = NULL, expires_at = NULL, ttl_ms = NULL, job = NULL
  WHERE owner IS NOT NULL
-   AND (job IS NULL OR job NOT IN (SELECT job FROM lh_hold WHERE until > :now));
+   AND (job IS NULL OR job NOT IN (SELECT job FROM lh_quarantine WHERE until > :now));
 
 -- name: restore_worker_events
 INSERT INTO lh_event(at, type, worker, actor, reason)

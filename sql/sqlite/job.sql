@@ -113,21 +113,21 @@ UPDATE lh_job SET state = :state, run_at = :run_at, state_changed_at = max(:now,
  WHERE id = :id AND state IN ('scheduled', 'pending');
 
 -- name: hold_put
-INSERT INTO lh_hold(queue, job, token, until) VALUES (:queue, :job, :token, :until)
+INSERT INTO lh_quarantine(queue, job, token, until) VALUES (:queue, :job, :token, :until)
     ON CONFLICT DO UPDATE SET token = excluded.token, until = excluded.until;
 
 -- name: hold_get
-SELECT token, until FROM lh_hold WHERE queue = :queue AND job = :job;
+SELECT token, until FROM lh_quarantine WHERE queue = :queue AND job = :job;
 
 -- name: hold_of_job
 -- The queue of a hold whose job is gone.
-SELECT queue FROM lh_hold WHERE job = :job;
+SELECT queue FROM lh_quarantine WHERE job = :job;
 
 -- name: hold_end
-DELETE FROM lh_hold WHERE queue = :queue AND job = :job;
+DELETE FROM lh_quarantine WHERE queue = :queue AND job = :job;
 
 -- name: hold_prune
-DELETE FROM lh_hold WHERE until <= :now;
+DELETE FROM lh_quarantine WHERE until <= :now;
 
 -- name: job_unhold
 -- The holder of a revoked lease has answered: what waited for it may go.
@@ -141,7 +141,7 @@ SELECT id, token FROM lh_job
 
 -- name: queue_slots
 -- Slots in use, as counted; those of revoked leases are not free yet.
-SELECT running + (SELECT count(*) FROM lh_hold WHERE queue = :queue AND until > :now)
+SELECT running + (SELECT count(*) FROM lh_quarantine WHERE queue = :queue AND until > :now)
   FROM lh_queue WHERE queue = :queue;
 
 -- name: job_slots
@@ -149,7 +149,7 @@ SELECT running + (SELECT count(*) FROM lh_hold WHERE queue = :queue AND until > 
 SELECT (SELECT count(*) FROM lh_job
          WHERE state <> 'pending' AND state <> 'completed' AND state = 'running'
            AND queue = :queue)
-     + (SELECT count(*) FROM lh_hold WHERE queue = :queue AND until > :now);
+     + (SELECT count(*) FROM lh_quarantine WHERE queue = :queue AND until > :now);
 
 -- name: job_retry_waits
 -- A token tells a retry (or a job in quarantine) from a job that was enqueued for later. Retries are

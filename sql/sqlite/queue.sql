@@ -52,7 +52,7 @@ UPDATE lh_queue SET paused = 0 WHERE queue = :queue AND paused = 1;
 SELECT scheduled, pending, running, completed, failed, cancelled FROM lh_queue WHERE queue = :queue;
 
 -- name: queue_quarantine
-SELECT count(*) FROM lh_hold WHERE queue = :queue AND until > :now;
+SELECT count(*) FROM lh_quarantine WHERE queue = :queue AND until > :now;
 
 -- name: queue_delete
 DELETE FROM lh_queue WHERE queue = :queue;
@@ -65,7 +65,7 @@ DELETE FROM lh_policy WHERE queue = :queue;
 
 -- name: queue_delete_holds
 -- Those whose deadline has passed: maintenance has not removed them yet.
-DELETE FROM lh_hold WHERE queue = :queue;
+DELETE FROM lh_quarantine WHERE queue = :queue;
 
 -- name: queue_paused
 SELECT queue FROM lh_queue WHERE paused;

@@ -113,7 +113,7 @@ SELECT expires_at, id FROM lh_job
 -- name: check_last_job
 -- The highest id of a job that anything tells of.
 SELECT max(coalesce((SELECT max(id) FROM lh_job), 0), coalesce((SELECT max(job) FROM lh_event), 0),
-           coalesce((SELECT max(job) FROM lh_expiry), 0), coalesce((SELECT max(job) FROM lh_hold), 0),
+           coalesce((SELECT max(job) FROM lh_expiry), 0), coalesce((SELECT max(job) FROM lh_quarantine), 0),
            coalesce((SELECT max(job) FROM lh_lease), 0), coalesce((SELECT max(job) FROM lh_output), 0),
            coalesce((SELECT max(last_job) FROM lh_schedule), 0));
 
@@ -122,7 +122,7 @@ SELECT max(coalesce((SELECT max(id) FROM lh_job), 0), coalesce((SELECT max(job) 
 SELECT max(coalesce((SELECT max(token) FROM lh_job), 0), coalesce((SELECT max(token) FROM lh_lease), 0),
            coalesce((SELECT max(token) FROM lh_event), 0),
            coalesce((SELECT max(token) FROM lh_output), 0),
-           coalesce((SELECT max(token) FROM lh_hold), 0)) >> 40;
+           coalesce((SELECT max(token) FROM lh_quarantine), 0)) >> 40;
 
 -- name: check_newest
 -- When the newest change was made that can be seen.

@@ -76,11 +76,11 @@ UPDATE lh_job SET lease_until = lease_until + :shift, started_at = started_at + 
 -- name: clock_shift_held_back
 -- What waits for a hold to end is scheduled at that moment; the two stay together.
 UPDATE lh_job SET run_at = run_at + :shift
- WHERE id IN (SELECT job FROM lh_hold) AND state = 'scheduled'
-   AND run_at = (SELECT until FROM lh_hold WHERE job = lh_job.id AND queue = lh_job.queue);
+ WHERE id IN (SELECT job FROM lh_quarantine) AND state = 'scheduled'
+   AND run_at = (SELECT until FROM lh_quarantine WHERE job = lh_job.id AND queue = lh_job.queue);
 
 -- name: clock_shift_holds
-UPDATE lh_hold SET until = until + :shift;
+UPDATE lh_quarantine SET until = until + :shift;
 
 -- name: clock_shift_buckets
 -- A rate is over elapsed time too.

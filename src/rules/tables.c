@@ -69,7 +69,7 @@ const struct lhi_table lhi_moved[LHI_MOVED_TABLES] = {
         TEXT("scope"), TEXT("name"), TEXT("owner"), INT("token"), INT("ttl_ms"),
         TIME("acquired_at"), TIME("expires_at"), TEXT("value"), INT("rows"),
         TIME("last_completed_at"), INT("job")),
-    [LHI_MOVED_HOLD] = TABLE("hold", 2, TEXT("queue"), INT("job"), INT("token"), TIME("until")),
+    [LHI_MOVED_QUARANTINE] = TABLE("quarantine", 2, TEXT("queue"), INT("job"), INT("token"), TIME("until")),
     [LHI_MOVED_TOTAL] = TABLE("total", 1, TEXT("key"), INT("value")),
     [LHI_MOVED_ROLLUP] = TABLE("rollup", 2,
         TIME("minute"), TEXT("queue"), INT("enqueued"), INT("claimed"), INT("completed"),

@@ -1,11 +1,11 @@
 /*
- * front.pml: where a claim on PostgreSQL begins to look (sql/postgres/migrations/0001_queue/31_front.sql).
+ * front.pml: where a claim on PostgreSQL begins to look (sql/postgres/migrations/0001_queue/31_claim_floor.sql).
  *
  * Ids are given in order and commit in any. Claims seek above `low`; a claim that finds nothing there seeks above
  * `floor`; once in a while one claim looks at all of it and writes both as a new record. The record counts when
  * its transaction commits, which may be late or never. Jobs that take no longer than two ticks to commit
  * are prompt; others may take for ever. Claims note the highest id that was given out; after two ticks that id is
- * certain: no prompt job up to it is still to come, and no floor is above it (leasehold.sweep). Claims that look
+ * certain: no prompt job up to it is still to come, and no floor is above it (leasehold.scan_bound). Claims that look
  * because a late transaction has ended look no otherwise than those that look now and then.
  *
  * With all guards: no claim answers "nothing there" while a prompt job waits (PROMPT), nor while one waits

@@ -20,7 +20,7 @@
 
 mtype = { pending, running, completed, failed };
 
-/* lh_job, with its row of lh_hold */
+/* lh_job, with its row of lh_quarantine */
 typedef Row {
     mtype state = pending;
     byte token, attempt, recoveries;

@@ -105,15 +105,15 @@ TEST(what_a_claim_holds_is_handed_out_when_its_next_look_loses_the_connection)
 
 static void break_fail_rotten(PGconn *session)
 {
-    EXPECT_STR(said(session, "ALTER FUNCTION leasehold.fail_rotten RENAME TO kept"), "");
-    EXPECT_STR(said(session, "CREATE FUNCTION leasehold.fail_rotten(bigint, bigint) RETURNS void"
+    EXPECT_STR(said(session, "ALTER FUNCTION leasehold.fail_corrupt RENAME TO kept"), "");
+    EXPECT_STR(said(session, "CREATE FUNCTION leasehold.fail_corrupt(bigint, bigint) RETURNS void"
                              " LANGUAGE plpgsql AS $$ BEGIN RAISE 'not today'; END $$"),
                "");
 }
 
 static void mend_fail_rotten(PGconn *session)
 {
-    EXPECT_STR(said(session, "DROP FUNCTION leasehold.fail_rotten"), "");
+    EXPECT_STR(said(session, "DROP FUNCTION leasehold.fail_corrupt"), "");
     EXPECT_STR(said(session, "ALTER FUNCTION leasehold.kept RENAME TO fail_rotten"), "");
 }
 
@@ -235,7 +235,7 @@ TEST(claims_of_single_jobs_find_out_where_the_fresh_ones_begin)
         EXPECT_OK(claim(store, 1, NULL, &jobs));
         lh_jobs_free(jobs);
     }
-    EXPECT_STR(said(session, "SELECT queue, priority, low FROM leasehold.front"), "mail 0 200");
+    EXPECT_STR(said(session, "SELECT queue, priority, low FROM leasehold.claim_floor"), "mail 0 200");
     lh_close(store);
     PQfinish(session);
 }

@@ -19,14 +19,14 @@ enum { DEAD = 4000, OWED = 500, NET = 300, FEW = 40 };
 static void lower_limits(PGconn *c)
 {
     done(c,
-         "CREATE OR REPLACE FUNCTION leasehold.many_dead() RETURNS bigint LANGUAGE sql IMMUTABLE "
+         "CREATE OR REPLACE FUNCTION leasehold.many_dead_rows() RETURNS bigint LANGUAGE sql IMMUTABLE "
          "RETURN 1000::bigint");
     done(
         c,
-        "CREATE OR REPLACE FUNCTION leasehold.owed_at_once() RETURNS bigint LANGUAGE sql IMMUTABLE "
+        "CREATE OR REPLACE FUNCTION leasehold.backlog_batch() RETURNS bigint LANGUAGE sql IMMUTABLE "
         "RETURN 500::bigint");
     done(c,
-         "CREATE OR REPLACE FUNCTION leasehold.net_at_once() RETURNS bigint LANGUAGE sql IMMUTABLE "
+         "CREATE OR REPLACE FUNCTION leasehold.recheck_batch() RETURNS bigint LANGUAGE sql IMMUTABLE "
          "RETURN 300::bigint");
 }
 
@@ -55,7 +55,7 @@ static void litter(PGconn *c)
         "");
     done(c, "UPDATE leasehold.job SET state = 'completed', finished_at = leasehold.clock()");
     done(c, "SELECT pg_stat_force_next_flush()");
-    EXPECT_STR(said(c, "SELECT leasehold.is_littered()"), "t");
+    EXPECT_STR(said(c, "SELECT leasehold.has_many_dead_rows()"), "t");
 }
 
 /* A session in a store with many dead entries that `*holder` keeps. */
@@ -108,7 +108,7 @@ static long entries_read_again(PGconn *c, const char *sql)
 #define LOOK "SELECT count(*) FROM leasehold.claim('w-2', 'mail', 10, '1 h')"
 /* From a queue that was never used. */
 #define ELSEWHERE "SELECT count(*) FROM leasehold.claim('w-2', 'empty')"
-#define LAST_NOTE "FROM leasehold.sweep ORDER BY id DESC LIMIT 1"
+#define LAST_NOTE "FROM leasehold.scan_bound ORDER BY id DESC LIMIT 1"
 #define IS_OWED "SELECT owed_to > owed_from " LAST_NOTE
 
 /* A claim that makes a note: one comes a second. How many jobs it got. */
@@ -221,24 +221,24 @@ TEST(one_session_at_a_time_looks_among_dead_entries_and_nobody_waits_for_it)
 TEST(what_is_asked_while_nothing_happens_reads_few_entries_behind_a_held_snapshot)
 {
     static const char *const acts[] = {
-        "SELECT leasehold.peek('{mail}', NULL)",
-        "SELECT leasehold.peek('{mail}', 'w')",
-        "SELECT leasehold.peek('{mail}', 'w', '{odd}')",
-        "SELECT leasehold.peek('{}', NULL)",
-        "SELECT leasehold.glance('{mail}')",
+        "SELECT leasehold.poll('{mail}', NULL)",
+        "SELECT leasehold.poll('{mail}', 'w')",
+        "SELECT leasehold.poll('{mail}', 'w', '{odd}')",
+        "SELECT leasehold.poll('{}', NULL)",
+        "SELECT leasehold.has_fresh_job('{mail}')",
         "SELECT leasehold.retry_waits('{other}', '{}')",
-        "SELECT leasehold.ring_late(leasehold.clock())",
+        "SELECT leasehold.wake_missed(leasehold.clock())",
         "SELECT leasehold.falls_due(leasehold.clock())",
         "SELECT leasehold.queues()",
         "SELECT leasehold.recovery_stats()",
         "SELECT leasehold.stale_jobs(false, NULL, NULL, '{}', 500, false)",
         "SELECT leasehold.stale_jobs(true, NULL, NULL, '{}', NULL, false)",
         "SELECT leasehold.stale_rest(NULL, NULL, false, '{}', false)",
-        "SELECT leasehold.upkeep()",
+        "SELECT leasehold.maintain_round()",
         BATCH,
     };
     static const char *const noting[] = {
-        "SELECT leasehold.peek('{}', 'w')",
+        "SELECT leasehold.poll('{}', 'w')",
         "SELECT leasehold.claim('w', 'mail', 10)",
         "SELECT leasehold.claim_one('w', 'mail', NULL, true)",
     };
@@ -247,9 +247,9 @@ TEST(what_is_asked_while_nothing_happens_reads_few_entries_behind_a_held_snapsho
 
     (void)catch_up(c, &now_ms);
     /* As if a look at all of the queue had taken a second: it comes but rarely. */
-    done(c, "UPDATE leasehold.front SET next_look = leasehold.clock() + interval '15 min', "
+    done(c, "UPDATE leasehold.claim_floor SET next_look = leasehold.clock() + interval '15 min', "
             "rest_until = leasehold.clock()");
-    done(c, "SELECT leasehold.arm('{mail,mail/odd}')");
+    done(c, "SELECT leasehold.subscribe('{mail,mail/odd}')");
     for (int round = 0; round < 3; round++) {
         for (size_t i = 0; i < sizeof acts / sizeof acts[0]; i++) {
             long read = entries_read_again(c, acts[i]);
@@ -420,7 +420,7 @@ TEST(an_expired_job_that_somebody_keeps_locked_does_not_hold_up_the_bound)
         said(c,
              "SELECT cardinality(left_at), bound > leasehold.clock() - interval '4 s' " LAST_NOTE),
         "1 t");
-    EXPECT_STR(said(c, "SELECT something FROM leasehold.peek('{}', 'w')"), "t");
+    EXPECT_STR(said(c, "SELECT something FROM leasehold.poll('{}', 'w')"), "t");
     EXPECT_STR(
         said(c, "SELECT count(*) FROM leasehold.stale_jobs(false, NULL, NULL, '{}', 500, false)"),
         "1");
@@ -466,7 +466,7 @@ TEST(what_was_still_owed_is_found_at_once_when_the_dead_entries_are_gone)
     done(holder, "COMMIT");
     done(c, "VACUUM leasehold.job");
     done(c, "SELECT pg_stat_force_next_flush()");
-    EXPECT_STR(said(c, "SELECT leasehold.is_littered()"), "f");
+    EXPECT_STR(said(c, "SELECT leasehold.has_many_dead_rows()"), "f");
     EXPECT(look(c, &now_ms) == 1);
     EXPECT(!owed(c));
     leave(holder, c);

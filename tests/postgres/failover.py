@@ -31,7 +31,7 @@ from tap import expect, expect_equal, main, test, wait_for  # noqa: E402
 UNKNOWN, HELD = 8, 4  # exit codes
 FIRST_OF_EPOCH = 1 << 40
 GO_ON_S = 15  # within which everybody has found the new primary; a second or two where it is quiet
-GROUND = server.MIGRATIONS / "0001_queue" / "20_ground.sql"
+GROUND = server.MIGRATIONS / "0001_queue" / "20_base.sql"
 
 
 class Stage:

@@ -14,7 +14,7 @@
 
 #define DAY_MS INT64_C(86400000)
 
-#define UPKEEP "SELECT expired, promoted, folded, more FROM leasehold.upkeep()"
+#define UPKEEP "SELECT expired, promoted, folded, more FROM leasehold.maintain_round()"
 
 /* ---- counts ---- */
 
@@ -115,13 +115,13 @@ TEST(what_a_revoked_lease_holds_back_is_not_promoted_before_it_ends)
     PGconn *c = session_at(START_MS);
     (void)said(c, "SELECT leasehold.enqueue('mail', 'held', delay => '1 s')");
     (void)said(c, "SELECT leasehold.enqueue('mail', 'free', delay => '1 s')");
-    (void)said(c, "INSERT INTO leasehold.hold SELECT 'mail', 1, 1, leasehold.clock() + '2 s'");
+    (void)said(c, "INSERT INTO leasehold.quarantine SELECT 'mail', 1, 1, leasehold.clock() + '2 s'");
     session_clock(c, START_MS + 1000);
     EXPECT_STR(said(c, UPKEEP), "0 1 3 f");
     EXPECT_STR(said(c, "SELECT state FROM leasehold.job WHERE id = 1"), "scheduled");
     session_clock(c, START_MS + 2000);
     EXPECT_STR(said(c, UPKEEP), "0 1 1 f");
-    EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.hold"), "0");
+    EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.quarantine"), "0");
     PQfinish(c);
 }
 
@@ -252,8 +252,8 @@ TEST(an_event_whose_day_is_made_just_then_is_written_all_the_same)
 
 /* ---- one keeper for all ---- */
 
-#define PEEK(keeper_) "SELECT something, next_ms FROM leasehold.peek('{}', " keeper_ ")"
-#define ON_DUTY(keeper_) "SELECT on_duty FROM leasehold.peek('{}', " keeper_ ")"
+#define PEEK(keeper_) "SELECT something, next_ms FROM leasehold.poll('{}', " keeper_ ")"
+#define ON_DUTY(keeper_) "SELECT on_duty FROM leasehold.poll('{}', " keeper_ ")"
 
 TEST(of_all_who_wait_one_is_on_duty)
 {
@@ -358,10 +358,10 @@ TEST(who_is_on_duty_closes_its_handle_though_the_server_is_gone_or_does_not_answ
     lh_close(gone);
     EXPECT(lhi_mono_ms() - since < 3000);
     EXPECT(proxy_mend(proxy));
-    done(c, "UPDATE leasehold.duty SET until = '-infinity'");
+    done(c, "UPDATE leasehold.maintenance_task SET until = '-infinity'");
     lh_store *unheard = open_on_duty(test_store(), c);
     done(c, "BEGIN");
-    done(c, "SELECT * FROM leasehold.duty FOR UPDATE");
+    done(c, "SELECT * FROM leasehold.maintenance_task FOR UPDATE");
     since = lhi_mono_ms();
     lh_close(unheard);
     EXPECT(lhi_mono_ms() - since < 3000);
@@ -380,10 +380,10 @@ TEST(who_is_on_duty_closes_its_handle_though_the_server_is_gone_or_does_not_answ
 TEST(who_is_not_on_duty_looks_the_less_often_the_more_they_are)
 {
     static const char spare[] = "SELECT spare_ms BETWEEN 0.75 * %d AND 1.25 * %d "
-                                "FROM leasehold.peek('{}', 'b')";
+                                "FROM leasehold.poll('{}', 'b')";
     PGconn *c = session_at(START_MS);
     (void)said(c, PEEK("'a'"));
-    EXPECT_STR(said(c, "SELECT spare_ms FROM leasehold.peek('{}', 'a')"), "0");
+    EXPECT_STR(said(c, "SELECT spare_ms FROM leasehold.poll('{}', 'a')"), "0");
     EXPECT_STR(said(c, spare, 2000, 2000), "t");
     (void)said(c, ADD_WORKERS, 1, 10);
     EXPECT_STR(said(c, spare, 5000, 5000), "t");
@@ -391,20 +391,20 @@ TEST(who_is_not_on_duty_looks_the_less_often_the_more_they_are)
     EXPECT_STR(said(c, spare, 20000, 20000), "t");
     /* Not all at once. */
     EXPECT_STR(said(c, "SELECT count(DISTINCT spare_ms) > 1 FROM generate_series(1, 20) n, "
-                       "LATERAL leasehold.peek('{}', 'b' || n)"),
+                       "LATERAL leasehold.poll('{}', 'b' || n)"),
                "t");
     PQfinish(c);
 }
 
 TEST(a_claimer_beside_a_keeper_looks_at_its_queues_only)
 {
-    static const char beside[] = "SELECT something, next_ms FROM leasehold.peek('{mail}', 'b')";
+    static const char beside[] = "SELECT something, next_ms FROM leasehold.poll('{mail}', 'b')";
     PGconn *c = session_at(START_MS);
     (void)said(c, "SELECT leasehold.enqueue('mail', 'x', delay => '1 s')");
     EXPECT_STR(said(c, beside), "f 1000"); /* nobody is on duty */
     (void)said(c, PEEK("'a'"));
     EXPECT_STR(said(c, beside), "f ");
-    EXPECT_STR(said(c, "SELECT something, next_ms FROM leasehold.peek('{mail}', NULL)"), "f 1000");
+    EXPECT_STR(said(c, "SELECT something, next_ms FROM leasehold.poll('{mail}', NULL)"), "f 1000");
     (void)said(c, "SELECT leasehold.enqueue('mail', 'x')");
     EXPECT_STR(said(c, beside), "t ");
     PQfinish(c);
@@ -471,7 +471,7 @@ TEST(a_check_names_what_of_the_schema_is_not_as_it_was_made)
     (void)said(c, "ALTER TABLE leasehold.schedule DROP COLUMN error");
     (void)said(c, "ALTER TABLE leasehold.policy ALTER COLUMN audit TYPE integer");
     (void)said(c, "ALTER TABLE leasehold.job DISABLE TRIGGER job_inserted");
-    (void)said(c, "ALTER TABLE leasehold.hold DROP CONSTRAINT hold_pkey");
+    (void)said(c, "ALTER TABLE leasehold.quarantine DROP CONSTRAINT quarantine_pkey");
     (void)said(c, "ALTER TABLE leasehold.job ADD COLUMN mine text");
     (void)said(c, "CREATE OR REPLACE FUNCTION leasehold.span(ms bigint) RETURNS interval "
                   "LANGUAGE sql IMMUTABLE STRICT AS 'SELECT ms * interval ''1 ms'''");
@@ -480,7 +480,7 @@ TEST(a_check_names_what_of_the_schema_is_not_as_it_was_made)
     EXPECT_CONTAINS(found, "warning column schedule.error is missing\n");
     EXPECT_CONTAINS(found, "warning column policy.audit is not as it was made\n");
     EXPECT_CONTAINS(found, "warning trigger job_inserted on job is not as it was made\n");
-    EXPECT_CONTAINS(found, "warning constraint hold_pkey on hold is missing\n");
+    EXPECT_CONTAINS(found, "warning constraint quarantine_pkey on quarantine is missing\n");
     EXPECT_CONTAINS(found, "warning function span(bigint) is not as it was made\n");
     EXPECT_CONTAINS(found, "info column job.mine is not one of ours\n");
     lh_close(store);

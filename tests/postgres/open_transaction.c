@@ -119,7 +119,7 @@ TEST(two_who_claim_much_of_a_new_queue_do_not_wait_for_each_other)
     done(a, "INSERT INTO leasehold.job(queue) SELECT 'mail' FROM generate_series(1, 1000)");
     done(a, "BEGIN");
     EXPECT_STR(said(a, "SELECT count(*) FROM leasehold.claim('a', 'mail', 500)"), "500");
-    EXPECT_STR(said(a, "SELECT count(*) FROM leasehold.front"),
+    EXPECT_STR(said(a, "SELECT count(*) FROM leasehold.claim_floor"),
                "1"); /* and has noted where it is */
     EXPECT_STR(said(b, "SELECT count(*) FROM leasehold.claim('b', 'mail', 400)"), "400");
     for (int i = 901; i <= 1000; i++) {
@@ -144,7 +144,7 @@ static void let_claims_pass_an_uncommitted_job(PGconn *late, PGconn *claimer)
         done(claimer,
              "INSERT INTO leasehold.job(queue) SELECT 'mail' FROM generate_series(1, 500)");
     }
-    EXPECT_STR(said(claimer, "SELECT bool_and(floor > 1) FROM leasehold.front"), "t");
+    EXPECT_STR(said(claimer, "SELECT bool_and(floor > 1) FROM leasehold.claim_floor"), "t");
 }
 
 /* Within two seconds of the next look. */
@@ -193,12 +193,12 @@ TEST(looks_of_open_transactions_leave_no_rows_behind)
     done(a, CLAIM("a", "mail"));
     done(late, "COMMIT");
     expect_the_late_job_is_claimed(b, START_MS + 12000);
-    EXPECT_STR(said(b, "SELECT count(*) FROM leasehold.front"),
+    EXPECT_STR(said(b, "SELECT count(*) FROM leasehold.claim_floor"),
                "2"); /* one is locked by the other */
     done(a, "COMMIT");
     session_clock(b, START_MS + 2400000); /* whatever a look has cost, there is one by then */
     done(b, CLAIM("b", "mail"));
-    EXPECT_STR(said(b, "SELECT count(*) FROM leasehold.front"), "1");
+    EXPECT_STR(said(b, "SELECT count(*) FROM leasehold.claim_floor"), "1");
     PQfinish(late);
     close_both(a, b);
 }
@@ -216,7 +216,7 @@ TEST(a_claim_under_repeatable_read_writes_no_front)
     done(a, CLAIM("a", "gone"));
     done(a, "SELECT leasehold.claim('a', 'mail', 500)");
     done(a, "COMMIT");
-    EXPECT_STR(said(b, "SELECT count(DISTINCT look) FROM leasehold.front"), "1");
+    EXPECT_STR(said(b, "SELECT count(DISTINCT look) FROM leasehold.claim_floor"), "1");
     PQfinish(late);
     close_both(a, b);
 }
@@ -275,7 +275,7 @@ TEST(a_claim_over_several_priorities_tells_each_job_once)
         done(c, "INSERT INTO leasehold.job(queue, priority) VALUES ('mail', 5), ('mail', 0), "
                 "('mail', -3)");
         done(c,
-             "INSERT INTO leasehold.front SELECT 'mail', 0, p, 0, 0, "
+             "INSERT INTO leasehold.claim_floor SELECT 'mail', 0, p, 0, 0, "
              "leasehold.clock() + interval '1 min', 0, '-infinity' FROM unnest('{5,0}'::int[]) p");
         EXPECT_STR(said(c, "%s", claims[i]), "3");
         EXPECT_STR(said(c, "SELECT string_agg(job::text, ' ' ORDER BY id) FROM leasehold.event "
@@ -312,8 +312,8 @@ static void let_a_lot_fall_due(PGconn *c)
     done(c, "INSERT INTO leasehold.job(queue, expires_at) SELECT 'past', leasehold.clock() + '1 s' "
             "FROM generate_series(1, 1000)");
     session_clock(c, START_MS + 1000);
-    done(c, "SELECT leasehold.upkeep()");
-    EXPECT_STR(said(c, "SELECT expired, promoted FROM leasehold.upkeep()"), "500 500");
+    done(c, "SELECT leasehold.maintain_round()");
+    EXPECT_STR(said(c, "SELECT expired, promoted FROM leasehold.maintain_round()"), "500 500");
 }
 
 TEST(what_fell_due_while_an_old_snapshot_is_held_is_not_read_again_by_every_claim)
@@ -321,7 +321,7 @@ TEST(what_fell_due_while_an_old_snapshot_is_held_is_not_read_again_by_every_clai
     static const char *const acts[] = {
         "SELECT * FROM leasehold.claim_one('w', 'empty', NULL, true)",
         "SELECT * FROM leasehold.claim('w', 'empty', 10)",
-        "SELECT * FROM leasehold.peek('{empty}', NULL)",
+        "SELECT * FROM leasehold.poll('{empty}', NULL)",
     };
     PGconn *a = session_at(START_MS), *b = session_at(START_MS);
     done(a, "BEGIN ISOLATION LEVEL REPEATABLE READ");
@@ -363,12 +363,12 @@ static void drain_behind_a_snapshot(PGconn *c, int64_t *now_ms)
 TEST(idle_workers_do_not_read_what_was_claimed_while_an_old_snapshot_is_held)
 {
     static const char *const acts[] = {
-        "SELECT leasehold.peek('{mail}', NULL)",
-        "SELECT leasehold.peek('{mail}', 'w')",
-        "SELECT leasehold.peek('{}', 'w')", /* on duty, for those who sleep */
+        "SELECT leasehold.poll('{mail}', NULL)",
+        "SELECT leasehold.poll('{mail}', 'w')",
+        "SELECT leasehold.poll('{}', 'w')", /* on duty, for those who sleep */
         "SELECT leasehold.claim('w', 'mail', 10)",
         "SELECT leasehold.claim_one('w', 'mail', NULL, true)",
-        "SELECT leasehold.glance('{mail}')",
+        "SELECT leasehold.has_fresh_job('{mail}')",
     };
     static const char *const indexes[] = {"job_fresh", "job_running"};
     PGconn *a = session_at(START_MS), *b = session_at(START_MS);
@@ -378,9 +378,9 @@ TEST(idle_workers_do_not_read_what_was_claimed_while_an_old_snapshot_is_held)
     done(a, "SELECT count(*) FROM leasehold.job");
     drain_behind_a_snapshot(b, &now_ms);
     /* As if a look at all of the queue had taken a second. */
-    done(b, "UPDATE leasehold.front SET next_look = leasehold.clock() + interval '15 min', "
+    done(b, "UPDATE leasehold.claim_floor SET next_look = leasehold.clock() + interval '15 min', "
             "rest_until = leasehold.clock()");
-    done(b, "SELECT leasehold.arm('{mail}')");
+    done(b, "SELECT leasehold.subscribe('{mail}')");
     for (size_t i = 0; i < sizeof acts / sizeof acts[0]; i++)
         for (size_t k = 0; k < sizeof indexes / sizeof indexes[0]; k++) {
             long read = entries_read(b, indexes[k], acts[i]);
@@ -401,14 +401,14 @@ TEST(a_job_that_committed_late_is_found_at_once_where_looks_are_expensive)
     done(late, "BEGIN");
     done(late, ENQUEUE("mail"));
     drain_behind_a_snapshot(b, &now_ms);
-    EXPECT_STR(said(b, "SELECT count(*) FROM leasehold.front WHERE floor > 1"), "2");
-    done(b, "UPDATE leasehold.front SET next_look = leasehold.clock() + interval '15 min', "
+    EXPECT_STR(said(b, "SELECT count(*) FROM leasehold.claim_floor WHERE floor > 1"), "2");
+    done(b, "UPDATE leasehold.claim_floor SET next_look = leasehold.clock() + interval '15 min', "
             "rest_until = leasehold.clock()");
-    EXPECT_STR(said(b, "SELECT something FROM leasehold.peek('{mail}', NULL)"), "f");
+    EXPECT_STR(said(b, "SELECT something FROM leasehold.poll('{mail}', NULL)"), "f");
     done(late, "COMMIT");
-    EXPECT_STR(said(b, "SELECT something FROM leasehold.peek('{mail}', NULL)"), "t");
+    EXPECT_STR(said(b, "SELECT something FROM leasehold.poll('{mail}', NULL)"), "t");
     EXPECT_STR(said(b, CLAIM("b", "mail")), "1");
-    EXPECT_STR(said(b, "SELECT something FROM leasehold.peek('{mail}', NULL)"), "f");
+    EXPECT_STR(said(b, "SELECT something FROM leasehold.poll('{mail}', NULL)"), "f");
     close_both(late, b);
 }
 
@@ -581,7 +581,7 @@ static void expect_the_second_is_heard(const char *queue, const char *act)
     PGconn *a = session_at(START_MS), *b = impatient_at(START_MS), *sleeper = session_at(START_MS);
     done(a, "INSERT INTO leasehold.job(queue) SELECT 'post' FROM generate_series(1, 2)");
     done(sleeper, "LISTEN leasehold");
-    EXPECT_STR(said(sleeper, "SELECT leasehold.arm('{%s}')", queue), "t");
+    EXPECT_STR(said(sleeper, "SELECT leasehold.subscribe('{%s}')", queue), "t");
     done(a, "BEGIN");
     done(a, act);
     done(b, act);
@@ -625,7 +625,7 @@ TEST(a_job_for_all_eternity_is_refused_and_stops_nobody_who_waits)
         "LH003 expires_at is -infinity");
     done(c, "UPDATE leasehold.job SET expires_at = 'infinity' WHERE id = 1"); /* by hand */
     done(c, "UPDATE leasehold.job SET state = 'scheduled', run_at = 'infinity' WHERE id = 2");
-    EXPECT_STR(said(c, "SELECT something, next_ms FROM leasehold.peek('{empty}', 'k')"), "f ");
+    EXPECT_STR(said(c, "SELECT something, next_ms FROM leasehold.poll('{empty}', 'k')"), "f ");
     EXPECT_STR(said(c, CLAIM("w", "mail")), "1");
     PQfinish(c);
 }
@@ -635,7 +635,7 @@ TEST(days_of_events_begin_at_midnight_utc_however_the_session_writes_times)
     PGconn *c = session_at(START_MS);
     done(c, "SET timezone = 'Asia/Shanghai'"); /* CST, which is read as another zone */
     done(c, "SET datestyle = 'SQL'");
-    done(c, "SELECT leasehold.upkeep()");
+    done(c, "SELECT leasehold.maintain_round()");
     done(c, "SET timezone = 'UTC'");
     done(c, "SET datestyle = 'ISO'");
     EXPECT_STR(said(c, "SELECT pg_get_expr(relpartbound, oid) FROM pg_class "
@@ -649,12 +649,12 @@ TEST(a_forgotten_enqueue_does_not_silence_a_queue)
     PGconn *a = session_at(START_MS), *b = impatient_at(START_MS),
            *sleeper = impatient_at(START_MS);
     done(sleeper, "LISTEN leasehold");
-    EXPECT_STR(said(sleeper, "SELECT leasehold.arm('{mail}')"), "t");
+    EXPECT_STR(said(sleeper, "SELECT leasehold.subscribe('{mail}')"), "t");
     done(a, "BEGIN");
     done(a, ENQUEUE("mail"));
     for (int s = 20; s <= 100; s += 20) {
         session_clock(sleeper, START_MS + s * 1000);
-        done(sleeper, "SELECT leasehold.arm('{mail}')"); /* and does not wait */
+        done(sleeper, "SELECT leasehold.subscribe('{mail}')"); /* and does not wait */
     }
     session_clock(b, START_MS + 101000);
     done(b, ENQUEUE("mail"));
@@ -701,7 +701,7 @@ TEST(an_open_transaction_at_one_job_costs_no_other_its_lease)
 
     (void)said(c, "SELECT leasehold.enqueue('mail', 'x') FROM generate_series(1, 3)");
     (void)said(c,
-               "SELECT leasehold.worker_beat('w', 1000, '1', '{}', '{}', '{}', '{}', '{}', '{}')");
+               "SELECT leasehold.worker_heartbeat_put('w', 1000, '1', '{}', '{}', '{}', '{}', '{}', '{}')");
     (void)said(c, "SELECT leasehold.claim('w', 'mail', 3, '10 s')");
     (void)said(other, "BEGIN");
     (void)said(other, "SELECT leasehold.cancel(2)");
@@ -709,7 +709,7 @@ TEST(an_open_transaction_at_one_job_costs_no_other_its_lease)
     session_clock(c, START_MS + 5000);
     EXPECT_STR(
         said(c, "SELECT (b.o).n, (b.o).status, (b.o).message FROM (SELECT "
-                "leasehold.worker_beat('w', 1000, '1', ARRAY(SELECT id FROM leasehold.job ORDER BY "
+                "leasehold.worker_heartbeat_put('w', 1000, '1', ARRAY(SELECT id FROM leasehold.job ORDER BY "
                 "id), "
                 "ARRAY(SELECT token FROM leasehold.job ORDER BY id), '{}', '{}', '{}', '{}') o) b"),
         "2 -11 store is busy: job 2 is in the hands of another transaction");

@@ -32,7 +32,7 @@ static void make_rules(PGconn *c)
     done(c, "SELECT leasehold.queue_set('rated', rate => 1000, rate_per => '1 s')");
     done(c, "SELECT leasehold.queue_set('slots', concurrency => 100000)");
     done(c, "SELECT leasehold.queue_pause('still')");
-    done(c, "SELECT leasehold.upkeep()"); /* makes the days of events */
+    done(c, "SELECT leasehold.maintain_round()"); /* makes the days of events */
     EXPECT_STR(said(c, "SELECT setval('leasehold.job_id_seq', %d)", LAST_ID), "100000");
 }
 
@@ -179,12 +179,12 @@ static const struct act {
     /* It counts what runs there: never much. */
     {"claim from a queue with slots", 10, "SELECT * FROM leasehold.claim('w', 'slots')", NULL},
     {"claim that recovers", 0, "SELECT * FROM leasehold.claim('w', 'empty')", EXPIRE},
-    {"peek", 0, "SELECT leasehold.peek('{empty,mail}', 'w')", NULL},
-    {"peek of whoever keeps the store up", 0, "SELECT leasehold.peek('{}', 'w')", NULL},
-    {"peek for a kind that is not there", 0, "SELECT leasehold.peek('{mail}', 'w', '{rare,none}')",
+    {"peek", 0, "SELECT leasehold.poll('{empty,mail}', 'w')", NULL},
+    {"peek of whoever keeps the store up", 0, "SELECT leasehold.poll('{}', 'w')", NULL},
+    {"peek for a kind that is not there", 0, "SELECT leasehold.poll('{mail}', 'w', '{rare,none}')",
      NULL},
-    {"peek for a kind", 0, "SELECT leasehold.peek('{mail}', 'w', '{rare,odd}')", NULL},
-    {"peek at an empty queue", 0, "SELECT leasehold.peek('{empty}', 'w')", NULL},
+    {"peek for a kind", 0, "SELECT leasehold.poll('{mail}', 'w', '{rare,odd}')", NULL},
+    {"peek at an empty queue", 0, "SELECT leasehold.poll('{empty}', 'w')", NULL},
 
     {"keep what a run wrote", 1,
      "SELECT leasehold.output_many(" ONE(HELD) ", '{NULL}', '{0}', ARRAY['x'::bytea], '{NULL}', "
@@ -193,8 +193,8 @@ static const struct act {
     {"look for a job to be retried", 0, "SELECT leasehold.retry_waits('{empty,mail}', '{}')",
      "SELECT leasehold.release(" HELD ", 1, interval '1 second')"},
 
-    {"glance", 0, "SELECT leasehold.glance('{empty,mail}')", NULL},
-    {"glance at an empty queue", 0, "SELECT leasehold.glance('{empty}')", NULL},
+    {"glance", 0, "SELECT leasehold.has_fresh_job('{empty,mail}')", NULL},
+    {"glance at an empty queue", 0, "SELECT leasehold.has_fresh_job('{empty}')", NULL},
 
     {"heartbeat", 1, "SELECT leasehold.heartbeat(" HELD ", 1)", NULL},
     {"heartbeat of 100", 100,
@@ -218,7 +218,7 @@ static const struct act {
      "SELECT leasehold.worker_heartbeat('w-1')"},
     {"answer after a revocation", 1, "SELECT leasehold.complete_many(" ONE(HELD) ", '{}', '{}')",
      "SELECT leasehold.release_worker('w-1')"},
-    {"failing of a rotten job", 1, "SELECT leasehold.fail_rotten(" HELD ", 1)", NULL},
+    {"failing of a rotten job", 1, "SELECT leasehold.fail_corrupt(" HELD ", 1)", NULL},
 
     {"cancel", 0, "SELECT leasehold.cancel(" MAIL ")", NULL},
     {"cancel of a running job", 0, "SELECT leasehold.cancel(" HELD ")", NULL},
@@ -228,7 +228,7 @@ static const struct act {
     {"look at jobs", 0, "SELECT leasehold.jobs_of('{" MAIL "," HELD "}')", NULL},
     {"pause", 0, "SELECT leasehold.queue_pause('mail')", NULL},
     {"resume", 0, "SELECT leasehold.queue_resume('still')", NULL},
-    {"batch of a purge", 1000, "SELECT leasehold.purge_some('mail')", NULL},
+    {"batch of a purge", 1000, "SELECT leasehold.purge_batch('mail')", NULL},
     {"queues", 0, "SELECT * FROM leasehold.queues()", NULL},
 
     {"acquire of a lease", 0, "SELECT leasehold.lease_acquire('sync', 'a', 'w')", NULL},
@@ -239,10 +239,10 @@ static const struct act {
     {"complete of a lease", 0, "SELECT leasehold.lease_complete('sync', 'a', 'w')",
      "SELECT leasehold.lease_acquire('sync', 'a', 'w')"},
 
-    {"upkeep with nothing due", 0, "SELECT leasehold.upkeep()", NULL},
-    {"upkeep with one due", 0, "SELECT leasehold.upkeep()",
+    {"upkeep with nothing due", 0, "SELECT leasehold.maintain_round()", NULL},
+    {"upkeep with one due", 0, "SELECT leasehold.maintain_round()",
      "UPDATE leasehold.job SET run_at = leasehold.clock() WHERE id = " SCHEDULED},
-    {"upkeep with one expired", 0, "SELECT leasehold.upkeep()",
+    {"upkeep with one expired", 0, "SELECT leasehold.maintain_round()",
      "UPDATE leasehold.job SET expires_at = leasehold.clock() WHERE id = " MAIL},
     {"maintenance with nothing due", 0, "SELECT leasehold.maintain()", NULL},
     {"maintenance with one due", 0, "SELECT leasehold.maintain()", EXPIRE},
@@ -477,16 +477,16 @@ TEST(who_enqueues_finds_those_who_sleep_for_the_queue_whatever_others_there_are)
     };
     PGconn *c = session_at(START_MS), *other = session_at(START_MS);
 
-    done(c, "VACUUM ANALYZE leasehold.idle");
+    done(c, "VACUUM ANALYZE leasehold.sleeper");
     for (size_t i = 0; i < 3; i++)
         done(c, ways[i]);
     done(other, "UPDATE leasehold.meta SET sleepers_until = 'infinity'");
-    done(other, "INSERT INTO leasehold.idle SELECT 'q-' || i, true, 'infinity' "
+    done(other, "INSERT INTO leasehold.sleeper SELECT 'q-' || i, true, 'infinity' "
                 "FROM generate_series(1, 1000) i");
     for (size_t i = 0; i < 3; i++) {
         done(c, "BEGIN");
         done(c, ways[i]);
-        EXPECT_STR(said(c, "SELECT pg_stat_get_xact_numscans('leasehold.idle'::regclass)"), "0");
+        EXPECT_STR(said(c, "SELECT pg_stat_get_xact_numscans('leasehold.sleeper'::regclass)"), "0");
         done(c, "ROLLBACK");
     }
     PQfinish(c);

@@ -431,7 +431,7 @@ TEST(a_worker_that_the_database_will_not_mark_clean_does_not_keep_jobs_back)
 static const char *swept(PGconn *c)
 {
     return said(c, "SELECT (extract(epoch FROM s.since) * 1000 - 1768473000000)::bigint FROM "
-                   "leasehold.meta m, leasehold.swept(m.generation, leasehold.clock()) s "
+                   "leasehold.meta m, leasehold.read_scan_bound(m.generation, leasehold.clock()) s "
                    "WHERE s.since > '-infinity'");
 }
 
@@ -550,7 +550,7 @@ TEST(transactions_that_have_nothing_to_do_with_the_store_are_not_waited_for)
     done(other, "CREATE TEMPORARY TABLE elsewhere (a integer)");
     sweep_at(c, START_MS + 60000);
     sweep_at(c, START_MS + 64000);
-    EXPECT_STR(said(c, "SELECT open FROM leasehold.sweep ORDER BY id DESC LIMIT 1"), "{}");
+    EXPECT_STR(said(c, "SELECT open FROM leasehold.scan_bound ORDER BY id DESC LIMIT 1"), "{}");
     done(other, "COMMIT");
     EXPECT_STR(swept(c), "61000");
     PQfinish(other);
@@ -562,12 +562,12 @@ TEST(what_a_claim_notes_is_not_kept_for_ever)
     PGconn *c = session_at(START_MS);
     done(
         c,
-        "INSERT INTO leasehold.sweep(generation, at, bound, given, given_before, floor, xid, open, "
+        "INSERT INTO leasehold.scan_bound(generation, at, bound, given, given_before, floor, xid, open, "
         "late, looked, rest_until, whole_at) SELECT 0, leasehold.clock(), '-infinity', 0, 0, 0, "
         "'1', '{}', 0, 0, '-infinity', 'infinity' "
         "FROM generate_series(1, 127)");
     sweep_at(c, START_MS + 4000);
-    EXPECT_STR(said(c, "SELECT min(id), max(id) FROM leasehold.sweep"), "64 129");
+    EXPECT_STR(said(c, "SELECT min(id), max(id) FROM leasehold.scan_bound"), "64 129");
     PQfinish(c);
 }
 
@@ -579,13 +579,13 @@ TEST(counts_are_mended_whether_or_not_they_were_folded)
         "SELECT pending, running FROM leasehold.queues() WHERE queue = 'mail'";
     PGconn *c = session_with_held(2);
     (void)said(c, "SELECT leasehold.enqueue('mail', 'z')");
-    (void)said(c, "SELECT leasehold.upkeep()");
+    (void)said(c, "SELECT leasehold.maintain_round()");
     (void)said(c, "UPDATE leasehold.queue SET pending = 17, running = -4");
     (void)said(c, "SELECT leasehold.enqueue('mail', 'not folded')");
     EXPECT_STR(said(c, counted), "18 -4");
-    (void)said(c, "SELECT leasehold.mend()");
+    (void)said(c, "SELECT leasehold.recount()");
     EXPECT_STR(said(c, counted), "2 2");
-    (void)said(c, "SELECT leasehold.upkeep()");
+    (void)said(c, "SELECT leasehold.maintain_round()");
     EXPECT_STR(said(c, counted), "2 2");
     PQfinish(c);
 }
@@ -611,7 +611,7 @@ TEST(output_without_a_job_is_found_and_mended)
     PGconn *c = session_with_held(1);
     (void)said(c,
                "INSERT INTO leasehold.output(job, token, attempt, at) VALUES (4711, 1, 1, now())");
-    (void)said(c, "SELECT leasehold.mend()");
+    (void)said(c, "SELECT leasehold.recount()");
     EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.output"), "0");
     PQfinish(c);
 }

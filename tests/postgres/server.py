@@ -102,7 +102,7 @@ BEGIN
                        r.relname);
     END LOOP;
     UPDATE leasehold.meta SET uuid = gen_random_uuid();
-    UPDATE leasehold.unbroken SET xid = xmin;  -- it is no copy
+    UPDATE leasehold.crash_marker SET xid = xmin;  -- it is no copy
     PERFORM setval(name, coalesce(last_value, start_value), last_value IS NOT NULL)
        FROM leasehold_made.sequence;
     RETURN leasehold_test.schema() = (SELECT schema FROM leasehold_made.fingerprint);

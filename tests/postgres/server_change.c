@@ -124,7 +124,7 @@ TEST(every_act_that_makes_a_token_raises_the_epoch_after_a_crash)
     };
     for (size_t i = 0; i < sizeof acts / sizeof acts[0]; i++) {
         PGconn *c = session_at(START_MS);
-        done(c, "TRUNCATE leasehold.unbroken");
+        done(c, "TRUNCATE leasehold.crash_marker");
         done(c, acts[i]);
         EXPECT_STR(said(c, EPOCH), "1");
         done(c, acts[i]);
@@ -142,7 +142,7 @@ TEST(a_crash_takes_nothing_from_those_who_hold_it)
     PGconn *c = session_at(START_MS);
     done(c, "SELECT leasehold.enqueue('mail', 'x')");
     done(c, "SELECT leasehold.claim('w-1', 'mail')");
-    done(c, "TRUNCATE leasehold.unbroken");
+    done(c, "TRUNCATE leasehold.crash_marker");
     EXPECT_STR(said(c, "SELECT leasehold.maintain()"), "");
     EXPECT_STR(said(c, EPOCH), "1");
     EXPECT_STR(said(c, "SELECT no_expiry_before FROM leasehold.meta"), "-infinity");
@@ -154,7 +154,7 @@ TEST(a_crash_takes_nothing_from_those_who_hold_it)
 TEST(the_epoch_rises_once_after_a_crash_though_the_act_was_in_a_savepoint)
 {
     PGconn *c = session_at(START_MS);
-    done(c, "TRUNCATE leasehold.unbroken");
+    done(c, "TRUNCATE leasehold.crash_marker");
     done(c, "BEGIN");
     done(c, "SAVEPOINT a");
     done(c, "SELECT leasehold.claim('w-2', 'mail')");
@@ -167,7 +167,7 @@ TEST(the_epoch_rises_once_after_a_crash_though_the_act_was_in_a_savepoint)
 TEST(the_epoch_is_on_the_disk_whatever_the_session_says_about_commits)
 {
     PGconn *c = session_at(START_MS);
-    done(c, "TRUNCATE leasehold.unbroken");
+    done(c, "TRUNCATE leasehold.crash_marker");
     done(c, "SET synchronous_commit = off");
     done(c, "BEGIN");
     done(c, "SELECT leasehold.claim('w-2', 'mail')");
@@ -185,7 +185,7 @@ TEST(a_dump_is_recognized_though_its_tables_have_the_same_oids)
     done(c, "SELECT leasehold.enqueue('mail', 'x')");
     done(c, "SELECT leasehold.claim('w-1', 'mail')");
     done(c, "UPDATE leasehold.meta SET system_id = 1");
-    done(c, "UPDATE leasehold.unbroken SET xid = '3'");
+    done(c, "UPDATE leasehold.crash_marker SET xid = '3'");
     EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.claim('w-2', 'mail')"), "0");
     EXPECT_STR(said(c, EPOCH), "1");
     EXPECT_CONTAINS(said(c, "SELECT leasehold.complete(1, 1)"), "lease of job 1 is lost");

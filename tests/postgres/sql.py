@@ -214,7 +214,7 @@ def a_worker_changes_no_table_and_calls_nothing_that_is_ours(db):
                 "SELECT leasehold.fold(10)", "SELECT leasehold.next_token(1, 1)",
                 "SELECT leasehold.refuse(-3, 'no')", "SELECT leasehold.new_server(now())",
                 "SELECT leasehold.admit('app_stranger', 'worker')",
-                "SELECT leasehold.move_close('a', 'b', 'c')", "SELECT leasehold.move_doors(true)",
+                "SELECT leasehold.move_close('a', 'b', 'c')", "SELECT leasehold.move_triggers(true)",
                 "SET ROLE leasehold_owner"):
         db.refused(sql, WORKER, "must be owner" if "DROP" in sql or "ALTER" in sql else DENIED)
     db.refused("INSERT INTO leasehold.job(id, queue) VALUES (900, 'mail')", WORKER, "ERROR")
@@ -235,7 +235,7 @@ def a_reader_reads_everything_and_changes_nothing(db):
         db.ask(f"SELECT * {sql}", READER)
     for sql in ("SELECT leasehold.enqueue('mail', 'x')", "SELECT leasehold.claim('w', 'mail')",
                 "SELECT leasehold.recover()", "SELECT leasehold.recover(dry_run => true)",
-                "SELECT leasehold.queue_pause('mail')", "SELECT leasehold.upkeep()",
+                "SELECT leasehold.queue_pause('mail')", "SELECT leasehold.maintain_round()",
                 "INSERT INTO leasehold.job(queue) VALUES ('mail')",
                 "UPDATE leasehold.job SET priority = 1", "DELETE FROM leasehold.event",
                 "SELECT nextval('leasehold.job_id_seq')",
@@ -463,7 +463,7 @@ def fill_with_everything(db):
         SELECT leasehold.schedule_put('mail', 'mail', '0 3 * * *', 'UTC', 0, leasehold.clock(), leasehold.clock(), NULL, 0,
                                       NULL, NULL, NULL, NULL, NULL, NULL, 0, 'x', NULL);
         UPDATE leasehold.worker SET pid = 1, process_start = 1, started = '[[1,1]]', sessions = '[[1,1]]';
-        SELECT leasehold.cancel(3); SELECT leasehold.recover(); SELECT leasehold.arm('{mail}')""")
+        SELECT leasehold.cancel(3); SELECT leasehold.recover(); SELECT leasehold.subscribe('{mail}')""")
     db.now = START + MINUTE
 
 
@@ -592,7 +592,7 @@ def lists_with_holes_and_of_other_lengths_are_refused(db):
             ("leasehold.claim_many('w', '{mail,NULL}', NULL, 1, NULL, NULL, true)", "queue is missing"),
             ("leasehold.claim_many('w', '{mail}', NULL, 1001, NULL, NULL, true)", "number of jobs is 1001: 1 to 1000"),
             ("leasehold.cancel_many('{NULL}')", "job is missing"),
-            ("leasehold.arm('{no name}')", 'queue "no name" is not a name')):
+            ("leasehold.subscribe('{no name}')", 'queue "no name" is not a name')):
         db.refused(f"SELECT * FROM {sql}", WORKER, told)
     expect_equal(db.ask("SELECT count(*) FROM leasehold.job WHERE queue = 'no name'"), "0", "jobs")
 

@@ -197,7 +197,7 @@ TEST(a_claim_waits_for_the_promotion_of_its_job_and_gets_it)
     struct session c = session_open(LATER);
     (void)run_in(&p.a, "SELECT id FROM leasehold.enqueue('q', 'x', delay => '1 minute')");
     (void)run_in(&c, "BEGIN");
-    (void)run_in(&c, "SELECT leasehold.upkeep()");
+    (void)run_in(&c, "SELECT leasehold.maintain_round()");
     begin_to_wait(p.b.conn, CLAIM_ONE);
     (void)run_in(&c, "COMMIT");
     EXPECT_STR(told(&p.b), "1");
@@ -211,7 +211,7 @@ TEST(a_claim_does_not_wait_for_a_holder_that_is_at_its_job)
     (void)run_in(&p.a, "BEGIN");
     EXPECT_STR(run_in(&p.a, "SELECT state FROM leasehold.complete(1, 1)"), "completed");
     EXPECT_STR(run_in(&p.b, CLAIM_ONE), "");
-    EXPECT_STR(run_in(&p.b, "SELECT leasehold.await_takers(false)"), "f");
+    EXPECT_STR(run_in(&p.b, "SELECT leasehold.await_freeing(false)"), "f");
     (void)run_in(&p.a, "ROLLBACK");
     EXPECT_STR(run_in(&p.b, CLAIM_ONE), "1");
     close_both(&p);
@@ -231,7 +231,7 @@ TEST(a_claim_waits_for_no_recovery_where_nothing_was_due_for_it)
 /* From now on a claim that would wait is refused instead. */
 static void refuse_waits(struct session *s)
 {
-    EXPECT_STR(run_in(s, "CREATE OR REPLACE FUNCTION leasehold.await_takers(has_taken boolean)"
+    EXPECT_STR(run_in(s, "CREATE OR REPLACE FUNCTION leasehold.await_freeing(has_taken boolean)"
                          " RETURNS boolean LANGUAGE plpgsql AS"
                          " $$ BEGIN RAISE EXCEPTION USING ERRCODE = 'XX777'; END $$"),
                "");
@@ -554,11 +554,11 @@ TEST(an_enqueue_that_was_asked_for_is_refused_after_upkeep_too)
 {
     struct pair p = with_jobs(0, false, NOW);
     EXPECT_STR(run_in(&p.b, WHAT_BECAME_OF_IT), "1 false");
-    (void)run_in(&p.b, "SELECT leasehold.upkeep()");
+    (void)run_in(&p.b, "SELECT leasehold.maintain_round()");
     EXPECT_STR(run_in(&p.b, "SELECT count(*) FROM leasehold.delta"), "1");
     EXPECT_STR(run_in(&p.a, "SELECT leasehold.enqueue_one('q', 0, 'x', 78)"), NONCE_USED);
     (void)run_in(&p.b, "UPDATE leasehold.delta SET at = at - interval '25 hours'");
-    (void)run_in(&p.b, "SELECT leasehold.upkeep()");
+    (void)run_in(&p.b, "SELECT leasehold.maintain_round()");
     EXPECT_STR(run_in(&p.b, "SELECT count(*) FROM leasehold.delta"), "0");
     EXPECT_STR(run_in(&p.b, "SELECT pending FROM leasehold.queues()"), "1");
     close_both(&p);
@@ -581,7 +581,7 @@ TEST(an_advisory_lock_of_another_role_keeps_nobody_from_asking_what_became_of_an
 TEST(that_somebody_sleeps_is_known_also_after_a_jump_of_the_clock)
 {
     struct pair p = with_jobs(0, false, NOW);
-    (void)run_in(&p.a, "SELECT leasehold.arm('{q}')");
+    (void)run_in(&p.a, "SELECT leasehold.subscribe('{q}')");
     (void)run_in(&p.b, "SELECT leasehold.shift_leases(leasehold.clock() + interval '2 days', "
                        "'2 days', leasehold.clock())");
     EXPECT_STR(
@@ -620,9 +620,9 @@ TEST(who_waits_to_say_that_he_sleeps_keeps_nobody_from_the_store)
     struct pair p = with_jobs(0, false, NOW);
     struct session c = session_open(NOW);
     (void)run_in(&p.a, "BEGIN");
-    EXPECT_STR(run_in(&p.a, "INSERT INTO leasehold.idle VALUES ('q', true, leasehold.clock())"),
+    EXPECT_STR(run_in(&p.a, "INSERT INTO leasehold.sleeper VALUES ('q', true, leasehold.clock())"),
                "");
-    begin_to_wait(p.b.conn, "SELECT leasehold.arm('{q}')");
+    begin_to_wait(p.b.conn, "SELECT leasehold.subscribe('{q}')");
     EXPECT_STR(run_in(&c, "SELECT one FROM leasehold.meta FOR UPDATE NOWAIT"), "t");
     (void)run_in(&p.a, "ROLLBACK");
     EXPECT_STR(told(&p.b), "t");

@@ -62,7 +62,7 @@ static void enqueue(struct scene *scene)
 
 static void arm(struct scene *scene)
 {
-    (void)said(scene->hand, "SELECT leasehold.arm('{q}')");
+    (void)said(scene->hand, "SELECT leasehold.subscribe('{q}')");
 }
 
 TEST(nobody_is_rung_for_where_nobody_sleeps)
@@ -79,8 +79,8 @@ TEST(one_ring_wakes_whoever_sleeps)
 {
     struct scene scene = set_the_scene();
 
-    EXPECT_STR(said(scene.hand, "SELECT leasehold.arm('{q}')"), "t");
-    EXPECT_STR(said(scene.hand, "SELECT leasehold.arm('{q}')"), "f");
+    EXPECT_STR(said(scene.hand, "SELECT leasehold.subscribe('{q}')"), "t");
+    EXPECT_STR(said(scene.hand, "SELECT leasehold.subscribe('{q}')"), "f");
     for (int i = 0; i < 3; i++)
         enqueue(&scene);
     EXPECT_EQ(rings_for(&scene, "q"), 1);
@@ -140,15 +140,15 @@ TEST(a_job_wakes_those_who_take_its_kind_or_any)
         {"SELECT leasehold.enqueue('q', 'x')", "other/red q/blue q/red"},
         {"SELECT leasehold.enqueue_one('q', 0, 'x', NULL)", "other/red q/blue q/red"},
         /* Of jobs that come back nobody says which kinds they are. */
-        {"SELECT leasehold.tally('q', leasehold.clock(), 'o', 'scheduled', 'pending', 1)",
+        {"SELECT leasehold.count_change('q', leasehold.clock(), 'o', 'scheduled', 'pending', 1)",
          "other/red"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct scene scene = set_the_scene();
-        done(scene.hand, "SELECT leasehold.arm('{q,q/red,q/blue,other/red}')");
+        done(scene.hand, "SELECT leasehold.subscribe('{q,q/red,q/blue,other/red}')");
         done(scene.hand, cases[i].sql);
         EXPECT_STR(said(scene.hand, "SELECT string_agg(queue, ' ' ORDER BY queue) "
-                                    "FROM leasehold.idle WHERE armed"),
+                                    "FROM leasehold.sleeper WHERE asleep"),
                    cases[i].asleep);
         leave(&scene);
         test_store_renew();
@@ -160,10 +160,10 @@ TEST(who_sleeps_for_a_kind_is_woken_late_by_who_is_on_duty_for_that_kind_only)
     struct scene scene = set_the_scene();
 
     done(scene.hand, "SELECT leasehold.enqueue('q', 'x', kind => 'red')");
-    done(scene.hand, "SELECT leasehold.arm('{q/red,q/blue}')");
-    EXPECT_STR(said(scene.hand, "SELECT on_duty FROM leasehold.peek('{}', 'a')"), "t");
+    done(scene.hand, "SELECT leasehold.subscribe('{q/red,q/blue}')");
+    EXPECT_STR(said(scene.hand, "SELECT on_duty FROM leasehold.poll('{}', 'a')"), "t");
     EXPECT_EQ(rings_for(&scene, "q/red"), 1);
-    EXPECT_STR(said(scene.hand, "SELECT queue FROM leasehold.idle WHERE armed"), "q/blue");
+    EXPECT_STR(said(scene.hand, "SELECT queue FROM leasehold.sleeper WHERE asleep"), "q/blue");
     leave(&scene);
 }
 
@@ -171,9 +171,9 @@ TEST(a_name_to_sleep_under_is_a_queue_and_may_have_a_kind)
 {
     struct scene scene = set_the_scene();
 
-    EXPECT_CONTAINS(said(scene.hand, "SELECT leasehold.arm('{q/}')"), "LH003 kind \"\" is not");
-    EXPECT_CONTAINS(said(scene.hand, "SELECT leasehold.arm('{/k}')"), "LH003 queue \"\" is not");
-    EXPECT_CONTAINS(said(scene.hand, "SELECT leasehold.arm('{q/k/k}')"),
+    EXPECT_CONTAINS(said(scene.hand, "SELECT leasehold.subscribe('{q/}')"), "LH003 kind \"\" is not");
+    EXPECT_CONTAINS(said(scene.hand, "SELECT leasehold.subscribe('{/k}')"), "LH003 queue \"\" is not");
+    EXPECT_CONTAINS(said(scene.hand, "SELECT leasehold.subscribe('{q/k/k}')"),
                     "LH003 kind \"k/k\" is not");
     leave(&scene);
 }
@@ -188,7 +188,7 @@ static void enqueue_one(struct scene *scene)
 /* Whether it looks for sleepers. */
 static bool enqueue_looks(struct scene *scene, int64_t ms)
 {
-    static const char looks[] = "SELECT pg_stat_get_xact_numscans('leasehold.idle_pkey'::regclass)";
+    static const char looks[] = "SELECT pg_stat_get_xact_numscans('leasehold.sleeper_pkey'::regclass)";
 
     session_clock(scene->hand, START_MS + ms);
     EXPECT_STR(said(scene->hand, "BEGIN"), "");
@@ -203,9 +203,9 @@ TEST(an_enqueue_of_one_job_looks_for_sleepers_while_somebody_may_sleep)
 {
     struct scene scene = set_the_scene();
 
-    (void)said(scene.hand, "SELECT leasehold.arm('{!}')"); /* waits for something else */
+    (void)said(scene.hand, "SELECT leasehold.subscribe('{!}')"); /* waits for something else */
     EXPECT(!enqueue_looks(&scene, 0));
-    EXPECT_STR(said(scene.hand, "SELECT leasehold.arm('{!,q}')"), "t");
+    EXPECT_STR(said(scene.hand, "SELECT leasehold.subscribe('{!,q}')"), "t");
     EXPECT(enqueue_looks(&scene, 0));
     EXPECT_EQ(rings_for(&scene, "q"), 1);
     EXPECT(enqueue_looks(&scene, 599999));
@@ -220,20 +220,20 @@ TEST(who_sleeps_says_so_long_before_it_is_forgotten)
         "FROM leasehold.meta";
     struct scene scene = set_the_scene();
 
-    EXPECT_STR(said(scene.hand, "SELECT leasehold.arm('{q}')"), "t");
+    EXPECT_STR(said(scene.hand, "SELECT leasehold.subscribe('{q}')"), "t");
     EXPECT_STR(said(scene.hand, minutes), "10");
     for (int minute = 1; minute < 5; minute++) {
         session_clock(scene.hand, START_MS + minute * INT64_C(60000));
         arm(&scene);
     }
     EXPECT_STR(said(scene.hand, minutes), "6");
-    /* Its own queue is armed by somebody else; but that anybody sleeps is about to be forgotten. */
+    /* Its own queue is asleep by somebody else; but that anybody sleeps is about to be forgotten. */
     session_clock(scene.hand, START_MS + INT64_C(299000));
     arm(&scene);
     session_clock(scene.hand, START_MS + INT64_C(301000));
-    EXPECT_STR(said(scene.hand, "SELECT leasehold.arm('{q}')"), "t");
+    EXPECT_STR(said(scene.hand, "SELECT leasehold.subscribe('{q}')"), "t");
     EXPECT_STR(said(scene.hand, minutes), "10");
-    EXPECT_STR(said(scene.hand, "SELECT leasehold.arm('{q}')"), "f");
+    EXPECT_STR(said(scene.hand, "SELECT leasehold.subscribe('{q}')"), "f");
     leave(&scene);
 }
 
@@ -244,7 +244,7 @@ TEST(who_armed_before_a_leap_of_the_clock_is_rung_for_by_who_is_on_duty)
     arm(&scene);
     EXPECT(!enqueue_looks(&scene, 3600000));
     EXPECT_EQ(rings_for(&scene, "q"), 0);
-    EXPECT_STR(said(scene.hand, "SELECT on_duty FROM leasehold.peek('{}', 'a')"), "t");
+    EXPECT_STR(said(scene.hand, "SELECT on_duty FROM leasehold.poll('{}', 'a')"), "t");
     EXPECT_EQ(rings_for(&scene, "q"), 1);
     leave(&scene);
 }
@@ -258,10 +258,10 @@ TEST(who_cannot_say_that_he_sleeps_waits_for_nobody_and_tries_again)
     done(other, "BEGIN");
     done(other, "UPDATE leasehold.meta SET generation = generation + 1");
     for (int i = 0; i < 2; i++)
-        EXPECT_STR(said(scene.hand, "SELECT leasehold.arm('{q}')"), "t");
+        EXPECT_STR(said(scene.hand, "SELECT leasehold.subscribe('{q}')"), "t");
     enqueue_one(&scene);
     EXPECT_EQ(rings_for(&scene, "q"), 0);
-    EXPECT_STR(said(scene.hand, "SELECT on_duty FROM leasehold.peek('{}', 'a')"), "t");
+    EXPECT_STR(said(scene.hand, "SELECT on_duty FROM leasehold.poll('{}', 'a')"), "t");
     EXPECT_EQ(rings_for(&scene, "q"), 1); /* by who is on duty */
     done(other, "COMMIT");
     arm(&scene);
@@ -277,7 +277,7 @@ static int late_rings(struct scene *scene)
 {
     arm(scene);
     (void)rings_for(scene, "q");
-    EXPECT_STR(said(scene->hand, "SELECT on_duty FROM leasehold.peek('{}', 'a')"), "t");
+    EXPECT_STR(said(scene->hand, "SELECT on_duty FROM leasehold.poll('{}', 'a')"), "t");
     return rings_for(scene, "q");
 }
 
@@ -287,7 +287,7 @@ TEST(whoever_is_on_duty_rings_for_what_was_committed_without_a_ring)
 
     enqueue(&scene); /* and is about to commit while the other arms */
     EXPECT_EQ(late_rings(&scene), 1);
-    EXPECT_STR(said(scene.hand, "SELECT on_duty FROM leasehold.peek('{}', 'a')"), "t");
+    EXPECT_STR(said(scene.hand, "SELECT on_duty FROM leasehold.poll('{}', 'a')"), "t");
     EXPECT_EQ(rings_for(&scene, "q"), 0); /* nobody sleeps any more */
     leave(&scene);
 }
@@ -309,12 +309,12 @@ TEST(what_falls_due_within_a_second_is_told_to_whoever_waits_for_it)
 {
     struct scene scene = set_the_scene();
 
-    (void)said(scene.hand, "SELECT leasehold.arm('{!}')");
+    (void)said(scene.hand, "SELECT leasehold.subscribe('{!}')");
     (void)said(scene.hand, "SELECT leasehold.enqueue('q', 'x', delay => '1001 ms')");
     EXPECT_EQ(rings_for(&scene, "!"), 0);
     (void)said(scene.hand, "SELECT leasehold.enqueue('q', 'x', delay => '1 s')");
     EXPECT_EQ(rings_for(&scene, "!"), 1);
-    (void)said(scene.hand, "SELECT leasehold.arm('{!}')");
+    (void)said(scene.hand, "SELECT leasehold.subscribe('{!}')");
     (void)said(scene.hand, "INSERT INTO leasehold.job(queue, run_at) VALUES "
                            "('q', leasehold.clock() + interval '500 ms')");
     EXPECT_EQ(rings_for(&scene, "!"), 1);
@@ -377,25 +377,25 @@ static void expect_soon(struct sleeper *sleeper, const char *sql, const char *an
     EXPECT_STR(said(sleeper->watch, "%s", sql), answer);
 }
 
-static const char armed[] = "SELECT armed FROM leasehold.idle WHERE queue = 'q'";
-static const char rung_at[] = "SELECT notified_at FROM leasehold.idle WHERE queue = 'q'";
+static const char asleep[] = "SELECT asleep FROM leasehold.sleeper WHERE queue = 'q'";
+static const char rung_at[] = "SELECT notified_at FROM leasehold.sleeper WHERE queue = 'q'";
 static const char listeners[] =
     "SELECT count(*) FROM pg_stat_activity WHERE query = 'LISTEN leasehold'"
     " AND datname = current_database()";
 
-/* He is asleep; a ring disarms him; so if he is armed again, he was woken. */
+/* He is asleep; a ring disarms him; so if he is asleep again, he was woken. */
 static void expect_wakes(struct sleeper *sleeper)
 {
     char before[64];
 
-    expect_soon(sleeper, armed, "t");
+    expect_soon(sleeper, asleep, "t");
     (void)snprintf(before, sizeof before, "%s", said(sleeper->watch, rung_at));
     for (int i = 0; i < PATIENCE / 10 && strcmp(said(sleeper->watch, rung_at), before) == 0; i++) {
         enqueue_real(sleeper); /* soon after a ring there is none */
         (void)usleep(10000);
     }
     EXPECT(strcmp(said(sleeper->watch, rung_at), before) != 0);
-    expect_soon(sleeper, armed, "t");
+    expect_soon(sleeper, asleep, "t");
 }
 
 TEST_TIMEOUT(whoever_sleeps_is_woken_by_a_ring_each_time, 60)
@@ -419,13 +419,13 @@ static lh_store *lies_awake(PGconn *watch)
 
     EXPECT_OK(lh_open(test_store(), NULL, &store));
     void *pg = store->store.self;
-    for (int i = 0; i < PATIENCE && strcmp(said(watch, armed), "t") != 0; i++)
+    for (int i = 0; i < PATIENCE && strcmp(said(watch, asleep), "t") != 0; i++)
         (void)pg_wait(pg, pg_ticket(pg, &from_q), &from_q, 10);
-    EXPECT_STR(said(watch, armed), "t");
+    EXPECT_STR(said(watch, asleep), "t");
     return store;
 }
 
-/* Whoever was about to commit while somebody armed has not rung. */
+/* Whoever was about to commit while somebody asleep has not rung. */
 TEST_TIMEOUT(for_a_while_after_arming_sleepers_look_by_themselves, 60)
 {
     PGconn *watch = session_at(START_MS);
@@ -444,7 +444,7 @@ static void has_a_job(lh_store *store, PGconn *hand)
 {
     lh_jobs *jobs = NULL;
 
-    done(hand, "UPDATE leasehold.idle SET armed = false");
+    done(hand, "UPDATE leasehold.sleeper SET asleep = false");
     done(hand, "SELECT leasehold.enqueue('q', 'x')");
     done(hand, "SELECT leasehold.enqueue('q', 'x')");
     EXPECT_OK(lh_claim(store, &from_q, &jobs));
@@ -567,7 +567,7 @@ TEST_TIMEOUT(behind_a_pooler_nobody_listens_and_everybody_looks, 60)
     void *pg = store->store.self;
     EXPECT(pg_wait(pg, pg_ticket(pg, &opts), &opts, FOR_EVER_MS)); /* nobody rings */
     EXPECT_STR(said(watch, listeners), "0");
-    EXPECT_STR(said(watch, "SELECT count(*) FROM leasehold.idle WHERE armed"), "0");
+    EXPECT_STR(said(watch, "SELECT count(*) FROM leasehold.sleeper WHERE asleep"), "0");
     lh_close(store);
     PQfinish(watch);
     proxy_stop(proxy);

@@ -250,7 +250,7 @@ TEST(what_the_database_tells_is_a_line_of_the_log_with_what_it_is_about)
     struct lhi_error err;
 
     EXPECT_OK(ask(store,
-                  "SELECT leasehold.tell('warn', 'took job 7 back', 7, 3, 2, 'mail', NULL,"
+                  "SELECT leasehold.log_message('warn', 'took job 7 back', 7, 3, 2, 'mail', NULL,"
                   " E'he said \"no\",\\n\\ttwice: \\u00fc \\U0001F600 \\x01 \\\\')",
                   NULL, NULL, &err));
     EXPECT_EQ(heard.n, 1);
@@ -270,7 +270,7 @@ TEST(what_did_not_come_to_pass_is_not_logged)
     lh_store *store = open_with((lh_open_opts){.log = hear, .log_arg = &heard});
     struct lhi_error err;
 
-    EXPECT_STATUS(ask(store, "SELECT leasehold.tell('error', 'gone'), leasehold.refuse(-8, 'no')",
+    EXPECT_STATUS(ask(store, "SELECT leasehold.log_message('error', 'gone'), leasehold.refuse(-8, 'no')",
                       NULL, NULL, &err),
                   LH_ELOST);
     for (size_t i = 0; i < heard.n; i++)

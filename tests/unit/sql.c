@@ -222,11 +222,11 @@ static const struct {
     {"stale_of_worker", {"lh_job_timed (state=? AND lease_until>?)"}},
     {"stale_of_dead", {"lh_job_timed (state=? AND lease_until>?)", "lh_worker_uncleaned", SILENT}},
     {"stale_by_age", {"lh_job_timed (state=?)"}},
-    {"job_slots", {"lh_job_timed (state=?)", "SEARCH lh_hold USING PRIMARY KEY (queue=?)"}},
-    {"queue_slots", {QUEUE, "SEARCH lh_hold USING PRIMARY KEY (queue=?)"}},
+    {"job_slots", {"lh_job_timed (state=?)", "SEARCH lh_quarantine USING PRIMARY KEY (queue=?)"}},
+    {"queue_slots", {QUEUE, "SEARCH lh_quarantine USING PRIMARY KEY (queue=?)"}},
     {"queue_oldest", {PENDING, "lh_job_pending (queue=? AND priority<?)"}},
-    {"hold_get", {"SEARCH lh_hold USING PRIMARY KEY (queue=? AND job=?)"}},
-    {"hold_end", {"SEARCH lh_hold USING PRIMARY KEY (queue=? AND job=?)"}},
+    {"hold_get", {"SEARCH lh_quarantine USING PRIMARY KEY (queue=? AND job=?)"}},
+    {"hold_end", {"SEARCH lh_quarantine USING PRIMARY KEY (queue=? AND job=?)"}},
     {"expiry_end", {"SEARCH lh_expiry USING PRIMARY KEY (expires_at=? AND job=?)"}},
     {"output_of",
      {"SEARCH j USING INTEGER PRIMARY KEY (rowid=?)",
@@ -275,7 +275,7 @@ TEST(every_hot_statement_uses_its_index)
 TEST(no_hot_statement_reads_all_of_a_table)
 {
     static const char *const tables[] = {"lh_job",    "j",         "lh_event",  "lh_request",
-                                         "r",         "lh_rollup", "lh_hold",   "lh_lease",
+                                         "r",         "lh_rollup", "lh_quarantine",   "lh_lease",
                                          "lh_expiry", "e",         "lh_worker", "lh_queue"};
     sqlite3 *db = open_fresh();
     for (int i = 0; i < N_HOT; i++) {

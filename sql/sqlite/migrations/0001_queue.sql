@@ -102,7 +102,7 @@ CREATE UNIQUE INDEX lh_job_key ON lh_job(queue, key)
 
 -- A live lease revoked by hand: until its holder has answered or the deadline has passed, the job,
 -- its slot and its exclusive lease stay back from others. Nearly always empty.
-CREATE TABLE lh_hold (
+CREATE TABLE lh_quarantine (
     queue TEXT    NOT NULL,
     job   INTEGER NOT NULL,
     token INTEGER NOT NULL,           -- the revoked one

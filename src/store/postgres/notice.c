@@ -1,7 +1,7 @@
 /*
  * notice.c: what the server says beside its answers.
  *
- * The acts in the database tell what the library logs by notices (leasehold.tell): the code has the
+ * The acts in the database tell what the library logs by notices (leasehold.log_message): the code has the
  * level, the detail what it is about, as a flat JSON object. They are kept until the transaction
  * stands: what was rolled back did not happen. One warning of the server's own matters: that a commit
  * did not wait for its standby. Its words are translated, so it is known by where it comes from.

@@ -2,7 +2,7 @@
  * wake.c: being woken: by the database, by deaths of processes on this machine, by another thread.
  *
  * A thread with a connection of its own listens. Who goes to sleep for a queue first says so in the
- * database (leasehold.arm); the next job that becomes pending there rings, once, and takes that back. As
+ * database (leasehold.subscribe); the next job that becomes pending there rings, once, and takes that back. As
  * every ring is heard here too, we know without asking for how long a queue stays armed. At most ten
  * rings a second are sent, and who was about to commit while we armed has not rung: for a while after
  * either, sleepers look by themselves; the last who had a job glances, at first at every millisecond,
@@ -27,7 +27,7 @@ enum {
     GLANCES_MS = 8,  /* after a job: a glance a millisecond, then fewer and fewer, up to LOOK_MS */
     MOST_QUEUES = 64,
     AFTER_DUE_MS = 120, /* what came too soon after a ring to ring again is heard then */
-    ARMED_MS = 25000,   /* leasehold.arm promises 30 s */
+    ARMED_MS = 25000,   /* leasehold.subscribe promises 30 s */
     BLIND_MS = 50,      /* without a listener: at first; doubled … */
     BLIND_MOST = 1000,  /* … up to this */
     AGAIN_MS = 50,      /* before the listener connects again; doubled … */
@@ -389,7 +389,7 @@ static bool arm(struct pg *pg, const char *const *queues, size_t n)
         return false;
     pg_arg_names(&args, queues, n);
     int rc;
-    bool fresh = ask(pg, LHI_POSTGRES_STORE_ARM, &args, &rc);
+    bool fresh = ask(pg, LHI_POSTGRES_STORE_SUBSCRIBE, &args, &rc);
     uint32_t after = rings_for(wake, queues, n);
     /* What rang meanwhile has disarmed it again. */
     for (size_t i = 0; i < n && rc == LH_OK && after == before; i++) {
@@ -437,7 +437,7 @@ static bool glance(struct pg *pg, const lh_claim_opts *opts)
     int rc;
 
     pg_arg_names(&args, opts->queues, opts->n_queues);
-    bool found = ask(pg, LHI_POSTGRES_STORE_GLANCE, &args, &rc);
+    bool found = ask(pg, LHI_POSTGRES_STORE_HAS_FRESH_JOB, &args, &rc);
     if (found && pthread_equal(wake->busy, pthread_self()))
         wake->busy_at = 0;
     return found;

@@ -30,7 +30,7 @@ CREATE TABLE leasehold.meta (
     -- restored twice gets the same epoch twice, and not the same tokens.
     first_token      bigint      NOT NULL DEFAULT 0,
     -- The server that the epoch was valid for: when it is another one (promoted, restored, upgraded), or has
-    -- crashed (leasehold.unbroken), the epoch rises before the next token is made.
+    -- crashed (leasehold.crash_marker), the epoch rises before the next token is made.
     system_id        bigint      NOT NULL,
     timeline         text        NOT NULL,
     job_oid          oid         NOT NULL,   -- of the table of jobs: restored from a dump it is another
@@ -42,7 +42,7 @@ CREATE TABLE leasehold.meta (
     has_policies     boolean     NOT NULL DEFAULT false,  -- else the built-in values hold everywhere
     has_paused       boolean     NOT NULL DEFAULT false,
     generation       bigint      NOT NULL DEFAULT 0,      -- of policies and pauses
-    sleepers_until   timestamptz NOT NULL DEFAULT '-infinity',  -- claimers may sleep armed (33_wake.sql)
+    sleepers_until   timestamptz NOT NULL DEFAULT '-infinity',  -- claimers may sleep asleep (33_subscribe.sql)
     jumped_ms        bigint      NOT NULL DEFAULT 0,      -- by which the server's clock was set, in all
     degraded         text        NOT NULL DEFAULT ''      -- an earlier run could not recover everything
 ) WITH (fillfactor = 50);
@@ -51,7 +51,7 @@ CREATE TABLE leasehold.meta (
 -- restore of a base backup. Commits that did not wait for the disk (synchronous_commit = off) may be lost then,
 -- and with them tokens that were handed out. A row that came out of a dump was not written by the transaction
 -- it names.
-CREATE UNLOGGED TABLE leasehold.unbroken (
+CREATE UNLOGGED TABLE leasehold.crash_marker (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
     xid xid NOT NULL              -- that wrote it: the row's own xmin
 );
@@ -122,7 +122,7 @@ CREATE TABLE leasehold.job (
 
 -- Claim: best first within a queue. Jobs that became pending anew have old ids and stand in an index
 -- of their own, so that fresh ones can be sought above the ids that are known to be gone
--- (leasehold.front): a held xmin keeps dead entries in the index for hours.
+-- (leasehold.claim_floor): a held xmin keeps dead entries in the index for hours.
 CREATE INDEX job_fresh ON leasehold.job(queue, priority DESC, id) WHERE state = 'pending' AND NOT again;
 CREATE INDEX job_again ON leasehold.job(queue, priority DESC, id) WHERE state = 'pending' AND again;
 -- The same by kind, for workers that take only some: a rare kind behind a million jobs of others is found at once.
@@ -142,7 +142,7 @@ CREATE INDEX job_expiry ON leasehold.job(expires_at)
 
 -- A live lease revoked by hand: until its holder has answered or the deadline has passed, the job,
 -- its slot and its exclusive lease stay back from others. Nearly always empty.
-CREATE TABLE leasehold.hold (
+CREATE TABLE leasehold.quarantine (
     queue text COLLATE "C" NOT NULL,
     job   bigint      NOT NULL,
     token bigint      NOT NULL,           -- the revoked one
@@ -218,26 +218,26 @@ CREATE TABLE leasehold.rollup (
     PRIMARY KEY (minute, queue)
 ) WITH (fillfactor = 80);
 
--- Where the fresh jobs of a queue and priority begin; see job_fresh and 31_front.sql. Each look at a queue writes
+-- Where the fresh jobs of a queue and priority begin; see job_fresh and 31_claim_floor.sql. Each look at a queue writes
 -- new rows under a higher number, and the highest number that is visible counts. So a look never waits for
 -- another transaction.
-CREATE TABLE leasehold.front (
+CREATE TABLE leasehold.claim_floor (
     queue     text COLLATE "C" NOT NULL,
     look      bigint      NOT NULL,       -- number of the look that wrote the row
     priority  integer     NOT NULL,
     low       bigint      NOT NULL,       -- gone up to here, when it was last looked at
     floor     bigint      NOT NULL,       -- the same, but for what takes longer than two seconds to commit
     next_look timestamptz NOT NULL,       -- when a claim looks at all of the queue again
-    late      bigint      NOT NULL,       -- leasehold.sweep.late at that look: when it changes, a claim looks again …
+    late      bigint      NOT NULL,       -- leasehold.scan_bound.late at that look: when it changes, a claim looks again …
     rest_until timestamptz NOT NULL,      -- … but not before this
     PRIMARY KEY (queue, look, priority)
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50);
-CREATE SEQUENCE leasehold.front_look_number;
+CREATE SEQUENCE leasehold.claim_floor_number;
 
--- How far back claims need not look for what has ended by time: see 26_sweep.sql. Rows are appended; the
+-- How far back claims need not look for what has ended by time: see 26_scan_bound.sql. Rows are appended; the
 -- last one that is visible holds. So the note is part of the transaction that made it, nobody waits for it,
 -- and it is read at the same price however many dead rows a held xmin keeps.
-CREATE TABLE leasehold.sweep (
+CREATE TABLE leasehold.scan_bound (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     generation bigint      NOT NULL,      -- of leasehold.meta: what was noted under another one is void
     at         timestamptz NOT NULL,
@@ -251,7 +251,7 @@ CREATE TABLE leasehold.sweep (
     looked     bigint      NOT NULL,      -- `late` at the last look from the beginning
     rest_until timestamptz NOT NULL,      -- that look was expensive: none before this …
     whole_at   timestamptz NOT NULL,      -- … and one after this, whatever is known
-    -- Where dead entries are many, looks from the beginning are made in pieces (leasehold.look_back):
+    -- Where dead entries are many, looks from the beginning are made in pieces (leasehold.scan_backlog):
     births     timestamptz[] NOT NULL DEFAULT '{}',  -- of each of `open`: what it wrote ends after this
     left_at    timestamptz[] NOT NULL DEFAULT '{}',  -- moments up to `bound` at which something due was left
     owed_from  timestamptz NOT NULL DEFAULT '-infinity',  -- what ended after this, up to the next, is still to be
@@ -261,9 +261,9 @@ CREATE TABLE leasehold.sweep (
 
 -- Who waits for a queue, so that nobody is notified in vain. Armed by a claimer that goes to sleep,
 -- disarmed by the enqueue that wakes it. A hint: lost in a crash, made again by the next to wait.
-CREATE UNLOGGED TABLE leasehold.idle (
+CREATE UNLOGGED TABLE leasehold.sleeper (
     queue       text COLLATE "C" PRIMARY KEY,  -- or QUEUE/KIND; '!': whoever waits for what falls due
-    armed       boolean     NOT NULL,
+    asleep       boolean     NOT NULL,
     until       timestamptz NOT NULL,          -- a sleeper that died arms nothing for ever
     notified_at timestamptz,
     late        bigint                         -- up to this job it was rung for afterwards (ring_late)
@@ -412,7 +412,7 @@ CREATE TABLE leasehold.producer (
     id        integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     role      oid,                  -- NULL: the role was dropped
     system_id bigint NOT NULL,
-    name      text   NOT NULL,      -- as it was when it was last looked at (leasehold.producers_seen)
+    name      text   NOT NULL,      -- as it was when it was last looked at (leasehold.update_producers)
     UNIQUE (system_id, role)
 );
 
@@ -457,5 +457,5 @@ CREATE TABLE leasehold.report (
 INSERT INTO leasehold.meta(schema_version, system_id, timeline, job_oid)
 SELECT 1, (SELECT system_identifier FROM pg_control_system()),
        left(pg_walfile_name(pg_current_wal_lsn()), 8), 'leasehold.job'::regclass;
-INSERT INTO leasehold.unbroken(xid) VALUES ('0');
-UPDATE leasehold.unbroken SET xid = xmin;
+INSERT INTO leasehold.crash_marker(xid) VALUES ('0');
+UPDATE leasehold.crash_marker SET xid = xmin;

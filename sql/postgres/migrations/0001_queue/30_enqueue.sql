@@ -20,7 +20,7 @@ RETURN CASE p.system_id WHEN this_system
             ELSE p.role IS NOT NULL AND p.name = session_user END;
 
 -- Note the names that roles have now, and which of them were dropped: a dump takes these names to another server.
-CREATE FUNCTION leasehold.producers_seen() RETURNS void LANGUAGE plpgsql
+CREATE FUNCTION leasehold.update_producers() RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN
     UPDATE leasehold.producer p
@@ -48,7 +48,7 @@ BEGIN
     IF found_id IS NOT NULL THEN
         RETURN found_id;
     END IF;
-    PERFORM leasehold.producers_seen();
+    PERFORM leasehold.update_producers();
     UPDATE leasehold.producer p  -- it came with a dump
        SET system_id = this, role = (SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = session_user)
      WHERE p.id = (SELECT min(w.id) FROM leasehold.producer w WHERE leasehold.is_caller(w, this))
@@ -63,7 +63,7 @@ BEGIN
 END $$;
 
 -- Has the caller enqueued this job itself?
-CREATE FUNCTION leasehold.is_own(of_job bigint) RETURNS boolean LANGUAGE plpgsql STABLE
+CREATE FUNCTION leasehold.is_callers_job(of_job bigint) RETURNS boolean LANGUAGE plpgsql STABLE
 AS $$
 BEGIN
     RETURN EXISTS (SELECT 1 FROM leasehold.produced p JOIN leasehold.producer w ON w.id = p.producer
@@ -83,7 +83,7 @@ BEGIN
       FROM leasehold.job j
      WHERE j.id = result.job
        AND (NOT leasehold.is_producer()
-            OR leasehold.is_own(j.id));
+            OR leasehold.is_callers_job(j.id));
     IF NOT FOUND THEN
         PERFORM leasehold.refuse(-5, format('there is no job %s', job));
     END IF;
@@ -135,9 +135,9 @@ AS $$
 DECLARE
     now timestamptz := leasehold.clock();
 BEGIN
-    PERFORM leasehold.tally(NEW.queue, now, 'e', NULL, NEW.state, 1, kinds => ARRAY[NEW.kind]);
+    PERFORM leasehold.count_change(NEW.queue, now, 'e', NULL, NEW.state, 1, kinds => ARRAY[NEW.kind]);
     IF NEW.state = 'scheduled' THEN
-        PERFORM leasehold.ring_soon(NEW.run_at, now);
+        PERFORM leasehold.wake_if_due_soon(NEW.run_at, now);
     END IF;
     IF leasehold.is_producer() THEN
         INSERT INTO leasehold.produced VALUES (NEW.id, leasehold.producer_of_caller());
@@ -319,7 +319,7 @@ DECLARE
 BEGIN
     PERFORM leasehold.need_name('queue', of_queue);
     PERFORM leasehold.need_given('number of jobs', n > 0);
-    PERFORM leasehold.need_beside(n::integer, array_dims(sums), array_dims(payloads), array_dims(payloads_bytes), array_dims(kinds),
+    PERFORM leasehold.need_same_length(n::integer, array_dims(sums), array_dims(payloads), array_dims(payloads_bytes), array_dims(kinds),
         array_dims(priorities), array_dims(run_ats), array_dims(delays_ms), array_dims(keys),
         array_dims(max_attempts), array_dims(leases_ms), array_dims(expires_ms), array_dims(backoffs_ms),
         array_dims(backoff_caps_ms));
@@ -341,9 +341,9 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    SELECT m.has_policies, EXISTS (SELECT 1 FROM leasehold.idle i WHERE i.queue = of_queue AND i.armed)
-           OR (kinds IS NOT NULL AND EXISTS (SELECT 1 FROM leasehold.idle i
-                                              WHERE i.queue > of_queue || '/' AND i.queue < of_queue || '0' AND i.armed))
+    SELECT m.has_policies, EXISTS (SELECT 1 FROM leasehold.sleeper i WHERE i.queue = of_queue AND i.asleep)
+           OR (kinds IS NOT NULL AND EXISTS (SELECT 1 FROM leasehold.sleeper i
+                                              WHERE i.queue > of_queue || '/' AND i.queue < of_queue || '0' AND i.asleep))
       INTO ruled, rings FROM leasehold.meta m;
     IF ruled AND kinds IS NULL THEN
         p := leasehold.policy_of(of_queue, NULL);
@@ -382,7 +382,7 @@ BEGIN
     IF plainly THEN
         INSERT INTO leasehold.delta VALUES (of_queue, now, 'e', NULL, 'pending', n);
         IF rings THEN
-            PERFORM leasehold.ring(of_queue, now, coalesce(kinds, '{}'));
+            PERFORM leasehold.wake_queue(of_queue, now, coalesce(kinds, '{}'));
         END IF;
         RETURN;
     END IF;
@@ -422,7 +422,7 @@ BEGIN
             RETURNING job.id, job.state, false INTO made;
             EXIT WHEN FOUND;  -- else another has just enqueued this key: that job is the answer
         END LOOP;
-        IF produces AND made.duplicate AND NOT leasehold.is_own(made.id) THEN
+        IF produces AND made.duplicate AND NOT leasehold.is_callers_job(made.id) THEN
             made := (NULL, NULL, true);
         END IF;
         RETURN NEXT made;
@@ -444,11 +444,11 @@ BEGIN
         INSERT INTO leasehold.produced SELECT m, of_producer FROM unnest(mine) m;
     END IF;
     IF waits > 0 THEN
-        PERFORM leasehold.tally(of_queue, now, 'e', NULL, 'scheduled', waits);
-        PERFORM leasehold.ring_soon(soonest, now);
+        PERFORM leasehold.count_change(of_queue, now, 'e', NULL, 'scheduled', waits);
+        PERFORM leasehold.wake_if_due_soon(soonest, now);
     END IF;
     IF goes > 0 THEN
-        PERFORM leasehold.tally(of_queue, now, 'e', NULL, 'pending', goes, kinds => coalesce(kinds, '{}'));
+        PERFORM leasehold.count_change(of_queue, now, 'e', NULL, 'pending', goes, kinds => coalesce(kinds, '{}'));
     END IF;
     IF of_request IS NOT NULL THEN
         UPDATE leasehold.request r SET jobs = ids WHERE r.request = of_request AND r.producer = of_producer;
@@ -520,7 +520,7 @@ BEGIN
     IF leasehold.is_producer() THEN
         INSERT INTO leasehold.produced VALUES (made, leasehold.producer_of_caller());
     END IF;
-    PERFORM leasehold.ring(of_queue, now, '{}');
+    PERFORM leasehold.wake_queue(of_queue, now, '{}');
 END $$;
 
 -- ---- one, for people ----

@@ -45,7 +45,7 @@ END $$;
 
 -- Take back what is forfeit, move in what is due. A failure is told, undone, and does not stop the claim. True:
 -- it has made jobs pending.
-CREATE FUNCTION leasehold.heal_first(now timestamptz, m leasehold.meta, recovers boolean, l leasehold.look)
+CREATE FUNCTION leasehold.recover_before_claim(now timestamptz, m leasehold.meta, recovers boolean, l leasehold.scan)
 RETURNS boolean LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -56,28 +56,28 @@ BEGIN
         BEGIN
             taken := leasehold.recover_on_claim(now, m, l);
         EXCEPTION WHEN OTHERS THEN
-            PERFORM leasehold.tell('warn', 'automatic recovery failed: ' || SQLERRM);
+            PERFORM leasehold.log_message('warn', 'automatic recovery failed: ' || SQLERRM);
         END;
     END IF;
     BEGIN
-        moved := leasehold.move_in(now, l);  -- by itself: OR would skip the call after a recovery
+        moved := leasehold.expire_and_promote(now, l);  -- by itself: OR would skip the call after a recovery
         taken := taken OR moved.promoted > 0;
     EXCEPTION WHEN OTHERS THEN
-        PERFORM leasehold.tell('warn', 'moving due jobs in failed: ' || SQLERRM);
+        PERFORM leasehold.log_message('warn', 'moving due jobs in failed: ' || SQLERRM);
     END;
     RETURN taken;
 END $$;
 
 -- Is anything due that this claim could get, or that takes up a slot it could get, once it is freed? Where a queue
 -- may have a limit, a job of any kind takes up a slot.
-CREATE FUNCTION leasehold.is_due_for(queues text[], of_kinds text[], m leasehold.meta, l leasehold.look,
+CREATE FUNCTION leasehold.is_due_for(queues text[], of_kinds text[], m leasehold.meta, l leasehold.scan,
                                      due timestamptz, now timestamptz)
 RETURNS boolean LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
     s record;
 BEGIN
-    FOR s IN SELECT * FROM leasehold.stretches(l, greatest(due, now)) LOOP
+    FOR s IN SELECT * FROM leasehold.scan_ranges(l, greatest(due, now)) LOOP
         IF EXISTS (SELECT 1 FROM leasehold.job j
                     WHERE j.state = 'running' AND j.lease_until > s.since AND j.lease_until <= least(s.up_to, due)
                       AND j.queue = ANY (queues)
@@ -91,13 +91,13 @@ BEGIN
     END LOOP;
     RETURN leasehold.unclean(l.since, due)
            AND EXISTS (SELECT 1 FROM unnest(queues) q(queue),
-                                     leasehold.stale_of_dead(due, q.queue, leasehold.some_stay(m), 1));
+                                     leasehold.stale_of_dead(due, q.queue, leasehold.any_recovery_off(m), 1));
 END $$;
 
 -- ---- taking ----
 
 -- Of the n best of a stretch of priorities: how many are pending anew, and the last of them.
-CREATE FUNCTION leasehold.best(of_queue text, alone bigint, n bigint, least_priority integer,
+CREATE FUNCTION leasehold.best_pending(of_queue text, alone bigint, n bigint, least_priority integer,
                                most_priority integer, low bigint, OUT anew bigint, OUT last_priority integer, OUT last_id bigint)
 LANGUAGE plpgsql STABLE
 AS $$
@@ -127,7 +127,7 @@ END $$;
 -- A lock lasts as long as the caller's transaction, so no more is locked than is taken: where there are jobs
 -- of both kinds, the n best are found out beforehand. Only who then finds too few, because others are
 -- at them, looks at all there is.
-CREATE FUNCTION leasehold.take_many(
+CREATE FUNCTION leasehold.claim_from_queue(
     of_queue text, of_worker text, of_kinds text[], alone bigint, n bigint, lease bigint, least_priority integer,
     most_priority integer, low bigint, first_token bigint, p leasehold.policy, rule_kinds text[],
     rules leasehold.policy[])
@@ -152,7 +152,7 @@ BEGIN
         END IF;
     ELSIF mixed THEN
         SELECT b.anew, n - b.anew, b.last_priority, b.last_id INTO anew, fresh, last_priority, last_id
-          FROM leasehold.best(of_queue, alone, n, least_priority, most_priority, low) b;
+          FROM leasehold.best_pending(of_queue, alone, n, least_priority, most_priority, low) b;
     END IF;
     FOR round IN 1..2 LOOP
         RETURN QUERY
@@ -230,7 +230,7 @@ DECLARE
     m      leasehold.meta;
     p      leasehold.policy;
     due    timestamptz;
-    sweep  leasehold.look;
+    sweep  leasehold.scan;
     since  timestamptz;
     forfeit boolean;
     moves  boolean;
@@ -263,7 +263,7 @@ DECLARE
     behind bigint;     -- of what is certain to be gone, so many ids may be read again
     i      integer;
     looks  boolean;
-    f      leasehold.front;
+    f      leasehold.claim_floor;
     round  integer := 0;
     freed  boolean := false;  -- by this claim
     met    boolean;           -- others that are freeing jobs
@@ -276,7 +276,7 @@ BEGIN
             leasehold.need_ms('lease', lease, 1, 2592000000), leasehold.need_request(of_request);
     SELECT * INTO m FROM leasehold.meta;
     IF m.timeline <> left(pg_walfile_name(pg_current_wal_lsn()), 8)
-       OR m.job_oid <> 'leasehold.job'::regclass OR NOT leasehold.is_unbroken() THEN
+       OR m.job_oid <> 'leasehold.job'::regclass OR NOT leasehold.has_not_crashed() THEN
         m := leasehold.new_server(now);
     END IF;
     due := leasehold.due(now, m.no_expiry_before);
@@ -293,9 +293,9 @@ BEGIN
     END IF;
 
     -- One look for all that may be out of the ordinary; nearly always there is nothing.
-    sweep := leasehold.swept(m.generation, now, true);
+    sweep := leasehold.read_scan_bound(m.generation, now, true);
     IF NOT sweep.fresh AND sweep.littered THEN
-        sweep := leasehold.look_back(m, sweep, due, now);
+        sweep := leasehold.scan_backlog(m, sweep, due, now);
     END IF;
     since := sweep.since;
     SELECT EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'running' AND w.lease_until > since AND w.lease_until <= due)
@@ -313,7 +313,7 @@ BEGIN
       INTO forfeit, moves, ticks, waited;
     IF sweep.left_at <> '{}' THEN
         SELECT forfeit OR w.frees <> '{}', moves OR w.moves_in <> '{}' INTO forfeit, moves
-          FROM leasehold.left_due(m, sweep.left_at, due, now) w;
+          FROM leasehold.leftover_due(m, sweep.left_at, due, now) w;
     END IF;
     IF waited THEN
         -- A claim is a sign of life, of a worker that waited long and had nothing to beat for; and it brings
@@ -325,10 +325,10 @@ BEGIN
          WHERE w.id = of_worker AND w.pid IS NOT NULL AND w.state <> 'stopped';
     END IF;
     IF forfeit OR moves THEN
-        freed := leasehold.heal_first(now, m, forfeit AND recovers AND m.recovering_until <= now, sweep);
+        freed := leasehold.recover_before_claim(now, m, forfeit AND recovers AND m.recovering_until <= now, sweep);
     END IF;
     IF NOT sweep.fresh THEN
-        PERFORM leasehold.note_sweep(m, sweep,
+        PERFORM leasehold.save_scan_bound(m, sweep,
             CASE WHEN forfeit OR moves THEN leasehold.first_due(m, since, due, now) END, began, due, now);
     END IF;
 
@@ -375,15 +375,15 @@ BEGIN
             -- Where to begin: at the front, as far as it is known, and after a look where one is due.
             before := total;
             tried := leasehold.stopwatch();
-            passed := leasehold.fresh_read();
+            passed := leasehold.fresh_entries_read();
             FOR pass IN 1..2 LOOP
                 looks := false;
                 behind := 0;
                 tops := '{32767}'; ends := '{-32768}'; lows := '{0}'; floors := '{0}';
                 EXIT WHEN alone IS NOT NULL;
-                FOR f IN SELECT * FROM leasehold.front w WHERE w.queue = q AND w.look = leasehold.last_look(q)
+                FOR f IN SELECT * FROM leasehold.claim_floor w WHERE w.queue = q AND w.look = leasehold.last_floor_number(q)
                           ORDER BY w.priority DESC LOOP
-                    looks := looks OR leasehold.look_due(f, sweep.late, now);
+                    looks := looks OR leasehold.floor_check_due(f, sweep.late, now);
                     behind := greatest(behind, sweep.floor - f.floor);
                     ends[cardinality(ends)] := f.priority + 1;
                     tops := tops || f.priority || (f.priority - 1);
@@ -391,12 +391,12 @@ BEGIN
                     lows := lows || f.low || 0::bigint;
                     floors := floors || f.floor || 0::bigint;
                 END LOOP;
-                EXIT WHEN pass = 2 OR NOT (looks AND leasehold.may_look(q, sweep.late, now));
+                EXIT WHEN pass = 2 OR NOT (looks AND leasehold.may_check_floor(q, sweep.late, now));
                 IF current_setting('transaction_isolation') <> 'read committed' THEN
                     tops := '{32767}'; ends := '{-32768}'; lows := '{0}';
                     EXIT;
                 END IF;
-                PERFORM leasehold.front_look(q, of_worker, now, sweep);
+                PERFORM leasehold.find_claim_floor(q, of_worker, now, sweep);
             END LOOP;
 
             FOR k IN 1..2 * cardinality(tops) LOOP
@@ -418,7 +418,7 @@ BEGIN
                                        AND w.priority >= ends[i] AND w.priority <= tops[i]);
                 IF m.has_policies OR of_request IS NOT NULL THEN
                     got := 0;
-                    FOR one IN SELECT * FROM leasehold.take_many(
+                    FOR one IN SELECT * FROM leasehold.claim_from_queue(
                         q, of_worker, of_kinds, alone, allowed, lease, ends[i], tops[i], lows[i], m.first_token, p, rule_kinds, rules)
                     LOOP
                         RETURN NEXT one;
@@ -427,14 +427,14 @@ BEGIN
                         held := held || one.token;
                     END LOOP;
                 ELSE
-                    RETURN QUERY SELECT * FROM leasehold.take_many(
+                    RETURN QUERY SELECT * FROM leasehold.claim_from_queue(
                         q, of_worker, of_kinds, alone, allowed, lease, ends[i], tops[i], lows[i], m.first_token, p, rule_kinds, rules);
                     GET DIAGNOSTICS got = ROW_COUNT;
                 END IF;
                 allowed := allowed - got;
                 total := total + got;
                 IF m.has_policies AND got > 0 THEN
-                    PERFORM leasehold.claimed_under_rules(q, of_worker, p, alone, taken[total - got + 1:],
+                    PERFORM leasehold.after_policy_claim(q, of_worker, p, alone, taken[total - got + 1:],
                                                           bucket - got * 1000, bucket_at);
                     bucket := bucket - got * 1000;
                 END IF;
@@ -445,20 +445,20 @@ BEGIN
             IF of_kinds IS NULL AND alone IS NULL THEN
                 IF cardinality(tops) > 1 THEN
                     IF random() * 500 < total - before OR behind > 1000 THEN
-                        PERFORM leasehold.front_move(q, sweep.floor);
+                        PERFORM leasehold.raise_claim_floor(q, sweep.floor);
                     END IF;
                 ELSIF random() * 500 < total - before THEN
-                    PERFORM leasehold.front_look(q, of_worker, now, sweep);
+                    PERFORM leasehold.find_claim_floor(q, of_worker, now, sweep);
                 ELSIF total = before AND (leasehold.stopwatch() > tried + interval '50 milliseconds'
-                                          OR leasehold.fresh_read() > passed + 1000) THEN
-                    PERFORM leasehold.front_look(q, NULL, now, sweep);
+                                          OR leasehold.fresh_entries_read() > passed + 1000) THEN
+                    PERFORM leasehold.find_claim_floor(q, NULL, now, sweep);
                 END IF;
             END IF;
         END LOOP;
         round := round + 1;
         EXIT WHEN total > 0 OR NOT (forfeit OR moves) OR round > 4;
         IF round = 1 AND forfeit AND recovers AND m.recovering_until > now THEN
-            freed := leasehold.heal_first(now, m, true, sweep) OR freed;  -- it was put off
+            freed := leasehold.recover_before_claim(now, m, true, sweep) OR freed;  -- it was put off
             CONTINUE WHEN freed;
         END IF;
         -- What was due at the beginning, and is not ours, may be free by now: there is one more look in any case. A
@@ -466,17 +466,17 @@ BEGIN
         EXIT WHEN round > 1 AND NOT met;
         met := false;
         IF leasehold.is_due_for(queues, of_kinds, m, sweep, due, now) THEN
-            met := leasehold.await_takers(freed);
+            met := leasehold.await_freeing(freed);
         END IF;
         IF met THEN  -- or is due again: theirs may have been rolled back
-            freed := leasehold.heal_first(now, m, forfeit AND recovers, sweep) OR freed;
+            freed := leasehold.recover_before_claim(now, m, forfeit AND recovers, sweep) OR freed;
         END IF;
     END LOOP;
 
     IF total > 0 AND EXISTS (SELECT 1 FROM leasehold.job w
                               WHERE w.state = 'running' AND w.lease_until > now
                                 AND w.lease_until <= now + interval '1 second' AND w.worker = of_worker) THEN
-        PERFORM leasehold.ring('!', now);
+        PERFORM leasehold.wake_maintenance(now);
     END IF;
     IF of_request IS NOT NULL AND total > 0 THEN
         UPDATE leasehold.request r SET jobs = taken, tokens = held WHERE r.request = of_request AND r.producer = 0;
@@ -490,16 +490,16 @@ BEGIN
 END $$;
 
 -- Has anything fallen due that a claim sees to?
-CREATE FUNCTION leasehold.fell_due(now timestamptz, of_queue text) RETURNS boolean LANGUAGE plpgsql
+CREATE FUNCTION leasehold.something_due(now timestamptz, of_queue text) RETURNS boolean LANGUAGE plpgsql
 AS $$
 DECLARE
-    sweep leasehold.look := leasehold.swept((SELECT m.generation FROM leasehold.meta m WHERE m.one), now);
+    sweep leasehold.scan := leasehold.read_scan_bound((SELECT m.generation FROM leasehold.meta m WHERE m.one), now);
     since timestamptz := sweep.since;
 BEGIN
-    PERFORM setval('leasehold.looking', leasehold.unix_ms(now));
+    PERFORM setval('leasehold.due_check', leasehold.unix_ms(now));
     RETURN NOT sweep.fresh OR sweep.left_at <> '{}'
-        OR EXISTS (SELECT 1 FROM leasehold.front w
-                    WHERE w.queue = of_queue AND w.look = leasehold.last_look(of_queue)
+        OR EXISTS (SELECT 1 FROM leasehold.claim_floor w
+                    WHERE w.queue = of_queue AND w.look = leasehold.last_floor_number(of_queue)
                       AND w.late <> sweep.late AND w.rest_until <= now)
         OR EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'running' AND w.lease_until > since AND w.lease_until <= now)
         OR EXISTS (SELECT 1 FROM leasehold.lease w WHERE w.expires_at IS NOT NULL AND w.expires_at > since AND w.expires_at <= now)
@@ -565,7 +565,7 @@ BEGIN
            m.has_policies OR m.has_paused OR now < m.no_expiry_before
            OR NOT starts_with(pg_walfile_name(pg_current_wal_lsn()), m.timeline)
            OR m.job_oid <> 'leasehold.job'::regclass
-           OR NOT leasehold.is_unbroken()
+           OR NOT leasehold.has_not_crashed()
            OR coalesce(f.next_look <= now, false)
            OR EXISTS (SELECT 1 FROM leasehold.worker w
                        WHERE w.id = of_worker AND w.pid IS NOT NULL AND w.state <> 'stopped'
@@ -573,14 +573,14 @@ BEGIN
            OR EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'pending' AND w.again AND w.queue = of_queue)
            OR EXISTS (SELECT 1 FROM leasehold.job w
                        WHERE w.state = 'pending' AND NOT w.again AND w.queue = of_queue AND w.priority > f.priority),
-           leasehold.looked_at()
+           leasehold.due_checked_at()
       INTO first_token, top, low, unusual, looked
       FROM leasehold.meta m
-      LEFT JOIN LATERAL (SELECT w.priority, w.low, w.next_look FROM leasehold.front w WHERE w.queue = of_queue
+      LEFT JOIN LATERAL (SELECT w.priority, w.low, w.next_look FROM leasehold.claim_floor w WHERE w.queue = of_queue
                           ORDER BY w.look DESC, w.priority DESC LIMIT 1) f ON true
      WHERE m.one;
     IF looked > now OR looked < now - interval '10 milliseconds' OR random() < 0.02 THEN
-        unusual := unusual OR leasehold.fell_due(now, of_queue);
+        unusual := unusual OR leasehold.something_due(now, of_queue);
     END IF;
     IF NOT unusual THEN
         UPDATE leasehold.job j
@@ -613,7 +613,7 @@ BEGIN
                         greatest(leasehold.ms(one.started_at - greatest(one.created_at, one.run_at)), 0));
             END IF;
             IF one.held_ms <= 1000 OR one.id % 200 = 0 THEN
-                PERFORM leasehold.claimed_one(of_queue, of_worker, now, one.held_ms, low);
+                PERFORM leasehold.after_single_claim(of_queue, of_worker, now, one.held_ms, low);
             END IF;
             RETURN;
         END IF;
@@ -625,32 +625,32 @@ BEGIN
 END $$;
 
 -- Now and then after a claim: the front moves on; whoever keeps the store up looks when a short lease ends.
-CREATE FUNCTION leasehold.claimed_one(of_queue text, of_worker text, now timestamptz, held_ms bigint, low bigint)
+CREATE FUNCTION leasehold.after_single_claim(of_queue text, of_worker text, now timestamptz, held_ms bigint, low bigint)
 RETURNS void LANGUAGE plpgsql
 AS $$
 DECLARE
-    sweep leasehold.look := leasehold.swept((SELECT m.generation FROM leasehold.meta m WHERE m.one), now);
+    sweep leasehold.scan := leasehold.read_scan_bound((SELECT m.generation FROM leasehold.meta m WHERE m.one), now);
 BEGIN
     IF held_ms <= 1000 THEN
-        PERFORM leasehold.ring('!', now);
+        PERFORM leasehold.wake_maintenance(now);
     END IF;
     IF low IS NULL THEN
-        PERFORM leasehold.front_look(of_queue, of_worker, now, sweep);
+        PERFORM leasehold.find_claim_floor(of_queue, of_worker, now, sweep);
     ELSE
-        PERFORM leasehold.front_move(of_queue, sweep.floor);
+        PERFORM leasehold.raise_claim_floor(of_queue, sweep.floor);
     END IF;
 END $$;
 
 -- What a claim in a queue with policies leaves behind: the exclusive lease follows the job, the bucket is
 -- emptied, routine is told where it is to be.
-CREATE FUNCTION leasehold.claimed_under_rules(of_queue text, of_worker text, p leasehold.policy,
+CREATE FUNCTION leasehold.after_policy_claim(of_queue text, of_worker text, p leasehold.policy,
                                               alone bigint, taken bigint[], left_over bigint,
                                               counted_at timestamptz)
 RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN
     IF alone IS NOT NULL THEN
-        PERFORM leasehold.exclusive_follow(w.started_at, of_queue, alone, w.lease_until)
+        PERFORM leasehold.exclusive_extend(w.started_at, of_queue, alone, w.lease_until)
            FROM leasehold.job w WHERE w.id = alone AND w.worker IS NOT NULL;
     END IF;
     IF left_over IS NOT NULL THEN
@@ -667,7 +667,7 @@ END $$;
 
 -- A payload does not match its checksum: the library, which found out, hands the job back to be failed. It is
 -- never run, and kept for inspection; the attempt was none.
-CREATE FUNCTION leasehold.fail_rotten(of_job bigint, of_token bigint) RETURNS void
+CREATE FUNCTION leasehold.fail_corrupt(of_job bigint, of_token bigint) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET jit = off
 AS $$
@@ -686,11 +686,11 @@ BEGIN
     END IF;
     INSERT INTO leasehold.delta VALUES (j.queue, now, 'f', 'running', 'failed', 1, 0);
     IF (SELECT has_policies FROM leasehold.meta) THEN
-        PERFORM leasehold.runs_ended(now, ARRAY[of_job], ARRAY[j.queue]);
+        PERFORM leasehold.release_limits(now, ARRAY[of_job], ARRAY[j.queue]);
     END IF;
     PERFORM leasehold.event_put(now, 'job.failed', j.id, j.queue, NULL, NULL, 'pending', 'failed',
                                 'system/claim', reason, j.token);
-    PERFORM leasehold.tell('error', 'job ' || j.id || ' was failed: payload does not match its checksum',
+    PERFORM leasehold.log_message('error', 'job ' || j.id || ' was failed: payload does not match its checksum',
                            j.id, j.token, j.attempt, j.queue, NULL, reason);
 END $$;
 
@@ -739,7 +739,7 @@ BEGIN
           FROM leasehold.claim_many(worker, queues, kinds, n, leasehold.ms(lease), request, true) c
          WHERE c.id IS NOT NULL;
     IF NOT FOUND THEN
-        PERFORM leasehold.tell('warn', format('queue "%s" has never been used', w.queue), queue => w.queue)
+        PERFORM leasehold.log_message('warn', format('queue "%s" has never been used', w.queue), queue => w.queue)
            FROM unnest(queues) w(queue) WHERE leasehold.is_never_used(w.queue);
     END IF;
 END $$;

@@ -6,7 +6,7 @@ CREATE TYPE leasehold.lease_state AS (
     expires_at timestamptz, remaining_ms bigint, stale boolean, value text, rows bigint,
     last_completed_at timestamptz);
 
-CREATE FUNCTION leasehold.lease_seen(l leasehold.lease, now timestamptz, due timestamptz)
+CREATE FUNCTION leasehold.lease_state_of(l leasehold.lease, now timestamptz, due timestamptz)
 RETURNS leasehold.lease_state LANGUAGE sql IMMUTABLE
 BEGIN ATOMIC
     SELECT l.scope, l.name, l.owner, l.token, l.acquired_at, l.expires_at,
@@ -19,11 +19,11 @@ END;
 CREATE TYPE leasehold.lease_outcome AS (
     status integer, message text, released boolean, lease leasehold.lease_state);
 
-CREATE FUNCTION leasehold.lease_told(l leasehold.lease, now timestamptz, due timestamptz,
+CREATE FUNCTION leasehold.lease_result(l leasehold.lease, now timestamptz, due timestamptz,
                                      released boolean DEFAULT false, status integer DEFAULT 0,
                                      message text DEFAULT NULL) RETURNS leasehold.lease_outcome
 LANGUAGE sql IMMUTABLE
-BEGIN ATOMIC SELECT status, message, released, leasehold.lease_seen(l, now, due); END;
+BEGIN ATOMIC SELECT status, message, released, leasehold.lease_state_of(l, now, due); END;
 
 -- Before a token is made, or anything is expired: is this the server that the epoch is valid for?
 CREATE FUNCTION leasehold.same_server(m leasehold.meta, now timestamptz) RETURNS leasehold.meta
@@ -32,7 +32,7 @@ AS $$
 BEGIN
     IF m.system_id = (SELECT system_identifier FROM pg_control_system())
        AND m.timeline = left(pg_walfile_name(pg_current_wal_lsn()), 8)
-       AND m.job_oid = 'leasehold.job'::regclass AND leasehold.is_unbroken() THEN
+       AND m.job_oid = 'leasehold.job'::regclass AND leasehold.has_not_crashed() THEN
         RETURN m;
     END IF;
     RETURN leasehold.new_server(now);
@@ -116,7 +116,7 @@ END $$;
 CREATE FUNCTION leasehold.lease_held(l leasehold.lease, now timestamptz, due timestamptz)
 RETURNS leasehold.lease_outcome LANGUAGE sql IMMUTABLE
 BEGIN ATOMIC
-    SELECT * FROM leasehold.lease_told(l, now, due, false, -10, format(
+    SELECT * FROM leasehold.lease_result(l, now, due, false, -10, format(
         'lease "%s/%s" is held by "%s" for another %s', l.scope, l.name, l.owner,
         leasehold.duration_words(leasehold.ms(l.expires_at - now))));
 END;
@@ -157,7 +157,7 @@ BEGIN
          WHERE c.scope = of_scope AND c.name = of_name AND c.token = l.token
         RETURNING * INTO l;
         PERFORM leasehold.changed();
-        RETURN leasehold.lease_told(l, now, due);
+        RETURN leasehold.lease_result(l, now, due);
     END IF;
     IF l.owner IS NULL OR l.expires_at <= due THEN
         IF leasehold.lease_take(now, due, m.first_token, of_scope, of_name, by_owner, until, new_value,
@@ -168,7 +168,7 @@ BEGIN
             END IF;
             l := leasehold.lease_lock(of_scope, of_name);
             PERFORM leasehold.lease_event(now, 'lease.acquired', l, by_owner);
-            RETURN leasehold.lease_told(l, now, due);
+            RETURN leasehold.lease_result(l, now, due);
         END IF;
         -- Somebody else made the row meanwhile.
         RETURN leasehold.lease_acquire_one(now, m, leasehold.lease_lock(of_scope, of_name), of_scope,
@@ -197,7 +197,7 @@ BEGIN
        AND c.expires_at > due
     RETURNING * INTO l;
     PERFORM leasehold.changed();
-    RETURN leasehold.lease_told(l, now, due);
+    RETURN leasehold.lease_result(l, now, due);
 END $$;
 
 CREATE FUNCTION leasehold.lease_end_one(now timestamptz, due timestamptz, old leasehold.lease,
@@ -212,7 +212,7 @@ BEGIN
     PERFORM leasehold.lease_event(
         now, CASE WHEN completed THEN 'lease.completed' ELSE 'lease.released' END, old, old.owner);
     SELECT * INTO l FROM leasehold.lease c WHERE c.scope = old.scope AND c.name = old.name;
-    RETURN leasehold.lease_told(l, now, due, released => true);
+    RETURN leasehold.lease_result(l, now, due, released => true);
 END $$;
 
 -- acquire, extend, release or complete. NULL ttl_ms: the scope's, else 300 s; NULL of_token: not
@@ -250,13 +250,13 @@ BEGIN
     due := leasehold.due(now, m.no_expiry_before);
     until := leasehold.lease_end_of(now, ttl_ms, of_scope);
     IF verb = 'acquire' THEN
-        PERFORM leasehold.ring_soon(until, now);
+        PERFORM leasehold.wake_if_due_soon(until, now);
     END IF;
     l := leasehold.lease_lock(of_scope, of_name);
     mine := coalesce(l.owner = by_owner AND (of_token IS NULL OR of_token = l.token), false);
 
     IF mine AND l.expires_at > due AND l.job IS NOT NULL THEN
-        RETURN leasehold.lease_told(l, now, due, false, -6, format(
+        RETURN leasehold.lease_result(l, now, due, false, -6, format(
             'lease "%s/%s" belongs to job %s and ends with it', of_scope, of_name, l.job));
     ELSIF verb = 'acquire' THEN
         RETURN leasehold.lease_acquire_one(now, m, l, of_scope, of_name, by_owner, until, new_value,
@@ -269,9 +269,9 @@ BEGIN
         RETURN leasehold.lease_held(l, now, due);
     ELSIF verb = 'release' THEN
         -- Not held any more: giving back twice is harmless.
-        RETURN leasehold.lease_told(l, now, due);
+        RETURN leasehold.lease_result(l, now, due);
     ELSIF verb IN ('extend', 'complete') THEN
-        RETURN leasehold.lease_told(l, now, due, false, -8, leasehold.lease_lost(
+        RETURN leasehold.lease_result(l, now, due, false, -8, leasehold.lease_lost(
             l, of_scope, of_name, by_owner, of_token, due));
     END IF;
     PERFORM leasehold.refuse(-3, format(

@@ -42,7 +42,7 @@ BEGIN
     PERFORM leasehold.worker_event(now, 'worker.started', of_worker);
     PERFORM pg_notify('leasehold', '+');  -- whoever keeps watch has one more to watch
     IF coalesce(of_interval_ms, 30000) * coalesce(of_multiplier, 3) <= 1000 THEN
-        PERFORM leasehold.ring('!', now);
+        PERFORM leasehold.wake_maintenance(now);
     END IF;
 END $$;
 
@@ -86,7 +86,7 @@ END $$;
 
 -- Beat for a worker and its jobs. One that is unknown is registered, as one without a process of
 -- ours. Answers with the jobs that were refused.
-CREATE FUNCTION leasehold.worker_beat(of_worker text, of_interval_ms bigint, of_version text,
+CREATE FUNCTION leasehold.worker_heartbeat_put(of_worker text, of_interval_ms bigint, of_version text,
                                       jobs bigint[], tokens bigint[], lease_ms bigint[],
                                       progress bigint[], stages text[], checkpoints text[])
 RETURNS SETOF leasehold.outcome
@@ -115,9 +115,9 @@ BEGIN
                                      of_version, of_interval_ms, NULL, false, NULL);
     END IF;
     IF cardinality(jobs) > 0 THEN
-        PERFORM leasehold.need_beats(jobs, tokens, lease_ms, progress, stages, checkpoints);
+        PERFORM leasehold.need_heartbeats(jobs, tokens, lease_ms, progress, stages, checkpoints);
         SELECT * INTO m FROM leasehold.meta WHERE one;
-        refused := leasehold.beat_jobs(now, m, jobs, tokens, lease_ms, progress, stages, checkpoints);
+        refused := leasehold.heartbeat_jobs(now, m, jobs, tokens, lease_ms, progress, stages, checkpoints);
         IF refused IS NOT NULL THEN
             RETURN QUERY SELECT * FROM unnest(refused);
         END IF;
@@ -167,11 +167,11 @@ BEGIN
         END IF;
     ELSIF why IS NULL THEN
         PERFORM leasehold.changed();
-        PERFORM leasehold.tell('info', 'worker ' || of_worker || ' is no longer degraded', NULL, NULL, NULL,
+        PERFORM leasehold.log_message('info', 'worker ' || of_worker || ' is no longer degraded', NULL, NULL, NULL,
                                NULL, of_worker);
     ELSE
         PERFORM leasehold.worker_event(leasehold.clock(), 'worker.degraded', of_worker, why);
-        PERFORM leasehold.tell('error', 'worker ' || of_worker || ' is degraded: ' || why, NULL, NULL, NULL,
+        PERFORM leasehold.log_message('error', 'worker ' || of_worker || ' is degraded: ' || why, NULL, NULL, NULL,
                                NULL, of_worker, why);
     END IF;
 END $$;
@@ -245,7 +245,7 @@ BEGIN
                                             cardinality(jobs), cardinality(tokens)));
     END IF;
     -- First, and not in the query below: without jobs that would never come to it.
-    refused := ARRAY(SELECT o FROM leasehold.worker_beat(worker, leasehold.ms(every), NULL, jobs, tokens,
+    refused := ARRAY(SELECT o FROM leasehold.worker_heartbeat_put(worker, leasehold.ms(every), NULL, jobs, tokens,
                                                          '{}', '{}', '{}', '{}') o);
     RETURN QUERY
         SELECT j.id, coalesce(r.status, 0), r.message

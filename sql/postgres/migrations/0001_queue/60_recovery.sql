@@ -4,7 +4,7 @@
 -- its lock and taken back by a write that repeats the guard; rows that others hold are left out
 -- (SKIP LOCKED) and come in the next round.
 
--- A line for the log (leasehold.tell) that waits until what it tells of can no longer be undone.
+-- A line for the log (leasehold.log_message) that waits until what it tells of can no longer be undone.
 CREATE TYPE leasehold.log_line AS (
     level text, message text, job bigint, token bigint, attempt integer, queue text, worker text,
     reason text);
@@ -52,7 +52,7 @@ DECLARE
     l leasehold.log_line;
 BEGIN
     FOREACH l IN ARRAY r.log LOOP
-        PERFORM leasehold.tell(l.level, l.message, l.job, l.token, l.attempt, l.queue, l.worker, l.reason);
+        PERFORM leasehold.log_message(l.level, l.message, l.job, l.token, l.attempt, l.queue, l.worker, l.reason);
     END LOOP;
     r.log := '{}';
 END $$;
@@ -66,19 +66,19 @@ CREATE TYPE leasehold.recovery_opts AS (
     at_once      boolean       -- a live lease that is revoked keeps nothing back
 );
 
-CREATE FUNCTION leasehold.by_itself() RETURNS leasehold.recovery_opts LANGUAGE sql IMMUTABLE
+CREATE FUNCTION leasehold.automatic_recovery() RETURNS leasehold.recovery_opts LANGUAGE sql IMMUTABLE
 RETURN (false, NULL, NULL, NULL, false)::leasehold.recovery_opts;
 
 -- ---- what recovery leaves alone ----
 
 -- May a recovery that comes by itself touch such a job? (policy_of() without the rest.)
-CREATE FUNCTION leasehold.recovers(of_queue text, of_kind text) RETURNS boolean LANGUAGE sql STABLE
+CREATE FUNCTION leasehold.recovery_is_on(of_queue text, of_kind text) RETURNS boolean LANGUAGE sql STABLE
 RETURN coalesce((SELECT p.recovery FROM leasehold.policy p
                   WHERE p.queue IN (of_queue, '*') AND p.kind IN (coalesce(of_kind, '*'), '*')
                     AND p.recovery IS NOT NULL
                   ORDER BY p.queue = '*', p.kind = '*' LIMIT 1), true);
 
-CREATE FUNCTION leasehold.some_stay(m leasehold.meta) RETURNS boolean LANGUAGE sql STABLE
+CREATE FUNCTION leasehold.any_recovery_off(m leasehold.meta) RETURNS boolean LANGUAGE sql STABLE
 RETURN m.has_policies AND EXISTS (SELECT 1 FROM leasehold.policy WHERE NOT recovery);
 
 -- ---- the fate of a job ----
@@ -166,7 +166,7 @@ BEGIN
 END $$;
 
 -- A job that is forfeit, what becomes of it, and what is told of it.
-CREATE TYPE leasehold.forfeit AS (
+CREATE TYPE leasehold.reclaimable AS (
     n               integer,
     job             bigint,
     token           bigint,
@@ -189,9 +189,9 @@ CREATE TYPE leasehold.forfeit AS (
 
 -- Which of these jobs are forfeit, judged from their rows as they are now. `unmarked`: also of workers
 -- whose silence was too long, though nobody has marked them dead.
-CREATE FUNCTION leasehold.forfeits(ids bigint[], now timestamptz, m leasehold.meta,
+CREATE FUNCTION leasehold.reclaimable_jobs(ids bigint[], now timestamptz, m leasehold.meta,
                                    o leasehold.recovery_opts, unmarked boolean)
-RETURNS SETOF leasehold.forfeit LANGUAGE plpgsql
+RETURNS SETOF leasehold.reclaimable LANGUAGE plpgsql
 AS $$
 DECLARE
     due timestamptz := leasehold.due(now, m.no_expiry_before);
@@ -249,15 +249,15 @@ END $$;
 -- found nothing though something was due for it waits for that row (await_takers), then looks again. Whoever finds
 -- that it has nothing to free gives the row back (LH000 ends the block in which it was locked): two claims that
 -- only passed by would wait for each other.
-CREATE FUNCTION leasehold.begin_taking() RETURNS void LANGUAGE plpgsql
+CREATE FUNCTION leasehold.lock_for_freeing() RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN
-    PERFORM FROM leasehold.duty d WHERE d.name = 'take' FOR SHARE;
+    PERFORM FROM leasehold.maintenance_task d WHERE d.name = 'freeing' FOR SHARE;
 END $$;
 
 -- True: others were freeing jobs, and have ended since. A transaction that stays open is not waited for without
 -- end; nor is any for long by a claim that has freed jobs itself, which another may be waiting for.
-CREATE FUNCTION leasehold.await_takers(has_taken boolean) RETURNS boolean LANGUAGE plpgsql
+CREATE FUNCTION leasehold.await_freeing(has_taken boolean) RETURNS boolean LANGUAGE plpgsql
 AS $$
 DECLARE
     before text := pg_catalog.current_setting('lock_timeout');
@@ -265,10 +265,10 @@ DECLARE
 BEGIN
     -- In a block that is always rolled back, so that the row is not kept.
     BEGIN
-        PERFORM FROM leasehold.duty d WHERE d.name = 'take' FOR NO KEY UPDATE SKIP LOCKED;
+        PERFORM FROM leasehold.maintenance_task d WHERE d.name = 'freeing' FOR NO KEY UPDATE SKIP LOCKED;
         IF NOT FOUND THEN
             PERFORM pg_catalog.set_config('lock_timeout', CASE WHEN has_taken THEN '100ms' ELSE '2s' END, true);
-            PERFORM FROM leasehold.duty d WHERE d.name = 'take' FOR NO KEY UPDATE;
+            PERFORM FROM leasehold.maintenance_task d WHERE d.name = 'freeing' FOR NO KEY UPDATE;
             waited := true;
         END IF;
         RAISE EXCEPTION USING ERRCODE = 'LH000';
@@ -280,8 +280,8 @@ BEGIN
 END $$;
 
 -- After the write: count, free what went with the jobs, tell.
-CREATE FUNCTION leasehold.tell_taken(INOUT r leasehold.run, now timestamptz, m leasehold.meta,
-                                     taken leasehold.forfeit[])
+CREATE FUNCTION leasehold.record_reclaimed(INOUT r leasehold.run, now timestamptz, m leasehold.meta,
+                                     taken leasehold.reclaimable[])
 LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -296,7 +296,7 @@ BEGIN
       FROM unnest(taken) f;
     FOR t IN SELECT f.queue, f.state, count(*) AS n FROM unnest(taken) f
               GROUP BY f.queue, f.state ORDER BY f.queue, f.state LOOP
-        PERFORM leasehold.tally(t.queue, now, 'r', 'running', t.state, t.n);
+        PERFORM leasehold.count_change(t.queue, now, 'r', 'running', t.state, t.n);
     END LOOP;
     IF m.has_policies THEN
         -- The lock of an exclusive queue goes with its job, and is told like every lease that is freed.
@@ -304,18 +304,18 @@ BEGIN
                    FROM unnest(taken) f
                    JOIN leasehold.lease l ON l.scope = 'processing' AND l.name = f.queue AND l.job = f.job
                   WHERE f.hold_until IS NULL ORDER BY f.n LOOP
-            r := leasehold.tell_freed(r, now, t.scope, t.name, t.owner, t.token,
+            r := leasehold.record_freed(r, now, t.scope, t.name, t.owner, t.token,
                 CASE WHEN t.reason LIKE '%RECLAIMED_TTL:%' THEN 'RECLAIMED_TTL: lease had expired'
                      WHEN t.reason LIKE '%RECLAIMED_DEAD:%'
                      THEN 'RECLAIMED_DEAD: job ' || t.job || ' was taken back'
                      ELSE 'RECLAIMED_MANUAL: job ' || t.job || ' was taken back' END);
         END LOOP;
-        PERFORM leasehold.runs_ended(
+        PERFORM leasehold.release_limits(
                     now, coalesce(array_agg(f.job) FILTER (WHERE f.hold_until IS NULL), '{}'),
                     array_agg(DISTINCT f.queue))
            FROM unnest(taken) f;
     END IF;
-    PERFORM leasehold.hold_put(f.queue, f.job, f.token, f.hold_until)
+    PERFORM leasehold.quarantine_put(f.queue, f.job, f.token, f.hold_until)
        FROM unnest(taken) f WHERE f.hold_until IS NOT NULL;
     r.log := r.log || ARRAY(
         SELECT ('warn', 'job ' || f.job || ' recovered: ' || f.reason, f.job, f.token, f.attempt, f.queue,
@@ -331,20 +331,20 @@ END $$;
 
 -- Compare-and-set on (state, token, expiry) in the write itself, so that a heartbeat, a complete or
 -- another recovery that came first is never overwritten. LH000: there was nothing to take.
-CREATE FUNCTION leasehold.take_together(INOUT r leasehold.run, now timestamptz, m leasehold.meta,
+CREATE FUNCTION leasehold.reclaim_together(INOUT r leasehold.run, now timestamptz, m leasehold.meta,
                                         ids bigint[], o leasehold.recovery_opts)
 LANGUAGE plpgsql
 AS $$
 DECLARE
     mine  bigint[];
-    lost  leasehold.forfeit[];
+    lost  leasehold.reclaimable[];
     taken bigint[];
 BEGIN
-    PERFORM leasehold.begin_taking();
+    PERFORM leasehold.lock_for_freeing();
     mine := ARRAY(SELECT j.id FROM leasehold.job j WHERE j.id = ANY (ids) AND j.worker IS NOT NULL
                    ORDER BY j.id FOR UPDATE SKIP LOCKED);
     now := leasehold.clock();  -- not from before others were at these rows
-    lost := ARRAY(SELECT f FROM leasehold.forfeits(mine, now, m, o, false) f);
+    lost := ARRAY(SELECT f FROM leasehold.reclaimable_jobs(mine, now, m, o, false) f);
     IF pg_catalog.cardinality(lost) = 0 THEN
         RAISE EXCEPTION USING ERRCODE = 'LH000';
     END IF;
@@ -365,14 +365,14 @@ BEGIN
         lost := ARRAY(SELECT f FROM unnest(lost) f WHERE f.job = ANY (taken));
     END IF;
     IF taken IS NOT NULL THEN
-        r := leasehold.tell_taken(r, now, m, lost);
+        r := leasehold.record_reclaimed(r, now, m, lost);
     END IF;
 END $$;
 
 -- The database would not take a step: the rest goes on. `what` says that it failed, in words; `why` is
 -- what the database said. Once a failure is known, a recovery that comes by itself does not tell it again
 -- and again: a job's is known by its event, of leases and workers it is enough that the store is degraded.
-CREATE FUNCTION leasehold.note_failure(INOUT r leasehold.run, now timestamptz, what text, why text,
+CREATE FUNCTION leasehold.record_failure(INOUT r leasehold.run, now timestamptz, what text, why text,
                                        by_hand boolean, of_job bigint, of_lease text, of_worker text,
                                        of_token bigint)
 LANGUAGE plpgsql
@@ -407,7 +407,7 @@ END $$;
 -- Take back those of these jobs that are forfeit: all at once, and only if one of them will not let
 -- itself be written, each by itself. (Locked and written in the same subtransaction: a row that is
 -- locked in one and written in another costs a multixact.)
-CREATE FUNCTION leasehold.take_back(INOUT r leasehold.run, now timestamptz, m leasehold.meta,
+CREATE FUNCTION leasehold.reclaim(INOUT r leasehold.run, now timestamptz, m leasehold.meta,
                                     ids bigint[], o leasehold.recovery_opts)
 LANGUAGE plpgsql
 AS $$
@@ -420,7 +420,7 @@ BEGIN
         RETURN;
     END IF;
     BEGIN
-        r := leasehold.take_together(r, now, m, ids, o);
+        r := leasehold.reclaim_together(r, now, m, ids, o);
         RETURN;
     EXCEPTION
         WHEN SQLSTATE 'LH000' THEN
@@ -430,7 +430,7 @@ BEGIN
     END;
     FOREACH one IN ARRAY ids LOOP
         BEGIN
-            r := leasehold.take_together(r, now, m, ARRAY[one], o);
+            r := leasehold.reclaim_together(r, now, m, ARRAY[one], o);
         EXCEPTION
             WHEN SQLSTATE 'LH000' THEN
                 NULL;
@@ -438,7 +438,7 @@ BEGIN
                 why := SQLERRM;
                 SELECT j.worker, j.token INTO held FROM leasehold.job j WHERE j.id = one;
                 r.orphaned := r.orphaned + 1;
-                r := leasehold.note_failure(r, now, 'job ' || one || ' cannot be recovered', why, o.by_hand,
+                r := leasehold.record_failure(r, now, 'job ' || one || ' cannot be recovered', why, o.by_hand,
                                             one, NULL, held.worker, held.token);
         END;
     END LOOP;
@@ -446,7 +446,7 @@ END $$;
 
 -- ---- named leases ----
 
-CREATE FUNCTION leasehold.tell_freed(INOUT r leasehold.run, now timestamptz, of_scope text,
+CREATE FUNCTION leasehold.record_freed(INOUT r leasehold.run, now timestamptz, of_scope text,
                                      of_name text, of_owner text, of_token bigint, reason text)
 LANGUAGE plpgsql
 AS $$
@@ -474,7 +474,7 @@ DECLARE
 BEGIN
     BEGIN
         FOREACH l IN ARRAY leases LOOP
-            all_freed := leasehold.tell_freed(all_freed, now, l.scope, l.name, l.owner, l.token, reason);
+            all_freed := leasehold.record_freed(all_freed, now, l.scope, l.name, l.owner, l.token, reason);
         END LOOP;
         r := all_freed;
         RETURN;
@@ -483,9 +483,9 @@ BEGIN
     END;
     FOREACH l IN ARRAY leases LOOP
         BEGIN
-            r := leasehold.tell_freed(r, now, l.scope, l.name, l.owner, l.token, reason);
+            r := leasehold.record_freed(r, now, l.scope, l.name, l.owner, l.token, reason);
         EXCEPTION WHEN integrity_constraint_violation OR raise_exception OR data_exception THEN
-            r := leasehold.note_failure(
+            r := leasehold.record_failure(
                 r, now, pg_catalog.format('lease %s/%s cannot be freed', l.scope, l.name), SQLERRM, by_hand,
                 NULL, l.scope || '/' || l.name, l.owner, l.token);
         END;
@@ -550,7 +550,7 @@ BEGIN
         NULL, NULL, NULL, r.report);
 END $$;
 
-CREATE FUNCTION leasehold.bury(INOUT r leasehold.run, now timestamptz, due timestamptz, of_worker text,
+CREATE FUNCTION leasehold.declare_dead(INOUT r leasehold.run, now timestamptz, due timestamptz, of_worker text,
                                beat timestamptz, what text, of_sessions text, proven boolean,
                                by_hand boolean)
 LANGUAGE plpgsql
@@ -562,7 +562,7 @@ BEGIN
         d := leasehold.mark_dead(r, now, due, of_worker, beat, what, of_sessions, proven);
         r := d.r;
     EXCEPTION WHEN integrity_constraint_violation OR raise_exception OR data_exception THEN
-        r := leasehold.note_failure(r, now, 'worker ' || of_worker || ' cannot be marked dead', SQLERRM,
+        r := leasehold.record_failure(r, now, 'worker ' || of_worker || ' cannot be marked dead', SQLERRM,
                                     by_hand, NULL, NULL, of_worker, NULL);
         RETURN;
     END;
@@ -588,12 +588,12 @@ BEGIN
                                  NULL, NULL, NULL, of_worker);
     END IF;
 EXCEPTION WHEN integrity_constraint_violation OR raise_exception OR data_exception THEN
-    r := leasehold.note_failure(r, now, 'worker ' || of_worker || ' cannot be marked late', SQLERRM, by_hand,
+    r := leasehold.record_failure(r, now, 'worker ' || of_worker || ' cannot be marked late', SQLERRM, by_hand,
                                 NULL, NULL, of_worker, NULL);
 END $$;
 
 -- Those whose silence was too long, in a stretch of time; nobody waits for one who is beating just now.
-CREATE FUNCTION leasehold.bury_silent(INOUT r leasehold.run, now timestamptz, since timestamptz,
+CREATE FUNCTION leasehold.declare_silent_dead(INOUT r leasehold.run, now timestamptz, since timestamptz,
                                       due timestamptz, by_hand boolean)
 LANGUAGE plpgsql
 AS $$
@@ -604,7 +604,7 @@ BEGIN
                FROM leasehold.worker v
               WHERE v.silent_at IS NOT NULL AND v.silent_at > since AND v.silent_at <= due
               ORDER BY v.id LIMIT 500 FOR UPDATE SKIP LOCKED LOOP
-        r := leasehold.bury(r, now, due, w.id, w.last_heartbeat_at,
+        r := leasehold.declare_dead(r, now, due, w.id, w.last_heartbeat_at,
                             leasehold.silence_words(now, w.last_heartbeat_at, w.multiplier, w.interval_ms),
                             w.sessions, false, by_hand);
     END LOOP;
@@ -633,7 +633,7 @@ BEGIN
     r := leasehold.log_later(r, 'info', 'worker ' || of_worker || ' was cleaned up after: all it held is free',
                              NULL, NULL, NULL, NULL, of_worker);
 EXCEPTION WHEN integrity_constraint_violation OR raise_exception OR data_exception THEN
-    r := leasehold.note_failure(r, now, 'worker ' || of_worker || ' cannot be marked as cleaned up after', SQLERRM,
+    r := leasehold.record_failure(r, now, 'worker ' || of_worker || ' cannot be marked as cleaned up after', SQLERRM,
                                 false, NULL, NULL, of_worker, NULL);
 END $$;
 
@@ -653,7 +653,7 @@ BEGIN
     FOR w IN
         SELECT d.id, h.worker IS NOT NULL AS holds
           FROM unnest(names) d(id)
-          LEFT JOIN (SELECT k.worker, bool_or(leasehold.recovers(k.queue, k.kind)) AS free_it
+          LEFT JOIN (SELECT k.worker, bool_or(leasehold.recovery_is_on(k.queue, k.kind)) AS free_it
                        FROM (SELECT DISTINCT j.worker, j.queue, j.kind FROM leasehold.job j
                               WHERE j.state = 'running' AND j.worker = ANY (names)) k
                       GROUP BY k.worker) h ON h.worker = d.id
@@ -680,18 +680,18 @@ BEGIN ATOMIC
                         UNION ALL
                         SELECT w.id FROM leasehold.worker w
                          WHERE w.silent_at IS NOT NULL AND w.silent_at <= due AND w.pid IS NOT NULL)
-       AND (NOT some_stay OR leasehold.recovers(j.queue, j.kind))
+       AND (NOT some_stay OR leasehold.recovery_is_on(j.queue, j.kind))
      ORDER BY j.lease_until, j.id LIMIT most;
 END;
 
 -- `dead`: workers known to be, though their records do not say so yet. `most` NULL: all.
 CREATE FUNCTION leasehold.stale(now timestamptz, m leasehold.meta, o leasehold.recovery_opts,
-                                dead text[], most bigint, l leasehold.look)
+                                dead text[], most bigint, l leasehold.scan)
 RETURNS SETOF bigint LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
     due  timestamptz := leasehold.due(now, m.no_expiry_before);
-    stay boolean := NOT o.by_hand AND leasehold.some_stay(m);
+    stay boolean := NOT o.by_hand AND leasehold.any_recovery_off(m);
 BEGIN
     IF o.threshold_ms IS NOT NULL THEN
         RETURN QUERY SELECT j.id FROM leasehold.job j
@@ -704,12 +704,12 @@ BEGIN
     RETURN QUERY
     (SELECT j.id FROM leasehold.job j
       WHERE j.state = 'running' AND j.lease_until > l.since AND j.lease_until <= due
-        AND (o.queue IS NULL OR j.queue = o.queue) AND (NOT stay OR leasehold.recovers(j.queue, j.kind))
+        AND (o.queue IS NULL OR j.queue = o.queue) AND (NOT stay OR leasehold.recovery_is_on(j.queue, j.kind))
       ORDER BY j.lease_until, j.id LIMIT most)
     UNION ALL
     (SELECT j.id FROM leasehold.job j
       WHERE j.state = 'running' AND j.lease_until = ANY (l.left_at) AND j.lease_until <= least(due, l.since)
-        AND (o.queue IS NULL OR j.queue = o.queue) AND (NOT stay OR leasehold.recovers(j.queue, j.kind))
+        AND (o.queue IS NULL OR j.queue = o.queue) AND (NOT stay OR leasehold.recovery_is_on(j.queue, j.kind))
       LIMIT most)
     UNION ALL
     SELECT d FROM leasehold.stale_of_dead(due, o.queue, stay, most) d WHERE leasehold.unclean(l.since, due)
@@ -719,7 +719,7 @@ BEGIN
        AND (o.queue IS NULL OR j.queue = o.queue)
        AND NOT EXISTS (SELECT 1 FROM leasehold.worker w
                         WHERE w.id = j.worker AND (w.uncleaned IS NOT NULL OR w.silent_at <= due))
-       AND (NOT stay OR leasehold.recovers(j.queue, j.kind))
+       AND (NOT stay OR leasehold.recovery_is_on(j.queue, j.kind))
     LIMIT most;
 END $$;
 
@@ -758,11 +758,11 @@ CREATE FUNCTION leasehold.expired_jobs(m leasehold.meta, since timestamptz, due 
 LANGUAGE plpgsql STABLE
 AS $$
 BEGIN
-    IF leasehold.some_stay(m) THEN
+    IF leasehold.any_recovery_off(m) THEN
         RETURN ARRAY(SELECT e.id
-                       FROM (SELECT j.id, leasehold.recovers(j.queue, j.kind) AS free_it FROM leasehold.job j
+                       FROM (SELECT j.id, leasehold.recovery_is_on(j.queue, j.kind) AS free_it FROM leasehold.job j
                               WHERE j.state = 'running' AND j.lease_until > since AND j.lease_until <= due
-                              ORDER BY j.lease_until LIMIT leasehold.walks_past()) e
+                              ORDER BY j.lease_until LIMIT leasehold.most_skipped()) e
                       WHERE e.free_it LIMIT 500);
     END IF;
     RETURN ARRAY(SELECT j.id FROM leasehold.job j
@@ -771,7 +771,7 @@ BEGIN
 END $$;
 
 -- True: it has freed jobs.
-CREATE FUNCTION leasehold.recover_on_claim(now timestamptz, m leasehold.meta, l leasehold.look) RETURNS boolean
+CREATE FUNCTION leasehold.recover_on_claim(now timestamptz, m leasehold.meta, l leasehold.scan) RETURNS boolean
 LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -780,20 +780,20 @@ DECLARE
     s   record;
     ids bigint[] := '{}';
 BEGIN
-    FOR s IN SELECT * FROM leasehold.stretches(l, due) LOOP
-        r := leasehold.bury_silent(r, now, s.since, s.up_to, false);
+    FOR s IN SELECT * FROM leasehold.scan_ranges(l, due) LOOP
+        r := leasehold.declare_silent_dead(r, now, s.since, s.up_to, false);
     END LOOP;
     IF leasehold.unclean(l.since, due) THEN
-        r := leasehold.take_back(r, now, m,
-            ARRAY(SELECT leasehold.stale_of_dead(due, NULL, leasehold.some_stay(m), 500)),
-            leasehold.by_itself());
+        r := leasehold.reclaim(r, now, m,
+            ARRAY(SELECT leasehold.stale_of_dead(due, NULL, leasehold.any_recovery_off(m), 500)),
+            leasehold.automatic_recovery());
         r := leasehold.clean_workers(r, now);
     END IF;
-    FOR s IN SELECT * FROM leasehold.stretches(l, due) LOOP
+    FOR s IN SELECT * FROM leasehold.scan_ranges(l, due) LOOP
         r := leasehold.recover_leases(r, now, s.since, s.up_to, false);
         ids := ids || leasehold.expired_jobs(m, s.since, s.up_to);
     END LOOP;
-    r := leasehold.take_back(r, now, m, ids, leasehold.by_itself());
+    r := leasehold.reclaim(r, now, m, ids, leasehold.automatic_recovery());
     IF r.report IS NOT NULL THEN
         r := leasehold.end_report(r, leasehold.clock(), 'skipped', -1);
     END IF;

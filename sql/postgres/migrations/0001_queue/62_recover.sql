@@ -50,7 +50,7 @@ BEGIN
             leasehold.need_range('number of totals', cardinality(counted), 7, 7),
             leasehold.need_ranges('count', counts, 0, 1000000000000), leasehold.need_ranges('total', counted, 0, 1000000000000),
             leasehold.need_range('action', action, 1, 3), leasehold.need_ms('threshold', threshold_ms, 0, 253402300799999),
-            leasehold.need_beside(cardinality(workers), array_dims(beats), array_dims(verdicts), array_dims(whats),
+            leasehold.need_same_length(cardinality(workers), array_dims(beats), array_dims(verdicts), array_dims(whats),
                                   array_dims(sessions));
     IF integrity NOT IN ('skipped', 'passed', 'repaired', 'failed') THEN
         PERFORM leasehold.refuse(-3, format('integrity "%s" is not known: skipped, passed, repaired or failed is allowed',
@@ -73,25 +73,25 @@ BEGIN
         ELSIF verdicts[i] = 'late' THEN
             r := leasehold.mark_late(r, now, workers[i], beats[i], o.by_hand);
         ELSE
-            r := leasehold.bury(r, now, due, workers[i], beats[i], whats[i], sessions[i],
+            r := leasehold.declare_dead(r, now, due, workers[i], beats[i], whats[i], sessions[i],
                                 verdicts[i] = 'proven', o.by_hand);
         END IF;
     END LOOP;
-    r := leasehold.take_back(r, now, m, ids, o);
+    r := leasehold.reclaim(r, now, m, ids, o);
     IF 'leases' = ANY (flags) THEN
-        FOR s IN SELECT * FROM leasehold.stretches(leasehold.look_from(m, now, o.by_hand), due) LOOP
+        FOR s IN SELECT * FROM leasehold.scan_ranges(leasehold.recovery_scan(m, now, o.by_hand), due) LOOP
             before := r.leases;
             r := leasehold.recover_leases(r, now, s.since, s.up_to, o.by_hand);
             over := over AND r.leases < before + 500;
         END LOOP;
     END IF;
     IF over THEN
-        r := leasehold.tell_findings(r, now, finding_types, findings, repaired);
+        r := leasehold.record_findings(r, now, finding_types, findings, repaired);
         r := leasehold.run_end(r, leasehold.clock(), m, coalesce(integrity, 'skipped'),
                                coalesce(wal_frames, -1));
     ELSE
         r := leasehold.run_count(r);
-        PERFORM leasehold.keep_recovering(now, m);
+        PERFORM leasehold.extend_recovering(now, m);
     END IF;
     r := leasehold.log_now(r);
     RETURN (r.report, r.started_at, r.orphaned, r.retried, r.made_pending, r.failed, r.released,
@@ -99,7 +99,7 @@ BEGIN
 END $$;
 
 -- What was found unsound or inconsistent, into the report.
-CREATE FUNCTION leasehold.tell_findings(INOUT r leasehold.run, now timestamptz, types text[],
+CREATE FUNCTION leasehold.record_findings(INOUT r leasehold.run, now timestamptz, types text[],
                                         findings text[], repaired boolean)
 LANGUAGE plpgsql
 AS $$
@@ -116,7 +116,7 @@ BEGIN
 END $$;
 
 -- While a run goes on from batch to batch, claims need not help it. A hint: nobody waits for it.
-CREATE FUNCTION leasehold.keep_recovering(now timestamptz, m leasehold.meta) RETURNS void
+CREATE FUNCTION leasehold.extend_recovering(now timestamptz, m leasehold.meta) RETURNS void
 LANGUAGE sql VOLATILE
 BEGIN ATOMIC
     UPDATE leasehold.meta SET recovering_until = now + interval '5 seconds'
@@ -139,7 +139,7 @@ BEGIN
     SELECT * INTO m FROM leasehold.meta WHERE one;
     RETURN QUERY SELECT * FROM leasehold.stale(now, m,
         (by_hand, threshold_ms, NULL, queue, false)::leasehold.recovery_opts, dead, most,
-        leasehold.look_from(m, now, everything));
+        leasehold.recovery_scan(m, now, everything));
 END $$;
 
 CREATE FUNCTION leasehold.stale_rest(threshold_ms bigint, queue text, at_once boolean, dead text[],
@@ -151,12 +151,12 @@ DECLARE
     m   leasehold.meta;
     now timestamptz := leasehold.clock();
     due timestamptz;
-    l   leasehold.look;
+    l   leasehold.scan;
 BEGIN
     PERFORM leasehold.need_ms('threshold', threshold_ms, 0, 253402300799999);
     SELECT * INTO m FROM leasehold.meta WHERE one;
     due := leasehold.due(now, m.no_expiry_before);
-    l := leasehold.look_from(m, now, everything);
+    l := leasehold.recovery_scan(m, now, everything);
     leases := leasehold.stale_leases(
         now, l.since, due, (true, threshold_ms, NULL, queue, at_once)::leasehold.recovery_opts, dead);
     unclean := leasehold.unclean(l.since, due);
@@ -165,7 +165,7 @@ END $$;
 
 -- Counts that a check has found wrong, counted anew. The lock keeps the fold of the deltas out: it
 -- writes leasehold.queue, and what it has not folded yet is subtracted here.
-CREATE FUNCTION leasehold.mend() RETURNS void LANGUAGE plpgsql
+CREATE FUNCTION leasehold.recount() RETURNS void LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -219,11 +219,11 @@ BEGIN
     IF r.always THEN
         r := leasehold.run_begin(r, now);
     END IF;
-    r := leasehold.bury_silent(r, now, '-infinity', due, o.by_hand);
-    ids := ARRAY(SELECT leasehold.stale(now, m, o, '{}', most, leasehold.look_from(m, now, true)));
+    r := leasehold.declare_silent_dead(r, now, '-infinity', due, o.by_hand);
+    ids := ARRAY(SELECT leasehold.stale(now, m, o, '{}', most, leasehold.recovery_scan(m, now, true)));
     r.whole := r.whole AND pg_catalog.cardinality(ids) IS DISTINCT FROM most;
     FOR i IN 0..(pg_catalog.cardinality(ids) - 1) / 500 LOOP
-        r := leasehold.take_back(r, now, m, ids[i * 500 + 1:i * 500 + 500], o);
+        r := leasehold.reclaim(r, now, m, ids[i * 500 + 1:i * 500 + 500], o);
         -- Nothing of this batch is undone any more unless the whole call is. Kept until the end, the lines of forty
         -- thousand jobs would be copied with the run at every call.
         r := leasehold.log_now(r);
@@ -244,9 +244,9 @@ RETURNS jsonb LANGUAGE plpgsql
 AS $$
 DECLARE
     due  timestamptz := leasehold.due(now, m.no_expiry_before);
-    ids  bigint[] := ARRAY(SELECT leasehold.stale(now, m, o, '{}', NULL, leasehold.look_from(m, now, true)));
-    lost leasehold.forfeit[] := ARRAY(
-        SELECT f FROM leasehold.forfeits(ids[:10000], now, m, o, true) f ORDER BY f.n);
+    ids  bigint[] := ARRAY(SELECT leasehold.stale(now, m, o, '{}', NULL, leasehold.recovery_scan(m, now, true)));
+    lost leasehold.reclaimable[] := ARRAY(
+        SELECT f FROM leasehold.reclaimable_jobs(ids[:10000], now, m, o, true) f ORDER BY f.n);
 BEGIN
     RETURN pg_catalog.jsonb_build_object(
         'id', NULL, 'trigger', 'manual', 'started_at', leasehold.time_words(now),
@@ -303,7 +303,7 @@ BEGIN
     END IF;
     m := leasehold.same_server(m, now);
     r := leasehold.run_recovery(r, now, m, o, NULL);
-    PERFORM leasehold.upkeep();
+    PERFORM leasehold.maintain_round();
     RETURN leasehold.report_json(r.report);
 END $$;
 
@@ -321,8 +321,8 @@ DECLARE
 BEGIN
     SELECT * INTO m FROM leasehold.meta WHERE one;
     m := leasehold.same_server(m, now);
-    r := leasehold.run_recovery(r, now, m, leasehold.by_itself(), 10000);
-    PERFORM leasehold.upkeep();
+    r := leasehold.run_recovery(r, now, m, leasehold.automatic_recovery(), 10000);
+    PERFORM leasehold.maintain_round();
     RETURN leasehold.report_json(r.report);
 END $$;
 
@@ -334,11 +334,11 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
     m leasehold.meta;
-    l leasehold.look;
+    l leasehold.scan;
 BEGIN
     SELECT * INTO m FROM leasehold.meta WHERE one;
     recovery_timestamp := leasehold.clock();
-    l := leasehold.look_from(m, recovery_timestamp, false);
+    l := leasehold.recovery_scan(m, recovery_timestamp, false);
     locks_cleaned := leasehold.stale_leases(
         recovery_timestamp, l.since, leasehold.due(recovery_timestamp, m.no_expiry_before),
         (true, NULL, NULL, NULL, false)::leasehold.recovery_opts, '{}');

@@ -97,7 +97,7 @@ BEGIN
             RETURNING j.queue, j.state)
         SELECT g.queue, g.state, count(*) AS n FROM gone g GROUP BY g.queue, g.state
     LOOP
-        PERFORM leasehold.tally(of.queue, now, 'o', of.state, NULL, of.n);
+        PERFORM leasehold.count_change(of.queue, now, 'o', of.state, NULL, of.n);
         pruned := pruned + of.n;
     END LOOP;
 END $$;
@@ -160,7 +160,7 @@ BEGIN
      WHERE (r.request, r.producer) IN (SELECT o.request, o.producer FROM leasehold.request o WHERE o.at < before
                                         ORDER BY o.at LIMIT most FOR UPDATE SKIP LOCKED);
     GET DIAGNOSTICS full_one = ROW_COUNT;
-    PERFORM leasehold.producers_seen();
+    PERFORM leasehold.update_producers();
     DELETE FROM leasehold.rollup r
      WHERE (r.minute, r.queue) IN (SELECT o.minute, o.queue FROM leasehold.rollup o
                                     WHERE o.minute < date_trunc('minute', before, 'UTC')
@@ -199,7 +199,7 @@ BEGIN
     PERFORM leasehold.need_ms('age', older_ms, 0, 315360000000);
     before := now - leasehold.span(coalesce(older_ms, 2592000000));
     IF shared THEN
-        SELECT d.position INTO after FROM leasehold.duty d
+        SELECT d.position INTO after FROM leasehold.maintenance_task d
          WHERE d.name = 'prune' AND (d.until <= now OR d.until > now + interval '30 seconds')
            FOR UPDATE SKIP LOCKED;
         IF NOT FOUND THEN
@@ -211,7 +211,7 @@ BEGIN
     SELECT j.after, j.pruned, j.more INTO after, pruned, more
       FROM leasehold.prune_jobs(now, older_ms, after) j;
     IF shared THEN
-        UPDATE leasehold.duty d
+        UPDATE leasehold.maintenance_task d
            SET position = CASE WHEN prune_round.more THEN prune_round.after ELSE 0 END,
                until = CASE WHEN prune_round.more THEN now ELSE now + interval '30 seconds' END
          WHERE d.name = 'prune';

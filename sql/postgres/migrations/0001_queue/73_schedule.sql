@@ -61,7 +61,7 @@ BEGIN
            payload_bytes = excluded.payload_bytes;
     PERFORM leasehold.schedule_event(now, 'schedule.set', of_name, of_queue, 'hand',
                                      of_cron || ', ' || of_tz, '');
-    PERFORM leasehold.ring_soon(of_next_at, now);
+    PERFORM leasehold.wake_if_due_soon(of_next_at, now);
 END $$;
 
 CREATE FUNCTION leasehold.schedule_remove(name text) RETURNS void
@@ -108,7 +108,7 @@ LANGUAGE plpgsql
 AS $$
 BEGIN
     IF why IS DISTINCT FROM s.error THEN
-        PERFORM leasehold.tell('error', format('schedule %s enqueues nothing: %s', s.name, why),
+        PERFORM leasehold.log_message('error', format('schedule %s enqueues nothing: %s', s.name, why),
                                queue => s.queue, reason => why);
         PERFORM leasehold.schedule_event(now, 'schedule.failed', s.name, s.queue, 'system/schedule',
                                          why, '');
@@ -117,7 +117,7 @@ END $$;
 
 -- The job of one instant, if it can be: else why not. An instant that a live job with its key stands in
 -- the way of is done with, and told.
-CREATE FUNCTION leasehold.enqueue_tick(s leasehold.schedule, at timestamptz, now timestamptz,
+CREATE FUNCTION leasehold.enqueue_run(s leasehold.schedule, at timestamptz, now timestamptz,
                                        p leasehold.policy, OUT job bigint, OUT why text)
 LANGUAGE plpgsql
 AS $$
@@ -154,7 +154,7 @@ BEGIN
         RETURNING id, state INTO job, made_state;
         EXIT WHEN FOUND;  -- else another has just enqueued this key
     END LOOP;
-    PERFORM leasehold.tally(s.queue, now, 'e', NULL, made_state, 1);
+    PERFORM leasehold.count_change(s.queue, now, 'e', NULL, made_state, 1);
     IF p.audit = 2 THEN
         PERFORM leasehold.schedule_event(now, 'job.enqueued', s.name, s.queue, 'system/schedule', '',
                                          ',"instant":"' || leasehold.time_words(at) || '"', job, made_state);
@@ -164,7 +164,7 @@ END $$;
 -- Move a schedule on, and enqueue. Compare-and-set: of all who have noticed that it is due, one moves it
 -- on; the others get -1. `missed` and `more` tell of what was not on time, `why` why nothing can be
 -- enqueued. Returns how many jobs were.
-CREATE FUNCTION leasehold.schedule_tick(of_name text, was_until timestamptz, upto timestamptz,
+CREATE FUNCTION leasehold.schedule_run(of_name text, was_until timestamptz, upto timestamptz,
                                         of_next_at timestamptz, instants timestamptz[], missed text,
                                         more text, why text) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -186,7 +186,7 @@ BEGIN
         RETURN -1;
     END IF;
     IF missed IS NOT NULL THEN
-        PERFORM leasehold.tell('warn', format('schedule %s: %s', s.name, missed), queue => s.queue,
+        PERFORM leasehold.log_message('warn', format('schedule %s: %s', s.name, missed), queue => s.queue,
                                reason => missed);
         PERFORM leasehold.schedule_event(now, 'schedule.missed', s.name, s.queue, 'system/schedule',
                                          missed, more);
@@ -195,7 +195,7 @@ BEGIN
     p := leasehold.policy_of(s.queue, s.kind);
     FOREACH at IN ARRAY instants LOOP
         EXIT WHEN why IS NOT NULL;
-        SELECT * INTO made FROM leasehold.enqueue_tick(s, at, now, p);
+        SELECT * INTO made FROM leasehold.enqueue_run(s, at, now, p);
         why := made.why;
         IF made.job IS NOT NULL THEN
             n := n + 1;
@@ -211,7 +211,7 @@ BEGIN
        SET last_at = coalesce(last_instant, w.last_at), last_job = coalesce(last_job_made, w.last_job),
            error = why
      WHERE w.name = of_name;
-    PERFORM leasehold.ring_soon(of_next_at, now);
+    PERFORM leasehold.wake_if_due_soon(of_next_at, now);
     RETURN n;
 END $$;
 

@@ -11,7 +11,7 @@ DECLARE
     first record;
     best  bigint;
 BEGIN
-    FOR s IN SELECT * FROM leasehold.fresh_stretches(of_queue) LOOP
+    FOR s IN SELECT * FROM leasehold.fresh_ranges(of_queue) LOOP
         top := s.most_priority;
         WHILE top >= s.least_priority LOOP
             SELECT j.priority, j.id INTO first FROM leasehold.job j
@@ -115,7 +115,7 @@ CREATE FUNCTION leasehold.leases(of_scope text DEFAULT NULL) RETURNS SETOF lease
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
     SELECT s.* FROM leasehold.meta m, (SELECT leasehold.clock() AS now OFFSET 0) t, leasehold.lease l,
-           LATERAL leasehold.lease_seen(l, t.now, leasehold.due(t.now, m.no_expiry_before)) s
+           LATERAL leasehold.lease_state_of(l, t.now, leasehold.due(t.now, m.no_expiry_before)) s
      WHERE of_scope IS NULL OR l.scope = of_scope
      ORDER BY l.scope, l.name;
 END;
@@ -133,6 +133,6 @@ BEGIN
     IF NOT FOUND THEN
         PERFORM leasehold.refuse(-5, format('there is no lease "%s/%s"', scope, name));
     END IF;
-    RETURN leasehold.lease_seen(l, now, (SELECT leasehold.due(now, m.no_expiry_before)
+    RETURN leasehold.lease_state_of(l, now, (SELECT leasehold.due(now, m.no_expiry_before)
                                            FROM leasehold.meta m));
 END $$;

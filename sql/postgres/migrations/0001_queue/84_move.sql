@@ -41,13 +41,13 @@ BEGIN
 END $$;
 
 -- Shut, or open again. Exclusive, so that nobody is half-way: nobody writes, and nobody is about to.
-CREATE FUNCTION leasehold.move_doors(shut boolean) RETURNS void LANGUAGE plpgsql
+CREATE FUNCTION leasehold.move_triggers(shut boolean) RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     door text;
 BEGIN
-    FOREACH door IN ARRAY ARRAY['job', 'hold', 'queue', 'delta', 'rollup', 'policy', 'scope', 'schedule',
+    FOREACH door IN ARRAY ARRAY['job', 'quarantine', 'queue', 'delta', 'rollup', 'policy', 'scope', 'schedule',
                                 'lease', 'worker', 'event', 'request', 'report', 'total', 'output'] LOOP
         EXECUTE pg_catalog.format('LOCK TABLE leasehold.%I IN EXCLUSIVE MODE', door);
         EXECUTE pg_catalog.format('DROP TRIGGER IF EXISTS closed ON leasehold.%I', door);
@@ -97,7 +97,7 @@ DECLARE
     last timestamptz;
 BEGIN
     PERFORM pg_catalog.set_config('leasehold.moving', of_id, true);
-    PERFORM leasehold.move_doors(true);
+    PERFORM leasehold.move_triggers(true);
     IF EXISTS (SELECT 1 FROM leasehold.move m WHERE m.part <> 'filled') THEN
         PERFORM leasehold.refuse(-6, pg_catalog.format('store "%s" takes part in another move',
                                                        pg_catalog.current_database()));
@@ -131,15 +131,15 @@ BEGIN
     IF half AND m.id = of_id AND NOT anew THEN
         RETURN;
     END IF;
-    PERFORM leasehold.move_doors(true);
+    PERFORM leasehold.move_triggers(true);
     IF NOT coalesce(half, false)
        AND (coalesce(m.part, 'filled') <> 'filled' OR NOT leasehold.move_empty()) THEN
         PERFORM leasehold.refuse(-6, pg_catalog.format(
             'store "%s" is not empty: a store is moved into a new one', pg_catalog.current_database()));
     END IF;
-    TRUNCATE leasehold.job, leasehold.hold, leasehold.queue, leasehold.delta, leasehold.change, leasehold.rollup,
+    TRUNCATE leasehold.job, leasehold.quarantine, leasehold.queue, leasehold.delta, leasehold.change, leasehold.rollup,
              leasehold.policy, leasehold.scope, leasehold.schedule, leasehold.lease, leasehold.event,
-             leasehold.request, leasehold.produced, leasehold.report, leasehold.total, leasehold.front, leasehold.output;
+             leasehold.request, leasehold.produced, leasehold.report, leasehold.total, leasehold.claim_floor, leasehold.output;
     PERFORM leasehold.move_set('target', of_id, of_other, of_url);
 END $$;
 
@@ -159,7 +159,7 @@ AS $$
 BEGIN
     PERFORM leasehold.move_need('source', of_id);
     DELETE FROM leasehold.move;
-    PERFORM leasehold.move_doors(false);
+    PERFORM leasehold.move_triggers(false);
 END $$;
 
 -- An id is never used again.
@@ -203,8 +203,8 @@ BEGIN
     PERFORM leasehold.event_put(now, 'store.moved', NULL, NULL, NULL, NULL, NULL, NULL, 'move',
         pg_catalog.format('moved from "%s"', of_url), NULL,
         pg_catalog.format('{"epoch":%s,"last_job":%s}', m.epoch, last_job));
-    PERFORM leasehold.ring(q.queue, now) FROM leasehold.queue q WHERE q.pending > 0;
-    PERFORM leasehold.move_doors(false);
+    PERFORM leasehold.wake_queue(q.queue, now) FROM leasehold.queue q WHERE q.pending > 0;
+    PERFORM leasehold.move_triggers(false);
 END $$;
 
 -- How it stands, as far as a move asks.

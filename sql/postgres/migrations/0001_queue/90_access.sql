@@ -28,12 +28,12 @@ DECLARE
         'lease_complete', 'worker_heartbeat', 'worker_stop', 'recover', 'maintain', 'prune',
         -- The library calls these.
         'enqueue_many', 'enqueue_one', 'claim_many', 'claim_one', 'heartbeat_many', 'complete_many', 'complete_one', 'fail_many',
-        'fail_rotten', 'release_many', 'release_worker_all', 'release_worker_many', 'cancel_many',
+        'fail_corrupt', 'release_many', 'release_worker_all', 'release_worker_many', 'cancel_many',
         'retry_many', 'delete_many', 'reschedule_many', 'policy_set', 'scope_put', 'queue_switch',
-        'purge_some', 'schedule_before', 'schedule_put', 'schedule_put_off', 'schedule_tick', 'schedules_due',
-        'lease_act', 'worker_register', 'worker_beat', 'worker_leave', 'worker_started',
-        'worker_sessions', 'worker_degraded', 'recover_batch', 'mend', 'upkeep', 'prune_round', 'peek',
-        'glance', 'retry_waits', 'output_many', 'off_duty', 'arm', 'clock_jumped'];
+        'purge_batch', 'schedule_before', 'schedule_put', 'schedule_put_off', 'schedule_run', 'schedules_due',
+        'lease_act', 'worker_register', 'worker_heartbeat_put', 'worker_leave', 'worker_started',
+        'worker_sessions', 'worker_degraded', 'recover_batch', 'recount', 'maintain_round', 'prune_round', 'poll',
+        'has_fresh_job', 'retry_waits', 'output_many', 'resign_leader', 'subscribe', 'clock_jumped'];
     produces constant text[] := ARRAY['about', 'enqueue', 'enqueue_many', 'enqueue_one', 'result'];
     one regprocedure;
 BEGIN

@@ -1,5 +1,5 @@
 /* The acts of a holder: heartbeat, complete, fail, release. Each is one call; what it decides is in
- * sql/postgres/migrations (40_hold.sql, 41_end.sql). */
+ * sql/postgres/migrations (40_holder.sql, 41_outcome.sql). */
 #include "store/postgres/pg.h"
 
 #include "base/hook.h"

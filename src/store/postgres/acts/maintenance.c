@@ -10,7 +10,7 @@ int pg_act_maintain(struct txn *txn, struct lhi_act *act)
     lh_upkeep *done = &act->upkeep.done;
     struct rows rows;
     bool more = false;
-    int rc = pg_call(txn, LHI_POSTGRES_UPKEEP, NULL, &rows, &act->err);
+    int rc = pg_call(txn, LHI_POSTGRES_MAINTAIN, NULL, &rows, &act->err);
 
     if (rc != LH_OK)
         return rc;
@@ -71,7 +71,7 @@ int pg_read_poll(struct txn *txn, struct lhi_act *act)
         pg_arg_names(&args, opts->kinds, opts->n_kinds);
     else
         pg_arg_no_array(&args, OID_TEXT);
-    int rc = pg_call(txn, LHI_POSTGRES_PEEK, &args, &rows, &act->err);
+    int rc = pg_call(txn, LHI_POSTGRES_POLL, &args, &rows, &act->err);
     if (rc != LH_OK)
         return rc;
     act->peek.found = pg_row_bool(&rows, 0, SOMETHING);
@@ -110,6 +110,6 @@ void pg_resign_leader(struct pg *pg)
         return;
     handle_name(pg, keeper, sizeof keeper);
     pg_arg_text(&args, keeper);
-    (void)pg_call(&txn, LHI_POSTGRES_OFF_DUTY, &args, NULL, &ignored);
+    (void)pg_call(&txn, LHI_POSTGRES_RESIGN_LEADER, &args, NULL, &ignored);
     pg_pool_give(pg, txn.conn);
 }

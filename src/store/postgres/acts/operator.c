@@ -1,5 +1,5 @@
 /* The acts of a hand: cancel, retry, delete, reschedule; queues, policies, scopes. Each is one call;
- * what it decides is in sql/postgres/migrations (50_hand.sql). */
+ * what it decides is in sql/postgres/migrations (50_operator.sql). */
 #include "store/postgres/pg.h"
 
 #include "base/hook.h"

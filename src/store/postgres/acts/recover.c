@@ -143,5 +143,5 @@ int pg_act_recover(struct txn *txn, struct lhi_act *act)
 
 int pg_act_recount(struct txn *txn, struct lhi_act *act)
 {
-    return pg_call(txn, LHI_POSTGRES_MEND, NULL, NULL, &act->err);
+    return pg_call(txn, LHI_POSTGRES_RECOUNT, NULL, NULL, &act->err);
 }

@@ -249,7 +249,7 @@ static int settle_ticks(struct ticking *t, const struct lhi_instants *due, int64
     pg_arg_text(&args, corrupt && t->plan.to != 0
                            ? "payload does not match its checksum: set the schedule anew"
                            : NULL);
-    int rc = pg_call(t->txn, LHI_POSTGRES_SCHEDULE_TICK, &args, &rows, err);
+    int rc = pg_call(t->txn, LHI_POSTGRES_SCHEDULE_RUN, &args, &rows, err);
     if (rc != LH_OK)
         return rc;
     int64_t enqueued = pg_row_int(&rows, 0, 0); /* -1: another was faster */

@@ -55,7 +55,7 @@ int pg_act_worker_heartbeat(struct txn *txn, struct lhi_act *act)
     pg_arg_opt(&args, act->beat.interval_ms);
     pg_arg_text(&args, LH_VERSION);
     pg_heartbeat_args(&args, act);
-    return pg_call_list(txn, act, LHI_POSTGRES_WORKER_BEAT, &args, beat_id);
+    return pg_call_list(txn, act, LHI_POSTGRES_WORKER_HEARTBEAT, &args, beat_id);
 }
 
 int pg_act_worker_started(struct txn *txn, struct lhi_act *act)

@@ -110,7 +110,7 @@ static int check_invariants(struct report *report)
     if (rc == LH_OK)
         rc = check_invariant(report, LHI_POSTGRES_CHECK_IDS, false);
     if (rc == LH_OK)
-        rc = check_invariant(report, LHI_POSTGRES_CHECK_TALLIES, true);
+        rc = check_invariant(report, LHI_POSTGRES_CHECK_COUNTS, true);
     if (rc == LH_OK)
         rc = check_invariant(report, LHI_POSTGRES_CHECK_OUTPUTS, true);
     return rc;

@@ -18,7 +18,7 @@ static const struct place {
     [LHI_MOVED_QUEUE] = {"lh_queue", "queue <> '*'"},
     [LHI_MOVED_SCHEDULE] = {"lh_schedule", "1"},
     [LHI_MOVED_LEASE] = {"lh_lease", "1"},
-    [LHI_MOVED_HOLD] = {"lh_hold", "1"},
+    [LHI_MOVED_QUARANTINE] = {"lh_quarantine", "1"},
     [LHI_MOVED_TOTAL] = {"lh_meta", "key >= 'recovery:' AND key < 'recovery;'"},
     [LHI_MOVED_ROLLUP] = {"lh_rollup", "1"},
     [LHI_MOVED_REQUEST] = {"lh_request", "1"},

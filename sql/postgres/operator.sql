@@ -16,7 +16,7 @@ SELECT * FROM leasehold.reschedule_many($1, $2, $3);
 SELECT leasehold.queue_switch($1, $2);
 
 -- name: queue_purge
-SELECT purged, more FROM leasehold.purge_some($1);
+SELECT purged, more FROM leasehold.purge_batch($1);
 
 -- name: queue_delete
 SELECT leasehold.queue_delete($1);

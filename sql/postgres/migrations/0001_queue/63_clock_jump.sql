@@ -21,7 +21,7 @@ BEGIN
     PERFORM leasehold.need_given('jump', jump_ms IS NOT NULL), leasehold.need_given('elapsed time', elapsed_ms IS NOT NULL);
     SELECT m.jumped_ms INTO known FROM leasehold.meta m WHERE m.one FOR UPDATE;
     IF known <> known_ms OR pg_catalog.abs(jump_ms) <= 1000
-       OR leasehold.heard_of_between(now - jump + interval '1 second',
+       OR leasehold.any_heartbeat_between(now - jump + interval '1 second',
                                      now - leasehold.span(elapsed_ms) - interval '1 second') THEN
         RETURN false;
     END IF;
@@ -29,13 +29,13 @@ BEGIN
     PERFORM leasehold.shift_leases(now, jump, now - leasehold.span(elapsed_ms));
     PERFORM leasehold.event_put(now, 'clock.jump', NULL, NULL, NULL, NULL, NULL, NULL, 'system/clock',
                                 NULL, NULL, pg_catalog.format('{"jump_ms":%s}', jump_ms));
-    PERFORM leasehold.tell('warn', 'clock jumped by ' || jump_ms || ' ms: leases shifted with it');
+    PERFORM leasehold.log_message('warn', 'clock jumped by ' || jump_ms || ' ms: leases shifted with it');
     RETURN true;
 END $$;
 
 -- A clock that jumped forward has left moments out. If somebody was heard of in one of them, it was the
 -- machine of whoever compared that stood still.
-CREATE FUNCTION leasehold.heard_of_between(low timestamptz, high timestamptz) RETURNS boolean
+CREATE FUNCTION leasehold.any_heartbeat_between(low timestamptz, high timestamptz) RETURNS boolean
 LANGUAGE sql STABLE
 RETURN EXISTS (SELECT 1 FROM leasehold.worker w
                 WHERE w.last_heartbeat_at > low AND w.last_heartbeat_at < high)
@@ -66,9 +66,9 @@ BEGIN
      WHERE j.state = 'running'
        AND leasehold.before_jump(greatest(j.started_at, j.last_heartbeat_at), now, jump, looked_at);
     UPDATE leasehold.job j SET run_at = j.run_at + jump
-      FROM leasehold.hold h
+      FROM leasehold.quarantine h
      WHERE h.job = j.id AND h.queue = j.queue AND j.state = 'scheduled' AND j.run_at = h.until;
-    UPDATE leasehold.hold h SET until = h.until + jump;
+    UPDATE leasehold.quarantine h SET until = h.until + jump;
     UPDATE leasehold.delta d SET at = d.at + jump WHERE d.act = 'n';
     UPDATE leasehold.queue q SET bucket_at = q.bucket_at + jump
      WHERE q.queue IN (SELECT o.queue FROM leasehold.queue o
@@ -86,8 +86,8 @@ BEGIN
     UPDATE leasehold.schedule s SET done_until = now, next_at = now
      WHERE s.done_until > now + interval '1 day';
     -- When to look below it next was by the old clock; it is made anew. (Claims that are at one look.)
-    DELETE FROM leasehold.front f
-     WHERE (f.queue, f.look, f.priority) IN (SELECT s.queue, s.look, s.priority FROM leasehold.front s
+    DELETE FROM leasehold.claim_floor f
+     WHERE (f.queue, f.look, f.priority) IN (SELECT s.queue, s.look, s.priority FROM leasehold.claim_floor s
                                                 FOR UPDATE SKIP LOCKED);
     UPDATE leasehold.meta
        SET generation = generation + 1, no_expiry_before = no_expiry_before + jump,

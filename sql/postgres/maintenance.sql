@@ -1,19 +1,19 @@
 -- What falls due by itself, schedules, and what an operator should know.
 
--- name: upkeep
-SELECT expired, promoted, schedules, more FROM leasehold.upkeep();
+-- name: maintain
+SELECT expired, promoted, schedules, more FROM leasehold.maintain_round();
 
 -- name: prune
 SELECT after, pruned, more FROM leasehold.prune_round($1, $2);
 
--- name: peek
-SELECT something, next_ms, spare_ms FROM leasehold.peek($1, $2, $3);
+-- name: poll
+SELECT something, next_ms, spare_ms FROM leasehold.poll($1, $2, $3);
 
 -- name: retry_waits
 SELECT leasehold.retry_waits($1, $2);
 
--- name: off_duty
-SELECT leasehold.off_duty($1);
+-- name: resign_leader
+SELECT leasehold.resign_leader($1);
 
 -- name: schedule_list
 SELECT * FROM leasehold.schedule ORDER BY name;
@@ -31,8 +31,8 @@ SELECT leasehold.schedule_remove($1);
 -- name: schedule_due
 SELECT (d.due).*, d.now FROM leasehold.schedules_due($1) d;
 
--- name: schedule_tick
-SELECT leasehold.schedule_tick($1, $2, $3, $4, $5, $6, $7, $8);
+-- name: schedule_run
+SELECT leasehold.schedule_run($1, $2, $3, $4, $5, $6, $7, $8);
 
 -- name: schedule_put_off
 SELECT leasehold.schedule_put_off($1, $2, $3);

@@ -4,7 +4,7 @@
 -- the first is acted on, the second finds what became of it. Everything a hand does is an event.
 
 -- One of a batch that was acted on.
-CREATE TYPE leasehold.handled AS (n integer, id bigint, was text, becomes text, token bigint,
+CREATE TYPE leasehold.changed_job AS (n integer, id bigint, was text, becomes text, token bigint,
                                   queue text, worker text, reason text);
 
 CREATE FUNCTION leasehold.lock_jobs(jobs bigint[]) RETURNS void LANGUAGE plpgsql
@@ -14,7 +14,7 @@ BEGIN
 END $$;
 
 -- Count and tell what was done.
-CREATE FUNCTION leasehold.record_by_hand(now timestamptz, of_type text, done leasehold.handled[])
+CREATE FUNCTION leasehold.record_operator_act(now timestamptz, of_type text, done leasehold.changed_job[])
 RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -22,13 +22,13 @@ BEGIN
                                 token)
     SELECT now, of_type, d.id, d.queue, d.worker, d.was, d.becomes, 'hand', d.reason, d.token
       FROM unnest(done) d ORDER BY d.n;
-    PERFORM leasehold.tally(d.queue, now, 'o', d.was, d.becomes, d.n)
+    PERFORM leasehold.count_change(d.queue, now, 'o', d.was, d.becomes, d.n)
        FROM (SELECT queue, was, becomes, count(*) AS n FROM unnest(done)
               GROUP BY queue, was, becomes) d;
 END $$;
 
 -- Why the others were not acted on: those of a batch that are not done, as they are now.
-CREATE FUNCTION leasehold.hands_refused(jobs bigint[], done leasehold.handled[], verb text)
+CREATE FUNCTION leasehold.refused_operator_acts(jobs bigint[], done leasehold.changed_job[], verb text)
 RETURNS SETOF leasehold.outcome LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -56,7 +56,7 @@ AS $$
 DECLARE
     now  timestamptz := leasehold.clock();
     m    leasehold.meta;
-    done leasehold.handled[];
+    done leasehold.changed_job[];
 BEGIN
     PERFORM leasehold.need_list('job', jobs);
     PERFORM leasehold.lock_jobs(jobs);
@@ -74,16 +74,16 @@ BEGIN
           FROM old o
          WHERE j.id = ANY (jobs) AND j.id = o.id AND j.token = o.token AND j.state IN ('scheduled', 'pending', 'running')
         RETURNING (o.n, o.id, o.state, 'cancelled', o.token, o.queue, o.worker, NULL)
-                  ::leasehold.handled AS done, o.id, o.queue, o.token, o.lease_until
+                  ::leasehold.changed_job AS done, o.id, o.queue, o.token, o.lease_until
     ), held_back AS (
-        INSERT INTO leasehold.hold AS w
+        INSERT INTO leasehold.quarantine AS w
         SELECT c.queue, c.id, c.token, greatest(c.lease_until, m.no_expiry_before) FROM cancelled c
          WHERE c.lease_until > leasehold.due(now, m.no_expiry_before)
-            ON CONFLICT ON CONSTRAINT hold_pkey
+            ON CONFLICT ON CONSTRAINT quarantine_pkey
             DO UPDATE SET token = excluded.token, until = excluded.until)
     SELECT array_agg(c.done) INTO done FROM cancelled c;
-    PERFORM leasehold.record_by_hand(now, 'job.cancelled', done);
-    RETURN QUERY SELECT * FROM leasehold.hands_refused(jobs, done, 'cancelled');
+    PERFORM leasehold.record_operator_act(now, 'job.cancelled', done);
+    RETURN QUERY SELECT * FROM leasehold.refused_operator_acts(jobs, done, 'cancelled');
 END $$;
 
 -- ---- retry ----
@@ -91,17 +91,17 @@ END $$;
 -- One that is locked; NULL: another job with its key lives in the queue.
 CREATE FUNCTION leasehold.retry_one(now timestamptz, m leasehold.meta, j leasehold.job, n integer,
                                     at_once boolean)
-RETURNS leasehold.handled LANGUAGE plpgsql
+RETURNS leasehold.changed_job LANGUAGE plpgsql
 AS $$
 DECLARE
     held_until timestamptz;
     becomes    text;
 BEGIN
     IF at_once THEN
-        DELETE FROM leasehold.hold h WHERE h.queue = j.queue AND h.job = j.id;
+        DELETE FROM leasehold.quarantine h WHERE h.queue = j.queue AND h.job = j.id;
         PERFORM leasehold.exclusive_end(ARRAY[j.id], ARRAY[j.queue]);
     ELSE
-        SELECT h.until INTO held_until FROM leasehold.hold h
+        SELECT h.until INTO held_until FROM leasehold.quarantine h
          WHERE h.queue = j.queue AND h.job = j.id AND h.until > now;
     END IF;
     becomes := CASE WHEN held_until IS NULL THEN 'pending' ELSE 'scheduled' END;
@@ -110,7 +110,7 @@ BEGIN
            finished_at = NULL, result = NULL, result_bytes = NULL, expires_at = NULL, again = true,
            token = leasehold.next_token(w.token, m.first_token), state_changed_at = now
      WHERE w.id = j.id AND w.state IN ('failed', 'cancelled', 'completed');
-    RETURN (n, j.id, j.state, becomes, j.token, j.queue, NULL, NULL)::leasehold.handled;
+    RETURN (n, j.id, j.state, becomes, j.token, j.queue, NULL, NULL)::leasehold.changed_job;
 EXCEPTION WHEN unique_violation THEN
     RETURN NULL;
 END $$;
@@ -124,8 +124,8 @@ DECLARE
     now   timestamptz := leasehold.clock();
     m     leasehold.meta;
     j     leasehold.job;
-    done  leasehold.handled[];
-    again leasehold.handled;
+    done  leasehold.changed_job[];
+    again leasehold.changed_job;
     kept  leasehold.outcome[];
 BEGIN
     PERFORM leasehold.need_list('job', jobs);
@@ -144,9 +144,9 @@ BEGIN
                                            'lives in the queue', j.id))::leasehold.outcome;
         END IF;
     END LOOP;
-    PERFORM leasehold.record_by_hand(now, 'job.retried', done);
+    PERFORM leasehold.record_operator_act(now, 'job.retried', done);
     RETURN QUERY SELECT r.n, coalesce(k.status, r.status), coalesce(k.message, r.message)
-                   FROM leasehold.hands_refused(jobs, done, 'retried') r
+                   FROM leasehold.refused_operator_acts(jobs, done, 'retried') r
                    LEFT JOIN unnest(kept) k ON k.n = r.n ORDER BY r.n;
 END $$;
 
@@ -157,7 +157,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 DECLARE
-    done leasehold.handled[];
+    done leasehold.changed_job[];
 BEGIN
     PERFORM leasehold.need_list('job', jobs);
     PERFORM leasehold.lock_jobs(jobs);
@@ -165,10 +165,10 @@ BEGIN
         DELETE FROM leasehold.job j WHERE j.id = ANY(jobs) AND j.state <> 'running'
         RETURNING j.id, j.state, j.token, j.queue)
     SELECT array_agg((array_position(jobs, d.id), d.id, d.state, NULL, d.token, d.queue, NULL, NULL)
-                     ::leasehold.handled)
+                     ::leasehold.changed_job)
       INTO done FROM deleted d;
-    PERFORM leasehold.record_by_hand(leasehold.clock(), 'job.deleted', done);
-    RETURN QUERY SELECT * FROM leasehold.hands_refused(jobs, done, 'deleted');
+    PERFORM leasehold.record_operator_act(leasehold.clock(), 'job.deleted', done);
+    RETURN QUERY SELECT * FROM leasehold.refused_operator_acts(jobs, done, 'deleted');
 END $$;
 
 -- Only the owner of the tables can delete rows past these functions. A running job has a holder: its row
@@ -194,7 +194,7 @@ AS $$
 DECLARE
     now    timestamptz := leasehold.clock();
     wanted timestamptz;
-    done   leasehold.handled[];
+    done   leasehold.changed_job[];
 BEGIN
     PERFORM leasehold.need_list('job', jobs), leasehold.need_time('time to run at', at),
             leasehold.need_ms('delay', delay_ms, 0, 315360000000);
@@ -204,7 +204,7 @@ BEGIN
         SELECT array_position(jobs, j.id) AS n, j.id, j.queue, j.state, j.token,
                greatest(wanted, h.until) AS run_at
           FROM leasehold.job j
-          LEFT JOIN leasehold.hold h ON h.queue = j.queue AND h.job = j.id AND h.until > now
+          LEFT JOIN leasehold.quarantine h ON h.queue = j.queue AND h.job = j.id AND h.until > now
          WHERE j.id = ANY(jobs) AND j.state IN ('scheduled', 'pending')
     ), moved AS (
         UPDATE leasehold.job j
@@ -213,12 +213,12 @@ BEGIN
           FROM old o
          WHERE j.id = ANY (jobs) AND j.id = o.id AND j.state IN ('scheduled', 'pending')
         RETURNING (o.n, j.id, o.state, j.state, o.token, j.queue, NULL,
-                   'to run at ' || leasehold.time_words(o.run_at))::leasehold.handled AS done)
+                   'to run at ' || leasehold.time_words(o.run_at))::leasehold.changed_job AS done)
     SELECT array_agg(w.done) INTO done FROM moved w;
-    PERFORM leasehold.record_by_hand(now, 'job.rescheduled', done);
-    PERFORM leasehold.ring_soon(wanted, now);
+    PERFORM leasehold.record_operator_act(now, 'job.rescheduled', done);
+    PERFORM leasehold.wake_if_due_soon(wanted, now);
     -- Named twice, it is done twice.
-    RETURN QUERY SELECT * FROM leasehold.hands_refused(jobs, done, 'rescheduled') r
+    RETURN QUERY SELECT * FROM leasehold.refused_operator_acts(jobs, done, 'rescheduled') r
                   WHERE NOT EXISTS (SELECT 1 FROM unnest(done) d WHERE d.id = jobs[r.n]);
 END $$;
 
@@ -265,13 +265,13 @@ BEGIN
         now, CASE WHEN to_paused THEN 'queue.paused' ELSE 'queue.resumed' END, NULL, of_queue, NULL,
         NULL, NULL, NULL, 'hand', NULL, NULL);
     IF NOT to_paused THEN
-        PERFORM leasehold.ring(of_queue, now);
+        PERFORM leasehold.wake_queue(of_queue, now);
     END IF;
     RETURN true;
 END $$;
 
 -- One batch of what waits; `more`: come again.
-CREATE FUNCTION leasehold.purge_some(of_queue text, OUT purged bigint, OUT more boolean)
+CREATE FUNCTION leasehold.purge_batch(of_queue text, OUT purged bigint, OUT more boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
@@ -302,7 +302,7 @@ BEGIN
         SELECT d.state, count(*) AS n FROM deleted d GROUP BY d.state
     LOOP
         purged := purged + gone.n;
-        PERFORM leasehold.tally(of_queue, now, 'o', gone.state, NULL, gone.n);
+        PERFORM leasehold.count_change(of_queue, now, 'o', gone.state, NULL, gone.n);
     END LOOP;
     more := cardinality(pending) = most OR cardinality(scheduled) = most;
     IF purged > 0 THEN
@@ -341,7 +341,7 @@ BEGIN
         INSERT INTO leasehold.queue(queue) SELECT new.queue  -- is listed
          WHERE NOT EXISTS (SELECT 1 FROM leasehold.queue q WHERE q.queue = new.queue)
             ON CONFLICT DO NOTHING;
-        PERFORM leasehold.ring(new.queue, now);  -- a limit may be wider now
+        PERFORM leasehold.wake_queue(new.queue, now);  -- a limit may be wider now
     END IF;
 END $$;
 
@@ -493,7 +493,7 @@ DECLARE
 BEGIN
     PERFORM leasehold.need_name('queue', queue);
     LOOP
-        SELECT * INTO batch FROM leasehold.purge_some(queue);
+        SELECT * INTO batch FROM leasehold.purge_batch(queue);
         total := total + batch.purged;
         EXIT WHEN NOT batch.more;
     END LOOP;
@@ -513,9 +513,9 @@ DECLARE
     found  text;
 BEGIN
     PERFORM leasehold.need_name('queue', queue);
-    -- Recounts (leasehold.mend) and folds write the same counts: wait for their end, and keep them out.
+    -- Recounts (leasehold.recount) and folds write the same counts: wait for their end, and keep them out.
     LOCK TABLE leasehold.queue IN ROW EXCLUSIVE MODE;
-    PERFORM 1 FROM leasehold.duty d WHERE d.name = 'fold' FOR UPDATE;
+    PERFORM 1 FROM leasehold.maintenance_task d WHERE d.name = 'fold' FOR UPDATE;
     PERFORM 1 FROM leasehold.queue q WHERE q.queue = queue_delete.queue FOR UPDATE;
     PERFORM leasehold.lock_settings();
     WITH gone AS (
@@ -526,7 +526,7 @@ BEGIN
     policies AS (
         DELETE FROM leasehold.policy p WHERE p.queue = queue_delete.queue RETURNING p.kind),
     transactions AS (  -- as a fold counts them
-        UPDATE leasehold.duty u SET position = u.position + (SELECT count(DISTINCT g.by::text) FROM gone g)
+        UPDATE leasehold.maintenance_task u SET position = u.position + (SELECT count(DISTINCT g.by::text) FROM gone g)
          WHERE u.name = 'fold'),
     jobs AS (
         SELECT s.state, sum(s.n) AS n
@@ -543,7 +543,7 @@ BEGIN
     IF NOT known THEN
         PERFORM leasehold.refuse(-5, format('there is no queue "%s"', queue));
     END IF;
-    found := coalesce(found, (SELECT count(*) || ' in quarantine' FROM leasehold.hold h
+    found := coalesce(found, (SELECT count(*) || ' in quarantine' FROM leasehold.quarantine h
                                WHERE h.queue = queue_delete.queue AND h.until > now HAVING count(*) > 0));
     IF found IS NOT NULL THEN
         PERFORM leasehold.refuse(-6, format('queue "%s" is not empty: %s', queue, found));
@@ -553,8 +553,8 @@ BEGIN
         PERFORM leasehold.refuse(-6, format('schedule "%s" enqueues into queue "%s": remove it first', found, queue));
     END IF;
     DELETE FROM leasehold.rollup r WHERE r.queue = queue_delete.queue;
-    DELETE FROM leasehold.front w WHERE w.queue = queue_delete.queue;
-    DELETE FROM leasehold.hold h WHERE h.queue = queue_delete.queue;
+    DELETE FROM leasehold.claim_floor w WHERE w.queue = queue_delete.queue;
+    DELETE FROM leasehold.quarantine h WHERE h.queue = queue_delete.queue;
     PERFORM leasehold.settings_changed();
     PERFORM leasehold.event_put(now, 'queue.deleted', NULL, queue, NULL, NULL, NULL, NULL, 'hand', NULL, NULL);
 END $$;

@@ -14,27 +14,27 @@
 
 -- ---- holds: a live lease that was revoked by hand ----
 
-CREATE FUNCTION leasehold.hold_put(of_queue text, of_job bigint, of_token bigint, until timestamptz)
+CREATE FUNCTION leasehold.quarantine_put(of_queue text, of_job bigint, of_token bigint, until timestamptz)
 RETURNS void LANGUAGE sql VOLATILE
 BEGIN ATOMIC
-    INSERT INTO leasehold.hold AS h VALUES (of_queue, of_job, of_token, until)
+    INSERT INTO leasehold.quarantine AS h VALUES (of_queue, of_job, of_token, until)
         ON CONFLICT (queue, job) DO UPDATE SET token = excluded.token, until = excluded.until;
 END;
 
 -- The holder of a revoked lease has answered: job, slot and exclusive lease are free. The job may
 -- have been deleted meanwhile.
-CREATE FUNCTION leasehold.hold_answered(now timestamptz, of_job bigint, of_token bigint)
+CREATE FUNCTION leasehold.quarantine_answered(now timestamptz, of_job bigint, of_token bigint)
 RETURNS void LANGUAGE plpgsql
 AS $$
 DECLARE
-    held leasehold.hold;
+    held leasehold.quarantine;
 BEGIN
-    IF NOT EXISTS (SELECT 1 FROM leasehold.hold h WHERE h.job = of_job AND h.token = of_token) THEN
+    IF NOT EXISTS (SELECT 1 FROM leasehold.quarantine h WHERE h.job = of_job AND h.token = of_token) THEN
         RETURN;
     END IF;
     -- The job before its hold: so do those who make one.
     PERFORM 1 FROM leasehold.job j WHERE j.id = of_job FOR UPDATE;
-    DELETE FROM leasehold.hold h WHERE h.job = of_job AND h.token = of_token RETURNING * INTO held;
+    DELETE FROM leasehold.quarantine h WHERE h.job = of_job AND h.token = of_token RETURNING * INTO held;
     IF NOT FOUND THEN
         RETURN;
     END IF;
@@ -44,7 +44,7 @@ BEGIN
     IF NOT EXISTS (SELECT 1 FROM leasehold.job j WHERE j.id = of_job AND j.worker IS NOT NULL) THEN
         PERFORM leasehold.exclusive_end(ARRAY[of_job], ARRAY[held.queue]);
     END IF;
-    PERFORM leasehold.ring(held.queue, now);
+    PERFORM leasehold.wake_queue(held.queue, now);
 END $$;
 
 -- ---- exclusive queues: the lease processing/QUEUE, which ends with its job ----
@@ -58,7 +58,7 @@ BEGIN
                                 of_queue, of_worker, until, NULL, of_job) IS NOT NULL;
 END $$;
 
-CREATE FUNCTION leasehold.exclusive_follow(now timestamptz, of_queue text, of_job bigint,
+CREATE FUNCTION leasehold.exclusive_extend(now timestamptz, of_queue text, of_job bigint,
                                            until timestamptz)
 RETURNS void LANGUAGE sql VOLATILE
 BEGIN ATOMIC
@@ -81,12 +81,12 @@ END $$;
 
 -- Runs of these jobs have ended, in queues that may have limits: what they kept from others is
 -- free.
-CREATE FUNCTION leasehold.runs_ended(now timestamptz, jobs bigint[], queues text[])
+CREATE FUNCTION leasehold.release_limits(now timestamptz, jobs bigint[], queues text[])
 RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN
     PERFORM leasehold.exclusive_end(jobs, queues);
-    PERFORM leasehold.ring(q.queue, now) FROM unnest(queues) q(queue)
+    PERFORM leasehold.wake_queue(q.queue, now) FROM unnest(queues) q(queue)
       WHERE EXISTS (SELECT 1 FROM leasehold.policy p
                      WHERE p.queue IN (q.queue, '*') AND (p.exclusive OR p.concurrency > 0));
 END $$;
@@ -102,7 +102,7 @@ DECLARE
     j leasehold.job;
 BEGIN
     IF ends THEN
-        PERFORM leasehold.hold_answered(now, of_job, of_token);
+        PERFORM leasehold.quarantine_answered(now, of_job, of_token);
     END IF;
     SELECT * INTO j FROM leasehold.job w WHERE w.id = of_job;
     status := -8;
@@ -128,7 +128,7 @@ BEGIN
 END $$;
 
 -- Given back, or failed with this error, before under this token: a repeat, and done.
-CREATE FUNCTION leasehold.repeated_end(of_job bigint, of_token bigint, error text) RETURNS boolean
+CREATE FUNCTION leasehold.is_repeated_end(of_job bigint, of_token bigint, error text) RETURNS boolean
 LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -155,7 +155,7 @@ END $$;
 -- ---- heartbeat ----
 
 -- Those that were refused; NULL: none. Any array but the first two may be empty.
-CREATE FUNCTION leasehold.beat_jobs(now timestamptz, m leasehold.meta, jobs bigint[],
+CREATE FUNCTION leasehold.heartbeat_jobs(now timestamptz, m leasehold.meta, jobs bigint[],
                                     tokens bigint[], leases_ms bigint[], percents bigint[],
                                     stages text[], checkpoints text[])
 RETURNS leasehold.outcome[] LANGUAGE plpgsql
@@ -207,15 +207,15 @@ BEGIN
     END IF;
     IF m.timeline <> left(pg_walfile_name(pg_current_wal_lsn()), 8) THEN
         -- The first word since another server took over: its lease is not over yet.
-        RETURN leasehold.beat_jobs(now, leasehold.new_server(now), jobs, tokens, leases_ms, percents,
+        RETURN leasehold.heartbeat_jobs(now, leasehold.new_server(now), jobs, tokens, leases_ms, percents,
                                    stages, checkpoints);
     END IF;
-    RETURN leasehold.beats_refused(now, jobs, tokens, checkpoints, done, free);
+    RETURN leasehold.heartbeats_refused(now, jobs, tokens, checkpoints, done, free);
 END $$;
 
 -- Of those that are not done. A job that is named twice was beaten for by both. `free` were not in the hands
 -- of others (NULL: none was).
-CREATE FUNCTION leasehold.beats_refused(now timestamptz, jobs bigint[], tokens bigint[],
+CREATE FUNCTION leasehold.heartbeats_refused(now timestamptz, jobs bigint[], tokens bigint[],
                                         checkpoints text[], done integer[], free bigint[])
 RETURNS leasehold.outcome[] LANGUAGE plpgsql
 AS $$
@@ -246,7 +246,7 @@ BEGIN
     RETURN refused;
 END $$;
 
-CREATE FUNCTION leasehold.need_beats(jobs bigint[], tokens bigint[], leases_ms bigint[], percents bigint[],
+CREATE FUNCTION leasehold.need_heartbeats(jobs bigint[], tokens bigint[], leases_ms bigint[], percents bigint[],
                                      stages text[], checkpoints text[]) RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -269,9 +269,9 @@ DECLARE
     m       leasehold.meta;
     refused leasehold.outcome[];
 BEGIN
-    PERFORM leasehold.need_beats(jobs, tokens, leases_ms, percents, stages, checkpoints);
+    PERFORM leasehold.need_heartbeats(jobs, tokens, leases_ms, percents, stages, checkpoints);
     SELECT * INTO m FROM leasehold.meta WHERE one;
-    refused := leasehold.beat_jobs(leasehold.clock(), m, jobs, tokens, leases_ms, percents, stages,
+    refused := leasehold.heartbeat_jobs(leasehold.clock(), m, jobs, tokens, leases_ms, percents, stages,
                                    checkpoints);
     IF refused IS NOT NULL THEN
         RETURN QUERY SELECT * FROM unnest(refused);

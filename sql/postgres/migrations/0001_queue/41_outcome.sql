@@ -1,4 +1,4 @@
--- The end of a hold: complete, fail, release; see 40_hold.sql.
+-- The end of a hold: complete, fail, release; see 40_holder.sql.
 
 -- ---- complete ----
 
@@ -12,7 +12,7 @@ DECLARE
     ended  bigint[] := ARRAY(SELECT jobs[i] FROM unnest(done) i);
     queues text[] := ARRAY(SELECT DISTINCT j.queue FROM leasehold.job j WHERE j.id = ANY(ended));
 BEGIN
-    PERFORM leasehold.runs_ended(now, ended, queues);
+    PERFORM leasehold.release_limits(now, ended, queues);
     INSERT INTO leasehold.event(at, type, job, queue, worker, from_state, to_state, actor, token)
     SELECT now, 'job.completed', j.id, j.queue, workers[i], 'running', 'completed', workers[i],
            tokens[i]
@@ -64,7 +64,7 @@ END $$;
 
 -- One that is not done yet: because it was done before, is not held, or because of the size of its
 -- result, which its own policy has to judge.
-CREATE FUNCTION leasehold.complete_rest(now timestamptz, m leasehold.meta, of_job bigint,
+CREATE FUNCTION leasehold.complete_leftover(now timestamptz, m leasehold.meta, of_job bigint,
                                         of_token bigint, of_result text, of_bytes bytea,
                                         OUT status integer, OUT message text) LANGUAGE plpgsql
 AS $$
@@ -123,7 +123,7 @@ BEGIN
     END IF;
     FOR i IN 1..cardinality(jobs) LOOP
         IF NOT coalesce(i = ANY(done), false) THEN
-            SELECT * INTO why FROM leasehold.complete_rest(now, m, jobs[i], tokens[i], results[i],
+            SELECT * INTO why FROM leasehold.complete_leftover(now, m, jobs[i], tokens[i], results[i],
                                                            results_bytes[i]);
             IF why.status < 0 THEN
                 RETURN NEXT (i, why.status, why.message)::leasehold.outcome;
@@ -217,12 +217,12 @@ BEGIN
            array_agg(DISTINCT d.queue) FILTER (WHERE d.state = 'pending'),
            bool_or(d.run_at <= now + interval '1 second')
       INTO done, ended, queues, woken, soon FROM done d;
-    PERFORM leasehold.ring(q.queue, now) FROM unnest(woken) q(queue);
+    PERFORM leasehold.wake_queue(q.queue, now) FROM unnest(woken) q(queue);
     IF soon THEN
-        PERFORM leasehold.ring('!', now);  -- whoever sleeps until the next thing falls due
+        PERFORM leasehold.wake_maintenance(now);  -- whoever sleeps until the next thing falls due
     END IF;
     IF m.has_policies AND done IS NOT NULL THEN
-        PERFORM leasehold.runs_ended(now, ended, queues);
+        PERFORM leasehold.release_limits(now, ended, queues);
     END IF;
     RETURN done;
 END $$;
@@ -246,12 +246,12 @@ BEGIN
     SELECT * INTO m FROM leasehold.meta WHERE one;
     done := leasehold.fail_held(now, m, jobs, tokens, errors, retry_in_ms, permanent);
     IF cardinality(done) IS DISTINCT FROM cardinality(jobs) THEN
-        RETURN QUERY SELECT * FROM leasehold.ends_refused(now, jobs, tokens, errors, done);
+        RETURN QUERY SELECT * FROM leasehold.refused_ends(now, jobs, tokens, errors, done);
     END IF;
 END $$;
 
 -- Those of a batch that are neither done nor were done before, and why.
-CREATE FUNCTION leasehold.ends_refused(now timestamptz, jobs bigint[], tokens bigint[],
+CREATE FUNCTION leasehold.refused_ends(now timestamptz, jobs bigint[], tokens bigint[],
                                        errors text[], done integer[])
 RETURNS SETOF leasehold.outcome LANGUAGE plpgsql
 AS $$
@@ -260,7 +260,7 @@ DECLARE
 BEGIN
     FOR i IN 1..cardinality(jobs) LOOP
         IF NOT coalesce(i = ANY(done), false)
-           AND NOT leasehold.repeated_end(jobs[i], tokens[i], errors[i]) THEN
+           AND NOT leasehold.is_repeated_end(jobs[i], tokens[i], errors[i]) THEN
             SELECT * INTO why FROM leasehold.not_held(now, jobs[i], tokens[i], true);
             RETURN NEXT (i, why.status, why.message)::leasehold.outcome;
         END IF;
@@ -273,7 +273,7 @@ END $$;
 -- hand: the token rises, and unless that is told to be needless (at_once), a live lease is held
 -- back until its holder has answered or its deadline has passed. delay_ms -2: that of the backoff.
 -- Which items are done.
-CREATE FUNCTION leasehold.put_back(now timestamptz, m leasehold.meta, jobs bigint[],
+CREATE FUNCTION leasehold.release_jobs(now timestamptz, m leasehold.meta, jobs bigint[],
                                    tokens bigint[], delay_ms bigint, at_once boolean, actor text)
 RETURNS integer[] LANGUAGE plpgsql
 AS $$
@@ -314,9 +314,9 @@ BEGIN
          WHERE j.id = ANY (jobs) AND j.id = h.job AND j.token = h.token AND j.worker IS NOT NULL
         RETURNING h.n, j.id, j.queue, j.state, j.run_at, h.token, h.worker, h.hold_until
     ), held_back AS (
-        INSERT INTO leasehold.hold AS w SELECT d.queue, d.id, d.token, d.hold_until FROM done d
+        INSERT INTO leasehold.quarantine AS w SELECT d.queue, d.id, d.token, d.hold_until FROM done d
          WHERE d.hold_until IS NOT NULL
-            ON CONFLICT ON CONSTRAINT hold_pkey
+            ON CONFLICT ON CONSTRAINT quarantine_pkey
             DO UPDATE SET token = excluded.token, until = excluded.until
     ), counted AS (
         INSERT INTO leasehold.delta(queue, at, act, was, becomes, n)
@@ -325,19 +325,19 @@ BEGIN
         INSERT INTO leasehold.event(at, type, job, queue, worker, from_state, to_state, actor,
                                     token)
         SELECT now, 'job.released', d.id, d.queue, d.worker, 'running', d.state,
-               coalesce(put_back.actor, d.worker), d.token
+               coalesce(release_jobs.actor, d.worker), d.token
           FROM done d ORDER BY d.n)
     SELECT array_agg(d.n), array_agg(d.id) FILTER (WHERE d.hold_until IS NULL),
            array_agg(DISTINCT d.queue),
            array_agg(DISTINCT d.queue) FILTER (WHERE d.state = 'pending'),
            bool_or(d.run_at <= now + interval '1 second')
       INTO done, ended, queues, woken, soon FROM done d;
-    PERFORM leasehold.ring(q.queue, now) FROM unnest(woken) q(queue);
+    PERFORM leasehold.wake_queue(q.queue, now) FROM unnest(woken) q(queue);
     IF soon THEN
-        PERFORM leasehold.ring('!', now);  -- whoever sleeps until the next thing falls due
+        PERFORM leasehold.wake_maintenance(now);  -- whoever sleeps until the next thing falls due
     END IF;
     IF m.has_policies AND done IS NOT NULL THEN
-        PERFORM leasehold.runs_ended(now, ended, queues);
+        PERFORM leasehold.release_limits(now, ended, queues);
     END IF;
     RETURN done;
 END $$;
@@ -355,14 +355,14 @@ DECLARE
 BEGIN
     PERFORM leasehold.need_refs(jobs, tokens), leasehold.need_ms('delay', nullif(nullif(delay_ms, -2), -1), 0, 315360000000);
     SELECT * INTO m FROM leasehold.meta WHERE one;
-    done := leasehold.put_back(now, m, jobs, tokens, delay_ms, false, NULL);
+    done := leasehold.release_jobs(now, m, jobs, tokens, delay_ms, false, NULL);
     IF cardinality(done) IS DISTINCT FROM cardinality(jobs) THEN
-        RETURN QUERY SELECT * FROM leasehold.ends_refused(now, jobs, tokens, '{}', done);
+        RETURN QUERY SELECT * FROM leasehold.refused_ends(now, jobs, tokens, '{}', done);
     END IF;
 END $$;
 
 -- By another hand than the holder's: those of these jobs that run, whoever holds them. How many.
-CREATE FUNCTION leasehold.release_by_hand(now timestamptz, m leasehold.meta, jobs bigint[],
+CREATE FUNCTION leasehold.release_by_operator(now timestamptz, m leasehold.meta, jobs bigint[],
                                           delay_ms bigint, at_once boolean, actor text)
 RETURNS bigint LANGUAGE plpgsql
 AS $$
@@ -373,7 +373,7 @@ BEGIN
     SELECT array_agg(w.id), array_agg(w.token) INTO running, tokens
       FROM (SELECT j.id, j.token FROM leasehold.job j
              WHERE j.id = ANY(jobs) AND j.worker IS NOT NULL ORDER BY j.id FOR UPDATE) w;
-    RETURN coalesce(cardinality(leasehold.put_back(now, m, running, tokens, delay_ms, at_once,
+    RETURN coalesce(cardinality(leasehold.release_jobs(now, m, running, tokens, delay_ms, at_once,
                                                    actor)), 0);
 END $$;
 
@@ -390,7 +390,7 @@ BEGIN
     SELECT array_agg(w.id), array_agg(w.token) INTO held, tokens
       FROM (SELECT j.id, j.token FROM leasehold.job j
              WHERE j.id = ANY (held) AND j.worker = of_worker ORDER BY j.id FOR UPDATE) w;
-    RETURN coalesce(cardinality(leasehold.put_back(now, m, held, tokens, delay_ms, at_once,
+    RETURN coalesce(cardinality(leasehold.release_jobs(now, m, held, tokens, delay_ms, at_once,
                                                    actor)), 0);
 END $$;
 
@@ -403,7 +403,7 @@ BEGIN
     UPDATE leasehold.lease l
        SET token = greatest(l.token + 1, m.first_token + nextval('leasehold.lease_token'))
      WHERE l.owner IS NOT NULL AND l.job IS NULL;
-    PERFORM leasehold.release_by_hand(now, m,
+    PERFORM leasehold.release_by_operator(now, m,
         ARRAY(SELECT j.id FROM leasehold.job j WHERE j.state = 'running'), 0, false, 'restore');
 END $$;
 
@@ -443,7 +443,7 @@ BEGIN
       FROM (SELECT j.id, j.token FROM leasehold.job j
              WHERE j.id = ANY(jobs) AND j.worker = of_worker
              ORDER BY j.id FOR UPDATE) w;
-    PERFORM leasehold.put_back(now, m, held, tokens, delay_ms, at_once, 'hand');
+    PERFORM leasehold.release_jobs(now, m, held, tokens, delay_ms, at_once, 'hand');
     -- Of a job that is named twice only the first is theirs.
     RETURN QUERY
         SELECT u.n::integer, CASE WHEN j.id IS NULL THEN -5 ELSE -8 END,

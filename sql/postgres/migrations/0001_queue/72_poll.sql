@@ -2,33 +2,33 @@
 
 -- One of all who wait for something to fall due does it for all. Is it held by somebody who was heard of
 -- within three seconds? (A time that lies further ahead is from before the clock was set back.)
-CREATE FUNCTION leasehold.duty_held(until timestamptz, now timestamptz) RETURNS boolean
+CREATE FUNCTION leasehold.leader_is_alive(until timestamptz, now timestamptz) RETURNS boolean
 LANGUAGE sql IMMUTABLE RETURN until > now AND until <= now + interval '3 seconds';
 
 -- Whoever finds the duty free has it. It is renewed while it is asked for, and nothing is left lying.
-CREATE FUNCTION leasehold.on_duty(who text, now timestamptz, late boolean) RETURNS boolean LANGUAGE plpgsql
+CREATE FUNCTION leasehold.become_leader(who text, now timestamptz, late boolean) RETURNS boolean LANGUAGE plpgsql
 AS $$
 DECLARE
-    d leasehold.duty;
+    d leasehold.maintenance_task;
 BEGIN
-    SELECT * INTO d FROM leasehold.duty w WHERE w.name = 'recover';
-    IF d.owner = who AND (late OR leasehold.duty_held(d.until, now + interval '1.5 seconds')) THEN
+    SELECT * INTO d FROM leasehold.maintenance_task w WHERE w.name = 'recover';
+    IF d.owner = who AND (late OR leasehold.leader_is_alive(d.until, now + interval '1.5 seconds')) THEN
         RETURN true;
-    ELSIF d.owner <> who AND leasehold.duty_held(d.until, now) THEN
+    ELSIF d.owner <> who AND leasehold.leader_is_alive(d.until, now) THEN
         RETURN false;
     END IF;
-    UPDATE leasehold.duty w SET owner = who, until = now + interval '3 seconds'
-     WHERE w.name = (SELECT s.name FROM leasehold.duty s
+    UPDATE leasehold.maintenance_task w SET owner = who, until = now + interval '3 seconds'
+     WHERE w.name = (SELECT s.name FROM leasehold.maintenance_task s
                       WHERE s.name = 'recover' AND s.until = d.until FOR UPDATE SKIP LOCKED);
     RETURN FOUND;
 END $$;
 
 -- Whoever ends, or no longer waits, passes the duty on: the others look at once.
-CREATE FUNCTION leasehold.off_duty(who text) RETURNS void LANGUAGE plpgsql
+CREATE FUNCTION leasehold.resign_leader(who text) RETURNS void LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    UPDATE leasehold.duty w SET until = '-infinity' WHERE w.name = 'recover' AND w.owner = who;
+    UPDATE leasehold.maintenance_task w SET until = '-infinity' WHERE w.name = 'recover' AND w.owner = who;
     IF FOUND THEN
         PERFORM pg_notify('leasehold', '-');
     END IF;
@@ -92,21 +92,21 @@ SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmap
 AS $$
 DECLARE
     m     leasehold.meta;
-    l     leasehold.look;
+    l     leasehold.scan;
     due   timestamptz;
     ahead timestamptz := 'infinity';
     first bigint := leasehold.entries_read();
 BEGIN
     SELECT * INTO m FROM leasehold.meta;
     due := leasehold.due(now, m.no_expiry_before);
-    l := leasehold.look_from(m, now, false);
+    l := leasehold.recovery_scan(m, now, false);
     IF isfinite(l.since) THEN
         ahead := now + interval '1 second';
     END IF;
     LOOP
         SELECT * INTO something, next_at FROM leasehold.next_due(now, due, l.since, m.no_expiry_before, ahead);
         EXIT WHEN something OR next_at <= ahead OR NOT isfinite(ahead);
-        IF leasehold.entries_read() - first >= leasehold.owed_at_once() THEN
+        IF leasehold.entries_read() - first >= leasehold.backlog_batch() THEN
             next_at := ahead;
             EXIT;
         END IF;
@@ -114,26 +114,26 @@ BEGIN
     END LOOP;
     IF l.left_at <> '{}' THEN
         SELECT something OR w.frees <> '{}' OR w.moves_in <> '{}' INTO something
-          FROM leasehold.left_due(m, l.left_at, due, now) w;
+          FROM leasehold.leftover_due(m, l.left_at, due, now) w;
     END IF;
 END $$;
 
--- Who was about to commit while sleepers armed has rung for nobody, nor has who could not know of them
--- (leasehold.arm), or by whose clock they slept long ago: whoever is on duty does it, where a job waits, and
+-- Who was about to commit while sleepers asleep has rung for nobody, nor has who could not know of them
+-- (leasehold.subscribe), or by whose clock they slept long ago: whoever is on duty does it, where a job waits, and
 -- those who could have it. Once for a job: it may be one that none of them takes, or may have now (a limit,
 -- another kind).
-CREATE FUNCTION leasehold.ring_late(now timestamptz) RETURNS void LANGUAGE plpgsql
+CREATE FUNCTION leasehold.wake_missed(now timestamptz) RETURNS void LANGUAGE plpgsql
 AS $$
 DECLARE
     missed record;
 BEGIN
     FOR missed IN
-        SELECT i.queue, j.id FROM leasehold.idle i
+        SELECT i.queue, j.id FROM leasehold.sleeper i
          CROSS JOIN LATERAL (SELECT leasehold.newest_fresh(i.queue, coalesce(i.late, 0)) AS id) j
-         WHERE i.armed AND j.id IS NOT NULL
+         WHERE i.asleep AND j.id IS NOT NULL
     LOOP
-        PERFORM leasehold.ring_name(missed.queue, now);
-        UPDATE leasehold.idle i SET late = missed.id WHERE i.queue = missed.queue AND NOT i.armed;
+        PERFORM leasehold.wake_sleeper(missed.queue, now);
+        UPDATE leasehold.sleeper i SET late = missed.id WHERE i.queue = missed.queue AND NOT i.asleep;
     END LOOP;
 END $$;
 
@@ -141,7 +141,7 @@ END $$;
 -- next_ms: until the next thing falls due; NULL: nothing in sight. With `keeper`, whoever in the process that
 -- asks does for all what is due; or would, for while another is on duty nobody else need look, but every
 -- spare_ms: about 2 to 20 s, the more the more workers there are, and not all at once.
-CREATE FUNCTION leasehold.peek(queues text[], keeper text, kinds text[] DEFAULT NULL, OUT something boolean, OUT next_ms bigint,
+CREATE FUNCTION leasehold.poll(queues text[], keeper text, kinds text[] DEFAULT NULL, OUT something boolean, OUT next_ms bigint,
                                OUT on_duty boolean, OUT spare_ms bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan
@@ -152,11 +152,11 @@ DECLARE
     waits  boolean := keeper IS NOT NULL OR cardinality(queues) > 0;  -- and looks again within a second
     keeps  boolean := keeper IS NOT NULL AND cardinality(queues) = 0;
     spared boolean := keeper IS NOT NULL
-                      AND EXISTS (SELECT 1 FROM leasehold.duty d
-                                   WHERE d.name = 'recover' AND leasehold.duty_held(d.until, now)
+                      AND EXISTS (SELECT 1 FROM leasehold.maintenance_task d
+                                   WHERE d.name = 'recover' AND leasehold.leader_is_alive(d.until, now)
                                      AND (d.owner <> keeper OR NOT keeps));
     due    timestamptz;
-    sweep  leasehold.look;
+    sweep  leasehold.scan;
     since  timestamptz := '-infinity';
     late   boolean;
     m      leasehold.meta;
@@ -168,18 +168,18 @@ BEGIN
     on_duty := false;
     spare_ms := 0;
     SELECT * INTO m FROM leasehold.meta;
-    sweep := leasehold.swept(m.generation, now, keeps AND NOT spared, interval '5 seconds');
+    sweep := leasehold.read_scan_bound(m.generation, now, keeps AND NOT spared, interval '5 seconds');
     IF NOT spared THEN
         due := leasehold.due(now, m.no_expiry_before);
         IF keeps AND NOT sweep.fresh AND sweep.littered THEN
-            sweep := leasehold.look_back(m, sweep, due, now);
+            sweep := leasehold.scan_backlog(m, sweep, due, now);
         END IF;
         IF waits OR sweep.littered THEN
             since := sweep.since;
         END IF;
         IF sweep.left_at <> '{}' THEN
             SELECT w.frees <> '{}' OR w.moves_in <> '{}' INTO something
-              FROM leasehold.left_due(m, sweep.left_at, due, now) w;
+              FROM leasehold.leftover_due(m, sweep.left_at, due, now) w;
         END IF;
         SELECT * INTO next FROM leasehold.next_due(now, due, since, m.no_expiry_before,
                                                    CASE WHEN waits THEN now + interval '2 seconds' ELSE 'infinity' END);
@@ -191,14 +191,14 @@ BEGIN
     IF keeps AND NOT spared THEN
         late := next.something AND (SELECT l.something FROM leasehold.next_due(
             now - interval '2 seconds', due - interval '2 seconds', since, m.no_expiry_before, now) l);
-        on_duty := leasehold.on_duty(keeper, now, late);
+        on_duty := leasehold.become_leader(keeper, now, late);
         IF NOT sweep.fresh THEN
-            PERFORM leasehold.note_sweep(m, sweep,
+            PERFORM leasehold.save_scan_bound(m, sweep,
                 CASE WHEN next.something THEN leasehold.first_due(m, since, due, now) END, began, due, now);
         END IF;
     END IF;
     IF on_duty THEN
-        PERFORM leasehold.ring_late(now);
+        PERFORM leasehold.wake_missed(now);
         -- Counts that nobody folds get dear to read.
         something := something OR EXISTS (SELECT 1 FROM leasehold.delta d WHERE d.act <> 'n' OFFSET 5000)
                      OR EXISTS (SELECT 1 FROM leasehold.change OFFSET 5000);
@@ -209,22 +209,22 @@ BEGIN
     END IF;
     FOREACH name IN ARRAY queues LOOP
         EXIT WHEN something;
-        something := leasehold.again_waits(name, kinds) OR leasehold.fresh_waits(name, kinds, sweep, now);
+        something := leasehold.retried_job_waits(name, kinds) OR leasehold.fresh_job_waits(name, kinds, sweep, now);
     END LOOP;
 END $$;
 
 -- Has a fresh job come to one of these queues, as far as the front tells? For who has just had one there
 -- and asks at every millisecond: it may miss what peek() finds, and where the queue has a front it costs a fifth.
-CREATE FUNCTION leasehold.glance(queues text[]) RETURNS boolean
+CREATE FUNCTION leasehold.has_fresh_job(queues text[]) RETURNS boolean
 LANGUAGE plpgsql STABLE STRICT SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     name text;
-    f    leasehold.front;
+    f    leasehold.claim_floor;
 BEGIN
     FOREACH name IN ARRAY queues LOOP
-        FOR f IN SELECT * FROM leasehold.front w WHERE w.queue = name AND w.look = leasehold.last_look(name) LOOP
+        FOR f IN SELECT * FROM leasehold.claim_floor w WHERE w.queue = name AND w.look = leasehold.last_floor_number(name) LOOP
             IF EXISTS (SELECT 1 FROM leasehold.job j
                         WHERE j.state = 'pending' AND NOT j.again AND j.queue = name
                           AND j.priority = f.priority AND j.id > f.low) THEN
@@ -241,7 +241,7 @@ END $$;
 
 -- Is a job of these queues and kinds (none: any kind) pending where a limit may hold it back? Asked after a
 -- claim that got nothing. Without a limit, a pending job is only locked by the session that takes it.
-CREATE FUNCTION leasehold.held_back(queues text[], kinds text[]) RETURNS boolean
+CREATE FUNCTION leasehold.is_limited(queues text[], kinds text[]) RETURNS boolean
 LANGUAGE plpgsql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
@@ -291,7 +291,7 @@ DECLARE
     s record;
 BEGIN
     SELECT * INTO m FROM leasehold.meta;
-    FOR s IN SELECT * FROM leasehold.stretches(leasehold.look_from(m, leasehold.clock(), false), 'infinity') LOOP
+    FOR s IN SELECT * FROM leasehold.scan_ranges(leasehold.recovery_scan(m, leasehold.clock(), false), 'infinity') LOOP
         IF EXISTS (SELECT 1 FROM (SELECT j.id FROM leasehold.job j
                                    WHERE j.state = 'scheduled' AND j.run_at > s.since AND j.run_at <= s.up_to
                                      AND j.token > 0 AND j.queue = ANY (queues)
@@ -302,5 +302,5 @@ BEGIN
             RETURN true;
         END IF;
     END LOOP;
-    RETURN leasehold.held_back(coalesce(queues, '{}'), coalesce(kinds, '{}'));
+    RETURN leasehold.is_limited(coalesce(queues, '{}'), coalesce(kinds, '{}'));
 END $$;

@@ -2,11 +2,11 @@
 --
 -- Best first means priority, then id, over two indexes: job_again (few) and job_fresh. A held xmin keeps
 -- the entries of all that was claimed since in job_fresh, and a claim that began at its head would
--- wade through them. So for queues that are busy leasehold.front remembers, per priority, where
+-- wade through them. So for queues that are busy leasehold.claim_floor remembers, per priority, where
 -- fresh jobs begin. An id may commit later than those above it: a claim that finds nothing above `low` looks
 -- above `floor`, which leaves two seconds to commit. When a transaction that took longer has ended
--- (leasehold.sweep.late), and at least once a second where that is cheap, one claim looks at all of it, so that
--- nothing is overlooked for longer (tests/model/front.pml).
+-- (leasehold.scan_bound.late), and at least once a second where that is cheap, one claim looks at all of it, so that
+-- nothing is overlooked for longer (tests/model/claim_floor.pml).
 
 -- ---- the front of a queue ----
 --
@@ -14,15 +14,15 @@
 -- look inserts rows of its own, and no row lock or unique key makes it wait. No advisory lock is used: every
 -- role that can connect could take it.
 
-CREATE FUNCTION leasehold.last_look(of_queue text) RETURNS bigint LANGUAGE plpgsql STABLE
+CREATE FUNCTION leasehold.last_floor_number(of_queue text) RETURNS bigint LANGUAGE plpgsql STABLE
 AS $$
 BEGIN
-    RETURN (SELECT w.look FROM leasehold.front w WHERE w.queue = of_queue ORDER BY w.look DESC LIMIT 1);
+    RETURN (SELECT w.look FROM leasehold.claim_floor w WHERE w.queue = of_queue ORDER BY w.look DESC LIMIT 1);
 END $$;
 
 -- Is a look at all of the queue due? Where looks are cheap, once a second; where they are expensive, when a
 -- transaction has ended that took long to commit, and else rarely.
-CREATE FUNCTION leasehold.look_due(f leasehold.front, late bigint, now timestamptz) RETURNS boolean
+CREATE FUNCTION leasehold.floor_check_due(f leasehold.claim_floor, late bigint, now timestamptz) RETURNS boolean
 LANGUAGE sql IMMUTABLE
 RETURN f.next_look <= now OR f.next_look > now + interval '1 hour'
        OR (f.late <> late AND (f.rest_until <= now OR f.rest_until > now + interval '1 hour'));
@@ -30,16 +30,16 @@ RETURN f.next_look <= now OR f.next_look > now + interval '1 hour'
 -- A look is due: does this claim make it? One of several claims does, the one that locks the row. The transaction
 -- that has it may stay open for ever: after a second the others look without the lock, and where it is for a late
 -- commit, which cannot be told in time, one in ten.
-CREATE FUNCTION leasehold.may_look(of_queue text, late bigint, now timestamptz) RETURNS boolean LANGUAGE plpgsql
+CREATE FUNCTION leasehold.may_check_floor(of_queue text, late bigint, now timestamptz) RETURNS boolean LANGUAGE plpgsql
 AS $$
 DECLARE
-    f leasehold.front;
+    f leasehold.claim_floor;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RETURN true;  -- to lock a row that has changed since its snapshot would fail; it writes nothing either
     END IF;
-    SELECT * INTO f FROM leasehold.front w WHERE w.queue = of_queue ORDER BY w.look DESC, w.priority DESC LIMIT 1;
-    PERFORM 1 FROM leasehold.front w WHERE w.queue = f.queue AND w.look = f.look AND w.priority = f.priority
+    SELECT * INTO f FROM leasehold.claim_floor w WHERE w.queue = of_queue ORDER BY w.look DESC, w.priority DESC LIMIT 1;
+    PERFORM 1 FROM leasehold.claim_floor w WHERE w.queue = f.queue AND w.look = f.look AND w.priority = f.priority
         FOR UPDATE SKIP LOCKED;
     RETURN FOUND OR f.next_look <= now - interval '1 second' OR f.next_look > now + interval '1 hour'
         OR (f.late <> late AND random() < 0.1);
@@ -48,23 +48,23 @@ END $$;
 -- Where fresh jobs begin, as seen now; called now and then after a claim. A row that others have
 -- claimed and not committed counts as there. What lies between the floor and the first job is read, and need not be
 -- read again: every dead entry costs once.
-CREATE FUNCTION leasehold.front_move(of_queue text, up_to bigint) RETURNS void LANGUAGE plpgsql
+CREATE FUNCTION leasehold.raise_claim_floor(of_queue text, up_to bigint) RETURNS void LANGUAGE plpgsql
 AS $$
 DECLARE
-    f     leasehold.front;
+    f     leasehold.claim_floor;
     first bigint;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RETURN;
     END IF;
-    FOR f IN SELECT * FROM leasehold.front w WHERE w.queue = of_queue AND w.look = leasehold.last_look(of_queue)
+    FOR f IN SELECT * FROM leasehold.claim_floor w WHERE w.queue = of_queue AND w.look = leasehold.last_floor_number(of_queue)
               ORDER BY w.priority FOR UPDATE SKIP LOCKED
     LOOP
         SELECT j.id INTO first FROM leasehold.job j
          WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue AND j.priority = f.priority
            AND j.id > f.floor
          ORDER BY j.priority DESC, j.id LIMIT 1;
-        UPDATE leasehold.front w
+        UPDATE leasehold.claim_floor w
            SET floor = greatest(w.floor, least(up_to, first - 1)),
                low = coalesce(first - 1, greatest(w.low, up_to))
          WHERE w.queue = of_queue AND w.look = f.look AND w.priority = f.priority
@@ -74,7 +74,7 @@ END $$;
 
 -- Look at all of it: what comes first in each priority. The more it costs, the rarer it is. Where nothing is known
 -- or pending, most jobs have had priority 0. `l`: as of before the look.
-CREATE FUNCTION leasehold.front_look(of_queue text, of_worker text, now timestamptz, l leasehold.look)
+CREATE FUNCTION leasehold.find_claim_floor(of_queue text, of_worker text, now timestamptz, l leasehold.scan)
 RETURNS void LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -89,7 +89,7 @@ BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RETURN;  -- what an old snapshot shows must not count as the latest look
     END IF;
-    number := nextval('leasehold.front_look_number');
+    number := nextval('leasehold.claim_floor_number');
     FOR i IN 1..16 LOOP
         SELECT j.priority, j.id INTO at FROM leasehold.job j
          WHERE j.state = 'pending' AND NOT j.again AND j.queue = of_queue AND j.priority < above
@@ -101,9 +101,9 @@ BEGIN
     END LOOP;
     took := leasehold.stopwatch() - began;
     WITH last AS MATERIALIZED (
-        SELECT w.priority, w.low FROM leasehold.front w
-         WHERE w.queue = of_queue AND w.look = leasehold.last_look(of_queue))
-    INSERT INTO leasehold.front(queue, look, priority, low, floor, next_look, late, rest_until)
+        SELECT w.priority, w.low FROM leasehold.claim_floor w
+         WHERE w.queue = of_queue AND w.look = leasehold.last_floor_number(of_queue))
+    INSERT INTO leasehold.claim_floor(queue, look, priority, low, floor, next_look, late, rest_until)
     SELECT of_queue, number, x.priority, x.low, least(x.low, l.floor),
            now + least(greatest(interval '1 second', 1000 * took), interval '30 minutes'), l.late, now + 20 * took
       FROM (-- What lies below the front is above it from now on, or it would be handed out one a second.
@@ -118,28 +118,28 @@ BEGIN
             UNION ALL
             SELECT 0, l.floor WHERE prios = '{}' AND of_worker IS NULL AND NOT EXISTS (SELECT 1 FROM last)) x
      LIMIT 32;
-    DELETE FROM leasehold.front w
+    DELETE FROM leasehold.claim_floor w
      WHERE w.queue = of_queue
-       AND (w.look, w.priority) IN (SELECT o.look, o.priority FROM leasehold.front o
+       AND (w.look, w.priority) IN (SELECT o.look, o.priority FROM leasehold.claim_floor o
                                      WHERE o.queue = of_queue AND o.look < number FOR UPDATE SKIP LOCKED);
 END $$;
 
 -- Is there a fresh job for a claim, or a look to be made by one? Where looks are cheap they are made here.
-CREATE FUNCTION leasehold.fresh_waits(of_queue text, of_kinds text[], l leasehold.look, now timestamptz)
+CREATE FUNCTION leasehold.fresh_job_waits(of_queue text, of_kinds text[], l leasehold.scan, now timestamptz)
 RETURNS boolean LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
-    f     leasehold.front;
+    f     leasehold.claim_floor;
     above integer := 32767;
 BEGIN
-    FOR f IN SELECT * FROM leasehold.front w WHERE w.queue = of_queue AND w.look = leasehold.last_look(of_queue)
+    FOR f IN SELECT * FROM leasehold.claim_floor w WHERE w.queue = of_queue AND w.look = leasehold.last_floor_number(of_queue)
               ORDER BY w.priority DESC
     LOOP
         IF f.next_look - f.rest_until > interval '1 second' THEN
-            IF leasehold.look_due(f, l.late, now) OR l.floor > f.floor + 1000 THEN
+            IF leasehold.floor_check_due(f, l.late, now) OR l.floor > f.floor + 1000 THEN
                 RETURN true;
             END IF;
-        ELSIF leasehold.look_due(f, l.late, now) THEN
+        ELSIF leasehold.floor_check_due(f, l.late, now) THEN
             above := 32767;
             EXIT;
         END IF;
@@ -153,20 +153,20 @@ BEGIN
 END $$;
 
 -- Entries of fresh jobs that this transaction has read so far, of dead rows, too.
-CREATE FUNCTION leasehold.fresh_read() RETURNS bigint LANGUAGE sql VOLATILE
+CREATE FUNCTION leasehold.fresh_entries_read() RETURNS bigint LANGUAGE sql VOLATILE
 RETURN pg_catalog.pg_stat_get_xact_tuples_returned('leasehold.job_fresh'::regclass)
      + pg_catalog.pg_stat_get_xact_tuples_returned('leasehold.job_kind'::regclass);
 
 -- The stretches of a queue's fresh jobs, best first, and above which id they begin: at the front, as far as it is
 -- known, and at the beginning beside it.
-CREATE FUNCTION leasehold.fresh_stretches(of_queue text)
+CREATE FUNCTION leasehold.fresh_ranges(of_queue text)
 RETURNS TABLE (least_priority integer, most_priority integer, above bigint) LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
-    f leasehold.front;
+    f leasehold.claim_floor;
 BEGIN
     most_priority := 32767;
-    FOR f IN SELECT * FROM leasehold.front w WHERE w.queue = of_queue AND w.look = leasehold.last_look(of_queue)
+    FOR f IN SELECT * FROM leasehold.claim_floor w WHERE w.queue = of_queue AND w.look = leasehold.last_floor_number(of_queue)
               ORDER BY w.priority DESC
     LOOP
         least_priority := f.priority + 1;
@@ -192,7 +192,7 @@ DECLARE
     best bigint;
 BEGIN
     -- (In one priority by its number: backwards, a range of priorities would be read to its beginning.)
-    FOR s IN SELECT * FROM leasehold.fresh_stretches(split_part(of_queue, '/', 1)) LOOP
+    FOR s IN SELECT * FROM leasehold.fresh_ranges(split_part(of_queue, '/', 1)) LOOP
         best := greatest(best, CASE
             WHEN strpos(of_queue, '/') > 0 AND s.least_priority = s.most_priority THEN
                 (SELECT j.id FROM leasehold.job j
@@ -245,7 +245,7 @@ BEGIN
     IF p.concurrency > 0 THEN
         -- Slots of revoked leases are not free yet.
         SELECT (SELECT count(*) FROM leasehold.job j WHERE j.state = 'running' AND j.queue = of_queue)
-             + (SELECT count(*) FROM leasehold.hold h WHERE h.queue = of_queue AND h.until > now)
+             + (SELECT count(*) FROM leasehold.quarantine h WHERE h.queue = of_queue AND h.until > now)
           INTO used;
         allowed := greatest(least(allowed, p.concurrency - used), 0);
     END IF;
@@ -394,7 +394,7 @@ BEGIN
                       AND j.priority >= least_priority AND j.priority <= most_priority AND j.id > above);
 END $$;
 
-CREATE FUNCTION leasehold.again_waits(of_queue text, of_kinds text[]) RETURNS boolean LANGUAGE plpgsql STABLE
+CREATE FUNCTION leasehold.retried_job_waits(of_queue text, of_kinds text[]) RETURNS boolean LANGUAGE plpgsql STABLE
 AS $$
 BEGIN
     IF of_kinds IS NOT NULL THEN

@@ -59,7 +59,7 @@ END $$;
 -- array_dims() of each, which is '[1:n]' for one list of n values that starts at 1. A list of another shape is
 -- refused even when it has n values: an element that is read by its number would be NULL, and no limit would be
 -- compared with it.
-CREATE FUNCTION leasehold.need_beside(n integer, VARIADIC shapes text[]) RETURNS void LANGUAGE plpgsql
+CREATE FUNCTION leasehold.need_same_length(n integer, VARIADIC shapes text[]) RETURNS void LANGUAGE plpgsql
 AS $$
 DECLARE
     allowed constant text := '[1:' || n || ']';
@@ -85,7 +85,7 @@ BEGIN
         PERFORM leasehold.refuse(-3, pg_catalog.format('there are %s jobs and %s tokens: one token a job is allowed',
                                             pg_catalog.cardinality(jobs), pg_catalog.cardinality(tokens)));
     END IF;
-    PERFORM leasehold.need_beside(pg_catalog.cardinality(jobs), VARIADIC shapes);
+    PERFORM leasehold.need_same_length(pg_catalog.cardinality(jobs), VARIADIC shapes);
 END $$;
 
 CREATE FUNCTION leasehold.need_ranges(what text, given bigint[], low bigint, high bigint) RETURNS void

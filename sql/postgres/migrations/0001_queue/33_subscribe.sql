@@ -7,7 +7,7 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     -- Restored from a dump: whoever writes first sees to it before anything else.
-    SELECT m.schema_version, m.recovery_due OR m.job_oid <> 'leasehold.job'::regclass OR NOT leasehold.is_unbroken()
+    SELECT m.schema_version, m.recovery_due OR m.job_oid <> 'leasehold.job'::regclass OR NOT leasehold.has_not_crashed()
            OR m.system_id <> (SELECT c.system_identifier FROM pg_control_system() c)
       INTO schema_version, recovery_due FROM leasehold.meta m;
     last_job := pg_sequence_last_value(pg_get_serial_sequence('leasehold.job', 'id'));
@@ -25,14 +25,14 @@ BEGIN
          ORDER BY i.n;
 END $$;
 
--- Whoever goes to sleep for these queues says so, and is notified (leasehold.ring). True: what came
+-- Whoever goes to sleep for these queues says so, and is notified (leasehold.wake_queue). True: what came
 -- between his last look and this was not told to anybody, so he must look once more. Sleepers by the
--- hundred find it armed, and write nothing. A row that is locked is being rung: its ringer will tell.
+-- hundred find it asleep, and write nothing. A row that is locked is being rung: its ringer will tell.
 --
 -- That anybody sleeps at all is said in leasehold.meta, for who enqueues one job: where all are at work it
 -- need not look for them. Who cannot say it, because somebody has that row, waits for nobody: whoever is on
 -- duty rings then (ring_late).
-CREATE FUNCTION leasehold.arm(queues text[]) RETURNS boolean
+CREATE FUNCTION leasehold.subscribe(queues text[]) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -46,21 +46,21 @@ BEGIN
     PERFORM leasehold.need_names('queue', ARRAY(SELECT split_part(q, '/', 1) FROM unnest(queues) q WHERE q <> '!'));
     PERFORM leasehold.need_name('kind', substr(q, strpos(q, '/') + 1)) FROM unnest(queues) q WHERE strpos(q, '/') > 0;
     IF known AND NOT EXISTS (SELECT 1 FROM unnest(queues) q(queue)
-                              WHERE NOT EXISTS (SELECT 1 FROM leasehold.idle i
-                                                 WHERE i.queue = q.queue AND i.armed
+                              WHERE NOT EXISTS (SELECT 1 FROM leasehold.sleeper i
+                                                 WHERE i.queue = q.queue AND i.asleep
                                                    AND i.until > now + interval '30 seconds')) THEN
         RETURN false;
     END IF;
-    INSERT INTO leasehold.idle AS i (queue, armed, until)
+    INSERT INTO leasehold.sleeper AS i (queue, asleep, until)
     SELECT DISTINCT q.queue, true, now + interval '1 minute' FROM unnest(queues) q(queue)
-     WHERE NOT EXISTS (SELECT 1 FROM leasehold.idle o WHERE o.queue = q.queue)
+     WHERE NOT EXISTS (SELECT 1 FROM leasehold.sleeper o WHERE o.queue = q.queue)
      ORDER BY q.queue
     ON CONFLICT (queue) DO NOTHING;
     GET DIAGNOSTICS n_added = ROW_COUNT;
-    UPDATE leasehold.idle i SET armed = true, until = now + interval '1 minute'
-     WHERE i.queue IN (SELECT s.queue FROM leasehold.idle s
+    UPDATE leasehold.sleeper i SET asleep = true, until = now + interval '1 minute'
+     WHERE i.queue IN (SELECT s.queue FROM leasehold.sleeper s
                         WHERE s.queue = ANY(queues)
-                          AND NOT (s.armed AND s.until > now + interval '30 seconds')
+                          AND NOT (s.asleep AND s.until > now + interval '30 seconds')
                         ORDER BY s.queue FOR UPDATE SKIP LOCKED);
     GET DIAGNOSTICS n_armed = ROW_COUNT;
     IF NOT known THEN

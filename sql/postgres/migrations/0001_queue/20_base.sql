@@ -32,10 +32,10 @@ RETURN pg_catalog.floor(1000 * pg_catalog.date_part('epoch', at))::bigint;
 -- the one thing that lives outside of transactions: a sequence is changed in place, where a row would leave a
 -- dead version 100 times a second. A claim that is rolled back leaves its mark here; so every fiftieth claim
 -- looks whatever it says (claim_one).
-CREATE SEQUENCE leasehold.looking MINVALUE 0 START 0;
+CREATE SEQUENCE leasehold.due_check MINVALUE 0 START 0;
 
-CREATE FUNCTION leasehold.looked_at() RETURNS timestamptz LANGUAGE sql VOLATILE
-RETURN timestamptz 'epoch' + coalesce(pg_catalog.pg_sequence_last_value('leasehold.looking'), 0)
+CREATE FUNCTION leasehold.due_checked_at() RETURNS timestamptz LANGUAGE sql VOLATILE
+RETURN timestamptz 'epoch' + coalesce(pg_catalog.pg_sequence_last_value('leasehold.due_check'), 0)
        * interval '1 millisecond';
 
 -- The moment up to which deadlines count as passed: expired ⇔ lease_until <= due(now, …). While expiry is
@@ -53,7 +53,7 @@ RETURN (epoch << 40) + floor(random() * (1::bigint << 39))::bigint;
 
 -- A line for whoever listens: the library logs it, psql shows it. The level is in the code: LHE00, LHW00,
 -- LHI00.
-CREATE FUNCTION leasehold.tell(level text, message text, job bigint DEFAULT NULL,
+CREATE FUNCTION leasehold.log_message(level text, message text, job bigint DEFAULT NULL,
                                token bigint DEFAULT NULL, attempt integer DEFAULT NULL,
                                queue text DEFAULT NULL, worker text DEFAULT NULL,
                                reason text DEFAULT NULL) RETURNS void LANGUAGE plpgsql
@@ -79,13 +79,13 @@ END $$;
 CREATE TYPE leasehold.outcome AS (n integer, status integer, message text);
 
 -- Has nothing happened by which tokens that were handed out may be forgotten?
-CREATE FUNCTION leasehold.is_unbroken() RETURNS boolean LANGUAGE plpgsql
+CREATE FUNCTION leasehold.has_not_crashed() RETURNS boolean LANGUAGE plpgsql
 AS $$
 BEGIN
     IF pg_catalog.pg_is_in_recovery() THEN
         RETURN true;  -- a standby cannot read unlogged tables, and makes no tokens
     END IF;
-    RETURN EXISTS (SELECT 1 FROM leasehold.unbroken u WHERE u.one AND u.xmin = u.xid);
+    RETURN EXISTS (SELECT 1 FROM leasehold.crash_marker u WHERE u.one AND u.xmin = u.xid);
 END $$;
 
 -- Is this still the server that the epoch was valid for? If not (promoted, restored from a dump or a
@@ -109,14 +109,14 @@ DECLARE
 BEGIN
     SELECT * INTO m FROM leasehold.meta FOR UPDATE;
     same := m.system_id = id AND m.timeline = line AND m.job_oid = 'leasehold.job'::regclass;
-    IF same AND leasehold.is_unbroken() THEN
+    IF same AND leasehold.has_not_crashed() THEN
         RETURN m;  -- somebody else has seen to it
     END IF;
     IF current_setting('synchronous_commit') = 'off' THEN
         PERFORM set_config('synchronous_commit', 'local', true);
     END IF;
     restored := m.job_oid <> 'leasehold.job'::regclass
-                OR (m.system_id <> id AND EXISTS (SELECT 1 FROM leasehold.unbroken u WHERE u.one AND u.xmin <> u.xid));
+                OR (m.system_id <> id AND EXISTS (SELECT 1 FROM leasehold.crash_marker u WHERE u.one AND u.xmin <> u.xid));
     IF NOT same THEN
         SELECT greatest(1000, (SELECT max(held_ms) FROM leasehold.job WHERE state = 'running'),
                         (SELECT max(ttl_ms) FROM leasehold.lease WHERE expires_at IS NOT NULL))
@@ -130,18 +130,18 @@ BEGIN
            no_expiry_before = CASE WHEN same THEN no_expiry_before
                                    ELSE greatest(no_expiry_before, now + leasehold.span(longest)) END
     RETURNING * INTO m;
-    INSERT INTO leasehold.unbroken(xid) VALUES ('0') ON CONFLICT DO NOTHING;
-    UPDATE leasehold.unbroken u SET one = true WHERE u.one;  -- now it is of this transaction …
-    UPDATE leasehold.unbroken u SET xid = u.xmin WHERE u.one;  -- … and says so
+    INSERT INTO leasehold.crash_marker(xid) VALUES ('0') ON CONFLICT DO NOTHING;
+    UPDATE leasehold.crash_marker u SET one = true WHERE u.one;  -- now it is of this transaction …
+    UPDATE leasehold.crash_marker u SET xid = u.xmin WHERE u.one;  -- … and says so
     IF same THEN
         PERFORM leasehold.event_put(now, 'store.restored', NULL, NULL, NULL, NULL, NULL, NULL,
             'system/recovery', 'the server has crashed: epoch ' || m.epoch, NULL);
-        PERFORM leasehold.tell('info', 'the server has crashed since the store was last used: epoch ' || m.epoch);
+        PERFORM leasehold.log_message('info', 'the server has crashed since the store was last used: epoch ' || m.epoch);
         RETURN m;
     END IF;
     PERFORM leasehold.event_put(now, 'store.restored', NULL, NULL, NULL, NULL, NULL, NULL,
         'system/recovery', 'another server: epoch ' || m.epoch || ', timeline ' || line, NULL);
-    PERFORM leasehold.tell('warn', 'the store is on another server now (timeline ' || line
+    PERFORM leasehold.log_message('warn', 'the store is on another server now (timeline ' || line
         || '): epoch ' || m.epoch || ', nothing expires before '
         || to_char(m.no_expiry_before AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'));
     IF restored THEN
@@ -212,19 +212,19 @@ BEGIN
     RETURN true;
 END $$;
 
--- Wake whoever sleeps under this name (leasehold.idle), at most ten times a second, and nobody in vain: NOTIFY takes a lock
+-- Wake whoever sleeps under this name (leasehold.sleeper), at most ten times a second, and nobody in vain: NOTIFY takes a lock
 -- that all commits of the server share. Who finds the sleepers being woken by another tells them all the
 -- same: that transaction may take long, or be rolled back.
-CREATE FUNCTION leasehold.ring_name(name text, now timestamptz) RETURNS void LANGUAGE plpgsql
+CREATE FUNCTION leasehold.wake_sleeper(name text, now timestamptz) RETURNS void LANGUAGE plpgsql
 SET enable_seqscan = off
 AS $$
 BEGIN
-    IF EXISTS (SELECT 1 FROM leasehold.idle i
-                WHERE i.queue = name AND i.armed
+    IF EXISTS (SELECT 1 FROM leasehold.sleeper i
+                WHERE i.queue = name AND i.asleep
                   AND (i.notified_at IS NULL OR i.notified_at <= now - interval '100 milliseconds'
                        OR i.notified_at >= now)) THEN  -- a clock that was set back, or stands
-        UPDATE leasehold.idle i SET armed = false, notified_at = now
-         WHERE i.queue = (SELECT s.queue FROM leasehold.idle s WHERE s.queue = name AND s.armed
+        UPDATE leasehold.sleeper i SET asleep = false, notified_at = now
+         WHERE i.queue = (SELECT s.queue FROM leasehold.sleeper s WHERE s.queue = name AND s.asleep
                              FOR UPDATE SKIP LOCKED);
         PERFORM pg_catalog.pg_notify('leasehold', name);
     END IF;
@@ -232,44 +232,51 @@ END $$;
 
 -- Wake whoever sleeps for a queue: those that take any kind, and those that take one of these; NULL: it is not
 -- known which kinds there are. The name of a sleeper for a kind is QUEUE/KIND.
-CREATE FUNCTION leasehold.ring(of_queue text, now timestamptz, kinds text[] DEFAULT NULL) RETURNS void LANGUAGE plpgsql
+CREATE FUNCTION leasehold.wake_queue(of_queue text, now timestamptz, kinds text[] DEFAULT NULL) RETURNS void LANGUAGE plpgsql
 SET enable_seqscan = off
 AS $$
 DECLARE
     sleeper text;
 BEGIN
-    PERFORM leasehold.ring_name(of_queue, now);
-    IF kinds IS NULL AND of_queue <> '!' THEN
-        FOR sleeper IN SELECT i.queue FROM leasehold.idle i
-                        WHERE i.queue > of_queue || '/' AND i.queue < of_queue || '0' AND i.armed LOOP
-            PERFORM leasehold.ring_name(sleeper, now);
+    PERFORM leasehold.wake_sleeper(of_queue, now);
+    IF kinds IS NULL THEN
+        FOR sleeper IN SELECT i.queue FROM leasehold.sleeper i
+                        WHERE i.queue > of_queue || '/' AND i.queue < of_queue || '0' AND i.asleep LOOP
+            PERFORM leasehold.wake_sleeper(sleeper, now);
         END LOOP;
     ELSIF kinds <> '{}' THEN
         FOR sleeper IN SELECT DISTINCT of_queue || '/' || k.kind FROM pg_catalog.unnest(kinds) k(kind)
                         WHERE k.kind IS NOT NULL LOOP
-            PERFORM leasehold.ring_name(sleeper, now);
+            PERFORM leasehold.wake_sleeper(sleeper, now);
         END LOOP;
     END IF;
 END $$;
 
+-- Wake the processes that wait for something to fall due.
+CREATE FUNCTION leasehold.wake_maintenance(now timestamptz) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM leasehold.wake_sleeper('!', now);
+END $$;
+
 -- Something falls due at that time: who sleeps until the next thing does looks once a second by himself.
-CREATE FUNCTION leasehold.ring_soon(at timestamptz, now timestamptz) RETURNS void LANGUAGE plpgsql
+CREATE FUNCTION leasehold.wake_if_due_soon(at timestamptz, now timestamptz) RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN
     IF at <= now + interval '1 second' THEN
-        PERFORM leasehold.ring('!', now);
+        PERFORM leasehold.wake_maintenance(now);
     END IF;
 END $$;
 
 -- Count n changes of state of one queue, and ring where something may be claimed now.
-CREATE FUNCTION leasehold.tally(of_queue text, now timestamptz, act "char", was text, becomes text,
+CREATE FUNCTION leasehold.count_change(of_queue text, now timestamptz, act "char", was text, becomes text,
                                 n bigint, ms bigint DEFAULT 0, kinds text[] DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql
 AS $$
 BEGIN
     INSERT INTO leasehold.delta VALUES (of_queue, now, act, was, becomes, n, ms);
     IF becomes = 'pending' THEN
-        PERFORM leasehold.ring(of_queue, now, kinds);
+        PERFORM leasehold.wake_queue(of_queue, now, kinds);
     END IF;
 END $$;
 

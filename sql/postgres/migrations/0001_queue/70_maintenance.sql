@@ -3,13 +3,13 @@
 -- Work that one does for all: who does it, until when, and where it has got to (fold: how many transactions
 -- are folded). Not among the named leases, which are the users': its end is no death, and nobody need be
 -- told of it.
-CREATE TABLE leasehold.duty (
+CREATE TABLE leasehold.maintenance_task (
     name     text COLLATE "C" PRIMARY KEY,
     owner    text,
     until    timestamptz NOT NULL DEFAULT '-infinity',
     position bigint      NOT NULL DEFAULT 0
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50);
-INSERT INTO leasehold.duty(name) VALUES ('recover'), ('fold'), ('prune'), ('take');
+INSERT INTO leasehold.maintenance_task(name) VALUES ('recover'), ('fold'), ('prune'), ('freeing');
 
 -- ---- promotion and expiry ----
 
@@ -43,7 +43,7 @@ BEGIN
               FROM gone g ORDER BY g.id)
         SELECT g.queue, g.was, count(*) AS n FROM gone g GROUP BY g.queue, g.was
     LOOP
-        PERFORM leasehold.tally(of.queue, now, 'o', of.was, 'cancelled', of.n);
+        PERFORM leasehold.count_change(of.queue, now, 'o', of.was, 'cancelled', of.n);
         n := n + of.n;
     END LOOP;
     RETURN n;
@@ -51,7 +51,7 @@ END $$;
 
 -- What is due in a stretch of time becomes pending, unless the lease that was revoked of it has not ended. LH000:
 -- there is nothing, or others are at it.
-CREATE FUNCTION leasehold.promote_together(now timestamptz, since timestamptz, up_to timestamptz, most bigint)
+CREATE FUNCTION leasehold.promote_batch(now timestamptz, since timestamptz, up_to timestamptz, most bigint)
 RETURNS bigint
 LANGUAGE plpgsql
 AS $$
@@ -59,12 +59,12 @@ DECLARE
     of record;
     n  bigint := 0;
 BEGIN
-    PERFORM leasehold.begin_taking();
+    PERFORM leasehold.lock_for_freeing();
     FOR of IN
         WITH due AS MATERIALIZED (
             SELECT j.id FROM leasehold.job j
              WHERE j.state = 'scheduled' AND j.run_at > since AND j.run_at <= up_to
-               AND coalesce((SELECT h.until FROM leasehold.hold h
+               AND coalesce((SELECT h.until FROM leasehold.quarantine h
                               WHERE h.queue = j.queue AND h.job = j.id), '-infinity') <= now
              ORDER BY j.run_at LIMIT most FOR UPDATE OF j SKIP LOCKED),
         moved AS (
@@ -74,7 +74,7 @@ BEGIN
             RETURNING j.queue)
         SELECT m.queue, count(*) AS n FROM moved m GROUP BY m.queue
     LOOP
-        PERFORM leasehold.tally(of.queue, now, 'o', 'scheduled', 'pending', of.n);
+        PERFORM leasehold.count_change(of.queue, now, 'o', 'scheduled', 'pending', of.n);
         n := n + of.n;
     END LOOP;
     IF n = 0 THEN
@@ -92,14 +92,14 @@ BEGIN
                     WHERE j.state = 'scheduled' AND j.run_at > since AND j.run_at <= up_to) THEN
         RETURN 0;
     END IF;
-    RETURN leasehold.promote_together(now, since, up_to, most);
+    RETURN leasehold.promote_batch(now, since, up_to, most);
 EXCEPTION WHEN SQLSTATE 'LH000' THEN
     RETURN 0;
 END $$;
 
 -- Both, as a claim does them before it looks, which need not look back further than others have;
 -- `more`: a full batch was found.
-CREATE FUNCTION leasehold.move_in(now timestamptz, l leasehold.look, OUT expired bigint,
+CREATE FUNCTION leasehold.expire_and_promote(now timestamptz, l leasehold.scan, OUT expired bigint,
                                   OUT promoted bigint, OUT more boolean) LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -108,7 +108,7 @@ DECLARE
 BEGIN
     expired := 0;
     promoted := 0;
-    FOR s IN SELECT * FROM leasehold.stretches(l, now) LOOP
+    FOR s IN SELECT * FROM leasehold.scan_ranges(l, now) LOOP
         expired := expired + leasehold.expire_overdue(now, s.since, s.up_to, most);
         promoted := promoted + leasehold.promote_due(now, s.since, s.up_to, most);
     END LOOP;
@@ -138,7 +138,7 @@ BEGIN
     IF NOT EXISTS (SELECT 1 FROM leasehold.delta) AND NOT EXISTS (SELECT 1 FROM leasehold.change) THEN
         RETURN 0;
     END IF;
-    PERFORM 1 FROM leasehold.duty d WHERE d.name = 'fold' FOR UPDATE SKIP LOCKED;
+    PERFORM 1 FROM leasehold.maintenance_task d WHERE d.name = 'fold' FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN 0;
     END IF;
@@ -168,7 +168,7 @@ BEGIN
     changed AS (
         DELETE FROM leasehold.change c RETURNING c.xmin AS by),
     transactions AS (
-        UPDATE leasehold.duty u
+        UPDATE leasehold.maintenance_task u
            SET position = u.position
                + (SELECT count(DISTINCT t.by::text)
                     FROM (SELECT g.by FROM gone g WHERE g.act <> 'n' UNION ALL SELECT c.by FROM changed c) t)
@@ -261,7 +261,7 @@ DO $$ BEGIN PERFORM leasehold.make_event_days(leasehold.clock()); END $$;
 
 -- One round of what falls due, but for recovery (leasehold.recover) and pruning. `schedules`: periodic
 -- work is due, which only the library can enqueue; `more`: come again at once.
-CREATE FUNCTION leasehold.upkeep(OUT expired bigint, OUT promoted bigint, OUT folded bigint,
+CREATE FUNCTION leasehold.maintain_round(OUT expired bigint, OUT promoted bigint, OUT folded bigint,
                                  OUT schedules boolean, OUT more boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
@@ -273,9 +273,9 @@ DECLARE
 BEGIN
     SELECT * INTO m FROM leasehold.meta;
     m := leasehold.same_server(m, now);
-    SELECT * INTO expired, promoted, more FROM leasehold.move_in(now, leasehold.look_from(m, now, false));
-    DELETE FROM leasehold.hold h
-     WHERE (h.queue, h.job) IN (SELECT o.queue, o.job FROM leasehold.hold o WHERE o.until <= now
+    SELECT * INTO expired, promoted, more FROM leasehold.expire_and_promote(now, leasehold.recovery_scan(m, now, false));
+    DELETE FROM leasehold.quarantine h
+     WHERE (h.queue, h.job) IN (SELECT o.queue, o.job FROM leasehold.quarantine o WHERE o.until <= now
                                    FOR UPDATE SKIP LOCKED);
     IF FOUND THEN
         PERFORM leasehold.changed();

@@ -47,7 +47,7 @@ SELECT f.kind, f.name, pg_catalog.md5(pg_catalog.replace(f.text, 'leasehold.', '
       FROM pg_catalog.pg_proc p WHERE p.pronamespace = 'leasehold'::regnamespace AND p.proname <> 'shape') f;
 END;
 
-CREATE TABLE leasehold.made (
+CREATE TABLE leasehold.original_shape (
     kind     text    NOT NULL,
     name     text    NOT NULL,
     shape    text    NOT NULL,

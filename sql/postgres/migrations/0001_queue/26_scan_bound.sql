@@ -2,7 +2,7 @@
 
 -- Whatever ends by time leaves an entry in an index, and while an xmin is held nobody may remove it: a probe
 -- that began at the head of the index would read all that ever ended. So a claim that has looked notes in
--- leasehold.sweep up to which moment nothing is left (but what stays on purpose), and later claims begin there.
+-- leasehold.scan_bound up to which moment nothing is left (but what stays on purpose), and later claims begin there.
 --
 -- A row can come to light below that moment only by the commit of a transaction that was in progress when the
 -- claim looked. What such a transaction wrote ended no earlier than the transaction read the clock. So the note
@@ -13,18 +13,18 @@
 --
 -- In the same way a job can come to light with an id that was given out long ago. The note has the highest id of
 -- which that is certain for all transactions that it does not name: where fresh jobs begin is taken from there
--- (31_front.sql). `late` changes when one of those named has ended.
+-- (31_claim_floor.sql). `late` changes when one of those named has ended.
 --
 -- A note is void after a change of policy, which may set free what stayed, and when the clock was set back.
 --
--- Where a held xmin keeps many dead entries (leasehold.is_littered), a look from the beginning would take seconds,
+-- Where a held xmin keeps many dead entries (leasehold.has_many_dead_rows), a look from the beginning would take seconds,
 -- and be cancelled before it is noted. There it is made in pieces, backwards from the bound: each note tells which
 -- stretch is still owed, and the next one takes up there. The bound is at most seconds old all the while. Owed is
 -- what ended since the birth of a transaction that has just ended, everything after a void note, and what ended
 -- while nobody made notes. A second pass comes by everywhere, slowly: it finds what was put below the bound by a
 -- plain UPDATE. What a look finds due and cannot free (the row is locked) is kept as a moment (left_at), so that
 -- it holds up neither the bound nor the passes.
-CREATE TYPE leasehold.look AS (
+CREATE TYPE leasehold.scan AS (
     since    timestamptz,      -- what ended after this is to be looked for …
     left_at  timestamptz[],    -- … and what ended at one of these moments
     floor    bigint,           -- and fresh jobs with ids above this
@@ -32,20 +32,20 @@ CREATE TYPE leasehold.look AS (
     fresh    boolean,          -- there is a note of the last second
     littered boolean,          -- there are many dead entries
     known    bigint,           -- the last note
-    next     leasehold.sweep   -- the note to make once it is known what is left; NULL: none may be made
+    next     leasehold.scan_bound   -- the note to make once it is known what is left; NULL: none may be made
 );
 
 -- From how many dead rows on a store counts as littered; how many index entries one look may read of the stretch
 -- that is owed, and of the slow pass over everything.
-CREATE FUNCTION leasehold.many_dead() RETURNS bigint LANGUAGE sql IMMUTABLE RETURN 20000::bigint;
-CREATE FUNCTION leasehold.owed_at_once() RETURNS bigint LANGUAGE sql IMMUTABLE RETURN 20000::bigint;
-CREATE FUNCTION leasehold.net_at_once() RETURNS bigint LANGUAGE sql IMMUTABLE RETURN 2000::bigint;
+CREATE FUNCTION leasehold.many_dead_rows() RETURNS bigint LANGUAGE sql IMMUTABLE RETURN 20000::bigint;
+CREATE FUNCTION leasehold.backlog_batch() RETURNS bigint LANGUAGE sql IMMUTABLE RETURN 20000::bigint;
+CREATE FUNCTION leasehold.recheck_batch() RETURNS bigint LANGUAGE sql IMMUTABLE RETURN 2000::bigint;
 
 -- As the server has counted them. It decides only how a look is made, and not what it finds in the end.
-CREATE FUNCTION leasehold.is_littered() RETURNS boolean LANGUAGE sql STABLE
+CREATE FUNCTION leasehold.has_many_dead_rows() RETURNS boolean LANGUAGE sql STABLE
 RETURN pg_catalog.pg_stat_get_dead_tuples('leasehold.job'::regclass)
      + pg_catalog.pg_stat_get_dead_tuples('leasehold.lease'::regclass)
-     + pg_catalog.pg_stat_get_dead_tuples('leasehold.worker'::regclass) >= leasehold.many_dead();
+     + pg_catalog.pg_stat_get_dead_tuples('leasehold.worker'::regclass) >= leasehold.many_dead_rows();
 
 -- Transactions that are in progress, began before that one, and have written to the store.
 CREATE FUNCTION leasehold.open_writers(snap pg_snapshot, before xid8) RETURNS xid8[] LANGUAGE plpgsql
@@ -71,12 +71,12 @@ END $$;
 
 -- For each of these transactions the moment after which everything ends that it wrote: a second before a note
 -- that was made before it had its number. (The second is for a clock read before.)
-CREATE FUNCTION leasehold.births_of(xids xid8[], s leasehold.sweep) RETURNS timestamptz[] LANGUAGE plpgsql
+CREATE FUNCTION leasehold.earliest_writes(xids xid8[], s leasehold.scan_bound) RETURNS timestamptz[] LANGUAGE plpgsql
 AS $$
 BEGIN
     RETURN ARRAY(
         SELECT coalesce(s.births[pg_catalog.array_position(s.open, x)],
-                        (SELECT w.at - interval '1 second' FROM leasehold.sweep w
+                        (SELECT w.at - interval '1 second' FROM leasehold.scan_bound w
                           WHERE w.generation = s.generation AND w.xid < x ORDER BY w.id DESC LIMIT 1),
                         '-infinity')
           FROM pg_catalog.unnest(xids) WITH ORDINALITY u(x, n) ORDER BY u.n);
@@ -84,31 +84,31 @@ END $$;
 
 -- From when on to look. `notes`: the caller makes the next note, if the last one is older than `every`. A
 -- transaction that is older than half a second makes none: it cannot tell which transactions began after its own.
-CREATE FUNCTION leasehold.swept(of_generation bigint, now timestamptz, notes boolean DEFAULT false,
+CREATE FUNCTION leasehold.read_scan_bound(of_generation bigint, now timestamptz, notes boolean DEFAULT false,
                                 every interval DEFAULT '1 second')
-RETURNS leasehold.look LANGUAGE plpgsql
+RETURNS leasehold.scan LANGUAGE plpgsql
 AS $$
 DECLARE
     known record;
-    s     leasehold.sweep;
+    s     leasehold.scan_bound;
     snap  pg_snapshot;
     void  boolean;
     gap   boolean;          -- nobody has made a note for long
     whole boolean;
     born  timestamptz;      -- the first of the named transactions that have ended
-    l     leasehold.look;
+    l     leasehold.scan;
 BEGIN
     -- In one statement: what the row says was known before the snapshot was taken.
     SELECT w AS note, pg_catalog.pg_current_snapshot() AS taken INTO known
-      FROM leasehold.sweep w ORDER BY w.id DESC LIMIT 1;
+      FROM leasehold.scan_bound w ORDER BY w.id DESC LIMIT 1;
     s := known.note;
     snap := known.taken;
     void := s.id IS NULL OR s.generation <> of_generation OR s.at > now + interval '1 second';
-    l.littered := leasehold.is_littered();
+    l.littered := leasehold.has_many_dead_rows();
     l.known := s.id;
     IF void THEN
         s := (0, of_generation, '-infinity', '-infinity', 0, 0, 0, '0', '{}', 0, 0, '-infinity', '-infinity',
-              '{}', '{}', '-infinity', '-infinity', '-infinity')::leasehold.sweep;
+              '{}', '{}', '-infinity', '-infinity', '-infinity')::leasehold.scan_bound;
         snap := pg_catalog.pg_current_snapshot();
     END IF;
     l.floor := s.floor;
@@ -152,7 +152,7 @@ BEGIN
         RETURN l;
     END IF;
     l.next := s;
-    l.next.id := pg_catalog.nextval('leasehold.sweep_id_seq');
+    l.next.id := pg_catalog.nextval('leasehold.scan_bound_id_seq');
     l.next.at := now;
     l.next.bound := CASE WHEN gap THEN s.bound ELSE s.at - interval '1 second' END;
     l.next.given := coalesce(pg_catalog.pg_sequence_last_value('leasehold.job_id_seq'), 0);
@@ -167,7 +167,7 @@ BEGIN
                                            snap, CASE WHEN gap THEN (l.next).xid ELSE s.xid END)) x);
     l.next.births := CASE WHEN void THEN pg_catalog.array_fill('-infinity'::timestamptz,
                                                                ARRAY[pg_catalog.cardinality((l.next).open)])
-                          ELSE leasehold.births_of((l.next).open, s) END;
+                          ELSE leasehold.earliest_writes((l.next).open, s) END;
     IF l.late = -1 THEN
         l.late := (l.next).id;
         l.next.late := (l.next).id;
@@ -201,18 +201,18 @@ RETURN pg_catalog.pg_stat_get_xact_tuples_returned('leasehold.job_running'::regc
      + pg_catalog.pg_stat_get_xact_tuples_returned('leasehold.worker_silent'::regclass);
 
 -- The last moments of a stretch at which something is due: `most` of them. (A moment may stand there twice.)
-CREATE FUNCTION leasehold.moments_due(m leasehold.meta, since timestamptz, up_to timestamptz, due timestamptz,
+CREATE FUNCTION leasehold.times_due(m leasehold.meta, since timestamptz, up_to timestamptz, due timestamptz,
                                       now timestamptz, most bigint) RETURNS timestamptz[]
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    stay boolean := leasehold.some_stay(m);
+    stay boolean := leasehold.any_recovery_off(m);
 BEGIN
     RETURN ARRAY(
         SELECT u.t FROM (
             (SELECT j.lease_until AS t FROM leasehold.job j
               WHERE j.state = 'running' AND j.lease_until > since AND j.lease_until <= least(up_to, due)
-                AND (NOT stay OR leasehold.recovers(j.queue, j.kind))
+                AND (NOT stay OR leasehold.recovery_is_on(j.queue, j.kind))
               ORDER BY j.lease_until DESC LIMIT most)
             UNION ALL
             (SELECT l.expires_at FROM leasehold.lease l
@@ -235,19 +235,19 @@ BEGIN
 END $$;
 
 -- What is due at these moments: leases and workers to be freed, jobs to be moved in or cancelled.
-CREATE FUNCTION leasehold.left_due(m leasehold.meta, moments timestamptz[], due timestamptz, now timestamptz,
+CREATE FUNCTION leasehold.leftover_due(m leasehold.meta, moments timestamptz[], due timestamptz, now timestamptz,
                                    OUT frees timestamptz[], OUT moves_in timestamptz[])
 LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
-    stay boolean := leasehold.some_stay(m);
+    stay boolean := leasehold.any_recovery_off(m);
 BEGIN
     SELECT coalesce(array_agg(u.t) FILTER (WHERE u.freed), '{}'), coalesce(array_agg(u.t) FILTER (WHERE u.moved), '{}')
       INTO frees, moves_in
       FROM (SELECT x.t,
                    x.t <= due AND (
                    EXISTS (SELECT 1 FROM leasehold.job j WHERE j.state = 'running' AND j.lease_until = x.t
-                                                           AND (NOT stay OR leasehold.recovers(j.queue, j.kind)))
+                                                           AND (NOT stay OR leasehold.recovery_is_on(j.queue, j.kind)))
                    OR EXISTS (SELECT 1 FROM leasehold.lease l WHERE l.expires_at IS NOT NULL AND l.expires_at = x.t)
                    OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.silent_at IS NOT NULL AND w.silent_at = x.t))
                    AS freed,
@@ -260,12 +260,12 @@ BEGIN
 END $$;
 
 -- How many moments a note keeps at most. Where there are more, the bound stays behind.
-CREATE FUNCTION leasehold.most_left() RETURNS integer LANGUAGE sql IMMUTABLE RETURN 100;
+CREATE FUNCTION leasehold.most_leftover() RETURNS integer LANGUAGE sql IMMUTABLE RETURN 100;
 
 -- A stretch before a moment that is not too full to be read at once: this wide, or less. A piece that takes too long
 -- is cancelled, and then every next one would be. That there is no queue without a name is seen in the index alone:
 -- to read the stretch for it takes a thirtieth of the time.
-CREATE FUNCTION leasehold.width_to_read(up_to timestamptz, INOUT width interval) LANGUAGE plpgsql
+CREATE FUNCTION leasehold.readable_width(up_to timestamptz, INOUT width interval) LANGUAGE plpgsql
 AS $$
 DECLARE
     began timestamptz;
@@ -285,7 +285,7 @@ END $$;
 -- came, `moments` those at which something is due. Widths of time are all there is to choose, and how dense the
 -- entries lie is not known. So the next piece is at most twice as wide as one that was cheap; and not wider than a
 -- minute, or an eighth of the way back: behind a quiet night there may be a busy day.
-CREATE FUNCTION leasehold.look_through(m leasehold.meta, down_to timestamptz, due timestamptz, now timestamptz,
+CREATE FUNCTION leasehold.scan_range(m leasehold.meta, down_to timestamptz, due timestamptz, now timestamptz,
                                        most bigint, INOUT up_to timestamptz, OUT moments timestamptz[])
 LANGUAGE plpgsql
 AS $$
@@ -298,10 +298,10 @@ DECLARE
     width  interval := '50 milliseconds';
 BEGIN
     moments := '{}';
-    WHILE up_to > down_to AND pg_catalog.cardinality(moments) <= leasehold.most_left() LOOP
-        width := leasehold.width_to_read(up_to, width);
+    WHILE up_to > down_to AND pg_catalog.cardinality(moments) <= leasehold.most_leftover() LOOP
+        width := leasehold.readable_width(up_to, width);
         low := CASE WHEN up_to < now - interval '30 days' THEN down_to ELSE greatest(down_to, up_to - width) END;
-        moments := moments || leasehold.moments_due(m, low, up_to, due, now, leasehold.most_left() + 1);
+        moments := moments || leasehold.times_due(m, low, up_to, due, now, leasehold.most_leftover() + 1);
         up_to := low;
         n := leasehold.entries_read();
         -- (The time is for a server that does not count.)
@@ -315,12 +315,12 @@ END $$;
 -- A piece of what is owed, or else, every five seconds, of the pass that comes by everywhere; called before the note
 -- is made. One session at a time: the others have their bound, and need neither wait nor make a note, which would undo
 -- what the one has done. (A session that holds the row for more than three seconds has made no note meanwhile.)
-CREATE FUNCTION leasehold.look_back(m leasehold.meta, INOUT l leasehold.look, due timestamptz, now timestamptz)
+CREATE FUNCTION leasehold.scan_backlog(m leasehold.meta, INOUT l leasehold.scan, due timestamptz, now timestamptz)
 LANGUAGE plpgsql
 AS $$
 DECLARE
-    s    leasehold.sweep := l.next;
-    last leasehold.sweep;
+    s    leasehold.scan_bound := l.next;
+    last leasehold.scan_bound;
     r    record;
     owed boolean := s.owed_to > s.owed_from;
 BEGIN
@@ -328,25 +328,25 @@ BEGIN
        OR NOT (owed OR (pg_catalog.isfinite(s.net_to) AND s.rest_until <= now)) THEN
         RETURN;
     END IF;
-    SELECT * INTO last FROM leasehold.sweep w ORDER BY w.id DESC LIMIT 1;
-    PERFORM 1 FROM leasehold.sweep w WHERE w.id = last.id FOR UPDATE SKIP LOCKED;
+    SELECT * INTO last FROM leasehold.scan_bound w ORDER BY w.id DESC LIMIT 1;
+    PERFORM 1 FROM leasehold.scan_bound w WHERE w.id = last.id FOR UPDATE SKIP LOCKED;
     IF (NOT FOUND AND last.at BETWEEN now - interval '3 seconds' AND now)
-       OR (SELECT max(w.id) FROM leasehold.sweep w) IS DISTINCT FROM l.known THEN
+       OR (SELECT max(w.id) FROM leasehold.scan_bound w) IS DISTINCT FROM l.known THEN
         l.next := NULL;
         RETURN;
     END IF;
     IF owed THEN
-        r := leasehold.look_through(m, s.owed_from, due, now, leasehold.owed_at_once(), s.owed_to);
+        r := leasehold.scan_range(m, s.owed_from, due, now, leasehold.backlog_batch(), s.owed_to);
         s.owed_to := r.up_to;
     ELSE
-        r := leasehold.look_through(m, '-infinity', due, now, leasehold.net_at_once(), s.net_to);
+        r := leasehold.scan_range(m, '-infinity', due, now, leasehold.recheck_batch(), s.net_to);
         s.net_to := r.up_to;
         s.rest_until := now + interval '5 seconds';
         IF NOT pg_catalog.isfinite(s.net_to) THEN
             s.whole_at := now + interval '1 minute';
         END IF;
     END IF;
-    IF pg_catalog.cardinality(l.left_at) + pg_catalog.cardinality(r.moments) <= leasehold.most_left() THEN
+    IF pg_catalog.cardinality(l.left_at) + pg_catalog.cardinality(r.moments) <= leasehold.most_leftover() THEN
         l.left_at := l.left_at || r.moments;
     ELSE
         l.since := least(l.since, r.up_to);
@@ -356,12 +356,12 @@ END $$;
 
 -- Note what a look has found: `first` is the earliest moment of what is left (leasehold.first_due), NULL where
 -- nothing is. While expiry is held back nobody has looked.
-CREATE FUNCTION leasehold.note_sweep(m leasehold.meta, l leasehold.look, first timestamptz, began timestamptz,
+CREATE FUNCTION leasehold.save_scan_bound(m leasehold.meta, l leasehold.scan, first timestamptz, began timestamptz,
                                      due timestamptz, now timestamptz)
 RETURNS void LANGUAGE plpgsql
 AS $$
 DECLARE
-    s    leasehold.sweep := l.next;
+    s    leasehold.scan_bound := l.next;
     took interval := leasehold.stopwatch() - began;
     more timestamptz[] := '{}';
     rest record;
@@ -376,35 +376,35 @@ BEGIN
     s.left_at := '{}';
     IF l.littered THEN
         IF pg_catalog.cardinality(l.left_at) > 0 THEN
-            rest := leasehold.left_due(m, l.left_at, due, now);
+            rest := leasehold.leftover_due(m, l.left_at, due, now);
             s.left_at := ARRAY(SELECT DISTINCT t FROM pg_catalog.unnest(rest.frees || rest.moves_in) t);
         END IF;
         IF first <= s.bound THEN
-            more := leasehold.moments_due(m, l.since, s.bound, due, now, leasehold.most_left() + 1);
+            more := leasehold.times_due(m, l.since, s.bound, due, now, leasehold.most_leftover() + 1);
         END IF;
-        IF pg_catalog.cardinality(s.left_at) + pg_catalog.cardinality(more) <= leasehold.most_left() THEN
+        IF pg_catalog.cardinality(s.left_at) + pg_catalog.cardinality(more) <= leasehold.most_leftover() THEN
             s.left_at := s.left_at || more;
             first := NULL;
         END IF;
     END IF;
     s.bound := least(s.bound, first - interval '1 millisecond');
-    INSERT INTO leasehold.sweep OVERRIDING SYSTEM VALUE SELECT s.*;
+    INSERT INTO leasehold.scan_bound OVERRIDING SYSTEM VALUE SELECT s.*;
     IF s.id % 64 = 0 THEN
-        DELETE FROM leasehold.sweep w
-         WHERE w.id IN (SELECT o.id FROM leasehold.sweep o WHERE o.id < s.id - 64 FOR UPDATE SKIP LOCKED);
+        DELETE FROM leasehold.scan_bound w
+         WHERE w.id IN (SELECT o.id FROM leasehold.scan_bound o WHERE o.id < s.id - 64 FOR UPDATE SKIP LOCKED);
     END IF;
 END $$;
 
 -- From where a recovery or a report looks: from the beginning, and where that would read very many dead entries
 -- no further back than claims do. `everything`: an operator asks, and waits for it.
-CREATE FUNCTION leasehold.look_from(m leasehold.meta, now timestamptz, everything boolean) RETURNS leasehold.look
+CREATE FUNCTION leasehold.recovery_scan(m leasehold.meta, now timestamptz, everything boolean) RETURNS leasehold.scan
 LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
-    l leasehold.look;
+    l leasehold.scan;
 BEGIN
-    IF NOT everything AND leasehold.is_littered() THEN
-        RETURN leasehold.swept(m.generation, now);
+    IF NOT everything AND leasehold.has_many_dead_rows() THEN
+        RETURN leasehold.read_scan_bound(m.generation, now);
     END IF;
     l.since := '-infinity';
     l.left_at := '{}';
@@ -412,7 +412,7 @@ BEGIN
 END $$;
 
 -- The stretches of time that a look is about: each from after one moment up to another.
-CREATE FUNCTION leasehold.stretches(l leasehold.look, due timestamptz)
+CREATE FUNCTION leasehold.scan_ranges(l leasehold.scan, due timestamptz)
 RETURNS TABLE (since timestamptz, up_to timestamptz) LANGUAGE sql IMMUTABLE
 BEGIN ATOMIC
     SELECT l.since, due
@@ -424,7 +424,7 @@ END;
 
 -- Queues with recovery off keep their stuck jobs at the head of the index: up to so many are walked past at
 -- once, and the next claim begins behind them.
-CREATE FUNCTION leasehold.walks_past() RETURNS bigint LANGUAGE sql IMMUTABLE
+CREATE FUNCTION leasehold.most_skipped() RETURNS bigint LANGUAGE sql IMMUTABLE
 RETURN 5000::bigint;
 
 -- The first of these leases that does not stay on purpose; or the last that was walked past.
@@ -432,16 +432,16 @@ CREATE FUNCTION leasehold.first_expired(m leasehold.meta, since timestamptz, due
 LANGUAGE plpgsql
 AS $$
 BEGIN
-    IF NOT leasehold.some_stay(m) THEN
+    IF NOT leasehold.any_recovery_off(m) THEN
         RETURN (SELECT j.lease_until FROM leasehold.job j
                  WHERE j.state = 'running' AND j.lease_until > since AND j.lease_until <= due
                  ORDER BY j.lease_until LIMIT 1);
     END IF;
     RETURN (SELECT coalesce(min(e.lease_until) FILTER (WHERE e.free_it),
-                            CASE WHEN count(*) = leasehold.walks_past() THEN max(e.lease_until) END)
-              FROM (SELECT j.lease_until, leasehold.recovers(j.queue, j.kind) AS free_it FROM leasehold.job j
+                            CASE WHEN count(*) = leasehold.most_skipped() THEN max(e.lease_until) END)
+              FROM (SELECT j.lease_until, leasehold.recovery_is_on(j.queue, j.kind) AS free_it FROM leasehold.job j
                      WHERE j.state = 'running' AND j.lease_until > since AND j.lease_until <= due
-                     ORDER BY j.lease_until LIMIT leasehold.walks_past()) e);
+                     ORDER BY j.lease_until LIMIT leasehold.most_skipped()) e);
 END $$;
 
 -- The earliest moment of what has ended by time and is still there; NULL: there is nothing.
