@@ -1,4 +1,4 @@
--- A resource that knows whom it obeys: the highest token it has seen. Run once.
+-- A resource that stores the highest token that it has accepted. Run once.
 CREATE TABLE balance (
     account TEXT PRIMARY KEY,
     cents   INTEGER NOT NULL,

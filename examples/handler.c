@@ -1,8 +1,8 @@
 /*
- * A worker whose jobs are calls of a function, four at a time: counts the words of each payload. Leases
- * are renewed behind its back, and Ctrl-C or SIGTERM end it in peace.
+ * A worker whose jobs are calls of a function, four at a time. It counts the words of each payload. The
+ * library renews the leases. Ctrl-C and SIGTERM stop the worker gracefully.
  *
- *     handler STORE QUEUE          ends when nothing is pending any more
+ *     handler STORE QUEUE          ends when no job is pending
  */
 #include <ctype.h>
 #include <leasehold.h>
@@ -20,7 +20,7 @@ static lh_outcome count_words(void *arg, lh_task *task, const lh_job *job)
         return LH_RAN_PERMANENT; /* nor will it have words next time */
     }
     for (size_t i = 0; i < job->payload_len; i++) {
-        /* Somebody else has the job by now, or we are to stop: whatever we return is refused. */
+        /* Another worker may have the job, or this one must stop: the store refuses our result. */
         if (lh_task_lost(task))
             return LH_RAN_NOT_NOW;
         if (!isspace((unsigned char)text[i]) && (i == 0 || isspace((unsigned char)text[i - 1])))

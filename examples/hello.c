@@ -1,4 +1,4 @@
-/* The smallest program there is: one job in, the same job out, done. */
+/* The smallest program: enqueue a job, claim it, complete it. */
 #include <leasehold.h>
 #include <stdio.h>
 

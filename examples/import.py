@@ -11,7 +11,7 @@ import sys
 
 
 def tell(line):
-    """One line to the worker; without one, when tried by hand, to nobody."""
+    """Send one line to the worker. Without a worker, do nothing."""
     fd = os.environ.get("LEASEHOLD_FD")
     if fd is not None:
         os.write(int(fd), (line + "\n").encode())

@@ -1,6 +1,6 @@
 /*
  * An order and the job that confirms it, in one transaction of the application's own database:
- * both are there, or neither.
+ * both exist, or neither.
  *
  *     order DATABASE WHAT
  */

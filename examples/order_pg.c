@@ -1,6 +1,6 @@
 /*
  * An order and the job that confirms it, in one transaction of the application's own database on
- * PostgreSQL: both are there, or neither.
+ * PostgreSQL: both exist, or neither.
  *
  *     order_pg CONNECTION WHAT
  */

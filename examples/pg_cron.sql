@@ -1,6 +1,6 @@
--- Recovery and upkeep twice a minute, where no program of ours runs all the time. pg_cron starts
--- nothing more often than once a minute: the second one waits for half of it. A failure is a warning
--- in the server's log; the next try comes by itself.
+-- Recovery and maintenance twice a minute, for stores without a program of ours that runs all the time.
+-- pg_cron starts a job at most once a minute, so the second entry waits for half a minute. A failure is a
+-- warning in the server's log; the next run tries again.
 SELECT cron.schedule('leasehold', '* * * * *', $cron$
     DO $do$
     BEGIN

@@ -5,7 +5,7 @@ import { readFileSync, writeSync } from "node:fs";
 const fd = Number(process.env.LEASEHOLD_FD);
 const tell = (line) => fd && writeSync(fd, line + "\n");
 
-// SIGTERM says that the job is no longer ours, or the worker stops: leave nothing half done.
+// SIGTERM means that the lease is lost or the worker stops: leave nothing half done.
 process.on("SIGTERM", () => process.exit(75));
 
 const { file, sizes } = JSON.parse(readFileSync(0, "utf8"));

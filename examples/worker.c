@@ -1,7 +1,7 @@
 /*
- * A worker: claims jobs of one queue, works on them in steps, and keeps its lease from a second
- * thread, so that a step that takes long costs it nothing. It registers as a process, so that its
- * death is seen at once and its job goes to another. Ends when the queue stays empty.
+ * A worker: it claims jobs of one queue and works on them in steps. A second thread sends heartbeats, so
+ * that a long step does not lose the lease. The worker registers as a process, so that its death is noticed
+ * at once. It ends when the queue stays empty.
  *
  *     worker STORE QUEUE [MS]      MS: how long a step takes
  */
@@ -34,7 +34,7 @@ static void *beat(void *arg)
 {
     struct heart *heart = arg;
 
-    /* Three beats fit into one lease, so one may be late. */
+    /* Three heartbeats fit into one lease, so one may be late. */
     for (int passed = 0; !__atomic_load_n(&heart->done, __ATOMIC_ACQUIRE); passed++) {
         sleep_ms(100);
         if (passed % (LEASE_MS / 3 / 100) != 0)
@@ -44,14 +44,14 @@ static void *beat(void *arg)
                        .has_progress = true,
                        .progress = __atomic_load_n(&heart->step, __ATOMIC_ACQUIRE) * 100 / STEPS};
         int rc = lh_worker_heartbeat(heart->store, heart->worker, 0, &one, 1, NULL);
-        /* A store that is busy may answer the next beat; a lost lease does not come back. */
+        /* A busy store may answer the next heartbeat. A lost lease stays lost. */
         if (rc == LH_ELOST || rc == LH_ECANCELLED)
             __atomic_store_n(&heart->lost, true, __ATOMIC_RELEASE);
     }
     return NULL;
 }
 
-/* One job. What it does is a stand-in: it prints, in steps that take their time. */
+/* One job. This one only prints, in slow steps. */
 static int work_on(lh_store *store, const char *worker, const lh_job *job, long step_ms)
 {
     struct heart heart = {.store = store, .worker = worker, .job = job};
@@ -73,7 +73,7 @@ static int work_on(lh_store *store, const char *worker, const lh_job *job, long 
     return lh_complete(store, &done, 1, NULL, NULL);
 }
 
-/* What the library has to tell: whose job was taken back, and why. */
+/* Log lines of the library: which job was recovered, and why. */
 static void tell(void *arg, const lh_log_entry *entry)
 {
     (void)arg;
@@ -83,7 +83,7 @@ static void tell(void *arg, const lh_log_entry *entry)
 
 int main(int argc, char **argv)
 {
-    /* Starting up, a store that was left in a crash is made sound before anything else. */
+    /* `startup`: after a crash, check and recover the store first. */
     const lh_open_opts how = {.startup = true, .log = tell};
     const lh_worker_opts who = {.label = "example", .process = true, .interval_ms = LEASE_MS / 3};
     long step_ms = argc == 4 ? strtol(argv[3], NULL, 10) : 50;
@@ -107,7 +107,7 @@ int main(int argc, char **argv)
         if (rc == LH_OK)
             rc = work_on(store, id, &jobs->job[0], step_ms);
         if (rc == LH_ELOST || rc == LH_ECANCELLED) {
-            /* Somebody else has it, or will have it. Go on with the next. */
+            /* Another worker has it, or will have it. Go on with the next job. */
             fprintf(stderr, "%s\n", lh_errmsg(store));
             rc = LH_OK;
         }
