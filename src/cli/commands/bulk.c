@@ -13,8 +13,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <jansson.h>
-
 #include "enqueue.h"
 
 enum { BATCH = 1000 };
@@ -109,27 +107,20 @@ static bool unknown_key(struct bulk *b, const char *name)
                   shown);
 }
 
-/** A string of the line, decoded into the batch's memory. NULL: it is none, or has a zero byte
- *  where none may be. */
-static const char *decode(struct bulk *b, const char *raw, size_t raw_len, bool zero_ok,
-                          size_t *len)
+/** Decodes a string of the line into the batch's memory. NULL: it is no string, or no valid one. */
+static const char *decode(struct bulk *b, const char *raw, size_t raw_len, size_t *len)
 {
-    json_t *value;
-    const char *copy = NULL;
-
     if (raw[0] != '"')
         return NULL;
-    if (memchr(raw, '\\', raw_len) == NULL) { /* nearly all: it stands for itself */
+    if (memchr(raw, '\\', raw_len) == NULL) { /* the common case: nothing to decode */
         *len = raw_len - 2;
         return arena_copy(&b->arena, raw + 1, *len);
     }
-    value = json_loadb(raw, raw_len, JSON_DECODE_ANY | (zero_ok ? JSON_ALLOW_NUL : 0), NULL);
-    if (json_is_string(value)) {
-        *len = json_string_length(value);
-        copy = arena_copy(&b->arena, json_string_value(value), *len);
-    }
-    json_decref(value);
-    return copy;
+    buf_reset(&b->decoded);
+    if (!js_decode_string(&b->decoded, raw, raw_len))
+        return NULL;
+    *len = b->decoded.n;
+    return arena_copy(&b->arena, buf_str(&b->decoded), *len);
 }
 
 static bool set_payload(struct bulk *b, const struct line_key *key, const struct js_member *m,
@@ -146,7 +137,7 @@ static bool set_payload(struct bulk *b, const struct line_key *key, const struct
         job->payload = arena_copy(&b->arena, m->value, m->value_len);
         job->payload_len = m->value_len;
     } else {
-        const char *text = decode(b, m->value, m->value_len, true, &job->payload_len);
+        const char *text = decode(b, m->value, m->value_len, &job->payload_len);
         const char *as = arena_copy(&b->arena, m->value, m->value_len);
         if (text == NULL)
             return refuse(b, "key \"%s\": value %.60s is not text: allowed: a string of UTF-8",
@@ -210,7 +201,7 @@ static bool set_member(struct bulk *b, const struct line_key *key, const struct 
     if (key->spec.kind == VALUE_BYTES)
         return set_payload(b, key, m, job);
     if (raw[0] == '"') {
-        text = decode(b, raw, len, false, &len);
+        text = decode(b, raw, len, &len);
         if (text == NULL || strlen(text) != len)
             return refuse(b,
                           "key \"%s\": value %.60s is not text: allowed: UTF-8 without a zero byte",
@@ -253,7 +244,7 @@ static bool read_line(struct bulk *b, const char *text, size_t len)
     m.at = b->compact.p;
     while (js_next_member(&m)) {
         size_t name_len = 0;
-        const char *name = decode(b, m.key, m.key_len, true, &name_len);
+        const char *name = decode(b, m.key, m.key_len, &name_len);
         size_t k = 0;
         if (name == NULL)
             return refuse(b, "a key cannot be read");

@@ -1,5 +1,4 @@
 #include <inttypes.h>
-#include <jansson.h>
 #include <string.h>
 
 #include "cli/cli.h"
@@ -11,63 +10,64 @@ static const struct positional positionals[] = {
     {.meta = NULL},
 };
 
-/* What the event store.restored tells of it. */
-struct told {
-    json_int_t jobs, copied_at, released, held_back, epoch;
+/* The data of the event store.restored. */
+struct restored {
+    int64_t jobs, copied_at, released, held_back, epoch;
 };
 
-/** The newest event store.restored; the restored store may be in use already. */
-static bool read_told(struct cli *cli, struct told *told)
+/** Reads the newest event store.restored. Other processes may use the restored store already, so newer events may
+ *  exist. */
+static bool read_event(struct cli *cli, struct restored *out)
 {
     lh_events *events = NULL;
-    json_t *data = NULL;
+    const char *data = NULL;
     lh_event_filter newest = {.newest = true, .limit = 10000};
 
     if (lh_event_list(cli->store, &newest, &events) != LH_OK)
         return false;
     for (size_t i = events->n; i > 0 && data == NULL; i--)
-        if (strcmp(events->event[i - 1].type, "store.restored") == 0 &&
-            events->event[i - 1].data != NULL)
-            data = json_loads(events->event[i - 1].data, 0, NULL);
-    bool read =
-        data != NULL && json_unpack(data, "{s:I, s:I, s:I, s:I, s:I}", "jobs", &told->jobs,
-                                    "copied_at", &told->copied_at, "released", &told->released,
-                                    "held_back", &told->held_back, "epoch", &told->epoch) == 0;
-    json_decref(data);
+        if (strcmp(events->event[i - 1].type, "store.restored") == 0)
+            data = events->event[i - 1].data;
+    bool read = data != NULL && js_find_int(data, "jobs", &out->jobs) &&
+                js_find_int(data, "copied_at", &out->copied_at) &&
+                js_find_int(data, "released", &out->released) &&
+                js_find_int(data, "held_back", &out->held_back) &&
+                js_find_int(data, "epoch", &out->epoch);
     lh_events_free(events);
     return read;
 }
 
-static void print_json(const char *file, const char *kept, const struct told *told)
+static void print_json(const char *file, const char *kept, const struct restored *event)
 {
     struct js json = {0};
 
     js_open(&json, '{');
     js_key_text(&json, "file", file);
-    js_key_int(&json, "jobs", told->jobs);
-    js_key_time(&json, "copied_at", told->copied_at);
-    js_key_int(&json, "released", told->released);
-    js_key_int(&json, "held_back", told->held_back);
-    js_key_int(&json, "epoch", told->epoch);
+    js_key_int(&json, "jobs", event->jobs);
+    js_key_time(&json, "copied_at", event->copied_at);
+    js_key_int(&json, "released", event->released);
+    js_key_int(&json, "held_back", event->held_back);
+    js_key_int(&json, "epoch", event->epoch);
     js_key_text(&json, "kept", kept[0] != '\0' ? kept : NULL);
     js_close(&json, '}');
     js_line(&json);
     js_clear(&json);
 }
 
-static void print_text(const char *kept, const struct told *told)
+static void print_text(const char *kept, const struct restored *event)
 {
     char time[64], age[32];
 
-    printf("%" PRId64 " job%s as of %s (%s)\n", (int64_t)told->jobs, text_plural(told->jobs),
-           lh_time_format(told->copied_at, time, sizeof time),
-           text_when(told->copied_at, lhi_wall_ms(), age, sizeof age));
-    if (told->released > 0)
-        printf("%" PRId64 " of them %s running and %s given back\n", (int64_t)told->released,
-               told->released == 1 ? "was" : "were", told->released == 1 ? "was" : "were");
-    if (told->held_back > 0)
-        printf("%" PRId64 " stay%s back until the holder has answered or its lease has ended\n",
-               (int64_t)told->held_back, told->held_back == 1 ? "s" : "");
+    printf("%" PRId64 " job%s as of %s (%s)\n", event->jobs, text_plural(event->jobs),
+           lh_time_format(event->copied_at, time, sizeof time),
+           text_when(event->copied_at, lhi_wall_ms(), age, sizeof age));
+    if (event->released > 0)
+        printf("%" PRId64 " of them %s running and %s released\n", event->released,
+               event->released == 1 ? "was" : "were", event->released == 1 ? "was" : "were");
+    if (event->held_back > 0)
+        printf("%" PRId64
+               " stay%s quarantined until the holder has answered or its lease has expired\n",
+               event->held_back, event->held_back == 1 ? "s" : "");
     if (kept[0] == '\0')
         return;
     struct buf visible = {0};
@@ -81,7 +81,7 @@ static int run(struct cli *cli, const struct args *args)
     const char *file = args->positional[0].text;
     char kept[4300] = "", why[1024] = "";
     lh_open_opts opts = cli_opts(cli, ACCESS_WRITE);
-    struct told told = {0};
+    struct restored event = {0};
     int rc = lh_restore(cli->url, file, &opts, kept, sizeof kept, why, sizeof why);
 
     if (rc != LH_OK)
@@ -90,12 +90,13 @@ static int run(struct cli *cli, const struct args *args)
     cli_did(cli, "the store was restored");
     if (exit != 0)
         return exit;
-    if (!read_told(cli, &told))
-        return cli_error(EXIT_FAILED, "the store was restored, and could not be read since");
+    if (!read_event(cli, &event))
+        return cli_error(EXIT_FAILED,
+                         "the store was restored, but its event store.restored could not be read");
     if (cli->json)
-        print_json(file, kept, &told);
+        print_json(file, kept, &event);
     else
-        print_text(kept, &told);
+        print_text(kept, &event);
     return 0;
 }
 

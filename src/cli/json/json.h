@@ -1,11 +1,9 @@
 /*
- * JSON in and out.
+ * Reading and writing JSON.
  *
- * Output is written by hand, not through a tree: a payload or result that is JSON appears byte for
- * byte as it was stored (1.10 stays 1.10, a number beyond 2^63 stays itself, the order and the
- * number of keys stay), only without the white space between its tokens. A tree of values would
- * change all of these. For the same reason text is judged by a scanner of ours, which also bounds
- * the nesting; jansson decodes the strings that we need the meaning of (bulk.c).
+ * The text is kept as text: a payload or result that is JSON is printed byte for byte as it was stored, without the
+ * white space between its tokens. 1.10 stays 1.10, a number beyond 2^63 stays exact, and the order and number of keys
+ * stay. A library that builds a tree of values would change all of these.
  */
 #ifndef LEASEHOLD_CLI_JSON_H
 #define LEASEHOLD_CLI_JSON_H
@@ -19,7 +17,7 @@
 
 #include "cli/mem.h"
 
-/* ---- judging text ---------------------------------------------------------------------------- */
+/* ---- scan.c: is it JSON? --------------------------------------------------------------------- */
 
 #define JSON_DEPTH 64
 
@@ -28,12 +26,14 @@ struct js_error {
     size_t at;        /* byte, from 0 */
 };
 
-/** Is it one JSON value (RFC 8259), nested at most JSON_DEPTH deep? `compact` (NULL: not wanted) is
- *  appended the same value without white space; after a failure its new content is of no use. */
+/** Whether the text is one JSON value (RFC 8259), nested at most JSON_DEPTH deep. The same value without white
+ *  space is appended to `compact` (NULL: not wanted); after a failure its content is undefined. */
 bool js_valid(const char *text, size_t len, struct buf *compact, struct js_error *error);
 
-/** Walks over the members of an object: start with `at` on the text of one that js_valid() has
- *  made compact, at its opening brace. Key and value come as written, the key with its quotes. */
+/* ---- read.c: values out of valid text -------------------------------------------------------- */
+
+/** Walks over the members of an object. Start with `at` on the opening brace of compact text from js_valid().
+ *  Key and value are as written, with quotes and escapes. */
 struct js_member {
     const char *at;
     const char *key, *value;
@@ -42,9 +42,16 @@ struct js_member {
 
 bool js_next_member(struct js_member *member);
 
-/* ---- writing --------------------------------------------------------------------------------- */
+/** Finds the whole number under `key` in an object. False: the text is no object, or has no such number. */
+bool js_find_int(const char *text, const char *key, int64_t *out);
 
-/* Commas are put where they belong by looking at what was written last. */
+/** Appends the characters of a valid JSON string, given with its quotes. False: it contains half of a surrogate
+ *  pair, which is no character. */
+bool js_decode_string(struct buf *out, const char *text, size_t len);
+
+/* ---- write.c --------------------------------------------------------------------------------- */
+
+/* The last character written tells whether a comma is needed. */
 struct js {
     struct buf buf;
 };
@@ -64,17 +71,17 @@ void js_key_int(struct js *json, const char *key, int64_t value);
 void js_key_bool(struct js *json, const char *key, bool value);
 void js_key_text(struct js *json, const char *key, const char *text);
 void js_key_time(struct js *json, const char *key, int64_t ms);
-/** Text that should be JSON, as that value; what is none appears as a string. */
+/** The text as a JSON value if it is valid JSON, else as a string. */
 void js_key_value(struct js *json, const char *key, const char *text);
 
-/** Ends the line. Characters that a terminal would obey (text_is_control()) are written by their
- *  numbers: the same JSON. */
+/** Ends the line. Control characters (text_is_control()) are escaped as \uXXXX: the value stays the same, and a
+ *  terminal does not obey them. */
 void js_end_line(struct js *json);
-/** One line on standard output; the writer is empty afterwards. */
+/** Prints the line on standard output; the writer is empty afterwards. */
 void js_line(struct js *json);
 void js_clear(struct js *json);
 
-/* ---- our nouns ------------------------------------------------------------------------------- */
+/* ---- nouns.c --------------------------------------------------------------------------------- */
 
 /** A limit of attempts: a number, "unlimited", null for 0. */
 void js_attempts(struct js *json, int64_t most);
@@ -83,14 +90,14 @@ void js_job_line(const lh_job *job);
 void js_event(struct js *json, const lh_event *event);
 void js_lease(struct js *json, const lh_lease *lease);
 void js_schedule(struct js *json, const lh_schedule *schedule);
-/** `stale`: the same worker as lh_workers_stale() has it; NULL: it is none of them. `asked`: whether
- *  anybody looked. */
+/** `stale` is the worker's entry in lh_workers_stale(); NULL: it has none. `asked` is false if the caller did not
+ *  call that function. */
 void js_worker(struct js *json, const lh_worker *worker, bool asked, const lh_worker *stale);
 void js_queue(struct js *json, const lh_queue *queue, bool all);
-/** The fields in `policy->set`, as keys of the object that is open. */
+/** Adds the fields in `policy->set` to the open object. */
 void js_policy(struct js *json, const lh_policy *policy);
 
-/* ---- base64 ---------------------------------------------------------------------------------- */
+/* ---- base64.c -------------------------------------------------------------------------------- */
 
 void base64_encode(struct buf *out, const void *bytes, size_t len);
 bool base64_decode(struct buf *out, const char *text, size_t len);

@@ -3,7 +3,6 @@
 #include "top.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -104,24 +103,20 @@ static const struct told *find_told(const lh_event *event)
     return NULL;
 }
 
-static void add_count(struct buf *text, const json_t *data, const char *key, const char *noun)
+static void add_count(struct buf *text, const lh_event *event, const char *key, const char *noun)
 {
-    json_int_t n = json_integer_value(json_object_get(data, key));
+    int64_t n = 0;
 
-    if (n > 0)
-        buf_format(text, "%s%" JSON_INTEGER_FORMAT " %s%s", text->n > 0 ? ", " : "", n, noun,
-                   text_plural(n));
+    if (event->data != NULL && js_find_int(event->data, key, &n) && n > 0)
+        buf_format(text, "%s%" PRId64 " %s%s", text->n > 0 ? ", " : "", n, noun, text_plural(n));
 }
 
 /** "2 jobs, 1 dead worker": what a recovery did. */
-static void tell_recovery(struct buf *text, const lh_event *event)
+static void add_recovery(struct buf *text, const lh_event *event)
 {
-    json_t *data = event->data != NULL ? json_loads(event->data, 0, NULL) : NULL;
-
-    add_count(text, data, "jobs", "job");
-    add_count(text, data, "leases", "named lease");
-    add_count(text, data, "dead_workers", "dead worker");
-    json_decref(data);
+    add_count(text, event, "jobs", "job");
+    add_count(text, event, "leases", "named lease");
+    add_count(text, event, "dead_workers", "dead worker");
 }
 
 static void add_named(struct buf *text, const char *noun, const char *name)
@@ -140,7 +135,7 @@ static void tell(struct buf *text, const lh_event *event)
     if (event->job == 0 && event->worker == NULL)
         add_named(text, "queue", event->queue);
     if (strcmp(event->type, "recovery.completed") == 0)
-        tell_recovery(text, event);
+        add_recovery(text, event);
     if (event->reason != NULL)
         buf_format(text, "%s%s", text->n > 0 ? "  " : "", event->reason);
 }
