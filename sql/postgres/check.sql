@@ -1,9 +1,8 @@
--- What an operator should know: the invariants of jobs, each as a list of what breaks it; the schema
--- against what it was made as; the server. All of it is asked as the user who checks, and what that
--- user may not see is left out.
+-- Checks for an operator: invariants of the rows, each as a list of violations; the schema against its recorded
+-- shape; the server. The queries run as the user who checks, and leave out what that user may not see.
 
 -- name: check_rows
--- CHECK constraints all of them: a hand that switched them off is why they are asked again.
+-- All of these are CHECK constraints. They are checked again in case an operator disabled the constraints.
 SELECT f.id, f.what, f.text
   FROM (SELECT id,
                CASE WHEN (state = 'running') <> (lease_until IS NOT NULL)
@@ -45,7 +44,7 @@ SELECT NULL::bigint, 'output', 'jobs that are gone have left output: ' || count(
  WHERE NOT EXISTS (SELECT 1 FROM leasehold.job j WHERE j.id = o.job) HAVING count(*) > 0 LIMIT $1;
 
 -- name: check_counts
--- Counted over the table, as nothing else does; what is not folded yet counts too.
+-- Counts all rows, which no other statement does; deltas that are not folded are included.
 WITH kept AS MATERIALIZED (
     SELECT m.queue, m.state, sum(m.n) AS n
       FROM (SELECT q.queue, s.state, s.n
@@ -76,7 +75,7 @@ SELECT NULL::bigint, 'counts', f.text
  ORDER BY f.text LIMIT $1;
 
 -- name: check_payloads
--- A stretch of them, by id: what goes into eight megabytes, or one.
+-- A range of payloads by id: up to eight megabytes, at least one.
 WITH next AS MATERIALIZED (
     SELECT id, payload_sum, payload, payload_bytes FROM leasehold.job WHERE id > $1 ORDER BY id LIMIT 1000),
 sized AS (
@@ -90,7 +89,7 @@ SELECT id, payload_sum, payload, payload_bytes FROM sized
 SELECT name, payload_sum, payload, payload_bytes FROM leasehold.schedule ORDER BY name;
 
 -- name: check_integrity
--- What the server itself has noticed. (Files are its own: nobody else can look into them.)
+-- Damage that the server itself has noticed. (Only the server can read its files.)
 SELECT f.text
   FROM (SELECT checksum_failures || ' pages of this database did not match their checksum, the last at '
                || checksum_last_failure AS text
@@ -101,7 +100,7 @@ SELECT f.text
          WHERE c.relnamespace = 'leasehold'::regnamespace AND NOT i.indisvalid) f;
 
 -- name: check_schema
--- What is missing, or not as it was made; what was added is the user's own.
+-- What is missing or has changed since it was created. Added objects are the user's own.
 SELECT coalesce(m.kind, s.kind) || ' ' || coalesce(m.name, s.name),
        CASE WHEN s.name IS NULL THEN 'is missing' WHEN m.name IS NULL THEN 'is not one of ours'
             ELSE 'is not as it was made' END,
@@ -113,7 +112,7 @@ SELECT coalesce(m.kind, s.kind) || ' ' || coalesce(m.name, s.name),
  ORDER BY m.name IS NULL, coalesce(m.kind, s.kind), coalesce(m.name, s.name) LIMIT $1;
 
 -- name: check_server
--- What a session here starts with: ours ask for another isolation than that.
+-- Settings with which a session starts. (Our own sessions ask for another isolation level.)
 SELECT current_setting('server_version'),
        coalesce((SELECT m.schema_version FROM leasehold.meta m), 0), leasehold.clock(),
        pg_is_in_recovery(),
@@ -125,7 +124,7 @@ SELECT current_setting('server_version'),
        (SELECT s.reset_val FROM pg_settings s WHERE s.name = 'default_transaction_isolation');
 
 -- name: check_standbys
--- Without a privilege to monitor, the server says how many there are, and no more.
+-- Without the privilege to monitor, the server tells only the number of standbys.
 SELECT count(*), count(r.sync_state), count(*) FILTER (WHERE r.sync_state IN ('sync', 'quorum')),
        coalesce(max(CASE WHEN NOT pg_is_in_recovery()
                          THEN pg_wal_lsn_diff(pg_current_wal_lsn(), r.replay_lsn) END), 0)::bigint,
@@ -133,9 +132,9 @@ SELECT count(*), count(r.sync_state), count(*) FILTER (WHERE r.sync_state IN ('s
   FROM pg_stat_replication r;
 
 -- name: check_oldest
--- Whoever holds the oldest snapshot or transaction number holds up vacuum; who is in a transaction and
--- has neither holds up nothing. Of others' sessions a user without the privilege to monitor is told the
--- numbers, but neither what they are nor since when. (Autovacuum has no user.)
+-- The session with the oldest snapshot or transaction id holds up vacuum; a session in a transaction with
+-- neither does not. Without the privilege to monitor, a user sees the numbers of other users' sessions, but not
+-- what they are or since when. (Autovacuum has no user.)
 SELECT f.holder, f.age_ms, f.behind
   FROM (SELECT 'pid ' || a.pid || coalesce(', user ' || a.usename, '')
                || coalesce(', application ' || nullif(a.application_name, ''), '')

@@ -8,8 +8,9 @@ SELECT * FROM leasehold.enqueue_many($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $1
 SELECT leasehold.enqueue_one($1, $2, $3, $4);
 
 -- name: job_enqueue_there
--- On a connection that is not ours, so nobody has looked at the schema yet: a newer one answers nothing,
--- and nothing is enqueued (the CASE makes the call wait for that look). Whatever the search_path is.
+-- Runs on the user's own connection, where nobody has checked the schema version yet. With a newer schema it
+-- returns nothing and enqueues nothing (the CASE makes the call wait for the check). It works with any
+-- search_path.
 SELECT e.id, e.state, e.duplicate
   FROM leasehold.about() a,
        leasehold.enqueue_many(CASE WHEN a.schema_version OPERATOR(pg_catalog.<=) $18 THEN $1 END,

@@ -1,4 +1,4 @@
--- What falls due by itself, schedules, and what an operator should know.
+-- Maintenance, polls, and schedules.
 
 -- name: maintain
 SELECT expired, promoted, schedules, more FROM leasehold.maintain_round();

@@ -1,5 +1,5 @@
--- Everything into another store, or out of one. The rows themselves are read and written by statements
--- that move.c puts together from the one list of tables (rules/tables.c).
+-- Moving the store. move.c generates the statements that read and write the rows from the list of tables
+-- (src/rules/tables.c).
 
 -- name: move_look
 SELECT * FROM leasehold.move_look();

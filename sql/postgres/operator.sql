@@ -1,4 +1,4 @@
--- The acts of a hand; queues, policies, scopes.
+-- The acts of an operator; queues, policies, scopes.
 
 -- name: job_cancel
 SELECT * FROM leasehold.cancel_many($1);

@@ -1,4 +1,4 @@
--- What runs wrote.
+-- The output of runs.
 
 -- name: output_put
 SELECT * FROM leasehold.output_many($1, $2, $3, $4, $5, $6, $7, $8, $9);

@@ -1,4 +1,4 @@
--- What only reads, and is one SELECT.
+-- Reads of one SELECT each.
 
 -- name: job_get
 SELECT j.*, t.now, coalesce(j.lease_until <= leasehold.due(t.now, m.no_expiry_before), false),
@@ -13,7 +13,7 @@ SELECT * FROM leasehold.queues();
 SELECT * FROM leasehold.policy ORDER BY queue, kind;
 
 -- name: event_list
--- Types, queues and times have no index: an event is written far more often than it is looked for.
+-- Types, queues and times have no index: an event is written far more often than it is searched for.
 SELECT * FROM leasehold.event
  WHERE id > $1 AND id <= $2 AND ($4 IS NULL OR at >= $4) AND ($5 IS NULL OR queue = $5)
    AND ($6 IS NULL OR type = $6 OR pg_catalog.starts_with(type, $6 || '.'))
@@ -42,9 +42,9 @@ SELECT * FROM (
  ORDER BY id;
 
 -- name: event_marks
--- The highest event that is visible; the first transaction that is not over; and if that event is above
--- $1, the last one that is under way. (The snapshot's own xmax will not do: it is the first after the
--- last that is over. Whoever has a number holds a lock on it, of 32 bits.)
+-- The highest visible event; the oldest transaction in progress; and if that event is above $1, the newest
+-- transaction in progress. (The snapshot's xmax is the id after the last ended transaction, which is not
+-- enough. A transaction with an id holds a lock on it; the lock shows only 32 bits.)
 SELECT m.id, x.oldest,
        CASE WHEN m.id > $1 THEN coalesce(
            (SELECT max(x.next - 2147483648
@@ -56,8 +56,8 @@ SELECT m.id, x.oldest,
           FROM pg_current_snapshot() s) x(oldest, next);
 
 -- name: store_stats
--- One row a total. Is something due by now, and when is the next thing? What is due and stays so
--- (recovery off) must not hide what comes after it.
+-- One row per total. Is something due by now, and when is the next thing due? Jobs that are due and stay
+-- (recovery off) must not hide what comes after them.
 WITH t AS MATERIALIZED (
     SELECT c.now, leasehold.due(c.now, m.no_expiry_before) AS due,
            m.*

@@ -1,8 +1,8 @@
--- Recovery: who is to be judged, what is forfeit, a batch of a run, and the reports.
+-- Recovery: workers to check, reclaimable jobs, a batch of a run, and the reports.
 
 -- name: worker_judge
--- Everybody who counts as alive, with what proves the death of a process; and the server's clock, with
--- the jumps of it that are known: also when there is nobody.
+-- All workers that count as alive, with what can prove the death of a process; and the server's clock with the
+-- sum of its known jumps, also if there is no worker.
 WITH t AS MATERIALIZED (
     SELECT leasehold.clock() AS now, m.jumped_ms FROM leasehold.meta m)
 SELECT t.now, t.jumped_ms, w.id, w.state, w.machine, w.boot, w.pid_ns, w.time_ns, w.pid,
@@ -26,8 +26,8 @@ SELECT * FROM leasehold.stale_jobs($1, $2, $3, $4, $5, $6);
 SELECT leases, unclean, degraded FROM leasehold.stale_rest($1, $2, $3, $4, $5);
 
 -- name: stale_rows
--- What a recovery needs of these rows: as they are, what is said of their workers, and whether they had
--- been begun.
+-- What a recovery needs about these jobs: their rows, what is known about their workers, and whether a worker
+-- had begun them.
 SELECT j.id, j.queue, j.kind, j.worker, j.attempt, j.max_attempts, j.recoveries, j.token, j.lease_until,
        j.held_ms, j.started_at, j.last_heartbeat_at, w.uncleaned,
        w.started IS NOT NULL AND NOT EXISTS (
@@ -45,7 +45,7 @@ SELECT * FROM leasehold.report WHERE id = $1;
 SELECT * FROM leasehold.report ORDER BY id DESC LIMIT $1;
 
 -- name: report_events
--- What a report tells of, in the order it happened; the kind is the job's, while there is one.
+-- The findings of a report in order. The kind comes from the job, while it exists.
 SELECT e.type, e.job, e.queue, e.worker, e.reason, e.attempt, e.max_attempts, e.action,
        (e.data::json ->> 'last_heartbeat')::bigint,
        (SELECT j.kind FROM leasehold.job j WHERE j.id = e.job)

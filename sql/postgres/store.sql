@@ -1,11 +1,11 @@
--- The store as a whole, and what all acts share.
+-- The store as a whole, and statements that all acts use.
 
 -- name: store_jobs
--- Jobs as they are now, in the order asked for; who is gone is left out.
+-- Jobs as they are now, in the given order; deleted ones are left out.
 SELECT j.*, leasehold.clock() FROM leasehold.jobs_of($1) j;
 
 -- name: store_look
--- Is anything of ours there? Asked before anything of ours is called.
+-- Is our schema there? Called before anything of it.
 SELECT pg_catalog.to_regprocedure('leasehold.about()') IS NOT NULL;
 
 -- name: store_about
@@ -15,7 +15,7 @@ SELECT a.schema_version, a.recovery_due, a.last_job FROM leasehold.about() a;
 SELECT pg_catalog.clock_timestamp();
 
 -- name: store_subscribe
--- Somebody goes to sleep for these queues. True: one of them was not armed before, so look once more.
+-- Subscribe to wake-ups for these queues. True: poll once more, because one of them was not subscribed before.
 SELECT leasehold.subscribe($1);
 
 -- name: store_has_fresh_job

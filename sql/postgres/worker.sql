@@ -20,7 +20,7 @@ SELECT leasehold.worker_sessions($1, $2, $3);
 SELECT leasehold.worker_degraded($1, $2);
 
 -- name: worker_list
--- The state as it is now, whoever has noticed it: the row says only what was told.
+-- The state as it is now; the row has only what was last reported.
 WITH t AS MATERIALIZED (
     SELECT c.now, leasehold.due(c.now, m.no_expiry_before) AS due
       FROM (SELECT leasehold.clock() AS now) c, leasehold.meta m)

@@ -179,7 +179,7 @@ static const struct act {
     /* It counts what runs there: never much. */
     {"claim from a queue with slots", 10, "SELECT * FROM leasehold.claim('w', 'slots')", NULL},
     {"claim that recovers", 0, "SELECT * FROM leasehold.claim('w', 'empty')", EXPIRE},
-    {"peek", 0, "SELECT leasehold.poll('{empty,mail}', 'w')", NULL},
+    {"poll", 0, "SELECT leasehold.poll('{empty,mail}', 'w')", NULL},
     {"peek of whoever keeps the store up", 0, "SELECT leasehold.poll('{}', 'w')", NULL},
     {"peek for a kind that is not there", 0, "SELECT leasehold.poll('{mail}', 'w', '{rare,none}')",
      NULL},
@@ -193,7 +193,7 @@ static const struct act {
     {"look for a job to be retried", 0, "SELECT leasehold.retry_waits('{empty,mail}', '{}')",
      "SELECT leasehold.release(" HELD ", 1, interval '1 second')"},
 
-    {"glance", 0, "SELECT leasehold.has_fresh_job('{empty,mail}')", NULL},
+    {"has fresh job", 0, "SELECT leasehold.has_fresh_job('{empty,mail}')", NULL},
     {"glance at an empty queue", 0, "SELECT leasehold.has_fresh_job('{empty}')", NULL},
 
     {"heartbeat", 1, "SELECT leasehold.heartbeat(" HELD ", 1)", NULL},

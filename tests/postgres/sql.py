@@ -516,10 +516,10 @@ NEVER_NULL = {("claim", "worker"), ("claim", "queue"), ("claim", "queues"), ("cl
               ("release", "token"), ("release_worker", "worker"), ("release_worker_all", "of_worker"),
               ("release_worker_all", "at_once"), ("release_worker_many", "at_once"), ("release_worker_many", "jobs"),
               ("complete_many", "jobs"), ("complete_many", "tokens"), ("fail_many", "tokens"), ("fail_many", "errors"),
-              ("release_many", "tokens"), ("heartbeat_many", "tokens"), ("worker_beat", "tokens"), ("cancel", "job"),
+              ("release_many", "tokens"), ("heartbeat_many", "tokens"), ("worker_heartbeat_put", "tokens"), ("cancel", "job"),
               ("cancel_many", "jobs"), ("retry_many", "jobs"), ("delete", "job"), ("delete_many", "jobs"),
               ("reschedule_many", "jobs"), ("queue_switch", "to_paused"), ("queue_switch", "of_queue"),
-              ("queue_purge", "queue"), ("queue_delete", "queue"), ("purge_some", "of_queue"), ("policy_set", "of_queue"), ("policy_set", "of_kind"),
+              ("queue_purge", "queue"), ("queue_delete", "queue"), ("purge_batch", "of_queue"), ("policy_set", "of_queue"), ("policy_set", "of_kind"),
               ("scope_put", "of_scope"), ("schedule_put", "of_queue"), ("lease_acquire", "owner"),
               ("worker_heartbeat", "worker"), ("worker_started", "tokens")}
 

@@ -1,14 +1,15 @@
--- The queue: jobs, queues, policies, named leases, workers, events, requests, rollups.
+-- The tables: jobs, queues, policies, named leases, workers, events, requests, rollups.
 --
--- The same columns as in SQLite, times as timestamptz. A plain INSERT INTO leasehold.job(queue,
--- payload) by any client is a valid enqueue: the defaults, CHECKs and the trigger (30_enqueue.sql)
--- make it one. Names are compared byte by byte (COLLATE "C"): that is what they are, and cheap.
+-- The columns are the same as in SQLite; times are timestamptz. A plain INSERT INTO leasehold.job(queue,
+-- payload) by any client is a valid enqueue: the defaults, the CHECKs and the trigger (30_enqueue.sql) fill in
+-- the rest. Names are compared byte by byte (COLLATE "C"), which is cheap.
 
--- Nothing is found but what the server has, and what is named with its schema: whoever migrates may do more
--- than those who can make functions and operators in some schema of his path.
+-- Only the server's own objects are found, and objects that are named with their schema. The user who migrates
+-- may have more rights than a user who can create functions and operators in a schema of that user's
+-- search_path.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
--- It may have been made for us; but what is in it must be ours.
+-- The schema may exist already, but it must not contain anything that is not ours.
 DO $$
 BEGIN
     IF EXISTS (SELECT FROM pg_depend d
@@ -20,51 +21,51 @@ BEGIN
 END $$;
 CREATE SCHEMA IF NOT EXISTS leasehold;
 
--- One row, read by nearly every act: what must be known before anything is judged.
+-- One row that nearly every act reads: what an act must know before it decides anything.
 CREATE TABLE leasehold.meta (
     one              boolean PRIMARY KEY DEFAULT true CHECK (one),
     schema_version   integer     NOT NULL,
     uuid             uuid        NOT NULL DEFAULT gen_random_uuid(),
     epoch            bigint      NOT NULL DEFAULT 0 CHECK (epoch BETWEEN 0 AND 8191),
-    -- Tokens of this epoch are above this: epoch << 40, and a random number below 1 << 39. One copy that is
-    -- restored twice gets the same epoch twice, and not the same tokens.
+    -- Tokens of this epoch are above this number: epoch << 40, plus a random number below 1 << 39. Two stores
+    -- that were restored from the same copy get the same epoch, but different tokens.
     first_token      bigint      NOT NULL DEFAULT 0,
-    -- The server that the epoch was valid for: when it is another one (promoted, restored, upgraded), or has
-    -- crashed (leasehold.crash_marker), the epoch rises before the next token is made.
+    -- The server for which the epoch is valid. If the server is another one (promoted, restored, upgraded) or
+    -- has crashed (leasehold.crash_marker), the epoch rises before the next token is made.
     system_id        bigint      NOT NULL,
     timeline         text        NOT NULL,
-    job_oid          oid         NOT NULL,   -- of the table of jobs: restored from a dump it is another
-    -- Nothing is expired before this moment: the clock jumped, or another server took over.
+    job_oid          oid         NOT NULL,   -- oid of the table of jobs; it is another one after a restore from a dump
+    -- Nothing expires before this moment. It is set when the clock jumped or another server took over.
     no_expiry_before timestamptz NOT NULL DEFAULT '-infinity',
-    -- A recovery goes on from batch to batch until then: claims need not begin one of their own.
+    -- A recovery runs in batches until then. Claims need not start one of their own.
     recovering_until timestamptz NOT NULL DEFAULT '-infinity',
     recovery_due     boolean     NOT NULL DEFAULT false,
-    has_policies     boolean     NOT NULL DEFAULT false,  -- else the built-in values hold everywhere
+    has_policies     boolean     NOT NULL DEFAULT false,  -- false: the built-in values hold everywhere
     has_paused       boolean     NOT NULL DEFAULT false,
-    generation       bigint      NOT NULL DEFAULT 0,      -- of policies and pauses
-    sleepers_until   timestamptz NOT NULL DEFAULT '-infinity',  -- claimers may sleep asleep (33_subscribe.sql)
-    jumped_ms        bigint      NOT NULL DEFAULT 0,      -- by which the server's clock was set, in all
-    degraded         text        NOT NULL DEFAULT ''      -- an earlier run could not recover everything
+    generation       bigint      NOT NULL DEFAULT 0,      -- counts changes of policies and pauses
+    sleepers_until   timestamptz NOT NULL DEFAULT '-infinity',  -- until then an enqueue looks for sleepers (33_subscribe.sql)
+    jumped_ms        bigint      NOT NULL DEFAULT 0,      -- sum of all jumps of the server's clock
+    degraded         text        NOT NULL DEFAULT ''      -- set when an earlier recovery could not recover everything
 ) WITH (fillfactor = 50);
 
--- One row, that a crash of the server empties, as it does with every unlogged table, and so do promotion and the
--- restore of a base backup. Commits that did not wait for the disk (synchronous_commit = off) may be lost then,
--- and with them tokens that were handed out. A row that came out of a dump was not written by the transaction
--- it names.
+-- One row. A crash of the server empties this table, as it does with every unlogged table; so do a promotion
+-- and the restore of a base backup. Commits that did not wait for the disk (synchronous_commit = off) may then
+-- be lost, and with them tokens that were handed out. A row that comes from a dump does not name the
+-- transaction that wrote it.
 CREATE UNLOGGED TABLE leasehold.crash_marker (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
-    xid xid NOT NULL              -- that wrote it: the row's own xmin
+    xid xid NOT NULL              -- transaction that wrote the row: equal to its xmin
 );
 
--- Counted since the store was made (recovery:retried …): the sum over a key. Appended, like deltas, and
--- folded by upkeep: a recovery in somebody's open transaction keeps nobody else from recovering.
+-- Counters since the store was created (recovery:retried, ...). The value of a key is the sum of its rows. Rows
+-- are appended and folded by maintenance, so that a recovery in an open transaction does not block another one.
 CREATE TABLE leasehold.total (
     key   text COLLATE "C" NOT NULL,
     value bigint NOT NULL
 );
 
 CREATE TABLE leasehold.job (
-    id                bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,  -- never used again
+    id                bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,  -- an id is never used again
     token             bigint      NOT NULL DEFAULT 0,
     run_at            timestamptz,
     created_at        timestamptz NOT NULL DEFAULT date_trunc('milliseconds', clock_timestamp()),
@@ -74,19 +75,19 @@ CREATE TABLE leasehold.job (
     finished_at       timestamptz,
     last_heartbeat_at timestamptz,
     expires_at        timestamptz,
-    held_ms           bigint,           -- length of the present or last lease, as claimed
-    lease_ms          bigint,           -- wished for at enqueue
+    held_ms           bigint,           -- length of the current or last lease, as the claim set it
+    lease_ms          bigint,           -- lease that the producer asked for
     backoff_ms        bigint,
     backoff_cap_ms    bigint,
-    payload_sum       bigint,           -- checksum, where the library wrote the payload
-    nonce             bigint,           -- of the call that made it, where its outcome may get lost
+    payload_sum       bigint,           -- checksum; set when the library wrote the payload
+    nonce             bigint,           -- nonce of the call that enqueued it; set when the answer may get lost
     priority          integer     NOT NULL DEFAULT 0,
     attempt           integer     NOT NULL DEFAULT 0,
     max_attempts      integer,          -- NULL: taken from the policy at the first claim; -1: unlimited
     recoveries        integer     NOT NULL DEFAULT 0,
     progress          smallint,
-    again             boolean     NOT NULL DEFAULT false,  -- pending anew, with an old id
-    plain             boolean     NOT NULL DEFAULT true,   -- by a plain INSERT: the trigger counts it
+    again             boolean     NOT NULL DEFAULT false,  -- pending again, after it was claimed before
+    plain             boolean     NOT NULL DEFAULT true,   -- written by a plain INSERT: the trigger counts it
     state             text COLLATE "C" NOT NULL DEFAULT 'pending',
     queue             text COLLATE "C" NOT NULL,
     kind              text COLLATE "C",
@@ -96,12 +97,12 @@ CREATE TABLE leasehold.job (
     last_error        text,
     checkpoint        text,             -- JSON
     payload           text,
-    payload_bytes     bytea,            -- instead of payload, where it is not text
+    payload_bytes     bytea,            -- used instead of payload if it is not text
     result            text,
     result_bytes      bytea,
-    -- One, and short: PostgreSQL reads and parses every CHECK anew in every statement that writes to the
-    -- table (a third of the cost of an enqueue, when there were eighteen). What single values may be
-    -- is checked by the functions, and for a plain INSERT by its trigger (30_enqueue.sql).
+    -- There is only one CHECK, and a short one. PostgreSQL parses every CHECK again in every statement that
+    -- writes to the table; eighteen of them cost a third of an enqueue. The functions check single values, and
+    -- for a plain INSERT its trigger does (30_enqueue.sql).
     CONSTRAINT job_invariants CHECK (
         state IN ('scheduled', 'pending', 'running', 'completed', 'failed', 'cancelled')
         AND (state = 'running') = (lease_until IS NOT NULL)
@@ -111,54 +112,53 @@ CREATE TABLE leasehold.job (
         AND coalesce(max_attempts = -1 OR attempt <= max_attempts, true)
         AND coalesce(started_at <= state_changed_at, true))
 ) WITH (
-    -- A claim and an end each write a new version of the row; with some room left they stay on its
-    -- page. Dead versions and their index entries are what makes a queue slow: vacuum early, and
-    -- without pauses.
+    -- A claim and a completion each write a new version of the row. Free room keeps the new version on the same
+    -- page. Dead versions and their index entries make a queue slow, so vacuum runs early and without pauses.
     fillfactor = 80,
     autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_insert_scale_factor = 0.2,
     autovacuum_analyze_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0
 );
 
--- Claim: best first within a queue. Jobs that became pending anew have old ids and stand in an index
--- of their own, so that fresh ones can be sought above the ids that are known to be gone
--- (leasehold.claim_floor): a held xmin keeps dead entries in the index for hours.
+-- For claims: the best job of a queue comes first. Jobs that are pending again have old ids and an index of
+-- their own. So a claim can search fresh jobs above the ids that are known to be gone (leasehold.claim_floor),
+-- even when a long transaction keeps dead index entries for hours.
 CREATE INDEX job_fresh ON leasehold.job(queue, priority DESC, id) WHERE state = 'pending' AND NOT again;
 CREATE INDEX job_again ON leasehold.job(queue, priority DESC, id) WHERE state = 'pending' AND again;
--- The same by kind, for workers that take only some: a rare kind behind a million jobs of others is found at once.
--- Jobs without a kind do not pay for it. (One expression for both, so that no other index gives the order of these
--- queries: whatever the server believes about the table, it takes this one.)
+-- The same by kind, for workers that take only some kinds: the index finds a rare kind behind a million other
+-- jobs at once. Jobs without a kind have no entry. Queue and kind are one expression, so that no other index
+-- has the order of these queries and the planner always takes this one.
 CREATE INDEX job_kind ON leasehold.job((queue || '/' || kind), again, priority DESC, id)
  WHERE state = 'pending' AND kind IS NOT NULL;
--- Running leases by their end, and what a worker or a queue has running.
+-- Running leases by their end; also what a worker or a queue has running.
 CREATE INDEX job_running ON leasehold.job(lease_until, queue, worker) WHERE state = 'running';
 CREATE INDEX job_scheduled ON leasehold.job(run_at, queue) WHERE state = 'scheduled';
 CREATE INDEX job_ended ON leasehold.job(state, id) WHERE state = 'failed' OR state = 'cancelled';
 CREATE UNIQUE INDEX job_key ON leasehold.job(queue, key)
  WHERE key IS NOT NULL AND (state = 'pending' OR state = 'running' OR state = 'scheduled');
--- Claimed once (token > 0), an expiry has nothing more to say.
+-- An expiry no longer matters once the job was claimed (token > 0).
 CREATE INDEX job_expiry ON leasehold.job(expires_at)
  WHERE expires_at IS NOT NULL AND token = 0 AND (state = 'pending' OR state = 'scheduled');
 
--- A live lease revoked by hand: until its holder has answered or the deadline has passed, the job,
--- its slot and its exclusive lease stay back from others. Nearly always empty.
+-- Quarantine: live leases that an operator revoked. Until the holder has answered or the deadline has passed,
+-- the job, its slot and its exclusive lease stay reserved. The table is nearly always empty.
 CREATE TABLE leasehold.quarantine (
     queue text COLLATE "C" NOT NULL,
     job   bigint      NOT NULL,
-    token bigint      NOT NULL,           -- the revoked one
+    token bigint      NOT NULL,           -- token of the revoked lease
     until timestamptz NOT NULL,
     PRIMARY KEY (queue, job)
 );
 
--- What a run wrote, under the token it ran with: the attempt may repeat, the token does not. Of each stream
--- the beginning and the end are kept, and how much was written in all. A run that wrote nothing has no row.
--- No foreign key: its check would lock the row of the job. A trigger deletes (43_output.sql).
+-- The output of a run, under the token of the run: an attempt number may repeat, a token does not. Of each
+-- stream the table keeps the beginning, the end and the total size. A run without output has no row. There is
+-- no foreign key, because its check would lock the row of the job; a trigger deletes the rows (43_output.sql).
 CREATE TABLE leasehold.output (
     job          bigint      NOT NULL,
     token        bigint      NOT NULL,
     attempt      integer     NOT NULL,
-    at           timestamptz NOT NULL,     -- when it was last written to
-    result_bytes bigint,                   -- size of the result, where not all of it is kept
+    at           timestamptz NOT NULL,     -- time of the last write
+    result_bytes bigint,                   -- size of the result, if only a part of it is kept
     stdout_bytes bigint      NOT NULL DEFAULT 0,
     stdout_head  bytea,
     stdout_tail  bytea,
@@ -168,11 +168,11 @@ CREATE TABLE leasehold.output (
     PRIMARY KEY (job, token)
 );
 
--- Switches and the rate's bucket of a queue, and its counts as far as the deltas are folded in.
+-- Per queue: whether it is paused, the bucket of its rate, and its counts up to the last fold.
 CREATE TABLE leasehold.queue (
     queue       text COLLATE "C" PRIMARY KEY,
     paused      boolean     NOT NULL DEFAULT false,
-    bucket      bigint      NOT NULL DEFAULT 0,   -- thousandths of a claim
+    bucket      bigint      NOT NULL DEFAULT 0,   -- in thousandths of a claim
     bucket_at   timestamptz,
     scheduled   bigint      NOT NULL DEFAULT 0,
     pending     bigint      NOT NULL DEFAULT 0,
@@ -182,9 +182,10 @@ CREATE TABLE leasehold.queue (
     cancelled   bigint      NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
--- What every act adds to the counts, appended so that no row is fought over, and folded into
--- leasehold.queue and leasehold.rollup by upkeep. act: e enqueued, c claimed, d done, f failed,
--- r recovered, o other, n the nonce of a lost call (30_enqueue.sql); ms: waited (c) or run (d, f).
+-- What every act adds to the counts. Acts append rows, so they do not wait for each other; maintenance folds
+-- the rows into leasehold.queue and leasehold.rollup. act: e enqueued, c claimed, d completed, f failed, r
+-- recovered, o other, n nonce of a call whose answer was lost (30_enqueue.sql). ms: time waited (c) or time run
+-- (d, f).
 CREATE TABLE leasehold.delta (
     queue     text COLLATE "C" NOT NULL,
     at        timestamptz NOT NULL,
@@ -193,13 +194,13 @@ CREATE TABLE leasehold.delta (
     becomes   text COLLATE "C",
     n         bigint      NOT NULL,
     ms        bigint      NOT NULL DEFAULT 0,
-    nonce     bigint                      -- of an enqueue whose answer may get lost: it is made once
+    nonce     bigint                      -- nonce of an enqueue whose answer may get lost; it makes the enqueue happen once
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0);
 CREATE UNIQUE INDEX delta_nonce ON leasehold.delta(nonce) WHERE nonce IS NOT NULL;
 
--- A row in a transaction that changed something without counting a job. Both together tell how many
--- transactions there were (by xmin), at less than the price of a sequence; upkeep folds them, too.
+-- One row per transaction that changed something without counting a job. With the deltas it gives the number of
+-- transactions (by xmin), at a lower price than a sequence. Maintenance folds these rows, too.
 CREATE TABLE leasehold.change ()
   WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_cost_delay = 0);
@@ -218,58 +219,59 @@ CREATE TABLE leasehold.rollup (
     PRIMARY KEY (minute, queue)
 ) WITH (fillfactor = 80);
 
--- Where the fresh jobs of a queue and priority begin; see job_fresh and 31_claim_floor.sql. Each look at a queue writes
--- new rows under a higher number, and the highest number that is visible counts. So a look never waits for
--- another transaction.
+-- The claim floor: where the fresh jobs of a queue and priority begin (job_fresh, 31_claim_floor.sql). Each
+-- scan of a queue writes new rows with a higher number, and the highest visible number counts. So a scan never
+-- waits for another transaction.
 CREATE TABLE leasehold.claim_floor (
     queue     text COLLATE "C" NOT NULL,
-    look      bigint      NOT NULL,       -- number of the look that wrote the row
+    look      bigint      NOT NULL,       -- number of the scan that wrote the row
     priority  integer     NOT NULL,
-    low       bigint      NOT NULL,       -- gone up to here, when it was last looked at
-    floor     bigint      NOT NULL,       -- the same, but for what takes longer than two seconds to commit
-    next_look timestamptz NOT NULL,       -- when a claim looks at all of the queue again
-    late      bigint      NOT NULL,       -- leasehold.scan_bound.late at that look: when it changes, a claim looks again …
-    rest_until timestamptz NOT NULL,      -- … but not before this
+    low       bigint      NOT NULL,       -- all fresh jobs up to this id were gone at the last scan
+    floor     bigint      NOT NULL,       -- the same, with two seconds of allowance for commits
+    next_look timestamptz NOT NULL,       -- time at which a claim scans the whole queue again
+    late      bigint      NOT NULL,       -- leasehold.scan_bound.late at that scan; when it changes, a claim scans again ...
+    rest_until timestamptz NOT NULL,      -- ... but not before this time
     PRIMARY KEY (queue, look, priority)
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50);
 CREATE SEQUENCE leasehold.claim_floor_number;
 
--- How far back claims need not look for what has ended by time: see 26_scan_bound.sql. Rows are appended; the
--- last one that is visible holds. So the note is part of the transaction that made it, nobody waits for it,
--- and it is read at the same price however many dead rows a held xmin keeps.
+-- How far back claims need not search for what has expired: see 26_scan_bound.sql. Rows are appended, and the
+-- last visible row counts. So a row belongs to the transaction that wrote it, nobody waits for it, and reading
+-- it costs the same however many dead rows a long transaction keeps.
 CREATE TABLE leasehold.scan_bound (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    generation bigint      NOT NULL,      -- of leasehold.meta: what was noted under another one is void
+    generation bigint      NOT NULL,      -- leasehold.meta.generation; rows of another generation are void
     at         timestamptz NOT NULL,
-    bound      timestamptz NOT NULL,      -- nothing that ended by then is left, unless a transaction of `open` has it
-    given      bigint      NOT NULL,      -- the highest id of a job that was given out by then …
-    given_before bigint    NOT NULL,      -- … and by the note before
-    floor      bigint      NOT NULL,      -- no job with an id up to this is still to come, but by a transaction of `open`
-    xid        xid8        NOT NULL,      -- of the transaction that noted it: older ones were in progress before
-    open       xid8[]      NOT NULL,      -- writers of the store that were in progress when the note before was made
-    late       bigint      NOT NULL,      -- the note that last found one of them ended: jobs may have come to light
-    looked     bigint      NOT NULL,      -- `late` at the last look from the beginning
-    rest_until timestamptz NOT NULL,      -- that look was expensive: none before this …
-    whole_at   timestamptz NOT NULL,      -- … and one after this, whatever is known
-    -- Where dead entries are many, looks from the beginning are made in pieces (leasehold.scan_backlog):
-    births     timestamptz[] NOT NULL DEFAULT '{}',  -- of each of `open`: what it wrote ends after this
-    left_at    timestamptz[] NOT NULL DEFAULT '{}',  -- moments up to `bound` at which something due was left
-    owed_from  timestamptz NOT NULL DEFAULT '-infinity',  -- what ended after this, up to the next, is still to be
-    owed_to    timestamptz NOT NULL DEFAULT '-infinity',  -- looked for; the end comes down piece by piece
-    net_to     timestamptz NOT NULL DEFAULT '-infinity'   -- and what ended up to this, whatever is known
+    bound      timestamptz NOT NULL,      -- nothing that expired by then is left, except in transactions listed in `open`
+    given      bigint      NOT NULL,      -- highest job id given out by then ...
+    given_before bigint    NOT NULL,      -- ... and by the row before
+    floor      bigint      NOT NULL,      -- no job with an id up to this can still appear, except from a transaction in `open`
+    xid        xid8        NOT NULL,      -- transaction that wrote the row; older ones were in progress before it
+    open       xid8[]      NOT NULL,      -- transactions that wrote to the store and were in progress at the row before
+    late       bigint      NOT NULL,      -- id of the row that last found one of them ended: jobs may have appeared
+    looked     bigint      NOT NULL,      -- value of `late` at the last complete scan
+    rest_until timestamptz NOT NULL,      -- the last complete scan was expensive: none before this time ...
+    whole_at   timestamptz NOT NULL,      -- ... and one after this time in any case
+    -- Where there are many dead entries, complete scans are made in pieces (leasehold.scan_backlog):
+    births     timestamptz[] NOT NULL DEFAULT '{}',  -- for each of `open`: what it wrote expires after this time
+    left_at    timestamptz[] NOT NULL DEFAULT '{}',  -- times up to `bound` at which something due was left
+    owed_from  timestamptz NOT NULL DEFAULT '-infinity',  -- what expired after this time and up to owed_to is still to be ...
+    owed_to    timestamptz NOT NULL DEFAULT '-infinity',  -- ... searched; the end moves down piece by piece
+    net_to     timestamptz NOT NULL DEFAULT '-infinity'   -- end of the slow pass over everything
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50);
 
--- Who waits for a queue, so that nobody is notified in vain. Armed by a claimer that goes to sleep,
--- disarmed by the enqueue that wakes it. A hint: lost in a crash, made again by the next to wait.
+-- Who waits for a queue, so that nobody is notified in vain. A claimer that goes to sleep sets `asleep`; the
+-- enqueue that wakes it clears it. The rows are hints: a crash loses them, and the next waiting claimer writes
+-- them again.
 CREATE UNLOGGED TABLE leasehold.sleeper (
-    queue       text COLLATE "C" PRIMARY KEY,  -- or QUEUE/KIND; '!': whoever waits for what falls due
+    queue       text COLLATE "C" PRIMARY KEY,  -- queue, or QUEUE/KIND; '!' for processes that wait for maintenance
     asleep       boolean     NOT NULL,
-    until       timestamptz NOT NULL,          -- a sleeper that died arms nothing for ever
+    until       timestamptz NOT NULL,          -- after this time the row is ignored: its sleeper may have died
     notified_at timestamptz,
-    late        bigint                         -- up to this job it was rung for afterwards (ring_late)
+    late        bigint                         -- last job for which a late wake-up was sent (wake_missed)
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50);
 
--- '*' is any queue, any kind; NULL falls through.
+-- '*' means any queue or any kind. NULL: the value comes from a wider row.
 CREATE TABLE leasehold.policy (
     queue               text COLLATE "C" NOT NULL,
     kind                text COLLATE "C" NOT NULL,
@@ -300,8 +302,8 @@ CREATE TABLE leasehold.scope (
     ttl_ms bigint NOT NULL CHECK (ttl_ms BETWEEN 1 AND 2592000000)
 );
 
--- Periodic work. All instants up to done_until are settled: enqueued, skipped or missed; whoever moves
--- it on enqueues them. next_at is when somebody must look again.
+-- Schedules. All runs up to done_until were enqueued, skipped or missed; the transaction that raises done_until
+-- enqueues them. next_at is the time at which the schedule must be looked at again.
 CREATE TABLE leasehold.schedule (
     name           text COLLATE "C" PRIMARY KEY CHECK (name ~ '^[A-Za-z0-9._:@-]{1,128}$'),
     queue          text COLLATE "C" NOT NULL CHECK (queue ~ '^[A-Za-z0-9._:@-]{1,128}$'),
@@ -310,10 +312,10 @@ CREATE TABLE leasehold.schedule (
     catch_up       smallint    NOT NULL CHECK (catch_up BETWEEN 0 AND 2),  -- once, none, all
     done_until     timestamptz NOT NULL,
     next_at        timestamptz NOT NULL,
-    last_at        timestamptz,           -- the last instant that was enqueued, and its job
+    last_at        timestamptz,           -- last run that was enqueued, and its job
     last_job       bigint,
     created_at     timestamptz NOT NULL,
-    error          text,                  -- why it enqueues nothing now
+    error          text,                  -- why it currently enqueues nothing
     kind           text COLLATE "C" CHECK (kind ~ '^[A-Za-z0-9._:@-]{1,128}$'),
     priority       integer     NOT NULL CHECK (priority BETWEEN -32768 AND 32767),
     key            text COLLATE "C" CHECK (octet_length(key) BETWEEN 1 AND 256),
@@ -329,7 +331,7 @@ CREATE TABLE leasehold.schedule (
 );
 CREATE INDEX schedule_next ON leasehold.schedule(next_at);
 
--- Held ⇔ owner is set. A row without a holder lives on only where it carries state.
+-- A lease is held if and only if owner is set. A row without an owner stays only if it carries state.
 CREATE TABLE leasehold.lease (
     scope             text COLLATE "C" NOT NULL,
     name              text COLLATE "C" NOT NULL,
@@ -341,13 +343,13 @@ CREATE TABLE leasehold.lease (
     value             text,               -- JSON
     rows              bigint,
     last_completed_at timestamptz,
-    job               bigint,             -- the exclusive lease of a queue: it ends with this job
+    job               bigint,             -- job of an exclusive queue's lease; the lease ends with it
     PRIMARY KEY (scope, name),
     CHECK ((owner IS NULL) = (expires_at IS NULL))
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 200);
 CREATE INDEX lease_expires ON leasehold.lease(expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX lease_owner ON leasehold.lease(owner) WHERE owner IS NOT NULL;
--- Where the tokens of named leases that are made anew begin: above every token the name ever had.
+-- Where the tokens of a new named lease begin: above every token that the name ever had.
 CREATE SEQUENCE leasehold.lease_token;
 
 CREATE TABLE leasehold.worker (
@@ -357,8 +359,8 @@ CREATE TABLE leasehold.worker (
     machine           text,
     boot              text,
     pid_ns            bigint,
-    time_ns           bigint,             -- start times of processes are shifted in it
-    pid               bigint,             -- NULL: no process of ours, only time decides
+    time_ns           bigint,             -- time namespace; it shifts start times of processes
+    pid               bigint,             -- NULL: no process of ours; only time decides
     process_start     bigint,
     queues            text,
     version           text,
@@ -369,18 +371,18 @@ CREATE TABLE leasehold.worker (
     registered_at     timestamptz NOT NULL,
     last_heartbeat_at timestamptz NOT NULL,
     stopped_at        timestamptz,
-    silent_at         timestamptz,        -- when its silence makes it dead; NULL: it is, or has stopped
-    started           text,               -- JSON [[job, token], …]; NULL: it does not tell
-    sessions          text,               -- JSON [[pid, start], …]: whose jobs run there; NULL: none ever
-    degraded          text,               -- why it fails at everything; NULL: it does not
-    uncleaned         text,               -- found dead: what is said of it until all it held is freed
+    silent_at         timestamptz,        -- time at which its silence makes it dead; NULL: it is dead or has stopped
+    started           text,               -- JSON [[job, token], ...]; NULL: the worker does not report it
+    sessions          text,               -- JSON [[pid, start], ...] of the processes whose sessions run its jobs; NULL: none ever
+    degraded          text,               -- why everything it does fails; NULL: it works
+    uncleaned         text,               -- set when it was found dead, until all it held is freed: what the report says of it
     stuck             boolean NOT NULL DEFAULT false  -- what it still holds stays on purpose
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 200);
 CREATE INDEX worker_silent ON leasehold.worker(silent_at) WHERE silent_at IS NOT NULL;
 CREATE INDEX worker_uncleaned ON leasehold.worker(stuck) WHERE uncleaned IS NOT NULL;
 
--- Partitioned by day, so that pruning is DROP; what no partition was made for in time is in the
--- default one.
+-- Partitioned by day, so that pruning drops a table. Events of a day without a partition go into the default
+-- one.
 CREATE TABLE leasehold.event (
     id           bigint GENERATED ALWAYS AS IDENTITY,
     at           timestamptz NOT NULL,
@@ -397,52 +399,52 @@ CREATE TABLE leasehold.event (
     data         text,
     attempt      integer,
     max_attempts integer,
-    action       text COLLATE "C",        -- of a recovery: what became of the job
-    report       bigint,                  -- of a recovery: its report
+    action       text COLLATE "C",        -- of a recovery: what happened to the job
+    report       bigint,                  -- of a recovery: the id of its report
     PRIMARY KEY (id, at)
 ) PARTITION BY RANGE (at);
 CREATE INDEX event_job ON leasehold.event(job) WHERE job IS NOT NULL;
 CREATE INDEX event_report ON leasehold.event(report) WHERE report IS NOT NULL;
 CREATE TABLE leasehold.event_default PARTITION OF leasehold.event DEFAULT;
 
--- A role that enqueues and may not read the jobs. A role is known by its oid: it keeps its jobs when it is renamed,
--- and another role that later gets its name does not have them. An oid means nothing on another server, so the row
--- says on which server it is valid. In a database that came there by dump and restore, the name decides.
+-- A role that enqueues and may not read the jobs. A role is identified by its oid: it keeps its jobs when it is
+-- renamed, and a later role with the same name does not get them. An oid means nothing on another server, so
+-- the row names the server for which it is valid. In a database that was dumped and restored, the name decides.
 CREATE TABLE leasehold.producer (
     id        integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     role      oid,                  -- NULL: the role was dropped
     system_id bigint NOT NULL,
-    name      text   NOT NULL,      -- as it was when it was last looked at (leasehold.update_producers)
+    name      text   NOT NULL,      -- name at the last check (leasehold.update_producers)
     UNIQUE (system_id, role)
 );
 
--- Which producer has enqueued a job: it may ask for the result of its own (30_enqueue.sql). A trigger with a condition
--- would cost every enqueue 5 µs, a question in the functions costs 1.
+-- Which producer enqueued a job. A producer may read the results of its own jobs (30_enqueue.sql). A trigger
+-- with a condition would cost every enqueue 5 µs; the check in the functions costs 1 µs.
 CREATE TABLE leasehold.produced (
     job      bigint PRIMARY KEY,
     producer integer NOT NULL
 );
 
--- One row a call that named itself; what it made or took, in its order. Each producer has names of its own, so that
--- none learns of, or gets, the jobs of others. All other roles share theirs (producer 0).
+-- One row per call with a request id: the jobs that it enqueued or claimed, in order. Each producer has request
+-- ids of its own, so that no producer sees or gets the jobs of another. All other roles share theirs (producer
+-- 0).
 CREATE TABLE leasehold.request (
     request  text COLLATE "C" NOT NULL,
     act      text NOT NULL,
     at       timestamptz NOT NULL,
-    jobs     bigint[] NOT NULL,     -- NULL in it: a job of another role, which had the key
+    jobs     bigint[] NOT NULL,     -- NULL for a job of another role that had the key
     tokens   bigint[] NOT NULL,
     producer integer NOT NULL DEFAULT 0,
     PRIMARY KEY (request, producer)
 );
 CREATE INDEX request_at ON leasehold.request(at);
 
--- One row a recovery that found something, or was asked for. Each thing it found is an event that
--- names the report.
+-- One row per recovery that found something or was asked for. Each finding is an event that names the report.
 CREATE TABLE leasehold.report (
     id            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     started_by    text NOT NULL,
     started_at    timestamptz NOT NULL,
-    completed_at  timestamptz,            -- NULL: under way, or cut off
+    completed_at  timestamptz,            -- NULL: in progress, or interrupted
     duration_ms   bigint NOT NULL DEFAULT 0,
     integrity     text NOT NULL DEFAULT 'skipped'
                   CHECK (integrity IN ('skipped', 'passed', 'repaired', 'failed')),

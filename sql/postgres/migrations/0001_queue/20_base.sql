@@ -1,21 +1,21 @@
--- What all acts stand on: the clock, the epoch, policies, counts, events, words.
+-- What all acts use: the clock, the epoch, policies, counts, events, formatting.
 --
--- A function in SQL is put into the place of its call, and costs nothing, if it is one expression and is not
--- declared stricter than what it calls; else it is planned anew at every call. So whatever is more
--- than an expression is in PL/pgSQL, whose plans are kept.
+-- A function in SQL is inlined into its caller, and costs nothing, if it is one expression and is not declared
+-- stricter than what it calls. Otherwise it is planned again at every call. So everything that is more than one
+-- expression is in PL/pgSQL, whose plans are kept.
 --
--- No object of another role may be taken for one of ours or of the server's, whatever the search_path of the
--- caller. So functions in SQL have a standard body (RETURN or BEGIN ATOMIC): its names are looked up when it is
--- made. A function in PL/pgSQL that clients or views call has a fixed search_path, or names all that it uses with
--- its schema, operators too. All others are called inside such a path only, and nobody but their owner may
--- execute them (90_access.sql).
+-- An object of another role must never be taken for one of ours or of the server's, whatever the caller's
+-- search_path. So functions in SQL have a standard body (RETURN or BEGIN ATOMIC), whose names are resolved when
+-- the function is created. A function in PL/pgSQL that clients or views call has a fixed search_path, or names
+-- everything it uses with its schema, operators included. All other functions are called only with such a
+-- search_path, and only their owner may execute them (90_access.sql).
 
--- The one clock, to the millisecond. Not now(), which stands still in a transaction.
+-- The one clock, in milliseconds. It is not now(), which does not move within a transaction.
 CREATE FUNCTION leasehold.clock() RETURNS timestamptz LANGUAGE sql VOLATILE
 RETURN pg_catalog.date_trunc('milliseconds', pg_catalog.clock_timestamp());
 
--- The clock for what an act costs: looks that take long are made more rarely. A function of its own, because
--- tests replace both clocks.
+-- The clock that measures how long a scan takes: expensive scans are made less often. It is a function of its
+-- own, because tests replace both clocks.
 CREATE FUNCTION leasehold.stopwatch() RETURNS timestamptz LANGUAGE sql VOLATILE
 RETURN pg_catalog.clock_timestamp();
 
@@ -28,18 +28,18 @@ RETURN pg_catalog.round(1000 * pg_catalog.date_part('epoch', span))::bigint;
 CREATE FUNCTION leasehold.unix_ms(at timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE STRICT
 RETURN pg_catalog.floor(1000 * pg_catalog.date_part('epoch', at))::bigint;
 
--- When a claim last looked for what has fallen due, so that not every claim does. It only saves work, and is
--- the one thing that lives outside of transactions: a sequence is changed in place, where a row would leave a
--- dead version 100 times a second. A claim that is rolled back leaves its mark here; so every fiftieth claim
--- looks whatever it says (claim_one).
+-- When a claim last checked whether something is due. It saves most claims that check, and is the only state
+-- outside of transactions: a sequence is changed in place, where a row would leave a dead version 100 times a
+-- second. A claim that is rolled back has set it all the same; so every fiftieth claim checks whatever the
+-- sequence says (claim_one).
 CREATE SEQUENCE leasehold.due_check MINVALUE 0 START 0;
 
 CREATE FUNCTION leasehold.due_checked_at() RETURNS timestamptz LANGUAGE sql VOLATILE
 RETURN timestamptz 'epoch' + coalesce(pg_catalog.pg_sequence_last_value('leasehold.due_check'), 0)
        * interval '1 millisecond';
 
--- The moment up to which deadlines count as passed: expired ⇔ lease_until <= due(now, …). While expiry is
--- held back (the clock jumped, another server took over) nothing is expired.
+-- The time up to which deadlines count as passed: a lease has expired if lease_until <= due(now, ...). While
+-- expiry is suspended (the clock jumped, another server took over) nothing expires.
 CREATE FUNCTION leasehold.due(now timestamptz, no_expiry_before timestamptz) RETURNS timestamptz
 LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN now < no_expiry_before THEN '-infinity' ELSE now END;
@@ -51,7 +51,7 @@ RETURN greatest(token, first_token) + 1;
 CREATE FUNCTION leasehold.first_token_of(epoch bigint) RETURNS bigint LANGUAGE sql VOLATILE
 RETURN (epoch << 40) + floor(random() * (1::bigint << 39))::bigint;
 
--- A line for whoever listens: the library logs it, psql shows it. The level is in the code: LHE00, LHW00,
+-- Log a message: the library writes it to its log, psql shows it. The SQLSTATE has the level: LHE00, LHW00,
 -- LHI00.
 CREATE FUNCTION leasehold.log_message(level text, message text, job bigint DEFAULT NULL,
                                token bigint DEFAULT NULL, attempt integer DEFAULT NULL,
@@ -67,7 +67,7 @@ BEGIN
             'reason', reason))::text;
 END $$;
 
--- What a caller is refused with. LH008 is LH_ELOST (-8) of the library, and so on.
+-- Refuse a call. SQLSTATE LH008 is LH_ELOST (-8) of the library, and so on.
 CREATE FUNCTION leasehold.refuse(status integer, message text) RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -75,10 +75,10 @@ BEGIN
         MESSAGE = message;
 END $$;
 
--- One item of a batch: its number from 1, 0 or the status it was refused with, and why.
+-- Outcome of one item of a batch: its number from 1, a status (0: done), and why it was refused.
 CREATE TYPE leasehold.outcome AS (n integer, status integer, message text);
 
--- Has nothing happened by which tokens that were handed out may be forgotten?
+-- Is it certain that the server still remembers every token it handed out?
 CREATE FUNCTION leasehold.has_not_crashed() RETURNS boolean LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -88,15 +88,14 @@ BEGIN
     RETURN EXISTS (SELECT 1 FROM leasehold.crash_marker u WHERE u.one AND u.xmin = u.xid);
 END $$;
 
--- Is this still the server that the epoch was valid for? If not (promoted, restored from a dump or a
--- backup, upgraded), the epoch rises, so that no token is handed out a second time, and nothing expires
--- for the length of the longest lease: its holders were cut off, not dead. What a dump had as held is
--- taken from its holders: it may have passed to others since the dump was made. The epoch is never below the
--- timeline: what it was on the one before may be among what was lost. After a crash of the same server the epoch
--- rises, too, and nothing else happens.
+-- The epoch was valid for another server (promoted, restored from a dump or a backup, upgraded): raise the
+-- epoch, so that no token is handed out twice. Then nothing expires for the length of the longest lease,
+-- because the holders were cut off and may be alive. Leases that a dump shows as held end, because the jobs may
+-- have gone to others since the dump. The epoch is never below the timeline, because the epoch of the previous
+-- timeline may be among the lost commits. After a crash of the same server only the epoch rises.
 --
--- The new epoch is on the disk before anybody sees it, whatever the caller says about commits: after a second
--- crash it would be the same.
+-- The new epoch is on disk before anyone sees it, whatever the caller's synchronous_commit: after a second
+-- crash the server would choose the same epoch again.
 CREATE FUNCTION leasehold.new_server(now timestamptz) RETURNS leasehold.meta LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -110,7 +109,7 @@ BEGIN
     SELECT * INTO m FROM leasehold.meta FOR UPDATE;
     same := m.system_id = id AND m.timeline = line AND m.job_oid = 'leasehold.job'::regclass;
     IF same AND leasehold.has_not_crashed() THEN
-        RETURN m;  -- somebody else has seen to it
+        RETURN m;  -- another session has done it
     END IF;
     IF current_setting('synchronous_commit') = 'off' THEN
         PERFORM set_config('synchronous_commit', 'local', true);
@@ -131,8 +130,8 @@ BEGIN
                                    ELSE greatest(no_expiry_before, now + leasehold.span(longest)) END
     RETURNING * INTO m;
     INSERT INTO leasehold.crash_marker(xid) VALUES ('0') ON CONFLICT DO NOTHING;
-    UPDATE leasehold.crash_marker u SET one = true WHERE u.one;  -- now it is of this transaction …
-    UPDATE leasehold.crash_marker u SET xid = u.xmin WHERE u.one;  -- … and says so
+    UPDATE leasehold.crash_marker u SET one = true WHERE u.one;  -- the row gets the xmin of this transaction ...
+    UPDATE leasehold.crash_marker u SET xid = u.xmin WHERE u.one;  -- ... and its xid says so
     IF same THEN
         PERFORM leasehold.event_put(now, 'store.restored', NULL, NULL, NULL, NULL, NULL, NULL,
             'system/recovery', 'the server has crashed: epoch ' || m.epoch, NULL);
@@ -152,8 +151,8 @@ END $$;
 
 -- ---- policies ----
 
--- The values that hold for a queue and kind: its own row, then (queue, any), (any, kind), (any, any),
--- then built in. Rate, concurrency and exclusive hold for a queue as a whole: ask with kind NULL.
+-- The values for a queue and kind: from its own row, then (queue, any), (any, kind), (any, any), then the
+-- built-in value. Rate, concurrency and exclusive belong to a queue as a whole: call it with kind NULL.
 CREATE FUNCTION leasehold.policy_of(of_queue text, of_kind text) RETURNS leasehold.policy
 LANGUAGE plpgsql STABLE
 AS $$
@@ -166,7 +165,7 @@ BEGIN
     FOR r IN
         SELECT * FROM leasehold.policy w
          WHERE w.queue IN (of_queue, '*') AND w.kind IN (coalesce(of_kind, '*'), '*')
-         ORDER BY w.queue = '*' DESC, w.kind = '*' DESC  -- the most general first: the later one wins
+         ORDER BY w.queue = '*' DESC, w.kind = '*' DESC  -- the widest row first: a later row overrides it
     LOOP
         p.lease_ms := coalesce(r.lease_ms, p.lease_ms);
         p.max_attempts := coalesce(r.max_attempts, p.max_attempts);
@@ -191,8 +190,8 @@ BEGIN
     RETURN p;
 END $$;
 
--- How long a job stays back after its attempt: doubled with each, capped; half of it is certain, half is
--- chance, so that those who failed together do not return together.
+-- Delay before the next attempt: doubled with each attempt, capped. Half of it is random, so that jobs that
+-- failed together do not return together.
 CREATE FUNCTION leasehold.backoff(base_ms bigint, cap_ms bigint, attempt integer) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -204,7 +203,7 @@ END $$;
 
 -- ---- counts, wake-ups, events ----
 
--- This transaction changes something. (Where it writes a delta, that says so.)
+-- Record that this transaction changes something. (A transaction that writes a delta need not.)
 CREATE FUNCTION leasehold.changed() RETURNS boolean LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -212,9 +211,9 @@ BEGIN
     RETURN true;
 END $$;
 
--- Wake whoever sleeps under this name (leasehold.sleeper), at most ten times a second, and nobody in vain: NOTIFY takes a lock
--- that all commits of the server share. Who finds the sleepers being woken by another tells them all the
--- same: that transaction may take long, or be rolled back.
+-- Wake the sleepers of this name (leasehold.sleeper), at most ten times a second and only if there are any,
+-- because NOTIFY takes a lock that all commits of the server share. If another transaction is already waking
+-- them, this one notifies them, too: the other one may stay open, or be rolled back.
 CREATE FUNCTION leasehold.wake_sleeper(name text, now timestamptz) RETURNS void LANGUAGE plpgsql
 SET enable_seqscan = off
 AS $$
@@ -222,7 +221,7 @@ BEGIN
     IF EXISTS (SELECT 1 FROM leasehold.sleeper i
                 WHERE i.queue = name AND i.asleep
                   AND (i.notified_at IS NULL OR i.notified_at <= now - interval '100 milliseconds'
-                       OR i.notified_at >= now)) THEN  -- a clock that was set back, or stands
+                       OR i.notified_at >= now)) THEN  -- the clock was set back, or a test stopped it
         UPDATE leasehold.sleeper i SET asleep = false, notified_at = now
          WHERE i.queue = (SELECT s.queue FROM leasehold.sleeper s WHERE s.queue = name AND s.asleep
                              FOR UPDATE SKIP LOCKED);
@@ -230,8 +229,8 @@ BEGIN
     END IF;
 END $$;
 
--- Wake whoever sleeps for a queue: those that take any kind, and those that take one of these; NULL: it is not
--- known which kinds there are. The name of a sleeper for a kind is QUEUE/KIND.
+-- Wake the sleepers of a queue: those that take any kind, and those that take one of these kinds. NULL: the
+-- kinds are not known. A sleeper for a kind has the name QUEUE/KIND.
 CREATE FUNCTION leasehold.wake_queue(of_queue text, now timestamptz, kinds text[] DEFAULT NULL) RETURNS void LANGUAGE plpgsql
 SET enable_seqscan = off
 AS $$
@@ -259,7 +258,8 @@ BEGIN
     PERFORM leasehold.wake_sleeper('!', now);
 END $$;
 
--- Something falls due at that time: who sleeps until the next thing does looks once a second by himself.
+-- Something falls due at this time. A process that waits for maintenance polls once a second, so it needs a
+-- wake-up only if the time is nearer.
 CREATE FUNCTION leasehold.wake_if_due_soon(at timestamptz, now timestamptz) RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -268,7 +268,7 @@ BEGIN
     END IF;
 END $$;
 
--- Count n changes of state of one queue, and ring where something may be claimed now.
+-- Count n changes of state in one queue, and wake its sleepers if jobs became pending.
 CREATE FUNCTION leasehold.count_change(of_queue text, now timestamptz, act "char", was text, becomes text,
                                 n bigint, ms bigint DEFAULT 0, kinds text[] DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql
@@ -298,9 +298,9 @@ BEGIN
             event_put.max_attempts, event_put.action, event_put.report);
 END $$;
 
--- ---- words ----
+-- ---- formatting ----
 
--- "3d4h", "5m10s", "250ms": two units are as much as a reader takes in.
+-- "3d4h", "5m10s", "250ms": at most two units.
 CREATE FUNCTION leasehold.duration_words(ms bigint) RETURNS text LANGUAGE plpgsql IMMUTABLE
 AS $$
 DECLARE
@@ -324,6 +324,6 @@ BEGIN
     RETURN words;
 END $$;
 
--- RFC 3339 in UTC with milliseconds, as times are written everywhere.
+-- RFC 3339 in UTC with milliseconds, like every time in the output.
 CREATE FUNCTION leasehold.time_words(at timestamptz) RETURNS text LANGUAGE sql STABLE
 RETURN pg_catalog.to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"');

@@ -1,6 +1,6 @@
--- What a value must be, for callers that have no library in front. The words are the library's.
+-- Checks of values, for callers without the library. The messages are the same as the library's.
 
--- (One expression with {1,128} in it would cost ten times as much.)
+-- (A regular expression with {1,128} would cost ten times as much.)
 CREATE FUNCTION leasehold.is_name(value text) RETURNS boolean LANGUAGE sql IMMUTABLE
 RETURN value !~ '[^A-Za-z0-9._:@-]' AND octet_length(value) BETWEEN 1 AND 128;
 
@@ -16,7 +16,7 @@ BEGIN
     END IF;
 END $$;
 
--- (Here and below: NULL is "not given", and allowed.)
+-- (In all functions of this file NULL means "not given" and is allowed.)
 CREATE FUNCTION leasehold.need_range(what text, value bigint, low bigint, high bigint) RETURNS void
 LANGUAGE plpgsql
 AS $$
@@ -27,7 +27,7 @@ BEGIN
     END IF;
 END $$;
 
--- What may not be left out.
+-- Refuse a missing value.
 CREATE FUNCTION leasehold.need_given(what text, given boolean) RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -36,11 +36,11 @@ BEGIN
     END IF;
 END $$;
 
--- A list without holes, numbered from 1.
+-- Refuse a list with holes, or one that does not start at 1.
 CREATE FUNCTION leasehold.need_list(what text, given anyarray) RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN
-    -- (In this order: no element can be searched for in a list of two dimensions.)
+    -- (In this order, because array_position() does not accept two dimensions.)
     IF pg_catalog.array_ndims(given) > 1 OR pg_catalog.array_lower(given, 1) <> 1 THEN
         PERFORM leasehold.refuse(-3, pg_catalog.format('list of values of %s is not one list that starts at 1', what));
     ELSIF given IS NULL OR pg_catalog.array_position(given, NULL) IS NOT NULL THEN
@@ -55,10 +55,10 @@ BEGIN
     PERFORM leasehold.need_name(what, n) FROM pg_catalog.unnest(given) n;
 END $$;
 
--- The lists beside a list of n items: each is missing, empty, or has one value for each item. The caller passes
--- array_dims() of each, which is '[1:n]' for one list of n values that starts at 1. A list of another shape is
--- refused even when it has n values: an element that is read by its number would be NULL, and no limit would be
--- compared with it.
+-- The lists that go with a list of n items. Each is missing, empty, or has one value per item. The caller
+-- passes array_dims() of each, which is '[1:n]' for a list of n values that starts at 1. A list with other
+-- bounds is refused even if it has n values: reading an element by its number would give NULL, and no limit
+-- would apply to it.
 CREATE FUNCTION leasehold.need_same_length(n integer, VARIADIC shapes text[]) RETURNS void LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -74,7 +74,7 @@ BEGIN
        FROM pg_catalog.unnest(shapes) s WHERE s <> allowed;
 END $$;
 
--- Jobs and their tokens, and the bounds of other lists.
+-- Jobs, their tokens, and the bounds of other lists.
 CREATE FUNCTION leasehold.need_refs(jobs bigint[], tokens bigint[], VARIADIC shapes text[] DEFAULT '{}')
 RETURNS void LANGUAGE plpgsql
 AS $$
@@ -151,7 +151,7 @@ BEGIN
     PERFORM leasehold.need_text(what, v, most) FROM pg_catalog.unnest(given) v WHERE pg_catalog.octet_length(v) > most;
 END $$;
 
--- The name of a call, by which it is known when it is repeated.
+-- The request id: a repeated call is recognized by it.
 CREATE FUNCTION leasehold.need_request(value text) RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN

@@ -1,25 +1,26 @@
--- Enqueue: by plain INSERT, by function, many at once; a call that named itself is made once.
+-- Enqueue: by plain INSERT, by function, many at once. A call with a request id happens once.
 
 -- ---- producers: roles that enqueue, and may not read the jobs ----
 
--- Is the one that calls such a role? The login counts: the functions act as their owner.
+-- Is the caller a producer? The login role counts, because the functions run as their owner.
 CREATE FUNCTION leasehold.is_producer() RETURNS boolean LANGUAGE sql STABLE
 RETURN NOT has_table_privilege(session_user, 'leasehold.job'::regclass, 'SELECT');
 
--- The server on which an oid is valid.
+-- The server for which an oid is valid.
 CREATE FUNCTION leasehold.this_system() RETURNS bigint LANGUAGE plpgsql STABLE
 AS $$
 BEGIN
     RETURN (SELECT c.system_identifier FROM pg_catalog.pg_control_system() c);
 END $$;
 
--- Does this row stand for the role that calls?
+-- Is this the row of the calling role?
 CREATE FUNCTION leasehold.is_caller(p leasehold.producer, this_system bigint) RETURNS boolean LANGUAGE sql STABLE
 RETURN CASE p.system_id WHEN this_system
             THEN p.role = (SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = session_user)
             ELSE p.role IS NOT NULL AND p.name = session_user END;
 
--- Note the names that roles have now, and which of them were dropped: a dump takes these names to another server.
+-- Store the current names of the roles, and which of them were dropped. A dump carries these names to another
+-- server.
 CREATE FUNCTION leasehold.update_producers() RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -32,7 +33,8 @@ BEGIN
      WHERE p.id = s.id;
 END $$;
 
--- The number of the producer that calls; 0: the caller may read all jobs. Its row is made by its first enqueue.
+-- The number of the calling producer; 0: the caller may read all jobs. The first enqueue of a producer creates
+-- its row.
 CREATE FUNCTION leasehold.producer_of_caller() RETURNS integer LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -49,7 +51,7 @@ BEGIN
         RETURN found_id;
     END IF;
     PERFORM leasehold.update_producers();
-    UPDATE leasehold.producer p  -- it came with a dump
+    UPDATE leasehold.producer p  -- the row came with a dump
        SET system_id = this, role = (SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname = session_user)
      WHERE p.id = (SELECT min(w.id) FROM leasehold.producer w WHERE leasehold.is_caller(w, this))
     RETURNING p.id INTO found_id;
@@ -62,7 +64,7 @@ BEGIN
     RETURN found_id;
 END $$;
 
--- Has the caller enqueued this job itself?
+-- Did the calling producer enqueue this job?
 CREATE FUNCTION leasehold.is_callers_job(of_job bigint) RETURNS boolean LANGUAGE plpgsql STABLE
 AS $$
 BEGIN
@@ -70,8 +72,8 @@ BEGIN
                     WHERE p.job = of_job AND leasehold.is_caller(w, leasehold.this_system()));
 END $$;
 
--- What became of a job: its state, and when it has ended its result or its last error. A role that may not read
--- the jobs is told of its own only; any other job does not exist for it.
+-- State of a job, and its result or last error once it has ended. A role that may not read the jobs sees only
+-- its own; for that role, other jobs do not exist.
 CREATE FUNCTION leasehold.result(job bigint, OUT id bigint, OUT state text, OUT attempt integer, OUT result text,
                                  OUT result_bytes bytea, OUT last_error text, OUT finished_at timestamptz)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -91,8 +93,7 @@ END $$;
 
 -- ---- plain INSERT ----
 
--- What a plain INSERT cannot say for itself. The functions below do all of this once a call, and say so
--- by plain = false.
+-- Fill in what a plain INSERT cannot. The functions below do this once per call, and set plain = false.
 CREATE FUNCTION leasehold.inserting() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -152,20 +153,20 @@ END $$;
 
 CREATE TRIGGER job_inserting BEFORE INSERT ON leasehold.job
    FOR EACH ROW WHEN (NEW.plain) EXECUTE FUNCTION leasehold.inserting();
--- After: a row that ON CONFLICT leaves out is not counted.
+-- An AFTER trigger, so that a row that ON CONFLICT skips is not counted.
 CREATE TRIGGER job_inserted AFTER INSERT ON leasehold.job
    FOR EACH ROW WHEN (NEW.plain) EXECUTE FUNCTION leasehold.inserted();
 
--- ---- requests: the same call again gets the same jobs ----
+-- ---- request ids: a repeated call gets the same jobs ----
 
 CREATE TYPE leasehold.enqueued AS (id bigint, state text, duplicate boolean);
 
--- A name that the library made after the answer was lost: lh:NONCE:AFTER says by which number its jobs
--- are known, and above which id they are if they are there. A producer finds its own.
+-- The library made this request id after it lost an answer. lh:NONCE:AFTER names the nonce of the jobs, and an
+-- id that all of them are above. A producer finds only its own jobs.
 CREATE FUNCTION leasehold.jobs_of_nonce(request text, of_producer integer) RETURNS bigint[] LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
-    -- Known when the search is planned: it is for the end of the table, not for all of it.
+    -- The lower bound is known when the query is planned, so the plan reads only the end of the table.
     of_nonce bigint := split_part(request, ':', 2);
     after_id bigint := split_part(request, ':', 3);
 BEGIN
@@ -175,9 +176,9 @@ BEGIN
                                                 WHERE p.job = j.id AND p.producer = of_producer)));
 END $$;
 
--- A nonce is used once. An enqueue inserts it with its count; whoever asks by such a name inserts it too. Of the two
--- the second waits for the end of the first, by the unique index: a lock that no stranger can take. The row of
--- the one that asks is kept for a day, so that the enqueue is refused if it comes later still.
+-- A nonce is used once. The enqueue inserts it with its count; a later call with the request id inserts it,
+-- too. The second of the two waits for the first to end, by the unique index, which no other role can lock. The
+-- row of the later call stays for a day, so that the enqueue is refused if it arrives after that call.
 CREATE FUNCTION leasehold.use_nonce(of_queue text, of_nonce bigint, now timestamptz, act "char") RETURNS boolean
 LANGUAGE plpgsql
 AS $$
@@ -187,9 +188,9 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- Was this call made before? Its jobs, in its order; no row: it is made now, and the name is taken (until
--- the transaction has ended, whoever comes with the same name waits). What has the number of the call
--- that asks is no duplicate: that call made it, and is told so late.
+-- If this call was made before: its jobs, in order. No rows: the call is new, and its request id is now taken;
+-- another call with the same id waits until this transaction ends. A job with the caller's own nonce is no
+-- duplicate: the caller itself made it, and gets the answer only now.
 CREATE FUNCTION leasehold.repeat_enqueue(of_request text, of_queue text, of_nonce bigint, n bigint,
                                          now timestamptz, of_producer integer)
 RETURNS SETOF leasehold.enqueued LANGUAGE plpgsql
@@ -203,7 +204,7 @@ BEGIN
         IF of_request !~ '^lh:[0-9]{1,19}:[0-9]{1,18}$' OR split_part(of_request, ':', 2)::numeric > 9223372036854775807 THEN
             RETURN;
         END IF;
-        -- Its first try may still be under way, cut off from its caller: wait for its end, and look then.
+        -- The first try may still be running without its client: wait for its end before the check.
         IF current_setting('transaction_isolation') <> 'read committed' THEN
             PERFORM leasehold.refuse(-3, format(
                 'request "%s" is looked for under the isolation level read committed, not %s', of_request,
@@ -227,7 +228,8 @@ BEGIN
         PERFORM leasehold.refuse(-3, format('request "%s" was made before for another queue',
                                             left(of_request, 96)));
     END IF;
-    -- Pruned meanwhile: it was completed long ago. Without an id: it is another role's, and not shown.
+    -- Without a state: the job was pruned, so it ended long ago. Without an id: the job belongs to another role
+    -- and is not shown.
     RETURN QUERY
         SELECT w.id, coalesce(j.state, CASE WHEN w.id IS NOT NULL THEN 'completed' END), coalesce(j.nonce <> of_nonce, true)
           FROM unnest(r.jobs) WITH ORDINALITY w(id, ord)
@@ -237,7 +239,7 @@ END $$;
 
 -- ---- one job with a key ----
 
--- While a job with that key lives in the queue, it is the answer.
+-- The live job with this key in the queue, if there is one.
 CREATE FUNCTION leasehold.job_of_key(of_queue text, of_key text) RETURNS leasehold.enqueued
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off
 AS $$
@@ -259,9 +261,9 @@ BEGIN
     END IF;
 END $$;
 
--- ---- many ----
+-- ---- several jobs ----
 
--- A value that no claim could make sense of would stop its queue.
+-- Refuse values that no claim could handle: they would stop the queue.
 CREATE FUNCTION leasehold.need_jobs(kinds text[], keys text[], priorities bigint[], max_attempts bigint[],
                                     leases_ms bigint[], expires_ms bigint[], backoffs_ms bigint[],
                                     backoff_caps_ms bigint[], delays_ms bigint[]) RETURNS void LANGUAGE plpgsql
@@ -280,10 +282,10 @@ BEGIN
     PERFORM leasehold.need_all_ms('delay', delays_ms, 0, longest);
 END $$;
 
--- All of them or none, in one queue, answered in the order given. Arrays stand side by side; one that is
--- NULL is not given at all, but `sums` has an element for every job (NULL: no checksum). `nonce` is a number
--- by which the caller finds them again should the answer get lost. A producer is not shown a job of another role that
--- has the key: of such a job it learns only that it is there (id and state are NULL).
+-- Enqueue all jobs or none, in one queue; the answers are in the given order. The arrays are parallel. An array
+-- that is NULL is not given, but `sums` has one element per job (NULL: no checksum). `nonce` lets the caller
+-- find the jobs if the answer gets lost. A producer does not see a job of another role that has the key: it
+-- learns only that there is one (id and state are NULL).
 CREATE FUNCTION leasehold.enqueue_many(
     of_queue text, sums bigint[], payloads text[], payloads_bytes bytea[] DEFAULT NULL,
     kinds text[] DEFAULT NULL, priorities bigint[] DEFAULT NULL,
@@ -351,8 +353,8 @@ BEGIN
         most := p.max_payload;
         tries := p.max_attempts;
     END IF;
-    -- The common cases, each by itself because every expression costs: one job, and many, with nothing that
-    -- needs a look of its own.
+    -- The common cases have a statement each, because every expression costs: one job, and several jobs that
+    -- need no check of their own.
     IF (NOT ruled OR (kinds IS NULL AND NOT told)) AND NOT produces AND keys IS NULL AND run_ats IS NULL AND delays_ms IS NULL AND of_request IS NULL
        AND payloads_bytes IS NULL
        AND (octet_length(payloads[1]) <= most OR payloads[1] IS NULL) THEN
@@ -420,7 +422,7 @@ BEGIN
                 ON CONFLICT (queue, key) WHERE key IS NOT NULL
                     AND (state = 'pending' OR state = 'running' OR state = 'scheduled') DO NOTHING
             RETURNING job.id, job.state, false INTO made;
-            EXIT WHEN FOUND;  -- else another has just enqueued this key: that job is the answer
+            EXIT WHEN FOUND;  -- else another session has just enqueued this key: that job is the answer
         END LOOP;
         IF produces AND made.duplicate AND NOT leasehold.is_callers_job(made.id) THEN
             made := (NULL, NULL, true);
@@ -455,9 +457,9 @@ BEGIN
     END IF;
 END $$;
 
--- ---- one, as the library does it most of the time ----
+-- ---- one job, as the library enqueues it most of the time ----
 
--- (enqueue_one is on the path of its caller; need_name is not made for that.)
+-- (enqueue_one uses its caller's search_path, and need_name() must not be called like that.)
 CREATE FUNCTION leasehold.refuse_queue(of_queue text) RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -465,13 +467,13 @@ BEGIN
     PERFORM leasehold.need_name('queue', of_queue);
 END $$;
 
--- Nothing but a payload: its id. As few statements and expressions as can be, because every one is felt.
--- So it is made as in a queue without policies; what they say is looked at afterwards. A nonce that was used
--- before breaks the index delta_nonce, and the library knows that error.
+-- Enqueue a job that has only a payload, and return its id. The function has as few statements and expressions
+-- as possible, because each costs measurably. It enqueues as if the queue had no policies, and checks them
+-- afterwards. A nonce that was used before violates the index delta_nonce; the library recognizes that error.
 --
--- It acts as its owner on the path of its caller: a path of its own would be a tenth of its cost. So
--- whatever is named here, operators and types too, is named with its schema. And it has no settings at all,
--- because leaving the first of them costs as much as a statement.
+-- The function runs as its owner with the caller's search_path, because a search_path of its own would be a
+-- tenth of its cost. So everything here is named with its schema, operators and types included. The function
+-- has no settings, because leaving the first one costs as much as a statement.
 CREATE FUNCTION leasehold.enqueue_one(of_queue text, of_sum bigint, of_payload text, of_nonce bigint)
 RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER
@@ -499,7 +501,7 @@ BEGIN
     RETURN made;
 END $$;
 
--- What else there is to do, where anything is unusual, or somebody sleeps.
+-- The rest of enqueue_one(), where something is unusual or a claimer sleeps.
 CREATE FUNCTION leasehold.enqueued_one(now timestamptz, made bigint, of_queue text, bytes bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
@@ -523,7 +525,7 @@ BEGIN
     PERFORM leasehold.wake_queue(of_queue, now, '{}');
 END $$;
 
--- ---- one, for people ----
+-- ---- one job, by SQL ----
 
 -- SELECT * FROM leasehold.enqueue('mail', '{"to":"a@b.c"}', delay => '5 min');
 CREATE FUNCTION leasehold.enqueue(

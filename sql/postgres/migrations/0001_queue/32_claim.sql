@@ -1,6 +1,6 @@
--- Claim: take the best pending jobs, under new tokens, within the limits of their queues.
+-- Claim: take the best pending jobs, with new tokens, within the limits of their queues.
 
--- What a claim hands out: the columns of leasehold.job, and what the policy says of its run.
+-- What a claim returns: the columns of leasehold.job, and what the policy says about the run.
 CREATE TYPE leasehold.claimed AS (
     id bigint, token bigint, run_at timestamptz, created_at timestamptz, state_changed_at timestamptz,
     lease_until timestamptz, started_at timestamptz, finished_at timestamptz,
@@ -12,15 +12,15 @@ CREATE TYPE leasehold.claimed AS (
     result_bytes bytea,
     timeout_ms bigint,
     max_output bigint,
-    retry_ms bigint,    -- in a row without an id: a rate holds jobs back for so long
-    schedules boolean,  -- in a row without an id: periodic work is due (the library enqueues it)
-    repeated boolean,   -- the request was made before: this is its answer
-    refusal text        -- in a row without an id: why what was to be ended by the same call is not
+    retry_ms bigint,    -- in a row without an id: a rate limit holds jobs back for this long
+    schedules boolean,  -- in a row without an id: schedules are due (the library runs them)
+    repeated boolean,   -- the request was made before, and this is its answer
+    refusal text        -- in a row without an id: why the job that the same call should complete was refused
 );
 
 -- ---- requests ----
 
--- The call was made before: those of its jobs that are still held under it.
+-- The call was made before: those of its jobs that its worker still holds.
 CREATE FUNCTION leasehold.repeat_claim(of_request text, due timestamptz)
 RETURNS SETOF leasehold.claimed LANGUAGE plpgsql
 AS $$
@@ -41,10 +41,10 @@ BEGIN
          ORDER BY w.ord;
 END $$;
 
--- ---- what comes before a claim ----
+-- ---- before a claim ----
 
--- Take back what is forfeit, move in what is due. A failure is told, undone, and does not stop the claim. True:
--- it has made jobs pending.
+-- Reclaim jobs, promote and expire what is due. A failure is logged and undone, and does not stop the claim.
+-- Returns true if jobs became pending.
 CREATE FUNCTION leasehold.recover_before_claim(now timestamptz, m leasehold.meta, recovers boolean, l leasehold.scan)
 RETURNS boolean LANGUAGE plpgsql
 AS $$
@@ -60,7 +60,7 @@ BEGIN
         END;
     END IF;
     BEGIN
-        moved := leasehold.expire_and_promote(now, l);  -- by itself: OR would skip the call after a recovery
+        moved := leasehold.expire_and_promote(now, l);  -- a statement of its own: OR would skip the call after a recovery
         taken := taken OR moved.promoted > 0;
     EXCEPTION WHEN OTHERS THEN
         PERFORM leasehold.log_message('warn', 'moving due jobs in failed: ' || SQLERRM);
@@ -68,8 +68,8 @@ BEGIN
     RETURN taken;
 END $$;
 
--- Is anything due that this claim could get, or that takes up a slot it could get, once it is freed? Where a queue
--- may have a limit, a job of any kind takes up a slot.
+-- Is anything due that would give this claim a job or a free slot? Where a queue may have a limit, a job of any
+-- kind occupies a slot.
 CREATE FUNCTION leasehold.is_due_for(queues text[], of_kinds text[], m leasehold.meta, l leasehold.scan,
                                      due timestamptz, now timestamptz)
 RETURNS boolean LANGUAGE plpgsql STABLE
@@ -94,9 +94,9 @@ BEGIN
                                      leasehold.stale_of_dead(due, q.queue, leasehold.any_recovery_off(m), 1));
 END $$;
 
--- ---- taking ----
+-- ---- claiming from one queue ----
 
--- Of the n best of a stretch of priorities: how many are pending anew, and the last of them.
+-- Of the n best jobs in a range of priorities: how many are pending again, and which one is last.
 CREATE FUNCTION leasehold.best_pending(of_queue text, alone bigint, n bigint, least_priority integer,
                                most_priority integer, low bigint, OUT anew bigint, OUT last_priority integer, OUT last_id bigint)
 LANGUAGE plpgsql STABLE
@@ -120,13 +120,13 @@ BEGIN
              ORDER BY u.priority DESC, u.id LIMIT n) b;
 END $$;
 
--- Up to n jobs of one queue, of a stretch of priorities, fresh ones above an id. All in one statement: chosen and
--- locked in order, written, counted. The time of a claim is that of the look at the row: an end that
--- another has just written there is never later.
+-- Claim up to n jobs of one queue in a range of priorities, fresh ones above an id. One statement chooses and
+-- locks the rows in order, writes them and counts them. The time of the claim is the time at which the row was
+-- locked, so it is never earlier than the end that another session just wrote there.
 --
--- A lock lasts as long as the caller's transaction, so no more is locked than is taken: where there are jobs
--- of both kinds, the n best are found out beforehand. Only who then finds too few, because others are
--- at them, looks at all there is.
+-- Locks last as long as the caller's transaction, so the statement locks no more than it takes. Where there are
+-- fresh jobs and jobs that are pending again, it first finds the n best of both. Only if it then gets too few,
+-- because other sessions lock them, does it consider all of them.
 CREATE FUNCTION leasehold.claim_from_queue(
     of_queue text, of_worker text, of_kinds text[], alone bigint, n bigint, lease bigint, least_priority integer,
     most_priority integer, low bigint, first_token bigint, p leasehold.policy, rule_kinds text[],
@@ -136,7 +136,7 @@ AS $$
 DECLARE
     anew   bigint := 0;
     fresh  bigint := n;
-    last_priority integer := -32769;  -- not behind the last of the best; at first there is none
+    last_priority integer := -32769;  -- priority of the last of the n best; nothing yet
     last_id       bigint := 0;
     wanted bigint := n;
     got    bigint;
@@ -213,10 +213,10 @@ BEGIN
     END LOOP;
 END $$;
 
--- ---- the act ----
+-- ---- the claim ----
 
--- Up to n jobs of these queues, in the order given, best first. Settings of the planner: the plans of
--- take_many() must not depend on what the table looked like when a session first claimed.
+-- Claim up to n jobs of these queues, in the given order, the best first. The planner settings keep the plans
+-- of claim_from_queue() independent of what the table looked like when the session first claimed.
 CREATE FUNCTION leasehold.claim_many(of_worker text, queues text[], of_kinds text[], want bigint,
                                      lease bigint, of_request text, recovers boolean)
 RETURNS SETOF leasehold.claimed
@@ -247,12 +247,12 @@ DECLARE
     taken  bigint[] := '{}';
     held   bigint[] := '{}';
     waits  bigint;
-    busy   text[] := '{}';  -- limited queues that others are at: passed over …
-    soon   constant bigint := 50;  -- … and looked at again after so many ms
-    -- kinds with rules of their own
+    busy   text[] := '{}';  -- queues with limits that another session has locked: skipped ...
+    soon   constant bigint := 50;  -- ... and tried again after this many ms
+    -- kinds that have policies of their own
     rule_kinds  text[];
     rules       leasehold.policy[];
-    -- stretches of the index, best first: priorities from-to, fresh ids above
+    -- ranges of the index, best first: priorities from-to, fresh ids above low
     tops   integer[];
     ends   integer[];
     lows   bigint[];
@@ -260,13 +260,13 @@ DECLARE
     before bigint;
     tried  timestamptz;
     passed bigint;
-    behind bigint;     -- of what is certain to be gone, so many ids may be read again
+    behind bigint;     -- number of ids below the known floor that may be read again
     i      integer;
     looks  boolean;
     f      leasehold.claim_floor;
     round  integer := 0;
-    freed  boolean := false;  -- by this claim
-    met    boolean;           -- others that are freeing jobs
+    freed  boolean := false;  -- this claim has freed jobs
+    met    boolean;           -- other sessions were freeing jobs
 BEGIN
     PERFORM leasehold.need_name('worker', of_worker), leasehold.need_names('queue', queues);
     IF of_kinds IS NOT NULL THEN
@@ -292,7 +292,7 @@ BEGIN
         END IF;
     END IF;
 
-    -- One look for all that may be out of the ordinary; nearly always there is nothing.
+    -- One check for everything unusual; nearly always there is nothing.
     sweep := leasehold.read_scan_bound(m.generation, now, true);
     IF NOT sweep.fresh AND sweep.littered THEN
         sweep := leasehold.scan_backlog(m, sweep, due, now);
@@ -316,8 +316,8 @@ BEGIN
           FROM leasehold.leftover_due(m, sweep.left_at, due, now) w;
     END IF;
     IF waited THEN
-        -- A claim is a sign of life, of a worker that waited long and had nothing to beat for; and it brings
-        -- one back that was thought dead meanwhile.
+        -- A claim counts as a heartbeat of the worker, which may have waited long with no job to heartbeat for.
+        -- The claim also revives a worker that was marked dead.
         UPDATE leasehold.worker w
            SET last_heartbeat_at = leasehold.clock(), state = 'alive',
                silent_at = leasehold.clock() + w.interval_ms * w.multiplier * interval '1 millisecond',
@@ -335,7 +335,7 @@ BEGIN
     IF m.has_policies THEN
         busy := leasehold.lock_limits(queues);
     END IF;
-    LOOP  -- again, where nothing was found and others may have freed something
+    LOOP  -- again, if nothing was found and other sessions may have freed something
         FOREACH q IN ARRAY queues LOOP
             EXIT WHEN total >= want;
             IF m.has_paused THEN
@@ -372,7 +372,7 @@ BEGIN
                 p := NULL;
             END IF;
 
-            -- Where to begin: at the front, as far as it is known, and after a look where one is due.
+            -- Start at the claim floor, if it is known, and after a scan if one is due.
             before := total;
             tried := leasehold.stopwatch();
             passed := leasehold.fresh_entries_read();
@@ -402,13 +402,13 @@ BEGIN
             FOR k IN 1..2 * cardinality(tops) LOOP
                 EXIT WHEN allowed <= 0;
                 i := (k - 1) % cardinality(tops) + 1;
-                IF k > cardinality(tops) THEN  -- nothing at the front: what committed late?
+                IF k > cardinality(tops) THEN  -- nothing above the floor: did a job commit late?
                     EXIT WHEN total > before;
                     CONTINUE WHEN floors[i] >= lows[i];
                     lows[i] := floors[i];
                 END IF;
                 CONTINUE WHEN tops[i] < ends[i];
-                -- Beside the front there is nearly always nothing.
+                -- Outside the known priorities there is nearly always nothing.
                 CONTINUE WHEN lows[i] = 0 AND cardinality(tops) > 1
                     AND NOT EXISTS (SELECT 1 FROM leasehold.job w
                                      WHERE w.state = 'pending' AND NOT w.again AND w.queue = q
@@ -458,17 +458,18 @@ BEGIN
         round := round + 1;
         EXIT WHEN total > 0 OR NOT (forfeit OR moves) OR round > 4;
         IF round = 1 AND forfeit AND recovers AND m.recovering_until > now THEN
-            freed := leasehold.recover_before_claim(now, m, true, sweep) OR freed;  -- it was put off
+            freed := leasehold.recover_before_claim(now, m, true, sweep) OR freed;  -- recovery was postponed
             CONTINUE WHEN freed;
         END IF;
-        -- What was due at the beginning, and is not ours, may be free by now: there is one more look in any case. A
-        -- transaction that frees a job of these queues is waited for; until it commits, the job still looks due.
+        -- What was due at the start, and is not ours, may be free by now, so there is one more round in any
+        -- case. If a transaction is freeing a job of these queues, wait for it: until it commits, the job still
+        -- looks due.
         EXIT WHEN round > 1 AND NOT met;
         met := false;
         IF leasehold.is_due_for(queues, of_kinds, m, sweep, due, now) THEN
             met := leasehold.await_freeing(freed);
         END IF;
-        IF met THEN  -- or is due again: theirs may have been rolled back
+        IF met THEN  -- or is due again: the other transaction may have been rolled back
             freed := leasehold.recover_before_claim(now, m, forfeit AND recovers, sweep) OR freed;
         END IF;
     END LOOP;
@@ -489,7 +490,7 @@ BEGIN
     END IF;
 END $$;
 
--- Has anything fallen due that a claim sees to?
+-- Has anything fallen due that a claim handles?
 CREATE FUNCTION leasehold.something_due(now timestamptz, of_queue text) RETURNS boolean LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -512,13 +513,13 @@ BEGIN
         OR EXISTS (SELECT 1 FROM leasehold.schedule w WHERE w.next_at <= now);
 END $$;
 
--- One job of one queue, the common case: no rules, nothing but fresh jobs. A statement that looks whether it
--- is so, one that takes the job, one that counts it: every statement more, every probe, every setting is felt.
--- Whatever is out of the ordinary is left to claim_many. For what has fallen due one claim in ten milliseconds
--- looks, and one in fifty whenever others looked.
+-- Claim one job of one queue without policies: the common case. One statement checks that nothing is unusual,
+-- one takes the job, one counts it; every additional statement or setting costs measurably. claim_many()
+-- handles everything else. Of all claims within ten milliseconds one checks what is due, and so does one claim
+-- in fifty.
 --
--- Whoever comes from another job ends it by the same call (done_job), as complete_one() does. Where that is
--- refused, a first row without an id says why.
+-- A worker that has finished a job completes it with the same call (done_job), as complete_one() does. If that
+-- is refused, a first row without an id says why.
 CREATE FUNCTION leasehold.claim_one(of_worker text, of_queue text, lease bigint, recovers boolean,
                                     done_job bigint DEFAULT NULL, done_token bigint DEFAULT NULL,
                                     done_result text DEFAULT NULL)
@@ -534,8 +535,8 @@ DECLARE
     top     integer;
     low     bigint;
     looked  timestamptz;
-    left_queue text;      -- of what was ended
-    begun   timestamptz;  -- … and from when until when it ran
+    left_queue text;      -- of the completed job: its queue
+    begun   timestamptz;  -- ... and when it ran
     ended   timestamptz;
     one     leasehold.claimed;
 BEGIN
@@ -559,7 +560,7 @@ BEGIN
                 RETURN NEXT one;
             END IF;
         END IF;
-        now := leasehold.clock();  -- it may have waited for whoever was at that job
+        now := leasehold.clock();  -- the update may have waited for another session
     END IF;
     SELECT m.first_token, f.priority, f.low,
            m.has_policies OR m.has_paused OR now < m.no_expiry_before
@@ -624,7 +625,7 @@ BEGIN
     RETURN QUERY SELECT * FROM leasehold.claim_many(of_worker, ARRAY[of_queue], NULL, 1, lease, NULL, recovers);
 END $$;
 
--- Now and then after a claim: the front moves on; whoever keeps the store up looks when a short lease ends.
+-- Once in a while after a claim: raise the claim floor; wake maintenance for a short lease.
 CREATE FUNCTION leasehold.after_single_claim(of_queue text, of_worker text, now timestamptz, held_ms bigint, low bigint)
 RETURNS void LANGUAGE plpgsql
 AS $$
@@ -641,8 +642,8 @@ BEGIN
     END IF;
 END $$;
 
--- What a claim in a queue with policies leaves behind: the exclusive lease follows the job, the bucket is
--- emptied, routine is told where it is to be.
+-- After a claim in a queue with policies: extend the exclusive lease to the end of the job's lease, store the
+-- bucket, write the events of a full audit.
 CREATE FUNCTION leasehold.after_policy_claim(of_queue text, of_worker text, p leasehold.policy,
                                               alone bigint, taken bigint[], left_over bigint,
                                               counted_at timestamptz)
@@ -665,8 +666,8 @@ BEGIN
     END IF;
 END $$;
 
--- A payload does not match its checksum: the library, which found out, hands the job back to be failed. It is
--- never run, and kept for inspection; the attempt was none.
+-- The payload does not match its checksum: the library found out and returns the job as failed. It never runs
+-- and is kept for inspection; the attempt does not count.
 CREATE FUNCTION leasehold.fail_corrupt(of_job bigint, of_token bigint) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET jit = off
@@ -694,15 +695,15 @@ BEGIN
                            j.id, j.token, j.attempt, j.queue, NULL, reason);
 END $$;
 
--- ---- for people ----
+-- ---- by SQL ----
 
--- Has nobody ever put a job into this queue, or set anything for it? Counts that are not folded yet are read only
--- while their table is small: there may be millions, and no index helps, because every act would pay for it. Where
--- they are many, the answer is no.
+-- Was this queue never used or configured? Counts that are not folded are read only while their table is small:
+-- there may be millions, and no index helps, because every act would pay for it. If there are many, the answer
+-- is no.
 CREATE FUNCTION leasehold.is_never_used(of_queue text) RETURNS boolean LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
-    small constant bigint := 1048576;  -- bytes, about ten thousand counts
+    small constant bigint := 1048576;  -- bytes, about ten thousand rows
 BEGIN
     IF EXISTS (SELECT 1 FROM leasehold.queue q WHERE q.queue = of_queue)
        OR EXISTS (SELECT 1 FROM leasehold.policy p WHERE p.queue = of_queue)

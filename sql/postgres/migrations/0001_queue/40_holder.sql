@@ -1,18 +1,17 @@
--- The acts of a holder: heartbeat, complete, fail, release. Each is guarded by the token, in the
--- write; whoever was overtaken is told by whom.
+-- The acts of a holder: heartbeat, complete, fail, release. The write itself compares the token; a holder that
+-- lost its lease is told which worker has the job.
 --
--- A batch is one UPDATE over all of its items, written in the order of their ids, so that two
--- batches with jobs in common never wait for each other. That order is the one of the primary key,
--- which is looked up for the whole array (id = ANY) and hashed against the items: other ways to look
--- and to join are turned off for these functions (and with them jit, which takes the price of what is
--- turned off for work worth compiling). What did not match is looked at one by one afterwards. The
--- functions answer with the refused items only.
+-- A batch is one UPDATE over all of its items, in the order of their ids, so that two batches with jobs in
+-- common never deadlock. The rows are looked up by primary key for the whole array (id = ANY) and hashed
+-- against the items. These functions turn off other ways to scan and join, and jit, because the planner would
+-- count the cost of what is turned off as work worth compiling. Items that did not match are examined one by
+-- one afterwards. The functions return only the refused items.
 --
--- Of a job that is named by its id we ask whether `worker IS NOT NULL`, which is the same as
--- state = 'running' (job_invariants). Asked for the state, the planner of a queue that was once seen
--- with nothing running prefers to read all of the index of running jobs, for ever after.
+-- Where a job is found by its id, the condition is `worker IS NOT NULL`, which is the same as state = 'running'
+-- (job_invariants). With a condition on the state, the planner of a queue that once had no running jobs would
+-- read the whole index of running jobs.
 
--- ---- holds: a live lease that was revoked by hand ----
+-- ---- quarantine: live leases that an operator revoked ----
 
 CREATE FUNCTION leasehold.quarantine_put(of_queue text, of_job bigint, of_token bigint, until timestamptz)
 RETURNS void LANGUAGE sql VOLATILE
@@ -21,7 +20,7 @@ BEGIN ATOMIC
         ON CONFLICT (queue, job) DO UPDATE SET token = excluded.token, until = excluded.until;
 END;
 
--- The holder of a revoked lease has answered: job, slot and exclusive lease are free. The job may
+-- The holder of a revoked lease has answered: the job, its slot and its exclusive lease are free. The job may
 -- have been deleted meanwhile.
 CREATE FUNCTION leasehold.quarantine_answered(now timestamptz, of_job bigint, of_token bigint)
 RETURNS void LANGUAGE plpgsql
@@ -32,7 +31,7 @@ BEGIN
     IF NOT EXISTS (SELECT 1 FROM leasehold.quarantine h WHERE h.job = of_job AND h.token = of_token) THEN
         RETURN;
     END IF;
-    -- The job before its hold: so do those who make one.
+    -- Lock the job before its quarantine row, in the same order as the acts that insert one.
     PERFORM 1 FROM leasehold.job j WHERE j.id = of_job FOR UPDATE;
     DELETE FROM leasehold.quarantine h WHERE h.job = of_job AND h.token = of_token RETURNING * INTO held;
     IF NOT FOUND THEN
@@ -40,14 +39,14 @@ BEGIN
     END IF;
     UPDATE leasehold.job j SET run_at = now
      WHERE j.id = of_job AND j.state = 'scheduled' AND j.run_at = held.until;
-    -- Its time may be over, and the job another's, who has the lease now.
+    -- The quarantine may be over, and another worker may have the job and the lease.
     IF NOT EXISTS (SELECT 1 FROM leasehold.job j WHERE j.id = of_job AND j.worker IS NOT NULL) THEN
         PERFORM leasehold.exclusive_end(ARRAY[of_job], ARRAY[held.queue]);
     END IF;
     PERFORM leasehold.wake_queue(held.queue, now);
 END $$;
 
--- ---- exclusive queues: the lease processing/QUEUE, which ends with its job ----
+-- ---- exclusive queues: the lease processing/QUEUE ends with its job ----
 
 CREATE FUNCTION leasehold.exclusive_acquire(now timestamptz, m leasehold.meta, of_queue text,
                                             of_job bigint, of_worker text, until timestamptz)
@@ -79,8 +78,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Runs of these jobs have ended, in queues that may have limits: what they kept from others is
--- free.
+-- Runs of these jobs have ended. If their queues have limits, wake sleepers for the free slots.
 CREATE FUNCTION leasehold.release_limits(now timestamptz, jobs bigint[], queues text[])
 RETURNS void LANGUAGE plpgsql
 AS $$
@@ -91,10 +89,10 @@ BEGIN
                      WHERE p.queue IN (q.queue, '*') AND (p.exclusive OR p.concurrency > 0));
 END $$;
 
--- ---- who does not hold the job ----
+-- ---- acts without the lease ----
 
--- Why an act under this token is refused. `ends`: it would have ended the run, so the holder of a
--- revoked lease has answered with it.
+-- Why an act with this token is refused. `ends`: the act would have ended the run, so it also counts as the
+-- answer of the holder of a revoked lease.
 CREATE FUNCTION leasehold.not_held(now timestamptz, of_job bigint, of_token bigint, ends boolean,
                                    OUT status integer, OUT message text) LANGUAGE plpgsql
 AS $$
@@ -127,7 +125,7 @@ BEGIN
     END IF;
 END $$;
 
--- Given back, or failed with this error, before under this token: a repeat, and done.
+-- Was the job already released, or failed with this error, under this token? Then the call is a repeat.
 CREATE FUNCTION leasehold.is_repeated_end(of_job bigint, of_token bigint, error text) RETURNS boolean
 LANGUAGE plpgsql
 AS $$
@@ -141,7 +139,7 @@ BEGIN
                          AND j.last_error = error END);
 END $$;
 
--- The policies that hold for these jobs.
+-- The policies of these jobs.
 CREATE FUNCTION leasehold.policies_of(jobs bigint[]) RETURNS SETOF leasehold.policy LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -154,7 +152,7 @@ END $$;
 
 -- ---- heartbeat ----
 
--- Those that were refused; NULL: none. Any array but the first two may be empty.
+-- Returns the refused items; NULL: none. All arrays except the first two may be empty.
 CREATE FUNCTION leasehold.heartbeat_jobs(now timestamptz, m leasehold.meta, jobs bigint[],
                                     tokens bigint[], leases_ms bigint[], percents bigint[],
                                     stages text[], checkpoints text[])
@@ -177,7 +175,7 @@ BEGIN
             RETURN NULL;
         END IF;
     ELSE
-        -- Somebody's open transaction at one of several must not cost the others their leases.
+        -- One job that an open transaction has locked must not cost the others their leases.
         free := CASE WHEN cardinality(jobs) = 1 THEN jobs
                      ELSE ARRAY(SELECT w.id FROM leasehold.job w WHERE w.id = ANY (jobs) ORDER BY w.id
                                    FOR NO KEY UPDATE SKIP LOCKED) END;
@@ -206,15 +204,15 @@ BEGIN
         END IF;
     END IF;
     IF m.timeline <> left(pg_walfile_name(pg_current_wal_lsn()), 8) THEN
-        -- The first word since another server took over: its lease is not over yet.
+        -- This is the first call after another server took over: its lease has not ended.
         RETURN leasehold.heartbeat_jobs(now, leasehold.new_server(now), jobs, tokens, leases_ms, percents,
                                    stages, checkpoints);
     END IF;
     RETURN leasehold.heartbeats_refused(now, jobs, tokens, checkpoints, done, free);
 END $$;
 
--- Of those that are not done. A job that is named twice was beaten for by both. `free` were not in the hands
--- of others (NULL: none was).
+-- The items that were not done. If a job is named twice, one heartbeat did both. `free`: jobs that no other
+-- session had locked (NULL: all).
 CREATE FUNCTION leasehold.heartbeats_refused(now timestamptz, jobs bigint[], tokens bigint[],
                                         checkpoints text[], done integer[], free bigint[])
 RETURNS leasehold.outcome[] LANGUAGE plpgsql

@@ -1,9 +1,9 @@
--- The end of a hold: complete, fail, release; see 40_holder.sql.
+-- The end of a run: complete, fail, release; see 40_holder.sql.
 
 -- ---- complete ----
 
--- Where there are policies: end what the runs kept from others, and tell it where all is to be
--- told. `workers` had the jobs of the batch; the numbers of those done are in `done`.
+-- In a queue with policies: release the limits that the runs occupied, and write the events of a full audit.
+-- `workers` had the jobs of the batch; `done` has the numbers of the items that are done.
 CREATE FUNCTION leasehold.completed_under_policies(now timestamptz, jobs bigint[], tokens bigint[],
                                                    workers text[], done integer[])
 RETURNS void LANGUAGE plpgsql
@@ -22,8 +22,8 @@ BEGIN
      ORDER BY i;
 END $$;
 
--- Compare the token, not the clock: a slow worker may finish while nobody else has the job. Only
--- results of at most so many bytes are taken. Which items are done, by their numbers.
+-- The token is compared, not the clock: a slow worker may complete its job as long as no other worker has
+-- claimed it. Results of more than `most` bytes are left out. Returns the numbers of the items that are done.
 CREATE FUNCTION leasehold.complete_held(now timestamptz, m leasehold.meta, jobs bigint[],
                                         tokens bigint[], results text[], results_bytes bytea[],
                                         most_bytes bigint)
@@ -34,7 +34,7 @@ DECLARE
     done    integer[];
 BEGIN
     IF m.has_policies THEN
-        -- Who has the token has it until it ends: this is not overtaken.
+        -- Only the holder can end a run under its token, so this value cannot change before the update.
         workers := ARRAY(SELECT o.worker FROM unnest(jobs) WITH ORDINALITY u(job, n)
                            LEFT JOIN leasehold.job o ON o.id = u.job AND o.id = ANY (jobs)
                           ORDER BY u.n);
@@ -62,8 +62,8 @@ BEGIN
     RETURN done;
 END $$;
 
--- One that is not done yet: because it was done before, is not held, or because of the size of its
--- result, which its own policy has to judge.
+-- An item that is not done yet: the job was already completed, or is not held, or its own policy must decide
+-- about the size of its result.
 CREATE FUNCTION leasehold.complete_leftover(now timestamptz, m leasehold.meta, of_job bigint,
                                         of_token bigint, of_result text, of_bytes bytea,
                                         OUT status integer, OUT message text) LANGUAGE plpgsql
@@ -73,7 +73,7 @@ DECLARE
     size bigint := coalesce(octet_length(of_result), octet_length(of_bytes), 0);
     most bigint;
 BEGIN
-    -- Without a lock: those of the batch are held already, and were taken in order.
+    -- Without a lock: the rows of the batch are already locked, in order.
     SELECT * INTO j FROM leasehold.job w WHERE w.id = of_job AND w.token = of_token;
     status := 0;
     IF j.state = 'completed' AND j.result IS NOT DISTINCT FROM of_result
@@ -114,7 +114,7 @@ BEGIN
     END IF;
     SELECT * INTO m FROM leasehold.meta WHERE one;
     IF m.has_policies THEN
-        -- What is small enough for every policy needs no closer look.
+        -- A result that is small enough for every policy needs no further check.
         SELECT least(most, min(p.max_payload)) INTO most FROM leasehold.policy p;
     END IF;
     done := leasehold.complete_held(now, m, jobs, tokens, results, results_bytes, most);
@@ -132,8 +132,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- One, with a result that is text or none: NULL, or why not, as "STATUS MESSAGE". In one statement, where
--- nothing is out of the ordinary. (claim_one() does the same for a job that is ended with the next claim.)
+-- Complete one job with a text result or none. Returns NULL, or "STATUS MESSAGE" if it is refused. One
+-- statement does it if nothing is unusual. (claim_one() does the same for a job that the same call completes.)
 CREATE FUNCTION leasehold.complete_one(of_job bigint, of_token bigint, of_result text) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off
@@ -161,7 +161,7 @@ END $$;
 
 -- ---- fail ----
 
--- Which items are done. retry_in_ms: 0 or NULL by the backoff, -1 at once.
+-- Returns the numbers of the items that are done. retry_in_ms: 0 or NULL by the backoff, -1 at once.
 CREATE FUNCTION leasehold.fail_held(now timestamptz, m leasehold.meta, jobs bigint[],
                                     tokens bigint[], errors text[], retry_in_ms bigint[],
                                     permanent boolean[])
@@ -219,7 +219,7 @@ BEGIN
       INTO done, ended, queues, woken, soon FROM done d;
     PERFORM leasehold.wake_queue(q.queue, now) FROM unnest(woken) q(queue);
     IF soon THEN
-        PERFORM leasehold.wake_maintenance(now);  -- whoever sleeps until the next thing falls due
+        PERFORM leasehold.wake_maintenance(now);  -- for processes that wait for maintenance
     END IF;
     IF m.has_policies AND done IS NOT NULL THEN
         PERFORM leasehold.release_limits(now, ended, queues);
@@ -250,7 +250,7 @@ BEGIN
     END IF;
 END $$;
 
--- Those of a batch that are neither done nor were done before, and why.
+-- The items of a batch that are not done and are no repeats, and why.
 CREATE FUNCTION leasehold.refused_ends(now timestamptz, jobs bigint[], tokens bigint[],
                                        errors text[], done integer[])
 RETURNS SETOF leasehold.outcome LANGUAGE plpgsql
@@ -269,10 +269,10 @@ END $$;
 
 -- ---- release ----
 
--- Giving back is not failing: the attempt is refunded. `actor` NULL: by its holder; else by another
--- hand: the token rises, and unless that is told to be needless (at_once), a live lease is held
--- back until its holder has answered or its deadline has passed. delay_ms -2: that of the backoff.
--- Which items are done.
+-- Return jobs to their queues. A release is no failure: the attempt is refunded. `actor` NULL: the holder
+-- releases. Otherwise an operator does: the token rises, and a live lease goes into quarantine until the holder
+-- has answered or its deadline has passed (not with at_once). delay_ms -2: the delay of the backoff. Returns
+-- the numbers of the items that are done.
 CREATE FUNCTION leasehold.release_jobs(now timestamptz, m leasehold.meta, jobs bigint[],
                                    tokens bigint[], delay_ms bigint, at_once boolean, actor text)
 RETURNS integer[] LANGUAGE plpgsql
@@ -334,7 +334,7 @@ BEGIN
       INTO done, ended, queues, woken, soon FROM done d;
     PERFORM leasehold.wake_queue(q.queue, now) FROM unnest(woken) q(queue);
     IF soon THEN
-        PERFORM leasehold.wake_maintenance(now);  -- whoever sleeps until the next thing falls due
+        PERFORM leasehold.wake_maintenance(now);  -- for processes that wait for maintenance
     END IF;
     IF m.has_policies AND done IS NOT NULL THEN
         PERFORM leasehold.release_limits(now, ended, queues);
@@ -361,7 +361,7 @@ BEGIN
     END IF;
 END $$;
 
--- By another hand than the holder's: those of these jobs that run, whoever holds them. How many.
+-- Released by an operator: those of these jobs that run, whichever worker holds them. Returns how many.
 CREATE FUNCTION leasehold.release_by_operator(now timestamptz, m leasehold.meta, jobs bigint[],
                                           delay_ms bigint, at_once boolean, actor text)
 RETURNS bigint LANGUAGE plpgsql
@@ -377,7 +377,7 @@ BEGIN
                                                    actor)), 0);
 END $$;
 
--- All that a worker holds.
+-- All jobs that a worker holds.
 CREATE FUNCTION leasehold.release_held_by(now timestamptz, m leasehold.meta, of_worker text,
                                           delay_ms bigint, at_once boolean, actor text)
 RETURNS bigint LANGUAGE plpgsql
@@ -394,8 +394,8 @@ BEGIN
                                                    actor)), 0);
 END $$;
 
--- Restored from a dump. Nobody has died under these jobs, so they go back as released, and stay back
--- for as long as a holder may be at them. A named lease gets another token, and ends by time.
+-- After a restore from a dump. The workers of these jobs did not die, so the jobs are released, with a
+-- quarantine as long as a holder may still be working. A named lease gets a new token and ends when it expires.
 CREATE FUNCTION leasehold.end_all_leases(now timestamptz, m leasehold.meta) RETURNS void
 LANGUAGE plpgsql
 AS $$
@@ -422,7 +422,7 @@ BEGIN
     RETURN leasehold.release_held_by(leasehold.clock(), m, of_worker, delay_ms, at_once, 'hand');
 END $$;
 
--- Named jobs, each of which must be held by the named worker.
+-- These jobs, if this worker holds them.
 CREATE FUNCTION leasehold.release_worker_many(of_worker text, jobs bigint[], delay_ms bigint,
                                               at_once boolean)
 RETURNS SETOF leasehold.outcome LANGUAGE plpgsql SECURITY DEFINER
@@ -444,7 +444,7 @@ BEGIN
              WHERE j.id = ANY(jobs) AND j.worker = of_worker
              ORDER BY j.id FOR UPDATE) w;
     PERFORM leasehold.release_jobs(now, m, held, tokens, delay_ms, at_once, 'hand');
-    -- Of a job that is named twice only the first is theirs.
+    -- If a job is named twice, only its first item counts.
     RETURN QUERY
         SELECT u.n::integer, CASE WHEN j.id IS NULL THEN -5 ELSE -8 END,
                CASE WHEN j.id IS NULL THEN format('there is no job %s', u.job)

@@ -1,6 +1,6 @@
--- For people with psql or a bare driver: the acts of a holder on one job, which is returned as it is
--- afterwards. A refusal undoes the whole call: the answer of a holder whose lease was revoked does not
--- count then, and the job stays back until the old deadline.
+-- The acts of a holder on one job, for psql and plain drivers. They return the job as it is afterwards. A
+-- refusal undoes the whole call, so it does not count as the answer of the holder of a revoked lease: the job
+-- stays in quarantine until the old deadline.
 
 CREATE FUNCTION leasehold.need_job(job bigint) RETURNS void LANGUAGE plpgsql
 AS $$
@@ -22,7 +22,7 @@ BEGIN
     PERFORM leasehold.need_token(token);
 END $$;
 
--- The job, unless the act was refused.
+-- The job, or an error if the act was refused.
 CREATE FUNCTION leasehold.job_after(refused leasehold.outcome, of_job bigint) RETURNS leasehold.job
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off
 AS $$
@@ -53,7 +53,7 @@ BEGIN
     RETURN leasehold.job_after(refused, job);
 END $$;
 
--- The result is text or bytes.
+-- The result is text or bytes, not both.
 CREATE FUNCTION leasehold.complete(job bigint, token bigint, result text DEFAULT NULL,
                                    result_bytes bytea DEFAULT NULL)
 RETURNS leasehold.job LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -103,7 +103,7 @@ BEGIN
     RETURN leasehold.job_after(refused, job);
 END $$;
 
--- What a worker holds, or those of it that are named. How many.
+-- Release all jobs of a worker, or the named ones. Returns how many.
 CREATE FUNCTION leasehold.release_worker(worker text, jobs bigint[] DEFAULT NULL,
                                          delay interval DEFAULT NULL,
                                          at_once boolean DEFAULT false)

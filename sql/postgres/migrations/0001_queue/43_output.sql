@@ -1,6 +1,6 @@
--- What runs wrote: one row a run, each stream bounded.
+-- The output of runs: one row per run, each stream bounded.
 
--- How many bytes at the end are the beginning of a character whose rest is missing?
+-- How many bytes at the end belong to a character that is not complete?
 CREATE FUNCTION leasehold.half_character(bytes bytea) RETURNS integer LANGUAGE plpgsql IMMUTABLE
 AS $$
 DECLARE
@@ -9,7 +9,7 @@ DECLARE
 BEGIN
     FOR back IN 1..least(3, len) LOOP
         c := get_byte(bytes, len - back);
-        IF c < 128 OR c >= 248 THEN  -- no part of a longer character
+        IF c < 128 OR c >= 248 THEN  -- not part of a longer character
             RETURN 0;
         ELSIF c >= 192 THEN
             RETURN CASE WHEN CASE WHEN c >= 240 THEN 4 WHEN c >= 224 THEN 3 ELSE 2 END > back
@@ -19,8 +19,7 @@ BEGIN
     RETURN 0;
 END $$;
 
--- The stream, cut to at most so many bytes, a quarter of them from its beginning. Where something is cut no
--- character is.
+-- Cut a stream to at most this many bytes, a quarter of them from its beginning. No character is cut.
 CREATE FUNCTION leasehold.stream_cut(most bigint, INOUT bytes bigint, INOUT head bytea, INOUT tail bytea)
 LANGUAGE plpgsql IMMUTABLE
 AS $$
@@ -31,7 +30,7 @@ BEGIN
     tail := coalesce(tail, '');
     bytes := greatest(bytes, octet_length(head) + octet_length(tail), 0);
     IF octet_length(head) + octet_length(tail) > most THEN
-        IF tail = '' THEN  -- all of it came as the beginning: the end is in there
+        IF tail = '' THEN  -- the caller passed the whole stream as its beginning
             tail := head;
         END IF;
         head := substring(head FOR (most / 4)::integer);
@@ -49,9 +48,9 @@ BEGIN
     tail := nullif(tail, '');
 END $$;
 
--- Keep what these runs have written by now. A run writes under the token that its job has, or to the row
--- that it began when it had it. `results`: sizes of results that are not kept whole. Those refused.
--- Of a job the newest 20 runs are kept.
+-- Store what these runs have written so far. A run may write under the current token of its job, or to a row
+-- that it began while it had the token. `results`: sizes of results that are not stored whole. Returns the
+-- refused items. The newest 20 runs of a job are kept.
 CREATE FUNCTION leasehold.output_many(jobs bigint[], tokens bigint[], results bigint[],
                                       out_bytes bigint[], out_heads bytea[], out_tails bytea[],
                                       err_bytes bigint[], err_heads bytea[], err_tails bytea[])
@@ -70,7 +69,8 @@ BEGIN
     PERFORM leasehold.need_refs(jobs, tokens, array_dims(results), array_dims(out_bytes), array_dims(out_heads),
         array_dims(out_tails), array_dims(err_bytes), array_dims(err_heads), array_dims(err_tails));
     SELECT * INTO m FROM leasehold.meta WHERE one;
-    -- A job is not deleted before its output stands: the deletion would miss it. In the order of all locks.
+    -- Keep the jobs from being deleted first: the deletion would miss this output. Rows are locked in the order
+    -- of their ids.
     PERFORM 1 FROM leasehold.job j WHERE j.id = ANY (jobs) ORDER BY j.id FOR KEY SHARE;
     FOR i IN 1..cardinality(jobs) LOOP
         SELECT j.queue, j.kind, coalesce(w.attempt, j.attempt) AS attempt,
@@ -92,7 +92,7 @@ BEGIN
         SELECT * INTO e FROM leasehold.stream_cut(most, CASE WHEN most > 0 THEN err_bytes[i] END,
             CASE WHEN most > 0 THEN err_heads[i] END, CASE WHEN most > 0 THEN err_tails[i] END);
         CONTINUE WHEN o.bytes = 0 AND e.bytes = 0 AND results[i] IS NULL;
-        -- What comes late is not put over what came after it.
+        -- Output that arrives late does not replace newer output.
         INSERT INTO leasehold.output AS w
         VALUES (jobs[i], tokens[i], run.attempt, now, results[i], o.bytes, o.head, o.tail, e.bytes, e.head,
                 e.tail)
@@ -112,7 +112,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- However jobs are deleted, what their runs wrote goes with them, and so does the note of who enqueued them.
+-- However a job is deleted, the output of its runs goes with it, and so does the row that names its producer.
 CREATE FUNCTION leasehold.jobs_gone() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
@@ -124,7 +124,7 @@ END $$;
 CREATE TRIGGER deleted AFTER DELETE ON leasehold.job REFERENCING OLD TABLE AS gone
     FOR EACH STATEMENT EXECUTE FUNCTION leasehold.jobs_gone();
 
--- A stream as text, for people: what is no text is escaped, and what was cut is marked.
+-- A stream as text: bytes that are no text are escaped, and a cut is marked.
 CREATE FUNCTION leasehold.stream_text(bytes bigint, head bytea, tail bytea) RETURNS text
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$

@@ -1,9 +1,9 @@
--- The acts of a hand: cancel, retry, delete, reschedule; queues, policies, scopes.
+-- The acts of an operator: cancel, retry, delete, reschedule; queues, policies, scopes.
 --
--- Rows are locked in the order of their ids before a batch is written. Of a job that is named twice
--- the first is acted on, the second finds what became of it. Everything a hand does is an event.
+-- A batch locks its rows in the order of their ids before it writes them. If a job is named twice, the first
+-- item acts on it, and the second item sees the result. Every act of an operator writes an event.
 
--- One of a batch that was acted on.
+-- A job of a batch that the act has changed.
 CREATE TYPE leasehold.changed_job AS (n integer, id bigint, was text, becomes text, token bigint,
                                   queue text, worker text, reason text);
 
@@ -13,7 +13,7 @@ BEGIN
     PERFORM 1 FROM leasehold.job j WHERE j.id = ANY(jobs) ORDER BY j.id FOR UPDATE;
 END $$;
 
--- Count and tell what was done.
+-- Count the changes and write their events.
 CREATE FUNCTION leasehold.record_operator_act(now timestamptz, of_type text, done leasehold.changed_job[])
 RETURNS void LANGUAGE plpgsql
 AS $$
@@ -27,7 +27,7 @@ BEGIN
               GROUP BY queue, was, becomes) d;
 END $$;
 
--- Why the others were not acted on: those of a batch that are not done, as they are now.
+-- Why the other items of a batch were not done.
 CREATE FUNCTION leasehold.refused_operator_acts(jobs bigint[], done leasehold.changed_job[], verb text)
 RETURNS SETOF leasehold.outcome LANGUAGE plpgsql
 AS $$
@@ -47,8 +47,8 @@ END $$;
 
 -- ---- cancel ----
 
--- A new token, so that a running holder learns it at its next heartbeat. A live one keeps its slot,
--- and the job from others, until it has answered.
+-- The job gets a new token, so that a running holder learns of the cancel at its next heartbeat. A live lease
+-- goes into quarantine: it keeps its slot until the holder has answered.
 CREATE FUNCTION leasehold.cancel_many(jobs bigint[]) RETURNS SETOF leasehold.outcome
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
@@ -88,7 +88,7 @@ END $$;
 
 -- ---- retry ----
 
--- One that is locked; NULL: another job with its key lives in the queue.
+-- Retry a job that is locked. NULL: another live job in the queue has its key.
 CREATE FUNCTION leasehold.retry_one(now timestamptz, m leasehold.meta, j leasehold.job, n integer,
                                     at_once boolean)
 RETURNS leasehold.changed_job LANGUAGE plpgsql
@@ -171,8 +171,8 @@ BEGIN
     RETURN QUERY SELECT * FROM leasehold.refused_operator_acts(jobs, done, 'deleted');
 END $$;
 
--- Only the owner of the tables can delete rows past these functions. A running job has a holder: its row
--- stays, also then. The condition is in the trigger, so pruning does not call the function.
+-- Only the owner of the tables can delete rows without these functions. Even the owner cannot delete a running
+-- job, because it has a holder. The condition is in the trigger, so pruning does not call the function.
 CREATE FUNCTION leasehold.deleting() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -217,15 +217,15 @@ BEGIN
     SELECT array_agg(w.done) INTO done FROM moved w;
     PERFORM leasehold.record_operator_act(now, 'job.rescheduled', done);
     PERFORM leasehold.wake_if_due_soon(wanted, now);
-    -- Named twice, it is done twice.
+    -- A job that is named twice is rescheduled twice.
     RETURN QUERY SELECT * FROM leasehold.refused_operator_acts(jobs, done, 'rescheduled') r
                   WHERE NOT EXISTS (SELECT 1 FROM unnest(done) d WHERE d.id = jobs[r.n]);
 END $$;
 
 -- ---- queues ----
 
--- Policies and pauses have changed: what everybody reads first says so. The row is locked before by
--- whoever changes them, so that what it says is true.
+-- Policies or pauses have changed: leasehold.meta, which every act reads first, says so. A session that changes
+-- them locks the row first, so that the row is always right.
 CREATE FUNCTION leasehold.lock_settings() RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -240,7 +240,7 @@ BEGIN ATOMIC
            has_paused = EXISTS (SELECT 1 FROM leasehold.queue q WHERE q.paused);
 END;
 
--- Did that change anything?
+-- Returns whether anything changed.
 CREATE FUNCTION leasehold.queue_switch(of_queue text, to_paused boolean) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -248,7 +248,7 @@ DECLARE
     now timestamptz := leasehold.clock();
 BEGIN
     PERFORM leasehold.need_name('queue', of_queue), leasehold.need_given('to_paused', to_paused IS NOT NULL);
-    -- Claims may be at its row: nobody else waits for the settings meanwhile.
+    -- Claims may have locked the row of the queue. Other sessions need not wait for the settings meanwhile.
     PERFORM 1 FROM leasehold.queue q WHERE q.queue = of_queue FOR UPDATE;
     PERFORM leasehold.lock_settings();
     IF to_paused THEN
@@ -258,7 +258,7 @@ BEGIN
         UPDATE leasehold.queue q SET paused = false WHERE q.queue = of_queue AND q.paused;
     END IF;
     IF NOT FOUND THEN
-        RETURN false;  -- it was so before: nothing to tell
+        RETURN false;  -- nothing changed: no event
     END IF;
     PERFORM leasehold.settings_changed();
     PERFORM leasehold.event_put(
@@ -270,7 +270,7 @@ BEGIN
     RETURN true;
 END $$;
 
--- One batch of what waits; `more`: come again.
+-- Delete one batch of waiting jobs; `more`: there are others.
 CREATE FUNCTION leasehold.purge_batch(of_queue text, OUT purged bigint, OUT more boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
@@ -313,8 +313,8 @@ END $$;
 
 -- ---- policies ----
 
--- Set what is not NULL, take back the columns that are named in `unset`; '*' is any queue, any
--- kind. A row that says nothing goes.
+-- Set the values that are not NULL, and unset the columns named in `unset`. '*' means any queue or any kind. A
+-- row without values is deleted.
 CREATE FUNCTION leasehold.policy_put(new leasehold.policy, unset text[]) RETURNS void
 LANGUAGE plpgsql
 AS $$
@@ -338,10 +338,10 @@ BEGIN
                                 NULL, NULL,
                                 format('{"queue":"%s","kind":"%s"}', new.queue, new.kind));
     IF new.queue <> '*' THEN
-        INSERT INTO leasehold.queue(queue) SELECT new.queue  -- is listed
+        INSERT INTO leasehold.queue(queue) SELECT new.queue  -- the queue is listed
          WHERE NOT EXISTS (SELECT 1 FROM leasehold.queue q WHERE q.queue = new.queue)
             ON CONFLICT DO NOTHING;
-        PERFORM leasehold.wake_queue(new.queue, now);  -- a limit may be wider now
+        PERFORM leasehold.wake_queue(new.queue, now);  -- a limit may be higher now
     END IF;
 END $$;
 
@@ -387,7 +387,7 @@ END $$;
 
 -- ---- scopes of named leases ----
 
--- ttl_ms 0 or NULL: that of all scopes again. Changes nothing where it is so already.
+-- ttl_ms 0 or NULL: the scope uses the general default again. Without a change, no event is written.
 CREATE FUNCTION leasehold.scope_put(of_scope text, of_ttl_ms bigint) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -405,7 +405,7 @@ BEGIN
     END IF;
 END $$;
 
--- ---- for people with psql or a bare driver ----
+-- ---- by SQL ----
 
 CREATE FUNCTION leasehold.cancel(job bigint) RETURNS leasehold.job
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -418,8 +418,7 @@ BEGIN
     RETURN leasehold.job_after(refused, job);
 END $$;
 
--- A completed job only by force. at_once: also while a holder whose lease was revoked has not
--- answered.
+-- A completed job is retried only with force. at_once: without waiting for the holder of a revoked lease.
 CREATE FUNCTION leasehold.retry(job bigint, force boolean DEFAULT false,
                                 at_once boolean DEFAULT false)
 RETURNS leasehold.job LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -433,7 +432,7 @@ BEGIN
     RETURN leasehold.job_after(refused, job);
 END $$;
 
--- The id of what was deleted.
+-- Returns the id of the deleted job.
 CREATE FUNCTION leasehold.delete(job bigint) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -448,7 +447,7 @@ BEGIN
     RETURN job;
 END $$;
 
--- Neither delay nor time: now.
+-- Without delay and time: now.
 CREATE FUNCTION leasehold.reschedule(job bigint, delay interval DEFAULT NULL,
                                      run_at timestamptz DEFAULT NULL)
 RETURNS leasehold.job LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -466,7 +465,7 @@ BEGIN
     RETURN leasehold.job_after(refused, job);
 END $$;
 
--- False: it was so before.
+-- Returns false if it was paused already.
 CREATE FUNCTION leasehold.queue_pause(queue text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -483,7 +482,7 @@ BEGIN
     RETURN leasehold.queue_switch(queue, false);
 END $$;
 
--- Delete all that waits. How many.
+-- Delete all waiting jobs. Returns how many.
 CREATE FUNCTION leasehold.queue_purge(queue text) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -500,9 +499,10 @@ BEGIN
     RETURN total;
 END $$;
 
--- Remove an empty queue: its row, its minutes, its pause and the policies that name it. One statement deletes the
--- queue's deltas and adds them up. An enqueue that commits later keeps its delta, and the queue is made again
--- from it. Jobs are counted, not searched for: no index has the completed ones of a queue.
+-- Remove an empty queue: its row, its counts per minute, its pause and the policies that name it. One statement
+-- deletes the deltas of the queue and adds them up. An enqueue that commits later keeps its delta, and the next
+-- fold creates the queue again. The jobs are counted by the deltas, because no index finds the completed jobs
+-- of a queue.
 CREATE FUNCTION leasehold.queue_delete(queue text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -513,7 +513,8 @@ DECLARE
     found  text;
 BEGIN
     PERFORM leasehold.need_name('queue', queue);
-    -- Recounts (leasehold.recount) and folds write the same counts: wait for their end, and keep them out.
+    -- Recounts (leasehold.recount) and folds write the same counts: wait for them to end, and keep new ones
+    -- out.
     LOCK TABLE leasehold.queue IN ROW EXCLUSIVE MODE;
     PERFORM 1 FROM leasehold.maintenance_task d WHERE d.name = 'fold' FOR UPDATE;
     PERFORM 1 FROM leasehold.queue q WHERE q.queue = queue_delete.queue FOR UPDATE;
@@ -525,7 +526,7 @@ BEGIN
         DELETE FROM leasehold.queue q WHERE q.queue = queue_delete.queue RETURNING q.*),
     policies AS (
         DELETE FROM leasehold.policy p WHERE p.queue = queue_delete.queue RETURNING p.kind),
-    transactions AS (  -- as a fold counts them
+    transactions AS (  -- counted as a fold counts them
         UPDATE leasehold.maintenance_task u SET position = u.position + (SELECT count(DISTINCT g.by::text) FROM gone g)
          WHERE u.name = 'fold'),
     jobs AS (
@@ -559,9 +560,10 @@ BEGIN
     PERFORM leasehold.event_put(now, 'queue.deleted', NULL, queue, NULL, NULL, NULL, NULL, 'hand', NULL, NULL);
 END $$;
 
--- NULL leaves a setting as it is; `unset` names what shall fall through again. NULL for queue or
--- kind is any. max_attempts and max_recoveries -1: unlimited. What holds then, for that queue and
+-- NULL leaves a setting unchanged; `unset` names settings that fall through again. NULL for queue or kind means
+-- any. max_attempts and max_recoveries -1: unlimited. Returns the values that then hold for that queue and
 -- kind.
+--
 -- SELECT leasehold.queue_set('mail', lease => '10 min', rate => 20, rate_per => '1 min');
 CREATE FUNCTION leasehold.queue_set(
     queue text, kind text DEFAULT NULL, lease interval DEFAULT NULL,

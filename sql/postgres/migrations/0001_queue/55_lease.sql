@@ -1,6 +1,6 @@
 -- Named leases: time-limited ownership of a (scope, name), and the state that outlives it.
 
--- A lease as it is at this moment. stale: held, and expired.
+-- A lease as it is at this moment. stale: it is held and has expired.
 CREATE TYPE leasehold.lease_state AS (
     scope text, name text, owner text, token bigint, acquired_at timestamptz,
     expires_at timestamptz, remaining_ms bigint, stale boolean, value text, rows bigint,
@@ -14,8 +14,8 @@ BEGIN ATOMIC
            coalesce(l.expires_at <= due, false), l.value, l.rows, l.last_completed_at;
 END;
 
--- What became of an act on a lease: 0, or the status it is refused with and why; the lease as it is
--- now, all NULL where nothing is known of it.
+-- The result of an act on a lease: a status (0: done), why it was refused, and the lease as it is now (all
+-- NULL: there is no row).
 CREATE TYPE leasehold.lease_outcome AS (
     status integer, message text, released boolean, lease leasehold.lease_state);
 
@@ -25,7 +25,7 @@ CREATE FUNCTION leasehold.lease_result(l leasehold.lease, now timestamptz, due t
 LANGUAGE sql IMMUTABLE
 BEGIN ATOMIC SELECT status, message, released, leasehold.lease_state_of(l, now, due); END;
 
--- Before a token is made, or anything is expired: is this the server that the epoch is valid for?
+-- Before a token is made or anything expires: is this the server for which the epoch is valid?
 CREATE FUNCTION leasehold.same_server(m leasehold.meta, now timestamptz) RETURNS leasehold.meta
 LANGUAGE plpgsql
 AS $$
@@ -38,10 +38,11 @@ BEGIN
     RETURN leasehold.new_server(now);
 END $$;
 
--- Take a lease that is free or expired: its token, or NULL when somebody holds it.
+-- Take a lease that is free or expired. Returns its token, or NULL if another owner holds it.
 --
--- A row that keeps no state is deleted when it is freed, and the next token of its name must be above
--- every one before: each is a new number of one sequence, taken when the row is ours alone.
+-- A row without state is deleted when the lease is freed, and the next token of the name must be above every
+-- earlier one. So each token of a new row is a new number of one sequence, taken while this session has the row
+-- locked.
 CREATE FUNCTION leasehold.lease_take(now timestamptz, due timestamptz, first_token bigint,
                                      of_scope text, of_name text, of_owner text,
                                      until timestamptz, new_value text, of_job bigint)
@@ -68,7 +69,7 @@ BEGIN
     RETURN taken;
 END $$;
 
--- Free it, if this is still its token. The row goes when nothing is left to remember of it.
+-- Free a lease if this is still its token. A row that carries no state is deleted.
 CREATE FUNCTION leasehold.lease_free(of_scope text, of_name text, of_token bigint,
                                      new_value text DEFAULT NULL, new_rows bigint DEFAULT NULL,
                                      completed_at timestamptz DEFAULT NULL)
@@ -121,7 +122,7 @@ BEGIN ATOMIC
         leasehold.duration_words(leasehold.ms(l.expires_at - now))));
 END;
 
--- Why the holder of a lease is not its holder.
+-- Why this owner does not hold the lease.
 CREATE FUNCTION leasehold.lease_lost(l leasehold.lease, of_scope text, of_name text, by_owner text,
                                      of_token bigint, due timestamptz) RETURNS text
 LANGUAGE sql IMMUTABLE
@@ -131,7 +132,7 @@ RETURN format('lease "%s/%s" ', of_scope, of_name)
             WHEN l.expires_at <= due THEN 'has expired'
             ELSE format('has token %s now, not %s', l.token, of_token) END;
 
--- The row, locked; all NULL where there is none.
+-- The row, locked; all NULL if there is none.
 CREATE FUNCTION leasehold.lease_lock(of_scope text, of_name text) RETURNS leasehold.lease
 LANGUAGE sql VOLATILE
 BEGIN ATOMIC SELECT l FROM leasehold.lease l WHERE l.scope = of_scope AND l.name = of_name FOR UPDATE; END;
@@ -170,7 +171,7 @@ BEGIN
             PERFORM leasehold.lease_event(now, 'lease.acquired', l, by_owner);
             RETURN leasehold.lease_result(l, now, due);
         END IF;
-        -- Somebody else made the row meanwhile.
+        -- Another session has inserted the row meanwhile.
         RETURN leasehold.lease_acquire_one(now, m, leasehold.lease_lock(of_scope, of_name), of_scope,
                                            of_name, by_owner, until, new_value, take_only);
     END IF;
@@ -215,8 +216,8 @@ BEGIN
     RETURN leasehold.lease_result(l, now, due, released => true);
 END $$;
 
--- acquire, extend, release or complete. NULL ttl_ms: the scope's, else 300 s; NULL of_token: not
--- compared; take_only: what the owner holds already is held, and not extended.
+-- verb: acquire, extend, release or complete. ttl_ms NULL: the value of the scope, else 300 s. of_token NULL:
+-- the token is not compared. take_only: a lease that the owner already holds is returned without an extension.
 CREATE FUNCTION leasehold.lease_act(verb text, of_scope text, of_name text, by_owner text,
                                     ttl_ms bigint, by_ms bigint, of_token bigint, new_value text,
                                     new_rows bigint, take_only boolean)
@@ -268,7 +269,7 @@ BEGIN
     ELSIF verb = 'release' AND l.owner <> by_owner AND l.expires_at > due THEN
         RETURN leasehold.lease_held(l, now, due);
     ELSIF verb = 'release' THEN
-        -- Not held any more: giving back twice is harmless.
+        -- The lease is not held any more: a second release is harmless.
         RETURN leasehold.lease_result(l, now, due);
     ELSIF verb IN ('extend', 'complete') THEN
         RETURN leasehold.lease_result(l, now, due, false, -8, leasehold.lease_lost(
@@ -278,7 +279,7 @@ BEGIN
         'act "%s" on a lease is not known: acquire, extend, release or complete is allowed', left(verb, 140)));
 END $$;
 
--- ---- for whoever has no library ----
+-- ---- by SQL ----
 
 CREATE FUNCTION leasehold.lease_or_refuse(o leasehold.lease_outcome) RETURNS leasehold.lease_state
 LANGUAGE plpgsql
@@ -290,7 +291,7 @@ BEGIN
     RETURN o.lease;
 END $$;
 
--- Acquire it, or extend it where the owner holds it already. The lease, with its token.
+-- Acquire the lease, or extend it if the owner already holds it. Returns the lease with its token.
 CREATE FUNCTION leasehold.lease_acquire(scope text, name text, owner text,
                                         ttl interval DEFAULT NULL, value text DEFAULT NULL)
 RETURNS leasehold.lease_state
@@ -301,7 +302,7 @@ BEGIN
         'acquire', scope, name, owner, leasehold.ms(ttl), NULL, NULL, value, NULL, false));
 END $$;
 
--- To now + ttl, or by a time more than it has.
+-- Extend to now + ttl, or add a time to the expiry.
 CREATE FUNCTION leasehold.lease_extend(scope text, name text, owner text,
                                        token bigint DEFAULT NULL, ttl interval DEFAULT NULL,
                                        by interval DEFAULT NULL, value text DEFAULT NULL)
@@ -314,7 +315,7 @@ BEGIN
         false));
 END $$;
 
--- False: it was not held any more, which is harmless.
+-- Returns false if the lease was not held any more, which is harmless.
 CREATE FUNCTION leasehold.lease_release(scope text, name text, owner text,
                                         token bigint DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -327,7 +328,7 @@ BEGIN
     RETURN o.released;
 END $$;
 
--- Give it back with its work done: keeps rows and value, and says when.
+-- Release the lease after its work is done: stores rows, value and the time of completion.
 CREATE FUNCTION leasehold.lease_complete(scope text, name text, owner text,
                                          token bigint DEFAULT NULL, rows bigint DEFAULT NULL,
                                          value text DEFAULT NULL) RETURNS leasehold.lease_state

@@ -1,10 +1,10 @@
--- Workers: registration, beats, goodbye.
+-- Workers: registration, heartbeats, stop.
 
 CREATE FUNCTION leasehold.worker_event(now timestamptz, type text, worker text,
                                        reason text DEFAULT NULL) RETURNS void LANGUAGE sql
 RETURN leasehold.event_put(now, type, NULL, NULL, worker, NULL, NULL, NULL, worker, reason, NULL);
 
--- [[1,2],[3,4]] of {1,3} and {2,4}.
+-- [[1,2],[3,4]] from {1,3} and {2,4}.
 CREATE FUNCTION leasehold.pairs(firsts bigint[], seconds bigint[]) RETURNS text
 LANGUAGE sql IMMUTABLE
 BEGIN ATOMIC
@@ -12,8 +12,8 @@ BEGIN ATOMIC
       FROM unnest(firsts, seconds) WITH ORDINALITY u(a, b, n);
 END;
 
--- Whoever registers begins anew, whatever was known of the id. of_pid NULL: no process of ours, only
--- time decides. of_sessions as leasehold.pairs() makes them; NULL: none yet.
+-- Insert or replace the row of a worker: a registration replaces everything that was known about the id. of_pid
+-- NULL: no process of ours; only time decides. of_sessions as leasehold.pairs() returns it; NULL: none yet.
 CREATE FUNCTION leasehold.worker_put(
     now timestamptz, of_worker text, of_label text, of_host text, of_machine text, of_boot text,
     of_pid_ns bigint, of_time_ns bigint, of_pid bigint, of_start bigint, of_queues text,
@@ -40,13 +40,13 @@ BEGIN
            silent_at = excluded.silent_at, started = excluded.started, sessions = excluded.sessions,
            degraded = NULL, uncleaned = NULL, stuck = false;
     PERFORM leasehold.worker_event(now, 'worker.started', of_worker);
-    PERFORM pg_notify('leasehold', '+');  -- whoever keeps watch has one more to watch
+    PERFORM pg_notify('leasehold', '+');  -- death watches have one more process to watch
     IF coalesce(of_interval_ms, 30000) * coalesce(of_multiplier, 3) <= 1000 THEN
         PERFORM leasehold.wake_maintenance(now);
     END IF;
 END $$;
 
--- Processes by their numbers and the times at which they started.
+-- Processes are given by their pids and start times.
 CREATE FUNCTION leasehold.need_sessions(pids bigint[], starts bigint[]) RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -84,14 +84,14 @@ BEGIN
         CASE WHEN has_sessions THEN leasehold.pairs(pids, starts) END);
 END $$;
 
--- Beat for a worker and its jobs. One that is unknown is registered, as one without a process of
--- ours. Answers with the jobs that were refused.
+-- Heartbeat of a worker and its jobs. An unknown worker is registered, without a process of ours. Returns the
+-- refused jobs.
 CREATE FUNCTION leasehold.worker_heartbeat_put(of_worker text, of_interval_ms bigint, of_version text,
                                       jobs bigint[], tokens bigint[], lease_ms bigint[],
                                       progress bigint[], stages text[], checkpoints text[])
 RETURNS SETOF leasehold.outcome
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
--- (As for heartbeat_many: jobs are written in the order of their ids.)
+-- (The same settings as for heartbeat_many(): jobs are written in the order of their ids.)
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off
 SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_plan
 AS $$
@@ -109,7 +109,7 @@ BEGIN
            silent_at = now + leasehold.span(coalesce(of_interval_ms, w.interval_ms) * w.multiplier),
            uncleaned = NULL, stuck = false
      WHERE w.id = (SELECT f.id FROM leasehold.worker f WHERE f.id = of_worker FOR UPDATE SKIP LOCKED);
-    -- (Its row in the hands of another must not cost it its jobs.)
+    -- (If another session has locked the worker's row, its jobs still get their heartbeats.)
     IF NOT FOUND AND NOT EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.id = of_worker) THEN
         PERFORM leasehold.worker_put(now, of_worker, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
                                      of_version, of_interval_ms, NULL, false, NULL);
@@ -127,7 +127,7 @@ END $$;
 CREATE FUNCTION leasehold.refuse_unknown_worker(of_worker text) RETURNS void LANGUAGE sql
 RETURN leasehold.refuse(-5, format('there is no worker "%s"', left(of_worker, 140)));
 
--- What this worker has started by now: all of it.
+-- All jobs that this worker has started by now.
 CREATE FUNCTION leasehold.worker_started(of_worker text, jobs bigint[], tokens bigint[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -140,7 +140,7 @@ BEGIN
     PERFORM leasehold.changed();
 END $$;
 
--- The processes in whose sessions its jobs run: all of them.
+-- All processes in whose sessions the worker's jobs run.
 CREATE FUNCTION leasehold.worker_sessions(of_worker text, pids bigint[], starts bigint[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -153,7 +153,7 @@ BEGIN
     PERFORM leasehold.changed();
 END $$;
 
--- It fails at everything, or (NULL) works again. Told when it becomes so, and not again.
+-- Everything that the worker does fails; NULL: it works again. An event is written only on a change.
 CREATE FUNCTION leasehold.worker_degraded(of_worker text, why text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -176,12 +176,12 @@ BEGIN
     END IF;
 END $$;
 
--- The worker says goodbye: what it still holds is given back, at once if it speaks for itself, or if
--- nobody is left to wait for; else it is kept back as from any live holder.
+-- The worker stops: what it still holds is released. If the worker itself says so, or if its process is gone,
+-- that happens at once; otherwise its leases go into quarantine, as for any live holder.
 --
--- self_…: the process that says so; NULL: none of ours. Only on its machine can be told whether the
--- process of a worker is gone: where that is to be looked at, nothing is done yet and the answer is who it
--- is; come again with what was found of it.
+-- self_...: the process that calls; NULL: no process of ours. Only a process on the worker's machine can tell
+-- whether the worker's process is gone. If that must be checked, nothing is done yet, and the result names the
+-- process: the caller checks it and calls again.
 CREATE FUNCTION leasehold.worker_leave(
     of_worker text, self_boot text, self_machine text, self_pid_ns bigint, self_time_ns bigint,
     self_pid bigint, self_start bigint, seen_pid bigint, seen_start bigint, seen_gone boolean,
@@ -227,10 +227,10 @@ BEGIN
     END IF;
 END $$;
 
--- ---- for whoever has no library ----
+-- ---- by SQL ----
 
--- Beat for a worker, every so often (NULL: as before, else 30 s), and for its jobs. One row a job: status 0,
--- or why it is no longer this worker's to go on with.
+-- Heartbeat of a worker and its jobs. `every` is the interval (NULL: unchanged, at first 30 s). Returns one row
+-- per job: status 0, or why the worker must stop working on it.
 CREATE FUNCTION leasehold.worker_heartbeat(worker text, jobs bigint[] DEFAULT '{}',
                                            tokens bigint[] DEFAULT '{}',
                                            every interval DEFAULT NULL)
@@ -244,7 +244,7 @@ BEGIN
         PERFORM leasehold.refuse(-3, format('there are %s jobs and %s tokens: one token a job is allowed',
                                             cardinality(jobs), cardinality(tokens)));
     END IF;
-    -- First, and not in the query below: without jobs that would never come to it.
+    -- Called first, and not within the query below: without jobs, the query would never call it.
     refused := ARRAY(SELECT o FROM leasehold.worker_heartbeat_put(worker, leasehold.ms(every), NULL, jobs, tokens,
                                                          '{}', '{}', '{}', '{}') o);
     RETURN QUERY
@@ -253,7 +253,7 @@ BEGIN
          ORDER BY j.n;
 END $$;
 
--- It stops. What it holds is released; where it is a process, kept back until its leases end.
+-- The worker stops. Its jobs are released; if it is a process, they stay in quarantine until their leases end.
 CREATE FUNCTION leasehold.worker_stop(worker text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$

@@ -1,20 +1,20 @@
--- Recovery: what is forfeit, what a death makes of a job, and how it is taken back.
+-- Recovery: which jobs are reclaimable, what a death makes of a job, and how a job is reclaimed.
 --
--- The words and the rules are those of the library (rules/fate.c). A job is judged from its row under
--- its lock and taken back by a write that repeats the guard; rows that others hold are left out
--- (SKIP LOCKED) and come in the next round.
+-- The messages and the rules are those of the library (src/rules/fate.c). A job is judged from its row under
+-- its lock, and the write that reclaims it compares again. Rows that other sessions have locked are skipped
+-- (SKIP LOCKED) and are handled in the next round.
 
--- A line for the log (leasehold.log_message) that waits until what it tells of can no longer be undone.
+-- A line for the log (leasehold.log_message) that is kept until its cause can no longer be undone.
 CREATE TYPE leasehold.log_line AS (
     level text, message text, job bigint, token bigint, attempt integer, queue text, worker text,
     reason text);
 
--- One recovery, over all its batches: what it has found and done so far.
+-- One recovery over all its batches: what it has found and done so far.
 CREATE TYPE leasehold.run AS (
     trigger      text,
-    always       boolean,      -- a report is made also when nothing is found
-    whole        boolean,      -- everything is looked at
-    report       bigint,       -- NULL: none yet
+    always       boolean,      -- make a report even if nothing is found
+    whole        boolean,      -- everything is examined
+    report       bigint,       -- NULL: there is none yet
     started_at   timestamptz,
     orphaned     bigint,
     retried      bigint,
@@ -24,8 +24,8 @@ CREATE TYPE leasehold.run AS (
     leases       bigint,
     dead_workers bigint,
     failures     bigint,
-    untold       bigint,       -- failures that are known, and not told again
-    counted      bigint[],     -- of retried … failures, what is in the totals already
+    untold       bigint,       -- failures that are known and are not reported again
+    counted      bigint[],     -- of retried ... failures: what is already in the totals
     log          leasehold.log_line[]
 );
 
@@ -34,8 +34,8 @@ LANGUAGE sql IMMUTABLE
 RETURN (trigger, always, whole, NULL::bigint, NULL::timestamptz, 0, 0, 0, 0, 0, 0, 0, 0, 0,
         ARRAY[0, 0, 0, 0, 0, 0, 0]::bigint[], '{}'::leasehold.log_line[])::leasehold.run;
 
--- A notice cannot be called back, but what a run did in a subtransaction can be undone. So the run
--- carries its lines along: a block that fails leaves the run as it was before, lines included.
+-- A notice cannot be taken back, but what a run did in a subtransaction can be undone. So the run carries its
+-- log lines: if a block fails, the run is as it was before, without the block's lines.
 CREATE FUNCTION leasehold.log_later(INOUT r leasehold.run, level text, message text,
                                     job bigint DEFAULT NULL, token bigint DEFAULT NULL,
                                     attempt integer DEFAULT NULL, queue text DEFAULT NULL,
@@ -57,21 +57,21 @@ BEGIN
     r.log := '{}';
 END $$;
 
--- What is asked of it. By itself, a recovery leaves queues alone that have it off.
+-- Options of a recovery. An automatic recovery skips queues with recovery off.
 CREATE TYPE leasehold.recovery_opts AS (
     by_hand      boolean,
-    threshold_ms bigint,       -- by age, live leases included; NULL: only what is forfeit
-    action       integer,      -- instead of the policy's
+    threshold_ms bigint,       -- by age, live leases included; NULL: only what is reclaimable
+    action       integer,      -- overrides the policy
     queue        text,
-    at_once      boolean       -- a live lease that is revoked keeps nothing back
+    at_once      boolean       -- no quarantine for live leases that are revoked
 );
 
 CREATE FUNCTION leasehold.automatic_recovery() RETURNS leasehold.recovery_opts LANGUAGE sql IMMUTABLE
 RETURN (false, NULL, NULL, NULL, false)::leasehold.recovery_opts;
 
--- ---- what recovery leaves alone ----
+-- ---- what an automatic recovery skips ----
 
--- May a recovery that comes by itself touch such a job? (policy_of() without the rest.)
+-- May an automatic recovery touch such a job? (A short form of policy_of().)
 CREATE FUNCTION leasehold.recovery_is_on(of_queue text, of_kind text) RETURNS boolean LANGUAGE sql STABLE
 RETURN coalesce((SELECT p.recovery FROM leasehold.policy p
                   WHERE p.queue IN (of_queue, '*') AND p.kind IN (coalesce(of_kind, '*'), '*')
@@ -83,7 +83,7 @@ RETURN m.has_policies AND EXISTS (SELECT 1 FROM leasehold.policy WHERE NOT recov
 
 -- ---- the fate of a job ----
 
--- "30 min", as people who set a lease of half an hour say it.
+-- "30 min", as an operator would write a lease of half an hour.
 CREATE FUNCTION leasehold.lease_words(ms bigint) RETURNS text LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN ms % 60000 = 0 THEN (ms / 60000)::text || ' min'
             WHEN ms % 1000 = 0 THEN (ms / 1000)::text || ' s'
@@ -95,8 +95,8 @@ RETURNS text LANGUAGE sql IMMUTABLE
 RETURN 'has been silent for ' || leasehold.duration_words(leasehold.ms(now - last_heartbeat_at))
        || ' (' || multiplier::text || ' × ' || leasehold.duration_words(interval_ms) || ')';
 
--- What a death makes of a job, and why, machine-readable prefix first. `what` is said of a worker that
--- is dead, `threshold_ms` of a hand; neither: the lease ended.
+-- What a death makes of a job, and the reason, which begins with a machine-readable prefix. `what` describes a
+-- dead worker; `threshold_ms` means a recovery by age; with neither, the lease expired.
 CREATE FUNCTION leasehold.fate(
     now timestamptz, worker text, held_ms bigint, seen timestamptz, attempt integer,
     max_attempts integer, recoveries integer, max_recoveries integer, by_action integer,
@@ -116,11 +116,11 @@ BEGIN
     next_attempt := attempt;
     next_recoveries := recoveries;
     shown_attempt := attempt;
-    IF unstarted THEN  -- a worker that had not begun the job did it no harm: as if it had released it
+    IF unstarted THEN  -- the worker had not begun the job, so the job counts as released
         action := 'released';
         next_attempt := greatest(attempt - 1, 0);
     ELSIF max_recoveries <> -1 AND recoveries >= max_recoveries THEN
-        poison := true;  -- judged first: whatever the action, this job kills
+        poison := true;  -- checked first: this job kills workers, whatever the action
         state := 'failed';
     ELSIF by_action = 3 OR (by_action = 1 AND spent) THEN
         state := 'failed';
@@ -147,7 +147,7 @@ BEGIN
     ELSE
         cause := 'Exceeded TTL (' || leasehold.lease_words(held_ms) || ')';
     END IF;
-    IF prefix <> 'RECLAIMED_DEAD' THEN  -- else the cause has named it
+    IF prefix <> 'RECLAIMED_DEAD' THEN  -- otherwise the cause has chosen the prefix
         who := 'worker ' || worker || ' ' || who;
     END IF;
     IF poison THEN
@@ -165,7 +165,7 @@ BEGIN
     END IF;
 END $$;
 
--- A job that is forfeit, what becomes of it, and what is told of it.
+-- A reclaimable job, what happens to it, and what the report says about it.
 CREATE TYPE leasehold.reclaimable AS (
     n               integer,
     job             bigint,
@@ -183,12 +183,12 @@ CREATE TYPE leasehold.reclaimable AS (
     action          text,
     shown_attempt   integer,
     poison          boolean,
-    hold_until      timestamptz,  -- a live lease that is revoked by hand; NULL: it is not
+    hold_until      timestamptz,  -- end of the quarantine of a revoked live lease; NULL: none
     reason          text
 );
 
--- Which of these jobs are forfeit, judged from their rows as they are now. `unmarked`: also of workers
--- whose silence was too long, though nobody has marked them dead.
+-- Which of these jobs are reclaimable, from their rows as they are now. `unmarked`: also jobs of workers that
+-- were silent for too long and are not marked dead yet.
 CREATE FUNCTION leasehold.reclaimable_jobs(ids bigint[], now timestamptz, m leasehold.meta,
                                    o leasehold.recovery_opts, unmarked boolean)
 RETURNS SETOF leasehold.reclaimable LANGUAGE plpgsql
@@ -242,28 +242,29 @@ BEGIN
      ORDER BY l.n;
 END $$;
 
--- ---- taking back ----
+-- ---- reclaiming ----
 
--- Until a transaction that frees jobs has committed, nobody else can have them: their rows are locked, and others
--- see them as they were. So it holds a shared lock on one row, taken before those of the jobs, and a claim that
--- found nothing though something was due for it waits for that row (await_takers), then looks again. Whoever finds
--- that it has nothing to free gives the row back (LH000 ends the block in which it was locked): two claims that
--- only passed by would wait for each other.
+-- Until a transaction that frees jobs has committed, other sessions cannot claim them: the rows are locked, and
+-- look unchanged. So that transaction takes a shared lock on one row before it locks the jobs. A claim that
+-- found nothing although something was due waits for that row (await_freeing), then tries again. A transaction
+-- that has nothing to free gives the row back (LH000 ends the block that locked it); otherwise two such claims
+-- would wait for each other.
 CREATE FUNCTION leasehold.lock_for_freeing() RETURNS void LANGUAGE plpgsql
 AS $$
 BEGIN
     PERFORM FROM leasehold.maintenance_task d WHERE d.name = 'freeing' FOR SHARE;
 END $$;
 
--- True: others were freeing jobs, and have ended since. A transaction that stays open is not waited for without
--- end; nor is any for long by a claim that has freed jobs itself, which another may be waiting for.
+-- Returns true if other transactions were freeing jobs and have ended since. The wait is bounded, because such
+-- a transaction may stay open. A claim that has freed jobs itself waits only briefly, because another session
+-- may be waiting for it.
 CREATE FUNCTION leasehold.await_freeing(has_taken boolean) RETURNS boolean LANGUAGE plpgsql
 AS $$
 DECLARE
     before text := pg_catalog.current_setting('lock_timeout');
     waited boolean := false;
 BEGIN
-    -- In a block that is always rolled back, so that the row is not kept.
+    -- In a block that is always rolled back, so that the lock on the row ends with it.
     BEGIN
         PERFORM FROM leasehold.maintenance_task d WHERE d.name = 'freeing' FOR NO KEY UPDATE SKIP LOCKED;
         IF NOT FOUND THEN
@@ -279,7 +280,7 @@ BEGIN
     RETURN waited;
 END $$;
 
--- After the write: count, free what went with the jobs, tell.
+-- After the write: count, free what belonged to the jobs, write events and log lines.
 CREATE FUNCTION leasehold.record_reclaimed(INOUT r leasehold.run, now timestamptz, m leasehold.meta,
                                      taken leasehold.reclaimable[])
 LANGUAGE plpgsql
@@ -299,7 +300,7 @@ BEGIN
         PERFORM leasehold.count_change(t.queue, now, 'r', 'running', t.state, t.n);
     END LOOP;
     IF m.has_policies THEN
-        -- The lock of an exclusive queue goes with its job, and is told like every lease that is freed.
+        -- The lease of an exclusive queue ends with its job, and is reported like every freed lease.
         FOR t IN SELECT l.scope, l.name, l.owner, l.token, f.job, f.reason
                    FROM unnest(taken) f
                    JOIN leasehold.lease l ON l.scope = 'processing' AND l.name = f.queue AND l.job = f.job
@@ -329,8 +330,8 @@ BEGIN
       FROM unnest(taken) f ORDER BY f.n;
 END $$;
 
--- Compare-and-set on (state, token, expiry) in the write itself, so that a heartbeat, a complete or
--- another recovery that came first is never overwritten. LH000: there was nothing to take.
+-- The write itself compares state, token and expiry, so it never overwrites a heartbeat, a completion or
+-- another recovery that came first. LH000: there was nothing to reclaim.
 CREATE FUNCTION leasehold.reclaim_together(INOUT r leasehold.run, now timestamptz, m leasehold.meta,
                                         ids bigint[], o leasehold.recovery_opts)
 LANGUAGE plpgsql
@@ -343,7 +344,7 @@ BEGIN
     PERFORM leasehold.lock_for_freeing();
     mine := ARRAY(SELECT j.id FROM leasehold.job j WHERE j.id = ANY (ids) AND j.worker IS NOT NULL
                    ORDER BY j.id FOR UPDATE SKIP LOCKED);
-    now := leasehold.clock();  -- not from before others were at these rows
+    now := leasehold.clock();  -- read again: the rows may have been locked for some time
     lost := ARRAY(SELECT f FROM leasehold.reclaimable_jobs(mine, now, m, o, false) f);
     IF pg_catalog.cardinality(lost) = 0 THEN
         RAISE EXCEPTION USING ERRCODE = 'LH000';
@@ -369,9 +370,9 @@ BEGIN
     END IF;
 END $$;
 
--- The database would not take a step: the rest goes on. `what` says that it failed, in words; `why` is
--- what the database said. Once a failure is known, a recovery that comes by itself does not tell it again
--- and again: a job's is known by its event, of leases and workers it is enough that the store is degraded.
+-- The database refused a step, and the rest continues. `what` says which step failed; `why` is the error of the
+-- database. An automatic recovery reports a known failure only once: for a job, its event shows that it is
+-- known; for leases and workers, that the store is degraded.
 CREATE FUNCTION leasehold.record_failure(INOUT r leasehold.run, now timestamptz, what text, why text,
                                        by_hand boolean, of_job bigint, of_lease text, of_worker text,
                                        of_token bigint)
@@ -404,9 +405,8 @@ BEGIN
                              why);
 END $$;
 
--- Take back those of these jobs that are forfeit: all at once, and only if one of them will not let
--- itself be written, each by itself. (Locked and written in the same subtransaction: a row that is
--- locked in one and written in another costs a multixact.)
+-- Reclaim those of these jobs that are reclaimable: all at once, or, if the database refuses one of them, each
+-- separately. (A row is locked and written in the same subtransaction: in two, it would cost a multixact.)
 CREATE FUNCTION leasehold.reclaim(INOUT r leasehold.run, now timestamptz, m leasehold.meta,
                                     ids bigint[], o leasehold.recovery_opts)
 LANGUAGE plpgsql
@@ -462,8 +462,9 @@ BEGIN
                              NULL, of_token, NULL, NULL, of_owner, reason);
 END $$;
 
--- Free these leases, whose rows are locked: all at once, and only if the database refuses one of them,
--- each by itself. (Assigned at the end of the block: a variable keeps its value when a block fails.)
+-- Free these leases, whose rows are locked: all at once, or, if the database refuses one of them, each
+-- separately. (The result is assigned at the end of the block, because a variable keeps its value when a block
+-- fails.)
 CREATE FUNCTION leasehold.free_leases(INOUT r leasehold.run, now timestamptz, leases leasehold.lease[],
                                       reason text, by_hand boolean)
 LANGUAGE plpgsql
@@ -492,8 +493,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Expired ones of a stretch of time, in batches, until 500 are freed. A lease that is refused stays and would be
--- found again, so the loop goes on behind the last one found.
+-- Free expired leases of a time range in batches, up to 500. A lease that is refused stays and would be found
+-- again, so the loop continues behind the last lease it found.
 CREATE FUNCTION leasehold.recover_leases(INOUT r leasehold.run, now timestamptz, since timestamptz,
                                          due timestamptz, by_hand boolean)
 LANGUAGE plpgsql
@@ -522,9 +523,10 @@ END $$;
 
 -- ---- workers ----
 
--- Guarded by the beat it was judged by: whoever has beaten since is not dead; and, where its death was
--- proven, by the sessions that were looked for: it may have started more before it died. Time alone
--- ends the leases of a worker without a process of ours; what the others held is freed.
+-- Mark a worker dead. The write compares the heartbeat that the verdict is based on: a worker that sent one
+-- since is alive. If its death was proven, the write also compares the sessions that were searched, because the
+-- worker may have started more before it died. The leases of a worker without a process of ours end by time;
+-- what other workers held is freed.
 CREATE FUNCTION leasehold.mark_dead(INOUT r leasehold.run, now timestamptz, due timestamptz,
                                     of_worker text, beat timestamptz, what text, of_sessions text,
                                     proven boolean, OUT process boolean)
@@ -592,7 +594,8 @@ EXCEPTION WHEN integrity_constraint_violation OR raise_exception OR data_excepti
                                 NULL, NULL, of_worker, NULL);
 END $$;
 
--- Those whose silence was too long, in a stretch of time; nobody waits for one who is beating just now.
+-- Mark workers dead that were silent for too long, in a time range. A worker that is just sending a heartbeat
+-- is skipped.
 CREATE FUNCTION leasehold.declare_silent_dead(INOUT r leasehold.run, now timestamptz, since timestamptz,
                                       due timestamptz, by_hand boolean)
 LANGUAGE plpgsql
@@ -610,8 +613,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- A dead worker of whom nothing is left to free, or who holds only what stays on purpose (recovery off): claims
--- need not look at the latter again.
+-- A dead worker that holds nothing any more, or only what stays on purpose (recovery off), need not be examined
+-- by claims again.
 CREATE FUNCTION leasehold.clean_worker(INOUT r leasehold.run, now timestamptz, of_worker text, holds boolean)
 LANGUAGE plpgsql
 AS $$
@@ -625,7 +628,7 @@ BEGIN
         END IF;
         RETURN;
     END IF;
-    UPDATE leasehold.worker v  -- should it come back after all, it still tells what it starts
+    UPDATE leasehold.worker v  -- if it comes back after all, it still reports what it starts
        SET uncleaned = NULL, stuck = false, started = CASE WHEN v.started IS NOT NULL THEN '[]' END
      WHERE v.id = of_worker;
     PERFORM leasehold.event_put(now, 'worker.cleaned', NULL, NULL, of_worker, NULL, NULL, NULL,
@@ -637,7 +640,7 @@ EXCEPTION WHEN integrity_constraint_violation OR raise_exception OR data_excepti
                                 false, NULL, NULL, of_worker, NULL);
 END $$;
 
--- 64 of them at most: the next run does the rest.
+-- At most 64; the next run does the rest.
 CREATE FUNCTION leasehold.clean_workers(INOUT r leasehold.run, now timestamptz) LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -663,14 +666,14 @@ BEGIN
     END LOOP;
 END $$;
 
--- ---- what is forfeit right now ----
+-- ---- what is reclaimable right now ----
 
--- Is a worker dead and not all it held is free?
+-- Is a worker dead, and not everything that it held freed?
 CREATE FUNCTION leasehold.unclean(since timestamptz, due timestamptz) RETURNS boolean LANGUAGE sql STABLE
 RETURN EXISTS (SELECT 1 FROM leasehold.worker WHERE uncleaned IS NOT NULL)
        OR EXISTS (SELECT 1 FROM leasehold.worker WHERE silent_at IS NOT NULL AND silent_at > since AND silent_at <= due);
 
--- Jobs of workers that are dead, while their leases still run.
+-- Jobs of dead workers whose leases still run.
 CREATE FUNCTION leasehold.stale_of_dead(due timestamptz, of_queue text, some_stay boolean, most bigint)
 RETURNS SETOF bigint LANGUAGE sql STABLE
 BEGIN ATOMIC
@@ -684,7 +687,8 @@ BEGIN ATOMIC
      ORDER BY j.lease_until, j.id LIMIT most;
 END;
 
--- `dead`: workers known to be, though their records do not say so yet. `most` NULL: all.
+-- The ids of all reclaimable jobs. `dead`: workers known to be dead whose rows do not say so yet. `most` NULL:
+-- all.
 CREATE FUNCTION leasehold.stale(now timestamptz, m leasehold.meta, o leasehold.recovery_opts,
                                 dead text[], most bigint, l leasehold.scan)
 RETURNS SETOF bigint LANGUAGE plpgsql STABLE
@@ -723,9 +727,8 @@ BEGIN
     LIMIT most;
 END $$;
 
--- Leases that a recovery would free: expired ones, those of workers that are dead, and the locks of
--- exclusive queues whose jobs it would take back. `dead`: workers known to be, though their records do
--- not say so yet.
+-- Leases that a recovery would free: expired ones, those of dead workers, and the leases of exclusive queues
+-- whose jobs it would reclaim. `dead`: workers known to be dead whose rows do not say so yet.
 CREATE FUNCTION leasehold.stale_leases(now timestamptz, since timestamptz, due timestamptz,
                                        o leasehold.recovery_opts, dead text[])
 RETURNS bigint LANGUAGE sql STABLE
@@ -751,9 +754,9 @@ BEGIN ATOMIC
                AND now - greatest(j.started_at, j.last_heartbeat_at) >= leasehold.span(o.threshold_ms));
 END;
 
--- ---- on every claim whose probe found something ----
+-- ---- on a claim that found something due ----
 
--- What has expired in a stretch of time, 500 at most.
+-- Jobs whose leases expired in a time range, 500 at most.
 CREATE FUNCTION leasehold.expired_jobs(m leasehold.meta, since timestamptz, due timestamptz) RETURNS bigint[]
 LANGUAGE plpgsql STABLE
 AS $$
@@ -770,7 +773,7 @@ BEGIN
                   ORDER BY j.lease_until LIMIT 500);
 END $$;
 
--- True: it has freed jobs.
+-- Returns true if it has freed jobs.
 CREATE FUNCTION leasehold.recover_on_claim(now timestamptz, m leasehold.meta, l leasehold.scan) RETURNS boolean
 LANGUAGE plpgsql
 AS $$

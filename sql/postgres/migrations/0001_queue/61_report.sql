@@ -1,5 +1,5 @@
--- The report of a recovery: one row, made with the first thing that is found and counted on with every
--- batch; each thing found is an event that names it. One that was cut off by a crash has no end.
+-- The report of a recovery: one row, inserted with the first finding and updated with every batch. Each finding
+-- is an event that names the report. A report without an end was interrupted by a crash.
 
 CREATE FUNCTION leasehold.reclaimed(r leasehold.run) RETURNS bigint LANGUAGE sql IMMUTABLE
 RETURN r.retried + r.made_pending + r.failed + r.released;
@@ -25,14 +25,14 @@ BEGIN
     END IF;
 END $$;
 
--- Counted since the store was made, for whoever watches over it.
+-- Add to the counters since the store was created, for monitoring.
 CREATE FUNCTION leasehold.add_totals(keys text[], counts bigint[]) RETURNS void LANGUAGE sql VOLATILE
 BEGIN ATOMIC
     INSERT INTO leasehold.total
     SELECT 'recovery:' || k.key, k.n FROM unnest(keys, counts) k(key, n) WHERE k.n <> 0;
 END;
 
--- With every batch, so that a run that is cut off tells how far it got.
+-- Called with every batch, so that the report of an interrupted run shows how far it got.
 CREATE FUNCTION leasehold.run_count(INOUT r leasehold.run) LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -53,7 +53,7 @@ BEGIN
     r.counted := counts;
 END $$;
 
--- Degraded until a whole run went well.
+-- The store is degraded until a complete run had no failures.
 CREATE FUNCTION leasehold.set_degraded(r leasehold.run) RETURNS void LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -89,8 +89,7 @@ BEGIN
         '{"jobs":%s,"leases":%s,"dead_workers":%s}', leasehold.reclaimed(r), r.leases, r.dead_workers));
 END $$;
 
--- The run is over. What stood in the way of others while it went on, or was asked for after another
--- server took over, is done with.
+-- End a run. Flags that were set for the run, or because another server took over, are cleared.
 CREATE FUNCTION leasehold.run_end(INOUT r leasehold.run, now timestamptz, m leasehold.meta,
                                   how_sound text, frames bigint)
 LANGUAGE plpgsql
@@ -113,7 +112,7 @@ END $$;
 CREATE FUNCTION leasehold.attempts_json(n integer) RETURNS jsonb LANGUAGE sql IMMUTABLE
 RETURN CASE n WHEN -1 THEN jsonb '"unlimited"' ELSE to_jsonb(n) END;
 
--- The whole report; the lists hold 10,000 entries at most, the counts all.
+-- The whole report. The lists have at most 10,000 entries; the counts have all.
 CREATE FUNCTION leasehold.report_json(of_report bigint) RETURNS jsonb LANGUAGE sql STABLE
 BEGIN ATOMIC
     WITH told AS MATERIALIZED (
@@ -154,7 +153,7 @@ BEGIN ATOMIC
       FROM leasehold.report p WHERE p.id = of_report;
 END;
 
--- One report, or the last one; NULL: there is none yet.
+-- One report, or the last one; NULL: there is none.
 CREATE FUNCTION leasehold.recovery_report(id bigint DEFAULT NULL) RETURNS jsonb LANGUAGE plpgsql STABLE
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$

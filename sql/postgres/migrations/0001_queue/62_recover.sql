@@ -1,8 +1,8 @@
--- Recovery as it is called: batch by batch by the library, as a whole by people, drivers and pg_cron.
+-- The recovery as it is called: batch by batch by the library; as a whole by psql, drivers and pg_cron.
 
--- ---- for the library ----
+-- ---- by the library ----
 
--- What a run looks like after a batch: the counters, and whether it is over.
+-- State of a run after a batch: the counters, and whether the run is over.
 CREATE TYPE leasehold.batch AS (
     report       bigint,
     started_at   timestamptz,
@@ -18,13 +18,14 @@ CREATE TYPE leasehold.batch AS (
     over         boolean
 );
 
--- One batch of a run, in one transaction: the dead are marked, what is forfeit of `ids` is taken back,
--- expired named leases are freed, the report is counted on, and ended with the last batch.
+-- One batch of a run, in one transaction: dead workers are marked, those of `ids` that are reclaimable are
+-- reclaimed, expired named leases are freed, the report is updated, and with the last batch it is ended.
+--
 --   flags      always, whole (of the run), leases, last (of this batch), by_hand, at_once
 --   counts     orphaned, retried, made_pending, failed, released, leases, dead_workers, failures, untold,
---              as the last batch left them; and the seven of them that are totalled, as they were then
---   verdicts   of each worker: late, silent or proven
---   integrity  of the store, with the last batch; NULL: nobody looked
+--              as the last batch left them; and the seven that have totals, as they were at the last update
+--   verdicts   per worker: late, silent or proven
+--   integrity  of the store, with the last batch; NULL: not checked
 CREATE FUNCTION leasehold.recover_batch(
     flags text[], trigger text, report bigint, started_at timestamptz, counts bigint[],
     counted bigint[], workers text[], beats timestamptz[], verdicts text[], whats text[],
@@ -66,7 +67,8 @@ BEGIN
         r := leasehold.run_begin(r, now);
     END IF;
     FOR i IN 1..pg_catalog.cardinality(workers) LOOP
-        -- Somebody is at it right now: it is not as it was judged, or comes next time.
+        -- Another session has the worker's row: the worker is no longer as it was judged, or the next run marks
+        -- it.
         PERFORM 1 FROM leasehold.worker w WHERE w.id = workers[i] FOR UPDATE SKIP LOCKED;
         IF NOT FOUND THEN
             CONTINUE;
@@ -98,7 +100,7 @@ BEGIN
             r.leases, r.dead_workers, r.failures, r.untold, over)::leasehold.batch;
 END $$;
 
--- What was found unsound or inconsistent, into the report.
+-- Write integrity errors and inconsistencies into the report.
 CREATE FUNCTION leasehold.record_findings(INOUT r leasehold.run, now timestamptz, types text[],
                                         findings text[], repaired boolean)
 LANGUAGE plpgsql
@@ -115,7 +117,7 @@ BEGIN
     END IF;
 END $$;
 
--- While a run goes on from batch to batch, claims need not help it. A hint: nobody waits for it.
+-- While a run continues from batch to batch, claims need not recover. It is a hint: nobody waits for it.
 CREATE FUNCTION leasehold.extend_recovering(now timestamptz, m leasehold.meta) RETURNS void
 LANGUAGE sql VOLATILE
 BEGIN ATOMIC
@@ -163,8 +165,8 @@ BEGIN
     degraded := m.degraded <> '';
 END $$;
 
--- Counts that a check has found wrong, counted anew. The lock keeps the fold of the deltas out: it
--- writes leasehold.queue, and what it has not folded yet is subtracted here.
+-- Recount what a check found wrong. The lock keeps folds out: a fold writes leasehold.queue, and the deltas
+-- that are not folded yet are subtracted here.
 CREATE FUNCTION leasehold.recount() RETURNS void LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -174,7 +176,7 @@ BEGIN
     LOCK TABLE leasehold.queue IN SHARE ROW EXCLUSIVE MODE;
     DELETE FROM leasehold.output o
      WHERE NOT EXISTS (SELECT 1 FROM leasehold.job j WHERE j.id = o.job);
-    -- An id is never used again: the highest ever given is no lower than the highest there is.
+    -- An id is never used again: the sequence must not be below the highest id.
     PERFORM pg_catalog.setval(s.seq, greatest(j.top, 1))
        FROM pg_catalog.pg_get_serial_sequence('leasehold.job', 'id') s(seq),
             (SELECT max(id) FROM leasehold.job) j(top)
@@ -203,10 +205,10 @@ BEGIN
            completed = excluded.completed, failed = excluded.failed, cancelled = excluded.cancelled;
 END $$;
 
--- ---- for everybody ----
+-- ---- by SQL ----
 
--- A recovery from its beginning to its end, in batches of 500, within one transaction. Workers are judged
--- by time alone: the server cannot see their processes. most: jobs at most; NULL: all.
+-- A recovery from beginning to end, in batches of 500, within one transaction. Workers are judged by time
+-- alone, because the server cannot see their processes. most: at most this many jobs; NULL: all.
 CREATE FUNCTION leasehold.run_recovery(INOUT r leasehold.run, now timestamptz, m leasehold.meta,
                                        o leasehold.recovery_opts, most bigint)
 LANGUAGE plpgsql
@@ -224,8 +226,8 @@ BEGIN
     r.whole := r.whole AND pg_catalog.cardinality(ids) IS DISTINCT FROM most;
     FOR i IN 0..(pg_catalog.cardinality(ids) - 1) / 500 LOOP
         r := leasehold.reclaim(r, now, m, ids[i * 500 + 1:i * 500 + 500], o);
-        -- Nothing of this batch is undone any more unless the whole call is. Kept until the end, the lines of forty
-        -- thousand jobs would be copied with the run at every call.
+        -- From here on this batch is undone only with the whole call, so its lines can be logged. If they were
+        -- kept until the end, every call would copy the lines of all jobs so far.
         r := leasehold.log_now(r);
     END LOOP;
     LOOP
@@ -238,7 +240,7 @@ BEGIN
     r := leasehold.log_now(r);
 END $$;
 
--- What a recovery would do now, as a report that is not kept.
+-- What a recovery would do now, as a report that is not stored.
 CREATE FUNCTION leasehold.dry_report(now timestamptz, m leasehold.meta, o leasehold.recovery_opts)
 RETURNS jsonb LANGUAGE plpgsql
 AS $$
@@ -269,9 +271,9 @@ BEGIN
         'failed_recoveries', 0, 'inconsistencies', jsonb '[]', 'dry_run', true);
 END $$;
 
--- Recover now, by hand: what is forfeit, whatever its queue's policy says; with a threshold whatever was
--- claimed and last heard of at least so long ago, live leases included. Then what else is due by time:
--- jobs promoted and expired. Returns the report.
+-- Recover now, for an operator: everything that is reclaimable, whatever the policy of its queue says. With a
+-- threshold: all jobs whose claim and last heartbeat are at least that long ago, live leases included. Then
+-- promote and expire jobs that are due. Returns the report.
 --
 --   SELECT leasehold.recover();
 --   SELECT leasehold.recover(threshold => '10 minutes', queue => 'mail', dry_run => true);
@@ -307,9 +309,9 @@ BEGIN
     RETURN leasehold.report_json(r.report);
 END $$;
 
--- What falls due by itself, as a worker or a server does it in passing: recovery that leaves queues alone
--- that have it off and reports only what it found, then upkeep. For a timer where no program of ours
--- runs: ten thousand jobs at most in one call. Returns the report, or NULL when there was nothing to recover.
+-- Maintenance as a worker or a server runs it: a recovery that skips queues with recovery off and writes a
+-- report only if it found something; then one maintenance round. For a timer where no program of ours runs. One
+-- call handles ten thousand jobs at most. Returns the report, or NULL if there was nothing to recover.
 CREATE FUNCTION leasehold.maintain() RETURNS jsonb LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
@@ -326,7 +328,7 @@ BEGIN
     RETURN leasehold.report_json(r.report);
 END $$;
 
--- What a recovery would take back and free right now; changes nothing.
+-- What a recovery would reclaim and free right now; changes nothing.
 CREATE FUNCTION leasehold.recovery_stats(OUT locks_cleaned bigint, OUT entries_reclaimed bigint,
                                          OUT recovery_timestamp timestamptz)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp

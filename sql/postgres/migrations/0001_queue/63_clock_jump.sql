@@ -1,11 +1,11 @@
--- The server's clock was set: leases are measured in elapsed time and are shifted with it.
+-- The server's clock was set. Leases are measured in elapsed time and are shifted with the clock.
 --
--- Whoever recovers compares the server's clock with its own, which nobody sets, from round to round. All
--- of them see a jump, each at its own next round, and only the first may act on it: so the sum of all jumps
--- is kept, and counts as known to whoever compares.
+-- Every process that recovers compares the server's clock with its own monotonic clock in each round. All of
+-- them see a jump, each in its own next round, and only the first may act on it. So the store keeps the sum of
+-- all jumps, and processes compare with that.
 
--- The clock is `jump_ms` further than the `elapsed_ms` since the last look explain; `known_ms`: the sum of
--- jumps that were known. False: there is nothing to do.
+-- The clock is further by `jump_ms` than the `elapsed_ms` since the last check explain. `known_ms`: the sum of
+-- jumps that the caller knew. Returns false if there is nothing to do.
 CREATE FUNCTION leasehold.clock_jumped(jump_ms bigint, known_ms bigint, elapsed_ms bigint)
 RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -14,7 +14,7 @@ DECLARE
     jump  interval;
     known bigint;
 BEGIN
-    -- A clock is off by no more than the times that a store may hold.
+    -- A jump is no larger than the times that a store may contain.
     PERFORM leasehold.need_range('jump', jump_ms, -253402300799999, 253402300799999),
             leasehold.need_range('elapsed time', elapsed_ms, 0, 253402300799999);
     jump := leasehold.span(jump_ms);
@@ -33,8 +33,8 @@ BEGIN
     RETURN true;
 END $$;
 
--- A clock that jumped forward has left moments out. If somebody was heard of in one of them, it was the
--- machine of whoever compared that stood still.
+-- A clock that jumped forward has skipped a range of time. If a heartbeat has a time within it, the server's
+-- clock did not jump: the caller's machine was suspended.
 CREATE FUNCTION leasehold.any_heartbeat_between(low timestamptz, high timestamptz) RETURNS boolean
 LANGUAGE sql STABLE
 RETURN EXISTS (SELECT 1 FROM leasehold.worker w
@@ -43,17 +43,17 @@ RETURN EXISTS (SELECT 1 FROM leasehold.worker w
                    WHERE j.state = 'running' AND greatest(j.started_at, j.last_heartbeat_at) > low
                      AND greatest(j.started_at, j.last_heartbeat_at) < high);
 
--- Was this moment taken from the clock before it jumped? After a jump forward that cannot be told of
--- moments between, if there are any: such a lease gets longer by the jump rather than shorter. After a jump
--- back those since the last look are the new clock's.
+-- Was this time read from the clock before the jump? After a jump forward, a time within the range counts as
+-- from before: such a lease becomes longer by the jump, and not shorter. After a jump back, times since the
+-- last check are from the new clock.
 CREATE FUNCTION leasehold.before_jump(at timestamptz, now timestamptz, jump interval,
                                       looked_at timestamptz)
 RETURNS boolean LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN jump > interval '0' THEN at <= now - jump ELSE at < looked_at OR at > now END;
 
--- What runs keeps its elapsed time: of leases, of those revoked by hand, of silence, of rates. What is
--- kept of them goes with them. (generation: what claims know to be swept is void.) Workers are locked
--- before jobs and leases, as by their beats, which all come now.
+-- Shift what measures elapsed time: leases, quarantines, silence, rates. What the store has noted about them is
+-- void (generation) or shifted, too. Workers are locked before jobs and leases, as by their heartbeats, which
+-- all arrive now.
 CREATE FUNCTION leasehold.shift_leases(now timestamptz, jump interval, looked_at timestamptz)
 RETURNS void LANGUAGE plpgsql
 AS $$
@@ -81,11 +81,12 @@ BEGIN
        SET last_heartbeat_at = w.last_heartbeat_at + jump, silent_at = w.silent_at + jump
      WHERE w.silent_at IS NOT NULL
        AND leasehold.before_jump(w.last_heartbeat_at, now, jump, looked_at);
-    -- Set back by more than a day, it was wrong before, and nobody would want to wait until then. Within
-    -- a day no instant comes twice.
+    -- A clock that was set back by more than a day was wrong before, and nobody wants to wait until then.
+    -- Within a day, no scheduled run happens twice.
     UPDATE leasehold.schedule s SET done_until = now, next_at = now
      WHERE s.done_until > now + interval '1 day';
-    -- When to look below it next was by the old clock; it is made anew. (Claims that are at one look.)
+    -- The time of the next scan below the floor was from the old clock; the row is made again by the next
+    -- claim.
     DELETE FROM leasehold.claim_floor f
      WHERE (f.queue, f.look, f.priority) IN (SELECT s.queue, s.look, s.priority FROM leasehold.claim_floor s
                                                 FOR UPDATE SKIP LOCKED);

@@ -1,8 +1,8 @@
--- Upkeep: what falls due by time alone, counts folded, days of events made.
+-- Maintenance: what falls due by time alone; folding of the counts; creation of event days.
 
--- Work that one does for all: who does it, until when, and where it has got to (fold: how many transactions
--- are folded). Not among the named leases, which are the users': its end is no death, and nobody need be
--- told of it.
+-- Tasks that one process does for all: its name, its end, and its position (fold: the number of folded
+-- transactions). It is no named lease, because those belong to users: the end of a task is no death, and no
+-- event reports it.
 CREATE TABLE leasehold.maintenance_task (
     name     text COLLATE "C" PRIMARY KEY,
     owner    text,
@@ -13,7 +13,7 @@ INSERT INTO leasehold.maintenance_task(name) VALUES ('recover'), ('fold'), ('pru
 
 -- ---- promotion and expiry ----
 
--- Cancel what was not claimed by its expiry, in a stretch of time.
+-- Cancel jobs that were not claimed before they expired, in a time range.
 CREATE FUNCTION leasehold.expire_overdue(now timestamptz, since timestamptz, up_to timestamptz, most bigint)
 RETURNS bigint
 LANGUAGE plpgsql
@@ -49,8 +49,8 @@ BEGIN
     RETURN n;
 END $$;
 
--- What is due in a stretch of time becomes pending, unless the lease that was revoked of it has not ended. LH000:
--- there is nothing, or others are at it.
+-- Jobs that are due in a time range become pending, unless their quarantine has not ended. LH000: there is
+-- nothing, or other sessions have locked it.
 CREATE FUNCTION leasehold.promote_batch(now timestamptz, since timestamptz, up_to timestamptz, most bigint)
 RETURNS bigint
 LANGUAGE plpgsql
@@ -97,8 +97,8 @@ EXCEPTION WHEN SQLSTATE 'LH000' THEN
     RETURN 0;
 END $$;
 
--- Both, as a claim does them before it looks, which need not look back further than others have;
--- `more`: a full batch was found.
+-- Both, as a claim does them before it searches; it need not go further back than earlier claims. `more`: a
+-- full batch was found.
 CREATE FUNCTION leasehold.expire_and_promote(now timestamptz, l leasehold.scan, OUT expired bigint,
                                   OUT promoted bigint, OUT more boolean) LANGUAGE plpgsql
 AS $$
@@ -117,8 +117,8 @@ END $$;
 
 -- ---- counts ----
 
--- Fold what the acts have appended into the counts and the minutes, one at a time; what others hold of
--- the queues is left for later. So nobody waits here, and nobody is in a deadlock.
+-- Fold what the acts have appended into the counts and the counts per minute, in one session at a time. Queues
+-- that other sessions have locked are left for later, so nobody waits here and there is no deadlock.
 CREATE FUNCTION leasehold.fold_totals() RETURNS void LANGUAGE sql VOLATILE
 BEGIN ATOMIC
     WITH gone AS (DELETE FROM leasehold.total RETURNING *)
@@ -145,14 +145,14 @@ BEGIN
     IF EXISTS (SELECT 1 FROM leasehold.total OFFSET 100) THEN
         PERFORM leasehold.fold_totals();
     END IF;
-    WHILE cardinality(ours) = 0 LOOP  -- what comes first may all be of queues that others hold
+    WHILE cardinality(ours) = 0 LOOP  -- the first rows may all belong to queues that others have locked
         batch := ARRAY(SELECT d.ctid FROM leasehold.delta d
                         WHERE d.queue <> ALL (names)
                           AND (d.act <> 'n' OR d.at < now - interval '1 day') LIMIT most);
         EXIT WHEN cardinality(batch) = 0;
         names := names || ARRAY(SELECT DISTINCT d.queue FROM leasehold.delta d
                                  WHERE d.ctid = ANY (batch) ORDER BY 1);
-        -- The number of a lost call counts nothing: it makes no queue, and need not wait for one.
+        -- A row for the nonce of a lost call counts nothing: it creates no queue and waits for none.
         counts := ARRAY(SELECT DISTINCT d.queue FROM leasehold.delta d WHERE d.ctid = ANY (batch) AND d.act <> 'n');
         INSERT INTO leasehold.queue(queue)
         SELECT n.queue FROM unnest(counts) n(queue)
@@ -211,14 +211,14 @@ BEGIN
     RETURN folded;
 END $$;
 
--- ---- events by day ----
+-- ---- event days ----
 
--- What no partition was made for in time goes into the default one.
+-- Events of days without a partition go into the default one.
 CREATE INDEX event_default_at ON leasehold.event_default(at);
 
--- Nobody is kept waiting for a new day, neither who writes events nor who makes it: what cannot be done
--- at once, or not by this user, is left to the next round, and the events of that day are in the
--- default partition meanwhile. A day that has some there stays there.
+-- Nobody waits for the creation of a new day, neither writers of events nor this session. What cannot be done
+-- at once, or not by this user, is left to the next round; until then the events of that day go into the
+-- default partition. A day that has events there stays there.
 CREATE FUNCTION leasehold.make_event_day(name text, first timestamptz) RETURNS void LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -227,7 +227,7 @@ DECLARE
 BEGIN
     PERFORM set_config('lock_timeout', '100ms', true);
     IF NOT EXISTS (SELECT 1 FROM leasehold.event_default e WHERE e.at >= first AND e.at < last) THEN
-        -- Made by itself and attached, which locks less than CREATE … PARTITION OF.
+        -- Created separately and attached, which locks less than CREATE ... PARTITION OF.
         EXECUTE format('CREATE TABLE leasehold.%I (LIKE leasehold.event INCLUDING DEFAULTS '
                        'INCLUDING CONSTRAINTS)', name);
         EXECUTE format('ALTER TABLE leasehold.event ATTACH PARTITION leasehold.%I '
@@ -239,7 +239,7 @@ EXCEPTION WHEN OTHERS THEN
     NULL;
 END $$;
 
--- Today and the two days after it, each from midnight UTC.
+-- Today and the next two days, each from midnight UTC.
 CREATE FUNCTION leasehold.make_event_days(now timestamptz) RETURNS void LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -259,8 +259,8 @@ DO $$ BEGIN PERFORM leasehold.make_event_days(leasehold.clock()); END $$;
 
 -- ---- one round ----
 
--- One round of what falls due, but for recovery (leasehold.recover) and pruning. `schedules`: periodic
--- work is due, which only the library can enqueue; `more`: come again at once.
+-- One round of what falls due, except for recovery (leasehold.recover) and pruning. `schedules`: schedules are
+-- due, which only the library can run; `more`: call again at once.
 CREATE FUNCTION leasehold.maintain_round(OUT expired bigint, OUT promoted bigint, OUT folded bigint,
                                  OUT schedules boolean, OUT more boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -283,8 +283,8 @@ BEGIN
     folded := leasehold.fold(most);
     more := more OR folded = most;
     PERFORM leasehold.make_event_days(now);
-    -- A clock that was set back by more than a day was wrong before: nobody wants to wait until then.
-    -- Within a day no instant comes twice.
+    -- A clock that was set back by more than a day was wrong before, and nobody wants to wait until then.
+    -- Within a day, no scheduled run happens twice.
     UPDATE leasehold.schedule s SET done_until = now, next_at = now
      WHERE s.done_until > now + interval '24 hours';
     schedules := EXISTS (SELECT 1 FROM leasehold.schedule s WHERE s.next_at <= now);

@@ -1,7 +1,7 @@
--- Pruning: what is older than it is to be kept, a little at a time.
+-- Pruning: delete what is older than its retention, a little at a time.
 
--- What the runs of ended jobs wrote may go before the jobs do. One batch of a walk over the ids, of jobs
--- whose output is kept; it ends at the first job that was created too late to have ended before any cutoff.
+-- The output of ended jobs may have a shorter retention than the jobs. One batch of a walk over the ids of jobs
+-- with output; the walk ends at the first job that is too young to have ended before any cutoff.
 CREATE FUNCTION leasehold.prune_outputs(now timestamptz, INOUT after bigint, OUT more boolean)
 LANGUAGE plpgsql SET enable_bitmapscan = off
 AS $$
@@ -14,7 +14,7 @@ DECLARE
     keep   bigint;
 BEGIN
     more := false;
-    IF youngest IS NULL THEN  -- all is kept as long as its job
+    IF youngest IS NULL THEN  -- all output is kept as long as its job
         RETURN;
     END IF;
     FOR of IN
@@ -35,8 +35,8 @@ BEGIN
     more := walked = most;
 END $$;
 
--- One batch of a walk over the ids, from `after` on: ids are ordered by age, so the walk ends at the
--- first job that was created too late to have ended before any cutoff, and no index is needed.
+-- One batch of a walk over the ids, from `after` on. Ids are in order of age, so the walk ends at the first job
+-- that is too young to have ended before any cutoff, and needs no index.
 CREATE FUNCTION leasehold.prune_jobs(now timestamptz, older_ms bigint, INOUT after bigint,
                                      OUT pruned bigint, OUT more boolean)
 LANGUAGE plpgsql SET enable_bitmapscan = off
@@ -49,13 +49,13 @@ DECLARE
     walked bigint;
     last   bigint;
     ids    bigint[];
-    silent bigint[];  -- whose runs' output has had its time
+    silent bigint[];  -- jobs whose output is past its retention
     of     record;
 BEGIN
     WITH next AS MATERIALIZED (
         SELECT j.id, j.queue, j.kind, j.state, j.finished_at, j.created_at
           FROM leasehold.job j WHERE j.id > after ORDER BY j.id LIMIT most),
-    -- (A time that lies ahead of us says nothing about those after it.)
+    -- (A time in the future says nothing about the rows after it.)
     old AS MATERIALIZED (
         SELECT n.* FROM next n
          WHERE n.id < coalesce((SELECT min(y.id) FROM next y
@@ -81,7 +81,7 @@ BEGIN
     IF silent IS NOT NULL THEN
         DELETE FROM leasehold.output w WHERE w.job = ANY (silent);
     END IF;
-    IF NOT more THEN  -- the walk goes on among jobs that are too young to be pruned
+    IF NOT more THEN  -- the walk continues over jobs that are too young to be pruned
         SELECT o.after, o.more INTO after, more FROM leasehold.prune_outputs(now, after) o;
     END IF;
     IF ids IS NULL THEN
@@ -102,7 +102,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- A day of which every event is old goes as a whole; as with making one, nobody is kept waiting for it.
+-- Drop a day if all of its events are old. As with the creation of a day, nobody waits for it.
 CREATE FUNCTION leasehold.drop_event_day(name text) RETURNS void LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -115,8 +115,8 @@ EXCEPTION WHEN OTHERS THEN
     NULL;
 END $$;
 
--- Events from before a moment: whole days, and row by row what is in the default partition. `exact`:
--- also of the day in which the moment lies. What a wrong clock dated far ahead goes too.
+-- Delete events from before a time: whole days, and rows of the default partition. `exact`: also in the day
+-- that contains the time. Events that a wrong clock dated far into the future are deleted, too.
 CREATE FUNCTION leasehold.prune_events(now timestamptz, before timestamptz, exact boolean, most bigint)
 RETURNS bigint LANGUAGE plpgsql
 AS $$
@@ -149,7 +149,8 @@ BEGIN
     RETURN n;
 END $$;
 
--- What else is old: requests, minutes, workers, reports. The most that was pruned of one of them.
+-- Other old rows: requests, counts per minute, workers, reports. Returns the largest number deleted from one
+-- table.
 CREATE FUNCTION leasehold.prune_rest(before timestamptz, most bigint) RETURNS bigint LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -167,7 +168,7 @@ BEGIN
                                     ORDER BY o.minute, o.queue LIMIT most FOR UPDATE SKIP LOCKED);
     GET DIAGNOSTICS n = ROW_COUNT;
     full_one := greatest(full_one, n);
-    -- A row goes only after its jobs.
+    -- A worker's row stays as long as it has jobs.
     DELETE FROM leasehold.worker w
      WHERE w.id IN (SELECT o.id FROM leasehold.worker o
                      WHERE (o.state = 'stopped' AND o.stopped_at < before)
@@ -181,8 +182,8 @@ BEGIN
     RETURN greatest(full_one, n);
 END $$;
 
--- One bounded round. `after`: where the caller's own walk over the jobs has got to; NULL: the store's,
--- which goes on where it ended, by one at a time and not more often than is of use.
+-- One bounded round. `after`: the position of the caller's own walk over the jobs. NULL: the walk of the store,
+-- which continues where it ended; one session at a time does it, and not more often than useful.
 CREATE FUNCTION leasehold.prune_round(older_ms bigint, INOUT after bigint, OUT pruned bigint,
                                       OUT more boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -217,7 +218,7 @@ BEGIN
          WHERE d.name = 'prune';
     END IF;
     n_rest := leasehold.prune_rest(before, most);
-    -- The last: dropping a day keeps everybody from the events until the end of the transaction.
+    -- Last, because dropping a day locks the events until the end of the transaction.
     n_events := leasehold.prune_events(now, before, older_ms IS NOT NULL, most);
     more := more OR n_events = most OR n_rest = most;
     IF n_events > 0 OR n_rest > 0 THEN
@@ -225,8 +226,8 @@ BEGIN
     END IF;
 END $$;
 
--- Delete jobs that have ended and are past their retention (or `older_than`), with events, requests and
--- whatever else is that old. Ten thousand jobs at most in one call: as many are returned, come again.
+-- Delete jobs that have ended and are past their retention (or `older_than`), and other rows that are that old.
+-- One call deletes ten thousand jobs at most; if it returns that many, call it again.
 CREATE FUNCTION leasehold.prune(older_than interval DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET jit = off

@@ -1,6 +1,6 @@
--- Schedules: periodic work. When it is due only the library can tell.
+-- Schedules. Only the library can compute when a schedule is due.
 
--- What must be known before one is set: the time, and how far its instants are settled.
+-- What must be known before a schedule is set: the time, and up to when its runs are done.
 CREATE FUNCTION leasehold.schedule_before(of_name text, OUT now timestamptz, OUT cron text,
                                           OUT tz text, OUT done_until timestamptz)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -11,7 +11,7 @@ BEGIN
       FROM leasehold.schedule s WHERE s.name = of_name FOR UPDATE;
 END $$;
 
--- Every event of a schedule names it, for people and for programs. `more` continues the object.
+-- Every event of a schedule names it, as text and as data. `more` continues the JSON object.
 CREATE FUNCTION leasehold.schedule_event(now timestamptz, type text, of_name text, of_queue text,
                                          actor text, what text, more text, job bigint DEFAULT NULL,
                                          to_state text DEFAULT NULL) RETURNS void LANGUAGE sql
@@ -78,7 +78,8 @@ BEGIN
     PERFORM leasehold.schedule_event(now, 'schedule.removed', name, NULL, 'hand', '', '');
 END $$;
 
--- What is due, locked: each by one at a time. As many as go into eight megabytes, or one.
+-- The schedules that are due, locked, so that one session at a time runs each. As many as have payloads of
+-- eight megabytes together, at least one.
 CREATE FUNCTION leasehold.schedules_due(most bigint) RETURNS TABLE (now timestamptz, due leasehold.schedule)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -102,7 +103,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Nothing is told twice of the same trouble.
+-- The same failure is reported only once.
 CREATE FUNCTION leasehold.schedule_failed(s leasehold.schedule, why text, now timestamptz) RETURNS void
 LANGUAGE plpgsql
 AS $$
@@ -115,8 +116,8 @@ BEGIN
     END IF;
 END $$;
 
--- The job of one instant, if it can be: else why not. An instant that a live job with its key stands in
--- the way of is done with, and told.
+-- Enqueue the job of one run, or return why it cannot be enqueued. If a live job has the schedule's key, the
+-- run is skipped and reported.
 CREATE FUNCTION leasehold.enqueue_run(s leasehold.schedule, at timestamptz, now timestamptz,
                                        p leasehold.policy, OUT job bigint, OUT why text)
 LANGUAGE plpgsql
@@ -152,7 +153,7 @@ BEGIN
             ON CONFLICT (queue, key) WHERE key IS NOT NULL
                 AND (state = 'pending' OR state = 'running' OR state = 'scheduled') DO NOTHING
         RETURNING id, state INTO job, made_state;
-        EXIT WHEN FOUND;  -- else another has just enqueued this key
+        EXIT WHEN FOUND;  -- else another session has just enqueued this key
     END LOOP;
     PERFORM leasehold.count_change(s.queue, now, 'e', NULL, made_state, 1);
     IF p.audit = 2 THEN
@@ -161,9 +162,9 @@ BEGIN
     END IF;
 END $$;
 
--- Move a schedule on, and enqueue. Compare-and-set: of all who have noticed that it is due, one moves it
--- on; the others get -1. `missed` and `more` tell of what was not on time, `why` why nothing can be
--- enqueued. Returns how many jobs were.
+-- Advance a schedule and enqueue its jobs. The write compares done_until: of all sessions that saw the schedule
+-- due, one advances it, the others get -1. `missed` and `more` describe runs that were late; `why` says why
+-- nothing can be enqueued. Returns the number of enqueued jobs.
 CREATE FUNCTION leasehold.schedule_run(of_name text, was_until timestamptz, upto timestamptz,
                                         of_next_at timestamptz, instants timestamptz[], missed text,
                                         more text, why text) RETURNS bigint
@@ -215,8 +216,8 @@ BEGIN
     RETURN n;
 END $$;
 
--- It cannot be told when it is due (then `why` says so), or not yet: nothing is settled, somebody looks
--- again later.
+-- The schedule is not due yet, or `why` says why its next run cannot be computed. Nothing is done; it is
+-- examined again later.
 CREATE FUNCTION leasehold.schedule_put_off(of_name text, of_next_at timestamptz, why text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$

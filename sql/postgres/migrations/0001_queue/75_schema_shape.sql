@@ -1,9 +1,9 @@
--- What the schema is made of, and what it was when it was made: `leasehold check` names what differs.
+-- What the schema consists of, now and when it was created: `leasehold check` reports differences.
 
--- One row a thing of ours. `portable`: the same text on every version of the server, else the server's
--- own rendering of it. Partitions of events come and go. This function itself is left out: a dump that is
--- restored renders its unions in another way. It has a search_path because the server's functions that render
--- views look up operators in the path of whoever calls them.
+-- One row per object of the schema. `portable`: the text is the same on every version of the server; otherwise
+-- it is the server's own rendering. Event partitions are left out, because they come and go. So is this
+-- function, because a restored dump renders its unions differently. It has a search_path because the server's
+-- functions that render views resolve operators in the caller's.
 CREATE FUNCTION leasehold.shape() RETURNS TABLE (kind text, name text, shape text, portable boolean)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
@@ -52,6 +52,6 @@ CREATE TABLE leasehold.original_shape (
     name     text    NOT NULL,
     shape    text    NOT NULL,
     portable boolean NOT NULL,
-    server   integer NOT NULL,  -- the major version that rendered it
+    server   integer NOT NULL,  -- major version that rendered the text
     PRIMARY KEY (kind, name)
 );

@@ -1,7 +1,8 @@
--- What is read by more than a SELECT. Nothing here changes anything.
+-- Reads that are more than one SELECT. Nothing here changes anything.
 
--- When the oldest pending job of a queue was made: ids rise with age, so it is the first of one of
--- the priorities; hops from priority to priority instead of reading them all, and begins at the front.
+-- When the oldest pending job of a queue was enqueued. Ids are in order of age, so it is the first of one of
+-- the priorities. The function goes from priority to priority instead of reading all jobs, and starts at the
+-- claim floor.
 CREATE FUNCTION leasehold.oldest_pending(of_queue text) RETURNS timestamptz LANGUAGE plpgsql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
@@ -35,13 +36,13 @@ BEGIN
     RETURN (SELECT j.created_at FROM leasehold.job j WHERE j.id = best);
 END $$;
 
--- By the index, however few or many minutes the server believes there are.
+-- By the index, whatever number of rows the server estimates.
 CREATE FUNCTION leasehold.minutes_since(since timestamptz) RETURNS SETOF leasehold.rollup LANGUAGE sql STABLE
 SET enable_seqscan = off
 BEGIN ATOMIC SELECT * FROM leasehold.rollup r WHERE r.minute >= since; END;
 
--- All queues with their counts: as folded, and what has come since. hour_…: the last 60 full minutes
--- and the current one.
+-- All queues with their counts: the folded ones plus the deltas since. hour_...: the last 60 full minutes and
+-- the current one.
 CREATE FUNCTION leasehold.queues()
 RETURNS TABLE (queue text, paused boolean, scheduled bigint, pending bigint, running bigint,
                completed bigint, failed bigint, cancelled bigint, oldest_pending_ms bigint,
@@ -68,7 +69,7 @@ BEGIN ATOMIC
                sum(n) FILTER (WHERE m.state = 'cancelled')
           FROM moved m GROUP BY m.queue
         UNION ALL
-        -- Limits are shown before the first job.
+        -- A queue with limits is listed before its first job.
         SELECT p.queue, false, 0, 0, 0, 0, 0, 0 FROM leasehold.policy p WHERE p.queue <> '*'
     ), counts AS (
         SELECT c.queue, bool_or(c.paused) AS paused, coalesce(sum(c.scheduled), 0)::bigint AS scheduled,
@@ -83,7 +84,7 @@ BEGIN ATOMIC
                r.run_ms
           FROM t, LATERAL leasehold.minutes_since(t.since) r
         UNION ALL
-        -- As upkeep folds them.
+        -- As maintenance folds them.
         SELECT d.queue, CASE WHEN d.act = 'e' THEN d.n END, CASE WHEN d.act = 'c' THEN d.n END,
                CASE WHEN d.act = 'd' THEN d.n END,
                CASE WHEN d.act = 'f' OR (d.act = 'r' AND d.becomes = 'failed') THEN d.n END,
@@ -110,7 +111,7 @@ BEGIN ATOMIC
      ORDER BY c.queue;
 END;
 
--- A named lease as it is now; all of a scope, or of all scopes.
+-- Named leases as they are now; of one scope, or of all.
 CREATE FUNCTION leasehold.leases(of_scope text DEFAULT NULL) RETURNS SETOF leasehold.lease_state
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC

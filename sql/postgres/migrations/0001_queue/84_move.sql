@@ -1,15 +1,15 @@
--- Everything into another store, or out of one (`leasehold move`): which part this store has, and the
--- doors that are shut meanwhile. Rows are read and written by the library, in the order of their keys.
+-- Moving the store (`leasehold move`): the part that this store has in a move, and the triggers that close it
+-- meanwhile. The library reads and writes the rows in the order of their keys.
 
 CREATE TABLE leasehold.move (
     one   boolean PRIMARY KEY DEFAULT true CHECK (one),
     part  text NOT NULL CHECK (part IN ('source', 'gone', 'target', 'filled')),
-    id    text NOT NULL,   -- of the move
-    other text NOT NULL,   -- the other store: its uuid …
-    url   text NOT NULL    -- … and how people call it
+    id    text NOT NULL,   -- id of the move
+    other text NOT NULL,   -- the other store: its uuid ...
+    url   text NOT NULL    -- ... and its URL, for messages
 );
 
--- Why only a move may write here; NULL: anybody may.
+-- Why only a move may write to this store; NULL: every act may.
 CREATE FUNCTION leasehold.closed_words() RETURNS text LANGUAGE sql STABLE
 BEGIN ATOMIC
     SELECT CASE part
@@ -24,15 +24,16 @@ BEGIN ATOMIC
       FROM leasehold.move WHERE one;
 END;
 
--- Every table that acts write to has this trigger while the store is closed, and no other time: it costs
--- nothing then. Making it waits for whoever is writing.
+-- While the store is closed, every table that acts write to has this trigger; at other times it has none and
+-- costs nothing. The creation of the trigger waits for transactions that are writing.
 CREATE FUNCTION leasehold.closed() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     moving text := nullif(current_setting('leasehold.moving', true), '');
 BEGIN
-    -- A snapshot from before the doors were shut (REPEATABLE READ) shows no move: it stays outside as well.
+    -- A snapshot from before the store was closed (REPEATABLE READ) shows no move: such a transaction is
+    -- refused, too.
     IF moving IS NULL OR moving IS DISTINCT FROM (SELECT id FROM leasehold.move WHERE one) THEN
         PERFORM leasehold.refuse(-14, coalesce(leasehold.closed_words(), format(
             'store "%s" has part in a move: nothing can change here', current_database())));
@@ -40,7 +41,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Shut, or open again. Exclusive, so that nobody is half-way: nobody writes, and nobody is about to.
+-- Close or open the store. The lock is exclusive, so no transaction is writing or about to write.
 CREATE FUNCTION leasehold.move_triggers(shut boolean) RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -58,7 +59,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Has it this part, in this move? From here to the end of the transaction its rows may be written.
+-- Does this store have this part in this move? If so, its rows may be written until the end of the transaction.
 CREATE FUNCTION leasehold.move_need(of_part text, of_id text) RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -78,7 +79,7 @@ BEGIN ATOMIC
        SET part = excluded.part, id = excluded.id, other = excluded.other, url = excluded.url;
 END;
 
--- Never used: no job ever had an id here, and nothing was set.
+-- Was the store never used: no job ever had an id, and nothing was configured?
 CREATE FUNCTION leasehold.move_empty() RETURNS boolean LANGUAGE sql STABLE
 RETURN pg_catalog.pg_sequence_last_value(
            pg_catalog.pg_get_serial_sequence('leasehold.job', 'id')::regclass) IS NULL
@@ -86,8 +87,7 @@ RETURN pg_catalog.pg_sequence_last_value(
    AND NOT EXISTS (SELECT 1 FROM leasehold.scope) AND NOT EXISTS (SELECT 1 FROM leasehold.schedule)
    AND NOT EXISTS (SELECT 1 FROM leasehold.lease) AND NOT EXISTS (SELECT 1 FROM leasehold.request);
 
--- The source: nobody may be at work. What the acts have appended is counted, so that all counts are in
--- one place.
+-- The source: no job may be running. The deltas are folded, so that all counts are in one place.
 CREATE FUNCTION leasehold.move_close(of_id text, of_other text, of_url text) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -116,8 +116,7 @@ BEGIN
     PERFORM leasehold.fold_totals();
 END $$;
 
--- The target: empty, or the half of a move from the same source, which goes on unless it is to be begun
--- anew.
+-- The target: empty, or half of a move from the same source, which continues unless it is to start again.
 CREATE FUNCTION leasehold.move_prepare(of_id text, of_other text, of_url text, anew boolean)
 RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -143,7 +142,7 @@ BEGIN
     PERFORM leasehold.move_set('target', of_id, of_other, of_url);
 END $$;
 
--- The source: everything is over there.
+-- The source: everything has been moved.
 CREATE FUNCTION leasehold.move_leave(of_id text) RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -152,7 +151,7 @@ BEGIN
     UPDATE leasehold.move SET part = 'gone';
 END $$;
 
--- The source: the move is given up.
+-- The source: the move is abandoned.
 CREATE FUNCTION leasehold.move_reopen(of_id text) RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -175,7 +174,7 @@ BEGIN
     END IF;
 END $$;
 
--- The target: ids and epoch go on from the source's, and it is open.
+-- The target: ids and epoch continue from the source's, and the store is open.
 CREATE FUNCTION leasehold.move_finish(of_id text, of_url text, epoch bigint, last_job bigint,
                                       last_event bigint, last_report bigint) RETURNS void
 LANGUAGE plpgsql
@@ -207,7 +206,7 @@ BEGIN
     PERFORM leasehold.move_triggers(false);
 END $$;
 
--- How it stands, as far as a move asks.
+-- The state of this store, as a move needs it.
 CREATE FUNCTION leasehold.move_look(OUT uuid text, OUT epoch bigint, OUT part text, OUT id text,
                                     OUT other text, OUT last_job bigint, OUT last_event bigint,
                                     OUT last_report bigint, OUT empty boolean, OUT n bigint)

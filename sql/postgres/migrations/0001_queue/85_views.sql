@@ -1,9 +1,9 @@
--- Views for people and dashboards, in seconds where people think in seconds. Nothing is hidden by
--- them: whoever may read them may read the tables (90_access.sql), so none is a security barrier.
+-- Views for people and dashboards, with durations in seconds. They hide nothing: a role that may read them may
+-- read the tables (90_access.sql), so none is a security barrier.
 --
--- The clock is asked once a query, and not for every row: hence MATERIALIZED.
+-- The clock is read once per query, not for every row: hence MATERIALIZED.
 
--- How near each running job is to being taken back.
+-- How close each running job is to being reclaimed.
 CREATE VIEW leasehold.stale_monitor AS
 WITH c AS MATERIALIZED (SELECT leasehold.clock() AS now)
 SELECT job_id, queue, kind, worker, attempt, started_at, last_heartbeat_at, lease_until,
@@ -14,14 +14,14 @@ SELECT job_id, queue, kind, worker, attempt, started_at, last_heartbeat_at, leas
   FROM (SELECT j.id AS job_id, j.queue, j.kind, j.worker, j.attempt, j.started_at,
                j.last_heartbeat_at, j.lease_until,
                leasehold.ms(c.now - greatest(j.started_at, j.last_heartbeat_at)) AS age_ms,
-               -- of the present lease: a heartbeat may have asked for another than the claim did
+               -- length of the current lease: a heartbeat may have asked for another one than the claim did
                nullif(leasehold.ms(j.lease_until - greatest(j.started_at, j.last_heartbeat_at)), 0)
                    AS term_ms
           FROM leasehold.job j, c
          WHERE j.state = 'running') held;
 
--- Running beyond twice the lease, where recovery is not switched off by a policy and expiry is not held
--- back: claims and recoveries should have taken it. Must be empty, wherever anybody claims or recovers.
+-- Jobs that run beyond twice their lease, where no policy has recovery off and expiry is not suspended: claims
+-- and recoveries should have reclaimed them. Must be empty wherever workers claim.
 CREATE VIEW leasehold.stale_validation AS
 SELECT s.* FROM leasehold.stale_monitor s
  WHERE s.ratio >= 2
@@ -31,13 +31,13 @@ SELECT s.* FROM leasehold.stale_monitor s
                     AND p.recovery IS NOT NULL
                   ORDER BY p.queue = '*', p.kind = '*' LIMIT 1), true);
 
--- Every job that was ever taken back, as long as events are kept.
+-- Every job that was reclaimed, as long as events are kept.
 CREATE VIEW leasehold.recovery_history AS
 SELECT job AS job_id, at, action, attempt, worker AS previous_worker, reason
   FROM leasehold.event WHERE action IS NOT NULL AND job IS NOT NULL;
 
--- What a job is at this moment, from its columns. Where expiry is held back (the clock jumped, another
--- server took over), no lease is expired.
+-- State of a job at this moment, from its columns. While expiry is suspended (the clock jumped, another server
+-- took over), no lease has expired.
 CREATE VIEW leasehold.job_state AS
 WITH c AS MATERIALIZED (
     SELECT t.now, leasehold.due(t.now, m.no_expiry_before) AS due
@@ -50,7 +50,7 @@ SELECT j.id AS job_id,
             ELSE upper(j.state) END AS derived_state
   FROM leasehold.job j, c;
 
--- What each run of a job wrote, as text.
+-- The output of each run of a job, as text.
 CREATE VIEW leasehold.job_output AS
 SELECT o.job AS job_id, o.attempt, o.token, o.at, o.stdout_bytes,
        leasehold.stream_text(o.stdout_bytes, o.stdout_head, o.stdout_tail) AS stdout, o.stderr_bytes,

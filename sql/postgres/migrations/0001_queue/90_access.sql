@@ -1,23 +1,23 @@
--- Who may do what. Nothing is PUBLIC's.
+-- Privileges. PUBLIC has none.
 --
---   leasehold_owner    owns everything here; the acts run as it (SECURITY DEFINER), and it can do
---                      nothing anywhere else: whoever migrates is often a superuser, and no act should be
+--   leasehold_owner    owns everything here; the acts run as it (SECURITY DEFINER). It has no other
+--                      rights: the user who migrates is often a superuser, and no act should run as one
 --   leasehold_worker   calls the acts, inserts jobs, reads
 --   leasehold_reader   reads
---   leasehold_producer enqueues, and asks for the results of what it has enqueued itself
+--   leasehold_producer enqueues, and reads the results of its own jobs
 --
--- None of them can log in: GRANT leasehold_worker TO app. Roles belong to the server, not to the
--- database, so other databases may have made them. Where the migrating user may not make or use
--- them (some managed services), everything stays with that user, a NOTICE says so, and
--- leasehold.admit('app', 'worker') lets a role in that exists.
+-- None of them can log in: GRANT leasehold_worker TO app. Roles belong to the server, not to the database, so
+-- other databases may have created them. If the migrating user may not create or use them (some managed
+-- services), that user owns everything, a NOTICE says so, and leasehold.admit('app', 'worker') gives an
+-- existing role its rights.
 
--- Give a role what a worker, a reader or a producer needs; whoever owns the schema may do that. What is in no
--- list is called by other functions of ours, and by nobody else.
+-- Give a role what a worker, a reader or a producer needs. The owner of the schema may call it. A function that
+-- is in no list is called only by other functions of ours.
 CREATE FUNCTION leasehold.admit(who name, what text) RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    -- The first line is called by views, as the one who reads them; they tell nothing.
+    -- Views call the functions of the first line as the role that reads them.
     reads constant text[] := ARRAY['clock', 'closed_words', 'due', 'ms', 'falls_due', 'shape', 'span', 'stream_text',
         'about', 'jobs_of', 'lease_get', 'leases', 'queues', 'recovery_report', 'recovery_stats',
         'stale_jobs', 'stale_rest', 'result'];
@@ -47,7 +47,7 @@ BEGIN
         EXECUTE format('GRANT SELECT ON ALL SEQUENCES IN SCHEMA leasehold TO %I', who);
     END IF;
     IF what <> 'reader' THEN
-        -- A plain INSERT is an enqueue: what the trigger does not judge, nobody else may set.
+        -- A plain INSERT is an enqueue. Columns that the trigger does not check may not be set.
         EXECUTE format('GRANT INSERT (queue, kind, payload, payload_bytes, priority, key, run_at, '
                        'expires_at, max_attempts, lease_ms, backoff_ms, backoff_cap_ms) '
                        'ON leasehold.job TO %I', who);
@@ -67,7 +67,7 @@ REVOKE ALL ON ALL TABLES IN SCHEMA leasehold FROM PUBLIC;
 REVOKE ALL ON ALL SEQUENCES IN SCHEMA leasehold FROM PUBLIC;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA leasehold FROM PUBLIC;
 
--- The roles, where they can be had. Two databases may be migrated at once.
+-- Create the roles if possible. Two databases may be migrated at once.
 DO $$
 DECLARE
     role text;
@@ -77,7 +77,7 @@ BEGIN
             BEGIN
                 EXECUTE pg_catalog.format('CREATE ROLE %I NOLOGIN', role);
             EXCEPTION WHEN duplicate_object OR unique_violation THEN
-                NULL;  -- the other one has made it
+                NULL;  -- another session has created it
             END;
         END IF;
     END LOOP;
@@ -89,7 +89,7 @@ EXCEPTION WHEN insufficient_privilege THEN
         'others in by leasehold.admit(role, ''worker''), ''reader'' or ''producer''', current_user;
 END $$;
 
--- Everything into the owner's hands, the schema first: who is to own a thing must be able to make it.
+-- Give everything to the owner, the schema first: the owner of an object must be able to create it.
 DO $$
 DECLARE
     thing record;
@@ -106,7 +106,7 @@ BEGIN
                c.oid::regclass::text AS name
           FROM pg_catalog.pg_class c
          WHERE c.relnamespace = 'leasehold'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'S')
-           -- The sequence of an identity column goes with its table.
+           -- The sequence of an identity column changes its owner with its table.
            AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend d
                             WHERE d.objid = c.oid AND d.deptype = 'i' AND c.relkind = 'S')
         UNION ALL
