@@ -4,7 +4,7 @@ BUILD  ?= build
 PREFIX ?= /usr/local
 
 .DEFAULT_GOAL := all
-.PHONY: all deps demo check bench torture mutants format install uninstall clean help
+.PHONY: all deps demo check test bench torture mutants format install uninstall clean help
 
 all: $(BUILD)/build.ninja
 	@ninja -C $(BUILD) --quiet
@@ -26,6 +26,10 @@ demo: all
 
 check:
 	@tools/check
+
+# T names the tests. An error of make (exit code 2) also when nothing matches.
+test:
+	@tools/test $(if $(ON),--on $(ON)) $(if $(TIMES),--times $(TIMES)) $(if $(BUSY),--busy $(BUSY)) $(T)
 
 bench: all
 	@BUILD=$(BUILD) tools/bench
@@ -57,6 +61,7 @@ help:
 	@echo 'make            build $(BUILD)/leasehold and $(BUILD)/libleasehold.*'
 	@echo 'make demo       see a lost job come back'
 	@echo 'make check      everything that must pass: suites, sanitizers, lints (tools/check --help)'
+	@echo "make test T='late_complete*' [ON=postgres]   the tests of these names (tools/test --help)"
 	@echo 'make bench      measure, and compare with the floors'
 	@echo 'make torture    the long crash and race runs'
 	@echo 'make mutants    break each requirement once, and see its tests fail'

@@ -454,7 +454,7 @@ TEST(a_stopped_run_is_fenced_by_its_guardian_before_its_lease_ends)
     struct shop shop = shop_open();
     pid_t run = start_family(&shop, "2s");
     pid_t next = START("a/b", "--wait", SCRIPT(LOOK));
-    EXPECT_EQ(kill(run, SIGSTOP), 0);
+    shift_freeze(&(struct shift){.pid = run});
     expect_handed_on(next);
     EXPECT_EQ(kill(run, SIGCONT), 0);
     EXPECT_EQ(end_of(run), 4);
