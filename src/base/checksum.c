@@ -1,3 +1,4 @@
+/* checksum.c: the checksum of payloads and rows. */
 #include "base/checksum.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* clock.c: the clocks. In the test library, the control block of hook.h can move them. */
 #include "base/clock.h"
 
 #include "base/hook.h"

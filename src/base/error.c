@@ -1,3 +1,4 @@
+/* error.c: setting an error and its sentence. */
 #include "base/error.h"
 
 #include <leasehold.h>

@@ -1,9 +1,9 @@
-/* Flags by which a caller ends a call: raised by any thread, and in signal handlers. */
+/* flag.c: flags that cancel calls, raised by any thread and by signal handlers. */
 #include <leasehold.h>
 
 #include <stddef.h>
 
-_Static_assert(__GCC_ATOMIC_INT_LOCK_FREE == 2, "a signal handler may not wait");
+_Static_assert(__GCC_ATOMIC_INT_LOCK_FREE == 2, "a signal handler must not take a lock");
 
 /* NOLINTBEGIN(readability-non-const-parameter): clang-tidy does not see that the builtins write. */
 void lh_flag_raise(lh_flag *flag)

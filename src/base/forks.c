@@ -1,4 +1,4 @@
-/* The list of what a forked child lets go of: one list per process, because a process is what forks. */
+/* forks.c: the list of what a forked child must close. There is one list per process. */
 #include "base/forks.h"
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* The test library's control block, see hook.h. Empty in the library that ships. */
+/* hook.c: the control block of the test library, see hook.h. Empty in the library that ships. */
 #include "base/hook.h"
 
 #ifdef LHI_TEST

@@ -1,3 +1,4 @@
+/* log.c: passing a line to the log function of a handle. */
 #include "base/log.h"
 
 #include <stdarg.h>

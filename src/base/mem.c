@@ -1,3 +1,4 @@
+/* mem.c: the allocator and the arena. */
 #include "base/mem.h"
 
 #include "base/hook.h"
@@ -61,7 +62,7 @@ void *lhi_arena_alloc(struct lhi_arena *arena, size_t size)
     if (need < size)
         return NULL;
     if (block == NULL || block->size - block->used < need) {
-        /* Doubling keeps the number of blocks small, whatever the number of jobs. */
+        /* Doubling the size keeps the number of blocks small. */
         size_t want = block ? block->size * 2 : FIRST_BLOCK;
         if (want > (size_t)1 << 20)
             want = (size_t)1 << 20;

@@ -1,3 +1,4 @@
+/* notify.c: messages to the service manager (sd_notify). */
 #include "base/notify.h"
 
 #include <errno.h>
@@ -9,7 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* A path, or with an @ in front a name without a file. 0: neither, or too long. */
+/* Parse $NOTIFY_SOCKET: a path, or @NAME for an abstract socket. Returns the length; 0: invalid or too long. */
 static socklen_t notify_address(struct sockaddr_un *address)
 {
     const char *name = getenv("NOTIFY_SOCKET");
@@ -21,7 +22,7 @@ static socklen_t notify_address(struct sockaddr_un *address)
     memcpy(address->sun_path, name, len);
     if (name[0] == '@')
         address->sun_path[0] = '\0';
-    /* Without the zero at the end: in a name without a file it would be part of the name. */
+    /* Do not count a final zero: in the name of an abstract socket it would be part of the name. */
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len);
 }
 
@@ -39,7 +40,7 @@ void lhi_notify(const char *state)
     errno = before;
 }
 
-/* A positive decimal number and nothing else; 0: it is none. */
+/* Parse a positive decimal number; 0: the text is something else. */
 static int64_t positive(const char *text)
 {
     char *end;
@@ -62,7 +63,7 @@ int64_t lhi_notify_watchdog_ms(void)
     const char *whose = getenv("WATCHDOG_PID");
     int64_t us = positive(getenv("WATCHDOG_USEC"));
 
-    /* Inherited from a parent that was meant. */
+    /* The watchdog is that of a parent process, which passed on its environment. */
     if (us == 0 || (whose != NULL && positive(whose) != (int64_t)getpid()))
         return 0;
     return us < 1000 ? 1 : us / 1000;

@@ -1,3 +1,4 @@
+/* processes.c: reading /proc, and killing a process without hitting another one. */
 #include "base/processes.h"
 
 #include "base/error.h"
@@ -12,10 +13,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* ---- one ---- */
+/* ---- one process ---- */
 
-/* Fields 3, 4, 6, 20 and 22 of /proc/PID/stat; the command in field 2 may hold spaces and brackets,
- * so count from its last closing bracket. */
+/* Parse fields 3, 4, 6, 20 and 22 of /proc/PID/stat. The command in field 2 may contain spaces and
+ * parentheses, so counting starts after the last closing parenthesis. */
 static bool parse_stat(const char *line, struct lhi_process *out)
 {
     int64_t field[23] = {0};
@@ -37,7 +38,7 @@ static bool parse_stat(const char *line, struct lhi_process *out)
     return true;
 }
 
-/* 0 or an errno. */
+/* Read a stat file. Returns 0 or an errno. */
 static int look(int dir, const char *path, struct lhi_process *out)
 {
     char line[1024];
@@ -68,7 +69,7 @@ int64_t lhi_process_start(int64_t pid)
 
 bool lhi_process_ended(const struct lhi_process *process)
 {
-    /* A first thread that has ended is shown as a zombie while the others live on. */
+    /* A process whose first thread has ended is shown as a zombie, even if other threads still run. */
     return (process->state == 'Z' && process->threads <= 1) || process->state == 'X';
 }
 
@@ -81,7 +82,7 @@ bool lhi_process_gone(int64_t pid, int64_t start)
     if (!lhi_process_look(pid, &found))
         return false;
     if (start != 0 && found.start != start)
-        return true; /* the number was given to another */
+        return true; /* another process has this pid now */
     return lhi_process_ended(&found);
 }
 
@@ -91,7 +92,7 @@ int lhi_process_kill(int64_t pid, int64_t start)
 
     if (fd < 0)
         return errno;
-    /* Asked once the process is held: from here on the number cannot pass to another unnoticed. */
+    /* Checked after the pidfd is open: if the start time matches, the pidfd is that process. */
     int error = ESRCH;
     if (start != 0 && lhi_process_start(pid) == start)
         error = syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0) == 0 ? 0 : errno;
@@ -99,7 +100,7 @@ int lhi_process_kill(int64_t pid, int64_t start)
     return error;
 }
 
-/* ---- all ---- */
+/* ---- all processes ---- */
 
 enum { VALUE_MAX = 256, ROOM = 32768 };
 
@@ -107,7 +108,7 @@ struct environment {
     const char *variable;
     size_t len;
     char *bytes;  /* ROOM */
-    bool goes_on; /* they begin somewhere inside, and not with an entry */
+    bool goes_on; /* `bytes` does not start at the beginning of an entry */
     char value[VALUE_MAX];
 };
 
@@ -132,8 +133,8 @@ static bool find_value(struct environment *env, size_t used, bool to_the_end)
     return false;
 }
 
-/* An environment may be large, and the variable anywhere in it: what may be cut in two is kept for
- * the next look. False: it may be there, and we have no means to read it. */
+/* Read the variable from an environment of any size, block by block. The end of a block is kept, because
+ * the entry may be cut in two there. False: the process exists, but out of descriptors or memory. */
 static bool read_value(struct environment *env, int dir)
 {
     size_t used = 0, kept = env->len + VALUE_MAX;
@@ -163,7 +164,7 @@ int lhi_met_look(const struct lhi_met *met, struct lhi_process *out)
     return look(met->dir, "stat", out);
 }
 
-/* False: it is there, and cannot be held. */
+/* Meet one process. False: it exists but could not be opened. */
 static bool meet(int proc, const char *name, struct environment *env,
                  void (*fn)(void *arg, const struct lhi_met *met), void *arg)
 {
@@ -197,5 +198,5 @@ bool lhi_meet_processes(const char *variable, void (*fn)(void *arg, const struct
     if (proc != NULL)
         (void)closedir(proc);
     lhi_free(env.bytes);
-    return any && all; /* we ourselves, at the least */
+    return any && all; /* there is at least this process */
 }

@@ -1,4 +1,7 @@
-/* Processes: which are there, told apart from a later one with the same number; and ending one. */
+/*
+ * processes.h: looking at processes and killing one, without confusing it with a later process that has
+ * the same pid.
+ */
 #ifndef LHI_PROCESSES_H
 #define LHI_PROCESSES_H
 
@@ -12,30 +15,31 @@ struct lhi_process {
     int64_t start; /* in clock ticks since boot */
 };
 
-bool lhi_process_look(int64_t pid, struct lhi_process *out); /* false: it cannot be looked at */
+bool lhi_process_look(int64_t pid, struct lhi_process *out); /* false: /proc does not show it */
 int64_t lhi_process_start(int64_t pid);                      /* 0: unknown */
 bool lhi_process_ended(const struct lhi_process *process);   /* a zombie, with all its threads */
 
-/* Is the process that had this pid and start time gone for certain? A zombie is; what cannot be looked
- * at is not. Only for pids of our own namespace. */
+/* Is the process with this pid and start time gone for certain? A zombie is gone; a process that cannot be
+ * read is not. Only for pids of our own namespace. */
 bool lhi_process_gone(int64_t pid, int64_t start);
 
-/* SIGKILL, for the very process that had this pid and start time. 0, or an errno: ESRCH (it is gone,
- * and no other was touched), EPERM. */
+/* Send SIGKILL to the process with this pid and start time, and to no other. Returns 0 or an errno: ESRCH
+ * (it is gone), EPERM. */
 int lhi_process_kill(int64_t pid, int64_t start);
 
-/* A process that was met in passing, while it is held: what is asked about it is about none that
- * gets its number later. */
+/* A process met while walking through /proc. Its open directory makes sure that questions about it are not
+ * answered for a later process with the same pid. */
 struct lhi_met {
     int64_t pid, session;
-    const char *value; /* of the variable in its environment; "": none, or not ours to read */
+    const char *value; /* of the variable in its environment; "": none, or no permission */
     int dir;
 };
 
-/* ENOENT or ESRCH: it is gone by now; another errno: it cannot be looked at. */
+/* Returns 0 or an errno. ENOENT and ESRCH: the process is gone by now. */
 int lhi_met_look(const struct lhi_met *met, struct lhi_process *out);
 
-/* Meet every process that can be seen. False: not all could be: no memory, no descriptors. */
+/* Call `fn` for every visible process, with the value of `variable` in its environment. False: some were
+ * left out, because memory or descriptors ran out. */
 bool lhi_meet_processes(const char *variable, void (*fn)(void *arg, const struct lhi_met *met),
                         void *arg);
 

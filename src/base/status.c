@@ -1,4 +1,4 @@
-/* Names, texts, exit codes and HTTP statuses of outcomes, from the one table in status.def. */
+/* status.c: names, texts, exit codes and HTTP statuses of outcomes, from the table in status.def. */
 #include <leasehold.h>
 
 struct row {

@@ -1,3 +1,4 @@
+/* sys.c: locks, futexes, threads, randomness, the identity of a process, file systems. */
 #include "base/sys.h"
 
 #include "base/error.h"
@@ -63,7 +64,7 @@ int lhi_futex_wait(uint32_t *word, uint32_t value, uint32_t mask, int64_t timeou
     struct timespec ts, *deadline = NULL;
 
     if (timeout_ms >= 0) {
-        /* WAIT_BITSET takes an absolute time on the monotonic clock. */
+        /* FUTEX_WAIT_BITSET takes an absolute time of the monotonic clock. */
         (void)clock_gettime(CLOCK_MONOTONIC, &ts);
         ts.tv_sec += timeout_ms / 1000;
         ts.tv_nsec += timeout_ms % 1000 * 1000000;
@@ -95,9 +96,9 @@ bool lhi_thread_start(pthread_t *thread, void *(*run)(void *), void *arg)
     return started;
 }
 
-/* ---- a process for one question ---- */
+/* ---- a child process that answers one question ---- */
 
-/* The thread sanitizer takes every clone for a fork, whose memory is a copy. */
+/* The thread sanitizer treats every clone() as a fork, which has a copy of the memory. */
 #if defined(__SANITIZE_THREAD__)
 #define CHILD_FLAGS CLONE_VFORK
 #elif defined(__has_feature)
@@ -120,10 +121,10 @@ int lhi_ask_child(int (*ask)(void *), void *arg)
 
     if (stack == MAP_FAILED)
         return -1;
-    /* No handler of this program may run in the new process: the memory is ours. */
+    /* No signal handler may run in the child, because it shares our memory. */
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    /* It has descriptors of its own, and sends no signal when it ends. */
+    /* The child has its own descriptors, and its end sends no signal. */
     pid_t pid = clone(ask, stack + CHILD_STACK, CHILD_FLAGS, arg);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     (void)munmap(stack, CHILD_STACK);
@@ -157,7 +158,7 @@ void lhi_uuid(char out[37])
     unsigned char b[16];
 
     if (!lhi_random(b, sizeof b)) {
-        /* No kernel randomness at all: time and pid still tell two stores apart. */
+        /* Without randomness, time and pid still distinguish two stores. */
         struct timespec ts;
         (void)clock_gettime(CLOCK_REALTIME, &ts);
         int64_t parts[2] = {(int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec, getpid()};
@@ -198,7 +199,7 @@ void lhi_boot_id(char out[40])
     read_line("/proc/sys/kernel/random/boot_id", out, 40);
 }
 
-/* The number of a namespace of this process; 0: it cannot be looked at, or the kernel has none of the kind. */
+/* The number of a namespace of this process; 0: it cannot be read, or the kernel does not have this kind. */
 static int64_t namespace_of(const char *kind)
 {
     char path[64];
@@ -219,7 +220,7 @@ void lhi_time_ns(struct lhi_time_ns *out)
         return;
     read_line("/proc/self/timens_offsets", line, sizeof line);
     if (strncmp(line, "monotonic", 9) != 0)
-        return; /* a kernel that shows none has no namespace but the machine's */
+        return; /* this kernel has no time namespaces */
     int64_t seconds = strtoll(line + 9, &rest, 10);
     out->ahead_ms = seconds * 1000 + strtoll(rest, NULL, 10) / 1000000;
 }

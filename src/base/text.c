@@ -1,8 +1,9 @@
-/* Durations, times, names and UTF-8: what people write, and what we write for them. */
+/* text.c: parsing and writing durations and times; checking names and UTF-8. */
 #include <leasehold.h>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/zone.h"
 
 #include <string.h>
 #include <time.h>
@@ -43,7 +44,7 @@ int lh_duration_parse(const char *text, int64_t *ms)
         for (unit = 0; unit < N_UNITS; unit++)
             if (strlen(units[unit].name) == len && memcmp(units[unit].name, p, len) == 0)
                 break;
-        /* Each unit once, large to small: "1h30m" is a duration, "30m1h" a slip of the pen. */
+        /* Each unit may appear once, from large to small: "30m1h" is refused. */
         if (unit == N_UNITS || unit <= last_unit)
             return LH_EINVAL;
         if (__builtin_mul_overflow(value, units[unit].ms, &part) ||
@@ -67,7 +68,7 @@ char *lh_duration_format(int64_t ms, char *buf, size_t len)
         return buf;
     }
     buf[0] = '\0';
-    /* Two units are as much as a reader takes in: 3d4h, 5m10s. */
+    /* Write the two largest units only: 3d4h, 5m10s. */
     int parts = 0;
     for (int i = 0; i < N_UNITS && parts < 2 && used + 1 < len; i++) {
         int64_t n = ms / units[i].ms;
@@ -102,15 +103,6 @@ static int days_in_month(int year, int month)
 {
     static const int days[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
     return days[month - 1] + (month == 2 && leap_year(year));
-}
-
-/* Days since 1970-01-01 of the proleptic Gregorian calendar, counted from 1 March so that the leap
- * day is the last of its year. */
-static int64_t days_from_civil(int year, int month, int day)
-{
-    int64_t y = month <= 2 ? year - 1 : year;
-    int64_t m = month <= 2 ? month + 9 : month - 3;
-    return y * 365 + y / 4 - y / 100 + y / 400 + (m * 153 + 2) / 5 + day - 1 - 719468;
 }
 
 int lh_time_parse(const char *text, int64_t *ms)
@@ -151,12 +143,12 @@ int lh_time_parse(const char *text, int64_t *ms)
             return LH_EINVAL;
         offset = (*p == '-' ? -1 : 1) * ((int64_t)oh * 60 + om);
         p += 6;
-    } /* no zone: whose midnight would it be? */
-    else
-        return LH_EINVAL;
+    } else {
+        return LH_EINVAL; /* a time without a zone is ambiguous */
+    }
     if (*p != '\0')
         return LH_EINVAL;
-    int64_t days = days_from_civil(year, month, day);
+    int64_t days = lhi_days_from_civil(year, month, day);
     *ms = (((days * 24 + hour) * 60 + minute - offset) * 60 + second) * 1000 + frac;
     return LH_OK;
 }
@@ -196,7 +188,7 @@ bool lh_name_ok(const char *name)
     return name != NULL && lhi_name_ok_n(name, strnlen(name, LHI_NAME_MAX + 1));
 }
 
-/* Length of the well-formed UTF-8 sequence at p (no overlong forms, no surrogates), 0 if none. */
+/* The length of the well-formed UTF-8 sequence at p (no overlong forms, no surrogates); 0: there is none. */
 static size_t utf8_sequence(const unsigned char *p, size_t left)
 {
     unsigned char c = p[0];
@@ -238,7 +230,7 @@ bool lh_text_ok(const void *bytes, size_t len)
 
     for (size_t i = 0; i < len;) {
         uint64_t word;
-        /* Eight at a time while it is plain ASCII: no high bit, no zero byte. */
+        /* Check eight bytes at a time while they are ASCII: no high bit, no zero byte. */
         if (len - i >= sizeof word) {
             memcpy(&word, p + i, sizeof word);
             if ((word & HIGH_BITS) == 0 && ((word - LOW_BITS) & ~word & HIGH_BITS) == 0) {

@@ -1,9 +1,9 @@
 /*
- * zone.c: what clocks show elsewhere.
+ * zone.c: the offset of a time zone from UTC at any moment.
  *
- * A zone file (RFC 8536) lists the moments at which its offset changed or will change, and ends
- * with a rule for all the time after the last of them. The file is not ours: every number in it is
- * checked before it is used, and one that does not add up is no zone.
+ * A zone file (RFC 8536) lists the moments at which the offset changes, and ends with a rule for the
+ * time after the last of them. The file may be damaged, so every number in it is checked before it
+ * is used.
  */
 #include "base/zone.h"
 
@@ -20,26 +20,26 @@
 
 enum {
     DAY = 86400,
-    MOST_OFFSET = 26 * 3600, /* no clock is further from UTC than this */
+    MOST_OFFSET = 26 * 3600, /* no zone is further from UTC */
     MOST_BYTES = 256 << 10,  /* no zone file is larger */
     MOST_NAME = 64,
     MOST_CHANGES = 4096,
 };
 
-/* One change of a rule: the day, and the second of it by the clock before the change. */
+/* When a rule changes the offset: the day, and the second of that day by the clock before the change. */
 struct change {
     char
-        kind; /* 'M': week and weekday of a month; 'J': day of the year, no leap day; 'D': with it */
+        kind; /* 'M': weekday of a week of a month; 'J': day of the year without a leap day; 'D': with it */
     int month, week, day;
     int64_t time;
 };
 
 struct lhi_zone {
     size_t n;
-    int64_t *at;     /* moments of change, ascending … */
-    int64_t *offset; /* … and the offset from then on */
-    int64_t before;  /* the offset before the first */
-    /* The rule behind the last change. */
+    int64_t *at;     /* the moments of change, ascending */
+    int64_t *offset; /* the offset from each of these moments on */
+    int64_t before;  /* the offset before the first change */
+    /* The rule for the time after the last change. */
     bool has_rule, has_summer;
     int64_t standard, summer;
     struct change begin, end; /* of summer time */
@@ -49,7 +49,7 @@ struct lhi_zone {
 
 int64_t lhi_days_from_civil(int64_t year, int month, int day)
 {
-    /* Counted from 1 March, so that the leap day is the last of its year. */
+    /* Years are counted from 1 March, so the leap day is the last day of its year. */
     int64_t y = month <= 2 ? year - 1 : year;
     int64_t m = month <= 2 ? month + 9 : month - 3;
     int64_t era = (y >= 0 ? y : y - 399) / 400;
@@ -95,7 +95,7 @@ static bool parse_number(const char **p, int64_t min, int64_t max, int64_t *out)
     return *p > start && value >= min && value <= max;
 }
 
-/* hh[:mm[:ss]] with a sign. */
+/* Parse hh[:mm[:ss]] with an optional sign. */
 static bool parse_time(const char **p, int64_t *out)
 {
     int64_t sign = 1, hours, minutes = 0, seconds = 0;
@@ -118,7 +118,7 @@ static bool parse_time(const char **p, int64_t *out)
     return true;
 }
 
-/* The abbreviation of a zone: letters, or anything in angle brackets. */
+/* Skip the abbreviation of a zone: letters, or any text in angle brackets. */
 static bool skip_letters(const char **p)
 {
     const char *start = *p;
@@ -160,7 +160,7 @@ static bool parse_rule(const char *p, struct lhi_zone *zone)
 {
     if (!skip_letters(&p) || !parse_time(&p, &zone->standard))
         return false;
-    zone->standard = -zone->standard; /* it counts towards the west */
+    zone->standard = -zone->standard; /* POSIX counts offsets west of UTC as positive */
     zone->has_rule = true;
     if (*p == '\0')
         return true;
@@ -176,7 +176,7 @@ static bool parse_rule(const char *p, struct lhi_zone *zone)
     return parse_change(&p, &zone->begin) && parse_change(&p, &zone->end) && *p == '\0';
 }
 
-/* The moment of a change in a year, by a clock that is `offset` away from UTC. */
+/* The moment of a change in a given year; `offset` is the offset before it. */
 static int64_t change_in(const struct change *change, int64_t year, int64_t offset)
 {
     int64_t day;
@@ -209,7 +209,7 @@ static int64_t offset_by_rule(const struct lhi_zone *zone, int64_t utc, int64_t 
     for (int64_t y = year - 1; y <= year + 1; y++) {
         const int64_t begin = change_in(&zone->begin, y, zone->standard);
         const int64_t end = change_in(&zone->end, y, zone->summer);
-        /* The end of one year may be the begin of the next: daylight saving all year. */
+        /* If summer time lasts all year, its end is the beginning of the next one. */
         if (begin <= utc && begin >= last) {
             last = begin;
             offset = zone->summer;
@@ -236,7 +236,7 @@ static int64_t big_endian(const unsigned char *p, size_t len)
     return (int64_t)value;
 }
 
-/* The counts of a header, and how long what follows it is. */
+/* The counts of a header. They determine the size of the data after it. */
 struct counts {
     size_t is_ut, is_std, leaps, times, types, letters;
 };
@@ -286,7 +286,7 @@ static bool read_changes(const unsigned char *p, const struct counts *c, size_t 
     return true;
 }
 
-/* Between the last two newlines of the file. */
+/* The rule is the text between the last two newlines of the file. */
 static bool read_rule(const unsigned char *p, size_t left, struct lhi_zone *zone)
 {
     char text[128];
@@ -305,7 +305,7 @@ static bool read_zone(const unsigned char *p, size_t len, struct lhi_zone *zone,
 
     if (p == NULL || !read_header(p, len, &c))
         return false;
-    if (p[4] != '\0') { /* from version 2 on the same comes again, in 64 bits */
+    if (p[4] != '\0') { /* from version 2 on, a second header has the same data in 64 bits */
         size_t skip = 44 + body_size(&c, 4);
         if (skip > len || !read_header(p + skip, len - skip, &c))
             return false;
@@ -323,9 +323,9 @@ static bool read_zone(const unsigned char *p, size_t len, struct lhi_zone *zone,
            (width == 4 || read_rule(p + 44 + body, len - 44 - body, zone));
 }
 
-/* ---- finding it ---- */
+/* ---- loading a zone ---- */
 
-/* A path below the folder of zones, and no way out of it. */
+/* Is it a path below the folder of zones that cannot leave it? */
 static bool zone_name_ok(const char *name)
 {
     size_t len = strnlen(name, MOST_NAME + 1);
@@ -349,7 +349,7 @@ static int no_such_zone(const char *name, const char *folder, struct lhi_error *
                     name, folder);
 }
 
-/* The whole file; LH_EINVAL: there is none, or it cannot be one. */
+/* Read the whole file. LH_EINVAL: it does not exist, or is no zone file. */
 static int read_file(const char *path, unsigned char **out, size_t *len, struct lhi_error *err)
 {
     struct stat st;
@@ -419,11 +419,11 @@ void lhi_zone_free(struct lhi_zone *zone)
     lhi_free(zone);
 }
 
-/* ---- asking it ---- */
+/* ---- offsets ---- */
 
 int64_t lhi_zone_offset(const struct lhi_zone *zone, int64_t utc, int64_t *until)
 {
-    size_t low = 0, high = zone->n; /* how many changes are past */
+    size_t low = 0, high = zone->n; /* the number of changes up to `utc` */
 
     while (low < high) {
         size_t middle = low + (high - low) / 2;
@@ -442,7 +442,8 @@ int64_t lhi_zone_moment(const struct lhi_zone *zone, int64_t local)
 {
     int64_t utc = local - MOST_OFFSET, until;
 
-    /* Stretch by stretch of one offset, from before it can be: the first that reaches it. */
+    /* Walk from change to change, starting before the earliest possible moment, and return the first moment
+     * at which clocks show `local` or later. */
     for (;;) {
         int64_t there = local - lhi_zone_offset(zone, utc, &until);
         if (there <= utc)

@@ -1,10 +1,9 @@
 /*
- * cron.c: the instants at which a schedule is due.
+ * cron.c: parsing a schedule, and its instants.
  *
- * A line of five fields means times of day. Each fires once: one that clocks skip fires when they
- * go on, one that they show twice fires the first time. Where the hour is left open (every hour is
- * meant) the line means stretches of time, and every hour counts that passes, also one that is
- * repeated.
+ * A schedule with a fixed hour names times of day. Each of them runs once a day: a time that clocks skip
+ * runs when they continue, and a time that clocks show twice runs the first time. A schedule for every hour
+ * runs in every hour that passes, also in one that is repeated.
  */
 #include "rules/cron.h"
 
@@ -15,14 +14,13 @@
 enum {
     HOUR = 3600,
     DAY = 86400,
-    CYCLE_DAYS =
-        146097, /* the calendar repeats itself after 400 years: what has not been is never */
+    CYCLE_DAYS = 146097, /* 400 years, after which the calendar repeats */
     MOST_TEXT = 256,
     LEAST_EVERY_MS = 1000,
     ALL_HOURS = (1 << 24) - 1,
 };
 
-/* ---- reading ---- */
+/* ---- parsing ---- */
 
 static const struct field {
     const char *what;
@@ -45,7 +43,7 @@ static int bad_field(const struct field *field, const char *text, size_t len, st
                     field->what, (int)(len < 60 ? len : 60), text, field->allowed);
 }
 
-/* A number, or one of the names. */
+/* Parse a number or one of the names. */
 static bool parse_value(const struct field *field, const char **p, const char *end, int *out)
 {
     int value = 0, digits = 0;
@@ -68,7 +66,7 @@ static bool parse_value(const struct field *field, const char **p, const char *e
     return false;
 }
 
-/* One of a list: a value, a range, all of it; perhaps with a step. */
+/* Parse one item of a list: a value, a range or a star, perhaps with a step. */
 static bool parse_item(const struct field *field, const char *p, const char *end, uint64_t *bits)
 {
     int low = field->min, high = field->max, step = 1;
@@ -86,7 +84,7 @@ static bool parse_item(const struct field *field, const char *p, const char *end
     }
     if (p < end && *p == '/') {
         const struct field steps = {.min = 1, .max = field->max};
-        /* "5/15" is written by some for "5-59/15"; to others it is a slip. */
+        /* "5/15" is refused: some programs read it as "5-59/15", others as "5". */
         if (!wide || (p++, !parse_value(&steps, &p, end, &step)))
             return false;
     }
@@ -204,7 +202,7 @@ static bool day_matches(const struct lhi_cron *cron, int64_t days)
     return cron->any_day || cron->any_weekday ? by_day && by_weekday : by_day || by_weekday;
 }
 
-/* The first day from `days` on that matches; false: there is none. */
+/* Find the first matching day, from *days on. False: there is none. */
 static bool find_day(const struct lhi_cron *cron, int64_t *days)
 {
     for (int64_t end = *days + CYCLE_DAYS; *days <= end; (*days)++)
@@ -213,10 +211,9 @@ static bool find_day(const struct lhi_cron *cron, int64_t *days)
     return false;
 }
 
-/* ---- times of day, each once ---- */
+/* ---- schedules with fixed hours ---- */
 
-/* The first such time of this day, by local clocks from `local` on, that is due after `after`; -1:
- * there is none. */
+/* The first instant of this day after `after`, at local time `local` or later; -1: there is none. */
 static int64_t next_on_day(const struct lhi_cron *cron, const struct lhi_zone *zone, int64_t days,
                            int64_t local, int64_t after)
 {
@@ -236,7 +233,7 @@ static int64_t next_on_day(const struct lhi_cron *cron, const struct lhi_zone *z
 static int64_t next_time_of_day(const struct lhi_cron *cron, const struct lhi_zone *zone,
                                 int64_t after)
 {
-    /* Whatever clocks show by now, or have shown, was due by now. */
+    /* Local times up to the present one have already run. */
     int64_t until, local = after + lhi_zone_offset(zone, after, &until);
 
     for (int64_t days = floor_div(local, DAY); find_day(cron, &days); days++) {
@@ -247,7 +244,7 @@ static int64_t next_time_of_day(const struct lhi_cron *cron, const struct lhi_zo
     return -1;
 }
 
-/* ---- every hour that passes ---- */
+/* ---- schedules for every hour ---- */
 
 static int64_t next_of_every_hour(const struct lhi_cron *cron, const struct lhi_zone *zone,
                                   int64_t after)

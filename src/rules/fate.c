@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* "30 min", as people who set a lease of half an hour say it. */
+/* The length of a lease in one unit: "30 min", "45 s", "1500 ms". */
 static void lease_words(int64_t ms, char *buf, size_t len)
 {
     if (ms % 60000 == 0)
@@ -20,7 +20,7 @@ static void lease_words(int64_t ms, char *buf, size_t len)
         lhi_format(buf, len, "%lld ms", (long long)ms);
 }
 
-/* What happened to the lease, with its machine-readable prefix. */
+/* Why the job was taken back, with a prefix that programs can read. */
 static void cause_words(const lh_job *job, const lh_recover_opts *opts, enum lhi_cause cause,
                         const char *what, char *buf, size_t len)
 {
@@ -51,7 +51,7 @@ static void attempt_words(const lh_job *job, char *buf, size_t len)
         lhi_format(buf, len, "%lld/%lld", (long long)job->attempt, (long long)job->max_attempts);
 }
 
-/* The words of a dead worker name it themselves. */
+/* Does the cause already name the worker? */
 static bool cause_of_worker(const char *cause)
 {
     return strncmp(cause, "RECLAIMED_DEAD", 14) == 0;
@@ -103,13 +103,13 @@ void lhi_decide_death(const lh_job *job, const lh_policy *policy, const lh_recov
                              .attempt = job->attempt,
                              .recoveries = job->recoveries,
                              .shown_attempt = job->attempt};
-    /* A worker that had not begun the job did it no harm: as if it had released it. */
+    /* The job did not run, so its attempt does not count, as after a release. */
     if (unstarted) {
         out->action = "released";
         out->attempt = job->attempt > 0 ? job->attempt - 1 : 0;
     } else if (policy->max_recoveries != LH_UNLIMITED &&
                job->recoveries >= policy->max_recoveries) {
-        out->poison = true; /* judged first: whatever the action, this job kills */
+        out->poison = true; /* before the action: this job kills its workers */
         out->state = LH_FAILED;
     } else if (action == LH_ACTION_FAIL || (action == LH_ACTION_RETRY && spent)) {
         out->state = LH_FAILED;

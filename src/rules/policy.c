@@ -48,7 +48,7 @@ static bool matches(const char *row, const char *wanted)
 void lhi_policy_resolve(const lh_policies *rows, const char *queue, const char *kind,
                         lh_policy *out)
 {
-    /* From the most general to the most particular: the later one wins. */
+    /* From the widest rows to the narrowest: the later ones override. */
     const char *const order[4][2] = {{NULL, NULL}, {NULL, kind}, {queue, NULL}, {queue, kind}};
 
     *out = lhi_policy_builtin;
@@ -79,7 +79,7 @@ int64_t lhi_backoff_ms(int64_t base_ms, int64_t cap_ms, int64_t attempt, uint32_
         delay = delay > INT64_MAX / 2 ? INT64_MAX : delay * 2;
     if (delay > cap_ms)
         delay = cap_ms;
-    /* Half of it is certain, half is chance: those who failed together do not return together. */
+    /* Half of the delay is random, so that jobs that failed together are not retried together. */
     int64_t half = delay / 2;
     return delay - half + (int64_t)((double)half * (dice / 4294967296.0));
 }

@@ -1,12 +1,12 @@
 /* stream.c: cutting an output stream to its limit. */
 #include "rules/stream.h"
 
-/* How many bytes at the end are the beginning of a character whose rest is missing? */
+/* The number of bytes at the end that begin a UTF-8 character but do not complete it. */
 static size_t half_character(const unsigned char *bytes, size_t len)
 {
     for (size_t back = 1; back <= 3 && back <= len; back++) {
         unsigned char c = bytes[len - back];
-        if (c < 0x80 || c >= 0xf8) /* no part of a longer character */
+        if (c < 0x80 || c >= 0xf8) /* not part of a multi-byte character */
             return 0;
         if (c >= 0xc0) {
             size_t whole = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : 2;
@@ -16,7 +16,7 @@ static size_t half_character(const unsigned char *bytes, size_t len)
     return 0;
 }
 
-/* How many bytes at the start are the rest of a character whose beginning is missing? */
+/* The number of bytes at the start that continue a UTF-8 character that began earlier. */
 static size_t rest_of_character(const unsigned char *bytes, size_t len)
 {
     size_t n = 0;
@@ -40,7 +40,7 @@ lh_stream lhi_stream_cut(const lh_stream *stream, int64_t most)
     out.bytes = bytes_of(stream);
     if (out.head_len + out.tail_len > room) {
         size_t quarter = room / 4;
-        if (out.tail_len == 0) { /* all of it came as the beginning: the end is in there */
+        if (out.tail_len == 0) { /* the head is the whole stream, so the tail is its end */
             out.tail = (const char *)out.head + out.head_len;
             out.head_len = out.head_len < quarter ? out.head_len : quarter;
             out.tail_len = room - out.head_len;

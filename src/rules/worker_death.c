@@ -26,10 +26,9 @@ bool lhi_same_place(const struct lhi_identity *a, const struct lhi_identity *b)
 {
     return a->boot[0] != '\0' && strcmp(a->boot, b->boot) == 0 &&
            strcmp(a->machine, b->machine) == 0 && a->pid_ns != 0 && a->pid_ns == b->pid_ns &&
-           a->time_ns == b->time_ns; /* start times of processes are shifted in each */
+           a->time_ns == b->time_ns; /* a time namespace shifts start times */
 }
 
-/* [[pid, start], …], as the store has it on record. False: no memory. */
 bool lhi_sessions_parse(const char *json, struct lhi_arena *arena, struct lhi_suspect *worker)
 {
     size_t room = strlen(json) / 5 + 1; /* [1,0], */
@@ -56,16 +55,16 @@ bool lhi_sessions_parse(const char *json, struct lhi_arena *arena, struct lhi_su
     return true;
 }
 
-/* A beat comes every interval, give or take a tenth: half an interval more, and one was missed. */
-static bool missed_a_beat(const struct lhi_suspect *worker, int64_t now)
+/* A heartbeat comes every interval, plus or minus a tenth. After one and a half intervals one was missed. */
+static bool missed_a_heartbeat(const struct lhi_suspect *worker, int64_t now)
 {
     return now - worker->last_heartbeat_at > worker->interval_ms + worker->interval_ms / 2;
 }
 
-/* Of another boot. Where the holders are on many machines, it must be one of this machine; and because
- * the ids of machines may be cloned, a beat must be missing as well. */
-static bool booted_anew(const struct lhi_suspect *worker, const struct lhi_identity *self,
-                        int64_t now)
+/* Did the worker run in another boot, which has ended? If the store is shared by several machines, the worker
+ * must be of this machine. Machine ids may be cloned, so a heartbeat must be missing as well. */
+static bool of_earlier_boot(const struct lhi_suspect *worker, const struct lhi_identity *self,
+                            int64_t now)
 {
     const struct lhi_identity *id = &worker->process;
 
@@ -73,11 +72,11 @@ static bool booted_anew(const struct lhi_suspect *worker, const struct lhi_ident
         return false;
     return worker->boot_proves ||
            (self->machine[0] != '\0' && strcmp(id->machine, self->machine) == 0 &&
-            missed_a_beat(worker, now));
+            missed_a_heartbeat(worker, now));
 }
 
-/* Proven, not guessed: same machine, same boot, same namespaces of pids and time, and the process is gone with all
- * that it started. */
+/* Is it proven that the process and everything it started are gone? That takes the same machine, boot, pid
+ * namespace and time namespace. */
 static bool proven_gone(const struct lhi_suspect *worker, const struct lhi_identity *self,
                         int64_t now, char what[96])
 {
@@ -85,11 +84,11 @@ static bool proven_gone(const struct lhi_suspect *worker, const struct lhi_ident
 
     if (id->pid == 0 || self->boot[0] == '\0' || id->boot[0] == '\0')
         return false;
-    if (booted_anew(worker, self, now)) {
+    if (of_earlier_boot(worker, self, now)) {
         lhi_format(what, 96, "is gone (another boot)");
         return true;
     }
-    /* With sessions, only what was looked at after it was gone counts: it may have died just now. */
+    /* If the worker records sessions, its processes must have been searched after it was gone. */
     if ((worker->has_sessions && !worker->nothing_left) || !lhi_same_place(id, self) ||
         !lhi_process_gone(id->pid, id->start))
         return false;
@@ -124,6 +123,6 @@ bool lhi_judge_worker(const struct lhi_suspect *worker, const struct lhi_identit
     out->proven = proven_gone(worker, self, now, out->what);
     if (out->silent || out->proven)
         return true;
-    out->late = !worker->late && missed_a_beat(worker, now);
+    out->late = !worker->late && missed_a_heartbeat(worker, now);
     return out->late;
 }
