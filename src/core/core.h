@@ -23,6 +23,7 @@ struct lh_store {
     struct lhi_slot *slots;
     struct lhi_error open_err; /* of lh_open; and of a thread there is no memory for */
     struct lhi_log log;
+    bool trace; /* print every operation (trace.c) */
     char owner[160];
     bool no_recovery;          /* nothing is taken back but by hand */
     struct lhi_health health;  /* what opening found, until a report tells it */
@@ -50,6 +51,10 @@ struct lhi_error *lhi_enter(lh_store *store, int *status);
 /* Perform one act that writes, or one that reads, and return its outcome. */
 int lhi_perform(lh_store *store, struct lhi_act *act, struct lhi_error *err);
 int lhi_read(lh_store *store, struct lhi_act *act, struct lhi_error *err);
+
+/* Print operations on standard error if the environment asks for it (trace.c). */
+bool lhi_trace_wanted(void);
+void lhi_trace(const struct lhi_act *acts, size_t n, int whole, int64_t began_us);
 
 /* Perform acts in one transaction: LH_OK when it stands, see each act's err. */
 int lhi_perform_all(lh_store *store, struct lhi_act *acts, size_t n, struct lhi_error *err);

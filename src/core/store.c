@@ -92,7 +92,12 @@ const char *lh_last_request(const lh_store *store)
 
 int lhi_perform_all(lh_store *store, struct lhi_act *acts, size_t n, struct lhi_error *err)
 {
-    return store->store.ops->perform(store->store.self, acts, n, err);
+    int64_t began = store->trace ? lhi_mono_us() : 0;
+    int rc = store->store.ops->perform(store->store.self, acts, n, err);
+
+    if (store->trace)
+        lhi_trace(acts, n, rc, began);
+    return rc;
 }
 
 int lhi_perform(lh_store *store, struct lhi_act *act, struct lhi_error *err)
@@ -107,7 +112,12 @@ int lhi_perform(lh_store *store, struct lhi_act *act, struct lhi_error *err)
 
 int lhi_read(lh_store *store, struct lhi_act *act, struct lhi_error *err)
 {
-    return store->store.ops->read(store->store.self, act, err);
+    int64_t began = store->trace ? lhi_mono_us() : 0;
+    int rc = store->store.ops->read(store->store.self, act, err);
+
+    if (store->trace)
+        lhi_trace(act, 1, rc, began);
+    return rc;
 }
 
 int lhi_statuses(struct lhi_act *act, struct lhi_error *err)
@@ -194,6 +204,7 @@ int lh_open(const char *url, const lh_open_opts *opts, lh_store **out)
     store->has_key = pthread_key_create(&store->key, forget_slot) == 0;
     make_owner(store);
     store->no_recovery = opts->no_recovery;
+    store->trace = lhi_trace_wanted();
     store->health.wal_frames = -1;
     rc = lhi_store_open(url, opts, &store->log, &store->store, &store->health, err);
     return rc == LH_OK ? lhi_recover_at_startup(store, opts, err) : rc;
