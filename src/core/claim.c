@@ -63,7 +63,7 @@ void lh_wake(lh_store *store)
 int64_t lhi_net_ms(lh_store *store, bool keeper)
 {
     const struct lhi_store_ops *ops = store->store.ops;
-    return ops->net_ms != NULL ? ops->net_ms(store->store.self, keeper) : LHI_POLL(LHI_POLL_MS);
+    return ops->net_ms != NULL ? ops->net_ms(store->store.self, keeper) : LHI_POLL_PERIOD(LHI_POLL_MS);
 }
 
 bool lhi_sleep_until(lh_store *store, const lh_claim_opts *opts, uint32_t ticket, int64_t ms,
@@ -109,12 +109,12 @@ static int look(lh_store *store, const lh_claim_opts *opts, bool sure, lh_jobs *
     *next_ms = -1;
     *limited = false;
     if (!sure) {
-        struct lhi_act peek = {.verb = LHI_PEEK, .peek = {.opts = opts}};
-        int rc = lhi_read(store, &peek, err);
+        struct lhi_act poll = {.verb = LHI_POLL, .poll = {.opts = opts}};
+        int rc = lhi_read(store, &poll, err);
         if (rc < 0)
             return rc;
-        *next_ms = peek.peek.next_ms;
-        if (!peek.peek.found)
+        *next_ms = poll.poll.next_ms;
+        if (!poll.poll.found)
             return LH_EMPTY;
     }
     struct lhi_act act = {.verb = LHI_CLAIM, .claim = {.opts = opts, .out = jobs}};

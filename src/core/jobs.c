@@ -429,7 +429,7 @@ int lh_worker_heartbeat(lh_store *store, const char *worker, int64_t interval_ms
 {
     int rc;
     struct lhi_error *err = lhi_enter(store, &rc);
-    struct lhi_act act = {.verb = LHI_WORKER_BEAT,
+    struct lhi_act act = {.verb = LHI_WORKER_HEARTBEAT,
                           .n = n,
                           .beat = {.beats = beats, .worker = worker, .interval_ms = interval_ms}};
 

@@ -297,7 +297,7 @@ int lhi_find_inconsistencies(lh_store *store, const lh_flag *cancel, struct lhi_
     }
     if (rc != LH_OK || (!counts && !output))
         return rc;
-    struct lhi_act mend = {.verb = LHI_MEND};
+    struct lhi_act mend = {.verb = LHI_RECOUNT};
     rc = lhi_perform(store, &mend, err);
     if (rc == LH_OK && counts)
         lhi_log(&store->log, LH_LOG_WARN, "counts were wrong: counted anew");

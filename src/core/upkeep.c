@@ -59,14 +59,14 @@ static int one_round(lh_store *store, struct lhi_run *run, const lh_flag *cancel
     int rc = LH_OK;
 
     for (bool first = true; more && rc == LH_OK; first = false) {
-        acts[0] = (struct lhi_act){.verb = LHI_UPKEEP};
+        acts[0] = (struct lhi_act){.verb = LHI_MAINTAIN};
         acts[1] = (struct lhi_act){.verb = LHI_PRUNE};
         rc = first ? lhi_run_with(store, run, acts, prune ? 2 : 1, cancel, err)
                    : lhi_perform(store, &acts[0], err);
-        done->ticked += acts[0].upkeep.done.ticked;
-        done->promoted += acts[0].upkeep.done.promoted;
-        done->expired += acts[0].upkeep.done.expired;
-        more = acts[0].upkeep.more;
+        done->ticked += acts[0].maintain.done.ticked;
+        done->promoted += acts[0].maintain.done.promoted;
+        done->expired += acts[0].maintain.done.expired;
+        more = acts[0].maintain.more;
         if (more && lhi_raised(cancel))
             return lhi_fail(err, LH_EINTR, "upkeep was interrupted");
         if (!first || !prune || rc != LH_OK)
@@ -80,14 +80,14 @@ static int one_round(lh_store *store, struct lhi_run *run, const lh_flag *cancel
     return rc < 0 ? lhi_refused("maintenance", err) : rc;
 }
 
-static int peek_due(lh_store *store, bool waiting, bool *due, int64_t *next_ms,
+static int poll_due(lh_store *store, bool waiting, bool *due, int64_t *next_ms,
                     struct lhi_error *err)
 {
-    struct lhi_act peek = {.verb = LHI_PEEK, .peek = {.waiting = waiting}};
-    int rc = lhi_read(store, &peek, err);
+    struct lhi_act poll = {.verb = LHI_POLL, .poll = {.waiting = waiting}};
+    int rc = lhi_read(store, &poll, err);
 
-    *due = peek.peek.found;
-    *next_ms = peek.peek.next_ms;
+    *due = poll.poll.found;
+    *next_ms = poll.poll.next_ms;
     return rc;
 }
 
@@ -105,7 +105,7 @@ static int wait_until_due(lh_store *store, const lh_maintain_opts *opts, struct 
             return LH_OK;
         uint32_t ticket = ops->siren(store->store.self, true);
         uint32_t siren = ops->siren(store->store.self, false);
-        int rc = peek_due(store, true, &due, &next_ms, err);
+        int rc = poll_due(store, true, &due, &next_ms, err);
         if (rc != LH_OK || (due && !__atomic_load_n(&store->stuck, __ATOMIC_RELAXED)))
             return rc;
         if (lhi_raised(opts->cancel))
@@ -154,13 +154,13 @@ int lh_maintain(lh_store *store, const lh_maintain_opts *opts, lh_upkeep *out)
             *out = done;
         return LH_OK;
     }
-    if ((rc = peek_due(store, false, &due_before, &next_ms, err)) < 0 ||
+    if ((rc = poll_due(store, false, &due_before, &next_ms, err)) < 0 ||
         (rc = one_round(store, &run, opts->cancel, &done, err)) < 0)
         return rc;
     done.recovered = lhi_run_reclaimed(&run);
     done.dead_workers = run.dead_workers;
     done.report = run.report;
-    if ((rc = peek_due(store, false, &due, &next_ms, err)) < 0)
+    if ((rc = poll_due(store, false, &due, &next_ms, err)) < 0)
         return rc;
     /* Due before the round and after it, and the round did nothing: so it is meant to be. */
     bool idle =

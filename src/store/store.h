@@ -1,11 +1,14 @@
 /*
- * store.h: what the core asks of a store.
+ * store.h: the operations of a store: what the core asks of SQLite and PostgreSQL.
  *
- * A store keeps the rows, the clock and the wake-ups, and performs *acts*: each act is one whole
- * step of a job's life, guarded in the write itself. A store never decides policy: what a policy
- * says is resolved by lhi_policy_resolve() from rows the store holds. The core never names a
- * database. Several acts given together are performed in one transaction, each judged by itself:
- * an act that fails leaves no trace and does not undo its neighbours.
+ * A store keeps the rows, the clock and the wake-ups. Each operation below is one *act*: a whole step,
+ * such as a claim, with its guard in the write itself. The core checks the caller's values before it asks;
+ * a store does not check them again. A store decides nothing that src/rules decides. Acts that are given
+ * together share one transaction. Each has its own outcome: an act that fails leaves no trace and does not
+ * undo the others. In the contracts, "moves" a job means: if its row still is what the act expects.
+ *
+ * Every act can also fail with LH_EBUSY, LH_EUNREACH, LH_EREADONLY, LH_EOLDER, LH_ECORRUPT, LH_ENOSPC,
+ * LH_EIO, LH_ENOMEM or LH_ESTOPPED; then it has changed nothing. LH_EUNKNOWN: the commit may have happened.
  */
 #ifndef LHI_STORE_H
 #define LHI_STORE_H
@@ -24,177 +27,156 @@
 #include "rules/stream.h"
 #include "rules/tables.h"
 #include "rules/worker_death.h"
+#include "store/types.h"
 
-enum { LHI_POLL_MS = 1000 }; /* the net under all wake-ups, where a store has none of its own */
-enum { LHI_MOVE_BYTES = 4 << 20 }; /* with so many, fewer rows are moved at once */
+enum { LHI_POLL_MS = 1000 }; /* the longest sleep, where a store does not say another */
+enum {
+    LHI_MOVE_BYTES = 4 << 20
+}; /* a move reads fewer rows at a time if they have more bytes than this */
 
+/* The operations. A list of items has one outcome per item, in act->status. `after` of an act on jobs
+ * receives the jobs that exist, as they are afterwards. */
 enum lhi_verb {
-    /* acts that write */
+    /* ---- enqueueing and claiming ---- */
+
+    /* Insert n jobs: all of them or none. A job whose key a live job of the queue has is that job. A request id
+     * that was used before returns the jobs of its first call. LH_ETOOBIG, LH_EINVAL: the policy's limits.
+     * Afterwards: the jobs exist, are counted, and idle workers of the queue wake up. */
     LHI_ENQUEUE,
+    /* Recover what is reclaimable, then move up to opts->n pending jobs to running, by queue, priority and id, each
+     * with a new token and a lease. No paused queue, no queue at its rate or concurrency, no exclusive queue
+     * whose lease is held. LH_OK also without jobs. A corrupt payload fails its job. */
     LHI_CLAIM,
+
+    /* ---- the holder of a job; each item names a job and a token ---- */
+
+    /* Extend the lease, store progress, stage and checkpoint. Items: LH_ELOST (expired, or another token),
+     * LH_ECANCELLED, LH_ENOTFOUND. */
     LHI_HEARTBEAT,
+    /* Move the job to completed with its result, whether or not the lease has expired. Items: LH_ELOST, LH_ECANCELLED,
+     * LH_ENOTFOUND, LH_ETOOBIG (the job stays as it is). The same complete again: LH_OK. */
     LHI_COMPLETE,
+    /* Move the job to scheduled with the backoff, or to failed if it is permanent or was the last attempt. Items as
+     * LHI_COMPLETE. */
     LHI_FAIL,
+    /* Move the job to pending (scheduled with a delay), and give the attempt back. Items as LHI_COMPLETE. */
     LHI_RELEASE,
+    /* Store the output of runs, cut to the policy's limit; more than what is stored replaces it. Items: LH_ELOST (another
+     * token, and nothing stored under this one), LH_ENOTFOUND. The newest LHI_OUTPUT_RUNS runs of a job stay. */
     LHI_OUTPUT,
+
+    /* ---- operators ---- */
+
+    /* Release jobs of a worker, all or the named ones. A job with a live lease goes into quarantine unless `now`.
+     * Items: LH_ENOTFOUND, LH_ESTATE (this worker does not hold it). */
     LHI_RELEASE_WORKER,
+    /* Move live jobs to cancelled. A running one is quarantined against a retry until its holder has answered.
+     * Items: LH_ENOTFOUND, LH_ESTATE. */
     LHI_CANCEL,
+    /* Move failed and cancelled jobs (with LH_RETRY_FORCE completed ones, too) to pending, with attempts and
+     * recoveries 0. Items: LH_ENOTFOUND, LH_ESTATE. */
     LHI_RETRY,
-    LHI_DELETE,
-    LHI_RESCHEDULE,
-    LHI_QUEUE_PAUSE,
-    LHI_QUEUE_PURGE,
-    LHI_QUEUE_DELETE,
-    LHI_POLICY_SET,
-    LHI_SCOPE_SET,
+    LHI_DELETE,      /* delete jobs that are not running; items: LH_ENOTFOUND, LH_ESTATE */
+    LHI_RESCHEDULE,  /* set run_at of a scheduled or pending job; items: LH_ENOTFOUND, LH_ESTATE */
+    LHI_QUEUE_PAUSE, /* pause or resume a queue; workers of a resumed queue wake up */
+    LHI_QUEUE_PURGE, /* delete up to LHI_BATCH scheduled and pending jobs; `more`: there were more */
+    LHI_QUEUE_DELETE, /* delete an empty queue; LH_ENOTFOUND, LH_ESTATE (it has jobs or a schedule) */
+    LHI_POLICY_SET,   /* set and unset fields of the row for (queue, kind) */
+    LHI_SCOPE_SET,    /* set the default ttl of a scope; 0: remove it */
+    /* Create or replace a schedule. With the same cron line and zone it continues, else it starts after now. */
     LHI_SCHEDULE_SET,
-    LHI_SCHEDULE_REMOVE,
+    LHI_SCHEDULE_REMOVE, /* LH_ENOTFOUND */
+    /* Acquire, extend, release or complete a named lease; one that expired is free. LH_EHELD, LH_ELOST as in
+     * leasehold.h. Afterwards `out` is the lease. */
     LHI_LEASE_ACT,
-    LHI_WORKER_REGISTER,
-    LHI_WORKER_BEAT,
-    LHI_WORKER_STOP,
-    LHI_WORKER_STARTED,
-    LHI_WORKER_SESSIONS,
-    LHI_WORKER_DEGRADED,
+
+    /* ---- workers ---- */
+
+    LHI_WORKER_REGISTER, /* write the worker's record; processes that watch for deaths wake up */
+    LHI_WORKER_HEARTBEAT, /* a heartbeat of the worker, and LHI_HEARTBEAT of its jobs; an unknown worker is registered */
+    LHI_WORKER_STOP,     /* record that it stopped, release its jobs; LH_ENOTFOUND */
+    LHI_WORKER_STARTED,  /* replace the list of started jobs; LH_ENOTFOUND */
+    LHI_WORKER_SESSIONS, /* replace the list of sessions; LH_ENOTFOUND */
+    LHI_WORKER_DEGRADED, /* record why it can do no work, or that it can again; LH_ENOTFOUND */
+
+    /* ---- recovery and maintenance ---- */
+
+    /* One batch of a recovery: record the deaths, judge the named jobs again and move each by lhi_decide_death(),
+     * with an event; then, if asked, free expired named leases and finish the report. A job that has changed
+     * since is left alone. A step that the database refuses is undone and counted as a failure. `done`: how many
+     * jobs were judged, fewer than n if another writer waits. */
     LHI_RECOVER,
-    LHI_UPKEEP,
+    /* Promote scheduled jobs that are due, enqueue due runs of schedules, cancel expired jobs, up to LHI_BATCH each;
+     * `more`: there is more to do now. */
+    LHI_MAINTAIN,
+    /* Delete a batch of finished jobs, events, request ids and rollups past their retention; `more`: as above. */
     LHI_PRUNE,
-    LHI_MEND,
-    LHI_MOVE,
-    LHI_WRITES, /* verbs from here on only read */
-    LHI_JOB_GET = LHI_WRITES,
+    LHI_RECOUNT, /* correct wrong counters of queues, delete output without a job */
+    LHI_MOVE,    /* one step of a move (enum lhi_move_step) */
+
+    /* ---- reading; from here on, verbs change nothing ---- */
+
+    LHI_WRITES,
+    LHI_JOB_GET = LHI_WRITES, /* LH_ENOTFOUND */
     LHI_JOB_LIST,
     LHI_QUEUE_LIST,
-    LHI_POLICY_LIST,
+    LHI_POLICY_LIST, /* the rows as they were set */
     LHI_SCHEDULE_LIST,
-    LHI_LEASE_LIST,
+    LHI_LEASE_LIST, /* of one scope, or all; one lease: LH_ENOTFOUND */
     LHI_WORKER_LIST,
-    LHI_EVENT_LIST,
+    LHI_EVENT_LIST, /* with wait_ms: only events below which none can still be committed */
     LHI_OUTPUT_LIST,
-    LHI_WORKER_JUDGE,
-    LHI_STATS,
+    LHI_WORKER_JUDGE, /* the workers that are recorded as alive, for lhi_judge_worker() */
+    LHI_STATS,        /* lh_store_info, without what only the core knows */
+    /* The reclaimable jobs, and those of the given deaths, by id; up to `most`. */
     LHI_STALE,
-    LHI_REPORT_GET,
+    LHI_REPORT_GET, /* LH_ENOTFOUND */
     LHI_REPORT_LIST,
-    LHI_PEEK,
-    LHI_RETRIES,
-    LHI_CHECK,
-    LHI_INTEGRITY,
-    LHI_BACKUP,
-    LHI_DROP_SQL,
-    LHI_MOVE_LOOK,
-    LHI_MOVE_READ,
+    /* Is there anything to claim, or (opts NULL) anything due? And when does the next thing fall due? */
+    LHI_POLL,
+    LHI_RETRIES,   /* can a draining claim still get a job without a new enqueue? */
+    LHI_CHECK,     /* findings of all checks, or (rows_only) of those of rows and counters */
+    LHI_INTEGRITY, /* findings of the engine's own check */
+    LHI_BACKUP,    /* write a checked copy */
+    LHI_DROP_SQL,  /* the SQL that removes the schema */
+    LHI_MOVE_LOOK, /* struct lhi_standing */
+    LHI_MOVE_READ, /* rows of one table after a key; none: that was the last */
     LHI_VERBS
 };
 
 enum lhi_lease_verb { LHI_LEASE_ACQUIRE, LHI_LEASE_EXTEND, LHI_LEASE_RELEASE, LHI_LEASE_COMPLETE };
 
-/* What opening found out about the store and did to it; the core makes a report of it. */
-struct lhi_health {
-    bool due; /* recovery comes before anything else: asked for, or after a crash or a new boot */
-    bool checked; /* the integrity check ran … */
-    bool sound;   /* … and passed, at last */
-    bool repair_attempted, repaired;
-    int64_t wal_frames; /* folded into the database; -1: nobody asked */
-    lh_findings
-        findings; /* "integrity": what the check said; else what is inconsistent, lost, partial */
-};
-
-/* One recovery, over all its batches: what it has found and done so far. */
-struct lhi_run {
-    const char *trigger;
-    bool always;        /* a report is made also when nothing is found */
-    bool whole;         /* everything is looked at: when it goes well, nothing is left to recover */
-    int64_t report;     /* its id, once it is made */
-    int64_t started_at; /* by the store's clock; 0: not begun */
-    int64_t orphaned, retried, made_pending, failed, released;
-    int64_t leases, dead_workers, failures;
-    int64_t untold;     /* failures that are known, and not told again */
-    int64_t counted[7]; /* of these, what is in the store's totals already */
-};
-
-/* Jobs taken back so far. */
-static inline int64_t lhi_run_reclaimed(const struct lhi_run *run)
-{
-    return run->retried + run->made_pending + run->failed + run->released;
-}
-
-/* A job that is forfeit, and why. */
-struct lhi_stale_job {
-    lh_job job; /* without payload and result */
-    enum lhi_cause cause;
-    char what[96]; /* is said of its worker, where that is why */
-    bool unstarted;
-};
-
-/* Which part a store has in a move. All but the first and the last are closed to every other act. */
-enum lhi_part {
-    LHI_PART_NONE,
-    LHI_PART_SOURCE, /* read from */
-    LHI_PART_GONE,   /* everything is in another store: this one is over */
-    LHI_PART_TARGET, /* written to */
-    LHI_PART_FILLED, /* was a target, and is a store like any other now */
-};
-
-/* How a store stands, as far as a move asks. */
-struct lhi_standing {
-    char uuid[40];
-    int64_t epoch;
-    int64_t last_job, last_event, last_report; /* the highest ids ever given */
-    int64_t rows;                              /* that would be moved */
-    bool empty;                                /* it never had a job, and has no settings */
-    enum lhi_part part;
-    char move[40], other[40]; /* which move; uuid of the other store */
-};
-
-enum lhi_move_step {
-    LHI_MOVE_CLOSE,   /* the source: no job may be running; counts are brought in order */
-    LHI_MOVE_PREPARE, /* the target: empty, or the half of a move from the same source */
-    LHI_MOVE_PUT,     /* the target: rows of a table */
-    LHI_MOVE_LEAVE,   /* the source: everything is over there */
-    LHI_MOVE_FINISH,  /* the target: ids and epoch go on from the source's, it is open */
-    LHI_MOVE_REOPEN,  /* the source: the move is given up */
-};
-
-/* What one run has written, cut to no limit yet; and the size of a result that is not kept whole. */
-struct lhi_written {
-    int64_t job, token;
-    const lh_output *output; /* NULL: nothing */
-    int64_t result_bytes;    /* 0: the result is whole */
-};
-
-/* One act: what is asked, and where the answer goes. Inputs were validated by the core. */
+/* One act: its arguments, and where its results go (out). */
 struct lhi_act {
     enum lhi_verb verb;
-    struct lhi_error err; /* the act's own outcome; err.status is what the caller gets */
-    /* for acts on lists: statuses[i] has the outcome of item i; never NULL when n > 0 */
+    struct lhi_error err; /* out: the outcome of the act; err.status is the status of the call */
+    /* Acts on lists: status[i] is the outcome of item i; not NULL if n > 0. */
     int *status;
     size_t n;
-    lh_jobs *after; /* not NULL: receives the jobs afterwards */
-    bool
-        sizes_only; /* LHI_OUTPUT, set by the store: there is room for sizes, not for what was written */
+    lh_jobs *after;  /* out: the jobs afterwards; NULL: not wanted */
+    bool sizes_only; /* LHI_OUTPUT, set by the store: the disk is full, store sizes only */
     union {
         struct {
             const char *queue;
             const lh_new_job *jobs;
             const char *request;
             lh_enqueued *out;
-            int64_t created_at; /* out: by what time the jobs were written */
+            int64_t created_at; /* out: the time of the jobs */
         } enqueue;
         struct {
             const lh_claim_opts *opts;
             lh_jobs *out;
-            int64_t retry_ms; /* out: a rate holds jobs back for so long; 0: none does */
-            bool repeated;    /* out: its request was made before, this is its answer */
-            bool schedules;   /* out: periodic work is due, and was not enqueued by this claim */
-            /* Not NULL: may be called when the claim stands, before other acts of the transaction
-             * are synced. */
+            int64_t retry_ms; /* out: how long a rate holds jobs back; 0: none does */
+            bool repeated; /* out: this is the answer of an earlier call with the same request id */
+            bool schedules; /* out: runs of schedules are due that this claim did not enqueue */
+            /* May be called when the claim is committed, before other acts of the transaction are synced.
+             * NULL: not wanted. */
             void (*stands)(struct lhi_act *act);
             void *stands_arg;
         } claim;
         struct {
             const lh_beat *beats;
-            const char *worker; /* LHI_WORKER_BEAT */
+            const char *worker; /* LHI_WORKER_HEARTBEAT */
             int64_t interval_ms;
         } beat;
         const lh_done *done;
@@ -207,7 +189,7 @@ struct lhi_act {
         struct {
             const lh_ref *refs;
             const char *worker; /* LHI_RELEASE_WORKER */
-            const int64_t *ids; /* NULL: all the worker holds */
+            const int64_t *ids; /* NULL: all jobs of the worker */
             int64_t delay_ms;
             bool now;
             int64_t released;
@@ -221,7 +203,7 @@ struct lhi_act {
             const char *queue;
             bool paused;
             int64_t count;
-            bool more; /* a full batch was purged: come again */
+            bool more; /* out: there may be more jobs to purge */
         } queue;
         struct {
             const char *queue, *kind; /* "*": any */
@@ -246,7 +228,7 @@ struct lhi_act {
         struct {
             const lh_worker_opts *opts;
             const char *id;
-            const struct lhi_session *leaders; /* act->n of them; NULL: not told */
+            const struct lhi_session *leaders; /* act->n of them; NULL: the worker records none */
         } worker;
         struct {
             const char *worker;
@@ -261,24 +243,25 @@ struct lhi_act {
         } degraded;
         struct {
             struct lhi_run *run;
-            const lh_recover_opts *opts; /* by hand; NULL: by itself */
+            const lh_recover_opts *opts; /* of an operator; NULL: automatic recovery */
             const struct lhi_death *deaths;
             size_t n_deaths;
-            const int64_t *ids; /* act->n jobs to be judged, again, and taken back */
-            size_t done;        /* out: how many were; fewer when somebody waits for his turn */
-            bool leases;        /* and what is expired of the named leases */
-            bool last; /* when all of this is done, the run is over: its report is ended … */
-            const struct lhi_health *health; /* … with this of the store; NULL: nothing */
-            bool over;                       /* out: it was */
-            int64_t folded_us; /* out: how long it kept everybody waiting to fold the log */
+            const int64_t *ids; /* act->n jobs to judge again */
+            size_t done;        /* out: how many were judged; fewer if another writer waits */
+            bool leases;        /* free expired named leases, too */
+            bool last;          /* finish the report when all of this is done */
+            const struct lhi_health *health; /* for the report; NULL: none */
+            bool over;                       /* out: the report is finished */
+            int64_t folded_us;               /* out: how long a checkpoint blocked other writers */
         } recover;
         struct {
             lh_upkeep done;
-            bool more; /* a full batch was found: come again at once */
-        } upkeep;
+            bool more; /* out: more is due now */
+        } maintain;
         struct {
             int64_t older_than_ms;
-            int64_t *after; /* where a walk of its own has got to; NULL: the store's, kept in it */
+            int64_t *
+                after; /* in and out: the id up to which jobs were visited; NULL: kept in the store */
             int64_t pruned;
             bool more;
         } prune;
@@ -306,19 +289,19 @@ struct lhi_act {
         } events;
         lh_store_info *info;
         struct {
-            const lh_recover_opts *opts;    /* by hand; NULL: by itself */
-            bool rows;                      /* fill `jobs` too */
-            const struct lhi_death *deaths; /* and what these hold, though not yet marked dead */
+            const lh_recover_opts *opts;    /* of an operator; NULL: automatic recovery */
+            bool rows;                      /* fill `jobs`, too */
+            const struct lhi_death *deaths; /* workers that are not recorded as dead yet */
             size_t n_deaths;
-            bool acting;  /* a recovery follows: claims need not begin one of their own */
-            size_t most;  /* 0: all; else come again for the rest */
+            bool acting;  /* a recovery follows, so claims need not start one */
+            size_t most;  /* the maximum number of ids; 0: all */
             int64_t *ids; /* out: lhi_free() it */
             size_t n;
             struct lhi_stale_job *jobs; /* out: lhi_free() it; at most LH_REPORT_MOST */
             size_t n_jobs;
-            void *priv;     /* out: what their strings live in */
-            int64_t leases; /* out: named leases that are expired, or a dead worker's */
-            bool unclean;   /* out: a worker is dead and not all it held is free */
+            void *priv;     /* out: the memory of their strings */
+            int64_t leases; /* out: named leases that have expired or belong to a dead worker */
+            bool unclean;   /* out: a dead worker still holds something */
             bool degraded;  /* out: an earlier run could not recover everything */
         } stale;
         struct {
@@ -334,29 +317,29 @@ struct lhi_act {
             const lh_backup_opts *opts;
         } backup;
         struct {
-            const lh_claim_opts *opts; /* NULL: what is due, whatever the queue */
-            bool waiting;              /* to see to it: of many who do, one is enough */
-            bool found;                /* a claim would find something to do now */
-            int64_t next_ms;           /* until the next thing falls due; -1: nothing in sight */
-        } peek;
+            const lh_claim_opts *opts; /* NULL: anything that is due */
+            bool waiting;    /* the caller waits for maintenance, as other processes may do */
+            bool found;      /* out: there is something to do now */
+            int64_t next_ms; /* out: until something falls due; -1: nothing will */
+        } poll;
         struct {
             const lh_claim_opts *opts;
-            /* out: a job that was claimed before is scheduled for its next attempt, or the concurrency
-             * or the exclusive lease of its queue holds a pending one back */
+            /* out: a job waits for its next attempt, or the concurrency or the exclusive lease of its
+             * queue holds a pending job back */
             bool waiting;
         } retries;
         struct {
             const lh_flag *cancel;
             lh_findings *out;
-            bool rows_only; /* the invariants of rows and counts, nothing else */
+            bool rows_only; /* check only the invariants of rows and counters */
         } check;
         struct lhi_suspects *suspects;
         char **drop_sql;
         struct {
             enum lhi_move_step step;
             const char *id;          /* of the move */
-            const char *other, *url; /* the other store: its uuid, and how people call it */
-            bool anew;               /* PREPARE: do not go on with what is there */
+            const char *other, *url; /* the other store: its uuid and its address */
+            bool anew;               /* PREPARE: delete rows of an earlier try */
             enum lhi_moved table;    /* PUT */
             const struct lhi_rows *rows;
             const struct lhi_standing *source; /* FINISH */
@@ -364,9 +347,9 @@ struct lhi_act {
         struct lhi_standing *standing; /* LHI_MOVE_LOOK */
         struct {
             enum lhi_moved table;         /* LHI_MOVE_READ */
-            const struct lhi_cell *after; /* rows behind these keys; NULL: from the first on */
-            bool last;                    /* only the keys of the last row */
-            struct lhi_rows *out;         /* as many as are moved at once; none: that was all */
+            const struct lhi_cell *after; /* rows after these keys; NULL: from the first row */
+            bool last;                    /* read only the keys of the last row */
+            struct lhi_rows *out;         /* a batch of rows; none: there are no more */
         } rows;
     };
 };

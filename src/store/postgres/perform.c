@@ -58,15 +58,15 @@ static const struct {
     [LHI_SCHEDULE_REMOVE] = {pg_act_schedule_remove, 0},
     [LHI_LEASE_ACT] = {pg_act_lease, ONE_CALL},
     [LHI_WORKER_REGISTER] = {pg_act_worker_register, IDENTIFIED},
-    [LHI_WORKER_BEAT] = {pg_act_worker_heartbeat, ONE_CALL | IDENTIFIED | OF_HOLDER},
+    [LHI_WORKER_HEARTBEAT] = {pg_act_worker_heartbeat, ONE_CALL | IDENTIFIED | OF_HOLDER},
     [LHI_WORKER_STOP] = {pg_act_worker_stop, IDENTIFIED},
     [LHI_WORKER_STARTED] = {pg_act_worker_started, ONE_CALL | IDENTIFIED | OF_HOLDER},
     [LHI_WORKER_SESSIONS] = {pg_act_worker_sessions, ONE_CALL | IDENTIFIED | OF_HOLDER},
     [LHI_WORKER_DEGRADED] = {pg_act_worker_degraded, ONE_CALL | IDENTIFIED},
     [LHI_RECOVER] = {pg_act_recover, SCANS | IDENTIFIED},
-    [LHI_UPKEEP] = {pg_act_maintain, SCANS | IDENTIFIED},
+    [LHI_MAINTAIN] = {pg_act_maintain, SCANS | IDENTIFIED},
     [LHI_PRUNE] = {pg_act_prune, SCANS | IDENTIFIED},
-    [LHI_MEND] = {pg_act_recount, SCANS},
+    [LHI_RECOUNT] = {pg_act_recount, SCANS},
     [LHI_MOVE] = {pg_act_move, SCANS},
     [LHI_JOB_GET] = {pg_read_job, 0},
     [LHI_JOB_LIST] = {pg_read_jobs, 0},
@@ -82,7 +82,7 @@ static const struct {
     [LHI_STALE] = {pg_read_stale, SCANS},
     [LHI_REPORT_GET] = {pg_read_report, 0},
     [LHI_REPORT_LIST] = {pg_read_reports, 0},
-    [LHI_PEEK] = {pg_read_poll, 0},
+    [LHI_POLL] = {pg_read_poll, 0},
     [LHI_RETRIES] = {pg_read_retries, SCANS},
     [LHI_CHECK] = {pg_read_check, SCANS},
     [LHI_INTEGRITY] = {pg_read_integrity, SCANS},
@@ -480,7 +480,7 @@ static void wake_waiters(struct pg *pg, const struct lhi_act *acts, size_t n)
 static int enqueue_due_and_claim(struct pg *pg, struct lhi_act *claim, const struct before *before,
                                  struct lhi_error *err)
 {
-    struct lhi_act upkeep = {.verb = LHI_UPKEEP};
+    struct lhi_act upkeep = {.verb = LHI_MAINTAIN};
     struct before nothing = {0};
     struct lhi_error failure;
 

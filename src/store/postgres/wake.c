@@ -563,19 +563,19 @@ uint32_t pg_siren(void *self, bool keeper)
 static void look_for_due(struct pg *pg, int64_t *next_ms)
 {
     struct wake *wake = pg->wake;
-    struct lhi_act peek = {.verb = LHI_PEEK, .peek = {.waiting = true}};
+    struct lhi_act poll = {.verb = LHI_POLL, .poll = {.waiting = true}};
     struct lhi_error ignored;
 
     pthread_mutex_unlock(&wake->mutex);
-    int rc = pg_read(pg, &peek, &ignored);
+    int rc = pg_read(pg, &poll, &ignored);
     pthread_mutex_lock(&wake->mutex);
     *next_ms = -1;
     if (rc != LH_OK)
         return;
-    *next_ms = peek.peek.next_ms;
-    if (peek.peek.found && !wake->due)
+    *next_ms = poll.poll.next_ms;
+    if (poll.poll.found && !wake->due)
         sound_siren(wake);
-    wake->due = peek.peek.found;
+    wake->due = poll.poll.found;
 }
 
 /* Nobody listens (yet): look for what the siren would have told, less and less often while nothing

@@ -61,15 +61,15 @@ static act_fn *const performers[LHI_WRITES] = {
     [LHI_SCHEDULE_REMOVE] = sq_act_schedule_remove,
     [LHI_LEASE_ACT] = sq_act_lease,
     [LHI_WORKER_REGISTER] = sq_act_worker_register,
-    [LHI_WORKER_BEAT] = sq_act_worker_heartbeat,
+    [LHI_WORKER_HEARTBEAT] = sq_act_worker_heartbeat,
     [LHI_WORKER_STOP] = sq_act_worker_stop,
     [LHI_WORKER_STARTED] = sq_act_worker_started,
     [LHI_WORKER_SESSIONS] = sq_act_worker_sessions,
     [LHI_WORKER_DEGRADED] = sq_act_worker_degraded,
     [LHI_RECOVER] = sq_act_recover,
-    [LHI_UPKEEP] = sq_act_maintain,
+    [LHI_MAINTAIN] = sq_act_maintain,
     [LHI_PRUNE] = sq_act_prune,
-    [LHI_MEND] = sq_act_recount,
+    [LHI_RECOUNT] = sq_act_recount,
     [LHI_MOVE] = sq_act_move,
 };
 
@@ -82,13 +82,13 @@ static bool needs_sync(const struct db *db, enum lhi_verb verb)
     switch (verb) {
     case LHI_CLAIM:
     case LHI_HEARTBEAT:
-    case LHI_WORKER_BEAT:
+    case LHI_WORKER_HEARTBEAT:
     case LHI_WORKER_REGISTER:
     case LHI_WORKER_STARTED:
     case LHI_WORKER_SESSIONS:
     case LHI_WORKER_DEGRADED:
     case LHI_RECOVER:
-    case LHI_UPKEEP:
+    case LHI_MAINTAIN:
     case LHI_OUTPUT:
         return db->opts.remote;
     default:
@@ -222,7 +222,7 @@ static int64_t writes(const struct call *call)
         for (size_t j = 0; act->verb == LHI_HEARTBEAT && j < act->n; j++)
             if (act->beat.beats[j].checkpoint != NULL)
                 bytes += (int64_t)strlen(act->beat.beats[j].checkpoint);
-        if (act->verb == LHI_RECOVER || act->verb == LHI_UPKEEP || act->verb == LHI_PRUNE ||
+        if (act->verb == LHI_RECOVER || act->verb == LHI_MAINTAIN || act->verb == LHI_PRUNE ||
             act->verb == LHI_QUEUE_PURGE)
             items += LHI_BATCH;
     }

@@ -7,7 +7,7 @@ enum { LEAVE_MS = 500 }; /* how long a handle that is closed tries to say so */
 int pg_act_maintain(struct txn *txn, struct lhi_act *act)
 {
     enum { EXPIRED, PROMOTED, SCHEDULES, MORE };
-    lh_upkeep *done = &act->upkeep.done;
+    lh_upkeep *done = &act->maintain.done;
     struct rows rows;
     bool more = false;
     int rc = pg_call(txn, LHI_POSTGRES_MAINTAIN, NULL, &rows, &act->err);
@@ -16,12 +16,12 @@ int pg_act_maintain(struct txn *txn, struct lhi_act *act)
         return rc;
     done->expired = pg_row_int(&rows, 0, EXPIRED);
     done->promoted = pg_row_int(&rows, 0, PROMOTED);
-    act->upkeep.more = pg_row_bool(&rows, 0, MORE);
+    act->maintain.more = pg_row_bool(&rows, 0, MORE);
     bool schedules = pg_row_bool(&rows, 0, SCHEDULES);
     pg_rows_free(&rows);
     if (schedules)
         rc = pg_run_due_schedules(txn, LHI_BATCH, &done->ticked, &more, &act->err);
-    act->upkeep.more = act->upkeep.more || more;
+    act->maintain.more = act->maintain.more || more;
     return rc;
 }
 
@@ -57,7 +57,7 @@ static void handle_name(const struct pg *pg, char *out, size_t len)
 int pg_read_poll(struct txn *txn, struct lhi_act *act)
 {
     enum { SOMETHING, NEXT_MS, SPARE_MS };
-    const lh_claim_opts *opts = act->peek.opts;
+    const lh_claim_opts *opts = act->poll.opts;
     size_t n = opts ? opts->n_queues : 0;
     char keeper[200];
     struct args args = {0};
@@ -66,7 +66,7 @@ int pg_read_poll(struct txn *txn, struct lhi_act *act)
     pg_arg_names(&args, n > 0 ? opts->queues : NULL, n);
     handle_name(txn->pg, keeper, sizeof keeper);
     pg_arg_text(&args,
-                act->peek.waiting || (n > 0 && pg_wake_has_maintainer(txn->pg)) ? keeper : NULL);
+                act->poll.waiting || (n > 0 && pg_wake_has_maintainer(txn->pg)) ? keeper : NULL);
     if (n > 0 && opts->n_kinds > 0)
         pg_arg_names(&args, opts->kinds, opts->n_kinds);
     else
@@ -74,9 +74,9 @@ int pg_read_poll(struct txn *txn, struct lhi_act *act)
     int rc = pg_call(txn, LHI_POSTGRES_POLL, &args, &rows, &act->err);
     if (rc != LH_OK)
         return rc;
-    act->peek.found = pg_row_bool(&rows, 0, SOMETHING);
-    act->peek.next_ms = pg_row_null(&rows, 0, NEXT_MS) ? -1 : pg_row_int(&rows, 0, NEXT_MS);
-    if (act->peek.waiting)
+    act->poll.found = pg_row_bool(&rows, 0, SOMETHING);
+    act->poll.next_ms = pg_row_null(&rows, 0, NEXT_MS) ? -1 : pg_row_int(&rows, 0, NEXT_MS);
+    if (act->poll.waiting)
         pg_wake_set_leader(txn->pg, pg_row_int(&rows, 0, SPARE_MS));
     pg_rows_free(&rows);
     return LH_OK;

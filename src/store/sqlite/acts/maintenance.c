@@ -163,7 +163,7 @@ int sq_expire_overdue(struct txn *txn, size_t limit, int64_t *expired, bool *mor
 
 int sq_act_maintain(struct txn *txn, struct lhi_act *act)
 {
-    lh_upkeep *done = &act->upkeep.done;
+    lh_upkeep *done = &act->maintain.done;
     bool more[3] = {false};
     int rc;
 
@@ -176,7 +176,7 @@ int sq_act_maintain(struct txn *txn, struct lhi_act *act)
         return holds;
     if (holds > 0)
         txn->changed = true;
-    act->upkeep.more = more[0] || more[1] || more[2];
+    act->maintain.more = more[0] || more[1] || more[2];
     return LH_OK;
 }
 

@@ -452,15 +452,15 @@ static int peek_pending(struct conn *conn, const lh_claim_opts *opts, int64_t *p
 /* Would a claim find something to do, and if not, when will the next thing fall due? */
 static int peek(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err)
 {
-    const lh_claim_opts *opts = act->peek.opts;
+    const lh_claim_opts *opts = act->poll.opts;
     int64_t now = sq_db_now(db), wall = lhi_wall_ms(), pending = 0;
     int rc;
 
     if (opts != NULL && (rc = peek_pending(conn, opts, &pending, err)) < 0)
         return rc;
     bool due = false;
-    rc = next_due(conn, now, wall, &due, &act->peek.next_ms, err);
-    act->peek.found = pending != 0 || due;
+    rc = next_due(conn, now, wall, &due, &act->poll.next_ms, err);
+    act->poll.found = pending != 0 || due;
     return rc;
 }
 
@@ -521,7 +521,7 @@ static int dispatch(struct db *db, struct conn *conn, struct lhi_act *act, struc
         return stats(db, conn, act, err);
     case LHI_DROP_SQL:
         return sq_schema_drop_sql(conn, act->drop_sql, err);
-    case LHI_PEEK:
+    case LHI_POLL:
         return peek(db, conn, act, err);
     case LHI_RETRIES:
         return retries(conn, act, err);
