@@ -127,7 +127,10 @@ const char *command_title(const struct command *command, char *buf, size_t len);
 /** There is no such command (in that group; NULL: none): says so, with the nearest. Returns 2. */
 int command_unknown(const struct group *group, const char *word);
 
-/** A mistake in how the command was called: one line with a pointer to the help. Returns 2. */
+/** The option `--word` does not exist: reports it with the nearest name. Returns 2. */
+int option_unknown(const struct command *command, const char *word);
+
+/** Reports a mistake in how the command was called, with a pointer to its help. Returns 2. */
 int usage_error(const struct command *command, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

@@ -1,15 +1,9 @@
 /*
- * Named leases: time-limited ownership of a SCOPE/NAME.
+ * leasehold lease acquire, extend, release, complete: what the owner of a named lease does.
  */
 #include <inttypes.h>
-#include <string.h>
 
-#include "cli/cli.h"
-
-static const struct positional positionals[] = {
-    {"SCOPE/NAME", SPEC_LEASE_NAME, false, false},
-    {.meta = NULL},
-};
+#include "lease.h"
 
 /* clang-format off: one a line, as a table */
 #define OPTION_OWNER                                    \
@@ -26,44 +20,18 @@ static const struct positional positionals[] = {
     }
 /* clang-format on */
 
-struct name {
-    char scope[129];
-    const char *name;
-};
-
-/** The parser has checked that it is SCOPE/NAME, so there is a slash. */
-static struct name split(const struct args *args)
-{
-    const char *text = args->positional[0].text;
-    const char *slash = strchr(text, '/');
-    struct name name;
-
-    snprintf(name.scope, sizeof name.scope, "%.*s", (int)(slash - text), text);
-    name.name = slash + 1;
-    return name;
-}
-
-static void print_json(const lh_lease *lease)
-{
-    struct js json = {0};
-
-    js_lease(&json, lease);
-    js_line(&json);
-    js_clear(&json);
-}
-
 /** With --json the lease as it is after an act. */
 static void print_after(const struct cli *cli, const lh_leases *leases)
 {
     for (size_t i = 0; cli->json && leases != NULL && i < leases->n; i++)
-        print_json(&leases->lease[i]);
+        lease_print_json(&leases->lease[i]);
 }
 
 /**
  * The holder, for an act that needs to be one. Who has only the token is the holder too: the token
  * was given to nobody else, and the act compares it again, so nothing can slip in between.
  */
-static int find_owner(struct cli *cli, const struct name *name, int64_t token, int nobody,
+static int find_owner(struct cli *cli, const struct lease_name *name, int64_t token, int nobody,
                       struct buf *owner)
 {
     lh_leases *leases = NULL;
@@ -102,7 +70,7 @@ static const struct option acquire_options[] = {
 static int run_acquire(struct cli *cli, const struct args *args)
 {
     const struct value *opt = args->option;
-    struct name name = split(args);
+    struct lease_name name = lease_name_of(args);
     lh_lease_opts opts = {
         .owner = opt[ACQUIRE_OWNER].text,
         .ttl_ms = opt[ACQUIRE_TTL].num,
@@ -149,7 +117,7 @@ const struct command cmd_lease_acquire = {
     .text = "Acquires the named lease and prints its token. It succeeds if nobody holds it, if the "
             "holder's "
             "time is up, or if --owner holds it already; then it is extended.",
-    .positionals = positionals,
+    .positionals = lease_positionals,
     .options = acquire_options,
     .examples = acquire_examples,
     .exits = acquire_exits,
@@ -170,7 +138,7 @@ static const struct option extend_options[] = {
 };
 
 /** Opens the store and settles the owner. `nobody` is the exit code if there is none. */
-static int holder(struct cli *cli, const struct args *args, const struct name *name,
+static int holder(struct cli *cli, const struct args *args, const struct lease_name *name,
                   const struct value *owner, const struct value *token, int nobody,
                   lh_lease_opts *opts, struct buf *found)
 {
@@ -190,7 +158,7 @@ static int holder(struct cli *cli, const struct args *args, const struct name *n
 static int run_extend(struct cli *cli, const struct args *args)
 {
     const struct value *opt = args->option;
-    struct name name = split(args);
+    struct lease_name name = lease_name_of(args);
     lh_lease_opts opts = {
         .ttl_ms = opt[EXTEND_TTL].num,
         .by_ms = opt[EXTEND_BY].num,
@@ -235,7 +203,7 @@ const struct command cmd_lease_extend = {
     .text = "Extends a lease that is held: to now plus --ttl, or by --by beyond its present end; "
             "without either "
             "to now plus the time to live of the scope. It is refused once the lease has expired.",
-    .positionals = positionals,
+    .positionals = lease_positionals,
     .options = extend_options,
     .examples = extend_examples,
     .exits = extend_exits,
@@ -255,7 +223,7 @@ static const struct option release_options[] = {
 static int run_release(struct cli *cli, const struct args *args)
 {
     const struct value *opt = args->option;
-    struct name name = split(args);
+    struct lease_name name = lease_name_of(args);
     lh_lease_opts opts = {0};
     lh_leases *leases = NULL;
     struct buf owner = {0};
@@ -274,7 +242,7 @@ static int run_release(struct cli *cli, const struct args *args)
         else if (cli->json && lh_lease_get(cli->store, name.scope, name.name, &leases) == LH_OK)
             print_after(cli, leases);
         else if (cli->json)
-            print_json(&(lh_lease){.scope = name.scope, .name = name.name, .rows = -1});
+            lease_print_json(&(lh_lease){.scope = name.scope, .name = name.name, .rows = -1});
     }
     lh_leases_free(leases);
     buf_clear(&owner);
@@ -298,7 +266,7 @@ const struct command cmd_lease_release = {
     .args = "SCOPE/NAME (--owner W | --token T)",
     .summary = "give a name back",
     .text = "Gives a lease back before its time. Repeating it is harmless.",
-    .positionals = positionals,
+    .positionals = lease_positionals,
     .options = release_options,
     .examples = release_examples,
     .exits = release_exits,
@@ -321,7 +289,7 @@ static const struct option complete_options[] = {
 static int run_complete(struct cli *cli, const struct args *args)
 {
     const struct value *opt = args->option;
-    struct name name = split(args);
+    struct lease_name name = lease_name_of(args);
     lh_lease_opts opts = {
         .rows = opt[COMPLETE_ROWS].num,
         .has_rows = opt[COMPLETE_ROWS].given > 0,
@@ -357,148 +325,9 @@ const struct command cmd_lease_complete = {
     .summary = "give a name back, its work done",
     .text = "Gives a lease back with its work done: keeps the row count and the value, and notes "
             "the time.",
-    .positionals = positionals,
+    .positionals = lease_positionals,
     .options = complete_options,
     .examples = complete_examples,
     .exits = extend_exits,
     .run = run_complete,
-};
-
-/* ---- show ------------------------------------------------------------------------------------ */
-
-static void print_text(const lh_lease *lease, int64_t now)
-{
-    char time[64], when[64];
-
-    printf("lease %s/%s\n", lease->scope, lease->name);
-    text_field("owner", "%s%s", lease->owner ? lease->owner : "nobody",
-               lease->stale ? ", its time is up" : "");
-    text_field("token", "%" PRId64, lease->token);
-    if (lease->acquired_at != 0)
-        text_field("acquired", "%s (%s)", lh_time_format(lease->acquired_at, time, sizeof time),
-                   text_when(lease->acquired_at, now, when, sizeof when));
-    if (lease->expires_at != 0)
-        text_field("expires", "%s (%s)", lh_time_format(lease->expires_at, time, sizeof time),
-                   text_when(lease->expires_at, now, when, sizeof when));
-    if (lease->rows >= 0)
-        text_field("rows", "%" PRId64, lease->rows);
-    if (lease->last_completed_at != 0)
-        text_field("completed", "%s (%s)",
-                   lh_time_format(lease->last_completed_at, time, sizeof time),
-                   text_when(lease->last_completed_at, now, when, sizeof when));
-    if (lease->value != NULL) {
-        struct buf visible = {0};
-        text_visible(&visible, lease->value, strlen(lease->value));
-        text_field("value", "%s", buf_str(&visible));
-        buf_clear(&visible);
-    }
-}
-
-static int run_show(struct cli *cli, const struct args *args)
-{
-    struct name name = split(args);
-    lh_leases *leases = NULL;
-    int exit = cli_open(cli, ACCESS_READ);
-    int rc;
-
-    if (exit != 0)
-        return exit;
-    rc = lh_lease_get(cli->store, name.scope, name.name, &leases);
-    if (rc != LH_OK)
-        return cli_failed(cli, rc);
-    if (cli->json)
-        print_json(&leases->lease[0]);
-    else
-        print_text(&leases->lease[0], lh_now(cli->store));
-    lh_leases_free(leases);
-    return 0;
-}
-
-static const struct example show_examples[] = {
-    {"leasehold lease show sync/chunk-7", "who holds it, and until when?"},
-    {.line = NULL},
-};
-
-static const struct exit_note show_exits[] = {
-    {"nothing is known of it, or there is no store", 3},
-    {.when = NULL},
-};
-
-const struct command cmd_lease_show = {
-    .group = "lease",
-    .name = "show",
-    .args = "SCOPE/NAME",
-    .summary = "one named lease",
-    .text = "Prints who holds the lease and until when, and what is kept with it.",
-    .positionals = positionals,
-    .examples = show_examples,
-    .exits = show_exits,
-    .run = run_show,
-};
-
-/* ---- list ------------------------------------------------------------------------------------ */
-
-static const struct positional list_positionals[] = {
-    {"SCOPE", SPEC_NAME, true, false},
-    {.meta = NULL},
-};
-
-static void list_row(struct table *table, const lh_lease *lease, int64_t now)
-{
-    struct buf name = {0};
-    char text[64];
-
-    buf_format(&name, "%s/%s", lease->scope, lease->name);
-    table_cell(table, STYLE_NONE, buf_str(&name));
-    buf_clear(&name);
-    table_cell(table, STYLE_NONE, lease->owner);
-    snprintf(text, sizeof text, "%" PRId64, lease->token);
-    table_cell(table, STYLE_NONE, text);
-    table_cell(table, lease->stale ? STYLE_YELLOW : STYLE_NONE,
-               text_when(lease->expires_at, now, text, sizeof text));
-    snprintf(text, sizeof text, "%" PRId64, lease->rows);
-    table_cell(table, STYLE_NONE, lease->rows >= 0 ? text : NULL);
-    table_cell(table, STYLE_NONE, text_when(lease->last_completed_at, now, text, sizeof text));
-}
-
-static int run_list(struct cli *cli, const struct args *args)
-{
-    static const char *const heads[] = {"LEASE", "OWNER",     ">TOKEN", "EXPIRES",
-                                        ">ROWS", "COMPLETED", NULL};
-    lh_leases *leases = NULL;
-    struct table table;
-    int exit = cli_open(cli, ACCESS_READ);
-    int rc;
-
-    if (exit != 0)
-        return exit;
-    rc = lh_lease_list(cli->store, args->n > 0 ? args->positional[0].text : NULL, &leases);
-    if (rc != LH_OK)
-        return cli_failed(cli, rc);
-    table_begin(&table, heads);
-    for (size_t i = 0; i < leases->n; i++) {
-        if (cli->json)
-            print_json(&leases->lease[i]);
-        else
-            list_row(&table, &leases->lease[i], lh_now(cli->store));
-    }
-    table_end(&table);
-    lh_leases_free(leases);
-    return 0;
-}
-
-static const struct example list_examples[] = {
-    {"leasehold lease list sync", "all of a scope"},
-    {.line = NULL},
-};
-
-const struct command cmd_lease_list = {
-    .group = "lease",
-    .name = "list",
-    .args = "[SCOPE]",
-    .summary = "list named leases",
-    .text = "Lists the named leases, all or those of one scope.",
-    .positionals = list_positionals,
-    .examples = list_examples,
-    .run = run_list,
 };
