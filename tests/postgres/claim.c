@@ -235,7 +235,8 @@ TEST(claims_of_single_jobs_find_out_where_the_fresh_ones_begin)
         EXPECT_OK(claim(store, 1, NULL, &jobs));
         lh_jobs_free(jobs);
     }
-    EXPECT_STR(said(session, "SELECT queue, priority, low FROM leasehold.claim_floor"), "mail 0 200");
+    EXPECT_STR(said(session, "SELECT queue, priority, low FROM leasehold.claim_floor"),
+               "mail 0 200");
     lh_close(store);
     PQfinish(session);
 }

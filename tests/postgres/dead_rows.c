@@ -18,16 +18,15 @@ enum { DEAD = 4000, OWED = 500, NET = 300, FEW = 40 };
 
 static void lower_limits(PGconn *c)
 {
-    done(c,
-         "CREATE OR REPLACE FUNCTION leasehold.many_dead_rows() RETURNS bigint LANGUAGE sql IMMUTABLE "
-         "RETURN 1000::bigint");
-    done(
-        c,
-        "CREATE OR REPLACE FUNCTION leasehold.backlog_batch() RETURNS bigint LANGUAGE sql IMMUTABLE "
-        "RETURN 500::bigint");
-    done(c,
-         "CREATE OR REPLACE FUNCTION leasehold.recheck_batch() RETURNS bigint LANGUAGE sql IMMUTABLE "
-         "RETURN 300::bigint");
+    done(c, "CREATE OR REPLACE FUNCTION leasehold.many_dead_rows() RETURNS bigint LANGUAGE sql "
+            "IMMUTABLE "
+            "RETURN 1000::bigint");
+    done(c, "CREATE OR REPLACE FUNCTION leasehold.backlog_batch() RETURNS bigint LANGUAGE sql "
+            "IMMUTABLE "
+            "RETURN 500::bigint");
+    done(c, "CREATE OR REPLACE FUNCTION leasehold.recheck_batch() RETURNS bigint LANGUAGE sql "
+            "IMMUTABLE "
+            "RETURN 300::bigint");
 }
 
 /* Jobs that came and went, evenly over the last hour; and as many that were scheduled, or expired, then. */

@@ -115,7 +115,8 @@ TEST(what_a_revoked_lease_holds_back_is_not_promoted_before_it_ends)
     PGconn *c = session_at(START_MS);
     (void)said(c, "SELECT leasehold.enqueue('mail', 'held', delay => '1 s')");
     (void)said(c, "SELECT leasehold.enqueue('mail', 'free', delay => '1 s')");
-    (void)said(c, "INSERT INTO leasehold.quarantine SELECT 'mail', 1, 1, leasehold.clock() + '2 s'");
+    (void)said(c,
+               "INSERT INTO leasehold.quarantine SELECT 'mail', 1, 1, leasehold.clock() + '2 s'");
     session_clock(c, START_MS + 1000);
     EXPECT_STR(said(c, UPKEEP), "0 1 3 f");
     EXPECT_STR(said(c, "SELECT state FROM leasehold.job WHERE id = 1"), "scheduled");

@@ -700,8 +700,8 @@ TEST(an_open_transaction_at_one_job_costs_no_other_its_lease)
     PGconn *c = session_at(START_MS), *other = session_at(START_MS);
 
     (void)said(c, "SELECT leasehold.enqueue('mail', 'x') FROM generate_series(1, 3)");
-    (void)said(c,
-               "SELECT leasehold.worker_heartbeat_put('w', 1000, '1', '{}', '{}', '{}', '{}', '{}', '{}')");
+    (void)said(c, "SELECT leasehold.worker_heartbeat_put('w', 1000, '1', '{}', '{}', '{}', '{}', "
+                  "'{}', '{}')");
     (void)said(c, "SELECT leasehold.claim('w', 'mail', 3, '10 s')");
     (void)said(other, "BEGIN");
     (void)said(other, "SELECT leasehold.cancel(2)");
@@ -709,7 +709,8 @@ TEST(an_open_transaction_at_one_job_costs_no_other_its_lease)
     session_clock(c, START_MS + 5000);
     EXPECT_STR(
         said(c, "SELECT (b.o).n, (b.o).status, (b.o).message FROM (SELECT "
-                "leasehold.worker_heartbeat_put('w', 1000, '1', ARRAY(SELECT id FROM leasehold.job ORDER BY "
+                "leasehold.worker_heartbeat_put('w', 1000, '1', ARRAY(SELECT id FROM leasehold.job "
+                "ORDER BY "
                 "id), "
                 "ARRAY(SELECT token FROM leasehold.job ORDER BY id), '{}', '{}', '{}', '{}') o) b"),
         "2 -11 store is busy: job 2 is in the hands of another transaction");

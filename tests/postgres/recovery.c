@@ -560,12 +560,12 @@ TEST(transactions_that_have_nothing_to_do_with_the_store_are_not_waited_for)
 TEST(what_a_claim_notes_is_not_kept_for_ever)
 {
     PGconn *c = session_at(START_MS);
-    done(
-        c,
-        "INSERT INTO leasehold.scan_bound(generation, at, bound, given, given_before, floor, xid, open, "
-        "late, looked, rest_until, whole_at) SELECT 0, leasehold.clock(), '-infinity', 0, 0, 0, "
-        "'1', '{}', 0, 0, '-infinity', 'infinity' "
-        "FROM generate_series(1, 127)");
+    done(c,
+         "INSERT INTO leasehold.scan_bound(generation, at, bound, given, given_before, floor, xid, "
+         "open, "
+         "late, looked, rest_until, whole_at) SELECT 0, leasehold.clock(), '-infinity', 0, 0, 0, "
+         "'1', '{}', 0, 0, '-infinity', 'infinity' "
+         "FROM generate_series(1, 127)");
     sweep_at(c, START_MS + 4000);
     EXPECT_STR(said(c, "SELECT min(id), max(id) FROM leasehold.scan_bound"), "64 129");
     PQfinish(c);

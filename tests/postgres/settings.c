@@ -45,8 +45,8 @@ static void expect_tells(lh_store *store, const struct heard *heard)
 
     lhi_error_clear(&err);
     EXPECT_OK(pg_pool_take(txn.pg, txn.deadline, &txn.conn, &err));
-    EXPECT_OK(
-        pg_call_text(&txn, "SELECT leasehold.log_message('warn', 'took job 7 back')", NULL, NULL, &err));
+    EXPECT_OK(pg_call_text(&txn, "SELECT leasehold.log_message('warn', 'took job 7 back')", NULL,
+                           NULL, &err));
     pg_notices_log(&txn.conn->notices, &txn.pg->log);
     EXPECT(heard->told);
     pg_pool_give(txn.pg, txn.conn);

@@ -171,8 +171,10 @@ TEST(a_name_to_sleep_under_is_a_queue_and_may_have_a_kind)
 {
     struct scene scene = set_the_scene();
 
-    EXPECT_CONTAINS(said(scene.hand, "SELECT leasehold.subscribe('{q/}')"), "LH003 kind \"\" is not");
-    EXPECT_CONTAINS(said(scene.hand, "SELECT leasehold.subscribe('{/k}')"), "LH003 queue \"\" is not");
+    EXPECT_CONTAINS(said(scene.hand, "SELECT leasehold.subscribe('{q/}')"),
+                    "LH003 kind \"\" is not");
+    EXPECT_CONTAINS(said(scene.hand, "SELECT leasehold.subscribe('{/k}')"),
+                    "LH003 queue \"\" is not");
     EXPECT_CONTAINS(said(scene.hand, "SELECT leasehold.subscribe('{q/k/k}')"),
                     "LH003 kind \"k/k\" is not");
     leave(&scene);
@@ -188,7 +190,8 @@ static void enqueue_one(struct scene *scene)
 /* Whether it looks for sleepers. */
 static bool enqueue_looks(struct scene *scene, int64_t ms)
 {
-    static const char looks[] = "SELECT pg_stat_get_xact_numscans('leasehold.sleeper_pkey'::regclass)";
+    static const char looks[] =
+        "SELECT pg_stat_get_xact_numscans('leasehold.sleeper_pkey'::regclass)";
 
     session_clock(scene->hand, START_MS + ms);
     EXPECT_STR(said(scene->hand, "BEGIN"), "");

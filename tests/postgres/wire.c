@@ -270,7 +270,8 @@ TEST(what_did_not_come_to_pass_is_not_logged)
     lh_store *store = open_with((lh_open_opts){.log = hear, .log_arg = &heard});
     struct lhi_error err;
 
-    EXPECT_STATUS(ask(store, "SELECT leasehold.log_message('error', 'gone'), leasehold.refuse(-8, 'no')",
+    EXPECT_STATUS(ask(store,
+                      "SELECT leasehold.log_message('error', 'gone'), leasehold.refuse(-8, 'no')",
                       NULL, NULL, &err),
                   LH_ELOST);
     for (size_t i = 0; i < heard.n; i++)

@@ -85,7 +85,8 @@ static int64_t recover_on_server(const lh_job *seen)
         "SELECT set_config('leasehold.test_now', '%lld', true); "
         "SELECT 1 FROM leasehold.meta m, leasehold.reclaim(leasehold.new_run('claim', false, "
         "false), leasehold.clock(), m, '{%lld}', "
-        "leasehold.automatic_recovery()) r WHERE r.retried + r.made_pending + r.failed + r.released = 1",
+        "leasehold.automatic_recovery()) r WHERE r.retried + r.made_pending + r.failed + "
+        "r.released = 1",
         (long long)seen->lease_until, (long long)seen->id);
 }
 
@@ -132,7 +133,8 @@ static int64_t bury_on_server(const struct seen_worker *seen, bool proven, int64
     return run_as_stranger(
         "SELECT 1 FROM (SELECT 'epoch'::timestamptz + %lld * interval '1 ms' AS now, "
         "'epoch'::timestamptz + %lld * interval '1 ms' AS beat) t, "
-        "leasehold.declare_dead(leasehold.new_run('claim', false, false), t.now, t.now, 'w-1', t.beat, "
+        "leasehold.declare_dead(leasehold.new_run('claim', false, false), t.now, t.now, 'w-1', "
+        "t.beat, "
         "'is gone', %s%s%s, %s, false) r WHERE r.dead_workers = 1",
         (long long)now, (long long)seen->last_heartbeat_at, seen->sessions ? "'" : "",
         seen->sessions ? seen->sessions : "NULL", seen->sessions ? "'" : "",

@@ -426,9 +426,9 @@ static void expect_jobs(const int64_t *ids, int n)
 
 void expect_same(lh_store *store, const int64_t *ids, int n)
 {
-    static const char *const tables[] = {"lh_policy", "lh_scope",  "lh_lease",   "lh_request",
-                                         "lh_quarantine",   "lh_expiry", "lh_worker",  "lh_rollup",
-                                         "lh_event",  "lh_report", "lh_schedule"};
+    static const char *const tables[] = {"lh_policy",     "lh_scope",  "lh_lease",   "lh_request",
+                                         "lh_quarantine", "lh_expiry", "lh_worker",  "lh_rollup",
+                                         "lh_event",      "lh_report", "lh_schedule"};
 
     expect_jobs(ids, n);
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++)

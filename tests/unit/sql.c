@@ -274,9 +274,9 @@ TEST(every_hot_statement_uses_its_index)
 
 TEST(no_hot_statement_reads_all_of_a_table)
 {
-    static const char *const tables[] = {"lh_job",    "j",         "lh_event",  "lh_request",
-                                         "r",         "lh_rollup", "lh_quarantine",   "lh_lease",
-                                         "lh_expiry", "e",         "lh_worker", "lh_queue"};
+    static const char *const tables[] = {"lh_job",    "j",         "lh_event",      "lh_request",
+                                         "r",         "lh_rollup", "lh_quarantine", "lh_lease",
+                                         "lh_expiry", "e",         "lh_worker",     "lh_queue"};
     sqlite3 *db = open_fresh();
     for (int i = 0; i < N_HOT; i++) {
         const char *plan = plan_of(db, named(hot[i].name));

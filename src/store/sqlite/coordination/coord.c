@@ -51,7 +51,7 @@ struct coord_page {
     uint32_t work; /* enum coord_work … */
     int64_t work_at;
     uint32_t reserve_spent; /* a full disk: the reserve was given up, see reserve.c */
-    uint32_t siren;            /* futex */
+    uint32_t siren;         /* futex */
     uint32_t siren_waiters;
     int64_t recovering; /* monotonic: until then a recovery is under way */
 };
