@@ -4,7 +4,8 @@
  * of rows.
  */
 #include "harness/harness.h"
-#include "store/sqlite/db.h"
+#include "store/sqlite/row_sum.h"
+#include "store/sqlite/rows.h"
 
 #include <stdio.h>
 #include <string.h>

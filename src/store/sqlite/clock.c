@@ -10,7 +10,9 @@
  * The monotonic clock is the machine's: a process in a time namespace of its own subtracts its offset.
  * A process without /proc knows neither its boot nor that offset, and goes by the wall clock alone.
  */
-#include "store/sqlite/db.h"
+#include "store/sqlite/acts/acts.h"
+#include "store/sqlite/open.h"
+#include "store/sqlite/reads/reads.h"
 
 #include "base/clock.h"
 

@@ -9,7 +9,8 @@
  * When COMMIT or the sync fails, the outcome is unknown: the callers are told so, the handle stops,
  * and opening anew resolves it by the identity of the act.
  */
-#include "store/sqlite/db.h"
+#include "store/sqlite/acts/acts.h"
+#include "store/sqlite/sync.h"
 
 #include "base/sys.h"
 
@@ -170,9 +171,9 @@ static int run_acts(struct txn *txn, struct call *calls, struct lhi_error *err)
 static void ring_bells(struct txn *txn)
 {
     for (const struct tally *t = txn->tallies; t != NULL; t = t->next)
-        if (t->ring > 0)
-            sq_wake_queue(&txn->db->coord, sq_queue_hash(t->queue), t->ring);
-    if (txn->siren)
+        if (t->wake > 0)
+            sq_wake_queue(&txn->db->coord, sq_queue_hash(t->queue), t->wake);
+    if (txn->falls_due)
         sq_wake_maintenance(&txn->db->coord);
     sq_wake_commit(&txn->db->coord);
 }

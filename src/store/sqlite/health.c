@@ -7,7 +7,11 @@
  * alone, it is repaired on a copy. A store that others have open is only checked: exchanging the file
  * under them is for a hand. What was found goes into the report of the recovery that follows.
  */
-#include "store/sqlite/db.h"
+#include "store/sqlite/files/files.h"
+#include "store/sqlite/open.h"
+#include "store/sqlite/reads/reads.h"
+#include "store/sqlite/repair/repair.h"
+#include "store/sqlite/sync.h"
 
 #include <string.h>
 #include <sys/stat.h>

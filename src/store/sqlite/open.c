@@ -7,8 +7,15 @@
  * recovered is the core's to do. Everything that writes happens under the turnstile, each step in one
  * transaction.
  */
-#include "store/sqlite/db.h"
+#include "store/sqlite/open.h"
+#include "store/sqlite/coordination/watch.h"
+#include "store/sqlite/files/files.h"
 #include "store/sqlite/files/trust.h"
+#include "store/sqlite/reads/degraded.h"
+#include "store/sqlite/reads/reads.h"
+#include "store/sqlite/repair/repair.h"
+#include "store/sqlite/row_sum.h"
+#include "store/sqlite/sync.h"
 
 #include "base/clock.h"
 #include "base/sys.h"

@@ -14,7 +14,7 @@
  *
  * Everything here is called under the turnstile.
  */
-#include "store/sqlite/db.h"
+#include "store/sqlite/sync.h"
 
 #include "base/hook.h"
 

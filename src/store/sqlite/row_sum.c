@@ -7,7 +7,8 @@
  * nobody can forget it. A row that did not match before does not match afterwards. A row that another
  * program wrote has none (NULL) until the next UPDATE of ours.
  */
-#include "store/sqlite/db.h"
+#include "store/sqlite/row_sum.h"
+#include "store/sqlite/rows.h"
 
 #include "base/checksum.h"
 

@@ -1,7 +1,8 @@
 /*
  * schema.c: what is in a database file, our tables and their versions, and what meta keeps of them.
  */
-#include "store/sqlite/db.h"
+#include "store/sqlite/open.h"
+#include "store/sqlite/row_sum.h"
 
 #include "base/clock.h"
 #include "base/hook.h"

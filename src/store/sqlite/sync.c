@@ -6,7 +6,9 @@
  * clean; it is flagged in the side file, and whoever comes next moves the whole log into the
  * database before anything more is acknowledged.
  */
-#include "store/sqlite/db.h"
+#include "store/sqlite/sync.h"
+#include "store/sqlite/files/files.h"
+#include "store/sqlite/open.h"
 
 #include "base/clock.h"
 #include "base/hook.h"

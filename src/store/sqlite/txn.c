@@ -3,7 +3,12 @@
  *
  * Who leads one, and for whom, is in group_commit.c; how it gets to the disk is in sync.c.
  */
-#include "store/sqlite/db.h"
+#include "store/sqlite/txn.h"
+#include "store/sqlite/files/files.h"
+#include "store/sqlite/open.h"
+#include "store/sqlite/reads/reads.h"
+#include "store/sqlite/rows.h"
+#include "store/sqlite/sync.h"
 
 #include "base/hook.h"
 
@@ -47,8 +52,8 @@ void sq_tally_move(struct tally *tally, lh_state from, lh_state to)
     if (to != 0)
         tally->state[to]++;
     /* Somebody of this queue looks: for the job, or for when it will fall due. */
-    if ((to == LH_PENDING || to == LH_SCHEDULED) && tally->ring < INT_MAX)
-        tally->ring++;
+    if ((to == LH_PENDING || to == LH_SCHEDULED) && tally->wake < INT_MAX)
+        tally->wake++;
 }
 
 const lh_policy *sq_txn_policy(struct txn *txn, const char *queue, const char *kind)
@@ -119,7 +124,7 @@ void sq_txn_write_logs(struct txn *txn)
 void sq_txn_falls_due(struct txn *txn, int64_t in_ms)
 {
     if (in_ms < LHI_POLL_MS)
-        txn->siren = true;
+        txn->falls_due = true;
 }
 
 int sq_put_event(struct conn *conn, int64_t at, const struct event *e, struct lhi_error *err)

@@ -6,7 +6,7 @@
  * before the log is moved into the database, we do. The format is SQLite's, documented and frozen:
  * a header of 32 bytes, then frames of 24 bytes and a page, each with a running checksum.
  */
-#include "store/sqlite/db.h"
+#include "store/sqlite/sync.h"
 
 #include <errno.h>
 #include <fcntl.h>

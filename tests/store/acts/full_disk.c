@@ -3,7 +3,7 @@
 #include "store/sqlite.h"
 
 #include "core/core.h"
-#include "store/sqlite/db.h"
+#include "store/sqlite/sync.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -1,5 +1,8 @@
 /* Claim: take the best pending jobs, under a new token, within the limits of their queue. */
-#include "store/sqlite/db.h"
+#include "store/sqlite/acts/acts.h"
+#include "store/sqlite/acts/recovery.h"
+#include "store/sqlite/row_sum.h"
+#include "store/sqlite/rows.h"
 
 #include "base/checksum.h"
 #include "base/clock.h"
@@ -648,7 +651,7 @@ int sq_act_claim(struct txn *txn, struct lhi_act *act)
     if (alive < 0)
         return alive;
     if (alive > 0)
-        txn->changed = txn->siren = true;
+        txn->changed = txn->falls_due = true;
     if ((rc = heal_first(txn, &put_off, &act->err)) < 0 ||
         (rc = claim_queues(txn, act, want, &room)) < 0)
         return rc;

@@ -12,7 +12,9 @@
  * it does not find the entry. Such a job is passed over: an event and a log line name it, claims go on with
  * the jobs behind it, and the next open that has the store for itself repairs the file.
  */
-#include "store/sqlite/db.h"
+#include "store/sqlite/acts/acts.h"
+#include "store/sqlite/open.h"
+#include "store/sqlite/rows.h"
 
 #include "base/checksum.h"
 

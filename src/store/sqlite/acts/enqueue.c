@@ -1,5 +1,8 @@
 /* Enqueue: by the library, and on the user's own connection inside the user's own transaction. */
-#include "store/sqlite/db.h"
+#include "store/sqlite/acts/acts.h"
+#include "store/sqlite/open.h"
+#include "store/sqlite/row_sum.h"
+#include "store/sqlite/rows.h"
 
 #include "base/checksum.h"
 #include "base/clock.h"

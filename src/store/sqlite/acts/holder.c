@@ -1,6 +1,7 @@
 /* The acts of a holder: heartbeat, complete, fail, release. Each is guarded by the token, in the
  * write; whoever was overtaken is told by whom. */
-#include "store/sqlite/db.h"
+#include "store/sqlite/acts/acts.h"
+#include "store/sqlite/rows.h"
 
 #include "base/hook.h"
 #include "base/sys.h"
@@ -55,7 +56,7 @@ static int end_hold(struct txn *txn, const char *queue, int64_t id, int64_t toke
     if (tally == NULL)
         return err->status;
     txn->changed = true;
-    tally->ring++;
+    tally->wake++;
     if (exclusive(txn, queue))
         return sq_exclusive_end(txn, queue, id, err);
     return LH_OK;
@@ -125,7 +126,7 @@ static void ring_for_slot(struct txn *txn, struct tally *tally)
 {
     const lh_policy *policy = sq_txn_policy(txn, tally->queue, NULL);
     if (policy->exclusive || policy->concurrency > 0)
-        tally->ring++;
+        tally->wake++;
 }
 
 /* What job_held tells, copied out of the statement. */
@@ -388,7 +389,7 @@ int sq_act_fail(struct txn *txn, struct lhi_act *act)
 /* `hold`: the lease is live and another hand gives the job back; it stays back until its holder has
  * answered or the old deadline has passed. */
 static int put_back(struct txn *txn, int64_t id, int64_t token, const struct held *held,
-                    int64_t delay_ms, bool by_hand, bool hold, const char *actor,
+                    int64_t delay_ms, bool by_operator, bool hold, const char *actor,
                     struct lhi_error *err)
 {
     int64_t run_at = delay_ms > 0 ? txn->wall + delay_ms : 0;
@@ -398,7 +399,7 @@ static int put_back(struct txn *txn, int64_t id, int64_t token, const struct hel
         run_at = hold_until;
     lh_state to = run_at > 0 ? LH_SCHEDULED : LH_PENDING;
     int rc = sq_run(txn->conn, LHI_SQL_JOB_RELEASE, err, "tIiiii", lh_state_name(to), run_at,
-                    txn->now, by_hand ? sq_txn_next_token(txn, token) : token, id, token);
+                    txn->now, by_operator ? sq_txn_next_token(txn, token) : token, id, token);
     if (rc < 0 ||
         (hold && (rc = sq_quarantine_put(txn, held->queue, id, token, hold_until, err)) < 0))
         return rc;

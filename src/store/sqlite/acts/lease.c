@@ -1,5 +1,8 @@
 /* Named leases, and the exclusive lease of a queue, which is one of them. */
-#include "store/sqlite/db.h"
+#include "store/sqlite/acts/acts.h"
+#include "store/sqlite/acts/recovery.h"
+#include "store/sqlite/row_sum.h"
+#include "store/sqlite/rows.h"
 
 #include <assert.h>
 #include <string.h>
@@ -300,7 +303,7 @@ static int write_freed(struct txn *txn, void *arg)
                              f->err);
 }
 
-static int free_one(struct txn *txn, const lh_lease *lease, const char *reason, bool by_hand,
+static int free_one(struct txn *txn, const lh_lease *lease, const char *reason, bool by_operator,
                     struct lhi_run *run, struct lhi_error *err)
 {
     char full[400], what[440];
@@ -315,14 +318,14 @@ static int free_one(struct txn *txn, const lh_lease *lease, const char *reason, 
             .fn = write_freed,
             .arg = &f,
             .what = what,
-            .by_hand = by_hand,
+            .by_operator = by_operator,
             .about = {.lease = full, .worker = lease->owner, .token = lease->token}},
         &done, err);
 }
 
 /* Free what the statement finds, and tell it. `n` counts the leases found, `last` is the last one of them. */
 static int free_found(struct txn *txn, sqlite3_stmt *stmt, size_t limit, const char *reason,
-                      bool by_hand, struct lhi_run *run, size_t *n, lh_lease *last,
+                      bool by_operator, struct lhi_run *run, size_t *n, lh_lease *last,
                       struct lhi_error *err)
 {
     int rc;
@@ -348,15 +351,15 @@ static int free_found(struct txn *txn, sqlite3_stmt *stmt, size_t limit, const c
         return lhi_no_memory(err);
     for (size_t i = 0; i < *n && rc >= 0; i++)
         if (sound[i]) /* nobody knows when a damaged lease ends: it stays, for a repair */
-            rc = free_one(txn, &stale[i], reason, by_hand, run, err);
+            rc = free_one(txn, &stale[i], reason, by_operator, run, err);
     *last = stale[*n - 1];
     return rc < 0 ? rc : LH_OK;
 }
 
 /* A lease that is refused stays and would be found again, so the loop goes on behind the last one found. A
  * call frees `limit` leases before it leaves the rest to the next transaction. */
-int sq_recover_leases(struct txn *txn, size_t limit, bool by_hand, struct lhi_run *run, bool *more,
-                      struct lhi_error *err)
+int sq_recover_leases(struct txn *txn, size_t limit, bool by_operator, struct lhi_run *run,
+                      bool *more, struct lhi_error *err)
 {
     int64_t enough = run->leases + (int64_t)limit;
     lh_lease last = {.scope = "", .name = "", .expires_at = INT64_MIN};
@@ -367,12 +370,12 @@ int sq_recover_leases(struct txn *txn, size_t limit, bool by_hand, struct lhi_ru
         rc = free_found(txn,
                         sq_stmt(txn->conn, LHI_SQL_LEASE_EXPIRED, err, "iitti", txn->now,
                                 last.expires_at, last.scope, last.name, (int64_t)limit),
-                        limit, EXPIRED, by_hand, run, &n, &last, err);
+                        limit, EXPIRED, by_operator, run, &n, &last, err);
     *more = n == limit;
     return rc;
 }
 
-int sq_free_leases_of_worker(struct txn *txn, const char *owner, const char *what, bool by_hand,
+int sq_free_leases_of_worker(struct txn *txn, const char *owner, const char *what, bool by_operator,
                              struct lhi_run *run, struct lhi_error *err)
 {
     char reason[320];
@@ -385,7 +388,7 @@ int sq_free_leases_of_worker(struct txn *txn, const char *owner, const char *wha
         rc = free_found(txn,
                         sq_stmt(txn->conn, LHI_SQL_LEASE_OF_OWNER, err, "ttti", owner, last.scope,
                                 last.name, (int64_t)LHI_BATCH),
-                        LHI_BATCH, reason, by_hand, run, &n, &last, err);
+                        LHI_BATCH, reason, by_operator, run, &n, &last, err);
     return rc;
 }
 

@@ -1,6 +1,8 @@
 /* What falls due by itself: jobs whose time has come or gone, rows past their retention. Every round is
  * bounded; whoever finds a full batch comes again. */
-#include "store/sqlite/db.h"
+#include "store/sqlite/acts/acts.h"
+#include "store/sqlite/open.h"
+#include "store/sqlite/rows.h"
 
 #include <string.h>
 

@@ -1,5 +1,6 @@
 /* The acts of a hand: cancel, retry, delete, reschedule; and what acts on lists share. */
-#include "store/sqlite/db.h"
+#include "store/sqlite/acts/acts.h"
+#include "store/sqlite/rows.h"
 
 #include "base/hook.h"
 

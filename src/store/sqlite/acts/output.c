@@ -1,6 +1,8 @@
 /* What runs wrote: one row a run. Guarded by the token: a run writes under the one that the job has, or to
  * the row that it has begun. */
-#include "store/sqlite/db.h"
+#include "store/sqlite/acts/acts.h"
+#include "store/sqlite/reads/reads.h"
+#include "store/sqlite/rows.h"
 
 #include "base/hook.h"
 

@@ -1,5 +1,6 @@
 /* Queues and policies: pause, purge, delete, settings. */
-#include "store/sqlite/db.h"
+#include "store/sqlite/acts/acts.h"
+#include "store/sqlite/rows.h"
 
 #include <string.h>
 
@@ -24,7 +25,7 @@ int sq_act_queue_pause(struct txn *txn, struct lhi_act *act)
     if (tally == NULL)
         return act->err.status;
     if (!act->queue.paused)
-        tally->ring = 1000; /* whoever waits for this queue may go again */
+        tally->wake = 1000; /* whoever waits for this queue may go again */
     int rc = bump_generation(txn, &act->err);
     if (rc < 0)
         return rc;
@@ -234,7 +235,7 @@ int sq_act_policy_set(struct txn *txn, struct lhi_act *act)
         struct tally *tally = sq_txn_tally(txn, act->policy.queue, err);
         if (tally == NULL)
             return err->status;
-        tally->ring = 1000; /* a limit may be wider now */
+        tally->wake = 1000; /* a limit may be wider now */
     }
     char data[400];
     lhi_format(data, sizeof data, "{\"queue\":\"%s\",\"kind\":\"%s\"}", act->policy.queue,

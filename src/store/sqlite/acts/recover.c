@@ -4,7 +4,8 @@
  * A job is judged here, from its row as it is in this transaction, and taken back by a write that
  * repeats the guard.
  */
-#include "store/sqlite/db.h"
+#include "store/sqlite/acts/acts.h"
+#include "store/sqlite/acts/recovery.h"
 
 #include "base/clock.h"
 #include "base/hook.h"
@@ -118,7 +119,7 @@ static int write_recovery(struct txn *txn, void *arg)
         t->err);
 }
 
-static int take_job(struct txn *txn, struct taking *t, bool by_hand, bool *done)
+static int take_job(struct txn *txn, struct taking *t, bool by_operator, bool *done)
 {
     const lh_job *job = t->job;
     char what[64];
@@ -128,7 +129,7 @@ static int take_job(struct txn *txn, struct taking *t, bool by_hand, bool *done)
                             &(struct recovery_step){.fn = write_recovery,
                                                     .arg = t,
                                                     .what = what,
-                                                    .by_hand = by_hand,
+                                                    .by_operator = by_operator,
                                                     .about = {.job = job->id,
                                                               .queue = job->queue,
                                                               .worker = job->worker,
@@ -168,7 +169,7 @@ static int recover_one(struct txn *txn, const lh_job *job, enum lhi_cause cause,
         tally->failed++;
     const lh_policy *whole = sq_txn_policy(txn, job->queue, NULL);
     if (whole->exclusive || whole->concurrency > 0)
-        tally->ring++;
+        tally->wake++;
     log_recovered(txn, job, t.fate.reason);
     count_action(run, &t.fate);
     return LH_OK;
@@ -281,7 +282,7 @@ struct verdict {
     const struct lhi_death *death;
     struct lhi_run *run;
     struct lhi_error *err;
-    bool by_hand, changed;
+    bool by_operator, changed;
 };
 
 static int write_death(struct txn *txn, void *arg)
@@ -335,7 +336,7 @@ static int judge_worker(struct txn *txn, struct verdict *v)
                               &(struct recovery_step){.fn = death->late ? write_late : write_death,
                                                       .arg = v,
                                                       .what = what,
-                                                      .by_hand = v->by_hand,
+                                                      .by_operator = v->by_operator,
                                                       .about = {.worker = death->worker}},
                               &done, v->err);
     v->changed = v->changed && done;
@@ -343,10 +344,10 @@ static int judge_worker(struct txn *txn, struct verdict *v)
     return rc < 0 ? rc : LH_OK;
 }
 
-static int bury(struct txn *txn, const struct lhi_death *death, bool by_hand, struct lhi_run *run,
-                struct lhi_error *err)
+static int mark_dead(struct txn *txn, const struct lhi_death *death, bool by_operator,
+                     struct lhi_run *run, struct lhi_error *err)
 {
-    struct verdict v = {.death = death, .run = run, .err = err, .by_hand = by_hand};
+    struct verdict v = {.death = death, .run = run, .err = err, .by_operator = by_operator};
     int rc = judge_worker(txn, &v);
 
     if (rc < 0 || !v.changed)
@@ -356,14 +357,14 @@ static int bury(struct txn *txn, const struct lhi_death *death, bool by_hand, st
     run->dead_workers++;
     /* Time alone ends the leases of a worker without a process of ours. */
     return death->process
-               ? sq_free_leases_of_worker(txn, death->worker, death->what, by_hand, run, err)
+               ? sq_free_leases_of_worker(txn, death->worker, death->what, by_operator, run, err)
                : LH_OK;
 }
 
-static int mark_late(struct txn *txn, const struct lhi_death *death, bool by_hand,
+static int mark_late(struct txn *txn, const struct lhi_death *death, bool by_operator,
                      struct lhi_run *run, struct lhi_error *err)
 {
-    struct verdict v = {.death = death, .run = run, .err = err, .by_hand = by_hand};
+    struct verdict v = {.death = death, .run = run, .err = err, .by_operator = by_operator};
     int rc = judge_worker(txn, &v);
 
     if (rc >= 0 && v.changed)
@@ -387,7 +388,7 @@ static int recover_silent(struct txn *txn, struct lhi_run *run, struct lhi_error
 
     for (size_t i = 0; i < silent.n && rc >= 0; i++)
         if (lhi_judge_worker(&silent.suspect[i], &nobody, txn->now, &death) && !death.late)
-            rc = bury(txn, &death, false, run, err);
+            rc = mark_dead(txn, &death, false, run, err);
     lhi_suspects_clear(&silent);
     if (rc < 0 ||
         (rc = sq_int(txn->conn, LHI_SQL_DEAD_NOT_CLEANED, err, 0, &unclean, "i", txn->now)) < 0 ||
@@ -431,15 +432,15 @@ int sq_act_recover(struct txn *txn, struct lhi_act *act)
     struct lhi_run *run = act->recover.run;
     struct holder holder = {.arena = &txn->arena};
     struct lhi_error *err = &act->err;
-    bool by_hand = act->recover.opts != NULL;
+    bool by_operator = act->recover.opts != NULL;
     int rc = LH_OK;
 
     if (run->always)
         rc = sq_recovery_begin(txn, run, err);
     for (size_t i = 0; i < act->recover.n_deaths && rc >= 0; i++) {
         const struct lhi_death *death = &act->recover.deaths[i];
-        rc = death->late ? mark_late(txn, death, by_hand, run, err)
-                         : bury(txn, death, by_hand, run, err);
+        rc = death->late ? mark_late(txn, death, by_operator, run, err)
+                         : mark_dead(txn, death, by_operator, run, err);
     }
     size_t at = 0;
     while (at < act->n && rc >= 0 && (at < LEAST || !others_wait(txn->db)))
@@ -447,7 +448,7 @@ int sq_act_recover(struct txn *txn, struct lhi_act *act)
     act->recover.done = at;
     bool more = at < act->n;
     if (rc >= 0 && act->recover.leases && !more)
-        rc = sq_recover_leases(txn, LHI_BATCH, by_hand, run, &more, err);
+        rc = sq_recover_leases(txn, LHI_BATCH, by_operator, run, &more, err);
     if (rc < 0)
         return rc;
     act->recover.over = act->recover.last && !more;

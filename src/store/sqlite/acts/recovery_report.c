@@ -4,7 +4,10 @@
  * One row, made with the first thing that is found and counted on with every batch; each thing found is
  * an event that names it. A report that was cut off by a crash has no end.
  */
-#include "store/sqlite/db.h"
+#include "store/sqlite/acts/acts.h"
+#include "store/sqlite/acts/recovery.h"
+#include "store/sqlite/open.h"
+#include "store/sqlite/rows.h"
 
 #include "base/hook.h"
 
@@ -132,7 +135,7 @@ static int note_failure(struct txn *txn, const struct recovery_step *step, struc
 
     if (rc < 0)
         return rc;
-    if (known && !step->by_hand) {
+    if (known && !step->by_operator) {
         run->untold++;
         return LH_OK;
     }

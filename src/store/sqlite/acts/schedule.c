@@ -5,7 +5,11 @@
  * enqueued once however many look, and not at all when that transaction does not come to stand.
  * What cannot be enqueued (no room, no such zone any more) never stops what else is due.
  */
-#include "store/sqlite/db.h"
+#include "store/sqlite/acts/acts.h"
+#include "store/sqlite/reads/reads.h"
+#include "store/sqlite/row_sum.h"
+#include "store/sqlite/rows.h"
+#include "store/sqlite/sync.h"
 
 #include "base/checksum.h"
 #include "base/hook.h"

@@ -1,5 +1,5 @@
 /* Workers: registration, beats, goodbye. */
-#include "store/sqlite/db.h"
+#include "store/sqlite/acts/acts.h"
 
 #include "base/sys.h"
 
@@ -25,7 +25,7 @@ static int put_worker(struct txn *txn, const char *id, const lh_worker_opts *opt
                     process ? process->pid : (int64_t)0, process ? process->start : (int64_t)0,
                     opts->queues, LH_VERSION, interval, multiplier, txn->now,
                     opts->tells_started ? "[]" : NULL);
-    txn->changed = txn->siren = true; /* whoever keeps watch has one more to watch */
+    txn->changed = txn->falls_due = true; /* whoever keeps watch has one more to watch */
     return rc < 0 ? rc : worker_event(txn, "worker.started", id, err);
 }
 

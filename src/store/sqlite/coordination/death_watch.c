@@ -1,5 +1,7 @@
-/* death_watch.c: the workers of a SQLite store, for those who watch their processes (store/death_watch.c). */
-#include "store/sqlite/db.h"
+/* The death watch of a SQLite store: store/death_watch.c watches the processes of its workers. */
+#include "store/sqlite/acts/recovery.h"
+#include "store/sqlite/coordination/watch.h"
+#include "store/sqlite/open.h"
 
 enum { REFRESH_MS = 5000 };
 
@@ -15,7 +17,7 @@ static bool workers(void *arg, struct lhi_suspects *out)
            sq_read_suspects(&db->death_watch_conn, LHI_SQL_WORKER_JUDGE, 0, out, &ignored) == LH_OK;
 }
 
-static void sound(void *arg)
+static void wake(void *arg)
 {
     struct db *db = arg;
     sq_wake_maintenance(&db->coord);
@@ -25,7 +27,7 @@ void sq_death_watch_init(struct db *db)
 {
     lhi_death_watch_init(
         &db->deaths, &(struct lhi_death_watch_of){
-                         .arg = db, .workers = workers, .wake = sound, .refresh_ms = REFRESH_MS});
+                         .arg = db, .workers = workers, .wake = wake, .refresh_ms = REFRESH_MS});
 }
 
 void sq_death_watch_start(struct db *db)

@@ -7,7 +7,8 @@
  * without a commit of ours, and only then wake the others. While our own writers are busy the watch
  * looks four times a second and no more. The poll of a second under every wait is the net.
  */
-#include "store/sqlite/db.h"
+#include "store/sqlite/coordination/watch.h"
+#include "store/sqlite/open.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -7,6 +7,9 @@
  * synced, read back and checked, and renamed at last. Until then FILE is as it was, and what was made
  * is removed when anything goes wrong; what a SIGKILL leaves behind, the next backup removes.
  */
+#include "store/sqlite/open.h"
+#include "store/sqlite/reads/degraded.h"
+#include "store/sqlite/reads/reads.h"
 #include "store/sqlite/repair/repair.h"
 
 #include "base/hook.h"

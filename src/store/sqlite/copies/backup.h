@@ -46,6 +46,8 @@ void sq_partial_clean(const char *target, const struct lhi_log *log);
 
 enum { MOST_EPOCHS = 8191 }; /* 13 bits of a token, see sq_raise_epoch() */
 
+struct txn;
+
 struct replaced {
     bool known;             /* it is there, and could be read */
     bool same;              /* … and is the store that the copy was made of */

@@ -5,7 +5,11 @@
  * generation rises, and refuses all other acts (group_commit.c). Rows are read and written by statements
  * that are put together from the one list of tables, so that nothing is forgotten on one side.
  */
+#include "store/sqlite/acts/acts.h"
 #include "store/sqlite/copies/backup.h"
+#include "store/sqlite/open.h"
+#include "store/sqlite/reads/reads.h"
+#include "store/sqlite/rows.h"
 
 #include <string.h>
 
@@ -482,7 +486,7 @@ static int finish_target(struct txn *txn, const struct lhi_act *act, struct lhi_
         (rc = raise_above(txn, source->epoch, err)) < 0 ||
         (rc = set_part(txn, LHI_PART_FILLED, err)) < 0)
         return rc;
-    txn->siren = true; /* there is something to look after */
+    txn->falls_due = true; /* there is something to look after */
     return tell_of_it(txn, act, err);
 }
 

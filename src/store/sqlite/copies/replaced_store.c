@@ -4,7 +4,11 @@
  * It may be damaged, which is why somebody restores: every look may fail, and what was learned
  * until then counts. What a damaged row says is believed within the bounds of what is possible.
  */
+#include "store/sqlite/acts/acts.h"
 #include "store/sqlite/copies/backup.h"
+#include "store/sqlite/open.h"
+#include "store/sqlite/reads/reads.h"
+#include "store/sqlite/rows.h"
 
 #include "base/clock.h"
 

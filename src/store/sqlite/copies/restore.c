@@ -11,7 +11,10 @@
  * Then the fresh file is swapped in and the old one kept. Killed at any step, the old store stands
  * or the new one; the note in the side file tells the next opener what to finish or to remove.
  */
+#include "store/sqlite/acts/acts.h"
+#include "store/sqlite/files/files.h"
 #include "store/sqlite/files/trust.h"
+#include "store/sqlite/open.h"
 #include "store/sqlite/repair/repair.h"
 
 #include "base/clock.h"

@@ -5,7 +5,12 @@
  * own log, not emptied, and no older than what was acknowledged. What is missing is never taken for
  * what is there; where tokens may have been lost with it, the epoch rises.
  */
-#include "store/sqlite/db.h"
+#include "store/sqlite/files/files.h"
+#include "store/sqlite/open.h"
+#include "store/sqlite/reads/degraded.h"
+#include "store/sqlite/reads/reads.h"
+#include "store/sqlite/sync.h"
+#include "store/sqlite/txn.h"
 
 #include "base/clock.h"
 #include "base/hook.h"

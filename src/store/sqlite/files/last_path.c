@@ -7,7 +7,9 @@
  * coordination file that was left there: is the store still in use by that name, and how far had it
  * got? A copy is no rename: there the store is still where it was.
  */
-#include "store/sqlite/db.h"
+#include "store/sqlite/files/files.h"
+#include "store/sqlite/open.h"
+#include "store/sqlite/sync.h"
 
 #include <errno.h>
 #include <string.h>

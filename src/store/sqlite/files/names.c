@@ -8,7 +8,8 @@
  * refuses this. Where it happens later the handle goes on, because everybody who has the store open
  * came by the first name, and it logs a warning. other_names.c asks who has the database open.
  */
-#include "store/sqlite/db.h"
+#include "store/sqlite/files/files.h"
+#include "store/sqlite/sync.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -8,7 +8,7 @@
  * A user who may read the database may take such a lock too, without any connection. So a lock counts
  * only if its holder may write the database.
  */
-#include "store/sqlite/db.h"
+#include "store/sqlite/files/files.h"
 
 #include "base/clock.h"
 

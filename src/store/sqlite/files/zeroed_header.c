@@ -5,7 +5,7 @@
  * file of somebody else must never be taken for ours: it would be repaired. So the header must be zeros,
  * with the root page of a schema right behind it, and our two main tables in the text that follows.
  */
-#include "store/sqlite/db.h"
+#include "store/sqlite/files/files.h"
 
 #include <fcntl.h>
 #include <string.h>

@@ -1,7 +1,12 @@
 /* Checking a store: the engine's file, our invariants, payloads, log, clock, room, versions.
  * Changes nothing. */
-#include "store/sqlite/db.h"
+#include "store/sqlite/acts/acts.h"
+#include "store/sqlite/files/files.h"
 #include "store/sqlite/files/trust.h"
+#include "store/sqlite/open.h"
+#include "store/sqlite/reads/reads.h"
+#include "store/sqlite/row_sum.h"
+#include "store/sqlite/rows.h"
 
 #include "base/checksum.h"
 #include "base/clock.h"

@@ -12,6 +12,7 @@
  * how the files looked before; if they changed, it is read again, and in the end LH_EBUSY says so.
  */
 #include "store/sqlite/reads/degraded.h"
+#include "store/sqlite/open.h"
 
 #include "base/checksum.h"
 #include "base/clock.h"

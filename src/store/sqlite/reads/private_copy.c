@@ -9,6 +9,7 @@
  * The database file itself is read through SQLite: closing a descriptor of our own on it would drop
  * the locks of other connections of this process.
  */
+#include "store/sqlite/open.h"
 #include "store/sqlite/reads/degraded.h"
 
 #include "base/hook.h"

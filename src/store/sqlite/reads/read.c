@@ -1,6 +1,12 @@
 /* What only reads: on a connection of its own, so that it waits for no writer and no writer for it.
  * Bounded to 5 s, so that a reader cannot keep the log from being folded. */
-#include "store/sqlite/db.h"
+#include "store/sqlite/acts/recovery.h"
+#include "store/sqlite/files/files.h"
+#include "store/sqlite/open.h"
+#include "store/sqlite/reads/degraded.h"
+#include "store/sqlite/reads/reads.h"
+#include "store/sqlite/rows.h"
+#include "store/sqlite/sync.h"
 
 #include "base/clock.h"
 #include "base/sys.h"

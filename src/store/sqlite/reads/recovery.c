@@ -1,5 +1,8 @@
 /* Reading for recoveries: who is to be judged, and what is forfeit. */
-#include "store/sqlite/db.h"
+#include "store/sqlite/acts/recovery.h"
+#include "store/sqlite/open.h"
+#include "store/sqlite/reads/reads.h"
+#include "store/sqlite/rows.h"
 
 #include "base/clock.h"
 
@@ -169,7 +172,7 @@ bool sq_had_started(const struct holder *holder, const lh_job *job)
 struct found {
     struct db *db;
     const lh_policies *policies;
-    bool by_hand;
+    bool by_operator;
     struct lhi_act *act;
 };
 
@@ -177,7 +180,7 @@ static bool may_recover(const struct found *f, sqlite3_stmt *stmt)
 {
     lh_policy policy;
 
-    if (f->by_hand || f->policies->n == 0)
+    if (f->by_operator || f->policies->n == 0)
         return true;
     lhi_policy_resolve(f->policies, sq_text_or_empty(stmt, 1),
                        (const char *)sqlite3_column_text(stmt, 2), &policy);
@@ -290,7 +293,7 @@ int sq_read_stale(struct db *db, struct conn *conn, struct lhi_act *act, struct 
     const char *queue = opts ? opts->queue : NULL;
     bool by_age = opts != NULL && opts->by_age;
     lh_policies policies = {0};
-    struct found f = {.db = db, .policies = &policies, .by_hand = opts != NULL, .act = act};
+    struct found f = {.db = db, .policies = &policies, .by_operator = opts != NULL, .act = act};
     int64_t now = sq_db_now(db), unclean = 0;
     char degraded[256] = "";
     int rc = sq_load_policies(conn, &policies, err);

@@ -1,6 +1,7 @@
 /* Reading what recoveries have left: their reports, put together from a row and its events, and the
  * totals since the store was made. */
-#include "store/sqlite/db.h"
+#include "store/sqlite/reads/reads.h"
+#include "store/sqlite/rows.h"
 
 #include <string.h>
 

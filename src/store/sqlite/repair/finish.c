@@ -6,7 +6,12 @@
  * not match their checksum are named too; a claim will fail them. If anything is gone the epoch
  * rises, so that no token is handed out a second time.
  */
+#include "store/sqlite/acts/acts.h"
+#include "store/sqlite/open.h"
+#include "store/sqlite/reads/reads.h"
 #include "store/sqlite/repair/repair.h"
+#include "store/sqlite/row_sum.h"
+#include "store/sqlite/rows.h"
 
 #include "base/clock.h"
 
@@ -280,7 +285,7 @@ static int raise(struct conn *conn, struct repair_result *result, struct lhi_err
         return rc;
     if (epoch < MOST_EPOCHS)
         return sq_epoch_set(conn, epoch + 1, err);
-    if (!sq_finding_add(&result->said, "error", "lost",
+    if (!sq_finding_add(&result->findings, "error", "lost",
                         "store has used up its %d epochs: tokens may be handed out twice",
                         MOST_EPOCHS))
         return lhi_no_memory(err);
@@ -306,7 +311,7 @@ int sq_repair_finish(struct conn *conn, const struct inventory *inventory,
     if (rc == LH_OK)
         rc = sq_exec(conn, "COMMIT", err);
     if (rc == LH_OK && result->unnamed > 0 &&
-        !sq_finding_add(&result->said, "error", "lost", "and %lld more are lost or partial",
+        !sq_finding_add(&result->findings, "error", "lost", "and %lld more are lost or partial",
                         (long long)result->unnamed))
         rc = lhi_no_memory(err);
     return rc;

@@ -4,6 +4,7 @@
  * Which jobs there are, from their indexes; and whether every page of every table adds up, so that the
  * engine's own means can lose nothing. A page in use that nothing leads to is proof that they may.
  */
+#include "store/sqlite/reads/reads.h"
 #include "store/sqlite/repair/repair.h"
 
 #include <stdlib.h>

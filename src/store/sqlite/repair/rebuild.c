@@ -7,7 +7,10 @@
  * rest. What only the lost part of the file knew (its identity, its epoch, the highest ids ever given) is set
  * so that nothing is handed out twice.
  */
+#include "store/sqlite/open.h"
+#include "store/sqlite/reads/reads.h"
 #include "store/sqlite/repair/salvage.h"
+#include "store/sqlite/row_sum.h"
 
 #include "base/clock.h"
 #include "base/sys.h"

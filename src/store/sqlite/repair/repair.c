@@ -9,6 +9,8 @@
  * wrong on the way, the store is as it was, and what was made is removed.
  */
 #include "store/sqlite/repair/repair.h"
+#include "store/sqlite/open.h"
+#include "store/sqlite/reads/reads.h"
 
 #include "base/clock.h"
 #include "base/hook.h"
@@ -19,7 +21,7 @@
 
 struct repair {
     struct db *db;
-    struct source source;
+    struct damaged_file source;
     int64_t at;       /* in the names of what is made */
     char copy[4300];  /* of the store … */
     int64_t folded;   /* … with so many frames of its log */
@@ -255,7 +257,7 @@ static int climb(struct repair *r, struct lhi_error *err)
 
 static bool tell_harvest(const struct repair *r, lh_findings *out)
 {
-    const lh_findings *said = &r->result.said;
+    const lh_findings *said = &r->result.findings;
     bool ok = true;
 
     for (size_t i = 0; i < said->n; i++)
@@ -311,7 +313,7 @@ static int tell(const struct repair *r, const char *kept, int64_t newest, lh_fin
 /* Said before the file is exchanged: whoever is killed after that tells nobody else. */
 static void log_harvest(const struct repair *r)
 {
-    const lh_findings *said = &r->result.said;
+    const lh_findings *said = &r->result.findings;
 
     for (size_t i = 0; i < said->n; i++)
         lhi_log(&r->db->log,

@@ -12,6 +12,7 @@
  * file's, and stop. They go on reading the old log, which is theirs, under its new name.
  */
 #include "store/sqlite/files/trust.h"
+#include "store/sqlite/open.h"
 #include "store/sqlite/repair/repair.h"
 
 #include "base/hook.h"
@@ -41,7 +42,7 @@ int sq_repair_note(struct db *db, enum coord_work work, int64_t at, struct lhi_e
     sq_coord_set_work(&db->coord, work, at);
     /* After a power loss it must be no older than what it is about. */
     if (fdatasync(db->coord.fd) != 0)
-        return lhi_fail_errno(err, errno, "could not sync the side file \"%.300s\"",
+        return lhi_fail_errno(err, errno, "could not sync the coordination file \"%.300s\"",
                               db->coord.path);
     return LH_OK;
 }

@@ -7,6 +7,8 @@
  * named.
  */
 #include "store/sqlite/repair/salvage.h"
+#include "store/sqlite/open.h"
+#include "store/sqlite/reads/reads.h"
 
 #include <string.h>
 

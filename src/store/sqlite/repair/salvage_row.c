@@ -4,7 +4,9 @@
  * A job that breaks them is put right as far as sense allows, and failed, so that nobody runs what
  * may be another job than was asked for. Any other row that breaks them is lost. Both are named.
  */
+#include "store/sqlite/reads/reads.h"
 #include "store/sqlite/repair/salvage.h"
+#include "store/sqlite/rows.h"
 
 #include "base/clock.h"
 
@@ -34,7 +36,7 @@ bool sq_repair_add_loss(struct repair_result *result, const char *level, const c
     va_start(ap, fmt);
     (void)vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    return sq_finding_add(&result->said, level, what, "%s", text);
+    return sq_finding_add(&result->findings, level, what, "%s", text);
 }
 
 int sq_repair_add_lost_job(struct repair_result *result, int64_t id, const char *why,
@@ -48,7 +50,7 @@ int sq_repair_add_lost_job(struct repair_result *result, int64_t id, const char 
 
 void sq_repair_result_clear(struct repair_result *result)
 {
-    sq_findings_clear(&result->said);
+    sq_findings_clear(&result->findings);
     lhi_free(result->lost_jobs.id);
     *result = (struct repair_result){0};
 }

@@ -6,7 +6,9 @@
  * log is folded by its own checksums, as far as they hold; the engine would do the same, but not
  * where the database itself is too damaged for it to open.
  */
+#include "store/sqlite/open.h"
 #include "store/sqlite/repair/repair.h"
+#include "store/sqlite/sync.h"
 
 #include "base/sys.h"
 
@@ -22,7 +24,7 @@ enum { CHUNK = 1 << 20, FILE_HEADER = 100, LOG_HEADER = 32, FRAME_HEADER = 24, C
 
 /* Whoever has the database open in WAL mode holds a shared lock on it: an exclusive one is proof that
  * nobody does, and keeps it so. */
-int sq_source_lock(struct source *source, const struct db *db, struct lhi_error *err)
+int sq_source_lock(struct damaged_file *source, const struct db *db, struct lhi_error *err)
 {
     struct conn conn = {0};
 
@@ -45,7 +47,7 @@ int sq_source_lock(struct source *source, const struct db *db, struct lhi_error 
     return sq_fail(&conn, rc, err);
 }
 
-void sq_source_unlock(struct source *source)
+void sq_source_unlock(struct damaged_file *source)
 {
     (void)sqlite3_close(source->holder);
     memset(source, 0, sizeof *source);
@@ -75,7 +77,7 @@ static int write_all(int fd, const unsigned char *bytes, size_t len, off_t at, c
     return LH_OK;
 }
 
-static int read_database(const struct source *source, const struct db *db, unsigned char *buf,
+static int read_database(const struct damaged_file *source, const struct db *db, unsigned char *buf,
                          size_t len, off_t at, struct lhi_error *err)
 {
     struct conn conn = {0};
@@ -87,7 +89,7 @@ static int read_database(const struct source *source, const struct db *db, unsig
     return sq_copy_failed("could not read", db->path, err);
 }
 
-static int copy_database(const struct source *source, const struct db *db, const char *to,
+static int copy_database(const struct damaged_file *source, const struct db *db, const char *to,
                          unsigned char *buf, struct lhi_error *err)
 {
     sqlite3_int64 size = 0;
@@ -323,7 +325,7 @@ static void roll_back(const char *to)
     sq_conn_close(&conn);
 }
 
-static int copy_by(unsigned char *buf, const struct source *source, const struct db *db,
+static int copy_by(unsigned char *buf, const struct damaged_file *source, const struct db *db,
                    const char *to, bool log, int64_t *folded, struct lhi_error *err)
 {
     bool copied = false, journal = false;
@@ -351,7 +353,7 @@ static int copy_by(unsigned char *buf, const struct source *source, const struct
     return rc;
 }
 
-int sq_source_copy(const struct source *source, const struct db *db, const char *to, bool log,
+int sq_source_copy(const struct damaged_file *source, const struct db *db, const char *to, bool log,
                    int64_t *folded, struct lhi_error *err)
 {
     unsigned char *buf = lhi_malloc(CHUNK);

@@ -1,0 +1,16 @@
+/* Threads that watch: the processes of workers, and writers that are not ours. */
+#ifndef LHI_SQLITE_WATCH_H
+#define LHI_SQLITE_WATCH_H
+
+#include "store/sqlite/db.h"
+
+/* ---- death_watch.c ---- */
+void sq_death_watch_init(struct db *db);
+void sq_death_watch_start(struct db *db); /* a caller waits: watch all registered workers */
+void sq_death_watch_clear(struct db *db);
+
+/* ---- foreign_writers.c ---- */
+void sq_foreign_writers_watch(struct db *db);
+void sq_foreign_writers_unwatch(struct db *db);
+
+#endif
