@@ -1,8 +1,8 @@
 /*
  * args.c: the parameters of a call.
  *
- * Numbers, times, bytes and arrays travel in binary: nothing is formatted here to be parsed there, and
- * a payload with zero bytes is a value like any other.
+ * Numbers, times, bytes and arrays are sent in binary, so nothing is formatted and parsed again,
+ * and a payload may contain zero bytes.
  */
 #include "store/postgres/pg.h"
 
@@ -27,7 +27,7 @@ static void put_u64(char *to, uint64_t value)
     put_u32(to + 4, (uint32_t)value);
 }
 
-/* Beyond what the server can hold, the end of time is meant. */
+/* Times beyond the server's range become infinity. */
 static int64_t microseconds(int64_t ms)
 {
     int64_t us;
@@ -142,7 +142,7 @@ static Oid array_of(Oid element)
     }
 }
 
-/* Room for so many bytes more; NULL: no memory, or too many, which the call will say. */
+/* Make room for more bytes. NULL: out of memory, or too many bytes; the call reports it. */
 static char *extend(struct args *args, size_t len)
 {
     size_t needed = args->array.used + len;
@@ -174,12 +174,12 @@ static void end_array(struct args *args)
     char *head = args->array.bytes;
     if (args->no_memory || args->too_big || head == NULL)
         return;
-    put_u32(head, args->array.n > 0 ? 1 : 0); /* dimensions */
+    put_u32(head, args->array.n > 0 ? 1 : 0); /* number of dimensions */
     put_u32(head + 4, args->array.nulls);
     put_u32(head + 8, args->array.element);
     if (args->array.n > 0) {
         put_u32(head + 12, (uint32_t)args->array.n);
-        put_u32(head + 16, 1); /* the first has this number */
+        put_u32(head + 16, 1); /* lower bound */
     } else {
         args->array.used = 12;
     }

@@ -1,11 +1,11 @@
 /*
- * call.c: one call: sent, awaited until its deadline, its failures told apart.
+ * call.c: sends one call, waits for the result until its deadline, and classifies failures.
  *
- * Everything goes through the pipeline of libpq: what must come before a statement (BEGIN, settings of
- * the transaction, the preparing of a statement that this connection has not met) travels with it, in
- * one round trip. A statement is done when the sync behind it is answered, not before: the server
- * commits there. So when the connection is lost in between, its outcome is unknown, unless the server
- * has refused it first.
+ * Everything goes through libpq's pipeline. What must precede a statement (BEGIN, settings of the
+ * transaction, PREPARE if this connection has not prepared the statement) is sent with it in one
+ * round trip. The server commits at the sync, so a statement is done only when the sync is
+ * answered. If the connection is lost before that, the outcome is unknown, unless the server has
+ * refused the statement first.
  */
 #include "store/postgres/wire.h"
 
@@ -17,17 +17,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CANCEL_MS = 1000 }; /* how long a cancelled call may take to say so */
+enum { CANCEL_MS = 1000 }; /* time for a cancelled call to report its end */
 
 /* What the server has answered so far. */
 struct answer {
     PGresult *result;  /* of the last statement */
-    PGresult *refusal; /* of the first that was refused */
+    PGresult *refusal; /* the first refusal */
     int n;             /* results so far */
-    int sent;          /* results that are to come, without the sync */
-    int prepare;       /* which of them tells that a statement was prepared; -1: none */
+    int sent;          /* expected results, without the sync */
+    int prepare;       /* index of the result that confirms a PREPARE; -1: none */
     bool prepared, synced, late;
-    bool ending; /* all statements were done before something was refused: it was the commit */
+    bool ending; /* all statements were done before the refusal: it was the commit that failed */
 };
 
 static void answer_clear(struct answer *answer)
@@ -55,7 +55,7 @@ static bool send_setting(struct conn *conn, struct answer *answer, const char *n
 }
 
 #ifdef LHI_TEST
-/* A test that moves the clock moves the server's too, for this transaction. */
+/* If a test moves the clock, it moves the server's, too, for this transaction. */
 static bool send_test_clock(struct conn *conn, struct answer *answer)
 {
     const struct lhi_control *control = lhi_control();
@@ -74,7 +74,7 @@ static bool send_test_clock(struct conn *conn, struct answer *answer)
 }
 #endif
 
-/* What holds for the whole transaction, and comes first in it. */
+/* Settings for the whole transaction, sent before its first statement. */
 static bool send_opening(struct txn *txn, struct answer *answer)
 {
     if (txn->begun)
@@ -101,7 +101,7 @@ static bool send_named(struct conn *conn, enum lhi_postgres_call which, const st
 {
     char name[32];
 
-    /* A statement that is prepared anew gets a new name: the old one may be there still. */
+    /* A statement that is prepared again gets a new name, because the old one may still exist. */
     lhi_format(name, sizeof name, "lh%u_%d", conn->renewed, (int)which);
     if (!conn->prepared[which]) {
         answer->prepare = answer->sent++;
@@ -121,7 +121,7 @@ static bool send_unnamed(struct conn *conn, const char *sql, const struct args *
                              args->format, 1) != 0;
 }
 
-/* ---- awaiting ---- */
+/* ---- receiving ---- */
 
 static void take_result(struct answer *answer, PGresult *result)
 {
@@ -143,8 +143,7 @@ static void take_result(struct answer *answer, PGresult *result)
         return;
     default:
         if (answer->refusal != NULL || PQresultErrorField(result, PG_DIAG_SQLSTATE) == NULL) {
-            PQclear(
-                result); /* the words of libpq about a lost connection are asked for elsewhere */
+            PQclear(result); /* libpq's own message about a lost connection is read elsewhere */
             return;
         }
         answer->refusal = result;
@@ -153,7 +152,7 @@ static void take_result(struct answer *answer, PGresult *result)
     }
 }
 
-/* Take what has come; false: the connection is gone. */
+/* Read results that have arrived; false: the connection is lost. */
 static bool take_results(struct conn *conn, struct answer *answer)
 {
     int in_a_row = 0;
@@ -162,7 +161,7 @@ static bool take_results(struct conn *conn, struct answer *answer)
         PGresult *result = PQgetResult(conn->pg);
         if (result != NULL)
             take_result(answer, result);
-        /* Nothing stands between two statements; twice nothing is the end. */
+        /* NULL ends the results of one statement; NULL twice means that there are no more. */
         in_a_row = result == NULL ? in_a_row + 1 : 0;
         if (PQstatus(conn->pg) != CONNECTION_OK && in_a_row > 0)
             return false;
@@ -178,14 +177,15 @@ static bool await_socket(struct conn *conn, bool to_send, int64_t deadline)
                        deadline);
 }
 
-/* Send the rest, and read, until the sync is answered. False: the connection is of no more use. */
-static bool exchange(struct conn *conn, struct answer *answer, int64_t deadline)
+/* Send the rest and receive results until the sync is answered. False: the connection cannot be
+ * used any more. */
+static bool send_and_receive(struct conn *conn, struct answer *answer, int64_t deadline)
 {
     int unsent = 1;
 
     while (!answer->synced) {
         if (unsent != 0 && (unsent = PQflush(conn->pg)) < 0)
-            unsent = 0; /* what the server said before it went can still be read */
+            unsent = 0; /* what the server said before it closed can still be read */
         if (!take_results(conn, answer))
             break;
         if (answer->synced)
@@ -208,7 +208,7 @@ static bool exchange(struct conn *conn, struct answer *answer, int64_t deadline)
     return answer->synced;
 }
 
-/* ---- judging ---- */
+/* ---- classifying failures ---- */
 
 static int own_status(const char *code)
 {
@@ -246,8 +246,8 @@ static const char *field(const PGresult *result, int which)
     return text != NULL ? text : "";
 }
 
-/* The statement was planned for a table that has changed, or is not there: a pooler that we took for
- * the server has given us another session. */
+/* The plan of the statement is outdated because a table has changed, or the prepared statement
+ * is missing: then a pooler that we took for the server has given us another session. */
 static bool is_outdated(struct conn *conn, const PGresult *refusal)
 {
     const char *code = field(refusal, PG_DIAG_SQLSTATE);
@@ -269,8 +269,8 @@ static bool ends_session(const char *code)
            strcmp(code, "25P03") == 0 || strcmp(code, "25P04") == 0;
 }
 
-/* Nothing may be written here. A standby has no tables that are not logged, and no position in the log
- * that it writes (xlogfuncs.c): claims and recoveries ask for it before they write. */
+/* The server or the role is read-only. A standby has no unlogged tables and no WAL insert
+ * position (xlogfuncs.c), which claims and recoveries need before they write. */
 static bool is_read_only(const PGresult *refusal)
 {
     const char *code = field(refusal, PG_DIAG_SQLSTATE);
@@ -282,9 +282,9 @@ static bool is_read_only(const PGresult *refusal)
             strcmp(field(refusal, PG_DIAG_SOURCE_FUNCTION), "get_relation_info") == 0);
 }
 
-/* A standby takes no writes: elsewhere, or soon here, there is a primary. One that was a primary when we
- * came is one still, because to become a standby it would have had to start anew: there it is our role
- * that may not write. */
+/* A standby accepts no writes: another host is the primary, or this one will be. If the server
+ * was a primary when we connected, it still is one, because it would have to restart to become a
+ * standby. Then it is the role that may not write. */
 static enum trouble trouble_of_standby(struct conn *conn)
 {
     conn->broken = true;
@@ -294,8 +294,8 @@ static enum trouble trouble_of_standby(struct conn *conn)
     return TROUBLE_LOST;
 }
 
-/* It was about to write an event where all days go that have no place of their own, and somebody made a
- * place for this one. */
+/* The event was on its way into the default partition when another session created a partition
+ * for its day. */
 static bool is_misplaced(const PGresult *refusal)
 {
     return strcmp(field(refusal, PG_DIAG_SQLSTATE), "23514") == 0 &&
@@ -379,9 +379,9 @@ int pg_fail_too_big(struct lhi_error *err)
                     MOST_MIB);
 }
 
-/* `may_stand`: when the connection is lost now, the transaction may stand. */
-static int settle(struct txn *txn, struct answer *answer, bool sent, bool may_stand,
-                  struct lhi_error *err)
+/* `may_stand`: if the connection is lost now, the transaction may have committed. */
+static int finish_call(struct txn *txn, struct answer *answer, bool sent, bool may_stand,
+                       struct lhi_error *err)
 {
     struct conn *conn = txn->conn;
 
@@ -390,14 +390,15 @@ static int settle(struct txn *txn, struct answer *answer, bool sent, bool may_st
         conn->broken = true;
         return lost(txn, answer, sent && may_stand, err);
     }
-    bool came = exchange(conn, answer, txn->deadline);
-    /* What was refused does not stand; but a server that went while it committed may have done so, and a
-     * pooler that has lost its server does not know. */
+    bool came = send_and_receive(conn, answer, txn->deadline);
+    /* A refused statement was not done. But a server that stopped during the commit may have
+     * committed, and a pooler that lost its server does not know. */
     if (!came && (answer->refusal == NULL || answer->ending || pg_from_pooler(answer->refusal)))
         return lost(txn, answer, may_stand, err);
     if (answer->refusal != NULL)
         return refused(txn, answer->refusal, err);
-    /* For want of memory libpq may have thrown the last answer away: the server has done it all the same. */
+    /* If memory ran out, libpq may have discarded the last result, although the server has done
+     * the statement. */
     if (answer->result == NULL || answer->n != answer->sent) {
         conn->broken = true;
         return lost(txn, answer, may_stand, err);
@@ -425,7 +426,7 @@ static int run(struct txn *txn, int which, const char *sql, struct args *args, s
                    ? send_named(txn->conn, (enum lhi_postgres_call)which, given, &answer)
                    : send_unnamed(txn->conn, sql, given, &answer);
     txn->begun = txn->wrapped;
-    int rc = settle(txn, &answer, sent, txn->writes && !txn->wrapped, err);
+    int rc = finish_call(txn, &answer, sent, txn->writes && !txn->wrapped, err);
     if (answer.prepared)
         txn->conn->prepared[which] = true;
     if (rc == LH_OK) {
@@ -483,7 +484,7 @@ int pg_txn_commit(struct txn *txn, struct lhi_error *err)
     if (!txn->begun)
         return LH_OK;
     bool sent = send_text(txn->conn, &answer, "COMMIT");
-    int rc = settle(txn, &answer, sent, txn->writes, err);
+    int rc = finish_call(txn, &answer, sent, txn->writes, err);
     txn->begun = false;
     if (rc == LH_OK && strcmp(PQcmdStatus(answer.result), "COMMIT") != 0)
         rc = lhi_fail(err, LH_EFAIL, "the database rolled back instead of committing");
@@ -497,7 +498,7 @@ void pg_txn_rollback(struct txn *txn)
 
     if (txn->begun && !txn->conn->broken && PQstatus(txn->conn->pg) == CONNECTION_OK) {
         if (!send_text(txn->conn, &answer, "ROLLBACK") || PQpipelineSync(txn->conn->pg) == 0 ||
-            !exchange(txn->conn, &answer, pg_real_ms() + CANCEL_MS))
+            !send_and_receive(txn->conn, &answer, pg_real_ms() + CANCEL_MS))
             txn->conn->broken = true;
     }
     txn->begun = false;
@@ -513,7 +514,7 @@ int pg_call_script(struct txn *txn, const char *sql, struct lhi_error *err)
         conn->broken = true;
         return lost(txn, &answer, false, err);
     }
-    /* Outside of the pipeline, nothing is what ends the answers. */
+    /* Outside the pipeline, a NULL result ends the results. */
     bool came = true;
     int unsent = 1;
     for (PGresult *result = NULL; came;) {

@@ -1,8 +1,8 @@
 /*
- * conn.c: one connection: made, judged, ended.
+ * conn.c: opens, checks and closes one connection.
  *
- * libpq connects without blocking, under a deadline of ours, to one host of a string (hosts.c chooses
- * which). What the user's string says wins over what we set, but for what the acts rely on.
+ * libpq connects without blocking, under our deadline, to one host of the conninfo string (hosts.c
+ * chooses which). Settings in the user's string override ours, except for what the acts rely on.
  */
 #include "store/postgres/wire.h"
 
@@ -17,7 +17,7 @@
 enum {
     OLDEST_SERVER = 140000,
     LOOK_UP_MS = 100,
-    DRAIN_MS = 1000 /* after a deadline, for what is there already */
+    DRAIN_MS = 1000 /* after a deadline, for data that has already arrived */
 };
 
 int64_t pg_real_ms(void)
@@ -32,16 +32,16 @@ bool pg_await_fd(const struct pg *pg, int fd, short events, int64_t deadline)
     for (;;) {
         int64_t left = deadline - pg_real_ms();
         if (left < -DRAIN_MS)
-            return false; /* it keeps talking, and comes to no end */
+            return false; /* data keeps arriving without an end */
         int n = poll(&one, 1, left <= 0 ? 0 : left < LOOK_UP_MS ? (int)left : LOOK_UP_MS);
         if (n > 0 || (n < 0 && errno != EINTR))
-            return true; /* what is wrong with it, whoever reads it will see */
+            return true; /* the caller's read reports any error */
         if (left <= 0 || __atomic_load_n(&pg->closing, __ATOMIC_RELAXED))
             return false;
     }
 }
 
-/* ---- the string ---- */
+/* ---- the conninfo string ---- */
 
 static const char *setting(const struct target *target, const char *key)
 {
@@ -59,7 +59,8 @@ static void set(struct target *target, const char *key, const char *value)
     }
 }
 
-/* A file that libpq reads may say anything; and it comes before the environment. */
+/* Does a service file give settings? It may contain any, and it takes precedence over the
+ * environment. */
 static bool is_served(const struct target *target)
 {
     return setting(target, "service") != NULL || getenv("PGSERVICE") != NULL;
@@ -70,7 +71,8 @@ static const char *from_environment(const struct target *target, const char *var
     return is_served(target) ? NULL : getenv(variable);
 }
 
-/* The string, the environment and a service file have all been asked. */
+/* A default for a setting that is neither in the string nor in the environment nor in a service
+ * file. */
 static void set_default(struct target *target, const char *key, const char *variable,
                         const char *value)
 {
@@ -79,7 +81,7 @@ static void set_default(struct target *target, const char *key, const char *vari
         set(target, key, value);
 }
 
-/* The i-th of a list with commas; a list of one holds for all. */
+/* The i-th item of a comma-separated list. A list of one item applies to all hosts. */
 static int list_item(struct target *target, const char *list, size_t i, const char **out)
 {
     *out = NULL;
@@ -135,7 +137,8 @@ static bool is_host_setting(const char *key)
     return strcmp(key, "host") == 0 || strcmp(key, "hostaddr") == 0 || strcmp(key, "port") == 0;
 }
 
-/* As it may be shown: no password, nothing that is not needed to know it by. */
+/* The name for messages: without the password, and with no more than is needed to identify the
+ * store. */
 static void make_name(struct target *target)
 {
     const char *host = setting(target, "host"), *port = setting(target, "port");
@@ -193,8 +196,7 @@ static int copy_settings(struct target *target, const PQconninfoOption *options,
     return LH_OK;
 }
 
-/* What libpq has to say about it is not passed on: it repeats the string, and a password may be in
- * it. */
+/* libpq's own message is not shown, because it repeats the string, which may contain a password. */
 static int refuse_string(struct lhi_error *err)
 {
     return lhi_fail(err, LH_EINVAL,
@@ -258,7 +260,7 @@ static PGconn *start(const struct target *target, size_t host)
     values[n++] = target->hosts[host].hostaddr;
     keys[n] = "port";
     values[n++] = target->hosts[host].port;
-    keys[n] = "client_encoding"; /* what we write and read is UTF-8 */
+    keys[n] = "client_encoding"; /* the client reads and writes UTF-8 */
     values[n++] = "UTF8";
     keys[n] = NULL;
     values[n] = NULL;
@@ -288,11 +290,11 @@ static int connect_host(struct conn *conn, size_t host, int64_t deadline, struct
 
 /* ---- after connecting ---- */
 
-/* What the acts rely on, whatever the role, the database or the environment has set: each statement sees
- * what is committed by then, warnings are told (one of them is that a commit was not confirmed), and an
- * operator means that of the server, not one that somebody has put into a schema before it. A
- * session of the server's is ours, and set so; one of a pooler's ($1 is not its number) is lent to
- * others, too: there it is asked for with each transaction. */
+/* The acts rely on three settings, whatever the role, the database or the environment says. Each
+ * statement sees what was committed before it. Warnings are sent, because one of them says that
+ * a commit was not confirmed. Operators are the server's own, and not those of some schema in
+ * the search_path. A session of the server is ours, so the settings are changed once. A session
+ * of a pooler ($1 is not its pid) is shared, so each transaction asks for them. */
 static const char greeting[] =
     "SELECT pg_catalog.pg_backend_pid(), pg_catalog.clock_timestamp(), s.system_identifier,"
     " CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN"
@@ -313,7 +315,7 @@ static const char greeting[] =
     " ANY (ARRAY['warning', 'error', 'fatal', 'panic'])"
     ") o(ours, isolated, quiet)";
 
-/* An answer of one row to a question with one parameter. */
+/* Run a query with one parameter that returns one row. */
 static PGresult *ask(struct conn *conn, const char *sql, const char *value, int64_t deadline)
 {
     PGresult *answer = NULL, *next;
@@ -341,7 +343,7 @@ static PGresult *ask(struct conn *conn, const char *sql, const char *value, int6
     return NULL;
 }
 
-/* Is what we talk to the server itself? A pooler hands out numbers of its own. */
+/* Are we connected to the server itself? A pooler reports pids of its own. */
 static int greet(struct conn *conn, int64_t deadline, struct lhi_error *err)
 {
     struct pg *pg = conn->owner;
@@ -411,8 +413,8 @@ void pg_conn_close(struct conn *conn)
     lhi_free(conn);
 }
 
-/* A server that went away has told so by now, if it could: better found out before something is sent,
- * because afterwards nobody knows what became of it. */
+/* If the server has closed the connection, that can be seen now. It is better to notice before
+ * something is sent, because afterwards the outcome would be unknown. */
 bool pg_conn_alive(struct conn *conn)
 {
     struct pollfd fd = {.fd = PQsocket(conn->pg), .events = POLLIN};
@@ -435,14 +437,15 @@ static void *cancel(void *arg)
     return NULL;
 }
 
-/* libpq does this by a connection of its own, and waits for it without a bound: not in the thread that
- * has waited long enough already. The thread shares nothing with us. */
+/* PQcancel() opens a connection of its own and waits for it without a limit. So it runs in a
+ * thread of its own, because this thread has already waited until its deadline. The new thread
+ * shares no data with us. */
 void pg_conn_cancel(struct conn *conn)
 {
     PGcancel *how = PQgetCancel(conn->pg);
     pthread_t thread;
 
-    conn->broken = true; /* a cancel that comes late must not meet what is sent next */
+    conn->broken = true; /* a late cancel must not hit the next statement */
     if (how == NULL)
         return;
     if (lhi_thread_start(&thread, cancel, how))

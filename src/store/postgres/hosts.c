@@ -1,14 +1,15 @@
 /*
- * hosts.c: which of several servers is the one.
+ * hosts.c: chooses one of several hosts.
  *
- * The one that let us in last is asked first, so that a failover is followed as soon as another host
- * takes writes. An old primary that comes back takes them, too, and nobody would ever see what is
- * written there. So all hosts are asked at first, and again when a commit was not confirmed; the newest
- * timeline wins, and no connection goes back behind what was seen.
+ * The host of the last successful connect is tried first, so a failover is followed as soon as
+ * another host accepts writes. An old primary that is started again accepts writes, too, and nobody
+ * would ever see them. So all hosts are asked at the first connect, and again when a commit was not
+ * confirmed. The newest timeline wins, and no connection goes to an older one than the newest that
+ * was seen.
  */
 #include "store/postgres/wire.h"
 
-enum { OTHER_HOST_MS = 1000 }; /* for a host that is asked though there is one */
+enum { OTHER_HOST_MS = 1000 }; /* for another host, if one is connected already */
 
 /* Under the mutex. */
 static bool is_behind(const struct conn *conn)
@@ -38,7 +39,7 @@ static bool is_newer(const struct conn *conn, const struct conn *than)
     return conn->cluster == than->cluster && than->timeline != 0 && conn->timeline > than->timeline;
 }
 
-/* No later than that, and with time left for as many others. */
+/* A deadline after at most this time that leaves equal shares for the other hosts. */
 static int64_t share(int64_t ms, int64_t deadline, size_t others)
 {
     int64_t now = pg_real_ms();
@@ -47,7 +48,8 @@ static int64_t share(int64_t ms, int64_t deadline, size_t others)
     return now + (ms < left ? ms : left);
 }
 
-/* The first that lets us in, from the `*host`-th on; how many are left that were not asked. */
+/* Connect to the first host that accepts, starting with `*host`. *unasked: the number of hosts
+ * that were not tried. */
 static int open_any(struct pg *pg, uint32_t *host, size_t *unasked, int64_t deadline,
                     struct conn **out, struct lhi_error *err)
 {
@@ -63,8 +65,8 @@ static int open_any(struct pg *pg, uint32_t *host, size_t *unasked, int64_t dead
     return rc;
 }
 
-/* Is there another that has taken over, among so many that come next? Then that one is had instead. Takes
- * half of the time: there is something to be done, too. */
+/* Has one of the next `unasked` hosts taken over? Then use it instead. The check takes at most
+ * half of the remaining time, because the act needs the rest. */
 static void check_other_hosts(struct pg *pg, uint32_t *host, size_t unasked, int64_t deadline,
                               struct conn **best)
 {
@@ -96,7 +98,7 @@ static bool is_same(const struct pg *pg, const struct conn *conn)
     return conn->cluster == pg->cluster && conn->timeline == pg->timeline;
 }
 
-/* False: meanwhile another thread has found a server that has taken over from this one. */
+/* False: meanwhile another thread has found a server that has replaced this one. */
 static bool adopt(struct pg *pg, uint32_t host, struct conn *conn)
 {
     pthread_mutex_lock(&pg->mutex);
@@ -126,7 +128,7 @@ int pg_conn_open(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_
 
     if (rc != LH_OK)
         return rc;
-    lhi_error_clear(err); /* what the hosts before this one said */
+    lhi_error_clear(err); /* errors of the hosts before this one */
     if (!__atomic_load_n(&pg->hosts_checked, __ATOMIC_RELAXED))
         check_other_hosts(pg, &host, unasked, deadline, &conn);
     if (!adopt(pg, host, conn)) {

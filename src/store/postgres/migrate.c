@@ -1,14 +1,14 @@
 /*
- * migrate.c: the schema: found, compared, brought up to date.
+ * migrate.c: finds, compares and updates the schema.
  *
- * All steps are one transaction, under a lock of the database's that ends with it: of two who migrate
- * at once the second finds nothing to do.
+ * All steps are one transaction under an advisory lock. If two processes migrate at once, the
+ * second one finds nothing to do.
  */
 #include "store/postgres/wire.h"
 
 #include <string.h>
 
-/* "leasehol"; of all who use advisory locks in this database, only we lock this number. */
+/* "leasehol" as a number. No other program should lock it. */
 #define MIGRATION_LOCK "SELECT pg_catalog.pg_advisory_xact_lock(7810758949120829292)"
 
 int lhi_postgres_schema_version(void)
@@ -60,7 +60,8 @@ static int migrate(struct txn *txn, struct schema *schema, struct lhi_error *err
                         &args, NULL, err);
 }
 
-/* In another, a payload that is no UTF-8 could be inserted, and whoever claims it would be refused. */
+/* With another encoding, a payload that is not UTF-8 could be inserted, and its claim would
+ * fail. */
 static int check_encoding(const struct txn *txn, struct lhi_error *err)
 {
     const char *encoding = PQparameterStatus(txn->conn->pg, "server_encoding");
@@ -77,7 +78,7 @@ static int update(struct txn *txn, struct schema *schema, struct lhi_error *err)
     txn->writes = true;
     pg_txn_wrap(txn);
     int rc = migrate(txn, schema, err);
-    int from = schema->version; /* as found under the lock */
+    int from = schema->version; /* as seen under the lock */
     if (rc == LH_OK)
         rc = pg_txn_commit(txn, err);
     if (rc == LH_OK && txn->conn->notices.unconfirmed)

@@ -1,9 +1,9 @@
 /*
- * move.c: this store as the source of a move, or as its target.
+ * move.c: this store as the source or the target of a move.
  *
- * Which part it has, and the doors that are shut meanwhile, are the database's (84_move.sql). Rows are
- * read and written by statements that are put together from the one list of tables, so that nothing is
- * forgotten on one side.
+ * The database knows which part the store has in a move, and closes it meanwhile (84_move.sql). The
+ * statements that read and write rows are generated from the one list of tables, so both sides
+ * always agree.
  */
 #include "store/postgres/pg.h"
 
@@ -12,7 +12,7 @@
 
 enum { TEXT_ROOM = 4096 };
 
-/* ---- which part it has ---- */
+/* ---- state of the move ---- */
 
 static void read_part(const struct rows *rows, struct lhi_standing *out)
 {
@@ -51,16 +51,16 @@ int pg_read_standing(struct txn *txn, struct lhi_act *act)
     return LH_OK;
 }
 
-/* ---- a text, put together ---- */
+/* ---- generated SQL ---- */
 
 struct text {
     char sql[TEXT_ROOM];
     size_t used;
 };
 
-static void say(struct text *text, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void append(struct text *text, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-static void say(struct text *text, const char *fmt, ...)
+static void append(struct text *text, const char *fmt, ...)
 {
     va_list ap;
 
@@ -78,79 +78,81 @@ static const char *comma(size_t i)
     return i > 0 ? ", " : "";
 }
 
-/* A column as it is read: one value, whatever it is kept as here. */
-static void say_column(struct text *text, const struct lhi_column *column)
+/* A column as it is read: one value, whatever columns it is stored in. */
+static void append_column(struct text *text, const struct lhi_column *column)
 {
     if (column->type == LHI_CELL_ANY)
-        say(text, "coalesce(convert_to(t.%s, 'UTF8'), t.%s_bytes)", column->name, column->name);
+        append(text, "coalesce(convert_to(t.%s, 'UTF8'), t.%s_bytes)", column->name, column->name);
     else if (column->type == LHI_CELL_REFS)
-        say(text,
+        append(
+            text,
             "(SELECT '[' || coalesce(string_agg('[' || u.j || ',' || coalesce(u.k, 0) || ']', ',' "
             "ORDER BY u.n), '') || ']' FROM unnest(t.jobs, t.tokens) WITH ORDINALITY u(j, k, n))");
     else
-        say(text, "t.%s", column->name);
+        append(text, "t.%s", column->name);
 }
 
-static void say_keys(struct text *text, const struct lhi_table *table, const char *after)
+static void append_keys(struct text *text, const struct lhi_table *table, const char *after)
 {
     for (size_t i = 0; i < table->n_keys; i++)
-        say(text, "%st.%s%s", comma(i), table->column[i].name, after);
+        append(text, "%st.%s%s", comma(i), table->column[i].name, after);
 }
 
-/* Payloads and outputs may be large: as many rows as come to so many bytes, and one more. */
-static void say_source(struct text *text, enum lhi_moved which, bool after)
+/* Payloads and outputs may be large: limit the rows to a number of bytes, plus one row. */
+static void append_source(struct text *text, enum lhi_moved which, bool after)
 {
     if (which == LHI_MOVED_JOB)
-        say(text,
-            "(SELECT s.*, sum(s.bytes) OVER (ORDER BY s.id) - s.bytes AS before FROM "
-            "(SELECT j.*, coalesce(octet_length(j.payload), octet_length(j.payload_bytes), 0) "
-            "+ coalesce(octet_length(j.result), octet_length(j.result_bytes), 0) AS bytes "
-            "FROM leasehold.job j%s ORDER BY j.id LIMIT %d) s) t WHERE t.before < %d",
-            after ? " WHERE j.id > $1" : "", (int)LHI_BATCH, (int)LHI_MOVE_BYTES);
+        append(text,
+               "(SELECT s.*, sum(s.bytes) OVER (ORDER BY s.id) - s.bytes AS before FROM "
+               "(SELECT j.*, coalesce(octet_length(j.payload), octet_length(j.payload_bytes), 0) "
+               "+ coalesce(octet_length(j.result), octet_length(j.result_bytes), 0) AS bytes "
+               "FROM leasehold.job j%s ORDER BY j.id LIMIT %d) s) t WHERE t.before < %d",
+               after ? " WHERE j.id > $1" : "", (int)LHI_BATCH, (int)LHI_MOVE_BYTES);
     else if (which == LHI_MOVED_OUTPUT)
-        say(text,
+        append(
+            text,
             "(SELECT s.*, sum(s.bytes) OVER (ORDER BY s.job, s.token) - s.bytes AS before FROM "
             "(SELECT o.*, coalesce(octet_length(o.stdout_head), 0) "
             "+ coalesce(octet_length(o.stdout_tail), 0) + coalesce(octet_length(o.stderr_head), 0) "
             "+ coalesce(octet_length(o.stderr_tail), 0) AS bytes "
             "FROM leasehold.output o%s ORDER BY o.job, o.token LIMIT %d) s) t WHERE t.before < %d",
             after ? " WHERE (o.job, o.token) > ($1, $2)" : "", (int)LHI_BATCH, (int)LHI_MOVE_BYTES);
-    else if (which == LHI_MOVED_REQUEST) /* names of producers belong to roles of this server */
-        say(text, "leasehold.request t WHERE t.producer = 0");
+    else if (which == LHI_MOVED_REQUEST) /* producers' request ids belong to roles of this server */
+        append(text, "leasehold.request t WHERE t.producer = 0");
     else
-        say(text, "leasehold.%s t WHERE true", lhi_moved[which].name);
+        append(text, "leasehold.%s t WHERE true", lhi_moved[which].name);
 }
 
-static void say_select(struct text *text, enum lhi_moved which, bool after)
+static void append_select(struct text *text, enum lhi_moved which, bool after)
 {
     const struct lhi_table *table = &lhi_moved[which];
 
-    say(text, "SELECT ");
+    append(text, "SELECT ");
     for (size_t i = 0; i < table->n; i++) {
-        say(text, "%s", comma(i));
-        say_column(text, &table->column[i]);
+        append(text, "%s", comma(i));
+        append_column(text, &table->column[i]);
     }
-    say(text, " FROM ");
-    say_source(text, which, after);
+    append(text, " FROM ");
+    append_source(text, which, after);
     if (after) {
-        say(text, " AND (");
-        say_keys(text, table, "");
-        say(text, ") > ($1%s)", table->n_keys > 1 ? ", $2" : "");
+        append(text, " AND (");
+        append_keys(text, table, "");
+        append(text, ") > ($1%s)", table->n_keys > 1 ? ", $2" : "");
     }
-    say(text, " ORDER BY ");
-    say_keys(text, table, "");
-    say(text, " LIMIT %d", (int)LHI_BATCH);
+    append(text, " ORDER BY ");
+    append_keys(text, table, "");
+    append(text, " LIMIT %d", (int)LHI_BATCH);
 }
 
-static void say_last(struct text *text, enum lhi_moved which)
+static void append_last(struct text *text, enum lhi_moved which)
 {
     const struct lhi_table *table = &lhi_moved[which];
 
-    say(text, "SELECT ");
-    say_keys(text, table, "");
-    say(text, " FROM leasehold.%s t ORDER BY ", table->name);
-    say_keys(text, table, " DESC");
-    say(text, " LIMIT 1");
+    append(text, "SELECT ");
+    append_keys(text, table, "");
+    append(text, " FROM leasehold.%s t ORDER BY ", table->name);
+    append_keys(text, table, " DESC");
+    append(text, " LIMIT 1");
 }
 
 static bool read_cell(const struct rows *rows, int row, int column, enum lhi_cell_type type,
@@ -196,7 +198,7 @@ static bool read_cells(const struct rows *rows, enum lhi_moved which, size_t wid
 static void arg_key(struct args *args, enum lhi_cell_type type, const struct lhi_cell *cell)
 {
     if (type == LHI_CELL_TEXT)
-        pg_arg_text(args, cell->bytes); /* with a zero behind it: it comes from an arena */
+        pg_arg_text(args, cell->bytes); /* values from an arena end with a zero byte */
     else if (type == LHI_CELL_TIME)
         pg_arg_time(args, cell->number);
     else
@@ -212,15 +214,15 @@ int pg_read_moved(struct txn *txn, struct lhi_act *act)
     struct rows rows;
 
     if (act->rows.last)
-        say_last(&text, which);
+        append_last(&text, which);
     else
-        say_select(&text, which, act->rows.after != NULL);
+        append_select(&text, which, act->rows.after != NULL);
     for (size_t i = 0; act->rows.after != NULL && i < table->n_keys; i++)
         arg_key(&args, table->column[i].type, &act->rows.after[i]);
     int rc = pg_call_text(txn, text.sql, &args, &rows, &act->err);
     if (rc != LH_OK)
         return rc;
-    lhi_rows_clear(act->rows.out); /* an earlier try may have read some */
+    lhi_rows_clear(act->rows.out); /* an earlier try may have read some rows */
     bool ok = read_cells(&rows, which, act->rows.last ? table->n_keys : table->n, act->rows.out);
     pg_rows_free(&rows);
     return ok ? LH_OK : lhi_no_memory(&act->err);
@@ -228,77 +230,79 @@ int pg_read_moved(struct txn *txn, struct lhi_act *act)
 
 /* ---- writing rows ---- */
 
-/* Which columns a value goes to, and how it is made of what is sent. */
-static void say_targets(struct text *text, const struct lhi_table *table)
+/* The columns that a value goes to. */
+static void append_targets(struct text *text, const struct lhi_table *table)
 {
     for (size_t i = 0; i < table->n; i++) {
         const char *name = table->column[i].name;
-        say(text, "%s%s", comma(i), name);
+        append(text, "%s%s", comma(i), name);
         if (table->column[i].type == LHI_CELL_ANY)
-            say(text, ", %s_bytes", name);
+            append(text, ", %s_bytes", name);
         else if (table->column[i].type == LHI_CELL_REFS)
-            say(text, ", tokens");
+            append(text, ", tokens");
     }
 }
 
-static void say_refs(struct text *text, const char *name, int which)
+static void append_refs(struct text *text, const char *name, int which)
 {
-    say(text,
+    append(
+        text,
         "ARRAY(SELECT (x.e ->> %d)::bigint FROM jsonb_array_elements(u.%s::jsonb) WITH ORDINALITY "
         "x(e, n) ORDER BY x.n)",
         which, name);
 }
 
-static void say_values(struct text *text, const struct lhi_table *table)
+static void append_values(struct text *text, const struct lhi_table *table)
 {
     for (size_t i = 0; i < table->n; i++) {
         const char *name = table->column[i].name;
-        say(text, "%s", comma(i));
+        append(text, "%s", comma(i));
         if (table->column[i].type == LHI_CELL_REFS) {
-            say_refs(text, name, 0);
-            say(text, ", ");
-            say_refs(text, name, 1);
+            append_refs(text, name, 0);
+            append(text, ", ");
+            append_refs(text, name, 1);
         } else if (table->column[i].type == LHI_CELL_ANY) {
-            say(text, "u.%s, u.%s_bytes", name, name);
+            append(text, "u.%s, u.%s_bytes", name, name);
         } else {
-            say(text, "u.%s", name);
+            append(text, "u.%s", name);
         }
     }
 }
 
-/* unnest($1, $2, …) AS u(id, …): one array a column, two where bytes may be text. */
-static void say_sent(struct text *text, const struct lhi_table *table)
+/* unnest($1, $2, ...) AS u(id, ...): one array per column, two where bytes may be text. */
+static void append_sent(struct text *text, const struct lhi_table *table)
 {
     size_t sent = 0;
 
-    say(text, "unnest(");
+    append(text, "unnest(");
     for (size_t i = 0; i < table->n; i++) {
-        say(text, "%s$%zu", comma(i), ++sent);
+        append(text, "%s$%zu", comma(i), ++sent);
         if (table->column[i].type == LHI_CELL_ANY)
-            say(text, ", $%zu", ++sent);
+            append(text, ", $%zu", ++sent);
     }
-    say(text, ") AS u(");
+    append(text, ") AS u(");
     for (size_t i = 0; i < table->n; i++) {
-        say(text, "%s%s", comma(i), table->column[i].name);
+        append(text, "%s%s", comma(i), table->column[i].name);
         if (table->column[i].type == LHI_CELL_ANY)
-            say(text, ", %s_bytes", table->column[i].name);
+            append(text, ", %s_bytes", table->column[i].name);
     }
-    say(text, ")");
+    append(text, ")");
 }
 
-static void say_insert(struct text *text, enum lhi_moved which)
+static void append_insert(struct text *text, enum lhi_moved which)
 {
     const struct lhi_table *table = &lhi_moved[which];
-    /* Nothing is counted because of them. */
+    /* The trigger must not count jobs that are moved. */
     bool job = which == LHI_MOVED_JOB;
     bool given_ids = strcmp(table->column[0].name, "id") == 0;
 
-    say(text, "INSERT INTO leasehold.%s(", table->name);
-    say_targets(text, table);
-    say(text, "%s)%s SELECT ", job ? ", plain" : "", given_ids ? " OVERRIDING SYSTEM VALUE" : "");
-    say_values(text, table);
-    say(text, "%s FROM ", job ? ", false" : "");
-    say_sent(text, table);
+    append(text, "INSERT INTO leasehold.%s(", table->name);
+    append_targets(text, table);
+    append(text, "%s)%s SELECT ", job ? ", plain" : "",
+           given_ids ? " OVERRIDING SYSTEM VALUE" : "");
+    append_values(text, table);
+    append(text, "%s FROM ", job ? ", false" : "");
+    append_sent(text, table);
 }
 
 static void put_cell(struct args *args, enum lhi_cell_type type, const struct lhi_cell *cell)
@@ -331,7 +335,7 @@ static Oid oid_of(enum lhi_cell_type type)
     }
 }
 
-/* What is text, or what is not: the other ones are NULL. */
+/* An array of the values that are text, or of those that are not; the others are NULL. */
 static void add_any(struct args *args, const struct lhi_rows *rows, size_t width, size_t column,
                     bool text)
 {
@@ -360,7 +364,7 @@ static void add_column(struct args *args, const struct lhi_rows *rows,
         put_cell(args, type, &rows->cell[i * table->n + column]);
 }
 
-/* Whoever wrote to a file by plain SQL may have put there what no text is here. */
+/* A SQLite file that plain SQL has written may contain text that PostgreSQL does not accept. */
 static int refuse_no_text(const struct lhi_table *table, const struct lhi_rows *rows,
                           struct lhi_error *err)
 {
@@ -395,7 +399,7 @@ static int put_rows(struct txn *txn, struct lhi_act *act)
     pg_arg_text(&args, act->move.id);
     if ((rc = pg_call(txn, LHI_POSTGRES_MOVE_NEED, &args, NULL, &act->err)) != LH_OK)
         return rc;
-    say_insert(&text, act->move.table);
+    append_insert(&text, act->move.table);
     for (size_t i = 0; i < table->n; i++)
         add_column(&args, rows, table, i);
     return pg_call_text(txn, text.sql, &args, NULL, &act->err);

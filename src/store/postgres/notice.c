@@ -1,10 +1,10 @@
 /*
- * notice.c: what the server says beside its answers.
+ * notice.c: notices and warnings of the server.
  *
- * The acts in the database tell what the library logs by notices (leasehold.log_message): the code has the
- * level, the detail what it is about, as a flat JSON object. They are kept until the transaction
- * stands: what was rolled back did not happen. One warning of the server's own matters: that a commit
- * did not wait for its standby. Its words are translated, so it is known by where it comes from.
+ * The acts in the database log by notices (leasehold.log_message): the SQLSTATE has the level, the
+ * detail is a flat JSON object. Notices are kept until the transaction is committed, because what
+ * was rolled back did not happen. One warning of the server itself matters: a commit did not wait
+ * for its standby. Its text is translated, so it is recognized by its source function.
  */
 #include "store/postgres/wire.h"
 
@@ -15,7 +15,7 @@
 
 struct scan {
     const char *at;
-    char *out; /* where the next string goes */
+    char *out; /* where the next string is written */
 };
 
 static void skip_blanks(struct scan *scan)
@@ -60,14 +60,14 @@ static bool take_escape(struct scan *scan)
         *scan->out++ = to[known - from];
         return true;
     }
-    /* Only control characters are written by number; all else is there as it is. */
+    /* Only control characters are escaped by number. */
     if (letter != 'u' || !take_hex(scan, &c) || c == 0 || c > 127)
         return false;
     *scan->out++ = (char)c;
     return true;
 }
 
-/* A string of JSON is never shorter than what it stands for, so there is room. */
+/* A JSON string is never shorter than its value, so there is enough room. */
 static char *take_string(struct scan *scan)
 {
     char *text = scan->out;
@@ -127,7 +127,7 @@ static bool take_field(struct scan *scan, struct notice *notice)
     return false;
 }
 
-/* What cannot be read is left out: the sentence stands for itself. */
+/* Fields that cannot be parsed are left out: the message is complete without them. */
 static void read_detail(struct notice *notice, struct scan *scan)
 {
     if (!take(scan, '{') || take(scan, '}'))
@@ -136,7 +136,7 @@ static void read_detail(struct notice *notice, struct scan *scan)
         ;
 }
 
-/* ---- keeping and telling ---- */
+/* ---- keeping and logging ---- */
 
 static const char *field(const PGresult *result, int which)
 {
@@ -165,7 +165,7 @@ void pg_notice_keep(struct notices *notices, const PGresult *result)
         notices->unconfirmed = true;
     struct notice *notice = lhi_calloc(1, sizeof *notice + len + strlen(detail) + 1);
     if (notice == NULL)
-        return; /* the act matters more than what is said about it */
+        return; /* the act matters more than its log line */
     notice->level = level;
     notice->message = memcpy(notice->text, message, len);
     if (level != LH_LOG_DEBUG)

@@ -1,9 +1,9 @@
 /*
- * open.c: opening and closing a PostgreSQL store, and its table of operations.
+ * open.c: opens and closes a PostgreSQL store; the table of its operations.
  *
- * Order: the string → a connection → newer than us: refuse → older: migrate. A database gets our schema
- * only when it is asked for. What is then to be recovered is the core's to do. A handle never stops: a
- * server that is gone is sought anew with every act.
+ * An open parses the string, connects, refuses a newer schema, and migrates an older one. A
+ * database gets our schema only if the caller asks for it. The core then recovers what must be
+ * recovered. A handle never gives up: if the server is gone, every act tries to connect again.
  */
 #include "store/postgres/wire.h"
 
@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { CLOCK_MS = 60000 }; /* after which the server's clock is asked for again */
+enum { CLOCK_MS = 60000 }; /* interval of the checks of the server's clock */
 
 static void pg_free(struct pg *pg)
 {
@@ -35,9 +35,10 @@ static void pg_close(void *self)
     pg_free(pg);
 }
 
-/* In a forked child, at once: the connections are the parent's. A message from here would end its
- * sessions, and a session lives on the server for as long as any process has its socket open. */
-static void let_go(void *arg)
+/* In a forked child, at once: the connections belong to the parent. A message from the child
+ * would end the parent's sessions, and a session exists on the server as long as any process has
+ * its socket open. */
+static void close_inherited_sockets(void *arg)
 {
     struct pg *pg = arg;
 
@@ -56,7 +57,8 @@ static void ask_clock(struct pg *pg)
     struct lhi_error ignored;
     int64_t asked = pg_real_ms();
 
-    __atomic_store_n(&pg->clock_at, asked, __ATOMIC_RELAXED); /* one asks, whatever comes of it */
+    __atomic_store_n(&pg->clock_at, asked,
+                     __ATOMIC_RELAXED); /* one thread asks, whatever the result */
     if (pg_ask(pg, LHI_POSTGRES_STORE_CLOCK, NULL, &rows, &ignored) != LH_OK)
         return;
     __atomic_store_n(&pg->clock, pg_row_time(&rows, 0, 0) - (asked + pg_real_ms()) / 2,
@@ -126,7 +128,7 @@ static struct pg *pg_new(const lh_open_opts *opts, const struct lhi_log *log)
     pg->log = *log;
     pg_pool_init(pg);
     lhi_forks_hold();
-    lhi_forks_add(&pg->fork, let_go, pg);
+    lhi_forks_add(&pg->fork, close_inherited_sockets, pg);
     lhi_forks_resume();
     if (!pg_wake_init(pg)) {
         pg_free(pg);
@@ -135,7 +137,7 @@ static struct pg *pg_new(const lh_open_opts *opts, const struct lhi_log *log)
     return pg;
 }
 
-/* A connection, and what is found there. */
+/* Connect, and see what the database contains. */
 static int reach(struct pg *pg, const char *url, struct txn *txn, struct schema *schema,
                  struct lhi_error *err)
 {
@@ -148,7 +150,8 @@ static int reach(struct pg *pg, const char *url, struct txn *txn, struct schema 
     return rc == LH_OK ? pg_schema_look(txn, schema, err) : rc;
 }
 
-/* What the server knows to be damaged. Nothing of it is ours to repair: it is told, and we go on. */
+/* Damage that the server knows of. We cannot repair it, so it is reported, and the open
+ * continues. */
 static int check_health(struct pg *pg, struct lhi_health *health, struct lhi_error *err)
 {
     struct lhi_act act = {.verb = LHI_INTEGRITY, .check = {.out = &health->findings}};

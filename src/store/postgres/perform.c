@@ -1,15 +1,15 @@
 /*
- * perform.c: acts in one transaction, and what becomes of them when the connection is lost.
+ * perform.c: performs acts in one transaction, and repeats them after failures.
  *
- * An act is one call of a function in the database, and so a transaction by itself; so is the end of one
- * job with the claim of the next. Several acts, and those that take several calls, stand between BEGIN and
- * COMMIT. An act that fails leaves no trace and
- * does not undo its neighbours: when one does, all is rolled back and performed again with a savepoint
- * before each.
+ * An act is one call of a function in the database, and so a transaction of its own; so is the
+ * completion of one job together with the claim of the next. Several acts, and acts of several
+ * calls, run between BEGIN and COMMIT. An act that fails leaves no trace and does not undo the
+ * others: if one fails, all are rolled back and performed again with a savepoint before each.
  *
- * What the server certainly did not do is tried again until the deadline: after a deadlock, on a new
- * connection, on another host. What it may have done is repeated only where the act has an identity by
- * which the database knows it again; else the caller is told that its outcome is unknown.
+ * What the server certainly did not do is tried again until the deadline: after a deadlock, on a
+ * new connection, on another host. What it may have done is repeated only if the act has an
+ * identity by which the database recognizes it. Otherwise the caller is told that the outcome is
+ * unknown.
  */
 #include "store/postgres/wire.h"
 
@@ -20,17 +20,17 @@
 #include <string.h>
 
 enum {
-    MOST_TRIES = 5,   /* against deadlocks */
-    ITEM_MS = 2,      /* more than a job of a batch ever takes */
-    PAUSE_MS = 50,    /* before a second try on a new connection; doubled … */
-    PAUSE_MOST = 1000 /* … up to this */
+    MOST_TRIES = 5,   /* after deadlocks */
+    ITEM_MS = 2,      /* more than one job of a batch ever takes */
+    PAUSE_MS = 50,    /* before the second try on a new connection; doubled ... */
+    PAUSE_MOST = 1000 /* ... up to this */
 };
 
 enum how {
-    ONE_CALL = 1,   /* a transaction by itself, where it is alone */
-    SCANS = 2,      /* looks at many rows: may take long */
-    IDENTIFIED = 4, /* the database knows it again: may be repeated when its outcome is unknown */
-    OF_HOLDER = 8   /* short, and a job depends on it: never waits behind other kinds of calls */
+    ONE_CALL = 1,   /* a transaction of its own if performed alone */
+    SCANS = 2,      /* scans many rows: may take long */
+    IDENTIFIED = 4, /* the database recognizes it: may be repeated if its outcome is unknown */
+    OF_HOLDER = 8   /* short, and a job depends on it: never waits behind other calls */
 };
 
 static const struct {
@@ -93,7 +93,7 @@ static const struct {
 
 /* ---- before a second try ---- */
 
-/* An act as it was asked for, and what it may have counted where it does not own the counter. */
+/* The inputs of an act, and the counters of the caller that an act changes. */
 struct before {
     struct lhi_act act;
     struct lhi_run run;
@@ -131,7 +131,7 @@ static void clear_leases(lh_leases *leases)
         lhi_arena_clear(leases->priv);
 }
 
-/* Whatever an earlier try has answered is no answer. */
+/* Discard everything that an earlier try has answered. */
 static void restore(const struct before *before, struct lhi_act *act)
 {
     *act = before->act;
@@ -164,7 +164,7 @@ static void restore(const struct before *before, struct lhi_act *act)
 
 /* ---- one try ---- */
 
-/* A failure of the store, not of an act: the whole transaction goes. */
+/* Is it a failure of the store? Then the whole transaction fails, and not only the act. */
 static bool fatal(int rc)
 {
     return rc == LH_EIO || rc == LH_ENOMEM || rc == LH_ENOSPC || rc == LH_ECORRUPT ||
@@ -186,7 +186,7 @@ static int savepoint(struct txn *txn, const char *sql, struct lhi_error *err)
     return pg_call_text(txn, sql, NULL, NULL, err);
 }
 
-/* An act of several that may fail by itself. */
+/* Perform one of several acts under a savepoint. */
 static int perform_guarded(struct txn *txn, struct lhi_act *act, struct lhi_error *err)
 {
     int rc = savepoint(txn, "SAVEPOINT act", err);
@@ -204,7 +204,7 @@ static int perform_guarded(struct txn *txn, struct lhi_act *act, struct lhi_erro
     return back == LH_OK ? LH_OK : back;
 }
 
-/* Two acts by one call: which of them has failed it does not tell. */
+/* Perform two acts by one call, which does not tell which of them failed. */
 static int perform_pair(struct txn *txn, struct lhi_act *acts, bool *spoiled, struct lhi_error *err)
 {
     lhi_error_clear(&acts[0].err);
@@ -239,13 +239,14 @@ int pg_fail_unconfirmed(struct txn *txn, struct lhi_error *err)
 {
     txn->trouble = TROUBLE_NONE;
     txn->conn->broken = true;
-    pg_hosts_recheck(txn->pg); /* its standby may be a primary by now */
+    pg_hosts_recheck(txn->pg); /* its standby may be the primary by now */
     return lhi_fail(err, LH_EUNKNOWN,
                     "outcome is unknown: the wait for the standby of \"%s\" was cancelled",
                     txn->pg->target.name);
 }
 
-/* All in one transaction. `*spoiled`: one act has failed by itself, and taken the others with it. */
+/* Perform all acts in one transaction. `*spoiled`: one act failed by itself, and the others were
+ * rolled back with it. */
 static int transact(struct txn *txn, struct lhi_act *acts, size_t n, bool guarded, bool *spoiled,
                     struct lhi_error *err)
 {
@@ -279,7 +280,7 @@ static int64_t jittered(int64_t ms)
     return ms / 2 + (int64_t)(dice % (uint32_t)(ms / 2 + 1));
 }
 
-/* Wait before the next try; false: the deadline would have passed. */
+/* Wait before the next try. False: the deadline would pass. */
 static bool pause_before(const struct pg *pg, int64_t *pause, int64_t deadline)
 {
     int64_t ms = jittered(*pause);
@@ -306,7 +307,7 @@ static bool all_identified(const struct lhi_act *acts, size_t n)
     return true;
 }
 
-/* The time that others may keep us waiting, and time for what there is to do. */
+/* The time limit: time to wait for others, and time for the work itself. */
 static int64_t time_limit_ms(const struct pg *pg, const struct lhi_act *acts, size_t n)
 {
     int64_t ms = pg->opts.busy_ms;
@@ -320,16 +321,16 @@ static int64_t time_limit_ms(const struct pg *pg, const struct lhi_act *acts, si
     return ms + (int64_t)items * ITEM_MS;
 }
 
-/* What all tries of one transaction share. */
+/* State of all tries of one transaction. */
 struct tries {
     const struct pg *pg;
     int64_t deadline, pause;
-    int n;        /* that met a deadlock, or the like */
-    bool unknown; /* one of them may stand */
+    int n;        /* tries that met a deadlock or the like */
+    bool unknown; /* one of them may have committed */
     bool may_repeat;
 };
 
-/* Is there to be another try after this one? */
+/* May there be another try after this one? */
 static bool may_try_again(struct tries *tries, enum trouble trouble)
 {
     int64_t short_pause = 20 << tries->n;
@@ -353,7 +354,8 @@ static bool could_be_own_earlier_try(int refusal)
            refusal == LH_ESTATE;
 }
 
-/* Who ended the hold on a job, and has to ask again, may find that it has gone to others since. */
+/* If a holder ended its run and had to repeat the call, a refusal may mean that the first try
+ * worked and others claimed the job since. */
 static void mark_refusals_unknown(struct lhi_act *act)
 {
     if (act->verb != LHI_COMPLETE && act->verb != LHI_FAIL && act->verb != LHI_RELEASE)
@@ -387,7 +389,7 @@ static int one_try(struct txn *txn, struct lhi_act *acts, size_t n, bool guarded
         return rc;
     }
     txn->trouble = TROUBLE_NONE;
-    /* Not before we know which server it is: after a failover ids may begin lower. */
+    /* Only when the server is known: after a failover, ids may begin lower. */
     if (!txn->repeated)
         txn->after = __atomic_load_n(&txn->pg->last_job, __ATOMIC_RELAXED);
     rc = transact(txn, acts, n, guarded, spoiled, err);
@@ -404,9 +406,9 @@ static int keep_trying(struct pg *pg, struct lhi_act *acts, size_t n, const stru
                           .deadline = pg_real_ms() + time_limit_ms(pg, acts, n),
                           .pause = PAUSE_MS,
                           .may_repeat = all_identified(acts, n)};
-    /* A primary is awaited for as long as an act may take, also by those that may look at many rows. */
+    /* An act waits for a primary up to its normal time limit, even if its scan may take longer. */
     const int64_t writable_by = pg_real_ms() + pg->opts.busy_ms;
-    struct lhi_error standby = {0}; /* what a server that cannot be written said last */
+    struct lhi_error standby = {0}; /* last error of a server that accepts no writes */
     bool guarded = false, spoiled = false;
     uint32_t dice[2] = {0};
     int rc;
@@ -438,12 +440,12 @@ static int keep_trying(struct pg *pg, struct lhi_act *acts, size_t n, const stru
             restore(&before[i], &acts[i]);
         lhi_error_clear(err);
     }
-    /* The last try may have had no time left for an answer: the one before still counts. */
+    /* The last try may have had no time for an answer; the one before had one. */
     if (rc == LH_EUNREACH && standby.status == LH_EREADONLY) {
         *err = standby;
         rc = standby.status;
     }
-    /* An earlier try may stand, whatever became of the last. */
+    /* An earlier try may have committed, whatever happened to the last. */
     if (tries.unknown && rc != LH_EUNKNOWN) {
         struct lhi_error last = *err;
         rc = lhi_fail(err, LH_EUNKNOWN, "outcome is unknown: %.400s", last.text);
@@ -463,7 +465,7 @@ void pg_saw_job(struct pg *pg, int64_t id)
         continue;
 }
 
-/* What those who wait should know of what was done. */
+/* Wake local waiters after acts that matter to them. */
 static void wake_waiters(struct pg *pg, const struct lhi_act *acts, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -475,8 +477,8 @@ static void wake_waiters(struct pg *pg, const struct lhi_act *acts, size_t n)
     }
 }
 
-/* A claim has found periodic work to be due: it is enqueued now, and the claim made again if it got nothing.
- * A failure is told, and does not stop the claim. */
+/* A claim has found that schedules are due: enqueue their jobs, and claim again if it got
+ * nothing. A failure is logged and does not stop the claim. */
 static int enqueue_due_and_claim(struct pg *pg, struct lhi_act *claim, const struct before *before,
                                  struct lhi_error *err)
 {
@@ -557,7 +559,8 @@ int pg_read(void *self, struct lhi_act *act, struct lhi_error *err)
     for (;;) {
         struct txn txn = {.pg = pg, .deadline = tries.deadline};
         int rc = read_once(&txn, act, err);
-        /* What was read in part is not read again: the first half is in the answer. */
+        /* A read that has delivered a part is not repeated, because its result already has that
+         * part. */
         if (rc >= 0 || txn.calls > 0 || !may_try_again(&tries, txn.trouble))
             return rc;
         lhi_error_clear(err);

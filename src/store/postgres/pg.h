@@ -33,10 +33,11 @@
 
 enum {
     MOST_ARGS = 32,
-    MOST_MIB = 1000 /* of all arrays: the server ends a session that sends a message of 1 GiB */
+    MOST_MIB =
+        1000 /* all arrays of a call: the server ends a session that sends a message of 1 GiB */
 };
 
-/* Of the types we pass; from the server's catalog, where they never change. */
+/* Types of the parameters. These oids never change. */
 enum {
     OID_BOOL = 16,
     OID_BYTEA = 17,
@@ -50,9 +51,10 @@ enum {
     OID_TIMESTAMPTZ_ARRAY = 1185,
 };
 
-/* Numbers, times, bytes and arrays are sent in binary, text as it is. Whatever is added lives until
- * pg_args_clear(), or as long as the caller's own memory: text and bytes of single arguments are not
- * copied. When memory runs out, the call fails, not the adding. */
+/* The parameters of a call. Numbers, times, bytes and arrays are sent in binary, text as it is.
+ * Arrays live until pg_args_clear(). Text and bytes of single parameters are not copied, so the
+ * caller's memory must live as long. If memory runs out, the call fails later, not the function
+ * that adds a parameter. */
 struct args {
     int n;
     Oid type[MOST_ARGS];
@@ -66,7 +68,7 @@ struct args {
         Oid element;
         size_t n, left;
         bool nulls;
-    } array;      /* under construction */
+    } array;      /* the array being built */
     size_t total; /* bytes of all arrays */
     bool no_memory, too_big;
 };
@@ -82,19 +84,20 @@ void pg_arg_time(struct args *args, int64_t ms);                       /* timest
 void pg_arg_bytes(struct args *args, const void *bytes, size_t len);   /* NULL: NULL */
 void pg_arg_text_len(struct args *args, const void *text, size_t len); /* text; NULL: NULL */
 
-/* An array of n elements of this type (OID_INT8, OID_TEXT …); then n times put_…(). */
+/* Begin an array of n elements of this type (OID_INT8, OID_TEXT, ...); then call pg_put_...() n
+ * times. */
 void pg_arg_array(struct args *args, Oid element, size_t n);
 void pg_arg_no_array(struct args *args, Oid element);                     /* NULL: not given */
-void pg_arg_names(struct args *args, const char *const *names, size_t n); /* of text */
+void pg_arg_names(struct args *args, const char *const *names, size_t n); /* array of text */
 void pg_put_int(struct args *args, int64_t value);
 void pg_put_opt(struct args *args, int64_t value); /* 0: NULL */
 void pg_put_text(struct args *args, const char *text);
-void pg_put_bytes(struct args *args, const void *bytes, size_t len); /* NULL: NULL; also as text */
+void pg_put_bytes(struct args *args, const void *bytes, size_t len); /* NULL: NULL; also for text */
 void pg_put_bool(struct args *args, bool value);
 void pg_put_time(struct args *args, int64_t ms); /* 0: NULL */
 void pg_put_null(struct args *args);
 
-/* ---- rows.c: answers, in binary ---- */
+/* ---- rows.c: results, in binary ---- */
 
 struct rows {
     PGresult *result;
@@ -107,7 +110,7 @@ int64_t pg_row_int(const struct rows *rows, int row, int column);  /* of any wid
 bool pg_row_bool(const struct rows *rows, int row, int column);    /* NULL: false */
 int64_t pg_row_time(const struct rows *rows, int row, int column); /* ms; NULL, infinite: 0 */
 const char *pg_row_text(const struct rows *rows, int row,
-                        int column); /* NULL: NULL; lives with rows */
+                        int column); /* NULL: NULL; valid as long as rows */
 const void *pg_row_bytes(const struct rows *rows, int row, int column, size_t *len);
 /* A copy in the arena; *ok becomes false when memory runs out. NULL: NULL. */
 char *pg_row_copy(const struct rows *rows, int row, int column, struct lhi_arena *arena, bool *ok);
@@ -153,36 +156,39 @@ enum job_column {
     JOB_COLUMNS
 };
 
-/* From a row that begins with those columns. False: no memory. `now` is the store's. */
+/* Fill `job` from a row that begins with these columns. False: out of memory. `now` is the time
+ * of the store. */
 bool pg_job_from_row(const struct rows *rows, int row, int64_t now, struct lhi_arena *arena,
                      lh_job *job);
-/* Room for one more job at the end of the list; false: no memory. */
+/* Add one job to the end of the list; false: out of memory. */
 bool pg_jobs_add(lh_jobs *jobs, size_t *room, lh_job **out);
 
-/* From the columns of leasehold.lease_state, which begin at `column`. False: no memory. */
+/* Fill `lease` from the columns of leasehold.lease_state, which begin at `column`. False: out of
+ * memory. */
 bool pg_lease_from_row(const struct rows *rows, int row, int column, struct lhi_arena *arena,
                        lh_lease *lease);
-/* `array` is where a result struct keeps its array (&out->job): it becomes as long as the answer, zeroed.
- * False: no memory. */
+/* Allocate a zeroed array with one element per row. `array` is the address of the pointer in a
+ * result struct (&out->job). False: out of memory. */
 bool pg_list_room(void *array, const struct rows *rows, size_t size);
 
-/* Which events nothing can come below any more (read_event.c). */
-struct settled {
-    int64_t id;      /* all up to it are visible, or never will be */
-    int64_t highest; /* that was seen */
+/* Up to which event id no lower event can still appear (reads/events.c). */
+struct event_watermark {
+    int64_t id;      /* all events up to it are visible or will never exist */
+    int64_t highest; /* highest id seen */
     size_t n;
     struct {
-        int64_t id, last; /* so is this one, once all transactions up to `last` are over */
+        /* No id below `id` can appear once all transactions up to `last` have ended. */
+        int64_t id, last;
     } seen[16];
 };
 
-/* The server's clock beside this machine's, as last looked at (read_recovery.c). */
-struct compared {
-    bool once;         /* it was looked at */
-    int64_t boot_ms;   /* of this machine, when the answer was there … */
-    int64_t server_ms; /* … in which the server told its time … */
-    int64_t trip_ms;   /* … after this long */
-    int64_t jumped_ms; /* by how much deadlines had been shifted in all by then */
+/* The server's clock compared with this machine's, at the last check (reads/recovery.c). */
+struct clock_sample {
+    bool taken;        /* a check was made */
+    int64_t boot_ms;   /* this machine's clock when the answer arrived */
+    int64_t server_ms; /* the server's time in that answer */
+    int64_t trip_ms;   /* duration of the round trip */
+    int64_t jumped_ms; /* sum of the shifts of deadlines up to then */
 };
 
 /* ---- connections ---- */
@@ -190,76 +196,78 @@ struct compared {
 struct conn;
 struct pg;
 
-/* What became of a call that failed, and of the transaction around it. */
+/* Why a call failed, and what happened to its transaction. */
 enum trouble {
-    TROUBLE_NONE,  /* the server refused: nothing is left of it */
-    TROUBLE_AGAIN, /* so it did, but another try may do (a deadlock, a plan that is out of date) */
-    TROUBLE_LOST,  /* the connection is gone, and nothing is left of it */
-    TROUBLE_UNKNOWN, /* the connection is gone, and it may stand */
+    TROUBLE_NONE,    /* the server refused; nothing of the transaction remains */
+    TROUBLE_AGAIN,   /* the same, but another try may succeed (a deadlock, an outdated plan) */
+    TROUBLE_LOST,    /* the connection is lost, and nothing of the transaction remains */
+    TROUBLE_UNKNOWN, /* the connection is lost, and the transaction may have committed */
 };
 
-/* What an act is performed in: a connection, lent for one transaction. */
+/* A transaction in which acts are performed, on a connection from the pool. */
 struct txn {
     struct pg *pg;
     struct conn *conn;
-    struct lhi_arena arena; /* for whatever lives as long as the transaction */
-    /* The same for all tries of the acts that are performed together. An act that cannot be repeated
-     * otherwise may leave it with what it writes, and when `repeated` look for it first: an earlier
-     * try may stand. */
+    struct lhi_arena arena; /* memory that lives as long as the transaction */
+    /* The same for all tries of the acts in this transaction. An act without another identity
+     * writes the nonce with its data; if `repeated`, it first searches for the nonce, because an
+     * earlier try may have committed. */
     int64_t nonce; /* positive */
-    int64_t after; /* a job that was there before the first try */
+    int64_t after; /* a job that existed before the first try */
     bool repeated;
     /* The rest is for call.c and perform.c. */
     int64_t deadline;
-    bool wrapped, begun; /* in BEGIN and COMMIT; else each call is a transaction of its own */
+    bool wrapped, begun; /* between BEGIN and COMMIT; else each call is a transaction of its own */
     bool writes;
-    int calls; /* that were answered */
+    int calls; /* number of calls that were answered */
     enum trouble trouble;
 };
 
-/* Call a statement of sql/postgres and wait for its answer, to the deadline of the store. LH_OK or a failure;
- * `rows` may be NULL. A statement that was refused by leasehold.refuse() (LH008) fails with that status
- * and its words. args may be NULL; they are cleared, whatever happens. */
+/* Call a statement of sql/postgres and wait for its result until the deadline of the
+ * transaction. Returns LH_OK or a failure; `rows` may be NULL. If leasehold.refuse() refuses the
+ * call (LH008), the function returns that status and message. args may be NULL; it is cleared in
+ * any case. */
 int pg_call(struct txn *txn, enum lhi_postgres_call which, struct args *args, struct rows *rows,
             struct lhi_error *err);
-/* One that follows the act's own call. Where acts are transactions by themselves (not `wrapped`), it is one
- * too: what was answered before stands, whatever becomes of it. */
+/* Call another statement after the act's first one. If acts are transactions of their own (not
+ * `wrapped`), this call is one, too: what was committed before stays, whatever happens to it. */
 int pg_call_next(struct txn *txn, enum lhi_postgres_call which, struct args *args,
                  struct rows *rows, struct lhi_error *err);
-/* The same for a text of our own. */
+/* Call a statement that is given as text. */
 int pg_call_text(struct txn *txn, const char *sql, struct args *args, struct rows *rows,
                  struct lhi_error *err);
 
-/* For acts on lists: rows of (n, status, message), as leasehold.outcome has them, into act->status and
- * act->err (of the first that was refused). */
+/* For acts on lists: store rows of (n, status, message), as in leasehold.outcome, in
+ * act->status, and the first refusal in act->err. */
 int pg_outcomes(struct lhi_act *act, const struct rows *rows);
-/* Fill act->after, if it is asked for, with the jobs of these ids. */
+/* Fill act->after, if the caller wants it, with the jobs of these ids. */
 int pg_read_after(struct txn *txn, struct lhi_act *act, const int64_t *ids, size_t n);
-/* All of that for an act on a list: the call, the outcome of each item, the jobs afterwards (`id_of`
- * NULL: none are left to show). In act_hold.c, like the next. */
+/* For acts on lists: make the call, store the outcome of each item, read the jobs afterwards
+ * (`id_of` NULL: there are none to read). In acts/holder.c, like the next function. */
 int pg_call_list(struct txn *txn, struct lhi_act *act, enum lhi_postgres_call which,
                  struct args *args, int64_t (*id_of)(const struct lhi_act *, size_t));
-/* act->beat, as the arrays that leasehold.heartbeat_many() takes. */
+/* Add act->beat as the arrays of leasehold.heartbeat_many(). */
 void pg_heartbeat_args(struct args *args, const struct lhi_act *act);
 
-/* For args->too_big. */
+/* The failure for args->too_big. */
 int pg_fail_too_big(struct lhi_error *err);
-/* A job with this id was made: what comes later has a higher one. */
+/* Remember that a job with this id exists: later jobs have higher ids. */
 void pg_saw_job(struct pg *pg, int64_t id);
-/* The name by which an enqueue is known whose answer was lost. */
+/* The request id under which an enqueue can be repeated if its answer was lost. */
 void pg_request_from_nonce(const struct txn *txn, char *out, size_t len);
-/* Said by a pooler, not by the server, which always tells where in it an error arose. */
+/* Is this error from a pooler? The server always names the source function of an error, a pooler
+ * does not. */
 bool pg_from_pooler(const PGresult *refusal);
-/* A statement was refused on a connection that is not ours. */
+/* The status and message of a refusal on the user's own connection. */
 int pg_refusal_status(const PGresult *refusal, const char *database, struct lhi_error *err);
 
-/* The server's time as far as we know, in ms; exact to the length of a round trip. */
+/* The server's time in ms, as far as the client knows it: exact to the length of a round trip. */
 int64_t pg_now(struct pg *pg);
 const lh_open_opts *pg_opts(const struct pg *pg);
-const char *pg_name(const struct pg *pg); /* for messages: without a password */
+const char *pg_name(const struct pg *pg); /* for messages: without the password */
 const struct lhi_log *pg_log(const struct pg *pg);
 
-/* ---- the acts; each is one call unless it says otherwise ---- */
+/* ---- acts; each is one call unless its comment says otherwise ---- */
 
 typedef int act_fn(struct txn *txn, struct lhi_act *act);
 
@@ -276,20 +284,23 @@ act_fn pg_act_worker_sessions, pg_act_worker_degraded;
 act_fn pg_act_recover, pg_act_maintain, pg_act_prune, pg_act_recount;
 act_fn pg_act_move;
 
-/* One job completed and the next one claimed, by one call: are these two acts that, and do them. */
+/* Complete one job and claim the next with one call: can these two acts be done like that, and
+ * do them. */
 bool pg_is_complete_claim(const struct lhi_act *acts, size_t n);
 int pg_act_complete_claim(struct txn *txn, struct lhi_act *acts);
 
-/* One job is completed, with a result that is text: its arguments, and what the server says of it. */
+/* Completion of one job with a text result: can the act be done like that, its parameters, and
+ * the server's refusal. */
 bool pg_completes_one(const struct lhi_act *act);
 void pg_arg_done(struct args *args, const lh_done *done);
 void pg_read_refusal(const struct rows *rows, int column, struct lhi_act *act);
 
-/* Enqueue what schedules are due, in this transaction; several calls. `*more`: there is more to do. */
-int pg_run_due_schedules(struct txn *txn, size_t limit, int64_t *ticked, bool *more,
+/* Enqueue the jobs of schedules that are due, in this transaction; several calls. `*more`:
+ * others are due. */
+int pg_run_due_schedules(struct txn *txn, size_t limit, int64_t *enqueued, bool *more,
                          struct lhi_error *err);
 
-/* ---- reading ---- */
+/* ---- reads ---- */
 
 act_fn pg_read_job, pg_read_jobs, pg_read_queues, pg_read_policies, pg_read_schedules,
     pg_read_leases, pg_read_workers;

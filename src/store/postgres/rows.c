@@ -1,4 +1,4 @@
-/* rows.c: the answers of a call, in binary, and what they are to us. */
+/* rows.c: results of a call, in binary, and how they become values and structs. */
 #include "store/postgres/pg.h"
 
 #include <assert.h>
@@ -63,7 +63,7 @@ const void *pg_row_bytes(const struct rows *rows, int row, int column, size_t *l
     return pg_row_text(rows, row, column);
 }
 
-/* Plus a zero byte. */
+/* The copy ends with an additional zero byte. */
 static void *copy_bytes(const struct rows *rows, int row, int column, struct lhi_arena *arena,
                         size_t *len, bool *ok)
 {
@@ -88,7 +88,7 @@ lh_state pg_row_state(const struct rows *rows, int row, int column)
     return text != NULL ? lh_state_parse(text) : 0;
 }
 
-/* A value that is text, or else bytes in the next column. */
+/* Copy a value that is text in this column, or else bytes in the next one. */
 static void *copy_either(const struct rows *rows, int row, int column, struct lhi_arena *arena,
                          size_t *len, bool *is_text, bool *ok)
 {
@@ -151,7 +151,7 @@ bool pg_jobs_add(lh_jobs *jobs, size_t *room, lh_job **out)
     return true;
 }
 
-/* Items that are not named were done. */
+/* Items without a row were done. */
 int pg_outcomes(struct lhi_act *act, const struct rows *rows)
 {
     for (size_t i = 0; i < act->n; i++)

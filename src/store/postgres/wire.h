@@ -11,37 +11,39 @@
 
 #include <pthread.h>
 
-/* So an operator or a type is the server's own, whatever the role or the database has set. */
+/* With this search_path, names of operators and types mean the server's own, whatever a role or
+ * database sets. */
 #define OUR_PATH "pg_catalog, pg_temp"
 
 enum {
-    MOST_CONNS = 8, /* of one handle; the listener's comes on top */
+    MOST_CONNS = 8, /* per handle, without the listener's */
     MOST_HOSTS = 16,
     MOST_SETTINGS = 48,
-    ACT_MS = 5000,    /* how long an act may take, where the caller has not said otherwise … */
-    SCAN_MS = 60000,  /* … and one that looks at many rows */
+    ACT_MS = 5000,    /* default time limit of an act */
+    SCAN_MS = 60000,  /* ... and of an act that scans many rows */
     CONNECT_MS = 3000 /* for one host */
 };
 
-/* ---- deadlines: real time, whatever a test makes of the clock ---- */
+/* ---- deadlines: in real time, even if a test replaces the clock ---- */
 
 int64_t pg_real_ms(void);
-/* Wait until a descriptor is ready; false: the deadline has passed, or the handle is being closed. */
+/* Wait until a descriptor is ready. False: the deadline has passed, or the handle is being
+ * closed. */
 bool pg_await_fd(const struct pg *pg, int fd, short events, int64_t deadline);
 
-/* ---- notice.c: what the server says beside its answers ---- */
+/* ---- notice.c: notices and warnings of the server ---- */
 
 struct notice {
     struct notice *next;
     int level;
     int64_t job, token, attempt;
     char *message, *queue, *worker, *reason; /* NULL: none */
-    char text[];                             /* all of them live here */
+    char text[];                             /* memory of all these strings */
 };
 
 struct notices {
     struct notice *first, *last;
-    bool unconfirmed; /* a commit did not wait for its standby: it may yet be lost */
+    bool unconfirmed; /* a commit did not wait for its standby and may still be lost */
 };
 
 void pg_notice_keep(struct notices *notices, const PGresult *result);
@@ -50,16 +52,16 @@ void pg_notices_drop(struct notices *notices);
 
 /* ---- conn.c ---- */
 
-/* A string of libpq, taken apart: what is set, and the hosts to be tried. */
+/* A parsed conninfo string: its settings, and the hosts to try. */
 struct target {
     const char *keys[MOST_SETTINGS], *values[MOST_SETTINGS];
     size_t n;
     struct {
-        const char *host, *hostaddr, *port; /* NULL: libpq's choice */
+        const char *host, *hostaddr, *port; /* NULL: libpq's default */
     } hosts[MOST_HOSTS];
     size_t n_hosts;
     int64_t connect_ms;
-    char name[256]; /* for messages: without its password */
+    char name[256]; /* for messages: without the password */
     char database[128];
     struct lhi_arena arena;
 };
@@ -70,37 +72,39 @@ void pg_target_clear(struct target *target);
 struct conn {
     PGconn *pg;
     struct pg *owner;
-    struct conn *next;         /* in the pool */
-    int place;                 /* of its descriptor among those of the handle */
-    bool pooled;               /* a pooler in between: nothing of a session lasts */
-    bool broken;               /* to be closed, not to be lent again */
-    bool listens;              /* it is the listener's, and not of the pool */
-    bool quiet;                /* its sessions hide notices: they are asked for each time */
-    bool isolated;             /* they do not act under READ COMMITTED unless they are told to */
+    struct conn *next; /* next connection in the pool */
+    int place;         /* index of its descriptor in pg->fds */
+    bool pooled;       /* there is a pooler in between: no session state is kept */
+    bool broken;       /* to be closed, not to be used again */
+    bool listens;      /* it is the listener's and not part of the pool */
+    bool quiet;        /* the pooler's sessions hide notices: each transaction asks for them */
+    /* The pooler's sessions do not default to READ COMMITTED: each transaction asks for it. */
+    bool isolated;
     int64_t cluster, timeline; /* of the server; timeline 0: it is a standby */
-    int64_t clock;             /* its time less the real monotonic clock, as it was greeted */
+    int64_t clock;             /* server time minus real monotonic time at connect */
     int64_t idle_since;
     struct notices notices;
     bool prepared[LHI_POSTGRES_COUNT];
-    unsigned renewed; /* how often statements had to be prepared anew */
+    unsigned renewed; /* how often statements had to be prepared again */
 };
 
-/* LH_EUNREACH: this host did not let us in, or was replaced by another. */
+/* Connect to one host. LH_EUNREACH: it refused the connection, or another server has replaced
+ * it. */
 int pg_conn_to_host(struct pg *pg, size_t host, int64_t deadline, struct conn **out,
                     struct lhi_error *err);
 int pg_fail_replaced(const struct conn *conn, struct lhi_error *err);
 void pg_conn_close(struct conn *conn);
 bool pg_conn_alive(struct conn *conn);
-/* Ask the server to stop what it is doing for this connection; does not wait. */
+/* Ask the server to cancel the current statement of this connection; does not wait. */
 void pg_conn_cancel(struct conn *conn);
 
 /* ---- hosts.c ---- */
 
-/* LH_EUNREACH: no host let us in. */
+/* Connect to the first suitable host. LH_EUNREACH: there is none. */
 int pg_conn_open(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_error *err);
-/* Has another server taken over from the one that this connection leads to? */
+/* Has another server replaced the one of this connection? */
 bool pg_was_replaced(const struct conn *conn);
-/* Something speaks against the server that we have: with the next connection all hosts are asked. */
+/* The current server may have been replaced: check all hosts at the next connect. */
 void pg_hosts_recheck(struct pg *pg);
 
 /* ---- the handle ---- */
@@ -108,79 +112,82 @@ void pg_hosts_recheck(struct pg *pg);
 /* A caller that waits for a connection of the pool. */
 struct pool_wait {
     struct pool_wait *next;
-    bool for_holder; /* it may use the listener's connection, and does not queue */
+    bool for_holder; /* may use the listener's connection, and does not queue */
 };
 
 struct pg {
     struct target target;
     lh_open_opts opts;
     struct lhi_log log;
-    int64_t clock;      /* the server's time less the real monotonic clock; atomic */
-    int64_t clock_at;   /* when that was found out; atomic */
-    bool no_prepare;    /* a pooler was found out late; atomic */
-    uint32_t last_host; /* the one that let us in; atomic */
-    int64_t last_job;   /* the highest id that was seen; of this server, so it may fall; atomic */
-    bool hosts_checked; /* all hosts were asked, nothing speaks against the one we have; atomic */
+    int64_t clock;      /* server time minus real monotonic time; atomic */
+    int64_t clock_at;   /* when `clock` was measured; atomic */
+    bool no_prepare;    /* a pooler was recognized late: prepare no statements; atomic */
+    uint32_t last_host; /* host of the last successful connect; atomic */
+    int64_t last_job;   /* highest job id seen on this server; a failover may lower it; atomic */
+    bool hosts_checked; /* all hosts were checked since the last doubt; atomic */
 
     /* pool.c */
     pthread_mutex_t mutex;
     pthread_cond_t given_back;
-    struct conn *idle;         /* last used first */
-    int n_conns, opening;      /* all, and of these still being opened */
-    int64_t opened_at;         /* when the last of those was done */
-    struct pool_wait *waiting; /* first come, first served */
-    struct conn *spare;        /* the listener's connection, while it may be lent … */
-    bool spare_lent;           /* … and is */
-    int kept_free; /* of a limited number of connections: for the listener; 0 behind a pooler */
-    int fds[MOST_CONNS + 2]; /* of all connections, for a forked child to close; -1: none; atomic */
+    struct conn *idle;         /* the last used is first */
+    int n_conns, opening;      /* all connections, and those being opened */
+    int64_t opened_at;         /* time of the last completed open */
+    struct pool_wait *waiting; /* in order of arrival */
+    struct conn *spare;        /* the listener's connection while it may be lent ... */
+    bool spare_lent;           /* ... and whether it is lent */
+    /* Connections kept free for the listener if their number is limited; 0 behind a pooler. */
+    int kept_free;
+    int fds[MOST_CONNS +
+            2]; /* descriptors of all connections, which a forked child closes; -1: none; atomic */
     struct lhi_fork_entry fork;
 
     /* hosts.c; under the mutex */
-    int64_t cluster;  /* the system identifier of the server … */
-    int64_t timeline; /* … and the highest that was seen of it: older servers were replaced */
+    int64_t cluster; /* system identifier of the server ... */
+    int64_t
+        timeline; /* ... and its highest timeline seen: servers with a lower one were replaced */
 
-    /* read_event.c; under the mutex */
-    struct settled settled;
-    /* read_recovery.c; under the mutex */
-    struct compared compared;
+    /* reads/events.c; under the mutex */
+    struct event_watermark watermark;
+    /* reads/recovery.c; under the mutex */
+    struct clock_sample clock_sample;
 
     /* wake.c */
     struct wake *wake;
     struct lhi_death_watch deaths;
-    bool closing; /* nobody waits for anything any more; atomic */
+    bool closing; /* all waits end at once; atomic */
 };
 
-/* A connection for one transaction. LH_EBUSY: all are lent out until the deadline. */
+/* Take a connection for one transaction. LH_EBUSY: all were in use until the deadline. */
 int pg_pool_take(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_error *err);
-/* The same for a heartbeat or the end of a job: where the number of connections is limited, it does not
- * wait for other kinds of calls. */
+/* The same for a heartbeat or the end of a job: with a limited number of connections, it does
+ * not wait behind other calls. */
 int pg_pool_take_for_holder(struct pg *pg, int64_t deadline, struct conn **out,
                             struct lhi_error *err);
 void pg_pool_give(struct pg *pg, struct conn *conn);
-/* Nobody can listen: the connection that was kept free for the listener is one of the pool. */
+/* There is no listener: the connection that was kept free for it belongs to the pool. */
 void pg_pool_drop_reserve(struct pg *pg);
-/* Until it is recalled, others may use the listener's connection. */
+/* Let others use the listener's connection until it is recalled. */
 void pg_pool_lend(struct pg *pg, struct conn *conn);
 void pg_pool_recall(struct pg *pg);
 void pg_pool_init(struct pg *pg);
 void pg_pool_clear(struct pg *pg);
-int pg_pool_enter_fd(struct pg *pg, int fd); /* its place */
+int pg_pool_enter_fd(struct pg *pg, int fd); /* returns its index */
 void pg_pool_leave_fd(struct pg *pg, int place);
 
 /* ---- call.c ---- */
 
-/* Begin a transaction with the next call; without it every call is one. */
+/* Begin a transaction with the next call. Without this, every call is a transaction. */
 void pg_txn_wrap(struct txn *txn);
 int pg_txn_commit(struct txn *txn, struct lhi_error *err);
 void pg_txn_rollback(struct txn *txn);
-/* Several statements, without parameters and answers. Only in a transaction that was begun. */
+/* Run several statements without parameters and results. Only in a transaction that has begun. */
 int pg_call_script(struct txn *txn, const char *sql, struct lhi_error *err);
 
 /* ---- perform.c ---- */
 
 int pg_perform(void *self, struct lhi_act *acts, size_t n, struct lhi_error *err);
 int pg_read(void *self, struct lhi_act *act, struct lhi_error *err);
-/* The standby has not confirmed a commit: whether it stands a failover will tell. */
+/* The standby did not confirm a commit, so a failover may lose it: the outcome is unknown. */
 int pg_fail_unconfirmed(struct txn *txn, struct lhi_error *err);
 /* One call by the store itself, in a transaction of its own. */
 int pg_ask(struct pg *pg, enum lhi_postgres_call which, struct args *args, struct rows *rows,
@@ -188,7 +195,7 @@ int pg_ask(struct pg *pg, enum lhi_postgres_call which, struct args *args, struc
 
 /* ---- migrate.c ---- */
 
-/* What is there: version 0: nothing of ours. */
+/* What the database contains; version 0: no leasehold schema. */
 struct schema {
     int version;
     bool recovery_due;

@@ -1,18 +1,18 @@
-/* Claim: one call, and a look at every payload: one that does not match its checksum is never run. A worker
- * that ends one job and takes the next needs no second call for it. */
+/* Claim: one call, and a check of every payload: a job whose payload does not match its checksum
+ * never runs. A worker that completes one job and claims the next needs only one call. */
 #include "store/postgres/pg.h"
 
 #include "base/checksum.h"
 #include "base/hook.h"
 
-/* After the columns of a job. */
+/* Columns after those of the job. */
 enum {
     CLAIM_TIMEOUT = JOB_COLUMNS,
     CLAIM_MAX_OUTPUT,
     CLAIM_RETRY,
     CLAIM_SCHEDULES,
     CLAIM_REPEATED,
-    CLAIM_REFUSAL /* in the first row: of what was to be completed by the same call */
+    CLAIM_REFUSAL /* in the first row: why the job to be completed by the same call was refused */
 };
 
 static int fail_corrupt(struct txn *txn, const lh_job *job, struct lhi_error *err)
@@ -49,8 +49,9 @@ static int add_job(struct txn *txn, struct lhi_act *act, const struct rows *rows
     return LH_OK;
 }
 
-/* `*bad`: so many were not handed out, because their payload is damaged. When one of them cannot be
- * failed, it comes back with its lease and is looked at again; those behind it are read all the same. */
+/* `*bad`: number of jobs that were not returned because their payload is corrupt. If one of them
+ * cannot be failed, it returns with its lease and is checked again then; the jobs behind it are
+ * read all the same. */
 static int read_claimed(struct txn *txn, struct lhi_act *act, const struct rows *rows, size_t *bad)
 {
     lh_jobs *out = act->claim.out;
@@ -116,7 +117,7 @@ static void arg_claim(struct txn *txn, struct args *args, const lh_claim_opts *o
     pg_arg_bool(args, !pg_opts(txn->pg)->no_recovery);
 }
 
-/* `done`: the act before, to be done by the same call; NULL: none. */
+/* `done`: the completion to be made by the same call; NULL: none. */
 static int claim_once(struct txn *txn, struct lhi_act *done, struct lhi_act *act, size_t want,
                       bool again, size_t *bad)
 {
@@ -139,8 +140,9 @@ static int claim_once(struct txn *txn, struct lhi_act *done, struct lhi_act *act
     return rc;
 }
 
-/* What a claim of its own transaction got is held, whatever failed after it: dropped, it would be run by
- * nobody until its lease ends. A request is made again instead, and gets all it got. */
+/* If a claim in its own transaction has got jobs, the caller gets them, whatever failed
+ * afterwards; otherwise nobody would run them until their leases end. A claim with a request id
+ * is repeated instead, and gets all its jobs. */
 static bool is_held(const struct txn *txn, const struct lhi_act *act)
 {
     return !txn->wrapped && act->claim.out->n > 0 && act->claim.opts->request == NULL;
@@ -151,13 +153,13 @@ static int claim(struct txn *txn, struct lhi_act *done, struct lhi_act *act)
     const bool named = act->claim.opts->request != NULL;
     const lh_jobs *out = act->claim.out;
     size_t want = act->claim.opts->n ? act->claim.opts->n : 1, bad = 0;
-    bool stands = false; /* what was to be done by the same call is */
+    bool stands = false; /* the completion by the same call is done */
     int rc;
 
     do {
         rc = claim_once(txn, stands ? NULL : done, act, want - out->n, bad > 0, &bad);
         stands = done != NULL && (stands || bad > 0);
-        /* Some were rotten: sound ones may wait behind them. */
+        /* Some were corrupt: sound ones may follow. */
     } while (rc == LH_OK && bad > 0 && !named);
     LHI_POINT("job_claim:inside");
     if (rc < 0 && (stands || is_held(txn, act))) {
@@ -168,7 +170,7 @@ static int claim(struct txn *txn, struct lhi_act *done, struct lhi_act *act)
     }
     if (rc < 0)
         return rc;
-    /* A request has its answer now, and gets no other. */
+    /* A request id has its answer now and gets no other one. */
     act->claim.repeated = act->claim.repeated || (named && bad > 0);
     return out->n > 0 ? LH_OK : LH_EMPTY;
 }

@@ -1,4 +1,4 @@
-/* Enqueue: by the library, and on the user's own connection inside the user's own transaction. */
+/* Enqueue: by the library, and on the user's own connection within the user's own transaction. */
 #include "store/postgres/wire.h"
 
 #include "base/checksum.h"
@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* ---- the jobs as arrays, side by side; one that says nothing is not sent ---- */
+/* ---- the jobs as parallel arrays; an array without values is not sent ---- */
 
 static bool is_text(const lh_new_job *job)
 {
@@ -116,7 +116,7 @@ static int read_enqueued(const struct rows *rows, size_t n, lh_enqueued *out, st
 
 /* ---- the act ---- */
 
-/* Nothing but a payload. */
+/* Does the job have nothing but a payload? */
 static bool is_plain(const lh_new_job *job)
 {
     return job->kind == NULL && job->priority == 0 && job->run_at == 0 && job->delay_ms == 0 &&
@@ -146,8 +146,9 @@ int pg_act_enqueue(struct txn *txn, struct lhi_act *act)
     const char *request = act->enqueue.request;
     char made[64];
 
-    /* An earlier try may stand: its jobs are known by the number that was written with them. (Which of several
-     * were there before, by their keys, a name tells: such a call has one from the start.) */
+    /* An earlier try may have committed: its jobs are found by their nonce. (A call whose jobs
+     * have keys has a request id from the start, because a nonce does not tell which jobs
+     * already existed.) */
     if (request == NULL && txn->repeated) {
         pg_request_from_nonce(txn, made, sizeof made);
         request = made;
@@ -178,12 +179,12 @@ int pg_act_enqueue(struct txn *txn, struct lhi_act *act)
 
 /* ---- on the user's own connection ---- */
 
-/* What the server said. */
+/* The server's answer. */
 struct answer {
     PGresult *rows, *refusal; /* NULL: none */
-    bool ending;              /* it refused after its answer: the commit */
+    bool ending;              /* refused after the results: it was the commit that failed */
     struct notices notices;
-    PQnoticeReceiver receiver; /* that was there before ours; NULL: ours is not there */
+    PQnoticeReceiver receiver; /* the receiver before ours; NULL: ours is not installed */
 };
 
 static void answer_clear(struct answer *answer)
@@ -193,12 +194,12 @@ static void answer_clear(struct answer *answer)
     pg_notices_drop(&answer->notices);
 }
 
-/* Is it ours to use as it is? */
+/* Can we use the connection as it is? */
 static int check_conn(PGconn *conn, struct lhi_error *err)
 {
     const char *encoding = PQparameterStatus(conn, "client_encoding");
 
-    /* What was cut before is known to be, and nothing was sent. */
+    /* A connection that was lost before is reported as such: nothing was sent. */
     if (PQstatus(conn) != CONNECTION_OK || PQconsumeInput(conn) == 0 ||
         PQstatus(conn) != CONNECTION_OK)
         return lhi_fail(err, LH_EUNREACH, "connection is lost: %.*s",
@@ -206,14 +207,14 @@ static int check_conn(PGconn *conn, struct lhi_error *err)
     if (PQpipelineStatus(conn) != PQ_PIPELINE_OFF || PQtransactionStatus(conn) == PQTRANS_ACTIVE)
         return lhi_fail(err, LH_EMISUSE,
                         "connection is in use: no query, COPY or pipeline may be under way");
-    /* The server would take our bytes for those of another encoding, and store others. */
+    /* The server would take our bytes for another encoding and store other characters. */
     if (encoding != NULL && strcmp(encoding, "UTF8") != 0 && strcmp(encoding, "SQL_ASCII") != 0)
         return lhi_fail(err, LH_EINVAL,
                         "client_encoding of the connection is \"%s\": UTF8 is allowed", encoding);
     return LH_OK;
 }
 
-/* The receiver that libpq begins with. It has no argument, and hands on to the user's processor. */
+/* libpq's default receiver. It has no argument, and passes notices to the user's processor. */
 static PQnoticeReceiver first_receiver(void)
 {
     PGconn *never_made = PQconnectStart("nowhere");
@@ -232,8 +233,8 @@ static void hear(void *arg, const PGresult *notice)
     answer->receiver(NULL, notice);
 }
 
-/* Only where the user has no receiver of his own: libpq does not tell with what argument that would have
- * to be put back. */
+/* Only if the user has installed no receiver, because libpq does not tell with which argument
+ * the user's own would have to be restored. */
 static void listen_on(PGconn *conn, struct answer *answer)
 {
     PQnoticeReceiver first = first_receiver();
@@ -258,11 +259,12 @@ static void take_answer(struct answer *answer, PGresult *result)
         answer->refusal = result;
         answer->ending = answer->rows != NULL;
     } else {
-        PQclear(result); /* libpq's own words are asked for elsewhere */
+        PQclear(result); /* libpq's own message is read elsewhere */
     }
 }
 
-/* Not by PQexecParams(), which shows the last result alone: had the statement been done before? */
+/* Not with PQexecParams(), which returns only the last result and does not show whether the
+ * statement was done before. */
 static bool ask_on(PGconn *conn, const struct args *args, struct answer *answer)
 {
     PGresult *result;
@@ -275,7 +277,7 @@ static bool ask_on(PGconn *conn, const struct args *args, struct answer *answer)
     return true;
 }
 
-/* `may_stand`: it was sent, and is a transaction by itself. */
+/* `may_stand`: it was sent, and is a transaction of its own. */
 static int lost_on(PGconn *conn, bool may_stand, struct lhi_error *err)
 {
     const char *why = PQerrorMessage(conn);

@@ -1,4 +1,4 @@
-/* The acts of a holder: heartbeat, complete, fail, release. Each is one call; what it decides is in
+/* The acts of a holder: heartbeat, complete, fail, release. Each is one call; the rules are in
  * sql/postgres/migrations (40_holder.sql, 41_outcome.sql). */
 #include "store/postgres/pg.h"
 
@@ -6,9 +6,9 @@
 
 #include <stdlib.h>
 
-/* ---- what the acts share ---- */
+/* ---- shared by the acts ---- */
 
-/* The ids of the jobs an act names, for whoever wants to see them afterwards; NULL: no memory. */
+/* The ids of the jobs in an act, for the read of the jobs afterwards; NULL: out of memory. */
 static int64_t *ids_of(struct txn *txn, const struct lhi_act *act,
                        int64_t (*id_of)(const struct lhi_act *, size_t))
 {
@@ -53,7 +53,7 @@ static bool any_word(const struct lhi_act *act)
     return false;
 }
 
-/* Arrays that say nothing are sent empty: most beats say nothing but "here". */
+/* Arrays without values are sent empty: most heartbeats carry nothing. */
 void pg_heartbeat_args(struct args *args, const struct lhi_act *act)
 {
     const lh_beat *beats = act->beat.beats;
@@ -99,7 +99,8 @@ int pg_act_heartbeat(struct txn *txn, struct lhi_act *act)
 
 /* ---- complete ---- */
 
-/* Text goes to the column for text, so that it can be read; what is none, to the one for bytes. */
+/* Text goes into the text column, so that people can read it; other bytes go into the bytes
+ * column. */
 static bool has_result(const lh_done *done, bool text)
 {
     return done->result != NULL && lh_text_ok(done->result, done->result_len) == text;
@@ -154,7 +155,7 @@ void pg_read_refusal(const struct rows *rows, int column, struct lhi_act *act)
     (void)lhi_fail(&act->err, act->status[0], "%s", message + 1);
 }
 
-/* One alone, the common case: there and back is less. */
+/* A single completion, the common case, which costs less. */
 static int complete_one(struct txn *txn, struct lhi_act *act)
 {
     struct args args = {0};

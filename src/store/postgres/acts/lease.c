@@ -1,7 +1,7 @@
-/* Named leases: what is asked of leasehold.lease_act(), and its answer. */
+/* Named leases: the call of leasehold.lease_act(), and its result. */
 #include "store/postgres/pg.h"
 
-/* Of the answer: what became of the act; the lease as it is begins after that. */
+/* Columns of the result: the outcome, and then the lease as it is now. */
 enum { STATUS, MESSAGE, RELEASED, LEASE };
 
 static const char *verb_name(enum lhi_lease_verb verb)

@@ -1,8 +1,8 @@
-/* What falls due by itself: jobs whose time has come or gone, counts, rows past their retention. Every
- * round is bounded; whoever finds a full batch comes again. */
+/* Maintenance: promotion, expiry, schedules, counts, pruning. Every round is bounded; if it
+ * found a full batch, the caller runs another. */
 #include "store/postgres/wire.h"
 
-enum { LEAVE_MS = 500 }; /* how long a handle that is closed tries to say so */
+enum { LEAVE_MS = 500 }; /* time limit of the leader's resignation when a handle is closed */
 
 int pg_act_maintain(struct txn *txn, struct lhi_act *act)
 {
@@ -44,7 +44,7 @@ int pg_act_prune(struct txn *txn, struct lhi_act *act)
     return LH_OK;
 }
 
-/* Who this handle is, among all that wait for something to fall due. */
+/* The name of this handle among all that may become maintenance leader. */
 static void handle_name(const struct pg *pg, char *out, size_t len)
 {
     struct lhi_identity self;
@@ -98,7 +98,7 @@ int pg_read_retries(struct txn *txn, struct lhi_act *act)
     return LH_OK;
 }
 
-/* The others hear of it at once, if the server can be told; else they find out. */
+/* If the server can be reached, another handle takes over at once; otherwise it notices later. */
 void pg_resign_leader(struct pg *pg)
 {
     struct txn txn = {.pg = pg, .deadline = pg_real_ms() + LEAVE_MS};

@@ -1,5 +1,5 @@
-/* The acts of a hand: cancel, retry, delete, reschedule; queues, policies, scopes. Each is one call;
- * what it decides is in sql/postgres/migrations (50_operator.sql). */
+/* The acts of an operator: cancel, retry, delete, reschedule; queues, policies, scopes. Each is
+ * one call; the rules are in sql/postgres/migrations (50_operator.sql). */
 #include "store/postgres/pg.h"
 
 #include "base/hook.h"
@@ -98,7 +98,7 @@ int pg_act_queue_delete(struct txn *txn, struct lhi_act *act)
 
 /* ---- policies ---- */
 
-/* The columns of a policy, and the fields they belong to, in the order of leasehold.policy_set(). */
+/* The columns of a policy and the fields of lh_policy, in the order of leasehold.policy_set(). */
 static const struct {
     unsigned field;
     const char *column;
@@ -125,7 +125,7 @@ static const struct {
 };
 enum { COLUMNS = sizeof columns / sizeof columns[0] };
 
-/* In the same order. Switches are sent as numbers too: the statement makes them what they are. */
+/* In the same order. Booleans are sent as numbers, too; the statement converts them. */
 static void policy_values(const lh_policy *p, int64_t out[COLUMNS])
 {
     const int64_t values[] = {

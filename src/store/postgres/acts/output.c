@@ -1,5 +1,5 @@
-/* What runs wrote: one call each to keep it and to read it. What may be written, and what is left of it, is
- * decided in sql/postgres/migrations (43_output.sql). */
+/* The output of runs: one call to store it, one to read it. The rules are in
+ * sql/postgres/migrations (43_output.sql). */
 #include "store/postgres/pg.h"
 
 #include "base/hook.h"

@@ -1,8 +1,8 @@
 /*
- * act_recover.c: a batch of a recovery.
+ * acts/recover.c: one batch of a recovery.
  *
- * The run's state goes in and comes back. What is forfeit is judged again by the database, from each
- * row under its lock (sql/postgres/migrations, recover_batch).
+ * The state of the run is a parameter and a result. The database judges each job again from its row
+ * under its lock (leasehold.recover_batch in sql/postgres/migrations).
  */
 #include "store/postgres/pg.h"
 
@@ -31,7 +31,7 @@ static void put_flags(struct args *args, const struct lhi_act *act)
             pg_put_text(args, flags[i].name);
 }
 
-/* In the order of struct lhi_run, as the columns of leasehold.batch have them. */
+/* In the order of struct lhi_run and of the columns of leasehold.batch. */
 enum { COUNTERS = 9 };
 static void counters(struct lhi_run *run, int64_t *out[COUNTERS])
 {
@@ -112,7 +112,7 @@ static void take_run(const struct rows *rows, struct lhi_act *act)
         *count[i] = pg_row_int(rows, 0, COUNTS + i);
     if (run->report != 0)
         for (size_t i = 0; i < sizeof run->counted / sizeof run->counted[0]; i++)
-            run->counted[i] = *count[i + 1]; /* all but those that were found, and told before */
+            run->counted[i] = *count[i + 1]; /* all but `orphaned`, which is counted elsewhere */
     act->recover.over = pg_row_bool(rows, 0, OVER);
 }
 
@@ -137,7 +137,8 @@ int pg_act_recover(struct txn *txn, struct lhi_act *act)
         return rc;
     take_run(&rows, act);
     pg_rows_free(&rows);
-    act->recover.done = act->n; /* nobody waits for a whole batch: what others hold is left out */
+    act->recover.done =
+        act->n; /* rows that others have locked are skipped, so the batch is always done */
     return LH_OK;
 }
 

@@ -1,10 +1,11 @@
 /*
- * Schedules: set, removed, and ticking.
+ * Schedules: set, removed, and run when they are due.
  *
- * When a schedule is due is computed here, all else is done by the functions in the database. A tick
- * belongs to whoever moves done_until on, in the transaction that enqueues its job; so it is enqueued
- * once however many look, and not at all when that transaction does not come to stand. What cannot
- * be enqueued (too large by now, no such zone any more) never stops what else is due.
+ * The client computes when a schedule is due; functions in the database do the rest. A run belongs
+ * to the transaction that advances done_until and enqueues its job. So it is enqueued once, however
+ * many processes see it due, and not at all if that transaction is rolled back. A schedule that
+ * cannot be enqueued (its payload is too large by now, its time zone is gone) never stops the
+ * others.
  */
 #include "store/postgres/pg.h"
 
@@ -15,11 +16,10 @@
 
 enum {
     LOOK_AGAIN_MS = 60000,
-    MOST_BYTES =
-        8 << 20, /* of payloads that are handed out together, as in leasehold.schedules_due */
+    MOST_BYTES = 8 << 20, /* payloads that are returned together, as in leasehold.schedules_due */
 };
 
-/* The columns of leasehold.schedule, in the order of the table; what is read with it comes after. */
+/* The columns of leasehold.schedule, in the order of the table, then one more. */
 enum column {
     NAME,
     QUEUE,
@@ -115,13 +115,13 @@ int pg_read_schedules(struct txn *txn, struct lhi_act *act)
     return ok ? LH_OK : lhi_no_memory(&act->err);
 }
 
-/* ---- set and removed ---- */
+/* ---- setting and removing ---- */
 
-/* How far the instants of a schedule that is set are settled. With the same timing as before they go
- * on, also those that are due by now. With another one they begin anew; never before those that
- * are settled. */
-static int settled_so_far(struct txn *txn, const lh_schedule *s, const char *zone,
-                          int64_t *done_until, struct lhi_error *err)
+/* Up to which time the runs of a schedule that is being set are done. With the same timing as
+ * before they continue, including runs that are due by now. With another timing they start now,
+ * but never before a run that is done. */
+static int done_so_far(struct txn *txn, const lh_schedule *s, const char *zone, int64_t *done_until,
+                       struct lhi_error *err)
 {
     enum { B_NOW, B_CRON, B_TZ, B_DONE_UNTIL };
     struct args args = {0};
@@ -140,7 +140,7 @@ static int settled_so_far(struct txn *txn, const lh_schedule *s, const char *zon
     return LH_OK;
 }
 
-/* Text where it can be, else bytes. */
+/* As text if possible, else as bytes. */
 static void arg_payload(struct args *args, const lh_new_job *job)
 {
     bool is_text = job->payload != NULL && lh_text_ok(job->payload, job->payload_len);
@@ -184,7 +184,7 @@ int pg_act_schedule_set(struct txn *txn, struct lhi_act *act)
     int rc = lhi_timing_open(s->cron, zone, &timing, &act->err);
 
     if (rc == LH_OK)
-        rc = settled_so_far(txn, s, zone, &done_until, &act->err);
+        rc = done_so_far(txn, s, zone, &done_until, &act->err);
     if (rc == LH_OK)
         rc = put_schedule(txn, s, zone, done_until, lhi_timing_next_kept(timing, done_until),
                           &act->err);
@@ -200,10 +200,10 @@ int pg_act_schedule_remove(struct txn *txn, struct lhi_act *act)
     return pg_call(txn, LHI_POSTGRES_SCHEDULE_REMOVE, &args, NULL, &act->err);
 }
 
-/* ---- ticking ---- */
+/* ---- running what is due ---- */
 
-/* One schedule that is due, and what is to be done about it. */
-struct ticking {
+/* One schedule that is due, and what to do about it. */
+struct due_schedule {
     struct txn *txn;
     const struct entry *entry;
     const struct lhi_timing *timing;
@@ -211,7 +211,7 @@ struct ticking {
     struct lhi_catch_up plan;
 };
 
-static void arg_instants(const struct ticking *t, struct args *args)
+static void arg_instants(const struct due_schedule *t, struct args *args)
 {
     int64_t at[LHI_BATCH];
     size_t n = 0;
@@ -225,7 +225,7 @@ static void arg_instants(const struct ticking *t, struct args *args)
         pg_put_time(args, at[i]);
 }
 
-static int settle_ticks(struct ticking *t, const struct lhi_instants *due, int64_t *next,
+static int enqueue_runs(struct due_schedule *t, const struct lhi_instants *due, int64_t *next,
                         int64_t *ran, struct lhi_error *err)
 {
     const lh_new_job *job = &t->entry->schedule.job;
@@ -252,15 +252,17 @@ static int settle_ticks(struct ticking *t, const struct lhi_instants *due, int64
     int rc = pg_call(t->txn, LHI_POSTGRES_SCHEDULE_RUN, &args, &rows, err);
     if (rc != LH_OK)
         return rc;
-    int64_t enqueued = pg_row_int(&rows, 0, 0); /* -1: another was faster */
+    int64_t enqueued = pg_row_int(&rows, 0, 0); /* -1: another session did it */
     *ran += enqueued > 0 ? enqueued : 0;
     pg_rows_free(&rows);
     LHI_POINT("schedule_tick:inside");
     return LH_OK;
 }
 
-/* `why` NULL: nothing is due yet. Else the zone is gone, or the line was written by a later version. */
-static int put_off(const struct ticking *t, int64_t next, const char *why, struct lhi_error *err)
+/* `why` NULL: the schedule is not due yet. Otherwise its time zone is gone, or a later version
+ * wrote its line. */
+static int put_off(const struct due_schedule *t, int64_t next, const char *why,
+                   struct lhi_error *err)
 {
     struct args args = {0};
 
@@ -270,10 +272,10 @@ static int put_off(const struct ticking *t, int64_t next, const char *why, struc
     return pg_call(t->txn, LHI_POSTGRES_SCHEDULE_PUT_OFF, &args, NULL, err);
 }
 
-static int tick_one(struct txn *txn, const struct entry *entry, int64_t now, int64_t *ran,
-                    bool *more, struct lhi_error *err)
+static int run_one(struct txn *txn, const struct entry *entry, int64_t now, int64_t *ran,
+                   bool *more, struct lhi_error *err)
 {
-    struct ticking t = {.txn = txn, .entry = entry, .now = now};
+    struct due_schedule t = {.txn = txn, .entry = entry, .now = now};
     struct lhi_timing *timing = NULL;
     struct lhi_instants due;
     struct lhi_error why;
@@ -290,20 +292,20 @@ static int tick_one(struct txn *txn, const struct entry *entry, int64_t now, int
     if (due.n == 0) {
         rc = put_off(&t, lhi_timing_next_kept(timing, entry->done_until), NULL, err);
     } else {
-        rc = settle_ticks(&t, &due, &next, ran, err);
+        rc = enqueue_runs(&t, &due, &next, ran, err);
         *more = *more || (rc == LH_OK && next <= now);
     }
     lhi_timing_close(timing);
     return rc;
 }
 
-int pg_run_due_schedules(struct txn *txn, size_t limit, int64_t *ticked, bool *more,
+int pg_run_due_schedules(struct txn *txn, size_t limit, int64_t *enqueued, bool *more,
                          struct lhi_error *err)
 {
     struct args args = {0};
     struct rows rows;
 
-    *ticked = 0;
+    *enqueued = 0;
     *more = false;
     pg_arg_int(&args, (int64_t)limit);
     int rc = pg_call(txn, LHI_POSTGRES_SCHEDULE_DUE, &args, &rows, err);
@@ -315,10 +317,10 @@ int pg_run_due_schedules(struct txn *txn, size_t limit, int64_t *ticked, bool *m
         if (!entry_read(&rows, i, &txn->arena, &entry))
             rc = lhi_no_memory(err);
         else
-            rc = tick_one(txn, &entry, pg_row_time(&rows, i, NOW), ticked, more, err);
+            rc = run_one(txn, &entry, pg_row_time(&rows, i, NOW), enqueued, more, err);
         bytes += entry.schedule.job.payload_len;
     }
-    *more = *more || (*ticked > 0 && ((size_t)rows.n == limit || bytes > MOST_BYTES));
+    *more = *more || (*enqueued > 0 && ((size_t)rows.n == limit || bytes > MOST_BYTES));
     pg_rows_free(&rows);
     return rc;
 }

@@ -1,9 +1,9 @@
-/* Workers: registration, beats, goodbye. */
+/* Workers: registration, heartbeats, stop. */
 #include "store/postgres/pg.h"
 
 #include "base/sys.h"
 
-/* Two arrays: who they are, and since when. */
+/* Two arrays: pids and start times. */
 static void arg_leaders(struct args *args, const struct lhi_session *leaders, size_t n)
 {
     pg_arg_array(args, OID_INT8, n);
@@ -20,7 +20,7 @@ int pg_act_worker_register(struct txn *txn, struct lhi_act *act)
     struct lhi_identity self = {0};
     struct args args = {0};
 
-    /* Without a process of ours only time decides. */
+    /* Without a process of ours, only time decides. */
     if (opts->process)
         lhi_identify(&self);
     pg_arg_text(&args, act->worker.id);
@@ -90,13 +90,13 @@ int pg_act_worker_degraded(struct txn *txn, struct lhi_act *act)
     return pg_call(txn, LHI_POSTGRES_WORKER_DEGRADED, &args, NULL, &act->err);
 }
 
-/* A process of this machine that may be gone: only we can tell. */
+/* A process of this machine: only we can tell whether it is gone. */
 struct seen {
     int64_t pid, start;
     bool gone;
 };
 
-/* LH_EMPTY: nothing is done yet; *seen is whom to look at. */
+/* LH_EMPTY: nothing is done yet; *seen is the process to check. */
 static int leave(struct txn *txn, struct lhi_act *act, struct seen *seen)
 {
     struct lhi_identity self;
@@ -125,8 +125,8 @@ static int leave(struct txn *txn, struct lhi_act *act, struct seen *seen)
     return rc;
 }
 
-/* One call, but two where another process than this one is to be looked at; it may have been followed by yet
- * another meanwhile. */
+/* One call; two if another process must be checked, and another round if a third process
+ * registered meanwhile. */
 int pg_act_worker_stop(struct txn *txn, struct lhi_act *act)
 {
     struct seen seen = {0};

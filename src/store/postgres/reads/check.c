@@ -1,8 +1,8 @@
 /*
- * Checking a store: its rows, its schema, its server; what an operator should know. Changes nothing.
+ * Checks of a store for an operator: its rows, its schema, its server. Changes nothing.
  *
- * Every question is a call of its own, so that no snapshot is held for long; the counts are compared
- * within one.
+ * Every check is a call of its own, so that no snapshot is held for long; the counts are compared
+ * within one snapshot.
  */
 #include "store/postgres/pg.h"
 
@@ -15,11 +15,11 @@
 
 enum {
     MOST = 20,            /* findings of one kind */
-    PAYLOADS_MS = 20000,  /* for looking at payloads: there may be any number */
-    SKEW_MS = 1000,       /* between the clocks of two machines */
-    OLD_MS = 300000,      /* for a transaction */
-    FAR_BEHIND = 1000000, /* transactions */
-    MANY_DEAD = 50000,    /* rows */
+    PAYLOADS_MS = 20000,  /* time for reading payloads, of which there may be any number */
+    SKEW_MS = 1000,       /* allowed difference of two machines' clocks */
+    OLD_MS = 300000,      /* age of a transaction */
+    FAR_BEHIND = 1000000, /* in transactions */
+    MANY_DEAD = 50000,    /* in rows */
     MANY_UNFOLDED = 1000000,
     FAR_LAG_MS = 60000,
 };
@@ -32,10 +32,11 @@ struct report {
     bool failed; /* out of memory */
 };
 
-static void found(struct report *report, const char *level, const char *what, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
+static void add_finding(struct report *report, const char *level, const char *what, const char *fmt,
+                        ...) __attribute__((format(printf, 4, 5)));
 
-static void found(struct report *report, const char *level, const char *what, const char *fmt, ...)
+static void add_finding(struct report *report, const char *level, const char *what, const char *fmt,
+                        ...)
 {
     lh_findings *out = report->out;
     struct lhi_arena *arena = lhi_arena_of(&out->priv);
@@ -59,7 +60,7 @@ static void found(struct report *report, const char *level, const char *what, co
         out->errors++;
 }
 
-static bool raised(const struct report *report)
+static bool is_cancelled(const struct report *report)
 {
     return report->cancel != NULL && __atomic_load_n(report->cancel, __ATOMIC_RELAXED) != 0;
 }
@@ -68,7 +69,7 @@ static int ask(struct report *report, enum lhi_postgres_call which, struct args 
                struct rows *rows)
 {
     *rows = (struct rows){0};
-    if (raised(report)) {
+    if (is_cancelled(report)) {
         if (args != NULL)
             pg_args_clear(args);
         return lhi_fail(report->err, LH_EINTR, "check was interrupted");
@@ -78,7 +79,7 @@ static int ask(struct report *report, enum lhi_postgres_call which, struct args 
 
 /* ---- rows ---- */
 
-/* Statements of (job, what, text): what breaks an invariant. */
+/* A statement that returns (job, what, text): violations of an invariant. */
 static int check_invariant(struct report *report, enum lhi_postgres_call which, bool limited)
 {
     enum { JOB, WHAT, TEXT };
@@ -92,10 +93,11 @@ static int check_invariant(struct report *report, enum lhi_postgres_call which, 
         return rc;
     for (int i = 0; i < rows.n; i++) {
         if (pg_row_null(&rows, i, JOB))
-            found(report, "error", pg_row_text(&rows, i, WHAT), "%s", pg_row_text(&rows, i, TEXT));
+            add_finding(report, "error", pg_row_text(&rows, i, WHAT), "%s",
+                        pg_row_text(&rows, i, TEXT));
         else
-            found(report, "error", pg_row_text(&rows, i, WHAT), "job %lld: %s",
-                  (long long)pg_row_int(&rows, i, JOB), pg_row_text(&rows, i, TEXT));
+            add_finding(report, "error", pg_row_text(&rows, i, WHAT), "job %lld: %s",
+                        (long long)pg_row_int(&rows, i, JOB), pg_row_text(&rows, i, TEXT));
     }
     pg_rows_free(&rows);
     return LH_OK;
@@ -129,7 +131,8 @@ static bool corrupt(const struct rows *rows, int row)
     return !pg_row_null(rows, row, SUM) && pg_row_int(rows, row, SUM) != lhi_checksum(bytes, len);
 }
 
-/* As far as the time goes: a look at every payload of a large store takes longer than anybody waits. */
+/* Checks payloads until the time is up: reading every payload of a large store would take too
+ * long. */
 static int check_payloads(struct report *report)
 {
     int64_t after = 0, bad = 0, deadline = lhi_mono_ms() + PAYLOADS_MS;
@@ -143,8 +146,9 @@ static int check_payloads(struct report *report)
             return rc;
         for (int i = 0; i < rows.n; i++)
             if (corrupt(&rows, i) && bad++ < MOST)
-                found(report, "error", "payload", "job %lld: payload does not match its checksum",
-                      (long long)pg_row_int(&rows, i, OWNER));
+                add_finding(report, "error", "payload",
+                            "job %lld: payload does not match its checksum",
+                            (long long)pg_row_int(&rows, i, OWNER));
         bool over = rows.n == 0;
         if (!over)
             after = pg_row_int(&rows, rows.n - 1, OWNER);
@@ -152,8 +156,8 @@ static int check_payloads(struct report *report)
         if (over)
             return LH_OK;
         if (lhi_mono_ms() >= deadline) {
-            found(report, "info", "payload", "looked at up to job %lld, then time was up",
-                  (long long)after);
+            add_finding(report, "info", "payload", "looked at up to job %lld, then time was up",
+                        (long long)after);
             return LH_OK;
         }
     }
@@ -168,8 +172,9 @@ static int check_schedules(struct report *report)
         return rc;
     for (int i = 0; i < rows.n; i++)
         if (corrupt(&rows, i))
-            found(report, "error", "payload", "schedule %s: payload does not match its checksum",
-                  pg_row_text(&rows, i, OWNER));
+            add_finding(report, "error", "payload",
+                        "schedule %s: payload does not match its checksum",
+                        pg_row_text(&rows, i, OWNER));
     pg_rows_free(&rows);
     return LH_OK;
 }
@@ -184,7 +189,7 @@ static int check_integrity(struct report *report)
     if (rc != LH_OK)
         return rc;
     for (int i = 0; i < rows.n; i++)
-        found(report, "error", "integrity", "%s", pg_row_text(&rows, i, 0));
+        add_finding(report, "error", "integrity", "%s", pg_row_text(&rows, i, 0));
     pg_rows_free(&rows);
     return LH_OK;
 }
@@ -200,8 +205,8 @@ static int check_schema(struct report *report)
     if (rc != LH_OK)
         return rc;
     for (int i = 0; i < rows.n; i++)
-        found(report, pg_row_bool(&rows, i, ADDED) ? "info" : "warning", "schema", "%s %s",
-              pg_row_text(&rows, i, THING), pg_row_text(&rows, i, IS));
+        add_finding(report, pg_row_bool(&rows, i, ADDED) ? "info" : "warning", "schema", "%s %s",
+                    pg_row_text(&rows, i, THING), pg_row_text(&rows, i, IS));
     pg_rows_free(&rows);
     return LH_OK;
 }
@@ -214,22 +219,24 @@ static void check_durability(struct report *report, const struct rows *rows)
     const char *commit = pg_row_text(rows, 0, COMMIT);
 
     if (pg_row_bool(rows, 0, RECOVERY))
-        found(report, "warning", "server", "it is a standby: nothing can be written through it");
+        add_finding(report, "warning", "server",
+                    "it is a standby: nothing can be written through it");
     if (!pg_row_bool(rows, 0, FSYNC))
-        found(report, "warning", "server",
-              "fsync is off: what is acknowledged may be lost when the machine fails");
+        add_finding(report, "warning", "server",
+                    "fsync is off: what is acknowledged may be lost when the machine fails");
     if (!pg_row_bool(rows, 0, PAGES))
-        found(report, "warning", "server",
-              "full_page_writes is off: pages may be torn when the machine fails");
+        add_finding(report, "warning", "server",
+                    "full_page_writes is off: pages may be torn when the machine fails");
     if (strcmp(commit, "off") == 0)
-        found(report, "warning", "server",
-              "synchronous_commit is off: what is acknowledged may be lost when the server fails");
+        add_finding(
+            report, "warning", "server",
+            "synchronous_commit is off: what is acknowledged may be lost when the server fails");
     if (!pg_row_null(rows, 0, UNLOGGED))
-        found(report, "warning", "server",
-              "tables are unlogged, and lost when the server fails: %s",
-              pg_row_text(rows, 0, UNLOGGED));
+        add_finding(report, "warning", "server",
+                    "tables are unlogged, and lost when the server fails: %s",
+                    pg_row_text(rows, 0, UNLOGGED));
     if (strcmp(pg_row_text(rows, 0, ISOLATION), "read committed") != 0)
-        found(
+        add_finding(
             report, "warning", "server",
             "default_transaction_isolation is \"%s\": programs that call the functions themselves "
             "must repeat what is refused with 40001, or ask for read committed",
@@ -242,12 +249,12 @@ static void compare_clock(struct report *report, int64_t before, int64_t server,
     int64_t trip = after - before;
     bool apart = skew > SKEW_MS + trip || skew < -SKEW_MS - trip;
 
-    found(report, apart ? "warning" : "info", "clock",
-          "clock of the server is %lld ms %s this machine's", (long long)(skew < 0 ? -skew : skew),
-          skew < 0 ? "behind" : "ahead of");
+    add_finding(report, apart ? "warning" : "info", "clock",
+                "clock of the server is %lld ms %s this machine's",
+                (long long)(skew < 0 ? -skew : skew), skew < 0 ? "behind" : "ahead of");
 }
 
-/* Who shall wait for a standby, and is there one? */
+/* Must commits wait for a standby, and is there one? */
 static int check_standbys(struct report *report, const char *wanted, const char *commit)
 {
     enum { ALL, TOLD, SYNCHRONOUS, LAG_BYTES, LAG_MS };
@@ -259,20 +266,23 @@ static int check_standbys(struct report *report, const char *wanted, const char 
     int64_t all = pg_row_int(&rows, 0, ALL), visible = pg_row_int(&rows, 0, TOLD);
     bool waits = wanted[0] != '\0' && strcmp(commit, "off") != 0 && strcmp(commit, "local") != 0;
     if (waits && (all == 0 || (visible == all && pg_row_int(&rows, 0, SYNCHRONOUS) == 0)))
-        found(report, "warning", "replication",
-              "synchronous_standby_names is \"%s\" and none of these is connected: every commit "
-              "waits for one",
-              wanted);
+        add_finding(
+            report, "warning", "replication",
+            "synchronous_standby_names is \"%s\" and none of these is connected: every commit "
+            "waits for one",
+            wanted);
     if (all > 0 && visible < all)
-        found(report, "info", "replication",
-              "standbys connected: %lld; how far they are behind is told to members of pg_monitor",
-              (long long)all);
+        add_finding(
+            report, "info", "replication",
+            "standbys connected: %lld; how far they are behind is told to members of pg_monitor",
+            (long long)all);
     else if (all > 0)
-        found(report, pg_row_int(&rows, 0, LAG_MS) > FAR_LAG_MS ? "warning" : "info", "replication",
-              "standbys connected: %lld, synchronous: %lld; the last is %lld bytes and %lld ms "
-              "behind",
-              (long long)all, (long long)pg_row_int(&rows, 0, SYNCHRONOUS),
-              (long long)pg_row_int(&rows, 0, LAG_BYTES), (long long)pg_row_int(&rows, 0, LAG_MS));
+        add_finding(
+            report, pg_row_int(&rows, 0, LAG_MS) > FAR_LAG_MS ? "warning" : "info", "replication",
+            "standbys connected: %lld, synchronous: %lld; the last is %lld bytes and %lld ms "
+            "behind",
+            (long long)all, (long long)pg_row_int(&rows, 0, SYNCHRONOUS),
+            (long long)pg_row_int(&rows, 0, LAG_BYTES), (long long)pg_row_int(&rows, 0, LAG_MS));
     pg_rows_free(&rows);
     return LH_OK;
 }
@@ -287,8 +297,8 @@ static int check_server(struct report *report)
     if (rc != LH_OK)
         return rc;
     compare_clock(report, before, pg_row_time(&rows, 0, NOW), lhi_wall_ms());
-    found(report, "info", "version", "leasehold %s, PostgreSQL %s, schema %lld", LH_VERSION,
-          pg_row_text(&rows, 0, VERSION), (long long)pg_row_int(&rows, 0, SCHEMA));
+    add_finding(report, "info", "version", "leasehold %s, PostgreSQL %s, schema %lld", LH_VERSION,
+                pg_row_text(&rows, 0, VERSION), (long long)pg_row_int(&rows, 0, SCHEMA));
     check_durability(report, &rows);
     rc = check_standbys(report, pg_row_text(&rows, 0, STANDBYS), pg_row_text(&rows, 0, COMMIT));
     pg_rows_free(&rows);
@@ -307,14 +317,15 @@ static int check_oldest(struct report *report)
         int64_t age_ms = pg_row_int(&rows, i, AGE_MS), behind = pg_row_int(&rows, i, BEHIND);
         char age[32];
         if (pg_row_null(&rows, i, AGE_MS))
-            found(report, behind >= FAR_BEHIND ? "warning" : "info", "transactions",
-                  "oldest is %lld transactions behind: %s; dead rows cannot be vacuumed while it "
-                  "lasts; for how long already is told to members of pg_monitor",
-                  (long long)behind, pg_row_text(&rows, i, HOLDER));
+            add_finding(
+                report, behind >= FAR_BEHIND ? "warning" : "info", "transactions",
+                "oldest is %lld transactions behind: %s; dead rows cannot be vacuumed while it "
+                "lasts; for how long already is told to members of pg_monitor",
+                (long long)behind, pg_row_text(&rows, i, HOLDER));
         else
-            found(report, age_ms >= OLD_MS ? "warning" : "info", "transactions",
-                  "oldest is %s old: %s; dead rows cannot be vacuumed while it lasts",
-                  lh_duration_format(age_ms, age, sizeof age), pg_row_text(&rows, i, HOLDER));
+            add_finding(report, age_ms >= OLD_MS ? "warning" : "info", "transactions",
+                        "oldest is %s old: %s; dead rows cannot be vacuumed while it lasts",
+                        lh_duration_format(age_ms, age, sizeof age), pg_row_text(&rows, i, HOLDER));
     }
     pg_rows_free(&rows);
     return LH_OK;
@@ -332,23 +343,23 @@ static int check_vacuum(struct report *report)
         const char *table = pg_row_text(&rows, i, TABLE);
         int64_t live = pg_row_int(&rows, i, LIVE), dead = pg_row_int(&rows, i, DEAD);
         if (strcmp(table, "job") == 0)
-            found(report, dead > MANY_DEAD + live / 5 ? "warning" : "info", "vacuum",
-                  "leasehold.job has about %lld rows and %lld dead ones, %s", (long long)live,
-                  (long long)dead, pg_row_text(&rows, i, WHEN));
+            add_finding(report, dead > MANY_DEAD + live / 5 ? "warning" : "info", "vacuum",
+                        "leasehold.job has about %lld rows and %lld dead ones, %s", (long long)live,
+                        (long long)dead, pg_row_text(&rows, i, WHEN));
         else if (live > MANY_UNFOLDED)
-            found(report, "warning", "upkeep",
-                  "leasehold.%s has about %lld rows: nobody does the upkeep of this store", table,
-                  (long long)live);
+            add_finding(report, "warning", "upkeep",
+                        "leasehold.%s has about %lld rows: nobody does the upkeep of this store",
+                        table, (long long)live);
     }
     pg_rows_free(&rows);
     return LH_OK;
 }
 
-/* ---- the door ---- */
+/* ---- entry points ---- */
 
 int pg_read_check(struct txn *txn, struct lhi_act *act)
 {
-    static int (*const looks[])(struct report *) = {
+    static int (*const checks[])(struct report *) = {
         check_schema, check_invariants, check_payloads, check_schedules,
         check_server, check_oldest,     check_vacuum};
     struct report report = {
@@ -362,9 +373,9 @@ int pg_read_check(struct txn *txn, struct lhi_act *act)
     size_t before = report.out->errors;
     rc = check_integrity(&report);
     if (rc == LH_OK && report.out->errors == before)
-        found(&report, "info", "integrity", "passed");
-    for (size_t i = 0; i < sizeof looks / sizeof looks[0] && rc == LH_OK; i++)
-        rc = looks[i](&report);
+        add_finding(&report, "info", "integrity", "passed");
+    for (size_t i = 0; i < sizeof checks / sizeof checks[0] && rc == LH_OK; i++)
+        rc = checks[i](&report);
     return rc == LH_OK && report.failed ? lhi_no_memory(&act->err) : rc;
 }
 

@@ -1,7 +1,7 @@
-/* The way back: what would remove everything of ours from a database. */
+/* The SQL that removes everything of ours from a database (`leasehold migrate --drop-sql`). */
 #include "store/postgres/pg.h"
 
-/* Other databases of the server may use the roles too: then the server refuses to drop them. */
+/* Other databases of the server may use the roles, too: then the server refuses to drop them. */
 static const char drop_everything[] =
     "-- Jobs, events and all else of leasehold, and whatever was built upon it: see the notices.\n"
     "BEGIN;\n"

@@ -1,14 +1,14 @@
 /*
  * Events, in the order of their ids.
  *
- * An id is given before its transaction ends, so an event may appear below others that were seen
- * before. Whoever follows, asking for what comes after the last one he was given, would never see it:
- * he is given only what nothing can come below any more.
+ * An id is assigned before its transaction ends, so an event may appear below others that are
+ * already visible. A reader that follows events and asks for ids above its last one would miss it.
+ * So a read returns only events below which no other can still appear.
  *
- * When is that so? A transaction has its number by the time it takes the id of an event: every act writes
- * before it tells. So those that took one below the highest that is visible now are over, or under way now:
- * once all that are under way now are over, everything up to that highest event is settled. On a quiet
- * server that is at once.
+ * A transaction has its own id before it takes the id of an event, because every act writes a row
+ * first. So a transaction that took an event id below the highest visible one has ended, or is in
+ * progress now. Once all transactions that are in progress now have ended, everything up to that
+ * highest event is final. On a quiet server that is at once.
  */
 #include "store/postgres/wire.h"
 
@@ -18,38 +18,38 @@ enum { DEFAULT_LIMIT = 100 };
 
 enum { MARK_ID, MARK_OLDEST, MARK_LAST };
 
-/* `id` is visible; when the transactions up to `last` are over, all below it are settled. */
-static void see(struct settled *settled, int64_t id, int64_t last)
+/* `id` is visible; when the transactions up to `last` have ended, everything below it is final. */
+static void remember_event(struct event_watermark *mark, int64_t id, int64_t last)
 {
-    /* When there is no room for more, the last is replaced: those before it will be over first. */
-    if (settled->n == sizeof settled->seen / sizeof settled->seen[0])
-        settled->n--;
-    settled->seen[settled->n].id = id;
-    settled->seen[settled->n++].last = last;
-    settled->highest = id;
+    /* If there is no room, replace the newest entry: older ones become final first. */
+    if (mark->n == sizeof mark->seen / sizeof mark->seen[0])
+        mark->n--;
+    mark->seen[mark->n].id = id;
+    mark->seen[mark->n++].last = last;
+    mark->highest = id;
 }
 
-/* Transactions below `oldest` are over. */
-static void settle(struct settled *settled, int64_t oldest)
+/* All transactions below `oldest` have ended. */
+static void advance_watermark(struct event_watermark *mark, int64_t oldest)
 {
     size_t over = 0;
 
-    for (; over < settled->n && settled->seen[over].last < oldest; over++)
-        settled->id = settled->seen[over].id;
-    settled->n -= over;
-    memmove(settled->seen, settled->seen + over, settled->n * sizeof settled->seen[0]);
+    for (; over < mark->n && mark->seen[over].last < oldest; over++)
+        mark->id = mark->seen[over].id;
+    mark->n -= over;
+    memmove(mark->seen, mark->seen + over, mark->n * sizeof mark->seen[0]);
 }
 
 static int64_t highest_seen(struct pg *pg)
 {
     pthread_mutex_lock(&pg->mutex);
-    int64_t highest = pg->settled.highest;
+    int64_t highest = pg->watermark.highest;
     pthread_mutex_unlock(&pg->mutex);
     return highest;
 }
 
-/* The highest event that nothing can come below any more. */
-static int last_settled(struct txn *txn, int64_t *id, struct lhi_error *err)
+/* The highest event below which no other can appear. */
+static int read_watermark(struct txn *txn, int64_t *id, struct lhi_error *err)
 {
     struct pg *pg = txn->pg;
     struct args args = {0};
@@ -61,12 +61,12 @@ static int last_settled(struct txn *txn, int64_t *id, struct lhi_error *err)
         return rc;
     int64_t visible = pg_row_int(&rows, 0, MARK_ID);
     pthread_mutex_lock(&pg->mutex);
-    if (visible < pg->settled.id) /* another server took over, and has lost the last ones */
-        pg->settled = (struct settled){0};
-    if (visible > pg->settled.highest && !pg_row_null(&rows, 0, MARK_LAST))
-        see(&pg->settled, visible, pg_row_int(&rows, 0, MARK_LAST));
-    settle(&pg->settled, pg_row_int(&rows, 0, MARK_OLDEST));
-    *id = pg->settled.id;
+    if (visible < pg->watermark.id) /* another server took over and has lost the last events */
+        pg->watermark = (struct event_watermark){0};
+    if (visible > pg->watermark.highest && !pg_row_null(&rows, 0, MARK_LAST))
+        remember_event(&pg->watermark, visible, pg_row_int(&rows, 0, MARK_LAST));
+    advance_watermark(&pg->watermark, pg_row_int(&rows, 0, MARK_OLDEST));
+    *id = pg->watermark.id;
     pthread_mutex_unlock(&pg->mutex);
     pg_rows_free(&rows);
     return LH_OK;
@@ -96,7 +96,8 @@ static bool event_from_row(const struct rows *rows, int row, struct lhi_arena *a
     return ok;
 }
 
-/* Two calls for whoever follows: what is settled, then (so that it is all visible) what it is. */
+/* Two calls for a reader that follows: first the highest final event, then the events, which are
+ * then all visible. */
 int pg_read_events(struct txn *txn, struct lhi_act *act)
 {
     const lh_event_filter *f = act->events.filter;
@@ -107,7 +108,7 @@ int pg_read_events(struct txn *txn, struct lhi_act *act)
     struct args args = {0};
     struct rows rows;
     int64_t upto = INT64_MAX;
-    int rc = f->wait_ms != 0 ? last_settled(txn, &upto, &act->err) : LH_OK;
+    int rc = f->wait_ms != 0 ? read_watermark(txn, &upto, &act->err) : LH_OK;
 
     if (rc != LH_OK || upto <= f->after)
         return rc;

@@ -1,4 +1,5 @@
-/* What only reads. Each is one SELECT, and sees one moment. */
+/* Lists: jobs, queues, policies, leases, workers, and the store itself. Each is one SELECT and
+ * sees one snapshot. */
 #include "store/postgres/pg.h"
 
 #include "base/clock.h"
@@ -7,13 +8,13 @@
 
 enum { DEFAULT_LIMIT = 100 };
 
-/* ---- lists: an array as long as the answer, strings in an arena ---- */
+/* ---- arrays with one element per row; strings are in an arena ---- */
 
 bool pg_list_room(void *array, const struct rows *rows, size_t size)
 {
     void *old, *room = lhi_calloc((size_t)rows->n + 1, size);
 
-    /* Whatever it points to, a pointer is a pointer. */
+    /* All object pointers have the same representation. */
     memcpy(&old, array, sizeof old);
     lhi_free(old);
     memcpy(array, &room, sizeof room);
@@ -22,7 +23,7 @@ bool pg_list_room(void *array, const struct rows *rows, size_t size)
 
 /* ---- jobs ---- */
 
-/* After the columns of a job: the time, and whether its lease has ended. */
+/* Columns after those of the job: the time, and whether its lease has expired. */
 enum { JOB_SEEN_AT = JOB_COLUMNS, JOB_EXPIRED };
 
 static int jobs_from_rows(const struct rows *rows, lh_jobs *out, struct lhi_error *err)
@@ -63,7 +64,7 @@ int pg_read_job(struct txn *txn, struct lhi_act *act)
     return rc;
 }
 
-/* What may be long is not even read, if it is not wanted. */
+/* Long columns are read only if the caller wants them. */
 static const char all_columns[] = "j.*";
 static const char brief_columns[] =
     "j.id, j.token, j.run_at, j.created_at, j.state_changed_at, j.lease_until, j.started_at, "
@@ -72,13 +73,13 @@ static const char brief_columns[] =
     "j.recoveries, j.progress, j.again, j.plain, j.state, j.queue, j.kind, j.worker, j.key, "
     "j.stage, j.last_error, NULL, NULL, NULL, NULL, NULL";
 
-/* The states that a partial index has all jobs of; what has ended is found by id. */
+/* Conditions that let a partial index find all jobs of a state; ended jobs are found by id. */
 static const char *state_terms(lh_state state)
 {
     switch (state) {
     case LH_SCHEDULED:
         return " AND j.state = 'scheduled'";
-    case LH_PENDING: /* in two of them */
+    case LH_PENDING: /* in two indexes */
         return " AND j.state = 'pending' AND (j.again OR NOT j.again)";
     case LH_RUNNING:
         return " AND j.state = 'running'";
@@ -93,8 +94,8 @@ static const char *state_terms(lh_state state)
     }
 }
 
-/* Put together at run time: which columns are asked for decides which index serves. Values are
- * parameters all the same. */
+/* The statement is generated, because its columns decide which index serves it. Values are still
+ * parameters. */
 int pg_read_jobs(struct txn *txn, struct lhi_act *act)
 {
     const lh_job_filter *f = act->jobs.filter;
@@ -124,8 +125,8 @@ int pg_read_jobs(struct txn *txn, struct lhi_act *act)
     used += lhi_format(text + used, sizeof text - used, "%s%s%s", state_terms(state),
                        f->worker ? state_terms(LH_RUNNING) : "",
                        f->expired ? " AND j.lease_until <= t.due" : "");
-    /* Those that have not ended are few beside those that have: they are read and sorted, not sought
-     * among all ids. */
+    /* Live jobs are few compared with ended ones: they are read and sorted, not searched among
+     * all ids. */
     bool few = state == LH_SCHEDULED || state == LH_PENDING || state == LH_RUNNING || f->worker;
     lhi_format(text + used, sizeof text - used, " ORDER BY j.id%s LIMIT $2", few ? " + 0" : "");
     int rc = pg_call_text(txn, text, &args, &rows, &act->err);
@@ -298,7 +299,7 @@ int pg_read_leases(struct txn *txn, struct lhi_act *act)
 
 /* ---- workers ---- */
 
-/* A constant for each: the caller compares and keeps it. */
+/* A constant for each state: the caller compares and keeps it. */
 static const char *worker_state(const char *state)
 {
     static const char *const states[] = {"alive", "late", "dead", "stopped"};
@@ -396,7 +397,7 @@ int pg_read_stats(struct txn *txn, struct lhi_act *act)
     info->clock_skew_ms = lhi_wall_ms() - pg_row_time(&rows, 0, 4);
     info->next_due_at = pg_row_time(&rows, 0, 5);
     info->file_bytes = pg_row_int(&rows, 0, 6);
-    info->wal_bytes = info->free_bytes = -1; /* the server's, and it does not tell */
+    info->wal_bytes = info->free_bytes = -1; /* on the server, which does not report them */
     info->changes = pg_row_int(&rows, 0, 7);
     info->workers_alive = pg_row_int(&rows, 0, 8);
     info->workers_late = pg_row_int(&rows, 0, 9);

@@ -1,8 +1,9 @@
 /*
- * Reading for recoveries: who is to be judged, and what is forfeit.
+ * Reads for recoveries: workers to check, and reclaimable jobs.
  *
- * Whoever judges the workers compares the server's clock with this machine's in passing. Deadlines are
- * the server's; when its clock was set, they are shifted with it before anything is judged by it.
+ * A process that checks the workers also compares the server's clock with this machine's. Deadlines
+ * follow the server's clock; if it was set, they are shifted with it before anything is compared
+ * with it.
  */
 #include "store/postgres/wire.h"
 
@@ -15,18 +16,19 @@ enum { JUMP_MS = 1000 };
 
 /* ---- the clock ---- */
 
-/* By how much the server's clock was set since the last look, that nobody knows of yet; 0: by nothing. A
- * jump that was known only after the last look may have been before it: then the clocks agree. */
-static int64_t compare_clocks(struct pg *pg, const struct compared *now, int64_t *elapsed_ms)
+/* By how much the server's clock was set since the last check, as far as no process has reported
+ * it yet; 0: not at all. If a jump was reported only after the last check, it may have happened
+ * before it: then the clocks agree. */
+static int64_t compare_clocks(struct pg *pg, const struct clock_sample *now, int64_t *elapsed_ms)
 {
     pthread_mutex_lock(&pg->mutex);
-    struct compared before = pg->compared;
-    bool newest = !before.once || now->boot_ms >= before.boot_ms;
+    struct clock_sample before = pg->clock_sample;
+    bool newest = !before.taken || now->boot_ms >= before.boot_ms;
     if (newest)
-        pg->compared = *now;
+        pg->clock_sample = *now;
     pthread_mutex_unlock(&pg->mutex);
     *elapsed_ms = now->boot_ms - before.boot_ms;
-    if (!before.once || !newest)
+    if (!before.taken || !newest)
         return 0;
     int64_t apart = now->server_ms - before.server_ms - *elapsed_ms;
     int64_t unknown = apart - (now->jumped_ms - before.jumped_ms);
@@ -34,8 +36,8 @@ static int64_t compare_clocks(struct pg *pg, const struct compared *now, int64_t
     return llabs(apart) > seeming && llabs(unknown) > seeming ? unknown : 0;
 }
 
-/* Only a hint is lost when this cannot be told: whoever looks next may. */
-static void watch_clock(struct txn *txn, const struct compared *now)
+/* If the call fails, the next process that checks may report the jump. */
+static void watch_clock(struct txn *txn, const struct clock_sample *now)
 {
     int64_t elapsed_ms, jump_ms = compare_clocks(txn->pg, now, &elapsed_ms);
     struct args args = {0};
@@ -117,7 +119,7 @@ int pg_read_judge(struct txn *txn, struct lhi_act *act)
 
     if (rc != LH_OK)
         return rc;
-    struct compared now = {.once = true, .boot_ms = lhi_boot_ms()};
+    struct clock_sample now = {.taken = true, .boot_ms = lhi_boot_ms()};
     now.trip_ms = now.boot_ms - sent;
     now.server_ms = pg_row_time(&rows, 0, W_NOW);
     now.jumped_ms = pg_row_int(&rows, 0, W_JUMPED_MS);
@@ -128,9 +130,9 @@ int pg_read_judge(struct txn *txn, struct lhi_act *act)
     return rc;
 }
 
-/* ---- what is forfeit ---- */
+/* ---- reclaimable jobs ---- */
 
-/* Workers that are proven dead, though not yet marked so. */
+/* Workers that are proven dead but not marked so yet. */
 static void put_dead(struct args *args, const struct lhi_act *act)
 {
     const struct lhi_death *deaths = act->stale.deaths;
@@ -144,9 +146,9 @@ static void put_dead(struct args *args, const struct lhi_act *act)
             pg_put_text(args, deaths[i].worker);
 }
 
-/* A recovery that an operator asked for looks at everything, however long that takes. All else begins where
- * claims begin, where the indexes are full of dead entries (sql/postgres/migrations, look_from). */
-static bool looks_at_everything(const struct lhi_act *act)
+/* A recovery by an operator scans everything, however long that takes. All others start where
+ * claims start if the indexes are full of dead entries (leasehold.recovery_scan). */
+static bool scans_everything(const struct lhi_act *act)
 {
     return act->stale.opts != NULL && (act->stale.acting || act->stale.rows);
 }
@@ -162,7 +164,7 @@ static int read_ids(struct txn *txn, struct lhi_act *act)
     pg_arg_text(&args, opts != NULL ? opts->queue : NULL);
     put_dead(&args, act);
     pg_arg_opt(&args, (int64_t)act->stale.most);
-    pg_arg_bool(&args, looks_at_everything(act));
+    pg_arg_bool(&args, scans_everything(act));
     int rc = pg_call(txn, LHI_POSTGRES_STALE_JOBS, &args, &rows, &act->err);
     if (rc != LH_OK)
         return rc;
@@ -185,7 +187,7 @@ static int read_rest(struct txn *txn, struct lhi_act *act)
     pg_arg_text(&args, opts != NULL ? opts->queue : NULL);
     pg_arg_bool(&args, opts != NULL && opts->now);
     put_dead(&args, act);
-    pg_arg_bool(&args, looks_at_everything(act));
+    pg_arg_bool(&args, scans_everything(act));
     int rc = pg_call(txn, LHI_POSTGRES_STALE_REST, &args, &rows, &act->err);
     if (rc != LH_OK)
         return rc;
@@ -213,7 +215,7 @@ enum {
     S_UNSTARTED
 };
 
-/* What is said of the job's worker, where that is why it is forfeit. */
+/* What the report says about the job's worker, if that is why the job is reclaimable. */
 static void give_cause(const struct lhi_act *act, const char *uncleaned,
                        struct lhi_stale_job *stale)
 {

@@ -1,4 +1,4 @@
-/* Reading what recoveries have left: their reports, put together from a row and its events. */
+/* Reports of recoveries: each is read from its row and its events. */
 #include "store/postgres/pg.h"
 
 #include <string.h>
@@ -16,7 +16,7 @@ enum {
     R_ORPHANED,
     R_RECLAIMED,
     R_LOCKS_CLEANED,
-    R_FAILURES = R_LOCKS_CLEANED + 2 /* behind the number of dead workers */
+    R_FAILURES = R_LOCKS_CLEANED + 2 /* after the number of dead workers */
 };
 
 static bool report_from_row(const struct rows *rows, int row, struct lhi_arena *arena, lh_report *r)
@@ -132,7 +132,7 @@ static void add_event(struct lists *l, const struct rows *rows, int row)
         add_job(l, rows, row, true);
 }
 
-/* Which of the jobs each dead worker held. */
+/* Which jobs each dead worker held. */
 static void share_out(struct lists *l)
 {
     for (size_t i = 0; i < l->n_dead && l->ok; i++) {
