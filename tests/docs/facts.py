@@ -258,8 +258,9 @@ def settings(root, _program):
             if len(row) > 2 and row[1].startswith("`--")}
     complaints = differ("setting", {" --".join(x) for x in defined}, {" --".join(x) for x in told})
     variables = set()
-    for path in (root / "src" / "cli").glob("*.c"):
-        variables |= set(re.findall(r'"(LEASEHOLD_[A-Z_]+)"', path.read_text(encoding="utf-8")))
+    for folder, pattern in (("src/cli", r'"(LEASEHOLD_[A-Z_]+)"'), ("src/core", r'getenv\("(LEASEHOLD_[A-Z_]+)"\)')):
+        for path in (root / folder).rglob("*.c"):
+            variables |= set(re.findall(pattern, path.read_text(encoding="utf-8")))
     return complaints + [f"variable {name} is not told" for name in sorted(variables)
                          if f"`{name}`" not in page]
 
