@@ -1,4 +1,6 @@
-/* What the product does, done by hand: one connection, prepared statements, a loop. */
+/*
+ * The operations of the product in plain SQLite: one connection, prepared statements, a loop.
+ */
 #include "floor.h"
 
 #include <fcntl.h>
@@ -26,7 +28,7 @@ void floor_sync(const struct floor_opts *opts, struct floor_result *result)
         die("could not create \"%s\"", path);
     memset(page, 'x', sizeof page);
     for (int i = 0; i < SYNCS; i++) {
-        /* A log that was started over is written in place, as the WAL is after its first round. */
+        /* Write in place again and again, as the WAL is written after its first round. */
         off_t at = i % 100 * (off_t)sizeof page;
         if (pwrite(fd, page, sizeof page, at) != sizeof page)
             die("could not write \"%s\"", path);
@@ -44,8 +46,8 @@ void floor_sync(const struct floor_opts *opts, struct floor_result *result)
 
 /* ---- insert ---- */
 
-/* The columns that an enqueue by the library fills for a plain job, and no others. payload_sum is
- * set, so that the trigger is passed as the product passes it. */
+/* The columns that the library fills when it enqueues a plain job. payload_sum is set, so that the
+ * trigger does as much as it does for the product. */
 struct inserter {
     sqlite3 *db;
     sqlite3_stmt *begin, *commit, *stmt;
@@ -155,7 +157,7 @@ void floor_enqueue(const struct floor_opts *opts, struct floor_result *result)
     int64_t start = now_ns();
     __atomic_store_n(&crew->go, 1, __ATOMIC_SEQ_CST);
     pause_ms(opts->seconds * 1000);
-    /* Counted at this moment: who waits in the busy handler now has got nothing. */
+    /* Count now: an insert that still waits in the busy handler is not done. */
     for (size_t i = 0; i < n; i++)
         result->jobs += __atomic_load_n(&crew->count[i], __ATOMIC_SEQ_CST);
     result->elapsed_ns = now_ns() - start;
@@ -192,7 +194,7 @@ void floor_bulk(const struct floor_opts *opts, struct floor_result *result)
 
 /* ---- claim and complete ---- */
 
-/* One statement or two: which is faster depends on the batch, so both are here. */
+/* Claim with one statement or with two: which one is faster depends on the batch. */
 enum how { ONE, RETURNING, SELECT };
 
 struct drainer {
@@ -202,7 +204,7 @@ struct drainer {
     sqlite3_stmt *begin, *commit, *select, *claim, *complete;
     int64_t id[MAX_BATCH], token[MAX_BATCH];
     size_t held;
-    int64_t seen_bytes; /* payloads were looked at, as a worker would */
+    int64_t seen_bytes; /* reads the payloads, as a worker would */
 };
 
 #define SET_CLAIMED                                                                            \
@@ -287,8 +289,8 @@ static void complete(struct drainer *d)
     }
 }
 
-/* Complete what is held and claim the next, in one transaction, until nothing is left or time is
- * up. Returns how many were completed. */
+/* Completes the held jobs and claims the next in one transaction, until the queue is empty or the
+ * time is up. Returns the number of completed jobs. */
 static int64_t drain(struct drainer *d, int64_t until_ns)
 {
     int64_t done = 0;
@@ -324,8 +326,8 @@ void floor_drain(const struct floor_opts *opts, struct floor_result *result)
     db_remove(opts);
 }
 
-/* For parts.c: what a change of the schema costs an insert and a drain. Without its index a claim
- * reads everything, so the drain has a limit of time. */
+/* For parts.c: the cost of an insert and of a drain on a changed schema. Without its index a claim
+ * reads all rows, so the drain has a time limit. */
 void floor_insert_and_drain(const struct floor_opts *opts, struct floor_result *insert,
                             struct floor_result *drained)
 {
@@ -345,12 +347,14 @@ void floor_insert_and_drain(const struct floor_opts *opts, struct floor_result *
     db_remove(opts);
 }
 
-/* For parts.c: `jobs` completed ones, and a batch each of pending and running. The file stays. */
+/* For parts.c: a database with `jobs` completed jobs, and a batch each of pending and running jobs.
+ * The file is kept. */
 void floor_leave_some(const struct floor_opts *opts, struct floor_result *result)
 {
     struct floor_opts all = *opts;
 
-    all.without = NULL; /* cut below: building without its index would take for ever */
+    all.without =
+        NULL; /* the index is dropped below: filling the table without it takes too long */
     db_create(&all);
     sqlite3 *db = db_open(db_path(opts));
     struct inserter in = inserter_new(db, opts);
@@ -370,7 +374,7 @@ void floor_leave_some(const struct floor_opts *opts, struct floor_result *result
     db_close(db);
 }
 
-/* Enqueue; complete what is held and claim the next: two transactions for a batch, each durable. */
+/* Enqueue, then complete and claim: two durable transactions for each batch. */
 void floor_cycle(const struct floor_opts *opts, struct floor_result *result)
 {
     db_create(opts);

@@ -1,6 +1,6 @@
 /*
- * Large stores, made fast: rows of the same shape as one job that the product has enqueued, so that
- * payload and checksum match and the product claims them like its own.
+ * Makes large stores fast: copies of one job that the product has enqueued. Payload and checksum
+ * match, so the product claims the copies like its own jobs.
  */
 #include "floor.h"
 
@@ -40,7 +40,8 @@ void floor_fill(const struct floor_opts *opts, struct floor_result *result)
                       "' LIMIT 1)") == 0)
         die("store \"%s\" needs one job in queue \"%s\" to copy", opts->db, QUEUE);
     struct meters meters = meters_start();
-    /* Nobody else has it open, and if we die it is made anew: nothing here needs to be safe. */
+    /* No other process has the file open, and after a crash it is made again, so nothing needs to
+     * be safe. */
     run(db, "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -200000");
     insert_rows(db, opts, "completed", opts->completed);
     insert_rows(db, opts, "pending", opts->pending);

@@ -1,4 +1,6 @@
-/* floor: one measurement of the bare database, as a line of JSON. */
+/*
+ * floor: performs one measurement of the plain database and prints it as a line of JSON.
+ */
 #include "floor.h"
 
 #include <errno.h>

@@ -1,12 +1,10 @@
 /*
- * The floors: what SQLite itself gives on this machine, on the same tables, to a program that does
- * nothing but step prepared statements. The product is compared with them (tools/bench).
+ * The floors: the speed of SQLite itself on this machine, on the same tables, in a program that
+ * only steps prepared statements. tools/bench compares the product with them.
  *
- *   floor.c   words, one line of JSON
- *   acts.c    insert, bulk, drain, cycle, sync
- *   parts.c   what each index, CHECK and trigger of lh_job costs, and what its use is
- *   fill.c    large stores, made fast
- *   util.c    the database, time, processes
+ * floor.c parses the command line and prints JSON; acts.c has insert, bulk, drain, cycle and sync;
+ * parts.c the cost and use of each index, CHECK and trigger of lh_job; fill.c large stores; util.c
+ * the database, time and processes.
  */
 #ifndef BENCH_FLOOR_H
 #define BENCH_FLOOR_H
@@ -16,28 +14,28 @@
 
 #include <sqlite3.h>
 
-#define QUEUE "bench" /* these as in bench/program/bench.h */
+#define QUEUE "bench" /* as in bench/program/bench.h */
 #define WORKER "bench"
 
 struct floor_opts {
-    const char *dir;     /* where the database is made */
+    const char *dir;     /* folder of the database */
     const char *db;      /* fill: the store to fill */
     const char *without; /* a part of the schema to leave out; NULL: none */
-    const char *claim;   /* "returning", "select", or NULL: the faster, by batch */
+    const char *claim;   /* "returning", "select", or NULL: the faster one for the batch */
     const char *kind;    /* fill: the kind of the jobs */
     int64_t jobs, batch, processes, payload, seconds;
     int64_t pending, completed;
 };
 
-/* What a measurement says; fields at 0 are not printed. */
+/* The result of a measurement; fields that are 0 are not printed. */
 struct floor_result {
     int64_t jobs, elapsed_ns, cpu_ns, written_bytes;
     int64_t p50_ns, p99_ns;
-    int64_t busy;      /* commits given up after the busy timeout */
-    int64_t worst_ns;  /* the longest a single commit took */
-    int64_t insert_ns; /* parts: CPU a job, inserting */
+    int64_t busy;      /* commits that failed after the busy timeout */
+    int64_t worst_ns;  /* the longest commit */
+    int64_t insert_ns; /* parts: CPU time per job for the insert */
     int64_t insert_bytes;
-    int64_t drain_ns; /* parts: CPU a job, draining */
+    int64_t drain_ns; /* parts: CPU time per job for the drain */
     int64_t drain_bytes;
 };
 
@@ -48,21 +46,21 @@ _Noreturn void die(const char *format, ...) __attribute__((format(printf, 1, 2))
 int64_t now_ns(void);
 int64_t wall_ms(void);
 int64_t cpu_ns(void);        /* of this process so far */
-int64_t written_bytes(void); /* handed to write() by this process so far */
+int64_t written_bytes(void); /* bytes that this process has written so far */
 void pause_ms(int64_t ms);
 
-/** Starts the three meters, and stops them into `result`. */
+/** Start the three meters; stop them and store the values in `result`. */
 struct meters {
     int64_t ns, cpu, bytes;
 };
 struct meters meters_start(void);
 void meters_stop(const struct meters *meters, struct floor_result *result);
 
-/** The path of the database in `opts->dir`; a static buffer. */
+/** The path of the database in `opts->dir`, in a static buffer. */
 const char *db_path(const struct floor_opts *opts);
-/** A new database with our tables, less `opts->without`; what was there goes. */
+/** Makes a new database with our tables, without `opts->without`. An existing file is replaced. */
 void db_create(const struct floor_opts *opts);
-/** WAL, synchronous=FULL, 5 s busy timeout, autocheckpoint as it comes. */
+/** Opens the database: WAL, synchronous=FULL, 5 s busy timeout, default checkpoints. */
 sqlite3 *db_open(const char *path);
 void db_close(sqlite3 *db);
 void db_remove(const struct floor_opts *opts);
@@ -70,7 +68,7 @@ void db_remove(const struct floor_opts *opts);
 void run(sqlite3 *db, const char *sql);
 int64_t query_int(sqlite3 *db, const char *sql);
 sqlite3_stmt *prepare(sqlite3 *db, const char *sql);
-/** Steps to the end; dies unless that works. */
+/** Steps the statement to its end; exits on an error. */
 void finish(sqlite3_stmt *stmt);
 
 int compare_int64(const void *a, const void *b);
@@ -93,12 +91,12 @@ char *schema_without(const char *part);
 /** Prints the names of all parts, one a line. */
 void floor_parts(void);
 void floor_part(const struct floor_opts *opts, struct floor_result *result);
-/** Prints a line for each statement of the product that an index of lh_job serves. */
+/** Prints a line for each statement of the product that uses an index of lh_job. */
 void floor_uses(const struct floor_opts *opts, struct floor_result *result);
 
 /* ---- fill.c ---- */
 
-/** Adds rows to a store that the product made: `completed` and then `pending` ones. */
+/** Adds `completed` and then `pending` rows to a store that the product made. */
 void floor_fill(const struct floor_opts *opts, struct floor_result *result);
 
 #endif

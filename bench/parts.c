@@ -1,6 +1,7 @@
 /*
- * What each index, CHECK and trigger of lh_job costs: the same inserts and the same drain on a
- * schema without it. And what its use is: the query that an index serves, with and without.
+ * Measures what each index, CHECK and trigger of lh_job costs: the same inserts and the same drain,
+ * with and without it. Also measures what each index gains: the statements that use it, with and
+ * without it.
  */
 #include "floor.h"
 
@@ -11,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the schema, with a part cut out ---- */
+/* ---- the schema without a part --------------------------------------------------------------- */
 
 static char *whole_schema(void)
 {
@@ -26,7 +27,7 @@ static char *whole_schema(void)
     return text;
 }
 
-/* Blanks out comments, so that only SQL is looked at below. */
+/* Replaces comments by blanks, so that only SQL is left. */
 static void blank_comments(char *text)
 {
     bool literal = false;
@@ -41,7 +42,8 @@ static void blank_comments(char *text)
     }
 }
 
-/* The end of what starts with the bracket at `p`: behind the one that closes it. */
+/* The end of the expression in brackets that starts at `p`: the position after the closing
+ * bracket. */
 static char *behind_bracket(char *p)
 {
     int depth = 0;
@@ -58,13 +60,13 @@ static char *behind_bracket(char *p)
     return p;
 }
 
-/* The CHECKs by what they look at, so that the table stays short. */
+/* The CHECKs in groups by subject, to keep the table short. */
 static const char *check_group(const char *check, size_t len, bool of_table)
 {
     char text[1024];
     snprintf(text, sizeof text, "%.*s", (int)len, check);
     if (of_table)
-        return "lease"; /* running ⇔ held, attempts, times: the invariants of DESIGN */
+        return "lease"; /* running ⇔ held, attempts, times: the invariants of a lease */
     if (strstr(text, "GLOB") != NULL)
         return "names";
     if (strstr(text, "typeof") != NULL)
@@ -75,7 +77,7 @@ static const char *check_group(const char *check, size_t len, bool of_table)
 }
 static const char *const check_groups[] = {"names", "states", "ranges", "types", "lease", "all"};
 
-/* Each CHECK of lh_job that belongs to `group` becomes blanks, with its comma where it has one. */
+/* Replaces each CHECK of lh_job in `group` by blanks, with its comma. */
 static void cut_checks(char *schema, const char *group)
 {
     char *table = strstr(schema, "CREATE TABLE lh_job (");
@@ -86,7 +88,7 @@ static void cut_checks(char *schema, const char *group)
         char *stop = behind_bracket(strchr(p, '(')), *line = p;
         while (line > table && isspace((unsigned char)line[-1]))
             line--;
-        /* A CHECK of the table follows a comma, one of a column its type. */
+        /* A table CHECK follows a comma; a column CHECK follows the type. */
         bool of_table = line[-1] == ',';
         if (strcmp(group, "all") == 0 ||
             strcmp(group, check_group(p, (size_t)(stop - p), of_table)) == 0) {
@@ -156,7 +158,7 @@ void floor_parts(void)
     free(schema);
 }
 
-/* ---- what it costs ---- */
+/* ---- cost ------------------------------------------------------------------------------------ */
 
 void floor_part(const struct floor_opts *opts, struct floor_result *result)
 {
@@ -170,11 +172,12 @@ void floor_part(const struct floor_opts *opts, struct floor_result *result)
     result->drain_bytes = drained.written_bytes / (drained.jobs ? drained.jobs : 1);
 }
 
-/* ---- what it is for: the statements of the product that use it ---- */
+/* ---- use: the statements of the product ------------------------------------------------------ */
 
 enum { RUNS = 21 };
 
-/* The parameters of the product's statements, by name: values that find little and change nothing. */
+/* Values for the parameters of the product's statements, by name. They match little and change
+ * nothing. */
 static void bind_by_name(sqlite3_stmt *stmt)
 {
     static const struct {
@@ -190,7 +193,7 @@ static void bind_by_name(sqlite3_stmt *stmt)
         const char *name = sqlite3_bind_parameter_name(stmt, i);
         if (name == NULL)
             continue;
-        sqlite3_bind_int64(stmt, i, wall_ms()); /* what is left are times */
+        sqlite3_bind_int64(stmt, i, wall_ms()); /* the remaining parameters are times */
         for (size_t v = 0; v < sizeof values / sizeof values[0]; v++) {
             if (strcmp(name, values[v].name) != 0)
                 continue;
@@ -202,7 +205,7 @@ static void bind_by_name(sqlite3_stmt *stmt)
     }
 }
 
-/* The index of lh_job that the plan uses, into `index`; false: none, or not a read of lh_job. */
+/* Copies the name of the index of lh_job that the query plan uses into `index`. False: none. */
 static bool plan_index(sqlite3 *db, const char *text, char *index, size_t len)
 {
     char *explain = sqlite3_mprintf("EXPLAIN QUERY PLAN %s", text);
@@ -238,8 +241,8 @@ static int64_t median_run(sqlite3 *db, const char *text)
     return took[RUNS / 2];
 }
 
-/* Each reading statement of the product that goes by an index of lh_job: its time on a table of
- * completed jobs with some pending and running ones, with every index and without one. */
+/* Times each SELECT of the product that uses an index of lh_job, with all indexes and without that
+ * one, on a table of completed jobs with some pending and running ones. */
 void floor_uses(const struct floor_opts *opts, struct floor_result *result)
 {
     struct floor_result ignored = {0};

@@ -1,6 +1,7 @@
 /*
- * LD_PRELOAD: a disk that takes its time. Every sync takes $SLOWSYNC_US microseconds at least, for
- * the floor and for the product alike, so that ratios can be shown for disks we do not have.
+ * An LD_PRELOAD library that simulates a slow disk: every sync takes at least $SLOWSYNC_US
+ * microseconds, in the floor and in the product, so that ratios can be measured for disks that we
+ * do not have.
  */
 #include <dlfcn.h>
 #include <stdint.h>

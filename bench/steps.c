@@ -1,7 +1,7 @@
 /*
- * LD_PRELOAD: what the engine is asked to do, and for how long. Every connection that is closed adds
- * lines to the file $STEPS_OUT: one for its writing transactions and one for its checkpoints, with the
- * longest; and one for the statement that $STEPS_OF names ("all": one for each). Looking at the clock
+ * An LD_PRELOAD library that times SQLite. When a connection is closed, it adds lines to the file
+ * $STEPS_OUT: one for the writing transactions, one for the checkpoints, each with the longest, and
+ * one for the statement that $STEPS_OF names ("all": one for each statement). Reading the clock
  * takes time too, so other statements are not timed.
  */
 #include <dlfcn.h>
@@ -21,13 +21,13 @@ enum { CONNECTIONS = 64, SAMPLES = 100000 };
 
 struct tally {
     int64_t n, ns, worst_ns;
-    int64_t *took; /* the first SAMPLES of them; NULL: not kept */
+    int64_t *took; /* the first SAMPLES times; NULL: not kept */
 };
 
-/* Of one connection; a connection is used by one thread at a time. */
+/* The state of one connection, which one thread at a time uses. */
 struct seen {
     sqlite3 *db;
-    int64_t began; /* of the transaction under way; 0: none */
+    int64_t began; /* start of the current transaction; 0: none */
     struct tally transactions, checkpoints, statement[LHI_SQL_COUNT];
 };
 
@@ -52,7 +52,7 @@ static void count(struct tally *tally, int64_t ns)
         tally->worst_ns = ns;
 }
 
-/* It turns out that the last one took longer. */
+/* Corrects the last sample, which took longer. */
 static void lengthen(struct tally *tally, int64_t ns)
 {
     tally->ns += ns;
@@ -76,7 +76,7 @@ static struct seen *seen_of(sqlite3 *db)
 
 /* ---- statements and transactions ---- */
 
-/* The statement's number if it is to be timed, else LHI_SQL_COUNT. */
+/* The number of the statement if it is timed, else LHI_SQL_COUNT. */
 static size_t number_of(const char *sql)
 {
     static const char *of;
@@ -98,7 +98,7 @@ static size_t number_of(const char *sql)
     return i;
 }
 
-/* What may begin or end a transaction is known by its first letter. */
+/* The first letter tells whether a statement may begin or end a transaction. */
 static bool bounds(const char *sql)
 {
     return sql[0] == 'B' || sql[0] == 'C' || sql[0] == 'R';
@@ -121,7 +121,7 @@ int sqlite3_step(sqlite3_stmt *stmt)
     static int (*real)(sqlite3_stmt *);
     if (real == NULL)
         *(void **)&real = dlsym(RTLD_NEXT, "sqlite3_step");
-    const char *sql = sqlite3_sql(stmt); /* the engine has statements of its own, without a text */
+    const char *sql = sqlite3_sql(stmt); /* internal statements of the engine have no text */
     size_t i = sql != NULL ? number_of(sql) : LHI_SQL_COUNT;
     bool bound = sql != NULL && bounds(sql);
     struct seen *s = bound || i < LHI_SQL_COUNT ? seen_of(sqlite3_db_handle(stmt)) : NULL;
@@ -136,7 +136,7 @@ int sqlite3_step(sqlite3_stmt *stmt)
     return rc;
 }
 
-/* Ending it is part of it. */
+/* The time of COMMIT belongs to the transaction. */
 int sqlite3_reset(sqlite3_stmt *stmt)
 {
     static int (*real)(sqlite3_stmt *);
@@ -167,7 +167,7 @@ int sqlite3_wal_checkpoint_v2(sqlite3 *db, const char *zDb, int eMode, int *pnLo
     return rc;
 }
 
-/* ---- telling ---- */
+/* ---- output ---------------------------------------------------------------------------------- */
 
 static int by_size(const void *a, const void *b)
 {

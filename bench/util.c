@@ -1,4 +1,6 @@
-/* The database, time, and one way to give up. */
+/*
+ * The database, meters, and one way to exit on an error.
+ */
 #include "floor.h"
 
 #include <errno.h>
@@ -120,7 +122,7 @@ int64_t query_int(sqlite3 *db, const char *sql)
 sqlite3 *db_open(const char *path)
 {
     sqlite3 *db = NULL;
-    /* NOMUTEX and these two PRAGMAs: the floor has what the product has, less the library. */
+    /* NOMUTEX and these two PRAGMAs are the product's own settings. */
     if (sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
                         NULL) != SQLITE_OK)
         die("could not open \"%s\": %s", path, sqlite3_errmsg(db));

@@ -1,3 +1,7 @@
+/*
+ * Measurements with the library alone: enqueue, bulk, drain, cycle, wake, claim, kind, memory,
+ * idle.
+ */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -5,7 +9,7 @@
 
 #include "jobs.h"
 
-/* ---- one durable enqueue after the other, by several processes -------------------------------- */
+/* ---- enqueue: durable enqueues by several processes ------------------------------------------ */
 
 static void enqueue_on(struct team *team, size_t me, const struct bench *bench)
 {
@@ -32,7 +36,7 @@ bool bench_enqueue(const struct bench *bench, struct bench_result *result)
     return bench_in_processes(bench, enqueue_on, bench->seconds, result);
 }
 
-/* ---- many at once ----------------------------------------------------------------------------- */
+/* ---- bulk and drain -------------------------------------------------------------------------- */
 
 static void bulk_on(struct team *team, size_t me, const struct bench *bench)
 {
@@ -78,10 +82,10 @@ bool bench_drain(const struct bench *bench, struct bench_result *result)
     return true;
 }
 
-/* ---- the whole life of a job: enqueue, claim, complete ---------------------------------------- */
+/* ---- cycle: enqueue, claim, complete --------------------------------------------------------- */
 
-/* What is held is completed with the claim of the next, as a worker does it. Beside others a claim may find
- * nothing: they have taken what it saw. */
+/* Complete the held jobs and claim the next in one call, as a worker does. A claim may find nothing
+ * if other processes took the jobs first. */
 static void cycle_on(struct team *team, size_t me, const struct bench *bench)
 {
     lh_store *store = open_store(team, bench, bench->relaxed);
@@ -117,7 +121,7 @@ bool bench_cycle(const struct bench *bench, struct bench_result *result)
     return bench_in_processes(bench, cycle_on, 0, result);
 }
 
-/* ---- how soon an idle worker has a job --------------------------------------------------------- */
+/* ---- wake: the delay until an idle worker has a job ------------------------------------------ */
 
 enum { WAITER, ENQUEUER };
 
@@ -132,10 +136,10 @@ static void wait_for_jobs(struct team *team, const struct bench *bench)
     for (int64_t i = 0; i < bench->jobs; i++) {
         lh_jobs *jobs = NULL;
         lh_done done;
-        step_to(team, WAITER, 2 * i + 1); /* about to wait */
+        step_to(team, WAITER, 2 * i + 1); /* is about to wait */
         require_ok(team, store, lh_claim(store, &opts, &jobs));
         slot->time_ns = bench_ns();
-        step_to(team, WAITER, 2 * i + 2); /* has it */
+        step_to(team, WAITER, 2 * i + 2); /* has the job */
         done_from(jobs, &done);
         require_ok(team, store, lh_complete(store, &done, 1, NULL, NULL));
         lh_jobs_free(jobs);
@@ -143,7 +147,8 @@ static void wait_for_jobs(struct team *team, const struct bench *bench)
     lh_close(store);
 }
 
-/* The first half of the samples counts from the call of the enqueue, the second from its return. */
+/* The first half of the samples is measured from the call of the enqueue, the second half from its
+ * return. */
 static void wake_waiter(struct team *team, const struct bench *bench)
 {
     lh_store *store = open_store(team, bench, bench->relaxed);
@@ -152,7 +157,7 @@ static void wake_waiter(struct team *team, const struct bench *bench)
     await_start(team);
     for (int64_t i = 0; i < bench->jobs; i++) {
         await_step(team, WAITER, 2 * i + 1);
-        pause_ms(3); /* by now it has looked, found nothing, and sleeps */
+        pause_ms(3); /* by now the waiter has found nothing, and sleeps */
         int64_t called = bench_ns();
         enqueue_jobs(team, store, BENCH_QUEUE, &s, 1);
         int64_t returned = bench_ns();
@@ -187,19 +192,19 @@ bool bench_wake(const struct bench *bench, struct bench_result *result)
     return true;
 }
 
-/* ---- what a claim costs beside many others ---------------------------------------------------- */
+/* ---- claim and kind: the cost of a claim among many jobs ------------------------------------- */
 
 static void claim_on(struct team *team, size_t me, const struct bench *bench)
 {
     lh_store *store =
-        open_store(team, bench, true); /* claims are not synced; the rest need not be */
+        open_store(team, bench, true); /* claims are not synced, and the rest is not measured */
     struct new_jobs s = new_jobs_make(bench, 1, NULL);
     lh_claim_opts opts = claim_opts_for(bench_queues, 1);
 
     await_start(team);
     for (size_t i = 0; i < team->n_samples; i++) {
         team->samples[i] = claim_and_complete(team, store, &opts);
-        /* As many are pending at the next claim as at this one. */
+        /* Keep the number of pending jobs constant. */
         enqueue_jobs(team, store, BENCH_QUEUE, &s, 1);
     }
     percentiles(team->samples, team->n_samples, &team->slot[me].result);
@@ -212,7 +217,7 @@ bool bench_claim(const struct bench *bench, struct bench_result *result)
     return bench_in_one_process(bench, claim_on, (size_t)bench->jobs, result);
 }
 
-/* Jobs of the wanted kind stand behind all others: the worst place. */
+/* The jobs of the wanted kind are behind all others: the worst case. */
 static void kind_on(struct team *team, size_t me, const struct bench *bench)
 {
     static const char *const kinds[] = {"rare"};
@@ -236,7 +241,7 @@ bool bench_kind(const struct bench *bench, struct bench_result *result)
     return bench_in_one_process(bench, kind_on, (size_t)bench->jobs, result);
 }
 
-/* ---- memory of a worker beside many jobs ------------------------------------------------------ */
+/* ---- memory of a worker ---------------------------------------------------------------------- */
 
 static void memory_on(struct team *team, size_t me, const struct bench *bench)
 {
@@ -263,7 +268,7 @@ bool bench_memory(const struct bench *bench, struct bench_result *result)
     return bench_in_one_process(bench, memory_on, 0, result);
 }
 
-/* ---- an idle worker while another queue is busy ------------------------------------------------ */
+/* ---- idle: a worker that waits while another queue is busy ----------------------------------- */
 
 enum { IDLE, BUSY };
 

@@ -1,6 +1,6 @@
 /*
- * Very many leases that end at the same moment, and what the claims of another queue feel of it while
- * one process takes them back.
+ * A flood of leases that expire at the same moment: how long recovering them takes one process, and
+ * how much it delays claims on another queue.
  */
 #include <string.h>
 
@@ -9,11 +9,10 @@
 enum { MAINTAINER, CLAIMER };
 enum { FILL_BATCH = 1000, PACE_MS = 2, MOST_CLAIMS = 1000000 };
 
-/* ---- so many leases, one end ----------------------------------------------------------------------- */
+/* ---- leases that expire together ------------------------------------------------------------- */
 
-/* Claims everything, each batch with what is left of the time until the common end; the end, by the
- * store's clock, is in the slot. Holding takes about twice as long as bringing; twice that is
- * allowed for. */
+/* Claims all jobs with leases that end at the same time, and stores that time (by the store's
+ * clock) in the slot. Claiming takes about twice as long as enqueueing; allow twice that. */
 static void hold_all(struct team *team, size_t me, const struct bench *bench)
 {
     lh_open_opts how = {.create = true, .no_recovery = true, .durability = LH_DURABLE_RELAXED};
@@ -40,15 +39,15 @@ static void hold_all(struct team *team, size_t me, const struct bench *bench)
     lh_close(store);
 }
 
-/* ---- before and during ------------------------------------------------------------------------------ */
+/* ---- before and after the expiry ------------------------------------------------------------- */
 
-/* When the leases end, by the clock that everything is measured with; 0: not known yet. */
+/* When the leases expire, by the monotonic clock; 0: not known yet. */
 static int64_t expiry_ns(struct team *team)
 {
     return __atomic_load_n(&team->slot[MAINTAINER].time_ns, __ATOMIC_SEQ_CST);
 }
 
-/* Asked for, not counted from the upkeep: claims help to take back. */
+/* Read from the store, because claims of the other process recover jobs too. */
 static int64_t still_held(struct team *team, lh_store *store)
 {
     lh_queues *queues = NULL;
@@ -80,7 +79,8 @@ static void recover_all(struct team *team, const struct bench *bench)
     lh_close(store);
 }
 
-/* The first half of the samples is for before, the second for during. */
+/* The first half of the samples is for claims before the expiry, the second half for claims after
+ * it. */
 static void claim_beside(struct team *team, const struct bench *bench)
 {
     lh_store *store = open_store(team, bench, bench->relaxed);

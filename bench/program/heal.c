@@ -1,10 +1,10 @@
 /*
- * Time to heal, end to end: from SIGKILL of a `leasehold work` in the middle of a command to the start
- * of the command for the same job in another.
+ * Time to heal: from SIGKILL of a `leasehold work` that runs a command, to the start of the command
+ * for the same job in another worker.
  *
- * Two workers run. A command tells who it is when it starts, through a named pipe; on its first
- * attempt it then stays until it is killed with its worker, on the second it ends. Whoever got the
- * job is killed and replaced by a new worker, so that the next to take over is always one that rests.
+ * Two workers run. A command reports its worker through a named pipe when it starts. On its first
+ * attempt it sleeps until it is killed with its worker; on the second it exits. The worker that got
+ * the job is killed and replaced by a new one, so the worker that takes over is always idle.
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -23,12 +23,12 @@ struct healing {
     struct team *team;
     const struct bench *bench;
     lh_store *store;
-    char pipe[1100]; /* its name */
+    char pipe[1100]; /* path of the named pipe */
     int pipe_fd;
     pid_t worker[WORKERS];
 };
 
-/* ---- what commands say --------------------------------------------------------------------------- */
+/* ---- reports of the commands ----------------------------------------------------------------- */
 
 static const char command[] =
     "echo \"$LEASEHOLD_JOB_ID $LEASEHOLD_ATTEMPT $LEASEHOLD_WORKER\" >\"$0\"\n"
@@ -44,13 +44,14 @@ static void open_pipe(struct healing *healing)
 {
     snprintf(healing->pipe, sizeof healing->pipe, "%s.pipe_fd", healing->bench->url);
     (void)unlink(healing->pipe);
-    /* Open at both ends, so that it has no end while nobody writes. */
+    /* Open for reading and writing, so that read() does not return end of file while no command
+     * writes. */
     if (mkfifo(healing->pipe, 0600) != 0 ||
         (healing->pipe_fd = open(healing->pipe, O_RDWR | O_CLOEXEC)) < 0)
         fail_measurement(healing->team, "could not make a named pipe \"%s\"", healing->pipe);
 }
 
-/** A line is written at once and short: it is read at once. */
+/** A command writes a short line in one write, so one read() returns all of it. */
 static struct start next_start(struct healing *healing)
 {
     struct pollfd poll_in = {.fd = healing->pipe_fd, .events = POLLIN};
@@ -107,7 +108,7 @@ static void await_workers(struct healing *healing)
     }
 }
 
-/* ---- one kill ------------------------------------------------------------------------------------- */
+/* ---- killing a worker ------------------------------------------------------------------------ */
 
 static int64_t heal_once(struct healing *healing, struct new_jobs *s, int64_t i)
 {
@@ -140,7 +141,7 @@ static void stop_workers(struct healing *healing)
         (void)worker_wait_exit(healing->team, healing->worker[i]);
 }
 
-/* This process only looks and enqueues: it is not to heal anything itself. */
+/* This process only reads and enqueues. It must not recover anything itself. */
 static void heal_on(struct team *team, size_t me, const struct bench *bench)
 {
     lh_open_opts how = {.create = true, .no_recovery = true};

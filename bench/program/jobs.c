@@ -1,3 +1,6 @@
+/*
+ * Steps that the measurements share.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -125,7 +128,7 @@ int64_t claim_and_complete(struct team *team, lh_store *store, const lh_claim_op
     return took;
 }
 
-/* ---- what a measurement starts from ------------------------------------------------------------- */
+/* ---- filling the store ----------------------------------------------------------------------- */
 
 static void fill(struct team *team, size_t me, const struct bench *bench)
 {
@@ -190,7 +193,7 @@ int64_t bench_share(const struct bench *bench, size_t me)
     return bench->jobs / bench->processes + ((int64_t)me < bench->jobs % bench->processes);
 }
 
-/* ---- taking turns ------------------------------------------------------------------------------ */
+/* ---- processes that take turns --------------------------------------------------------------- */
 
 int64_t step_of(struct team *team, size_t who)
 {

@@ -162,7 +162,7 @@ static int read_words(char **argv, struct cli *cli, struct wanted *wanted)
     return exit;
 }
 
-/* ---- a folder of its own ------------------------------------------------------------------------ */
+/* ---- the folder ------------------------------------------------------------------------------ */
 
 struct folder {
     char path[1000];

@@ -1,6 +1,5 @@
 /*
- * What healing costs: a store that is opened after a crash with orphans in it, and the beats that keep
- * the leases of live workers.
+ * Opening a store with lost jobs after a crash, and heartbeats.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -12,7 +11,7 @@
 
 #include "jobs.h"
 
-/* ---- a crash ------------------------------------------------------------------------------------- */
+/* ---- a crash --------------------------------------------------------------------------------- */
 
 static void hold(struct team *team, lh_store *store, const char *worker, int64_t n,
                  int64_t lease_ms)
@@ -30,7 +29,7 @@ static void hold(struct team *team, lh_store *store, const char *worker, int64_t
     }
 }
 
-/* Half of the orphans have a worker whose process is gone, half a lease that has ended. */
+/* Half of the lost jobs belong to a dead process; the other half have an expired lease. */
 static _Noreturn void hold_and_die(struct team *team, const struct bench *bench, pid_t parent)
 {
     lh_open_opts how = {.no_recovery = true};
@@ -49,7 +48,7 @@ static _Noreturn void hold_and_die(struct team *team, const struct bench *bench,
     _exit(EXIT_FAILED);
 }
 
-/* What a crash of the machine would leave of the page cache: nothing. Only what is on the disk by now
+/* Empties the page cache of the file, as a crash of the machine would. Only pages that are on disk
  * can be dropped. */
 static void drop_cached_pages(const char *path)
 {
@@ -77,7 +76,7 @@ static void crash_on(struct team *team, size_t me, const struct bench *bench)
     drop_cached_pages(bench->url);
 }
 
-/* ---- what the next start finds ---------------------------------------------------------------------- */
+/* ---- opening the store ----------------------------------------------------------------------- */
 
 static void find_lost_jobs(struct team *team, const struct bench *bench,
                            struct bench_result *result)
@@ -146,8 +145,8 @@ bool bench_recovery(const struct bench *bench, struct bench_result *result)
 
 enum { BEATS = 200, BEAT_PAUSE_MS = 5 };
 
-/* A worker with so many jobs beats, and sleeps in between as it does in life: what is near at hand
- * after a beat is not at the next. */
+/* A worker with many jobs sends heartbeats. It sleeps in between as a real worker does, so that CPU
+ * caches are cold at the next heartbeat. */
 static void beat_on(struct team *team, size_t me, const struct bench *bench)
 {
     lh_store *store = open_store(team, bench, bench->relaxed);

@@ -11,7 +11,7 @@ static int64_t per_second(const struct bench_result *r)
     return r->elapsed_ns > 0 ? (int64_t)((double)r->jobs * 1e9 / (double)r->elapsed_ns) : 0;
 }
 
-/* Is the time it took the time of its jobs? */
+/* Whether jobs per second can be computed from the elapsed time. */
 static bool counts_jobs(const struct measure *m)
 {
     return m->fn != bench_idle && m->fn != bench_rest && m->fn != bench_beat &&

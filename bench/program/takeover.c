@@ -1,6 +1,6 @@
 /*
- * How soon the work of others is taken on: from the death of a worker's process, and from the end of a
- * lease, to the claim of the job by a process that waits.
+ * The delay until a waiting process claims a job: after the process of its worker died, or after
+ * its lease expired.
  */
 #include <signal.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 
 enum { WAITER, OTHER, VICTIM };
 
-/* Waits for one job after the other, each once the other side says that it holds it. */
+/* Claims one job after the other. It starts to wait when the other process holds the job. */
 static void wait_for_lost_jobs(struct team *team, const struct bench *bench)
 {
     lh_store *store = open_store(team, bench, bench->relaxed);
@@ -24,13 +24,13 @@ static void wait_for_lost_jobs(struct team *team, const struct bench *bench)
         lh_jobs *jobs = NULL;
         lh_done done;
         await_step(team, OTHER, i + 1);
-        step_to(team, WAITER, 2 * i + 1); /* about to wait */
+        step_to(team, WAITER, 2 * i + 1); /* is about to wait */
         require_ok(team, store, lh_claim(store, &opts, &jobs));
         team->slot[WAITER].time_ns = bench_ns();
         if (jobs->job[0].recoveries != 1)
             fail_measurement(team, "job %lld was to be taken from a holder, but it had none",
                              (long long)jobs->job[0].id);
-        step_to(team, WAITER, 2 * i + 2); /* has it */
+        step_to(team, WAITER, 2 * i + 2); /* has the job */
         done_from(jobs, &done);
         require_ok(team, store, lh_complete(store, &done, 1, NULL, NULL));
         lh_jobs_free(jobs);
@@ -38,13 +38,13 @@ static void wait_for_lost_jobs(struct team *team, const struct bench *bench)
     lh_close(store);
 }
 
-/* Not always after the same time: nobody should be able to be ready for it. */
+/* A pause of varying length, so that no periodic poll can be in step with it. */
 static int64_t some_ms(int64_t i, int64_t least, int64_t most)
 {
     return least + i * 7919 % (most - least + 1);
 }
 
-/* ---- from the death of a process ---------------------------------------------------------------- */
+/* ---- after the death of a process ------------------------------------------------------------ */
 
 static _Noreturn void run_victim(struct team *team, const struct bench *bench, int64_t i,
                                  pid_t parent)
@@ -68,7 +68,7 @@ static _Noreturn void run_victim(struct team *team, const struct bench *bench, i
         pause();
 }
 
-/** Waits for a step of the victim's, which may fail instead. */
+/** Waits for a step of the victim. Fails if the victim exits. */
 static void await_victim(struct team *team, pid_t victim, int64_t step)
 {
     while (step_of(team, VICTIM) < step) {
@@ -78,7 +78,7 @@ static void await_victim(struct team *team, pid_t victim, int64_t step)
     }
 }
 
-/* Without a handle of its own: it is here to kill. */
+/* This process has no store handle: it only kills. */
 static void kill_workers(struct team *team, const struct bench *bench)
 {
     await_start(team);
@@ -91,7 +91,7 @@ static void kill_workers(struct team *team, const struct bench *bench)
         await_victim(team, victim, i + 1);
         step_to(team, OTHER, i + 1);
         await_step(team, WAITER, 2 * i + 1);
-        pause_ms(some_ms(i, 20, 60)); /* by now it has looked, found nothing, and sleeps */
+        pause_ms(some_ms(i, 20, 60)); /* by now the waiter has found nothing, and sleeps */
         int64_t killed = bench_ns();
         kill(victim, SIGKILL);
         await_step(team, WAITER, 2 * i + 2);
@@ -125,10 +125,10 @@ bool bench_death(const struct bench *bench, struct bench_result *result)
     return measure_delay(bench, death_on, result);
 }
 
-/* ---- from the end of a lease --------------------------------------------------------------------- */
+/* ---- after the end of a lease ---------------------------------------------------------------- */
 
-/* The store's clock counts milliseconds: what is counted from is the earliest moment that the lease
- * can have ended. */
+/* The store's clock has milliseconds. Measure from the earliest moment at which the lease can have
+ * expired. */
 static void let_leases_end(struct team *team, const struct bench *bench)
 {
     lh_store *store = open_store(team, bench, bench->relaxed);

@@ -33,10 +33,10 @@ void pause_ms(int64_t ms)
 {
     struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
 
-    (void)nanosleep(&t, NULL); /* shorter after a signal, which is looked at then */
+    (void)nanosleep(&t, NULL); /* a signal may end it early */
 }
 
-/** The number behind `key` in a file of /proc; 0: not there. */
+/** The number after `key` in a file of /proc; 0: not found. */
 static int64_t proc_number(const char *path, const char *key)
 {
     char text[4096];
@@ -133,7 +133,8 @@ _Noreturn void fail_measurement(struct team *team, const char *format, ...)
     _exit(EXIT_FAILED);
 }
 
-/** The life of one process. Its standard output is not flushed: that is the parent's. */
+/** Runs one process of the team. It must not flush standard output: the buffer belongs to the
+ *  parent. */
 static _Noreturn void work(struct team *team, size_t me, process_fn *fn, const struct bench *bench,
                            pid_t parent)
 {
@@ -158,7 +159,7 @@ static void end_all(pid_t *pids, size_t n)
         }
 }
 
-/** Looks who has ended. False: one of them failed. */
+/** Collects processes that have exited. False: one of them failed. */
 static bool reap(struct team *team, pid_t *pids, size_t n, size_t *left)
 {
     for (size_t i = 0; i < n; i++) {
@@ -176,7 +177,7 @@ static bool reap(struct team *team, pid_t *pids, size_t n, size_t *left)
     return true;
 }
 
-/** Sees the processes through. False: one failed, or we are to stop. */
+/** Starts, stops and collects the processes. False: one failed, or the user interrupted. */
 static bool supervise(struct team *team, const struct bench *bench, pid_t *pids, size_t n,
                       int64_t seconds)
 {
@@ -192,7 +193,7 @@ static bool supervise(struct team *team, const struct bench *bench, pid_t *pids,
         }
         if (seconds > 0 && end != 0 && bench_ns() >= end)
             __atomic_store_n(&team->stop, 1, __ATOMIC_SEQ_CST);
-        /* Rarely, once they are at work: looking takes time from them. */
+        /* Check rarely while they measure: checking takes CPU time from them. */
         if (left > 0)
             pause_ms(end == 0 ? 1 : 10);
     }

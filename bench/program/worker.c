@@ -1,6 +1,5 @@
 /*
- * What a worker adds to the store: commands run once a job, handlers called once a job, and what it
- * costs to have one that has nothing to do.
+ * Measurements of workers: a command per job, a handler per job, and an idle worker.
  */
 #include <dirent.h>
 #include <signal.h>
@@ -11,7 +10,7 @@
 
 #include "worker_process.h"
 
-/* The jobs of the queue. */
+/* The number of jobs in the queue. */
 struct counts {
     int64_t waiting, completed;
 };
@@ -30,7 +29,7 @@ static struct counts counts_of(struct team *team, lh_store *store)
     return counts;
 }
 
-/** So many were completed, which must be all. */
+/** The number of jobs completed since `before`. Fails unless all of them are. */
 static int64_t completed_since(struct team *team, lh_store *store, struct counts before)
 {
     int64_t done = counts_of(team, store).completed - before.completed;
@@ -49,9 +48,10 @@ static bool measure_drain(const struct bench *bench, process_fn *fn, struct benc
     return bench_in_one_process(&filled, fn, 0, result);
 }
 
-/* ---- a command once a job ------------------------------------------------------------------------ */
+/* ---- work: a command for each job ------------------------------------------------------------ */
 
-/* From the start of the program to its end: whoever drains a queue waits for all of that. */
+/* Measures from the start of the program to its exit, because that is what the user of --drain
+ * waits for. */
 static void work_on(struct team *team, size_t me, const struct bench *bench)
 {
     struct bench_result *result = &team->slot[me].result;
@@ -77,7 +77,7 @@ bool bench_work(const struct bench *bench, struct bench_result *result)
     return measure_drain(bench, work_on, result);
 }
 
-/* ---- a handler once a job ------------------------------------------------------------------------ */
+/* ---- handler: a handler for each job --------------------------------------------------------- */
 
 static lh_outcome do_nothing(void *arg, lh_task *task, const lh_job *job)
 {
@@ -115,11 +115,11 @@ bool bench_handler(const struct bench *bench, struct bench_result *result)
     return measure_drain(bench, handler_on, result);
 }
 
-/* ---- nothing to do ------------------------------------------------------------------------------- */
+/* ---- rest: a worker without jobs ------------------------------------------------------------- */
 
 enum { RESTING, BUSY };
 
-/* What the processes of a worker have used so far. */
+/* CPU time and wakeups of the processes of a worker so far. */
 struct usage {
     int64_t cpu_ns, wakeups;
 };
@@ -138,7 +138,8 @@ static int64_t number_in_file(const char *path, const char *key)
     return value;
 }
 
-/* Whenever a thread gives up the processor because it has nothing to do, something wakes it again. */
+/* A thread that gives up the processor voluntarily is woken again later: each voluntary context
+ * switch is a wakeup. */
 static int64_t wakeups_of(pid_t pid)
 {
     char path[300];
@@ -165,7 +166,7 @@ static int64_t cpu_of(pid_t pid)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/** The worker and its guardians. */
+/** Adds up the worker and its guardians. */
 static struct usage usage_of(pid_t worker)
 {
     struct usage sum = {cpu_of(worker), wakeups_of(worker)};
@@ -185,7 +186,7 @@ static struct usage usage_of(pid_t worker)
     return sum;
 }
 
-/* A worker that has done a job has everything it will ever have, its guardian too. */
+/* The worker runs one job first, so that it has allocated all it needs and started its guardian. */
 static void rest(struct team *team, const struct bench *bench)
 {
     const char *words[] = {"--", "true", NULL};
@@ -201,7 +202,7 @@ static void rest(struct team *team, const struct bench *bench)
     }
     lh_close(store);
     await_start(team);
-    pause_ms(200); /* what the job left to do is done */
+    pause_ms(200); /* wait for the work that follows a job */
     struct usage before = usage_of(worker);
     int64_t start = bench_ns();
     while (!stop_requested(team))
@@ -238,7 +239,7 @@ static void rest_on(struct team *team, size_t me, const struct bench *bench)
         be_busy(team, bench);
 }
 
-/* One process: nothing else happens in the store. Two: another queue is busy. */
+/* With one process nothing else happens in the store. With two, another queue is busy. */
 bool bench_rest(const struct bench *bench, struct bench_result *result)
 {
     size_t n = bench->processes > 1 ? 2 : 1;

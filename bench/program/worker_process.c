@@ -1,3 +1,6 @@
+/*
+ * Starts and stops `leasehold work`.
+ */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -14,7 +17,7 @@ static void config_path(const struct bench *bench, char *path, size_t len)
     snprintf(path, len, "%s.%s.yaml", bench->url, bench->relaxed ? "relaxed" : "full");
 }
 
-/* Durability is a matter of the config file; naming one keeps that of the user's out, too. */
+/* The durability is set in a config file. Naming one also keeps the user's own config file out. */
 static void write_config(struct team *team, const struct bench *bench, const char *path)
 {
     FILE *file = fopen(path, "we");
@@ -36,7 +39,7 @@ static void unset_variables(void)
         (void)unsetenv(ours[i]);
 }
 
-/* It logs what it does, as it does without a terminal, but nobody reads it. */
+/* Discards the log: a worker without a terminal logs each job. */
 static void silence_output(void)
 {
     int fd = open("/dev/null", O_RDWR | O_CLOEXEC);

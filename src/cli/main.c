@@ -1,6 +1,6 @@
 /*
- * leasehold: the program. Reads the command line, the environment and the config file, runs one
- * command, and makes sure that what it printed got out.
+ * leasehold: reads the command line, the environment and the config file, runs one command, and
+ * checks that its output was written.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -8,10 +8,9 @@
 
 #include "cli.h"
 
-/**
- * Standard streams that the caller closed are taken by something harmless, of the wrong direction:
- * using them still fails, but the store's files cannot come to stand where our words would go.
- */
+/** Opens /dev/null for each standard stream that the caller has closed, in the wrong direction, so
+ *  that using the stream still fails. Otherwise a file of the store could get descriptor 1 or 2,
+ *  and our output would be written into it. */
 static void keep_standard_streams(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
@@ -26,9 +25,9 @@ int main(int argc, char **argv)
     int exit;
 
     keep_standard_streams();
-    /* A reader that goes away is noticed where we write, not by a signal in mid-act. */
+    /* Ignore SIGPIPE: a failed write is reported, and a signal could interrupt a change. */
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error to tell, not a death */
+    signal(SIGXFSZ, SIG_IGN); /* report a file size limit as an error */
     cli_errors_as_json(argv);
     exit = args_parse(argc, argv, &args);
     if (exit < 0 && !args.command->bare)

@@ -17,11 +17,11 @@ void *mem_grow(void *old, size_t n, size_t size);
 char *mem_copy(const char *text);
 
 struct buf {
-    char *p; /* after the first byte was added, a zero follows the bytes */
+    char *p; /* a zero follows the bytes, once anything was added */
     size_t n, cap;
 };
 
-void buf_clear(struct buf *buf); /* frees */
+void buf_clear(struct buf *buf); /* frees the memory */
 void buf_reset(struct buf *buf); /* empties it, keeps the memory */
 void buf_add(struct buf *buf, const void *bytes, size_t n);
 void buf_char(struct buf *buf, char c);

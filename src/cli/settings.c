@@ -100,7 +100,8 @@ const char *cli_default_worker(char *buf, size_t len)
     char room[1024];
     char uid[24];
     struct passwd entry, *found = NULL;
-    size_t most = len < 129 ? len : 129; /* 128 bytes of a name, and a zero */
+    size_t most =
+        len < 129 ? len : 129; /* a name has at most 128 bytes, plus the terminating zero */
 
     if (user == NULL && getpwuid_r(geteuid(), &entry, room, sizeof room, &found) == 0 &&
         found != NULL)

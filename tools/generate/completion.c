@@ -1,8 +1,8 @@
 /*
  * Completions for bash, zsh and fish.
  *
- * They know commands, options and the words an option may have. Names of queues and jobs are not
- * offered: pressing a key must not open a store.
+ * They offer commands, options and the allowed words of options. They do not offer names of queues
+ * and jobs: pressing a key must not open a store.
  */
 #include <string.h>
 
@@ -13,7 +13,7 @@ static bool takes_value(const struct option *option)
     return option->spec.kind != VALUE_NONE;
 }
 
-/** The words an option may have; NULL: anything. */
+/** The words that an option allows; NULL: any text. */
 static const char *words_of(const struct option *option)
 {
     if (option->spec.kind == VALUE_CHOICE)
@@ -39,7 +39,7 @@ static void bash_names(const struct option *options)
         printf(" --%s", options->name);
 }
 
-/** What may stand behind each option that takes a value. */
+/** The possible values of each option. */
 static void bash_values(const struct option *options, const char *indent)
 {
     for (; options != NULL && options->name != NULL; options++) {
@@ -130,7 +130,7 @@ void generate_bash(void)
 
 /* ---- zsh ------------------------------------------------------------------------------------- */
 
-/** Text inside single quotes, with what _arguments would take for its own marked. */
+/** Prints text inside single quotes, with the special characters of _arguments escaped. */
 static void zsh_text(const char *text)
 {
     for (; *text != '\0'; text++) {
@@ -179,7 +179,7 @@ static void zsh_command(const struct command *command, const char *indent)
     printf("%s'*:argument:_files' ;;\n", deeper);
 }
 
-/** Offers the commands of a group; NULL: those that stand first, and the groups. */
+/** Offers the commands of a group; NULL: the commands without a group, and the groups. */
 static void zsh_describe(const struct group *group, const char *indent)
 {
     printf("%slocal -a known=(\n", indent);

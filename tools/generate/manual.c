@@ -12,7 +12,7 @@
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-/** Text as it must stand on a line of mdoc: nothing in it is a request or an escape. */
+/** Prints text for a line of mdoc, with requests and escapes made harmless. */
 static void put_text(FILE *f, const char *text, size_t len)
 {
     for (size_t i = 0; i < len; i++) {
@@ -39,7 +39,7 @@ static void put_text(FILE *f, const char *text, size_t len)
     }
 }
 
-/** One sentence or phrase, its source kept to short lines. */
+/** Prints a sentence on several short lines of source. */
 static void put_filled(FILE *f, const char *text, size_t len)
 {
     enum { WIDTH = 64 };
@@ -61,7 +61,7 @@ static void put_filled(FILE *f, const char *text, size_t len)
     }
 }
 
-/** Paragraphs; a sentence begins a line, as mdoc likes it. */
+/** Prints paragraphs. Each sentence starts a new line, as mdoc asks for. */
 static void put_paragraphs(FILE *f, const char *text)
 {
     for (const char *p = text; *p != '\0';) {
@@ -313,7 +313,7 @@ static void put_files(FILE *f)
           f);
 }
 
-/** The list of commands and groups, a list for each section. */
+/** Prints the commands and groups, with a list for each section. */
 static void put_index(FILE *f)
 {
     const struct index_entry *first = command_index;
@@ -337,7 +337,7 @@ static int compare_names(const void *left, const void *right)
     return strcmp(*(const char *const *)left, *(const char *const *)right);
 }
 
-/** All pages in alphabetical order, as mandoc asks for. */
+/** Lists all pages in alphabetical order, as mandoc asks for. */
 static void put_see_also(FILE *f)
 {
     enum { MOST = 64 };
@@ -420,7 +420,7 @@ static FILE *page_file(const char *folder, const char *name)
     return f;
 }
 
-/** Closes a page. False: it did not get to the disk. */
+/** Closes a page. False: it could not be written. */
 static bool page_done(FILE *f)
 {
     bool ok = ferror(f) == 0;

@@ -1,3 +1,6 @@
+/*
+ * leasehold backup: copy the store to a file, and check the copy.
+ */
 #include <inttypes.h>
 #include <sys/stat.h>
 
@@ -15,7 +18,8 @@ static const struct positional positionals[] = {
     {.meta = NULL},
 };
 
-/** How many jobs the copy has: it is a store like any other. -1: told why it cannot be read. */
+/** The number of jobs in the copy, which is a store itself. -1: the reason why it cannot be read
+ *  was printed. */
 static int64_t count_jobs(const char *file)
 {
     lh_store *copy = NULL;

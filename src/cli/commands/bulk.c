@@ -1,9 +1,9 @@
 /*
- * enqueue --bulk: JSON lines become jobs, 1000 in a transaction.
+ * leasehold enqueue --bulk: JSON lines become jobs, 1000 in a transaction.
  *
- * A bad line is named, with what is wrong and its value, and ends the run; the lines of its own
- * batch are not written. Input that can be read twice (a file) is judged to its end before the
- * first write, so that a bad line there changes nothing at all.
+ * A bad line ends the run with a message that quotes it, and the other lines of its batch are not
+ * written. A file can be read twice, so it is checked to its end before the first write: a bad line
+ * in a file changes nothing at all.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -17,7 +17,7 @@
 
 enum { BATCH = 1000 };
 
-/* A batch is also full when its payloads are this large: memory stays bounded. */
+/* A batch is also full when its payloads reach this size, to bound memory. */
 #define BATCH_BYTES ((size_t)64 << 20)
 
 struct bulk {
@@ -28,17 +28,17 @@ struct bulk {
     lh_new_job jobs[BATCH];
     lh_enqueued done[BATCH];
     size_t n;               /* jobs in the batch */
-    size_t bytes;           /* of their payloads */
+    size_t bytes;           /* size of their payloads */
     int64_t batches;        /* written */
     int64_t written;        /* jobs */
     int64_t line;           /* number of the line being read */
-    bool dry;               /* only look */
-    struct lhi_arena arena; /* of the batch */
+    bool dry;               /* check the lines, write nothing */
+    struct lhi_arena arena; /* for the values of the batch */
     struct buf compact, decoded;
-    int64_t size; /* of the input, if it is a file; 0: nobody knows */
+    int64_t size; /* size of the input, if it is a file; 0: unknown */
 };
 
-/* ---- one line -------------------------------------------------------------------------------- */
+/* ---- reading a line -------------------------------------------------------------------------- */
 
 static bool refuse(struct bulk *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
@@ -59,8 +59,8 @@ static bool refuse(struct bulk *b, const char *format, ...)
     return false;
 }
 
-/** What a key of a line sets, and what its value may be. `_ms` behind a duration's name is a number
- *  of milliseconds. */
+/** The keys that a line may have, and what their values may be. A key that ends in `_ms` is a
+ *  number of milliseconds. */
 static const struct line_key {
     const char *name;
     struct value_spec spec;
@@ -196,7 +196,7 @@ static bool set_member(struct bulk *b, const struct line_key *key, const struct 
     char shown[128];
     size_t len = m->value_len;
 
-    if (strcmp(raw, "null") == 0) /* as printed by us for what is not set */
+    if (strcmp(raw, "null") == 0) /* `leasehold list --json` prints null for unset fields */
         return true;
     if (key->spec.kind == VALUE_BYTES)
         return set_payload(b, key, m, job);
@@ -283,7 +283,7 @@ static int flush_batch(struct bulk *b)
     if (b->n == 0)
         return 0;
     if (!b->dry) {
-        /* Each transaction has a request id of its own, made from the one given. */
+        /* Each transaction needs a request id; it is made from the given one. */
         snprintf(request, sizeof request, "%s#%" PRId64, b->request ? b->request : "",
                  b->batches + 1);
         rc = lh_enqueue(b->cli->store, b->queue, b->jobs, b->n, b->request ? request : NULL,
@@ -328,7 +328,7 @@ static int read_all(struct bulk *b)
         b->line++;
         if (len > 0 && line[len - 1] == '\n')
             len--;
-        if (strspn(line, " \t\r\n") >= (size_t)len) /* an empty line is no job */
+        if (strspn(line, " \t\r\n") >= (size_t)len) /* skip empty lines */
             continue;
         if (!read_line(b, line, (size_t)len)) {
             exit = EXIT_USAGE;
@@ -358,7 +358,7 @@ static int read_all(struct bulk *b)
     return exit;
 }
 
-/** A file can be read twice: its size, else 0. */
+/** The size of standard input if it is a file that can be read twice; else 0. */
 static int64_t rereadable(void)
 {
     struct stat status;

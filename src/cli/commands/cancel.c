@@ -1,3 +1,6 @@
+/*
+ * leasehold cancel: cancel jobs, by id or by what they have in common.
+ */
 #include "jobs.h"
 
 static const struct option options[] = {FILTER_OPTIONS, {.name = NULL}};

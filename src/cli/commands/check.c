@@ -1,3 +1,6 @@
+/*
+ * leasehold check: examine the store, and repair it with --repair.
+ */
 #include <inttypes.h>
 #include <string.h>
 
@@ -60,7 +63,7 @@ static void print_text(const lh_findings *findings)
         puts("ok");
 }
 
-/** Is the file itself damaged, or only something that stands in it? */
+/** Whether a finding says that the file itself is damaged. */
 static bool damaged(const lh_findings *findings)
 {
     for (size_t i = 0; i < findings->n; i++)
@@ -70,7 +73,7 @@ static bool damaged(const lh_findings *findings)
     return false;
 }
 
-/** Opening it has repaired what was damaged, and left a report. */
+/** Prints that opening the store has repaired it, and which report says more. */
 static void tell_repair(struct cli *cli)
 {
     lh_report *report = NULL;

@@ -1,3 +1,6 @@
+/*
+ * leasehold claim: take jobs and hold them.
+ */
 #include <inttypes.h>
 #include <string.h>
 
@@ -37,7 +40,8 @@ static void print_jobs(const lh_jobs *jobs)
     js_clear(&json);
 }
 
-/** Claimed jobs that nobody was told of would wait for the end of their leases. */
+/** Notes the claimed jobs for cli_finish(). If their output is lost, the user can release them;
+ *  otherwise they would stay held until their leases expire. */
 static void keep_refs(struct cli *cli, const lh_jobs *jobs)
 {
     enum { SHOWN = 8 };

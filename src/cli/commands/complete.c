@@ -1,3 +1,6 @@
+/*
+ * leasehold complete: a held job is done.
+ */
 #include <string.h>
 
 #include "jobs.h"
@@ -16,7 +19,8 @@ static const struct positional positionals[] = {
     {.meta = NULL},
 };
 
-/** The result from standard input is held to the same promise as one on the command line. */
+/** Reads the result from standard input. It must be valid JSON, like a result on the command
+ *  line. */
 static bool read_result(struct buf *input)
 {
     struct js_error error;

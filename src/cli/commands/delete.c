@@ -1,3 +1,6 @@
+/*
+ * leasehold delete: delete jobs that are not running.
+ */
 #include "jobs.h"
 
 static const struct option options[] = {FILTER_OPTIONS, {.name = NULL}};

@@ -1,3 +1,6 @@
+/*
+ * leasehold enqueue: put one job into a queue. bulk.c has --bulk.
+ */
 #include <inttypes.h>
 #include <string.h>
 
@@ -70,7 +73,7 @@ void enqueue_print(const lh_enqueued *enqueued, bool as_json)
     js_clear(&json);
 }
 
-/** Waits for the job's end and passes its fate on: completed 0, else 1. */
+/** Waits until the job has ended. Returns 0 if it was completed, else 1. */
 static int wait_for(struct cli *cli, int64_t id, const struct value *limit)
 {
     int64_t wait_ms = limit->text ? limit->num : -1;
@@ -79,7 +82,7 @@ static int wait_for(struct cli *cli, int64_t id, const struct value *limit)
     int exit = EXIT_DONE;
     int rc;
 
-    /* The id is of use while we wait. */
+    /* Print the id before waiting: the user may need it meanwhile. */
     fflush(stdout);
     rc = lh_job_wait(cli->store, id, wait_ms, cli_cancel(), &jobs);
     if (rc == LH_EMPTY)

@@ -1,3 +1,6 @@
+/*
+ * leasehold events: print the events of the store, and follow them.
+ */
 #include <inttypes.h>
 #include <string.h>
 
@@ -65,7 +68,7 @@ static void print_events(const struct cli *cli, const lh_events *events)
     js_clear(&json);
 }
 
-/** The time that --since means. 0, or 2. */
+/** Reads the point in time of --since. 0, or exit code 2. */
 static int read_since(struct cli *cli, const struct args *args, int64_t *since)
 {
     static const struct value_spec duration = SPEC_LONG_TIME, time = SPEC_TIME;
@@ -120,8 +123,8 @@ static int run(struct cli *cli, const struct args *args)
         lh_events_free(events);
         if (!opt[FOLLOW].given)
             break;
-        /* Whoever follows sees each event at once. When nobody reads any more it ends: a quiet
-         * store gives no write to fail, so it is looked at between waits. */
+        /* Print each event at once. Check between waits whether the reader is gone: if the store
+         * has no events, no write fails. */
         if (fflush(stdout) != 0 || cli_reader_gone()) {
             exit = EXIT_FAILED;
             break;

@@ -1,3 +1,6 @@
+/*
+ * leasehold fail: a held job went wrong.
+ */
 #include "jobs.h"
 
 enum { TOKEN, ERROR, PERMANENT, RETRY_IN };
@@ -32,7 +35,7 @@ static int run(struct cli *cli, const struct args *args)
         return usage_error(args->command,
                            "--permanent and --retry-in exclude each other: allowed: one of them");
     if (opt[RETRY_IN].given && failure.retry_in_ms == 0)
-        failure.retry_in_ms = LH_NOW; /* in the library, 0 asks for the backoff */
+        failure.retry_in_ms = LH_NOW; /* for the library, 0 means the backoff of the policy */
     exit = jobs_held(args, &opt[TOKEN], &ref);
     if (exit == 0)
         exit = cli_open(cli, ACCESS_WRITE | ACCESS_HOLDER);

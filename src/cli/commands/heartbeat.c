@@ -1,3 +1,6 @@
+/*
+ * leasehold heartbeat: extend the lease of a held job.
+ */
 #include "jobs.h"
 
 enum { TOKEN, LEASE, PROGRESS, STAGE, CHECKPOINT };

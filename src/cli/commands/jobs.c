@@ -1,3 +1,6 @@
+/*
+ * What the commands about jobs share.
+ */
 #include "jobs.h"
 
 #include <inttypes.h>
@@ -27,7 +30,7 @@ void jobs_print_after(const struct cli *cli, lh_jobs *after)
     lh_jobs_free(after);
 }
 
-/* ---- many ------------------------------------------------------------------------------------ */
+/* ---- an act on many jobs --------------------------------------------------------------------- */
 
 const struct positional many_positionals[] = {
     {"JOB", SPEC_ID, true, true},
@@ -39,8 +42,9 @@ struct tally {
     int64_t done, left;
 };
 
-/** Acts on one batch. By id every refusal is a failure with its line; by filter a job whose state
- *  does not allow the act (it may have changed since it was listed) is left alone and counted. */
+/** Acts on one batch. If the user gave ids, each refused job is reported as a failure. If the user
+ *  gave a filter, jobs whose state does not allow the act are skipped and counted: their state may
+ *  have changed since they were listed. */
 static void act(struct cli *cli, const struct args *args, const struct many *many,
                 const int64_t *ids, size_t n, bool by_filter, struct tally *tally)
 {
@@ -48,7 +52,7 @@ static void act(struct cli *cli, const struct args *args, const struct many *man
     lh_jobs *after = NULL;
     int rc = many->act(cli, args, ids, n, status, &after);
     bool judged =
-        rc == LH_OK; /* else the act may have failed as a whole, before it looked at jobs */
+        rc == LH_OK; /* otherwise the whole call may have failed, and `status` is not set */
     int exit = 0;
 
     for (size_t i = 0; i < n; i++)

@@ -1,18 +1,18 @@
 /*
- * What commands about jobs share: which job under which token, and which jobs at all.
+ * What the commands about jobs share: reading JOB and token, and acting on many jobs.
  */
 #ifndef LEASEHOLD_CLI_JOBS_H
 #define LEASEHOLD_CLI_JOBS_H
 
 #include "cli/cli.h"
 
-/** The job and token of a holder: JOB:TOKEN, or JOB and --token. 0, or 2 with the mistake told. */
+/** Reads JOB:TOKEN, or JOB and --token. 0, or exit code 2 with the mistake printed. */
 int jobs_held(const struct args *args, const struct value *token, lh_ref *out);
 
-/** Prints the jobs as they are after an act, with --json; frees them. */
+/** With --json prints the jobs as they are after an act. Frees the list. */
 void jobs_print_after(const struct cli *cli, lh_jobs *after);
 
-/* ---- an act on many jobs: by id, or by what they have in common ------------------------------ */
+/* ---- an act on many jobs, by id or by filter ------------------------------------------------- */
 
 enum { FILTER_QUEUE, FILTER_KIND, FILTER_STATE, FILTER_KEY, FILTERS };
 
@@ -29,11 +29,11 @@ enum { FILTER_QUEUE, FILTER_KIND, FILTER_STATE, FILTER_KEY, FILTERS };
 struct many {
     const char *verb; /* "cancel" */
     const char *past; /* "cancelled" */
-    unsigned states;  /* bits 1 << lh_state: where a filter looks when it names no state */
-    /** The act on up to MANY_BATCH jobs; `after` may be left NULL. */
+    unsigned states;  /* bits 1 << lh_state: the states that a filter covers if it names no state */
+    /** Acts on up to MANY_BATCH jobs; `after` may stay NULL. */
     int (*act)(struct cli *cli, const struct args *args, const int64_t *ids, size_t n, int *status,
                lh_jobs **after);
-    /** With --json, when there is no `after`: one line for each job done. */
+    /** With --json, if `after` is NULL: prints a line for a job that was done. */
     void (*print)(int64_t id);
 };
 

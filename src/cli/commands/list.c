@@ -1,3 +1,6 @@
+/*
+ * leasehold list: the jobs of the store.
+ */
 #include <inttypes.h>
 #include <string.h>
 
@@ -5,7 +8,7 @@
 
 enum { QUEUE, KIND, STATE, WORKER, KEY, LIMIT, AFTER };
 
-/* In the order of lh_state, and one more: running with an ended lease. */
+/* In the order of lh_state; after them a running job whose lease has expired. */
 #define STATES "scheduled pending running completed failed cancelled expired"
 enum { EXPIRED = LH_CANCELLED + 1, PAGE = 1000 };
 
@@ -20,7 +23,7 @@ static const struct option options[] = {
     {.name = NULL},
 };
 
-/** The one thing a reader of the list wants to know next, by state. */
+/** The detail column: what matters most about a job in its state. */
 static void note(struct table *table, const lh_job *job, int64_t now)
 {
     struct buf text = {0};

@@ -1,8 +1,9 @@
 /*
  * leasehold logs: what the runs of a job wrote.
  *
- * To a terminal control characters are shown, not obeyed; to a file or a pipe the bytes go as they were
- * written. With --follow the streams are read again until the job has ended, and what is new is printed.
+ * On a terminal, control characters are made visible. To a file or a pipe the bytes are written
+ * unchanged. With --follow the streams are read again until the job has ended, and new output is
+ * printed.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@
 
 enum { ATTEMPT, STREAM, FOLLOW };
 enum { STDOUT_ONLY = 1, STDERR_ONLY };
-enum { LOOK_MS = 500 }; /* workers send what is new after a second */
+enum { LOOK_MS = 500 }; /* workers store new output once a second */
 
 static const struct positional positionals[] = {
     {"JOB", SPEC_ID, false, false},
@@ -30,19 +31,19 @@ static const struct option options[] = {
 
 /* ---- as text --------------------------------------------------------------------------------- */
 
-/** How much of a run was printed. */
+/** How much of the output of a run has been printed. */
 struct printed {
     int64_t token, bytes[2];
 };
 
 struct logs {
     struct cli *cli;
-    bool visible, wanted[2]; /* to a terminal; which streams */
+    bool visible, wanted[2]; /* make control characters visible; the streams to print */
     struct printed *run;
     size_t n;
-    int64_t last_token; /* what the last line belongs to */
+    int64_t last_token; /* the run that the last line belongs to */
     int last_stream;
-    bool in_line; /* it has not ended */
+    bool in_line; /* the last line is not complete */
     bool any;     /* something was printed */
 };
 
@@ -92,7 +93,7 @@ static void print_head(struct logs *logs, const lh_output *run, int stream)
     logs->last_stream = stream;
 }
 
-/** What is new of a stream. What was cut before we saw it is told. */
+/** Prints the new output of a stream, and how much of it was dropped before we read it. */
 static void print_stream(struct logs *logs, const lh_output *run, int stream)
 {
     const lh_stream *s = stream ? &run->err : &run->out;
@@ -134,7 +135,7 @@ static void js_part(struct js *json, const char *stream, const char *part, const
     buf_clear(&form);
 }
 
-/** In one piece where nothing was cut, else the beginning and the end. */
+/** One text if nothing was dropped, else the beginning and the end. */
 static void js_stream(struct js *json, const char *name, const lh_stream *s)
 {
     int64_t cut = s->bytes - (int64_t)s->head_len - (int64_t)s->tail_len;
@@ -182,7 +183,7 @@ static void print_json(struct logs *logs, const lh_output *run)
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
-/** Prints what is new; `*since` moves on to the last that was written to. */
+/** Prints new output; sets `*since` to the time of the last write to any run. */
 static int print_new(struct logs *logs, const lh_output_filter *filter, int64_t *since)
 {
     lh_output_filter now = *filter;
@@ -210,7 +211,7 @@ static int follow(struct logs *logs, const lh_output_filter *filter, int64_t *si
 
     do {
         lh_jobs *job = NULL;
-        /* When nobody reads any more it ends: a quiet job gives no write to fail. */
+        /* Stop if the reader is gone. If the job writes nothing, no write of ours fails. */
         if (fflush(stdout) != 0 || cli_reader_gone())
             return LH_OK;
         rc = lh_job_wait(logs->cli->store, filter->job, LOOK_MS, cli_cancel(), &job);

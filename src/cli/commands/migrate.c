@@ -1,3 +1,6 @@
+/*
+ * leasehold migrate: make or update the tables of the store.
+ */
 #include <stdlib.h>
 
 #include "cli/cli.h"
@@ -69,11 +72,12 @@ static int run(struct cli *cli, const struct args *args)
     if (args->option[DROP_SQL].given)
         return drop_sql(cli);
     rc = lh_schema_of(cli->url, &from, why, sizeof why);
-    if (rc == LH_ENOSTORE) /* no file yet: migrating makes one */
+    if (rc == LH_ENOSTORE) /* there is no file yet: migrating creates it */
         from = 0;
     else if (rc != LH_OK)
         return cli_refused(rc, "%s", why[0] ? why : lh_status_text(rc));
-    /* What is newer than us is refused in the words of an open, also by a dry run. */
+    /* lh_open() refuses a store of a newer version; a dry run must refuse it with the same
+     * message. */
     if (dry && from > lh_schema_version())
         return cli_open(cli, ACCESS_READ);
     if (!dry) {

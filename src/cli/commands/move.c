@@ -1,3 +1,6 @@
+/*
+ * leasehold move: move everything into another store.
+ */
 #include <inttypes.h>
 
 #include "cli/cli.h"

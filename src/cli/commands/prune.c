@@ -1,3 +1,6 @@
+/*
+ * leasehold prune: delete jobs, events and reports that are old enough.
+ */
 #include <inttypes.h>
 
 #include "cli/cli.h"

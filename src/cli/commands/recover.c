@@ -1,6 +1,6 @@
 /*
- * leasehold recover: take back what is forfeit, now, and print the report; with --every go on, for
- * those who run no worker.
+ * leasehold recover: recover the jobs and leases of dead workers now, and print the report. With
+ * --every it repeats, for systems without a running worker.
  */
 #include <poll.h>
 
@@ -32,14 +32,14 @@ static const struct option options[] = {
     {.name = NULL},
 };
 
-/** Options that say something together that neither means alone, or nothing. 0, or 2. */
+/** Refuses combinations of options that have no meaning. 0, or exit code 2. */
 static int check_options(const struct args *args)
 {
     static const int one_run[] = {DRY_RUN, THRESHOLD, ACTION, QUEUE};
     const struct value *opt = args->option;
 
-    /* The upkeep that follows goes by the policies, for all queues: an option that held for the
-     * first run only would deceive. */
+    /* The runs after the first follow the policies of all queues, so an option for the first run
+     * only would mislead. */
     for (size_t i = 0; opt[EVERY].given && i < sizeof one_run / sizeof one_run[0]; i++)
         if (opt[one_run[i]].given)
             return usage_error(args->command,
@@ -85,14 +85,14 @@ static int recover_once(struct cli *cli, const struct args *args)
 
 /* ---- --every --------------------------------------------------------------------------------- */
 
-/** Failures that pass: the store is busy, full or out of reach for a while. */
+/** Failures that are temporary: the store is busy, full or unreachable. */
 static bool may_pass(int rc)
 {
     return rc == LH_EBUSY || rc == LH_EUNREACH || rc == LH_EREADONLY || rc == LH_ENOSPC ||
            rc == LH_EIO || rc == LH_ENOMEM || rc == LH_EUNKNOWN;
 }
 
-/** A report from the one before it. */
+/** Prints the reports since the last one. */
 static void separate(const struct cli *cli)
 {
     if (!cli->json)
@@ -112,7 +112,7 @@ static int print_report(struct cli *cli, int64_t id)
     return LH_OK;
 }
 
-/** One round: waits until something is due, does it, prints its report. */
+/** One round: waits until something is due, recovers it, prints the report. */
 static int round_of_upkeep(struct cli *cli, int64_t every_ms)
 {
     lh_maintain_opts opts = {.wait_ms = every_ms, .cancel = cli_cancel()};
@@ -122,8 +122,8 @@ static int round_of_upkeep(struct cli *cli, int64_t every_ms)
     return rc == LH_OK && done.report != 0 ? print_report(cli, done.report) : rc;
 }
 
-/** The store was replaced (restored, say) or a sync has failed: go on with what is there now. Where
- *  nothing is, nothing is made. */
+/** Opens the store again, because it was replaced (by a restore, for example) or a sync has failed.
+ *  Does not create a missing store. */
 static int reopen(struct cli *cli, const struct args *args)
 {
     int exit;
@@ -135,7 +135,7 @@ static int reopen(struct cli *cli, const struct args *args)
         separate(cli);
         exit = recover_once(cli, args);
     }
-    return exit == EXIT_FAILED ? 0 : exit; /* what could not be recovered is tried again */
+    return exit == EXIT_FAILED ? 0 : exit; /* a failed recovery is tried again in the next round */
 }
 
 static int keep_recovering(struct cli *cli, const struct args *args)
@@ -145,7 +145,7 @@ static int keep_recovering(struct cli *cli, const struct args *args)
 
     for (;;) {
         int rc, exit;
-        /* Each report is seen at once; when nobody reads any more, it ends. */
+        /* Print each report at once. Stop if the reader is gone. */
         if (fflush(stdout) != 0 || cli_reader_gone())
             return EXIT_FAILED;
         if (cli_interrupted())
@@ -154,7 +154,7 @@ static int keep_recovering(struct cli *cli, const struct args *args)
         if (rc == LH_OK || rc == LH_EINTR)
             continue;
         exit = cli_failed(cli, rc);
-        poll(NULL, 0, every_ms < PAUSE_MS ? (int)every_ms : PAUSE_MS); /* a signal ends it */
+        poll(NULL, 0, every_ms < PAUSE_MS ? (int)every_ms : PAUSE_MS); /* a signal ends the wait */
         if (rc == LH_ESTOPPED)
             exit = reopen(cli, args);
         else if (may_pass(rc))
@@ -177,7 +177,7 @@ static int run(struct cli *cli, const struct args *args)
     exit = recover_once(cli, args);
     if (!every->given)
         return exit;
-    /* Interrupted is how it ends; what could not be recovered is tried again. */
+    /* An interruption is the normal end. */
     if (cli_interrupted())
         return EXIT_DONE;
     return exit <= EXIT_FAILED ? keep_recovering(cli, args) : exit;

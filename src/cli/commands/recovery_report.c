@@ -1,3 +1,6 @@
+/*
+ * leasehold recovery-report: the last report, one by its id, or the list.
+ */
 #include <inttypes.h>
 
 #include "cli/output/report.h"

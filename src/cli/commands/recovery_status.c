@@ -1,8 +1,11 @@
+/*
+ * leasehold recovery-status: the last recovery, the next one, and what is stale now.
+ */
 #include <inttypes.h>
 
 #include "cli/output/report.h"
 
-/* What recovery has done, will do, and would do now. */
+/* The last recovery, the next one, and what a recovery would do now. */
 struct look {
     lh_store_info info;
     lh_workers *dead;

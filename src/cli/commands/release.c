@@ -1,3 +1,6 @@
+/*
+ * leasehold release: return held jobs to their queue.
+ */
 #include <inttypes.h>
 #include <stdlib.h>
 

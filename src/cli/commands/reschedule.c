@@ -1,3 +1,6 @@
+/*
+ * leasehold reschedule: move a waiting job to another time.
+ */
 #include "jobs.h"
 
 enum { DELAY, AT };

@@ -1,3 +1,6 @@
+/*
+ * leasehold restore: replace the store by a copy.
+ */
 #include <inttypes.h>
 #include <string.h>
 

@@ -1,3 +1,6 @@
+/*
+ * leasehold retry: run failed or cancelled jobs again.
+ */
 #include "jobs.h"
 
 enum { FORCE = FILTERS, NOW };

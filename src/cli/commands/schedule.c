@@ -1,5 +1,5 @@
 /*
- * Schedules: periodic work, enqueued by a cron line.
+ * leasehold schedule add, list, remove: jobs that are enqueued periodically, by a cron line.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -68,7 +68,7 @@ static const struct positional add_positionals[] = {
     {.meta = NULL},
 };
 
-/** With --json the schedule as it is now. */
+/** With --json prints the schedule as it is now. */
 static int print_one(struct cli *cli, const char *name)
 {
     lh_schedules *schedules = NULL;
@@ -86,7 +86,7 @@ static int print_one(struct cli *cli, const char *name)
     return 0;
 }
 
-/** Before the store is opened, and perhaps made: bad input writes nothing. */
+/** Checks the options before the store is opened, because opening may create it. */
 static int check_timing(const struct args *args, const char *cron, const char *zone)
 {
     char why[512];

@@ -1,8 +1,9 @@
 /*
- * leasehold show: one job, and its story.
+ * leasehold show: one job and its history.
  *
- * The story is told from the job's events and from its own times: routine steps (enqueued, claimed,
- * completed) write events only where the policy asks for them, but leave their times in the job.
+ * The history combines the job's events with the times in the job itself. Routine steps (enqueued,
+ * claimed, completed) write an event only if the policy asks for it, but they always leave their
+ * time in the job.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -15,13 +16,13 @@ static const struct positional positionals[] = {
     {.meta = NULL},
 };
 
-/* ---- the story ------------------------------------------------------------------------------- */
+/* ---- history --------------------------------------------------------------------------------- */
 
 struct step {
     int64_t at;
-    size_t order; /* of steps at the same time */
+    size_t order; /* order of steps that have the same time */
     const char *what;
-    const lh_event *event; /* NULL: from the job's own times */
+    const lh_event *event; /* NULL: the step is known from a time in the job */
     const char *note;
 };
 
@@ -89,7 +90,8 @@ static void print_story(const lh_job *job, const lh_events *events)
         const lh_event *e = &events->event[i];
         const char *what = strncmp(e->type, "job.", 4) == 0 ? e->type + 4 : e->type;
         steps[n++] = (struct step){e->at, 2 * i + 2, what, e, NULL};
-        /* An older token: it happened before the claim, though perhaps in the same transaction. */
+        /* An event with an older token happened before the claim, perhaps in the same
+         * transaction. */
         if (e->at == job->started_at && e->token < job->token)
             claim_order = 2 * i + 3;
     }
@@ -132,7 +134,7 @@ static void field_time(const char *label, int64_t at, int64_t now)
                    text_when(at, now, when, sizeof when));
 }
 
-/** `cut`: so many more there were, which are not kept. */
+/** Prints the history. `cut` is the number of events that are no longer kept. */
 static void print_bytes(const char *title, const void *bytes, size_t len, int64_t cut, bool is_text)
 {
     enum { MOST = 4096 };
@@ -156,7 +158,7 @@ static void print_bytes(const char *title, const void *bytes, size_t len, int64_
         const char *text = bytes;
         while (shown < len && shown > 0 && ((unsigned char)text[shown] & 0xc0) == 0x80)
             shown--;
-        /* Lines stay lines; every other control character is made visible. */
+        /* Keep line breaks; make every other control character visible. */
         for (size_t i = 0; i < shown;) {
             const char *end = memchr(text + i, '\n', shown - i);
             size_t n = end ? (size_t)(end - text) - i : shown - i;

@@ -1,3 +1,6 @@
+/*
+ * leasehold status: queues, workers, recovery and the health of the store.
+ */
 #include <inttypes.h>
 #include <string.h>
 
@@ -89,7 +92,7 @@ static void count(struct table *table, int64_t n, enum style style)
     table_cell(table, n == 0 ? STYLE_DIM : style, text);
 }
 
-/** What recovery did last, and when there is something to do next. */
+/** Prints the last recovery, and the next one if it is due. */
 static void print_recovery(const lh_store_info *info, const lh_report *last, int64_t now)
 {
     char time[64], when[64];
@@ -106,7 +109,7 @@ static void print_recovery(const lh_store_info *info, const lh_report *last, int
                    text_when(info->next_due_at, now, when, sizeof when));
 }
 
-/** A server tells neither of its log nor of its disks. */
+/** Prints sizes and free space, which are only known for a file: a server does not report them. */
 static void print_size(const lh_store_info *info)
 {
     char file[32], part[32];
@@ -237,7 +240,7 @@ static int complain_age(const lh_queues *queues, const struct value *most)
     return exit;
 }
 
-/** What of --fail-on and --max-age is so, a line each. 0, or 1. */
+/** Prints a line for each condition of --fail-on and --max-age that is true. Returns 0, or 1. */
 static int complain(const struct args *args, const lh_store_info *info, const lh_queues *queues)
 {
     static const struct {

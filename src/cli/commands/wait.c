@@ -1,3 +1,6 @@
+/*
+ * leasehold wait: wait until a job has ended.
+ */
 #include <inttypes.h>
 
 #include "cli/cli.h"

@@ -1,5 +1,5 @@
 /*
- * leasehold work: run a command once a job, under a lease.
+ * leasehold work: run a command for each job, under a lease.
  */
 #include <inttypes.h>
 #include <stdarg.h>
@@ -71,12 +71,12 @@ static const struct option options[] = {
     {.name = NULL},
 };
 
-/* ---- what it says ---------------------------------------------------------------------------- */
+/* ---- log ------------------------------------------------------------------------------------- */
 
 struct work {
     struct cli *cli;
-    struct work_output *output; /* NULL: it is not printed */
-    bool recovery;              /* not turned off */
+    struct work_output *output; /* NULL: the output of commands is not printed */
+    bool recovery;              /* this worker runs recoveries */
 };
 
 static void say(struct work *work, int level, const lh_work_event *event, const char *format, ...)
@@ -101,7 +101,7 @@ static void say(struct work *work, int level, const lh_work_event *event, const 
     cli_log_line(work->cli, &entry);
 }
 
-/** The first line of an error is enough for a log; all of it is kept with the job. */
+/** Logs only the first line of an error; the job has all of it. */
 static int first_line(const char *text)
 {
     size_t n = strcspn(text, "\n");
@@ -121,7 +121,7 @@ static void say_ended(struct work *work, const lh_work_event *event)
     };
     const char *error = event->error ? event->error : "";
     bool well = event->outcome == LH_RAN_OK || event->outcome == LH_RAN_RELEASED;
-    bool stops = event->outcome == LH_RAN_CRITICAL; /* with it ends this worker */
+    bool stops = event->outcome == LH_RAN_CRITICAL; /* the worker stops after this job */
     char span[32];
 
     say(work,
@@ -175,7 +175,8 @@ static void told(void *arg, const lh_work_event *event)
 
 /* ---- the store ------------------------------------------------------------------------------- */
 
-/** It was replaced (restored, say), or a sync has failed. */
+/** Opens the store again, because it was replaced (by a restore, for example) or a sync has
+ *  failed. */
 static int reopen(void *arg, lh_store **store, char *errmsg, size_t errlen)
 {
     struct work *work = arg;
@@ -203,7 +204,8 @@ static int end(int rc, const char *why)
     return cli_refused(rc, "%s", why[0] != '\0' ? why : lh_status_text(rc));
 }
 
-/** A drained queue may still have jobs that nobody may claim: those of a paused queue. */
+/** Counts the jobs that are left in a drained queue but cannot be claimed, because the queue is
+ *  paused. */
 static void warn_of_paused(struct cli *cli, const lh_work_opts *opts)
 {
     lh_queues *all = NULL;
@@ -272,7 +274,7 @@ static int run(struct cli *cli, const struct args *args)
     work.recovery = recovery;
     if (opt[HEARTBEAT].given)
         opts.heartbeat_ms = opt[HEARTBEAT].num;
-    /* Before there is a store: what cannot work leaves nothing behind. */
+    /* Check these before the store is opened, because opening may create it. */
     int rc = lh_worker_check(&opts, why, sizeof why);
     if (rc != LH_OK)
         return end(rc, why);
@@ -282,8 +284,8 @@ static int run(struct cli *cli, const struct args *args)
     if (exit != 0)
         return exit;
     if (!cli->log_given && cli->log_level < LH_LOG_INFO)
-        cli->log_level = LH_LOG_INFO; /* a worker without a terminal says what it does */
-    cli->never_wait = true;           /* a worker keeps its deadlines */
+        cli->log_level = LH_LOG_INFO; /* without a terminal a worker logs what it does */
+    cli->never_wait = true;           /* a blocked write would make the worker miss its deadlines */
     cli->lines = work_lines_new();
     if (opts.tell_output)
         work.output = work_output_new(cli);

@@ -1,3 +1,6 @@
+/*
+ * leasehold worker list, heartbeat, stop.
+ */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +35,7 @@ static const lh_worker *find_worker(const lh_workers *workers, const char *id)
     return NULL;
 }
 
-/* Nearly always none: the column is only there when it says something. */
+/* Almost always empty, so the column is printed only if a worker has a value. */
 static bool any_degraded(const lh_workers *workers)
 {
     for (size_t i = 0; workers != NULL && i < workers->n; i++)
@@ -43,7 +46,7 @@ static bool any_degraded(const lh_workers *workers)
 
 enum { MOST_COLUMNS = 12 };
 
-/* The table keeps `columns`, and not a copy of them. */
+/* `columns` must live as long as the table, which keeps the pointer. */
 static void list_begin(struct table *table, bool beat, bool degraded,
                        const char *columns[MOST_COLUMNS + 1])
 {

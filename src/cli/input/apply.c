@@ -1,9 +1,9 @@
 /*
- * The config file, applied: what a long-running program brings into the store when it starts, and
- * what it takes for itself.
+ * Applying the config file: what a long-running command writes into the store at its start, and the
+ * settings that it uses itself.
  *
- * Only what differs is written, so that a restart changes nothing and tells nothing. What the file
- * does not name stays as it was set by hand.
+ * Only differences are written, so a restart changes nothing. Settings that the file does not name
+ * keep the values in the store.
  */
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +16,7 @@ static bool same_name(const char *a, const char *b)
     return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
 }
 
-/** What is set for (queue, kind) itself; NULL: nothing. */
+/** The policy that is set for exactly this queue and kind; NULL: none. */
 static const lh_policy *find_row(const lh_policies *rows, const struct config_policy *wanted)
 {
     for (size_t i = 0; i < rows->n; i++)
@@ -26,7 +26,7 @@ static const lh_policy *find_row(const lh_policies *rows, const struct config_po
     return NULL;
 }
 
-/** The fields of `wanted` that `now` does not have, or has otherwise. */
+/** The fields of `wanted` that are missing in `now` or different there. */
 static unsigned differing(const lh_policy *wanted, const lh_policy *now)
 {
     unsigned fields = 0;

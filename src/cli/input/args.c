@@ -20,10 +20,10 @@ static size_t count_options(const struct option *options)
 struct parse {
     int argc;
     char **argv;
-    int i; /* the word being read */
+    int i; /* index of the word being read */
     struct args *args;
-    const struct group *group; /* seen, its command not yet */
-    const char **words;        /* positionals as written */
+    const struct group *group; /* a group whose command has not been read yet */
+    const char **words;        /* the positional arguments */
     size_t n_words;
     bool ended; /* `--` was seen */
 };
@@ -44,7 +44,8 @@ static const struct option *option_lettered(const struct option *options, char l
     return NULL;
 }
 
-/** The option by that name or letter, the command's before the general ones, and its value. */
+/** Finds an option by name or letter, first in the command and then in the general options; sets
+ *  `*value` to its place. */
 static const struct option *lookup(const struct args *args, const char *name, size_t len,
                                    char letter, struct value *globals, struct value **value)
 {
@@ -79,7 +80,8 @@ static void remember(struct args *args, struct value *value, const char *text)
     value->text = text;
 }
 
-/** Does this word begin an option we know? Then it is hardly meant as another option's value. */
+/** Whether the word is an option that exists; then it is probably not the value of another
+ *  option. */
 static bool looks_like_option(struct parse *p, const char *word)
 {
     struct value *unused;
@@ -107,7 +109,7 @@ static int read_option(struct parse *p, const struct option *option, struct valu
         return -1;
     }
     if (text == NULL && (option->flags & OPTION_VALUE_OPTIONAL) != 0) {
-        /* The next word is the value if it reads as one, else it is something of its own. */
+        /* The next word is the value if it can be parsed as one; else it is an argument. */
         struct value probe = {0};
         if (!option_is_attached(option) && p->i + 1 < p->argc &&
             value_parse(&option->spec, p->argv[p->i + 1], &probe, why))
@@ -279,14 +281,14 @@ int args_parse(int argc, char **argv, struct args *args)
             exit = option_word(&p);
         else
             exit = plain_word(&p);
-        /* Help is given at once: whoever asks for it need not get the rest right first. */
+        /* Print the help even if the other words are wrong. */
         if (exit < 0 && args->global[GLOBAL_HELP].given > 0)
             break;
     }
     if (exit >= 0)
         return exit;
     if (args->global[GLOBAL_HELP].given > 0) {
-        /* `leasehold --help claim` means the claim. */
+        /* `leasehold --help claim` prints the help of claim. */
         for (p.i++; args->command == NULL && p.i < argc && argv[p.i][0] != '-'; p.i++)
             if ((exit = plain_word(&p)) >= 0)
                 return exit;

@@ -1,8 +1,8 @@
 /*
  * Commands and their options, as tables.
  *
- * Each command describes itself once; the parser, the help, the messages about mistakes, the shell
- * completions and the manual pages are made from that description.
+ * Each command describes itself once. The parser, the help, the messages about mistakes, the shell
+ * completions and the manual pages use that description.
  */
 #ifndef LEASEHOLD_CLI_ARGS_H
 #define LEASEHOLD_CLI_ARGS_H
@@ -20,21 +20,22 @@ enum {
     OPTION_REQUIRED = 1,
     OPTION_REPEATS = 2,        /* may be given several times */
     OPTION_VALUE_OPTIONAL = 4, /* --wait [D] */
-    /* --drain[=HOW]: optional, and the next word is never the value, for it may be a queue. */
+    /* --drain[=HOW]: the value is optional. The next word is never the value, because it may be a
+     * queue. */
     OPTION_VALUE_ATTACHED = 8 | OPTION_VALUE_OPTIONAL,
 };
 
-/* In the order people know from --help, at the price of some padding. */
+/* The fields are in the order of a line in --help. The compiler pads them. */
 struct option {       /* NOLINT(clang-analyzer-optin.performance.Padding) */
     const char *name; /* the long form, without dashes; NULL ends a table */
     char letter;      /* the short form; 0: none */
-    const char *meta; /* what stands for the value; NULL for a flag */
+    const char *meta; /* the placeholder of the value in the help; NULL for a flag */
     struct value_spec spec;
     unsigned flags;
     const char *help;
 };
 
-/** Can its value only be given as --name=VALUE? */
+/** Whether the value can only be given as --name=VALUE. */
 static inline bool option_is_attached(const struct option *option)
 {
     return (option->flags & OPTION_VALUE_ATTACHED) == OPTION_VALUE_ATTACHED;
@@ -59,14 +60,13 @@ struct exit_note {
 struct command {
     const char *group; /* "queue" of `queue set`; NULL: none */
     const char *name;
-    const char *args; /* the synopsis behind the name, without the general options */
+    const char *args; /* the synopsis after the name, without the general options */
     const char *summary;
-    const char *text; /* paragraphs, separated by an empty line */
+    const char *text; /* paragraphs, separated by empty lines */
     const struct positional *positionals;
     const struct option *options;
     const struct example *examples;
-    const struct exit_note
-        *exits; /* what its exit codes mean here, beyond 0, 1, 2 and the store's */
+    const struct exit_note *exits; /* exit codes that mean something special for this command */
     int (*run)(struct cli *cli, const struct args *args);
     bool runs; /* the words after `--` are a program to run: args.program */
     bool bare; /* needs neither config file nor store */
@@ -77,7 +77,7 @@ struct group {
     const char *summary;
 };
 
-/** The tables themselves (commands.c), in the order they are shown. */
+/** The tables, in the order of the help (commands.c). */
 extern const struct command *const commands[]; /* NULL ends it */
 extern const struct group groups[];
 
@@ -112,34 +112,33 @@ struct args {
     struct lhi_arena arena; /* holds the arrays */
 };
 
-/**
- * Read the words of a command line. Returns -1 when args->command is ready to run, else the exit
- * code: 0 after --help and --version (printed to stdout), 2 after a mistake (told on stderr).
- */
+/** Reads the command line. Returns -1 if args->command is ready to run. Otherwise returns the exit
+ *  code: 0 after --help and --version, 2 after a mistake, which was reported. */
 int args_parse(int argc, char **argv, struct args *args);
 void args_clear(struct args *args);
 
 const struct command *command_find(const char *group, const char *name);
 const struct group *group_find(const char *name);
-/** "queue set", written into `buf`; returns it. */
+/** Writes the full name of a command, like "queue set", into `buf`; returns `buf`. */
 const char *command_title(const struct command *command, char *buf, size_t len);
 
-/** There is no such command (in that group; NULL: none): says so, with the nearest. Returns 2. */
+/** Reports an unknown command of the group (NULL: of the program) with the nearest name. Returns
+ *  2. */
 int command_unknown(const struct group *group, const char *word);
 
-/** The option `--word` does not exist: reports it with the nearest name. Returns 2. */
+/** Reports an unknown option `--word` with the nearest name. Returns 2. */
 int option_unknown(const struct command *command, const char *word);
 
 /** Reports a mistake in how the command was called, with a pointer to its help. Returns 2. */
 int usage_error(const struct command *command, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* help.c */
+/* output/help.c */
 void help_program(void);
 void help_group(const struct group *group);
 void help_command(const struct command *command);
 
-/** What the exit codes mean that every command may end with. */
+/** The exit codes that every command may return. */
 extern const struct exit_note common_exits[];
 
 #endif

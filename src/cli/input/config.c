@@ -30,8 +30,8 @@ static bool read_document(struct reader *r)
     return config_read_mapping(r, "", root, config_keys, NULL);
 }
 
-/* libyaml takes quadratic time for brackets in brackets, and reads the whole file before it hands
- * anything out. Nothing here is nested deeper than a list of mappings. */
+/* libyaml takes quadratic time for nested brackets, and parses the whole file before it returns
+ * anything. A valid config file is never nested deeper than a list of mappings. */
 static bool too_deep(const char *path, const struct buf *text)
 {
     int depth = 0, deepest = 0;
@@ -86,7 +86,8 @@ static bool parse(struct config *config, const char *path, const struct buf *tex
     return ok && config_has_no_duplicates(path, config);
 }
 
-/* What a descriptor that never waits gives, up to the largest size and a byte. NULL, or why not. */
+/* Reads at most MOST_BYTES + 1 bytes from the descriptor, which does not block. NULL, or the
+ * reason. */
 static const char *read_all(int fd, struct buf *text, char *why, size_t len)
 {
     char chunk[65536];
@@ -117,7 +118,7 @@ bool config_is_planted(const struct stat *file)
            file->st_uid != 0 && file->st_uid != folder.st_uid;
 }
 
-/** Why a config file that nobody named is not read; NULL: it is. */
+/** The reason to refuse a config file that the user did not name; NULL: it is read. */
 static const char *refuse_planted(int fd, char *room, size_t size)
 {
     struct stat file;
@@ -133,7 +134,7 @@ static const char *refuse_planted(int fd, char *room, size_t size)
 
 bool config_load(struct config *config, const char *path, bool named)
 {
-    /* A pipe that nobody writes to must not keep us waiting, neither here nor when it is read. */
+    /* O_NONBLOCK: opening or reading a pipe without a writer must not block. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     struct buf text = {0};
     char room[160];

@@ -1,9 +1,9 @@
 /*
- * The config file: YAML, read whole and strictly before anything is done.
+ * The config file: YAML, which is read completely and strictly before the command does anything.
  *
- * Every command reads it, so that a mistake is found at the first command and not by the worker at
- * night. An unknown key, a wrong type, a value out of range and a key given twice are refused with
- * file, line, key, value and what is allowed.
+ * Every command reads the file, so a mistake is found early and not by a worker at night. An
+ * unknown key, a wrong type, a value out of range and a duplicate key are refused with file, line,
+ * key, value, and what is allowed.
  */
 #ifndef LEASEHOLD_CLI_CONFIG_H
 #define LEASEHOLD_CLI_CONFIG_H
@@ -18,7 +18,7 @@
 #include "cli/mem.h"
 
 struct config_policy {
-    size_t line;              /* where it stands in the file */
+    size_t line;              /* line in the file */
     const char *queue, *kind; /* NULL: any */
     lh_policy policy;
 };
@@ -30,10 +30,10 @@ struct config_scope {
 };
 
 struct config {
-    const char *path;  /* NULL: there was none */
+    const char *path;  /* NULL: there is no config file */
     const char *store; /* NULL: not given */
     bool relaxed;      /* durability */
-    /* queue.recovery; what is given holds for all queues and kinds */
+    /* queue.recovery: these settings are for all queues and kinds */
     struct config_policy recovery;
     bool integrity_check;
     /* queue.heartbeat */
@@ -43,14 +43,15 @@ struct config {
     struct config_scope *scopes;
     size_t n_scopes;
     const char *listen;
-    struct lhi_arena arena; /* what the strings and arrays live in */
+    struct lhi_arena arena; /* for the strings and arrays */
 };
 
-/** Reads `path`; a missing file is a mistake only if it was `named`. False: told why. */
-/** Whether another user may have put a file into the current folder, for us to find: where everybody may
- *  make files (/tmp), and it belongs neither to us, nor to root, nor to the owner of the folder. */
-
+/** Whether another user may have put the file into the current folder: everybody may create
+ *  files there (/tmp), and the file belongs neither to us, nor to root, nor to the owner of the
+ *  folder. */
 bool config_is_planted(const struct stat *file);
+/** Reads the file `path`. A missing file is a mistake only if the user `named` it. False: the reason was
+ *  printed. */
 bool config_load(struct config *config, const char *path, bool named);
 void config_clear(struct config *config);
 

@@ -61,7 +61,7 @@ static bool policies_once(const char *path, struct config *config)
 {
     size_t n = config->n_policies + 1;
     const struct config_policy **sorted = arena_alloc(&config->arena, n * sizeof(void *));
-    unsigned seen = 0; /* in entries for the same jobs, from `first` on */
+    unsigned seen = 0; /* settings of the entries for the same jobs, from `first` on */
 
     for (size_t i = 0; i + 1 < n; i++)
         sorted[i] = &config->policies[i];

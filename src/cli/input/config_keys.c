@@ -146,7 +146,7 @@ static bool check_policy(struct reader *r, yaml_node_t *node, void *item)
             "key \"exclusive\": holds for a whole queue, and this policy is for kind "
             "\"%s\": allowed: without key \"kind\", or no",
             policy->kind);
-    /* A kind is never exclusive: saying so sets nothing, and the library takes nothing of the sort. */
+    /* `exclusive: no` for a kind changes nothing, and the library refuses to set it. */
     if (policy->kind != NULL)
         policy->policy.set &= ~(unsigned)LH_POLICY_EXCLUSIVE;
     policy->line = line_of(node);

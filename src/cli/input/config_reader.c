@@ -8,7 +8,7 @@
 
 #include "policy_keys.h"
 
-/* ---- mistakes -------------------------------------------------------------------------------- */
+/* ---- messages -------------------------------------------------------------------------------- */
 
 size_t line_of(const yaml_node_t *node)
 {
@@ -107,7 +107,7 @@ bool config_read_mapping(struct reader *r, const char *name, yaml_node_t *node,
         const struct key *k = keys;
         if (key->type != YAML_SCALAR_NODE)
             return config_refuse(r, key, "a key is %s: allowed: a word", yaml_type_name(key));
-        /* A zero byte in the key ends the word early: then the lengths differ. */
+        /* Compare the lengths too: a key may contain a zero byte. */
         while (k->name != NULL &&
                (strlen(k->name) != key->data.scalar.length || strcmp(k->name, scalar(key)) != 0))
             k++;

@@ -38,7 +38,7 @@ const char *command_title(const struct command *command, char *buf, size_t len)
     return buf;
 }
 
-/* ---- mistakes -------------------------------------------------------------------------------- */
+/* ---- messages -------------------------------------------------------------------------------- */
 
 int usage_error(const struct command *command, const char *format, ...)
 {
@@ -57,7 +57,7 @@ int usage_error(const struct command *command, const char *format, ...)
     return 2;
 }
 
-/** `unknown …: did you mean …?` with the nearest of the known words, if one is near. */
+/** Reports "unknown …: did you mean …?" with the nearest of the known words. */
 static int unknown(const struct command *command, const char *what, const char *dashes,
                    const char *word, const char *const *known, size_t n)
 {
@@ -85,7 +85,7 @@ static int unknown_command(const char *word)
     return unknown(NULL, "command", "", word, known, n);
 }
 
-/** The commands of a group in words: "list, set, pause". */
+/** Lists the commands of a group, as in "list, set, pause". */
 static void group_words(const struct group *group, struct buf *out)
 {
     for (size_t i = 0; commands[i] != NULL; i++)

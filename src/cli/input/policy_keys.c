@@ -1,3 +1,6 @@
+/*
+ * The table of policy settings, and conversion between a setting and its field.
+ */
 #include "policy_keys.h"
 
 const struct policy_key policy_keys[POLICY_KEYS] = {

@@ -1,5 +1,5 @@
 /*
- * The settings of a policy: one table for the config file, for `queue set` and for what is printed.
+ * The settings of a policy: one table for the config file, for `queue set` and for output.
  */
 #ifndef LEASEHOLD_CLI_POLICY_KEYS_H
 #define LEASEHOLD_CLI_POLICY_KEYS_H
@@ -12,7 +12,7 @@ struct policy_key {
     const char *config; /* maxAttempts, in the config file */
     const char *option; /* max-attempts, of `queue set` */
     const char *json;   /* max_attempts */
-    const char *meta;   /* what stands for the value in a synopsis */
+    const char *meta;   /* the placeholder of the value in the help */
     struct value_spec spec;
     unsigned field; /* of enum lh_policy_field */
     const char *help;
@@ -58,16 +58,16 @@ enum {
 extern const struct policy_key policy_keys[POLICY_KEYS];
 extern const size_t policy_key_count;
 
-/** Put a value that was read by the key's spec into the policy, and mark the field as set. */
+/** Stores a parsed value in the policy and marks the field as set. */
 void policy_key_set(const struct policy_key *key, const struct value *value, lh_policy *policy);
 
-/** And back: the field as a value. */
+/** Reads a field of the policy as a value. */
 void policy_key_get(const struct policy_key *key, const lh_policy *policy, struct value *out);
 
-/** The field as it would be written; returns `buf`. */
+/** Formats a field as the user would write it; returns `buf`. */
 char *policy_key_text(const struct policy_key *key, const lh_policy *policy, char *buf, size_t len);
 
-/** Fields that hold for a queue as a whole, not for a kind. */
+/** Settings that apply to a whole queue, not to a kind. */
 #define POLICY_QUEUE_ONLY (LH_POLICY_RATE | LH_POLICY_CONCURRENCY)
 
 #endif

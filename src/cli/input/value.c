@@ -26,7 +26,7 @@ static bool refuse(char *why, const char *format, ...)
     return false;
 }
 
-/** "a b c" as "a, b, c". */
+/** Turns "a b c" into "a, b, c". */
 static char *listed(const char *words, char *buf, size_t len)
 {
     size_t n = 0;
@@ -42,7 +42,7 @@ static char *listed(const char *words, char *buf, size_t len)
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-/** A decimal number and nothing else: no blanks, no plus sign, no leading zeros to wonder about. */
+/** Parses a decimal number without blanks, plus sign or leading text. */
 static bool read_int(const char *text, int64_t *out)
 {
     const char *digits = text + (text[0] == '-');
@@ -62,7 +62,7 @@ static bool all_digits(const char *text)
     return digits[0] != '\0' && digits[strspn(digits, "0123456789")] == '\0';
 }
 
-/** Exactly: what is printed reads back as the same value. */
+/** Formats exactly: the result parses to the same value. */
 static char *duration(int64_t ms, char *buf, size_t len)
 {
     static const struct {
@@ -164,7 +164,7 @@ static bool parse_switch(const char *text, int64_t *out, char *why)
     return true;
 }
 
-/* ---- things ---------------------------------------------------------------------------------- */
+/* ---- names, text, JSON, references ----------------------------------------------------------- */
 
 static bool parse_name(const char *text, char *why)
 {

@@ -1,8 +1,8 @@
 /*
- * Values as people write them: on the command line, in the environment and in the config file.
+ * Values as users write them: on the command line, in the environment and in the config file.
  *
  * One description of what is allowed (`struct value_spec`) serves the parser, the message about a
- * bad value, the help and the completions, so that they cannot disagree.
+ * bad value, the help and the completions, so that they agree.
  */
 #ifndef LEASEHOLD_CLI_VALUE_H
 #define LEASEHOLD_CLI_VALUE_H
@@ -12,17 +12,17 @@
 #include <stdint.h>
 
 enum value_kind {
-    VALUE_NONE,     /* a flag: there is no value */
-    VALUE_BYTES,    /* anything at all */
-    VALUE_TEXT,     /* UTF-8, 1 to `max` bytes (0: no limit of ours) */
+    VALUE_NONE,     /* a flag, without a value */
+    VALUE_BYTES,    /* any bytes */
+    VALUE_TEXT,     /* UTF-8, 1 to `max` bytes (0: unlimited) */
     VALUE_FILE,     /* a path */
     VALUE_NAME,     /* queue, kind, worker */
     VALUE_INT,      /* min … max */
     VALUE_DURATION, /* min … max milliseconds */
     VALUE_TIME,     /* RFC 3339 with a zone */
     VALUE_JSON,     /* any JSON value, at most `max` bytes */
-    VALUE_CHOICE,   /* one of `choices`; the number is its place, from 1 */
-    VALUE_SWITCH,   /* on, off and their friends */
+    VALUE_CHOICE,   /* one of `choices`; the value is its position, from 1 */
+    VALUE_SWITCH,   /* on, off, yes, no, true, false */
     VALUE_SIZE,     /* bytes: 512, 64KiB, 1MiB */
     VALUE_RATE,     /* 20/1m: `num` jobs per `num2` milliseconds */
     VALUE_REF,      /* JOB or JOB:TOKEN */
@@ -34,18 +34,18 @@ struct value_spec {
     enum value_kind kind;
     int64_t min, max;
     const char *choices; /* "full relaxed" */
-    const char *word;    /* a word allowed in place of a value: "unlimited" … */
-    int64_t word_value;  /* … and what it stands for */
+    const char *word;    /* a word allowed as the value: "unlimited" */
+    int64_t word_value;  /* the number that it means */
 };
 
 struct value {
-    size_t given;      /* how often; 0: not at all */
-    const char *text;  /* as written, the last time; NULL: the optional value was left out */
-    const char **all;  /* as written, every time */
-    int64_t num, num2; /* what it says: number, milliseconds, 1 for on; token, period */
+    size_t given;      /* the number of times it was given */
+    const char *text;  /* as written, the last time; NULL: an optional value was left out */
+    const char **all;  /* as written, each time */
+    int64_t num, num2; /* the value: number, milliseconds, 1 for on; token or period */
 };
 
-/* The largest number that every JSON reader keeps exact: ids and tokens stay below. */
+/* The largest integer that every JSON reader keeps exact. Ids and tokens are not larger. */
 #define VALUE_ID_MAX ((INT64_C(1) << 53) - 1)
 #define VALUE_DAY INT64_C(86400000)
 #define VALUE_LEASE_MAX (30 * VALUE_DAY)
@@ -109,7 +109,7 @@ struct value {
 #define SPEC_RESULT                                               \
     {                                                             \
         .kind = VALUE_JSON, .max = VALUE_PAYLOAD_MAX, .word = "-" \
-    } /* -: stdin */
+    } /* "-" means standard input */
 #define SPEC_CHOICE(words)                       \
     {                                            \
         .kind = VALUE_CHOICE, .choices = (words) \
@@ -135,24 +135,23 @@ struct value {
 
 enum { VALUE_WHY = 512 };
 
-/**
- * Read `text` into `out->num` and `out->num2`. On failure `why` (VALUE_WHY bytes) continues a
- * sentence that began with the setting and its value: `is not a duration: allowed: …`.
- */
+/** Parses `text` into `out->num` and `out->num2`. On failure `why` (VALUE_WHY bytes) is the rest of
+ *  a sentence about the value: `is not a duration: allowed: …`. */
 bool value_parse(const struct value_spec *spec, const char *text, struct value *out, char *why);
 
-/** A number, duration, choice, switch, size or rate as people write it; returns `buf`. */
+/** Formats a number, duration, choice, switch, size or rate as users write it; returns `buf`. */
 char *value_format(const struct value_spec *spec, const struct value *value, char *buf, size_t len);
 
-/** The place of `word` in a list of words separated by spaces, from 1; 0: not there. */
+/** The position of `word` in a list of words separated by spaces, from 1; 0: it is not in the
+ *  list. */
 size_t value_word_place(const char *words, const char *word);
-/** The word at that place, copied into `buf`; false: there are fewer. */
+/** Copies the word at this position into `buf`. False: the list is shorter. */
 bool value_word_at(const char *words, size_t place, char *buf, size_t len);
 
-/** Quote a value for a message: shortened, so that a line stays a line. Returns `buf`. */
+/** Quotes a value for a message, and shortens it to fit on a line. Returns `buf`. */
 char *value_quote(const char *text, char *buf, size_t len);
 
-/** The nearest of `n` known words, or NULL when none is near. */
+/** The most similar of `n` known words, or NULL if none is similar. */
 const char *value_nearest(const char *word, const char *const *known, size_t n);
 
 #endif

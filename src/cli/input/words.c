@@ -42,13 +42,13 @@ char *value_quote(const char *text, char *buf, size_t len)
         return buf;
     }
     n = MOST;
-    while (n > 0 && ((unsigned char)text[n] & 0xc0) == 0x80) /* not in the middle of a character */
+    while (n > 0 && ((unsigned char)text[n] & 0xc0) == 0x80) /* do not cut a UTF-8 character */
         n--;
     snprintf(buf, len, "\"%.*s…\"", (int)n, text);
     return buf;
 }
 
-/** Edits (insert, delete, replace, swap of neighbours) that turn `a` into `b`. */
+/** The number of edits (insert, delete, replace, swap of neighbours) that turn `a` into `b`. */
 static size_t distance(const char *a, const char *b)
 {
     enum { LONGEST = 40 };
@@ -80,12 +80,12 @@ static size_t distance(const char *a, const char *b)
 const char *value_nearest(const char *word, const char *const *known, size_t n)
 {
     const char *nearest = NULL;
-    /* A third of the letters may be wrong, and one in a shorter word: nothing is near to "foo". */
+    /* Up to a third of the letters may be wrong, and one letter in a short word. */
     size_t best = strlen(word) < 6 ? 1 : strlen(word) / 3;
 
     for (size_t i = 0; i < n; i++) {
         size_t d = distance(word, known[i]);
-        /* A word that was merely cut short ("prio") is near, however long the rest. */
+        /* A prefix ("prio") counts as similar, however long the full word is. */
         if (strlen(word) >= 3 && strncmp(word, known[i], strlen(word)) == 0)
             d = 1;
         if (d <= best && d < strlen(known[i]) && (nearest == NULL || d < best)) {

@@ -1,9 +1,9 @@
 /*
- * Base64 (RFC 4648, with padding): bytes that are no text, inside JSON.
+ * Base64 (RFC 4648, with padding), for payloads in JSON that are not text.
  */
 #include "json.h"
 
-/* Not a string: it has no end to be found by accident. */
+/* An array without a terminating zero: a search must not find that zero. */
 static const char alphabet[64] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 void base64_encode(struct buf *out, const void *bytes, size_t len)
@@ -43,7 +43,7 @@ bool base64_decode(struct buf *out, const char *text, size_t len)
                 return false;
             group |= six << (18 - 6 * k);
         }
-        /* Bits that no byte needs must be zero: one encoding for each sequence of bytes. */
+        /* Unused bits must be zero, so that each sequence of bytes has one encoding. */
         if ((pad == 1 && (group & 0xff) != 0) || (pad == 2 && (group & 0xffff) != 0))
             return false;
         for (size_t k = 0; k < 3 - pad; k++)

@@ -1,9 +1,10 @@
 /*
  * Reading and writing JSON.
  *
- * The text is kept as text: a payload or result that is JSON is printed byte for byte as it was stored, without the
- * white space between its tokens. 1.10 stays 1.10, a number beyond 2^63 stays exact, and the order and number of keys
- * stay. A library that builds a tree of values would change all of these.
+ * A payload or result that is JSON is printed byte for byte as it was stored, except for white
+ * space between tokens: 1.10 stays 1.10, a number beyond 2^63 stays exact, and the order and number
+ * of keys stay the same. A library that parses into a tree would change all of these, so this code
+ * works on the text.
  */
 #ifndef LEASEHOLD_CLI_JSON_H
 #define LEASEHOLD_CLI_JSON_H

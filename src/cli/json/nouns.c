@@ -19,7 +19,7 @@ void js_attempts(struct js *json, int64_t most)
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
-/** Bytes in the first of three forms that fits: the JSON value, text, base64. */
+/** Writes bytes in the first of three forms that fits: JSON value, text, base64. */
 static void js_bytes(struct js *json, const char *key, const void *bytes, size_t len, bool text)
 {
     struct buf form = {0};
@@ -92,7 +92,7 @@ void js_job(struct js *json, const lh_job *job, const lh_events *events, bool cl
 {
     js_open(json, '{');
     js_job_fields(json, job);
-    if (claimed) { /* only a claim knows it */
+    if (claimed) { /* only a claim returns these fields */
         js_key(json, "timeout_ms");
         js_int_or_null(json, job->timeout_ms, 0);
     }
@@ -143,7 +143,7 @@ void js_event(struct js *json, const lh_event *event)
     js_close(json, '}');
 }
 
-/* ---- the other nouns ------------------------------------------------------------------------- */
+/* ---- events, leases, schedules, workers, queues ---------------------------------------------- */
 
 void js_lease(struct js *json, const lh_lease *lease)
 {

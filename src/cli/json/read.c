@@ -104,7 +104,8 @@ static void put_character(struct buf *out, unsigned code)
     buf_char(out, (char)(0x80 | (code & 0x3f)));
 }
 
-/** Reads `\uXXXX` at `*p`, or two of them that make a surrogate pair, and moves `*p` behind. */
+/** Decodes `\uXXXX` at `*p`, or the two of a surrogate pair, and moves `*p` to the next
+ *  character. */
 static bool numbered_character(const char **p, struct buf *out)
 {
     unsigned code = hex4(*p + 2), low;

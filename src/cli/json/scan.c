@@ -1,9 +1,9 @@
 /*
- * Is a text JSON? A scanner for RFC 8259 that builds nothing.
+ * The JSON scanner: it checks a text against RFC 8259 and builds nothing.
  *
- * It refuses what many readers let pass (a leading zero, a control character in a string, bytes
- * behind the value), because what we accept is handed to other programs as JSON. It never fails for
- * lack of memory, and its recursion is bounded by JSON_DEPTH.
+ * It refuses mistakes that many readers accept (a leading zero, a control character in a string,
+ * bytes after the value), because the text is passed to other programs as JSON. It never fails for
+ * lack of memory, and JSON_DEPTH bounds its recursion.
  */
 #include "json.h"
 
@@ -40,7 +40,7 @@ static bool at(const struct scan *s, char c)
     return s->p < s->end && *s->p == c;
 }
 
-/** Takes one punctuation character, if it is next. */
+/** Consumes the character if it is next. */
 static bool take(struct scan *s, char c)
 {
     if (!at(s, c))
@@ -171,7 +171,7 @@ static bool elements(struct scan *s)
     return take(s, ']') || fail(s, "a comma or ] was expected");
 }
 
-/** One value and the white space around it. */
+/** Scans one value and the white space around it. */
 static bool value(struct scan *s)
 {
     bool ok;
@@ -234,7 +234,7 @@ bool js_valid(const char *text, size_t len, struct buf *compact, struct js_error
         return false;
     if (s.p != s.end)
         return fail(&s, "something follows the value");
-    /* Outside strings only ASCII got this far, so this is about the strings. */
+    /* Everything outside strings is ASCII by now, so an error is in a string. */
     if (!lh_text_ok(text, len)) {
         s.p = s.start;
         return fail(&s, "it is not valid UTF-8");

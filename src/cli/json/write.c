@@ -27,7 +27,7 @@ void js_close(struct js *json, char bracket)
     buf_char(&json->buf, bracket);
 }
 
-/** Length of the UTF-8 character at `p`, 0 if there is none. */
+/** The length of the UTF-8 character at `p`; 0: invalid. */
 static size_t character(const char *p)
 {
     unsigned char c = (unsigned char)*p;
@@ -63,8 +63,9 @@ static void quoted(struct buf *buf, const char *text)
             buf_add(buf, p, n);
             p += n;
         } else {
-            buf_text(buf,
-                     "\xef\xbf\xbd"); /* a byte that is no text: U+FFFD, so the line stays JSON */
+            buf_text(
+                buf,
+                "\xef\xbf\xbd"); /* replace an invalid byte by U+FFFD, to keep the line valid JSON */
             p++;
         }
     }
@@ -161,7 +162,7 @@ void js_key_value(struct js *json, const char *key, const char *text)
     buf_clear(&compact);
 }
 
-/* What is not ASCII stands in a string, where every character may be written by its number. */
+/* Characters beyond ASCII occur in strings only, where each may be written as an escape. */
 static void put_number(struct buf *out, uint32_t code)
 {
     if (code < 0x10000)

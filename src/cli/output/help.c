@@ -1,5 +1,5 @@
 /*
- * --help, from the tables.
+ * --help and `leasehold help`, made from the tables of commands and options.
  */
 #include <string.h>
 
@@ -7,8 +7,8 @@
 
 enum { WIDTH = 80 };
 
-/** Prints text filled to the width, its further lines indented, and ends the line. `first` is the
- *  column it begins in: below the indent, something stands before it. */
+/** Prints text wrapped to the width, with further lines indented, and ends the line. `first` is the
+ *  column where the text starts; if it is less than `indent`, other text precedes it. */
 static void fill(const char *text, size_t first, size_t indent)
 {
     size_t column = first;
@@ -92,7 +92,7 @@ static void print_options(const char *title, const struct option *options)
 
 static void print_line(const char *name, const char *summary)
 {
-    printf("  %-16s ", name); /* the longest is recovery-status */
+    printf("  %-16s ", name); /* the longest name is recovery-status */
     fill(summary, 19, 19);
 }
 

@@ -1,5 +1,5 @@
 /*
- * The state of a store in the text format of Prometheus.
+ * Prints the state of a store in the text format of Prometheus.
  */
 #include "metrics.h"
 
@@ -31,7 +31,7 @@ static void gauge_time(const char *name, const char *help, int64_t ms)
 
 /* ---- queues ---------------------------------------------------------------------------------- */
 
-/* Names of queues have no character that a label would have to escape. */
+/* The characters allowed in queue names need no escaping in labels. */
 static void by_queue(const lh_queues *queues, const char *name, const char *help,
                      int64_t (*of)(const lh_queue *q))
 {

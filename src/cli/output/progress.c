@@ -1,3 +1,6 @@
+/*
+ * The progress bar.
+ */
 #include "progress.h"
 
 #include <inttypes.h>

@@ -1,9 +1,12 @@
+/*
+ * Prints recovery reports, as text and as JSON.
+ */
 #include "report.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-/* ---- words both forms share ------------------------------------------------------------------ */
+/* ---- shared by text and JSON ----------------------------------------------------------------- */
 
 const char *report_integrity(const lh_report *report)
 {
@@ -43,7 +46,7 @@ void report_line(const lh_report *report, int64_t now, struct buf *out)
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-/** To the second: what a person compares with a clock. */
+/** Prints a time to the second, for people. */
 static void add_time(struct buf *out, const char *label, int64_t ms)
 {
     char time[64];
@@ -65,14 +68,14 @@ static void add_items(struct buf *out, const char *const *items, size_t n)
         add_item(out, items[i]);
 }
 
-/** The lists end at LH_REPORT_MOST, the counts do not. */
+/** The lists are cut at LH_REPORT_MOST entries; the counts are complete. */
 static void add_rest(struct buf *out, int64_t all, size_t told)
 {
     if (all > (int64_t)told)
         buf_format(out, "  - and %" PRId64 " more\n", all - (int64_t)told);
 }
 
-/** Why a job was failed, in the words of the report; its reason has them at length. */
+/** The reason why a job was failed, in the short words of the report. */
 static const char *why_failed(const char *reason)
 {
     if (reason != NULL && strncmp(reason, "POISON:", 7) == 0)
@@ -122,7 +125,7 @@ static void add_failures(struct buf *out, const lh_report *report)
         if (job->success)
             continue;
         buf_text(out, "  - ");
-        if (job->job != 0) /* else it was a step, not a job */
+        if (job->job != 0) /* a recovery step can fail without a job */
             buf_format(out, "%" PRId64 ": ", job->job);
         text_visible(out, error, strlen(error));
         buf_char(out, '\n');
@@ -276,7 +279,7 @@ void js_report(struct js *json, const lh_report *report, bool lists)
     js_close(json, '}');
 }
 
-/* ---- either ---------------------------------------------------------------------------------- */
+/* ---- text or JSON ---------------------------------------------------------------------------- */
 
 void report_print(const struct cli *cli, const lh_report *report)
 {

@@ -1,25 +1,26 @@
 /*
- * A recovery report, as people and programs read it. Text and keys are pinned: lines and keys are
- * only ever added.
+ * Recovery reports, as text and as JSON. The text and the keys are a promise to users: lines and
+ * keys are only ever added.
  */
 #ifndef LEASEHOLD_CLI_REPORT_H
 #define LEASEHOLD_CLI_REPORT_H
 
 #include "cli/cli.h"
 
-/** Prints a report with all its lists: the text, or one line of JSON. */
+/** Prints a report with its lists, as text or as one line of JSON. */
 void report_print(const struct cli *cli, const lh_report *report);
 
-/** The report as a JSON object; without `lists` only what lh_report_list() fills. */
+/** Writes the report as a JSON object; without `lists`, only the fields that lh_report_list()
+ *  fills. */
 void js_report(struct js *json, const lh_report *report, bool lists);
 
-/** "PASSED", "REPAIRED", "FAILED", "SKIPPED". */
+/** The result of the integrity check: "PASSED", "REPAIRED", "FAILED" or "SKIPPED". */
 const char *report_integrity(const lh_report *report);
 
-/** One line: when, why, what was found. */
+/** Appends one line about the report: time, trigger and counts. */
 void report_line(const lh_report *report, int64_t now, struct buf *out);
 
-/** "1.2s", "2m5s": how long a recovery took. Returns `buf`. */
+/** Formats the duration of a recovery, as in "1.2s" or "2m5s". Returns `buf`. */
 char *report_duration(int64_t ms, char *buf, size_t len);
 
 #endif

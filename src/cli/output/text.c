@@ -1,3 +1,6 @@
+/*
+ * Text for people: colours, visible control characters, ages, tables.
+ */
 #include "text.h"
 
 #include <assert.h>
@@ -72,9 +75,10 @@ bool text_is_control(uint32_t code)
         uint32_t first, last;
     } ranges[] = {
         {0x00, 0x1f},
-        {0x7f, 0x9f},     /* C0, DEL, C1: one of these begins an escape sequence */
-        {0x2028, 0x2029}, /* Zl and Zp: ends of lines */
-        /* Cf, Unicode 15: not shown, or the text after it is shown in another order than it is in. */
+        {0x7f, 0x9f},     /* C0, DEL and C1: these begin escape sequences */
+        {0x2028, 0x2029}, /* Zl and Zp: line and paragraph separators */
+        /* Cf of Unicode 15: invisible, or they change the order in which the text after them is
+         * shown. */
         {0xad, 0xad},
         {0x600, 0x605},
         {0x61c, 0x61c},
@@ -110,7 +114,7 @@ void text_visible(struct buf *out, const char *text, size_t len)
     for (size_t i = 0, n; i < len; i += n) {
         n = text_character(text + i, len - i, &code);
         const char *known = n == 1 && code != 0 ? strchr(special, (int)code) : NULL;
-        if (n == 0) /* not UTF-8; a terminal of another encoding might obey it */
+        if (n == 0) /* not UTF-8: a terminal with another encoding might obey the byte */
             buf_format(out, "\\x%02x", (unsigned)(unsigned char)text[i]);
         else if (known != NULL)
             buf_format(out, "\\%c", letter[known - special]);
@@ -254,7 +258,7 @@ void table_number(struct table *table, int64_t number)
     table_cell(table, number == 0 ? STYLE_DIM : STYLE_NONE, text);
 }
 
-/** Columns of the terminal; 0: not a terminal, nothing is cut. */
+/** The width of the terminal; 0: standard output is no terminal, so nothing is cut. */
 static size_t terminal_width(void)
 {
     struct winsize size;
@@ -281,7 +285,7 @@ static void print_cell(struct buf *out, const char *text, size_t width, bool rig
         buf_text(out, "  ");
 }
 
-/** Nothing trails: an empty last column leaves no blanks behind. */
+/** Removes trailing blanks, which an empty last column would leave. */
 static void end_row(struct buf *out)
 {
     while (out->n > 0 && out->p[out->n - 1] == ' ')
@@ -289,7 +293,7 @@ static void end_row(struct buf *out)
     buf_char(out, '\n');
 }
 
-/** Cuts the last column, the one for long texts, so that a row stays a line of the terminal. */
+/** Cuts the last column, which holds long texts, so that a row fits on one line of the terminal. */
 static const char *cut(struct lhi_arena *arena, const char *text, size_t room)
 {
     const char *p = text;

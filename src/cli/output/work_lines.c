@@ -1,3 +1,6 @@
+/*
+ * The status lines of running jobs below the log of a worker.
+ */
 #include "work_lines.h"
 
 #include <inttypes.h>
@@ -27,10 +30,10 @@ struct work_lines {
     pthread_cond_t cond;
     pthread_t thread;
     bool quit;
-    struct line line[MOST]; /* the first of those that run */
+    struct line line[MOST]; /* the first running jobs */
     size_t n;
-    size_t running, ahead; /* all of them */
-    size_t drawn;          /* lines that stand on the terminal now */
+    size_t running, ahead; /* all jobs of the worker */
+    size_t drawn;          /* lines that are visible now */
 };
 
 /* ---- drawing --------------------------------------------------------------------------------- */
@@ -49,7 +52,7 @@ static void erase(struct work_lines *lines, struct buf *out)
     lines->drawn = 0;
 }
 
-/** Cut to the width of the terminal: a line that wraps cannot be wiped. */
+/** Cuts a line to the width of the terminal, because a wrapped line could not be erased. */
 static void put_cut(struct buf *out, const char *text, size_t width)
 {
     size_t len = strlen(text);
@@ -57,7 +60,7 @@ static void put_cut(struct buf *out, const char *text, size_t width)
     while (len > 0 && text_width(text, len) > width)
         len--;
     while (len > 0 && ((unsigned char)text[len] & 0xC0U) == 0x80)
-        len--; /* not in the middle of a character */
+        len--; /* do not cut a UTF-8 character */
     text_visible(out, text, len);
     buf_char(out, '\n');
 }
@@ -98,7 +101,7 @@ static void put(struct buf *out)
 {
     struct pollfd ready = {.fd = STDERR_FILENO, .events = POLLOUT};
 
-    /* A terminal that was stopped keeps nobody waiting. */
+    /* If the terminal is stopped, skip the drawing: do not wait. */
     if (out->n > 0 && poll(&ready, 1, 0) > 0)
         (void)!fwrite(out->p, 1, out->n, stderr);
     (void)fflush(stderr);
@@ -133,7 +136,7 @@ void work_lines_show(struct work_lines *lines)
     pthread_mutex_unlock(&lines->mutex);
 }
 
-/* ---- what runs ------------------------------------------------------------------------------- */
+/* ---- running jobs ---------------------------------------------------------------------------- */
 
 static void begin(struct work_lines *lines, const lh_work_event *event)
 {
@@ -183,7 +186,7 @@ void work_lines_event(struct work_lines *lines, const lh_work_event *event)
     pthread_mutex_unlock(&lines->mutex);
 }
 
-/* ---- the ages go on by themselves ------------------------------------------------------------ */
+/* ---- redrawing the ages ---------------------------------------------------------------------- */
 
 static void *tick(void *arg)
 {

@@ -1,5 +1,5 @@
 /*
- * The running jobs of a worker on a terminal: a line each, kept below what is logged.
+ * The running jobs of a worker on a terminal: one line each, below the log.
  */
 #ifndef LEASEHOLD_CLI_WORK_LINES_H
 #define LEASEHOLD_CLI_WORK_LINES_H
@@ -8,13 +8,13 @@
 
 struct work_lines;
 
-/** NULL where standard error is no terminal; all of the below accept that. */
+/** NULL if standard error is no terminal. All functions below accept NULL. */
 struct work_lines *work_lines_new(void);
 void work_lines_free(struct work_lines *lines);
 
 void work_lines_event(struct work_lines *lines, const lh_work_event *event);
 
-/** Around a line of the log, from any thread. */
+/** Call these before and after writing a log line, from any thread. */
 void work_lines_hide(struct work_lines *lines);
 void work_lines_show(struct work_lines *lines);
 

@@ -1,3 +1,6 @@
+/*
+ * Prints what the commands of a worker write, with the job in front of each line.
+ */
 #include "work_output.h"
 
 #include <errno.h>
@@ -11,10 +14,10 @@
 #include "base/clock.h"
 #include "work_lines.h"
 
-/* So much of a line is collected before it is printed in pieces. */
+/* A longer line is printed in pieces of this size. */
 enum { LINE_MOST = 3800 };
 
-/* The last line of a stream, which has not ended. */
+/* The last line of a stream, while it is incomplete. */
 struct open_line {
     int64_t job;
     int stream;
@@ -23,7 +26,7 @@ struct open_line {
 
 struct work_output {
     struct cli *cli;
-    bool terminal[2]; /* standard output, standard error */
+    bool terminal[2]; /* whether standard output and standard error are terminals */
     struct open_line *line;
     size_t n;
     long left_out;
@@ -56,7 +59,7 @@ static bool is_ready(struct work_output *output, int fd)
     return true;
 }
 
-/** As a line of the log would be, where the log is JSON; else with the job in front. */
+/** Prints a line, as JSON if the log is JSON, else with the job in front. */
 static void render(const struct work_output *output, const struct open_line *line, const char *text,
                    size_t len, struct js *json)
 {
@@ -86,7 +89,7 @@ static void render(const struct work_output *output, const struct open_line *lin
     }
 }
 
-/* The middle of a text, not inside a character. */
+/* Finds a place to cut near the middle, between two characters. */
 static size_t middle_of(const char *text, size_t len)
 {
     size_t middle = len / 2;
@@ -96,8 +99,8 @@ static size_t middle_of(const char *text, size_t len)
     return middle;
 }
 
-/* A pipe that is ready takes PIPE_BUF bytes without waiting. Escapes make a line up to six times as long:
- * then it is printed as two. */
+/* A pipe that is ready takes PIPE_BUF bytes without blocking. JSON escapes can make a line six
+ * times longer; such a line is printed as two. */
 static void put_text(struct work_output *output, const struct open_line *line, const char *text,
                      size_t len)
 {

@@ -1,8 +1,8 @@
 /*
  * What the commands of a worker write, printed line by line with the job in front.
  *
- * A worker keeps its deadlines, so nothing here waits for a reader: a line that cannot be written is left
- * out, and how many were is told.
+ * A blocked write would make the worker miss its deadlines. So a line that cannot be written at
+ * once is dropped, and the number of dropped lines is reported.
  */
 #ifndef LEASEHOLD_CLI_WORK_OUTPUT_H
 #define LEASEHOLD_CLI_WORK_OUTPUT_H
@@ -14,9 +14,10 @@
 struct work_output;
 
 struct work_output *work_output_new(struct cli *cli);
-/** Something was written, or a job has ended: then the rest of its last line is printed. */
+/** A command has written something, or a job has ended: then its incomplete last line is
+ *  printed. */
 void work_output_event(struct work_output *output,
-                       const lh_work_event *event); /* NULL: not wanted */
+                       const lh_work_event *event); /* NULL: output is not printed */
 void work_output_free(struct work_output *output);
 
 #endif

@@ -1,4 +1,6 @@
-/* What the tables show: of queues, workers, running jobs, and of what happened. */
+/*
+ * The columns of the tables: queues, workers, running jobs and events.
+ */
 #include "table.h"
 
 #include <inttypes.h>
@@ -6,8 +8,8 @@
 #include <string.h>
 
 enum {
-    FRESH_MS = 8000,     /* so long what just happened is highlighted */
-    GONE_MS = 10 * 60000 /* so long a worker that stopped or died is shown */
+    FRESH_MS = 8000,     /* how long a recent change is highlighted */
+    GONE_MS = 10 * 60000 /* how long a stopped or dead worker is shown */
 };
 
 /* ---- words ----------------------------------------------------------------------------------- */
@@ -27,7 +29,8 @@ static void rate(struct shown *out, double per_second)
     out->ink = per_second <= 0 ? INK_DIM : INK_PLAIN;
 }
 
-/** What one watches is told more exactly than a glance needs it: seconds, and in the end tenths. */
+/** Formats a duration more exactly than text_span() does, because the user watches it: in seconds,
+ *  and below ten seconds in tenths. */
 static void span(char *buf, size_t len, int64_t ms)
 {
     int seconds = (int)(ms / 1000 % 60);
@@ -218,7 +221,7 @@ static const struct column worker_columns[] = {
     {"QUEUES", 3, false, false, 0, worker_queues}, {.head = NULL},
 };
 
-/** Those that are there, and for a while those that were. */
+/** Workers that run, and for a while those that stopped or died. */
 static bool worth_showing(const lh_worker *worker)
 {
     return (!is(worker, "dead") && !is(worker, "stopped")) || worker->running > 0 ||
@@ -236,8 +239,8 @@ static int worker_rank(const lh_worker *worker)
     return is(worker, "alive") ? 3 : 4;
 }
 
-/** Where not all have room, those in trouble come first. Else everybody keeps its place, so that one
- *  can be watched. */
+/** Puts workers in trouble first, for a screen with too little room. Otherwise every worker keeps
+ *  its line, so that a user can watch it. */
 void troubled_first(struct rows *rows)
 {
     const lh_worker *workers = rows->picture->workers->worker;
@@ -354,7 +357,8 @@ static const struct column job_columns[] = {
     {"STAGE", 4, false, false, 0, job_stage},    {.head = NULL},
 };
 
-/** Below 0: `a` comes first. By id in the end, so that lines do not change places by chance. */
+/** Below 0: `a` comes first. Ties are broken by id, so that lines do not change places at
+ *  random. */
 static int compare_jobs(const lh_job *a, const lh_job *b, enum sort sort)
 {
     int order = 0;
@@ -400,7 +404,7 @@ struct rows job_rows(const struct picture *picture, enum sort sort)
     return rows;
 }
 
-/* ---- what happened --------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 #define EVENT const struct happening *event = picture_event(picture, i)
 
@@ -414,7 +418,7 @@ static void event_time(const struct picture *picture, size_t i, struct shown *ou
     EVENT;
     char time[64];
 
-    /* Of 2026-01-15T10:30:00.000Z the time of day. */
+    /* Cuts the time of day out of 2026-01-15T10:30:00.000Z. */
     snprintf(out->text, sizeof out->text, "%.8s",
              lh_time_format(event->at, time, sizeof time) + 11);
     out->ink = INK_DIM;

@@ -1,3 +1,6 @@
+/*
+ * leasehold top: the command, its options, and opening the store for the screen.
+ */
 #include <langinfo.h>
 #include <locale.h>
 #include <string.h>
@@ -8,7 +11,7 @@
 
 enum { ONCE, INTERVAL, UNTIL_EMPTY };
 
-/* A screen that hangs for as long as a command may wait would look dead: it looks again instead. */
+/* A short busy timeout: a screen that hangs looks dead, so it tries again at the next refresh. */
 enum { BUSY_MS = 500 };
 
 enum { INTERVAL_MS = 250, COLS = 100, COLS_LEAST = 20, SIZE_MOST = 10000 };
@@ -30,7 +33,7 @@ int top_look(struct top *top)
 
     if (cli->store == NULL) {
         lh_open_opts opts = cli_opts(cli, ACCESS_READ);
-        opts.log = NULL; /* its lines would stand in the middle of the screen */
+        opts.log = NULL; /* log lines would appear in the middle of the screen */
         opts.busy_ms = BUSY_MS;
         rc = lh_open(cli->url, &opts, &cli->store);
         if (rc != LH_OK)
@@ -41,7 +44,7 @@ int top_look(struct top *top)
     }
     if (rc == LH_OK)
         rc = picture_take(&top->picture, cli->store, false);
-    /* A file that was removed, replaced or repaired is found again by opening it anew. */
+    /* Open the store again: this finds a file that was replaced or repaired. */
     if (rc != LH_OK && rc != LH_EBUSY) {
         lh_close(cli->store);
         cli->store = NULL;
@@ -49,7 +52,7 @@ int top_look(struct top *top)
     return rc;
 }
 
-/** A size from the environment; 0: none. */
+/** Reads a size from the environment; 0: not set. */
 static int size_of(const char *name)
 {
     static const struct value_spec sizes = SPEC_INT(1, SIZE_MOST);
@@ -90,7 +93,7 @@ static int print_once(struct top *top)
     return EXIT_DONE;
 }
 
-/** What makes no sense together, or here. 0, or the exit code. */
+/** Refuses options that make no sense together, or without a terminal. 0, or the exit code. */
 static int refuse(const struct cli *cli, const struct args *args)
 {
     bool once = args->option[ONCE].given > 0;
@@ -121,13 +124,13 @@ static int run(struct cli *cli, const struct args *args)
 
     if (exit != 0 || (exit = cli_open(cli, ACCESS_READ)) != 0)
         return exit;
-    /* Which characters the terminal has, and how wide they are. */
+    /* The locale says which characters the terminal can show, and how wide they are. */
     (void)setlocale(LC_CTYPE, "");
     top.ascii = strcmp(nl_langinfo(CODESET), "UTF-8") != 0;
     if (opt[ONCE].given) {
         exit = print_once(&top);
     } else {
-        lh_close(cli->store); /* opened only to tell at once what is wrong with it */
+        lh_close(cli->store); /* opened only to report a problem before the screen starts */
         cli->store = NULL;
         exit = top_screen(&top);
     }

@@ -1,5 +1,7 @@
-/* How a picture is laid out: a head, four tables that share the rows there are, a foot. On a screen
- * too low for all of them, those that tell least go first. */
+/*
+ * Draws a picture into a frame: a head, four tables that share the rows, a foot. On a low screen
+ * the least useful tables are left out.
+ */
 #include "table.h"
 
 #include <inttypes.h>
@@ -8,7 +10,7 @@
 
 /* ---- head and foot --------------------------------------------------------------------------- */
 
-/** The first line: which store, and when. */
+/** The first line: the store and the time. */
 static void draw_title(struct frame *frame, const struct picture *picture, const struct view *view)
 {
     char time[64] = "", right[64];
@@ -32,7 +34,7 @@ struct line {
     int row, col;
 };
 
-/** Appends some words, two columns apart, if there is room for all of them. */
+/** Appends words after a gap of two columns, if all of them fit. */
 static void say(struct line *line, unsigned ink, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -58,7 +60,7 @@ static int64_t healed(const lh_store_info *info)
            info->recovery.released;
 }
 
-/** The second line: all queues in one, and what was healed. */
+/** The second line: totals of all queues, and what was recovered. */
 static void draw_totals(struct frame *frame, int row, const struct picture *picture)
 {
     struct line line = {frame, row, 0};
@@ -96,7 +98,7 @@ static void draw_totals(struct frame *frame, int row, const struct picture *pict
             text_plural(info->workers_alive));
 }
 
-/** What is wrong with the store or with looking at it; "": nothing. */
+/** The problem with the store or with reading it; "": none. */
 static void trouble(const struct picture *picture, char *buf, size_t len)
 {
     buf[0] = '\0';
@@ -106,7 +108,7 @@ static void trouble(const struct picture *picture, char *buf, size_t len)
         snprintf(buf, len, "degraded: %s", picture->info.degraded);
 }
 
-/** Returns the row below. */
+/** Draws the warning, if there is one. Returns the next free row. */
 static int draw_head(struct frame *frame, const struct picture *picture, const struct view *view)
 {
     char wrong[SHOWN_MOST + 64];
@@ -159,12 +161,12 @@ static void draw_help(struct frame *frame, int row)
         frame_text(frame, row + (int)i, 0, frame->cols, INK_PLAIN, lines[i]);
 }
 
-/* ---- who gets how many rows ------------------------------------------------------------------ */
+/* ---- sharing the rows ------------------------------------------------------------------------ */
 
 enum part { QUEUES, WORKERS, JOBS, EVENTS, PARTS };
 
-/** Shares `room` rows: nobody gets more than it wants, and what one leaves the others take. On a
- *  screen too low for all, those that tell least get nothing. */
+/** Shares `room` rows: no table gets more than it needs, and the rest goes to the others. On a low
+ *  screen the least useful tables get no rows. */
 static void share(const int *want, int room, int *get)
 {
     static const enum part least_first[PARTS] = {QUEUES, WORKERS, EVENTS, JOBS};
@@ -177,7 +179,7 @@ static void share(const int *want, int room, int *get)
         grown = false;
         for (int i = PARTS - 1; i >= PARTS - shown && room > 0; i--) {
             enum part s = least_first[i];
-            /* A head alone tells nothing; and jobs are what one came for. */
+            /* A table head without rows is useless, and running jobs matter most. */
             int step = get[s] == 0 || s == JOBS ? 2 : 1;
             if (step > room || step > want[s] - get[s])
                 step = get[s] > 0 && get[s] < want[s] ? 1 : 0;
@@ -190,7 +192,7 @@ static void share(const int *want, int room, int *get)
     }
 }
 
-/** Empty rows between the tables, if there is room for them. */
+/** Puts empty rows between the tables, if they fit. */
 static bool airy(const int *want, int room)
 {
     int all = PARTS;

@@ -1,5 +1,7 @@
-/* A screen of characters, whatever it is shown on. All text passes here, so it is here that nothing
- * gets through which would move a cursor, hide what stands beside it or forge a line. */
+/*
+ * A grid of characters, independent of the device. All text passes through here, so this file makes
+ * control characters harmless: none can move a cursor, hide other text, or fake a line.
+ */
 #include "top.h"
 
 #include <stdlib.h>
@@ -30,7 +32,7 @@ struct spot *frame_spot(const struct frame *frame, int row, int col)
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-/** The next character of UTF-8; what is none counts byte for byte as a question mark. */
+/** Decodes the next UTF-8 character; an invalid byte becomes a question mark. */
 static wchar_t next_char(const char **text)
 {
     const unsigned char *p = (const unsigned char *)*text;
@@ -50,14 +52,16 @@ static wchar_t next_char(const char **text)
     return more < 0 ? L'?' : (wchar_t)c;
 }
 
-/** How a character is shown: itself, or something harmless; its width, 0 for what has none. */
+/** The character to show: itself, or a harmless replacement. Sets its width; 0 for one without
+ *  width. */
 static int harmless(const struct frame *frame, wchar_t *c)
 {
     int width;
 
     if (*c >= 0x20 && *c < 0x7f)
         return 1;
-    /* Also the ellipsis and blocks of our own: drawn for such a terminal by other means. */
+    /* A terminal without UTF-8 cannot show our ellipsis and bars either: they are drawn
+     * differently. */
     width = frame->ascii ? -1 : wcwidth(*c);
     if (width < 0 || *c < 0xa0) {
         *c = L'?';
@@ -66,7 +70,7 @@ static int harmless(const struct frame *frame, wchar_t *c)
     return width;
 }
 
-/** Control characters as people write them, so that a glance tells what it was. */
+/** Control characters in a readable form, as in ^C. */
 static void make_visible(struct buf *out, const char *text)
 {
     text_visible(out, text, strlen(text));
@@ -121,7 +125,7 @@ int frame_text(struct frame *frame, int row, int col, int width, unsigned ink, c
         int w = harmless(frame, &c);
         if (used + w > room)
             break;
-        if (w > 0) /* marks that combine with what they follow are left out */
+        if (w > 0) /* leave out combining marks */
             put(frame, row, col + used, ink, c, w);
         used += w;
     }
@@ -165,7 +169,7 @@ void frame_line(struct frame *frame, int row, unsigned ink)
         frame_spot(frame, row, col)->ink |= ink;
 }
 
-/* ---- as lines -------------------------------------------------------------------------------- */
+/* ---- printing -------------------------------------------------------------------------------- */
 
 static void add_utf8(struct buf *out, wchar_t wide)
 {

@@ -1,4 +1,6 @@
-/* In place of top_screen.c where there was no ncurses at build time. */
+/*
+ * Replaces screen.c in a build without ncurses.
+ */
 #include "top.h"
 
 int top_screen(struct top *top)

@@ -1,5 +1,7 @@
-/* What is seen of the store. Lists are replaced as a whole; what is told over time (rates, events)
- * is carried on from one picture to the next. */
+/*
+ * Reads the store into a picture. Lists are replaced as a whole; rates and events are carried over
+ * from one picture to the next.
+ */
 #include "top.h"
 
 #include <inttypes.h>
@@ -51,8 +53,8 @@ double pace_done(const struct pace *pace)
     return per_second(pace->done - oldest_mark(pace)->done, pace->at - oldest_mark(pace)->at);
 }
 
-/** The paces in the order of the queues; new ones begin, those of vanished queues end. A queue that
- *  was not there at `before` (0: nobody looked) had nothing then. */
+/** Updates the rates, in the order of the queues. A queue that is new since the time `before`
+ *  starts at zero; with `before` 0 there was no picture before. */
 static void count_paces(struct picture *picture, int64_t before)
 {
     const lh_queues *queues = picture->queues;
@@ -90,10 +92,10 @@ static const struct told {
     {"queue.resumed", INK_YELLOW},   {"queue.deleted", INK_YELLOW},
 };
 
-/** How an event is told; NULL: it is not. */
+/** How an event is shown; NULL: it is not. */
 static const struct told *find_told(const lh_event *event)
 {
-    /* A failure with attempts left is daily life. */
+    /* A failed attempt that will be retried is routine: it is not shown. */
     if (strcmp(event->type, "job.failed") == 0 &&
         (event->to == NULL || strcmp(event->to, "failed") != 0))
         return NULL;
@@ -111,7 +113,7 @@ static void add_count(struct buf *text, const lh_event *event, const char *key, 
         buf_format(text, "%s%" PRId64 " %s%s", text->n > 0 ? ", " : "", n, noun, text_plural(n));
 }
 
-/** "2 jobs, 1 dead worker": what a recovery did. */
+/** Appends what a recovery did, as in "2 jobs, 1 dead worker". */
 static void add_recovery(struct buf *text, const lh_event *event)
 {
     add_count(text, event, "jobs", "job");
@@ -157,8 +159,8 @@ static void remember(struct picture *picture, const lh_event *event)
     picture->events++;
 }
 
-/** Reads on from where it was. The first time the newest are enough; in a flood (audit full) the
- *  rest waits for the next picture. */
+/** Reads the events since the last picture. The first time, the newest are enough. If there are
+ *  very many (audit full), the rest is read for the next picture. */
 static int read_events(struct picture *picture, lh_store *store)
 {
     enum { PAGE = 1000, PAGES = 10 };
@@ -191,7 +193,7 @@ const struct happening *picture_event(const struct picture *picture, size_t i)
 
 /* ---- the picture ----------------------------------------------------------------------------- */
 
-/** Another store under the same name, after a restore: what was told over time is not its own. */
+/** Forgets rates and events if the file is another store now (after a restore). */
 static bool forget_other_store(struct picture *picture)
 {
     if (strcmp(picture->uuid, picture->info.uuid) == 0)
@@ -270,7 +272,7 @@ bool picture_empty(const struct picture *picture)
     return picture->seen;
 }
 
-/* ---- as data --------------------------------------------------------------------------------- */
+/* ---- JSON ------------------------------------------------------------------------------------ */
 
 static void json_events(struct js *json, const struct picture *picture)
 {

@@ -1,5 +1,7 @@
-/* The terminal: keys in, frames out. The only file that knows ncurses, which keeps its state to
- * itself and puts the terminal back in order whatever signal ends the program. */
+/*
+ * The terminal: reads keys and shows frames. This is the only file that uses ncurses. ncurses has
+ * global state, and restores the terminal when a signal ends the program.
+ */
 #include "top.h"
 
 #include <curses.h>
@@ -10,12 +12,12 @@
 
 #include "base/clock.h"
 
-enum { LOOK_UP_MS = 250 }; /* so soon at the latest a signal is noticed */
+enum { LOOK_UP_MS = 250 }; /* the longest delay until a signal is noticed */
 
 /* ---- the terminal ---------------------------------------------------------------------------- */
 
-/** Can it do what a screen needs? 0, or the exit code with the reason told: ncurses would end the
- *  program, or write line after line. */
+/** Checks that the terminal can show a screen. 0, or the exit code with the reason printed. ncurses
+ *  itself would end the program or print line after line. */
 static int check_terminal(void)
 {
     const char *name = getenv("TERM");
@@ -73,7 +75,7 @@ static attr_t attributes(unsigned ink)
     return attr;
 }
 
-/** After erase() a blank is there already, unless it has a colour behind it. */
+/** After erase() every cell is blank, so a blank needs drawing only if it has a colour. */
 static bool is_blank(const struct spot *spot)
 {
     return spot->c == L' ' && (spot->ink & INK_REVERSE) == 0;
@@ -103,7 +105,7 @@ static bool same_frame(const struct frame *a, const struct frame *b)
            memcmp(a->spot, b->spot, (size_t)a->rows * (size_t)a->cols * sizeof *a->spot) == 0;
 }
 
-/** Where nothing happens only the time of day changes, once a second: the rest costs no drawing. */
+/** Draws only when the picture or the time of day (once a second) has changed. */
 static void show(struct top *top, struct frame *shown)
 {
     struct frame frame;
@@ -123,7 +125,7 @@ static void scroll_by(struct view *view, long by)
     if (by < 0 && view->first < (size_t)-by)
         view->first = 0;
     else
-        view->first += (size_t)by; /* the end is found when it is drawn */
+        view->first += (size_t)by; /* drawing limits it to the last job */
 }
 
 static void press(struct view *view, int key)
@@ -160,12 +162,12 @@ static void press(struct view *view, int key)
     case KEY_END:
         view->first = PICTURE_JOBS;
         break;
-    default: /* also KEY_RESIZE: it is drawn anew after every key */
+    default: /* also KEY_RESIZE: the screen is redrawn after every key */
         break;
     }
 }
 
-/** Takes what was typed. False: quit. `*typed`: there was something. */
+/** Handles the typed keys. False: quit. `*typed`: there were keys. */
 static bool take_keys(struct view *view, bool *typed)
 {
     int key;
@@ -181,7 +183,7 @@ static bool take_keys(struct view *view, bool *typed)
 
 /* ---- the loop -------------------------------------------------------------------------------- */
 
-/** Waits for a key, a signal, or so long. False: the terminal is gone. */
+/** Waits for a key, a signal or the time. False: the terminal is gone. */
 static bool wait_for_key(int64_t ms)
 {
     struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
@@ -192,7 +194,7 @@ static bool wait_for_key(int64_t ms)
            (in.revents & (POLLHUP | POLLERR | POLLNVAL)) == 0;
 }
 
-/* By real time, also where a test has stopped the clock: a screen that does not move is none. */
+/* Uses real time even if a test has stopped the clock: otherwise the screen would never refresh. */
 static int64_t screen_ms(void)
 {
     return lhi_mono_us() / 1000;
@@ -228,7 +230,7 @@ int top_screen(struct top *top)
 
     if (exit != 0)
         return exit;
-    (void)cli_cancel(); /* before ncurses, which leaves alone what has a handler */
+    (void)cli_cancel(); /* before ncurses, which keeps existing signal handlers */
     if ((screen = begin_screen()) == NULL)
         return cli_error(EXIT_FAILED, "could not use the terminal");
     top->view.keys = true;

@@ -1,4 +1,7 @@
-/* Tables on a screen of any width: the least needed columns are dropped where it is narrow. */
+/*
+ * Draws tables on a screen of any width. On a narrow screen the least important columns are
+ * dropped.
+ */
 #include "table.h"
 
 #include <string.h>
@@ -6,8 +9,8 @@
 enum {
     COLUMNS_MOST = 12,
     TEXT_LEAST = 12,
-    BAR_LEAST = 6, /* a bar with fewer columns says nothing */
-    BAR_TEXT = 6   /* the columns of the number beside it */
+    BAR_LEAST = 6, /* a shorter bar is useless */
+    BAR_TEXT = 6   /* columns of the number next to it */
 };
 
 static void cell(const struct rows *rows, const struct column *column, size_t line,
@@ -19,7 +22,7 @@ static void cell(const struct rows *rows, const struct column *column, size_t li
     column->show(rows->picture, rows->order[line], out);
 }
 
-/** How wide a column would like to be, for the lines that are shown. */
+/** The width that a column wants, for the visible rows. */
 static int wanted(const struct frame *frame, const struct rows *rows, const struct column *column,
                   size_t lines)
 {
@@ -35,13 +38,14 @@ static int wanted(const struct frame *frame, const struct rows *rows, const stru
         empty = empty && takes == 0;
     }
     if (empty && column->rank > 0 && lines > 0)
-        return 0; /* nobody has any: no reason to take room */
+        return 0; /* all cells are empty: drop the column */
     if (column->bar)
         width = column->most;
     return column->most > 0 && width > column->most ? column->most : width;
 }
 
-/** What a column can do with: names and texts may be cut, bars be short, numbers stay whole. */
+/** The least width of a column: names and texts may be cut and bars may be short; numbers stay
+ *  whole. */
 static int least(const struct column *column, int want)
 {
     int enough = column->bar ? BAR_TEXT + BAR_LEAST : column->right ? want : TEXT_LEAST;
@@ -49,7 +53,7 @@ static int least(const struct column *column, int want)
     return want < enough ? want : enough;
 }
 
-/** The one to do without: of the highest rank; below 0: all must stay. */
+/** The column to drop next: the one with the highest rank; below 0: none may be dropped. */
 static int least_needed(const struct column *columns, const int *width)
 {
     int found = -1;
@@ -61,8 +65,8 @@ static int least_needed(const struct column *columns, const int *width)
     return found;
 }
 
-/** The widths of all columns, 0 for those that are dropped: each gets its least, and what is left is
- *  shared by those that want more. */
+/** Computes the widths of all columns; 0 means dropped. Each column gets its least width, and those
+ *  that want more share the rest. */
 static void fit(const struct frame *frame, const struct rows *rows, size_t lines, int *width)
 {
     int want[COLUMNS_MOST] = {0}, spare = frame->cols + TABLE_GAP, drop;
@@ -124,7 +128,7 @@ size_t table_lines(int room, const struct rows *rows)
 {
     size_t lines = room > 1 ? (size_t)room - 1 : 0, left = rows->n - rows->first;
 
-    /* The last line tells how many there are besides, unless it is the only one. */
+    /* The last line says how many more rows there are, unless there is only one line. */
     if ((lines < left || rows->more > 0) && lines > 1 && !rows->open_end)
         lines--;
     return lines < left ? lines : left;

@@ -1,9 +1,9 @@
 /*
- * leasehold top, in three steps that know only the one before: what is seen of the store
- * (struct picture), how it is laid out (struct frame), and where it is shown: on a terminal, or as
- * plain lines.
+ * leasehold top, in three steps: reading the store (struct picture), layout (struct frame), and
+ * showing the frame on a terminal or as plain text. Each step knows only the one before it.
  *
- * It only ever reads. When the store cannot be read the last picture stays, and says so.
+ * It never writes to the store. If the store cannot be read, the last picture stays visible with a
+ * message.
  */
 #ifndef LEASEHOLD_CLI_TOP_H
 #define LEASEHOLD_CLI_TOP_H
@@ -17,16 +17,16 @@
 
 #include "cli/cli.h"
 
-/* ---- how a thing looks ----------------------------------------------------------------------- */
+/* ---- colours and styles ---------------------------------------------------------------------- */
 
-/* A colour, and how it is written. Everything stays readable without colours. */
+/* Colour and style. The screen stays readable without colours. */
 enum ink {
     INK_PLAIN = 0,
     INK_RED,
     INK_GREEN,
     INK_YELLOW,
     INK_CYAN,
-    INK_COLORS = 7, /* mask of the above */
+    INK_COLORS = 7, /* mask of the colours */
     INK_BOLD = 8,
     INK_DIM = 16,
     INK_REVERSE = 32
@@ -35,13 +35,13 @@ enum ink {
 /* ---- the picture ----------------------------------------------------------------------------- */
 
 enum {
-    PICTURE_JOBS = 1000,    /* running jobs that are looked at */
-    PICTURE_EVENTS = 64,    /* that are remembered */
-    PICTURE_RATE_MS = 5000, /* a rate is made from what happened in this time … */
-    PICTURE_MARK_MS = 500   /* … noted so often */
+    PICTURE_JOBS = 1000,    /* most running jobs that are read */
+    PICTURE_EVENTS = 64,    /* events that are kept */
+    PICTURE_RATE_MS = 5000, /* rates are averages over this time */
+    PICTURE_MARK_MS = 500   /* counts are recorded at this interval */
 };
 
-/* One event worth a line. */
+/* An event that is shown. */
 struct happening {
     int64_t at;
     unsigned ink;
@@ -52,91 +52,91 @@ struct happening {
 /* How fast a queue fills and empties. */
 struct pace {
     char queue[129];
-    int64_t at;               /* when it was last looked at, and … */
-    int64_t total, completed; /* … what the queue had */
-    int64_t in, done;         /* counted since this began; a prune takes nothing from them */
+    int64_t at;               /* when the queue was last read */
+    int64_t total, completed; /* counts at that time */
+    int64_t in, done; /* jobs since the start of the program; a prune does not reduce them */
     struct pace_mark {
         int64_t at, in, done;
     } mark[PICTURE_RATE_MS / PICTURE_MARK_MS];
-    size_t marks; /* ever made; the last ones are there */
+    size_t marks; /* number of marks so far; the array has the last ones */
 };
 
 struct picture {
-    bool seen;   /* there is one at all */
-    int64_t now; /* by the store's clock, when it was taken */
+    bool seen;   /* a picture was taken */
+    int64_t now; /* when it was taken, by the store's clock */
     lh_store_info info;
     lh_queues *queues;
     lh_workers *workers;
-    lh_jobs *jobs;     /* running, by id */
-    struct pace *pace; /* as many as queues, in their order */
+    lh_jobs *jobs;     /* running jobs, by id */
+    struct pace *pace; /* one for each queue, in the same order */
     size_t n_pace;
     struct happening event[PICTURE_EVENTS];
-    size_t events;      /* ever remembered: the newest is event[(events - 1) % PICTURE_EVENTS] */
-    int64_t last_event; /* id up to which they were read */
-    char uuid[40];      /* of the store that all this is about */
-    char trouble[512];  /* why there is no newer one; "": there is */
+    size_t events; /* number of events so far; the newest is event[(events - 1) % PICTURE_EVENTS] */
+    int64_t last_event; /* the id of the last event that was read */
+    char uuid[40];      /* of the store */
+    char trouble[512];  /* why the last read failed; "": it did not */
 };
 
-/** Take a new picture from `store`; `whole`: with payloads and checkpoints, which no screen shows. On
- *  failure the old one stays, with its `trouble` told. */
+/** Takes a new picture. `whole` includes payloads and checkpoints, which are for JSON only. On
+ *  failure the old picture stays, and `trouble` has the reason. */
 int picture_take(struct picture *picture, lh_store *store, bool whole);
-/** The same for a store that could not even be opened. */
+/** Notes that the store could not be opened. */
 void picture_trouble(struct picture *picture, const char *why);
 void picture_clear(struct picture *picture);
 
-/** Jobs a second, over the last seconds; below 0: not known yet. */
+/** Jobs per second over the last seconds; below 0: not known yet. */
 double pace_in(const struct pace *pace);
 double pace_done(const struct pace *pace);
-/** The newest first: 0 … ; NULL: there are no more. */
+/** Event number `i`, the newest first; NULL: there are no more. */
 const struct happening *picture_event(const struct picture *picture, size_t i);
-/** Is nothing scheduled, pending or running? */
+/** Whether no job is scheduled, pending or running. */
 bool picture_empty(const struct picture *picture);
 void picture_json(const struct picture *picture);
 
 /* ---- the frame ------------------------------------------------------------------------------- */
 
-/* A screen of characters. What is put outside of it is lost, so that every size is fine. */
+/* A grid of characters. Writing outside of it does nothing, so any size is valid. */
 struct frame {
     int rows, cols;
-    bool ascii; /* of a terminal that shows nothing else */
+    bool ascii; /* the terminal shows ASCII only */
     struct spot {
-        wchar_t c; /* 0: the second half of a wide one */
+        wchar_t c; /* 0: the second half of a wide character */
         unsigned ink;
     } * spot;
 };
 
 void frame_init(struct frame *frame, int rows, int cols, bool ascii);
-void frame_clear(struct frame *frame);                                /* frees */
-struct spot *frame_spot(const struct frame *frame, int row, int col); /* NULL: outside */
+void frame_clear(struct frame *frame);                                /* frees the grid */
+struct spot *frame_spot(const struct frame *frame, int row, int col); /* NULL: outside the grid */
 
-/** How many columns a text takes as it will be shown. */
+/** The number of columns of a text as it will be shown. */
 int frame_width(const struct frame *frame, const char *text);
-/** Writes a text into `width` columns, cut with an ellipsis where it is longer. Control characters
- *  are shown, not obeyed. Returns how many columns it took. */
+/** Writes a text into `width` columns; a longer text is cut with an ellipsis. Control characters
+ *  are made visible. Returns the number of columns used. */
 int frame_text(struct frame *frame, int row, int col, int width, unsigned ink, const char *text);
-/** The same, at the right of these columns. */
+/** The same, right-aligned. */
 void frame_right(struct frame *frame, int row, int col, int width, unsigned ink, const char *text);
-/** A bar that fills this part, 0 … 1, of the columns. */
+/** Draws a bar that fills the part 0 … 1 of the columns. */
 void frame_bar(struct frame *frame, int row, int col, int width, unsigned ink, double part);
 /** Colours a whole line. */
 void frame_line(struct frame *frame, int row, unsigned ink);
-/** As lines of text on standard output, without trailing blanks. */
+/** Prints the frame as lines of text, without trailing blanks. */
 void frame_print(const struct frame *frame);
 
 /* ---- drawing --------------------------------------------------------------------------------- */
 
 enum sort { SORT_JOB, SORT_LEASE, SORT_AGE, SORT_WORKER, SORTS };
 
-/* What the person at the keyboard wants to see. */
+/* What the user has chosen. */
 struct view {
-    size_t first; /* job in the first line; put right when it is too large */
+    size_t first; /* the job in the first line; corrected if it is too large */
     enum sort sort;
-    size_t page; /* as many jobs were shown the last time */
+    size_t page; /* the number of jobs shown the last time */
     bool paused, help;
-    bool keys; /* somebody can press some: tell which */
+    bool keys; /* the user can press keys: show which */
 };
 
-/** As many rows as it takes to show everything. */
+/** The number of rows that show everything. */
 int draw_rows(const struct picture *picture);
 void draw(struct frame *frame, const struct picture *picture, struct view *view);
 
@@ -151,10 +151,11 @@ struct top {
     bool ascii;
 };
 
-/** Look again: opens the store if it is not, and closes it if it is of no use any more. */
+/** Takes a new picture. Opens the store if it is not open, and closes it after a failure. */
 int top_look(struct top *top);
 
-/** Shows it until the end; returns the exit code. In a build without ncurses, that there is none. */
+/** Runs the screen until the user quits; returns the exit code. Without ncurses it returns an
+ *  error. */
 int top_screen(struct top *top);
 
 #endif

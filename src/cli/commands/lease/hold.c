@@ -20,17 +20,16 @@
     }
 /* clang-format on */
 
-/** With --json the lease as it is after an act. */
+/** With --json prints the lease as it is after an act. */
 static void print_after(const struct cli *cli, const lh_leases *leases)
 {
     for (size_t i = 0; cli->json && leases != NULL && i < leases->n; i++)
         lease_print_json(&leases->lease[i]);
 }
 
-/**
- * The holder, for an act that needs to be one. Who has only the token is the holder too: the token
- * was given to nobody else, and the act compares it again, so nothing can slip in between.
- */
+/** Finds the owner by the token, for a call that needs an owner. Only the owner was given the
+ *  token. The call compares the token again, so the lease cannot change hands unnoticed in
+ *  between. */
 static int find_owner(struct cli *cli, const struct lease_name *name, int64_t token, int nobody,
                       struct buf *owner)
 {
@@ -137,7 +136,8 @@ static const struct option extend_options[] = {
     {.name = NULL},
 };
 
-/** Opens the store and settles the owner. `nobody` is the exit code if there is none. */
+/** Opens the store and determines the owner. `nobody` is the exit code if the lease has no
+ *  owner. */
 static int holder(struct cli *cli, const struct args *args, const struct lease_name *name,
                   const struct value *owner, const struct value *token, int nobody,
                   lh_lease_opts *opts, struct buf *found)

@@ -30,7 +30,7 @@ static void trouble(void *arg, const char *text)
     cli_log_line(arg, &(lh_log_entry){.level = LH_LOG_WARN, .line = text});
 }
 
-/** As a shell tells it. */
+/** The exit code of the command, as a shell reports it. */
 static int exit_of(int status)
 {
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
@@ -47,7 +47,7 @@ static int run(struct cli *cli, const struct args *args)
 {
     const struct value *opt = args->option;
     const char *lease = args->positional[0].text;
-    const char *slash = strchr(lease, '/'); /* the parser has seen that it is there */
+    const char *slash = strchr(lease, '/'); /* the parser has checked that it exists */
     char scope[129], error[480];
     int status = 0;
 

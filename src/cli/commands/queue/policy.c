@@ -11,7 +11,7 @@
 #define SPEC_QUEUE_OR_ANY {.kind = VALUE_NAME, .word = "*"}
 /* clang-format on */
 
-/** "*" means any, which is NULL to the library. */
+/** The user writes "*" for any queue; the library takes NULL. */
 static const char *or_any(const char *name)
 {
     return name != NULL && strcmp(name, "*") == 0 ? NULL : name;
