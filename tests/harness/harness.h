@@ -23,6 +23,7 @@
 
 #include <leasehold.h>
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -129,6 +130,11 @@ bool test_new_time_namespace(int64_t seconds);
  * test says so and ends. */
 pid_t test_fork_at_another_time(int64_t seconds);
 _Noreturn void test_child_done(void);
+
+/* Wait until this thread, or the first thread of this process, sleeps in a call that waits. False: it has
+ * ended. A test that needs it to sleep expects true. */
+bool test_thread_sleeps(pthread_t thread);
+bool test_process_sleeps(pid_t pid);
 /* Wait for a process of test_spawn or test_fork. Only code and sig are filled. */
 struct run test_wait(pid_t pid);
 

@@ -358,9 +358,7 @@ static bool expect_shared(void)
 
     EXPECT_OK(pg_pool_take(comer.pg, pg_real_ms() + 10000, &conn, &err));
     EXPECT(pthread_create(&thread, NULL, take_and_give, &comer) == 0);
-    while (__atomic_load_n(&comer.since, __ATOMIC_SEQ_CST) == 0)
-        usleep(100);
-    usleep(10000); /* until he waits: in one of several tries at least he does */
+    EXPECT(test_thread_sleeps(thread));
     pg_pool_give(comer.pg, conn);
     bool in_time = pg_real_ms() < comer.since + MOMENT_MS;
     pthread_join(thread, NULL);

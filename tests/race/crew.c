@@ -272,7 +272,7 @@ int64_t now_ns(void)
     return (int64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
 }
 
-void let_it_wait(void)
+void pause_between_looks(void)
 {
     (void)nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
 }

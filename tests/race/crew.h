@@ -69,8 +69,8 @@ void polls_stop(void);
 void clock_advance_ms(int64_t ms);
 
 int64_t now_ns(void);
-/* Let another process come to its wait; what is expected holds whether or not it got there. */
-void let_it_wait(void);
+/* In a loop that waits for something to happen. */
+void pause_between_looks(void);
 
 lh_job job_now(lh_store *store, int64_t id); /* its strings are not to be read */
 void expect_sound(lh_store *store);

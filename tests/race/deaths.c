@@ -96,7 +96,7 @@ TEST(a_worker_whose_first_thread_has_ended_lives_while_another_does)
     char path[64], line[256] = "";
     (void)snprintf(path, sizeof path, "/proc/%d/stat", (int)worker.pid);
     for (int i = 0; i < 200 && strstr(line, ") Z ") == NULL; i++) {
-        let_it_wait();
+        pause_between_looks();
         FILE *in = fopen(path, "re");
         EXPECT(in != NULL && fgets(line, sizeof line, in) != NULL);
         (void)fclose(in);

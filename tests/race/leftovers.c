@@ -80,7 +80,7 @@ static void end(pid_t pid)
 {
     (void)kill(pid, SIGKILL);
     for (int i = 0; i < TRIES && alive(pid); i++)
-        let_it_wait();
+        pause_between_looks();
     EXPECT(!alive(pid));
 }
 

@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 static const lh_worker_opts process = {.process = true};
 
@@ -47,7 +48,7 @@ TEST_TIMEOUT(the_job_of_a_killed_worker_is_with_a_waiting_one_at_once, 60)
         struct hand worker = hand_start(&store, "w-1", &process);
         int64_t job = ask(&worker, HOLD).job;
         tell(&next, WAIT);
-        let_it_wait();
+        EXPECT(test_process_sleeps(next.pid));
         int64_t killed_ns = now_ns();
         hand_kill(&worker);
         struct answer claimed = hear(&next);
@@ -75,7 +76,7 @@ TEST_TIMEOUT(whoever_keeps_the_store_up_hears_of_a_death_at_once, 60)
         pid_t killer = test_fork(); /* while we wait */
         int64_t began_ns = now_ns();
         if (killer == 0) {
-            let_it_wait();
+            EXPECT(test_process_sleeps(getppid()));
             hand_kill(&worker);
             test_child_done();
         }

@@ -8,13 +8,6 @@
 #include <pthread.h>
 #include <time.h>
 
-/* Not to make time pass, but to let another thread come to its wait: what is expected holds whether
- * or not it got there. */
-static void let_it_wait(void)
-{
-    nanosleep(&(struct timespec){.tv_nsec = 30000000}, NULL);
-}
-
 /* ---- when to come back ---- */
 
 SPEC(upkeep_asks_to_come_back_when_the_next_thing_falls_due)
@@ -97,7 +90,7 @@ static void start(struct world *w, struct keeper *k)
         k->store = w->store;
     void *(*rounds)(void *) = k->wait_ms < 0 ? keep_up_for_ever : keep_up;
     EXPECT_EQ(pthread_create(&k->thread, NULL, rounds, k), 0);
-    let_it_wait();
+    EXPECT(test_thread_sleeps(k->thread));
 }
 
 /* Who sleeps until a moment looks one millisecond after it. */
@@ -106,13 +99,13 @@ static void clock_reach_ms(struct world *w, int64_t ms)
     clock_advance_ms(w, ms + 1);
 }
 
-/* Who had looked at the clock just before it was moved sleeps as long once more: it is moved on. */
+/* A thread that has read the clock just before the test moved it sleeps for the whole time again. So the clock
+ * is moved on until the thread ends. */
 static lh_upkeep finish(struct world *w, struct keeper *k)
 {
-    while (pthread_tryjoin_np(k->thread, NULL) == EBUSY) {
-        let_it_wait();
+    while (test_thread_sleeps(k->thread))
         clock_advance_ms(w, 10);
-    }
+    EXPECT_EQ(pthread_join(k->thread, NULL), 0);
     EXPECT_OK(k->rc);
     return k->done;
 }
@@ -124,7 +117,7 @@ SPEC(maintenance_waits_for_the_end_of_a_lease)
     lh_job job = held(&w, "mail", "w-1", 500);
     start(&w, &k);
     clock_advance_ms(&w, 499);
-    let_it_wait();
+    EXPECT(test_thread_sleeps(k.thread));
     EXPECT_EQ(job_of(&w, job.id).state, LH_RUNNING);
     clock_reach_ms(&w, 1);
     EXPECT_EQ(finish(&w, &k).recovered, 1);
@@ -236,7 +229,7 @@ static void expect_few_rounds(lh_store *store)
     int64_t began = real_ms();
     EXPECT_EQ(pthread_create(&r.keeper.thread, NULL, keep_on, &r), 0);
     for (int i = 0; i < 6; i++)
-        let_it_wait();
+        EXPECT(test_thread_sleeps(r.keeper.thread));
     __atomic_store_n(&r.keeper.cancel, 1, __ATOMIC_SEQ_CST);
     pthread_join(r.keeper.thread, NULL);
     EXPECT_STATUS(r.keeper.rc, LH_EINTR);

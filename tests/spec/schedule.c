@@ -189,12 +189,6 @@ SPEC(upkeep_asks_to_come_back_for_the_next_tick)
     world_close(&w);
 }
 
-/* Not to make time pass, but to let another thread come to its wait. */
-static void let_it_wait(void)
-{
-    nanosleep(&(struct timespec){.tv_nsec = 30000000}, NULL);
-}
-
 struct waiter {
     pthread_t thread;
     lh_store *store;
@@ -226,16 +220,16 @@ static void *keep_up(void *arg)
 static void begin(struct waiter *waiter, void *(*body)(void *))
 {
     EXPECT_EQ(pthread_create(&waiter->thread, NULL, body, waiter), 0);
-    let_it_wait();
+    EXPECT(test_thread_sleeps(waiter->thread));
 }
 
-/* Who had looked at the clock just before it was moved sleeps as long once more: it is moved on. */
+/* A thread that has read the clock just before the test moved it sleeps for the whole time again. So the clock
+ * is moved on until the thread ends. */
 static void end(struct world *w, struct waiter *waiter)
 {
-    while (pthread_tryjoin_np(waiter->thread, NULL) == EBUSY) {
-        let_it_wait();
+    while (test_thread_sleeps(waiter->thread))
         clock_advance_ms(w, 10);
-    }
+    EXPECT_EQ(pthread_join(waiter->thread, NULL), 0);
     EXPECT_OK(waiter->rc);
 }
 
@@ -246,7 +240,7 @@ SPEC(a_claim_that_waits_wakes_for_a_tick)
     EXPECT_OK(schedule(&w, "tick", "mail", "@every 5s"));
     begin(&waiter, wait_for_job);
     clock_advance_ms(&w, 4999);
-    let_it_wait();
+    EXPECT(test_thread_sleeps(waiter.thread));
     EXPECT_EQ(jobs_in(&w, "mail"), 0);
     clock_advance_ms(&w, 2);
     end(&w, &waiter);
@@ -266,7 +260,7 @@ SPEC(maintenance_that_waits_wakes_for_a_tick_that_was_set_meanwhile)
     clock_advance_ms(&w, 59900);
     begin(&waiter, keep_up);
     EXPECT_OK(schedule(&w, "tick", "mail", "* * * * *"));
-    let_it_wait();
+    EXPECT(test_thread_sleeps(waiter.thread));
     clock_advance_ms(&w, 101);
     end(&w, &waiter);
     EXPECT_EQ(waiter.done.ticked, 1);
@@ -282,7 +276,7 @@ SPEC(a_claim_that_waits_wakes_for_a_tick_that_was_set_meanwhile)
     clock_advance_ms(&w, 59900);
     begin(&waiter, wait_for_job);
     EXPECT_OK(schedule(&w, "tick", "mail", "* * * * *"));
-    let_it_wait();
+    EXPECT(test_thread_sleeps(waiter.thread));
     clock_advance_ms(&w, 101);
     end(&w, &waiter);
     EXPECT(waiter.jobs->job[0].created_at < WORLD_START_MS + 60250); /* by no poll */
@@ -349,11 +343,11 @@ SPEC(threads_on_one_handle_enqueue_a_tick_once)
         EXPECT_EQ(pthread_create(&waiters[i].thread, NULL, i ? wait_for_job : keep_up, &waiters[i]),
                   0);
     }
-    for (int i = 0; i < THREADS; i++)
-        while (pthread_tryjoin_np(waiters[i].thread, NULL) == EBUSY) {
-            let_it_wait();
+    for (int i = 0; i < THREADS; i++) {
+        while (test_thread_sleeps(waiters[i].thread))
             clock_advance_ms(&w, MINUTE_MS / 4);
-        }
+        EXPECT_EQ(pthread_join(waiters[i].thread, NULL), 0);
+    }
     const lh_jobs *jobs = jobs_where(&w, (lh_job_filter){.queue = "mail"});
     EXPECT(jobs->n >= 1);
     for (size_t i = 1; i < jobs->n; i++)

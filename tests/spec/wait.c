@@ -5,13 +5,6 @@
 #include <stdio.h>
 #include <time.h>
 
-/* Not to make time pass, but to let another thread come to its wait: what is expected holds whether
- * or not it got there. */
-static void let_it_wait(void)
-{
-    nanosleep(&(struct timespec){.tv_nsec = 30000000}, NULL);
-}
-
 /* ---- a claim that waits ---- */
 
 struct claimer {
@@ -47,7 +40,7 @@ static void start(struct claimer *c)
         c->n_queues = 1;
     }
     EXPECT_EQ(pthread_create(&c->thread, NULL, wait_and_claim, c), 0);
-    let_it_wait();
+    EXPECT(test_thread_sleeps(c->thread));
 }
 
 static void finish(struct world *w, struct claimer *c)
@@ -293,7 +286,7 @@ SPEC(waiting_for_a_job_ends_with_its_end)
         x.id = enqueue(&w, "mail", "x");
         EXPECT_OK(claim_one(&w, "mail", &job));
         EXPECT_EQ(pthread_create(&x.thread, NULL, wait_for_job, &x), 0);
-        let_it_wait();
+        EXPECT(test_thread_sleeps(x.thread));
         EXPECT_OK(beat(&w, &job)); /* not an end */
         if (end == 0)
             EXPECT_OK(complete(&w, &job));
@@ -336,7 +329,7 @@ SPEC(waiting_for_a_job_ends_by_time_and_by_the_cancel_flag)
     timed.id = cancelled.id = enqueue(&w, "mail", "x");
     EXPECT_EQ(pthread_create(&timed.thread, NULL, wait_for_job, &timed), 0);
     EXPECT_EQ(pthread_create(&cancelled.thread, NULL, wait_for_job, &cancelled), 0);
-    let_it_wait();
+    EXPECT(test_thread_sleeps(timed.thread) && test_thread_sleeps(cancelled.thread));
     clock_advance_ms(&w, 5000);
     __atomic_store_n(&cancelled.cancel, 1, __ATOMIC_SEQ_CST);
     pthread_join(timed.thread, NULL);
@@ -351,7 +344,7 @@ SPEC(waiting_for_events_ends_with_the_first_one)
     struct world w = world_open();
     struct watcher x = {.store = w.store, .wait_ms = -1};
     EXPECT_EQ(pthread_create(&x.thread, NULL, wait_for_event, &x), 0);
-    let_it_wait();
+    EXPECT(test_thread_sleeps(x.thread));
     EXPECT_OK(lh_queue_pause(w.store, "mail"));
     pthread_join(x.thread, NULL);
     EXPECT_OK(x.rc);
@@ -368,7 +361,7 @@ SPEC(waiting_for_events_ends_empty_by_time_and_interrupted_by_the_cancel_flag)
     struct watcher cancelled = {.store = w.store, .wait_ms = -1, .cancel = 1};
     EXPECT_EQ(pthread_create(&timed.thread, NULL, wait_for_event, &timed), 0);
     EXPECT_EQ(pthread_create(&cancelled.thread, NULL, wait_for_event, &cancelled), 0);
-    let_it_wait();
+    EXPECT(test_thread_sleeps(timed.thread));
     clock_advance_ms(&w, 5000);
     pthread_join(timed.thread, NULL);
     pthread_join(cancelled.thread, NULL);
