@@ -91,12 +91,12 @@ static void expect_the_sound_one_is_handed_out(const char *trap, const char *war
     PQfinish(session);
 }
 
-TEST(what_a_claim_holds_is_handed_out_when_its_next_look_is_refused)
+TEST(a_claim_returns_its_jobs_when_its_second_query_is_refused)
 {
     expect_the_sound_one_is_handed_out("RAISE 'not this one'", "not this one");
 }
 
-TEST(what_a_claim_holds_is_handed_out_when_its_next_look_loses_the_connection)
+TEST(a_claim_returns_its_jobs_when_its_second_query_loses_the_connection)
 {
     expect_the_sound_one_is_handed_out(
         "PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(10)",
@@ -117,7 +117,7 @@ static void mend_fail_rotten(PGconn *session)
     EXPECT_STR(said(session, "ALTER FUNCTION leasehold.kept RENAME TO fail_rotten"), "");
 }
 
-TEST(a_rotten_job_that_cannot_be_failed_takes_no_sound_one_with_it)
+TEST(a_corrupt_job_that_cannot_be_failed_does_not_hide_sound_jobs)
 {
     static const char *const payloads[] = {"first", "rotten", "second", "rotten"};
     PGconn *session = session_at(START_MS);
@@ -134,7 +134,7 @@ TEST(a_rotten_job_that_cannot_be_failed_takes_no_sound_one_with_it)
     PQfinish(session);
 }
 
-TEST(what_was_completed_stands_though_the_rotten_job_behind_it_cannot_be_failed)
+TEST(a_completion_stands_when_the_corrupt_job_behind_it_cannot_be_failed)
 {
     static const char *const payloads[] = {"first", "rotten"};
     PGconn *session = session_at(START_MS);
@@ -158,7 +158,7 @@ TEST(what_was_completed_stands_though_the_rotten_job_behind_it_cannot_be_failed)
     PQfinish(session);
 }
 
-TEST(a_request_that_met_a_rotten_job_and_failed_gets_all_when_it_is_made_again)
+TEST(a_request_that_failed_on_a_corrupt_job_gets_all_its_jobs_on_repeat)
 {
     static const char *const payloads[] = {"first", "rotten", "second"};
     PGconn *session = session_at(START_MS);
@@ -181,7 +181,7 @@ TEST(a_request_that_met_a_rotten_job_and_failed_gets_all_when_it_is_made_again)
 }
 
 /* It has got its answer, and is not kept waiting for another. */
-TEST(a_request_that_met_nothing_but_a_rotten_job_ends_at_once)
+TEST(a_request_that_finds_only_a_corrupt_job_returns_at_once)
 {
     static const char *const payloads[] = {"rotten"};
     PGconn *session = session_at(START_MS);
@@ -200,7 +200,7 @@ TEST(a_request_that_met_nothing_but_a_rotten_job_ends_at_once)
     PQfinish(session);
 }
 
-TEST(a_claim_brings_its_worker_back_that_was_thought_dead)
+TEST(a_claim_revives_a_worker_that_was_marked_dead)
 {
     static const char *const payloads[] = {"first", "second"};
     PGconn *session = session_at(START_MS);
@@ -222,7 +222,7 @@ TEST(a_claim_brings_its_worker_back_that_was_thought_dead)
 }
 
 /* How it is looked for, run.py sees to: nothing may be compiled for it. */
-TEST(claims_of_single_jobs_find_out_where_the_fresh_ones_begin)
+TEST(claims_of_single_jobs_raise_the_claim_floor)
 {
     enum { CLAIMS = 200 };
     PGconn *session = session_at(START_MS);
@@ -247,7 +247,7 @@ static void keep_notice(void *arg, const char *message)
 }
 
 /* Counts that wait to be folded may be millions. */
-TEST(a_claim_of_an_unknown_queue_does_not_read_all_counts_that_are_not_folded_yet)
+TEST(a_claim_of_an_unknown_queue_does_not_read_all_unfolded_counts)
 {
     PGconn *session = session_at(START_MS);
     char notice[MOST_TEXT] = "";

@@ -567,17 +567,17 @@ static void cut_everywhere(int64_t busy_ms, bool gone, bool told_first)
     leave(&scene);
 }
 
-TEST_TIMEOUT(an_act_whose_connection_is_cut_anywhere_is_done_once, LONGEST_S)
+TEST_TIMEOUT(an_act_is_done_once_wherever_its_connection_is_cut, LONGEST_S)
 {
     cut_everywhere(0, false, false);
 }
 
-TEST_TIMEOUT(an_act_whose_server_is_gone_from_any_step_on_is_told_as_it_is, LONGEST_S)
+TEST_TIMEOUT(an_act_reports_the_truth_when_the_server_disappears_at_any_step, LONGEST_S)
 {
     cut_everywhere(100, true, false);
 }
 
-TEST_TIMEOUT(an_act_whose_pooler_has_lost_its_server_is_told_as_it_is, LONGEST_S)
+TEST_TIMEOUT(an_act_reports_the_truth_when_the_pooler_loses_its_server, LONGEST_S)
 {
     cut_everywhere(0, false, true);
 }

@@ -151,7 +151,7 @@ static void hold_one(PGconn *c)
 
 /* ---------------------------------------------------------------- what is read */
 
-TEST(looks_among_dead_entries_are_bounded_and_go_on_where_the_last_one_stopped)
+TEST(scans_of_dead_entries_are_bounded_and_continue_where_the_last_one_stopped)
 {
     PGconn *holder, *c = littered(&holder);
     int64_t now_ms = START_MS;
@@ -172,7 +172,7 @@ TEST(looks_among_dead_entries_are_bounded_and_go_on_where_the_last_one_stopped)
     leave(holder, c);
 }
 
-TEST(a_look_that_was_cancelled_does_not_lose_what_those_before_it_have_done)
+TEST(a_cancelled_scan_keeps_the_progress_of_earlier_scans)
 {
     static const char place[] = "SELECT extract(epoch FROM owed_to) " LAST_NOTE;
     PGconn *holder, *c = littered(&holder);
@@ -193,7 +193,7 @@ TEST(a_look_that_was_cancelled_does_not_lose_what_those_before_it_have_done)
 }
 
 /* Another has the piece that is owed; it may never commit. */
-TEST(one_session_at_a_time_looks_among_dead_entries_and_nobody_waits_for_it)
+TEST(one_session_at_a_time_scans_dead_entries_and_nobody_waits_for_it)
 {
     PGconn *holder, *c = littered(&holder), *other = session_at(START_MS);
     int64_t now_ms = START_MS;
@@ -217,7 +217,7 @@ TEST(one_session_at_a_time_looks_among_dead_entries_and_nobody_waits_for_it)
     "'{}', '{}')"
 
 /* What idle workers, those that start, and reports ask. */
-TEST(what_is_asked_while_nothing_happens_reads_few_entries_behind_a_held_snapshot)
+TEST(idle_queries_read_few_entries_behind_a_held_snapshot)
 {
     static const char *const acts[] = {
         "SELECT leasehold.poll('{mail}', NULL)",
@@ -269,7 +269,7 @@ TEST(what_is_asked_while_nothing_happens_reads_few_entries_behind_a_held_snapsho
 
 /* ---------------------------------------------------------------- what is found */
 
-TEST(a_lease_that_ended_before_its_claim_was_committed_is_found_among_dead_entries)
+TEST(a_lease_that_expired_before_its_claim_committed_is_found_among_dead_entries)
 {
     PGconn *holder, *c = littered(&holder), *late = session_at(START_MS);
     int64_t now_ms = START_MS;
@@ -290,7 +290,7 @@ TEST(a_lease_that_ended_before_its_claim_was_committed_is_found_among_dead_entri
     leave(holder, c);
 }
 
-TEST(a_job_that_fell_due_before_it_was_committed_is_found_among_dead_entries)
+TEST(a_job_that_fell_due_before_its_commit_is_found_among_dead_entries)
 {
     PGconn *holder, *c = littered(&holder), *late = session_at(START_MS);
     int64_t now_ms = START_MS;
@@ -336,7 +336,7 @@ TEST(an_expired_job_is_found_among_dead_entries_after_a_rollback)
 }
 
 /* Nobody takes note of it: the pass that comes by everywhere finds it, and a recovery by hand at once. */
-TEST(a_lease_that_an_update_sets_back_is_found_among_dead_entries)
+TEST(a_lease_that_an_update_sets_to_the_past_is_found_among_dead_entries)
 {
     PGconn *holder, *c = littered(&holder);
     int64_t now_ms = START_MS;
@@ -370,7 +370,7 @@ TEST(a_lease_that_an_update_ends_is_found_by_the_next_claim_among_dead_entries)
     leave(holder, c);
 }
 
-TEST(a_clock_that_is_set_back_hides_nothing_among_dead_entries)
+TEST(a_clock_set_back_hides_nothing_among_dead_entries)
 {
     PGconn *holder, *c = littered(&holder);
     int64_t now_ms = START_MS;
@@ -389,7 +389,7 @@ TEST(a_clock_that_is_set_back_hides_nothing_among_dead_entries)
     leave(holder, c);
 }
 
-TEST(what_ended_while_nobody_looked_is_found_among_dead_entries)
+TEST(leases_that_expired_while_no_claim_ran_are_found_among_dead_entries)
 {
     PGconn *holder, *c = littered(&holder);
     int64_t now_ms = START_MS;
@@ -404,7 +404,7 @@ TEST(what_ended_while_nobody_looked_is_found_among_dead_entries)
 }
 
 /* The transaction that is forgotten may have completed its job, too: nobody can take it back meanwhile. */
-TEST(an_expired_job_that_somebody_keeps_locked_does_not_hold_up_the_bound)
+TEST(a_locked_expired_job_does_not_hold_back_the_scan_bound)
 {
     PGconn *holder, *c = littered(&holder), *other = session_at(START_MS);
     int64_t now_ms = START_MS;
@@ -431,7 +431,7 @@ TEST(an_expired_job_that_somebody_keeps_locked_does_not_hold_up_the_bound)
 }
 
 /* So many that they cannot be remembered one by one. */
-TEST(a_great_many_that_expired_unseen_are_all_found_among_dead_entries)
+TEST(many_jobs_that_expired_unseen_are_all_found_among_dead_entries)
 {
     PGconn *holder, *c = littered(&holder);
     int64_t now_ms = START_MS;
@@ -452,7 +452,7 @@ TEST(a_great_many_that_expired_unseen_are_all_found_among_dead_entries)
 }
 
 /* Vacuum has been here: all that was owed is looked at in one piece. */
-TEST(what_was_still_owed_is_found_at_once_when_the_dead_entries_are_gone)
+TEST(a_backlog_is_scanned_at_once_when_the_dead_entries_are_gone)
 {
     PGconn *holder, *c = littered(&holder);
     int64_t now_ms = START_MS;

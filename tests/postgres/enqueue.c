@@ -59,7 +59,7 @@ static lh_jobs *claim_all(size_t n)
 
 /* ---------------------------------------------------------------- transactions */
 
-TEST(an_enqueue_on_the_users_connection_stands_or_falls_with_his_transaction)
+TEST(an_enqueue_on_the_users_connection_commits_or_rolls_back_with_the_users_transaction)
 {
     PGconn *user = session_to(test_store()), *other = session_to(test_store());
 
@@ -88,7 +88,7 @@ static const char *counts_of_mail(PGconn *session)
     return said(session, "SELECT pending || ' ' || hour_enqueued FROM leasehold.queues()");
 }
 
-TEST(an_enqueue_that_commits_after_its_queue_was_deleted_makes_a_new_queue)
+TEST(an_enqueue_that_commits_after_its_queue_was_deleted_creates_a_new_queue)
 {
     PGconn *user = session_to(test_store()), *other = session_to(test_store());
 
@@ -134,7 +134,7 @@ TEST(a_queue_deleted_together_with_its_last_job_is_not_written_again)
     PQfinish(session);
 }
 
-TEST(an_enqueue_on_the_users_connection_outside_of_a_transaction_is_there_at_once)
+TEST(an_enqueue_on_the_users_connection_outside_of_a_transaction_commits_at_once)
 {
     PGconn *user = session_to(test_store()), *other = session_to(test_store());
     lh_enqueued out, again;
@@ -152,7 +152,7 @@ TEST(an_enqueue_on_the_users_connection_outside_of_a_transaction_is_there_at_onc
     PQfinish(other);
 }
 
-TEST(a_batch_on_the_users_connection_is_there_in_its_order)
+TEST(a_batch_on_the_users_connection_keeps_its_order)
 {
     enum { MANY = 1000 };
     static const char bytes[] = {0, (char)0xff, 0, 'x'};
@@ -180,7 +180,7 @@ TEST(a_batch_on_the_users_connection_is_there_in_its_order)
 
 /* ---------------------------------------------------------------- refusals */
 
-TEST(what_is_refused_on_the_users_connection_leaves_nothing)
+TEST(a_refused_enqueue_on_the_users_connection_leaves_nothing)
 {
     PGconn *user = session_to(test_store());
     static char large[2 << 20];
@@ -204,7 +204,7 @@ TEST(what_is_refused_on_the_users_connection_leaves_nothing)
     PQfinish(user);
 }
 
-TEST(a_database_without_our_schema_is_no_store_on_the_users_connection)
+TEST(a_database_without_our_schema_is_refused_on_the_users_connection)
 {
     PGconn *user = session_to(test_store());
 
@@ -230,7 +230,7 @@ TEST(a_newer_schema_is_refused_on_the_users_connection)
     PQfinish(user);
 }
 
-TEST(a_connection_of_another_encoding_is_refused_before_it_spoils_a_payload)
+TEST(a_connection_with_another_encoding_is_refused)
 {
     PGconn *user = session_to(test_store());
 
@@ -246,7 +246,7 @@ TEST(a_connection_of_another_encoding_is_refused_before_it_spoils_a_payload)
     PQfinish(user);
 }
 
-TEST(the_users_search_path_is_of_no_account)
+TEST(the_users_search_path_does_not_matter)
 {
     PGconn *user = session_to(test_store());
 
@@ -264,7 +264,7 @@ TEST(the_users_search_path_is_of_no_account)
 
 /* ---------------------------------------------------------------- connections in use */
 
-TEST(a_connection_with_something_under_way_is_refused_and_loses_nothing)
+TEST(a_connection_with_a_query_in_progress_is_refused_and_loses_nothing)
 {
     PGconn *user = session_to(test_store());
 
@@ -290,7 +290,7 @@ TEST(a_connection_with_something_under_way_is_refused_and_loses_nothing)
     PQfinish(user);
 }
 
-TEST(a_connection_that_does_not_block_is_waited_for)
+TEST(an_enqueue_waits_on_a_nonblocking_connection)
 {
     PGconn *user = session_to(test_store());
     static char large[1 << 20];
@@ -313,7 +313,7 @@ static void note_message(void *arg, const char *message)
 }
 
 /* Before, while and after we listen. */
-TEST(the_users_notices_reach_him_as_before)
+TEST(the_users_notice_receiver_still_gets_notices)
 {
     PGconn *user = session_to(test_store());
     char heard[100] = "";
@@ -339,7 +339,7 @@ TEST(the_users_notices_reach_him_as_before)
 
 /* ---------------------------------------------------------------- connections that are lost */
 
-TEST(a_connection_that_was_lost_before_is_told_as_such)
+TEST(a_connection_lost_before_the_enqueue_is_reported_as_unreachable)
 {
     PGconn *user = session_to(test_store()), *other = session_to(test_store());
 
@@ -354,7 +354,7 @@ TEST(a_connection_that_was_lost_before_is_told_as_such)
     PQfinish(other);
 }
 
-TEST(a_server_that_ends_the_session_in_mid_statement_has_done_nothing)
+TEST(a_session_that_ends_in_mid_statement_has_done_nothing)
 {
     PGconn *user = session_to(test_store()), *other = session_to(test_store());
 
@@ -371,7 +371,7 @@ TEST(a_server_that_ends_the_session_in_mid_statement_has_done_nothing)
     PQfinish(other);
 }
 
-TEST(what_is_refused_at_the_commit_of_the_users_connection_was_not_done)
+TEST(an_enqueue_refused_at_the_users_commit_was_not_done)
 {
     PGconn *user = session_to(test_store());
 
@@ -458,7 +458,7 @@ static struct told cut_everywhere(bool in_block)
     return told;
 }
 
-TEST(the_users_connection_cut_anywhere_is_told_as_unknown_and_never_as_failed)
+TEST(a_cut_of_the_users_connection_is_reported_as_unknown_and_never_as_failed)
 {
     struct told told = cut_everywhere(false);
 
@@ -467,7 +467,7 @@ TEST(the_users_connection_cut_anywhere_is_told_as_unknown_and_never_as_failed)
     EXPECT_EQ(told.undone, 0);
 }
 
-TEST(the_users_connection_cut_inside_of_his_transaction_has_taken_all_with_it)
+TEST(a_cut_of_the_users_connection_within_a_transaction_undoes_everything)
 {
     struct told told = cut_everywhere(true);
 
@@ -476,7 +476,7 @@ TEST(the_users_connection_cut_inside_of_his_transaction_has_taken_all_with_it)
 }
 
 /* Granted to workers, as the library calls it: what no claim can make sense of must not come in. */
-TEST(no_value_of_a_batch_stops_its_queue)
+TEST(no_value_in_a_batch_stops_its_queue)
 {
     static const struct {
         const char *given, *refused;

@@ -42,7 +42,7 @@ static void follow(lh_store *store, int64_t *after, int64_t wait_ms, char *told,
 }
 
 /* A transaction that began later took the lower id and is still open: what is above waits for it. */
-TEST(whoever_follows_is_given_no_event_before_one_below_it)
+TEST(a_follower_sees_no_event_before_one_with_a_lower_id)
 {
     char told[200];
     int64_t after = 0;
@@ -67,7 +67,7 @@ TEST(whoever_follows_is_given_no_event_before_one_below_it)
 }
 
 /* What an event waits for need not be about events at all, and may come to nothing. */
-TEST(what_is_rolled_back_holds_nobody_up)
+TEST(a_rolled_back_transaction_does_not_delay_followers)
 {
     char told[200];
     int64_t after = 0;
@@ -91,7 +91,7 @@ TEST(what_is_rolled_back_holds_nobody_up)
 }
 
 /* There is always somebody under way: those who look again and again are not held up for ever. */
-TEST(a_busy_server_holds_nobody_up)
+TEST(a_busy_server_does_not_delay_followers_forever)
 {
     char told[200];
     int64_t after = 0;
@@ -118,7 +118,7 @@ TEST(a_busy_server_holds_nobody_up)
 }
 
 /* Who only looks is shown what there is. */
-TEST(a_list_shows_what_is_visible)
+TEST(a_list_of_events_shows_all_visible_events)
 {
     char told[200];
     int64_t after = 0;

@@ -66,7 +66,7 @@ static void expect_works(const char *url)
     lh_close(store);
 }
 
-TEST_TIMEOUT(hosts_that_do_not_answer_leave_time_for_the_one_that_does, 60)
+TEST_TIMEOUT(hosts_that_do_not_answer_leave_time_for_the_host_that_does, 60)
 {
     struct proxy *proxy = proxy_start();
     struct silent silent = listen_silently();
@@ -122,7 +122,7 @@ static lh_store *open_beside(struct silent *silent, const char *url)
 }
 
 /* While one thread still asks the other hosts, another has found the new primary. */
-TEST(a_server_that_is_replaced_while_it_is_chosen_is_not_used)
+TEST(a_server_that_is_replaced_during_the_connect_is_not_used)
 {
     struct proxy *proxy = proxy_start();
     struct silent silent = listen_silently();
@@ -154,7 +154,7 @@ TEST(a_server_that_is_replaced_while_it_is_chosen_is_not_used)
 
 /* ---------------------------------------------------------------- no end */
 
-TEST(a_server_that_never_ends_its_answer_is_not_listened_to_for_ever)
+TEST(an_answer_without_an_end_is_cut_off_at_the_deadline)
 {
     lh_store *store = open_hosts(test_store());
     struct pg *pg = store->store.self;

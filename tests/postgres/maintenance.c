@@ -20,7 +20,7 @@
 
 #define COUNTS "SELECT pending, scheduled, cancelled FROM leasehold.queue WHERE queue = 'mail'"
 
-TEST(what_falls_due_is_done_by_one_statement_and_counted)
+TEST(one_statement_runs_due_maintenance_and_counts_it)
 {
     PGconn *c = session_at(START_MS);
     (void)said(c, "SELECT leasehold.enqueue('mail', 'due', delay => '1 s')");
@@ -37,7 +37,7 @@ TEST(what_falls_due_is_done_by_one_statement_and_counted)
     PQfinish(c);
 }
 
-TEST(of_two_who_fold_at_once_each_change_is_counted_by_one)
+TEST(two_folds_at_once_count_each_change_once)
 {
     PGconn *a = session_at(START_MS), *b = session_at(START_MS);
     for (int i = 0; i < 3; i++)
@@ -55,7 +55,7 @@ TEST(of_two_who_fold_at_once_each_change_is_counted_by_one)
     PQfinish(b);
 }
 
-TEST(the_counts_of_a_queue_that_somebody_holds_are_folded_later)
+TEST(counts_of_a_locked_queue_are_folded_later)
 {
     PGconn *a = session_at(START_MS), *b = session_at(START_MS);
     (void)said(a, "SELECT leasehold.enqueue('mail', 'x')");
@@ -73,7 +73,7 @@ TEST(the_counts_of_a_queue_that_somebody_holds_are_folded_later)
     PQfinish(b);
 }
 
-TEST(a_fold_that_is_rolled_back_has_counted_nothing)
+TEST(a_fold_that_is_rolled_back_counts_nothing)
 {
     PGconn *c = session_at(START_MS);
     (void)said(c, "SELECT leasehold.enqueue('mail', 'x')");
@@ -85,7 +85,7 @@ TEST(a_fold_that_is_rolled_back_has_counted_nothing)
     PQfinish(c);
 }
 
-TEST(folding_changes_nothing_of_what_is_counted)
+TEST(folding_does_not_change_any_count)
 {
     PGconn *c = session_at(START_MS);
     for (int i = 0; i < 4; i++)
@@ -110,7 +110,7 @@ TEST(folding_changes_nothing_of_what_is_counted)
     PQfinish(c);
 }
 
-TEST(what_a_revoked_lease_holds_back_is_not_promoted_before_it_ends)
+TEST(a_job_in_quarantine_is_not_promoted_before_the_quarantine_ends)
 {
     PGconn *c = session_at(START_MS);
     (void)said(c, "SELECT leasehold.enqueue('mail', 'held', delay => '1 s')");
@@ -134,7 +134,7 @@ static const char *days(PGconn *c)
                    "WHERE relname ~ '^event_2026[0-9]{4}$' AND relname < 'event_20260701'");
 }
 
-TEST(days_of_events_are_made_ahead_and_dropped_when_they_are_old)
+TEST(event_days_are_created_ahead_and_dropped_when_they_are_old)
 {
     PGconn *c = session_at(START_MS);
     (void)said(c, UPKEEP);
@@ -155,7 +155,7 @@ TEST(days_of_events_are_made_ahead_and_dropped_when_they_are_old)
     PQfinish(c);
 }
 
-TEST(a_day_that_nobody_made_in_time_stays_in_the_default_partition)
+TEST(a_day_that_was_not_created_in_time_stays_in_the_default_partition)
 {
     PGconn *c = session_at(START_MS);
     (void)said(c, "SELECT leasehold.enqueue('mail', 'x', expires => '1 s')");
@@ -169,7 +169,7 @@ TEST(a_day_that_nobody_made_in_time_stays_in_the_default_partition)
     PQfinish(c);
 }
 
-TEST(a_prune_by_age_takes_the_events_of_half_a_day)
+TEST(a_prune_by_age_deletes_events_of_half_a_day)
 {
     PGconn *c = session_at(START_MS);
     (void)said(c, UPKEEP);
@@ -188,7 +188,7 @@ TEST(a_prune_by_age_takes_the_events_of_half_a_day)
     PQfinish(c);
 }
 
-TEST(whoever_writes_events_does_not_wait_for_days_to_be_made_or_dropped)
+TEST(writers_of_events_do_not_wait_for_days_to_be_created_or_dropped)
 {
     PGconn *a = session_at(START_MS), *b = session_at(START_MS);
     (void)said(a, UPKEEP);
@@ -220,7 +220,7 @@ static void *cancel_first(void *arg)
 }
 
 /* It has chosen the default partition, and waits for whoever takes the day out of it. */
-TEST(an_event_whose_day_is_made_just_then_is_written_all_the_same)
+TEST(an_event_whose_day_is_being_created_is_written)
 {
     PGconn *c = session_to(test_store()), *watch = session_to(test_store());
     struct cancelling it = {.rc = LH_EFAIL};
@@ -256,7 +256,7 @@ TEST(an_event_whose_day_is_made_just_then_is_written_all_the_same)
 #define PEEK(keeper_) "SELECT something, next_ms FROM leasehold.poll('{}', " keeper_ ")"
 #define ON_DUTY(keeper_) "SELECT on_duty FROM leasehold.poll('{}', " keeper_ ")"
 
-TEST(of_all_who_wait_one_is_on_duty)
+TEST(one_waiting_process_is_the_maintenance_leader)
 {
     PGconn *c = session_at(START_MS);
     EXPECT_STR(said(c, PEEK("'a'")), "f ");
@@ -270,7 +270,7 @@ TEST(of_all_who_wait_one_is_on_duty)
     PQfinish(c);
 }
 
-TEST(who_is_on_duty_and_leaves_things_lying_is_relieved)
+TEST(a_leader_that_leaves_due_jobs_is_replaced)
 {
     PGconn *c = session_at(START_MS);
     (void)said(c, PEEK("'a'"));
@@ -287,7 +287,7 @@ TEST(who_is_on_duty_and_leaves_things_lying_is_relieved)
     PQfinish(c);
 }
 
-TEST(the_duty_passes_on_when_its_keeper_is_not_heard_of)
+TEST(a_silent_leader_is_replaced)
 {
     PGconn *c = session_at(START_MS);
     (void)said(c, PEEK("'a'"));
@@ -302,7 +302,7 @@ TEST(the_duty_passes_on_when_its_keeper_is_not_heard_of)
     PQfinish(c);
 }
 
-TEST(who_is_not_on_duty_is_told_to_look_again_before_long)
+TEST(a_follower_polls_again_soon)
 {
     lh_store *store = NULL;
     lh_upkeep done;
@@ -321,7 +321,7 @@ TEST(who_is_not_on_duty_is_told_to_look_again_before_long)
     lh_close(store);
 }
 
-TEST(who_closes_its_handle_passes_the_duty_on)
+TEST(a_leader_that_closes_its_handle_resigns)
 {
     lh_store *store = NULL;
     EXPECT_OK(lh_open(test_store(), NULL, &store));
@@ -349,7 +349,7 @@ static lh_store *open_on_duty(const char *url, PGconn *c)
     return store;
 }
 
-TEST(who_is_on_duty_closes_its_handle_though_the_server_is_gone_or_does_not_answer)
+TEST(a_leader_closes_its_handle_even_if_the_server_does_not_answer)
 {
     struct proxy *proxy = proxy_start();
     PGconn *c = session_to(test_store());
@@ -378,7 +378,7 @@ TEST(who_is_on_duty_closes_its_handle_though_the_server_is_gone_or_does_not_answ
     "last_heartbeat_at, silent_at) SELECT 'w-' || n, 'w', 1000, 3, leasehold.clock(), " \
     "leasehold.clock(), leasehold.clock() + interval '3 s' FROM generate_series(%d, %d) n"
 
-TEST(who_is_not_on_duty_looks_the_less_often_the_more_they_are)
+TEST(followers_poll_less_often_the_more_they_are)
 {
     static const char spare[] = "SELECT spare_ms BETWEEN 0.75 * %d AND 1.25 * %d "
                                 "FROM leasehold.poll('{}', 'b')";
@@ -397,7 +397,7 @@ TEST(who_is_not_on_duty_looks_the_less_often_the_more_they_are)
     PQfinish(c);
 }
 
-TEST(a_claimer_beside_a_keeper_looks_at_its_queues_only)
+TEST(a_claimer_beside_a_maintainer_polls_only_its_queues)
 {
     static const char beside[] = "SELECT something, next_ms FROM leasehold.poll('{mail}', 'b')";
     PGconn *c = session_at(START_MS);
@@ -411,7 +411,7 @@ TEST(a_claimer_beside_a_keeper_looks_at_its_queues_only)
     PQfinish(c);
 }
 
-TEST(a_clock_that_is_set_back_does_not_leave_the_duty_to_nobody)
+TEST(a_clock_set_back_does_not_leave_the_store_without_a_leader)
 {
     PGconn *c = session_at(START_MS + DAY_MS);
     (void)said(c, PEEK("'a'"));
@@ -421,7 +421,7 @@ TEST(a_clock_that_is_set_back_does_not_leave_the_duty_to_nobody)
     PQfinish(c);
 }
 
-TEST(counts_that_pile_up_are_a_thing_to_do)
+TEST(a_poll_reports_counts_that_pile_up)
 {
     PGconn *c = session_at(START_MS);
     (void)said(c, "INSERT INTO leasehold.job(queue) SELECT 'mail' FROM generate_series(1, 5001)");
@@ -461,7 +461,7 @@ static const char *findings(lh_store *store, const char *what)
     return text;
 }
 
-TEST(a_check_names_what_of_the_schema_is_not_as_it_was_made)
+TEST(a_check_names_every_change_of_the_schema)
 {
     PGconn *c = session_to(test_store());
     lh_store *store = store_open();
@@ -488,7 +488,7 @@ TEST(a_check_names_what_of_the_schema_is_not_as_it_was_made)
     PQfinish(c);
 }
 
-TEST(a_check_names_who_holds_the_oldest_transaction)
+TEST(a_check_names_the_session_with_the_oldest_transaction)
 {
     PGconn *c = session_to(test_store());
     (void)said(c, "SET application_name = 'the test'");
@@ -509,7 +509,7 @@ TEST(a_check_names_who_holds_the_oldest_transaction)
     PQfinish(c);
 }
 
-TEST(a_check_finds_rows_and_counts_that_cannot_be)
+TEST(a_check_finds_impossible_rows_and_counts)
 {
     PGconn *c = session_to(test_store());
     lh_store *store = store_open();
@@ -540,7 +540,7 @@ TEST(a_check_finds_rows_and_counts_that_cannot_be)
     PQfinish(c);
 }
 
-TEST(a_check_tells_about_the_server)
+TEST(a_check_reports_on_the_server)
 {
     lh_store *store = store_open();
     char version[80];
@@ -552,7 +552,7 @@ TEST(a_check_tells_about_the_server)
     lh_close(store);
 }
 
-TEST(a_check_ends_when_its_flag_is_raised)
+TEST(a_check_stops_when_its_cancel_flag_is_raised)
 {
     lh_store *store = store_open();
     int cancel = 1;
@@ -574,7 +574,7 @@ static void finish_jobs(PGconn *c, int n)
     (void)said(c, "SELECT count(leasehold.complete(j.id, j.token)) FROM leasehold.job j");
 }
 
-TEST(a_job_cannot_be_deleted_while_what_it_wrote_is_put_down)
+TEST(a_job_cannot_be_deleted_while_its_output_is_stored)
 {
     PGconn *a = session_at(START_MS), *b = session_at(START_MS);
     finish_jobs(a, 1);
@@ -591,7 +591,7 @@ TEST(a_job_cannot_be_deleted_while_what_it_wrote_is_put_down)
     PQfinish(b);
 }
 
-TEST(finished_jobs_are_not_walked_for_output_that_they_do_not_have)
+TEST(pruning_of_output_skips_jobs_without_output)
 {
     PGconn *c = session_at(START_MS);
     finish_jobs(c, 600);

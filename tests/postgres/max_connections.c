@@ -89,7 +89,7 @@ static int most_sessions_until(PGconn *watch, const char *sql, const char *answe
 }
 
 /* From before the first of them connects until each of them has had a job. */
-TEST_TIMEOUT(workers_that_start_at_once_have_two_sessions_each_at_most, 60)
+TEST_TIMEOUT(workers_that_start_together_have_at_most_two_sessions_each, 60)
 {
     static const char running[] = "SELECT count(*) FROM leasehold.job WHERE state = 'running'";
     static const char completed[] = "SELECT count(*) FROM leasehold.job WHERE state = 'completed'";
@@ -150,7 +150,7 @@ TEST_TIMEOUT(a_heartbeat_is_confirmed_while_a_recovery_of_the_same_worker_goes_o
     PQfinish(watch);
 }
 
-TEST(a_limit_of_connections_is_two_to_nine)
+TEST(max_connections_is_two_to_nine)
 {
     lh_store *store = NULL;
 
@@ -190,7 +190,7 @@ static struct conn *borrow(struct pg *pg, struct conn **taken)
 }
 
 /* A worker that always finds a job never waits for one, and with recovery off it asks for no siren. */
-TEST(a_holder_gets_a_connection_where_nobody_has_waited_yet)
+TEST(a_holder_gets_the_reserved_connection_before_any_wait)
 {
     lh_store *store = open_limited();
     struct pg *pg = store->store.self;
@@ -219,7 +219,7 @@ TEST(other_calls_do_not_get_the_connection_of_the_listener)
     lh_close(store);
 }
 
-TEST(a_notification_that_comes_during_a_borrowed_call_is_heard)
+TEST(a_notification_during_a_borrowed_call_is_not_lost)
 {
     lh_store *store = open_limited();
     struct pg *pg = store->store.self;
@@ -240,7 +240,7 @@ TEST(a_notification_that_comes_during_a_borrowed_call_is_heard)
     PQfinish(other);
 }
 
-TEST(a_listener_whose_session_ends_while_it_is_borrowed_listens_again)
+TEST(a_listener_whose_borrowed_session_ends_reconnects)
 {
     lh_store *store = open_limited();
     struct pg *pg = store->store.self;
@@ -261,7 +261,7 @@ TEST(a_listener_whose_session_ends_while_it_is_borrowed_listens_again)
     PQfinish(other);
 }
 
-TEST(where_nobody_can_listen_the_last_free_connection_is_for_holders)
+TEST(without_a_listener_the_last_free_connection_is_for_holders)
 {
     lh_store *store = open_limited();
     struct pg *pg = store->store.self;

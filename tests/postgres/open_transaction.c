@@ -57,7 +57,7 @@ static void put_three_that_end_one_after_the_other(PGconn *c)
     done(c, "SELECT leasehold.claim('w', 'news', 1, '3 s')");
 }
 
-TEST(a_claim_in_an_open_transaction_keeps_nobody_from_recovering)
+TEST(a_claim_in_an_open_transaction_does_not_block_recovery)
 {
     PGconn *a = session_at(START_MS), *b = impatient_at(START_MS + 2000);
     put_three_that_end_one_after_the_other(a);
@@ -74,7 +74,7 @@ TEST(a_claim_in_an_open_transaction_keeps_nobody_from_recovering)
     close_both(a, b);
 }
 
-TEST(a_beat_in_an_open_transaction_keeps_no_recovery_waiting)
+TEST(a_heartbeat_in_an_open_transaction_does_not_block_recovery)
 {
     PGconn *a = session_at(START_MS), *b = impatient_at(START_MS + 200000);
     done(a, ENQUEUE("mail"));
@@ -95,7 +95,7 @@ TEST(a_beat_in_an_open_transaction_keeps_no_recovery_waiting)
 }
 
 /* Workers before jobs, both. */
-TEST(a_clock_that_is_set_and_a_beat_do_not_wait_for_each_other)
+TEST(a_clock_jump_and_a_heartbeat_do_not_deadlock)
 {
     PGconn *a = impatient_at(START_MS), *b = session_at(START_MS + 3600000);
     done(a, ENQUEUE("mail"));
@@ -113,7 +113,7 @@ TEST(a_clock_that_is_set_and_a_beat_do_not_wait_for_each_other)
 
 /* ---------------------------------------------------------------- claims */
 
-TEST(two_who_claim_much_of_a_new_queue_do_not_wait_for_each_other)
+TEST(two_large_claims_from_a_new_queue_do_not_wait_for_each_other)
 {
     PGconn *a = session_at(START_MS), *b = impatient_at(START_MS);
     done(a, "INSERT INTO leasehold.job(queue) SELECT 'mail' FROM generate_series(1, 1000)");
@@ -158,7 +158,7 @@ static void expect_the_late_job_is_claimed(PGconn *claimer, int64_t from_ms)
     FAIL("job 1 committed late and no claim finds it");
 }
 
-TEST(a_claim_in_an_open_transaction_starves_no_job_that_committed_late)
+TEST(a_claim_in_an_open_transaction_does_not_hide_a_job_that_committed_late)
 {
     PGconn *late = session_at(START_MS), *a = session_at(START_MS), *b = impatient_at(START_MS);
     let_claims_pass_an_uncommitted_job(late, a);
@@ -172,7 +172,7 @@ TEST(a_claim_in_an_open_transaction_starves_no_job_that_committed_late)
     close_both(a, b);
 }
 
-TEST(an_advisory_lock_of_another_role_starves_no_job_that_committed_late)
+TEST(an_advisory_lock_of_another_role_does_not_hide_a_job_that_committed_late)
 {
     PGconn *late = session_at(START_MS), *a = session_at(START_MS), *b = impatient_at(START_MS);
     let_claims_pass_an_uncommitted_job(late, a);
@@ -184,7 +184,7 @@ TEST(an_advisory_lock_of_another_role_starves_no_job_that_committed_late)
     close_both(a, b);
 }
 
-TEST(looks_of_open_transactions_leave_no_rows_behind)
+TEST(floor_scans_of_open_transactions_leave_no_rows_behind)
 {
     PGconn *late = session_at(START_MS), *a = session_at(START_MS), *b = impatient_at(START_MS);
     let_claims_pass_an_uncommitted_job(late, a);
@@ -203,7 +203,7 @@ TEST(looks_of_open_transactions_leave_no_rows_behind)
     close_both(a, b);
 }
 
-TEST(a_claim_under_repeatable_read_writes_no_front)
+TEST(a_claim_under_repeatable_read_writes_no_claim_floor)
 {
     PGconn *late = session_at(START_MS), *a = session_at(START_MS), *b = impatient_at(START_MS);
     let_claims_pass_an_uncommitted_job(late, b);
@@ -240,14 +240,14 @@ static void expect_the_other_is_free(int first, int second)
     close_both(a, b);
 }
 
-TEST(a_claim_in_an_open_transaction_keeps_back_no_more_than_it_has_taken)
+TEST(a_claim_in_an_open_transaction_locks_only_the_jobs_it_took)
 {
     expect_the_other_is_free(1, 2);
     test_store_renew();
     expect_the_other_is_free(2, 1);
 }
 
-TEST(what_was_not_claimed_in_time_is_not_handed_out_however_much_it_is)
+TEST(expired_jobs_are_never_claimed_however_many_there_are)
 {
     PGconn *c = session_at(START_MS);
     done(c,
@@ -263,7 +263,7 @@ TEST(what_was_not_claimed_in_time_is_not_handed_out_however_much_it_is)
     PQfinish(c);
 }
 
-TEST(a_claim_over_several_priorities_tells_each_job_once)
+TEST(a_claim_over_several_priorities_returns_each_job_once)
 {
     static const char *const claims[] = {
         "SELECT count(*) FROM leasehold.claim('w', 'mail', 10)",
@@ -316,7 +316,7 @@ static void let_a_lot_fall_due(PGconn *c)
     EXPECT_STR(said(c, "SELECT expired, promoted FROM leasehold.maintain_round()"), "500 500");
 }
 
-TEST(what_fell_due_while_an_old_snapshot_is_held_is_not_read_again_by_every_claim)
+TEST(due_jobs_behind_an_old_snapshot_are_not_read_again_by_every_claim)
 {
     static const char *const acts[] = {
         "SELECT * FROM leasehold.claim_one('w', 'empty', NULL, true)",
@@ -360,7 +360,7 @@ static void drain_behind_a_snapshot(PGconn *c, int64_t *now_ms)
     }
 }
 
-TEST(idle_workers_do_not_read_what_was_claimed_while_an_old_snapshot_is_held)
+TEST(idle_workers_do_not_read_jobs_claimed_behind_an_old_snapshot)
 {
     static const char *const acts[] = {
         "SELECT leasehold.poll('{mail}', NULL)",
@@ -392,7 +392,7 @@ TEST(idle_workers_do_not_read_what_was_claimed_while_an_old_snapshot_is_held)
 }
 
 /* A transaction that took long to commit has ended: there is no need to wait for the next look. */
-TEST(a_job_that_committed_late_is_found_at_once_where_looks_are_expensive)
+TEST(a_job_that_committed_late_is_found_at_once_when_scans_are_expensive)
 {
     PGconn *late = session_at(START_MS), *b = session_at(START_MS);
     int64_t now_ms = START_MS;
@@ -430,7 +430,7 @@ static void expect_the_exclusive_lease_is_kept(const char *late_answer)
     PQfinish(c);
 }
 
-TEST(a_late_answer_of_a_revoked_holder_leaves_the_next_its_exclusive_lease)
+TEST(a_late_answer_of_a_revoked_holder_does_not_end_the_next_exclusive_lease)
 {
     expect_the_exclusive_lease_is_kept("leasehold.complete_many('{1}', '{1}', '{}', '{}')");
     test_store_renew();
@@ -445,7 +445,7 @@ static void limit_two_queues(PGconn *c)
     done(c, "SELECT leasehold.queue_set('lb', rate => 5, rate_per => '1 s')");
 }
 
-TEST(claims_that_name_limited_queues_in_opposite_order_do_not_lock_up)
+TEST(claims_from_limited_queues_in_opposite_order_do_not_deadlock)
 {
     PGconn *a = impatient_at(START_MS), *b = impatient_at(START_MS);
     limit_two_queues(a);
@@ -483,7 +483,7 @@ static void expect_others_are_served(const char *limit)
     close_both(a, b);
 }
 
-TEST(an_open_transaction_in_a_limited_queue_keeps_nobody_from_other_queues)
+TEST(an_open_transaction_in_a_limited_queue_does_not_block_other_queues)
 {
     expect_others_are_served("SELECT leasehold.queue_set('tight', concurrency => 5)");
     test_store_renew();
@@ -492,7 +492,7 @@ TEST(an_open_transaction_in_a_limited_queue_keeps_nobody_from_other_queues)
     expect_others_are_served("SELECT leasehold.queue_set('tight', exclusive => true)");
 }
 
-TEST(a_pause_that_waits_for_an_open_transaction_keeps_nobody_from_other_settings)
+TEST(a_pause_that_waits_for_a_claim_does_not_block_other_settings)
 {
     PGconn *a = session_at(START_MS), *b = session_at(START_MS), *c = impatient_at(START_MS);
     limit_two_queues(a);
@@ -507,7 +507,7 @@ TEST(a_pause_that_waits_for_an_open_transaction_keeps_nobody_from_other_settings
     PQfinish(c);
 }
 
-TEST(counts_behind_those_of_a_queue_that_somebody_holds_are_folded)
+TEST(counts_behind_those_of_a_locked_queue_are_folded)
 {
     PGconn *a = session_at(START_MS), *b = impatient_at(START_MS);
     limit_two_queues(a);
@@ -591,7 +591,7 @@ static void expect_the_second_is_heard(const char *queue, const char *act)
     PQfinish(sleeper);
 }
 
-TEST(whoever_enqueues_wakes_the_sleepers_though_another_enqueue_is_not_committed)
+TEST(an_enqueue_wakes_sleepers_while_another_enqueue_is_uncommitted)
 {
     expect_the_second_is_heard("mail", "INSERT INTO leasehold.job(queue) VALUES ('mail')");
     test_store_renew();
@@ -606,7 +606,7 @@ TEST(whoever_enqueues_wakes_the_sleepers_though_another_enqueue_is_not_committed
 #define NOT_A_TIME(what_) \
     "LH003 " what_ " is infinity: 1973-03-03T09:46:40Z to the end of the year 9999 is allowed"
 
-TEST(a_job_for_all_eternity_is_refused_and_stops_nobody_who_waits)
+TEST(an_infinite_time_is_refused_and_stops_no_waiting_worker)
 {
     PGconn *c = session_at(START_MS);
     done(c, ENQUEUE("mail"));
@@ -630,7 +630,7 @@ TEST(a_job_for_all_eternity_is_refused_and_stops_nobody_who_waits)
     PQfinish(c);
 }
 
-TEST(days_of_events_begin_at_midnight_utc_however_the_session_writes_times)
+TEST(event_days_begin_at_midnight_utc_in_every_time_zone)
 {
     PGconn *c = session_at(START_MS);
     done(c, "SET timezone = 'Asia/Shanghai'"); /* CST, which is read as another zone */
@@ -644,7 +644,7 @@ TEST(days_of_events_begin_at_midnight_utc_however_the_session_writes_times)
     PQfinish(c);
 }
 
-TEST(a_forgotten_enqueue_does_not_silence_a_queue)
+TEST(an_enqueue_that_never_commits_does_not_silence_its_queue)
 {
     PGconn *a = session_at(START_MS), *b = impatient_at(START_MS),
            *sleeper = impatient_at(START_MS);
@@ -664,7 +664,7 @@ TEST(a_forgotten_enqueue_does_not_silence_a_queue)
     PQfinish(sleeper);
 }
 
-TEST(the_best_that_is_free_comes_first)
+TEST(the_best_unlocked_job_is_claimed_first)
 {
     PGconn *a = session_at(START_MS), *b = impatient_at(START_MS);
     done(a, "SELECT leasehold.enqueue('mail', 'x', priority => 10)");
@@ -681,7 +681,7 @@ TEST(the_best_that_is_free_comes_first)
     close_both(a, b);
 }
 
-TEST(a_policy_of_a_queue_that_somebody_claims_from_is_set_at_once)
+TEST(a_policy_is_set_at_once_while_a_claim_is_open)
 {
     PGconn *a = session_at(START_MS), *b = impatient_at(START_MS);
     limit_two_queues(a);
@@ -695,7 +695,7 @@ TEST(a_policy_of_a_queue_that_somebody_claims_from_is_set_at_once)
 
 /* ---- heartbeats ---- */
 
-TEST(an_open_transaction_at_one_job_costs_no_other_its_lease)
+TEST(an_open_transaction_at_one_job_does_not_end_the_leases_of_others)
 {
     PGconn *c = session_at(START_MS), *other = session_at(START_MS);
 
@@ -724,7 +724,7 @@ TEST(an_open_transaction_at_one_job_costs_no_other_its_lease)
 
 /* ---- a move ---- */
 
-TEST(a_snapshot_from_before_a_move_writes_nothing_into_the_old_store)
+TEST(a_transaction_older_than_a_move_writes_nothing_into_the_old_store)
 {
     static const char *const late[] = {
         "INSERT INTO leasehold.job(queue, payload) VALUES ('mail', 'acknowledged')",

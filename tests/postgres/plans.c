@@ -364,7 +364,7 @@ static void make_all_plans(PGconn *c, int few)
 
 /* ---------------------------------------------------------------- the stores */
 
-TEST(no_act_reads_more_rows_than_it_is_about)
+TEST(no_act_reads_more_rows_than_it_needs)
 {
     PGconn *c = session_at(START_MS);
     make_rules(c);
@@ -398,13 +398,13 @@ static void fill_after_plans(const char *make_empty)
     PQfinish(other);
 }
 
-TEST(no_act_reads_more_rows_than_it_is_about_by_plans_for_an_empty_store)
+TEST(no_act_reads_more_rows_than_it_needs_with_plans_made_in_an_empty_store)
 {
     fill_after_plans(TRUNCATE);
 }
 
 /* Pages without rows: the planner believes in no row, however many pages there are. */
-TEST(no_act_reads_more_rows_than_it_is_about_by_plans_for_a_drained_store)
+TEST(no_act_reads_more_rows_than_it_needs_with_plans_made_in_a_drained_store)
 {
     fill_after_plans(DRAIN);
 }
@@ -428,33 +428,33 @@ static void plan_after_filling(bool was_full, const char *look)
     PQfinish(c);
 }
 
-TEST(no_act_reads_more_rows_than_it_is_about_where_the_server_never_looked)
+TEST(no_act_reads_more_rows_than_it_needs_without_statistics)
 {
     plan_after_filling(false, "SELECT 1");
 }
 
-TEST(no_act_reads_more_rows_than_it_is_about_where_the_server_has_seen_no_page)
+TEST(no_act_reads_more_rows_than_it_needs_with_statistics_of_no_page)
 {
     plan_after_filling(false, "VACUUM");
 }
 
-TEST(no_act_reads_more_rows_than_it_is_about_where_the_server_has_seen_no_row)
+TEST(no_act_reads_more_rows_than_it_needs_with_statistics_of_no_row)
 {
     plan_after_filling(false, "ANALYZE");
 }
 
 /* It keeps what it knew of the values in the columns, and believes that there are none. */
-TEST(no_act_reads_more_rows_than_it_is_about_where_the_server_remembers_the_rows_of_a_drained_store)
+TEST(no_act_reads_more_rows_than_it_needs_with_statistics_of_a_drained_store)
 {
     plan_after_filling(true, "ANALYZE");
 }
 
-TEST(no_act_reads_more_rows_than_it_is_about_where_the_server_remembers_the_rows_of_an_empty_store)
+TEST(no_act_reads_more_rows_than_it_needs_with_statistics_of_an_empty_store)
 {
     plan_after_filling(true, "VACUUM");
 }
 
-TEST(no_act_reads_more_rows_than_it_is_about_by_plans_for_a_store_where_nothing_ran)
+TEST(no_act_reads_more_rows_than_it_needs_with_plans_made_while_nothing_ran)
 {
     PGconn *c = session_at(START_MS), *other = session_at(START_MS);
     make_rules(c);
@@ -468,7 +468,7 @@ TEST(no_act_reads_more_rows_than_it_is_about_by_plans_for_a_store_where_nothing_
 }
 
 /* Plans are made while nobody ever slept; then there are many queues. */
-TEST(who_enqueues_finds_those_who_sleep_for_the_queue_whatever_others_there_are)
+TEST(an_enqueue_finds_the_sleepers_of_its_queue_among_many_others)
 {
     static const char *const ways[] = {
         "SELECT leasehold.enqueue_one('mail', 0, 'x', NULL)",

@@ -27,7 +27,7 @@ static PGconn *session_with_held(int n)
 
 /* ---------------------------------------------------------------- by SQL alone */
 
-TEST(a_recovery_by_sql_is_told_foretold_and_kept)
+TEST(a_recovery_by_sql_is_reported_dry_run_and_stored)
 {
     PGconn *c = session_with_held(2);
     session_clock(c, START_MS + 1000);
@@ -66,7 +66,7 @@ TEST(a_bad_recovery_by_sql_is_refused)
     PQfinish(c);
 }
 
-TEST(maintenance_by_sql_leaves_alone_what_stays_on_purpose_and_tells_only_what_it_found)
+TEST(maintenance_by_sql_skips_queues_with_recovery_off_and_reports_only_findings)
 {
     PGconn *c = session_with_held(1);
     (void)said(c, "SELECT leasehold.queue_set('mail', recovery => false)");
@@ -80,7 +80,7 @@ TEST(maintenance_by_sql_leaves_alone_what_stays_on_purpose_and_tells_only_what_i
     PQfinish(c);
 }
 
-TEST(a_worker_that_is_silent_is_buried_by_sql_with_all_it_held)
+TEST(a_recovery_by_sql_marks_a_silent_worker_dead_and_frees_its_jobs)
 {
     PGconn *c = session_at(START_MS);
     (void)said(c, "SELECT leasehold.enqueue('mail', 'x')");
@@ -132,7 +132,7 @@ static void expect_same_fate(PGconn *c, lh_job *job, const lh_policy *policy, en
                wanted);
 }
 
-TEST(the_database_decides_on_a_death_as_the_library_does)
+TEST(the_database_and_the_library_decide_alike_about_a_death)
 {
     static const int64_t leases[] = {1, 1500, 2000, 1800000}, ages[] = {0, 999, 61000, 90061000};
     PGconn *c = session_at(START_MS);
@@ -155,7 +155,7 @@ TEST(the_database_decides_on_a_death_as_the_library_does)
 
 /* ---------------------------------------------------------------- what is in the way */
 
-TEST(a_job_that_somebody_holds_locked_is_left_to_the_next_round)
+TEST(a_locked_job_is_recovered_in_the_next_round)
 {
     PGconn *c = session_with_held(3), *other = session_at(START_MS + 1000);
     session_clock(c, START_MS + 1000);
@@ -179,7 +179,7 @@ static void make_stubborn(PGconn *c)
                   "EXECUTE FUNCTION public.stubborn()");
 }
 
-TEST(a_job_that_will_not_let_go_is_told_once_and_the_others_are_taken_back)
+TEST(a_job_that_cannot_be_recovered_is_reported_once_and_the_others_are_recovered)
 {
     PGconn *c = session_with_held(3);
     make_stubborn(c);
@@ -250,19 +250,19 @@ static void expect_refused(const char *write, const char *when, const char *mess
     PQfinish(c);
 }
 
-TEST(a_report_that_the_database_refuses_is_named)
+TEST(a_recovery_report_that_cannot_be_written_is_named_in_the_error)
 {
     expect_refused("INSERT ON leasehold.report", "true",
                    "recovery could not begin its report: the auditor says no");
 }
 
-TEST(an_event_of_a_failure_that_the_database_refuses_is_named)
+TEST(a_failure_event_that_cannot_be_written_is_named_in_the_error)
 {
     expect_refused("INSERT ON leasehold.event", "NEW.type IN ('job.recovered', 'recovery.failed')",
                    "recovery could not record that job 1 cannot be recovered: the auditor says no");
 }
 
-TEST(an_end_of_a_report_that_the_database_refuses_is_no_bad_input)
+TEST(a_report_that_cannot_be_ended_is_not_reported_as_bad_input)
 {
     expect_refused("UPDATE ON leasehold.report", "true",
                    "recovery was refused by the database: the auditor says no");
@@ -289,7 +289,7 @@ TEST(a_recovery_that_was_rolled_back_is_not_logged)
     PQfinish(c);
 }
 
-TEST(a_lease_that_the_database_will_not_free_does_not_keep_jobs_back)
+TEST(a_lease_that_cannot_be_freed_does_not_hold_back_jobs)
 {
     char log[MOST_LOG] = "";
     PGconn *c;
@@ -359,7 +359,7 @@ TEST(a_claim_frees_expired_leases_behind_a_batch_of_refused_ones)
     PQfinish(c);
 }
 
-TEST(a_worker_that_the_database_will_not_mark_dead_does_not_keep_jobs_back)
+TEST(a_worker_that_cannot_be_marked_dead_does_not_hold_back_jobs)
 {
     char log[MOST_LOG] = "";
     PGconn *c;
@@ -376,7 +376,7 @@ TEST(a_worker_that_the_database_will_not_mark_dead_does_not_keep_jobs_back)
     PQfinish(c);
 }
 
-TEST(a_worker_that_the_database_will_not_mark_late_does_not_keep_jobs_back)
+TEST(a_worker_that_cannot_be_marked_late_does_not_hold_back_jobs)
 {
     char log[MOST_LOG] = "";
     PGconn *c;
@@ -397,7 +397,7 @@ TEST(a_worker_that_the_database_will_not_mark_late_does_not_keep_jobs_back)
     PQfinish(c);
 }
 
-TEST(a_worker_that_the_database_will_not_mark_clean_does_not_keep_jobs_back)
+TEST(a_worker_that_cannot_be_marked_clean_does_not_hold_back_jobs)
 {
     char log[MOST_LOG] = "";
     PGconn *c;
@@ -444,7 +444,7 @@ static void sweep_at(PGconn *c, int64_t now_ms)
     (void)said(c, "SELECT count(*) FROM leasehold.claim('sweeper', 'nothing')");
 }
 
-TEST(claims_look_back_no_further_than_they_must)
+TEST(claims_scan_back_no_further_than_necessary)
 {
     PGconn *c = session_at(START_MS);
     EXPECT_STR(said(c, CLAIM), "0");
@@ -468,7 +468,7 @@ TEST(claims_look_back_no_further_than_they_must)
     PQfinish(c);
 }
 
-TEST(what_stays_on_purpose_is_passed_by_and_found_when_that_changes)
+TEST(jobs_with_recovery_off_are_skipped_and_found_when_it_is_on_again)
 {
     PGconn *c = session_with_held(1);
     (void)said(c, "SELECT leasehold.queue_set('mail', recovery => false)");
@@ -515,7 +515,7 @@ static PGconn *late_claim(PGconn *c)
     return late;
 }
 
-TEST(a_lease_that_ended_before_its_claim_was_committed_is_found_by_the_next_claim)
+TEST(a_lease_that_expired_before_its_claim_committed_is_found_by_the_next_claim)
 {
     PGconn *c = session_with_held(1), *late = late_claim(c);
     sweep_at(c, START_MS + 60000);
@@ -530,7 +530,7 @@ TEST(a_lease_that_ended_before_its_claim_was_committed_is_found_by_the_next_clai
 }
 
 /* By anybody, at any claim: what is pending and what is due is noted for all of them. */
-TEST(a_job_that_fell_due_before_it_was_committed_is_found_by_the_next_claim)
+TEST(a_job_that_fell_due_before_its_commit_is_found_by_the_next_claim)
 {
     PGconn *c = session_at(START_MS), *late = session_at(START_MS);
     (void)said(late, "BEGIN");
@@ -543,7 +543,7 @@ TEST(a_job_that_fell_due_before_it_was_committed_is_found_by_the_next_claim)
     PQfinish(c);
 }
 
-TEST(transactions_that_have_nothing_to_do_with_the_store_are_not_waited_for)
+TEST(transactions_that_do_not_touch_the_store_do_not_hold_back_the_scan_bound)
 {
     PGconn *c = session_at(START_MS), *other = session_at(START_MS);
     done(other, "BEGIN");
@@ -557,7 +557,7 @@ TEST(transactions_that_have_nothing_to_do_with_the_store_are_not_waited_for)
     PQfinish(c);
 }
 
-TEST(what_a_claim_notes_is_not_kept_for_ever)
+TEST(old_scan_bounds_are_deleted)
 {
     PGconn *c = session_at(START_MS);
     done(c,
@@ -573,7 +573,7 @@ TEST(what_a_claim_notes_is_not_kept_for_ever)
 
 /* ---------------------------------------------------------------- counts */
 
-TEST(counts_are_mended_whether_or_not_they_were_folded)
+TEST(a_recount_repairs_folded_and_unfolded_counts)
 {
     static const char counted[] =
         "SELECT pending, running FROM leasehold.queues() WHERE queue = 'mail'";
@@ -606,7 +606,7 @@ TEST(the_view_of_output_shows_text_escapes_bytes_and_marks_what_was_cut)
     PQfinish(c);
 }
 
-TEST(output_without_a_job_is_found_and_mended)
+TEST(output_without_a_job_is_found_and_repaired)
 {
     PGconn *c = session_with_held(1);
     (void)said(c,
@@ -708,27 +708,27 @@ static void expect_lease_kept(int64_t age, int64_t jump)
     PQfinish(c);
 }
 
-TEST(a_clock_that_is_set_forward_costs_nobody_his_lease)
+TEST(a_clock_set_forward_ends_no_lease)
 {
     expect_lease_kept(0, 3600000);
 }
 
-TEST(a_clock_that_is_set_forward_by_less_than_a_lease_has_run_costs_nobody_his_lease)
+TEST(a_clock_set_forward_by_less_than_the_age_of_a_lease_ends_no_lease)
 {
     expect_lease_kept(7200000, 3600000);
 }
 
-TEST(a_clock_that_is_set_back_lengthens_no_lease)
+TEST(a_clock_set_back_lengthens_no_lease)
 {
     expect_lease_kept(0, -3600000);
 }
 
-TEST(a_clock_that_is_set_back_to_when_a_lease_had_begun_lengthens_it_not)
+TEST(a_clock_set_back_to_the_start_of_a_lease_does_not_lengthen_it)
 {
     expect_lease_kept(7200000, -3600000);
 }
 
-TEST(a_jump_that_two_see_is_told_once)
+TEST(a_clock_jump_seen_by_two_processes_is_reported_once)
 {
     freeze();
     lh_store *one = store_open(), *two = store_open(), *later = store_open();
@@ -752,7 +752,7 @@ TEST(a_jump_that_two_see_is_told_once)
     PQfinish(c);
 }
 
-TEST(a_jump_that_is_told_by_two_at_once_shifts_once)
+TEST(a_clock_jump_reported_by_two_processes_at_once_shifts_leases_once)
 {
     PGconn *c = session_with_held(1);
     session_clock(c, START_MS + 3600500);
@@ -763,7 +763,7 @@ TEST(a_jump_that_is_told_by_two_at_once_shifts_once)
 }
 
 /* Whose own machine stood still sees the same as whose server's clock was set. */
-TEST(whoever_was_paused_shifts_nothing_that_others_kept_alive)
+TEST(a_suspended_process_does_not_shift_leases_that_others_renewed)
 {
     freeze();
     lh_store *store = store_open();

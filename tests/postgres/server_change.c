@@ -30,7 +30,7 @@ static void expect_held(PGconn *c)
     EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.event WHERE type = 'store.restored'"), "1");
 }
 
-TEST(a_claim_on_another_server_takes_nothing_back)
+TEST(a_claim_on_a_new_server_recovers_nothing)
 {
     PGconn *c = session_elsewhere();
     EXPECT_STR(said(c, CLAIM), "");
@@ -38,7 +38,7 @@ TEST(a_claim_on_another_server_takes_nothing_back)
     PQfinish(c);
 }
 
-TEST(a_claim_of_one_sees_that_the_server_is_another)
+TEST(a_claim_of_one_job_notices_a_new_server)
 {
     PGconn *c = session_elsewhere();
     done(c, "SELECT leasehold.enqueue('mail', 'y')");
@@ -48,7 +48,7 @@ TEST(a_claim_of_one_sees_that_the_server_is_another)
     PQfinish(c);
 }
 
-TEST(a_recovery_on_another_server_takes_nothing_back)
+TEST(a_recovery_on_a_new_server_recovers_nothing)
 {
     PGconn *c = session_elsewhere();
     EXPECT_STR(said(c, "SELECT leasehold.recover() -> 'entries_reclaimed'"), "0");
@@ -56,7 +56,7 @@ TEST(a_recovery_on_another_server_takes_nothing_back)
     PQfinish(c);
 }
 
-TEST(maintenance_on_another_server_takes_nothing_back)
+TEST(maintenance_on_a_new_server_recovers_nothing)
 {
     PGconn *c = session_elsewhere();
     EXPECT_STR(said(c, "SELECT leasehold.maintain()"), "");
@@ -64,7 +64,7 @@ TEST(maintenance_on_another_server_takes_nothing_back)
     PQfinish(c);
 }
 
-TEST(a_beat_on_another_server_is_in_time)
+TEST(a_heartbeat_on_a_new_server_is_in_time)
 {
     PGconn *c = session_elsewhere();
     EXPECT_STR(said(c, "SELECT (leasehold.heartbeat(1, 1)).state"), "running");
@@ -72,7 +72,7 @@ TEST(a_beat_on_another_server_is_in_time)
     PQfinish(c);
 }
 
-TEST(a_named_lease_is_extended_on_another_server_and_not_taken)
+TEST(a_named_lease_on_a_new_server_is_extended_and_not_taken)
 {
     PGconn *c = session_elsewhere();
     EXPECT_CONTAINS(said(c, "SELECT leasehold.lease_acquire('s', 'n', 'other')"), "held by");
@@ -84,7 +84,7 @@ TEST(a_named_lease_is_extended_on_another_server_and_not_taken)
     PQfinish(c);
 }
 
-TEST(from_the_length_of_the_longest_lease_on_all_is_as_ever)
+TEST(leases_on_a_new_server_expire_after_the_length_of_the_longest_lease)
 {
     PGconn *c = session_elsewhere();
     EXPECT_STR(said(c, CLAIM), "");
@@ -137,7 +137,7 @@ TEST(every_act_that_makes_a_token_raises_the_epoch_after_a_crash)
     }
 }
 
-TEST(a_crash_takes_nothing_from_those_who_hold_it)
+TEST(a_crash_ends_no_lease)
 {
     PGconn *c = session_at(START_MS);
     done(c, "SELECT leasehold.enqueue('mail', 'x')");
@@ -151,7 +151,7 @@ TEST(a_crash_takes_nothing_from_those_who_hold_it)
 }
 
 /* It may be called in a block of the user's, too. */
-TEST(the_epoch_rises_once_after_a_crash_though_the_act_was_in_a_savepoint)
+TEST(the_epoch_rises_once_after_a_crash_even_within_a_savepoint)
 {
     PGconn *c = session_at(START_MS);
     done(c, "TRUNCATE leasehold.crash_marker");
@@ -164,7 +164,7 @@ TEST(the_epoch_rises_once_after_a_crash_though_the_act_was_in_a_savepoint)
     PQfinish(c);
 }
 
-TEST(the_epoch_is_on_the_disk_whatever_the_session_says_about_commits)
+TEST(a_new_epoch_is_synced_even_with_synchronous_commit_off)
 {
     PGconn *c = session_at(START_MS);
     done(c, "TRUNCATE leasehold.crash_marker");

@@ -53,7 +53,7 @@ static void expect_tells(lh_store *store, const struct heard *heard)
 }
 
 /* The warning of a commit that was not confirmed is one of them: failover.py. */
-TEST(what_the_server_has_to_say_is_heard_though_the_role_hides_it)
+TEST(notices_arrive_even_if_the_role_hides_them)
 {
     struct heard heard = {0};
     lh_store *store = open_at(test_store(), QUIET, &heard);
@@ -62,7 +62,7 @@ TEST(what_the_server_has_to_say_is_heard_though_the_role_hides_it)
     lh_close(store);
 }
 
-TEST(what_the_server_has_to_say_is_heard_behind_a_pooler_whose_sessions_hide_it)
+TEST(notices_arrive_through_a_pooler_whose_sessions_hide_them)
 {
     struct proxy *proxy = proxy_start();
     struct heard heard = {0};
@@ -115,7 +115,7 @@ static void expect_acts(lh_store *store)
     lh_jobs_free(jobs);
 }
 
-TEST(acts_see_what_is_committed_though_the_role_isolates_its_transactions)
+TEST(acts_see_commits_even_if_the_role_defaults_to_serializable)
 {
     struct heard heard = {0};
 
@@ -125,7 +125,7 @@ TEST(acts_see_what_is_committed_though_the_role_isolates_its_transactions)
     lh_close(store);
 }
 
-TEST(acts_see_what_is_committed_behind_a_pooler_whose_sessions_isolate_theirs)
+TEST(acts_see_commits_through_a_pooler_that_defaults_to_serializable)
 {
     struct proxy *proxy = proxy_start();
     struct heard heard = {0};
@@ -142,7 +142,7 @@ TEST(acts_see_what_is_committed_behind_a_pooler_whose_sessions_isolate_theirs)
 
 /* ---------------------------------------------------------------- rights */
 
-TEST(a_role_that_may_only_read_is_told_so_at_once)
+TEST(a_read_only_role_is_refused_at_once)
 {
     struct heard heard = {0};
     lh_store *store = open_at(test_store(), "-c%20default_transaction_read_only%3Don", &heard);
@@ -159,7 +159,7 @@ TEST(a_role_that_may_only_read_is_told_so_at_once)
 /* ---------------------------------------------------------------- services */
 
 /* As libpq has it: the file comes before the environment. */
-TEST(a_service_names_the_host_whatever_the_environment_says)
+TEST(a_service_file_overrides_the_host_of_the_environment)
 {
     struct target target = {0};
     struct lhi_error err;

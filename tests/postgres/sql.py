@@ -97,7 +97,7 @@ def logins(of):
 # ---------------------------------------------------------------- who may do what
 
 @test
-def nothing_here_is_for_everybody(db):
+def public_has_no_privileges(db):
     seen = db.ask("""
         SELECT 'schema', nspname, nspacl FROM pg_namespace n, aclexplode(nspacl) a
          WHERE nspname = 'leasehold' AND a.grantee = 0
@@ -121,7 +121,7 @@ QUALIFIED = {"enqueue_one"}
 
 
 @test
-def every_function_for_clients_was_decided_about(db):
+def every_function_is_granted_or_internal(db):
     """A function that acts as its owner is for clients: somebody must be named who may call it, unless it
     is a trigger's. All others are our own, and nobody's."""
     rows = [line.split("|") for line in db.ask("""
@@ -153,7 +153,7 @@ def every_function_for_clients_was_decided_about(db):
 
 
 @test
-def everything_belongs_to_a_role_that_can_do_nothing_else(db):
+def every_object_belongs_to_the_owner_role(db):
     seen = db.ask("""
         SELECT relname FROM pg_class WHERE relnamespace = 'leasehold'::regnamespace
            AND relowner <> 'leasehold_owner'::regrole
@@ -197,7 +197,7 @@ def a_worker_does_every_act(db):
 
 
 @test
-def a_worker_changes_no_table_and_calls_nothing_that_is_ours(db):
+def a_worker_changes_no_table_and_calls_no_internal_function(db):
     db.ask("SELECT leasehold.enqueue('mail', 'x')", WORKER)
     for sql in ("UPDATE leasehold.job SET state = 'completed'", "DELETE FROM leasehold.job",
                 "TRUNCATE leasehold.job", "UPDATE leasehold.meta SET epoch = 5",
@@ -267,13 +267,13 @@ def run_every_command(db, user):
 
 
 @test
-def our_program_works_with_the_rights_of_a_worker(db):
+def the_program_works_with_the_rights_of_a_worker(db):
     """Nothing that it calls was forgotten."""
     run_every_command(db, WORKER)
 
 
 @test
-def a_producer_enqueues_and_sees_what_became_of_its_own_jobs_alone(db):
+def a_producer_enqueues_and_sees_only_its_own_jobs(db):
     other = "other_producer"
     db.server.psql("postgres", f"CREATE ROLE {other} LOGIN PASSWORD '{db.server.password}' IN ROLE leasehold_producer")
     db.ask("SELECT leasehold.enqueue('mail', 'a'); SELECT leasehold.enqueue_one('mail', 1, 'b', 7);"
@@ -309,7 +309,7 @@ def a_producer_enqueues_and_sees_what_became_of_its_own_jobs_alone(db):
 
 
 @test
-def no_shape_of_a_list_passes_a_payload_that_is_too_large(db):
+def no_shape_of_a_list_gets_a_large_payload_past_the_limit(db):
     """An element that is read by its number is NULL in a list that starts at 2, or that has two dimensions."""
     db.ask("SELECT leasehold.queue_set('small', max_payload => 10)", WORKER)
     large = "repeat('x', 11)"
@@ -352,7 +352,7 @@ def a_request_of_one_producer_never_returns_a_job_of_another(db):
 
 
 @test
-def a_producer_learns_of_another_roles_job_with_its_key_only_that_it_is_there(db):
+def a_producer_learns_only_that_another_role_has_a_job_with_its_key(db):
     make_producer(db, "second_producer")
     db.ask("SELECT leasehold.enqueue('mail', 'secret', key => 'k')", PRODUCER)
     again = "SELECT id, state, duplicate FROM leasehold.enqueue('mail', 'x', key => 'k'{})"
@@ -368,7 +368,7 @@ def a_producer_learns_of_another_roles_job_with_its_key_only_that_it_is_there(db
 
 
 @test
-def a_producer_is_its_role_and_not_the_name_of_it(db):
+def a_producer_is_identified_by_its_role_and_not_by_its_name(db):
     make_producer(db, "first_name")
     db.ask("SELECT leasehold.enqueue('mail', 'x', request => 'r')", "first_name")
     ask = "SELECT state FROM leasehold.result(1)"
@@ -412,7 +412,7 @@ def producers_elsewhere(bare, saved, program):
 
 
 @test
-def a_restored_dump_knows_producers_by_the_names_they_had(db):
+def a_restored_dump_identifies_producers_by_name(db):
     for job, name in ((1, "kept"), (2, "old_name"), (3, "dropped")):
         make_producer(db, name)
         expect_equal(db.ask("SELECT id FROM leasehold.enqueue('mail', 'x')", name), str(job), name)
@@ -424,7 +424,7 @@ def a_restored_dump_knows_producers_by_the_names_they_had(db):
 
 
 @test
-def our_program_works_with_the_rights_of_a_reader(db):
+def the_program_works_with_the_rights_of_a_reader(db):
     db.run(WORKER, "enqueue", "mail", "hello")
     db.run(WORKER, "recover")
     for words in (("show", "1"), ("list",), ("status",), ("status", "--metrics"), ("events",),
@@ -438,7 +438,7 @@ def our_program_works_with_the_rights_of_a_reader(db):
 
 
 @test
-def no_function_takes_a_lock_that_strangers_can_take(db):
+def no_function_takes_an_advisory_lock(db):
     expect_equal(db.ask("SELECT proname FROM pg_proc WHERE pronamespace = 'leasehold'::regnamespace"
                         " AND coalesce(pg_get_function_sqlbody(oid), prosrc) ~ 'advisory'"), "", "functions")
 
@@ -473,7 +473,7 @@ def set_traps(db):
 
 
 @test
-def our_program_calls_nothing_of_another_role_whatever_the_search_path_of_its_own(db):
+def the_program_calls_nothing_of_another_role_with_any_search_path(db):
     set_traps(db)
     db.ask(f"ALTER DATABASE {db.name} SET search_path = {hostile.PATHS[0]}", server.ADMIN)
     with server.Folder() as folder, server.Pooler(folder, db.server) as pooler:
@@ -486,7 +486,7 @@ def our_program_calls_nothing_of_another_role_whatever_the_search_path_of_its_ow
 
 
 @test
-def every_view_and_function_does_the_same_whatever_the_search_path_of_its_caller(db):
+def every_view_and_function_works_alike_with_any_search_path(db):
     """Even a superuser's, to whom the objects of any other role are offered."""
     fill_with_everything(db)
     set_traps(db)
@@ -543,7 +543,7 @@ def a_null_argument_means_not_given_or_is_refused_by_name(db):
 
 
 @test
-def a_value_out_of_range_is_refused_in_our_words(db):
+def a_value_out_of_range_is_refused_with_our_message(db):
     """By every function that is granted and by a plain INSERT, whatever the argument: nobody reads the name of a
     constraint, or an error of the server's own."""
     fill_with_everything(db)
@@ -564,7 +564,7 @@ def a_value_out_of_range_is_refused_in_our_words(db):
 
 
 @test
-def lists_with_holes_and_of_other_lengths_are_refused(db):
+def lists_with_holes_or_of_different_lengths_are_refused(db):
     fill_with_everything(db)
     for sql, told in (
             ("leasehold.complete_many('{1,NULL}', '{1,1}', '{}', '{}')", "job is missing"),
@@ -623,7 +623,7 @@ def a_plain_insert_obeys_the_max_payload_of_its_queue(db):
 
 
 @test
-def a_refusal_is_told_by_our_program_in_one_line_without_the_functions_it_came_from(db):
+def the_program_prints_a_refusal_in_one_line(db):
     db.ask("SELECT leasehold.queue_set('mail', max_payload => 10)", WORKER)
     for words in (("complete", "7:7"), ("enqueue", "mail", "x" * 20), ("cancel", "9"), ("lease", "extend", "a/b", "--owner", "me")):
         done = subprocess.run([db.program, "--store", db.url(WORKER), *words], text=True, capture_output=True,
@@ -634,7 +634,7 @@ def a_refusal_is_told_by_our_program_in_one_line_without_the_functions_it_came_f
 
 
 @test
-def a_deleted_queue_is_not_listed_again_by_the_number_of_a_lost_call(db):
+def a_deleted_queue_is_not_listed_again_after_a_lost_call(db):
     """The number is kept for a day, so that a call that comes late is refused."""
     db.now = START
     db.ask("SELECT leasehold.enqueue_many('mail', '{0}', '{x}', of_request => 'lh:77:0'); SELECT leasehold.delete(1);"
@@ -657,7 +657,7 @@ def array_nulls_of_a_role_change_nothing(db):
 
 
 @test
-def no_temporary_table_of_a_caller_is_taken_for_ours(db):
+def a_temporary_table_of_the_caller_is_never_used(db):
     said = db.ask("""
         CREATE TEMP TABLE job (LIKE leasehold.job);
         CREATE TEMP TABLE delta (LIKE leasehold.delta);
@@ -711,7 +711,7 @@ def without_roles(bare, program):
 
 
 @test
-def where_no_role_can_be_made_everything_stays_with_the_user(db):
+def without_the_right_to_create_roles_the_user_owns_everything(db):
     with_bare_server(db, without_roles)
 
 
@@ -745,7 +745,7 @@ def drop_one_after_another(bare, program):
 
 
 @test
-def what_drop_sql_prints_removes_everything_and_the_roles_with_the_last_database(db):
+def drop_sql_removes_everything_and_the_roles_with_the_last_database(db):
     with_bare_server(db, drop_one_after_another)
 
 
@@ -762,7 +762,7 @@ def our_schemas(of):
 
 
 @test
-def a_database_without_our_schema_is_left_alone_until_it_is_migrated(db):
+def a_database_without_our_schema_is_not_changed_before_migrate(db):
     of = bare_database(db, "unmigrated")
     for words in (("list",), ("status",), ("check",), ("recover",), ("enqueue", "mail", "x"),
                   ("work", "mail", "--drain", "--", "true"), ("migrate", "--drop-sql")):
@@ -793,7 +793,7 @@ def migrate_at_once(of, n=3):
 
 
 @test
-def of_those_who_migrate_at_once_one_makes_the_schema(db):
+def of_several_migrations_at_once_one_creates_the_schema(db):
     for number, isolation in enumerate(("read committed", "repeatable read", "serializable")):
         of = bare_database(db, f"at_once_{number}")
         db.server.psql("postgres", f"ALTER DATABASE {of.name}"
@@ -815,7 +815,7 @@ PLANT = """
 
 
 @test
-def an_operator_that_somebody_has_planted_is_not_used(db):
+def an_operator_planted_by_another_role_is_not_used(db):
     """It would run with the rights of whoever migrates or checks: all of them, often."""
     of = bare_database(db, "planted")
     of.ask("GRANT CREATE ON SCHEMA public TO PUBLIC", server.ADMIN)
@@ -827,7 +827,7 @@ def an_operator_that_somebody_has_planted_is_not_used(db):
 
 
 @test
-def a_schema_of_our_name_that_is_not_ours_is_left_alone(db):
+def a_foreign_schema_with_our_name_is_not_changed(db):
     of = bare_database(db, "taken")
     of.ask("CREATE SCHEMA leasehold; CREATE TABLE leasehold.theirs (a integer)")
     of.run(server.TESTER, "migrate", code=3, told="schema leasehold is there, is not ours and not empty")
@@ -850,7 +850,7 @@ def a_newer_schema_is_refused_by_every_command(db):
 
 
 @test
-def a_schema_that_does_not_tell_its_version_is_told_to_be_restored(db):
+def a_schema_without_a_version_asks_for_a_restore(db):
     """Nothing of a server's is ours to repair."""
     db.ask("DELETE FROM leasehold.meta")
     done = subprocess.run([db.program, "--store", db.url(server.TESTER), "list"], text=True,
@@ -875,7 +875,7 @@ def restored(db, name, custom):
 
 
 @test
-def a_restored_dump_is_as_it_was_made_and_its_old_holders_are_refused(db):
+def a_restored_dump_is_complete_and_refuses_its_old_holders(db):
     db.ask("""SELECT leasehold.queue_set('mail', max_attempts => 7);
               SELECT leasehold.enqueue('mail', 'held'); SELECT leasehold.enqueue('mail', 'free');
               SELECT leasehold.enqueue('mail', 'gone'); SELECT leasehold.lease_acquire('s', 'n', 'me');
@@ -910,7 +910,7 @@ def the_first_claim_in_a_restored_dump_ends_all_its_leases(db):
 
 
 @test
-def one_dump_that_is_restored_twice_hands_out_other_tokens(db):
+def a_dump_restored_twice_issues_different_tokens(db):
     db.ask("SELECT leasehold.enqueue('mail', 'a'); SELECT leasehold.lease_acquire('s', 'n', 'me');"
            "SELECT leasehold.lease_release('s', 'n', 'me')", WORKER)
     tokens, leases = set(), set()
@@ -944,7 +944,7 @@ def crash(of, wal_writer):
 
 
 @test
-def a_token_that_a_crash_has_lost_is_not_handed_out_again_and_an_orderly_restart_changes_nothing(db):
+def a_token_lost_in_a_crash_is_never_issued_again(db):
     with server.Folder() as at, server.Server(at, "crash", {"autovacuum": "off"}) as of:
         of.make_template([db.program, "migrate"])
         of.make_database("one")
@@ -992,7 +992,7 @@ def expect_finding(found, pattern):
 
 
 @test
-def workers_that_start_at_once_hold_two_sessions_each_at_most(db, n=6):
+def workers_that_start_together_hold_at_most_two_sessions_each(db, n=6):
     """Counted from before the first of them connects until all have come, and there was work for all."""
     seen = ("SELECT count(*), (SELECT count(*) FROM leasehold.worker WHERE state = 'alive'),"
             " (SELECT count(*) FROM leasehold.job WHERE state = 'completed') FROM pg_stat_activity"
@@ -1018,7 +1018,7 @@ def workers_that_start_at_once_hold_two_sessions_each_at_most(db, n=6):
 
 
 @test
-def commands_that_wait_for_a_lease_hold_two_sessions_each_at_most(db, n=4):
+def commands_that_wait_for_a_lease_hold_at_most_two_sessions_each(db, n=4):
     """One has the lease and extends it, the others wait for it; then each has it in turn."""
     watch = Psql(db, server.ADMIN)
     seen = ("SELECT count(*), (SELECT count(*) FROM leasehold.event WHERE type = 'lease.released') FROM pg_stat_activity"
@@ -1070,7 +1070,7 @@ class Psql:
 
 
 @test
-def a_check_names_who_holds_the_oldest_transaction_whoever_asks(db):
+def a_check_names_the_oldest_transaction_to_every_role(db):
     holder, newer = Psql(db, server.ADMIN), Psql(db, WORKER)
     pid = holder.tell("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM leasehold.job")
     db.ask("SELECT leasehold.enqueue('mail', 'x')", WORKER)  # others go on
@@ -1164,7 +1164,7 @@ def check_after_each_deed(of):
 
 
 @test
-def a_check_finds_what_loses_and_what_slows(db):
+def a_check_finds_settings_that_lose_data_or_slow_the_store(db):
     with server.Folder() as folder, server.Server(folder, "checked", CHECKED) as bare:
         of = make_database(bare, "one", server.TESTER, db.program)
         logins(bare)
@@ -1172,7 +1172,7 @@ def a_check_finds_what_loses_and_what_slows(db):
 
 
 @test
-def a_check_says_nothing_of_a_repair_that_is_not_ours(db):
+def a_check_does_not_offer_a_repair_of_the_server(db):
     db.ask("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'leasehold.job_ended'::regclass",
            server.ADMIN)
     done = subprocess.run([db.program, "--store", db.url(WORKER), "check"], text=True,
@@ -1202,7 +1202,7 @@ def rot(bare, program):
 
 
 @test
-def a_check_tells_of_pages_that_the_server_found_rotten(db):
+def a_check_reports_pages_that_the_server_found_damaged(db):
     with_bare_server(db, rot)
 
 
@@ -1236,14 +1236,14 @@ def check_a_pair(primary, program):
 
 
 @test
-def a_check_tells_how_the_standbys_follow(db):
+def a_check_reports_the_lag_of_standbys(db):
     with server.Folder() as folder, replica.Origin(folder, db.program) as origin, \
             origin.primary("a") as primary:
         check_a_pair(primary, db.program)
 
 
 @test
-def a_status_leaves_out_what_a_server_does_not_tell(db):
+def a_status_omits_what_the_server_does_not_report(db):
     text = db.run(WORKER, "status")
     expect("free on the device" not in text and re.search(r"size +\S+ \S+\n", text), text)
     store = json.loads(db.run(WORKER, "status", "--json"))["store"]
@@ -1252,7 +1252,7 @@ def a_status_leaves_out_what_a_server_does_not_tell(db):
 
 
 @test
-def a_server_that_is_not_there_is_told_and_not_waited_for(db):
+def an_unreachable_server_is_reported_without_a_wait(db):
     port = server.free_port()
     for words in (("list",), ("enqueue", "mail", "x"), ("check",), ("migrate",)):
         done = subprocess.run([db.program, "--store", f"postgresql://127.0.0.1:{port}/x", *words],
@@ -1264,7 +1264,7 @@ def a_server_that_is_not_there_is_told_and_not_waited_for(db):
 # ---------------------------------------------------------------- views
 
 @test
-def the_monitor_tells_how_near_a_job_is_to_being_taken_back(db):
+def stale_monitor_shows_how_close_a_job_is_to_recovery(db):
     db.now = START
     db.ask("SELECT leasehold.enqueue('mail', 'x'); SELECT leasehold.claim('w', 'mail',"
            " lease => '1000 s')", WORKER)
@@ -1280,7 +1280,7 @@ def the_monitor_tells_how_near_a_job_is_to_being_taken_back(db):
 
 
 @test
-def the_state_of_a_job_is_derived_from_its_columns_at_this_moment(db):
+def job_state_is_derived_from_the_columns_at_this_moment(db):
     db.now = START
     db.ask("""SELECT leasehold.enqueue('a', 'waits'); SELECT leasehold.enqueue('b', 'later',
               delay => '1 min'); SELECT leasehold.enqueue('c', 'gone'); SELECT leasehold.cancel(3);
@@ -1298,7 +1298,7 @@ def the_state_of_a_job_is_derived_from_its_columns_at_this_moment(db):
 
 
 @test
-def the_health_of_a_worker_goes_by_its_own_interval(db):
+def worker_health_uses_the_workers_own_interval(db):
     db.now = START
     db.ask("SELECT leasehold.worker_heartbeat('w'), leasehold.worker_heartbeat('left');"
            "SELECT leasehold.worker_stop('left'); SELECT leasehold.enqueue('mail', 'x');"
@@ -1330,7 +1330,7 @@ def claim_tsa(db, attempts=1):
 
 
 @test
-def a_job_of_a_dead_worker_is_waiting_again_after_its_half_hour(db):
+def a_job_of_a_dead_worker_is_pending_again_after_its_lease(db):
     """Test 1."""
     job = claim_tsa(db)
     expect_equal(db.ask("SELECT job_id, kind, worker, health FROM leasehold.stale_monitor", READER),

@@ -94,7 +94,7 @@ static int64_t heard_of(struct shift *shift)
     return at;
 }
 
-TEST_TIMEOUT(a_worker_of_a_server_that_slept_past_its_lease_stops_its_job_unasked, 60)
+TEST_TIMEOUT(a_worker_on_postgres_stops_its_job_after_a_suspend_past_its_lease, 60)
 {
     struct shift shift = {.heartbeat_ms = 20000}; /* no beat comes in between */
     fall_asleep(&shift, test_store());
@@ -103,7 +103,7 @@ TEST_TIMEOUT(a_worker_of_a_server_that_slept_past_its_lease_stops_its_job_unaske
     wake_up(&shift);
 }
 
-TEST_TIMEOUT(a_worker_of_a_file_sleeps_with_its_leases, 60)
+TEST_TIMEOUT(a_worker_on_sqlite_keeps_its_lease_during_a_suspend, 60)
 {
     struct shift shift = {.heartbeat_ms = 100};
     fall_asleep(&shift, "store.db");

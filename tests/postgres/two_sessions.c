@@ -103,7 +103,7 @@ static const char *state_of(struct session *s, int job)
 
 /* ---------------------------------------------------------------- recovery and holders */
 
-TEST(a_recovery_leaves_out_a_job_that_is_being_completed)
+TEST(a_recovery_skips_a_job_that_is_being_completed)
 {
     struct pair p = with_jobs(1, true, LATER);
     (void)run_in(&p.a, "BEGIN");
@@ -115,7 +115,7 @@ TEST(a_recovery_leaves_out_a_job_that_is_being_completed)
     close_both(&p);
 }
 
-TEST(a_recovery_comes_back_for_a_job_whose_complete_was_rolled_back)
+TEST(a_recovery_takes_a_job_whose_completion_was_rolled_back)
 {
     struct pair p = with_jobs(1, true, LATER);
     (void)run_in(&p.a, "BEGIN");
@@ -128,7 +128,7 @@ TEST(a_recovery_comes_back_for_a_job_whose_complete_was_rolled_back)
     close_both(&p);
 }
 
-TEST(a_holder_waits_for_the_recovery_that_has_its_job_and_has_lost_it)
+TEST(a_holder_waits_for_a_recovery_of_its_job_and_then_has_lost_it)
 {
     static const char *const acts[] = {
         "SELECT state FROM leasehold.complete(1, 1)",
@@ -151,7 +151,7 @@ TEST(a_holder_waits_for_the_recovery_that_has_its_job_and_has_lost_it)
 
 #define CLAIM_ONE "SELECT id FROM leasehold.claim('v', ARRAY['q'], 1, '1 hour')"
 
-TEST(a_claim_waits_for_the_recovery_that_has_its_job_and_gets_it)
+TEST(a_claim_waits_for_the_recovery_of_its_job_and_gets_it)
 {
     struct pair p = with_jobs(1, true, LATER);
     struct session c = session_open(LATER);
@@ -178,7 +178,7 @@ TEST(a_claim_waits_for_the_claim_that_recovers_its_job_and_gets_it)
     close_both(&p);
 }
 
-TEST(a_claim_recovers_itself_what_a_rolled_back_recovery_had)
+TEST(a_claim_recovers_a_job_whose_recovery_was_rolled_back)
 {
     struct pair p = with_jobs(1, true, LATER);
     struct session c = session_open(LATER);
@@ -205,7 +205,7 @@ TEST(a_claim_waits_for_the_promotion_of_its_job_and_gets_it)
     close_both(&p);
 }
 
-TEST(a_claim_does_not_wait_for_a_holder_that_is_at_its_job)
+TEST(a_claim_does_not_wait_for_a_holder_that_completes_its_job)
 {
     struct pair p = with_jobs(1, true, LATER);
     (void)run_in(&p.a, "BEGIN");
@@ -217,7 +217,7 @@ TEST(a_claim_does_not_wait_for_a_holder_that_is_at_its_job)
     close_both(&p);
 }
 
-TEST(a_claim_waits_for_no_recovery_where_nothing_was_due_for_it)
+TEST(a_claim_does_not_wait_for_a_recovery_if_nothing_was_due)
 {
     struct pair p = with_jobs(1, true, LATER);
     (void)run_in(&p.b, "BEGIN");
@@ -240,7 +240,7 @@ static void refuse_waits(struct session *s)
 #define CLAIM_OF_KIND(kind_) \
     "SELECT id FROM leasehold.claim('v', ARRAY['q'], kinds => ARRAY['" kind_ "'])"
 
-TEST(a_claim_waits_for_no_recovery_or_promotion_of_other_queues)
+TEST(a_claim_does_not_wait_for_recovery_or_promotion_in_other_queues)
 {
     struct pair p = with_jobs(1, true, LATER);
     struct session c = session_open(LATER);
@@ -256,7 +256,7 @@ TEST(a_claim_waits_for_no_recovery_or_promotion_of_other_queues)
     close_both(&p);
 }
 
-TEST(a_claim_waits_for_no_recovery_of_other_kinds)
+TEST(a_claim_does_not_wait_for_a_recovery_of_other_kinds)
 {
     struct pair p = with_jobs(0, false, LATER);
     struct session c = session_open(LATER);
@@ -309,7 +309,7 @@ TEST(a_claim_waits_for_the_recovery_of_its_job_from_a_silent_worker)
     close_both(&p);
 }
 
-TEST(a_claim_does_not_wait_for_ever_for_a_recovery_that_stays_open)
+TEST(a_claim_does_not_wait_forever_for_an_open_recovery)
 {
     struct pair p = with_jobs(1, true, LATER);
     struct session c = session_open(LATER);
@@ -323,7 +323,7 @@ TEST(a_claim_does_not_wait_for_ever_for_a_recovery_that_stays_open)
 }
 
 /* Each has recovered the job that the other would have: neither may wait for the other's end. */
-TEST(claims_that_have_recovered_the_jobs_of_each_other_do_not_lock_up)
+TEST(claims_that_recovered_each_others_jobs_do_not_deadlock)
 {
     struct pair p = with_jobs(1, true, LATER);
     struct session c = session_open(LATER);
@@ -342,7 +342,7 @@ TEST(claims_that_have_recovered_the_jobs_of_each_other_do_not_lock_up)
     close_both(&p);
 }
 
-TEST(of_two_ends_at_once_the_first_to_commit_stands)
+TEST(of_two_ends_at_once_the_first_commit_wins)
 {
     struct pair p = with_jobs(1, true, NOW);
     (void)run_in(&p.a, "BEGIN");
@@ -354,7 +354,7 @@ TEST(of_two_ends_at_once_the_first_to_commit_stands)
     close_both(&p);
 }
 
-TEST(a_complete_that_waited_for_the_same_complete_is_done)
+TEST(a_completion_that_waited_for_the_same_completion_succeeds)
 {
     struct pair p = with_jobs(1, true, NOW);
     (void)run_in(&p.a, "BEGIN");
@@ -365,7 +365,7 @@ TEST(a_complete_that_waited_for_the_same_complete_is_done)
     close_both(&p);
 }
 
-TEST(a_holder_whose_job_is_being_cancelled_is_told_so)
+TEST(a_holder_learns_that_its_job_is_being_cancelled)
 {
     struct pair p = with_jobs(1, true, NOW);
     (void)run_in(&p.b, "BEGIN");
@@ -376,7 +376,7 @@ TEST(a_holder_whose_job_is_being_cancelled_is_told_so)
     close_both(&p);
 }
 
-TEST(batches_in_opposite_order_wait_for_each_other_and_do_not_lock_up)
+TEST(batches_in_opposite_order_do_not_deadlock)
 {
     static const char *const acts[][2] = {
         {"SELECT count(*) FROM leasehold.complete_many('{3,2,1}', '{1,1,1}', '{}', '{}')",
@@ -404,7 +404,7 @@ TEST(batches_in_opposite_order_wait_for_each_other_and_do_not_lock_up)
 
 /* ---------------------------------------------------------------- claims and enqueues */
 
-TEST(a_claim_passes_over_what_another_is_claiming)
+TEST(a_claim_skips_jobs_that_another_claim_has_locked)
 {
     struct pair p = with_jobs(2, false, NOW);
     (void)run_in(&p.a, "BEGIN");
@@ -416,7 +416,7 @@ TEST(a_claim_passes_over_what_another_is_claiming)
     close_both(&p);
 }
 
-TEST(a_job_that_is_committed_late_is_found_though_later_ones_were_claimed)
+TEST(a_job_that_commits_late_is_found_after_later_ones_were_claimed)
 {
     struct pair p = with_jobs(0, false, NOW);
     (void)run_in(&p.a, "BEGIN");
@@ -439,7 +439,7 @@ TEST(a_job_that_is_committed_late_is_found_though_later_ones_were_claimed)
     close_both(&p);
 }
 
-TEST(two_enqueues_with_one_key_at_once_make_one_job)
+TEST(two_enqueues_with_one_key_at_once_create_one_job)
 {
     struct pair p = with_jobs(0, false, NOW);
     (void)run_in(&p.a, "BEGIN");
@@ -452,7 +452,7 @@ TEST(two_enqueues_with_one_key_at_once_make_one_job)
     close_both(&p);
 }
 
-TEST(two_enqueues_with_one_request_at_once_make_one_job)
+TEST(two_enqueues_with_one_request_id_at_once_create_one_job)
 {
     struct pair p = with_jobs(0, false, NOW);
     (void)run_in(&p.a, "BEGIN");
@@ -478,7 +478,7 @@ TEST(an_enqueue_in_a_transaction_that_is_rolled_back_leaves_nothing)
 }
 
 /* What became of the queue while it waited for the job that it ends is seen. */
-TEST(a_claim_that_waits_for_the_job_it_ends_takes_nothing_from_a_queue_paused_meanwhile)
+TEST(a_complete_and_claim_takes_nothing_from_a_queue_paused_meanwhile)
 {
     struct pair p = with_jobs(2, false, NOW);
     EXPECT_STR(run_in(&p.b, "SELECT id FROM leasehold.claim('w', 'q')"), "1");
@@ -513,18 +513,18 @@ static void expect_told(const char *end, const char *answer)
     close_both(&p);
 }
 
-TEST(who_asks_what_became_of_an_enqueue_waits_for_its_end_and_is_told)
+TEST(a_repeated_enqueue_waits_for_the_first_try_and_gets_its_job)
 {
     expect_told("COMMIT", "1 true");
 }
 
-TEST(who_asks_what_became_of_an_enqueue_that_was_rolled_back_makes_it)
+TEST(a_repeated_enqueue_enqueues_if_the_first_try_was_rolled_back)
 {
     expect_told("ROLLBACK", "2 false");
 }
 
 /* It was made again: whatever held the first try up, it must not be made twice. */
-TEST(an_enqueue_that_comes_after_it_was_asked_for_is_refused)
+TEST(a_first_try_that_arrives_after_its_repeat_is_refused)
 {
     struct pair p = with_jobs(0, false, NOW);
     EXPECT_STR(run_in(&p.b, WHAT_BECAME_OF_IT), "1 false");
@@ -536,7 +536,7 @@ TEST(an_enqueue_that_comes_after_it_was_asked_for_is_refused)
     close_both(&p);
 }
 
-TEST(an_enqueue_that_was_asked_for_is_refused_also_after_a_jump_of_the_clock)
+TEST(a_first_try_is_refused_after_its_repeat_despite_a_clock_jump)
 {
     struct pair p = with_jobs(0, false, NOW);
     EXPECT_STR(run_in(&p.b, WHAT_BECAME_OF_IT), "1 false");
@@ -550,7 +550,7 @@ TEST(an_enqueue_that_was_asked_for_is_refused_also_after_a_jump_of_the_clock)
 }
 
 /* For a day the number is kept; what is folded into the counts is not. */
-TEST(an_enqueue_that_was_asked_for_is_refused_after_upkeep_too)
+TEST(a_first_try_is_refused_after_its_repeat_and_maintenance)
 {
     struct pair p = with_jobs(0, false, NOW);
     EXPECT_STR(run_in(&p.b, WHAT_BECAME_OF_IT), "1 false");
@@ -564,7 +564,7 @@ TEST(an_enqueue_that_was_asked_for_is_refused_after_upkeep_too)
     close_both(&p);
 }
 
-TEST(an_advisory_lock_of_another_role_keeps_nobody_from_asking_what_became_of_an_enqueue)
+TEST(an_advisory_lock_of_another_role_does_not_block_a_repeated_enqueue)
 {
     struct pair p = with_jobs(0, false, NOW);
     struct session stranger = session_open(NOW);
@@ -578,7 +578,7 @@ TEST(an_advisory_lock_of_another_role_keeps_nobody_from_asking_what_became_of_an
     close_both(&p);
 }
 
-TEST(that_somebody_sleeps_is_known_also_after_a_jump_of_the_clock)
+TEST(sleepers_are_known_after_a_clock_jump)
 {
     struct pair p = with_jobs(0, false, NOW);
     (void)run_in(&p.a, "SELECT leasehold.subscribe('{q}')");
@@ -591,7 +591,7 @@ TEST(that_somebody_sleeps_is_known_also_after_a_jump_of_the_clock)
     close_both(&p);
 }
 
-TEST(an_enqueue_that_is_being_asked_for_is_refused)
+TEST(a_first_try_is_refused_while_its_repeat_is_open)
 {
     struct pair p = with_jobs(0, false, NOW);
     (void)run_in(&p.b, "BEGIN");
@@ -603,7 +603,7 @@ TEST(an_enqueue_that_is_being_asked_for_is_refused)
 }
 
 /* What is committed while he waits he could not see. */
-TEST(who_asks_what_became_of_an_enqueue_in_a_snapshot_of_his_own_is_refused)
+TEST(a_repeated_enqueue_under_repeatable_read_is_refused)
 {
     struct pair p = with_jobs(0, false, NOW);
     (void)run_in(&p.b, "BEGIN ISOLATION LEVEL REPEATABLE READ");
@@ -615,7 +615,7 @@ TEST(who_asks_what_became_of_an_enqueue_in_a_snapshot_of_his_own_is_refused)
     close_both(&p);
 }
 
-TEST(who_waits_to_say_that_he_sleeps_keeps_nobody_from_the_store)
+TEST(a_subscription_that_waits_for_a_lock_does_not_block_others)
 {
     struct pair p = with_jobs(0, false, NOW);
     struct session c = session_open(NOW);

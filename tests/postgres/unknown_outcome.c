@@ -46,7 +46,7 @@ static int64_t count_jobs(void)
 
 /* ---------------------------------------------------------------- enqueue */
 
-TEST(of_an_enqueue_that_was_repeated_only_what_others_made_is_a_duplicate)
+TEST(a_repeated_enqueue_reports_only_jobs_of_others_as_duplicates)
 {
     struct proxy *proxy = proxy_start();
     lh_store *far = open_at(proxy->url), *near = open_at(test_store());
@@ -69,7 +69,7 @@ TEST(of_an_enqueue_that_was_repeated_only_what_others_made_is_a_duplicate)
     proxy_stop(proxy);
 }
 
-TEST(of_many_that_were_enqueued_again_each_is_told_as_it_is)
+TEST(a_repeated_batch_reports_the_truth_about_each_job)
 {
     struct proxy *proxy = proxy_start();
     PGconn *session = session_at(START_MS);
@@ -91,7 +91,7 @@ TEST(of_many_that_were_enqueued_again_each_is_told_as_it_is)
 }
 
 /* What the first try has left is looked for among the youngest, by a process that has just begun, too. */
-TEST(what_a_lost_enqueue_has_left_is_looked_for_at_the_end_of_the_table)
+TEST(jobs_of_a_lost_enqueue_are_searched_at_the_end_of_the_table)
 {
     struct proxy *proxy = proxy_start();
     PGconn *session = session_at(START_MS);
@@ -194,12 +194,12 @@ static void expect_unknown(int (*act)(struct end *end))
     proxy_stop(proxy);
 }
 
-TEST(a_release_whose_job_has_gone_on_before_it_could_ask_again_is_unknown)
+TEST(a_release_is_unknown_if_others_claimed_its_job_before_the_repeat)
 {
     expect_unknown(release);
 }
 
-TEST(a_fail_whose_job_has_gone_on_before_it_could_ask_again_is_unknown)
+TEST(a_fail_is_unknown_if_others_claimed_its_job_before_the_repeat)
 {
     expect_unknown(fail_now);
 }
@@ -225,7 +225,7 @@ static void refuse_commits(int n)
     PQfinish(session);
 }
 
-TEST(what_the_server_cannot_serialize_is_tried_again_and_done_once)
+TEST(an_act_that_cannot_be_serialized_is_repeated_and_done_once)
 {
     lh_store *store = open_at(test_store());
 
@@ -235,7 +235,7 @@ TEST(what_the_server_cannot_serialize_is_tried_again_and_done_once)
     lh_close(store);
 }
 
-TEST(what_the_server_cannot_serialize_five_times_is_not_done)
+TEST(an_act_that_cannot_be_serialized_five_times_fails)
 {
     lh_store *store = open_at(test_store());
     lh_new_job job = job_with(NULL);

@@ -73,7 +73,7 @@ static int ask(lh_store *store, const char *sql, struct args *args, struct rows 
 
 /* ---------------------------------------------------------------- values */
 
-TEST(single_values_come_back_as_they_were_sent)
+TEST(single_values_survive_a_round_trip)
 {
     lh_store *store = open_store();
     struct args args = {0};
@@ -111,7 +111,7 @@ TEST(single_values_come_back_as_they_were_sent)
     lh_close(store);
 }
 
-TEST(lists_come_back_as_they_were_sent)
+TEST(lists_survive_a_round_trip)
 {
     lh_store *store = open_store();
     struct args args = {0};
@@ -151,7 +151,7 @@ TEST(lists_come_back_as_they_were_sent)
     lh_close(store);
 }
 
-TEST(times_before_the_year_2000_and_at_the_ends_of_time_are_times)
+TEST(times_before_2000_and_at_both_infinities_are_converted)
 {
     lh_store *store = open_store();
     struct rows rows;
@@ -170,7 +170,7 @@ TEST(times_before_the_year_2000_and_at_the_ends_of_time_are_times)
 
 /* ---------------------------------------------------------------- refusals */
 
-TEST(what_an_act_refuses_has_its_status_and_its_words)
+TEST(a_refusal_of_an_act_has_its_status_and_message)
 {
     lh_store *store = open_store();
     struct lhi_error err;
@@ -182,7 +182,7 @@ TEST(what_an_act_refuses_has_its_status_and_its_words)
     lh_close(store);
 }
 
-TEST(what_the_server_refuses_is_told_by_its_kind)
+TEST(a_refusal_of_the_server_is_reported_by_its_sqlstate)
 {
     static const struct {
         const char *sql;
@@ -203,7 +203,7 @@ TEST(what_the_server_refuses_is_told_by_its_kind)
     lh_close(store);
 }
 
-TEST(a_server_that_does_not_answer_in_time_is_busy_and_stops_what_it_does)
+TEST(a_statement_without_an_answer_in_time_is_cancelled_and_reported_busy)
 {
     lh_store *store = open_with((lh_open_opts){.busy_ms = 300});
     PGconn *other = session_to(test_store());
@@ -223,7 +223,7 @@ TEST(a_server_that_does_not_answer_in_time_is_busy_and_stops_what_it_does)
     lh_close(store);
 }
 
-TEST(what_is_too_much_for_one_call_is_refused_before_it_is_sent)
+TEST(a_call_that_is_too_large_is_refused_before_it_is_sent)
 {
     const size_t len = (size_t)1 << 30;
     void *bytes = mmap(NULL, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -243,7 +243,7 @@ TEST(what_is_too_much_for_one_call_is_refused_before_it_is_sent)
 
 /* ---------------------------------------------------------------- log lines */
 
-TEST(what_the_database_tells_is_a_line_of_the_log_with_what_it_is_about)
+TEST(a_notice_of_the_database_becomes_a_log_line_with_its_fields)
 {
     struct heard heard = {0};
     lh_store *store = open_with((lh_open_opts){.log = hear, .log_arg = &heard});
@@ -264,7 +264,7 @@ TEST(what_the_database_tells_is_a_line_of_the_log_with_what_it_is_about)
     lh_close(store);
 }
 
-TEST(what_did_not_come_to_pass_is_not_logged)
+TEST(notices_of_a_rolled_back_transaction_are_not_logged)
 {
     struct heard heard = {0};
     lh_store *store = open_with((lh_open_opts){.log = hear, .log_arg = &heard});
@@ -311,7 +311,7 @@ TEST(many_threads_share_few_connections)
     lh_close(store);
 }
 
-TEST(who_finds_no_connection_free_waits_no_longer_than_he_may)
+TEST(a_call_without_a_free_connection_waits_until_its_deadline)
 {
     lh_store *store = open_with((lh_open_opts){.busy_ms = 200});
     struct pg *pg = pg_of(store);
@@ -368,7 +368,7 @@ static bool expect_shared(void)
     return in_time;
 }
 
-TEST(who_finds_the_connection_in_use_waits_a_moment_before_he_opens_another)
+TEST(a_call_waits_a_moment_before_it_opens_another_connection)
 {
     int in_time = 0;
 
@@ -387,7 +387,7 @@ static void end_sessions(void)
     PQfinish(other);
 }
 
-TEST(a_handle_outlives_its_connections)
+TEST(a_handle_survives_the_loss_of_its_connections)
 {
     lh_store *store = open_store();
     lh_enqueued out;
@@ -477,7 +477,7 @@ static int sessions(PGconn *session)
 }
 
 /* A copy of a socket would keep its session alive, with every lock that the session holds. */
-TEST(sessions_end_with_their_process_though_a_forked_child_lives_on)
+TEST(sessions_end_with_their_process_even_if_a_forked_child_survives)
 {
     PGconn *other = session_to(test_store());
     int hold[2], ready[2];
@@ -536,7 +536,7 @@ TEST(close_does_not_wait_for_a_forked_child_to_exit)
     PQfinish(other);
 }
 
-TEST(a_statement_whose_tables_have_changed_is_prepared_anew)
+TEST(a_statement_whose_tables_have_changed_is_prepared_again)
 {
     lh_store *store = open_store();
     PGconn *other = session_to(test_store());
@@ -576,7 +576,7 @@ TEST(a_password_is_never_shown)
                       "connection string");
 }
 
-TEST(one_host_of_several_that_answers_is_enough)
+TEST(one_answering_host_of_several_is_enough)
 {
     struct target target = {0};
     struct lhi_error err;
@@ -596,7 +596,7 @@ TEST(one_host_of_several_that_answers_is_enough)
 /* ---------------------------------------------------------------- the commit */
 
 /* The server answers a statement before it commits: what it refuses then is refused all the same. */
-TEST(what_is_refused_at_the_commit_was_not_done)
+TEST(an_act_refused_at_the_commit_was_not_done)
 {
     lh_store *store = open_store();
     PGconn *other = session_to(test_store());
@@ -621,7 +621,7 @@ TEST(what_is_refused_at_the_commit_was_not_done)
 }
 
 /* Only a call that was cut off, and comes after it was made again, meets this. */
-TEST(a_call_whose_number_was_used_before_is_told_that_the_store_is_busy)
+TEST(a_call_with_a_used_nonce_is_reported_busy)
 {
     PGconn *c = session_at(START_MS);
     struct lhi_error err;

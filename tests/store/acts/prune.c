@@ -30,7 +30,7 @@ static int64_t round_ends_at(lh_store *store)
     return after;
 }
 
-TEST(finished_jobs_are_not_walked_for_output_that_they_do_not_have)
+TEST(pruning_of_output_skips_jobs_without_output)
 {
     freeze_now();
     lh_store *store =

@@ -35,7 +35,7 @@ static sqlite3 *job_of_age(lh_store *store, int age_s)
     return db;
 }
 
-TEST(the_monitor_tells_how_near_a_job_is_to_being_taken_back)
+TEST(stale_monitor_shows_how_close_a_job_is_to_recovery)
 {
     static const struct {
         int age_s;
@@ -142,7 +142,7 @@ TEST(the_history_keeps_every_job_that_was_taken_back)
     lh_close(store);
 }
 
-TEST(the_state_of_a_job_is_derived_from_its_columns_at_this_moment)
+TEST(job_state_is_derived_from_the_columns_at_this_moment)
 {
 #define NOW "CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER)"
 #define HELD "state = 'running', worker = 'w', token = 1, started_at = 1, lease_until = "

@@ -309,13 +309,13 @@ static void expect_refused(const char *trigger, const char *message)
     lh_close(store);
 }
 
-TEST(a_report_that_the_database_refuses_is_named)
+TEST(a_recovery_report_that_cannot_be_written_is_named_in_the_error)
 {
     expect_refused(REFUSE("INSERT ON lh_report", "true"),
                    "recovery could not begin its report: the auditor says no");
 }
 
-TEST(an_event_of_a_failure_that_the_database_refuses_is_named)
+TEST(a_failure_event_that_cannot_be_written_is_named_in_the_error)
 {
     expect_refused(REFUSE("INSERT ON lh_event", "new.type IN ('job.recovered', 'recovery.failed')"),
                    "recovery could not record that job 1 cannot be recovered: the auditor says no");
@@ -344,7 +344,7 @@ TEST(a_job_whose_event_is_refused_stays_as_it_was_and_the_rest_goes_on)
     lh_close(store);
 }
 
-TEST(a_lease_that_the_database_will_not_free_does_not_keep_jobs_back)
+TEST(a_lease_that_cannot_be_freed_does_not_hold_back_jobs)
 {
     lh_store *store = store_with_a_refused_step(REFUSE("UPDATE ON lh_lease", "new.owner IS NULL"));
     lh_jobs *jobs = take(store, "mail", "w2", 60000);
@@ -411,7 +411,7 @@ static lh_store *store_with_a_silent_worker(const char *trigger)
     return store;
 }
 
-TEST(a_worker_that_the_database_will_not_mark_dead_does_not_keep_jobs_back)
+TEST(a_worker_that_cannot_be_marked_dead_does_not_hold_back_jobs)
 {
     lh_store *store =
         store_with_a_silent_worker(REFUSE("INSERT ON lh_event", "new.type = 'worker.dead'"));
