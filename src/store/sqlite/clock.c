@@ -1,14 +1,15 @@
 /*
- * clock.c: leases are measured in elapsed time, deadlines stay readable as wall-clock times.
+ * Leases are measured in elapsed time; deadlines stay readable as wall-clock times.
  *
- * The store keeps an anchor: boot id, wall clock and monotonic clock of one moment. Store time is
- * the anchor's wall time plus what the monotonic clock has run since. When the wall clock is found
- * more than a second away from that (a step, a suspend), every running deadline is shifted by the
- * jump and the anchor renewed, in one transaction, before anything is judged by it. So a clock set
- * by an hour costs no live worker its job, and nothing lives longer than its lease.
+ * The store keeps an anchor: the boot id, the wall clock and the monotonic clock at one moment.
+ * Store time is the anchor's wall time plus the time that the monotonic clock has run since. If the
+ * wall clock is more than a second away from store time (it was set, or the machine slept), one
+ * transaction shifts every running deadline by the jump and renews the anchor, before any deadline
+ * is compared. So no live worker loses its job when the clock is set by an hour, and no lease lasts
+ * longer than it should.
  *
- * The monotonic clock is the machine's: a process in a time namespace of its own subtracts its offset.
- * A process without /proc knows neither its boot nor that offset, and goes by the wall clock alone.
+ * The monotonic clock is the machine's: a process in a time namespace subtracts its offset. A
+ * process without /proc knows neither its boot nor that offset, and uses the wall clock only.
  */
 #include "store/sqlite/acts/acts.h"
 #include "store/sqlite/open.h"
@@ -21,7 +22,7 @@
 
 enum { JUMP_MS = 1000 };
 
-/* The CHECKs of the tables refuse smaller times: they are seconds, given by mistake. */
+/* The CHECKs of the tables refuse smaller times: they are seconds that were passed by mistake. */
 #define EARLIEST_MS INT64_C(100000000000)
 
 int64_t sq_machine_ms(const struct db *db)
@@ -71,14 +72,14 @@ int sq_clock_set_anchor(struct txn *txn, struct lhi_error *err)
         return rc;
     txn->db->generation = -1;
     __atomic_store_n(&txn->db->clock, wall - mono, __ATOMIC_RELEASE);
-    txn->anchored = true; /* the others see it with the commit */
+    txn->anchored = true; /* other processes see the new anchor after the commit */
     txn->now = txn->wall = wall;
     txn->changed = txn->durable = true;
     return LH_OK;
 }
 
-/* A row that is damaged fails a statement over all running jobs: then each is changed by itself. The
- * damaged one stays as it is; a recovery holds it back. */
+/* A damaged row fails a statement over all running jobs. Then each job is changed by itself. The
+ * damaged row stays unchanged; a recovery sets its job aside. */
 static int change_running(struct txn *txn, enum lhi_sql one, int64_t value, const char *boot,
                           struct lhi_error *err)
 {
@@ -117,7 +118,7 @@ static int shift_running(struct txn *txn, int64_t jump, struct lhi_error *err)
     return change_running(txn, LHI_SQL_CLOCK_SHIFT_JOB, jump, NULL, err);
 }
 
-/* Jobs of processes of the old boot, and of nobody. */
+/* Running jobs of processes of the old boot, and jobs without such a process. */
 static int boot_running(struct txn *txn, const char *boot, struct lhi_error *err)
 {
     int rc = sq_run(txn->conn, LHI_SQL_BOOT_JOBS_OF_PROCESSES, err, "it", txn->now, boot);
@@ -140,7 +141,8 @@ int sq_clock_check(struct txn *txn, struct lhi_error *err)
     int64_t offset = __atomic_load_n(&txn->db->clock, __ATOMIC_ACQUIRE);
     txn->wall = lhi_wall_ms();
     txn->now = offset ? sq_machine_ms(txn->db) + offset : txn->wall;
-    /* A clock that lost its time is not followed: the store's own time goes on, where it is known. */
+    /* The wall clock has lost its time. If store time is known, it continues without the wall
+     * clock. */
     if (txn->wall < EARLIEST_MS && offset != 0)
         txn->wall = txn->now;
     if ((rc = sq_clock_usable(txn->wall, err)) < 0)
@@ -171,7 +173,7 @@ int sq_raise_epoch(struct txn *txn, struct lhi_error *err)
 
     if ((rc = sq_meta_int(txn->conn, "epoch", 0, &epoch, err)) < 0)
         return rc;
-    /* Tokens stay below 2^53: 13 bits of epoch above 40 bits of count. */
+    /* Tokens stay below 2^53: 13 bits of epoch above a count of 40 bits. */
     if (epoch >= 8191)
         return lhi_fail(err, LH_EFAIL, "store has used up its 8191 epochs: move it to a new store");
     if ((rc = sq_epoch_set(txn->conn, epoch + 1, err)) < 0)
@@ -190,7 +192,7 @@ int sq_clock_new_boot(struct txn *txn, struct lhi_error *err)
         (rc = boot_running(txn, boot, err)) < 0 ||
         (rc = sq_run(conn, LHI_SQL_BOOT_LEASES, err, "i", txn->now)) < 0 ||
         (rc = sq_run(conn, LHI_SQL_SCHEDULE_REWIND, err, "i", txn->wall)) < 0)
-        return rc; /* the workers are judged by the recovery that follows */
+        return rc; /* the recovery that follows checks the workers */
     sq_txn_log(txn, LH_LOG_INFO, NULL, "machine was booted anew: epoch is %lld",
                (long long)txn->db->epoch);
     return LH_OK;

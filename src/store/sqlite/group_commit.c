@@ -1,13 +1,14 @@
 /*
- * group_commit.c: one transaction for all threads that came while it was on its way.
+ * Group commit: threads of one handle share transactions.
  *
- * A caller queues its acts. The first one leads: it takes everything queued, passes the turnstile,
- * performs all of it in one transaction, commits, leaves the turnstile, rings the bell, and tells
- * the others. Then everyone makes sure that the log is synced as far as their own transaction
- * (sync.c). So a durable act costs one sync, but sixteen of them at once cost little more than one.
+ * A caller puts its acts into a queue. The first caller leads: it takes everything in the queue,
+ * takes the writer lock, performs all acts in one transaction, commits, releases the writer lock,
+ * wakes idle workers, and returns the results to the other callers. Then each caller makes sure
+ * that the log is synced up to its own transaction (sync.c). So a durable act costs one sync, and
+ * sixteen at the same time cost little more than one.
  *
- * When COMMIT or the sync fails, the outcome is unknown: the callers are told so, the handle stops,
- * and opening anew resolves it by the identity of the act.
+ * If COMMIT or the sync fails, the outcome is unknown: the callers get LH_EUNKNOWN, the handle
+ * stops, and after opening the store again the identity of the act resolves it.
  */
 #include "store/sqlite/acts/acts.h"
 #include "store/sqlite/sync.h"
@@ -17,26 +18,27 @@
 #include <assert.h>
 #include <string.h>
 
-enum { BATCH_ITEMS = 2000 }; /* how much work a leader takes on in one transaction */
+enum { BATCH_ITEMS = 2000 }; /* the most items that a leader performs in one transaction */
 
 enum {
-    JOB_BYTES = 1024,      /* what a new job takes beside its payload, about */
-    LOG_BYTES = 256 << 10, /* of log, for a transaction … */
-    ITEM_BYTES = 8 << 10,  /* … and for each job it changes */
+    JOB_BYTES = 1024,      /* about the bytes of a new job beside its payload */
+    LOG_BYTES = 256 << 10, /* bytes of log for one transaction, to which */
+    ITEM_BYTES = 8 << 10,  /* these are added for each job that it changes */
 };
 
-enum { WAITING, PERFORMED, LEAD }; /* what `done` of a call says */
+enum { WAITING, PERFORMED, LEAD }; /* the values of `done` */
 
 struct call {
     struct lhi_act *acts;
     size_t n;
     struct lhi_error *err;
     int rc;
-    int64_t folded_us; /* how long the log was folded for, by whoever led */
-    bool durable;      /* an act of it is to survive power loss: neighbours' syncs are theirs */
-    bool claims_wait;  /* the claims of it, too, are told only when all is synced */
-    uint64_t tick;     /* to be synced before the caller is told; 0: nothing to sync */
-    uint32_t done;     /* futex */
+    int64_t folded_us; /* how long the leader's checkpoint took */
+    /* an act of this call must survive a power loss; the syncs of other calls do not count */
+    bool durable;
+    bool claims_wait; /* its claims are returned only after the sync too */
+    uint64_t tick;    /* the transaction to sync before the caller returns; 0: none */
+    uint32_t done;    /* futex */
     struct call *next;
 };
 
@@ -74,8 +76,8 @@ static act_fn *const performers[LHI_WRITES] = {
     [LHI_MOVE] = sq_act_move,
 };
 
-/* Claims and beats of a holder on this machine need no sync: with the machine the holder dies too,
- * and a new boot raises the epoch. What a run has written is synced with its end. */
+/* Claims and heartbeats of a holder on this machine need no sync: if the machine goes down, the
+ * holder does too, and the new boot raises the epoch. The end of a run syncs its output. */
 static bool needs_sync(const struct db *db, enum lhi_verb verb)
 {
     if (db->opts.durability == LH_DURABLE_RELAXED)
@@ -99,8 +101,9 @@ static bool needs_sync(const struct db *db, enum lhi_verb verb)
 
 /* ---- performing ---- */
 
-/* Acts that judge their items one by one write nothing before they refuse one, and so does the
- * enqueue of a single job: when they fail, the engine has. The others may fail half-way. */
+/* Acts that check their items one by one write nothing before they refuse one, and neither does the
+ * enqueue of a single job. If such an act fails, SQLite has failed. The other acts may fail after a
+ * write. */
 static bool may_fail_halfway(const struct lhi_act *act)
 {
     switch (act->verb) {
@@ -127,7 +130,7 @@ static int perform(struct txn *txn, void *arg)
     return performers[act->verb](txn, act);
 }
 
-/* An act that fails leaves no trace; what it counted goes too. */
+/* An act that fails leaves no trace, and its counts are undone too. */
 static int perform_one(struct txn *txn, struct lhi_act *act, bool alone)
 {
     lhi_error_clear(&act->err);
@@ -138,7 +141,7 @@ static int perform_one(struct txn *txn, struct lhi_act *act, bool alone)
     return rc;
 }
 
-/* A failure of the engine, not of an act: the whole transaction goes. */
+/* SQLite has failed, not an act: the whole transaction is rolled back. */
 static bool fatal(int rc)
 {
     return rc == LH_EIO || rc == LH_ENOMEM || rc == LH_ENOSPC || rc == LH_ECORRUPT ||
@@ -180,7 +183,7 @@ static void ring_bells(struct txn *txn)
 
 /* ---- when the disk is full ---- */
 
-/* How many bytes of new jobs a call brings; 0: none. */
+/* The bytes of new jobs in a call; 0: none. */
 static int64_t brings(const struct call *call)
 {
     int64_t bytes = 0;
@@ -195,7 +198,7 @@ static int64_t brings(const struct call *call)
     return bytes;
 }
 
-/* How many bytes of output an act brings. */
+/* The bytes of output in an act. */
 static int64_t output_bytes(const struct lhi_act *act)
 {
     int64_t bytes = 0;
@@ -209,8 +212,8 @@ static int64_t output_bytes(const struct lhi_act *act)
     return bytes;
 }
 
-/* What a call must be able to write to the log: some pages for each job, and what ends of jobs and
- * heartbeats say. Output is not among it: where there is no room only its sizes are kept. */
+/* The bytes that a call must be able to write to the log: some pages for each job, and the texts of
+ * heartbeats and ends of runs. Output does not count: without room only its sizes are stored. */
 static int64_t writes(const struct call *call)
 {
     int64_t items = 0, bytes = 0;
@@ -230,7 +233,8 @@ static int64_t writes(const struct call *call)
     return LOG_BYTES + items * ITEM_BYTES + bytes;
 }
 
-/* Output takes its room as new jobs do, never from the reserve: that is for what ends jobs. */
+/* Output needs free space as new jobs do. It never uses the reserve, which is for acts that end
+ * jobs. */
 static void admit_output(struct db *db, struct call *call, int64_t *bytes)
 {
     for (size_t i = 0; i < call->n; i++) {
@@ -243,8 +247,8 @@ static void admit_output(struct db *db, struct call *call, int64_t *bytes)
     }
 }
 
-/* New jobs for which there is no room are refused here, before they can take their neighbours in the
- * transaction with them. False: nothing else is left to do. */
+/* Refuse new jobs for which there is no room, before they can fail the other calls of the
+ * transaction. False: no call is left to perform. */
 static bool admit(struct db *db, struct call *calls)
 {
     int64_t bytes = 0, wish = 0, need = 0;
@@ -271,7 +275,7 @@ static bool admit(struct db *db, struct call *calls)
     return any;
 }
 
-/* Everything between entering and leaving the turnstile. */
+/* Everything between taking and releasing the writer lock. */
 static int transact(struct db *db, struct call *calls, struct txn *txn, struct lhi_error *err)
 {
     int rc = sq_sync_after_failure(db, err);
@@ -287,7 +291,7 @@ static int transact(struct db *db, struct call *calls, struct txn *txn, struct l
     if (rc < 0 || !txn->changed) {
         sq_txn_rollback(txn);
         if (rc < 0)
-            db->generation = -1; /* what was cached inside may have been rolled back */
+            db->generation = -1; /* a rollback may have undone what the caches were read from */
         return rc;
     }
     rc = sq_txn_commit(txn, err);
@@ -302,7 +306,7 @@ static int stopped(struct lhi_error *err)
                     "store was stopped by an earlier failure: close it and open it anew");
 }
 
-/* Perform all calls in one transaction and fill in what they are to be told. */
+/* Perform all calls in one transaction and fill in their results. */
 static void lead(struct db *db, struct call *calls)
 {
     struct txn txn = {0};
@@ -317,8 +321,8 @@ static void lead(struct db *db, struct call *calls)
     if (rc == LH_OK) {
         rc = transact(db, calls, &txn, &err);
         committed = rc == LH_OK && txn.changed;
-        /* An act that changed nothing may rest on what another has just written (a duplicate by
-         * key, a repeat): it is as durable as that. */
+        /* An act that changed nothing may depend on an earlier write (a duplicate by key, a
+         * repeat). So it waits until that write is synced. */
         if (rc == LH_OK)
             tick = committed ? (uint64_t)txn.tick : sq_coord_committed(&db->coord);
         sq_writer_unlock(&db->coord);
@@ -342,7 +346,7 @@ static void lead(struct db *db, struct call *calls)
     lhi_arena_clear(&txn.arena);
 }
 
-/* ---- combining ---- */
+/* ---- the queue of calls ---- */
 
 static struct call *take_batch(struct db *db)
 {
@@ -367,7 +371,7 @@ static struct call *take_batch(struct db *db)
 static void tell(struct call *calls)
 {
     while (calls != NULL) {
-        struct call *next = calls->next; /* gone as soon as its owner knows */
+        struct call *next = calls->next; /* its owner may free the call as soon as it is done */
         uint32_t *done = &calls->done;
         __atomic_store_n(done, PERFORMED, __ATOMIC_RELEASE);
         lhi_futex_wake(done, 1, UINT32_MAX);
@@ -375,8 +379,9 @@ static void tell(struct call *calls)
     }
 }
 
-/* Queue the call, and return when it was performed, by us or by another. Whether we lead is decided
- * once, under the mutex; after that only `done` counts, however often we wake. */
+/* Queue the call, and return when this thread or another has performed it. Whether this thread
+ * leads is decided once, under the mutex. After that only `done` counts, however often the thread
+ * wakes up. */
 static void combine(struct db *db, struct call *self)
 {
     pthread_mutex_lock(&db->mutex);
@@ -400,7 +405,7 @@ static void combine(struct db *db, struct call *self)
     pthread_mutex_lock(&db->mutex);
     struct call *batch = take_batch(db);
     pthread_mutex_unlock(&db->mutex);
-    assert(batch == self); /* we are the oldest: those before us led before us */
+    assert(batch == self); /* this call is the oldest: earlier calls are already done */
     lead(db, batch);
     struct call *others = batch->next;
 
@@ -415,7 +420,8 @@ static void combine(struct db *db, struct call *self)
     tell(others);
 }
 
-/* A claim needs no sync: its caller need not wait for that of the completes beside it. */
+/* A claim needs no sync, so its caller does not wait for the sync of the completes in the same
+ * transaction. */
 static void tell_claims(const struct db *db, const struct call *call)
 {
     if (call->claims_wait || needs_sync(db, LHI_CLAIM))

@@ -1,11 +1,11 @@
 /*
- * health.c: what is looked at when a store is opened after a crash, or by a program that will run for
- * long.
+ * The checks of a store that is opened after a crash, or by a program that will run for long.
  *
- * An unclean stop is: the dirty flag in the side file is set, and nobody else writes. Then the file is
- * checked before anything is written to it; where the check fails, and the file is ours
- * alone, it is repaired on a copy. A store that others have open is only checked: exchanging the file
- * under them is for a hand. What was found goes into the report of the recovery that follows.
+ * After an unclean stop the dirty flag in the coordination file is set and no other process writes.
+ * Then the file is checked before anything is written to it. If the check fails and only our tables
+ * are in the file, it is repaired on a copy. If other processes have the store open, it is only
+ * checked: replacing the file under them is a decision of the operator. The results go into the
+ * report of the recovery that follows.
  */
 #include "store/sqlite/files/files.h"
 #include "store/sqlite/open.h"
@@ -38,8 +38,8 @@ void sq_health_before_open(struct db *db)
 
 /* ---- integrity ---- */
 
-/* A file that is ours alone may be exchanged without asking. When it is too damaged to say so, the
- * side file still knows. */
+/* A file with only our tables may be replaced without asking. If it is too damaged to read that,
+ * the coordination file still has it. */
 static bool ours_alone(struct db *db)
 {
     struct lhi_error ignored;
@@ -121,7 +121,8 @@ int sq_health_check_shared(struct db *db, struct lhi_error *err)
     return rc == LH_OK && !db->health->sound ? repair(db, err) : rc;
 }
 
-/* The engine could not even open it. Where the side file knows the store, that is damage. */
+/* SQLite could not even open the file. If the coordination file names it as a store, the file is
+ * damaged. */
 int sq_health_repair(struct db *db, struct lhi_error *err)
 {
     bool damage = err->status == LH_ECORRUPT || (err->status == LH_EINVAL && db->conn.db != NULL &&
@@ -143,7 +144,8 @@ int sq_health_check(struct db *db, struct lhi_error *err)
 {
     struct lhi_health *health = db->health;
 
-    /* Others at work must not wait for it: then it comes after the turnstile (sq_health_check_shared). */
+    /* Other processes must not wait for the check. If there are any, it runs later without the
+     * writer lock (sq_health_check_shared). */
     if (!wants_check(db) || !db->alone || db->health->repaired)
         return LH_OK;
     sq_writer_lock_announce(&db->coord, "check");
@@ -155,9 +157,9 @@ int sq_health_check(struct db *db, struct lhi_error *err)
     return rc;
 }
 
-/* ---- once it is open ---- */
+/* ---- after the open ---- */
 
-/* The log into the database. A failure is said and keeps nobody from starting. */
+/* Checkpoint the log. A failure is logged, and the program starts anyway. */
 int sq_health_after_open(struct db *db, struct lhi_error *err)
 {
     struct lhi_health *health = db->health;

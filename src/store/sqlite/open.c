@@ -1,11 +1,11 @@
 /*
- * open.c: opening and closing a SQLite store.
+ * Opening and closing a SQLite store.
  *
- * Order: side file and presence → turnstile → the database → newer than us: refuse → an unclean stop,
- * a new boot? → integrity, and the ladder of repair (health.c) → journal mode → older: migrate → is it
- * the store the side file knows, and not older than its mark? → the log folded. What is then to be
- * recovered is the core's to do. Everything that writes happens under the turnstile, each step in one
- * transaction.
+ * The order: coordination file and presence; writer lock; database; refuse a newer schema; look for
+ * an unclean stop and a new boot; check and, if necessary, repair the file (health.c); set the
+ * journal mode; migrate an older schema; compare the file with the coordination file and the
+ * high-water mark; checkpoint the log. The core then runs the recovery. Everything that writes runs
+ * under the writer lock, each step in a transaction of its own.
  */
 #include "store/sqlite/open.h"
 #include "store/sqlite/coordination/watch.h"
@@ -32,14 +32,14 @@
 enum {
     BUSY_STEPS = 1550,
     SKIPPED_IDS = 1000000,
-    OPEN_BYTES = 512 << 10 /* of log, for what opening may write */
+    OPEN_BYTES = 512 << 10 /* bytes of log that opening may write */
 };
 
 /* ---- a connection ---- */
 
-/* Writers of ours never meet here: they queue in the turnstile. A foreign program on the same file
- * may hold the write lock, and whoever opens a store first rebuilds its index: met with small steps,
- * for 1.55 s in all (50 ms, doubled four times). */
+/* Our own writers wait for the writer lock and never meet here. But a program of somebody else may
+ * hold SQLite's write lock, and the first process that opens a store rebuilds the index of the log.
+ * Wait in small steps, for 1.55 s in total (50 ms, doubled four times). */
 static int patience(void *arg, int steps)
 {
     (void)arg;
@@ -100,9 +100,9 @@ static bool in_wal_mode(struct conn *conn, const char *pragma, int *rc)
     return wal;
 }
 
-/* Several of us may open a new file at once, and a foreign program may be busy with it. The switch is written
- * by way of a rollback journal, whose checksums take a page of zeros for one that is nearly empty: it must
- * be on the disk as a whole before it counts. */
+/* Several processes may open a new file at once, and a program of somebody else may use it. SQLite
+ * writes the change of mode with a rollback journal, whose checksum takes a page of zeros for a
+ * page that is nearly empty. So the journal must be completely on the disk before it counts. */
 int sq_set_wal_mode(struct conn *conn, bool *changed, struct lhi_error *err)
 {
     int64_t deadline = lhi_mono_ms() + BUSY_STEPS;
@@ -125,8 +125,8 @@ int sq_set_wal_mode(struct conn *conn, bool *changed, struct lhi_error *err)
 
 /* ---- opening ---- */
 
-/* The folder made absolute, the last part as it is. What starts with a slash is no URI and no
- * ":memory:" to SQLite, and stays what it is when the program changes its working directory. */
+/* Make the folder absolute and keep the last part. To SQLite a path with a leading slash is neither
+ * a URI nor ":memory:", and it stays valid when the program changes its working directory. */
 static int make_absolute(struct db *db, struct lhi_error *err)
 {
     char folder[1024], real[PATH_MAX];
@@ -177,7 +177,7 @@ static int inspect_path(struct db *db, bool *exists, struct lhi_error *err)
     return LH_OK;
 }
 
-/* Before SQLite sees the name: with SQLite's own creation the mode would be the umask's choice. */
+/* Create the file before SQLite opens it: SQLite would set its mode by the umask. */
 static int create_file(const char *path, struct lhi_error *err)
 {
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -198,7 +198,8 @@ static int refuse_network(const struct db *db, struct lhi_error *err)
                     db->path);
 }
 
-/* Newer than us is refused before anything else; a file too damaged to say is for the check. */
+/* Refuse a newer schema before anything else. A file that is too damaged to show its version is
+ * checked later. */
 static int look_first(struct db *db, struct lhi_error *err)
 {
     enum contents contents;
@@ -209,7 +210,7 @@ static int look_first(struct db *db, struct lhi_error *err)
     if (rc != LH_OK)
         return sq_health_repair(db, err);
     if (contents == CONTENTS_OURS && version > lhi_sqlite_migration_count)
-        return sq_schema_update(db, err); /* which refuses it */
+        return sq_schema_update(db, err); /* it refuses the schema */
     if (contents != CONTENTS_OURS)
         return LH_OK;
     if ((rc = sq_refuse_foreign_log(db, err)) != LH_OK)
@@ -219,7 +220,7 @@ static int look_first(struct db *db, struct lhi_error *err)
         sq_coord_set_recovery_due(&db->coord, true);
     if (sq_coord_recovery_due(&db->coord) && !db->health->due) {
         db->health->due = true;
-        db->alone = sq_coord_alone(&db->coord); /* shared again when nothing was due */
+        db->alone = sq_coord_alone(&db->coord); /* made shared again if nothing is due */
     }
     return sq_health_check(db, err);
 }
@@ -229,19 +230,20 @@ static int verify_journal(struct db *db, struct lhi_error *err)
     bool changed = false;
     int rc = sq_set_wal_mode(&db->conn, &changed, err);
 
-    /* A copy that was put here is one file, in another mode on purpose: nobody changed anything. */
+    /* A copy in the store's place is one file in another mode, on purpose. Nobody has changed the
+     * mode. */
     if (rc != LH_OK || !changed || sq_coord_wal(&db->coord) == 0)
         return rc;
     lhi_log(&db->log, LH_LOG_WARN, "journal mode of \"%s\" had been changed: it is WAL again",
             db->path);
-    db->health->due = true; /* to be told */
+    db->health->due = true; /* it is a finding of the report */
     if (!sq_finding_add(&db->health->findings, "warning", "journal",
                         "journal mode had been changed: it is WAL again"))
         return lhi_no_memory(err);
     return LH_OK;
 }
 
-/* The part of opening that happens under the turnstile. */
+/* The part of opening that runs under the writer lock. */
 static int open_for_writing(struct db *db, struct lhi_error *err)
 {
     int64_t changes, own;
@@ -257,14 +259,14 @@ static int open_for_writing(struct db *db, struct lhi_error *err)
     if (rc != LH_OK || (rc = look_first(db, err)) != LH_OK ||
         (rc = sq_schema_update(db, err)) != LH_OK || (rc = verify_journal(db, err)) != LH_OK)
         return rc;
-    /* A change of the journal mode has removed the journal: its name is to be taken again. */
+    /* Changing the journal mode has removed the journal, so its name must be taken again. */
     if ((rc = sq_trust_names(db->file, true, err)) != LH_OK)
         return rc;
     if (sq_meta_int(&db->conn, "own_file", 0, &own, err) != LH_OK)
         return err->status;
-    sq_coord_set_own(&db->coord, own != 0); /* for the day when the file can no longer say so */
+    sq_coord_set_own(&db->coord, own != 0); /* needed when the file is too damaged to read it */
     (void)sqlite3_wal_hook(db->conn.db, on_wal, db);
-    /* SQLite opens the log with the first look into the database. */
+    /* SQLite opens the log when it first reads the database. */
     char name[4200];
     if ((rc = sq_int(&db->conn, LHI_SQL_STORE_MARKS, err, 0, &changes, "")) != LH_OK)
         return rc;
@@ -278,8 +280,8 @@ static int open_for_writing(struct db *db, struct lhi_error *err)
     if ((rc = sq_compare_marks(db, err)) != LH_OK ||
         (rc = sq_resolve_failed_sync(db, err)) != LH_OK)
         return rc;
-    /* It may fold the log, which says that all up to `committed` is on the disk: not before the marks
-     * were compared. */
+    /* Making room may checkpoint, and a checkpoint marks everything up to `committed` as synced. So
+     * this runs after the marks were compared. */
     sq_reserve_ready(db, OPEN_BYTES, OPEN_BYTES);
     if ((rc = sq_notice_boot(db, err)) != LH_OK || (rc = sq_health_after_open(db, err)) != LH_OK)
         return rc;
@@ -301,8 +303,8 @@ static int open_writer(struct db *db, bool exists, struct lhi_error *err)
         (rc = sq_coord_present(&db->coord, db->opts.busy_ms, err)) != LH_OK ||
         (rc = sq_writer_lock(&db->coord, db->opts.busy_ms, "open", err)) != LH_OK)
         return rc;
-    /* A repair or restore that was cut off is finished or undone first, whoever else is here: the one
-     * who did it held the turnstile, so he is dead. */
+    /* Finish or undo an interrupted repair or restore first, even if other processes have the store
+     * open. The process that did it held the writer lock, so it is dead. */
     int64_t at;
     if (sq_coord_work(&db->coord, &at) != WORK_NONE)
         rc = sq_repair_resume(db, err);
@@ -343,7 +345,7 @@ int sq_conn_open_to_read(struct db *db, struct conn *conn, struct lhi_error *err
 {
     int rc = sq_conn_open(conn, db->file, SQLITE_OPEN_READONLY, err);
 
-    /* SQLite reaches for the log with the first look into the database. */
+    /* SQLite opens the log when it first reads the database. */
     if (rc == LH_OK)
         rc = sq_exec(conn, "SELECT 1 FROM sqlite_schema LIMIT 1", err);
     if (rc == LH_EREADONLY || rc == LH_EIO || rc == LH_ENOSPC)
@@ -379,11 +381,11 @@ static int open_reader(struct db *db, struct lhi_error *err)
                         "brings it up to date",
                         db->path, (long long)version);
     char problem[480], name[4200];
-    if (db->seen == 0) { /* it is read live, by these */
+    if (db->seen == 0) { /* the handle reads the live files, which are these */
         db->wal_ino = sq_inode_of(db, "-wal", name);
         db->shm_ino = sq_inode_of(db, "-shm", name);
     }
-    /* The bell is heard where the side file is there; who only reads does not make one. */
+    /* Wake-ups need the coordination file. A handle that only reads does not create it. */
     struct lhi_error said;
     rc = db->coord.page != NULL ? LH_OK
                                 : sq_coord_open(&db->coord, db->file, false, &db->log, &said);
@@ -396,7 +398,7 @@ static int open_reader(struct db *db, struct lhi_error *err)
     return load_anchor(db, err);
 }
 
-/* The last clean close folds the log into the database, so that the file alone is the store. */
+/* The last clean close checkpoints the log, so that the database file alone is the store. */
 static void fold_log(struct db *db)
 {
     struct lhi_error ignored;
@@ -412,7 +414,7 @@ static void fold_log(struct db *db)
         sq_coord_share(&db->coord);
     }
     sq_conn_close(&db->reader);
-    sq_conn_close(&db->conn); /* under the turnstile: closing may touch the log too */
+    sq_conn_close(&db->conn); /* under the writer lock, because closing may write to the log too */
     if (sq_coord_leave_writers(&db->coord) && well && !sq_coord_sync_failed(&db->coord))
         sq_coord_set_dirty(&db->coord, false);
     sq_writer_unlock(&db->coord);
@@ -429,7 +431,7 @@ static void db_close(void *self)
     sq_conn_close(&db->reader);
     sq_conn_close(&db->conn);
     sq_coord_close(&db->coord);
-    sq_fork_guard_leave(&db->fork_guard); /* SQLite is not used after this */
+    sq_fork_guard_leave(&db->fork_guard); /* SQLite is not used after this point */
     sq_db_free_caches(db);
     pthread_mutex_destroy(&db->mutex);
     pthread_mutex_destroy(&db->sync_mutex);
@@ -466,7 +468,7 @@ static bool db_wait(void *self, uint32_t ticket, const lh_claim_opts *opts, int6
 
     if (db->coord.page == NULL) {
         lhi_sleep_ms(timeout_ms);
-        return true; /* no bell to hear here: have a look */
+        return true; /* without a coordination file there is no wake-up: poll */
     }
     sq_foreign_writers_watch(db);
     sq_death_watch_start(db);
@@ -478,7 +480,7 @@ static bool db_wait(void *self, uint32_t ticket, const lh_claim_opts *opts, int6
 static uint32_t db_siren(void *self, bool keeper)
 {
     const struct db *db = self;
-    (void)keeper; /* one siren for both */
+    (void)keeper; /* both use the same wake-up */
     return db->coord.page ? sq_maintenance_ticket(&db->coord) : 0;
 }
 
@@ -519,7 +521,8 @@ static const struct lhi_store_ops sqlite_ops = {
     .wake = db_wake,
 };
 
-/* What SQLite takes for no database was one, if the side file knows it or its contents say so. */
+/* SQLite takes the file for no database. It is a damaged store if the coordination file names it or
+ * its contents show it. */
 static int refuse_contents(struct db *db, struct lhi_error *err)
 {
     if (!sq_coord_knows_file(db) && !sq_header_is_zeroed(db))
@@ -528,7 +531,7 @@ static int refuse_contents(struct db *db, struct lhi_error *err)
                     db->path, db->opts.repair ? "" : "; \"leasehold check --repair\" repairs it");
 }
 
-/* The kernel shows the offsets of the namespace in which children will be, and not of our own. */
+/* The kernel shows the offsets of the time namespace of future children, not of this process. */
 static int refuse_unknown_clock(const struct db *db, struct lhi_error *err)
 {
     if (!db->time.differs_from_children)
@@ -579,7 +582,8 @@ int lhi_sqlite_open(const char *path, const lh_open_opts *opts, const struct lhi
         rc = inspect_path(db, &exists, err);
     if (rc == LH_OK)
         rc = opts->read_only ? open_reader(db, err) : open_writer(db, exists, err);
-    /* What is being moved, or was, is not recovered: whoever acts is told. */
+    /* A store that is being moved, or was moved, is not recovered: every act is refused with that
+     * reason. */
     if (rc == LH_OK && health->due &&
         (rc = sq_move_closed(db, &db->conn, db->closed, sizeof db->closed, err)) == LH_OK)
         health->due = db->closed[0] == '\0';
@@ -588,14 +592,14 @@ int lhi_sqlite_open(const char *path, const lh_open_opts *opts, const struct lhi
             (sqlite3_errcode(db->conn.db) & 0xff) == SQLITE_NOTADB)
             rc = refuse_contents(db, err);
         else if (strstr(err->text, path) == NULL) {
-            /* What the engine said does not name the file. */
+            /* SQLite's message does not name the file. */
             struct lhi_error said = *err;
             rc = lhi_fail(err, said.status, "store \"%.200s\": %.200s%s", path, said.text,
                           said.status == LH_ECORRUPT && !db->opts.repair
                               ? "; \"leasehold check --repair\" repairs it"
                               : "");
         }
-        db->opts.read_only = true; /* nothing to fold */
+        db->opts.read_only = true; /* there is no log to checkpoint */
         db_close(db);
         return rc;
     }

@@ -1,18 +1,18 @@
 /*
- * reserve.c: room for the day the disk is full.
+ * Room for a full disk.
  *
- * Blocks are set aside behind the page of the side file (its size stays one page), while there is
- * plenty. When the device is full, new jobs are refused, and everything that helps to get rid of
- * the old ones goes on: beats, completes, failures, releases, recovery, pruning. They need little:
- * a few frames of the log, and now and then a page more in the database. So the log is folded into
- * the database and starts over in the blocks it has; where that is not enough, a slice of the reserve
- * is given up and taken by the log at once, before others on the device get hold of it.
+ * While there is enough room, blocks are allocated behind the page of the coordination file; its
+ * size stays one page. When the disk is full, new jobs are refused, and everything that ends old
+ * jobs goes on: heartbeats, completes, failures, releases, recovery, pruning. These acts need
+ * little room: a few frames of the log, and now and then one more page of the database. So the log
+ * is checkpointed and starts again in the blocks that it has. If that is not enough, a slice of the
+ * reserve is freed, and the log takes it at once, before another program can.
  *
  * Room is made before a transaction, because acts cannot be performed twice. The next writer that
- * finds room again sets the reserve aside again, and new jobs are taken. Where a file system cannot
- * set blocks aside there is no reserve; the rest holds.
+ * finds enough room allocates the reserve again, and new jobs are accepted again. A file system
+ * that cannot allocate blocks has no reserve; the rest works there too.
  *
- * Everything here is called under the turnstile.
+ * Everything here is called under the writer lock.
  */
 #include "store/sqlite/sync.h"
 
@@ -25,25 +25,25 @@
 #include <unistd.h>
 
 enum {
-    PAGE = 4096, /* of the side file */
+    PAGE = 4096, /* of the coordination file */
     RESERVE = 4 << 20,
-    SLICE = 1 << 20,       /* of the reserve */
-    PLENTY = 2 * RESERVE,  /* so much must be free before any is set aside */
-    LOG_MOST = 64 << 20,   /* what the log may have grown to when readers held it (sync.c) */
-    LEFT_OVER = 256 << 10, /* new jobs never take the last of what is free */
-    INDEX = 64 << 10,      /* what SQLite needs to open a store: the index of the log */
+    SLICE = 1 << 20,       /* the reserve is allocated and freed in slices */
+    PLENTY = 2 * RESERVE,  /* this much must be free before a reserve is allocated */
+    LOG_MOST = 64 << 20,   /* the size that the log may reach while readers hold it back (sync.c) */
+    LEFT_OVER = 256 << 10, /* new jobs never use the last free bytes */
+    INDEX = 64 << 10,      /* SQLite needs this to open a store: the index of the log */
 };
 
 /* ---- how much there is ---- */
 
-/* Free on the device, for us; -1: unknown. */
+/* Free bytes on the disk, for this user; -1: unknown. */
 static int64_t free_bytes(const struct db *db)
 {
     struct statvfs fs;
     return fstatvfs(db->coord.fd, &fs) == 0 ? (int64_t)(fs.f_bavail * fs.f_frsize) : -1;
 }
 
-/* Set aside, in whole slices. */
+/* Bytes that are reserved, in whole slices. */
 static int64_t set_aside(const struct db *db)
 {
     struct stat st;
@@ -74,7 +74,7 @@ static int64_t log_used(struct db *db)
     return 32 + sq_coord_frames(&db->coord) * (24 + pragma(db, "PRAGMA page_size"));
 }
 
-/* What the log can take without another block. */
+/* Bytes that the log can take without another block. */
 static int64_t log_room(struct db *db)
 {
     char path[4200];
@@ -84,8 +84,8 @@ static int64_t log_room(struct db *db)
     return stat(path, &st) == 0 ? st.st_blocks * 512 - log_used(db) : 0;
 }
 
-/* What the database has in itself for new jobs: pages that pruned ones have left, less those by which
- * it still has to grow when the log is folded into it. */
+/* Bytes for new jobs inside the database: free pages that pruning left, less the growth of the
+ * database when the log is checkpointed. */
 static int64_t own_room(struct db *db)
 {
     struct stat st;
@@ -128,8 +128,8 @@ bool sq_reserve_spend(struct db *db)
                 db->path);
     sq_coord_set_reserve_spent(&db->coord, true);
     LHI_POINT("reserve:spent");
-    /* ext4 punches no holes there; but whatever lies behind its end leaves a file that is cut to the
-     * size it has. What is not needed now is taken back at once. */
+    /* ext4 cannot punch holes behind the end of a file, but cutting the file to its current size
+     * frees everything behind it. What is still needed is allocated again at once. */
     if (ftruncate(db->coord.fd, PAGE) != 0)
         return false;
     if (have > SLICE)
@@ -147,13 +147,14 @@ void sq_reserve_before_open(struct db *db)
         (void)sq_reserve_spend(db);
 }
 
-/* Give the log its blocks beforehand, so that nobody else can take them. */
+/* Allocate the blocks of the log in advance, so that no other program can take them. */
 static bool grow_log(struct db *db, int64_t need)
 {
     char path[4200];
 
     log_path(db, path);
-    /* SQLite's locks are on the database and the -shm: opening the log disturbs nobody. */
+    /* SQLite's locks are on the database and on the index, so closing the log drops none of
+     * them. */
     int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
         return false;
@@ -169,10 +170,10 @@ void sq_reserve_ready(struct db *db, int64_t wish, int64_t need)
 
     if (room > PLENTY && sq_reserve_spent(db))
         sq_reserve_keep(db);
-    /* After a failed sync the log is verified first, by whoever comes next (sq_sync_after_failure). */
+    /* After a failed sync the next writer verifies the log first (sq_sync_after_failure). */
     if (room < 0 || room >= RESERVE || sq_coord_sync_failed(&db->coord) || log_room(db) >= wish)
         return;
-    /* Folded into the database, the log starts over in the blocks it has. */
+    /* After a checkpoint the log starts again in the blocks that it has. */
     if (sq_coord_frames(&db->coord) > 0)
         (void)sq_db_checkpoint(db, SQLITE_CHECKPOINT_RESTART, NULL);
     while (log_room(db) < need && !grow_log(db, need) && sq_reserve_spend(db))
@@ -186,7 +187,7 @@ int sq_reserve_admit(struct db *db, int64_t bytes, struct lhi_error *err)
 
     if (room < 0 || room >= 2 * (bytes + keep) + LOG_MOST)
         return LH_OK;
-    /* They go into the log first, and then into the database. */
+    /* New jobs go into the log first and into the database later. */
     int64_t log = bytes + LEFT_OVER - log_room(db);
     if (log < 0)
         log = 0;

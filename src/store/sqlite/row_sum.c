@@ -1,11 +1,11 @@
 /*
- * row_sum.c: the checksum over a row of the small tables that decide something.
+ * The checksum of a row in the small tables that decide something.
  *
- * Values of the store itself (epoch, identity, clock), policies, schedules, named leases and requests have
- * a column row_sum over all their other columns. The SQL function lh_sum() computes it; only connections of
- * ours have that function. tools/embed_sql.py writes it into every INSERT and UPDATE of these tables, so that
- * nobody can forget it. A row that did not match before does not match afterwards. A row that another
- * program wrote has none (NULL) until the next UPDATE of ours.
+ * lh_meta, policies, schedules, named leases and requests have a column row_sum over all their
+ * other columns. The SQL function lh_sum() computes it; only our connections have that function.
+ * tools/embed_sql.py writes it into every INSERT and UPDATE of these tables, so that no statement
+ * can forget it. If a row did not match before an update, it does not match afterwards. A row that
+ * another program wrote has no checksum (NULL) until our next UPDATE.
  */
 #include "store/sqlite/row_sum.h"
 #include "store/sqlite/rows.h"

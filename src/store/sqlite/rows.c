@@ -56,7 +56,7 @@ const char *sq_column_text(sqlite3_stmt *stmt, int column, struct lhi_arena *are
     const unsigned char *text = sqlite3_column_text(stmt, column);
 
     if (text == NULL) {
-        /* NULL is a value; no memory for a conversion is not. */
+        /* NULL is a valid value. NULL for a text means that there was no memory to convert it. */
         if (sqlite3_column_type(stmt, column) != SQLITE_NULL)
             *ok = false;
         return NULL;
@@ -69,7 +69,7 @@ const char *sq_column_text(sqlite3_stmt *stmt, int column, struct lhi_arena *are
 
 const void *sq_column_raw(sqlite3_stmt *stmt, int column, size_t *len)
 {
-    /* As text it is UTF-8 in whatever encoding the database keeps it. */
+    /* As text it is UTF-8, whatever encoding the database has. */
     const void *bytes = sqlite3_column_type(stmt, column) == SQLITE_TEXT
                             ? (const void *)sqlite3_column_text(stmt, column)
                             : sqlite3_column_blob(stmt, column);
@@ -175,7 +175,7 @@ bool sq_lease_from_row(sqlite3_stmt *s, int64_t now, struct lhi_arena *arena, lh
     return ok;
 }
 
-/* The policy's columns in the order of the table, after queue and kind. */
+/* The columns of a policy in the order of the table, after queue and kind. */
 static void policy_from_row(sqlite3_stmt *s, lh_policy *p)
 {
     struct {

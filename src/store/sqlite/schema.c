@@ -1,6 +1,4 @@
-/*
- * schema.c: what is in a database file, our tables and their versions, and what meta keeps of them.
- */
+/* The contents of a database file: our tables, their version, and the values in lh_meta. */
 #include "store/sqlite/open.h"
 #include "store/sqlite/row_sum.h"
 
@@ -19,13 +17,14 @@ enum { APPLICATION_ID = 0x4c484c44 }; /* "LHLD" */
 
 enum { META_VALUE = 1 };
 
-/* The row of this key, or an error: what is damaged must not be believed. */
+/* Read the row of this key. A damaged row is an error. */
 static int meta_get(struct conn *conn, const char *key, sqlite3_stmt **out, struct lhi_error *err)
 {
     *out = sq_stmt(conn, LHI_SQL_META_GET, err, "t", key);
     int rc = *out ? sq_step(conn, *out, err) : err->status;
 
-    /* A later version may compute sums in another way: first of all it must be recognized as later. */
+    /* A later version may compute checksums in another way, and first it must be recognized as
+     * later. */
     if (rc != LH_OK || strcmp(key, "schema_version") == 0 || sq_row_sum_matches(*out))
         return rc;
     sq_reset(*out);
@@ -113,7 +112,7 @@ int sq_schema_look(struct conn *conn, enum contents *out, int64_t *version, stru
     return known;
 }
 
-/* All steps in one transaction: a store is at the old version or at the new one. */
+/* All steps run in one transaction: a store has the old version or the new one. */
 static int migrate(struct db *db, int64_t from, bool own_file, struct lhi_error *err)
 {
     struct conn *conn = &db->conn;
@@ -181,8 +180,8 @@ int sq_schema_update(struct db *db, struct lhi_error *err)
                         db->path, (long long)version);
     bool own_file = contents == CONTENTS_EMPTY;
     if (own_file) {
-        /* Marks of a file that is ours alone; a database of the user's is not marked. As for FULL: see
-         * sq_set_wal_mode(). */
+        /* A file that has only our tables is marked as ours; a database of the user's is not.
+         * sq_set_wal_mode() explains synchronous = FULL. */
         char text[160];
         lhi_format(text, sizeof text,
                    "PRAGMA synchronous = FULL; PRAGMA auto_vacuum = INCREMENTAL; "
@@ -201,7 +200,7 @@ int sq_schema_update(struct db *db, struct lhi_error *err)
     return rc;
 }
 
-/* ---- from outside ---- */
+/* ---- functions for the core ---- */
 
 static char version_text[32];
 static pthread_once_t version_once = PTHREAD_ONCE_INIT;
@@ -231,7 +230,7 @@ int lhi_sqlite_schema_of(const char *path, int *version, struct lhi_error *err)
     *version = 0;
     if (stat(path, &st) != 0)
         return lhi_fail(err, LH_ENOSTORE, "there is no store at \"%s\"", path);
-    if (!S_ISREG(st.st_mode)) /* a pipe would wait for somebody to write to it */
+    if (!S_ISREG(st.st_mode)) /* reading a pipe would wait for a writer */
         return lhi_fail(err, LH_EINVAL, "store \"%s\" is not a regular file", path);
     struct db *db = lhi_calloc(1, sizeof *db);
     if (db == NULL)
@@ -262,7 +261,8 @@ int sq_schema_drop_sql(struct conn *conn, char **out, struct lhi_error *err)
     if (text == NULL)
         return lhi_no_memory(err);
     used = lhi_format(text, room, "BEGIN IMMEDIATE;\n");
-    /* Tables take their indexes and triggers with them; \\_ keeps lhx_ of the user's own out. */
+    /* Dropping a table also drops its indexes and triggers. \\_ excludes names of the user's such
+     * as lhx_. */
     int rc = sqlite3_prepare_v2(conn->db,
                                 "SELECT type, name FROM sqlite_schema WHERE type IN "
                                 "('view', 'table') AND name LIKE 'lh\\_%' ESCAPE '\\' "

@@ -1,4 +1,4 @@
-/* Prepared statements: binding in order, stepping, and rows into structs. */
+/* Prepared statements: binding in order, and stepping. */
 #include "store/sqlite/stmt.h"
 
 #include <assert.h>
@@ -87,7 +87,7 @@ static sqlite3_stmt *vsql(struct conn *conn, enum lhi_sql which, struct lhi_erro
         int rc = sqlite3_prepare_v3(conn->db, lhi_sqlite_sql[which].text, -1,
                                     SQLITE_PREPARE_PERSISTENT, &stmt, NULL);
         if (rc != SQLITE_OK) {
-            /* A column of ours that is not there: the schema itself is damaged. */
+            /* A column of ours does not exist: the schema is damaged. */
             if (strncmp(sqlite3_errmsg(conn->db), "no such column", 14) == 0)
                 (void)lhi_fail(err, LH_ECORRUPT, "schema of the store is damaged: %s",
                                sqlite3_errmsg(conn->db));
@@ -119,9 +119,9 @@ sqlite3_stmt *sq_stmt(struct conn *conn, enum lhi_sql which, struct lhi_error *e
     return stmt;
 }
 
-/* Only damage makes one of our statements break these rules of lh_job: the constraint over the whole row
- * (damaged_job.c), a type, a NULL, or an entry of an index that is not there for what the row says. Triggers of
- * users may write to other tables, whose rules are none of ours: the names of columns tell them apart. */
+/* Only damage makes one of our statements break these rules of lh_job: the constraint over the
+ * whole row (damaged_job.c), a type, a NULL, or a missing entry of an index. A user's trigger may
+ * write to other tables and break their rules. The names of our columns distinguish the two. */
 static bool is_damage_of_job(sqlite3_stmt *stmt, int code, const char *text)
 {
     const char *words = sqlite3_sql(stmt);
@@ -130,7 +130,7 @@ static bool is_damage_of_job(sqlite3_stmt *stmt, int code, const char *text)
         return false;
     switch (code) {
     case SQLITE_CONSTRAINT_CHECK:
-        /* The sum does not cover who holds the job, nor how far it is. */
+        /* The checksum does not cover the holder and the progress. */
         return strstr(text, "row is damaged") != NULL ||
                strstr(text, "(state = 'running') = (worker IS NOT NULL)") != NULL ||
                strstr(text, "progress BETWEEN 0 AND 100") != NULL;
@@ -152,7 +152,7 @@ int sq_step(struct conn *conn, sqlite3_stmt *stmt, struct lhi_error *err)
         (void)sqlite3_reset(stmt);
         return LH_EMPTY;
     }
-    /* To its holder the lease of a damaged job is lost. */
+    /* For its holder, the lease of a damaged job is lost. */
     int status = is_damage_of_job(stmt, rc, sqlite3_errmsg(conn->db))
                      ? lhi_fail(err, LH_ELOST, "row of the job is damaged: the job is held back")
                      : sq_fail(conn, rc, err);
@@ -205,7 +205,8 @@ int sq_check_json(struct conn *conn, const char *text, const char *what, struct 
     int64_t valid = 1;
     int rc = LH_OK;
 
-    /* json_valid() says 0 when it is only out of memory: asked twice, it means it. */
+    /* json_valid() also returns 0 when it is out of memory. If it returns 0 twice, the text is not
+     * JSON. */
     for (int try = 0; text != NULL && try < 2; try++) {
         rc = sq_int(conn, LHI_SQL_JSON_CHECK, err, 0, &valid, "t", text);
         if (rc != LH_OK || valid != 0)

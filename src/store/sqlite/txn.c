@@ -1,7 +1,7 @@
 /*
- * txn.c: one writing transaction from its beginning to its commit, and what acts use inside it.
+ * One writing transaction from its begin to its commit, and what acts use inside it.
  *
- * Who leads one, and for whom, is in group_commit.c; how it gets to the disk is in sync.c.
+ * group_commit.c decides which thread runs one and for which calls; sync.c gets it to the disk.
  */
 #include "store/sqlite/txn.h"
 #include "store/sqlite/files/files.h"
@@ -17,7 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- pieces the acts use ---- */
+/* ---- what acts use ---- */
 
 struct tally *sq_txn_tally(struct txn *txn, const char *queue, struct lhi_error *err)
 {
@@ -51,7 +51,7 @@ void sq_tally_move(struct tally *tally, lh_state from, lh_state to)
         tally->state[from]--;
     if (to != 0)
         tally->state[to]++;
-    /* Somebody of this queue looks: for the job, or for when it will fall due. */
+    /* Wake at least one worker of this queue: to claim the job, or to learn when it falls due. */
     if ((to == LH_PENDING || to == LH_SCHEDULED) && tally->wake < INT_MAX)
         tally->wake++;
 }
@@ -82,7 +82,7 @@ struct logged {
     const char *line;
 };
 
-/* Without memory the line is lost, and nothing else. */
+/* Without memory the line is lost, but nothing else. */
 void sq_txn_log(struct txn *txn, int level, const lh_log_entry *about, const char *fmt, ...)
 {
     char line[1024];
@@ -192,7 +192,7 @@ int sq_txn_reload(struct txn *txn, struct lhi_error *err)
         (rc = sq_meta_int(txn->conn, "anchor_wall", 0, &wall, err)) < 0 ||
         (rc = sq_meta_int(txn->conn, "anchor_mono", 0, &mono, err)) < 0)
         return rc;
-    /* The anchor of another boot says nothing about this one's clock. */
+    /* The anchor of another boot says nothing about this boot's clock. */
     int64_t offset = sq_clock_of_this_boot(db, boot) ? wall - mono : 0;
     __atomic_store_n(&db->clock, offset, __ATOMIC_RELEASE);
     if (!txn->anchored && offset != 0)
@@ -266,11 +266,11 @@ int sq_txn_flush(struct txn *txn, struct lhi_error *err)
 
 void sq_txn_rollback(struct txn *txn)
 {
-    struct lhi_error ignored; /* after some failures SQLite has rolled back by itself */
+    struct lhi_error ignored; /* after some failures SQLite has already rolled back */
     (void)sq_run(txn->conn, LHI_SQL_TXN_ROLLBACK, &ignored, "");
 }
 
-/* Commit; on failure the outcome is unknown, unless SQLite itself says that nothing happened. */
+/* Commit. If this fails, the outcome is unknown, unless SQLite says that nothing happened. */
 int sq_txn_commit(struct txn *txn, struct lhi_error *err)
 {
     struct db *db = txn->db;
@@ -297,17 +297,17 @@ int sq_txn_commit(struct txn *txn, struct lhi_error *err)
     if (txn->anchored)
         sq_coord_set_clock(&db->coord, db->clock);
     LHI_POINT("txn:after_commit");
-    /* Files that were removed or replaced still take commits, for nobody to see. */
+    /* Files that were removed or replaced still accept commits, but nobody else will see them. */
     if (sq_db_moved(db)) {
         (void)sq_db_stop_moved(db, err);
         (void)sq_db_save_log(db);
-        err->status = LH_EUNKNOWN; /* the file may come back, with this in it */
+        err->status = LH_EUNKNOWN; /* the file may return, with this commit in it */
         return LH_EUNKNOWN;
     }
     return LH_OK;
 }
 
-/* What was counted so far, so that an act that fails can be taken out of it again. */
+/* A copy of the counts, so that those of an act that fails can be undone. */
 static struct tally *copy_tallies(struct txn *txn, bool *ok)
 {
     struct tally *head = NULL, **end = &head;
@@ -337,8 +337,8 @@ int sq_txn_savepoint(struct txn *txn, int (*fn)(struct txn *, void *), void *arg
     int rc = fn(txn, arg);
     if (rc < 0)
         txn->logs = logs;
-    /* The engine may have given up the whole transaction: then there is nothing to go back to, and
-     * nothing may go on. */
+    /* SQLite may have rolled back the whole transaction. Then the savepoint is gone, and nothing
+     * may go on. */
     if (rc < 0 && (sqlite3_get_autocommit(txn->conn->db) != 0 ||
                    sq_run(txn->conn, LHI_SQL_ACT_UNDO, &ignored, "") < 0)) {
         txn->gone = true;
@@ -367,7 +367,7 @@ int sq_txn_guarded(struct txn *txn, int (*fn)(struct txn *, void *), void *arg,
     txn->run_over = txn->all_recovered = txn->fenced = false;
     txn->changed = changed;
     txn->durable = durable;
-    /* Settings that it changed are as they were. */
+    /* The settings that the act changed are the old ones again. */
     if (txn->reloaded && sq_txn_reload(txn, &ignored) < 0)
         txn->gone = true;
     return rc;

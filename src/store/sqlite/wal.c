@@ -1,10 +1,10 @@
 /*
- * wal.c: reading the log's own checksums.
+ * Verifying the log by its own checksums.
  *
  * After a failed sync the kernel may have dropped what was written and left older bytes in its
- * place. SQLite finds frames through its index in shared memory and does not check them again, so
- * before the log is moved into the database, we do. The format is SQLite's, documented and frozen:
- * a header of 32 bytes, then frames of 24 bytes and a page, each with a running checksum.
+ * place. SQLite finds frames through its index in shared memory and does not verify them again. So
+ * we verify them before the log is moved into the database. The format is SQLite's, documented and
+ * frozen: a header of 32 bytes, then frames of 24 bytes and a page, each with a running checksum.
  */
 #include "store/sqlite/sync.h"
 
@@ -63,7 +63,7 @@ static int64_t count_frames(int fd, unsigned char *frame)
     while (read_at(fd, frame, size, HEADER + (off_t)n * (off_t)size)) {
         add(sum, frame, 8, big);
         add(sum, frame + FRAME_HEADER, page, big);
-        /* Another salt, or another sum: the log ends here. */
+        /* Another salt or another checksum: the log ends here. */
         if (big32(frame + 8) != big32(header + 16) || big32(frame + 12) != big32(header + 20) ||
             big32(frame + 16) != sum[0] || big32(frame + 20) != sum[1])
             break;
@@ -78,7 +78,8 @@ int sq_wal_valid_frames(const char *db_path, int64_t *frames, struct lhi_error *
 
     *frames = 0;
     lhi_format(path, sizeof path, "%s-wal", db_path);
-    /* SQLite's locks are on the database and the -shm: opening the log disturbs nobody. */
+    /* SQLite's locks are on the database and on the index, so closing the log drops none of
+     * them. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0)
         return errno == ENOENT ? LH_OK

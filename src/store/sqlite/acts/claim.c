@@ -1,4 +1,4 @@
-/* Claim: take the best pending jobs, under a new token, within the limits of their queue. */
+/* Claim: take the best pending jobs under a new token, within the limits of their queue. */
 #include "store/sqlite/acts/acts.h"
 #include "store/sqlite/acts/recovery.h"
 #include "store/sqlite/row_sum.h"
@@ -19,7 +19,7 @@ static bool paused(const struct db *db, const char *queue)
     return false;
 }
 
-/* ---- limits of a queue: how many of `want` may go now ---- */
+/* ---- limits of a queue: how many of `want` may be claimed now ---- */
 
 static int64_t refilled(const lh_policy *policy, int64_t bucket, int64_t at, int64_t now)
 {
@@ -28,7 +28,7 @@ static int64_t refilled(const lh_policy *policy, int64_t bucket, int64_t at, int
 
     if (elapsed >= policy->rate_per_ms)
         return full;
-    /* In floating point: a large rate times a long time does not fit into 64 bits. */
+    /* In floating point, because a large rate times a long time may not fit into 64 bits. */
     bucket += (int64_t)((double)full * ((double)elapsed / (double)policy->rate_per_ms));
     return bucket > full ? full : bucket;
 }
@@ -49,8 +49,8 @@ static int read_bucket(struct txn *txn, const lh_policy *policy, const char *que
     return LH_OK;
 }
 
-/* The queue's own count says how many run. Before it keeps anybody waiting, it is counted over: a
- * wrong count heals, instead of blocking a queue for good. */
+/* The queue's row counts its running jobs. Before that count refuses a claim, the jobs themselves
+ * are counted: a wrong count must not block the queue. */
 static int slots_used(struct txn *txn, const char *queue, int64_t limit, int64_t *used,
                       struct lhi_error *err)
 {
@@ -62,7 +62,7 @@ static int slots_used(struct txn *txn, const char *queue, int64_t limit, int64_t
         return err->status;
     if ((rc = sq_int(txn->conn, LHI_SQL_QUEUE_SLOTS, err, 0, used, "ti", queue, txn->now)) < 0)
         return rc;
-    *used += tally->state[LH_RUNNING]; /* of this transaction, not yet written to the count */
+    *used += tally->state[LH_RUNNING]; /* counted by this transaction but not written yet */
     if (*used < limit)
         return LH_OK;
     if ((rc = sq_int(txn->conn, LHI_SQL_JOB_SLOTS, err, 0, &counted, "ti", queue, txn->now)) < 0)
@@ -135,7 +135,7 @@ static int fail_damaged(struct txn *txn, const lh_job *job, enum damage damage, 
                         err);
 }
 
-/* A plain INSERT has no checksums: from its first claim on the job is covered like any other. */
+/* A job from a plain INSERT has no checksums. Its first claim adds them. */
 static int sign(struct txn *txn, const lh_job *job, struct lhi_error *err)
 {
     return sq_run(txn->conn, LHI_SQL_JOB_SIGN, err, "iii",
@@ -143,7 +143,7 @@ static int sign(struct txn *txn, const lh_job *job, struct lhi_error *err)
                   lhi_checksum(job->payload, job->payload ? job->payload_len : 0), job->id);
 }
 
-/* What the policy says of a run. */
+/* Apply the policy to a job that is claimed. */
 static void under_policy(lh_job *job, const lh_policy *policy)
 {
     job->timeout_ms = policy->timeout_ms;
@@ -166,7 +166,7 @@ static int take(struct txn *txn, const lh_claim_opts *opts, lh_job *job, int64_t
     job->attempt++;
     if (job->max_attempts == 0)
         job->max_attempts = policy->max_attempts;
-    /* A plain INSERT may have brought a count along that is past the policy's limit. */
+    /* A plain INSERT may have set an attempt count above the policy's limit. */
     if (job->max_attempts != LH_UNLIMITED && job->max_attempts < job->attempt)
         job->max_attempts = job->attempt;
     under_policy(job, policy);
@@ -180,9 +180,9 @@ static int take(struct txn *txn, const lh_claim_opts *opts, lh_job *job, int64_t
                 job->worker, job->lease_until, job->lease_ms, txn->now, job->id);
     if (rc < 0)
         return rc;
-    if (rc == 0) /* an index says that it is pending, and its row does not */
+    if (rc == 0) /* the index says that the job is pending, but its row does not */
         return lhi_fail(err, LH_ELOST, "row of the job contradicts its index");
-    /* Claimed in time: its expiry has nothing more to say, whatever becomes of this claim. */
+    /* The job was claimed before it expired, so its entry in lh_expiry is removed for good. */
     if (job->expires_at != 0 &&
         (rc = sq_run(txn->conn, LHI_SQL_EXPIRY_END, err, "ii", job->expires_at, job->id)) < 0)
         return rc;
@@ -204,15 +204,14 @@ static int take(struct txn *txn, const lh_claim_opts *opts, lh_job *job, int64_t
     return LH_OK;
 }
 
-/* What a claim must know of a job that is not in lh_job. */
+/* What a claim needs to know about a job beside the columns of lh_job. */
 struct candidate {
-    int64_t wished_ms; /* the lease wished for at enqueue */
+    int64_t wished_ms; /* the lease that the enqueue asked for */
     enum damage damage;
     bool unsigned_yet;
 };
 
-/* Rows as they may be taken; what is known of each beside the job stands in `about`. Jobs that this claim
- * has to pass over are left out. */
+/* Jobs that may be claimed, with `about` for each. Jobs that this claim must skip are left out. */
 struct candidates {
     lh_jobs *out;
     size_t *room;
@@ -221,11 +220,11 @@ struct candidates {
     const struct passed *passed;
 };
 
-/* Jobs that are damaged and stay in the index, because the engine cannot change their rows. */
+/* Damaged jobs that stay in the index because SQLite cannot change their rows. */
 struct passed {
     int64_t *id;
     size_t n, room;
-    bool unreadable; /* a row on the way cannot be read: walk over the index alone */
+    bool unreadable; /* a row cannot be read: scan the index alone */
 };
 
 static bool is_passed(const struct passed *passed, int64_t id)
@@ -269,8 +268,8 @@ static int add_candidate(struct txn *txn, sqlite3_stmt *stmt, struct candidates 
     return LH_OK;
 }
 
-/* Candidates are read to the end before the first is changed: the walk is over the very index that
- * a claim takes them out of. */
+/* Read all candidates before the first is changed: claiming a job removes it from the index that is
+ * being read. */
 static int read_candidates(struct txn *txn, const char *queue, size_t n, struct candidates *c,
                            struct lhi_error *err)
 {
@@ -287,7 +286,7 @@ static int read_candidates(struct txn *txn, const char *queue, size_t n, struct 
     return rc < 0 ? rc : LH_OK;
 }
 
-/* One job by its id. One that cannot be read is passed over. */
+/* Read one job by its id. A job that cannot be read is skipped. */
 static int read_candidate(struct txn *txn, int64_t id, struct candidates *c, struct lhi_error *err)
 {
     if (is_passed(c->passed, id))
@@ -302,7 +301,7 @@ static int read_candidate(struct txn *txn, int64_t id, struct candidates *c, str
     return rc;
 }
 
-/* The same candidates, one by one: some row on the way cannot be read, or stays where it is. */
+/* The same candidates, read one by one: at least one row cannot be read or cannot be changed. */
 static int read_candidates_by_id(struct txn *txn, const char *queue, size_t n, struct candidates *c,
                                  struct lhi_error *err)
 {
@@ -330,7 +329,7 @@ static int compare_ranks(const void *left, const void *right)
     return a->id < b->id ? -1 : a->id > b->id;
 }
 
-/* The n best of each kind. */
+/* The best n jobs of each kind. */
 static int rank_kinds(struct txn *txn, const lh_claim_opts *opts, const char *queue, size_t n,
                       struct rank *ranks, size_t *found, struct lhi_error *err)
 {
@@ -353,7 +352,7 @@ static int rank_kinds(struct txn *txn, const lh_claim_opts *opts, const char *qu
 static int read_candidates_of_kinds(struct txn *txn, const lh_claim_opts *opts, const char *queue,
                                     size_t n, struct candidates *c, struct lhi_error *err)
 {
-    size_t most = n + c->passed->n; /* those that are passed over stand in the index, too */
+    size_t most = n + c->passed->n; /* jobs that are skipped are in the index too */
     struct rank *ranks = lhi_arena_alloc(&txn->arena, most * opts->n_kinds * sizeof *ranks);
     size_t found;
 
@@ -362,14 +361,14 @@ static int read_candidates_of_kinds(struct txn *txn, const lh_claim_opts *opts, 
     int rc = rank_kinds(txn, opts, queue, most, ranks, &found, err);
     for (size_t i = 0; i < found && c->n < n && rc == LH_OK; i++) {
         if (i > 0 && ranks[i].id == ranks[i - 1].id)
-            continue; /* a kind that was named twice */
+            continue; /* the caller named the kind twice */
         rc = read_candidate(txn, ranks[i].id, c, err);
     }
     return rc;
 }
 
-/* Claim the job, or hold it back if its row does not match its checksums. The table's own constraint
- * finds the last kind of damage, in the write. */
+/* Claim the job, or set it aside if its row does not match its checksums. The constraint of the
+ * table finds the last kind of damage during the write. */
 static int take_sound(struct txn *txn, const lh_claim_opts *opts, lh_job *job,
                       struct candidate *candidate, struct tally *tally, struct passed *passed,
                       struct lhi_error *err)
@@ -392,7 +391,7 @@ static int take_sound(struct txn *txn, const lh_claim_opts *opts, lh_job *job,
     return rc < 0 || held ? rc : pass(txn, passed, before.id, err);
 }
 
-/* When will the bucket have a whole claim in it again? */
+/* When will the bucket have room for one claim? */
 static void note_retry(struct lhi_act *act, const lh_policy *policy, int64_t bucket)
 {
     if (bucket < 0 || bucket >= 1000)
@@ -427,7 +426,8 @@ static int claim_from(struct txn *txn, struct lhi_act *act, const char *queue, s
     const lh_claim_opts *opts = act->claim.opts;
     struct lhi_error *err = &act->err;
     lh_jobs *out = act->claim.out;
-    lh_policy policy = *sq_txn_policy(txn, queue, NULL); /* a copy: the cache moves on below */
+    /* a copy, because the cache may change below */
+    lh_policy policy = *sq_txn_policy(txn, queue, NULL);
     size_t allowed, first = out->n, kept = first;
     int64_t bucket;
     int rc;
@@ -472,10 +472,11 @@ static int claim_from(struct txn *txn, struct lhi_act *act, const char *queue, s
             out->job[kept++] = *job;
     }
     out->n = kept;
-    *again = kept < first + found; /* some were damaged: sound ones may wait behind them */
+    *again = kept < first + found; /* some jobs were damaged: sound ones may follow them */
     txn->changed = true;
     if (policy.exclusive) {
-        /* The lease ends with the job, to the millisecond; nothing claimed, nothing held. */
+        /* The exclusive lease ends together with the job's lease. If no job was claimed, there is
+         * no exclusive lease. */
         rc = kept > first ? sq_exclusive_follow(txn, queue, out->job[first].id,
                                                 out->job[first].lease_until, err)
                           : sq_exclusive_end(txn, queue, out->job[first].id, err);
@@ -574,8 +575,8 @@ static int tick(struct txn *txn, void *arg)
     return sq_run_due_schedules(txn, LHI_BATCH, &n, &more, arg);
 }
 
-/* One step before a claim. A failure is logged, undone, and does not stop the claim, as long as there
- * is a transaction to go on in. */
+/* Run one step before a claim. If it fails, it is undone and logged, and the claim goes on, unless
+ * the transaction is gone. */
 static int best_effort(struct txn *txn, int (*step)(struct txn *, void *), const char *what,
                        struct lhi_error *err)
 {
@@ -591,8 +592,8 @@ static int best_effort(struct txn *txn, int (*step)(struct txn *, void *), const
     return err->status;
 }
 
-/* Take back what is forfeit, move in what is due. `*put_off`: a recovery is under way elsewhere, in
- * batches; a claim that finds enough without its help leaves it to it. */
+/* Recover reclaimable jobs and promote due ones. `*put_off`: another process runs a recovery in
+ * batches; a claim that finds enough jobs does not help it. */
 static int heal_first(struct txn *txn, bool *put_off, struct lhi_error *err)
 {
     int64_t due;

@@ -1,16 +1,16 @@
 /*
- * damaged_job.c: jobs whose row does not match its checksums.
+ * Jobs whose row does not match its checksums.
  *
- * Three checksums cover a job: payload_sum its payload, name_sum its queue, kind and key, and state_sum
- * every number that decides anything, by a constraint of the table. A statement of ours adds to
- * state_sum what it changes. So a row that was damaged fails the constraint at the next act, whatever
- * the act is, and no act makes damage look sound. A claim or a recovery that meets such a row holds the
- * job back: it is failed, named, and never run. Its token may be what was damaged; so the epoch rises
- * with it, and the next token is higher than any that was ever handed out.
+ * Three checksums cover a job: payload_sum covers the payload; name_sum covers queue, kind and key;
+ * state_sum covers every number that decides something, and a constraint of the table compares it.
+ * Our statements add to state_sum what they change. So the next act on a damaged row fails the
+ * constraint, and no act makes damage look sound. A claim or a recovery that meets such a row sets
+ * the job aside: the job fails, is named in an event, and never runs. Its token may be damaged too,
+ * so the epoch rises with it, and the next token is higher than any that was ever issued.
  *
- * The engine cannot change a row that it cannot read, nor one whose index has another value than the row:
- * it does not find the entry. Such a job is passed over: an event and a log line name it, claims go on with
- * the jobs behind it, and the next open that has the store for itself repairs the file.
+ * SQLite cannot change a row that it cannot read, or one whose index entry has another value than
+ * the row. Such a job is skipped: an event and a log line name it, claims go on with the jobs
+ * behind it, and the next open without other processes repairs the file.
  */
 #include "store/sqlite/acts/acts.h"
 #include "store/sqlite/open.h"
@@ -22,7 +22,7 @@
 
 #define MOST_TOKEN (INT64_C(1) << 53)
 
-/* By its place, so that a kind that becomes the key does not leave the sum as it was. */
+/* The place is part of the sum, so that moving a text from kind to key changes the sum. */
 static uint64_t one_name(const char *name, uint64_t place)
 {
     return name ? ((uint64_t)lhi_checksum(name, strlen(name)) | 1) * place : 0;
@@ -37,7 +37,8 @@ int64_t sq_name_sum(const char *queue, const char *kind, const char *key)
     return out;
 }
 
-/* As the constraint of lh_job has it. It must not overflow: the numbers of a caller may be any. */
+/* The same sum as in the constraint of lh_job. Unsigned, because a caller's numbers may be large
+ * enough to overflow. */
 int64_t sq_new_row_sum(const struct new_row *row)
 {
     uint64_t sum = 3 * (uint64_t)row->id + 5 * (uint64_t)(int64_t)row->priority +
@@ -45,7 +46,7 @@ int64_t sq_new_row_sum(const struct new_row *row)
                    67 * (row->state == LH_PENDING ? UINT64_C(1) : UINT64_C(4)) - 163;
     const struct {
         uint64_t factor;
-        int64_t value; /* 0 is NULL, and counts as -1 */
+        int64_t value; /* 0 stands for NULL, and counts as -1 */
     } may_be_null[] = {{29, row->run_at},
                        {47, row->expires_at},
                        {53, row->lease_ms},
@@ -67,7 +68,7 @@ enum damage sq_job_damage(sqlite3_stmt *stmt, const lh_job *job)
                       lhi_checksum(job->payload, job->payload ? job->payload_len : 0))
         return DAMAGED_PAYLOAD;
     if (summed &&
-        sqlite3_column_int64(stmt, JOB_STATE_SUM) == 0) /* the library never leaves it out */
+        sqlite3_column_int64(stmt, JOB_STATE_SUM) == 0) /* the library always writes state_sum */
         return DAMAGED_ROW;
     if (sqlite3_column_type(stmt, JOB_NAME_SUM) != SQLITE_NULL &&
         sqlite3_column_int64(stmt, JOB_NAME_SUM) != sq_name_sum(job->queue, job->kind, job->key))
@@ -114,14 +115,14 @@ const char *sq_damage_words(enum damage damage)
     }
 }
 
-/* ---- held back ---- */
+/* ---- setting a job aside ---- */
 
-/* Once the job is failed, under a token of the next epoch. */
+/* Raise the epoch; the job has failed, and its next token belongs to the new epoch. */
 static int raise_for(struct txn *txn, struct lhi_error *err)
 {
     if (!txn->fenced && sq_raise_epoch(txn, err) < 0)
         return err->status;
-    txn->fenced = txn->reloaded = true; /* an act that is undone takes the epoch back */
+    txn->fenced = txn->reloaded = true; /* if the act is undone, the epoch is too */
     return LH_OK;
 }
 
@@ -144,7 +145,7 @@ int sq_set_job_aside(struct txn *txn, int64_t id, int64_t token, enum damage dam
     return sq_run(txn->conn, LHI_SQL_JOB_SUM, err, "i", id) < 0 ? err->status : LH_OK;
 }
 
-/* ---- passed over ---- */
+/* ---- skipping a job ---- */
 
 bool sq_is_damage(struct txn *txn, int64_t id, int rc, struct lhi_error *err)
 {
@@ -152,8 +153,8 @@ bool sq_is_damage(struct txn *txn, int64_t id, int rc, struct lhi_error *err)
 
     if (rc != LH_ELOST && rc != LH_ECORRUPT)
         return false;
-    /* The engine calls a page damaged in the same words as a row. If the row can be read it was not the
-     * row, and nothing may go on. */
+    /* SQLite reports a damaged page and a damaged row in the same words. If the row can be read, a
+     * page is damaged, and the act must stop. */
     if (rc == LH_ECORRUPT) {
         sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_JOB_GET, &ignored, "i", id);
         bool readable = stmt == NULL || sq_step(txn->conn, stmt, &ignored) != LH_ECORRUPT;

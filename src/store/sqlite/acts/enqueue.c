@@ -1,4 +1,5 @@
-/* Enqueue: by the library, and on the user's own connection inside the user's own transaction. */
+/* Enqueue by the library, and enqueue on the user's own connection inside the user's own
+ * transaction. */
 #include "store/sqlite/acts/acts.h"
 #include "store/sqlite/open.h"
 #include "store/sqlite/row_sum.h"
@@ -80,10 +81,10 @@ int sq_insert_job(struct insert_context *ctx, const char *queue, const lh_new_jo
     return LH_OK;
 }
 
-/* ---- requests: the same call again gets the same jobs ---- */
+/* ---- requests: repeating a call returns the same jobs ---- */
 
-/* An id that the library made after an unknown outcome: lh:FIRST:COUNT:CREATED:SUM says where the
- * jobs must be, if they are there. */
+/* A request id that the library made after an unknown outcome. lh:FIRST:COUNT:CREATED:SUM says
+ * which ids the jobs have if they were enqueued. */
 static bool parse_made(const char *request, int64_t *first, int64_t *count, int64_t *created,
                        uint64_t *sum)
 {
@@ -190,7 +191,7 @@ static int repeat_request(struct txn *txn, struct lhi_act *act, bool *found)
             return err->status;
         if ((rc = sq_step(txn->conn, stmt, err)) < 0)
             return rc;
-        /* Pruned meanwhile: it was completed long ago. */
+        /* The job has been pruned, so it was completed long ago. */
         act->enqueue.out[i].state = rc == LH_OK ? sq_column_state(stmt, JOB_STATE) : LH_COMPLETED;
         bool elsewhere =
             rc == LH_OK && strcmp(sq_text_or_empty(stmt, JOB_QUEUE), act->enqueue.queue) != 0;
@@ -268,7 +269,7 @@ static int check_ours(struct conn *conn, struct lhi_error *err)
 {
     int64_t version;
     int rc = sq_meta_int(conn, "schema_version", 0, &version, err);
-    if (rc == LH_EFAIL) /* no such table */
+    if (rc == LH_EFAIL) /* the table does not exist */
         return lhi_fail(err, LH_ENOSTORE,
                         "this database has no leasehold tables: \"leasehold migrate\" adds them");
     if (rc < 0)
@@ -280,8 +281,9 @@ static int check_ours(struct conn *conn, struct lhi_error *err)
     return LH_OK;
 }
 
-/* The same bookkeeping as in a transaction of ours, in the user's. The turnstile is not taken: the
- * user holds the database's own lock already, and the order would be the wrong way round. */
+/* The same bookkeeping as in one of our transactions, but in the user's. It does not take the
+ * writer lock: the user already holds the database's lock, and taking them in this order could
+ * deadlock. */
 static int enqueue_here(struct conn *conn, const char *queue, const lh_new_job *jobs, size_t n,
                         lh_enqueued *out, struct lhi_error *err)
 {
@@ -333,7 +335,7 @@ static int enqueue_on(struct sqlite3 *handle, const char *queue, const lh_new_jo
     bool in_transaction = sqlite3_get_autocommit(handle) == 0;
     int rc;
 
-    /* All of the jobs or none, whether or not the user has a transaction open. */
+    /* Enqueue all of the jobs or none, whether or not the user has a transaction open. */
     if ((rc = sq_exec(&conn, in_transaction ? "SAVEPOINT lh_enqueue" : "BEGIN IMMEDIATE", err)) < 0)
         return rc;
     rc = enqueue_here(&conn, queue, jobs, n, out, err);
@@ -353,7 +355,7 @@ static int enqueue_on(struct sqlite3 *handle, const char *queue, const lh_new_jo
 static int enqueue_and_answer(struct sqlite3 *db, const char *queue, const lh_new_job *jobs,
                               size_t n, lh_enqueued *out, struct lhi_error *err)
 {
-    /* A failure leaves the caller's array untouched. */
+    /* The caller's array stays unchanged if this fails. */
     lh_enqueued *answer = lhi_calloc(n, sizeof *answer);
     if (answer == NULL)
         return lhi_no_memory(err);

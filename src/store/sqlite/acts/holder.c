@@ -1,5 +1,5 @@
-/* The acts of a holder: heartbeat, complete, fail, release. Each is guarded by the token, in the
- * write; whoever was overtaken is told by whom. */
+/* The acts of a job's holder: heartbeat, complete, fail, release. The token guards each write. A
+ * refusal names the worker that has the job now. */
 #include "store/sqlite/acts/acts.h"
 #include "store/sqlite/rows.h"
 
@@ -10,7 +10,7 @@
 
 /* ---- what the acts share ---- */
 
-/* Is there a lease in this queue that ends with its job? */
+/* Does this queue have a lease that ends with its job? */
 static bool exclusive(struct txn *txn, const char *queue)
 {
     return sq_txn_policy(txn, queue, NULL)->exclusive;
@@ -40,7 +40,7 @@ int sq_quarantine_put(struct txn *txn, const char *queue, int64_t job, int64_t t
     return rc < 0 ? rc : LH_OK;
 }
 
-/* The holder of a revoked lease has answered: job, slot and exclusive lease are free. */
+/* The holder of a revoked lease has answered: free the job, its slot and the exclusive lease. */
 static int end_hold(struct txn *txn, const char *queue, int64_t id, int64_t token,
                     struct lhi_error *err)
 {
@@ -62,7 +62,7 @@ static int end_hold(struct txn *txn, const char *queue, int64_t id, int64_t toke
     return LH_OK;
 }
 
-/* The job was deleted after its lease was revoked: its slot is given back all the same. */
+/* The job was deleted after its lease was revoked. Its slot is still given back. */
 static int end_hold_of_deleted(struct txn *txn, int64_t id, int64_t token, struct lhi_error *err)
 {
     struct lhi_error not_found = *err;
@@ -81,7 +81,8 @@ static int end_hold_of_deleted(struct txn *txn, int64_t id, int64_t token, struc
     return err->status;
 }
 
-/* The act did not match: say why, and notice when the holder of a revoked lease has answered. */
+/* The write matched no row: say why, and end the quarantine if the holder of a revoked lease has
+ * answered. */
 static int not_held(struct txn *txn, int64_t id, int64_t token, bool ends, struct lhi_error *err)
 {
     sqlite3_stmt *stmt = sq_get_job(txn, id, err);
@@ -121,7 +122,7 @@ static int not_held(struct txn *txn, int64_t id, int64_t token, bool ends, struc
                     (long long)id, (long long)current, (long long)token, lh_state_name(state));
 }
 
-/* A slot of a limited queue is free: somebody may be waiting for it. */
+/* A slot of a limited queue is free, so a claim may be waiting for it. */
 static void ring_for_slot(struct txn *txn, struct tally *tally)
 {
     const lh_policy *policy = sq_txn_policy(txn, tally->queue, NULL);
@@ -129,7 +130,7 @@ static void ring_for_slot(struct txn *txn, struct tally *tally)
         tally->wake++;
 }
 
-/* What job_held tells, copied out of the statement. */
+/* The row of job_held, copied out of the statement. */
 struct held {
     char queue[160], kind[160], worker[160];
     bool has_kind;
@@ -209,7 +210,7 @@ int sq_act_heartbeat(struct txn *txn, struct lhi_act *act)
 
 /* ---- complete ---- */
 
-/* What every end of a run has in common: counts, the slot, the exclusive lease, the event. */
+/* What every end of a run does: counts, the slot, the exclusive lease, the event. */
 static int end_run(struct txn *txn, int64_t id, int64_t token, const struct held *held, lh_state to,
                    const char *error, bool told, struct lhi_error *err)
 {
@@ -240,7 +241,7 @@ static int end_run(struct txn *txn, int64_t id, int64_t token, const struct held
                         err);
 }
 
-/* Completed before under this very token with this very result: a repeat, and done. */
+/* The job was completed under this token with this result: the call is a repeat. */
 static int repeated_complete(struct txn *txn, const lh_done *done, bool *same,
                              struct lhi_error *err)
 {
@@ -306,7 +307,7 @@ int sq_act_complete(struct txn *txn, struct lhi_act *act)
 
 /* ---- fail ---- */
 
-/* Failed before under this token with this error, or given back before: a repeat, and done. */
+/* The job was failed under this token with this error, or was released: the call is a repeat. */
 static int repeated_end(struct txn *txn, int64_t id, int64_t token, const char *error, bool *same,
                         struct lhi_error *err)
 {
@@ -327,12 +328,12 @@ static int repeated_end(struct txn *txn, int64_t id, int64_t token, const char *
     return LH_OK;
 }
 
-/* How long a job stays back after a failure: its own backoff, or the policy's. */
+/* How long a job waits after a failure: its own backoff, or the policy's. */
 static int64_t backoff_of(const struct held *held, const lh_policy *policy)
 {
     uint32_t dice = 0;
 
-    (void)lhi_random(&dice, sizeof dice); /* without randomness the delay has no jitter */
+    (void)lhi_random(&dice, sizeof dice); /* without random numbers the delay has no jitter */
     return lhi_backoff_ms(held->backoff_ms ? held->backoff_ms : policy->backoff_ms,
                           held->backoff_cap_ms ? held->backoff_cap_ms : policy->backoff_cap_ms,
                           held->attempt, dice);
@@ -386,8 +387,8 @@ int sq_act_fail(struct txn *txn, struct lhi_act *act)
 
 /* ---- release ---- */
 
-/* `hold`: the lease is live and another hand gives the job back; it stays back until its holder has
- * answered or the old deadline has passed. */
+/* `hold`: an operator gives the job back while its lease is live. The job stays in quarantine until
+ * its holder has answered or the old deadline has passed. */
 static int put_back(struct txn *txn, int64_t id, int64_t token, const struct held *held,
                     int64_t delay_ms, bool by_operator, bool hold, const char *actor,
                     struct lhi_error *err)
@@ -484,7 +485,7 @@ static int release_of_worker(struct txn *txn, int64_t id, int64_t token, void *a
     return rc;
 }
 
-/* A named job must be held by the named worker. */
+/* If the caller names a worker, that worker must hold the job. */
 static int release_named(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_error *err)
 {
     int64_t id = act->release.ids[i];

@@ -1,4 +1,4 @@
-/* Named leases, and the exclusive lease of a queue, which is one of them. */
+/* Named leases. The exclusive lease of a queue is one of them. */
 #include "store/sqlite/acts/acts.h"
 #include "store/sqlite/acts/recovery.h"
 #include "store/sqlite/row_sum.h"
@@ -11,7 +11,7 @@
 
 enum { DEFAULT_TTL_MS = 300000 };
 
-/* The row, as a struct in the transaction's arena; `found` false when there is none. */
+/* Read the row into the transaction's arena; `found` is false if there is none. */
 static int read_lease(struct txn *txn, const char *scope, const char *name, lh_lease *lease,
                       bool *found, struct lhi_error *err)
 {
@@ -64,7 +64,7 @@ static int free_lease(struct txn *txn, const lh_lease *lease, const char *value,
     return rc < 0 ? rc : LH_OK;
 }
 
-/* The lease as it is now, for the caller. */
+/* Return the lease as it is now to the caller. */
 static int answer(struct txn *txn, struct lhi_act *act)
 {
     lh_leases *out = act->lease.out;
@@ -105,7 +105,7 @@ static int held_by_other(struct txn *txn, struct lhi_act *act, const lh_lease *l
                     lh_duration_format(lease->remaining_ms, left, sizeof left));
 }
 
-/* Take a lease that is free or expired; `got` false when somebody holds it. */
+/* Take a lease that is free or expired; `got` is false if it is held. */
 static int take_lease(struct txn *txn, const char *scope, const char *name, const char *owner,
                       int64_t ttl_ms, const char *value, int64_t job, bool *got, int64_t *token,
                       struct lhi_error *err)
@@ -118,7 +118,7 @@ static int take_lease(struct txn *txn, const char *scope, const char *name, cons
     *got = rc == LH_OK;
     if (rc == LH_OK) {
         *token = sqlite3_column_int64(stmt, 0);
-        rc = sq_step(txn->conn, stmt, err); /* to its end: the write is done only then */
+        rc = sq_step(txn->conn, stmt, err); /* step to the end: only then is the write done */
     }
     return rc < 0 ? rc : LH_OK;
 }
@@ -213,7 +213,7 @@ static int give_back(struct txn *txn, struct lhi_act *act, const lh_lease *old, 
             return lost(act, old, found);
         if (found && old->owner != NULL && !old->stale && strcmp(old->owner, act->lease.owner) != 0)
             return held_by_other(txn, act, old);
-        return LH_OK; /* not held any more: giving back twice is harmless */
+        return LH_OK; /* it is no longer held, so a second release does nothing */
     }
     if ((rc = free_lease(txn, old, opts->value, opts->has_rows ? &opts->rows : NULL, completed,
                          err)) < 0 ||
@@ -224,7 +224,7 @@ static int give_back(struct txn *txn, struct lhi_act *act, const lh_lease *old, 
     return answer(txn, act);
 }
 
-/* The exclusive lease of a queue ends with its job, and by nobody's hand. */
+/* The exclusive lease of a queue ends only with its job. */
 static int belongs_to_job(struct txn *txn, struct lhi_act *act)
 {
     int64_t job;
@@ -323,7 +323,8 @@ static int free_one(struct txn *txn, const lh_lease *lease, const char *reason, 
         &done, err);
 }
 
-/* Free what the statement finds, and tell it. `n` counts the leases found, `last` is the last one of them. */
+/* Free the leases that the statement finds, and record each. `n` counts the leases found, `last` is
+ * the last of them. */
 static int free_found(struct txn *txn, sqlite3_stmt *stmt, size_t limit, const char *reason,
                       bool by_operator, struct lhi_run *run, size_t *n, lh_lease *last,
                       struct lhi_error *err)
@@ -350,14 +351,14 @@ static int free_found(struct txn *txn, sqlite3_stmt *stmt, size_t limit, const c
     if (!ok)
         return lhi_no_memory(err);
     for (size_t i = 0; i < *n && rc >= 0; i++)
-        if (sound[i]) /* nobody knows when a damaged lease ends: it stays, for a repair */
+        if (sound[i]) /* the end of a damaged lease is unknown: it stays until a repair */
             rc = free_one(txn, &stale[i], reason, by_operator, run, err);
     *last = stale[*n - 1];
     return rc < 0 ? rc : LH_OK;
 }
 
-/* A lease that is refused stays and would be found again, so the loop goes on behind the last one found. A
- * call frees `limit` leases before it leaves the rest to the next transaction. */
+/* A lease that cannot be freed stays and would be found again, so the loop continues behind the
+ * last one found. A call frees up to `limit` leases and leaves the rest to the next transaction. */
 int sq_recover_leases(struct txn *txn, size_t limit, bool by_operator, struct lhi_run *run,
                       bool *more, struct lhi_error *err)
 {

@@ -1,5 +1,5 @@
-/* What falls due by itself: jobs whose time has come or gone, rows past their retention. Every round is
- * bounded; whoever finds a full batch comes again. */
+/* What falls due by itself: promotion, expiry, and pruning of rows whose retention has ended. Every
+ * round is bounded. A caller whose batch was full runs another round. */
 #include "store/sqlite/acts/acts.h"
 #include "store/sqlite/open.h"
 #include "store/sqlite/rows.h"
@@ -47,7 +47,7 @@ static int read_waiting(struct txn *txn, enum lhi_sql which, size_t limit, struc
     return rc < 0 ? rc : LH_OK;
 }
 
-/* The row of a job that was to change by itself is damaged. */
+/* The row of a job that should be promoted or expire is damaged. */
 static int fail_damaged(struct txn *txn, const struct waiting *job, struct lhi_error *err)
 {
     char reason[80];
@@ -89,7 +89,8 @@ int sq_promote_due(struct txn *txn, size_t limit, int64_t *promoted, bool *more,
         return rc;
     for (size_t i = 0; i < n; i++) {
         int64_t token, until;
-        /* run_at is by the wall clock, a revoked lease ends by store time: the later one counts. */
+        /* run_at follows the wall clock, the end of a quarantine follows store time. The later one
+         * counts. */
         if ((rc = sq_quarantine_get(txn, due[i].queue, due[i].id, &token, &until, err)) < 0)
             return rc;
         if (until > txn->now)
@@ -121,7 +122,7 @@ static int expire_one(struct txn *txn, const struct waiting *job, int64_t *expir
     if (sq_run(txn->conn, LHI_SQL_EXPIRY_END, err, "ii", job->expires_at, job->id) < 0)
         return err->status;
     if (job->state != LH_PENDING && job->state != LH_SCHEDULED)
-        return LH_OK; /* cancelled or deleted: the expiry has nothing more to say */
+        return LH_OK; /* the job was cancelled or deleted, so its expiry does nothing */
     lhi_format(reason, sizeof reason, "EXPIRED: not claimed by %s",
                lh_time_format(job->expires_at, at, sizeof at));
     struct tally *tally = sq_txn_tally(txn, job->queue, err);
@@ -184,7 +185,7 @@ int sq_act_maintain(struct txn *txn, struct lhi_act *act)
 
 /* ---- pruning ---- */
 
-/* What the runs of a finished job wrote may go before the job does. */
+/* Output of a finished job may be pruned before the job is. */
 static int prune_output(struct txn *txn, int64_t id, lh_state state, int64_t finished,
                         const lh_policy *policy, struct lhi_error *err)
 {
@@ -199,7 +200,7 @@ static int prune_output(struct txn *txn, int64_t id, lh_state state, int64_t fin
     return LH_OK;
 }
 
-/* Delete one finished job if its time is over. */
+/* Delete one finished job if its retention has ended. */
 static int prune_row(struct txn *txn, sqlite3_stmt *row, int64_t older_than_ms, int64_t *pruned,
                      struct lhi_error *err)
 {
@@ -218,7 +219,7 @@ static int prune_row(struct txn *txn, sqlite3_stmt *row, int64_t older_than_ms, 
     if (finished > txn->now - keep)
         return prune_output(txn, id, state, finished, policy, err);
     int rc = sq_run(txn->conn, LHI_SQL_JOB_DELETE, err, "i", id);
-    if (rc < 0) /* a damaged row stays, for a repair */
+    if (rc < 0) /* a damaged row stays until a repair */
         return sq_is_damage(txn, id, rc, err) ? sq_skip_job(txn, id, err) : rc;
     txn->changed = true;
     (*pruned)++;
@@ -251,15 +252,16 @@ static int64_t shortest_output_retention(const lh_policies *policies)
     return least;
 }
 
-/* Created too late to have ended before the cutoff: so are all after it. (A time that lies ahead of us
- * says nothing of the kind.) */
+/* A job that was created too late to have ended before the cutoff. Ids rise with time, so all later
+ * ids are too young as well. A creation time in the future proves nothing. */
 static bool is_too_young(const struct txn *txn, sqlite3_stmt *row, int64_t youngest)
 {
     int64_t created = sqlite3_column_int64(row, 5);
     return created > youngest && created <= txn->now;
 }
 
-/* One batch of the walk behind the jobs that are to be pruned: only where output is kept. */
+/* Prune the output of one batch of jobs that are kept. Only needed if output is kept for a shorter
+ * time than jobs. */
 static int prune_outputs(struct txn *txn, int64_t keep_ms, int64_t *after, bool *more,
                          struct lhi_error *err)
 {
@@ -287,7 +289,8 @@ static int prune_outputs(struct txn *txn, int64_t keep_ms, int64_t *after, bool 
     return rc < 0 ? rc : LH_OK;
 }
 
-/* One batch of the walk over ids, which goes on where it ended and starts over at the end. */
+/* Prune one batch of jobs by id. The scan continues where it ended and starts again after the last
+ * id. */
 static int prune_jobs(struct txn *txn, struct lhi_act *act)
 {
     struct lhi_error *err = &act->err;

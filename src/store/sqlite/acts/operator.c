@@ -1,4 +1,5 @@
-/* The acts of a hand: cancel, retry, delete, reschedule; and what acts on lists share. */
+/* The acts of an operator: cancel, retry, delete, reschedule. Also what acts on lists of items
+ * share. */
 #include "store/sqlite/acts/acts.h"
 #include "store/sqlite/rows.h"
 
@@ -38,7 +39,7 @@ static int read_after(struct txn *txn, struct lhi_act *act,
     return LH_OK;
 }
 
-/* What an item may end with without ending the act. */
+/* The statuses that end one item, but not the whole act. */
 static bool own_outcome(int rc)
 {
     return rc >= 0 || rc == LH_ELOST || rc == LH_ECANCELLED || rc == LH_ENOTFOUND ||
@@ -73,13 +74,13 @@ int sq_each_item(struct txn *txn, struct lhi_act *act, item_fn *one,
     return rc;
 }
 
-/* ---- what a hand needs to know of a job ---- */
+/* ---- what an operator's act needs to know about a job ---- */
 
 struct brief {
     char queue[160], worker[160];
     lh_state state;
     int64_t token, lease_until;
-    int64_t held_until; /* a revoked lease keeps the job back until then; 0: none does */
+    int64_t held_until; /* the end of the job's quarantine; 0: it is not in quarantine */
 };
 
 static int read_brief(struct txn *txn, int64_t id, struct brief *brief, struct lhi_error *err)
@@ -108,7 +109,7 @@ static int wrong_state(int64_t id, lh_state state, const char *act, struct lhi_e
                     lh_state_name(state), act);
 }
 
-/* Count a change of state and tell it; everything a hand does is an event. */
+/* Count a change of state and write its event. Every act of an operator is an event. */
 static int record(struct txn *txn, int64_t id, const struct brief *brief, lh_state to,
                   const char *type, const char *reason, struct lhi_error *err)
 {
@@ -116,7 +117,7 @@ static int record(struct txn *txn, int64_t id, const struct brief *brief, lh_sta
     if (tally == NULL)
         return err->status;
     txn->changed = true;
-    if (to != 0) /* a deleted job leaves the counts by a trigger */
+    if (to != 0) /* a trigger subtracts a deleted job from the counts */
         sq_tally_move(tally, brief->state, to);
     return sq_txn_event(txn,
                         &(struct event){.type = type,
@@ -148,7 +149,8 @@ static int cancel_one(struct txn *txn, struct lhi_act *act, size_t i, struct lhi
         return rc;
     if (job.state != LH_SCHEDULED && job.state != LH_PENDING && job.state != LH_RUNNING)
         return wrong_state(id, job.state, "cancelled", err);
-    /* A live holder keeps its slot, and the job from others, until it has answered. */
+    /* A live holder keeps its slot until it has answered; until then no other worker gets the
+     * job. */
     bool live = job.state == LH_RUNNING && job.lease_until > txn->now;
     rc = sq_run(txn->conn, LHI_SQL_JOB_CANCEL, err, "itiii", sq_txn_next_token(txn, job.token),
                 "CANCELLED: by hand", txn->now, id, job.token);

@@ -1,5 +1,5 @@
-/* What runs wrote: one row a run. Guarded by the token: a run writes under the one that the job has, or to
- * the row that it has begun. */
+/* Output of runs, one row per run. The token guards each write: a run writes under the job's
+ * current token, or to the row that it has started. */
 #include "store/sqlite/acts/acts.h"
 #include "store/sqlite/reads/reads.h"
 #include "store/sqlite/rows.h"
@@ -8,14 +8,14 @@
 
 /* ---- writing ---- */
 
-/* What is known of a run before something of it is kept. */
+/* What is known about a run before more output is stored. */
 struct run_row {
-    int64_t most; /* bytes of each stream, by the policy */
+    int64_t most; /* bytes per stream, by the policy */
     int64_t attempt;
-    bool has_row; /* something of it was kept before */
+    bool has_row; /* some output was stored before */
 };
 
-/* Refused: the run may not write. */
+/* The run may not write. */
 static int read_run(struct txn *txn, const struct lhi_written *run, struct run_row *out,
                     struct lhi_error *err)
 {
@@ -64,7 +64,8 @@ static int put_one(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_er
         return rc;
     lh_stream out = kept_of(&output->out, row.most, act->sizes_only);
     lh_stream errs = kept_of(&output->err, row.most, act->sizes_only);
-    /* On a full disk what was kept before is worth more than new sizes. A result that was cut must say so. */
+    /* On a full disk, stored output is worth more than new sizes. But a result that was cut must
+     * say so. */
     if (act->sizes_only && row.has_row && run->result_bytes == 0)
         return LH_OK;
     if (out.bytes == 0 && errs.bytes == 0 && run->result_bytes == 0)

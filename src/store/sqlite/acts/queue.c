@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-/* Settings have changed: other handles reload with their next transaction, acts that follow in this
- * one at once. */
+/* Settings have changed: other handles reload them with their next transaction, later acts of this
+ * transaction at once. */
 static int bump_generation(struct txn *txn, struct lhi_error *err)
 {
     txn->changed = txn->reloaded = true;
@@ -20,12 +20,12 @@ int sq_act_queue_pause(struct txn *txn, struct lhi_act *act)
     int n = sq_run(txn->conn, act->queue.paused ? LHI_SQL_QUEUE_PAUSE : LHI_SQL_QUEUE_RESUME,
                    &act->err, "t", queue);
     if (n <= 0)
-        return n; /* it was so before: nothing changed, nothing to tell */
+        return n; /* the queue is in that state already: there is nothing to record */
     struct tally *tally = sq_txn_tally(txn, queue, &act->err);
     if (tally == NULL)
         return act->err.status;
     if (!act->queue.paused)
-        tally->wake = 1000; /* whoever waits for this queue may go again */
+        tally->wake = 1000; /* every worker that waits for this queue may claim again */
     int rc = bump_generation(txn, &act->err);
     if (rc < 0)
         return rc;
@@ -37,7 +37,7 @@ int sq_act_queue_pause(struct txn *txn, struct lhi_act *act)
         &act->err);
 }
 
-/* One batch of what waits in one state. */
+/* Purge one batch of jobs in one state. */
 static int purge_some(struct txn *txn, const char *queue, lh_state state, int64_t *purged,
                       struct lhi_error *err)
 {
@@ -87,12 +87,13 @@ int sq_act_queue_purge(struct txn *txn, struct lhi_act *act)
 
 /* ---- delete ---- */
 
-/* In the order of the statement queue_counts. */
+/* The order of the columns of queue_counts. */
 static const lh_state states[] = {LH_SCHEDULED, LH_PENDING, LH_RUNNING,
                                   LH_COMPLETED, LH_FAILED,  LH_CANCELLED};
 enum { STATES = sizeof states / sizeof states[0] };
 
-/* The jobs of a queue by state: its row, and what this transaction has counted but not written yet. */
+/* The jobs of a queue by state: its row, plus what this transaction has counted but not written
+ * yet. */
 static int count_jobs(struct txn *txn, const char *queue, int64_t jobs[LH_CANCELLED + 1],
                       struct lhi_error *err)
 {
@@ -159,7 +160,7 @@ static int need_no_schedule(struct txn *txn, const char *queue, struct lhi_error
     return rc;
 }
 
-/* Jobs are counted, not searched for: no index has the completed ones of a queue. */
+/* The counts are used because no index finds the completed jobs of a queue. */
 int sq_act_queue_delete(struct txn *txn, struct lhi_act *act)
 {
     static const enum lhi_sql deletes[] = {LHI_SQL_QUEUE_DELETE, LHI_SQL_QUEUE_DELETE_ROLLUPS,
@@ -180,7 +181,7 @@ int sq_act_queue_delete(struct txn *txn, struct lhi_act *act)
         return rc;
     rc = sq_txn_event(
         txn, &(struct event){.type = "queue.deleted", .queue = queue, .actor = "hand"}, err);
-    /* Else the end of the transaction would write the row again. */
+    /* Otherwise the end of the transaction would write the row again. */
     if (rc == LH_OK)
         sq_txn_forget_tally(txn, queue);
     return rc;
@@ -188,7 +189,7 @@ int sq_act_queue_delete(struct txn *txn, struct lhi_act *act)
 
 /* ---- policies ---- */
 
-/* The row as it stands, merged with what is set, less what is unset. */
+/* The current row, with the set fields changed and the unset fields removed. */
 static lh_policy merged(const struct txn *txn, const struct lhi_act *act)
 {
     lh_policy out = {0};
@@ -235,7 +236,7 @@ int sq_act_policy_set(struct txn *txn, struct lhi_act *act)
         struct tally *tally = sq_txn_tally(txn, act->policy.queue, err);
         if (tally == NULL)
             return err->status;
-        tally->wake = 1000; /* a limit may be wider now */
+        tally->wake = 1000; /* the new limit may be wider */
     }
     char data[400];
     lhi_format(data, sizeof data, "{\"queue\":\"%s\",\"kind\":\"%s\"}", act->policy.queue,

@@ -1,8 +1,8 @@
 /*
- * recover.c: recovery inside a transaction: jobs and workers.
+ * Recovery of jobs and workers inside a transaction.
  *
- * A job is judged here, from its row as it is in this transaction, and taken back by a write that
- * repeats the guard.
+ * Whether a job is reclaimable is decided here, from its row as this transaction reads it. The
+ * write that takes the job back repeats the guard.
  */
 #include "store/sqlite/acts/acts.h"
 #include "store/sqlite/acts/recovery.h"
@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-enum { LEAST = 8 }; /* rows a batch takes before it gives way to others */
+enum { LEAST = 8 }; /* rows that a batch handles before it ends to let others write */
 
 /* ---- one job ---- */
 
@@ -40,7 +40,7 @@ static void log_recovered(struct txn *txn, const lh_job *job, const char *reason
                "job %lld recovered: %s", (long long)job->id, reason);
 }
 
-/* One job, and what becomes of it. */
+/* One job, and what the recovery does with it. */
 struct taking {
     const lh_job *job;
     struct lhi_fate fate;
@@ -53,7 +53,7 @@ struct taking {
     struct lhi_error *err;
 };
 
-/* The row does not match its checksum: what it says of the job cannot be trusted, so nobody gets it. */
+/* The row does not match its checksum. Its values cannot be trusted, so no worker gets the job. */
 static int write_damaged(struct txn *txn, struct taking *t)
 {
     lhi_error_clear(t->err);
@@ -84,11 +84,11 @@ static int write_job(struct txn *txn, struct taking *t)
     if (n < 0)
         return n;
     txn->changed = true;
-    /* The row was read in this transaction, so only a trigger can have kept the write from it. */
+    /* The row was read in this transaction, so only a trigger can have prevented the write. */
     return n > 0 ? LH_OK : lhi_fail(t->err, LH_EINVAL, "the change had no effect on the row");
 }
 
-/* Everything that the database may refuse. */
+/* All writes that the database may refuse. */
 static int write_recovery(struct txn *txn, void *arg)
 {
     struct taking *t = arg;
@@ -139,7 +139,7 @@ static int take_job(struct txn *txn, struct taking *t, bool by_operator, bool *d
                             done, t->err);
 }
 
-/* Take one job back. */
+/* Recover one job. */
 static int recover_one(struct txn *txn, const lh_job *job, enum lhi_cause cause,
                        const struct holder *holder, const lh_recover_opts *opts,
                        struct lhi_run *run, struct lhi_error *err)
@@ -175,7 +175,7 @@ static int recover_one(struct txn *txn, const lh_job *job, enum lhi_cause cause,
     return LH_OK;
 }
 
-/* ---- is it forfeit? ---- */
+/* ---- is a job reclaimable? ---- */
 
 static bool old_enough(const lh_job *job, const lh_recover_opts *opts, int64_t now)
 {
@@ -183,7 +183,7 @@ static bool old_enough(const lh_job *job, const lh_recover_opts *opts, int64_t n
     return job->started_at <= before && job->last_heartbeat_at <= before;
 }
 
-/* Judge a running job, and take it back if it is forfeit. */
+/* Check a running job, and recover it if it is reclaimable. */
 static int judge_job(struct txn *txn, const lh_job *job, const lh_recover_opts *opts,
                      struct holder *holder, struct lhi_run *run, struct lhi_error *err)
 {
@@ -217,7 +217,7 @@ static int recover_id(struct txn *txn, int64_t id, const lh_recover_opts *opts,
     if (rc < 0 && sq_is_damage(txn, id, rc, err))
         return sq_skip_job(txn, id, err);
     if (rc != LH_OK)
-        return rc < 0 ? rc : LH_OK; /* gone meanwhile */
+        return rc < 0 ? rc : LH_OK; /* another transaction has ended or deleted it */
     bool ok = sq_recovery_row(stmt, &txn->arena, &job);
     sq_reset(stmt);
     if (!ok)
@@ -227,9 +227,9 @@ static int recover_id(struct txn *txn, int64_t id, const lh_recover_opts *opts,
     return judge_job(txn, &job, opts, holder, run, err);
 }
 
-/* ---- expired leases of jobs, as a claim meets them ---- */
+/* ---- expired leases of jobs, during a claim ---- */
 
-/* Expired jobs, read to the end before the first is changed. */
+/* Read the expired jobs to the end before the first is changed. */
 static int read_expired(struct txn *txn, size_t limit, int64_t skip, int64_t *ids, size_t *n,
                         struct lhi_error *err)
 {
@@ -253,13 +253,14 @@ static int recover_expired(struct txn *txn, struct lhi_run *run, struct lhi_erro
     size_t n;
     int rc;
 
-    /* The common case, nothing expired, is one probe of an index and no memory. */
+    /* Usually nothing has expired. Then this is one probe of an index and needs no memory. */
     if ((rc = read_expired(txn, 1, 0, &first, &n, err)) < 0 || n == 0)
         return rc;
     ids = lhi_arena_alloc(&txn->arena, LHI_BATCH * sizeof *ids);
     if (ids == NULL)
         return lhi_no_memory(err);
-    /* Queues with recovery off keep their stuck jobs at the head of the index: walk past them. */
+    /* Queues with recovery off keep their expired jobs at the head of the index, so the scan goes
+     * past them. */
     do {
         if ((rc = read_expired(txn, LHI_BATCH, skip, ids, &n, err)) < 0)
             return rc;
@@ -268,8 +269,8 @@ static int recover_expired(struct txn *txn, struct lhi_run *run, struct lhi_erro
                 return rc;
         skip += (int64_t)n;
     } while (n == LHI_BATCH && lhi_run_reclaimed(run) == taken);
-    /* All of them stay on purpose: until a setting changes, the next claim looks behind them. Whatever
-     * ends later has a later deadline. */
+    /* All expired jobs stay because recovery is off for them. The next claims skip them until a
+     * setting changes; leases that end later have a later deadline. */
     if (n < LHI_BATCH && lhi_run_reclaimed(run) == taken && run->failures + run->untold == failed)
         txn->db->stuck_until = txn->now;
     return LH_OK;
@@ -277,7 +278,7 @@ static int recover_expired(struct txn *txn, struct lhi_run *run, struct lhi_erro
 
 /* ---- workers ---- */
 
-/* A worker that was judged, and what is written of it. */
+/* A worker that was checked, and what is written about it. */
 struct verdict {
     const struct lhi_death *death;
     struct lhi_run *run;
@@ -295,7 +296,7 @@ static int write_death(struct txn *txn, void *arg)
 
     v->changed = n > 0;
     if (n <= 0)
-        return n; /* it has beaten, or was found by another */
+        return n; /* it has sent a heartbeat, or another transaction has marked it */
     int rc = sq_recovery_begin(txn, v->run, v->err);
     if (rc < 0)
         return rc;
@@ -323,7 +324,7 @@ static int write_late(struct txn *txn, void *arg)
         v->err);
 }
 
-/* Write what a worker was found to be; `v->changed`: it was not that before. */
+/* Write that a worker is late or dead; `v->changed`: it was not so before. */
 static int judge_worker(struct txn *txn, struct verdict *v)
 {
     const struct lhi_death *death = v->death;
@@ -355,7 +356,7 @@ static int mark_dead(struct txn *txn, const struct lhi_death *death, bool by_ope
     sq_txn_log(txn, LH_LOG_WARN, &(lh_log_entry){.worker = death->worker, .reason = death->what},
                "worker %s is dead: it %s", death->worker, death->what);
     run->dead_workers++;
-    /* Time alone ends the leases of a worker without a process of ours. */
+    /* The leases of a worker without a process on this machine end only by time. */
     return death->process
                ? sq_free_leases_of_worker(txn, death->worker, death->what, by_operator, run, err)
                : LH_OK;
@@ -375,7 +376,7 @@ static int mark_late(struct txn *txn, const struct lhi_death *death, bool by_ope
 
 /* ---- on every claim ---- */
 
-/* Workers whose silence was too long, and what they hold. */
+/* Recover workers that were silent for too long, and what they hold. */
 static int recover_silent(struct txn *txn, struct lhi_run *run, struct lhi_error *err)
 {
     struct lhi_suspects silent = {0};
@@ -454,7 +455,7 @@ int sq_act_recover(struct txn *txn, struct lhi_act *act)
     act->recover.over = act->recover.last && !more;
     if (act->recover.over)
         return sq_recovery_end(txn, run, act->recover.health, err);
-    /* While a run goes on from batch to batch, claims need not help it. */
+    /* While a recovery runs in batches, claims need not help. */
     sq_coord_set_recovering(&txn->db->coord, true);
     return sq_recovery_count(txn, run, err);
 }

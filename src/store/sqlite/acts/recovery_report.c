@@ -1,8 +1,9 @@
 /*
- * recovery_report.c: the report of a recovery.
+ * The report of a recovery.
  *
- * One row, made with the first thing that is found and counted on with every batch; each thing found is
- * an event that names it. A report that was cut off by a crash has no end.
+ * The report is one row. It is created when the first thing is found, and updated with every batch.
+ * Each thing that was found is an event with the number of the report. A report that a crash
+ * interrupted has no end.
  */
 #include "store/sqlite/acts/acts.h"
 #include "store/sqlite/acts/recovery.h"
@@ -13,7 +14,7 @@
 
 #include <string.h>
 
-enum { MANY_DEAD = 64 }; /* workers looked at in one go; the next run does the rest */
+enum { MANY_DEAD = 64 }; /* workers per transaction; the next run handles the rest */
 
 /* ---- the report of a run ---- */
 
@@ -25,13 +26,14 @@ int sq_recovery_event(struct txn *txn, const struct lhi_run *run, struct event *
     return sq_txn_event(txn, event, err);
 }
 
-/* The database would not take a write: a constraint, a user's trigger, or one that is broken. */
+/* The database refused a write: by a constraint, by a user's trigger, or because a trigger is
+ * broken. */
 static bool is_refusal(int status)
 {
     return status == LH_EINVAL || status == LH_EFAIL;
 }
 
-/* What the database said, without the words that every refusal begins with. */
+/* The database's message without the words that every refusal begins with. */
 static const char *reason_of(const struct lhi_error *err)
 {
     const char *words = lh_status_text(err->status);
@@ -40,7 +42,7 @@ static const char *reason_of(const struct lhi_error *err)
     return strncmp(err->text, words, n) == 0 && err->text[n] == ':' ? err->text + n + 2 : err->text;
 }
 
-/* Name the recovery and its step in the message of a write that was refused. */
+/* Name the recovery and its step in the message of a refused write. */
 static int name_step(const char *step, struct lhi_error *err)
 {
     struct lhi_error why = *err;
@@ -72,7 +74,7 @@ static int add_total(struct txn *txn, const char *key, int64_t n, struct lhi_err
                                                                                   : err->status;
 }
 
-/* Counted since the store was made, for whoever watches over it. */
+/* Add to the totals since the store was created, which monitoring reads. */
 static int add_totals(struct txn *txn, struct lhi_run *run, struct lhi_error *err)
 {
     const struct {
@@ -95,7 +97,7 @@ static int add_totals(struct txn *txn, struct lhi_run *run, struct lhi_error *er
     return LH_OK;
 }
 
-/* With every batch, so that a run that is cut off tells how far it got. */
+/* Called with every batch, so that an interrupted run shows how far it got. */
 int sq_recovery_count(struct txn *txn, struct lhi_run *run, struct lhi_error *err)
 {
     if (run->report == 0)
@@ -108,8 +110,8 @@ int sq_recovery_count(struct txn *txn, struct lhi_run *run, struct lhi_error *er
 
 /* ---- one step of a run ---- */
 
-/* Was this failure told before? A job's is known by its event; of leases and workers it is enough that
- * the store is degraded. */
+/* Was this failure recorded before? A job's failure is known by its event. For leases and workers
+ * it is enough that the store is degraded. */
 static int is_known(struct txn *txn, const struct recovery_step *step, bool *known,
                     struct lhi_error *err)
 {
@@ -124,7 +126,7 @@ static int is_known(struct txn *txn, const struct recovery_step *step, bool *kno
     return rc;
 }
 
-/* Once a failure is known, a recovery that comes by itself does not tell it again and again. */
+/* Once a failure is recorded, an automatic recovery does not record it again. */
 static int note_failure(struct txn *txn, const struct recovery_step *step, struct lhi_run *run,
                         const char *why, struct lhi_error *err)
 {
@@ -176,7 +178,7 @@ int sq_recovery_step(struct txn *txn, struct lhi_run *run, const struct recovery
     return note_failure(txn, step, run, reason_of(&why), err);
 }
 
-/* What a dead worker still holds, and whether any of it may be taken back without a hand. */
+/* What a dead worker still holds, and whether a recovery may take back any of it. */
 static int still_holds(struct txn *txn, const char *worker, bool *anything, bool *free_it,
                        struct lhi_error *err)
 {
@@ -196,7 +198,8 @@ static int still_holds(struct txn *txn, const char *worker, bool *anything, bool
     return rc < 0 ? rc : LH_OK;
 }
 
-/* A dead worker of whom nothing is left, or only what stays on purpose. */
+/* A dead worker with nothing left to recover, or only with what recovery leaves alone on
+ * purpose. */
 struct cleaning {
     const char *worker;
     bool holds, changed;
@@ -242,7 +245,7 @@ static int clean_worker(struct txn *txn, const char *worker, struct lhi_run *run
     return LH_OK;
 }
 
-/* Dead workers of whom nothing is left to free. */
+/* Mark dead workers with nothing left to free as cleaned up. */
 int sq_clean_workers(struct txn *txn, struct lhi_run *run, struct lhi_error *err)
 {
     const char *names[MANY_DEAD];
@@ -287,7 +290,7 @@ static int tell_findings(struct txn *txn, const struct lhi_health *health, struc
     return sq_recovery_event(txn, run, &(struct event){.type = "store.repaired"}, err);
 }
 
-/* Degraded until a whole run went well. */
+/* The store is degraded until a complete run succeeds. */
 static int set_degraded(struct txn *txn, const struct lhi_run *run, struct lhi_error *err)
 {
     char text[160] = "", known[256];

@@ -1,9 +1,10 @@
 /*
- * Schedules: set, removed, and ticking.
+ * Schedules: set, remove, and run when due.
  *
- * A tick belongs to whoever moves done_until on, in the transaction that enqueues its job; so it is
- * enqueued once however many look, and not at all when that transaction does not come to stand.
- * What cannot be enqueued (no room, no such zone any more) never stops what else is due.
+ * A run of a schedule belongs to the transaction that moves done_until forward and enqueues the
+ * job. So a run is enqueued once however many processes check, and not at all if the transaction is
+ * rolled back. A schedule that cannot enqueue (no room, its zone no longer exists) never stops the
+ * others.
  */
 #include "store/sqlite/acts/acts.h"
 #include "store/sqlite/reads/reads.h"
@@ -18,10 +19,10 @@
 
 enum {
     LOOK_AGAIN_MS = 60000,
-    JOB_BYTES = 1024, /* as in group_commit.c */
+    JOB_BYTES = 1024, /* the same estimate as in group_commit.c */
 };
 
-/* The columns of lh_schedule, in the order of the table. */
+/* The columns of lh_schedule in the order of the table. */
 enum column {
     NAME,
     QUEUE,
@@ -88,7 +89,7 @@ static bool entry_read(sqlite3_stmt *stmt, struct lhi_arena *arena, struct entry
     return ok;
 }
 
-/* LH_EMPTY: there is none. */
+/* LH_EMPTY: there is no such schedule. */
 static int entry_get(struct txn *txn, const char *name, struct entry *entry, struct lhi_error *err)
 {
     sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_SCHEDULE_GET, err, "t", name);
@@ -125,10 +126,10 @@ int sq_read_schedules(struct conn *conn, struct lhi_act *act, struct lhi_error *
     return rc < 0 ? rc : LH_OK;
 }
 
-/* ---- set and removed ---- */
+/* ---- set and remove ---- */
 
-/* With the same timing as before the instants go on, also those that are due by now. With another
- * one they begin anew; never before those that are settled. */
+/* If the timing is the same as before, the instants continue, including those that are due now.
+ * Otherwise they start again, but never before an instant that is done. */
 static int64_t settled_so_far(const struct entry *old, const lh_schedule *s, const char *zone,
                               int64_t wall)
 {
@@ -139,7 +140,8 @@ static int64_t settled_so_far(const struct entry *old, const lh_schedule *s, con
     return old->done_until > wall ? old->done_until : wall;
 }
 
-/* Every event of a schedule names it, for people and for programs. `more` continues the object. */
+/* Write an event of a schedule. It names the schedule in the reason and in the data; `more` adds to
+ * the data. */
 static int tell(struct txn *txn, const struct event *event, const char *name, const char *what,
                 const char *more, struct lhi_error *err)
 {
@@ -202,9 +204,9 @@ int sq_act_schedule_remove(struct txn *txn, struct lhi_act *act)
     return tell(txn, &event, name, "", "", &act->err);
 }
 
-/* ---- ticking ---- */
+/* ---- due schedules ---- */
 
-/* One schedule that is due, and what is to be done about it. */
+/* A schedule that is due, and what to do about it. */
 struct ticking {
     struct txn *txn;
     const struct entry *entry;
@@ -212,10 +214,10 @@ struct ticking {
     struct lhi_catch_up plan;
     int64_t ran; /* out: jobs enqueued */
     int64_t last_at, last_job;
-    char error[200]; /* out: why not */
+    char error[200]; /* out: why it enqueued nothing */
 };
 
-/* Nothing is told twice of the same trouble. */
+/* The same failure is recorded only once. */
 static int tell_failure(const struct ticking *t, const char *why, struct lhi_error *err)
 {
     const lh_schedule *s = &t->entry->schedule;
@@ -240,7 +242,7 @@ static int tell_missed(const struct ticking *t, struct lhi_error *err)
     return tell(t->txn, &event, s->name, what, data, err);
 }
 
-/* A live job has its key: this tick is done with. */
+/* A live job has the schedule's key, so this run is skipped. */
 static int tell_skipped(const struct ticking *t, int64_t at, const lh_enqueued *live,
                         struct lhi_error *err)
 {
@@ -271,7 +273,7 @@ static int tell_enqueued(const struct ticking *t, int64_t at, const lh_enqueued 
     return tell(t->txn, &event, s->name, "", more, err);
 }
 
-/* The job of one instant. LH_ETOOBIG, LH_EINVAL: it cannot be enqueued any more. */
+/* Enqueue the job of one instant. LH_ETOOBIG, LH_EINVAL: its queue no longer takes it. */
 static int enqueue_tick(struct ticking *t, int64_t at, struct lhi_error *err)
 {
     struct txn *txn = t->txn;
@@ -313,11 +315,11 @@ static int enqueue_ticks(struct ticking *t, struct lhi_error *err)
     if (rc != LH_ETOOBIG && rc != LH_EINVAL)
         return rc;
     lhi_format(t->error, sizeof t->error, "%s", err->text);
-    lhi_error_clear(err); /* of this schedule alone: whoever noticed goes on */
+    lhi_error_clear(err); /* the failure concerns this schedule only, so the act goes on */
     return tell_failure(t, t->error, err);
 }
 
-/* Is there room for its jobs? */
+/* Is there room for the jobs of this schedule? */
 static bool admitted(const struct ticking *t, int64_t n)
 {
     struct lhi_error ignored;
@@ -337,7 +339,7 @@ static int settle_ticks(struct ticking *t, const struct lhi_instants *due, int64
     int rc = sq_run(txn->conn, LHI_SQL_SCHEDULE_SETTLE, err, "iiti", t->plan.upto, *next, name,
                     t->entry->done_until);
     if (rc <= 0)
-        return rc; /* another was faster */
+        return rc; /* another transaction has already done it */
     txn->changed = true;
     LHI_POINT("schedule_tick:inside");
     if (t->plan.missed > 0 && (rc = tell_missed(t, err)) < 0)
@@ -349,7 +351,7 @@ static int settle_ticks(struct ticking *t, const struct lhi_instants *due, int64
     return rc < 0 ? rc : LH_OK;
 }
 
-/* The zone is gone, or the line was written by a later version. */
+/* The zone no longer exists, or a later version wrote the line. */
 static int put_off(struct ticking *t, const struct lhi_error *why, struct lhi_error *err)
 {
     int rc = tell_failure(t, why->text, err);
@@ -361,8 +363,8 @@ static int put_off(struct ticking *t, const struct lhi_error *why, struct lhi_er
     return rc < 0 ? rc : LH_OK;
 }
 
-/* What it would enqueue is not what was asked for. The sum of the row stays wrong, for a check and a repair
- * to see; a row that its index contradicts cannot even be put off. */
+/* The schedule would enqueue something that nobody asked for. The row's checksum stays wrong, so
+ * that a check and a repair find it. A row that contradicts its index cannot even be put off. */
 static int refuse_damaged(struct ticking *t, struct lhi_error *err)
 {
     struct txn *txn = t->txn;
@@ -416,7 +418,7 @@ static int tick_one(struct txn *txn, const struct entry *entry, int64_t *ran, bo
     return rc < 0 ? rc : LH_OK;
 }
 
-/* Names first: each row may bring a payload along. */
+/* Read only the names first: each row may contain a payload. */
 static int read_names(struct txn *txn, size_t limit, const char **names, size_t *n,
                       struct lhi_error *err)
 {

@@ -1,4 +1,4 @@
-/* Workers: registration, beats, goodbye. */
+/* Workers: registration, heartbeats, sessions, stop. */
 #include "store/sqlite/acts/acts.h"
 
 #include "base/sys.h"
@@ -12,7 +12,8 @@ static int worker_event(struct txn *txn, const char *type, const char *id, struc
     return sq_txn_event(txn, &(struct event){.type = type, .worker = id, .actor = id}, err);
 }
 
-/* `process` NULL: a caller without a process of ours, for whom only time decides. */
+/* `process` is NULL for a caller without a process on this machine. Then only time decides whether
+ * it is dead. */
 static int put_worker(struct txn *txn, const char *id, const lh_worker_opts *opts,
                       const struct lhi_identity *process, struct lhi_error *err)
 {
@@ -25,7 +26,7 @@ static int put_worker(struct txn *txn, const char *id, const lh_worker_opts *opt
                     process ? process->pid : (int64_t)0, process ? process->start : (int64_t)0,
                     opts->queues, LH_VERSION, interval, multiplier, txn->now,
                     opts->tells_started ? "[]" : NULL);
-    txn->changed = txn->falls_due = true; /* whoever keeps watch has one more to watch */
+    txn->changed = txn->falls_due = true; /* the death watch has one more process to watch */
     return rc < 0 ? rc : worker_event(txn, "worker.started", id, err);
 }
 
@@ -47,7 +48,7 @@ int sq_act_worker_heartbeat(struct txn *txn, struct lhi_act *act)
     return sq_act_heartbeat(txn, act);
 }
 
-/* What is said of a worker must be said of one that is registered. */
+/* Return LH_ENOTFOUND if the worker is not registered. */
 static int said_of(struct txn *txn, int changed, const char *worker, struct lhi_error *err)
 {
     if (changed == 0)
@@ -56,7 +57,7 @@ static int said_of(struct txn *txn, int changed, const char *worker, struct lhi_
     return changed < 0 ? changed : LH_OK;
 }
 
-/* Pairs as JSON: [[first, second], …]; NULL: no memory. */
+/* Pairs as JSON: [[first, second], …]; NULL: out of memory. */
 static char *pairs_json(struct txn *txn, size_t n,
                         void (*pair)(const struct lhi_act *, size_t, int64_t out[2]),
                         const struct lhi_act *act)
@@ -131,7 +132,7 @@ int sq_act_worker_sessions(struct txn *txn, struct lhi_act *act)
                    worker, &act->err);
 }
 
-/* Told when it becomes so, and not again. */
+/* Recorded when the worker becomes degraded, and not again while it is. */
 int sq_act_worker_degraded(struct txn *txn, struct lhi_act *act)
 {
     const char *worker = act->degraded.worker, *why = act->degraded.why;
@@ -174,7 +175,7 @@ int sq_each_job_of_worker(struct txn *txn, const char *worker,
 
     if (stmt == NULL)
         return err->status;
-    /* Read to the end before the first is changed. */
+    /* Read all rows before the first is changed. */
     while ((rc = sq_step(txn->conn, stmt, err)) == LH_OK) {
         if (n == room) {
             room = room ? room * 2 : 64;
@@ -196,7 +197,7 @@ int sq_each_job_of_worker(struct txn *txn, const char *worker,
 
 struct leaver {
     char id[160];
-    bool itself; /* says goodbye: nobody is left to wait for */
+    bool itself; /* the worker itself stops, so nobody needs to be waited for */
 };
 
 static int give_back(struct txn *txn, int64_t id, int64_t token, void *arg, struct lhi_error *err)
@@ -205,7 +206,7 @@ static int give_back(struct txn *txn, int64_t id, int64_t token, void *arg, stru
     return sq_release_by_operator(txn, id, token, 0, leaver->itself, leaver->id, err);
 }
 
-/* Not if it is a process, another one than this, and not gone for certain. */
+/* False if the worker is another process than the caller and may still run. */
 static int speaks_for_itself(struct txn *txn, const char *id, bool *itself, struct lhi_error *err)
 {
     struct lhi_identity self;
@@ -235,8 +236,8 @@ int sq_act_worker_stop(struct txn *txn, struct lhi_act *act)
         return rc;
     if (known < 0)
         return lhi_fail(&act->err, LH_ENOTFOUND, "there is no worker \"%s\"", act->worker.id);
-    /* Said for a process by another one, its jobs may be under way: they are kept back as from any live
-     * holder. */
+    /* If another process stops the worker, its jobs may still be running. They go into quarantine,
+     * as the jobs of every live holder do. */
     if ((rc = speaks_for_itself(txn, act->worker.id, &leaver.itself, &act->err)) < 0)
         return rc;
     int n = sq_run(txn->conn, LHI_SQL_WORKER_STOP, &act->err, "it", txn->now, act->worker.id);

@@ -1,11 +1,12 @@
 /*
- * foreign_writers.c: noticing foreign writers.
+ * Noticing foreign writers, that is, programs that write to the database without our library.
  *
- * Writers of ours ring the bell. A plain INSERT by another program does not, so one process of
- * those that wait watches the database's folder by inotify. It fires before a commit is visible and
- * at every write of our own, hence the debounce: look a moment later whether the database changed
- * without a commit of ours, and only then wake the others. While our own writers are busy the watch
- * looks four times a second and no more. The poll of a second under every wait is the net.
+ * Our own writers wake idle workers themselves. A plain INSERT by another program does not. So one
+ * of the waiting processes watches the database's folder by inotify. Events arrive before a commit
+ * is visible, and also for our own writes. So the watch waits a few milliseconds, compares the
+ * database's version with our own commits, and wakes the others only if somebody else has
+ * committed. While our own writers are busy, it checks at most four times a second. In any case
+ * every waiting process polls once a second.
  */
 #include "store/sqlite/coordination/watch.h"
 #include "store/sqlite/open.h"
@@ -18,9 +19,9 @@
 #include <unistd.h>
 
 enum {
-    SETTLE_MS = 4, /* from the write to the visible commit, as a rule */
-    LOOKS = 4,     /* … and a few more looks when it is not */
-    BUSY_MS = 250, /* between looks while writers of ours are at work */
+    SETTLE_MS = 4, /* usually enough from the write to the visible commit */
+    LOOKS = 4,     /* the checks after a write, with growing pauses */
+    BUSY_MS = 250, /* between checks while our own writers are busy */
     TAKEOVER_MS = 1000,
 };
 
@@ -30,11 +31,11 @@ struct watch {
     sqlite3_stmt *version_stmt;
     int fd; /* inotify */
     const char *folder;
-    int64_t version;    /* of the database, as last seen */
-    uint64_t committed; /* by writers of ours, as last seen */
+    int64_t version;    /* of the database, when last checked */
+    uint64_t committed; /* transactions of our own, when last checked */
 };
 
-/* Changes whenever another connection has committed. */
+/* The version of the database. It changes whenever another connection has committed. */
 static int64_t data_version(struct watch *w)
 {
     int64_t version = -1;
@@ -45,7 +46,7 @@ static int64_t data_version(struct watch *w)
     return version;
 }
 
-/* True: told to stop. */
+/* Wait. True: the watch must stop. */
 static bool pause_for(struct db *db, int64_t ms)
 {
     struct pollfd stop = {.fd = db->watch_stop[0], .events = POLLIN};
@@ -59,8 +60,8 @@ static void drain(int fd)
         ;
 }
 
-/* Writers of ours are at work, and ring by themselves. Look away for a while: with the watch on,
- * every page they write would be queued for us. */
+/* Our own writers are busy and wake workers themselves. Remove the watch for a while: otherwise
+ * every page that they write would queue an event. */
 static bool look_away(struct watch *w, int *mark)
 {
     (void)inotify_rm_watch(w->fd, *mark);
@@ -72,7 +73,8 @@ static bool look_away(struct watch *w, int *mark)
     return stop || *mark < 0;
 }
 
-/* Something was written. Was it somebody else, and can it be seen by now? True: stop. */
+/* Something was written. Find out whether somebody else has committed. True: the watch must
+ * stop. */
 static bool look_for_foreign(struct watch *w, int *mark)
 {
     for (int i = 0; i < LOOKS; i++) {
@@ -129,14 +131,14 @@ static void *watch(void *arg)
     struct watch w = {.db = db, .fd = -1};
     char folder[4096];
 
-    /* One watcher for all processes of the store; when it goes, another takes over. */
+    /* One process watches for all processes of the store. If it ends, another one takes over. */
     while (!sq_coord_lock_watch(&db->coord))
         if (pause_for(db, TAKEOVER_MS))
             return NULL;
     lhi_format(folder, sizeof folder, "%s", db->file);
     char *slash = strrchr(folder, '/'); /* the path is absolute */
     slash[slash == folder] = '\0';
-    w.folder = folder; /* not the -wal, which comes and goes */
+    w.folder = folder; /* not the -wal, which is created and removed repeatedly */
     if (prepare(&w))
         watch_folder(&w);
     else
@@ -163,7 +165,8 @@ void sq_foreign_writers_unwatch(struct db *db)
 {
     if (db->watching) {
         (void)!write(db->watch_stop[1], "",
-                     1); /* not by closing it: a forked child may have a copy */
+                     /* closing the pipe is not enough, because a forked child may have a copy */
+                     1);
         pthread_join(db->watcher, NULL);
     }
     for (int i = 0; i < 2; i++)

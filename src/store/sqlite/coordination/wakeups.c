@@ -52,7 +52,8 @@ void sq_wake_all_queues(struct coord *coord)
 {
     for (uint32_t i = 0; i < WAKE_BITS; i++)
         __atomic_add_fetch(&coord->page->wakeups[i], 2,
-                           __ATOMIC_SEQ_CST); /* two: not_for_us() then applies to no waiter */
+                           /* adding two makes not_for_us() false for every waiter */
+                           __ATOMIC_SEQ_CST);
     __atomic_add_fetch(&coord->page->queue_wakeups, 1, __ATOMIC_SEQ_CST);
     lhi_futex_wake(&coord->page->queue_wakeups, INT_MAX, UINT32_MAX);
 }

@@ -1,12 +1,12 @@
-/* Refuses SQLite to a process that was forked while a SQLite store was open. See fork.h. */
+/* Refuse SQLite in a process that was forked while a SQLite store was open. fork.h says why. */
 #include "store/sqlite/files/fork.h"
 
 #include <leasehold.h>
 
 #include <unistd.h>
 
-/* The process that had a SQLite store open when it forked this one, or one of its ancestors; 0: none.
- * It is written in the child by its only thread. */
+/* The pid of the process that had a SQLite store open when it forked this process or an ancestor;
+ * 0: none. The child's only thread writes it. */
 static pid_t forked_by;
 
 static void note_fork(void *arg)

@@ -18,8 +18,8 @@ struct fork_guard {
     pid_t pid;
 };
 
-/* Around everything that uses SQLite. LH_EMISUSE: in such a child. */
+/* Call these around every use of SQLite. LH_EMISUSE: this process is such a child. */
 int sq_fork_guard_enter(struct fork_guard *guard, const char *path, struct lhi_error *err);
-void sq_fork_guard_leave(struct fork_guard *guard); /* also one that was never entered */
+void sq_fork_guard_leave(struct fork_guard *guard); /* may be called without a matching enter */
 
 #endif

@@ -1,9 +1,10 @@
 /*
- * identity.c: is this still the store that the side file knows?
+ * Is this still the store that the coordination file names?
  *
- * Asked at every writing open, under the turnstile, before anything is written: the same file, with its
- * own log, not emptied, and no older than what was acknowledged. What is missing is never taken for
- * what is there; where tokens may have been lost with it, the epoch rises.
+ * Every open for writing checks this under the writer lock before it writes anything: it must be
+ * the same file, with its own log, not emptied, and no older than what was acknowledged. If
+ * acknowledged changes are missing, the open is refused. If tokens may have been lost, the epoch
+ * rises.
  */
 #include "store/sqlite/files/files.h"
 #include "store/sqlite/open.h"
@@ -26,7 +27,7 @@ enum { SKIPPED_IDS = 1000000 };
 
 /* ---- the file ---- */
 
-/* Which file it is: its inode and when that was made, because a number is given out again. */
+/* The identity of a file: its inode and its creation time, because inode numbers are reused. */
 uint64_t sq_inode_of(const struct db *db, const char *suffix, char path[4200])
 {
     struct statx st;
@@ -38,8 +39,8 @@ uint64_t sq_inode_of(const struct db *db, const char *suffix, char path[4200])
     return st.stx_ino ^ (born * UINT64_C(0x9e3779b97f4a7c15));
 }
 
-/* Another file stands in the store's place, but the log beside it is still that of the old one: to
- * SQLite it would be the new one's. It is kept, under another name. */
+/* Another file is in the store's place, but the log beside it belongs to the old file. SQLite would
+ * apply that log to the new file. So the log is kept under another name. */
 static int set_old_log_aside(struct db *db, struct lhi_error *err)
 {
     char wal[4200], shm[4200], aside[4300];
@@ -52,16 +53,16 @@ static int set_old_log_aside(struct db *db, struct lhi_error *err)
         return lhi_fail_errno(err, errno, "could not set the log \"%s\" of another store aside",
                               wal);
     (void)sq_inode_of(db, "-shm", shm);
-    (void)unlink(shm); /* the index of that log; made anew from the next */
+    (void)unlink(shm); /* the index of the old log; it is rebuilt for the next one */
     lhi_log(&db->log, LH_LOG_WARN,
             "database \"%s\" was replaced: the log of the one before is kept as \"%s\"", db->path,
             aside);
     return LH_OK;
 }
 
-/* Others may have the store open while the file behind its name was exchanged. They share the log
- * with us: one write of ours would reach their file, one checkpoint of theirs would take ours. So
- * this is asked before SQLite is. */
+/* The file may have been replaced while other processes have the old one open. They share the log
+ * with us: a write of ours would go into their file, and their checkpoint would take ours. So this
+ * is checked before SQLite opens the file. */
 int sq_recognize_file(struct db *db, bool created, struct lhi_error *err)
 {
     struct stat st;
@@ -89,7 +90,7 @@ int sq_recognize_file(struct db *db, bool created, struct lhi_error *err)
     return LH_OK;
 }
 
-/* Without a side file nobody knows; who only reads does not make one. */
+/* Without a coordination file there is no answer. A handle that only reads does not create one. */
 bool sq_coord_knows_file(struct db *db)
 {
     struct lhi_error ignored;
@@ -102,8 +103,8 @@ bool sq_coord_knows_file(struct db *db)
            sq_coord_same_file(&db->coord, st.st_dev, st.st_ino);
 }
 
-/* It is the file we know, but with its log it is another store: SQLite would fold the one into the
- * other. */
+/* The file is the right one, but its log belongs to another store. SQLite would apply that log to
+ * the file. */
 int sq_refuse_foreign_log(struct db *db, struct lhi_error *err)
 {
     char uuid[40], wal[4200];
@@ -119,7 +120,7 @@ int sq_refuse_foreign_log(struct db *db, struct lhi_error *err)
                     db->path);
 }
 
-/* The file is empty, and was not: to SQLite it would be a new one, and its log of no use. */
+/* The file is empty and was not before. SQLite would treat it as new and ignore its log. */
 int sq_refuse_emptied(const struct db *db, struct lhi_error *err)
 {
     struct stat st;
@@ -139,7 +140,7 @@ static int new_epoch(struct txn *txn, void *arg, struct lhi_error *err)
     return sq_raise_epoch(txn, err);
 }
 
-/* Jobs may be among what is lost: neither their tokens nor their ids are given out again. */
+/* Jobs may be among the lost changes: none of their tokens or ids may be issued again. */
 static int accept_loss(struct txn *txn, void *arg, struct lhi_error *err)
 {
     int rc = new_epoch(txn, arg, err);
@@ -153,8 +154,8 @@ static bool knows(const struct db *db, const char *uuid)
     return db->coord.page != NULL && strcmp(sq_coord_uuid(&db->coord), uuid) == 0;
 }
 
-/* An exchange of the file sets the marks of the new one before it renames it; a private copy may be
- * older than what its owners have acknowledged since. */
+/* Replacing the file sets the new file's marks before the rename. And a private copy may be older
+ * than what was acknowledged since it was made. */
 static bool marks_are_of_another(const struct db *db)
 {
     int64_t at;
@@ -162,9 +163,9 @@ static bool marks_are_of_another(const struct db *db)
            sq_degraded_outdated(db);
 }
 
-/* Writers go on meanwhile, so the mark is read before the snapshot: what was acknowledged by then is
- * in it. It is read once more afterwards, because an exchange that was undone, or a loss that was
- * accepted, sets it back. */
+/* Other processes write meanwhile. So the mark is read before the snapshot, which then contains
+ * everything acknowledged by then. The mark is read again afterwards, because an undone replacement
+ * or an accepted loss sets it back. */
 int sq_read_age(struct db *db, struct conn *conn, struct age *age, struct lhi_error *err)
 {
     int rc;
@@ -184,8 +185,8 @@ int sq_read_age(struct db *db, struct conn *conn, struct age *age, struct lhi_er
     return LH_OK;
 }
 
-/* Another store was put in this place, or its coordination file is not there. A process that has the
- * old one open must close it first. */
+/* Another store was put in this place, or the coordination file is missing. Processes that have the
+ * old store open must close it first. */
 static int start_marks(struct db *db, int64_t changes, struct lhi_error *err)
 {
     if (sq_coord_uuid(&db->coord)[0] != '\0' && !sq_coord_alone(&db->coord))
@@ -200,17 +201,17 @@ static int start_marks(struct db *db, int64_t changes, struct lhi_error *err)
     return LH_OK;
 }
 
-/* Nothing that was acknowledged is missing. The epoch rises where claims may be missing, which are not
- * synced: their tokens are not handed out again. `unknown`: the marks have just been started, so nobody
- * knows. */
+/* Nothing acknowledged is missing. The epoch rises if claims may be missing, because claims are not
+ * synced; so their tokens are not issued again. `unknown`: the marks have just been created and
+ * prove nothing. */
 static int renew_epoch(struct db *db, int64_t changes, bool unknown, struct lhi_error *err)
 {
     uint64_t committed = sq_coord_committed(&db->coord);
 
-    /* The database is the truth: the mark may be behind it (a writer died before it set the mark), or
-     * ahead (the log was cut). */
+    /* The database is authoritative. The mark may be behind it (a writer died before it set the
+     * mark) or ahead of it (the log was cut). */
     sq_coord_set_committed(&db->coord, (uint64_t)changes);
-    /* After a failed sync the log itself is asked (sq_resolve_failed_sync). */
+    /* After a failed sync the log itself decides (sq_resolve_failed_sync). */
     bool missing = committed > (uint64_t)changes && !sq_coord_sync_failed(&db->coord);
     if (missing)
         lhi_log(&db->log, LH_LOG_WARN,
@@ -234,7 +235,7 @@ static int go_on_without(struct db *db, int64_t changes, struct lhi_error *err)
     sq_coord_reset_marks(&db->coord, (uint64_t)changes);
     if ((rc = sq_txn_alone(db, accept_loss, NULL, err)) != LH_OK)
         return rc;
-    /* On the record, whoever accepted it. */
+    /* Log it every time, whoever accepted the loss. */
     lhi_log(&db->log, LH_LOG_WARN, "%llu acknowledged changes are missing: accepted, epoch is %lld",
             (unsigned long long)missing, (long long)db->epoch);
     db->health->due = true;
@@ -247,7 +248,8 @@ static int go_on_without(struct db *db, int64_t changes, struct lhi_error *err)
     return LH_OK;
 }
 
-/* The opener that made the tables was cut off: they are in the log alone, so no log was ever lost. */
+/* The open that created the tables was interrupted. They are only in the log, so no log was
+ * lost. */
 static bool is_half_made(const struct db *db, int64_t changes)
 {
     enum { ONE_PAGE = 4096 };
@@ -271,10 +273,11 @@ int sq_compare_marks(struct db *db, struct lhi_error *err)
         (rc = sq_last_path_check(db, uuid, changes, err)) != LH_OK)
         return rc;
     bool clean = !sq_coord_dirty(&db->coord);
-    sq_coord_set_dirty(&db->coord, true); /* from here on we write */
+    sq_coord_set_dirty(&db->coord, true); /* from here on this open writes */
     rc = (uint64_t)changes >= sq_coord_synced(&db->coord) ? renew_epoch(db, changes, unknown, err)
                                                           : go_on_without(db, changes, err);
-    /* Last, and together: where any of this was refused, or cut off, the next opener asks again. */
+    /* These come last and together: if anything before was refused or interrupted, the next open
+     * checks again. */
     if (rc == LH_OK && unknown)
         sq_coord_set_uuid(&db->coord, uuid);
     if (rc == LH_OK)
@@ -284,10 +287,11 @@ int sq_compare_marks(struct db *db, struct lhi_error *err)
     return rc == LH_OK ? sq_last_path_set(db, err) : rc;
 }
 
-/* A failed sync was flagged, and nobody else has the store open: SQLite has just read the log anew
- * and cut it at its last whole commit, and sq_compare_marks() has seen that nothing acknowledged is
- * missing. What is there is moved into the database. If frames are missing, claims may have been
- * among them, which are not synced: a new epoch keeps their tokens from being handed out again. */
+/* A sync failed earlier, and no other process has the store open. SQLite has just read the log
+ * again and cut it after its last valid commit, and sq_compare_marks() found that nothing
+ * acknowledged is missing. Now the log is moved into the database. If frames are missing, claims
+ * may have been among them, because claims are not synced; a new epoch keeps their tokens from
+ * being issued again. */
 int sq_resolve_failed_sync(struct db *db, struct lhi_error *err)
 {
     int64_t whole, expected = sq_coord_frames(&db->coord);
@@ -309,7 +313,7 @@ int sq_resolve_failed_sync(struct db *db, struct lhi_error *err)
     return rc;
 }
 
-/* ---- its boot ---- */
+/* ---- the boot ---- */
 
 static int new_boot(struct txn *txn, void *arg, struct lhi_error *err)
 {
@@ -333,6 +337,7 @@ int sq_notice_boot(struct db *db, struct lhi_error *err)
 
     if (rc < 0 || !other)
         return rc;
-    /* The anchor of the old boot says nothing about this one's clock: start from now. */
+    /* The anchor of the old boot says nothing about the clock of this one, so the clock starts
+     * now. */
     return sq_txn_alone(db, new_boot, NULL, err);
 }

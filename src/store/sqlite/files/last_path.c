@@ -1,11 +1,11 @@
 /*
- * last_path.c: the name by which the store was last open for writing.
+ * The path under which the store was last open for writing.
  *
- * Log and coordination file are found by the name of the database. A database that is renamed alone
- * leaves both behind, and under its new name nothing would tell that acknowledged changes are missing.
- * So the database itself remembers its last path. An opener that comes by another one looks at the
- * coordination file that was left there: is the store still in use by that name, and how far had it
- * got? A copy is no rename: there the store is still where it was.
+ * The log and the coordination file are found by the name of the database. If only the database is
+ * renamed, both stay behind, and nothing under the new name would show that acknowledged changes
+ * are missing. So the database stores its last path. An open under another path reads the
+ * coordination file at the last path: is the store still in use there, and how far had it got? A
+ * copy of the file is not a rename: then the store is still at its last path.
  */
 #include "store/sqlite/files/files.h"
 #include "store/sqlite/open.h"
@@ -15,8 +15,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* The database is no longer behind that name: it is ours now, or nothing is there. A database that was
- * moved to another file system is a new file. */
+/* True if the path no longer leads to the database of that coordination file: it is our file now,
+ * or nothing is there. A database that was moved to another file system is a new file. */
 static bool has_left(const char *path, const struct coord_view *left, const struct stat *database)
 {
     struct stat st;
@@ -32,7 +32,7 @@ static bool has_contents(const char *path)
     return lstat(path, &st) == 0 && st.st_size > 0;
 }
 
-/* A folder that is mounted twice has two paths and one coordination file: ours. */
+/* A folder that is mounted twice has two paths and one coordination file, which is ours. */
 static bool find_left(const struct db *db, const char *path, const char *uuid,
                       struct coord_view *left)
 {
@@ -72,7 +72,7 @@ int sq_last_path_check(struct db *db, const char *uuid, int64_t changes, struct 
     return LH_OK;
 }
 
-/* Not one of the transactions that the marks count: nothing is acknowledged by it. */
+/* This transaction is not one that the marks count, because nothing acknowledged depends on it. */
 static int note_path(struct db *db, struct lhi_error *err)
 {
     struct lhi_error ignored;
@@ -87,15 +87,15 @@ static int note_path(struct db *db, struct lhi_error *err)
     return rc;
 }
 
-/* Into the database file itself: it may be renamed without its log. A fold that cannot be done now is
- * done by the last close. */
+/* Checkpoint, so that the path is in the database file itself, which may be renamed without its
+ * log. If that fails, the last close does it. */
 static void make_lasting(struct db *db)
 {
     (void)sq_db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE, NULL);
 }
 
-/* Others who have the store open by another path (a folder that is mounted twice) share our
- * coordination file: then the path that is noted leads to it too. */
+/* Processes that have the store open by another path (a folder that is mounted twice) share our
+ * coordination file. So the stored path leads to it either way. */
 int sq_last_path_set(struct db *db, struct lhi_error *err)
 {
     char path[4096];

@@ -1,12 +1,13 @@
 /*
- * names.c: each name of the store still belongs to the file that was opened, and the database has no
- * second name.
+ * Does each name of the store still belong to the file that was opened, and has the database only
+ * one name?
  *
- * SQLite derives the names of the log and of its index from the name of the database, and so do we
- * for the coordination file. A database with two names therefore has two of each: the locks of one
- * name do not hold under the other, and two workers run one job with one token. A writing open
- * refuses this. Where it happens later the handle goes on, because everybody who has the store open
- * came by the first name, and it logs a warning. other_names.c asks who has the database open.
+ * SQLite derives the names of the log and of its index from the name of the database, and we derive
+ * the name of the coordination file. So a database with two names has two of each: the locks under
+ * one name do not apply under the other, and two workers could run one job with one token. An open
+ * for writing refuses that. If a second name appears later, the handle goes on and logs a warning,
+ * because every process that has the store open used the first name. other_names.c finds processes
+ * that use another name.
  */
 #include "store/sqlite/files/files.h"
 #include "store/sqlite/sync.h"
@@ -23,7 +24,8 @@
 
 static bool look(const char *path, struct statx *st)
 {
-    /* Links are not followed: a database that was moved and linked back has got a second name. */
+    /* Symbolic links are not followed: a database that was moved and linked back has a second
+     * name. */
     return statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW,
                  STATX_INO | STATX_NLINK | STATX_SIZE | STATX_MNT_ID, st) == 0;
 }
@@ -33,7 +35,7 @@ static bool is_database(const struct db *db, const struct statx *st)
     return st->stx_ino == db->ino && makedev(st->stx_dev_major, st->stx_dev_minor) == db->dev;
 }
 
-/* A handle that reads a copy, or the file in place, has opened neither log nor index: 0. */
+/* A handle that reads a copy, or reads the file in place, has opened neither log nor index: 0. */
 static bool is_same(const struct db *db, const char *suffix, uint64_t opened)
 {
     char path[4200];
@@ -51,8 +53,8 @@ static bool lost_log(const struct db *db)
     return !is_same(db, "-wal", db->wal_ino) || !is_same(db, "-shm", db->shm_ino);
 }
 
-/* An exchange of the file sets the log aside under another name first: until the database follows,
- * the old store can be read. The note is looked at last: it stands before the log is moved. */
+/* Replacing the file renames the log first; until the new database is in place, the old store can
+ * still be read. The note is checked last, because it is written before the log is renamed. */
 bool sq_db_moved(const struct db *db)
 {
     struct statx st;
@@ -77,17 +79,18 @@ bool sq_db_files_changed(struct db *db)
 
     if (!look(db->file, &st) || !is_database(db, &st))
         return true;
-    /* An exchange of the file that was cut off is finished by the next open: from its note on nothing
-     * more may go into the old file. The old file has two names then, on purpose. */
+    /* The next open finishes an interrupted replacement of the file. As soon as its note is
+     * written, nothing more may go into the old file. During a replacement the old file has two
+     * names on purpose. */
     if (is_swapping(db))
         return true;
     warn_of_links(db, st.stx_nlink);
     return lost_log(db);
 }
 
-/* Where the database that we have open is now, when it is no longer behind its own name. The kernel
- * knows the name of an open file; no descriptor is opened for it, because closing one would drop the
- * locks of SQLite. False: it was deleted, or nobody can say. */
+/* Find the current path of the open database when its own name no longer leads to it. The kernel
+ * knows the name of an open file. No descriptor is opened, because closing one would drop SQLite's
+ * locks. False: the file was deleted, or its name cannot be found out. */
 static bool find_renamed(const struct db *db, char *out, size_t len)
 {
     DIR *fds = opendir("/proc/self/fd");
@@ -101,7 +104,7 @@ static bool find_renamed(const struct db *db, char *out, size_t len)
         if (n <= 0 || name[0] != '/')
             continue;
         name[n] = '\0';
-        /* A name that is a stranger's by now, or gone, leads to another file or to none. */
+        /* The name may by now belong to another file, or to none. */
         found = look(name, &st) && is_database(db, &st);
         if (found)
             lhi_format(out, len, "%s", name);
@@ -142,9 +145,9 @@ int sq_db_stop_moved(struct db *db, struct lhi_error *err)
                             : "");
 }
 
-/* May the log be moved into the database, which has the name `now`? A log with contents in its place
- * belongs to a process that writes by it, and so does an index that is in use: then nothing may be
- * moved. */
+/* May the log be moved into the database, which is now called `now`? If another log with
+ * contents is in its place, or its index is in use, another process writes there, and nothing
+ * may be moved. */
 static bool may_save_log(const struct db *db, const char *now)
 {
     struct statx st;
@@ -173,7 +176,7 @@ bool sq_db_save_log(struct db *db)
         return false;
     int64_t frames = sq_coord_frames(&db->coord);
     int rc = sq_db_checkpoint(db, SQLITE_CHECKPOINT_TRUNCATE, &folded);
-    /* A reader that still uses the log keeps it from being cut, but not from being moved. */
+    /* A reader that still uses the log prevents cutting it, but not moving its contents. */
     if (rc != SQLITE_OK && !((rc & 0xff) == SQLITE_BUSY && frames > 0 && folded >= frames))
         return false;
     if (renamed)
@@ -221,7 +224,7 @@ int sq_refuse_second_name(struct db *db, struct lhi_error *err)
                         "its own: remove the other name (\"find -samefile\" finds it); copy a "
                         "store with \"leasehold backup\"",
                         db->path, st.stx_nlink);
-    /* Whoever shares the coordination file with us came by the same name. */
+    /* Processes that share the coordination file with us used the same name. */
     if (!sq_coord_alone(&db->coord))
         return LH_OK;
     rc = sq_refuse_other_names(db, err);
@@ -229,7 +232,7 @@ int sq_refuse_second_name(struct db *db, struct lhi_error *err)
     return rc;
 }
 
-/* An exchange of the file gives the old one a second name before it takes the first away. */
+/* Replacing the file gives the old one a second name before it removes the first. */
 int sq_names_problem(const struct db *db, char *out, size_t len)
 {
     struct lhi_error err;

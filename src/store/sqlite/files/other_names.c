@@ -1,11 +1,11 @@
 /*
- * other_names.c: processes that have the database open by another name, told by SQLite's own locks.
+ * Find processes that have the database open under another name, by SQLite's own locks.
  *
- * Every SQLite connection in WAL mode holds a read lock on the database, which follows the inode, and
- * one on the index of the log, which belongs to the name. If the first is there and the second is not,
- * a process came by another name and writes by another log.
+ * Every SQLite connection in WAL mode holds a read lock on the database, which belongs to the
+ * inode, and one on the index of the log, which belongs to the name. If a process holds the first
+ * but not the second, it opened the database under another name and writes to another log.
  *
- * A user who may read the database may take such a lock too, without any connection. So a lock counts
+ * A user who may read the database may take such a lock too, without a connection. So a lock counts
  * only if its holder may write the database.
  */
 #include "store/sqlite/files/files.h"
@@ -20,9 +20,9 @@
 #include <unistd.h>
 
 enum {
-    SHARED_AT = 0x40000002, /* of the database: as long as a connection is open in WAL mode */
+    SHARED_AT = 0x40000002, /* on the database: held while a connection is open in WAL mode */
     SHARED_LEN = 510,
-    INDEX_AT = 128, /* of the index: as long as a connection uses it */
+    INDEX_AT = 128, /* on the index: held while a connection uses it */
     WAL_FORMAT = 2,
     FORMAT_AT = 18,
 };
@@ -33,7 +33,7 @@ static bool is_read_locked(long fd, off_t at, off_t len)
     return fcntl((int)fd, F_GETLK, &lock) == 0 && lock.l_type == F_RDLCK;
 }
 
-/* ---- what a process of its own sees: closing a descriptor drops the locks of its process ---- */
+/* ---- in a process of its own, because closing a descriptor drops the locks of its process ---- */
 
 enum { NO, YES };
 
@@ -66,10 +66,10 @@ static int look_for_users(void *arg)
     return look_at_index(users->index) == YES ? NO : YES;
 }
 
-/* ---- who holds the lock ---- */
+/* ---- the holder of a lock ---- */
 
-/* The real user, because a lock is kept through exec: a program with the setuid bit that a stranger
- * started has the stranger's locks. */
+/* Use the real user, because locks are kept through exec: a setuid program has the locks of the
+ * user who started it. */
 static bool may_write(long pid, const struct stat *database)
 {
     char path[64], line[256];
@@ -77,7 +77,7 @@ static bool may_write(long pid, const struct stat *database)
     bool known = false;
 
     if (database->st_mode & (S_IWGRP | S_IWOTH))
-        return true; /* it may be a member of the group */
+        return true; /* the process may have this group */
     lhi_format(path, sizeof path, "/proc/%ld/status", pid);
     FILE *status = fopen(path, "re");
     while (status != NULL && !known && fgets(line, sizeof line, status) != NULL)
@@ -88,8 +88,8 @@ static bool may_write(long pid, const struct stat *database)
     return !known || uid == 0 || uid == database->st_uid;
 }
 
-/* A line of /proc/locks: "1: POSIX  ADVISORY  READ 25 fe:00:131 1073741826 1073742335". False: it is of
- * something else. */
+/* Parse a line of /proc/locks: "1: POSIX  ADVISORY  READ 25 fe:00:131 1073741826 1073742335".
+ * False: it is another lock or another file. */
 static bool holds_lock(char *line, const struct stat *database, long *pid)
 {
     enum { FIELDS = 8, KIND = 1, PID = 4, INODE = 5, FROM = 6 };
@@ -98,7 +98,7 @@ static bool holds_lock(char *line, const struct stat *database, long *pid)
     for (int i = 0; i < FIELDS; i++)
         if ((field[i] = strtok_r(i == 0 ? line : NULL, " \n", &rest)) == NULL)
             return false;
-    /* The number of the device is not that of stat() on every file system. */
+    /* On some file systems the device number is not the one that stat() returns. */
     const char *inode = strrchr(field[INODE], ':');
     *pid = strtol(field[PID], NULL, 10);
     return strcmp(field[KIND], "POSIX") == 0 && inode != NULL &&
@@ -106,7 +106,7 @@ static bool holds_lock(char *line, const struct stat *database, long *pid)
            strtoll(field[FROM], NULL, 10) < SHARED_AT + SHARED_LEN;
 }
 
-/* All who hold it are strangers. Where the kernel does not show the holder (another pid namespace, no
+/* No holder may write the database. If the kernel does not show a holder (another pid namespace, no
  * /proc), it counts as a writer. */
 static bool shows_only_strangers(const struct stat *database)
 {
@@ -125,8 +125,8 @@ static bool shows_only_strangers(const struct stat *database)
     return found && !writer;
 }
 
-/* The kernel writes the list page by page, and locks that come and go meanwhile shift the rest: a line may
- * be missing, but hardly every time. */
+/* The kernel writes the list page by page. Locks that come and go meanwhile shift the rest, so a
+ * line may be missing, but hardly every time. */
 static bool only_strangers(const struct db *db)
 {
     enum { LOOKS = 8 };
@@ -151,7 +151,7 @@ int sq_refuse_other_names(const struct db *db, struct lhi_error *err)
     while (lhi_ask_child(look_for_users, &users) == YES) {
         if (only_strangers(db))
             return LH_OK;
-        /* A program that is just opening it locks the database first and the index next. */
+        /* A program that is opening the database locks the database first and the index next. */
         if (lhi_mono_ms() >= deadline)
             return lhi_fail(err, LH_ESTOPPED,
                             "database \"%s\" is open in another process under another name (it was "

@@ -1,16 +1,16 @@
 /*
- * trust.c: files beside a database that another user may have put there.
+ * Files beside a database that another user may have put there.
  *
- * SQLite opens a log, an index and a journal by their names and believes what is in them, and so do
- * we with the coordination file and with a file that is to take the store's place. In a folder where
- * other users may create files (/tmp), one of them can make such a file first. It then decides what
- * our jobs are, reads them, or cuts the mapped file short, which ends us with SIGBUS. So a file is
- * used only if it belongs to us, to root or to the owner of the database, has no second name, and can
- * be written by nobody who cannot write the database.
+ * SQLite opens a log, an index and a journal by their names and believes their contents. We do the
+ * same with the coordination file and with a new file that replaces the store. In a folder where
+ * other users may create files (/tmp), one of them can create such a file first. That user then
+ * decides what our jobs are, reads them, or truncates the mapped file, which kills us with SIGBUS.
+ * So a file is used only if it belongs to us, to root or to the owner of the database, has no
+ * second name, and can be written only by users who can write the database.
  *
- * A name that is free is taken before SQLite looks: by an empty file, which to SQLite is the same as
- * none. Such a folder must have the sticky bit (/tmp has it); otherwise others can rename the
- * database itself, and nothing helps.
+ * If a name is free, an empty file takes it before SQLite looks; to SQLite an empty file is the
+ * same as none. The folder must have the sticky bit, as /tmp has. Otherwise other users can rename
+ * the database itself, and no check helps.
  */
 #include "store/sqlite/files/trust.h"
 
@@ -31,8 +31,8 @@ static bool is_owner(uid_t uid, const struct stat *database)
     return uid == geteuid() || uid == 0 || (database != NULL && uid == database->st_uid);
 }
 
-/* May more users write it? A file of our own making has the database's mode and, where its group may
- * write, the database's group. */
+/* May more users write the file than the database? A file that we made has the database's mode and,
+ * if the group may write it, the database's group. */
 static bool is_exposed(const struct stat *st, const struct stat *database)
 {
     mode_t mode = database != NULL ? database->st_mode : 0600;
@@ -107,7 +107,7 @@ void sq_trust_warn_of_owner(const char *database, const struct lhi_log *log)
         database, (unsigned long)st.st_uid);
 }
 
-/* Whether users who cannot write the database may make files beside it. */
+/* May users who cannot write the database create files beside it? */
 static bool admits_strangers(const char *database, const struct stat *st)
 {
     struct stat around;
@@ -119,20 +119,21 @@ static bool admits_strangers(const char *database, const struct stat *st)
     return (around.st_mode & S_IWGRP) && !((st->st_mode & S_IWGRP) && around.st_gid == st->st_gid);
 }
 
-/* No descriptor: closing one on the index would drop SQLite's locks on it. SQLite gives an empty file
- * the mode of the database, and as root its owner. */
+/* No descriptor is kept: closing one on the index would drop SQLite's locks on it. SQLite gives an
+ * empty file the mode of the database, and as root its owner. */
 static void take_name(const char *path, const struct stat *database)
 {
     if (mknod(path, S_IFREG | 0600, 0) != 0)
-        return; /* it is there by now, or nobody can make it: the look that follows tells */
+        return; /* the file exists by now, or cannot be created: the check that follows decides */
     uid_t uid = geteuid() == 0 ? database->st_uid : (uid_t)-1;
     int failed =
         uid != (uid_t)-1 || (database->st_mode & S_IWGRP) ? lchown(path, uid, database->st_gid) : 0;
-    (void)failed; /* it stays ours then, and the look that follows judges it as it is */
+    (void)failed; /* the file keeps our owner, and the check that follows decides */
 }
 
-/* A whole folder was copied with links (cp -al): every file has two names, and each pair is one file. In
- * a folder where a stranger may make files, a link may lead to another file of ours. */
+/* A whole folder was copied with links (cp -al): every file has two names, and each pair is one
+ * file. In a folder where other users may create files, a link could lead to another file of
+ * ours. */
 bool sq_trust_links(const char *database, const struct stat *st)
 {
     return st->st_nlink > 1 && !admits_strangers(database, st);
@@ -144,7 +145,7 @@ int sq_trust_names(const char *database, bool to_write, struct lhi_error *err)
     int rc = LH_OK;
 
     if (database[0] != '/' || lstat(database, &db) != 0)
-        return LH_OK; /* in memory, or the engine will say that there is none */
+        return LH_OK; /* it is in memory, or SQLite will report that it does not exist */
     bool take = admits_strangers(database, &db) || (db.st_mode & S_IWGRP);
     for (int i = 0; i < SUFFIXES && rc == LH_OK; i++) {
         char path[4300];

@@ -1,9 +1,10 @@
 /*
- * zeroed_header.c: is a file that SQLite takes for no database one of our stores, whose header was zeroed?
+ * Is a file that SQLite does not recognize one of our stores with a zeroed header?
  *
- * The coordination file knows the file, where there is one. Without it only the contents can tell, and a
- * file of somebody else must never be taken for ours: it would be repaired. So the header must be zeros,
- * with the root page of a schema right behind it, and our two main tables in the text that follows.
+ * If there is a coordination file, it names the store's file. Without it only the contents can show
+ * it, and a file of somebody else must never be taken for ours, because it would be repaired. So
+ * the header must be zeros, followed directly by the root page of a schema whose text contains our
+ * two main tables.
  */
 #include "store/sqlite/files/files.h"
 
@@ -12,10 +13,10 @@
 #include <unistd.h>
 
 enum {
-    HEADER = 100, /* of the file; the first page goes on with its own */
-    INTERIOR = 5, /* kinds of pages that a table has */
+    HEADER = 100, /* of the file; the header of the first page follows */
+    INTERIOR = 5, /* the types of pages of a table */
     LEAF = 13,
-    ENOUGH = 1 << 20 /* a new store has its schema within this */
+    ENOUGH = 1 << 20 /* a new store has its schema within this many bytes */
 };
 
 struct beginning {
@@ -24,8 +25,8 @@ struct beginning {
     size_t n;
 };
 
-/* Runs in a process of its own: closing a descriptor of the database drops the locks that its process
- * has on it. */
+/* This runs in a process of its own: closing a descriptor of the database drops the locks that its
+ * process has on it. */
 static int read_beginning(void *arg)
 {
     struct beginning *b = arg;

@@ -1,5 +1,5 @@
-/* Checking a store: the engine's file, our invariants, payloads, log, clock, room, versions.
- * Changes nothing. */
+/* Checking a store: the file, our invariants, payloads, log, clock, room, versions. A check changes
+ * nothing. */
 #include "store/sqlite/acts/acts.h"
 #include "store/sqlite/files/files.h"
 #include "store/sqlite/files/trust.h"
@@ -20,7 +20,7 @@
 
 enum { MOST = 20, STEPS = 10000, LOW_ROOM = 64 << 20, LARGE_WAL = 64 << 20 };
 
-/* What a check has to say, and whether there was memory to say it. */
+/* The findings of a check, and whether memory ran out. */
 struct report {
     lh_findings *out;
     bool failed; /* out of memory */
@@ -84,8 +84,8 @@ static int raised(void *arg)
     return __atomic_load_n(cancel, __ATOMIC_RELAXED) != 0;
 }
 
-/* The check tells of pages that it could not get as if they were damaged; but want of memory and a
- * read that failed are no damage. */
+/* SQLite's check reports a page that it could not read as if it were damaged. But running out of
+ * memory and a failed read are not damage. */
 static int trouble_of(const char *line)
 {
     const char *code = line ? strstr(line, "error code=") : NULL;
@@ -96,7 +96,7 @@ static int trouble_of(const char *line)
     return (rc & 0xff) == SQLITE_IOERR && rc != SQLITE_IOERR_SHORT_READ ? rc : SQLITE_OK;
 }
 
-/* What the engine says may be several lines under a heading. */
+/* A message of SQLite's check may have several lines below a heading. */
 static void found_lines(struct report *report, const char *text)
 {
     while (*text != '\0') {
@@ -130,8 +130,8 @@ static int run_check(struct conn *conn, const char *pragma, struct report *repor
     return status;
 }
 
-/* A second look, at the schema's own table: where the first root that the engine meets is a view's,
- * it takes the whole check for one of a single table, and leaves out the list of free pages. */
+/* A second check, of the schema's own table. If the first root that SQLite meets belongs to a view,
+ * it checks only one table and leaves out the list of free pages. */
 int sq_check_file(struct conn *conn, const lh_flag *cancel, lh_findings *out, struct lhi_error *err)
 {
     struct report report = {.out = out};
@@ -173,7 +173,7 @@ static int check_invariant(struct conn *conn, struct report *report, enum lhi_sq
     return rc < 0 ? rc : LH_OK;
 }
 
-/* What the migrations make, made in memory, against what is there. */
+/* Compare the tables with those that the migrations make, which are made in memory. */
 static int check_schema(struct conn *conn, struct report *report, const char *what,
                         struct lhi_error *err)
 {
@@ -209,7 +209,7 @@ static int check_schema(struct conn *conn, struct report *report, const char *wh
     return rc < 0 ? rc : LH_OK;
 }
 
-/* What the engine cannot see: the hash of queue, kind and key is ours. */
+/* SQLite cannot check our checksum of queue, kind and key. */
 static int check_names(struct conn *conn, struct report *report, struct lhi_error *err)
 {
     sqlite3_stmt *stmt = sq_stmt(conn, LHI_SQL_CHECK_NAMES, err, "");
@@ -239,7 +239,7 @@ int sq_check_tables(struct conn *conn, lh_findings *out, struct lhi_error *err)
     int64_t version, changes = 0;
     int rc = sq_meta_int(conn, "schema_version", 0, &version, err);
 
-    /* An older schema is compared once it is migrated. */
+    /* An older schema is compared after it is migrated. */
     if (rc == LH_OK && version == lhi_sqlite_migration_count)
         rc = check_schema(conn, &report, "integrity", err);
     if (rc == LH_OK && (rc = sq_int(conn, LHI_SQL_STORE_MARKS, err, -1, &changes, "")) == LH_OK &&
@@ -254,7 +254,7 @@ int sq_check_tables(struct conn *conn, lh_findings *out, struct lhi_error *err)
     return rc;
 }
 
-/* Acknowledged changes that are not there: a lost log, or an old copy in place of the store. */
+/* Acknowledged changes are missing: the log was lost, or an old copy is in the store's place. */
 static int check_age(struct db *db, struct conn *conn, struct report *report, struct lhi_error *err)
 {
     struct age age;
@@ -311,7 +311,7 @@ static int check_schedules(struct conn *conn, struct report *report, struct lhi_
     return rc < 0 ? rc : LH_OK;
 }
 
-/* A log that is reset by a writer while a checkpoint runs may lose commits in these versions. */
+/* In these versions a log that is reset by a writer during a checkpoint may lose commits. */
 static bool has_wal_reset_bug(int version)
 {
     if (version >= 3051003)
@@ -320,7 +320,8 @@ static bool has_wal_reset_bug(int version)
              (version >= 3050007 && version < 3051000));
 }
 
-/* Our own writers and checkpoints never meet. In an application's own database they are not alone. */
+/* Our own writers and checkpoints never run at the same time. In a database of the user's, other
+ * writers may. */
 static void check_engine(struct conn *conn, struct report *report)
 {
     struct lhi_error ignored;
@@ -386,7 +387,7 @@ int sq_check_store(struct db *db, struct conn *conn, struct lhi_act *act, struct
 
     if (rc == LH_OK && !act->check.rows_only && report.out->errors == before)
         found(&report, "info", "integrity", "passed");
-    /* A damaged file may stop a later look; what was found until then is told. */
+    /* A damaged file may stop a later step of the check. The findings so far are kept. */
     if (rc == LH_OK && !act->check.rows_only)
         rc = check_schema(conn, &report, "schema", err);
     bool damaged = report.out->errors > before;
@@ -394,7 +395,8 @@ int sq_check_store(struct db *db, struct conn *conn, struct lhi_act *act, struct
         rc = check_invariant(conn, &report, invariants[i].which, invariants[i].what, err);
     if (rc == LH_OK && !act->check.rows_only)
         rc = check_age(db, conn, &report, err);
-    /* A private copy has a mode of its own, and so may a backup that nobody has written to yet. */
+    /* A private copy has another journal mode, and so may a backup that was never opened for
+     * writing. */
     if (rc == LH_OK && !act->check.rows_only && db->degraded[0] == '\0' && db->coord.page != NULL)
         rc = check_invariant(conn, &report, LHI_SQL_CHECK_JOURNAL, "journal", err);
     if (rc == LH_OK && !act->check.rows_only)

@@ -1,15 +1,15 @@
 /*
- * degraded.c: reading where nothing can be written.
+ * Reading a store that cannot be written.
  *
- * Where neither the folder nor the files of a store may be written, SQLite reads it only if both
- * its -wal and its -shm are there. If they are not:
+ * If neither the folder nor the files can be written, SQLite reads the store only if both its -wal
+ * and its -shm exist. Otherwise:
  *
- *   - without a log the database file is the whole store, and is read in place as immutable;
- *   - with a log that would silently drop what is committed in it, so a copy of both is read
- *     (private_copy.c).
+ * - without a log the database file is the whole store, and is read in place as immutable;
+ * - with a log, that would drop the commits in it, so a copy of both is read (private_copy.c).
  *
- * Only this mount or this user may be the one that cannot write. So what is read is compared with
- * how the files looked before; if they changed, it is read again, and in the end LH_EBUSY says so.
+ * Other users, or processes with another mount of the folder, may still write. So the state of the
+ * files before and after the read is compared. If they changed, they are read again, and after some
+ * tries the answer is LH_EBUSY.
  */
 #include "store/sqlite/reads/degraded.h"
 #include "store/sqlite/open.h"
@@ -26,18 +26,18 @@
 
 enum {
     TRIES = 5,
-    FULL = 64 << 10, /* less is no room at all */
-    SETTLE_MS = 20,  /* longer than a tick of the clock that file times are taken from */
+    FULL = 64 << 10, /* less free space counts as a full disk */
+    SETTLE_MS = 20,  /* longer than a tick of the clock for file times */
 };
 
-/* ---- may it be written? ---- */
+/* ---- can the store be written? ---- */
 
 static bool may_write(const char *path)
 {
     return faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) == 0;
 }
 
-/* Why this process cannot write the store: an errno; 0 if it can. */
+/* Why this process cannot write the store, as an errno; 0 if it can. */
 static int obstacle(const struct db *db)
 {
     static const char *const needed[] = {"", "-lease", "-wal", "-shm"};
@@ -46,7 +46,7 @@ static int obstacle(const struct db *db)
     for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++) {
         lhi_format(path, sizeof path, "%s%s", db->file, needed[i]);
         bool ok = may_write(path);
-        if (!ok && errno == ENOENT) { /* it would have to be made */
+        if (!ok && errno == ENOENT) { /* the file would have to be created */
             *strrchr(path, '/') = '\0';
             ok = may_write(path[0] ? path : "/");
         }
@@ -77,7 +77,7 @@ int sq_check_writable(const struct db *db, struct lhi_error *err)
     return lhi_fail(err, LH_EREADONLY, "store \"%s\" cannot be written: %s", db->path, reason);
 }
 
-/* Say it once, and keep it for whoever asks how the store is. */
+/* Log it once, and keep it for lh_store_info(). */
 static void degrade(struct db *db, int why, const char *how)
 {
     bool known = db->degraded[0] != '\0';
@@ -101,9 +101,10 @@ void sq_degraded_note(struct db *db)
         db->degraded[0] = '\0';
 }
 
-/* ---- what the files look like ---- */
+/* ---- the state of the files ---- */
 
-/* Stays the same as long as nobody writes to them, and no log or index comes or goes. */
+/* A checksum that stays the same as long as nobody writes to the files and no log or index is
+ * created or removed. */
 static int64_t look(const struct db *db, int64_t size[PARTS])
 {
     struct {
@@ -132,7 +133,7 @@ static int64_t look(const struct db *db, int64_t size[PARTS])
     lhi_format(path, sizeof path, "%s-shm", db->file);
     seen.shm = stat(path, &st) == 0 ? (int64_t)st.st_ino : 0;
     int64_t sum = lhi_checksum(&seen, sizeof seen);
-    return sum ? sum : 1; /* 0 means that nobody has looked */
+    return sum ? sum : 1; /* 0 means that the files were not looked at */
 }
 
 bool sq_degraded_outdated(const struct db *db)
@@ -153,13 +154,13 @@ static int open_in_place(struct db *db, struct conn *conn, struct lhi_error *err
 
 /* ---- opening ---- */
 
-/* One try. LH_EBUSY: somebody is writing. */
+/* One try. LH_EBUSY: another process writes. */
 static int open_once(struct db *db, struct conn *conn, struct lhi_error *err)
 {
     int64_t size[PARTS], after[PARTS];
     int64_t seen = look(db, size);
 
-    /* Whatever is written from here on has a later time than what we saw: the clock has ticked. */
+    /* After this wait, every write gets a later file time than the ones that were compared. */
     lhi_sleep_ms(SETTLE_MS);
     bool whole = size[PART_LOG] == 0 && size[PART_JOURNAL] == 0;
     int rc = look(db, after) != seen ? LH_EBUSY
@@ -181,7 +182,7 @@ int sq_degraded_open(struct db *db, struct conn *conn, struct lhi_error *err)
 
     int64_t room = lhi_free_bytes(db->file);
     if (why == 0 && room >= 0 && room < FULL)
-        why = ENOSPC; /* not even for the index of the log */
+        why = ENOSPC; /* there is no room for the index of the log */
     if (why == 0)
         return err->status;
     sq_conn_close(conn);

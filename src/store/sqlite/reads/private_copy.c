@@ -1,13 +1,13 @@
 /*
- * private_copy.c: a private copy of a store's files, to be read where the store itself cannot be opened.
+ * A private copy of a store's files, for reading a store that cannot be opened in place.
  *
- * Database, log and journal are copied to the first temporary place that has room for them:
- * $TMPDIR, /dev/shm, /tmp, /var/tmp. The copy has no names, but for the moment in which SQLite opens
- * it: whatever kills us leaves nothing behind, or at worst (on file systems without nameless files,
- * or in that moment) a folder that is the user's alone. LH_EBUSY: the store was written to meanwhile.
+ * Database, log and journal are copied to the first temporary folder with enough room: $TMPDIR,
+ * /dev/shm, /tmp, /var/tmp. The copy has names only while SQLite opens it. So a killed process
+ * leaves nothing behind, or at worst (on a file system without nameless files, or in that moment) a
+ * folder that only this user can read. LH_EBUSY: the store was written to meanwhile.
  *
- * The database file itself is read through SQLite: closing a descriptor of our own on it would drop
- * the locks of other connections of this process.
+ * The database file is read through SQLite: closing a descriptor of ours would drop the locks of
+ * other connections in this process.
  */
 #include "store/sqlite/open.h"
 #include "store/sqlite/reads/degraded.h"
@@ -24,8 +24,8 @@
 
 enum {
     CHUNK = 256 << 10,
-    HEAD = 100, /* the header of a database, with its change counter; of a log, with its salts */
-    SPARE = 256 << 10, /* beside the copy: the index of the log, the folder */
+    HEAD = 100, /* the header of a database with its change counter, and of a log with its salts */
+    SPARE = 256 << 10, /* extra room: for the index of the log and the folder */
 };
 
 const char *const sq_part_suffix[PARTS] = {"", "-wal", "-journal"};
@@ -46,11 +46,11 @@ void sq_immutable_uri(const char *path, char out[URI_MAX])
 
 /* ---- the files of a copy ---- */
 
-/* One copy in the making. Files are known by their descriptors until the whole is there. */
+/* A copy that is being made. Its files have only descriptors until it is complete. */
 struct copy {
     const char *place;
-    char folder[1100]; /* private, made when a name is needed; "" until then */
-    int fd[PARTS];     /* -1: not there */
+    char folder[1100]; /* a private folder, created when a name is needed; "" until then */
+    int fd[PARTS];     /* -1: the file does not exist */
 };
 
 static void copy_path(const struct copy *copy, const char *suffix, char out[1200])
@@ -70,8 +70,8 @@ static int make_folder(struct copy *copy, struct lhi_error *err)
     return lhi_fail_errno(err, why, "%s", copy->place);
 }
 
-/* A file without a name: if we are killed while we fill it, it is gone. Where there are none, one
- * in the private folder. */
+/* Create a file without a name, which disappears if this process is killed. On a file system
+ * without nameless files, create it in the private folder. */
 static int make_file(struct copy *copy, enum part which, struct lhi_error *err)
 {
     char path[1200];
@@ -107,7 +107,7 @@ static int name_file(struct copy *copy, enum part which, struct lhi_error *err)
     return LH_OK;
 }
 
-/* SQLite has it open, or failed to: nobody else is to find it. */
+/* SQLite has opened the copy, or failed to. Remove the names, so that no other process finds it. */
 static void forget_names(const struct copy *copy)
 {
     static const char *const all[] = {"", "-wal", "-journal", "-shm"};
@@ -122,7 +122,7 @@ static void forget_names(const struct copy *copy)
     (void)rmdir(copy->folder);
 }
 
-/* The database is read through SQLite's own file, the others through a descriptor. */
+/* The database is read through SQLite's own file, the other parts through a descriptor. */
 struct source {
     char path[4200];
     sqlite3 *db;
@@ -196,7 +196,7 @@ static int pump(struct source *src, int fd, int64_t size, char *buf, struct lhi_
         if (!write_all(fd, buf, len))
             return lhi_fail_errno(err, errno, "could not write a copy");
     }
-    /* Whoever writes to the store moves the change counter, or the salts of the log, in the end. */
+    /* Every write to the store changes the change counter or the salts of the log. */
     if (!read_source(src, buf, heads, 0) || memcmp(head, buf, heads) != 0)
         return lhi_fail(err, LH_EBUSY, "\"%s\" is being written", src->path);
     return LH_OK;
@@ -232,7 +232,7 @@ static int copy_all(const struct db *db, struct copy *copy, const int64_t *size,
         if (size[i] > 0)
             rc = name_file(copy, (enum part)i, err);
     LHI_POINT("scratch:named");
-    /* Before SQLite opens them: closing drops locks. */
+    /* Close the descriptors before SQLite opens the files, because closing drops locks. */
     for (int i = 0; i < PARTS; i++)
         if (copy->fd[i] >= 0)
             close(copy->fd[i]);
@@ -250,7 +250,7 @@ static int open_there(const struct db *db, struct conn *conn, const char *place,
     int rc = copy_all(db, &copy, size, err);
 
     if (rc == LH_OK) {
-        /* For writing: a journal or log is to be played back into it. */
+        /* Open for writing, because SQLite applies a journal or log to the copy. */
         copy_path(&copy, "", path);
         rc = sq_conn_open(conn, path, SQLITE_OPEN_READWRITE, err);
     }
@@ -266,7 +266,7 @@ int sq_private_copy_open(const struct db *db, struct conn *conn, const int64_t s
                          struct lhi_error *err)
 {
     const char *const places[] = {secure_getenv("TMPDIR"), "/dev/shm", "/tmp", "/var/tmp"};
-    int64_t needed = SPARE + size[PART_LOG] / 64; /* the index: 8 bytes for each frame */
+    int64_t needed = SPARE + size[PART_LOG] / 64; /* the index has 8 bytes for each frame */
     char said[300] = "";
     size_t used = 0;
     int rc = LH_ENOSPC;
@@ -281,7 +281,7 @@ int sq_private_copy_open(const struct db *db, struct conn *conn, const int64_t s
             rc = lhi_fail(err, LH_ENOSPC, "%.80s has %lld bytes", places[i], (long long)room);
         else
             rc = open_there(db, conn, places[i], size, err);
-        /* What is wrong with the store is wrong everywhere. */
+        /* The store itself has this problem, so another folder does not help. */
         if (rc == LH_OK || rc == LH_EBUSY || rc == LH_ECORRUPT || rc == LH_EINVAL ||
             rc == LH_ENOMEM)
             return rc;

@@ -1,5 +1,5 @@
-/* What only reads: on a connection of its own, so that it waits for no writer and no writer for it.
- * Bounded to 5 s, so that a reader cannot keep the log from being folded. */
+/* Reads. They use a connection of their own, so that readers and writers do not wait for each
+ * other. Most are limited to 5 s, so that a reader cannot keep the log from being checkpointed. */
 #include "store/sqlite/acts/recovery.h"
 #include "store/sqlite/files/files.h"
 #include "store/sqlite/open.h"
@@ -17,7 +17,7 @@
 
 enum { READ_MS = 5000, STALE_MS = 60000, READ_STEPS = 10000 };
 
-/* Some looks go over every row. */
+/* Some reads go over every row and get more time. */
 static int64_t most_ms(enum lhi_verb verb)
 {
     return verb == LHI_STALE || verb == LHI_MOVE_LOOK || verb == LHI_MOVE_READ ? STALE_MS : READ_MS;
@@ -70,8 +70,8 @@ static int job_get(struct db *db, struct conn *conn, struct lhi_act *act, struct
     return LH_OK;
 }
 
-/* The columns in their order; what may be long as NULL, if it is not wanted: SQLite reads whatever is
- * named, from as many pages as that takes. */
+/* The columns in their order. Those that may be long are NULL if the caller does not want them,
+ * because SQLite reads every page of a named column. */
 static size_t select_jobs(char *text, size_t len, bool brief)
 {
     size_t used = lhi_format(text, len, "SELECT ");
@@ -83,8 +83,8 @@ static size_t select_jobs(char *text, size_t len, bool brief)
     return used + lhi_format(text + used, len - used, " FROM lh_job WHERE id > ?1");
 }
 
-/* The only statement put together at run time: which columns are asked for decides which index
- * serves. Values are bound all the same. */
+/* The only statement that is assembled at run time: the filters decide which index fits. Values are
+ * still bound. */
 static int job_list(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err)
 {
     const lh_job_filter *f = act->jobs.filter;
@@ -95,7 +95,8 @@ static int job_list(struct db *db, struct conn *conn, struct lhi_act *act, struc
 #define TERM(given, term) \
     if (given)            \
     used += lhi_format(text + used, sizeof text - used, " AND " term)
-    /* State names are ours, not the user's; as literals they let the partial indexes serve. */
+    /* The names of states come from us, not from the user. As literals they let SQLite use the
+     * partial indexes. */
     if (state != 0)
         used +=
             lhi_format(text + used, sizeof text - used, " AND state = '%s'", lh_state_name(state));
@@ -124,11 +125,11 @@ static int job_list(struct db *db, struct conn *conn, struct lhi_act *act, struc
     return rc;
 }
 
-/* ---- lists: an array that grows, strings in an arena ---- */
+/* ---- lists: a growing array, and strings in an arena ---- */
 
 void *sq_grow(void *array, size_t n, size_t size)
 {
-    if ((n & (n - 1)) != 0) /* grows at 0, 1, 2, 4, 8 … */
+    if ((n & (n - 1)) != 0) /* it grows at n = 0, 1, 2, 4, 8 and so on */
         return array;
     return lhi_realloc(array, (n ? n * 2 : 1) * size);
 }
@@ -374,7 +375,7 @@ static int64_t sooner(int64_t a, int64_t b)
     return a < 0 ? b : b < 0 ? a : a < b ? a : b;
 }
 
-/* Is something due now, and in how many ms is the next thing? -1: nothing in sight. */
+/* Is something due now, and in how many ms is the next thing due? -1: nothing is scheduled. */
 static int next_due(struct conn *conn, int64_t now, int64_t wall, bool *due, int64_t *next_ms,
                     struct lhi_error *err)
 {
@@ -386,7 +387,8 @@ static int next_due(struct conn *conn, int64_t now, int64_t wall, bool *due, int
     *due = sqlite3_column_int(stmt, 0) != 0;
     *next_ms = -1;
     for (int i = 1; i <= 6; i++) {
-        bool by_wall = i == 2 || i >= 5; /* run_at, the expiry of jobs, schedules */
+        /* run_at, expires_at of jobs, and schedules use the wall clock */
+        bool by_wall = i == 2 || i >= 5;
         int64_t at = sqlite3_column_int64(stmt, i);
         if (at != 0)
             *next_ms = sooner(*next_ms, at - (by_wall ? wall : now));
@@ -439,7 +441,7 @@ static int stats(struct db *db, struct conn *conn, struct lhi_act *act, struct l
     return count_workers(conn, now, info, err);
 }
 
-/* Is a job pending in one of these queues, of one of these kinds? */
+/* Is a job of these queues and kinds pending? */
 static int peek_pending(struct conn *conn, const lh_claim_opts *opts, int64_t *pending,
                         struct lhi_error *err)
 {
@@ -455,7 +457,7 @@ static int peek_pending(struct conn *conn, const lh_claim_opts *opts, int64_t *p
     return rc;
 }
 
-/* Would a claim find something to do, and if not, when will the next thing fall due? */
+/* Would a claim find something to do? If not, when is the next thing due? */
 static int peek(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err)
 {
     const lh_claim_opts *opts = act->poll.opts;
@@ -492,7 +494,7 @@ static int retries(struct conn *conn, struct lhi_act *act, struct lhi_error *err
     return LH_OK;
 }
 
-/* ---- the door ---- */
+/* ---- the entry for all reads ---- */
 
 static int dispatch(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err)
 {
@@ -540,7 +542,7 @@ static int dispatch(struct db *db, struct conn *conn, struct lhi_act *act, struc
     }
 }
 
-/* However the act ended: a snapshot that stayed open would pin the log for good. */
+/* End the snapshot even after a failure: an open one would keep the log from starting again. */
 static void end_snapshot(struct conn *conn)
 {
     struct lhi_error ignored;
@@ -550,10 +552,10 @@ static void end_snapshot(struct conn *conn)
     if (sq_exec(conn, "COMMIT", &ignored) < 0)
         (void)sq_exec(conn, "ROLLBACK", &ignored);
     if (sqlite3_get_autocommit(conn->db) == 0)
-        sq_conn_close(conn); /* the next read opens it anew */
+        sq_conn_close(conn); /* the next read opens it again */
 }
 
-/* What takes as long as it takes, whatever that does to the log. */
+/* These reads have no time limit, even if the log grows meanwhile. */
 static bool unbounded(enum lhi_verb verb)
 {
     return verb == LHI_CHECK || verb == LHI_INTEGRITY;
@@ -564,11 +566,12 @@ int sq_db_read(void *self, struct lhi_act *act, struct lhi_error *err)
     struct db *db = self;
     int rc = LH_OK;
 
-    /* It takes long, and has a connection of its own: nobody waits for it. */
+    /* A backup takes long and has a connection of its own, so other reads do not wait for it. */
     if (act->verb == LHI_BACKUP)
         return sq_db_moved(db) ? sq_db_stop_moved(db, err) : sq_backup_store(db, act, err);
     pthread_mutex_lock(&db->read_mutex);
-    /* A handle for reading has one connection; one for writing opens its second when it is asked. */
+    /* A handle for reading has one connection. A handle for writing opens a second one with its
+     * first read. */
     struct conn *conn = db->opts.read_only ? &db->conn : &db->reader;
     if (conn->db != NULL && sq_degraded_outdated(db))
         sq_conn_close(conn);
@@ -585,7 +588,7 @@ int sq_db_read(void *self, struct lhi_act *act, struct lhi_error *err)
     } else if (rc == LH_OK) {
         db->read_deadline = lhi_mono_ms() + most_ms(act->verb);
         sqlite3_progress_handler(conn->db, READ_STEPS, past_deadline, db);
-        /* One snapshot for all statements of the act. */
+        /* All statements of the act use one snapshot. */
         if ((rc = sq_exec(conn, "BEGIN", err)) == LH_OK) {
             rc = dispatch(db, conn, act, err);
             end_snapshot(conn);

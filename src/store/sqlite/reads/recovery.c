@@ -1,4 +1,4 @@
-/* Reading for recoveries: who is to be judged, and what is forfeit. */
+/* Reads for recoveries: which workers to check, and which jobs are reclaimable. */
 #include "store/sqlite/acts/recovery.h"
 #include "store/sqlite/open.h"
 #include "store/sqlite/reads/reads.h"
@@ -64,7 +64,7 @@ int sq_read_suspects(struct conn *conn, enum lhi_sql which, int64_t now, struct 
     return rc < 0 ? rc : LH_OK;
 }
 
-/* ---- what is forfeit ---- */
+/* ---- what is reclaimable ---- */
 
 int sq_read_ids(struct conn *conn, enum lhi_sql which, int64_t now, const char *queue, int64_t *ids,
                 size_t room, size_t *n, struct lhi_error *err)
@@ -80,7 +80,7 @@ int sq_read_ids(struct conn *conn, enum lhi_sql which, int64_t now, const char *
     return rc < 0 ? rc : LH_OK;
 }
 
-/* What a recovery needs of a row. */
+/* The columns of a job that a recovery needs. */
 bool sq_recovery_row(sqlite3_stmt *stmt, struct lhi_arena *arena, lh_job *job)
 {
     bool ok = true;
@@ -102,7 +102,8 @@ bool sq_recovery_row(sqlite3_stmt *stmt, struct lhi_arena *arena, lh_job *job)
     return ok;
 }
 
-/* What a worker that tells has started; read once, because a batch asks for it again and again. */
+/* Read the jobs that a worker has started, if it reports them. They are kept, because a batch asks
+ * for the same worker repeatedly. */
 static int read_started(struct conn *conn, struct holder *holder, struct lhi_error *err)
 {
     int64_t tells;
@@ -168,7 +169,7 @@ bool sq_had_started(const struct holder *holder, const lh_job *job)
     return ref != NULL && ref->token == job->token;
 }
 
-/* A list of ids that grows, past those whose queue has recovery off. */
+/* A growing list of ids, without those whose queue has recovery off. */
 struct found {
     struct db *db;
     const lh_policies *policies;
@@ -213,7 +214,7 @@ static int collect(struct conn *conn, sqlite3_stmt *stmt, struct found *f, struc
     return rc < 0 ? rc : LH_OK;
 }
 
-/* What workers hold that were found dead but are not yet marked so: for a run that changes nothing. */
+/* Add what workers hold that were found dead but are not yet marked: for a dry run. */
 static int collect_of_worker(struct conn *conn, const char *worker, int64_t now, struct found *f,
                              struct lhi_error *err)
 {
@@ -224,7 +225,7 @@ static int collect_of_worker(struct conn *conn, const char *worker, int64_t now,
         f, err);
 }
 
-/* Why the job is forfeit, as a recovery would judge it. */
+/* Say why the job is reclaimable, by the rules of a recovery. */
 static int give_cause(struct conn *conn, const struct lhi_act *act, struct lhi_stale_job *stale,
                       struct holder *holder, struct lhi_error *err)
 {
@@ -266,7 +267,7 @@ static int collect_rows(struct conn *conn, struct lhi_act *act, struct lhi_error
     return LH_OK;
 }
 
-/* Leases that a recovery would free, one rule for claims, recoveries and dry runs. */
+/* Count the leases that a recovery would free. Claims, recoveries and dry runs share this rule. */
 static int count_leases(struct conn *conn, struct lhi_act *act, int64_t now, struct lhi_error *err)
 {
     const lh_recover_opts *opts = act->stale.opts;

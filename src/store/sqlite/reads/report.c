@@ -1,5 +1,5 @@
-/* Reading what recoveries have left: their reports, put together from a row and its events, and the
- * totals since the store was made. */
+/* Reading the results of recoveries: a report from its row and its events, and the totals since the
+ * store was created. */
 #include "store/sqlite/reads/reads.h"
 #include "store/sqlite/rows.h"
 
@@ -18,7 +18,7 @@ enum {
     R_ORPHANED,
     R_RECLAIMED,
     R_LOCKS_CLEANED,
-    R_FAILURES = R_LOCKS_CLEANED + 2 /* behind the number of dead workers */
+    R_FAILURES = R_LOCKS_CLEANED + 2 /* the column after the number of dead workers */
 };
 
 static bool report_row(sqlite3_stmt *stmt, struct lhi_arena *arena, lh_report *r)
@@ -70,7 +70,7 @@ int sq_read_reports(struct conn *conn, struct lhi_act *act, struct lhi_error *er
     return rc < 0 ? rc : LH_OK;
 }
 
-/* The lists of one report while they grow. */
+/* The growing lists of one report. */
 struct lists {
     struct lhi_arena *arena;
     lh_recovered_job *jobs;
@@ -145,7 +145,7 @@ static void add_event(struct lists *l, sqlite3_stmt *stmt)
         add_job(l, stmt, true);
 }
 
-/* Which of the jobs each dead worker held. */
+/* Assign each job to the dead worker that held it. */
 static void share_out(struct lists *l)
 {
     for (size_t i = 0; i < l->n_dead && l->ok; i++) {
