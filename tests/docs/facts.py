@@ -42,10 +42,10 @@ def rows(text):
     return found
 
 
-def differ(what, expected, told):
+def differ(what, expected, documented):
     """Complaints about two sets that should be one."""
-    return ([f"{what} {name} is not told" for name in sorted(expected - told)]
-            + [f"{what} {name} is told but does not exist" for name in sorted(told - expected)])
+    return ([f"{what} {name} is not documented" for name in sorted(expected - documented)]
+            + [f"{what} {name} is documented but does not exist" for name in sorted(documented - expected)])
 
 
 # ---------------------------------------------------------------- all pages
@@ -153,8 +153,8 @@ def c_api(root, _program):
     """Every function of the header, and no other."""
     header = read(root, "include/leasehold.h")
     exported = set(re.findall(r"^LH_API [^;(]*?\b(lh_\w+)\(", header, re.M))
-    told = set(re.findall(r"`(lh_\w+)\(\)`", read(root, "docs/reference/c-api.md")))
-    return differ("function", exported, told)
+    documented = set(re.findall(r"`(lh_\w+)\(\)`", read(root, "docs/reference/c-api.md")))
+    return differ("function", exported, documented)
 
 
 def statuses(root, _program):
@@ -162,9 +162,9 @@ def statuses(root, _program):
     table = read(root, "src/base/status.def")
     defined = {(f"LH_{name}", *rest) for name, *rest in
                re.findall(r'LH_STATUS\((\w+),\s*(-?\d+),\s*(\d+),\s*(\d+), "(\w+)",', table)}
-    told = {(row[0].strip("`"), *row[1:4], row[4].strip("`")) for row in
+    documented = {(row[0].strip("`"), *row[1:4], row[4].strip("`")) for row in
             rows(read(root, "docs/reference/statuses.md")) if row[0].startswith("`LH_")}
-    return differ("outcome", {" ".join(x) for x in defined}, {" ".join(x) for x in told})
+    return differ("outcome", {" ".join(x) for x in defined}, {" ".join(x) for x in documented})
 
 
 def alerts(root, _program):
@@ -186,9 +186,9 @@ def events(root, _program):
     for folder, pattern in (("src/store", "*.c"), ("src/core", "*.c"), ("sql", "*.sql")):
         for path in (root / folder).rglob(pattern):
             written |= set(EVENT.findall(path.read_text(encoding="utf-8")))
-    told = {row[0].strip("`") for row in rows(read(root, "docs/reference/events.md"))
+    documented = {row[0].strip("`") for row in rows(read(root, "docs/reference/events.md"))
             if re.fullmatch(r"`[a-z]+\.[a-z]+`", row[0])}
-    return differ("event", written, told)
+    return differ("event", written, documented)
 
 
 def columns(root, _program):
@@ -211,15 +211,15 @@ def columns(root, _program):
             words = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]*)`", text, re.S))))
             there |= {f"{view}.{row[1]}" for row in database.execute(f"PRAGMA table_info({view})")
                       if row[1] not in words}
-    told, table = set(), None
+    documented, table = set(), None
     for line in read(root, "docs/reference/sql.md").splitlines():
         heading = re.match(r"#+ `?(lh_\w+)`?", line)
         if line.startswith("#"):
             table = heading[1] if heading else None
         elif table and line.startswith("| `"):
             first = line.split("|")[1]
-            told |= {f"{table}.{name}" for name in re.findall(r"`(\w+)`", first)}
-    complaints = differ("column", there, told)
+            documented |= {f"{table}.{name}" for name in re.findall(r"`(\w+)`", first)}
+    complaints = differ("column", there, documented)
     schema = read(root, "docs/internals/schema.md")
     indexes = [name for name, in database.execute(
         "SELECT name FROM sqlite_schema WHERE type IN ('index', 'trigger') AND name LIKE 'lh%'")]
@@ -236,16 +236,16 @@ def functions(root, _program):
              "stale_jobs", "stale_rest"}
     public = set(re.findall(r"'(\w+)'", lists[1] + lists[2])) - inner
     page = read(root, "docs/reference/sql-functions.md")
-    told = {row[0].strip("`"): row for row in rows(page)
+    documented = {row[0].strip("`"): row for row in rows(page)
             if len(row) == 3 and re.fullmatch(r"`[a-z_]+`", row[0])}
-    complaints = differ("function", public, set(told))
-    for name in sorted(public & set(told)):
+    complaints = differ("function", public, set(documented))
+    for name in sorted(public & set(documented)):
         heads = re.findall(rf"^CREATE FUNCTION leasehold\.{name}\((.*?)\)\s*(?:RETURNS|LANGUAGE)", text,
                            re.M | re.S)
         given = {word for head in heads for word in
                  re.findall(r"(?:^|,)\s*(?!OUT\b)(\w+) ", re.sub(r"'[^']*'", "", head))}
         complaints += differ(f"parameter of {name},", given,
-                             set(re.findall(r"\w+", told[name][1])) - {"or"})
+                             set(re.findall(r"\w+", documented[name][1])) - {"or"})
     return complaints
 
 
@@ -254,14 +254,14 @@ def settings(root, _program):
     page = read(root, "docs/reference/config.md")
     defined = set(re.findall(r'^POLICY_KEY\("(\w+)", "([\w-]+)"',
                              read(root, "src/cli/input/policy_keys.def"), re.M))
-    told = {(row[0].strip("`"), row[1].strip("`").removeprefix("--")) for row in rows(page)
+    documented = {(row[0].strip("`"), row[1].strip("`").removeprefix("--")) for row in rows(page)
             if len(row) > 2 and row[1].startswith("`--")}
-    complaints = differ("setting", {" --".join(x) for x in defined}, {" --".join(x) for x in told})
+    complaints = differ("setting", {" --".join(x) for x in defined}, {" --".join(x) for x in documented})
     variables = set()
     for folder, pattern in (("src/cli", r'"(LEASEHOLD_[A-Z_]+)"'), ("src/core", r'getenv\("(LEASEHOLD_[A-Z_]+)"\)')):
         for path in (root / folder).rglob("*.c"):
             variables |= set(re.findall(pattern, path.read_text(encoding="utf-8")))
-    return complaints + [f"variable {name} is not told" for name in sorted(variables)
+    return complaints + [f"variable {name} is not documented" for name in sorted(variables)
                          if f"`{name}`" not in page]
 
 
@@ -273,10 +273,10 @@ def defaults(root, program):
         shown = subprocess.run([program, "queue", "show", "q", *store], capture_output=True, text=True,
                                check=True).stdout
     there = {tuple(line.split()) for line in shown.splitlines()}
-    told = {(row[1].strip("`").removeprefix("--"), row[2])
+    documented = {(row[1].strip("`").removeprefix("--"), row[2])
             for row in rows(read(root, "docs/reference/config.md"))
             if len(row) > 2 and row[1].startswith("`--")}
-    return differ("built-in value", {" ".join(x) for x in there}, {" ".join(x) for x in told})
+    return differ("built-in value", {" ".join(x) for x in there}, {" ".join(x) for x in documented})
 
 
 # A limit in the code, and the words of a page that state it.
@@ -308,9 +308,9 @@ def commands(root, program):
     for name in listed():
         inner = listed(name) if name in ("queue", "schedule", "worker", "lease") else []
         there |= {f"{name} {word}" for word in inner} if inner else {name}
-    told = {match[1] for row in rows(read(root, "docs/reference/commands.md"))
+    documented = {match[1] for row in rows(read(root, "docs/reference/commands.md"))
             if (match := re.match(r"`leasehold ([a-z-]+(?: [a-z-]+)?)", row[0]))}
-    return differ("command", there, told)
+    return differ("command", there, documented)
 
 
 def every_message(root, _program):
@@ -342,8 +342,8 @@ def suites(root, _program):
     build = read(root, "tests/meson.build")
     table = re.search(r"^suites = \{(.*?)^\}", build, re.M | re.S)
     names = re.findall(r"^  '(\w+)'", table[1], re.M) + re.findall(r"^test\('(\w+)'", build, re.M)
-    told = {row[0].strip("`") for row in rows(read(root, "tests/README.md"))}
-    return [f"suite {name} is not told" for name in names if name not in told]
+    documented = {row[0].strip("`") for row in rows(read(root, "tests/README.md"))}
+    return [f"suite {name} has no row" for name in names if name not in documented]
 
 
 def protocol(root, _program):

@@ -5,25 +5,25 @@
 
 A page is one test. Its fenced blocks are of these kinds:
 
-    ```console      a session: what follows `$ ` is run by one shell for the whole page, in a fresh
-                    directory with the program on $PATH and the folder examples/ in it; `> ` goes on
-                    with a command. The other lines are what it must print, stdout and stderr as a
-                    terminal shows them. A command that fails must be followed by `$ echo $?`.
-    ```text         a picture or a form: not run
-    any other       has a comment above it that says where it comes from or why it is not run:
-                    <!-- from: examples/hello.c -->     the block stands in that file, as it is
+    ```console      a session. The text after `$ ` is a command; one shell runs all commands of the page,
+                    in a new directory that has the folder examples/, with the program on $PATH. `> `
+                    continues a command. The other lines are what the command must print, on stdout and
+                    stderr together. A command that fails must be followed by `$ echo $?`.
+    ```text         a picture: not run
+    any other       needs a comment above it that says where it comes from, or why it is not run:
+                    <!-- from: examples/hello.c -->     the file has the same lines
                     <!-- not run: needs a terminal -->
 
-A page with a line `<!-- with: postgres -->` has a server of its own (tests/postgres/server.py): psql
-and postgresql:///app lead to the database "app", as its owner, or with -U admin as a superuser. Its
-session is left out where the program was built without PostgreSQL. `<!-- with: postgres pg_cron -->`
-has that extension loaded, too.
+A page with a line `<!-- with: postgres -->` gets its own server (tests/postgres/server.py): psql and
+postgresql:///app use the database "app", as its owner, or with -U admin as a superuser. Its session is
+skipped if the program was built without PostgreSQL. `<!-- with: postgres pg_cron -->` loads that
+extension too.
 
-In expected lines `…` stands for anything, a line of its own `…` for any number of lines; times in
+In expected lines `…` matches anything, and a line with only `…` matches any number of lines. Times in
 RFC 3339 and ages ("(3s ago)", "last seen 3s ago") match any other.
 
---seen prints what each session printed, to be pasted into the page. After the pages come the facts
-(facts.py): tables of the reference compared with the code they describe.
+--seen prints what each session printed, so that you can paste it into the page. After the pages come the
+facts (facts.py), which compare tables of the reference with the code.
 """
 
 import argparse
@@ -204,8 +204,8 @@ def judge_session(commands, outcomes, name):
             return [f"{where}\nprinted something else (- expected, + seen):\n"
                     + "\n".join([f"- {line}" for line in command.expected]
                                 + [f"+ {line}" for line in seen])]
-        told = index + 1 < len(commands) and commands[index + 1].text == "echo $?"
-        if code != 0 and not told:
+        answered = index + 1 < len(commands) and commands[index + 1].text == "echo $?"
+        if code != 0 and not answered:
             return [f"{where}\nfailed with exit code {code}, and no `$ echo $?` follows"]
     return []
 
