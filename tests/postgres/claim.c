@@ -1,7 +1,7 @@
 /*
- * A claim of several transactions: it fails what is rotten, and looks again for what is sound. What the
- * first of them got is held already, so a failure of a later one must not lose it. And what a claim looks
- * at besides.
+ * Claims that need several transactions: a claim fails corrupt jobs and then searches sound ones.
+ * What its first query got is already claimed, so a failure of a later query must not lose it.
+ * Also: what a claim reads besides the jobs.
  */
 #include "session.h"
 
@@ -41,7 +41,8 @@ static int claim(lh_store *store, size_t n, const char *request, lh_jobs **out)
                     out);
 }
 
-/* Whoever claims the job with the payload "trap" meets this, done as by the session that set it. */
+/* A trigger with this body runs when the job with the payload "trap" is claimed, as if by the
+ * session that set it. */
 static void set_trap(PGconn *session, const char *body)
 {
     EXPECT_STR(said(session,
@@ -180,7 +181,7 @@ TEST(a_request_that_failed_on_a_corrupt_job_gets_all_its_jobs_on_repeat)
     PQfinish(session);
 }
 
-/* It has got its answer, and is not kept waiting for another. */
+/* The request has its answer, so the claim does not wait for other jobs. */
 TEST(a_request_that_finds_only_a_corrupt_job_returns_at_once)
 {
     static const char *const payloads[] = {"rotten"};
@@ -221,7 +222,7 @@ TEST(a_claim_revives_a_worker_that_was_marked_dead)
     PQfinish(session);
 }
 
-/* How it is looked for, run.py sees to: nothing may be compiled for it. */
+/* run.py checks that the server compiles no query of it. */
 TEST(claims_of_single_jobs_raise_the_claim_floor)
 {
     enum { CLAIMS = 200 };
@@ -246,7 +247,7 @@ static void keep_notice(void *arg, const char *message)
     (void)snprintf(arg, MOST_TEXT, "%s", message);
 }
 
-/* Counts that wait to be folded may be millions. */
+/* There may be millions of counts that are not folded yet. */
 TEST(a_claim_of_an_unknown_queue_does_not_read_all_unfolded_counts)
 {
     PGconn *session = session_at(START_MS);
@@ -268,7 +269,6 @@ TEST(a_claim_of_an_unknown_queue_does_not_read_all_unfolded_counts)
                     "FROM pg_stat_xact_user_tables WHERE relid = 'leasehold.delta'::regclass"),
                "t");
     done(session, "COMMIT");
-    EXPECT_STR(notice,
-               ""); /* it is not known whether the queue was used: nothing is claimed about it */
+    EXPECT_STR(notice, ""); /* not known whether the queue was ever used, so no warning */
     PQfinish(session);
 }

@@ -1,10 +1,10 @@
 /*
- * Connections that are cut, at every step of a conversation and in either direction: what the caller
- * is told agrees with what stands in the database, and a repeat under the same identity does it once.
+ * Connections are cut at every step of a conversation, in either direction. What the caller is told
+ * must agree with the database, and a repeat with the same identity must do the act once.
  *
- * A step is a message of the protocol: the cut comes before it, and in its middle. With $TEST_CUT_STEP it
- * comes at every byte, or every so many. A pooler in between that has lost its server says so, and knows
- * as little as we do of what became of the act.
+ * A step is a message of the protocol: the cut comes before it or in its middle. With
+ * $TEST_CUT_STEP it comes at every byte, or every N bytes. A pooler that has lost its server says
+ * so, and knows as little as the client about the act.
  */
 #include "postgres/proxy.h"
 
@@ -16,21 +16,22 @@ enum { LONGEST_S = 240, TRIES = 50, INSIDE = 3, MANY = 3 };
 
 struct scene {
     struct proxy *proxy;
-    lh_store *far, *near; /* through the proxy, and past it */
+    lh_store *far, *near; /* through the proxy, and directly */
     int round;
     char queue[32], request[64];
-    lh_job job; /* held by "w-1" when the act begins; its strings are not to be read */
+    lh_job job; /* held by "w-1" when the act begins; its strings may not be read */
 };
 
 struct deed {
     const char *name;
     void (*prepare)(struct scene *scene);
     int (*perform)(struct scene *scene);
-    bool (*stands)(struct scene *scene); /* and not twice, which fails the test */
-    bool nameless; /* not known again: a repeat may be refused, because it stands */
+    bool (*stands)(
+        struct scene *scene); /* is it done? The function fails the test if it was done twice */
+    bool nameless; /* has no identity: a repeat may be refused, because the first try worked */
 };
 
-/* ---------------------------------------------------------------- what stands */
+/* ---------------------------------------------------------------- what the database has */
 
 static lh_jobs *jobs_of_round(struct scene *scene)
 {
@@ -171,7 +172,7 @@ static int perform_claim_nameless(struct scene *scene)
     return claim(scene->far, scene, NULL);
 }
 
-/* ---------------------------------------------------------------- of a holder */
+/* ---------------------------------------------------------------- acts of a holder */
 
 static void prepare_held(struct scene *scene)
 {
@@ -256,7 +257,7 @@ static bool stands_release(struct scene *scene)
     return job.state == LH_PENDING;
 }
 
-/* One job is held, another waits. */
+/* One job is running, another is pending. */
 static void prepare_held_and_pending(struct scene *scene)
 {
     prepare_held(scene);
@@ -286,7 +287,7 @@ static int perform_complete_claim(struct scene *scene)
     return complete_claim(scene, scene->request);
 }
 
-/* By one call. */
+/* With one call. */
 static int perform_complete_claim_nameless(struct scene *scene)
 {
     return complete_claim(scene, NULL);
@@ -306,7 +307,7 @@ static bool stands_complete_claim(struct scene *scene)
     return n[LH_COMPLETED] == 1;
 }
 
-/* ---------------------------------------------------------------- by hand */
+/* ---------------------------------------------------------------- acts of an operator */
 
 static int perform_cancel(struct scene *scene)
 {
@@ -414,7 +415,8 @@ static bool is_trouble(int rc)
     return rc == LH_EUNREACH || rc == LH_EBUSY || rc == LH_EUNKNOWN;
 }
 
-/* What was told is true; and when all is well again, a repeat does it, or says that it is done. */
+/* What the caller was told must be true. Once the connection works again, a repeat does the act
+ * or says that it is done. */
 static void judge(struct scene *scene, const struct deed *deed, int rc)
 {
     bool stands = deed->stands(scene);
@@ -427,14 +429,14 @@ static void judge(struct scene *scene, const struct deed *deed, int rc)
         FAIL("%s: %s: %s", deed->name, lh_status_name(rc), lh_errmsg(scene->far));
     if (rc == LH_OK)
         return;
-    for (int i = 0; i < TRIES && is_trouble(rc); i++) /* a busy machine may need some more */
+    for (int i = 0; i < TRIES && is_trouble(rc); i++) /* a busy machine may need several tries */
         rc = deed->perform(scene);
     if (rc != LH_OK && !deed->nameless)
         FAIL("%s, again: %s: %s", deed->name, lh_status_name(rc), lh_errmsg(scene->far));
     EXPECT(deed->stands(scene));
 }
 
-/* False: the act was over, or went another way, before the cut. */
+/* False: the act ended, or took another path, before the cut. */
 static bool cut_once(struct scene *scene, const struct deed *deed, enum way way, int64_t after,
                      bool gone, int *told)
 {
@@ -442,7 +444,7 @@ static bool cut_once(struct scene *scene, const struct deed *deed, enum way way,
     proxy_cut(scene->proxy, way, after, gone);
     int rc = deed->perform(scene);
     bool was_cut = proxy_mend(scene->proxy);
-    if (!was_cut && rc != LH_OK && !is_trouble(rc)) /* of a busy machine */
+    if (!was_cut && rc != LH_OK && !is_trouble(rc)) /* caused by a busy machine */
         FAIL("%s: %s: %s", deed->name, lh_status_name(rc), lh_errmsg(scene->far));
     told[0] += rc == LH_OK;
     told[1] += rc == LH_EUNKNOWN;
@@ -499,8 +501,8 @@ static void leave(struct scene *scene)
     proxy_stop(scene->proxy);
 }
 
-/* One that is not cut, on a connection that is open, with its statements prepared: where its messages
- * end. */
+/* Performs the act without a cut on an open connection with prepared statements, to find out
+ * where its messages end. */
 static size_t rehearse(struct scene *scene, const struct deed *deed, enum way way,
                        int64_t ends[MOST_STEPS])
 {
@@ -510,7 +512,7 @@ static size_t rehearse(struct scene *scene, const struct deed *deed, enum way wa
         int rc = deed->perform(scene);
         EXPECT(!proxy_mend(scene->proxy));
         if (rc != LH_OK &&
-            (!is_trouble(rc) || i > TRIES)) /* but a busy machine may need some more */
+            (!is_trouble(rc) || i > TRIES)) /* but a busy machine may need several tries */
             FAIL("%s: %s: %s", deed->name, lh_status_name(rc), lh_errmsg(scene->far));
         rehearsed = rc == LH_OK ? rehearsed + 1 : 0;
     }

@@ -1,10 +1,10 @@
 /*
- * A transaction that stays open keeps the index entries of every job that ended since. Whatever idle workers,
- * workers that start and reports ask must not read them again and again; and no bound that spares them this
- * reading may hide a job.
+ * While a transaction stays open, the indexes keep the entries of every job that ended since. Idle
+ * workers, starting workers and reports must not read these entries again and again; and no bound
+ * that prevents this may hide a job.
  *
- * How much is read is counted by the server, entry by entry. The limits are lowered, so that a few thousand dead
- * rows are many.
+ * The server counts the entries that are read. The limits are lowered, so that a few thousand dead
+ * rows count as many.
  */
 #include "session.h"
 
@@ -29,7 +29,8 @@ static void lower_limits(PGconn *c)
             "RETURN 300::bigint");
 }
 
-/* Jobs that came and went, evenly over the last hour; and as many that were scheduled, or expired, then. */
+/* Jobs that were enqueued and completed, evenly over the last hour; and as many that were
+ * scheduled, or expired, then. */
 static void litter(PGconn *c)
 {
     done(c, "ALTER TABLE leasehold.job SET (autovacuum_enabled = off)");
@@ -57,7 +58,7 @@ static void litter(PGconn *c)
     EXPECT_STR(said(c, "SELECT leasehold.has_many_dead_rows()"), "t");
 }
 
-/* A session in a store with many dead entries that `*holder` keeps. */
+/* A session in a store with many dead entries, which the transaction of `*holder` keeps. */
 static PGconn *littered(PGconn **holder)
 {
     PGconn *c = session_at(START_MS);
@@ -84,7 +85,7 @@ static long entries_so_far(PGconn *c)
                   NULL, 10);
 }
 
-/* Entries that a statement reads; it is undone unless it `stays`. */
+/* The number of entries that a statement reads. The statement is undone unless `stays`. */
 static long entries_read(PGconn *c, const char *sql, bool stays)
 {
     done(c, "BEGIN");
@@ -95,22 +96,23 @@ static long entries_read(PGconn *c, const char *sql, bool stays)
     return read;
 }
 
-/* The same without what is read to make a plan, which looks for the ends of an index. */
+/* The same, without entries that the planner reads at the ends of an index. */
 static long entries_read_again(PGconn *c, const char *sql)
 {
     (void)entries_read(c, sql, false);
     return entries_read(c, sql, false);
 }
 
-/* ---------------------------------------------------------------- looks */
+/* ---------------------------------------------------------------- scans */
 
 #define LOOK "SELECT count(*) FROM leasehold.claim('w-2', 'mail', 10, '1 h')"
-/* From a queue that was never used. */
+/* A claim from a queue that was never used. */
 #define ELSEWHERE "SELECT count(*) FROM leasehold.claim('w-2', 'empty')"
 #define LAST_NOTE "FROM leasehold.scan_bound ORDER BY id DESC LIMIT 1"
 #define IS_OWED "SELECT owed_to > owed_from " LAST_NOTE
 
-/* A claim that makes a note: one comes a second. How many jobs it got. */
+/* A claim that saves a scan bound, which happens once a second. Returns the number of claimed
+ * jobs. */
 static long look(PGconn *c, int64_t *now_ms)
 {
     char *rest = NULL;
@@ -128,7 +130,7 @@ static bool owed(PGconn *c)
     return strcmp(said(c, IS_OWED), "t") == 0;
 }
 
-/* Until nothing is owed. How many looks that took. */
+/* Claims until there is no backlog; returns the number of scans. */
 static int catch_up(PGconn *c, int64_t *now_ms)
 {
     int looks = 0;
@@ -140,7 +142,7 @@ static int catch_up(PGconn *c, int64_t *now_ms)
     return looks;
 }
 
-/* A job that w-1 holds under a lease of a second. */
+/* A job that w-1 holds with a lease of one second. */
 static void hold_one(PGconn *c)
 {
     done(c, "SELECT leasehold.enqueue('mail', 'x')");
@@ -157,7 +159,7 @@ TEST(scans_of_dead_entries_are_bounded_and_continue_where_the_last_one_stopped)
     int64_t now_ms = START_MS;
     int looks = 0;
 
-    /* The oldest of all: whatever finds it has come to the end. */
+    /* The oldest entry: a scan that finds it has reached the end. */
     done(c, "UPDATE leasehold.job SET state = 'running', worker = 'w-1', run_at = NULL, "
             "finished_at = NULL, "
             "lease_until = leasehold.clock() - interval '50 minutes' WHERE id = 1");
@@ -192,7 +194,7 @@ TEST(a_cancelled_scan_keeps_the_progress_of_earlier_scans)
     leave(holder, c);
 }
 
-/* Another has the piece that is owed; it may never commit. */
+/* Another session scans the backlog; its transaction may never commit. */
 TEST(one_session_at_a_time_scans_dead_entries_and_nobody_waits_for_it)
 {
     PGconn *holder, *c = littered(&holder), *other = session_at(START_MS);
@@ -216,7 +218,7 @@ TEST(one_session_at_a_time_scans_dead_entries_and_nobody_waits_for_it)
     "'{0,0,0,0,0,0,0}', '{}', '{}', '{}', '{}', '{}', '{}', NULL, NULL, NULL, NULL, NULL, false, " \
     "'{}', '{}')"
 
-/* What idle workers, those that start, and reports ask. */
+/* The queries of idle workers, of starting workers and of reports. */
 TEST(idle_queries_read_few_entries_behind_a_held_snapshot)
 {
     static const char *const acts[] = {
@@ -245,7 +247,7 @@ TEST(idle_queries_read_few_entries_behind_a_held_snapshot)
     int64_t now_ms = START_MS;
 
     (void)catch_up(c, &now_ms);
-    /* As if a look at all of the queue had taken a second: it comes but rarely. */
+    /* As if a scan of the whole queue took a second: it is rare then. */
     done(c, "UPDATE leasehold.claim_floor SET next_look = leasehold.clock() + interval '15 min', "
             "rest_until = leasehold.clock()");
     done(c, "SELECT leasehold.subscribe('{mail,mail/odd}')");
@@ -256,8 +258,7 @@ TEST(idle_queries_read_few_entries_behind_a_held_snapshot)
                 FAIL("round %d: %s reads %ld entries", round, acts[i], read);
         }
         for (size_t i = 0; i < sizeof noting / sizeof noting[0]; i++) {
-            session_clock(c,
-                          now_ms += 70000 * (round == 1) + 6000); /* at last the slow pass is due */
+            session_clock(c, now_ms += 70000 * (round == 1) + 6000); /* now the slow pass is due */
             (void)entries_read(c, noting[i], false);
             long read = entries_read(c, noting[i], true);
             if (read > 2 * NET + FEW)
@@ -335,7 +336,8 @@ TEST(an_expired_job_is_found_among_dead_entries_after_a_rollback)
     expect_found_after_rollback(LOOK);
 }
 
-/* Nobody takes note of it: the pass that comes by everywhere finds it, and a recovery by hand at once. */
+/* Nothing records this change: the slow pass finds it, and a recovery by an operator finds it at
+ * once. */
 TEST(a_lease_that_an_update_sets_to_the_past_is_found_among_dead_entries)
 {
     PGconn *holder, *c = littered(&holder);
@@ -356,7 +358,7 @@ TEST(a_lease_that_an_update_sets_to_the_past_is_found_among_dead_entries)
     leave(holder, c);
 }
 
-/* As it is done most often: it ends now. */
+/* The most common case: the lease ends now. */
 TEST(a_lease_that_an_update_ends_is_found_by_the_next_claim_among_dead_entries)
 {
     PGconn *holder, *c = littered(&holder);
@@ -379,7 +381,7 @@ TEST(a_clock_set_back_hides_nothing_among_dead_entries)
     (void)catch_up(c, &now_ms);
     int64_t later_ms = now_ms + 3600000;
     (void)look(c, &later_ms);
-    (void)look(c, &later_ms); /* has a bound an hour ahead */
+    (void)look(c, &later_ms); /* saves a bound an hour ahead */
     session_clock(c, now_ms);
     hold_one(c);
     now_ms += 5000;
@@ -403,7 +405,7 @@ TEST(leases_that_expired_while_no_claim_ran_are_found_among_dead_entries)
     leave(holder, c);
 }
 
-/* The transaction that is forgotten may have completed its job, too: nobody can take it back meanwhile. */
+/* The open transaction may have completed its job, too: then recovery cannot take it. */
 TEST(a_locked_expired_job_does_not_hold_back_the_scan_bound)
 {
     PGconn *holder, *c = littered(&holder), *other = session_at(START_MS);
@@ -430,7 +432,7 @@ TEST(a_locked_expired_job_does_not_hold_back_the_scan_bound)
     leave(holder, c);
 }
 
-/* So many that they cannot be remembered one by one. */
+/* Too many to be remembered one by one. */
 TEST(many_jobs_that_expired_unseen_are_all_found_among_dead_entries)
 {
     PGconn *holder, *c = littered(&holder);
@@ -451,7 +453,7 @@ TEST(many_jobs_that_expired_unseen_are_all_found_among_dead_entries)
     leave(holder, c);
 }
 
-/* Vacuum has been here: all that was owed is looked at in one piece. */
+/* After a vacuum, the whole backlog is scanned at once. */
 TEST(a_backlog_is_scanned_at_once_when_the_dead_entries_are_gone)
 {
     PGconn *holder, *c = littered(&holder);

@@ -1,6 +1,6 @@
 /*
- * lh_enqueue_postgres(): on the user's own connection, in the user's own transaction. What it says is
- * what became of it, and what it cannot know it does not claim to.
+ * lh_enqueue_postgres(): on the user's own connection, within the user's own transaction. It
+ * reports what happened to the jobs, and never claims to know what it cannot know.
  */
 #include "core/core.h"
 #include "postgres/proxy.h"
@@ -188,7 +188,7 @@ TEST(a_refused_enqueue_on_the_users_connection_leaves_nothing)
 
     (void)said(user, "BEGIN");
     EXPECT_STATUS(put(user, "no name", (lh_new_job){.payload = "x"}, &out), LH_EINVAL);
-    EXPECT_EQ(PQtransactionStatus(user), PQTRANS_INTRANS); /* it never came so far */
+    EXPECT_EQ(PQtransactionStatus(user), PQTRANS_INTRANS); /* nothing was sent */
     memset(large, 'x', sizeof large);
     EXPECT_STATUS(
         put(user, "mail", (lh_new_job){.payload = large, .payload_len = sizeof large}, &out),
@@ -238,7 +238,7 @@ TEST(a_connection_with_another_encoding_is_refused)
     EXPECT_STATUS(put_text(user, "Zo\xc3\xab"), LH_EINVAL);
     EXPECT_STR(why, "client_encoding of the connection is \"LATIN1\": UTF8 is allowed");
     EXPECT_STR(count(user), "0");
-    EXPECT_EQ(PQsetClientEncoding(user, "SQL_ASCII"), 0); /* bytes as they are */
+    EXPECT_EQ(PQsetClientEncoding(user, "SQL_ASCII"), 0); /* bytes without conversion */
     EXPECT_OK(put_text(user, "Zo\xc3\xab"));
     lh_jobs *jobs = claim_all(1);
     EXPECT_MEM(jobs->job[0].payload, jobs->job[0].payload_len, "Zo\xc3\xab", 4);
@@ -262,7 +262,7 @@ TEST(the_users_search_path_does_not_matter)
     PQfinish(user);
 }
 
-/* ---------------------------------------------------------------- connections in use */
+/* ---------------------------------------------------------------- connections that are in use */
 
 TEST(a_connection_with_a_query_in_progress_is_refused_and_loses_nothing)
 {
@@ -312,7 +312,7 @@ static void note_message(void *arg, const char *message)
     (void)snprintf(arg, 100, "processed: %.*s", (int)strcspn(message, "\n"), message);
 }
 
-/* Before, while and after we listen. */
+/* Before, during and after the enqueue. */
 TEST(the_users_notice_receiver_still_gets_notices)
 {
     PGconn *user = session_to(test_store());
@@ -346,7 +346,8 @@ TEST(a_connection_lost_before_the_enqueue_is_reported_as_unreachable)
     EXPECT_STR(said(other, "SELECT pg_terminate_backend(%d, 5000)", PQbackendPID(user)), "t");
     EXPECT_STATUS(put_text(user, "x"), LH_EUNREACH);
     EXPECT_CONTAINS(why, "terminating connection");
-    EXPECT_STATUS(put_text(user, "x"), LH_EUNREACH); /* and known from then on */
+    EXPECT_STATUS(put_text(user, "x"),
+                  LH_EUNREACH); /* and the connection is known to be lost from then on */
     EXPECT_CONTAINS(why, "connection is lost: ");
     EXPECT(why[strlen("connection is lost: ")] != '\0');
     EXPECT_STR(count(other), "0");
@@ -389,7 +390,7 @@ struct told {
     int done, unknown, undone;
 };
 
-/* The server may not have heard yet that nobody is there any more. */
+/* The server may not have noticed yet that its client is gone. */
 static void expect_left_alone(PGconn *near)
 {
     static const char others[] = "SELECT count(*) FROM pg_stat_activity WHERE datname ="
@@ -401,7 +402,7 @@ static void expect_left_alone(PGconn *near)
     EXPECT_STR(said(near, others), "0");
 }
 
-/* One enqueue, cut after so many bytes; false: it was over before. */
+/* One enqueue that is cut after N bytes; false: it ended before the cut. */
 static bool cut_once(struct proxy *proxy, PGconn *near, enum way way, int64_t after, bool in_block,
                      struct told *told)
 {
@@ -450,7 +451,7 @@ static struct told cut_everywhere(bool in_block)
 
     for (int way = TO_SERVER; way <= TO_CLIENT; way++) {
         size_t n = rehearse(proxy, (enum way)way, ends);
-        for (size_t i = 0; i < n; i++) /* each message is passed, but for its last byte */
+        for (size_t i = 0; i < n; i++) /* each message passes, except for its last byte */
             EXPECT(cut_once(proxy, near, (enum way)way, ends[i] - 1, in_block, &told));
     }
     PQfinish(near);
@@ -475,7 +476,8 @@ TEST(a_cut_of_the_users_connection_within_a_transaction_undoes_everything)
     EXPECT_EQ(told.unknown, 0);
 }
 
-/* Granted to workers, as the library calls it: what no claim can make sense of must not come in. */
+/* Workers may call the function as the library does: values that no claim can handle must be
+ * refused. */
 TEST(no_value_in_a_batch_stops_its_queue)
 {
     static const struct {

@@ -1,4 +1,4 @@
-/* Events appear in another order than their ids: whoever follows them misses none. */
+/* Events become visible in another order than their ids; a reader that follows them misses none. */
 #include "session.h"
 
 #include <leasehold.h>
@@ -13,7 +13,7 @@ static lh_store *open_store(void)
     return store;
 }
 
-/* Something that is told: the event names the lease. */
+/* An act that writes an event: the event names the lease. */
 static void acquire(PGconn *conn, const char *name)
 {
     char sql[200];
@@ -22,7 +22,7 @@ static void acquire(PGconn *conn, const char *name)
     done(conn, sql);
 }
 
-/* The leases of the next events, each with a blank; *after moves on. */
+/* Reads the leases of the next events, each with a blank; moves *after. */
 static void follow(lh_store *store, int64_t *after, int64_t wait_ms, char *told, size_t len)
 {
     lh_events *events = NULL;
@@ -41,7 +41,8 @@ static void follow(lh_store *store, int64_t *after, int64_t wait_ms, char *told,
     lh_events_free(events);
 }
 
-/* A transaction that began later took the lower id and is still open: what is above waits for it. */
+/* A transaction that began later took the lower id and is still open: the event above it must
+ * wait. */
 TEST(a_follower_sees_no_event_before_one_with_a_lower_id)
 {
     char told[200];
@@ -66,7 +67,8 @@ TEST(a_follower_sees_no_event_before_one_with_a_lower_id)
     lh_close(store);
 }
 
-/* What an event waits for need not be about events at all, and may come to nothing. */
+/* The transaction that an event waits for may have nothing to do with events, and may be rolled
+ * back. */
 TEST(a_rolled_back_transaction_does_not_delay_followers)
 {
     char told[200];
@@ -90,7 +92,7 @@ TEST(a_rolled_back_transaction_does_not_delay_followers)
     lh_close(store);
 }
 
-/* There is always somebody under way: those who look again and again are not held up for ever. */
+/* On a busy server some transaction is always in progress; readers must not wait forever. */
 TEST(a_busy_server_does_not_delay_followers_forever)
 {
     char told[200];
@@ -117,7 +119,7 @@ TEST(a_busy_server_does_not_delay_followers_forever)
     lh_close(store);
 }
 
-/* Who only looks is shown what there is. */
+/* A reader that does not follow sees everything that is visible. */
 TEST(a_list_of_events_shows_all_visible_events)
 {
     char told[200];

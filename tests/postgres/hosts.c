@@ -1,4 +1,4 @@
-/* Several hosts, some of which do not answer, and some of which were replaced. */
+/* Several hosts: some do not answer, some were replaced. */
 #include "postgres/proxy.h"
 
 #include "core/core.h"
@@ -13,7 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* One that lets everybody in, and says nothing. */
+/* A server that accepts connections and never answers. */
 struct silent {
     int fd, port;
 };
@@ -31,7 +31,7 @@ static struct silent listen_silently(void)
     return silent;
 }
 
-/* Our server, with so many silent hosts before it and behind it. */
+/* Our server, with some silent hosts before and after it. */
 static void name_hosts(char *url, size_t room, const struct proxy *proxy, int port, int before,
                        int behind)
 {
@@ -121,7 +121,7 @@ static lh_store *open_beside(struct silent *silent, const char *url)
     return store;
 }
 
-/* While one thread still asks the other hosts, another has found the new primary. */
+/* While one thread still asks the other hosts, another thread has found the new primary. */
 TEST(a_server_that_is_replaced_during_the_connect_is_not_used)
 {
     struct proxy *proxy = proxy_start();
@@ -136,7 +136,8 @@ TEST(a_server_that_is_replaced_during_the_connect_is_not_used)
     int64_t newer = look.pg->timeline + 1;
     pg_hosts_recheck(look.pg);
     EXPECT_EQ(pthread_create(&thread, NULL, look_for_server, &look), 0);
-    int client = accept(silent.fd, NULL, NULL); /* it has the one, and asks the other */
+    int client =
+        accept(silent.fd, NULL, NULL); /* it has connected to one host and asks the other */
     EXPECT(client >= 0);
     pthread_mutex_lock(&look.pg->mutex);
     look.pg->timeline = newer;
@@ -152,7 +153,7 @@ TEST(a_server_that_is_replaced_during_the_connect_is_not_used)
     proxy_stop(proxy);
 }
 
-/* ---------------------------------------------------------------- no end */
+/* ---------------------------------------------------------------- an answer without an end */
 
 TEST(an_answer_without_an_end_is_cut_off_at_the_deadline)
 {

@@ -1,4 +1,4 @@
-/* Upkeep as only PostgreSQL has it: counts that are folded, days of events, one keeper for all; and what
+/* Maintenance that only PostgreSQL has: folded counts, event days, one leader for all; and what
  * a check says about the schema and the server. */
 #include "proxy.h"
 #include "session.h"
@@ -96,9 +96,9 @@ TEST(folding_does_not_change_any_count)
     (void)said(c, "SELECT leasehold.complete(1, 1)");
     (void)said(c, "SELECT leasehold.fail(2, 1, 'no luck')");
     session_clock(c, START_MS + 1300);
-    (void)said(c, "SELECT leasehold.recover()"); /* job 3: its only attempt is spent */
-    /* Scheduled, pending, running, completed, failed, cancelled; enqueued, claimed, completed, failed,
-     * recovered, ended, waited, run. */
+    (void)said(c, "SELECT leasehold.recover()"); /* job 3: its only attempt is used */
+    /* scheduled, pending, running, completed, failed, cancelled; enqueued, claimed, completed,
+     * failed, recovered, ended, waited, run */
     static const char *const counts =
         "SELECT scheduled, pending, running, completed, failed, cancelled, hour_enqueued, "
         "hour_claimed, hour_completed, hour_failed, hour_recovered, hour_ended, hour_wait_ms, "
@@ -126,7 +126,7 @@ TEST(a_job_in_quarantine_is_not_promoted_before_the_quarantine_ends)
     PQfinish(c);
 }
 
-/* ---- days of events ---- */
+/* ---- event days ---- */
 
 static const char *days(PGconn *c)
 {
@@ -148,7 +148,7 @@ TEST(event_days_are_created_ahead_and_dropped_when_they_are_old)
     EXPECT_STR(days(c), "event_20260115 event_20260116 event_20260117 event_20260215 "
                         "event_20260216 event_20260217");
     EXPECT_STR(said(c, "SELECT leasehold.prune()"), "1");
-    /* 30 days are kept, and of the 16th only the first half is older than that. */
+    /* 30 days are kept; of the 16th, only the first half is older than that. */
     EXPECT_STR(days(c),
                "event_20260116 event_20260117 event_20260215 event_20260216 event_20260217");
     EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.event"), "0");
@@ -160,7 +160,7 @@ TEST(a_day_that_was_not_created_in_time_stays_in_the_default_partition)
     PGconn *c = session_at(START_MS);
     (void)said(c, "SELECT leasehold.enqueue('mail', 'x', expires => '1 s')");
     session_clock(c, START_MS + 1000);
-    (void)said(c, UPKEEP); /* writes an event before it makes days */
+    (void)said(c, UPKEEP); /* writes an event before it creates days */
     EXPECT_STR(days(c), "event_20260116 event_20260117");
     EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.event_default"), "1");
     session_clock(c, START_MS + 31 * DAY_MS);
@@ -196,7 +196,8 @@ TEST(writers_of_events_do_not_wait_for_days_to_be_created_or_dropped)
     (void)said(a, "BEGIN");
     (void)said(a, "SELECT leasehold.cancel(1)"); /* an event that is not committed */
     session_clock(b, START_MS + 40 * DAY_MS);
-    EXPECT_STR(said(b, "SELECT leasehold.prune()"), "0"); /* leaves what it cannot have */
+    EXPECT_STR(said(b, "SELECT leasehold.prune()"),
+               "0"); /* skips what another transaction has locked */
     EXPECT_CONTAINS(days(b), "event_20260115");
     EXPECT_STR(said(b, "SHOW lock_timeout"), "0");
     (void)said(a, "COMMIT");
@@ -219,7 +220,7 @@ static void *cancel_first(void *arg)
     return NULL;
 }
 
-/* It has chosen the default partition, and waits for whoever takes the day out of it. */
+/* The event was routed to the default partition, and waits for the session that creates its day. */
 TEST(an_event_whose_day_is_being_created_is_written)
 {
     PGconn *c = session_to(test_store()), *watch = session_to(test_store());
@@ -251,7 +252,7 @@ TEST(an_event_whose_day_is_being_created_is_written)
     PQfinish(watch);
 }
 
-/* ---- one keeper for all ---- */
+/* ---- one leader for all ---- */
 
 #define PEEK(keeper_) "SELECT something, next_ms FROM leasehold.poll('{}', " keeper_ ")"
 #define ON_DUTY(keeper_) "SELECT on_duty FROM leasehold.poll('{}', " keeper_ ")"
@@ -266,7 +267,8 @@ TEST(one_waiting_process_is_the_maintenance_leader)
     session_clock(c, START_MS + 1000);
     EXPECT_STR(said(c, PEEK("'a'")), "t ");
     EXPECT_STR(said(c, PEEK("'b'")), "f ");
-    EXPECT_STR(said(c, PEEK("NULL")), "t "); /* who does not wait for it is told as it is */
+    EXPECT_STR(said(c, PEEK("NULL")),
+               "t "); /* a caller that is no candidate gets the plain answer */
     PQfinish(c);
 }
 
@@ -276,12 +278,12 @@ TEST(a_leader_that_leaves_due_jobs_is_replaced)
     (void)said(c, PEEK("'a'"));
     (void)said(c, "SELECT leasehold.enqueue('mail', 'x', delay => '1 s')");
     session_clock(c, START_MS + 1900);
-    EXPECT_STR(said(c, ON_DUTY("'a'")), "t"); /* heard of */
+    EXPECT_STR(said(c, ON_DUTY("'a'")), "t"); /* sent a sign of life */
     session_clock(c, START_MS + 4800);
     EXPECT_STR(said(c, ON_DUTY("'a'")), "t"); /* does not count: the job has been due for long */
     EXPECT_STR(said(c, ON_DUTY("'b'")), "f");
     session_clock(c, START_MS + 4900);
-    EXPECT_STR(said(c, ON_DUTY("'a'")), "t"); /* while nobody else asks */
+    EXPECT_STR(said(c, ON_DUTY("'a'")), "t"); /* while no other process asks */
     EXPECT_STR(said(c, PEEK("'b'")), "t ");
     EXPECT_STR(said(c, ON_DUTY("'a'")), "f");
     PQfinish(c);
@@ -293,7 +295,7 @@ TEST(a_silent_leader_is_replaced)
     (void)said(c, PEEK("'a'"));
     (void)said(c, "SELECT leasehold.enqueue('mail', 'x', delay => '7 s')");
     session_clock(c, START_MS + 2000);
-    (void)said(c, PEEK("'a'")); /* heard of */
+    (void)said(c, PEEK("'a'")); /* sent a sign of life */
     session_clock(c, START_MS + 4999);
     EXPECT_STR(said(c, PEEK("'b'")), "f ");
     session_clock(c, START_MS + 5000);
@@ -309,7 +311,7 @@ TEST(a_follower_polls_again_soon)
     EXPECT_OK(lh_open(test_store(), NULL, &store));
     PGconn *c = session_at(lh_now(store));
     (void)said(c, PEEK("'a'"));
-    /* Until it listens, it looks after the store itself. */
+    /* Until its listener runs, it does maintenance itself. */
     for (int i = 0; i < 20; i++) {
         EXPECT_OK(lh_maintain(store, &(lh_maintain_opts){.wait_ms = 100}, &done));
         (void)said(c, PEEK("'a'"));
@@ -339,7 +341,7 @@ TEST(a_leader_that_closes_its_handle_resigns)
     PQfinish(c);
 }
 
-/* Until it is on duty. */
+/* Waits until the handle is the leader. */
 static lh_store *open_on_duty(const char *url, PGconn *c)
 {
     lh_store *store = NULL;
@@ -367,12 +369,12 @@ TEST(a_leader_closes_its_handle_even_if_the_server_does_not_answer)
     lh_close(unheard);
     EXPECT(lhi_mono_ms() - since < 3000);
     done(c, "ROLLBACK");
-    EXPECT_STR(said(c, ON_DUTY("'b'")), "f"); /* nobody was told: it finds out by and by */
+    EXPECT_STR(said(c, ON_DUTY("'b'")), "f"); /* it was not notified, and takes over later */
     PQfinish(c);
     proxy_stop(proxy);
 }
 
-/* Workers that are heard of. */
+/* Workers that send heartbeats. */
 #define ADD_WORKERS                                                                     \
     "INSERT INTO leasehold.worker(id, label, interval_ms, multiplier, registered_at, "  \
     "last_heartbeat_at, silent_at) SELECT 'w-' || n, 'w', 1000, 3, leasehold.clock(), " \
@@ -390,7 +392,7 @@ TEST(followers_poll_less_often_the_more_they_are)
     EXPECT_STR(said(c, spare, 5000, 5000), "t");
     (void)said(c, ADD_WORKERS, 11, 100);
     EXPECT_STR(said(c, spare, 20000, 20000), "t");
-    /* Not all at once. */
+    /* They do not all poll at the same time. */
     EXPECT_STR(said(c, "SELECT count(DISTINCT spare_ms) > 1 FROM generate_series(1, 20) n, "
                        "LATERAL leasehold.poll('{}', 'b' || n)"),
                "t");
@@ -402,7 +404,7 @@ TEST(a_claimer_beside_a_maintainer_polls_only_its_queues)
     static const char beside[] = "SELECT something, next_ms FROM leasehold.poll('{mail}', 'b')";
     PGconn *c = session_at(START_MS);
     (void)said(c, "SELECT leasehold.enqueue('mail', 'x', delay => '1 s')");
-    EXPECT_STR(said(c, beside), "f 1000"); /* nobody is on duty */
+    EXPECT_STR(said(c, beside), "f 1000"); /* there is no leader */
     (void)said(c, PEEK("'a'"));
     EXPECT_STR(said(c, beside), "f ");
     EXPECT_STR(said(c, "SELECT something, next_ms FROM leasehold.poll('{mail}', NULL)"), "f 1000");
@@ -444,7 +446,7 @@ static lh_store *store_open(void)
     return store;
 }
 
-/* All findings of a kind, one a line: "level text". */
+/* All findings of a kind, one per line: "level text". */
 static const char *findings(lh_store *store, const char *what)
 {
     static char text[8000];
@@ -465,7 +467,7 @@ TEST(a_check_names_every_change_of_the_schema)
 {
     PGconn *c = session_to(test_store());
     lh_store *store = store_open();
-    /* (The two clocks of the tests are not ours: that is all.) */
+    /* (Only the two clocks differ, because the tests replace them.) */
     EXPECT_STR(findings(store, "schema"), "warning function clock() is not as it was made\n"
                                           "warning function stopwatch() is not as it was made\n");
     (void)said(c, "DROP INDEX leasehold.job_ended");

@@ -1,5 +1,5 @@
-/* A handle with a limited number of connections: how many sessions its worker has on the server, and which
- * calls do not wait for which. */
+/* A handle with a limited number of connections: how many sessions its worker has, and which
+ * calls do not wait for others. */
 #include "postgres/session.h"
 
 #include "core/core.h"
@@ -75,7 +75,8 @@ static void expect_soon(PGconn *watch, const char *sql, const char *answer)
     "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()" \
     " AND backend_type = 'client backend'"
 
-/* Ask again and again until the answer is right; the largest number of sessions that was seen meanwhile. */
+/* Repeats the query until it has this answer; returns the largest number of sessions seen
+ * meanwhile. */
 static int most_sessions_until(PGconn *watch, const char *sql, const char *answer)
 {
     int most = 0;
@@ -88,7 +89,7 @@ static int most_sessions_until(PGconn *watch, const char *sql, const char *answe
     return most;
 }
 
-/* From before the first of them connects until each of them has had a job. */
+/* From before the first worker connects until each worker has had a job. */
 TEST_TIMEOUT(workers_that_start_together_have_at_most_two_sessions_each, 60)
 {
     static const char running[] = "SELECT count(*) FROM leasehold.job WHERE state = 'running'";
@@ -118,7 +119,7 @@ static void *recover(void *arg)
     return NULL;
 }
 
-/* The recovery waits for a lock of ours, and so holds the connection of the pool. */
+/* The recovery waits for a lock of the test, and so occupies the connection of the pool. */
 TEST_TIMEOUT(a_heartbeat_is_confirmed_while_a_recovery_of_the_same_worker_goes_on, 60)
 {
     static const char beat[] = "SELECT last_heartbeat_at > now() FROM leasehold.job";
@@ -129,17 +130,18 @@ TEST_TIMEOUT(a_heartbeat_is_confirmed_while_a_recovery_of_the_same_worker_goes_o
     done(watch, "SELECT leasehold.enqueue('q', 'x')");
     begin(&post);
     expect_soon(watch, "SELECT state FROM leasehold.job", "running");
-    expect_soon(watch, "SELECT count(*) " OTHERS, "3"); /* the gate, and two of the worker */
+    expect_soon(watch, "SELECT count(*) " OTHERS,
+                "3"); /* the lock's session, and two of the worker */
     done(gate, "BEGIN; LOCK TABLE leasehold.report IN ACCESS EXCLUSIVE MODE");
     EXPECT_EQ(pthread_create(&recovery, NULL, recover, &post), 0);
     expect_soon(watch, "SELECT count(*) " OTHERS " AND wait_event_type = 'Lock'", "1");
     for (int i = 0; i < 3; i++) {
-        done(watch, "BEGIN"); /* now() stands still */
+        done(watch, "BEGIN"); /* now() does not change */
         expect_soon(watch, beat, "t");
         done(watch, "COMMIT");
     }
     EXPECT_STR(said(watch, "SELECT count(*) " OTHERS " AND wait_event_type = 'Lock'"), "1");
-    /* And the job ends. */
+    /* The job ends, too. */
     lh_flag_raise(&post.end);
     expect_soon(watch, "SELECT state FROM leasehold.job", "completed");
     EXPECT_STR(said(watch, "SELECT count(*) " OTHERS " AND wait_event_type = 'Lock'"), "1");
@@ -176,7 +178,7 @@ static lh_store *open_limited(void)
     return store;
 }
 
-/* With the one connection of the pool taken, a holder gets the listener's. */
+/* The connection of the pool is taken, so a holder gets the listener's. */
 static struct conn *borrow(struct pg *pg, struct conn **taken)
 {
     struct conn *lent = NULL;
@@ -189,7 +191,8 @@ static struct conn *borrow(struct pg *pg, struct conn **taken)
     return lent;
 }
 
-/* A worker that always finds a job never waits for one, and with recovery off it asks for no siren. */
+/* A worker that always finds a job never waits for one; with recovery off, it does not wait for
+ * maintenance either. */
 TEST(a_holder_gets_the_reserved_connection_before_any_wait)
 {
     lh_store *store = open_limited();
@@ -230,7 +233,8 @@ TEST(a_notification_during_a_borrowed_call_is_not_lost)
     uint32_t ticket = pg_ticket(pg, &from_q);
 
     done(other, "NOTIFY leasehold, 'q'");
-    EXPECT_OK(pg_call_text(&txn, "SELECT 1", NULL, NULL, &err)); /* libpq has read it by now */
+    EXPECT_OK(pg_call_text(&txn, "SELECT 1", NULL, NULL,
+                           &err)); /* libpq has read the notification by now */
     pg_pool_give(pg, lent);
     for (int i = 0; i < PATIENCE && pg_ticket(pg, &from_q) == ticket; i++)
         (void)usleep(1000);

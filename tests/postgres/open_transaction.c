@@ -1,7 +1,7 @@
 /*
- * What somebody else's transaction must not do to others while it stays open: one that has claimed,
- * enqueued or merely looked may belong to a program that works for an hour before it commits. And
- * what goes on across such moments: late answers, limits, wake-ups, clocks.
+ * What a transaction that stays open must not do to others. A transaction that has claimed,
+ * enqueued or only read may belong to a program that works for an hour before it commits. Also:
+ * late answers, limits, wake-ups and clocks around such transactions.
  */
 #include "session.h"
 
@@ -12,7 +12,7 @@
 
 enum { TRIES = 3000 };
 
-/* Whoever must not wait in a test: it is told so instead. */
+/* A session that must not wait for a lock: it gets an error instead. */
 static PGconn *impatient_at(int64_t now_ms)
 {
     PGconn *c = session_at(now_ms);
@@ -21,7 +21,7 @@ static PGconn *impatient_at(int64_t now_ms)
     return c;
 }
 
-/* What the one that waited is told: the first column. */
+/* What the waiting session gets: the first column. */
 static const char *waited_for(PGconn *c)
 {
     static char text[200];
@@ -46,7 +46,8 @@ static void close_both(PGconn *a, PGconn *b)
 
 /* ---------------------------------------------------------------- recovery */
 
-/* Of mail, post and news one job each, held under a lease of one, two and three seconds. */
+/* One job each in the queues mail, post and news, held with leases of one, two and three
+ * seconds. */
 static void put_three_that_end_one_after_the_other(PGconn *c)
 {
     done(c, ENQUEUE("mail"));
@@ -63,7 +64,7 @@ TEST(a_claim_in_an_open_transaction_does_not_block_recovery)
     put_three_that_end_one_after_the_other(a);
     session_clock(a, START_MS + 1000);
     done(a, "BEGIN");
-    EXPECT_STR(said(a, CLAIM("v", "mail")), "1"); /* it has taken it back before */
+    EXPECT_STR(said(a, CLAIM("v", "mail")), "1"); /* it has recovered the job before */
     EXPECT_STR(said(b, CLAIM("u", "post")), "2");
     session_clock(b, START_MS + 3000);
     EXPECT_STR(said(b, "SELECT leasehold.maintain() -> 'entries_reclaimed'"), "1");
@@ -82,7 +83,7 @@ TEST(a_heartbeat_in_an_open_transaction_does_not_block_recovery)
     done(a, "SELECT leasehold.worker_heartbeat('w')");
     done(a, "BEGIN");
     done(a, "SELECT leasehold.worker_heartbeat('w')");
-    /* By the clock of the other it was silent for too long. */
+    /* By the clock of the other session it was silent for too long. */
     EXPECT_STR(
         said(b, "SELECT dead_workers, retried FROM leasehold.recover_batch('{last}', 'timer', "
                 "NULL, NULL, '{0,0,0,0,0,0,0,0,0}', '{0,0,0,0,0,0,0}', '{w}', "
@@ -94,7 +95,7 @@ TEST(a_heartbeat_in_an_open_transaction_does_not_block_recovery)
     close_both(a, b);
 }
 
-/* Workers before jobs, both. */
+/* Both lock workers before jobs. */
 TEST(a_clock_jump_and_a_heartbeat_do_not_deadlock)
 {
     PGconn *a = impatient_at(START_MS), *b = session_at(START_MS + 3600000);
@@ -120,7 +121,7 @@ TEST(two_large_claims_from_a_new_queue_do_not_wait_for_each_other)
     done(a, "BEGIN");
     EXPECT_STR(said(a, "SELECT count(*) FROM leasehold.claim('a', 'mail', 500)"), "500");
     EXPECT_STR(said(a, "SELECT count(*) FROM leasehold.claim_floor"),
-               "1"); /* and has noted where it is */
+               "1"); /* and has stored the claim floor */
     EXPECT_STR(said(b, "SELECT count(*) FROM leasehold.claim('b', 'mail', 400)"), "400");
     for (int i = 901; i <= 1000; i++) {
         char id[16];
@@ -131,7 +132,7 @@ TEST(two_large_claims_from_a_new_queue_do_not_wait_for_each_other)
     close_both(a, b);
 }
 
-/* A transaction holds the first id, and the claims of others have passed it. */
+/* A transaction has the first id, and other sessions have claimed later ones. */
 static void let_claims_pass_an_uncommitted_job(PGconn *late, PGconn *claimer)
 {
     done(late, "BEGIN");
@@ -139,7 +140,7 @@ static void let_claims_pass_an_uncommitted_job(PGconn *late, PGconn *claimer)
     done(claimer, "INSERT INTO leasehold.job(queue) SELECT 'mail' FROM generate_series(1, 1000)");
     for (int i = 0; i < 4; i++) {
         session_clock(claimer, START_MS + 3000 * i);
-        /* So many that the claim looks where fresh jobs begin. */
+        /* Enough jobs for the claim to compute the claim floor. */
         done(claimer, "SELECT count(*) FROM leasehold.claim('a', 'mail', 500)");
         done(claimer,
              "INSERT INTO leasehold.job(queue) SELECT 'mail' FROM generate_series(1, 500)");
@@ -147,7 +148,7 @@ static void let_claims_pass_an_uncommitted_job(PGconn *late, PGconn *claimer)
     EXPECT_STR(said(claimer, "SELECT bool_and(floor > 1) FROM leasehold.claim_floor"), "t");
 }
 
-/* Within two seconds of the next look. */
+/* Within two seconds of the next scan. */
 static void expect_the_late_job_is_claimed(PGconn *claimer, int64_t from_ms)
 {
     for (int i = 0; i < 3; i++) {
@@ -164,7 +165,7 @@ TEST(a_claim_in_an_open_transaction_does_not_hide_a_job_that_committed_late)
     let_claims_pass_an_uncommitted_job(late, a);
     session_clock(a, START_MS + 12000);
     done(a, "BEGIN");
-    done(a, CLAIM("a", "mail")); /* it looks at all of the queue, and its transaction stays open */
+    done(a, CLAIM("a", "mail")); /* it scans the whole queue, and its transaction stays open */
     done(late, "COMMIT");
     expect_the_late_job_is_claimed(b, START_MS + 12000);
     done(a, "COMMIT");
@@ -176,7 +177,7 @@ TEST(an_advisory_lock_of_another_role_does_not_hide_a_job_that_committed_late)
 {
     PGconn *late = session_at(START_MS), *a = session_at(START_MS), *b = impatient_at(START_MS);
     let_claims_pass_an_uncommitted_job(late, a);
-    /* The key that claims locked once, when they did. */
+    /* The advisory lock key that claims used at one time. */
     done(a, "SELECT pg_advisory_lock(hashtextextended('mail', 5273658113))");
     done(late, "COMMIT");
     expect_the_late_job_is_claimed(b, START_MS + 12000);
@@ -194,9 +195,10 @@ TEST(floor_scans_of_open_transactions_leave_no_rows_behind)
     done(late, "COMMIT");
     expect_the_late_job_is_claimed(b, START_MS + 12000);
     EXPECT_STR(said(b, "SELECT count(*) FROM leasehold.claim_floor"),
-               "2"); /* one is locked by the other */
+               "2"); /* one is locked by the other session */
     done(a, "COMMIT");
-    session_clock(b, START_MS + 2400000); /* whatever a look has cost, there is one by then */
+    session_clock(b, START_MS +
+                         2400000); /* a scan is due by then, however expensive the last one was */
     done(b, CLAIM("b", "mail"));
     EXPECT_STR(said(b, "SELECT count(*) FROM leasehold.claim_floor"), "1");
     PQfinish(late);
@@ -212,7 +214,7 @@ TEST(a_claim_under_repeatable_read_writes_no_claim_floor)
     done(a, "SELECT 1 FROM leasehold.meta");
     done(late, "COMMIT");
     session_clock(b, START_MS + 12000);
-    EXPECT_STR(said(b, CLAIM("b", "mail")), "1"); /* its look has replaced the row that `a` sees */
+    EXPECT_STR(said(b, CLAIM("b", "mail")), "1"); /* its scan has replaced the row that `a` sees */
     done(a, CLAIM("a", "gone"));
     done(a, "SELECT leasehold.claim('a', 'mail', 500)");
     done(a, "COMMIT");
@@ -226,7 +228,7 @@ static void expect_the_other_is_free(int first, int second)
     PGconn *a = session_at(START_MS), *b = impatient_at(START_MS);
     done(a, ENQUEUE("mail"));
     done(a, CLAIM("w", "mail"));
-    done(a, "SELECT leasehold.release(1, 1)"); /* pending anew */
+    done(a, "SELECT leasehold.release(1, 1)"); /* pending again */
     EXPECT_STR(said(a, "SELECT id FROM leasehold.enqueue('mail', 'x', priority => %d)",
                     first == 2 ? 5 : 0),
                "2");
@@ -286,7 +288,7 @@ TEST(a_claim_over_several_priorities_returns_each_job_once)
     }
 }
 
-/* Entries of an index that the statement has read, of rows that are long gone, too. */
+/* Index entries that the statement has read, dead ones included. */
 static long entries_read(PGconn *c, const char *index, const char *sql)
 {
     char before[40];
@@ -328,9 +330,9 @@ TEST(due_jobs_behind_an_old_snapshot_are_not_read_again_by_every_claim)
     done(a, "SELECT count(*) FROM leasehold.job");
     let_a_lot_fall_due(b);
     session_clock(b, START_MS + 5000);
-    done(b, CLAIM("w", "empty")); /* sees that nothing is due, and notes it … */
+    done(b, CLAIM("w", "empty")); /* sees that nothing is due, and saves a bound ... */
     session_clock(b, START_MS + 7000);
-    done(b, CLAIM("w", "empty")); /* … up to a second before the note before */
+    done(b, CLAIM("w", "empty")); /* ... one second before the previous bound */
     session_clock(b, START_MS + 7500);
     for (size_t i = 0; i < sizeof acts / sizeof acts[0]; i++) {
         if (entries_read(b, "job_scheduled", acts[i]) > 10)
@@ -342,8 +344,9 @@ TEST(due_jobs_behind_an_old_snapshot_are_not_read_again_by_every_claim)
     close_both(a, b);
 }
 
-/* Thousands of jobs of a queue come and go while an old snapshot is held, in two priorities, and a few of them are
- * pending anew in between; then the queue is empty. Returns after the claims and peeks of some seconds. */
+/* Thousands of jobs of a queue are enqueued and completed while an old snapshot is held, in two
+ * priorities, and a few become pending again in between; then the queue is empty. Returns after
+ * some seconds of claims and polls. */
 static void drain_behind_a_snapshot(PGconn *c, int64_t *now_ms)
 {
     for (int i = 0; i < 4; i++) {
@@ -365,7 +368,7 @@ TEST(idle_workers_do_not_read_jobs_claimed_behind_an_old_snapshot)
     static const char *const acts[] = {
         "SELECT leasehold.poll('{mail}', NULL)",
         "SELECT leasehold.poll('{mail}', 'w')",
-        "SELECT leasehold.poll('{}', 'w')", /* on duty, for those who sleep */
+        "SELECT leasehold.poll('{}', 'w')", /* as leader, for the sleepers */
         "SELECT leasehold.claim('w', 'mail', 10)",
         "SELECT leasehold.claim_one('w', 'mail', NULL, true)",
         "SELECT leasehold.has_fresh_job('{mail}')",
@@ -377,7 +380,7 @@ TEST(idle_workers_do_not_read_jobs_claimed_behind_an_old_snapshot)
     done(a, "BEGIN ISOLATION LEVEL REPEATABLE READ");
     done(a, "SELECT count(*) FROM leasehold.job");
     drain_behind_a_snapshot(b, &now_ms);
-    /* As if a look at all of the queue had taken a second. */
+    /* As if a scan of the whole queue took a second. */
     done(b, "UPDATE leasehold.claim_floor SET next_look = leasehold.clock() + interval '15 min', "
             "rest_until = leasehold.clock()");
     done(b, "SELECT leasehold.subscribe('{mail}')");
@@ -391,7 +394,7 @@ TEST(idle_workers_do_not_read_jobs_claimed_behind_an_old_snapshot)
     close_both(a, b);
 }
 
-/* A transaction that took long to commit has ended: there is no need to wait for the next look. */
+/* A transaction that took long to commit has ended: the next claim scans at once. */
 TEST(a_job_that_committed_late_is_found_at_once_when_scans_are_expensive)
 {
     PGconn *late = session_at(START_MS), *b = session_at(START_MS);
@@ -422,7 +425,7 @@ static void expect_the_exclusive_lease_is_kept(const char *late_answer)
     done(c, ENQUEUE("alone"));
     done(c, "SELECT leasehold.claim('a', 'alone', 1, '1 s')");
     done(c, "SELECT leasehold.release_worker('a')");
-    session_clock(c, START_MS + 1300); /* revoked, run out, and nobody has kept up */
+    session_clock(c, START_MS + 1300); /* revoked and expired, and no maintenance has run */
     EXPECT_STR(said(c, CLAIM("b", "alone")), "1");
     EXPECT_STR(said(c, "SELECT status FROM %s", late_answer), "-8");
     EXPECT_STR(said(c, "SELECT owner, job FROM leasehold.lease WHERE scope = 'processing'"), "b 1");
@@ -478,7 +481,7 @@ static void expect_others_are_served(const char *limit)
         said(
             b,
             "SELECT retry_ms FROM leasehold.claim_many('b', '{tight}', NULL, 1, NULL, NULL, true)"),
-        "50"); /* come again soon */
+        "50"); /* poll again soon */
     done(a, "COMMIT");
     close_both(a, b);
 }
@@ -560,7 +563,7 @@ TEST(a_claim_by_an_old_snapshot_in_a_limited_queue_is_refused_with_the_reason)
 
 /* ---------------------------------------------------------------- wake-ups */
 
-/* Is the sleeper told of it? */
+/* Does the sleeper get a notification? */
 static bool hears(PGconn *sleeper, const char *queue)
 {
     bool heard = false;
@@ -597,7 +600,7 @@ TEST(an_enqueue_wakes_sleepers_while_another_enqueue_is_uncommitted)
     test_store_renew();
     expect_the_second_is_heard("mail", ENQUEUE("mail"));
     test_store_renew();
-    /* Whoever waits for the next thing to fall due. */
+    /* A process that waits for the next thing to fall due. */
     expect_the_second_is_heard("!", "SELECT leasehold.claim('w', 'post', 1, '500 ms')");
 }
 
@@ -623,7 +626,7 @@ TEST(an_infinite_time_is_refused_and_stops_no_waiting_worker)
     EXPECT_CONTAINS(
         said(c, "INSERT INTO leasehold.job(queue, expires_at) VALUES ('mail', '-infinity')"),
         "LH003 expires_at is -infinity");
-    done(c, "UPDATE leasehold.job SET expires_at = 'infinity' WHERE id = 1"); /* by hand */
+    done(c, "UPDATE leasehold.job SET expires_at = 'infinity' WHERE id = 1"); /* by plain SQL */
     done(c, "UPDATE leasehold.job SET state = 'scheduled', run_at = 'infinity' WHERE id = 2");
     EXPECT_STR(said(c, "SELECT something, next_ms FROM leasehold.poll('{empty}', 'k')"), "f ");
     EXPECT_STR(said(c, CLAIM("w", "mail")), "1");
@@ -633,7 +636,7 @@ TEST(an_infinite_time_is_refused_and_stops_no_waiting_worker)
 TEST(event_days_begin_at_midnight_utc_in_every_time_zone)
 {
     PGconn *c = session_at(START_MS);
-    done(c, "SET timezone = 'Asia/Shanghai'"); /* CST, which is read as another zone */
+    done(c, "SET timezone = 'Asia/Shanghai'"); /* CST, which could be read as another zone */
     done(c, "SET datestyle = 'SQL'");
     done(c, "SELECT leasehold.maintain_round()");
     done(c, "SET timezone = 'UTC'");

@@ -1,10 +1,10 @@
 /*
- * No act reads more rows than it is about: whatever the server knows about the store when it plans.
+ * No act reads more rows than it needs, whatever the server's statistics say when it plans.
  *
- * The plan of a statement is made from the statistics of its tables and kept by the session. So a
- * store is filled in several ways, and every act is made in it, undone, and judged by what the server
- * counted: rows of jobs, events and requests that were read, and tables read from their beginning.
- * Plans themselves are not compared: they differ from version to version.
+ * A plan is made from the statistics of the tables and kept by the session. So the tests fill a
+ * store in several ways, perform every act in it, undo it, and compare what the server counted:
+ * rows of jobs, events and requests that were read, and sequential scans. The plans themselves are
+ * not compared, because they differ between versions.
  */
 #include "session.h"
 
@@ -16,8 +16,8 @@
 
 enum { FEW = 2, MANY = 1000, RUNNING = 3000 };
 
-/* Every kind of job has ids of its own, so that an act can name them however many there are. Three
- * of the queues have limits, one is paused. */
+/* Every group of jobs has its own range of ids, so that acts can name them. Three of the queues
+ * have limits, one is paused. */
 #define MAIL "20001"
 #define SCHEDULED "60001"
 #define HELD "70001"
@@ -26,17 +26,17 @@ enum { FEW = 2, MANY = 1000, RUNNING = 3000 };
 
 static void make_rules(PGconn *c)
 {
-    /* Whether it comes just now would be chance. */
+    /* Otherwise autovacuum would run at random times. */
     done(c, "ALTER TABLE leasehold.job SET (autovacuum_enabled = off)");
     done(c, "SELECT leasehold.queue_set('alone', exclusive => true)");
     done(c, "SELECT leasehold.queue_set('rated', rate => 1000, rate_per => '1 s')");
     done(c, "SELECT leasehold.queue_set('slots', concurrency => 100000)");
     done(c, "SELECT leasehold.queue_pause('still')");
-    done(c, "SELECT leasehold.maintain_round()"); /* makes the days of events */
+    done(c, "SELECT leasehold.maintain_round()"); /* creates the event days */
     EXPECT_STR(said(c, "SELECT setval('leasehold.job_id_seq', %d)", LAST_ID), "100000");
 }
 
-/* Without them most acts go a shorter way. */
+/* Without policies most acts take a shorter path. */
 static void obey_rules(PGconn *c, bool rules)
 {
     EXPECT_STR(said(c, "UPDATE leasehold.meta SET has_policies = %s, has_paused = %s",
@@ -126,7 +126,7 @@ static void fill(PGconn *c)
 
 static const struct act {
     const char *what;
-    int about; /* rows of each table, beside a few */
+    int about; /* expected rows per table, plus a few */
     const char *sql;
     const char *before; /* not counted */
 } acts[] = {
@@ -155,7 +155,7 @@ static const struct act {
      "SELECT * FROM leasehold.claim_one('w', 'mail', NULL, true, " HELD ", 1, 'fine')", NULL},
     {"claim", 0, "SELECT * FROM leasehold.claim('w', 'mail')", NULL},
     {"claim of 100", 100, "SELECT * FROM leasehold.claim('w', 'mail', 100)", NULL},
-    /* So many that it looks where the front of the queue is now. */
+    /* Enough jobs for the claim to compute the claim floor. */
     {"claim of 500", 500, "SELECT * FROM leasehold.claim('w', 'mail', 500)", NULL},
     {"claim as a request", 0, "SELECT * FROM leasehold.claim('w', 'mail', request => 'new')", NULL},
     {"claim by kind", 0, "SELECT * FROM leasehold.claim('w', 'mail', kinds => '{even}')", NULL},
@@ -176,7 +176,7 @@ static const struct act {
     {"claim from an exclusive queue that is held", 0, "SELECT * FROM leasehold.claim('w', 'alone')",
      "SELECT * FROM leasehold.claim('v', 'alone')"},
     {"claim from a queue with a rate", 0, "SELECT * FROM leasehold.claim('w', 'rated')", NULL},
-    /* It counts what runs there: never much. */
+    /* It counts the running jobs of the queue, which are few. */
     {"claim from a queue with slots", 10, "SELECT * FROM leasehold.claim('w', 'slots')", NULL},
     {"claim that recovers", 0, "SELECT * FROM leasehold.claim('w', 'empty')", EXPIRE},
     {"poll", 0, "SELECT leasehold.poll('{empty,mail}', 'w')", NULL},
@@ -251,7 +251,7 @@ static const struct act {
     {"list of what is stale", 0, "SELECT leasehold.stale_jobs(false, NULL, NULL, '{}', 500)",
      EXPIRE},
     {"count of what is stale", 0, "SELECT leasehold.recovery_stats()", EXPIRE},
-    /* It walks over the ids by the five hundred. */
+    /* It walks over the ids in steps of five hundred. */
     {"round of pruning", 500, "SELECT leasehold.prune_round(NULL, NULL)", NULL},
 };
 
@@ -262,12 +262,12 @@ enum { N_ACTS = sizeof acts / sizeof acts[0] };
 enum { N_TABLES = 4 };
 
 struct reads {
-    long scans[N_TABLES]; /* from the beginning of the table */
+    long scans[N_TABLES]; /* sequential scans */
     long rows[N_TABLES];
 };
 
-/* What this session has counted and not yet handed to the others: that is done between
- * transactions. A day of events is a table. What is fetched by an index is counted there. */
+/* What this session has counted and not reported yet; it reports only between transactions. An
+ * event day is a table of its own. Rows fetched by an index are counted with the index's table. */
 static struct reads reads_so_far(PGconn *c)
 {
     struct reads r = {0};
@@ -290,13 +290,13 @@ static struct reads reads_so_far(PGconn *c)
     return r;
 }
 
-/* A batch of n is looked up, locked, written, and looked at for its policies. */
+/* A batch of n is looked up, locked, written, and read for its policies. */
 static long allowed(const struct act *act)
 {
     return 20 + 4L * act->about;
 }
 
-/* Adds a line to `complaints` for each table of which it has read too much. */
+/* Adds a line to `complaints` for each table of which the act has read too much. */
 static void judge(const struct act *act, struct reads was, struct reads is, const char *where,
                   char *complaints, size_t size)
 {
@@ -313,7 +313,7 @@ static void judge(const struct act *act, struct reads was, struct reads is, cons
     }
 }
 
-/* Within the transaction that has begun. */
+/* Within the current transaction. */
 static struct reads make_and_undo(PGconn *c, const struct act *act, struct reads *was)
 {
     done(c, "SAVEPOINT before");
@@ -344,8 +344,8 @@ static void expect_few_rows_read(PGconn *c)
         FAIL("too much is read:%s", complaints);
 }
 
-/* Plans for any value, as the server keeps them after some calls; in a store that has `few` of each
- * kind of job beside what is in it, and as few of them running. */
+/* Generic plans, as the server keeps them after some calls, in a store that has `few` jobs of
+ * each kind besides its content, and as few running. */
 static void make_all_plans(PGconn *c, int few)
 {
     struct reads ignored;
@@ -375,14 +375,14 @@ TEST(no_act_reads_more_rows_than_it_needs)
 }
 
 #define TRUNCATE "TRUNCATE leasehold.job, leasehold.event, leasehold.request, leasehold.rollup"
-/* (What runs may not be deleted.) */
+/* (Running jobs may not be deleted.) */
 #define DRAIN                                                                           \
     "UPDATE leasehold.job SET state = 'cancelled', worker = NULL, lease_until = NULL "  \
     "WHERE state = 'running'; "                                                         \
     "WITH gone AS (DELETE FROM leasehold.job), past AS (DELETE FROM leasehold.rollup) " \
     "DELETE FROM leasehold.request"
 
-/* Plans are made while the store is empty; then it fills. */
+/* Plans are made while the store is empty; then it is filled. */
 static void fill_after_plans(const char *make_empty)
 {
     PGconn *c = session_at(START_MS), *other = session_at(START_MS);
@@ -403,13 +403,13 @@ TEST(no_act_reads_more_rows_than_it_needs_with_plans_made_in_an_empty_store)
     fill_after_plans(TRUNCATE);
 }
 
-/* Pages without rows: the planner believes in no row, however many pages there are. */
+/* Pages without rows: the planner estimates no rows, however many pages there are. */
 TEST(no_act_reads_more_rows_than_it_needs_with_plans_made_in_a_drained_store)
 {
     fill_after_plans(DRAIN);
 }
 
-/* Whoever comes after it filled plans by what the server learned of it when it looked last. */
+/* A new session plans in the filled store, with the statistics of an earlier state. */
 static void plan_after_filling(bool was_full, const char *look)
 {
     PGconn *c = session_at(START_MS);
@@ -443,7 +443,7 @@ TEST(no_act_reads_more_rows_than_it_needs_with_statistics_of_no_row)
     plan_after_filling(false, "ANALYZE");
 }
 
-/* It keeps what it knew of the values in the columns, and believes that there are none. */
+/* The server keeps statistics of the columns, but estimates no rows. */
 TEST(no_act_reads_more_rows_than_it_needs_with_statistics_of_a_drained_store)
 {
     plan_after_filling(true, "ANALYZE");
@@ -467,7 +467,7 @@ TEST(no_act_reads_more_rows_than_it_needs_with_plans_made_while_nothing_ran)
     PQfinish(other);
 }
 
-/* Plans are made while nobody ever slept; then there are many queues. */
+/* Plans are made before any sleeper existed; then there are many queues. */
 TEST(an_enqueue_finds_the_sleepers_of_its_queue_among_many_others)
 {
     static const char *const ways[] = {

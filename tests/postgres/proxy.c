@@ -1,4 +1,4 @@
-/* See proxy.h. One process, one loop, and whole numbers in shared memory. */
+/* See proxy.h. The proxy is one process with one loop, and shares counters with the test. */
 #include "postgres/proxy.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@
 
 enum { MOST_PAIRS = 64, CHUNK = 8192 };
 
-/* A message is a type, its length in four bytes (which count), and a body. */
+/* A message has a type, a length of four bytes (included in the length), and a body. */
 struct reader {
     unsigned char head[5];
     int have;
@@ -28,7 +28,7 @@ struct reader {
 
 struct line {
     bool armed, gone, was_cut;
-    bool gone_then; /* from the cut on */
+    bool gone_then; /* after the cut */
     bool tells, renumbers;
     enum way way;
     int64_t left; /* bytes until the cut */
@@ -36,12 +36,12 @@ struct line {
 };
 
 struct pair {
-    int fd[2]; /* of the server, of the client: where bytes go that way */
+    int fd[2]; /* the server's and the client's socket: where bytes of that direction go */
 };
 
 struct switchboard {
     struct line *line;
-    const char *server; /* path of its socket */
+    const char *server; /* path of the server's socket */
     int listener;
     size_t n;
     struct pair pair[MOST_PAIRS];
@@ -111,7 +111,7 @@ static bool send_all(int fd, const char *bytes, size_t len)
     return true;
 }
 
-/* How many of these bytes pass; fewer than all: the line is cut there. */
+/* How many of these bytes pass; if fewer than all, the line is cut there. */
 static size_t allowed(struct line *line, enum way way, size_t len)
 {
     if (!raised(&line->armed) || line->way != way || (int64_t)len <= line->left) {
@@ -122,7 +122,7 @@ static size_t allowed(struct line *line, enum way way, size_t len)
     return (size_t)line->left;
 }
 
-/* The number of the session comes first in its message. */
+/* The session's number comes first in its message. */
 static bool in_number(const struct reader *r)
 {
     enum { BODY = 8 };
@@ -152,13 +152,13 @@ static void read_messages(struct line *line, enum way way, char *bytes, size_t l
     }
 }
 
-/* What PgBouncer says; a server would add where in it that arose. */
+/* PgBouncer's message; a server's own message would also name its source function. */
 static const char farewell[] = "E\0\0\0\x29"
                                "SFATAL\0"
                                "C08P01\0"
                                "Mserver conn crashed?\0";
 
-/* False: this connection is over, or all are. */
+/* False: this connection is closed, or all are. */
 static bool carry(struct switchboard *board, size_t i, enum way way)
 {
     struct line *line = board->line;
@@ -168,7 +168,7 @@ static bool carry(struct switchboard *board, size_t i, enum way way)
     if (len <= 0)
         return false;
     size_t passes = allowed(line, way, (size_t)len);
-    read_messages(line, way, bytes, passes); /* before anybody has them, and looks */
+    read_messages(line, way, bytes, passes); /* before anyone has received and checked them */
     bool whole = send_all(board->pair[i].fd[way], bytes, passes);
     if (passes == (size_t)len)
         return whole;
@@ -178,7 +178,7 @@ static bool carry(struct switchboard *board, size_t i, enum way way)
     __atomic_store_n(&line->was_cut, true, __ATOMIC_SEQ_CST);
     __atomic_store_n(&line->armed, false, __ATOMIC_SEQ_CST);
     drop_all(board);
-    return true; /* there is nothing left to drop */
+    return true; /* nothing is left to close */
 }
 
 static _Noreturn void serve(struct switchboard *board)
@@ -192,7 +192,8 @@ static _Noreturn void serve(struct switchboard *board)
                 fds[1 + 2 * i + (size_t)way] =
                     (struct pollfd){.fd = board->pair[i].fd[!way], .events = POLLIN};
         (void)poll(fds, (nfds_t)(1 + 2 * n), -1);
-        /* From the end: what is dropped is replaced by a later one, which was looked at. */
+        /* From the end, because a closed line is replaced by a later one, which was handled
+         * already. */
         for (size_t i = n; i-- > 0;)
             for (int way = 0; way < 2 && i < board->n; way++)
                 if (fds[1 + 2 * i + (size_t)way].revents != 0 && !carry(board, i, (enum way)way)) {
@@ -206,7 +207,7 @@ static _Noreturn void serve(struct switchboard *board)
 
 /* ---------------------------------------------------------------- in the test */
 
-/* The socket of the server, and our URL to the same database. */
+/* The socket of the server, and a URL of the same database through the proxy. */
 static void read_url(char *server, size_t room, struct proxy *proxy, int port)
 {
     PQconninfoOption *options = PQconninfoParse(test_store(), NULL);

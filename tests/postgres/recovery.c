@@ -1,5 +1,5 @@
-/* Recovery as only PostgreSQL has it: by SQL alone, past what others hold or what will not let go, with
- * a bound on how far back claims look, and on a server whose clock is set. */
+/* Recovery that only PostgreSQL has: by SQL alone, with locked or refused rows, with a bound on
+ * how far back claims scan, and on a server whose clock is set. */
 #include "session.h"
 
 #include "base/hook.h"
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Jobs of queue mail, held by w-1 under a lease of one second. */
+/* Jobs of the queue mail, held by w-1 with leases of one second. */
 static PGconn *session_with_held(int n)
 {
     PGconn *c = session_at(START_MS);
@@ -76,7 +76,7 @@ TEST(maintenance_by_sql_skips_queues_with_recovery_off_and_reports_only_findings
     EXPECT_STR(said(c, STATE_OF(1)), "running");
     EXPECT_STR(said(c, STATE_OF(2)), "pending");
     EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.report"), "0");
-    EXPECT_STR(said(c, RECLAIMED), "1"); /* by hand it is another thing */
+    EXPECT_STR(said(c, RECLAIMED), "1"); /* a recovery by an operator does take it */
     PQfinish(c);
 }
 
@@ -105,7 +105,8 @@ TEST(a_recovery_by_sql_marks_a_silent_worker_dead_and_frees_its_jobs)
     PQfinish(c);
 }
 
-/* ---------------------------------------------------------------- the same fate as the library's */
+/* ---------------------------------------------------------------- the same decision as the
+ * library's */
 
 static void expect_same_fate(PGconn *c, lh_job *job, const lh_policy *policy, enum lhi_cause cause,
                              bool unstarted)
@@ -153,7 +154,7 @@ TEST(the_database_and_the_library_decide_alike_about_a_death)
     PQfinish(c);
 }
 
-/* ---------------------------------------------------------------- what is in the way */
+/* ---------------------------------------------------------------- locked rows */
 
 TEST(a_locked_job_is_recovered_in_the_next_round)
 {
@@ -213,7 +214,7 @@ static void keep_lines(void *arg, const lh_log_entry *entry)
         (void)snprintf(log + used, MOST_LOG - used, "%s\n", entry->line);
 }
 
-/* A job and a named lease whose time is over, and a trigger that refuses a write. */
+/* A job and a named lease that have expired, and a trigger that refuses a write. */
 static lh_store *store_with_a_refused_step(PGconn **c, const char *write, const char *when,
                                            char *log)
 {
@@ -316,7 +317,7 @@ TEST(a_lease_that_cannot_be_freed_does_not_hold_back_jobs)
     PQfinish(c);
 }
 
-/* 600 leases, more than a batch, that no recovery can free; they end before all others. */
+/* 600 leases, more than a batch, that no recovery can free; they expire before all others. */
 static lh_store *store_with_600_refused_leases(PGconn **c, char *log)
 {
     lh_store *store = store_with_a_refused_step(c, "UPDATE OR DELETE ON leasehold.lease",
@@ -424,10 +425,10 @@ TEST(a_worker_that_cannot_be_marked_clean_does_not_hold_back_jobs)
     PQfinish(c);
 }
 
-/* ---------------------------------------------------------------- how far back claims look */
+/* ---------------------------------------------------------------- how far back claims scan */
 
-/* How far, by START_MS; from the beginning: "". A claim notes it, once a second; it reaches to a second before
- * the note before. */
+/* The scan bound relative to START_MS; "" from the beginning. A claim saves it once a second; it
+ * is one second before the previous save. */
 static const char *swept(PGconn *c)
 {
     return said(c, "SELECT (extract(epoch FROM s.since) * 1000 - 1768473000000)::bigint FROM "
@@ -458,10 +459,10 @@ TEST(claims_scan_back_no_further_than_necessary)
     session_clock(c, START_MS + 10000);
     EXPECT_STR(said(c, CLAIM), "0");
     EXPECT_STR(swept(c), "1000");
-    session_clock(c, START_MS + 5000); /* set back */
+    session_clock(c, START_MS + 5000); /* the clock was set back */
     EXPECT_STR(swept(c), "");
     (void)said(c, "BEGIN ISOLATION LEVEL REPEATABLE READ");
-    EXPECT_STR(said(c, CLAIM), "0"); /* it may see the past */
+    EXPECT_STR(said(c, CLAIM), "0"); /* its snapshot may be older */
     (void)said(c, "COMMIT");
     session_clock(c, START_MS + 10000);
     EXPECT_STR(swept(c), "1000");
@@ -479,7 +480,7 @@ TEST(jobs_with_recovery_off_are_skipped_and_found_when_it_is_on_again)
     PQfinish(c);
 }
 
-/* What a transaction has seen is true for others only once it has committed. */
+/* What a transaction has seen counts for others only once it has committed. */
 static void expect_found_after_rollback(const char *act)
 {
     PGconn *c = session_with_held(1);
@@ -505,7 +506,8 @@ TEST(an_expired_job_is_found_after_a_rollback_of_its_next_claim)
     expect_found_after_rollback(CLAIM);
 }
 
-/* A claim of job 2 whose lease ends while its transaction is open, and others have claimed since. */
+/* A claim of job 2 whose lease ends while its transaction is open, and others have claimed
+ * since. */
 static PGconn *late_claim(PGconn *c)
 {
     PGconn *late = session_at(START_MS);
@@ -529,7 +531,7 @@ TEST(a_lease_that_expired_before_its_claim_committed_is_found_by_the_next_claim)
     PQfinish(c);
 }
 
-/* By anybody, at any claim: what is pending and what is due is noted for all of them. */
+/* By any claim: what is pending and what is due is saved for all claims. */
 TEST(a_job_that_fell_due_before_its_commit_is_found_by_the_next_claim)
 {
     PGconn *c = session_at(START_MS), *late = session_at(START_MS);
@@ -626,14 +628,14 @@ static void freeze(void)
     control->frozen_mono_ms = 1000000;
 }
 
-/* Time passes … */
+/* Time passes ... */
 static void pass_ms(int64_t ms)
 {
     lhi_control()->wall_ms += ms;
     lhi_control()->mono_ms += ms;
 }
 
-/* … and here only the server's clock says so. */
+/* ... and here only the server's clock says so. */
 static void jump_ms(int64_t ms)
 {
     lhi_control()->wall_ms += ms;
@@ -683,7 +685,7 @@ static void expect_lease_of(PGconn *c, int64_t job, int64_t ends_in_ms)
                wanted);
 }
 
-/* A lease of ten minutes and more, of which all but nine are over, and a server whose clock is set. */
+/* A lease of at least ten minutes, of which nine are left, and a server whose clock is set. */
 static void expect_lease_kept(int64_t age, int64_t jump)
 {
     freeze();
@@ -702,7 +704,7 @@ static void expect_lease_kept(int64_t age, int64_t jump)
     pass_ms(539999);
     EXPECT_EQ(recovered(store), 0);
     pass_ms(1);
-    EXPECT_EQ(recovered(store), 1); /* nor does it live longer */
+    EXPECT_EQ(recovered(store), 1); /* nor does it last longer */
     EXPECT_STR(said(c, JUMPS), jumped);
     lh_close(store);
     PQfinish(c);
@@ -739,7 +741,8 @@ TEST(a_clock_jump_seen_by_two_processes_is_reported_once)
     EXPECT_EQ(recovered(two), 0);
     pass_ms(1000);
     jump_ms(3600000);
-    EXPECT_OK(lh_recovery_stats(later, &stale)); /* who looks for the first time sees none */
+    EXPECT_OK(lh_recovery_stats(later,
+                                &stale)); /* a handle that checks for the first time sees no jump */
     EXPECT_EQ(recovered(one), 0);
     pass_ms(1000);
     EXPECT_EQ(recovered(two), 0);
@@ -762,7 +765,7 @@ TEST(a_clock_jump_reported_by_two_processes_at_once_shifts_leases_once)
     PQfinish(c);
 }
 
-/* Whose own machine stood still sees the same as whose server's clock was set. */
+/* A process whose machine was suspended sees the same as one whose server's clock was set. */
 TEST(a_suspended_process_does_not_shift_leases_that_others_renewed)
 {
     freeze();

@@ -1,7 +1,7 @@
 /*
- * The store finds itself on another server: promoted, restored from a dump, upgraded. Whoever says the
- * first word there, nothing has expired, and no token is handed out again. (Real promotions:
- * failover.py.)
+ * The store is on another server: promoted, restored from a dump, upgraded. Whichever act comes
+ * first there, nothing has expired, and no token is issued twice. (failover.py has real
+ * promotions.)
  */
 #include "session.h"
 
@@ -9,8 +9,8 @@
 #define LATER (START_MS + 10 * LEASE_MS)
 #define CLAIM "SELECT token FROM leasehold.claim('w-2', 'mail')"
 
-/* Job 1 is held by w-1 under token 1, and the lease s/n by me; both ended long ago. Then the server
- * turns out to be another one. */
+/* Job 1 is held by w-1 with token 1, and the lease s/n by me; both expired long ago. Then the
+ * server changes. */
 static PGconn *session_elsewhere(void)
 {
     PGconn *c = session_at(START_MS);
@@ -95,7 +95,7 @@ TEST(leases_on_a_new_server_expire_after_the_length_of_the_longest_lease)
     PQfinish(c);
 }
 
-/* What the epoch was on the timeline before may be lost: it is never below the timeline. */
+/* The epoch of the previous timeline may be lost, so the epoch is never below the timeline. */
 TEST(the_epoch_is_never_below_the_timeline)
 {
     PGconn *c = session_elsewhere();
@@ -150,7 +150,7 @@ TEST(a_crash_ends_no_lease)
     PQfinish(c);
 }
 
-/* It may be called in a block of the user's, too. */
+/* The act may run within a user's savepoint, too. */
 TEST(the_epoch_rises_once_after_a_crash_even_within_a_savepoint)
 {
     PGconn *c = session_at(START_MS);
@@ -177,8 +177,8 @@ TEST(a_new_epoch_is_synced_even_with_synchronous_commit_off)
     PQfinish(c);
 }
 
-/* A fresh server may give the tables of a dump the same oids that they had: the row that came with the dump was
- * written by another transaction than it says. */
+/* A new server may give the tables of a dump the oids that they had before. The row that came
+ * with the dump was written by another transaction than the one that it names. */
 TEST(a_dump_is_recognized_though_its_tables_have_the_same_oids)
 {
     PGconn *c = session_at(START_MS);

@@ -1,6 +1,7 @@
 /*
- * What a role, a database or the environment may have set for our sessions: the acts are done as ever.
- * A server's session is ours, and is set as we need it; one of a pooler's is others', too.
+ * Settings of a role, a database or the environment that affect sessions: the acts must work all
+ * the same. A session of the server is changed as needed; a session of a pooler is shared with
+ * others.
  */
 #include "postgres/proxy.h"
 #include "postgres/session.h"
@@ -13,7 +14,7 @@
 #include <string.h>
 
 struct heard {
-    bool told; /* what the database was asked to tell */
+    bool told; /* what the database was asked to log */
 };
 
 static void hear(void *arg, const lh_log_entry *entry)
@@ -52,7 +53,7 @@ static void expect_tells(lh_store *store, const struct heard *heard)
     pg_pool_give(txn.pg, txn.conn);
 }
 
-/* The warning of a commit that was not confirmed is one of them: failover.py. */
+/* One such warning says that a commit was not confirmed: failover.py. */
 TEST(notices_arrive_even_if_the_role_hides_them)
 {
     struct heard heard = {0};
@@ -158,7 +159,7 @@ TEST(a_read_only_role_is_refused_at_once)
 
 /* ---------------------------------------------------------------- services */
 
-/* As libpq has it: the file comes before the environment. */
+/* As in libpq: the file takes precedence over the environment. */
 TEST(a_service_file_overrides_the_host_of_the_environment)
 {
     struct target target = {0};

@@ -1,4 +1,5 @@
-/* A machine that sleeps: on a server the leases of its workers run on, in a file they sleep with it. */
+/* A suspended machine: on a server the leases of its workers continue to run; in a file they
+ * stop with the machine. */
 #include "harness/harness.h"
 
 #include "base/hook.h"
@@ -56,7 +57,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-/* Until it is so; a busy machine may need some time. */
+/* Waits until the flag is set; a busy machine may need some time. */
 static void expect_soon(const int *flag)
 {
     for (int i = 0; i < PATIENCE && !raised(flag); i++)
@@ -64,7 +65,7 @@ static void expect_soon(const int *flag)
     EXPECT(raised(flag));
 }
 
-/* A worker has begun its job; then the machine sleeps for an hour. */
+/* A worker has begun its job; then the machine is suspended for an hour. */
 static void fall_asleep(struct shift *shift, const char *url)
 {
     lh_enqueued out;
@@ -96,7 +97,7 @@ static int64_t heard_of(struct shift *shift)
 
 TEST_TIMEOUT(a_worker_on_postgres_stops_its_job_after_a_suspend_past_its_lease, 60)
 {
-    struct shift shift = {.heartbeat_ms = 20000}; /* no beat comes in between */
+    struct shift shift = {.heartbeat_ms = 20000}; /* no heartbeat comes in between */
     fall_asleep(&shift, test_store());
     EXPECT_EQ(lh_store_clock(shift.store), CLOCK_BOOTTIME);
     expect_soon(&shift.lost);

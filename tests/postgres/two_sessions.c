@@ -1,6 +1,6 @@
 /*
- * Two sessions on one server, step by step: what the second does while the transaction of the first is
- * open, and what it is told once that is committed, or is not.
+ * Two sessions on one server, step by step: what the second one does while the transaction of the
+ * first is open, and what it gets once that is committed or rolled back.
  */
 #include "session.h"
 
@@ -12,7 +12,7 @@
 
 enum { TRIES = 2000 };
 #define NOW "1768473000000"
-#define LATER "1768476600001" /* an hour, and a lease has ended */
+#define LATER "1768476600001" /* an hour later: the lease has ended */
 
 struct session {
     PGconn *conn;
@@ -36,7 +36,7 @@ static void session_close(struct session *s)
     PQfinish(s->conn);
 }
 
-/* The first column of the first row, or the code of what went wrong; until the next answer. */
+/* The first column of the first row, or the SQLSTATE of the error; valid until the next answer. */
 static const char *answer_of(PGresult *result)
 {
     static char text[200];
@@ -64,7 +64,7 @@ __attribute__((format(printf, 2, 3))) static const char *run_in(struct session *
     return answer_of(PQexec(s->conn, text));
 }
 
-/* What the one that waited is told. */
+/* What the waiting session gets. */
 static const char *told(struct session *s)
 {
     const char *text = answer_of(PQgetResult(s->conn));
@@ -73,7 +73,8 @@ static const char *told(struct session *s)
     return text;
 }
 
-/* ---------------------------------------------------------------- the scene: job 1, held under token 1 */
+/* ---------------------------------------------------------------- the scene: job 1 is held with
+ * token 1 */
 
 struct pair {
     struct session a, b;
@@ -164,7 +165,7 @@ TEST(a_claim_waits_for_the_recovery_of_its_job_and_gets_it)
     close_both(&p);
 }
 
-/* The other one recovers on the way to a queue where nothing is. */
+/* The other session recovers while it claims from an empty queue. */
 TEST(a_claim_waits_for_the_claim_that_recovers_its_job_and_gets_it)
 {
     struct pair p = with_jobs(1, true, LATER);
@@ -322,7 +323,7 @@ TEST(a_claim_does_not_wait_forever_for_an_open_recovery)
     close_both(&p);
 }
 
-/* Each has recovered the job that the other would have: neither may wait for the other's end. */
+/* Each has recovered the job that the other one wants: neither may wait for the other to end. */
 TEST(claims_that_recovered_each_others_jobs_do_not_deadlock)
 {
     struct pair p = with_jobs(1, true, LATER);
@@ -477,7 +478,7 @@ TEST(an_enqueue_in_a_transaction_that_is_rolled_back_leaves_nothing)
     close_both(&p);
 }
 
-/* What became of the queue while it waited for the job that it ends is seen. */
+/* The claim sees what happened to the queue while it waited for the job that it completes. */
 TEST(a_complete_and_claim_takes_nothing_from_a_queue_paused_meanwhile)
 {
     struct pair p = with_jobs(2, false, NOW);
@@ -493,14 +494,14 @@ TEST(a_complete_and_claim_takes_nothing_from_a_queue_paused_meanwhile)
     close_both(&p);
 }
 
-/* ---------------------------------------------------------------- an answer that was lost */
+/* ---------------------------------------------------------------- a lost answer */
 
 #define ONE_OF_NUMBER_78 "SELECT id FROM leasehold.enqueue_many('q', '{0}', '{x}', of_nonce => 78)"
 #define NONCE_USED "23505" /* unique_violation, which the library reports as LH_EBUSY */
 #define WHAT_BECAME_OF_IT \
     "SELECT id || ' ' || duplicate FROM leasehold.enqueue('q', 'x', request => 'lh:78:0')"
 
-/* Who asks meanwhile waits for the end of the enqueue. */
+/* The repeated enqueue waits for the first one to end. */
 static void expect_told(const char *end, const char *answer)
 {
     struct pair p = with_jobs(0, false, NOW);
@@ -523,7 +524,7 @@ TEST(a_repeated_enqueue_enqueues_if_the_first_try_was_rolled_back)
     expect_told("ROLLBACK", "2 false");
 }
 
-/* It was made again: whatever held the first try up, it must not be made twice. */
+/* The enqueue was repeated: if the first try arrives late, it must not enqueue again. */
 TEST(a_first_try_that_arrives_after_its_repeat_is_refused)
 {
     struct pair p = with_jobs(0, false, NOW);
@@ -549,7 +550,7 @@ TEST(a_first_try_is_refused_after_its_repeat_despite_a_clock_jump)
     close_both(&p);
 }
 
-/* For a day the number is kept; what is folded into the counts is not. */
+/* The nonce is kept for a day, and not folded into the counts. */
 TEST(a_first_try_is_refused_after_its_repeat_and_maintenance)
 {
     struct pair p = with_jobs(0, false, NOW);
@@ -602,7 +603,7 @@ TEST(a_first_try_is_refused_while_its_repeat_is_open)
     close_both(&p);
 }
 
-/* What is committed while he waits he could not see. */
+/* The repeat could not see what is committed while it waits. */
 TEST(a_repeated_enqueue_under_repeatable_read_is_refused)
 {
     struct pair p = with_jobs(0, false, NOW);

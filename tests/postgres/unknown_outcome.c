@@ -1,4 +1,4 @@
-/* What the caller is told of an act that had to be tried again. */
+/* What the caller is told about an act that had to be repeated. */
 #include "postgres/proxy.h"
 #include "postgres/session.h"
 
@@ -58,7 +58,7 @@ TEST(a_repeated_enqueue_reports_only_jobs_of_others_as_duplicates)
     EXPECT(proxy_mend(proxy));
     EXPECT_EQ(out.id, theirs.id);
     EXPECT(out.duplicate);
-    proxy_cut(proxy, TO_CLIENT, 0, false); /* it is done, and nobody told */
+    proxy_cut(proxy, TO_CLIENT, 0, false); /* it is done, and the answer is lost */
     out = enqueue_one(far, "ours");
     EXPECT(proxy_mend(proxy));
     EXPECT(!out.duplicate);
@@ -83,14 +83,15 @@ TEST(a_repeated_batch_reports_the_truth_about_each_job)
     EXPECT_EQ(out[0].id, theirs.id);
     EXPECT(out[0].duplicate && !out[1].duplicate && !out[2].duplicate);
     EXPECT_EQ(count_jobs(), 3);
-    /* The first try had its name, too: it cannot come late, and nobody need look for it. */
+    /* The first try had the request id, too: it cannot arrive late, and nobody searches for it. */
     EXPECT_STR(said(session, "SELECT count(*) FROM leasehold.delta WHERE act = 'n'"), "0");
     PQfinish(session);
     lh_close(far);
     proxy_stop(proxy);
 }
 
-/* What the first try has left is looked for among the youngest, by a process that has just begun, too. */
+/* Jobs of the first try are searched among the newest ids, also by a process that has just
+ * started. */
 TEST(jobs_of_a_lost_enqueue_are_searched_at_the_end_of_the_table)
 {
     struct proxy *proxy = proxy_start();
@@ -120,7 +121,7 @@ TEST(jobs_of_a_lost_enqueue_are_searched_at_the_end_of_the_table)
     proxy_stop(proxy);
 }
 
-/* ---------------------------------------------------------------- the end of a hold */
+/* ---------------------------------------------------------------- acts that end a run */
 
 struct end {
     lh_store *store;
@@ -164,7 +165,7 @@ static int claim(lh_store *store, lh_job *job)
     return rc;
 }
 
-/* Its answer is lost, and before it can ask again the job has gone to another. */
+/* The answer is lost, and before the repeat another worker has claimed the job. */
 static void expect_unknown(int (*act)(struct end *end))
 {
     struct proxy *proxy = proxy_start();
@@ -204,9 +205,9 @@ TEST(a_fail_is_unknown_if_others_claimed_its_job_before_the_repeat)
     expect_unknown(fail_now);
 }
 
-/* ---------------------------------------------------------------- again */
+/* ---------------------------------------------------------------- repeats */
 
-/* The commit of an enqueue is refused so often. */
+/* Refuses the commit of an enqueue n times. */
 static void refuse_commits(int n)
 {
     PGconn *session = session_at(START_MS);

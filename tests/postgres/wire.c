@@ -1,4 +1,4 @@
-/* What acts on PostgreSQL stand on: values that travel, refusals, log lines, connections. */
+/* The layer below the acts: parameters and results, refusals, log lines, connections. */
 #include "postgres/session.h"
 
 #include "core/core.h"
@@ -56,7 +56,7 @@ static struct pg *pg_of(lh_store *store)
     return store->store.self;
 }
 
-/* One call of our own, outside of any act. */
+/* One call outside of any act. */
 static int ask(lh_store *store, const char *sql, struct args *args, struct rows *rows,
                struct lhi_error *err)
 {
@@ -198,7 +198,7 @@ TEST(a_refusal_of_the_server_is_reported_by_its_sqlstate)
 
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++)
         EXPECT_STATUS(ask(store, refused[i].sql, NULL, NULL, &err), refused[i].status);
-    /* A refusal costs the connection nothing. */
+    /* A refusal does not cost the connection. */
     EXPECT_EQ(pg_of(store)->n_conns, 1);
     lh_close(store);
 }
@@ -233,7 +233,7 @@ TEST(a_call_that_is_too_large_is_refused_before_it_is_sent)
 
     EXPECT(bytes != MAP_FAILED);
     pg_arg_array(&args, OID_BYTEA, 2);
-    pg_put_bytes(&args, bytes, len); /* which nobody reads */
+    pg_put_bytes(&args, bytes, len); /* which is never read */
     pg_put_null(&args);
     EXPECT_STATUS(ask(store, "SELECT $1", &args, NULL, &err), LH_ETOOBIG);
     EXPECT_CONTAINS(err.text, "1000 MiB");
@@ -331,7 +331,7 @@ TEST(a_call_without_a_free_connection_waits_until_its_deadline)
 
 struct comer {
     struct pg *pg;
-    int64_t since; /* when he asked for a connection; 0: not yet; atomic */
+    int64_t since; /* when it asked for a connection; 0: not yet; atomic */
 };
 
 static void *take_and_give(void *arg)
@@ -346,7 +346,7 @@ static void *take_and_give(void *arg)
     return NULL;
 }
 
-/* False: it was given back too late, so what the other did is no proof. */
+/* False: the connection was returned too late, so the test proves nothing. */
 static bool expect_shared(void)
 {
     enum { MOMENT_MS = 50 }; /* as in pool.c */
@@ -377,7 +377,7 @@ TEST(a_call_waits_a_moment_before_it_opens_another_connection)
     EXPECT_EQ(in_time, 5);
 }
 
-/* Its sessions are ended behind its back, as by a server that was started anew. */
+/* Ends the sessions of the handle, as a restart of the server would. */
 static void end_sessions(void)
 {
     PGconn *other = session_to(test_store());
@@ -417,7 +417,7 @@ TEST(a_forked_child_that_closes_its_copy_leaves_the_parents_sessions_alone)
     struct pg *pg = pg_of(store);
     const struct conn *before = pg->idle;
     EXPECT_OK(lh_enqueue(store, "mail", &job, 1, NULL, &out));
-    EXPECT(pg->idle == before && pg->n_conns == 1); /* the very same connection */
+    EXPECT(pg->idle == before && pg->n_conns == 1); /* the same connection as before */
     lh_close(store);
 }
 
@@ -442,7 +442,7 @@ TEST(forked_child_opens_its_own_handle_while_the_parent_has_one)
     lh_close(store);
 }
 
-/* The clock is asked for over a connection when it was not for a minute. */
+/* The clock is read over a connection if it was not read for a minute. */
 TEST(forked_child_does_not_ask_for_the_time_over_its_parents_connection)
 {
     lh_store *store = open_store();
@@ -519,7 +519,7 @@ TEST(close_does_not_wait_for_a_forked_child_to_exit)
 
     EXPECT_EQ(pipe(hold), 0);
     EXPECT_EQ(pthread_create(&waiter, NULL, wait_for_a_job, store), 0);
-    while (sessions(other) < 2) /* the pool's, and that of the thread that listens */
+    while (sessions(other) < 2) /* the pool's session and the listener's */
         (void)usleep(1000);
     pid_t child = test_fork();
     if (child == 0) {
@@ -595,7 +595,7 @@ TEST(one_answering_host_of_several_is_enough)
 
 /* ---------------------------------------------------------------- the commit */
 
-/* The server answers a statement before it commits: what it refuses then is refused all the same. */
+/* The server answers a statement before it commits; a refusal at the commit still counts. */
 TEST(an_act_refused_at_the_commit_was_not_done)
 {
     lh_store *store = open_store();
@@ -620,7 +620,7 @@ TEST(an_act_refused_at_the_commit_was_not_done)
     lh_close(store);
 }
 
-/* Only a call that was cut off, and comes after it was made again, meets this. */
+/* Only a call that was cut off and arrives after its repeat meets this. */
 TEST(a_call_with_a_used_nonce_is_reported_busy)
 {
     PGconn *c = session_at(START_MS);
