@@ -1,11 +1,12 @@
 /*
- * backup.c: a copy of the store while everybody goes on working with it.
+ * Copying a store while other processes use it.
  *
- * One read snapshot is held for the whole copy, on a connection of its own: so the copy is of one
- * moment, is never begun again, and keeps no writer waiting; only the log cannot start over until
- * it is done. It is made in a private folder beside FILE (partial.c), made one file without a log,
- * synced, read back and checked, and renamed at last. Until then FILE is as it was, and what was made
- * is removed when anything goes wrong; what a SIGKILL leaves behind, the next backup removes.
+ * One read snapshot is held for the whole copy, on a connection of its own. So the copy shows one
+ * moment, never has to start again, and makes no writer wait; only the log cannot start again until
+ * the copy is done. The copy is made in a private folder beside FILE (partial.c), turned into one
+ * file without a log, synced, read back, checked, and renamed at the end. Until then FILE is
+ * unchanged. If anything fails, the copy is removed; what a SIGKILL leaves behind, the next backup
+ * removes.
  */
 #include "store/sqlite/open.h"
 #include "store/sqlite/reads/degraded.h"
@@ -32,7 +33,7 @@ int sq_copy_failed(const char *what, const char *path, struct lhi_error *err)
     return lhi_fail(err, said.status, "%s \"%.160s\": %.250s", what, path, said.text);
 }
 
-/* ---- making a whole file ---- */
+/* ---- making a complete file ---- */
 
 int sq_copy_place(const char *path, const char *what, char out[4096], struct lhi_error *err)
 {
@@ -51,7 +52,7 @@ int sq_copy_place(const char *path, const char *what, char out[4096], struct lhi
                             folder, what, path);
         return lhi_fail_errno(err, errno, "could not look at \"%.300s\"", folder);
     }
-    /* Names made from it are longer. */
+    /* Names derived from it are longer. */
     if (lhi_format(out, 4096, "%s/%s", strcmp(real, "/") == 0 ? "" : real, name) > 4000)
         return lhi_fail(err, LH_EINVAL, "path of the %s \"%.300s\" is too long", what, path);
     return LH_OK;
@@ -110,7 +111,7 @@ static int copy_pages(struct conn *from, struct conn *to, const lh_backup_opts *
     return rc == SQLITE_DONE ? LH_OK : sq_fail(to, end == SQLITE_OK ? rc : end, err);
 }
 
-/* Nobody knows of the file, so nothing of it needs to be safe before it is synced as a whole. */
+/* No other process knows the file, so nothing must be safe until the whole file is synced. */
 int sq_copy_open(struct conn *conn, const char *file, struct lhi_error *err)
 {
     int rc = sq_conn_open(conn, file, SQLITE_OPEN_READWRITE, err);
@@ -124,10 +125,11 @@ int sq_copy_make(struct conn *from, const char *file, const lh_backup_opts *opts
                  struct lhi_error *err)
 {
     struct conn to = {0};
-    /* Before SQLite sees the name, which would leave its mode to the umask and follow links. */
+    /* Create the file before SQLite does: SQLite would follow links and set its mode by the
+     * umask. */
     int fd, rc = sq_file_create(file, &fd, err);
 
-    /* That a folder cannot be written to says nothing about the store. */
+    /* A folder that cannot be written to says nothing about the store. */
     if (rc != LH_OK)
         return err->status = rc == LH_EREADONLY ? LH_EIO : rc;
     close(fd);
@@ -145,7 +147,7 @@ static int sync_file(const char *file, struct lhi_error *err)
     int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     int failed = fd < 0 || fsync(fd) != 0 ? errno : 0;
 
-    /* What is read back comes from the disk. */
+    /* Drop the cache, so that reading back really reads the disk. */
     if (failed == 0)
         (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
     if (fd >= 0)
@@ -155,8 +157,8 @@ static int sync_file(const char *file, struct lhi_error *err)
 
 int sq_copy_finish(struct conn *conn, const char *file, struct lhi_error *err)
 {
-    /* Out of WAL mode, which is written in the copied header: a log beside the file could be left
-     * behind when the file is moved. Whoever opens it as a store switches back. */
+    /* Leave WAL mode, which is noted in the header: a log beside the file could be left behind when
+     * the file is moved. Opening it as a store switches back. */
     int rc = sq_exec(conn, "PRAGMA journal_mode = DELETE", err);
 
     sq_conn_close(conn);
@@ -215,16 +217,16 @@ int sq_copy_sound(struct conn *conn, const char *path, const lh_flag *cancel, st
 
 struct backup {
     struct db *db;
-    struct db *source; /* its file; nobody else's */
-    const char *path;  /* as it was given */
+    struct db *source; /* used by this backup only */
+    const char *path;  /* as the caller gave it */
     const lh_backup_opts *opts;
-    char file[4096]; /* as it is reached */
+    char file[4096]; /* absolute */
     struct partial partial;
-    char uuid[40];          /* of the store, in the snapshot … */
-    int64_t changes, bytes; /* … and how far it has got, how large it is */
+    char uuid[40];          /* of the store, in the snapshot */
+    int64_t changes, bytes; /* the store's count of changes, and its size */
 };
 
-/* The store itself, also under another name, or what belongs to it. */
+/* Is this the store itself, also under another name, or a file that belongs to it? */
 static bool is_of_store(const struct db *db, const char *file, const struct stat *there)
 {
     for (int i = -1; i < SIDE_FILES; i++) {
@@ -240,7 +242,7 @@ static bool is_of_store(const struct db *db, const char *file, const struct stat
     return false;
 }
 
-/* A log or side file that lies beside FILE would be taken for the copy's own. */
+/* SQLite would take a log beside FILE for the copy's own. */
 static int refuse_neighbours(const struct backup *b, struct lhi_error *err)
 {
     for (int i = 0; i < SIDE_FILES; i++) {
@@ -279,7 +281,7 @@ static int look_at_target(struct backup *b, struct lhi_error *err)
     return refuse_neighbours(b, err);
 }
 
-/* Begin the snapshot, and learn what the copy must have. */
+/* Begin the snapshot, and read the values that the copy must have. */
 static int open_snapshot(struct backup *b, struct conn *from, struct lhi_error *err)
 {
     int rc = sq_copy_begin(b->source, from, err);
@@ -291,7 +293,7 @@ static int open_snapshot(struct backup *b, struct conn *from, struct lhi_error *
     return rc < 0 ? sq_copy_failed("could not read the store", b->db->path, err) : LH_OK;
 }
 
-/* A full disk would hurt the store more than a missing copy does. */
+/* A full disk would do more harm to the store than a missing copy. */
 static int need_room(const struct backup *b, struct lhi_error *err)
 {
     char folder[4096];
@@ -305,7 +307,7 @@ static int need_room(const struct backup *b, struct lhi_error *err)
                     b->path, (long long)(b->bytes >> 10), (long long)(room >> 10));
 }
 
-/* The copy is read as whoever needs it one day will read it. */
+/* Open and check the copy as a later restore would. */
 static int verify(const struct backup *b, struct lhi_error *err)
 {
     struct conn conn = {0};
@@ -322,14 +324,14 @@ static int verify(const struct backup *b, struct lhi_error *err)
     return rc;
 }
 
-/* An existing file is replaced only when that was asked for, whenever it came. */
+/* Replace an existing file only if the caller asked for it, even if the file appeared meanwhile. */
 static int put_in_place(const struct backup *b, struct lhi_error *err)
 {
     unsigned flags = b->opts->replace ? 0 : RENAME_NOREPLACE;
     const char *from = b->partial.file;
     int failed = renameat2(AT_FDCWD, from, AT_FDCWD, b->file, flags) == 0 ? 0 : errno;
 
-    /* Some file systems do not know the flag; there a look just before must do. */
+    /* Some file systems do not support the flag. There, check right before the rename. */
     if (failed == EINVAL && flags != 0)
         failed = access(b->file, F_OK) == 0 ? EEXIST : rename(from, b->file) != 0 ? errno : 0;
     if (failed == EEXIST)
@@ -339,7 +341,7 @@ static int put_in_place(const struct backup *b, struct lhi_error *err)
     return sq_sync_folder(b->file, err);
 }
 
-/* The copy says when it was made. */
+/* Store in the copy when it was made. */
 static int sign(const struct backup *b, struct lhi_error *err)
 {
     struct conn copy = {0};

@@ -1,9 +1,9 @@
 /*
- * move.c: this store as the source of a move, or as its target.
+ * This store as the source or the target of a move.
  *
- * Which part it has is in lh_meta; every handle learns it with its next transaction, because the
- * generation rises, and refuses all other acts (group_commit.c). Rows are read and written by statements
- * that are put together from the one list of tables, so that nothing is forgotten on one side.
+ * lh_meta says which part the store has. Every handle learns it with its next transaction, because
+ * the generation rises, and then refuses all other acts (group_commit.c). The statements that read
+ * and write rows are made from one list of tables, so that the source and the target cannot differ.
  */
 #include "store/sqlite/acts/acts.h"
 #include "store/sqlite/copies/backup.h"
@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-/* Where a table is here, and which of its rows are of the store itself. */
+/* Where a table is in this store, and which of its rows belong to the store itself. */
 static const struct place {
     const char *table, *filter;
 } places[LHI_MOVED_TABLES] = {
@@ -34,7 +34,7 @@ static const struct place {
 
 enum { TEXT_ROOM = 2048 };
 
-/* A minute is a number here, and a time elsewhere. */
+/* A minute is a number in this store, and a time in a move. */
 enum { MINUTE_MS = 60000 };
 
 static bool is_minute(enum lhi_moved table, size_t column)
@@ -42,7 +42,7 @@ static bool is_minute(enum lhi_moved table, size_t column)
     return table == LHI_MOVED_ROLLUP && column == 0;
 }
 
-/* ---- which part it has ---- */
+/* ---- the part of the store ---- */
 
 static const char *const part_names[] = {[LHI_PART_NONE] = "",
                                          [LHI_PART_SOURCE] = "source",
@@ -62,7 +62,7 @@ static int read_part(struct conn *conn, enum lhi_part *out, struct lhi_error *er
     return rc;
 }
 
-/* What a caller is told that wants to change a store that takes part in a move; "": it may. */
+/* Why an act is refused in a store that takes part in a move; "": it is not. */
 static void closed_words(const char *store, enum lhi_part part, const char *other, char *out,
                          size_t len)
 {
@@ -124,7 +124,7 @@ static int note_move(struct txn *txn, const struct lhi_act *act, struct lhi_erro
     return rc == LH_OK ? sq_meta_set_text(txn->conn, "move_url", act->move.url, err) : rc;
 }
 
-/* Has it this part, in this move? */
+/* Refuse unless the store has this part, in this move. */
 static int need_part(struct txn *txn, const struct lhi_act *act, enum lhi_part wanted,
                      struct lhi_error *err)
 {
@@ -140,7 +140,7 @@ static int need_part(struct txn *txn, const struct lhi_act *act, enum lhi_part w
                     txn->db->path);
 }
 
-/* ---- looking ---- */
+/* ---- reading the part ---- */
 
 static int last_id(struct conn *conn, const char *table, int64_t *out, struct lhi_error *err)
 {
@@ -188,7 +188,7 @@ int sq_read_move_part(struct conn *conn, struct lhi_act *act, struct lhi_error *
 
 /* ---- rows ---- */
 
-/* "a, b, c", each with `after` behind it. */
+/* Write "a, b, c" with `after` behind each name. */
 static size_t list(char *text, size_t len, const struct lhi_table *table, size_t n,
                    const char *after)
 {
@@ -325,7 +325,7 @@ static void insert_text(enum lhi_moved which, char text[TEXT_ROOM])
     for (size_t i = 0; i < table->n; i++)
         used +=
             lhi_format(text + used, TEXT_ROOM - used,
-                       /* a bucket that was never used has no time elsewhere */
+                       /* a bucket that was never used has no time in a move */
                        strcmp(table->column[i].name, "bucket_at") == 0 ? "%scoalesce(?, 0)" : "%s?",
                        i > 0 ? ", " : "");
     lhi_format(text + used, TEXT_ROOM - used, ")");
@@ -358,7 +358,7 @@ static int put_all(struct conn *conn, const struct lhi_act *act, struct lhi_erro
     return rc;
 }
 
-/* The rows are as they are: nothing is counted or scheduled because of them. */
+/* Insert rows without counting them and without scheduling anything because of them. */
 static int put_rows(struct txn *txn, const struct lhi_act *act, struct lhi_error *err)
 {
     int rc = need_part(txn, act, LHI_PART_TARGET, err);
@@ -408,7 +408,7 @@ static int close_source(struct txn *txn, const struct lhi_act *act, struct lhi_e
     return set_part(txn, LHI_PART_SOURCE, err);
 }
 
-/* What an unused store, or the half of an earlier move, has in the tables that are to be filled. */
+/* Remove what an unused store, or an interrupted move, has in the tables that will be filled. */
 static int clear_rows(struct txn *txn, struct lhi_error *err)
 {
     int rc = LH_OK;
@@ -434,7 +434,7 @@ static int prepare_target(struct txn *txn, const struct lhi_act *act, struct lhi
         return rc;
     bool half = part == LHI_PART_TARGET && strcmp(other, act->move.other) == 0;
     if (half && strcmp(id, act->move.id) == 0 && !act->move.anew)
-        return LH_OK; /* go on */
+        return LH_OK; /* continue with the next table */
     if (!half &&
         (part == LHI_PART_TARGET || part == LHI_PART_SOURCE || part == LHI_PART_GONE || empty == 0))
         return lhi_fail(err, LH_ESTATE,
@@ -486,7 +486,7 @@ static int finish_target(struct txn *txn, const struct lhi_act *act, struct lhi_
         (rc = raise_above(txn, source->epoch, err)) < 0 ||
         (rc = set_part(txn, LHI_PART_FILLED, err)) < 0)
         return rc;
-    txn->falls_due = true; /* there is something to look after */
+    txn->falls_due = true; /* maintenance has something to do */
     return tell_of_it(txn, act, err);
 }
 

@@ -1,9 +1,9 @@
 /*
- * partial.c: the private folder in which a backup is made, FILE.partial-XXXXXXXX.
+ * The private folder of an unfinished backup, FILE.partial-XXXXXXXX.
  *
- * It has mode 0700, so that nobody can put a log or a journal beside the copy before it is done, and
- * its maker holds a lock on it. A backup that was killed leaves its folder behind without the lock:
- * the next backup into the same place removes it.
+ * Its mode is 0700, so that no other user can put a log or a journal beside the copy. The backup
+ * holds a lock on the folder. A killed backup leaves the folder behind without the lock, and the
+ * next backup to the same place removes it.
  */
 #include "store/sqlite/copies/backup.h"
 
@@ -22,8 +22,8 @@ static const char word[] = ".partial-";
 
 /* ---- making one ---- */
 
-/* Another backup that removes what was left behind may take a new folder for such a one, until it is
- * locked: then another name is tried. False, with errno 0: that. */
+/* Another backup may remove a new folder as abandoned before it is locked. Then another name is
+ * tried. False with errno 0 means that. */
 static bool make_folder(struct partial *partial)
 {
     struct stat opened, named;
@@ -33,7 +33,7 @@ static bool make_folder(struct partial *partial)
         return false;
     }
     partial->fd = open(partial->folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    /* Where a folder cannot be locked, nobody else can lock it either, and it is not removed. */
+    /* If a folder cannot be locked, no other backup can lock it either, and none removes it. */
     bool taken = partial->fd < 0 ||
                  (flock(partial->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) ||
                  fstat(partial->fd, &opened) != 0 || stat(partial->folder, &named) != 0 ||
@@ -63,7 +63,7 @@ int sq_partial_make(struct partial *partial, const char *target, struct lhi_erro
     }
     (void)lhi_fail_errno(err, errno ? errno : EEXIST, "could not create \"%.300s\"",
                          partial->folder);
-    /* That a folder cannot be written to says nothing about the store. */
+    /* A folder that cannot be written to says nothing about the store. */
     return err->status = err->status == LH_EREADONLY ? LH_EIO : err->status;
 }
 
@@ -77,7 +77,7 @@ void sq_partial_remove(struct partial *partial)
     partial->fd = -1;
 }
 
-/* ---- removing what was left behind ---- */
+/* ---- removing abandoned folders ---- */
 
 static bool is_partial(const char *name)
 {
@@ -88,8 +88,8 @@ static bool is_partial(const char *name)
            strspn(at + sizeof word - 1, "0123456789abcdef") == DIGITS;
 }
 
-/* Ours, and nobody is at work in it. Only what a backup makes is removed: a folder with anything else
- * in it stays. */
+/* Remove a folder of this user that no process uses. Only files that a backup makes are removed: a
+ * folder with anything else in it stays. */
 static bool remove_abandoned(int around, const char *name)
 {
     static const char *const files[] = {"copy", "copy-wal", "copy-shm", "copy-journal"};
@@ -118,7 +118,7 @@ void sq_partial_clean(const char *target, const struct lhi_log *log)
     DIR *list = opendir(folder);
     if (list == NULL)
         return;
-    /* The lock of a backup on another machine may not be seen there. */
+    /* The lock of a backup on another machine may not be visible on a network file system. */
     bool local = !lhi_on_network_fs(dirfd(list));
     while (local && (entry = readdir(list)) != NULL)
         if (is_partial(entry->d_name) && remove_abandoned(dirfd(list), entry->d_name))

@@ -1,8 +1,9 @@
 /*
- * replaced_store.c: the store that a copy replaces, and what must go on from where it had got to.
+ * The store that a restore replaces, and what the new store takes from it.
  *
- * It may be damaged, which is why somebody restores: every look may fail, and what was learned
- * until then counts. What a damaged row says is believed within the bounds of what is possible.
+ * The replaced store may be damaged, because that is a reason for a restore. So every read may
+ * fail, and what was read until then counts. Values of a damaged row are used only within possible
+ * bounds.
  */
 #include "store/sqlite/acts/acts.h"
 #include "store/sqlite/copies/backup.h"
@@ -15,7 +16,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define MOST_CHANGES (INT64_C(1) << 40) /* above them begins the epoch of a token */
+#define MOST_CHANGES (INT64_C(1) << 40) /* the bits above them are the epoch of a token */
 
 void sq_replaced_clear(struct replaced *replaced)
 {
@@ -32,7 +33,7 @@ static int64_t bounded(int64_t left_ms)
     return left_ms < LHI_MAX_LEASE_MS ? left_ms : LHI_MAX_LEASE_MS;
 }
 
-/* One row more of an array; false: out of memory. */
+/* Add a row to an array. False: out of memory. */
 #define MORE(array, n) more((void **)&(array), (n), sizeof *(array))
 static bool more(void **array, size_t n, size_t size)
 {
@@ -115,7 +116,7 @@ static int read_counts(struct replaced *replaced, struct conn *conn, struct lhi_
     return LH_OK;
 }
 
-/* The time over there, by which its leases are judged. */
+/* Store time in the replaced store, with which its leases are compared. */
 static int read_clock(struct db *db, int64_t *now, struct lhi_error *err)
 {
     char boot[40];
@@ -132,7 +133,7 @@ static int read_clock(struct db *db, int64_t *now, struct lhi_error *err)
     return LH_OK;
 }
 
-/* How far it has got, and who holds what. One damaged page does not hide what is on the others. */
+/* Read its marks, and who holds what. A damaged page does not hide what is on the others. */
 static int read_same(struct replaced *replaced, struct db *db, struct lhi_error *err)
 {
     struct lhi_error said[5] = {0};
@@ -195,9 +196,9 @@ int sq_replaced_read(struct replaced *replaced, struct db *db, const char *uuid,
     return LH_OK;
 }
 
-/* ---- going on ---- */
+/* ---- carrying over ---- */
 
-/* The job may have ended in the copy, or not be there at all. */
+/* The copy may have the job as ended, or not at all. */
 static int keep_back(struct txn *txn, const struct held_job *held, struct lhi_error *err)
 {
     char queue[160];

@@ -1,15 +1,15 @@
 /*
- * restore.c: a copy becomes the store.
+ * Restoring: a copy becomes the store.
  *
- * The copy is checked, and stays as it is. From it a fresh file is made beside the store, under the
- * turnstile; in it, in one transaction, everything ends that was under way when the copy was made:
- * jobs go back as if they had been released, named leases are free, workers count as dead. The
- * fresh file goes on from where the copy *and* the store that is replaced had got to: epoch,
- * changes and ids are above those of both, so that nothing is ever handed out twice. What somebody
- * holds in the store that is replaced stays back until he has answered or his lease has ended.
+ * The copy is checked and stays unchanged. From it a new file is made beside the store, under the
+ * writer lock. One transaction in the new file ends everything that was in progress when the copy
+ * was made: running jobs are released, named leases are freed, workers count as dead. The new file
+ * continues above the epoch, the changes and the ids of both the copy and the replaced store, so
+ * that nothing is issued twice. Jobs that are held in the replaced store go into quarantine.
  *
- * Then the fresh file is swapped in and the old one kept. Killed at any step, the old store stands
- * or the new one; the note in the side file tells the next opener what to finish or to remove.
+ * Then the new file takes the store's place and the old file is kept. If the process is killed at
+ * any step, either the old store or the new one is in place; the note in the coordination file
+ * tells the next open what to finish or to remove.
  */
 #include "store/sqlite/acts/acts.h"
 #include "store/sqlite/files/files.h"
@@ -30,25 +30,25 @@
 #include <unistd.h>
 
 enum {
-    /* Where the store that is replaced cannot be read, nobody knows how often it was booted since
-     * the copy was made, and each time its epoch rose. */
+    /* If the replaced store cannot be read, it is unknown how often the machine was booted since
+     * the copy was made. Each boot raised its epoch. */
     UNKNOWN_EPOCHS = 16,
 };
 
 struct restore {
     struct fork_guard fork_guard;
-    struct db *place; /* the store's name and side file */
+    struct db *place; /* the store's name and coordination file */
     struct db *fresh; /* first the copy, then the new file: its connection and caches */
-    const char *from; /* the copy, as it was given */
+    const char *from; /* the copy, as the caller gave it */
     char copy_file[PATH_MAX];
     struct conn copy;
     bool copy_had_log;
     bool entered;
-    int64_t at;               /* in the names of what is made beside the store */
-    char file[4300];          /* the fresh one */
-    char uuid[40];            /* of the copy … */
-    int64_t epoch, changes;   /* … and how far it had got */
-    struct replaced replaced; /* what is replaced */
+    int64_t at;               /* the time in the names of the new files */
+    char file[4300];          /* the new file */
+    char uuid[40];            /* of the copy */
+    int64_t epoch, changes;   /* of the copy */
+    struct replaced replaced; /* the replaced store */
     int64_t copied_at, jobs, released, held;
 };
 
@@ -90,7 +90,8 @@ static int open_copy(struct restore *r, struct lhi_error *err)
         return rc;
     lhi_format(r->fresh->path, sizeof r->fresh->path, "%s", r->from);
     lhi_format(r->fresh->file, sizeof r->fresh->file, "%s", r->copy_file);
-    /* One snapshot from the check to the last page, whatever somebody does to the copy meanwhile. */
+    /* One snapshot from the check to the last page, even if another process changes the copy
+     * meanwhile. */
     rc = sq_copy_begin(r->fresh, &r->copy, err);
     if (rc < 0 && (rc != LH_EINVAL || r->copy.db == NULL))
         return sq_copy_failed("could not read the copy", r->from, err);
@@ -102,8 +103,8 @@ static int open_copy(struct restore *r, struct lhi_error *err)
     return rc;
 }
 
-/* Reading a file in WAL mode has put an empty log beside it: the engine takes it away again, unless
- * somebody else uses it by now. */
+/* Reading a file in WAL mode has created an empty log beside it. SQLite removes it again, unless
+ * another process uses it by now. */
 static void close_copy(struct restore *r)
 {
     struct lhi_error ignored;
@@ -140,7 +141,7 @@ static int look_at_place(struct restore *r, const char *path, struct lhi_error *
     return exists ? sq_refuse_file_mount(db, err) : LH_OK;
 }
 
-/* From here on nobody else writes, here or in the file that is replaced. */
+/* From here on no other process writes, neither in this place nor to the replaced file. */
 static int enter_place(struct restore *r, struct lhi_error *err)
 {
     struct db *db = r->place;
@@ -159,11 +160,11 @@ static int enter_place(struct restore *r, struct lhi_error *err)
     r->entered = true;
     if ((rc = sq_trust_names(db->file, true, err)) != LH_OK)
         return rc;
-    /* Whoever wrote that note is dead: he had the turnstile. */
+    /* The process that wrote the note held the writer lock, so it is dead. */
     return sq_coord_work(&db->coord, &at) == WORK_NONE ? LH_OK : sq_repair_resume(db, err);
 }
 
-/* ---- the fresh file: everything that was under way ends ---- */
+/* ---- the new file: everything in progress ends ---- */
 
 static int set_epoch(struct restore *r, struct txn *txn, struct lhi_error *err)
 {
@@ -181,7 +182,7 @@ static int set_epoch(struct restore *r, struct txn *txn, struct lhi_error *err)
     return LH_OK;
 }
 
-/* Nobody has died under these jobs: they go back as if they had been released. */
+/* No worker has died, so these jobs are released, not recovered. */
 static int release_running(struct restore *r, struct txn *txn, struct lhi_error *err)
 {
     struct held {
@@ -245,7 +246,8 @@ static int end_what_was_under_way(struct restore *r, struct txn *txn, struct lhi
     return sq_txn_flush(txn, err);
 }
 
-/* Settings and clock of a file that is not the store yet: the side file is told nothing of it. */
+/* Read settings and clock of the new file. It is not the store yet, so the coordination file is not
+ * changed. */
 static int txn_know(struct txn *txn, struct db *db, struct lhi_error *err)
 {
     memset(txn, 0, sizeof *txn);
@@ -274,7 +276,7 @@ static int settle_fresh(struct restore *r, struct lhi_error *err)
 
 /* ---- all of it ---- */
 
-/* A name that is free. */
+/* Choose a free name. */
 static void choose_name(struct restore *r)
 {
     struct stat st;
@@ -313,18 +315,18 @@ static int replace_store(struct restore *r, char kept[4300], struct lhi_error *e
         (rc = make_fresh(r, err)) == LH_OK)
         rc = sq_replace_file(r->place, r->file, "replaced", r->at, kept, err);
     if (rc != LH_OK) {
-        /* What is not yet done of a swap belongs to the note. */
+        /* An incomplete replacement is finished by its note. */
         if (sq_coord_work(coord, &at) == WORK_MAKING)
             (void)sq_repair_resume(r->place, &ignored);
         return rc;
     }
-    /* Whatever has happened to the old store, the new one is sound and nothing runs in it. */
+    /* Whatever happened to the old store, the new one is sound and no job runs in it. */
     if (sq_coord_alone(coord)) {
         sq_coord_set_dirty(coord, false);
         sq_coord_set_recovery_due(coord, false);
         sq_coord_share(coord);
     }
-    /* Who waits for a job in the old store looks, and learns that it is gone. */
+    /* Processes that wait for a job in the old store poll, and learn that it was replaced. */
     sq_wake_all_queues(coord);
     sq_wake_commit(coord);
     return LH_OK;
@@ -350,7 +352,7 @@ static struct db *new_place(const lh_open_opts *opts, const struct lhi_log *log)
     if (db == NULL)
         return NULL;
     db->opts = *opts;
-    db->opts.create = true; /* migrates a copy of an older version */
+    db->opts.create = true; /* allow the migration of a copy of an older version */
     if (db->opts.busy_ms == 0)
         db->opts.busy_ms = 5000;
     db->log = *log;
@@ -377,7 +379,7 @@ static void restore_free(struct restore *r)
     free_place(r->place);
     free_place(r->fresh);
     sq_replaced_clear(&r->replaced);
-    sq_fork_guard_leave(&r->fork_guard); /* SQLite is not used after this */
+    sq_fork_guard_leave(&r->fork_guard); /* SQLite is not used after this point */
     lhi_free(r);
 }
 

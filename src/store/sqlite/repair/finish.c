@@ -1,10 +1,10 @@
 /*
- * finish.c: the last touch to a repaired file, before it takes the store's place.
+ * The last step of a repair, on a sound file before it takes the store's place.
  *
- * What the engine now calls sound may still be less than there was. The indexes of the damaged file
- * knew which jobs there are: those that are not there any more are lost, and named. Payloads that do
- * not match their checksum are named too; a claim will fail them. If anything is gone the epoch
- * rises, so that no token is handed out a second time.
+ * A file that SQLite calls sound may have lost rows. The indexes of the damaged file list the jobs
+ * that existed: those that are missing now are lost, and each gets a finding. Payloads that do not
+ * match their checksum get a finding too; a claim will fail their jobs. If anything is lost, the
+ * epoch rises, so that no token is issued a second time.
  */
 #include "store/sqlite/acts/acts.h"
 #include "store/sqlite/open.h"
@@ -17,9 +17,10 @@
 
 #include <string.h>
 
-enum { SKIPPED_IDS = 1000000 }; /* where nobody knows how many were given */
+/* added to the highest id when it is unknown how many ids were given */
+enum { SKIPPED_IDS = 1000000 };
 
-/* ---- as it was made ---- */
+/* ---- the schema ---- */
 
 static bool same_text(sqlite3_stmt *a, sqlite3_stmt *b, int column)
 {
@@ -28,8 +29,8 @@ static bool same_text(sqlite3_stmt *a, sqlite3_stmt *b, int column)
     return x != NULL && y != NULL && strcmp(x, y) == 0;
 }
 
-/* To the engine any schema that can be read is a good one. But a byte of ours that is another may be
- * the condition of an index, in which nothing is found any more. */
+/* SQLite accepts every schema that it can parse. But a changed byte may be in the condition of one
+ * of our indexes, which would then find nothing. */
 static int compare_schema(struct conn *conn, struct conn *model, struct lhi_error *err)
 {
     sqlite3_stmt *wanted = sq_stmt(model, LHI_SQL_CHECK_SCHEMA, err, "");
@@ -37,7 +38,7 @@ static int compare_schema(struct conn *conn, struct conn *model, struct lhi_erro
     int rc = there ? LH_OK : err->status;
 
     while (rc == LH_OK && (rc = sq_step(model, wanted, err)) == LH_OK) {
-        /* Both are in the order of their names; others may have some that begin like ours. */
+        /* Both lists are ordered by name. Another program's names may begin like ours. */
         do
             rc = sq_step(conn, there, err);
         while (rc == LH_OK && !same_text(wanted, there, 0));
@@ -66,9 +67,9 @@ int sq_schema_as_made(struct conn *conn, struct lhi_error *err)
     return rc;
 }
 
-/* ---- lost ---- */
+/* ---- lost jobs ---- */
 
-/* Which jobs belong in each index of theirs. */
+/* By index of the damaged file: the jobs that belong in it. */
 static const enum lhi_sql belongs[JOB_INDEXES] = {LHI_SQL_CHECK_JOBS_PENDING,
                                                   LHI_SQL_CHECK_JOBS_TIMED, LHI_SQL_CHECK_JOBS_KEY};
 
@@ -84,8 +85,8 @@ static int load_ids(struct conn *conn, enum lhi_sql which, struct ids *ids, stru
     return rc < 0 ? rc : LH_OK;
 }
 
-/* Jobs that this index has and the table has not. In an index that could be read as a whole, as many
- * jobs may be missing as are too many: then its entries were wrong, and nothing is lost. */
+/* Find the jobs that the index lists but the table does not have. If the whole index could be read
+ * and it lists as many wrong jobs as are missing, its entries were wrong and nothing is lost. */
 static int compare_index(struct conn *conn, const struct inventory *inventory, size_t i,
                          const struct ids *jobs, int64_t last, struct ids *lost,
                          struct lhi_error *err)
@@ -148,7 +149,7 @@ int sq_counters_skip(struct conn *conn, int64_t seen, struct repair_result *resu
     return LH_OK;
 }
 
-/* The highest ids ever given must be known, or they are given again. */
+/* The highest ids ever given must be known, or ids would be given twice. */
 static int look_at_counters(struct conn *conn, struct repair_result *result, struct lhi_error *err)
 {
     int64_t seen = 0, given = -1;
@@ -161,9 +162,9 @@ static int look_at_counters(struct conn *conn, struct repair_result *result, str
     return sq_counters_skip(conn, seen, result, err);
 }
 
-/* ---- partial ---- */
+/* ---- damaged jobs ---- */
 
-/* Its queue, kind or key is not what it was: it must not run as another job than was asked for. */
+/* The job's queue, kind or key was damaged. Fail it, because it must not run as another job. */
 static int fail_renamed(struct conn *conn, int64_t id, struct repair_result *result,
                         struct lhi_error *err)
 {
@@ -204,8 +205,8 @@ static int name_partial(struct conn *conn, struct repair_result *result, struct 
 
 /* ---- rows of other tables that do not match their checksums ---- */
 
-/* What a policy forbids must not be allowed because the policy is damaged: nobody claims from its queue
- * before an operator has set it again. */
+/* A damaged policy must not allow what the sound one forbids: its queue is paused until an operator
+ * sets the policy again. */
 static int settle_policy(struct conn *conn, const char *queue, const char *kind,
                          struct repair_result *result, struct lhi_error *err)
 {
@@ -226,7 +227,7 @@ static int settle_policy(struct conn *conn, const char *queue, const char *kind,
 static int settle_lease(struct conn *conn, const char *scope, const char *name,
                         struct repair_result *result, struct lhi_error *err)
 {
-    result->fence = true; /* its token may be what was damaged */
+    result->fence = true; /* the damaged value may be its token */
     if (sq_run(conn, LHI_SQL_REPAIR_LEASE, err, "itt", lhi_wall_ms(), scope, name) < 0)
         return err->status;
     if (!sq_repair_add_loss(
@@ -251,7 +252,7 @@ static int settle_unsound(void *arg, const struct summed_table *table, sqlite3_s
 
     lhi_format(first, sizeof first, "%s", sq_text_or_empty(row, 0));
     lhi_format(second, sizeof second, "%s", sq_text_or_empty(row, 1));
-    if (strcmp(table->table, "lh_meta") == 0) /* the last rung has what is needed to fill it in */
+    if (strcmp(table->table, "lh_meta") == 0) /* salvage can fill in what is missing */
         return sq_damaged_row("value in lh_meta", name, err);
     if (strcmp(table->table, "lh_policy") == 0)
         return settle_policy(s->conn, first, second, s->result, err);

@@ -1,8 +1,8 @@
 /*
- * inventory.c: what can be known of a damaged file before it is touched.
+ * What can be learned from a damaged file before it is changed.
  *
- * Which jobs there are, from their indexes; and whether every page of every table adds up, so that the
- * engine's own means can lose nothing. A page in use that nothing leads to is proof that they may.
+ * The indexes list the jobs. And if every page of every table is consistent, REINDEX and VACUUM
+ * lose nothing. A page that is in use but that no tree leads to proves that they may lose rows.
  */
 #include "store/sqlite/reads/reads.h"
 #include "store/sqlite/repair/repair.h"
@@ -44,14 +44,14 @@ bool sq_ids_have(const struct ids *ids, int64_t id)
     return ids->n > 0 && bsearch(&id, ids->id, ids->n, sizeof id, compare_ids) != NULL;
 }
 
-/* ---- what the indexes know ---- */
+/* ---- reading the indexes ---- */
 
 static const char *const indexes[JOB_INDEXES] = {"lh_job_pending", "lh_job_timed", "lh_job_key"};
 
 struct learning {
     struct inventory *inventory;
     uint32_t root[JOB_INDEXES];
-    struct ids tables, others; /* roots; of all indexes but those */
+    struct ids tables, others; /* roots of our tables, and of all other indexes */
     size_t at;
 };
 
@@ -73,7 +73,7 @@ static int learn_root(void *arg, const struct row *row, struct lhi_error *err)
     return root == 0 || sq_ids_add(list, root) ? LH_OK : lhi_no_memory(err);
 }
 
-/* The row id is the last value of an entry. */
+/* The row id is the last value of an index entry. */
 static int learn_id(void *arg, const struct row *row, struct lhi_error *err)
 {
     struct learning *learning = arg;
@@ -146,7 +146,7 @@ static int look_at_tables(struct learning *learning, struct pages *pages, struct
     return rc;
 }
 
-/* A page in use that nothing leads to belonged to something. */
+/* A page in use that no tree leads to belonged to a tree. */
 static int look_for_orphans(struct learning *learning, struct pages *pages, struct lhi_error *err)
 {
     const struct walker walker = {true, skip_row, learn_hole, learning, NULL};
@@ -187,7 +187,7 @@ int sq_inventory_read(struct inventory *inventory, const char *file, struct lhi_
     int rc = sq_pages_open(&pages, file, err);
 
     if (rc == LH_ECORRUPT)
-        return LH_OK; /* then nobody knows anything */
+        return LH_OK; /* then nothing can be learned */
     inventory->tables_whole = true;
     if (rc == LH_OK && (rc = sq_pages_walk(&pages, 1, &schema, err)) == LH_OK &&
         (rc = look_at_tables(&learning, &pages, err)) == LH_OK &&

@@ -1,9 +1,9 @@
 /*
- * page.c: one page of a tree: its cells, and whether they add up.
+ * One page of a tree: its cells, and whether they are consistent.
  *
- * A page begins with its kind, how many cells it has and where they are. Cells, free blocks and
- * fragments fill it from where its content begins to its end, to the byte: so a page on which the
- * number of cells is damaged is told from a sound one, and the number can often be found again.
+ * A page begins with its type, the number of its cells and their positions. Cells, free blocks and
+ * fragments fill the page exactly, from the start of its content to its end. So a page with a
+ * damaged number of cells can be detected, and often the right number can be found.
  */
 #include "store/sqlite/repair/pages.h"
 
@@ -40,7 +40,7 @@ static const unsigned char *cell_of(const struct page *page, uint32_t i)
     return p >= page->pointer && p + SMALLEST_CELL <= page->end ? p : NULL;
 }
 
-/* How many bytes it takes on the page; 0: it is none. */
+/* The bytes of a cell on its page; 0: it is no valid cell. */
 static size_t cell_size(const struct pages *pages, const struct page *page, uint32_t i)
 {
     const unsigned char *begin = cell_of(page, i), *p = begin;
@@ -76,7 +76,7 @@ uint32_t sq_page_child(const struct page *page, uint32_t i, int64_t *key)
     return sq_read_u32(p);
 }
 
-/* ---- does it add up? ---- */
+/* ---- is the page consistent? ---- */
 
 static size_t free_bytes(const struct page *page, const unsigned char *header)
 {
@@ -89,7 +89,7 @@ static size_t free_bytes(const struct page *page, const unsigned char *header)
     return sum;
 }
 
-/* How many cells there must be; -1: no number fits. */
+/* The number of cells that makes the page consistent; -1: there is none. */
 static int64_t count_cells(const struct pages *pages, const struct page *page,
                            const unsigned char *header)
 {
@@ -134,7 +134,7 @@ bool sq_page_parse(const struct pages *pages, uint32_t number, const unsigned ch
 
 /* ---- rows ---- */
 
-/* The row id of a cell in a leaf of a table; 0: none to be read. */
+/* The row id of a cell in a leaf of a table; 0: it cannot be read. */
 static int64_t id_of(const struct page *page, uint32_t i)
 {
     uint64_t whole, id;
@@ -151,7 +151,8 @@ bool sq_page_is_within(const struct page *page, int64_t above, int64_t upto)
     return first == 0 || last == 0 || (first <= upto && last > above);
 }
 
-/* Ids rise on a page. Of two that do not, the one that fits neither side is the damaged one. */
+/* Ids rise on a page. If two do not, the one that fits neither of its neighbours is the damaged
+ * one. */
 static bool out_of_order(const struct page *page, uint32_t i, int64_t id,
                          const struct row_order *order)
 {
@@ -161,7 +162,8 @@ static bool out_of_order(const struct page *page, uint32_t i, int64_t id,
     return next != 0 && id >= next && (!order->any || next > order->last);
 }
 
-/* The highest id that row `i` can have: below the next one that fits, or what the tree says. */
+/* The highest id that row `i` can have: below the next one that fits, or the limit from the
+ * tree. */
 static int64_t highest_id(const struct page *page, uint32_t i, const struct row_order *order)
 {
     for (uint32_t k = i + 1; k < page->cells; k++) {
@@ -172,7 +174,7 @@ static int64_t highest_id(const struct page *page, uint32_t i, const struct row_
     return order->upto;
 }
 
-/* Its id may be known where its contents are not. */
+/* The id may be known even if the contents cannot be read. */
 static int tell_unreadable(const struct page *page, uint32_t i, const struct row_order *order,
                            bool has_id, int64_t id, const struct walker *walker,
                            struct lhi_error *err)

@@ -1,11 +1,12 @@
 /*
- * pages.c: a database file read page by page, without the engine. See pages.h.
+ * A database file, read page by page without SQLite. pages.h says why.
  *
- * A file has pages of one size. A tree has inner pages that point to others and leaves with rows; in
- * an index, and in a table without row ids, inner pages hold rows too. A row that is longer than its
- * page allows goes on in a chain of overflow pages. In a file with auto_vacuum a map, itself in pages
- * spread over the file, says of every page what it is for: so a page that a damaged one led to is
- * told from one that was given up long ago, whose rows must not rise again.
+ * All pages of a file have one size. A tree has inner pages, which point to other pages, and leaves
+ * with rows. In an index, and in a table without row ids, inner pages hold rows too. A row that is
+ * too long for its page continues in a chain of overflow pages. A file with auto_vacuum has a map,
+ * in pages spread over the file, which says for every page what it is used for. With the map, a
+ * page that a damaged page led to can be distinguished from one that was freed long ago, whose rows
+ * must not return.
  */
 #include "store/sqlite/repair/pages.h"
 
@@ -20,11 +21,11 @@ enum { DEEPEST = 40 }; /* no sound tree is deeper */
 /* Bits of the state of a page. */
 enum { SEEN = 1, LIVE = 2 };
 
-/* Entries of the map: a root, a free page, the beginning and the rest of an overflow, a page below
- * another. */
+/* Types in the map: a root, a free page, the first and a later overflow page, a page below another
+ * one. */
 enum { MAP_ROOT = 1, MAP_FREE, MAP_OVERFLOW, MAP_REST, MAP_INNER };
 
-#define LOCK_BYTE INT64_C(0x40000000) /* the page with this byte holds nothing */
+#define LOCK_BYTE INT64_C(0x40000000) /* the page with this byte is always empty */
 
 /* ---- bytes ---- */
 
@@ -54,7 +55,7 @@ bool sq_read_bytes(int fd, void *buf, size_t len, off_t at)
     return true;
 }
 
-/* A page that is not in the file reads as zeroes, which is no page of a tree. */
+/* A page behind the end of the file reads as zeros, which is no page of a tree. */
 int sq_read_page(const struct pages *pages, uint32_t page, unsigned char *buf,
                  struct lhi_error *err)
 {
@@ -82,7 +83,8 @@ uint32_t sq_map_page_of(uint32_t size, uint32_t usable, uint32_t page)
     return map == lock_page(size) ? map + 1 : map;
 }
 
-/* What is not on the list of free pages is in use. If that list is damaged, nobody knows. */
+/* Pages that are not on the list of free pages are in use. If the list is damaged, that is
+ * unknown. */
 static int read_free_list(struct pages *pages, unsigned char *buf, uint32_t trunk, uint32_t wanted,
                           struct lhi_error *err)
 {
@@ -113,7 +115,7 @@ static int read_free_list(struct pages *pages, unsigned char *buf, uint32_t trun
     return LH_OK;
 }
 
-/* A map knows better, page by page; where it is damaged, the list has the word. */
+/* The map is more reliable, page by page. Where the map is damaged, the list decides. */
 static int read_map(struct pages *pages, unsigned char *buf, struct lhi_error *err)
 {
     uint32_t at = 0;
@@ -205,7 +207,7 @@ void sq_pages_close(struct pages *pages)
 
 /* ---- a tree ---- */
 
-/* One step down: which page, and between which ids it stands. */
+/* One step down the tree: the page, and the range of its row ids. */
 struct step {
     uint32_t page;
     int depth;
@@ -249,8 +251,9 @@ static int walk_parsed(struct pages *pages, const struct page *page, struct step
         return walk_inner(pages, page, at, walker, err);
     if (!pages->live_known || sq_page_is_within(page, at.above, at.upto))
         return sq_page_read_rows(pages, page, at.above, at.upto, walker, err);
-    /* Rows of another place: a write that went astray, or a damaged key above. What of them is not
-     * found where it belongs is found here, by whoever looks for pages that nothing leads to. */
+    /* The rows belong somewhere else: a page was written to the wrong place, or a key above it is
+     * damaged. Rows that are not found where they belong are found here later, as a page that no
+     * tree leads to. */
     pages->state[page->number] &= (unsigned char)~SEEN;
     return walker->unreadable(walker->arg, page->number, at.above, at.upto, err);
 }
@@ -315,7 +318,7 @@ int sq_pages_next_orphan(struct pages *pages, struct orphan *orphan, struct lhi_
             continue;
         rc = sq_read_page(pages, n, bytes, err);
         bool readable = rc == LH_OK && sq_page_parse(pages, n, bytes, &page);
-        /* Without a map the page may be of any other use. */
+        /* Without a map the page may be used for something else. */
         if (rc != LH_OK || (!readable && !pages->mapped) || (readable && !sq_page_has_rows(&page)))
             continue;
         *orphan = (struct orphan){n, readable, readable && sq_page_is_index(&page)};
@@ -345,7 +348,7 @@ void sq_pages_forget(struct pages *pages)
         pages->state[page] &= (unsigned char)~SEEN;
 }
 
-/* What the map says of a page: five bytes, what it is for and which page is above it. */
+/* Read an entry of the map: five bytes with the type of the page and the page above it. */
 static int read_entry(struct pages *pages, uint32_t number, unsigned char entry[5],
                       struct lhi_error *err)
 {

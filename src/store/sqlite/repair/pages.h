@@ -1,9 +1,9 @@
 /*
- * pages.h: a database file read page by page, without the engine.
+ * A database file, read page by page without SQLite.
  *
- * What the engine refuses as a whole because one page of it is damaged can still be read around that
- * page. The format is SQLite's, documented and frozen. Nothing read here is trusted: every number is
- * checked before it is used, and what cannot be read is told, never guessed.
+ * SQLite may refuse a file because of one damaged page. The rest of such a file can still be read.
+ * The format is SQLite's, documented and frozen. No value from the file is trusted: every number is
+ * checked before it is used, and what cannot be read is reported, never guessed.
  */
 #ifndef LHI_SQLITE_PAGES_H
 #define LHI_SQLITE_PAGES_H
@@ -13,15 +13,15 @@
 struct pages {
     int fd;
     char path[4300];
-    uint32_t size, usable, count; /* bytes of a page, those of them in use; pages in the file */
-    int encoding;                 /* SQLITE_UTF8 … of its texts */
+    uint32_t size, usable, count; /* bytes of a page; usable bytes of it; pages in the file */
+    int encoding;                 /* of its texts, as SQLITE_UTF8 */
     int64_t user_version, application_id;
-    bool mapped;             /* it has a map that says of every page what it is for … */
-    bool incremental;        /* … and gives free pages back only when asked */
+    bool mapped;             /* the file has a map of its pages */
+    bool incremental;        /* free pages are returned to the file system only on request */
     bool live_known;         /* it is known which pages are in use */
-    unsigned char *state;    /* of each page */
-    struct column *column;   /* of the row at hand */
-    unsigned char *overflow; /* the row at hand, where it is longer than a page holds */
+    unsigned char *state;    /* one byte for each page */
+    struct column *column;   /* of the current row */
+    unsigned char *overflow; /* the current row, if it is longer than its page holds */
 };
 
 /* One value: a serial type of the file format, and its bytes. */
@@ -33,57 +33,60 @@ struct column {
 
 struct row {
     const struct pages *pages;
-    int64_t id; /* of a table with row ids; else 0 */
+    int64_t id; /* in a table with row ids; else 0 */
     const struct column *column;
     size_t n;
-    bool broken; /* its end cannot be read: texts and bytes are shorter or empty, numbers NULL */
+    /* its end cannot be read: texts and blobs are shorter or empty, numbers are NULL */
+    bool broken;
 };
 
-/* What a walk over a tree tells. */
+/* The callbacks of a walk over a tree. */
 struct walker {
-    bool index; /* of an index, or of a table without row ids */
+    bool index; /* the tree is an index, or a table without row ids */
     int (*row)(void *arg, const struct row *row, struct lhi_error *err);
-    /* A page that cannot be read, and between which row ids it stood: above the first, up to the second.
-     * With page 0 it is a row; both are 0 where rows have no ids. */
+    /* A page that cannot be read, and the range of its row ids: above the first, up to the second.
+     * Page 0 means a single row. Both are 0 if rows have no ids. */
     int (*unreadable)(void *arg, uint32_t page, int64_t above, int64_t upto, struct lhi_error *err);
     void *arg;
-    /* NULL: not wanted. A page whose cells do not add up; `counted`: but do with another number of
-     * them, which is taken. */
+    /* A page that is not consistent. `counted`: it is consistent with another number of cells, and
+     * that number is used. NULL: not wanted. */
     int (*suspect)(void *arg, uint32_t page, bool counted, struct lhi_error *err);
 };
 
-/* LH_ECORRUPT: it is no database at all. */
+/* LH_ECORRUPT: the file is no database. */
 int sq_pages_open(struct pages *pages, const char *path, struct lhi_error *err);
 void sq_pages_close(struct pages *pages);
-/* Is it the root of an index, or of a table without row ids? */
+/* Is this the root of an index, or of a table without row ids? */
 int sq_pages_is_keyed(struct pages *pages, uint32_t root, bool *keyed, struct lhi_error *err);
-/* All rows below `root`, in their order. A page is read once: what leads back to it is damage. */
+/* Walk over all rows below `root` in their order. Each page is read once; a second reference to a
+ * page is damage. */
 int sq_pages_walk(struct pages *pages, uint32_t root, const struct walker *walker,
                   struct lhi_error *err);
-/* A page in use that no walk has come by: it holds rows, or cannot be read. */
+/* A page in use that no walk has reached. It holds rows, or it cannot be read. */
 struct orphan {
     uint32_t page;
-    bool readable, index; /* index: rows of which kind */
+    bool readable, index; /* index: its rows are those of an index */
 };
-/* The next one after orphan->page; 0: none. */
+/* Find the next one after orphan->page; 0: there is none. */
 int sq_pages_next_orphan(struct pages *pages, struct orphan *orphan, struct lhi_error *err);
-/* The page above this one, as the map has it; 0: none, or no map. */
+/* The page above this one, from the map; 0: there is none, or no map. */
 int sq_pages_parent(struct pages *pages, uint32_t number, uint32_t *parent, struct lhi_error *err);
-/* Does the map know a page below this one? Without a map nobody knows. */
+/* Does the map have a page below this one? Without a map, no. */
 int sq_pages_is_parent(struct pages *pages, uint32_t number, bool *yes, struct lhi_error *err);
-/* As if no walk had been made. */
+/* Forget all walks. */
 void sq_pages_forget(struct pages *pages);
-/* The rows of this one page. */
+/* Walk over the rows of this page only. */
 int sq_pages_rows(struct pages *pages, uint32_t number, const struct walker *walker,
                   struct lhi_error *err);
 
 bool sq_row_is_null(const struct row *row, size_t i);
 bool sq_row_is_text(const struct row *row, size_t i);
-bool sq_row_equals(const struct row *row, size_t i, const char *text); /* of a file in UTF-8 */
-bool sq_row_int(const struct row *row, size_t i, int64_t *out);        /* false: it is none */
-/* An SQLite result code. What is bound is borrowed until the row is gone. */
+bool sq_row_equals(const struct row *row, size_t i, const char *text); /* for a file in UTF-8 */
+bool sq_row_int(const struct row *row, size_t i, int64_t *out);        /* false: it is no integer */
+/* Returns an SQLite result code. The bound value must not outlive the row. */
 int sq_row_bind(const struct row *row, size_t i, sqlite3_stmt *stmt, int parameter);
-/* As UTF-8, in the arena; NULL: it is no text, or no memory (then *ok is false). `echo` is SELECT ?. */
+/* The text as UTF-8, in the arena. NULL: it is no text, or there is no memory (then *ok is false).
+ * `echo` is the statement SELECT ?. */
 char *sq_row_text(const struct row *row, size_t i, sqlite3_stmt *echo, struct lhi_arena *arena,
                   bool *ok);
 
@@ -94,46 +97,47 @@ struct page {
     const unsigned char *bytes, *end;
     int type;
     uint32_t cells, right;
-    const unsigned char *pointer; /* to the cells, two bytes each */
-    bool adds_up, counted;        /* counted: `cells` is what the page must have */
+    const unsigned char *pointer; /* the positions of the cells, two bytes each */
+    /* adds_up: the page is consistent; counted: only with the number in `cells` */
+    bool adds_up, counted;
 };
 struct row_order {
     bool any;
-    int64_t last; /* the id of the row before; until there is one, what the tree says … */
-    int64_t upto; /* … of the lowest and the highest on the page */
+    int64_t last; /* the id of the previous row; before the first row, the limits from the tree: */
+    int64_t upto; /* the lowest id is above `last`, the highest is `upto` */
 };
 
 bool sq_page_parse(const struct pages *pages, uint32_t number, const unsigned char *bytes,
-                   struct page *page); /* false: it is none */
+                   struct page *page); /* false: it is no page of a tree */
 bool sq_page_is_index(const struct page *page);
 bool sq_page_is_inner(const struct page *page);
 bool sq_page_has_rows(const struct page *page);
-/* Not all of its ids are elsewhere. */
+/* Are some of its ids within this range? */
 bool sq_page_is_within(const struct page *page, int64_t above, int64_t upto);
-/* The page below cell `i`, and up to which id; 0: none. */
+/* The page below cell `i` and the highest id on it; 0: there is none. */
 uint32_t sq_page_child(const struct page *page, uint32_t i, int64_t *key);
 int sq_page_read_row(struct pages *pages, const struct page *page, uint32_t i,
                      struct row_order *order, const struct walker *walker, struct lhi_error *err);
 int sq_page_read_rows(struct pages *pages, const struct page *page, int64_t above, int64_t upto,
                       const struct walker *walker, struct lhi_error *err);
 
-/* ---- between these files, and for whoever else reads bytes of a file ---- */
-/* How many bytes of such a row stand on its page. */
+/* ---- shared by these files, and by others that read bytes of a file ---- */
+/* The bytes of such a row on its own page. */
 size_t sq_row_local(const struct pages *pages, bool index, uint64_t whole);
 uint32_t sq_read_u16(const unsigned char *p);
 uint32_t sq_read_u32(const unsigned char *p);
-/* How many bytes it has; 0: it does not end before `end`. */
+/* The length of the varint; 0: it does not end before `end`. */
 size_t sq_read_varint(const unsigned char *p, const unsigned char *end, uint64_t *out);
-/* False: not all of it is there (errno 0), or it cannot be read. */
+/* False: the file ends before (errno 0), or it cannot be read. */
 bool sq_read_bytes(int fd, void *buf, size_t len, off_t at);
 int sq_read_page(const struct pages *pages, uint32_t page, unsigned char *buf,
                  struct lhi_error *err);
 bool sq_row_buffers_new(struct pages *pages);
 void sq_row_buffers_free(struct pages *pages);
-/* The record of `whole` bytes that begins here. LH_EMPTY: it is none. */
+/* Read the record of `whole` bytes that begins here. LH_EMPTY: it is no record. */
 int sq_row_read(struct pages *pages, const unsigned char *p, const unsigned char *end, bool index,
                 uint64_t whole, struct row *row, struct lhi_error *err);
-/* Which page of the map speaks of this page; itself, if it is one. */
+/* The page of the map that describes this page; the page itself if it is one. */
 uint32_t sq_map_page_of(uint32_t size, uint32_t usable, uint32_t page);
 
 #endif

@@ -1,11 +1,11 @@
 /*
- * rebuild.c: the new file that salvaged rows go into, and what it needs beside them.
+ * The new file for salvaged rows, and what it needs beside them.
  *
- * Our tables come from our own migrations, of the version that was found: what is older is migrated
- * afterwards, as always. Tables, indexes, views and triggers of others come from the schema of the
- * damaged file, each as one CREATE and nothing else. Constraints hold while rows come in; triggers
- * rest. What only the lost part of the file knew (its identity, its epoch, the highest ids ever given) is set
- * so that nothing is handed out twice.
+ * Our tables come from our own migrations, in the version that was found; an older store is
+ * migrated afterwards, as always. Tables, indexes, views and triggers of other programs come from
+ * the schema of the damaged file, each as a single CREATE statement. Constraints are checked while
+ * rows are inserted; triggers do not run. If the lost part of the file had the store's identity,
+ * its epoch or the highest ids, they are set so that nothing is issued twice.
  */
 #include "store/sqlite/open.h"
 #include "store/sqlite/reads/reads.h"
@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 enum {
-    APPLICATION_ID = 0x4c484c44, /* "LHLD", see schema.c */
+    APPLICATION_ID = 0x4c484c44, /* "LHLD", as in schema.c */
 };
 
 /* ---- the file ---- */
@@ -67,13 +67,13 @@ static int make_file(struct salvage *s, const char *to, struct lhi_error *err)
     rc = sq_exec(&s->conn, text, err);
     for (int i = 0; i < (int)s->version && rc == LH_OK; i++)
         rc = sq_exec(&s->conn, lhi_sqlite_migrations[i].text, err);
-    /* The row of the store itself comes with the others. */
+    /* The row of the store itself is salvaged with the others. */
     return rc == LH_OK ? sq_exec(&s->conn, "DELETE FROM lh_queue", err) : rc;
 }
 
-/* ---- what others have made ---- */
+/* ---- objects of other programs ---- */
 
-/* One CREATE, and nothing behind it: the text comes from a file that is damaged. */
+/* Run one CREATE and nothing behind it, because the text comes from a damaged file. */
 static int create_object(struct salvage *s, const struct object *object, struct lhi_error *err)
 {
     sqlite3_stmt *stmt = NULL;
@@ -94,7 +94,7 @@ static int create_object(struct salvage *s, const struct object *object, struct 
     return status;
 }
 
-/* Its own tables are there, as tables: only the name is missing. */
+/* The tables that hold its contents exist. Only the entry in the schema is missing. */
 static int create_virtual(struct salvage *s, const struct object *object, struct lhi_error *err)
 {
     sqlite3_stmt *stmt = NULL;
@@ -120,7 +120,7 @@ static int create_virtual(struct salvage *s, const struct object *object, struct
     return status;
 }
 
-/* Is there something of this name in the new file? */
+/* Does the new file have something with this name? */
 static int is_there(struct salvage *s, const char *name, bool *yes, struct lhi_error *err)
 {
     sqlite3_stmt *stmt = NULL;
@@ -154,7 +154,7 @@ static int create_others(struct salvage *s, const char *type, bool virtual, stru
     return rc;
 }
 
-/* ---- the shape of a table ---- */
+/* ---- the columns of a table ---- */
 
 static const char *copy_column(struct salvage *s, sqlite3_stmt *stmt, int column, bool *ok)
 {
@@ -171,7 +171,8 @@ static char kind_of(const char *type)
     return sqlite3_stricmp(type, "TEXT") == 0 ? 't' : ' ';
 }
 
-/* Columns in the order in which a record has them; computed ones may be in it, but not be set. */
+/* The columns in the order of the record. A computed column may be in the record, but cannot be
+ * set. */
 static int load_columns(struct salvage *s, struct table *table, struct lhi_error *err)
 {
     static const char in_order[] =
@@ -215,7 +216,7 @@ static int load_columns(struct salvage *s, struct table *table, struct lhi_error
     return status;
 }
 
-/* A row id that is no column has three names, each of which a column may have taken. */
+/* A row id that is no column has three names, and columns may have taken any of them. */
 static void name_rowid(struct table *table)
 {
     static const char *const names[] = {"rowid", "_rowid_", "oid"};
@@ -294,7 +295,7 @@ static int say_lost(struct salvage *s, int changed, const char *what, const char
     return NAME(s, "error", "lost", "%s was lost: %s", what, now);
 }
 
-/* What does not match its checksum is as good as lost. */
+/* A row that does not match its checksum is treated as lost. */
 static int drop_unsound(void *arg, const struct summed_table *table, sqlite3_stmt *row,
                         const char *name, struct lhi_error *err)
 {
@@ -302,14 +303,14 @@ static int drop_unsound(void *arg, const struct summed_table *table, sqlite3_stm
 
     (void)row;
     if (strcmp(table->table, "lh_meta") != 0)
-        return LH_OK; /* sq_repair_finish() resolves the others */
+        return LH_OK; /* sq_repair_finish() handles the others */
     if (sq_run(&s->conn, LHI_SQL_META_DELETE, err, "t", name) < 0)
         return err->status;
     return NAME(s, "error", "lost",
                 "value \"%.100s\" of lh_meta is lost: it does not match its checksum", name);
 }
 
-/* The highest epoch that anything tells of. */
+/* The highest epoch that any row shows. */
 static int last_epoch(struct conn *conn, int64_t *epoch, struct lhi_error *err)
 {
     int64_t copy;
@@ -346,7 +347,7 @@ static int complete_meta(struct salvage *s, struct lhi_error *err)
     if ((rc = say_lost(s, wall, "anchor of the clock", "it is made anew", err)) < 0 ||
         (rc = sq_run(conn, LHI_SQL_REPAIR_META, err, "ti", "anchor_mono", sq_machine_ms(s->db))) <
             0 ||
-        /* Half an anchor is none. */
+        /* An incomplete anchor is useless. */
         (wall > 0 && (rc = sq_meta_set_text(conn, "anchor_boot", "", err)) < 0) ||
         (rc = sq_run(conn, LHI_SQL_REPAIR_META, err, "ti", "created_at", lhi_wall_ms())) < 0 ||
         (rc = sq_run(conn, LHI_SQL_REPAIR_META, err, "ti", "own_file", (int64_t)is_own(s))) < 0 ||
@@ -355,8 +356,8 @@ static int complete_meta(struct salvage *s, struct lhi_error *err)
     return sq_meta_text(conn, "store_uuid", s->result->uuid, sizeof s->result->uuid, err);
 }
 
-/* The store as a whole. What the side file knows of it must not be above it, or it would be taken for
- * an old copy. */
+/* The row of the whole store. Its count of changes must not be below the marks in the coordination
+ * file, or the store would be taken for an old copy. */
 static int complete_store_row(struct salvage *s, struct lhi_error *err)
 {
     const struct coord *coord = &s->db->coord;

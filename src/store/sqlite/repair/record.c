@@ -1,6 +1,4 @@
-/*
- * record.c: one row as it stands in the file: its bytes gathered, its values told apart.
- */
+/* One row of the file: its bytes are gathered and split into values. */
 #include "store/sqlite/repair/pages.h"
 
 #include <string.h>
@@ -31,7 +29,8 @@ static size_t length_of(uint64_t type)
     return type < 12 ? lengths[type] : (size_t)((type - 12) / 2);
 }
 
-/* The columns of a record of `whole` bytes, of which `len` could be read. False: it is none. */
+/* Read the columns of a record of `whole` bytes, of which `len` are present. False: it is no
+ * record. */
 static bool read_record(struct pages *pages, const unsigned char *p, size_t len, size_t whole,
                         struct row *row)
 {
@@ -54,7 +53,7 @@ static bool read_record(struct pages *pages, const unsigned char *p, size_t len,
         if (body + column->len > whole)
             return false;
         if (body + column->len > len) {
-            /* Of a text or of bytes there is a beginning; of a number there is nothing. */
+            /* Of a text or blob the beginning is kept; of a number nothing. */
             column->len = body < len && type >= 12 ? len - body : 0;
             if (type < 12)
                 column->type = 0;
@@ -75,11 +74,12 @@ size_t sq_row_local(const struct pages *pages, bool index, uint64_t whole)
     if (whole <= most)
         return (size_t)whole;
     uint64_t here = least + (whole - least) % (usable - 4);
-    return (size_t)(here > most ? least : here) + 4; /* and where it goes on */
+    /* and the number of the page where it continues */
+    return (size_t)(here > most ? least : here) + 4;
 }
 
-/* The bytes of a row from where they begin on its page; what is not there goes on elsewhere. On
- * return *len is what could be read of them. NULL: no memory, or not to be read (then rc is LH_OK). */
+/* Gather the bytes of a row from its own page and its overflow pages. `*len`: the bytes that could
+ * be read. NULL: out of memory, or nothing could be read (then rc is LH_OK). */
 static const unsigned char *gather(struct pages *pages, const unsigned char *p,
                                    const unsigned char *end, bool index, uint64_t whole,
                                    size_t *len, int *rc, struct lhi_error *err)
@@ -106,7 +106,7 @@ static const unsigned char *gather(struct pages *pages, const unsigned char *p,
     memcpy(grown, p, here);
     uint32_t next = sq_read_u32(p + here);
     size_t got = here;
-    unsigned char *page = grown + (size_t)whole; /* room for one at the end */
+    unsigned char *page = grown + (size_t)whole; /* room for one page behind the row */
     while (got < whole && next > 1 && next <= pages->count) {
         if ((*rc = sq_read_page(pages, next, page, err)) != LH_OK)
             return NULL;
@@ -200,7 +200,7 @@ int sq_row_bind(const struct row *row, size_t i, sqlite3_stmt *stmt, int paramet
     return sqlite3_bind_blob64(stmt, parameter, column->at, column->len, SQLITE_STATIC);
 }
 
-/* The engine knows how to make UTF-8 of another encoding. */
+/* SQLite converts other encodings to UTF-8. */
 char *sq_row_text(const struct row *row, size_t i, sqlite3_stmt *echo, struct lhi_arena *arena,
                   bool *ok)
 {

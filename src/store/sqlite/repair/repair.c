@@ -1,12 +1,12 @@
 /*
- * repair.c: the ladder of repair.
+ * Repairing a damaged store.
  *
- * Everything is done on a copy of database and log, in the folder of the store, under the turnstile,
- * with everybody else kept out and the intent noted in the side file. Each rung is tried when the one
- * before has not led to a file that the engine calls sound: the indexes made anew (REINDEX), all of it
- * copied by the engine (VACUUM INTO), every row read around the damage (salvage.c). What comes of it
- * takes the store's place (replace_file.c) and the damaged file is kept. When nothing helps, or anything goes
- * wrong on the way, the store is as it was, and what was made is removed.
+ * The repair works on a copy of the database and its log, in the folder of the store, under the
+ * writer lock, with every other process locked out and a note in the coordination file. It tries
+ * three methods until one gives a file that SQLite calls sound: rebuild the indexes (REINDEX), let
+ * SQLite copy everything (VACUUM INTO), read every row around the damage (salvage.c). The result
+ * takes the store's place (replace_file.c), and the damaged file is kept. If nothing helps or
+ * anything fails, the store is unchanged, and the files that were made are removed.
  */
 #include "store/sqlite/repair/repair.h"
 #include "store/sqlite/open.h"
@@ -22,11 +22,11 @@
 struct repair {
     struct db *db;
     struct damaged_file source;
-    int64_t at;       /* in the names of what is made */
-    char copy[4300];  /* of the store … */
-    int64_t folded;   /* … with so many frames of its log */
-    bool touched;     /* … as it was made no more */
-    char fresh[4300]; /* what is to take the store's place */
+    int64_t at;       /* the time in the names of the new files */
+    char copy[4300];  /* of the store */
+    int64_t folded;   /* frames of the log in the copy */
+    bool touched;     /* the copy was changed by a method that failed */
+    char fresh[4300]; /* the file that will take the store's place */
     const char *how;
     bool without_log;
     struct inventory inventory;
@@ -40,7 +40,7 @@ enum { WORK_FILES = sizeof work_files / sizeof work_files[0] };
 static const char *const words[] = {"damaged", "replaced"};
 enum { WORDS = sizeof words / sizeof words[0] };
 
-/* All that a repair has made, but for the file `keep`. */
+/* Remove all files that a repair has made, except for `keep`. */
 static void remove_work(const struct db *db, int64_t at, const char *keep)
 {
     char name[4300];
@@ -56,7 +56,7 @@ static void remove_work(const struct db *db, int64_t at, const char *keep)
     }
 }
 
-/* A time of which nothing has its name yet. */
+/* Choose a time for which no file exists. */
 static void choose_time(struct repair *r)
 {
     bool taken;
@@ -75,16 +75,16 @@ static void choose_time(struct repair *r)
     sq_aside_name(r->db, "repair", r->at, "", r->copy);
 }
 
-/* ---- the rungs ---- */
+/* ---- the methods ---- */
 
-/* This rung does not help; other failures end the repair. */
+/* This method does not help. Other failures end the repair. */
 static bool next_rung(int rc)
 {
     return rc == LH_ECORRUPT || rc == LH_EINVAL || rc == LH_EFAIL || rc == LH_ETOOBIG;
 }
 
-/* To the engine a page number beyond all bounds is a full disk. If the disk really is full, the last
- * rung will say so. */
+/* SQLite reports a page number beyond all bounds as a full disk. If the disk really is full,
+ * salvage will fail with that. */
 static bool engine_gives_up(int rc)
 {
     return next_rung(rc) || rc == LH_ENOSPC;
@@ -97,7 +97,7 @@ static int make_copy(struct repair *r, bool log, struct lhi_error *err)
     return sq_source_copy(&r->source, r->db, r->copy, log, &r->folded, err);
 }
 
-/* Is it sound? Then it is finished, and is what will take the store's place. */
+/* If the file is sound, finish it: it will take the store's place. */
 static int accept(struct repair *r, const char *file, const char *how, struct repair_result *result,
                   struct lhi_error *err)
 {
@@ -177,8 +177,8 @@ static int salvage_into(struct repair *r, const char *suffix, char file[4300],
     return rc;
 }
 
-/* Is the store better off as it was before its log? Then what is in the log is missing, which whoever
- * opens it has to accept: the high-water mark stays. */
+/* Is the store better without its log? Then the changes in the log are missing. The high-water mark
+ * stays, so opening the store needs --accept-loss. */
 static bool prefers(const struct repair *r, const struct repair_result *without, int with_rc)
 {
     const struct repair_result *with = &r->result;
@@ -235,8 +235,8 @@ static int by_rows(struct repair *r, struct lhi_error *err)
     return accept(r, file, "reading row by row", &r->result, err);
 }
 
-/* The engine's own rungs keep what the engine can reach. Where a page of a table does not add up, that
- * may be less than there is. */
+/* SQLite's methods keep what SQLite can reach. If a page of a table is inconsistent, that may be
+ * less than there is. */
 static int climb(struct repair *r, struct lhi_error *err)
 {
     int rc = make_copy(r, true, err);
@@ -253,7 +253,7 @@ static int climb(struct repair *r, struct lhi_error *err)
     return by_rows(r, err);
 }
 
-/* ---- what is said of it ---- */
+/* ---- findings ---- */
 
 static bool tell_harvest(const struct repair *r, lh_findings *out)
 {
@@ -310,7 +310,7 @@ static int tell(const struct repair *r, const char *kept, int64_t newest, lh_fin
 
 /* ---- all of it ---- */
 
-/* Said before the file is exchanged: whoever is killed after that tells nobody else. */
+/* Log the findings before the file is replaced: a process that is killed afterwards cannot. */
 static void log_harvest(const struct repair *r)
 {
     const lh_findings *said = &r->result.findings;
@@ -337,12 +337,13 @@ static int repair_held(struct repair *r, struct lhi_health *health, struct lhi_e
         rc = newest_change(r->fresh, &newest, err);
     LHI_POINT("repair:made");
     if (rc == LH_OK) {
-        /* Once the swap is done there is no note any more to remove it by. */
+        /* After the replacement there is no note any more by which the next open would remove
+         * it. */
         remove_work(db, r->at, r->fresh);
         log_harvest(r);
         rc = sq_replace_file(db, r->fresh, "damaged", r->at, kept, err);
     }
-    /* What is not yet done of a swap is for the next open. */
+    /* The next open finishes an incomplete replacement. */
     int64_t at;
     if (rc != LH_OK && sq_coord_work(&db->coord, &at) != WORK_REPLACING) {
         remove_work(db, r->at, "");

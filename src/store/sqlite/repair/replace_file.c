@@ -1,15 +1,15 @@
 /*
- * replace_file.c: another file in the store's place.
+ * Putting another file in the store's place.
  *
- * The order is what makes it safe. The file that is to come is whole and on the disk before the note
- * says so. The old file gets a second name, so that there is never a moment without a file; its log
- * goes aside before the new file comes, which it would else be applied to; the marks of the new file
- * are in the side file before it is there. Then one rename. Killed at any step, whoever opens the
- * store next finds the note and does what is left (sq_repair_resume); nothing is ever deleted but the
- * index of the old log.
+ * The order of the steps makes it safe. The new file is complete and on the disk before the note is
+ * written. The old file gets a second name, so there is always a file. The old log is moved aside
+ * before the new file is in place, because SQLite would apply it to the new file. The marks of the
+ * new file are in the coordination file before the rename. Then there is one rename. If the process
+ * is killed at any step, the next open finds the note and does what is left (sq_repair_resume).
+ * Nothing is ever deleted except the index of the old log.
  *
- * Others may still have the old file open: they see at their next act that the name is another
- * file's, and stop. They go on reading the old log, which is theirs, under its new name.
+ * Other processes may have the old file open. Their next act finds that the name belongs to another
+ * file, and stops. Until then they read the old log under its new name.
  */
 #include "store/sqlite/files/trust.h"
 #include "store/sqlite/open.h"
@@ -40,7 +40,7 @@ void sq_aside_name(const struct db *db, const char *word, int64_t at, const char
 int sq_repair_note(struct db *db, enum coord_work work, int64_t at, struct lhi_error *err)
 {
     sq_coord_set_work(&db->coord, work, at);
-    /* After a power loss it must be no older than what it is about. */
+    /* After a power loss the note must be at least as new as the files that it describes. */
     if (fdatasync(db->coord.fd) != 0)
         return lhi_fail_errno(err, errno, "could not sync the coordination file \"%.300s\"",
                               db->coord.path);
@@ -67,7 +67,7 @@ void sq_replace_source(const struct db *db, const char *word, int64_t at, char o
     sq_aside_name(db, word, at, "-new", out);
 }
 
-/* ---- the file that is to come ---- */
+/* ---- the new file ---- */
 
 struct coming {
     char uuid[40];
@@ -75,7 +75,7 @@ struct coming {
     struct stat st;
 };
 
-/* In WAL mode, as a store is, but with all of it in the file alone, and that on the disk. */
+/* In WAL mode, as a store is, but with all contents in the file itself, synced. */
 static int make_whole(struct conn *conn, const char *file, struct lhi_error *err)
 {
     static const char *const suffixes[] = {"-wal", "-shm"};
@@ -100,7 +100,7 @@ static int make_whole(struct conn *conn, const char *file, struct lhi_error *err
     return rc;
 }
 
-/* What the side file will say of it. */
+/* What the coordination file will say about the new file. */
 static int look_at_coming(const char *file, struct coming *coming, struct lhi_error *err)
 {
     struct conn conn = {0};
@@ -118,8 +118,8 @@ static int look_at_coming(const char *file, struct coming *coming, struct lhi_er
     return LH_OK;
 }
 
-/* It belongs to whom the old one belonged to, and may be used by whom that might: the one who repairs
- * or restores may be another user. */
+/* The new file gets the old file's owner, group and mode, because another user may run the repair
+ * or restore. */
 static int give_owner(const struct db *db, const char *file, struct lhi_error *err)
 {
     struct stat old;
@@ -147,7 +147,7 @@ static bool exists(const char *file)
     return lstat(file, &st) == 0;
 }
 
-/* The old file under its second name; where there is no old file, `kept` is "". */
+/* Give the old file its second name. If there is no old file, `kept` is "". */
 static int keep_old(const struct db *db, char kept[4300], struct lhi_error *err)
 {
     if (link(db->file, kept) == 0 || (errno == EEXIST && lhi_same_file(db->file, kept)))
@@ -158,7 +158,7 @@ static int keep_old(const struct db *db, char kept[4300], struct lhi_error *err)
     return LH_OK;
 }
 
-/* A log or journal of the old file must not be found beside the new one. */
+/* The new file must not have a log or journal of the old file beside it. */
 static int set_aside(const struct db *db, const char *suffix, const char *kept,
                      struct lhi_error *err)
 {
@@ -167,9 +167,9 @@ static int set_aside(const struct db *db, const char *suffix, const char *kept,
     lhi_format(from, sizeof from, "%s%s", db->file, suffix);
     struct stat st;
     if (lstat(from, &st) != 0 || (st.st_size == 0 && unlink(from) == 0))
-        return LH_OK; /* there is none, or nothing in it */
+        return LH_OK; /* there is none, or it is empty */
     lhi_format(to, sizeof to, "%.4200s%s", kept, suffix);
-    /* Who was cut off here before may have left one under that name. */
+    /* An interrupted replacement may have left a file with that name. */
     for (int i = 1; exists(to) && i < 10; i++)
         lhi_format(to, sizeof to, "%.4200s%s.%d", kept, suffix, i);
     if (rename(from, to) != 0)
@@ -182,11 +182,11 @@ static void drop_log_index(const struct db *db)
     char shm[4300];
 
     lhi_format(shm, sizeof shm, "%s-shm", db->file);
-    (void)unlink(shm); /* of a log that is gone; made anew with the next */
+    (void)unlink(shm); /* its log is gone, and the next log gets a new index */
 }
 
-/* The high-water mark of the same store never falls: a file that is older than what was acknowledged
- * is refused when it is opened, unless whoever opens it accepts the loss. */
+/* The high-water mark of a store never falls. A file that is older than what was acknowledged is
+ * refused at the next open, unless an operator accepts the loss. */
 static void set_marks(struct db *db, const struct coming *coming)
 {
     struct coord *coord = &db->coord;
@@ -204,7 +204,8 @@ static void set_marks(struct db *db, const struct coming *coming)
     sq_coord_set_file(coord, coming->st.st_dev, coming->st.st_ino);
 }
 
-/* After a crash the note alone says which file is to come: it must be one that we have made. */
+/* After a crash only the note says which file is the new one. It must be a file that we have
+ * made. */
 static int trust_coming(const struct db *db, const char *ready, struct lhi_error *err)
 {
     struct stat st, old;
@@ -214,7 +215,7 @@ static int trust_coming(const struct db *db, const char *ready, struct lhi_error
     return sq_trust_file(ready, &st, stat(db->file, &old) == 0 ? &old : NULL, err);
 }
 
-/* All before the rename. */
+/* All steps before the rename. */
 static int prepare(struct db *db, const char *ready, const char *aside, char kept[4300],
                    struct coming *coming, struct lhi_error *err)
 {
@@ -263,7 +264,7 @@ int sq_replace_finish(struct db *db, const char *word, int64_t at, char kept[430
     return LH_OK;
 }
 
-/* ---- back to where it began ---- */
+/* ---- undoing ---- */
 
 struct marks {
     char uuid[40];
@@ -282,7 +283,7 @@ static void save_marks(const struct coord *coord, struct marks *marks)
     marks->sync_failed = sq_coord_sync_failed(coord);
 }
 
-/* What cannot be undone is finished by whoever opens the store next: the note stays. */
+/* If a step cannot be undone, the note stays and the next open finishes the replacement. */
 static void undo(struct db *db, const char *ready, const char *aside, const struct marks *marks)
 {
     static const char *const suffixes[] = {"-wal", "-journal"};
@@ -311,7 +312,7 @@ static void undo(struct db *db, const char *ready, const char *aside, const stru
     (void)sq_repair_note(db, WORK_NONE, 0, &ignored);
 }
 
-/* Names that are free: what was kept before is not written over. */
+/* Choose free names: files that were kept before are not overwritten. */
 static void choose_names(const struct db *db, const char *word, int64_t *at, char ready[4300],
                          char aside[4300])
 {

@@ -1,10 +1,10 @@
 /*
- * salvage.c: the last rung of the ladder: a new file made of every row that can still be read.
+ * The last method of a repair: make a new file from every row that can still be read.
  *
- * The damaged file is read page by page (pages.c), tree after tree from what its schema says, then
- * those pages in use that no tree leads to any more: children of a damaged page, told by their shape.
- * So a damaged leaf costs its own rows, and an inner page of a table costs nothing. What is lost is
- * named.
+ * The damaged file is read page by page (pages.c): first each tree in the schema, then pages in use
+ * that no tree leads to. These were below a damaged page, and their rows show to which table they
+ * belong. So a damaged leaf costs its own rows, and a damaged inner page of a table costs nothing.
+ * Every loss gets a finding.
  */
 #include "store/sqlite/repair/salvage.h"
 #include "store/sqlite/open.h"
@@ -14,13 +14,13 @@
 
 enum { DEEPEST = 40 }; /* no sound tree is deeper */
 
-/* ---- what cannot be read ---- */
+/* ---- losses ---- */
 
 static int name_row(struct salvage *s, int64_t above, int64_t upto, struct lhi_error *err)
 {
     const char *name = s->at->name;
     bool job = sq_is_job_table(s->at);
-    int64_t first = (s->at->ours && above < 0 ? 0 : above) + 1; /* ours begin at 1 */
+    int64_t first = (s->at->ours && above < 0 ? 0 : above) + 1; /* ids of our tables begin at 1 */
 
     if (s->at->keyed)
         return NAME(s, "error", "lost", "a row of %s cannot be read and is lost", name);
@@ -59,7 +59,7 @@ static int note_hole(void *arg, uint32_t page, int64_t above, int64_t upto, stru
     return LH_OK;
 }
 
-/* Its cells do not add up. Where another number of them does, none is missing. */
+/* The page is not consistent. If it is with another number of cells, no row is missing. */
 static int note_suspect(void *arg, uint32_t page, bool counted, struct lhi_error *err)
 {
     struct salvage *s = arg;
@@ -72,11 +72,12 @@ static int note_suspect(void *arg, uint32_t page, bool counted, struct lhi_error
                 s->at->name);
 }
 
-/* An inner page of a table holds no rows: what it led to was found without it. */
+/* An inner page of a table holds no rows, and the pages below it were found without it. */
 static int tell_hole(struct salvage *s, const struct hole *hole, struct lhi_error *err)
 {
     const char *name = hole->table->name;
-    int64_t above = hole->table->ours && hole->above < 0 ? 0 : hole->above; /* ours begin at 1 */
+    /* ids of our tables begin at 1 */
+    int64_t above = hole->table->ours && hole->above < 0 ? 0 : hole->above;
     bool inner = false;
     int rc = hole->table->keyed ? LH_OK : sq_pages_is_parent(&s->pages, hole->page, &inner, err);
 
@@ -94,12 +95,12 @@ static int tell_hole(struct salvage *s, const struct hole *hole, struct lhi_erro
                 hole->page, name, (long long)above + 1, (long long)hole->upto);
 }
 
-/* ---- pages that nothing leads to ---- */
+/* ---- pages that no tree leads to ---- */
 
 struct guess {
     struct salvage *s;
     bool index;
-    bool *fits; /* of each table */
+    bool *fits; /* for each table: can the rows be its rows? */
 };
 
 static bool has_shape(const struct table *table, const struct row *row)
@@ -139,8 +140,8 @@ static int ignore_hole(void *arg, uint32_t page, int64_t above, int64_t upto, st
     return LH_OK;
 }
 
-/* lh_expiry, which looks like an index of ours, is made anew from the jobs. NULL: no table fits, or
- * more than one. */
+/* The table that the rows fit; NULL: none, or more than one. lh_expiry does not count: its rows
+ * look like an index of ours, and it is rebuilt from the jobs. */
 static int guess_among(struct guess *guess, bool damaged, uint32_t page, struct table **out,
                        struct lhi_error *err)
 {
@@ -163,7 +164,8 @@ static int guess_among(struct guess *guess, bool damaged, uint32_t page, struct 
     return rc;
 }
 
-/* A table with a hole is the one that lost it. Where a map says that the page is in use, any may. */
+/* Only a table with a hole can have lost the page. If the map says that the page is in use, any
+ * table can. */
 static int guess_table(struct guess *guess, uint32_t page, struct table **out,
                        struct lhi_error *err)
 {
@@ -174,7 +176,8 @@ static int guess_table(struct guess *guess, uint32_t page, struct table **out,
     return rc;
 }
 
-/* A damaged page below another one: the first is known from the second, whose table is known. */
+/* A damaged page below another damaged page. The map says which page is above it, and the table of
+ * that page is known. */
 static int note_hole_below(struct salvage *s, uint32_t page, struct lhi_error *err)
 {
     uint32_t above = page;
@@ -225,7 +228,7 @@ static int salvage_orphans(struct salvage *s, struct lhi_error *err)
     return rc;
 }
 
-/* ---- the schema and lh_meta, which say how to read the rest ---- */
+/* ---- the schema and lh_meta, which are needed to read the rest ---- */
 
 static int note_object(void *arg, const struct row *row, struct lhi_error *err)
 {
@@ -293,7 +296,7 @@ static int look_at_schema(struct salvage *s, struct lhi_error *err)
 
     if (rc == LH_OK && root_of(s, "lh_meta") != 0)
         rc = sq_pages_walk(&s->pages, root_of(s, "lh_meta"), &meta, err);
-    sq_pages_forget(&s->pages); /* lh_meta is read again, as a table */
+    sq_pages_forget(&s->pages); /* lh_meta is read again later, as a table */
     if (rc == LH_OK && s->version > lhi_sqlite_migration_count)
         return lhi_fail(err, LH_ENEWER,
                         "store \"%s\" has schema version %lld, this program knows up to %d: use a "
@@ -307,7 +310,7 @@ static int look_at_schema(struct salvage *s, struct lhi_error *err)
     return rc;
 }
 
-/* ---- tree after tree ---- */
+/* ---- all tables ---- */
 
 static int put_counter(void *arg, const struct row *row, struct lhi_error *err)
 {
@@ -348,7 +351,7 @@ static int skip_row(void *arg, const struct row *row, struct lhi_error *err)
     return LH_OK;
 }
 
-/* So that its pages are not taken for ones that nothing leads to. */
+/* Walk over a tree whose rows are not needed, so that its pages count as reached. */
 static int pass_by(struct salvage *s, uint32_t root, bool index, struct lhi_error *err)
 {
     const struct walker walker = {index, skip_row, ignore_hole, s, NULL};

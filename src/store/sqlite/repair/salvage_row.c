@@ -1,8 +1,8 @@
 /*
- * salvage_row.c: one salvaged row into the new file, through the constraints of its table.
+ * Inserting a salvaged row into the new file, through the constraints of its table.
  *
- * A job that breaks them is put right as far as sense allows, and failed, so that nobody runs what
- * may be another job than was asked for. Any other row that breaks them is lost. Both are named.
+ * A job that breaks them is corrected as far as possible and failed, because it may no longer be
+ * the job that was asked for. Any other row that breaks them is lost. Both get a finding.
  */
 #include "store/sqlite/reads/reads.h"
 #include "store/sqlite/repair/salvage.h"
@@ -16,9 +16,9 @@
 
 enum { MOST_NAMED = 100 };
 
-#define LAST_ID INT64_C(4503599627370495) /* as the table's own trigger has it */
+#define LAST_ID INT64_C(4503599627370495) /* the limit in the trigger of lh_job */
 
-/* ---- what is said of it ---- */
+/* ---- findings ---- */
 
 bool sq_repair_add_loss(struct repair_result *result, const char *level, const char *what,
                         const char *fmt, ...)
@@ -55,7 +55,7 @@ void sq_repair_result_clear(struct repair_result *result)
     *result = (struct repair_result){0};
 }
 
-/* ---- a row into the new file ---- */
+/* ---- inserting a row ---- */
 
 bool sq_is_job_table(const struct table *table)
 {
@@ -98,7 +98,7 @@ static int prepare_insert(struct salvage *s, struct table *table, size_t width,
     return rc == SQLITE_OK ? LH_OK : sq_fail(&s->conn, rc, err);
 }
 
-/* An SQLite result code. */
+/* Returns an SQLite result code. */
 static int insert_row(struct table *table, const struct row *row)
 {
     int rc = SQLITE_OK;
@@ -120,7 +120,7 @@ static int insert_row(struct table *table, const struct row *row)
     return rc == SQLITE_DONE ? SQLITE_OK : rc;
 }
 
-/* By the statement that knows what each column may be. */
+/* Insert the job with a statement that corrects each column. */
 static int mend_job(struct salvage *s, const struct row *row, const char *why,
                     struct lhi_error *err)
 {
@@ -149,7 +149,7 @@ static int mend_job(struct salvage *s, const struct row *row, const char *why,
     int status = LH_OK;
     if (rc == SQLITE_DONE) {
         s->result->jobs++;
-        s->result->fence = true; /* its token may be what was damaged */
+        s->result->fence = true; /* the damaged value may be its token */
         status = NAME(s, "warning", "partial",
                       "job %lld is partial, and failed so that nobody runs it: %.150s",
                       (long long)row->id, why);
@@ -162,13 +162,13 @@ static int mend_job(struct salvage *s, const struct row *row, const char *why,
     return status;
 }
 
-/* Is it there already? Of what nothing leads to, that is no news. */
+/* Does the row exist already? For rows from pages that no tree leads to, that is expected. */
 static bool is_duplicate(int rc)
 {
     return rc == SQLITE_CONSTRAINT_ROWID || rc == SQLITE_CONSTRAINT_PRIMARYKEY;
 }
 
-/* A row that the new file does not take as it is. */
+/* The new file refuses the row as it is. */
 static int refused_row(struct salvage *s, const struct row *row, int rc, struct lhi_error *err)
 {
     char why[300];
@@ -184,7 +184,8 @@ static int refused_row(struct salvage *s, const struct row *row, int rc, struct 
                 why);
 }
 
-/* The end of a job is its payload. With a checksum a claim will find out; without one we must. */
+/* The payload is the last column, so it may be cut off. With a checksum a claim will notice;
+ * without one, correct the job now. */
 static bool must_mend(const struct table *table, const struct row *row)
 {
     return row->broken && (row->n <= JOB_PAYLOAD_SUM || sq_row_is_null(row, JOB_PAYLOAD_SUM)) &&
@@ -219,7 +220,7 @@ int sq_put_row(void *arg, const struct row *row, struct lhi_error *err)
     else
         s->result->rows++;
     if (!row->broken || (sq_is_job_table(table) && !sq_row_is_null(row, JOB_PAYLOAD)))
-        return LH_OK; /* a payload that does not match its checksum is named by sq_repair_finish() */
+        return LH_OK; /* sq_repair_finish() reports a payload that does not match its checksum */
     return NAME(s, "warning", "partial", "row %lld of %s is partial: not all of it can be read",
                 (long long)row->id, table->name);
 }

@@ -1,10 +1,10 @@
 /*
- * source_copy.c: the damaged file: held against everybody else, and copied, its log with it.
+ * The damaged file: locked against other processes, and copied together with its log.
  *
- * Nothing is ever written to it. It is read through the engine's own file: a descriptor of ours on
- * it, once closed, would drop the locks of every other connection of this process. In the copy the
- * log is folded by its own checksums, as far as they hold; the engine would do the same, but not
- * where the database itself is too damaged for it to open.
+ * Nothing is ever written to it. It is read through SQLite's own file, because closing a descriptor
+ * of ours would drop the locks of every other connection in this process. In the copy the log is
+ * applied by its own checksums, as far as they are valid. SQLite would do the same, but it may be
+ * unable to open a damaged database.
  */
 #include "store/sqlite/open.h"
 #include "store/sqlite/repair/repair.h"
@@ -20,10 +20,10 @@
 
 enum { CHUNK = 1 << 20, FILE_HEADER = 100, LOG_HEADER = 32, FRAME_HEADER = 24, COMMON_PAGE = 4096 };
 
-/* ---- nobody else ---- */
+/* ---- locking ---- */
 
-/* Whoever has the database open in WAL mode holds a shared lock on it: an exclusive one is proof that
- * nobody does, and keeps it so. */
+/* Every process that has the database open in WAL mode holds a shared lock on it. An exclusive lock
+ * proves that there is none, and keeps new ones out. */
 int sq_source_lock(struct damaged_file *source, const struct db *db, struct lhi_error *err)
 {
     struct conn conn = {0};
@@ -108,7 +108,7 @@ static int copy_database(const struct damaged_file *source, const struct db *db,
     return rc;
 }
 
-/* A log or journal; there may be none. */
+/* Copy a log or journal, if there is one. */
 static int copy_beside(const struct db *db, const char *suffix, const char *to, unsigned char *buf,
                        bool *copied, struct lhi_error *err)
 {
@@ -143,7 +143,7 @@ static int copy_beside(const struct db *db, const char *suffix, const char *to, 
     return rc;
 }
 
-/* A full disk would hurt more than a repair that has to wait. */
+/* A full disk would do more harm than a repair that must wait. */
 static int need_room(const struct db *db, struct lhi_error *err)
 {
     static const char *const suffixes[] = {"", "-wal", "-journal"};
@@ -163,9 +163,10 @@ static int need_room(const struct db *db, struct lhi_error *err)
                     db->path, (long long)(need >> 10), (long long)(room >> 10));
 }
 
-/* ---- the log into the copy ---- */
+/* ---- applying the log ---- */
 
-/* Up to its last commit: how many frames, and how many pages the database has then. */
+/* Find the last commit of the log: the number of frames up to it, and the number of pages of the
+ * database then. */
 static int64_t last_commit(int log, int64_t frames, size_t frame_size, uint32_t *pages)
 {
     unsigned char header[FRAME_HEADER];
@@ -242,7 +243,7 @@ static bool header_sound(const unsigned char *h)
            sq_read_u32(h + 56) <= 3;
 }
 
-/* The highest root that the map of pages knows; 0: page 2 is no such map. */
+/* The highest root page that the map of pages shows; 0: page 2 is no such map. */
 static int highest_root(int fd, uint32_t size, uint32_t count, unsigned char *buf, uint32_t *root)
 {
     uint32_t at = 0;
@@ -266,8 +267,8 @@ static int highest_root(int fd, uint32_t size, uint32_t count, unsigned char *bu
     return 0;
 }
 
-/* The first hundred bytes say how to read all others. Where they are damaged they are made anew, as a
- * file of ours has them; which pages are free nobody knows then, and the check will say so. */
+/* The first hundred bytes say how to read the others. If they are damaged, write the header of a
+ * store. Then the list of free pages is unknown, and the check reports that. */
 static int mend_header(int fd, const char *to, uint32_t size, unsigned char *buf,
                        struct lhi_error *err)
 {
@@ -284,7 +285,7 @@ static int mend_header(int fd, const char *to, uint32_t size, unsigned char *buf
         uint32_t there = (uint32_t)((st.st_size + page - 1) / page);
         if (sq_read_u32(h + 28) <= there)
             return LH_OK;
-        /* Cut off: the engine would not open it at all. */
+        /* The file is cut off: SQLite would not open it. */
         write_u32(h + 28, there);
         return write_all(fd, h, sizeof h, 0, to, err);
     }
@@ -314,7 +315,7 @@ static int mend_header(int fd, const char *to, uint32_t size, unsigned char *buf
 
 /* ---- all of it ---- */
 
-/* A transaction that was under way in another journal mode is taken back by the engine. */
+/* SQLite rolls back a transaction that was interrupted in another journal mode. */
 static void roll_back(const char *to)
 {
     struct conn conn = {0};
