@@ -225,14 +225,59 @@ TEST_TIMEOUT(acts_that_share_a_sync_all_survive_power_loss, 120)
     disk_forget();
 }
 
-/* ---------------------------------------------------------------- a sync that failed before */
-
 /* What is acknowledged after the failure, for all to see. */
 static int enqueue_next(lh_store *store)
 {
     lh_enqueued out;
     return lh_enqueue(store, "next", &(lh_new_job){.kind = "n"}, 1, NULL, &out);
 }
+
+/* ---------------------------------------------------------------- a store is made */
+
+static void survive_making(size_t cut, uint64_t *dice)
+{
+    lh_store *store = NULL;
+    int last = disk_marks(cut, NULL);
+
+    session_remove("cut.db");
+    disk_cut("s.db", "cut.db", cut, dice);
+    boot_anew();
+    int rc = lh_open("cut.db", &(lh_open_opts){.create = true}, &store);
+    if (rc != LH_OK)
+        FAIL("cut %zu: %s: %s", cut, lh_status_name(rc), lh_errmsg(store));
+    session_check(store, "after the power failed");
+    for (int id = 1; id <= last + 1; id++) {
+        lh_jobs *job = NULL;
+        EXPECT_OK(lh_job_get(store, id, &job));
+        lh_jobs_free(job);
+    }
+    lh_close(store);
+    session_remove("cut.db");
+}
+
+TEST_TIMEOUT(a_store_survives_power_loss_while_it_is_made, 120)
+{
+    enum { MADE = 3 };
+    uint64_t dice = seed();
+    lh_store *store[2];
+
+    disk_install();
+    disk_record();
+    for (int i = 0; i < 2; i++)
+        EXPECT_OK(lh_open("s.db", &(lh_open_opts){.create = true}, &store[i]));
+    for (int i = 0; i < MADE; i++) {
+        EXPECT_OK(enqueue_next(store[i % 2]));
+        disk_mark(i, "s.db-lease");
+    }
+    disk_stop();
+    for (int i = 0; i < CUTS / 2; i++)
+        survive_making(1 + disk_roll(&dice, disk_recorded()), &dice);
+    for (int i = 0; i < 2; i++)
+        lh_close(store[i]);
+    disk_forget();
+}
+
+/* ---------------------------------------------------------------- a sync that failed before */
 
 /* The session up to `act`, whose sync number `n` fails; the kernel then holds what it could not
  * write for written. False if there is no such sync. */

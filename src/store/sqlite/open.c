@@ -100,19 +100,48 @@ static bool in_wal_mode(struct conn *conn, const char *pragma, int *rc)
     return wal;
 }
 
+/* False: the file says in its header that it is not in WAL mode. */
+static bool header_says_wal(struct conn *conn)
+{
+    enum { WRITE_VERSION_AT = 18, WAL_VERSION = 2 };
+    unsigned char versions[2] = {0};
+    sqlite3_file *file = NULL;
+
+    return sqlite3_file_control(conn->db, "main", SQLITE_FCNTL_FILE_POINTER, &file) != SQLITE_OK ||
+           file == NULL || file->pMethods == NULL ||
+           file->pMethods->xRead(file, versions, sizeof versions, WRITE_VERSION_AT) != SQLITE_OK ||
+           (versions[0] == WAL_VERSION && versions[1] == WAL_VERSION);
+}
+
+/* A log beside the file is enough for SQLite to use WAL mode; the header then stays as it is. A power
+ * loss can leave a log and the header from before the switch. As soon as that log is empty, the next
+ * connection would take the file for one in rollback mode. So the WAL is checkpointed and the switch repeated. */
+static bool switch_to_wal(struct conn *conn, int *rc)
+{
+    if (in_wal_mode(conn, "PRAGMA journal_mode", rc) && !header_says_wal(conn)) {
+        (void)in_wal_mode(conn, "PRAGMA journal_mode = DELETE", rc);
+        if (*rc != SQLITE_ROW)
+            return false;
+    }
+    return in_wal_mode(conn, "PRAGMA journal_mode = WAL", rc);
+}
+
 /* Several processes may open a new file at once, and a program of somebody else may use it. SQLite
  * writes the change of mode with a rollback journal, whose checksum takes a page of zeros for a
- * page that is nearly empty. So the journal must be completely on the disk before it counts. */
+ * page that is nearly empty. So the journal must be completely on the disk before it counts. EXTRA also
+ * makes the removal of the journal durable: a journal that a power loss brings back would undo the
+ * switch. */
 int sq_set_wal_mode(struct conn *conn, bool *changed, struct lhi_error *err)
 {
     int64_t deadline = lhi_mono_ms() + BUSY_STEPS;
     int rc;
 
     *changed = !in_wal_mode(conn, "PRAGMA journal_mode", &rc);
-    if (*changed && (rc = sq_exec(conn, "PRAGMA synchronous = FULL", err)) < 0)
+    if ((*changed || !header_says_wal(conn)) &&
+        (rc = sq_exec(conn, "PRAGMA synchronous = EXTRA", err)) < 0)
         return rc;
     for (;;) {
-        if (in_wal_mode(conn, "PRAGMA journal_mode = WAL", &rc))
+        if (switch_to_wal(conn, &rc))
             return sq_exec(conn, "PRAGMA synchronous = NORMAL", err);
         if (rc == SQLITE_ROW)
             return lhi_fail(err, LH_EFAIL, "database cannot be switched to WAL mode here");

@@ -181,10 +181,10 @@ int sq_schema_update(struct db *db, struct lhi_error *err)
     bool own_file = contents == CONTENTS_EMPTY;
     if (own_file) {
         /* A file that has only our tables is marked as ours; a database of the user's is not.
-         * sq_set_wal_mode() explains synchronous = FULL. */
+         * sq_set_wal_mode() explains synchronous = EXTRA. */
         char text[160];
         lhi_format(text, sizeof text,
-                   "PRAGMA synchronous = FULL; PRAGMA auto_vacuum = INCREMENTAL; "
+                   "PRAGMA synchronous = EXTRA; PRAGMA auto_vacuum = INCREMENTAL; "
                    "PRAGMA application_id = %d; PRAGMA user_version = %d",
                    APPLICATION_ID, lhi_sqlite_migration_count);
         if ((rc = sq_exec(&db->conn, text, err)) < 0)

@@ -6,6 +6,7 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -87,6 +88,33 @@ TEST(a_journal_mode_that_was_changed_is_put_right_and_told)
     EXPECT_CONTAINS(lines.text, "journal mode");
     expect_wal();
     lh_close(store);
+}
+
+/* A power loss while the store was made: the header is that from before the switch to WAL mode, and beside
+ * it is a log of which nothing valid is on the disk. */
+TEST(a_header_without_wal_mode_beside_a_log_is_put_right)
+{
+    enum { VERSIONS_AT = 18 };
+    size_t len;
+    lh_store *store = store_new();
+    add(store, "mail", "x");
+    lh_close(store);
+    unsigned char *bytes = file_bytes("store.db", &len);
+    EXPECT(len > VERSIONS_AT + 1);
+    memset(bytes + VERSIONS_AT, 1, 2);
+    file_write("store.db", bytes, len);
+    free(bytes);
+    file_write("store.db-wal", "0123456789abcdef", 16);
+
+    store = store_open("store.db", (lh_open_opts){0});
+    add(store, "mail", "y");
+    lh_store *other = store_open("store.db", (lh_open_opts){0});
+    add(other, "mail", "z");
+    EXPECT_EQ(counts_of(store, "mail").pending, 3);
+    store_check(store);
+    lh_close(store);
+    lh_close(other);
+    expect_wal();
 }
 
 TEST(a_new_store_has_no_journal_mode_to_put_right)
