@@ -52,6 +52,13 @@ SELECT j.value ->> 0, j.value ->> 1, r.act FROM lh_request r, json_each(r.jobs) 
 -- name: request_get
 SELECT * FROM lh_request WHERE request = :request;
 
+-- name: request_made
+-- The jobs of an enqueue whose outcome was unknown. One transaction has made them, so they have the same
+-- time; a job that a trigger of the user's enqueued between them has no checksum of its names.
+SELECT id, state, payload_sum FROM lh_job
+ WHERE id >= :first AND queue = :queue AND created_at = :created AND name_sum IS NOT NULL
+ ORDER BY id LIMIT :n;
+
 -- name: request_prune
 DELETE FROM lh_request
  WHERE request IN (SELECT request FROM lh_request WHERE at < :before LIMIT :n);

@@ -1,6 +1,8 @@
 /* A plain INSERT by any client is a valid enqueue, checked by the schema. */
 #include "store/sqlite.h"
 
+#include "base/checksum.h"
+
 #include <pthread.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -444,4 +446,104 @@ TEST(a_plain_insert_before_1973_says_which_time_is_wrong_and_what_is_allowed)
         EXPECT_CONTAINS(sqlite3_errmsg(db), cases[i].part);
     }
     sqlite3_close(db);
+}
+
+/* ---- a trigger of the user's that enqueues ---- */
+
+enum { TRIGGERED = 3 };
+
+/* For each job in "mail" the trigger enqueues one in "audit". */
+static void expect_enqueue_beside_trigger(const char *when, bool by_user, const char *request)
+{
+    struct ground g = ground_open();
+    lh_new_job jobs[TRIGGERED] = {{.kind = "k"}, {.key = "one"}, {.expires_ms = 60000}};
+    lh_enqueued out[TRIGGERED], again[TRIGGERED];
+    char sql[200], why[200] = "";
+
+    (void)snprintf(sql, sizeof sql,
+                   "CREATE TRIGGER user_audit %s INSERT ON lh_job WHEN new.queue = 'mail' BEGIN "
+                   "INSERT INTO lh_job(queue, payload) VALUES ('audit', 'x'); END",
+                   when);
+    db_exec(g.db, sql);
+    int rc = by_user ? lh_enqueue_sqlite(g.db, "mail", jobs, TRIGGERED, out, why, sizeof why)
+                     : lh_enqueue(g.store, "mail", jobs, TRIGGERED, request, out);
+    if (rc != LH_OK)
+        FAIL("%s", by_user ? why : lh_errmsg(g.store));
+    for (int i = 0; i < TRIGGERED; i++) {
+        lh_jobs *job = NULL;
+        EXPECT_OK(lh_job_get(g.store, out[i].id, &job));
+        EXPECT_STR(job->job[0].queue, "mail");
+        EXPECT_EQ(job->job[0].kind != NULL, i == 0);
+        EXPECT_EQ(job->job[0].key != NULL, i == 1);
+        EXPECT_EQ(job->job[0].expires_at != 0, i == 2);
+        lh_jobs_free(job);
+    }
+    EXPECT_EQ(counts_of(g.store, "mail").pending, TRIGGERED);
+    EXPECT_EQ(counts_of(g.store, "audit").pending, TRIGGERED);
+    if (request != NULL) {
+        EXPECT_OK(lh_enqueue(g.store, "mail", jobs, TRIGGERED, request, again));
+        for (int i = 0; i < TRIGGERED; i++) {
+            EXPECT(again[i].duplicate);
+            EXPECT_EQ(again[i].id, out[i].id);
+        }
+    }
+    ground_close(&g);
+}
+
+TEST(a_trigger_of_the_users_may_enqueue_after_each_job_of_a_batch)
+{
+    expect_enqueue_beside_trigger("AFTER", false, "r1");
+}
+
+TEST(a_trigger_of_the_users_may_enqueue_before_each_job_of_a_batch)
+{
+    expect_enqueue_beside_trigger("BEFORE", false, "r1");
+}
+
+TEST(a_trigger_of_the_users_may_enqueue_beside_jobs_of_the_users_connection)
+{
+    expect_enqueue_beside_trigger("AFTER", true, NULL);
+    (void)unlink("store.db");
+    (void)unlink("store.db-lease");
+    expect_enqueue_beside_trigger("BEFORE", true, NULL);
+}
+
+/* What an enqueue of unknown outcome returns as its request says where its first job is. */
+TEST(a_repeat_after_an_unknown_outcome_finds_its_jobs_beside_those_of_a_trigger)
+{
+    struct ground g = ground_open();
+    lh_new_job jobs[2] = {{.kind = "k"}, {.kind = "k"}};
+    lh_enqueued out[2], again[2];
+    lh_jobs *job = NULL;
+    char request[96];
+
+    db_exec(g.db, "CREATE TRIGGER user_audit AFTER INSERT ON lh_job WHEN new.queue = 'mail' BEGIN "
+                  "INSERT INTO lh_job(queue, payload) VALUES ('mail.audit', 'x'); END");
+    EXPECT_OK(lh_enqueue(g.store, "mail", jobs, 2, NULL, out));
+    EXPECT_OK(lh_job_get(g.store, out[0].id, &job));
+    (void)snprintf(request, sizeof request, "lh:%lld:2:%lld:%llx", (long long)out[0].id,
+                   (long long)job->job[0].created_at, (unsigned long long)lhi_checksum(NULL, 0));
+    lh_jobs_free(job);
+    if (lh_enqueue(g.store, "mail", jobs, 2, request, again) != LH_OK)
+        FAIL("%s: %s", request, lh_errmsg(g.store));
+    for (int i = 0; i < 2; i++) {
+        EXPECT_EQ(again[i].id, out[i].id);
+        EXPECT(again[i].duplicate);
+    }
+    EXPECT_EQ(counts_of(g.store, "mail").pending, 2);
+    ground_close(&g);
+}
+
+TEST(a_job_that_a_trigger_of_the_users_ignores_is_not_reported_as_enqueued)
+{
+    struct ground g = ground_open();
+    lh_enqueued out = {0};
+
+    db_exec(g.db, "CREATE TRIGGER user_no BEFORE INSERT ON lh_job WHEN new.queue = 'mail' BEGIN "
+                  "SELECT RAISE(IGNORE); END");
+    EXPECT_STATUS(lh_enqueue(g.store, "mail", &(lh_new_job){.kind = "k"}, 1, NULL, &out),
+                  LH_EINVAL);
+    EXPECT_CONTAINS(lh_errmsg(g.store), "a trigger of the database ignores it");
+    EXPECT_OK(lh_enqueue(g.store, "other", &(lh_new_job){.kind = "k"}, 1, NULL, &out));
+    ground_close(&g);
 }

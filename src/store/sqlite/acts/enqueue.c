@@ -12,6 +12,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* How many rows: 0 where a trigger of the user's ignores the job. */
+static int run_insert(struct conn *conn, const char *queue, const lh_new_job *job,
+                      const struct new_row *row, int64_t state_sum, struct lhi_error *err)
+{
+    return sq_run(conn, LHI_SQL_JOB_INSERT, err, "ItttiiIitIIIIiibi", row->id, queue, job->kind,
+                  lh_state_name(row->state), (int64_t)row->priority, row->max_attempts, row->run_at,
+                  row->created_at, job->key, row->expires_at, row->lease_ms, row->backoff_ms,
+                  row->backoff_cap_ms, sq_name_sum(queue, job->kind, job->key),
+                  lhi_checksum(job->payload, job->payload ? job->payload_len : 0), job->payload,
+                  job->payload_len, state_sum);
+}
+
 static int next_id(struct insert_context *ctx, struct lhi_error *err)
 {
     int rc = LH_OK;
@@ -21,6 +33,45 @@ static int next_id(struct insert_context *ctx, struct lhi_error *err)
     if (rc == LH_OK)
         ctx->last_id++;
     return rc;
+}
+
+/* The user's own BEFORE trigger has taken the id. The database chooses one, and the checksum, which covers
+ * the id, comes after. */
+static int insert_without_id(struct insert_context *ctx, const char *queue, const lh_new_job *job,
+                             struct new_row *row, struct lhi_error *err)
+{
+    struct conn *conn = ctx->conn;
+
+    lhi_error_clear(err);
+    row->id = 0;
+    int rc = run_insert(conn, queue, job, row, 0, err);
+    row->id = sqlite3_last_insert_rowid(conn->db);
+    if (rc > 0 && sq_run(conn, LHI_SQL_JOB_SUM, err, "i", row->id) < 0)
+        return err->status;
+    return rc;
+}
+
+/* Ids are counted here only as long as nothing but this INSERT writes: a trigger of the user's on lh_job
+ * may enqueue a job of its own. */
+static int insert_row(struct insert_context *ctx, const char *queue, const lh_new_job *job,
+                      struct new_row *row, struct lhi_error *err)
+{
+    struct conn *conn = ctx->conn;
+    int rc = next_id(ctx, err);
+
+    if (rc < 0)
+        return rc;
+    int before = sqlite3_total_changes(conn->db);
+    row->id = ctx->last_id;
+    rc = run_insert(conn, queue, job, row, sq_new_row_sum(row), err);
+    if (rc < 0 && sqlite3_extended_errcode(conn->db) == SQLITE_CONSTRAINT_PRIMARYKEY)
+        rc = insert_without_id(ctx, queue, job, row, err);
+    if (sqlite3_total_changes(conn->db) != before + 1)
+        ctx->last_id = 0; /* ask again */
+    if (rc == 0)
+        return lhi_fail(err, LH_EINVAL,
+                        "job was not enqueued: a trigger of the database ignores it");
+    return rc < 0 ? rc : LH_OK;
 }
 
 int sq_insert_job(struct insert_context *ctx, const char *queue, const lh_new_job *job,
@@ -51,10 +102,7 @@ int sq_insert_job(struct insert_context *ctx, const char *queue, const lh_new_jo
                         job->payload_len, queue, (long long)policy.max_payload);
     int64_t run_at = job->run_at ? job->run_at : job->delay_ms ? ctx->wall + job->delay_ms : 0;
     lh_state state = run_at > ctx->wall ? LH_SCHEDULED : LH_PENDING;
-    if ((rc = next_id(ctx, err)) < 0)
-        return rc;
-    struct new_row row = {.id = ctx->last_id,
-                          .state = state,
+    struct new_row row = {.state = state,
                           .priority = job->priority,
                           .max_attempts =
                               job->max_attempts ? job->max_attempts : policy.max_attempts,
@@ -64,15 +112,9 @@ int sq_insert_job(struct insert_context *ctx, const char *queue, const lh_new_jo
                           .lease_ms = job->lease_ms,
                           .backoff_ms = job->backoff_ms,
                           .backoff_cap_ms = job->backoff_cap_ms};
-    rc = sq_run(conn, LHI_SQL_JOB_INSERT, err, "itttiiIitIIIIiibi", row.id, queue, job->kind,
-                lh_state_name(state), (int64_t)row.priority, row.max_attempts, row.run_at,
-                row.created_at, job->key, row.expires_at, row.lease_ms, row.backoff_ms,
-                row.backoff_cap_ms, sq_name_sum(queue, job->kind, job->key),
-                lhi_checksum(job->payload, job->payload ? job->payload_len : 0), job->payload,
-                job->payload_len, sq_new_row_sum(&row));
-    if (rc < 0)
+    if ((rc = insert_row(ctx, queue, job, &row, err)) < 0)
         return rc;
-    out->id = sqlite3_last_insert_rowid(conn->db);
+    out->id = row.id;
     if (job->expires_ms != 0 && (rc = sq_run(conn, LHI_SQL_EXPIRY_PUT, err, "ii",
                                              ctx->wall + job->expires_ms, out->id)) < 0)
         return rc;
@@ -84,7 +126,8 @@ int sq_insert_job(struct insert_context *ctx, const char *queue, const lh_new_jo
 /* ---- requests: repeating a call returns the same jobs ---- */
 
 /* A request id that the library made after an unknown outcome. lh:FIRST:COUNT:CREATED:SUM says
- * which ids the jobs have if they were enqueued. */
+ * which ids the jobs have if they were enqueued.
+ * Between them may be jobs that a trigger of the user's enqueued. */
 static bool parse_made(const char *request, int64_t *first, int64_t *count, int64_t *created,
                        uint64_t *sum)
 {
@@ -109,26 +152,24 @@ static int find_made_request(struct txn *txn, const char *request, struct lhi_ac
 {
     int64_t first, count, created;
     uint64_t sum;
+    size_t n = 0;
 
     *found = false;
     if (!parse_made(request, &first, &count, &created, &sum) || count != (int64_t)act->n)
         return LH_OK;
-    for (int64_t i = 0; i < count; i++) {
-        sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_JOB_GET, &act->err, "i", first + i);
-        int rc = stmt ? sq_step(txn->conn, stmt, &act->err) : act->err.status;
-        if (rc < 0)
-            return rc;
-        bool ours = rc == LH_OK && sqlite3_column_int64(stmt, JOB_CREATED_AT) == created &&
-                    (i > 0 || (uint64_t)sqlite3_column_int64(stmt, JOB_PAYLOAD_SUM) == sum);
-        act->enqueue.out[i] = (lh_enqueued){.id = first + i, .duplicate = true};
-        if (ours)
-            act->enqueue.out[i].state = sq_column_state(stmt, JOB_STATE);
-        sq_reset(stmt);
-        if (!ours)
-            return LH_OK;
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_REQUEST_MADE, &act->err, "itii", first,
+                                 act->enqueue.queue, created, count);
+    int rc = stmt ? LH_OK : act->err.status;
+    while (rc == LH_OK && (rc = sq_step(txn->conn, stmt, &act->err)) == LH_OK) {
+        int64_t id = sqlite3_column_int64(stmt, 0);
+        if (n == 0 && (id != first || (uint64_t)sqlite3_column_int64(stmt, 2) != sum))
+            break;
+        act->enqueue.out[n++] =
+            (lh_enqueued){.id = id, .state = sq_column_state(stmt, 1), .duplicate = true};
     }
-    *found = true;
-    return LH_OK;
+    sq_reset(stmt);
+    *found = n == act->n;
+    return rc < 0 ? rc : LH_OK;
 }
 
 int sq_check_request(struct txn *txn, const char *request, struct lhi_error *err)
