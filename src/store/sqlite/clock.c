@@ -179,6 +179,7 @@ int sq_raise_epoch(struct txn *txn, struct lhi_error *err)
     if ((rc = sq_epoch_set(txn->conn, epoch + 1, err)) < 0)
         return rc;
     txn->db->epoch = epoch + 1;
+    txn->reloaded = true; /* an act that is undone takes the epoch back */
     return sq_run(txn->conn, LHI_SQL_STORE_GENERATION, err, "") < 0 ? err->status : LH_OK;
 }
 

@@ -102,8 +102,8 @@ static bool needs_sync(const struct db *db, enum lhi_verb verb)
 /* ---- performing ---- */
 
 /* Acts that check their items one by one write nothing before they refuse one, and neither does the
- * enqueue of a single job. If such an act fails, SQLite has failed. The other acts may fail after a
- * write. */
+ * enqueue of a single job. If such an act fails, SQLite has failed, or a trigger of the user's has. The
+ * other acts may fail after a write for reasons of their own, and get a savepoint at once. */
 static bool may_fail_halfway(const struct lhi_act *act)
 {
     switch (act->verb) {
@@ -131,11 +131,10 @@ static int perform(struct txn *txn, void *arg)
 }
 
 /* An act that fails leaves no trace, and its counts are undone too. */
-static int perform_one(struct txn *txn, struct lhi_act *act, bool alone)
+static int perform_one(struct txn *txn, struct lhi_act *act, bool guarded)
 {
     lhi_error_clear(&act->err);
-    int rc = !alone && may_fail_halfway(act) ? sq_txn_guarded(txn, perform, act, &act->err)
-                                             : perform(txn, act);
+    int rc = guarded ? sq_txn_guarded(txn, perform, act, &act->err) : perform(txn, act);
     if (rc < 0 && act->err.status == LH_OK)
         act->err.status = rc;
     return rc;
@@ -148,19 +147,23 @@ static bool fatal(int rc)
            rc == LH_EREADONLY || rc == LH_EBUSY || rc == LH_EFAIL;
 }
 
-static int run_acts(struct txn *txn, struct call *calls, struct lhi_error *err)
+/* All acts of all calls. `*redo`: one of several has failed without a savepoint, perhaps half-way. */
+static int run_acts(struct txn *txn, struct call *calls, bool guard_all, bool *redo,
+                    struct lhi_error *err)
 {
     bool alone = calls->next == NULL && calls->n == 1;
 
     for (struct call *call = calls; call != NULL; call = call->next)
         for (size_t i = 0; i < call->n && call->rc == LH_OK; i++) {
             struct lhi_act *act = &call->acts[i];
-            int rc = perform_one(txn, act, alone);
+            bool guarded = !alone && (guard_all || may_fail_halfway(act));
+            int rc = perform_one(txn, act, guarded);
             bool own = txn->own_damage && rc == LH_ECORRUPT;
             txn->own_damage = false;
             if (rc == LH_ECORRUPT) /* the next open checks the file and repairs it */
                 sq_coord_set_recovery_due(&txn->db->coord, true);
-            if (rc < 0 && ((fatal(rc) && !own) || alone || txn->gone)) {
+            if (rc < 0 && ((fatal(rc) && !own) || !guarded || txn->gone)) {
+                *redo = !alone && !guarded && !txn->gone && (!fatal(rc) || own);
                 *err = act->err;
                 err->status = rc;
                 return rc;
@@ -169,6 +172,83 @@ static int run_acts(struct txn *txn, struct call *calls, struct lhi_error *err)
                 call->durable = true;
         }
     return LH_OK;
+}
+
+/* ---- once more, with savepoints ---- */
+
+/* An act as it was before it was performed, with what it changes of its caller's. */
+struct original {
+    struct lhi_act act;
+    struct lhi_run run;
+    int64_t after;
+    int rc;
+};
+
+static size_t count_acts(const struct call *calls)
+{
+    size_t n = 0;
+
+    for (; calls != NULL; calls = calls->next)
+        n += calls->n;
+    return n;
+}
+
+static void keep_originals(const struct call *calls, struct original *kept)
+{
+    for (; calls != NULL; calls = calls->next)
+        for (size_t i = 0; i < calls->n; i++, kept++) {
+            const struct lhi_act *act = &calls->acts[i];
+            kept->act = *act;
+            kept->rc = calls->rc;
+            if (act->verb == LHI_RECOVER)
+                kept->run = *act->recover.run;
+            if (act->verb == LHI_PRUNE && act->prune.after != NULL)
+                kept->after = *act->prune.after;
+        }
+}
+
+static void put_back(struct call *calls, const struct original *kept)
+{
+    for (; calls != NULL; calls = calls->next)
+        for (size_t i = 0; i < calls->n; i++, kept++) {
+            struct lhi_act *act = &calls->acts[i];
+            *act = kept->act;
+            calls->rc = kept->rc;
+            if (act->after != NULL)
+                act->after->n = 0;
+            if (act->verb == LHI_CLAIM)
+                act->claim.out->n = 0;
+            if (act->verb == LHI_RECOVER)
+                *act->recover.run = kept->run;
+            if (act->verb == LHI_PRUNE && act->prune.after != NULL)
+                *act->prune.after = kept->after;
+        }
+}
+
+/* One act of several has failed and has no savepoint to go back to, because that would cost each claim.
+ * So the transaction is undone, and all of them are performed again with a savepoint each. */
+static int perform_all(struct db *db, struct call *calls, struct txn *txn, struct lhi_error *err)
+{
+    size_t n = count_acts(calls);
+    struct original *kept = n > 1 ? lhi_malloc(n * sizeof *kept) : NULL;
+    bool redo = false;
+
+    if (n > 1 && kept == NULL)
+        return lhi_no_memory(err);
+    if (kept != NULL)
+        keep_originals(calls, kept);
+    int rc = run_acts(txn, calls, false, &redo, err);
+    if (redo) {
+        sq_txn_rollback(txn);
+        lhi_arena_clear(&txn->arena);
+        db->generation = -1; /* what was cached inside was rolled back */
+        put_back(calls, kept);
+        lhi_error_clear(err);
+        if ((rc = sq_txn_begin(txn, db, err)) == LH_OK)
+            rc = run_acts(txn, calls, true, &redo, err);
+    }
+    lhi_free(kept);
+    return rc;
 }
 
 static void ring_bells(struct txn *txn)
@@ -285,7 +365,7 @@ static int transact(struct db *db, struct call *calls, struct txn *txn, struct l
     if (rc == LH_ECORRUPT)
         sq_coord_set_recovery_due(&db->coord, true);
     if (rc == LH_OK)
-        rc = run_acts(txn, calls, err);
+        rc = perform_all(db, calls, txn, err);
     if (rc >= 0 && txn->changed)
         rc = sq_txn_flush(txn, err);
     if (rc < 0 || !txn->changed) {
@@ -328,8 +408,8 @@ static void lead(struct db *db, struct call *calls)
         sq_writer_unlock(&db->coord);
     }
     if (committed) {
-        if (txn.run_over)
-            sq_coord_set_recovering(&db->coord, false);
+        if (txn.run_goes_on || txn.run_over)
+            sq_coord_set_recovering(&db->coord, !txn.run_over);
         if (txn.all_recovered)
             sq_coord_set_recovery_due(&db->coord, false);
         ring_bells(&txn);

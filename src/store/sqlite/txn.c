@@ -253,14 +253,23 @@ static int flush_tally(struct txn *txn, const struct tally *t, struct lhi_error 
     return lhi_fail(err, LH_EFAIL, "could not count what happened in queue \"%s\"", t->queue);
 }
 
-int sq_txn_flush(struct txn *txn, struct lhi_error *err)
+int sq_txn_count(struct txn *txn, struct lhi_error *err)
 {
-    for (const struct tally *t = txn->tallies; t != NULL; t = t->next) {
+    for (struct tally *t = txn->tallies; t != NULL; t = t->next) {
         int rc = flush_tally(txn, t, err);
         if (rc != LH_OK)
             return rc;
+        *t = (struct tally){.next = t->next, .queue = t->queue, .wake = t->wake};
     }
-    int rc = sq_run(txn->conn, LHI_SQL_STORE_TOUCH, err, "i", txn->tick);
+    return LH_OK;
+}
+
+int sq_txn_flush(struct txn *txn, struct lhi_error *err)
+{
+    int rc = sq_txn_count(txn, err);
+
+    if (rc == LH_OK)
+        rc = sq_run(txn->conn, LHI_SQL_STORE_TOUCH, err, "i", txn->tick);
     return rc < 0 ? rc : LH_OK;
 }
 
@@ -307,27 +316,31 @@ int sq_txn_commit(struct txn *txn, struct lhi_error *err)
     return LH_OK;
 }
 
-/* A copy of the counts, so that those of an act that fails can be undone. */
-static struct tally *copy_tallies(struct txn *txn, bool *ok)
-{
-    struct tally *head = NULL, **end = &head;
+/* ---- savepoints ---- */
 
-    for (const struct tally *t = txn->tallies; t != NULL && *ok; t = t->next) {
-        *end = lhi_arena_alloc(&txn->arena, sizeof **end);
-        *ok = *end != NULL;
-        if (*ok) {
-            **end = *t;
-            (*end)->next = NULL;
-            end = &(*end)->next;
-        }
-    }
-    return head;
+/* Undo the writes since the savepoint, and all that the transaction keeps in memory of them. Pointers to
+ * tallies that existed before stay valid. */
+static void undo(struct txn *txn, const struct txn *before, int64_t stuck_until)
+{
+    struct lhi_arena arena = txn->arena;
+    bool own_damage = txn->own_damage, reloaded = txn->reloaded;
+    struct lhi_error ignored;
+
+    *txn = *before;
+    txn->arena = arena;
+    txn->own_damage = own_damage; /* says why it is undone */
+    txn->db->stuck_until = stuck_until;
+    /* Settings that it changed are as they were. */
+    txn->gone = sqlite3_get_autocommit(txn->conn->db) != 0 ||
+                sq_run(txn->conn, LHI_SQL_ACT_UNDO, &ignored, "") < 0 ||
+                (reloaded && sq_txn_reload(txn, &ignored) < 0);
 }
 
 int sq_txn_savepoint(struct txn *txn, int (*fn)(struct txn *, void *), void *arg,
                      struct lhi_error *err)
 {
-    struct logged *logs = txn->logs;
+    struct txn before = *txn;
+    int64_t stuck_until = txn->db->stuck_until;
     struct lhi_error ignored;
 
     if (sq_run(txn->conn, LHI_SQL_ACT_BEGIN, err, "") < 0) {
@@ -336,14 +349,11 @@ int sq_txn_savepoint(struct txn *txn, int (*fn)(struct txn *, void *), void *arg
     }
     int rc = fn(txn, arg);
     if (rc < 0)
-        txn->logs = logs;
+        undo(txn, &before, stuck_until);
     /* SQLite may have rolled back the whole transaction. Then the savepoint is gone, and nothing
      * may go on. */
-    if (rc < 0 && (sqlite3_get_autocommit(txn->conn->db) != 0 ||
-                   sq_run(txn->conn, LHI_SQL_ACT_UNDO, &ignored, "") < 0)) {
-        txn->gone = true;
+    if (txn->gone)
         return rc;
-    }
     if (sq_run(txn->conn, LHI_SQL_ACT_END, &ignored, "") < 0) {
         txn->gone = true;
         return rc < 0 ? rc : lhi_fail(err, ignored.status, "%s", ignored.text);
@@ -351,25 +361,36 @@ int sq_txn_savepoint(struct txn *txn, int (*fn)(struct txn *, void *), void *arg
     return rc;
 }
 
+struct counted {
+    struct tally *tally;
+    struct tally before;
+};
+
+/* A copy of the counts, so that those of an act that fails can be undone. */
+static struct counted *copy_tallies(struct txn *txn, size_t *n)
+{
+    struct counted *copies, *copy;
+
+    *n = 0;
+    for (const struct tally *t = txn->tallies; t != NULL; t = t->next)
+        (*n)++;
+    copy = copies = lhi_arena_alloc(&txn->arena, (*n + 1) * sizeof *copies);
+    for (struct tally *t = txn->tallies; t != NULL && copies != NULL; t = t->next)
+        *copy++ = (struct counted){.tally = t, .before = *t};
+    return copies;
+}
+
 int sq_txn_guarded(struct txn *txn, int (*fn)(struct txn *, void *), void *arg,
                    struct lhi_error *err)
 {
-    bool changed = txn->changed, durable = txn->durable, ok = true;
-    struct tally *before = copy_tallies(txn, &ok);
-    struct lhi_error ignored;
+    size_t n;
+    struct counted *copies = copy_tallies(txn, &n);
 
-    if (!ok)
+    if (copies == NULL)
         return lhi_no_memory(err);
     int rc = sq_txn_savepoint(txn, fn, arg, err);
-    if (rc >= 0 || txn->gone)
-        return rc;
-    txn->tallies = before;
-    txn->run_over = txn->all_recovered = txn->fenced = false;
-    txn->changed = changed;
-    txn->durable = durable;
-    /* The settings that the act changed are the old ones again. */
-    if (txn->reloaded && sq_txn_reload(txn, &ignored) < 0)
-        txn->gone = true;
+    for (size_t i = 0; i < n && rc < 0; i++)
+        *copies[i].tally = copies[i].before;
     return rc;
 }
 

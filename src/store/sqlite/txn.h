@@ -16,15 +16,17 @@ struct tally {
 struct txn {
     struct db *db;
     struct conn *conn;
-    int64_t now;        /* store time: elapsed time, readable as a wall-clock time */
-    int64_t wall;       /* wall-clock time: run_at and expires_at are compared with it */
-    int64_t tick;       /* the number of this transaction */
-    bool durable;       /* it contains something that must be synced before it is acknowledged */
-    bool changed;       /* something was written */
-    bool anchored;      /* the anchor of the clock was renewed */
-    bool reloaded;      /* an act changed settings, and they were read again */
-    bool gone;          /* SQLite has rolled the transaction back: nothing may go on in it */
-    bool run_over;      /* it ends a recovery: after the commit the coordination file is updated */
+    int64_t now;   /* store time: elapsed time, readable as a wall-clock time */
+    int64_t wall;  /* wall-clock time: run_at and expires_at are compared with it */
+    int64_t tick;  /* the number of this transaction */
+    bool durable;  /* it contains something that must be synced before it is acknowledged */
+    bool changed;  /* something was written */
+    bool anchored; /* the anchor of the clock was renewed */
+    bool reloaded; /* an act changed settings, and they were read again */
+    bool gone;     /* SQLite has rolled the transaction back: nothing may go on in it */
+    bool
+        run_goes_on; /* a recovery goes on after it: the coordination file is updated after the commit */
+    bool run_over;      /* it ends a recovery: likewise */
     bool all_recovered; /* run_over, and nothing is left to recover after a crash */
     bool fenced;        /* the epoch was raised because a row was damaged */
     bool own_damage;    /* an act refuses a damaged row; the other acts of the transaction go on */
@@ -46,7 +48,10 @@ struct tally *sq_txn_tally(struct txn *txn, const char *queue, struct lhi_error 
 void sq_txn_forget_tally(struct txn *txn, const char *queue);
 void sq_tally_move(struct tally *tally, lh_state from, lh_state to);
 const lh_policy *sq_txn_policy(struct txn *txn, const char *queue, const char *kind);
-/* Run fn in a savepoint. If it fails, its writes and log lines are undone, but its counts of queues are
+/* Write to the database what this transaction has counted so far. Needed before a statement that changes
+ * or reads lh_queue itself; a delete of jobs does so, by its trigger. */
+int sq_txn_count(struct txn *txn, struct lhi_error *err);
+/* Run fn in a savepoint. If it fails, its writes, log lines and flags are undone, but its counts of queues are
  * not: fn must count only after its last step that can fail. */
 int sq_txn_savepoint(struct txn *txn, int (*fn)(struct txn *, void *), void *arg,
                      struct lhi_error *err);

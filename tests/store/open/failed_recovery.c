@@ -368,6 +368,24 @@ TEST(a_lease_that_cannot_be_freed_does_not_hold_back_jobs)
     lh_close(store);
 }
 
+/* Two damaged jobs: the step that sets the first one aside is undone, and the epoch with it. */
+TEST(an_epoch_that_was_raised_in_a_refused_step_is_raised_again_by_the_next)
+{
+    lh_store *store = store_with_a_refused_step(
+        REFUSE("INSERT ON lh_event", "new.type = 'job.recovered' AND new.job = 1"));
+    sqlite3 *db = db_open_to_damage("store.db");
+
+    db_exec(db, "UPDATE lh_job SET attempt = attempt + 1 WHERE queue = 'mail'");
+    lh_report_free(recover(store, NULL));
+    EXPECT_EQ(state_of(store, 1), LH_RUNNING);
+    EXPECT_EQ(state_of(store, 2), LH_FAILED);
+    EXPECT_EQ(db_int(db, "SELECT value FROM lh_meta WHERE key = 'epoch'"), 1);
+    EXPECT_EQ(db_int(db, "SELECT token >> 40 FROM lh_job WHERE id = 2"), 1);
+    EXPECT_EQ(db_int(db, "SELECT token >> 40 FROM lh_job WHERE id = 1"), 0);
+    sqlite3_close(db);
+    lh_close(store);
+}
+
 /* 600 leases of an owner, more than a batch, that no recovery can free. They end before all others. */
 static void put_refused_leases(const char *owner, int64_t expires_at)
 {

@@ -72,7 +72,8 @@ static int slots_used(struct txn *txn, const char *queue, int64_t limit, int64_t
     sq_txn_log(txn, LH_LOG_WARN, NULL, "queue %s counted %lld running, there are %lld: corrected",
                queue, (long long)*used, (long long)counted);
     txn->changed = true;
-    rc = sq_run(txn->conn, LHI_SQL_QUEUE_RUNNING_SET, err, "it", counted - *used, queue);
+    if ((rc = sq_txn_count(txn, err)) == LH_OK)
+        rc = sq_run(txn->conn, LHI_SQL_QUEUE_RUNNING_SET, err, "it", counted - *used, queue);
     *used = counted;
     return rc < 0 ? rc : LH_OK;
 }

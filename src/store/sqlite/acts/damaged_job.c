@@ -122,7 +122,7 @@ static int raise_for(struct txn *txn, struct lhi_error *err)
 {
     if (!txn->fenced && sq_raise_epoch(txn, err) < 0)
         return err->status;
-    txn->fenced = txn->reloaded = true; /* if the act is undone, the epoch is too */
+    txn->fenced = true;
     return LH_OK;
 }
 

@@ -339,9 +339,9 @@ int sq_act_prune(struct txn *txn, struct lhi_act *act)
     int64_t kept = older ? older : lhi_policy_builtin.retention_failed_ms;
     int64_t before = txn->now - kept;
     int64_t n = LHI_BATCH;
-    int rc = prune_jobs(txn, act);
+    int rc = sq_txn_count(txn, err);
 
-    if (rc < 0)
+    if (rc < 0 || (rc = prune_jobs(txn, act)) < 0)
         return rc;
     int events = sq_run(txn->conn, LHI_SQL_EVENT_PRUNE, err, "iii", n, before, txn->now + 86400000);
     int requests =

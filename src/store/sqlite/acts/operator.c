@@ -223,7 +223,9 @@ static int delete_one(struct txn *txn, struct lhi_act *act, size_t i, struct lhi
 
 int sq_act_delete(struct txn *txn, struct lhi_act *act)
 {
-    int rc = sq_each_item(txn, act, delete_one, NULL);
+    int rc = sq_txn_count(txn, &act->err);
+    if (rc == LH_OK)
+        rc = sq_each_item(txn, act, delete_one, NULL);
     LHI_POINT("job_delete:inside");
     return rc;
 }

@@ -70,7 +70,8 @@ int sq_act_queue_purge(struct txn *txn, struct lhi_act *act)
     int64_t pending = 0, scheduled = 0;
     int rc;
 
-    if ((rc = purge_some(txn, queue, LH_PENDING, &pending, err)) < 0 ||
+    if ((rc = sq_txn_count(txn, err)) < 0 ||
+        (rc = purge_some(txn, queue, LH_PENDING, &pending, err)) < 0 ||
         (rc = purge_some(txn, queue, LH_SCHEDULED, &scheduled, err)) < 0)
         return rc;
     act->queue.count = pending + scheduled;

@@ -428,7 +428,7 @@ static bool others_wait(struct db *db)
     return waiting;
 }
 
-int sq_act_recover(struct txn *txn, struct lhi_act *act)
+static int recover_batch(struct txn *txn, struct lhi_act *act)
 {
     struct lhi_run *run = act->recover.run;
     struct holder holder = {.arena = &txn->arena};
@@ -456,6 +456,16 @@ int sq_act_recover(struct txn *txn, struct lhi_act *act)
     if (act->recover.over)
         return sq_recovery_end(txn, run, act->recover.health, err);
     /* While a recovery runs in batches, claims need not help. */
-    sq_coord_set_recovering(&txn->db->coord, true);
+    txn->run_goes_on = true;
     return sq_recovery_count(txn, run, err);
+}
+
+int sq_act_recover(struct txn *txn, struct lhi_act *act)
+{
+    struct lhi_run before = *act->recover.run;
+    int rc = recover_batch(txn, act);
+
+    if (rc < 0)
+        *act->recover.run = before; /* its report is undone with it */
+    return rc;
 }

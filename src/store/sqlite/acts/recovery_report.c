@@ -355,7 +355,8 @@ int sq_recovery_end(struct txn *txn, struct lhi_run *run, const struct lhi_healt
 int sq_act_recount(struct txn *txn, struct lhi_act *act)
 {
     txn->changed = true;
-    if (sq_run(txn->conn, LHI_SQL_MEND_NO_IDS, &act->err, "") < 0 ||
+    if (sq_txn_count(txn, &act->err) < 0 ||
+        sq_run(txn->conn, LHI_SQL_MEND_NO_IDS, &act->err, "") < 0 ||
         sq_run(txn->conn, LHI_SQL_MEND_IDS, &act->err, "") < 0 ||
         sq_run(txn->conn, LHI_SQL_MEND_OUTPUTS, &act->err, "") < 0 ||
         sq_run(txn->conn, LHI_SQL_MEND_QUEUES, &act->err, "") < 0 ||
