@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Another server takes over: what was acknowledged is there, and no token is handed out twice.
+"""Failover: what was acknowledged is there, and no token is issued twice.
 
     tests/postgres/failover.py --build BUILD [--list] [NAME | GLOB]...
 
-Every test has a primary and standbys of its own. A primary dies by SIGKILL; a standby that is to have
-lost something was cut off before.
+Every test has a primary and standbys of its own. A primary is killed with SIGKILL; a standby that must have
+lost something was disconnected before.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from tap import expect, expect_equal, main, test, wait_for  # noqa: E402
 
 UNKNOWN, HELD = 8, 4  # exit codes
 FIRST_OF_EPOCH = 1 << 40
-GO_ON_S = 15  # within which everybody has found the new primary; a second or two where it is quiet
+GO_ON_S = 15  # time for all clients to find the new primary; one or two seconds on a quiet machine
 GROUND = server.MIGRATIONS / "0001_queue" / "20_base.sql"
 
 
@@ -45,7 +45,7 @@ class Stage:
                                 stderr=subprocess.PIPE)
 
     def run(self, store, *words, code=0):
-        """A command to its end; what it printed."""
+        """Run a command; returns its output."""
         process = self.start(store, *words)
         out, err = process.communicate(timeout=PATIENCE_S)
         expect_equal(process.returncode, code, f"leasehold {' '.join(map(str, words))}: {err.strip()}"
@@ -68,7 +68,7 @@ def stage(options):
 
 @contextlib.contextmanager
 def pair(at, synchronous):
-    """A primary, its standby, and the string that names both."""
+    """A primary, its standby, and the conninfo string that names both."""
     with at.origin.primary("a") as a, a.standby("b") as b:
         try:
             a.wait_for_standby("b")
@@ -89,7 +89,7 @@ def caught_up(a, b):
 # ---------------------------------------------------------------- under load
 
 class Load:
-    """Clients of tests/torture that write down every call."""
+    """Clients of tests/torture that log every call."""
 
     def __init__(self, at, url, workers=3):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="load-", dir=at.folder.path))
@@ -110,7 +110,7 @@ class Load:
         del os.environ["TORTURE_STORE"]
 
     def done_since(self, ns):
-        """How many completes were acknowledged that were called after this moment."""
+        """The number of acknowledged completions that were called after this time."""
         lines = (self.folder / "history.jsonl").read_text(encoding="utf-8").splitlines()
         done = (json.loads(line) for line in lines
                 if '"act":"complete"' in line and '"result":"ok"' in line and line.endswith("}"))
@@ -123,8 +123,8 @@ class Load:
         wait_for(enough, f"{n} jobs were completed", seconds)
 
     def end(self):
-        """Everything comes to its end: what was seen, and what is wrong with it."""
-        # Nothing more is enqueued: what there is is waited for.
+        """Stop everything; returns what was logged and what is wrong with it."""
+        # Enqueue nothing more, and wait for the jobs that exist.
         self.crew.quota = lambda: 0
         self.crew.quieten = lambda: self.crew.flag(0, 2)
         torture.drain(self.crew)
@@ -159,7 +159,7 @@ def a_synchronous_standby_takes_over_under_load_and_the_old_primary_comes_back_i
         promoted = time.monotonic_ns()
         load.wait_for_work(promoted, 1, GO_ON_S)
         load.wait_for_work(promoted, 40)
-        # As it was: a primary, and whoever asks it is let in.
+        # The old primary is a primary again and accepts connections.
         a.start()
         had = a.ask("SELECT max(id) FROM leasehold.job")
         returned = time.monotonic_ns()
@@ -181,7 +181,7 @@ def a_synchronous_standby_takes_over_under_load_and_the_old_primary_comes_back_i
 def whoever_was_led_to_a_standby_waits_until_it_is_a_primary(at):
     with pair(at, False) as (a, b, _):
         caught_up(a, b)
-        # One address, behind which there is now one and now another: nobody asks for a primary.
+        # One address that leads to one server or the other; no client asks for a primary.
         anybody = url_of(b).split("?", maxsplit=1)[0]
         enqueue = at.start(anybody, "enqueue", "q", "x")
         wait_for(lambda: "STATEMENT:" in server.tail(b.log), "it was refused", PATIENCE_S)
@@ -236,7 +236,7 @@ def a_lease_that_ended_while_there_was_no_primary_is_not_taken_back_at_once(at):
         expect_equal(b.ask(f"SELECT state, token FROM leasehold.job WHERE id = {job}"),
                      f"running|{token}", "the job")
         at.run(url, "heartbeat", job, "--token", token, "--lease", "1s")
-        # Its holder has had the time of a lease to come back: from then on it is as ever.
+        # The holder had a whole lease to return: from then on leases expire as usual.
         until = b.ask("SELECT no_expiry_before FROM leasehold.meta")
         _, following = wait_for(lambda: at.claim(url, "kept"), "the job is claimed", PATIENCE_S)
         expect(following > FIRST_OF_EPOCH, f"token {following}")
@@ -247,7 +247,7 @@ def a_lease_that_ended_while_there_was_no_primary_is_not_taken_back_at_once(at):
 # ---------------------------------------------------------------- a tail that is lost
 
 def hand_out(at, store, job, n):
-    """The job, n times; tokens under which it was."""
+    """Claim the job n times; returns its tokens."""
     tokens = []
     for _ in range(n):
         held = wait_for(lambda: at.claim(store), "the job is claimed", PATIENCE_S)
@@ -258,7 +258,7 @@ def hand_out(at, store, job, n):
 
 
 def without_epoch(node):
-    """A mutant: whoever takes over keeps the epoch."""
+    """A mutant: the new server keeps the epoch."""
     text = GROUND.read_text(encoding="utf-8")
     body = re.search(r"CREATE FUNCTION leasehold\.new_server.*?END \$\$;", text, re.S)[0]
     changed = re.sub(r"SET epoch = .*?,\s+system_id", "SET epoch = epoch, system_id", body, flags=re.S)
@@ -267,7 +267,7 @@ def without_epoch(node):
 
 
 def tokens_over_a_lost_tail(at, mutate):
-    """Of one job, before and after an asynchronous failover."""
+    """The tokens of one job before and after an asynchronous failover."""
     with pair(at, False) as (a, b, url):
         job = int(at.run(url, "enqueue", "q", "x"))
         before = hand_out(at, url, job, 1)
@@ -317,13 +317,13 @@ def a_second_failover_that_lost_the_first_ones_epoch_hands_no_token_out_again(at
 # ---------------------------------------------------------------- waiting for the standby
 
 def waits_for_standby(node):
-    """The backend of ours that waits, or nothing."""
+    """The backend of ours that waits for the standby, or nothing."""
     return node.psql("postgres", "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' "
                                  f"AND usename = '{server.TESTER}'").strip()
 
 
 def cancelled(at, a, store, *words):
-    """A command whose wait for the standby is cancelled: exit code, and what it said."""
+    """Run a command and cancel its wait for the standby; returns exit code and output."""
     process = at.start(store, *words)
     def cancel():
         pid = waits_for_standby(a)
@@ -339,7 +339,7 @@ def cancelled(at, a, store, *words):
 def a_cancelled_wait_for_the_standby_is_unknown_and_never_done(at):
     with pair(at, True) as (a, b, _):
         url = url_of(a)
-        quiet = url + "&options=-c%20client_min_messages%3Derror"  # only a warning tells of it
+        quiet = url + "&options=-c%20client_min_messages%3Derror"  # only a warning reports it
         at.run(url, "enqueue", "q", "x")
         job, token = at.claim(url)
         b.kill()
@@ -349,7 +349,7 @@ def a_cancelled_wait_for_the_standby_is_unknown_and_never_done(at):
             expect_equal(code, UNKNOWN, f"{words}: {out} {err}: exit code")
             expect("outcome is unknown" in err, f"{words}: {err}")
             expect_equal(out, "", f"{words}: printed")
-        # It stands here, and would not after a failover: only now can it be known.
+        # It is committed here, but a failover would lose it: the outcome is unknown until now.
         b.start()
         wait_for(lambda: a.streams_to("b") == "sync", "the standby is back", PATIENCE_S)
         at.run(url, "enqueue", "q", "y", "--request", "r-1")
@@ -357,7 +357,7 @@ def a_cancelled_wait_for_the_standby_is_unknown_and_never_done(at):
         expect_equal(a.ask("SELECT count(*) FROM leasehold.job"), "2", "jobs")
 
 
-# A program with a connection of its own, outside of a transaction: one job that is all zeroes.
+# A program with its own connection, outside of a transaction, that enqueues one job of zero bytes.
 OWN_CONNECTION = """
 import ctypes, sys
 pq, lh = ctypes.CDLL("libpq.so.5"), ctypes.CDLL(sys.argv[1])
@@ -397,7 +397,7 @@ def the_new_primary_knows_what_was_done_and_the_old_one_acknowledges_nothing(at)
         a.start()
         code, out, err = cancelled(at, a, url_of(a), "enqueue", "q", "y")
         expect_equal(code, UNKNOWN, f"enqueue: {out} {err}: exit code")
-        # Whoever has both finds the right one, though the other is named first and lets him in.
+        # A client that names both hosts finds the new primary, although the old one is named first and accepts connections.
         at.run(url, "complete", job, "--token", token)
         at.run(url, "enqueue", "q", "z")
         expect_equal(a.ask("SELECT count(*) FROM leasehold.job WHERE payload = 'z'"), "0",

@@ -1,12 +1,12 @@
-"""A search_path that leads to another role's objects: traps for all that could be named without a schema.
+"""A search_path that contains another role's objects: traps for every name that lacks a schema.
 
-make_traps() fills the schema `trap` with operators, functions and types of the names that the server itself has, and
-the temporary schema with relations. A trap that is called counts on the sequence trap.sprung, which no
-rollback undoes, and fails. calls() makes a statement for every view and for every function that is granted,
-from the catalog, so that a new one is covered when it is there.
+make_traps() fills the schema `trap` with operators, functions and types that have names of the server's own, and
+the temporary schema with tables. A trap that is called increments the sequence trap.sprung, which no
+rollback undoes, and fails. calls() generates a statement for every view and every granted function
+from the catalog, so that new ones are covered, too.
 """
 
-# First what has the very same arguments as the server's own, then what only fits better.
+# First functions with the same arguments as the server's own, then some that only match better.
 PATHS = ("trap, pg_temp, public, pg_catalog", "pg_catalog, trap, public")
 
 TYPES = ("boolean", "smallint", "integer", "bigint", "double precision", "numeric", "text", '"char"', "name",
@@ -120,7 +120,7 @@ BEGIN
 END $$;
 """
 
-# Relations of the session itself, named like ours and like those of the server.
+# Temporary tables with names of ours and of the server's.
 SHADOW = """
 DO $$
 DECLARE
@@ -144,7 +144,7 @@ BEGIN
 END $$;
 """
 
-# One statement under one path, undone again: 'done', or what it was refused with.
+# Run one statement with one search_path and undo it: 'done', or its error.
 DRIVE = """
 CREATE SCHEMA drive;
 CREATE FUNCTION drive.outcome(statement text, path text) RETURNS text LANGUAGE plpgsql
@@ -163,7 +163,7 @@ WHEN OTHERS THEN
 END $$;
 """
 
-# What an argument of that name is given, else one of its type.
+# Values for arguments, by name or else by type.
 BY_NAME = {
     "verb": "'acquire'", "action": "'retry'", "trigger": "'manual'", "flags": "'{}'", "unset": "'{}'",
     "value": "'{}'", "new_value": "'{}'", "checkpoint": "'{}'", "checkpoints": "ARRAY['{}']", "of_cron": "'0 3 * * *'",
@@ -177,7 +177,7 @@ BY_TYPE = {"text": "'mail'", "boolean": "true", "bigint": "1", "integer": "1", "
            "timestamp with time zone": "'2026-01-15 10:00+00'", "text[]": "'{mail}'", "bigint[]": "'{1}'",
            "timestamp with time zone[]": "'{2026-01-15 10:00+00}'", "boolean[]": "'{true}'", "bytea[]": "NULL"}
 ALONE = {"action": "1", "audit": "2"}  # where they are numbers
-JOBS = {"retry": "3", "delete": "4", "reschedule": "6"}  # what cannot be done to a job that runs
+JOBS = {"retry": "3", "delete": "4", "reschedule": "6"}  # jobs for acts that a running job refuses
 
 GRANTED = """
 SELECT p.proname, p.pronargs - p.pronargdefaults, coalesce(array_to_string(p.proargnames[:p.pronargs], ','), ''),
@@ -204,7 +204,7 @@ def value_of(name, kind):
 
 
 def calls_of(name, required, names, types):
-    """With what must be given; then with each of the others."""
+    """Calls with the required arguments; then with each optional one."""
     given = [(n, JOBS[name] if n == "job" and name in JOBS else value_of(n, t)) for n, t in zip(names, types)]
     must = [f"{n} => {v}" for n, v in given[:required]]
     yield f"SELECT * FROM leasehold.{name}({', '.join(must)})"
@@ -213,7 +213,7 @@ def calls_of(name, required, names, types):
 
 
 def calls(ask):
-    """A statement for every view and every function that somebody but the owner may call."""
+    """A statement for every view and every function that a role other than the owner may call."""
     yield "INSERT INTO leasehold.job(queue, kind, payload, key) VALUES ('mail', 'big', 'x', 'k')"
     for view in ask(VIEWS).split():
         yield f"SELECT * FROM leasehold.{view}"
@@ -223,7 +223,7 @@ def calls(ask):
 
 
 def calls_with_null(ask):
-    """Every function that is granted, each argument in turn left empty: its name, the argument, the statement."""
+    """Every granted function with each argument in turn NULL: function, argument, statement."""
     for line in ask(GRANTED).splitlines():
         name, required, names, types = line.split("|")
         given = list(zip(names.split(","), types.split(","))) if names else []
@@ -233,7 +233,7 @@ def calls_with_null(ask):
             yield name, argument, f"SELECT * FROM leasehold.{name}({', '.join([*values, f'{argument} => NULL::{null}'])})"
 
 
-# Of each type what is too small, too large, or not of the kind that is meant.
+# For each type: values that are too small, too large, or otherwise wrong.
 ODD = {
     "bigint": ("'-9223372036854775808'", "'-3'", "'-1'", "0", "40000", "9223372036854775807"),
     "integer": ("'-2147483648'", "'-1'", "0", "40000", "2147483647"),
@@ -244,12 +244,12 @@ ODD = {
     "bytea": (),
 }
 
-# What views call with values of their own.
+# Functions that views call with their own values.
 OF_VIEWS = {"due", "ms", "next_due", "span", "stream_text"}
 
 
 def odd_values(kind):
-    """Values of that type; of a list also lists of other lengths and shapes."""
+    """Odd values of that type; for a list also lists of other lengths and shapes."""
     if not kind.endswith("[]"):
         return ODD[kind]
     base = kind[:-2]
@@ -259,7 +259,7 @@ def odd_values(kind):
 
 
 def calls_out_of_range(ask):
-    """Every function that is granted, each argument in turn with each odd value: what is odd, the statement."""
+    """Every granted function with each odd value for each argument: description, statement."""
     for line in ask(GRANTED).splitlines():
         name, required, names, types = line.split("|")
         given = list(zip(names.split(","), types.split(","))) if names and name not in OF_VIEWS else []

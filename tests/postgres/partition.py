@@ -4,8 +4,8 @@
     tests/postgres/partition.py --program leasehold [--list] [NAME | GLOB]...
 
 Three machines, as network namespaces: the server, worker A, worker B. Children hold a lock while they
-run, and write down when they start and, again and again, that they are alive, by CLOCK_BOOTTIME; they
-do not care for SIGTERM. Nothing listens outside of the namespaces, which end with us. Needs root.
+run, and log their start and repeatedly that they are alive, by CLOCK_BOOTTIME; they
+ignore SIGTERM. Nothing listens outside of the namespaces, which end with the tests. Needs root.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import tempfile
 import server
 from tap import Skip, expect, expect_equal, main, test, wait_for
 
-PATIENCE_S = 60  # of a busy machine
+PATIENCE_S = 60  # seconds; a busy machine may need them
 DATABASE = "queue"
 LOST = 4  # exit code
 CHILD = r"""
@@ -46,7 +46,7 @@ tell("end")
 # ---------------------------------------------------------------- machines
 
 class Machine:
-    """A network namespace, for as long as somebody lives in it."""
+    """A network namespace; it exists as long as a process runs in it."""
 
     def __init__(self):
         self.holder = subprocess.Popen(["unshare", "--net", "cat"], stdin=subprocess.PIPE,
@@ -67,7 +67,7 @@ class Machine:
         expect_equal(done.returncode, 0, f"{' '.join(command)}: {done.stderr.strip()}: exit code")
 
     def cable(self, name, address, other, of_other):
-        """A cable from here to another machine."""
+        """A virtual network cable to another machine."""
         self.run("ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns",
                  str(other.holder.pid))
         self.run("ip", "address", "add", f"{address}/30", "dev", name)
@@ -101,7 +101,7 @@ class Site:
 
 
 class ServerAt(server.Server):
-    """PostgreSQL on one of the machines. We reach it by its socket, which is a file."""
+    """PostgreSQL on one of the machines. The test reaches it by its Unix socket."""
 
     def __init__(self, folder, machine):
         super().__init__(folder, "pg", {"listen_addresses": "10.231.1.1,10.231.2.1"})
@@ -113,7 +113,7 @@ class ServerAt(server.Server):
             rules.write("host all all 10.231.0.0/16 md5\n")
 
     def launch(self, command):
-        # Root enters the namespace, and steps down then.
+        # Root enters the namespace and then drops its privileges.
         who = server.unprivileged()
         with open(self.log, "ab") as log:
             return subprocess.Popen(
@@ -165,14 +165,14 @@ class Scene:
     # ---- what was seen
 
     def lines(self, what):
-        """(job, token, moment) of all lines that say this."""
+        """(job, token, time) of all lines with this text."""
         path = self.folder / "lines"
         text = path.read_text(encoding="ascii") if path.exists() else ""
         told = [line.split() for line in text.splitlines()]
         return [tuple(map(int, line[1:])) for line in told if len(line) == 4 and line[0] == what]
 
     def holder_of(self, job):
-        """The label of the worker that has it now, and the token."""
+        """The label of the worker that holds the job, and the token."""
         said = self.postgres.psql(DATABASE, "SELECT worker, token FROM leasehold.job WHERE "
                                             f"id = {job} AND state = 'running'").strip()
         if not said:
@@ -181,7 +181,7 @@ class Scene:
         return worker.split("-")[0], int(token)
 
     def runs_at(self, job, label):
-        """The token, once the child of this worker is alive under it."""
+        """Wait until the child of this worker is alive; returns its token."""
         held = self.holder_of(job)
         if held is None or held[0] != label:
             return 0
@@ -193,7 +193,7 @@ class Scene:
 
 @contextlib.contextmanager
 def stage(options):
-    """A site, or why there is none: then every test says so."""
+    """The machines; if they cannot be set up, every test is skipped with the reason."""
     if os.geteuid() != 0:
         yield lambda: skip("network namespaces need root")
         return
@@ -254,7 +254,7 @@ def cut_off(given, cut, mend):
     expect_equal(given.lines("end"), [], "children that came to their end")
 
     mend()
-    # Late, with the token of before: the job is another's.
+    # Too late, with the old token: another worker has the job.
     code, said = wait_for(lambda: reached(given, job, token), "A reaches the server", PATIENCE_S)
     expect_equal(code, LOST, f"the late complete: {said}: exit code")
     expect_equal(given.holder_of(job), ("B", following), "who has the job")
@@ -286,7 +286,7 @@ def a_worker_whose_cable_is_cut_has_stopped_its_child_before_the_job_starts_else
 @test
 def a_worker_that_is_heard_and_not_answered_has_stopped_its_child_before_the_job_starts_elsewhere(
         stage_of):
-    """Its beats arrive, and renew the lease; it cannot know."""
+    """Its heartbeats arrive and renew the lease, but the answers do not come back."""
     with stage_of() as given:
         db = given.site.db
         route = ("blackhole", "10.231.1.2/32")

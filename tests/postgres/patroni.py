@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Failover again and again, by Patroni: the leader is killed under load, and nothing is lost.
+"""Repeated failovers by Patroni: the leader is killed under load, and nothing is lost.
 
     tests/postgres/patroni.py --build BUILD [--kills N]
 
 Patroni and etcd are Debian's, started here in a temporary folder on loopback ports, as a user without
-privileges. The leader dies with everything that belongs to it, the other one takes over, the dead one
-comes back as its standby; when that is synchronous, the next one dies. Clients (tests/torture) write
-down every call, and history.py judges. Exits with 0 if all that was seen can have happened.
+privileges. The leader is killed with all its processes, the other node takes over, the killed one
+returns as its standby; when that is synchronous, the new leader is killed. Clients (tests/torture) log
+every call, and history.py checks the log. Exits with 0 if the log is possible.
 """
 
 import argparse
@@ -62,7 +62,7 @@ postgresql:
 
 
 class Etcd:
-    """What Patroni trusts to know who leads."""
+    """The store in which Patroni keeps who leads."""
 
     def __init__(self, folder):
         self.folder, self.log = folder, folder.path / "etcd.log"
@@ -84,7 +84,7 @@ class Etcd:
 
 
 class Node(server.Server):
-    """Patroni, and the server that it keeps."""
+    """Patroni and the server that it manages."""
 
     def __init__(self, folder, name, etcd, password):
         super().__init__(folder, name)
@@ -103,11 +103,11 @@ class Node(server.Server):
         return self
 
     def start(self):
-        # Asked to end, it ends its server, too.
+        # On SIGTERM it stops its server, too.
         self.process = server.start(["patroni", self.config], self.log, signal.SIGTERM)
 
     def kill(self):
-        """With its server, as if the machine had died."""
+        """Kill it with its server, as if the machine had died."""
         if self.process is None:
             return
         for pid in [self.process.pid, *self.backends()]:
@@ -118,7 +118,7 @@ class Node(server.Server):
         super().kill()
 
     def says(self, sql):
-        """The answer, or nothing where there is none."""
+        """The answer, or None."""
         try:
             return self.psql("postgres", sql).strip()
         except server.Failed:
@@ -128,7 +128,7 @@ class Node(server.Server):
         return self.says("SELECT pg_is_in_recovery()") == "f"
 
     def is_followed(self):
-        """By one that is synchronous, and that everybody knows to be: it may take over."""
+        """Is there a synchronous standby that Patroni would promote?"""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.rest}/cluster", timeout=5) as answer:
                 members = json.load(answer)["members"]
@@ -146,7 +146,7 @@ class Cluster:
         return next((node for node in self.nodes if node.leads()), None)
 
     def ready(self):
-        """The leader, once it would lose nothing by dying."""
+        """The leader, once its death would lose nothing."""
         leader = self.leader()
         return leader if leader and leader.is_followed() else None
 
@@ -168,7 +168,7 @@ def prepare(cluster, program):
 
 
 def kill_leader(cluster, load):
-    """The leader dies, another leads, the dead one follows; how long nobody was served, in s."""
+    """Kill the leader, wait for the new one, and for the old one to follow; returns the downtime in s."""
     leader = tap.wait_for(cluster.ready, "the leader is followed", PATIENCE_S)
     load.wait_for_work(time.monotonic_ns(), LOAD, PATIENCE_S)
     died = time.monotonic_ns()

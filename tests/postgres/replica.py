@@ -1,4 +1,4 @@
-"""A primary and its standbys: made from one data folder, so that a pair costs a second.
+"""A primary and its standbys, copied from one data folder, so that a pair takes only a second.
 
     with Origin(folder, program) as origin, origin.primary("a") as a, a.standby("b") as b:
         a.wait_for_standby("b")
@@ -14,13 +14,13 @@ import server
 import tap
 
 DATABASE = "queue"
-PATIENCE_S = 60  # of a busy machine
+PATIENCE_S = 60  # seconds; a busy machine may need them
 REPLICATED = {"wal_level": "replica", "max_wal_senders": "8", "wal_retrieve_retry_interval": "200ms",
               "hot_standby": "on", "checkpoint_timeout": "30min"}
 
 
 class Node(server.Server):
-    """One server of a cluster; made by copying `of`, or as a standby of it."""
+    """One server of a cluster: a copy of `of`, or a standby of it."""
 
     def __init__(self, folder, name, of, follows):
         super().__init__(folder, name, REPLICATED)
@@ -68,7 +68,7 @@ class Node(server.Server):
         tap.wait_for(lambda: self.streams_to(name), f"{name} follows", PATIENCE_S)
 
     def be_synchronous(self, name):
-        """Nothing is acknowledged from here on that the standby does not have."""
+        """From now on a commit is acknowledged only when the standby has it."""
         self.wait_for_standby(name)
         self.settle("synchronous_standby_names", name)
         tap.wait_for(lambda: self.streams_to(name) == "sync", f"{name} is synchronous", PATIENCE_S)
@@ -77,7 +77,7 @@ class Node(server.Server):
         return self.psql("postgres", f"SELECT pg_last_wal_replay_lsn() >= '{lsn}'").strip() == "t"
 
     def stop_following(self):
-        """What the primary does from here on never comes."""
+        """The standby receives nothing of what the primary does from now on."""
         self.settle("primary_conninfo", "")
         tap.wait_for(lambda: self.psql("postgres",
                                        "SELECT count(*) FROM pg_stat_wal_receiver").strip() == "0",
@@ -90,7 +90,7 @@ class Node(server.Server):
 
 
 class Origin:
-    """The data folder that primaries are copies of: a database of ours, nobody in it."""
+    """The data folder from which primaries are copied: it has one database with an empty store."""
 
     def __init__(self, folder, program):
         self.folder, self.program = folder, program
@@ -114,7 +114,7 @@ class Origin:
 
 
 def url_of(*nodes):
-    """Of all of them, whoever can be written to."""
+    """A URL of all hosts that leads to the primary."""
     first = nodes[0]
     where = str(first.folder).replace("/", "%2F")
     hosts = ",".join(f"{where}:{node.port}" for node in nodes)

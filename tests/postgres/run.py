@@ -3,11 +3,11 @@
 
     tests/postgres/run.py [--pgbouncer] [--migrate PROGRAM] TEST-PROGRAM [ARGUMENT]...
 
-The server is ours, in a temporary folder (server.py), and ends with us. The harness of the test
+The server runs in a temporary folder (server.py) and ends with this process. The harness of the test
 program asks for a store over the Unix socket that $TEST_STORES names: it gets a line with a URL, and
 the database lives until that connection is closed, which is when the last process of the test has
-ended. With --migrate the schema is made by `PROGRAM migrate`, else from sql/postgres/migrations.
-Exits with the code of the test program; or with 1 when the server took a statement of ours for so
+ended. With --migrate, `PROGRAM migrate` creates the schema, else sql/postgres/migrations does.
+Exits with the code of the test program; or with 1 if the server took a statement of ours for so
 expensive that it compiled it (WATCHED).
 """
 
@@ -22,10 +22,10 @@ import threading
 
 import server
 
-AHEAD = 4  # databases: for two tests at a time, and to be made fresh meanwhile
+AHEAD = 4  # databases: for two tests at a time, while others are reset
 PATIENCE_S = 1
-# Compiling takes the server a fifth of a second, every time. What is priced like that has a plan that
-# it should not have: a way that was forbidden to it is the only one it has.
+# JIT compilation takes a fifth of a second each time. A query that expensive has a plan that it
+# should not have: the planner had no path but one that is turned off.
 WATCHED = {"jit": "on", "shared_preload_libraries": "pg_stat_statements",
            "pg_stat_statements.track": "all", "pg_stat_statements.max": "20000"}
 COMPILED = f"""
@@ -34,8 +34,8 @@ SELECT calls, jit_functions, left(query, 200) FROM pg_stat_statements
 
 
 class Session:
-    """One psql that is told one statement at a time, as the server's administrator. Ends when we do,
-    with its input."""
+    """One psql that runs one statement at a time as the server's administrator. It ends with this process,
+    by the end of its input."""
 
     END = "-- done --"
 
@@ -45,7 +45,7 @@ class Session:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     def run(self, statement):
-        """What it said."""
+        """Run a statement; returns the output."""
         said = []
         try:
             self.process.stdin.write(f"{statement};\n\\echo '{self.END}'\n")
@@ -64,15 +64,15 @@ class Session:
 
 
 class Stores:
-    """Hands out fresh databases: those that nobody uses any more, made fresh, as long as that can be
-    done; copies of the template when there are none."""
+    """Provides fresh databases: used ones after a reset, if that is possible;
+    otherwise copies of the template."""
 
     def __init__(self, of, pooler):
         self.server, self.url = of, (pooler or of).url
-        # Idle connections of a pooler are nobody's, and stay: their backends are warm.
+        # Idle connections of a pooler may stay: their backends are warm.
         self.others = "pid <> pg_backend_pid()" + (" AND state <> 'idle'" if pooler else "")
         self.ready, self.made = queue.Queue(), 0
-        self.sessions = {}  # of each database that was used, to make it fresh
+        self.sessions = {}  # of each used database, to reset it
         self.path = of.folder / "stores"
         self.admin, self.lock = Session(of, "postgres"), threading.Lock()
         self.listener = socket.socket(socket.AF_UNIX)
@@ -98,7 +98,7 @@ class Stores:
     def take(self):
         try:
             return self.ready.get(timeout=PATIENCE_S)
-        except queue.Empty:  # a test may hold many
+        except queue.Empty:  # a test may use many
             self.make()
             return self.ready.get()
 
@@ -111,12 +111,12 @@ class Stores:
         name, complaint = self.take()
         with client:
             try:
-                # What is not a URL is the reason why there is none.
+                # An answer that is not a URL is the reason why there is none.
                 client.sendall((complaint.splitlines()[0] if complaint else self.url(name)).encode()
                                + b"\n")
                 client.recv(1)
             except OSError:
-                pass  # the test is over, one way or the other
+                pass  # the test has ended
         if self.reset(name):
             self.ready.put((name, ""))
         else:
@@ -129,7 +129,7 @@ class Stores:
         session.run(f"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
                     f" WHERE datname = '{name}' AND {self.others}")
         fresh = session.run("SELECT leasehold_test.reset() FROM pg_stat_force_next_flush()")
-        session.run("SELECT pg_stat_reset()")  # nothing was ever deleted here
+        session.run("SELECT pg_stat_reset()")  # as if nothing was ever deleted
         return fresh == "t"
 
     def close(self):
@@ -182,7 +182,7 @@ def main():
 
 
 if __name__ == "__main__":
-    # A signal before the program runs ends us by an exception, so that all is put away.
+    # A signal before the program runs raises an exception, so that everything is cleaned up.
     for early in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(early, lambda number, _: sys.exit(128 + number))
     sys.exit(main())

@@ -6,7 +6,7 @@
         print(server.url("one"))
 
 A server lives in a folder of its own, on a Unix socket and a loopback port, as a user without
-privileges when we are root. Nothing of it outlives us, however we end: servers get a signal when the
+privileges if this process is root. Nothing of it outlives this process: servers get a signal when the
 process that started them dies, and a watchdog in a session of its own then removes the folder. Keep
 the thread that starts a server alive: the signal comes when that one ends.
 
@@ -32,9 +32,9 @@ TEMPLATE = "template_leasehold"
 ADMIN, TESTER = "admin", "tester"
 START_S, STOP_S = 30, 30
 
-# Tests own the time: ms since 1970 where the library under test passes them along. Where the time stands
-# still, nothing takes any: what a test sees must not depend on how busy the machine is. A test of what
-# becomes rarer because it is slow sets leasehold.test_stopwatch to 'real'.
+# Tests control the time: ms since 1970, which the library under test passes to the server. Where the time
+# stands still, nothing takes time, so results do not depend on how busy the machine is. A test of what
+# is done less often because it is slow sets leasehold.test_stopwatch to 'real'.
 FROZEN_CLOCK = """
 CREATE OR REPLACE FUNCTION leasehold.clock() RETURNS timestamptz LANGUAGE sql VOLATILE
 RETURN coalesce(timestamptz 'epoch' + nullif(current_setting('leasehold.test_now', true), '')::bigint
@@ -46,8 +46,8 @@ RETURN CASE WHEN current_setting('leasehold.test_now', true) <> ''
             THEN transaction_timestamp() ELSE clock_timestamp() END;
 """
 
-# To use a database again: everything as it was when the template was made, and a new identity. Small
-# tables are emptied row by row, which is cheaper than new files. True: the schema is as it was, too.
+# Resets a database to the state of the template, with a new identity. Small
+# tables are emptied row by row, which is cheaper than new files. True: the schema is unchanged.
 RESET = """
 CREATE SCHEMA leasehold_test;
 CREATE FUNCTION leasehold_test.schema() RETURNS text LANGUAGE sql AS $$
@@ -109,8 +109,8 @@ BEGIN
 END $$;
 """
 
-# Durable enough for tests of behaviour: a killed server keeps what the kernel has, only a machine
-# that loses its power does not.
+# Durable enough for tests of behaviour: a killed server keeps what the kernel has; only a machine
+# that loses power would lose it.
 QUICK = {"fsync": "off", "full_page_writes": "off"}
 SMALL = {"shared_buffers": "64MB", "max_connections": "300", "max_wal_size": "512MB",
          "wal_level": "minimal", "max_wal_senders": "0", "log_min_messages": "warning",
@@ -118,7 +118,7 @@ SMALL = {"shared_buffers": "64MB", "max_connections": "300", "max_wal_size": "51
 
 
 class Failed(Exception):
-    """Something that should serve the tests does not work; says what, and what it said."""
+    """A server or tool that the tests need does not work; has its name and its output."""
 
 
 # ---------------------------------------------------------------- processes
@@ -132,12 +132,12 @@ def _prctl_death(sig):
 
 
 def dies_with_us(sig=signal.SIGKILL):
-    """For preexec_fn: the signal that the process gets when we die."""
+    """For preexec_fn: the process gets this signal when its parent dies."""
     return _prctl_death(sig)
 
 
 def unprivileged():
-    """Whom servers run as: ourselves, or somebody harmless when we are root."""
+    """The user that runs servers: the current one, or an unprivileged one if that is root."""
     if os.geteuid() != 0:
         return pwd.getpwuid(os.geteuid())
     for name in ("postgres", "nobody"):
@@ -149,12 +149,12 @@ def unprivileged():
 
 
 def start(command, log, sig=signal.SIGKILL, **more):
-    """Start a server process that dies with us."""
+    """Start a server process that dies with this process."""
     who = unprivileged()
     if os.geteuid() == 0:
         more.update(user=who.pw_uid, group=who.pw_gid, extra_groups=[])
     with open(log, "ab") as output:
-        # A session of its own: Ctrl-C and the killing of a process group are for us to pass on.
+        # A session of its own, so that Ctrl-C and signals to a process group reach only this process.
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                                 start_new_session=True, preexec_fn=dies_with_us(sig), **more)
 
@@ -183,7 +183,7 @@ def tail(log):
 
 
 def bindir():
-    """Where the programs of the server are; Debian keeps them off $PATH."""
+    """The folder of the server's programs, which Debian keeps out of $PATH."""
     try:
         said = subprocess.run(["pg_config", "--bindir"], capture_output=True, text=True, check=True)
         return pathlib.Path(said.stdout.strip())
@@ -192,7 +192,7 @@ def bindir():
 
 
 class Folder:
-    """A folder that the server's user may write to, gone when we are."""
+    """A folder that the server's user may write to; it is removed at the end."""
 
     WATCHDOG = 'trap "" INT TERM HUP; cat; while ! rm -rf "$0"; do sleep 0.1; done'
 
@@ -201,7 +201,7 @@ class Folder:
         who = unprivileged()
         if os.geteuid() == 0:
             os.chown(self.path, who.pw_uid, who.pw_gid)
-        self.path.chmod(0o755)  # sockets in it are for all; what is in the data folder is not
+        self.path.chmod(0o755)  # every user may connect to its sockets; the data folder is private
         self.watchdog = subprocess.Popen(["/bin/sh", "-c", self.WATCHDOG, str(self.path)],
                                          stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
                                          stderr=subprocess.DEVNULL, start_new_session=True)
@@ -221,7 +221,7 @@ class Folder:
 # ---------------------------------------------------------------- the server
 
 class Server:
-    """One PostgreSQL; `settings` on top of what makes it small and quick."""
+    """A PostgreSQL server that is small and quick; `settings` are added."""
 
     def __init__(self, folder, name="pg", settings=None, quick=True):
         self.folder, self.name = folder.path, name
@@ -243,7 +243,7 @@ class Server:
         return self
 
     def __exit__(self, *_):
-        self.kill()  # nothing in it is worth an orderly end
+        self.kill()  # nothing in it needs an orderly shutdown
 
     def create(self):
         secret = self.folder / "secret"
@@ -258,7 +258,7 @@ class Server:
         secret.unlink()
 
     def start(self):
-        """Start it, the second time on the port of the first."""
+        """Start it; a restart uses the same port."""
         chosen = self.port is not None
         for _ in range(5):
             self.port = self.port if chosen else free_port()
@@ -276,7 +276,7 @@ class Server:
         raise Failed("there is no free port on the loopback interface")
 
     def launch(self, command):
-        # SIGQUIT: leave at once, and take the backends along.
+        # SIGQUIT: exit at once, with all backends.
         return start(command, self.log, signal.SIGQUIT)
 
     def answers(self):
@@ -285,13 +285,13 @@ class Server:
         return ready.returncode == 0
 
     def stop(self):
-        """An orderly end that does not wait for clients."""
+        """A fast shutdown that does not wait for clients."""
         self.process.send_signal(signal.SIGINT)
         self.process.wait(STOP_S)
         self.process = None
 
     def kill(self):
-        """SIGKILL: to the server, whose backends leave when they miss it, and are waited for."""
+        """SIGKILL the server, and wait for its backends to notice and exit."""
         if self.process is None:
             return
         self.process.kill()
@@ -302,7 +302,7 @@ class Server:
             time.sleep(0.02)
 
     def backends(self):
-        """Processes that still have the data folder as their own."""
+        """Processes that still use the data folder."""
         found = []
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
@@ -319,7 +319,7 @@ class Server:
                 "PGUSER": ADMIN, "PGPASSWORD": self.password, "PGOPTIONS": ""}
 
     def psql(self, database, sql, user=ADMIN, options=()):
-        """Run SQL (text) in one transaction per statement; what it printed."""
+        """Run SQL with one transaction per statement; returns the output."""
         done = subprocess.run(
             ["psql", "-X", "-q", "-At", "-v", "ON_ERROR_STOP=1", "-d", database, *options],
             input=sql, env={**self.environment(), "PGUSER": user}, capture_output=True, text=True,
@@ -337,7 +337,7 @@ class Server:
     # ---- databases
 
     def make_template(self, migrate=None):
-        """The database that others are copies of: our schema, and a clock that tests may stop."""
+        """The database from which others are copied: our schema, and a clock that tests can stop."""
         self.psql("postgres", f"CREATE DATABASE {TEMPLATE} OWNER {TESTER}")
         if migrate:
             done = subprocess.run([*migrate, "--store", self.url(TEMPLATE)], text=True, check=False,
@@ -351,7 +351,7 @@ class Server:
             self.psql(TEMPLATE, text, TESTER, ["--single-transaction"])
         self.psql(TEMPLATE, FROZEN_CLOCK, TESTER)
         self.psql(TEMPLATE, RESET)
-        # A session that ends well leaves the catalog's cache file, which copies then have.
+        # A session that ends normally writes the catalog's cache file, which copies then have.
         self.psql(TEMPLATE, "SELECT 1")
         self.psql("postgres", f"ALTER DATABASE {TEMPLATE} WITH ALLOW_CONNECTIONS false")
 
@@ -395,7 +395,7 @@ class Pooler:
         self.process.wait()
 
     def config(self, users):
-        # Small pools that change hands: whoever counts on a session is found out.
+        # Small pools whose connections change clients: a client that relies on session state fails.
         return "\n".join([
             "[databases]",
             f"* = host={self.server.folder} port={self.server.port}",

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What PostgreSQL alone gives: roles, views, the acts by psql, and the way back.
+"""What only PostgreSQL has: roles, views, the acts in psql, and --drop-sql.
 
     tests/postgres/sql.py --program leasehold [--list] [NAME | GLOB]...
 
-Every login here is a real one. Each test has a database of its own, in which time stands where the
-test sets it (`SET leasehold.test_now`), or goes on.
+Every login is a real one. Each test has a database of its own, in which the time is where the
+test sets it (`SET leasehold.test_now`), or real time.
 """
 
 import argparse
@@ -26,7 +26,7 @@ WORKER, READER, PRODUCER, STRANGER = "app_worker", "app_reader", "app_producer",
 MINUTE = 60000
 START = 1768473000000  # 2026-01-15T10:30:00Z
 DENIED = "permission denied"
-WAIT_S = 60  # of a busy machine
+WAIT_S = 60  # seconds; a busy machine may need them
 TESTS = []
 
 
@@ -54,7 +54,7 @@ class Database:
     def __init__(self, of, name, program):
         self.server, self.name, self.program = of, name, program
         self.now = None  # ms; None: real time
-        self.pooler = None  # what our program goes through
+        self.pooler = None  # the program connects through it
 
     def ask(self, sql, user=server.TESTER):
         """What the last statement printed; each line is a row, columns are separated by |."""
@@ -62,7 +62,7 @@ class Database:
         return self.server.psql(self.name, before + sql, user).strip()
 
     def refused(self, sql, user, part):
-        """It must be refused, for this reason."""
+        """Expect that the statement is refused with this message."""
         try:
             said = self.ask(sql, user)
         except server.Failed as error:
@@ -76,7 +76,7 @@ class Database:
         return f"postgresql://{user}:{self.server.password}@{where}:{at.port}/{self.name}"
 
     def run(self, user, *words, code=0, told=""):
-        """Our own program as this login; what it printed. Code None: any."""
+        """Run the program as this login; returns its output. Code None: any exit code."""
         done = subprocess.run([self.program, "--store", self.url(user), *words], text=True,
                               capture_output=True, stdin=subprocess.DEVNULL, timeout=60,
                               check=False)
@@ -114,16 +114,16 @@ def public_has_no_privileges(db):
     db.refused("INSERT INTO leasehold.job(queue) VALUES ('mail')", STRANGER, DENIED)
 
 
-# What is granted though it does not change its user: it reads nothing but what its caller may read.
+# Granted functions that run as their caller: they read only what the caller may read.
 HARMLESS = {"clock", "closed_words", "due", "ms", "shape", "span", "stream_text"}
-# What acts as its owner on the path of its caller: it names everything with its schema.
+# Functions that run as their owner with the caller's search_path: they name everything with its schema.
 QUALIFIED = {"enqueue_one"}
 
 
 @test
 def every_function_is_granted_or_internal(db):
-    """A function that acts as its owner is for clients: somebody must be named who may call it, unless it
-    is a trigger's. All others are our own, and nobody's."""
+    """A function that runs as its owner is for clients: some role must be allowed to call it, unless it
+    is a trigger function. All other functions are internal."""
     rows = [line.split("|") for line in db.ask("""
         SELECT proname, prosecdef, prorettype = 'trigger'::regtype,
                has_function_privilege('leasehold_worker', oid, 'EXECUTE'),
@@ -268,7 +268,7 @@ def run_every_command(db, user):
 
 @test
 def the_program_works_with_the_rights_of_a_worker(db):
-    """Nothing that it calls was forgotten."""
+    """Every function that it calls is granted."""
     run_every_command(db, WORKER)
 
 
@@ -310,7 +310,7 @@ def a_producer_enqueues_and_sees_only_its_own_jobs(db):
 
 @test
 def no_shape_of_a_list_gets_a_large_payload_past_the_limit(db):
-    """An element that is read by its number is NULL in a list that starts at 2, or that has two dimensions."""
+    """Reading an element by its number gives NULL in a list that starts at 2 or has two dimensions."""
     db.ask("SELECT leasehold.queue_set('small', max_payload => 10)", WORKER)
     large = "repeat('x', 11)"
     for user in (WORKER, PRODUCER):
@@ -338,12 +338,12 @@ def a_request_of_one_producer_never_returns_a_job_of_another(db):
         expect_equal(db.ask(call, user), f"{job}|f", f"the first call of {user}")
         expect_equal(db.ask(call, user), f"{job}|t", f"its repeat by {user}")
     expect_equal(db.ask(call, server.TESTER), "3|t", "roles that read all jobs share their names")
-    # Nor is a job found by the number under which another has enqueued it.
+    # Nor is a job found by the nonce of another producer.
     db.ask("SELECT leasehold.enqueue_one('mail', 0, 'y', 77)", PRODUCER)
     found = "SELECT id, duplicate FROM leasehold.enqueue_many('mail', '{0}', '{z}', of_request => 'lh:77:0')"
     expect_equal(db.ask(found, "second_producer"), "5|f", "asked for by another")
     expect_equal(db.ask(found, PRODUCER), "4|t", "asked for by its own")
-    # A claim has nothing to do with them.
+    # A claim may use the same request id.
     db.ask("SELECT leasehold.enqueue('post', 'x', request => 'c')", PRODUCER)
     expect_equal(db.ask("SELECT count(*) FROM leasehold.claim('w', 'post', request => 'c')", WORKER), "1", "claimed")
     db.ask("UPDATE leasehold.request SET at = now() - interval '1 year'")
@@ -381,7 +381,7 @@ def a_producer_is_identified_by_its_role_and_not_by_its_name(db):
                  "a request of the role that had the name before")
     db.ask("SELECT leasehold.enqueue('mail', 'z')", "second_name")
     db.refused("SELECT leasehold.result(3)", "first_name", "there is no job 3")
-    make_producer(db, "second_name")  # dropped, and another of that name is made
+    make_producer(db, "second_name")  # dropped, and another role with that name is created
     db.refused(ask, "second_name", "there is no job 1")
     db.ask("SELECT leasehold.enqueue('mail', 'z')", "second_name")
     expect_equal(db.ask("SELECT string_agg(name || (role IS NOT NULL)::text, ' ' ORDER BY id) FROM leasehold.producer"),
@@ -389,7 +389,7 @@ def a_producer_is_identified_by_its_role_and_not_by_its_name(db):
 
 
 def producers_elsewhere(bare, saved, program):
-    """Another server, on which the numbers of roles mean others."""
+    """Another server, on which the oids of roles mean other roles."""
     bare.psql("postgres", "".join(f"CREATE ROLE leasehold_{role} NOLOGIN;" for role in ("owner", "worker", "reader", "producer")))
     bare.psql("postgres", f"GRANT leasehold_owner TO {server.TESTER}")
     bare.psql("postgres", "CREATE DATABASE copy")
@@ -397,7 +397,7 @@ def producers_elsewhere(bare, saved, program):
     of = Database(bare, "copy", program)
     for name in ("dropped", "kept", "new_name", "old_name"):
         make_producer(of, name)
-    # On that server the number of the one is the number of the other.
+    # On that server the oid of one role is the oid of another.
     bare.psql("copy", "UPDATE leasehold.producer SET role = (SELECT oid FROM pg_roles WHERE rolname = 'dropped')"
                       " WHERE name = 'kept'")
     for _ in range(2):  # before its first enqueue there, and after
@@ -417,7 +417,7 @@ def a_restored_dump_identifies_producers_by_name(db):
         make_producer(db, name)
         expect_equal(db.ask("SELECT id FROM leasehold.enqueue('mail', 'x')", name), str(job), name)
     db.server.psql("postgres", "ALTER ROLE old_name RENAME TO new_name; DROP ROLE dropped")
-    db.ask("SELECT leasehold.prune()", WORKER)  # maintenance notes it
+    db.ask("SELECT leasehold.prune()", WORKER)  # maintenance stores it
     saved = subprocess.run([db.server.bin / "pg_dump", "--schema=leasehold", db.name], text=True, check=True,
                            capture_output=True, env=db.server.environment()).stdout
     with_bare_server(db, lambda bare, program: producers_elsewhere(bare, saved, program))
@@ -444,7 +444,7 @@ def no_function_takes_an_advisory_lock(db):
 
 
 def fill_with_everything(db):
-    """Rows in every table, so that every expression of a view or an act has something to work on."""
+    """Insert rows into every table, so that every expression of a view or an act is evaluated."""
     db.now = START
     db.ask("""
         SELECT leasehold.queue_set('mail', audit => 'full', concurrency => 100, rate => 1000, rate_per => '1 s');
@@ -487,7 +487,7 @@ def the_program_calls_nothing_of_another_role_with_any_search_path(db):
 
 @test
 def every_view_and_function_works_alike_with_any_search_path(db):
-    """Even a superuser's, to whom the objects of any other role are offered."""
+    """Also for a superuser, who may use the objects of every role."""
     fill_with_everything(db)
     set_traps(db)
     db.ask(hostile.DRIVE, server.ADMIN)
@@ -508,7 +508,7 @@ def every_view_and_function_works_alike_with_any_search_path(db):
     expect(not wrong, "\n".join(wrong))
 
 
-# Each would do more than it says if it took NULL for "all", "whatever" or "no".
+# Each would do too much if NULL meant "all", "any" or "no".
 NEVER_NULL = {("claim", "worker"), ("claim", "queue"), ("claim", "queues"), ("claim", "n"), ("claim_many", "want"),
               ("claim_many", "of_worker"), ("claim_many", "queues"), ("claim_one", "of_worker"), ("claim_one", "of_queue"),
               ("enqueue", "queue"), ("enqueue_one", "of_queue"), ("enqueue_many", "of_queue"), ("enqueue_many", "sums"),
@@ -526,7 +526,7 @@ NEVER_NULL = {("claim", "worker"), ("claim", "queue"), ("claim", "queues"), ("cl
 
 @test
 def a_null_argument_means_not_given_or_is_refused_by_name(db):
-    """It never means "all", and nobody meets an error of the server's own."""
+    """NULL never means "all", and never causes an error of the server's own."""
     fill_with_everything(db)
     db.ask(hostile.DRIVE, server.ADMIN)
     calls = list(hostile.calls_with_null(db.ask))
@@ -544,8 +544,8 @@ def a_null_argument_means_not_given_or_is_refused_by_name(db):
 
 @test
 def a_value_out_of_range_is_refused_with_our_message(db):
-    """By every function that is granted and by a plain INSERT, whatever the argument: nobody reads the name of a
-    constraint, or an error of the server's own."""
+    """By every granted function and by a plain INSERT, for every argument: no message shows the name of a
+    constraint or an error of the server's own."""
     fill_with_everything(db)
     db.ask(hostile.DRIVE, server.ADMIN)
     calls = [*hostile.calls_out_of_range(db.ask), *hostile.inserts_out_of_range()]
@@ -635,7 +635,7 @@ def the_program_prints_a_refusal_in_one_line(db):
 
 @test
 def a_deleted_queue_is_not_listed_again_after_a_lost_call(db):
-    """The number is kept for a day, so that a call that comes late is refused."""
+    """The nonce is kept for a day, so that a call that arrives late is refused."""
     db.now = START
     db.ask("SELECT leasehold.enqueue_many('mail', '{0}', '{x}', of_request => 'lh:77:0'); SELECT leasehold.delete(1);"
            "SELECT leasehold.queue_delete('mail')", WORKER)
@@ -681,7 +681,7 @@ def migrations():
 
 
 def with_bare_server(db, body):
-    """A server on which nobody has made our roles."""
+    """A server without our roles."""
     with server.Folder() as folder, server.Server(folder, "bare") as bare:
         body(bare, db.program)
 
@@ -740,7 +740,7 @@ def drop_one_after_another(bare, program):
                      "our schema")
         expect_equal(of.ask("SELECT x FROM public.mine"), "1", "tables of others")
         expect_equal(of.ask(roles), left, f"roles after {of.name}")
-    two.run(server.TESTER, "migrate")  # and it can be had again
+    two.run(server.TESTER, "migrate")  # and it can be created again
     two.run(server.TESTER, "enqueue", "mail", "x")
 
 
@@ -752,7 +752,7 @@ def drop_sql_removes_everything_and_the_roles_with_the_last_database(db):
 # ---------------------------------------------------------------- migrations
 
 def bare_database(db, name):
-    """On the same server, and nothing of ours in it."""
+    """A database on the same server without our schema."""
     db.server.psql("postgres", f"CREATE DATABASE {name} OWNER {server.TESTER}")
     return Database(db.server, name, db.program)
 
@@ -776,9 +776,9 @@ def a_database_without_our_schema_is_not_changed_before_migrate(db):
 
 
 def migrate_at_once(of, n=3):
-    """All of them wait for a lock of ours, so that none is done before the others have begun."""
+    """All of them wait for a lock of the test, so that none is done before the others have begun."""
     gate = Psql(of, server.TESTER)
-    # The number that every migration locks.
+    # The advisory lock key of every migration.
     gate.tell("BEGIN; SELECT pg_advisory_xact_lock(7810758949120829292)")
     runs = [subprocess.Popen([of.program, "--store", of.url(server.TESTER), "migrate"], text=True,
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(n)]
@@ -816,7 +816,7 @@ PLANT = """
 
 @test
 def an_operator_planted_by_another_role_is_not_used(db):
-    """It would run with the rights of whoever migrates or checks: all of them, often."""
+    """It would run with the rights of the user who migrates or checks, often a superuser."""
     of = bare_database(db, "planted")
     of.ask("GRANT CREATE ON SCHEMA public TO PUBLIC", server.ADMIN)
     of.ask(PLANT, STRANGER)
@@ -851,7 +851,7 @@ def a_newer_schema_is_refused_by_every_command(db):
 
 @test
 def a_schema_without_a_version_asks_for_a_restore(db):
-    """Nothing of a server's is ours to repair."""
+    """The program does not repair a server."""
     db.ask("DELETE FROM leasehold.meta")
     done = subprocess.run([db.program, "--store", db.url(server.TESTER), "list"], text=True,
                           capture_output=True, check=False)
@@ -863,7 +863,7 @@ def a_schema_without_a_version_asks_for_a_restore(db):
 # ---------------------------------------------------------------- dump and restore
 
 def restored(db, name, custom):
-    """What pg_dump has saved of this database, put into a new one, as the pages show it."""
+    """Dump this database and restore it into a new one, as the docs describe it."""
     of, environment = bare_database(db, name), db.server.environment()
     dump = subprocess.run([db.server.bin / "pg_dump", "--schema=leasehold", db.name,
                            *(["--format=custom"] if custom else [])],
@@ -881,18 +881,18 @@ def a_restored_dump_is_complete_and_refuses_its_old_holders(db):
               SELECT leasehold.enqueue('mail', 'gone'); SELECT leasehold.lease_acquire('s', 'n', 'me');
               SELECT leasehold.claim('old', 'mail', lease => '1 hour');
               SELECT leasehold.cancel(3)""", WORKER)
-    before = about_schema(db, WORKER)  # (the clock of the tests is not ours)
+    before = about_schema(db, WORKER)  # (the tests replace the clock)
     for custom in (False, True):
         of = restored(db, "by_pg_restore" if custom else "by_psql", custom)
         expect_equal(about_schema(of, WORKER), before, "schema")
         of.run(WORKER, "recover", told="the store is on another server now")
-        # Nobody died under it: no attempt is spent.
+        # No worker died: the attempt is refunded.
         expect_equal(of.ask("SELECT id, state, attempt, token > 1 << 30 FROM leasehold.job ORDER BY id"),
                      "1|scheduled|0|t\n2|pending|0|f\n3|cancelled|0|f", "jobs")
         of.run(WORKER, "heartbeat", "1", "--token", "1", code=4)
         of.run(WORKER, "lease", "extend", "s/n", "--owner", "me", "--token", "1", code=4)
         of.run(WORKER, "complete", "1", "--token", "1", code=4, told="lease of job 1 is lost")
-        # It has answered, so the job need not stay back; and goes under a token of this epoch.
+        # It has answered, so the quarantine is over; the job gets a token of this epoch.
         job = json.loads(of.run(WORKER, "claim", "mail", "--worker", "new"))
         expect((job["id"], job["max_attempts"]) == (1, 7) and job["token"] > 1 << 40, str(job))
         of.run(WORKER, "enqueue", "mail", "goes on")
@@ -930,7 +930,7 @@ RELAXED = "SET synchronous_commit = off;"
 
 
 def stop_wal_writer(of):
-    """From now on nothing is written in passing: what a commit did not wait for is lost in a crash."""
+    """From now on only commits write the log: what a commit did not wait for is lost in a crash."""
     pid = of.psql("one", "CHECKPOINT; SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'")
     os.kill(int(pid), signal.SIGSTOP)
     return int(pid)
@@ -963,7 +963,7 @@ def a_token_lost_in_a_crash_is_never_issued_again(db):
             if number == 0:
                 expect_equal(of.psql("one", "SELECT state, token FROM leasehold.job").strip(), "pending|0",
                              "the job, whose claim was to be lost")
-            # Nothing else follows from a crash: who holds something goes on.
+            # Nothing else follows from a crash: holders keep their leases.
             of.psql("one", "SELECT leasehold.lease_extend('s', 'held', 'me')")
             of.psql("one", "SELECT leasehold.release_worker('w')")
         expect_equal(len(set(seen)), len(seen), f"different tokens of {seen}")
@@ -993,7 +993,7 @@ def expect_finding(found, pattern):
 
 @test
 def workers_that_start_together_hold_at_most_two_sessions_each(db, n=6):
-    """Counted from before the first of them connects until all have come, and there was work for all."""
+    """Counted from before the first connects until all are connected and had a job."""
     seen = ("SELECT count(*), (SELECT count(*) FROM leasehold.worker WHERE state = 'alive'),"
             " (SELECT count(*) FROM leasehold.job WHERE state = 'completed') FROM pg_stat_activity"
             f" WHERE datname = current_database() AND usename = '{WORKER}'")
@@ -1019,7 +1019,7 @@ def workers_that_start_together_hold_at_most_two_sessions_each(db, n=6):
 
 @test
 def commands_that_wait_for_a_lease_hold_at_most_two_sessions_each(db, n=4):
-    """One has the lease and extends it, the others wait for it; then each has it in turn."""
+    """One command holds the lease and extends it, the others wait for it; then each gets it in turn."""
     watch = Psql(db, server.ADMIN)
     seen = ("SELECT count(*), (SELECT count(*) FROM leasehold.event WHERE type = 'lease.released') FROM pg_stat_activity"
             f" WHERE datname = current_database() AND usename = '{WORKER}'")
@@ -1042,7 +1042,7 @@ def commands_that_wait_for_a_lease_hold_at_most_two_sessions_each(db, n=4):
 
 
 class Psql:
-    """A session that stays."""
+    """A psql session that stays open."""
 
     def __init__(self, of, user, database=None):
         self.process = subprocess.Popen(
@@ -1051,7 +1051,7 @@ class Psql:
             env={**of.server.environment(), "PGUSER": user})
 
     def tell(self, sql):
-        """Done when it returns; the pid of the session."""
+        """Run a statement to its end; returns the pid of the session."""
         self.process.stdin.write(f"{sql};\n\\echo done\nSELECT pg_backend_pid();\n")
         self.process.stdin.flush()
         for line in self.process.stdout:
@@ -1060,7 +1060,7 @@ class Psql:
         raise Complaint(f"psql ended: {sql}")
 
     def answer(self, sql):
-        """The one row of it."""
+        """Returns its only row."""
         self.process.stdin.write(f"{sql};\n")
         self.process.stdin.flush()
         return self.process.stdout.readline().strip()
@@ -1073,7 +1073,7 @@ class Psql:
 def a_check_names_the_oldest_transaction_to_every_role(db):
     holder, newer = Psql(db, server.ADMIN), Psql(db, WORKER)
     pid = holder.tell("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM leasehold.job")
-    db.ask("SELECT leasehold.enqueue('mail', 'x')", WORKER)  # others go on
+    db.ask("SELECT leasehold.enqueue('mail', 'x')", WORKER)  # others can still write
     newer.tell("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM leasehold.job")
     who = f"pid {pid}, user {server.ADMIN}, application psql"
     for user in (WORKER, READER, server.TESTER):
@@ -1089,7 +1089,7 @@ def a_check_names_the_oldest_transaction_to_every_role(db):
         db.server.psql("postgres", f"REVOKE pg_monitor FROM {READER}")
     holder.close()
     newer.close()
-    # A transaction that has read nothing holds up nothing.
+    # A transaction that has read nothing does not hold up vacuum.
     idle = Psql(db, WORKER)
     idle.tell("BEGIN")
     expect_equal([one for one in findings(db, WORKER) if " transactions " in one], [], "holders")
@@ -1101,7 +1101,7 @@ AHEAD = """CREATE OR REPLACE FUNCTION leasehold.clock() RETURNS timestamptz LANG
            AS $$ SELECT pg_catalog.clock_timestamp() + interval '10 minutes' $$"""
 RIGHT = AHEAD.replace("10 minutes", "0")
 WITHOUT_TRIGGERS = "SET session_replication_role = replica"
-# What is done to the server, what undoes it, and what is found between; exit code 0 unless named.
+# A change of the server, its undo, and the findings in between; exit code 0 unless given.
 DEEDS = (
     ("SELECT 1", "SELECT 1",
      "warning server fsync is off: what is acknowledged may be lost when the machine fails", 0),
@@ -1292,7 +1292,7 @@ def job_state_is_derived_from_the_columns_at_this_moment(db):
                               (2, "AVAILABLE AVAILABLE CANCELLED EXPIRED")):
         db.now = START + minutes * MINUTE
         expect_equal(db.ask(states, READER), expected, f"after {minutes} min")
-    # While expiry is held back, nothing is expired.
+    # While expiry is suspended, nothing expires.
     db.ask("UPDATE leasehold.meta SET no_expiry_before = leasehold.clock() + interval '1 min'")
     expect_equal(db.ask(states, READER), "AVAILABLE AVAILABLE CANCELLED RUNNING", "held back")
 
@@ -1313,7 +1313,7 @@ def worker_health_uses_the_workers_own_interval(db):
 # ---------------------------------------------------------------- reclaim by time to live (S002)
 
 def claim_tsa(db, attempts=1):
-    """A job of half an hour, at its Nth attempt, with a worker that is dead by now."""
+    """A job with a lease of half an hour, at its Nth attempt, whose worker is dead by now."""
     db.now = START
     db.ask("SELECT leasehold.queue_set('executor', kind => 'run_tsa', lease => '30 min',"
            " max_attempts => 10, backoff => '1 ms', max_recoveries => 100)", WORKER)
@@ -1398,7 +1398,7 @@ def at_the_tenth_attempt_a_reclaimed_job_is_dead(db):
 
 @test
 def a_claim_takes_the_best_and_skips_what_another_is_taking(db):
-    """By priority, then age; in two transactions at once, each its own."""
+    """By priority, then age; in two transactions at once."""
     db.ask("INSERT INTO leasehold.job(queue, priority, payload) VALUES ('sync', 0, 'old'),"
            " ('sync', 5, 'high'), ('sync', 0, 'new')", WORKER)
     first = subprocess.Popen(["psql", "-X", "-q", "-At", "-d", db.name], text=True,
@@ -1431,7 +1431,7 @@ def only_its_holder_beats_for_a_job_and_only_before_the_lease_has_ended(db):
     expect_equal(db.ask("SELECT derived_state FROM leasehold.job_state", READER), "EXPIRED",
                  "at its deadline")
     db.refused(beat, WORKER, "ERROR")
-    # Nothing has to be cleaned up: the next one has it.
+    # No cleanup is needed: the next worker has it.
     expect_equal(db.ask("SELECT id FROM leasehold.claim('b', 'sync')", WORKER), job, "the next")
     db.refused(f"SELECT leasehold.complete({job}, {token})", WORKER, "ERROR")
 
@@ -1449,7 +1449,7 @@ def completed_and_failed_are_final(db):
                         f" WHERE id = {done}", READER), "ok|t|t", "what is left of the lease")
     expect_equal(db.ask(f"SELECT last_error FROM leasehold.job WHERE id = {lost}", READER), "broken",
                  "the error")
-    db.ask(f"SELECT leasehold.complete({done}, {one}, 'ok')", WORKER)  # a repeat is done
+    db.ask(f"SELECT leasehold.complete({done}, {one}, 'ok')", WORKER)  # a repeat succeeds
     for sql in (f"leasehold.fail({done}, {one}, 'no')", f"leasehold.complete({lost}, {two})",
                 f"leasehold.cancel({done})"):
         db.refused(f"SELECT {sql}", WORKER, "ERROR")
@@ -1489,11 +1489,11 @@ def an_enqueue_stands_or_falls_with_the_transaction_of_its_caller(db):
 
 CRON = {"shared_preload_libraries": "pg_cron", "cron.database_name": "app",
         "cron.use_background_workers": "on"}
-CRON_S = 90  # it starts what is due at full minutes
+CRON_S = 90  # it starts jobs at full minutes
 
 
 def stick(of):
-    """A job whose worker is gone, and whose lease has ended."""
+    """A job whose worker is gone and whose lease has expired."""
     of.ask("SELECT leasehold.enqueue('mail', 'x');"
            "SELECT leasehold.claim('dead', 'mail', lease => '1 ms')")
     expect_equal(of.ask("SELECT derived_state FROM leasehold.job_state"), "EXPIRED", "the job")
@@ -1509,7 +1509,7 @@ def cron_recovers(bare, program):
     while of.ask("SELECT state FROM leasehold.job") != "pending":
         expect(time.monotonic() < deadline, f"pg_cron recovered nothing: {bare.psql('app', runs)}")
         time.sleep(0.2)
-    # The other one has been started with it, and waits.
+    # The other one was started with it, and waits.
     expect_equal(of.ask("SELECT count(DISTINCT jobid) FROM cron.job_run_details"), "2", "started")
 
 
@@ -1521,7 +1521,7 @@ def the_recipe_for_pg_cron_recovers_a_stuck_job(db):
 
 @test
 def what_pg_cron_cannot_do_is_a_warning_and_not_a_failure(db):
-    """Both entries, by hand, where recovery fails and where it does not."""
+    """Both cron entries, run by hand, with and without a failing recovery."""
     text = (server.ROOT / "examples" / "pg_cron.sql").read_text(encoding="utf-8")
     commands = re.findall(r"\$cron\$(.*?)\$cron\$", text, re.S)
     expect_equal(["pg_sleep(30)" in command for command in commands], [False, True], "who waits")

@@ -1,12 +1,12 @@
-"""Tests in Python that are sentences: a function each, told as TAP.
+"""Tests in Python: one function each, reported as TAP.
 
     @tap.test
     def what_must_hold(stage): …
 
     sys.exit(tap.main(parser, stage))
 
-`stage(options)` is a context manager: what it gives is handed to every test. A test that cannot be made
-here raises Skip and says why.
+`stage(options)` is a context manager whose value every test gets. A test that cannot run
+here raises Skip with the reason.
 """
 
 import fnmatch
@@ -25,7 +25,7 @@ class Complaint(Exception):
 
 
 class Skip(Exception):
-    """Why this cannot be tested here."""
+    """The test cannot run here; has the reason."""
 
 
 def test(function):
@@ -43,7 +43,7 @@ def expect_equal(seen, wanted, what):
 
 
 def wait_for(condition, what, seconds):
-    """The first true answer; a busy machine may need some time for it."""
+    """Wait for the first true answer, which may take time on a busy machine."""
     deadline = time.monotonic() + seconds
     while not (answer := condition()):
         expect(time.monotonic() < deadline, f"not in {seconds} s: {what}")
@@ -52,7 +52,7 @@ def wait_for(condition, what, seconds):
 
 
 def outcome(case, given):
-    """ok, skip or not ok, and what there is to say."""
+    """ok, skip or not ok, and the details."""
     try:
         case(given)
         return "ok", []
