@@ -1,14 +1,14 @@
-/* Claims: how many jobs to ask for, and which of those in hand to start now. */
+/* claims.c: how many jobs to claim, and which of the claimed jobs to start. */
 #include "worker/worker.h"
 
 #include <string.h>
 
 enum {
-    MEANS_MS = 1000,
-    CLAIMED_WITH_ENDS = 32, /* at the most */
+    RESOURCES_MS = 1000,
+    CLAIMED_WITH_OUTCOMES = 32, /* at the most */
 };
 
-/* ---- the limit of our own ---- */
+/* ---- the worker's own rate limit ---- */
 
 static void refill(struct worker *w, int64_t now)
 {
@@ -28,7 +28,7 @@ static bool may_start(struct worker *w)
     return w->tokens >= 1;
 }
 
-/* When one more may be claimed than those in hand, which need their tokens to be started. */
+/* When there is a token for one more job than those that were claimed and not started. */
 static int64_t next_token_at(const struct worker *w)
 {
     double per_ms = (double)w->opts.rate_n / (double)w->opts.rate_per_ms;
@@ -75,15 +75,15 @@ void task_free(struct lh_task *task)
 
 /* ---- claiming ---- */
 
-/* No descriptors, no memory, no processes: nothing is claimed for a while. */
-void no_means(struct worker *w, const struct lh_task *task, const char *what, int error)
+/* Descriptors, memory or processes are used up: report that, and claim nothing for a while. */
+void out_of_resources(struct worker *w, const struct lh_task *task, const char *what, int error)
 {
     char text[200], words[80];
 
-    w->out_of_means = true;
-    w->means_at = worker_now(w) + MEANS_MS;
+    w->out_of_resources = true;
+    w->resources_at = worker_now(w) + RESOURCES_MS;
     lhi_format(text, sizeof text, "%s: %s", what, strerror_r(error, words, sizeof words));
-    worker_tell(w, &(lh_work_event){.what = LH_WORK_TROUBLE, .error = text}, task);
+    worker_report(w, &(lh_work_event){.what = LH_WORK_TROUBLE, .error = text}, task);
 }
 
 lh_claim_opts claim_opts(const struct worker *w, size_t n)
@@ -106,12 +106,12 @@ static void claim(struct worker *w)
     opts.woken = true;
     opts.drain = w->claim.drain;
     w->claim.jobs = NULL;
-    w->claimer.rc = lh_claim(w->store, &opts, &w->claim.jobs);
-    if (w->claimer.rc < 0)
-        lhi_format(w->claimer.error, sizeof w->claimer.error, "%s", lh_errmsg(w->store));
+    w->claim_call.rc = lh_claim(w->store, &opts, &w->claim.jobs);
+    if (w->claim_call.rc < 0)
+        lhi_format(w->claim_call.error, sizeof w->claim_call.error, "%s", lh_errmsg(w->store));
 }
 
-/* Without the memory for them they are given back by their leases: rare, and safe. */
+/* Take over claimed jobs. Without memory for them their leases expire, which is safe. */
 void claims_take(struct worker *w, lh_jobs *jobs)
 {
     struct batch *batch = lhi_malloc(sizeof *batch);
@@ -120,13 +120,13 @@ void claims_take(struct worker *w, lh_jobs *jobs)
         return;
     }
     *batch = (struct batch){.jobs = jobs, .left = jobs->n};
-    /* A claim is a sign of life: after it the store has heard of us within half an interval. */
+    /* The store counts a claim as a sign of life, at most half an interval late. */
     if (w->heard_at < jobs->asked_mono_ms - w->opts.heartbeat_ms / 2)
         w->heard_at = jobs->asked_mono_ms - w->opts.heartbeat_ms / 2;
     w->tally.claimed += (int64_t)jobs->n;
     for (size_t i = 0; i < jobs->n; i++) {
         struct lh_task *task = task_new(w);
-        if (task == NULL) { /* more than were asked for: cannot be */
+        if (task == NULL) { /* cannot happen: more jobs than requested */
             batch->left--;
             continue;
         }
@@ -143,13 +143,13 @@ void claims_take(struct worker *w, lh_jobs *jobs)
 
 static void claimed(struct worker *w)
 {
-    int rc = w->claimer.rc;
+    int rc = w->claim_call.rc;
 
     if (rc == LH_EINTR)
         return;
-    worker_trouble(w, &w->claimer, "could not claim");
+    worker_trouble(w, &w->claim_call, "could not claim");
     if (is_final(rc))
-        worker_fail(w, rc, w->claimer.error);
+        worker_fail(w, rc, w->claim_call.error);
     w->empty = rc == LH_EMPTY;
     if (rc == LH_OK)
         claims_take(w, w->claim.jobs);
@@ -162,11 +162,11 @@ static void claimed(struct worker *w)
 
 bool claims_init(struct worker *w)
 {
-    w->claimer.act = claim;
-    w->claimer.done = claimed;
+    w->claim_call.act = claim;
+    w->claim_call.done = claimed;
     w->tokens = (double)w->opts.rate_n;
     w->tokens_at = worker_now(w);
-    /* As many again may have ended, while the store is being told. */
+    /* As many again may have ended and wait for their outcomes to be written. */
     w->n_tasks = (w->opts.jobs + w->opts.ahead) * 2;
     w->tasks = lhi_calloc(w->n_tasks, sizeof *w->tasks);
     for (size_t i = 0; i < w->n_tasks && w->tasks != NULL; i++) {
@@ -178,11 +178,11 @@ bool claims_init(struct worker *w)
 
 void claims_cancel(struct worker *w)
 {
-    if (__atomic_exchange_n(&w->claim.cancel, 1, __ATOMIC_RELAXED) == 0 && w->claimer.busy)
+    if (__atomic_exchange_n(&w->claim.cancel, 1, __ATOMIC_RELAXED) == 0 && w->claim_call.busy)
         lh_wake(w->store);
 }
 
-static size_t in_hand(const struct worker *w)
+static size_t tasks_held(const struct worker *w)
 {
     size_t n = 0;
     for (size_t i = 0; i < w->n_tasks; i++)
@@ -194,18 +194,18 @@ static size_t wanted(struct worker *w)
 {
     size_t most = w->opts.jobs + w->opts.ahead;
     size_t place = most > w->running ? most - w->running : 0;
-    size_t room = w->n_tasks - in_hand(w);
+    size_t room = w->n_tasks - tasks_held(w);
 
-    if (w->stage != STAGE_WORK || w->beat_failing || w->out_of_means || !may_start(w))
+    if (w->stage != STAGE_WORK || w->heartbeat_failing || w->out_of_resources || !may_start(w))
         return 0;
     if (w->opts.once)
         return w->tally.claimed > 0 ? 0 : 1;
-    /* What is claimed ahead is claimed by the half, not one by one. */
+    /* Claim jobs in advance when half of them are used up, not one by one. */
     if (w->opts.ahead > 1 && w->ahead > w->opts.ahead / 2)
         return 0;
     size_t n = place > w->ahead ? place - w->ahead : 0;
     n = n < room ? n : room;
-    if (w->opts.rate_n > 0) { /* not what could not be started after those that are in hand */
+    if (w->opts.rate_n > 0) { /* not more than there are tokens for, after the claimed jobs */
         size_t may = (size_t)w->tokens > w->ahead ? (size_t)w->tokens - w->ahead : 0;
         n = n < may ? n : may;
     }
@@ -217,40 +217,42 @@ static bool drains(const struct worker *w)
     return w->opts.drain || w->opts.drain_pending;
 }
 
-/* All is done and nothing is left to do: --drain and --once end here. */
+/* Stop a worker that drains or runs once if there is nothing left to do. */
 static void maybe_finish(struct worker *w)
 {
-    if (w->stage != STAGE_WORK || w->claimer.busy || in_hand(w) > 0)
+    if (w->stage != STAGE_WORK || w->claim_call.busy || tasks_held(w) > 0)
         return;
     if ((drains(w) && w->empty) || (w->opts.once && w->tally.claimed > 0))
         worker_stop(w, false);
 }
 
-/* The transaction that completes jobs also claims the next ones: with a backlog a worker makes one
- * transaction for each job instead of two. Not while jobs claimed before are still to be started, and not
- * for many jobs: then the claim is not urgent, and the claimer makes it beside the completes. It claims
- * without waiting, because the completes must not wait for jobs to come; if it gets nothing, the claimer
- * waits for some. */
-size_t claims_with_ends(struct worker *w)
+/* How many jobs to claim in the transaction that completes others; 0: none. With a backlog this makes one
+ * transaction per job instead of two. Not while claimed jobs still wait to be started, and not for many
+ * jobs: then the claim is not urgent, and a separate call makes it. This claim does not wait for jobs,
+ * because the completes must not wait. If it gets none, a separate call waits. */
+size_t claims_with_outcomes(struct worker *w)
 {
     /* Without jobs in advance, those that were claimed start in this same step. */
     bool supplied = w->opts.ahead > 0 && w->ahead > 0;
-    if (w->claimer.busy || w->claimer.failures > 0 || supplied)
+    if (w->claim_call.busy || w->claim_call.failures > 0 || supplied)
         return 0;
     size_t n = wanted(w);
-    return n <= CLAIMED_WITH_ENDS ? n : 0;
+    return n <= CLAIMED_WITH_OUTCOMES ? n : 0;
 }
 
-/* The ender claims now, or will claim when it completes what waits for it. A worker that claims in
- * advance does not wait for that: it would run out of jobs meanwhile. */
-static bool claims_by_ender(const struct worker *w)
+/* Does the call that writes outcomes also claim, now or next time? A worker that claims in advance does not wait
+ * for that call, because it would run out of jobs. */
+static bool outcome_call_claims(const struct worker *w)
 {
-    return w->ender.busy && (w->end.claim > 0 || (w->opts.ahead == 0 && ends_wait(w)));
+    return w->outcome_call.busy &&
+           (w->outcome.claim > 0 || (w->opts.ahead == 0 && outcomes_wait(w)));
 }
 
 static int64_t claim_due(const struct worker *w)
 {
-    return claims_by_ender(w) ? INT64_MAX : w->claimer.failures > 0 ? w->claimer.retry_at : 0;
+    return outcome_call_claims(w)       ? INT64_MAX
+           : w->claim_call.failures > 0 ? w->claim_call.retry_at
+                                        : 0;
 }
 
 void claims_step(struct worker *w)
@@ -258,17 +260,17 @@ void claims_step(struct worker *w)
     int64_t now = worker_now(w);
     size_t n;
 
-    if (w->out_of_means && now >= w->means_at)
-        w->out_of_means = false;
+    if (w->out_of_resources && now >= w->resources_at)
+        w->out_of_resources = false;
     n = wanted(w);
-    if (w->claimer.busy) {
-        /* A wait for more is over when nothing may be claimed any more, or, of a worker that is to
-         * stop when nothing is left, when it has nothing else to wait for. */
-        if (n == 0 || (drains(w) && w->claim.wait_ms != 0 && !w->claim.drain && in_hand(w) == 0))
+    if (w->claim_call.busy) {
+        /* Cancel the wait if no job may be claimed any more, or if a draining worker has no job of its own
+         * left and must claim in another way. */
+        if (n == 0 || (drains(w) && w->claim.wait_ms != 0 && !w->claim.drain && tasks_held(w) == 0))
             claims_cancel(w);
         if (now >= w->claim.waiting_at) {
             w->claim.waiting_at = INT64_MAX;
-            worker_tell(w, &(lh_work_event){.what = LH_WORK_WAITING}, NULL);
+            worker_report(w, &(lh_work_event){.what = LH_WORK_WAITING}, NULL);
         }
         return;
     }
@@ -276,34 +278,34 @@ void claims_step(struct worker *w)
     if (w->stage != STAGE_WORK || n == 0 || now < claim_due(w))
         return;
     w->claim.n = n;
-    bool last = drains(w) && in_hand(w) == 0; /* nothing of our own can follow it */
+    bool last = drains(w) && tasks_held(w) == 0; /* no job of ours can still be retried */
     w->claim.wait_ms = w->opts.once || (last && w->opts.drain_pending) ? 0 : -1;
     w->claim.drain = last && w->claim.wait_ms != 0;
     w->claim.waiting_at = w->claim.drain ? now + WAITING_MS : INT64_MAX;
     __atomic_store_n(&w->claim.cancel, 0, __ATOMIC_RELAXED);
-    hand_ask(&w->claimer);
+    store_call_ask(&w->claim_call);
 }
 
 int64_t claims_next(struct worker *w)
 {
-    if (w->claimer.busy)
+    if (w->claim_call.busy)
         return w->claim.waiting_at;
     if (w->stage != STAGE_WORK)
         return INT64_MAX;
     if (wanted(w) > 0)
         return claim_due(w);
-    if (w->out_of_means)
-        return w->means_at;
+    if (w->out_of_resources)
+        return w->resources_at;
     if (w->opts.rate_n > 0 && w->running + w->ahead < w->opts.jobs + w->opts.ahead &&
-        !w->beat_failing)
+        !w->heartbeat_failing)
         return next_token_at(w);
     return INT64_MAX;
 }
 
 /* ---- starting ---- */
 
-/* A limit of our own: what is not started goes back at once, others may have the means. */
-static void give_back_rest(struct worker *w)
+/* Release the jobs that cannot be started because of our own limit: another worker may start them. */
+static void release_rest(struct worker *w)
 {
     for (size_t i = 0; i < w->n_tasks; i++)
         if (w->tasks[i].state == TASK_AHEAD)
@@ -333,7 +335,7 @@ static bool start_one(struct worker *w, struct lh_task *task)
     w->tally.started++;
     if (w->opts.handler != NULL) {
         task->state = TASK_RUNNING;
-        worker_tell(w, &(lh_work_event){.what = LH_WORK_STARTED}, task);
+        worker_report(w, &(lh_work_event){.what = LH_WORK_STARTED}, task);
         handlers_run(task);
     } else {
         task->state = TASK_STARTING;
@@ -349,12 +351,13 @@ static void start_recorded(struct worker *w)
         if (task->state != TASK_RECORDED && !(task->state == TASK_RECORDING && no_more))
             continue;
         if (no_more) {
-            w->tokens += w->opts.rate_n > 0; /* it was not started after all */
+            w->tokens += w->opts.rate_n > 0; /* the start did not happen */
             task_ended(task, task->stop == STOP_NONE ? LH_RAN_RELEASED : LH_RAN_LOST);
         } else if (w->opts.handler != NULL || guard_idle(w) != NULL) {
             (void)start_one(w, task);
         } else if (!guard_new(w)) {
-            task->stop = STOP_SHUTDOWN; /* its guardian went, and there cannot be another now */
+            task->stop =
+                STOP_SHUTDOWN; /* its guardian is gone, and a new one cannot be started now */
         }
     }
 }
@@ -365,22 +368,23 @@ void start_tasks(struct worker *w)
 
     start_recorded(w);
     while (w->stage == STAGE_WORK && (task = oldest_ahead(w)) != NULL) {
-        if (!may_start(w)) { /* asked before the slots: it is not kept until one is free */
-            give_back_rest(w);
+        if (!may_start(
+                w)) { /* checked first, so that a job does not wait for a slot under our own limit */
+            release_rest(w);
             break;
         }
         if (w->running >= w->opts.jobs + w->burst)
             break;
         if (w->opts.handler == NULL && !guard_spare(w)) {
             if (!guard_new(w))
-                give_back_rest(w);
+                release_rest(w);
             break;
         }
         w->ahead--;
         w->running++;
         w->tokens -= w->opts.rate_n > 0;
         task->state = TASK_RECORDED;
-        if (w->opts.ahead > 0) { /* the store is told first which of a batch were begun */
+        if (w->opts.ahead > 0) { /* record first which jobs of a batch are started */
             task->state = TASK_RECORDING;
             w->started_changed = true;
         } else {

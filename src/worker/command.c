@@ -1,9 +1,9 @@
 /*
- * command.c: a job as a command.
+ * command.c: running a job as a command.
  *
- * The payload is a file in memory, so that nobody has to feed it and nobody minds when it is not read.
- * Output goes through pipes that the loop empties: the result up to its limit, the end of the errors,
- * and the lines a command writes to say how far it is.
+ * The payload is a file in memory, so the command may read it or not. Its output goes through pipes that
+ * the loop empties: the result up to its limit, the end of standard error, and the lines in which the
+ * command reports its progress.
  */
 #include "worker/worker.h"
 
@@ -63,14 +63,14 @@ void bytes_clear(struct bytes *bytes)
     *bytes = (struct bytes){0};
 }
 
-/* ---- what a command says ---- */
+/* ---- progress lines ---- */
 
 static void say_again(struct lh_task *task)
 {
-    __atomic_store_n(&task->news, 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&task->details, 1, __ATOMIC_RELAXED);
 }
 
-/* Bytes that are no text, and what would move a reader's cursor, become question marks. */
+/* Replace bytes that are not text, and control characters, by question marks. */
 static void make_text(char *bytes, size_t len)
 {
     for (size_t i = 0; i < len;) {
@@ -85,19 +85,19 @@ static void make_text(char *bytes, size_t len)
     }
 }
 
-/* Some are said: what writes its data to the wrong descriptor must not fill the log. */
+/* Report only the first such lines: a command that writes its data to this descriptor would fill the log. */
 static void not_understood(struct lh_task *task, const char *line)
 {
     char text[400], start[101];
 
-    if (task->not_understood++ >= TOLD_MOST)
+    if (task->not_understood++ >= REPORTED_MOST)
         return;
     lhi_format(start, sizeof start, "%.100s", line);
     make_text(start, strlen(start));
     lhi_format(text, sizeof text,
                "job %lld wrote \"%s\": progress 0 … 100, stage WORDS or checkpoint JSON is allowed",
                (long long)task->job->id, start);
-    worker_tell(task->worker, &(lh_work_event){.what = LH_WORK_TROUBLE, .error = text}, task);
+    worker_report(task->worker, &(lh_work_event){.what = LH_WORK_TROUBLE, .error = text}, task);
 }
 
 static void hear_line(struct lh_task *task)
@@ -106,7 +106,7 @@ static void hear_line(struct lh_task *task)
     int rc = LH_EINVAL;
     char *end;
 
-    if (strlen(line) != task->line.len) { /* a zero in the middle */
+    if (strlen(line) != task->line.len) { /* a zero byte inside the line */
         not_understood(task, line);
         return;
     }
@@ -143,20 +143,20 @@ static void hear_lines(struct lh_task *task, const char *bytes, size_t len)
     }
 }
 
-/* ---- its output ---- */
+/* ---- output ---- */
 
 static void heard(struct lh_task *task, bool err, const char *bytes, size_t len)
 {
     (void)output_add(task, err, bytes, len);
     if (task->worker->opts.tell_output)
-        worker_tell(
+        worker_report(
             task->worker,
             &(lh_work_event){
                 .what = LH_WORK_OUTPUT, .output = bytes, .output_len = len, .stream = err ? 2 : 1},
             task);
 }
 
-/* False: nothing more for now. */
+/* Read a pipe once. False: there is nothing more to read now. */
 static bool drain(struct worker *w, struct pipe_end *end)
 {
     struct lh_task *task = end->task;
@@ -262,13 +262,13 @@ static void close_fds(int fds[GUARDIAN_FDS])
             (void)close(fds[i]);
 }
 
-/* The means were missing, not the job's fault: it goes back. */
+/* Resources were missing, which is not the job's fault: release it. */
 static void not_started(struct lh_task *task, int error)
 {
     struct worker *w = task->worker;
 
-    no_means(w, task, "could not start a command", error);
-    w->tokens += w->opts.rate_n > 0; /* it was not started after all */
+    out_of_resources(w, task, "could not start a command", error);
+    w->tokens += w->opts.rate_n > 0; /* the start did not happen */
     command_forget(task);
     task_ended(task, LH_RAN_RELEASED);
 }
@@ -296,7 +296,7 @@ bool command_start(struct lh_task *task)
 void command_started(struct lh_task *task)
 {
     task->state = TASK_RUNNING;
-    worker_tell(task->worker, &(lh_work_event){.what = LH_WORK_STARTED}, task);
+    worker_report(task->worker, &(lh_work_event){.what = LH_WORK_STARTED}, task);
 }
 
 void command_forget(struct lh_task *task)
@@ -306,7 +306,7 @@ void command_forget(struct lh_task *task)
     source_close(task->worker, &task->talk.source);
 }
 
-/* The program was there when the worker started. */
+/* The guardian could not run the program, which existed when the worker started. */
 void command_refused(struct lh_task *task, int error)
 {
     char text[400], words[80];
@@ -329,9 +329,9 @@ void command_refused(struct lh_task *task, int error)
     task_ended(task, LH_RAN_CRITICAL);
 }
 
-/* ---- its end ---- */
+/* ---- the end of a run ---- */
 
-/* How it ended, then what it said last. */
+/* Set the error: how the command ended, then the end of its standard error. */
 static void explain(struct lh_task *task, const char *how)
 {
     struct bytes said = task->error;
@@ -408,17 +408,17 @@ void command_ended(struct lh_task *task, const struct guardian_answer *answer)
     while (drain(w, &task->out) || drain(w, &task->err) || drain(w, &task->talk))
         continue;
     if (task->line.len > 0 && !answer->stopped)
-        hear_line(task); /* the last one needs no end */
-    if (task->not_understood > TOLD_MOST) {
+        hear_line(task); /* the last line may lack its newline */
+    if (task->not_understood > REPORTED_MOST) {
         char text[120];
         lhi_format(text, sizeof text, "job %lld wrote %lld more lines that are not understood",
-                   (long long)task->job->id, (long long)task->not_understood - TOLD_MOST);
-        worker_tell(w, &(lh_work_event){.what = LH_WORK_TROUBLE, .error = text}, task);
+                   (long long)task->job->id, (long long)task->not_understood - REPORTED_MOST);
+        worker_report(w, &(lh_work_event){.what = LH_WORK_TROUBLE, .error = text}, task);
     }
     command_forget(task);
     if (answer->stopped && task->stop == STOP_NONE)
-        task->stop = STOP_FENCE; /* by its guardian: we were too late to do it ourselves */
-    /* Who ends well although told to stop has done its work, but for one that is not ours. */
+        task->stop = STOP_FENCE; /* the guardian stopped it, because this process did not in time */
+    /* A command that exits with 0 although it was stopped has done its work, unless the lease was lost. */
     bool well = WIFEXITED(answer->status) && WEXITSTATUS(answer->status) == 0;
     if (answer->stopped && !(well && task->stop == STOP_SHUTDOWN))
         outcome = stop_outcome(task);
@@ -429,7 +429,7 @@ void command_ended(struct lh_task *task, const struct guardian_answer *answer)
     task_ended(task, outcome);
 }
 
-void command_orphaned(struct lh_task *task)
+void command_unguarded(struct lh_task *task)
 {
     command_forget(task);
     if (task->stop != STOP_NONE) {
@@ -440,7 +440,7 @@ void command_orphaned(struct lh_task *task)
     task_ended(task, LH_RAN_FAILED);
 }
 
-/* ---- before the first ---- */
+/* ---- setting up ---- */
 
 int command_locate(const lh_work_opts *opts, char **command, char **guardian, struct lhi_error *err)
 {
@@ -453,7 +453,7 @@ int command_locate(const lh_work_opts *opts, char **command, char **guardian, st
 
 int command_init(struct worker *w, struct lhi_error *err)
 {
-    /* What is each job's own comes with the job; and the service manager is told by the worker. */
+    /* Variables of a job come with the job. The worker, not the command, talks to the service manager. */
     static const char *const not_passed_on[] = {"LEASEHOLD_JOB_ID=",
                                                 "LEASEHOLD_TOKEN=",
                                                 "LEASEHOLD_QUEUE=",

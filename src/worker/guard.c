@@ -1,9 +1,9 @@
 /*
- * guard.c: guardians, as the worker sees them.
+ * guard.c: the guardians of a worker, as the worker sees them.
  *
- * There are as many as jobs run at once, made when they are needed and kept. Each leads a session of
- * its own, in which its jobs run one after the other; so the sessions are on the worker's record
- * long before anything runs in them.
+ * There are as many guardians as jobs run at once. They are started when they are needed and then
+ * reused. Each leads a process session in which its jobs run one after the other, so the sessions are
+ * in the worker's record long before a job runs in them.
  */
 #include "worker/worker.h"
 
@@ -25,9 +25,9 @@ enum {
     SWEEP_MS = 3,
     SWEEP_MOST_MS = 1000,
     SWEPT_CLEAN = 3,
-}; /* of a guardian that is to go: for a command that cannot be killed */
+}; /* how long to wait for a guardian whose command cannot be killed */
 
-/* ---- making one ---- */
+/* ---- starting a guardian ---- */
 
 static int in_guardian(void *arg)
 {
@@ -39,9 +39,9 @@ static int in_guardian(void *arg)
     return spawn_fd(*fd, GUARDIAN_FD);
 }
 
-/* In our session, so that the terminal can be the command's; but not in our group: who kills that must
- * leave somebody to see to the rest. Signals stay blocked. Only what programs ignore for themselves
- * is as it was. */
+/* For lh_lease_run(): the guardian stays in our session, so that the command can use the terminal, but
+ * leaves our process group, so that a signal to the group does not kill it. Signals stay blocked. Signals
+ * that were ignored stay ignored. */
 static int with_us(void *arg)
 {
     const int *fd = arg;
@@ -90,7 +90,7 @@ pid_t guardian_start(const char *guardian, const char *path, char *const *comman
     return pid;
 }
 
-/* ---- what it says ---- */
+/* ---- reports of a guardian ---- */
 
 static void on_message(struct worker *w, struct source *source, uint32_t events);
 static void on_death(struct worker *w, struct source *source, uint32_t events);
@@ -108,7 +108,7 @@ struct guard *guard_idle(struct worker *w)
     return NULL;
 }
 
-/* Is there one that no job waits for that is about to be started? */
+/* Is there a guardian for one more job, besides those that are about to start? */
 bool guard_spare(const struct worker *w)
 {
     size_t idle = 0, taken = 0;
@@ -128,7 +128,7 @@ static struct guard *guard_place(struct worker *w)
     return NULL;
 }
 
-/* One that is not recorded yet is on its way. */
+/* Is a guardian started but not in the worker's record yet? */
 static bool guard_coming(const struct worker *w)
 {
     size_t coming = 0;
@@ -138,7 +138,7 @@ static bool guard_coming(const struct worker *w)
     return coming > 0 && (coming >= w->opts.jobs - w->running || coming >= w->ahead);
 }
 
-/* False: there cannot be another one now. */
+/* Start a guardian, unless one is being recorded. False: resources are missing. */
 bool guard_new(struct worker *w)
 {
     struct guard *guard = guard_place(w);
@@ -149,7 +149,7 @@ bool guard_new(struct worker *w)
     pid_t pid = guardian_start(w->guardian_path, w->command_path, w->opts.command, w->environment,
                                true, &fd);
     if (pid < 0) {
-        no_means(w, NULL, "could not start a guardian", errno);
+        out_of_resources(w, NULL, "could not start a guardian", errno);
         return false;
     }
     *guard =
@@ -158,7 +158,7 @@ bool guard_new(struct worker *w)
                        .socket = {.fd = fd, .ready = on_message},
                        .death = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .ready = on_death}};
     if (guard->death.fd < 0 || !source_add(w, &guard->socket) || !source_add(w, &guard->death)) {
-        no_means(w, NULL, "could not watch a guardian", errno);
+        out_of_resources(w, NULL, "could not watch a guardian", errno);
         guard_end(w, guard);
         return false;
     }
@@ -166,13 +166,13 @@ bool guard_new(struct worker *w)
     return true;
 }
 
-static void news(struct guard *guard, const struct guardian_answer *answer)
+static void take_report(struct guard *guard, const struct guardian_answer *answer)
 {
     struct lh_task *task = guard->task;
 
     if (task == NULL)
         return;
-    switch (answer->news) {
+    switch (answer->report) {
     case GUARDIAN_STARTED:
         command_started(task);
         break;
@@ -189,7 +189,7 @@ static void news(struct guard *guard, const struct guardian_answer *answer)
     }
 }
 
-/* True: there was something. */
+/* Read one report. True: there was one. */
 static bool hear(struct worker *w, struct guard *guard)
 {
     struct guardian_answer answer;
@@ -198,9 +198,9 @@ static bool hear(struct worker *w, struct guard *guard)
         return false;
     ssize_t n = recv(guard->socket.fd, &answer, sizeof answer, MSG_DONTWAIT);
     if (n == (ssize_t)sizeof answer)
-        news(guard, &answer);
+        take_report(guard, &answer);
     else if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
-        source_close(w, &guard->socket); /* the descriptor of its process tells the rest */
+        source_close(w, &guard->socket); /* its pidfd reports its end */
     return n == (ssize_t)sizeof answer;
 }
 
@@ -210,13 +210,13 @@ static void on_message(struct worker *w, struct source *source, uint32_t events)
     (void)hear(w, (struct guard *)(void *)((char *)source - offsetof(struct guard, socket)));
 }
 
-/* ---- its end ---- */
+/* ---- the end of a guardian ---- */
 
 void guard_end(struct worker *w, struct guard *guard)
 {
     struct pollfd end = {.fd = guard->death.fd, .events = POLLIN};
 
-    source_close(w, &guard->socket); /* it goes when it hears no more of us */
+    source_close(w, &guard->socket); /* it exits when the socket is closed */
     if (end.fd >= 0)
         (void)poll(&end, 1, LAST_MS);
     source_close(w, &guard->death);
@@ -236,7 +236,7 @@ static bool is_guardian(const struct worker *w, int64_t pid)
 static bool in_swept_session(const struct worker *w, int64_t session)
 {
     for (size_t i = 0; i < w->n_tasks; i++)
-        if (w->tasks[i].orphaned && w->tasks[i].session == session)
+        if (w->tasks[i].unguarded && w->tasks[i].session == session)
             return true;
     return false;
 }
@@ -253,13 +253,13 @@ static void sweep_one(void *arg, const struct lhi_met *met)
 
     if (is_guardian(sweep->w, met->pid) || lhi_met_look(met, &process) != 0)
         return;
-    /* In a program that is nothing but a worker, who is no guardian has come to us; in another, only
-     * who has our mark. */
+    /* If this process is only a worker, every child that is not a guardian is a leftover. Otherwise only
+     * a child that has the worker's id in its environment is one. */
     bool came_to_us = process.parent == getpid() &&
                       (sweep->w->opts.own_signals || strcmp(met->value, sweep->w->id) == 0);
     if (!in_swept_session(sweep->w, met->session) && !came_to_us)
         return;
-    sweep->found++; /* a dead one too: what it had made may have come to us after we passed */
+    sweep->found++; /* even if it is dead: its children may have become ours after we passed them */
     if (lhi_process_ended(&process)) {
         if (process.parent == getpid())
             (void)waitpid((pid_t)met->pid, NULL, WNOHANG);
@@ -268,16 +268,16 @@ static void sweep_one(void *arg, const struct lhi_met *met)
     (void)lhi_process_kill(met->pid, process.start);
 }
 
-/* What guardians that were killed had below them. It is looked for again and again, and their jobs stay
- * ours, until nothing was found several times: who forks away may hide from one look. */
+/* Kill what killed guardians have left running. Their jobs stay ours until several searches have found
+ * nothing: a process that forks may escape one search. */
 void guards_sweep(struct worker *w, int64_t now)
 {
     struct sweep sweep = {.w = w};
 
-    if (w->orphans == 0 || now < w->sweep_at)
+    if (w->n_unguarded == 0 || now < w->sweep_at)
         return;
     bool listed = lhi_meet_processes("LEASEHOLD_WORKER", sweep_one, &sweep);
-    /* What cannot be killed is looked for less and less often. */
+    /* Search less often for a process that cannot be killed. */
     w->sweep_ms = w->sweep_ms * 2 < SWEEP_MOST_MS ? w->sweep_ms * 2 : SWEEP_MOST_MS;
     if (listed && sweep.found == 0)
         w->sweep_ms = SWEEP_MS;
@@ -286,19 +286,19 @@ void guards_sweep(struct worker *w, int64_t now)
     if (w->swept_clean < SWEPT_CLEAN)
         return;
     for (size_t i = 0; i < w->n_tasks; i++)
-        if (w->tasks[i].orphaned) {
-            w->tasks[i].orphaned = false;
-            w->orphans--;
-            command_orphaned(&w->tasks[i]);
+        if (w->tasks[i].unguarded) {
+            w->tasks[i].unguarded = false;
+            w->n_unguarded--;
+            command_unguarded(&w->tasks[i]);
         }
 }
 
 int64_t guards_next(const struct worker *w)
 {
-    return w->orphans > 0 ? w->sweep_at : INT64_MAX;
+    return w->n_unguarded > 0 ? w->sweep_at : INT64_MAX;
 }
 
-/* Nobody else waits for those who came to us. */
+/* Reap orphaned descendants, which have become our children. */
 void guards_reap(struct worker *w)
 {
     int status;
@@ -307,15 +307,15 @@ void guards_reap(struct worker *w)
         continue;
 }
 
-/* Somebody killed it. The command went with it; what that had started comes to us, who are the next
- * reaper above, and must not live on. */
+/* The guardian was killed, and the command with it. Processes that the command had started become our
+ * children, because we are the next reaper, and must be killed. */
 static void on_death(struct worker *w, struct source *source, uint32_t events)
 {
     struct guard *guard = (struct guard *)(void *)((char *)source - offsetof(struct guard, death));
     pid_t session = guard->pid;
 
     (void)events;
-    while (hear(w, guard)) /* what it said before it went still counts */
+    while (hear(w, guard)) /* its reports before the end still count */
         continue;
     struct lh_task *task = guard->task;
     guard_end(w, guard);
@@ -324,14 +324,14 @@ static void on_death(struct worker *w, struct source *source, uint32_t events)
         return;
     task->guard = NULL;
     task->session = session;
-    task->orphaned = true;
-    w->orphans++;
+    task->unguarded = true;
+    w->n_unguarded++;
     w->swept_clean = 0;
     w->sweep_at = 0;
     w->sweep_ms = SWEEP_MS;
 }
 
-/* ---- orders ---- */
+/* ---- orders to a guardian ---- */
 
 bool guardian_order(int socket, const struct guardian_message *m, const char *body, size_t len,
                     const int *fds)
@@ -390,7 +390,7 @@ void guard_deadline(struct guard *guard, const struct lh_task *task, bool stop)
 {
     struct guardian_message m = times_of(task, stop ? GUARDIAN_STOP : GUARDIAN_DEADLINE);
     (void)guardian_order(guard->socket.fd, &m, NULL, 0,
-                         NULL); /* one that cannot be told is gone, or will be */
+                         NULL); /* if this fails, the guardian is gone or exiting */
 }
 
 bool guard_is_stopped(const struct guard *guard)
@@ -399,7 +399,7 @@ bool guard_is_stopped(const struct guard *guard)
     return lhi_process_look(guard->pid, &process) && (process.state == 'T' || process.state == 't');
 }
 
-/* A guardian that somebody has stopped would never tell that its command has ended. */
+/* A guardian that was stopped (SIGSTOP) would never report the end of its command. */
 void guard_continue(const struct guard *guard)
 {
     if (guard_is_stopped(guard))
@@ -408,7 +408,7 @@ void guard_continue(const struct guard *guard)
 
 void guard_kill(struct guard *guard)
 {
-    while (hear(guard->worker, guard)) /* perhaps it has done its part, and we were late */
+    while (hear(guard->worker, guard)) /* it may have reported the end already */
         continue;
     if (guard->task == NULL || guard->killed)
         return;

@@ -1,15 +1,15 @@
 /*
- * guardian.c: the program that stands over a job.
+ * guardian.c: the program between a worker and the command of a job.
  *
  *     leasehold-guardian PATH ARG0 ARGS…        with the worker's socket as descriptor 3
  *
- * It runs PATH when the worker says so, one run at a time, and promises:
- *   - at `kill_at` SIGKILL has been sent to everything the command has started, unless the worker
- *     has put that time off: a worker that is stopped, or hangs, is fenced off by it;
- *   - when the worker is gone, so is all of this, at once;
- *   - "ended" is only said when nothing is left of the run.
- * It is the reaper of orphaned descendants, so whatever is forked away below it, however often, comes
- * back as a child of its own: when it has no child, nothing is left. That is the whole trick.
+ * It runs PATH when the worker orders it, one run at a time, and guarantees:
+ *   - at `kill_at` everything that the command has started is killed (SIGKILL), unless the worker has
+ *     put that time off; so a worker that is stopped or hangs is fenced off;
+ *   - when the worker is gone, everything is killed at once;
+ *   - it reports the end of a run only when nothing of it is left.
+ * It is the reaper of orphaned descendants, so every process below it that loses its parent becomes its
+ * own child. When it has no child, nothing is left.
  */
 #include "worker/guardian.h"
 
@@ -30,8 +30,8 @@
 #include <unistd.h>
 
 enum {
-    GLANCE_MS = 1000, /* by a clock that goes on while the machine sleeps: look at it so often */
-    AGAIN_MS = 20,    /* between two rounds of killing: who forks faster than we look */
+    CHECK_MS = 1000, /* how often to check a clock that runs while the machine sleeps */
+    AGAIN_MS = 20,   /* between two rounds of killing, for processes that fork meanwhile */
     MOST_DEPTH = 32
 };
 
@@ -40,16 +40,16 @@ struct guardian {
     char **argv;
     pid_t worker;
     int worker_fd, signals;
-    bool orphan; /* the worker is gone: so must everything be */
+    bool orphan; /* the worker is gone: kill everything */
 
-    bool running;  /* a command, or what it left behind */
-    pid_t command; /* 0: it has ended */
-    int status;    /* … like this */
+    bool running;  /* the command or its descendants run */
+    pid_t command; /* 0: it has ended, */
+    int status;    /* … with this status of waitpid() */
     bool termed, killing;
-    bool stopped; /* the command did not end by itself */
+    bool stopped; /* the command was stopped */
     clockid_t clock;
     int64_t term_at, kill_at, again_at;
-    int64_t linger_ms, linger_until; /* 0: it runs */
+    int64_t linger_ms, linger_until; /* 0: the command still runs */
 };
 
 static int64_t now_ms(const struct guardian *g)
@@ -69,13 +69,13 @@ static void say(struct guardian *g, const struct guardian_answer *answer)
         g->orphan = true;
 }
 
-/* ---- everything below us ---- */
+/* ---- descendants ---- */
 
 struct kin {
     int parent, group;
 };
 
-/* A file of /proc as text; "" if it is gone. */
+/* Read a file of /proc; "" if it is gone. */
 static void read_proc(const char *path, char *text, size_t room)
 {
     size_t n = 0;
@@ -95,7 +95,7 @@ static struct kin kin_of(pid_t pid)
 
     (void)snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     read_proc(path, text, sizeof text);
-    /* The name may hold anything; what counts stands behind its last parenthesis: ") S PARENT GROUP" */
+    /* The name may contain anything. The fields start after its last parenthesis: ") S PARENT GROUP" */
     char *at = strrchr(text, ')');
     if (at != NULL && strlen(at) > 4) {
         kin.parent = (int)strtol(at + 4, &at, 10);
@@ -115,14 +115,14 @@ static void pids_add(struct pids *pids, pid_t pid)
         size_t room = pids->room ? pids->room * 2 : 64;
         pid_t *grown = realloc(pids->at, room * sizeof *grown);
         if (grown == NULL)
-            return; /* the next round finds it */
+            return; /* no memory; the next round finds the process */
         pids->at = grown;
         pids->room = room;
     }
     pids->at[pids->n++] = pid;
 }
 
-/* All of them: a list that was cut would end in the number of a stranger. */
+/* Read the whole list: a list that is cut could end in the pid of another process. */
 static void add_children(struct pids *pids, const char *path)
 {
     long number = 0;
@@ -142,7 +142,7 @@ static void add_children(struct pids *pids, const char *path)
     (void)fclose(file);
 }
 
-/* Each thread has those that it has made. */
+/* /proc lists the children of each thread separately. */
 static struct pids children_of(pid_t pid)
 {
     char path[320];
@@ -161,7 +161,7 @@ static struct pids children_of(pid_t pid)
     return pids;
 }
 
-/* A hold on `pid`, if it is a child of `parent`: its number may be another's by now. -1: it is not. */
+/* Open a pidfd of `pid` if it is a child of `parent`; -1: it is not, because the pid was reused. */
 static int hold_child(pid_t pid, pid_t parent, struct kin *kin)
 {
     int fd = (int)syscall(SYS_pidfd_open, pid, 0);
@@ -169,7 +169,7 @@ static int hold_child(pid_t pid, pid_t parent, struct kin *kin)
     if (fd < 0)
         return -1;
     *kin = kin_of(pid);
-    /* What was read was its own, if it is still there. */
+    /* The parent was read for this very process if it still exists. */
     if (kin->parent == parent && syscall(SYS_pidfd_send_signal, fd, 0, NULL, 0) == 0)
         return fd;
     (void)close(fd);
@@ -185,8 +185,8 @@ static void signal_tree(const struct guardian *g, pid_t root, int sig, int depth
         int fd = hold_child(children.at[i], root, &kin);
         if (fd < 0)
             continue;
-        /* Those below first: once their parent is gone they are somewhere else. Who is in the group
-         * of the command has been told with it. */
+        /* Descendants first: without their parent they would move elsewhere in the tree. Members of the
+         * command's process group get the signal with the group. */
         signal_tree(g, children.at[i], sig, depth + 1);
         if (g->command == 0 || kin.group != g->command)
             (void)syscall(SYS_pidfd_send_signal, fd, sig, NULL, 0);
@@ -195,7 +195,7 @@ static void signal_tree(const struct guardian *g, pid_t root, int sig, int depth
     free(children.at);
 }
 
-/* The process group of the command goes by its number for as long as one of it lives, a zombie too. */
+/* The process group of the command keeps its number while one member exists, even as a zombie. */
 static void signal_all(const struct guardian *g, int sig)
 {
     if (g->command > 0)
@@ -210,7 +210,7 @@ static void term(struct guardian *g)
     g->termed = true;
     g->stopped = g->command > 0;
     signal_all(g, SIGTERM);
-    /* What was stopped cannot end. */
+    /* A stopped process does not react to SIGTERM. */
     signal_all(g, SIGCONT);
 }
 
@@ -222,15 +222,15 @@ static void kill_all(struct guardian *g)
     signal_all(g, SIGKILL);
 }
 
-/* ---- the run ---- */
+/* ---- running the command ---- */
 
 struct start {
-    pid_t group;           /* 0: its own */
+    pid_t group;           /* 0: a new group */
     int fds[GUARDIAN_FDS]; /* -1: as in the guardian */
 };
 
-/* A command in the session of whoever started us shares its terminal, too: it is of the group that the
- * terminal speaks to, and what was ignored (nohup, a shell's background) still is. */
+/* In lh_lease_run() the command shares the session and the terminal of our caller: it joins the caller's
+ * process group, and signals that were ignored (nohup, a shell's background) stay ignored. */
 static int join_or_part(const struct start *start)
 {
     sigset_t none;
@@ -253,10 +253,10 @@ static int prepare(void *arg)
 
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0)
         return errno;
-    if (getppid() != guardian) /* it died before the line above */
+    if (getppid() != guardian) /* the guardian died before the line above */
         _exit(127);
     int error = join_or_part(start);
-    /* First out of the way of each other, then in place. */
+    /* Move all descriptors to high numbers first, so that none is overwritten. */
     int high[GUARDIAN_FDS];
     for (int i = 0; i < GUARDIAN_FDS; i++)
         if (start->fds[i] >= 0 && (high[i] = fcntl(start->fds[i], F_DUPFD_CLOEXEC, 16)) < 0)
@@ -267,7 +267,7 @@ static int prepare(void *arg)
     return error;
 }
 
-/* The job's variables before ours; they were taken out of ours when we were started. */
+/* The job's variables, then ours, which had none of those when we were started. */
 static char **make_environment(char *strings, size_t len)
 {
     size_t n = 1, k = 0;
@@ -301,7 +301,7 @@ static void run(struct guardian *g, const struct guardian_message *m, char *stri
     int error = errno;
     free(env);
     if (pid < 0) {
-        say(g, &(struct guardian_answer){.news = GUARDIAN_REFUSED, .error = error});
+        say(g, &(struct guardian_answer){.report = GUARDIAN_REFUSED, .error = error});
         return;
     }
     g->running = true;
@@ -311,17 +311,17 @@ static void run(struct guardian *g, const struct guardian_message *m, char *stri
     g->term_at = m->term_at;
     g->kill_at = m->kill_at;
     g->linger_ms = m->linger_ms;
-    say(g, &(struct guardian_answer){.news = GUARDIAN_STARTED, .pid = pid});
+    say(g, &(struct guardian_answer){.report = GUARDIAN_STARTED, .pid = pid});
 }
 
-/* The command has ended by itself, and something of it is still there: it has no lease to run under. */
+/* The command has ended but some of its descendants run. They have no lease any more: stop them. */
 static void sweep(struct guardian *g)
 {
     if (g->linger_until == 0)
         g->linger_until = now_ms(g) + g->linger_ms;
     term(g);
     if (g->killing)
-        kill_all(g); /* what came back to us since the last round */
+        kill_all(g); /* processes that have become our children since the last round */
 }
 
 static void reap(struct guardian *g)
@@ -341,7 +341,7 @@ static void reap(struct guardian *g)
     if (pid < 0 && errno == ECHILD) {
         g->running = false;
         say(g, &(struct guardian_answer){
-                   .news = GUARDIAN_ENDED, .status = g->status, .stopped = g->stopped});
+                   .report = GUARDIAN_ENDED, .status = g->status, .stopped = g->stopped});
     } else if (ended || g->killing) {
         sweep(g);
     }
@@ -355,8 +355,8 @@ static void obey(struct guardian *g, const struct guardian_message *m, char *str
     switch (m->order) {
     case GUARDIAN_RUN:
         g->clock = (clockid_t)m->clock;
-        if (now_ms(g) >= m->term_at) /* everything stood still, and it is too late to begin */
-            say(g, &(struct guardian_answer){.news = GUARDIAN_REFUSED, .error = ETIME});
+        if (now_ms(g) >= m->term_at) /* the machine was suspended, and it is too late to start */
+            say(g, &(struct guardian_answer){.report = GUARDIAN_REFUSED, .error = ETIME});
         else if (!g->running)
             run(g, m, strings, len, fds);
         break;
@@ -366,7 +366,7 @@ static void obey(struct guardian *g, const struct guardian_message *m, char *str
         g->kill_at = m->kill_at;
         break;
     case GUARDIAN_SIGNAL:
-        if (g->command > 0) /* not reaped yet: the number is still its own */
+        if (g->command > 0) /* it is not reaped, so the pid is still its own */
             (void)kill(g->command, (int)m->signal);
         break;
     default:
@@ -376,7 +376,7 @@ static void obey(struct guardian *g, const struct guardian_message *m, char *str
 
 static void listen_to_worker(struct guardian *g)
 {
-    static char body[GUARDIAN_MOST]; /* of this one process, and too large for a small stack */
+    static char body[GUARDIAN_MOST]; /* static, because it is large; there is one thread */
     struct guardian_message m;
     union {
         struct cmsghdr head;
@@ -426,8 +426,8 @@ static int wait_ms(const struct guardian *g)
         next = kill_time(g);
     if (g->killing)
         next = g->again_at;
-    /* A sleep of the machine does not end a wait, though time goes on in it: so the wait is short. */
-    int64_t most = g->clock == CLOCK_MONOTONIC ? 60000 : GLANCE_MS;
+    /* The wait does not end while the machine sleeps, although this clock runs: keep it short. */
+    int64_t most = g->clock == CLOCK_MONOTONIC ? 60000 : CHECK_MS;
     return next <= now ? 0 : next - now > most ? (int)most : (int)(next - now);
 }
 
@@ -474,7 +474,7 @@ int main(int argc, char **argv)
     sigset_t set;
 
     if (argc < 3 || fcntl(GUARDIAN_FD, F_SETFD, FD_CLOEXEC) != 0) {
-        (void)fputs("leasehold-guardian: started by a worker, not by hand\n", stderr);
+        (void)fputs("leasehold-guardian: only a worker can start this program\n", stderr);
         return 2;
     }
     g.path = argv[1];
@@ -483,7 +483,7 @@ int main(int argc, char **argv)
     g.worker_fd = (int)syscall(SYS_pidfd_open, g.worker, 0);
     if (g.worker_fd < 0 || getppid() != g.worker || prctl(PR_SET_CHILD_SUBREAPER, 1) != 0)
         return 1;
-    /* To end us is the worker's business: whoever ends it ends us. */
+    /* Block all signals: only the worker, by closing the socket, ends the guardian. */
     (void)sigfillset(&set);
     (void)sigprocmask(SIG_SETMASK, &set, NULL);
     (void)sigemptyset(&set);

@@ -1,4 +1,7 @@
-/* Handlers: jobs as calls of a function, on threads; and what such a function may say. */
+/*
+ * handler.c: running a job as a call of a function, on a thread; and the functions that a handler calls
+ * (lh_task_…).
+ */
 #include "worker/worker.h"
 
 #include "base/clock.h"
@@ -23,7 +26,7 @@ static void *handler_main(void *arg)
         w->n_ready--;
         w->taken_at = worker_now(w);
         pthread_mutex_unlock(&w->mutex);
-        /* One that was lost while it waited is not begun. */
+        /* A task that was lost while it waited is not started. */
         task->begun = !lh_task_lost(task);
         if (task->begun) {
             int64_t began = lhi_mono_us();
@@ -34,7 +37,7 @@ static void *handler_main(void *arg)
         pthread_mutex_lock(&w->mutex);
         w->over[w->n_over++] = task;
         if (w->n_over == 1)
-            ring(w);
+            loop_wake(w);
     }
     pthread_mutex_unlock(&w->mutex);
     return NULL;
@@ -53,7 +56,7 @@ bool handlers_start(struct worker *w)
     return w->n_handlers == w->opts.jobs;
 }
 
-/* A handler that does not return is waited for: there is no way to stop it from outside. */
+/* Wait for handlers that have not returned: a thread cannot be stopped from outside. */
 void handlers_stop(struct worker *w)
 {
     pthread_mutex_lock(&w->mutex);
@@ -79,8 +82,8 @@ void handlers_run(struct lh_task *task)
     pthread_mutex_unlock(&w->mutex);
 }
 
-/* Where runs are short, those that will begin within some milliseconds are handed out together, and
- * are on record as begun together: else each would wait for a write of its own. */
+/* If runs are short, several tasks are handed to the threads together and recorded as started in one write.
+ * Otherwise each task would wait for a write of its own. */
 static void learn_pace(struct worker *w, int64_t run_us)
 {
     w->run_us = w->run_us < 0 ? run_us : w->run_us + (run_us - w->run_us) / 8;
@@ -90,7 +93,7 @@ static void learn_pace(struct worker *w, int64_t run_us)
         w->burst = w->opts.ahead;
 }
 
-/* Those that no thread has taken yet go back. */
+/* Release the tasks that no thread has taken yet. */
 void handlers_recall(struct worker *w)
 {
     struct lh_task *task = NULL;
@@ -108,7 +111,7 @@ void handlers_recall(struct worker *w)
     } while (task != NULL);
 }
 
-/* All threads are at runs that take longer than was thought: others may do what waits behind them. */
+/* Release waiting tasks if all threads are busy for longer than expected: other workers may run them. */
 void handlers_step(struct worker *w, int64_t now)
 {
     if (w->handlers == NULL || now < handlers_next(w))
@@ -139,12 +142,12 @@ static void handler_ended(struct lh_task *task)
     }
     learn_pace(task->worker, task->run_us);
     if (outcome > LH_RAN_CRITICAL || (int)outcome < 0) {
-        static const char bad[] = "its handler returned no outcome of those allowed";
+        static const char bad[] = "the handler returned an outcome that is not allowed";
         bytes_clear(&task->error);
         (void)bytes_add(&task->error, bad, sizeof bad - 1, ERROR_MOST);
         outcome = LH_RAN_FAILED;
     }
-    /* Who was told to stop, and did not say that all is done. */
+    /* The handler was asked to stop, and did not complete the job. */
     if (task->stop == STOP_LOST || task->stop == STOP_FENCE)
         outcome = LH_RAN_LOST;
     else if (task->stop == STOP_SHUTDOWN && outcome != LH_RAN_OK)
@@ -173,17 +176,17 @@ void handlers_over(struct worker *w)
     } while (n > 0);
 }
 
-/* ---- what a job says of itself ---- */
+/* ---- functions that a handler calls ---- */
 
 bool lh_task_lost(const lh_task *task)
 {
     return task == NULL || __atomic_load_n(&task->lost, __ATOMIC_RELAXED) != 0;
 }
 
-static void has_news(lh_task *task)
+static void details_changed(lh_task *task)
 {
-    if (__atomic_exchange_n(&task->news, 1, __ATOMIC_RELAXED) == 0)
-        ring(task->worker);
+    if (__atomic_exchange_n(&task->details, 1, __ATOMIC_RELAXED) == 0)
+        loop_wake(task->worker);
 }
 
 int lh_task_progress(lh_task *task, int percent)
@@ -195,7 +198,7 @@ int lh_task_progress(lh_task *task, int percent)
     pthread_mutex_lock(&task->worker->mutex);
     task->progress = percent;
     pthread_mutex_unlock(&task->worker->mutex);
-    has_news(task);
+    details_changed(task);
     return LH_OK;
 }
 
@@ -213,7 +216,7 @@ int lh_task_stage(lh_task *task, const char *stage)
     task->stage = copy;
     pthread_mutex_unlock(&task->worker->mutex);
     lhi_free(before);
-    has_news(task);
+    details_changed(task);
     return LH_OK;
 }
 
@@ -223,7 +226,7 @@ int lh_task_checkpoint(lh_task *task, const char *json)
         return LH_EMISUSE;
     struct worker *w = task->worker;
     lh_beat beat = {.job = task->job->id, .token = task->job->token, .checkpoint = json};
-    /* The handle may be exchanged: not under a call. */
+    /* The loop must not replace the handle during this call. */
     pthread_mutex_lock(&w->mutex);
     lh_store *store = w->store;
     bool usable = store != NULL && !w->reopen;
@@ -262,7 +265,7 @@ int lh_task_error(lh_task *task, const char *text)
         return LH_EINVAL;
     size_t len = strlen(text), skip = len > ERROR_MOST ? len - ERROR_MOST : 0;
     while (((unsigned char)text[skip] & 0xC0U) == 0x80)
-        skip++; /* not from the middle of a character */
+        skip++; /* do not start inside a character */
     task->error.len = 0;
     return bytes_add(&task->error, text + skip, len - skip, ERROR_MOST) ? LH_OK : LH_ENOMEM;
 }

@@ -1,9 +1,9 @@
 /*
- * lease_keep.c: a named lease is extended while its command runs.
+ * lease_keep.c: extending a named lease while its command runs.
  *
- * On a thread of its own: the store may take its time, and neither a signal nor the end of the command
- * is to wait for it. The guardian has the deadlines; here they are only put off, by extensions that
- * the store has confirmed, each counted from before it was asked.
+ * A thread of its own extends the lease, so a slow store delays neither signals nor the end of the
+ * command. The guardian keeps the deadlines. Only an extension that the store has confirmed puts them off,
+ * counted from before the call.
  */
 #include "worker/lease_run.h"
 
@@ -16,7 +16,7 @@
 
 enum {
     ENROL_MS = 100
-}; /* what is over sooner leaves no row behind, and has one transaction less */
+}; /* a shorter run is not registered as a worker, which saves a transaction and a row */
 
 /* ---- deadlines ---- */
 
@@ -50,7 +50,7 @@ bool lease_order(struct lease_run *run, const struct guardian_message *m, const 
     return told;
 }
 
-/* Now, and by force after a while; at the old deadline at the latest. */
+/* Stop the command now, with SIGKILL after kill_after_ms, and at the old deadline at the latest. */
 void lease_stop(struct lease_run *run)
 {
     int64_t now = lease_now(run), kill_at = now + run->opts.kill_after_ms;
@@ -68,7 +68,7 @@ void lease_stop(struct lease_run *run)
     pthread_mutex_unlock(&run->mutex);
 }
 
-/* Twice before the deadline at least, as with jobs. */
+/* At least two tries before the deadline, as for jobs. */
 static int64_t extend_every(const struct lease_run *run)
 {
     int64_t third = run->limit_ms / 3, two = fence_of(run->limit_ms) * 2 / 5;
@@ -86,7 +86,7 @@ static int extend(struct lease_run *run)
     int64_t sent_at = lease_now(run);
     int rc = LH_OK;
 
-    /* The beat first: so the worker is never found silent before its lease has ended. */
+    /* The heartbeat goes first, so that the worker is never silent for too long before its lease has ended. */
     if (run->enrolled)
         rc = lh_worker_heartbeat(run->store, run->owner, 0, NULL, 0, NULL);
     if (rc == LH_OK)
@@ -114,7 +114,7 @@ static void tell_trouble(const struct lease_run *run)
     run->opts.tell(run->opts.tell_arg, text);
 }
 
-/* When to try again. */
+/* Extend once. Returns the time of the next try. */
 static int64_t extend_step(struct lease_run *run, int *failures)
 {
     int64_t pause = RETRY_MS, every = extend_every(run);
@@ -126,7 +126,7 @@ static int64_t extend_step(struct lease_run *run, int *failures)
         return run->sent_at + extend_every(run);
     }
     if (__atomic_load_n(&run->quitting, __ATOMIC_ACQUIRE))
-        return INT64_MAX; /* it was given back meanwhile, and by us */
+        return INT64_MAX; /* this run has released it meanwhile */
     if (rc == LH_ELOST || rc == LH_ESTATE) {
         __atomic_store_n(&run->lost, 1, __ATOMIC_RELEASE);
         lease_stop(run);
@@ -139,10 +139,10 @@ static int64_t extend_step(struct lease_run *run, int *failures)
     return lease_now(run) + (pause < every ? pause : every);
 }
 
-/* ---- the record ---- */
+/* ---- the worker's record ---- */
 
-/* As a worker: its death is proven when this process and the guardian are gone. Its own silence counts
- * only long after the lease has ended. */
+/* Register this run as a worker, so that its death is proven when this process and the guardian are gone. The
+ * silence limit is longer than the lease. */
 static void enrol(struct lease_run *run)
 {
     char what[420], id[160];
@@ -160,7 +160,7 @@ static void enrol(struct lease_run *run)
 
 /* ---- the thread ---- */
 
-/* True: told to quit. */
+/* Sleep until then. True: the thread is to quit. */
 static bool quits_before(const struct lease_run *run, int64_t until)
 {
     struct pollfd quit = {.fd = run->quit, .events = POLLIN};
@@ -190,7 +190,7 @@ static void *keep(void *arg)
     return NULL;
 }
 
-bool keeper_start(struct lease_run *run)
+bool extender_start(struct lease_run *run)
 {
     sigset_t all, before;
 
@@ -199,12 +199,12 @@ bool keeper_start(struct lease_run *run)
         return false;
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    run->keeping = pthread_create(&run->keeper, NULL, keep, run) == 0;
+    run->keeping = pthread_create(&run->extender, NULL, keep, run) == 0;
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     return run->keeping;
 }
 
-void keeper_quit(struct lease_run *run)
+void extender_quit(struct lease_run *run)
 {
     uint64_t one = 1;
 
@@ -214,10 +214,10 @@ void keeper_quit(struct lease_run *run)
     (void)!write(run->quit, &one, sizeof one);
 }
 
-void keeper_join(struct lease_run *run)
+void extender_join(struct lease_run *run)
 {
     if (run->keeping)
-        (void)pthread_join(run->keeper, NULL);
+        (void)pthread_join(run->extender, NULL);
     if (run->quit >= 0)
         (void)close(run->quit);
     run->keeping = false;

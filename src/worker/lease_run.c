@@ -1,9 +1,9 @@
 /*
- * lease_run.c: lh_lease_run(): a command that runs while a named lease is held.
+ * lease_run.c: lh_lease_run(): running a command while a named lease is held.
  *
- * A guardian stands over the command, as over a job: in our session, so that terminal, signals and
- * standard streams are the command's as if we were not there. The guardian holds the deadlines;
- * this thread passes signals on and waits for the end, and another one extends the lease.
+ * A guardian watches the command, as for a job, but in our session: the command uses the terminal, the
+ * signals and the standard streams of this process. The guardian keeps the deadlines. This thread passes
+ * signals on and waits for the end; another thread extends the lease.
  */
 #include "worker/lease_run.h"
 
@@ -27,7 +27,7 @@ enum { KILL_AFTER_MS = 5000, FLAG_MS = 100, LAST_MS = 2000 };
 #define DAYS_30 (INT64_C(30) * 24 * 3600 * 1000)
 #define WORKER "LEASEHOLD_WORKER"
 
-/* ---- what is asked for ---- */
+/* ---- checking the arguments ---- */
 
 static int check(const struct lease_run *run, char *const *command, struct lhi_error *err)
 {
@@ -38,7 +38,7 @@ static int check(const struct lease_run *run, char *const *command, struct lhi_e
     if (LHI_NEED_RESERVED(&run->opts, err) != LH_OK)
         return err->status;
     if (run->opts.wait_ms < -1)
-        return lhi_fail(err, LH_EINVAL, "wait is %lld ms: 0 and more, or -1 for ever, is allowed",
+        return lhi_fail(err, LH_EINVAL, "wait must be -1 (forever) or at least 0 ms, got %lld",
                         (long long)run->opts.wait_ms);
     if (run->opts.kill_after_ms < 0 || run->opts.kill_after_ms > DAYS_30)
         return lhi_fail(err, LH_EINVAL,
@@ -47,15 +47,16 @@ static int check(const struct lease_run *run, char *const *command, struct lhi_e
     return LH_OK;
 }
 
-/* Unique to this run, where none was given: only such a one may be registered, because nobody else
- * can hold anything in its name. */
+/* Choose an owner that is unique to this run, unless the caller gave one. Only a unique owner may be registered
+ * as a worker, because another process could use the given one, too. */
 static int name_owner(struct lease_run *run, struct lhi_error *err)
 {
     uint32_t nonce = 0;
 
     run->own_name = run->opts.owner == NULL;
     if (run->own_name && !lhi_random(&nonce, sizeof nonce))
-        return lhi_fail(err, LH_EFAIL, "there is no randomness for an owner's name");
+        return lhi_fail(err, LH_EFAIL,
+                        "could not make an owner name: the kernel has no randomness");
     if (run->own_name)
         lhi_format(run->owner, sizeof run->owner, "%.110s-%08x", lh_default_owner(run->store),
                    nonce);
@@ -73,7 +74,7 @@ static int prepare(struct lease_run *run, char *const *command, struct lhi_error
     if ((run->command_path = find_command(command[0], err)) == NULL ||
         (run->guardian_path = find_guardian(run->opts.guardian, err)) == NULL)
         return err->status != LH_OK ? err->status : lhi_no_memory(err);
-    /* Everything as we have it, in our name. (Of a job that runs this inside, its own variables stay.) */
+    /* Variables that are replaced. Those of a job that runs this program stay. */
     static const char *const not_passed_on[] = {"LEASEHOLD_LEASE=", "LEASEHOLD_TOKEN=", NULL};
     run->environment = make_environment(not_passed_on, run->owner, NULL);
     return run->environment ? LH_OK : lhi_no_memory(err);
@@ -90,7 +91,7 @@ static void our_signals(sigset_t *set)
         (void)sigaddset(set, passed_on[i]);
 }
 
-/* Before the lease is taken: where it cannot be had, nothing is. */
+/* Start the guardian before the lease is acquired, so that a failure here acquires nothing. */
 static int start_guardian(struct lease_run *run, char *const *command, struct lhi_error *err)
 {
     sigset_t set;
@@ -109,7 +110,7 @@ static int start_guardian(struct lease_run *run, char *const *command, struct lh
     return LH_OK;
 }
 
-/* It goes when it hears no more of us. */
+/* The guardian exits when the socket is closed. */
 static void end_guardian(struct lease_run *run)
 {
     struct pollfd end = {.fd = run->death, .events = POLLIN};
@@ -126,7 +127,7 @@ static void end_guardian(struct lease_run *run)
         (void)close(run->signals);
 }
 
-/* A descriptor 3 that we were given is the command's, too: in the guardian that is the socket. */
+/* Was descriptor 3 open when we were started? Then the command gets it; in the guardian 3 is the socket. */
 static bool was_given(int fd)
 {
     int flags = fcntl(fd, F_GETFD);
@@ -144,25 +145,25 @@ static int order_run(struct lease_run *run, struct lhi_error *err)
                           (long long)run->token);
     struct guardian_message m = lease_times(run, GUARDIAN_RUN);
     m.fds = was_given(GUARDIAN_FD) ? 1U << GUARDIAN_FD : 0;
-    /* First the order: the guardian keeps the first deadline, and there is a command to wait for. */
+    /* Give the order first, so that the guardian keeps the first deadline. */
     if (!lease_order(run, &m, variables, len, fds))
         return lhi_fail_errno(err, errno, "the guardian \"%s\" is gone", run->guardian_path);
-    if (keeper_start(run))
+    if (extender_start(run))
         return LH_OK;
     lease_stop(run);
     return lhi_fail(err, LH_ENOMEM, "could not start a thread to extend the lease");
 }
 
-/* ---- somebody killed the guardian ---- */
+/* ---- after the guardian was killed ---- */
 
 struct sweep {
     const struct lease_run *run;
     int64_t until;
-    size_t found; /* in this round */
-    bool left;    /* something does not end */
+    size_t found; /* in this search */
+    bool left;    /* a process was killed but has not ended */
 };
 
-/* A child of ours that was killed; gone, and not only on its way. */
+/* Wait until a killed child is gone. */
 static void await_end(struct sweep *sweep, pid_t pid)
 {
     while (waitpid(pid, NULL, WNOHANG) == 0) {
@@ -174,14 +175,14 @@ static void await_end(struct sweep *sweep, pid_t pid)
     }
 }
 
-/* The command went with it. What that had started comes to us, the next reaper above. */
+/* The command was killed with the guardian. Processes that it had started are our children now. */
 static void sweep_one(void *arg, const struct lhi_met *met)
 {
     struct sweep *sweep = arg;
     const struct lease_run *run = sweep->run;
     struct lhi_process process;
 
-    /* A program that is nothing but this has no other children. */
+    /* A process that does only this has no other children. */
     bool ours = run->opts.own_signals || strcmp(met->value, run->owner) == 0;
     if (!ours || met->pid == run->guardian || lhi_met_look(met, &process) != 0 ||
         process.parent != getpid())
@@ -191,7 +192,7 @@ static void sweep_one(void *arg, const struct lhi_met *met)
     await_end(sweep, (pid_t)met->pid);
 }
 
-/* False: something of it may be left. */
+/* Kill everything. False: something may be left. */
 static bool sweep_all(const struct lease_run *run)
 {
     struct sweep sweep = {.run = run, .until = lease_now(run) + LAST_MS};
@@ -202,14 +203,13 @@ static bool sweep_all(const struct lease_run *run)
         sweep.found = 0;
         if (!lhi_meet_processes(WORKER, sweep_one, &sweep))
             return false;
-    } while (sweep.found > 0 &&
-             !sweep.left); /* below those that ended there may have been others */
+    } while (sweep.found > 0 && !sweep.left); /* the ended processes may have had children */
     return !sweep.left;
 }
 
-/* ---- while it runs ---- */
+/* ---- while the command runs ---- */
 
-/* What the terminal sends goes to all of its group: the command has it already. */
+/* Pass signals on, except those of the terminal, which the command gets itself. */
 static void pass_on(struct lease_run *run)
 {
     struct signalfd_siginfo info;
@@ -225,24 +225,24 @@ static int refused(const struct lease_run *run, int error, struct lhi_error *err
 {
     char words[80];
 
-    if (error == ETIME) /* everything stood still, for longer than the lease */
+    if (error == ETIME) /* the machine was suspended for longer than the lease */
         return lhi_fail(err, LH_ELOST, "lease \"%s/%.140s\" had ended before the command began",
                         run->scope, run->name);
     return lhi_fail(err, LH_EINVAL, "command \"%.200s\" cannot be run: %s", run->command_path,
                     strerror_r(error, words, sizeof words));
 }
 
-/* LH_EMPTY: nothing that counts was said. */
+/* Read a report of the guardian. LH_EMPTY: the command still runs. */
 static int hear(struct lease_run *run, bool *stopped, struct lhi_error *err)
 {
     struct guardian_answer answer;
 
     while (recv(run->socket, &answer, sizeof answer, MSG_DONTWAIT) == (ssize_t)sizeof answer) {
-        if (answer.news == GUARDIAN_REFUSED)
+        if (answer.report == GUARDIAN_REFUSED)
             return refused(run, answer.error, err);
-        if (answer.news == GUARDIAN_STARTED)
+        if (answer.report == GUARDIAN_STARTED)
             run->command = answer.pid;
-        if (answer.news != GUARDIAN_ENDED)
+        if (answer.report != GUARDIAN_ENDED)
             continue;
         run->status = answer.status;
         *stopped = answer.stopped;
@@ -256,7 +256,7 @@ static bool cancelled(const struct lease_run *run)
     return lh_flag_raised(run->opts.cancel) != 0;
 }
 
-/* Until the command and all that it has started are gone. */
+/* Wait until the command and all its descendants are gone. */
 static int attend(struct lease_run *run, bool *stopped, struct lhi_error *err)
 {
     struct pollfd fds[] = {{.fd = run->socket, .events = POLLIN},
@@ -280,8 +280,8 @@ static int attend(struct lease_run *run, bool *stopped, struct lhi_error *err)
 
 /* ---- the end ---- */
 
-/* Somebody gave it back under our own token (the command, with `lease complete`), and nobody has had
- * it since: then it was not lost. */
+/* Was the lease released under our own token (by the command, with `lease complete`) and not acquired since?
+ * Then it was not lost. */
 static bool given_back_for_us(struct lease_run *run)
 {
     lh_leases *leases = NULL;
@@ -309,12 +309,12 @@ static int give_back(struct lease_run *run, struct lhi_error *err)
     if (rc == LH_EHELD || (rc == LH_OK && !released && !given_back_for_us(run)))
         return lost(run, rc == LH_EHELD ? lh_errmsg(run->store) : "", err);
     if (rc != LH_OK)
-        return lhi_fail(err, rc, "lease \"%s/%.140s\" could not be given back: %s", run->scope,
+        return lhi_fail(err, rc, "lease \"%s/%.140s\" could not be released: %s", run->scope,
                         run->name, lh_errmsg(run->store));
     return LH_OK;
 }
 
-/* What counts most comes first. */
+/* Choose the outcome, the most serious one first. */
 static int judge(const struct lease_run *run, int ended, bool stopped, struct lhi_error *err)
 {
     if (ended != LH_OK)
@@ -330,7 +330,7 @@ static int judge(const struct lease_run *run, int ended, bool stopped, struct lh
     return LH_OK;
 }
 
-/* The command, from its start to the release. */
+/* Run the command, then release the lease. */
 static int hold(struct lease_run *run, struct lhi_error *err)
 {
     struct lhi_error release = {0};
@@ -339,16 +339,16 @@ static int hold(struct lease_run *run, struct lhi_error *err)
 
     if (rc == LH_OK)
         rc = attend(run, &stopped, err);
-    keeper_quit(run);
+    extender_quit(run);
     bool clean = rc != LH_EFAIL || sweep_all(run);
     int given = clean ? give_back(run, &release) : LH_OK;
-    keeper_join(run);
+    extender_join(run);
     rc = judge(run, rc, stopped, err);
     if (rc == LH_OK && given != LH_OK) {
         *err = release;
         rc = given;
     }
-    /* What could not be given back is free when this process is gone. */
+    /* A lease that could not be released is free when this process has ended. */
     if (run->enrolled && clean && (given == LH_OK || given == LH_ELOST))
         (void)lh_worker_stop(run->store, run->owner);
     return rc;
@@ -383,7 +383,7 @@ int lh_lease_run(lh_store *store, const char *scope, const char *name, char *con
     static const lh_lease_run_opts defaults;
     struct lease_run run = {
         .store = store, .clock = lh_store_clock(store), .scope = scope, .name = name};
-    struct manners before;
+    struct process_state before;
     sigset_t ours;
     struct lhi_error err;
 
@@ -400,11 +400,11 @@ int lh_lease_run(lh_store *store, const char *scope, const char *name, char *con
         (void)sigemptyset(&ours);
         if (run.opts.own_signals)
             our_signals(&ours);
-        change_manners(&ours, true, &before);
+        change_process_state(&ours, true, &before);
         run.mask = before.mask;
         rc = run_under(&run, command, &err);
         clear(&run);
-        restore_manners(&before);
+        restore_process_state(&before);
         if (status != NULL && (rc == LH_OK || rc == LH_ELOST))
             *status = run.status;
     }

@@ -1,9 +1,8 @@
 /*
- * lease_take.c: getting a named lease, and waiting for one.
+ * lease_take.c: acquiring a named lease, and waiting for it.
  *
- * Who waits sleeps until something happened to the lease (an event tells it), until its holder's time
- * is up, and until the holder is found dead: for that the store is looked after while we wait. A look
- * a second is the net under it.
+ * A waiting call sleeps until an event of the store, until the holder's lease expires, or until the holder is
+ * found dead; for the last, a thread runs maintenance meanwhile. It also polls once a second.
  */
 #include "worker/lease_run.h"
 
@@ -19,7 +18,7 @@ struct holder {
     int64_t remaining_ms;
 };
 
-/* Never extends: what this owner holds already was taken by another run. */
+/* Try to acquire, never to extend: a lease that this owner holds belongs to another run. */
 static int try_once(struct lease_run *run, struct holder *holder, struct lhi_error *err)
 {
     lh_lease_opts opts = {.owner = run->owner, .ttl_ms = run->opts.ttl_ms, .take_only = true};
@@ -41,8 +40,8 @@ static int try_once(struct lease_run *run, struct holder *holder, struct lhi_err
     return rc;
 }
 
-/* A holder that is proven dead has lost it; somebody has to take it away. True: done. */
-static bool bury(struct lease_run *run, const struct holder *holder)
+/* Recover the lease if its holder is proven dead. True: done. */
+static bool recover_from(struct lease_run *run, const struct holder *holder)
 {
     lh_workers *dead = NULL;
     bool is_dead = false;
@@ -55,14 +54,14 @@ static bool bury(struct lease_run *run, const struct holder *holder)
     return is_dead && lh_maintain(run->store, NULL, NULL) == LH_OK;
 }
 
-/* ---- looking after the store while we wait ---- */
+/* ---- maintenance while we wait ---- */
 
 static void *watch(void *arg)
 {
     struct lease_run *run = arg;
     lh_maintain_opts opts = {.wait_ms = -1, .cancel = &run->unwatch};
 
-    /* When this fails the lease is still to be had by time. */
+    /* If this fails, the lease can still be acquired when it expires. */
     while (lh_maintain(run->store, &opts, NULL) == LH_OK &&
            !__atomic_load_n(&run->unwatch, __ATOMIC_RELAXED))
         continue;
@@ -77,14 +76,14 @@ static void start_watching(struct lease_run *run)
         return;
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    run->watching = pthread_create(&run->watchman, NULL, watch, run) == 0;
+    run->watching = pthread_create(&run->maintainer, NULL, watch, run) == 0;
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 void lease_taken(struct lease_run *run)
 {
     if (run->watching)
-        (void)pthread_join(run->watchman, NULL);
+        (void)pthread_join(run->maintainer, NULL);
     run->watching = false;
 }
 
@@ -113,7 +112,7 @@ static bool looks_free(struct lease_run *run)
     return is_free;
 }
 
-/* Sleep until something happened, whatever it was, or for `ms`. */
+/* Sleep until the next event of any kind, or for `ms`. */
 static int await_event(struct lease_run *run, int64_t ms, int64_t *after, struct lhi_error *err)
 {
     lh_event_filter filter = {
@@ -121,7 +120,7 @@ static int await_event(struct lease_run *run, int64_t ms, int64_t *after, struct
     lh_events *events = NULL;
     sigset_t ours;
 
-    /* Nothing is held yet: a signal does what it would do to any program. */
+    /* Nothing is held yet, so signals have their usual effect. */
     (void)pthread_sigmask(SIG_SETMASK, &run->mask, &ours);
     int rc = lh_event_list(run->store, &filter, &events);
     (void)pthread_sigmask(SIG_SETMASK, &ours, NULL);
@@ -133,8 +132,8 @@ static int await_event(struct lease_run *run, int64_t ms, int64_t *after, struct
     return LH_OK;
 }
 
-/* Until it is worth another try. A look a second is enough for what no event tells: the lease of an
- * exclusive queue ends with its job. */
+/* Wait until another try may succeed. Some changes have no event (the lease of an exclusive queue ends with
+ * its job), so poll once a second as well. */
 static int await_change(struct lease_run *run, int64_t until, int64_t *after, struct lhi_error *err)
 {
     int rc = LH_OK;
@@ -155,7 +154,7 @@ static int wait_for_it(struct lease_run *run, struct lhi_error *err)
     int rc = newest_event(run, &after, err);
 
     while (rc == LH_OK) {
-        rc = try_once(run, &holder, err); /* what happened since `after` is seen, before or now */
+        rc = try_once(run, &holder, err); /* it sees everything up to `after` */
         if (rc != LH_EHELD || lease_now(run) >= deadline)
             return rc;
         start_watching(run);
@@ -170,11 +169,11 @@ int lease_take(struct lease_run *run, struct lhi_error *err)
     struct holder holder = {0};
     int rc = try_once(run, &holder, err);
 
-    if (rc == LH_EHELD && bury(run, &holder))
+    if (rc == LH_EHELD && recover_from(run, &holder))
         rc = try_once(run, &holder, err);
     if (rc == LH_EHELD && run->opts.wait_ms != 0)
         rc = wait_for_it(run, err);
-    __atomic_store_n(&run->unwatch, 1, __ATOMIC_RELAXED); /* it sees that in its own time */
+    __atomic_store_n(&run->unwatch, 1, __ATOMIC_RELAXED); /* the thread ends soon */
     if (rc == LH_OK)
         lhi_error_clear(err);
     return rc;

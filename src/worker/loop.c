@@ -1,9 +1,9 @@
 /*
- * loop.c: the one place where everything that happens to a worker meets.
+ * loop.c: the main loop of a worker.
  *
- * Signals, what children and guardians say, answers of the store, and time. After each of them the
- * same steps are taken: what is due is done, what may be asked is asked, and the loop sleeps until
- * the next thing. It never calls the store.
+ * The loop waits for signals, reports of guardians, ended processes, answers of the store, and time. After
+ * each of them it takes the same steps: it does what is due and starts the calls that are possible. It
+ * never calls the store itself.
  */
 #include "worker/worker.h"
 
@@ -34,21 +34,21 @@ void source_close(struct worker *w, struct source *source)
 {
     if (source->fd < 0)
         return;
-    /* Others may have the same open: closing ours is then not enough to hear no more of it. */
+    /* Another process may have the same file open; then closing ours would not end the events. */
     (void)epoll_ctl(w->epoll, EPOLL_CTL_DEL, source->fd, NULL);
     (void)close(source->fd);
     source->fd = -1;
 }
 
-void ring(struct worker *w)
+void loop_wake(struct worker *w)
 {
     uint64_t one = 1;
-    (void)!write(w->bell.fd, &one, sizeof one);
+    (void)!write(w->wakeup.fd, &one, sizeof one);
 }
 
-/* ---- telling ---- */
+/* ---- reporting ---- */
 
-void worker_tell(struct worker *w, lh_work_event *event, const struct lh_task *task)
+void worker_report(struct worker *w, lh_work_event *event, const struct lh_task *task)
 {
     char stage[STAGE_MOST + 1] = "";
 
@@ -70,22 +70,22 @@ void worker_tell(struct worker *w, lh_work_event *event, const struct lh_task *t
     w->opts.tell(w->opts.tell_arg, event);
 }
 
-/* A call that failed: said once, until it works again. */
-void worker_trouble(struct worker *w, struct hand *hand, const char *doing)
+/* Report a failed call once, and once more when it works again. */
+void worker_trouble(struct worker *w, struct store_call *call, const char *doing)
 {
     char text[560];
 
-    if (hand->rc >= 0) {
-        if (hand->failures > 0)
-            worker_tell(w, &(lh_work_event){.what = LH_WORK_WELL, .error = doing}, NULL);
-        hand->failures = 0;
+    if (call->rc >= 0) {
+        if (call->failures > 0)
+            worker_report(w, &(lh_work_event){.what = LH_WORK_WELL, .error = doing}, NULL);
+        call->failures = 0;
         return;
     }
-    if (hand->failures == 0) {
-        lhi_format(text, sizeof text, "%s: %s", doing, hand->error);
-        worker_tell(w, &(lh_work_event){.what = LH_WORK_TROUBLE, .error = text}, NULL);
+    if (call->failures == 0) {
+        lhi_format(text, sizeof text, "%s: %s", doing, call->error);
+        worker_report(w, &(lh_work_event){.what = LH_WORK_TROUBLE, .error = text}, NULL);
     }
-    hand_fails(hand, hand->rc);
+    store_call_failed(call, call->rc);
 }
 
 /* ---- stopping ---- */
@@ -111,7 +111,7 @@ void worker_stop(struct worker *w, bool at_once)
                 task_ended(&w->tasks[i], LH_RAN_RELEASED);
         if (w->handlers != NULL)
             handlers_recall(w);
-        worker_tell(w, &(lh_work_event){.what = LH_WORK_STOPPING}, NULL);
+        worker_report(w, &(lh_work_event){.what = LH_WORK_STOPPING}, NULL);
     }
     if (w->stage == STAGE_STOPPING && (at_once || now >= w->grace_until)) {
         w->stage = STAGE_KILLING;
@@ -131,7 +131,7 @@ void worker_fail(struct worker *w, int rc, const char *error)
     worker_stop(w, false);
 }
 
-/* SIGTERM and SIGHUP often come together, and mean one stop; the same once more means it. */
+/* SIGTERM and SIGHUP often come together and mean one stop. The same signal again stops immediately. */
 static void stop_by_signal(struct worker *w, uint32_t signal)
 {
     int64_t now = worker_now(w);
@@ -163,15 +163,15 @@ static void look_at_flag(struct worker *w)
         worker_stop(w, raised > 1);
 }
 
-void keeper_cancel(struct worker *w)
+void maintain_cancel(struct worker *w)
 {
-    if (__atomic_exchange_n(&w->keeper_cancel, 1, __ATOMIC_RELAXED) == 0 && w->keeper.busy)
+    if (__atomic_exchange_n(&w->maintain_cancel, 1, __ATOMIC_RELAXED) == 0 && w->maintain_call.busy)
         lh_wake(w->store);
 }
 
-/* ---- a handle that is of no use any more ---- */
+/* ---- replacing a stopped handle ---- */
 
-/* What no waiting mends. */
+/* Does waiting not help against this failure? */
 bool is_final(int rc)
 {
     return rc == LH_ECORRUPT || rc == LH_ENEWER || rc == LH_EOLDER || rc == LH_EINVAL ||
@@ -183,28 +183,28 @@ static bool store_is_idle(struct worker *w)
     pthread_mutex_lock(&w->mutex);
     bool idle = w->calls == 0;
     pthread_mutex_unlock(&w->mutex);
-    return idle && !w->claimer.busy && !w->beater.busy && !w->ender.busy && !w->recorder.busy &&
-           !w->logger.busy && !w->keeper.busy;
+    return idle && !w->claim_call.busy && !w->heartbeat_call.busy && !w->outcome_call.busy &&
+           !w->record_call.busy && !w->output_call.busy && !w->maintain_call.busy;
 }
 
-/* On the handle that was opened anew; on failure the reason is in w->opener. */
-static int take_up_again(struct worker *w, lh_store *store)
+/* Check the new handle and register on it. A failure is explained in w->open_call. */
+static int resume_on(struct worker *w, lh_store *store)
 {
     lh_store_info info;
     int rc = lh_store_status(store, &info);
 
     if (rc == LH_OK && strcmp(info.uuid, w->store_uuid) != 0) {
-        lhi_format(w->opener.error, sizeof w->opener.error,
-                   "another store stands in the place of the one it was");
+        lhi_format(w->open_call.error, sizeof w->open_call.error,
+                   "there is a different store at this address now");
         return LH_EINVAL;
     }
-    /* One that was restored has never heard of us. */
+    /* A restored store does not know this worker. */
     if (rc == LH_OK)
         rc = worker_enrol(w, store);
     if (rc == LH_OK && w->opts.ahead > 0)
         rc = lh_worker_started(store, w->id, w->record.started, w->record.n_started);
     if (rc < 0)
-        lhi_format(w->opener.error, sizeof w->opener.error, "%s", lh_errmsg(store));
+        lhi_format(w->open_call.error, sizeof w->open_call.error, "%s", lh_errmsg(store));
     return rc;
 }
 
@@ -212,11 +212,12 @@ static void open_again(struct worker *w)
 {
     lh_store *store = w->store;
     int64_t asked_at = worker_now(w);
-    int rc = w->opts.reopen(w->opts.reopen_arg, &store, w->opener.error, sizeof w->opener.error);
+    int rc =
+        w->opts.reopen(w->opts.reopen_arg, &store, w->open_call.error, sizeof w->open_call.error);
 
     if (rc == LH_OK)
-        rc = take_up_again(w, store);
-    w->opener.rc = rc;
+        rc = resume_on(w, store);
+    w->open_call.rc = rc;
     if (rc == LH_OK)
         w->opened_at = asked_at;
     pthread_mutex_lock(&w->mutex);
@@ -233,10 +234,10 @@ static void set_reopen(struct worker *w, bool reopen)
 
 static void opened_again(struct worker *w)
 {
-    worker_trouble(w, &w->opener, "could not open the store again");
-    if (w->opener.rc < 0) {
-        if (is_final(w->opener.rc)) { /* what runs can be told to nobody */
-            worker_fail(w, w->opener.rc, w->opener.error);
+    worker_trouble(w, &w->open_call, "could not open the store again");
+    if (w->open_call.rc < 0) {
+        if (is_final(w->open_call.rc)) { /* no outcome can be written any more */
+            worker_fail(w, w->open_call.rc, w->open_call.error);
             worker_stop(w, true);
         }
         return;
@@ -244,61 +245,62 @@ static void opened_again(struct worker *w)
     set_reopen(w, false);
     w->heard_at = w->opened_at;
     w->sessions_changed = w->started_changed = true;
-    w->ender.retry_at = w->beater.retry_at = w->recorder.retry_at = w->claimer.retry_at =
-        w->logger.retry_at = 0;
-    w->beat_at = 0;
-    w->beat_now = true;
+    w->outcome_call.retry_at = w->heartbeat_call.retry_at = w->record_call.retry_at =
+        w->claim_call.retry_at = w->output_call.retry_at = 0;
+    w->heartbeat_at = 0;
+    w->heartbeat_now = true;
 }
 
 static void reopen_step(struct worker *w, int64_t now)
 {
     claims_cancel(w);
-    keeper_cancel(w);
+    maintain_cancel(w);
     if (w->opts.reopen == NULL) {
-        worker_fail(w, LH_ESTOPPED, "the store cannot be used any more: open it anew");
+        worker_fail(w, LH_ESTOPPED, "the store cannot be used any more: open it again");
         w->stage = STAGE_KILLING;
         if (w->give_up_at == 0)
             w->give_up_at = now + w->opts.kill_after_ms;
         stop_running(w, w->opts.kill_after_ms);
-    } else if (!w->opener.busy && now >= w->opener.retry_at && store_is_idle(w)) {
-        record_lay_out(w); /* told with it: should we die right after, what runs is on record */
-        hand_ask(&w->opener);
+    } else if (!w->open_call.busy && now >= w->open_call.retry_at && store_is_idle(w)) {
+        record_lay_out(w); /* registered with it, in case this worker dies right after */
+        store_call_ask(&w->open_call);
     }
 }
 
-/* ---- upkeep of the store ---- */
+/* ---- maintenance ---- */
 
-static void keep(struct worker *w)
+static void maintain(struct worker *w)
 {
     lh_maintain_opts opts = {
-        .wait_ms = w->opts.detection_ms, .cancel = &w->keeper_cancel, .woken = true};
+        .wait_ms = w->opts.detection_ms, .cancel = &w->maintain_cancel, .woken = true};
 
-    w->keeper.rc = lh_maintain(w->store, &opts, NULL);
-    if (w->keeper.rc < 0)
-        lhi_format(w->keeper.error, sizeof w->keeper.error, "%s", lh_errmsg(w->store));
+    w->maintain_call.rc = lh_maintain(w->store, &opts, NULL);
+    if (w->maintain_call.rc < 0)
+        lhi_format(w->maintain_call.error, sizeof w->maintain_call.error, "%s",
+                   lh_errmsg(w->store));
 }
 
-static void kept(struct worker *w)
+static void maintain_done(struct worker *w)
 {
-    if (w->keeper.rc != LH_EINTR)
-        worker_trouble(w, &w->keeper, "could not look after the store");
+    if (w->maintain_call.rc != LH_EINTR)
+        worker_trouble(w, &w->maintain_call, "maintenance failed");
 }
 
-static int64_t keep_due(const struct worker *w)
+static int64_t maintain_due(const struct worker *w)
 {
-    /* After trouble our own beat and ends come first: it must not bury us. */
-    if (w->opts.no_recovery || w->keeper.busy || w->stage >= STAGE_KILLING || w->beat_failing ||
-        w->ender.failures > 0)
+    /* After a failure our heartbeats and outcomes go first, so that we do not declare ourselves dead. */
+    if (w->opts.no_recovery || w->maintain_call.busy || w->stage >= STAGE_KILLING ||
+        w->heartbeat_failing || w->outcome_call.failures > 0)
         return INT64_MAX;
-    return w->keeper.failures > 0 ? w->keeper.retry_at : 0;
+    return w->maintain_call.failures > 0 ? w->maintain_call.retry_at : 0;
 }
 
-static void keep_step(struct worker *w, int64_t now)
+static void maintain_step(struct worker *w, int64_t now)
 {
-    if (now < keep_due(w))
+    if (now < maintain_due(w))
         return;
-    __atomic_store_n(&w->keeper_cancel, 0, __ATOMIC_RELAXED);
-    hand_ask(&w->keeper);
+    __atomic_store_n(&w->maintain_cancel, 0, __ATOMIC_RELAXED);
+    store_call_ask(&w->maintain_call);
 }
 
 /* ---- the loop ---- */
@@ -308,7 +310,7 @@ static bool all_done(const struct worker *w)
     for (size_t i = 0; i < w->n_tasks; i++)
         if (w->tasks[i].state != TASK_FREE)
             return false;
-    return !w->claimer.busy && !w->ender.busy;
+    return !w->claim_call.busy && !w->outcome_call.busy;
 }
 
 static void watchdog_step(struct worker *w, int64_t now)
@@ -319,7 +321,7 @@ static void watchdog_step(struct worker *w, int64_t now)
     }
 }
 
-/* When nothing runs any more there is only the store to be told. */
+/* When to give up: if nothing runs any more, only writes to the store are left. */
 static int64_t give_up_at(const struct worker *w)
 {
     int64_t told_by = w->idle_since + (w->reopen ? w->opts.kill_after_ms : GIVE_UP_MS);
@@ -329,7 +331,7 @@ static int64_t give_up_at(const struct worker *w)
     return w->idle_since > 0 && told_by < w->give_up_at ? told_by : w->give_up_at;
 }
 
-/* A handler can only be waited for: as long as its lease can be kept, it is. */
+/* A handler cannot be stopped: wait for it as long as its lease can be extended. */
 static bool handlers_go_on(const struct worker *w)
 {
     return w->handlers != NULL && w->running > 0 && !w->reopen;
@@ -337,14 +339,14 @@ static bool handlers_go_on(const struct worker *w)
 
 static void give_up(struct worker *w)
 {
-    const char *why = w->running > 0          ? "a command does not end"
-                      : w->reopen             ? w->opener.error
-                      : w->ender.failures > 0 ? w->ender.error
-                                              : "the store did not answer";
+    const char *why = w->running > 0                 ? "a command does not end"
+                      : w->reopen                    ? w->open_call.error
+                      : w->outcome_call.failures > 0 ? w->outcome_call.error
+                                                     : "the store did not answer";
 
     if (w->rc == LH_OK) {
-        w->rc = w->reopen ? LH_EUNREACH : w->ender.rc < 0 ? w->ender.rc : LH_EFAIL;
-        lhi_format(w->error, sizeof w->error, "stopped without giving everything back: %s", why);
+        w->rc = w->reopen ? LH_EUNREACH : w->outcome_call.rc < 0 ? w->outcome_call.rc : LH_EFAIL;
+        lhi_format(w->error, sizeof w->error, "stopped before every job was released: %s", why);
     }
     w->stage = STAGE_OVER;
 }
@@ -360,18 +362,19 @@ static void step(struct worker *w)
     if (w->stage == STAGE_STOPPING && now >= w->grace_until)
         worker_stop(w, false);
     watchdog_step(w, now);
-    beats_step(w, now);
+    deadlines_step(w, now);
+    heartbeats_step(w, now);
     guards_sweep(w, now);
     handlers_step(w, now);
     if (w->reopen) {
         reopen_step(w, now);
     } else {
-        ends_step(w, now);
+        outcomes_step(w, now);
         output_step(w, now);
         start_tasks(w);
         record_step(w, now);
         claims_step(w);
-        keep_step(w, now);
+        maintain_step(w, now);
     }
     if (w->stage > STAGE_WORK && all_done(w))
         w->stage = STAGE_OVER;
@@ -382,9 +385,10 @@ static void step(struct worker *w)
 
 static int sleep_ms(struct worker *w)
 {
-    int64_t now = worker_now(w), next = beats_next(w);
+    int64_t now = worker_now(w), next = deadlines_next(w);
     int64_t others[] = {
-        w->reopen ? INT64_MAX : ends_next(w),
+        heartbeats_next(w),
+        w->reopen ? INT64_MAX : outcomes_next(w),
         w->reopen ? INT64_MAX : claims_next(w),
         w->reopen ? INT64_MAX : output_next(w),
         guards_next(w),
@@ -392,11 +396,12 @@ static int sleep_ms(struct worker *w)
         w->watchdog_ms > 0 ? w->watchdog_at : INT64_MAX,
         w->stage == STAGE_STOPPING ? w->grace_until : INT64_MAX,
         w->stage > STAGE_WORK && !handlers_go_on(w) ? give_up_at(w) : INT64_MAX,
-        w->reopen && !w->opener.busy ? (w->opener.retry_at > now ? w->opener.retry_at : now + 10)
-                                     : INT64_MAX,
-        w->reopen || w->keeper.failures == 0 ? INT64_MAX : keep_due(w),
+        w->reopen && !w->open_call.busy
+            ? (w->open_call.retry_at > now ? w->open_call.retry_at : now + 10)
+            : INT64_MAX,
+        w->reopen || w->maintain_call.failures == 0 ? INT64_MAX : maintain_due(w),
         w->reopen ? INT64_MAX : record_next(w),
-        w->opts.cancel ? now + 100 : INT64_MAX, /* a flag rings no bell */
+        w->opts.cancel ? now + 100 : INT64_MAX, /* the flag is polled */
     };
 
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
@@ -404,23 +409,23 @@ static int sleep_ms(struct worker *w)
             next = others[i];
     if (next == INT64_MAX)
         return -1;
-    /* A sleep of the machine does not end a wait, though time goes on in it: so the wait is short. */
-    int64_t most = w->running > 0 && w->clock != CLOCK_MONOTONIC ? GLANCE_MS : 60000;
+    /* The wait does not end while the machine sleeps, although this clock runs: keep it short. */
+    int64_t most = w->running > 0 && w->clock != CLOCK_MONOTONIC ? CHECK_MS : 60000;
     return next <= now ? 0 : next - now > most ? (int)most : (int)(next - now);
 }
 
-static void on_bell(struct worker *w, struct source *source, uint32_t events)
+static void on_wakeup(struct worker *w, struct source *source, uint32_t events)
 {
     uint64_t rings;
 
     (void)events;
     (void)!read(source->fd, &rings, sizeof rings);
-    ends_claimed(w);
-    hands_done(w);
+    outcomes_claimed(w);
+    store_calls_done(w);
     handlers_over(w);
 }
 
-/* What was ignored when we came stays so: nohup, and jobs that a script put into the background. */
+/* The signals that stop a worker. One that was ignored when we started stays ignored (nohup). */
 void stop_signals(sigset_t *set)
 {
     static const int all[] = {SIGTERM, SIGINT, SIGHUP};
@@ -437,8 +442,8 @@ static bool open_sources(struct worker *w)
 {
     sigset_t set;
 
-    w->bell = (struct source){.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), .ready = on_bell};
-    if (w->bell.fd < 0 || !source_add(w, &w->bell))
+    w->wakeup = (struct source){.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), .ready = on_wakeup};
+    if (w->wakeup.fd < 0 || !source_add(w, &w->wakeup))
         return false;
     if (!w->opts.own_signals)
         return true;
@@ -451,10 +456,10 @@ static bool open_sources(struct worker *w)
 bool loop_init(struct worker *w)
 {
     w->epoll = epoll_create1(EPOLL_CLOEXEC);
-    w->keeper.act = keep;
-    w->keeper.done = kept;
-    w->opener.act = open_again;
-    w->opener.done = opened_again;
+    w->maintain_call.act = maintain;
+    w->maintain_call.done = maintain_done;
+    w->open_call.act = open_again;
+    w->open_call.done = opened_again;
     w->watchdog_ms = lhi_notify_watchdog_ms();
     return w->epoll >= 0 && open_sources(w);
 }
@@ -462,7 +467,7 @@ bool loop_init(struct worker *w)
 void loop_clear(struct worker *w)
 {
     source_close(w, &w->signals);
-    source_close(w, &w->bell);
+    source_close(w, &w->wakeup);
     if (w->epoll >= 0)
         (void)close(w->epoll);
     w->epoll = -1;

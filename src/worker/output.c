@@ -1,10 +1,10 @@
 /*
- * output.c: what runs write, kept for the store.
+ * output.c: the output of runs, in memory and on its way to the store.
  *
- * Of each stream the beginning and the end are kept in memory, up to the limit that came with the claim.
- * The end of a run takes them along (ends.c). While it runs, the logger sends what is new after FLUSH_MS,
- * and later the more there is, so that a run that writes all the time costs the store little. What the
- * logger sends is a copy: the run may end meanwhile.
+ * The head and the tail of each stream are kept in memory, up to the limit that came with the claim. When
+ * a run ends, they are written with its outcome (outcomes.c). While it runs, new output is sent after
+ * FLUSH_MS, and less often the more there is, so that a run that writes all the time costs the store
+ * little. The call sends a copy, because the run may end meanwhile.
  */
 #include "worker/worker.h"
 
@@ -12,13 +12,13 @@
 
 enum { FLUSH_MS = 1000, BYTES_A_MS = 8 };
 
-/* ---- what a run has written ---- */
+/* ---- collecting ---- */
 
 static void stream_add(struct stream *stream, const char *bytes, size_t len, size_t most)
 {
     size_t head_most = most / 4;
 
-    /* Only what follows on the head belongs there: memory may have been short in between. */
+    /* Bytes go to the head only if none before them were dropped for lack of memory. */
     if (stream->bytes == (int64_t)stream->head.len && stream->head.len < head_most) {
         size_t part = head_most - stream->head.len < len ? head_most - stream->head.len : len;
         if (bytes_add(&stream->head, bytes, part, head_most)) {
@@ -32,17 +32,17 @@ static void stream_add(struct stream *stream, const char *bytes, size_t len, siz
     stream->bytes += (int64_t)len;
 }
 
-/* Never earlier than the last one allows. */
+/* The time of the next send, some time after the last one. */
 static int64_t flush_at(const struct lh_task *task, int64_t now)
 {
-    int64_t kept = (int64_t)(task->written[0].head.len + task->written[0].tail.len +
-                             task->written[1].head.len + task->written[1].tail.len);
-    int64_t next = task->flushed_at + FLUSH_MS + kept / BYTES_A_MS;
+    int64_t maintain_done = (int64_t)(task->written[0].head.len + task->written[0].tail.len +
+                                      task->written[1].head.len + task->written[1].tail.len);
+    int64_t next = task->flushed_at + FLUSH_MS + maintain_done / BYTES_A_MS;
 
     return next > now + FLUSH_MS ? next : now + FLUSH_MS;
 }
 
-/* True: the loop has a new time to wake up at. */
+/* Add output. True: the loop has to wake up earlier. */
 bool output_add(struct lh_task *task, bool err, const void *bytes, size_t len)
 {
     if (len == 0 || task->job->max_output <= 0)
@@ -61,7 +61,7 @@ int lh_task_output(lh_task *task, int stream, const void *bytes, size_t len)
     if (task == NULL || (bytes == NULL && len > 0) || (stream != 1 && stream != 2))
         return LH_EMISUSE;
     if (output_add(task, stream == 2, bytes, len))
-        ring(task->worker);
+        loop_wake(task->worker);
     return LH_OK;
 }
 
@@ -94,7 +94,7 @@ void output_clear(struct lh_task *task)
     }
 }
 
-/* ---- telling the store while they run ---- */
+/* ---- sending while the job runs ---- */
 
 static bool copy_stream(lh_stream *stream)
 {
@@ -123,7 +123,7 @@ static void free_copy(const lh_stream *stream)
     lhi_free((void *)(uintptr_t)stream->tail);
 }
 
-/* False: no memory for it; it is sent with the end of the run. */
+/* Copy the output. False: no memory; it is sent when the run ends. */
 static bool copy_output(struct lh_task *task, lh_output *copy)
 {
     bool ok = output_of(task, copy) != NULL && copy_stream(&copy->out);
@@ -142,15 +142,15 @@ static bool is_due(const struct lh_task *task, int64_t now)
 
 static void log_output(struct worker *w)
 {
-    w->logger.rc = lh_output_put(w->store, w->log.outputs, w->log.n, w->log.status);
-    /* Answers of single runs are no trouble: a lease that was lost shows elsewhere. */
+    w->output_call.rc = lh_output_put(w->store, w->log.outputs, w->log.n, w->log.status);
+    /* An answer about a single run is no failure of the store: heartbeats notice a lost lease. */
     bool answered = false;
     for (size_t i = 0; i < w->log.n; i++)
         answered = answered || w->log.status[i] == LH_OK || is_gone(w->log.status[i]);
     if (answered)
-        w->logger.rc = LH_OK;
-    if (w->logger.rc < 0)
-        lhi_format(w->logger.error, sizeof w->logger.error, "%s", lh_errmsg(w->store));
+        w->output_call.rc = LH_OK;
+    if (w->output_call.rc < 0)
+        lhi_format(w->output_call.error, sizeof w->output_call.error, "%s", lh_errmsg(w->store));
 }
 
 static void logged(struct worker *w)
@@ -160,20 +160,21 @@ static void logged(struct worker *w)
         free_copy(&w->log.outputs[i].err);
     }
     w->log.n = 0;
-    worker_trouble(w, &w->logger, "could not keep the output of jobs");
-    if (w->logger.rc >= 0)
+    worker_trouble(w, &w->output_call, "could not store the output of jobs");
+    if (w->output_call.rc >= 0)
         return;
     pthread_mutex_lock(&w->mutex);
-    for (size_t i = 0; i < w->n_tasks; i++) /* whichever it was: sent again, it does no harm */
+    for (size_t i = 0; i < w->n_tasks;
+         i++) /* sending the output of any of them again does no harm */
         if (w->tasks[i].state == TASK_RUNNING &&
             w->tasks[i].written[0].bytes + w->tasks[i].written[1].bytes > 0)
-            w->tasks[i].flush_at = w->logger.retry_at;
+            w->tasks[i].flush_at = w->output_call.retry_at;
     pthread_mutex_unlock(&w->mutex);
 }
 
 void output_step(struct worker *w, int64_t now)
 {
-    if (w->logger.busy)
+    if (w->output_call.busy)
         return;
     pthread_mutex_lock(&w->mutex);
     for (size_t i = 0; i < w->n_tasks; i++) {
@@ -187,14 +188,14 @@ void output_step(struct worker *w, int64_t now)
     }
     pthread_mutex_unlock(&w->mutex);
     if (w->log.n > 0)
-        hand_ask(&w->logger);
+        store_call_ask(&w->output_call);
 }
 
 int64_t output_next(struct worker *w)
 {
     int64_t next = INT64_MAX;
 
-    if (w->logger.busy)
+    if (w->output_call.busy)
         return next;
     pthread_mutex_lock(&w->mutex);
     for (size_t i = 0; i < w->n_tasks; i++)
@@ -207,8 +208,8 @@ int64_t output_next(struct worker *w)
 
 bool output_init(struct worker *w)
 {
-    w->logger.act = log_output;
-    w->logger.done = logged;
+    w->output_call.act = log_output;
+    w->output_call.done = logged;
     w->log.outputs = lhi_calloc(w->n_tasks, sizeof *w->log.outputs);
     w->log.status = lhi_calloc(w->n_tasks, sizeof *w->log.status);
     return w->log.outputs != NULL && w->log.status != NULL;

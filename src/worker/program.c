@@ -1,6 +1,6 @@
 /*
- * program.c: what a worker and a run under a lease have in common: finding the programs, the
- * environment they get, and how this process behaves meanwhile.
+ * program.c: what workers and lh_lease_run() share: finding programs, their environment, and the signals
+ * and the reaper state of this process.
  */
 #include "worker/worker.h"
 
@@ -24,7 +24,7 @@ static bool can_run(const char *path)
     return stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, X_OK) == 0;
 }
 
-/* As the shell finds it. */
+/* Find a command as a shell does. */
 char *find_command(const char *name, struct lhi_error *err)
 {
     char path[4096];
@@ -48,7 +48,7 @@ char *find_command(const char *name, struct lhi_error *err)
     return NULL;
 }
 
-/* Beside the program that runs (a build folder), else where it was installed. */
+/* Find the guardian next to this program (in a build folder), else where it was installed. */
 char *find_guardian(const char *given, struct lhi_error *err)
 {
     char path[4096];
@@ -71,16 +71,15 @@ char *find_guardian(const char *given, struct lhi_error *err)
 
 /* ---- the system ---- */
 
-/* Whether /proc is that of another pid namespace, as after `unshare --pid` without --mount-proc: there
- * our pid is the number of another process, or of none. /proc of a namespace above ours shows all
- * numbers that we have, from its own down to ours. */
+/* Does /proc belong to another pid namespace, as after `unshare --pid` without --mount-proc? The /proc of an
+ * outer namespace shows all pids that we have, from its own namespace down to ours. */
 static bool foreign_proc(void)
 {
     char text[32] = "", line[256];
     int64_t first = 0, second = 0;
 
     if (readlink("/proc/self", text, sizeof text - 1) < 0)
-        return false; /* there is none */
+        return false; /* there is no /proc */
     if (strtoll(text, NULL, 10) != getpid())
         return true;
     FILE *status = fopen("/proc/self/status", "re");
@@ -103,7 +102,7 @@ int check_system(struct lhi_error *err)
 
     lhi_boot_id(boot);
     lhi_time_ns(&time);
-    /* Guardians are known by their start time, and what they left running is found there. */
+    /* Start times of guardians and the search for leftover processes need /proc. */
     bool foreign = foreign_proc();
     if (!foreign && (boot[0] == '\0' || !lhi_process_look(getpid(), &self)))
         return lhi_fail(
@@ -116,7 +115,7 @@ int check_system(struct lhi_error *err)
             "/proc shows the processes of another pid namespace, and nothing can be run "
             "without our own: mount it with \"mount -t proc proc /proc\", or start "
             "with \"unshare --pid --fork --mount-proc\"");
-    /* Guardian and worker compare times. */
+    /* The guardian must have the same clocks as the worker. */
     if (time.differs_from_children)
         return lhi_fail(err, LH_EMISUSE,
                         "a worker cannot run here: this process has made a time namespace for its "
@@ -144,7 +143,7 @@ static char *join(const char *name, const char *value)
     return made;
 }
 
-/* The first, or the first two, are made by us. */
+/* The first one or two entries are made here. */
 char **make_environment(const char *const *without, const char *worker, const char *store)
 {
     size_t n = 0, k = 1;
@@ -177,9 +176,9 @@ void free_environment(char **made, bool store)
     lhi_free((void *)made);
 }
 
-/* ---- manners ---- */
+/* ---- signals and reaping of this process ---- */
 
-void change_manners(const sigset_t *blocked, bool reaper, struct manners *before)
+void change_process_state(const sigset_t *blocked, bool reaper, struct process_state *before)
 {
     (void)pthread_sigmask(SIG_BLOCK, blocked, &before->mask);
     if (prctl(PR_GET_CHILD_SUBREAPER, &before->subreaper) != 0)
@@ -188,7 +187,7 @@ void change_manners(const sigset_t *blocked, bool reaper, struct manners *before
         (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
 
-void restore_manners(const struct manners *before)
+void restore_process_state(const struct process_state *before)
 {
     (void)prctl(PR_SET_CHILD_SUBREAPER, before->subreaper);
     (void)pthread_sigmask(SIG_SETMASK, &before->mask, NULL);

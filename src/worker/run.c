@@ -1,5 +1,5 @@
 /*
- * run.c: lh_worker_run(): what is asked for is looked at, the worker is made, and taken down again.
+ * run.c: lh_worker_run(): checking the options, setting up the worker and clearing it.
  */
 #include "worker/worker.h"
 
@@ -24,7 +24,7 @@ enum {
 
 #define DAYS_30 (INT64_C(30) * 24 * 3600 * 1000)
 
-/* ---- what is asked for ---- */
+/* ---- checking the options ---- */
 
 static int check_numbers(const lh_work_opts *opts, struct lhi_error *err)
 {
@@ -33,7 +33,7 @@ static int check_numbers(const lh_work_opts *opts, struct lhi_error *err)
         int64_t value, least, most;
     } limits[] = {
         {"number of jobs at once", (int64_t)opts->jobs, 0, MOST_JOBS},
-        {"number of jobs claimed ahead", (int64_t)opts->ahead, 0, MOST_JOBS},
+        {"number of jobs claimed in advance", (int64_t)opts->ahead, 0, MOST_JOBS},
         {"lease", opts->lease_ms, 0, DAYS_30},
         {"heartbeat", opts->heartbeat_ms, 0, DAYS_30},
         {"multiplier", opts->multiplier, 0, 1000},
@@ -58,7 +58,7 @@ static int check_names(const char *what, const char *const *names, size_t n, str
     for (size_t i = 0; i < n; i++)
         if (!lh_name_ok(names[i]))
             return lhi_fail(err, LH_EINVAL,
-                            "%s \"%s\" is no name: 1 to 128 bytes of A-Z a-z 0-9 . _ : @ - are "
+                            "%s \"%s\" is not a name: 1 to 128 bytes of A-Z a-z 0-9 . _ : @ - are "
                             "allowed",
                             what, names[i] ? names[i] : "");
     return LH_OK;
@@ -95,7 +95,7 @@ static void fill_in(lh_work_opts *opts)
     opts->detection_ms = opts->detection_ms ? opts->detection_ms : DETECTION_MS;
 }
 
-/* ---- in the store ---- */
+/* ---- registering ---- */
 
 static void join_queues(const lh_work_opts *opts, char *buf, size_t len)
 {
@@ -106,7 +106,7 @@ static void join_queues(const lh_work_opts *opts, char *buf, size_t len)
         used += lhi_format(buf + used, len - used, "%s%s", i ? "," : "", opts->queues[i]);
 }
 
-static void who_and_where(char *buf, size_t len)
+static void default_label(char *buf, size_t len)
 {
     char host[64] = "localhost", room[1024];
     struct passwd entry, *user = NULL;
@@ -124,7 +124,7 @@ int worker_enrol(struct worker *w, lh_store *store)
     char queues[MOST_QUEUES * 130], label[120], made[sizeof w->id];
 
     join_queues(&w->opts, queues, sizeof queues);
-    who_and_where(label, sizeof label);
+    default_label(label, sizeof label);
     lh_worker_opts opts = {.id = w->id[0] != '\0' ? w->id : NULL,
                            .label = w->opts.label ? w->opts.label : label,
                            .queues = queues,
@@ -140,16 +140,17 @@ int worker_enrol(struct worker *w, lh_store *store)
     return rc;
 }
 
-/* ---- making and taking down ---- */
+/* ---- setting up and clearing ---- */
 
-static bool start_hands(struct worker *w)
+static bool start_store_calls(struct worker *w)
 {
-    return hand_start(w, &w->claimer) && hand_start(w, &w->beater) && hand_start(w, &w->ender) &&
-           hand_start(w, &w->recorder) && hand_start(w, &w->logger) && hand_start(w, &w->keeper) &&
-           hand_start(w, &w->opener);
+    return store_call_start(w, &w->claim_call) && store_call_start(w, &w->heartbeat_call) &&
+           store_call_start(w, &w->outcome_call) && store_call_start(w, &w->record_call) &&
+           store_call_start(w, &w->output_call) && store_call_start(w, &w->maintain_call) &&
+           store_call_start(w, &w->open_call);
 }
 
-/* The first beat of the worker itself was its registration. */
+/* Set up the worker. Its registration counts as the first heartbeat. */
 static int make(struct worker *w, struct lhi_error *err)
 {
     lh_store_info info;
@@ -159,7 +160,8 @@ static int make(struct worker *w, struct lhi_error *err)
         return rc;
     if (!loop_init(w))
         return lhi_fail_errno(err, errno, "could not set up the worker's loop");
-    if (!claims_init(w) || !ends_init(w) || !output_init(w) || !beats_init(w))
+    if (!claims_init(w) || !outcomes_init(w) || !record_init(w) || !output_init(w) ||
+        !heartbeats_init(w))
         return lhi_no_memory(err);
     if (w->opts.command != NULL &&
         (rc = command_locate(&w->opts, &w->command_path, &w->guardian_path, err)) != LH_OK)
@@ -172,9 +174,9 @@ static int make(struct worker *w, struct lhi_error *err)
         return lhi_fail(err, rc, "%s", lh_errmsg(w->store));
     if (w->opts.command != NULL && (rc = command_init(w, err)) != LH_OK)
         return rc;
-    if (!start_hands(w) || (w->opts.handler != NULL && !handlers_start(w)))
+    if (!start_store_calls(w) || (w->opts.handler != NULL && !handlers_start(w)))
         return lhi_fail(err, LH_ENOMEM, "could not start the worker's threads");
-    /* The first guardian before the first claim: if it cannot be had, nothing is claimed. */
+    /* Start a guardian before the first claim, so that nothing is claimed if that fails. */
     if (w->opts.command != NULL && !guard_new(w))
         return lhi_fail(err, LH_EFAIL, "the guardian \"%s\" could not be started",
                         w->guardian_path);
@@ -183,35 +185,37 @@ static int make(struct worker *w, struct lhi_error *err)
 
 static void take_down(struct worker *w)
 {
-    struct hand *hands[HANDS] = {&w->claimer, &w->beater, &w->ender, &w->recorder,
-                                 &w->logger,  &w->keeper, &w->opener};
+    struct store_call *calls[STORE_CALLS] = {&w->claim_call,  &w->heartbeat_call, &w->outcome_call,
+                                             &w->record_call, &w->output_call,    &w->maintain_call,
+                                             &w->open_call};
 
     claims_cancel(w);
-    keeper_cancel(w);
+    maintain_cancel(w);
     if (w->opts.handler != NULL && w->handlers != NULL)
         handlers_stop(w);
-    for (size_t i = 0; i < HANDS; i++)
-        hand_stop(hands[i]);
+    for (size_t i = 0; i < STORE_CALLS; i++)
+        store_call_stop(calls[i]);
     command_clear(w);
     for (size_t i = 0; i < w->n_tasks && w->tasks != NULL; i++) {
-        w->left_running = w->left_running || w->tasks[i].guard != NULL || w->tasks[i].orphaned;
+        w->left_running = w->left_running || w->tasks[i].guard != NULL || w->tasks[i].unguarded;
         task_free(&w->tasks[i]);
     }
     lhi_free(w->tasks);
-    if (w->claim.jobs != NULL) /* came in while we left: their lease brings them back */
+    if (w->claim.jobs != NULL) /* claimed during the stop: their leases expire */
         lh_jobs_free(w->claim.jobs);
-    ends_clear(w);
+    outcomes_clear(w);
+    record_clear(w);
     output_end(w);
-    beats_clear(w);
+    heartbeats_clear(w);
     loop_clear(w);
     (void)pthread_mutex_destroy(&w->mutex);
     (void)pthread_cond_destroy(&w->work);
 }
 
-/* What is still held is given back with the goodbye; without a store, by time. */
-static void say_goodbye(struct worker *w, struct lhi_error *err)
+/* Mark the worker as stopped and release its jobs; without a store, their leases expire. */
+static void unregister(struct worker *w, struct lhi_error *err)
 {
-    /* A command that could not be killed may still be at it: then only time may give its job away. */
+    /* If a command could not be killed, its job must not be released before its lease expires. */
     bool may = w->store != NULL && !w->reopen && !w->left_running;
     int rc = may ? lh_worker_stop(w->store, w->id) : LH_OK;
 
@@ -221,7 +225,7 @@ static void say_goodbye(struct worker *w, struct lhi_error *err)
     }
 }
 
-/* One that came when all was done has nothing more to stop. */
+/* Discard signals that arrived after the worker had stopped. */
 static void forget_signals(const sigset_t *ours)
 {
     const struct timespec none = {0};
@@ -236,7 +240,7 @@ static int run(struct worker *w, struct lhi_error *err)
 
     if (rc == LH_OK) {
         lhi_notify("READY=1");
-        worker_tell(w, &(lh_work_event){.what = LH_WORK_READY}, NULL);
+        worker_report(w, &(lh_work_event){.what = LH_WORK_READY}, NULL);
         worker_loop(w);
         if (w->rc < 0)
             (void)lhi_fail(err, w->rc, "%s", w->error);
@@ -246,7 +250,7 @@ static int run(struct worker *w, struct lhi_error *err)
     return w->rc;
 }
 
-static void tell_reason(const struct lhi_error *err, char *errmsg, size_t errlen)
+static void copy_reason(const struct lhi_error *err, char *errmsg, size_t errlen)
 {
     if (errmsg != NULL && errlen > 0)
         lhi_format(errmsg, errlen, "%s", err->text);
@@ -265,11 +269,11 @@ int lh_worker_check(const lh_work_opts *opts, char *errmsg, size_t errlen)
         rc = command_locate(opts, &command, &guardian, &err);
     lhi_free(command);
     lhi_free(guardian);
-    tell_reason(&err, errmsg, errlen);
+    copy_reason(&err, errmsg, errlen);
     return rc;
 }
 
-static void tell_tally(const struct worker *w, lh_work_tally *tally)
+static void copy_tally(const struct worker *w, lh_work_tally *tally)
 {
     if (tally == NULL)
         return;
@@ -281,7 +285,7 @@ int lh_worker_run(lh_store *store, const lh_work_opts *opts, lh_work_tally *tall
                   size_t errlen)
 {
     struct lhi_error err;
-    struct manners before;
+    struct process_state before;
     sigset_t ours;
 
     lhi_error_clear(&err);
@@ -289,14 +293,14 @@ int lh_worker_run(lh_store *store, const lh_work_opts *opts, lh_work_tally *tall
     struct worker *w = rc == LH_OK ? lhi_calloc(1, sizeof *w) : NULL;
     if (w == NULL) {
         rc = rc == LH_OK ? lhi_no_memory(&err) : rc;
-        tell_tally(NULL, tally);
-        tell_reason(&err, errmsg, errlen);
+        copy_tally(NULL, tally);
+        copy_reason(&err, errmsg, errlen);
         return rc;
     }
     w->store = store;
     w->clock = lh_store_clock(store);
     w->opts = *opts;
-    w->epoll = w->bell.fd = w->signals.fd = -1;
+    w->epoll = w->wakeup.fd = w->signals.fd = -1;
     w->run_us = -1;
     (void)pthread_mutex_init(&w->mutex, NULL);
     (void)pthread_cond_init(&w->work, NULL);
@@ -304,18 +308,18 @@ int lh_worker_run(lh_store *store, const lh_work_opts *opts, lh_work_tally *tall
     (void)sigemptyset(&ours);
     if (w->opts.own_signals)
         stop_signals(&ours);
-    change_manners(&ours, w->opts.command != NULL, &before);
+    change_process_state(&ours, w->opts.command != NULL, &before);
     (void)run(w, &err);
     take_down(w);
     if (w->id[0] != '\0')
-        say_goodbye(w, &err);
-    worker_tell(w, &(lh_work_event){.what = LH_WORK_STOPPED}, NULL);
+        unregister(w, &err);
+    worker_report(w, &(lh_work_event){.what = LH_WORK_STOPPED}, NULL);
     if (w->opts.own_signals)
         forget_signals(&ours);
-    restore_manners(&before);
+    restore_process_state(&before);
     rc = w->rc;
-    tell_tally(w, tally);
-    tell_reason(&err, errmsg, errlen);
+    copy_tally(w, tally);
+    copy_reason(&err, errmsg, errlen);
     lhi_free(w);
     return rc;
 }

@@ -1,4 +1,4 @@
-/* A process without a copy of ours: the parent stands still until the new program has begun. */
+/* spawn.c: starting a program without copying our memory: this thread waits until the exec. */
 #include "worker/guardian.h"
 
 #include <errno.h>
@@ -15,10 +15,10 @@ enum { STACK = 64 * 1024 };
 
 void spawn_plain_signals(void)
 {
-    const unsigned long plain[8] = {0}; /* the kernel's struct: SIG_DFL, no flags */
+    const unsigned long plain[8] = {0}; /* the kernel's struct sigaction: SIG_DFL, no flags */
     sigset_t none;
 
-    /* Past libc, which keeps two of them to itself: they may have come to us ignored. */
+    /* Use the system call: libc hides two signals, which may have been ignored when we were started. */
     for (int sig = 1; sig < NSIG; sig++)
         (void)syscall(SYS_rt_sigaction, sig, plain, NULL, sizeof(uint64_t));
     (void)sigemptyset(&none);
@@ -52,7 +52,7 @@ pid_t spawn_process(struct spawn *spawn)
 
     if (stack == MAP_FAILED)
         return -1;
-    /* No handler of this program may run in the new process: the memory is ours. */
+    /* No signal handler may run in the new process, because it shares our memory. */
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
     spawn->error = 0;
