@@ -89,7 +89,7 @@ int lhi_need_reserved(const uint64_t *reserved, size_t n, struct lhi_error *err)
         if (reserved[i] != 0)
             return lhi_fail(
                 err, LH_EMISUSE,
-                "options are not zero where later versions have fields: set them to zero, "
-                "or use the library that the program was built for");
+                "reserved fields of the options are not zero: set them to zero, or use the "
+                "library that the program was built for");
     return LH_OK;
 }

@@ -25,7 +25,7 @@ static int check_claim(const lh_claim_opts *opts, lh_jobs **out, struct lhi_erro
     for (size_t i = 0; i < opts->n_queues && rc == LH_OK; i++)
         rc = lhi_need_name("queue", opts->queues[i], err);
     if (opts->n_kinds > 0 && opts->kinds == NULL)
-        return lhi_fail(err, LH_EMISUSE, "claim counts %zu kinds but names none", opts->n_kinds);
+        return lhi_fail(err, LH_EMISUSE, "claim has n_kinds %zu but no kinds", opts->n_kinds);
     for (size_t i = 0; i < opts->n_kinds && rc == LH_OK; i++)
         rc = lhi_need_name("kind", opts->kinds[i], err);
     if (rc == LH_OK)

@@ -231,7 +231,7 @@ static int check_failures(const lh_failure *failures, size_t n, struct lhi_error
         if (rc == LH_OK)
             rc = lhi_check_ref(f->job, f->token, err);
         if (rc == LH_OK && f->error == NULL)
-            rc = lhi_fail(err, LH_EMISUSE, "a failure needs an error to tell");
+            rc = lhi_fail(err, LH_EMISUSE, "a failure needs an error text");
         if (rc == LH_OK)
             rc = lhi_need_text("error", f->error, MAX_ERROR, err);
         if (rc == LH_OK && f->retry_in_ms != LH_NOW)
@@ -341,7 +341,7 @@ int lh_retry(lh_store *store, const int64_t *ids, size_t n, unsigned how, int *s
     if (err == NULL)
         return rc;
     if ((how & ~(unsigned)(LH_RETRY_FORCE | LH_RETRY_NOW)) != 0)
-        return lhi_fail(err, LH_EMISUSE, "retry in an unknown way: %#x", how);
+        return lhi_fail(err, LH_EMISUSE, "unknown retry flags: %#x", how);
     return perform_ids(store, &act, status, after);
 }
 

@@ -286,7 +286,7 @@ static void deal_with(lh_store *store, const struct lhi_leftover *left)
 
     if (!ours)
         lhi_log_about(&store->log, LH_LOG_WARN, &about,
-                      "process %lld of dead worker %s is left alone: its jobs come back by time",
+                      "process %lld of dead worker %s is left alone: its jobs will be recovered when their leases expire",
                       (long long)left->pid, left->worker);
     else if (error == 0)
         lhi_log_about(&store->log, LH_LOG_WARN, &about,

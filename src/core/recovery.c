@@ -300,9 +300,9 @@ int lhi_find_inconsistencies(lh_store *store, const lh_flag *cancel, struct lhi_
     struct lhi_act mend = {.verb = LHI_RECOUNT};
     rc = lhi_perform(store, &mend, err);
     if (rc == LH_OK && counts)
-        lhi_log(&store->log, LH_LOG_WARN, "counts were wrong: counted anew");
+        lhi_log(&store->log, LH_LOG_WARN, "counts were wrong and have been recounted");
     if (rc == LH_OK && output)
-        lhi_log(&store->log, LH_LOG_WARN, "output of jobs that are gone was deleted");
+        lhi_log(&store->log, LH_LOG_WARN, "deleted the output of jobs that no longer exist");
     return rc;
 }
 

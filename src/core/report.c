@@ -229,7 +229,7 @@ static int check_recover(const lh_recover_opts *opts, struct lhi_error *err)
                                                   LH_ACTION_FAIL, err)) != LH_OK)
         return rc;
     if (!opts->by_age && opts->threshold_ms != 0)
-        return lhi_fail(err, LH_EMISUSE, "a threshold is given, but not by_age");
+        return lhi_fail(err, LH_EMISUSE, "threshold_ms is set without by_age");
     return lhi_need_duration("threshold", opts->threshold_ms, 0, LHI_MAX_TIME_MS, err);
 }
 

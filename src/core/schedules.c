@@ -16,7 +16,7 @@ static int check_schedule(const lh_schedule *schedule, struct lhi_error *err)
                         schedule->name);
     if (schedule->job.delay_ms != 0 || schedule->job.run_at != 0)
         return lhi_fail(err, LH_EINVAL,
-                        "schedule \"%s\" says when: its job has no delay and no time to run at",
+                        "the job of schedule \"%s\" must not have a delay or a time to run at",
                         schedule->name);
     if ((rc = lhi_check_enqueue(schedule->queue, &schedule->job, 1, &nowhere, err)) != LH_OK)
         return rc;
@@ -52,7 +52,7 @@ int lh_schedule_next(const char *cron, const char *zone, int64_t after, int64_t 
     lhi_error_clear(&err);
     int rc = lhi_need_range("moment", after, 0, LHI_LAST_MOMENT, &err);
     if (cron == NULL || next == NULL)
-        rc = lhi_fail(&err, LH_EMISUSE, "cron line, or where to put its next instant, is missing");
+        rc = lhi_fail(&err, LH_EMISUSE, "the cron line, or the output argument, is missing");
     else if (rc == LH_OK && (rc = find_next(cron, zone, after, &found, &err)) == LH_OK)
         *next = found;
     if (rc != LH_OK && errmsg != NULL && errlen > 0)

@@ -68,7 +68,7 @@ static int one_round(lh_store *store, struct lhi_run *run, const lh_flag *cancel
         done->expired += acts[0].maintain.done.expired;
         more = acts[0].maintain.more;
         if (more && lhi_raised(cancel))
-            return lhi_fail(err, LH_EINTR, "upkeep was interrupted");
+            return lhi_fail(err, LH_EINTR, "maintenance was interrupted");
         if (!first || !prune || rc != LH_OK)
             continue;
         done->pruned = acts[1].prune.pruned;
@@ -109,7 +109,7 @@ static int wait_until_due(lh_store *store, const lh_maintain_opts *opts, struct 
         if (rc != LH_OK || (due && !__atomic_load_n(&store->stuck, __ATOMIC_RELAXED)))
             return rc;
         if (lhi_raised(opts->cancel))
-            return lhi_fail(err, LH_EINTR, "interrupted while waiting for something to do");
+            return lhi_fail(err, LH_EINTR, "interrupted while waiting for maintenance");
         const int64_t net_ms = lhi_net_ms(store, true);
         const bool spared = net_ms > LHI_POLL_MS;
         /* Whoever looks after it for all comes back to prune, however long it is to wait. */

@@ -9,14 +9,14 @@ enum { MAX_KEY = 256 };
 
 int lhi_need_out(const void *out, struct lhi_error *err)
 {
-    return out ? LH_OK : lhi_fail(err, LH_EMISUSE, "nowhere to put the answer");
+    return out ? LH_OK : lhi_fail(err, LH_EMISUSE, "the output argument is NULL");
 }
 
 int lhi_need_wait(int64_t wait_ms, struct lhi_error *err)
 {
     if (wait_ms >= -1)
         return LH_OK;
-    return lhi_fail(err, LH_EINVAL, "wait is %lld ms: 0 and more, or -1 for ever, is allowed",
+    return lhi_fail(err, LH_EINVAL, "wait must be -1 (forever) or at least 0 ms, got %lld",
                     (long long)wait_ms);
 }
 
@@ -108,7 +108,7 @@ static int check_new_job(const lh_new_job *job, struct lhi_error *err)
         rc = lhi_fail(err, LH_EMISUSE, "payload has a length but no bytes");
     if (rc == LH_OK && job->payload_len > LHI_MAX_PAYLOAD)
         rc = lhi_fail(err, LH_ETOOBIG,
-                      "payload of %zu bytes is too large: at most %d are ever allowed",
+                      "payload of %zu bytes is too large: at most %d bytes are allowed",
                       job->payload_len, LHI_MAX_PAYLOAD);
     return rc;
 }
@@ -121,7 +121,7 @@ int lhi_check_enqueue(const char *queue, const lh_new_job *jobs, size_t n, const
     if (rc != LH_OK)
         return rc;
     if (jobs == NULL || out == NULL || n == 0)
-        return lhi_fail(err, LH_EMISUSE, "no jobs, or nowhere to put their ids");
+        return lhi_fail(err, LH_EMISUSE, "the jobs, or the array for their ids, are missing");
     for (size_t i = 0; rc == LH_OK && i < n; i++)
         rc = check_new_job(&jobs[i], err);
     return rc;

@@ -301,7 +301,7 @@ static struct shift shift_that_cannot_start(struct shop *shop, sqlite3 **db)
     struct shift shift = SHIFT("q", "--batch", "1", "--lease", "1s", "--heartbeat", "500ms", "--",
                                SH("echo $LEASEHOLD_TOKEN >>tokens"));
     (void)put(shop, "q", "x");
-    EVENTUALLY(said(&shift, "could not keep the record of this worker"));
+    EVENTUALLY(said(&shift, "could not update the record of this worker"));
     return shift;
 }
 

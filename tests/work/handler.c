@@ -93,7 +93,7 @@ TEST(what_a_handler_returns_decides_what_becomes_of_the_job)
     EXPECT_EQ(state_of(&b.shop, later), LH_SCHEDULED);
     EXPECT_EQ(look(&b.shop, later)->attempt, 0);
     EXPECT_EQ(state_of(&b.shop, nonsense), LH_SCHEDULED);
-    EXPECT_CONTAINS(look(&b.shop, nonsense)->last_error, "no outcome of those allowed");
+    EXPECT_CONTAINS(look(&b.shop, nonsense)->last_error, "an outcome that is not allowed");
     EXPECT_EQ(state_of(&b.shop, not_its_own), LH_SCHEDULED);
     EXPECT_EQ(b.tally.claimed, 6);
     EXPECT_EQ(b.tally.started, 6);

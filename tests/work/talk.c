@@ -107,7 +107,7 @@ TEST(a_checkpoint_that_is_no_json_costs_only_itself)
     EXPECT_STR(look(&shop, job)->checkpoint, "{\"a\": 1}");
     EXPECT_EQ(look(&shop, job)->progress, 50);
     EXPECT_STR(look(&shop, job)->stage, "two");
-    EXPECT(said(&shift, "{bad") || said(&shift, "what job 1 says of itself is not kept"));
+    EXPECT(said(&shift, "{bad") || said(&shift, "a report of job 1 was refused"));
     shop_close(&shop);
 }
 
@@ -177,7 +177,7 @@ TEST(a_checkpoint_that_could_not_be_told_is_told_later)
     EVENTUALLY(said(&shift, "a heartbeat failed"));
     unlock_store(lock);
     int64_t since = now_ms();
-    EVENTUALLY(said(&shift, "well again"));
+    EVENTUALLY(said(&shift, "resolved: "));
     EVENTUALLY(look(&shop, job)->stage != NULL); /* the checkpoint came before it */
     EXPECT(now_ms() - since < 20000);            /* sooner than the next beat would be */
     EXPECT_STR(look(&shop, job)->checkpoint, "{\"a\": 1}");
@@ -202,7 +202,7 @@ TEST(nothing_is_claimed_from_the_first_beat_that_fails_to_the_next_that_does_not
     unlock_store(lock);
     int64_t next = put(&shop, "q", "y");
     EVENTUALLY(lines_of("started") == 2);
-    EXPECT(said(&shift, "well again: a heartbeat failed"));
+    EXPECT(said(&shift, "resolved: a heartbeat failed"));
     EXPECT_EQ(look(&shop, next)->attempt, 1);
     touch("go");
     EXPECT_EQ(shift_stop(&shift), 0);
@@ -233,7 +233,7 @@ TEST(nothing_is_claimed_while_heartbeats_fail_though_claims_would_succeed)
     by_hand(db, "BEGIN IMMEDIATE; DROP TRIGGER obstacle; COMMIT");
     EXPECT_EQ(sqlite3_close(db), SQLITE_OK);
     EVENTUALLY(state_of(&shop, job) == LH_COMPLETED);
-    EXPECT(said(&shift, "well again: a heartbeat failed"));
+    EXPECT(said(&shift, "resolved: a heartbeat failed"));
     EXPECT_EQ(shift_stop(&other), 0);
     EXPECT_EQ(shift_stop(&shift), 0);
     shop_close(&shop);
@@ -251,7 +251,7 @@ TEST(a_heartbeat_without_an_answer_for_a_third_of_its_interval_has_failed)
     EXPECT(said(&shift, "a heartbeat failed: no answer after"));
     EXPECT(number_after(&shift, "no answer after ") >= 200);
     unlock_store(lock);
-    EVENTUALLY(said(&shift, "well again: a heartbeat failed"));
+    EVENTUALLY(said(&shift, "resolved: a heartbeat failed"));
     int64_t next = put(&shop, "q", "y");
     EVENTUALLY(state_of(&shop, next) == LH_COMPLETED);
     EXPECT_EQ(shift_stop(&shift), 0);
@@ -270,11 +270,11 @@ TEST(a_record_that_could_not_be_written_is_tried_again_soon)
     EXPECT_EQ(kill(guardian, SIGKILL), 0); /* the next one has to be written down */
     int64_t job = put(&shop, "q", "x");
     EVENTUALLY(state_of(&shop, job) == LH_RUNNING);
-    EVENTUALLY(said(&shift, "could not keep the record of this worker"));
+    EVENTUALLY(said(&shift, "could not update the record of this worker"));
     by_hand(db, "BEGIN IMMEDIATE; DROP TRIGGER obstacle; COMMIT");
     EXPECT_EQ(sqlite3_close(db), SQLITE_OK);
     EVENTUALLY(state_of(&shop, job) == LH_COMPLETED);
-    EXPECT(said(&shift, "well again: could not keep the record of this worker"));
+    EXPECT(said(&shift, "resolved: could not update the record of this worker"));
     EXPECT_EQ(shift_stop(&shift), 0);
     shop_close(&shop);
 }

@@ -51,11 +51,11 @@ TEST(what_could_not_be_told_for_want_of_room_is_told_when_there_is_some)
     EVENTUALLY(lines_of("started") == JOBS);
     fill_up("d/filler");
     touch("go");
-    EVENTUALLY(lines_of("runs") == JOBS && said(&shift, "could not tell the store how jobs ended"));
+    EVENTUALLY(lines_of("runs") == JOBS && said(&shift, "could not record how jobs ended"));
     EXPECT(count(&shop, LH_COMPLETED) < JOBS);
     EXPECT_EQ(remove("d/filler"), 0);
     EVENTUALLY(count(&shop, LH_COMPLETED) == JOBS);
-    EVENTUALLY(said(&shift, "well again: could not tell the store how jobs ended"));
+    EVENTUALLY(said(&shift, "resolved: could not record how jobs ended"));
     EXPECT_EQ(lines_of("runs"), JOBS);
     EXPECT_EQ(shift_stop(&shift), 0);
     shop_close(&shop);

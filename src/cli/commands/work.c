@@ -156,7 +156,7 @@ static void told(void *arg, const lh_work_event *event)
         say(work, LH_LOG_WARN, event, "%s", event->error);
         break;
     case LH_WORK_WELL:
-        say(work, LH_LOG_INFO, event, "well again: %s", event->error);
+        say(work, LH_LOG_INFO, event, "resolved: %s", event->error);
         break;
     case LH_WORK_WAITING:
         say(work, LH_LOG_INFO, event,

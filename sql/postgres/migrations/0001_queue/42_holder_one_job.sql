@@ -80,7 +80,7 @@ DECLARE
 BEGIN
     PERFORM leasehold.need_ref(job, token);
     IF error IS NULL THEN
-        PERFORM leasehold.refuse(-3, 'a failure needs an error to tell');
+        PERFORM leasehold.refuse(-3, 'a failure needs an error text');
     END IF;
     PERFORM leasehold.need_text('error', error, 65536),
             leasehold.need_duration('retry delay', retry_in, 0, 315360000000);
