@@ -1,4 +1,4 @@
-/* Copies of a store, and putting one back: what the public calls check before a store is asked. */
+/* backup.c: the public calls that write and restore backups. */
 #include "core/core.h"
 
 static int need_path(const char *path, struct lhi_error *err)
@@ -40,7 +40,7 @@ int lh_restore(const char *url, const char *path, const lh_open_opts *opts, char
     if (url == NULL)
         rc = lhi_fail(&err, LH_EMISUSE, "store is missing");
     else if ((rc = LHI_NEED_RESERVED(opts, &err)) != LH_OK)
-        ; /* nothing is touched */
+        ; /* checks the arguments only */
     else if (opts->read_only)
         rc = lhi_fail(&err, LH_EMISUSE, "a store that is only read cannot be restored");
     else if (opts->busy_ms < 0)

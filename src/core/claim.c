@@ -63,7 +63,8 @@ void lh_wake(lh_store *store)
 int64_t lhi_net_ms(lh_store *store, bool keeper)
 {
     const struct lhi_store_ops *ops = store->store.ops;
-    return ops->net_ms != NULL ? ops->net_ms(store->store.self, keeper) : LHI_POLL_PERIOD(LHI_POLL_MS);
+    return ops->net_ms != NULL ? ops->net_ms(store->store.self, keeper)
+                               : LHI_POLL_PERIOD(LHI_POLL_MS);
 }
 
 bool lhi_sleep_until(lh_store *store, const lh_claim_opts *opts, uint32_t ticket, int64_t ms,

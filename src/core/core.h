@@ -1,4 +1,4 @@
-/* core.h: the handle behind lh_store, and what the public calls share. */
+/* core.h: the handle behind lh_store, and what the files of the core share. */
 #ifndef LHI_CORE_H
 #define LHI_CORE_H
 
@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <sys/types.h>
 
-/* Each thread has its own last error, so that one thread's success does not wipe another's reason. */
+/* The last error of one thread. */
 struct lhi_slot {
     struct lhi_slot *prev, *next;
     lh_store *owner;
@@ -21,17 +21,17 @@ struct lh_store {
     bool has_key;
     pthread_mutex_t slots_mutex;
     struct lhi_slot *slots;
-    struct lhi_error open_err; /* of lh_open; and of a thread there is no memory for */
+    struct lhi_error open_err; /* the error of lh_open(), and of a thread without a slot */
     struct lhi_log log;
     bool trace; /* print every operation (trace.c) */
     char owner[160];
-    bool no_recovery;          /* nothing is taken back but by hand */
-    struct lhi_health health;  /* what opening found, until a report tells it */
+    bool no_recovery;          /* only lh_recover() recovers */
+    struct lhi_health health;  /* what opening found, until it is in a report */
     int64_t pruned_at;         /* monotonic: when maintenance last pruned */
-    struct lhi_leftovers left; /* of dead workers, as they were last seen (leftovers.c) */
-    int64_t look_again_at;     /* monotonic: at them; 0: there are none */
-    char degraded[160];        /* what failed when it was opened, or "" */
-    bool stuck;                /* … and whether what it left is due for good (recovery off) */
+    struct lhi_leftovers left; /* processes of dead workers, as of the last search (leftovers.c) */
+    int64_t look_again_at;     /* monotonic: when to search again; 0: there are none */
+    char degraded[160];        /* what failed at opening, or "" */
+    bool stuck;                /* something is due that maintenance does not do (recovery off) */
 };
 
 /* The stores by name (stores.c, the one file that knows which stores there are). */
@@ -44,11 +44,11 @@ const char *lhi_store_kind(const char *url);
 const char *lhi_engine_version(void);
 int lhi_schema_version(void);
 
-/* Start a public call: the thread's error, cleared; NULL when the handle cannot be used here (then
- * *status says why). */
+/* Start a public call. Returns the cleared error of this thread; NULL: the handle cannot be used, and *status
+ * says why. */
 struct lhi_error *lhi_enter(lh_store *store, int *status);
 
-/* Perform one act that writes, or one that reads, and return its outcome. */
+/* Perform one act that writes, or one that reads. Returns its outcome. */
 int lhi_perform(lh_store *store, struct lhi_act *act, struct lhi_error *err);
 int lhi_read(lh_store *store, struct lhi_act *act, struct lhi_error *err);
 
@@ -56,28 +56,28 @@ int lhi_read(lh_store *store, struct lhi_act *act, struct lhi_error *err);
 bool lhi_trace_wanted(void);
 void lhi_trace(const struct lhi_act *acts, size_t n, int whole, int64_t began_us);
 
-/* Perform acts in one transaction: LH_OK when it stands, see each act's err. */
+/* Perform acts in one transaction. LH_OK: it is committed, and each act has its outcome in err. */
 int lhi_perform_all(lh_store *store, struct lhi_act *acts, size_t n, struct lhi_error *err);
 
-/* Acts on lists: room for the outcome of each item, to be freed by the caller … */
+/* For an act on a list: allocate act->status, which the caller frees. */
 int lhi_statuses(struct lhi_act *act, struct lhi_error *err);
-/* … which is told to the caller when the transaction stands (whole >= 0), and else the failure of
- * the whole for each. Returns that, or the outcome of the first item that was not done. */
+/* Copy the outcomes of the items to `status` if the transaction is committed (whole >= 0), else the failure of the
+ * transaction for each item. Returns the first outcome that is not LH_OK. */
 int lhi_list_outcome(int whole, const struct lhi_act *act, int *status, struct lhi_error *err);
 
-/* The sooner of two waits; one below 0 is none. */
+/* The shorter of two waits; a negative `other` means none. */
 static inline int64_t lhi_sooner(int64_t ms, int64_t other)
 {
     return other >= 0 && other < ms ? other : ms;
 }
 
-/* Has another thread, or a signal handler, raised the caller's flag? */
+/* Has the caller's cancel flag been raised? */
 static inline bool lhi_raised(const lh_flag *cancel)
 {
     return lh_flag_raised(cancel) != 0;
 }
 
-/* The moment a wait of `wait_ms` (> 0) is over, by the monotonic clock. */
+/* When a wait of `wait_ms` (> 0) ends, by the monotonic clock. */
 int64_t lhi_deadline(int64_t wait_ms);
 
 /* Sleep for `ms`, or until the bell of opts' queues (NULL: any commit), which is true, or the cancel flag. */
@@ -95,44 +95,44 @@ bool lhi_await_siren(lh_store *store, uint32_t ticket, int64_t ms, const lh_flag
 int lhi_check_refs(size_t n, const void *items, struct lhi_error *err);
 int lhi_check_ref(int64_t job, int64_t token, struct lhi_error *err);
 int lhi_check_done(const lh_done *done, size_t n, struct lhi_error *err);
-/* What these runs wrote, and the marks of results that are cut; NULL: nothing. lhi_free() it. */
+/* Collect the output of runs and the sizes of cut results; NULL: none. Free it with lhi_free(). */
 int lhi_written_by(const lh_done *done, size_t n, struct lhi_written **out, size_t *n_out,
                    struct lhi_error *err);
 int lhi_read_jobs(lh_store *store, struct lhi_act *act, struct lhi_error *err, lh_jobs **out);
 
-/* One recovery (recovery.c). `opts` NULL: by itself, so policies with recovery off are respected. */
+/* Run a recovery (recovery.c). `opts` NULL: an automatic one, which respects policies with recovery off. */
 int lhi_run_recovery(lh_store *store, struct lhi_run *run, const lh_recover_opts *opts,
                      const struct lhi_health *health, struct lhi_error *err);
-/* … with other acts of upkeep, which go into its last transaction, or into one of their own. */
+/* Run an automatic recovery and other acts of maintenance, in its last transaction or in one of their own. */
 int lhi_run_with(lh_store *store, struct lhi_run *run, struct lhi_act *also, size_t n_also,
                  const lh_flag *cancel, struct lhi_error *err);
-/* The database refused a write of recovery or maintenance. That is no input of the caller's, but a
- * failure of the store: the code and the message say so. */
+/* The database refused a write of recovery or maintenance (a constraint, a trigger). Turn LH_EINVAL into LH_EFAIL,
+ * because the caller's values are not at fault. */
 int lhi_refused(const char *what, struct lhi_error *err);
-/* What failed when the store was opened; NULL: all is well again. */
+/* Set what failed at opening; NULL: it works again. */
 void lhi_set_degraded(lh_store *store, const char *why);
-/* A report of the store alone: nothing is taken back. */
+/* Write a report about the store without a recovery. */
 int lhi_report_health(lh_store *store, struct lhi_run *run, const struct lhi_health *health,
                       struct lhi_error *err);
 int lhi_judge_workers(lh_store *store, struct lhi_suspects *suspects, struct lhi_death **deaths,
                       size_t *n, struct lhi_error *err);
 
-/* What dead workers have left running (leftovers.c). Look for it, and mark the suspects that it
- * outlived … */
+/* Processes that dead workers have left running (leftovers.c). Search for them, and mark the suspects that
+ * have some. */
 int lhi_find_leftovers(lh_store *store, struct lhi_suspects *suspects,
                        const struct lhi_identity *self, struct lhi_error *err);
-/* … kill what had its time, and say whether it is worth while to look again soon … */
+/* Kill those whose grace time is over. True: search again soon. */
 bool lhi_clear_leftovers(lh_store *store, struct lhi_leftovers *found);
-/* … which is due now, or (`*ms`) in so long; -1: never. Told once: the next is a little later. */
+/* Is another search due? Otherwise it is due in *ms (-1: never). True is returned once per search. */
 bool lhi_leftovers_due(lh_store *store, int64_t *ms);
 
-/* What a recovery would take back now: by hand with `opts`; NULL: by itself, so not where it is off. */
+/* Count what a recovery would take back now. `opts` NULL: an automatic one. */
 int lhi_count_stale(lh_store *store, const lh_recover_opts *opts, lh_recovered *out,
                     struct lhi_error *err);
 int lhi_find_inconsistencies(lh_store *store, const lh_flag *cancel, struct lhi_health *health,
                              struct lhi_error *err);
 void lhi_health_clear(struct lhi_health *health);
-/* Startup recovery, where opening says that it is due. */
+/* Run the startup recovery if it is due. */
 int lhi_recover_at_startup(lh_store *store, const lh_open_opts *opts, struct lhi_error *err);
 
 /* Result structs. */

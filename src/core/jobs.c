@@ -1,4 +1,4 @@
-/* Jobs: what the public calls check before a store is asked. Claims are in claim.c. */
+/* jobs.c: the public calls on jobs: checking the arguments, asking the store. Claims are in claim.c. */
 #include "core/core.h"
 
 #include "base/checksum.h"
@@ -15,7 +15,7 @@ enum {
 
 /* ---- enqueue ---- */
 
-/* After an unknown outcome: an identity that says where the jobs must be, if they are there. */
+/* After an unknown outcome, make a request id that identifies the jobs by their ids and the first payload. */
 static void make_request(const struct lhi_act *act, struct lhi_error *err)
 {
     const lh_new_job *first = &act->enqueue.jobs[0];
@@ -53,7 +53,7 @@ int lh_enqueue(lh_store *store, const char *queue, const lh_new_job *jobs, size_
         return lhi_no_memory(err);
     char own[40];
     if (request == NULL && n > 1 && has_key(jobs, n)) {
-        /* Jobs found by their keys take no new id, so where they are would not identify the call. */
+        /* A job that was found by its key has no new id, so ids would not identify the call. */
         lhi_uuid(own);
         request = own;
     }
@@ -70,13 +70,13 @@ int lh_enqueue(lh_store *store, const char *queue, const lh_new_job *jobs, size_
     return rc;
 }
 
-/* ---- the acts of a holder ---- */
+/* ---- calls of the holder ---- */
 
-/* What all acts on lists share: statuses, jobs afterwards, the outcome. */
+/* Perform acts; the last one is the call on a list, with its statuses and the jobs afterwards. */
 static int perform_with(lh_store *store, struct lhi_act *acts, size_t n, int *status,
                         lh_jobs **after, struct lhi_error *err)
 {
-    struct lhi_act *act = &acts[n - 1]; /* what is asked for; those before it go with it */
+    struct lhi_act *act = &acts[n - 1]; /* the acts before it share its transaction */
     lh_jobs *jobs = NULL;
     int rc = lhi_statuses(act, err);
 
@@ -85,7 +85,7 @@ static int perform_with(lh_store *store, struct lhi_act *acts, size_t n, int *st
     act->after = jobs;
     int whole = rc == LH_OK ? lhi_perform_all(store, acts, n, err) : rc;
     rc = lhi_list_outcome(whole, act, status, err);
-    /* Jobs that exist are shown also when one of them could not be acted on. */
+    /* Return the jobs that exist even if an item failed. */
     if (jobs != NULL && whole >= 0 && (rc == LH_OK || jobs->n > 0))
         *after = jobs;
     else
@@ -100,8 +100,8 @@ static int perform_list(lh_store *store, struct lhi_act *act, int *status, lh_jo
     return perform_with(store, act, 1, status, after, err);
 }
 
-/* An end of runs, with what these wrote, in one transaction. What is refused of the output does not
- * keep the outcome from the store. */
+/* Write outcomes together with the output of the runs, in one transaction. If the output is refused, the
+ * outcome is written all the same. */
 static int perform_end(lh_store *store, const struct lhi_act *end, struct lhi_written *written,
                        size_t n_written, int *status, lh_jobs **after, struct lhi_error *err)
 {
@@ -276,7 +276,7 @@ int lh_release(lh_store *store, const lh_ref *refs, size_t n, int64_t delay_ms, 
     if (err == NULL)
         return rc;
     if (n == 0)
-        return LH_OK; /* giving back nothing is done at once */
+        return LH_OK; /* there is nothing to release */
     rc = lhi_check_refs(n, refs, err);
     for (size_t i = 0; i < n && rc == LH_OK; i++)
         rc = lhi_check_ref(refs[i].job, refs[i].token, err);
@@ -310,7 +310,7 @@ int lh_release_worker(lh_store *store, const char *worker, const int64_t *ids, s
     return rc;
 }
 
-/* ---- the acts of a hand ---- */
+/* ---- calls of an operator ---- */
 
 static int perform_ids(lh_store *store, struct lhi_act *act, int *status, lh_jobs **after)
 {
@@ -422,7 +422,7 @@ int lh_job_list(lh_store *store, const lh_job_filter *filter, lh_jobs **out)
     return lhi_read_jobs(store, &act, err, out);
 }
 
-/* ---- beats of a worker ---- */
+/* ---- heartbeats of a worker ---- */
 
 int lh_worker_heartbeat(lh_store *store, const char *worker, int64_t interval_ms,
                         const lh_beat *beats, size_t n, int *status)

@@ -1,4 +1,4 @@
-/* Named leases: what the public calls check before a store is asked. */
+/* leases.c: the public calls for named leases: checking the arguments, asking the store. */
 #include "core/core.h"
 
 #include <string.h>

@@ -1,14 +1,15 @@
 /*
- * leftovers.c: what dead workers have left running.
+ * leftovers.c: processes that dead workers have left running.
  *
- * A worker that runs commands has told in whose sessions they run. It is not proven dead while one of
- * these leaders lives, or anything in their sessions, or below them, or any process with the worker's
- * name in its environment. The leaders notice by themselves that the worker is gone, and end everything below
- * within milliseconds: so they are left alone at first, and looked at again soon. What is still
- * there after a while is killed, by whoever would recover the jobs. A process that might be another
- * by now is never touched, nor is one that we run below of: for those time decides.
+ * A worker that runs commands records the process sessions in which they run. Its death is not proven
+ * while one of the session leaders lives, or a process in such a session, or a descendant of a leader, or a
+ * process with the worker's name in its environment. The leaders (guardians) notice the death of the
+ * worker and kill everything below them within milliseconds. So the search waits at first and then
+ * repeats. Processes that remain after that are killed by the process that recovers the jobs. A process
+ * is left alone if its pid may have been reused, or if it is an ancestor of this process; then the job
+ * is recovered when its lease expires.
  *
- * Nothing here is inside a transaction: looking through all processes may take some milliseconds.
+ * All of this happens outside of transactions, because a search of all processes takes milliseconds.
  */
 #include "core/core.h"
 
@@ -19,28 +20,29 @@
 #include <unistd.h>
 
 enum {
-    GRACE_MS = 200,  /* for the leaders to do it themselves */
-    SOON_MS = 15,    /* until the next look … */
-    DYING_MS = 500,  /* … as long as what was killed may still be dying */
-    MOST_BELOW = 64, /* generations */
+    GRACE_MS = 200,  /* time for the leaders to kill the processes themselves */
+    SOON_MS = 15,    /* the pause between two searches, */
+    DYING_MS = 500,  /* … for this long after the processes were killed */
+    MOST_BELOW = 64, /* generations of a family tree */
 };
 
 #define VARIABLE "LEASEHOLD_WORKER"
 
-/* Real time: a test that holds the clock does not hold processes. */
+/* Real time, because processes do not follow the clock of a test. */
 static int64_t now_ms(void)
 {
     return lhi_mono_us() / 1000;
 }
 
-/* ---- finding ---- */
+/* ---- searching ---- */
 
 enum leader_now { GONE, THERE, REPLACED };
 
 struct search {
     struct lhi_suspects *suspects;
-    const bool *wanted;      /* of each suspect: is it gone, and are its sessions looked for? */
-    enum leader_now *leader; /* of all wanted suspects, one after the other */
+    const bool
+        *wanted; /* for each suspect: is its process gone, so that its sessions are searched? */
+    enum leader_now *leader; /* the leaders of all wanted suspects, in order */
     bool no_memory;
 };
 
@@ -65,13 +67,13 @@ static enum leader_now look_at_leader(const struct lhi_session *leader)
 
     if (leader->pid <= 0 || !lhi_process_look(leader->pid, &found))
         return GONE;
-    /* A number is given to another only when nothing is left of the session either. */
+    /* The kernel reuses a pid only when no process of that session is left. */
     if (leader->start == 0 || found.start != leader->start)
         return REPLACED;
     return THERE;
 }
 
-/* Is it in a session of the worker's, and if so, for certain? */
+/* Is the process in a session of the worker, and is that certain? */
 static bool in_session(const struct lhi_suspect *worker, const enum leader_now *leader,
                        const struct lhi_met *met, bool *certain)
 {
@@ -96,8 +98,8 @@ static const struct lhi_session *leader_at(const struct lhi_suspect *worker,
     return NULL;
 }
 
-/* Whatever it has made of its session and its environment, its forebears are known as long as the
- * leader lives, who takes up the orphans. */
+/* Is the process a descendant of a live leader? Leaders are reapers, so even a process that has left the session
+ * stays below them. */
 static bool is_below(const struct lhi_suspect *worker, const enum leader_now *leader,
                      const struct lhi_process *process)
 {
@@ -126,7 +128,7 @@ static void match_worker(struct search *search, struct lhi_suspect *worker,
         return;
     if (error == ENOENT || error == ESRCH || (error == 0 && lhi_process_ended(&seen)))
         return;
-    /* Who bears the name and is older than the worker has it from elsewhere. */
+    /* A process that is older than the worker has the name from another source. */
     if (!inside && !below && error == 0 && seen.start < worker->process.start)
         return;
     struct lhi_leftover *left = add_leftover(search->suspects, worker);
@@ -155,8 +157,8 @@ static void match(void *arg, const struct lhi_met *met)
     }
 }
 
-/* Through all processes, twice where there was nothing: one that forks and leaves, again and again,
- * might slip through a single look. */
+/* Search all processes, and once more if nothing was found: a process that forks again and again may escape
+ * one search. */
 static int search_all(struct lhi_suspects *suspects, bool *wanted, struct lhi_error *err)
 {
     size_t n = 0;
@@ -188,7 +190,7 @@ static int search_all(struct lhi_suspects *suspects, bool *wanted, struct lhi_er
     return search.no_memory ? lhi_no_memory(err) : LH_OK;
 }
 
-/* The cheap look: leaders that live on are enough to know that it is not over. */
+/* The cheap check: while a leader lives, not everything is gone. */
 static int look_at_leaders(struct lhi_suspects *suspects, struct lhi_suspect *worker,
                            struct lhi_error *err)
 {
@@ -207,7 +209,7 @@ static int look_at_leaders(struct lhi_suspects *suspects, struct lhi_suspect *wo
     return LH_OK;
 }
 
-/* Has somebody had his time, so that all of it is to be found and killed? */
+/* Has the worker been gone for longer than the grace time, so that its processes are to be killed? */
 static bool time_is_up(lh_store *store, const char *worker)
 {
     bool up = false;
@@ -246,9 +248,9 @@ int lhi_find_leftovers(lh_store *store, struct lhi_suspects *suspects,
     return rc;
 }
 
-/* ---- clearing away ---- */
+/* ---- killing ---- */
 
-/* What was known of it, or else of its worker. */
+/* Copy what an earlier search knew of the process or its worker. */
 static void remember(const struct lhi_leftovers *known, struct lhi_leftover *left)
 {
     for (size_t i = 0; i < known->n; i++) {
@@ -286,7 +288,8 @@ static void deal_with(lh_store *store, const struct lhi_leftover *left)
 
     if (!ours)
         lhi_log_about(&store->log, LH_LOG_WARN, &about,
-                      "process %lld of dead worker %s is left alone: its jobs will be recovered when their leases expire",
+                      "process %lld of dead worker %s is left alone: its jobs will be recovered "
+                      "when their leases expire",
                       (long long)left->pid, left->worker);
     else if (error == 0)
         lhi_log_about(&store->log, LH_LOG_WARN, &about,
@@ -298,8 +301,8 @@ static void deal_with(lh_store *store, const struct lhi_leftover *left)
                       (long long)left->pid, left->worker, strerror_r(error, why, sizeof why));
 }
 
-/* A leader is ended when nothing else is left: what is below it is known by it, and everybody sees
- * that it is not over as long as it is there. */
+/* Is the leader the last process of its worker? It is killed last, because its descendants are found through
+ * it, and because other processes see by it that not everything is gone. */
 static bool is_last(const struct lhi_leftovers *found, const struct lhi_leftover *leader)
 {
     for (size_t i = 0; i < found->n; i++)

@@ -1,10 +1,10 @@
 /*
- * move.c: everything of one store into another.
+ * move.c: lh_move(): copying everything from one store to another.
  *
- * The source is closed first, then nothing changes in it any more; the target is closed until it is
- * whole. Rows go over in the order of their keys, a batch a transaction, so what is there already
- * tells where to go on: whoever is killed runs it again. At the end every row of both is read and
- * compared. Only then is the source over, and after that the target open: never are both.
+ * The source is closed first, so that nothing changes in it; the target is closed until it is complete. Rows
+ * are copied in the order of their keys, one batch per transaction, so an interrupted move continues after
+ * the last row of the target. At the end every row of both stores is read and compared. Then the source is
+ * given up, and after that the target is opened: the two are never writable at once.
  */
 #include "core/core.h"
 
@@ -18,22 +18,22 @@ struct move {
     const lh_move_opts *opts;
     lh_store *from, *to;
     struct lhi_standing source, target;
-    char from_url[1024], to_url[1024]; /* as people may see them */
+    char from_url[1024], to_url[1024]; /* for messages, without passwords */
     char id[40];
-    bool closed_now; /* the source, by this call */
-    bool anew;       /* whatever an earlier call has brought over is not gone on with */
-    bool differs;    /* what is in the target is not what is in the source */
+    bool closed_now; /* this call has closed the source */
+    bool anew;       /* copy everything again, do not continue an earlier call */
+    bool differs;    /* the rows of the target differ from those of the source */
     int64_t done, total;
     int64_t moved[LHI_MOVED_TABLES];
 };
 
-/* What reading all rows of a table comes to: how many, and a sum that depends on each and their order. */
+/* The number of rows of a table, and a checksum over the rows and their order. */
 struct digest {
     int64_t n;
     uint64_t sum;
 };
 
-/* ---- asking ---- */
+/* ---- the state of both stores ---- */
 
 static int look(lh_store *store, struct lhi_standing *out, struct lhi_error *err)
 {
@@ -106,7 +106,7 @@ static int put_rows(struct move *m, enum lhi_moved table, const struct lhi_rows 
     return rc;
 }
 
-/* From behind what the target has already. */
+/* Copy the rows after the last one that the target has. */
 static int copy_table(struct move *m, enum lhi_moved table, struct lhi_error *err)
 {
     size_t width = lhi_moved[table].n;
@@ -119,7 +119,7 @@ static int copy_table(struct move *m, enum lhi_moved table, struct lhi_error *er
         if (rc == LH_OK && rows.n > 0)
             rc = put_rows(m, table, &rows, err);
         lhi_rows_clear(&last);
-        last = rows; /* the keys to go on behind are in it */
+        last = rows; /* it has the keys after which to continue */
         if (rc != LH_OK || rows.n == 0)
             break;
         after = rows.cell + (rows.n - 1) * width;
@@ -204,8 +204,8 @@ static int compare_table(struct move *m, enum lhi_moved table, struct lhi_error 
 
 /* ---- the steps ---- */
 
-/* Jobs whose leases have ended need not stand in the way. */
-static int settle_source(struct move *m, struct lhi_error *err)
+/* Recover jobs whose leases have expired: a running job prevents the move. */
+static int recover_source(struct move *m, struct lhi_error *err)
 {
     lh_upkeep ignored;
     int rc = lh_maintain(m->from, &(lh_maintain_opts){0}, &ignored);
@@ -258,7 +258,7 @@ static int close_source(struct move *m, struct lhi_error *err)
         return LH_OK;
     }
     lhi_uuid(m->id);
-    if ((rc = settle_source(m, err)) != LH_OK || (rc = at_source(m, LHI_MOVE_CLOSE, err)) != LH_OK)
+    if ((rc = recover_source(m, err)) != LH_OK || (rc = at_source(m, LHI_MOVE_CLOSE, err)) != LH_OK)
         return rc;
     m->closed_now = true;
     LHI_POINT("move:closed");
@@ -270,7 +270,7 @@ static int prepare_target(struct move *m, struct lhi_error *err)
     struct lhi_error ignored;
     int rc = at_target(m, LHI_MOVE_PREPARE, err);
 
-    /* What this call closed for nothing, it opens again. */
+    /* The move failed at once: open the source again if this call closed it. */
     if (rc != LH_OK && m->closed_now)
         (void)at_source(m, LHI_MOVE_REOPEN, &ignored);
     LHI_POINT("move:prepared");
@@ -285,15 +285,15 @@ static int transfer(struct move *m, struct lhi_error *err)
     m->total = 3 * m->source.rows;
     for (int i = 0; i < LHI_MOVED_TABLES && rc == LH_OK; i++)
         rc = copy_table(m, (enum lhi_moved)i, err);
-    m->done = m->source.rows; /* what was there before counts too */
+    m->done = m->source.rows; /* including the rows of an earlier call */
     for (int i = 0; i < LHI_MOVED_TABLES && rc == LH_OK; i++)
         rc = compare_table(m, (enum lhi_moved)i, err);
     return rc;
 }
 
-/* Since an earlier call a new boot or a jump of the clock may have moved deadlines in the source, which
- * the store itself does: then what was brought over before is not the same any more. */
-static int transfer_anew(struct move *m, struct lhi_error *err)
+/* Copy everything once more. After a new boot or a jump of the clock the source has changed its deadlines, so
+ * the rows that an earlier call copied may differ. */
+static int transfer_again(struct move *m, struct lhi_error *err)
 {
     int rc;
 
@@ -304,7 +304,7 @@ static int transfer_anew(struct move *m, struct lhi_error *err)
     return transfer(m, err);
 }
 
-/* Between the two steps neither is open: better than both. */
+/* Give up the source, then open the target. In between neither is writable. */
 static int hand_over(struct move *m, struct lhi_error *err)
 {
     int rc = LH_OK;
@@ -318,7 +318,7 @@ static int hand_over(struct move *m, struct lhi_error *err)
     return rc;
 }
 
-/* The source is over, so everything was compared: only the last step may be missing. */
+/* The source is given up, so everything was compared: only the last step may be missing. */
 static int finish(struct move *m, bool *already, struct lhi_error *err)
 {
     lhi_format(m->id, sizeof m->id, "%s", m->source.move);
@@ -345,7 +345,7 @@ static int run(struct move *m, bool *already, struct lhi_error *err)
         return rc;
     rc = transfer(m, err);
     if (m->differs && !m->closed_now)
-        rc = transfer_anew(m, err);
+        rc = transfer_again(m, err);
     return rc == LH_OK ? hand_over(m, err) : rc;
 }
 
@@ -360,8 +360,7 @@ static int open_one(const char *url, const lh_open_opts *how, bool target, lh_st
     opts.read_only = false;
     opts.create = opts.adopt = target;
     opts.startup = false;
-    opts.recover_later =
-        true; /* a closed store is not recovered; another one is, when it is settled */
+    opts.recover_later = true; /* a closed store is not recovered; recover_source() does the rest */
     int rc = lh_open(url, &opts, out);
     if (rc == LH_OK && (rc = lh_store_status(*out, &info)) == LH_OK)
         lhi_format(name, 1024, "%s", info.url);
@@ -426,7 +425,7 @@ int lh_move(const char *from, const char *to, const lh_move_opts *opts, lh_moved
     if (from == NULL || (to == NULL && !m.opts->abandon))
         rc = lhi_fail(&err, LH_EMISUSE, "store is missing");
     else if ((rc = LHI_NEED_RESERVED(m.opts, &err)) != LH_OK)
-        ; /* nothing is opened */
+        ; /* this checks the address without opening anything */
     else if (m.opts->abandon)
         rc = abandon(&m, from, open, &err);
     else

@@ -1,4 +1,4 @@
-/* Queues and policies: what the public calls check before a store is asked. */
+/* queues.c: the public calls for queues and policies: checking the arguments, asking the store. */
 #include "core/core.h"
 
 #include <string.h>
@@ -56,7 +56,7 @@ int lh_queue_purge(lh_store *store, const char *queue, int64_t *purged)
     struct lhi_act act;
     int64_t count = 0;
 
-    /* In batches, so that others get their turn in between. */
+    /* In batches, so that other writers get their turn. */
     do {
         act = (struct lhi_act){.verb = LHI_QUEUE_PURGE, .queue = {.queue = queue}};
         int rc = queue_act(store, &act);

@@ -1,10 +1,10 @@
 /*
- * recovery.c: one recovery from its beginning to its report.
+ * recovery.c: one run of a recovery, from the judging of workers to the report.
  *
- * A run judges the workers, reads what is forfeit without holding anybody up, and takes it back in
- * batches. Each batch is a transaction in which every job is judged once more and the guard stands
- * in the write, so that what a heartbeat, a complete or another recovery reached first is not
- * touched. A run that is cut off leaves whole batches, and the next one does the rest.
+ * A run judges the workers, reads what is reclaimable without blocking a writer, and takes it back in
+ * batches. Each batch is a transaction that judges every job again and has its guard in the write. So a
+ * job that a heartbeat, a complete or another recovery has changed is left alone. An interrupted run leaves
+ * complete batches, and the next run does the rest.
  */
 #include "core/core.h"
 
@@ -15,16 +15,16 @@
 
 enum {
     MOST_ALSO = 2, /* acts that share a transaction with the last batch of a run */
-    PASS = 20000,  /* jobs that are looked for at a time */
+    PASS = 20000,  /* the number of jobs that one pass reads */
     SMALL_BATCH = 64,
-    FOLD_PAUSE = 150, /* times as long as the log was folded for */
-    LOOK_MS = 10,     /* between two looks at what a dead worker has left running */
+    FOLD_PAUSE = 150, /* the pause after a checkpoint, in multiples of its duration */
+    LOOK_MS = 10,     /* between two searches for processes of dead workers */
 };
 
 /* ---- judging workers ---- */
 
-/* The dead and the late among those that count as alive; lhi_free() the list. Its names live in
- * `suspects`. */
+/* Find the dead and the late workers among those that are recorded as alive. Free the list with lhi_free(); its
+ * strings belong to `suspects`. */
 int lhi_judge_workers(lh_store *store, struct lhi_suspects *suspects, struct lhi_death **deaths,
                       size_t *n, struct lhi_error *err)
 {
@@ -51,9 +51,9 @@ int lhi_judge_workers(lh_store *store, struct lhi_suspects *suspects, struct lhi
 
 /* ---- one run ---- */
 
-/* Let the others have at least as much of the time as we take. Folding the log keeps everybody waiting
- * for some milliseconds: so rarely, while others are at work, that one claim in a hundred does not
- * meet it. Slices, so that a cancel flag is seen. */
+/* Pause for at least as long as the batch took, so that other writers get half of the time. A checkpoint blocks
+ * them for some milliseconds; the pause after one is so long that fewer than one claim in a hundred meets
+ * it. The pause is sliced to notice the cancel flag. */
 static void give_way(int64_t began_us, int64_t folded_us, const lh_flag *cancel)
 {
     int64_t took = lhi_mono_us() - began_us - folded_us;
@@ -63,7 +63,7 @@ static void give_way(int64_t began_us, int64_t folded_us, const lh_flag *cancel)
         lhi_sleep_ms(left < 50 ? left : 50);
 }
 
-/* What one run found to do. */
+/* What one run has to do. */
 struct work {
     struct lhi_death *deaths;
     size_t n_deaths;
@@ -86,11 +86,11 @@ int lhi_refused(const char *what, struct lhi_error *err)
         return said.status;
     err->status = LH_EFAIL;
     if (strncmp(said.text, words, n) != 0 || said.text[n] != ':')
-        return LH_EFAIL; /* the store has named the step */
+        return LH_EFAIL; /* the store's sentence names the step */
     return lhi_fail(err, LH_EFAIL, "%s was refused by the database:%s", what, said.text + n + 1);
 }
 
-/* Perform a batch, the last one together with what else there is to do. */
+/* Perform a batch; the last one together with the other acts. */
 static int perform_batch(lh_store *store, struct lhi_act *batch, const struct work *work,
                          struct lhi_error *err)
 {
@@ -114,8 +114,9 @@ static int perform_batch(lh_store *store, struct lhi_act *batch, const struct wo
     return lhi_refused("recovery", err);
 }
 
-/* Batch after batch, each a transaction of its own; a small run is one. The dead come first: what they
- * hold is forfeit once they are marked. Named leases and the end of the report come with the last. */
+/* Take jobs back in batches, one transaction each; a small run is one batch. The first batch records the
+ * deaths, which makes the jobs of dead workers reclaimable. The last one frees named leases and finishes
+ * the report. */
 static int take_back(lh_store *store, struct lhi_run *run, const lh_recover_opts *opts,
                      struct work *work, struct lhi_error *err)
 {
@@ -141,8 +142,8 @@ static int take_back(lh_store *store, struct lhi_run *run, const lh_recover_opts
         if (rc < 0)
             return rc;
         if (last)
-            work->n_also = 0; /* done, though named leases may be left */
-        /* Also a run that was interrupted has a report, of what it did. */
+            work->n_also = 0; /* they are done, even if named leases are left */
+        /* An interrupted run has a report, too. */
         if (cancelled)
             return lhi_fail(err, LH_EINTR, "recovery was interrupted after %zu of %zu jobs", at,
                             work->n);
@@ -151,7 +152,7 @@ static int take_back(lh_store *store, struct lhi_run *run, const lh_recover_opts
         work->n_deaths = 0;
         if (opts != NULL && opts->progress != NULL)
             opts->progress(opts->progress_arg, (int64_t)at, (int64_t)work->n);
-        /* Somebody waited: what he waits for is our commit, and a small one is soon over. */
+        /* Another writer waits for our commit: make the next batches small. */
         bool waited = act.recover.done < batch;
         if (waited)
             most = SMALL_BATCH;
@@ -171,8 +172,8 @@ static const char *trigger_of(const struct lhi_death *deaths, size_t n, size_t s
     return stale > 0 ? "expiry" : "timer";
 }
 
-/* Judge, and see to what the dead have left running. Whoever asked for this run, or opens the store,
- * has nobody to come back later: it waits the moment that this takes. */
+/* Judge the workers, and kill what dead ones have left running. A run by an operator or at startup waits until
+ * that is done, because nothing repeats it later. */
 static int judge(lh_store *store, const struct lhi_run *run, const lh_recover_opts *opts,
                  struct lhi_suspects *suspects, struct work *work, struct lhi_error *err)
 {
@@ -189,13 +190,13 @@ static int judge(lh_store *store, const struct lhi_run *run, const lh_recover_op
     }
 }
 
-/* One pass: whom is death known of, what is forfeit, and take it back. `*more`: there may be more. */
+/* One pass: judge the workers, read what is reclaimable, take it back. `*more`: there may be more. */
 static int one_pass(lh_store *store, struct lhi_run *run, const lh_recover_opts *opts,
                     struct work *work, bool *more, struct lhi_error *err)
 {
     struct lhi_suspects suspects = {0};
-    /* By hand the whole is counted first; else a long list is read piece by piece, so that it keeps
-     * neither memory nor the log. */
+    /* An operator's run reads everything first, to know the total. An automatic run reads a long list in parts,
+     * because a long read needs memory and delays checkpoints. */
     struct lhi_act stale = {
         .verb = LHI_STALE,
         .stale = {.opts = opts, .acting = true, .most = opts == NULL ? PASS : 0}};
@@ -210,9 +211,10 @@ static int one_pass(lh_store *store, struct lhi_run *run, const lh_recover_opts 
     *more = stale.stale.most > 0 && work->n >= stale.stale.most;
     if (run->trigger == NULL)
         run->trigger = trigger_of(work->deaths, work->n_deaths, work->n);
-    bool something = run->always || work->n_deaths > 0 || work->n > 0 || stale.stale.leases > 0 ||
-                     stale.stale.unclean || (run->whole && stale.stale.degraded) ||
-                     run->report != 0; /* begun by an earlier pass: it wants its end */
+    bool something =
+        run->always || work->n_deaths > 0 || work->n > 0 || stale.stale.leases > 0 ||
+        stale.stale.unclean || (run->whole && stale.stale.degraded) ||
+        run->report != 0; /* an earlier pass has started the report, which must be finished */
     work->last_pass = !*more;
     if (rc == LH_OK && something)
         rc = take_back(store, run, opts, work, err);
@@ -231,7 +233,7 @@ static int run_work(lh_store *store, struct lhi_run *run, const lh_recover_opts 
     while (more && rc == LH_OK) {
         int64_t before = lhi_run_reclaimed(run);
         rc = one_pass(store, run, opts, work, &more, err);
-        /* What cannot be recovered must not keep us for ever: the next run tries it again. */
+        /* Nothing could be recovered: stop here, the next run tries again. */
         if (more && rc == LH_OK && lhi_run_reclaimed(run) == before) {
             *work = (struct work){.health = work->health,
                                   .cancel = work->cancel,
@@ -279,8 +281,7 @@ int lhi_report_health(lh_store *store, struct lhi_run *run, const struct lhi_hea
 
 /* ---- inconsistencies ---- */
 
-/* What breaks the invariants, as findings of the health that goes into the report. Counts that are
- * wrong are put right, and output whose job is gone is deleted. */
+/* Find broken invariants, for the report. Wrong counters are corrected, and output without a job is deleted. */
 int lhi_find_inconsistencies(lh_store *store, const lh_flag *cancel, struct lhi_health *health,
                              struct lhi_error *err)
 {
@@ -297,8 +298,8 @@ int lhi_find_inconsistencies(lh_store *store, const lh_flag *cancel, struct lhi_
     }
     if (rc != LH_OK || (!counts && !output))
         return rc;
-    struct lhi_act mend = {.verb = LHI_RECOUNT};
-    rc = lhi_perform(store, &mend, err);
+    struct lhi_act recount = {.verb = LHI_RECOUNT};
+    rc = lhi_perform(store, &recount, err);
     if (rc == LH_OK && counts)
         lhi_log(&store->log, LH_LOG_WARN, "counts were wrong and have been recounted");
     if (rc == LH_OK && output)

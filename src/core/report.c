@@ -1,4 +1,4 @@
-/* Recovery by hand and at startup, dry runs, and the reports that tell of recoveries. */
+/* report.c: recovery by an operator and at startup, dry runs, and reading reports. */
 #include "core/core.h"
 
 #include <string.h>
@@ -69,12 +69,12 @@ int lh_report_list(lh_store *store, size_t limit, lh_reports **out)
     return rc;
 }
 
-/* ---- a report that is not kept ---- */
+/* ---- dry runs ---- */
 
-/* What the report says of one job, were it recovered now. */
-static bool tell_job(const struct lhi_stale_job *stale, const lh_policy *policy,
-                     const lh_recover_opts *opts, int64_t now, struct lhi_arena *arena,
-                     lh_recovered_job *out)
+/* The entry of one job, as if it were recovered now. */
+static bool report_job(const struct lhi_stale_job *stale, const lh_policy *policy,
+                       const lh_recover_opts *opts, int64_t now, struct lhi_arena *arena,
+                       lh_recovered_job *out)
 {
     const lh_job *job = &stale->job;
     struct lhi_fate fate;
@@ -93,8 +93,8 @@ static bool tell_job(const struct lhi_stale_job *stale, const lh_policy *policy,
            (out->kind != NULL) == (job->kind != NULL);
 }
 
-static int tell_dead(const struct lhi_death *deaths, size_t n, const struct lhi_act *stale,
-                     struct lhi_arena *arena, lh_report *report, struct lhi_error *err)
+static int report_dead(const struct lhi_death *deaths, size_t n, const struct lhi_act *stale,
+                       struct lhi_arena *arena, lh_report *report, struct lhi_error *err)
 {
     lh_dead_worker *dead = lhi_arena_alloc(arena, (n + 1) * sizeof *dead);
     bool ok = dead != NULL;
@@ -116,32 +116,32 @@ static int tell_dead(const struct lhi_death *deaths, size_t n, const struct lhi_
     return ok ? LH_OK : lhi_no_memory(err);
 }
 
-static int tell_jobs(lh_store *store, const lh_recover_opts *opts, const struct lhi_act *stale,
-                     struct lhi_arena *arena, lh_report *report, struct lhi_error *err)
+static int report_jobs(lh_store *store, const lh_recover_opts *opts, const struct lhi_act *stale,
+                       struct lhi_arena *arena, lh_report *report, struct lhi_error *err)
 {
     lh_policies policies = {0};
     struct lhi_act act = {.verb = LHI_POLICY_LIST, .policies = {.out = &policies}};
     size_t n = stale->stale.n_jobs;
-    lh_recovered_job *told = lhi_arena_alloc(arena, (n + 1) * sizeof *told);
-    if (told == NULL)
+    lh_recovered_job *entries = lhi_arena_alloc(arena, (n + 1) * sizeof *told);
+    if (entries == NULL)
         return lhi_no_memory(err);
     int rc = lhi_read(store, &act, err);
     for (size_t i = 0; i < n && rc == LH_OK; i++) {
         const struct lhi_stale_job *one = &stale->stale.jobs[i];
         lh_policy policy;
         lhi_policy_resolve(&policies, one->job.queue, one->job.kind, &policy);
-        if (!tell_job(one, &policy, opts, report->started_at, arena, &told[i]))
+        if (!report_job(one, &policy, opts, report->started_at, arena, &entries[i]))
             rc = lhi_no_memory(err);
     }
-    report->recovered = told;
+    report->recovered = entries;
     report->n_recovered = n;
     lhi_policies_clear(&policies);
     return rc;
 }
 
-/* What is forfeit right now, with those found dead just now; stale_clear() it. */
-static int look(lh_store *store, const lh_recover_opts *opts, bool rows,
-                struct lhi_suspects *suspects, struct lhi_act *stale, struct lhi_error *err)
+/* Read what is reclaimable now, including the jobs of workers found dead now; free it with stale_clear(). */
+static int read_stale(lh_store *store, const lh_recover_opts *opts, bool rows,
+                      struct lhi_suspects *suspects, struct lhi_act *stale, struct lhi_error *err)
 {
     struct lhi_death *deaths = NULL;
     size_t n = 0;
@@ -166,7 +166,7 @@ int lhi_count_stale(lh_store *store, const lh_recover_opts *opts, lh_recovered *
 {
     struct lhi_suspects suspects = {0};
     struct lhi_act stale;
-    int rc = look(store, opts, false, &suspects, &stale, err);
+    int rc = read_stale(store, opts, false, &suspects, &stale, err);
 
     if (rc == LH_OK)
         *out = (lh_recovered){.entries_reclaimed = (int64_t)stale.stale.n,
@@ -178,14 +178,14 @@ int lhi_count_stale(lh_store *store, const lh_recover_opts *opts, lh_recovered *
 
 int lh_recovery_stats(lh_store *store, lh_recovered *out)
 {
-    static const lh_recover_opts by_hand;
+    static const lh_recover_opts by_operator;
     int rc;
     struct lhi_error *err = lhi_enter(store, &rc);
 
     if (err == NULL)
         return rc;
     rc = lhi_need_out(out, err);
-    return rc == LH_OK ? lhi_count_stale(store, &by_hand, out, err) : rc;
+    return rc == LH_OK ? lhi_count_stale(store, &by_operator, out, err) : rc;
 }
 
 static int dry_run(lh_store *store, const lh_recover_opts *opts, lh_report **out,
@@ -200,13 +200,13 @@ static int dry_run(lh_store *store, const lh_recover_opts *opts, lh_report **out
     *report = (lh_report){.trigger = "manual", .wal_frames = -1, .dry_run = true};
     report->started_at = report->completed_at = report->recovery_timestamp = lh_now(store);
     struct lhi_arena *arena = lhi_arena_of(&report->priv);
-    int rc = look(store, opts, true, &suspects, &stale, err);
+    int rc = read_stale(store, opts, true, &suspects, &stale, err);
     if (rc == LH_OK && arena == NULL)
         rc = lhi_no_memory(err);
     if (rc == LH_OK)
-        rc = tell_jobs(store, opts, &stale, arena, report, err);
+        rc = report_jobs(store, opts, &stale, arena, report, err);
     if (rc == LH_OK)
-        rc = tell_dead(stale.stale.deaths, stale.stale.n_deaths, &stale, arena, report, err);
+        rc = report_dead(stale.stale.deaths, stale.stale.n_deaths, &stale, arena, report, err);
     report->orphaned = report->entries_reclaimed = (int64_t)stale.stale.n;
     report->locks_cleaned = stale.stale.leases;
     stale_clear(&suspects, &stale);
@@ -217,7 +217,7 @@ static int dry_run(lh_store *store, const lh_recover_opts *opts, lh_report **out
     return rc;
 }
 
-/* ---- by hand ---- */
+/* ---- by an operator ---- */
 
 static int check_recover(const lh_recover_opts *opts, struct lhi_error *err)
 {
@@ -233,7 +233,7 @@ static int check_recover(const lh_recover_opts *opts, struct lhi_error *err)
     return lhi_need_duration("threshold", opts->threshold_ms, 0, LHI_MAX_TIME_MS, err);
 }
 
-/* What opening found is told by the first recovery that follows, and by no other. */
+/* Take what opening found. The first recovery after it reports it, and no other. */
 static void take_health(lh_store *store, struct lhi_health *out)
 {
     pthread_mutex_lock(&store->slots_mutex);
@@ -242,15 +242,15 @@ static void take_health(lh_store *store, struct lhi_health *out)
     pthread_mutex_unlock(&store->slots_mutex);
 }
 
-/* Told, it is done with; else the next recovery tells it. */
-static void give_health(lh_store *store, struct lhi_health *health, bool told, size_t opened)
+/* Discard it if it was reported; otherwise keep it for the next recovery. */
+static void give_health(lh_store *store, struct lhi_health *health, bool reported, size_t opened)
 {
-    for (; !told && health->findings.n > opened;
-         health->findings.n--) /* … looking for these anew */
+    for (; !reported && health->findings.n > opened;
+         health->findings.n--) /* the next recovery finds these again */
         health->findings.errors -=
             strcmp(health->findings.finding[health->findings.n - 1].level, "error") == 0;
     pthread_mutex_lock(&store->slots_mutex);
-    if (!told && !store->health.checked && store->health.findings.n == 0) {
+    if (!reported && !store->health.checked && store->health.findings.n == 0) {
         store->health = *health;
         *health = (struct lhi_health){.wal_frames = -1};
     }
@@ -258,8 +258,8 @@ static void give_health(lh_store *store, struct lhi_health *health, bool told, s
     lhi_health_clear(health);
 }
 
-/* The report as it is kept; when it cannot be read, what is known of it without its lists. */
-static void tell_run(lh_store *store, const struct lhi_run *run, lh_report *report, lh_report **out)
+/* Read the stored report. If that fails, return its numbers without the lists. */
+static void read_run(lh_store *store, const struct lhi_run *run, lh_report *report, lh_report **out)
 {
     struct lhi_error err;
 
@@ -299,7 +299,7 @@ int lh_recover(lh_store *store, const lh_recover_opts *opts, lh_report **out)
         return rc;
     if (opts->dry_run)
         return dry_run(store, opts, out, err);
-    /* Made before: once the work is done, nothing may go wrong for want of memory. */
+    /* Allocated first, so that the call cannot run out of memory after the recovery. */
     lh_report *report = lhi_result_new(sizeof *report, err);
     if (report == NULL)
         return err->status;
@@ -312,7 +312,7 @@ int lh_recover(lh_store *store, const lh_recover_opts *opts, lh_report **out)
     if (rc == LH_OK && run.whole)
         lhi_set_degraded(store, NULL);
     if (rc == LH_OK && out != NULL)
-        tell_run(store, &run, report, out);
+        read_run(store, &run, report, out);
     else
         lh_report_free(report);
     return rc;
@@ -341,8 +341,8 @@ int lhi_recover_at_startup(lh_store *store, const lh_open_opts *opts, struct lhi
 
     if (!store->health.due || opts->recover_later || opts->read_only)
         return LH_OK;
-    /* What is unsound was told by opening. A recovery that fails is said and tried again by the next
-     * one; it keeps nobody from working on what is sound. */
+    /* Opening has reported a damaged store. A failed recovery is logged, and the next one tries again; it does
+     * not prevent work on the store. */
     if ((rc = lhi_find_inconsistencies(store, NULL, &store->health, err)) == LH_OK)
         rc = opts->no_recovery ? lhi_report_health(store, &run, &store->health, err)
                                : lhi_run_recovery(store, &run, NULL, &store->health, err);
@@ -360,7 +360,7 @@ int lhi_recover_at_startup(lh_store *store, const lh_open_opts *opts, struct lhi
 
 /* ---- integrity ---- */
 
-static int tell_integrity(const lh_findings *findings, lh_report *report, struct lhi_error *err)
+static int report_integrity(const lh_findings *findings, lh_report *report, struct lhi_error *err)
 {
     struct lhi_arena *arena = lhi_arena_of(&report->priv);
     const char **errors = arena ? lhi_arena_alloc(arena, (findings->n + 1) * sizeof *errors) : NULL;
@@ -397,7 +397,7 @@ int lh_check_integrity(lh_store *store, const lh_flag *cancel, lh_report **out)
                           .check = {.cancel = cancel, .out = &health.findings}};
     rc = lhi_read(store, &act, err);
     if (rc == LH_OK)
-        rc = tell_integrity(&health.findings, report, err);
+        rc = report_integrity(&health.findings, report, err);
     report->completed_at = report->recovery_timestamp = lh_now(store);
     report->duration_ms = report->completed_at - report->started_at;
     lhi_health_clear(&health);

@@ -1,4 +1,4 @@
-/* Schedules: what the public calls check before a store is asked. When one is due is in cron.c. */
+/* schedules.c: the public calls for schedules. rules/schedule.c decides when a schedule is due. */
 #include "core/core.h"
 
 static int check_schedule(const lh_schedule *schedule, struct lhi_error *err)
@@ -24,7 +24,7 @@ static int check_schedule(const lh_schedule *schedule, struct lhi_error *err)
                           LH_CATCH_UP_ALL, err);
 }
 
-/* A line that is understood but never fires is refused as well. */
+/* Find the next instant. A schedule that never runs is refused. */
 static int find_next(const char *cron, const char *zone, int64_t after, int64_t *next,
                      struct lhi_error *err)
 {

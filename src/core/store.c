@@ -1,4 +1,4 @@
-/* The handle: opening, closing, errors, and what concerns the store as a whole. */
+/* store.c: the handle: opening and closing, errors per thread, and calls on the store as a whole. */
 #include "core/core.h"
 
 #include "base/clock.h"
@@ -62,7 +62,7 @@ struct lhi_error *lhi_enter(lh_store *store, int *status)
         return NULL;
     }
     if (store->store.ops == NULL) {
-        *status = LH_EMISUSE; /* the reason why opening failed stays to be read */
+        *status = LH_EMISUSE; /* keep the reason why opening failed */
         return NULL;
     }
     struct lhi_error *err = thread_error(store);
@@ -214,8 +214,8 @@ void lh_close(lh_store *store)
 {
     if (store == NULL)
         return;
-    /* In a forked child the store's connections are the parent's, and a thread that does not exist here
-     * may hold its locks. What had to be closed was closed by the fork itself (base/forks.h). */
+    /* In a forked child the connections belong to the parent, and a thread that does not exist here may hold
+     * the locks. base/forks.h has closed what the child must not keep. */
     if (store->store.ops != NULL && store->pid == getpid())
         store->store.ops->close(store->store.self);
     if (store->has_key)
@@ -273,7 +273,7 @@ void lhi_set_degraded(lh_store *store, const char *why)
     pthread_mutex_unlock(&store->slots_mutex);
 }
 
-/* Whoever is not dead by the store's own knowledge, but by that of the kernel. */
+/* Count workers as dead whose processes are gone, although the store has not recorded that yet. */
 static int count_workers(lh_store *store, lh_store_info *out, struct lhi_error *err)
 {
     struct lhi_suspects suspects = {0};
@@ -286,7 +286,7 @@ static int count_workers(lh_store *store, lh_store_info *out, struct lhi_error *
             continue;
         out->workers_dead++;
         int64_t *counted = deaths[i].beat_missed ? &out->workers_late : &out->workers_alive;
-        *counted -= *counted > 0; /* it may have come after the count */
+        *counted -= *counted > 0; /* the worker may have registered after the count */
         out->next_due_at = lh_now(store);
     }
     lhi_free(deaths);

@@ -13,7 +13,7 @@ static const char *sqlite_path(const char *url)
 
 #define BLANKS " \t\n\v\f\r"
 
-/* Of libpq's connection strings. The list is ours: a build without libpq must know them too. */
+/* Is it a keyword of libpq's connection strings? A build without libpq must know them, too. */
 static bool is_keyword(const char *word, size_t len)
 {
     static const char *const keywords[] = {
@@ -75,15 +75,15 @@ static bool is_keyword(const char *word, size_t len)
     return false;
 }
 
-/* The length of a word that an equals sign follows, blanks aside; 0: there is none here. */
+/* The length of the word before an equals sign; 0: there is none. */
 static size_t key_length(const char *text)
 {
     size_t len = strspn(text, "abcdefghijklmnopqrstuvwxyz_ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789");
     return text[len + strspn(text + len, BLANKS)] == '=' ? len : 0;
 }
 
-/* KEY = VALUE …, and one of the keys is libpq's: another that was mistyped is then refused as such, not
- * taken for a file that has the password in its name. */
+/* Is it KEY=VALUE … with at least one keyword of libpq? Then libpq refuses a mistyped keyword; otherwise a file
+ * would be created whose name contains the password. */
 static bool is_conninfo(const char *text)
 {
     if (key_length(text) == 0)
@@ -107,8 +107,8 @@ static bool is_postgres(const char *url)
     return is_conninfo(url);
 }
 
-/* NAME:// of no store of ours: nobody means a file by that. The address stays unsaid: a password may be
- * in it. */
+/* Refuse NAME:// of an unknown kind, which is not meant as a file. The message does not repeat the address,
+ * because it may contain a password. */
 static int refuse_unknown(const char *url, struct lhi_error *err)
 {
     int len = (int)strspn(url, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+.-");
@@ -125,7 +125,7 @@ static int refuse_unknown(const char *url, struct lhi_error *err)
 #ifndef LHI_WITH_POSTGRES
 static int refuse_postgres(struct lhi_error *err)
 {
-    /* The name stays unsaid: a password may be in it. */
+    /* The message does not repeat the address, because it may contain a password. */
     return lhi_fail(err, LH_EINVAL, "store is on PostgreSQL, which this build does not support");
 }
 

@@ -1,4 +1,4 @@
-/* Workers: registration and lists. Beats are in jobs.c, with those of jobs. */
+/* workers.c: the public calls for workers. Heartbeats of a worker are in jobs.c. */
 #include "core/core.h"
 
 #include "base/sys.h"
@@ -7,8 +7,8 @@
 
 enum { MAX_SESSIONS = 1000, MAX_WHY = 1024 };
 
-/* A label plus a suffix unique to this start: a restarted worker never hides the orphans of the
- * last one. */
+/* Make an id: the label and a suffix that is unique to this start. So a restarted worker does not keep its
+ * predecessor's jobs alive. */
 static int make_id(const lh_worker_opts *opts, char *id, size_t len, struct lhi_error *err)
 {
     uint32_t nonce = 0;
@@ -32,7 +32,7 @@ static int make_id(const lh_worker_opts *opts, char *id, size_t len, struct lhi_
     return LH_OK;
 }
 
-/* Who the processes are is asked here, outside of any transaction. */
+/* Read the start times of the processes, outside of any transaction. */
 static int identify_leaders(const int64_t *pids, size_t n, struct lhi_session **out,
                             struct lhi_error *err)
 {
@@ -108,7 +108,7 @@ int lh_worker_stop(lh_store *store, const char *worker)
     return rc == LH_OK ? lhi_perform(store, &act, err) : rc;
 }
 
-/* Of those whose process is gone the store does not know yet: they are dead all the same. */
+/* Mark the workers as dead whose processes are gone, which the store has not recorded yet. */
 static int judge(lh_store *store, lh_workers *workers, struct lhi_error *err)
 {
     struct lhi_suspects suspects = {0};
@@ -212,7 +212,7 @@ int lh_worker_degraded(lh_store *store, const char *worker, const char *why)
     return lhi_perform(store, &act, err);
 }
 
-/* ---- who is dead ---- */
+/* ---- stale workers ---- */
 
 static int name_jobs(lh_store *store, lh_workers *workers, lh_worker *worker, struct lhi_error *err)
 {
