@@ -122,7 +122,7 @@ static int report_jobs(lh_store *store, const lh_recover_opts *opts, const struc
     lh_policies policies = {0};
     struct lhi_act act = {.verb = LHI_POLICY_LIST, .policies = {.out = &policies}};
     size_t n = stale->stale.n_jobs;
-    lh_recovered_job *entries = lhi_arena_alloc(arena, (n + 1) * sizeof *told);
+    lh_recovered_job *entries = lhi_arena_alloc(arena, (n + 1) * sizeof *entries);
     if (entries == NULL)
         return lhi_no_memory(err);
     int rc = lhi_read(store, &act, err);

@@ -1,4 +1,4 @@
-/* The checksum of payloads: damage is seen. */
+/* The checksum of payloads: damage changes it. */
 #include "base/checksum.h"
 #include "harness/harness.h"
 
@@ -13,7 +13,7 @@ static void fill(unsigned char *bytes, size_t len)
     }
 }
 
-TEST(any_single_flipped_bit_is_seen)
+TEST(any_flipped_bit_changes_the_checksum)
 {
     unsigned char bytes[200];
     fill(bytes, sizeof bytes);
@@ -28,7 +28,7 @@ TEST(any_single_flipped_bit_is_seen)
     }
 }
 
-TEST(any_single_changed_byte_is_seen)
+TEST(any_changed_byte_changes_the_checksum)
 {
     unsigned char bytes[33];
     fill(bytes, sizeof bytes);
@@ -43,7 +43,7 @@ TEST(any_single_changed_byte_is_seen)
     }
 }
 
-TEST(a_lost_or_added_byte_is_seen_also_when_it_is_zero)
+TEST(a_lost_or_added_byte_changes_the_checksum_even_if_it_is_zero)
 {
     unsigned char zeroes[64] = {0};
     for (size_t a = 0; a <= sizeof zeroes; a++)
@@ -51,7 +51,7 @@ TEST(a_lost_or_added_byte_is_seen_also_when_it_is_zero)
             EXPECT(lhi_checksum(zeroes, a) != lhi_checksum(zeroes, b));
 }
 
-TEST(swapped_words_are_seen)
+TEST(swapped_words_change_the_checksum)
 {
     unsigned char bytes[64], swapped[64];
     fill(bytes, sizeof bytes);
@@ -66,7 +66,7 @@ TEST(swapped_words_are_seen)
 
 TEST(the_checksum_is_part_of_the_format_and_does_not_change)
 {
-    /* A store written by an older version must still be believed. */
+    /* The checksums of a store that an older version wrote must still match. */
     unsigned char bytes[20];
     fill(bytes, sizeof bytes);
     EXPECT_EQ(lhi_checksum(NULL, 0), lhi_checksum("x", 0));
@@ -75,7 +75,7 @@ TEST(the_checksum_is_part_of_the_format_and_does_not_change)
     EXPECT_EQ(lhi_checksum(bytes, sizeof bytes), INT64_C(-8748950500350632131));
 }
 
-TEST(the_checksum_does_not_depend_on_where_the_bytes_lie)
+TEST(the_checksum_does_not_depend_on_alignment)
 {
     unsigned char bytes[64 + 8];
     unsigned char plain[64];

@@ -1,8 +1,8 @@
 /*
  * Schedules as pure functions: what a line means, and when it is due.
  *
- * The oracle is libc: minute after minute through localtime_r(), under $TZ of this test's own
- * process. Lines are made up together with what they mean, so that the parser is judged too.
+ * The expected instants come from libc: minute after minute through localtime_r(), with $TZ set in this
+ * process. Random lines are generated together with their meaning, so the parser is tested too.
  */
 #include "harness/harness.h"
 
@@ -66,7 +66,7 @@ static void expect_refused(const char *line, const char *says)
 
 /* ---- what a line means ---- */
 
-TEST(a_line_fires_at_its_minutes_hours_days_and_months)
+TEST(a_schedule_runs_at_its_minutes_hours_days_and_months)
 {
     EXPECT_STR(instants("*/20 * * * *", NULL, "2026-01-15T10:30:00Z", 3),
                "2026-01-15T10:40 2026-01-15T11:00 2026-01-15T11:20");
@@ -82,7 +82,7 @@ TEST(a_line_fires_at_its_minutes_hours_days_and_months)
                "2026-01-15T09:01 2026-01-15T09:31");
 }
 
-TEST(an_instant_is_after_the_moment_asked_for_never_at_it)
+TEST(the_next_instant_is_after_the_given_moment_never_at_it)
 {
     EXPECT_STR(instants("0 * * * *", NULL, "2026-01-15T10:59:59.999Z", 1), "2026-01-15T11:00");
     EXPECT_STR(instants("0 * * * *", NULL, "2026-01-15T11:00:00Z", 1), "2026-01-15T12:00");
@@ -99,7 +99,7 @@ TEST(zero_and_seven_are_both_sunday)
                "2026-01-17T00:00 2026-01-18T00:00");
 }
 
-TEST(a_day_of_month_or_a_day_of_week_is_enough_unless_one_begins_with_a_star)
+TEST(day_of_month_or_day_of_week_must_match_unless_one_begins_with_a_star)
 {
     EXPECT_STR(instants("0 0 13 * 5", NULL, "2026-02-10T00:00:00Z", 3),
                "2026-02-13T00:00 2026-02-20T00:00 2026-02-27T00:00");
@@ -110,7 +110,7 @@ TEST(a_day_of_month_or_a_day_of_week_is_enough_unless_one_begins_with_a_star)
                "2026-01-19T00:00 2026-02-09T00:00"); /* odd Mondays */
 }
 
-TEST(the_shorthands_are_lines)
+TEST(shorthands_mean_the_documented_lines)
 {
     EXPECT_STR(instants("@hourly", NULL, "2026-01-15T10:30:00Z", 1), "2026-01-15T11:00");
     EXPECT_STR(instants("@daily", NULL, "2026-01-15T10:30:00Z", 1), "2026-01-16T00:00");
@@ -121,14 +121,14 @@ TEST(the_shorthands_are_lines)
                "2026-01-15T12:00 2026-01-15T13:30");
 }
 
-TEST(a_leap_day_is_waited_for)
+TEST(a_schedule_for_a_leap_day_waits_for_it)
 {
     EXPECT_STR(instants("0 0 29 2 *", NULL, "2026-01-15T00:00:00Z", 2),
                "2028-02-29T00:00 2032-02-29T00:00");
     EXPECT_STR(instants("0 0 29 2 *", NULL, "2096-03-01T00:00:00Z", 1), "2104-02-29T00:00");
 }
 
-TEST(what_never_fires_is_told_apart)
+TEST(a_schedule_that_never_runs_has_no_next_instant)
 {
     EXPECT_STR(instants("0 0 30 2 *", NULL, "2026-01-15T00:00:00Z", 1), "");
     EXPECT_STR(instants("* * 31 4,6,9,11 *", NULL, "2026-01-15T00:00:00Z", 1), "");
@@ -137,7 +137,7 @@ TEST(what_never_fires_is_told_apart)
 
 /* ---- what is refused ---- */
 
-TEST(a_bad_field_is_refused_by_its_name_and_value)
+TEST(the_refusal_of_a_bad_field_names_it_and_its_value)
 {
     expect_refused("60 * * * *", "minute \"60\" of the schedule is not understood: *, 0 to 59");
     expect_refused("* 24 * * *", "hour \"24\"");
@@ -190,7 +190,7 @@ TEST(an_interval_is_one_second_to_ten_years)
     EXPECT_OK(lhi_cron_parse("@every 3650d", &cron, &err));
 }
 
-TEST(a_line_that_is_too_long_is_refused)
+TEST(a_schedule_that_is_too_long_is_refused)
 {
     char line[400];
     memset(line, '1', sizeof line);
@@ -198,7 +198,7 @@ TEST(a_line_that_is_too_long_is_refused)
     expect_refused(line, "schedule is too long");
 }
 
-TEST(an_unknown_zone_is_refused_by_its_name)
+TEST(the_refusal_of_an_unknown_zone_names_it)
 {
     static const char *const names[] = {
         "Mars/Olympus", "",          "/etc/passwd",    "../../etc/passwd", "Europe",
@@ -216,7 +216,7 @@ TEST(an_unknown_zone_is_refused_by_its_name)
 
 /* ---- days on which clocks are changed ---- */
 
-TEST(a_time_that_is_skipped_fires_once_when_clocks_go_on)
+TEST(a_time_that_clocks_skip_runs_once_after_the_gap)
 {
     /* Berlin, 2026-03-29: 02:00 becomes 03:00, at 01:00 UTC. */
     EXPECT_STR(instants("30 2 * * *", "Europe/Berlin", "2026-03-28T01:00:00Z", 3),
@@ -230,7 +230,7 @@ TEST(a_time_that_is_skipped_fires_once_when_clocks_go_on)
                "2011-12-30T10:00");
 }
 
-TEST(a_time_that_occurs_twice_fires_the_first_time)
+TEST(a_time_that_occurs_twice_runs_the_first_time)
 {
     /* Berlin, 2026-10-25: 03:00 becomes 02:00, at 01:00 UTC. */
     EXPECT_STR(instants("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z", 2),
@@ -239,7 +239,7 @@ TEST(a_time_that_occurs_twice_fires_the_first_time)
                "2026-10-25T00:00 2026-10-25T02:00 2026-10-26T01:00");
 }
 
-TEST(where_every_hour_is_meant_every_hour_that_passes_counts)
+TEST(a_schedule_for_every_hour_runs_in_a_repeated_hour_too)
 {
     EXPECT_STR(instants("30 * * * *", "Europe/Berlin", "2026-10-24T23:00:00Z", 4),
                "2026-10-24T23:30 2026-10-25T00:30 2026-10-25T01:30 2026-10-25T02:30");
@@ -257,7 +257,7 @@ static uint32_t dice(uint32_t *seed, uint32_t sides)
     return (*seed >> 8) % sides;
 }
 
-/* A line, and what it means. */
+/* A line and its meaning. */
 struct line {
     char text[200];
     uint64_t bits[5];
@@ -339,7 +339,7 @@ static bool means(const struct line *line, const struct tm *tm)
            (line->star[2] || line->star[4] ? day && weekday : day || weekday);
 }
 
-/* A stretch of minutes as libc shows them: seconds since 1970 as if it were UTC. */
+/* The local times that libc shows for some days of minutes, in seconds since 1970 as if they were UTC. */
 enum { WINDOW = 9 * 1440 };
 static int64_t shown[WINDOW];
 
@@ -361,7 +361,7 @@ static bool means_at(const struct line *line, int64_t local)
     return means(line, &tm);
 }
 
-/* Is the line due at minute i? `*latest` is the latest time that clocks had shown before. */
+/* Is the line due at minute i? `*latest` is the latest local time so far. */
 static bool due_at(const struct line *line, int i, int64_t *latest)
 {
     bool due = false;
@@ -383,7 +383,7 @@ static void compare(const struct line *line, const char *zone, int64_t from)
     for (int i = 0; i < WINDOW; i++) {
         bool due = due_at(line, i, &latest);
         int64_t now = (from + (int64_t)i * MINUTE) * 1000;
-        if (i < 2 * 1440) /* by then the oracle knows what was shown twice */
+        if (i < 2 * 1440) /* from here on all repeated times are known */
             continue;
         if (next < now)
             next = lhi_timing_next(timing, now - 1);
@@ -394,7 +394,7 @@ static void compare(const struct line *line, const char *zone, int64_t from)
     lhi_timing_close(timing);
 }
 
-/* `tz` is the same zone as libc knows it. */
+/* Compare with libc, which knows the zone as `tz`. */
 static void compare_in(const char *zone, const char *tz, uint32_t seed, int windows, int lines)
 {
     struct lhi_zone *loaded = NULL;
@@ -424,17 +424,17 @@ TEST_TIMEOUT(every_minute_agrees_with_libc_in_every_kind_of_zone, 60)
     static const char *const zones[] = {
         "UTC",
         "Europe/Berlin",
-        "Europe/Dublin", /* summer time is the standard there */
+        "Europe/Dublin", /* its standard time is the summer time */
         "America/New_York",
-        "America/St_Johns",  /* half an hour, and changes a minute past midnight */
+        "America/St_Johns",  /* offset of half an hour; changes one minute past midnight */
         "America/Sao_Paulo", /* changes at midnight, until 2019 */
         "America/Santiago",
-        "Africa/Casablanca", /* negative summer time, in the rhythm of the moon */
+        "Africa/Casablanca", /* negative summer time during Ramadan */
         "Asia/Kathmandu",
         "Asia/Gaza",
         "Asia/Tehran",
-        "Australia/Lord_Howe", /* half an hour of summer time */
-        "Antarctica/Troll",    /* two of it */
+        "Australia/Lord_Howe", /* summer time of half an hour */
+        "Antarctica/Troll",    /* summer time of two hours */
         "Pacific/Chatham",
         "Pacific/Apia",
     };
@@ -454,7 +454,7 @@ TEST(a_day_that_was_skipped_agrees_with_libc)
     }
 }
 
-/* Whoever writes a zone without a list of changes leaves everything to the rule behind it. */
+/* Write a zone file without a list of changes, only with a rule. */
 static void write_zone(const char *path, const char *rule)
 {
     FILE *file = fopen(path, "wb");
@@ -473,7 +473,7 @@ static void write_zone(const char *path, const char *rule)
     fclose(file);
 }
 
-TEST(a_zone_of_a_rule_alone_agrees_with_libc)
+TEST(a_zone_file_with_a_rule_only_agrees_with_libc)
 {
     static const char *const rules[] = {"CET-1CEST,M3.5.0,M10.5.0/3",
                                         "<+1030>-10:30<+11>-11,M10.1.0,M4.1.0",
@@ -495,7 +495,7 @@ TEST(a_zone_of_a_rule_alone_agrees_with_libc)
     }
 }
 
-TEST(a_zone_file_that_does_not_add_up_is_no_zone)
+TEST(an_inconsistent_zone_file_is_refused)
 {
     char dir[300], path[400];
     unsigned char bytes[4096];
@@ -518,8 +518,8 @@ TEST(a_zone_file_that_does_not_add_up_is_no_zone)
     }
 }
 
-/* Bytes that are anything at all end in an answer or a refusal, and in nothing else. */
-TEST(a_zone_file_of_wrong_bytes_does_no_harm)
+/* Random bytes are either accepted or refused, and never crash. */
+TEST(a_zone_file_of_random_bytes_does_no_harm)
 {
     char dir[300], path[400];
     unsigned char bytes[4096];
@@ -554,7 +554,7 @@ TEST(a_zone_file_of_wrong_bytes_does_no_harm)
     }
 }
 
-/* ---- stretches of time ---- */
+/* ---- several instants ---- */
 
 static struct lhi_instants ticks(const char *line, const char *after, const char *upto)
 {
@@ -565,7 +565,7 @@ static struct lhi_instants ticks(const char *line, const char *after, const char
     return found;
 }
 
-TEST(the_instants_of_a_stretch_of_time_are_counted)
+TEST(the_instants_between_two_moments_are_counted)
 {
     struct lhi_instants t = ticks("*/5 * * * *", "2026-01-15T10:00:00Z", "2026-01-15T11:00:00Z");
     EXPECT_EQ(t.n, 12);
@@ -582,7 +582,7 @@ TEST(the_instants_of_a_stretch_of_time_are_counted)
     EXPECT_EQ(ticks("@every 1s", "2020-01-15T10:00:00Z", "2026-01-15T10:00:00Z").n, 189388800);
 }
 
-TEST(past_a_hundred_thousand_instants_nobody_counts_but_the_last_is_known)
+TEST(above_a_hundred_thousand_instants_the_count_stops_and_the_last_is_known)
 {
     struct lhi_instants t = ticks("* * * * *", "2020-01-15T10:00:00Z", "2026-01-15T10:00:30Z");
     EXPECT(t.more);

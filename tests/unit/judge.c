@@ -1,4 +1,4 @@
-/* Who is dead: what proves it, and what does not. */
+/* Whether a worker is dead: what proves a death, and what does not. */
 #include "harness/harness.h"
 
 #include "store/store.h"
@@ -12,7 +12,7 @@ enum {
     SILENCE_MS = INTERVAL_MS * MULTIPLIER
 };
 
-/* A worker of machine m, boot b, whose process lives: it is the test itself. */
+/* A worker of machine m and boot b whose process lives: this test. */
 static struct lhi_suspect suspect(const struct lhi_identity *self)
 {
     return (struct lhi_suspect){.id = "w-1",
@@ -29,7 +29,7 @@ static bool dead_after(const struct lhi_suspect *worker, const struct lhi_identi
     return lhi_judge_worker(worker, self, 1 + ms, &death) && !death.late;
 }
 
-TEST(another_boot_proves_a_death_where_all_are_on_one_machine)
+TEST(on_one_machine_another_boot_proves_a_death)
 {
     struct lhi_identity self;
     lhi_identify(&self);
@@ -42,7 +42,7 @@ TEST(another_boot_proves_a_death_where_all_are_on_one_machine)
     EXPECT(dead_after(&worker, &self, 0));
 }
 
-TEST(another_boot_of_this_machine_proves_a_death_among_many_only_with_a_missed_beat)
+TEST(with_several_machines_another_boot_proves_a_death_only_after_a_missed_heartbeat)
 {
     struct lhi_identity self;
     struct lhi_death death;
@@ -60,7 +60,7 @@ TEST(another_boot_of_this_machine_proves_a_death_among_many_only_with_a_missed_b
     EXPECT(dead_after(&worker, &self, SILENCE_MS));
 }
 
-TEST(a_worker_of_no_known_machine_is_judged_by_time_alone)
+TEST(a_worker_of_an_unknown_machine_is_judged_by_silence_only)
 {
     struct lhi_identity self;
     lhi_identify(&self);

@@ -1,13 +1,11 @@
-/* What programs that were built for this version rely on: sizes of structs, what is reserved in them, and
- * flags. */
+/* What programs built for this version rely on: the sizes of structs, their reserved fields, and flags. */
 #include "harness/harness.h"
 
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
 
-/* A field of a later version takes its place from `reserved`: a size that changes breaks every program
- * that was built before. */
+/* A new field takes its space from `reserved`. A changed size would break programs that were built before. */
 TEST(sizes_of_structs_are_the_pinned_ones)
 {
 #if defined(__LP64__)
@@ -53,7 +51,7 @@ TEST(options_of_a_later_version_are_refused_and_not_ignored)
     lh_open_opts open_opts = {.create = true, .reserved = {[6] = 1}};
 
     EXPECT_STATUS(lh_open("s.db", &open_opts, &store), LH_EMISUSE);
-    EXPECT_CONTAINS(lh_errmsg(store), "later versions");
+    EXPECT_CONTAINS(lh_errmsg(store), "reserved fields");
     lh_close(store);
     EXPECT_OK(lh_open("s.db", &(lh_open_opts){.create = true}, &store));
     lh_claim_opts claim = {.queues = &queue, .n_queues = 1, .worker = "w", .reserved = {1}};
@@ -65,15 +63,15 @@ TEST(options_of_a_later_version_are_refused_and_not_ignored)
     char *const command[] = {(char[]){"true"}, NULL};
     lh_work_opts work = {.queues = &queue, .n_queues = 1, .command = command, .reserved = {1}};
     EXPECT_STATUS(lh_worker_run(store, &work, NULL, why, sizeof why), LH_EMISUSE);
-    EXPECT_CONTAINS(why, "later versions");
+    EXPECT_CONTAINS(why, "reserved fields");
     lh_lease_run_opts run_opts = {.reserved = {1}};
     EXPECT_STATUS(lh_lease_run(store, "a", "b", command, &run_opts, NULL, why, sizeof why),
                   LH_EMISUSE);
-    EXPECT_CONTAINS(why, "later versions");
+    EXPECT_CONTAINS(why, "reserved fields");
     lh_close(store);
 }
 
-/* Every other struct that a caller fills: elements of lists, filters, policies, schedules, copies. */
+/* The other structs that a caller fills in: elements of lists, filters, policies, schedules, backups. */
 TEST(elements_and_filters_of_a_later_version_are_refused_and_not_ignored)
 {
     lh_store *store = NULL;
@@ -87,7 +85,7 @@ TEST(elements_and_filters_of_a_later_version_are_refused_and_not_ignored)
     EXPECT_OK(lh_open("s.db", &(lh_open_opts){.create = true}, &store));
     lh_new_job job = {.payload = "x", .payload_len = 1, .reserved = {[7] = 1}};
     EXPECT_STATUS(lh_enqueue(store, "q", &job, 1, NULL, &made), LH_EMISUSE);
-    EXPECT_CONTAINS(lh_errmsg(store), "later versions");
+    EXPECT_CONTAINS(lh_errmsg(store), "reserved fields");
     lh_beat beat = {.job = 1, .token = 1, .reserved = {[3] = 1}};
     EXPECT_STATUS(lh_heartbeat(store, &beat, 1, NULL, NULL), LH_EMISUSE);
     EXPECT_STATUS(lh_worker_heartbeat(store, "w", 0, &beat, 1, NULL), LH_EMISUSE);
@@ -108,15 +106,15 @@ TEST(elements_and_filters_of_a_later_version_are_refused_and_not_ignored)
     EXPECT_STATUS(lh_lease_acquire(store, "a", "b", &lease, &leases), LH_EMISUSE);
     EXPECT_STATUS(lh_backup(store, "copy.db", &(lh_backup_opts){.reserved = {[7] = 1}}),
                   LH_EMISUSE);
-    EXPECT_CONTAINS(lh_errmsg(store), "later versions");
+    EXPECT_CONTAINS(lh_errmsg(store), "reserved fields");
     lh_close(store);
     lh_move_opts move = {.reserved = {[7] = 1}};
     EXPECT_STATUS(lh_move("s.db", "t.db", &move, NULL, why, sizeof why), LH_EMISUSE);
-    EXPECT_CONTAINS(why, "later versions");
+    EXPECT_CONTAINS(why, "reserved fields");
     lh_open_opts open = {.reserved = {1}};
     EXPECT_STATUS(lh_restore("s.db", "copy.db", &open, kept, sizeof kept, why, sizeof why),
                   LH_EMISUSE);
-    EXPECT_CONTAINS(why, "later versions");
+    EXPECT_CONTAINS(why, "reserved fields");
 }
 
 /* ---- flags ---- */
@@ -145,7 +143,8 @@ TEST(flag_is_raised_by_threads_and_signal_handlers)
     EXPECT(signal(SIGUSR1, on_signal) != SIG_ERR);
     EXPECT_EQ(raise(SIGUSR1), 0);
     EXPECT_EQ(lh_flag_raised(&stop), 1);
-    EXPECT(lh_flag_raised(&caught) != 0); /* what programs have had for decades is a flag, too */
+    EXPECT(lh_flag_raised(&caught) !=
+           0); /* a sig_atomic_t that a signal handler sets is a flag, too */
     EXPECT_EQ(pthread_create(&thread, NULL, raise_it, (void *)(uintptr_t)&stop), 0);
     EXPECT_EQ(pthread_join(thread, NULL), 0);
     EXPECT_EQ(lh_flag_raised(&stop), 2);

@@ -1,4 +1,4 @@
-/* Memory: the arena hands out room that is aligned, zeroed and its own, and survives no memory. */
+/* Memory: the arena, failing allocations, and errors in a fixed buffer. */
 #include "base/mem.h"
 #include "base/error.h"
 #include "base/hook.h"
@@ -7,7 +7,7 @@
 #include <stdalign.h>
 #include <string.h>
 
-TEST(what_an_arena_hands_out_is_aligned_zeroed_and_apart)
+TEST(memory_of_an_arena_is_aligned_zeroed_and_distinct)
 {
     enum { PIECES = 500 };
     struct lhi_arena arena = {0};
@@ -29,7 +29,7 @@ TEST(what_an_arena_hands_out_is_aligned_zeroed_and_apart)
     EXPECT(arena.head == NULL);
 }
 
-TEST(a_piece_larger_than_any_block_is_handed_out_too)
+TEST(an_arena_can_allocate_more_than_one_block)
 {
     struct lhi_arena arena = {0};
     size_t large = (5 << 20) + 3;
@@ -54,10 +54,10 @@ TEST(copies_in_an_arena_end_with_a_zero_byte)
     EXPECT(copy != NULL);
     EXPECT_EQ(copy[0], 0);
     lhi_arena_clear(&arena);
-    lhi_arena_clear(&arena); /* twice is harmless */
+    lhi_arena_clear(&arena); /* clearing twice is allowed */
 }
 
-TEST(an_arena_without_memory_says_so_and_goes_on)
+TEST(an_arena_returns_null_without_memory_and_stays_usable)
 {
     struct lhi_arena arena = {0};
     struct lhi_control *control = lhi_control();
@@ -70,7 +70,7 @@ TEST(an_arena_without_memory_says_so_and_goes_on)
     lhi_arena_clear(&arena);
 }
 
-TEST(the_nth_allocation_fails_when_a_test_wants_it)
+TEST(a_test_can_make_the_nth_allocation_fail)
 {
     struct lhi_control *control = lhi_control();
     control->fail_at[LHI_FAULT_ALLOC] = control->calls[LHI_FAULT_ALLOC] + 2;
@@ -87,7 +87,7 @@ TEST(the_nth_allocation_fails_when_a_test_wants_it)
     EXPECT(lhi_strdup(NULL) == NULL);
 }
 
-/* ---- errors live in a fixed buffer ---- */
+/* ---- errors ---- */
 
 TEST(an_error_is_a_status_and_a_sentence)
 {
@@ -110,7 +110,7 @@ TEST(an_error_longer_than_its_buffer_is_cut)
     EXPECT_EQ(strlen(err.text), sizeof err.text - 1);
 }
 
-TEST(formatting_says_what_it_really_wrote)
+TEST(lhi_format_returns_the_number_of_bytes_it_wrote)
 {
     char buf[6] = "#####";
     EXPECT_EQ(lhi_format(buf, 5, "%s", "abcdefgh"), 4);

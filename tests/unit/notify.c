@@ -1,4 +1,4 @@
-/* What a worker tells its service manager, heard at a real socket. */
+/* Messages to the service manager, received at a real socket. */
 #include "base/notify.h"
 #include "harness/harness.h"
 
@@ -12,7 +12,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* A socket under `name`, as the service manager has it: a path, or @ and a name without a file. */
+/* Open a socket like that of a service manager: a path, or @NAME for an abstract socket. */
 static int listen_at(const char *name)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -29,7 +29,7 @@ static int listen_at(const char *name)
     return fd;
 }
 
-/* What was said, or "" when nothing was. */
+/* The next message; "": there is none. */
 static const char *heard(int fd, char *buf, size_t len)
 {
     ssize_t n = recv(fd, buf, len - 1, 0);
@@ -65,7 +65,7 @@ TEST(a_message_to_the_service_manager_arrives_at_a_path)
     EXPECT_EQ(open_files(), before);
 }
 
-TEST(a_message_to_the_service_manager_arrives_at_a_name_without_a_file)
+TEST(a_message_to_the_service_manager_arrives_at_an_abstract_socket)
 {
     char name[64], text[100];
     snprintf(name, sizeof name, "@leasehold-test-%ld", (long)getpid());
@@ -75,7 +75,7 @@ TEST(a_message_to_the_service_manager_arrives_at_a_name_without_a_file)
     EXPECT_STR(heard(fd, text, sizeof text), "STOPPING=1");
 }
 
-TEST(a_service_manager_that_does_not_read_holds_nobody_up)
+TEST(a_service_manager_that_does_not_read_blocks_no_caller)
 {
     char path[200], text[100];
     snprintf(path, sizeof path, "%s/manager", test_tmpdir());
@@ -87,10 +87,11 @@ TEST(a_service_manager_that_does_not_read_holds_nobody_up)
     while (heard(fd, text, sizeof text)[0] != '\0')
         kept++;
     EXPECT(kept > 0);
-    EXPECT(kept < 5000); /* else its queue was never full, and nothing was shown */
+    EXPECT(kept <
+           5000); /* otherwise the queue of the socket was never full, and the test shows nothing */
 }
 
-TEST(without_a_service_manager_a_message_goes_nowhere)
+TEST(without_a_service_manager_a_message_is_dropped)
 {
     static const char *const names[] = {
         "", "/", "@", "relative", "vsock:2:1234", "/no/such/socket"};
@@ -126,7 +127,7 @@ static int64_t watchdog(const char *us, const char *pid)
     return lhi_notify_watchdog_ms();
 }
 
-TEST(the_watchdog_is_whose_pid_it_names)
+TEST(the_watchdog_belongs_to_the_pid_that_it_names)
 {
     char me[24], parent[24];
     snprintf(me, sizeof me, "%ld", (long)getpid());
@@ -141,7 +142,7 @@ TEST(the_watchdog_is_whose_pid_it_names)
     EXPECT_EQ(watchdog("9223372036854775807", NULL), INT64_C(9223372036854775));
 }
 
-TEST(a_watchdog_that_is_no_number_is_none)
+TEST(a_watchdog_interval_that_is_no_number_is_ignored)
 {
     static const char *const bad[] = {
         "", "0", "-5", "+5", " 5", "5s", "0x10", "1e6", "9223372036854775808"};

@@ -6,7 +6,7 @@
 
 /* ---- falling through ---- */
 
-/* Rows for every level, in an order that must not matter; the lease tells which one won. */
+/* Resolve with rows of the given levels, whose order must not matter. The lease says which row won. */
 static lh_policy resolve(unsigned levels, const char *queue, const char *kind)
 {
     static const struct {
@@ -26,7 +26,7 @@ static lh_policy resolve(unsigned levels, const char *queue, const char *kind)
     return out;
 }
 
-TEST(the_most_particular_level_that_is_set_wins)
+TEST(the_narrowest_policy_row_that_sets_a_field_wins)
 {
     enum { BOTH = 1, ANY = 2, QUEUE = 4, KIND = 8 };
     for (unsigned levels = 0; levels < 16; levels++) {
@@ -48,14 +48,14 @@ TEST(the_most_particular_level_that_is_set_wins)
     }
 }
 
-TEST(what_is_resolved_is_complete)
+TEST(a_resolved_policy_has_every_field)
 {
     EXPECT_EQ(resolve(0, "q", "k").set, LH_POLICY_ALL);
     EXPECT_EQ(resolve(15, "q", "k").set, LH_POLICY_ALL);
     EXPECT_EQ(resolve(15, "q", "k").max_attempts, 3);
 }
 
-TEST(a_merge_takes_what_is_set_and_nothing_else)
+TEST(a_merge_copies_only_the_fields_that_are_set)
 {
     lh_policy into = {.set = LH_POLICY_LEASE | LH_POLICY_TIMEOUT, .lease_ms = 1, .timeout_ms = 2};
     lh_policy from = {.set = LH_POLICY_TIMEOUT | LH_POLICY_RATE | LH_POLICY_RECOVERY,
@@ -109,13 +109,13 @@ TEST(the_backoff_never_exceeds_its_cap_nor_falls_below_zero)
                 }
 }
 
-TEST(no_backoff_is_none_however_often)
+TEST(a_backoff_of_zero_stays_zero)
 {
     EXPECT_EQ(lhi_backoff_ms(0, 3600000, 1, UINT32_MAX), 0);
     EXPECT_EQ(lhi_backoff_ms(0, 3600000, 1000000, UINT32_MAX), 0);
 }
 
-/* ---- the words of a death ---- */
+/* ---- the reason of a recovery ---- */
 
 static const char *reason_of(const lh_job *job, int64_t now, struct lhi_fate *fate)
 {
@@ -123,7 +123,7 @@ static const char *reason_of(const lh_job *job, int64_t now, struct lhi_fate *fa
     return fate->reason;
 }
 
-TEST(a_death_tells_the_lease_as_people_say_it)
+TEST(the_reason_of_a_recovery_names_the_lease_in_one_unit)
 {
     static const struct {
         int64_t ms;
@@ -144,7 +144,7 @@ TEST(a_death_tells_the_lease_as_people_say_it)
         EXPECT_STR(fate.reason + n, "worker w-1 last seen 5m ago");
         job.last_heartbeat_at = 1000000 + 240000;
         EXPECT_STR(reason_of(&job, 1300000, &fate) + n, "worker w-1 last seen 1m ago");
-        job.last_heartbeat_at = 5; /* of an earlier attempt */
+        job.last_heartbeat_at = 5; /* from an earlier attempt */
         EXPECT_STR(reason_of(&job, 1300000, &fate) + n, "worker w-1 last seen 5m ago");
     }
 }

@@ -1,7 +1,6 @@
 /*
- * The embedded SQL: every statement prepares on a fresh store, rows are read in the order of their
- * columns, and each hot statement is served by the index that was made for it, whatever the number
- * of rows.
+ * The embedded SQL: every statement prepares on a fresh store, its columns are in the order in which they are
+ * read, and every hot statement uses its index, whatever the number of rows.
  */
 #include "harness/harness.h"
 #include "store/sqlite/row_sum.h"
@@ -57,7 +56,7 @@ TEST(every_statement_has_a_name_of_its_own)
             EXPECT(strcmp(lhi_sqlite_sql[i].name, lhi_sqlite_sql[k].name) != 0);
 }
 
-/* Column by column, what SELECT * of a statement gives. */
+/* Compare the columns of a statement with the expected ones. */
 static void expect_columns(sqlite3 *db, enum lhi_sql which, const char *const *names, int n)
 {
     sqlite3_stmt *stmt = NULL;
@@ -144,7 +143,7 @@ static const char *plan_of(sqlite3 *db, const struct lhi_sql_text *sql)
     return plan;
 }
 
-/* Does a line of the plan read all of this table, or all of an index of it? */
+/* Does the plan scan the whole table, or a whole index of it? */
 static bool scans(const char *plan, const char *table)
 {
     size_t len = strlen(table);
@@ -165,8 +164,8 @@ static bool scans(const char *plan, const char *table)
 #define LEASE "SEARCH lh_lease USING PRIMARY KEY (scope=? AND name=?)"
 #define QUEUE "SEARCH lh_queue USING PRIMARY KEY (queue=?)"
 
-/* What is on the way of every job, or asked at every claim. Each part must be in the plan, and
- * nothing is sorted: the index gives the order. */
+/* The statements that run for every job or every claim. Each part must be in the plan, and nothing is sorted,
+ * because the index has the order. */
 static const struct {
     const char *name;
     const char *parts[9];
@@ -218,7 +217,7 @@ static const struct {
     {"lease_count_stale", {"lh_lease_expires (expires_at>? AND expires_at<?)"}},
     {"report_get", {"SEARCH lh_report USING INTEGER PRIMARY KEY (rowid=?)"}},
     {"report_events", {"SEARCH e USING INDEX lh_event_report (report=?)"}},
-    /* These walk over what runs, which is never much, and over nothing else. */
+    /* These read all running jobs, of which there are few, and nothing else. */
     {"job_of_worker", {"lh_job_timed (state=?)"}},
     {"stale_of_worker", {"lh_job_timed (state=? AND lease_until>?)"}},
     {"stale_of_dead", {"lh_job_timed (state=? AND lease_until>?)", "lh_worker_uncleaned", SILENT}},
@@ -293,7 +292,7 @@ TEST(nothing_but_a_check_reads_all_jobs)
     sqlite3 *db = open_fresh();
     for (int i = 0; i < LHI_SQL_COUNT; i++) {
         const struct lhi_sql_text *sql = &lhi_sqlite_sql[i];
-        /* What a check found wrong is mended over all of them too; a move takes them all along. */
+        /* Checks, corrections after a check, and moves read everything. */
         if (strncmp(sql->name, "check_", 6) == 0 || strncmp(sql->name, "mend_", 5) == 0 ||
             strncmp(sql->name, "move_", 5) == 0)
             continue;
@@ -304,7 +303,7 @@ TEST(nothing_but_a_check_reads_all_jobs)
     sqlite3_close(db);
 }
 
-/* Statistics of another program's ANALYZE must not lead a claim astray. */
+/* Another program may have run ANALYZE; its statistics must not change the plans. */
 static void expect_plans_with(const char *queue, const char *completed)
 {
     char fill[500];
@@ -319,7 +318,8 @@ static void expect_plans_with(const char *queue, const char *completed)
     if (sqlite3_exec(db, fill, NULL, NULL, NULL) != SQLITE_OK)
         FAIL("could not fill the store: %s", sqlite3_errmsg(db));
     sqlite3_close(db);
-    EXPECT_EQ(sqlite3_open("sql.db", &db), SQLITE_OK); /* statistics are read at the start */
+    EXPECT_EQ(sqlite3_open("sql.db", &db),
+              SQLITE_OK); /* SQLite reads statistics when it opens the file */
     add_functions(db);
     for (int i = 0; i < N_HOT; i++) {
         const char *plan = plan_of(db, named(hot[i].name));

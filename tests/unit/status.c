@@ -24,7 +24,7 @@ TEST(every_outcome_has_a_name_a_text_an_exit_code_and_an_http_status)
     }
 }
 
-TEST(what_is_no_outcome_is_a_failure)
+TEST(an_unknown_status_counts_as_a_failure)
 {
     EXPECT_STR(lh_status_name(FIRST - 1), "?");
     EXPECT_STR(lh_status_code(FIRST - 1), "failed");
@@ -61,7 +61,7 @@ TEST(the_http_statuses_are_the_pinned_ones)
     EXPECT_EQ(lh_status_http(LH_ENOSPC), 507);
 }
 
-TEST(the_version_is_told)
+TEST(the_library_returns_its_version)
 {
     EXPECT_STR(lh_version(), LH_VERSION);
     EXPECT(strlen(lh_engine_version()) > 3);

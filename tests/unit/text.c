@@ -1,4 +1,4 @@
-/* Durations, times, names and UTF-8: what people write, and what we write for them. */
+/* Parsing and writing durations and times; checking names and UTF-8. */
 #include "base/text.h"
 #include "harness/harness.h"
 
@@ -67,7 +67,7 @@ static void expect_duration_text(int64_t ms, const char *wanted)
     EXPECT_STR(lh_duration_format(ms, buf, sizeof buf), wanted);
 }
 
-TEST(a_duration_is_written_as_people_write_it)
+TEST(a_duration_is_written_with_its_two_largest_units)
 {
     expect_duration_text(0, "0s");
     expect_duration_text(-5, "0s");
@@ -82,7 +82,7 @@ TEST(a_duration_is_written_as_people_write_it)
     expect_duration_text(INT64_C(86400000) * 3 + 3600000 * 4 + 60000 * 5, "3d4h");
 }
 
-TEST(what_is_written_as_a_duration_is_read_back)
+TEST(a_written_duration_is_parsed_to_the_same_value)
 {
     static const int64_t whole[] = {1,       17,      999,     1000,     59000,    60000,     61000,
                                     3599000, 3600000, 3660000, 86400000, 90000000, 1209600000};
@@ -160,7 +160,7 @@ TEST(what_is_not_a_time_is_refused_and_leaves_the_output_alone)
         "",
         "now",
         "2026-01-15",
-        "2026-01-15T10:30:00", /* whose half past ten? */
+        "2026-01-15T10:30:00", /* no zone */
         "2026-01-15T10:30Z",
         "2026-01-15T10:30:00.Z",
         "2026-01-15T10:30:00.0000000000Z",
@@ -208,11 +208,10 @@ TEST(a_time_is_written_in_utc_with_milliseconds)
     EXPECT_STR(lh_time_format(-1000, buf, sizeof buf), "1969-12-31T23:59:59.000Z");
 }
 
-TEST(what_is_written_as_a_time_is_read_back)
+TEST(a_written_time_is_parsed_to_the_same_value)
 {
     char buf[40];
-    int64_t step =
-        INT64_C(86400000) * 17 + 12345677; /* every month, hour and millisecond in time */
+    int64_t step = INT64_C(86400000) * 17 + 12345677; /* steps that reach every month and hour */
     for (int64_t ms = 0; ms < INT64_C(253402300800000); ms += step * 31)
         EXPECT_EQ(moment(lh_time_format(ms, buf, sizeof buf)), ms);
     for (int64_t day = 0; day < 366 * 9; day++) { /* every day from 2019 to 2028 */
@@ -235,7 +234,7 @@ TEST(a_time_is_cut_to_its_buffer_and_not_beyond)
 
 /* ---- names ---- */
 
-TEST(a_name_is_made_of_its_alphabet)
+TEST(a_name_has_only_the_allowed_characters)
 {
     char name[3] = "xx";
     EXPECT(lh_name_ok("AZaz09._:@-"));

@@ -1,4 +1,4 @@
-/* A job as a command: what it is given, and what becomes of how it ends. */
+/* Running a job as a command: its input, its environment, its output, and its outcome. */
 #include "work/shift.h"
 
 #include <linux/close_range.h>
@@ -11,7 +11,7 @@
 
 enum { MIB = 1 << 20 };
 
-/* ---------------------------------------------------------------- what it is given */
+/* ---------------------------------------------------------------- input and environment */
 
 TEST(the_payload_is_on_standard_input_and_standard_output_is_the_result)
 {
@@ -27,7 +27,7 @@ TEST(the_payload_is_on_standard_input_and_standard_output_is_the_result)
     int64_t big = put_bytes(&shop, "q", large, MIB);
     EXPECT_WORK(0, "q", "-j", "4", "--drain", "--", "cat");
     EXPECT_EQ(count(&shop, LH_COMPLETED), 4);
-    const lh_job *seen = look(&shop, text); /* good until the next look */
+    const lh_job *seen = look(&shop, text); /* valid until the next call of look() */
     EXPECT_MEM(seen->result, seen->result_len, "hello", 5);
     EXPECT_EQ(look(&shop, none)->result_len, 0);
     seen = look(&shop, binary);
@@ -53,7 +53,7 @@ static const char *environment_of(struct shop *shop, int64_t job)
     return seen->result;
 }
 
-TEST(the_job_is_in_the_environment_and_what_is_the_workers_own_is_not)
+TEST(the_environment_has_the_variables_of_the_job_and_none_of_the_worker)
 {
     struct shop shop = shop_open();
     lh_new_job job = {.payload = "x", .payload_len = 1, .kind = "letter"};
@@ -61,7 +61,7 @@ TEST(the_job_is_in_the_environment_and_what_is_the_workers_own_is_not)
     EXPECT_OK(lh_enqueue(shop.store, "q", &job, 1, NULL, &out[0]));
     job = (lh_new_job){.max_attempts = LH_UNLIMITED};
     EXPECT_OK(lh_enqueue(shop.store, "q", &job, 1, NULL, &out[1]));
-    /* As under systemd, and started by a job of another worker. */
+    /* As if started by systemd, and by a job of another worker. */
     setenv("NOTIFY_SOCKET", "/nonesuch", 1);
     setenv("WATCHDOG_USEC", "60000000", 1);
     setenv("LEASEHOLD_TOKEN", "999", 1);
@@ -91,20 +91,20 @@ TEST(the_job_is_in_the_environment_and_what_is_the_workers_own_is_not)
     shop_close(&shop);
 }
 
-TEST(a_command_has_no_other_descriptors_than_its_four)
+TEST(a_command_inherits_four_descriptors_only)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
-    /* What the one who started this test left open is none of ours. */
+    /* Descriptors that were open when this test started do not count. */
     EXPECT_EQ(close_range(3, ~0U, CLOSE_RANGE_CLOEXEC), 0);
     EXPECT_WORK(0, "q", "-j", "3", "--drain", "--", "ls", "-v", "/proc/self/fd");
     EXPECT_EQ(state_of(&shop, job), LH_COMPLETED);
-    /* 4 is the folder itself, which ls reads. */
+    /* descriptor 4 is the folder that ls reads */
     EXPECT_MEM(look(&shop, job)->result, look(&shop, job)->result_len, "0\n1\n2\n3\n4\n", 10);
     shop_close(&shop);
 }
 
-TEST(a_command_begins_with_plain_signals)
+TEST(a_command_starts_with_default_signals)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
@@ -117,7 +117,7 @@ TEST(a_command_begins_with_plain_signals)
     shop_close(&shop);
 }
 
-/* ---------------------------------------------------------------- what it writes */
+/* ---------------------------------------------------------------- output */
 
 TEST(the_first_mebibyte_of_standard_output_is_the_result)
 {
@@ -177,7 +177,7 @@ TEST(the_end_of_standard_error_is_the_error_and_is_made_text)
     shop_close(&shop);
 }
 
-/* ---------------------------------------------------------------- how it ends */
+/* ---------------------------------------------------------------- outcome */
 
 struct ending {
     const char *script;
@@ -196,12 +196,12 @@ static void expect_ending(struct shop *shop, int64_t job, const struct ending *e
              (long long)seen->attempt);
     EXPECT_STR(seen->last_error, e->error);
     EXPECT_EQ(seen->recoveries, 0);
-    /* The backoff is drawn from half of its length to all of it. */
+    /* The backoff is random between half of its length and its full length. */
     if (seen->state == LH_SCHEDULED && (delay < LONG_BACKOFF_MS / 2 || delay > LONG_BACKOFF_MS))
         FAIL("%s: it comes again after %lld ms", e->script, (long long)delay);
 }
 
-TEST(an_exit_code_or_a_signal_decides_what_becomes_of_the_job)
+TEST(an_exit_code_or_a_signal_decides_the_outcome_of_the_job)
 {
     static const struct ending endings[] = {
         {"exit 0", LH_COMPLETED, 1, NULL},

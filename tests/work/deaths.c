@@ -1,9 +1,9 @@
 /*
- * Workers and guardians that are killed or stopped in mid-job: everything below is dead before the
- * job is given to another.
+ * Workers and guardians that are killed or stopped while a job runs: all processes of the job are dead
+ * before another worker gets it.
  *
- * The command holds a file lock, and so does everything it starts: the next run cannot have it
- * while one of them lives.
+ * The command and everything it starts hold a file lock, which the next run cannot get while one of them
+ * lives.
  */
 #include "work/shift.h"
 
@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A first attempt with a child, a grandchild in the background and a daemon; "ready" when all are
- * there. The second has the lock, or says that it has not. */
+/* The first attempt starts a child, a grandchild in the background and a daemon, and writes "ready". The second
+ * attempt reports whether it gets the lock. */
 #define CROWD                                                                                \
     "exec 9>>lock; flock -n 9 || { echo \"two runs at once\" >&2; exit 65; };"               \
     "if [ $LEASEHOLD_ATTEMPT != 1 ]; then date +%s%N >second; exit 0; fi;"                   \
@@ -39,7 +39,7 @@ static bool crowd_gone(void)
     return true;
 }
 
-TEST(all_that_a_killed_worker_had_running_is_dead_before_the_job_is_run_again)
+TEST(the_processes_of_a_killed_worker_are_dead_before_its_job_runs_again)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
@@ -59,7 +59,7 @@ TEST(all_that_a_killed_worker_had_running_is_dead_before_the_job_is_run_again)
     shop_close(&shop);
 }
 
-TEST(a_worker_that_dies_takes_its_commands_along_though_nobody_recovers)
+TEST(the_commands_of_a_dead_worker_die_even_if_no_process_recovers)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
@@ -73,8 +73,8 @@ TEST(a_worker_that_dies_takes_its_commands_along_though_nobody_recovers)
     shop_close(&shop);
 }
 
-/* Neither is left to tidy up: whoever recovers does it. */
-TEST(what_outlives_worker_and_guardian_is_killed_before_the_job_is_run_again)
+/* Worker and guardian are both dead, so the process that recovers the job must kill the rest. */
+TEST(leftover_processes_are_killed_before_the_job_runs_again)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
@@ -82,7 +82,7 @@ TEST(what_outlives_worker_and_guardian_is_killed_before_the_job_is_run_again)
     EVENTUALLY(exists("ready"));
     pid_t guardian = guardian_of(&first);
     struct shift second = SHIFT("q", "--", SH(CROWD));
-    /* Stopped first, so that neither sees the other go. */
+    /* Both are stopped first, so that neither notices the death of the other. */
     shift_signal(&first, SIGSTOP);
     EXPECT_EQ(kill(guardian, SIGSTOP), 0);
     EXPECT_EQ(kill(guardian, SIGKILL), 0);
@@ -96,7 +96,7 @@ TEST(what_outlives_worker_and_guardian_is_killed_before_the_job_is_run_again)
     shop_close(&shop);
 }
 
-TEST(a_killed_guardian_takes_its_command_along_and_the_worker_goes_on)
+TEST(a_command_dies_with_its_guardian_and_the_worker_continues)
 {
     struct shop shop = shop_open();
     no_backoff(&shop);
@@ -114,8 +114,8 @@ TEST(a_killed_guardian_takes_its_command_along_and_the_worker_goes_on)
     shop_close(&shop);
 }
 
-/* It cannot be known by its session, nor by its environment; but it is the worker's child now. */
-TEST(a_daemon_without_our_environment_dies_with_the_guardian)
+/* The daemon has another session and an empty environment, but it has become a child of the worker. */
+TEST(a_daemon_with_an_empty_environment_dies_with_the_guardian)
 {
     struct shop shop = shop_open();
     long_backoff(&shop);
@@ -169,8 +169,8 @@ TEST(an_idle_guardian_that_is_killed_is_replaced)
     shop_close(&shop);
 }
 
-/* One that hangs cannot keep the deadlines: the worker sees to it. */
-TEST(the_command_of_a_stopped_guardian_is_ended_all_the_same)
+/* A stopped guardian cannot keep the deadlines, so the worker does. */
+TEST(the_command_of_a_stopped_guardian_is_killed_at_its_deadline)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
@@ -188,7 +188,7 @@ TEST(the_command_of_a_stopped_guardian_is_ended_all_the_same)
     pid = number_in("pid");
     shift_signal(&shift, SIGTERM);
     EVENTUALLY(said(&shift, "stopping"));
-    EXPECT_EQ(shift_stop(&shift), 0); /* the second one: at once */
+    EXPECT_EQ(shift_stop(&shift), 0); /* the second signal stops it immediately */
     EXPECT(gone(pid));
     EXPECT_EQ(state_of(&shop, next), LH_PENDING);
     shop_close(&shop);
@@ -198,8 +198,8 @@ TEST(the_command_of_a_stopped_guardian_is_ended_all_the_same)
 
 enum { LEASE_MS = 1600 };
 
-/* A worker that hangs: its guardian ends the command by the clock, while the lease still holds. */
-TEST(the_command_of_a_stopped_worker_is_dead_before_its_lease_has_ended)
+/* The worker hangs, so its guardian kills the command at the deadline, before the lease expires. */
+TEST(the_command_of_a_stopped_worker_is_dead_before_its_lease_expires)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
@@ -234,7 +234,7 @@ TEST(the_command_of_a_stopped_worker_is_dead_before_its_lease_has_ended)
     shop_close(&shop);
 }
 
-TEST(a_worker_that_was_stopped_for_a_moment_goes_on_as_if_nothing_was)
+TEST(a_worker_that_was_stopped_briefly_keeps_its_job)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
@@ -252,8 +252,8 @@ TEST(a_worker_that_was_stopped_for_a_moment_goes_on_as_if_nothing_was)
     shop_close(&shop);
 }
 
-/* A worker that was found dead, its row cleaned away, is one again when it goes on. */
-TEST(a_worker_that_was_taken_for_dead_works_again)
+/* A worker that was declared dead and whose row was deleted registers again when it continues. */
+TEST(a_worker_that_was_declared_dead_works_again)
 {
     struct shop shop = shop_open();
     struct shift shift = SHIFT("q", "--heartbeat", "100ms", "--", "true");
@@ -267,9 +267,9 @@ TEST(a_worker_that_was_taken_for_dead_works_again)
     shop_close(&shop);
 }
 
-/* ---------------------------------------------------------------- claimed ahead */
+/* ---------------------------------------------------------------- claimed in advance */
 
-TEST(what_a_killed_worker_had_not_started_comes_back_as_released)
+TEST(jobs_that_a_killed_worker_had_not_started_are_released)
 {
     struct shop shop = shop_open();
     int64_t jobs[5];
@@ -288,7 +288,7 @@ TEST(what_a_killed_worker_had_not_started_comes_back_as_released)
     shop_close(&shop);
 }
 
-/* A worker with jobs claimed ahead, which cannot write down that it starts one. */
+/* A worker with jobs claimed in advance that cannot record the start of one. */
 static struct shift shift_that_cannot_start(struct shop *shop, sqlite3 **db)
 {
     EXPECT_EQ(sqlite3_open("s.db", db), SQLITE_OK);
@@ -340,8 +340,8 @@ TEST(a_job_cancelled_before_it_was_started_is_not_started)
     shop_close(&shop);
 }
 
-/* Stopped before it had started anything, and told nothing while its lease ended. */
-TEST(a_job_is_not_started_under_a_lease_that_has_ended)
+/* The worker was stopped before it started the job, and continues after the lease has expired. */
+TEST(a_job_is_not_started_after_its_lease_has_expired)
 {
     struct shop shop = shop_open();
     sqlite3 *db;
@@ -374,7 +374,7 @@ TEST(two_workers_run_each_job_once)
     shop_close(&shop);
 }
 
-TEST(an_exclusive_queue_runs_one_job_at_a_time_whoever_works)
+TEST(an_exclusive_queue_runs_one_job_at_a_time_across_workers)
 {
     struct shop shop = shop_open();
     policy(&shop, .set = LH_POLICY_EXCLUSIVE, .exclusive = true);

@@ -1,4 +1,4 @@
-/* Jobs as calls of a function: lh_worker_run() with a handler, and what that may say. */
+/* Running a job as a function call: lh_worker_run() with a handler. */
 #include "work/shift.h"
 
 #include "base/hook.h"
@@ -16,14 +16,14 @@ struct bench {
     lh_work_opts opts;
     lh_work_tally tally;
     char error[480];
-    lh_flag stop;      /* raised: the worker is to end */
-    int calls, inside; /* of the handler; and how many at once now … */
-    int most;          /* … and at the most */
+    lh_flag stop;      /* stops the worker */
+    int calls, inside; /* calls of the handler; and how many run now */
+    int most;          /* the most that ran at once */
     int started, ended, trouble, stopped;
     size_t running_at_end;
 };
 
-/* As lh_work_opts.tell: in the thread of the worker. */
+/* lh_work_opts.tell, called in the thread of the worker. */
 static void hear(void *arg, const lh_work_event *event)
 {
     struct bench *b = arg;
@@ -63,7 +63,7 @@ static void bench_close(struct bench *b)
 
 /* ---------------------------------------------------------------- outcomes */
 
-/* The payload says what to return. */
+/* Return the outcome that the payload names. */
 static lh_outcome as_told(void *arg, lh_task *task, const lh_job *job)
 {
     struct bench *b = arg;
@@ -76,7 +76,7 @@ static lh_outcome as_told(void *arg, lh_task *task, const lh_job *job)
     return (lh_outcome)(*(const char *)job->payload - '0');
 }
 
-TEST(what_a_handler_returns_decides_what_becomes_of_the_job)
+TEST(the_outcome_of_a_handler_decides_the_outcome_of_the_job)
 {
     struct bench b = bench_open(as_told);
     long_backoff(&b.shop);
@@ -117,7 +117,7 @@ static lh_outcome done(void *arg, lh_task *task, const lh_job *job)
     return LH_RAN_OK;
 }
 
-/* Commits of this process while the worker runs: a point that is passed that often does not kill it. */
+/* Count the commits of this process while the worker runs, by a kill point that is never reached. */
 static int64_t commits_of(struct bench *b, size_t jobs, size_t n)
 {
     const int64_t never = 1 << 30;
@@ -148,7 +148,7 @@ TEST(a_worker_completes_a_job_and_claims_the_next_in_one_transaction)
     bench_close(&b);
 }
 
-TEST(a_critical_handler_ends_the_worker_with_its_words)
+TEST(a_critical_outcome_stops_the_worker_with_the_error_of_the_handler)
 {
     struct bench b = bench_open(as_told);
     int64_t job = put(&b.shop, "q", "4");
@@ -161,7 +161,7 @@ TEST(a_critical_handler_ends_the_worker_with_its_words)
     bench_close(&b);
 }
 
-TEST(once_is_one_job_or_the_answer_that_there_is_none)
+TEST(once_runs_one_job_or_returns_empty)
 {
     struct bench b = bench_open(as_told);
     b.opts.drain_pending = false;
@@ -176,7 +176,7 @@ TEST(once_is_one_job_or_the_answer_that_there_is_none)
     bench_close(&b);
 }
 
-/* ---------------------------------------------------------------- what it says */
+/* ---------------------------------------------------------------- progress */
 
 static lh_outcome talk(void *arg, lh_task *task, const lh_job *job)
 {
@@ -211,7 +211,7 @@ static lh_outcome talk(void *arg, lh_task *task, const lh_job *job)
     return LH_RAN_FAILED;
 }
 
-TEST(a_handler_says_how_far_it_is_and_a_bad_value_changes_nothing)
+TEST(a_handler_reports_progress_and_a_bad_value_changes_nothing)
 {
     struct bench b = bench_open(talk);
     put_many(&b.shop, "q", 8);
@@ -263,7 +263,7 @@ static int inside(const struct bench *b)
     return __atomic_load_n(&b->inside, __ATOMIC_SEQ_CST);
 }
 
-TEST(a_cancelled_job_is_told_to_its_handler_and_a_stop_gives_the_rest_back)
+TEST(a_handler_learns_that_its_job_was_cancelled_and_a_stop_releases_the_other_jobs)
 {
     struct bench b = bench_open(until_lost);
     pthread_t thread;
@@ -288,7 +288,7 @@ TEST(a_cancelled_job_is_told_to_its_handler_and_a_stop_gives_the_rest_back)
     bench_close(&b);
 }
 
-TEST(a_handler_that_takes_too_long_is_told_so)
+TEST(a_handler_learns_that_its_timeout_has_passed)
 {
     struct bench b = bench_open(until_lost);
     long_backoff(&b.shop);
@@ -312,7 +312,7 @@ static lh_outcome quick(void *arg, lh_task *task, const lh_job *job)
     return LH_RAN_OK;
 }
 
-TEST(many_jobs_on_several_threads_are_each_done_once)
+TEST(each_of_many_jobs_runs_once_on_several_threads)
 {
     enum { MANY = SANITIZED ? 400 : 3000, THREADS = 4 };
     struct bench b = bench_open(quick);
@@ -358,7 +358,7 @@ static bool fired(int64_t nth)
     return __atomic_load_n(&lhi_control()->calls[LHI_FAULT_ALLOC], __ATOMIC_SEQ_CST) >= nth;
 }
 
-/* Whatever it could not do, it ends, and leaves nothing that the next one does not find. */
+/* The worker ends after any failed allocation, and the next worker can do what it left. */
 TEST_TIMEOUT(every_allocation_of_a_worker_may_fail, 120)
 {
     struct bench b = bench_open(careless);

@@ -1,6 +1,6 @@
 /*
- * A command under a named lease: `leasehold lease run` and lh_lease_run(), with real processes, a real
- * terminal and real deaths. Who gets the lease next looks whether anything of the last run is left.
+ * A command under a named lease: `leasehold lease run` and lh_lease_run(), with real processes, terminals
+ * and deaths. The next holder of the lease checks whether any process of the last run is left.
  */
 #include "work/shift.h"
 
@@ -63,7 +63,7 @@ static lh_lease lease_now(struct shop *shop)
     if (lh_lease_get(shop->store, "a", "b", &leases) == LH_OK)
         found = leases->lease[0];
     lh_leases_free(leases);
-    found.owner = found.owner ? "somebody" : NULL; /* the name is gone with the answer */
+    found.owner = found.owner ? "somebody" : NULL; /* the string is freed with the answer */
     return found;
 }
 
@@ -84,13 +84,13 @@ static int64_t alive(struct shop *shop)
     return n;
 }
 
-/* Leaves a child in its own session and one that was forked away twice; says who they are. */
+/* Start a child in a session of its own and a daemon, and write their pids. */
 #define FAMILY                                          \
     "setsid sh -c 'echo $$ > deep; exec sleep 1000' & " \
     "(sh -c 'echo $$ > away; exec sleep 1000' &) ; "    \
     "while [ ! -s deep ] || [ ! -s away ]; do sleep 0.02; done; echo $$ > top; sleep 1000"
 
-/* The next one: does anything of the family live? (A zombie does not.) */
+/* For the next run: does any process of the family live? A zombie does not. */
 #define LOOK                                                                               \
     "for who in top deep away; do "                                                        \
     "if grep -qs '^State:.[^ZX]' /proc/$(cat $who)/status; then touch overlap; fi; done; " \
@@ -118,9 +118,9 @@ static void expect_handed_on(pid_t next)
     EXPECT(!exists("overlap"));
 }
 
-/* ---- as users of flock expect ---- */
+/* ---- like flock(1) ---- */
 
-TEST(the_exit_code_is_the_commands_and_the_lease_is_given_back)
+TEST(the_exit_code_is_that_of_the_command_and_the_lease_is_released)
 {
     struct shop shop = shop_open();
     EXPECT_EQ(RUN("a/b", "--", "true"), 0);
@@ -137,14 +137,14 @@ TEST(a_command_that_cannot_be_run_acquires_nothing)
     EXPECT_EQ(RUN("a/b", "--", "no-such-program"), 2);
     EXPECT_EQ(RUN("a/b", "--", "./no-program"), 2);
     EXPECT_EQ(events(&shop, "lease.acquired"), 0);
-    /* This looks like one until it is started. */
+    /* An executable file that no kernel can run. */
     write_file("no-format", "hello\n", 0700);
     EXPECT_EQ(RUN("a/b", "--", "./no-format"), 2);
     EXPECT(!held(&shop));
     shop_close(&shop);
 }
 
-TEST(while_it_runs_nobody_else_has_the_lease)
+TEST(no_other_owner_gets_the_lease_while_the_command_runs)
 {
     struct shop shop = shop_open();
     pid_t first = START("a/b", SCRIPT("touch begun; " UNTIL("end")));
@@ -189,7 +189,7 @@ TEST_TIMEOUT(a_lease_is_extended_for_as_long_as_the_command_runs, 120)
     shop_close(&shop);
 }
 
-TEST(what_its_owner_holds_already_is_not_extended_and_not_released)
+TEST(a_lease_that_the_owner_already_holds_is_neither_extended_nor_released)
 {
     struct shop shop = shop_open();
     lh_lease_opts opts = {.owner = "me", .ttl_ms = 600000};
@@ -225,7 +225,7 @@ TEST(a_command_may_complete_its_lease_itself)
                                 "--token $LEASEHOLD_TOKEN; exit 3")),
               3);
     EXPECT_EQ(lease_now(&shop).rows, 5);
-    /* But if it gives it to others, and then works on, that is its loss. */
+    /* But if the command releases the lease to another owner and continues, the lease is lost. */
     EXPECT_EQ(RUN("a/b", SCRIPT("$PROGRAM --store s.db lease release a/b --token $LEASEHOLD_TOKEN; "
                                 "$PROGRAM --store s.db lease acquire a/b --owner other")),
               4);
@@ -236,7 +236,7 @@ TEST(a_short_command_leaves_no_worker_behind)
 {
     struct shop shop = shop_open();
     int64_t left = 1;
-    for (int i = 0; i < 20 && left > 0; i++) { /* unless this machine is slow just then */
+    for (int i = 0; i < 20 && left > 0; i++) { /* try again if the machine is slow */
         int64_t before = workers(&shop);
         EXPECT_EQ(RUN("a/b", "--", "true"), 0);
         left = workers(&shop) - before;
@@ -264,7 +264,7 @@ TEST(signals_are_passed_on_to_the_command)
     shop_close(&shop);
 }
 
-TEST(what_was_ignored_stays_ignored)
+TEST(ignored_signals_stay_ignored)
 {
     struct shop shop = shop_open();
     EXPECT(signal(SIGHUP, SIG_IGN) != SIG_ERR);
@@ -273,7 +273,7 @@ TEST(what_was_ignored_stays_ignored)
     EXPECT_EQ(kill(run, SIGHUP), 0);
     touch("end");
     EXPECT_EQ(end_of(run), 0);
-    /* … but not what programs ignore for themselves. */
+    /* Signals that the library ignores are not ignored in the command. */
     EXPECT_EQ(RUN("a/b", SCRIPT("kill -PIPE $$")), 128 + SIGPIPE);
     shop_close(&shop);
 }
@@ -312,7 +312,7 @@ static void type(const struct terminal *t, const char *keys)
     EXPECT_EQ(write(t->fd, keys, strlen(keys)), (ssize_t)strlen(keys));
 }
 
-TEST(the_terminal_is_the_commands)
+TEST(the_command_controls_the_terminal)
 {
     struct shop shop = shop_open();
     struct terminal t =
@@ -325,7 +325,7 @@ TEST(the_terminal_is_the_commands)
     shop_close(&shop);
 }
 
-/* One that is sent by a process would be the second. */
+/* Count interrupts; one that a process sends would be the second. */
 #define COUNT_INTERRUPTS                                                                    \
     "exec python3 -c 'import os, signal, sys\n"                                             \
     "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n"                           \
@@ -335,7 +335,7 @@ TEST(the_terminal_is_the_commands)
     "    if hit: print(hit, file=open(\"passed-on\" if hit.si_pid else \"hits\", \"a\"))\n" \
     "sys.exit(6)'"
 
-TEST(an_interrupt_key_reaches_the_command_once_and_the_guardian_not_at_all)
+TEST(an_interrupt_key_reaches_only_the_command_and_only_once)
 {
     struct shop shop = shop_open();
     struct terminal t = on_terminal(COUNT_INTERRUPTS);
@@ -348,7 +348,7 @@ TEST(an_interrupt_key_reaches_the_command_once_and_the_guardian_not_at_all)
     EXPECT_EQ(end_of(t.pid), 6);
     EXPECT_EQ(lines_of("hits"), 3);
     EXPECT(!exists("passed-on"));
-    /* (No shell: one that is about to start something may miss the key.) */
+    /* Without a shell, which may miss the key while it starts a program. */
     struct terminal plain =
         on_terminal("exec python3 -c 'import time; open(\"begun2\", \"w\"); time.sleep(1000)'");
     EVENTUALLY(exists("begun2"));
@@ -362,12 +362,12 @@ TEST(an_interrupt_key_reaches_the_command_once_and_the_guardian_not_at_all)
 
 /* ---- deaths ---- */
 
-TEST(a_killed_run_takes_everything_with_it_and_its_lease_is_free_at_once)
+TEST(the_processes_of_a_killed_run_die_and_its_lease_is_free_immediately)
 {
     struct shop shop = shop_open();
     pid_t run = start_family(&shop, "10m");
     pid_t next = START("a/b", "--wait", SCRIPT(LOOK));
-    EVENTUALLY(threads_of(next) > 1); /* one looks after the store: it waits */
+    EVENTUALLY(threads_of(next) > 1); /* a second thread runs maintenance: the run waits */
     EXPECT_EQ(kill(run, SIGKILL), 0);
     expect_handed_on(next);
     EXPECT_EQ(end_of(run), -SIGKILL);
@@ -375,19 +375,19 @@ TEST(a_killed_run_takes_everything_with_it_and_its_lease_is_free_at_once)
     shop_close(&shop);
 }
 
-TEST(who_does_not_wait_takes_the_lease_of_a_dead_run_too)
+TEST(a_run_that_does_not_wait_gets_the_lease_of_a_dead_run)
 {
     struct shop shop = shop_open();
     pid_t run = start_family(&shop, "10m");
     EXPECT_EQ(kill(run, SIGKILL), 0);
     EXPECT_EQ(end_of(run), -SIGKILL);
     EVENTUALLY(gone(number_in("top")) && gone(number_in("deep")) && gone(number_in("away")));
-    EVENTUALLY(RUN("a/b", SCRIPT(LOOK)) == 0); /* the guardian may be a moment behind them */
+    EVENTUALLY(RUN("a/b", SCRIPT(LOOK)) == 0); /* the guardian may need a moment */
     EXPECT(!exists("overlap"));
     shop_close(&shop);
 }
 
-TEST(a_killed_run_with_an_owner_takes_everything_with_it_and_its_lease_ends_by_time)
+TEST(the_processes_of_a_killed_run_with_an_owner_die_and_its_lease_expires)
 {
     struct shop shop = shop_open();
     pid_t run = START("a/b", "--owner", "me", "--ttl", "2s", SCRIPT(FAMILY));
@@ -401,7 +401,7 @@ TEST(a_killed_run_with_an_owner_takes_everything_with_it_and_its_lease_ends_by_t
 }
 
 /* As a shell starts a job, and as `kill -9 %1` ends it. */
-TEST(who_kills_the_whole_process_group_kills_what_has_left_it_too)
+TEST(a_kill_of_the_process_group_also_ends_processes_that_left_it)
 {
     struct shop shop = shop_open();
     const char *argv[MOST_WORDS];
@@ -424,7 +424,7 @@ TEST(who_kills_the_whole_process_group_kills_what_has_left_it_too)
     shop_close(&shop);
 }
 
-TEST(a_killed_guardian_takes_everything_with_it)
+TEST(the_processes_of_a_killed_guardian_die)
 {
     struct shop shop = shop_open();
     struct shift run = {.pid = start_family(&shop, "10m")};
@@ -435,7 +435,7 @@ TEST(a_killed_guardian_takes_everything_with_it)
     shop_close(&shop);
 }
 
-TEST(when_both_are_killed_what_is_left_is_ended_before_the_lease_is_handed_on)
+TEST(leftover_processes_of_a_killed_run_and_guardian_die_before_the_lease_is_free)
 {
     struct shop shop = shop_open();
     struct shift run = {.pid = start_family(&shop, "10m")};
@@ -461,7 +461,7 @@ TEST(a_stopped_run_is_fenced_by_its_guardian_before_its_lease_ends)
     shop_close(&shop);
 }
 
-TEST(what_a_command_leaves_behind_ends_with_it)
+TEST(processes_that_a_command_leaves_behind_are_killed)
 {
     struct shop shop = shop_open();
     EXPECT_EQ(RUN("a/b", SCRIPT("setsid sh -c 'echo $$ > deep; exec sleep 1000' & "
@@ -486,7 +486,7 @@ static void release_by_hand(struct shop *shop)
     lh_leases_free(leases);
 }
 
-TEST(a_lease_taken_away_by_hand_stops_everything_the_command_has_started)
+TEST(a_lease_taken_by_an_operator_stops_all_processes_of_the_command)
 {
     struct shop shop = shop_open();
     pid_t run =
@@ -503,7 +503,7 @@ TEST(a_lease_taken_away_by_hand_stops_everything_the_command_has_started)
     shop_close(&shop);
 }
 
-TEST(a_command_that_ends_after_its_lease_was_taken_tells_so)
+TEST(a_command_that_ends_after_its_lease_was_taken_is_reported_as_lost)
 {
     struct shop shop = shop_open();
     pid_t run = START("a/b", "--ttl", "10m", SCRIPT("touch begun; " UNTIL("end")));
@@ -545,7 +545,7 @@ static int by_size(const void *left, const void *right)
     return a < b ? -1 : a > b;
 }
 
-/* From the end of one run to the start of the next: the median of some rounds. */
+/* The time from the end of one run to the start of the next, as the median of some rounds. */
 static int64_t handover_ms(void)
 {
     enum { ROUNDS = 9 };
@@ -554,7 +554,7 @@ static int64_t handover_ms(void)
         pid_t first = START("a/b", SCRIPT("touch begun; " UNTIL("end") "date +%s%3N > ended"));
         EVENTUALLY(exists("begun"));
         pid_t next = START("a/b", "--wait", SCRIPT("date +%s%3N > taken"));
-        EVENTUALLY(threads_of(next) > 1); /* one looks after the store: it waits */
+        EVENTUALLY(threads_of(next) > 1); /* a second thread runs maintenance: the run waits */
         touch("end");
         EXPECT_EQ(end_of(first), 0);
         EXPECT_EQ(end_of(next), 0);
@@ -571,7 +571,7 @@ static int64_t handover_ms(void)
 
 /* A waiting run polls once a second, which takes 500 ms in the median; a wake-up is faster. Only starting
  * two programs may take as long on a busy machine, and is then tried again when that is over. */
-TEST_TIMEOUT(who_waits_has_the_lease_as_soon_as_it_is_released, 120)
+TEST_TIMEOUT(a_waiting_run_gets_the_lease_as_soon_as_it_is_released, 120)
 {
     enum { TRIES = 8 };
     struct shop shop = shop_open();
@@ -581,7 +581,7 @@ TEST_TIMEOUT(who_waits_has_the_lease_as_soon_as_it_is_released, 120)
     shop_close(&shop);
 }
 
-TEST(who_waits_has_the_lease_when_its_holders_time_is_up)
+TEST(a_waiting_run_gets_the_lease_when_it_expires)
 {
     struct shop shop = shop_open();
     lh_lease_opts opts = {.owner = "gone", .ttl_ms = 300};
@@ -591,7 +591,7 @@ TEST(who_waits_has_the_lease_when_its_holders_time_is_up)
     shop_close(&shop);
 }
 
-TEST(who_waits_may_be_interrupted)
+TEST(a_waiting_run_can_be_interrupted)
 {
     struct shop shop = shop_open();
     lh_lease_opts opts = {.owner = "other", .ttl_ms = 600000};
@@ -614,7 +614,7 @@ static void *raise_when_begun(void *arg)
     return NULL;
 }
 
-TEST(a_flag_stops_the_command_and_gives_the_lease_back)
+TEST(a_raised_flag_stops_the_command_and_releases_the_lease)
 {
     struct shop shop = shop_open();
     char sh[] = "sh", c[] = "-c", script[] = "touch begun; sleep 1000";
@@ -629,7 +629,7 @@ TEST(a_flag_stops_the_command_and_gives_the_lease_back)
     EXPECT_STR(error, "the command was stopped");
     EXPECT_EQ(pthread_join(thread, NULL), 0);
     EXPECT(!held(&shop));
-    /* … and the wait for one. */
+    /* A raised flag also ends the wait for a lease. */
     EXPECT_OK(lh_lease_acquire(shop.store, "a", "b",
                                &(lh_lease_opts){.owner = "other", .ttl_ms = 600000}, NULL));
     opts.wait_ms = -1;
@@ -647,7 +647,7 @@ TEST(bad_values_are_refused_with_a_sentence)
     lh_lease_run_opts opts = {.guardian = guardian_path(), .wait_ms = -2};
     EXPECT_STATUS(lh_lease_run(shop.store, "a", "b", command, &opts, NULL, error, sizeof error),
                   LH_EINVAL);
-    EXPECT_CONTAINS(error, "wait is -2 ms");
+    EXPECT_CONTAINS(error, "got -2");
     opts = (lh_lease_run_opts){.guardian = guardian_path(), .kill_after_ms = -1};
     EXPECT_STATUS(lh_lease_run(shop.store, "a", "b", command, &opts, NULL, error, sizeof error),
                   LH_EINVAL);

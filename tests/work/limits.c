@@ -1,11 +1,11 @@
-/* Cancelled, limited and failing jobs; and many of them. */
+/* Cancelled jobs, rates, draining, failing jobs, and many jobs. */
 #include "work/shift.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-TEST(a_cancelled_job_is_stopped_within_a_beat)
+TEST(a_cancelled_job_is_stopped_within_one_heartbeat)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
@@ -25,7 +25,7 @@ TEST(a_cancelled_job_is_stopped_within_a_beat)
     shop_close(&shop);
 }
 
-/* Cancelled and tried again while the old run is still there: the new one waits for its end. */
+/* The job is cancelled and retried while its old run still lives: the new run waits for its end. */
 TEST(a_job_cancelled_and_retried_does_not_run_twice_at_once)
 {
     struct shop shop = shop_open();
@@ -45,7 +45,7 @@ TEST(a_job_cancelled_and_retried_does_not_run_twice_at_once)
 
 /* ---------------------------------------------------------------- a rate */
 
-TEST(at_the_rate_what_is_not_started_is_released_at_once_and_the_rest_keeps_beating)
+TEST(jobs_above_the_rate_are_released_at_once_and_running_jobs_keep_their_leases)
 {
     struct shop shop = shop_open();
     int64_t jobs[6];
@@ -57,7 +57,7 @@ TEST(at_the_rate_what_is_not_started_is_released_at_once_and_the_rest_keeps_beat
     EVENTUALLY(count(&shop, LH_PENDING) == 4);
     for (int i = 2; i < 6; i++)
         EXPECT_EQ(look(&shop, jobs[i])->attempt, 0);
-    for (int i = 0; i < 2; i++) { /* each of those in hand, again and again */
+    for (int i = 0; i < 2; i++) { /* every running job sends several heartbeats */
         int64_t beat = look(&shop, jobs[i])->last_heartbeat_at;
         EVENTUALLY(look(&shop, jobs[i])->last_heartbeat_at > beat);
     }
@@ -70,7 +70,7 @@ TEST(at_the_rate_what_is_not_started_is_released_at_once_and_the_rest_keeps_beat
     shop_close(&shop);
 }
 
-TEST(what_the_rate_does_not_let_start_is_not_claimed_while_all_slots_are_busy)
+TEST(jobs_above_the_rate_are_not_claimed_while_all_slots_are_busy)
 {
     struct shop shop = shop_open();
     int64_t jobs[6];
@@ -79,7 +79,8 @@ TEST(what_the_rate_does_not_let_start_is_not_claimed_while_all_slots_are_busy)
     struct shift shift = SHIFT("q", "-j", "1", "--batch", "3", "--rate", "2/1h", "--",
                                SH("echo x >>runs;" UNTIL("go")));
     EVENTUALLY(lines_of("runs") == 1);
-    EVENTUALLY(look(&shop, jobs[1])->state == LH_RUNNING); /* claimed ahead: it may start */
+    EVENTUALLY(look(&shop, jobs[1])->state ==
+               LH_RUNNING); /* it was claimed in advance and may start */
     touch("go");
     EVENTUALLY(count(&shop, LH_COMPLETED) == 2);
     EXPECT_EQ(shift_stop(&shift), 0);
@@ -88,7 +89,7 @@ TEST(what_the_rate_does_not_let_start_is_not_claimed_while_all_slots_are_busy)
     shop_close(&shop);
 }
 
-TEST(a_rate_holds_without_a_batch_too_and_fills_up_again)
+TEST(a_rate_limits_single_claims_and_refills)
 {
     struct shop shop = shop_open();
     put_many(&shop, "q", 9);
@@ -116,7 +117,7 @@ static void fail_for_an_hour(struct shop *shop, int64_t job)
     lh_jobs_free(jobs);
 }
 
-TEST(a_worker_that_drains_waits_for_retries_and_says_so)
+TEST(a_draining_worker_reports_that_it_waits_for_retries)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
@@ -129,7 +130,7 @@ TEST(a_worker_that_drains_waits_for_retries_and_says_so)
     shop_close(&shop);
 }
 
-TEST(a_worker_that_waits_for_retries_stops_when_told_to)
+TEST(a_worker_that_waits_for_retries_can_be_stopped)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
@@ -141,7 +142,7 @@ TEST(a_worker_that_waits_for_retries_stops_when_told_to)
     shop_close(&shop);
 }
 
-TEST(a_worker_that_drains_what_is_pending_leaves_retries_behind)
+TEST(a_worker_that_drains_pending_jobs_does_not_wait_for_retries)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
@@ -204,8 +205,8 @@ TEST(five_failures_in_a_row_mark_the_worker_until_a_success)
 
 /* ---------------------------------------------------------------- many */
 
-/* With TEST_THOROUGH to the end; else it is stopped on the way, which must lose nothing either. */
-TEST_TIMEOUT(of_ten_thousand_jobs_none_is_lost, 120)
+/* With TEST_THOROUGH all jobs run. Otherwise the workers are stopped, which must lose no job either. */
+TEST_TIMEOUT(none_of_ten_thousand_jobs_is_lost, 120)
 {
     enum { ALL = 10000, ENOUGH = 600 };
     struct shop shop = shop_open();

@@ -1,4 +1,4 @@
-/* What commands and handlers write is kept, whatever becomes of the run. */
+/* The output of commands and handlers is kept, whatever the outcome of the run. */
 #include "work/shift.h"
 
 #include <fcntl.h>
@@ -7,11 +7,11 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- help ---- */
+/* ---- helpers ---- */
 
 static lh_outputs *seen;
 
-/* What the runs of the job wrote; good until the next look. */
+/* The output of the runs of a job, valid until the next call. */
 static const lh_outputs *outputs(struct shop *shop, int64_t job)
 {
     lh_outputs_free(seen);
@@ -66,7 +66,7 @@ static pid_t print_into(int pipe, const char *script)
 
 /* ---- commands ---- */
 
-TEST(both_streams_of_a_command_are_kept_whatever_its_end)
+TEST(both_output_streams_are_kept_for_every_outcome)
 {
     static const char *const codes[] = {"0", "1", "65", "75"};
     struct shop shop = shop_open();
@@ -84,7 +84,7 @@ TEST(both_streams_of_a_command_are_kept_whatever_its_end)
     done_with(&shop);
 }
 
-TEST(what_every_attempt_wrote_is_kept)
+TEST(the_output_of_every_attempt_is_kept)
 {
     struct shop shop = shop_open();
     no_backoff(&shop);
@@ -98,7 +98,7 @@ TEST(what_every_attempt_wrote_is_kept)
     done_with(&shop);
 }
 
-/* As JSON a control character takes six bytes. A pipe that is ready takes PIPE_BUF bytes, and no more. */
+/* In JSON a control character takes six bytes. A pipe that is ready accepts PIPE_BUF bytes. */
 TEST(a_reader_that_stalls_does_not_stop_the_worker_that_prints)
 {
     struct shop shop = shop_open();
@@ -134,7 +134,7 @@ TEST(a_command_that_writes_nothing_leaves_no_output)
     done_with(&shop);
 }
 
-TEST(of_long_output_the_beginning_and_the_end_are_kept)
+TEST(long_output_keeps_its_head_and_tail)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
@@ -150,7 +150,7 @@ TEST(of_long_output_the_beginning_and_the_end_are_kept)
     done_with(&shop);
 }
 
-TEST(a_queue_that_keeps_no_output_keeps_none)
+TEST(a_policy_can_switch_output_off)
 {
     struct shop shop = shop_open();
     policy(&shop, .set = LH_POLICY_MAX_OUTPUT, .max_output = 0);
@@ -177,9 +177,9 @@ TEST(a_result_that_is_cut_or_refused_is_marked)
     done_with(&shop);
 }
 
-/* ---- while it runs, and when it does not end by itself ---- */
+/* ---- running and stopped jobs ---- */
 
-TEST(what_a_command_wrote_so_far_outlives_its_worker)
+TEST(the_output_of_a_running_command_outlives_its_worker)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
@@ -195,7 +195,7 @@ TEST(what_a_command_wrote_so_far_outlives_its_worker)
     done_with(&shop);
 }
 
-TEST(what_a_command_wrote_is_kept_when_its_worker_stops)
+TEST(the_output_of_a_command_is_kept_when_its_worker_stops)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
@@ -208,7 +208,7 @@ TEST(what_a_command_wrote_is_kept_when_its_worker_stops)
     done_with(&shop);
 }
 
-TEST(what_a_cancelled_command_wrote_before_is_kept)
+TEST(the_output_of_a_cancelled_command_is_kept)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
@@ -245,7 +245,7 @@ static lh_outcome wait_for_own_output(void *arg, lh_task *task, const lh_job *jo
     return LH_RAN_OK;
 }
 
-TEST(what_a_handler_wrote_so_far_is_sent_while_it_runs)
+TEST(the_output_of_a_handler_is_sent_while_it_runs)
 {
     struct shop shop = shop_open();
     const char *queue = "q";
@@ -261,7 +261,7 @@ TEST(what_a_handler_wrote_so_far_is_sent_while_it_runs)
     done_with(&shop);
 }
 
-TEST(what_a_handler_says_it_wrote_is_kept)
+TEST(the_output_that_a_handler_reports_is_kept)
 {
     struct shop shop = shop_open();
     const char *queue = "q";

@@ -1,4 +1,4 @@
-/* A worker that cannot do its work does not begin: nothing is claimed, nothing is written. */
+/* A worker that cannot work does not start: it claims nothing and writes nothing. */
 #include "work/shift.h"
 
 #include <stdio.h>
@@ -46,14 +46,14 @@ TEST(a_command_that_cannot_be_run_is_refused_before_anything_is_claimed)
     shop_close(&shop);
 }
 
-TEST(a_command_that_cannot_be_run_makes_no_store)
+TEST(a_command_that_cannot_be_run_creates_no_store)
 {
     expect_refused("./nonesuch", "does not exist");
     EXPECT(!exists("s.db"));
     EXPECT(!exists("s.db-lease"));
 }
 
-/* The program, started by a shell in a namespace of its own; code 77: there is none to be had here. */
+/* Run the program in a new namespace. Exit code 77: this machine allows none. */
 static struct run run_in(const char *namespace, const char *offset, const char *prepare,
                          const char *words)
 {
@@ -72,7 +72,7 @@ static struct run run_in(const char *namespace, const char *offset, const char *
 
 #define HIDE_PROC "mount -t tmpfs none /proc 2> /dev/null"
 
-/* Guardians are told apart by their start time, which /proc shows: no job would ever be started. */
+/* The start times of guardians are read from /proc; without them no job could start. */
 TEST(worker_without_proc_refuses_to_start_and_claims_nothing)
 {
     static const char *const words[] = {"work q --once -- true",
@@ -94,8 +94,8 @@ TEST(worker_without_proc_refuses_to_start_and_claims_nothing)
     shop_close(&shop);
 }
 
-/* A pid namespace of its own, but /proc of the one above: every pid there is the number of another
- * process, so guardians would be taken for dead, or strangers for guardians. */
+/* With a new pid namespace but the /proc of the outer one, each pid is that of another process. Guardians would
+ * look dead, and other processes like guardians. */
 TEST(worker_with_proc_of_another_pid_namespace_refuses_to_start_and_claims_nothing)
 {
     static const char *const words[] = {"work q --once -- true",
@@ -194,7 +194,7 @@ TEST(a_worker_without_a_queue_or_with_bad_numbers_is_refused)
     opts = good;
     opts.queues = &bad;
     EXPECT_STATUS(lh_worker_run(shop.store, &opts, &tally, why, sizeof why), LH_EINVAL);
-    EXPECT_CONTAINS(why, "queue \"a b\" is no name");
+    EXPECT_CONTAINS(why, "queue \"a b\" is not a name");
     opts = good;
     opts.jobs = 1001;
     EXPECT_STATUS(lh_worker_run(shop.store, &opts, &tally, why, sizeof why), LH_EINVAL);
@@ -210,8 +210,8 @@ TEST(a_worker_without_a_queue_or_with_bad_numbers_is_refused)
     shop_close(&shop);
 }
 
-/* It was there at the start, and is not when it is needed. */
-TEST(a_command_that_goes_away_stops_the_worker_and_costs_no_attempt)
+/* The command existed when the worker started, and is deleted before a job needs it. */
+TEST(a_command_that_is_deleted_stops_the_worker_and_costs_no_attempt)
 {
     struct shop shop = shop_open();
     write_file("run", "#!/bin/sh\nexit 0\n", 0700);

@@ -1,4 +1,4 @@
-/* See shift.h. */
+/* shift.c: the helpers of shift.h. */
 #include "work/shift.h"
 
 #include "base/processes.h"
@@ -234,7 +234,7 @@ void shift_signal(const struct shift *shift, int sig)
     EXPECT_EQ(kill(shift->pid, sig), 0);
 }
 
-/* Whoever writes has the turnstile, or the sync: their lock bytes in the side file. */
+/* A writer holds the writer lock or the sync lock: bytes of the coordination file. */
 static bool is_locked(int side, off_t byte)
 {
     struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};

@@ -1,5 +1,5 @@
 /*
- * Workers at work: `leasehold work` as real processes over a real store, and what is seen of them.
+ * shift.h: `leasehold work` as real processes over a real store, and checks of what they do.
  *
  *     struct shop shop = shop_open();
  *     int64_t job = put(&shop, "q", "hello");
@@ -8,8 +8,8 @@
  *     EXPECT_EQ(shift_stop(&shift), 0);
  *     shop_close(&shop);
  *
- * Commands are scripts of sh; they wait for files that the test makes, and the test for what they
- * write. Whatever of this cannot be done fails the test.
+ * Commands are sh scripts. They wait for files that the test creates, and the test waits for what they
+ * write. A helper that fails makes the test fail.
  */
 #ifndef WORK_SHIFT_H
 #define WORK_SHIFT_H
@@ -27,23 +27,23 @@ struct shop {
 
 struct shop shop_open(void);
 struct shop shop_open_at(const char *path);
-void shop_close(struct shop *shop); /* and finds it sound */
+void shop_close(struct shop *shop); /* and check the store */
 
 int64_t put(struct shop *shop, const char *queue, const char *payload);
 int64_t put_bytes(struct shop *shop, const char *queue, const void *payload, size_t len);
 void put_many(struct shop *shop, const char *queue, size_t n);
-const lh_job *look(struct shop *shop, int64_t id); /* good until the next look */
+const lh_job *look(struct shop *shop, int64_t id); /* valid until the next call */
 lh_state state_of(struct shop *shop, int64_t id);
 int64_t count(struct shop *shop, lh_state state);
-int64_t workers(struct shop *shop); /* that were ever registered */
+int64_t workers(struct shop *shop); /* the number of workers ever registered */
 int64_t events(struct shop *shop, const char *type);
 void cancel(struct shop *shop, int64_t id);
 void recover(struct shop *shop);
 #define policy(shop_, ...) \
     EXPECT_OK(lh_policy_set((shop_)->store, "q", NULL, &(lh_policy){__VA_ARGS__}, 0))
-/* A failed job is pending again at once. */
+/* A failed job is pending again immediately. */
 void no_backoff(struct shop *shop);
-/* A failed job stays scheduled until the test has looked at it, on a busy machine too. */
+/* A backoff that is longer than any test, so that a failed job stays scheduled. */
 enum { LONG_BACKOFF_MS = 3600000 };
 void long_backoff(struct shop *shop);
 
@@ -51,24 +51,25 @@ void long_backoff(struct shop *shop);
 
 struct shift {
     pid_t pid;
-    char log[32]; /* the file with what it says */
+    char log[32]; /* the file with its log */
 };
 
 #define SHIFT(...) shift_start((const char *const[]){__VA_ARGS__, NULL})
 struct shift shift_start(const char *const words[]);
 void shift_signal(const struct shift *shift, int sig);
-/* SIGSTOP, but not inside a write: who is stopped there holds everybody up, and is not robbed. */
+/* SIGSTOP, but not during a write: a process that is stopped there would block all writers. */
 void shift_freeze(const struct shift *shift);
-int shift_wait(struct shift *shift); /* its exit code, or minus its signal */
-int shift_stop(struct shift *shift); /* SIGTERM, and the same */
+int shift_wait(struct shift *shift); /* returns the exit code, or minus the signal */
+int shift_stop(struct shift *shift); /* SIGTERM, then shift_wait() */
 bool said(const struct shift *shift, const char *words);
 int times_said(const struct shift *shift, const char *words);
-int64_t number_after(const struct shift *shift, const char *words); /* -1: it did not say them */
+int64_t number_after(const struct shift *shift,
+                     const char *words); /* -1: the log does not have the words */
 
-/* The same, run to its end; .err is what it said. */
+/* Run a worker to its end; .err is its log. */
 #define WORK(...) work_run((const char *const[]){__VA_ARGS__, NULL})
 struct run work_run(const char *const words[]);
-/* … and that is expected to be its exit code. */
+/* Run a worker and expect this exit code. */
 #define EXPECT_WORK(code_, ...) \
     expect_work(__FILE__, __LINE__, (code_), (const char *const[]){__VA_ARGS__, NULL})
 void expect_work(const char *file, int line, int code, const char *const words[]);
@@ -86,15 +87,15 @@ void touch(const char *path);
 void write_file(const char *path, const char *text, int mode);
 bool exists(const char *path);
 size_t lines_of(const char *path);   /* 0: there is none */
-int64_t number_in(const char *path); /* waits until a line with it is there */
+int64_t number_in(const char *path); /* waits for the line with the number */
 bool gone(int64_t pid);
 
-/* ---- waiting: for something to become true, never for time to pass ---- */
+/* ---- waiting for a condition, never for time to pass ---- */
 
 enum { PATIENCE_MS = 15000 };
 
 int64_t now_ms(void);      /* CLOCK_MONOTONIC */
-int64_t now_wall_ms(void); /* as the store counts */
+int64_t now_wall_ms(void); /* the clock of the store */
 void not_yet(int64_t since_ms, const char *file, int line, const char *what);
 #define EVENTUALLY(cond_)                                   \
     do {                                                    \
@@ -105,7 +106,7 @@ void not_yet(int64_t since_ms, const char *file, int line, const char *what);
 
 /* ---- pieces of scripts ---- */
 
-/* The words that let sh run a script. */
+/* The arguments that run a script. */
 #define SH(script_) "sh", "-c", (const char *)(script_)
 /* Wait for a file. */
 #define UNTIL(file_) "while [ ! -e " file_ " ]; do sleep 0.02; done; "

@@ -1,4 +1,4 @@
-/* How a worker comes to its end, and what it tells of it. */
+/* How a worker stops, and what it reports. */
 #include "work/shift.h"
 
 #include <stdio.h>
@@ -19,7 +19,7 @@ static void expect_graceful(int sig)
     shift_signal(&shift, sig);
     EVENTUALLY(said(&shift, "stopping: waiting for 1 job"));
     int64_t next = put(&shop, "q", "y"), beat = look(&shop, job)->last_heartbeat_at;
-    EVENTUALLY(look(&shop, job)->last_heartbeat_at > beat); /* it keeps what it has */
+    EVENTUALLY(look(&shop, job)->last_heartbeat_at > beat); /* it still extends the lease */
     EXPECT(!exists("termed"));
     EXPECT_EQ(state_of(&shop, next), LH_PENDING);
     touch("go");
@@ -30,23 +30,23 @@ static void expect_graceful(int sig)
     shop_close(&shop);
 }
 
-TEST(sigterm_stops_the_claims_and_waits_for_what_runs)
+TEST(sigterm_stops_claims_and_waits_for_running_jobs)
 {
     expect_graceful(SIGTERM);
 }
 
-TEST(sigint_is_as_sigterm)
+TEST(sigint_stops_like_sigterm)
 {
     expect_graceful(SIGINT);
 }
 
-TEST(sighup_is_as_sigterm)
+TEST(sighup_stops_like_sigterm)
 {
     expect_graceful(SIGHUP);
 }
 
-/* nohup, and what a script starts with &. */
-TEST(a_signal_that_was_ignored_at_the_start_stays_so)
+/* As with nohup, or a command that a script starts with &. */
+TEST(a_signal_that_was_ignored_at_the_start_stays_ignored)
 {
     struct shop shop = shop_open();
     EXPECT(signal(SIGHUP, SIG_IGN) != SIG_ERR && signal(SIGINT, SIG_IGN) != SIG_ERR);
@@ -71,7 +71,7 @@ TEST(an_idle_worker_stops_at_once)
     shop_close(&shop);
 }
 
-TEST(after_the_grace_what_runs_is_stopped_and_given_back_with_no_attempt_spent)
+TEST(after_the_grace_time_running_jobs_are_stopped_and_released_without_an_attempt)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
@@ -89,7 +89,7 @@ TEST(after_the_grace_what_runs_is_stopped_and_given_back_with_no_attempt_spent)
     shop_close(&shop);
 }
 
-TEST(a_command_that_ends_well_when_told_to_stop_has_done_its_job)
+TEST(a_stopped_command_that_exits_with_zero_completes_its_job)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
@@ -112,9 +112,10 @@ TEST(a_second_signal_stops_at_once)
     int64_t pid = number_in("pid");
     shift_signal(&shift, SIGTERM);
     EVENTUALLY(said(&shift, "stopping: waiting for 1 job"));
-    EVENTUALLY(state_of(&shop, ahead) == LH_PENDING); /* what was not started is free already */
+    EVENTUALLY(state_of(&shop, ahead) ==
+               LH_PENDING); /* a job that was not started is released at once */
     EXPECT_EQ(state_of(&shop, job), LH_RUNNING);
-    EXPECT_EQ(shift_stop(&shift), 0); /* an hour before the grace ends */
+    EXPECT_EQ(shift_stop(&shift), 0); /* long before the grace time ends */
     EXPECT(gone(pid));
     EXPECT_EQ(state_of(&shop, job), LH_PENDING);
     EXPECT_EQ(look(&shop, job)->attempt, 0);
@@ -122,16 +123,16 @@ TEST(a_second_signal_stops_at_once)
     shop_close(&shop);
 }
 
-/* ---------------------------------------------------------------- when there is nothing left */
+/* ---------------------------------------------------------------- draining */
 
-TEST(drain_ends_when_nothing_is_pending_and_all_is_done)
+TEST(drain_ends_when_no_job_is_pending_or_running)
 {
     struct shop shop = shop_open();
     EXPECT_WORK(0, "q", "--drain=pending", "--", "false");
     int64_t first = put(&shop, "q", "x");
     struct shift shift = SHIFT("q", "--drain", "--", SH("echo >>runs;" UNTIL("go")));
     EVENTUALLY(lines_of("runs") == 1);
-    int64_t second = put(&shop, "q", "y"); /* while it drains */
+    int64_t second = put(&shop, "q", "y"); /* enqueued while the worker drains */
     touch("go");
     EXPECT_EQ(shift_wait(&shift), 0);
     EXPECT_EQ(state_of(&shop, first), LH_COMPLETED);
@@ -139,7 +140,7 @@ TEST(drain_ends_when_nothing_is_pending_and_all_is_done)
     shop_close(&shop);
 }
 
-TEST(once_runs_one_job_and_says_how_it_went)
+TEST(once_runs_one_job_and_returns_its_outcome)
 {
     struct shop shop = shop_open();
     long_backoff(&shop);
@@ -157,7 +158,7 @@ TEST(once_runs_one_job_and_says_how_it_went)
     shop_close(&shop);
 }
 
-TEST(only_the_queues_and_kinds_asked_for_are_worked_on)
+TEST(a_worker_claims_only_its_queues_and_kinds)
 {
     struct shop shop = shop_open();
     lh_enqueued out;
@@ -174,7 +175,7 @@ TEST(only_the_queues_and_kinds_asked_for_are_worked_on)
     shop_close(&shop);
 }
 
-/* ---------------------------------------------------------------- the manager of services */
+/* ---------------------------------------------------------------- the service manager */
 
 static int notify_socket(void)
 {
@@ -187,7 +188,7 @@ static int notify_socket(void)
     return fd;
 }
 
-/* The next message that is not `but`. */
+/* Expect the next message that differs from `but`. */
 static void expect_told(int fd, const char *wanted, const char *but)
 {
     char text[256];
@@ -200,7 +201,7 @@ static void expect_told(int fd, const char *wanted, const char *but)
     EXPECT_STR(text, wanted);
 }
 
-TEST(the_manager_of_services_is_told_of_readiness_life_and_end)
+TEST(the_service_manager_is_notified_of_readiness_life_and_end)
 {
     struct shop shop = shop_open();
     int fd = notify_socket();
@@ -208,7 +209,7 @@ TEST(the_manager_of_services_is_told_of_readiness_life_and_end)
     int64_t since = now_ms();
     struct shift shift = SHIFT("q", "--", "true");
     expect_told(fd, "READY=1", NULL);
-    for (int i = 0; i < 10; i++) /* at half the interval, not one after the other */
+    for (int i = 0; i < 10; i++) /* at half the interval, not all at once */
         expect_told(fd, "WATCHDOG=1", NULL);
     EXPECT(now_ms() - since >= 600);
     shift_signal(&shift, SIGTERM);
@@ -218,7 +219,7 @@ TEST(the_manager_of_services_is_told_of_readiness_life_and_end)
     shop_close(&shop);
 }
 
-TEST(a_worker_that_hangs_feeds_no_watchdog_and_one_that_waits_for_a_job_does)
+TEST(a_waiting_worker_feeds_the_watchdog_and_a_hanging_one_does_not)
 {
     struct shop shop = shop_open();
     int fd = notify_socket();
@@ -231,7 +232,7 @@ TEST(a_worker_that_hangs_feeds_no_watchdog_and_one_that_waits_for_a_job_does)
         expect_told(fd, "WATCHDOG=1", NULL);
     shift_signal(&shift, SIGTERM);
     expect_told(fd, "STOPPING=1", "WATCHDOG=1");
-    for (int i = 0; i < 3; i++) /* it waits for the job: alive all the same */
+    for (int i = 0; i < 3; i++) /* it waits for its job and still feeds the watchdog */
         expect_told(fd, "WATCHDOG=1", NULL);
     touch("go");
     EXPECT_EQ(shift_wait(&shift), 0);
@@ -256,8 +257,8 @@ TEST(a_hangup_that_comes_with_a_sigterm_is_one_stop)
     shop_close(&shop);
 }
 
-/* A command that runs for twice its lease after SIGTERM: was it left to end? Its heartbeats must be confirmed
- * within the lease, which a busy machine may not do in a second. */
+/* Does a command that runs for twice its lease after SIGTERM reach its end? Its heartbeats must be confirmed
+ * within the lease, which takes longer than a second on a busy machine. */
 static bool ends_long_after_sigterm(struct shop *shop, int64_t lease_ms)
 {
     char lease[32], heartbeat[32], script[400];

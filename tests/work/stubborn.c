@@ -1,4 +1,4 @@
-/* Commands that do not behave: nothing of a run is left when its job has ended. */
+/* Commands that misbehave: no process of a run is left when its job has ended. */
 #include "work/shift.h"
 
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 enum { MIB = 1 << 20 };
 
-/* ---------------------------------------------------------------- stopped by us */
+/* ---------------------------------------------------------------- commands that must be killed */
 
 TEST(a_command_that_ignores_sigterm_is_killed)
 {
@@ -26,7 +26,7 @@ TEST(a_command_that_ignores_sigterm_is_killed)
     shop_close(&shop);
 }
 
-TEST(a_command_may_end_in_order_when_its_time_is_up_and_has_failed_all_the_same)
+TEST(a_command_that_exits_cleanly_after_its_timeout_has_failed)
 {
     struct shop shop = shop_open();
     long_backoff(&shop);
@@ -41,7 +41,7 @@ TEST(a_command_may_end_in_order_when_its_time_is_up_and_has_failed_all_the_same)
     shop_close(&shop);
 }
 
-TEST(the_policy_has_a_timeout_and_the_worker_may_set_another)
+TEST(the_timeout_of_the_worker_overrides_that_of_the_policy)
 {
     struct shop shop = shop_open();
     long_backoff(&shop);
@@ -59,8 +59,8 @@ TEST(the_policy_has_a_timeout_and_the_worker_may_set_another)
     shop_close(&shop);
 }
 
-/* SIGTERM cannot be taken by what is stopped. */
-TEST(a_command_that_stopped_itself_is_ended_too)
+/* A stopped process does not react to SIGTERM. */
+TEST(a_command_that_stopped_itself_is_killed)
 {
     struct shop shop = shop_open();
     long_backoff(&shop);
@@ -68,13 +68,13 @@ TEST(a_command_that_stopped_itself_is_ended_too)
     struct shift shift = SHIFT("q", "--timeout", "100ms", "--kill-after", "600s", "--",
                                SH("echo $$ >pid; kill -STOP $$; sleep 600"));
     int64_t pid = number_in("pid");
-    EVENTUALLY(state_of(&shop, job) == LH_SCHEDULED); /* long before SIGKILL was due */
+    EVENTUALLY(state_of(&shop, job) == LH_SCHEDULED); /* long before SIGKILL is due */
     EXPECT(gone(pid));
     EXPECT_EQ(shift_stop(&shift), 0);
     shop_close(&shop);
 }
 
-/* ---------------------------------------------------------------- its payload */
+/* ---------------------------------------------------------------- unread input */
 
 TEST(a_command_need_not_read_its_payload)
 {
@@ -93,7 +93,7 @@ TEST(a_command_need_not_read_its_payload)
     shop_close(&shop);
 }
 
-TEST(a_command_may_close_everything_and_go_on)
+TEST(a_command_may_close_all_its_descriptors)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
@@ -106,9 +106,9 @@ TEST(a_command_may_close_everything_and_go_on)
     shop_close(&shop);
 }
 
-/* ---------------------------------------------------------------- what it leaves behind */
+/* ---------------------------------------------------------------- leftover processes */
 
-/* `leave` starts something in the background and writes its number to "pid". */
+/* `leave` is a script that starts a process in the background and writes its pid to "pid". */
 static void expect_nothing_left(const char *leave)
 {
     struct shop shop = shop_open();
@@ -124,19 +124,19 @@ static void expect_nothing_left(const char *leave)
     shop_close(&shop);
 }
 
-TEST(what_a_command_left_in_the_background_ends_with_it_though_it_holds_its_pipes)
+TEST(a_background_process_that_holds_the_pipes_is_killed_with_its_command)
 {
     expect_nothing_left("sleep 600 & echo $! >pid; echo done");
 }
 
-TEST(a_background_process_that_ignores_sigterm_ends_with_its_command)
+TEST(a_background_process_that_ignores_sigterm_is_killed_with_its_command)
 {
     expect_nothing_left(
         "sh -c 'trap \"\" TERM; echo $$ >pid; while :; do sleep 0.02; done' & " UNTIL(
             "pid") "echo done");
 }
 
-TEST(a_daemon_ends_with_the_command_that_made_it)
+TEST(a_daemon_is_killed_with_the_command_that_started_it)
 {
     expect_nothing_left(
         "setsid sh -c 'cd /; exec </dev/null >/dev/null 2>&1 3>&-; "
@@ -144,15 +144,15 @@ TEST(a_daemon_ends_with_the_command_that_made_it)
         "trap : TERM; while :; do sleep 0.02; done\" &)' $PWD; " UNTIL("pid") "echo done");
 }
 
-TEST(a_daemon_without_our_environment_ends_with_the_command_that_made_it)
+TEST(a_daemon_with_an_empty_environment_is_killed_with_its_command)
 {
     expect_nothing_left(
         "env -i setsid sh -c 'echo $$ >pid; exec sleep 600 >/dev/null 2>&1' & " UNTIL(
             "pid") "echo done");
 }
 
-/* Each hop leads a session of its own, and is an orphan a moment later. */
-TEST(who_forks_away_for_ever_is_caught)
+/* Each process starts the next one in a new session and exits. */
+TEST(a_process_that_forks_forever_is_killed)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
@@ -166,8 +166,8 @@ TEST(who_forks_away_for_ever_is_caught)
     shop_close(&shop);
 }
 
-/* Who has the pipes must not keep the job from ending, nor the next one from beginning. */
-TEST(many_commands_with_something_behind_them_are_run_one_after_the_other)
+/* A process that holds the pipes must not delay the end of the job or the start of the next one. */
+TEST(commands_that_leave_processes_behind_run_one_after_the_other)
 {
     struct shop shop = shop_open();
     put_many(&shop, "q", 20);

@@ -1,4 +1,4 @@
-/* What a command says of itself, in lines on $LEASEHOLD_FD; and what the next attempt hears. */
+/* Progress lines of a command ($LEASEHOLD_FD), and what the next attempt gets. */
 #include "work/shift.h"
 
 #include <sqlite3.h>
@@ -8,7 +8,7 @@
 
 enum { CHECKPOINT_MOST = 64 * 1024 };
 
-/* The first attempt talks and fails; the second one hands back the checkpoint that it got. */
+/* The first attempt reports and fails; the second one returns the checkpoint that it got. */
 #define TWO_ATTEMPTS(talk_)                                                                       \
     "if [ $LEASEHOLD_ATTEMPT = 2 ]; then printf %s \"$LEASEHOLD_CHECKPOINT\"; exit 0; fi; " talk_ \
     "exit 1"
@@ -40,8 +40,8 @@ TEST(progress_stage_and_checkpoint_are_seen_while_the_command_runs)
     shop_close(&shop);
 }
 
-/* It may end before there was time to tell the store. */
-TEST(the_last_words_of_a_command_are_kept)
+/* The command may end before its report was sent. */
+TEST(the_last_progress_of_a_command_is_kept)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
@@ -71,7 +71,7 @@ TEST(the_largest_checkpoint_reaches_the_next_attempt)
     shop_close(&shop);
 }
 
-TEST(a_line_that_means_nothing_is_told_and_changes_nothing)
+TEST(an_unknown_progress_line_is_reported_and_changes_nothing)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
@@ -96,7 +96,7 @@ TEST(a_line_that_means_nothing_is_told_and_changes_nothing)
     shop_close(&shop);
 }
 
-TEST(a_checkpoint_that_is_no_json_costs_only_itself)
+TEST(a_checkpoint_that_is_not_json_is_refused_alone)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
@@ -111,7 +111,7 @@ TEST(a_checkpoint_that_is_no_json_costs_only_itself)
     shop_close(&shop);
 }
 
-TEST(a_bad_checkpoint_while_the_command_runs_costs_only_itself)
+TEST(a_bad_checkpoint_of_a_running_command_is_refused_alone)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
@@ -128,7 +128,7 @@ TEST(a_bad_checkpoint_while_the_command_runs_costs_only_itself)
     shop_close(&shop);
 }
 
-TEST(a_last_line_without_its_end_is_heard)
+TEST(a_last_progress_line_without_a_newline_counts)
 {
     struct shop shop = shop_open();
     no_backoff(&shop);
@@ -139,9 +139,9 @@ TEST(a_last_line_without_its_end_is_heard)
     shop_close(&shop);
 }
 
-/* ---------------------------------------------------------------- a store that does not answer */
+/* ---------------------------------------------------------------- a store that refuses writes */
 
-static void by_hand(sqlite3 *db, const char *sql)
+static void run_sql(sqlite3 *db, const char *sql)
 {
     char *error = NULL;
     if (sqlite3_exec(db, sql, NULL, NULL, &error) != SQLITE_OK)
@@ -153,17 +153,17 @@ static sqlite3 *lock_store(void)
     sqlite3 *db;
     EXPECT_EQ(sqlite3_open("s.db", &db), SQLITE_OK);
     EXPECT_EQ(sqlite3_busy_timeout(db, 5000), SQLITE_OK);
-    by_hand(db, "BEGIN IMMEDIATE");
+    run_sql(db, "BEGIN IMMEDIATE");
     return db;
 }
 
 static void unlock_store(sqlite3 *db)
 {
-    by_hand(db, "ROLLBACK");
+    run_sql(db, "ROLLBACK");
     EXPECT_EQ(sqlite3_close(db), SQLITE_OK);
 }
 
-TEST(a_checkpoint_that_could_not_be_told_is_told_later)
+TEST(a_checkpoint_that_could_not_be_sent_is_sent_later)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
@@ -178,8 +178,8 @@ TEST(a_checkpoint_that_could_not_be_told_is_told_later)
     unlock_store(lock);
     int64_t since = now_ms();
     EVENTUALLY(said(&shift, "resolved: "));
-    EVENTUALLY(look(&shop, job)->stage != NULL); /* the checkpoint came before it */
-    EXPECT(now_ms() - since < 20000);            /* sooner than the next beat would be */
+    EVENTUALLY(look(&shop, job)->stage != NULL); /* the checkpoint was sent first */
+    EXPECT(now_ms() - since < 20000);            /* earlier than the next regular heartbeat */
     EXPECT_STR(look(&shop, job)->checkpoint, "{\"a\": 1}");
     EXPECT_STR(look(&shop, job)->stage, "two");
     touch("go");
@@ -188,7 +188,7 @@ TEST(a_checkpoint_that_could_not_be_told_is_told_later)
     shop_close(&shop);
 }
 
-TEST(nothing_is_claimed_from_the_first_beat_that_fails_to_the_next_that_does_not)
+TEST(nothing_is_claimed_from_a_failed_heartbeat_until_the_next_good_one)
 {
     struct shop shop = shop_open();
     (void)put(&shop, "q", "x");
@@ -210,27 +210,27 @@ TEST(nothing_is_claimed_from_the_first_beat_that_fails_to_the_next_that_does_not
     shop_close(&shop);
 }
 
-/* Only its heartbeats are refused: claims would go through, as another worker shows. */
-TEST(nothing_is_claimed_while_heartbeats_fail_though_claims_would_succeed)
+/* Only the heartbeats of this worker are refused. Claims would succeed, as another worker shows. */
+TEST(nothing_is_claimed_while_heartbeats_fail_even_if_claims_would_succeed)
 {
     struct shop shop = shop_open();
     struct shift shift = SHIFT("q", "--heartbeat", "3s", "--", "true");
     int64_t first = put(&shop, "q", "x");
     EVENTUALLY(state_of(&shop, first) == LH_COMPLETED);
     sqlite3 *db = lock_store();
-    by_hand(db, "CREATE TRIGGER obstacle BEFORE UPDATE OF interval_ms ON lh_worker BEGIN "
+    run_sql(db, "CREATE TRIGGER obstacle BEFORE UPDATE OF interval_ms ON lh_worker BEGIN "
                 "SELECT raise(ABORT, 'not now'); END; COMMIT");
     EVENTUALLY(said(&shift, "not now"));
     struct shift other = SHIFT("other", "--", "true");
     int64_t job = 0;
     int claims = 0;
-    do { /* the claim that waited already when the heartbeat failed may still get a job, and no other claim */
+    do { /* a claim that was waiting when the heartbeat failed may still get a job; a later one may not */
         EXPECT(claims++ < 3);
         job = put(&shop, "q", "y");
         int64_t later = put(&shop, "other", "z");
         EVENTUALLY(state_of(&shop, later) == LH_COMPLETED);
     } while (state_of(&shop, job) != LH_PENDING);
-    by_hand(db, "BEGIN IMMEDIATE; DROP TRIGGER obstacle; COMMIT");
+    run_sql(db, "BEGIN IMMEDIATE; DROP TRIGGER obstacle; COMMIT");
     EXPECT_EQ(sqlite3_close(db), SQLITE_OK);
     EVENTUALLY(state_of(&shop, job) == LH_COMPLETED);
     EXPECT(said(&shift, "resolved: a heartbeat failed"));
@@ -239,8 +239,8 @@ TEST(nothing_is_claimed_while_heartbeats_fail_though_claims_would_succeed)
     shop_close(&shop);
 }
 
-/* The store itself gives up only after five seconds. */
-TEST(a_heartbeat_without_an_answer_for_a_third_of_its_interval_has_failed)
+/* The store itself waits five seconds before it reports a failure. */
+TEST(a_heartbeat_without_an_answer_for_a_third_of_its_interval_fails)
 {
     struct shop shop = shop_open();
     struct shift shift = SHIFT("q", "--heartbeat", "600ms", "--", SH("echo >>started"));
@@ -258,20 +258,20 @@ TEST(a_heartbeat_without_an_answer_for_a_third_of_its_interval_has_failed)
     shop_close(&shop);
 }
 
-/* The job is claimed, and waits for it: not until the next beat, half a minute later. */
-TEST(a_record_that_could_not_be_written_is_tried_again_soon)
+/* The claimed job waits for the record, which must not wait for the next heartbeat in half a minute. */
+TEST(a_worker_record_that_could_not_be_written_is_retried_soon)
 {
     struct shop shop = shop_open();
     struct shift shift = SHIFT("q", "--", "true");
     pid_t guardian = guardian_of(&shift);
     sqlite3 *db = lock_store();
-    by_hand(db, "CREATE TRIGGER obstacle BEFORE UPDATE OF sessions ON lh_worker BEGIN "
+    run_sql(db, "CREATE TRIGGER obstacle BEFORE UPDATE OF sessions ON lh_worker BEGIN "
                 "SELECT raise(ABORT, 'not now'); END; COMMIT");
-    EXPECT_EQ(kill(guardian, SIGKILL), 0); /* the next one has to be written down */
+    EXPECT_EQ(kill(guardian, SIGKILL), 0); /* the next guardian must be recorded first */
     int64_t job = put(&shop, "q", "x");
     EVENTUALLY(state_of(&shop, job) == LH_RUNNING);
     EVENTUALLY(said(&shift, "could not update the record of this worker"));
-    by_hand(db, "BEGIN IMMEDIATE; DROP TRIGGER obstacle; COMMIT");
+    run_sql(db, "BEGIN IMMEDIATE; DROP TRIGGER obstacle; COMMIT");
     EXPECT_EQ(sqlite3_close(db), SQLITE_OK);
     EVENTUALLY(state_of(&shop, job) == LH_COMPLETED);
     EXPECT(said(&shift, "resolved: could not update the record of this worker"));

@@ -1,4 +1,4 @@
-/* What a worker needs is missing for a while: room, the store, descriptors, memory. */
+/* Resources of a worker are missing for a while: disk space, the store, descriptors, memory. */
 #include "store/mounts.h"
 #include "work/shift.h"
 
@@ -39,8 +39,8 @@ TEST(a_full_disk_costs_no_lease_and_the_job_completes)
     shop_close(&shop);
 }
 
-/* Their results are more than there is room for, the reserve included. */
-TEST(what_could_not_be_told_for_want_of_room_is_told_when_there_is_some)
+/* The results need more space than there is, including the reserve. */
+TEST(outcomes_that_a_full_disk_refused_are_written_when_there_is_space)
 {
     enum { JOBS = 8 };
     struct shop shop = shop_on_small_disk("64m");
@@ -61,9 +61,9 @@ TEST(what_could_not_be_told_for_want_of_room_is_told_when_there_is_some)
     shop_close(&shop);
 }
 
-/* ---------------------------------------------------------------- another store in its place */
+/* ---------------------------------------------------------------- a replaced or missing store */
 
-TEST(a_store_that_is_restored_under_a_worker_is_opened_again)
+TEST(a_worker_reopens_a_restored_store)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
@@ -78,7 +78,7 @@ TEST(a_store_that_is_restored_under_a_worker_is_opened_again)
     EVENTUALLY(gone(pid));
     EVENTUALLY(state_of(&shop, job) == LH_COMPLETED);
     EXPECT_EQ(lines_of("pid"), 2);
-    EXPECT(look(&shop, job)->token > (INT64_C(1) << 40)); /* of a new epoch */
+    EXPECT(look(&shop, job)->token > (INT64_C(1) << 40)); /* the token has a new epoch */
     int64_t next = put(&shop, "q", "y");
     EVENTUALLY(state_of(&shop, next) == LH_COMPLETED);
     EXPECT_EQ(workers(&shop), 1);
@@ -113,8 +113,8 @@ static void move_store(const char *from, const char *to)
     }
 }
 
-/* Not there for a while, as when a disk is unmounted: no other is made in its place. */
-TEST(a_store_that_goes_away_and_comes_back_is_worked_on_again)
+/* The store is missing for a while, as when a disk is unmounted. The worker must not create a new one. */
+TEST(a_worker_continues_when_a_missing_store_is_back)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", "x");
@@ -126,7 +126,7 @@ TEST(a_store_that_goes_away_and_comes_back_is_worked_on_again)
     EXPECT_EQ(mkdir("away", 0700), 0);
     move_store(".", "away");
     EVENTUALLY(said(&shift, "could not open the store again"));
-    EVENTUALLY(gone(pid)); /* fenced: nobody has confirmed a beat */
+    EVENTUALLY(gone(pid)); /* fenced, because no heartbeat was confirmed */
     EXPECT(!exists("s.db"));
     move_store("away", ".");
     shop = shop_open();
@@ -136,8 +136,8 @@ TEST(a_store_that_goes_away_and_comes_back_is_worked_on_again)
     shop_close(&shop);
 }
 
-/* Only the database, without its log: the lease must be in the file that has the new name. */
-TEST(a_job_whose_database_is_renamed_is_not_handed_out_by_the_new_name_while_it_runs)
+/* Only the database is renamed, without its log: the lease must be in the renamed file. */
+TEST(a_running_job_of_a_renamed_database_is_not_handed_out_under_the_new_name)
 {
     lh_jobs *jobs = NULL;
     struct shop shop = shop_open();
@@ -159,7 +159,7 @@ TEST(a_job_whose_database_is_renamed_is_not_handed_out_by_the_new_name_while_it_
         shop.store,
         &(lh_claim_opts){.queues = queues, .n_queues = 1, .worker = "other", .wait_ms = -1},
         &jobs));
-    /* The worker has stopped its job before the lease ended. */
+    /* The worker has stopped its job before the lease expired. */
     EXPECT(gone(pid));
     EXPECT_EQ(jobs->job[0].id, job);
     EXPECT(jobs->job[0].token > token);
@@ -169,7 +169,7 @@ TEST(a_job_whose_database_is_renamed_is_not_handed_out_by_the_new_name_while_it_
     shop_close(&shop);
 }
 
-TEST(a_worker_whose_store_has_gone_can_be_stopped)
+TEST(a_worker_without_its_store_can_be_stopped)
 {
     struct shop shop = shop_open();
     (void)put(&shop, "q", "x");
@@ -183,7 +183,7 @@ TEST(a_worker_whose_store_has_gone_can_be_stopped)
     EVENTUALLY(said(&shift, "could not open the store again"));
     shift_signal(&shift, SIGTERM);
     int code = shift_wait(&shift);
-    EXPECT(code > 0); /* it could not give back what it had */
+    EXPECT(code > 0); /* it could not release its jobs */
     EXPECT(gone(pid));
     EXPECT(!exists("s.db"));
 }
@@ -204,7 +204,7 @@ static int descriptors_open(const struct shift *shift)
     return n;
 }
 
-TEST(no_descriptor_and_no_process_stays_behind_a_job)
+TEST(a_job_leaves_no_descriptor_and_no_process_behind)
 {
     struct shop shop = shop_open();
     (void)put(&shop, "q", "x");
@@ -217,7 +217,7 @@ TEST(no_descriptor_and_no_process_stays_behind_a_job)
     put_many(&shop, "q", 30);
     EVENTUALLY(count(&shop, LH_COMPLETED) == 31);
     EXPECT_EQ(guardian_of(&shift), guardian);
-    /* The store may have opened something since; but not as often as there were jobs. */
+    /* The store may have opened a few files since, but not one per job. */
     EVENTUALLY(descriptors_open(&shift) < before + 15);
     EXPECT_EQ(descriptors_open(&below), before_below);
     EXPECT_EQ(shift_stop(&shift), 0);
@@ -234,7 +234,7 @@ static void limit(const struct shift *shift, int what, rlim_t most)
     EXPECT_EQ(prlimit(shift->pid, (__rlimit_resource_t)what, &now, NULL), 0);
 }
 
-/* The lowest that is free. */
+/* The lowest free descriptor. */
 static rlim_t descriptors_of(const struct shift *shift)
 {
     char path[64], target[64];
@@ -246,7 +246,7 @@ static rlim_t descriptors_of(const struct shift *shift)
     }
 }
 
-TEST(without_descriptors_what_runs_goes_on_and_claims_pause)
+TEST(without_descriptors_running_jobs_continue_and_claims_pause)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", UNTIL("go"));
@@ -263,7 +263,7 @@ TEST(without_descriptors_what_runs_goes_on_and_claims_pause)
     EVENTUALLY(state_of(&shop, job) == LH_COMPLETED);
     limit(&shift, RLIMIT_NOFILE, RLIM_INFINITY);
     EVENTUALLY(count(&shop, LH_COMPLETED) == 3);
-    EXPECT_EQ(look(&shop, second)->attempt, 1); /* whatever was tried in between was given back */
+    EXPECT_EQ(look(&shop, second)->attempt, 1); /* failed starts in between did not count */
     EXPECT_EQ(look(&shop, third)->attempt, 1);
     EXPECT_EQ(shift_stop(&shift), 0);
     shop_close(&shop);
@@ -280,7 +280,7 @@ static rlim_t memory_of(const struct shift *shift)
     return (rlim_t)strtoul(pages, NULL, 10) * (rlim_t)sysconf(_SC_PAGESIZE);
 }
 
-TEST(without_memory_what_runs_goes_on_and_no_job_is_lost)
+TEST(without_memory_running_jobs_continue_and_no_job_is_lost)
 {
     struct shop shop = shop_open();
     int64_t job = put(&shop, "q", UNTIL("go") "head -c 1000000 /dev/zero");

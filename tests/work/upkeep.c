@@ -1,4 +1,4 @@
-/* A worker looks after the store while it works: for all queues, not only for its own. */
+/* A worker runs maintenance for all queues while it works, not only for its own. */
 #include "work/shift.h"
 
 #include "base/hook.h"
@@ -19,7 +19,7 @@ struct busy {
     int stop, inside, rc;
 };
 
-/* Takes the only slot of its worker, which then has no claim under way that could recover anything. */
+/* Occupy the only slot of the worker, so that it makes no claims that could recover jobs. */
 static lh_outcome occupy(void *arg, lh_task *task, const lh_job *job)
 {
     struct busy *b = arg;
@@ -60,7 +60,7 @@ static void busy_end(struct busy *b)
     shop_close(&b->shop);
 }
 
-/* A job of another queue, held by nobody who would ever finish it. */
+/* A running job of another queue whose holder does not exist. */
 static int64_t abandon(struct busy *b, int64_t lease_ms)
 {
     const char *other = "other";
@@ -89,7 +89,7 @@ static int64_t event_at(struct shop *shop, const char *type)
     return at;
 }
 
-TEST(a_worker_with_no_free_slot_recovers_the_jobs_of_others_when_their_leases_end)
+TEST(a_worker_with_no_free_slot_recovers_jobs_whose_leases_expire)
 {
     struct busy b;
     busy_start(&b, (lh_work_opts){.heartbeat_ms = LONG_MS});
@@ -99,7 +99,7 @@ TEST(a_worker_with_no_free_slot_recovers_the_jobs_of_others_when_their_leases_en
     busy_end(&b);
 }
 
-TEST(a_worker_with_no_free_slot_moves_in_the_jobs_of_others_that_fall_due)
+TEST(a_worker_with_no_free_slot_promotes_jobs_that_fall_due)
 {
     struct busy b;
     lh_enqueued out;
@@ -119,7 +119,7 @@ static void by_hand(const char *sql)
     EXPECT_EQ(sqlite3_close(db), SQLITE_OK);
 }
 
-/* A worker of an earlier boot: its process cannot be watched, so only a look finds it dead. */
+/* A worker of an earlier boot. Its process cannot be watched, so only a check finds it dead. */
 static void put_ghost(void)
 {
     by_hand("INSERT INTO lh_worker(id, label, host, machine, boot, pid_ns, pid, process_start,"
@@ -129,7 +129,7 @@ static void put_ghost(void)
             "FROM lh_worker LIMIT 1");
 }
 
-TEST(a_worker_looks_for_dead_workers_as_often_as_it_was_told)
+TEST(a_worker_checks_for_dead_workers_at_the_set_interval)
 {
     struct busy b;
     busy_start(&b, (lh_work_opts){.heartbeat_ms = LONG_MS, .detection_ms = 100});
@@ -149,7 +149,7 @@ static void pass(int64_t ms)
     __atomic_add_fetch(&clock->mono_ms, ms, __ATOMIC_SEQ_CST);
 }
 
-TEST(a_worker_looks_for_dead_workers_every_minute_if_nothing_is_set)
+TEST(a_worker_checks_for_dead_workers_every_minute_by_default)
 {
     struct lhi_control *clock = lhi_control();
     struct busy b;
