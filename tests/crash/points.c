@@ -71,12 +71,12 @@ static void kill_at_points(int first, int step)
     session_reference_free(&ref);
 }
 
-TEST_TIMEOUT(death_at_a_named_point_loses_nothing, 120)
+TEST_TIMEOUT(a_kill_at_a_named_point_loses_nothing, 120)
 {
     kill_at_points(0, 2);
 }
 
-TEST_TIMEOUT(death_at_any_other_named_point_loses_nothing_either, 120)
+TEST_TIMEOUT(a_kill_at_a_later_named_point_loses_nothing, 120)
 {
     kill_at_points(1, 2);
 }
@@ -133,7 +133,7 @@ static void search_folder(const char *path, int *found)
 }
 
 /* The compiler was started in the build folder, which holds this program's own folder. */
-TEST(every_named_point_of_the_sources_has_its_turn)
+TEST(every_named_point_of_the_sources_is_tested)
 {
     char program[PATH_MAX] = "", source[PATH_MAX], root[PATH_MAX];
     int found = 0;

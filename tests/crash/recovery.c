@@ -253,17 +253,17 @@ static void die_twice(void (*first)(void), void (*second)(void))
     free(wanted);
 }
 
-TEST_TIMEOUT(a_recovery_by_hand_that_dies_is_finished_by_the_next, 120)
+TEST_TIMEOUT(a_killed_recovery_by_an_operator_is_finished_by_the_next, 120)
 {
     die_twice(recover_by_hand, recover_at_startup);
 }
 
-TEST_TIMEOUT(a_recovery_at_startup_that_dies_twice_is_finished_by_the_next, 120)
+TEST_TIMEOUT(a_recovery_at_startup_that_is_killed_twice_is_finished_by_the_next, 120)
 {
     die_twice(recover_at_startup, recover_at_startup);
 }
 
-TEST_TIMEOUT(maintenance_and_claims_that_die_while_they_recover_are_finished_by_the_next, 120)
+TEST_TIMEOUT(a_recovery_by_a_killed_claim_or_maintenance_is_finished_by_the_next, 120)
 {
     die_twice(maintain, claim_all);
 }

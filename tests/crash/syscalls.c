@@ -99,12 +99,12 @@ static void kill_over_session(int first, int stride)
     session_reference_free(&ref);
 }
 
-TEST_TIMEOUT(death_in_any_system_call_loses_nothing, 200)
+TEST_TIMEOUT(a_kill_in_any_system_call_loses_nothing, 200)
 {
     kill_over_session(0, 2);
 }
 
-TEST_TIMEOUT(death_in_any_other_system_call_loses_nothing_either, 200)
+TEST_TIMEOUT(a_kill_in_a_later_system_call_loses_nothing, 200)
 {
     kill_over_session(1, 2);
 }

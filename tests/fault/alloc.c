@@ -194,13 +194,13 @@ TEST_TIMEOUT(every_allocation_of_the_library_may_fail, 120)
     fail_each_fresh(&ours, 1, 0, 1);
 }
 
-TEST_TIMEOUT(allocations_of_the_engine_may_fail, 600)
+TEST_TIMEOUT(allocations_of_sqlite_may_fail, 600)
 {
     engine_install();
     fail_each_fresh(&its, stride(), 0, 2);
 }
 
-TEST_TIMEOUT(allocations_of_the_engine_may_fail_in_the_other_acts_too, 600)
+TEST_TIMEOUT(allocations_of_sqlite_may_fail_in_later_calls, 600)
 {
     engine_install();
     fail_each_fresh(&its, stride(), 1, 2);
@@ -238,7 +238,7 @@ static bool fail_warm(struct stage *stage, size_t i, const struct memory *memory
     return true;
 }
 
-TEST_TIMEOUT(every_allocation_of_the_engine_may_fail_in_an_act_that_is_prepared, 120)
+TEST_TIMEOUT(every_allocation_of_sqlite_may_fail_in_a_prepared_call, 120)
 {
     struct stage stage;
     int64_t faults = 0;
@@ -268,7 +268,7 @@ TEST_TIMEOUT(every_allocation_of_the_engine_may_fail_in_an_act_that_is_prepared,
 }
 
 /* A claim that could not heal has left other work undone, so each try has a stage of its own. */
-TEST_TIMEOUT(every_allocation_of_the_engine_may_fail_while_a_prepared_claim_heals, 120)
+TEST_TIMEOUT(every_allocation_of_sqlite_may_fail_in_a_prepared_claim_that_recovers, 120)
 {
     struct stage stage;
     int64_t faults = 0;

@@ -184,7 +184,7 @@ static bool fill_disk(struct stage *stage, size_t i, int64_t n)
     return fired;
 }
 
-TEST_TIMEOUT(a_disk_may_be_full_from_any_write_on, 120)
+TEST_TIMEOUT(the_disk_may_be_full_from_any_write_on, 120)
 {
     break_writes(fill_disk, 5);
 }
@@ -243,7 +243,7 @@ static ssize_t half_a_write(int fd, const void *bytes, size_t len, off_t at)
     return pwrite(fd, bytes, len > 1 ? len / 2 : len, at);
 }
 
-TEST(writes_that_are_interrupted_or_come_in_pieces_are_no_failure)
+TEST(interrupted_and_partial_writes_are_no_failure)
 {
     sqlite3_vfs *vfs = sqlite3_vfs_find(NULL);
     struct session s;

@@ -128,12 +128,12 @@ static void cut_session(const lh_open_opts *opts, int cuts)
     session_reference_free(&ref);
 }
 
-TEST_TIMEOUT(what_was_acknowledged_survives_power_loss, 120)
+TEST_TIMEOUT(acknowledged_changes_survive_a_power_loss, 120)
 {
     cut_session(&(lh_open_opts){0}, CUTS);
 }
 
-TEST_TIMEOUT(for_remote_holders_claims_and_beats_survive_power_loss_too, 120)
+TEST_TIMEOUT(claims_and_heartbeats_of_remote_workers_survive_a_power_loss, 120)
 {
     cut_session(&(lh_open_opts){.remote = true}, CUTS / 3);
 }
@@ -204,7 +204,7 @@ static void survive_crowd(size_t cut, uint64_t *dice)
     session_remove("cut.db");
 }
 
-TEST_TIMEOUT(acts_that_share_a_sync_all_survive_power_loss, 120)
+TEST_TIMEOUT(calls_that_share_a_sync_survive_a_power_loss, 120)
 {
     pthread_t thread[THREADS];
     uint64_t dice = seed();
@@ -343,7 +343,7 @@ static bool fail_sync_then_power(size_t act, int64_t n, uint64_t *dice)
     return fired;
 }
 
-TEST_TIMEOUT(what_is_acknowledged_after_a_failed_sync_survives_power_loss, 120)
+TEST_TIMEOUT(changes_acknowledged_after_a_failed_sync_survive_a_power_loss, 120)
 {
     uint64_t dice = seed();
     int64_t faults = 0;

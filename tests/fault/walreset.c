@@ -255,7 +255,7 @@ static void race(bool with_turnstile, struct window *window, int *lost)
     *lost = ALL_ROWS - rows;
 }
 
-TEST(a_checkpoint_that_races_a_wal_reset_loses_committed_rows_without_the_turnstile)
+TEST(without_the_writer_lock_a_checkpoint_during_a_wal_reset_loses_rows)
 {
     struct window window;
     int lost = 0;
@@ -265,7 +265,7 @@ TEST(a_checkpoint_that_races_a_wal_reset_loses_committed_rows_without_the_turnst
     EXPECT_EQ(lost, sqlite_is_affected() ? LATER_ROWS : 0);
 }
 
-TEST(a_checkpoint_that_races_a_wal_reset_loses_nothing_with_the_turnstile)
+TEST(with_the_writer_lock_a_checkpoint_during_a_wal_reset_loses_nothing)
 {
     struct window window;
     int lost = 0;

@@ -75,7 +75,7 @@ def gone(path):
 
 
 @test
-def what_is_right_passes_silently():
+def a_correct_test_passes_silently():
     outcome = Outcome("passes")
     outcome.passed("passes")
     assert outcome.out == "TAP version 13\n1..1\nok 1 - passes\n", outcome.out
@@ -93,7 +93,7 @@ def tests_do_not_inherit_ignored_or_blocked_signals():
 
 
 @test
-def what_a_test_lacks_is_said_where_it_skips_itself():
+def a_skipped_test_prints_the_reason():
     outcome = Outcome("skips_itself")
     outcome.must(outcome.code == 0 and outcome.left == [], "did not pass")
     assert outcome.out == "TAP version 13\n1..1\nok 1 - skips_itself # SKIP no moon\n", outcome.out
@@ -140,13 +140,13 @@ def a_status_is_shown_by_name():
 
 
 @test
-def what_a_failed_test_wrote_is_shown():
+def the_output_of_a_failed_test_is_shown():
     Outcome("fails_with_words").failed(
         "fails_with_words", "#   told on stdout\n", "the number is 7")
 
 
 @test
-def death_by_signal_is_a_failure():
+def a_fatal_signal_is_a_failure():
     Outcome("aborts").failed("aborts", "killed by signal 6")
     # A sanitizer catches this one and leaves with an exit code of its own.
     Outcome("crashes").failed("crashes", "killed by signal 11" if SANITIZERS == ["none"] else "SEGV")
@@ -168,7 +168,7 @@ def a_finding_at_exit_is_a_failure():
 
 
 @test
-def what_a_sanitizer_finds_is_a_failure():
+def a_finding_of_a_sanitizer_is_a_failure():
     for name, sanitizer, words in (("leaks_memory", "address", "LeakSanitizer"),
                                    ("overflows", "undefined", "signed integer overflow"),
                                    ("races", "thread", "data race")):
@@ -201,7 +201,7 @@ def the_children_of_a_hanging_test_are_killed():
 
 
 @test
-def what_a_test_left_running_is_killed():
+def processes_left_by_a_test_are_killed():
     for name in ("leaves_a_process_behind", "leaves_a_daemon_behind"):
         with tempfile.NamedTemporaryFile() as pid:
             Outcome(name, env={"VICTIM_PID": pid.name}).passed(name)
@@ -234,7 +234,7 @@ def a_closed_directory_is_removed_too():
 
 
 @test
-def programs_are_run_and_heard():
+def a_test_can_run_a_program_and_read_its_output():
     Outcome("runs_a_program").passed("runs_a_program")
 
 

@@ -47,7 +47,7 @@ IN_THE_WRITE = "RECOVER_STATE RECOVER_TOKEN RECOVER_EXPIRY"
 
 # name, world, guards taken out, property that must break
 TESTS = [
-    ("nothing_breaks_when_workers_are_killed_frozen_and_revoked_by_hand", "deaths", "", None),
+    ("nothing_breaks_when_workers_are_killed_suspended_and_revoked", "deaths", "", None),
     ("nothing_breaks_when_a_job_is_revoked_after_it_was_recovered", "hands", "", None),
     ("nothing_breaks_when_writes_to_the_resource_arrive_late", "effects", "", None),
     ("nothing_breaks_when_jobs_are_given_back_and_answers_get_lost", "answers", "", None),
@@ -88,9 +88,9 @@ TESTS = [
     ("without_the_limit_of_recoveries_a_poison_job_goes_on_for_ever", "refunds",
      "RECOVER_POISON", "LIMITS"),
     ("without_the_limit_of_attempts_a_death_grants_one_more", "deaths", "RECOVER_LAST", "LIMITS"),
-    ("without_the_beat_in_the_burial_a_worker_that_beats_loses_its_job", "deaths",
+    ("without_the_heartbeat_check_in_the_death_a_live_worker_loses_its_job", "deaths",
      "BURY_BEAT", "APART"),
-    ("without_its_children_dead_a_dead_workers_job_runs_twice", "deaths", "WHOLE_DEATH", "APART"),
+    ("if_its_processes_live_the_job_of_a_dead_worker_runs_twice", "deaths", "WHOLE_DEATH", "APART"),
 
     ("without_the_token_in_the_heartbeat_the_loser_is_told_that_it_holds", "deaths",
      "BEAT_TOKEN", "ANSWER"),
@@ -103,9 +103,9 @@ TESTS = [
      "END_TOKEN", "ANSWER"),
     ("without_a_sync_before_the_answer_a_completed_job_comes_back", "power", "END_SYNCED", "STAYS"),
 
-    ("without_the_hold_a_job_revoked_by_hand_runs_twice", "deaths", "HOLD_KEPT", "APART"),
-    ("without_the_hold_two_jobs_of_an_exclusive_queue_run", "exclusive", "HOLD_KEPT", "APART"),
-    ("without_the_token_in_the_hold_a_former_holder_ends_it", "hands", "HOLD_TOKEN", "APART"),
+    ("without_quarantine_a_job_revoked_by_an_operator_runs_twice", "deaths", "HOLD_KEPT", "APART"),
+    ("without_quarantine_two_jobs_of_an_exclusive_queue_run", "exclusive", "HOLD_KEPT", "APART"),
+    ("without_the_token_in_the_quarantine_an_old_holder_ends_it", "hands", "HOLD_TOKEN", "APART"),
 
     ("without_self_fencing_two_run_the_job", "deaths", "SELF_FENCING", "APART"),
     ("without_the_silence_limit_in_the_fence_two_run_the_job", "deaths", "FENCE_EARLIER", "APART"),

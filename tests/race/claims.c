@@ -234,7 +234,7 @@ static void wake_up(struct troupe *t)
         }
 }
 
-TEST_TIMEOUT(workers_that_die_or_sleep_lose_no_job_and_complete_none_twice, 120)
+TEST_TIMEOUT(killed_and_stalled_workers_lose_no_job_and_complete_none_twice, 120)
 {
     struct troupe t = {.history = history_new()};
     unsigned seed = (unsigned)time(NULL);

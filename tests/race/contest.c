@@ -178,7 +178,7 @@ static void check_ledger(lh_store *store, const struct ledger *ledger, int *lost
     }
 }
 
-TEST_TIMEOUT(every_lease_ends_once_by_its_holder_or_by_a_recovery, 120)
+TEST_TIMEOUT(each_lease_is_ended_once_by_its_holder_or_by_a_recovery, 120)
 {
     struct ledger *ledger = ledger_new();
     pid_t holders[HOLDERS], recoverers[2];
@@ -265,7 +265,7 @@ static int64_t claim_elsewhere_ns(lh_store *store, int n, const int *until, int 
     return at > 0 ? took[(at - 1) * 95 / 100] : 0;
 }
 
-TEST_TIMEOUT(claims_go_on_elsewhere_while_a_mass_of_leases_is_recovered, 120)
+TEST_TIMEOUT(claims_of_other_queues_continue_during_a_mass_recovery, 120)
 {
     int claimed;
     clock_start();

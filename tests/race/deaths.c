@@ -48,7 +48,7 @@ static void expect_gone(lh_store *store, const struct hand *worker, int64_t job)
 
 /* ---------------------------------------------------------------- gone */
 
-TEST(a_killed_worker_is_gone_while_it_is_still_a_zombie)
+TEST(a_killed_worker_is_dead_while_it_is_still_a_zombie)
 {
     lh_store *store = crew_open();
     struct hand worker = hand_start(&store, "w-1", &process);
@@ -63,7 +63,7 @@ TEST(a_killed_worker_is_gone_while_it_is_still_a_zombie)
     lh_close(store);
 }
 
-TEST(a_worker_that_left_without_a_word_is_gone)
+TEST(a_worker_that_exits_without_stopping_is_dead)
 {
     lh_store *store = crew_open();
     struct hand worker = hand_start(&store, "w-1", &process);
@@ -74,7 +74,7 @@ TEST(a_worker_that_left_without_a_word_is_gone)
     lh_close(store);
 }
 
-TEST(a_worker_that_is_not_our_process_is_not_gone_with_the_process_that_spoke_for_it)
+TEST(a_remote_worker_does_not_die_with_the_process_that_registered_it)
 {
     lh_store *store = crew_open();
     struct hand worker = hand_start(&store, "w-1", &(lh_worker_opts){.process = false});
@@ -86,7 +86,7 @@ TEST(a_worker_that_is_not_our_process_is_not_gone_with_the_process_that_spoke_fo
     lh_close(store);
 }
 
-TEST(a_worker_whose_first_thread_has_ended_lives_while_another_does)
+TEST(a_worker_is_alive_while_any_of_its_threads_lives)
 {
     lh_store *store = crew_open();
     struct hand worker = hand_start(&store, "w-1", &process);
@@ -116,7 +116,7 @@ static void forge(const char *what)
     EXPECT_EQ(run_as_stranger("UPDATE lh_worker SET %s WHERE id = 'w-1'", what), 1);
 }
 
-TEST(a_pid_that_was_given_to_another_process_proves_the_death_of_the_first)
+TEST(a_reused_pid_proves_the_death_of_its_first_process)
 {
     lh_store *store = crew_open();
     struct hand worker = hand_start(&store, "w-1", &process);
@@ -172,7 +172,7 @@ TEST(a_worker_in_another_pid_namespace_is_judged_by_time_only)
 }
 
 /* Start times of processes are shifted there: the worker would seem to be another process. */
-TEST(worker_in_another_time_namespace_is_judged_by_time_only)
+TEST(a_worker_in_another_time_namespace_is_judged_by_time_only)
 {
     clock_start();
     lh_store *store = crew_open();
@@ -220,7 +220,7 @@ TEST(a_worker_of_another_boot_is_dead)
 
 /* ---------------------------------------------------------------- who has beaten since is not dead */
 
-TEST(a_burial_whose_look_is_out_of_date_changes_nothing)
+TEST(marking_a_worker_dead_on_outdated_evidence_changes_nothing)
 {
     char id[160];
     clock_start();
@@ -251,7 +251,7 @@ TEST(a_burial_whose_look_is_out_of_date_changes_nothing)
 
 /* ---------------------------------------------------------------- told before anybody acts */
 
-TEST(what_a_gone_worker_holds_is_counted_foretold_and_listed_once)
+TEST(the_jobs_of_a_dead_process_are_counted_and_listed_once)
 {
     clock_start();
     lh_store *store = crew_open();
@@ -289,7 +289,7 @@ TEST(what_a_gone_worker_holds_is_counted_foretold_and_listed_once)
     lh_close(store);
 }
 
-TEST(upkeep_that_finds_a_gone_worker_leaves_a_report_of_its_death)
+TEST(maintenance_that_finds_a_dead_process_leaves_a_report_of_its_death)
 {
     lh_store *store = crew_open();
     struct hand worker = hand_start(&store, "w-1", &process);

@@ -81,7 +81,7 @@ static void work(struct history *history, int me)
     lh_close(store);
 }
 
-TEST_TIMEOUT(a_foreign_writer_and_our_workers_get_along, 120)
+TEST_TIMEOUT(plain_sql_writers_and_workers_do_not_block_each_other, 120)
 {
     struct history *history = history_new();
     int64_t *inserted =

@@ -174,7 +174,7 @@ static pid_t killed_worker(lh_store **store, pid_t leader, int64_t *job)
 
 /* ---------------------------------------------------------------- not before all of it is gone */
 
-TEST(a_worker_is_not_gone_while_the_leader_of_a_session_lives)
+TEST(a_worker_is_not_dead_while_the_leader_of_a_session_lives)
 {
     struct told told;
     lh_store *store = open_telling(&told);
@@ -196,7 +196,7 @@ TEST(a_worker_is_not_gone_while_the_leader_of_a_session_lives)
     lh_close(store);
 }
 
-TEST(a_worker_is_not_gone_while_anything_in_a_session_lives)
+TEST(a_worker_is_not_dead_while_a_process_of_its_sessions_lives)
 {
     struct told told;
     lh_store *store = open_telling(&told);
@@ -211,7 +211,7 @@ TEST(a_worker_is_not_gone_while_anything_in_a_session_lives)
     lh_close(store);
 }
 
-TEST(a_worker_is_not_gone_while_anything_with_its_name_in_the_environment_lives)
+TEST(a_worker_is_not_dead_while_a_process_with_its_environment_lives)
 {
     struct told told;
     lh_store *store = open_telling(&told);
@@ -233,7 +233,7 @@ TEST(a_worker_is_not_gone_while_anything_with_its_name_in_the_environment_lives)
     lh_close(store);
 }
 
-TEST(a_worker_that_names_no_sessions_is_gone_with_its_process)
+TEST(a_worker_without_sessions_is_dead_with_its_process)
 {
     struct told told;
     lh_store *store = open_telling(&told);
@@ -249,7 +249,7 @@ TEST(a_worker_that_names_no_sessions_is_gone_with_its_process)
     lh_close(store);
 }
 
-TEST(a_worker_that_registers_anew_has_no_sessions)
+TEST(a_worker_that_registers_again_has_no_sessions)
 {
     char id[160];
     struct told told;
@@ -273,7 +273,7 @@ TEST(a_worker_that_registers_anew_has_no_sessions)
 
 /* ---------------------------------------------------------------- what does not go is killed */
 
-TEST(whoever_recovers_by_hand_kills_what_a_dead_worker_left_running)
+TEST(a_recovery_by_an_operator_kills_processes_left_by_a_dead_worker)
 {
     struct told told;
     lh_store *store = open_telling(&told);
@@ -294,7 +294,7 @@ TEST(whoever_recovers_by_hand_kills_what_a_dead_worker_left_running)
 }
 
 /* No poll ends the wait: the claim comes back by itself to kill, and to see that all is gone. */
-TEST(a_worker_that_waits_gets_the_job_when_what_the_dead_one_left_running_is_killed)
+TEST(a_waiting_worker_gets_the_job_after_leftover_processes_are_killed)
 {
     struct told told;
     clock_start();
@@ -315,7 +315,7 @@ TEST(a_worker_that_waits_gets_the_job_when_what_the_dead_one_left_running_is_kil
     lh_close(store);
 }
 
-TEST(upkeep_that_waits_comes_back_to_kill_what_a_dead_worker_left_running)
+TEST(waiting_maintenance_kills_processes_left_by_a_dead_worker)
 {
     struct told told;
     lh_store *store = open_telling(&told);
@@ -343,7 +343,7 @@ static void forge(const char *sessions)
         1);
 }
 
-TEST(a_leader_whose_number_was_given_to_another_is_gone_and_the_other_is_not_touched)
+TEST(a_process_with_the_reused_pid_of_a_session_leader_is_not_killed)
 {
     struct told told;
     lh_store *store = open_telling(&told);
@@ -362,7 +362,7 @@ TEST(a_leader_whose_number_was_given_to_another_is_gone_and_the_other_is_not_tou
     lh_close(store);
 }
 
-TEST(what_may_be_another_by_now_is_left_alone_and_time_decides)
+TEST(a_process_of_uncertain_identity_is_not_killed_and_time_decides)
 {
     clock_start();
     struct told told;
@@ -384,7 +384,7 @@ TEST(what_may_be_another_by_now_is_left_alone_and_time_decides)
     lh_close(store);
 }
 
-TEST(sessions_that_cannot_be_read_leave_it_to_time)
+TEST(with_unreadable_sessions_a_worker_is_judged_by_time)
 {
     clock_start();
     struct told told;
@@ -398,7 +398,7 @@ TEST(sessions_that_cannot_be_read_leave_it_to_time)
     lh_close(store);
 }
 
-TEST(nobody_kills_itself_or_what_it_runs_below)
+TEST(a_recovery_does_not_kill_its_own_process_or_its_ancestors)
 {
     struct told told;
     lh_store *store = open_telling(&told);
@@ -451,7 +451,7 @@ static void give_to_nobody(void)
                i > 0); /* all but the first may be missing */
 }
 
-TEST(what_may_not_be_killed_lives_and_time_decides)
+TEST(with_processes_that_cannot_be_killed_a_worker_is_judged_by_time)
 {
     if (geteuid() != 0) {
         (void)fprintf(stderr, "not run: only root has somebody else's processes to show\n");

@@ -46,7 +46,7 @@ static int64_t claimed(lh_store **store, const char *queue)
     return running;
 }
 
-TEST_TIMEOUT(a_rate_holds_however_many_claim, 60)
+TEST_TIMEOUT(a_rate_holds_with_many_claimers, 60)
 {
     lh_store *store = crew_open();
     lh_policy policy = {.set = LH_POLICY_RATE, .rate_n = RATE, .rate_per_ms = RATE_MS};
@@ -59,7 +59,7 @@ TEST_TIMEOUT(a_rate_holds_however_many_claim, 60)
     lh_close(store);
 }
 
-TEST_TIMEOUT(no_more_run_than_there_are_slots_however_many_claim, 60)
+TEST_TIMEOUT(a_concurrency_limit_holds_with_many_claimers, 60)
 {
     lh_store *store = crew_open();
     lh_policy policy = {.set = LH_POLICY_CONCURRENCY, .concurrency = SLOTS};
@@ -69,7 +69,7 @@ TEST_TIMEOUT(no_more_run_than_there_are_slots_however_many_claim, 60)
     lh_close(store);
 }
 
-TEST_TIMEOUT(one_runs_in_an_exclusive_queue_however_many_claim, 60)
+TEST_TIMEOUT(an_exclusive_queue_runs_one_job_with_many_claimers, 60)
 {
     lh_store *store = crew_open();
     lh_policy policy = {.set = LH_POLICY_EXCLUSIVE, .exclusive = true};

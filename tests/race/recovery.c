@@ -114,7 +114,7 @@ static void meet(struct meeting *meeting, int all)
 
 /* ---------------------------------------------------------------- recovery against recovery */
 
-TEST_TIMEOUT(recoveries_at_once_take_each_job_back_once, 60)
+TEST_TIMEOUT(concurrent_recoveries_recover_each_job_once, 60)
 {
     enum { RECOVERERS = 4, JOBS = 900, ROUNDS = 2 };
     lh_store *store;
@@ -229,7 +229,7 @@ TEST_TIMEOUT(a_late_complete_and_a_recovery_never_both_win, 60)
 
 /* ---------------------------------------------------------------- step by step */
 
-TEST(whoever_was_overtaken_can_do_nothing_to_the_next_holder)
+TEST(an_old_holder_cannot_affect_the_next_holder)
 {
     const char *queue = "q";
     lh_jobs *next = NULL;
@@ -307,7 +307,7 @@ static void happens(enum meanwhile what, lh_store *store, const lh_job *job)
     }
 }
 
-TEST(a_recovery_whose_look_is_out_of_date_changes_nothing)
+TEST(a_recovery_on_outdated_evidence_changes_nothing)
 {
     clock_start();
     lh_store *store = open_store();
@@ -338,7 +338,7 @@ TEST(a_recovery_whose_look_is_out_of_date_changes_nothing)
     lh_close(store);
 }
 
-TEST(every_write_of_a_holder_repeats_its_guard)
+TEST(every_write_of_a_holder_checks_state_and_token)
 {
     static const enum late_write writes[] = {LATE_COMPLETE, LATE_FAIL, LATE_RELEASE, LATE_BEAT};
     clock_start();
@@ -438,7 +438,7 @@ static void let_leases_expire(lh_store *store)
     clock_advance_ms(LEASE_MS);
 }
 
-TEST_TIMEOUT(claimers_that_meet_a_recovery_get_what_it_frees, 60)
+TEST_TIMEOUT(claims_during_a_recovery_get_the_jobs_that_it_frees, 60)
 {
     expect_a_job_for_each(let_leases_expire);
 }
@@ -454,7 +454,7 @@ static void let_delays_pass(lh_store *store)
     clock_advance_ms(1001);
 }
 
-TEST_TIMEOUT(claimers_that_meet_a_promotion_get_what_it_makes_pending, 60)
+TEST_TIMEOUT(claims_during_a_promotion_get_the_jobs_that_it_makes_pending, 60)
 {
     expect_a_job_for_each(let_delays_pass);
 }

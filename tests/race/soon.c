@@ -39,7 +39,7 @@ static lh_store *open_without_polls(void)
     return crew_open();
 }
 
-TEST_TIMEOUT(the_job_of_a_killed_worker_is_with_a_waiting_one_at_once, 60)
+TEST_TIMEOUT(a_waiting_worker_gets_the_job_of_a_killed_worker_without_a_poll, 60)
 {
     int64_t took_ns[KILLS];
     lh_store *store = open_without_polls();
@@ -65,7 +65,7 @@ TEST_TIMEOUT(the_job_of_a_killed_worker_is_with_a_waiting_one_at_once, 60)
     lh_close(store);
 }
 
-TEST_TIMEOUT(whoever_keeps_the_store_up_hears_of_a_death_at_once, 60)
+TEST_TIMEOUT(waiting_maintenance_notices_a_death_without_a_poll, 60)
 {
     int64_t took_ns[KILLS];
     lh_store *store = open_without_polls();
@@ -92,7 +92,7 @@ TEST_TIMEOUT(whoever_keeps_the_store_up_hears_of_a_death_at_once, 60)
     lh_close(store);
 }
 
-TEST_TIMEOUT(the_job_of_an_ended_lease_is_with_a_waiting_one_at_once, 60)
+TEST_TIMEOUT(a_waiting_worker_gets_a_job_without_a_poll_when_its_lease_expires, 60)
 {
     enum { LEASE_MS = 60 };
     int64_t took_ns[KILLS];
@@ -120,7 +120,7 @@ TEST_TIMEOUT(the_job_of_an_ended_lease_is_with_a_waiting_one_at_once, 60)
     lh_close(store);
 }
 
-TEST(a_lease_that_was_waited_for_counts_from_the_end_of_the_wait)
+TEST(the_lease_of_a_waiting_claim_counts_from_the_end_of_the_wait)
 {
     lh_store *store = crew_open();
     lh_enqueued out;

@@ -26,7 +26,7 @@ static struct hand stopped_worker(lh_store **store, const lh_worker_opts *opts, 
     return worker;
 }
 
-TEST(a_stopped_worker_is_not_dead_until_it_has_been_silent_for_too_long)
+TEST(a_suspended_worker_is_not_dead_until_it_has_been_silent_for_too_long)
 {
     struct answer held;
     clock_start();
@@ -48,7 +48,7 @@ TEST(a_stopped_worker_is_not_dead_until_it_has_been_silent_for_too_long)
 }
 
 /* The full story: stopped past its lease, its job done by another, then it goes on. */
-TEST(a_worker_stopped_past_its_lease_learns_that_its_job_is_anothers)
+TEST(a_worker_suspended_past_its_lease_learns_that_its_job_was_taken)
 {
     struct answer held;
     clock_start();
@@ -72,7 +72,7 @@ TEST(a_worker_stopped_past_its_lease_learns_that_its_job_is_anothers)
     lh_close(store);
 }
 
-TEST(a_worker_stopped_past_its_lease_may_complete_what_nobody_has_taken)
+TEST(a_worker_suspended_past_its_lease_may_complete_a_job_that_was_not_recovered)
 {
     struct answer held;
     clock_start();
@@ -88,7 +88,7 @@ TEST(a_worker_stopped_past_its_lease_may_complete_what_nobody_has_taken)
     lh_close(store);
 }
 
-TEST(a_worker_stopped_past_its_silence_may_complete_what_nobody_has_taken)
+TEST(a_worker_suspended_past_its_silence_may_complete_a_job_that_was_not_recovered)
 {
     struct answer held;
     clock_start();
@@ -103,7 +103,7 @@ TEST(a_worker_stopped_past_its_silence_may_complete_what_nobody_has_taken)
     lh_close(store);
 }
 
-TEST(a_worker_that_goes_on_in_time_has_lost_nothing)
+TEST(a_worker_that_is_resumed_in_time_has_lost_nothing)
 {
     struct answer held;
     clock_start();

@@ -130,7 +130,7 @@ static void *enqueue_or_fail(void *arg)
     return NULL;
 }
 
-TEST_TIMEOUT(an_act_that_fails_does_not_harm_those_it_shares_a_transaction_with, 60)
+TEST_TIMEOUT(a_failing_call_does_not_affect_others_in_its_transaction, 60)
 {
     lh_store *store = open_store();
     lh_queues *queues = NULL;

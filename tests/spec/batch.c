@@ -99,7 +99,7 @@ SPEC(a_batch_of_releases_judges_each_by_itself)
 }
 
 /* A change is one transaction. */
-SPEC(a_batch_is_claimed_beaten_and_given_back_in_one_transaction_each)
+SPEC(a_batch_is_claimed_extended_and_released_in_one_transaction_each)
 {
     enum { MANY = 50 };
     struct world w = world_open();
@@ -152,7 +152,7 @@ SPEC(a_batch_of_cancels_retries_and_deletes_judges_each_by_itself)
     world_close(&x.w);
 }
 
-SPEC(a_batch_without_a_place_for_statuses_returns_the_first_outcome_that_was_not_done)
+SPEC(a_batch_without_a_status_array_returns_the_first_outcome_other_than_done)
 {
     struct batch x = batch_open();
     lh_done done[] = {{.job = x.a.id, .token = x.a.token},
@@ -164,7 +164,7 @@ SPEC(a_batch_without_a_place_for_statuses_returns_the_first_outcome_that_was_not
     world_close(&x.w);
 }
 
-SPEC(the_same_job_twice_in_one_batch_is_done_and_a_repeat)
+SPEC(the_same_job_twice_in_one_batch_is_done_and_then_reported_as_a_repeat)
 {
     struct batch x = batch_open();
     lh_done done[] = {{.job = x.a.id, .token = x.a.token}, {.job = x.a.id, .token = x.a.token}};
@@ -176,7 +176,7 @@ SPEC(the_same_job_twice_in_one_batch_is_done_and_a_repeat)
     world_close(&x.w);
 }
 
-SPEC(a_batch_may_touch_many_queues)
+SPEC(a_batch_may_contain_jobs_of_many_queues)
 {
     enum { QUEUES = 150 };
     struct world w = world_open();
@@ -197,7 +197,7 @@ SPEC(a_batch_may_touch_many_queues)
 static const char *const mail = "mail";
 static const lh_claim_opts next_opts = {.queues = &mail, .n_queues = 1, .worker = "w1"};
 
-SPEC(complete_and_claim_are_one_act)
+SPEC(complete_and_claim_run_in_one_transaction)
 {
     struct world w = world_open();
     lh_job job;
@@ -222,7 +222,7 @@ SPEC(complete_and_claim_are_one_act)
     world_close(&w);
 }
 
-SPEC(complete_and_claim_of_one_claims_also_when_that_one_was_lost)
+SPEC(complete_and_claim_of_one_job_claims_even_if_that_job_was_lost)
 {
     struct world w = world_with_job("mail", "a");
     lh_job lost;
@@ -242,7 +242,7 @@ SPEC(complete_and_claim_of_one_claims_also_when_that_one_was_lost)
     world_close(&w);
 }
 
-SPEC(complete_and_claim_completes_also_when_there_is_nothing_to_claim)
+SPEC(complete_and_claim_completes_even_if_there_is_nothing_to_claim)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -256,7 +256,7 @@ SPEC(complete_and_claim_completes_also_when_there_is_nothing_to_claim)
     world_close(&w);
 }
 
-SPEC(complete_and_claim_claims_also_when_the_completed_job_was_lost)
+SPEC(complete_and_claim_claims_even_if_the_completed_jobs_were_lost)
 {
     struct world w = world_open();
     lh_job lost;
@@ -275,7 +275,7 @@ SPEC(complete_and_claim_claims_also_when_the_completed_job_was_lost)
     world_close(&w);
 }
 
-SPEC(complete_and_claim_of_nothing_is_a_claim)
+SPEC(complete_and_claim_without_a_job_to_complete_is_a_claim)
 {
     struct world w = world_with_job("mail", "x");
     lh_jobs *next = NULL;
@@ -285,7 +285,7 @@ SPEC(complete_and_claim_of_nothing_is_a_claim)
     world_close(&w);
 }
 
-SPEC(complete_and_claim_hands_on_the_slot_and_the_exclusive_lease)
+SPEC(complete_and_claim_reuses_the_slot_and_the_exclusive_lease)
 {
     struct world w = world_open();
     lh_job job;
@@ -319,7 +319,7 @@ static void take_over(void *arg, lh_jobs *jobs)
     handed->calls++;
 }
 
-SPEC(complete_and_claim_hands_the_jobs_to_the_function_that_is_named)
+SPEC(complete_and_claim_passes_the_jobs_to_the_callback)
 {
     struct world w = world_with_job("mail", "a");
     lh_job job;
@@ -348,7 +348,7 @@ SPEC(complete_and_claim_hands_the_jobs_to_the_function_that_is_named)
     world_close(&w);
 }
 
-SPEC(a_claim_hands_its_jobs_to_the_function_that_is_named)
+SPEC(a_claim_passes_its_jobs_to_the_callback)
 {
     struct world w = world_with_job("mail", "a");
     struct handed handed = {0};
@@ -364,7 +364,7 @@ SPEC(a_claim_hands_its_jobs_to_the_function_that_is_named)
     world_close(&w);
 }
 
-SPEC(a_bad_claim_completes_nothing)
+SPEC(an_invalid_complete_and_claim_completes_nothing)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;

@@ -34,7 +34,7 @@ SPEC(a_claim_takes_a_pending_job_under_a_new_token_and_counts_an_attempt)
     world_close(&w);
 }
 
-SPEC(a_claim_of_an_empty_queue_finds_nothing_and_leaves_its_output_alone)
+SPEC(a_claim_of_an_empty_queue_finds_nothing_and_does_not_touch_its_output)
 {
     struct world w = world_with_job("mail", "x");
     const char *queue = "other";
@@ -96,7 +96,7 @@ SPEC(a_finished_job_is_not_handed_out)
     world_close(&w);
 }
 
-SPEC(remaining_time_is_counted_down_and_ends_at_zero)
+SPEC(the_remaining_time_of_a_lease_counts_down_to_zero)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -141,7 +141,7 @@ SPEC(jobs_are_claimed_by_priority_high_to_low_then_by_age)
     world_close(&w);
 }
 
-SPEC(a_batch_comes_in_the_same_order_as_single_claims)
+SPEC(a_batch_claims_jobs_in_the_same_order_as_single_claims)
 {
     struct world w = world_open();
     int64_t a = enqueue(&w, "mail", "a"), b = enqueue(&w, "mail", "b", .priority = 1);
@@ -157,7 +157,7 @@ SPEC(a_batch_comes_in_the_same_order_as_single_claims)
     world_close(&w);
 }
 
-SPEC(a_job_that_comes_back_keeps_its_place_in_the_order)
+SPEC(a_job_that_returns_to_the_queue_keeps_its_place_in_the_order)
 {
     struct world w = world_open();
     int64_t old = enqueue(&w, "mail", "old");
@@ -170,7 +170,7 @@ SPEC(a_job_that_comes_back_keeps_its_place_in_the_order)
     world_close(&w);
 }
 
-SPEC(a_claim_takes_at_most_what_it_asked_for_and_at_most_a_thousand)
+SPEC(a_claim_returns_no_more_jobs_than_requested_and_at_most_a_thousand)
 {
     struct world w = world_open();
     static lh_new_job jobs[1003];
@@ -184,7 +184,7 @@ SPEC(a_claim_takes_at_most_what_it_asked_for_and_at_most_a_thousand)
     world_close(&w);
 }
 
-SPEC(several_queues_are_looked_at_in_the_order_given)
+SPEC(several_queues_are_claimed_from_in_the_order_given)
 {
     struct world w = world_open();
     const char *queues[] = {"second", "first", "third"};
@@ -239,7 +239,7 @@ SPEC(only_the_kinds_that_are_named_are_claimed)
 
 /* ---- the lease ---- */
 
-SPEC(the_lease_is_the_claims_else_the_jobs_else_the_policys)
+SPEC(the_lease_is_that_of_the_claim_or_of_the_job_or_of_the_policy)
 {
     struct world w = world_open();
     lh_job job;
@@ -260,7 +260,7 @@ SPEC(the_lease_is_the_claims_else_the_jobs_else_the_policys)
     world_close(&w);
 }
 
-SPEC(a_claim_hands_out_the_timeout_of_the_policy)
+SPEC(a_claim_returns_the_timeout_of_the_policy)
 {
     struct world w = world_open();
     lh_job job;
@@ -274,7 +274,7 @@ SPEC(a_claim_hands_out_the_timeout_of_the_policy)
     world_close(&w);
 }
 
-SPEC(each_job_of_a_batch_has_the_lease_of_its_own_kind)
+SPEC(each_job_of_a_batch_gets_the_lease_of_its_own_kind)
 {
     struct world w = world_open();
     EXPECT_OK(policy(&w, "mail", "a", .set = LH_POLICY_LEASE, .lease_ms = 1000));
@@ -292,7 +292,7 @@ SPEC(each_job_of_a_batch_has_the_lease_of_its_own_kind)
 
 /* ---- the token ---- */
 
-SPEC(the_token_of_a_job_rises_at_every_claim_and_every_revocation)
+SPEC(the_token_of_a_job_rises_with_every_claim_and_every_revocation)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -328,7 +328,7 @@ SPEC(the_token_of_a_job_rises_at_every_claim_and_every_revocation)
     world_close(&w);
 }
 
-SPEC(a_job_given_back_is_handed_out_under_another_token)
+SPEC(a_released_job_is_handed_out_under_another_token)
 {
     struct world w = world_with_job("mail", "x");
     lh_job first, second;
@@ -344,7 +344,7 @@ SPEC(a_job_given_back_is_handed_out_under_another_token)
     world_close(&w);
 }
 
-SPEC(a_lapsed_lease_returns_the_job_and_locks_out_the_slow_worker)
+SPEC(an_expired_lease_returns_the_job_and_fences_off_the_slow_worker)
 {
     struct world w = world_with_job("mail", "hello");
     lh_job slow, next;
@@ -359,7 +359,7 @@ SPEC(a_lapsed_lease_returns_the_job_and_locks_out_the_slow_worker)
     world_close(&w);
 }
 
-SPEC(the_next_holder_may_be_the_same_worker_and_the_old_token_is_lost_all_the_same)
+SPEC(the_old_token_is_refused_even_if_the_same_worker_claims_the_job_again)
 {
     struct world w = world_with_job("mail", "hello");
     lh_job old, next;
@@ -374,7 +374,7 @@ SPEC(the_next_holder_may_be_the_same_worker_and_the_old_token_is_lost_all_the_sa
 
 /* ---- requests ---- */
 
-SPEC(a_claim_repeated_under_its_request_returns_what_it_got_and_still_holds)
+SPEC(a_claim_repeated_with_its_request_id_returns_the_jobs_that_are_still_held)
 {
     struct world w = world_open();
     const char *queue = "mail";
@@ -404,7 +404,7 @@ SPEC(a_claim_repeated_under_its_request_returns_what_it_got_and_still_holds)
     world_close(&w);
 }
 
-SPEC(a_repeated_claim_that_holds_nothing_any_more_takes_nothing_new)
+SPEC(a_repeated_claim_whose_jobs_are_all_gone_claims_no_new_job)
 {
     struct world w = world_open();
     lh_job job;
@@ -417,7 +417,7 @@ SPEC(a_repeated_claim_that_holds_nothing_any_more_takes_nothing_new)
     world_close(&w);
 }
 
-SPEC(a_repeated_claim_does_not_return_a_job_that_was_lost_meanwhile)
+SPEC(a_repeated_claim_does_not_return_a_job_that_was_lost_since)
 {
     struct world w = world_with_job("mail", "a");
     lh_job job;
@@ -428,7 +428,7 @@ SPEC(a_repeated_claim_does_not_return_a_job_that_was_lost_meanwhile)
     world_close(&w);
 }
 
-SPEC(a_repeated_claim_does_not_return_a_job_whose_lease_has_ended)
+SPEC(a_repeated_claim_does_not_return_a_job_whose_lease_has_expired)
 {
     struct world w = world_with_job("mail", "a");
     lh_job job;
@@ -438,7 +438,7 @@ SPEC(a_repeated_claim_does_not_return_a_job_whose_lease_has_ended)
     world_close(&w);
 }
 
-SPEC(a_claim_that_found_nothing_leaves_its_request_free)
+SPEC(a_claim_that_found_nothing_does_not_use_up_its_request_id)
 {
     struct world w = world_open();
     lh_job job;
@@ -450,7 +450,7 @@ SPEC(a_claim_that_found_nothing_leaves_its_request_free)
 
 /* ---- what is handed to the next attempt ---- */
 
-SPEC(the_checkpoint_is_handed_to_the_next_attempt)
+SPEC(the_checkpoint_is_passed_to_the_next_attempt)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;

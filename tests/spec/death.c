@@ -7,7 +7,7 @@
 
 /* ---- when ---- */
 
-SPEC(a_lease_is_expired_at_its_last_millisecond_and_not_before)
+SPEC(a_lease_expires_at_its_deadline_and_not_a_millisecond_earlier)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job, next;
@@ -29,7 +29,7 @@ SPEC(a_lease_is_expired_at_its_last_millisecond_and_not_before)
     world_close(&w);
 }
 
-SPEC(a_heartbeat_that_came_first_is_not_overruled_by_recovery)
+SPEC(recovery_does_not_take_a_job_whose_heartbeat_came_first)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -44,7 +44,7 @@ SPEC(a_heartbeat_that_came_first_is_not_overruled_by_recovery)
     world_close(&w);
 }
 
-SPEC(recovery_clears_the_holder_and_keeps_what_the_job_is)
+SPEC(recovery_clears_the_holder_and_keeps_the_other_fields_of_the_job)
 {
     struct world w = world_open();
     lh_job job;
@@ -86,7 +86,7 @@ SPEC(recovery_clears_the_holder_and_keeps_what_the_job_is)
     world_close(&w);
 }
 
-SPEC(a_release_spends_neither_an_attempt_nor_a_recovery_and_a_death_spends_both)
+SPEC(a_release_costs_no_attempt_and_no_recovery_and_a_death_costs_both)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -151,63 +151,63 @@ static void expect_death(const struct death *death)
 
 #define TTL "RECLAIMED_TTL: Exceeded TTL (1 s)"
 
-SPEC(retry_dies_back_to_pending_and_counts_the_death)
+SPEC(action_retry_returns_the_job_and_counts_the_death)
 {
     expect_death(&(struct death){LH_ACTION_RETRY, false, false, LH_PENDING, 0, TTL});
 }
 
-SPEC(retry_at_the_last_attempt_fails_because_of_it)
+SPEC(action_retry_fails_a_job_at_its_last_attempt)
 {
     expect_death(&(struct death){LH_ACTION_RETRY, true, false, LH_FAILED, 0,
                                  "RECLAIMED_TTL: Max attempts reached (3), "});
 }
 
-SPEC(retry_at_the_last_recovery_is_poison)
+SPEC(action_retry_fails_a_job_as_poison_at_its_last_recovery)
 {
     expect_death(&(struct death){LH_ACTION_RETRY, false, true, LH_FAILED, 0, "POISON: "});
 }
 
-SPEC(poison_is_judged_before_attempts)
+SPEC(the_limit_of_recoveries_is_checked_before_the_limit_of_attempts)
 {
     expect_death(&(struct death){LH_ACTION_RETRY, true, true, LH_FAILED, 0, "POISON: "});
 }
 
-SPEC(pending_dies_back_to_pending_and_refunds_the_attempt)
+SPEC(action_pending_returns_the_job_and_refunds_the_attempt)
 {
     expect_death(&(struct death){LH_ACTION_PENDING, false, false, LH_PENDING, 1, TTL});
 }
 
-SPEC(pending_is_not_stopped_by_the_last_attempt)
+SPEC(action_pending_returns_a_job_even_at_its_last_attempt)
 {
     expect_death(&(struct death){LH_ACTION_PENDING, true, false, LH_PENDING, 1, TTL});
 }
 
-SPEC(pending_at_the_last_recovery_is_poison)
+SPEC(action_pending_fails_a_job_as_poison_at_its_last_recovery)
 {
     expect_death(&(struct death){LH_ACTION_PENDING, false, true, LH_FAILED, 0, "POISON: "});
 }
 
-SPEC(pending_at_the_last_attempt_and_the_last_recovery_is_poison)
+SPEC(action_pending_fails_a_job_as_poison_at_its_last_attempt_and_recovery)
 {
     expect_death(&(struct death){LH_ACTION_PENDING, true, true, LH_FAILED, 0, "POISON: "});
 }
 
-SPEC(fail_fails_at_the_first_death)
+SPEC(action_fail_fails_a_job_at_its_first_death)
 {
     expect_death(&(struct death){LH_ACTION_FAIL, false, false, LH_FAILED, 0, TTL});
 }
 
-SPEC(fail_fails_at_the_last_attempt)
+SPEC(action_fail_fails_a_job_at_its_last_attempt)
 {
     expect_death(&(struct death){LH_ACTION_FAIL, true, false, LH_FAILED, 0, "RECLAIMED_TTL: "});
 }
 
-SPEC(fail_fails_at_the_last_recovery_as_poison)
+SPEC(action_fail_fails_a_job_as_poison_at_its_last_recovery)
 {
     expect_death(&(struct death){LH_ACTION_FAIL, false, true, LH_FAILED, 0, "POISON: "});
 }
 
-SPEC(no_recovery_allowed_makes_the_first_death_poison)
+SPEC(with_a_limit_of_no_recoveries_the_first_death_is_poison)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -258,7 +258,7 @@ SPEC(unlimited_recoveries_still_end_at_the_last_attempt)
     world_close(&w);
 }
 
-SPEC(three_deaths_fail_a_job_that_has_no_policy)
+SPEC(without_a_policy_three_deaths_fail_a_job)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -273,7 +273,7 @@ SPEC(three_deaths_fail_a_job_that_has_no_policy)
     world_close(&w);
 }
 
-SPEC(the_action_of_the_kind_wins)
+SPEC(the_action_of_a_kind_overrides_that_of_its_queue)
 {
     struct world w = world_open();
     lh_job job;
@@ -292,7 +292,7 @@ SPEC(the_action_of_the_kind_wins)
 
 /* ---- what it says ---- */
 
-SPEC(the_reason_of_a_death_tells_the_lease_the_attempt_and_the_worker)
+SPEC(the_reason_of_a_recovery_names_the_lease_the_attempt_and_the_worker)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -325,7 +325,7 @@ SPEC(the_reason_of_a_death_tells_the_lease_the_attempt_and_the_worker)
 
 /* ---- policies of recovery ---- */
 
-SPEC(a_recovery_backoff_delays_the_next_try)
+SPEC(a_recovery_backoff_delays_the_next_attempt)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -341,7 +341,7 @@ SPEC(a_recovery_backoff_delays_the_next_try)
     world_close(&w);
 }
 
-SPEC(with_recovery_off_stuck_jobs_stay_and_only_a_hand_recovers_them)
+SPEC(with_recovery_off_only_an_operator_recovers_stuck_jobs)
 {
     struct world w = world_open();
     lh_job stuck, other, job;
@@ -372,7 +372,7 @@ SPEC(with_recovery_off_stuck_jobs_stay_and_only_a_hand_recovers_them)
     world_close(&w);
 }
 
-SPEC(a_handle_that_recovers_nothing_by_itself_still_does_so_by_hand)
+SPEC(a_handle_with_automatic_recovery_off_still_recovers_on_request)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -425,7 +425,7 @@ SPEC(recovery_is_safe_to_repeat)
     world_close(&w);
 }
 
-SPEC(more_deaths_than_one_batch_are_all_recovered)
+SPEC(more_stuck_jobs_than_one_batch_are_all_recovered)
 {
     struct world w = world_open();
     static lh_new_job jobs[1200];
@@ -445,7 +445,7 @@ SPEC(more_deaths_than_one_batch_are_all_recovered)
     world_close(&w);
 }
 
-SPEC(deaths_in_many_queues_at_once_are_all_recovered)
+SPEC(stuck_jobs_in_many_queues_are_all_recovered)
 {
     enum { QUEUES = 150 };
     struct world w = world_open();
@@ -464,7 +464,7 @@ SPEC(deaths_in_many_queues_at_once_are_all_recovered)
     world_close(&w);
 }
 
-SPEC(a_claim_recovers_deaths_in_many_queues_at_once)
+SPEC(a_claim_recovers_stuck_jobs_in_many_queues)
 {
     enum { QUEUES = 150 };
     struct world w = world_open();

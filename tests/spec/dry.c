@@ -83,7 +83,7 @@ SPEC(a_dry_run_changes_nothing_and_is_not_kept)
     world_close(&w);
 }
 
-SPEC(ended_leases_are_foretold)
+SPEC(a_dry_run_reports_expired_leases)
 {
     struct world w = world_open();
     lh_job last;
@@ -104,7 +104,7 @@ SPEC(ended_leases_are_foretold)
     world_close(&w);
 }
 
-SPEC(silent_workers_are_foretold)
+SPEC(a_dry_run_reports_silent_workers)
 {
     struct world w = world_open();
     enlist_process(&w, "w-1");
@@ -122,7 +122,7 @@ SPEC(silent_workers_are_foretold)
     world_close(&w);
 }
 
-SPEC(what_a_dead_worker_still_holds_is_foretold)
+SPEC(a_dry_run_reports_the_jobs_of_dead_workers)
 {
     struct world w = world_open();
     EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_RECOVERY, .recovery = false));
@@ -134,7 +134,7 @@ SPEC(what_a_dead_worker_still_holds_is_foretold)
     world_close(&w);
 }
 
-SPEC(what_was_not_begun_is_foretold)
+SPEC(a_dry_run_reports_jobs_that_were_not_started)
 {
     struct world w = world_open();
     enlist(&w, "w-1", .process = true, .tells_started = true, .interval_ms = 1000);
@@ -148,7 +148,7 @@ SPEC(what_was_not_begun_is_foretold)
     world_close(&w);
 }
 
-SPEC(the_named_leases_of_a_dead_worker_are_foretold)
+SPEC(a_dry_run_reports_the_named_leases_of_dead_workers)
 {
     struct world w = world_open();
     enlist_process(&w, "w-1");
@@ -182,7 +182,7 @@ static void expect_lock_event(struct world *w, const char *reason)
     EXPECT(event.report != 0);
 }
 
-SPEC(the_expired_lock_of_an_exclusive_queue_is_counted_and_told_by_a_recovery)
+SPEC(the_expired_lease_of_an_exclusive_queue_is_counted_and_reported_by_a_recovery)
 {
     struct world w = world_with_a_lock("w-1", 1000);
     lh_recovered counted;
@@ -196,7 +196,7 @@ SPEC(the_expired_lock_of_an_exclusive_queue_is_counted_and_told_by_a_recovery)
     world_close(&w);
 }
 
-SPEC(the_expired_lock_of_an_exclusive_queue_is_counted_and_told_by_a_claim)
+SPEC(the_expired_lease_of_an_exclusive_queue_is_counted_and_reported_by_a_claim)
 {
     struct world w = world_with_a_lock("w-1", 1000);
     lh_report *report = NULL;
@@ -210,7 +210,7 @@ SPEC(the_expired_lock_of_an_exclusive_queue_is_counted_and_told_by_a_claim)
     world_close(&w);
 }
 
-SPEC(the_lock_that_a_dead_worker_held_is_counted_and_told)
+SPEC(the_exclusive_lease_of_a_dead_worker_is_counted_and_reported)
 {
     struct world w = world_open();
     enlist_process(&w, "w-1");
@@ -225,7 +225,7 @@ SPEC(the_lock_that_a_dead_worker_held_is_counted_and_told)
     world_close(&w);
 }
 
-SPEC(a_live_lock_is_counted_once_its_job_is_taken_back_at_once)
+SPEC(a_live_exclusive_lease_is_counted_when_its_job_is_taken_back_at_once)
 {
     struct world w = world_with_a_lock("w-1", 60000);
     lh_job job;
@@ -239,7 +239,7 @@ SPEC(a_live_lock_is_counted_once_its_job_is_taken_back_at_once)
     world_close(&w);
 }
 
-SPEC(a_recovery_by_age_is_foretold)
+SPEC(a_dry_run_reports_a_recovery_by_age)
 {
     struct world w = world_open();
     enlist_process(&w, "w-1");
@@ -255,7 +255,7 @@ SPEC(a_recovery_by_age_is_foretold)
     world_close(&w);
 }
 
-SPEC(a_recovery_of_one_queue_with_another_action_is_foretold)
+SPEC(a_dry_run_reports_a_recovery_of_one_queue_with_another_action)
 {
     struct world w = world_open();
     held(&w, "mail", "w-1", 1000);
@@ -270,7 +270,7 @@ SPEC(a_recovery_of_one_queue_with_another_action_is_foretold)
 
 /* ---- the counts ---- */
 
-SPEC(the_counts_are_those_of_the_recovery)
+SPEC(the_counts_of_stale_jobs_agree_with_the_recovery)
 {
     struct world w = world_open();
     lh_recovered counted;
@@ -304,7 +304,7 @@ SPEC(the_counts_are_those_of_the_recovery)
 }
 
 /* Every allocation on its way fails in turn. */
-SPEC(a_count_that_fails_says_so_and_changes_nothing)
+SPEC(a_count_of_stale_jobs_that_fails_returns_the_error_and_changes_nothing)
 {
     struct world w = world_open();
     struct lhi_control *control = lhi_control();

@@ -45,7 +45,7 @@ SPEC(a_job_without_a_time_is_pending_at_once)
     world_close(&w);
 }
 
-SPEC(a_job_is_what_it_was_enqueued_as)
+SPEC(a_job_keeps_the_values_it_was_enqueued_with)
 {
     struct world w = world_open();
     int64_t id = enqueue(&w, "mail", "{\"to\":\"a@b.c\"}", .kind = "welcome", .priority = -7,
@@ -67,7 +67,7 @@ SPEC(a_job_may_have_no_limit_of_attempts)
     world_close(&w);
 }
 
-SPEC(limits_that_are_not_given_come_from_the_policy)
+SPEC(limits_that_an_enqueue_omits_come_from_the_policy)
 {
     struct world w = world_open();
     EXPECT_OK(policy(&w, "mail", "bulk", .set = LH_POLICY_MAX_ATTEMPTS, .max_attempts = 8));
@@ -88,7 +88,7 @@ SPEC(ids_rise_in_the_order_of_the_calls)
     world_close(&w);
 }
 
-SPEC(several_jobs_are_enqueued_in_one_act_in_their_order)
+SPEC(one_call_enqueues_several_jobs_in_their_order)
 {
     struct world w = world_open();
     lh_new_job jobs[3] = {{.payload = "a", .payload_len = 1},
@@ -161,7 +161,7 @@ SPEC(payload_bytes_are_kept_exactly)
     world_close(&w);
 }
 
-SPEC(an_empty_payload_is_not_the_same_as_none)
+SPEC(an_empty_payload_differs_from_no_payload)
 {
     struct world w = world_open();
     lh_enqueued out;
@@ -178,7 +178,7 @@ SPEC(an_empty_payload_is_not_the_same_as_none)
     world_close(&w);
 }
 
-SPEC(a_payload_of_one_mebibyte_is_kept_and_one_byte_more_is_refused)
+SPEC(a_payload_of_one_mebibyte_is_accepted_and_one_byte_more_is_refused)
 {
     struct world w = world_open();
     size_t limit = 1 << 20;
@@ -198,7 +198,7 @@ SPEC(a_payload_of_one_mebibyte_is_kept_and_one_byte_more_is_refused)
     world_close(&w);
 }
 
-SPEC(the_policy_widens_and_narrows_the_limit_of_a_payload)
+SPEC(a_policy_raises_and_lowers_the_limit_of_a_payload)
 {
     struct world w = world_open();
     size_t len = (1 << 20) + 1;
@@ -218,7 +218,7 @@ SPEC(the_policy_widens_and_narrows_the_limit_of_a_payload)
 
 /* ---- time ---- */
 
-SPEC(a_delayed_job_is_scheduled_and_is_claimed_when_it_is_due_and_not_before)
+SPEC(a_delayed_job_is_scheduled_and_cannot_be_claimed_before_it_is_due)
 {
     struct world w = world_open();
     lh_job job;
@@ -234,7 +234,7 @@ SPEC(a_delayed_job_is_scheduled_and_is_claimed_when_it_is_due_and_not_before)
     world_close(&w);
 }
 
-SPEC(a_job_with_a_time_to_run_at_waits_for_that_time)
+SPEC(a_job_with_a_run_time_waits_for_that_time)
 {
     struct world w = world_open();
     lh_job job;
@@ -248,7 +248,7 @@ SPEC(a_job_with_a_time_to_run_at_waits_for_that_time)
     world_close(&w);
 }
 
-SPEC(a_time_to_run_at_that_has_passed_is_now)
+SPEC(a_job_with_a_run_time_in_the_past_is_pending_at_once)
 {
     struct world w = world_open();
     lh_job job;
@@ -261,7 +261,7 @@ SPEC(a_time_to_run_at_that_has_passed_is_now)
     world_close(&w);
 }
 
-SPEC(a_job_not_claimed_by_its_expiry_is_cancelled_with_the_reason)
+SPEC(a_job_that_is_not_claimed_before_it_expires_is_cancelled_with_a_reason)
 {
     struct world w = world_open();
     lh_job job;
@@ -314,7 +314,7 @@ SPEC(a_job_that_was_claimed_in_time_does_not_expire_when_its_worker_dies)
     world_close(&w);
 }
 
-SPEC(a_job_that_was_claimed_in_time_does_not_expire_while_it_waits_for_its_next_try)
+SPEC(a_job_that_was_claimed_in_time_does_not_expire_while_it_waits_for_its_next_attempt)
 {
     struct world w = world_open();
     lh_job job;
@@ -340,7 +340,7 @@ static lh_enqueued enqueue_key(struct world *w, const char *queue, const char *k
     return out;
 }
 
-SPEC(while_a_job_with_a_key_lives_a_second_enqueue_returns_it_and_says_so)
+SPEC(a_second_enqueue_under_a_live_key_returns_the_first_job)
 {
     struct world w = world_open();
     lh_job job;
@@ -387,7 +387,7 @@ SPEC(a_key_is_free_again_once_its_job_has_ended)
     world_close(&w);
 }
 
-SPEC(a_key_belongs_to_its_queue)
+SPEC(the_same_key_may_be_used_in_two_queues)
 {
     struct world w = world_open();
     lh_enqueued here = enqueue_key(&w, "mail", "k"), there = enqueue_key(&w, "post", "k");
@@ -413,7 +413,7 @@ SPEC(the_same_key_twice_in_one_batch_makes_one_job)
 
 /* ---- requests ---- */
 
-SPEC(a_request_that_is_repeated_returns_the_same_jobs_and_says_so)
+SPEC(a_repeated_enqueue_returns_the_same_jobs_and_reports_the_repeat)
 {
     struct world w = world_open();
     lh_new_job jobs[2] = {{.payload = "a", .payload_len = 1}, {.payload = "b", .payload_len = 1}};
@@ -431,7 +431,7 @@ SPEC(a_request_that_is_repeated_returns_the_same_jobs_and_says_so)
     world_close(&w);
 }
 
-SPEC(a_repeated_request_returns_its_job_also_when_that_has_ended)
+SPEC(a_repeated_enqueue_returns_its_job_even_after_the_job_has_finished)
 {
     struct world w = world_open();
     lh_new_job new_job = {.payload = "a", .payload_len = 1};
@@ -448,7 +448,7 @@ SPEC(a_repeated_request_returns_its_job_also_when_that_has_ended)
     world_close(&w);
 }
 
-SPEC(another_request_makes_another_job)
+SPEC(an_enqueue_with_another_request_id_makes_another_job)
 {
     struct world w = world_open();
     lh_new_job new_job = {.payload = "a", .payload_len = 1};
@@ -460,7 +460,7 @@ SPEC(another_request_makes_another_job)
     world_close(&w);
 }
 
-SPEC(a_request_survives_the_handle_that_made_it)
+SPEC(a_request_id_is_remembered_after_its_handle_is_closed)
 {
     struct world w = world_open();
     lh_new_job new_job = {.payload = "a", .payload_len = 1};
@@ -474,7 +474,7 @@ SPEC(a_request_survives_the_handle_that_made_it)
     world_close(&w);
 }
 
-SPEC(a_request_repeated_with_another_number_of_jobs_is_refused)
+SPEC(a_request_id_repeated_with_another_number_of_jobs_is_refused)
 {
     struct world w = world_open();
     lh_new_job jobs[2] = {{.payload = "a", .payload_len = 1}, {.payload = "b", .payload_len = 1}};
@@ -486,7 +486,7 @@ SPEC(a_request_repeated_with_another_number_of_jobs_is_refused)
     world_close(&w);
 }
 
-SPEC(a_refused_enqueue_leaves_its_request_free)
+SPEC(a_refused_enqueue_does_not_use_up_its_request_id)
 {
     struct world w = world_open();
     lh_enqueued out;
@@ -500,7 +500,7 @@ SPEC(a_refused_enqueue_leaves_its_request_free)
     world_close(&w);
 }
 
-SPEC(a_request_that_met_a_key_returns_the_same_job_when_repeated)
+SPEC(a_repeated_enqueue_under_a_live_key_returns_the_same_job)
 {
     struct world w = world_open();
     lh_new_job new_job = {.payload = "a", .payload_len = 1, .key = "k"};
@@ -516,7 +516,7 @@ SPEC(a_request_that_met_a_key_returns_the_same_job_when_repeated)
     world_close(&w);
 }
 
-SPEC(an_enqueue_and_a_claim_do_not_answer_for_each_other)
+SPEC(an_enqueue_and_a_claim_with_the_same_request_id_are_independent)
 {
     struct world w = world_open();
     lh_new_job new_job = {.payload = "a", .payload_len = 1};
@@ -530,7 +530,7 @@ SPEC(an_enqueue_and_a_claim_do_not_answer_for_each_other)
     world_close(&w);
 }
 
-SPEC(a_brief_list_has_everything_but_what_may_be_long)
+SPEC(a_brief_list_leaves_out_only_the_long_fields)
 {
     struct world w = world_open();
     lh_new_job new_job = {.payload = "hello", .payload_len = 5, .kind = "k", .key = "one"};

@@ -14,7 +14,7 @@ static void expect_step(const lh_event *e, const char *type, const char *from, c
         EXPECT(e->to == NULL);
 }
 
-SPEC(routine_transitions_are_not_told_by_default)
+SPEC(routine_transitions_are_not_recorded_by_default)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -25,7 +25,7 @@ SPEC(routine_transitions_are_not_told_by_default)
     world_close(&w);
 }
 
-SPEC(a_full_audit_tells_the_routine_too)
+SPEC(a_full_audit_records_routine_transitions)
 {
     struct world w = world_open();
     lh_job job;
@@ -54,7 +54,7 @@ SPEC(a_full_audit_tells_the_routine_too)
     world_close(&w);
 }
 
-SPEC(a_full_audit_may_be_of_one_kind_only)
+SPEC(a_full_audit_may_be_set_for_one_kind)
 {
     struct world w = world_open();
     EXPECT_OK(policy(&w, NULL, "watched", .set = LH_POLICY_AUDIT, .audit = LH_AUDIT_FULL));
@@ -68,7 +68,7 @@ SPEC(a_full_audit_may_be_of_one_kind_only)
     world_close(&w);
 }
 
-SPEC(a_scheduled_job_is_told_as_such_by_a_full_audit)
+SPEC(a_full_audit_records_that_a_job_was_scheduled)
 {
     struct world w = world_open();
     EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_AUDIT, .audit = LH_AUDIT_FULL));
@@ -77,7 +77,7 @@ SPEC(a_scheduled_job_is_told_as_such_by_a_full_audit)
     world_close(&w);
 }
 
-SPEC(exceptional_transitions_are_always_told)
+SPEC(exceptional_transitions_are_always_recorded)
 {
     struct world w = world_open();
     lh_job job;
@@ -115,7 +115,7 @@ SPEC(exceptional_transitions_are_always_told)
     world_close(&w);
 }
 
-SPEC(a_fail_with_retry_is_told_with_its_reason)
+SPEC(a_failure_that_is_retried_is_recorded_with_its_reason)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -126,7 +126,7 @@ SPEC(a_fail_with_retry_is_told_with_its_reason)
     world_close(&w);
 }
 
-SPEC(an_act_that_was_refused_leaves_no_event)
+SPEC(a_refused_call_records_no_event)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -173,7 +173,7 @@ SPEC(events_are_read_oldest_first_in_pages)
     world_close(&w);
 }
 
-SPEC(the_newest_events_are_still_in_their_order)
+SPEC(the_newest_events_are_listed_in_order)
 {
     int64_t ids[6];
     struct world w = world_with_events(ids);
@@ -186,7 +186,7 @@ SPEC(the_newest_events_are_still_in_their_order)
     world_close(&w);
 }
 
-SPEC(events_of_one_job_are_its_own)
+SPEC(the_events_of_one_job_contain_no_others)
 {
     int64_t ids[6];
     struct world w = world_with_events(ids);
@@ -268,7 +268,7 @@ SPEC(a_filter_of_events_that_cannot_match_is_refused)
     world_close(&w);
 }
 
-SPEC(a_wait_for_one_type_passes_the_others_by)
+SPEC(a_wait_for_one_type_of_event_ignores_the_others)
 {
     struct world w = world_with_job("mail", "x");
     const int raised = 1;

@@ -24,7 +24,7 @@ static lh_claim_opts wish(int64_t wait_ms, const char *request)
 
 /* ---- from when a lease counts ---- */
 
-SPEC(a_claim_says_when_it_was_asked)
+SPEC(a_claim_returns_the_time_at_which_it_was_called)
 {
     struct world w = world_open();
     lh_jobs *jobs = NULL;
@@ -44,7 +44,7 @@ SPEC(a_claim_says_when_it_was_asked)
     world_close(&w);
 }
 
-SPEC(a_claim_that_completes_says_when_it_was_asked)
+SPEC(complete_and_claim_returns_the_time_at_which_it_was_called)
 {
     struct world w = world_open();
     lh_job first;
@@ -72,7 +72,7 @@ static lh_job given_back(struct world *w, const lh_job *job)
     return job_of(w, job->id);
 }
 
-SPEC(a_release_with_backoff_waits_as_after_a_failure_and_refunds_the_attempt)
+SPEC(a_release_with_backoff_delays_like_a_failure_and_refunds_the_attempt)
 {
     struct world w = world_open();
     lh_job job;
@@ -88,7 +88,7 @@ SPEC(a_release_with_backoff_waits_as_after_a_failure_and_refunds_the_attempt)
     world_close(&w);
 }
 
-SPEC(the_backoff_of_a_release_is_the_jobs_own_where_it_has_one)
+SPEC(a_release_with_backoff_uses_the_backoff_of_the_job_if_it_has_one)
 {
     struct world w = world_open();
     lh_job job;
@@ -98,7 +98,7 @@ SPEC(the_backoff_of_a_release_is_the_jobs_own_where_it_has_one)
     world_close(&w);
 }
 
-SPEC(another_delay_below_zero_is_refused)
+SPEC(a_negative_delay_other_than_the_backoff_is_refused)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -113,7 +113,7 @@ SPEC(another_delay_below_zero_is_refused)
 
 /* ---- sessions ---- */
 
-SPEC(a_bad_word_about_sessions_is_refused)
+SPEC(an_invalid_list_of_sessions_is_refused)
 {
     struct world w = world_open();
     int64_t none = 0, own = getpid();
@@ -130,7 +130,7 @@ SPEC(a_bad_word_about_sessions_is_refused)
     world_close(&w);
 }
 
-SPEC(silence_forfeits_the_jobs_of_a_worker_whatever_runs_in_its_sessions)
+SPEC(a_silent_worker_loses_its_jobs_whatever_runs_in_its_sessions)
 {
     struct world w = world_open();
     int64_t own = getpid();
@@ -161,7 +161,7 @@ static int64_t count_degraded(struct world *w)
     return info.workers_degraded;
 }
 
-SPEC(a_worker_that_fails_at_everything_is_told_once_and_shown_until_it_works)
+SPEC(a_worker_whose_jobs_all_fail_is_degraded_until_one_succeeds)
 {
     struct world w = world_open();
     enlist_process(&w, W1);
@@ -199,7 +199,7 @@ SPEC(a_worker_that_registers_or_stops_is_not_degraded)
     world_close(&w);
 }
 
-SPEC(a_bad_word_about_a_degraded_worker_is_refused)
+SPEC(an_invalid_degraded_flag_is_refused)
 {
     struct world w = world_open();
     char longest[1026];

@@ -28,7 +28,7 @@ SPEC(a_cancel_ends_a_pending_and_a_scheduled_job)
     world_close(&w);
 }
 
-SPEC(a_cancelled_holder_learns_it_at_its_next_heartbeat)
+SPEC(the_next_heartbeat_reports_that_the_job_was_cancelled)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -67,7 +67,7 @@ SPEC(only_a_live_job_can_be_cancelled)
 
 /* ---- a revoked live lease keeps its job back ---- */
 
-SPEC(a_job_cancelled_under_a_live_holder_and_retried_waits_until_the_holder_has_answered)
+SPEC(a_job_cancelled_under_a_live_holder_and_retried_waits_until_the_holder_answers)
 {
     struct world w = world_with_job("mail", "x");
     lh_job old, next;
@@ -105,7 +105,7 @@ SPEC(a_job_cancelled_under_a_live_holder_and_retried_waits_no_longer_than_the_ol
     world_close(&w);
 }
 
-SPEC(each_way_to_answer_a_cancel_lets_the_retried_job_go)
+SPEC(each_kind_of_answer_to_a_cancel_frees_the_retried_job)
 {
     struct world w = world_open();
     for (int answer = 0; answer < 3; answer++) {
@@ -142,7 +142,7 @@ SPEC(only_the_holder_whose_lease_was_revoked_can_answer_for_it)
     world_close(&w);
 }
 
-SPEC(a_job_cancelled_under_a_live_holder_and_retried_after_its_deadline_is_not_kept_back)
+SPEC(a_job_cancelled_under_a_live_holder_and_retried_after_its_deadline_is_not_quarantined)
 {
     struct world w = world_with_job("mail", "x");
     lh_job old, next;
@@ -155,7 +155,7 @@ SPEC(a_job_cancelled_under_a_live_holder_and_retried_after_its_deadline_is_not_k
     world_close(&w);
 }
 
-SPEC(a_job_cancelled_after_its_lease_ended_is_not_kept_back)
+SPEC(a_job_cancelled_after_its_lease_expired_is_not_quarantined)
 {
     struct world w = world_with_job("mail", "x");
     lh_job old, next;
@@ -168,7 +168,7 @@ SPEC(a_job_cancelled_after_its_lease_ended_is_not_kept_back)
     world_close(&w);
 }
 
-SPEC(a_kept_back_job_cannot_be_rescheduled_past_the_hold)
+SPEC(a_quarantined_job_cannot_be_rescheduled_out_of_quarantine)
 {
     struct world w = world_with_job("mail", "x");
     lh_job old, next;
@@ -182,7 +182,7 @@ SPEC(a_kept_back_job_cannot_be_rescheduled_past_the_hold)
     world_close(&w);
 }
 
-SPEC(a_kept_back_job_cancelled_and_retried_again_is_still_kept_back)
+SPEC(a_quarantined_job_that_is_cancelled_and_retried_stays_in_quarantine)
 {
     struct world w = world_with_job("mail", "x");
     lh_job old, next;
@@ -199,7 +199,7 @@ SPEC(a_kept_back_job_cancelled_and_retried_again_is_still_kept_back)
 
 /* ---- release by worker ---- */
 
-SPEC(a_release_by_worker_keeps_the_job_back_until_the_holder_has_answered)
+SPEC(a_release_by_worker_name_quarantines_the_job_until_the_holder_answers)
 {
     struct world w = world_with_job("mail", "x");
     lh_job old, next;
@@ -221,7 +221,7 @@ SPEC(a_release_by_worker_keeps_the_job_back_until_the_holder_has_answered)
     world_close(&w);
 }
 
-SPEC(a_release_by_worker_keeps_the_job_back_until_the_old_deadline)
+SPEC(a_release_by_worker_name_quarantines_the_job_until_the_old_deadline)
 {
     struct world w = world_with_job("mail", "x");
     lh_job old, next;
@@ -234,7 +234,7 @@ SPEC(a_release_by_worker_keeps_the_job_back_until_the_old_deadline)
     world_close(&w);
 }
 
-SPEC(a_release_by_worker_with_now_frees_the_job_at_once)
+SPEC(a_release_by_worker_name_with_now_frees_the_job_at_once)
 {
     struct world w = world_with_job("mail", "x");
     lh_job old, next;
@@ -246,7 +246,7 @@ SPEC(a_release_by_worker_with_now_frees_the_job_at_once)
     world_close(&w);
 }
 
-SPEC(a_release_by_worker_of_an_ended_lease_keeps_nothing_back)
+SPEC(a_release_by_worker_name_of_an_expired_lease_quarantines_nothing)
 {
     struct world w = world_with_job("mail", "x");
     lh_job old, next;
@@ -259,7 +259,7 @@ SPEC(a_release_by_worker_of_an_ended_lease_keeps_nothing_back)
     world_close(&w);
 }
 
-SPEC(a_release_by_worker_may_delay)
+SPEC(a_release_by_worker_name_may_delay_the_job)
 {
     struct world w = world_with_job("mail", "x");
     lh_job old, next;
@@ -273,7 +273,7 @@ SPEC(a_release_by_worker_may_delay)
     world_close(&w);
 }
 
-SPEC(a_release_by_worker_takes_all_it_holds_in_all_queues_and_nothing_of_others)
+SPEC(a_release_by_worker_name_takes_all_jobs_of_that_worker_and_no_others)
 {
     struct world w = world_open();
     lh_job job, other;
@@ -297,7 +297,7 @@ SPEC(a_release_by_worker_takes_all_it_holds_in_all_queues_and_nothing_of_others)
     world_close(&w);
 }
 
-SPEC(a_release_by_worker_of_named_jobs_judges_each_by_itself)
+SPEC(a_release_by_worker_name_of_chosen_jobs_judges_each_by_itself)
 {
     struct world w = world_open();
     lh_job mine, theirs;
@@ -321,7 +321,7 @@ SPEC(a_release_by_worker_of_named_jobs_judges_each_by_itself)
 
 /* ---- retry ---- */
 
-SPEC(a_retry_of_a_failed_job_starts_its_counts_again)
+SPEC(a_retry_of_a_failed_job_resets_its_counts)
 {
     struct world w = world_open();
     lh_job job;
@@ -500,7 +500,7 @@ SPEC(a_reschedule_moves_a_pending_job_into_the_future_and_back)
     world_close(&w);
 }
 
-SPEC(only_a_job_that_waits_can_be_rescheduled)
+SPEC(only_a_waiting_job_can_be_rescheduled)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -513,7 +513,7 @@ SPEC(only_a_job_that_waits_can_be_rescheduled)
     world_close(&w);
 }
 
-SPEC(a_retry_that_says_now_does_not_wait_for_the_holder)
+SPEC(a_retry_with_now_does_not_wait_for_the_holder)
 {
     struct world w = world_with_job("mail", "hello");
     lh_job job = {0}, next = {0};

@@ -27,7 +27,7 @@ static int fail_with(struct world *w, const lh_job *job, lh_failure failure)
 
 /* ---- heartbeat ---- */
 
-SPEC(a_heartbeat_extends_the_lease_to_now_plus_the_lease_of_the_claim)
+SPEC(a_heartbeat_extends_the_lease_by_the_length_that_was_claimed)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -50,7 +50,7 @@ SPEC(a_heartbeat_extends_the_lease_to_now_plus_the_lease_of_the_claim)
     world_close(&w);
 }
 
-SPEC(a_heartbeat_with_a_lease_of_its_own_does_not_change_the_one_of_the_claim)
+SPEC(a_heartbeat_with_its_own_lease_does_not_change_the_claimed_length)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -63,7 +63,7 @@ SPEC(a_heartbeat_with_a_lease_of_its_own_does_not_change_the_one_of_the_claim)
     world_close(&w);
 }
 
-SPEC(a_heartbeat_in_the_last_millisecond_holds_and_at_the_deadline_it_is_lost)
+SPEC(a_heartbeat_is_accepted_in_the_last_millisecond_and_lost_at_the_deadline)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -139,7 +139,7 @@ SPEC(a_checkpoint_may_have_64_kib_and_not_more)
     world_close(&w);
 }
 
-SPEC(a_heartbeat_of_a_job_that_is_not_there_is_not_found)
+SPEC(a_heartbeat_of_an_unknown_job_is_not_found)
 {
     struct world w = world_open();
     EXPECT_STATUS(beat(&w, &(lh_job){.id = 42, .token = 1}), LH_ENOTFOUND);
@@ -192,7 +192,7 @@ SPEC(a_complete_ends_the_job)
     world_close(&w);
 }
 
-SPEC(a_late_complete_is_accepted_while_nobody_else_was_given_the_job)
+SPEC(a_late_complete_is_accepted_if_the_job_was_not_recovered)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -205,7 +205,7 @@ SPEC(a_late_complete_is_accepted_while_nobody_else_was_given_the_job)
     world_close(&w);
 }
 
-SPEC(a_late_complete_of_a_job_that_was_recovered_meanwhile_is_lost)
+SPEC(a_late_complete_is_refused_after_the_job_was_recovered)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -217,7 +217,7 @@ SPEC(a_late_complete_of_a_job_that_was_recovered_meanwhile_is_lost)
     world_close(&w);
 }
 
-SPEC(a_late_fail_and_a_late_release_are_accepted_too)
+SPEC(a_late_fail_or_release_is_accepted_if_the_job_was_not_recovered)
 {
     struct world w = world_open();
     lh_job a, b;
@@ -246,7 +246,7 @@ static void expect_result_survives(struct world *w, const void *result, size_t l
     EXPECT_EQ(seen.result_is_text, text);
 }
 
-SPEC(a_result_is_kept_as_text_as_json_as_bytes_and_as_nothing_at_all)
+SPEC(a_result_may_be_text_json_bytes_or_absent)
 {
     struct world w = world_open();
     lh_job job;
@@ -300,7 +300,7 @@ SPEC(a_repeated_identical_complete_is_done)
     world_close(&w);
 }
 
-SPEC(a_repeated_complete_without_and_with_an_empty_result_is_told_apart)
+SPEC(a_repeated_complete_distinguishes_an_empty_result_from_none)
 {
     struct world w = world_open();
     lh_job job;
@@ -376,7 +376,7 @@ SPEC(a_fail_at_the_last_attempt_is_final)
     world_close(&w);
 }
 
-SPEC(a_job_without_a_limit_of_attempts_is_tried_for_ever)
+SPEC(a_job_without_a_limit_of_attempts_is_always_retried)
 {
     struct world w = world_open();
     lh_job job;
@@ -390,7 +390,7 @@ SPEC(a_job_without_a_limit_of_attempts_is_tried_for_ever)
     world_close(&w);
 }
 
-SPEC(a_fail_may_say_when_to_try_again)
+SPEC(a_fail_may_set_the_delay_of_the_retry)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -432,7 +432,7 @@ SPEC(a_repeated_identical_fail_is_done)
     world_close(&w);
 }
 
-SPEC(a_fail_repeated_after_the_job_went_on_is_lost)
+SPEC(a_fail_repeated_after_the_next_claim_is_lost)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job, next;
@@ -446,7 +446,7 @@ SPEC(a_fail_repeated_after_the_job_went_on_is_lost)
 
 /* ---- release ---- */
 
-SPEC(a_release_gives_the_job_back_and_refunds_the_attempt)
+SPEC(a_release_returns_the_job_and_refunds_the_attempt)
 {
     struct world w = world_open();
     lh_job job;
@@ -501,7 +501,7 @@ SPEC(a_repeated_release_is_done)
     world_close(&w);
 }
 
-SPEC(giving_back_nothing_is_done_at_once)
+SPEC(a_release_of_no_jobs_is_done)
 {
     struct world w = world_open();
     EXPECT_OK(lh_release(w.store, NULL, 0, 0, NULL, NULL));
@@ -510,7 +510,7 @@ SPEC(giving_back_nothing_is_done_at_once)
 
 /* ---- invariant 3 ---- */
 
-SPEC(no_act_of_a_holder_changes_a_job_that_has_ended)
+SPEC(no_call_of_a_holder_changes_a_finished_job)
 {
     struct world w = world_open();
     lh_job job, before, after;

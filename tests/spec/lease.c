@@ -40,7 +40,7 @@ static bool known(struct world *w)
 
 /* ---- acquire ---- */
 
-SPEC(acquiring_a_free_lease_gives_it_with_a_token)
+SPEC(acquiring_a_free_lease_returns_a_token)
 {
     struct world w = world_open();
     lh_lease lease;
@@ -60,7 +60,7 @@ SPEC(acquiring_a_free_lease_gives_it_with_a_token)
     world_close(&w);
 }
 
-SPEC(an_active_lease_cannot_be_stolen)
+SPEC(an_active_lease_cannot_be_acquired_by_another_owner)
 {
     struct world w = world_open();
     lh_lease mine, theirs;
@@ -94,7 +94,7 @@ SPEC(an_expired_lease_passes_to_the_next_owner_under_a_higher_token)
     world_close(&w);
 }
 
-SPEC(acquiring_what_one_holds_extends_it_under_the_same_token)
+SPEC(acquiring_a_held_lease_again_extends_it_under_the_same_token)
 {
     struct world w = world_open();
     lh_lease first, second;
@@ -107,7 +107,7 @@ SPEC(acquiring_what_one_holds_extends_it_under_the_same_token)
     world_close(&w);
 }
 
-SPEC(who_only_takes_does_not_extend_what_he_holds)
+SPEC(acquiring_with_take_only_does_not_extend_a_held_lease)
 {
     struct world w = world_open();
     lh_lease_opts opts = {.owner = "a", .ttl_ms = 1000, .take_only = true};
@@ -119,7 +119,7 @@ SPEC(who_only_takes_does_not_extend_what_he_holds)
     world_close(&w);
 }
 
-SPEC(acquiring_again_what_one_held_and_lost_by_time_is_a_new_lease)
+SPEC(acquiring_an_expired_lease_again_is_a_new_lease)
 {
     struct world w = world_open();
     lh_lease first, second;
@@ -130,7 +130,7 @@ SPEC(acquiring_again_what_one_held_and_lost_by_time_is_a_new_lease)
     world_close(&w);
 }
 
-SPEC(without_an_owner_the_lease_belongs_to_this_handle_alone)
+SPEC(without_an_owner_a_lease_belongs_to_the_handle)
 {
     struct world w = world_open();
     lh_lease lease;
@@ -144,7 +144,7 @@ SPEC(without_an_owner_the_lease_belongs_to_this_handle_alone)
     world_close(&w);
 }
 
-SPEC(the_ttl_is_the_calls_else_the_scopes_else_300_s)
+SPEC(the_ttl_is_that_of_the_call_or_of_the_scope_or_300_s)
 {
     struct world w = world_open();
     lh_lease lease;
@@ -161,7 +161,7 @@ SPEC(the_ttl_is_the_calls_else_the_scopes_else_300_s)
     world_close(&w);
 }
 
-SPEC(a_ttl_that_a_scope_has_already_is_not_written_again)
+SPEC(setting_the_same_ttl_of_a_scope_again_writes_nothing)
 {
     struct world w = world_open();
     lh_store_info before, after;
@@ -178,7 +178,7 @@ SPEC(a_ttl_that_a_scope_has_already_is_not_written_again)
     world_close(&w);
 }
 
-SPEC(leases_of_other_names_and_scopes_are_other_leases)
+SPEC(leases_with_other_names_or_scopes_are_independent)
 {
     struct world w = world_open();
     lh_lease lease;
@@ -215,7 +215,7 @@ SPEC(a_lease_cannot_be_extended_past_thirty_days_from_now)
     world_close(&w);
 }
 
-SPEC(an_extension_to_a_ttl_counts_from_now_and_one_by_a_time_adds_to_the_expiry)
+SPEC(an_extension_to_a_ttl_counts_from_now_and_an_extension_by_a_time_adds_to_the_expiry)
 {
     struct world w = world_open();
     lh_lease lease;
@@ -248,7 +248,7 @@ SPEC(an_extension_is_refused_to_everyone_but_the_holder)
     world_close(&w);
 }
 
-SPEC(an_extension_after_the_lease_passed_on_and_came_back_is_refused_by_its_token)
+SPEC(an_extension_under_an_old_token_is_refused_after_the_lease_changed_hands)
 {
     struct world w = world_open();
     lh_lease first, second;
@@ -262,7 +262,7 @@ SPEC(an_extension_after_the_lease_passed_on_and_came_back_is_refused_by_its_toke
 
 /* ---- release ---- */
 
-SPEC(a_release_validates_its_owner_and_is_harmless_when_repeated)
+SPEC(a_lease_release_checks_the_owner_and_may_be_repeated)
 {
     struct world w = world_open();
     lh_lease lease;
@@ -299,7 +299,7 @@ SPEC(a_release_under_an_old_token_does_not_release_the_new_lease)
     world_close(&w);
 }
 
-SPEC(a_lease_without_state_is_forgotten_when_it_is_given_back)
+SPEC(a_lease_without_state_is_deleted_when_it_is_released)
 {
     struct world w = world_open();
     lh_lease lease;
@@ -312,7 +312,7 @@ SPEC(a_lease_without_state_is_forgotten_when_it_is_given_back)
     world_close(&w);
 }
 
-SPEC(the_token_of_a_name_rises_for_ever_also_when_the_name_was_forgotten)
+SPEC(the_token_of_a_lease_rises_even_after_the_lease_was_deleted)
 {
     struct world w = world_open();
     lh_lease lease;
@@ -335,7 +335,7 @@ SPEC(the_token_of_a_name_rises_for_ever_also_when_the_name_was_forgotten)
     world_close(&w);
 }
 
-SPEC(the_token_of_a_name_that_keeps_state_rises_too)
+SPEC(the_token_of_a_lease_with_state_rises_too)
 {
     struct world w = world_open();
     lh_lease lease;
@@ -353,7 +353,7 @@ SPEC(the_token_of_a_name_that_keeps_state_rises_too)
 
 /* ---- complete, and what outlives the holder ---- */
 
-SPEC(a_complete_keeps_rows_and_value_and_says_when)
+SPEC(a_lease_complete_stores_rows_value_and_time)
 {
     struct world w = world_open();
     lh_lease lease;
@@ -391,7 +391,7 @@ SPEC(a_complete_keeps_rows_and_value_and_says_when)
     world_close(&w);
 }
 
-SPEC(no_rows_are_not_the_same_as_none)
+SPEC(zero_rows_differ_from_no_rows)
 {
     struct world w = world_open();
     lh_lease lease;
@@ -406,7 +406,7 @@ SPEC(no_rows_are_not_the_same_as_none)
     world_close(&w);
 }
 
-SPEC(only_the_holder_completes)
+SPEC(only_the_holder_completes_a_lease)
 {
     struct world w = world_open();
     lh_lease lease;
@@ -462,7 +462,7 @@ SPEC(a_value_that_is_not_json_is_refused)
 
 /* ---- stale ---- */
 
-SPEC(a_lease_is_stale_from_its_last_millisecond_on)
+SPEC(a_lease_is_stale_from_its_expiry_on)
 {
     struct world w = world_open();
     lh_lease lease;
@@ -501,7 +501,7 @@ SPEC(recovery_frees_a_stale_lease_and_leaves_an_active_one)
     world_close(&w);
 }
 
-SPEC(the_story_of_a_lease_is_told_with_its_tokens)
+SPEC(the_events_of_a_lease_name_its_tokens)
 {
     struct world w = world_open();
     lh_lease lease;

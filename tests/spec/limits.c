@@ -5,7 +5,7 @@
 
 /* ---- pause, resume, purge ---- */
 
-SPEC(a_paused_queue_hands_out_nothing_and_what_runs_goes_on)
+SPEC(a_paused_queue_hands_out_no_job_and_running_jobs_continue)
 {
     struct world w = world_open();
     lh_job running, job;
@@ -27,7 +27,7 @@ SPEC(a_paused_queue_hands_out_nothing_and_what_runs_goes_on)
     world_close(&w);
 }
 
-SPEC(pausing_and_resuming_may_be_repeated_and_is_told_once)
+SPEC(pausing_and_resuming_may_be_repeated_and_is_recorded_once)
 {
     struct world w = world_open();
     EXPECT_OK(lh_queue_resume(w.store, "mail"));
@@ -56,7 +56,7 @@ SPEC(a_pause_holds_for_other_handles_at_once)
     world_close(&w);
 }
 
-SPEC(deaths_in_a_paused_queue_are_recovered_all_the_same)
+SPEC(stuck_jobs_of_a_paused_queue_are_recovered)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -68,7 +68,7 @@ SPEC(deaths_in_a_paused_queue_are_recovered_all_the_same)
     world_close(&w);
 }
 
-SPEC(a_purge_deletes_what_waits_and_nothing_else)
+SPEC(a_purge_deletes_only_waiting_jobs)
 {
     struct world w = world_open();
     lh_job running, done;
@@ -296,7 +296,7 @@ static void enqueue_many(struct world *w, const char *queue, int n)
         enqueue(w, queue, "x");
 }
 
-SPEC(a_rate_lets_so_many_go_at_once_and_then_one_by_one_as_time_passes)
+SPEC(a_rate_allows_a_burst_and_then_one_job_at_a_time)
 {
     struct world w = world_open();
     lh_job job;
@@ -317,7 +317,7 @@ SPEC(a_rate_lets_so_many_go_at_once_and_then_one_by_one_as_time_passes)
     world_close(&w);
 }
 
-SPEC(a_rate_that_was_not_used_up_is_filled_to_the_brim_and_not_beyond)
+SPEC(an_unused_rate_refills_up_to_its_limit)
 {
     struct world w = world_open();
     lh_job job;
@@ -347,7 +347,7 @@ SPEC(a_rate_is_shared_by_all_handles)
     world_close(&w);
 }
 
-SPEC(a_limited_queue_does_not_hold_up_the_next_one)
+SPEC(a_limited_queue_does_not_block_the_next_queue)
 {
     struct world w = world_open();
     const char *queues[] = {"mail", "post"};
@@ -366,7 +366,7 @@ SPEC(a_limited_queue_does_not_hold_up_the_next_one)
     world_close(&w);
 }
 
-SPEC(a_rate_that_is_taken_back_limits_nothing)
+SPEC(a_rate_that_was_removed_limits_nothing)
 {
     struct world w = world_open();
     EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_RATE, .rate_n = 1, .rate_per_ms = 60000));
@@ -395,7 +395,7 @@ SPEC(the_largest_rate_over_the_longest_time_is_counted_without_overflow)
 
 /* ---- concurrency ---- */
 
-SPEC(concurrency_bounds_what_runs_and_every_end_frees_a_slot)
+SPEC(concurrency_limits_running_jobs_and_every_end_frees_a_slot)
 {
     struct world w = world_open();
     lh_job job;
@@ -427,7 +427,7 @@ SPEC(concurrency_bounds_what_runs_and_every_end_frees_a_slot)
     world_close(&w);
 }
 
-SPEC(the_slot_of_a_live_job_that_was_cancelled_is_free_when_its_holder_has_answered)
+SPEC(the_slot_of_a_cancelled_running_job_is_freed_when_its_holder_answers)
 {
     struct world w = world_open();
     lh_job old, job;
@@ -448,7 +448,7 @@ SPEC(the_slot_of_a_live_job_that_was_cancelled_is_free_when_its_holder_has_answe
     world_close(&w);
 }
 
-SPEC(the_slot_of_a_live_job_released_in_its_workers_name_is_free_when_that_has_answered)
+SPEC(the_slot_of_a_job_released_by_worker_name_is_freed_when_its_holder_answers)
 {
     struct world w = world_open();
     lh_job old, job;
@@ -463,7 +463,7 @@ SPEC(the_slot_of_a_live_job_released_in_its_workers_name_is_free_when_that_has_a
     world_close(&w);
 }
 
-SPEC(the_slot_of_a_live_job_stays_taken_also_when_the_cancelled_job_is_deleted)
+SPEC(the_slot_of_a_cancelled_running_job_stays_taken_after_the_job_is_deleted)
 {
     struct world w = world_open();
     lh_job old, job;
@@ -518,7 +518,7 @@ SPEC(an_exclusive_queue_hands_out_one_job_at_a_time)
     world_close(&w);
 }
 
-SPEC(the_lease_of_an_exclusive_queue_follows_its_job)
+SPEC(the_lease_of_an_exclusive_queue_lasts_as_long_as_its_job)
 {
     struct world w = exclusive_world(1);
     lh_job job;
@@ -539,7 +539,7 @@ SPEC(the_lease_of_an_exclusive_queue_follows_its_job)
     world_close(&w);
 }
 
-SPEC(every_end_of_the_job_ends_the_lease_of_its_exclusive_queue)
+SPEC(every_end_of_a_job_releases_the_lease_of_its_exclusive_queue)
 {
     struct world w = exclusive_world(1);
     lh_job job;
@@ -561,7 +561,7 @@ SPEC(every_end_of_the_job_ends_the_lease_of_its_exclusive_queue)
     world_close(&w);
 }
 
-SPEC(a_job_cancelled_under_its_holder_keeps_the_exclusive_lease_until_the_answer)
+SPEC(a_cancelled_running_job_keeps_the_exclusive_lease_until_its_holder_answers)
 {
     struct world w = exclusive_world(2);
     lh_job old, job;
@@ -575,7 +575,7 @@ SPEC(a_job_cancelled_under_its_holder_keeps_the_exclusive_lease_until_the_answer
     world_close(&w);
 }
 
-SPEC(a_job_cancelled_under_its_holder_keeps_the_exclusive_lease_no_longer_than_its_deadline)
+SPEC(a_cancelled_running_job_keeps_the_exclusive_lease_no_longer_than_its_deadline)
 {
     struct world w = exclusive_world(2);
     lh_job old, job;
@@ -592,7 +592,7 @@ SPEC(a_job_cancelled_under_its_holder_keeps_the_exclusive_lease_no_longer_than_i
     world_close(&w);
 }
 
-SPEC(a_job_released_in_its_workers_name_keeps_the_exclusive_lease_until_the_answer)
+SPEC(a_job_released_by_worker_name_keeps_the_exclusive_lease_until_its_holder_answers)
 {
     struct world w = exclusive_world(2);
     lh_job old, job;
@@ -607,7 +607,7 @@ SPEC(a_job_released_in_its_workers_name_keeps_the_exclusive_lease_until_the_answ
     world_close(&w);
 }
 
-SPEC(a_late_complete_of_a_stuck_job_does_not_end_the_lease_of_the_next_one)
+SPEC(a_late_complete_of_a_stuck_job_does_not_release_the_exclusive_lease_of_the_next_job)
 {
     struct world w = exclusive_world(3);
     lh_job stuck, next, third;
@@ -622,7 +622,7 @@ SPEC(a_late_complete_of_a_stuck_job_does_not_end_the_lease_of_the_next_one)
     world_close(&w);
 }
 
-SPEC(an_end_of_a_job_from_before_does_not_end_the_lease_of_a_queue_made_exclusive_meanwhile)
+SPEC(an_older_job_does_not_release_the_lease_of_a_queue_that_became_exclusive_later)
 {
     struct world w = world_open();
     lh_job before, job, third;
@@ -637,7 +637,7 @@ SPEC(an_end_of_a_job_from_before_does_not_end_the_lease_of_a_queue_made_exclusiv
     world_close(&w);
 }
 
-SPEC(who_takes_the_processing_lease_by_name_stops_the_exclusive_queue)
+SPEC(acquiring_the_processing_lease_by_name_stops_the_exclusive_queue)
 {
     struct world w = exclusive_world(1);
     lh_job job;
@@ -662,7 +662,7 @@ SPEC(an_exclusive_queue_without_a_pending_job_takes_no_lease)
     world_close(&w);
 }
 
-SPEC(exclusive_queues_do_not_stand_in_each_others_way)
+SPEC(exclusive_queues_do_not_block_each_other)
 {
     struct world w = world_open();
     const char *queues[] = {"a", "b"};
@@ -681,7 +681,7 @@ SPEC(exclusive_queues_do_not_stand_in_each_others_way)
     world_close(&w);
 }
 
-SPEC(the_exclusive_lease_of_a_running_job_is_given_back_by_nobodys_hand)
+SPEC(the_exclusive_lease_of_a_running_job_cannot_be_released_by_name)
 {
     struct world w = world_open();
     lh_job first, second;

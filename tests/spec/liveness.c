@@ -22,7 +22,7 @@ static size_t told(struct world *w, const char *type)
 
 /* ---- late ---- */
 
-SPEC(a_worker_that_misses_a_beat_is_told_late_once)
+SPEC(a_worker_that_misses_a_heartbeat_is_reported_as_late_once)
 {
     struct world w = world_open();
     enlist_process(&w, "w-1");
@@ -83,22 +83,22 @@ static void expect_forfeit_at(enum finder finder, int64_t interval_ms, int64_t m
     world_close(&w);
 }
 
-SPEC(a_claim_takes_the_jobs_of_a_silent_process_at_the_very_millisecond)
+SPEC(a_claim_takes_the_jobs_of_a_silent_process_at_the_exact_millisecond)
 {
     expect_forfeit_at(BY_CLAIM, 1000, 3);
 }
 
-SPEC(upkeep_takes_the_jobs_of_a_silent_process_at_the_very_millisecond)
+SPEC(maintenance_takes_the_jobs_of_a_silent_process_at_the_exact_millisecond)
 {
     expect_forfeit_at(BY_UPKEEP, 7000, 2);
 }
 
-SPEC(a_hand_takes_the_jobs_of_a_silent_process_at_the_very_millisecond)
+SPEC(a_recovery_takes_the_jobs_of_a_silent_process_at_the_exact_millisecond)
 {
     expect_forfeit_at(BY_HAND, 250, 11);
 }
 
-SPEC(a_beat_in_the_last_millisecond_saves_all_that_a_process_holds)
+SPEC(a_heartbeat_in_the_last_millisecond_keeps_all_jobs_of_a_process)
 {
     struct world w = world_open();
     enlist_process(&w, "w-1");
@@ -111,7 +111,7 @@ SPEC(a_beat_in_the_last_millisecond_saves_all_that_a_process_holds)
     world_close(&w);
 }
 
-SPEC(silence_does_not_end_the_leases_of_a_worker_without_a_process_of_ours)
+SPEC(silence_does_not_end_the_leases_of_a_remote_worker)
 {
     struct world w = world_open();
     enlist(&w, REMOTE, .interval_ms = 1000);
@@ -134,7 +134,7 @@ SPEC(silence_does_not_end_the_leases_of_a_worker_without_a_process_of_ours)
     world_close(&w);
 }
 
-SPEC(a_worker_that_nobody_registered_has_only_its_leases)
+SPEC(the_jobs_of_an_unregistered_worker_end_only_with_their_leases)
 {
     struct world w = world_open();
     lh_job job = held(&w, "mail", "unknown", 60000);
@@ -148,7 +148,7 @@ SPEC(a_worker_that_nobody_registered_has_only_its_leases)
 
 /* ---- what a dead worker held ---- */
 
-SPEC(all_that_a_dead_worker_held_is_free_for_others)
+SPEC(the_jobs_and_leases_of_a_dead_worker_are_freed)
 {
     struct world w = world_open();
     lh_job next;
@@ -180,7 +180,7 @@ SPEC(all_that_a_dead_worker_held_is_free_for_others)
     world_close(&w);
 }
 
-SPEC(the_leases_of_a_silent_process_are_free_at_the_very_millisecond_too)
+SPEC(the_named_leases_of_a_silent_process_are_freed_at_the_exact_millisecond)
 {
     struct world w = world_open();
     lh_job none;
@@ -197,7 +197,7 @@ SPEC(the_leases_of_a_silent_process_are_free_at_the_very_millisecond_too)
     world_close(&w);
 }
 
-SPEC(claims_take_all_that_a_dead_worker_held_however_much_that_is)
+SPEC(claims_take_all_jobs_of_a_dead_worker_even_if_there_are_many)
 {
     enum { MANY = 1300 };
     struct world w = world_open();
@@ -276,7 +276,7 @@ SPEC(the_row_of_a_silent_worker_stays_until_its_jobs_are_free)
     world_close(&w);
 }
 
-SPEC(a_dead_worker_whose_last_job_ends_otherwise_is_cleaned_too)
+SPEC(a_dead_worker_is_cleaned_up_even_if_its_last_job_finishes)
 {
     lh_job job;
     struct world w = world_with_a_stuck_job(&job);
@@ -288,7 +288,7 @@ SPEC(a_dead_worker_whose_last_job_ends_otherwise_is_cleaned_too)
 
 /* ---- thought dead ---- */
 
-SPEC(a_worker_thought_dead_that_beats_is_alive_and_what_it_lost_is_lost)
+SPEC(a_heartbeat_revives_a_worker_but_does_not_return_its_lost_jobs)
 {
     struct world w = world_open();
     int status = LH_OK;
@@ -312,7 +312,7 @@ SPEC(a_worker_thought_dead_that_beats_is_alive_and_what_it_lost_is_lost)
     world_close(&w);
 }
 
-SPEC(a_worker_thought_dead_that_beats_in_time_keeps_what_nobody_took)
+SPEC(a_heartbeat_of_a_worker_taken_for_dead_keeps_the_jobs_that_were_not_recovered)
 {
     lh_job job;
     struct world w = world_with_a_stuck_job(&job);
@@ -335,7 +335,7 @@ static const lh_workers *stale(struct world *w, lh_workers **out)
     return *out;
 }
 
-SPEC(the_stale_workers_are_those_that_are_dead_and_not_cleaned_up_after)
+SPEC(stale_workers_are_dead_workers_that_are_not_cleaned_up)
 {
     struct world w = world_open();
     lh_workers *dead = NULL;

@@ -106,7 +106,7 @@ SPEC(the_death_lateness_and_cleaning_of_a_worker_are_logged_with_its_name)
     world_close(&w);
 }
 
-SPEC(a_dead_worker_that_still_holds_a_job_is_not_logged_as_cleaned_up_after)
+SPEC(a_dead_worker_that_still_holds_a_job_is_not_logged_as_cleaned_up)
 {
     struct book book;
     struct world w = world_that_logs(&book);
@@ -123,7 +123,7 @@ SPEC(a_dead_worker_that_still_holds_a_job_is_not_logged_as_cleaned_up_after)
     world_close(&w);
 }
 
-SPEC(a_job_that_is_taken_back_is_logged_with_all_that_names_its_lease)
+SPEC(a_recovered_job_is_logged_with_worker_token_and_attempt)
 {
     struct book book;
     struct world w = world_that_logs(&book);
@@ -144,7 +144,7 @@ SPEC(a_job_that_is_taken_back_is_logged_with_all_that_names_its_lease)
     world_close(&w);
 }
 
-SPEC(a_lease_that_is_freed_is_logged_with_its_holder_and_its_token)
+SPEC(a_recovered_lease_is_logged_with_its_holder_and_its_token)
 {
     struct book book;
     struct world w = world_that_logs(&book);

@@ -10,7 +10,7 @@
 
 /* ---- when to come back ---- */
 
-SPEC(upkeep_asks_to_come_back_when_the_next_thing_falls_due)
+SPEC(maintenance_returns_the_time_until_something_is_due)
 {
     struct world w = world_open();
     lh_job job;
@@ -41,7 +41,7 @@ SPEC(upkeep_asks_to_come_back_when_the_next_thing_falls_due)
     world_close(&w);
 }
 
-SPEC(what_is_stuck_on_purpose_does_not_hide_what_falls_due_after_it)
+SPEC(a_job_with_recovery_off_does_not_hide_a_later_deadline)
 {
     struct world w = world_open();
     EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_RECOVERY, .recovery = false));
@@ -110,7 +110,7 @@ static lh_upkeep finish(struct world *w, struct keeper *k)
     return k->done;
 }
 
-SPEC(maintenance_waits_for_the_end_of_a_lease)
+SPEC(maintenance_waits_until_a_lease_expires)
 {
     struct world w = world_open();
     struct keeper k = {.wait_ms = -1};
@@ -125,7 +125,7 @@ SPEC(maintenance_waits_for_the_end_of_a_lease)
     world_close(&w);
 }
 
-SPEC(maintenance_waits_for_the_silence_of_a_worker)
+SPEC(maintenance_waits_until_a_worker_is_silent_for_too_long)
 {
     struct world w = world_open();
     struct keeper k = {.wait_ms = -1};
@@ -138,7 +138,7 @@ SPEC(maintenance_waits_for_the_silence_of_a_worker)
     world_close(&w);
 }
 
-SPEC(maintenance_waits_for_a_job_to_fall_due)
+SPEC(maintenance_waits_until_a_job_is_due)
 {
     struct world w = world_open();
     struct keeper k = {.wait_ms = -1, .store = world_second_handle()};
@@ -151,7 +151,7 @@ SPEC(maintenance_waits_for_a_job_to_fall_due)
     world_close(&w);
 }
 
-SPEC(maintenance_hears_of_a_lease_that_ends_sooner_than_it_thought)
+SPEC(maintenance_wakes_for_a_lease_that_expires_earlier_than_the_others)
 {
     struct world w = world_open();
     struct keeper k = {.wait_ms = -1};
@@ -165,7 +165,7 @@ SPEC(maintenance_hears_of_a_lease_that_ends_sooner_than_it_thought)
     world_close(&w);
 }
 
-SPEC(maintenance_waits_no_longer_than_it_was_told)
+SPEC(maintenance_waits_no_longer_than_its_wait_time)
 {
     struct world w = world_open();
     struct keeper k = {.wait_ms = 5000};
@@ -176,7 +176,7 @@ SPEC(maintenance_waits_no_longer_than_it_was_told)
     world_close(&w);
 }
 
-SPEC(maintenance_that_waits_ends_when_its_cancel_flag_is_raised)
+SPEC(waiting_maintenance_ends_when_its_cancel_flag_is_set)
 {
     struct world w = world_open();
     struct keeper k = {.wait_ms = -1};
@@ -250,7 +250,7 @@ SPEC(jobs_with_recovery_off_do_not_keep_maintenance_busy)
     world_close(&w);
 }
 
-SPEC(a_handle_that_recovers_nothing_is_not_kept_busy_by_what_is_forfeit)
+SPEC(a_handle_with_automatic_recovery_off_is_not_kept_busy_by_reclaimable_jobs)
 {
     struct world w = world_open();
     held(&w, "mail", "w-2", 1000);
@@ -262,7 +262,7 @@ SPEC(a_handle_that_recovers_nothing_is_not_kept_busy_by_what_is_forfeit)
     world_close(&w);
 }
 
-SPEC(maintenance_waits_past_what_is_stuck_for_what_is_not)
+SPEC(maintenance_waits_for_recoverable_jobs_beside_jobs_with_recovery_off)
 {
     struct world w = world_open();
     struct keeper k = {.wait_ms = -1};
@@ -279,7 +279,7 @@ SPEC(maintenance_waits_past_what_is_stuck_for_what_is_not)
 }
 
 /* Under a sanitizer this says that two rounds at once share nothing unguarded. */
-SPEC(threads_that_maintain_at_once_on_one_handle_do_each_thing_once)
+SPEC(threads_that_run_maintenance_on_one_handle_do_each_thing_once)
 {
     enum { THREADS = 4 };
     struct world w = world_open();

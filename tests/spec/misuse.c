@@ -61,7 +61,7 @@ static int try_enqueue(struct calm *x, const char *queue, lh_new_job job)
 #define BAD_JOB(code_, part_, ...) \
     REFUSED(try_enqueue(&x, "mail", (lh_new_job){__VA_ARGS__}), code_, part_)
 
-SPEC(a_bad_enqueue_is_refused)
+SPEC(an_invalid_enqueue_is_refused)
 {
     struct calm x = calm_open();
     lh_enqueued out;
@@ -137,7 +137,7 @@ static int try_claim(struct calm *x, lh_claim_opts opts)
 #define BAD_CLAIM(code_, part_, ...) \
     REFUSED(try_claim(&x, (lh_claim_opts){__VA_ARGS__}), code_, part_)
 
-SPEC(a_bad_claim_is_refused)
+SPEC(an_invalid_claim_is_refused)
 {
     struct calm x = calm_open();
     const char *bad[] = {"mail", "no good"}, *none[] = {NULL};
@@ -175,7 +175,7 @@ SPEC(a_bad_claim_is_refused)
 #define BAD_BEAT(code_, part_, ...) \
     REFUSED(lh_heartbeat(x.w.store, &(lh_beat){__VA_ARGS__}, 1, NULL, NULL), code_, part_)
 
-SPEC(a_bad_heartbeat_is_refused)
+SPEC(an_invalid_heartbeat_is_refused)
 {
     struct calm x = calm_open();
     int64_t job = x.job.id, token = x.job.token;
@@ -198,7 +198,7 @@ SPEC(a_bad_heartbeat_is_refused)
     calm_close(&x);
 }
 
-SPEC(a_bad_end_is_refused)
+SPEC(invalid_outcomes_are_refused)
 {
     struct calm x = calm_open();
     int64_t job = x.job.id, token = x.job.token;
@@ -237,7 +237,7 @@ SPEC(a_bad_end_is_refused)
     calm_close(&x);
 }
 
-SPEC(one_bad_item_refuses_the_whole_batch)
+SPEC(one_invalid_item_refuses_the_whole_batch)
 {
     struct calm x = calm_open();
     lh_beat beats[] = {
@@ -250,7 +250,7 @@ SPEC(one_bad_item_refuses_the_whole_batch)
     calm_close(&x);
 }
 
-SPEC(a_bad_act_of_a_hand_is_refused)
+SPEC(an_invalid_operator_call_is_refused)
 {
     struct calm x = calm_open();
     lh_store *s = x.w.store;
@@ -278,7 +278,7 @@ SPEC(a_bad_act_of_a_hand_is_refused)
 
 /* ---- named leases, scopes, workers ---- */
 
-SPEC(a_bad_named_lease_is_refused)
+SPEC(an_invalid_named_lease_is_refused)
 {
     struct calm x = calm_open();
     lh_store *s = x.w.store;
@@ -324,7 +324,7 @@ SPEC(a_bad_named_lease_is_refused)
     calm_close(&x);
 }
 
-SPEC(a_bad_worker_is_refused)
+SPEC(an_invalid_worker_is_refused)
 {
     struct calm x = calm_open();
     lh_store *s = x.w.store;
@@ -359,7 +359,7 @@ SPEC(a_bad_worker_is_refused)
 
 /* ---- reading ---- */
 
-SPEC(a_bad_question_is_refused)
+SPEC(an_invalid_query_is_refused)
 {
     struct calm x = calm_open();
     lh_store *s = x.w.store;
@@ -377,7 +377,7 @@ SPEC(a_bad_question_is_refused)
     calm_close(&x);
 }
 
-SPEC(an_answer_that_has_nowhere_to_go_is_misuse)
+SPEC(a_missing_output_parameter_is_misuse)
 {
     struct calm x = calm_open();
     lh_store *s = x.w.store;
@@ -404,7 +404,7 @@ SPEC(an_answer_that_has_nowhere_to_go_is_misuse)
     calm_close(&x);
 }
 
-SPEC(no_handle_is_misuse_and_nothing_to_free_is_harmless)
+SPEC(a_null_handle_is_misuse_and_freeing_null_is_harmless)
 {
     lh_jobs *jobs = NULL;
     lh_queues *queues = NULL;
@@ -432,7 +432,7 @@ SPEC(no_handle_is_misuse_and_nothing_to_free_is_harmless)
 
 /* ---- messages ---- */
 
-SPEC(a_message_is_never_stale)
+SPEC(a_success_clears_the_last_error_message)
 {
     struct calm x = calm_open();
     EXPECT_STR(lh_errmsg(x.w.store), "");

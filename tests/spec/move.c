@@ -300,7 +300,7 @@ static int64_t epoch_of(struct world *w)
 
 /* ---- the tests ---- */
 
-SPEC(everything_that_is_moved_is_the_same_over_there_and_back)
+SPEC(a_move_and_a_move_back_preserve_everything)
 {
     struct world old = full_source();
     char *before = picture(&old);
@@ -326,7 +326,7 @@ SPEC(everything_that_is_moved_is_the_same_over_there_and_back)
     world_close(&old);
 }
 
-SPEC(what_was_moved_goes_on_where_it_was)
+SPEC(moved_jobs_continue_in_the_new_store)
 {
     struct world old = full_source();
     int64_t last = enqueue(&old, "mail", "last");
@@ -382,7 +382,7 @@ SPEC(nothing_is_moved_while_a_job_is_running)
     world_close(&w);
 }
 
-SPEC(a_lease_that_has_ended_does_not_stand_in_the_way_of_a_move)
+SPEC(an_expired_lease_does_not_prevent_a_move)
 {
     struct world old = full_source();
     lh_job job;
@@ -398,7 +398,7 @@ SPEC(a_lease_that_has_ended_does_not_stand_in_the_way_of_a_move)
     world_close(&old);
 }
 
-SPEC(a_store_that_was_moved_is_only_read)
+SPEC(a_store_that_was_moved_is_read_only)
 {
     struct world old = full_source();
     lh_enqueued out;
@@ -425,7 +425,7 @@ SPEC(a_store_that_was_moved_is_only_read)
     world_close(&old);
 }
 
-SPEC(a_move_that_is_over_is_not_done_again)
+SPEC(a_finished_move_is_not_repeated)
 {
     struct world old = full_source();
     lh_moved moved;
@@ -500,7 +500,7 @@ static const struct {
     {"move:finished", 0, true},
 };
 
-TEST_TIMEOUT(a_move_that_is_killed_goes_on_from_where_it_was_and_never_are_both_open, 60)
+TEST_TIMEOUT(a_killed_move_can_be_continued_and_only_one_store_is_writable, 60)
 {
     for (size_t i = 0; i < sizeof kills / sizeof kills[0]; i++) {
         struct world old = full_source();
@@ -524,7 +524,7 @@ TEST_TIMEOUT(a_move_that_is_killed_goes_on_from_where_it_was_and_never_are_both_
     }
 }
 
-SPEC(a_move_that_is_given_up_leaves_the_store_as_it_was_and_can_be_begun_anew)
+SPEC(a_cancelled_move_restores_the_source_and_can_be_repeated)
 {
     struct world old = full_source();
 
@@ -546,7 +546,7 @@ SPEC(a_move_that_is_given_up_leaves_the_store_as_it_was_and_can_be_begun_anew)
     world_close(&old);
 }
 
-SPEC(half_a_move_takes_no_rows_of_another_store)
+SPEC(an_unfinished_move_accepts_no_rows_of_another_store)
 {
     struct world old = full_source(), third = other_world("third.db", true);
 
@@ -561,7 +561,7 @@ SPEC(half_a_move_takes_no_rows_of_another_store)
     EXPECT_MOVED("old.db", test_store());
 }
 
-SPEC(more_rows_than_a_batch_and_large_payloads_are_moved)
+SPEC(a_move_copies_large_payloads_and_more_rows_than_one_batch)
 {
     enum { MANY = 1300, LARGE = 900000 };
     static lh_new_job jobs[MANY];

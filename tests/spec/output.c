@@ -53,7 +53,7 @@ static int complete_with(struct world *w, const lh_job *job, const lh_output *ou
 
 /* ---- what is kept ---- */
 
-SPEC(what_a_completed_run_wrote_is_kept_with_its_end)
+SPEC(the_output_of_a_completed_attempt_is_kept_with_its_outcome)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -71,7 +71,7 @@ SPEC(what_a_completed_run_wrote_is_kept_with_its_end)
     world_close(&w);
 }
 
-SPEC(what_a_failed_run_wrote_is_kept_for_every_attempt)
+SPEC(the_output_of_every_failed_attempt_is_kept)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -94,7 +94,7 @@ SPEC(what_a_failed_run_wrote_is_kept_for_every_attempt)
     world_close(&w);
 }
 
-SPEC(a_run_that_wrote_nothing_leaves_nothing)
+SPEC(an_attempt_without_output_leaves_no_row)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -123,7 +123,7 @@ SPEC(output_may_be_any_bytes)
 
 /* ---- while it runs ---- */
 
-SPEC(what_a_run_wrote_so_far_replaces_what_was_kept_before)
+SPEC(later_output_of_an_attempt_replaces_its_earlier_output)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -141,7 +141,7 @@ SPEC(what_a_run_wrote_so_far_replaces_what_was_kept_before)
     world_close(&w);
 }
 
-SPEC(a_run_whose_lease_was_lost_goes_on_writing_to_its_own_row_only)
+SPEC(an_attempt_that_lost_its_lease_writes_output_only_to_its_own_row)
 {
     struct world w = world_with_job("mail", "x");
     lh_job old, next;
@@ -159,7 +159,7 @@ SPEC(a_run_whose_lease_was_lost_goes_on_writing_to_its_own_row_only)
     world_close(&w);
 }
 
-SPEC(a_run_that_had_written_nothing_before_its_lease_was_lost_is_refused)
+SPEC(the_first_output_of_an_attempt_that_lost_its_lease_is_refused)
 {
     struct world w = world_with_job("mail", "x");
     lh_job old, next;
@@ -174,7 +174,7 @@ SPEC(a_run_that_had_written_nothing_before_its_lease_was_lost_is_refused)
     world_close(&w);
 }
 
-SPEC(output_of_a_batch_is_judged_one_by_one)
+SPEC(each_output_of_a_batch_is_judged_by_itself)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -190,7 +190,7 @@ SPEC(output_of_a_batch_is_judged_one_by_one)
 }
 
 /* The end of the run is what counts: its output does not keep it from the store. */
-SPEC(a_complete_that_is_refused_keeps_no_output_under_the_wrong_token)
+SPEC(a_refused_complete_stores_no_output)
 {
     struct world w = world_with_job("mail", "x");
     lh_job old, next;
@@ -204,7 +204,7 @@ SPEC(a_complete_that_is_refused_keeps_no_output_under_the_wrong_token)
 
 /* ---- limits ---- */
 
-SPEC(a_stream_is_cut_to_the_limit_of_its_policy_with_its_beginning_and_its_end)
+SPEC(long_output_keeps_its_beginning_and_its_end)
 {
     struct world w = world_open();
     lh_job job;
@@ -223,7 +223,7 @@ SPEC(a_stream_is_cut_to_the_limit_of_its_policy_with_its_beginning_and_its_end)
     world_close(&w);
 }
 
-SPEC(a_cut_does_not_go_through_a_character)
+SPEC(output_is_not_cut_inside_a_character)
 {
     struct world w = world_open();
     lh_job job;
@@ -237,7 +237,7 @@ SPEC(a_cut_does_not_go_through_a_character)
     world_close(&w);
 }
 
-SPEC(a_cut_drops_no_byte_that_is_not_part_of_a_character)
+SPEC(a_cut_of_output_drops_only_bytes_of_a_split_character)
 {
     struct world w = world_open();
     lh_job job;
@@ -266,7 +266,7 @@ SPEC(without_a_policy_64_KiB_of_a_stream_are_kept)
     world_close(&w);
 }
 
-SPEC(a_queue_may_keep_no_output)
+SPEC(a_policy_may_turn_output_off)
 {
     struct world w = world_open();
     lh_job job;
@@ -280,7 +280,7 @@ SPEC(a_queue_may_keep_no_output)
     world_close(&w);
 }
 
-SPEC(output_that_makes_no_sense_is_refused)
+SPEC(invalid_output_is_refused)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -308,7 +308,7 @@ SPEC(output_that_makes_no_sense_is_refused)
 
 /* ---- results that are cut ---- */
 
-SPEC(a_result_that_was_cut_says_by_how_much)
+SPEC(a_truncated_result_reports_its_full_length)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -326,7 +326,7 @@ SPEC(a_result_that_was_cut_says_by_how_much)
     world_close(&w);
 }
 
-SPEC(a_result_that_was_cut_says_so_also_where_no_output_is_kept)
+SPEC(a_truncated_result_is_reported_even_with_output_off)
 {
     struct world w = world_open();
     lh_job job;
@@ -362,7 +362,7 @@ SPEC(complete_and_claim_keeps_output_too)
 /* ---- retention ---- */
 
 /* A job that is given back for ever would fill the store. */
-SPEC(the_newest_20_runs_of_a_job_are_kept)
+SPEC(the_output_of_the_newest_20_attempts_is_kept)
 {
     struct world w = world_with_job("mail", "x");
     int64_t other = enqueue(&w, "other", "y");
@@ -386,7 +386,7 @@ SPEC(the_newest_20_runs_of_a_job_are_kept)
 }
 
 /* More than a batch, behind a job that keeps its output. */
-SPEC(output_of_many_jobs_goes_before_them)
+SPEC(output_is_pruned_before_its_jobs)
 {
     enum { JOBS = 600 };
     static lh_new_job jobs[JOBS];
@@ -422,7 +422,7 @@ SPEC(output_of_many_jobs_goes_before_them)
     world_close(&w);
 }
 
-SPEC(output_goes_with_its_job)
+SPEC(deleting_a_job_deletes_its_output)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -443,7 +443,7 @@ SPEC(output_goes_with_its_job)
     world_close(&w);
 }
 
-SPEC(output_may_go_before_its_job)
+SPEC(output_may_have_a_shorter_retention_than_its_job)
 {
     struct world w = world_open();
     lh_job job;

@@ -51,7 +51,7 @@ SPEC(an_unset_value_falls_through_to_the_next_level)
     world_close(&w);
 }
 
-SPEC(each_level_decides_what_a_claim_does)
+SPEC(a_claim_obeys_the_policy_of_each_level)
 {
     struct world w = world_open();
     static const struct {
@@ -180,7 +180,7 @@ SPEC(a_policy_holds_for_other_handles_at_once)
     world_close(&w);
 }
 
-SPEC(a_change_of_policy_is_told)
+SPEC(a_change_of_policy_is_recorded)
 {
     struct world w = world_open();
     EXPECT_OK(policy(&w, "mail", "k", .set = LH_POLICY_LEASE, .lease_ms = 1000));
@@ -243,7 +243,7 @@ SPEC(bad_values_of_a_policy_are_refused_by_name_and_change_nothing)
     world_close(&w);
 }
 
-SPEC(the_limits_of_a_policys_values_themselves_are_allowed)
+SPEC(the_limits_of_policy_values_are_themselves_allowed)
 {
     struct world w = world_open();
     EXPECT_OK(policy(&w, "a", NULL,
@@ -324,7 +324,7 @@ SPEC(a_job_may_override_the_backoff_of_its_policy)
     world_close(&w);
 }
 
-SPEC(a_cap_below_the_backoff_is_the_delay)
+SPEC(a_backoff_cap_below_the_backoff_is_the_delay)
 {
     struct world w = world_open();
     EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_BACKOFF | LH_POLICY_BACKOFF_CAP,
@@ -334,7 +334,7 @@ SPEC(a_cap_below_the_backoff_is_the_delay)
     world_close(&w);
 }
 
-SPEC(no_backoff_means_at_once)
+SPEC(without_a_backoff_a_retry_is_pending_at_once)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -346,7 +346,7 @@ SPEC(no_backoff_means_at_once)
     world_close(&w);
 }
 
-SPEC(those_who_failed_together_do_not_return_together)
+SPEC(jobs_that_failed_together_are_retried_at_different_times)
 {
     struct world w = world_open();
     int64_t first = 0;

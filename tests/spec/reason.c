@@ -16,7 +16,7 @@ static void expect_reason(struct world *w, const lh_report *report, int64_t id, 
     EXPECT(told_of(report, id)->error == NULL);
 }
 
-SPEC(the_reason_of_an_ended_lease)
+SPEC(the_reason_of_an_expired_lease_is_exact)
 {
     struct world w = world_open();
     lh_job half_an_hour = held(&w, "mail", "w-1", 1800000);
@@ -35,7 +35,7 @@ SPEC(the_reason_of_an_ended_lease)
     world_close(&w);
 }
 
-SPEC(the_reason_of_an_ended_lease_at_the_last_attempt)
+SPEC(the_reason_of_an_expired_lease_at_the_last_attempt_is_exact)
 {
     struct world w = world_open();
     lh_job job;
@@ -48,7 +48,7 @@ SPEC(the_reason_of_an_ended_lease_at_the_last_attempt)
     world_close(&w);
 }
 
-SPEC(the_reason_of_silence)
+SPEC(the_reason_of_a_silent_worker_is_exact)
 {
     static const char begin[] = "RECLAIMED_DEAD: worker w-1 has been silent for 1m30s (3 × 30s), ";
     struct world w = world_open();
@@ -64,7 +64,7 @@ SPEC(the_reason_of_silence)
     world_close(&w);
 }
 
-SPEC(the_reason_of_silence_at_the_last_attempt)
+SPEC(the_reason_of_a_silent_worker_at_the_last_attempt_is_exact)
 {
     struct world w = world_open();
     lh_job job;
@@ -78,7 +78,7 @@ SPEC(the_reason_of_silence_at_the_last_attempt)
     world_close(&w);
 }
 
-SPEC(the_reason_of_a_hand)
+SPEC(the_reason_of_a_recovery_by_an_operator_is_exact)
 {
     struct world w = world_open();
     lh_job job = held(&w, "mail", "w-1", 600000);
@@ -91,7 +91,7 @@ SPEC(the_reason_of_a_hand)
     world_close(&w);
 }
 
-SPEC(the_reason_of_poison)
+SPEC(the_reason_of_poison_is_exact)
 {
     struct world w = world_open();
     EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_MAX_RECOVERIES, .max_recoveries = 1));
@@ -105,7 +105,7 @@ SPEC(the_reason_of_poison)
     world_close(&w);
 }
 
-SPEC(the_reason_of_what_was_not_begun)
+SPEC(the_reason_of_a_job_that_was_not_started_is_exact)
 {
     struct world w = world_open();
     enlist(&w, "w-1", .process = true, .tells_started = true, .interval_ms = 1000);
@@ -118,7 +118,7 @@ SPEC(the_reason_of_what_was_not_begun)
     world_close(&w);
 }
 
-SPEC(the_reason_of_a_named_lease)
+SPEC(the_reason_of_a_named_lease_is_exact)
 {
     struct world w = world_open();
     enlist_process(&w, "w-1");
@@ -199,7 +199,7 @@ static void expect_way(const struct way *way)
     world_close(&w);
 }
 
-SPEC(every_way_to_take_a_job_back_leaves_what_the_job_is)
+SPEC(every_kind_of_recovery_keeps_the_fields_of_the_job)
 {
     static const lh_recover_opts by_age = {.by_age = true};
     static const struct way ways[] = {

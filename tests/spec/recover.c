@@ -10,7 +10,7 @@ static int reclaimed(struct world *w, lh_recover_opts opts)
 
 /* ---- by age ---- */
 
-SPEC(a_threshold_takes_what_was_claimed_so_long_ago_and_never_beat)
+SPEC(a_recovery_by_age_takes_old_jobs_without_a_heartbeat)
 {
     struct world w = world_open();
     lh_job job = held(&w, "mail", "w-1", 60000);
@@ -23,7 +23,7 @@ SPEC(a_threshold_takes_what_was_claimed_so_long_ago_and_never_beat)
     world_close(&w);
 }
 
-SPEC(a_threshold_counts_from_the_last_heartbeat)
+SPEC(a_recovery_by_age_counts_from_the_last_heartbeat)
 {
     struct world w = world_open();
     lh_job job = held(&w, "mail", "w-1", 60000);
@@ -36,7 +36,7 @@ SPEC(a_threshold_counts_from_the_last_heartbeat)
     world_close(&w);
 }
 
-SPEC(a_beat_of_an_earlier_claim_does_not_save_and_the_new_claim_does)
+SPEC(a_recovery_by_age_counts_from_the_latest_claim)
 {
     struct world w = world_open();
     lh_job job = held(&w, "mail", "w-1", 60000);
@@ -50,7 +50,7 @@ SPEC(a_beat_of_an_earlier_claim_does_not_save_and_the_new_claim_does)
     world_close(&w);
 }
 
-SPEC(a_threshold_of_zero_takes_all_that_runs)
+SPEC(a_recovery_by_age_zero_takes_all_running_jobs)
 {
     struct world w = world_open();
     held(&w, "mail", "w-1", 60000);
@@ -62,7 +62,7 @@ SPEC(a_threshold_of_zero_takes_all_that_runs)
     world_close(&w);
 }
 
-SPEC(a_threshold_leaves_an_ended_lease_that_is_younger_to_others)
+SPEC(a_recovery_by_age_leaves_younger_jobs_with_expired_leases_alone)
 {
     struct world w = world_open();
     lh_job job = held(&w, "mail", "w-1", 1000);
@@ -73,7 +73,7 @@ SPEC(a_threshold_leaves_an_ended_lease_that_is_younger_to_others)
     world_close(&w);
 }
 
-SPEC(reclaiming_what_is_stale_is_a_recovery_by_age)
+SPEC(reclaim_stale_is_a_recovery_by_age)
 {
     struct world w = world_open();
     lh_job old = held(&w, "mail", "w-1", 60000);
@@ -93,7 +93,7 @@ SPEC(reclaiming_what_is_stale_is_a_recovery_by_age)
     world_close(&w);
 }
 
-SPEC(a_bad_recovery_is_refused)
+SPEC(an_invalid_recovery_is_refused)
 {
     struct world w = world_open();
     static const struct {
@@ -120,7 +120,7 @@ SPEC(a_bad_recovery_is_refused)
 
 /* ---- over a live lease ---- */
 
-SPEC(what_was_taken_from_a_live_holder_stays_back_until_its_deadline)
+SPEC(a_job_taken_from_a_live_holder_is_quarantined_until_its_deadline)
 {
     struct world w = world_open();
     lh_job job = held(&w, "mail", "w-1", 60000), next;
@@ -136,7 +136,7 @@ SPEC(what_was_taken_from_a_live_holder_stays_back_until_its_deadline)
     world_close(&w);
 }
 
-SPEC(what_was_taken_from_a_live_holder_is_free_as_soon_as_it_answers)
+SPEC(a_job_taken_from_a_live_holder_is_freed_when_the_holder_answers)
 {
     struct world w = world_open();
     lh_job job = held(&w, "mail", "w-1", 60000), next;
@@ -149,7 +149,7 @@ SPEC(what_was_taken_from_a_live_holder_is_free_as_soon_as_it_answers)
     world_close(&w);
 }
 
-SPEC(with_now_what_was_taken_from_a_live_holder_is_free_at_once)
+SPEC(with_now_a_job_taken_from_a_live_holder_is_free_at_once)
 {
     struct world w = world_open();
     lh_job job = held(&w, "mail", "w-1", 60000), next;
@@ -161,7 +161,7 @@ SPEC(with_now_what_was_taken_from_a_live_holder_is_free_at_once)
     world_close(&w);
 }
 
-SPEC(an_ended_lease_taken_by_age_is_not_kept_back)
+SPEC(a_job_with_an_expired_lease_taken_by_age_is_not_quarantined)
 {
     struct world w = world_open();
     lh_job job = held(&w, "mail", "w-1", 1000), next;
@@ -259,12 +259,12 @@ static lh_job made_by(lh_action policy_says, lh_action hand_says)
     return after;
 }
 
-SPEC(a_hand_may_fail_what_the_policy_would_retry)
+SPEC(an_operator_may_fail_jobs_that_the_policy_would_retry)
 {
     EXPECT_EQ(made_by(LH_ACTION_RETRY, LH_ACTION_FAIL).state, LH_FAILED);
 }
 
-SPEC(a_hand_may_retry_what_the_policy_would_fail)
+SPEC(an_operator_may_retry_jobs_that_the_policy_would_fail)
 {
     lh_job after = made_by(LH_ACTION_FAIL, LH_ACTION_RETRY);
     EXPECT_EQ(after.state, LH_PENDING);
@@ -272,7 +272,7 @@ SPEC(a_hand_may_retry_what_the_policy_would_fail)
     EXPECT_EQ(after.recoveries, 1);
 }
 
-SPEC(a_hand_may_refund_the_attempt_that_the_policy_would_spend)
+SPEC(an_operator_may_refund_an_attempt_that_the_policy_would_count)
 {
     lh_job after = made_by(LH_ACTION_RETRY, LH_ACTION_PENDING);
     EXPECT_EQ(after.state, LH_PENDING);
@@ -280,7 +280,7 @@ SPEC(a_hand_may_refund_the_attempt_that_the_policy_would_spend)
     EXPECT_EQ(after.recoveries, 1);
 }
 
-SPEC(no_action_of_a_hand_spares_a_poison_job)
+SPEC(no_action_of_an_operator_retries_a_poison_job)
 {
     struct world w = world_open();
     EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_MAX_RECOVERIES, .max_recoveries = 0));

@@ -58,7 +58,7 @@ static void watch(void *arg, int64_t done, int64_t total)
     clock_advance_ms(seen->w, seen->pass_ms);
 }
 
-SPEC(a_recovery_tells_its_progress_after_every_batch)
+SPEC(a_recovery_reports_its_progress_after_every_batch)
 {
     struct world w = world_with_many_dead();
     struct watcher seen = {.w = &w, .thread = pthread_self(), .pass_ms = 7};
@@ -73,7 +73,7 @@ SPEC(a_recovery_tells_its_progress_after_every_batch)
     world_close(&w);
 }
 
-SPEC(a_recovery_that_is_interrupted_keeps_what_it_did_and_tells_of_it)
+SPEC(an_interrupted_recovery_keeps_and_reports_its_finished_batches)
 {
     struct world w = world_with_many_dead();
     struct watcher seen = {.w = &w, .thread = pthread_self(), .cancel_after = 2};
@@ -114,7 +114,7 @@ static void act_between_batches(void *arg, int64_t done, int64_t total)
     EXPECT_OK(cancel(h->w, job[4].id));
 }
 
-SPEC(a_holder_who_acts_before_its_batch_comes_is_not_taken_from)
+SPEC(a_recovery_skips_a_job_whose_holder_acts_before_its_batch)
 {
     const lh_jobs *late;
     struct world w = world_with_many(60000, &late);
@@ -143,7 +143,7 @@ static void beat_between_batches(void *arg, int64_t done, int64_t total)
     h->acted = true;
 }
 
-SPEC(a_worker_thought_dead_that_beats_keeps_what_was_not_yet_taken)
+SPEC(a_heartbeat_during_a_recovery_keeps_the_jobs_of_later_batches)
 {
     const lh_jobs *late;
     struct world w = world_with_many(60000, &late);
@@ -170,7 +170,7 @@ static void *recover_all(void *arg)
     return (void *)n;
 }
 
-SPEC(threads_that_recover_at_once_on_one_handle_take_each_job_once)
+SPEC(concurrent_recoveries_on_one_handle_take_each_job_once)
 {
     enum { THREADS = 4 };
     struct world w = world_with_many_dead();
@@ -191,7 +191,7 @@ SPEC(threads_that_recover_at_once_on_one_handle_take_each_job_once)
     world_close(&w);
 }
 
-TEST_TIMEOUT(a_recovery_by_itself_that_takes_several_looks_ends_its_report, 60)
+TEST_TIMEOUT(an_automatic_recovery_of_several_batches_finishes_its_report, 60)
 {
     enum { LOOK = 20000 }; /* as many as are looked for at a time: the next look finds nothing */
     static lh_new_job jobs[LOOK];

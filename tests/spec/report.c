@@ -5,7 +5,7 @@
 
 /* ---- one report ---- */
 
-SPEC(a_report_tells_every_thing_that_a_recovery_did)
+SPEC(a_report_lists_everything_that_a_recovery_did)
 {
     struct world w = world_open();
     lh_job last;
@@ -60,7 +60,7 @@ SPEC(a_report_tells_every_thing_that_a_recovery_did)
 }
 
 /* Also by another handle, and later. */
-SPEC(a_report_is_kept_as_it_was_told)
+SPEC(a_stored_report_equals_the_returned_report)
 {
     struct world w = world_open();
     enlist_process(&w, "w-1");
@@ -117,7 +117,7 @@ SPEC(the_last_report_is_the_newest)
     world_close(&w);
 }
 
-SPEC(a_report_outlives_the_jobs_it_tells_of)
+SPEC(a_report_remains_after_its_jobs_are_deleted)
 {
     struct world w = world_open();
     lh_job job = held(&w, "mail", "w-1", 1000);
@@ -129,7 +129,7 @@ SPEC(a_report_outlives_the_jobs_it_tells_of)
     world_close(&w);
 }
 
-SPEC(the_lists_of_a_report_are_bounded_and_its_counts_are_not)
+SPEC(a_report_has_limited_lists_and_complete_counts)
 {
     enum { MANY = LH_REPORT_MOST + 3, BATCH = 1000 };
     struct world w = world_open();
@@ -171,7 +171,7 @@ SPEC(a_claim_that_recovers_leaves_a_report)
     world_close(&w);
 }
 
-SPEC(upkeep_that_recovers_an_ended_lease_leaves_a_report_of_expiry)
+SPEC(maintenance_that_recovers_an_expired_lease_leaves_a_report_of_expiry)
 {
     struct world w = world_open();
     held(&w, "mail", "w-1", 1000);
@@ -186,7 +186,7 @@ SPEC(upkeep_that_recovers_an_ended_lease_leaves_a_report_of_expiry)
     world_close(&w);
 }
 
-SPEC(upkeep_that_finds_a_silent_worker_without_jobs_leaves_a_report_of_the_timer)
+SPEC(maintenance_that_finds_a_silent_worker_without_jobs_leaves_a_report_of_the_timer)
 {
     struct world w = world_open();
     enlist_process(&w, "w-1");
@@ -201,7 +201,7 @@ SPEC(upkeep_that_finds_a_silent_worker_without_jobs_leaves_a_report_of_the_timer
     world_close(&w);
 }
 
-SPEC(upkeep_that_frees_a_named_lease_leaves_a_report)
+SPEC(maintenance_that_frees_a_named_lease_leaves_a_report)
 {
     struct world w = world_open();
     EXPECT_OK(lh_lease_acquire(w.store, "sync", "a", &(lh_lease_opts){.ttl_ms = 1000}, NULL));
@@ -212,7 +212,7 @@ SPEC(upkeep_that_frees_a_named_lease_leaves_a_report)
     world_close(&w);
 }
 
-SPEC(a_startup_leaves_a_report_also_when_it_finds_nothing)
+SPEC(a_startup_leaves_a_report_even_if_it_finds_nothing)
 {
     struct world w = world_open();
     lh_job job = held(&w, "mail", "w-1", 1000);
@@ -229,7 +229,7 @@ SPEC(a_startup_leaves_a_report_also_when_it_finds_nothing)
     world_close(&w);
 }
 
-SPEC(a_startup_without_recovery_takes_nothing_back_and_says_so)
+SPEC(a_startup_with_recovery_off_recovers_nothing_and_reports_that)
 {
     struct world w = world_open();
     lh_job job = held(&w, "mail", "w-1", 1000);
@@ -241,7 +241,7 @@ SPEC(a_startup_without_recovery_takes_nothing_back_and_says_so)
     world_close(&w);
 }
 
-SPEC(an_open_that_is_no_startup_recovers_nothing)
+SPEC(an_open_without_startup_recovers_nothing)
 {
     struct world w = world_open();
     lh_job job = held(&w, "mail", "w-1", 1000);
@@ -288,7 +288,7 @@ SPEC(reports_are_listed_newest_first)
     world_close(&w);
 }
 
-SPEC(a_report_in_a_list_counts_no_more_than_it_holds)
+SPEC(a_listed_report_has_counts_and_no_lists)
 {
     struct world w = world_open();
     lh_reports *list = NULL;

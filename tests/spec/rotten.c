@@ -33,7 +33,7 @@ static void leave(struct world *w, const int64_t *rotten, size_t n)
     world_close(w);
 }
 
-SPEC(a_rotten_job_is_failed_and_the_sound_one_behind_it_is_claimed)
+SPEC(a_job_with_a_corrupt_payload_is_failed_and_the_next_job_is_claimed)
 {
     struct world w = world_open();
     int64_t rotten[] = {enqueue_rotten(&w, "mail"), enqueue_rotten(&w, "mail")};
@@ -47,7 +47,7 @@ SPEC(a_rotten_job_is_failed_and_the_sound_one_behind_it_is_claimed)
     leave(&w, rotten, 2);
 }
 
-SPEC(a_rotten_job_that_is_alone_leaves_its_queue_empty)
+SPEC(a_queue_with_only_a_corrupt_job_is_reported_as_empty)
 {
     struct world w = world_open();
     int64_t rotten = enqueue_rotten(&w, "mail");
@@ -59,7 +59,7 @@ SPEC(a_rotten_job_that_is_alone_leaves_its_queue_empty)
     leave(&w, &rotten, 1);
 }
 
-SPEC(a_batch_with_rotten_jobs_in_it_is_filled_up_with_those_behind)
+SPEC(a_claimed_batch_replaces_corrupt_jobs_with_later_ones)
 {
     struct world w = world_open();
     int64_t first = enqueue(&w, "mail", "first");
@@ -77,7 +77,7 @@ SPEC(a_batch_with_rotten_jobs_in_it_is_filled_up_with_those_behind)
     leave(&w, rotten, 2);
 }
 
-SPEC(a_rotten_job_is_not_handed_out_under_a_request_either)
+SPEC(a_claim_with_a_request_id_does_not_return_a_corrupt_job)
 {
     struct world w = world_open();
     int64_t rotten = enqueue_rotten(&w, "mail"), sound = enqueue(&w, "mail", "sound");
@@ -95,7 +95,7 @@ SPEC(a_rotten_job_is_not_handed_out_under_a_request_either)
     leave(&w, &rotten, 1);
 }
 
-SPEC(who_completes_and_claims_the_next_gets_the_sound_one_behind_a_rotten_job)
+SPEC(complete_and_claim_skips_a_corrupt_job)
 {
     struct world w = world_with_job("mail", "first");
     int64_t rotten = enqueue_rotten(&w, "mail"), sound = enqueue(&w, "mail", "sound");
@@ -113,7 +113,7 @@ SPEC(who_completes_and_claims_the_next_gets_the_sound_one_behind_a_rotten_job)
     leave(&w, &rotten, 1);
 }
 
-SPEC(a_rotten_job_of_an_exclusive_queue_does_not_close_it)
+SPEC(a_corrupt_job_does_not_block_an_exclusive_queue)
 {
     struct world w = world_open();
     lh_leases *leases = NULL;

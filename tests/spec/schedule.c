@@ -96,7 +96,7 @@ SPEC(a_schedule_enqueues_its_job_at_each_of_its_instants)
     world_close(&w);
 }
 
-SPEC(a_schedule_tells_its_last_and_its_next_instant)
+SPEC(a_schedule_shows_its_last_and_its_next_instant)
 {
     struct world w = world_open();
     EXPECT_OK(schedule(&w, "tick", "mail", "0 * * * *", .zone = "Europe/Berlin"));
@@ -131,7 +131,7 @@ SPEC(an_interval_counts_from_when_it_was_set_and_does_not_drift)
     world_close(&w);
 }
 
-SPEC(a_claim_finds_the_job_of_a_tick_that_nobody_else_has_noticed)
+SPEC(a_claim_runs_a_due_schedule)
 {
     struct world w = world_open();
     lh_job job;
@@ -159,7 +159,7 @@ SPEC(many_schedules_due_at_once_are_all_enqueued)
     world_close(&w);
 }
 
-SPEC(the_job_of_a_tick_tells_where_it_is_from_when_all_is_audited)
+SPEC(with_a_full_audit_a_scheduled_job_names_its_schedule)
 {
     struct world w = world_open();
     EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_AUDIT, .audit = LH_AUDIT_FULL));
@@ -175,7 +175,7 @@ SPEC(the_job_of_a_tick_tells_where_it_is_from_when_all_is_audited)
 
 /* ---- when to come back ---- */
 
-SPEC(upkeep_asks_to_come_back_for_the_next_tick)
+SPEC(maintenance_returns_the_time_until_the_next_schedule)
 {
     struct world w = world_open();
     EXPECT_OK(schedule(&w, "tick", "mail", "@every 7s"));
@@ -233,7 +233,7 @@ static void end(struct world *w, struct waiter *waiter)
     EXPECT_OK(waiter->rc);
 }
 
-SPEC(a_claim_that_waits_wakes_for_a_tick)
+SPEC(a_waiting_claim_wakes_for_a_due_schedule)
 {
     struct world w = world_open();
     struct waiter waiter = {.store = w.store};
@@ -253,7 +253,7 @@ SPEC(a_claim_that_waits_wakes_for_a_tick)
     world_close(&w);
 }
 
-SPEC(maintenance_that_waits_wakes_for_a_tick_that_was_set_meanwhile)
+SPEC(waiting_maintenance_wakes_for_a_schedule_that_was_set_later)
 {
     struct world w = world_open();
     struct waiter waiter = {.store = world_second_handle()};
@@ -269,7 +269,7 @@ SPEC(maintenance_that_waits_wakes_for_a_tick_that_was_set_meanwhile)
     world_close(&w);
 }
 
-SPEC(a_claim_that_waits_wakes_for_a_tick_that_was_set_meanwhile)
+SPEC(a_waiting_claim_wakes_for_a_schedule_that_was_set_later)
 {
     struct world w = world_open();
     struct waiter waiter = {.store = world_second_handle()};
@@ -299,7 +299,7 @@ SPEC(a_store_without_schedules_has_nothing_due)
 
 /* ---- once, however many look ---- */
 
-SPEC(a_tick_is_enqueued_once_however_many_processes_look)
+SPEC(many_processes_enqueue_a_due_job_once)
 {
     enum { PROCESSES = 6, TICKS = 10 };
     struct world w = world_open();
@@ -331,7 +331,7 @@ SPEC(a_tick_is_enqueued_once_however_many_processes_look)
 }
 
 /* Under a sanitizer this says that whoever ticks at once shares nothing unguarded. */
-SPEC(threads_on_one_handle_enqueue_a_tick_once)
+SPEC(threads_on_one_handle_enqueue_a_due_job_once)
 {
     enum { THREADS = 4 };
     struct world w = world_open();
@@ -357,7 +357,7 @@ SPEC(threads_on_one_handle_enqueue_a_tick_once)
     world_close(&w);
 }
 
-SPEC(whoever_dies_inside_a_tick_leaves_it_to_the_next)
+SPEC(a_process_that_dies_while_it_runs_a_schedule_leaves_it_to_the_next)
 {
     struct world w = world_open();
     EXPECT_OK(schedule(&w, "tick", "mail", "@every 1m"));
@@ -379,7 +379,7 @@ SPEC(whoever_dies_inside_a_tick_leaves_it_to_the_next)
 
 /* ---- what was missed ---- */
 
-SPEC(after_downtime_one_job_makes_up_for_all_that_was_missed)
+SPEC(after_downtime_one_job_replaces_all_missed_instants)
 {
     struct world w = world_open();
     EXPECT_OK(schedule(&w, "tick", "mail", "*/5 * * * *"));
@@ -397,7 +397,7 @@ SPEC(after_downtime_one_job_makes_up_for_all_that_was_missed)
     world_close(&w);
 }
 
-SPEC(a_tick_that_is_on_time_needs_no_other_to_make_up_for_those_before)
+SPEC(an_instant_on_time_also_replaces_the_missed_ones)
 {
     struct world w = world_open();
     EXPECT_OK(schedule(&w, "tick", "mail", "*/5 * * * *"));
@@ -409,7 +409,7 @@ SPEC(a_tick_that_is_on_time_needs_no_other_to_make_up_for_those_before)
     world_close(&w);
 }
 
-SPEC(a_single_tick_that_is_late_is_told_and_enqueued)
+SPEC(a_single_late_instant_is_recorded_and_enqueued)
 {
     struct world w = world_open();
     EXPECT_OK(schedule(&w, "tick", "mail", "0 11 * * *"));
@@ -419,7 +419,7 @@ SPEC(a_single_tick_that_is_late_is_told_and_enqueued)
     world_close(&w);
 }
 
-SPEC(with_catch_up_none_nothing_makes_up_for_what_was_missed)
+SPEC(with_catch_up_none_missed_instants_enqueue_nothing)
 {
     struct world w = world_open();
     EXPECT_OK(schedule(&w, "tick", "mail", "*/5 * * * *", .catch_up = LH_CATCH_UP_NONE));
@@ -435,7 +435,7 @@ SPEC(with_catch_up_none_nothing_makes_up_for_what_was_missed)
     world_close(&w);
 }
 
-SPEC(with_catch_up_all_each_tick_gets_its_job)
+SPEC(with_catch_up_all_each_missed_instant_enqueues_a_job)
 {
     struct world w = world_open();
     EXPECT_OK(schedule(&w, "tick", "mail", "@every 1m", .catch_up = LH_CATCH_UP_ALL));
@@ -449,7 +449,7 @@ SPEC(with_catch_up_all_each_tick_gets_its_job)
 }
 
 /* A clock that says so is wrong, more likely than not. */
-SPEC(with_catch_up_all_more_than_a_hundred_thousand_get_one_job)
+SPEC(with_catch_up_all_more_than_a_hundred_thousand_instants_enqueue_one_job)
 {
     struct world w = world_open();
     EXPECT_OK(schedule(&w, "tick", "mail", "* * * * *", .catch_up = LH_CATCH_UP_ALL));
@@ -463,7 +463,7 @@ SPEC(with_catch_up_all_more_than_a_hundred_thousand_get_one_job)
 
 /* ---- clocks ---- */
 
-SPEC(a_clock_that_is_set_back_brings_no_tick_twice)
+SPEC(a_clock_that_is_set_back_enqueues_no_instant_twice)
 {
     struct world w = world_open();
     EXPECT_OK(schedule(&w, "tick", "mail", "*/10 * * * *"));
@@ -493,7 +493,7 @@ SPEC(a_clock_that_is_set_forward_counts_as_downtime)
     world_close(&w);
 }
 
-SPEC(a_clock_that_was_wrong_by_years_does_not_silence_a_schedule)
+SPEC(a_clock_that_was_wrong_by_years_does_not_stop_a_schedule)
 {
     struct world w = world_open();
     set_clock_by(3650 * DAY_MS);
@@ -509,7 +509,7 @@ SPEC(a_clock_that_was_wrong_by_years_does_not_silence_a_schedule)
     world_close(&w);
 }
 
-SPEC(a_tick_stays_once_through_a_new_boot)
+SPEC(a_reboot_enqueues_no_instant_twice)
 {
     struct world w = world_open();
     EXPECT_OK(schedule(&w, "tick", "mail", "*/10 * * * *"));
@@ -526,7 +526,7 @@ SPEC(a_tick_stays_once_through_a_new_boot)
 
 /* ---- keys ---- */
 
-SPEC(while_a_job_with_its_key_lives_ticks_are_skipped_and_told)
+SPEC(while_a_job_with_the_key_lives_instants_are_skipped_and_recorded)
 {
     struct world w = world_open();
     lh_job job;
@@ -552,7 +552,7 @@ SPEC(while_a_job_with_its_key_lives_ticks_are_skipped_and_told)
 
 /* ---- set, replaced, removed ---- */
 
-SPEC(setting_the_same_schedule_again_and_again_does_not_hold_it_up)
+SPEC(setting_the_same_schedule_repeatedly_does_not_delay_it)
 {
     struct world w = world_open();
     for (int i = 0; i < 10; i++) {
@@ -626,7 +626,7 @@ static void expect_refused(struct world *w, lh_schedule s, int status, const cha
     EXPECT_EQ(schedules(w)->n, 0);
 }
 
-SPEC(a_schedule_that_makes_no_sense_is_refused_and_nothing_is_written)
+SPEC(an_invalid_schedule_is_refused_and_nothing_is_written)
 {
     struct world w = world_open();
     const lh_schedule good = {.name = "tick", .queue = "mail", .cron = "* * * * *"};
@@ -687,7 +687,7 @@ SPEC(the_next_instant_can_be_asked_for_without_a_store)
 
 /* ---- what fails later ---- */
 
-SPEC(a_schedule_whose_zone_is_gone_waits_for_it_and_holds_nothing_else_up)
+SPEC(a_schedule_whose_time_zone_is_missing_waits_and_blocks_no_other)
 {
     char dir[300], from[] = "/usr/share/zoneinfo/Europe/Berlin", to[400], moved[400];
     struct world w = world_open();
@@ -717,7 +717,7 @@ SPEC(a_schedule_whose_zone_is_gone_waits_for_it_and_holds_nothing_else_up)
     world_close(&w);
 }
 
-SPEC(a_payload_that_its_queue_takes_no_longer_is_told_and_holds_nothing_up)
+SPEC(a_schedule_with_a_payload_over_the_limit_is_reported_and_blocks_no_other)
 {
     struct world w = world_open();
     EXPECT_OK(

@@ -22,7 +22,7 @@ static void expect_totals(struct world *w, lh_store_info before, int64_t runs, i
     EXPECT_EQ(after.recovery.dead_workers - before.recovery.dead_workers, dead);
 }
 
-SPEC(a_new_store_has_recovered_nothing)
+SPEC(the_totals_of_a_new_store_are_zero)
 {
     struct world w = world_open();
     expect_totals(&w, (lh_store_info){.kind = NULL}, 0, 0, 0, 0);
@@ -30,7 +30,7 @@ SPEC(a_new_store_has_recovered_nothing)
     world_close(&w);
 }
 
-SPEC(the_store_counts_runs_by_their_trigger)
+SPEC(the_totals_count_recoveries_by_trigger)
 {
     struct world w = world_open();
     lh_job job;
@@ -61,7 +61,7 @@ SPEC(the_store_counts_runs_by_their_trigger)
     world_close(&w);
 }
 
-SPEC(the_store_counts_what_became_of_jobs)
+SPEC(the_totals_count_the_outcomes_of_jobs)
 {
     struct world w = world_open();
     static const lh_action actions[] = {LH_ACTION_RETRY, LH_ACTION_PENDING, LH_ACTION_FAIL};
@@ -97,7 +97,7 @@ static void pass(void *arg, int64_t done, int64_t total)
     clock_advance_ms(arg, 11);
 }
 
-SPEC(the_store_adds_up_how_long_recoveries_took)
+SPEC(the_totals_add_up_the_duration_of_recoveries)
 {
     enum { MANY = 700 }; /* two batches: time passes between them */
     struct world w = world_open();

@@ -90,7 +90,7 @@ static int64_t real_ms(void)
 }
 
 /* Nobody recovers by hand; and what a waiting one needs is counted in real time. */
-SPEC(a_waiting_worker_has_the_job_of_a_dead_one_within_half_a_minute)
+SPEC(a_waiting_worker_gets_the_job_of_a_dead_worker_within_half_a_minute)
 {
     struct world w = world_of_executors();
     struct waiter waiter = {.store = world_second_handle()};
@@ -131,7 +131,7 @@ static size_t beyond_twice_their_time(struct world *w)
     return n;
 }
 
-SPEC(after_a_recovery_nothing_runs_beyond_twice_its_time)
+SPEC(after_a_recovery_no_job_runs_longer_than_twice_its_time)
 {
     static const struct {
         const char *kind;
@@ -168,7 +168,7 @@ SPEC(after_a_recovery_nothing_runs_beyond_twice_its_time)
 
 /* ---- the last attempt ---- */
 
-SPEC(at_the_tenth_attempt_the_job_is_dead_and_its_attempts_stay_ten)
+SPEC(after_ten_attempts_a_job_has_failed_and_its_attempts_stay_ten)
 {
     struct world w = world_of_executors();
     lh_job job;

@@ -39,7 +39,7 @@ static void expect_counted(struct world *w, int64_t id)
     EXPECT_EQ(job_of(w, id).recoveries, 1);
 }
 
-SPEC(what_a_dead_worker_had_not_begun_is_given_back_unharmed)
+SPEC(a_job_that_a_dead_worker_had_not_started_is_released_without_cost)
 {
     struct crew c = crew_with(60000);
     clock_advance_ms(&c.w, SILENCE_MS);
@@ -56,7 +56,7 @@ SPEC(what_a_dead_worker_had_not_begun_is_given_back_unharmed)
     world_close(&c.w);
 }
 
-SPEC(what_was_not_begun_is_given_back_also_when_its_lease_has_ended)
+SPEC(a_job_that_was_not_started_is_released_when_its_worker_is_dead_and_its_lease_has_expired)
 {
     struct crew c = crew_with(INT64_C(2) * SILENCE_MS);
     clock_advance_ms(&c.w, INT64_C(2) * SILENCE_MS);
@@ -66,7 +66,7 @@ SPEC(what_was_not_begun_is_given_back_also_when_its_lease_has_ended)
     world_close(&c.w);
 }
 
-SPEC(what_was_not_begun_when_its_lease_ended_is_given_back_though_its_worker_lives)
+SPEC(a_job_that_was_not_started_is_released_when_its_lease_expires_under_a_live_worker)
 {
     struct crew c = crew_with(2000);
     clock_advance_ms(&c.w, 1000);
@@ -78,7 +78,7 @@ SPEC(what_was_not_begun_when_its_lease_ended_is_given_back_though_its_worker_liv
     world_close(&c.w);
 }
 
-SPEC(a_claim_gives_back_what_was_not_begun_too)
+SPEC(a_claim_releases_jobs_that_were_not_started)
 {
     struct crew c = crew_with(60000);
     lh_job next;
@@ -93,7 +93,7 @@ SPEC(a_claim_gives_back_what_was_not_begun_too)
     world_close(&c.w);
 }
 
-SPEC(what_is_said_to_be_started_replaces_what_was_said_before)
+SPEC(a_new_list_of_started_jobs_replaces_the_last_one)
 {
     struct crew c = crew_with(60000);
     says_started(&c.w, &c.waiting); /* the other one is not on the list any more */
@@ -104,7 +104,7 @@ SPEC(what_is_said_to_be_started_replaces_what_was_said_before)
     world_close(&c.w);
 }
 
-SPEC(nothing_may_be_said_to_be_started)
+SPEC(the_list_of_started_jobs_may_be_empty)
 {
     struct crew c = crew_with(60000);
     EXPECT_OK(lh_worker_started(c.w.store, W1, NULL, 0));
@@ -114,7 +114,7 @@ SPEC(nothing_may_be_said_to_be_started)
     world_close(&c.w);
 }
 
-SPEC(a_start_under_an_earlier_token_is_none_under_the_next)
+SPEC(a_start_reported_under_an_earlier_token_does_not_count)
 {
     struct crew c = crew_with(60000);
     lh_job again;
@@ -127,7 +127,7 @@ SPEC(a_start_under_an_earlier_token_is_none_under_the_next)
     world_close(&c.w);
 }
 
-SPEC(who_does_not_tell_is_taken_to_have_begun)
+SPEC(a_worker_that_reports_no_starts_counts_as_having_started_its_jobs)
 {
     struct world w = world_open();
     enlist_process(&w, W1);
@@ -138,7 +138,7 @@ SPEC(who_does_not_tell_is_taken_to_have_begun)
     world_close(&w);
 }
 
-SPEC(who_registers_anew_has_begun_nothing)
+SPEC(a_worker_that_registers_again_has_started_nothing)
 {
     struct crew c = crew_with(60000);
     enlist(&c.w, W1, .process = true, .tells_started = true, .interval_ms = 1000);
@@ -148,7 +148,7 @@ SPEC(who_registers_anew_has_begun_nothing)
     world_close(&c.w);
 }
 
-SPEC(no_policy_harms_what_was_not_begun)
+SPEC(no_policy_counts_against_a_job_that_was_not_started)
 {
     struct crew c = crew_with(60000);
     EXPECT_OK(
@@ -162,7 +162,7 @@ SPEC(no_policy_harms_what_was_not_begun)
     world_close(&c.w);
 }
 
-SPEC(what_was_not_begun_at_the_last_attempt_gets_it_back)
+SPEC(a_job_that_was_not_started_at_its_last_attempt_gets_the_attempt_back)
 {
     struct world w = world_open();
     lh_job job;
@@ -179,7 +179,7 @@ SPEC(what_was_not_begun_at_the_last_attempt_gets_it_back)
     world_close(&w);
 }
 
-SPEC(a_bad_word_about_what_was_started_is_refused)
+SPEC(an_invalid_list_of_started_jobs_is_refused)
 {
     struct world w = world_open();
     lh_ref one = {.job = 1, .token = 1};

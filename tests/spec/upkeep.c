@@ -13,7 +13,7 @@ static int fail_for_good(struct world *w, const lh_job *job)
 
 /* ---- one round of all that falls due ---- */
 
-SPEC(one_round_of_upkeep_does_all_that_is_due)
+SPEC(one_round_of_maintenance_does_everything_that_is_due)
 {
     struct world w = world_open();
     lh_job job;
@@ -42,7 +42,7 @@ SPEC(one_round_of_upkeep_does_all_that_is_due)
     world_close(&w);
 }
 
-SPEC(a_round_that_could_not_do_it_all_asks_to_come_back_at_once)
+SPEC(an_unfinished_round_of_maintenance_asks_for_another_at_once)
 {
     struct world w = world_open();
     static lh_new_job jobs[700];
@@ -62,7 +62,7 @@ SPEC(a_round_that_could_not_do_it_all_asks_to_come_back_at_once)
     world_close(&w);
 }
 
-SPEC(a_round_of_upkeep_prunes_what_is_past_its_retention)
+SPEC(a_round_of_maintenance_prunes_rows_past_their_retention)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -127,7 +127,7 @@ SPEC(finished_jobs_are_pruned_by_the_retention_of_their_policy)
     world_close(&w);
 }
 
-SPEC(a_prune_by_age_does_not_ask_the_policy)
+SPEC(a_prune_by_age_ignores_the_policy)
 {
     struct world w = world_open();
     lh_job old, young;
@@ -147,7 +147,7 @@ SPEC(a_prune_by_age_does_not_ask_the_policy)
     world_close(&w);
 }
 
-SPEC(a_job_that_lived_long_is_kept_by_when_it_ended)
+SPEC(the_retention_of_a_job_counts_from_its_end)
 {
     struct world w = world_open();
     lh_job job;
@@ -162,7 +162,7 @@ SPEC(a_job_that_lived_long_is_kept_by_when_it_ended)
     world_close(&w);
 }
 
-SPEC(more_than_one_batch_is_pruned_and_live_jobs_between_are_passed_over)
+SPEC(pruning_of_more_than_one_batch_skips_live_jobs)
 {
     struct world w = world_open();
     static lh_new_job jobs[1600];
@@ -181,7 +181,7 @@ SPEC(more_than_one_batch_is_pruned_and_live_jobs_between_are_passed_over)
     world_close(&w);
 }
 
-SPEC(a_prune_by_age_reaches_all_jobs_wherever_a_round_of_upkeep_has_stopped)
+SPEC(a_prune_by_age_reaches_all_jobs_after_an_unfinished_round)
 {
     enum { N = 700 }; /* more than one bounded round looks at */
     struct world w = world_open();
@@ -258,7 +258,7 @@ SPEC(an_id_is_never_used_again)
 
 /* ---- lists ---- */
 
-SPEC(jobs_are_listed_by_what_is_asked_for)
+SPEC(jobs_are_listed_by_filter)
 {
     struct world w = world_open();
     lh_job job;
@@ -301,7 +301,7 @@ SPEC(a_hundred_jobs_are_listed_unless_more_are_asked_for)
     world_close(&w);
 }
 
-SPEC(names_of_states_are_read_back)
+SPEC(the_names_of_states_are_recognized)
 {
     for (int i = LH_SCHEDULED; i <= LH_CANCELLED; i++)
         EXPECT_EQ(lh_state_parse(lh_state_name((lh_state)i)), i);
@@ -325,7 +325,7 @@ SPEC(names_of_states_are_read_back)
         world_check(&w); \
     } while (0)
 
-SPEC(the_counts_of_a_queue_are_right_after_every_act)
+SPEC(the_counts_of_a_queue_are_right_after_every_call)
 {
     struct world w = world_open();
     lh_job a, b, c;
@@ -376,7 +376,7 @@ SPEC(the_counts_of_a_queue_are_right_after_every_act)
     world_close(&w);
 }
 
-SPEC(the_rollups_tell_what_happened_in_the_last_hour)
+SPEC(the_rollups_count_the_last_hour)
 {
     struct world w = world_open();
     lh_job job;
@@ -405,7 +405,7 @@ SPEC(the_rollups_tell_what_happened_in_the_last_hour)
     world_close(&w);
 }
 
-SPEC(the_rollups_add_up_minutes_and_forget_what_is_older_than_an_hour)
+SPEC(the_rollups_add_up_minutes_and_drop_those_older_than_an_hour)
 {
     struct world w = world_open();
     for (int i = 0; i < 3; i++) {
@@ -426,7 +426,7 @@ SPEC(the_rollups_add_up_minutes_and_forget_what_is_older_than_an_hour)
     world_close(&w);
 }
 
-SPEC(the_age_of_the_oldest_pending_job_is_told_whatever_its_priority)
+SPEC(the_age_of_the_oldest_pending_job_includes_every_priority)
 {
     struct world w = world_open();
     lh_job job;
@@ -444,7 +444,7 @@ SPEC(the_age_of_the_oldest_pending_job_is_told_whatever_its_priority)
     world_close(&w);
 }
 
-SPEC(the_store_tells_about_itself)
+SPEC(the_status_describes_the_store)
 {
     struct world w = world_with_job("mail", "x");
     lh_store_info info;

@@ -76,7 +76,7 @@ SPEC(a_waiting_claim_is_woken_by_an_enqueue_on_another_handle)
     world_close(&w);
 }
 
-SPEC(a_waiting_claim_hears_each_of_its_queues)
+SPEC(a_waiting_claim_is_woken_by_each_of_its_queues)
 {
     struct world w = world_open();
     static const char *const queues[] = {"a", "b", "c"};
@@ -112,7 +112,7 @@ SPEC(a_waiting_claim_ends_empty_when_its_time_is_over)
     world_close(&w);
 }
 
-SPEC(a_waiting_claim_ends_when_its_cancel_flag_is_raised)
+SPEC(a_waiting_claim_ends_when_its_cancel_flag_is_set)
 {
     struct world w = world_open();
     struct claimer c = {.store = w.store, .wait_ms = -1};
@@ -137,7 +137,7 @@ SPEC(a_waiting_claim_gets_a_job_that_becomes_due)
     world_close(&w);
 }
 
-SPEC(a_waiting_claim_gets_the_job_of_a_dead_worker_when_the_lease_ends)
+SPEC(a_waiting_claim_gets_a_stuck_job_when_its_lease_expires)
 {
     struct world w = world_with_job("mail", "x");
     struct claimer c = {.store = w.store, .wait_ms = -1};
@@ -153,7 +153,7 @@ SPEC(a_waiting_claim_gets_the_job_of_a_dead_worker_when_the_lease_ends)
 }
 
 /* Each of these lets a waiting claim go: by the bell, or by the net under it, within a second. */
-SPEC(a_waiting_claim_is_woken_by_all_that_makes_a_job_pending)
+SPEC(a_waiting_claim_is_woken_by_everything_that_makes_a_job_pending)
 {
     struct world w = world_open();
     for (int how = 0; how < 7; how++) {
@@ -212,7 +212,7 @@ SPEC(a_waiting_claim_is_woken_by_all_that_makes_a_job_pending)
     world_close(&w);
 }
 
-SPEC(one_job_for_many_who_wait_goes_to_one_of_them)
+SPEC(one_job_goes_to_one_of_many_waiting_claims)
 {
     enum { WAITERS = 6 };
     struct world w = world_open();
@@ -277,7 +277,7 @@ static void *wait_for_event(void *arg)
     return NULL;
 }
 
-SPEC(waiting_for_a_job_ends_with_its_end)
+SPEC(waiting_for_a_job_ends_when_the_job_finishes)
 {
     struct world w = world_open();
     lh_job job;
@@ -307,7 +307,7 @@ SPEC(waiting_for_a_job_ends_with_its_end)
     world_close(&w);
 }
 
-SPEC(waiting_for_a_job_that_has_ended_or_is_not_there_does_not_wait)
+SPEC(waiting_for_a_finished_or_unknown_job_returns_at_once)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -339,7 +339,7 @@ SPEC(waiting_for_a_job_ends_by_time_and_by_the_cancel_flag)
     world_close(&w);
 }
 
-SPEC(waiting_for_events_ends_with_the_first_one)
+SPEC(waiting_for_events_ends_with_the_first_event)
 {
     struct world w = world_open();
     struct watcher x = {.store = w.store, .wait_ms = -1};
@@ -511,7 +511,7 @@ static void *act_badly(void *arg)
     return NULL;
 }
 
-SPEC(an_act_that_is_refused_does_not_harm_those_it_shares_a_transaction_with)
+SPEC(a_refused_call_does_not_affect_others_in_its_transaction)
 {
     struct world w = world_open();
     static struct loner loners[8];
@@ -572,7 +572,7 @@ static void expect_it_claims(struct world *w, int64_t id)
     EXPECT_OK(complete(w, &job));
 }
 
-SPEC(a_draining_claim_ends_when_no_job_is_to_come)
+SPEC(a_draining_claim_ends_when_no_job_is_expected)
 {
     struct world w = world_open();
     enqueue(&w, "mail", "for tomorrow", .delay_ms = 86400000);
@@ -581,7 +581,7 @@ SPEC(a_draining_claim_ends_when_no_job_is_to_come)
     world_close(&w);
 }
 
-SPEC(a_draining_claim_waits_for_a_job_that_is_to_be_retried)
+SPEC(a_draining_claim_waits_for_a_retry)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -598,7 +598,7 @@ SPEC(a_draining_claim_waits_for_a_job_that_is_to_be_retried)
 }
 
 /* Exit code 75 of a command: the attempt is refunded, and the job is a retry all the same. */
-SPEC(a_draining_claim_waits_for_a_job_that_was_given_back_with_a_delay)
+SPEC(a_draining_claim_waits_for_a_job_released_with_a_delay)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -623,7 +623,7 @@ SPEC(a_draining_claim_waits_for_a_job_in_quarantine)
     world_close(&w);
 }
 
-SPEC(a_draining_claim_waits_for_what_the_rate_of_the_queue_holds_back)
+SPEC(a_draining_claim_waits_for_the_rate_of_the_queue)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
@@ -656,17 +656,17 @@ static void expect_it_waits_for_a_slot(const lh_policy *limit)
     world_close(&w);
 }
 
-SPEC(a_draining_claim_waits_for_what_the_concurrency_of_the_queue_holds_back)
+SPEC(a_draining_claim_waits_for_the_concurrency_limit_of_the_queue)
 {
     expect_it_waits_for_a_slot(&(lh_policy){.set = LH_POLICY_CONCURRENCY, .concurrency = 1});
 }
 
-SPEC(a_draining_claim_waits_for_what_an_exclusive_queue_holds_back)
+SPEC(a_draining_claim_waits_for_an_exclusive_queue)
 {
     expect_it_waits_for_a_slot(&(lh_policy){.set = LH_POLICY_EXCLUSIVE, .exclusive = true});
 }
 
-SPEC(a_draining_claim_does_not_wait_for_what_a_paused_queue_keeps)
+SPEC(a_draining_claim_does_not_wait_for_a_paused_queue)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;

@@ -12,7 +12,7 @@ static void join(struct world *w, const char *id, int64_t interval_ms, int64_t m
     EXPECT_STR(got, id);
 }
 
-SPEC(a_worker_that_registers_is_listed_alive)
+SPEC(a_registered_worker_is_listed_as_alive)
 {
     struct world w = world_open();
     char id[160];
@@ -36,7 +36,7 @@ SPEC(a_worker_that_registers_is_listed_alive)
     world_close(&w);
 }
 
-SPEC(a_label_is_made_unique_to_each_start)
+SPEC(a_worker_label_becomes_unique_with_each_start)
 {
     struct world w = world_open();
     char first[160], second[160], third[160];
@@ -53,7 +53,7 @@ SPEC(a_label_is_made_unique_to_each_start)
     world_close(&w);
 }
 
-SPEC(a_worker_without_a_process_of_ours_has_no_pid)
+SPEC(a_remote_worker_has_no_pid)
 {
     struct world w = world_open();
     join(&w, "remote", 0, 0);
@@ -90,7 +90,7 @@ SPEC(a_worker_is_judged_by_its_own_interval_and_multiplier)
     world_close(&w);
 }
 
-SPEC(a_beat_makes_a_worker_alive_again)
+SPEC(a_heartbeat_makes_a_dead_worker_alive)
 {
     struct world w = world_open();
     join(&w, "w-1", 1000, 3);
@@ -104,7 +104,7 @@ SPEC(a_beat_makes_a_worker_alive_again)
     world_close(&w);
 }
 
-SPEC(one_call_beats_for_a_worker_and_its_jobs)
+SPEC(one_call_sends_heartbeats_for_a_worker_and_its_jobs)
 {
     struct world w = world_open();
     lh_job a, b, gone;
@@ -133,7 +133,7 @@ SPEC(one_call_beats_for_a_worker_and_its_jobs)
     world_close(&w);
 }
 
-SPEC(a_beat_of_an_unknown_worker_registers_it_as_one_without_a_process_of_ours)
+SPEC(a_heartbeat_of_an_unknown_worker_registers_it_as_remote)
 {
     struct world w = world_open();
     EXPECT_OK(lh_worker_heartbeat(w.store, "stranger", 7000, NULL, 0, NULL));
@@ -150,7 +150,7 @@ SPEC(a_beat_of_an_unknown_worker_registers_it_as_one_without_a_process_of_ours)
     world_close(&w);
 }
 
-SPEC(a_worker_that_says_goodbye_releases_what_it_holds)
+SPEC(a_worker_that_stops_releases_its_jobs)
 {
     struct world w = world_open();
     lh_job mine, other, next;
@@ -191,7 +191,7 @@ SPEC(a_stopped_worker_stays_stopped_however_long_it_is_silent)
     world_close(&w);
 }
 
-SPEC(a_worker_that_comes_back_under_its_id_is_alive)
+SPEC(a_worker_that_registers_again_under_its_id_is_alive)
 {
     struct world w = world_open();
     join(&w, "w-1", 1000, 2);
@@ -207,7 +207,7 @@ SPEC(a_worker_that_comes_back_under_its_id_is_alive)
     world_close(&w);
 }
 
-SPEC(an_id_that_does_not_fit_its_buffer_registers_nobody)
+SPEC(an_id_that_does_not_fit_its_buffer_registers_no_worker)
 {
     struct world w = world_open();
     char small[4];

@@ -233,7 +233,7 @@ def layered(path, include):
 
 
 @test
-def layers_accepts_what_points_down():
+def layers_accepts_includes_of_lower_layers():
     for path, include in (("src/cli/show.c", '"leasehold.h"'), ("src/cli/show.c", "<leasehold.h>"),
                           ("src/cli/show.c", '"base/str.h"'),
                           ("src/cli/input/config.c", "<yaml.h>"),
@@ -246,7 +246,7 @@ def layers_accepts_what_points_down():
 
 
 @test
-def layers_refuses_back_doors():
+def layers_refuses_includes_of_higher_layers():
     for path, include in (("src/cli/show.c", '"core/job.h"'), ("src/cli/show.c", "<sqlite3.h>"),
                           ("src/cli/show.c", '"../core/job.h"'),
                           ("src/core/job.c", '"store/sqlite/sqlite.h"'),
@@ -376,7 +376,7 @@ def check_waits_for_another_check_of_the_same_folder():
 
 
 @test
-def check_complains_of_a_plan_that_was_not_kept():
+def check_fails_a_suite_that_runs_fewer_tests_than_planned():
     said = counted("1..3", "ok 1 - alone # SKIP needs root", "ok 2 - other")
     assert said == "(1, 0, ['alone: needs root'], '3 tests were planned, 2 ran')", said
 
@@ -397,12 +397,12 @@ def session(text, *options, files=None):
 
 
 @test
-def cli_accepts_what_is_as_written():
+def cli_accepts_matching_output():
     session("# words\n$ fake a\nout a\n\n$ fake a b 4\nout a\n! err b\n? 4\n").good()
 
 
 @test
-def cli_refuses_each_difference():
+def cli_fails_on_each_kind_of_difference():
     session("$ fake a\nout b\n").bad("not ok 1 - a", "- out b", "+ out a", "a.test:1:")
     session("$ fake a\n").bad("+ out a")
     session("$ fake a\nout a\nmore\n").bad("- more")
@@ -414,7 +414,7 @@ def cli_refuses_each_difference():
 
 
 @test
-def cli_has_holes_for_what_differs():
+def cli_placeholders_match_varying_output():
     session("$ echo 'at 2024-05-06T07:08:09.123Z, 5 of 1.5, x'; pwd\n"
             "at {{time}}, {{int}} of {{dec}}, {{*}}\n{{dir}}\n").good()
     session("$ echo at 2024-05-06 07:08:09\nat {{time}}\n").bad("- at {{time}}")
@@ -429,7 +429,7 @@ def cli_remembers_named_values():
 
 
 @test
-def cli_commands_go_on_and_output_may_look_like_commands():
+def cli_commands_may_span_lines_and_output_may_look_like_commands():
     session("$ cat <<END\n> $ x\n>\n> END\n| $ x\n|\n").good()
 
 
