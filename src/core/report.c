@@ -343,7 +343,9 @@ int lhi_recover_at_startup(lh_store *store, const lh_open_opts *opts, struct lhi
         return LH_OK;
     /* Opening has reported a damaged store. A failed recovery is logged, and the next one tries again; it does
      * not prevent work on the store. */
-    if ((rc = lhi_find_inconsistencies(store, NULL, &store->health, err)) == LH_OK)
+    rc = store->health.rows_suspect ? lhi_find_inconsistencies(store, NULL, &store->health, err)
+                                    : LH_OK;
+    if (rc == LH_OK)
         rc = opts->no_recovery ? lhi_report_health(store, &run, &store->health, err)
                                : lhi_run_recovery(store, &run, NULL, &store->health, err);
     if (rc == LH_OK)

@@ -236,6 +236,7 @@ TEST(idle_queries_read_few_entries_behind_a_held_snapshot)
         "SELECT leasehold.stale_jobs(true, NULL, NULL, '{}', NULL, false)",
         "SELECT leasehold.stale_rest(NULL, NULL, false, '{}', false)",
         "SELECT leasehold.maintain_round()",
+        "SELECT leasehold.maintain()",
         BATCH,
     };
     static const char *const noting[] = {
@@ -265,6 +266,42 @@ TEST(idle_queries_read_few_entries_behind_a_held_snapshot)
                 FAIL("round %d: %s reads %ld entries", round, noting[i], read);
         }
     }
+    leave(holder, c);
+}
+
+/* Until the claim floor of a queue is known, a claim reads all dead entries. Of twenty workers that start at once, one
+ * does, and the others wait. */
+TEST(claims_that_know_no_claim_floor_scan_the_queue_one_after_the_other)
+{
+    static const char waiting[] = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+    PGconn *holder, *c = littered(&holder), *other = session_at(START_MS),
+                    *watcher = session_at(START_MS);
+    int64_t now_ms = START_MS;
+
+    done(other, "BEGIN");
+    done(other, "SELECT * FROM leasehold.claim_one('w-2', 'mail', NULL, true)");
+    EXPECT(PQsendQuery(c, "SELECT * FROM leasehold.claim_one('w-3', 'mail', NULL, true)") == 1);
+    while (strcmp(said(watcher, waiting), "0") == 0)
+        EXPECT(PQconsumeInput(c) == 1 && PQisBusy(c));
+    done(other, "COMMIT");
+    for (PGresult *result; (result = PQgetResult(c)) != NULL; PQclear(result))
+        EXPECT(PQresultStatus(result) == PGRES_TUPLES_OK);
+    (void)catch_up(c, &now_ms);
+    EXPECT(entries_read(c, LOOK, true) <= FEW);
+    PQfinish(other);
+    PQfinish(watcher);
+    leave(holder, c);
+}
+
+TEST(maintenance_reads_everything_where_nobody_claims)
+{
+    PGconn *holder, *c = littered(&holder);
+    int64_t now_ms = START_MS;
+
+    (void)catch_up(c, &now_ms);
+    hold_one(c);
+    session_clock(c, now_ms += 60000);
+    EXPECT_STR(said(c, "SELECT leasehold.maintain() -> 'entries_reclaimed'"), "1");
     leave(holder, c);
 }
 

@@ -50,6 +50,26 @@ TEST(a_recovery_by_sql_is_reported_dry_run_and_stored)
     PQfinish(c);
 }
 
+/* Many workers may start at once, in a store with many jobs. */
+TEST(a_startup_reads_no_rows_to_compare_counts_and_a_recovery_by_hand_does)
+{
+    static const char counted[] = "SELECT pending FROM leasehold.queue WHERE queue = 'mail'";
+    PGconn *c = session_with_held(1);
+    lh_store *store = NULL;
+    lh_report *report = NULL;
+
+    done(c, "SELECT leasehold.maintain_round()");
+    done(c, "UPDATE leasehold.queue SET pending = 7 WHERE queue = 'mail'");
+    EXPECT_OK(lh_open(test_store(), &(lh_open_opts){.startup = true}, &store));
+    EXPECT_STR(said(c, counted), "7");
+    EXPECT_OK(lh_recover(store, NULL, &report));
+    EXPECT_EQ(report->n_inconsistencies, 1);
+    EXPECT_STR(said(c, counted), "0");
+    lh_report_free(report);
+    lh_close(store);
+    PQfinish(c);
+}
+
 TEST(a_bad_recovery_by_sql_is_refused)
 {
     PGconn *c = session_at(START_MS);

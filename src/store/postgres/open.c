@@ -184,6 +184,9 @@ int lhi_postgres_open(const char *url, const lh_open_opts *opts, const struct lh
     pg_pool_give(pg, txn.conn);
     if (rc == LH_OK && !opts->read_only) {
         health->due = health->due || opts->startup || opts->repair || schema.recovery_due;
+        /* A crash of the server leaves rows and counts consistent. To compare them reads every job, and
+         * many workers may start at once. */
+        health->rows_suspect = opts->repair || schema.recovery_due;
         rc = check_health(pg, health, err);
     }
     if (rc != LH_OK) {

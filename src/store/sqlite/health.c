@@ -32,6 +32,7 @@ void sq_health_before_open(struct db *db)
     }
     health->due =
         health->due || db->opts.startup || db->opts.repair || sq_coord_recovery_due(&db->coord);
+    health->rows_suspect = health->due;
     if (db->alone && !health->due)
         sq_coord_share(&db->coord);
 }

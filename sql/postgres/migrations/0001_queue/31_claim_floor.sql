@@ -45,6 +45,36 @@ BEGIN
         OR (f.late <> late AND random() < 0.1);
 END $$;
 
+-- Is the claim floor of this queue unknown, in a store with many dead entries? Then a claim reads all dead entries of
+-- the queue. It is unknown until somebody has scanned the queue, two seconds after the first note.
+CREATE FUNCTION leasehold.needs_first_scan(of_queue text) RETURNS boolean LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    RETURN leasehold.has_many_dead_rows()
+           AND NOT EXISTS (SELECT 1 FROM leasehold.claim_floor w
+                            WHERE w.queue = of_queue AND w.look = leasehold.last_floor_number(of_queue) AND w.floor > 0);
+END $$;
+
+-- Claims that need the first scan of a queue make it one after the other, and those that come later find a claim
+-- floor. A claim does not wait for a transaction that stays open. True: this claim makes the scan.
+CREATE FUNCTION leasehold.begin_first_scan(of_queue text) RETURNS boolean LANGUAGE plpgsql
+AS $$
+DECLARE
+    before text := current_setting('lock_timeout');
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' OR NOT leasehold.needs_first_scan(of_queue) THEN
+        RETURN false;
+    END IF;
+    BEGIN
+        PERFORM set_config('lock_timeout', '2s', true);
+        PERFORM FROM leasehold.maintenance_task d WHERE d.name = 'scan' FOR NO KEY UPDATE;
+    EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+        NULL;
+    END;
+    PERFORM set_config('lock_timeout', before, true);
+    RETURN leasehold.needs_first_scan(of_queue);
+END $$;
+
 -- Where fresh jobs begin, as seen now; called now and then after a claim. A row that others have
 -- claimed and not committed counts as there. What lies between the floor and the first job is read, and need not be
 -- read again: every dead entry costs once.
@@ -132,6 +162,9 @@ DECLARE
     f     leasehold.claim_floor;
     above integer := 32767;
 BEGIN
+    IF l.littered AND leasehold.needs_first_scan(of_queue) THEN
+        RETURN true;
+    END IF;
     FOR f IN SELECT * FROM leasehold.claim_floor w WHERE w.queue = of_queue AND w.look = leasehold.last_floor_number(of_queue)
               ORDER BY w.priority DESC
     LOOP

@@ -375,6 +375,9 @@ BEGIN
             -- Start at the claim floor, if it is known, and after a scan if one is due.
             before := total;
             tried := leasehold.stopwatch();
+            IF sweep.littered AND alone IS NULL AND leasehold.begin_first_scan(q) THEN
+                PERFORM leasehold.find_claim_floor(q, NULL, now, sweep);
+            END IF;
             passed := leasehold.fresh_entries_read();
             FOR pass IN 1..2 LOOP
                 looks := false;
@@ -567,7 +570,7 @@ BEGIN
            OR NOT starts_with(pg_walfile_name(pg_current_wal_lsn()), m.timeline)
            OR m.job_oid <> 'leasehold.job'::regclass
            OR NOT leasehold.has_not_crashed()
-           OR coalesce(f.next_look <= now, false)
+           OR CASE WHEN f.next_look IS NULL THEN leasehold.has_many_dead_rows() ELSE f.next_look <= now END
            OR EXISTS (SELECT 1 FROM leasehold.worker w
                        WHERE w.id = of_worker AND w.pid IS NOT NULL AND w.state <> 'stopped'
                          AND (w.silent_at IS NULL OR w.last_heartbeat_at < now - w.interval_ms * interval '0.5 milliseconds'))

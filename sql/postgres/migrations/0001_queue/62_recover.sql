@@ -210,19 +210,22 @@ END $$;
 -- A recovery from beginning to end, in batches of 500, within one transaction. Workers are judged by time
 -- alone, because the server cannot see their processes. most: at most this many jobs; NULL: all.
 CREATE FUNCTION leasehold.run_recovery(INOUT r leasehold.run, now timestamptz, m leasehold.meta,
-                                       o leasehold.recovery_opts, most bigint)
+                                       o leasehold.recovery_opts, most bigint, l leasehold.scan)
 LANGUAGE plpgsql
 AS $$
 DECLARE
     due    timestamptz := leasehold.due(now, m.no_expiry_before);
+    s      record;
     ids    bigint[];
     before bigint;
 BEGIN
     IF r.always THEN
         r := leasehold.run_begin(r, now);
     END IF;
-    r := leasehold.declare_silent_dead(r, now, '-infinity', due, o.by_hand);
-    ids := ARRAY(SELECT leasehold.stale(now, m, o, '{}', most, leasehold.recovery_scan(m, now, true)));
+    FOR s IN SELECT * FROM leasehold.scan_ranges(l, due) LOOP
+        r := leasehold.declare_silent_dead(r, now, s.since, s.up_to, o.by_hand);
+    END LOOP;
+    ids := ARRAY(SELECT leasehold.stale(now, m, o, '{}', most, l));
     r.whole := r.whole AND pg_catalog.cardinality(ids) IS DISTINCT FROM most;
     FOR i IN 0..(pg_catalog.cardinality(ids) - 1) / 500 LOOP
         r := leasehold.reclaim(r, now, m, ids[i * 500 + 1:i * 500 + 500], o);
@@ -230,11 +233,13 @@ BEGIN
         -- kept until the end, every call would copy the lines of all jobs so far.
         r := leasehold.log_now(r);
     END LOOP;
-    LOOP
-        before := r.leases;
-        r := leasehold.recover_leases(r, now, '-infinity', due, o.by_hand);
-        r := leasehold.log_now(r);
-        EXIT WHEN r.leases < before + 500;
+    FOR s IN SELECT * FROM leasehold.scan_ranges(l, due) LOOP
+        LOOP
+            before := r.leases;
+            r := leasehold.recover_leases(r, now, s.since, s.up_to, o.by_hand);
+            r := leasehold.log_now(r);
+            EXIT WHEN r.leases < before + 500;
+        END LOOP;
     END LOOP;
     r := leasehold.run_end(r, leasehold.clock(), m, 'skipped', -1);
     r := leasehold.log_now(r);
@@ -304,7 +309,7 @@ BEGIN
         RETURN leasehold.dry_report(now, m, o);
     END IF;
     m := leasehold.same_server(m, now);
-    r := leasehold.run_recovery(r, now, m, o, NULL);
+    r := leasehold.run_recovery(r, now, m, o, NULL, leasehold.recovery_scan(m, now, true));
     PERFORM leasehold.maintain_round();
     RETURN leasehold.report_json(r.report);
 END $$;
@@ -312,6 +317,9 @@ END $$;
 -- Maintenance as a worker or a server runs it: a recovery that skips queues with recovery off and writes a
 -- report only if it found something; then one maintenance round. For a timer where no program of ours runs. One
 -- call handles ten thousand jobs at most. Returns the report, or NULL if there was nothing to recover.
+--
+-- Where there are many dead entries, the call begins where claims begin, if claims have been made in the last 15
+-- seconds. Otherwise nobody but this call looks, and it reads everything.
 CREATE FUNCTION leasehold.maintain() RETURNS jsonb LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
@@ -323,7 +331,10 @@ DECLARE
 BEGIN
     SELECT * INTO m FROM leasehold.meta WHERE one;
     m := leasehold.same_server(m, now);
-    r := leasehold.run_recovery(r, now, m, leasehold.automatic_recovery(), 10000);
+    r := leasehold.run_recovery(
+        r, now, m, leasehold.automatic_recovery(), 10000,
+        leasehold.recovery_scan(m, now, coalesce((SELECT w.at < now - interval '15 seconds' FROM leasehold.scan_bound w
+                                               ORDER BY w.id DESC LIMIT 1), true)));
     PERFORM leasehold.maintain_round();
     RETURN leasehold.report_json(r.report);
 END $$;

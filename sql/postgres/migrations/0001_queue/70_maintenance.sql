@@ -9,7 +9,7 @@ CREATE TABLE leasehold.maintenance_task (
     until    timestamptz NOT NULL DEFAULT '-infinity',
     position bigint      NOT NULL DEFAULT 0
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50);
-INSERT INTO leasehold.maintenance_task(name) VALUES ('recover'), ('fold'), ('prune'), ('freeing');
+INSERT INTO leasehold.maintenance_task(name) VALUES ('recover'), ('fold'), ('prune'), ('freeing'), ('scan');
 
 -- ---- promotion and expiry ----
 

@@ -181,8 +181,11 @@ BEGIN
             SELECT w.frees <> '{}' OR w.moves_in <> '{}' INTO something
               FROM leasehold.leftover_due(m, sweep.left_at, due, now) w;
         END IF;
-        SELECT * INTO next FROM leasehold.next_due(now, due, since, m.no_expiry_before,
-                                                   CASE WHEN waits THEN now + interval '2 seconds' ELSE 'infinity' END);
+        IF waits THEN
+            SELECT * INTO next FROM leasehold.next_due(now, due, since, m.no_expiry_before, now + interval '2 seconds');
+        ELSE
+            SELECT * INTO next FROM leasehold.falls_due(now);
+        END IF;
         -- A job may have come to light below these bounds: then a claim is to look from the beginning.
         something := something OR next.something OR (sweep.late = -1 AND isfinite(since) AND cardinality(queues) > 0);
         next_ms := CASE WHEN isfinite(next.next_at)
