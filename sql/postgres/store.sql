@@ -17,6 +17,3 @@ SELECT pg_catalog.clock_timestamp();
 -- name: store_subscribe
 -- Subscribe to wake-ups for these queues. True: poll once more, because one of them was not subscribed before.
 SELECT leasehold.subscribe($1);
-
--- name: store_has_fresh_job
-SELECT leasehold.has_fresh_job($1);

@@ -1,5 +1,6 @@
 /* Claims, and everything that waits: for a job to claim, for a job to end. */
 #include "core/core.h"
+#include "core/wait.h"
 
 #include "base/clock.h"
 #include "base/hook.h"
@@ -60,32 +61,21 @@ void lh_wake(lh_store *store)
         store->store.ops->wake(store->store.self);
 }
 
-int64_t lhi_net_ms(lh_store *store, bool keeper)
+int64_t lhi_max_sleep_ms(lh_store *store, enum lhi_wake_on on)
 {
     const struct lhi_store_ops *ops = store->store.ops;
-    return ops->net_ms != NULL ? ops->net_ms(store->store.self, keeper)
-                               : LHI_POLL_PERIOD(LHI_POLL_MS);
+    return ops->max_sleep_ms != NULL ? ops->max_sleep_ms(store->store.self, on)
+                                     : LHI_POLL_PERIOD(LHI_POLL_MS);
 }
 
-bool lhi_sleep_until(lh_store *store, const lh_claim_opts *opts, uint32_t ticket, int64_t ms,
-                     const lh_flag *cancel)
+/* By the real clock: a test that has stopped the store's has not stopped the sleep. */
+bool lhi_sleep(lh_store *store, const struct lhi_topic *topic, uint32_t ticket, int64_t ms,
+               const lh_flag *cancel, bool wakes)
 {
-    int64_t deadline = lhi_mono_ms() + ms;
+    int64_t until = lhi_mono_us() / 1000 + ms;
 
-    for (int64_t left = ms; left > 0 && !lhi_raised(cancel); left = deadline - lhi_mono_ms())
-        if (store->store.ops->wait(store->store.self, ticket, opts,
-                                   slice(left, cancel, opts != NULL && opts->woken)))
-            return true;
-    return false;
-}
-
-bool lhi_await_siren(lh_store *store, uint32_t ticket, int64_t ms, const lh_flag *cancel,
-                     bool woken)
-{
-    int64_t deadline = lhi_mono_ms() + ms;
-
-    for (int64_t left = ms; left > 0 && !lhi_raised(cancel); left = deadline - lhi_mono_ms())
-        if (store->store.ops->await_siren(store->store.self, ticket, slice(left, cancel, woken)))
+    for (int64_t left = ms; left > 0 && !lhi_raised(cancel); left = until - lhi_mono_us() / 1000)
+        if (store->store.ops->wait(store->store.self, topic, ticket, slice(left, cancel, wakes)))
             return true;
     return false;
 }
@@ -102,32 +92,54 @@ static void look_after_workers(lh_store *store)
         lhi_log(&store->log, LH_LOG_WARN, "automatic recovery failed: %s", err.text);
 }
 
-/* One look: with `sure`, straight to the claim; else a look that costs no writer anything comes
- * first, so that an idle claimer is no load. */
-static int look(lh_store *store, const lh_claim_opts *opts, bool sure, lh_jobs *jobs,
-                int64_t *next_ms, bool *limited, bool *final, struct lhi_error *err)
+/* What a waiting claim knows. */
+struct waiting {
+    lh_store *store;
+    const lh_claim_opts *opts;
+    struct lhi_topic topic;
+    struct lhi_wait wait;
+    uint32_t ticket;
+    int64_t deadline; /* monotonic; of a wait that ends */
+    int64_t
+        due_at; /* real time: when something falls due, or a rate lets a job go; -1: never seen */
+    int64_t
+        leftovers_ms; /* until what a dead worker left running is looked for again; -1: there is nothing */
+    bool judged;  /* the workers were, since the claim began */
+    bool limited; /* a limit holds jobs back */
+    bool final;   /* the answer of a request that was made before never changes */
+    bool no_retries;
+};
+
+static int poll_for_jobs(struct waiting *w, struct lhi_error *err)
 {
-    *next_ms = -1;
-    *limited = false;
-    if (!sure) {
-        struct lhi_act poll = {.verb = LHI_POLL, .poll = {.opts = opts}};
-        int rc = lhi_read(store, &poll, err);
-        if (rc < 0)
-            return rc;
-        *next_ms = poll.poll.next_ms;
-        if (!poll.poll.found)
-            return LH_EMPTY;
+    struct lhi_act poll = {.verb = LHI_POLL, .poll = {.opts = w->opts}};
+    int rc = lhi_read(w->store, &poll, err);
+
+    if (rc < 0)
+        return rc;
+    /* Expired means lease_until <= now: one later is surely past. */
+    w->due_at = poll.poll.next_ms >= 0 ? lhi_mono_us() / 1000 + poll.poll.next_ms + 1 : -1;
+    lhi_wait_polled(&w->wait, poll.poll.found);
+    return poll.poll.found ? LH_OK : LH_EMPTY;
+}
+
+static int claim_jobs(struct waiting *w, lh_jobs *jobs, struct lhi_error *err)
+{
+    struct lhi_act act = {.verb = LHI_CLAIM, .claim = {.opts = w->opts, .out = jobs}};
+    jobs->asked_mono_ms = lhi_clock_ms(lh_store_clock(w->store));
+    int rc = lhi_perform(w->store, &act, err);
+    w->final = act.claim.repeated;
+    w->limited = act.claim.retry_ms > 0;
+    if (w->limited) {
+        int64_t at = lhi_mono_us() / 1000 + act.claim.retry_ms + 1;
+        w->due_at = w->due_at >= 0 && w->due_at < at ? w->due_at : at;
     }
-    struct lhi_act act = {.verb = LHI_CLAIM, .claim = {.opts = opts, .out = jobs}};
-    jobs->asked_mono_ms = lhi_clock_ms(lh_store_clock(store));
-    int rc = lhi_perform(store, &act, err);
-    *final = act.claim.repeated;
-    *limited = act.claim.retry_ms > 0;
-    if (act.claim.retry_ms > 0 && (*next_ms < 0 || act.claim.retry_ms < *next_ms))
-        *next_ms = act.claim.retry_ms;
     if (rc == LH_OK && jobs->n == 0 && jobs->priv != NULL)
         lhi_arena_clear(jobs->priv); /* what was looked at and not taken: the wait may be long */
-    return rc < 0 ? rc : jobs->n > 0 ? LH_OK : LH_EMPTY;
+    if (rc >= 0 && jobs->n > 0)
+        return LH_OK;
+    lhi_wait_claimed_nothing(&w->wait);
+    return rc < 0 ? rc : LH_EMPTY;
 }
 
 /* A claim that drains has found nothing. LH_OK: a job may still come; LH_EMPTY: none will. A retry may
@@ -144,55 +156,99 @@ static int drained(lh_store *store, const lh_claim_opts *opts, bool *no_retries,
     return rc;
 }
 
+/* A worker may have died since this handle judged the workers last. On a store without round trips they are judged
+ * before the first sleep in any case; elsewhere the death watch tells. */
+static void judge_if_needed(struct waiting *w)
+{
+    lh_store *store = w->store;
+    uint32_t deaths = store->store.ops->deaths(store->store.self);
+    bool again = lhi_leftovers_due(store, &w->leftovers_ms);
+    bool first = !w->judged && !store->store.ops->cheap_claims;
+
+    if (!first && !again && deaths == __atomic_load_n(&store->deaths_judged, __ATOMIC_RELAXED))
+        return;
+    __atomic_store_n(&store->deaths_judged, deaths, __ATOMIC_RELAXED);
+    w->judged = true;
+    look_after_workers(store);
+    (void)lhi_leftovers_due(store, &w->leftovers_ms);
+    if (store->store.ops->cheap_claims)
+        lhi_wait_claim(&w->wait);
+}
+
+static void sleep_for_jobs(struct waiting *w, int64_t left)
+{
+    const lh_claim_opts *opts = w->opts;
+    uint32_t dice = (uint32_t)lhi_mono_us();
+    int64_t ms = lhi_sooner(lhi_max_sleep_ms(w->store, LHI_ON_JOBS), left);
+
+    if (w->due_at >= 0) {
+        int64_t due_ms = w->due_at - lhi_mono_us() / 1000;
+        ms = lhi_sooner(ms, due_ms > 0 ? due_ms : 0);
+    }
+    ms = lhi_sooner(lhi_sooner(ms, w->leftovers_ms), lhi_wait_ms(&w->wait, dice));
+    w->due_at = -1;
+    lhi_wait_slept(&w->wait,
+                   lhi_sleep(w->store, &w->topic, w->ticket, ms, opts->cancel, opts->woken));
+}
+
+/* One step of the wait. LH_EMPTY: it goes on, unless there is nothing to wait for. */
+static int take_step(struct waiting *w, lh_jobs *jobs, struct lhi_error *err)
+{
+    const struct lhi_store_ops *ops = w->store->store.ops;
+
+    if (!w->wait.looked)
+        w->ticket = ops->ticket(w->store->store.self, &w->topic);
+    if (w->wait.step == LHI_STEP_SUBSCRIBE) {
+        lhi_wait_subscribed(&w->wait, ops->subscribe(w->store->store.self, &w->topic));
+        return LH_EMPTY;
+    }
+    if (w->wait.step == LHI_STEP_CLAIM)
+        return claim_jobs(w, jobs, err);
+    int rc = poll_for_jobs(w, err);
+    return rc == LH_OK ? LH_EMPTY : rc; /* the claim follows */
+}
+
 static int claim_waiting(lh_store *store, const lh_claim_opts *opts, lh_jobs *jobs,
                          struct lhi_error *err)
 {
-    int64_t deadline = opts->wait_ms > 0 ? lhi_deadline(opts->wait_ms) : 0;
-    uint32_t siren = 0;
-    bool sure = true, waited = false, no_retries = false;
+    struct waiting w = {.store = store,
+                        .opts = opts,
+                        .topic = {.on = LHI_ON_JOBS, .opts = opts},
+                        .deadline = opts->wait_ms > 0 ? lhi_deadline(opts->wait_ms) : 0,
+                        .due_at = -1,
+                        .leftovers_ms = -1};
 
-    for (;;) {
-        int64_t again_ms;
-        bool again = lhi_leftovers_due(store, &again_ms);
-        uint32_t ticket = store->store.ops->ticket(store->store.self, opts);
-        if (!sure &&
-            (!waited || again || store->store.ops->siren(store->store.self, false) != siren)) {
-            siren = store->store.ops->siren(store->store.self, false);
-            look_after_workers(store);
-            (void)lhi_leftovers_due(store, &again_ms);
-            waited = true;
-        }
-        int64_t next_ms, left = -1;
-        bool rung = false, limited,
-             final = false; /* the answer of a request that was made before never changes */
-        int rc = look(store, opts, sure, jobs, &next_ms, &limited, &final, err);
+    lhi_wait_begin(&w.wait, true, store->store.ops->cheap_claims);
+    for (bool first = true;; first = false) {
+        int64_t left = -1;
+        if (!first)
+            judge_if_needed(&w);
+        bool looks = w.wait.step != LHI_STEP_SUBSCRIBE;
+        int rc = take_step(&w, jobs, err);
         /* A store that is busy for a while is one more thing to wait for. */
-        if ((rc != LH_EMPTY && rc != LH_EBUSY) || opts->wait_ms == 0 || final)
+        if ((rc != LH_EMPTY && rc != LH_EBUSY) || opts->wait_ms == 0 || w.final)
             return rc;
-        if (opts->wait_ms > 0 && (left = deadline - lhi_mono_ms()) <= 0)
+        if (rc == LH_EBUSY)
+            lhi_wait_failed(&w.wait);
+        if (opts->wait_ms > 0 && (left = w.deadline - lhi_mono_ms()) <= 0)
             return rc;
-        if (opts->drain && rc == LH_EMPTY && !limited) {
-            if ((rc = drained(store, opts, &no_retries, err)) != LH_OK)
+        if (looks && w.wait.step != LHI_STEP_CLAIM && opts->drain && rc == LH_EMPTY && !w.limited) {
+            if ((rc = drained(store, opts, &w.no_retries, err)) != LH_OK)
                 return rc;
-            if (no_retries) {
-                sure = true;
+            if (w.no_retries) {
+                lhi_wait_claim(&w.wait);
                 continue;
             }
-        } else {
-            no_retries = false;
+        } else if (looks) {
+            w.no_retries = false;
         }
         if (lhi_raised(opts->cancel))
             return lhi_fail(err, LH_EINTR, "interrupted while waiting for a job");
-        /* After a claim that found nothing, one look tells how long to sleep. */
-        if (!sure) {
-            /* Expired means lease_until <= now: one later is surely past. */
-            int64_t ms = lhi_sooner(lhi_net_ms(store, false), next_ms >= 0 ? next_ms + 1 : -1);
-            ms = lhi_sooner(lhi_sooner(ms, left), again_ms);
-            rung = lhi_sleep_until(store, opts, ticket, ms, opts->cancel);
+        if (w.wait.step == LHI_STEP_SLEEP) {
+            sleep_for_jobs(&w, left);
             if (lhi_raised(opts->cancel)) /* before it claims what it will not use */
                 return lhi_fail(err, LH_EINTR, "interrupted while waiting for a job");
         }
-        sure = rung && store->store.ops->cheap_claims;
     }
 }
 
@@ -296,6 +352,7 @@ int lh_complete_claim(lh_store *store, const lh_done *done, size_t n, int *statu
 
 int lh_job_wait(lh_store *store, int64_t id, int64_t wait_ms, const lh_flag *cancel, lh_jobs **out)
 {
+    static const struct lhi_topic any_commit = {.on = LHI_ON_COMMITS};
     int64_t deadline = wait_ms > 0 ? lhi_deadline(wait_ms) : 0;
     int rc;
     struct lhi_error *err = lhi_enter(store, &rc);
@@ -307,7 +364,7 @@ int lh_job_wait(lh_store *store, int64_t id, int64_t wait_ms, const lh_flag *can
     for (;;) {
         lh_jobs *jobs = NULL;
         int64_t left = -1;
-        uint32_t ticket = store->store.ops->ticket(store->store.self, NULL);
+        uint32_t ticket = store->store.ops->ticket(store->store.self, &any_commit);
         struct lhi_act act = {.verb = LHI_JOB_GET, .jobs = {.id = id}};
         if ((rc = lhi_read_jobs(store, &act, err, &jobs)) != LH_OK)
             return rc;
@@ -321,7 +378,7 @@ int lh_job_wait(lh_store *store, int64_t id, int64_t wait_ms, const lh_flag *can
             return lhi_fail(err, LH_EINTR, "interrupted while waiting for job %lld", (long long)id);
         if (wait_ms == 0 || (wait_ms > 0 && (left = deadline - lhi_mono_ms()) <= 0))
             return LH_EMPTY;
-        (void)lhi_sleep_until(store, NULL, ticket,
-                              left >= 0 && left < LHI_POLL_MS ? left : LHI_POLL_MS, cancel);
+        (void)lhi_sleep(store, &any_commit, ticket,
+                        left >= 0 && left < LHI_POLL_MS ? left : LHI_POLL_MS, cancel, false);
     }
 }

@@ -27,6 +27,7 @@ struct lh_store {
     char owner[160];
     bool no_recovery;          /* only lh_recover() recovers */
     struct lhi_health health;  /* what opening found, until it is in a report */
+    uint32_t deaths_judged;    /* count of deaths when claims judged the workers last; atomic */
     int64_t pruned_at;         /* monotonic: when maintenance last pruned */
     struct lhi_leftovers left; /* processes of dead workers, as of the last search (leftovers.c) */
     int64_t look_again_at;     /* monotonic: when to search again; 0: there are none */
@@ -80,16 +81,13 @@ static inline bool lhi_raised(const lh_flag *cancel)
 /* When a wait of `wait_ms` (> 0) ends, by the monotonic clock. */
 int64_t lhi_deadline(int64_t wait_ms);
 
-/* Sleep for `ms`, or until the bell of opts' queues (NULL: any commit), which is true, or the cancel flag. */
-bool lhi_sleep_until(lh_store *store, const lh_claim_opts *opts, uint32_t ticket, int64_t ms,
-                     const lh_flag *cancel);
+/* Sleep for `ms`, or until a wake-up for the topic, which is true, or the cancel flag. `wakes`: who raises the flag
+ * also calls lh_wake(), so it need not be polled. */
+bool lhi_sleep(lh_store *store, const struct lhi_topic *topic, uint32_t ticket, int64_t ms,
+               const lh_flag *cancel, bool wakes);
 
-/* How long to sleep at most without a look: for a job, or (keeper) for something to fall due. */
-int64_t lhi_net_ms(lh_store *store, bool keeper);
-
-/* The same until the siren: true when it was raised. */
-bool lhi_await_siren(lh_store *store, uint32_t ticket, int64_t ms, const lh_flag *cancel,
-                     bool woken);
+/* How long to sleep at most without a poll. */
+int64_t lhi_max_sleep_ms(lh_store *store, enum lhi_wake_on on);
 
 /* What jobs.c and claim.c share. */
 int lhi_check_refs(size_t n, const void *items, struct lhi_error *err);

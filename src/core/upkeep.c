@@ -1,11 +1,15 @@
 /* Upkeep: one round of what is due, pruning; and events, which tell of it all. */
 #include "core/core.h"
+#include "core/wait.h"
 
 #include "base/clock.h"
 
 #include <string.h>
 
 enum { MAX_EVENTS = 10000, UPKEEP_MS = 60000 };
+
+static const struct lhi_topic maintenance = {.on = LHI_ON_MAINTENANCE};
+static const struct lhi_topic any_commit = {.on = LHI_ON_COMMITS};
 
 /* NOLINTNEXTLINE(readability-non-const-parameter): the store moves *after on */
 static int prune_round(lh_store *store, int64_t older_than_ms, int64_t *after, int64_t *pruned,
@@ -91,41 +95,53 @@ static int poll_due(lh_store *store, bool waiting, bool *due, int64_t *next_ms,
     return rc;
 }
 
-/* Wait until something is due; the siren says that a worker came or went. LH_EMPTY: nothing was, and
- * another looks after the store for all. */
+/* Wait until something is due, or a worker's process has ended. LH_EMPTY: nothing was, and another process runs
+ * maintenance for all. */
 static int wait_until_due(lh_store *store, const lh_maintain_opts *opts, struct lhi_error *err)
 {
     int64_t deadline = opts->wait_ms > 0 ? lhi_deadline(opts->wait_ms) : 0;
     const struct lhi_store_ops *ops = store->store.ops;
+    struct lhi_wait wait;
+    int64_t next_ms = -1, again_ms, left = -1;
+    uint32_t ticket = 0, deaths = ops->deaths(store->store.self);
+    bool due = false;
 
+    lhi_wait_begin(&wait, false, false);
     for (;;) {
-        int64_t next_ms, again_ms, left = -1;
-        bool due;
         if (lhi_leftovers_due(store, &again_ms))
             return LH_OK;
-        uint32_t ticket = ops->siren(store->store.self, true);
-        uint32_t siren = ops->siren(store->store.self, false);
-        int rc = poll_due(store, true, &due, &next_ms, err);
-        if (rc != LH_OK || (due && !__atomic_load_n(&store->stuck, __ATOMIC_RELAXED)))
-            return rc;
+        if (!wait.looked)
+            ticket = ops->ticket(store->store.self, &maintenance);
+        if (wait.step == LHI_STEP_SUBSCRIBE) {
+            lhi_wait_subscribed(&wait, ops->subscribe(store->store.self, &maintenance));
+        } else if (wait.step == LHI_STEP_POLL) {
+            int rc = poll_due(store, true, &due, &next_ms, err);
+            if (rc != LH_OK || (due && !__atomic_load_n(&store->stuck, __ATOMIC_RELAXED)))
+                return rc;
+            lhi_wait_polled(&wait, false);
+        }
         if (lhi_raised(opts->cancel))
             return lhi_fail(err, LH_EINTR, "interrupted while waiting for maintenance");
-        const int64_t net_ms = lhi_net_ms(store, true);
-        const bool spared = net_ms > LHI_POLL_MS;
-        /* Whoever looks after it for all comes back to prune, however long it is to wait. */
-        if (ops->net_ms != NULL && !spared && prune_due(store))
+        if (wait.step != LHI_STEP_SLEEP)
+            continue;
+        if (due)
+            lhi_wait_calm(&wait);
+        const int64_t most = lhi_max_sleep_ms(store, LHI_ON_MAINTENANCE);
+        /* The leader returns in order to prune, however long it is to wait. */
+        if (ops->max_sleep_ms != NULL && most <= LHI_POLL_MS && prune_due(store))
             return LH_OK;
         if (opts->wait_ms > 0 && (left = deadline - lhi_mono_ms()) < 0)
             left = 0;
-        int64_t ms = lhi_sooner(net_ms, next_ms >= 0 ? next_ms + 1 : -1);
-        ms = lhi_sooner(lhi_sooner(ms, left), again_ms);
-        if (lhi_await_siren(store, ticket, ms, opts->cancel, opts->woken) &&
-            ops->siren(store->store.self, false) != siren)
+        int64_t ms = lhi_sooner(lhi_sooner(most, next_ms >= 0 ? next_ms + 1 : -1), left);
+        ms = lhi_sooner(lhi_sooner(ms, again_ms), lhi_wait_ms(&wait, 0));
+        lhi_wait_slept(&wait,
+                       lhi_sleep(store, &maintenance, ticket, ms, opts->cancel, opts->woken));
+        if (ops->deaths(store->store.self) != deaths)
             return LH_OK;
-        if (opts->wait_ms > 0 && lhi_mono_ms() >= deadline && !lhi_raised(opts->cancel))
-            return lhi_net_ms(store, true) > LHI_POLL_MS ? LH_EMPTY : LH_OK;
-        /* It may be another by now: have a look, but not at once. */
+        /* It may be another thing by now: poll for it, but not at once. */
         __atomic_store_n(&store->stuck, false, __ATOMIC_RELAXED);
+        if (opts->wait_ms > 0 && lhi_mono_ms() >= deadline && !lhi_raised(opts->cancel))
+            return lhi_max_sleep_ms(store, LHI_ON_MAINTENANCE) > LHI_POLL_MS ? LH_EMPTY : LH_OK;
     }
 }
 
@@ -149,7 +165,7 @@ int lh_maintain(lh_store *store, const lh_maintain_opts *opts, lh_upkeep *out)
     if (opts->wait_ms != 0 && (rc = wait_until_due(store, opts, err)) != LH_OK) {
         if (rc != LH_EMPTY)
             return rc;
-        done.next_ms = lhi_sooner(done.next_ms, lhi_net_ms(store, true));
+        done.next_ms = lhi_sooner(done.next_ms, lhi_max_sleep_ms(store, LHI_ON_MAINTENANCE));
         if (out != NULL)
             *out = done;
         return LH_OK;
@@ -245,7 +261,7 @@ int lh_event_list(lh_store *store, const lh_event_filter *filter, lh_events **ou
     for (;;) {
         lh_events *events = NULL;
         int64_t seen = next.after;
-        uint32_t ticket = store->store.ops->ticket(store->store.self, NULL);
+        uint32_t ticket = store->store.ops->ticket(store->store.self, &any_commit);
         if ((some && (rc = last_event(store, &next, &seen, err)) < 0) ||
             (rc = read_events(store, &next, &events, err)) < 0)
             return rc;
@@ -258,7 +274,7 @@ int lh_event_list(lh_store *store, const lh_event_filter *filter, lh_events **ou
         next.after = seen;
         if (lhi_raised(filter->cancel))
             return lhi_fail(err, LH_EINTR, "interrupted while waiting for events");
-        (void)lhi_sleep_until(store, NULL, ticket, left < LHI_POLL_MS ? left : LHI_POLL_MS,
-                              filter->cancel);
+        (void)lhi_sleep(store, &any_commit, ticket, left < LHI_POLL_MS ? left : LHI_POLL_MS,
+                        filter->cancel, false);
     }
 }

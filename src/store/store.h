@@ -354,11 +354,29 @@ struct lhi_act {
     };
 };
 
+/* What a call waits for. */
+enum lhi_wake_on {
+    LHI_ON_COMMITS,     /* any change */
+    LHI_ON_JOBS,        /* of the queues (and kinds) of opts */
+    LHI_ON_MAINTENANCE, /* something falls due within LHI_POLL_MS, or a worker's process has ended */
+};
+struct lhi_topic {
+    enum lhi_wake_on on;
+    const lh_claim_opts *opts; /* LHI_ON_JOBS */
+};
+
+enum lhi_subscribed {
+    LHI_SUBSCRIBED_BEFORE, /* … the ticket was taken; the store was not asked */
+    LHI_SUBSCRIBED_OTHERS, /* it was, and another process had subscribed to the same */
+    LHI_SUBSCRIBED_NOW,    /* what is being committed just now may wake nobody */
+    LHI_SUBSCRIBED_DEAF,   /* no wake-up reaches this process: it has to poll */
+};
+
 /* What an open store is asked to do. `self` is the store's own. */
 struct lhi_store_ops {
     const char *kind;
     int clock; /* by which holders count their leases: see lh_store_clock() */
-    /* A claim that finds nothing is in nobody's way: who was rung need not look first. */
+    /* A claim that finds nothing costs no more than a poll, and each call is a round trip. */
     bool cheap_claims;
     void (*close)(void *self);
     /* Perform all of `acts` in one transaction. Returns LH_OK when the transaction stands (see each
@@ -366,17 +384,17 @@ struct lhi_store_ops {
     int (*perform)(void *self, struct lhi_act *acts, size_t n, struct lhi_error *err);
     int (*read)(void *self, struct lhi_act *act, struct lhi_error *err);
     int64_t (*now)(void *self);
-    /* Wake-ups, for the queues of `opts`, or (opts NULL) for any commit. A ticket taken before
-     * looking makes sure that nothing that happens after the look is missed. */
-    uint32_t (*ticket)(void *self, const lh_claim_opts *opts);
-    /* True: there may be something to see. */
-    bool (*wait)(void *self, uint32_t ticket, const lh_claim_opts *opts, int64_t timeout_ms);
-    /* The same for whoever keeps the store up: raised when a worker came or its process died, and, for
-     * keepers, when something falls due within LHI_POLL_MS. */
-    uint32_t (*siren)(void *self, bool keeper);
-    bool (*await_siren)(void *self, uint32_t ticket, int64_t timeout_ms);
+    /* Waiting is: subscribe, poll (LHI_POLL), wait; the order is core/wait.c's. A ticket taken before a look makes
+     * sure that nothing that happens after the look is missed. */
+    uint32_t (*ticket)(void *self, const struct lhi_topic *topic);
+    /* Have wake-ups for the topic sent to this process. */
+    enum lhi_subscribed (*subscribe)(void *self, const struct lhi_topic *topic);
+    /* Sleep until a wake-up that came after the ticket: true; or for `timeout_ms` of real time: false. */
+    bool (*wait)(void *self, const struct lhi_topic *topic, uint32_t ticket, int64_t timeout_ms);
+    /* Rises when the process of a worker has ended, so that those who wait judge the workers. */
+    uint32_t (*deaths)(void *self);
     /* How long to sleep at most, where that is not LHI_POLL_MS; NULL: it is. */
-    int64_t (*net_ms)(void *self, bool keeper);
+    int64_t (*max_sleep_ms)(void *self, enum lhi_wake_on on);
     void (*wake)(void *self); /* everybody who waits, for whatever */
 };
 

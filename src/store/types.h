@@ -10,10 +10,10 @@
 
 /* What opening found out about the store, and did to it. The core writes a report about it. */
 struct lhi_health {
-    bool due;     /* startup recovery is due: requested, or after an unclean stop or a new boot */
+    bool due; /* startup recovery is due: requested, or after an unclean stop or a new boot */
     bool rows_suspect; /* compare rows and counts first, which reads every job */
-    bool checked; /* the integrity was checked */
-    bool sound;   /* the integrity is good, perhaps after a repair */
+    bool checked;      /* the integrity was checked */
+    bool sound;        /* the integrity is good, perhaps after a repair */
     bool repair_attempted, repaired;
     int64_t wal_frames; /* checkpointed frames of the log; -1: there was no checkpoint */
     /* "integrity": the findings of the check; other names: what is inconsistent, lost or partial */

@@ -41,7 +41,9 @@ WORLDS = {
 
 # Where claims on PostgreSQL begin to look: front.pml has guards and properties of its own.
 FRONT = {"front": "", "front fair": "LIVENESS"}
-WORLDS |= FRONT
+# How a waiting claim on PostgreSQL learns of a job: wake.pml.
+WAKE = {"wake": ""}
+WORLDS |= FRONT | WAKE
 
 IN_THE_WRITE = "RECOVER_STATE RECOVER_TOKEN RECOVER_EXPIRY"
 
@@ -133,6 +135,14 @@ TESTS = [
      "OWN_RECORD", "ENDS"),
     ("without_the_order_of_looks_a_late_commit_hides_what_was_seen", "front", "LATEST", "SEEN"),
     ("without_counting_what_is_held_a_rollback_hides_a_prompt_job", "front", "HELD_COUNTS", "PROMPT"),
+
+    ("no_job_waits_while_every_waiter_sleeps", "wake", "", None),
+    ("without_the_ticket_a_wake_up_before_the_sleep_is_missed", "wake", "OLD_TICKET", "FOUND"),
+    ("without_the_poll_a_job_committed_before_the_subscription_waits_for_the_leader", "wake",
+     "POLL_ONCE", "SOON"),
+    ("without_the_leader_a_job_whose_producer_saw_no_subscription_is_missed", "wake", "LEADER_NOTIFIES",
+     "FOUND"),
+    ("without_subscribing_again_the_next_job_is_missed", "wake", "SUBSCRIBE_AGAIN", "FOUND"),
 ]
 
 
@@ -153,7 +163,8 @@ class Search:
 
     def __init__(self, folder, world, without, wanted):
         self.folder, self.fair = folder, "LIVENESS" in WORLDS[world]
-        self.model = "front.pml" if world in FRONT else "lease.pml"
+        self.model = ("front.pml" if world in FRONT else "wake.pml" if world in WAKE
+                      else "lease.pml")
         for source in HERE.glob("*.pml"):
             shutil.copy(source, folder)
         self.defines = [f"-D{word}" for word in WORLDS[world].split()]
@@ -227,7 +238,8 @@ def every_world_has_a_guard_that_it_needs():
 
 def every_guard_is_taken_out():
     guards = (re.findall(r"#define (\w+) \(1 << \d+\)", (HERE / "guards.pml").read_text())
-              + re.findall(r"#define (\w+) \d+ +/\*", (HERE / "front.pml").read_text()))
+              + [word for model in ("front.pml", "wake.pml")
+                 for word in re.findall(r"#define (\w+) \d+ +/\*", (HERE / model).read_text())])
     taken = {word for _, _, without, wanted in TESTS if wanted for word in without.split()}
     return ([f"nothing breaks without: {guard}" for guard in guards if guard not in taken]
             + [f"no such guard: {word}" for word in sorted(taken - set(guards))])

@@ -115,7 +115,7 @@ static void break_fail_rotten(PGconn *session)
 static void mend_fail_rotten(PGconn *session)
 {
     EXPECT_STR(said(session, "DROP FUNCTION leasehold.fail_corrupt"), "");
-    EXPECT_STR(said(session, "ALTER FUNCTION leasehold.kept RENAME TO fail_rotten"), "");
+    EXPECT_STR(said(session, "ALTER FUNCTION leasehold.kept RENAME TO fail_corrupt"), "");
 }
 
 TEST(a_corrupt_job_that_cannot_be_failed_does_not_hide_sound_jobs)

@@ -226,7 +226,6 @@ TEST(idle_queries_read_few_entries_behind_a_held_snapshot)
         "SELECT leasehold.poll('{mail}', 'w')",
         "SELECT leasehold.poll('{mail}', 'w', '{odd}')",
         "SELECT leasehold.poll('{}', NULL)",
-        "SELECT leasehold.has_fresh_job('{mail}')",
         "SELECT leasehold.retry_waits('{other}', '{}')",
         "SELECT leasehold.wake_missed(leasehold.clock())",
         "SELECT leasehold.falls_due(leasehold.clock())",

@@ -169,6 +169,7 @@ TEST(max_connections_is_two_to_nine)
 
 static const char *const the_queue = "q";
 static const lh_claim_opts from_q = {.queues = &the_queue, .n_queues = 1, .worker = "w"};
+static const struct lhi_topic jobs_of_q = {.on = LHI_ON_JOBS, .opts = &from_q};
 
 static lh_store *open_limited(void)
 {
@@ -184,7 +185,7 @@ static struct conn *borrow(struct pg *pg, struct conn **taken)
     struct conn *lent = NULL;
     struct lhi_error err;
 
-    (void)pg_wait(pg, pg_ticket(pg, &from_q), &from_q, 1); /* starts the listener */
+    (void)pg_subscribe(pg, &jobs_of_q); /* starts the listener */
     EXPECT_OK(pg_pool_take(pg, pg_real_ms() + PATIENCE, taken, &err));
     EXPECT_OK(pg_pool_take_for_holder(pg, pg_real_ms() + PATIENCE, &lent, &err));
     EXPECT(lent->listens && !(*taken)->listens);
@@ -230,15 +231,15 @@ TEST(a_notification_during_a_borrowed_call_is_not_lost)
     struct conn *taken, *lent = borrow(pg, &taken);
     struct txn txn = {.pg = pg, .conn = lent, .deadline = pg_real_ms() + PATIENCE};
     struct lhi_error err;
-    uint32_t ticket = pg_ticket(pg, &from_q);
+    uint32_t ticket = pg_ticket(pg, &jobs_of_q);
 
     done(other, "NOTIFY leasehold, 'q'");
     EXPECT_OK(pg_call_text(&txn, "SELECT 1", NULL, NULL,
                            &err)); /* libpq has read the notification by now */
     pg_pool_give(pg, lent);
-    for (int i = 0; i < PATIENCE && pg_ticket(pg, &from_q) == ticket; i++)
+    for (int i = 0; i < PATIENCE && pg_ticket(pg, &jobs_of_q) == ticket; i++)
         (void)usleep(1000);
-    EXPECT(pg_ticket(pg, &from_q) != ticket);
+    EXPECT(pg_ticket(pg, &jobs_of_q) != ticket);
     pg_pool_give(pg, taken);
     lh_close(store);
     PQfinish(other);

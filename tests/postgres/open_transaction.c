@@ -371,7 +371,6 @@ TEST(idle_workers_do_not_read_jobs_claimed_behind_an_old_snapshot)
         "SELECT leasehold.poll('{}', 'w')", /* as leader, for the sleepers */
         "SELECT leasehold.claim('w', 'mail', 10)",
         "SELECT leasehold.claim_one('w', 'mail', NULL, true)",
-        "SELECT leasehold.has_fresh_job('{mail}')",
     };
     static const char *const indexes[] = {"job_fresh", "job_running"};
     PGconn *a = session_at(START_MS), *b = session_at(START_MS);

@@ -193,9 +193,6 @@ static const struct act {
     {"look for a job to be retried", 0, "SELECT leasehold.retry_waits('{empty,mail}', '{}')",
      "SELECT leasehold.release(" HELD ", 1, interval '1 second')"},
 
-    {"has fresh job", 0, "SELECT leasehold.has_fresh_job('{empty,mail}')", NULL},
-    {"glance at an empty queue", 0, "SELECT leasehold.has_fresh_job('{empty}')", NULL},
-
     {"heartbeat", 1, "SELECT leasehold.heartbeat(" HELD ", 1)", NULL},
     {"heartbeat of 100", 100,
      "SELECT leasehold.heartbeat_many(" HUNDRED_HELD ", '{}', '{}', '{}', '{}')", NULL},

@@ -88,13 +88,13 @@ TEST(one_ring_wakes_whoever_sleeps)
     leave(&scene);
 }
 
-TEST(a_queue_is_rung_for_ten_times_a_second_at_most)
+TEST(each_subscription_is_worth_one_wake_up)
 {
     struct scene scene = set_the_scene();
 
-    for (int ms = 0; ms < 1000; ms += 10) {
-        session_clock(scene.hand, START_MS + ms);
+    for (int i = 0; i < 10; i++) {
         arm(&scene);
+        enqueue(&scene);
         enqueue(&scene);
     }
     EXPECT_EQ(rings_for(&scene, "q"), 10);
@@ -230,7 +230,7 @@ TEST(who_sleeps_says_so_long_before_it_is_forgotten)
         arm(&scene);
     }
     EXPECT_STR(said(scene.hand, minutes), "6");
-    /* Its own queue is asleep by somebody else; but that anybody sleeps is about to be forgotten. */
+    /* Its own queue is armed by somebody else; but that anybody sleeps is about to be forgotten. */
     session_clock(scene.hand, START_MS + INT64_C(299000));
     arm(&scene);
     session_clock(scene.hand, START_MS + INT64_C(301000));
@@ -338,11 +338,15 @@ static void *sleep_on(void *arg)
 {
     struct sleeper *sleeper = arg;
     const char *queue = "q";
-    lh_claim_opts opts = {.queues = &queue, .n_queues = 1};
+    const lh_claim_opts opts = {.queues = &queue, .n_queues = 1};
+    const struct lhi_topic topic = {.on = LHI_ON_JOBS, .opts = &opts};
     void *pg = sleeper->store->store.self;
 
-    while (!__atomic_load_n(&sleeper->up, __ATOMIC_SEQ_CST))
-        (void)pg_wait(pg, pg_ticket(pg, &opts), &opts, FOR_EVER_MS);
+    while (!__atomic_load_n(&sleeper->up, __ATOMIC_SEQ_CST)) {
+        uint32_t ticket = pg_ticket(pg, &topic);
+        (void)pg_subscribe(pg, &topic);
+        (void)pg_wait(pg, &topic, ticket, FOR_EVER_MS);
+    }
     __atomic_store_n(&sleeper->gone, 1, __ATOMIC_SEQ_CST);
     return NULL;
 }
@@ -386,7 +390,7 @@ static const char listeners[] =
     "SELECT count(*) FROM pg_stat_activity WHERE query = 'LISTEN leasehold'"
     " AND datname = current_database()";
 
-/* He is asleep; a ring disarms him; so if he is asleep again, he was woken. */
+/* He is asleep; a ring disarms him; so if he is armed again, he was woken. */
 static void expect_wakes(struct sleeper *sleeper)
 {
     char before[64];
@@ -412,132 +416,63 @@ TEST_TIMEOUT(whoever_sleeps_is_woken_by_a_ring_each_time, 60)
     get_up(&sleeper);
 }
 
-static const char *const the_queue = "q";
-static const lh_claim_opts from_q = {.queues = &the_queue, .n_queues = 1, .worker = "w"};
+/* ---------------------------------------------------------------- a claim that waits */
 
-/* He has said that he sleeps, and lies awake. */
-static lh_store *lies_awake(PGconn *watch)
+/* The operations of the store, counted where they ask the server. */
+static struct {
+    const struct lhi_store_ops *real;
+    int calls, first_sleep_after; /* calls; 0: it has not slept */
+} counted;
+
+static int counted_perform(void *self, struct lhi_act *acts, size_t n, struct lhi_error *err)
 {
+    counted.calls++;
+    return counted.real->perform(self, acts, n, err);
+}
+
+static int counted_read(void *self, struct lhi_act *act, struct lhi_error *err)
+{
+    counted.calls++;
+    return counted.real->read(self, act, err);
+}
+
+static enum lhi_subscribed counted_subscribe(void *self, const struct lhi_topic *topic)
+{
+    enum lhi_subscribed how = counted.real->subscribe(self, topic);
+    counted.calls += how != LHI_SUBSCRIBED_BEFORE;
+    return how;
+}
+
+static bool counted_wait(void *self, const struct lhi_topic *topic, uint32_t ticket,
+                         int64_t timeout_ms)
+{
+    if (counted.first_sleep_after == 0)
+        counted.first_sleep_after = counted.calls;
+    return counted.real->wait(self, topic, ticket, timeout_ms);
+}
+
+TEST(an_idle_claim_makes_three_round_trips_before_it_sleeps)
+{
+    static struct lhi_store_ops ops;
+    const char *queue = "q";
     lh_store *store = NULL;
-
-    EXPECT_OK(lh_open(test_store(), NULL, &store));
-    void *pg = store->store.self;
-    for (int i = 0; i < PATIENCE && strcmp(said(watch, asleep), "t") != 0; i++)
-        (void)pg_wait(pg, pg_ticket(pg, &from_q), &from_q, 10);
-    EXPECT_STR(said(watch, asleep), "t");
-    return store;
-}
-
-/* Whoever was about to commit while somebody asleep has not rung. */
-TEST_TIMEOUT(for_a_while_after_arming_sleepers_look_by_themselves, 60)
-{
-    PGconn *watch = session_at(START_MS);
-    lh_store *store = lies_awake(watch);
-    void *pg = store->store.self;
-
-    EXPECT(pg_wait(pg, pg_ticket(pg, &from_q), &from_q, FOR_EVER_MS));
-    lh_close(store);
-    PQfinish(watch);
-}
-
-/* ---------------------------------------------------------------- where one job follows the other */
-
-/* There are two jobs, and nobody was rung for; one of them is his. */
-static void has_a_job(lh_store *store, PGconn *hand)
-{
     lh_jobs *jobs = NULL;
 
-    done(hand, "UPDATE leasehold.sleeper SET asleep = false");
-    done(hand, "SELECT leasehold.enqueue('q', 'x')");
-    done(hand, "SELECT leasehold.enqueue('q', 'x')");
-    EXPECT_OK(lh_claim(store, &from_q, &jobs));
-    lh_jobs_free(jobs);
-}
-
-/* Until he wakes up by himself, or is called. */
-static int64_t sleeps_for_ms(lh_store *store, const lh_claim_opts *opts)
-{
-    void *pg = store->store.self;
-    int64_t start = pg_real_ms();
-
-    (void)pg_wait(pg, pg_ticket(pg, opts), opts, 200);
-    return pg_real_ms() - start;
-}
-
-static int64_t sleeps_ms(lh_store *store)
-{
-    return sleeps_for_ms(store, &from_q);
-}
-
-TEST_TIMEOUT(who_has_just_had_a_job_finds_the_next_one_before_it_may_ring, 60)
-{
-    PGconn *watch = session_at(START_MS);
-    lh_store *store = lies_awake(watch);
-    int64_t shortest = FOR_EVER_MS;
-
-    for (int i = 0; i < 20 && shortest >= 50; i++) {
-        has_a_job(store, watch);
-        int64_t ms = sleeps_ms(store);
-        shortest = ms < shortest ? ms : shortest;
-    }
-    EXPECT(shortest < 50);
+    EXPECT_OK(lh_open(test_store(), NULL, &store));
+    counted.real = store->store.ops;
+    ops = *counted.real;
+    ops.perform = counted_perform;
+    ops.read = counted_read;
+    ops.subscribe = counted_subscribe;
+    ops.wait = counted_wait;
+    store->store.ops = &ops;
+    EXPECT_STATUS(
+        lh_claim(store,
+                 &(lh_claim_opts){.queues = &queue, .n_queues = 1, .worker = "w", .wait_ms = 300},
+                 &jobs),
+        LH_EMPTY);
+    EXPECT(counted.first_sleep_after > 0 && counted.first_sleep_after <= 3);
     lh_close(store);
-    PQfinish(watch);
-}
-
-TEST_TIMEOUT(who_found_a_job_and_did_not_get_it_is_misled_once, 60)
-{
-    PGconn *watch = session_at(START_MS);
-    lh_store *store = lies_awake(watch);
-
-    has_a_job(store, watch);
-    (void)sleeps_ms(store);
-    EXPECT(sleeps_ms(store) >= 50);
-    lh_close(store);
-    PQfinish(watch);
-}
-
-TEST_TIMEOUT(who_waits_for_a_kind_of_job_does_not_glance_at_all_of_them, 60)
-{
-    static const char *const kind = "k";
-    PGconn *watch = session_at(START_MS);
-    lh_store *store = lies_awake(watch);
-    lh_claim_opts opts = from_q;
-
-    opts.kinds = &kind;
-    opts.n_kinds = 1;
-    (void)sleeps_for_ms(store, &opts); /* it is known now that somebody sleeps for this kind */
-    has_a_job(store, watch);
-    EXPECT(sleeps_for_ms(store, &opts) >= 50);
-    lh_close(store);
-    PQfinish(watch);
-}
-
-struct another {
-    lh_store *store;
-    PGconn *hand;
-};
-
-static void *another_has_a_job(void *arg)
-{
-    const struct another *another = arg;
-
-    has_a_job(another->store, another->hand);
-    return NULL;
-}
-
-/* Of all threads of a handle the last who had a job glances, and no other. */
-TEST_TIMEOUT(who_had_no_job_waits_to_be_rung_for, 60)
-{
-    PGconn *watch = session_at(START_MS);
-    struct another another = {lies_awake(watch), watch};
-    pthread_t thread;
-
-    EXPECT_EQ(pthread_create(&thread, NULL, another_has_a_job, &another), 0);
-    EXPECT_EQ(pthread_join(thread, NULL), 0);
-    EXPECT(sleeps_ms(another.store) >= 50);
-    lh_close(another.store);
-    PQfinish(watch);
 }
 
 TEST_TIMEOUT(whoever_listened_on_a_connection_that_was_lost_listens_again, 60)
@@ -565,10 +500,10 @@ TEST_TIMEOUT(behind_a_pooler_nobody_listens_and_everybody_looks, 60)
 
     proxy_renumber(proxy);
     EXPECT_OK(lh_open(proxy->url, NULL, &store));
-    lh_claim_opts opts = {.queues = &queue, .n_queues = 1, .worker = "w", .wait_ms = 300};
+    const lh_claim_opts opts = {.queues = &queue, .n_queues = 1, .worker = "w", .wait_ms = 300};
+    const struct lhi_topic topic = {.on = LHI_ON_JOBS, .opts = &opts};
     EXPECT_STATUS(lh_claim(store, &opts, &jobs), LH_EMPTY);
-    void *pg = store->store.self;
-    EXPECT(pg_wait(pg, pg_ticket(pg, &opts), &opts, FOR_EVER_MS)); /* nobody rings */
+    EXPECT(pg_subscribe(store->store.self, &topic) == LHI_SUBSCRIBED_DEAF);
     EXPECT_STR(said(watch, listeners), "0");
     EXPECT_STR(said(watch, "SELECT count(*) FROM leasehold.sleeper WHERE asleep"), "0");
     lh_close(store);

@@ -109,10 +109,10 @@ static const struct lhi_store_ops postgres_ops = {
     .read = pg_read,
     .now = now,
     .ticket = pg_ticket,
+    .subscribe = pg_subscribe,
     .wait = pg_wait,
-    .siren = pg_siren,
-    .await_siren = pg_await_siren,
-    .net_ms = pg_max_sleep_ms,
+    .deaths = pg_deaths,
+    .max_sleep_ms = pg_max_sleep_ms,
     .wake = pg_wake,
 };
 

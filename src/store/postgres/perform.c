@@ -465,16 +465,13 @@ void pg_saw_job(struct pg *pg, int64_t id)
         continue;
 }
 
-/* Wake local waiters after acts that matter to them. */
-static void wake_waiters(struct pg *pg, const struct lhi_act *acts, size_t n)
+/* The death watch of this handle watches other processes from now on. */
+static void note_workers(struct pg *pg, const struct lhi_act *acts, size_t n)
 {
-    for (size_t i = 0; i < n; i++) {
-        if (acts[i].verb == LHI_CLAIM && acts[i].claim.out->n > 0)
-            pg_wake_busy(pg);
+    for (size_t i = 0; i < n; i++)
         if (acts[i].verb == LHI_WORKER_REGISTER || acts[i].verb == LHI_WORKER_STOP ||
             acts[i].verb == LHI_WORKER_SESSIONS)
-            pg_wake_maintenance(pg);
-    }
+            pg_workers_changed(pg);
 }
 
 /* A claim has found that schedules are due: enqueue their jobs, and claim again if it got
@@ -516,7 +513,7 @@ int pg_perform(void *self, struct lhi_act *acts, size_t n, struct lhi_error *err
     if (before != few)
         lhi_free(before);
     if (rc >= 0)
-        wake_waiters(pg, acts, n);
+        note_workers(pg, acts, n);
     return rc;
 }
 

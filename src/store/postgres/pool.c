@@ -236,7 +236,7 @@ static void give_spare(struct pg *pg)
     pg->spare_lent = false;
     pthread_cond_broadcast(&pg->given_back);
     pthread_mutex_unlock(&pg->mutex);
-    pg_wake_listener(pg);
+    pg_listener_poke(pg);
 }
 
 static bool is_usable(const struct conn *conn)
@@ -290,7 +290,7 @@ int pg_pool_take_for_holder(struct pg *pg, int64_t deadline, struct conn **out,
     bool listener = is_limited(pg) && pg->kept_free > 0;
     pthread_mutex_unlock(&pg->mutex);
     if (listener)
-        pg_wake_begin(pg);
+        pg_listener_start(pg);
     return take(pg, true, deadline, out, err);
 }
 

@@ -204,24 +204,34 @@ struct schema {
 int pg_schema_look(struct txn *txn, struct schema *out, struct lhi_error *err);
 int pg_schema_update(struct txn *txn, struct schema *schema, struct lhi_error *err);
 
-/* ---- wake.c ---- */
+/* ---- wake.c: wake-ups of those who wait for jobs ---- */
 
 bool pg_wake_init(struct pg *pg);
 void pg_wake_clear(struct pg *pg);
-void pg_wake_busy(struct pg *pg);        /* a claim found something: look soon again */
-void pg_wake_maintenance(struct pg *pg); /* a worker came or went */
-void pg_wake_begin(struct pg *pg);       /* the listener, unless it runs or cannot */
-/* Its connection was lent and is back, or it is to stop. */
-void pg_wake_listener(struct pg *pg);
-void pg_wake_set_leader(struct pg *pg, int64_t spare_ms); /* 0: we keep the store up for all */
-bool pg_wake_is_leader(struct pg *pg);
-void pg_resign_leader(struct pg *pg);
-bool pg_wake_has_maintainer(struct pg *pg); /* does somebody here wait for what falls due? */
-int64_t pg_max_sleep_ms(void *self, bool keeper);
-uint32_t pg_ticket(void *self, const lh_claim_opts *opts);
-bool pg_wait(void *self, uint32_t ticket, const lh_claim_opts *opts, int64_t timeout_ms);
-uint32_t pg_siren(void *self, bool keeper);
-bool pg_await_siren(void *self, uint32_t ticket, int64_t timeout_ms);
+uint32_t pg_ticket(void *self, const struct lhi_topic *topic);
+enum lhi_subscribed pg_subscribe(void *self, const struct lhi_topic *topic);
+bool pg_wait(void *self, const struct lhi_topic *topic, uint32_t ticket, int64_t timeout_ms);
+int64_t pg_max_sleep_ms(void *self, enum lhi_wake_on on);
 void pg_wake(void *self);
+
+/* ---- listener.c: the thread that hears what the database notifies ---- */
+
+/* Start it, unless it runs or cannot. */
+void pg_listener_start(struct pg *pg);
+/* Its connection was lent and is back. */
+void pg_listener_poke(struct pg *pg);
+void pg_listener_stop(struct pg *pg);
+
+/* ---- leader.c: what falls due, who runs maintenance, and deaths ---- */
+
+uint32_t pg_deaths(void *self);
+void pg_watch_deaths(struct pg *pg);
+void pg_workers_changed(struct pg *pg); /* one came or went: watch it, or no more */
+void pg_set_leader(struct pg *pg,
+                   int64_t follower_ms); /* 0: this handle runs maintenance for all */
+void pg_resign_leader(struct pg *pg);
+/* Who this handle is among all that wait for maintenance. */
+void pg_handle_name(const struct pg *pg, char *out, size_t len);
+bool pg_has_maintainer(struct pg *pg); /* does a thread of this handle wait for maintenance? */
 
 #endif

@@ -479,50 +479,54 @@ static size_t hash_queues(const lh_claim_opts *opts, uint32_t hashes[MAX_QUEUES]
     return n;
 }
 
-static uint32_t db_ticket(void *self, const lh_claim_opts *opts)
+static uint32_t db_ticket(void *self, const struct lhi_topic *topic)
 {
     struct db *db = self;
     uint32_t hashes[MAX_QUEUES];
 
     if (db->coord.page == NULL)
         return 0;
-    return opts ? sq_queue_ticket(&db->coord, hashes, hash_queues(opts, hashes))
-                : sq_commit_ticket(&db->coord);
+    switch (topic->on) {
+    case LHI_ON_JOBS:
+        return sq_queue_ticket(&db->coord, hashes, hash_queues(topic->opts, hashes));
+    case LHI_ON_MAINTENANCE:
+        return sq_maintenance_ticket(&db->coord);
+    default:
+        return sq_commit_ticket(&db->coord);
+    }
 }
 
-static bool db_wait(void *self, uint32_t ticket, const lh_claim_opts *opts, int64_t timeout_ms)
+/* The ticket is all there is to it: wake-ups are counted in shared memory. */
+static enum lhi_subscribed db_subscribe(void *self, const struct lhi_topic *topic)
+{
+    (void)self;
+    (void)topic;
+    return LHI_SUBSCRIBED_BEFORE;
+}
+
+static bool db_wait(void *self, const struct lhi_topic *topic, uint32_t ticket, int64_t timeout_ms)
 {
     struct db *db = self;
     uint32_t hashes[MAX_QUEUES];
 
     if (db->coord.page == NULL) {
         lhi_sleep_ms(timeout_ms);
-        return true; /* without a coordination file there is no wake-up: poll */
+        return topic->on !=
+               LHI_ON_MAINTENANCE; /* without a coordination file nothing wakes it: poll */
     }
-    sq_foreign_writers_watch(db);
     sq_death_watch_start(db);
-    if (opts == NULL)
+    if (topic->on == LHI_ON_MAINTENANCE)
+        return sq_wait_maintenance(&db->coord, ticket, timeout_ms);
+    sq_foreign_writers_watch(db);
+    if (topic->on == LHI_ON_COMMITS)
         return sq_wait_commit(&db->coord, ticket, timeout_ms);
-    return sq_wait_queue(&db->coord, ticket, hashes, hash_queues(opts, hashes), timeout_ms);
+    return sq_wait_queue(&db->coord, ticket, hashes, hash_queues(topic->opts, hashes), timeout_ms);
 }
 
-static uint32_t db_siren(void *self, bool keeper)
+static uint32_t db_deaths(void *self)
 {
     const struct db *db = self;
-    (void)keeper; /* both use the same wake-up */
     return db->coord.page ? sq_maintenance_ticket(&db->coord) : 0;
-}
-
-static bool db_await_siren(void *self, uint32_t ticket, int64_t timeout_ms)
-{
-    struct db *db = self;
-
-    if (db->coord.page == NULL) {
-        lhi_sleep_ms(timeout_ms);
-        return false;
-    }
-    sq_death_watch_start(db);
-    return sq_wait_maintenance(&db->coord, ticket, timeout_ms);
 }
 
 static void db_wake(void *self)
@@ -544,9 +548,9 @@ static const struct lhi_store_ops sqlite_ops = {
     .read = sq_db_read,
     .now = sq_db_now,
     .ticket = db_ticket,
+    .subscribe = db_subscribe,
     .wait = db_wait,
-    .siren = db_siren,
-    .await_siren = db_await_siren,
+    .deaths = db_deaths,
     .wake = db_wake,
 };
 

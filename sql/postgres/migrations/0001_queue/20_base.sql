@@ -211,17 +211,14 @@ BEGIN
     RETURN true;
 END $$;
 
--- Wake the sleepers of this name (leasehold.sleeper), at most ten times a second and only if there are any,
--- because NOTIFY takes a lock that all commits of the server share. If another transaction is already waking
--- them, this one notifies them, too: the other one may stay open, or be rolled back.
+-- Wake the processes that sleep under this name (leasehold.sleeper): notify them, and end their subscription. Where nobody
+-- sleeps nothing is sent, because NOTIFY takes a lock that all commits of the server share. A transaction that finds
+-- the sleepers being woken by another notifies them too: the other may take long, or be rolled back.
 CREATE FUNCTION leasehold.wake_sleeper(name text, now timestamptz) RETURNS void LANGUAGE plpgsql
 SET enable_seqscan = off
 AS $$
 BEGIN
-    IF EXISTS (SELECT 1 FROM leasehold.sleeper i
-                WHERE i.queue = name AND i.asleep
-                  AND (i.notified_at IS NULL OR i.notified_at <= now - interval '100 milliseconds'
-                       OR i.notified_at >= now)) THEN  -- the clock was set back, or a test stopped it
+    IF EXISTS (SELECT 1 FROM leasehold.sleeper i WHERE i.queue = name AND i.asleep) THEN
         UPDATE leasehold.sleeper i SET asleep = false, notified_at = now
          WHERE i.queue = (SELECT s.queue FROM leasehold.sleeper s WHERE s.queue = name AND s.asleep
                              FOR UPDATE SKIP LOCKED);

@@ -216,32 +216,6 @@ BEGIN
     END LOOP;
 END $$;
 
--- Has a fresh job come to one of these queues, as far as the front tells? For who has just had one there
--- and asks at every millisecond: it may miss what peek() finds, and where the queue has a front it costs a fifth.
-CREATE FUNCTION leasehold.has_fresh_job(queues text[]) RETURNS boolean
-LANGUAGE plpgsql STABLE STRICT SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
-AS $$
-DECLARE
-    name text;
-    f    leasehold.claim_floor;
-BEGIN
-    FOREACH name IN ARRAY queues LOOP
-        FOR f IN SELECT * FROM leasehold.claim_floor w WHERE w.queue = name AND w.look = leasehold.last_floor_number(name) LOOP
-            IF EXISTS (SELECT 1 FROM leasehold.job j
-                        WHERE j.state = 'pending' AND NOT j.again AND j.queue = name
-                          AND j.priority = f.priority AND j.id > f.low) THEN
-                RETURN true;
-            END IF;
-        END LOOP;
-        IF NOT FOUND AND EXISTS (SELECT 1 FROM leasehold.job j
-                                  WHERE j.state = 'pending' AND NOT j.again AND j.queue = name) THEN
-            RETURN true;
-        END IF;
-    END LOOP;
-    RETURN false;
-END $$;
-
 -- Is a job of these queues and kinds (none: any kind) pending where a limit may hold it back? Asked after a
 -- claim that got nothing. Without a limit, a pending job is only locked by the session that takes it.
 CREATE FUNCTION leasehold.is_limited(queues text[], kinds text[]) RETURNS boolean

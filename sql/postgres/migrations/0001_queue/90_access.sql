@@ -33,7 +33,7 @@ DECLARE
         'purge_batch', 'schedule_before', 'schedule_put', 'schedule_put_off', 'schedule_run', 'schedules_due',
         'lease_act', 'worker_register', 'worker_heartbeat_put', 'worker_leave', 'worker_started',
         'worker_sessions', 'worker_degraded', 'recover_batch', 'recount', 'maintain_round', 'prune_round', 'poll',
-        'has_fresh_job', 'retry_waits', 'output_many', 'resign_leader', 'subscribe', 'clock_jumped'];
+        'retry_waits', 'output_many', 'resign_leader', 'subscribe', 'clock_jumped'];
     produces constant text[] := ARRAY['about', 'enqueue', 'enqueue_many', 'enqueue_one', 'result'];
     one regprocedure;
 BEGIN

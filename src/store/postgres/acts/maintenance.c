@@ -2,8 +2,6 @@
  * found a full batch, the caller runs another. */
 #include "store/postgres/wire.h"
 
-enum { LEAVE_MS = 500 }; /* time limit of the leader's resignation when a handle is closed */
-
 int pg_act_maintain(struct txn *txn, struct lhi_act *act)
 {
     enum { EXPIRED, PROMOTED, SCHEDULES, MORE };
@@ -44,16 +42,6 @@ int pg_act_prune(struct txn *txn, struct lhi_act *act)
     return LH_OK;
 }
 
-/* The name of this handle among all that may become maintenance leader. */
-static void handle_name(const struct pg *pg, char *out, size_t len)
-{
-    struct lhi_identity self;
-
-    lhi_identify(&self);
-    lhi_format(out, len, "%s:%s:%lld:%lld:%p", self.machine, self.boot, (long long)self.pid,
-               (long long)self.start, (const void *)pg);
-}
-
 int pg_read_poll(struct txn *txn, struct lhi_act *act)
 {
     enum { SOMETHING, NEXT_MS, SPARE_MS };
@@ -64,9 +52,8 @@ int pg_read_poll(struct txn *txn, struct lhi_act *act)
     struct rows rows;
 
     pg_arg_names(&args, n > 0 ? opts->queues : NULL, n);
-    handle_name(txn->pg, keeper, sizeof keeper);
-    pg_arg_text(&args,
-                act->poll.waiting || (n > 0 && pg_wake_has_maintainer(txn->pg)) ? keeper : NULL);
+    pg_handle_name(txn->pg, keeper, sizeof keeper);
+    pg_arg_text(&args, act->poll.waiting || (n > 0 && pg_has_maintainer(txn->pg)) ? keeper : NULL);
     if (n > 0 && opts->n_kinds > 0)
         pg_arg_names(&args, opts->kinds, opts->n_kinds);
     else
@@ -77,7 +64,7 @@ int pg_read_poll(struct txn *txn, struct lhi_act *act)
     act->poll.found = pg_row_bool(&rows, 0, SOMETHING);
     act->poll.next_ms = pg_row_null(&rows, 0, NEXT_MS) ? -1 : pg_row_int(&rows, 0, NEXT_MS);
     if (act->poll.waiting)
-        pg_wake_set_leader(txn->pg, pg_row_int(&rows, 0, SPARE_MS));
+        pg_set_leader(txn->pg, pg_row_int(&rows, 0, SPARE_MS));
     pg_rows_free(&rows);
     return LH_OK;
 }
@@ -96,20 +83,4 @@ int pg_read_retries(struct txn *txn, struct lhi_act *act)
     act->retries.waiting = pg_row_bool(&rows, 0, 0);
     pg_rows_free(&rows);
     return LH_OK;
-}
-
-/* If the server can be reached, another handle takes over at once; otherwise it notices later. */
-void pg_resign_leader(struct pg *pg)
-{
-    struct txn txn = {.pg = pg, .deadline = pg_real_ms() + LEAVE_MS};
-    struct args args = {0};
-    struct lhi_error ignored;
-    char keeper[200];
-
-    if (!pg_wake_is_leader(pg) || pg_pool_take(pg, txn.deadline, &txn.conn, &ignored) != LH_OK)
-        return;
-    handle_name(pg, keeper, sizeof keeper);
-    pg_arg_text(&args, keeper);
-    (void)pg_call(&txn, LHI_POSTGRES_RESIGN_LEADER, &args, NULL, &ignored);
-    pg_pool_give(pg, txn.conn);
 }
