@@ -1,7 +1,7 @@
 /* Eight processes claim and complete 100,000 jobs, undisturbed and with some of them dying. */
-#include "race/crew.h"
 #include "race/history.h"
 #include "race/sizes.h"
+#include "race/worker_processes.h"
 
 #include "harness/harness.h"
 

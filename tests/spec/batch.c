@@ -1,5 +1,5 @@
 /* Batches: one transaction, each item judged by itself; and complete together with the next claim. */
-#include "healing.h"
+#include "recovery_world.h"
 
 #include <stdio.h>
 

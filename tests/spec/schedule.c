@@ -2,7 +2,7 @@
  * Schedules: each tick is enqueued once, by whoever notices; what was missed is told; clocks and
  * deaths change nothing of that. Which instants a line means is proven in unit/cron.c.
  */
-#include "healing.h"
+#include "recovery_world.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -2,7 +2,7 @@
  * Recovery of more than one batch: its progress, its cancel flag, who comes between two batches, and
  * several recoveries at once.
  */
-#include "healing.h"
+#include "recovery_world.h"
 
 #include <pthread.h>
 

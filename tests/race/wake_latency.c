@@ -3,7 +3,7 @@
  * Who waits is told by the kernel, or sleeps until that very moment; nobody is left to the poll of a
  * second.
  */
-#include "race/crew.h"
+#include "race/worker_processes.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* Proof of death with real processes: whose process is gone is dead at once, whoever cannot be looked
  * at is judged by time. */
-#include "race/crew.h"
-#include "race/late.h"
-#include "race/stranger.h"
+#include "race/foreign_sql.h"
+#include "race/late_holder.h"
+#include "race/worker_processes.h"
 
 #include <stdio.h>
 #include <stdlib.h>

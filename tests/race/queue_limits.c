@@ -1,5 +1,5 @@
 /* Limits of a queue hold however many claim from it at once. */
-#include "race/crew.h"
+#include "race/worker_processes.h"
 
 #include <stdio.h>
 #include <string.h>

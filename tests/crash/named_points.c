@@ -1,5 +1,5 @@
 /* SIGKILL at every named point, again and again on the way through the session. */
-#include "crash/aftermath.h"
+#include "crash/after_kill.h"
 
 #include "base/hook.h"
 #include "harness/harness.h"

@@ -1,5 +1,5 @@
 /* Reports: when a recovery leaves one, every field of it, lists of them, and how they go. */
-#include "healing.h"
+#include "recovery_world.h"
 
 #define DAY_MS INT64_C(86400000)
 

@@ -2,7 +2,7 @@
  * The life of workers as others see it: alive, late, dead; what silence costs, at which millisecond,
  * and what becomes of all that a dead worker held.
  */
-#include "healing.h"
+#include "recovery_world.h"
 
 #define REMOTE "remote" /* a worker without a process of ours */
 

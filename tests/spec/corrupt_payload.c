@@ -1,7 +1,7 @@
 /* A payload that changed behind our back: its job is failed with the reason, and never handed out. */
 #include "world.h"
 
-#include "race/stranger.h"
+#include "race/foreign_sql.h"
 
 static int64_t enqueue_rotten(struct world *w, const char *queue)
 {

@@ -5,8 +5,8 @@
  * The worker is killed by the test, which stands for its guardians too: processes that lead a session
  * in which the commands of jobs run.
  */
-#include "race/crew.h"
-#include "race/stranger.h"
+#include "race/foreign_sql.h"
+#include "race/worker_processes.h"
 
 #include "base/processes.h"
 

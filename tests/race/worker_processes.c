@@ -1,5 +1,5 @@
-/* See crew.h. */
-#include "race/crew.h"
+/* See worker_processes.h. */
+#include "race/worker_processes.h"
 
 #include "base/hook.h"
 

@@ -1,7 +1,7 @@
 /* SQL statements of another program, on either store: a running job stays, and a key is taken once. */
 #include "world.h"
 
-#include "race/stranger.h"
+#include "race/foreign_sql.h"
 
 SPEC(a_running_job_cannot_be_deleted_by_sql)
 {

@@ -1,5 +1,5 @@
 /* Jobs that a dead worker held and had not begun: given back as if it had released them. */
-#include "healing.h"
+#include "recovery_world.h"
 
 #define W1 "w-1"
 

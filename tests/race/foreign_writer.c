@@ -1,7 +1,7 @@
 /* A program that knows nothing of us writes to the same store while our workers run. */
+#include "race/foreign_sql.h"
 #include "race/history.h"
 #include "race/sizes.h"
-#include "race/stranger.h"
 
 #include "harness/harness.h"
 

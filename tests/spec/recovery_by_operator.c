@@ -1,5 +1,5 @@
 /* Recovery by hand: by age, over live leases, of one queue, with another action. */
-#include "healing.h"
+#include "recovery_world.h"
 
 #define BY_AGE(ms_) .by_age = true, .threshold_ms = (ms_)
 

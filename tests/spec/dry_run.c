@@ -1,5 +1,5 @@
 /* A dry run tells what the run then does, and so do the counts; none of them changes anything. */
-#include "healing.h"
+#include "recovery_world.h"
 
 static void expect_same_job(const lh_recovered_job *would, const lh_recovered_job *did)
 {

@@ -1,5 +1,5 @@
 /* What a recovery says of each job, word by word; what it writes of the job, and what it leaves. */
-#include "healing.h"
+#include "recovery_world.h"
 
 #include <stdio.h>
 

@@ -2,8 +2,8 @@
  * Recovery against the holders it takes from: every lease ends once, by whoever came first, in threads
  * and in processes. And a mass of leases that end at once, while others go on claiming.
  */
-#include "race/crew.h"
 #include "race/sizes.h"
+#include "race/worker_processes.h"
 
 #include <pthread.h>
 #include <stdio.h>

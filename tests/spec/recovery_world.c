@@ -1,5 +1,5 @@
-/* See healing.h. */
-#include "healing.h"
+/* See recovery_world.h. */
+#include "recovery_world.h"
 
 static void free_report(void *thing)
 {

@@ -1,4 +1,4 @@
-#include "crash/aftermath.h"
+#include "crash/after_kill.h"
 
 #include "harness/harness.h"
 

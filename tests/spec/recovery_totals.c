@@ -1,5 +1,5 @@
 /* What the store counts of its recoveries since it was made: runs, jobs, leases, workers, time. */
-#include "healing.h"
+#include "recovery_world.h"
 
 static lh_store_info status(struct world *w)
 {

@@ -1,5 +1,5 @@
 /* What is logged of deaths, line by line, with its level and with what it is about as fields. */
-#include "healing.h"
+#include "recovery_world.h"
 
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
 /* Recovery against others: against itself, and against the holder who completes after all. */
-#include "race/late.h"
+#include "race/late_holder.h"
 #include "race/sizes.h"
 
 #include "base/hook.h"

@@ -1,6 +1,6 @@
 /* SIGKILL at 300 moments chosen evenly over the system calls of the session: before a call, and
  * between its end and the return from it. */
-#include "crash/aftermath.h"
+#include "crash/after_kill.h"
 
 #include "harness/harness.h"
 

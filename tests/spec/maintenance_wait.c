@@ -2,7 +2,7 @@
  * Maintenance that waits: until the earliest lease ends, a worker has been silent for too long, a job
  * falls due; not longer, and not for what is stuck on purpose.
  */
-#include "healing.h"
+#include "recovery_world.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -1,7 +1,7 @@
-/* See late.h. */
-#include "race/late.h"
+/* See late_holder.h. */
+#include "race/late_holder.h"
 
-#include "race/stranger.h"
+#include "race/foreign_sql.h"
 #include "sql_names.h"
 #include "sql_sqlite.h"
 

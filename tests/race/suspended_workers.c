@@ -1,5 +1,5 @@
 /* Processes that are stopped in mid-job: silent, not dead. What they may still do when they go on. */
-#include "race/crew.h"
+#include "race/worker_processes.h"
 
 enum { SILENCE_MS = 90000 };
 

@@ -2,7 +2,7 @@
  * The life of a job under a worker that died, as an operator would try it out: work that may take
  * half an hour, a worker that is never heard of again, and a queue where nothing runs for ever.
  */
-#include "healing.h"
+#include "recovery_world.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -2,7 +2,7 @@
  * What a worker that runs commands needs of a store: to know from when its leases count, to give back
  * with a backoff, to name the sessions it runs in, and to be seen failing.
  */
-#include "healing.h"
+#include "recovery_world.h"
 
 #include "base/clock.h"
 

@@ -1,5 +1,5 @@
-/* See stranger.h. */
-#include "race/stranger.h"
+/* See foreign_sql.h. */
+#include "race/foreign_sql.h"
 
 #include <sqlite3.h>
 #include <stdarg.h>
