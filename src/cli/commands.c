@@ -45,11 +45,11 @@ const struct option global_options[GLOBALS + 1] = {
                        "the config file (default: $LEASEHOLD_CONFIG, leasehold.yaml)"},
     [GLOBAL_JSON] = {"json", 0, NULL, SPEC_FLAG, 0, "print data as JSON, one object per line"},
     [GLOBAL_LOG] = {"log", 0, "LEVEL", SPEC_CHOICE("error warn info debug"), 0,
-                    "what is logged on standard error (default: $LEASEHOLD_LOG, warn)"},
+                    "log level on standard error (default: $LEASEHOLD_LOG, warn)"},
     [GLOBAL_NETWORK] = {"force-network", 0, NULL, SPEC_FLAG, 0,
-                        "open a SQLite file on a network file system all the same"},
-    [GLOBAL_HELP] = {"help", 'h', NULL, SPEC_FLAG, 0, "say how a command is used, and end"},
-    [GLOBAL_VERSION] = {"version", 0, NULL, SPEC_FLAG, 0, "print the version, and end"},
+                        "open a SQLite file even on a network file system"},
+    [GLOBAL_HELP] = {"help", 'h', NULL, SPEC_FLAG, 0, "show how to use a command, and exit"},
+    [GLOBAL_VERSION] = {"version", 0, NULL, SPEC_FLAG, 0, "print the version, and exit"},
     [GLOBALS] = {.name = NULL},
 };
 
@@ -57,12 +57,11 @@ const struct exit_note common_exits[] = {
     {"done; also an empty list, or nothing found to recover or prune", 0},
     {"failed, see the message", 1},
     {"wrong usage or bad input; nothing was changed", 2},
-    {"nothing to do: no job pending, no such job, queue, worker, lease or store, not in a state "
-     "that "
-     "allows it",
+    {"nothing to do: no job is pending; or the job, queue, worker, lease or store does not "
+     "exist, or is in a state that does not allow it",
      3},
     {"the lease is lost, or held by another", 4},
-    {"the store stayed busy, or is unreachable", 5},
+    {"the store is busy or unreachable", 5},
     {"the store is corrupt", 6},
     {"the store can be read but not written", 7},
     {"the outcome is unknown; the request id to repeat with is printed", 8},

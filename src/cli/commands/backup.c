@@ -86,17 +86,15 @@ static int run(struct cli *cli, const struct args *args)
 }
 
 static const struct example examples[] = {
-    {"leasehold backup jobs-monday.db", "a copy, while everybody goes on working"},
-    {"leasehold backup --force /mnt/backup/jobs.db", "in place of the copy that is there"},
+    {"leasehold backup jobs-monday.db", "a copy, while workers and clients go on"},
+    {"leasehold backup --force /mnt/backup/jobs.db", "replace an existing copy"},
     {.line = NULL},
 };
 
 static const struct exit_note exits[] = {
-    {"FILE exists already (see --force), is a directory, or belongs to the store; nothing was "
-     "changed",
-     2},
+    {"FILE exists (see --force), is a directory, or belongs to the store; nothing was changed", 2},
     {"there is no store", 3},
-    {"the copy is damaged, as the store is: see leasehold-check(1)", 6},
+    {"the copy is damaged because the store is: see leasehold-check(1)", 6},
     {.when = NULL},
 };
 
@@ -105,14 +103,13 @@ const struct command cmd_backup = {
     .args = "FILE [--force]",
     .summary = "copy the store to a file, and check the copy",
     .text =
-        "Copies the whole store, as it is at one moment, to FILE, and prints how many jobs and "
-        "bytes that are. Nobody has to stop: workers and clients go on. The copy is made under "
-        "another name beside FILE, synced, read back and checked, and only then becomes FILE; if "
-        "anything goes wrong, FILE is as it was.\n\n"
-        "The copy is one file. Do not copy a store with other tools while it is in use: what is in "
-        "its log would be missing. leasehold-restore(1) puts a copy back.\n\n"
-        "A store on PostgreSQL is refused: its server's own tools back it up, such as pg_dump "
-        "--schema=leasehold.",
+        "Copies the whole store, as it is at one moment, to FILE, and prints the number of jobs "
+        "and bytes. Workers and clients can go on. The copy is written to a temporary file "
+        "beside FILE, synced, read back and checked; then it is renamed to FILE. If anything "
+        "goes wrong, FILE stays as it was.\n\nThe copy is one file. Do not copy a store with "
+        "other tools while it is in use: such a copy lacks the changes that are still in the "
+        "log. leasehold-restore(1) restores a copy.\n\nA store on PostgreSQL is refused: use the "
+        "server's own tools, such as pg_dump --schema=leasehold.",
     .positionals = positionals,
     .options = options,
     .examples = examples,

@@ -26,7 +26,7 @@ static int run(struct cli *cli, const struct args *args)
 
 static const struct example examples[] = {
     {"leasehold cancel 17 18", "two jobs"},
-    {"leasehold cancel --queue mail --state pending", "all that waits in a queue"},
+    {"leasehold cancel --queue mail --state pending", "all pending jobs of a queue"},
     {.line = NULL},
 };
 
@@ -34,10 +34,10 @@ const struct command cmd_cancel = {
     .name = "cancel",
     .args = "JOB…\n[--queue Q] [--kind K] [--state S] [--key K]",
     .summary = "cancel jobs that have not ended",
-    .text =
-        "Cancels scheduled, pending and running jobs. The holder of a running job learns it at its "
-        "next heartbeat; its token is no longer accepted. Until it has answered, or its lease "
-        "would have ended, a retry of the job is held back from other workers.",
+    .text = "Cancels scheduled, pending and running jobs. The holder of a running job learns of it "
+            "at its next heartbeat; its token is no longer accepted. The job stays in quarantine "
+            "until its holder has answered or its lease would have expired: only then can another "
+            "worker claim it after a retry.",
     .positionals = many_positionals,
     .options = options,
     .examples = examples,

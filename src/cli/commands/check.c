@@ -10,12 +10,11 @@ enum { REPAIR, ACCEPT_LOSS };
 
 static const struct option options[] = {
     [REPAIR] = {"repair", 0, NULL, SPEC_FLAG, 0,
-                "repair what is damaged first, on a copy; the damaged file is kept beside it "
-                "(SQLite)"},
+                "first repair damage, on a copy; the damaged file is kept (SQLite)"},
     [ACCEPT_LOSS] =
         {"accept-loss", 0, NULL, SPEC_FLAG, 0,
-         "write again to a store that is older than its high-water mark, and raise its epoch "
-         "(SQLite)"},
+         "accept the loss in a store that is older than its high-water mark: allow writes again "
+         "and raise the epoch (SQLite)"},
     {.name = NULL},
 };
 
@@ -95,8 +94,8 @@ static int run(struct cli *cli, const struct args *args)
 
     if (!cli_is_file(cli) && (opt[REPAIR].given || opt[ACCEPT_LOSS].given))
         return usage_error(args->command,
-                           "%s is for SQLite files: what is damaged on a server is "
-                           "restored from a backup",
+                           "%s is for SQLite files: restore a damaged database on a server from "
+                           "a backup",
                            opt[REPAIR].given ? "--repair" : "--accept-loss");
     if (opt[REPAIR].given)
         access |= ACCESS_REPAIR;
@@ -125,36 +124,35 @@ static int run(struct cli *cli, const struct args *args)
 }
 
 static const struct example examples[] = {
-    {"leasehold check", "is everything as it should be?"},
-    {"leasehold check --repair", "and mend the file if it is damaged"},
-    {"leasehold check --store postgresql:///app", "is the server as it should be, too?"},
+    {"leasehold check", "is everything all right?"},
+    {"leasehold check --repair", "and repair the file if it is damaged"},
+    {"leasehold check --store postgresql:///app", "check a store on a server"},
     {.line = NULL},
 };
 
 static const struct exit_note exits[] = {
-    {"there is nothing to mend", 0},
+    {"no errors were found", 0},
     {"errors were found, or the check failed", 1},
-    {"the store is corrupt, and was not repaired", 6},
+    {"the store is corrupt and was not repaired", 6},
     {.when = NULL},
 };
 
 const struct command cmd_check = {
     .name = "check",
     .args = "[--repair] [--accept-loss]",
-    .summary = "integrity, invariants, log size, clock, room, versions",
+    .summary = "check integrity, invariants, log, clock, disk room, versions",
     .text =
         "Checks the database file, the invariants of the jobs, the counters, the checksums of "
-        "payloads, the size of the log, the clock, the room on the device and the versions, and "
-        "prints what it found. On PostgreSQL it looks, instead of at a file, at the schema as it "
-        "was made, at settings that lose or slow what is done, at dead rows, at standbys, and at "
-        "who holds the oldest transaction. Without an option it changes nothing. Counts that are "
-        "wrong are counted anew by recover."
-        "\n\n"
-        "With --repair a damaged file is repaired on a copy: its indexes made anew, else the whole "
-        "file, else row by row what can be read. Only a copy that passes the check takes the "
-        "store's place; the damaged file is kept as DB.damaged-TIME, and the recovery report says "
-        "what was lost. A store that has its file for itself is repaired by the first writing "
-        "command after a crash, too; in a database shared with other tables it is done only here.",
+        "payloads, the size of the log, the clock, the free space on the device and the "
+        "versions, and prints what it found. On PostgreSQL it checks the schema, settings that "
+        "risk data or speed, dead rows, standbys, and the oldest transaction. Without an option "
+        "it changes nothing. Wrong counts are corrected by leasehold-recover(1).\n\nWith "
+        "--repair a damaged file is repaired on a copy: first the indexes are rebuilt, then the "
+        "whole file, and at last every readable row is copied. Only a copy that passes the check "
+        "replaces the store. The damaged file is kept as DB.damaged-TIME, and the recovery "
+        "report says what was lost. If the file has no tables but ours, the first writing "
+        "command after a crash repairs it as well. In a database with other tables only this "
+        "command does.",
     .options = options,
     .examples = examples,
     .exits = exits,

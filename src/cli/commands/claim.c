@@ -12,15 +12,18 @@ enum { MOST_QUEUES = 64 };
 
 static const struct option options[] = {
     [KIND] = {"kind", 'k', "K", SPEC_NAME, OPTION_REPEATS,
-              "only jobs of this kind; several times: of one of these kinds"},
-    [WORKER] = {"worker", 'w', "W", SPEC_NAME, 0, "who holds them (default: USER@HOST)"},
+              "only jobs of this kind; may be repeated"},
+    [WORKER] = {"worker", 'w', "W", SPEC_NAME, 0,
+                "the worker that holds them (default: "
+                "USER@HOST)"},
     [COUNT] = {"count", 'n', "N", SPEC_INT(1, 1000), 0, "up to this many, 1 to 1000 (default: 1)"},
     [LEASE] = {"lease", 0, "D", SPEC_LEASE_TIME, 0,
-               "how long they are held, up to 30d (default: the job's, else the policy's)"},
-    [WAIT] = {"wait", 0, "D", SPEC_LONG_TIME, 0, "wait so long for a job"},
+               "how long to hold them, up to 30d (default: the job's, else the policy's)"},
+    [WAIT] = {"wait", 0, "D", SPEC_LONG_TIME, 0, "wait up to this long for a job"},
     [REQUEST] =
         {"request", 0, "ID", SPEC_TEXT(200), 0,
-         "name this call: repeated under the same id, it returns what it got and still holds"},
+         "request id: a repeated call with the same id returns the jobs that the first call got "
+         "and still holds"},
     {.name = NULL},
 };
 
@@ -51,7 +54,8 @@ static void keep_refs(struct cli *cli, const lh_jobs *jobs)
         buf_format(&refs, " %" PRId64 ":%" PRId64, jobs->job[i].id, jobs->job[i].token);
     if (jobs->n > SHOWN)
         buf_format(&refs, " and %zu more", jobs->n - SHOWN);
-    cli_did(cli, "claimed (JOB:TOKEN):%s; \"leasehold release\" gives them back", buf_str(&refs));
+    cli_did(cli, "claimed (JOB:TOKEN):%s; \"leasehold release\" returns them to the queue",
+            buf_str(&refs));
     buf_clear(&refs);
 }
 
@@ -89,8 +93,8 @@ static int run(struct cli *cli, const struct args *args)
         return usage_error(args->command, "%zu queues are too many: allowed: 1 to %d", args->n,
                            MOST_QUEUES);
     if (!lh_name_ok(claim.worker))
-        return usage_error(args->command, "no name for the worker can be made of user and host: "
-                                          "allowed: --worker W");
+        return usage_error(args->command, "the default worker name cannot be made of user and "
+                                          "host: allowed: --worker W");
     exit = cli_open(cli, ACCESS_WRITE);
     if (exit != 0)
         return exit;
@@ -115,7 +119,7 @@ static int run(struct cli *cli, const struct args *args)
 static const struct example examples[] = {
     {"leasehold claim mail --lease 30s", "the best job of a queue, held for 30 seconds"},
     {"leasehold claim urgent mail -n 10 --wait 1m",
-     "up to ten, looking at urgent first; wait if there is none"},
+     "up to ten, from urgent first; wait if there is none"},
     {.line = NULL},
 };
 
@@ -127,17 +131,14 @@ static const struct exit_note exits[] = {
 const struct command cmd_claim = {
     .name = "claim",
     .args = "QUEUE… [--kind K]… [--worker W] [-n N] [--lease D] [--wait D] [--request ID]",
-    .summary = "take the best pending jobs and hold them",
-    .text =
-        "Takes the best pending jobs, queue after queue in the order given: priority high to low, "
-        "then order of arrival. Prints one JSON object per job, always. Each is held under a "
-        "lease, known by "
-        "its token: heartbeat to keep it, then complete, fail or release it with that token. "
-        "What is expired is recovered first, so that the work of a crashed worker is among what "
-        "is claimed."
-        "\n\n"
-        "A lease taken by this command belongs to no process: only time, a release or a hand ends "
-        "it.",
+    .summary = "claim the best pending jobs and hold them",
+    .text = "Claims the best pending jobs, one queue after the other in the order given: highest "
+            "priority first, then the oldest. Prints one JSON object per job, with or without "
+            "--json. Each job is held under a lease, which its token identifies: use the token to "
+            "extend the lease, and then to complete, fail or release the job. Expired jobs are "
+            "recovered first, so jobs of a crashed worker can be claimed too.\n\nA lease from this "
+            "command belongs to no process: it ends when it expires, is released, or an operator "
+            "takes it back.",
     .positionals = positionals,
     .options = options,
     .examples = examples,

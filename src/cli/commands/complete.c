@@ -86,7 +86,7 @@ static const struct exit_note exits[] = {
 const struct command cmd_complete = {
     .name = "complete",
     .args = "JOB --token T [--result JSON]",
-    .summary = "a held job is done",
+    .summary = "report that a held job is done",
     .text =
         "Completes a job. Only the token is compared: a slow worker may still finish after its "
         "lease has ended, as long as nobody else was given the job. Repeating the same complete is "

@@ -41,7 +41,7 @@ static int run(struct cli *cli, const struct args *args)
 
 static const struct example examples[] = {
     {"leasehold delete 17", "one job"},
-    {"leasehold delete --queue mail --state completed", "all that is done in a queue"},
+    {"leasehold delete --queue mail --state completed", "all completed jobs of a queue"},
     {.line = NULL},
 };
 
@@ -49,9 +49,8 @@ const struct command cmd_delete = {
     .name = "delete",
     .args = "JOB…\n[--queue Q] [--kind K] [--state S] [--key K]",
     .summary = "delete jobs that are not running",
-    .text =
-        "Deletes jobs for good. A running job is left alone: cancel it first. The id of a deleted "
-        "job is never used again.",
+    .text = "Deletes jobs permanently. A running job is not deleted: cancel it first. The id of a "
+            "deleted job is never used again.",
     .positionals = many_positionals,
     .options = options,
     .examples = examples,

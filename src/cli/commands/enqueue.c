@@ -26,23 +26,23 @@ static const struct option options[] = {
     [KIND] = {"kind", 'k', "K", SPEC_NAME, 0, "the kind of job"},
     [PRIORITY] = {"priority", 'p', "N", SPEC_INT(-32768, 32767), 0,
                   "-32768 to 32767, higher first (default: 0)"},
-    [DELAY] = {"delay", 0, "D", SPEC_LONG_TIME, 0, "run no earlier than in this time"},
-    [AT] = {"at", 0, "T", SPEC_TIME, 0, "run no earlier than this moment (RFC 3339 with a zone)"},
+    [DELAY] = {"delay", 0, "D", SPEC_LONG_TIME, 0, "run after this delay"},
+    [AT] = {"at", 0, "T", SPEC_TIME, 0, "run at this time (RFC 3339 with a zone)"},
     [KEY] = {"key", 0, "K", SPEC_TEXT(256), 0,
-             "while a job with this key lives in the queue, that job is returned instead"},
+             "if the queue has a live job with this key, return that job instead"},
     [REQUEST] = {"request", 0, "ID", SPEC_TEXT(200), 0,
-                 "name this call: repeated under the same id, it returns the same job"},
+                 "request id: a repeated call with the same id returns the same job"},
     [MAX_ATTEMPTS] = {"max-attempts", 0, "N", SPEC_ATTEMPTS, 0,
                       "claims before the job is failed: 1 to 1000000, or unlimited"},
-    [LEASE] = {"lease", 0, "D", SPEC_LEASE_TIME, 0, "how long a claim holds it, up to 30d"},
+    [LEASE] = {"lease", 0, "D", SPEC_LEASE_TIME, 0, "how long a claim holds the job, up to 30d"},
     [EXPIRES] = {"expires", 0, "D", SPEC_DURATION(1, VALUE_LONG_MAX), 0,
-                 "cancel it if it was not claimed by then"},
+                 "cancel the job if it was not claimed after this time"},
     [BACKOFF] = {"backoff", 0, "D", SPEC_DURATION(1, VALUE_LONG_MAX), 0,
                  "first delay after a failure, in place of the policy's"},
     [BACKOFF_CAP] = {"backoff-cap", 0, "D", SPEC_DURATION(1, VALUE_LONG_MAX), 0,
                      "longest delay after a failure, in place of the policy's"},
     [WAIT] = {"wait", 0, "D", SPEC_LONG_TIME, OPTION_VALUE_OPTIONAL,
-              "wait until the job has ended, at most this long"},
+              "wait until the job has ended, up to this long"},
     [BULK] = {"bulk", 0, NULL, SPEC_FLAG, 0, "read JSON lines from standard input, one job each"},
     {.name = NULL},
 };
@@ -128,7 +128,8 @@ static int enqueue_one(struct cli *cli, const struct args *args, lh_new_job *job
         goto done;
     }
     if (enqueued.id == 0)
-        cli_note("queue %s has a job of another role with this key: it is not shown to you",
+        cli_note("queue %s has a job with this key that belongs to another role: it is not shown "
+                 "to you",
                  args->positional[0].text);
     else
         cli_did(cli, "job %" PRId64 " was enqueued%s", enqueued.id,
@@ -174,11 +175,11 @@ static int run(struct cli *cli, const struct args *args)
 }
 
 static const struct example examples[] = {
-    {"leasehold enqueue mail '{\"to\":\"a@b.c\"}' --kind welcome", "one job; its id is printed"},
+    {"leasehold enqueue mail '{\"to\":\"a@b.c\"}' --kind welcome", "one job; prints its id"},
     {"leasehold enqueue mail - --delay 5m < letter.txt",
-     "the payload from a file, not before 5 minutes"},
+     "the payload from a file, to run in 5 minutes"},
     {"leasehold enqueue mail --bulk < jobs.ndjson", "many jobs, 1000 in a transaction"},
-    {"leasehold enqueue mail x --wait 1m", "wait for the outcome: exit 0 when it was completed"},
+    {"leasehold enqueue mail x --wait 1m", "wait for the outcome: exit 0 if it was completed"},
     {.line = NULL},
 };
 
@@ -187,7 +188,7 @@ static const struct exit_note exits[] = {
      "in "
      "time",
      1},
-    {"wrong usage or bad input; nothing was enqueued (--bulk tells how much was)", 2},
+    {"wrong usage or bad input; nothing was enqueued (--bulk says how many jobs were)", 2},
     {.when = NULL},
 };
 
@@ -198,25 +199,19 @@ const struct command cmd_enqueue = {
             "QUEUE --bulk",
     .summary = "put a job into a queue",
     .text =
-        "Puts a job into QUEUE and prints its id. The payload is stored as given, byte for byte; - "
-        "reads it from standard input. What is not given (attempts, lease, backoff) is taken from "
-        "the policy of the queue and kind."
-        "\n\n"
-        "With --bulk, standard input holds one JSON object per line: payload (any JSON value), "
-        "payload_text or payload_base64; kind, priority, key, max_attempts (a number or "
-        "\"unlimited\"), run_at or at (RFC 3339), and the durations delay, lease, expires, "
-        "backoff, "
-        "backoff_cap as text (\"30s\") or, with _ms behind the name, as milliseconds. Options of "
-        "the "
-        "command hold for lines that do not say otherwise. Jobs are written 1000 in a transaction; "
-        "how many is printed at the end. A bad line ends it: lines of earlier transactions stay, "
-        "and "
-        "the message says how many; a file is read through before anything is written. With "
-        "--request, the whole input may be sent again after a failure without enqueuing anything "
-        "twice."
-        "\n\n"
-        "--wait takes the next word as its limit if that reads as a duration; to be certain, write "
-        "--wait=30s.",
+        "Puts a job into QUEUE and prints its id. The payload is stored byte for byte; - reads "
+        "it from standard input. Settings that are not given (attempts, lease, backoff) come "
+        "from the policy of the queue and kind.\n\nWith --bulk, standard input has one JSON "
+        "object per line: payload (any JSON value), payload_text or payload_base64; kind, "
+        "priority, key, max_attempts (a number or \"unlimited\"), run_at or at (RFC 3339), and "
+        "the durations delay, lease, expires, backoff, backoff_cap as text (\"30s\") or, with "
+        "_ms after the name, in milliseconds. The options of the command apply to keys that a "
+        "line leaves out. Jobs are written in transactions of 1000; the command prints their "
+        "number at the end. A bad line ends the command: earlier transactions stay, and the "
+        "message says how many jobs were written. A file is checked completely before anything "
+        "is written. With --request the whole input may be sent again after a failure: no job is "
+        "enqueued twice.\n\n--wait takes the next word as its limit if it is a duration; "
+        "--wait=30s is never ambiguous.",
     .positionals = positionals,
     .options = options,
     .examples = examples,

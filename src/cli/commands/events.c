@@ -9,17 +9,17 @@
 enum { FOLLOW, JOB, TYPE, QUEUE, SINCE, AFTER, LIMIT };
 
 static const struct option options[] = {
-    [FOLLOW] = {"follow", 'f', NULL, SPEC_FLAG, 0, "go on, printing events as they happen"},
-    [JOB] = {"job", 'j', "J", SPEC_ID, 0, "only those of this job"},
+    [FOLLOW] = {"follow", 'f', NULL, SPEC_FLAG, 0, "keep printing events as they happen"},
+    [JOB] = {"job", 'j', "J", SPEC_ID, 0, "only events of this job"},
     [TYPE] = {"type", 't', "TYPE", SPEC_NAME, 0,
-              "only those of this type: job.failed, or job for all that begin with \"job.\""},
-    [QUEUE] = {"queue", 'q', "Q", SPEC_NAME, 0, "only those of this queue"},
+              "only events of this type: job.failed, or job for all that begin with \"job.\""},
+    [QUEUE] = {"queue", 'q', "Q", SPEC_NAME, 0, "only events of this queue"},
     [SINCE] = {"since", 0, "D|T", SPEC_TEXT(64), 0,
-               "not older than this: a duration (1h30m) or a time (2026-01-15T10:00:00Z)"},
+               "only newer events: a duration (1h30m) or a time (2026-01-15T10:00:00Z)"},
     [AFTER] = {"after", 0, "ID", SPEC_INT(0, VALUE_ID_MAX), 0,
-               "those with ids above this, first ones first (default: the last ones)"},
+               "events after this id, oldest first (default: the newest events)"},
     [LIMIT] = {"limit", 'n', "N", SPEC_INT(1, 10000), 0,
-               "at most this many, 1 to 10000 (default: 100); with --follow: to begin with"},
+               "at most this many, 1 to 10000 (default: 100); with --follow: at the start"},
     {.name = NULL},
 };
 
@@ -138,7 +138,7 @@ static int run(struct cli *cli, const struct args *args)
 }
 
 static const struct example examples[] = {
-    {"leasehold events --follow", "watch what happens"},
+    {"leasehold events --follow", "watch events as they happen"},
     {"leasehold events --job 17", "what happened to job 17"},
     {"leasehold events --type job.failed --queue mail --since 1h", "what failed in the last hour"},
     {.line = NULL},
@@ -147,12 +147,10 @@ static const struct example examples[] = {
 const struct command cmd_events = {
     .name = "events",
     .args = "[--follow] [--job J] [--type TYPE] [--queue Q] [--since D|T] [--after ID] [--limit N]",
-    .summary = "what happened: the events of the store",
-    .text =
-        "Prints events, oldest first: what failed, was retried, released, recovered, cancelled, "
-        "and every "
-        "act by hand; with the policy audit full also what was enqueued, claimed and completed. "
-        "Without --after the last ones.",
+    .summary = "the events of the store",
+    .text = "Prints events, oldest first: failures, retries, releases, recoveries, cancellations, "
+            "and every change by an operator. With the policy audit full also enqueues, claims and "
+            "completions. Without --after it prints the newest events.",
     .options = options,
     .examples = examples,
     .run = run,

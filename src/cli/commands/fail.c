@@ -8,7 +8,7 @@ enum { TOKEN, ERROR, PERMANENT, RETRY_IN };
 static const struct option options[] = {
     [TOKEN] = {"token", 't', "T", SPEC_ID, 0, "the token of the claim (or write JOB:TOKEN)"},
     [ERROR] = {"error", 'e', "MSG", SPEC_TEXT(65536), OPTION_REQUIRED, "what went wrong"},
-    [PERMANENT] = {"permanent", 0, NULL, SPEC_FLAG, 0, "it would fail again: do not retry"},
+    [PERMANENT] = {"permanent", 0, NULL, SPEC_FLAG, 0, "do not retry the job: it would fail again"},
     [RETRY_IN] = {"retry-in", 0, "D", SPEC_LONG_TIME, 0,
                   "try again after this time (default: by the backoff of the policy)"},
     {.name = NULL},
@@ -59,7 +59,8 @@ static const struct example examples[] = {
 
 static const struct exit_note exits[] = {
     {"there is no such job", 3},
-    {"the lease is lost: the job was given to another, ended or was cancelled; nothing was changed",
+    {"the lease is lost: the job was claimed by another worker, has ended or was cancelled; "
+     "nothing was changed",
      4},
     {.when = NULL},
 };
@@ -67,10 +68,9 @@ static const struct exit_note exits[] = {
 const struct command cmd_fail = {
     .name = "fail",
     .args = "JOB --token T --error MSG [--permanent | --retry-in D]",
-    .summary = "a held job went wrong",
-    .text = "Fails a job: it is scheduled again after the backoff of its policy, or failed for "
-            "good with "
-            "--permanent and after its last attempt.",
+    .summary = "report that a held job failed",
+    .text = "Fails a job: it is retried after the backoff of its policy. After its last attempt, "
+            "or with --permanent, it stays failed.",
     .positionals = positionals,
     .options = options,
     .examples = examples,

@@ -8,11 +8,11 @@ enum { TOKEN, LEASE, PROGRESS, STAGE, CHECKPOINT };
 static const struct option options[] = {
     [TOKEN] = {"token", 't', "T", SPEC_ID, 0, "the token of the claim (or write JOB:TOKEN)"},
     [LEASE] = {"lease", 0, "D", SPEC_LEASE_TIME, 0,
-               "hold it so long from now (default: as long as the claim's)"},
-    [PROGRESS] = {"progress", 'p', "N", SPEC_INT(0, 100), 0, "how far it is, 0 to 100"},
-    [STAGE] = {"stage", 0, "S", SPEC_TEXT(256), 0, "what it is doing"},
+               "extend the lease to this long from now (default: as long as the claim)"},
+    [PROGRESS] = {"progress", 'p', "N", SPEC_INT(0, 100), 0, "progress in percent, 0 to 100"},
+    [STAGE] = {"stage", 0, "S", SPEC_TEXT(256), 0, "the stage that the job is in"},
     [CHECKPOINT] = {"checkpoint", 'c', "JSON", SPEC_JSON(65536), 0,
-                    "kept, and handed to the next attempt; at most 64 KiB"},
+                    "checkpoint: saved and given to the next attempt; at most 64 KiB"},
     {.name = NULL},
 };
 
@@ -51,16 +51,16 @@ static int run(struct cli *cli, const struct args *args)
 }
 
 static const struct example examples[] = {
-    {"leasehold heartbeat 17 --token 3 --progress 40", "keep the job, and tell how far it is"},
+    {"leasehold heartbeat 17 --token 3 --progress 40", "extend the lease and report progress"},
     {"leasehold heartbeat 17:3 --checkpoint '{\"page\":12}'",
-     "and leave a note for the next attempt"},
+     "save a checkpoint for the next attempt"},
     {.line = NULL},
 };
 
 static const struct exit_note exits[] = {
     {"there is no such job", 3},
-    {"the lease is lost: it expired, the job was given to another, or cancelled; stop working on "
-     "it",
+    {"the lease is lost: it expired, or the job was claimed by another worker or cancelled; stop "
+     "working on it",
      4},
     {.when = NULL},
 };
@@ -68,10 +68,10 @@ static const struct exit_note exits[] = {
 const struct command cmd_heartbeat = {
     .name = "heartbeat",
     .args = "JOB --token T [--lease D] [--progress 0..100] [--stage S] [--checkpoint JSON]",
-    .summary = "keep a job that is held: extend its lease",
+    .summary = "extend the lease of a held job",
     .text =
-        "Extends the lease of a job to now plus the length of the lease. It is refused once the "
-        "lease has ended, even if nobody else was given the job.",
+        "Extends the lease of a job to now plus the length of the lease. It is refused after the "
+        "lease has expired, even if no other worker has claimed the job.",
     .positionals = positionals,
     .options = options,
     .examples = examples,

@@ -13,13 +13,13 @@ enum { QUEUE, KIND, STATE, WORKER, KEY, LIMIT, AFTER };
 enum { EXPIRED = LH_CANCELLED + 1, PAGE = 1000 };
 
 static const struct option options[] = {
-    [QUEUE] = {"queue", 'q', "Q", SPEC_NAME, 0, "of this queue"},
-    [KIND] = {"kind", 'k', "K", SPEC_NAME, 0, "of this kind"},
-    [STATE] = {"state", 's', "S", SPEC_CHOICE(STATES), 0, "in this state"},
-    [WORKER] = {"worker", 'w', "W", SPEC_NAME, 0, "held by this worker"},
-    [KEY] = {"key", 0, "K", SPEC_TEXT(256), 0, "with this key"},
+    [QUEUE] = {"queue", 'q', "Q", SPEC_NAME, 0, "only jobs of this queue"},
+    [KIND] = {"kind", 'k', "K", SPEC_NAME, 0, "only jobs of this kind"},
+    [STATE] = {"state", 's', "S", SPEC_CHOICE(STATES), 0, "only jobs in this state"},
+    [WORKER] = {"worker", 'w', "W", SPEC_NAME, 0, "only jobs that this worker holds"},
+    [KEY] = {"key", 0, "K", SPEC_TEXT(256), 0, "only jobs with this key"},
     [LIMIT] = {"limit", 'n', "N", SPEC_INT(1, 1000000000), 0, "at most this many (default: 100)"},
-    [AFTER] = {"after", 0, "ID", SPEC_INT(0, VALUE_ID_MAX), 0, "with ids above this"},
+    [AFTER] = {"after", 0, "ID", SPEC_INT(0, VALUE_ID_MAX), 0, "only jobs after this id"},
     {.name = NULL},
 };
 
@@ -32,7 +32,7 @@ static void note(struct table *table, const lh_job *job, int64_t now)
     if (job->state == LH_SCHEDULED && job->run_at != 0)
         buf_format(&text, "runs %s  ", text_when(job->run_at, now, when, sizeof when));
     if (job->expired)
-        buf_text(&text, "lease has ended  ");
+        buf_text(&text, "lease has expired  ");
     if (job->state == LH_RUNNING && job->progress >= 0)
         buf_format(&text, "%d %%  ", job->progress);
     if (job->state == LH_RUNNING && job->stage != NULL)
@@ -126,9 +126,9 @@ static int run(struct cli *cli, const struct args *args)
 }
 
 static const struct example examples[] = {
-    {"leasehold list --queue mail --state failed", "what failed in a queue"},
-    {"leasehold list --state expired", "what is held by workers that are late"},
-    {"leasehold list --json --limit 1000000 > jobs.ndjson", "everything, as JSON lines"},
+    {"leasehold list --queue mail --state failed", "the failed jobs of a queue"},
+    {"leasehold list --state expired", "running jobs whose lease has expired"},
+    {"leasehold list --json --limit 1000000 > jobs.ndjson", "all jobs as JSON lines"},
     {.line = NULL},
 };
 
@@ -136,7 +136,7 @@ const struct command cmd_list = {
     .name = "list",
     .args = "[--queue Q] [--kind K] [--state S] [--worker W] [--key K] [--limit N] [--after ID]",
     .summary = "list jobs",
-    .text = "Lists jobs by id, oldest first. An empty list is no failure.",
+    .text = "Lists jobs by id, oldest first. An empty list is not an error.",
     .options = options,
     .examples = examples,
     .run = run,

@@ -22,10 +22,10 @@ static const struct positional positionals[] = {
 };
 
 static const struct option options[] = {
-    [ATTEMPT] = {"attempt", 'a', "N", SPEC_INT(1, 1000000), 0, "only of this attempt"},
+    [ATTEMPT] = {"attempt", 'a', "N", SPEC_INT(1, 1000000), 0, "only this attempt"},
     [STREAM] = {"stream", 0, "S", SPEC_CHOICE("stdout stderr"), 0, "only this stream"},
     [FOLLOW] = {"follow", 'f', NULL, SPEC_FLAG, 0,
-                "go on, printing what is written, until the job has ended"},
+                "keep printing new output until the job has ended"},
     {.name = NULL},
 };
 
@@ -260,22 +260,20 @@ static const struct example examples[] = {
 const struct command cmd_logs = {
     .name = "logs",
     .args = "JOB [--attempt N] [--stream S] [--follow]",
-    .summary = "what the runs of a job wrote",
+    .summary = "show what the runs of a job wrote",
     .text =
-        "Prints what each run of a job wrote to standard output and standard error, the oldest run "
-        "first, each stream under a line that names attempt, token and stream. Of long output the "
-        "beginning and the end are kept, as much as the policy max-output says, and a line tells "
-        "how many bytes between them were cut. The newest 20 runs of a job are kept, as "
-        "long as the job or shorter, by the policy retention-output."
-        "\n\n"
-        "An attempt may occur twice, because giving a job back refunds it; the token never does. "
-        "While a job runs its worker sends what is new about once a second, so what a worker that "
-        "was killed has left may lack the end. To a terminal control characters are shown; to a "
-        "file or a pipe the bytes go as they were written."
-        "\n\n"
-        "With --json one object a run: stdout_bytes and stdout_cut_bytes, and the stream as "
-        "stdout_text, or as stdout_head_text and stdout_tail_text where it was cut; bytes that are "
-        "not UTF-8 as …_base64; likewise stderr.",
+        "Prints what each run of a job wrote to standard output and standard error, the oldest "
+        "run first. A line with attempt, token and stream precedes each stream. Of long output "
+        "the beginning and the end are kept, up to the size in the policy max-output; a line "
+        "says how many bytes between them were cut. The newest 20 runs of a job are kept, for "
+        "the time in the policy retention-output and not longer than the job.\n\nAn attempt may "
+        "occur twice, because a release refunds it; a token never does. While a job runs, its "
+        "worker stores new output about once a second, so the last output of a killed worker may "
+        "be missing. On a terminal, control characters are made visible; to a file or a pipe the "
+        "bytes are written unchanged.\n\nWith --json it prints one object per run: stdout_bytes "
+        "and stdout_cut_bytes, and the stream as stdout_text, or as stdout_head_text and "
+        "stdout_tail_text if it was cut. Bytes that are not UTF-8 are in …_base64. stderr "
+        "likewise.",
     .positionals = positionals,
     .options = options,
     .examples = examples,

@@ -8,9 +8,9 @@
 enum { DRY_RUN, DROP_SQL };
 
 static const struct option options[] = {
-    [DRY_RUN] = {"dry-run", 'n', NULL, SPEC_FLAG, 0, "only say what would be done"},
+    [DRY_RUN] = {"dry-run", 'n', NULL, SPEC_FLAG, 0, "only print what would be done"},
     [DROP_SQL] = {"drop-sql", 0, NULL, SPEC_FLAG, 0,
-                  "print the SQL that would remove everything of ours from the database"},
+                  "print the SQL that removes our tables from the database"},
     {.name = NULL},
 };
 
@@ -90,21 +90,20 @@ static int run(struct cli *cli, const struct args *args)
 }
 
 static const struct example examples[] = {
-    {"leasehold migrate --store app.db", "put the queue into an application's own database"},
-    {"leasehold migrate --store postgresql:///app", "the schema leasehold, on a server"},
+    {"leasehold migrate --store app.db", "add the queue to the database of an application"},
+    {"leasehold migrate --store postgresql:///app", "create the schema leasehold on a server"},
     {"leasehold migrate --dry-run", "what would be done?"},
-    {"leasehold migrate --drop-sql", "how would it be removed?"},
+    {"leasehold migrate --drop-sql", "how can it be removed?"},
     {.line = NULL},
 };
 
 const struct command cmd_migrate = {
     .name = "migrate",
     .args = "[--dry-run | --drop-sql]",
-    .summary = "make or update the tables of the queue",
-    .text =
-        "Brings the store to the schema of this version; a missing SQLite file is made. This is "
-        "also how a queue gets into a database that has other tables, and onto a server: no other "
-        "command puts its tables there.",
+    .summary = "create or update the tables of the queue",
+    .text = "Creates or updates the tables of the store for this version. A missing SQLite file is "
+            "created. To put a queue into a database with other tables, or onto a server, this "
+            "command is required: no other command creates tables there.",
     .options = options,
     .examples = examples,
     .run = run,

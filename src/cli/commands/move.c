@@ -8,10 +8,10 @@
 enum { FROM, TO, ABANDON };
 
 static const struct option options[] = {
-    [FROM] = {"from", 0, "STORE", SPEC_TEXT(1023), OPTION_REQUIRED, "the store that is moved"},
-    [TO] = {"to", 0, "STORE", SPEC_TEXT(1023), 0, "the store it becomes: missing, or empty"},
+    [FROM] = {"from", 0, "STORE", SPEC_TEXT(1023), OPTION_REQUIRED, "the old store"},
+    [TO] = {"to", 0, "STORE", SPEC_TEXT(1023), 0, "the new store: missing or empty"},
     [ABANDON] = {"abandon", 0, NULL, SPEC_FLAG, 0,
-                 "give up a move that is not over: --from can be used again"},
+                 "give up an unfinished move: --from can be used again"},
     {.name = NULL},
 };
 
@@ -55,7 +55,7 @@ static int run(struct cli *cli, const struct args *args)
     char why[1024] = "";
 
     if (!opts.abandon && to == NULL)
-        return usage_error(args->command, "--to is missing: the store it is moved to");
+        return usage_error(args->command, "--to is missing: it names the new store");
     progress_begin(&cli->progress, "rows");
     int rc = lh_move(from, to, &opts, &moved, why, sizeof why);
     progress_wipe(&cli->progress);
@@ -72,14 +72,14 @@ static int run(struct cli *cli, const struct args *args)
 static const struct example examples[] = {
     {"leasehold move --from jobs.db --to postgres://db/app", "when one machine is not enough"},
     {"leasehold move --from postgres://db/app --to jobs.db", "and back"},
-    {"leasehold move --from jobs.db --abandon", "go on with jobs.db after all"},
+    {"leasehold move --from jobs.db --abandon", "give up the move and use jobs.db again"},
     {.line = NULL},
 };
 
 static const struct exit_note exits[] = {
-    {"what arrived is not what was sent; --from is whole, and closed", 1},
-    {"there is no store at --from; jobs are running in it; --to is not empty; or either takes part "
-     "in another move",
+    {"the new store differs from the old one; --from is complete, and closed", 1},
+    {"there is no store at --from; or jobs are running in it; or --to is not empty; or one of "
+     "them takes part in another move",
      3},
     {.when = NULL},
 };
@@ -87,20 +87,20 @@ static const struct exit_note exits[] = {
 const struct command cmd_move = {
     .name = "move",
     .args = "--from STORE (--to STORE | --abandon)",
-    .summary = "move a queue into another store",
+    .summary = "move everything into another store",
     .text =
-        "Moves everything in one store into another, of the same kind or not: jobs with their ids, "
-        "tokens and payloads, counts, named leases, policies, schedules, events, reports and "
-        "request ids. Workers register with the new store when they start there. The new store is "
-        "made where it is missing, and must be empty.\n\n"
-        "No job may be running in the old store: stop the workers first. Leases that have ended "
-        "are recovered. From then on the old store is closed: whoever writes to it is told where "
-        "it is going, and exits with 7. The new store is closed until it is whole. At the end "
-        "every row of both is read and compared; then the old store is over, for good, and the new "
-        "one open, with an epoch above the old one's, so that no token is handed out twice.\n\n"
-        "Interrupted or killed, run it again with the same stores: it goes on from where it was. "
-        "As long as it is not over, --abandon gives it up, and the old store can be used again; "
-        "the half of the new one is filled anew by the next move from there.",
+        "Moves everything from one store into another, of the same kind or not: jobs with their "
+        "ids, tokens and payloads, counts, named leases, policies, schedules, events, reports "
+        "and request ids. Workers register with the new store when they start there. A missing "
+        "new store is created; an existing one must be empty.\n\nNo job may be running in the "
+        "old store: stop the workers first. Expired leases are recovered. Then the old store is "
+        "closed: a writing command there says where the store has moved, and exits with 7. The "
+        "new store stays closed until it is complete. At the end every row of both stores is "
+        "read and compared. Then the old store stays closed forever, and the new one is opened "
+        "with a higher epoch, so that no token is issued twice.\n\nIf it is interrupted or "
+        "killed, run it again with the same stores: it continues. Until it has finished, "
+        "--abandon gives it up: the old store can be used again, and the next move from there "
+        "starts over.",
     .options = options,
     .examples = examples,
     .exits = exits,

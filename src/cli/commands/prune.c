@@ -9,7 +9,7 @@ enum { OLDER_THAN };
 
 static const struct option options[] = {
     [OLDER_THAN] = {"older-than", 0, "D", SPEC_DURATION(1, VALUE_LONG_MAX), 0,
-                    "what ended longer ago than this, whatever the policies say"},
+                    "delete jobs that ended longer ago than this, regardless of the policies"},
     {.name = NULL},
 };
 
@@ -38,18 +38,17 @@ static int run(struct cli *cli, const struct args *args)
 }
 
 static const struct example examples[] = {
-    {"leasehold prune", "by the retention of each policy"},
-    {"leasehold prune --older-than 7d", "everything that ended more than a week ago"},
+    {"leasehold prune", "by the retention in the policies"},
+    {"leasehold prune --older-than 7d", "all jobs that ended more than a week ago"},
     {.line = NULL},
 };
 
 const struct command cmd_prune = {
     .name = "prune",
     .args = "[--older-than D]",
-    .summary = "delete what ended long ago",
-    .text = "Deletes completed, cancelled and failed jobs past their retention, with old events, "
-            "requests and "
-            "statistics, and prints how many jobs they were.",
+    .summary = "delete jobs that ended long ago",
+    .text = "Deletes completed, cancelled and failed jobs after their retention, and old events, "
+            "request ids and statistics. Prints the number of deleted jobs.",
     .options = options,
     .examples = examples,
     .run = run,

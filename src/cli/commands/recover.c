@@ -17,18 +17,19 @@ enum { DRY_RUN, THRESHOLD, ACTION, QUEUE, NOW, EVERY };
 /* clang-format on */
 
 static const struct option options[] = {
-    [DRY_RUN] = {"dry-run", 'n', NULL, SPEC_FLAG, 0, "change nothing, tell what would be done"},
+    [DRY_RUN] = {"dry-run", 'n', NULL, SPEC_FLAG, 0, "change nothing, print what would be done"},
     [THRESHOLD] = {"threshold", 0, "D", SPEC_THRESHOLD, 0,
-                   "take jobs whose claim and last heartbeat are both at least so long ago, live "
-                   "leases included; 0: all that runs"},
+                   "recover all jobs whose claim and last heartbeat are at least this old, live "
+                   "leases included; 0: all running jobs"},
     [ACTION] = {"action", 0, "A", SPEC_ACTION, 0,
-                "what becomes of the jobs, in place of what their policy says"},
+                "what to do with the jobs, instead of the action in their policy"},
     [QUEUE] = {"queue", 'q', "Q", SPEC_NAME, 0, "only jobs of this queue"},
     [NOW] = {"now", 0, NULL, SPEC_FLAG, 0,
-             "with --threshold: do not wait for holders to answer or their leases to end"},
+             "with --threshold: no quarantine, do not wait for holders to answer or leases to "
+             "expire"},
     [EVERY] = {"every", 0, "D", SPEC_DURATION(1, VALUE_DAY), 0,
-               "go on until interrupted: take back each job when it falls due, and look at "
-               "everything at least so often, up to 1d"},
+               "repeat until interrupted: recover each job when it is due, and check everything "
+               "at least this often, up to 1d"},
     {.name = NULL},
 };
 
@@ -46,8 +47,8 @@ static int check_options(const struct args *args)
                                "--every and --%s exclude each other: allowed: one of them",
                                options[one_run[i]].name);
     if (opt[NOW].given && !opt[THRESHOLD].given)
-        return usage_error(args->command, "--now needs --threshold D: without it nothing is taken "
-                                          "from a live holder");
+        return usage_error(args->command, "--now needs --threshold D: without it no live lease "
+                                          "is revoked");
     return 0;
 }
 
@@ -78,7 +79,7 @@ static int recover_once(struct cli *cli, const struct args *args)
         return cli_failed(cli, rc);
     report_print(cli, report);
     if (report->failed_recoveries > 0)
-        exit = cli_error(EXIT_FAILED, "not everything could be recovered, see the report");
+        exit = cli_error(EXIT_FAILED, "not everything could be recovered: see the report");
     lh_report_free(report);
     return exit;
 }
@@ -184,40 +185,37 @@ static int run(struct cli *cli, const struct args *args)
 }
 
 static const struct example examples[] = {
-    {"leasehold recover --dry-run", "what is forfeit right now?"},
-    {"leasehold recover", "take it back"},
+    {"leasehold recover --dry-run", "what would be recovered now?"},
+    {"leasehold recover", "recover it"},
     {"leasehold recover --threshold 2h --queue mail --action fail",
-     "fail what has been running for two hours without a heartbeat"},
-    {"leasehold recover --every 1m", "keep doing it, where no worker runs"},
+     "fail jobs that have been running for two hours without a heartbeat"},
+    {"leasehold recover --every 1m", "repeat it, if no worker runs"},
     {.line = NULL},
 };
 
 static const struct exit_note exits[] = {
-    {"done, also when nothing was found; --every was interrupted", 0},
+    {"done, even if nothing was found; or --every was interrupted", 0},
     {"failed, or not everything could be recovered: see the message and the report", 1},
-    {"there is no store: for --dry-run, or any more for --every", 3},
+    {"there is no store (--dry-run), or it was removed (--every)", 3},
     {.when = NULL},
 };
 
 const struct command cmd_recover = {
     .name = "recover",
     .args = "[--dry-run] [--threshold D [--now]] [--action A] [--queue Q]\n--every D",
-    .summary = "take back what dead workers hold, now, and print the report",
+    .summary = "recover jobs of dead workers now, and print the report",
     .text =
-        "Makes sure that the store is sound, then takes back the jobs of dead workers and those "
-        "whose lease has ended, frees named leases that have expired, and prints the report, which "
-        "is also kept: see recovery-report. It may be run at any time, twice, at once, anywhere; "
-        "what a heartbeat, a complete or another recovery reached first is not touched. Queues "
-        "with the policy recovery off are recovered too: this is the hand they wait for."
-        "\n\n"
-        "With --threshold it takes jobs by their age, from live holders too. Such a job stays back "
-        "from others until its holder has answered or the old lease has ended, unless --now is "
-        "given."
-        "\n\n"
-        "With --every it goes on until SIGINT or SIGTERM, and prints a report whenever something "
-        "was found. Each job is taken back when its lease ends or its worker is gone; what waits "
-        "for its time is promoted, and what ended long ago is pruned. Workers do all this "
-        "themselves, so it is for stores that have none running.",
+        "Checks that the store is sound, recovers the jobs of dead workers and jobs whose lease "
+        "has expired, frees expired named leases, and prints the report. The report is also "
+        "kept: see leasehold-recovery-report(1). It may be run at any time, anywhere, and "
+        "several times at once. A job that has meanwhile got a heartbeat, was completed or was "
+        "recovered by another process is not touched. Queues with the policy recovery off are "
+        "recovered too.\n\nWith --threshold it recovers jobs by age, even from live holders. "
+        "Such a job stays in quarantine until its holder has answered or the old lease has "
+        "expired, unless --now is given.\n\nWith --every it repeats until SIGINT or SIGTERM, and "
+        "prints a report whenever it found something. Each job is recovered when its lease "
+        "expires or its worker dies; scheduled jobs are promoted when they are due, and old jobs "
+        "are pruned. Workers do all this too, so it is only for stores without a running worker.",
     .options = options,
     .examples = examples,
     .exits = exits,

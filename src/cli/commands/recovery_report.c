@@ -8,7 +8,7 @@
 enum { LIST, LIMIT };
 
 static const struct option options[] = {
-    [LIST] = {"list", 'l', NULL, SPEC_FLAG, 0, "all reports, newest first, a line each"},
+    [LIST] = {"list", 'l', NULL, SPEC_FLAG, 0, "all reports, newest first, one line each"},
     [LIMIT] = {"limit", 'n', "N", SPEC_INT(1, 10000), 0,
                "with --list: at most this many, 1 to 10000 (default: 100)"},
     {.name = NULL},
@@ -94,7 +94,7 @@ static int run(struct cli *cli, const struct args *args)
 
 static const struct example examples[] = {
     {"leasehold recovery-report", "what did the last recovery find and do?"},
-    {"leasehold recovery-report --list", "which recoveries were there?"},
+    {"leasehold recovery-report --list", "list all recoveries"},
     {"leasehold recovery-report 12 --json | jq '.recovered[] | select(.action == \"failed\")'",
      "the jobs that report 12 failed"},
     {.line = NULL},
@@ -105,16 +105,17 @@ static const struct exit_note exits[] = {
     {.when = NULL},
 };
 
+static const char text[] =
+    "Prints the report of the last recovery, or of one by its id: integrity, log, recovered "
+    "jobs and what became of them, dead workers, named leases, failures and inconsistencies. "
+    "Every recovery that found something writes a report, and so does every recovery at "
+    "startup or by an operator. Reports are pruned with the events.";
+
 /* clang-format off: the same command, under two names */
-#define RECOVERY_REPORT                                                                          \
-    .name = "recovery-report", .args = "[ID]\n--list [--limit N]",                               \
-    .summary = "what a recovery found and did: the last, one, or all",                           \
-    .text = "Prints the report of the last recovery, or of one by its id: integrity, log, jobs " \
-            "taken back with what became of them, dead workers, named leases, what failed and "  \
-            "what is inconsistent. Every recovery that found something leaves a report, and so " \
-            "does every one at startup or by hand. Reports are pruned with the events.",         \
-    .positionals = positionals, .options = options, .examples = examples, .exits = exits,        \
-    .run = run
+#define RECOVERY_REPORT                                                                        \
+    .name = "recovery-report", .args = "[ID]\n--list [--limit N]",                             \
+    .summary = "show what a recovery found and did", .text = text, .positionals = positionals, \
+    .options = options, .examples = examples, .exits = exits, .run = run
 /* clang-format on */
 
 const struct command cmd_recovery_report = {RECOVERY_REPORT};

@@ -56,9 +56,9 @@ static void print_text(const struct look *look)
     if (look->last != NULL)
         text_field("", "see 'leasehold recovery-report %" PRId64 "'", look->last->id);
     if (next == 0)
-        text_field("next run", "nothing is in sight");
+        text_field("next run", "none due");
     else if (next <= look->now)
-        text_field("next run", "due now, by the next claim or 'leasehold recover'");
+        text_field("next run", "due now: the next claim or 'leasehold recover' does it");
     else
         text_field("next run", "%s (%s)", lh_time_format(next, time, sizeof time),
                    text_when(next, look->now, when, sizeof when));
@@ -118,7 +118,7 @@ static int run(struct cli *cli, const struct args *args)
 }
 
 static const struct example examples[] = {
-    {"leasehold recovery-status", "is anything waiting to be taken back?"},
+    {"leasehold recovery-status", "is anything waiting to be recovered?"},
     {"leasehold recovery-status --json | jq .stale_jobs", "for a script"},
     {.line = NULL},
 };
@@ -128,15 +128,15 @@ static const struct exit_note exits[] = {
     {.when = NULL},
 };
 
+static const char text[] =
+    "Prints what the last recovery found, when the next one is due, what a recovery would "
+    "recover now, and which workers are dead. It changes nothing. The next claim from any "
+    "queue, a running worker or server, or leasehold-recover(1) does what is due.";
+
 /* clang-format off: the same command, under two names */
-#define RECOVERY_STATUS                                                                            \
-    .name = "recovery-status", .args = "",                                                         \
-    .summary = "the last recovery, the next one, and what is stale right now",                     \
-    .text = "Prints what the last recovery found, when something falls due next, what a recovery " \
-            "would take back now, and which workers are dead. It changes nothing."                 \
-            "\n\n"                                                                                 \
-            "What falls due is taken back by the next claim of any queue, by a worker or server "  \
-            "that is running, or by recover.",                                                     \
+#define RECOVERY_STATUS                                                                     \
+    .name = "recovery-status", .args = "",                                                  \
+    .summary = "show the last recovery, the next one, and what is stale now", .text = text, \
     .examples = examples, .exits = exits, .run = run
 /* clang-format on */
 

@@ -10,11 +10,14 @@ enum { TOKEN, WORKER, ALL, DELAY, NOW };
 
 static const struct option options[] = {
     [TOKEN] = {"token", 't', "T", SPEC_ID, 0, "the token, for a single JOB"},
-    [WORKER] = {"worker", 'w', "W", SPEC_NAME, 0, "jobs that this worker holds, by another hand"},
-    [ALL] = {"all", 'a', NULL, SPEC_FLAG, 0, "with --worker: all that it holds"},
-    [DELAY] = {"delay", 0, "D", SPEC_LONG_TIME, 0, "not to be claimed again before this time"},
+    [WORKER] = {"worker", 'w', "W", SPEC_NAME, 0,
+                "release jobs that this worker holds, as an "
+                "operator"},
+    [ALL] = {"all", 'a', NULL, SPEC_FLAG, 0, "with --worker: all jobs that it holds"},
+    [DELAY] = {"delay", 0, "D", SPEC_LONG_TIME, 0, "do not allow claims before this delay"},
     [NOW] = {"now", 0, NULL, SPEC_FLAG, 0,
-             "with --worker: do not wait for the holder to answer or its lease to end"},
+             "with --worker: no quarantine, do not wait for the holder to answer or its lease to "
+             "expire"},
     {.name = NULL},
 };
 
@@ -147,9 +150,9 @@ static int run(struct cli *cli, const struct args *args)
 }
 
 static const struct example examples[] = {
-    {"leasehold release 17:3 18:5", "give two jobs back"},
-    {"leasehold release 17 --token 3 --delay 5m", "give one back, not to be claimed for 5 minutes"},
-    {"leasehold release --worker w-1 --all", "take back what a worker holds"},
+    {"leasehold release 17:3 18:5", "release two jobs"},
+    {"leasehold release 17 --token 3 --delay 5m", "release one job, with a delay of 5 minutes"},
+    {"leasehold release --worker w-1 --all", "release all jobs of a worker"},
     {.line = NULL},
 };
 
@@ -163,15 +166,13 @@ const struct command cmd_release = {
     .name = "release",
     .args = "JOB:TOKEN… [--delay D]\nJOB --token T [--delay D]\n"
             "--worker W JOB… [--delay D] [--now]\n--worker W --all [--delay D] [--now]",
-    .summary = "give held jobs back, unharmed",
+    .summary = "return held jobs to the queue, without counting the attempt",
     .text =
-        "Gives jobs back: they are pending again, or scheduled with --delay, and the attempt is "
-        "not "
-        "counted. Several jobs are given back in one transaction, each judged by itself."
-        "\n\n"
-        "With --worker it is done by another hand than the holder's: a live lease then keeps its "
-        "job back from others until the holder has answered or the old lease has ended, unless "
-        "--now is given.",
+        "Returns jobs to their queue: they are pending again, or scheduled with --delay, and the "
+        "attempt is not counted. Several jobs are released in one transaction, each with its own "
+        "outcome.\n\nWith --worker an operator releases the jobs, not their holder. A job with a "
+        "live lease then stays in quarantine until its holder has answered or the old lease has "
+        "expired, unless --now is given.",
     .positionals = positionals,
     .options = options,
     .examples = examples,

@@ -6,8 +6,8 @@
 enum { DELAY, AT };
 
 static const struct option options[] = {
-    [DELAY] = {"delay", 0, "D", SPEC_LONG_TIME, 0, "run no earlier than in this time; 0s: now"},
-    [AT] = {"at", 0, "T", SPEC_TIME, 0, "run no earlier than this moment (RFC 3339 with a zone)"},
+    [DELAY] = {"delay", 0, "D", SPEC_LONG_TIME, 0, "run after this delay; 0s: now"},
+    [AT] = {"at", 0, "T", SPEC_TIME, 0, "run at this time (RFC 3339 with a zone)"},
     {.name = NULL},
 };
 
@@ -46,7 +46,7 @@ static const struct example examples[] = {
 const struct command cmd_reschedule = {
     .name = "reschedule",
     .args = "JOB --delay D | --at T",
-    .summary = "move a job that waits to another time",
+    .summary = "move a waiting job to another time",
     .text = "Moves a scheduled or pending job to another time.",
     .positionals = positionals,
     .options = options,

@@ -104,14 +104,15 @@ static int run(struct cli *cli, const struct args *args)
 }
 
 static const struct example examples[] = {
-    {"leasehold restore jobs-monday.db", "go on from what was copied on Monday"},
-    {"leasehold restore jobs.db --store test.db", "make a second store from a copy, to try things"},
+    {"leasehold restore jobs-monday.db", "restore Monday's copy"},
+    {"leasehold restore jobs.db --store test.db", "make a second store from a copy, for "
+                                                  "experiments"},
     {.line = NULL},
 };
 
 static const struct exit_note exits[] = {
-    {"FILE is missing or no copy of a store, or there is a database in its place that is none of "
-     "ours; nothing was changed",
+    {"FILE is missing or is not a copy of a store, or the database to be replaced is not ours; "
+     "nothing was changed",
      2},
     {"FILE is damaged; nothing was changed", 6},
     {.when = NULL},
@@ -120,20 +121,18 @@ static const struct exit_note exits[] = {
 const struct command cmd_restore = {
     .name = "restore",
     .args = "FILE",
-    .summary = "put a copy in place of the store",
+    .summary = "replace the store by a copy",
     .text =
-        "Checks the copy FILE and puts what is in it in place of the store; FILE stays as it is. "
-        "The store that was there is kept beside it as STORE.replaced-TIME. A store that is "
-        "missing is made.\n\n"
-        "Jobs that were running when the copy was made are given back, without an attempt spent; "
-        "named leases are free. A job that somebody holds, in the copy or in the store that is "
-        "replaced, stays back until its holder has answered or the lease would have ended. The "
-        "epoch rises, so that no token is handed out a second time.\n\n"
-        "Nobody has to stop first: programs that have the old store open are told at their next "
-        "act, and have to open it anew. What they did since the copy was made is only in the store "
-        "that is kept.\n\n"
-        "A store on PostgreSQL is refused: its server's own tools restore it, such as psql and "
-        "pg_restore; leasehold-recover(1) then ends the leases of the copy.",
+        "Checks the copy FILE and replaces the store by its content; FILE itself stays. The old "
+        "store is kept beside it as STORE.replaced-TIME. A missing store is created.\n\nJobs "
+        "that were running when the copy was made are released, without counting the attempt; "
+        "named leases are free. A job that a worker holds, in the copy or in the replaced store, "
+        "stays in quarantine until its holder has answered or the lease would have expired. The "
+        "epoch rises, so that no token is issued twice.\n\nNothing has to stop first: a program "
+        "that has the old store open gets an error at its next call and must open the store "
+        "again. Changes since the copy was made are only in the old store, which is kept.\n\nA "
+        "store on PostgreSQL is refused: use the server's own tools, such as psql and "
+        "pg_restore; then leasehold-recover(1) ends the leases of the copy.",
     .positionals = positionals,
     .examples = examples,
     .exits = exits,

@@ -9,7 +9,8 @@ static const struct option options[] = {
     FILTER_OPTIONS,
     [FORCE] = {"force", 'f', NULL, SPEC_FLAG, 0, "completed jobs too"},
     [NOW] = {"now", 0, NULL, SPEC_FLAG, 0,
-             "do not wait for the holder of a lease that was revoked while it was alive"},
+             "no quarantine: do not wait for the holder of a lease that was revoked while it was "
+             "live"},
     {.name = NULL},
 };
 
@@ -37,7 +38,7 @@ static int run(struct cli *cli, const struct args *args)
 
 static const struct example examples[] = {
     {"leasehold retry 17", "one job"},
-    {"leasehold retry --queue mail --state failed", "all that failed in a queue"},
+    {"leasehold retry --queue mail --state failed", "all failed jobs of a queue"},
     {.line = NULL},
 };
 
@@ -46,10 +47,10 @@ const struct command cmd_retry = {
     .args =
         "JOB… [--force] [--now]\n[--queue Q] [--kind K] [--state S] [--key K] [--force] [--now]",
     .summary = "run failed or cancelled jobs again",
-    .text = "Makes failed and cancelled jobs pending again; with --force completed ones too. Their "
-            "attempts and recoveries are counted from the start. A job that was cancelled while a "
-            "worker held it stays back until that worker has answered or its lease has ended; "
-            "--now does not wait for that.",
+    .text = "Makes failed and cancelled jobs pending again; with --force completed ones too. "
+            "Their attempts and recoveries are counted from zero. A job that was cancelled while a "
+            "worker held it stays in quarantine until that worker has answered or its lease has "
+            "expired; --now skips the quarantine.",
     .positionals = many_positionals,
     .options = options,
     .examples = examples,

@@ -39,21 +39,21 @@ static const struct option add_options[] = {
               "minute, hour, day of month, month, day of week; or @hourly, @daily, @weekly, "
               "@monthly, @yearly"},
     [EVERY] = {"every", 'e', "D", SPEC_DURATION(1000, VALUE_LONG_MAX), 0,
-               "from one to the next, 1s or more; the first is so long from now"},
+               "the interval, 1s or more; the first job comes after one interval"},
     [TZ] = {"tz", 0, "ZONE", SPEC_TEXT(64), 0,
-            "the time zone that --cron means, like Europe/Berlin (default: UTC)"},
+            "the time zone of --cron, like Europe/Berlin (default: UTC)"},
     [CATCH_UP] = {"catch-up", 0, "HOW", SPEC_CHOICE(CATCH_UP_WORDS), 0,
-                  "what becomes of ticks that were missed (default: once)"},
-    [KIND] = {"kind", 'k', "K", SPEC_NAME, 0, "the kind of its jobs"},
+                  "what to do about missed times (default: once)"},
+    [KIND] = {"kind", 'k', "K", SPEC_NAME, 0, "the kind of the jobs"},
     [PRIORITY] = {"priority", 'p', "N", SPEC_INT(-32768, 32767), 0,
                   "-32768 to 32767, higher first (default: 0)"},
     [KEY] = {"key", 0, "K", SPEC_TEXT(256), 0,
-             "while a job with this key lives in the queue, ticks are skipped"},
+             "if the queue has a live job with this key, enqueue nothing"},
     [MAX_ATTEMPTS] = {"max-attempts", 0, "N", SPEC_ATTEMPTS, 0,
                       "claims before a job is failed: 1 to 1000000, or unlimited"},
     [LEASE] = {"lease", 0, "D", SPEC_LEASE_TIME, 0, "how long a claim holds a job, up to 30d"},
     [EXPIRES] = {"expires", 0, "D", SPEC_DURATION(1, VALUE_LONG_MAX), 0,
-                 "cancel a job that was not claimed by then"},
+                 "cancel a job that was not claimed after this time"},
     [BACKOFF] = {"backoff", 0, "D", SPEC_DURATION(1, VALUE_LONG_MAX), 0,
                  "first delay after a failure, in place of the policy's"},
     [BACKOFF_CAP] = {"backoff-cap", 0, "D", SPEC_DURATION(1, VALUE_LONG_MAX), 0,
@@ -170,9 +170,9 @@ static const struct example add_examples[] = {
     {"leasehold schedule add nightly reports --cron '30 2 * * *' --tz Europe/Berlin",
      "a job every night"},
     {"leasehold schedule add sync feeds '{\"all\":true}' --every 5m --key sync",
-     "every five minutes, but not while the last one still runs"},
+     "every five minutes, unless the last job has not ended"},
     {"leasehold schedule add dunning mail --cron '0 9 * * mon-fri' --catch-up none",
-     "on workdays; what was missed is not made up for"},
+     "on workdays; missed times are not made up for"},
     {.line = NULL},
 };
 
@@ -181,23 +181,20 @@ const struct command cmd_schedule_add = {
     .name = "add",
     .args = "NAME QUEUE [PAYLOAD | -] (--cron LINE [--tz ZONE] | --every D) [--catch-up HOW] "
             "[--kind K] [--priority N] [--key K] [--max-attempts N] [--lease D] [--expires D]",
-    .summary = "enqueue a job again and again",
+    .summary = "enqueue a job periodically",
     .text =
-        "Enqueues a job into QUEUE whenever the cron line says so, or every so often. Each time it "
-        "happens once, however many workers run: whoever claims or waits for jobs, or maintains "
-        "the "
-        "store, sees to it. A schedule of that name is replaced; with the same line and zone its "
-        "times go on as they were, so the command may be repeated at will."
-        "\n\n"
-        "The five fields take numbers, names (jan, mon), ranges (9-17), steps (*/15) and lists "
-        "(0,30); 0 and 7 are Sunday. If day of month and day of week are both given (neither "
-        "begins with *), either of them is enough. A time that is skipped when clocks are put "
-        "forward is due when they go on, one that occurs twice is due the first time; where the "
-        "hour is *, every hour that passes counts."
-        "\n\n"
-        "A tick is missed when nobody was there within a minute, or before the next one. With "
-        "--catch-up once, one job makes up for all that were missed; with none nothing does, with "
-        "all every one of them gets its job. What was missed is told by the event schedule.missed.",
+        "Enqueues a job into QUEUE at the times of the cron line, or at every interval. Each "
+        "time it is enqueued once, however many workers run: any process that claims, waits for "
+        "jobs or maintains the store does it. A schedule of the same name is replaced. With the "
+        "same line and zone its times stay the same, so the command may be repeated.\n\nThe five "
+        "fields take numbers, names (jan, mon), ranges (9-17), steps (*/15) and lists (0,30); 0 "
+        "and 7 are Sunday. If day of month and day of week are both given (neither begins with "
+        "*), one of them is enough. A time that is skipped when clocks are put forward is due at "
+        "the moment of the change; a time that occurs twice is due the first time. If the hour "
+        "is *, every hour that passes counts.\n\nA time is missed if no process ran within a "
+        "minute of it, or before the next one. With --catch-up once, one job makes up for all "
+        "missed times; with none, none does; with all, each gets its job. The event "
+        "schedule.missed says what was missed.",
     .positionals = add_positionals,
     .options = add_options,
     .examples = add_examples,
@@ -252,7 +249,7 @@ static int run_list(struct cli *cli, const struct args *args)
 }
 
 static const struct example list_examples[] = {
-    {"leasehold schedule list", "what is due when, and was last enqueued for when"},
+    {"leasehold schedule list", "the times of the last job and of the next"},
     {.line = NULL},
 };
 
@@ -261,8 +258,8 @@ const struct command cmd_schedule_list = {
     .name = "list",
     .args = "",
     .summary = "list the schedules",
-    .text = "Lists the schedules with their lines, the last time a job was enqueued for, and the "
-            "next. Times are UTC.",
+    .text = "Lists the schedules with their lines and the times of the last and the next job. "
+            "Times are UTC.",
     .examples = list_examples,
     .run = run_list,
 };
@@ -297,7 +294,7 @@ static int run_remove(struct cli *cli, const struct args *args)
 }
 
 static const struct example remove_examples[] = {
-    {"leasehold schedule remove nightly", "enqueue no more of it"},
+    {"leasehold schedule remove nightly", "stop the schedule"},
     {.line = NULL},
 };
 
@@ -310,8 +307,8 @@ const struct command cmd_schedule_remove = {
     .group = "schedule",
     .name = "remove",
     .args = "NAME",
-    .summary = "end a schedule",
-    .text = "Ends a schedule. The jobs that it has enqueued stay.",
+    .summary = "remove a schedule",
+    .text = "Removes a schedule. Jobs that it has enqueued stay.",
     .positionals = remove_positionals,
     .examples = remove_examples,
     .exits = remove_exits,

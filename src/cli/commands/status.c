@@ -10,15 +10,15 @@
 enum { METRICS, FAIL_ON, MAX_AGE };
 
 static const struct option options[] = {
-    [METRICS] = {"metrics", 0, NULL, SPEC_FLAG, 0, "in the text format of Prometheus"},
+    [METRICS] = {"metrics", 0, NULL, SPEC_FLAG, 0, "print in the text format of Prometheus"},
     [FAIL_ON] =
         {"fail-on", 0, "WHAT", SPEC_CHOICE("stale degraded failed paused no-worker"),
          OPTION_REPEATS,
-         "exit with 1 if this is so: stale (something should have been recovered), degraded "
-         "(the store, or a worker), failed (there are failed jobs), paused (a queue is), "
-         "no-worker (none is alive); may be repeated"},
+         "exit with 1 on this condition: stale (something should have been recovered), degraded "
+         "(the store or a worker), failed (there are failed jobs), paused (a queue), no-worker "
+         "(no worker is alive); may be repeated"},
     [MAX_AGE] = {"max-age", 0, "D", SPEC_LONG_TIME, 0,
-                 "exit with 1 if a job has been pending for longer than this"},
+                 "exit with 1 if a job has been pending longer than this"},
     {.name = NULL},
 };
 
@@ -297,7 +297,7 @@ static int run(struct cli *cli, const struct args *args)
 static const struct example examples[] = {
     {"leasehold status", "how is it going?"},
     {"leasehold status --fail-on stale --fail-on degraded --max-age 15m > /dev/null",
-     "for a monitor that goes by exit codes"},
+     "for a monitor that checks exit codes"},
     {"leasehold status --metrics > /var/lib/node_exporter/leasehold.prom", "for Prometheus"},
     {.line = NULL},
 };
@@ -305,14 +305,13 @@ static const struct example examples[] = {
 const struct command cmd_status = {
     .name = "status",
     .args = "[--metrics] [--fail-on WHAT]… [--max-age D]",
-    .summary = "queues and states, workers, what is stale, the store's health",
-    .text = "Prints how many jobs of each queue are in which state, the age of the oldest pending "
-            "one, how many workers are alive, late and dead, what is stale, the last recovery and "
-            "when something falls due next, and how the store is."
-            "\n\n"
-            "A store that can be read but not written, or whose last recovery did not recover "
-            "everything, is degraded: that is said, with the reason, and is no failure of this "
-            "command, unless --fail-on asks for it.",
+    .summary = "queues and states, workers, recovery, health of the store",
+    .text =
+        "Prints the number of jobs of each queue by state, the age of the oldest pending "
+        "job, the numbers of alive, late and dead workers, what is stale, the last recovery, the "
+        "time of the next, and the health of the store.\n\nA store is degraded if it can be read "
+        "but not written, or if its last recovery did not recover everything. The command prints "
+        "the reason; it is not an error, unless --fail-on asks for it.",
     .options = options,
     .examples = examples,
     .run = run,

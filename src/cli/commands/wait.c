@@ -8,7 +8,7 @@
 enum { TIMEOUT };
 
 static const struct option options[] = {
-    [TIMEOUT] = {"timeout", 0, "D", SPEC_LONG_TIME, 0, "wait no longer than this"},
+    [TIMEOUT] = {"timeout", 0, "D", SPEC_LONG_TIME, 0, "wait up to this long"},
     {.name = NULL},
 };
 
@@ -47,7 +47,7 @@ static int run(struct cli *cli, const struct args *args)
 }
 
 static const struct example examples[] = {
-    {"leasehold wait 17 --timeout 5m && echo done", "go on when the job was completed"},
+    {"leasehold wait 17 --timeout 5m && echo done", "continue if the job was completed"},
     {.line = NULL},
 };
 
@@ -62,9 +62,8 @@ const struct command cmd_wait = {
     .name = "wait",
     .args = "JOB [--timeout D]",
     .summary = "wait until a job has ended",
-    .text =
-        "Waits until the job is completed, failed or cancelled, and prints which. The exit code "
-        "passes the job's fate on.",
+    .text = "Waits until the job is completed, failed or cancelled, and prints the state. The exit "
+            "code says whether it was completed.",
     .positionals = positionals,
     .options = options,
     .examples = examples,

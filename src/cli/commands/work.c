@@ -42,32 +42,32 @@ static const struct positional positionals[] = {
 };
 
 static const struct option options[] = {
-    [JOBS] = {"jobs", 'j', "N", SPEC_INT(1, 1000), 0, "run so many at once (default: 1)"},
+    [JOBS] = {"jobs", 'j', "N", SPEC_INT(1, 1000), 0, "run up to N jobs at once (default: 1)"},
     [BATCH] = {"batch", 0, "N", SPEC_INT(0, 1000), 0,
-               "claim so many ahead of those that run (default: 0)"},
+               "claim up to N more jobs in advance (default: 0)"},
     [KIND] = {"kind", 'k', "K", SPEC_NAME, OPTION_REPEATS, "only jobs of this kind"},
-    [RATE] = {"rate", 0, "N/D", SPEC_RATE, 0, "start at most N jobs in each D: 20/1m"},
+    [RATE] = {"rate", 0, "N/D", SPEC_RATE, 0, "start at most N jobs per D: 20/1m"},
     [TIMEOUT] = {"timeout", 0, "D", SPEC_DURATION(1, VALUE_LONG_MAX), 0,
-                 "stop a run that takes longer; it has failed (default: the policy's, else none)"},
+                 "stop a run that takes longer: it has failed (default: the policy's, else none)"},
     [LEASE] = {"lease", 'l', "D", SPEC_LEASE_TIME, 0,
-               "hold each job for so long at a time (default: the job's, else the policy's)"},
+               "the lease of each job (default: the job's, else the policy's)"},
     [HEARTBEAT] = {"heartbeat", 0, "D", SPEC_LEASE_TIME, 0,
-                   "renew the leases at least so often (default: queue.heartbeat of the config "
-                   "file, else 30s)"},
+                   "extend the leases at least this often (default: queue.heartbeat of the "
+                   "config file, else 30s)"},
     [GRACE] = {"grace", 0, "D", SPEC_LONG_TIME, 0,
-               "when told to stop, wait so long for what runs (default: 30s)"},
+               "on stop, wait this long for running jobs (default: 30s)"},
     [KILL_AFTER] = {"kill-after", 0, "D", SPEC_DURATION(1, VALUE_DAY), 0,
-                    "from SIGTERM to SIGKILL, where a command is stopped (default: 5s)"},
+                    "time from SIGTERM to SIGKILL when a command is stopped (default: 5s)"},
     [DRAIN] = {"drain", 0, "HOW", SPEC_CHOICE("retries pending"), OPTION_VALUE_ATTACHED,
-               "stop when nothing is pending and no job waits for its next attempt (retries, the "
-               "default), or when nothing can be claimed now (pending)"},
-    [ONCE] = {"once", '1', NULL, SPEC_FLAG, 0, "run one job, and stop; exit 3 if there is none"},
+               "stop when nothing is pending and no job will be retried (retries, the default), "
+               "or when nothing can be claimed now (pending)"},
+    [ONCE] = {"once", '1', NULL, SPEC_FLAG, 0, "run one job and stop; exit 3 if there is none"},
     [WORKER] = {"worker", 'w', "LABEL", SPEC_NAME, 0,
-                "what the worker is called; something unique is added (default: USER@HOST)"},
+                "the name of the worker; a unique suffix is added (default: USER@HOST)"},
     [PASS_STORE] = {"pass-store", 0, NULL, SPEC_FLAG, 0,
-                    "tell the command which store it is, in LEASEHOLD_STORE"},
+                    "pass the store to the command, in LEASEHOLD_STORE"},
     [PRINT_OUTPUT] = {"print-output", 0, NULL, SPEC_FLAG, 0,
-                      "print what the commands write, each line with its job in front"},
+                      "print the output of the commands, each line with its job in front"},
     {.name = NULL},
 };
 
@@ -115,8 +115,8 @@ static void say_ended(struct work *work, const lh_work_event *event)
         [LH_RAN_FAILED] = "failed",
         [LH_RAN_PERMANENT] = "failed for good",
         [LH_RAN_NOT_NOW] = "postponed",
-        [LH_RAN_CRITICAL] = "given back, and this worker stops",
-        [LH_RAN_RELEASED] = "given back",
+        [LH_RAN_CRITICAL] = "released (the worker stops)",
+        [LH_RAN_RELEASED] = "released",
         [LH_RAN_LOST] = "lost",
     };
     const char *error = event->error ? event->error : "";
@@ -159,8 +159,7 @@ static void told(void *arg, const lh_work_event *event)
         say(work, LH_LOG_INFO, event, "resolved: %s", event->error);
         break;
     case LH_WORK_WAITING:
-        say(work, LH_LOG_INFO, event,
-            "nothing is pending: waiting for jobs that are to be retried");
+        say(work, LH_LOG_INFO, event, "nothing is pending: waiting for jobs that will be retried");
         break;
     case LH_WORK_STOPPING:
         if (event->running > 0)
@@ -299,21 +298,19 @@ static int run(struct cli *cli, const struct args *args)
 }
 
 static const struct example examples[] = {
-    {"leasehold work mail -- ./send.sh", "run ./send.sh once a job, with the payload on its "
+    {"leasehold work mail -- ./send.sh", "run ./send.sh for each job, with the payload on its "
                                          "standard input"},
     {"leasehold work mail news -j 4 --drain -- python3 send.py",
-     "four at once, from two queues, until both are empty"},
-    {"leasehold work embeddings --rate 20/1m --batch 10 -- ./embed",
-     "not more than the API allows"},
+     "four jobs at once, from two queues, until both are empty"},
+    {"leasehold work embeddings --rate 20/1m --batch 10 -- ./embed", "no more than an API allows"},
     {.line = NULL},
 };
 
 static const struct exit_note exits[] = {
-    {"stopped by a signal, or drained (also of a paused queue with jobs left, after a warning); "
-     "with "
+    {"stopped by a signal, or drained (with a warning if a paused queue still has jobs); with "
      "--once: the job was completed",
      0},
-    {"a command said that this worker cannot do its work (exit 78); with --once: the job was not "
+    {"a command exited with 78: this worker cannot do its work; with --once: the job was not "
      "completed",
      1},
     {"the command cannot be run", 2},
@@ -327,42 +324,31 @@ const struct command cmd_work = {
             "QUEUE… [--drain[=HOW] | --once] [--heartbeat D] [--grace D] [--worker LABEL] "
             "[--print-output] "
             "-- CMD ARGS…",
-    .summary = "run a command once a job, under a lease",
+    .summary = "run a command for each job, under a lease",
     .text =
-        "Claims jobs and runs the command once for each: the payload on its standard input, the "
-        "job in LEASEHOLD_JOB_ID, _TOKEN, _QUEUE, _KIND, _ATTEMPT, _MAX_ATTEMPTS, _CHECKPOINT and "
-        "_WORKER. What it writes to standard output (1 MiB of it) becomes the result, the end of "
-        "its standard error the error. Both streams of every run are kept: leasehold logs JOB "
-        "shows "
-        "them. The worker renews the lease, so that a busy command never "
-        "loses it."
-        "\n\n"
-        "Exit code 0 completes the job. 75 means not now: it is given back with the backoff delay, "
-        "the attempt refunded. 65 fails it for good. 78 means that this worker cannot do the work: "
-        "the job is given back and the worker stops with exit 1. Any other code, or a signal, is "
-        "a failure, and the job is tried again."
-        "\n\n"
-        "A command may say how far it is, in lines written to the descriptor in $LEASEHOLD_FD: "
-        "progress 40, stage testing, checkpoint {\"page\": 7}. The next attempt gets the last "
-        "checkpoint."
-        "\n\n"
-        "When the lease is lost, the job is cancelled, its time is up or no heartbeat was "
-        "confirmed "
-        "in time, everything the command has started gets SIGTERM, then SIGKILL. When the worker "
-        "is "
-        "killed, all of it is killed at once, and the job comes back. What a command leaves behind "
-        "in the background ends with it."
-        "\n\n"
-        "--drain stops the worker when nothing is pending and no job that was claimed before waits "
-        "for its next attempt, as after a failure or exit code 75. Jobs that were enqueued for "
-        "later "
-        "and were never claimed are not waited for, nor those that other workers hold. Pending "
-        "jobs that the rate, the concurrency or the exclusive lease of a queue holds back are "
-        "waited for. --drain=pending waits neither for retries nor for those."
-        "\n\n"
-        "SIGTERM, SIGINT or SIGHUP: nothing more is claimed, what runs is waited for, up to "
-        "--grace; then it is stopped and given back, with no attempt spent. A second signal does "
-        "that at once.",
+        "Claims jobs and runs the command once for each. The payload is on its standard input; "
+        "LEASEHOLD_JOB_ID, _TOKEN, _QUEUE, _KIND, _ATTEMPT, _MAX_ATTEMPTS, _CHECKPOINT and "
+        "_WORKER describe the job. Its standard output (the first 1 MiB) becomes the result, the "
+        "end of its standard error the error. Both streams of every run are kept: leasehold logs "
+        "JOB shows them. The worker extends the lease, so a busy command never loses it.\n\nExit "
+        "code 0 completes the job. 75 means not now: the job is released with the backoff delay, "
+        "and the attempt is refunded. 65 fails the job permanently. 78 means that this worker "
+        "cannot do the work: the job is released and the worker stops with exit code 1. Any "
+        "other code, or a signal, is a failure: the job is retried.\n\nA command can report its "
+        "progress in lines written to the descriptor in $LEASEHOLD_FD: progress 40, stage "
+        "testing, checkpoint {\"page\": 7}. The next attempt gets the last checkpoint.\n\nWhen "
+        "the lease is lost, the job is cancelled, its time is up or no heartbeat was confirmed "
+        "in time, all processes that the command has started get SIGTERM, then SIGKILL. When the "
+        "worker is killed, they are all killed at once, and the job returns to the queue. "
+        "Background processes that a command leaves behind are killed when it ends.\n\n--drain "
+        "stops the worker when nothing is pending and no claimed job will be retried, as after a "
+        "failure or exit code 75. It does not wait for jobs that were enqueued for later and "
+        "never claimed, nor for jobs of other workers. It does wait for pending jobs that the "
+        "rate, the concurrency or the exclusive lease of a queue keeps from running. "
+        "--drain=pending waits neither for retries nor for those.\n\nAfter SIGTERM, SIGINT or "
+        "SIGHUP the worker claims nothing more and waits up to --grace for running jobs; then it "
+        "stops them and releases them, without counting the attempt. After a second signal it "
+        "does so at once.",
     .positionals = positionals,
     .options = options,
     .examples = examples,

@@ -13,8 +13,8 @@ enum { SHOW_HEARTBEAT };
 
 static const struct option list_options[] = {
     [SHOW_HEARTBEAT] = {"show-heartbeat", 0, NULL, SPEC_FLAG, 0,
-                        "when each was last heard of, how long it may be silent, and which jobs "
-                        "a dead one still holds"},
+                        "also show the last heartbeat of each worker, its silence limit, and the "
+                        "jobs that a dead one still holds"},
     {.name = NULL},
 };
 
@@ -133,7 +133,7 @@ static int run_list(struct cli *cli, const struct args *args)
 
 static const struct example list_examples[] = {
     {"leasehold worker list", "who is there?"},
-    {"leasehold worker list --show-heartbeat", "who was last heard of when, and what is stuck?"},
+    {"leasehold worker list --show-heartbeat", "when was the last heartbeat, and what is stuck?"},
     {.line = NULL},
 };
 
@@ -142,11 +142,11 @@ const struct command cmd_worker_list = {
     .name = "list",
     .args = "[--show-heartbeat]",
     .summary = "list the workers",
-    .text = "Lists the workers that registered: alive, late (a beat was missed), dead (silent for "
-            "too long, or its process is gone) or stopped, and how many jobs each holds. With "
-            "--show-heartbeat also when each was last heard of, how often it beats, after which "
-            "silence it is dead, and the jobs of dead workers that wait to be taken back. Why one "
-            "fails at everything is shown where one does.",
+    .text = "Lists the registered workers: alive, late (missed a heartbeat), dead (silent for "
+            "too long, or its process is gone) or stopped, and the number of jobs that each holds. "
+            "With --show-heartbeat also the last heartbeat, the interval, the silence limit after "
+            "which the worker is dead, and the jobs of dead workers that wait for recovery. For a "
+            "degraded worker the reason is shown.",
     .options = list_options,
     .examples = list_examples,
     .run = run_list,
@@ -158,7 +158,7 @@ enum { INTERVAL };
 
 static const struct option beat_options[] = {
     [INTERVAL] = {"interval", 0, "D", SPEC_DURATION(1, VALUE_DAY), 0,
-                  "how often it will beat, up to 1d (default: 30s)"},
+                  "the interval until its next heartbeat, up to 1d (default: 30s)"},
     {.name = NULL},
 };
 
@@ -215,7 +215,8 @@ static int run_heartbeat(struct cli *cli, const struct args *args)
 }
 
 static const struct example beat_examples[] = {
-    {"leasehold worker heartbeat w-1 17:3 18:5", "beat for a worker and two jobs it holds"},
+    {"leasehold worker heartbeat w-1 17:3 18:5", "a heartbeat for a worker and two jobs that it "
+                                                 "holds"},
     {.line = NULL},
 };
 
@@ -229,12 +230,11 @@ const struct command cmd_worker_heartbeat = {
     .group = "worker",
     .name = "heartbeat",
     .args = "WORKER [JOB:TOKEN…] [--interval D]",
-    .summary = "beat for a worker and the jobs it holds",
-    .text = "Says that a worker is alive and extends the leases of its jobs, in one transaction. A "
-            "worker that "
-            "is not known is registered, as one without a process of ours: only time decides "
-            "whether it "
-            "is dead.",
+    .summary = "send a heartbeat for a worker and its jobs",
+    .text =
+        "Records that a worker is alive and extends the leases of its jobs, in one "
+        "transaction. An unknown worker is registered, as one without a process on this machine: "
+        "it is dead only when its silence limit has passed.",
     .positionals = beat_positionals,
     .options = beat_options,
     .examples = beat_examples,
@@ -264,7 +264,7 @@ static int run_stop(struct cli *cli, const struct args *args)
 }
 
 static const struct example stop_examples[] = {
-    {"leasehold worker stop w-1", "this worker will not come back"},
+    {"leasehold worker stop w-1", "this worker has ended"},
     {.line = NULL},
 };
 
@@ -272,8 +272,8 @@ const struct command cmd_worker_stop = {
     .group = "worker",
     .name = "stop",
     .args = "WORKER",
-    .summary = "say goodbye for a worker",
-    .text = "Marks the worker as stopped and releases what it still holds.",
+    .summary = "mark a worker as stopped",
+    .text = "Marks the worker as stopped and releases the jobs that it still holds.",
     .positionals = stop_positionals,
     .examples = stop_examples,
     .run = run_stop,

@@ -144,15 +144,14 @@ void help_group(const struct group *group)
         if (commands[i]->group != NULL && strcmp(commands[i]->group, group->name) == 0)
             print_line(commands[i]->name, commands[i]->summary);
     snprintf(name, sizeof name, "leasehold %s COMMAND --help", group->name);
-    printf("\n'%s' says more about each.\n", name);
+    printf("\nSee '%s' for each of them.\n", name);
 }
 
 void help_program(void)
 {
     printf("Usage: leasehold COMMAND …\n\n");
-    fill("A job queue that heals itself: a worker holds a job under a lease; whatever happens to "
-         "the "
-         "worker, the job comes back.",
+    fill("A job queue that heals itself: a worker holds a job under a lease. If the worker dies, "
+         "the job returns to the queue.",
          0, 0);
     for (const struct index_entry *e = command_index; e->section || e->command || e->group; e++) {
         const struct group *group = e->group ? group_find(e->group) : NULL;
@@ -164,7 +163,7 @@ void help_program(void)
             print_line(e->command->name, e->command->summary);
     }
     print_options("General options, before or after the command", global_options);
-    printf("\n'leasehold COMMAND --help' says more about each.\n");
+    printf("\nSee 'leasehold COMMAND --help' for each of them.\n");
 }
 
 /* ---- leasehold help -------------------------------------------------------------------------- */
@@ -208,8 +207,8 @@ static const struct example examples[] = {
 const struct command cmd_help = {
     .name = "help",
     .args = "[COMMAND [COMMAND]]",
-    .summary = "say how a command is used",
-    .text = "Prints how a command is used; without one, the list of commands.",
+    .summary = "show how to use a command",
+    .text = "Prints how to use a command; without one, the list of commands.",
     .positionals = positionals,
     .examples = examples,
     .run = run,

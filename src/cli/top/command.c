@@ -18,9 +18,9 @@ enum { INTERVAL_MS = 250, COLS = 100, COLS_LEAST = 20, SIZE_MOST = 10000 };
 
 static const struct option options[] = {
     [ONCE] = {"once", 0, NULL, SPEC_FLAG, 0,
-              "print it once, as plain text; needs no terminal ($COLUMNS and $LINES are its size)"},
+              "print once as plain text; needs no terminal (size: $COLUMNS and $LINES)"},
     [INTERVAL] = {"interval", 'i', "D", SPEC_DURATION(50, 3600000), 0,
-                  "how often to look, 50ms to 1h (default: 250ms)"},
+                  "refresh interval, 50ms to 1h (default: 250ms)"},
     [UNTIL_EMPTY] = {"until-empty", 0, NULL, SPEC_FLAG, 0,
                      "quit when no job is scheduled, pending or running"},
     {.name = NULL},
@@ -141,7 +141,7 @@ static int run(struct cli *cli, const struct args *args)
 static const struct example examples[] = {
     {"leasehold top", "watch queues, workers, leases and recoveries"},
     {"leasehold top --once", "the same as plain text, once"},
-    {"leasehold top --until-empty", "watch until all is done"},
+    {"leasehold top --until-empty", "watch until all jobs are done"},
     {.line = NULL},
 };
 
@@ -150,17 +150,15 @@ const struct command cmd_top = {
     .args = "[--once] [--interval D] [--until-empty]",
     .summary = "watch queues, workers, leases and recoveries live",
     .text =
-        "A screen that shows queues with their states and rates, workers with the age of their "
-        "last beat, running jobs with what is left of their lease as a bar that drains, and "
-        "recoveries and deaths as they happen. It only reads. When the store cannot be read the "
-        "last picture stays, says so, and goes on when it can."
-        "\n\n"
-        "Keys: q quits, p stops the picture and lets it go on, s sorts the jobs by id, lease, age "
-        "or worker, arrows and PgUp, PgDn, Home, End scroll them, ? helps. With NO_COLOR set "
-        "there are no colours; on a terminal without UTF-8 the bars are of plain characters."
-        "\n\n"
-        "--once prints what the screen would show, as plain text, $COLUMNS wide (default: the "
-        "terminal, 100 without one) and as long as it takes, or $LINES; with --json as data.",
+        "Shows queues with their states and rates, workers with the age of their last heartbeat, "
+        "running jobs with the rest of their lease as a bar, and recoveries and deaths as they "
+        "happen. It never writes to the store. If the store cannot be read, the last picture "
+        "stays with a message until it can be read again.\n\nKeys: q quits, p pauses and "
+        "resumes, s sorts the jobs by id, lease, age or worker, arrows and PgUp, PgDn, Home, End "
+        "scroll them, ? shows help. If NO_COLOR is set there are no colours; on a terminal "
+        "without UTF-8 the bars are plain characters.\n\n--once prints the screen once as plain "
+        "text, $COLUMNS wide (default: the terminal, else 100) and as long as needed, or $LINES; "
+        "with --json as data.",
     .options = options,
     .examples = examples,
     .run = run,

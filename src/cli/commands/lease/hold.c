@@ -6,17 +6,18 @@
 #include "lease.h"
 
 /* clang-format off: one a line, as a table */
-#define OPTION_OWNER                                    \
-    {                                                   \
-        "owner", 'o', "W", SPEC_NAME, 0, "who holds it" \
+#define OPTION_OWNER                                 \
+    {                                                \
+        "owner", 'o', "W", SPEC_NAME, 0, "the owner" \
     }
-#define OPTION_TOKEN                                                    \
-    {                                                                   \
-        "token", 't', "T", SPEC_ID, 0, "the token it was acquired with" \
+#define OPTION_TOKEN                                            \
+    {                                                           \
+        "token", 't', "T", SPEC_ID, 0, "the token of the lease" \
     }
-#define OPTION_VALUE                                                                         \
-    {                                                                                        \
-        "value", 'v', "JSON", SPEC_JSON(0), 0, "kept with the lease; it outlives the holder" \
+#define OPTION_VALUE                                             \
+    {                                                            \
+        "value", 'v', "JSON", SPEC_JSON(0), 0,                   \
+            "a value, kept with the lease and after its release" \
     }
 /* clang-format on */
 
@@ -59,9 +60,9 @@ enum { ACQUIRE_OWNER, ACQUIRE_TTL, ACQUIRE_VALUE };
 
 static const struct option acquire_options[] = {
     [ACQUIRE_OWNER] = {"owner", 'o', "W", SPEC_NAME, 0,
-                       "who holds it (default: a name unique to this call)"},
+                       "the owner (default: a name unique to this call)"},
     [ACQUIRE_TTL] = {"ttl", 0, "D", SPEC_LEASE_TIME, 0,
-                     "how long it is held, up to 30d (default: the scope's, else 5m)"},
+                     "how long to hold it, up to 30d (default: the scope's, else 5m)"},
     [ACQUIRE_VALUE] = OPTION_VALUE,
     {.name = NULL},
 };
@@ -112,10 +113,9 @@ const struct command cmd_lease_acquire = {
     .group = "lease",
     .name = "acquire",
     .args = "SCOPE/NAME [--owner W] [--ttl D] [--value JSON]",
-    .summary = "hold a name",
-    .text = "Acquires the named lease and prints its token. It succeeds if nobody holds it, if the "
-            "holder's "
-            "time is up, or if --owner holds it already; then it is extended.",
+    .summary = "acquire a named lease",
+    .text = "Acquires the named lease and prints its token. It succeeds if the lease is free or "
+            "expired, or if --owner holds it already; then it is extended.",
     .positionals = lease_positionals,
     .options = acquire_options,
     .examples = acquire_examples,
@@ -130,8 +130,8 @@ enum { EXTEND_OWNER, EXTEND_TOKEN, EXTEND_TTL, EXTEND_BY, EXTEND_VALUE };
 static const struct option extend_options[] = {
     [EXTEND_OWNER] = OPTION_OWNER,
     [EXTEND_TOKEN] = OPTION_TOKEN,
-    [EXTEND_TTL] = {"ttl", 0, "D", SPEC_LEASE_TIME, 0, "until now plus this"},
-    [EXTEND_BY] = {"by", 0, "D", SPEC_LEASE_TIME, 0, "by this beyond its present end"},
+    [EXTEND_TTL] = {"ttl", 0, "D", SPEC_LEASE_TIME, 0, "extend it to now plus this"},
+    [EXTEND_BY] = {"by", 0, "D", SPEC_LEASE_TIME, 0, "add this to its expiry"},
     [EXTEND_VALUE] = OPTION_VALUE,
     {.name = NULL},
 };
@@ -186,12 +186,12 @@ static int run_extend(struct cli *cli, const struct args *args)
 }
 
 static const struct example extend_examples[] = {
-    {"leasehold lease extend sync/chunk-7 --owner w-1 --ttl 2m", "until two minutes from now"},
+    {"leasehold lease extend sync/chunk-7 --owner w-1 --ttl 2m", "to two minutes from now"},
     {.line = NULL},
 };
 
 static const struct exit_note extend_exits[] = {
-    {"it is lost: expired, held by nobody, or by another", 4},
+    {"the lease is lost: it is expired, free, or held by another", 4},
     {.when = NULL},
 };
 
@@ -199,10 +199,10 @@ const struct command cmd_lease_extend = {
     .group = "lease",
     .name = "extend",
     .args = "SCOPE/NAME (--owner W | --token T) [--ttl D | --by D] [--value JSON]",
-    .summary = "hold a name for longer",
-    .text = "Extends a lease that is held: to now plus --ttl, or by --by beyond its present end; "
-            "without either "
-            "to now plus the time to live of the scope. It is refused once the lease has expired.",
+    .summary = "extend a named lease",
+    .text = "Extends a held lease: to now plus --ttl, or by --by beyond its expiry. Without "
+            "either it extends to now plus the default of the scope. It is refused after the lease "
+            "has expired.",
     .positionals = lease_positionals,
     .options = extend_options,
     .examples = extend_examples,
@@ -250,12 +250,12 @@ static int run_release(struct cli *cli, const struct args *args)
 }
 
 static const struct example release_examples[] = {
-    {"leasehold lease release sync/chunk-7 --owner w-1", "let others have it"},
+    {"leasehold lease release sync/chunk-7 --owner w-1", "another owner can acquire it now"},
     {.line = NULL},
 };
 
 static const struct exit_note release_exits[] = {
-    {"held by nobody", 3},
+    {"the lease is free already", 3},
     {"another owner holds it", 4},
     {.when = NULL},
 };
@@ -264,8 +264,8 @@ const struct command cmd_lease_release = {
     .group = "lease",
     .name = "release",
     .args = "SCOPE/NAME (--owner W | --token T)",
-    .summary = "give a name back",
-    .text = "Gives a lease back before its time. Repeating it is harmless.",
+    .summary = "release a named lease",
+    .text = "Releases a lease before it expires. Repeating it is harmless.",
     .positionals = lease_positionals,
     .options = release_options,
     .examples = release_examples,
@@ -281,7 +281,7 @@ static const struct option complete_options[] = {
     [COMPLETE_OWNER] = OPTION_OWNER,
     [COMPLETE_TOKEN] = OPTION_TOKEN,
     [COMPLETE_ROWS] = {"rows", 'r', "N", SPEC_INT(0, VALUE_ID_MAX), 0,
-                       "how many rows the work had, kept with the lease"},
+                       "the number of processed rows, kept with the lease"},
     [COMPLETE_VALUE] = OPTION_VALUE,
     {.name = NULL},
 };
@@ -322,9 +322,9 @@ const struct command cmd_lease_complete = {
     .group = "lease",
     .name = "complete",
     .args = "SCOPE/NAME (--owner W | --token T) [--rows N] [--value JSON]",
-    .summary = "give a name back, its work done",
-    .text = "Gives a lease back with its work done: keeps the row count and the value, and notes "
-            "the time.",
+    .summary = "release a named lease after its work is done",
+    .text = "Releases a lease whose work is done. Keeps the number of rows, the value and the "
+            "time with the lease.",
     .positionals = lease_positionals,
     .options = complete_options,
     .examples = complete_examples,

@@ -14,14 +14,13 @@ static const struct positional positionals[] = {
 };
 
 static const struct option options[] = {
-    [OWNER] = {"owner", 'o', "W", SPEC_NAME, 0,
-               "who holds it (default: a name unique to this run)"},
+    [OWNER] = {"owner", 'o', "W", SPEC_NAME, 0, "the owner (default: a name unique to this run)"},
     [TTL] = {"ttl", 0, "D", SPEC_LEASE_TIME, 0,
-             "how long it is held at a time, up to 30d (default: the scope's, else 5m)"},
+             "the time that each extension adds, up to 30d (default: the scope's, else 5m)"},
     [WAIT] = {"wait", 'w', "D", SPEC_LONG_TIME, OPTION_VALUE_OPTIONAL,
-              "if another holds it, wait until it is free, at most this long"},
+              "if another owner holds it, wait up to this long until it is free"},
     [KILL_AFTER] = {"kill-after", 0, "D", SPEC_DURATION(1, VALUE_DAY), 0,
-                    "from SIGTERM to SIGKILL, where the command is stopped (default: 5s)"},
+                    "time from SIGTERM to SIGKILL when the command is stopped (default: 5s)"},
     {.name = NULL},
 };
 
@@ -74,12 +73,12 @@ static int run(struct cli *cli, const struct args *args)
 static const struct example examples[] = {
     {"leasehold lease run deploy/web -- ./deploy.sh", "one deployment at a time, or exit 4"},
     {"leasehold lease run cron/report --wait 10m --ttl 1m -- ./report.sh",
-     "wait for the one that runs; if that dies, for a minute at most"},
+     "wait for a running report; if its process dies, for at most a minute"},
     {.line = NULL},
 };
 
 static const struct exit_note exits[] = {
-    {"the command's own exit code; 128 and the signal, if one killed it", 0},
+    {"the exit code of the command; 128 plus the signal that killed it", 0},
     {"the command cannot be run", 2},
     {"another holds the lease, or it was lost while the command ran", 4},
     {.when = NULL},
@@ -89,24 +88,21 @@ const struct command cmd_lease_run = {
     .group = "lease",
     .name = "run",
     .args = "SCOPE/NAME [--owner W] [--ttl D] [--wait [D]] [--kill-after D] -- CMD ARGS…",
-    .summary = "hold a name while a command runs",
+    .summary = "hold a named lease while a command runs",
     .text =
-        "Acquires the lease, runs the command, and gives the lease back when it has ended, however "
-        "it ends. Standard streams and terminal are the command's, as if it had been started "
-        "alone; it finds the lease in LEASEHOLD_LEASE and its token in LEASEHOLD_TOKEN. The lease "
-        "is extended for as long as the command runs."
-        "\n\n"
-        "A lease that is held, by --owner too, is not touched: exit 4, or with --wait a wait until "
-        "it is released, its time is up or its holder is proven dead. --wait takes the next word "
-        "as its limit if that reads as a duration; to be certain, write --wait=30s."
-        "\n\n"
-        "When the lease is lost, or no extension was confirmed in time, everything the command has "
-        "started gets SIGTERM, then SIGKILL, before another can have the lease. When leasehold is "
-        "killed, all of it is killed at once; the lease is then free at once, if the command had "
-        "run for a moment and no --owner was given, and else when its time is up. What the command "
-        "leaves behind in the background ends with it."
-        "\n\n"
-        "SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the command.",
+        "Acquires the lease, runs the command, and releases the lease when the command has ended "
+        "for any reason. The command has the standard streams and the terminal, as if it had "
+        "been started alone. It finds the lease in LEASEHOLD_LEASE and its token in "
+        "LEASEHOLD_TOKEN. The lease is extended while the command runs.\n\nIf the lease is held, "
+        "even by --owner, the exit code is 4. With --wait the program waits until the lease is "
+        "released or expires or its holder is proven dead. --wait takes the next word as its "
+        "limit if it is a duration; --wait=30s is never ambiguous.\n\nWhen the lease is lost, or "
+        "no extension was confirmed in time, all processes that the command has started get "
+        "SIGTERM, then SIGKILL, before another owner can acquire the lease. When leasehold is "
+        "killed, they are all killed at once. The lease is then free at once if the command had "
+        "run for a moment and --owner was not given; otherwise when it expires. Background "
+        "processes that the command leaves behind are killed when it ends.\n\nSIGTERM, SIGINT, "
+        "SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the command.",
     .positionals = positionals,
     .options = options,
     .examples = examples,

@@ -39,7 +39,7 @@ static void print_text(const lh_lease *lease, int64_t now)
 
     printf("lease %s/%s\n", lease->scope, lease->name);
     text_field("owner", "%s%s", lease->owner ? lease->owner : "nobody",
-               lease->stale ? ", its time is up" : "");
+               lease->stale ? ", expired" : "");
     text_field("token", "%" PRId64, lease->token);
     if (lease->acquired_at != 0)
         text_field("acquired", "%s (%s)", lh_time_format(lease->acquired_at, time, sizeof time),
@@ -82,12 +82,12 @@ static int run_show(struct cli *cli, const struct args *args)
 }
 
 static const struct example show_examples[] = {
-    {"leasehold lease show sync/chunk-7", "who holds it, and until when?"},
+    {"leasehold lease show sync/chunk-7", "who owns it, and until when?"},
     {.line = NULL},
 };
 
 static const struct exit_note show_exits[] = {
-    {"nothing is known of it, or there is no store", 3},
+    {"there is no such lease, or no store", 3},
     {.when = NULL},
 };
 
@@ -96,7 +96,7 @@ const struct command cmd_lease_show = {
     .name = "show",
     .args = "SCOPE/NAME",
     .summary = "one named lease",
-    .text = "Prints who holds the lease and until when, and what is kept with it.",
+    .text = "Prints the owner of the lease, its expiry, and the values that are kept with it.",
     .positionals = lease_positionals,
     .examples = show_examples,
     .exits = show_exits,
@@ -155,7 +155,7 @@ static int run_list(struct cli *cli, const struct args *args)
 }
 
 static const struct example list_examples[] = {
-    {"leasehold lease list sync", "all of a scope"},
+    {"leasehold lease list sync", "all leases of a scope"},
     {.line = NULL},
 };
 
@@ -164,7 +164,7 @@ const struct command cmd_lease_list = {
     .name = "list",
     .args = "[SCOPE]",
     .summary = "list named leases",
-    .text = "Lists the named leases, all or those of one scope.",
+    .text = "Lists all named leases, or those of one scope.",
     .positionals = list_positionals,
     .examples = list_examples,
     .run = run_list,

@@ -10,7 +10,7 @@ enum { LIST_POLICIES };
 
 static const struct option list_options[] = {
     [LIST_POLICIES] = {"policies", 0, NULL, SPEC_FLAG, 0,
-                       "the policies as they were set, in place of the queues"},
+                       "list the policies that were set, not the queues"},
     {.name = NULL},
 };
 
@@ -113,7 +113,7 @@ static int run_list(struct cli *cli, const struct args *args)
 
 static const struct example list_examples[] = {
     {"leasehold queue list", "the queues, with their limits and the last hour"},
-    {"leasehold queue list --policies", "what was set for whom"},
+    {"leasehold queue list --policies", "the policies of queues and kinds"},
     {.line = NULL},
 };
 
@@ -122,9 +122,8 @@ const struct command cmd_queue_list = {
     .name = "list",
     .args = "[--policies]",
     .summary = "list the queues",
-    .text =
-        "Lists the queues: whether they are open or paused, what waits and runs, their limits, and "
-        "the last hour.",
+    .text = "Lists the queues: whether they are open or paused, their pending and running jobs, "
+            "their limits, and the last hour.",
     .options = list_options,
     .examples = list_examples,
     .run = run_list,

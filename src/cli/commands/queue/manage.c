@@ -103,7 +103,7 @@ static int run_delete(struct cli *cli, const struct args *args)
 }
 
 static const struct example pause_examples[] = {
-    {"leasehold queue pause mail", "stop handing out its jobs"},
+    {"leasehold queue pause mail", "stop claims of its jobs"},
     {.line = NULL},
 };
 
@@ -111,17 +111,17 @@ const struct command cmd_queue_pause = {
     .group = "queue",
     .name = "pause",
     .args = "QUEUE",
-    .summary = "hand out no more jobs of a queue",
+    .summary = "stop claims from a queue",
     .text =
-        "Stops claims of the queue. What runs goes on, and jobs may be enqueued. Repeating it is "
-        "harmless.",
+        "Stops claims from the queue. Running jobs continue, and jobs can be enqueued. Repeating "
+        "it is harmless.",
     .positionals = one_queue,
     .examples = pause_examples,
     .run = run_pause,
 };
 
 static const struct example resume_examples[] = {
-    {"leasehold queue resume mail", "hand out its jobs again"},
+    {"leasehold queue resume mail", "allow claims of its jobs again"},
     {.line = NULL},
 };
 
@@ -129,15 +129,15 @@ const struct command cmd_queue_resume = {
     .group = "queue",
     .name = "resume",
     .args = "QUEUE",
-    .summary = "hand out jobs of a paused queue again",
-    .text = "Allows claims of the queue again. Repeating it is harmless.",
+    .summary = "allow claims from a paused queue again",
+    .text = "Allows claims from the queue again. Repeating it is harmless.",
     .positionals = one_queue,
     .examples = resume_examples,
     .run = run_resume,
 };
 
 static const struct example purge_examples[] = {
-    {"leasehold queue purge mail", "delete all that waits in it"},
+    {"leasehold queue purge mail", "delete its scheduled and pending jobs"},
     {.line = NULL},
 };
 
@@ -145,10 +145,9 @@ const struct command cmd_queue_purge = {
     .group = "queue",
     .name = "purge",
     .args = "QUEUE",
-    .summary = "delete all jobs that wait in a queue",
-    .text = "Deletes the scheduled and pending jobs of the queue, and prints how many they were. "
-            "What runs, "
-            "and what has ended, stays.",
+    .summary = "delete all scheduled and pending jobs of a queue",
+    .text = "Deletes the scheduled and pending jobs of the queue, and prints their number. "
+            "Running jobs, and jobs that have ended, stay.",
     .positionals = one_queue,
     .examples = purge_examples,
     .run = run_purge,
@@ -164,9 +163,10 @@ const struct command cmd_queue_delete = {
     .name = "delete",
     .args = "QUEUE",
     .summary = "remove an empty queue",
-    .text = "Removes the queue from all lists, with its history, its pause and the policies that "
-            "name it. It is refused while the queue has a job in any state (also completed or in "
-            "quarantine), or a schedule enqueues into it. The next enqueue makes a new queue.",
+    .text =
+        "Removes the queue with its history, its pause and the policies that name it. It is "
+        "refused if the queue has a job in any state (also completed or in quarantine), or if a "
+        "schedule enqueues into it. The next enqueue creates a new queue.",
     .positionals = one_queue,
     .examples = delete_examples,
     .run = run_delete,

@@ -67,7 +67,7 @@ static int run_show(struct cli *cli, const struct args *args)
 }
 
 static const struct example show_examples[] = {
-    {"leasehold queue show mail --kind welcome", "what holds for these jobs"},
+    {"leasehold queue show mail --kind welcome", "the settings that apply to these jobs"},
     {.line = NULL},
 };
 
@@ -75,12 +75,11 @@ const struct command cmd_queue_show = {
     .group = "queue",
     .name = "show",
     .args = "QUEUE [--kind K]",
-    .summary = "the policy that holds for a queue",
+    .summary = "show the settings that apply to a queue",
     .text =
-        "Prints every setting that holds for the jobs of QUEUE: what is not set for this queue and "
-        "kind "
-        "falls through to the queue, to the kind in any queue, to any queue, and to what is built "
-        "in. * means any queue.",
+        "Prints all settings that apply to the jobs of QUEUE. A setting that is not set for this "
+        "queue and kind comes from the policy of the queue, else of the kind in any queue, else "
+        "of any queue, else it is built in. * means any queue.",
     .positionals = queue_or_any,
     .options = show_options,
     .examples = show_examples,
@@ -100,7 +99,7 @@ enum { SET_KIND, SET_UNSET, SET_KEYS };
 static const struct option set_options[] = {
     [SET_KIND] = {"kind", 'k', "K", SPEC_NAME, 0, "for jobs of this kind only"},
     [SET_UNSET] = {"unset", 'u', "KEY", SPEC_CHOICE(KEY_NAMES), OPTION_REPEATS,
-                   "take a setting back, so that it falls through again"},
+                   "remove a setting, so that the wider policy applies again"},
 #define POLICY_KEY(config, option, json, meta, spec, field, help) \
     [SET_KEYS + POLICY_KEY_##field] = {option, 0, meta, spec, 0, help},
 #include "cli/input/policy_keys.def"
@@ -134,12 +133,11 @@ static int run_set(struct cli *cli, const struct args *args)
             continue;
         if (queue == NULL)
             return usage_error(args->command,
-                               "--%s holds for one queue: QUEUE \"*\" is not allowed",
+                               "--%s applies to one queue: QUEUE \"*\" is not allowed",
                                policy_keys[k].option);
         if (kind != NULL)
             return usage_error(args->command,
-                               "--%s holds for a whole queue: --kind \"%s\" is not "
-                               "allowed",
+                               "--%s applies to a whole queue: --kind \"%s\" is not allowed",
                                policy_keys[k].option, kind);
     }
     exit = cli_open(cli, ACCESS_WRITE);
@@ -155,7 +153,7 @@ static const struct example set_examples[] = {
     {"leasehold queue set mail --lease 2m --max-attempts 10", "for a queue"},
     {"leasehold queue set mail --kind newsletter --timeout 1h", "for one kind of its jobs"},
     {"leasehold queue set '*' --audit full", "for all queues"},
-    {"leasehold queue set mail --rate 20/1m --concurrency 4", "limits of a queue as a whole"},
+    {"leasehold queue set mail --rate 20/1m --concurrency 4", "limits of a whole queue"},
     {.line = NULL},
 };
 
@@ -164,12 +162,10 @@ const struct command cmd_queue_set = {
     .name = "set",
     .args = "QUEUE [--kind K] [--SETTING VALUE]… [--unset KEY]…",
     .summary = "set the policy of a queue",
-    .text =
-        "Sets what holds for the jobs of QUEUE, or only for those of one kind; * means any queue. "
-        "What is "
-        "not set falls through: to the queue, to the kind in any queue, to any queue, to what is "
-        "built in. The rate and concurrency are of a queue as a whole. With --json what holds "
-        "afterwards is printed.",
+    .text = "Sets the policy for the jobs of QUEUE, or for one kind of them; * means any queue. A "
+            "setting that is not set comes from the policy of the queue, else of the kind in any "
+            "queue, else of any queue, else it is built in. Rate and concurrency limit a whole "
+            "queue. With --json it prints the settings that apply afterwards.",
     .positionals = queue_or_any,
     .options = set_options,
     .examples = set_examples,
