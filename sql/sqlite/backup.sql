@@ -1,11 +1,11 @@
--- Copies of the store, and what a copy must leave behind when it becomes the store.
+-- Copies of the store, and what a restore must end in a copy before it becomes the store.
 
 -- name: copy_bytes
 SELECT page_count * page_size FROM pragma_page_count, pragma_page_size;
 
 -- name: copy_made_at
--- When a copy was made; of one that somebody else made, or has worked with since, the last minute
--- in which anything happened.
+-- When the copy was made. If another program made it, or the copy was used since, the last minute
+-- in which something happened.
 SELECT max(coalesce((SELECT value FROM lh_meta WHERE key = 'backup_at'), 0),
            coalesce((SELECT max(minute) * 60000 FROM lh_queue), 0),
            coalesce((SELECT value FROM lh_meta WHERE key = 'created_at'), 0));
@@ -14,7 +14,7 @@ SELECT max(coalesce((SELECT value FROM lh_meta WHERE key = 'backup_at'), 0),
 SELECT coalesce(sum(scheduled + pending + running + completed + failed + cancelled), 0)
   FROM lh_queue WHERE queue <> '*';
 
--- name: copy_held_back
+-- name: copy_in_quarantine
 SELECT count(*) FROM lh_quarantine WHERE until > :now;
 
 -- name: restore_running
@@ -22,26 +22,29 @@ SELECT id, token FROM lh_job
  WHERE state <> 'pending' AND state <> 'completed' AND state = 'running' LIMIT :n;
 
 -- name: restore_live
--- Of the store that is replaced: what is held or kept back, and for how long yet.
+-- In the replaced store: jobs that are held or in quarantine, and the time that their leases have
+-- left.
 SELECT id, token, lease_until - :now FROM lh_job
  WHERE state <> 'pending' AND state <> 'completed' AND state = 'running' AND lease_until > :now
 UNION ALL
 SELECT job, token, until - :now FROM lh_quarantine WHERE until > :now;
 
--- name: restore_keep_back
--- Such a job waits, as scheduled, until its holder over there has answered or its lease has ended.
+-- name: restore_quarantine
+-- Such a job is scheduled for the moment when its holder's lease ends, and is free earlier if the
+-- holder answers.
 UPDATE lh_job
    SET state = 'scheduled', run_at = max(coalesce(run_at, 0), :until), token = :new_token,
        state_changed_at = max(:now, coalesce(started_at, 0))
  WHERE id = :id AND (state = 'pending' OR state = 'scheduled');
 
 -- name: restore_live_exclusive
--- Of the store that is replaced: which job has its queue for itself.
+-- In the replaced store: the job that has an exclusive queue.
 SELECT name, owner, job, expires_at - :now FROM lh_lease
  WHERE scope = 'processing' AND job IS NOT NULL AND expires_at IS NOT NULL AND expires_at > :now;
 
 -- name: restore_exclusive
--- Nobody else gets the queue before that job is free; where the copy says another, it is older.
+-- No other job gets the queue before that job is free. If the copy has another job there, its entry
+-- is older.
 INSERT INTO lh_lease(scope, name, owner, token, ttl_ms, acquired_at, expires_at, job)
 SELECT 'processing', :queue, :owner, (:epoch << 40) + :tick, :left_ms, :now, :now + :left_ms, :job
   FROM lh_quarantine WHERE queue = :queue AND job = :job
@@ -58,7 +61,7 @@ SELECT :now, 'lease.released', scope || '/' || name, owner, 'restore', :reason, 
    AND (job IS NULL OR job NOT IN (SELECT job FROM lh_quarantine WHERE until > :now));
 
 -- name: restore_leases
--- Freed, and kept as rows: their tokens go on from where they are.
+-- They are freed but kept as rows, so that their tokens continue to rise.
 UPDATE lh_lease SET owner = NULL, acquired_at = NULL, expires_at = NULL, ttl_ms = NULL, job = NULL
  WHERE owner IS NOT NULL
    AND (job IS NULL OR job NOT IN (SELECT job FROM lh_quarantine WHERE until > :now));
@@ -68,12 +71,12 @@ INSERT INTO lh_event(at, type, worker, actor, reason)
 SELECT :now, 'worker.dead', id, 'restore', :reason FROM lh_worker WHERE silent_at IS NOT NULL;
 
 -- name: restore_workers
--- Whoever lives says so again, to the restored store.
+-- A worker that is alive registers again with the restored store.
 UPDATE lh_worker SET state = 'dead', silent_at = NULL, started = NULL, uncleaned = NULL
  WHERE state <> 'stopped';
 
 -- name: restore_ids
--- Of the store that is replaced: the highest ids ever given.
+-- In the replaced store: the highest ids ever given.
 SELECT name, seq FROM sqlite_sequence WHERE name LIKE 'lh\_%' ESCAPE '\';
 
 -- name: restore_id_row
@@ -85,5 +88,5 @@ SELECT :name, 0 WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = :na
 UPDATE sqlite_sequence SET seq = max(seq, :seq) WHERE name = :name;
 
 -- name: restore_forget
--- It is a copy no longer.
+-- The file is no longer a copy.
 DELETE FROM lh_meta WHERE key = 'backup_at';

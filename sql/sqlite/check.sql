@@ -1,6 +1,6 @@
--- The invariants of jobs as findings: each statement returns what breaks it, and nothing when all is
--- well. Most are CHECK constraints too; a damaged file, or a hand that switched them off, is why
--- they are asked again.
+-- The invariants of jobs as findings: each statement returns the rows that break one. Most
+-- invariants are CHECK constraints too, but a damaged file, or a connection that has switched them
+-- off, can break them.
 
 -- name: check_running
 SELECT id, 'running without a lease, worker, start or token, or a lease without running'
@@ -41,7 +41,7 @@ SELECT max(id), 'id is above the highest ever given' FROM lh_job
 HAVING max(id) > (SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'lh_job');
 
 -- name: check_tallies
--- Counted over the table, as nothing else does.
+-- Counts the whole table.
 SELECT NULL, 'queue "' || coalesce(q.queue, c.queue) || '" counts ' || s.name || ' as '
        || CASE s.name WHEN 'scheduled' THEN coalesce(q.scheduled, 0)
                       WHEN 'pending' THEN coalesce(q.pending, 0)
@@ -71,12 +71,12 @@ SELECT NULL, 'jobs that are gone have left output: ' || count(DISTINCT job) FROM
  WHERE job NOT IN (SELECT id FROM lh_job) HAVING count(*) > 0 LIMIT :n;
 
 -- name: check_schema
--- Our tables, indexes, views and triggers, as they are.
+-- The tables, indexes, views and triggers that exist.
 SELECT name, sql FROM sqlite_schema
  WHERE name LIKE 'lh\_%' ESCAPE '\' AND sql IS NOT NULL ORDER BY name;
 
 -- name: check_schedules
--- Those without a checksum over the whole row.
+-- Only schedules without a checksum over the whole row.
 SELECT name, payload_sum, payload FROM lh_schedule WHERE row_sum IS NULL;
 
 -- name: check_payloads
@@ -99,7 +99,7 @@ SELECT * FROM lh_lease;
 SELECT * FROM lh_request;
 
 -- name: check_sums
--- What the constraint of the table says too, by name; and rows that nobody has summed up.
+-- The same as the constraint of the table, but it names the job; and rows without a checksum.
 SELECT id, iif(state_sum = 0, 'row has no checksum: something other than leasehold has written it',
                'row does not match its checksum')
   FROM lh_job WHERE state_sum IS NOT lh_job_sum() LIMIT :n;

@@ -7,7 +7,8 @@ VALUES (:at, :type, :job, :queue, :worker, :lease, :from_state, :to_state, :acto
         :token, :data, :attempt, :max_attempts, :action, :report);
 
 -- name: event_list
--- Types, queues and times have no index: an event is written far more often than it is looked for.
+-- Types, queues and times have no index: events are written far more often than they are searched
+-- for.
 SELECT * FROM lh_event
  WHERE id > :after AND at >= :since AND (:queue IS NULL OR queue = :queue)
    AND (:type IS NULL OR type = :type OR substr(type, 1, length(:type) + 1) = :type || '.')
@@ -36,7 +37,7 @@ SELECT * FROM (
  ORDER BY id;
 
 -- name: event_prune
--- By age, and times rise with ids: the walk is over at the first batch that is young enough. What a
--- wrong clock dated far ahead must not stand in the way.
+-- By age. Times rise with ids, so the scan ends at the first batch that is young enough. An event
+-- with a time in the future does not stop it.
 DELETE FROM lh_event
  WHERE id IN (SELECT id FROM lh_event ORDER BY id LIMIT :n) AND (at < :before OR at > :ahead);

@@ -1,7 +1,7 @@
 -- Jobs: enqueue, claim, and the acts of a holder.
 
 -- name: job_insert
--- The id is given, because the checksum of the row covers it. That is computed in C: sum_of_new().
+-- The caller gives the id, because the checksum of the row covers it: sq_new_row_sum().
 INSERT INTO lh_job(id, queue, kind, state, priority, max_attempts, run_at, created_at,
                    state_changed_at, key, expires_at, lease_ms, backoff_ms, backoff_cap_ms, name_sum,
                    payload_sum, payload, state_sum)
@@ -13,14 +13,14 @@ VALUES (:id, :queue, :kind, :state, :priority, :max_attempts, :run_at, :now, :no
 SELECT seq FROM sqlite_sequence WHERE name = 'lh_job';
 
 -- name: job_sign
--- By plain INSERT: from its first claim on it has the checksums that the library writes.
+-- A job from a plain INSERT gets the library's checksums with its first claim.
 UPDATE lh_job SET name_sum = :name_sum, payload_sum = :payload_sum WHERE id = :id;
 
 -- name: job_sum
 -- The row has its final values: compute its checksum again.
 UPDATE lh_job SET state_sum = lh_job_sum() WHERE id = :id;
 
--- name: mend_sums
+-- name: recount_sums
 UPDATE lh_job SET state_sum = lh_job_sum() WHERE state_sum = 0;
 
 -- name: job_by_key
@@ -32,19 +32,19 @@ SELECT id, state FROM lh_job
 SELECT * FROM lh_job WHERE id = :id;
 
 -- name: job_next
--- Best first: priority, then age.
+-- Best first: by priority, then by age.
 SELECT * FROM lh_job
  WHERE state = 'pending' AND queue = :queue
  ORDER BY priority DESC, id LIMIT :n;
 
 -- name: job_next_of_kind
--- The best of one kind; the best of several are chosen from the best of each.
+-- The best job of one kind. A claim of several kinds chooses from the best of each.
 SELECT priority, id FROM lh_job
  WHERE state = 'pending' AND queue = :queue AND kind = :kind
  ORDER BY priority DESC, id LIMIT :n;
 
 -- name: job_claim
--- The token fences off every earlier holder: whoever still has the old one has lost.
+-- The new token fences off every earlier holder: its writes are refused from now on.
 UPDATE lh_job
    SET state = 'running', token = :token, attempt = attempt + 1, max_attempts = :max_attempts,
        worker = :worker, lease_until = :lease_until, held_ms = :held_ms,
@@ -52,8 +52,8 @@ UPDATE lh_job
        stage = NULL, progress = NULL
  WHERE id = :id AND state = 'pending';
 
--- name: job_beat
--- The guard is in the write: a lease that ended, or passed on, is not extended.
+-- name: job_heartbeat
+-- The guard is in the write: a lease that has ended or has another holder is not extended.
 UPDATE lh_job
    SET lease_until = :now + coalesce(:lease_ms, held_ms), last_heartbeat_at = :now,
        progress = coalesce(:progress, progress), stage = coalesce(:stage, stage),
@@ -61,28 +61,29 @@ UPDATE lh_job
  WHERE id = :id AND token = :token AND state = 'running' AND lease_until > :now;
 
 -- name: job_complete
--- Compare the token, not the clock: a slow worker may finish while nobody else has the job.
+-- Compares the token, not the clock: a slow worker may finish while no other worker has the job.
 UPDATE lh_job
    SET state = 'completed', lease_until = NULL, worker = NULL, result = :result,
        finished_at = :now, state_changed_at = max(:now, coalesce(started_at, 0))
  WHERE id = :id AND token = :token AND state = 'running';
 
 -- name: job_held
--- What a holder's act needs to know, if it still is the holder. (Not by RETURNING, which makes an
--- UPDATE twice as dear.)
+-- What an act of a holder needs to know if it still is the holder. RETURNING would make the UPDATE
+-- twice as expensive.
 SELECT queue, kind, attempt, max_attempts, started_at, backoff_ms, backoff_cap_ms, worker,
        lease_until
   FROM lh_job WHERE id = :id AND token = :token AND state = 'running';
 
 -- name: job_end_fail
--- (Here and below: a clock that was set back must not make a job change before it was started.)
+-- (Here and below: if the clock was set back, a job must not change before it was started.)
 UPDATE lh_job
    SET state = :state, lease_until = NULL, worker = NULL, last_error = :error, run_at = :run_at,
        finished_at = :finished_at, state_changed_at = max(:now, coalesce(started_at, 0))
  WHERE id = :id AND token = :token AND state = 'running';
 
 -- name: job_release
--- Giving back is not failing: the attempt is refunded. By another hand the token rises.
+-- A release is no failure: the attempt is given back. If an operator releases the job, the token
+-- rises.
 UPDATE lh_job
    SET state = :state, lease_until = NULL, worker = NULL, started_at = NULL,
        attempt = attempt - 1, run_at = :run_at, state_changed_at = :now,
@@ -90,7 +91,7 @@ UPDATE lh_job
  WHERE id = :id AND token = :token AND state = 'running';
 
 -- name: job_cancel
--- A new token, so that a running holder learns it at its next heartbeat.
+-- The new token makes a running holder learn of it at its next heartbeat.
 UPDATE lh_job
    SET state = 'cancelled', lease_until = NULL, worker = NULL, token = :new_token,
        last_error = :reason,
@@ -105,55 +106,57 @@ UPDATE lh_job
  WHERE id = :id AND state IN ('failed', 'cancelled', 'completed');
 
 -- name: job_delete
--- The trigger lh_job_delete takes it out of the counts.
+-- The trigger lh_job_delete subtracts it from the counts.
 DELETE FROM lh_job WHERE id = :id AND state <> 'running';
 
 -- name: job_reschedule
 UPDATE lh_job SET state = :state, run_at = :run_at, state_changed_at = max(:now, coalesce(started_at, 0))
  WHERE id = :id AND state IN ('scheduled', 'pending');
 
--- name: hold_put
+-- name: quarantine_put
 INSERT INTO lh_quarantine(queue, job, token, until) VALUES (:queue, :job, :token, :until)
     ON CONFLICT DO UPDATE SET token = excluded.token, until = excluded.until;
 
--- name: hold_get
+-- name: quarantine_get
 SELECT token, until FROM lh_quarantine WHERE queue = :queue AND job = :job;
 
--- name: hold_of_job
--- The queue of a hold whose job is gone.
+-- name: quarantine_of_job
+-- The queue of a quarantine whose job was deleted.
 SELECT queue FROM lh_quarantine WHERE job = :job;
 
--- name: hold_end
+-- name: quarantine_end
 DELETE FROM lh_quarantine WHERE queue = :queue AND job = :job;
 
--- name: hold_prune
+-- name: quarantine_prune
 DELETE FROM lh_quarantine WHERE until <= :now;
 
--- name: job_unhold
--- The holder of a revoked lease has answered: what waited for it may go.
+-- name: job_leave_quarantine
+-- The holder of a revoked lease has answered: the job may be claimed now.
 UPDATE lh_job SET run_at = :wall WHERE id = :id AND state = 'scheduled' AND run_at = :until;
 
 -- name: job_of_worker
--- What a worker holds: the index has its name, so this walks over running jobs without their rows.
+-- What a worker holds. The index contains the worker, so this scans running jobs without reading
+-- their rows.
 SELECT id, token FROM lh_job
  WHERE state <> 'pending' AND state <> 'completed' AND state = 'running'
    AND worker = :worker;
 
 -- name: queue_slots
--- Slots in use, as counted; those of revoked leases are not free yet.
+-- The slots in use, by the count. Slots of revoked leases are not free yet.
 SELECT running + (SELECT count(*) FROM lh_quarantine WHERE queue = :queue AND until > :now)
   FROM lh_queue WHERE queue = :queue;
 
 -- name: job_slots
--- The same, counted over what runs: asked when the count says that a queue is full.
+-- The same, counted over the running jobs, when the count says that the queue is full.
 SELECT (SELECT count(*) FROM lh_job
          WHERE state <> 'pending' AND state <> 'completed' AND state = 'running'
            AND queue = :queue)
      + (SELECT count(*) FROM lh_quarantine WHERE queue = :queue AND until > :now);
 
 -- name: job_retry_waits
--- A token tells a retry (or a job in quarantine) from a job that was enqueued for later. Retries are
--- scheduled soon, so the walk by time finds one early; only the answer "none" reads all that is scheduled.
+-- A job with a token waits for a retry (or is in quarantine); a job without one was enqueued for
+-- later. Retries are scheduled soon, so the scan by time finds one early. Only the answer "none"
+-- reads all scheduled jobs.
 SELECT 1 FROM lh_job
  WHERE state <> 'pending' AND state <> 'completed' AND state = 'scheduled'
    AND lease_until IS NULL AND token > 0
@@ -161,14 +164,14 @@ SELECT 1 FROM lh_job
    AND NOT EXISTS (SELECT 1 FROM lh_queue q WHERE q.queue = :queue AND q.paused)
  ORDER BY run_at LIMIT 1;
 
--- name: job_held_back
--- Asked after a claim that got nothing: what is pending all the same is held back by a limit of its queue.
+-- name: job_limited
+-- After a claim that got nothing: jobs that are still pending wait for a limit of their queue.
 SELECT 1 FROM lh_job
  WHERE state = 'pending' AND queue = :queue
    AND NOT EXISTS (SELECT 1 FROM lh_queue q WHERE q.queue = :queue AND q.paused)
  ORDER BY priority DESC, id LIMIT 1;
 
--- name: job_held_back_of_kind
+-- name: job_limited_of_kind
 SELECT 1 FROM lh_job
  WHERE state = 'pending' AND queue = :queue AND kind = :kind
    AND NOT EXISTS (SELECT 1 FROM lh_queue q WHERE q.queue = :queue AND q.paused)
@@ -187,7 +190,8 @@ UPDATE lh_job SET state = 'pending', state_changed_at = max(:now, coalesce(start
 INSERT INTO lh_expiry(expires_at, job) VALUES (:expires_at, :job);
 
 -- name: job_overdue
--- Not claimed by its expiry; or deleted or ended meanwhile (then there is nothing to cancel).
+-- The job was not claimed before its expiry. If it was deleted or has ended, there is nothing to
+-- cancel.
 SELECT e.job, j.queue, j.kind, j.state, j.token, e.expires_at
   FROM lh_expiry e LEFT JOIN lh_job j ON j.id = e.job
  WHERE e.expires_at <= :wall ORDER BY e.expires_at LIMIT :n;
@@ -204,15 +208,15 @@ SELECT id FROM lh_job
  LIMIT :n;
 
 -- name: job_aged
--- Pruning walks by id: ids are ordered by age, so the walk ends at the first job that was created
+-- Pruning scans by id. Ids are ordered by age, so the scan ends at the first job that was created
 -- too late to have ended before any cutoff, and no index is needed.
 SELECT id, queue, kind, state, finished_at, created_at FROM lh_job
  WHERE id > :after ORDER BY id LIMIT :n;
 
--- name: job_hold_back
--- Something of it no longer matches its checksum: never run, kept for inspection. Every value that the
--- table would refuse is replaced. The sum is computed again by job_sum: what is there now is what an
--- operator looks at.
+-- name: job_set_aside
+-- The row does not match a checksum: the job never runs and is kept for inspection. Every value
+-- that the table would refuse is replaced. job_sum then computes the checksum again, over the
+-- values that an operator sees.
 UPDATE lh_job
    SET state = 'failed', worker = NULL, lease_until = NULL, token = :token, last_error = :reason,
        finished_at = :now, state_changed_at = :now, state_sum = 0,
@@ -240,9 +244,10 @@ UPDATE lh_job
  WHERE id = :id AND (state = 'pending' OR state = 'running' OR state = 'scheduled');
 
 -- name: job_next_ids
--- The same order as job_next, from the index alone: where a row cannot be read, the others still can.
+-- The same order as job_next, from the index alone: a row that cannot be read does not hide the
+-- others.
 SELECT id FROM lh_job WHERE state = 'pending' AND queue = :queue ORDER BY priority DESC, id;
 
--- name: damage_told
--- Was it recorded before that this job is passed over?
+-- name: damage_recorded
+-- Was it recorded before that this job is skipped?
 SELECT 1 FROM lh_event WHERE job = :job AND type = 'job.damaged' LIMIT 1;

@@ -7,8 +7,8 @@ SELECT * FROM lh_lease WHERE scope = :scope AND name = :name;
 SELECT * FROM lh_lease WHERE :scope IS NULL OR scope = :scope ORDER BY scope, name;
 
 -- name: lease_acquire
--- Guarded by expiry: an active lease of another cannot be stolen. The token of a row that is made
--- anew starts at the store's own count of changes, which is above every token the name ever had.
+-- Guarded by the expiry: an active lease of another owner cannot be taken. The token of a new row
+-- starts at the store's count of changes, which is above every token that the name ever had.
 INSERT INTO lh_lease(scope, name, owner, token, ttl_ms, acquired_at, expires_at, value, job)
 VALUES (:scope, :name, :owner, (:epoch << 40) + :tick, :ttl_ms, :now, :expires_at, :value, :job)
     ON CONFLICT(scope, name) DO UPDATE
@@ -27,7 +27,7 @@ UPDATE lh_lease
    AND expires_at > :now;
 
 -- name: lease_follow
--- The exclusive lease of a queue ends when its job's lease does.
+-- The exclusive lease of a queue ends together with its job's lease.
 UPDATE lh_lease SET expires_at = :expires_at, ttl_ms = :ttl_ms
  WHERE scope = 'processing' AND name = :queue AND job = :job;
 
@@ -45,7 +45,7 @@ UPDATE lh_lease
  WHERE scope = :scope AND name = :name AND token = :token;
 
 -- name: lease_delete
--- Nothing is left to remember of it.
+-- The row has nothing left to store.
 DELETE FROM lh_lease
  WHERE scope = :scope AND name = :name AND owner IS NULL
    AND value IS NULL AND rows IS NULL AND last_completed_at IS NULL;

@@ -1,13 +1,13 @@
--- Everything into another store, or out of one. The rows themselves are read and written by
--- statements that move.c puts together from the one list of tables (rules/tables.c).
+-- Moving everything into another store, or out of one. copies/move.c makes the statements that read
+-- and write the rows, from the list of tables in rules/tables.c.
 
 -- name: move_running
--- Nobody may be at work when a store is closed: how many are, and until when.
+-- A store is closed only when no job runs: how many run, and until when.
 SELECT count(*), max(lease_until) FROM lh_job
  WHERE state <> 'pending' AND state <> 'completed' AND state = 'running';
 
 -- name: move_roll
--- The minutes under way go to history, so that all counts are in one place.
+-- Add the current minutes to the history, so that all counts are in one place.
 INSERT INTO lh_rollup
 SELECT minute, queue, m_enqueued, m_claimed, m_completed, m_failed, m_recovered, m_ended,
        m_wait_ms, m_run_ms
@@ -25,7 +25,7 @@ UPDATE lh_queue
  WHERE queue <> '*';
 
 -- name: move_shut
--- Our own acts are refused by the library; this is for whoever enqueues by plain SQL.
+-- The library refuses our own acts. This refuses an enqueue by plain SQL.
 CREATE TRIGGER IF NOT EXISTS lh_closed BEFORE INSERT ON lh_job
 BEGIN
     SELECT RAISE(ABORT, 'the store is being moved, or was: nothing can be enqueued in it');
@@ -38,7 +38,7 @@ DROP TRIGGER IF EXISTS lh_closed;
 DELETE FROM lh_meta WHERE key IN ('move_part', 'move_id', 'move_other', 'move_url');
 
 -- name: move_empty
--- Never used: no job ever had an id here, and nothing was set.
+-- The store was never used: no job ever had an id, and nothing was configured.
 SELECT NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'lh_job' AND seq > 0)
    AND NOT EXISTS (SELECT 1 FROM lh_policy)
    AND NOT EXISTS (SELECT 1 FROM lh_scope) AND NOT EXISTS (SELECT 1 FROM lh_schedule)

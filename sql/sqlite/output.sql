@@ -1,15 +1,15 @@
--- What runs wrote.
+-- Output of runs.
 
 -- name: output_of
--- Under which policy a run writes, which attempt it is, and whether it may: under the token that the job
--- has now, or to the row that it began when it had it. Did it begin one?
+-- The policy and the attempt of a run, and whether it may write: under the token that the job has
+-- now, or to a row that it has started before. Also whether that row exists.
 SELECT j.queue, j.kind, coalesce(o.attempt, j.attempt), j.token = :token OR o.job IS NOT NULL,
        o.job IS NOT NULL
   FROM lh_job j LEFT JOIN lh_output o ON o.job = j.id AND o.token = :token
  WHERE j.id = :job;
 
 -- name: output_put
--- What comes late is not put over what came after it.
+-- Output that arrives late does not overwrite newer output.
 INSERT INTO lh_output(job, token, attempt, at, result_bytes, stdout_bytes, stdout_head, stdout_tail,
                       stderr_bytes, stderr_head, stderr_tail)
 VALUES (:job, :token, :attempt, :now, :result_bytes, :stdout_bytes, :stdout_head, :stdout_tail,
@@ -38,8 +38,8 @@ SELECT token, attempt, at, result_bytes, stdout_bytes, stdout_head, stdout_tail,
 SELECT result_bytes FROM lh_output WHERE job = :job AND token = :token;
 
 -- name: output_aged
--- The walk over ids goes on here where that over jobs ends (job_aged): jobs that are too young to be pruned,
--- as far as something of theirs is kept.
+-- This scan over ids starts where job_aged ends: at jobs that are too young to be pruned, if they
+-- have output.
 SELECT j.id, j.queue, j.kind, j.state, j.finished_at, j.created_at
   FROM lh_output o CROSS JOIN lh_job j ON j.id = o.job
  WHERE o.job > :after GROUP BY o.job ORDER BY o.job LIMIT :n;

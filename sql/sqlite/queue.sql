@@ -1,7 +1,7 @@
--- Queues, policies and the counts kept per queue.
+-- Queues, policies and the counts per queue.
 
 -- name: queue_tally
--- Once a transaction and queue, while the minute lasts.
+-- Once per transaction and queue, within the current minute.
 UPDATE lh_queue
    SET scheduled = scheduled + :scheduled, pending = pending + :pending,
        running = running + :running, completed = completed + :completed,
@@ -13,7 +13,7 @@ UPDATE lh_queue
  WHERE queue = :queue AND minute = :minute;
 
 -- name: queue_roll
--- The minute is over: its counts go to history.
+-- The minute is over: move its counts to the history.
 INSERT INTO lh_rollup
 SELECT minute, queue, m_enqueued, m_claimed, m_completed, m_failed, m_recovered, m_ended,
        m_wait_ms, m_run_ms
@@ -31,7 +31,7 @@ INSERT INTO lh_queue(queue, minute) VALUES (:queue, :minute)
        m_recovered = 0, m_ended = 0, m_wait_ms = 0, m_run_ms = 0;
 
 -- name: queue_running_set
--- The count was found to be wrong: heal it.
+-- Correct a wrong count.
 UPDATE lh_queue SET running = running + :drift WHERE queue = :queue;
 
 -- name: queue_bucket
@@ -63,8 +63,8 @@ DELETE FROM lh_rollup WHERE queue = :queue;
 -- name: queue_delete_policies
 DELETE FROM lh_policy WHERE queue = :queue;
 
--- name: queue_delete_holds
--- Those whose deadline has passed: maintenance has not removed them yet.
+-- name: queue_delete_quarantine
+-- Quarantines whose deadline has passed and which maintenance has not removed yet.
 DELETE FROM lh_quarantine WHERE queue = :queue;
 
 -- name: queue_paused
@@ -85,8 +85,8 @@ SELECT q.queue, q.paused, q.scheduled, q.pending, q.running, q.completed, q.fail
  WHERE q.queue <> '*' ORDER BY q.queue;
 
 -- name: queue_oldest
--- The oldest pending job: ids rise with age, so it is the first of one of the priorities; hops from
--- priority to priority instead of reading them all.
+-- The oldest pending job. Ids rise with age, so it is the first job of one of the priorities. The
+-- scan jumps from priority to priority.
 WITH RECURSIVE first(priority, id) AS (
     SELECT * FROM (SELECT priority, id FROM lh_job WHERE state = 'pending' AND queue = :queue
                     ORDER BY priority DESC, id LIMIT 1)
@@ -133,7 +133,7 @@ DELETE FROM lh_policy WHERE queue = :queue AND kind = :kind;
 SELECT ttl_ms FROM lh_scope WHERE scope = :scope;
 
 -- name: scope_set
--- Changes nothing where it is so already.
+-- Changes nothing if it is set already.
 INSERT INTO lh_scope(scope, ttl_ms) VALUES (:scope, :ttl_ms)
     ON CONFLICT DO UPDATE SET ttl_ms = excluded.ttl_ms WHERE ttl_ms <> excluded.ttl_ms;
 

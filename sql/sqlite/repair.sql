@@ -1,9 +1,9 @@
--- Repair: what a store that was damaged needs beside its rows.
+-- Repair: what a damaged store needs beside its rows.
 
 -- name: repair_job
--- A job whose row breaks the rules of the table: put right as far as sense allows, and failed, so that
--- nobody runs what may be another job than was asked for. What has ended otherwise stays ended. Who
--- held it has lost it.
+-- A job whose row breaks the rules of the table is corrected as far as possible and failed, because
+-- it may no longer be the job that was asked for. A job that has ended keeps its state. Its holder
+-- has lost it.
 WITH r AS (
     SELECT :id AS id, :queue AS queue, :kind AS kind, :state AS state, :priority AS priority,
            iif(typeof(:attempt) = 'integer' AND :attempt >= 0, :attempt, 0) AS attempt,
@@ -59,8 +59,8 @@ SELECT id,
        iif(typeof(payload) IN ('integer', 'real'), NULL, payload)
   FROM s;
 
--- name: repair_hold_back
--- The row is whole, but is not the job that was asked for; what has ended stays ended.
+-- name: repair_set_aside
+-- The row is readable but is not the job that was asked for. A job that has ended keeps its state.
 UPDATE lh_job
    SET state = iif(state IN ('completed', 'cancelled'), state, 'failed'), worker = NULL,
        lease_until = NULL, finished_at = coalesce(finished_at, :now), last_error = :reason,
@@ -72,15 +72,15 @@ INSERT INTO lh_queue(queue, changes) SELECT '*', :changes
  WHERE NOT EXISTS (SELECT 1 FROM lh_queue WHERE queue = '*');
 
 -- name: repair_meta
--- What was not found; what was stays as it is.
+-- Adds missing values; existing ones stay.
 INSERT INTO lh_meta(key, value) VALUES (:key, :value) ON CONFLICT DO NOTHING;
 
 -- name: meta_delete
 DELETE FROM lh_meta WHERE key = :key;
 
 -- name: repair_lease
--- Its row does not match its checksum: its holder, if there is one, gets a full lease more, and nobody else
--- gets the lease before that.
+-- The row does not match its checksum. Its holder, if it has one, gets another full lease, and no
+-- other owner gets the lease before that ends.
 UPDATE lh_lease
    SET token = iif(token BETWEEN 0 AND 9007199254740991, token, 0),
        expires_at = iif(owner IS NULL, NULL,
@@ -104,28 +104,28 @@ SELECT seq FROM sqlite_sequence WHERE name = 'lh_job';
 UPDATE lh_queue SET changes = changes + 1, generation = generation + 1 WHERE queue = '*';
 
 -- name: check_expiries
--- Where the list of expiries was damaged: jobs that nobody ever held can still expire.
+-- If the list of expiries was damaged: jobs that were never claimed can still expire.
 INSERT INTO lh_expiry(expires_at, job)
 SELECT expires_at, id FROM lh_job
  WHERE expires_at IS NOT NULL AND token = 0 AND (state = 'pending' OR state = 'scheduled')
     ON CONFLICT DO NOTHING;
 
 -- name: check_last_job
--- The highest id of a job that anything tells of.
+-- The highest id of a job in any table.
 SELECT max(coalesce((SELECT max(id) FROM lh_job), 0), coalesce((SELECT max(job) FROM lh_event), 0),
            coalesce((SELECT max(job) FROM lh_expiry), 0), coalesce((SELECT max(job) FROM lh_quarantine), 0),
            coalesce((SELECT max(job) FROM lh_lease), 0), coalesce((SELECT max(job) FROM lh_output), 0),
            coalesce((SELECT max(last_job) FROM lh_schedule), 0));
 
 -- name: check_last_epoch
--- The highest epoch that any token tells of.
+-- The highest epoch in any token.
 SELECT max(coalesce((SELECT max(token) FROM lh_job), 0), coalesce((SELECT max(token) FROM lh_lease), 0),
            coalesce((SELECT max(token) FROM lh_event), 0),
            coalesce((SELECT max(token) FROM lh_output), 0),
            coalesce((SELECT max(token) FROM lh_quarantine), 0)) >> 40;
 
 -- name: check_newest
--- When the newest change was made that can be seen.
+-- The time of the newest change that can be seen.
 SELECT max(coalesce((SELECT max(state_changed_at) FROM lh_job), 0),
            coalesce((SELECT max(last_heartbeat_at) FROM lh_job), 0),
            coalesce((SELECT max(at) FROM lh_event), 0), coalesce((SELECT max(at) FROM lh_output), 0),
@@ -134,6 +134,8 @@ SELECT max(coalesce((SELECT max(state_changed_at) FROM lh_job), 0),
 
 -- Which jobs there are, and which belong in each index of theirs: against what the index knows.
 -- name: check_jobs
+-- The jobs that exist, and those that belong in each index, to compare with the entries of the
+-- index.
 SELECT id FROM lh_job NOT INDEXED ORDER BY id;
 
 -- name: check_jobs_pending

@@ -1,4 +1,4 @@
--- Schedules: periodic work.
+-- Schedules.
 
 -- name: schedule_due
 SELECT name FROM lh_schedule WHERE next_at <= :wall ORDER BY next_at LIMIT :n;
@@ -27,25 +27,25 @@ VALUES (:name, :queue, :cron, :tz, :catch_up, :done_until, :next_at, :now, :kind
        backoff_ms = excluded.backoff_ms, backoff_cap_ms = excluded.backoff_cap_ms,
        payload_sum = excluded.payload_sum, payload = excluded.payload, row_sum = lh_row_sum();
 
--- name: schedule_settle
--- Compare-and-set: of all who have noticed that it is due, one moves it on, and enqueues.
+-- name: schedule_advance
+-- Compare-and-set: of all processes that found it due, one moves it forward and enqueues.
 UPDATE lh_schedule SET done_until = :upto, next_at = :next_at
  WHERE name = :name AND done_until = :done_until;
 
--- name: schedule_note
--- What came of it.
+-- name: schedule_result
+-- The result of a run.
 UPDATE lh_schedule
    SET last_at = coalesce(:last_at, last_at), last_job = coalesce(:last_job, last_job),
        error = :error
  WHERE name = :name;
 
 -- name: schedule_put_off
--- It cannot be told when it is due: nothing is settled, somebody looks again later.
+-- It is unknown when the schedule is due. No run is done, and it is checked again later.
 UPDATE lh_schedule SET next_at = :next_at, error = :error WHERE name = :name;
 
 -- name: schedule_rewind
--- The clock was set back by more than a day: it was wrong before, and nobody would want to wait
--- until then. Within a day no instant comes twice.
+-- The clock was set back by more than a day. It was wrong before, and nobody wants to wait until
+-- then. Within a day no instant comes twice.
 UPDATE lh_schedule SET done_until = :wall, next_at = :wall WHERE done_until > :wall + 86400000;
 
 -- name: schedule_delete

@@ -1,4 +1,4 @@
--- The store as a whole: its counters, its meta values, what it was asked before.
+-- The store as a whole: counters, lh_meta, requests, the clock.
 
 -- name: txn_begin
 BEGIN IMMEDIATE;
@@ -19,15 +19,15 @@ ROLLBACK TO act;
 RELEASE act;
 
 -- name: store_touch
--- Last statement of every writing transaction: counts it.
+-- The last statement of every writing transaction: counts it.
 UPDATE lh_queue SET changes = :changes WHERE queue = '*';
 
 -- name: store_marks
--- First statement of every transaction: its number, and whether caches are stale.
+-- The first statement of every transaction: its number, and whether caches are stale.
 SELECT changes, generation FROM lh_queue WHERE queue = '*';
 
 -- name: store_generation
--- After a change of policies, pauses, epoch or anchor: every handle reloads before it acts.
+-- After a change of policies, pauses, epoch or anchor: every handle reloads before its next act.
 UPDATE lh_queue SET generation = generation + 1 WHERE queue = '*';
 
 -- name: skip_ids
@@ -45,7 +45,7 @@ INSERT INTO lh_meta(key, value) VALUES (:key, :value)
 INSERT INTO lh_request(request, act, at, jobs) VALUES (:request, :act, :at, :jobs);
 
 -- name: request_jobs
--- The jobs a request created or claimed, in its order.
+-- The jobs that a request created or claimed, in their order.
 SELECT j.value ->> 0, j.value ->> 1, r.act FROM lh_request r, json_each(r.jobs) j
  WHERE r.request = :request ORDER BY j.key;
 
@@ -64,14 +64,15 @@ DELETE FROM lh_request
  WHERE request IN (SELECT request FROM lh_request WHERE at < :before LIMIT :n);
 
 -- name: clock_shift_jobs
--- The wall clock jumped: running leases, and the time they have run, keep their elapsed time.
+-- The wall clock jumped: running leases, and the time that jobs have run, keep their elapsed time.
 UPDATE lh_job SET lease_until = lease_until + :shift, started_at = started_at + :shift,
        state_changed_at = state_changed_at + :shift,
        last_heartbeat_at = last_heartbeat_at + :shift
  WHERE state <> 'pending' AND state <> 'completed' AND state = 'running';
 
 -- name: job_running_ids
--- From the index alone: for the statements here that change all running jobs, when one row is damaged.
+-- From the index alone, for the statements here that change all running jobs, if one row is
+-- damaged.
 SELECT id FROM lh_job WHERE state <> 'pending' AND state <> 'completed' AND state = 'running';
 
 -- name: clock_shift_job
@@ -80,17 +81,17 @@ UPDATE lh_job SET lease_until = lease_until + :shift, started_at = started_at + 
        last_heartbeat_at = last_heartbeat_at + :shift
  WHERE id = :id AND state = 'running';
 
--- name: clock_shift_held_back
--- What waits for a hold to end is scheduled at that moment; the two stay together.
+-- name: clock_shift_in_quarantine
+-- A job in quarantine is scheduled for its end; both shift together.
 UPDATE lh_job SET run_at = run_at + :shift
  WHERE id IN (SELECT job FROM lh_quarantine) AND state = 'scheduled'
    AND run_at = (SELECT until FROM lh_quarantine WHERE job = lh_job.id AND queue = lh_job.queue);
 
--- name: clock_shift_holds
+-- name: clock_shift_quarantine
 UPDATE lh_quarantine SET until = until + :shift;
 
 -- name: clock_shift_buckets
--- A rate is over elapsed time too.
+-- A rate is per elapsed time too.
 UPDATE lh_queue SET bucket_at = bucket_at + :shift WHERE bucket_at > 0;
 
 -- name: clock_shift_leases
@@ -102,13 +103,14 @@ UPDATE lh_worker SET last_heartbeat_at = last_heartbeat_at + :shift, silent_at =
  WHERE silent_at IS NOT NULL;
 
 -- name: boot_jobs_of_processes
--- A new boot: no process of the old one lives, so its leases end now.
+-- After a new boot no process of the old one is alive, so their leases end now.
 UPDATE lh_job SET lease_until = :now
  WHERE state <> 'pending' AND state <> 'completed' AND state = 'running' AND lease_until > :now
    AND worker IN (SELECT id FROM lh_worker WHERE pid IS NOT NULL AND boot IS NOT :boot);
 
--- name: boot_jobs_of_nobody
--- Nobody knows how long the machine was down: who has no process of ours gets a full lease more.
+-- name: boot_jobs_without_process
+-- It is unknown how long the machine was down. A holder without a process on this machine gets
+-- another full lease.
 UPDATE lh_job SET lease_until = :now + held_ms
  WHERE state <> 'pending' AND state <> 'completed' AND state = 'running'
    AND worker NOT IN (SELECT id FROM lh_worker WHERE pid IS NOT NULL AND boot IS NOT :boot);
@@ -124,5 +126,6 @@ UPDATE lh_job
 UPDATE lh_lease SET expires_at = :now + ttl_ms WHERE expires_at IS NOT NULL;
 
 -- name: json_check
--- json_valid() alone says 0 when it is only out of memory; json() alone takes JSON5 in newer versions.
+-- json_valid() alone also returns 0 when it is out of memory; json() alone accepts JSON5 in newer
+-- versions.
 SELECT json(:text) IS NOT NULL AND json_valid(:text);

@@ -15,7 +15,7 @@ VALUES (:id, :label, :host, :machine, :boot, :pid_ns, :time_ns, :pid, :process_s
        silent_at = excluded.silent_at, started = excluded.started, sessions = NULL,
        degraded = NULL, uncleaned = NULL, stuck = 0;
 
--- name: worker_beat
+-- name: worker_heartbeat
 UPDATE lh_worker SET last_heartbeat_at = :now, state = 'alive', stopped_at = NULL,
        interval_ms = coalesce(:interval_ms, interval_ms),
        silent_at = :now + coalesce(:interval_ms, interval_ms) * multiplier, uncleaned = NULL,
@@ -23,8 +23,8 @@ UPDATE lh_worker SET last_heartbeat_at = :now, state = 'alive', stopped_at = NUL
  WHERE id = :id;
 
 -- name: worker_claims
--- A claim is a sign of life, of a worker that waited long and had nothing to beat for; and it brings
--- one back that was thought dead meanwhile. Nothing to write for one who beats.
+-- A claim is a sign of life, for a worker that waited long and had no heartbeat to send. It also
+-- revives a worker that was marked dead. Nothing is written for a worker that sends heartbeats.
 UPDATE lh_worker
    SET last_heartbeat_at = :now, state = 'alive', silent_at = :now + interval_ms * multiplier,
        uncleaned = NULL, stuck = 0
@@ -36,8 +36,8 @@ UPDATE lh_worker SET state = 'stopped', stopped_at = :now, silent_at = NULL, sta
        sessions = NULL, degraded = NULL
  WHERE id = :id AND state <> 'stopped';
 
--- name: worker_another
--- The process it is, if it is another one than this: pid, start time, and whether it is of this machine
+-- name: worker_other_process
+-- The registered process, if it is another one: pid, start time, and whether it is on this machine
 -- and had nothing running in sessions.
 SELECT pid, process_start,
        boot IS :boot AND machine IS :machine AND pid_ns IS :pid_ns AND time_ns IS :time_ns
@@ -68,7 +68,7 @@ SELECT s.value ->> 0 AS job, s.value ->> 1 FROM lh_worker w, json_each(w.started
 SELECT state FROM lh_worker WHERE id = :id;
 
 -- name: worker_judge
--- Everybody who counts as alive, with what proves the death of a process.
+-- Every worker that counts as alive, with what can prove the death of its process.
 SELECT id, state, machine, boot, pid_ns, pid, process_start, interval_ms, multiplier,
        last_heartbeat_at, sessions, time_ns
   FROM lh_worker WHERE silent_at IS NOT NULL;
@@ -78,10 +78,11 @@ SELECT id, state, machine, boot, pid_ns, pid, process_start, interval_ms, multip
        last_heartbeat_at, sessions, time_ns
   FROM lh_worker WHERE silent_at IS NOT NULL AND silent_at <= :now LIMIT :n;
 
--- name: worker_bury
--- Guarded by the beat it was judged by: whoever has beaten since is not dead; and, where its death was
--- proven, by the sessions that were looked for: it may have started more before it died. Time alone
--- ends the leases of a worker without a process of ours; what the others held is freed.
+-- name: worker_mark_dead
+-- Guarded by the heartbeat by which the worker was checked: a worker that has sent one since is not
+-- dead. If its death was proven, also guarded by the sessions that were checked, because it may
+-- have started more before it died. A worker without a process on this machine loses its leases
+-- only by time; what other workers held is freed.
 UPDATE lh_worker
    SET state = 'dead', silent_at = NULL, uncleaned = iif(pid IS NULL, NULL, :what)
  WHERE id = :id AND silent_at IS NOT NULL AND last_heartbeat_at = :last_heartbeat_at
@@ -93,20 +94,20 @@ UPDATE lh_worker SET state = 'late'
  WHERE id = :id AND state = 'alive' AND last_heartbeat_at = :last_heartbeat_at;
 
 -- name: worker_uncleaned
--- What is said of a dead worker whose jobs are being freed.
+-- Why a dead worker is dead, while its jobs are being recovered.
 SELECT uncleaned FROM lh_worker WHERE id = :id AND uncleaned IS NOT NULL;
 
 -- name: worker_to_clean
--- (stuck brings the index in, and those of whom something may be freed come first.)
+-- (The column stuck makes SQLite use the index, and puts workers with something to free first.)
 SELECT id FROM lh_worker WHERE uncleaned IS NOT NULL AND stuck >= 0 ORDER BY stuck;
 
 -- name: worker_cleaned
--- All it held is free. Should it come back after all, it still tells what it starts.
+-- Everything that it held is free. If the worker returns, it still reports what it starts.
 UPDATE lh_worker SET uncleaned = NULL, stuck = 0, started = iif(started IS NULL, NULL, '[]')
  WHERE id = :id AND uncleaned IS NOT NULL;
 
 -- name: worker_stuck
--- What it still holds stays on purpose (recovery off): claims need not look again.
+-- What it still holds stays on purpose (recovery off), so claims need not check it again.
 UPDATE lh_worker SET stuck = 1 WHERE id = :id AND stuck = 0;
 
 -- name: worker_holds
@@ -131,7 +132,7 @@ SELECT coalesce(sum(silent_at IS NOT NULL AND :now - last_heartbeat_at <= interv
   FROM lh_worker;
 
 -- name: worker_prune
--- A row goes only after the jobs.
+-- A row is removed only after the jobs that name it.
 DELETE FROM lh_worker
  WHERE ((state = 'stopped' AND stopped_at < :before)
         OR (state = 'dead' AND uncleaned IS NULL AND last_heartbeat_at < :before))

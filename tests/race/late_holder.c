@@ -47,7 +47,7 @@ static int64_t write_to_file(enum late_write which, const lh_job *seen, int64_t 
     static const enum lhi_sql statements[] = {
         [LATE_RECOVER] = LHI_SQL_JOB_RECOVER, [LATE_COMPLETE] = LHI_SQL_JOB_COMPLETE,
         [LATE_FAIL] = LHI_SQL_JOB_END_FAIL,   [LATE_RELEASE] = LHI_SQL_JOB_RELEASE,
-        [LATE_BEAT] = LHI_SQL_JOB_BEAT,
+        [LATE_BEAT] = LHI_SQL_JOB_HEARTBEAT,
     };
     const struct value values[] = {
         {":id", seen->id, NULL},
@@ -73,7 +73,7 @@ static int64_t bury_in_file(const struct seen_worker *seen, bool proven, int64_t
         {":what", 0, "is gone"},   {":sessions", 0, seen->sessions},
     };
     /* The last one is left out for NULL. */
-    return run_statement(LHI_SQL_WORKER_BURY, values,
+    return run_statement(LHI_SQL_WORKER_MARK_DEAD, values,
                          sizeof values / sizeof values[0] - (seen->sessions == NULL));
 }
 

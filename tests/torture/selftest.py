@@ -355,7 +355,7 @@ def guard_dropped(source):
 
 def beat_guard_dropped(source):
     """A beat looks at the job, not at the token."""
-    source.change_statement("sql/sqlite/job.sql", "job_beat", "token = :token",
+    source.change_statement("sql/sqlite/job.sql", "job_heartbeat", "token = :token",
                             "(token = :token OR 1)")
 
 

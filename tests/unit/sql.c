@@ -174,10 +174,10 @@ static const struct {
     {"job_by_key", {"SEARCH lh_job USING INDEX lh_job_key (queue=? AND key=?)"}},
     {"job_next", {PENDING}},
     {"job_next_of_kind", {KIND}},
-    {"peek_kind", {KIND}},
-    {"peek_pending", {PENDING}},
+    {"poll_kind", {KIND}},
+    {"poll_pending", {PENDING}},
     {"job_claim", {JOB}},
-    {"job_beat", {JOB}},
+    {"job_heartbeat", {JOB}},
     {"job_complete", {JOB}},
     {"job_held", {JOB}},
     {"job_end_fail", {JOB}},
@@ -187,14 +187,14 @@ static const struct {
     {"job_delete", {JOB}},
     {"job_reschedule", {JOB}},
     {"job_promote", {JOB}},
-    {"job_hold_back", {JOB}},
+    {"job_set_aside", {JOB}},
     {"job_recover", {JOB}},
-    {"job_unhold", {JOB}},
+    {"job_leave_quarantine", {JOB}},
     {"job_expired", {ENDING}},
     {"job_due", {DUE}},
     {"job_retry_waits", {"lh_job_timed (state=? AND lease_until=?)", "SEARCH q USING PRIMARY KEY"}},
-    {"job_held_back", {"lh_job_pending (queue=?)", "SEARCH q USING PRIMARY KEY"}},
-    {"job_held_back_of_kind", {"(queue=? AND kind=?)", "SEARCH q USING PRIMARY KEY"}},
+    {"job_limited", {"lh_job_pending (queue=?)", "SEARCH q USING PRIMARY KEY"}},
+    {"job_limited_of_kind", {"(queue=? AND kind=?)", "SEARCH q USING PRIMARY KEY"}},
     {"job_overdue",
      {"SEARCH e USING PRIMARY KEY (expires_at<?)", "SEARCH j USING INTEGER PRIMARY"}},
     {"due_now",
@@ -207,8 +207,8 @@ static const struct {
       "lh_schedule_next (next_at>?)"}},
     {"schedule_due", {"lh_schedule_next (next_at<?)"}},
     {"schedule_get", {"SEARCH lh_schedule USING PRIMARY KEY (name=?)"}},
-    {"schedule_settle", {"SEARCH lh_schedule USING PRIMARY KEY (name=?)"}},
-    {"schedule_note", {"SEARCH lh_schedule USING PRIMARY KEY (name=?)"}},
+    {"schedule_advance", {"SEARCH lh_schedule USING PRIMARY KEY (name=?)"}},
+    {"schedule_result", {"SEARCH lh_schedule USING PRIMARY KEY (name=?)"}},
     {"worker_judge", {"INDEX lh_worker_silent"}},
     {"worker_silent", {SILENT}},
     {"worker_to_clean", {"lh_worker_uncleaned (stuck>?)"}},
@@ -225,8 +225,8 @@ static const struct {
     {"job_slots", {"lh_job_timed (state=?)", "SEARCH lh_quarantine USING PRIMARY KEY (queue=?)"}},
     {"queue_slots", {QUEUE, "SEARCH lh_quarantine USING PRIMARY KEY (queue=?)"}},
     {"queue_oldest", {PENDING, "lh_job_pending (queue=? AND priority<?)"}},
-    {"hold_get", {"SEARCH lh_quarantine USING PRIMARY KEY (queue=? AND job=?)"}},
-    {"hold_end", {"SEARCH lh_quarantine USING PRIMARY KEY (queue=? AND job=?)"}},
+    {"quarantine_get", {"SEARCH lh_quarantine USING PRIMARY KEY (queue=? AND job=?)"}},
+    {"quarantine_end", {"SEARCH lh_quarantine USING PRIMARY KEY (queue=? AND job=?)"}},
     {"expiry_end", {"SEARCH lh_expiry USING PRIMARY KEY (expires_at=? AND job=?)"}},
     {"output_of",
      {"SEARCH j USING INTEGER PRIMARY KEY (rowid=?)",
@@ -253,7 +253,7 @@ static const struct {
     {"meta_get", {"SEARCH lh_meta USING PRIMARY KEY (key=?)"}},
     {"scope_get", {"SEARCH lh_scope USING PRIMARY KEY (scope=?)"}},
     {"worker_claims", {"SEARCH lh_worker USING PRIMARY KEY (id=?)"}},
-    {"worker_beat", {"SEARCH lh_worker USING PRIMARY KEY (id=?)"}},
+    {"worker_heartbeat", {"SEARCH lh_worker USING PRIMARY KEY (id=?)"}},
 };
 
 enum { N_HOT = sizeof hot / sizeof hot[0], N_PARTS = sizeof hot[0].parts / sizeof hot[0].parts[0] };
@@ -293,7 +293,7 @@ TEST(nothing_but_a_check_reads_all_jobs)
     for (int i = 0; i < LHI_SQL_COUNT; i++) {
         const struct lhi_sql_text *sql = &lhi_sqlite_sql[i];
         /* Checks, corrections after a check, and moves read everything. */
-        if (strncmp(sql->name, "check_", 6) == 0 || strncmp(sql->name, "mend_", 5) == 0 ||
+        if (strncmp(sql->name, "check_", 6) == 0 || strncmp(sql->name, "recount_", 8) == 0 ||
             strncmp(sql->name, "move_", 5) == 0)
             continue;
         const char *plan = plan_of(db, sql);

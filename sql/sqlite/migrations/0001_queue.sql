@@ -6,18 +6,18 @@
 CREATE TABLE lh_meta (
     key     TEXT PRIMARY KEY,
     value   ANY NOT NULL,
-    row_sum INTEGER                     -- checksum of the row, by the library; NULL: none yet
+    row_sum INTEGER                     -- checksum of the row; NULL: the library has not written it yet
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE lh_job (
     id                INTEGER PRIMARY KEY AUTOINCREMENT   -- an id is never used again
-    -- Every number that decides anything, each with a factor of its own: no single one can change without
-    -- the sum. It is plain arithmetic, so that every connection keeps and checks it, and so that the
-    -- engine's own integrity check finds a damaged row. Statements of the library add what they change;
-    -- tools/embed_sql.py writes that part, so a row that did not match still does not afterwards. It stands
-    -- first: damage is named as damage, before a rule that the damaged value breaks as well. And it says
-    -- IS: with = a NULL where a number belongs would pass. Columns that are mostly NULL together are asked
-    -- for that first, which is cheaper than a sum over them.
+    -- A checksum over every number that decides something. Each has a factor of its own, so no single number
+    -- can change without the sum. It is plain arithmetic, so that every connection keeps and checks it, and
+    -- SQLite's integrity check finds a damaged row. The library's statements add what they change;
+    -- tools/embed_sql.py writes that part, so a row that did not match before does not match afterwards. The
+    -- constraint stands first, so that damage is reported as damage, and not as the rule that the damaged
+    -- value also breaks. It uses IS, because = would accept a NULL in place of a number. Columns that are
+    -- mostly NULL together are compared with NULL first, which is cheaper than summing them.
                       CONSTRAINT "row is damaged, or was changed past leasehold" CHECK (state_sum IS 0 OR state_sum IS
         3 * id + 5 * priority + 7 * attempt + 11 * coalesce(max_attempts, -1) + 13 * recoveries
         + 17 * token + 31 * created_at
@@ -38,7 +38,7 @@ CREATE TABLE lh_job (
     kind              TEXT
                       CHECK (length(kind) BETWEEN 1 AND 128 AND kind NOT GLOB '*[^A-Za-z0-9._:@-]*'),
     state             TEXT    NOT NULL DEFAULT 'pending'
-                      -- not IN: a list of more than two is built anew, as a tree, for every row
+                      -- not IN: SQLite builds a list of more than two again for every row
                       CHECK (state = 'pending' OR state = 'running' OR state = 'completed'
                              OR state = 'scheduled' OR state = 'failed' OR state = 'cancelled'),
     priority          INTEGER NOT NULL DEFAULT 0 CHECK (priority BETWEEN -32768 AND 32767),
@@ -48,8 +48,8 @@ CREATE TABLE lh_job (
     token             INTEGER NOT NULL DEFAULT 0 CHECK (token >= 0),
     worker            TEXT,
     lease_until       INTEGER,
-    held_ms           INTEGER,          -- length of the present or last lease, as claimed
-    run_at            INTEGER           -- the name of a constraint is what a plain INSERT is told
+    held_ms           INTEGER,          -- length of the current or last lease, as claimed
+    run_at            INTEGER           -- a plain INSERT gets the name of the constraint as its error
                       CONSTRAINT "run_at is before 1973: it must be in milliseconds since 1970"
                       CHECK (run_at >= 100000000000),
     created_at        INTEGER NOT NULL
@@ -65,7 +65,7 @@ CREATE TABLE lh_job (
     expires_at        INTEGER
                       CONSTRAINT "expires_at is before 1973: it must be in milliseconds since 1970"
                       CHECK (expires_at >= 100000000000),
-    lease_ms          INTEGER CHECK (lease_ms BETWEEN 1 AND 2592000000),  -- wished for at enqueue
+    lease_ms          INTEGER CHECK (lease_ms BETWEEN 1 AND 2592000000),  -- as the enqueue asked for
     backoff_ms        INTEGER,
     backoff_cap_ms    INTEGER,
     stage             TEXT,
@@ -73,9 +73,9 @@ CREATE TABLE lh_job (
     last_error        TEXT,
     checkpoint        TEXT,             -- JSON; no CHECK: to SQLite 3.40 json_valid is not "innocuous"
     result            ANY CHECK (typeof(result) <> 'integer' AND typeof(result) <> 'real'),
-    name_sum          INTEGER,          -- checksum of queue, kind and key, where the library wrote them
-    state_sum         INTEGER NOT NULL DEFAULT 0,  -- of the numbers below; 0: not yet
-    payload_sum       INTEGER,          -- checksum, where the library wrote the payload
+    name_sum          INTEGER,          -- checksum of queue, kind and key, if the library wrote them
+    state_sum         INTEGER NOT NULL DEFAULT 0,  -- checksum of the numbers; 0: not computed yet
+    payload_sum       INTEGER,          -- checksum of the payload, if the library wrote it
     payload           ANY CHECK (typeof(payload) <> 'integer' AND typeof(payload) <> 'real'),
     CHECK ((state = 'running') = (lease_until IS NOT NULL)),
     CHECK ((state = 'running') = (worker IS NOT NULL)),
@@ -84,24 +84,24 @@ CREATE TABLE lh_job (
     CHECK (started_at <= state_changed_at)
 ) STRICT;
 
--- Every index costs every INSERT, also one that the row is not in: hence as few as can be, and
--- partial, so that a row pays for what it needs. A query uses lh_job_timed only if it repeats the
--- index's own words, state <> 'pending' AND state <> 'completed'.
--- Claim: best first within a queue …
+-- Every index costs every INSERT, also for rows that are not in it. So there are few indexes, and they are
+-- partial. A query uses lh_job_timed only if it repeats the index's own condition,
+-- state <> 'pending' AND state <> 'completed'.
+-- For a claim: best first within a queue,
 CREATE INDEX lh_job_pending ON lh_job(queue, priority DESC, id) WHERE state = 'pending';
--- … and by kind, so that a rare one behind a million jobs of others is found at once. Jobs without a kind are
--- not in it.
+-- and by kind, so that a rare kind behind a million other jobs is found at once. Jobs without a kind are not
+-- in it.
 CREATE INDEX lh_job_kind ON lh_job(queue, kind, priority DESC, id)
  WHERE state = 'pending' AND kind IS NOT NULL;
--- What has a time or a holder: running leases by their end, scheduled jobs (no lease) by run_at,
--- what a worker holds, and the failed and cancelled ones for whoever looks for them.
+-- Jobs with a time or a holder: running jobs by the end of their lease, scheduled jobs (no lease) by run_at,
+-- the jobs of a worker, and failed and cancelled jobs for lists.
 CREATE INDEX lh_job_timed ON lh_job(state, lease_until, run_at, worker)
  WHERE state <> 'pending' AND state <> 'completed';
 CREATE UNIQUE INDEX lh_job_key ON lh_job(queue, key)
  WHERE key IS NOT NULL AND (state = 'pending' OR state = 'running' OR state = 'scheduled');
 
--- A live lease revoked by hand: until its holder has answered or the deadline has passed, the job,
--- its slot and its exclusive lease stay back from others. Nearly always empty.
+-- The quarantine: a live lease was revoked by an operator. Until its holder has answered or the deadline has
+-- passed, no other worker gets the job, its slot or its exclusive lease. Nearly always empty.
 CREATE TABLE lh_quarantine (
     queue TEXT    NOT NULL,
     job   INTEGER NOT NULL,
@@ -110,15 +110,14 @@ CREATE TABLE lh_quarantine (
     PRIMARY KEY (queue, job)
 ) STRICT, WITHOUT ROWID;
 
--- What a run wrote, under the token it ran with: the attempt may repeat, the token does not. Of each
--- stream the beginning and the end are kept, and how much was written in all. A run that wrote nothing
--- has no row.
+-- Output of runs, by the token of the run: an attempt may repeat, a token does not. The beginning and the end
+-- of each stream are kept, and its total size. A run without output has no row.
 CREATE TABLE lh_output (
     job          INTEGER NOT NULL,
     token        INTEGER NOT NULL,
     attempt      INTEGER NOT NULL,
-    at           INTEGER NOT NULL,    -- when it was last written to
-    result_bytes INTEGER,             -- size of the result, where not all of it is kept
+    at           INTEGER NOT NULL,    -- time of the last write
+    result_bytes INTEGER,             -- size of the result, if only a part of it is kept
     stdout_bytes INTEGER NOT NULL DEFAULT 0,
     stdout_head  BLOB,
     stdout_tail  BLOB,
@@ -128,16 +127,16 @@ CREATE TABLE lh_output (
     PRIMARY KEY (job, token)
 ) STRICT, WITHOUT ROWID;
 
--- Jobs with an expiry, in its order; beside the job table, because few have one.
+-- Jobs with an expiry, ordered by it. A table beside lh_job, because few jobs have one.
 CREATE TABLE lh_expiry (
     expires_at INTEGER NOT NULL,
     job        INTEGER NOT NULL,
     PRIMARY KEY (expires_at, job)
 ) STRICT, WITHOUT ROWID;
 
--- One row a queue: switches, the rate's bucket, what is in which state, and the minute under way.
--- All of it is on few pages, so that the bookkeeping of a transaction costs one page. The row '*'
--- is the store as a whole: changes counts transactions of ours, generation tells caches to reload.
+-- One row per queue: its settings, the bucket of its rate, the counts by state, and the current minute. All
+-- rows are on few pages, so that the counts of a transaction cost one page. The row '*' is the whole store:
+-- changes counts our transactions, generation tells caches to reload.
 CREATE TABLE lh_queue (
     queue       TEXT PRIMARY KEY,
     paused      INTEGER NOT NULL DEFAULT 0,
@@ -176,7 +175,7 @@ CREATE TABLE lh_rollup (
     PRIMARY KEY (minute, queue)
 ) STRICT, WITHOUT ROWID;
 
--- '*' is any queue, any kind; NULL falls through.
+-- '*' means any queue or any kind. A NULL is taken from the next wider row.
 CREATE TABLE lh_policy (
     queue               TEXT NOT NULL,
     kind                TEXT NOT NULL,
@@ -199,7 +198,7 @@ CREATE TABLE lh_policy (
     concurrency         INTEGER,
     max_output          INTEGER CHECK (max_output BETWEEN 0 AND 16777216),
     retention_output_ms INTEGER,
-    row_sum INTEGER,                    -- checksum of the row, by the library; NULL: none yet
+    row_sum INTEGER,                    -- checksum of the row; NULL: the library has not written it yet
     PRIMARY KEY (queue, kind)
 ) STRICT, WITHOUT ROWID;
 
@@ -208,8 +207,8 @@ CREATE TABLE lh_scope (
     ttl_ms INTEGER NOT NULL CHECK (ttl_ms BETWEEN 1 AND 2592000000)
 ) STRICT, WITHOUT ROWID;
 
--- Periodic work. All instants up to done_until are settled: enqueued, skipped or missed; whoever moves
--- it on enqueues them. next_at is when somebody must look again.
+-- Schedules. Every instant up to done_until is done: enqueued, skipped or missed. The transaction that moves
+-- done_until forward enqueues the jobs. next_at is when the schedule must be checked next.
 CREATE TABLE lh_schedule (
     name           TEXT PRIMARY KEY
                    CHECK (length(name) BETWEEN 1 AND 128 AND name NOT GLOB '*[^A-Za-z0-9._:@-]*'),
@@ -235,11 +234,11 @@ CREATE TABLE lh_schedule (
     backoff_cap_ms INTEGER,
     payload_sum    INTEGER NOT NULL,
     payload        ANY CHECK (typeof(payload) <> 'integer' AND typeof(payload) <> 'real'),
-    row_sum        INTEGER              -- checksum of the row, by the library; NULL: none yet
+    row_sum        INTEGER              -- checksum of the row; NULL: the library has not written it yet
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX lh_schedule_next ON lh_schedule(next_at);
 
--- Held ⇔ owner is set. A row without a holder lives on only where it carries state.
+-- A lease is held if owner is set. A row without a holder exists only to keep its state.
 CREATE TABLE lh_lease (
     scope             TEXT NOT NULL,
     name              TEXT NOT NULL,
@@ -252,7 +251,7 @@ CREATE TABLE lh_lease (
     rows              INTEGER,
     last_completed_at INTEGER,
     job               INTEGER,          -- the exclusive lease of a queue: it ends with this job
-    row_sum INTEGER,                    -- checksum of the row, by the library; NULL: none yet
+    row_sum INTEGER,                    -- checksum of the row; NULL: the library has not written it yet
     PRIMARY KEY (scope, name),
     CHECK ((owner IS NULL) = (expires_at IS NULL))
 ) STRICT, WITHOUT ROWID;
@@ -265,8 +264,8 @@ CREATE TABLE lh_worker (
     machine           TEXT,
     boot              TEXT,
     pid_ns            INTEGER,
-    time_ns           INTEGER,          -- start times of processes are shifted in it
-    pid               INTEGER,          -- NULL: no process of ours, only time decides
+    time_ns           INTEGER,          -- time namespace: it shifts the start times of processes
+    pid               INTEGER,          -- NULL: no process on this machine, only time decides
     process_start     INTEGER,
     queues            TEXT,
     version           TEXT,
@@ -277,14 +276,14 @@ CREATE TABLE lh_worker (
     registered_at     INTEGER NOT NULL,
     last_heartbeat_at INTEGER NOT NULL,
     stopped_at        INTEGER,
-    silent_at         INTEGER,          -- when its silence makes it dead; NULL: it is, or has stopped
-    started           TEXT,             -- JSON [[job, token], …]; NULL: it does not tell
-    sessions          TEXT,             -- JSON [[pid, start], …]: whose jobs run there; NULL: none ever
-    degraded          TEXT,             -- why it fails at everything; NULL: it does not
-    uncleaned         TEXT,             -- found dead: what is said of it until all it held is freed
+    silent_at         INTEGER,          -- when its silence makes it dead; NULL: it is dead or has stopped
+    started           TEXT,             -- JSON [[job, token], …]; NULL: the worker does not report it
+    sessions          TEXT,             -- JSON [[pid, start], …]: sessions of its jobs; NULL: never any
+    degraded          TEXT,             -- why it is degraded; NULL: it is not
+    uncleaned         TEXT,             -- dead: the reason, until everything it held is freed
     stuck             INTEGER NOT NULL DEFAULT 0  -- what it still holds stays on purpose (recovery off)
 ) STRICT, WITHOUT ROWID;
--- Nearly nobody is silent for too long, or dead and not yet cleaned up after: both are one probe.
+-- Few workers are silent for too long, or dead and not cleaned up: each is one probe of an index.
 CREATE INDEX lh_worker_silent ON lh_worker(silent_at) WHERE silent_at IS NOT NULL;
 CREATE INDEX lh_worker_uncleaned ON lh_worker(stuck, uncleaned) WHERE uncleaned IS NOT NULL;
 
@@ -310,20 +309,20 @@ CREATE TABLE lh_event (
 CREATE INDEX lh_event_job ON lh_event(job) WHERE job IS NOT NULL;
 CREATE INDEX lh_event_report ON lh_event(report) WHERE report IS NOT NULL;
 
--- One row a call that named itself; jobs is a JSON array of [id, token].
+-- One row per call with a request id; jobs is a JSON array of [id, token].
 CREATE TABLE lh_request (
     request TEXT PRIMARY KEY,
     act     TEXT NOT NULL,
     at      INTEGER NOT NULL,
     jobs    TEXT NOT NULL,
-    row_sum INTEGER                     -- checksum of the row, by the library; NULL: none yet
+    row_sum INTEGER                     -- checksum of the row; NULL: the library has not written it yet
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX lh_request_at ON lh_request(at);
 
--- What a plain INSERT cannot say for itself. The library writes payload_sum and does all of this
--- once a transaction, so its own rows pass the WHEN. They would still pay for a frame as large as
--- the whole body; hence the body stands behind a view, and what every row pays for is one small step.
+-- The rest of a plain INSERT. The library writes payload_sum and does this work once per transaction, so the
+-- WHEN excludes its own rows. They would still pay for a program as large as the whole body. So the body
+-- belongs to a view, and every row pays for one small step only.
 CREATE VIEW lh_inserted AS
 SELECT id, queue, kind, key, state, token, attempt, recoveries, run_at, state_changed_at,
        expires_at, payload
@@ -405,12 +404,12 @@ BEGIN
              ORDER BY queue = '*', kind = '*' LIMIT 1) = 2;
 END;
 
--- INSERT OR REPLACE would delete the job that has the key or the id, also one that is running, and no
--- DELETE trigger would see it: SQLite fires those for REPLACE only where the connection has asked for
--- it. A trigger is not told the conflict clause of its statement, but its own statements take that
--- clause over. lh_refused takes no row. Under IGNORE that is passed over, under REPLACE it is an error,
--- because REPLACE treats a failed CHECK like ABORT. So OR IGNORE and ON CONFLICT DO NOTHING work as
--- ever, on every connection, and REPLACE is refused. The body stands behind a view, as above.
+-- INSERT OR REPLACE would delete the job that has the same key or id, even a running one, and no DELETE trigger
+-- would run: for REPLACE SQLite runs those only if the connection asks for it. A trigger cannot see the
+-- conflict clause of its statement, but its own statements inherit it. lh_refused accepts no row. With IGNORE
+-- its refusal is ignored; with REPLACE it is an error, because REPLACE treats a failed CHECK like ABORT. So OR
+-- IGNORE and ON CONFLICT DO NOTHING work on every connection, and REPLACE is refused. The body belongs to a
+-- view, as above.
 CREATE TABLE lh_refused (
     job INTEGER,
     CONSTRAINT "key or id of the job is taken: use INSERT ... ON CONFLICT DO NOTHING"
@@ -435,9 +434,9 @@ BEGIN
     SELECT id FROM lh_job WHERE id = new.id;
 END;
 
--- What identifies a job never changes: its place in the counts and the uniqueness of its key rest on it,
--- and UPDATE OR REPLACE would delete the job that is in the way. What it is to do is fixed as soon as
--- the payload has a checksum. Acts of the library change none of these columns, so they do not pay.
+-- The columns that identify a job never change: the counts and the uniqueness of its key depend on them, and
+-- UPDATE OR REPLACE would delete another job. The payload's checksum also fixes what the job does. The
+-- library's acts change none of these columns, so the trigger costs them nothing.
 CREATE TRIGGER lh_job_identity BEFORE UPDATE OF id, queue, key ON lh_job
 BEGIN
     SELECT RAISE(ABORT, 'id, queue and key of a job never change: cancel it and enqueue another');
@@ -449,7 +448,7 @@ BEGIN
     SELECT RAISE(ABORT, 'kind and payload of a job do not change: cancel it and enqueue another');
 END;
 
--- A running job has a holder. Any other job may be deleted by anybody, and this is where it leaves the
+-- A running job has a holder and cannot be deleted. Every other job can. This trigger subtracts it from the
 -- counts, also when the library deletes it.
 CREATE TRIGGER lh_job_delete BEFORE DELETE ON lh_job
 BEGIN
@@ -462,15 +461,15 @@ BEGIN
            cancelled = cancelled - (old.state = 'cancelled')
      WHERE queue = old.queue;
     DELETE FROM lh_expiry WHERE expires_at = old.expires_at AND job = old.id;
-    -- What its runs wrote goes with it.
+    -- The output of its runs is deleted with it.
     DELETE FROM lh_output WHERE job = old.id;
 END;
 
 INSERT INTO lh_queue(queue) VALUES ('*');
 
--- Views for people and dashboards, in seconds where people think in seconds.
+-- Views for people and dashboards. Durations are in seconds.
 
--- How near each running job is to being taken back.
+-- Running jobs and the time until recovery may take each back.
 CREATE VIEW lh_stale_monitor AS
 SELECT id AS job_id, queue, kind, worker, attempt, started_at, last_heartbeat_at, lease_until,
        age_ms / 1000.0 AS age_s, term_ms / 1000.0 AS lease_s, 1.0 * age_ms / term_ms AS ratio,
@@ -478,13 +477,13 @@ SELECT id AS job_id, queue, kind, worker, attempt, started_at, last_heartbeat_at
             ELSE 'OK' END AS health
   FROM (SELECT *, CAST((julianday('now') - 2440587.5) * 86400000.0 + 0.5 AS INTEGER)
                   - max(started_at, coalesce(last_heartbeat_at, 0)) AS age_ms,
-               -- of the present lease: a heartbeat may have asked for another than the claim did
+               -- of the current lease: a heartbeat may have asked for another than the claim did
                lease_until - max(started_at, coalesce(last_heartbeat_at, 0)) AS term_ms
           FROM lh_job
          WHERE state <> 'pending' AND state <> 'completed' AND state = 'running');
 
--- Running beyond twice the lease, where recovery is not switched off by a policy: claims and recoveries
--- should have taken it. Must be empty, wherever anybody claims or recovers.
+-- Jobs that run beyond twice their lease although no policy switches recovery off. A claim or a recovery should
+-- have taken them back, so this view must be empty where either runs.
 CREATE VIEW lh_stale_validation AS
 SELECT m.* FROM lh_stale_monitor m
  WHERE m.ratio >= 2
@@ -493,12 +492,12 @@ SELECT m.* FROM lh_stale_monitor m
                     AND p.recovery IS NOT NULL
                   ORDER BY p.queue = '*', p.kind = '*' LIMIT 1), 1) = 1;
 
--- Every job that was ever taken back, as long as events are kept.
+-- Every recovery of a job, as long as events are kept.
 CREATE VIEW lh_recovery_history AS
 SELECT job AS job_id, at, action, attempt, worker AS previous_worker, reason
   FROM lh_event WHERE action IS NOT NULL AND job IS NOT NULL;
 
--- What a job is at this moment, from its columns.
+-- The current state of each job, from its columns.
 CREATE VIEW lh_job_state AS
 SELECT id AS job_id,
        CASE WHEN state = 'running' THEN iif(lease_until
@@ -510,7 +509,7 @@ SELECT id AS job_id,
             ELSE upper(state) END AS derived_state
   FROM lh_job;
 
--- What each run of a job wrote, as text.
+-- The output of each run of a job, as text.
 CREATE VIEW lh_job_output AS
 SELECT job AS job_id, attempt, token, at, stdout_bytes,
        CAST(coalesce(stdout_head, x'') AS TEXT)
@@ -543,14 +542,14 @@ SELECT id AS worker, label, host, pid,
   FROM (SELECT *, max(CAST((julianday('now') - 2440587.5) * 86400000.0 + 0.5 AS INTEGER)
                       - last_heartbeat_at, 0) AS silent_ms FROM lh_worker) w;
 
--- One row a recovery that found something, or was asked for. Each thing it found is an event that
--- names the report. (Last, behind the views: where a view comes last, SQLite's integrity check takes
--- itself for one of a single table, and leaves the list of free pages out.)
+-- One row per recovery that found something or was asked for. Each thing that it found is an event with the
+-- number of the report. (The table comes after the views: if a view came last, SQLite's integrity check would
+-- check only one table and leave out the list of free pages.)
 CREATE TABLE lh_report (
     id            INTEGER PRIMARY KEY AUTOINCREMENT,
     started_by    TEXT NOT NULL,
     started_at    INTEGER NOT NULL,
-    completed_at  INTEGER,              -- NULL: under way, or cut off
+    completed_at  INTEGER,              -- NULL: in progress, or interrupted
     duration_ms   INTEGER NOT NULL DEFAULT 0,
     integrity     TEXT NOT NULL DEFAULT 'skipped'
                   CHECK (integrity IN ('skipped', 'passed', 'repaired', 'failed')),

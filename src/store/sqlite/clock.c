@@ -124,7 +124,7 @@ static int boot_running(struct txn *txn, const char *boot, struct lhi_error *err
     int rc = sq_run(txn->conn, LHI_SQL_BOOT_JOBS_OF_PROCESSES, err, "it", txn->now, boot);
 
     if (rc >= 0)
-        rc = sq_run(txn->conn, LHI_SQL_BOOT_JOBS_OF_NOBODY, err, "it", txn->now, boot);
+        rc = sq_run(txn->conn, LHI_SQL_BOOT_JOBS_WITHOUT_PROCESS, err, "it", txn->now, boot);
     if (rc != LH_ELOST && rc != LH_ECORRUPT)
         return rc;
     lhi_error_clear(err);
@@ -151,8 +151,8 @@ int sq_clock_check(struct txn *txn, struct lhi_error *err)
     if (llabs(jump) <= JUMP_MS)
         return LH_OK;
     if ((rc = shift_running(txn, jump, err)) < 0 ||
-        (rc = sq_run(conn, LHI_SQL_CLOCK_SHIFT_HELD_BACK, err, "i", jump)) < 0 ||
-        (rc = sq_run(conn, LHI_SQL_CLOCK_SHIFT_HOLDS, err, "i", jump)) < 0 ||
+        (rc = sq_run(conn, LHI_SQL_CLOCK_SHIFT_IN_QUARANTINE, err, "i", jump)) < 0 ||
+        (rc = sq_run(conn, LHI_SQL_CLOCK_SHIFT_QUARANTINE, err, "i", jump)) < 0 ||
         (rc = sq_run(conn, LHI_SQL_CLOCK_SHIFT_BUCKETS, err, "i", jump)) < 0 ||
         (rc = sq_run(conn, LHI_SQL_CLOCK_SHIFT_LEASES, err, "i", jump)) < 0 ||
         (rc = sq_run(conn, LHI_SQL_CLOCK_SHIFT_WORKERS, err, "i", jump)) < 0 ||

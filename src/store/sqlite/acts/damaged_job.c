@@ -135,7 +135,7 @@ int sq_set_job_aside(struct txn *txn, int64_t id, int64_t token, enum damage dam
     lhi_format(reason, sizeof reason, "CORRUPT: %s", sq_damage_words(damage));
     if (damage != DAMAGED_PAYLOAD)
         token = (token > floor && token < MOST_TOKEN ? token : floor) + 1;
-    int n = sq_run(txn->conn, LHI_SQL_JOB_HOLD_BACK, err, "itii", token, reason, txn->now, id);
+    int n = sq_run(txn->conn, LHI_SQL_JOB_SET_ASIDE, err, "itii", token, reason, txn->now, id);
     *held = n > 0;
     if (n == 0 || sq_is_damage(txn, id, n, err))
         return sq_skip_job(txn, id, err);
@@ -172,7 +172,7 @@ int sq_skip_job(struct txn *txn, int64_t id, struct lhi_error *err)
         "CORRUPT: row cannot be read or contradicts its index: \"leasehold check "
         "--repair\" resolves it";
     int64_t told = 0;
-    int rc = sq_int(txn->conn, LHI_SQL_DAMAGE_TOLD, err, 0, &told, "i", id);
+    int rc = sq_int(txn->conn, LHI_SQL_DAMAGE_RECORDED, err, 0, &told, "i", id);
 
     sq_coord_set_recovery_due(&txn->db->coord,
                               true); /* the next open checks the file and repairs it */

@@ -19,7 +19,7 @@ static bool exclusive(struct txn *txn, const char *queue)
 int sq_quarantine_get(struct txn *txn, const char *queue, int64_t job, int64_t *token,
                       int64_t *until, struct lhi_error *err)
 {
-    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_HOLD_GET, err, "ti", queue, job);
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_QUARANTINE_GET, err, "ti", queue, job);
     int rc = stmt ? sq_step(txn->conn, stmt, err) : err->status;
 
     *token = *until = 0;
@@ -36,7 +36,7 @@ int sq_quarantine_get(struct txn *txn, const char *queue, int64_t job, int64_t *
 int sq_quarantine_put(struct txn *txn, const char *queue, int64_t job, int64_t token, int64_t until,
                       struct lhi_error *err)
 {
-    int rc = sq_run(txn->conn, LHI_SQL_HOLD_PUT, err, "tiii", queue, job, token, until);
+    int rc = sq_run(txn->conn, LHI_SQL_QUARANTINE_PUT, err, "tiii", queue, job, token, until);
     return rc < 0 ? rc : LH_OK;
 }
 
@@ -49,8 +49,8 @@ static int end_hold(struct txn *txn, const char *queue, int64_t id, int64_t toke
 
     if (rc < 0 || held_token != token || until == 0)
         return rc;
-    if (sq_run(txn->conn, LHI_SQL_HOLD_END, err, "ti", queue, id) < 0 ||
-        sq_run(txn->conn, LHI_SQL_JOB_UNHOLD, err, "iii", txn->wall, id, until) < 0)
+    if (sq_run(txn->conn, LHI_SQL_QUARANTINE_END, err, "ti", queue, id) < 0 ||
+        sq_run(txn->conn, LHI_SQL_JOB_LEAVE_QUARANTINE, err, "iii", txn->wall, id, until) < 0)
         return err->status;
     struct tally *tally = sq_txn_tally(txn, queue, err);
     if (tally == NULL)
@@ -67,7 +67,7 @@ static int end_hold_of_deleted(struct txn *txn, int64_t id, int64_t token, struc
 {
     struct lhi_error not_found = *err;
     char queue[160];
-    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_HOLD_OF_JOB, err, "i", id);
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_QUARANTINE_OF_JOB, err, "i", id);
     int rc = stmt ? sq_step(txn->conn, stmt, err) : err->status;
 
     if (rc == LH_OK) {
@@ -172,7 +172,7 @@ static int beat_one(struct txn *txn, const lh_beat *beat, struct lhi_error *err)
 
     if (rc < 0)
         return rc;
-    rc = sq_run(txn->conn, LHI_SQL_JOB_BEAT, err, "iIottii", txn->now, beat->lease_ms,
+    rc = sq_run(txn->conn, LHI_SQL_JOB_HEARTBEAT, err, "iIottii", txn->now, beat->lease_ms,
                 beat->has_progress ? &progress : NULL, beat->stage, beat->checkpoint, beat->job,
                 beat->token);
     if (rc < 0)

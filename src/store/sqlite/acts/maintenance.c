@@ -174,7 +174,7 @@ int sq_act_maintain(struct txn *txn, struct lhi_act *act)
         (rc = sq_expire_overdue(txn, LHI_BATCH, &done->expired, &more[0], &act->err)) < 0 ||
         (rc = sq_promote_due(txn, LHI_BATCH, &done->promoted, &more[1], &act->err)) < 0)
         return rc;
-    int holds = sq_run(txn->conn, LHI_SQL_HOLD_PRUNE, &act->err, "i", txn->now);
+    int holds = sq_run(txn->conn, LHI_SQL_QUARANTINE_PRUNE, &act->err, "i", txn->now);
     if (holds < 0)
         return holds;
     if (holds > 0)

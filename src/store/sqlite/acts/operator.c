@@ -193,7 +193,7 @@ static int retry_one(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_
                         (long long)id);
     if (rc < 0)
         return rc;
-    if (now && (sq_run(txn->conn, LHI_SQL_HOLD_END, err, "ti", job.queue, id) < 0 ||
+    if (now && (sq_run(txn->conn, LHI_SQL_QUARANTINE_END, err, "ti", job.queue, id) < 0 ||
                 sq_exclusive_end(txn, job.queue, id, err) < 0))
         return err->status;
     return record(txn, id, &job, to, "job.retried", NULL, err);

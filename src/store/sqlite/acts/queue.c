@@ -166,7 +166,7 @@ int sq_act_queue_delete(struct txn *txn, struct lhi_act *act)
 {
     static const enum lhi_sql deletes[] = {LHI_SQL_QUEUE_DELETE, LHI_SQL_QUEUE_DELETE_ROLLUPS,
                                            LHI_SQL_QUEUE_DELETE_POLICIES,
-                                           LHI_SQL_QUEUE_DELETE_HOLDS};
+                                           LHI_SQL_QUEUE_DELETE_QUARANTINE};
     struct lhi_error *err = &act->err;
     const char *queue = act->queue.queue;
     int rc;

@@ -291,8 +291,9 @@ static int write_death(struct txn *txn, void *arg)
     struct verdict *v = arg;
     const struct lhi_death *death = v->death;
     char data[64];
-    int n = sq_run(txn->conn, LHI_SQL_WORKER_BURY, v->err, "ttiiit", death->what, death->worker,
-                   death->last_heartbeat_at, (int64_t)death->proven, txn->now, death->sessions);
+    int n =
+        sq_run(txn->conn, LHI_SQL_WORKER_MARK_DEAD, v->err, "ttiiit", death->what, death->worker,
+               death->last_heartbeat_at, (int64_t)death->proven, txn->now, death->sessions);
 
     v->changed = n > 0;
     if (n <= 0)

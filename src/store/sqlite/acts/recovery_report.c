@@ -118,7 +118,7 @@ static int is_known(struct txn *txn, const struct recovery_step *step, bool *kno
     char degraded[256];
     int64_t told = 0;
     int rc = step->about.job != 0
-                 ? sq_int(txn->conn, LHI_SQL_FAILURE_TOLD, err, 0, &told, "ii", step->about.job,
+                 ? sq_int(txn->conn, LHI_SQL_FAILURE_RECORDED, err, 0, &told, "ii", step->about.job,
                           step->about.token)
                  : sq_meta_text(txn->conn, "degraded", degraded, sizeof degraded, err);
 
@@ -356,11 +356,11 @@ int sq_act_recount(struct txn *txn, struct lhi_act *act)
 {
     txn->changed = true;
     if (sq_txn_count(txn, &act->err) < 0 ||
-        sq_run(txn->conn, LHI_SQL_MEND_NO_IDS, &act->err, "") < 0 ||
-        sq_run(txn->conn, LHI_SQL_MEND_IDS, &act->err, "") < 0 ||
-        sq_run(txn->conn, LHI_SQL_MEND_OUTPUTS, &act->err, "") < 0 ||
-        sq_run(txn->conn, LHI_SQL_MEND_QUEUES, &act->err, "") < 0 ||
-        sq_run(txn->conn, LHI_SQL_MEND_COUNTS, &act->err, "") < 0)
+        sq_run(txn->conn, LHI_SQL_RECOUNT_NO_IDS, &act->err, "") < 0 ||
+        sq_run(txn->conn, LHI_SQL_RECOUNT_IDS, &act->err, "") < 0 ||
+        sq_run(txn->conn, LHI_SQL_RECOUNT_OUTPUTS, &act->err, "") < 0 ||
+        sq_run(txn->conn, LHI_SQL_RECOUNT_QUEUES, &act->err, "") < 0 ||
+        sq_run(txn->conn, LHI_SQL_RECOUNT_COUNTS, &act->err, "") < 0)
         return act->err.status;
     return LH_OK;
 }

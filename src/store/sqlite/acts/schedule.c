@@ -336,7 +336,7 @@ static int settle_ticks(struct ticking *t, const struct lhi_instants *due, int64
 
     lhi_catch_up(t->timing, t->entry->schedule.catch_up, due, txn->wall, &t->plan);
     *next = lhi_timing_next_kept(t->timing, t->plan.upto);
-    int rc = sq_run(txn->conn, LHI_SQL_SCHEDULE_SETTLE, err, "iiti", t->plan.upto, *next, name,
+    int rc = sq_run(txn->conn, LHI_SQL_SCHEDULE_ADVANCE, err, "iiti", t->plan.upto, *next, name,
                     t->entry->done_until);
     if (rc <= 0)
         return rc; /* another transaction has already done it */
@@ -346,7 +346,7 @@ static int settle_ticks(struct ticking *t, const struct lhi_instants *due, int64
         return rc;
     if (t->plan.to != 0 && (rc = enqueue_ticks(t, err)) < 0)
         return rc;
-    rc = sq_run(txn->conn, LHI_SQL_SCHEDULE_NOTE, err, "IItt", t->last_at, t->last_job,
+    rc = sq_run(txn->conn, LHI_SQL_SCHEDULE_RESULT, err, "IItt", t->last_at, t->last_job,
                 t->error[0] ? t->error : NULL, name);
     return rc < 0 ? rc : LH_OK;
 }

@@ -33,7 +33,7 @@ static int put_worker(struct txn *txn, const char *id, const lh_worker_opts *opt
 int sq_act_worker_heartbeat(struct txn *txn, struct lhi_act *act)
 {
     const char *id = act->beat.worker;
-    int n = sq_run(txn->conn, LHI_SQL_WORKER_BEAT, &act->err, "iIt", txn->now,
+    int n = sq_run(txn->conn, LHI_SQL_WORKER_HEARTBEAT, &act->err, "iIt", txn->now,
                    act->beat.interval_ms, id);
 
     if (n < 0)
@@ -212,7 +212,7 @@ static int speaks_for_itself(struct txn *txn, const char *id, bool *itself, stru
     struct lhi_identity self;
 
     lhi_identify(&self);
-    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_WORKER_ANOTHER, err, "ttIItiI", self.boot,
+    sqlite3_stmt *stmt = sq_stmt(txn->conn, LHI_SQL_WORKER_OTHER_PROCESS, err, "ttIItiI", self.boot,
                                  self.machine, self.pid_ns, self.time_ns, id, self.pid, self.start);
     int rc = stmt ? sq_step(txn->conn, stmt, err) : err->status;
 

@@ -481,7 +481,7 @@ static int finish_target(struct txn *txn, const struct lhi_act *act, struct lhi_
     if (rc != LH_OK || (rc = go_on_from(txn, "lh_job", source->last_job, err)) < 0 ||
         (rc = go_on_from(txn, "lh_event", source->last_event, err)) < 0 ||
         (rc = go_on_from(txn, "lh_report", source->last_report, err)) < 0 ||
-        (rc = sq_run(txn->conn, LHI_SQL_MEND_SUMS, err, "")) < 0 ||
+        (rc = sq_run(txn->conn, LHI_SQL_RECOUNT_SUMS, err, "")) < 0 ||
         (rc = sq_run(txn->conn, LHI_SQL_CHECK_EXPIRIES, err, "")) < 0 ||
         (rc = raise_above(txn, source->epoch, err)) < 0 ||
         (rc = set_part(txn, LHI_PART_FILLED, err)) < 0)

@@ -219,7 +219,7 @@ static int keep_back(struct txn *txn, const struct held_job *held, struct lhi_er
     if (until < txn->now + held->left_ms)
         until = txn->now + held->left_ms;
     if ((rc = sq_quarantine_put(txn, queue, held->job, held->token, until, err)) < 0 ||
-        (rc = sq_run(txn->conn, LHI_SQL_RESTORE_KEEP_BACK, err, "iiii", until, new_token, txn->now,
+        (rc = sq_run(txn->conn, LHI_SQL_RESTORE_QUARANTINE, err, "iiii", until, new_token, txn->now,
                      held->job)) < 0)
         return rc;
     struct tally *tally = sq_txn_tally(txn, queue, err);

@@ -240,7 +240,7 @@ static int end_what_was_under_way(struct restore *r, struct txn *txn, struct lhi
         (rc = sq_run(conn, LHI_SQL_RESTORE_WORKERS, err, "")) < 0 ||
         (rc = sq_run(conn, LHI_SQL_RESTORE_FORGET, err, "")) < 0 ||
         (rc = sq_int(conn, LHI_SQL_COPY_JOBS, err, 0, &r->jobs, "")) < 0 ||
-        (rc = sq_int(conn, LHI_SQL_COPY_HELD_BACK, err, 0, &r->held, "i", txn->now)) < 0 ||
+        (rc = sq_int(conn, LHI_SQL_COPY_IN_QUARANTINE, err, 0, &r->held, "i", txn->now)) < 0 ||
         (rc = tell_of_it(r, txn, err)) < 0)
         return rc;
     return sq_txn_flush(txn, err);

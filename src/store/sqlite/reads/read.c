@@ -450,9 +450,9 @@ static int peek_pending(struct conn *conn, const lh_claim_opts *opts, int64_t *p
 
     for (size_t i = 0; i < opts->n_queues * n_kinds && *pending == 0 && rc >= 0; i++) {
         const char *queue = opts->queues[i / n_kinds];
-        rc = opts->n_kinds > 0 ? sq_int(conn, LHI_SQL_PEEK_KIND, err, 0, pending, "tt", queue,
+        rc = opts->n_kinds > 0 ? sq_int(conn, LHI_SQL_POLL_KIND, err, 0, pending, "tt", queue,
                                         opts->kinds[i % n_kinds])
-                               : sq_int(conn, LHI_SQL_PEEK_PENDING, err, 0, pending, "t", queue);
+                               : sq_int(conn, LHI_SQL_POLL_PENDING, err, 0, pending, "t", queue);
     }
     return rc;
 }
@@ -484,9 +484,8 @@ static int retries(struct conn *conn, struct lhi_act *act, struct lhi_error *err
         const char *queue = opts->queues[i / n_kinds];
         int rc = sq_int(conn, LHI_SQL_JOB_RETRY_WAITS, err, 0, &found, "tt", queue, kind);
         if (rc >= 0 && found == 0)
-            rc = kind ? sq_int(conn, LHI_SQL_JOB_HELD_BACK_OF_KIND, err, 0, &found, "tt", queue,
-                               kind)
-                      : sq_int(conn, LHI_SQL_JOB_HELD_BACK, err, 0, &found, "t", queue);
+            rc = kind ? sq_int(conn, LHI_SQL_JOB_LIMITED_OF_KIND, err, 0, &found, "tt", queue, kind)
+                      : sq_int(conn, LHI_SQL_JOB_LIMITED, err, 0, &found, "t", queue);
         if (rc < 0)
             return rc;
     }

@@ -169,7 +169,7 @@ static int fail_renamed(struct conn *conn, int64_t id, struct repair_result *res
                         struct lhi_error *err)
 {
     result->fence = true;
-    if (sq_run(conn, LHI_SQL_REPAIR_HOLD_BACK, err, "iti", lhi_wall_ms(),
+    if (sq_run(conn, LHI_SQL_REPAIR_SET_ASIDE, err, "iti", lhi_wall_ms(),
                "CORRUPT: queue, kind or key does not match its checksum", id) < 0 ||
         sq_run(conn, LHI_SQL_JOB_SUM, err, "i", id) < 0)
         return err->status;

@@ -414,9 +414,9 @@ int sq_rebuild_end(struct salvage *s, const char *to, struct lhi_error *err)
 
     if ((rc = complete_meta(s, err)) < 0 || (rc = complete_store_row(s, err)) < 0 ||
         (rc = complete_counters(s, err)) < 0 ||
-        (rc = sq_run(conn, LHI_SQL_MEND_SUMS, err, "")) < 0 ||
-        (rc = sq_run(conn, LHI_SQL_MEND_QUEUES, err, "")) < 0 ||
-        (rc = sq_run(conn, LHI_SQL_MEND_COUNTS, err, "")) < 0 ||
+        (rc = sq_run(conn, LHI_SQL_RECOUNT_SUMS, err, "")) < 0 ||
+        (rc = sq_run(conn, LHI_SQL_RECOUNT_QUEUES, err, "")) < 0 ||
+        (rc = sq_run(conn, LHI_SQL_RECOUNT_COUNTS, err, "")) < 0 ||
         (was_damaged(s, "lh_expiry") && (rc = sq_run(conn, LHI_SQL_CHECK_EXPIRIES, err, "")) < 0) ||
         (rc = create_others(s, "index", false, err)) < 0 ||
         (rc = create_others(s, "table", true, err)) < 0 ||
