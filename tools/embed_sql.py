@@ -12,6 +12,8 @@ Writes  DIR/sql_names.h               the types
 Dialects have statements of their own: one store performs an act in many small statements, another
 in the call of one function.
 
+$[name] is a built-in value of a policy, $[name(...)] a fragment of FOLDER/fragments.def (sql_template.py).
+
 Comments are left out of the statements (what is inside a literal is never touched); migrations are
 embedded as they are, because the engine keeps the text of a CREATE and shows it to whoever looks at
 the schema. Texts become arrays of bytes: C11 promises string literals of only 4095 characters.
@@ -23,6 +25,8 @@ import argparse
 import pathlib
 import re
 import sys
+
+import sql_template
 
 NAME_LINE = re.compile(r"--\s*name:(.*)")
 NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
@@ -371,8 +375,15 @@ def main():
     for pair in args.dialects:
         dialect, _, folder = pair.partition("=")
         folder = pathlib.Path(folder)
+        template = sql_template.Template(folder)
         statements = read_statements(folder, mistakes)
         migrations = read_migrations(folder, mistakes)
+        try:
+            for statement in statements.values():
+                statement.text = template.expand(statement.text)
+            migrations = [(*rest, template.expand(text)) for *rest, text in migrations]
+        except sql_template.Unknown as unknown:
+            mistakes.add(folder, 1, str(unknown))
         if not statements:
             mistakes.add(folder, 1, "no statements here")
         if not migrations:
@@ -380,12 +391,12 @@ def main():
         if dialect == "sqlite":
             for statement in statements.values():
                 statement.text = keep_row_sum(keep_sum(statement.text), summed_tables(migrations))
-        dialects.append((dialect, folder, statements, migrations))
+        dialects.append((dialect, folder, statements, migrations, template.files))
     if mistakes.count:
         return 1
 
     outputs = {"sql_names.h": names_header()}
-    for dialect, _, statements, migrations in dialects:
+    for dialect, _, statements, migrations, _ in dialects:
         names = sorted(statements)
         outputs[f"sql_{dialect}.h"] = dialect_header(dialect, names)
         outputs[f"sql_{dialect}.c"] = dialect_source(dialect, names, statements, migrations)
@@ -394,8 +405,9 @@ def main():
 
     if args.depfile:
         # The folders are listed too: a new file changes no file that was there before.
-        needed = []
-        for _, folder, _, _ in dialects:
+        needed = [pathlib.Path(sql_template.__file__)]
+        for _, folder, _, _, used in dialects:
+            needed += used
             places = [folder, folder / "migrations", *(folder / "migrations").glob("*/")]
             for place in sorted(set(path for path in places if path.is_dir())):
                 needed += [place, *sorted(place.glob("*.sql"))]

@@ -22,11 +22,16 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.parse
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+import sql_template  # noqa: E402
+
 MIGRATIONS = ROOT / "sql" / "postgres" / "migrations"
 TEMPLATE = "template_leasehold"
 ADMIN, TESTER = "admin", "tester"
@@ -346,8 +351,8 @@ class Server:
                 raise Failed(f"{' '.join(map(str, migrate))}: exit code {done.returncode}: "
                              f"{done.stderr.strip()}")
         else:
-            text = "".join(path.read_text(encoding="utf-8")
-                           for path in sorted(MIGRATIONS.glob("*/*.sql")))
+            text = sql_template.Template(MIGRATIONS.parent).expand(
+                "".join(path.read_text(encoding="utf-8") for path in sorted(MIGRATIONS.glob("*/*.sql"))))
             self.psql(TEMPLATE, text, TESTER, ["--single-transaction"])
         self.psql(TEMPLATE, FROZEN_CLOCK, TESTER)
         self.psql(TEMPLATE, RESET)

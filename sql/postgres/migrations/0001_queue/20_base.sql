@@ -160,8 +160,10 @@ DECLARE
     p leasehold.policy;
     r leasehold.policy;
 BEGIN
-    p := (of_queue, coalesce(of_kind, '*'), 300000, 3, 3, 1, true, 0, 1000, 3600000, 0, false, 1,
-          1209600000, 2592000000, 1048576, 0, 0, 0, 65536, 0);
+    p := (of_queue, coalesce(of_kind, '*'), $[lease_ms], $[max_attempts], $[max_recoveries], $[action],
+          $[recovery]::boolean, $[recovery_backoff_ms], $[backoff_ms], $[backoff_cap_ms], $[timeout_ms],
+          $[exclusive]::boolean, $[audit], $[retention_ms], $[retention_failed_ms], $[max_payload], $[rate_n],
+          $[rate_per_ms], $[concurrency], $[max_output], $[retention_output_ms]);
     FOR r IN
         SELECT * FROM leasehold.policy w
          WHERE w.queue IN (of_queue, '*') AND w.kind IN (coalesce(of_kind, '*'), '*')

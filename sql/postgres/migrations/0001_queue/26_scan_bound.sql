@@ -211,25 +211,24 @@ BEGIN
     RETURN ARRAY(
         SELECT u.t FROM (
             (SELECT j.lease_until AS t FROM leasehold.job j
-              WHERE j.state = 'running' AND j.lease_until > since AND j.lease_until <= least(up_to, due)
+              WHERE $[lease_ended(j, since, least(up_to, due))]
                 AND (NOT stay OR leasehold.recovery_is_on(j.queue, j.kind))
               ORDER BY j.lease_until DESC LIMIT most)
             UNION ALL
             (SELECT l.expires_at FROM leasehold.lease l
-              WHERE l.expires_at IS NOT NULL AND l.expires_at > since AND l.expires_at <= least(up_to, due)
+              WHERE $[named_lease_ended(l, since, least(up_to, due))]
               ORDER BY l.expires_at DESC LIMIT most)
             UNION ALL
             (SELECT w.silent_at FROM leasehold.worker w
-              WHERE w.silent_at IS NOT NULL AND w.silent_at > since AND w.silent_at <= least(up_to, due)
+              WHERE $[silence_too_long(w, since, least(up_to, due))]
               ORDER BY w.silent_at DESC LIMIT most)
             UNION ALL
             (SELECT j.run_at FROM leasehold.job j
-              WHERE j.state = 'scheduled' AND j.run_at > since AND j.run_at <= least(up_to, now)
+              WHERE $[delay_ended(j, since, least(up_to, now))]
               ORDER BY j.run_at DESC LIMIT most)
             UNION ALL
             (SELECT j.expires_at FROM leasehold.job j
-              WHERE j.expires_at IS NOT NULL AND j.expires_at > since AND j.expires_at <= least(up_to, now)
-                AND j.token = 0 AND (j.state = 'pending' OR j.state = 'scheduled')
+              WHERE $[expiry_passed(j, since, least(up_to, now))]
               ORDER BY j.expires_at DESC LIMIT most)) u
          ORDER BY u.t DESC LIMIT most);
 END $$;
@@ -434,13 +433,13 @@ AS $$
 BEGIN
     IF NOT leasehold.any_recovery_off(m) THEN
         RETURN (SELECT j.lease_until FROM leasehold.job j
-                 WHERE j.state = 'running' AND j.lease_until > since AND j.lease_until <= due
+                 WHERE $[lease_ended(j, since, due)]
                  ORDER BY j.lease_until LIMIT 1);
     END IF;
     RETURN (SELECT coalesce(min(e.lease_until) FILTER (WHERE e.free_it),
                             CASE WHEN count(*) = leasehold.most_skipped() THEN max(e.lease_until) END)
               FROM (SELECT j.lease_until, leasehold.recovery_is_on(j.queue, j.kind) AS free_it FROM leasehold.job j
-                     WHERE j.state = 'running' AND j.lease_until > since AND j.lease_until <= due
+                     WHERE $[lease_ended(j, since, due)]
                      ORDER BY j.lease_until LIMIT leasehold.most_skipped()) e);
 END $$;
 
@@ -452,15 +451,14 @@ BEGIN
     RETURN least(
         leasehold.first_expired(m, since, due),
         (SELECT l.expires_at FROM leasehold.lease l
-          WHERE l.expires_at IS NOT NULL AND l.expires_at > since AND l.expires_at <= due
+          WHERE $[named_lease_ended(l, since, due)]
           ORDER BY l.expires_at LIMIT 1),
         (SELECT w.silent_at FROM leasehold.worker w
-          WHERE w.silent_at IS NOT NULL AND w.silent_at > since AND w.silent_at <= due
+          WHERE $[silence_too_long(w, since, due)]
           ORDER BY w.silent_at LIMIT 1),
         (SELECT j.run_at FROM leasehold.job j
-          WHERE j.state = 'scheduled' AND j.run_at > since AND j.run_at <= now ORDER BY j.run_at LIMIT 1),
+          WHERE $[delay_ended(j, since, now)] ORDER BY j.run_at LIMIT 1),
         (SELECT j.expires_at FROM leasehold.job j
-          WHERE j.expires_at IS NOT NULL AND j.expires_at > since AND j.expires_at <= now AND j.token = 0
-            AND (j.state = 'pending' OR j.state = 'scheduled')
+          WHERE $[expiry_passed(j, since, now)]
           ORDER BY j.expires_at LIMIT 1));
 END $$;

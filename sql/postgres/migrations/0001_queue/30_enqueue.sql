@@ -120,7 +120,7 @@ BEGIN
         PERFORM leasehold.refuse(-3, 'a new job is pending, or scheduled with a run_at');
     ELSIF NEW.token <> 0 OR NEW.attempt <> 0 OR NEW.recoveries <> 0 THEN
         PERFORM leasehold.refuse(-3, 'a new job has no token, attempts or recoveries');
-    ELSIF bytes > 1048576 OR (SELECT m.has_policies FROM leasehold.meta m WHERE m.one) THEN
+    ELSIF bytes > $[max_payload] OR (SELECT m.has_policies FROM leasehold.meta m WHERE m.one) THEN
         PERFORM leasehold.need_size(bytes, leasehold.policy_of(NEW.queue, NEW.kind));
     END IF;
     NEW.again := false;
@@ -304,7 +304,7 @@ DECLARE
     ruled  boolean;
     rings  boolean;
     told   boolean := false;
-    most   bigint := 1048576;
+    most   bigint := $[max_payload];
     tries  integer := 3;
     plainly boolean := false;
     p      leasehold.policy;
@@ -493,7 +493,7 @@ BEGIN
     VALUES (of_queue, 3, now, now, of_sum, of_payload, of_nonce, false)
     RETURNING job.id,
               (SELECT m.has_policies OR m.sleepers_until OPERATOR(pg_catalog.>) now FROM leasehold.meta m WHERE m.one)
-              OR pg_catalog.octet_length(of_payload) OPERATOR(pg_catalog.>) 1048576 OR leasehold.is_producer()
+              OR pg_catalog.octet_length(of_payload) OPERATOR(pg_catalog.>) $[max_payload] OR leasehold.is_producer()
          INTO made, unusual;
     IF unusual THEN
         PERFORM leasehold.enqueued_one(now, made, of_queue, pg_catalog.octet_length(of_payload));
@@ -508,7 +508,7 @@ AS $$
 DECLARE
     p leasehold.policy;
 BEGIN
-    IF bytes > 1048576 OR (SELECT m.has_policies FROM leasehold.meta m WHERE m.one) THEN
+    IF bytes > $[max_payload] OR (SELECT m.has_policies FROM leasehold.meta m WHERE m.one) THEN
         p := leasehold.policy_of(of_queue, NULL);
         PERFORM leasehold.need_size(bytes, p);
         IF p.max_attempts <> 3 THEN

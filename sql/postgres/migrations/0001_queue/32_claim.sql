@@ -79,11 +79,11 @@ DECLARE
 BEGIN
     FOR s IN SELECT * FROM leasehold.scan_ranges(l, greatest(due, now)) LOOP
         IF EXISTS (SELECT 1 FROM leasehold.job j
-                    WHERE j.state = 'running' AND j.lease_until > s.since AND j.lease_until <= least(s.up_to, due)
+                    WHERE $[lease_ended(j, s.since, least(s.up_to, due))]
                       AND j.queue = ANY (queues)
                       AND (of_kinds IS NULL OR m.has_policies OR j.kind = ANY (of_kinds)))
            OR EXISTS (SELECT 1 FROM leasehold.job j
-                       WHERE j.state = 'scheduled' AND j.run_at > s.since AND j.run_at <= least(s.up_to, now)
+                       WHERE $[delay_ended(j, s.since, least(s.up_to, now))]
                          AND j.queue = ANY (queues)
                          AND (of_kinds IS NULL OR m.has_policies OR j.kind = ANY (of_kinds))) THEN
             RETURN true;
@@ -180,19 +180,11 @@ BEGIN
             SELECT k.id, leasehold.clock() FROM unnest(ids) k(id)),
         taken AS (
             UPDATE leasehold.job j
-               SET state = 'running', token = greatest(j.token, first_token) + 1,
-                   attempt = j.attempt + 1,
-                   max_attempts = CASE
-                       WHEN coalesce(j.max_attempts, (rules[array_position(rule_kinds, j.kind)]).max_attempts, p.max_attempts, 3) = -1
-                       THEN -1
-                       ELSE greatest(coalesce(j.max_attempts, (rules[array_position(rule_kinds, j.kind)]).max_attempts, p.max_attempts, 3),
-                                     j.attempt + 1) END,
-                   worker = of_worker,
-                   held_ms = coalesce(lease, j.lease_ms, (rules[array_position(rule_kinds, j.kind)]).lease_ms, p.lease_ms, 300000),
-                   lease_until = picked.at + coalesce(lease, j.lease_ms, (rules[array_position(rule_kinds, j.kind)]).lease_ms, p.lease_ms, 300000)
-                                 * interval '1 millisecond',
-                   started_at = picked.at, state_changed_at = picked.at, finished_at = NULL, stage = NULL,
-                   progress = NULL, again = true
+               SET $[claimed(j, picked.at,
+                             coalesce(lease, j.lease_ms, (rules[array_position(rule_kinds, j.kind)]).lease_ms,
+                                      p.lease_ms, $[lease_ms]),
+                             coalesce(j.max_attempts, (rules[array_position(rule_kinds, j.kind)]).max_attempts,
+                                      p.max_attempts, $[max_attempts]))]
               FROM picked WHERE j.id = ANY (ARRAY(SELECT x.id FROM picked x)) AND j.id = picked.id
             RETURNING j.*),
         counted AS (
@@ -200,8 +192,8 @@ BEGIN
             SELECT of_queue, max(t.started_at), 'c', 'pending', 'running', count(*),
                    coalesce(sum(greatest(leasehold.ms(t.started_at - greatest(t.created_at, t.run_at)), 0)), 0)
               FROM taken t HAVING count(*) > 0)
-        SELECT t.*, coalesce((rules[array_position(rule_kinds, t.kind)]).timeout_ms, p.timeout_ms, 0),
-               coalesce((rules[array_position(rule_kinds, t.kind)]).max_output, p.max_output, 65536),
+        SELECT t.*, coalesce((rules[array_position(rule_kinds, t.kind)]).timeout_ms, p.timeout_ms, $[timeout_ms]),
+               coalesce((rules[array_position(rule_kinds, t.kind)]).max_output, p.max_output, $[max_output]),
                NULL::bigint, NULL::boolean, NULL::boolean, NULL::text
           FROM taken t ORDER BY t.priority DESC, t.id;
         GET DIAGNOSTICS got = ROW_COUNT;
@@ -298,14 +290,13 @@ BEGIN
         sweep := leasehold.scan_backlog(m, sweep, due, now);
     END IF;
     since := sweep.since;
-    SELECT EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'running' AND w.lease_until > since AND w.lease_until <= due)
-        OR EXISTS (SELECT 1 FROM leasehold.lease w WHERE w.expires_at IS NOT NULL AND w.expires_at > since AND w.expires_at <= due)
-        OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.silent_at IS NOT NULL AND w.silent_at > since AND w.silent_at <= due)
+    SELECT EXISTS (SELECT 1 FROM leasehold.job w WHERE $[lease_ended(w, since, due)])
+        OR EXISTS (SELECT 1 FROM leasehold.lease w WHERE $[named_lease_ended(w, since, due)])
+        OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE $[silence_too_long(w, since, due)])
         OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.uncleaned IS NOT NULL AND NOT w.stuck),
-           EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'scheduled' AND w.run_at > since AND w.run_at <= now)
+           EXISTS (SELECT 1 FROM leasehold.job w WHERE $[delay_ended(w, since, now)])
         OR EXISTS (SELECT 1 FROM leasehold.job w
-                    WHERE w.expires_at IS NOT NULL AND w.expires_at > since AND w.expires_at <= now AND w.token = 0
-                      AND (w.state = 'pending' OR w.state = 'scheduled')),
+                    WHERE $[expiry_passed(w, since, now)]),
            EXISTS (SELECT 1 FROM leasehold.schedule w WHERE w.next_at <= now),
            EXISTS (SELECT 1 FROM leasehold.worker w
                     WHERE w.id = of_worker AND w.pid IS NOT NULL AND w.state <> 'stopped'
@@ -478,8 +469,7 @@ BEGIN
     END LOOP;
 
     IF total > 0 AND EXISTS (SELECT 1 FROM leasehold.job w
-                              WHERE w.state = 'running' AND w.lease_until > now
-                                AND w.lease_until <= now + interval '1 second' AND w.worker = of_worker) THEN
+                              WHERE $[lease_ended(w, now, now)] + interval '1 second' AND w.worker = of_worker) THEN
         PERFORM leasehold.wake_maintenance(now);
     END IF;
     IF of_request IS NOT NULL AND total > 0 THEN
@@ -505,14 +495,13 @@ BEGIN
         OR EXISTS (SELECT 1 FROM leasehold.claim_floor w
                     WHERE w.queue = of_queue AND w.look = leasehold.last_floor_number(of_queue)
                       AND w.late <> sweep.late AND w.rest_until <= now)
-        OR EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'running' AND w.lease_until > since AND w.lease_until <= now)
-        OR EXISTS (SELECT 1 FROM leasehold.lease w WHERE w.expires_at IS NOT NULL AND w.expires_at > since AND w.expires_at <= now)
-        OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.silent_at IS NOT NULL AND w.silent_at > since AND w.silent_at <= now)
+        OR EXISTS (SELECT 1 FROM leasehold.job w WHERE $[lease_ended(w, since, now)])
+        OR EXISTS (SELECT 1 FROM leasehold.lease w WHERE $[named_lease_ended(w, since, now)])
+        OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE $[silence_too_long(w, since, now)])
         OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.uncleaned IS NOT NULL AND NOT w.stuck)
-        OR EXISTS (SELECT 1 FROM leasehold.job w WHERE w.state = 'scheduled' AND w.run_at > since AND w.run_at <= now)
+        OR EXISTS (SELECT 1 FROM leasehold.job w WHERE $[delay_ended(w, since, now)])
         OR EXISTS (SELECT 1 FROM leasehold.job w
-                    WHERE w.expires_at IS NOT NULL AND w.expires_at > since AND w.expires_at <= now AND w.token = 0
-                      AND (w.state = 'pending' OR w.state = 'scheduled'))
+                    WHERE $[expiry_passed(w, since, now)])
         OR EXISTS (SELECT 1 FROM leasehold.schedule w WHERE w.next_at <= now);
 END $$;
 
@@ -549,12 +538,7 @@ BEGIN
                 leasehold.need_ms('lease', lease, 1, 2592000000);
     END IF;
     IF done_job IS NOT NULL THEN
-        UPDATE leasehold.job j
-           SET state = 'completed', lease_until = NULL, worker = NULL, result = done_result,
-               finished_at = now, state_changed_at = greatest(now, j.started_at)
-         WHERE j.id = done_job AND j.token = done_token AND j.worker IS NOT NULL
-           AND NOT (SELECT m.has_policies FROM leasehold.meta m WHERE m.one)
-           AND coalesce(octet_length(done_result), 0) <= 1048576
+        $[complete_job(j, done_job, done_token, done_result)]
         RETURNING j.queue, j.started_at, j.finished_at INTO left_queue, begun, ended;
         IF left_queue IS NULL THEN
             SELECT o.status || ' ' || o.message INTO one.refusal
@@ -588,14 +572,8 @@ BEGIN
     END IF;
     IF NOT unusual THEN
         UPDATE leasehold.job j
-           SET state = 'running', token = greatest(j.token, first_token) + 1, attempt = j.attempt + 1,
-               max_attempts = CASE WHEN j.max_attempts = -1 THEN -1
-                                   ELSE greatest(coalesce(j.max_attempts, 3), j.attempt + 1) END,
-               worker = of_worker, held_ms = coalesce(lease, j.lease_ms, 300000),
-               lease_until = greatest(now, j.state_changed_at)
-                             + coalesce(lease, j.lease_ms, 300000) * interval '1 millisecond',
-               started_at = greatest(now, j.state_changed_at), state_changed_at = greatest(now, j.state_changed_at),
-               finished_at = NULL, stage = NULL, progress = NULL, again = true
+           SET $[claimed(j, greatest(now, j.state_changed_at), coalesce(lease, j.lease_ms, $[lease_ms]),
+                         coalesce(j.max_attempts, $[max_attempts]))]
          WHERE j.id = (SELECT w.id FROM leasehold.job w
                         WHERE w.state = 'pending' AND NOT w.again AND w.queue = of_queue
                           AND w.priority >= coalesce(top, -32768)
@@ -603,7 +581,7 @@ BEGIN
                           AND w.id > coalesce(low, 0)
                           AND (w.expires_at IS NULL OR w.token > 0 OR w.expires_at > now)
                         ORDER BY w.priority DESC, w.id LIMIT 1 FOR UPDATE SKIP LOCKED)
-        RETURNING j.*, 0, 65536 INTO one;
+        RETURNING j.*, $[timeout_ms], $[max_output] INTO one;
         IF one.id IS NOT NULL THEN
             RETURN NEXT one;
             IF left_queue IS NULL THEN

@@ -41,9 +41,7 @@ BEGIN
     END IF;
     WITH done AS (
         UPDATE leasehold.job j
-           SET state = 'completed', lease_until = NULL, worker = NULL, result = a.result,
-               result_bytes = a.bytes, finished_at = now,
-               state_changed_at = greatest(now, j.started_at)
+           SET $[completed(j, a.result)], result_bytes = a.bytes
           FROM (SELECT DISTINCT ON (u.job, u.token) *
                   FROM unnest(jobs, tokens, results, results_bytes)
                        WITH ORDINALITY u(job, token, result, bytes, n)
@@ -103,7 +101,7 @@ SET enable_mergejoin = off SET jit = off SET plan_cache_mode = force_generic_pla
 AS $$
 DECLARE
     now   timestamptz := leasehold.clock();
-    most  bigint := 1048576;
+    most  bigint := $[max_payload];
     m     leasehold.meta;
     done  integer[];
     why   record;
@@ -143,12 +141,7 @@ DECLARE
     now timestamptz := leasehold.clock();
 BEGIN
     WITH done AS (
-        UPDATE leasehold.job j
-           SET state = 'completed', lease_until = NULL, worker = NULL, result = of_result,
-               finished_at = now, state_changed_at = greatest(now, j.started_at)
-         WHERE j.id = of_job AND j.token = of_token AND j.worker IS NOT NULL
-           AND NOT (SELECT m.has_policies FROM leasehold.meta m WHERE m.one)
-           AND coalesce(octet_length(of_result), 0) <= 1048576
+        $[complete_job(j, of_job, of_token, of_result)]
         RETURNING j.queue, j.started_at)
     INSERT INTO leasehold.delta(queue, at, act, was, becomes, n, ms)
     SELECT d.queue, now, 'd', 'running', 'completed', 1, leasehold.ms(now - d.started_at) FROM done d;
@@ -180,9 +173,9 @@ BEGIN
                OR (o.max_attempts <> -1 AND o.attempt >= o.max_attempts) AS last,
                CASE WHEN u.retry_in_ms = -1 THEN 0
                     WHEN u.retry_in_ms > 0 THEN u.retry_in_ms
-                    ELSE leasehold.backoff(coalesce(nullif(o.backoff_ms, 0), p.backoff_ms, 1000),
+                    ELSE leasehold.backoff(coalesce(nullif(o.backoff_ms, 0), p.backoff_ms, $[backoff_ms]),
                                            coalesce(nullif(o.backoff_cap_ms, 0), p.backoff_cap_ms,
-                                                    3600000), o.attempt) END AS delay_ms
+                                                    $[backoff_cap_ms]), o.attempt) END AS delay_ms
           FROM unnest(jobs, tokens, errors, retry_in_ms, permanent)
                WITH ORDINALITY u(job, token, error, retry_in_ms, permanent, n)
           JOIN leasehold.job o ON o.id = ANY (jobs) AND o.id = u.job AND o.token = u.token
@@ -291,8 +284,8 @@ BEGIN
                     THEN greatest(o.lease_until, m.no_expiry_before) END AS hold_until,
                CASE WHEN delay_ms > 0 THEN now + leasehold.span(delay_ms)
                     WHEN delay_ms = -2 THEN now + leasehold.span(nullif(leasehold.backoff(
-                         coalesce(nullif(o.backoff_ms, 0), p.backoff_ms, 1000),
-                         coalesce(nullif(o.backoff_cap_ms, 0), p.backoff_cap_ms, 3600000),
+                         coalesce(nullif(o.backoff_ms, 0), p.backoff_ms, $[backoff_ms]),
+                         coalesce(nullif(o.backoff_cap_ms, 0), p.backoff_cap_ms, $[backoff_cap_ms]),
                          o.attempt), 0)) END AS delayed_to
           FROM unnest(jobs, tokens) WITH ORDINALITY u(job, token, n)
           JOIN leasehold.job o ON o.id = ANY (jobs) AND o.id = u.job AND o.token = u.token

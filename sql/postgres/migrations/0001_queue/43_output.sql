@@ -86,7 +86,7 @@ BEGIN
             CONTINUE;
         END IF;
         most := CASE WHEN m.has_policies THEN (leasehold.policy_of(run.queue, run.kind)).max_output
-                     ELSE 65536 END;
+                     ELSE $[max_output] END;
         SELECT * INTO o FROM leasehold.stream_cut(most, CASE WHEN most > 0 THEN out_bytes[i] END,
             CASE WHEN most > 0 THEN out_heads[i] END, CASE WHEN most > 0 THEN out_tails[i] END);
         SELECT * INTO e FROM leasehold.stream_cut(most, CASE WHEN most > 0 THEN err_bytes[i] END,

@@ -512,7 +512,7 @@ BEGIN
     LOOP
         found := ARRAY(
             SELECT v FROM leasehold.lease v
-             WHERE v.expires_at IS NOT NULL AND v.expires_at > since AND v.expires_at <= due
+             WHERE $[named_lease_ended(v, since, due)]
                AND (v.expires_at, v.scope, v.name) > (last.expires_at, last.scope, last.name)
              ORDER BY v.expires_at, v.scope, v.name LIMIT batch FOR UPDATE SKIP LOCKED);
         r := leasehold.free_leases(r, now, found, 'RECLAIMED_TTL: lease had expired', by_hand);
@@ -605,7 +605,7 @@ DECLARE
 BEGIN
     FOR w IN SELECT v.id, v.last_heartbeat_at, v.multiplier, v.interval_ms, v.sessions
                FROM leasehold.worker v
-              WHERE v.silent_at IS NOT NULL AND v.silent_at > since AND v.silent_at <= due
+              WHERE $[silence_too_long(v, since, due)]
               ORDER BY v.id LIMIT 500 FOR UPDATE SKIP LOCKED LOOP
         r := leasehold.declare_dead(r, now, due, w.id, w.last_heartbeat_at,
                             leasehold.silence_words(now, w.last_heartbeat_at, w.multiplier, w.interval_ms),
@@ -707,7 +707,7 @@ BEGIN
     END IF;
     RETURN QUERY
     (SELECT j.id FROM leasehold.job j
-      WHERE j.state = 'running' AND j.lease_until > l.since AND j.lease_until <= due
+      WHERE $[lease_ended(j, l.since, due)]
         AND (o.queue IS NULL OR j.queue = o.queue) AND (NOT stay OR leasehold.recovery_is_on(j.queue, j.kind))
       ORDER BY j.lease_until, j.id LIMIT most)
     UNION ALL
@@ -734,13 +734,13 @@ CREATE FUNCTION leasehold.stale_leases(now timestamptz, since timestamptz, due t
 RETURNS bigint LANGUAGE sql STABLE
 BEGIN ATOMIC
     SELECT (SELECT count(*) FROM leasehold.lease l
-             WHERE l.expires_at IS NOT NULL AND l.expires_at > since AND l.expires_at <= due)
+             WHERE $[named_lease_ended(l, since, due)])
          + (SELECT count(*)
               FROM (SELECT w.id, false AS unmarked FROM leasehold.worker w
                      WHERE w.uncleaned IS NOT NULL
                     UNION
                     SELECT w.id, true FROM leasehold.worker w
-                     WHERE w.silent_at IS NOT NULL AND w.silent_at > since AND w.silent_at <= due
+                     WHERE $[silence_too_long(w, since, due)]
                        AND w.pid IS NOT NULL
                     UNION
                     SELECT d.id, true FROM unnest(dead) d(id)) w
@@ -764,12 +764,12 @@ BEGIN
     IF leasehold.any_recovery_off(m) THEN
         RETURN ARRAY(SELECT e.id
                        FROM (SELECT j.id, leasehold.recovery_is_on(j.queue, j.kind) AS free_it FROM leasehold.job j
-                              WHERE j.state = 'running' AND j.lease_until > since AND j.lease_until <= due
+                              WHERE $[lease_ended(j, since, due)]
                               ORDER BY j.lease_until LIMIT leasehold.most_skipped()) e
                       WHERE e.free_it LIMIT 500);
     END IF;
     RETURN ARRAY(SELECT j.id FROM leasehold.job j
-                  WHERE j.state = 'running' AND j.lease_until > since AND j.lease_until <= due
+                  WHERE $[lease_ended(j, since, due)]
                   ORDER BY j.lease_until LIMIT 500);
 END $$;
 

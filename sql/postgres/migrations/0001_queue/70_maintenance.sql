@@ -26,8 +26,7 @@ BEGIN
     FOR of IN
         WITH overdue AS MATERIALIZED (
             SELECT j.id, j.state, j.token FROM leasehold.job j
-             WHERE j.expires_at IS NOT NULL AND j.expires_at > since AND j.expires_at <= up_to
-               AND j.token = 0 AND (j.state = 'pending' OR j.state = 'scheduled')
+             WHERE $[expiry_passed(j, since, up_to)]
              ORDER BY j.expires_at LIMIT most FOR UPDATE SKIP LOCKED),
         gone AS (
             UPDATE leasehold.job j
@@ -63,7 +62,7 @@ BEGIN
     FOR of IN
         WITH due AS MATERIALIZED (
             SELECT j.id FROM leasehold.job j
-             WHERE j.state = 'scheduled' AND j.run_at > since AND j.run_at <= up_to
+             WHERE $[delay_ended(j, since, up_to)]
                AND coalesce((SELECT h.until FROM leasehold.quarantine h
                               WHERE h.queue = j.queue AND h.job = j.id), '-infinity') <= now
              ORDER BY j.run_at LIMIT most FOR UPDATE OF j SKIP LOCKED),
@@ -89,7 +88,7 @@ LANGUAGE plpgsql
 AS $$
 BEGIN
     IF NOT EXISTS (SELECT 1 FROM leasehold.job j
-                    WHERE j.state = 'scheduled' AND j.run_at > since AND j.run_at <= up_to) THEN
+                    WHERE $[delay_ended(j, since, up_to)]) THEN
         RETURN 0;
     END IF;
     RETURN leasehold.promote_batch(now, since, up_to, most);

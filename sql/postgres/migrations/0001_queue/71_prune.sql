@@ -44,7 +44,7 @@ AS $$
 DECLARE
     most constant bigint := 500;
     youngest timestamptz := now - leasehold.span(coalesce(older_ms, (
-        SELECT least(1209600000, min(p.retention_ms), min(p.retention_failed_ms))
+        SELECT least($[retention_ms], min(p.retention_ms), min(p.retention_failed_ms))
           FROM leasehold.policy p)));
     walked bigint;
     last   bigint;
@@ -198,7 +198,7 @@ DECLARE
     n_rest   bigint;
 BEGIN
     PERFORM leasehold.need_ms('age', older_ms, 0, 315360000000);
-    before := now - leasehold.span(coalesce(older_ms, 2592000000));
+    before := now - leasehold.span(coalesce(older_ms, $[retention_failed_ms]));
     IF shared THEN
         SELECT d.position INTO after FROM leasehold.maintenance_task d
          WHERE d.name = 'prune' AND (d.until <= now OR d.until > now + interval '30 seconds')
@@ -242,7 +242,7 @@ DECLARE
     place bigint := 0;
 BEGIN
     PERFORM leasehold.need_duration('age', older_than, 1, 315360000000);
-    before := now - leasehold.span(coalesce(older, 2592000000));
+    before := now - leasehold.span(coalesce(older, $[retention_failed_ms]));
     LOOP
         SELECT * INTO r FROM leasehold.prune_jobs(now, older, place);
         n := n + r.pruned;

@@ -46,39 +46,36 @@ DECLARE
     ends timestamptz;
 BEGIN
     something := EXISTS (SELECT 1 FROM leasehold.job j
-                          WHERE j.state = 'running' AND j.lease_until <= due
-                            AND j.lease_until > since)
+                          WHERE $[lease_ended(j, since, due)])
           OR EXISTS (SELECT 1 FROM leasehold.job j
-                      WHERE j.state = 'scheduled' AND j.run_at > since AND j.run_at <= now)
+                      WHERE $[delay_ended(j, since, now)])
           OR EXISTS (SELECT 1 FROM leasehold.lease l
-                      WHERE l.expires_at IS NOT NULL AND l.expires_at > since AND l.expires_at <= due)
+                      WHERE $[named_lease_ended(l, since, due)])
           OR EXISTS (SELECT 1 FROM leasehold.worker w
-                      WHERE w.silent_at IS NOT NULL AND w.silent_at > since AND w.silent_at <= due)
+                      WHERE $[silence_too_long(w, since, due)])
           OR EXISTS (SELECT 1 FROM leasehold.job j
-                      WHERE j.expires_at IS NOT NULL AND j.expires_at > since AND j.expires_at <= now
-                        AND j.token = 0 AND (j.state = 'pending' OR j.state = 'scheduled'))
+                      WHERE $[expiry_passed(j, since, now)])
           OR EXISTS (SELECT 1 FROM leasehold.schedule s WHERE s.next_at <= now)
           OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.uncleaned IS NOT NULL AND NOT w.stuck);
     -- What is due and stays so (recovery off) does not hide what comes after it.
     ends := least((SELECT j.lease_until FROM leasehold.job j
-                    WHERE j.state = 'running' AND j.lease_until > due AND j.lease_until <= ahead
+                    WHERE $[lease_ended(j, due, ahead)]
                     ORDER BY j.lease_until LIMIT 1),
                   (SELECT l.expires_at FROM leasehold.lease l
-                    WHERE l.expires_at IS NOT NULL AND l.expires_at > due AND l.expires_at <= ahead
+                    WHERE $[named_lease_ended(l, due, ahead)]
                     ORDER BY l.expires_at LIMIT 1),
                   (SELECT w.silent_at FROM leasehold.worker w
-                    WHERE w.silent_at IS NOT NULL AND w.silent_at > due AND w.silent_at <= ahead
+                    WHERE $[silence_too_long(w, due, ahead)]
                     ORDER BY w.silent_at LIMIT 1));
     IF ends < no_expiry_before THEN
         ends := no_expiry_before;
     END IF;
     next_at := least(ends,
                      (SELECT j.run_at FROM leasehold.job j
-                       WHERE j.state = 'scheduled' AND j.run_at > now AND j.run_at <= ahead
+                       WHERE $[delay_ended(j, now, ahead)]
                        ORDER BY j.run_at LIMIT 1),
                      (SELECT j.expires_at FROM leasehold.job j
-                       WHERE j.expires_at IS NOT NULL AND j.expires_at > now AND j.expires_at <= ahead AND j.token = 0
-                         AND (j.state = 'pending' OR j.state = 'scheduled')
+                       WHERE $[expiry_passed(j, now, ahead)]
                        ORDER BY j.expires_at LIMIT 1),
                      (SELECT s.next_at FROM leasehold.schedule s
                        WHERE s.next_at > now ORDER BY s.next_at LIMIT 1));
@@ -270,7 +267,7 @@ BEGIN
     SELECT * INTO m FROM leasehold.meta;
     FOR s IN SELECT * FROM leasehold.scan_ranges(leasehold.recovery_scan(m, leasehold.clock(), false), 'infinity') LOOP
         IF EXISTS (SELECT 1 FROM (SELECT j.id FROM leasehold.job j
-                                   WHERE j.state = 'scheduled' AND j.run_at > s.since AND j.run_at <= s.up_to
+                                   WHERE $[delay_ended(j, s.since, s.up_to)]
                                      AND j.token > 0 AND j.queue = ANY (queues)
                                      AND (cardinality(kinds) = 0 OR j.kind = ANY (kinds))
                                      AND NOT EXISTS (SELECT 1 FROM leasehold.queue q
