@@ -102,6 +102,13 @@ SELECT 1 FROM lh_job WHERE state = 'pending' AND queue = :queue AND kind = :kind
 -- Was it recorded before that this job cannot be taken from this holder?
 SELECT 1 FROM lh_event WHERE job = :job AND type = 'recovery.failed' AND token = :token LIMIT 1;
 
+-- name: failure_recorded_of_other
+-- The same for a step that concerns a lease or a worker. What the database said is not compared: a trigger
+-- may say something else each time.
+SELECT 1 FROM lh_event
+ WHERE type = 'recovery.failed' AND job IS NULL AND lease IS :lease AND worker IS :worker
+   AND token IS :token AND substr(reason, 1, length(:what)) = :what LIMIT 1;
+
 -- name: report_begin
 INSERT INTO lh_report(started_by, started_at) VALUES (:trigger, :now);
 

@@ -337,6 +337,38 @@ TEST(a_lease_that_cannot_be_freed_does_not_hold_back_jobs)
     PQfinish(c);
 }
 
+TEST(a_failure_that_repeats_is_reported_once_and_a_new_one_beside_it_too)
+{
+    char log[MOST_LOG] = "";
+    PGconn *c;
+    lh_store *store = store_with_a_refused_step(&c, "UPDATE OR DELETE ON leasehold.lease",
+                                                "OLD.owner IS NOT NULL", log);
+
+    session_clock(c, START_MS + 1000);
+    for (int i = 0; i < 3; i++)
+        (void)said(c, "SELECT leasehold.maintain()");
+    EXPECT_STR(said(c, "SELECT count(*), sum(failures) FROM leasehold.report"), "1 1");
+    EXPECT_STR(said(c,
+                    "INSERT INTO leasehold.lease(scope, name, owner, token, ttl_ms, acquired_at, "
+                    "expires_at) SELECT 'sync', 'other', 'w-2', 1, 1, n - interval '1 s', n "
+                    "FROM leasehold.clock() n"),
+               "");
+    for (int i = 0; i < 3; i++)
+        (void)said(c, "SELECT leasehold.maintain()");
+    EXPECT_STR(said(c, "SELECT count(*), sum(failures) FROM leasehold.report"), "2 2");
+    EXPECT_STR(said(c, "SELECT reason FROM leasehold.event WHERE type = 'recovery.failed' "
+                       "ORDER BY id DESC LIMIT 1"),
+               "lease sync/other cannot be freed: the auditor says no");
+    EXPECT_STR(
+        said(c, "SELECT starts_with(degraded, '2 recovery steps failed, ') FROM leasehold.meta"),
+        "t");
+    (void)said(c, "DROP TRIGGER refuse ON leasehold.lease");
+    EXPECT_STR(said(c, "SELECT leasehold.maintain() -> 'locks_cleaned'"), "2");
+    EXPECT_STR(said(c, "SELECT degraded FROM leasehold.meta"), "");
+    lh_close(store);
+    PQfinish(c);
+}
+
 /* 600 leases, more than a batch, that no recovery can free; they expire before all others. */
 static lh_store *store_with_600_refused_leases(PGconn **c, char *log)
 {

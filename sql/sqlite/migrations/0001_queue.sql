@@ -308,6 +308,9 @@ CREATE TABLE lh_event (
 ) STRICT;
 CREATE INDEX lh_event_job ON lh_event(job) WHERE job IS NOT NULL;
 CREATE INDEX lh_event_report ON lh_event(report) WHERE report IS NOT NULL;
+-- Which failed steps of a recovery are recorded already. Nearly always empty.
+CREATE INDEX lh_event_failed ON lh_event(lease, worker, token)
+ WHERE type = 'recovery.failed' AND job IS NULL;
 
 -- One row per call with a request id; jobs is a JSON array of [id, token].
 CREATE TABLE lh_request (

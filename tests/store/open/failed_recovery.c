@@ -386,6 +386,42 @@ TEST(an_epoch_that_was_raised_in_a_refused_step_is_raised_again_by_the_next)
     lh_close(store);
 }
 
+/* Every run fails again; only what is new is reported. */
+TEST(a_failure_that_repeats_is_reported_once_and_a_new_one_beside_it_too)
+{
+    lh_store *store = store_with_a_refused_step(REFUSE("UPDATE ON lh_lease", "new.owner IS NULL"));
+    lh_leases *lease = NULL;
+    lh_store_info info;
+    sqlite3 *db = db_open("store.db");
+
+    for (int i = 0; i < 5; i++)
+        EXPECT_OK(lh_maintain(store, NULL, NULL));
+    EXPECT_EQ(reports(store), 1);
+    EXPECT_EQ(db_int(db, "SELECT count(*) FROM lh_event WHERE type = 'recovery.failed'"), 1);
+    expect_degraded(store, true);
+
+    EXPECT_OK(lh_lease_acquire(store, "sync", "other",
+                               &(lh_lease_opts){.owner = "w2", .ttl_ms = 1000}, &lease));
+    lh_leases_free(lease);
+    pass_ms(1000);
+    for (int i = 0; i < 5; i++)
+        EXPECT_OK(lh_maintain(store, NULL, NULL));
+    EXPECT_EQ(reports(store), 2);
+    EXPECT_EQ(db_int(db, "SELECT count(*) FROM lh_event WHERE type = 'recovery.failed'"), 2);
+    lh_report *report = last_report(store);
+    EXPECT_EQ(report->failed_recoveries, 1);
+    EXPECT_STR(report->recovered[0].error, "lease sync/other cannot be freed: the auditor says no");
+    lh_report_free(report);
+    EXPECT_OK(lh_store_status(store, &info));
+    EXPECT_CONTAINS(info.degraded, "2 recovery steps failed, see recovery report 2");
+
+    exec("DROP TRIGGER refuse");
+    EXPECT_OK(lh_maintain(store, NULL, NULL));
+    expect_degraded(store, false);
+    sqlite3_close(db);
+    lh_close(store);
+}
+
 /* 600 leases of an owner, more than a batch, that no recovery can free. They end before all others. */
 static void put_refused_leases(const char *owner, int64_t expires_at)
 {

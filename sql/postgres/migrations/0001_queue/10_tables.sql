@@ -405,6 +405,8 @@ CREATE TABLE leasehold.event (
 ) PARTITION BY RANGE (at);
 CREATE INDEX event_job ON leasehold.event(job) WHERE job IS NOT NULL;
 CREATE INDEX event_report ON leasehold.event(report) WHERE report IS NOT NULL;
+-- Which failed steps of a recovery are recorded already. Nearly always empty.
+CREATE INDEX event_failed ON leasehold.event(lease, worker) WHERE type = 'recovery.failed' AND job IS NULL;
 CREATE TABLE leasehold.event_default PARTITION OF leasehold.event DEFAULT;
 
 -- A role that enqueues and may not read the jobs. A role is identified by its oid: it keeps its jobs when it is

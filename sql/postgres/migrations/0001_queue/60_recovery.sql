@@ -371,8 +371,8 @@ BEGIN
 END $$;
 
 -- The database refused a step, and the rest continues. `what` says which step failed; `why` is the error of the
--- database. An automatic recovery reports a known failure only once: for a job, its event shows that it is
--- known; for leases and workers, that the store is degraded.
+-- database. An automatic recovery reports a known failure only once: its event shows that it is known. For leases
+-- and workers the store must be degraded, too: otherwise a recovery has succeeded since.
 CREATE FUNCTION leasehold.record_failure(INOUT r leasehold.run, now timestamptz, what text, why text,
                                        by_hand boolean, of_job bigint, of_lease text, of_worker text,
                                        of_token bigint)
@@ -383,7 +383,14 @@ DECLARE
     known boolean;
 BEGIN
     SELECT v.attempt, v.max_attempts, v.queue INTO j FROM leasehold.job v WHERE v.id = of_job;
-    known := CASE WHEN of_job IS NULL THEN (SELECT m.degraded <> '' FROM leasehold.meta m WHERE m.one)
+    known := CASE WHEN of_job IS NULL
+                  THEN (SELECT m.degraded <> '' FROM leasehold.meta m WHERE m.one)
+                       AND EXISTS (SELECT 1 FROM leasehold.event e
+                                    WHERE e.type = 'recovery.failed' AND e.job IS NULL
+                                      AND e.lease IS NOT DISTINCT FROM of_lease
+                                      AND e.worker IS NOT DISTINCT FROM of_worker
+                                      AND e.token IS NOT DISTINCT FROM of_token
+                                      AND pg_catalog.starts_with(e.reason, what))
                   ELSE EXISTS (SELECT 1 FROM leasehold.event e
                                 WHERE e.job = of_job AND e.type = 'recovery.failed'
                                   AND e.token = of_token) END;

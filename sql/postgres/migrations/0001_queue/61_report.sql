@@ -63,8 +63,8 @@ BEGIN
         RETURN;
     END IF;
     IF r.failures > 0 THEN
-        why := pg_catalog.format('%s recovery step%s failed, see recovery report %s', r.failures,
-                                 CASE r.failures WHEN 1 THEN '' ELSE 's' END, r.report);
+        why := pg_catalog.format('%s recovery step%s failed, see recovery report %s', r.failures + r.untold,
+                                 CASE r.failures + r.untold WHEN 1 THEN '' ELSE 's' END, r.report);
     END IF;
     UPDATE leasehold.meta SET degraded = why WHERE degraded <> why;
 END $$;

@@ -110,19 +110,24 @@ int sq_recovery_count(struct txn *txn, struct lhi_run *run, struct lhi_error *er
 
 /* ---- one step of a run ---- */
 
-/* Was this failure recorded before? A job's failure is known by its event. For leases and workers
- * it is enough that the store is degraded. */
+/* Was this failure recorded before? Its event says so, and for leases and workers the store must be
+ * degraded, too: otherwise a recovery has succeeded since. */
 static int is_known(struct txn *txn, const struct recovery_step *step, bool *known,
                     struct lhi_error *err)
 {
-    char degraded[256];
+    const struct event *about = &step->about;
+    char degraded[256] = "";
     int64_t told = 0;
-    int rc = step->about.job != 0
-                 ? sq_int(txn->conn, LHI_SQL_FAILURE_RECORDED, err, 0, &told, "ii", step->about.job,
-                          step->about.token)
-                 : sq_meta_text(txn->conn, "degraded", degraded, sizeof degraded, err);
+    int rc;
 
-    *known = told != 0 || (step->about.job == 0 && rc == LH_OK && degraded[0] != '\0');
+    if (about->job != 0)
+        rc = sq_int(txn->conn, LHI_SQL_FAILURE_RECORDED, err, 0, &told, "ii", about->job,
+                    about->token);
+    else if ((rc = sq_meta_text(txn->conn, "degraded", degraded, sizeof degraded, err)) == LH_OK &&
+             degraded[0] != '\0')
+        rc = sq_int(txn->conn, LHI_SQL_FAILURE_RECORDED_OF_OTHER, err, 0, &told, "ttIt",
+                    about->lease, about->worker, about->token, step->what);
+    *known = told != 0;
     return rc;
 }
 
@@ -298,9 +303,11 @@ static int set_degraded(struct txn *txn, const struct lhi_run *run, struct lhi_e
 
     if (rc < 0 || (run->failures == 0 && (!run->whole || run->untold > 0)))
         return rc;
-    if (run->failures > 0)
+    if (run->failures > 0) {
+        int64_t n = run->failures + run->untold;
         lhi_format(text, sizeof text, "%lld recovery step%s failed, see recovery report %lld",
-                   (long long)run->failures, run->failures == 1 ? "" : "s", (long long)run->report);
+                   (long long)n, n == 1 ? "" : "s", (long long)run->report);
+    }
     if (strcmp(text, known) == 0)
         return LH_OK;
     txn->changed = true;
