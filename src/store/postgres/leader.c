@@ -1,21 +1,22 @@
 /*
  * leader.c: maintenance of a store that many processes share.
  *
- * One handle is the leader: it polls for what falls due, and is notified of what will within a second. The others are
- * followers: they poll rarely, and at once when the leader leaves. A handle is told which it is by its own poll
- * (leasehold.poll). The death watch tells every handle when the process of a worker on its machine has ended.
+ * One handle is the leader: it polls for what falls due, and is notified of what will within a
+ * second. The others are followers: they poll rarely, and at once when the leader resigns. A handle
+ * learns from its own poll which it is (leasehold.poll). The death watch notices when the process
+ * of a worker on this machine has ended.
  */
 #include "store/postgres/wake.h"
 
 enum {
-    REFRESH_MS = 10000,   /* of the list of workers */
-    MAINTAINED_MS = 2000, /* a thread that waited for maintenance waits again within */
-    RESIGN_MS = 500,      /* how long a handle that is closed tries to say so */
+    REFRESH_MS = 10000,   /* interval for reading the list of workers */
+    MAINTAINED_MS = 2000, /* a thread that waited for maintenance waits again within this time */
+    RESIGN_MS = 500,      /* time limit of the resignation when a handle is closed */
 };
 
 /* ---- who maintains ---- */
 
-/* Does a thread of this handle wait for maintenance, or did until a moment ago? */
+/* Does a thread of this handle wait for maintenance, or did it until a moment ago? */
 bool pg_is_maintained(const struct wake *wake)
 {
     return wake->maintainers > 0 || pg_real_ms() < wake->maintained_until;
@@ -60,7 +61,7 @@ static bool is_leader(struct pg *pg)
     return leads;
 }
 
-/* The followers are notified at once, if the server can be reached; otherwise they find out. */
+/* If the server can be reached, the followers are notified at once; otherwise they notice later. */
 void pg_resign_leader(struct pg *pg)
 {
     struct txn txn = {.pg = pg, .deadline = pg_real_ms() + RESIGN_MS};
@@ -76,16 +77,16 @@ void pg_resign_leader(struct pg *pg)
     pg_pool_give(pg, txn.conn);
 }
 
-/* ---- what is heard; under the mutex ---- */
+/* ---- notifications; under the mutex ---- */
 
-/* Those who wait for a job are woken too: a claim recovers. */
+/* Waits for a job are woken, too, because a claim recovers. */
 void pg_wake_due(struct wake *wake)
 {
     wake->due++;
     pg_wake_all(wake);
 }
 
-/* Of hundreds of followers none comes. */
+/* Followers leave it to the leader. */
 void pg_hear_due(struct wake *wake)
 {
     if (wake->follower_ms == 0 || !pg_is_maintained(wake))

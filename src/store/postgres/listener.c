@@ -1,8 +1,8 @@
 /*
- * listener.c: the thread that hears what the database notifies, on a connection of its own.
+ * listener.c: the thread that receives notifications of the database, on a connection of its own.
  *
- * Other threads may borrow the connection while it is idle (pool.c). Behind a pooler nobody can listen, and those who
- * wait poll.
+ * Other threads may borrow the connection while it is idle (pool.c). Behind a pooler listening is
+ * impossible, so waits poll.
  */
 #include "store/postgres/wake.h"
 
@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 enum {
-    AGAIN_MS = 50, /* before the listener connects again; doubled … */
+    AGAIN_MS = 50, /* pause before the listener connects again; doubled ... */
     AGAIN_MOST_MS = 1000,
 };
 
@@ -25,7 +25,7 @@ static void drain_pipe(const struct wake *wake)
         continue;
 }
 
-/* False: it is to stop. */
+/* False: it must stop. */
 static bool pause_listening(const struct wake *wake, int64_t ms)
 {
     struct pollfd poked = {.fd = wake->pipe[0], .events = POLLIN};
@@ -43,7 +43,7 @@ static bool begin_listening(struct pg *pg, struct conn *conn)
     return pg_call_script(&txn, "LISTEN leasehold", &ignored) == LH_OK;
 }
 
-/* What was notified before nobody has heard: everybody looks. A gap may also have hidden a death. */
+/* Notifications before this were lost, so wake all waits. A gap may also have hidden a death. */
 static void set_listening(struct wake *wake, bool listening, bool gap)
 {
     pthread_mutex_lock(&wake->mutex);
@@ -85,7 +85,7 @@ static void take_notifications(struct pg *pg, PGconn *from)
         pg_workers_changed(pg);
 }
 
-/* Until the connection is lost, or the listener is to stop: false. */
+/* Returns when the connection is lost; false: the listener must stop. */
 static bool listen_on(struct pg *pg, struct conn *conn)
 {
     const struct wake *wake = pg->wake;
@@ -97,7 +97,8 @@ static bool listen_on(struct pg *pg, struct conn *conn)
         pg_notices_drop(&conn->notices);
         pg_pool_lend(pg, conn);
         int n = poll(fds, 2, -1), why = errno;
-        pg_pool_recall(pg); /* what was heard while it was lent is taken with the rest */
+        pg_pool_recall(
+            pg); /* notifications that arrived while it was lent are read with the rest */
         if (fds[1].revents != 0)
             drain_pipe(wake);
         if (__atomic_load_n(&wake->stopping, __ATOMIC_RELAXED))
@@ -168,7 +169,7 @@ void pg_listener_stop(struct pg *pg)
     if (!wake->started)
         return;
     __atomic_store_n(&wake->stopping, true, __ATOMIC_RELAXED);
-    pg_listener_poke(pg); /* not by closing the pipe: a forked child may have a copy */
+    pg_listener_poke(pg); /* not by closing the pipe, because a forked child may have a copy */
     pthread_join(wake->listener, NULL);
     close(wake->pipe[0]);
     close(wake->pipe[1]);

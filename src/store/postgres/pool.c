@@ -1,14 +1,15 @@
 /*
- * pool.c: a bounded number of connections, lent out for one transaction at a time.
+ * pool.c: lends a bounded number of connections, each for one transaction.
  *
- * The last used is lent first, so that those that are not needed fall idle, and are closed. Who finds
- * none waits for one: for a moment, as another costs the server more than most calls; until his deadline
- * when there are enough of them.
+ * The last used connection is lent first, so that unneeded ones become idle and are closed. A
+ * caller that finds none free waits: only a moment if another may be opened, because opening one
+ * costs the server more than most calls; until its deadline if there are enough.
  *
- * A handle with a limit (max_connections) has one connection that only acts of holders (heartbeats, the
- * ends of jobs) may use while the others are busy: a heartbeat does not wait behind a recovery. Where the
- * handle listens, that connection is the listener's, which lends it between two notifications. The other
- * callers are served in the order in which they came, or a recovery in batches would keep a claim out.
+ * A handle with a limit (max_connections) has one connection that only acts of holders (heartbeats,
+ * ends of runs) may use while the others are busy, so that a heartbeat never waits for a recovery.
+ * If the handle listens, that connection is the listener's, which lends it between two
+ * notifications. Other callers are served in order of arrival; otherwise a recovery in batches
+ * could keep a claim waiting forever.
  */
 #include "store/postgres/wire.h"
 
@@ -16,8 +17,8 @@
 
 enum {
     IDLE_MS = 60000,
-    MOMENT_MS = 50,    /* for one to be given back … */
-    OPENING_MS = 1000, /* … and for one that is being opened */
+    MOMENT_MS = 50,    /* wait for a connection to be returned ... */
+    OPENING_MS = 1000, /* ... and for one that is being opened */
 };
 
 void pg_pool_init(struct pg *pg)
@@ -50,7 +51,8 @@ void pg_pool_leave_fd(struct pg *pg, int place)
     __atomic_store_n(&pg->fds[place], -1, __ATOMIC_RELEASE);
 }
 
-/* Those that nobody has needed for long, but one; to be closed outside of the mutex. */
+/* Connections that were idle for long, except for one. The caller closes them outside of the
+ * mutex. */
 static struct conn *take_outdated(struct pg *pg)
 {
     struct conn *last = pg->idle;
@@ -60,7 +62,7 @@ static struct conn *take_outdated(struct pg *pg)
         last = last->next;
     if (last == NULL)
         return NULL;
-    struct conn *outdated = last->next; /* the rest is idle for longer still */
+    struct conn *outdated = last->next; /* the rest has been idle for longer */
     last->next = NULL;
     for (struct conn *conn = outdated; conn != NULL; conn = conn->next)
         pg->n_conns--;
@@ -100,7 +102,7 @@ static int count_idle(const struct pg *pg)
     return n;
 }
 
-/* May this caller use a connection of the pool, if there is one? */
+/* May this caller use a connection of the pool, if one is free? */
 static bool has_share(const struct pg *pg, const struct pool_wait *wait)
 {
     if (!is_limited(pg) || wait->for_holder)
@@ -150,7 +152,7 @@ static struct conn *find_conn(struct pg *pg, const struct pool_wait *wait)
     return conn;
 }
 
-/* With a limit, those who wait do not all wait for the same thing. */
+/* With a limit, not all callers wait for the same thing. */
 static void signal_returned(struct pg *pg)
 {
     if (is_limited(pg))
@@ -159,7 +161,7 @@ static void signal_returned(struct pg *pg)
         pthread_cond_signal(&pg->given_back);
 }
 
-/* Until when whoever came at `since` waits for one that others have. */
+/* How long a caller that arrived at `since` waits for a connection that others use. */
 static int64_t patience(const struct pg *pg, const struct pool_wait *wait, int64_t since,
                         int64_t deadline)
 {
@@ -168,11 +170,11 @@ static int64_t patience(const struct pg *pg, const struct pool_wait *wait, int64
     int64_t moment = pg->opening > 0         ? since + OPENING_MS
                      : since > pg->opened_at ? since + MOMENT_MS
                                              : pg->opened_at + MOMENT_MS;
-    int64_t most = since + (deadline - since) / 4; /* the rest is for a new one */
+    int64_t most = since + (deadline - since) / 4; /* the rest is for opening a new one */
     return moment < most ? moment : most;
 }
 
-/* NULL: none came back; where the caller may open another, it should. */
+/* NULL: none was returned. If the caller may open another, it should. */
 static struct conn *await_return(struct pg *pg, const struct pool_wait *wait, int64_t deadline)
 {
     int64_t until_ms, since = pg_real_ms();
@@ -207,7 +209,7 @@ static int open_another(struct pg *pg, int64_t deadline, struct conn **out, stru
     return rc;
 }
 
-/* LH_OK with NULL: a connection is to be opened, and is counted. */
+/* LH_OK with NULL: the caller must open a connection, which is already counted. */
 static int choose(struct pg *pg, bool for_holder, int64_t deadline, struct conn **out,
                   struct lhi_error *err)
 {
@@ -229,7 +231,7 @@ static int choose(struct pg *pg, bool for_holder, int64_t deadline, struct conn 
     return rc;
 }
 
-/* The listener finds out by itself what is wrong with its connection. */
+/* The listener itself finds out what is wrong with its connection. */
 static void give_spare(struct pg *pg)
 {
     pthread_mutex_lock(&pg->mutex);
@@ -284,8 +286,8 @@ int pg_pool_take(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_
 int pg_pool_take_for_holder(struct pg *pg, int64_t deadline, struct conn **out,
                             struct lhi_error *err)
 {
-    /* The connection that is kept free for holders is the listener's, and a worker that always finds a job
-     * has not waited for one. */
+    /* The connection that is kept free for holders is the listener's. A worker that always finds
+     * a job has not waited for one, so start the listener now. */
     pthread_mutex_lock(&pg->mutex);
     bool listener = is_limited(pg) && pg->kept_free > 0;
     pthread_mutex_unlock(&pg->mutex);

@@ -15,9 +15,9 @@
 enum {
     MOST_NAMES = 64,
     SUBSCRIBED_MS = 25000, /* leasehold.subscribe promises 30 s */
-    COMMITS_MS = 100, /* no commit notifies of itself: those who wait for any poll this often */
+    COMMITS_MS = 100,      /* poll interval of waits for any commit, which no commit notifies */
     FOLLOWER_MS =
-        4500, /* between two polls of a claim in a process where another thread waits for maintenance */
+        4500, /* time between two polls of a claim in a process where another thread waits for maintenance */
     LONGEST_MS = 86400000,
 };
 
@@ -31,7 +31,7 @@ static struct subscription *find(struct wake *wake, const char *name)
     return NULL;
 }
 
-/* NULL: no memory; then its waiters poll. */
+/* NULL: out of memory; then its waiters poll. */
 static struct subscription *find_or_add(struct wake *wake, const char *name)
 {
     struct subscription *found = find(wake, name);
@@ -52,14 +52,14 @@ static struct subscription *find_or_add(struct wake *wake, const char *name)
     return found;
 }
 
-/* Under which names a waiter subscribes. */
+/* The names to which a waiter subscribes. */
 struct names {
     const char *name[MOST_NAMES + 1];
     size_t n;
     char text[MOST_NAMES][264];
 };
 
-/* The queues of a claim; or QUEUE/KIND for each, where it takes only some kinds. */
+/* The queues of a claim; or QUEUE/KIND for each pair, if it takes only some kinds. */
 static void name_jobs(const lh_claim_opts *opts, struct names *names)
 {
     size_t n_kinds = opts->n_kinds;
@@ -134,7 +134,7 @@ void pg_wake_name(struct wake *wake, const char *name)
 
 /* ---- subscribe, wait ---- */
 
-/* Is one of the names not subscribed to, as far as this process knows? */
+/* Does this process know of no subscription to one of the names? */
 static bool lacks_one(struct wake *wake, const struct names *names)
 {
     int64_t now = pg_real_ms();
@@ -147,7 +147,7 @@ static bool lacks_one(struct wake *wake, const struct names *names)
     return false;
 }
 
-/* Leaves the mutex for a while. */
+/* Releases the mutex for a while. */
 static enum lhi_subscribed subscribe(struct pg *pg, const struct names *names)
 {
     struct wake *wake = pg->wake;
@@ -166,7 +166,7 @@ static enum lhi_subscribed subscribe(struct pg *pg, const struct names *names)
     pthread_mutex_lock(&wake->mutex);
     if (rc != LH_OK)
         return LHI_SUBSCRIBED_DEAF;
-    /* A wake-up that came meanwhile has ended the subscription. */
+    /* A wake-up in the meantime has ended the subscription. */
     for (size_t i = 0; i < names->n && wakeups_of(wake, names) == before; i++) {
         struct subscription *s = find(wake, names->name[i]);
         if (s != NULL)
@@ -228,9 +228,9 @@ bool pg_wait(void *self, const struct lhi_topic *topic, uint32_t before, int64_t
     return woken || any;
 }
 
-/* Where the server notifies, a poll is for what it could not notify of. Of hundreds of processes the leader polls for
- * what falls due, and for jobs that nobody was notified of, once a second; the others, should it be gone, poll the less
- * often the more they are. */
+/* If the server notifies, polls are only for what it could not notify. Of hundreds of processes,
+ * the leader polls once a second for what falls due and for jobs without a notification. The
+ * others, in case the leader is gone, poll less often the more they are. */
 int64_t pg_max_sleep_ms(void *self, enum lhi_wake_on on)
 {
     struct pg *pg = self;

@@ -1,12 +1,13 @@
-/* wake.h: what wake.c, listener.c and leader.c share. One mutex guards all of it, and those who sleep wait for one
- * condition. Functions without the prefix pg_ expect the mutex to be held. */
+/* wake.h: what wake.c, listener.c and leader.c share. One mutex guards all of it, and all
+ * waiting threads use one condition variable. Functions without the prefix pg_ expect the mutex
+ * to be held. */
 #ifndef LHI_PG_WAKE_H
 #define LHI_PG_WAKE_H
 
 #include "store/postgres/wire.h"
 
-/* Names under which the database notifies, beside those of queues: something falls due soon; the leader has left;
- * a worker has come. */
+/* Names of notifications besides those of queues: something falls due soon; the leader has
+ * resigned; a worker has registered. */
 #define PG_DUE_NAME "!"
 #define PG_LEADER_LEFT_NAME "-"
 #define PG_WORKER_NAME "+"
@@ -24,21 +25,21 @@ struct wake {
     /* wake.c */
     struct subscription *subscriptions;
     size_t n, room;
-    uint32_t all; /* wake-ups of everybody */
+    uint32_t all; /* wake-ups for all waits */
 
     /* leader.c */
-    uint32_t due;             /* wake-ups of those who wait for maintenance */
-    uint32_t deaths;          /* of workers; or nobody has listened for a while */
-    bool is_leader;           /* when this handle asked last; otherwise … */
-    int64_t follower_ms;      /* … how long it need not poll */
-    int maintainers;          /* threads that wait for maintenance … */
-    int64_t maintained_until; /* … or will again soon; real time */
+    uint32_t due;             /* wake-ups for waits for maintenance */
+    uint32_t deaths;          /* of workers; or there was no listener for a while */
+    bool is_leader;           /* at this handle's last poll; otherwise ... */
+    int64_t follower_ms;      /* ... how long it need not poll */
+    int maintainers;          /* threads that wait for maintenance ... */
+    int64_t maintained_until; /* ... or will soon wait again; real time */
 
     /* listener.c */
     pthread_t listener;
     bool started, listening;
-    bool pooled;   /* behind a pooler: nobody can listen */
-    int pipe[2];   /* wakes the listener: its connection was lent and is back, or it is to stop */
+    bool pooled;   /* behind a pooler: listening is impossible */
+    int pipe[2];   /* wakes the listener when its connection is returned, or to stop it */
     bool stopping; /* atomic */
 };
 

@@ -1,47 +1,48 @@
--- How far back a claim must look for what has ended by time: leases, silence, delays, expiries.
+-- The scan bound: how far back a claim must search for leases, silences, delays and expiries that have ended.
 
--- Whatever ends by time leaves an entry in an index, and while an xmin is held nobody may remove it: a probe
--- that began at the head of the index would read all that ever ended. So a claim that has looked notes in
--- leasehold.scan_bound up to which moment nothing is left (but what stays on purpose), and later claims begin there.
+-- Everything that ends by time leaves an entry in an index, and while a long transaction is open, vacuum cannot
+-- remove dead entries: a scan from the beginning of the index would read everything that ever ended. So a claim
+-- that has scanned writes into leasehold.scan_bound up to which time nothing is left (except for what stays on
+-- purpose), and later claims start there.
 --
--- A row can come to light below that moment only by the commit of a transaction that was in progress when the
--- claim looked. What such a transaction wrote ended no earlier than the transaction read the clock. So the note
--- reaches to one second before the note before it, and names the transactions that have been in progress since
--- then and have written to the store. When one of them has ended, the next claim looks from the beginning.
--- (The second is for those that have read the clock and have no transaction id yet.) Behind all that, a claim
--- looks from the beginning once a minute, or less often where that takes long.
+-- Below that time a row can only appear by the commit of a transaction that was in progress during the scan.
+-- What such a transaction wrote ends no earlier than the transaction read the clock. So the bound is one second
+-- before the previous row of leasehold.scan_bound, and the new row lists the transactions that were in progress
+-- then and have written to the store. When one of them has ended, the next claim scans from the beginning. (The
+-- second is for transactions that have read the clock and have no id yet.) In addition, a claim scans from the
+-- beginning once a minute, or less often if that takes long.
 --
--- In the same way a job can come to light with an id that was given out long ago. The note has the highest id of
--- which that is certain for all transactions that it does not name: where fresh jobs begin is taken from there
--- (31_claim_floor.sql). `late` changes when one of those named has ended.
+-- In the same way a job can appear with an id that was given out long ago. The row has the highest id for which
+-- that is impossible, except for the listed transactions; the claim floor is taken from there
+-- (31_claim_floor.sql). `late` changes when one of the listed transactions has ended.
 --
--- A note is void after a change of policy, which may set free what stayed, and when the clock was set back.
+-- A row is void after a change of policy, which may free jobs that stayed, and after the clock was set back.
 --
--- Where a held xmin keeps many dead entries (leasehold.has_many_dead_rows), a look from the beginning would take seconds,
--- and be cancelled before it is noted. There it is made in pieces, backwards from the bound: each note tells which
--- stretch is still owed, and the next one takes up there. The bound is at most seconds old all the while. Owed is
--- what ended since the birth of a transaction that has just ended, everything after a void note, and what ended
--- while nobody made notes. A second pass comes by everywhere, slowly: it finds what was put below the bound by a
--- plain UPDATE. What a look finds due and cannot free (the row is locked) is kept as a moment (left_at), so that
--- it holds up neither the bound nor the passes.
+-- If there are many dead entries (leasehold.has_many_dead_rows), a scan from the beginning would take seconds
+-- and be cancelled before its row is written. So it is made in pieces, backwards from the bound: each row says
+-- which range is still to be scanned (the backlog), and the next scan continues there. Meanwhile the bound is
+-- at most seconds old. The backlog has what ended since the start of a transaction that has just ended,
+-- everything after a void row, and what ended while nobody scanned. A second, slow pass covers everything: it
+-- finds rows that a plain UPDATE has put below the bound. If a scan finds something due that it cannot free
+-- (the row is locked), it keeps the time (left_at), so that it delays neither the bound nor the passes.
 CREATE TYPE leasehold.scan AS (
-    since    timestamptz,      -- what ended after this is to be looked for …
-    left_at  timestamptz[],    -- … and what ended at one of these moments
-    floor    bigint,           -- and fresh jobs with ids above this
-    late     bigint,           -- changes when jobs may have come to light below it
-    fresh    boolean,          -- there is a note of the last second
+    since    timestamptz,      -- search what ended after this ...
+    left_at  timestamptz[],    -- ... and what ended at one of these times
+    floor    bigint,           -- search fresh jobs with ids above this
+    late     bigint,           -- changes when jobs may have appeared below the floor
+    fresh    boolean,          -- there is a row of the last second
     littered boolean,          -- there are many dead entries
-    known    bigint,           -- the last note
-    next     leasehold.scan_bound   -- the note to make once it is known what is left; NULL: none may be made
+    known    bigint,           -- the last row
+    next     leasehold.scan_bound   -- the row to write once it is known what is left; NULL: none may be written
 );
 
--- From how many dead rows on a store counts as littered; how many index entries one look may read of the stretch
--- that is owed, and of the slow pass over everything.
+-- From how many dead rows on a store has many; how many index entries one scan may read of the backlog, and of
+-- the slow pass.
 CREATE FUNCTION leasehold.many_dead_rows() RETURNS bigint LANGUAGE sql IMMUTABLE RETURN 20000::bigint;
 CREATE FUNCTION leasehold.backlog_batch() RETURNS bigint LANGUAGE sql IMMUTABLE RETURN 20000::bigint;
 CREATE FUNCTION leasehold.recheck_batch() RETURNS bigint LANGUAGE sql IMMUTABLE RETURN 2000::bigint;
 
--- As the server has counted them. It decides only how a look is made, and not what it finds in the end.
+-- As counted by the server. It decides only how a scan is made, not what it finds.
 CREATE FUNCTION leasehold.has_many_dead_rows() RETURNS boolean LANGUAGE sql STABLE
 RETURN pg_catalog.pg_stat_get_dead_tuples('leasehold.job'::regclass)
      + pg_catalog.pg_stat_get_dead_tuples('leasehold.lease'::regclass)
@@ -69,8 +70,8 @@ BEGIN
                                              WHERE d.datname = pg_catalog.current_database())));
 END $$;
 
--- For each of these transactions the moment after which everything ends that it wrote: a second before a note
--- that was made before it had its number. (The second is for a clock read before.)
+-- For each of these transactions the time before which nothing ends that it wrote: a second before a row that
+-- was written before the transaction got its id. (The second is for a clock that was read earlier.)
 CREATE FUNCTION leasehold.earliest_writes(xids xid8[], s leasehold.scan_bound) RETURNS timestamptz[] LANGUAGE plpgsql
 AS $$
 BEGIN
@@ -82,8 +83,8 @@ BEGIN
           FROM pg_catalog.unnest(xids) WITH ORDINALITY u(x, n) ORDER BY u.n);
 END $$;
 
--- From when on to look. `notes`: the caller makes the next note, if the last one is older than `every`. A
--- transaction that is older than half a second makes none: it cannot tell which transactions began after its own.
+-- Where a scan must start. `notes`: the caller writes the next row if the last one is older than `every`. A
+-- transaction older than half a second writes none, because it cannot tell which transactions began after it.
 CREATE FUNCTION leasehold.read_scan_bound(of_generation bigint, now timestamptz, notes boolean DEFAULT false,
                                 every interval DEFAULT '1 second')
 RETURNS leasehold.scan LANGUAGE plpgsql
@@ -93,9 +94,9 @@ DECLARE
     s     leasehold.scan_bound;
     snap  pg_snapshot;
     void  boolean;
-    gap   boolean;          -- nobody has made a note for long
+    gap   boolean;          -- no row was written for a long time
     whole boolean;
-    born  timestamptz;      -- the first of the named transactions that have ended
+    born  timestamptz;      -- the first start of a listed transaction that has ended
     l     leasehold.scan;
 BEGIN
     -- In one statement: what the row says was known before the snapshot was taken.
@@ -113,7 +114,7 @@ BEGIN
     END IF;
     l.floor := s.floor;
     l.late := s.late;
-    -- Where looks from the beginning are expensive there is much to read behind an old note, too.
+    -- Where complete scans are expensive, there is also much to read behind an old row.
     IF s.owed_to > s.owed_from
        OR (pg_catalog.isfinite(s.whole_at) AND s.whole_at > s.rest_until + interval '1 minute') THEN
         every := interval '1 second';
@@ -136,8 +137,8 @@ BEGIN
     l.left_at := s.left_at;
     whole := s.whole_at <= now OR (s.looked <> l.late AND s.rest_until <= now);
     IF NOT l.littered THEN
-        -- In one piece, and so is what is still owed; by a caller that can note it: others leave it to the claim
-        -- that follows.
+        -- In one piece, including the backlog, by a caller that can write the row; others leave it to the next
+        -- claim.
         whole := whole OR s.owed_to > s.owed_from OR pg_catalog.isfinite(s.net_to) OR s.left_at <> '{}';
         s.owed_to := '-infinity';
         s.owed_from := '-infinity';
@@ -159,8 +160,8 @@ BEGIN
     l.next.given_before := s.given;
     l.next.floor := s.given_before;
     l.next.xid := pg_catalog.pg_current_xact_id();
-    -- (Those named before stay named while they are in progress: one that ends just now is no longer among the locks,
-    -- and its commit is not in the snapshot either.)
+    -- (Transactions listed before stay listed while they are in progress: one that is just ending has no lock
+    -- any more, and its commit is not in the snapshot yet.)
     l.next.open := ARRAY(SELECT x FROM pg_catalog.unnest(s.open) x WHERE NOT pg_catalog.pg_visible_in_snapshot(x, snap)
                          UNION
                          SELECT x FROM pg_catalog.unnest(leasehold.open_writers(
@@ -190,9 +191,9 @@ BEGIN
     RETURN l;
 END $$;
 
--- ---- in pieces ----
+-- ---- scans in pieces ----
 
--- Entries that this transaction has read so far of the indexes by time, of dead rows, too.
+-- Entries that this transaction has read so far from the indexes by time, dead ones included.
 CREATE FUNCTION leasehold.entries_read() RETURNS bigint LANGUAGE sql VOLATILE
 RETURN pg_catalog.pg_stat_get_xact_tuples_returned('leasehold.job_running'::regclass)
      + pg_catalog.pg_stat_get_xact_tuples_returned('leasehold.job_scheduled'::regclass)
@@ -200,7 +201,7 @@ RETURN pg_catalog.pg_stat_get_xact_tuples_returned('leasehold.job_running'::regc
      + pg_catalog.pg_stat_get_xact_tuples_returned('leasehold.lease_expires'::regclass)
      + pg_catalog.pg_stat_get_xact_tuples_returned('leasehold.worker_silent'::regclass);
 
--- The last moments of a stretch at which something is due: `most` of them. (A moment may stand there twice.)
+-- The last times within a range at which something is due, at most `most`. (A time may appear twice.)
 CREATE FUNCTION leasehold.times_due(m leasehold.meta, since timestamptz, up_to timestamptz, due timestamptz,
                                       now timestamptz, most bigint) RETURNS timestamptz[]
 LANGUAGE plpgsql
@@ -233,7 +234,7 @@ BEGIN
          ORDER BY u.t DESC LIMIT most);
 END $$;
 
--- What is due at these moments: leases and workers to be freed, jobs to be moved in or cancelled.
+-- What is due at these times: leases and workers to free, jobs to promote or expire.
 CREATE FUNCTION leasehold.leftover_due(m leasehold.meta, moments timestamptz[], due timestamptz, now timestamptz,
                                    OUT frees timestamptz[], OUT moves_in timestamptz[])
 LANGUAGE plpgsql STABLE
@@ -258,12 +259,12 @@ BEGIN
               FROM (SELECT DISTINCT v.t FROM pg_catalog.unnest(moments) v(t)) x) u;
 END $$;
 
--- How many moments a note keeps at most. Where there are more, the bound stays behind.
+-- How many times a row keeps at most. If there are more, the bound stays behind.
 CREATE FUNCTION leasehold.most_leftover() RETURNS integer LANGUAGE sql IMMUTABLE RETURN 100;
 
--- A stretch before a moment that is not too full to be read at once: this wide, or less. A piece that takes too long
--- is cancelled, and then every next one would be. That there is no queue without a name is seen in the index alone:
--- to read the stretch for it takes a thirtieth of the time.
+-- The width of a range before a time that can be read at once: this width, or less. A scan that takes too long
+-- is cancelled, and so would every later one be. The condition on the queue's name is always false and makes
+-- the server read only the index, which takes a thirtieth of the time.
 CREATE FUNCTION leasehold.readable_width(up_to timestamptz, INOUT width interval) LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -280,10 +281,10 @@ BEGIN
     END LOOP;
 END $$;
 
--- Look through a stretch, from its end to its beginning, until about `most` entries are read. `up_to` is how far it
--- came, `moments` those at which something is due. Widths of time are all there is to choose, and how dense the
--- entries lie is not known. So the next piece is at most twice as wide as one that was cheap; and not wider than a
--- minute, or an eighth of the way back: behind a quiet night there may be a busy day.
+-- Scan a range from its end to its beginning until about `most` entries are read. `up_to`: how far it came;
+-- `moments`: times at which something is due. Only the width of a range can be chosen, and the density of the
+-- entries is not known. So the next range is at most twice as wide as one that was cheap, and no wider than a
+-- minute or an eighth of the distance covered: a busy day may precede a quiet night.
 CREATE FUNCTION leasehold.scan_range(m leasehold.meta, down_to timestamptz, due timestamptz, now timestamptz,
                                        most bigint, INOUT up_to timestamptz, OUT moments timestamptz[])
 LANGUAGE plpgsql
@@ -303,7 +304,7 @@ BEGIN
         moments := moments || leasehold.times_due(m, low, up_to, due, now, leasehold.most_leftover() + 1);
         up_to := low;
         n := leasehold.entries_read();
-        -- (The time is for a server that does not count.)
+        -- (The time limit is for a server that does not count.)
         EXIT WHEN up_to <= down_to OR n - first >= most OR leasehold.stopwatch() > began + most * interval '50 microseconds';
         width := CASE WHEN n - before > most / 4 THEN greatest(width / 2, interval '1 millisecond')
                       ELSE least(width * 2, greatest(interval '1 minute', (now - up_to) / 8)) END;
@@ -311,9 +312,9 @@ BEGIN
     END LOOP;
 END $$;
 
--- A piece of what is owed, or else, every five seconds, of the pass that comes by everywhere; called before the note
--- is made. One session at a time: the others have their bound, and need neither wait nor make a note, which would undo
--- what the one has done. (A session that holds the row for more than three seconds has made no note meanwhile.)
+-- Scan a piece of the backlog, or every five seconds of the slow pass; called before the row is written. One
+-- session at a time does it. The others use the bound they have; they neither wait nor write a row, which would
+-- undo the progress. (A session that holds the lock for more than three seconds has written no row meanwhile.)
 CREATE FUNCTION leasehold.scan_backlog(m leasehold.meta, INOUT l leasehold.scan, due timestamptz, now timestamptz)
 LANGUAGE plpgsql
 AS $$
@@ -353,8 +354,8 @@ BEGIN
     l.next := s;
 END $$;
 
--- Note what a look has found: `first` is the earliest moment of what is left (leasehold.first_due), NULL where
--- nothing is. While expiry is held back nobody has looked.
+-- Write the row of a scan. `first`: the earliest time of what is left (leasehold.first_due); NULL: nothing is
+-- left. While expiry is suspended nothing was scanned.
 CREATE FUNCTION leasehold.save_scan_bound(m leasehold.meta, l leasehold.scan, first timestamptz, began timestamptz,
                                      due timestamptz, now timestamptz)
 RETURNS void LANGUAGE plpgsql
@@ -394,8 +395,8 @@ BEGIN
     END IF;
 END $$;
 
--- From where a recovery or a report looks: from the beginning, and where that would read very many dead entries
--- no further back than claims do. `everything`: an operator asks, and waits for it.
+-- Where a recovery or a report starts to scan: from the beginning, or, if that would read very many dead
+-- entries, where claims start. `everything`: an operator asks and waits for it.
 CREATE FUNCTION leasehold.recovery_scan(m leasehold.meta, now timestamptz, everything boolean) RETURNS leasehold.scan
 LANGUAGE plpgsql STABLE
 AS $$
@@ -410,7 +411,7 @@ BEGIN
     RETURN l;
 END $$;
 
--- The stretches of time that a look is about: each from after one moment up to another.
+-- The time ranges of a scan: each from after one time up to another.
 CREATE FUNCTION leasehold.scan_ranges(l leasehold.scan, due timestamptz)
 RETURNS TABLE (since timestamptz, up_to timestamptz) LANGUAGE sql IMMUTABLE
 BEGIN ATOMIC
@@ -421,12 +422,12 @@ END;
 
 -- ---- what is left ----
 
--- Queues with recovery off keep their stuck jobs at the head of the index: up to so many are walked past at
--- once, and the next claim begins behind them.
+-- Queues with recovery off keep expired jobs at the head of the index: a claim skips up to this many, and the
+-- next claim starts behind them.
 CREATE FUNCTION leasehold.most_skipped() RETURNS bigint LANGUAGE sql IMMUTABLE
 RETURN 5000::bigint;
 
--- The first of these leases that does not stay on purpose; or the last that was walked past.
+-- The first expired lease of a job that is to be recovered; otherwise the last that was skipped.
 CREATE FUNCTION leasehold.first_expired(m leasehold.meta, since timestamptz, due timestamptz) RETURNS timestamptz
 LANGUAGE plpgsql
 AS $$
@@ -443,7 +444,7 @@ BEGIN
                      ORDER BY j.lease_until LIMIT leasehold.most_skipped()) e);
 END $$;
 
--- The earliest moment of what has ended by time and is still there; NULL: there is nothing.
+-- The earliest time of what has ended and is still there; NULL: there is nothing.
 CREATE FUNCTION leasehold.first_due(m leasehold.meta, since timestamptz, due timestamptz, now timestamptz)
 RETURNS timestamptz LANGUAGE plpgsql
 AS $$

@@ -1,18 +1,18 @@
--- Where a claim begins to look, and how much it may take.
+-- The claim floor, where a claim starts to search, and the limits of a queue.
 --
--- Best first means priority, then id, over two indexes: job_again (few) and job_fresh. A held xmin keeps
--- the entries of all that was claimed since in job_fresh, and a claim that began at its head would
--- wade through them. So for queues that are busy leasehold.claim_floor remembers, per priority, where
--- fresh jobs begin. An id may commit later than those above it: a claim that finds nothing above `low` looks
--- above `floor`, which leaves two seconds to commit. When a transaction that took longer has ended
--- (leasehold.scan_bound.late), and at least once a second where that is cheap, one claim looks at all of it, so that
--- nothing is overlooked for longer (tests/model/claim_floor.pml).
+-- The best job has the highest priority, then the lowest id, in two indexes: job_again (few jobs) and
+-- job_fresh. While a long transaction is open, job_fresh keeps the entries of all jobs that were claimed since,
+-- and a claim that started at the head of the index would read all of them. So for busy queues
+-- leasehold.claim_floor stores, per priority, where the fresh jobs start. An id may commit later than higher
+-- ids: a claim that finds nothing above `low` searches above `floor`, which leaves two seconds for the commit.
+-- When a transaction that took longer has ended (leasehold.scan_bound.late), and at least once a second if that
+-- is cheap, one claim scans the whole queue, so that no job stays hidden (tests/model/claim_floor.pml).
 
--- ---- the front of a queue ----
+-- ---- the claim floor of a queue ----
 --
--- A claim may be part of a transaction that stays open. Such a transaction must not keep others from looking, so a
--- look inserts rows of its own, and no row lock or unique key makes it wait. No advisory lock is used: every
--- role that can connect could take it.
+-- A claim may be part of a transaction that stays open. Such a transaction must not keep others from scanning,
+-- so a scan inserts rows of its own, and no row lock or unique key makes it wait. No advisory lock is used,
+-- because every role that can connect could take it.
 
 CREATE FUNCTION leasehold.last_floor_number(of_queue text) RETURNS bigint LANGUAGE plpgsql STABLE
 AS $$
@@ -20,23 +20,23 @@ BEGIN
     RETURN (SELECT w.look FROM leasehold.claim_floor w WHERE w.queue = of_queue ORDER BY w.look DESC LIMIT 1);
 END $$;
 
--- Is a look at all of the queue due? Where looks are cheap, once a second; where they are expensive, when a
--- transaction has ended that took long to commit, and else rarely.
+-- Is a scan of the whole queue due? If scans are cheap, once a second; if they are expensive, after a
+-- transaction that took long to commit has ended, and otherwise rarely.
 CREATE FUNCTION leasehold.floor_check_due(f leasehold.claim_floor, late bigint, now timestamptz) RETURNS boolean
 LANGUAGE sql IMMUTABLE
 RETURN f.next_look <= now OR f.next_look > now + interval '1 hour'
        OR (f.late <> late AND (f.rest_until <= now OR f.rest_until > now + interval '1 hour'));
 
--- A look is due: does this claim make it? One of several claims does, the one that locks the row. The transaction
--- that has it may stay open for ever: after a second the others look without the lock, and where it is for a late
--- commit, which cannot be told in time, one in ten.
+-- A scan is due: does this claim make it? One of several claims does, the one that locks the row. The
+-- transaction with the lock may stay open forever: after a second, others scan without the lock; for a late
+-- commit, which may take any time, one in ten does.
 CREATE FUNCTION leasehold.may_check_floor(of_queue text, late bigint, now timestamptz) RETURNS boolean LANGUAGE plpgsql
 AS $$
 DECLARE
     f leasehold.claim_floor;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RETURN true;  -- to lock a row that has changed since its snapshot would fail; it writes nothing either
+        RETURN true;  -- locking a row that has changed since its snapshot would fail, and it writes nothing either
     END IF;
     SELECT * INTO f FROM leasehold.claim_floor w WHERE w.queue = of_queue ORDER BY w.look DESC, w.priority DESC LIMIT 1;
     PERFORM 1 FROM leasehold.claim_floor w WHERE w.queue = f.queue AND w.look = f.look AND w.priority = f.priority
@@ -75,9 +75,9 @@ BEGIN
     RETURN leasehold.needs_first_scan(of_queue);
 END $$;
 
--- Where fresh jobs begin, as seen now; called now and then after a claim. A row that others have
--- claimed and not committed counts as there. What lies between the floor and the first job is read, and need not be
--- read again: every dead entry costs once.
+-- Raise the floor to where fresh jobs start now; called once in a while after a claim. A row that others have
+-- claimed but not committed counts as present. What lies between the floor and the first job is read once and
+-- need not be read again.
 CREATE FUNCTION leasehold.raise_claim_floor(of_queue text, up_to bigint) RETURNS void LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -102,8 +102,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Look at all of it: what comes first in each priority. The more it costs, the rarer it is. Where nothing is known
--- or pending, most jobs have had priority 0. `l`: as of before the look.
+-- Scan the whole queue: the first job of each priority. The more a scan costs, the rarer it is. If nothing is
+-- known or pending, most jobs have had priority 0. `l`: the state before the scan.
 CREATE FUNCTION leasehold.find_claim_floor(of_queue text, of_worker text, now timestamptz, l leasehold.scan)
 RETURNS void LANGUAGE plpgsql
 AS $$
@@ -117,7 +117,7 @@ DECLARE
     prios  integer[] := '{}';
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
-        RETURN;  -- what an old snapshot shows must not count as the latest look
+        RETURN;  -- what an old snapshot shows must not count as the latest scan
     END IF;
     number := nextval('leasehold.claim_floor_number');
     FOR i IN 1..16 LOOP
@@ -136,11 +136,11 @@ BEGIN
     INSERT INTO leasehold.claim_floor(queue, look, priority, low, floor, next_look, late, rest_until)
     SELECT of_queue, number, x.priority, x.low, least(x.low, l.floor),
            now + least(greatest(interval '1 second', 1000 * took), interval '30 minutes'), l.late, now + 20 * took
-      FROM (-- What lies below the front is above it from now on, or it would be handed out one a second.
+      FROM (-- A job below the floor counts as above it from now on; otherwise one such job would be claimed per second.
             SELECT u.priority, u.first - 1 AS low FROM unnest(prios, firsts) u(priority, first)
-            UNION ALL  -- priorities of which nothing is pending
+            UNION ALL  -- priorities without a pending job
             SELECT o.priority, greatest(o.low, l.floor) FROM last o WHERE o.priority <> ALL (prios)
-            UNION ALL  -- what was just emptied
+            UNION ALL  -- priorities that have just become empty
             SELECT DISTINCT j.priority, 0::bigint FROM leasehold.job j
              WHERE j.state = 'running' AND j.lease_until > now AND j.queue = of_queue
                AND j.worker = of_worker AND j.started_at >= now AND j.priority <> ALL (prios)
@@ -154,7 +154,7 @@ BEGIN
                                      WHERE o.queue = of_queue AND o.look < number FOR UPDATE SKIP LOCKED);
 END $$;
 
--- Is there a fresh job for a claim, or a look to be made by one? Where looks are cheap they are made here.
+-- Is there a fresh job for a claim, or a scan due? Cheap scans are made here.
 CREATE FUNCTION leasehold.fresh_job_waits(of_queue text, of_kinds text[], l leasehold.scan, now timestamptz)
 RETURNS boolean LANGUAGE plpgsql STABLE
 AS $$
@@ -185,13 +185,13 @@ BEGIN
     RETURN leasehold.fresh_in(of_queue, of_kinds, -32768, above, 0);
 END $$;
 
--- Entries of fresh jobs that this transaction has read so far, of dead rows, too.
+-- Entries of fresh jobs that this transaction has read so far, dead ones included.
 CREATE FUNCTION leasehold.fresh_entries_read() RETURNS bigint LANGUAGE sql VOLATILE
 RETURN pg_catalog.pg_stat_get_xact_tuples_returned('leasehold.job_fresh'::regclass)
      + pg_catalog.pg_stat_get_xact_tuples_returned('leasehold.job_kind'::regclass);
 
--- The stretches of a queue's fresh jobs, best first, and above which id they begin: at the front, as far as it is
--- known, and at the beginning beside it.
+-- The ranges of a queue's fresh jobs, best first, each with the id above which it starts: the claim floor if
+-- known, else the beginning.
 CREATE FUNCTION leasehold.fresh_ranges(of_queue text)
 RETURNS TABLE (least_priority integer, most_priority integer, above bigint) LANGUAGE plpgsql STABLE
 AS $$
@@ -216,15 +216,15 @@ BEGIN
     RETURN NEXT;
 END $$;
 
--- The newest fresh job above an id, of a queue or of a queue and kind (QUEUE/KIND): the last of the lowest priority
--- of one of the stretches.
+-- The newest fresh job above an id, of a queue or of a queue and kind (QUEUE/KIND): the last of the lowest
+-- priority in one of the ranges.
 CREATE FUNCTION leasehold.newest_fresh(of_queue text, above bigint) RETURNS bigint LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
     s    record;
     best bigint;
 BEGIN
-    -- (In one priority by its number: backwards, a range of priorities would be read to its beginning.)
+    -- (One priority at a time: backwards, a range of priorities would be read to its beginning.)
     FOR s IN SELECT * FROM leasehold.fresh_ranges(split_part(of_queue, '/', 1)) LOOP
         best := greatest(best, CASE
             WHEN strpos(of_queue, '/') > 0 AND s.least_priority = s.most_priority THEN
@@ -253,9 +253,9 @@ END $$;
 
 -- ---- limits of a queue ----
 
--- How many of `want` may go now, the queue's row locked (lock_limits). bucket: what the rate leaves at
--- that time, in thousandths; NULL: there is no rate. The time is that after the lock: who had it before
--- may have counted later than the caller began.
+-- How many of `want` may be claimed now. The queue's row is locked (lock_limits). bucket: what the rate leaves
+-- at that time, in thousandths; NULL: there is no rate. The time is read after the lock, because the session
+-- that had the lock may have counted later than the caller began.
 CREATE FUNCTION leasehold.allowed_now(of_queue text, want bigint, p leasehold.policy,
                                       OUT allowed bigint, OUT bucket bigint, OUT now timestamptz)
 LANGUAGE plpgsql
@@ -270,13 +270,13 @@ BEGIN
         RETURN;
     END IF;
     IF current_setting('transaction_isolation') <> 'read committed' THEN
-        -- It would count what ran when its transaction began.
+        -- It would count the jobs that ran when its transaction began.
         PERFORM leasehold.refuse(-3, format('queue "%s" has limits: claim from it in a transaction that is '
             'READ COMMITTED, not %s', of_queue, upper(current_setting('transaction_isolation'))));
     END IF;
     SELECT * INTO q FROM leasehold.queue w WHERE w.queue = of_queue;
     IF p.concurrency > 0 THEN
-        -- Slots of revoked leases are not free yet.
+        -- Slots in quarantine are not free yet.
         SELECT (SELECT count(*) FROM leasehold.job j WHERE j.state = 'running' AND j.queue = of_queue)
              + (SELECT count(*) FROM leasehold.quarantine h WHERE h.queue = of_queue AND h.until > now)
           INTO used;
@@ -292,9 +292,9 @@ BEGIN
     END IF;
 END $$;
 
--- Limits are judged with the row of their queue locked: of several in one order, or two claims that name
--- them in different ones wait for each other. Nobody waits for long: whoever has the row may be in a
--- transaction that stays open. Which are not to be had.
+-- Limits are checked with the row of their queue locked. Several rows are locked in one order; otherwise two
+-- claims that name the queues in different orders would deadlock. The wait is short, because the session with
+-- the lock may be in a transaction that stays open. Returns the queues that could not be locked.
 CREATE FUNCTION leasehold.lock_limits(queues text[]) RETURNS text[] LANGUAGE plpgsql
 SET lock_timeout = '100ms'
 AS $$
@@ -318,7 +318,7 @@ BEGIN
                 CONTINUE;
             END;
         END IF;
-        -- The exclusive lease, whose holder may just be ending it.
+        -- The exclusive lease: its holder may just be ending it.
         IF EXISTS (SELECT 1 FROM leasehold.lease l WHERE l.scope = 'processing' AND l.name = limited) THEN
             PERFORM 1 FROM leasehold.lease l WHERE l.scope = 'processing' AND l.name = limited
                FOR UPDATE SKIP LOCKED;
@@ -330,7 +330,7 @@ BEGIN
     RETURN busy;
 END $$;
 
--- The best one, without taking it.
+-- The best job, without claiming it.
 CREATE FUNCTION leasehold.first_pending(of_queue text, of_kinds text[]) RETURNS bigint
 LANGUAGE plpgsql STABLE
 AS $$
@@ -351,11 +351,11 @@ END $$;
 
 -- ---- kinds ----
 
--- The n best of these kinds, of a stretch of priorities, fresh ones above an id; nothing is locked.
+-- The n best jobs of these kinds in a range of priorities, fresh ones above an id; locks nothing.
 CREATE FUNCTION leasehold.best_of_kinds(of_queue text, of_kinds text[], n bigint, least_priority integer,
                                         most_priority integer, low bigint)
 RETURNS TABLE(id bigint, priority integer) LANGUAGE plpgsql STABLE
-SET enable_sort = off  -- of each kind: what is sorted in the end are a few
+SET enable_sort = off  -- for each kind; the final sort has only a few rows
 AS $$
 BEGIN
     RETURN QUERY
@@ -370,9 +370,9 @@ BEGIN
      ORDER BY b.priority DESC, b.id LIMIT n;
 END $$;
 
--- Lock up to n of them. First only the n best: a lock lasts as long as the caller's transaction. Where others have
--- some of these, twice as many are tried, and so on. (The state is compared in a way that no index of pending jobs
--- serves: they are found by their ids.)
+-- Lock up to n of them, at first only the n best, because locks last as long as the caller's transaction. If
+-- others have locked some, try twice as many, and so on. (The state is compared in a form that no index of
+-- pending jobs matches, so the rows are found by their ids.)
 CREATE FUNCTION leasehold.lock_of_kinds(of_queue text, of_kinds text[], n bigint, least_priority integer,
                                         most_priority integer, low bigint) RETURNS bigint[]
 LANGUAGE plpgsql
@@ -395,8 +395,8 @@ BEGIN
     RETURN ids;
 END $$;
 
--- Is a job of these kinds pending, fresh or again, in a stretch of priorities above an id? (Kind by kind: in one
--- statement the server would join, and read all jobs of the queue.)
+-- Is a job of these kinds pending, fresh or again, in a range of priorities above an id? (One kind at a time:
+-- in one statement the server would join and read all jobs of the queue.)
 CREATE FUNCTION leasehold.kind_waits(of_queue text, of_kinds text[], of_again boolean, least_priority integer,
                                      most_priority integer, above bigint) RETURNS boolean LANGUAGE plpgsql STABLE
 AS $$
@@ -414,7 +414,8 @@ BEGIN
     RETURN false;
 END $$;
 
--- The same where NULL stands for any kind. (Fresh jobs and others have an index each, so each has its statement.)
+-- The same with NULL for any kind. (Fresh jobs and others have an index each, so each has a statement of its
+-- own.)
 CREATE FUNCTION leasehold.fresh_in(of_queue text, of_kinds text[], least_priority integer, most_priority integer,
                                    above bigint) RETURNS boolean LANGUAGE plpgsql STABLE
 AS $$

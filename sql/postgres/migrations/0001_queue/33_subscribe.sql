@@ -1,19 +1,19 @@
--- What the library asks of the store as a whole: what it is, and to be woken.
+-- The store as a whole, as the library sees it: its version, and subscriptions to wake-ups.
 
--- Asked by every version of the library, of every version of the schema: only ever extended.
+-- Every version of the library calls this on every version of the schema: it may only be extended.
 CREATE FUNCTION leasehold.about(OUT schema_version integer, OUT recovery_due boolean,
                                 OUT last_job bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    -- Restored from a dump: whoever writes first sees to it before anything else.
+    -- After a restore from a dump, the first write takes care of it before anything else.
     SELECT m.schema_version, m.recovery_due OR m.job_oid <> 'leasehold.job'::regclass OR NOT leasehold.has_not_crashed()
            OR m.system_id <> (SELECT c.system_identifier FROM pg_control_system() c)
       INTO schema_version, recovery_due FROM leasehold.meta m;
     last_job := pg_sequence_last_value(pg_get_serial_sequence('leasehold.job', 'id'));
 END $$;
 
--- Jobs as they are now, in the order asked for.
+-- Jobs as they are now, in the given order.
 CREATE FUNCTION leasehold.jobs_of(ids bigint[]) RETURNS SETOF leasehold.job
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET jit = off
@@ -25,13 +25,14 @@ BEGIN
          ORDER BY i.n;
 END $$;
 
--- Whoever goes to sleep for these queues says so, and is notified (leasehold.wake_queue). True: what came
--- between his last look and this was not told to anybody, so he must look once more. Sleepers by the
--- hundred find it asleep, and write nothing. A row that is locked is being rung: its ringer will tell.
+-- Subscribe to wake-ups for these queues: the next job that becomes pending there notifies
+-- (leasehold.wake_queue). True: poll once more, because a job that came between the caller's last poll and this
+-- call has notified nobody. If others already subscribed, nothing is written, so hundreds of sleepers cost
+-- nothing. A row that is locked is being woken, and its session notifies.
 --
--- That anybody sleeps at all is said in leasehold.meta, for who enqueues one job: where all are at work it
--- need not look for them. Who cannot say it, because somebody has that row, waits for nobody: whoever is on
--- duty rings then (ring_late).
+-- leasehold.meta says that there are sleepers at all, so that an enqueue of one job need not search for them
+-- while all workers are busy. If another session has locked that row, the caller does not wait: then the
+-- maintenance leader wakes the sleepers (wake_missed).
 CREATE FUNCTION leasehold.subscribe(queues text[]) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$

@@ -1,11 +1,12 @@
--- Is there anything to do? Asked by all who wait; one of them is on duty for all.
+-- Polls: is there anything to do? All waiting processes ask; one of them is the maintenance leader.
 
--- One of all who wait for something to fall due does it for all. Is it held by somebody who was heard of
--- within three seconds? (A time that lies further ahead is from before the clock was set back.)
+-- One process that waits for maintenance runs it for all. Does a leader exist that was heard of within three
+-- seconds? (A time further in the future is from before the clock was set back.)
 CREATE FUNCTION leasehold.leader_is_alive(until timestamptz, now timestamptz) RETURNS boolean
 LANGUAGE sql IMMUTABLE RETURN until > now AND until <= now + interval '3 seconds';
 
--- Whoever finds the duty free has it. It is renewed while it is asked for, and nothing is left lying.
+-- Become the leader if there is none. The leadership is renewed by each poll, as long as nothing due is left
+-- undone.
 CREATE FUNCTION leasehold.become_leader(who text, now timestamptz, late boolean) RETURNS boolean LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -23,7 +24,7 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- Whoever ends, or no longer waits, passes the duty on: the others look at once.
+-- A leader that stops, or no longer waits, resigns: the others poll at once.
 CREATE FUNCTION leasehold.resign_leader(who text) RETURNS void LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -34,9 +35,9 @@ BEGIN
     END IF;
 END $$;
 
--- What falls due by time alone: is something due at these moments, and when is the next thing, up to `ahead`? What
--- is held back until no_expiry_before is not due before. Whoever comes again soon need not know of what is further
--- ahead: the index has an entry for every lease that was given back early, for as long as an xmin is held.
+-- What falls due by time alone: is anything due now, and when is the next thing due, up to `ahead`? What waits
+-- for no_expiry_before is not due before. A caller that polls again soon need not know what comes later: while
+-- a long transaction is open, the index has an entry for every lease that was released early.
 CREATE FUNCTION leasehold.next_due(now timestamptz, due timestamptz, since timestamptz,
                                    no_expiry_before timestamptz, ahead timestamptz, OUT something boolean,
                                    OUT next_at timestamptz) LANGUAGE plpgsql STABLE
@@ -57,7 +58,7 @@ BEGIN
                       WHERE $[expiry_passed(j, since, now)])
           OR EXISTS (SELECT 1 FROM leasehold.schedule s WHERE s.next_at <= now)
           OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE w.uncleaned IS NOT NULL AND NOT w.stuck);
-    -- What is due and stays so (recovery off) does not hide what comes after it.
+    -- What is due and stays (recovery off) must not hide what comes after it.
     ends := least((SELECT j.lease_until FROM leasehold.job j
                     WHERE $[lease_ended(j, due, ahead)]
                     ORDER BY j.lease_until LIMIT 1),
@@ -81,8 +82,8 @@ BEGIN
                        WHERE s.next_at > now ORDER BY s.next_at LIMIT 1));
 END $$;
 
--- The same for reports. Where dead entries are many it reads a bounded number of them: what is found due is what a
--- claim would find now, and next_at may be a moment up to which nothing falls due.
+-- The same for reports. If there are many dead entries, it reads only a limited number: what it finds due is
+-- what a claim would find now, and next_at may be a time up to which nothing falls due.
 CREATE FUNCTION leasehold.falls_due(now timestamptz, OUT something boolean, OUT next_at timestamptz)
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
@@ -115,9 +116,9 @@ BEGIN
     END IF;
 END $$;
 
--- Who was about to commit while sleepers asleep has rung for nobody, nor has who could not know of them
--- (leasehold.subscribe), or by whose clock they slept long ago: whoever is on duty does it, where a job waits, and
--- those who could have it. Once for a job: it may be one that none of them takes, or may have now (a limit,
+-- An enqueue that was about to commit when sleepers subscribed has woken nobody. Nor has one that could not
+-- know of them (leasehold.subscribe), or by whose clock they slept long ago. So the leader wakes the sleepers
+-- of queues with a waiting job, once per job: it may be a job that none of them takes or may have now (a limit,
 -- another kind).
 CREATE FUNCTION leasehold.wake_missed(now timestamptz) RETURNS void LANGUAGE plpgsql
 AS $$
@@ -134,10 +135,10 @@ BEGIN
     END LOOP;
 END $$;
 
--- Would a claim from these queues, of these kinds (NULL: any), find something to do; or (none given) is anything due at all?
--- next_ms: until the next thing falls due; NULL: nothing in sight. With `keeper`, whoever in the process that
--- asks does for all what is due; or would, for while another is on duty nobody else need look, but every
--- spare_ms: about 2 to 20 s, the more the more workers there are, and not all at once.
+-- Would a claim from these queues, of these kinds (NULL: any), find something to do; or, without queues, is
+-- anything due at all? next_ms: time until the next thing falls due; NULL: none known. `keeper`: the name of
+-- the caller if it runs maintenance. While another process is the leader, the caller need not poll but every
+-- spare_ms: about 2 to 20 s, more if there are more workers, and not all at once.
 CREATE FUNCTION leasehold.poll(queues text[], keeper text, kinds text[] DEFAULT NULL, OUT something boolean, OUT next_ms bigint,
                                OUT on_duty boolean, OUT spare_ms bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -146,7 +147,7 @@ AS $$
 DECLARE
     began  timestamptz := leasehold.stopwatch();
     now    timestamptz := leasehold.clock();
-    waits  boolean := keeper IS NOT NULL OR cardinality(queues) > 0;  -- and looks again within a second
+    waits  boolean := keeper IS NOT NULL OR cardinality(queues) > 0;  -- and polls again within a second
     keeps  boolean := keeper IS NOT NULL AND cardinality(queues) = 0;
     spared boolean := keeper IS NOT NULL
                       AND EXISTS (SELECT 1 FROM leasehold.maintenance_task d
@@ -183,7 +184,7 @@ BEGIN
         ELSE
             SELECT * INTO next FROM leasehold.falls_due(now);
         END IF;
-        -- A job may have come to light below these bounds: then a claim is to look from the beginning.
+        -- A job may have appeared below these bounds: then a claim must scan from the beginning.
         something := something OR next.something OR (sweep.late = -1 AND isfinite(since) AND cardinality(queues) > 0);
         next_ms := CASE WHEN isfinite(next.next_at)
                         THEN ceil(1000 * extract(epoch FROM next.next_at - now)) END;
@@ -199,7 +200,7 @@ BEGIN
     END IF;
     IF on_duty THEN
         PERFORM leasehold.wake_missed(now);
-        -- Counts that nobody folds get dear to read.
+        -- Counts that nobody folds become expensive to read.
         something := something OR EXISTS (SELECT 1 FROM leasehold.delta d WHERE d.act <> 'n' OFFSET 5000)
                      OR EXISTS (SELECT 1 FROM leasehold.change OFFSET 5000);
     ELSIF keeps THEN
@@ -214,7 +215,7 @@ BEGIN
 END $$;
 
 -- Is a job of these queues and kinds (none: any kind) pending where a limit may hold it back? Asked after a
--- claim that got nothing. Without a limit, a pending job is only locked by the session that takes it.
+-- claim that got nothing. Without a limit, a pending job can only be locked by the session that claims it.
 CREATE FUNCTION leasehold.is_limited(queues text[], kinds text[]) RETURNS boolean
 LANGUAGE plpgsql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
@@ -252,9 +253,9 @@ BEGIN
     RETURN false;
 END $$;
 
--- Does a job of these queues and kinds (none: any kind) wait for its next attempt, or for a slot? A token tells a retry, or
--- a job in quarantine, from a job that was enqueued for later. Retries are scheduled soon, so the walk by time
--- finds one early; only the answer "none" reads all that is scheduled.
+-- Does a job of these queues and kinds (none: any kind) wait for its next attempt, or for a slot? A job with a
+-- token waits for a retry, or is in quarantine; one without was enqueued for later. Retries are scheduled soon,
+-- so the walk by time finds one early; only the answer "none" reads all scheduled jobs.
 CREATE FUNCTION leasehold.retry_waits(queues text[], kinds text[]) RETURNS boolean
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
