@@ -77,8 +77,8 @@ bool bench_drain(const struct bench *bench, struct bench_result *result)
     if (!bench_in_processes(&filled, drain_on, 0, result))
         return false;
     if (result->jobs != bench->jobs)
-        return cli_error(0, "%lld jobs were to be drained, %lld were", (long long)bench->jobs,
-                         (long long)result->jobs) != 0;
+        return cli_error(0, "%lld jobs should have been drained, but %lld were",
+                         (long long)bench->jobs, (long long)result->jobs) != 0;
     return true;
 }
 
@@ -290,7 +290,8 @@ static void idle_while_busy(struct team *team, size_t me, const struct bench *be
         lh_jobs *jobs = NULL;
         int rc = lh_claim(store, &opts, &jobs);
         if (rc != LH_EINTR)
-            fail_measurement(team, "an idle worker was to wait, but: %s", lh_status_text(rc));
+            fail_measurement(team, "an idle worker should have waited, but: %s",
+                             lh_status_text(rc));
     } else {
         while (!stop_requested(team)) {
             enqueue_jobs(team, store, BENCH_OTHER_QUEUE, &s, 1);

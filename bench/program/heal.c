@@ -67,10 +67,10 @@ static struct start next_start(struct healing *healing)
     start.job = strtoll(at, &at, 10);
     start.attempt = strtoll(at, &at, 10);
     if (strncmp(at, " healer-", 8) != 0 || start.job == 0)
-        fail_measurement(healing->team, "a command said \"%.100s\"", line);
+        fail_measurement(healing->team, "a command wrote \"%.100s\"", line);
     start.worker = at[8] - '0';
     if (start.worker < 0 || start.worker >= WORKERS)
-        fail_measurement(healing->team, "a command said \"%.100s\"", line);
+        fail_measurement(healing->team, "a command wrote \"%.100s\"", line);
     return start;
 }
 
@@ -126,7 +126,8 @@ static int64_t heal_once(struct healing *healing, struct new_jobs *s, int64_t i)
     second = next_start(healing);
     if (second.job != first.job || second.attempt != 2 || second.worker == first.worker)
         fail_measurement(healing->team,
-                         "job %lld was to be taken over, but job %lld started, attempt %lld",
+                         "job %lld should have been taken over, but job %lld started, attempt "
+                         "%lld",
                          first.job, second.job, second.attempt);
     waitpid(healing->worker[first.worker], NULL, 0);
     start_healer(healing, first.worker);

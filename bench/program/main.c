@@ -225,8 +225,8 @@ static int check_store(struct cli *cli, const char *url)
     for (size_t i = 0; i < queues->n && exit == 0; i++)
         if (strncmp(queues->queue[i].queue, BENCH_QUEUE, strlen(BENCH_QUEUE)) != 0)
             exit = cli_error(EXIT_USAGE,
-                             "store \"%s\" has a queue \"%s\": measuring would complete its jobs, "
-                             "so only stores made for it are taken",
+                             "store \"%s\" has a queue \"%s\": measuring would complete its "
+                             "jobs, so it must be a store made for the benchmark",
                              url, queues->queue[i].queue);
     lh_queues_free(queues);
     lh_close(cli->store);

@@ -72,7 +72,7 @@ static void crash_on(struct team *team, size_t me, const struct bench *bench)
         fail_measurement(team, "could not start a process");
     waitpid(victim, NULL, 0);
     if (step_of(team, 0) != 1)
-        fail_measurement(team, "a worker that was to be killed ended by itself");
+        fail_measurement(team, "a worker that should have been killed exited by itself");
     drop_cached_pages(bench->url);
 }
 
@@ -90,7 +90,7 @@ static void find_lost_jobs(struct team *team, const struct bench *bench,
     require_ok(team, store, lh_recovery_stats(store, &found));
     result->stale_ns = bench_ns() - start;
     if (found.entries_reclaimed != bench->jobs)
-        fail_measurement(team, "%lld jobs are orphans, but %lld were found", (long long)bench->jobs,
+        fail_measurement(team, "%lld jobs were lost, but %lld were found", (long long)bench->jobs,
                          (long long)found.entries_reclaimed);
     start = bench_ns();
     require_ok(team, store, lh_check_integrity(store, NULL, &report));
@@ -117,7 +117,7 @@ static void recovery_on(struct team *team, size_t me, const struct bench *bench)
     require_ok(team, store, lh_report_get(store, 0, &report));
     if (!report->integrity.passed || report->entries_reclaimed != bench->jobs ||
         report->completed_at == 0)
-        fail_measurement(team, "%lld jobs are orphans, but %lld were taken back",
+        fail_measurement(team, "%lld jobs were lost, but %lld were recovered",
                          (long long)bench->jobs, (long long)report->entries_reclaimed);
     result->jobs = bench->jobs;
     lh_report_free(report);

@@ -105,7 +105,7 @@ static void add_cost(struct buf *line, const struct measure *m, const struct ben
     if (r->elapsed_ns > 0 && counts_jobs(m))
         buf_format(line, " %9" PRId64 " jobs/s", per_second(r));
     if (r->elapsed_ns > 0 && counts_jobs(m) && r->written_bytes > 0)
-        buf_format(line, "  %7.1f KiB written a job",
+        buf_format(line, "  %7.1f KiB written per job",
                    (double)r->written_bytes / 1024 / (double)(r->jobs ? r->jobs : 1));
     if (r->rss_bytes != 0)
         buf_format(line, " %s resident at most", text_bytes(r->rss_bytes, text, sizeof text));
@@ -114,13 +114,13 @@ static void add_cost(struct buf *line, const struct measure *m, const struct ben
                    per_second(r));
     if (m->fn == bench_rest)
         buf_format(line, "  %.1f wakeups/s", (double)r->wakeups * 1e9 / (double)r->elapsed_ns);
-    add_span(line, "CPU of a beat", r->beat_cpu_ns);
+    add_span(line, "CPU of a heartbeat", r->beat_cpu_ns);
 }
 
 static void add_times(struct buf *line, const struct measure *m, const struct bench_result *r)
 {
     if (m->fn == bench_recovery) {
-        buf_format(line, " %" PRId64 " orphans", r->jobs);
+        buf_format(line, " %" PRId64 " lost jobs", r->jobs);
         add_span(line, "found in", r->stale_ns);
         add_span(line, "checked in", r->check_ns);
         add_span(line, "recovered in", r->elapsed_ns);

@@ -28,7 +28,7 @@ static void wait_for_lost_jobs(struct team *team, const struct bench *bench)
         require_ok(team, store, lh_claim(store, &opts, &jobs));
         team->slot[WAITER].time_ns = bench_ns();
         if (jobs->job[0].recoveries != 1)
-            fail_measurement(team, "job %lld was to be taken from a holder, but it had none",
+            fail_measurement(team, "job %lld should have been recovered once, but it was not",
                              (long long)jobs->job[0].id);
         step_to(team, WAITER, 2 * i + 2); /* has the job */
         done_from(jobs, &done);
@@ -73,7 +73,7 @@ static void await_victim(struct team *team, pid_t victim, int64_t step)
 {
     while (step_of(team, VICTIM) < step) {
         if (waitpid(victim, NULL, WNOHANG) == victim)
-            fail_measurement(team, "a worker that was to be killed ended by itself");
+            fail_measurement(team, "a worker that should have been killed exited by itself");
         pause_ms(1);
     }
 }

@@ -210,7 +210,7 @@ struct team *team_run(const struct bench *bench, size_t n, process_fn *fn, size_
     bool fine = true;
 
     if (team == MAP_FAILED) {
-        cli_error(0, "could not get memory to measure with");
+        cli_error(0, "out of memory");
         return NULL;
     }
     team->n = n;

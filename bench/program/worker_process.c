@@ -113,10 +113,10 @@ void worker_remove_config(const struct bench *bench)
 static _Noreturn void report_bad_exit(struct team *team, int status)
 {
     if (WIFSIGNALED(status))
-        fail_measurement(team, "a worker was ended by signal %d", WTERMSIG(status));
-    fail_measurement(
-        team, "a worker ended with exit code %d: see what \"leasehold work %s -- true\" says",
-        WEXITSTATUS(status), BENCH_QUEUE);
+        fail_measurement(team, "a worker was killed by signal %d", WTERMSIG(status));
+    fail_measurement(team,
+                     "a worker exited with code %d: see what \"leasehold work %s -- true\" prints",
+                     WEXITSTATUS(status), BENCH_QUEUE);
 }
 
 static int64_t ns_of(struct timeval t)
@@ -130,7 +130,7 @@ int64_t worker_wait_exit(struct team *team, pid_t pid)
     int status;
 
     if (wait4(pid, &status, 0, &used) != pid)
-        fail_measurement(team, "a worker cannot be waited for");
+        fail_measurement(team, "could not wait for a worker");
     if (status != 0)
         report_bad_exit(team, status);
     return ns_of(used.ru_utime) + ns_of(used.ru_stime);

@@ -8,7 +8,7 @@
 
 #include "generate.h"
 
-#define MAN_DATE "November 15, 2026"
+#define MAN_DATE "November 20, 2026"
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
@@ -98,7 +98,7 @@ static void put_head(FILE *f, const char *page, const char *summary)
         title[n] = page[n] >= 'a' && page[n] <= 'z' ? (char)(page[n] - 'a' + 'A') : page[n];
     title[n] = '\0';
     fprintf(f,
-            ".\\\" Made from the program's own tables by `leasehold __gen man`.\n"
+            ".\\\" Made from the program's own tables by tools/generate.\n"
             ".Dd " MAN_DATE "\n"
             ".Dt %s 1\n"
             ".Os\n"
@@ -240,7 +240,7 @@ static void group_page(FILE *f, const struct group *group)
             put_options(f, c->options);
         }
         if (c->exits != NULL) {
-            fputs(".Pp\nExit codes with a meaning of their own:\n.Bl -tag -width Ds\n", f);
+            fputs(".Pp\nExit codes with a special meaning:\n.Bl -tag -width Ds\n", f);
             for (const struct exit_note *e = c->exits; e->when != NULL; e++) {
                 fprintf(f, ".It %d\n", e->code);
                 put_line(f, e->when);
@@ -260,14 +260,13 @@ static void put_environment(FILE *f)
     static const struct {
         const char *name, *text;
     } variables[] = {
-        {"LEASEHOLD_STORE", "The store, where --store is not given."},
-        {"LEASEHOLD_CONFIG", "The config file, where --config is not given."},
+        {"LEASEHOLD_STORE", "The store, if --store is not given."},
+        {"LEASEHOLD_CONFIG", "The config file, if --config is not given."},
         {"LEASEHOLD_RECOVERY_INTERVAL",
-         "How often recovery runs by itself, in milliseconds, in place of detectionIntervalSeconds "
-         "of "
-         "the config file; 0 turns automatic recovery by this process off."},
-        {"LEASEHOLD_LOG", "What is logged on standard error: error, warn, info or debug."},
-        {"LEASEHOLD_LOG_FORMAT", "How: text or json."},
+         "The interval of automatic recovery in milliseconds; overrides detectionIntervalSeconds "
+         "of the config file. 0 turns automatic recovery by this process off."},
+        {"LEASEHOLD_LOG", "The log level on standard error: error, warn, info or debug."},
+        {"LEASEHOLD_LOG_FORMAT", "The format of the log: text or json."},
         {"NO_COLOR", "If set and not empty, no colours are used."},
     };
 
@@ -284,14 +283,14 @@ static void put_files(FILE *f)
     fputs(".Sh FILES\n"
           ".Bl -tag -width Ds\n"
           ".It Pa leasehold.db\n"
-          "The store, where none is named; beside it\n"
+          "The store, if none is named; beside it\n"
           ".Pa leasehold.db\\-wal ,\n"
           ".Pa leasehold.db\\-shm\n"
           "and\n"
           ".Pa leasehold.db\\-lease .\n"
           "They belong together: copy or move all of them, or none.\n"
           ".It Pa leasehold.yaml\n"
-          "The config file, where none is named.\n"
+          "The config file, if none is named.\n"
           "An unknown key, a wrong type or a value out of range is refused.\n"
           "It may hold:\n"
           ".Bd -literal\n",
@@ -367,12 +366,12 @@ static void program_page(FILE *f)
           ".Fl \\-version\n"
           ".Sh DESCRIPTION\n"
           "A worker holds a job under a lease.\n"
-          "Whatever happens to the worker, the job comes back:\n"
-          "when its lease ends, counted, explained,\n"
-          "and fenced off from the old holder by a token that only ever rises.\n"
+          "If the worker dies, the job returns to the queue:\n"
+          "at once if the worker is known to be dead, otherwise when the lease expires.\n"
+          "The recovery is recorded, and the token of the old worker is no longer accepted.\n"
           "Delivery is at least once; the token lets a resource make effects exactly once.\n"
           ".Pp\n"
-          "Data goes to standard output, words go to standard error.\n"
+          "Data goes to standard output, messages go to standard error.\n"
           "With\n"
           ".Fl \\-json\n"
           "every command prints one JSON object per line.\n"
@@ -388,7 +387,7 @@ static void program_page(FILE *f)
     fputs(".Sh EXIT STATUS\n", f);
     put_exits(f, NULL);
     fputs("A command on several jobs prints one line for each failure,\n"
-          "and ends with the highest code.\n"
+          "and exits with the highest code.\n"
           ".Sh EXAMPLES\n"
           "The life of a job:\n"
           ".Bd -literal -offset indent\n"

@@ -43,7 +43,7 @@ static void list_row(struct table *table, const lh_report *r, int64_t now)
 static int list(struct cli *cli, size_t limit)
 {
     static const char *const heads[] = {">ID",     "STARTED",   "WHEN",      "TRIGGER",
-                                        ">TOOK",   "INTEGRITY", ">ORPHANED", ">TAKEN BACK",
+                                        ">TOOK",   "INTEGRITY", ">ORPHANED", ">RECOVERED",
                                         ">LEASES", ">FAILED",   NULL};
     lh_reports *reports = NULL;
     struct js json = {0};

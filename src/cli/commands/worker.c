@@ -52,7 +52,7 @@ static void list_begin(struct table *table, bool beat, bool degraded,
 {
     static const char *const brief[] = {"WORKER", "STATE", ">JOBS", ">PID", "HOST", "QUEUES", NULL};
     static const char *const full[] = {"WORKER",      "STATE",      ">JOBS",  ">PID",
-                                       "HOST",        "LAST BEAT",  "AT",     ">EVERY",
+                                       "HOST",        "HEARTBEAT",  "AT",     ">EVERY",
                                        ">DEAD AFTER", "STALE JOBS", "QUEUES", NULL};
     const char *const *from = beat ? full : brief;
     size_t n = 0;

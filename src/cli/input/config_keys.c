@@ -132,19 +132,19 @@ static bool check_policy(struct reader *r, yaml_node_t *node, void *item)
 
     if (of_queue && policy->queue == NULL)
         return config_refuse(r, node,
-                             "key \"%s\": holds for one queue, and this policy names none: "
+                             "key \"%s\": applies to one queue, but this policy names none: "
                              "allowed: together with key \"queue\"",
                              key);
     if (of_queue && policy->kind != NULL)
         return config_refuse(r, node,
-                             "key \"%s\": holds for a whole queue, and this policy is for kind "
+                             "key \"%s\": applies to a whole queue, but this policy is for kind "
                              "\"%s\": allowed: without key \"kind\"",
                              key, policy->kind);
     if (policy->policy.exclusive && policy->kind != NULL)
         return config_refuse(
             r, node,
-            "key \"exclusive\": holds for a whole queue, and this policy is for kind "
-            "\"%s\": allowed: without key \"kind\", or no",
+            "key \"exclusive\": applies to a whole queue, but this policy is for kind \"%s\": "
+            "allowed: without key \"kind\", or no",
             policy->kind);
     /* `exclusive: no` for a kind changes nothing, and the library refuses to set it. */
     if (policy->kind != NULL)

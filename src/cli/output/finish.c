@@ -40,7 +40,7 @@ int cli_finish(const struct cli *cli, int exit)
     /* `leasehold list | head` ends quietly. After a change the user must hear what was done. */
     if (!reader_gone || did[0] != '\0')
         cli_error(EXIT_FAILED, "could not write to standard output: %s%s%s",
-                  reader_gone  ? "the reader is gone"
+                  reader_gone  ? "the reader has closed the pipe"
                   : errno != 0 ? strerror_r(errno, why, sizeof why)
                                : "an earlier write failed",
                   did[0] != '\0' ? "; " : "", did);

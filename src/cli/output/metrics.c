@@ -99,13 +99,13 @@ static void print_queues(const lh_queues *queues)
     by_queue(queues, "hour_failed", "Jobs failed in the last hour.", hour_failed_of);
     by_queue(queues, "hour_recovered", "Jobs recovered in the last hour.", hour_recovered_of);
     head("hour_wait_seconds_mean", "gauge",
-         "Mean time from enqueue to claim of what was claimed in the last hour.");
+         "Mean time from enqueue to claim, of jobs claimed in the last hour.");
     for (size_t i = 0; i < queues->n; i++)
         if (queues->queue[i].hour_claimed > 0)
             seconds("hour_wait_seconds_mean", queues->queue[i].queue,
                     queues->queue[i].hour_wait_ms / queues->queue[i].hour_claimed);
     head("hour_run_seconds_mean", "gauge",
-         "Mean time from claim to end of what ended in the last hour.");
+         "Mean time from claim to end, of jobs ended in the last hour.");
     for (size_t i = 0; i < queues->n; i++)
         if (queues->queue[i].hour_ended > 0)
             seconds("hour_run_seconds_mean", queues->queue[i].queue,
@@ -143,22 +143,21 @@ static void print_recovery(const lh_store_info *info, const lh_report *last)
     for (size_t i = 0; i < RUNS; i++)
         all += runs[i].n;
     by_label("recoveries_total", "trigger", runs, RUNS,
-             "Recoveries that found something or were asked for, by what started them.");
-    by_label("recovered_jobs_total", "action", jobs, JOBS,
-             "Jobs taken back, by what became of them.");
+             "Recoveries that found something or were requested, by trigger.");
+    by_label("recovered_jobs_total", "action", jobs, JOBS, "Jobs recovered, by outcome.");
     counter("recovered_leases_total", "Named leases freed by recovery.", info->recovery.leases);
     counter("dead_workers_total", "Workers found dead.", info->recovery.dead_workers);
     counter("recovery_failures_total", "Jobs and steps that could not be recovered.",
             info->recovery.failures);
-    head("recovery_duration_seconds", "summary", "How long recoveries took.");
+    head("recovery_duration_seconds", "summary", "Duration of recoveries.");
     printf("leasehold_recovery_duration_seconds_sum %" PRId64 ".%03" PRId64 "\n",
            info->recovery.duration_ms / 1000, info->recovery.duration_ms % 1000);
     printf("leasehold_recovery_duration_seconds_count %" PRId64 "\n", all);
     if (last != NULL)
-        gauge_time("last_recovery_timestamp_seconds", "When the last recovery was started.",
+        gauge_time("last_recovery_timestamp_seconds", "Time of the last recovery.",
                    last->started_at);
     if (info->next_due_at != 0)
-        gauge_time("next_due_timestamp_seconds", "When the next lease ends or job falls due.",
+        gauge_time("next_due_timestamp_seconds", "Time when the next lease expires or job is due.",
                    info->next_due_at);
 }
 
@@ -170,16 +169,17 @@ static void print_store(const lh_store_info *info)
     printf("leasehold_workers{state=\"alive\"} %" PRId64 "\n", info->workers_alive);
     printf("leasehold_workers{state=\"late\"} %" PRId64 "\n", info->workers_late);
     printf("leasehold_workers{state=\"dead\"} %" PRId64 "\n", info->workers_dead);
-    gauge("stale_jobs", "Running jobs whose lease has ended.", info->stale_jobs);
-    gauge("stale_leases", "Named leases that are held and expired.", info->stale_leases);
+    gauge("stale_jobs", "Running jobs whose lease has expired.", info->stale_jobs);
+    gauge("stale_leases", "Named leases that are held but expired.", info->stale_leases);
     gauge("store_bytes", "Size of the database.", info->file_bytes);
     if (info->wal_bytes >= 0)
         gauge("store_wal_bytes", "Size of the write-ahead log.", info->wal_bytes);
     if (info->free_bytes >= 0)
-        gauge("store_free_bytes", "Room left on the device.", info->free_bytes);
-    gauge("store_clock_skew_ms", "Wall clock against elapsed time.", info->clock_skew_ms);
+        gauge("store_free_bytes", "Free space on the device.", info->free_bytes);
+    gauge("store_clock_skew_ms", "Difference between wall clock and elapsed time.",
+          info->clock_skew_ms);
     gauge("store_degraded", "1 while the store is degraded.", info->degraded[0] != '\0');
-    counter("store_changes_total", "Transactions so far.", info->changes);
+    counter("store_changes_total", "Number of transactions.", info->changes);
     head("info", "gauge", "Version of the program.");
     printf("leasehold_info{version=\"%s\",engine=\"%s\"} 1\n", lh_version(), lh_engine_version());
 }

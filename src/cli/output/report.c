@@ -34,7 +34,7 @@ void report_line(const lh_report *report, int64_t now, struct buf *out)
     buf_format(out, "%s (%s), %s: ", lh_time_format(report->started_at, time, sizeof time),
                text_when(report->started_at, now, when, sizeof when), report->trigger);
     if (report->completed_at == 0)
-        buf_text(out, "under way, or cut off; ");
+        buf_text(out, "running, or interrupted; ");
     buf_format(out, "%" PRId64 " job%s, %" PRId64 " named lease%s", report->entries_reclaimed,
                text_plural(report->entries_reclaimed), report->locks_cleaned,
                text_plural(report->locks_cleaned));
@@ -121,7 +121,7 @@ static void add_failures(struct buf *out, const lh_report *report)
     buf_format(out, "\nFailed Recoveries: %" PRId64 "\n", report->failed_recoveries);
     for (size_t i = 0; i < report->n_recovered; i++) {
         const lh_recovered_job *job = &report->recovered[i];
-        const char *error = job->error ? job->error : "no reason is known";
+        const char *error = job->error ? job->error : "the reason is not known";
         if (job->success)
             continue;
         buf_text(out, "  - ");
@@ -155,7 +155,7 @@ static void add_end(struct buf *out, const lh_report *report)
     if (report->dry_run)
         buf_text(out, "Dry Run: nothing was changed\n");
     else if (report->completed_at == 0)
-        buf_text(out, "Recovery Incomplete: it is under way, or was cut off\n");
+        buf_text(out, "Recovery Incomplete: it is running, or was interrupted\n");
     else
         add_time(out, "Recovery Complete", report->completed_at);
 }

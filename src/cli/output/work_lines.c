@@ -90,7 +90,7 @@ static void draw(struct work_lines *lines, struct buf *out)
     lines->drawn = lines->n;
     if (lines->running > lines->n || lines->ahead > 0) {
         char text[100];
-        snprintf(text, sizeof text, "  %zu running, %zu claimed ahead", lines->running,
+        snprintf(text, sizeof text, "  %zu running, %zu claimed in advance", lines->running,
                  lines->ahead);
         put_cut(out, text, width);
         lines->drawn++;

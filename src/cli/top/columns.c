@@ -216,7 +216,7 @@ static void worker_queues(const struct picture *picture, size_t i, struct shown 
 
 static const struct column worker_columns[] = {
     {"WORKER", 0, false, false, 48, worker_name},  {"STATE", 0, false, false, 0, worker_state},
-    {"JOBS", 1, true, false, 0, worker_jobs},      {"LAST BEAT", 2, true, false, 0, worker_beat},
+    {"JOBS", 1, true, false, 0, worker_jobs},      {"HEARTBEAT", 2, true, false, 0, worker_beat},
     {"PID", 4, true, false, 0, worker_pid},        {"HOST", 5, false, false, 24, worker_host},
     {"QUEUES", 3, false, false, 0, worker_queues}, {.head = NULL},
 };
@@ -442,7 +442,7 @@ static void event_text(const struct picture *picture, size_t i, struct shown *ou
 
 static const struct column event_columns[] = {
     {"AT", 1, false, false, 0, event_time},
-    {"HAPPENED", 0, false, false, 0, event_type},
+    {"EVENT", 0, false, false, 0, event_type},
     {"", 2, false, false, 0, event_text},
     {.head = NULL},
 };
@@ -453,7 +453,7 @@ struct rows event_rows(const struct picture *picture)
     struct rows rows = {.picture = picture,
                         .columns = event_columns,
                         .open_end = true,
-                        .none = "nobody died, nothing was taken back"};
+                        .none = "no deaths, no recoveries"};
 
     rows.order = mem_array(n, sizeof *rows.order);
     for (; rows.n < n; rows.n++)

@@ -103,7 +103,7 @@ static void trouble(const struct picture *picture, char *buf, size_t len)
 {
     buf[0] = '\0';
     if (picture->trouble[0] != '\0')
-        snprintf(buf, len, "not up to date: %s", picture->trouble);
+        snprintf(buf, len, "not current: %s", picture->trouble);
     else if (picture->info.degraded[0] != '\0')
         snprintf(buf, len, "degraded: %s", picture->info.degraded);
 }
@@ -143,17 +143,17 @@ static void draw_help(struct frame *frame, int row)
 {
     static const char *const lines[] = {
         "q            quit",
-        "p, space     stop the picture; again: go on",
+        "p, space     pause; again: resume",
         "s            sort jobs by id, lease, age, worker",
         "up, down     scroll the jobs",
-        "PgUp, PgDn   … by a page; Home, End",
-        "?            this, and back",
+        "PgUp, PgDn   scroll by a page; also Home, End",
+        "?            show or hide this help",
         "",
-        "LEASE  what is left of it: it drains, and a",
-        "       heartbeat fills it. Empty: the job is",
-        "       taken back and given to another.",
-        "TRY    attempt, of so many allowed",
-        "HEALED how often it was taken back",
+        "LEASE  time left: the bar drains, and a",
+        "       heartbeat fills it. When it is empty, the",
+        "       job returns to the queue.",
+        "TRY    attempt, of the maximum",
+        "HEALED recoveries of the job",
         NULL,
     };
 
