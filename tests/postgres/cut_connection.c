@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { LONGEST_S = 240, TRIES = 50, INSIDE = 3, MANY = 3 };
 
@@ -476,10 +477,37 @@ static const struct deed deeds[] = {
     {"lease complete", prepare_lease, perform_lease_complete, stands_lease_complete, true},
 };
 
+static int64_t real_ms(void)
+{
+    struct timespec ts;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &ts);
+    return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
+/* A time in which an act succeeds on this machine, however busy it is: four times that of a new connection,
+ * and at least this much. */
+static int64_t long_enough_ms(const char *url, int64_t at_least_ms)
+{
+    enum { OPENS = 4 };
+    int64_t since = real_ms();
+
+    for (int i = 0; i < OPENS; i++) {
+        lh_store *store = NULL;
+        EXPECT_OK(lh_open(url, &(lh_open_opts){.busy_ms = TEST_BUSY_MS}, &store));
+        lh_close(store);
+    }
+    int64_t four_ms = real_ms() - since;
+    return four_ms > at_least_ms ? four_ms : at_least_ms;
+}
+
 static struct scene set_the_scene(int64_t busy_ms)
 {
     struct scene scene = {.proxy = proxy_start()};
     char id[160];
+
+    if (busy_ms > 0)
+        busy_ms = long_enough_ms(scene.proxy->url, busy_ms);
     int rc = lh_open(scene.proxy->url, &(lh_open_opts){.busy_ms = busy_ms}, &scene.far);
 
     if (rc != LH_OK)
@@ -514,7 +542,7 @@ static size_t rehearse(struct scene *scene, const struct deed *deed, enum way wa
         if (rc != LH_OK &&
             (!is_trouble(rc) || i > TRIES)) /* but a busy machine may need several tries */
             FAIL("%s: %s: %s", deed->name, lh_status_name(rc), lh_errmsg(scene->far));
-        rehearsed = rc == LH_OK ? rehearsed + 1 : 0;
+        rehearsed = rc == LH_OK && proxy_steps(scene->proxy, way, ends) > 0 ? rehearsed + 1 : 0;
     }
     size_t n = proxy_steps(scene->proxy, way, ends);
     EXPECT(n > 0 && n < MOST_STEPS);

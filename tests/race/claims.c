@@ -127,7 +127,8 @@ static void work(struct history *history, int me, int64_t lease_ms)
 static lh_store *open_to_read(void)
 {
     lh_store *store = NULL;
-    int rc = lh_open(test_store(), &(lh_open_opts){.read_only = true}, &store);
+    int rc =
+        lh_open(test_store(), &(lh_open_opts){.read_only = true, .busy_ms = TEST_BUSY_MS}, &store);
 
     if (rc != LH_OK)
         FAIL("%s: %s", lh_status_name(rc), lh_errmsg(store));

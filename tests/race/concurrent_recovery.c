@@ -18,7 +18,8 @@ enum { LEASE_MS = 60000 };
 static lh_store *open_store(void)
 {
     lh_store *store = NULL;
-    int rc = lh_open(test_store(), &(lh_open_opts){.create = true}, &store);
+    int rc =
+        lh_open(test_store(), &(lh_open_opts){.create = true, .busy_ms = TEST_BUSY_MS}, &store);
     if (rc != LH_OK)
         FAIL("%s: %s", lh_status_name(rc), lh_errmsg(store));
     return store;

@@ -43,7 +43,8 @@ static void *want_it(void *arg)
     char owner[16];
 
     (void)snprintf(owner, sizeof owner, "owner-%d", *(const int *)arg);
-    if (lh_open(test_store(), &(lh_open_opts){.create = true}, &store) != LH_OK)
+    if (lh_open(test_store(), &(lh_open_opts){.create = true, .busy_ms = TEST_BUSY_MS}, &store) !=
+        LH_OK)
         FAIL("%s", lh_errmsg(store));
     for (int i = 0; i < EACH; i++)
         hold_once(store, owner);

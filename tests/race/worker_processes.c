@@ -20,7 +20,8 @@ void *crew_log_arg;
 lh_store *crew_open(void)
 {
     lh_store *store = NULL;
-    lh_open_opts opts = {.create = true, .log = crew_log, .log_arg = crew_log_arg};
+    lh_open_opts opts = {
+        .create = true, .busy_ms = TEST_BUSY_MS, .log = crew_log, .log_arg = crew_log_arg};
     int rc = lh_open(test_store(), &opts, &store);
 
     if (rc != LH_OK)

@@ -84,12 +84,17 @@ static void *keep_up_for_ever(void *arg)
     return NULL;
 }
 
-static void start(struct world *w, struct keeper *k)
+static void start_maintenance(struct world *w, struct keeper *k)
 {
     if (k->store == NULL)
         k->store = w->store;
     void *(*rounds)(void *) = k->wait_ms < 0 ? keep_up_for_ever : keep_up;
     EXPECT_EQ(pthread_create(&k->thread, NULL, rounds, k), 0);
+}
+
+static void start(struct world *w, struct keeper *k)
+{
+    start_maintenance(w, k);
     EXPECT(test_thread_sleeps(k->thread));
 }
 
@@ -194,7 +199,7 @@ SPEC(maintenance_that_finds_something_to_do_does_not_wait)
     struct keeper k = {.wait_ms = -1};
     held(&w, "mail", "w-1", 1000);
     clock_advance_ms(&w, 1000);
-    start(&w, &k);
+    start_maintenance(&w, &k);
     EXPECT_EQ(finish(&w, &k).recovered, 1);
     world_close(&w);
 }

@@ -656,7 +656,7 @@ SPEC(an_invalid_schedule_is_refused_and_nothing_is_written)
     expect_refused(&w, s, LH_EINVAL, "catch-up is 3: 0 to 2 is allowed");
     s = good;
     s.job.delay_ms = 5;
-    expect_refused(&w, s, LH_EINVAL, "its job has no delay");
+    expect_refused(&w, s, LH_EINVAL, "must not have a delay");
     s = good;
     s.job.priority = 40000;
     expect_refused(&w, s, LH_EINVAL, "priority is 40000");

@@ -33,13 +33,18 @@ static void *wait_and_claim(void *arg)
 
 static const char *const mail[] = {"mail"};
 
-static void start(struct claimer *c)
+static void start_claim(struct claimer *c)
 {
     if (c->queues == NULL) {
         c->queues = mail;
         c->n_queues = 1;
     }
     EXPECT_EQ(pthread_create(&c->thread, NULL, wait_and_claim, c), 0);
+}
+
+static void start(struct claimer *c)
+{
+    start_claim(c);
     EXPECT(test_thread_sleeps(c->thread));
 }
 
@@ -94,7 +99,7 @@ SPEC(a_claim_that_finds_a_job_does_not_wait)
 {
     struct world w = world_with_job("mail", "x");
     struct claimer c = {.store = w.store, .wait_ms = -1};
-    start(&c);
+    start_claim(&c);
     finish(&w, &c);
     EXPECT_OK(c.rc);
     world_close(&w);

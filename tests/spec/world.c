@@ -65,6 +65,8 @@ lh_lease keep_lease(struct world *w, lh_leases *leases)
 lh_store *world_handle(lh_open_opts opts)
 {
     lh_store *store = NULL;
+
+    opts.busy_ms = opts.busy_ms != 0 ? opts.busy_ms : TEST_BUSY_MS;
     int rc = lh_open(test_store(), &opts, &store);
 
     if (rc != LH_OK)
