@@ -32,7 +32,7 @@ static uint64_t seed(void)
     return value;
 }
 
-static void boot_anew(void)
+static void boot_again(void)
 {
     static int boots = 100;
     (void)snprintf(lhi_control()->boot, sizeof lhi_control()->boot, "boot-%d", boots++);
@@ -94,7 +94,7 @@ static void survive(const struct reference *ref, const lh_open_opts *opts, size_
     }
     session_start(&s, "cut.db", opts);
     session_clock(done);
-    boot_anew();
+    boot_again();
     int rc = session_open(&s, 1);
     if (rc != LH_OK)
         FAIL("cut %zu: %s: %s", cut, lh_status_name(rc), s.why);
@@ -184,7 +184,7 @@ static void survive_crowd(size_t cut, uint64_t *dice)
     (void)disk_marks(cut, marks);
     session_remove("cut.db");
     disk_cut("s.db", "cut.db", cut, dice);
-    boot_anew();
+    boot_again();
     int rc = lh_open("cut.db", &(lh_open_opts){.create = true}, &store);
     if (rc != LH_OK)
         FAIL("cut %zu: %s: %s", cut, lh_status_name(rc), lh_errmsg(store));
@@ -241,7 +241,7 @@ static void survive_making(size_t cut, uint64_t *dice)
 
     session_remove("cut.db");
     disk_cut("s.db", "cut.db", cut, dice);
-    boot_anew();
+    boot_again();
     int rc = lh_open("cut.db", &(lh_open_opts){.create = true}, &store);
     if (rc != LH_OK)
         FAIL("cut %zu: %s: %s", cut, lh_status_name(rc), lh_errmsg(store));
@@ -305,7 +305,7 @@ static void cut_after_failed_sync(size_t act, int64_t n, uint64_t *dice)
         FAIL("%s, failing sync %lld: what was acknowledged after it is lost",
              session_acts[act].name, (long long)n);
     free(now);
-    boot_anew();
+    boot_again();
     EXPECT_OK(lh_open("cut.db", &(lh_open_opts){.create = true}, &store));
     session_check(store, "after a failed sync and a power failure");
     lh_close(store);

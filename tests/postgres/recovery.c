@@ -310,7 +310,7 @@ TEST(a_recovery_that_was_rolled_back_is_not_logged)
     PQfinish(c);
 }
 
-TEST(a_lease_that_cannot_be_freed_does_not_hold_back_jobs)
+TEST(lease_that_cannot_be_freed_does_not_stop_the_recovery_of_jobs)
 {
     char log[MOST_LOG] = "";
     PGconn *c;
@@ -412,7 +412,7 @@ TEST(a_claim_frees_expired_leases_behind_a_batch_of_refused_ones)
     PQfinish(c);
 }
 
-TEST(a_worker_that_cannot_be_marked_dead_does_not_hold_back_jobs)
+TEST(worker_that_cannot_be_marked_dead_does_not_stop_the_recovery_of_jobs)
 {
     char log[MOST_LOG] = "";
     PGconn *c;

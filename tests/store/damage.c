@@ -1,4 +1,4 @@
-/* See ruin.h. */
+/* See damage.h. */
 #include "store/damage.h"
 
 #include <dirent.h>
@@ -9,7 +9,7 @@
 
 enum { BATCH = 500 };
 
-/* ---- a store with some of everything ---- */
+/* ---- a store with rows in every table ---- */
 
 static void enqueue_batch(lh_store *store, int first, int n)
 {
@@ -52,7 +52,7 @@ static void enqueue_many(lh_store *store, int first, int n)
 static void work(lh_store *store, int n)
 {
     const char *queues[] = {"print", "mail"};
-    static char lines[9000]; /* more than a page */
+    static char lines[9000]; /* longer than a page */
     lh_jobs *jobs = NULL;
 
     memset(lines, 'l', sizeof lines);
@@ -125,21 +125,21 @@ static void build(int jobs)
     lh_close(store);
 }
 
-void ruin_build(int jobs)
+void full_store_build(int jobs)
 {
     build(jobs);
     copy_file("store.db", "before.db");
     EXPECT(!file_exists("store.db-wal") || file_size("store.db-wal") == 0);
 }
 
-void ruin_build_crashed(int jobs, int tail)
+void full_store_build_crashed(int jobs, int tail)
 {
     build(jobs);
     pid_t child = test_fork();
     if (child == 0) {
         lh_store *store = store_new();
         enqueue_many(store, 1000000, tail);
-        test_child_done(); /* without closing: all of it is in the log */
+        test_child_done(); /* the store is not closed, so everything is in the log */
     }
     EXPECT_EQ(test_wait(child).code, 0);
     copy_file("store.db", "before.db");
@@ -149,7 +149,7 @@ void ruin_build_crashed(int jobs, int tail)
     sqlite3_close(db);
 }
 
-void ruin_share(void)
+void full_store_share(void)
 {
     sqlite3 *db = db_open("store.db");
     db_exec(
@@ -179,7 +179,7 @@ void ruin_share(void)
 
 /* ---- damage ---- */
 
-/* The engine's own view of which page belongs to what. */
+/* Ask SQLite which page belongs to which tree. */
 static int64_t find_page(const char *tree, const char *kind, int n, int *count)
 {
     sqlite3 *db = db_open("before.db");
@@ -289,7 +289,7 @@ unsigned char *page_bytes(int64_t page)
     return bytes;
 }
 
-/* By the file format: cells of a leaf begin with their length and their id, as varints. */
+/* By the file format: a cell of a leaf begins with its length and its row id, as varints. */
 static const unsigned char *varint(const unsigned char *p, int64_t *out)
 {
     *out = 0;
@@ -320,12 +320,12 @@ int jobs_on(int64_t page, int64_t *ids, int room)
 
 /* ---- opening ---- */
 
-lh_store *ruin_open(void)
+lh_store *repair_open(void)
 {
     return store_open("store.db", (lh_open_opts){.startup = true});
 }
 
-lh_report *ruin_report(lh_store *store)
+lh_report *repair_report(lh_store *store)
 {
     lh_report *report = NULL;
 
@@ -433,7 +433,7 @@ void expect_same(lh_store *store, const int64_t *ids, int n)
     expect_jobs(ids, n);
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++)
         expect_table(tables[i], "true");
-    /* What the runs of a lost job wrote is lost with it. */
+    /* The output of a lost job is lost with it. */
     expect_table("lh_output", "job IN (SELECT id FROM main.lh_job)");
     expect_table("lh_meta", "key NOT IN ('epoch', 'epoch_copy')");
     if (n == 0)
@@ -445,7 +445,8 @@ void expect_same(lh_store *store, const int64_t *ids, int n)
 
 /* ---- files ---- */
 
-/* Files with `part` in their name that do not end in `but` (NULL: all); `name`: one of them. */
+/* The number of files with `part` in their name that do not end in `but` (NULL: any); `name`: one
+ * of them. */
 static int files_with(const char *part, const char *but, char *name, size_t len)
 {
     DIR *dir = opendir(".");
@@ -465,7 +466,7 @@ static int files_with(const char *part, const char *but, char *name, size_t len)
     return n;
 }
 
-void ruin_note(void)
+void note_damaged_file(void)
 {
     copy_file("store.db", "ruined");
     if (file_size("store.db-wal") > 0)

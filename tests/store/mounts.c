@@ -35,7 +35,7 @@ static void put(const char *path, const char *text)
         FAIL("could not write %s: %s", path, strerror(errno));
 }
 
-/* Root in a namespace of users has no more rights than before, but for mounts of its own. */
+/* In a user namespace, root has no more rights than before, except for its own mounts. */
 void own_mounts(void)
 {
     bool root = geteuid() == 0;
@@ -70,7 +70,7 @@ void mount_read_only(const char *at, bool yes)
 {
     struct statvfs fs;
 
-    /* What else holds of the mount must be said again, or the kernel refuses. */
+    /* The other flags of the mount must be repeated, or the kernel refuses. */
     must(statvfs(at, &fs), "look at", at);
     unsigned long flags = MS_REMOUNT | MS_BIND | (fs.f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)) |
                           (fs.f_flag & ST_RELATIME ? MS_RELATIME : 0) |
@@ -97,9 +97,9 @@ void obey_permissions(void)
     must((int)syscall(SYS_capset, &head, caps), "give up", "capabilities");
 }
 
-/* ---- a poorer kernel ---- */
+/* ---- a kernel with fewer features ---- */
 
-/* `call` fails with EOPNOTSUPP where all of `bits` are set in its argument number `arg`. */
+/* `call` fails with EOPNOTSUPP if all of `bits` are set in its argument number `arg`. */
 static void refuse(unsigned call, unsigned arg, unsigned bits)
 {
     const unsigned at = (unsigned)(offsetof(struct seccomp_data, args) + arg * sizeof(uint64_t));

@@ -33,7 +33,7 @@ void step_wall_ms(int64_t ms)
     __atomic_add_fetch(&lhi_control()->wall_ms, ms, __ATOMIC_SEQ_CST);
 }
 
-void boot_anew(const char *boot)
+void boot_again(const char *boot)
 {
     struct lhi_control *control = lhi_control();
 
@@ -66,10 +66,10 @@ void expect_open(const char *path, lh_open_opts opts, int status, const char *pa
     int rc = lh_open(path, &opts, &store);
 
     EXPECT_STATUS(rc, status);
-    EXPECT(store != NULL); /* to read the reason from */
+    EXPECT(store != NULL); /* the reason is read from it */
     EXPECT_CONTAINS(lh_errmsg(store), part);
     EXPECT_STATUS(lh_queue_pause(store, "mail"), LH_EMISUSE);
-    EXPECT_CONTAINS(lh_errmsg(store), part); /* still to be read */
+    EXPECT_CONTAINS(lh_errmsg(store), part); /* it can still be read */
     lh_close(store);
 }
 

@@ -39,7 +39,7 @@ static void expect_step_costs_nothing(int64_t step)
                                NULL));
     pass_ms(30000);
     step_wall_ms(step);
-    /* No live lease is lost … */
+    /* No live lease is lost, and */
     EXPECT(take(store, "mail", "w2", 0) == NULL);
     EXPECT_EQ(state_of(store, held->job[0].id), LH_RUNNING);
     EXPECT_EQ(jumps(), 1);
@@ -49,7 +49,7 @@ static void expect_step_costs_nothing(int64_t step)
     EXPECT(take(store, "mail", "w2", 0) == NULL);
     EXPECT_STATUS(lh_lease_acquire(store, "sync", "a", &(lh_lease_opts){.owner = "thief"}, NULL),
                   LH_EHELD);
-    /* … and none lives longer. */
+    /* none lasts longer. */
     pass_ms(1);
     EXPECT_STATUS(beat(store, &held->job[0]), LH_ELOST);
     EXPECT_OK(lh_lease_acquire(store, "sync", "a", &(lh_lease_opts){.owner = "next"}, NULL));
@@ -118,7 +118,7 @@ TEST(every_act_works_after_the_clock_was_set_forward)
     expect_every_act_after_a_step(HOUR_MS);
 }
 
-TEST(a_jump_is_told_with_its_length)
+TEST(clock_jump_is_reported_with_its_length)
 {
     freeze_now();
     lh_store *store = store_new();
@@ -144,13 +144,13 @@ TEST(a_drift_of_less_than_a_second_is_no_jump)
     step_wall_ms(-1800);
     add(store, "mail", "z");
     EXPECT_EQ(jumps(), 0);
-    step_wall_ms(-200); /* 1.1 s by now */
+    step_wall_ms(-200); /* in total 1.1 s */
     add(store, "mail", "z");
     EXPECT_EQ(jumps(), 1);
     lh_close(store);
 }
 
-TEST(every_handle_lives_by_the_renewed_anchor)
+TEST(every_handle_uses_the_renewed_anchor)
 {
     freeze_now();
     lh_store *a = store_new(), *b = store_new();
@@ -158,7 +158,7 @@ TEST(every_handle_lives_by_the_renewed_anchor)
     add(b, "mail", "y"); /* both have read the old anchor */
     lh_jobs *held = take(a, "mail", "w1", 60000);
     step_wall_ms(HOUR_MS);
-    lh_jobs *other = take(b, "mail", "w2", 60000); /* this one notices */
+    lh_jobs *other = take(b, "mail", "w2", 60000); /* this handle notices the jump */
     EXPECT_EQ(jumps(), 1);
     EXPECT_OK(beat(a, &held->job[0]));
     EXPECT_EQ(jumps(), 1);
@@ -171,7 +171,7 @@ TEST(every_handle_lives_by_the_renewed_anchor)
     lh_close(b);
 }
 
-TEST(a_time_to_run_at_means_the_wall_clock)
+TEST(run_at_means_the_wall_clock)
 {
     freeze_now();
     lh_store *store = store_new();
@@ -180,14 +180,14 @@ TEST(a_time_to_run_at_means_the_wall_clock)
         lh_enqueue(store, "mail", &(lh_new_job){.run_at = lh_now(store) + HOUR_MS}, 1, NULL, &out));
     pass_ms(1000);
     EXPECT(take(store, "mail", "w1", 0) == NULL);
-    step_wall_ms(HOUR_MS); /* the clock on the wall says it is time */
+    step_wall_ms(HOUR_MS); /* the wall clock has reached run_at */
     lh_jobs *jobs = take(store, "mail", "w1", 0);
     EXPECT(jobs != NULL);
     lh_jobs_free(jobs);
     lh_close(store);
 }
 
-TEST(a_lease_revoked_by_hand_is_kept_back_in_elapsed_time_too)
+TEST(quarantine_is_measured_in_elapsed_time)
 {
     freeze_now();
     lh_store *store = store_new();
@@ -229,7 +229,7 @@ TEST(the_silence_of_a_worker_is_elapsed_time)
     lh_store *store = store_new();
     EXPECT_OK(lh_worker_heartbeat(store, "w1", 10000, NULL, 0, NULL));
     step_wall_ms(HOUR_MS);
-    add(store, "mail", "x"); /* a writer notices */
+    add(store, "mail", "x"); /* this handle notices the jump */
     EXPECT_STR(worker_state(store, "w1"), "alive");
     step_wall_ms(-2 * HOUR_MS);
     add(store, "mail", "x");
@@ -238,8 +238,8 @@ TEST(the_silence_of_a_worker_is_elapsed_time)
     lh_close(store);
 }
 
-/* The clock is set while a process is silent: its jobs are forfeit after its silence, not before and
- * not later. */
+/* The clock is set while a process is silent. Its jobs are reclaimable after its silence limit, not
+ * before and not later. */
 static void expect_silence_is_elapsed_time(int64_t step)
 {
     freeze_now();
@@ -284,7 +284,7 @@ TEST(a_suspend_of_ten_minutes_makes_no_worker_silent)
     expect_silence_is_elapsed_time(INT64_C(10) * 60000);
 }
 
-TEST(a_rate_is_kept_also_when_the_clock_is_set)
+TEST(rate_is_kept_when_the_clock_is_set)
 {
     freeze_now();
     lh_store *store = store_new();
@@ -321,7 +321,7 @@ TEST(a_new_boot_raises_the_epoch_and_the_tokens)
     EXPECT_OK(
         lh_lease_acquire(store, "sync", "a", &(lh_lease_opts){.owner = "o", .ttl_ms = 1000}, NULL));
     lh_close(store);
-    boot_anew("11111111-2222-3333-4444-555555555555");
+    boot_again("11111111-2222-3333-4444-555555555555");
     store = store_new();
     EXPECT_OK(lh_store_status(store, &info));
     EXPECT_EQ(info.epoch, 1);
@@ -336,11 +336,11 @@ TEST(a_new_boot_raises_the_epoch_and_the_tokens)
     EXPECT(leases->lease[0].token > EPOCH);
     lh_leases_free(leases);
     lh_close(store);
-    store = store_new(); /* the same boot: nothing more */
+    store = store_new(); /* the same boot: nothing changes */
     EXPECT_OK(lh_store_status(store, &info));
     EXPECT_EQ(info.epoch, 1);
     lh_close(store);
-    boot_anew("99999999-2222-3333-4444-555555555555");
+    boot_again("99999999-2222-3333-4444-555555555555");
     store = store_new();
     EXPECT_OK(lh_store_status(store, &info));
     EXPECT_EQ(info.epoch, 2);
@@ -354,7 +354,7 @@ TEST(a_new_boot_raises_the_epoch_and_the_tokens)
     lh_close(store);
 }
 
-TEST(a_new_boot_ends_the_leases_of_processes_and_gives_all_others_a_full_one)
+TEST(new_boot_ends_leases_of_processes_and_renews_all_others)
 {
     freeze_now();
     lh_store *store = store_new();
@@ -372,8 +372,8 @@ TEST(a_new_boot_ends_the_leases_of_processes_and_gives_all_others_a_full_one)
                                NULL));
     lh_close(store);
 
-    step_wall_ms(2 * HOUR_MS); /* the machine was down for a while */
-    boot_anew("11111111-2222-3333-4444-555555555555");
+    step_wall_ms(2 * HOUR_MS); /* the machine was off for a while */
+    boot_again("11111111-2222-3333-4444-555555555555");
     store = store_new();
     lh_jobs *recovered = take(store, "mail", "w2", 0);
     EXPECT(recovered != NULL);
@@ -406,7 +406,7 @@ TEST(a_new_boot_is_not_taken_for_a_jump_of_the_clock)
     add(store, "mail", "x");
     lh_jobs *held = take(store, "mail", "w1", 60000);
     lh_close(store);
-    boot_anew("11111111-2222-3333-4444-555555555555");
+    boot_again("11111111-2222-3333-4444-555555555555");
     store = store_new();
     EXPECT_EQ(jumps(), 0);
     pass_ms(59999);
@@ -426,7 +426,7 @@ static void lose_the_time(void)
     step_wall_ms(5000 - lhi_wall_ms());
 }
 
-TEST(a_store_whose_machine_loses_its_time_goes_on_by_its_own)
+TEST(store_time_continues_when_the_wall_clock_is_lost)
 {
     freeze_now();
     lh_store *store = store_new();
@@ -444,7 +444,7 @@ TEST(a_store_whose_machine_loses_its_time_goes_on_by_its_own)
     lh_close(store);
 }
 
-TEST(a_store_is_not_made_by_a_clock_that_lost_its_time)
+TEST(store_is_not_created_with_a_lost_clock)
 {
     lh_store *store = NULL;
     freeze_now();
@@ -454,7 +454,7 @@ TEST(a_store_is_not_made_by_a_clock_that_lost_its_time)
     lh_close(store);
 }
 
-TEST(after_a_boot_a_clock_that_lost_its_time_is_named)
+TEST(lost_clock_is_named_after_a_boot)
 {
     freeze_now();
     lh_close(store_new());
@@ -466,7 +466,7 @@ TEST(after_a_boot_a_clock_that_lost_its_time_is_named)
     lh_close(store);
 }
 
-TEST(an_enqueue_on_the_users_connection_names_a_clock_that_lost_its_time)
+TEST(enqueue_on_the_users_connection_names_a_lost_clock)
 {
     freeze_now();
     lh_close(store_new());

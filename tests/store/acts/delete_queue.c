@@ -1,11 +1,11 @@
-/* What several threads do in one transaction: a queue that is deleted where others have changed its jobs,
+/* Acts of several threads in one transaction: the delete of a queue while others change its jobs,
  * counts that are not written yet, and acts that are undone. */
 #include "core/core.h"
 #include "store/sqlite.h"
 
 #include <stdlib.h>
 
-/* As if these acts had come from as many threads at once: one transaction. */
+/* Run these acts in one transaction, as if several threads had called at the same time. */
 static void together(lh_store *store, struct lhi_act *acts, size_t n)
 {
     struct lhi_error err;
@@ -116,7 +116,7 @@ TEST(jobs_enqueued_together_with_a_recount_are_counted_once)
     lh_close(store);
 }
 
-/* The counts of the other queues must not go with those of the deleted one. */
+/* The counts of other queues must not be dropped together with those of the deleted one. */
 TEST(a_queue_enqueued_purged_and_deleted_together_is_gone_and_others_are_counted)
 {
     static const char *const queues[] = {"a", "mail", "b"};
@@ -142,7 +142,7 @@ TEST(a_queue_enqueued_purged_and_deleted_together_is_gone_and_others_are_counted
     lh_close(store);
 }
 
-/* ---- an act that is undone beside others ---- */
+/* ---- an act that is undone, beside others ---- */
 
 TEST(an_act_that_is_undone_takes_nothing_of_the_others_with_it)
 {
@@ -174,7 +174,7 @@ TEST(an_act_that_is_undone_takes_nothing_of_the_others_with_it)
     lh_close(store);
 }
 
-/* A claim of several jobs that the database refuses half-way. */
+/* A claim of several jobs that the database refuses after the first ones. */
 TEST(a_claim_that_is_refused_half_way_beside_others_leaves_no_job_running)
 {
     static const char *const queues[] = {"mail"};

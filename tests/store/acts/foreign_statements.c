@@ -1,12 +1,12 @@
-/* Which SQL statements of another program a job accepts. What is refused leaves everything as it was,
- * what is accepted leaves the counts right, whatever settings that program's connection has. */
+/* SQL statements of other programs on jobs. A refused statement changes nothing, and an accepted
+ * one keeps the counts right, whatever the settings of the connection are. */
 #include "store/sqlite.h"
 
 #include <stdio.h>
 
 struct ground {
     lh_store *store;
-    sqlite3 *db; /* another program's */
+    sqlite3 *db; /* the connection of another program */
     int64_t running, pending;
     int64_t token; /* of the running job */
 };
@@ -35,7 +35,8 @@ static struct ground ground_open(bool recursive_triggers)
     return g;
 }
 
-/* Nothing has changed: the holder still holds, the other job still waits, and the counts are right. */
+/* Nothing has changed: the holder still holds its job, the other job is still pending, and the
+ * counts are right. */
 static void ground_close(struct ground *g)
 {
     EXPECT_EQ(state_of(g->store, g->pending), LH_PENDING);
@@ -102,7 +103,7 @@ static void replace_by_update(struct ground *g)
     expect_refused(g, "UPDATE lh_job SET kind = 'other' WHERE id = 2", "do not change");
 }
 
-TEST(an_update_does_not_make_another_job_of_a_job)
+TEST(update_cannot_change_the_identity_of_a_job)
 {
     each_connection(replace_by_update);
 }
@@ -129,7 +130,7 @@ static void insert_beside(struct ground *g)
     EXPECT_EQ(counts_of(g->store, "mail").pending, 3);
 }
 
-TEST(an_insert_that_does_nothing_on_conflict_adds_a_job_once)
+TEST(insert_on_conflict_do_nothing_adds_a_job_once)
 {
     each_connection(insert_beside);
 }
@@ -148,7 +149,7 @@ static void delete_jobs(struct ground *g)
     EXPECT_EQ(counts_of(g->store, "mail").pending, 1);
 }
 
-TEST(a_delete_spares_running_jobs_and_is_counted)
+TEST(delete_is_counted_and_refused_for_running_jobs)
 {
     each_connection(delete_jobs);
 }

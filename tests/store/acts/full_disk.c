@@ -1,4 +1,5 @@
-/* A full disk: new jobs are refused, everything else goes on, and all heals when there is room. */
+/* A full disk: new jobs are refused, everything else goes on, and the store recovers when there is
+ * room. */
 #include "store/mounts.h"
 #include "store/sqlite.h"
 
@@ -17,7 +18,7 @@
 
 enum { RESERVE = 4 << 20 };
 
-/* ---- stages ---- */
+/* ---- disks ---- */
 
 static void small_disk(const char *size)
 {
@@ -33,7 +34,7 @@ static int64_t room(void)
     return (int64_t)(fs.f_bavail * fs.f_frsize);
 }
 
-/* What the side file has set aside. */
+/* The bytes of the reserve behind the coordination file. */
 static int64_t reserve(void)
 {
     struct stat st;
@@ -70,7 +71,7 @@ static void expect_refused(lh_store *store)
     EXPECT_EQ(counts_of(store, "mail").hour_enqueued, before.hour_enqueued);
 }
 
-/* ---- acts; each must succeed ---- */
+/* ---- acts that must succeed ---- */
 
 static lh_ref take_one(lh_store *store)
 {
@@ -123,7 +124,7 @@ static void prune_all(lh_store *store, int64_t pruned)
     EXPECT_EQ(n, pruned);
 }
 
-/* Leases end, and are recovered. */
+/* Let leases end, and recover the jobs. */
 static void recover_many(lh_store *store, int n)
 {
     for (int i = 0; i < n; i++)
@@ -135,7 +136,7 @@ static void recover_many(lh_store *store, int n)
 
 /* ---- the reserve ---- */
 
-TEST(room_is_set_aside_without_a_file_of_its_own)
+TEST(reserve_needs_no_file_of_its_own)
 {
     small_disk("32m");
     lh_store *store = disk_store();
@@ -143,13 +144,13 @@ TEST(room_is_set_aside_without_a_file_of_its_own)
     lh_close(store);
     EXPECT(reserve() >= RESERVE);
     int64_t before = room();
-    store = disk_store(); /* once is enough */
+    store = disk_store(); /* one pass is enough */
     EXPECT(reserve() < RESERVE + 65536);
     lh_close(store);
     EXPECT_EQ(room(), before);
 }
 
-TEST(a_small_disk_is_not_taken_for_a_reserve)
+TEST(small_disk_gets_no_reserve)
 {
     small_disk("6m");
     lh_store *store = disk_store();
@@ -164,7 +165,8 @@ TEST(a_small_disk_is_not_taken_for_a_reserve)
     lh_close(store);
 }
 
-/* On the file system that tests run on, and on memory: the kernel's ways of giving blocks back differ. */
+/* On the file system of the tests and on tmpfs, because the kernel frees blocks in different
+ * ways. */
 static void spend_all(const char *folder)
 {
     struct lhi_error err;
@@ -187,7 +189,7 @@ static void spend_all(const char *folder)
     sq_coord_close(&db.coord);
 }
 
-TEST(the_reserve_is_given_up_slice_by_slice)
+TEST(reserve_is_freed_in_slices)
 {
     spend_all(test_tmpdir());
     small_disk("32m");
@@ -230,7 +232,7 @@ TEST_TIMEOUT(on_a_full_disk_new_jobs_are_refused_and_the_others_go_on, 60)
     lh_close(store);
 }
 
-/* A command opens the store, writes, and closes it: the log starts with nothing each time. */
+/* A command opens the store, writes, and closes it, so the log starts empty each time. */
 static void expect_command(const char *const words[], int code, const char *err)
 {
     expect_program("d/store.db", words, code, "", err);
@@ -309,11 +311,11 @@ static void expect_kept(lh_store *store, int64_t job, size_t len)
     lh_outputs *out = outputs_of(store, job);
 
     EXPECT_EQ(out->output[0].err.head_len + out->output[0].err.tail_len, len);
-    EXPECT_EQ(out->output[0].err.bytes, WROTE); /* it is known that something is missing */
+    EXPECT_EQ(out->output[0].err.bytes, WROTE); /* the store knows that output is missing */
     lh_outputs_free(out);
 }
 
-/* The reserve is for what gets rid of jobs. Output would take all of it: 64 runs, and it is gone. */
+/* The reserve is for acts that end jobs. The output of 64 runs would use all of it. */
 TEST_TIMEOUT(on_a_full_disk_runs_end_without_their_output, 60)
 {
     enum { JOBS = 300 };
@@ -337,7 +339,8 @@ TEST_TIMEOUT(on_a_full_disk_runs_end_without_their_output, 60)
     lh_close(store);
 }
 
-/* What was kept while there was room stays, unless its row has to say that the result was cut. */
+/* Output that was stored while there was room stays, unless its row must say that the result was
+ * cut. */
 TEST(on_a_full_disk_output_that_was_kept_before_stays)
 {
     lh_output begun = {.err = {.head = "begun", .head_len = 5}};
@@ -363,7 +366,8 @@ TEST(on_a_full_disk_output_that_was_kept_before_stays)
     lh_close(store);
 }
 
-/* Results must be kept: the reserve gives what they need, not some pages for each. */
+/* Results must be stored. The reserve gives the room that they need, not a fixed number of pages
+ * each. */
 TEST(on_a_full_disk_large_results_are_kept)
 {
     enum { JOBS = 2, LEN = 1 << 20 };
@@ -429,13 +433,13 @@ TEST(a_job_for_which_there_is_no_room_is_refused_as_a_whole)
         jobs++;
     EXPECT_STATUS(rc, LH_ENOSPC);
     EXPECT(jobs > 0);
-    add_many(store, 5); /* a small one still fits */
+    add_many(store, 5); /* a small job still fits */
     EXPECT_EQ(counts_of(store, "mail").pending, jobs + 5);
     store_check(store);
     lh_close(store);
 }
 
-/* ---- neighbours ---- */
+/* ---- other calls in the transaction ---- */
 
 struct caller {
     lh_store *store;
@@ -468,7 +472,7 @@ static void *complete_mine(void *arg)
     return NULL;
 }
 
-/* At least so many calls (1 or 2) wait for the one that leads. */
+/* At least n calls (1 or 2) are in the queue of the group commit. */
 static bool queued(lh_store *store, int n)
 {
     struct db *db = store->store.self;
@@ -479,7 +483,7 @@ static bool queued(lh_store *store, int n)
     return yes;
 }
 
-TEST(a_neighbour_that_brings_too_much_is_refused_alone)
+TEST(call_that_is_too_large_is_refused_without_its_neighbours)
 {
     struct lhi_error err;
     struct lhi_log log = {0};
@@ -492,7 +496,8 @@ TEST(a_neighbour_that_brings_too_much_is_refused_alone)
     leader = big = small = (struct caller){.store = store};
     leader.ref = take_one(store);
     small.ref = take_one(store);
-    /* While we are in the turnstile, one leads and waits, the others come together behind it. */
+    /* While this test holds the writer lock, one thread leads and waits, and the others queue
+     * behind it. */
     EXPECT_OK(sq_coord_open(&turn, "d/store.db", false, &log, &err));
     EXPECT_OK(sq_writer_lock(&turn, 1000, "test", &err));
     EXPECT_EQ(pthread_create(&leader.thread, NULL, complete_mine, &leader), 0);
@@ -518,14 +523,14 @@ TEST(a_neighbour_that_brings_too_much_is_refused_alone)
     lh_close(store);
 }
 
-/* ---- deaths ---- */
+/* ---- killed processes ---- */
 
 struct tally_sheet {
-    int64_t done; /* completes that were acknowledged */
+    int64_t done; /* acknowledged completes */
     int64_t job[4000];
 };
 
-/* Complete one job after the other until somebody kills us. */
+/* Complete one job after the other until this process is killed. */
 static void work_to_death(struct tally_sheet *sheet, const char *point, int64_t skip)
 {
     pid_t child = test_fork();
@@ -581,7 +586,7 @@ TEST_TIMEOUT(death_on_a_full_disk_loses_nothing, 60)
     lh_close(store);
 }
 
-TEST(what_a_full_disk_lost_before_it_was_synced_is_no_loss)
+TEST(unsynced_changes_lost_on_a_full_disk_are_no_loss)
 {
     lh_open_opts relaxed = {.durability = LH_DURABLE_RELAXED};
     size_t len;
@@ -596,7 +601,7 @@ TEST(what_a_full_disk_lost_before_it_was_synced_is_no_loss)
         (void)raise(SIGKILL);
     }
     EXPECT_EQ(test_wait(child).sig, SIGKILL);
-    /* With the power the last commit goes, which nobody was told to be on the disk. */
+    /* A power loss takes the last commit, which was not acknowledged as durable. */
     unsigned char *bytes = file_bytes("d/store.db-wal", &len);
     file_write("d/store.db-wal", bytes, len - 1);
     free(bytes);
@@ -607,7 +612,7 @@ TEST(what_a_full_disk_lost_before_it_was_synced_is_no_loss)
     lh_close(store);
 }
 
-/* ---- poorer systems ---- */
+/* ---- file systems with fewer features ---- */
 
 TEST(without_a_reserve_new_jobs_still_leave_room_for_the_others)
 {
@@ -622,13 +627,13 @@ TEST(without_a_reserve_new_jobs_still_leave_room_for_the_others)
     while (try_add(store, payload, LEN) == LH_OK)
         continue;
     EXPECT_STATUS(try_add(store, payload, LEN), LH_ENOSPC);
-    for (int i = 0; i < 40; i++) /* each leaves an event, and the database grows */
+    for (int i = 0; i < 40; i++) /* each act leaves an event, and the database grows */
         fail_one(store, take_one(store));
     store_check(store);
     lh_close(store);
 }
 
-TEST(a_log_that_cannot_grow_starts_over_in_the_blocks_it_has)
+TEST(log_that_cannot_grow_restarts_in_its_own_blocks)
 {
     small_disk("32m");
     without_set_aside();
@@ -652,7 +657,7 @@ TEST(a_log_that_cannot_grow_starts_over_in_the_blocks_it_has)
 
 /* ---- closing and reading ---- */
 
-TEST(a_full_disk_is_left_with_the_log_folded)
+TEST(close_on_a_full_disk_checkpoints_the_log)
 {
     small_disk("32m");
     lh_store *store = disk_store();
@@ -661,7 +666,7 @@ TEST(a_full_disk_is_left_with_the_log_folded)
     for (int i = 0; i < 300; i++)
         jobs[i] = (lh_new_job){.payload = "x", .payload_len = 1};
     int64_t size = file_size("d/store.db");
-    /* In the log: the database has yet to grow by them. */
+    /* They are only in the log: the database file must still grow for them. */
     good(store, lh_enqueue(store, "mail", jobs, 300, NULL, out));
     EXPECT_EQ(file_size("d/store.db"), size);
     fill_up("d/filler");

@@ -1,4 +1,4 @@
-/* Threads of one handle share transactions: sixteen at once cost little more than one. */
+/* Threads of one handle share transactions: sixteen acts at once cost little more than one. */
 #include "store/sqlite.h"
 
 #include <pthread.h>

@@ -11,7 +11,7 @@
 
 struct ground {
     lh_store *store;
-    sqlite3 *db; /* another program's */
+    sqlite3 *db; /* the connection of another program */
 };
 
 static struct ground ground_open(void)
@@ -65,7 +65,7 @@ TEST(a_plain_insert_is_an_enqueue)
     ground_close(&g);
 }
 
-TEST(an_inserted_job_lives_like_any_other)
+TEST(inserted_job_can_be_claimed_and_completed)
 {
     struct ground g = ground_open();
     EXPECT_OK(lh_policy_set(g.store, "mail", "k",
@@ -88,7 +88,7 @@ TEST(an_inserted_job_lives_like_any_other)
     ground_close(&g);
 }
 
-TEST(an_inserted_job_may_bring_everything_an_enqueue_can_say)
+TEST(inserted_job_can_set_every_option_of_an_enqueue)
 {
     struct ground g = ground_open();
     lh_jobs *jobs = NULL;
@@ -192,7 +192,7 @@ TEST(an_insert_that_is_not_a_job_is_refused)
         "(queue, payload) VALUES('mail', 42)",
         "(queue, payload) VALUES('mail', 4.2)",
         "(queue, result) VALUES('mail', 42)",
-        "(queue, run_at) VALUES('mail', 1768473000)", /* seconds by mistake */
+        "(queue, run_at) VALUES('mail', 1768473000)", /* seconds instead of milliseconds */
         "(queue, run_at) VALUES('mail', 'tomorrow')",
         "(queue, created_at) VALUES('mail', 1768473000)",
         "(queue, expires_at) VALUES('mail', 1768473000)",
@@ -223,21 +223,23 @@ TEST(an_insert_that_is_not_a_job_is_refused)
     ground_close(&g);
 }
 
-/* Whoever writes to the table by hand: what must hold of every job holds. */
-TEST(a_change_that_would_break_what_holds_of_every_job_is_refused)
+/* A direct UPDATE of the table must keep the rules that hold for every job. */
+TEST(change_that_breaks_a_rule_of_jobs_is_refused)
 {
     struct ground g = ground_open();
     static const char *const bad[] = {
-        "started_at = NULL WHERE state = 'running'", /* running: a start, a token, a holder, a lease */
+        /* a running job has a start, a token, a holder and a lease */
+        "started_at = NULL WHERE state = 'running'",
         "token = 0 WHERE state = 'running'",
         "worker = NULL WHERE state = 'running'",
         "lease_until = NULL WHERE state = 'running'",
         "state = 'pending' WHERE state = 'running'",
         "state = 'completed', lease_until = NULL WHERE state = 'running'",
-        "worker = 'w' WHERE state = 'pending'", /* else neither */
+        "worker = 'w' WHERE state = 'pending'", /* every other job has no holder */
         "lease_until = 1768473000000 WHERE state = 'pending'",
         "state = 'running' WHERE state = 'pending'",
-        "started_at = state_changed_at + 1 WHERE state = 'running'", /* no start after a change */
+        /* a job cannot start after its last change */
+        "started_at = state_changed_at + 1 WHERE state = 'running'",
         "attempt = max_attempts + 1 WHERE state = 'running'",
         "state = 'lost' WHERE state = 'pending'",
     };
@@ -297,7 +299,7 @@ static int64_t enqueued_events(struct ground *g)
     return db_int(g->db, "SELECT count(*) FROM lh_event WHERE type = 'job.enqueued'");
 }
 
-TEST(a_full_audit_tells_of_an_insert_too)
+TEST(plain_insert_is_an_event_under_full_audit)
 {
     struct ground g = ground_open();
     lh_policy full = {.set = LH_POLICY_AUDIT, .audit = LH_AUDIT_FULL};
@@ -309,7 +311,7 @@ TEST(a_full_audit_tells_of_an_insert_too)
     EXPECT_EQ(enqueued_events(&g), 1);
     db_exec(g.db, "INSERT INTO lh_job(queue) VALUES('post')");
     EXPECT_EQ(enqueued_events(&g), 1);
-    /* The same levels as everywhere. */
+    /* The levels of the audit apply as they do elsewhere. */
     EXPECT_OK(lh_policy_set(g.store, "mail", "quiet", &brief, 0));
     db_exec(g.db, "INSERT INTO lh_job(queue, kind) VALUES('mail', 'quiet')");
     EXPECT_EQ(enqueued_events(&g), 1);
@@ -321,7 +323,7 @@ TEST(a_full_audit_tells_of_an_insert_too)
     EXPECT_EQ(enqueued_events(&g), 3);
     EXPECT_OK(lh_policy_set(g.store, "post", NULL, &brief, 0));
     db_exec(g.db, "INSERT INTO lh_job(queue, kind) VALUES('post', 'loud')");
-    EXPECT_EQ(enqueued_events(&g), 3); /* (queue, any) stands before (any, kind) */
+    EXPECT_EQ(enqueued_events(&g), 3); /* (queue, any kind) comes before (any queue, kind) */
     lh_events *events = NULL;
     EXPECT_OK(lh_event_list(g.store, &(lh_event_filter){.job = 2}, &events));
     EXPECT_EQ(events->n, 1);
@@ -332,7 +334,7 @@ TEST(a_full_audit_tells_of_an_insert_too)
     ground_close(&g);
 }
 
-/* ---- who waits is woken ---- */
+/* ---- waiting claims are woken ---- */
 
 struct waiter {
     pthread_t thread;
@@ -426,8 +428,8 @@ TEST(a_plain_insert_obeys_the_max_payload_of_its_queue)
     ground_close(&g);
 }
 
-/* The default of created_at is the clock of the machine, which may have lost its time. */
-TEST(a_plain_insert_before_1973_says_which_time_is_wrong_and_what_is_allowed)
+/* The default of created_at is the machine's clock, which may have lost its time. */
+TEST(plain_insert_with_a_time_before_1973_names_the_column)
 {
     static const struct {
         const char *sql, *part;
@@ -448,11 +450,11 @@ TEST(a_plain_insert_before_1973_says_which_time_is_wrong_and_what_is_allowed)
     sqlite3_close(db);
 }
 
-/* ---- a trigger of the user's that enqueues ---- */
+/* ---- a user's trigger that enqueues ---- */
 
 enum { TRIGGERED = 3 };
 
-/* For each job in "mail" the trigger enqueues one in "audit". */
+/* For each job in "mail" the trigger enqueues a job in "audit". */
 static void expect_enqueue_beside_trigger(const char *when, bool by_user, const char *request)
 {
     struct ground g = ground_open();
@@ -508,7 +510,7 @@ TEST(a_trigger_of_the_users_may_enqueue_beside_jobs_of_the_users_connection)
     expect_enqueue_beside_trigger("BEFORE", true, NULL);
 }
 
-/* What an enqueue of unknown outcome returns as its request says where its first job is. */
+/* After an unknown outcome, the request id says where the first job would be. */
 TEST(a_repeat_after_an_unknown_outcome_finds_its_jobs_beside_those_of_a_trigger)
 {
     struct ground g = ground_open();

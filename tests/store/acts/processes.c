@@ -1,4 +1,4 @@
-/* Processes: two makers of one store, a bounded log, durability. */
+/* Several processes: creating the same store, a bounded log, durability. */
 #include "store/sqlite.h"
 
 #include <pthread.h>
@@ -9,7 +9,7 @@
 
 /* ---- several processes ---- */
 
-TEST(several_processes_that_make_the_store_at_once_make_one_store)
+TEST(processes_that_create_a_store_at_the_same_time_create_one)
 {
     enum { MAKERS = 6 };
     pid_t makers[MAKERS];
@@ -20,7 +20,7 @@ TEST(several_processes_that_make_the_store_at_once_make_one_store)
         makers[i] = test_fork();
         if (makers[i] == 0) {
             close(start[1]);
-            EXPECT_EQ(read(start[0], &byte, 1), 0); /* all at once */
+            EXPECT_EQ(read(start[0], &byte, 1), 0); /* all start at the same time */
             lh_store *store = store_new();
             add(store, "mail", "x");
             lh_close(store);
@@ -145,7 +145,7 @@ static void *open_add_close(void *arg)
     return NULL;
 }
 
-TEST(handles_come_and_go_while_others_write)
+TEST(handles_open_and_close_while_others_write)
 {
     struct hand hands[6] = {{.rc = LH_OK}};
     for (int i = 0; i < 6; i++)

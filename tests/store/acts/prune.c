@@ -1,4 +1,4 @@
-/* How far a round of pruning walks. */
+/* How many jobs a round of pruning reads. */
 #include "store/sqlite.h"
 
 #include "core/core.h"

@@ -1,4 +1,4 @@
-/* Schedules in the file: damage to them, a full disk, and what drop-sql makes of them. */
+/* Schedules in the file: damage to them, a full disk, and dropping our tables. */
 #include "store/damage.h"
 
 #include <stdio.h>
@@ -12,13 +12,13 @@ static int64_t rows(const char *sql)
     return n;
 }
 
-TEST(a_damaged_page_of_schedules_names_what_is_lost_and_costs_nothing_else)
+TEST(damaged_page_of_schedules_is_reported_and_costs_nothing_else)
 {
-    ruin_build(50);
+    full_store_build(50);
     page_fill(root_of("lh_schedule"), 0);
-    ruin_note();
-    lh_store *store = ruin_open();
-    lh_report *report = ruin_report(store);
+    note_damaged_file();
+    lh_store *store = repair_open();
+    lh_report *report = repair_report(store);
     expect_said(report, "of lh_schedule cannot be read: what stood there is lost");
     EXPECT_EQ(rows("SELECT count(*) FROM lh_schedule"), 0);
     EXPECT_EQ(rows_changed("lh_job", "true"), 0);
@@ -31,18 +31,18 @@ TEST(a_damaged_page_of_schedules_names_what_is_lost_and_costs_nothing_else)
 
 TEST(a_damaged_index_of_schedules_costs_nothing)
 {
-    ruin_build(50);
+    full_store_build(50);
     page_fill(root_of("lh_schedule_next"), 0);
-    ruin_note();
-    lh_store *store = ruin_open();
-    lh_report *report = ruin_report(store);
+    note_damaged_file();
+    lh_store *store = repair_open();
+    lh_report *report = repair_report(store);
     EXPECT_EQ(report_count(report, "lost"), 0);
     expect_same(store, NULL, 0);
     lh_report_free(report);
     lh_close(store);
 }
 
-TEST(a_schedule_whose_payload_has_changed_on_the_disk_is_found_and_enqueues_nothing)
+TEST(schedule_with_a_corrupt_payload_enqueues_nothing)
 {
     freeze_now();
     lh_store *store = store_new();
@@ -75,7 +75,7 @@ TEST(a_schedule_whose_payload_has_changed_on_the_disk_is_found_and_enqueues_noth
     lh_close(store);
 }
 
-TEST(a_schedule_is_in_a_backup_and_ticks_on_when_it_is_restored)
+TEST(schedule_continues_after_a_restore)
 {
     enum { TEN_MINUTES_MS = 600000 };
     freeze_now();
@@ -105,7 +105,7 @@ TEST(a_schedule_is_in_a_backup_and_ticks_on_when_it_is_restored)
     lh_close(store);
 }
 
-TEST(schedules_go_with_our_tables)
+TEST(dropping_our_tables_drops_the_schedules)
 {
     lh_store *store = store_new();
     char *sql = NULL;

@@ -1,5 +1,5 @@
-/* Time namespaces, in which monotonic clocks and start times of processes are shifted: whoever uses the
- * store from one of them judges leases and workers as everybody else does. */
+/* Time namespaces shift monotonic clocks and the start times of processes. A process in one must
+ * treat leases and workers as every other process does. */
 #include "store/sqlite.h"
 
 #include <sched.h>
@@ -41,7 +41,8 @@ static int64_t wall_ms(void)
     return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
 
-/* It takes nothing from the holder, by a claim or a recovery, and counts the same time. */
+/* Neither a claim nor a recovery takes the lease from its holder, and the remaining time is the
+ * same. */
 static void expect_nothing_taken(void)
 {
     lh_store *reader = store_open("store.db", (lh_open_opts){.read_only = true});
@@ -89,13 +90,13 @@ TEST(process_in_another_time_namespace_takes_no_live_lease)
     }
 }
 
-TEST(lease_taken_in_another_time_namespace_lives_as_long_outside)
+TEST(lease_taken_in_another_time_namespace_ends_at_the_same_time_outside)
 {
     pid_t child = test_fork_at_another_time(AHEAD_S);
     if (child < 0)
         return;
     if (child == 0) {
-        lh_store *store = store_new(); /* the anchor of its clock is made here, too */
+        lh_store *store = store_new(); /* it also sets the anchor of the clock */
         add(store, "mail", "x");
         lh_jobs_free(take(store, "mail", "w1", HOUR_MS));
         lh_close(store);
@@ -109,7 +110,8 @@ TEST(lease_taken_in_another_time_namespace_lives_as_long_outside)
     lh_close(store);
 }
 
-/* Both may have the store open at once; what they leave in the coordination file is compared. */
+/* Both may have the store open at the same time. The values that they leave in the coordination
+ * file are compared. */
 TEST(processes_of_two_time_namespaces_write_side_by_side)
 {
     enum { EACH = 60 };
@@ -135,7 +137,7 @@ TEST(processes_of_two_time_namespaces_write_side_by_side)
     lh_close(store);
 }
 
-/* The kernel then shows the offsets of the namespace of its children only. */
+/* The kernel then shows only the offsets of the children's namespace. */
 TEST(process_that_made_a_time_namespace_for_its_children_cannot_open_a_store)
 {
     lh_close(store_new());
@@ -160,7 +162,7 @@ static bool hide_proc(void)
            mount("none", "/proc", "tmpfs", 0, NULL) == 0;
 }
 
-/* Such a process knows neither its boot nor its offset, and goes by the wall clock. */
+/* Such a process knows neither its boot nor its offset, and uses the wall clock. */
 TEST(process_without_proc_takes_no_live_lease_and_leaves_the_clock_of_others_alone)
 {
     hold_a_job("w1");
@@ -178,8 +180,8 @@ TEST(process_without_proc_takes_no_live_lease_and_leaves_the_clock_of_others_alo
     expect_nothing_taken();
 }
 
-/* What such a process leaves as the anchor of the clock is of no known boot: nobody may go by it. */
-TEST(anchor_made_without_proc_is_not_believed)
+/* Its anchor belongs to no known boot, so no other process may use it. */
+TEST(anchor_made_without_proc_is_ignored)
 {
     int go;
     pid_t other = test_fork_waiting(&go);

@@ -22,7 +22,7 @@ static int64_t orders(void)
     return n;
 }
 
-/* ---- adopting ---- */
+/* ---- adding our tables to a database ---- */
 
 TEST(a_database_without_our_tables_is_left_alone)
 {
@@ -39,7 +39,7 @@ TEST(a_database_without_our_tables_is_left_alone)
     EXPECT_EQ(orders(), 2);
 }
 
-TEST(an_adopted_database_keeps_what_it_had_and_gets_a_queue)
+TEST(adopted_database_keeps_its_tables_and_gets_a_queue)
 {
     make_users_database();
     lh_store *store = store_open("users.db", (lh_open_opts){.adopt = true, .create = true});
@@ -55,7 +55,7 @@ TEST(an_adopted_database_keeps_what_it_had_and_gets_a_queue)
     EXPECT_EQ(db_int(db, "PRAGMA application_id"), 1234);
     EXPECT_EQ(db_int(db, "SELECT count(*) FROM recent"), 2);
     sqlite3_close(db);
-    store = store_open("users.db", (lh_open_opts){0}); /* from now on it is a store */
+    store = store_open("users.db", (lh_open_opts){0}); /* from here on it is a store */
     EXPECT_EQ(state_of(store, id), LH_RUNNING);
     lh_close(store);
 }
@@ -75,7 +75,7 @@ TEST(adopting_twice_changes_nothing)
     lh_close(store);
 }
 
-TEST(dropping_takes_all_of_ours_and_nothing_else)
+TEST(dropping_removes_only_our_tables)
 {
     char *sql = NULL;
     make_users_database();
@@ -142,7 +142,7 @@ TEST(a_job_enqueued_in_the_users_transaction_appears_when_that_commits)
     EXPECT(out.id > 0);
     EXPECT_EQ(out.state, LH_PENDING);
     EXPECT(!out.duplicate);
-    EXPECT_EQ(sqlite3_get_autocommit(s.db), 0); /* it is still the user's */
+    EXPECT_EQ(sqlite3_get_autocommit(s.db), 0); /* the user's transaction is still open */
     EXPECT_EQ(counts_of(s.store, "mail").pending, 0);
     db_exec(s.db, "COMMIT");
     EXPECT_EQ(counts_of(s.store, "mail").pending, 1);
@@ -168,7 +168,7 @@ TEST(a_job_enqueued_in_the_users_transaction_is_gone_when_that_rolls_back)
     shop_close(&s);
 }
 
-TEST(without_a_transaction_of_the_users_the_enqueue_is_one_of_its_own)
+TEST(enqueue_without_a_user_transaction_is_a_transaction_of_its_own)
 {
     struct shop s = shop_open();
     lh_enqueued out;
@@ -190,7 +190,7 @@ TEST(a_refused_enqueue_leaves_the_users_transaction_as_it_was)
     db_exec(s.db, "BEGIN; INSERT INTO orders(item) VALUES('cake')");
     EXPECT_STATUS(lh_enqueue_sqlite(s.db, "mail", jobs, 2, out, why, sizeof why), LH_ETOOBIG);
     EXPECT_CONTAINS(why, "too large");
-    EXPECT_EQ(out[0].id, -1); /* a failure leaves outputs untouched */
+    EXPECT_EQ(out[0].id, -1); /* a failure leaves the outputs unchanged */
     EXPECT_EQ(out[1].id, -2);
     EXPECT_EQ(sqlite3_get_autocommit(s.db), 0);
     db_exec(s.db, "COMMIT");
@@ -203,7 +203,7 @@ TEST(a_refused_enqueue_leaves_the_users_transaction_as_it_was)
     shop_close(&s);
 }
 
-TEST(an_enqueue_on_the_users_connection_knows_keys_delays_and_policies)
+TEST(enqueue_on_the_users_connection_applies_keys_delays_and_policies)
 {
     freeze_now();
     struct shop s = shop_open();
@@ -238,7 +238,7 @@ TEST(an_enqueue_on_the_users_connection_may_expire)
     shop_close(&s);
 }
 
-TEST(an_enqueue_on_the_users_connection_is_told_by_a_full_audit)
+TEST(enqueue_on_the_users_connection_is_an_event_under_full_audit)
 {
     struct shop s = shop_open();
     lh_enqueued out;
@@ -283,8 +283,8 @@ TEST(an_enqueue_on_a_store_of_a_newer_version_is_refused)
     shop_close(&s);
 }
 
-/* In real time: 1.55 s. */
-TEST(our_writers_wait_for_a_user_who_holds_the_database_and_say_who_it_is_in_the_end)
+/* This takes 1.55 s of real time. */
+TEST(writers_wait_for_a_user_who_locks_the_database_and_then_fail)
 {
     struct shop s = shop_open();
     lh_enqueued out;

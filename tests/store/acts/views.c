@@ -1,5 +1,5 @@
-/* The views for people who read with plain SQL. They judge by the wall clock of this moment, so the
- * tests move the rows and not the clock. */
+/* The views for people who use plain SQL. They compare with the wall clock, so these tests change
+ * the rows instead of the clock. */
 #include "store/sqlite.h"
 
 #include <stdio.h>
@@ -20,7 +20,7 @@ static const char *text_of(sqlite3 *db, const char *sql, char *buf, size_t len)
         EXPECT_STR(text_of(db, (sql_), buf_, sizeof buf_), (text_)); \
     } while (0)
 
-/* One job of a lease of 1000 s, claimed `age_s` ago. */
+/* One job with a lease of 1000 s, claimed `age_s` seconds ago. */
 static sqlite3 *job_of_age(lh_store *store, int age_s)
 {
     sqlite3 *db = db_open_to_damage("store.db");
@@ -61,7 +61,7 @@ TEST(stale_monitor_shows_how_close_a_job_is_to_recovery)
     }
 }
 
-TEST(a_heartbeat_makes_a_job_young_again_in_the_monitor)
+TEST(heartbeat_resets_the_age_of_a_job_in_the_monitor)
 {
     lh_store *store = store_new();
     sqlite3 *db = job_of_age(store, 900);
@@ -81,14 +81,14 @@ TEST(the_validation_shows_what_runs_beyond_twice_its_lease)
             "UPDATE lh_job SET started_at = started_at - 50000, lease_until = lease_until - 50000");
     EXPECT_EQ(db_int(db, "SELECT count(*) FROM lh_stale_validation"), 1);
     EXPECT_TEXT("SELECT health FROM lh_stale_validation", "STALE");
-    /* Any claim, of any queue, empties it. */
+    /* Any claim, from any queue, recovers the job. */
     lh_jobs_free(take(store, "other", "w2", 1000));
     EXPECT_EQ(db_int(db, "SELECT count(*) FROM lh_stale_validation"), 0);
     sqlite3_close(db);
     lh_close(store);
 }
 
-TEST(the_views_go_by_the_lease_that_the_last_heartbeat_asked_for)
+TEST(views_use_the_lease_of_the_last_heartbeat)
 {
     lh_store *store = store_new();
     sqlite3 *db = db_open_to_damage("store.db");
@@ -106,7 +106,7 @@ TEST(the_views_go_by_the_lease_that_the_last_heartbeat_asked_for)
     lh_close(store);
 }
 
-TEST(the_validation_leaves_out_what_a_policy_keeps_from_recovery)
+TEST(validation_leaves_out_jobs_whose_policy_switches_recovery_off)
 {
     lh_store *store = store_new();
     sqlite3 *db = job_of_age(store, 2500);
@@ -121,7 +121,7 @@ TEST(the_validation_leaves_out_what_a_policy_keeps_from_recovery)
     lh_close(store);
 }
 
-TEST(the_history_keeps_every_job_that_was_taken_back)
+TEST(history_shows_every_recovered_job)
 {
     freeze_now();
     lh_store *store = store_new();
@@ -149,7 +149,7 @@ TEST(job_state_is_derived_from_the_columns_at_this_moment)
     static const struct {
         const char *change, *derived;
     } states[] = {
-        {HELD NOW, "EXPIRED"}, /* at its end, and not a moment before */
+        {HELD NOW, "EXPIRED"}, /* when it ends, and not a moment before */
         {HELD NOW " + 30000", "RUNNING"},
         {"state = 'scheduled', run_at = " NOW, "AVAILABLE"},
         {"state = 'scheduled', run_at = " NOW " + 30000", "SCHEDULED"},
@@ -218,7 +218,7 @@ TEST(views_can_be_read_where_the_schema_is_not_trusted)
     lh_close(store);
 }
 
-/* ---- what runs wrote ---- */
+/* ---- output ---- */
 
 TEST(the_view_of_output_shows_text_and_marks_what_was_cut)
 {
@@ -241,7 +241,7 @@ TEST(the_view_of_output_shows_text_and_marks_what_was_cut)
     EXPECT_TEXT("SELECT stdout FROM lh_job_output WHERE job_id = 1 AND attempt = 1", "hello you");
     EXPECT_TEXT("SELECT stderr FROM lh_job_output", "\303\244 \n[... 1000 bytes cut ...]\nthe end");
     EXPECT_EQ(db_int(db, "SELECT stderr_bytes FROM lh_job_output"), 1010);
-    db_exec(db, "DELETE FROM lh_job"); /* by hand: the output goes all the same */
+    db_exec(db, "DELETE FROM lh_job"); /* a plain DELETE removes the output too */
     EXPECT_EQ(db_int(db, "SELECT count(*) FROM lh_output"), 0);
     sqlite3_close(db);
     lh_jobs_free(jobs);

@@ -1,4 +1,4 @@
-/* Copies of a store: of one moment, whole, checked, and never in the way of anybody. */
+/* Backups: of one moment, complete, checked, and never in the way of another process. */
 #include "store/copies.h"
 #include "store/mounts.h"
 
@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Large enough that it is copied in several steps. */
+/* Large enough to be copied in several steps. */
 static lh_store *large_store(void)
 {
     enum { JOBS = 12 };
@@ -24,7 +24,7 @@ static lh_store *large_store(void)
     return store;
 }
 
-/* ---- what a copy is ---- */
+/* ---- the copy ---- */
 
 TEST(a_copy_is_one_whole_file_of_its_moment)
 {
@@ -38,7 +38,7 @@ TEST(a_copy_is_one_whole_file_of_its_moment)
     EXPECT_EQ(st.st_mode & 0777, 0600);
     EXPECT_EQ(files_with(".", "copy.db"), 1);
     EXPECT_EQ(jobs_in("copy.db"), 5);
-    EXPECT_EQ(files_with(".", "copy.db"), 1); /* reading it makes no others */
+    EXPECT_EQ(files_with(".", "copy.db"), 1); /* reading it creates no other files */
     EXPECT_EQ(counts_of(store, "q").pending, 6);
     lh_close(store);
 }
@@ -60,7 +60,7 @@ TEST(a_copy_that_is_opened_elsewhere_works_as_a_store)
     lh_jobs_free(jobs);
     store_check(copy);
     lh_close(copy);
-    EXPECT_EQ(counts_of(store, "q").completed, 0); /* the store knows nothing of it */
+    EXPECT_EQ(counts_of(store, "q").completed, 0); /* the store does not know about it */
     lh_close(store);
 }
 
@@ -90,14 +90,15 @@ TEST(a_database_shared_with_other_tables_is_copied_with_them)
     sqlite3_close(db);
 }
 
-/* ---- while others work ---- */
+/* ---- while other processes work ---- */
 
 struct busy {
     lh_store *other;
     int64_t steps, done, total;
 };
 
-/* Between two steps of the copy somebody writes, and more time passes than a reader has. */
+/* Between two steps of the copy another handle writes, and more time passes than a reader may
+ * take. */
 static void write_meanwhile(void *arg, int64_t done, int64_t total)
 {
     struct busy *busy = arg;
@@ -112,7 +113,7 @@ static void write_meanwhile(void *arg, int64_t done, int64_t total)
     pass_ms(10000);
 }
 
-TEST(a_backup_goes_on_where_it_was_however_much_is_written_and_however_long_it_takes)
+TEST(backup_never_starts_again_while_others_write)
 {
     freeze_now();
     lh_store *store = large_store();
@@ -140,7 +141,7 @@ TEST(a_backup_does_not_keep_other_reads_of_its_handle_waiting)
     lh_close(store);
 }
 
-TEST(a_copy_made_beside_writing_processes_has_whole_transactions_only)
+TEST(copy_made_while_others_write_has_whole_transactions)
 {
     enum { WRITERS = 3, COPIES = 8 };
     pid_t writers[WRITERS];
@@ -173,7 +174,7 @@ TEST(a_copy_made_beside_writing_processes_has_whole_transactions_only)
     lh_close(store);
 }
 
-/* ---- where it may go ---- */
+/* ---- the place of the copy ---- */
 
 static void never(void *arg, int64_t done, int64_t total)
 {
@@ -181,7 +182,7 @@ static void never(void *arg, int64_t done, int64_t total)
     FAIL("copied %lld of %lld pages", (long long)done, (long long)total);
 }
 
-TEST(an_existing_file_is_replaced_only_when_that_is_asked_for)
+TEST(existing_file_is_replaced_only_on_request)
 {
     lh_store *store = store_new();
     file_write("copy.db", "precious", 8);
@@ -211,7 +212,7 @@ TEST(a_file_that_appears_meanwhile_is_not_replaced_either)
     lh_close(store);
 }
 
-TEST(the_store_and_what_belongs_to_it_are_never_written_over)
+TEST(files_of_the_store_are_never_overwritten)
 {
     static const char *const names[] = {"store.db",         "store.db-wal",    "store.db-shm",
                                         "store.db-lease",   "./store.db",      "link.db",
@@ -231,7 +232,7 @@ TEST(the_store_and_what_belongs_to_it_are_never_written_over)
     lh_close(store);
 }
 
-TEST(what_is_no_place_for_a_copy_is_refused_in_words)
+TEST(unusable_target_of_a_backup_is_refused_with_a_message)
 {
     lh_backup_opts replace = {.replace = true};
     lh_store *store = store_new();
@@ -252,7 +253,7 @@ TEST(what_is_no_place_for_a_copy_is_refused_in_words)
     lh_close(store);
 }
 
-TEST(a_log_that_lies_beside_is_not_taken_for_the_copys_own)
+TEST(backup_beside_a_foreign_log_is_refused)
 {
     static const char *const names[] = {"copy.db-wal", "copy.db-journal", "copy.db-lease"};
     lh_store *store = store_new();
@@ -265,7 +266,7 @@ TEST(a_log_that_lies_beside_is_not_taken_for_the_copys_own)
     lh_close(store);
 }
 
-/* ---- what goes wrong ---- */
+/* ---- failures ---- */
 
 static int cancel_flag;
 
@@ -338,7 +339,7 @@ TEST(a_store_on_a_file_system_that_became_read_only_is_copied_with_its_log)
 {
     own_disk("disk");
     pid_t child = test_fork();
-    if (child == 0) { /* dies with the log not folded */
+    if (child == 0) { /* it is killed before the log is checkpointed */
         lh_store *own = store_open("disk/store.db", (lh_open_opts){.create = true});
         add(own, "q", "x");
         (void)kill(getpid(), SIGKILL);
@@ -351,7 +352,7 @@ TEST(a_store_on_a_file_system_that_became_read_only_is_copied_with_its_log)
     EXPECT_EQ(jobs_in("copy.db"), 1);
 }
 
-/* By a program of its own: a forked child would share what SQLite knows of the file. */
+/* Use another program: a forked child would share SQLite's knowledge about the file. */
 static void write_over_there(void *arg, int64_t done, int64_t total)
 {
     const char *program = getenv("TEST_LEASEHOLD");
@@ -373,7 +374,8 @@ TEST(a_store_that_only_others_can_write_is_not_copied_while_they_do)
     lh_store *store = store_open("disk/store.db", (lh_open_opts){.create = true});
     add(store, "q", "x");
     lh_close(store);
-    (void)unlink("disk/store.db-wal"); /* without its index the log cannot be read, nor locked */
+    /* without its index the log can be neither read nor locked */
+    (void)unlink("disk/store.db-wal");
     (void)unlink("disk/store.db-shm");
     mount_again("disk", "view");
     mount_read_only("view", true);
@@ -388,7 +390,7 @@ TEST(a_store_that_only_others_can_write_is_not_copied_while_they_do)
     lh_close(store);
 }
 
-TEST(a_backup_without_memory_fails_in_words_and_leaves_nothing)
+TEST(backup_without_memory_fails_with_a_message_and_leaves_no_file)
 {
     lh_store *store = store_new();
     struct lhi_control *control = lhi_control();
@@ -410,7 +412,7 @@ TEST(a_backup_without_memory_fails_in_words_and_leaves_nothing)
     lh_close(store);
 }
 
-TEST(a_backup_that_is_killed_leaves_the_earlier_copy_as_it_was)
+TEST(killed_backup_leaves_the_earlier_copy_unchanged)
 {
     static const char *const points[] = {"backup:begun", "copy:step", "backup:copied",
                                          "backup:checked"};
@@ -428,7 +430,7 @@ TEST(a_backup_that_is_killed_leaves_the_earlier_copy_as_it_was)
         }
         EXPECT_EQ(test_wait(child).sig, SIGKILL);
         EXPECT_EQ(jobs_in("copy.db"), 1);
-        /* What this one has left; what the one before had left is removed. */
+        /* The backup that was killed now; the folder of the one before was removed. */
         EXPECT_EQ(files_with(".", "partial"), 1);
     }
     backup(store, "copy.db", (lh_backup_opts){.replace = true});
@@ -437,7 +439,7 @@ TEST(a_backup_that_is_killed_leaves_the_earlier_copy_as_it_was)
     lh_close(store);
 }
 
-/* ---- what killed backups leave ---- */
+/* ---- folders of killed backups ---- */
 
 static void leave_partial(const char *name, mode_t mode)
 {
@@ -449,7 +451,7 @@ static void leave_partial(const char *name, mode_t mode)
     file_write(copy, "x", 1);
 }
 
-TEST(backup_removes_what_killed_backups_to_any_name_in_the_folder_have_left)
+TEST(backup_removes_the_folders_of_killed_backups)
 {
     lh_store *store = store_new();
     leave_partial("monday.db.partial-0123abcd", 0700);
@@ -468,21 +470,21 @@ TEST(backup_leaves_the_folder_of_another_backup_at_work)
     EXPECT_EQ(flock(fd, LOCK_EX), 0);
     backup(store, "copy.db", (lh_backup_opts){0});
     EXPECT(file_exists("other.db.partial-0123abcd/copy"));
-    EXPECT_EQ(close(fd), 0); /* it is dead now */
+    EXPECT_EQ(close(fd), 0); /* its backup has been killed */
     backup(store, "copy.db", (lh_backup_opts){.replace = true});
     EXPECT(!file_exists("other.db.partial-0123abcd"));
     lh_close(store);
 }
 
-TEST(backup_leaves_what_is_not_certainly_a_backups)
+TEST(backup_removes_only_what_a_backup_made)
 {
     lh_store *store = store_new();
-    leave_partial("a.db.partial-0123abc", 0700);  /* too short */
-    leave_partial("b.db.partial-0123abcD", 0700); /* no digits of ours */
-    leave_partial("c.db.partial-0123abcd", 0755); /* not private */
-    leave_partial("d.db.partial-0123abcd", 0700); /* something else is in it */
+    leave_partial("a.db.partial-0123abc", 0700);  /* the suffix is too short */
+    leave_partial("b.db.partial-0123abcD", 0700); /* the suffix has a letter that we do not use */
+    leave_partial("c.db.partial-0123abcd", 0755); /* the folder is not private */
+    leave_partial("d.db.partial-0123abcd", 0700); /* it has another file in it */
     file_write("d.db.partial-0123abcd/notes", "x", 1);
-    file_write("e.db.partial-0123abcd", "x", 1); /* a file */
+    file_write("e.db.partial-0123abcd", "x", 1); /* it is a file */
     EXPECT_EQ(symlink("a.db.partial-0123abc", "f.db.partial-0123abcd"), 0);
     backup(store, "copy.db", (lh_backup_opts){0});
     EXPECT_EQ(files_with(".", "partial"), 6);

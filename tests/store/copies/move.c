@@ -1,4 +1,4 @@
-/* A move between two files: what only shows where a test can reach into them. */
+/* Moves between two files that need access to both files. */
 #include "store/sqlite.h"
 
 #include <signal.h>
@@ -17,14 +17,14 @@ static lh_store *source(void)
     return store;
 }
 
-/* Killed when everything is over there, and nothing compared. */
+/* Kill the move when all rows have arrived and nothing is compared yet. */
 static void move_all_but_the_end(void)
 {
     pid_t child = test_fork();
 
     if (child == 0) {
         (void)snprintf(lhi_control()->kill_at, sizeof lhi_control()->kill_at, "move:batch");
-        lhi_control()->kill_skip = 4; /* queue, lease, rollup, event, job */
+        lhi_control()->kill_skip = 4; /* the points for queue, lease, rollup, event, job */
         (void)lh_move("old.db", "new.db", NULL, NULL, why, sizeof why);
         test_child_done();
     }
@@ -44,7 +44,7 @@ static void expect_moved(void)
     lh_close(store);
 }
 
-TEST(what_arrived_otherwise_than_it_was_sent_is_found_and_brought_over_anew)
+TEST(row_that_differs_after_a_move_is_found_and_sent_again)
 {
     lh_close(source());
     move_all_but_the_end();
@@ -66,12 +66,12 @@ TEST(a_row_that_is_missing_in_the_middle_is_noticed)
     sqlite3_close(db);
 }
 
-TEST(a_move_goes_on_after_a_new_boot_though_that_moves_deadlines_of_a_closed_store)
+TEST(move_continues_after_a_new_boot)
 {
     lh_close(source());
     move_all_but_the_end();
     pass_ms(60000);
-    boot_anew("another");
+    boot_again("another");
     expect_moved();
     sqlite3 *was = db_open("old.db"), *is = db_open("new.db");
     EXPECT_EQ(db_int(was, "SELECT expires_at FROM lh_lease"),

@@ -1,5 +1,5 @@
-/* A copy becomes the store: nothing is handed out twice, the store that was there is kept, who had
- * it open is told, and what is no copy changes nothing. */
+/* Restores: nothing is issued twice, the replaced store is kept, processes that have it open are
+ * stopped, and an unusable copy changes nothing. */
 #include "store/copies.h"
 #include "store/mounts.h"
 
@@ -9,9 +9,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- what is restored, what is kept ---- */
+/* ---- the new store and the old one ---- */
 
-TEST(a_restored_store_is_the_copy_and_the_one_before_is_kept)
+TEST(restored_store_is_the_copy_and_the_old_store_is_kept)
 {
     lh_store *store = store_new();
     add(store, "q", "one");
@@ -33,12 +33,13 @@ TEST(a_restored_store_is_the_copy_and_the_one_before_is_kept)
     EXPECT_EQ(files_with(".", "copy.db"), 1);
 }
 
-TEST(what_is_in_the_log_of_the_store_before_is_kept_with_it)
+TEST(log_of_the_replaced_store_is_kept_with_it)
 {
     lh_store *store = store_new();
     backup(store, "copy.db", (lh_backup_opts){0});
     add(store, "q", "only in the log so far");
-    restore("copy.db"); /* the log is not folded: somebody has the store open */
+    /* the log is not checkpointed, because another process has the store open */
+    restore("copy.db");
     lh_close(store);
     store = store_open(kept, (lh_open_opts){0});
     EXPECT_EQ(counts_of(store, "q").pending, 1);
@@ -48,7 +49,7 @@ TEST(what_is_in_the_log_of_the_store_before_is_kept_with_it)
     lh_close(store);
 }
 
-TEST(a_missing_store_is_made)
+TEST(restore_creates_a_missing_store)
 {
     lh_store *store = store_new();
     add(store, "q", "one");
@@ -74,7 +75,7 @@ static void no_warning(void *arg, const lh_log_entry *entry)
         FAIL("a warning: %s", entry->line);
 }
 
-TEST(a_crash_of_the_store_before_is_forgotten)
+TEST(unclean_stop_of_the_replaced_store_is_forgotten)
 {
     lh_store *store = store_new();
     backup(store, "copy.db", (lh_backup_opts){0});
@@ -127,7 +128,7 @@ TEST(a_damaged_store_is_replaced_and_kept)
     lh_close(store);
 }
 
-TEST(what_can_still_be_read_of_a_damaged_store_counts)
+TEST(readable_values_of_a_damaged_replaced_store_are_used)
 {
     freeze_now();
     lh_store *store = store_new();
@@ -154,7 +155,7 @@ TEST(what_can_still_be_read_of_a_damaged_store_counts)
     lh_close(store);
 }
 
-TEST(a_copy_with_a_log_is_restored_with_it_and_stays_as_it_is)
+TEST(copy_with_a_log_is_restored_with_its_log)
 {
     lh_store *store = store_new();
     size_t len, wal_len, after;
@@ -197,15 +198,15 @@ TEST(a_copy_on_a_read_only_file_system_is_restored)
     lh_store *store = store_new();
     add(store, "q", "one");
     lh_close(store);
-    copy_file("store.db", "disk/plain.db"); /* in WAL mode, unlike what backup makes */
+    copy_file("store.db", "disk/plain.db"); /* in WAL mode, unlike the copies that backup makes */
     mount_read_only("disk", true);
     restore("disk/plain.db");
     EXPECT_EQ(jobs_in("store.db"), 1);
 }
 
-/* ---- nothing is handed out twice ---- */
+/* ---- nothing is issued twice ---- */
 
-TEST(epoch_and_changes_rise_above_those_of_the_copy_and_of_the_store_before)
+TEST(epoch_and_changes_rise_above_both_stores)
 {
     lh_store *store = store_new();
     add(store, "q", "one");
@@ -225,14 +226,14 @@ TEST(epoch_and_changes_rise_above_those_of_the_copy_and_of_the_store_before)
     lh_close(store);
 }
 
-TEST(an_epoch_that_nobody_can_read_any_more_is_left_well_behind)
+TEST(unreadable_epoch_is_exceeded_by_a_margin)
 {
     lh_store *store = store_new();
     backup(store, "copy.db", (lh_backup_opts){0});
     int64_t epoch = info_of(store).epoch;
     lh_close(store);
-    for (int boot = 0; boot < 3; boot++) { /* each raises it */
-        boot_anew(boot == 0 ? "boot-a" : boot == 1 ? "boot-b" : "boot-c");
+    for (int boot = 0; boot < 3; boot++) { /* each boot raises the epoch */
+        boot_again(boot == 0 ? "boot-a" : boot == 1 ? "boot-b" : "boot-c");
         store = store_new();
         EXPECT(info_of(store).epoch > epoch);
         epoch = info_of(store).epoch;
@@ -245,7 +246,7 @@ TEST(an_epoch_that_nobody_can_read_any_more_is_left_well_behind)
     lh_close(store);
 }
 
-TEST(tokens_of_jobs_and_of_named_leases_go_on_rising)
+TEST(tokens_of_jobs_and_named_leases_keep_rising)
 {
     freeze_now();
     lh_store *store = store_new();
@@ -270,7 +271,7 @@ TEST(tokens_of_jobs_and_of_named_leases_go_on_rising)
     lh_close(store);
 }
 
-TEST(an_id_that_was_given_after_the_copy_was_made_is_not_given_again)
+TEST(id_given_after_the_copy_is_not_given_again)
 {
     lh_store *store = store_new();
     backup(store, "copy.db", (lh_backup_opts){0});
@@ -284,9 +285,9 @@ TEST(an_id_that_was_given_after_the_copy_was_made_is_not_given_again)
     lh_close(store);
 }
 
-/* ---- who has the old one open ---- */
+/* ---- processes that have the old store open ---- */
 
-TEST(who_has_the_store_before_open_is_told_and_reaches_nothing_of_the_new_one)
+TEST(process_with_the_old_store_open_is_stopped)
 {
     lh_store *old = store_new(), *reader = NULL, *store = NULL;
     lh_enqueued out;
@@ -298,7 +299,7 @@ TEST(who_has_the_store_before_open_is_told_and_reaches_nothing_of_the_new_one)
     restore("copy.db");
     EXPECT_STATUS(lh_enqueue(old, "q", &job, 1, NULL, &out), LH_ESTOPPED);
     EXPECT_STATUS(lh_queue_list(reader, &queues), LH_ESTOPPED);
-    store = store_open("store.db", (lh_open_opts){0}); /* while they still have theirs */
+    store = store_open("store.db", (lh_open_opts){0}); /* while they still have the old one open */
     add(store, "q", "two");
     lh_close(old);
     lh_close(reader);
@@ -321,7 +322,7 @@ static int wait_for_a_job(lh_store *store)
         &jobs);
 }
 
-TEST(who_waits_for_a_job_in_the_store_before_is_told_too)
+TEST(process_that_waits_in_the_old_store_is_stopped)
 {
     int ready[2];
     char byte;
@@ -342,9 +343,9 @@ TEST(who_waits_for_a_job_in_the_store_before_is_told_too)
     lh_close(store);
 }
 
-/* ---- what is refused leaves everything as it was ---- */
+/* ---- a refusal changes nothing ---- */
 
-TEST(what_is_no_sound_copy_is_refused_and_nothing_is_changed)
+TEST(unusable_copy_is_refused_and_changes_nothing)
 {
     lh_store *store = store_new();
     add(store, "q", "one");
@@ -413,7 +414,7 @@ TEST(a_restore_that_finds_no_room_changes_nothing)
     EXPECT_EQ(jobs_in("disk/store.db"), 8);
 }
 
-TEST(a_restore_without_memory_fails_in_words_and_changes_nothing)
+TEST(restore_without_memory_fails_with_a_message_and_changes_nothing)
 {
     lh_store *store = store_new();
     struct lhi_control *control = lhi_control();
@@ -436,7 +437,8 @@ TEST(a_restore_without_memory_fails_in_words_and_changes_nothing)
         failures++;
     }
     EXPECT(failures > 3);
-    EXPECT_EQ(jobs_in("store.db"), 0); /* the one that is there stays back */
+    /* the job that runs in the replaced store is in quarantine */
+    EXPECT_EQ(jobs_in("store.db"), 0);
 }
 
 TEST(a_database_that_is_not_ours_is_not_replaced)
@@ -450,7 +452,8 @@ TEST(a_database_that_is_not_ours_is_not_replaced)
     EXPECT(!file_exists("store.db-lease"));
     lh_store *store = store_open("store.db", (lh_open_opts){.create = true, .adopt = true});
     expect_no_restore("copy.db", LH_EINVAL, "not replaced");
-    backup(store, "mine.db", (lh_backup_opts){0}); /* but a copy of itself may come back */
+    /* but a copy of the store itself may be restored */
+    backup(store, "mine.db", (lh_backup_opts){0});
     lh_close(store);
     sqlite3_close(db);
     restore("mine.db");

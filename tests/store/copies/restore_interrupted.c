@@ -1,5 +1,5 @@
-/* A restore that is killed at any step leaves the old store or the new one, whole, and nothing
- * else: whoever comes next finishes it or clears it away. */
+/* A restore that is killed at any step leaves either the old store or the new one, complete, and no
+ * other file. The next open finishes the restore or removes its files. */
 #include "store/copies.h"
 
 #include <signal.h>
@@ -26,7 +26,7 @@ static lh_store *prepare(void)
     return store;
 }
 
-/* A process that restores and is killed at this point, as soon as *go is closed. */
+/* Start a process that restores, and is killed at this point once *go is closed. */
 static pid_t start_restore(const char *point, int *go)
 {
     pid_t child = test_fork_waiting(go);
@@ -54,7 +54,7 @@ static void restore_killed(const char *point)
     end_restore(point, child, go);
 }
 
-/* The store is one of the two, and sound; no file of a restore under way lies around. */
+/* The store is one of the two and sound, and no file of an unfinished restore exists. */
 static int64_t expect_one_of_both(const char *point)
 {
     lh_store *store = store_open("store.db", (lh_open_opts){0});
@@ -85,7 +85,8 @@ TEST_TIMEOUT(a_restore_that_is_killed_leaves_the_old_store_or_the_new_one, 60)
         restore("copy.db");
         EXPECT_EQ(jobs_in("store.db"), COPY_JOBS);
     }
-    EXPECT(old > 0 && restored > 0); /* some of the points are before the change, some after it */
+    /* some of the points are before the replacement, some after it */
+    EXPECT(old > 0 && restored > 0);
 }
 
 TEST_TIMEOUT(a_restore_that_is_killed_is_done_by_the_next_one_though_others_have_the_store_open, 60)

@@ -1,6 +1,6 @@
-/* Restores while processes claim, complete and take leases all the time: what they were told must
- * be possible. Every (job, token) and every token of a lease is handed out once, and nobody gets a
- * job while an earlier holder, of whichever store, may still be at work. */
+/* Restores while processes claim, complete and take leases. Their results must be possible: every
+ * (job, token) and every token of a lease is issued once, and no worker gets a job while an earlier
+ * holder, in either store, may still be running it. */
 #include "store/copies.h"
 
 #include <signal.h>
@@ -13,8 +13,9 @@
 enum { WORKERS = 4, MOST = 200000, JOBS = 400, LEASE_MS = 250, ROUNDS = 12 };
 
 struct entry {
-    int64_t job, token;                    /* job 0: of a named lease */
-    int64_t call_ns, return_ns, answer_ns; /* answer_ns: when the holder was done; 0: never told */
+    int64_t job, token; /* job 0: a named lease */
+    /* answer_ns: when the holder was done; 0: it never answered */
+    int64_t call_ns, return_ns, answer_ns;
 };
 
 struct shared {
@@ -39,7 +40,7 @@ static void pause_ms(long ms)
 
 /* ---- a worker ---- */
 
-/* The store was exchanged, or is being: open it anew. */
+/* The store was replaced, or is being replaced: open it again. */
 static bool is_over(int rc)
 {
     return rc == LH_ESTOPPED || rc == LH_EUNKNOWN || rc == LH_EBUSY;
@@ -86,11 +87,11 @@ static int claim_some(struct shared *shared, int me, lh_store *store, const char
             (struct entry){
                 .job = job->id, .token = job->token, .call_ns = call_ns, .return_ns = now_ns()});
         if (job->token % 3 == 0)
-            continue; /* kept until its lease ends */
+            continue; /* keep the job until its lease ends */
         entry->answer_ns = now_ns();
         int ended = complete(store, job);
         if (is_over(ended)) {
-            /* The answer has reached no store, unless that is unknown. */
+            /* The answer reached no store, unless the outcome is unknown. */
             if (ended != LH_EUNKNOWN)
                 entry->answer_ns = 0;
             rc = ended;
@@ -137,7 +138,7 @@ static void work(struct shared *shared, int me)
     lh_close(store);
 }
 
-/* ---- can it have happened? ---- */
+/* ---- is the history possible? ---- */
 
 static int by_job_and_token(const void *left, const void *right)
 {
@@ -148,8 +149,8 @@ static int by_job_and_token(const void *left, const void *right)
     return a->token < b->token ? -1 : a->token > b->token;
 }
 
-/* When the holder of this claim is done for certain. The store's clock has whole milliseconds, and
- * so has what is left of a lease when it is carried over. */
+/* When the holder of this claim is certainly done. The store's clock has whole milliseconds, and so
+ * has the rest of a lease that is carried over. */
 static int64_t end_ns(const struct entry *e)
 {
     int64_t lease_end = e->call_ns + INT64_C(1000000) * (LEASE_MS - 2);
@@ -202,14 +203,14 @@ static lh_store *many_jobs(void)
     return store;
 }
 
-/* At least one worker has noticed that the store was replaced, however busy the machine is. */
+/* At least one worker has noticed that the store was replaced, even on a busy machine. */
 static void wait_for_reopening(const struct shared *shared, int64_t before)
 {
     while (__atomic_load_n(&shared->reopened, __ATOMIC_ACQUIRE) <= before)
         pause_ms(1);
 }
 
-/* Restore again and again, a copy of this moment or of the beginning, by `how`. */
+/* Restore repeatedly, a copy of now or of the beginning, by `how`. */
 static void race(void (*how)(const char *copy, int round))
 {
     struct shared *shared =
@@ -257,7 +258,8 @@ TEST_TIMEOUT(restores_under_load_hand_nothing_out_twice_and_nothing_too_early, 6
     race(restore_whole);
 }
 
-/* Cut off half-way; workers find what is left, one of them or the next restore finishes it. */
+/* The restore is killed half-way. A worker or the next restore finds what is left and finishes
+ * it. */
 static void restore_killed(const char *copy, int round)
 {
     static const char *const points[] = {"restore:made", "swap:linked", "swap:aside", "swap:marked",

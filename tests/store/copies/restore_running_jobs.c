@@ -1,8 +1,8 @@
-/* What was under way when a copy was made, or is in the store that it replaces, ends with a
+/* What was in progress when a copy was made, or is in progress in the replaced store, ends with a
  * restore: jobs, slots, leases, workers. */
 #include "store/copies.h"
 
-TEST(a_job_that_ran_in_the_copy_is_given_back_and_kept_back_until_its_deadline)
+TEST(job_that_ran_in_the_copy_is_in_quarantine_until_its_deadline)
 {
     freeze_now();
     lh_store *store = store_new();
@@ -15,7 +15,7 @@ TEST(a_job_that_ran_in_the_copy_is_given_back_and_kept_back_until_its_deadline)
     store = store_open("store.db", (lh_open_opts){0});
     lh_job job = job_of(store, id);
     EXPECT_EQ(job.state, LH_SCHEDULED);
-    EXPECT_EQ(job.attempt, 0); /* refunded */
+    EXPECT_EQ(job.attempt, 0); /* the attempt is given back */
     EXPECT_EQ(job.recoveries, 0);
     EXPECT(job.token > held.token);
     expect_nothing(store, "q");
@@ -37,13 +37,13 @@ TEST(a_job_whose_lease_has_ended_by_now_is_pending_at_once)
     restore("copy.db");
     store = store_open("store.db", (lh_open_opts){0});
     EXPECT_EQ(state_of(store, id), LH_PENDING);
-    EXPECT_EQ(job_of(store, id).recoveries, 0); /* nobody died */
+    EXPECT_EQ(job_of(store, id).recoveries, 0); /* no worker has died */
     EXPECT_EQ(claim(store, "q", "w", 1000).attempt, 1);
     store_check(store);
     lh_close(store);
 }
 
-TEST(a_clock_that_was_set_since_makes_no_deadline_earlier_or_later)
+TEST(clock_set_after_the_copy_shifts_no_deadline)
 {
     freeze_now();
     lh_store *store = store_new();
@@ -62,7 +62,7 @@ TEST(a_clock_that_was_set_since_makes_no_deadline_earlier_or_later)
     lh_close(store);
 }
 
-TEST(a_copy_from_before_a_boot_is_judged_by_the_wall_clock)
+TEST(copy_from_before_a_boot_uses_the_wall_clock)
 {
     freeze_now();
     lh_store *store = store_new();
@@ -73,17 +73,17 @@ TEST(a_copy_from_before_a_boot_is_judged_by_the_wall_clock)
     backup(store, "copy.db", (lh_backup_opts){0});
     lh_close(store);
     pass_ms(20000);
-    boot_anew("another");
+    boot_again("another");
     restore("copy.db");
     store = store_open("store.db", (lh_open_opts){0});
     EXPECT_EQ(state_of(store, early), LH_PENDING);
     EXPECT_EQ(state_of(store, late), LH_SCHEDULED);
-    EXPECT_EQ(info_of(store).epoch, 2); /* of the restore, and of the boot */
+    EXPECT_EQ(info_of(store).epoch, 2); /* one for the restore, one for the boot */
     store_check(store);
     lh_close(store);
 }
 
-TEST(a_job_that_is_held_in_the_store_before_stays_back_though_it_is_pending_in_the_copy)
+TEST(job_held_in_the_replaced_store_is_in_quarantine)
 {
     freeze_now();
     lh_store *store = store_new();
@@ -96,7 +96,7 @@ TEST(a_job_that_is_held_in_the_store_before_stays_back_though_it_is_pending_in_t
     expect_nothing(store, "q");
     EXPECT(job_of(store, id).token > held.token);
     store_check(store);
-    /* Its holder answers: it has lost, and the job is free. */
+    /* Its holder answers: it has lost the lease, and the job is free. */
     EXPECT_STATUS(complete(store, &held), LH_ELOST);
     lh_job next = claim(store, "q", "w2", 60000);
     EXPECT_EQ(next.id, id);
@@ -104,7 +104,7 @@ TEST(a_job_that_is_held_in_the_store_before_stays_back_though_it_is_pending_in_t
     lh_close(store);
 }
 
-TEST(a_job_that_is_held_in_the_store_before_and_has_no_answer_is_free_after_its_lease)
+TEST(quarantine_after_a_restore_ends_with_the_lease)
 {
     freeze_now();
     lh_store *store = store_new();
@@ -122,7 +122,7 @@ TEST(a_job_that_is_held_in_the_store_before_and_has_no_answer_is_free_after_its_
     lh_close(store);
 }
 
-TEST(slots_and_the_exclusive_lease_stay_back_with_the_job)
+TEST(slots_and_exclusive_lease_stay_in_quarantine_with_the_job)
 {
     freeze_now();
     lh_store *store = store_new();
@@ -144,7 +144,7 @@ TEST(slots_and_the_exclusive_lease_stay_back_with_the_job)
     expect_nothing(store, "one");
     expect_nothing(store, "two");
     store_check(store);
-    pass_ms(10000); /* the lease of the copy has ended, that of the store before has not */
+    pass_ms(10000); /* the lease in the copy has ended, the one in the replaced store has not */
     expect_nothing(store, "one");
     EXPECT_STATUS(complete(store, &exclusive), LH_ELOST);
     EXPECT_STATUS(complete(store, &slot), LH_ELOST);
@@ -154,7 +154,7 @@ TEST(slots_and_the_exclusive_lease_stay_back_with_the_job)
     lh_close(store);
 }
 
-TEST(named_leases_are_free_and_remember_what_they_knew)
+TEST(named_leases_are_freed_and_keep_their_state)
 {
     lh_store *store = store_new();
     lh_leases *lease = NULL;
@@ -175,7 +175,7 @@ TEST(named_leases_are_free_and_remember_what_they_knew)
     lh_close(store);
 }
 
-TEST(workers_of_the_copy_count_as_dead_until_they_speak)
+TEST(workers_of_the_copy_are_dead_until_they_send_a_heartbeat)
 {
     lh_store *store = store_new();
     char id[160];
@@ -197,7 +197,7 @@ TEST(workers_of_the_copy_count_as_dead_until_they_speak)
     lh_close(store);
 }
 
-TEST(the_restored_store_tells_that_it_was)
+TEST(restored_store_has_an_event_of_the_restore)
 {
     lh_store *store = store_new();
     lh_events *events = NULL;

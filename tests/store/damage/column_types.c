@@ -1,8 +1,11 @@
-/* A value of the wrong type in a column of a job, as a changed byte in the header of its record leaves it:
- * NULL, a blob, a text, a real or an integer where something else belongs. Whatever the column and whatever
- * the value: every act goes on with the other jobs, nobody gets the job, a check names it, a repair resolves
- * it. The indexes of the job may still have the value from before, as on a disk, or the damaged one.
- * $DAMAGE_ROUNDS tries every value in every column, $DAMAGE_COLUMN every value in one. */
+/*
+ * A value of the wrong type in a column of a job, as a changed byte in the header of its record
+ * causes it: NULL, a blob, a text, a real or an integer. For every column and every value, acts go
+ * on with the other jobs, no worker gets the damaged job, a check names it, and a repair resolves
+ * it. The job's indexes may have the old value, as on a disk, or the damaged one.
+ *
+ * $DAMAGE_ROUNDS tries every value in every column, $DAMAGE_COLUMN every value in one column.
+ */
 #include "store/sqlite.h"
 
 #include <stdio.h>
@@ -11,8 +14,8 @@
 
 /* ---- damage ---- */
 
-/* The table without its rules; and, if `rows_alone`, without its indexes: what is written then reaches the
- * row and nothing else. The schema is put back afterwards, with the indexes as they were. */
+/* Write without the rules of the table and, if `rows_alone`, without its indexes, so that only the
+ * row changes. The schema is restored afterwards, with the old contents of the indexes. */
 static void write_past_the_schema(const char *sql, bool rows_alone)
 {
     sqlite3 *db = db_open("store.db");
@@ -47,7 +50,7 @@ static void write_past_the_schema(const char *sql, bool rows_alone)
     sqlite3_close(db);
 }
 
-/* ---- a store with a job in every state, each with a sound one beside it ---- */
+/* ---- a store with jobs in every state, each beside a sound one ---- */
 
 enum victim { PENDING = 1, RUNNING, EXPIRED, SCHEDULED, FINISHED, VICTIMS = FINISHED };
 
@@ -119,7 +122,8 @@ static const char *now_doing;
             FAIL("%s: %s says %s: %s", now_doing, act, lh_status_name(rc_), lh_errmsg(store)); \
     } while (0)
 
-/* The sound job is handed out; the damaged one only where nothing that decides anything was damaged. */
+/* The sound job is claimed. The damaged one is claimed only if the damaged column decides
+ * nothing. */
 static void expect_claim(lh_store *store, const char *queue, bool by_kind, bool harmless)
 {
     lh_jobs *jobs = NULL;
@@ -202,7 +206,7 @@ static void act(bool harmless)
     pass_ms(2000);
     expect_claim(store, "expired", false, harmless);
     expect_claim(store, "scheduled", true, harmless);
-    step_wall_ms(7200000); /* leases are shifted with it */
+    step_wall_ms(7200000); /* leases are shifted by the jump */
     (void)add(store, "pending", "sound");
     expect_claim(store, "pending", false, harmless);
     pass_ms(3600000);
@@ -233,7 +237,7 @@ static bool check_finds(void)
     return found;
 }
 
-/* A payload that does not match its checksum is left to the claim that will fail the job. */
+/* A payload that does not match its checksum stays for the claim that will fail the job. */
 static void expect_sound(lh_store *store)
 {
     lh_findings *findings = NULL;
@@ -264,7 +268,7 @@ static void expect_repaired(bool harmless)
     lh_close(store);
 }
 
-/* A copy in the place of the store, and nothing beside it. */
+/* Replace the store by a copy, without a log. */
 static void put_store(const char *copy)
 {
     static const char *const beside[] = {"store.db", "store.db-wal", "store.db-shm",
@@ -275,7 +279,7 @@ static void put_store(const char *copy)
     copy_file(copy, "store.db");
 }
 
-/* Is it another value in each of them? */
+/* Does the value differ from the current one in each of the jobs? */
 static bool differs(const char *column, const char *value)
 {
     char sql[200];
@@ -288,7 +292,7 @@ static bool differs(const char *column, const char *value)
     return all;
 }
 
-/* One statement for all victims: the value differs from what is there in each of them. */
+/* Damage all jobs by one statement. The value differs from the current one in each of them. */
 static void expect_survived(const char *column, const char *value, bool rows_alone)
 {
     static const char *const decide_nothing[] = {
@@ -349,7 +353,7 @@ static void every_column(bool rows_alone)
                                           "state_sum",
                                           "payload_sum",
                                           "payload"};
-    /* A blob or text that reads as the number that was there would change nothing. */
+    /* A blob or text that reads as the same number would change nothing. */
     static const char *const values[] = {"NULL", "x'39'", "'9x'", "1.5", "7"};
     const size_t n = sizeof values / sizeof values[0];
     const char *only = getenv("DAMAGE_COLUMN"), *all = getenv("DAMAGE_ROUNDS");
@@ -359,7 +363,7 @@ static void every_column(bool rows_alone)
     copy_file("store.db", "sound.db");
     for (size_t i = 0; i < sizeof columns / sizeof columns[0]; i++)
         for (size_t k = 0, tried = 0; k < n && (tried == 0 || all != NULL || only != NULL); k++) {
-            const char *value = values[(i + k) % n]; /* of each column one value, in turn */
+            const char *value = values[(i + k) % n]; /* one value for each column, in turn */
             if ((only != NULL && strcmp(only, columns[i]) != 0) || !differs(columns[i], value))
                 continue;
             tried++;
@@ -372,7 +376,7 @@ TEST_TIMEOUT(a_value_of_the_wrong_type_stops_no_act_for_other_jobs, 300)
     every_column(true);
 }
 
-/* As a program of somebody else leaves it, rather than a disk. */
+/* The damage that another program causes, rather than a disk. */
 TEST_TIMEOUT(a_value_of_the_wrong_type_that_the_indexes_have_too_stops_no_act_for_other_jobs, 300)
 {
     every_column(false);

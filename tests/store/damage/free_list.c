@@ -1,7 +1,5 @@
-/*
- * Damage to the list of free pages: no table and no index is touched, so that making the indexes
- * anew does not help, and a copy of the whole by the engine does.
- */
+/* Damage to the list of free pages. No table or index is damaged, so REINDEX does not help and
+ * VACUUM INTO does. */
 #include "store/damage.h"
 
 #include <stdlib.h>
@@ -13,7 +11,7 @@ static unsigned number_at(const unsigned char *p)
     return (unsigned)p[0] << 24 | (unsigned)p[1] << 16 | (unsigned)p[2] << 8 | p[3];
 }
 
-/* What the header of the file says there. */
+/* A number in the header of the file. */
 static unsigned header_at(size_t at)
 {
     size_t len;
@@ -24,12 +22,12 @@ static unsigned header_at(size_t at)
     return number;
 }
 
-/* A store of which many pages are free: half its jobs were purged. */
+/* A store with many free pages: half of its jobs were purged. */
 static void build(void)
 {
     int64_t purged = 0;
 
-    ruin_build(JOBS);
+    full_store_build(JOBS);
     lh_store *store = store_new();
     EXPECT_OK(lh_queue_purge(store, "print", &purged));
     EXPECT(purged > JOBS / 4);
@@ -40,9 +38,9 @@ static void build(void)
 
 static void expect_copied_by_the_engine(void)
 {
-    ruin_note();
-    lh_store *store = ruin_open();
-    lh_report *report = ruin_report(store);
+    note_damaged_file();
+    lh_store *store = repair_open();
+    lh_report *report = repair_report(store);
     EXPECT(report->integrity.ran && report->integrity.passed);
     EXPECT(report->integrity.repair_attempted && report->integrity.repair_succeeded);
     expect_said(report, "repaired by VACUUM INTO, no loss is known");
@@ -55,14 +53,14 @@ static void expect_copied_by_the_engine(void)
     EXPECT_EQ(header_at(COUNT_FREE), 0);
 }
 
-TEST(a_damaged_list_of_free_pages_is_put_right_by_a_copy_of_the_whole)
+TEST(damaged_list_of_free_pages_is_repaired_by_vacuum)
 {
     build();
     page_fill(header_at(FIRST_FREE), 0);
     expect_copied_by_the_engine();
 }
 
-TEST(a_wrong_count_of_free_pages_is_put_right_by_a_copy_of_the_whole)
+TEST(wrong_count_of_free_pages_is_repaired_by_vacuum)
 {
     size_t len;
     build();

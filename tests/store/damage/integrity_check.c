@@ -1,5 +1,5 @@
-/* A check of the engine's file by itself: what it says of a sound one and of a damaged one, and that
- * it keeps, repairs and changes nothing. */
+/* A check of the file alone: what it says about a sound file and a damaged one, and that it stores,
+ * repairs and changes nothing. */
 #include "store/copies.h"
 #include "store/damage.h"
 
@@ -16,7 +16,7 @@ static lh_report *check(lh_store *store)
     return report;
 }
 
-/* No report, no second file. */
+/* There is no report and no second file. */
 static void expect_nothing_kept(lh_store *store)
 {
     lh_reports *reports = NULL;
@@ -35,10 +35,10 @@ static void expect_nothing_else(const lh_report *report)
     EXPECT_EQ(report->n_recovered + report->n_dead_workers + report->n_inconsistencies, 0);
 }
 
-TEST(a_check_of_integrity_tells_a_sound_file_from_a_damaged_one)
+TEST(integrity_check_distinguishes_sound_and_damaged_files)
 {
     freeze_now();
-    ruin_build(300);
+    full_store_build(300);
     lh_store *store = store_open("store.db", (lh_open_opts){0});
     lh_report *report = check(store);
     EXPECT(report->integrity.passed);
@@ -49,8 +49,9 @@ TEST(a_check_of_integrity_tells_a_sound_file_from_a_damaged_one)
     lh_close(store);
 
     page_fill(page_of("lh_job_pending", "leaf", 0), 0);
-    store = store_open("store.db", (lh_open_opts){0}); /* it was closed cleanly: nobody looks */
-    for (int i = 0; i < 2; i++) {                      /* and it is not repaired on the way */
+    /* the store was closed cleanly, so opening it runs no check */
+    store = store_open("store.db", (lh_open_opts){0});
+    for (int i = 0; i < 2; i++) { /* and the check does not repair it */
         report = check(store);
         EXPECT(!report->integrity.passed);
         EXPECT(report->integrity.n_errors > 0);
@@ -63,20 +64,21 @@ TEST(a_check_of_integrity_tells_a_sound_file_from_a_damaged_one)
     lh_close(store);
 }
 
-TEST(a_check_of_integrity_ends_when_its_cancel_flag_is_raised)
+TEST(integrity_check_ends_when_it_is_cancelled)
 {
     int cancel = 1;
     lh_report *report = NULL;
     lh_store *store = store_new();
     EXPECT_STATUS(lh_check_integrity(store, &cancel, &report), LH_EINTR);
     lh_close(store);
-    ruin_build(3000); /* whatever its size */
+    full_store_build(3000); /* for a file of any size */
     store = store_new();
     EXPECT_STATUS(lh_check_integrity(store, &cancel, &report), LH_EINTR);
     EXPECT(strlen(lh_errmsg(store)) > 0);
     EXPECT(report == NULL);
     cancel = 0;
-    EXPECT_OK(lh_check_integrity(store, &cancel, &report)); /* of the next one nothing is left */
+    /* the finding of an earlier check is gone */
+    EXPECT_OK(lh_check_integrity(store, &cancel, &report));
     EXPECT(report->integrity.passed);
     lh_report_free(report);
     lh_close(store);

@@ -1,6 +1,6 @@
-/* The checksums of a job cover every column that decides anything: damage is found by a check, and a
- * job whose row is damaged is held back by claims, recoveries and repairs, under a token that nobody
- * had before. Rows are changed past all triggers and constraints, as bytes change on a disk. */
+/* The checksums of a job cover every column that decides something. A check finds the damage, and
+ * claims, recoveries and repairs set a damaged job aside under a token that was never issued. Rows
+ * are changed without triggers and constraints, as bytes change on a disk. */
 #include "store/sqlite.h"
 
 #include <stdio.h>
@@ -42,7 +42,7 @@ static void expect_damage_found(const char *change, const char *part)
     copy_file("sound.db", "store.db");
 }
 
-/* A job with everything set, as every act leaves it. */
+/* A job with every column set, after every kind of act. */
 static void store_with_a_job(void)
 {
     lh_store *store = store_new();
@@ -61,7 +61,7 @@ static void store_with_a_job(void)
     lh_close(store);
 }
 
-TEST(a_check_finds_damage_in_every_number_that_decides_anything)
+TEST(check_finds_damage_in_every_number_that_decides_something)
 {
     static const char *const columns[] = {
         "priority",    "attempt",    "max_attempts",  "recoveries", "token",
@@ -97,7 +97,7 @@ TEST(a_check_finds_damage_in_queue_kind_and_key)
         expect_damage_found(changes[i], "job 1: queue, kind or key does not match its checksum");
 }
 
-TEST(a_plain_insert_is_covered_too)
+TEST(job_of_a_plain_insert_gets_checksums)
 {
     lh_close(store_new());
     sqlite3 *db = db_open("store.db");
@@ -122,7 +122,7 @@ static void expect_corrupt(lh_store *store, int64_t id, const char *why)
     lh_jobs_free(jobs);
 }
 
-/* Whoever retries it gets a token above all that were handed out, whatever the row says. */
+/* A retry gets a token above all that were issued, whatever the row says. */
 static void expect_higher_token(lh_store *store, int64_t id, int64_t before)
 {
     EXPECT_OK(lh_retry(store, &id, 1, 0, NULL, NULL));
@@ -133,7 +133,7 @@ static void expect_higher_token(lh_store *store, int64_t id, int64_t before)
     lh_jobs_free(jobs);
 }
 
-TEST(a_pending_job_with_a_damaged_row_is_held_back_and_its_token_does_not_fall)
+TEST(damaged_pending_job_is_set_aside_and_its_token_rises)
 {
     lh_store *store = store_new();
     int64_t id = add(store, "mail", "x"), token = 0;
@@ -155,7 +155,7 @@ TEST(a_pending_job_with_a_damaged_row_is_held_back_and_its_token_does_not_fall)
     lh_close(store);
 }
 
-/* One byte of the state changes in the row, as it does on a disk: the index still says pending. */
+/* Change one byte of the state in the row only, as on a disk: the index still says pending. */
 static void damage_state_in_the_file(void)
 {
     static char bytes[1 << 20];
@@ -170,7 +170,7 @@ static void damage_state_in_the_file(void)
     EXPECT_EQ(fclose(file), 0);
 }
 
-TEST(a_claim_passes_over_a_row_that_its_index_contradicts_and_the_next_open_repairs_it)
+TEST(claim_skips_a_row_that_contradicts_its_index)
 {
     const char *queue = "mail";
     const lh_claim_opts opts = {.queues = &queue, .n_queues = 1, .worker = "w-1"};
@@ -209,7 +209,7 @@ TEST(a_job_whose_queue_was_damaged_is_not_run_in_another)
     lh_close(store);
 }
 
-TEST(a_repair_holds_back_a_running_job_whose_queue_was_damaged)
+TEST(repair_sets_aside_a_running_job_with_a_damaged_queue)
 {
     lh_store *store = store_new();
     int64_t id = add(store, "mail", "x");
@@ -223,7 +223,7 @@ TEST(a_repair_holds_back_a_running_job_whose_queue_was_damaged)
     lh_close(store);
 }
 
-TEST(a_running_job_with_a_damaged_row_is_lost_to_its_holder_and_held_back_by_recovery)
+TEST(damaged_running_job_is_lost_for_its_holder_and_set_aside)
 {
     freeze_now();
     lh_store *store = store_new();
@@ -249,7 +249,7 @@ TEST(a_running_job_with_a_damaged_row_is_lost_to_its_holder_and_held_back_by_rec
     lh_close(store);
 }
 
-TEST(a_repair_names_a_job_with_a_damaged_row_and_fails_it)
+TEST(repair_reports_and_fails_a_damaged_job)
 {
     lh_store_info info;
     lh_store *store = store_new();

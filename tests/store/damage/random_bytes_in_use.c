@@ -1,7 +1,7 @@
-/* Bytes of a store that is in use change at random. Whatever byte it is: no process crashes, no job is handed
- * out with another payload or in another queue, no token comes twice, no lease ends early, and no act blames
- * its caller (exit 2) for the damage. A change of anything that decides something is found by a check.
- * $DAMAGE_ROUNDS and $DAMAGE_SEED make more of it. */
+/* Random bytes of an open store change. For every byte, no process crashes, no job is claimed with
+ * another payload or from another queue, no token is issued twice, no lease ends early, and no act
+ * blames its caller (exit 2) for the damage. A check finds every change of a value that decides
+ * something. $DAMAGE_ROUNDS and $DAMAGE_SEED run more of it. */
 #include "store/sqlite.h"
 
 #include <stdio.h>
@@ -48,7 +48,7 @@ static void build(void)
         EXPECT_OK(lh_enqueue(store, queues[i % 3], &job, 1, i == 4 ? "order-7" : NULL, &out));
         (void)snprintf(known[out.id].queue, sizeof known[0].queue, "%s", queues[i % 3]);
     }
-    for (int i = 0; i < 6; i++) { /* some that run, for long */
+    for (int i = 0; i < 6; i++) { /* some jobs that run for long */
         lh_jobs *jobs = take(store, queues[i % 3], "w-1", INT64_C(20) * 86400000);
         EXPECT(jobs != NULL);
         known[jobs->job[0].id].token = jobs->job[0].token;
@@ -64,7 +64,8 @@ static void build(void)
 
 /* ---- what must never happen ---- */
 
-/* Refused because of damage, or an outcome that has nothing to do with the caller. */
+/* The act succeeded, or was refused because of damage or for a reason that is not the caller's
+ * fault. */
 static void expect_no_blame(int rc, const char *act, lh_store *store)
 {
     if (lh_status_exit(rc) == 2)
@@ -128,7 +129,7 @@ static void act(lh_store *store)
 
 /* ---- what a check must find ---- */
 
-/* Whatever decides something, as one text. */
+/* All values that decide something, as one text. */
 static const char decides[] =
     "SELECT group_concat(t, char(10)) FROM ("
     " SELECT quote(id) || quote(queue) || quote(kind) || quote(state) || quote(priority) || "
@@ -222,7 +223,7 @@ static void flip(const unsigned char *sound, size_t len, const char *before)
     free(bytes);
 }
 
-TEST_TIMEOUT(whatever_byte_changes_nothing_wrong_is_handed_out, 3000)
+TEST_TIMEOUT(random_changes_never_lead_to_a_wrong_claim, 3000)
 {
     const char *rounds = getenv("DAMAGE_ROUNDS"), *first = getenv("DAMAGE_SEED");
     uint64_t seed = first ? strtoull(first, NULL, 10) : 1;

@@ -1,5 +1,5 @@
-/* Damage that nobody thought of: whatever it is, the store opens and is sound, with the damaged file
- * kept, or it is refused and as it was. $DAMAGE_ROUNDS and $DAMAGE_SEED make more of it. */
+/* Random damage. Either the store opens and is sound, with the damaged file kept, or the open is
+ * refused and the file is unchanged. $DAMAGE_ROUNDS and $DAMAGE_SEED run more of it. */
 #include "store/damage.h"
 
 #include <stdio.h>
@@ -38,10 +38,10 @@ static void hurt(unsigned char *bytes, size_t *len)
     case 2:
         bytes[at] ^= (unsigned char)(1 << dice(8));
         break;
-    case 3: /* a write that went to the wrong place */
+    case 3: /* a write to the wrong place */
         memmove(bytes + page, bytes + some_page(*len), PAGE);
         break;
-    case 4: /* where the cells of a page are said to be */
+    case 4: /* the positions of the cells of a page */
         for (size_t i = 0; i < 8; i++)
             bytes[page + dice(60)] = (unsigned char)dice(256);
         break;
@@ -101,20 +101,20 @@ TEST_TIMEOUT(whatever_the_damage_a_store_opens_sound_or_is_as_it_was, 600)
     const char *rounds = getenv("DAMAGE_ROUNDS"), *first = getenv("DAMAGE_SEED");
     uint64_t seed = first ? strtoull(first, NULL, 10) : 1;
 
-    ruin_build_crashed(JOBS, 100);
+    full_store_build_crashed(JOBS, 100);
     EXPECT_EQ(system("mkdir sound && cp -p store.db* sound"), 0);
     for (int i = 0; i < (rounds ? (int)strtol(rounds, NULL, 10) : ROUNDS); i++, seed++) {
         state = seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
         EXPECT_EQ(system("rm -f store.db* ruined*; cp -p sound/* ."), 0);
         damage_files(1 + (unsigned)dice(6));
-        ruin_note();
+        note_damaged_file();
         judge(seed);
     }
 }
 
-/* ---- what it costs ---- */
+/* ---- the losses ---- */
 
-/* Where each job stood, and what stood on the pages it goes on in. */
+/* The page of each job, and the contents of its overflow pages. */
 struct place {
     int64_t page;
     int n;
@@ -141,7 +141,7 @@ static bool unhurt(const unsigned char *was, size_t was_len, const unsigned char
     return at + PAGE <= was_len && at + PAGE <= now_len && memcmp(was + at, now + at, PAGE) == 0;
 }
 
-/* Every job on a page that was not hurt is there. */
+/* Every job on an undamaged page is still there. */
 static void expect_unhurt(uint64_t seed)
 {
     size_t was_len, now_len;
@@ -172,7 +172,7 @@ TEST_TIMEOUT(whatever_the_damage_a_job_on_a_page_that_was_not_hurt_is_there, 600
     const char *rounds = getenv("DAMAGE_ROUNDS"), *first = getenv("DAMAGE_SEED");
     uint64_t seed = first ? strtoull(first, NULL, 10) : 1;
 
-    ruin_build(JOBS);
+    full_store_build(JOBS);
     note_places();
     EXPECT_EQ(system("mkdir sound && cp -p store.db* sound"), 0);
     for (int i = 0; i < (rounds ? (int)strtol(rounds, NULL, 10) : ROUNDS); i++, seed++) {
@@ -181,10 +181,11 @@ TEST_TIMEOUT(whatever_the_damage_a_job_on_a_page_that_was_not_hurt_is_there, 600
         state = seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
         EXPECT_EQ(system("rm -f store.db* ruined*; cp -p sound/* ."), 0);
         damage_files(1 + (unsigned)dice(4));
-        ruin_note();
+        note_damaged_file();
         rc = lh_open("store.db",
                      &(lh_open_opts){.startup = true, .repair = true, .accept_loss = true}, &store);
-        /* A copy whose first page is rubbish is nobody's: another file than the one we knew. */
+        /* If the first page is overwritten, the file is no longer the one that the coordination
+         * file names. */
         if (rc != LH_OK && rc != LH_EINVAL)
             FAIL("seed %llu: %s", (unsigned long long)seed, lh_errmsg(store));
         lh_close(store);

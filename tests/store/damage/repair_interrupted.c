@@ -1,4 +1,5 @@
-/* A repair that is cut off, or cannot be done: the original is there, and the next one does it. */
+/* A repair that is killed or fails: the damaged store is unchanged, and the next open repairs
+ * it. */
 #include "store/copies.h"
 #include "store/damage.h"
 
@@ -20,13 +21,13 @@ static const char *const points[] = {
 
 enum { N_POINTS = sizeof points / sizeof points[0] };
 
-/* Open it in a child that is killed at this point; false if it never comes by. */
+/* Open the store in a child that is killed at this point. False: it does not reach the point. */
 static bool killed_at(const char *point)
 {
     pid_t child = test_fork();
     if (child == 0) {
         (void)snprintf(lhi_control()->kill_at, sizeof lhi_control()->kill_at, "%s", point);
-        lh_close(ruin_open());
+        lh_close(repair_open());
         test_child_done();
     }
     struct run r = test_wait(child);
@@ -40,12 +41,12 @@ static void start_over(void)
     EXPECT_EQ(system("rm -f store.db*; cp -p ruins/* ."), 0);
 }
 
-/* Damage that takes the whole ladder, and frames in the log. */
-static void build_ruins(void)
+/* Damage that needs all methods of repair, and frames in the log. */
+static void build_badly_damaged(void)
 {
-    ruin_build_crashed(JOBS, 30);
+    full_store_build_crashed(JOBS, 30);
     page_fill(page_of("lh_job_pending", "leaf", 0), 0);
-    ruin_note();
+    note_damaged_file();
     EXPECT_EQ(system("mkdir ruins && cp -p store.db* ruins"), 0);
 }
 
@@ -61,7 +62,7 @@ static void expect_repaired(const char *when)
 
 TEST_TIMEOUT(a_repair_killed_at_any_point_is_done_by_the_next_open, 60)
 {
-    build_ruins();
+    build_badly_damaged();
     for (int i = 0; i < N_POINTS; i++) {
         if (!killed_at(points[i]))
             FAIL("a repair never passes %s", points[i]);
@@ -72,40 +73,41 @@ TEST_TIMEOUT(a_repair_killed_at_any_point_is_done_by_the_next_open, 60)
 
 TEST_TIMEOUT(a_repair_killed_twice_in_a_row_is_done_by_the_next_open, 120)
 {
-    const int second[] = {-1, 1, 8, 10}; /* -1: the same again */
+    const int second[] = {-1, 1, 8, 10}; /* -1: the same point again */
 
-    build_ruins();
+    build_badly_damaged();
     for (int i = 0; i < N_POINTS; i++)
         for (int k = 0; k < 4; k++) {
             const char *then = points[second[k] < 0 ? i : second[k]];
             char when[100];
             (void)snprintf(when, sizeof when, "%s, then %s", points[i], then);
             EXPECT(killed_at(points[i]));
-            (void)killed_at(then); /* what is left to do may not come by there */
+            (void)killed_at(then); /* the remaining steps may not reach that point */
             expect_repaired(when);
             start_over();
         }
 }
 
-/* What a program that is not ours finds in the store's place, whenever a repair was cut off: a file,
- * never none; the old one or the new one. */
-TEST_TIMEOUT(there_is_never_a_moment_without_a_file, 60)
+/* Another program always finds a file in the store's place, the old one or the new one, at every
+ * step of a repair. */
+TEST_TIMEOUT(store_always_has_a_file_during_a_repair, 60)
 {
-    build_ruins();
+    build_badly_damaged();
     for (int i = 0; i < N_POINTS; i++) {
         size_t len;
         EXPECT(killed_at(points[i]));
         unsigned char *bytes = file_bytes("store.db", &len);
         EXPECT(len > 4096 && memcmp(bytes, "SQLite format 3", 16) == 0);
         free(bytes);
-        /* The log of the old one is never beside the new one, and nobody else may read a copy. */
+        /* The log of the old file is never beside the new one, and no other user may read a
+         * copy. */
         EXPECT(!file_exists("store.db-wal") || i <= 7);
         EXPECT_EQ(system("test -z \"$(find . -name 'store.db.repair-*' -perm /077)\""), 0);
         start_over();
     }
 }
 
-/* ---- what cannot be done ---- */
+/* ---- repairs that fail ---- */
 
 static void expect_refused(int status, const char *part)
 {
@@ -117,28 +119,28 @@ static void expect_refused(int status, const char *part)
     expect_nothing_left();
 }
 
-TEST(where_there_is_no_room_for_a_copy_the_store_is_as_it_was)
+TEST(repair_without_room_for_a_copy_changes_nothing)
 {
-    ruin_build(JOBS * 5);
+    full_store_build(JOBS * 5);
     page_fill(root_of("lh_job_pending"), 0);
-    ruin_note();
+    note_damaged_file();
     own_disk("disk");
     EXPECT_EQ(system("cp store.db store.db-lease ruined before.db disk && rm disk/before.db"), 0);
     EXPECT_EQ(chdir("disk"), 0);
     own_disk_fill("filler", 300000);
     expect_refused(LH_ENOSPC, "no space left to repair");
     EXPECT_EQ(unlink("filler"), 0);
-    lh_store *store = ruin_open(); /* and when there is room, it is repaired */
+    lh_store *store = repair_open(); /* when there is room, the store is repaired */
     store_check(store);
     lh_close(store);
 }
 
-/* Room for the copy, and none for what is made of it. */
-TEST(where_the_room_ends_on_the_way_the_store_is_as_it_was)
+/* There is room for the copy, but not for the new file. */
+TEST(repair_without_room_leaves_the_store_unchanged)
 {
-    ruin_build(JOBS * 5);
+    full_store_build(JOBS * 5);
     page_fill(root_of("lh_job"), 0);
-    ruin_note();
+    note_damaged_file();
     int64_t size = file_size("store.db");
     own_disk("disk");
     EXPECT_EQ(system("cp store.db store.db-lease ruined disk"), 0);
@@ -146,14 +148,14 @@ TEST(where_the_room_ends_on_the_way_the_store_is_as_it_was)
     own_disk_fill("filler", size + (1 << 20) + 400000);
     expect_refused(LH_ENOSPC, "no space left");
     EXPECT_EQ(unlink("filler"), 0);
-    lh_store *store = ruin_open();
+    lh_store *store = repair_open();
     store_check(store);
     lh_close(store);
 }
 
-TEST(where_the_copy_cannot_be_written_the_store_is_as_it_was)
+TEST(repair_whose_copy_cannot_be_written_changes_nothing)
 {
-    build_ruins();
+    build_badly_damaged();
     int64_t whole = file_size("store.db");
     EXPECT(signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
     EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &(struct rlimit){(rlim_t)whole / 2, RLIM_INFINITY}), 0);
@@ -162,12 +164,12 @@ TEST(where_the_copy_cannot_be_written_the_store_is_as_it_was)
     expect_repaired("with room");
 }
 
-TEST_TIMEOUT(where_memory_runs_out_the_store_is_as_it_was, 120)
+TEST_TIMEOUT(repair_without_memory_changes_nothing, 120)
 {
     struct lhi_control *control = lhi_control();
     int64_t failures = 0;
 
-    build_ruins();
+    build_badly_damaged();
     for (int64_t n = 1;; n += 1 + n / 6) {
         lh_store *store = NULL;
         control->calls[LHI_FAULT_ALLOC] = 0;
@@ -187,19 +189,19 @@ TEST_TIMEOUT(where_memory_runs_out_the_store_is_as_it_was, 120)
     EXPECT(failures > 20);
 }
 
-TEST(where_another_program_has_the_store_open_it_is_not_exchanged)
+TEST(store_that_another_program_has_open_is_not_replaced)
 {
-    build_ruins();
+    build_badly_damaged();
     sqlite3 *db = db_open("store.db");
     EXPECT_EQ(db_int(db, "SELECT count(*) FROM lh_queue WHERE queue = 'mail'"), 1);
     expect_refused(LH_EBUSY, "another program has it open");
     sqlite3_close(db);
 }
 
-TEST(a_repaired_store_belongs_to_whom_it_belonged)
+TEST(repaired_store_keeps_its_owner)
 {
     struct stat was, now;
-    build_ruins();
+    build_badly_damaged();
     EXPECT_EQ(chmod("store.db", 0640), 0);
     if (geteuid() == 0)
         EXPECT_EQ(chown("store.db", 12345, 54321), 0);

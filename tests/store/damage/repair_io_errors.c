@@ -1,5 +1,5 @@
-/* A repair in which one call to the system fails, each in its turn: the store is as it was, or it is
- * repaired; nothing is left behind, and the next open has nothing to complain of. */
+/* A repair during which one system call fails, for each call in turn. The store is unchanged or
+ * repaired, no other file is left, and the next open has no findings. */
 #include "store/damage.h"
 
 #include <stdio.h>
@@ -16,7 +16,7 @@
 
 enum { JOBS = 800 };
 
-/* Those that change files, and how many of each are passed over between two that fail. */
+/* The system calls that change files, and how many of each are skipped between two failures. */
 static const struct {
     const char *name;
     unsigned long long number;
@@ -49,7 +49,7 @@ static pid_t start(void)
     return child;
 }
 
-/* To the next beginning or end of a call; false when the child has ended. */
+/* Continue to the next entry to or exit from a system call. False: the child has ended. */
 static bool step(pid_t child)
 {
     int status;
@@ -61,7 +61,7 @@ static bool step(pid_t child)
     return WIFSTOPPED(status);
 }
 
-/* The call after `skip` of them does nothing and fails; false when there are not so many. */
+/* Let the call after `skip` others fail without doing anything. False: there are not that many. */
 static bool fail_call(size_t which, int skip)
 {
     struct user_regs_struct regs;
@@ -119,9 +119,9 @@ static void expect_harmless(const char *call, int skip)
 
 TEST_TIMEOUT(a_repair_in_which_a_call_fails_harms_nothing, 300)
 {
-    ruin_build_crashed(JOBS, 30);
+    full_store_build_crashed(JOBS, 30);
     page_fill(page_of("lh_job_pending", "leaf", 0), 0);
-    ruin_note();
+    note_damaged_file();
     EXPECT_EQ(system("mkdir ruins && cp -p store.db* ruins"), 0);
     for (size_t i = 0; i < N_CALLS; i++) {
         int failures = 0;

@@ -1,6 +1,6 @@
-/* Rows of the small tables that decide something have a checksum, too: values of the store itself, policies,
- * schedules, named leases, requests. An act refuses a damaged one, a check names it, a repair resolves it.
- * And whatever is damaged, no token is handed out twice. */
+/* Rows of the small tables have a checksum: lh_meta, policies, schedules, named leases, requests.
+ * An act refuses a damaged row, a check names it, and a repair resolves it. Whatever row is
+ * damaged, no token is issued twice. */
 #include "store/sqlite.h"
 
 #include <stdio.h>
@@ -84,7 +84,7 @@ TEST(a_check_finds_damage_in_every_column_of_a_row_with_a_checksum)
             const char *name = (const char *)sqlite3_column_text(stmt, 0);
             bool number = strcmp((const char *)sqlite3_column_text(stmt, 1), "INTEGER") == 0;
             bool meta = i == 0;
-            /* Of lh_meta one row: its others would keep the store from being opened. */
+            /* One row of lh_meta: damage to some of its others prevents opening the store. */
             (void)snprintf(sql, sizeof sql, "UPDATE %s SET %s = coalesce(%s%s, %s)%s", tables[i],
                            name, name, number ? " + 1" : " || 'y'", number ? "200000000000" : "'y'",
                            meta ? " WHERE key = 'created_at'" : "");
@@ -110,7 +110,7 @@ static lh_store *repaired(void)
     return store;
 }
 
-TEST(a_damaged_request_is_refused_and_never_answers_with_the_jobs_of_others)
+TEST(damaged_request_is_refused)
 {
     lh_new_job job = {.payload = "x", .payload_len = 1};
     lh_enqueued out;
@@ -166,7 +166,7 @@ TEST(a_damaged_schedule_enqueues_nothing)
     lh_close(repaired());
 }
 
-TEST(a_damaged_lease_is_neither_taken_nor_freed_and_a_repair_gives_its_holder_a_full_lease_more)
+TEST(damaged_lease_is_neither_taken_nor_freed_until_a_repair)
 {
     static const char *const changes[] = {"expires_at = 200000000000", "owner = 'mf'", "token = 1",
                                           "owner = NULL, expires_at = NULL"};
@@ -198,7 +198,7 @@ TEST(a_damaged_lease_is_neither_taken_nor_freed_and_a_repair_gives_its_holder_a_
     }
 }
 
-/* ---- a token is never handed out twice ---- */
+/* ---- a token is never issued twice ---- */
 
 enum { MOST = 400 };
 
@@ -217,7 +217,7 @@ static void note(int64_t *tokens, size_t *n, int64_t token, const char *after)
     tokens[(*n)++] = token;
 }
 
-/* Everything that hands a token out, as often as it does. */
+/* Every act that issues a token, several times. */
 static void hand_out(lh_store *store, int64_t id, const char *after)
 {
     const char *queue = "mail";
@@ -226,7 +226,7 @@ static void hand_out(lh_store *store, int64_t id, const char *after)
 
     for (int i = 0; i < 2; i++) {
         lh_jobs *jobs = NULL;
-        (void)lh_retry(store, &id, 1, 0, NULL, NULL); /* if it was held back */
+        (void)lh_retry(store, &id, 1, 0, NULL, NULL); /* if the job was set aside */
         if (lh_claim(store, &claim, &jobs) == LH_OK) {
             note(given.job, &given.jobs, jobs->job[0].token, after);
             EXPECT_OK(lh_release(store, &(lh_ref){.job = id, .token = jobs->job[0].token}, 1, 0,
@@ -242,10 +242,10 @@ static void hand_out(lh_store *store, int64_t id, const char *after)
         }
         lh_leases_free(leases);
     }
-    pass_ms(400000); /* what a repair lengthened ends */
+    pass_ms(400000); /* the lease that the repair extended ends */
 }
 
-TEST(no_token_is_handed_out_twice_whatever_is_damaged)
+TEST(no_token_is_issued_twice_whatever_row_is_damaged)
 {
     static const char *const damages[] = {
         "UPDATE lh_job SET token = 1",
@@ -267,7 +267,7 @@ TEST(no_token_is_handed_out_twice_whatever_is_damaged)
     lh_store *store = store_new();
     int64_t id = add(store, "mail", "x");
     EXPECT_OK(lh_lease_acquire(store, "etl", "orders", &opts, NULL));
-    EXPECT_OK(lh_lease_complete(store, "etl", "orders", &opts, NULL)); /* its row stays */
+    EXPECT_OK(lh_lease_complete(store, "etl", "orders", &opts, NULL)); /* the row stays */
     hand_out(store, id, "nothing");
     for (size_t i = 0; i < sizeof damages / sizeof damages[0]; i++) {
         lh_close(store);

@@ -1,4 +1,4 @@
-/* Damage inside rows: what can still be read is kept, and what is not whole is never run. */
+/* Damage inside rows: readable values are kept, and a job with a damaged row never runs. */
 #include "store/damage.h"
 
 #include <fcntl.h>
@@ -20,7 +20,7 @@ static lh_job find_job(lh_store *store, int64_t id, char *error, size_t len)
     return job;
 }
 
-/* The one job that is not as it was. */
+/* The one job whose row has changed. */
 static int64_t changed_job(void)
 {
     sqlite3 *db = db_open("store.db");
@@ -31,7 +31,7 @@ static int64_t changed_job(void)
     return id;
 }
 
-/* Claim all that is pending: what is handed out must not be this job. */
+/* Claim all pending jobs. This job must not be among them. */
 static void expect_never_run(lh_store *store, int64_t id)
 {
     const char *queues[] = {"print", "mail", "sql"};
@@ -47,14 +47,14 @@ static void expect_never_run(lh_store *store, int64_t id)
     }
 }
 
-TEST(a_job_whose_payload_cannot_be_read_to_its_end_is_kept_and_a_claim_fails_it)
+TEST(job_with_a_cut_payload_is_kept_and_a_claim_fails_it)
 {
     char error[200];
-    ruin_build(JOBS);
+    full_store_build(JOBS);
     page_fill(page_of("lh_job", "overflow", 0), 0);
-    ruin_note();
-    lh_store *store = ruin_open();
-    lh_report *report = ruin_report(store);
+    note_damaged_file();
+    lh_store *store = repair_open();
+    lh_report *report = repair_report(store);
     EXPECT_EQ(report_count(report, "is partial"), 1);
     EXPECT_EQ(report_count(report, "lost"), 0);
     EXPECT_EQ(rows_gone("lh_job", "id"), 0);
@@ -70,10 +70,10 @@ TEST(a_job_whose_payload_cannot_be_read_to_its_end_is_kept_and_a_claim_fails_it)
     lh_close(store);
 }
 
-TEST(a_job_of_a_plain_insert_that_cannot_be_read_to_its_end_is_failed_by_the_repair)
+TEST(inserted_job_with_a_cut_payload_is_failed_by_the_repair)
 {
     char error[200];
-    ruin_build(300);
+    full_store_build(300);
     sqlite3 *db = db_open("store.db");
     db_exec(db, "INSERT INTO lh_job(queue, payload) VALUES ('sql', zeroblob(30000))");
     int64_t id = sqlite3_last_insert_rowid(db);
@@ -81,8 +81,8 @@ TEST(a_job_of_a_plain_insert_that_cannot_be_read_to_its_end_is_failed_by_the_rep
     sqlite3_close(db);
     copy_file("store.db", "before.db");
     page_fill(page_of("lh_job", "overflow", -2), 0xff);
-    lh_store *store = ruin_open();
-    lh_report *report = ruin_report(store);
+    lh_store *store = repair_open();
+    lh_report *report = repair_report(store);
     expect_said(report, "job %lld is partial", (long long)id);
     EXPECT_EQ(find_job(store, id, error, sizeof error).state, LH_FAILED);
     EXPECT_CONTAINS(error, "CORRUPT: row was damaged: not all of it can be read");
@@ -94,14 +94,14 @@ TEST(a_job_of_a_plain_insert_that_cannot_be_read_to_its_end_is_failed_by_the_rep
     lh_close(store);
 }
 
-TEST(a_flipped_byte_of_a_payload_is_named_where_a_repair_comes_by)
+TEST(repair_reports_a_corrupt_payload)
 {
     char error[200];
-    ruin_build(JOBS);
+    full_store_build(JOBS);
     page_patch(0, "payload-of-job-001238", "payload-of-job-001239", 21);
     page_fill(page_of("lh_job_pending", "leaf", 2), 0);
-    lh_store *store = ruin_open();
-    lh_report *report = ruin_report(store);
+    lh_store *store = repair_open();
+    lh_report *report = repair_report(store);
     EXPECT_EQ(report_count(report, "is partial"), 1);
     int64_t id = changed_job();
     expect_said(report, "job %lld is partial: its payload", (long long)id);
@@ -112,12 +112,12 @@ TEST(a_flipped_byte_of_a_payload_is_named_where_a_repair_comes_by)
     lh_close(store);
 }
 
-/* One byte of its row is another, and it is a job no longer. */
+/* Change one byte of its row, so that it is no valid job. */
 static void break_row(const char *was, const char *now, int64_t *id)
 {
     sqlite3 *db;
 
-    ruin_build(300);
+    full_store_build(300);
     db = db_open("store.db");
     db_exec(db, "INSERT INTO lh_job(queue, key, payload) VALUES ('brokenqueue', 'brokenkey', 'x')");
     *id = sqlite3_last_insert_rowid(db);
@@ -125,16 +125,16 @@ static void break_row(const char *was, const char *now, int64_t *id)
     sqlite3_close(db);
     copy_file("store.db", "before.db");
     page_patch(page_of("lh_job", "leaf", -1), was, now, strlen(was));
-    ruin_note();
+    note_damaged_file();
 }
 
-TEST(a_job_in_no_state_that_there_is_is_kept_and_failed)
+TEST(job_in_an_unknown_state_is_kept_and_failed)
 {
     char error[200];
     int64_t id;
     break_row("brokenqueuepending", "brokenqueuepfnding", &id);
-    lh_store *store = ruin_open();
-    lh_report *report = ruin_report(store);
+    lh_store *store = repair_open();
+    lh_report *report = repair_report(store);
     expect_said(report, "job %lld is partial, and failed", (long long)id);
     lh_job job = find_job(store, id, error, sizeof error);
     EXPECT_EQ(job.state, LH_FAILED);
@@ -147,12 +147,12 @@ TEST(a_job_in_no_state_that_there_is_is_kept_and_failed)
     lh_close(store);
 }
 
-TEST(a_job_whose_queue_has_lost_its_name_is_kept_in_one_that_says_so)
+TEST(job_without_a_queue_name_is_kept_in_a_queue_for_lost_jobs)
 {
     char error[200];
     int64_t id;
     break_row("brokenqueuepending", "broken\x01ueuepending", &id);
-    lh_store *store = ruin_open();
+    lh_store *store = repair_open();
     EXPECT_EQ(find_job(store, id, error, sizeof error).state, LH_FAILED);
     EXPECT_EQ(counts_of(store, "damaged").failed, 1);
     EXPECT_EQ(rows_changed("lh_job", "true"), 1);
@@ -162,7 +162,7 @@ TEST(a_job_whose_queue_has_lost_its_name_is_kept_in_one_that_says_so)
 
 /* ---- a row that cannot be read ---- */
 
-/* Write two bytes into row `cell` of this leaf: over its id, or after it, where the record begins.
+/* Overwrite two bytes of row `cell` on this leaf: its id, or the start of its record behind the id.
  * Returns the id. */
 static int64_t break_cell(int64_t page, int cell, bool over_id, const char *bytes)
 {
@@ -181,9 +181,9 @@ static int64_t break_cell(int64_t page, int cell, bool over_id, const char *byte
 
 static void expect_named(int64_t id)
 {
-    ruin_note();
-    lh_store *store = ruin_open();
-    lh_report *report = ruin_report(store);
+    note_damaged_file();
+    lh_store *store = repair_open();
+    lh_report *report = repair_report(store);
     expect_said(report, "job %lld is lost: its row cannot be read", (long long)id);
     EXPECT_EQ(report_count(report, "is lost"), 1);
     expect_same(store, &id, 1);
@@ -193,28 +193,28 @@ static void expect_named(int64_t id)
 
 TEST(job_whose_contents_cannot_be_read_is_named_by_the_id_in_its_row)
 {
-    ruin_build(600);
+    full_store_build(600);
     expect_named(break_cell(page_of("lh_job", "leaf", 15), 1, false, "\xff\xff"));
 }
 
 TEST(first_job_of_a_page_is_named_by_its_neighbours_when_its_row_cannot_be_found)
 {
     int64_t ids[200];
-    ruin_build(600);
+    full_store_build(600);
     int64_t page = page_of("lh_job", "leaf", 15);
     EXPECT(jobs_on(page, ids, 200) > 2);
-    page_write(page, 8, "\xff\xff", 2); /* where its row begins */
+    page_write(page, 8, "\xff\xff", 2); /* the position of its row */
     expect_named(ids[0]);
 }
 
 TEST(jobs_whose_ids_cannot_be_read_are_named_as_a_range)
 {
-    ruin_build(600);
+    full_store_build(600);
     int64_t page = page_of("lh_job", "leaf", 15);
     int64_t first = break_cell(page, 1, true, "\xff\x7f");
     (void)break_cell(page, 2, true, "\xff\x7f");
-    lh_store *store = ruin_open();
-    lh_report *report = ruin_report(store);
+    lh_store *store = repair_open();
+    lh_report *report = repair_report(store);
     expect_said(report, "a job with an id from %lld to %lld is lost", (long long)first,
                 (long long)first + 1);
     EXPECT_EQ(report_count(report, "a job with an id from"), 2);

@@ -1,5 +1,5 @@
-/* Damage in a database that is shared with somebody else's tables: never repaired by itself, and by
- * hand so that nothing of theirs is lost that can be read. */
+/* Damage to a database with tables of another program. It is never repaired automatically, and a
+ * repair on request keeps every readable row of the other program. */
 #include "store/damage.h"
 
 #include <stdio.h>
@@ -14,7 +14,7 @@ static lh_store *open_repairing(void)
     return store_open("store.db", (lh_open_opts){.repair = true});
 }
 
-/* All of theirs: rows, what is computed, what is indexed, what fires. */
+/* The other program's rows, computed columns, indexes and triggers. */
 static void expect_theirs(void)
 {
     sqlite3 *db = db_open("store.db");
@@ -49,25 +49,25 @@ static void expect_theirs(void)
 
 static void build(void)
 {
-    ruin_build(JOBS);
-    ruin_share();
+    full_store_build(JOBS);
+    full_store_share();
 }
 
-TEST(damage_in_a_shared_database_is_not_repaired_without_being_asked)
+TEST(damage_in_a_shared_database_is_repaired_only_on_request)
 {
     build();
     page_fill(page_of("lh_job_pending", "leaf", 1), 0);
-    ruin_note();
+    note_damaged_file();
     expect_open("store.db", (lh_open_opts){.startup = true}, LH_ECORRUPT,
                 "leasehold check --repair");
     expect_nothing_left();
 }
 
-TEST(damage_to_ours_in_a_shared_database_costs_nothing_of_theirs)
+TEST(damage_to_our_tables_costs_nothing_of_another_program)
 {
     build();
     page_fill(root_of("lh_job"), 0);
-    ruin_note();
+    note_damaged_file();
     lh_store *store = open_repairing();
     expect_same(store, NULL, 0);
     EXPECT_EQ(epoch_of(store), 0);
@@ -75,24 +75,24 @@ TEST(damage_to_ours_in_a_shared_database_costs_nothing_of_theirs)
     lh_close(store);
 }
 
-TEST(damage_to_an_index_of_theirs_is_repaired_by_hand)
+TEST(damage_to_another_programs_index_is_repaired_on_request)
 {
     build();
     page_fill(root_of("doc_title"), 0);
-    ruin_note();
+    note_damaged_file();
     lh_store *store = open_repairing();
     expect_same(store, NULL, 0);
     expect_theirs();
     lh_close(store);
 }
 
-TEST(damage_to_a_table_of_theirs_costs_the_rows_of_its_page)
+TEST(damage_to_another_programs_table_costs_the_rows_of_its_page)
 {
     build();
     page_fill(page_of("account", "leaf", 3), 0);
-    ruin_note();
+    note_damaged_file();
     lh_store *store = open_repairing();
-    lh_report *report = ruin_report(store);
+    lh_report *report = repair_report(store);
     expect_said(report, "of account cannot be read: what stood there, ids ");
     expect_same(store, NULL, 0);
     int64_t gone = rows_gone("account", "name");
@@ -104,21 +104,21 @@ TEST(damage_to_a_table_of_theirs_costs_the_rows_of_its_page)
     lh_close(store);
 }
 
-TEST(a_text_in_place_of_a_definition_of_theirs_is_not_run)
+TEST(text_in_place_of_another_programs_definition_is_not_run)
 {
     build();
     page_patch(0, "CREATE VIEW rich AS SELECT name FROM account WHERE cents > 100000",
                "DELETE FROM lh_job                                               ", 65);
     page_fill(root_of("lh_job_pending"), 0);
     lh_store *store = open_repairing();
-    lh_report *report = ruin_report(store);
+    lh_report *report = repair_report(store);
     expect_said(report, "view \"rich\" could not be made anew");
     EXPECT_EQ(rows_changed("lh_job", "true"), 0);
     lh_report_free(report);
     lh_close(store);
 }
 
-/* Another encoding, other pages, and no map that says what a page is for. */
+/* A database with another encoding, another page size, and no map of its pages. */
 static void build_adopted(void)
 {
     sqlite3 *db = db_open("store.db");
@@ -146,11 +146,11 @@ static void expect_adopted(lh_store *store)
     expect_same(store, NULL, 0);
 }
 
-TEST(a_database_in_another_encoding_is_repaired_in_it)
+TEST(repair_keeps_the_encoding_of_a_database)
 {
     build_adopted();
     page_fill(root_of("lh_job_pending"), 0);
-    ruin_note();
+    note_damaged_file();
     lh_store *store = open_repairing();
     EXPECT_EQ(epoch_of(store), 0);
     expect_adopted(store);
@@ -161,15 +161,15 @@ TEST(pages_below_a_damaged_one_are_found_without_a_map_of_pages)
 {
     build_adopted();
     page_fill(root_of("lh_job"), 0);
-    ruin_note();
+    note_damaged_file();
     lh_store *store = open_repairing();
-    EXPECT_EQ(epoch_of(store), 1); /* nobody knows whether there were rows on it */
+    EXPECT_EQ(epoch_of(store), 1); /* it is unknown whether the page had rows */
     expect_adopted(store);
     lh_close(store);
 }
 
-/* Then a page that nothing leads to may be one that was given up, with rows deleted long ago. */
-TEST(without_a_map_and_with_a_damaged_list_of_free_pages_nothing_rises_again)
+/* A page that no tree leads to may then be a free page with deleted rows. */
+TEST(deleted_rows_do_not_return_without_a_page_map)
 {
     build_adopted();
     sqlite3 *db = db_open("store.db");

@@ -1,6 +1,4 @@
-/*
- * Damage to the file as a whole, to what the store knows of itself, and to its log.
- */
+/* Damage to the whole file, to the store's own values, and to its log. */
 #include "store/damage.h"
 
 #include <fcntl.h>
@@ -13,11 +11,11 @@ enum { JOBS = 3000, MOST = 4000 };
 
 /* ---- the file as a whole ---- */
 
-TEST(a_file_that_was_cut_off_keeps_every_row_that_is_left_of_it)
+TEST(truncated_file_keeps_every_remaining_row)
 {
     int64_t ids[MOST], gone[MOST], cut;
     int n = 0;
-    ruin_build(JOBS);
+    full_store_build(JOBS);
     cut = file_size("store.db") / 4096 * 2 / 3;
     EXPECT_EQ(truncate("store.db", cut * 4096 + 100), 0);
     for (int i = 0; i < pages_of("lh_job", "leaf"); i++) {
@@ -27,12 +25,12 @@ TEST(a_file_that_was_cut_off_keeps_every_row_that_is_left_of_it)
             gone[n++] = ids[k];
     }
     EXPECT(n > 100 && n < JOBS - 100);
-    ruin_note();
-    lh_store *store = ruin_open();
-    lh_report *report = ruin_report(store);
+    note_damaged_file();
+    lh_store *store = repair_open();
+    lh_report *report = repair_report(store);
     EXPECT_EQ(epoch_of(store), 1);
     sqlite3 *db = db_open("store.db");
-    /* Of a row at the edge of the cut the beginning may be left: it is kept, and failed. */
+    /* The beginning of a row at the cut may be left. That job is kept and failed. */
     int64_t shreds = db_int(db, "SELECT count(*) FROM lh_job WHERE queue = 'damaged'");
     EXPECT(shreds <= 1);
     EXPECT_EQ(rows_gone("lh_job", "id"), n - shreds);
@@ -59,13 +57,13 @@ static void overwrite(off_t at, size_t len, int byte)
     close(fd);
 }
 
-TEST(rubbish_in_the_header_costs_nothing)
+TEST(overwritten_header_costs_nothing)
 {
-    ruin_build(JOBS);
+    full_store_build(JOBS);
     overwrite(0, 100, 0x77);
-    ruin_note();
-    lh_store *store = ruin_open();
-    lh_report *report = ruin_report(store);
+    note_damaged_file();
+    lh_store *store = repair_open();
+    lh_report *report = repair_report(store);
     EXPECT_EQ(report_count(report, "lost"), 0);
     EXPECT_EQ(epoch_of(store), 0);
     expect_same(store, NULL, 0);
@@ -74,13 +72,13 @@ TEST(rubbish_in_the_header_costs_nothing)
     lh_close(store);
 }
 
-/* What is where is told by its shape alone. */
-TEST(rubbish_in_place_of_the_schema_costs_no_job)
+/* Rows are assigned to tables only by their shape. */
+TEST(overwritten_schema_costs_no_job)
 {
-    ruin_build(JOBS);
+    full_store_build(JOBS);
     overwrite(0, 4096, 0x77);
-    ruin_note();
-    lh_store *store = ruin_open();
+    note_damaged_file();
+    lh_store *store = repair_open();
     EXPECT_EQ(rows_changed("lh_job", "true"), 0);
     EXPECT_EQ(rows_changed("lh_policy", "true"), 0);
     EXPECT_EQ(rows_changed("lh_lease", "true"), 0);
@@ -94,16 +92,16 @@ TEST(rubbish_in_place_of_the_schema_costs_no_job)
     lh_close(store);
 }
 
-TEST(where_nothing_can_be_read_the_file_is_as_it_was)
+TEST(unreadable_file_is_left_unchanged)
 {
     size_t len;
     lh_store *store = NULL;
-    ruin_build(300);
+    full_store_build(300);
     unsigned char *bytes = file_bytes("store.db", &len);
     memset(bytes, 0x5a, len);
     file_write("store.db", bytes, len);
     free(bytes);
-    ruin_note();
+    note_damaged_file();
     EXPECT_STATUS(lh_open("store.db", &(lh_open_opts){.startup = true}, &store), LH_ECORRUPT);
     EXPECT_EQ(lh_status_exit(LH_ECORRUPT), 6);
     EXPECT_CONTAINS(lh_errmsg(store), "could not be repaired");
@@ -112,23 +110,23 @@ TEST(where_nothing_can_be_read_the_file_is_as_it_was)
     expect_nothing_left();
 }
 
-TEST(a_file_that_was_emptied_is_not_taken_for_a_new_one)
+TEST(emptied_file_is_not_taken_for_a_new_one)
 {
-    ruin_build(300);
+    full_store_build(300);
     EXPECT_EQ(truncate("store.db", 0), 0);
-    ruin_note();
+    note_damaged_file();
     expect_open("store.db", (lh_open_opts){.create = true, .startup = true}, LH_ECORRUPT,
                 "too short for a database");
     expect_nothing_left();
 }
 
-TEST(a_file_that_was_emptied_is_made_anew_from_its_log)
+TEST(emptied_file_is_rebuilt_from_its_log)
 {
-    ruin_build_crashed(300, 50);
+    full_store_build_crashed(300, 50);
     EXPECT_EQ(truncate("store.db", 0), 0);
-    ruin_note();
+    note_damaged_file();
     lh_store *store = store_open("store.db", (lh_open_opts){.create = true});
-    lh_report *report = ruin_report(store);
+    lh_report *report = repair_report(store);
     expect_said(report, "part of the schema is lost");
     expect_said(report, "identity of the store was lost");
     sqlite3 *db = db_open("store.db");
@@ -142,17 +140,17 @@ TEST(a_file_that_was_emptied_is_made_anew_from_its_log)
     lh_close(store);
 }
 
-TEST(a_store_that_is_damaged_twice_at_the_same_time_keeps_both)
+TEST(store_damaged_twice_in_one_second_keeps_both_files)
 {
     freeze_now();
-    ruin_build(300);
+    full_store_build(300);
     page_fill(root_of("lh_job_pending"), 0);
-    ruin_note();
-    lh_store *store = ruin_open();
+    note_damaged_file();
+    lh_store *store = repair_open();
     lh_close(store);
     copy_file("store.db", "before.db");
     page_fill(root_of("lh_job_timed"), 0);
-    store = ruin_open();
+    store = repair_open();
     EXPECT_EQ(rows_changed("lh_job", "true"), 0);
     store_check(store);
     lh_close(store);
@@ -161,11 +159,11 @@ TEST(a_store_that_is_damaged_twice_at_the_same_time_keeps_both)
               0);
 }
 
-/* ---- what the store knows of itself ---- */
+/* ---- the store's own values ---- */
 
-TEST(a_store_that_has_lost_what_it_knows_of_itself_is_the_same_store)
+TEST(store_that_lost_its_own_values_keeps_its_identity)
 {
-    ruin_build(300);
+    full_store_build(300);
     sqlite3 *db = db_open("store.db");
     db_exec(db, "UPDATE lh_meta SET value = 5, row_sum = NULL WHERE key = 'epoch';"
                 "UPDATE lh_job SET token = (7 << 40) + 3, state_sum = state_sum + 17 * ((7 << 40) "
@@ -175,15 +173,15 @@ TEST(a_store_that_has_lost_what_it_knows_of_itself_is_the_same_store)
     sqlite3_close(db);
     copy_file("store.db", "before.db");
     page_fill(root_of("lh_meta"), 0);
-    ruin_note();
-    lh_store *store = ruin_open();
-    lh_report *report = ruin_report(store);
+    note_damaged_file();
+    lh_store *store = repair_open();
+    lh_report *report = repair_report(store);
     expect_said(report, "identity of the store was lost");
     EXPECT_EQ(rows_changed("lh_job", "state <> 'running'"), 0);
     EXPECT_EQ(rows_changed("lh_meta", "key = 'store_uuid' OR key = 'own_file' OR "
                                       "key = 'schema_version'"),
               0);
-    EXPECT(epoch_of(store) > 7); /* above any token that is there */
+    EXPECT(epoch_of(store) > 7); /* above every token in the file */
     lh_jobs *jobs = take(store, "sql", "w1", 0);
     EXPECT(jobs->job[0].token > INT64_C(7) << 40);
     lh_jobs_free(jobs);
@@ -193,22 +191,23 @@ TEST(a_store_that_has_lost_what_it_knows_of_itself_is_the_same_store)
     lh_close(store);
 }
 
-TEST(where_the_highest_ids_are_lost_none_is_used_again)
+TEST(no_id_is_used_again_if_the_highest_ids_are_lost)
 {
     int64_t last;
-    ruin_build(300);
+    full_store_build(300);
     lh_store *store = store_new();
     last = add(store, "mail", "x");
     EXPECT_OK(lh_cancel(store, &last, 1, NULL, NULL));
     EXPECT_OK(lh_delete(store, &last, 1, NULL));
     lh_close(store);
     sqlite3 *db = db_open("store.db");
-    db_exec(db, "DELETE FROM lh_event; PRAGMA wal_checkpoint(TRUNCATE)"); /* nothing tells of it */
+    /* nothing in the file shows it */
+    db_exec(db, "DELETE FROM lh_event; PRAGMA wal_checkpoint(TRUNCATE)");
     sqlite3_close(db);
     copy_file("store.db", "before.db");
     page_fill(root_of("sqlite_sequence"), 0);
-    ruin_note();
-    store = ruin_open();
+    note_damaged_file();
+    store = repair_open();
     EXPECT(add(store, "mail", "y") > last);
     EXPECT_EQ(rows_changed("lh_job", "true"), 0);
     EXPECT_EQ(epoch_of(store), 1);
@@ -216,11 +215,11 @@ TEST(where_the_highest_ids_are_lost_none_is_used_again)
     lh_close(store);
 }
 
-/* Whichever way it was repaired. */
-TEST(where_the_highest_id_of_a_job_is_missing_none_is_used_again)
+/* For both methods of repair. */
+TEST(no_id_is_used_again_if_the_highest_job_id_is_lost)
 {
     int64_t last;
-    ruin_build(300);
+    full_store_build(300);
     sqlite3 *db = db_open("store.db");
     last = db_int(db, "SELECT seq FROM sqlite_sequence WHERE name = 'lh_job'");
     db_exec(db, "DELETE FROM lh_job WHERE queue = 'sql'; DELETE FROM lh_event;"
@@ -229,8 +228,8 @@ TEST(where_the_highest_id_of_a_job_is_missing_none_is_used_again)
     sqlite3_close(db);
     copy_file("store.db", "before.db");
     page_patch(page_of("lh_job_key", "leaf", 0), "key-0", "key-z", 5);
-    lh_store *store = ruin_open();
-    lh_report *report = ruin_report(store);
+    lh_store *store = repair_open();
+    lh_report *report = repair_report(store);
     expect_said(report, "REINDEX");
     expect_said(report, "highest ids ever given are lost");
     EXPECT(add(store, "mail", "y") > last);
@@ -240,18 +239,18 @@ TEST(where_the_highest_id_of_a_job_is_missing_none_is_used_again)
     lh_close(store);
 }
 
-TEST(where_the_row_of_a_queue_is_lost_its_jobs_are_counted_anew)
+TEST(jobs_are_counted_again_if_the_row_of_their_queue_is_lost)
 {
     lh_queue was[2];
-    ruin_build(JOBS);
+    full_store_build(JOBS);
     lh_store *store = store_new();
     was[0] = counts_of(store, "mail");
     was[1] = counts_of(store, "print");
     lh_close(store);
     copy_file("store.db", "before.db");
     page_fill(root_of("lh_queue"), 0x11);
-    ruin_note();
-    store = ruin_open();
+    note_damaged_file();
+    store = repair_open();
     for (int i = 0; i < 2; i++) {
         lh_queue now = counts_of(store, i ? "print" : "mail");
         EXPECT_EQ(now.pending, was[i].pending);
@@ -262,13 +261,14 @@ TEST(where_the_row_of_a_queue_is_lost_its_jobs_are_counted_anew)
         EXPECT_EQ(now.scheduled, was[i].scheduled);
     }
     EXPECT_EQ(rows_changed("lh_job", "true"), 0);
-    lh_report *report = ruin_report(store);
-    EXPECT_EQ(report_count(report, "counts"), 0); /* by the repair, not by what comes after it */
+    lh_report *report = repair_report(store);
+    /* the repair has corrected it, not a later step */
+    EXPECT_EQ(report_count(report, "counts"), 0);
     lh_report_free(report);
     store_check(store);
     (void)add(store, "mail", "goes on");
     lh_close(store);
-    store = ruin_open(); /* and is not taken for an old copy */
+    store = repair_open(); /* and the store does not count as an old copy */
     lh_close(store);
 }
 
@@ -277,9 +277,9 @@ TEST(a_zeroed_page_of_any_other_table_costs_no_job)
     static const char *const trees[] = {"lh_request", "lh_event", "lh_expiry",
                                         "lh_policy",  "lh_lease", "lh_worker"};
     for (size_t i = 0; i < sizeof trees / sizeof trees[0]; i++) {
-        ruin_build(300);
+        full_store_build(300);
         page_fill(root_of(trees[i]), 0);
-        lh_store *store = ruin_open();
+        lh_store *store = repair_open();
         EXPECT_EQ(rows_changed("lh_job", "true"), 0);
         EXPECT_EQ(rows_changed("lh_expiry", "true"), 0);
         store_check(store);
@@ -290,13 +290,13 @@ TEST(a_zeroed_page_of_any_other_table_costs_no_job)
 
 /* ---- the log ---- */
 
-TEST(what_is_in_the_log_alone_is_kept)
+TEST(changes_that_are_only_in_the_log_are_kept)
 {
-    ruin_build_crashed(JOBS, 700);
+    full_store_build_crashed(JOBS, 700);
     page_fill(page_of("lh_job_timed", "leaf", 0), 0);
-    ruin_note();
-    lh_store *store = ruin_open();
-    lh_report *report = ruin_report(store);
+    note_damaged_file();
+    lh_store *store = repair_open();
+    lh_report *report = repair_report(store);
     EXPECT(report->integrity.repair_succeeded);
     EXPECT_EQ(report_count(report, "lost"), 0);
     expect_same(store, NULL, 0);
@@ -305,24 +305,24 @@ TEST(what_is_in_the_log_alone_is_kept)
     lh_close(store);
 }
 
-TEST(a_loss_in_the_database_does_not_cost_its_log)
+TEST(loss_in_the_database_does_not_cost_changes_in_the_log)
 {
     int64_t ids[MOST];
-    ruin_build_crashed(JOBS, 700);
+    full_store_build_crashed(JOBS, 700);
     int64_t page = page_of("lh_job", "leaf", 20);
     int n = jobs_on(page, ids, MOST);
     page_fill(page, 0);
-    ruin_note();
-    lh_store *store = ruin_open();
+    note_damaged_file();
+    lh_store *store = repair_open();
     expect_same(store, ids, n);
     EXPECT_EQ(epoch_of(store), 1);
     lh_close(store);
 }
 
-/* A transaction that was larger than its program's memory is in the log before it is committed. */
-TEST(what_was_not_committed_is_not_in_the_repaired_store)
+/* A transaction that does not fit in its program's cache is in the log before it is committed. */
+TEST(uncommitted_changes_are_not_in_the_repaired_store)
 {
-    ruin_build_crashed(JOBS, 50);
+    full_store_build_crashed(JOBS, 50);
     pid_t child = test_fork();
     if (child == 0) {
         sqlite3 *db = db_open("store.db");
@@ -333,18 +333,18 @@ TEST(what_was_not_committed_is_not_in_the_repaired_store)
     EXPECT_EQ(test_wait(child).code, 0);
     EXPECT(file_size("store.db-wal") > 100000);
     page_fill(page_of("lh_job_key", "leaf", 0), 0);
-    ruin_note();
-    lh_store *store = ruin_open();
+    note_damaged_file();
+    lh_store *store = repair_open();
     expect_same(store, NULL, 0);
     EXPECT_EQ(epoch_of(store), 0);
     lh_close(store);
 }
 
-/* The log was folded, and is still there: it has the page that the database has lost. */
+/* The log was checkpointed but still has the page that the database has lost. */
 TEST(a_page_that_the_log_still_has_costs_nothing)
 {
     int64_t ids[MOST];
-    ruin_build_crashed(300, 50);
+    full_store_build_crashed(300, 50);
     sqlite3 *db = db_open("store.db");
     db_exec(db, "PRAGMA wal_checkpoint(FULL)");
     int64_t page = page_of("lh_job", "leaf", -1);
@@ -354,15 +354,15 @@ TEST(a_page_that_the_log_still_has_costs_nothing)
     EXPECT(file_size("store.db-wal") > 0);
     page_fill(page, 0);
     page_fill(root_of("lh_job_key"), 0);
-    lh_store *store = ruin_open();
+    lh_store *store = repair_open();
     EXPECT_EQ(rows_changed("lh_job", "true"), 0);
     EXPECT_EQ(epoch_of(store), 0);
     lh_close(store);
 }
 
-TEST(a_lost_log_is_a_loss_that_a_repair_does_not_hide)
+TEST(repair_does_not_hide_a_lost_log)
 {
-    ruin_build_crashed(JOBS, 700);
+    full_store_build_crashed(JOBS, 700);
     page_fill(page_of("lh_job_timed", "leaf", 0), 0);
     EXPECT_EQ(unlink("store.db-wal"), 0);
     EXPECT_EQ(unlink("store.db-shm"), 0);
@@ -375,20 +375,20 @@ TEST(a_lost_log_is_a_loss_that_a_repair_does_not_hide)
     lh_close(store);
 }
 
-TEST(a_torn_log_is_read_up_to_where_it_is_whole_and_the_loss_is_told)
+TEST(torn_log_is_applied_up_to_its_last_valid_commit)
 {
-    ruin_build_crashed(JOBS, 700);
+    full_store_build_crashed(JOBS, 700);
     EXPECT_EQ(truncate("store.db-wal", file_size("store.db-wal") / 2), 0);
     expect_open("store.db", (lh_open_opts){.startup = true}, LH_EOLDER, "older than it was");
     lh_store *store = store_open("store.db", (lh_open_opts){.startup = true, .accept_loss = true});
-    EXPECT_EQ(rows_gone("lh_job", "id") % 500, 200); /* whole transactions */
+    EXPECT_EQ(rows_gone("lh_job", "id") % 500, 200); /* whole transactions of 500 jobs */
     EXPECT_EQ(epoch_of(store), 1);
     store_check(store);
     lh_close(store);
 }
 
-/* In "other": a store of which `folded` jobs are in the file, and 60 more in the log alone. With 0 the
- * log has every page of it. */
+/* In "other", make a store with `folded` jobs in the file and 60 more in the log. With 0 the log
+ * has every page. */
 static void build_other(int folded)
 {
     static char payload[3001];
@@ -408,34 +408,35 @@ static void build_other(int folded)
         for (int i = 0; i < 60; i++)
             (void)add(store, "another", payload);
         if (folded == 0)
-            db_exec(db_open("store.db"), "VACUUM"); /* not closed: that would fold the log */
+            /* it is not closed, because that would checkpoint the log */
+            db_exec(db_open("store.db"), "VACUUM");
         test_child_done();
     }
     EXPECT_EQ(test_wait(child).code, 0);
     EXPECT_EQ(chdir(".."), 0);
 }
 
-TEST(a_log_of_another_store_is_not_taken_for_ours)
+TEST(log_of_another_store_is_refused)
 {
     lh_store *store = NULL;
-    ruin_build(JOBS);
-    build_other(0); /* its log alone is a whole store */
+    full_store_build(JOBS);
+    build_other(0); /* the log alone is a complete store */
     copy_file("other/store.db-wal", "store.db-wal");
-    ruin_note();
+    note_damaged_file();
     if (lh_open("store.db", &(lh_open_opts){.startup = true}, &store) == LH_OK)
         FAIL("another store is there now");
     lh_close(store);
     expect_nothing_left();
 }
 
-TEST(a_log_that_ruins_the_store_is_left_out)
+TEST(log_that_damages_the_store_is_left_out)
 {
-    ruin_build(JOBS);
+    full_store_build(JOBS);
     build_other(20);
     copy_file("other/store.db-wal", "store.db-wal");
-    ruin_note();
-    lh_store *store = ruin_open();
-    lh_report *report = ruin_report(store);
+    note_damaged_file();
+    lh_store *store = repair_open();
+    lh_report *report = repair_report(store);
     expect_said(report, "log of the store was left out");
     EXPECT_EQ(rows_changed("lh_job", "true"), 0);
     EXPECT_EQ(epoch_of(store), 1);

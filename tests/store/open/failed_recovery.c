@@ -1,7 +1,5 @@
-/*
- * Jobs that will not be taken back: each is told under the failed recoveries, the rest goes on, and
- * the store says that it is degraded until a whole recovery went well. And counts that are wrong.
- */
+/* Jobs that cannot be recovered: each is recorded as a failed recovery, the rest goes on, and the
+ * store is degraded until a whole recovery succeeds. Also counts that are wrong. */
 #include "store/crashed.h"
 
 #include <pthread.h>
@@ -17,7 +15,7 @@ static void exec(const char *text)
     sqlite3_close(db);
 }
 
-/* Three jobs whose leases have ended; the row of one of them stays as it is. */
+/* Three jobs with expired leases. The row of one of them cannot be changed. */
 static lh_store *store_with_a_stubborn_job(void)
 {
     freeze_now();
@@ -53,7 +51,7 @@ static void expect_degraded(lh_store *store, bool degraded)
         FAIL("degraded: \"%s\"", info.degraded);
 }
 
-TEST(a_job_that_cannot_be_recovered_is_told_and_the_rest_goes_on)
+TEST(job_that_cannot_be_recovered_is_reported_and_the_rest_goes_on)
 {
     lh_store *store = store_with_a_stubborn_job();
     lh_store_info info;
@@ -92,7 +90,7 @@ TEST(a_claim_goes_on_past_a_job_that_cannot_be_recovered)
     lh_jobs_free(jobs);
     expect_degraded(store, true);
     EXPECT_EQ(reports(store), 1);
-    for (int i = 0; i < 5; i++) /* it is known: not told again and again */
+    for (int i = 0; i < 5; i++) /* it is known, so it is not recorded again */
         EXPECT(take(store, "mail", "w2", 60000) == NULL);
     lh_upkeep done;
     EXPECT_OK(lh_maintain(store, NULL, &done));
@@ -105,12 +103,12 @@ TEST(a_claim_goes_on_past_a_job_that_cannot_be_recovered)
     lh_close(store);
 }
 
-TEST(a_store_is_degraded_until_a_whole_recovery_went_well)
+TEST(store_is_degraded_until_a_whole_recovery_succeeds)
 {
     lh_store *store = store_with_a_stubborn_job();
     lh_report_free(recover(store, NULL));
     expect_degraded(store, true);
-    lh_report_free(recover(store, NULL)); /* as before */
+    lh_report_free(recover(store, NULL)); /* the same as before */
     expect_degraded(store, true);
     soften();
     expect_degraded(store, true);
@@ -123,7 +121,7 @@ TEST(a_store_is_degraded_until_a_whole_recovery_went_well)
     lh_close(store);
 }
 
-TEST(a_startup_that_goes_well_ends_the_degraded_state)
+TEST(successful_startup_ends_the_degraded_state)
 {
     lh_store *store = store_with_a_stubborn_job();
     lh_report_free(recover(store, NULL));
@@ -134,7 +132,7 @@ TEST(a_startup_that_goes_well_ends_the_degraded_state)
     lh_close(store);
 }
 
-TEST(upkeep_that_gets_the_stubborn_job_at_last_ends_the_degraded_state)
+TEST(maintenance_that_recovers_the_failed_job_ends_the_degraded_state)
 {
     lh_store *store = store_with_a_stubborn_job();
     lh_report_free(recover(store, NULL));
@@ -146,7 +144,7 @@ TEST(upkeep_that_gets_the_stubborn_job_at_last_ends_the_degraded_state)
     lh_close(store);
 }
 
-TEST(a_recovery_that_did_not_look_at_everything_does_not_end_the_degraded_state)
+TEST(partial_recovery_does_not_end_the_degraded_state)
 {
     lh_store *store = store_with_a_stubborn_job();
     int raised = 1;
@@ -163,7 +161,7 @@ TEST(a_recovery_that_did_not_look_at_everything_does_not_end_the_degraded_state)
     lh_close(store);
 }
 
-TEST(the_next_job_that_cannot_be_recovered_is_told_though_one_is_known)
+TEST(second_job_that_cannot_be_recovered_is_reported_too)
 {
     lh_store *store = store_with_a_stubborn_job();
     lh_upkeep done;
@@ -183,7 +181,7 @@ TEST(the_next_job_that_cannot_be_recovered_is_told_though_one_is_known)
     lh_close(store);
 }
 
-TEST(a_store_whose_stubborn_job_is_gone_is_not_degraded_any_more)
+TEST(store_is_not_degraded_after_the_failed_job_is_deleted)
 {
     lh_store *store = store_with_a_stubborn_job();
     lh_report_free(recover(store, NULL));
@@ -194,7 +192,7 @@ TEST(a_store_whose_stubborn_job_is_gone_is_not_degraded_any_more)
     lh_close(store);
 }
 
-/* ---- it keeps nobody busy ---- */
+/* ---- maintenance is not kept busy ---- */
 
 struct keeper {
     lh_store *store;
@@ -216,7 +214,7 @@ TEST(a_job_that_cannot_be_recovered_does_not_keep_maintenance_busy)
     struct keeper k = {.store = store_with_a_stubborn_job()};
     pthread_t thread;
     EXPECT_EQ(pthread_create(&thread, NULL, keep_up, &k), 0);
-    nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL); /* in which nothing happens */
+    nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL); /* nothing happens meanwhile */
     __atomic_store_n(&k.cancel, 1, __ATOMIC_SEQ_CST);
     pthread_join(thread, NULL);
     EXPECT_STATUS(k.rc, LH_EINTR);
@@ -226,7 +224,7 @@ TEST(a_job_that_cannot_be_recovered_does_not_keep_maintenance_busy)
 
 /* ---- inconsistencies ---- */
 
-TEST(counts_that_are_wrong_are_told_and_put_right)
+TEST(wrong_counts_are_reported_and_corrected)
 {
     freeze_now();
     lh_store *store = store_new();
@@ -246,7 +244,7 @@ TEST(counts_that_are_wrong_are_told_and_put_right)
     lh_close(store);
 }
 
-TEST(a_count_that_is_missing_is_made_anew)
+TEST(missing_count_is_created_again)
 {
     freeze_now();
     lh_store *store = store_new();
@@ -259,7 +257,7 @@ TEST(a_count_that_is_missing_is_made_anew)
     lh_close(store);
 }
 
-TEST(a_count_of_ids_that_is_too_low_is_put_right)
+TEST(highest_id_that_is_too_low_is_corrected)
 {
     lh_store *store = store_new();
     for (int i = 0; i < 5; i++)
@@ -276,7 +274,7 @@ TEST(a_count_of_ids_that_is_too_low_is_put_right)
 
 /* ---- steps that a user's trigger refuses ---- */
 
-/* Two jobs whose leases have ended, a named lease that has, and a trigger. */
+/* Two jobs with expired leases, an expired named lease, and a trigger. */
 static lh_store *store_with_a_refused_step(const char *trigger)
 {
     freeze_now();
@@ -344,7 +342,7 @@ TEST(a_job_whose_event_is_refused_stays_as_it_was_and_the_rest_goes_on)
     lh_close(store);
 }
 
-TEST(a_lease_that_cannot_be_freed_does_not_hold_back_jobs)
+TEST(lease_that_cannot_be_freed_does_not_stop_the_recovery_of_jobs)
 {
     lh_store *store = store_with_a_refused_step(REFUSE("UPDATE ON lh_lease", "new.owner IS NULL"));
     lh_jobs *jobs = take(store, "mail", "w2", 60000);
@@ -353,7 +351,8 @@ TEST(a_lease_that_cannot_be_freed_does_not_hold_back_jobs)
     lh_jobs_free(jobs);
     expect_degraded(store, true);
     EXPECT_EQ(reports(store), 1);
-    jobs = take(store, "mail", "w2", 60000); /* known: no second report */
+    /* the failure is known, so there is no second report */
+    jobs = take(store, "mail", "w2", 60000);
     lh_jobs_free(jobs);
     EXPECT_EQ(reports(store), 1);
     lh_report *report = recover(store, NULL);
@@ -368,7 +367,7 @@ TEST(a_lease_that_cannot_be_freed_does_not_hold_back_jobs)
     lh_close(store);
 }
 
-/* Two damaged jobs: the step that sets the first one aside is undone, and the epoch with it. */
+/* Two damaged jobs. The step that sets the first aside is undone, and the epoch with it. */
 TEST(an_epoch_that_was_raised_in_a_refused_step_is_raised_again_by_the_next)
 {
     lh_store *store = store_with_a_refused_step(
@@ -422,7 +421,8 @@ TEST(a_failure_that_repeats_is_reported_once_and_a_new_one_beside_it_too)
     lh_close(store);
 }
 
-/* 600 leases of an owner, more than a batch, that no recovery can free. They end before all others. */
+/* 600 leases of one owner, more than a batch, that no recovery can free. They expire before all
+ * others. */
 static void put_refused_leases(const char *owner, int64_t expires_at)
 {
     char sql[400];
@@ -449,7 +449,7 @@ TEST(expired_leases_behind_a_batch_of_refused_ones_are_freed)
     lh_close(store);
 }
 
-/* A worker that has been silent for too long, with a named lease of its own. */
+/* A worker that was silent for too long and holds a named lease. */
 static lh_store *store_with_a_silent_worker(const char *trigger)
 {
     lh_store *store = store_with_a_refused_step(trigger);
@@ -465,7 +465,7 @@ static lh_store *store_with_a_silent_worker(const char *trigger)
     return store;
 }
 
-TEST(a_worker_that_cannot_be_marked_dead_does_not_hold_back_jobs)
+TEST(worker_that_cannot_be_marked_dead_does_not_stop_the_recovery_of_jobs)
 {
     lh_store *store =
         store_with_a_silent_worker(REFUSE("INSERT ON lh_event", "new.type = 'worker.dead'"));
@@ -488,12 +488,12 @@ TEST(leases_of_a_dead_worker_behind_a_batch_of_refused_ones_are_freed)
     lh_report *report = recover(store, NULL);
     EXPECT_EQ(report->n_dead_workers, 1);
     EXPECT_EQ(report->failed_recoveries, 600);
-    EXPECT_EQ(report->locks_cleaned, 2); /* and the one that has expired */
+    EXPECT_EQ(report->locks_cleaned, 2); /* and the expired one */
     lh_report_free(report);
     lh_close(store);
 }
 
-TEST(a_lease_of_a_dead_worker_that_is_refused_is_none_of_its_jobs)
+TEST(refused_lease_of_a_dead_worker_is_not_counted_as_a_job)
 {
     lh_store *store = store_with_a_silent_worker(
         REFUSE("UPDATE ON lh_lease", "old.name = 'mine' AND new.owner IS NULL"));

@@ -1,4 +1,4 @@
-/* Fork: what a forked child may do, and what it cannot do to its parent or to other processes. */
+/* Fork: what a forked child may do, and that it cannot harm its parent or other processes. */
 #include "store/sqlite.h"
 
 #include <dirent.h>
@@ -11,7 +11,7 @@
 
 /* ---- the parent's handle ---- */
 
-TEST(a_handle_is_refused_in_a_forked_child_and_works_on_in_the_parent)
+TEST(handle_is_refused_in_a_forked_child_and_works_in_the_parent)
 {
     lh_store *store = store_new();
     int64_t id = add(store, "mail", "x");
@@ -54,7 +54,7 @@ TEST(a_child_that_dies_with_an_inherited_handle_leaves_no_lock_behind)
     char byte;
     EXPECT_EQ(pipe(hold), 0);
     pid_t child = test_fork();
-    if (child == 0) { /* never calls anything, and lives on beyond the parent's close */
+    if (child == 0) { /* the child calls nothing and outlives the parent's close */
         close(hold[1]);
         EXPECT_EQ(read(hold[0], &byte, 1), 0);
         test_child_done();
@@ -111,7 +111,7 @@ static void *wait_for_a_job(void *arg)
     return NULL;
 }
 
-/* The threads of the handle are stopped through pipes, of which the child has copies. */
+/* The handle's threads are stopped through pipes, of which the child has copies. */
 TEST(close_does_not_wait_for_a_forked_child_to_exit)
 {
     lh_store *store = store_new();
@@ -122,7 +122,7 @@ TEST(close_does_not_wait_for_a_forked_child_to_exit)
     EXPECT_EQ(pipe(hold), 0);
     EXPECT_EQ(pthread_create(&waiter, NULL, wait_for_a_job, store), 0);
     while (
-        !has_open("inotify")) /* by then the handle has its threads, and the pipes that end them */
+        !has_open("inotify")) /* by then the handle has its threads and the pipes that stop them */
         (void)usleep(1000);
     pid_t child = test_fork();
     if (child == 0) {
@@ -153,7 +153,7 @@ TEST(forked_child_cannot_open_a_store_while_its_parent_has_one_open)
     if (child == 0) {
         char message[300];
         int version;
-        lh_close(store); /* does not change it: SQLite has no way to forget its locks */
+        lh_close(store); /* closing does not help: SQLite cannot forget its locks */
         expect_refused("store.db", (lh_open_opts){0});
         expect_refused("store.db", (lh_open_opts){.read_only = true});
         expect_refused("another.db", (lh_open_opts){.create = true});
@@ -217,7 +217,8 @@ static void *read_counts(void *arg)
     return NULL;
 }
 
-/* A child of the server: works with one thread while another one opens and closes reading handles. */
+/* A child of the server. One of its threads works while another opens and closes handles for
+ * reading. */
 static void serve(void)
 {
     int stop = 0;
@@ -276,7 +277,7 @@ static void *come_and_go(void *arg)
     return NULL;
 }
 
-/* Exit code 0: it has opened the store; 1: it was refused. */
+/* Exit code 0: it has opened the store. 1: it was refused. */
 static int try_to_open(void)
 {
     lh_store *store = NULL;
@@ -310,7 +311,8 @@ TEST_TIMEOUT(child_of_a_threaded_parent_opens_the_store_or_is_refused_and_never_
         EXPECT(ended.code == 0 || ended.code == 1);
         refused += ended.code;
     }
-    EXPECT(refused > 0); /* else no thread was in the store at any fork, and nothing was shown */
+    /* otherwise no thread was inside the store at any fork, and the test shows nothing */
+    EXPECT(refused > 0);
     __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
     for (int i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);

@@ -1,6 +1,5 @@
-/* Looking at a store while others write to it or exchange its file: such a store is never taken for
- * one that is older than it was. Processes are stopped at named points, so that each order of steps
- * is forced. */
+/* Checking a store while other processes write to it or replace its file: it must never be reported
+ * as older than it was. Processes stop at named points, which forces each order of steps. */
 #include "store/copies.h"
 
 #include <signal.h>
@@ -32,11 +31,11 @@ static void status_is_sound(lh_store *store)
     EXPECT_STR(info_of(store).degraded, "");
 }
 
-/* The two ways to be told that a store is older than it was. */
+/* The two calls that report a store as older than it was. */
 static void (*const looks[])(lh_store *) = {store_check, status_is_sound};
 enum { LOOKS = sizeof looks / sizeof looks[0] };
 
-/* A process that has the store open, looks at it, and stops at the point. */
+/* A process that opens the store, checks it, and stops at the point. */
 static pid_t looker(void (*look)(lh_store *store), const char *point)
 {
     pid_t child = test_fork();
@@ -52,7 +51,7 @@ static pid_t looker(void (*look)(lh_store *store), const char *point)
     return child;
 }
 
-TEST(a_store_written_to_while_it_is_looked_at_is_not_older_than_it_was)
+TEST(store_is_not_reported_as_older_while_others_write)
 {
     for (int i = 0; i < LOOKS; i++) {
         lh_close(store_new());
@@ -65,8 +64,8 @@ TEST(a_store_written_to_while_it_is_looked_at_is_not_older_than_it_was)
     }
 }
 
-/* A copy is put back; it stops when the marks are those of the new file and the old one still has
- * the name. */
+/* A process that restores a copy. It stops when the marks belong to the new file and the old file
+ * still has the name. */
 static pid_t restorer(const char *point)
 {
     pid_t child = test_fork();
@@ -80,7 +79,7 @@ static pid_t restorer(const char *point)
     return child;
 }
 
-TEST(a_store_looked_at_while_it_is_replaced_is_not_older_than_it_was)
+TEST(store_is_not_reported_as_older_while_it_is_replaced)
 {
     for (int i = 0; i < LOOKS; i++) {
         lh_store *store = store_new();
@@ -94,7 +93,7 @@ TEST(a_store_looked_at_while_it_is_replaced_is_not_older_than_it_was)
     }
 }
 
-TEST(a_loss_accepted_while_the_store_is_looked_at_is_not_reported_again)
+TEST(loss_that_is_accepted_during_a_check_is_not_reported)
 {
     for (int i = 0; i < LOOKS; i++) {
         lh_close(store_new());

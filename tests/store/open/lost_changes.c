@@ -1,4 +1,5 @@
-/* Damage and loss: a store that is older than it was, files that vanish, bytes that rot. */
+/* Lost changes: a store that is older than its high-water mark, files that disappear, corrupt
+ * payloads. */
 #include "store/sqlite.h"
 
 #include <stdio.h>
@@ -9,7 +10,7 @@
 
 /* ---- older than its high-water mark ---- */
 
-TEST(an_old_copy_put_back_is_not_written_to)
+TEST(old_copy_in_place_of_the_store_is_refused)
 {
     lh_store *store = store_new();
     add(store, "mail", "in the copy");
@@ -28,7 +29,7 @@ TEST(an_old_copy_put_back_is_not_written_to)
     expect_open("store.db", (lh_open_opts){0}, LH_EOLDER, "accept-loss");
 }
 
-TEST(an_accepted_loss_goes_on_under_a_higher_epoch)
+TEST(accepted_loss_raises_the_epoch)
 {
     lh_store_info info;
     lh_store *store = store_new();
@@ -45,13 +46,13 @@ TEST(an_accepted_loss_goes_on_under_a_higher_epoch)
     EXPECT_EQ(info.epoch, 1);
     lh_jobs *after = take(store, "mail", "w2", 0);
     EXPECT_EQ(after->job[0].id, id);
-    EXPECT(after->job[0].token > EPOCH); /* the token of the lost claim is not handed out again */
+    EXPECT(after->job[0].token > EPOCH); /* the token of the lost claim is not issued again */
     EXPECT_STATUS(
         lh_complete(store, &(lh_done){.job = id, .token = before->job[0].token}, 1, NULL, NULL),
         LH_ELOST);
     store_check(store);
     lh_close(store);
-    store = store_open("store.db", (lh_open_opts){0}); /* accepted once is accepted */
+    store = store_open("store.db", (lh_open_opts){0}); /* one acceptance is enough */
     EXPECT_OK(lh_store_status(store, &info));
     EXPECT_EQ(info.epoch, 1);
     lh_close(store);
@@ -59,7 +60,7 @@ TEST(an_accepted_loss_goes_on_under_a_higher_epoch)
     lh_jobs_free(after);
 }
 
-TEST(accepting_a_loss_that_did_not_happen_changes_nothing)
+TEST(accept_loss_without_a_loss_changes_nothing)
 {
     lh_store_info info;
     lh_store *store = store_new();
@@ -78,7 +79,7 @@ static void crash_with(int jobs)
         lh_store *store = store_new();
         for (int i = 0; i < jobs; i++)
             add(store, "mail", "x");
-        test_child_done(); /* without closing: all of it is in the log */
+        test_child_done(); /* the store is not closed, so everything is in the log */
     }
     EXPECT_EQ(test_wait(child).code, 0);
 }
@@ -94,7 +95,7 @@ TEST(a_log_that_was_lost_after_a_crash_is_noticed)
     expect_open("store.db", (lh_open_opts){.create = true}, LH_EOLDER, "-wal");
 }
 
-TEST(a_log_that_another_program_folded_after_a_crash_is_no_loss)
+TEST(log_that_another_program_checkpointed_after_a_crash_is_no_loss)
 {
     crash_with(3);
     sqlite3 *db = db_open("store.db");
@@ -105,7 +106,7 @@ TEST(a_log_that_another_program_folded_after_a_crash_is_no_loss)
     lh_close(store);
 }
 
-TEST(another_store_put_in_its_place_is_another_store)
+TEST(other_store_in_the_same_place_starts_its_own_marks)
 {
     lh_store *store = store_new();
     for (int i = 0; i < 5; i++)
@@ -115,16 +116,17 @@ TEST(another_store_put_in_its_place_is_another_store)
     add(store, "mail", "y");
     lh_close(store);
     EXPECT_EQ(rename("other.db", "store.db"), 0);
-    store = store_open("store.db", (lh_open_opts){0}); /* its marks are not the other's */
+    /* the marks of the replaced store do not apply */
+    store = store_open("store.db", (lh_open_opts){0});
     EXPECT_EQ(counts_of(store, "mail").pending, 1);
     add(store, "mail", "z");
     store_check(store);
     lh_close(store);
 }
 
-/* ---- files that vanish ---- */
+/* ---- files that disappear ---- */
 
-TEST(without_its_side_file_a_store_opens_and_makes_it_anew)
+TEST(store_without_its_coordination_file_opens_and_creates_it)
 {
     lh_store *store = store_new();
     add(store, "mail", "x");
@@ -138,7 +140,7 @@ TEST(without_its_side_file_a_store_opens_and_makes_it_anew)
     lh_close(store);
 }
 
-TEST(a_side_file_that_was_emptied_is_made_anew)
+TEST(emptied_coordination_file_is_created_again)
 {
     lh_store *store = store_new();
     add(store, "mail", "x");
@@ -151,7 +153,7 @@ TEST(a_side_file_that_was_emptied_is_made_anew)
     lh_close(store);
 }
 
-TEST(a_file_that_is_not_ours_is_not_taken_for_a_side_file)
+TEST(foreign_file_is_not_used_as_coordination_file)
 {
     size_t len;
     lh_store *store = store_new();
@@ -163,7 +165,7 @@ TEST(a_file_that_is_not_ours_is_not_taken_for_a_side_file)
     free(bytes);
 }
 
-TEST(a_side_file_removed_while_the_store_is_open_stops_the_handle)
+TEST(removing_the_coordination_file_stops_an_open_handle)
 {
     lh_store *store = store_new();
     lh_enqueued out;
@@ -171,7 +173,7 @@ TEST(a_side_file_removed_while_the_store_is_open_stops_the_handle)
     EXPECT_EQ(unlink("store.db-lease"), 0);
     EXPECT_STATUS(lh_enqueue(store, "mail", &(lh_new_job){0}, 1, NULL, &out), LH_ESTOPPED);
     EXPECT_CONTAINS(lh_errmsg(store), "store.db-lease");
-    /* Another made meanwhile does not change that: its lock is not ours. */
+    /* A new file does not change that, because its lock is another one. */
     lh_store *other = store_new();
     add(other, "mail", "y");
     EXPECT_STATUS(lh_enqueue(store, "mail", &(lh_new_job){0}, 1, NULL, &out), LH_ESTOPPED);
@@ -181,7 +183,7 @@ TEST(a_side_file_removed_while_the_store_is_open_stops_the_handle)
     lh_close(other);
 }
 
-TEST(a_database_removed_while_it_is_open_acknowledges_nothing_more)
+TEST(removed_database_acknowledges_nothing_more)
 {
     lh_store *store = store_new();
     lh_enqueued out;
@@ -195,7 +197,7 @@ TEST(a_database_removed_while_it_is_open_acknowledges_nothing_more)
     EXPECT(!file_exists("store.db"));
 }
 
-TEST(a_database_replaced_while_it_is_open_acknowledges_nothing_more)
+TEST(replaced_database_acknowledges_nothing_more)
 {
     lh_store *store = store_new();
     lh_enqueued out;
@@ -207,12 +209,12 @@ TEST(a_database_replaced_while_it_is_open_acknowledges_nothing_more)
     EXPECT_STATUS(lh_enqueue(store, "mail", &(lh_new_job){0}, 1, NULL, &out), LH_ESTOPPED);
     lh_close(store);
     store = store_open("store.db", (lh_open_opts){0});
-    EXPECT_EQ(counts_of(store, "mail").pending, 0); /* the one put there is as it was */
+    EXPECT_EQ(counts_of(store, "mail").pending, 0); /* the other store is unchanged */
     store_check(store);
     lh_close(store);
 }
 
-TEST(what_was_refused_while_the_database_was_away_was_not_done)
+TEST(act_refused_while_the_database_was_away_was_not_done)
 {
     lh_store *store = store_new();
     lh_enqueued out;
@@ -227,9 +229,9 @@ TEST(what_was_refused_while_the_database_was_away_was_not_done)
     lh_close(store);
 }
 
-/* ---- bytes that rot ---- */
+/* ---- corrupt payloads and damaged files ---- */
 
-/* Flip one bit of the first place in the file where `marker` stands. */
+/* Flip one bit at the first `marker` in the file. */
 static void rot(const char *path, const char *marker)
 {
     size_t len, n = strlen(marker);
@@ -243,7 +245,7 @@ static void rot(const char *path, const char *marker)
     free(bytes);
 }
 
-TEST(a_payload_that_rotted_on_the_disk_fails_with_the_reason_and_is_never_handed_out)
+TEST(corrupt_payload_fails_its_job_and_is_never_claimed)
 {
     lh_store *store = store_new();
     lh_jobs *jobs = NULL;
@@ -272,7 +274,7 @@ TEST(a_payload_that_rotted_on_the_disk_fails_with_the_reason_and_is_never_handed
     lh_close(store);
 }
 
-TEST(a_rotten_job_does_not_hide_the_sound_one_behind_it)
+TEST(corrupt_payload_does_not_hide_the_next_job)
 {
     lh_store *store = store_new();
     add(store, "mail", "this-one-will-rot-on-the-disk");
@@ -288,7 +290,7 @@ TEST(a_rotten_job_does_not_hide_the_sound_one_behind_it)
     lh_close(store);
 }
 
-TEST(a_rotten_job_takes_no_exclusive_lease)
+TEST(corrupt_payload_takes_no_exclusive_lease)
 {
     lh_store *store = store_new();
     lh_leases *leases = NULL;
@@ -307,7 +309,7 @@ TEST(a_rotten_job_takes_no_exclusive_lease)
     lh_close(store);
 }
 
-TEST(a_damaged_file_is_told_and_not_written_to)
+TEST(damaged_file_is_reported_and_not_written)
 {
     lh_store *store = store_new();
     for (int i = 0; i < 200; i++)
@@ -315,7 +317,7 @@ TEST(a_damaged_file_is_told_and_not_written_to)
     lh_close(store);
     size_t len;
     unsigned char *bytes = file_bytes("store.db", &len);
-    for (size_t page = 1; page < len / 4096; page++) /* all but the first page */
+    for (size_t page = 1; page < len / 4096; page++) /* every page except the first */
         memset(bytes + page * 4096, 0x5a, 4096);
     file_write("store.db", bytes, len);
     free(bytes);

@@ -1,4 +1,4 @@
-/* Opening: what is there, what is not, what is refused, and what is never touched. */
+/* Opening: creating a store, refusing other files, versions, reading only, closing. */
 #include "store/sqlite.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@
 
 /* ---- making a store ---- */
 
-TEST(a_missing_store_is_made_only_when_asked_for)
+TEST(missing_store_is_created_only_on_request)
 {
     expect_open("store.db", (lh_open_opts){0}, LH_ENOSTORE, "store.db");
     expect_open("store.db", (lh_open_opts){.read_only = true}, LH_ENOSTORE, "store.db");
@@ -39,7 +39,7 @@ TEST(a_store_is_named_by_its_path_or_by_a_url)
     lh_close(store);
 }
 
-TEST(the_files_of_a_store_are_the_users_alone)
+TEST(only_the_user_can_read_the_files_of_a_store)
 {
     static const char *const files[] = {"store.db", "store.db-wal", "store.db-shm",
                                         "store.db-lease"};
@@ -66,7 +66,7 @@ TEST(a_new_store_is_marked_as_ours_and_in_wal_mode)
     sqlite3_close(db);
 }
 
-TEST(an_empty_file_becomes_a_store_when_asked_for)
+TEST(empty_file_becomes_a_store_on_request)
 {
     file_write("store.db", "", 0);
     expect_open("store.db", (lh_open_opts){0}, LH_ENOSTORE, "store.db");
@@ -97,7 +97,7 @@ TEST(a_path_that_is_no_store_is_refused)
     EXPECT(!file_exists("store.db"));
 }
 
-/* Nobody listens at port 1: what matters is that none of these is taken for the name of a file. */
+/* No server listens at port 1. None of these names may be taken for the name of a file. */
 TEST(a_name_of_postgresql_is_no_name_of_a_file)
 {
     static const char *const names[] = {"postgres://127.0.0.1:1/x", "postgresql://127.0.0.1:1/x",
@@ -133,7 +133,7 @@ static void zero_header(void)
     free(bytes);
 }
 
-TEST(store_whose_header_is_gone_is_damaged_and_says_what_repairs_it)
+TEST(store_with_a_zeroed_header_names_the_command_that_repairs_it)
 {
     static const char hint[] = "\"leasehold check --repair\" repairs it";
     lh_store *store = store_new();
@@ -148,7 +148,7 @@ TEST(store_whose_header_is_gone_is_damaged_and_says_what_repairs_it)
     lh_close(store);
 }
 
-TEST(store_whose_header_is_gone_is_known_by_its_tables_where_there_is_no_coordination_file)
+TEST(zeroed_header_is_recognized_by_our_tables)
 {
     static const char hint[] = "\"leasehold check --repair\" repairs it";
     lh_store *store = store_new();
@@ -164,7 +164,7 @@ TEST(store_whose_header_is_gone_is_known_by_its_tables_where_there_is_no_coordin
     lh_close(store);
 }
 
-TEST(database_of_another_program_whose_header_is_gone_is_not_taken_for_ours)
+TEST(zeroed_header_of_another_programs_database_is_not_repaired)
 {
     sqlite3 *db = db_open("store.db");
     db_exec(db, "CREATE TABLE song (lh_job TEXT); CREATE TABLE lh_meta (key TEXT)");
@@ -182,7 +182,7 @@ TEST(text_that_has_our_tables_is_not_taken_for_a_store)
     expect_open("words.txt", (lh_open_opts){.repair = true}, LH_EINVAL, "not a SQLite database");
 }
 
-TEST(store_that_was_emptied_is_damaged_to_readers_too)
+TEST(emptied_store_is_damaged_for_readers_too)
 {
     lh_store *store = store_new();
     add(store, "mail", "x");
@@ -206,7 +206,7 @@ TEST(a_symbolic_link_is_not_followed)
     EXPECT(!file_exists("link.db-lease"));
 }
 
-TEST(a_side_file_that_is_a_link_is_not_followed)
+TEST(coordination_file_that_is_a_link_is_refused)
 {
     EXPECT_EQ(symlink("elsewhere", "store.db-lease"), 0);
     lh_store *store = NULL;
@@ -237,7 +237,7 @@ TEST(a_store_of_a_newer_version_is_refused_and_left_alone)
     sqlite3_close(db);
 }
 
-TEST(the_version_of_a_store_is_told_without_changing_anything)
+TEST(version_of_a_store_is_read_without_changing_it)
 {
     int version = -1;
     char why[200] = "";
@@ -256,7 +256,7 @@ TEST(the_version_of_a_store_is_told_without_changing_anything)
     EXPECT_EQ(version, lh_schema_version());
 }
 
-TEST(the_name_of_a_store_tells_its_kind)
+TEST(name_of_a_store_shows_its_kind)
 {
     EXPECT_STR(lh_store_kind("jobs.db"), "sqlite");
     EXPECT_STR(lh_store_kind("sqlite:jobs.db"), "sqlite");
@@ -322,7 +322,7 @@ TEST(a_handle_for_reading_reads_and_never_writes)
     EXPECT_STATUS(lh_cancel(reader, &id, 1, NULL, NULL), LH_EREADONLY);
     EXPECT_STATUS(lh_recover(reader, NULL, NULL), LH_EREADONLY);
     EXPECT_STATUS(lh_maintain(reader, NULL, NULL), LH_EREADONLY);
-    add(writer, "mail", "y"); /* it sees what comes */
+    add(writer, "mail", "y"); /* it sees new changes */
     EXPECT_EQ(counts_of(reader, "mail").pending, 2);
     lh_close(reader);
     store_check(writer);
@@ -347,13 +347,13 @@ TEST(a_handle_for_reading_leaves_the_file_as_it_is)
 
 /* ---- closing ---- */
 
-TEST(the_last_clean_close_folds_the_log_so_that_the_file_alone_is_the_store)
+TEST(last_clean_close_checkpoints_the_log)
 {
     lh_store *first = store_new(), *second = store_new();
     add(first, "mail", "x");
     add(second, "mail", "y");
     lh_close(first);
-    EXPECT(file_size("store.db-wal") > 0); /* another has it open */
+    EXPECT(file_size("store.db-wal") > 0); /* another process has it open */
     lh_close(second);
     EXPECT_EQ(file_size("store.db-wal"), 0);
     copy_file("store.db", "copy.db");
@@ -363,14 +363,14 @@ TEST(the_last_clean_close_folds_the_log_so_that_the_file_alone_is_the_store)
     lh_close(copy);
 }
 
-TEST(a_store_that_was_never_closed_is_opened_as_it_was)
+TEST(store_that_was_never_closed_opens_with_all_changes)
 {
     pid_t child = test_fork();
     if (child == 0) {
         lh_store *store = store_new();
         for (int i = 0; i < 10; i++)
             add(store, "mail", "x");
-        test_child_done(); /* without closing */
+        test_child_done(); /* without closing the store */
     }
     EXPECT_EQ(test_wait(child).code, 0);
     lh_store *store = store_open("store.db", (lh_open_opts){0});

@@ -1,7 +1,6 @@
-/*
- * Files beside the database that somebody else put there. In a folder where others may create files,
- * nobody who cannot write the database may run, read, crash or block anything through them.
- */
+/* Files beside the database that another user has made. In a folder where other users may create
+ * files, a user who cannot write the database must not be able to run, read, crash or block
+ * anything through them. */
 #include "store/crashed.h"
 
 #include <errno.h>
@@ -38,7 +37,7 @@ static void make_store_with_job(void)
     lh_close(store);
 }
 
-/* Run as another user, in another process. */
+/* Run a function as another user, in another process. */
 static void as_user(uid_t uid, void (*doing)(void))
 {
     pid_t pid = test_fork();
@@ -67,7 +66,7 @@ static void expect_refused(const char *file, const char *part)
     expect_open("store.db", (lh_open_opts){.repair = true}, LH_EINVAL, file);
 }
 
-/* ---- whose file it is ---- */
+/* ---- the owner of a file ---- */
 
 static const char *planted;
 
@@ -79,7 +78,7 @@ static void plant(void)
     close(fd);
 }
 
-TEST(side_file_of_another_user_is_refused)
+TEST(coordination_file_of_another_user_is_refused)
 {
     need_root();
     stand_in_shared_folder();
@@ -114,7 +113,7 @@ TEST(log_of_another_user_is_not_read)
     }
 }
 
-TEST(reader_does_without_a_coordination_file_of_another_user)
+TEST(reader_ignores_a_coordination_file_of_another_user)
 {
     need_root();
     struct lines lines;
@@ -145,7 +144,7 @@ TEST(root_leaves_the_files_of_a_store_to_its_owner)
     as_user(OWNER, use_store);
     for (int i = 0; i < SUFFIXES; i++)
         (void)unlink(beside(suffixes[i]));
-    make_store_with_job(); /* as root, who makes them again */
+    make_store_with_job(); /* as root, who creates the files again */
     for (int i = 0; i < 3; i++) {
         EXPECT_EQ(stat(beside(suffixes[i]), &st), 0);
         EXPECT_EQ(st.st_uid, OWNER);
@@ -157,9 +156,9 @@ TEST(root_leaves_the_files_of_a_store_to_its_owner)
     lh_close(store);
 }
 
-/* ---- who may write it ---- */
+/* ---- the permissions of a file ---- */
 
-TEST(side_file_that_more_users_may_write_than_the_database_is_refused)
+TEST(coordination_file_that_more_users_may_write_than_the_database_is_refused)
 {
     make_store_with_job();
     for (int i = 0; i < 3; i++) {
@@ -175,7 +174,7 @@ TEST(side_file_that_more_users_may_write_than_the_database_is_refused)
     make_store_with_job();
 }
 
-TEST(side_file_of_another_group_is_refused_where_the_group_may_write)
+TEST(coordination_file_of_another_group_is_refused_if_the_group_may_write)
 {
     need_root();
     make_store_with_job();
@@ -198,7 +197,7 @@ TEST(group_that_may_write_the_database_can_share_the_store)
         EXPECT_EQ(chmod(beside(i < 0 ? "" : suffixes[i]), 0660), 0);
     as_user(MEMBER, use_store);
     as_user(OWNER, use_store);
-    /* What the owner makes from now on is the group's, too. */
+    /* New files of the owner get the group, too. */
     EXPECT_EQ(unlink("store.db-lease"), 0);
     as_user(OWNER, use_store);
     as_user(MEMBER, use_store);
@@ -221,15 +220,15 @@ TEST(reader_of_the_database_cannot_lock_its_coordination_file)
     EXPECT_EQ(chmod("store.db", 0644), 0);
     make_store_with_job();
     as_user(STRANGER, try_to_lock);
-    /* Also where somebody has opened it up since. */
+    /* The same if somebody has widened the permissions since. */
     EXPECT_EQ(chmod("store.db-lease", 0644), 0);
     make_store_with_job();
     as_user(STRANGER, try_to_lock);
 }
 
-/* ---- what kind of file it is ---- */
+/* ---- the type of a file ---- */
 
-TEST(side_file_that_is_no_plain_file_is_refused_and_not_waited_for)
+TEST(coordination_file_that_is_no_plain_file_is_refused_at_once)
 {
     make_store_with_job();
     for (int i = 0; i < SUFFIXES; i++) {
@@ -253,7 +252,7 @@ TEST(side_file_that_is_no_plain_file_is_refused_and_not_waited_for)
     make_store_with_job();
 }
 
-/* ---- names that are free ---- */
+/* ---- free names ---- */
 
 static void try_to_plant(void)
 {
@@ -263,7 +262,7 @@ static void try_to_plant(void)
     }
 }
 
-TEST(open_store_leaves_no_name_free_where_others_may_make_files)
+TEST(open_store_takes_all_names_in_a_shared_folder)
 {
     need_root();
     stand_in_shared_folder();
@@ -313,7 +312,8 @@ TEST(planted_file_does_not_take_the_place_of_the_store)
         test_child_done();
     }
     EXPECT_EQ(test_wait(pid).sig, SIGKILL);
-    /* The exchange is done but for its note: a file under this name would be put in place. */
+    /* Only the note of the replacement is left to clear: a file under this name would be put in
+     * place. */
     find_new();
     planted = new_name;
     as_user(STRANGER, plant);
@@ -406,7 +406,7 @@ TEST(config_file_of_another_user_in_a_shared_folder_is_refused_unless_it_is_name
     expect_config(named, 0, "");
     EXPECT_EQ(chown("leasehold.yaml", 0, 0), 0);
     expect_config(found, 0, "");
-    /* A folder that is another user's own: root works there for that user. */
+    /* In a folder that belongs to another user, root works for that user. */
     EXPECT_EQ(chown("leasehold.yaml", OWNER, OWNER), 0);
     EXPECT_EQ(chmod(".", 0755), 0);
     expect_config(found, 0, "");
@@ -430,16 +430,16 @@ TEST(store_of_another_user_in_a_shared_folder_is_refused_unless_it_is_named)
     expect_config(read, 2, "belongs to user 20002");
     EXPECT(!file_exists("leasehold.db-lease"));
     expect_config(named, 0, "belongs to user 20002, who can choose the jobs");
-    /* A folder that is another user's own: root works there for that user. */
+    /* In a folder that belongs to another user, root works for that user. */
     EXPECT_EQ(chmod(".", 0755), 0);
     expect_config(found, 0, "");
 }
 
-/* ---- locks of somebody who may only read ---- */
+/* ---- locks of a user who may only read ---- */
 
 static int holding[2];
 
-/* The lock that every connection has on the database, and none on the index. */
+/* Take the lock that every connection has on the database, but none on the index. */
 static void hold_read_lock(void)
 {
     char byte = 'h';
@@ -478,7 +478,7 @@ TEST(read_lock_of_a_user_who_may_only_read_does_not_keep_writers_out)
     lh_store *store = store_open("store.db", (lh_open_opts){0});
     (void)add(store, "mail", "y");
     lh_close(store);
-    /* A process that may write is believed, whoever else has a lock. */
+    /* A process that may write counts, whatever other locks exist. */
     pid_t root = start_as(0, hold_read_lock);
     expect_open("store.db", (lh_open_opts){0}, LH_ESTOPPED, "under another name");
     EXPECT_EQ(kill(reader, SIGKILL), 0);

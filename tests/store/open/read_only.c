@@ -1,4 +1,4 @@
-/* Reading where nothing can be written: real mounts, real deaths. */
+/* Reading a store that cannot be written, with real mounts and killed processes. */
 #include "store/mounts.h"
 #include "store/sqlite.h"
 
@@ -15,7 +15,7 @@
 
 enum { FOLDED = 40, LOGGED = 7, ALL = FOLDED + LOGGED };
 
-/* ---- stages ---- */
+/* ---- stores ---- */
 
 static void in_folder(const char *folder, const char *suffix, char path[300])
 {
@@ -30,7 +30,7 @@ static void fold_some(const char *path)
     lh_close(store);
 }
 
-/* A store whose last process was killed: what it did is in the log only. */
+/* A store whose last process was killed, so its changes are only in the log. */
 static void leave_log(const char *path)
 {
     fold_some(path);
@@ -52,7 +52,7 @@ static void take_away(const char *folder, const char *suffix)
     EXPECT_EQ(unlink(path), 0);
 }
 
-/* The folder "s" with a store in it, and "ro": the same, seen through a mount that cannot write. */
+/* The folder "s" with a store, and "ro", the same folder through a read-only mount. */
 static void two_views(void)
 {
     own_mounts();
@@ -62,9 +62,9 @@ static void two_views(void)
     mount_read_only("ro", true);
 }
 
-/* ---- looking ---- */
+/* ---- comparing ---- */
 
-/* All names in a folder, with everything that changes when somebody writes. */
+/* All names in a folder, with every attribute that changes on a write. */
 static char *picture(const char *folder)
 {
     size_t room = 8192, used = 0, len;
@@ -114,7 +114,7 @@ static int copies_in(const char *folder)
     return found;
 }
 
-/* What only reads works, and says how; what writes is refused. */
+/* Reads work and report the degraded state. Writes are refused. */
 static void expect_only_read(const char *folder, const char *why, int64_t jobs)
 {
     char path[300], line[64];
@@ -144,7 +144,7 @@ static void expect_only_read(const char *folder, const char *why, int64_t jobs)
     expect_program(path, (const char *[]){"prune", NULL}, 7, "", "cannot be written");
 }
 
-/* And nothing is touched, or left behind. */
+/* The same, and no file is changed or left behind. */
 static void expect_degraded(const char *folder, const char *why, int64_t jobs)
 {
     char *before = picture(folder);
@@ -176,7 +176,7 @@ TEST(a_database_file_alone_is_read_in_place_on_a_read_only_mount)
     expect_degraded("ro", "file system is read-only: reading the file in place", FOLDED);
 }
 
-TEST(an_empty_log_without_its_index_is_no_log)
+TEST(empty_log_without_an_index_is_ignored)
 {
     two_views();
     fold_some("s/store.db");
@@ -198,7 +198,7 @@ TEST(a_log_without_its_index_is_read_from_a_copy)
     two_views();
     leave_log("s/store.db");
     take_away("s", "-shm");
-    /* What the engine alone makes of it: nothing, or half of it. */
+    /* SQLite alone reads nothing, or only half of it. */
     sqlite3 *db = NULL;
     EXPECT_EQ(sqlite3_open_v2("ro/store.db", &db, SQLITE_OPEN_READONLY, NULL), SQLITE_OK);
     EXPECT_EQ(db_try(db, "SELECT 1 FROM lh_job"), SQLITE_CANTOPEN);
@@ -211,7 +211,8 @@ TEST(a_log_without_its_index_is_read_from_a_copy)
     expect_degraded("ro", "file system is read-only: reading a copy made at 20", ALL);
 }
 
-/* Another program took the store out of WAL mode, and was killed with half of its work in the file. */
+/* Another program switched the store out of WAL mode, and was killed with half of its changes in
+ * the file. */
 static void leave_journal(const char *path)
 {
     fold_some(path);
@@ -286,7 +287,7 @@ TEST(a_store_may_have_any_name)
     }
 }
 
-TEST(a_writing_open_where_nothing_can_be_written_makes_no_file)
+TEST(refused_open_for_writing_creates_no_file)
 {
     own_mounts();
     EXPECT_EQ(mkdir("s", 0700), 0);
@@ -299,7 +300,7 @@ TEST(a_writing_open_where_nothing_can_be_written_makes_no_file)
 
 /* ---- permissions ---- */
 
-TEST(a_folder_that_the_user_may_not_write_is_read_all_the_same)
+TEST(store_in_a_folder_without_write_permission_is_read)
 {
     EXPECT_EQ(mkdir("s", 0700), 0);
     leave_log("s/store.db");
@@ -312,7 +313,7 @@ TEST(a_folder_that_the_user_may_not_write_is_read_all_the_same)
     expect_degraded("s", "may not write here: reading a copy made at 20", ALL);
 }
 
-TEST(a_database_that_the_user_may_not_write_gets_no_side_file)
+TEST(database_without_write_permission_gets_no_coordination_file)
 {
     EXPECT_EQ(mkdir("s", 0700), 0);
     fold_some("s/store.db");
@@ -323,7 +324,7 @@ TEST(a_database_that_the_user_may_not_write_gets_no_side_file)
     EXPECT(!file_exists("s/store.db-lease"));
 }
 
-TEST(a_folder_that_may_not_be_written_hinders_nobody_whose_files_are_there)
+TEST(store_with_all_its_files_works_in_a_folder_that_cannot_be_written)
 {
     EXPECT_EQ(mkdir("s", 0700), 0);
     fold_some("s/store.db");
@@ -337,7 +338,7 @@ TEST(a_folder_that_may_not_be_written_hinders_nobody_whose_files_are_there)
     lh_close(store);
 }
 
-/* ---- others that write ---- */
+/* ---- other writers ---- */
 
 static void expect_live(lh_store *reader, int64_t jobs)
 {
@@ -348,7 +349,7 @@ static void expect_live(lh_store *reader, int64_t jobs)
     EXPECT_STR(info.degraded, "file system is read-only");
 }
 
-TEST(what_others_write_is_seen_by_whoever_reads_in_place)
+TEST(reader_in_place_sees_what_others_write)
 {
     two_views();
     fold_some("s/store.db");
@@ -363,7 +364,7 @@ TEST(what_others_write_is_seen_by_whoever_reads_in_place)
     lh_close(reader);
 }
 
-TEST(what_others_write_is_seen_by_whoever_reads_a_copy)
+TEST(reader_of_a_copy_sees_what_others_write)
 {
     two_views();
     leave_log("s/store.db");
@@ -377,7 +378,7 @@ TEST(what_others_write_is_seen_by_whoever_reads_a_copy)
     lh_close(reader);
 }
 
-/* Another writer, as an alarm clock of ours: whatever takes time is disturbed. */
+/* Another writer, driven by an alarm signal of this process. */
 static struct {
     int fd;
     off_t last;
@@ -392,7 +393,7 @@ static void write_again(int sig)
         (void)!pwrite(disturbed.fd, &byte, 1, disturbed.last);
 }
 
-/* Write the last byte of a file as it is, every few milliseconds; 0: no more. */
+/* Write the last byte of a file every few milliseconds without changing it; 0: stop. */
 static void disturb(const char *path, long every_ms)
 {
     struct sigaction action = {.sa_handler = write_again, .sa_flags = SA_RESTART};
@@ -425,7 +426,7 @@ static void expect_disturbed(const char *part, long every_ms)
     lh_close(store);
 }
 
-TEST(a_log_that_is_written_while_it_is_copied_is_not_taken_for_whole)
+TEST(copy_of_a_log_that_changes_meanwhile_is_not_used)
 {
     two_views();
     leave_log("s/store.db");
@@ -433,7 +434,7 @@ TEST(a_log_that_is_written_while_it_is_copied_is_not_taken_for_whole)
     expect_disturbed("-wal", 5);
 }
 
-TEST(a_database_that_is_written_while_it_is_copied_is_not_taken_for_whole)
+TEST(copy_of_a_database_that_changes_meanwhile_is_not_used)
 {
     two_views();
     leave_log("s/store.db");
@@ -441,8 +442,8 @@ TEST(a_database_that_is_written_while_it_is_copied_is_not_taken_for_whole)
     expect_disturbed("", 5);
 }
 
-/* The first write comes when the files have been quiet for long enough to begin; the copy takes
- * longer than that. */
+/* The first write comes when the files have been unchanged long enough to start; the copy takes
+ * longer. */
 TEST(a_write_in_the_middle_of_a_long_copy_is_noticed)
 {
     two_views();
@@ -457,7 +458,7 @@ TEST(a_write_in_the_middle_of_a_long_copy_is_noticed)
     expect_disturbed("-wal", 30);
 }
 
-TEST(a_database_that_is_written_while_it_is_read_in_place_is_not_taken_for_whole)
+TEST(read_in_place_of_a_database_that_changes_meanwhile_is_refused)
 {
     two_views();
     fold_some("s/store.db");
@@ -466,9 +467,10 @@ TEST(a_database_that_is_written_while_it_is_read_in_place_is_not_taken_for_whole
     expect_disturbed("", 5);
 }
 
-/* ---- temporary places ---- */
+/* ---- temporary folders ---- */
 
-/* The store at /mnt, so that all temporary places can be covered; returns where $TMPDIR is. */
+/* Put the store in /mnt, so that all temporary folders can be covered. Returns the path of
+ * $TMPDIR. */
 static void without_room(void)
 {
     two_views();
@@ -483,7 +485,7 @@ static void without_room(void)
     EXPECT_EQ(setenv("TMPDIR", "/tmp/own", 1), 0);
 }
 
-TEST(a_copy_for_which_no_place_has_room_names_them_all)
+TEST(copy_without_room_names_every_folder_that_was_tried)
 {
     without_room();
     expect_open("/mnt/store.db", (lh_open_opts){.read_only = true}, LH_ENOSPC,
@@ -497,7 +499,7 @@ TEST(a_copy_for_which_no_place_has_room_names_them_all)
                 "/nowhere: No such file or directory");
 }
 
-TEST(a_copy_is_made_in_the_first_place_that_has_room)
+TEST(copy_is_made_in_the_first_folder_with_room)
 {
     without_room();
     EXPECT_EQ(setenv("TMPDIR", "/nowhere", 1), 0);
@@ -507,7 +509,7 @@ TEST(a_copy_is_made_in_the_first_place_that_has_room)
     lh_close(store);
 }
 
-TEST(a_copy_takes_its_place_only_as_long_as_it_is_open)
+TEST(copy_uses_room_only_while_it_is_open)
 {
     without_room();
     EXPECT_EQ(mkdir("/dev/shm/own", 0700), 0);
@@ -534,7 +536,7 @@ static void die_copying(const char *point)
     EXPECT_EQ(test_wait(child).sig, SIGKILL);
 }
 
-TEST(whoever_is_killed_while_copying_leaves_nothing_behind)
+TEST(process_killed_while_copying_leaves_no_file)
 {
     two_views();
     leave_log("s/store.db");
@@ -543,7 +545,7 @@ TEST(whoever_is_killed_while_copying_leaves_nothing_behind)
     EXPECT_EQ(copies_in(test_tmpdir()), 0);
 }
 
-TEST(what_is_left_of_a_copy_in_the_worst_moment_is_the_users_alone)
+TEST(only_the_user_can_read_what_a_killed_copy_leaves)
 {
     struct dirent **names;
     struct stat st;
@@ -583,7 +585,7 @@ static int open_files(void)
     return n;
 }
 
-TEST(a_copy_without_memory_fails_in_words_and_leaves_nothing)
+TEST(copy_without_memory_fails_with_a_message_and_leaves_no_file)
 {
     int failed = 0, rc;
 
@@ -607,7 +609,7 @@ TEST(a_copy_without_memory_fails_in_words_and_leaves_nothing)
     EXPECT(failed > 2);
 }
 
-/* ---- what stays as it was ---- */
+/* ---- the store stays unchanged ---- */
 
 TEST(a_store_that_can_be_written_is_not_degraded)
 {
@@ -622,14 +624,14 @@ TEST(a_store_that_can_be_written_is_not_degraded)
                    "");
 }
 
-TEST(a_damaged_log_on_a_read_only_mount_is_cut_like_anywhere)
+TEST(damaged_log_on_a_read_only_mount_is_cut_at_its_last_valid_commit)
 {
     two_views();
     leave_log("s/store.db");
     take_away("s", "-shm");
     size_t len;
     unsigned char *bytes = file_bytes("s/store.db-wal", &len);
-    file_write("s/store.db-wal", bytes, len - 1); /* the last commit is torn */
+    file_write("s/store.db-wal", bytes, len - 1); /* the last commit is incomplete */
     free(bytes);
     lh_store *store = store_open("ro/store.db", (lh_open_opts){.read_only = true});
     EXPECT_EQ(counts_of(store, "mail").pending, ALL - 1);

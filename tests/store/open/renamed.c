@@ -1,7 +1,5 @@
-/*
- * A database that is renamed without its log and its coordination file: by an open store, or by one
- * that was left behind by a crash. Nothing acknowledged is lost, and no token is handed out twice.
- */
+/* A database that is renamed without its log and its coordination file, while it is open or after a
+ * crash. Nothing acknowledged is lost, and no token is issued twice. */
 #include "store/crashed.h"
 
 #include <fcntl.h>
@@ -53,7 +51,7 @@ TEST(rename_under_an_open_handle_saves_its_log_and_keeps_the_lease_of_its_job)
     EXPECT_EQ(state_of(store, next), LH_PENDING);
     EXPECT(token_of(store, "other") > NEW_EPOCH);
     store_check(store);
-    /* The holder finishes its job by the token that it has. */
+    /* The holder completes its job under the token that it has. */
     const lh_done done = {.job = job, .token = held->job[0].token};
     EXPECT_OK(lh_complete(store, &done, 1, NULL, NULL));
     lh_jobs_free(held);
@@ -78,7 +76,7 @@ TEST(rename_that_only_a_reading_call_or_the_close_notices_saves_the_log_too)
     lh_close(store);
 }
 
-TEST(rename_and_rename_back_lose_nothing_that_was_written_in_between)
+TEST(changes_between_a_rename_and_the_rename_back_are_kept)
 {
     lh_store *store = store_new();
     (void)add(store, "mail", "1");
@@ -94,7 +92,7 @@ TEST(rename_and_rename_back_lose_nothing_that_was_written_in_between)
     lh_close(store);
 }
 
-TEST(log_under_the_new_name_keeps_the_old_one_from_being_moved_into_the_database)
+TEST(old_log_is_not_moved_if_the_new_name_has_a_log)
 {
     lh_store *store = store_new();
     (void)add(store, "mail", "x");
@@ -108,7 +106,7 @@ TEST(log_under_the_new_name_keeps_the_old_one_from_being_moved_into_the_database
     expect_open("renamed.db", (lh_open_opts){0}, LH_EOLDER, "renamed without its log");
 }
 
-TEST(store_that_is_moved_with_all_its_files_goes_on_at_once)
+TEST(store_moved_with_all_its_files_works_at_once)
 {
     static const char *const suffixes[] = {"", "-wal", "-shm", "-lease"};
     char from[64], to[64];
@@ -165,7 +163,7 @@ TEST(rename_after_a_crash_without_the_log_is_refused_until_the_log_is_moved_alon
     lh_close(store);
 }
 
-TEST(rename_after_a_crash_whose_log_is_gone_is_told_from_the_marks_that_were_left_behind)
+TEST(rename_after_a_crash_without_a_log_is_found_by_the_old_marks)
 {
     crash_and_rename("renamed.db");
     EXPECT_EQ(unlink("store.db-wal"), 0);
@@ -179,7 +177,7 @@ TEST(rename_after_a_crash_whose_log_is_gone_is_told_from_the_marks_that_were_lef
     lh_close(store);
 }
 
-TEST(coordination_file_of_a_stranger_under_the_former_name_is_not_believed)
+TEST(coordination_file_of_another_user_at_the_last_path_is_ignored)
 {
     if (geteuid() != 0)
         test_skip("needs root");
@@ -190,7 +188,7 @@ TEST(coordination_file_of_a_stranger_under_the_former_name_is_not_believed)
     lh_close(store);
 }
 
-TEST(database_exchanged_with_another_after_a_crash_is_refused_without_its_log)
+TEST(databases_swapped_after_a_crash_are_refused_without_their_logs)
 {
     lh_store *other = store_open("other.db", (lh_open_opts){.create = true});
     (void)add(other, "elsewhere", "x");
@@ -209,7 +207,7 @@ TEST(database_exchanged_with_another_after_a_crash_is_refused_without_its_log)
     lh_close(store);
 }
 
-/* ---- names that lead somewhere else ---- */
+/* ---- other paths ---- */
 
 TEST(database_is_not_reached_through_a_link_or_a_descriptor)
 {
@@ -221,7 +219,7 @@ TEST(database_is_not_reached_through_a_link_or_a_descriptor)
     EXPECT(fd >= 0);
     (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     expect_open(path, (lh_open_opts){0}, LH_EINVAL, "symbolic link");
-    /* A folder is fine: it has one coordination file, by whatever path. */
+    /* A folder may be mounted or linked: it has one coordination file under every path. */
     int folder = open(".", O_PATH | O_CLOEXEC);
     (void)snprintf(path, sizeof path, "/proc/self/fd/%d/store.db", folder);
     lh_store *again = store_open(path, (lh_open_opts){0});
@@ -231,9 +229,9 @@ TEST(database_is_not_reached_through_a_link_or_a_descriptor)
     lh_close(store);
 }
 
-/* ---- what is no rename ---- */
+/* ---- copies ---- */
 
-TEST(copy_of_a_store_that_is_still_there_is_a_store_of_its_own)
+TEST(copy_of_an_existing_store_is_a_store_of_its_own)
 {
     lh_store *store = store_new();
     (void)add(store, "mail", "1");
@@ -248,19 +246,19 @@ TEST(copy_of_a_store_that_is_still_there_is_a_store_of_its_own)
     lh_close(store);
 }
 
-TEST(store_without_its_coordination_file_hands_out_no_token_again)
+TEST(store_without_its_coordination_file_issues_no_token_twice)
 {
     lh_store *store = store_new();
     (void)add(store, "mail", "x");
     lh_close(store);
     crash(hold_a_job);
-    /* As after a rename to a place where nobody finds the rest. */
+    /* As after a rename to a folder where the other files cannot be found. */
     EXPECT_EQ(unlink("store.db-wal"), 0);
     EXPECT_EQ(unlink("store.db-lease"), 0);
     store = store_new();
     EXPECT(token_of(store, "mail") > NEW_EPOCH);
     lh_close(store);
-    /* Once: the next open knows the store. */
+    /* Only once: the next open knows the store. */
     store = store_new();
     (void)add(store, "mail", "y");
     EXPECT(token_of(store, "mail") < 2 * NEW_EPOCH);

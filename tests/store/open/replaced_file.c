@@ -1,6 +1,6 @@
-/* The file behind the store's name is exchanged while somebody has it open: they share the log with
- * whoever comes next, so nothing may be written by either. And what a plain INSERT may not bring,
- * and what lh_check() finds. */
+/* The file behind the store's name is replaced while a process has it open. That process shares the
+ * log with every later one, so neither may write. Also what a plain INSERT may not set, and what
+ * lh_check() finds. */
 #include "store/sqlite.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@ static void add_many(lh_store *store, int n)
         (void)add(store, "q", "x");
 }
 
-TEST(a_database_moved_aside_under_an_open_handle_keeps_its_jobs)
+TEST(database_moved_aside_while_open_keeps_its_jobs)
 {
     lh_store *waiter = store_new();
     add_many(waiter, 20);
@@ -21,7 +21,8 @@ TEST(a_database_moved_aside_under_an_open_handle_keeps_its_jobs)
     expect_open("store.db", (lh_open_opts){.create = true}, LH_ESTOPPED, "removed or replaced");
     EXPECT(!file_exists("store.db"));
     lh_close(waiter);
-    /* The log goes with its database; the waiter must not have folded it into anything else. */
+    /* The log is moved together with its database. The waiting process must not have checkpointed
+     * it into another file. */
     EXPECT_EQ(rename("store.db-wal", "backup.db-wal"), 0);
     lh_store *backup = store_open("backup.db", (lh_open_opts){0});
     EXPECT_EQ(counts_of(backup, "q").pending, 20);
@@ -29,7 +30,7 @@ TEST(a_database_moved_aside_under_an_open_handle_keeps_its_jobs)
     lh_close(backup);
 }
 
-TEST(an_old_copy_put_in_place_under_an_open_handle_is_refused)
+TEST(old_copy_in_place_of_an_open_store_is_refused)
 {
     lh_store *first = store_new();
     add_many(first, 5);
@@ -43,7 +44,7 @@ TEST(an_old_copy_put_in_place_under_an_open_handle_is_refused)
     lh_close(waiter);
 }
 
-TEST(a_handle_whose_file_was_exchanged_answers_nothing_any_more)
+TEST(handle_stops_when_its_file_was_replaced)
 {
     lh_store *store = store_new();
     lh_queues *queues = NULL;
@@ -56,7 +57,7 @@ TEST(a_handle_whose_file_was_exchanged_answers_nothing_any_more)
     lh_close(store);
 }
 
-TEST(a_waiting_claim_notices_that_its_file_was_exchanged)
+TEST(waiting_claim_notices_that_its_file_was_replaced)
 {
     lh_store *store = store_new();
     lh_jobs *jobs = NULL;
@@ -70,7 +71,7 @@ TEST(a_waiting_claim_notices_that_its_file_was_exchanged)
     lh_close(store);
 }
 
-TEST(a_text_that_is_none_is_handed_out_byte_for_byte)
+TEST(payload_that_is_no_valid_text_is_returned_byte_for_byte)
 {
     lh_store *store = store_new();
     sqlite3 *db = db_open("store.db");
@@ -89,7 +90,7 @@ TEST(a_text_that_is_none_is_handed_out_byte_for_byte)
     lh_close(store);
 }
 
-TEST(a_plain_insert_may_not_bring_what_only_the_queue_decides)
+TEST(plain_insert_cannot_set_what_only_the_queue_decides)
 {
     static const char *const bad[] = {
         "(queue, id) VALUES('q', 9223372036854775807)",
@@ -120,7 +121,7 @@ TEST(a_plain_insert_may_not_bring_what_only_the_queue_decides)
     lh_close(store);
 }
 
-/* Break the store with `sql`; lh_check() must find it, in words that have `part` in them. */
+/* Damage the store with `sql`. lh_check() must report it, in a finding that contains `part`. */
 static void expect_finding(const char *sql, const char *part)
 {
     lh_findings *findings = NULL;
@@ -170,7 +171,7 @@ TEST(a_check_of_a_queue_in_the_users_database_warns_of_the_wal_reset_bug)
     lh_close(own);
 }
 
-TEST(a_check_finds_a_queue_that_nobody_counts)
+TEST(check_finds_a_queue_without_counts)
 {
     expect_finding("DELETE FROM lh_queue WHERE queue = 'q'", "no row to count");
 }
@@ -200,7 +201,7 @@ TEST(a_check_finds_another_journal_mode)
     expect_finding("PRAGMA journal_mode = DELETE", "journal mode is delete");
 }
 
-TEST(a_check_finds_a_token_that_cannot_be)
+TEST(check_finds_an_impossible_token)
 {
     expect_finding("UPDATE lh_job SET token = -1 WHERE id = 1", "job 1: token -1 is outside");
     expect_finding("UPDATE lh_job SET token = 1 << 53 WHERE id = 2",
@@ -235,7 +236,7 @@ TEST(a_check_finds_that_the_store_is_older_than_it_was)
     lh_close(store);
 }
 
-TEST(tables_without_a_version_or_one_without_the_other_are_told_as_damage)
+TEST(incomplete_tables_are_reported_as_damage)
 {
     lh_store *store = store_new();
     lh_close(store);
@@ -265,7 +266,7 @@ TEST(an_index_of_the_log_removed_under_an_open_handle_loses_nothing)
     lh_close(other);
 }
 
-TEST(a_text_of_a_utf16_database_is_what_it_was)
+TEST(text_in_a_utf16_database_is_returned_unchanged)
 {
     sqlite3 *db = db_open("store.db");
     db_exec(db, "PRAGMA encoding = 'UTF-16'; CREATE TABLE mine(x)");
@@ -281,7 +282,7 @@ TEST(a_text_of_a_utf16_database_is_what_it_was)
     sqlite3_close(db);
 }
 
-/* ---- recovery that fails, a journal mode that was changed ---- */
+/* ---- a recovery that fails, a changed journal mode ---- */
 
 static char last_warning[512];
 
@@ -292,7 +293,7 @@ static void note_warning(void *arg, const lh_log_entry *entry)
         (void)snprintf(last_warning, sizeof last_warning, "%s", entry->line);
 }
 
-/* The database refuses `trigger`, which a recovery needs and a claim does not. */
+/* The trigger refuses a change that a recovery needs and a claim does not. */
 static void expect_claim_without_recovery(const char *trigger, const char *warning)
 {
     char sql[256];

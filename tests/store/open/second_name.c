@@ -1,8 +1,6 @@
-/*
- * One database file has one name. A second name (a hard link, a mount of the single file, a rename
- * under an open store) has its own log, index and coordination file, so the locks of one name do not
- * hold under the other.
- */
+/* A database has one name. A second name (a hard link, a mount of the single file, a rename of an
+ * open store) has its own log, index and coordination file, so the locks under one name do not
+ * apply under the other. */
 #include "store/crashed.h"
 #include "store/mounts.h"
 
@@ -79,7 +77,7 @@ TEST(backup_and_restore_give_a_linked_database_a_file_of_its_own)
     lh_close(store);
 }
 
-TEST(hard_link_made_while_the_store_is_open_is_logged_once_and_stops_nobody)
+TEST(hard_link_to_an_open_store_is_logged_once_and_acts_go_on)
 {
     struct lines lines;
     lh_store *store = open_logged(&lines, (lh_open_opts){.create = true});
@@ -91,7 +89,7 @@ TEST(hard_link_made_while_the_store_is_open_is_logged_once_and_stops_nobody)
     lines.text[0] = '\0';
     (void)add(store, "mail", "3");
     EXPECT_STR(lines.text, "");
-    /* The next link is new, and logged again. */
+    /* The next link is new, so it is logged again. */
     EXPECT_EQ(unlink("link.db"), 0);
     (void)add(store, "mail", "4");
     EXPECT_STR(lines.text, "");
@@ -127,7 +125,7 @@ TEST(folder_copied_with_links_can_be_read_by_both_names_while_the_store_is_in_us
     lh_store *other = store_open("copy/store.db", (lh_open_opts){.read_only = true});
     EXPECT_EQ(counts_of(reader, "mail").pending, 2);
     EXPECT_EQ(counts_of(other, "mail").pending, 2);
-    /* And so does everything for which the first handle reads on a connection of its own. */
+    /* The same holds for every call for which the first handle reads on a connection of its own. */
     (void)add(store, "mail", "3");
     EXPECT_EQ(counts_of(store, "mail").pending, 3);
     EXPECT_EQ(counts_of(other, "mail").pending, 3);
@@ -137,7 +135,7 @@ TEST(folder_copied_with_links_can_be_read_by_both_names_while_the_store_is_in_us
     lh_close(store);
 }
 
-TEST(linked_log_is_not_read_where_strangers_may_make_files)
+TEST(linked_log_is_not_read_in_a_shared_folder)
 {
     EXPECT_EQ(mkdir("shared", 0700), 0);
     EXPECT_EQ(chmod("shared", 01777), 0);
@@ -202,7 +200,7 @@ TEST(database_that_is_open_under_another_name_is_refused)
         test_child_done();
     }
     EXPECT_EQ(read(ready[0], &byte, 1), 1);
-    /* Without its log the claim is not in the file: the same token would be handed out again. */
+    /* Without its log the claim is not in the file, and its token would be issued again. */
     EXPECT_EQ(rename("store.db", "renamed.db"), 0);
     expect_open("renamed.db", (lh_open_opts){0}, LH_ESTOPPED, "under another name");
     expect_no_files_of("renamed.db");
@@ -214,8 +212,8 @@ TEST(database_that_is_open_under_another_name_is_refused)
     EXPECT_EQ(test_wait(holder).code, 0);
 }
 
-/* Another process tries for the engine's exclusive lock, once `go` is closed: nobody else may have the
- * file open. */
+/* Another process tries to take SQLite's exclusive lock once `go` is closed. It must fail while the
+ * file is open. */
 static void expect_locked(int go[2])
 {
     char byte;
@@ -258,7 +256,7 @@ TEST(database_moved_and_linked_back_under_an_open_handle_stops_it)
     lh_close(store);
 }
 
-TEST(another_program_under_the_same_name_keeps_nobody_out)
+TEST(other_program_with_the_database_open_does_not_block_an_open)
 {
     make_store_with_job();
     EXPECT_EQ(unlink("store.db-lease"), 0);
@@ -281,7 +279,7 @@ static void expect_log_gone(lh_store *store)
     EXPECT_CONTAINS(lh_errmsg(store), "log \"store.db-wal\" was removed or replaced");
 }
 
-TEST(log_removed_while_it_is_open_acknowledges_nothing_more_and_loses_nothing)
+TEST(handle_whose_log_was_removed_stops_and_loses_nothing)
 {
     struct lines lines;
     lh_store *store = open_logged(&lines, (lh_open_opts){.create = true});
@@ -347,7 +345,7 @@ static int remove_log(void *arg)
     return 0;
 }
 
-/* The engine calls the hook inside COMMIT, after our look at the files before it. */
+/* SQLite calls the hook inside COMMIT, after our check of the files. */
 static int hook_commits(sqlite3 *db, const char **message, const struct sqlite3_api_routines *api)
 {
     (void)message, (void)api;

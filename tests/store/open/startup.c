@@ -1,7 +1,5 @@
-/*
- * Opening after a crash: an unclean stop and a new boot are noticed, the store is checked and its log
- * folded before anything else, what is forfeit is recovered, and a report tells of it.
- */
+/* Opening after a crash: an unclean stop and a new boot are noticed, the store is checked and its
+ * log checkpointed first, reclaimable jobs are recovered, and a report is written. */
 #include "store/crashed.h"
 
 #include <signal.h>
@@ -16,7 +14,7 @@ static void hold_a_job_and_write_a_lot(lh_store *store)
         (void)add(store, "other", "x");
 }
 
-TEST(an_unclean_stop_is_noticed_and_the_report_tells_what_was_done)
+TEST(unclean_stop_is_noticed_and_reported)
 {
     freeze_now();
     struct lines lines;
@@ -36,7 +34,7 @@ TEST(an_unclean_stop_is_noticed_and_the_report_tells_what_was_done)
     EXPECT_EQ(report->n_inconsistencies, 0);
     lh_report_free(report);
     EXPECT_EQ(counts_of(store, "mail").pending, 1);
-    EXPECT(file_size("store.db-wal") < frames * FRAME_BYTES); /* folded, and begun anew */
+    EXPECT(file_size("store.db-wal") < frames * FRAME_BYTES); /* checkpointed and started again */
     store_check(store);
     lh_close(store);
 }
@@ -56,7 +54,7 @@ TEST(a_clean_stop_leaves_nothing_to_do)
     lh_close(store);
 }
 
-TEST(an_unclean_stop_is_made_good_once)
+TEST(unclean_stop_is_recovered_once)
 {
     crash(write_a_little);
     for (int i = 0; i < 3; i++) {
@@ -66,7 +64,7 @@ TEST(an_unclean_stop_is_made_good_once)
     }
 }
 
-TEST(a_death_beside_somebody_who_has_it_open_is_no_unclean_stop)
+TEST(death_while_another_process_has_the_store_open_is_no_unclean_stop)
 {
     int go;
     pid_t child = test_fork_waiting(&go);
@@ -87,7 +85,7 @@ TEST(a_death_beside_somebody_who_has_it_open_is_no_unclean_stop)
     lh_close(store);
 }
 
-/* It has inherited the locks, and must not seem to have the store open. */
+/* It has inherited the locks, but must not count as a process that has the store open. */
 TEST(a_child_that_outlives_its_parent_does_not_hide_the_crash)
 {
     struct lines lines;
@@ -99,7 +97,7 @@ TEST(a_child_that_outlives_its_parent_does_not_hide_the_crash)
         lh_store *store = store_new();
         write_a_little(store);
         pid_t child = test_fork();
-        if (child == 0) { /* never calls anything */
+        if (child == 0) { /* the child calls nothing */
             close(hold[1]);
             EXPECT_EQ(write(ready[1], "", 1), 1);
             EXPECT_EQ(read(hold[0], &byte, 1), 0);
@@ -117,7 +115,7 @@ TEST(a_child_that_outlives_its_parent_does_not_hide_the_crash)
     close(hold[1]);
 }
 
-TEST(a_startup_beside_others_checks_and_recovers_too)
+TEST(startup_while_others_have_the_store_open_checks_and_recovers)
 {
     freeze_now();
     lh_store *store = store_new();
@@ -135,7 +133,7 @@ TEST(a_startup_beside_others_checks_and_recovers_too)
     lh_close(store);
 }
 
-TEST(a_reader_makes_nothing_good)
+TEST(reader_recovers_nothing)
 {
     freeze_now();
     crash(hold_a_job);
@@ -145,11 +143,11 @@ TEST(a_reader_makes_nothing_good)
     EXPECT_EQ(counts_of(reader, "mail").running, 1);
     lh_close(reader);
     lh_store *store = store_open("store.db", (lh_open_opts){0});
-    EXPECT_EQ(reports(store), 1); /* it was still to be done */
+    EXPECT_EQ(reports(store), 1); /* the recovery was still due */
     lh_close(store);
 }
 
-TEST(without_an_integrity_check_the_report_says_that_there_was_none)
+TEST(report_says_if_there_was_no_integrity_check)
 {
     crash(write_a_little);
     lh_store *store = store_open("store.db", (lh_open_opts){.no_integrity_check = true});
@@ -161,9 +159,9 @@ TEST(without_an_integrity_check_the_report_says_that_there_was_none)
     lh_close(store);
 }
 
-/* ---- left to others ---- */
+/* ---- recovery that is left for later ---- */
 
-TEST(who_leaves_recovering_for_later_leaves_it_to_the_next_open)
+TEST(recovery_that_is_left_for_later_runs_at_the_next_open)
 {
     freeze_now();
     crash(hold_a_job);
@@ -181,7 +179,7 @@ TEST(who_leaves_recovering_for_later_leaves_it_to_the_next_open)
     lh_close(store);
 }
 
-TEST(who_leaves_recovering_for_later_may_do_it_by_hand_and_that_is_that)
+TEST(recovery_that_is_left_for_later_can_be_run_by_an_operator)
 {
     freeze_now();
     crash(hold_a_job);
@@ -190,11 +188,11 @@ TEST(who_leaves_recovering_for_later_may_do_it_by_hand_and_that_is_that)
     lh_report *report = NULL;
     EXPECT_OK(lh_recover(store, NULL, &report));
     EXPECT_STR(report->trigger, "manual");
-    EXPECT(report->integrity.ran && report->integrity.passed); /* what opening found */
+    EXPECT(report->integrity.ran && report->integrity.passed); /* the findings of the open */
     EXPECT(report->wal_frames > 0);
     EXPECT_EQ(report->entries_reclaimed, 1);
     lh_report_free(report);
-    EXPECT_OK(lh_recover(store, NULL, &report)); /* another one has nothing more to tell of it */
+    EXPECT_OK(lh_recover(store, NULL, &report)); /* a second recovery has nothing more to report */
     EXPECT(!report->integrity.ran);
     EXPECT_EQ(report->wal_frames, -1);
     lh_report_free(report);
@@ -204,7 +202,7 @@ TEST(who_leaves_recovering_for_later_may_do_it_by_hand_and_that_is_that)
     lh_close(store);
 }
 
-TEST(what_opening_found_is_told_by_the_first_recovery_that_gets_to_its_end)
+TEST(findings_of_an_open_are_in_the_first_complete_recovery_report)
 {
     freeze_now();
     int raised = 1;
@@ -220,11 +218,11 @@ TEST(what_opening_found_is_told_by_the_first_recovery_that_gets_to_its_end)
     lh_close(store);
 }
 
-TEST(a_complete_may_be_the_first_after_a_crash_and_does_not_lose_its_own_job)
+TEST(first_complete_after_a_crash_does_not_lose_its_own_job)
 {
     freeze_now();
     crash(hold_a_job);
-    pass_ms(1000); /* its lease has ended, and nobody has taken it back */
+    pass_ms(1000); /* its lease has ended, and no recovery has taken it back */
     lh_store *store = store_open("store.db", (lh_open_opts){.recover_later = true});
     EXPECT_OK(lh_complete(store, &(lh_done){.job = 1, .token = 1}, 1, NULL, NULL));
     EXPECT_EQ(state_of(store, 1), LH_COMPLETED);
@@ -258,7 +256,7 @@ TEST(a_new_boot_after_a_clean_stop_is_a_startup)
     lh_store *store = store_new();
     work_before_the_boot(store);
     lh_close(store);
-    boot_anew("11111111-2222-3333-4444-555555555555");
+    boot_again("11111111-2222-3333-4444-555555555555");
     store = store_open("store.db", (lh_open_opts){0});
     lh_report *report = last_report(store);
     EXPECT_STR(report->trigger, "startup");
@@ -272,13 +270,13 @@ TEST(a_new_boot_after_a_clean_stop_is_a_startup)
     lh_close(store);
 }
 
-TEST(a_new_boot_finds_the_workers_of_the_old_one_dead_and_frees_all_they_held)
+TEST(new_boot_marks_old_workers_dead_and_frees_what_they_held)
 {
     freeze_now();
     lh_store *store = store_new();
     work_before_the_boot(store);
     lh_close(store);
-    boot_anew("11111111-2222-3333-4444-555555555555");
+    boot_again("11111111-2222-3333-4444-555555555555");
     store = store_open("store.db", (lh_open_opts){0});
     lh_report *report = last_report(store);
     EXPECT_EQ(report->n_dead_workers, 1);
@@ -288,17 +286,18 @@ TEST(a_new_boot_finds_the_workers_of_the_old_one_dead_and_frees_all_they_held)
     lh_report_free(report);
     lh_lease_opts next = {.owner = "next"};
     EXPECT_OK(lh_lease_acquire(store, "sync", "a", &next, NULL));
-    EXPECT_STATUS(lh_lease_acquire(store, "sync", "b", &next, NULL), LH_EHELD); /* its grace */
+    /* one more full lease */
+    EXPECT_STATUS(lh_lease_acquire(store, "sync", "b", &next, NULL), LH_EHELD);
     lh_close(store);
 }
 
-TEST(a_new_boot_tells_the_death_of_each_worker_of_the_old_one)
+TEST(new_boot_reports_the_death_of_each_old_worker)
 {
     freeze_now();
     lh_store *store = store_new();
     work_before_the_boot(store);
     lh_close(store);
-    boot_anew("11111111-2222-3333-4444-555555555555");
+    boot_again("11111111-2222-3333-4444-555555555555");
     store = store_open("store.db", (lh_open_opts){0});
     sqlite3 *db = db_open("store.db");
     EXPECT_EQ(db_int(db, "SELECT count(*) FROM lh_event WHERE type = 'worker.dead'"), 1);
@@ -307,7 +306,7 @@ TEST(a_new_boot_tells_the_death_of_each_worker_of_the_old_one)
     lh_close(store);
 }
 
-/* ---- several at once ---- */
+/* ---- several processes at the same time ---- */
 
 TEST_TIMEOUT(nobody_goes_on_before_the_store_was_checked_and_recovered, 60)
 {
@@ -323,7 +322,7 @@ TEST_TIMEOUT(nobody_goes_on_before_the_store_was_checked_and_recovered, 60)
         openers[i] = test_fork();
         if (openers[i] == 0) {
             close(start[1]);
-            EXPECT_EQ(read(start[0], &byte, 1), 0); /* all at once */
+            EXPECT_EQ(read(start[0], &byte, 1), 0); /* all start at the same time */
             lh_store *store = store_open("store.db", (lh_open_opts){0});
             EXPECT_EQ(counts_of(store, "mail").pending, 1);
             lh_report *report = last_report(store);

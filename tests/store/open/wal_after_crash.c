@@ -1,7 +1,6 @@
-/*
- * What opening makes of the log after a crash: what was not committed is gone, the journal is a log
- * again, an outsized one is cut, and one that cannot be folded keeps nobody from starting.
- */
+/* What an open does with the log after a crash: uncommitted changes are gone, the journal mode is
+ * WAL again, a log that is too large is truncated, and a failed checkpoint does not prevent the
+ * start. */
 #include "store/crashed.h"
 
 #include <signal.h>
@@ -19,7 +18,7 @@ static void die_before_the_commit(lh_store *store)
     add(store, "mail", "never");
 }
 
-TEST(what_a_killed_process_had_not_committed_is_gone)
+TEST(uncommitted_changes_of_a_killed_process_are_gone)
 {
     crash(die_before_the_commit);
     lh_store *store = store_open("store.db", (lh_open_opts){0});
@@ -28,8 +27,8 @@ TEST(what_a_killed_process_had_not_committed_is_gone)
     lh_close(store);
 }
 
-/* With a cache this small the pages of a transaction are in the log before it commits. */
-TEST(pages_in_the_log_that_were_never_committed_are_gone)
+/* With a cache this small, pages of a transaction are in the log before it commits. */
+TEST(uncommitted_pages_in_the_log_are_ignored)
 {
     lh_close(store_new());
     pid_t child = test_fork();
@@ -52,7 +51,7 @@ TEST(pages_in_the_log_that_were_never_committed_are_gone)
     lh_close(store);
 }
 
-/* ---- the journal ---- */
+/* ---- the journal mode ---- */
 
 static void change_the_journal(void)
 {
@@ -68,7 +67,7 @@ static void expect_wal(void)
     sqlite3_close(db);
 }
 
-TEST(a_journal_mode_that_was_changed_is_put_right_and_told)
+TEST(changed_journal_mode_is_set_back_and_reported)
 {
     struct lines lines;
     lh_store *store = store_new();
@@ -83,16 +82,16 @@ TEST(a_journal_mode_that_was_changed_is_put_right_and_told)
     expect_wal();
     EXPECT_EQ(counts_of(store, "mail").pending, 1);
     lh_close(store);
-    change_the_journal(); /* who does not start up says so in the log */
+    change_the_journal(); /* a handle that runs no startup recovery logs it */
     store = open_logged(&lines, (lh_open_opts){0});
     EXPECT_CONTAINS(lines.text, "journal mode");
     expect_wal();
     lh_close(store);
 }
 
-/* A power loss while the store was made: the header is that from before the switch to WAL mode, and beside
- * it is a log of which nothing valid is on the disk. */
-TEST(a_header_without_wal_mode_beside_a_log_is_put_right)
+/* The power failed while the store was created: the header is from before the switch to WAL mode,
+ * and the log beside it has nothing valid. */
+TEST(header_without_wal_mode_beside_a_log_is_corrected)
 {
     enum { VERSIONS_AT = 18 };
     size_t len;
@@ -117,7 +116,7 @@ TEST(a_header_without_wal_mode_beside_a_log_is_put_right)
     expect_wal();
 }
 
-TEST(a_new_store_has_no_journal_mode_to_put_right)
+TEST(new_store_reports_no_changed_journal_mode)
 {
     struct lines lines;
     lh_store *store = open_logged(&lines, (lh_open_opts){.create = true, .startup = true});
@@ -137,7 +136,7 @@ TEST_TIMEOUT(a_log_that_has_grown_too_large_is_told_and_truncated, 60)
     add(store, "mail", "x");
     lh_close(store);
     pid_t child = test_fork();
-    if (child == 0) { /* a foreign program that never folds it, and dies */
+    if (child == 0) { /* another program that never checkpoints, and is killed */
         sqlite3 *db = db_open("store.db");
         db_exec(db, "PRAGMA wal_autocheckpoint = 0; PRAGMA synchronous = OFF;"
                     "CREATE TABLE theirs(b)");
@@ -148,7 +147,7 @@ TEST_TIMEOUT(a_log_that_has_grown_too_large_is_told_and_truncated, 60)
     EXPECT_EQ(test_wait(child).sig, SIGKILL);
     EXPECT(file_size("store.db-wal") > 64 << 20);
     store = open_logged(&lines, (lh_open_opts){.startup = true});
-    EXPECT_CONTAINS(lines.text, "had grown to 6"); /* … MiB */
+    EXPECT_CONTAINS(lines.text, "had grown to 6"); /* MiB */
     lh_report *report = last_report(store);
     EXPECT(tells_of(report, "had grown to 6"));
     EXPECT(report->wal_frames > 16000);
@@ -158,8 +157,8 @@ TEST_TIMEOUT(a_log_that_has_grown_too_large_is_told_and_truncated, 60)
     lh_close(store);
 }
 
-/* A reader that keeps its snapshot keeps the log from being folded as a whole. */
-TEST(a_log_that_cannot_be_folded_is_told_and_keeps_nobody_from_starting)
+/* A reader that keeps its snapshot prevents a full checkpoint. */
+TEST(log_held_by_a_reader_is_reported_and_the_store_opens)
 {
     struct lines lines;
     lh_store *store = store_new();
@@ -189,8 +188,8 @@ static void add_something_large(lh_store *store)
     add(store, "mail", large);
 }
 
-/* The database file may not grow: the log has the pages, and cannot pass them on. */
-TEST(a_log_whose_folding_fails_is_told_and_keeps_nobody_from_starting)
+/* The database file may not grow, so the pages of the log cannot be moved into it. */
+TEST(failed_checkpoint_is_reported_and_the_store_opens)
 {
     struct lines lines;
     lh_store *store = store_new();
