@@ -39,7 +39,7 @@ HAVING has_sequence_privilege('leasehold.job_id_seq', 'SELECT')
                               WHERE s.schemaname = 'leasehold' AND s.sequencename = 'job_id_seq'), 0);
 
 -- name: check_outputs
-SELECT NULL::bigint, 'output', 'jobs that are gone have left output: ' || count(DISTINCT o.job)
+SELECT NULL::bigint, 'output', 'deleted jobs whose output is left: ' || count(DISTINCT o.job)
   FROM leasehold.output o
  WHERE NOT EXISTS (SELECT 1 FROM leasehold.job j WHERE j.id = o.job) HAVING count(*) > 0 LIMIT $1;
 

@@ -67,7 +67,7 @@ SELECT NULL, 'queue "' || queue || '" has jobs but no row to count them in'
  WHERE queue NOT IN (SELECT queue FROM lh_queue) LIMIT :n;
 
 -- name: check_outputs
-SELECT NULL, 'jobs that are gone have left output: ' || count(DISTINCT job) FROM lh_output
+SELECT NULL, 'deleted jobs whose output is left: ' || count(DISTINCT job) FROM lh_output
  WHERE job NOT IN (SELECT id FROM lh_job) HAVING count(*) > 0 LIMIT :n;
 
 -- name: check_schema

@@ -715,7 +715,7 @@ TEST(an_open_transaction_at_one_job_does_not_end_the_leases_of_others)
                 "ORDER BY "
                 "id), "
                 "ARRAY(SELECT token FROM leasehold.job ORDER BY id), '{}', '{}', '{}', '{}') o) b"),
-        "2 -11 store is busy: job 2 is in the hands of another transaction");
+        "2 -11 store is busy: job 2 is locked by another transaction");
     EXPECT_STR(said(c, "SELECT string_agg((extract(epoch FROM lease_until - "
                        "leasehold.clock()))::int::text, ' ' "
                        "ORDER BY id) FROM leasehold.job"),

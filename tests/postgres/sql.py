@@ -570,11 +570,11 @@ def lists_with_holes_or_of_different_lengths_are_refused(db):
             ("leasehold.complete_many('{1,NULL}', '{1,1}', '{}', '{}')", "job is missing"),
             ("leasehold.complete_many('{1}', '{NULL}', '{}', '{}')", "token is missing"),
             ("leasehold.complete_many('{1,2}', '{1}', '{}', '{}')", "there are 2 jobs and 1 tokens: one token a job"),
-            ("leasehold.complete_many('{1}', '{1}', '{a,b}', '{}')", "there are 1 items and 2 values for them: one each"),
+            ("leasehold.complete_many('{1}', '{1}', '{a,b}', '{}')", "there are 1 items and 2 values for them: one value per item"),
             ("leasehold.complete_many('[2:2]={1}', '{1}', '{}', '{}')", "is not one list that starts at 1"),
             ("leasehold.fail_many('{1}', '{1}', '{NULL}', '{}', '{}')", "error is missing"),
             ("leasehold.heartbeat_many('{1}', '{1}', '{0}', '{}', '{}', '{}')", "lease is 0 ms: 1ms to 30d is allowed"),
-            ("leasehold.enqueue_many('mail', '{0}', '{a,b}')", "there are 1 items and 2 values for them: one each"),
+            ("leasehold.enqueue_many('mail', '{0}', '{a,b}')", "there are 1 items and 2 values for them: one value per item"),
             ("leasehold.enqueue_many('mail', '{0,0}', '{a,b}', kinds => '{a}')", "there are 2 items and 1 values"),
             ("leasehold.enqueue_many('mail', '{}', '{}')", "number of jobs is missing"),
             ("leasehold.enqueue_many('mail', '{0}', '{a}', ARRAY['b'::bytea])", "a payload is text or bytes, not both"),
@@ -856,7 +856,7 @@ def a_schema_without_a_version_asks_for_a_restore(db):
     done = subprocess.run([db.program, "--store", db.url(server.TESTER), "list"], text=True,
                           capture_output=True, check=False)
     expect_equal(done.returncode, 6, "exit code")
-    expect("does not tell its version: restore a backup" in done.stderr, done.stderr)
+    expect("has no version: restore a backup" in done.stderr, done.stderr)
     expect("--repair" not in done.stderr, done.stderr)
 
 
@@ -1079,8 +1079,8 @@ def a_check_names_the_oldest_transaction_to_every_role(db):
     for user in (WORKER, READER, server.TESTER):
         expect_finding(findings(db, user),
                        f"info transactions oldest is [1-9][0-9]* transactions behind: {who}; dead rows "
-                       "cannot be vacuumed while it lasts; for how long already is told to members of "
-                       "pg_monitor")
+                       "cannot be vacuumed while it lasts; only members of "
+                       "pg_monitor see for how long")
     db.server.psql("postgres", f"GRANT pg_monitor TO {READER}")
     try:
         expect_finding(findings(db, READER), f"info transactions oldest is .* old: {who}, idle in "
@@ -1104,11 +1104,11 @@ WITHOUT_TRIGGERS = "SET session_replication_role = replica"
 # A change of the server, its undo, and the findings in between; exit code 0 unless given.
 DEEDS = (
     ("SELECT 1", "SELECT 1",
-     "warning server fsync is off: what is acknowledged may be lost when the machine fails", 0),
+     "warning server fsync is off: acknowledged commits may be lost when the machine fails", 0),
     ("SELECT 1", "SELECT 1",
      "warning server full_page_writes is off: pages may be torn when the machine fails", 0),
     (f"ALTER ROLE {WORKER} SET synchronous_commit = off", f"ALTER ROLE {WORKER} RESET ALL",
-     "warning server synchronous_commit is off: what is acknowledged may be lost when the server "
+     "warning server synchronous_commit is off: acknowledged commits may be lost when the server "
      "fails", 0),
     (f"ALTER ROLE {WORKER} SET default_transaction_isolation = 'repeatable read'",
      f"ALTER ROLE {WORKER} RESET ALL",
@@ -1132,7 +1132,7 @@ DEEDS = (
      "info vacuum leasehold.job has about 0 rows and 0 dead ones, last vacuumed at .*Z", 0),
     ("INSERT INTO leasehold.delta(queue, at, act, n) SELECT 'q', now(), 'e', 0"
      " FROM generate_series(1, 1000001)", "TRUNCATE leasehold.delta",
-     "warning upkeep leasehold.delta has about 1000001 rows: nobody does the upkeep of this store", 0),
+     "warning upkeep leasehold.delta has about 1000001 rows: no process runs maintenance on this store", 0),
     ("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'leasehold.job_ended'::regclass",
      "REINDEX INDEX leasehold.job_ended",
      "error integrity index leasehold.job_ended is not valid: REINDEX it", 6),
@@ -1213,12 +1213,12 @@ def check_a_pair(primary, program):
                              " IN ROLE leasehold_worker, pg_monitor")
     with primary.standby("b") as standby:
         primary.wait_for_standby("b")
-        expect_finding(findings(of, server.TESTER), "info replication standbys connected: 1; how far "
-                                                    "they are behind is told to members of pg_monitor")
+        expect_finding(findings(of, server.TESTER), "info replication standbys connected: 1; only "
+                                                    "members of pg_monitor see how far behind they are")
         expect_finding(findings(of, WORKER), "info replication standbys connected: 1, synchronous: 0; "
                                              "the last is [0-9]+ bytes and [0-9]+ ms behind")
         expect_finding(findings(Database(standby, name, program), server.TESTER),
-                       "warning server it is a standby: nothing can be written through it")
+                       "warning server the server is a standby: nothing can be written to it")
         primary.be_synchronous("b")
         expect_finding(findings(of, WORKER), "info replication standbys connected: 1, synchronous: 1; .*")
         standby.settle("hot_standby_feedback", "on")

@@ -629,7 +629,7 @@ TEST(a_call_with_a_used_nonce_is_reported_busy)
     done(c, "SELECT leasehold.enqueue_one('q', 0, 'x', 78)");
     PGresult *refusal = PQexec(c, "SELECT leasehold.enqueue_one('q', 0, 'x', 78)");
     EXPECT_EQ(pg_refusal_status(refusal, "db", &err), LH_EBUSY);
-    EXPECT_STR(err.text, "store is busy: another call has this number");
+    EXPECT_STR(err.text, "store is busy: another call has used this nonce");
     EXPECT_STR(said(c, "SELECT count(*) FROM leasehold.job"), "1");
     PQclear(refusal);
     PQfinish(c);

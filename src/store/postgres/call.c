@@ -327,7 +327,7 @@ int pg_refusal_status(const PGresult *refusal, const char *database, struct lhi_
     if (status != 0)
         return lhi_fail(err, status, "%s", said);
     if (strcmp(field(refusal, PG_DIAG_CONSTRAINT_NAME), "delta_nonce") == 0)
-        return lhi_fail(err, LH_EBUSY, "store is busy: another call has this number");
+        return lhi_fail(err, LH_EBUSY, "store is busy: another call has used this nonce");
     status = is_read_only(refusal) ? LH_EREADONLY : status_of(code);
     if (status == LH_ENOSTORE)
         return lhi_fail(err, status,
@@ -374,9 +374,7 @@ bool pg_from_pooler(const PGresult *refusal)
 
 int pg_fail_too_big(struct lhi_error *err)
 {
-    return lhi_fail(err, LH_ETOOBIG,
-                    "values of one call have more than %d MiB: several calls are allowed",
-                    MOST_MIB);
+    return lhi_fail(err, LH_ETOOBIG, "call is larger than %d MiB: split it", MOST_MIB);
 }
 
 /* `may_stand`: if the connection is lost now, the transaction may have committed. */

@@ -38,7 +38,7 @@ int pg_schema_look(struct txn *txn, struct schema *out, struct lhi_error *err)
     pg_rows_free(&rows);
     if (out->version < 1)
         return lhi_fail(err, LH_ECORRUPT,
-                        "schema leasehold of \"%s\" does not tell its version: restore a backup",
+                        "schema leasehold of \"%s\" has no version: restore a backup",
                         txn->pg->target.name);
     return LH_OK;
 }

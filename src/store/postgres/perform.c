@@ -486,7 +486,7 @@ static int enqueue_due_and_claim(struct pg *pg, struct lhi_act *claim, const str
     lhi_error_clear(&failure);
     note_before(&nothing, &upkeep);
     if (keep_trying(pg, &upkeep, 1, &nothing, &failure) < 0)
-        lhi_log(&pg->log, LH_LOG_WARN, "enqueueing what is scheduled failed: %s", failure.text);
+        lhi_log(&pg->log, LH_LOG_WARN, "enqueueing due schedules failed: %s", failure.text);
     if (claim->claim.out->n > 0)
         return LH_OK;
     restore(before, claim);

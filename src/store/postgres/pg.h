@@ -11,7 +11,9 @@
  *   rows.c       results of a call, and rows into structs
  *   notice.c     notices and warnings of the server
  *   perform.c    acts in one transaction; repeats them after a lost connection
- *   wake.c       LISTEN and NOTIFY, and the waits
+ *   wake.c       subscriptions, wake-ups, waits
+ *   listener.c   the thread that receives notifications
+ *   leader.c     the maintenance leader and its followers
  *   acts/        one function per act: parameters in, outcome out
  *   reads/       what only reads
  *   move.c       the store as source or target of a move

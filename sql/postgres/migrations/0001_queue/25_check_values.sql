@@ -68,7 +68,7 @@ BEGIN
         RETURN;
     END IF;
     PERFORM leasehold.refuse(-3, CASE WHEN s ~ '^\[1:[0-9]+\]$'
-               THEN pg_catalog.format('there are %s items and %s values for them: one each is allowed', n,
+               THEN pg_catalog.format('there are %s items and %s values for them: one value per item is allowed', n,
                                       pg_catalog.substring(s, '[0-9]+(?=\]$)'))
                ELSE pg_catalog.format('list of values with the bounds %s is not one list that starts at 1', s) END)
        FROM pg_catalog.unnest(shapes) s WHERE s <> allowed;

@@ -334,7 +334,7 @@ BEGIN
                                     backoff_caps_ms, delays_ms);
     END IF;
     IF of_nonce IS NOT NULL AND of_request IS NULL AND NOT leasehold.use_nonce(of_queue, of_nonce, now, 'o') THEN
-        PERFORM leasehold.refuse(-11, 'store is busy: another call has this number');
+        PERFORM leasehold.refuse(-11, 'store is busy: another call has used this nonce');
     END IF;
     IF of_request IS NOT NULL THEN
         PERFORM leasehold.need_request(of_request);

@@ -63,7 +63,7 @@ BEGIN
         moved := leasehold.expire_and_promote(now, l);  -- a statement of its own: OR would skip the call after a recovery
         taken := taken OR moved.promoted > 0;
     EXCEPTION WHEN OTHERS THEN
-        PERFORM leasehold.log_message('warn', 'moving due jobs in failed: ' || SQLERRM);
+        PERFORM leasehold.log_message('warn', 'promoting due jobs failed: ' || SQLERRM);
     END;
     RETURN taken;
 END $$;

@@ -233,7 +233,7 @@ BEGIN
             IF jobs[i] <> ALL (free)
                AND EXISTS (SELECT 1 FROM leasehold.job j WHERE j.id = jobs[i] AND j.token = tokens[i]
                               AND j.worker IS NOT NULL) THEN
-                refused := refused || (i, -11, format('store is busy: job %s is in the hands of another transaction',
+                refused := refused || (i, -11, format('store is busy: job %s is locked by another transaction',
                                                       jobs[i]))::leasehold.outcome;
                 CONTINUE;
             END IF;

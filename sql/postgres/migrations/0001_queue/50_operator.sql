@@ -620,7 +620,7 @@ BEGIN
             leasehold.need_range('rate', rate, 0, 1000000000),
             leasehold.need_range('concurrency', concurrency, 0, 1000000);
     IF (rate > 0) <> (rate_per IS NOT NULL) OR (rate IS NULL AND rate_per IS NOT NULL) THEN
-        PERFORM leasehold.refuse(-3, 'a rate is so many in so long: rate and rate_per go together');
+        PERFORM leasehold.refuse(-3, 'rate and rate_per must be set together');
     END IF;
     PERFORM leasehold.need_duration('rate''s period', rate_per, 1, 2592000000);
     IF action <> ALL(actions) THEN

@@ -206,7 +206,7 @@ static int check_conn(PGconn *conn, struct lhi_error *err)
                         (int)strcspn(PQerrorMessage(conn), "\n"), PQerrorMessage(conn));
     if (PQpipelineStatus(conn) != PQ_PIPELINE_OFF || PQtransactionStatus(conn) == PQTRANS_ACTIVE)
         return lhi_fail(err, LH_EMISUSE,
-                        "connection is in use: no query, COPY or pipeline may be under way");
+                        "connection is in use: no query, COPY or pipeline may be in progress");
     /* The server would take our bytes for another encoding and store other characters. */
     if (encoding != NULL && strcmp(encoding, "UTF8") != 0 && strcmp(encoding, "SQL_ASCII") != 0)
         return lhi_fail(err, LH_EINVAL,

@@ -247,7 +247,7 @@ static int enqueue_runs(struct due_schedule *t, const struct lhi_instants *due, 
     pg_arg_text(&args, t->plan.missed > 0 ? what : NULL);
     pg_arg_text(&args, more);
     pg_arg_text(&args, corrupt && t->plan.to != 0
-                           ? "payload does not match its checksum: set the schedule anew"
+                           ? "payload does not match its checksum: set the schedule again"
                            : NULL);
     int rc = pg_call(t->txn, LHI_POSTGRES_SCHEDULE_RUN, &args, &rows, err);
     if (rc != LH_OK)

@@ -156,7 +156,7 @@ static int check_payloads(struct report *report)
         if (over)
             return LH_OK;
         if (lhi_mono_ms() >= deadline) {
-            add_finding(report, "info", "payload", "looked at up to job %lld, then time was up",
+            add_finding(report, "info", "payload", "checked up to job %lld, then time was up",
                         (long long)after);
             return LH_OK;
         }
@@ -220,17 +220,17 @@ static void check_durability(struct report *report, const struct rows *rows)
 
     if (pg_row_bool(rows, 0, RECOVERY))
         add_finding(report, "warning", "server",
-                    "it is a standby: nothing can be written through it");
+                    "the server is a standby: nothing can be written to it");
     if (!pg_row_bool(rows, 0, FSYNC))
         add_finding(report, "warning", "server",
-                    "fsync is off: what is acknowledged may be lost when the machine fails");
+                    "fsync is off: acknowledged commits may be lost when the machine fails");
     if (!pg_row_bool(rows, 0, PAGES))
         add_finding(report, "warning", "server",
                     "full_page_writes is off: pages may be torn when the machine fails");
     if (strcmp(commit, "off") == 0)
         add_finding(
             report, "warning", "server",
-            "synchronous_commit is off: what is acknowledged may be lost when the server fails");
+            "synchronous_commit is off: acknowledged commits may be lost when the server fails");
     if (!pg_row_null(rows, 0, UNLOGGED))
         add_finding(report, "warning", "server",
                     "tables are unlogged, and lost when the server fails: %s",
@@ -238,8 +238,8 @@ static void check_durability(struct report *report, const struct rows *rows)
     if (strcmp(pg_row_text(rows, 0, ISOLATION), "read committed") != 0)
         add_finding(
             report, "warning", "server",
-            "default_transaction_isolation is \"%s\": programs that call the functions themselves "
-            "must repeat what is refused with 40001, or ask for read committed",
+            "default_transaction_isolation is \"%s\": programs that call the functions directly "
+            "must repeat calls refused with 40001, or use read committed",
             pg_row_text(rows, 0, ISOLATION));
 }
 
@@ -274,7 +274,7 @@ static int check_standbys(struct report *report, const char *wanted, const char 
     if (all > 0 && visible < all)
         add_finding(
             report, "info", "replication",
-            "standbys connected: %lld; how far they are behind is told to members of pg_monitor",
+            "standbys connected: %lld; only members of pg_monitor see how far behind they are",
             (long long)all);
     else if (all > 0)
         add_finding(
@@ -320,7 +320,7 @@ static int check_oldest(struct report *report)
             add_finding(
                 report, behind >= FAR_BEHIND ? "warning" : "info", "transactions",
                 "oldest is %lld transactions behind: %s; dead rows cannot be vacuumed while it "
-                "lasts; for how long already is told to members of pg_monitor",
+                "lasts; only members of pg_monitor see for how long",
                 (long long)behind, pg_row_text(&rows, i, HOLDER));
         else
             add_finding(report, age_ms >= OLD_MS ? "warning" : "info", "transactions",
@@ -347,9 +347,10 @@ static int check_vacuum(struct report *report)
                         "leasehold.job has about %lld rows and %lld dead ones, %s", (long long)live,
                         (long long)dead, pg_row_text(&rows, i, WHEN));
         else if (live > MANY_UNFOLDED)
-            add_finding(report, "warning", "upkeep",
-                        "leasehold.%s has about %lld rows: nobody does the upkeep of this store",
-                        table, (long long)live);
+            add_finding(
+                report, "warning", "upkeep",
+                "leasehold.%s has about %lld rows: no process runs maintenance on this store",
+                table, (long long)live);
     }
     pg_rows_free(&rows);
     return LH_OK;

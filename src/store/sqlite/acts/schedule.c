@@ -308,7 +308,8 @@ static int enqueue_ticks(struct ticking *t, struct lhi_error *err)
     int rc = LH_OK;
 
     if (lhi_checksum(job->payload, job->payload ? job->payload_len : 0) != t->entry->payload_sum)
-        rc = lhi_fail(err, LH_EINVAL, "payload does not match its checksum: set the schedule anew");
+        rc =
+            lhi_fail(err, LH_EINVAL, "payload does not match its checksum: set the schedule again");
     for (int64_t at = t->plan.from; rc == LH_OK && at >= 0 && at <= t->plan.to;
          at = lhi_timing_next(t->timing, at))
         rc = enqueue_tick(t, at, err);
