@@ -50,7 +50,7 @@ static void expect_picture(const char *where, const char *path, const char *want
     free(now);
 }
 
-/* How far to go on: most deaths would show in the next few acts, and some in the last. */
+/* How far to continue: most mistakes show in the next few calls, and some in the last one. */
 static size_t go_on_to(size_t i)
 {
     static unsigned calls;
@@ -93,7 +93,7 @@ void aftermath(const struct reference *ref, const char *path, const struct logbo
     for (size_t k = i; k < end; k++) {
         if (k > i && (rc = session_act(&s, k)) != session_acts[k].outcome)
             fail(where, k, &s, rc, "a later act came out otherwise than always");
-        /* What a repeat cannot tell again is as in every run. */
+        /* Values that a repeat does not return are taken from the reference run. */
         if (k == i)
             s.notes = ref->notes[k + 1];
         else if (!session_same(&s.notes, &ref->notes[k + 1]))

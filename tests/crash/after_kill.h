@@ -13,13 +13,13 @@
 
 /* Shared with the child; survives it. */
 struct logbook {
-    size_t done; /* so many acts were acknowledged, and told `notes` */
+    size_t done; /* this many calls were acknowledged, and returned `notes` */
     struct notes notes;
 };
 
 struct logbook *logbook_new(void);
 
-/* In the child: perform the session, keeping the book; stop (SIGSTOP) before act `pause_at`. */
+/* In the child: perform the session and record its calls; suspend itself before call `pause_at`. */
 enum { NO_PAUSE = 1000000 };
 void play(const char *path, struct logbook *book, size_t pause_at);
 

@@ -30,7 +30,7 @@ static void claim(lh_store *store, const char *queue, const char *worker, size_t
     lh_jobs_free(jobs);
 }
 
-/* Expired jobs, a worker that is gone with all it holds, a poison job, and named leases. */
+/* Expired jobs, a dead worker with its jobs, a poison job, and named leases. */
 static void leave_a_mess(void)
 {
     static lh_new_job jobs[MASS];
@@ -103,7 +103,7 @@ static void maintain(void)
     lh_close(store);
 }
 
-/* Every claim takes a batch back. */
+/* Every claim recovers one batch. */
 static void claim_all(void)
 {
     const char *queue = "none";
@@ -121,10 +121,10 @@ static void claim_all(void)
 
 struct death {
     const char *point;
-    int64_t skip; /* … after passing it so often */
+    int64_t skip; /* … after it was passed this often */
 };
 
-/* True: it died there; else it got to its end. */
+/* True: it was killed there; false: it reached its end. */
 static bool die(void (*recovers)(void), const struct death *death)
 {
     struct lhi_control *control = lhi_control();
@@ -176,7 +176,7 @@ static void expect_told_once(lh_store *store)
     EXPECT_EQ(dead, 1);
 }
 
-/* Reports of those who died have no end, and what all of them took back is all there was. */
+/* Reports of killed recoveries have no end; together all reports list each job once. */
 static void expect_reports(lh_store *store, int cut_off)
 {
     lh_reports *reports = NULL;
@@ -229,7 +229,7 @@ static const struct death deaths[] = {
 
 enum { N_DEATHS = sizeof deaths / sizeof deaths[0] };
 
-/* Killed here, then there, then left alone. */
+/* The recovery is killed at one point, then at another one, and then it finishes. */
 static void die_twice(void (*first)(void), void (*second)(void))
 {
     int both = 0;

@@ -1,4 +1,4 @@
-/* SIGKILL at every named point, again and again on the way through the session. */
+/* SIGKILL at every named point of the session, at several of its passes. */
 #include "crash/after_kill.h"
 
 #include "base/hook.h"
@@ -21,7 +21,7 @@ static const char *const points[] = {
     "schedule_tick:inside",
 };
 
-/* What no session passes has its turn in tests of its own (tests/store, tests/spec/move.c). */
+/* Points that no session passes are tested elsewhere (tests/store, tests/spec/move.c). */
 static const char *const elsewhere[] = {
     "age:", "backup:", "copy:", "move:", "repair:", "reserve:", "restore:", "scratch:", "swap:"};
 

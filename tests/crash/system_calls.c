@@ -13,13 +13,13 @@
 
 enum { KILLS = 300, MOST_ACTS = 200 };
 
-/* At how many stops, two for each system call, each act begins. */
+/* The number of stops, two for each system call, before each call of the session. */
 struct timetable {
     long begins[MOST_ACTS];
     long all;
 };
 
-/* The session in a child that is stopped before act `i`, under our eyes from there on. */
+/* The session in a child that is traced from call `i` on. */
 static pid_t start(struct logbook *book, size_t i)
 {
     int status;
@@ -74,7 +74,7 @@ static void kill_at(const struct reference *ref, struct logbook *book,
     pid_t child = start(book, i);
     for (long k = table->begins[i]; k <= at; k++)
         if (!step(child)) {
-            session_remove("s.db"); /* a call less than the first time, at the very end */
+            session_remove("s.db"); /* one system call less than the first time, at the end */
             return;
         }
     EXPECT_EQ(kill(child, SIGKILL), 0);

@@ -54,7 +54,7 @@ static void engine_install(void)
     EXPECT_EQ(sqlite3_initialize(), SQLITE_OK);
 }
 
-/* The Nth allocation from now on fails; 0: none. `fired` tells whether there were that many. */
+/* The Nth allocation from now on fails; 0: none. `fired` is true if there were that many. */
 struct memory {
     const char *name;
     void (*arm)(int64_t n);
@@ -93,7 +93,7 @@ static bool is(enum stage_state state, enum stage_state wanted)
     return state == wanted || state == STAGE_SAME;
 }
 
-/* The act was said to be done: so it is. */
+/* The call returned success, so it must be done. */
 static void judge_done(struct stage *stage, size_t i, const struct memory *memory, int64_t n,
                        bool fired)
 {
@@ -107,7 +107,7 @@ static void judge_done(struct stage *stage, size_t i, const struct memory *memor
         STAGE_FAIL(stage, i, memory->name, n, act->outcome, "it was said to be done, and is not");
 }
 
-/* It was said not to be done: nor is it. Who has not written has not done anything. */
+/* The call returned an error, so nothing may be done. */
 static void judge_not_done(struct stage *stage, size_t i, const struct memory *memory, int64_t n,
                            int rc, bool wrote)
 {
@@ -136,7 +136,7 @@ static bool fail_fresh(struct stage *stage, size_t i, const struct memory *memor
         judge_done(stage, i, memory, n, fired);
     } else {
         judge_not_done(stage, i, memory, n, rc, disk()->writes > 0);
-        /* The same handle goes on; where the act was to open it, there is none. */
+        /* The same handle works; if the call was to open it, there is none. */
         if (stage->s.store == NULL)
             EXPECT_OK(session_open(&stage->s, i));
         rc = session_act(&stage->s, i);
@@ -168,7 +168,7 @@ static void fail_each_fresh(const struct memory *memory, int64_t stride, size_t 
     for (size_t i = part; i < session_acts_n; i += parts) {
         if ((session_acts[i].flags & ACT_FILLER) != 0)
             continue;
-        /* A startup prepares nearly everything, which other acts do too. */
+        /* A startup prepares nearly all statements, which other calls do too. */
         bool starts =
             (session_acts[i].flags & ACT_STEPS) != 0 && (session_acts[i].flags & ACT_HEALS) != 0;
         int64_t step = stride > 1 && starts ? 5 * stride : stride;
@@ -208,7 +208,7 @@ TEST_TIMEOUT(allocations_of_sqlite_may_fail_in_later_calls, 600)
 
 /* ---------------------------------------------------------------- a handle that has seen it all */
 
-/* Prepares all statements of an act without doing it: the disk is full. */
+/* Prepare all statements of a call without doing it, because the disk is full. */
 static void rehearse(struct stage *stage, size_t i)
 {
     struct notes notes = stage->s.notes;
@@ -247,7 +247,7 @@ TEST_TIMEOUT(every_allocation_of_sqlite_may_fail_in_a_prepared_call, 120)
     disk_install();
     session_reference(&stage.ref, NULL);
     session_start(&stage.s, "run.db", NULL);
-    /* One handle lives through all of it. */
+    /* One handle is used for all calls. */
     for (size_t i = 0; i < session_acts_n; i++) {
         const struct act *act = &session_acts[i];
         int64_t n = 1;
@@ -267,7 +267,7 @@ TEST_TIMEOUT(every_allocation_of_sqlite_may_fail_in_a_prepared_call, 120)
     session_reference_free(&stage.ref);
 }
 
-/* A claim that could not heal has left other work undone, so each try has a stage of its own. */
+/* A claim whose recovery failed leaves work undone, so each try has a stage of its own. */
 TEST_TIMEOUT(every_allocation_of_sqlite_may_fail_in_a_prepared_claim_that_recovers, 120)
 {
     struct stage stage;

@@ -24,7 +24,7 @@ static bool is(enum stage_state state, enum stage_state wanted)
 
 /* ---------------------------------------------------------------- unknown outcomes */
 
-/* Whatever is asked next, a stopped handle refuses. */
+/* A stopped handle refuses every call. */
 static void expect_stopped(struct stage *stage, size_t i, const char *fault, int64_t n)
 {
     lh_enqueued out;
@@ -34,7 +34,7 @@ static void expect_stopped(struct stage *stage, size_t i, const char *fault, int
         STAGE_FAIL(stage, i, fault, n, rc, "the handle went on after an unknown outcome");
 }
 
-/* Open anew and ask again, under the same name. */
+/* Open the store again and repeat the call under the same request id. */
 static void resolve(struct stage *stage, size_t i, const char *fault, int64_t n, int rc)
 {
     const struct act *act = &session_acts[i];
@@ -54,14 +54,14 @@ static void resolve(struct stage *stage, size_t i, const char *fault, int64_t n,
     if (opened != LH_OK)
         STAGE_FAIL(stage, i, fault, n, opened, "the store cannot be opened any more");
     if ((act->flags & ACT_NO_IDENTITY) != 0 && request[0] == '\0') {
-        /* Nobody can repeat it; but an enqueue of ours always has a name for it. */
+        /* The caller cannot repeat it; but an enqueue of the library always has a request id. */
         if (rc == LH_EUNKNOWN && strncmp(act->name, "enqueue", 7) == 0)
             STAGE_FAIL(stage, i, fault, n, rc, "an unknown enqueue has no request id");
     } else {
         stage->s.request = request[0] != '\0' ? request : NULL;
         stage_expect_done(stage, i, fault, n, state != STAGE_BEFORE);
     }
-    /* Whatever was left to heal is healed by the next write. */
+    /* The next write recovers what is left. */
     lh_enqueued out;
     if (stage->s.store == NULL)
         EXPECT_OK(session_open(&stage->s, 1));
@@ -74,7 +74,7 @@ static void judge_broken(struct stage *stage, size_t i, const char *fault, int64
     const struct act *act = &session_acts[i];
 
     if (rc == act->outcome) {
-        /* Done all the same: what failed was the folding of the log. */
+        /* The call is done: only the checkpoint failed. */
         if (!session_same(&stage->s.notes, &stage->ref.notes[i + 1]))
             STAGE_FAIL(stage, i, fault, n, rc, "it told something else than always");
         if (!is(stage_look(stage, i, PICTURE_LOOSE), STAGE_AFTER))
@@ -88,7 +88,7 @@ static void judge_broken(struct stage *stage, size_t i, const char *fault, int64
 
 /* ---------------------------------------------------------------- writes */
 
-/* False once there is no such write any more. */
+/* False if there is no such write. */
 static bool break_write(struct stage *stage, size_t i, int64_t n, enum disk_fault how)
 {
     const char *fault = how == DISK_SHORT ? "short write" : "failing write";
@@ -173,7 +173,7 @@ static bool fill_disk(struct stage *stage, size_t i, int64_t n)
         enum stage_state state = stage_look(stage, i, PICTURE_EXACT);
         if (!is(state, STAGE_BEFORE) && !(state == STAGE_AFTER && (act->flags & ACT_STEPS) != 0))
             STAGE_FAIL(stage, i, "full disk from write", n, rc, "LH_ENOSPC, and something done");
-        /* There is room again: the same handle goes on by itself. */
+        /* After there is room again, the same handle works without being reopened. */
         if (stage->s.store == NULL)
             EXPECT_OK(session_open(&stage->s, i));
         stage_expect_done(stage, i, "full disk from write", n, false);

@@ -125,7 +125,7 @@ static char *read_and_close(int fd, size_t *len_out)
     return text;
 }
 
-/* Negative descriptors are left as they are. */
+/* Negative descriptors are ignored. */
 static pid_t start(const char *const argv[], int in, int out, int err)
 {
     pid_t pid;

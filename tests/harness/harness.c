@@ -27,13 +27,13 @@
 #define MAX_TIMES 10000
 #define SLOW_MS 2000
 
-/* Constructors run before main: what they build can only be global. */
+/* Constructors run before main, so the list that they build is global. */
 static struct test *first_test;
 static struct test **last_link = &first_test;
 
 static char this_tmpdir[PATH_MAX];
 
-/* How far the body of a test has got. */
+/* The state of the body of a test. */
 enum stage { RUNNING, FINISHED, SKIPPED };
 
 struct slot {
@@ -117,7 +117,7 @@ static void remove_tree(char *path)
     while ((entry = fts_read(tree)) != NULL) {
         switch (entry->fts_info) {
         case FTS_D:
-            /* A test may have taken the rights away to see what happens. */
+            /* A test may have removed the permissions. */
             (void)chmod(entry->fts_accpath, 0700);
             break;
         case FTS_DP:
@@ -133,7 +133,7 @@ static void remove_tree(char *path)
 
 /* ---------------------------------------------------------------- the child */
 
-/* What the caller's shell happens to export must not decide a test. */
+/* Variables of the caller must not influence a test. */
 static void clean_environment(const char *tmpdir)
 {
     size_t i = 0;
@@ -204,7 +204,7 @@ static _Noreturn void run_child(struct slot *slot, pid_t parent)
     this_stage = slot->stage;
     slot->test->body();
     *slot->stage = FINISHED;
-    /* The full exit: this is where leak checkers speak. */
+    /* A full exit, because leak checkers report there. */
     exit(0);
 }
 
@@ -256,7 +256,7 @@ static void print_diagnostics(int fd)
     fclose(in);
 }
 
-/* A test that skips itself has printed why, and nothing else. */
+/* A test that skips itself has printed only the reason. */
 static void print_reason(int fd)
 {
     char why[200] = "";
@@ -302,7 +302,7 @@ static void report(struct runner *runner, struct slot *slot, int status)
     slot->test = NULL;
 }
 
-/* Ends every test that is over. Returns how many slots became free. */
+/* Report every test that has ended. Returns how many slots became free. */
 static int collect(struct runner *runner)
 {
     int freed = 0;
@@ -354,20 +354,20 @@ static void wait_for_news(const struct runner *runner)
     }
     if (next_ms < now)
         next_ms = now;
-    /* A second at most: a child that a tracer holds back may end without telling us. */
+    /* A second at most: the end of a traced child may cause no signal. */
     if (next_ms - now > 1000)
         next_ms = now + 1000;
     timeout.tv_sec = (next_ms - now) / 1000;
     timeout.tv_nsec = (next_ms - now) % 1000 * 1000000;
     sig = sigtimedwait(&runner->watched, NULL, &timeout);
     if (sig == SIGINT || sig == SIGTERM || sig == SIGHUP) {
-        /* The tests are in groups of their own: the terminal did not reach them. */
+        /* The tests are in process groups of their own, which Ctrl-C does not reach. */
         kill_all(runner);
         bail_out("interrupted");
     }
 }
 
-/* Orphans that left their group (daemons) were handed to us as the reaper: end them too. */
+/* Kill daemons that left the group of their test; this process has become their parent. */
 static void end_orphans(void)
 {
     char path[64];
@@ -381,7 +381,7 @@ static void end_orphans(void)
         found = false;
         if (children == NULL)
             return;
-        /* Only who was killed is waited for: one that comes to us meanwhile is in the next list. */
+        /* Wait only for the children that were killed; later ones are in the next list. */
         while (fscanf(children, "%d", &pid) == 1) {
             kill(pid, SIGKILL);
             waitpid(pid, NULL, 0);
@@ -534,7 +534,7 @@ int main(int argc, char **argv)
         }
     }
 
-    /* A pattern that no longer matches would look like success for ever after. */
+    /* A pattern that matches nothing would always look like success. */
     for (char **pattern = argv + arg; *pattern != NULL; pattern++) {
         char *only[] = {*pattern, NULL};
         const struct test *test = first_test;
@@ -547,7 +547,7 @@ int main(int argc, char **argv)
         }
     }
     for (const struct test *test = first_test; test != NULL; test = test->next) {
-        /* Names address tests: two of one name could not be told apart. */
+        /* A name must identify one test. */
         for (const struct test *other = test->next; other != NULL; other = other->next) {
             if (strcmp(test->name, other->name) == 0) {
                 fprintf(stderr, "%s: two tests are named %s: %s:%d and %s:%d\n", argv[0],

@@ -45,7 +45,7 @@ struct test {
 
 void test_register(struct test *test);
 
-/* Compilers are started in the build folder and say ../../tests; readers stand in the source tree. */
+/* The path of a file below the source tree; compilers use paths that begin at the build folder. */
 const char *test_source_path(const char *file);
 
 #define TEST_TIMEOUT(name_, seconds_)                                                 \
@@ -87,7 +87,7 @@ void test_expect_mem(const char *file, int line, const char *a_text, const char 
                      const void *a, size_t a_len, const void *b, size_t b_len);
 void test_expect_status(const char *file, int line, const char *expr, int got, int wanted);
 
-/* End the test here, neither passed nor failed: what it needs is not there. The first thing it does. */
+/* End the test as skipped, because this machine lacks something. Call it first in a test. */
 _Noreturn void test_skip(const char *why);
 
 /* ---- help for tests; whatever of this cannot be done fails the test ---- */
@@ -116,7 +116,7 @@ struct run {
 struct run run(const char *stdin_data, const char *const argv[]);
 void run_clear(struct run *r);
 
-/* Start argv and return; its output joins the test's own. It dies with the test at the latest. */
+/* Start argv and return. Its output is added to that of the test, and it is killed at the end of the test. */
 pid_t test_spawn(const char *const argv[]);
 /* Fork within a test. Returns 0 in the child, which ends by test_child_done() or by failing. */
 pid_t test_fork(void);

@@ -1,4 +1,4 @@
-/* Recovery by hand, for tests that only want the counts of its report. */
+/* Recovery by an operator, for tests that only need the counts of its report. */
 #ifndef HARNESS_RECOVER_H
 #define HARNESS_RECOVER_H
 

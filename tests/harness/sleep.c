@@ -1,4 +1,4 @@
-/* Threads that sleep: tests wait for them, instead of for a time in which they probably fell asleep. */
+/* Wait until a thread really sleeps, instead of for a time in which it probably does. */
 #include "harness.h"
 
 #include <stdio.h>

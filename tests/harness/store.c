@@ -26,7 +26,7 @@ static int ask(const char *where)
     (void)snprintf(address.sun_path, sizeof address.sun_path, "%s", where);
     if (fd < 0 || connect(fd, (const struct sockaddr *)&address, sizeof address) != 0)
         FAIL("nobody hands out stores at %s", where);
-    return fd; /* stays open: see above */
+    return fd; /* not closed: see above */
 }
 
 static void take_database(const char *where)

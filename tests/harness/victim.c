@@ -38,7 +38,7 @@ TEST(passes)
     EXPECT_OK(zero());
 }
 
-/* The children of the runner are this test and the busy processes. */
+/* The runner has two kinds of children: this test, and the busy processes. */
 TEST(lists_its_siblings)
 {
     char path[64], line[256] = "";
@@ -156,7 +156,7 @@ static void leave_with_code(void)
     _exit(99);
 }
 
-/* As the leak checkers do: all was well, until exit. */
+/* As leak checkers do: the exit code changes at exit. */
 TEST(fails_at_exit)
 {
     EXPECT(atexit(leave_with_code) == 0);
@@ -251,7 +251,7 @@ TEST(runs_a_program)
     run_clear(&r);
 }
 
-/* Findings only where the instrument is there; otherwise these pass. */
+/* These fail only under their sanitizer. */
 static void *volatile lost;
 
 TEST(leaks_memory)

@@ -123,7 +123,7 @@ static void work(struct history *history, int me, int64_t lease_ms)
     lh_close(store);
 }
 
-/* To look on only: a worker may be stopped while it has the writer lock. */
+/* Read-only, because a worker may be suspended while it has the writer lock. */
 static lh_store *open_to_read(void)
 {
     lh_store *store = NULL;
@@ -168,7 +168,7 @@ TEST_TIMEOUT(eight_processes_hand_out_every_job_once, 120)
     while (completed(store) < race_jobs()) {
         int status;
         pause_ms(20);
-        /* Nobody leaves before the end. */
+        /* No worker exits before the end. */
         if (waitpid(-1, &status, WNOHANG) > 0)
             FAIL("a worker has failed");
     }
@@ -177,11 +177,11 @@ TEST_TIMEOUT(eight_processes_hand_out_every_job_once, 120)
         EXPECT_EQ(test_wait(worker[i]).code, 0);
     for (int i = 0; i < WORKERS; i++)
         for (size_t k = 0; k < history->place[i].n; k++) {
-            EXPECT_EQ(history->place[i].entry[k].token, 1); /* nobody died: one lease each */
+            EXPECT_EQ(history->place[i].entry[k].token, 1); /* no worker died: one lease each */
             EXPECT_EQ(history->place[i].entry[k].status, LH_OK);
         }
     history_check(history, store, "q", race_jobs(), 300000);
-    /* The turnstile keeps all of them off the engine's own locks. */
+    /* The writer lock keeps all of them from waiting for locks of SQLite. */
     EXPECT_EQ(history->busy, 0);
     lh_close(store);
 }
@@ -209,7 +209,7 @@ static void kill_one(struct troupe *t, int i)
     t->kills++;
 }
 
-/* One dies, or falls asleep for longer than its lease and wakes up not knowing it. */
+/* Kill a worker, or suspend it for longer than its lease. */
 static void disturb(struct troupe *t)
 {
     int64_t now = history_now();
@@ -244,7 +244,7 @@ TEST_TIMEOUT(killed_and_stalled_workers_lose_no_job_and_complete_none_twice, 120
     (void)fprintf(stderr, "seed %u\n", seed);
     srand(seed);
     t.store = open_store(t.history);
-    /* How often is not the question here. */
+    /* The number of attempts does not matter here. */
     EXPECT_OK(lh_policy_set(t.store, "q", NULL,
                             &(lh_policy){.set = LH_POLICY_MAX_ATTEMPTS | LH_POLICY_MAX_RECOVERIES,
                                          .max_attempts = LH_UNLIMITED,
@@ -256,7 +256,7 @@ TEST_TIMEOUT(killed_and_stalled_workers_lose_no_job_and_complete_none_twice, 120
     while ((done = completed(t.store)) < race_jobs()) {
         pause_ms(10);
         wake_up(&t);
-        /* Towards the end all are left in peace, to finish; and whoever starts slowly, to start. */
+        /* Workers are not disturbed at the end, so that they finish, and not while they start. */
         if (done >= race_jobs() * 9 / 10)
             for (int i = 0; i < WORKERS; i++)
                 (void)kill(t.pid[i], SIGCONT);

@@ -1,4 +1,4 @@
-/* Recovery against others: against itself, and against the holder who completes after all. */
+/* Recovery against another recovery, and against a holder that completes late. */
 #include "race/late_holder.h"
 #include "race/sizes.h"
 
@@ -64,7 +64,7 @@ static lh_job get(lh_store *store, int64_t id)
     lh_jobs *jobs = NULL;
     EXPECT_OK(lh_job_get(store, id, &jobs));
     lh_job job = jobs->job[0];
-    job.queue = job.kind = job.worker = job.last_error = NULL; /* gone with the list */
+    job.queue = job.kind = job.worker = job.last_error = NULL; /* freed with the list */
     lh_jobs_free(jobs);
     return job;
 }
@@ -105,7 +105,7 @@ static struct meeting *meeting_new(void)
     return meeting;
 }
 
-/* Everybody goes on when the last has come. */
+/* All continue when the last one has arrived. */
 static void meet(struct meeting *meeting, int all)
 {
     (void)__atomic_add_fetch(&meeting->waiting, 1, __ATOMIC_SEQ_CST);
@@ -180,7 +180,7 @@ static void complete_one_by_one(const lh_jobs *held, struct meeting *meeting)
     lh_close(store);
 }
 
-/* Who commits first wins, and is never undone. */
+/* The first commit wins and is never undone. */
 TEST_TIMEOUT(a_late_complete_and_a_recovery_never_both_win, 60)
 {
     enum { JOBS = 60, ROUNDS = 2 * RACE_SCALE };
@@ -201,7 +201,7 @@ TEST_TIMEOUT(a_late_complete_and_a_recovery_never_both_win, 60)
             test_child_done();
         }
         meet(meeting, 2);
-        /* Somewhere in the middle, another place in each round. */
+        /* At another place in each round. */
         while (__atomic_load_n(&meeting->count[1], __ATOMIC_SEQ_CST) < round * JOBS / ROUNDS)
             (void)sched_yield();
         EXPECT_OK(recovered_by_hand(store, &out));
@@ -329,7 +329,7 @@ TEST(a_recovery_on_outdated_evidence_changes_nothing)
         EXPECT_OK(lh_delete(store, &seen.id, 1, NULL));
         lh_jobs_free(held);
     }
-    /* The same write, when nothing has happened since the look. */
+    /* The same write, when nothing has changed since the read. */
     lh_jobs *held = held_jobs(store, 1);
     lh_job seen = get(store, held->job[0].id);
     happens(NOTHING, store, &seen);
@@ -354,7 +354,7 @@ TEST(every_write_of_a_holder_checks_state_and_token)
         EXPECT_EQ(write_late(writes[i], &slow, LEASE_MS), 0);
         EXPECT_EQ(get(store, slow.id).token, next.token);
         EXPECT_EQ(get(store, slow.id).state, LH_RUNNING);
-        /* The same write by the one who holds it. */
+        /* The same write by the current holder. */
         EXPECT_EQ(write_late(writes[i], &next, LEASE_MS), 1);
         (void)lh_cancel(store, &slow.id, 1, NULL, NULL);
         EXPECT_OK(lh_delete(store, &slow.id, 1, NULL));

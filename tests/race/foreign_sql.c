@@ -16,7 +16,7 @@ typedef struct pg_conn PGconn;
 enum { PATIENCE_MS = 20000, MOST_TEXT = 1000 };
 
 struct stranger {
-    sqlite3 *file; /* one of the two */
+    sqlite3 *file; /* either this or the connection */
     PGconn *server;
 };
 
@@ -33,7 +33,7 @@ static PGconn *server_open(void)
     return server;
 }
 
-/* lh_job is leasehold.job here. */
+/* On PostgreSQL lh_job is named leasehold.job. */
 static void translate(const char *sql, char *out, size_t room)
 {
     size_t used = 0;

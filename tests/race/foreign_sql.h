@@ -14,13 +14,13 @@ struct stranger;
 struct stranger *stranger_open(void);
 void stranger_close(struct stranger *stranger);
 
-/* A transaction of its own, with the patience any program has. */
+/* A transaction of its own, with a busy timeout as other programs have it. */
 void stranger_begin(struct stranger *stranger);
 void stranger_commit(struct stranger *stranger);
 
 /* Run one statement: how many rows it changed. */
 int64_t stranger_run(struct stranger *stranger, const char *sql);
-/* The same on a connection for this alone. */
+/* The same on a new connection. */
 int64_t run_as_stranger(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* The statement must fail; `why` is in the message. */
 void stranger_is_refused(const char *sql, const char *why);

@@ -1,4 +1,4 @@
-/* A program that knows nothing of us writes to the same store while our workers run. */
+/* A program without the library writes to the same store while workers run. */
 #include "race/foreign_sql.h"
 #include "race/history.h"
 #include "race/sizes.h"
@@ -23,7 +23,7 @@ static lh_store *open_store(void)
     return store;
 }
 
-/* Plain INSERTs, each five in a transaction, with the patience any program would have. */
+/* Plain INSERTs, five in a transaction, with a busy timeout as other programs have it. */
 static void be_a_stranger(int64_t *inserted)
 {
     struct stranger *stranger = stranger_open();
@@ -35,7 +35,7 @@ static void be_a_stranger(int64_t *inserted)
                                "INSERT INTO lh_job(queue, payload) VALUES ('q', 'foreign')");
         stranger_commit(stranger);
         (void)__atomic_add_fetch(inserted, FOREIGN_ROWS, __ATOMIC_SEQ_CST);
-        /* It has other things to do as well; one that never let go would starve anybody. */
+        /* A pause between transactions: a program that writes without a pause would starve all others. */
         (void)usleep(1000);
     }
     stranger_close(stranger);
@@ -71,7 +71,7 @@ static void work(struct history *history, int me)
                                         .token = done[i].token,
                                         .call_ns = call_ns,
                                         .return_ns = now});
-            /* Ours too, now and then, so that both kinds of writers meet. */
+            /* Calls of the library, too, so that both kinds of writers meet. */
             if (done[i].job % 3 == 0 && !stop)
                 EXPECT_OK(lh_enqueue(store, "ours", &(lh_new_job){.kind = "k"}, 1, NULL, &out));
         }
@@ -117,7 +117,7 @@ TEST_TIMEOUT(plain_sql_writers_and_workers_do_not_block_each_other, 120)
             EXPECT_EQ(queues->queue[i].pending + queues->queue[i].running, 0);
         }
     lh_queues_free(queues);
-    /* Each was handed out once. */
+    /* Each job was handed out once. */
     size_t claims = 0;
     char *seen = calloc((size_t)*inserted * 3, 1);
     EXPECT(seen != NULL);

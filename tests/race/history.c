@@ -11,7 +11,7 @@
 
 struct history *history_new(void)
 {
-    /* Most of it is never touched, and never there. */
+    /* Most of the mapping is never touched, and takes no memory. */
     struct history *history = mmap(NULL, sizeof *history, PROT_READ | PROT_WRITE,
                                    MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     EXPECT(history != MAP_FAILED);
@@ -178,7 +178,7 @@ static void check_jobs(struct entry *all, size_t n, lh_store *store, int64_t job
         for (size_t i = 0; i < list->n; i++) {
             const lh_job *job = &list->job[i];
             size_t end = at;
-            EXPECT_EQ(job->id, ++seen); /* nothing lost */
+            EXPECT_EQ(job->id, ++seen); /* no job is missing */
             if (job->state != LH_COMPLETED)
                 FAIL("job %lld is %s in the end", (long long)job->id, lh_state_name(job->state));
             while (end < n && all[end].job == job->id)
@@ -189,7 +189,7 @@ static void check_jobs(struct entry *all, size_t n, lh_store *store, int64_t job
         }
         lh_jobs_free(list);
     }
-    EXPECT_EQ(at, n); /* nothing invented */
+    EXPECT_EQ(at, n); /* no job was made up */
 }
 
 static void expect_sound(lh_store *store)

@@ -31,8 +31,8 @@ struct place {
 };
 
 struct history {
-    bool stop;     /* told to the workers */
-    uint64_t busy; /* somebody found the engine's write or checkpoint lock taken */
+    bool stop;     /* the workers stop */
+    uint64_t busy; /* a process found a lock of SQLite taken */
     struct place place[MOST_WORKERS];
 };
 

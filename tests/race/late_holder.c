@@ -26,7 +26,8 @@ static int64_t run_statement(enum lhi_sql which, const struct value *values, siz
     EXPECT_EQ(sqlite3_open_v2(test_store(), &db, SQLITE_OPEN_READWRITE, NULL), SQLITE_OK);
     EXPECT_EQ(sqlite3_prepare_v2(db, lhi_sqlite_sql[which].text, -1, &stmt, NULL), SQLITE_OK);
     for (size_t i = 0; i < n; i++) {
-        int at = sqlite3_bind_parameter_index(stmt, values[i].name); /* the others are NULL */
+        int at =
+            sqlite3_bind_parameter_index(stmt, values[i].name); /* the other parameters are NULL */
         if (at > 0 && values[i].text != NULL)
             (void)sqlite3_bind_text(stmt, at, values[i].text, -1, SQLITE_STATIC);
         else if (at > 0)
@@ -72,7 +73,7 @@ static int64_t bury_in_file(const struct seen_worker *seen, bool proven, int64_t
         {":proven", proven, NULL}, {":now", now, NULL},
         {":what", 0, "is gone"},   {":sessions", 0, seen->sessions},
     };
-    /* The last one is left out for NULL. */
+    /* The last parameter is left out if it is NULL. */
     return run_statement(LHI_SQL_WORKER_MARK_DEAD, values,
                          sizeof values / sizeof values[0] - (seen->sessions == NULL));
 }
@@ -112,7 +113,7 @@ static void name_function(enum late_write which, int64_t lease_ms, char *call, s
     }
 }
 
-/* A row comes back for what was changed. */
+/* The statement returns a row for each change. */
 static int64_t write_to_server(enum late_write which, const lh_job *seen, int64_t lease_ms)
 {
     char call[200];

@@ -24,7 +24,7 @@ enum { SILENCE_MS = 90000, NOBODY = 65534, TRIES = 400 };
 
 static const lh_worker_opts process = {.process = true};
 
-/* Tests run side by side, and what bears the name of one's worker is killed by the other. */
+/* Tests run at the same time, so each uses worker names of its own. */
 static const char *ours(void)
 {
     static char name[32];
@@ -36,13 +36,13 @@ static const char *ours(void)
 
 /* ---------------------------------------------------------------- processes */
 
-/* What a process runs as, and what it says of itself in its environment. */
+/* How a process is started. */
 struct guise {
-    bool leads;       /* a session of its own */
+    bool leads;       /* it leads a session */
     const char *name; /* LEASEHOLD_WORKER; NULL: none */
 };
 
-/* A shell that starts another process and becomes one itself: its own number, and `*child`. */
+/* A shell that starts another process, and then becomes one. Returns its pid; `*child` is the other pid. */
 static pid_t start(struct guise guise, pid_t *child)
 {
     char name[80], line[32] = "";
@@ -58,7 +58,7 @@ static pid_t start(struct guise guise, pid_t *child)
             (void)setsid();
         (void)dup2(out[1], 1);
         (void)dup2(open("/dev/null", O_RDWR), 2);
-        (void)close_range(3, ~0U, 0); /* nobody waits for us to close what is the test's */
+        (void)close_range(3, ~0U, 0); /* the child must not keep descriptors of the test open */
         (void)execle("/bin/sh", "sh", "-c",
                      "sleep 25 >/dev/null & echo $!; exec sleep 25 >/dev/null", NULL, environment);
         _exit(127);
@@ -119,7 +119,7 @@ static int64_t recovered(lh_store *store)
     return n;
 }
 
-/* One look, as in passing: it does not wait for anything. */
+/* One round of maintenance that does not wait. */
 static int64_t upkeep(lh_store *store)
 {
     lh_upkeep done;
@@ -152,7 +152,7 @@ static void expect_gone(lh_store *store, pid_t pid, int64_t job)
     expect_reason(store, job, words);
 }
 
-/* Its number. */
+/* Returns its pid. */
 static pid_t kill_worker(struct hand *worker)
 {
     pid_t pid = worker->pid;
@@ -162,7 +162,7 @@ static pid_t kill_worker(struct hand *worker)
     return pid;
 }
 
-/* A worker that holds a job, and is then no more. */
+/* A worker that holds a job and then dies. */
 static pid_t killed_worker(lh_store **store, pid_t leader, int64_t *job)
 {
     struct hand worker = hand_start(store, ours(), &process);
@@ -188,7 +188,7 @@ TEST(a_worker_is_not_dead_while_the_leader_of_a_session_lives)
     lh_workers_free(stale);
     EXPECT_EQ(job_now(store, job).state, LH_RUNNING);
     end(below);
-    end(leader); /* and stays a zombie, until the test is over */
+    end(leader); /* and stays a zombie until the test ends */
     EXPECT_EQ(upkeep(store), 1);
     expect_gone(store, pid, job);
     EXPECT_EQ(told.killed, 0);
@@ -241,7 +241,7 @@ TEST(a_worker_without_sessions_is_dead_with_its_process)
     int64_t job = ask(&worker, HOLD).job;
     pid_t below, astray = start((struct guise){.name = ours()}, &below);
     pid_t pid = kill_worker(&worker);
-    EXPECT_EQ(upkeep(store), 1); /* nobody looks for what nobody announced */
+    EXPECT_EQ(upkeep(store), 1); /* sessions that were not announced are not searched */
     expect_gone(store, pid, job);
     EXPECT(alive(astray) && alive(below));
     end(astray);
@@ -258,7 +258,7 @@ TEST(a_worker_that_registers_again_has_no_sessions)
     struct hand worker = hand_start(&store, ours(), &process);
     lead(store, leader);
     lh_worker_opts again = {.id = ours(), .process = true};
-    EXPECT_OK(lh_worker_register(store, &again, id, sizeof id)); /* by this process, meanwhile */
+    EXPECT_OK(lh_worker_register(store, &again, id, sizeof id)); /* by this process */
     hand_quit(&worker);
     worker = hand_start(&store, ours(), &process);
     int64_t job = ask(&worker, HOLD).job;
@@ -284,7 +284,7 @@ TEST(a_recovery_by_an_operator_kills_processes_left_by_a_dead_worker)
         astray = start((struct guise){.leads = true, .name = ours()}, &astray_below);
     int64_t n = 0;
     for (int i = 0; i < TRIES && n == 0; i++)
-        n = recovered(store); /* on a loaded machine, dying takes a killed process some time */
+        n = recovered(store); /* on a busy machine a killed process takes some time to die */
     EXPECT_EQ(n, 1);
     EXPECT(!alive(leader) && !alive(below) && !alive(astray) && !alive(astray_below));
     EXPECT_EQ(told.killed, 4);
@@ -293,7 +293,7 @@ TEST(a_recovery_by_an_operator_kills_processes_left_by_a_dead_worker)
     lh_close(store);
 }
 
-/* No poll ends the wait: the claim comes back by itself to kill, and to see that all is gone. */
+/* No poll ends the wait. The claim wakes by itself to kill the processes, and to see that all are dead. */
 TEST(a_waiting_worker_gets_the_job_after_leftover_processes_are_killed)
 {
     struct told told;
@@ -325,7 +325,8 @@ TEST(waiting_maintenance_kills_processes_left_by_a_dead_worker)
     pid_t pid = killed_worker(&store, leader, &job);
     for (int i = 0; i < TRIES && done.recovered == 0; i++) {
         EXPECT_OK(lh_maintain(store, &(lh_maintain_opts){.wait_ms = 1000}, &done));
-        EXPECT(done.recovered == 1 || done.next_ms <= 1000); /* whoever does not wait is told so */
+        EXPECT(done.recovered == 1 ||
+               done.next_ms <= 1000); /* a call that does not wait returns when to call again */
     }
     EXPECT_EQ(done.recovered, 1);
     EXPECT(!alive(leader) && !alive(below));
@@ -371,7 +372,7 @@ TEST(a_process_of_uncertain_identity_is_not_killed_and_time_decides)
     pid_t below, leader = start((struct guise){.leads = true}, &below);
     (void)killed_worker(&store, leader, &job);
     end(leader);
-    (void)test_wait(leader); /* nothing is left that could be asked who it was */
+    (void)test_wait(leader); /* no process is left whose identity can be read */
     EXPECT_EQ(recovered(store), 0);
     EXPECT_EQ(told.spared, 1);
     EXPECT_EQ(told.killed, 0);
@@ -415,7 +416,7 @@ TEST(a_recovery_does_not_kill_its_own_process_or_its_ancestors)
             lh_store *mine = open_telling(&told);
             EXPECT_EQ(recovered(mine), 0);
             EXPECT_EQ(told.spared,
-                      1); /* ourselves; a leader is not looked at before the rest is gone */
+                      1); /* this process; a leader is checked after all others are dead */
             EXPECT_EQ(told.killed, 0);
             lh_close(mine);
             test_child_done();
@@ -433,7 +434,7 @@ TEST(a_recovery_does_not_kill_its_own_process_or_its_ancestors)
 
 /* ---------------------------------------------------------------- who may not */
 
-/* As nobody, in a directory and, where the store is one, on files that are nobody's. */
+/* As the user nobody, in a folder, and on SQLite with files, of that user. */
 static lh_store *open_as_nobody(struct told *told)
 {
     EXPECT_EQ(setgroups(0, NULL), 0);

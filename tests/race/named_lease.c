@@ -1,4 +1,4 @@
-/* One named lease, and many who want it. */
+/* Many owners compete for one named lease. */
 #include "race/sizes.h"
 
 #include "harness/harness.h"
@@ -9,7 +9,7 @@
 
 enum { OWNERS = 8, EACH = 10 * RACE_SCALE };
 
-/* What is done under the lease, and by nobody at once: the lease itself sees to it. */
+/* Code that only the holder of the lease runs. */
 static struct {
     atomic_int holders;
     _Atomic int64_t token;
@@ -52,7 +52,7 @@ static void *want_it(void *arg)
     return NULL;
 }
 
-/* Given back, a lease without state is forgotten; its next token is above the last all the same. */
+/* A lease without state is deleted on release, and its next token is still above the last. */
 TEST_TIMEOUT(a_lease_has_one_holder_at_a_time_and_its_tokens_rise, 120)
 {
     pthread_t threads[OWNERS];

@@ -24,7 +24,7 @@ static int64_t recovered(lh_store *store)
     return n;
 }
 
-/* The reason why a job was taken back. */
+/* The reason why a job was recovered. */
 static void expect_reason(lh_store *store, int64_t id, const char *part)
 {
     lh_jobs *jobs = NULL;
@@ -55,7 +55,7 @@ TEST(a_killed_worker_is_dead_while_it_is_still_a_zombie)
     int64_t job = ask(&worker, HOLD).job;
     EXPECT_EQ(recovered(store), 0);
     hand_kill(&worker);
-    siginfo_t info; /* it has died, and nobody has asked how */
+    siginfo_t info; /* it is dead and not yet reaped */
     EXPECT_EQ(waitid(P_PID, (id_t)worker.pid, &info, WEXITED | WNOWAIT), 0);
     expect_gone(store, &worker, job);
     hand_reap(&worker);
@@ -101,7 +101,7 @@ TEST(a_worker_is_alive_while_any_of_its_threads_lives)
         EXPECT(in != NULL && fgets(line, sizeof line, in) != NULL);
         (void)fclose(in);
     }
-    EXPECT_CONTAINS(line, ") Z "); /* so it looks, to whoever looks no further */
+    EXPECT_CONTAINS(line, ") Z "); /* so it looks if only the first thread is checked */
     EXPECT_EQ(recovered(store), 0);
     tell(&worker, LEAVE);
     (void)test_wait(worker.pid);
@@ -121,14 +121,14 @@ TEST(a_reused_pid_proves_the_death_of_its_first_process)
     lh_store *store = crew_open();
     struct hand worker = hand_start(&store, "w-1", &process);
     int64_t job = ask(&worker, HOLD).job;
-    forge("process_start = process_start - 1"); /* the one who registered was older */
+    forge("process_start = process_start - 1"); /* the registered process was older */
     expect_gone(store, &worker, job);
     EXPECT_STATUS(ask(&worker, BEAT).status, LH_ELOST);
     hand_quit(&worker);
     lh_close(store);
 }
 
-/* The number of a process that is no more. */
+/* The pid of a process that has ended. */
 static pid_t vacant_pid(void)
 {
     pid_t pid = test_fork();
@@ -138,7 +138,7 @@ static pid_t vacant_pid(void)
     return pid;
 }
 
-/* Whatever the pid says: of this one only time can tell. */
+/* The pid says nothing about this worker: only its silence counts. */
 static void expect_judged_by_time_only(lh_store *store, int64_t job)
 {
     char vacant[40];
@@ -171,7 +171,7 @@ TEST(a_worker_in_another_pid_namespace_is_judged_by_time_only)
     lh_close(store);
 }
 
-/* Start times of processes are shifted there: the worker would seem to be another process. */
+/* Start times of processes differ there, so that the worker would seem to be another process. */
 TEST(a_worker_in_another_time_namespace_is_judged_by_time_only)
 {
     clock_start();
@@ -210,7 +210,7 @@ TEST(a_worker_of_another_boot_is_dead)
     lh_store *store = crew_open();
     struct hand worker = hand_start(&store, "w-1", &process);
     int64_t job = ask(&worker, HOLD).job;
-    forge("boot = 'another'"); /* whatever process has its number now */
+    forge("boot = 'another'"); /* the pid now belongs to another process */
     clock_advance_ms(SILENCE_MS / 2 + 1000);
     EXPECT_EQ(recovered(store), 1);
     expect_reason(store, job, "RECLAIMED_DEAD: worker w-1 is gone");
@@ -231,21 +231,22 @@ TEST(marking_a_worker_dead_on_outdated_evidence_changes_nothing)
     EXPECT_OK(lh_worker_list(store, &workers));
     struct seen_worker seen = {.last_heartbeat_at = workers->worker[0].last_heartbeat_at};
     lh_workers_free(workers);
-    EXPECT_EQ(bury_late(&seen, false, judged_at), 0); /* silent, but not for too long */
+    EXPECT_EQ(bury_late(&seen, false, judged_at), 0); /* silent, but not for long enough */
     clock_advance_ms(SILENCE_MS + 1000);
-    EXPECT_OK(lh_worker_heartbeat(store, "w-1", 0, NULL, 0, NULL)); /* between look and write */
+    EXPECT_OK(
+        lh_worker_heartbeat(store, "w-1", 0, NULL, 0, NULL)); /* between the read and the write */
     EXPECT_EQ(bury_late(&seen, false, lh_now(store)), 0);
     EXPECT_EQ(bury_late(&seen, true, lh_now(store)), 0);
     EXPECT_OK(lh_worker_list(store, &workers));
     EXPECT_STR(workers->worker[0].state, "alive");
     seen.last_heartbeat_at = workers->worker[0].last_heartbeat_at;
     lh_workers_free(workers);
-    EXPECT_OK(lh_worker_sessions(store, "w-1", NULL, 0)); /* it has sessions, since */
+    EXPECT_OK(lh_worker_sessions(store, "w-1", NULL, 0)); /* it has announced sessions since */
     EXPECT_EQ(bury_late(&seen, true, lh_now(store)), 0);
     seen.sessions = "[[1,2]]";
     EXPECT_EQ(bury_late(&seen, true, lh_now(store)), 0);
     seen.sessions = "[]";
-    EXPECT_EQ(bury_late(&seen, true, lh_now(store)), 1); /* with nothing in between */
+    EXPECT_EQ(bury_late(&seen, true, lh_now(store)), 1); /* with no change in between */
     lh_close(store);
 }
 
@@ -263,7 +264,7 @@ TEST(the_jobs_of_a_dead_process_are_counted_and_listed_once)
     lh_store_info info;
     hand_kill(&worker);
     hand_reap(&worker);
-    for (int silent = 0; silent < 2; silent++) { /* gone; and gone and silent for too long */
+    for (int silent = 0; silent < 2; silent++) { /* dead, and dead and silent for too long */
         EXPECT_OK(lh_workers_stale(store, &stale));
         EXPECT_EQ(stale->n, 1);
         EXPECT_STR(stale->worker[0].id, "w-1");

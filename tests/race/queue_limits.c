@@ -1,4 +1,4 @@
-/* Limits of a queue hold however many claim from it at once. */
+/* The limits of a queue hold when many claimers use it at once. */
 #include "race/worker_processes.h"
 
 #include <stdio.h>
@@ -20,7 +20,7 @@ static void claim_for_a_while(const char *queue)
     lh_close(store);
 }
 
-/* So many are running after several have claimed, for a while and as fast as they could. */
+/* How many jobs run after several processes have claimed for a while, as fast as they can. */
 static int64_t claimed(lh_store **store, const char *queue)
 {
     lh_new_job jobs[JOBS] = {0};

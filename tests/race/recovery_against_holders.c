@@ -15,10 +15,10 @@
 
 enum { JOBS = 60, HOLDERS = 2, THREADS = 2, ROUNDS = 40 * RACE_SCALE, MOST_LEASES = 200000 };
 
-/* What became of each lease, as its holder was told. */
+/* The outcome of each lease, as its holder saw it. */
 struct outcome {
     int64_t job, token;
-    char end[16]; /* the event that its end leaves; "": it was told that the lease is lost */
+    char end[16]; /* the event that its end records; "": the call returned LH_ELOST */
 };
 
 struct ledger {
@@ -47,7 +47,7 @@ static void note(struct ledger *ledger, const lh_job *job, int status, const cha
     (void)snprintf(o->end, sizeof o->end, "%s", status == LH_OK ? end : "");
 }
 
-/* Beat, then end it in one of three ways; a recovery may come between any two of these. */
+/* A heartbeat, and then one of three ends; a recovery may happen between any two of them. */
 static void end_lease(lh_store *store, struct ledger *ledger, const lh_job *job, unsigned dice)
 {
     lh_beat beat = {.job = job->id, .token = job->token};
@@ -61,7 +61,7 @@ static void end_lease(lh_store *store, struct ledger *ledger, const lh_job *job,
              : dice % 2 == 0 ? lh_fail(store, &failure, 1, NULL, NULL)
                              : lh_release(store, &ref, 1, 0, NULL, NULL);
     if (beaten != LH_OK)
-        EXPECT_STATUS(rc, LH_ELOST); /* lost once is lost for good */
+        EXPECT_STATUS(rc, LH_ELOST); /* a lost lease stays lost */
     note(ledger, job, rc,
          dice % 8 == 0   ? "job.completed"
          : dice % 2 == 0 ? "job.failed"
@@ -112,7 +112,7 @@ static void hold_and_end(struct ledger *ledger, int me)
     lh_close(store);
 }
 
-/* All that runs, at once, whether its holder lives or not. */
+/* Recover all running jobs, with live holders too. */
 static void recover_all_the_time(const struct ledger *ledger)
 {
     lh_store *store = crew_open();
@@ -144,7 +144,7 @@ static bool ends_a_lease(const char *type)
            strcmp(type, "job.recovered") == 0;
 }
 
-/* The end that the store knows for (job, token); NULL: none. Two of them fail the test. */
+/* The recorded end of (job, token); NULL: none. Two ends fail the test. */
 static const char *end_of(const lh_events *events, int64_t token)
 {
     const char *end = NULL;
@@ -203,7 +203,7 @@ TEST_TIMEOUT(each_lease_is_ended_once_by_its_holder_or_by_a_recovery, 120)
         EXPECT_EQ(test_wait(recoverers[i]).code, 0);
     check_ledger(store, ledger, &lost, &ended);
     (void)fprintf(stderr, "%d leases ended by their holders, %d by a recovery\n", ended, lost);
-    EXPECT(lost > 0 && ended > 0); /* there was a race */
+    EXPECT(lost > 0 && ended > 0); /* both sides won at least once */
     expect_sound(store);
     lh_close(store);
 }
@@ -241,7 +241,7 @@ static int by_size(const void *left, const void *right)
     return a < b ? -1 : a > b;
 }
 
-/* Claims of another queue, one after the other: the time that nearly all of them stay below. */
+/* The time in which nearly all claims of another queue return. */
 static int64_t claim_elsewhere_ns(lh_store *store, int n, const int *until, int *claimed)
 {
     int64_t took[CLAIMS];

@@ -1,4 +1,4 @@
-/* Processes that are stopped in mid-job: silent, not dead. What they may still do when they go on. */
+/* Processes that are suspended while they hold a job: what they may still do when they are resumed. */
 #include "race/worker_processes.h"
 
 enum { SILENCE_MS = 90000 };
@@ -15,7 +15,7 @@ static int64_t recovered(lh_store *store)
     return n;
 }
 
-/* A worker that holds a job and is stopped. */
+/* A worker that holds a job and is suspended. */
 static struct hand stopped_worker(lh_store **store, const lh_worker_opts *opts, struct answer *job)
 {
     struct hand worker = hand_start(store, "w-1", opts);
@@ -47,7 +47,7 @@ TEST(a_suspended_worker_is_not_dead_until_it_has_been_silent_for_too_long)
     lh_close(store);
 }
 
-/* The full story: stopped past its lease, its job done by another, then it goes on. */
+/* A worker is suspended past its lease, another one does its job, and then the worker is resumed. */
 TEST(a_worker_suspended_past_its_lease_learns_that_its_job_was_taken)
 {
     struct answer held;
@@ -80,7 +80,7 @@ TEST(a_worker_suspended_past_its_lease_may_complete_a_job_that_was_not_recovered
     struct hand worker = stopped_worker(&store, NULL, &held);
     clock_advance_ms(HOLD_MS + 1);
     hand_continue(&worker);
-    EXPECT_STATUS(ask(&worker, BEAT).status, LH_ELOST); /* it cannot be extended any more */
+    EXPECT_STATUS(ask(&worker, BEAT).status, LH_ELOST); /* it can no longer be extended */
     EXPECT_OK(ask(&worker, COMPLETE).status);
     EXPECT_EQ(job_now(store, held.job).state, LH_COMPLETED);
     EXPECT_EQ(recovered(store), 0);

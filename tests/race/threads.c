@@ -81,7 +81,7 @@ TEST_TIMEOUT(sixteen_threads_enqueue_on_one_handle, 60)
             char payload[32];
             lh_jobs *jobs = NULL;
             int len = snprintf(payload, sizeof payload, "%d/%d", i, k);
-            /* Each was told its own job, not a neighbour's of the same transaction. */
+            /* Each call returned its own job, not that of another call in the same transaction. */
             EXPECT_OK(lh_job_get(store, crew[i].got[k], &jobs));
             EXPECT_MEM(jobs->job[0].payload, jobs->job[0].payload_len, payload, len);
             EXPECT(k == 0 || crew[i].got[k] > crew[i].got[k - 1]);
@@ -95,7 +95,7 @@ TEST_TIMEOUT(sixteen_threads_enqueue_on_one_handle, 60)
     lh_close(store);
 }
 
-/* Some ask for what cannot be: they alone are refused, whoever shares their transaction. */
+/* Some calls are invalid: only they are refused, not the others in their transaction. */
 static void *enqueue_or_fail(void *arg)
 {
     struct thread *t = arg;

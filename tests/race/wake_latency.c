@@ -31,7 +31,7 @@ static void expect_soon(const char *what, int64_t *took_ns, size_t n)
     EXPECT(!test_store_is_postgres() || median_ns < 500000000);
 }
 
-/* A crew whose waits only a wake-up ends. */
+/* A store in which only wake-ups end a wait. */
 static lh_store *open_without_polls(void)
 {
     clock_start();
@@ -73,7 +73,7 @@ TEST_TIMEOUT(waiting_maintenance_notices_a_death_without_a_poll, 60)
         struct hand worker = hand_start(&store, "w-1", &process);
         (void)ask(&worker, HOLD);
         lh_upkeep done;
-        pid_t killer = test_fork(); /* while we wait */
+        pid_t killer = test_fork(); /* while this process waits */
         int64_t began_ns = now_ns();
         if (killer == 0) {
             EXPECT(test_process_sleeps(getppid()));
@@ -111,7 +111,7 @@ TEST_TIMEOUT(a_waiting_worker_gets_a_job_without_a_poll_when_its_lease_expires, 
         struct answer claimed = hear(&next);
         EXPECT_EQ(claimed.job, out.id);
         took_ns[i] = claimed.at_ns - before_ns - LEASE_MS * INT64_C(1000000);
-        EXPECT(took_ns[i] > -2000000); /* not before it ended */
+        EXPECT(took_ns[i] > -2000000); /* not before the lease expired */
         EXPECT_OK(ask(&next, COMPLETE).status);
         lh_jobs_free(jobs);
     }

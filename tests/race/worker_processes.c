@@ -117,7 +117,7 @@ static void *obey(void *arg)
 
 static void serve(const char *name, const lh_worker_opts *opts, int orders, int answers)
 {
-    static struct worker w; /* outlives the first thread */
+    static struct worker w; /* used after the first thread has ended */
     struct answer ready = {.status = LH_OK};
     char id[160];
 
@@ -135,7 +135,7 @@ static void serve(const char *name, const lh_worker_opts *opts, int orders, int 
 
 enum place { HERE, ANOTHER_PID_NAMESPACE, ANOTHER_TIME };
 
-/* For the children of this process. False: this user may not, or the kernel has none. */
+/* For the children of this process. False: this user or this kernel cannot make one. */
 static bool enter_namespace(enum place place)
 {
     if (place == ANOTHER_TIME)
@@ -158,7 +158,7 @@ static struct hand start(lh_store **store, const char *name, const lh_worker_opt
     if (hand.pid == 0) {
         close(answers[0]);
         if (place != HERE && !enter_namespace(place))
-            test_child_done(); /* and the pipe ends */
+            test_child_done(); /* and the pipe closes */
         pid_t inner = place != HERE ? test_fork() : 0;
         if (inner == 0)
             serve(hand.name, opts, orders[0], answers[1]);
@@ -286,7 +286,7 @@ lh_job job_now(lh_store *store, int64_t id)
 
     EXPECT_OK(lh_job_get(store, id, &jobs));
     lh_job job = jobs->job[0];
-    job.queue = job.kind = job.worker = job.last_error = NULL; /* gone with the list */
+    job.queue = job.kind = job.worker = job.last_error = NULL; /* freed with the list */
     lh_jobs_free(jobs);
     return job;
 }

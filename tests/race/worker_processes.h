@@ -16,11 +16,11 @@
 enum deed {
     HOLD,         /* enqueue a job into "q" and claim it, for HOLD_MS */
     WAIT,         /* wait for a job of "q", for ever, and claim it */
-    COMPLETE,     /* the job it got last */
-    BEAT,         /* for that job … */
-    BEAT_WORKER,  /* … and for itself too */
-    STOP,         /* itself, before the next order is read: SIGSTOP */
-    FIRST_LEAVES, /* its first thread ends; another one reads the next orders */
+    COMPLETE,     /* complete the last job */
+    BEAT,         /* a heartbeat for that job … */
+    BEAT_WORKER,  /* … and for the worker, too */
+    STOP,         /* suspend itself before it reads the next order */
+    FIRST_LEAVES, /* end its first thread; another thread reads the next orders */
     LEAVE,        /* exit at once, closing nothing */
     QUIT,         /* close the store and end */
 };
@@ -30,7 +30,7 @@ enum { HOLD_MS = 600000 };
 struct answer {
     int status;
     int64_t job, token;
-    int64_t at_ns; /* when the deed was done, by CLOCK_MONOTONIC */
+    int64_t at_ns; /* when the order was done, by CLOCK_MONOTONIC */
 };
 
 struct hand {
@@ -46,7 +46,7 @@ lh_store *crew_open(void);
 
 /* `opts` NULL: it does not register. The test's own handle is closed and opened again. */
 struct hand hand_start(lh_store **store, const char *name, const lh_worker_opts *opts);
-/* The same in a new pid namespace; pid 0: there is none to be had here. */
+/* The same in a new pid namespace; pid 0: that is not possible here. */
 struct hand hand_start_elsewhere(lh_store **store, const char *name, const lh_worker_opts *opts);
 /* … or in a time namespace whose clocks are more than a day ahead. */
 struct hand hand_start_at_another_time(lh_store **store, const char *name,
@@ -56,11 +56,11 @@ struct answer hear(struct hand *hand);
 struct answer ask(struct hand *hand, enum deed deed);
 void hand_kill(const struct hand *hand); /* SIGKILL; it stays a zombie until it is reaped */
 void hand_reap(struct hand *hand);
-void hand_quit(struct hand *hand); /* it ends by itself, and well */
+void hand_quit(struct hand *hand); /* it closes the store and exits */
 void await_stop(const struct hand *hand);
 void hand_continue(const struct hand *hand);
 
-/* All processes of a test share one clock, which the test moves. Before anything else. */
+/* All processes of a test share one clock, which the test moves. Call this first. */
 void clock_start(void);
 
 /* On SQLite no waiting call returns because its poll came: only a wake-up or a deadline ends a wait.
@@ -72,7 +72,7 @@ int64_t now_ns(void);
 /* In a loop that waits for something to happen. */
 void pause_between_looks(void);
 
-lh_job job_now(lh_store *store, int64_t id); /* its strings are not to be read */
+lh_job job_now(lh_store *store, int64_t id); /* its strings are freed already */
 void expect_sound(lh_store *store);
 
 #endif

@@ -1,4 +1,4 @@
-/* Under a sanitizer everything is many times slower, and as much is learnt from less. */
+/* A sanitizer makes everything many times slower, and finds the same in shorter runs. */
 #ifndef SANITIZED_H
 #define SANITIZED_H
 

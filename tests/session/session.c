@@ -1,4 +1,4 @@
-/* The script. Every act of the header appears, in an order in which each has something to do. */
+/* The session: every call of the header, in an order in which each call has something to do. */
 #include "session/session.h"
 
 #include "base/clock.h"
@@ -20,7 +20,7 @@ enum {
 
 /* ---------------------------------------------------------------- time */
 
-/* Plain SQL asks the engine for the time, and the engine asks its VFS: one clock for all. */
+/* Plain SQL gets the time from the VFS of SQLite, so that all use one clock. */
 static int vfs_time(sqlite3_vfs *vfs, sqlite3_int64 *julian_ms)
 {
     (void)vfs;
@@ -150,7 +150,7 @@ static int enqueue_aged(struct session *s)
     return enqueue(s, AGED, "aged", jobs, 2, "enqueue-aged");
 }
 
-/* More than the first block of memory of a transaction can serve. */
+/* More memory than the first block of a transaction has. */
 static int enqueue_bulk(struct session *s)
 {
     lh_new_job jobs[BULK_N];
@@ -165,7 +165,7 @@ static int enqueue_large(struct session *s)
     static char large[LARGE_LEN];
     char request[64];
 
-    /* The one before was deleted: its id names this one. */
+    /* The job before it was deleted, so that it has this id. */
     (void)snprintf(request, sizeof request, "enqueue-large-after-%lld",
                    (long long)s->notes.id[LARGE]);
     memset(large, 'L', sizeof large);
@@ -438,7 +438,7 @@ static int beat_stranger(struct session *s)
     return lh_worker_heartbeat(s->store, "w-9", 0, NULL, 0, NULL);
 }
 
-/* No process of ours: nobody looks whether these live. */
+/* Remote workers, whose processes are not checked. */
 static int lead_stranger(struct session *s)
 {
     return lh_worker_sessions(s->store, "w-9", (const int64_t[]){1, 1}, 2);
@@ -456,7 +456,7 @@ static int beat_wrong_token(struct session *s)
     return lh_heartbeat(s->store, &beat, 1, NULL, NULL);
 }
 
-/* What a run has written so far, and what it had written at its end. */
+/* Output of an attempt so far, and at its end. */
 static int write_output(struct session *s)
 {
     return lh_output_put(s->store, &(lh_output){REF(MAIL), .out = {.head = "half", .head_len = 4}},
@@ -696,7 +696,7 @@ static int schedule_nightly(struct session *s)
                                                     .job = {.key = "night"}});
 }
 
-/* One claim sees to what is due, and finds nothing for itself. */
+/* A claim recovers what is due, and finds no job to claim. */
 static int claim_ticks(struct session *s)
 {
     const char *queue = "none";
@@ -798,7 +798,7 @@ static int reopen(struct session *s)
     return open_store(s);
 }
 
-/* A long-running program starts: what is left to recover is recovered first. */
+/* A long-running program starts and recovers first. */
 static int start_up(struct session *s)
 {
     lh_open_opts opts = s->opts;

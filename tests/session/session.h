@@ -17,7 +17,7 @@
 
 #include <leasehold.h>
 
-/* What the script remembers of what it was told. */
+/* What the session remembers of the results of its calls. */
 enum {
     MAIL,
     KEYED = MAIL + 5,
@@ -54,16 +54,16 @@ struct session {
     lh_store *store;
     struct notes notes;
     const char *request; /* repeat an enqueue that names no request under this id */
-    char why[256];       /* what the last act that failed had to say */
+    char why[256];       /* the error message of the last call that failed */
 };
 
 enum {
-    ACT_UNSYNCED = 1 << 0,    /* power loss may take it back */
-    ACT_NO_IDENTITY = 1 << 1, /* repeated, it is another act */
+    ACT_UNSYNCED = 1 << 0,    /* a power loss may undo it */
+    ACT_NO_IDENTITY = 1 << 1, /* a repeat is another call */
     ACT_USER = 1 << 2,        /* on the user's own connection, in the user's own transaction */
-    ACT_HEALS = 1 << 3,       /* takes back what is expired on its way; may fail to, and goes on */
-    ACT_FILLER = 1 << 4,      /* like another one before; only there to fill the log */
-    ACT_KEEPS_LOG = 1 << 5,   /* folds the log: matters only where there is one */
+    ACT_HEALS = 1 << 3,       /* also recovers expired jobs; continues if that fails */
+    ACT_FILLER = 1 << 4,      /* like an earlier call; only there to fill the WAL */
+    ACT_KEEPS_LOG = 1 << 5,   /* makes a checkpoint */
     ACT_STEPS = 1 << 6,       /* several transactions: a failure may leave the first done */
     ACT_CLOSES = 1 << 7,      /* ends without an open store */
 };
@@ -73,8 +73,8 @@ struct act {
     int (*run)(struct session *s);
     unsigned flags;
     int outcome;      /* what it returns */
-    int again;        /* what it returns after it was done under the same identity, if not that */
-    int64_t later_ms; /* so long after the act before */
+    int again;        /* what a repeat with the same request id returns, if not that */
+    int64_t later_ms; /* this long after the call before it */
     int64_t wall_ms;  /* the wall clock alone is set forward by this */
     const char *boot; /* the machine was booted anew */
 };
@@ -82,7 +82,7 @@ struct act {
 extern const struct act session_acts[];
 extern const size_t session_acts_n;
 
-/* The same was told; but for the token of a named lease, which counts transactions. */
+/* The same results, except for the token of a named lease, which counts transactions. */
 bool session_same(const struct notes *a, const struct notes *b);
 
 /* Set the clock and the boot to what they are at act `i`. */
@@ -105,10 +105,10 @@ enum picture_of {
 /* The state of the store at `path` as a crash of every process would leave it: read from a copy of
  * database and log, so that nothing is disturbed. "" where there is no store. free() it. */
 char *session_picture(const char *path, enum picture_of what);
-/* Says where two pictures part, on stderr. */
+/* Print the differences of two snapshots to stderr. */
 void session_compare(const char *title, const char *got, const char *wanted);
 
-/* The session as it runs undisturbed: notes[i], exact[i] and loose[i] hold before act i. */
+/* The session without faults: notes[i], exact[i] and loose[i] hold before call i. */
 struct reference {
     struct notes *notes;
     char **exact, **loose;
@@ -121,7 +121,7 @@ void session_reference_free(struct reference *ref);
 
 /* Expects that lh_check() finds no error. */
 void session_check(lh_store *store, const char *when);
-/* Copy or remove database, log, index and side file. */
+/* Copy or remove the database, its WAL and index, and the coordination file. */
 void session_copy(const char *from, const char *to);
 void session_remove(const char *path);
 

@@ -1,4 +1,4 @@
-/* Pictures of a store, and the reference that runs are compared with. */
+/* Snapshots of a store, and the reference that runs are compared with. */
 #include "session/session.h"
 
 #include "harness/harness.h"
@@ -33,7 +33,7 @@ static void copy_file(const char *from, const char *to)
 
 void session_copy(const char *from, const char *to)
 {
-    /* Not the index: it is what the processes share, and a crash of all of them ends it. */
+    /* Without the index, which a crash of all processes ends. */
     static const char *const suffixes[] = {"", "-wal", "-journal", "-lease"};
     char a[256], b[256];
 
@@ -58,7 +58,7 @@ void session_remove(const char *path)
 
 /* ---------------------------------------------------------------- pictures */
 
-/* What differs from process to process, and says nothing about the queue. */
+/* Values that differ between processes, and say nothing about the queue. */
 static bool of_the_process(const char *table, const char *column)
 {
     static const char *const columns[] = {"host",    "machine", "boot",         "pid_ns",
@@ -71,14 +71,14 @@ static bool of_the_process(const char *table, const char *column)
     return false;
 }
 
-/* What a report tells of the store depends on whether it had been closed cleanly. */
+/* The status in a report depends on whether the store was closed cleanly. */
 static bool of_the_crash(const char *table, const char *column)
 {
     return strcmp(table, "lh_report") == 0 &&
            (strcmp(column, "integrity") == 0 || strcmp(column, "wal_frames") == 0);
 }
 
-/* Counts what was done, not what is there; or is a checksum over such a count. */
+/* Counts calls, not rows; or is a checksum over such a count. */
 static bool counts_acts(const char *table, const char *column)
 {
     return strcmp(column, "changes") == 0 || strcmp(column, "generation") == 0 ||
@@ -211,7 +211,7 @@ char *session_picture(const char *path, enum picture_of what)
     return text;
 }
 
-/* The lines that one has and the other has not. */
+/* The lines that only one of them has. */
 static void missing(const char *label, const char *here, const char *there)
 {
     int n = 0;

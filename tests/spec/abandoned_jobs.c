@@ -13,7 +13,7 @@
 #define QUEUE "executor"
 #define KIND "run_tsa"
 
-/* Half an hour for each attempt, ten attempts; how many workers may die under it is not limited. */
+/* A lease of half an hour, ten attempts, and no limit of recoveries. */
 static struct world world_of_executors(void)
 {
     struct world w = world_open();
@@ -89,7 +89,7 @@ static int64_t real_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Nobody recovers by hand; and what a waiting one needs is counted in real time. */
+/* No operator recovers the job. The time that the waiting worker needs is real time. */
 SPEC(a_waiting_worker_gets_the_job_of_a_dead_worker_within_half_a_minute)
 {
     struct world w = world_of_executors();
@@ -100,7 +100,7 @@ SPEC(a_waiting_worker_gets_the_job_of_a_dead_worker_within_half_a_minute)
     EXPECT_EQ(pthread_create(&thread, NULL, wait_for_one, &waiter), 0);
     clock_advance_ms(&w, 35 * MINUTE_MS);
     int64_t since = real_ms();
-    /* Time goes on: who looked before the leap and lies down after it sleeps by a clock that stands. */
+    /* The clock moves on, because a thread that has read it before the jump sleeps until the old deadline. */
     while (pthread_tryjoin_np(thread, NULL) == EBUSY) {
         EXPECT(real_ms() - since < 30000);
         (void)usleep(10000);
@@ -117,7 +117,7 @@ SPEC(a_waiting_worker_gets_the_job_of_a_dead_worker_within_half_a_minute)
 
 /* ---- nothing for ever ---- */
 
-/* Since it was claimed, or since its last heartbeat. */
+/* The age counts from the claim, or from the last heartbeat. */
 static size_t beyond_twice_their_time(struct world *w)
 {
     const lh_jobs *running = jobs_where(w, (lh_job_filter){.state = LH_RUNNING});
@@ -151,7 +151,8 @@ SPEC(after_a_recovery_no_job_runs_longer_than_twice_its_time)
     }
     enqueue(&w, QUEUE, "{}", .kind = KIND);
     beating = claim_as(&w, "test-worker-alive");
-    for (int minute = 0; minute < 120; minute += 20) { /* long past twice its time, and alive */
+    for (int minute = 0; minute < 120;
+         minute += 20) { /* long after twice its time; its worker is alive */
         clock_advance_ms(&w, 20 * MINUTE_MS);
         EXPECT_OK(beat(&w, &beating));
     }

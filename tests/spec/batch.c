@@ -1,9 +1,9 @@
-/* Batches: one transaction, each item judged by itself; and complete together with the next claim. */
+/* Batches: one transaction, in which each item is judged by itself; and complete with the next claim. */
 #include "recovery_world.h"
 
 #include <stdio.h>
 
-/* Three held jobs: of these the second is cancelled, and a fourth does not exist. */
+/* Three held jobs, the second of them cancelled, and an id that does not exist. */
 struct batch {
     struct world w;
     lh_job a, b, c;
@@ -339,7 +339,7 @@ SPEC(complete_and_claim_passes_the_jobs_to_the_callback)
     EXPECT_EQ(handed.jobs->job[0].id, second);
     EXPECT(handed.jobs->job[0].remaining_ms > 0);
     job = handed.jobs->job[0];
-    /* Nothing to claim: not called, and the complete stands. */
+    /* With nothing to claim the callback is not called, and the job is completed. */
     EXPECT_STATUS(lh_complete_claim(w.store, &(lh_done){.job = job.id, .token = job.token}, 1, NULL,
                                     &opts, NULL),
                   LH_EMPTY);

@@ -1,4 +1,4 @@
-/* Claim: which job, under which token, for how long. */
+/* Claims: which job is claimed, under which token, and for how long. */
 #include "world.h"
 
 /* ---- the guard and the effect ---- */
@@ -129,7 +129,7 @@ SPEC(jobs_are_claimed_by_priority_high_to_low_then_by_age)
         EXPECT_OK(claim_one(&w, "mail", &job[i]));
         EXPECT_EQ(job[i].id, wanted[i]);
     }
-    /* A job that comes back keeps its place: its age is not the time of its last change. */
+    /* A job that returns to the queue keeps its place, because its age counts from its enqueue. */
     for (int i = 4; i >= 0; i--) {
         clock_advance_ms(&w, 1000);
         EXPECT_OK(release(&w, &job[i]));
@@ -302,7 +302,7 @@ SPEC(the_token_of_a_job_rises_with_every_claim_and_every_revocation)
     EXPECT(job.token > token);
     token = job.token;
 
-    clock_advance_ms(&w, 1000); /* revoked by time */
+    clock_advance_ms(&w, 1000); /* revoked by its expiry */
     EXPECT_OK(lh_recover(w.store, NULL, NULL));
     EXPECT(job_of(&w, id).token > token);
     token = job_of(&w, id).token;
@@ -310,7 +310,7 @@ SPEC(the_token_of_a_job_rises_with_every_claim_and_every_revocation)
     EXPECT(job.token > token);
     token = job.token;
 
-    EXPECT_OK(cancel(&w, id)); /* revoked by hand */
+    EXPECT_OK(cancel(&w, id)); /* revoked by an operator */
     EXPECT(job_of(&w, id).token > token);
     token = job_of(&w, id).token;
     EXPECT_STATUS(complete(&w, &job), LH_ECANCELLED);

@@ -166,7 +166,7 @@ SPEC(a_worker_whose_jobs_all_fail_is_degraded_until_one_succeeds)
     struct world w = world_open();
     enlist_process(&w, W1);
     EXPECT(worker_of(&w, W1).degraded == NULL);
-    EXPECT_OK(lh_worker_degraded(w.store, W1, NULL)); /* it works: nothing to tell */
+    EXPECT_OK(lh_worker_degraded(w.store, W1, NULL)); /* the worker works: nothing is reported */
     for (int i = 0; i < 2; i++) {
         EXPECT_OK(lh_worker_degraded(w.store, W1, "5 failures in a row"));
         EXPECT_STR(worker_of(&w, W1).degraded, "5 failures in a row");

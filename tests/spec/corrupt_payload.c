@@ -1,4 +1,4 @@
-/* A payload that changed behind our back: its job is failed with the reason, and never handed out. */
+/* Corrupt payloads: the job is failed with a reason and is never handed out. */
 #include "world.h"
 
 #include "race/foreign_sql.h"
@@ -23,7 +23,7 @@ static void expect_failed(struct world *w, int64_t id)
     EXPECT_STR(last_event(w, "job.failed").actor, "system/claim");
 }
 
-/* The store would find fault with the payload, and is right. */
+/* The check of the store would report the corrupt payload. */
 static void leave(struct world *w, const int64_t *rotten, size_t n)
 {
     for (size_t i = 0; i < n; i++) {

@@ -1,4 +1,4 @@
-/* A dry run tells what the run then does, and so do the counts; none of them changes anything. */
+/* A dry run reports what the recovery then does, and so do the counts. Neither changes anything. */
 #include "recovery_world.h"
 
 static void expect_same_job(const lh_recovered_job *would, const lh_recovered_job *did)
@@ -50,7 +50,7 @@ static void expect_same_report(const lh_report *would, const lh_report *did)
     EXPECT_EQ(would->failed_recoveries, did->failed_recoveries);
 }
 
-/* First dry, then in earnest. */
+/* A dry run, and then the recovery itself. */
 static const lh_report *expect_foretold(struct world *w, lh_recover_opts opts)
 {
     int64_t before = changes(w);
@@ -112,7 +112,7 @@ SPEC(a_dry_run_reports_silent_workers)
     enlist(&w, "late", .process = true, .interval_ms = 2000);
     held(&w, "mail", "w-1", 60000);
     held(&w, "mail", "w-1", 1000);
-    held(&w, "mail", "remote", 60000); /* stays: only its own time ends it */
+    held(&w, "mail", "remote", 60000); /* stays: only its expiry ends it */
     held(&w, "mail", "remote", 1000);
     held(&w, "mail", "late", 60000);
     clock_advance_ms(&w, SILENCE_MS);
@@ -231,7 +231,7 @@ SPEC(a_live_exclusive_lease_is_counted_when_its_job_is_taken_back_at_once)
     lh_job job;
     clock_advance_ms(&w, 1000);
     EXPECT_EQ(expect_foretold(&w, (lh_recover_opts){.by_age = true})->locks_cleaned, 0);
-    clock_advance_ms(&w, 60000); /* until then the job and its lock are kept back */
+    clock_advance_ms(&w, 60000); /* until then the job and its exclusive lease are in quarantine */
     EXPECT_OK(claim_one(&w, "solo", &job, .worker = "w-1", .lease_ms = 60000));
     const lh_report *did = expect_foretold(&w, (lh_recover_opts){.by_age = true, .now = true});
     EXPECT_EQ(did->locks_cleaned, 1);
@@ -303,7 +303,7 @@ SPEC(the_counts_of_stale_jobs_agree_with_the_recovery)
     world_close(&w);
 }
 
-/* Every allocation on its way fails in turn. */
+/* Each allocation of the call fails once. */
 SPEC(a_count_of_stale_jobs_that_fails_returns_the_error_and_changes_nothing)
 {
     struct world w = world_open();
@@ -313,7 +313,7 @@ SPEC(a_count_of_stale_jobs_that_fails_returns_the_error_and_changes_nothing)
     enlist_process(&w, "w-1");
     held(&w, "mail", "w-1", 60000);
     clock_advance_ms(&w, SILENCE_MS);
-    EXPECT_OK(lh_recovery_stats(w.store, &counted)); /* what is made once is there */
+    EXPECT_OK(lh_recovery_stats(w.store, &counted)); /* the first call has allocated what is kept */
     EXPECT_EQ(counted.entries_reclaimed, 1);
     int64_t before = changes(&w), token = job_of(&w, 1).token;
     for (int64_t nth = 1;; nth++) {

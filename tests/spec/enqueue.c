@@ -1,4 +1,4 @@
-/* Enqueue: what a new job is, its bytes, its time, its key, and the request that made it. */
+/* Enqueue: the fields of a new job, its payload, its time, its key, and its request id. */
 #include "world.h"
 
 #include <stdlib.h>

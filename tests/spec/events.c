@@ -1,4 +1,4 @@
-/* Events: what is always told, what only a full audit tells, and how to read it. */
+/* Events: which are always recorded, which only by a full audit, and how to read them. */
 #include "world.h"
 
 static void expect_step(const lh_event *e, const char *type, const char *from, const char *to)
@@ -280,7 +280,7 @@ SPEC(a_wait_for_one_type_of_event_ignores_the_others)
     EXPECT_STATUS(lh_event_list(w.store, &failed, &events), LH_EINTR);
     EXPECT_OK(claim_one(&w, "mail", &job));
     EXPECT_OK(fail(&w, &job, "no"));
-    /* It really waits: on PostgreSQL an event is shown once no lower id can still commit. */
+    /* The call really waits: PostgreSQL shows an event only when no lower id can still commit. */
     failed.cancel = NULL;
     EXPECT_OK(lh_event_list(w.store, &failed, &events));
     EXPECT_EQ(events->n, 1);

@@ -1,4 +1,4 @@
-/* SQL statements of another program, on either store: a running job stays, and a key is taken once. */
+/* SQL statements of another program, on both stores: a running job is not deleted, a key is used once. */
 #include "world.h"
 
 #include "race/foreign_sql.h"

@@ -1,4 +1,4 @@
-/* The acts of a holder: heartbeat, complete, fail, release. */
+/* The calls of a job's holder: heartbeat, complete, fail, release. */
 #include "world.h"
 
 #include <stdlib.h>
@@ -75,7 +75,7 @@ SPEC(a_heartbeat_is_accepted_in_the_last_millisecond_and_lost_at_the_deadline)
     EXPECT_CONTAINS(lh_errmsg(w.store), "expired");
     EXPECT_EQ(job_of(&w, job.id).lease_until, WORLD_START_MS + 1999);
     EXPECT_EQ(job_of(&w, job.id).last_heartbeat_at, WORLD_START_MS + 999);
-    EXPECT_EQ(job_of(&w, job.id).state, LH_RUNNING); /* a beat recovers nothing */
+    EXPECT_EQ(job_of(&w, job.id).state, LH_RUNNING); /* a heartbeat recovers nothing */
     world_close(&w);
 }
 
@@ -94,7 +94,7 @@ SPEC(a_heartbeat_carries_progress_stage_and_checkpoint)
     EXPECT_STR(seen.stage, "testing");
     EXPECT_STR(seen.checkpoint, "{\"done\":[1,2]}");
 
-    EXPECT_OK(beat(&w, &job)); /* what is not given stays */
+    EXPECT_OK(beat(&w, &job)); /* fields that are not given stay unchanged */
     seen = job_of(&w, job.id);
     EXPECT_EQ(seen.progress, 40);
     EXPECT_STR(seen.stage, "testing");

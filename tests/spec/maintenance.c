@@ -1,4 +1,4 @@
-/* Upkeep and bookkeeping: one round of what is due, pruning, ids, lists, counts and rollups. */
+/* Maintenance and bookkeeping: a round of maintenance, pruning, ids, lists, counts and rollups. */
 #include "world.h"
 
 #define DAY_MS INT64_C(86400000)
@@ -120,7 +120,7 @@ SPEC(finished_jobs_are_pruned_by_the_retention_of_their_policy)
     EXPECT_OK(lh_prune(w.store, 0, NULL, &pruned));
     EXPECT_EQ(pruned, 1);
     EXPECT(!job_exists(&w, failed.id));
-    clock_advance_ms(&w, 1000 * DAY_MS); /* what has not ended is never pruned */
+    clock_advance_ms(&w, 1000 * DAY_MS); /* unfinished jobs are never pruned */
     EXPECT_OK(lh_prune(w.store, 0, NULL, &pruned));
     EXPECT_EQ(pruned, 0);
     EXPECT_EQ(job_of(&w, pending).state, LH_PENDING);
@@ -183,7 +183,7 @@ SPEC(pruning_of_more_than_one_batch_skips_live_jobs)
 
 SPEC(a_prune_by_age_reaches_all_jobs_after_an_unfinished_round)
 {
-    enum { N = 700 }; /* more than one bounded round looks at */
+    enum { N = 700 }; /* more than one round reads */
     struct world w = world_open();
     static lh_new_job jobs[N];
     static lh_enqueued out[N];
@@ -198,7 +198,7 @@ SPEC(a_prune_by_age_reaches_all_jobs_after_an_unfinished_round)
     EXPECT_OK(lh_complete(w.store, ends, N, NULL, NULL));
     clock_advance_ms(&w, 15 * DAY_MS);
     EXPECT_OK(lh_maintain(w.store, NULL, &done));
-    EXPECT_EQ(done.pruned, 0); /* all of it is to be kept */
+    EXPECT_EQ(done.pruned, 0); /* nothing is past its retention */
     EXPECT_OK(lh_prune(w.store, DAY_MS, NULL, &pruned));
     EXPECT_EQ(pruned, N);
     world_close(&w);
@@ -318,7 +318,7 @@ SPEC(the_names_of_states_are_recognized)
 
 /* ---- counts ---- */
 
-/* After this act all counts are right. */
+/* After this call all counts are right. */
 #define THEN(act_)       \
     do {                 \
         EXPECT_OK(act_); \

@@ -28,7 +28,7 @@ SPEC(maintenance_returns_the_time_until_something_is_due)
     EXPECT_EQ(upkeep(&w).next_ms, 5000);
     clock_advance_ms(&w, 4000);
     EXPECT_EQ(upkeep(&w).next_ms, 1000);
-    for (int64_t at = 5000; at <= 9000; at += 1000) { /* each is done at its moment */
+    for (int64_t at = 5000; at <= 9000; at += 1000) { /* each is done at its deadline */
         clock_advance_ms(&w, 1000);
         lh_upkeep done = upkeep(&w);
         EXPECT_EQ(done.dead_workers, at == 5000);
@@ -74,7 +74,7 @@ static void *keep_up(void *arg)
     return NULL;
 }
 
-/* Round after round, as its users do, until one has done something. */
+/* Maintenance is called until a round has done something, as a worker does. */
 static void *keep_up_for_ever(void *arg)
 {
     struct keeper *k = arg;
@@ -98,7 +98,7 @@ static void start(struct world *w, struct keeper *k)
     EXPECT(test_thread_sleeps(k->thread));
 }
 
-/* Who sleeps until a moment looks one millisecond after it. */
+/* A thread that sleeps until a deadline wakes one millisecond after it. */
 static void clock_reach_ms(struct world *w, int64_t ms)
 {
     clock_advance_ms(w, ms + 1);
@@ -166,7 +166,8 @@ SPEC(maintenance_wakes_for_a_lease_that_expires_earlier_than_the_others)
     clock_reach_ms(&w, 200);
     EXPECT_EQ(finish(&w, &k).recovered, 1);
     EXPECT_EQ(job_of(&w, brief.id).state, LH_PENDING);
-    EXPECT(report_of(&w, k.done.report)->started_at < WORLD_START_MS + 900); /* by no poll */
+    EXPECT(report_of(&w, k.done.report)->started_at <
+           WORLD_START_MS + 900); /* a poll would have come later */
     world_close(&w);
 }
 
@@ -227,7 +228,7 @@ static int64_t real_ms(void)
     return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
 
-/* Rounds in about a fifth of a second in which nothing happens: as many as a slow poll makes. */
+/* Maintenance with nothing to do makes only as many rounds as a slow poll. */
 static void expect_few_rounds(lh_store *store)
 {
     struct rounds r = {.keeper = {.store = store, .wait_ms = -1}};
@@ -251,7 +252,7 @@ SPEC(jobs_with_recovery_off_do_not_keep_maintenance_busy)
     clock_advance_ms(&w, SILENCE_MS);
     expect_few_rounds(w.store);
     EXPECT_EQ(queue_of(&w, "mail").running, 2);
-    EXPECT_EQ(reports(&w), 1); /* of the dead worker */
+    EXPECT_EQ(reports(&w), 1); /* the report of the dead worker */
     world_close(&w);
 }
 
@@ -283,7 +284,7 @@ SPEC(maintenance_waits_for_recoverable_jobs_beside_jobs_with_recovery_off)
     world_close(&w);
 }
 
-/* Under a sanitizer this says that two rounds at once share nothing unguarded. */
+/* The thread sanitizer checks that two rounds at a time share no unguarded memory. */
 SPEC(threads_that_run_maintenance_on_one_handle_do_each_thing_once)
 {
     enum { THREADS = 4 };

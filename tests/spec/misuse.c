@@ -1,4 +1,4 @@
-/* Bad input: refused with what is wrong and what is allowed, and nothing is written. */
+/* Invalid input is refused with a message that says what is allowed, and nothing is written. */
 #include "world.h"
 
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 static const char *const mail[] = {"mail"};
 static char name129[130], key257[258], bytes[70000];
 
-/* A world with one held job; every test here must leave it as it is. */
+/* A world with one held job that no test here may change. */
 struct calm {
     struct world w;
     lh_job job;

@@ -107,10 +107,10 @@ static void fill(struct world *w)
                          &(lh_new_job){.payload = bytes, .payload_len = sizeof bytes}, 1, NULL,
                          &out));
     EXPECT_OK(lh_enqueue(w->store, "asleep", &asked, 1, "asked-once", &out));
-    EXPECT_OK(lh_maintain(w->store, NULL, &done)); /* a move does it too */
+    EXPECT_OK(lh_maintain(w->store, NULL, &done)); /* a move does this too */
 }
 
-/* The world of the store that is moved, and time that stands still. */
+/* The world of the source store, with the clock stopped. */
 static struct world full_source(void)
 {
     struct world w = world_open();
@@ -337,7 +337,7 @@ SPEC(moved_jobs_continue_in_the_new_store)
     EXPECT_OK(lh_delete(old.store, &deleted, 1, NULL));
     EXPECT_MOVED("old.db", test_store());
     struct world w = {.store = world_second_handle()};
-    /* Ids are never used again, tokens rise, a key and a request are known. */
+    /* Ids are not reused, tokens rise, keys and request ids are known. */
     EXPECT(enqueue(&w, "mail", "new") > deleted);
     EXPECT_OK(claim_one(&w, "mail", &job));
     EXPECT_STR(job.key, "k 1"); /* the highest priority */
@@ -349,7 +349,7 @@ SPEC(moved_jobs_continue_in_the_new_store)
     EXPECT_STATUS(lh_lease_acquire(w.store, "sync", "held", &(lh_lease_opts){.owner = "you"}, NULL),
                   LH_EHELD);
     EXPECT_STATUS(claim_one(&w, "asleep", &job), LH_EMPTY);
-    /* A delay, an expiry and the end of a lease come as they would have. */
+    /* A delay, an expiry and the end of a lease take effect at their times. */
     clock_advance_ms(&w, 7200000);
     lh_upkeep done;
     EXPECT_OK(lh_maintain(w.store, NULL, &done));
@@ -367,7 +367,7 @@ SPEC(nothing_is_moved_while_a_job_is_running)
     EXPECT_OK(claim_one(&old, "mail", &job, .lease_ms = 60000));
     EXPECT_STATUS(move("old.db", test_store(), NULL), LH_ESTATE);
     EXPECT_CONTAINS(why, "1 job is running in store \"old.db\"");
-    EXPECT_OK(beat(&old, &job)); /* it is not closed */
+    EXPECT_OK(beat(&old, &job)); /* the store is not closed */
     EXPECT_OK(complete(&old, &job));
     EXPECT_MOVED("old.db", test_store());
     world_close(&old);
@@ -412,7 +412,7 @@ SPEC(a_store_that_was_moved_is_read_only)
     EXPECT_STATUS(move("old.db", "third.db", NULL), LH_ESTATE);
     EXPECT_STATUS(lh_move("old.db", NULL, &(lh_move_opts){.abandon = true}, NULL, why, sizeof why),
                   LH_ESTATE);
-    /* And so is the other one, once it is moved itself. */
+    /* The other store is read-only, too, after it was moved. */
     EXPECT_MOVED(test_store(), "back.db");
     struct world w = {.store = world_second_handle()};
     EXPECT_STATUS(lh_enqueue(w.store, "mail", &(lh_new_job){0}, 1, NULL, &out), LH_EREADONLY);
@@ -450,7 +450,7 @@ SPEC(nothing_is_moved_into_a_store_that_is_in_use)
     enqueue(&old, "mail", "there");
     EXPECT_STATUS(move("old.db", test_store(), NULL), LH_ESTATE);
     EXPECT_CONTAINS(why, "is not empty");
-    /* Ids were given, though nothing is left. */
+    /* Ids were used, although no row is left. */
     EXPECT_OK(lh_delete(w.store, &id, 1, NULL));
     EXPECT_STATUS(move("old.db", test_store(), NULL), LH_ESTATE);
     EXPECT_STATUS(move("old.db", "old.db", NULL), LH_EINVAL);
@@ -493,7 +493,7 @@ static bool is_open(struct world *w)
 static const struct {
     const char *point;
     int skip;
-    bool moved; /* by then everything is over there */
+    bool moved; /* the move is complete by then */
 } kills[] = {
     {"move:closed", 0, false},  {"move:prepared", 0, false}, {"move:batch", 0, false},
     {"move:batch", 5, false},   {"move:batch", 10, false},   {"move:left", 0, false},
@@ -510,7 +510,7 @@ TEST_TIMEOUT(a_killed_move_can_be_continued_and_only_one_store_is_writable, 60)
         move_killed(kills[i].point, kills[i].skip);
         old.store = other_world("old.db", false).store;
         struct world w = {.store = world_handle((lh_open_opts){.recover_later = true})};
-        EXPECT(!is_open(&old)); /* closed from the first of these points on */
+        EXPECT(!is_open(&old)); /* closed for writes from the first of these points on */
         EXPECT_EQ(kills[i].point[5] == 'c' || is_open(&w) == kills[i].moved, true);
         EXPECT_MOVED("old.db", test_store());
         if (!kills[i].moved)
@@ -535,11 +535,11 @@ SPEC(a_cancelled_move_restores_the_source_and_can_be_repeated)
     EXPECT_STATUS(lh_move("old.db", NULL, &(lh_move_opts){.abandon = true}, NULL, why, sizeof why),
                   LH_ESTATE);
     lh_job job;
-    EXPECT_OK(claim_one(&old, "mail", &job)); /* it has changed since */
+    EXPECT_OK(claim_one(&old, "mail", &job)); /* the source has changed since */
     EXPECT_OK(complete(&old, &job));
     char *before = picture(&old);
     EXPECT_MOVED("old.db", test_store());
-    /* What the kill left to be recovered over there would be told in a report. */
+    /* A recovery after the kill would add a report to the target. */
     struct world w = {.store = world_handle((lh_open_opts){.recover_later = true})};
     EXPECT_STR(picture(&w), before);
     world_close(&w);

@@ -68,7 +68,7 @@ SPEC(an_active_lease_cannot_be_acquired_by_another_owner)
     clock_advance_ms(&w, 999);
     EXPECT_STATUS(acquire(&w, "b", 1000, &theirs), LH_EHELD);
     EXPECT_CONTAINS(lh_errmsg(w.store), "\"a\"");
-    EXPECT_STR(theirs.owner, "a"); /* the answer tells who has it */
+    EXPECT_STR(theirs.owner, "a"); /* the answer names the holder */
     EXPECT_EQ(theirs.token, mine.token);
     EXPECT_EQ(theirs.remaining_ms, 1);
     EXPECT_EQ(lease_of(&w).expires_at, WORLD_START_MS + 1000);
@@ -267,7 +267,7 @@ SPEC(a_lease_release_checks_the_owner_and_may_be_repeated)
     struct world w = world_open();
     lh_lease lease;
     bool released = true;
-    EXPECT_OK(give_back(&w, "a", &released)); /* nobody holds it */
+    EXPECT_OK(give_back(&w, "a", &released)); /* no owner holds it */
     EXPECT(!released);
     EXPECT_OK(acquire(&w, "a", 1000, &lease));
     EXPECT_STATUS(give_back(&w, "b", &released), LH_EHELD);
@@ -325,7 +325,7 @@ SPEC(the_token_of_a_lease_rises_even_after_the_lease_was_deleted)
         if (i % 3 == 0)
             EXPECT_OK(give_back(&w, lease.owner, NULL));
         else if (i % 3 == 1)
-            clock_advance_ms(&w, 1000); /* taken over */
+            clock_advance_ms(&w, 1000); /* acquired by the next owner */
         else {
             clock_advance_ms(&w, 1000);
             EXPECT_OK(lh_recover(w.store, NULL, NULL)); /* freed */
@@ -377,11 +377,11 @@ SPEC(a_lease_complete_stores_rows_value_and_time)
     EXPECT_STR(lease.value, "{\"cursor\":\"z\"}");
     EXPECT_EQ(lease.last_completed_at, WORLD_START_MS + 500);
 
-    EXPECT_OK(acquire(&w, "b", 1000, &lease)); /* the next one finds it */
+    EXPECT_OK(acquire(&w, "b", 1000, &lease)); /* the next owner finds it */
     EXPECT_EQ(lease.rows, 1234);
     EXPECT_STR(lease.value, "{\"cursor\":\"z\"}");
     EXPECT_EQ(lease.last_completed_at, WORLD_START_MS + 500);
-    clock_advance_ms(&w, 1000); /* and dies */
+    clock_advance_ms(&w, 1000); /* and its owner dies */
     EXPECT_OK(lh_recover(w.store, NULL, NULL));
     EXPECT(lease_of(&w).owner == NULL);
     EXPECT_STR(lease_of(&w).value, "{\"cursor\":\"z\"}");

@@ -1,4 +1,4 @@
-/* The acts of a hand: cancel, retry, delete, reschedule, and release in another's name. */
+/* The calls of an operator: cancel, retry, delete, reschedule, and release by worker name. */
 #include "world.h"
 
 static int fail_for_good(struct world *w, const lh_job *job)
@@ -76,7 +76,8 @@ SPEC(a_job_cancelled_under_a_live_holder_and_retried_waits_until_the_holder_answ
     EXPECT_OK(retry(&w, old.id));
     EXPECT_STATUS(claim_one(&w, "mail", &next, .worker = "w2"), LH_EMPTY);
     clock_advance_ms(&w, 1000);
-    EXPECT_STATUS(beat(&w, &old), LH_ELOST); /* asking is not answering: it still runs */
+    EXPECT_STATUS(beat(&w, &old),
+                  LH_ELOST); /* the heartbeat reports the cancel, but the command still runs */
     EXPECT_STATUS(claim_one(&w, "mail", &next, .worker = "w2"), LH_EMPTY);
     EXPECT_STATUS(fail(&w, &old, "stopped"), LH_ELOST);
     EXPECT_OK(claim_one(&w, "mail", &next, .worker = "w2"));
@@ -401,7 +402,7 @@ SPEC(a_completed_job_is_retried_only_by_force)
     EXPECT_EQ(job_of(&w, job.id).state, LH_COMPLETED);
     EXPECT_OK(lh_retry(w.store, &job.id, 1, LH_RETRY_FORCE, NULL, NULL));
     EXPECT_EQ(job_of(&w, job.id).state, LH_PENDING);
-    EXPECT_STATUS(complete(&w, &job), LH_ELOST); /* the old run may not end the new one */
+    EXPECT_STATUS(complete(&w, &job), LH_ELOST); /* the old attempt may not end the new one */
     EXPECT_OK(claim_one(&w, "mail", &job));
     EXPECT_OK(complete(&w, &job));
     world_close(&w);

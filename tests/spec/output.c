@@ -1,4 +1,4 @@
-/* What runs wrote: kept for each, bounded, guarded by the token, and gone with the job. */
+/* Output of attempts: it is kept for each attempt, bounded, guarded by the token, and deleted with the job. */
 #include "world.h"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@ static lh_outputs *outputs_of(struct world *w, lh_output_filter filter)
     return keep(w, out, (void (*)(void *))lh_outputs_free);
 }
 
-/* The only run of the job that wrote something. */
+/* The only attempt of the job that has output. */
 static lh_output output_of(struct world *w, int64_t job)
 {
     lh_outputs *out = outputs_of(w, (lh_output_filter){.job = job});
@@ -131,7 +131,7 @@ SPEC(later_output_of_an_attempt_replaces_its_earlier_output)
     EXPECT_OK(put(&w, &job, "one", ""));
     clock_advance_ms(&w, 1000);
     EXPECT_OK(put(&w, &job, "one two", "err"));
-    EXPECT_OK(put(&w, &job, "one", "")); /* it comes late: what is there is more */
+    EXPECT_OK(put(&w, &job, "one", "")); /* a late part does not replace a longer one */
     lh_output seen = output_of(&w, job.id);
     EXPECT_STREAM(seen.out, "one two", "", 7);
     EXPECT_STREAM(seen.err, "err", "", 3);
@@ -189,7 +189,7 @@ SPEC(each_output_of_a_batch_is_judged_by_itself)
     world_close(&w);
 }
 
-/* The end of the run is what counts: its output does not keep it from the store. */
+/* Output that is too long does not prevent the outcome from being stored. */
 SPEC(a_refused_complete_stores_no_output)
 {
     struct world w = world_with_job("mail", "x");
@@ -230,7 +230,7 @@ SPEC(output_is_not_cut_inside_a_character)
     EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_MAX_OUTPUT, .max_output = 8));
     enqueue(&w, "mail", "x");
     EXPECT_OK(claim_one(&w, "mail", &job));
-    /* 2 bytes of the head are the first half of a character, 6 of the tail begin inside of one. */
+    /* The head ends with 2 bytes of a split character, and the tail begins with 6 of one. */
     EXPECT_OK(
         complete_with(&w, &job, &(lh_output){.out = STREAM("1\303\24423456\342\202\254yzä")}));
     EXPECT_STREAM(output_of(&w, job.id).out, "1", "yz\303\244", 15);
@@ -361,7 +361,7 @@ SPEC(complete_and_claim_keeps_output_too)
 
 /* ---- retention ---- */
 
-/* A job that is given back for ever would fill the store. */
+/* The output of a job that is always released would fill the store. */
 SPEC(the_output_of_the_newest_20_attempts_is_kept)
 {
     struct world w = world_with_job("mail", "x");
@@ -385,7 +385,7 @@ SPEC(the_output_of_the_newest_20_attempts_is_kept)
     world_close(&w);
 }
 
-/* More than a batch, behind a job that keeps its output. */
+/* More jobs than one batch, after a job that keeps its output. */
 SPEC(output_is_pruned_before_its_jobs)
 {
     enum { JOBS = 600 };

@@ -1,4 +1,4 @@
-/* Policies: the built-in values, falling through, what is refused, and the backoff they set. */
+/* Policies: built-in values, inheritance between levels, refused values, and backoff. */
 #include "world.h"
 
 /* ---- falling through ---- */
@@ -32,7 +32,7 @@ SPEC(an_unset_value_falls_through_to_the_next_level)
     static const struct {
         const char *queue, *kind;
     } levels[] = {{NULL, NULL}, {NULL, "k"}, {"mail", NULL}, {"mail", "k"}};
-    /* From the most general to the most particular: each wins over those before it … */
+    /* From the most general level to the most specific: each overrides those before it … */
     for (int i = 0; i < 4; i++) {
         EXPECT_OK(policy(&w, levels[i].queue, levels[i].kind, .set = LH_POLICY_LEASE,
                          .lease_ms = 1000 * (i + 1)));
@@ -43,7 +43,7 @@ SPEC(an_unset_value_falls_through_to_the_next_level)
     EXPECT_EQ(policy_of(&w, "post", "k").lease_ms, 2000);
     EXPECT_EQ(policy_of(&w, "post", "other").lease_ms, 1000);
     EXPECT_EQ(policy_of(&w, NULL, NULL).lease_ms, 1000);
-    /* … and taken back, it lets the one before shine through. */
+    /* … and when it is unset, the level before applies again. */
     for (int i = 3; i >= 0; i--) {
         EXPECT_OK(lh_policy_set(w.store, levels[i].queue, levels[i].kind, NULL, LH_POLICY_LEASE));
         EXPECT_EQ(policy_of(&w, "mail", "k").lease_ms, i > 0 ? 1000 * i : 300000);
@@ -169,7 +169,7 @@ SPEC(a_policy_holds_for_other_handles_at_once)
     lh_job job;
     lh_store *other = world_second_handle();
     enqueue(&w, "mail", "x");
-    EXPECT_OK(claim_one(&w, "mail", &job)); /* this handle has read the policies before */
+    EXPECT_OK(claim_one(&w, "mail", &job)); /* this handle has read the policies already */
     EXPECT_OK(lh_policy_set(other, "mail", NULL,
                             &(lh_policy){.set = LH_POLICY_LEASE, .lease_ms = 4321}, 0));
     enqueue(&w, "mail", "x");
@@ -234,7 +234,7 @@ SPEC(bad_values_of_a_policy_are_refused_by_name_and_change_nothing)
     EXPECT_CONTAINS(lh_errmsg(w.store), "bad name");
     EXPECT_STATUS(policy(&w, "mail", "*", .set = LH_POLICY_LEASE, .lease_ms = 1), LH_EINVAL);
     EXPECT_STATUS(policy(&w, "*", NULL, .set = LH_POLICY_LEASE, .lease_ms = 1), LH_EINVAL);
-    /* One bad field spoils the call. */
+    /* One invalid field refuses the whole call. */
     EXPECT_STATUS(policy(&w, "mail", NULL, .set = LH_POLICY_LEASE | LH_POLICY_TIMEOUT,
                          .lease_ms = 1000, .timeout_ms = -1),
                   LH_EINVAL);
@@ -284,7 +284,7 @@ SPEC(rate_concurrency_and_exclusive_belong_to_a_queue_as_a_whole)
 
 /* ---- backoff ---- */
 
-/* Fail the job of `queue` under attempt after attempt; the delay must be within [low, high]. */
+/* Fail the job of `queue` in each attempt; the delay must be within [low, high]. */
 static void expect_delay(struct world *w, const char *queue, int64_t low, int64_t high)
 {
     lh_job job;
@@ -308,7 +308,7 @@ SPEC(the_backoff_doubles_with_every_attempt_up_to_its_cap)
     expect_delay(&w, "mail", 500, 1000);
     expect_delay(&w, "mail", 1000, 2000);
     expect_delay(&w, "mail", 2000, 4000);
-    for (int i = 0; i < 70; i++) /* far beyond what doubling could hold */
+    for (int i = 0; i < 70; i++) /* more often than 64 bits can be doubled */
         expect_delay(&w, "mail", 3000, 6000);
     world_close(&w);
 }

@@ -1,4 +1,4 @@
-/* A queue as a whole: pause, purge, delete, rate, concurrency, one job at a time. */
+/* Limits and calls for a whole queue: pause, purge, delete, rate, concurrency, exclusive queues. */
 #include "world.h"
 
 #include <pthread.h>
@@ -137,7 +137,7 @@ SPEC(deleting_an_empty_queue_removes_its_history_pause_and_policies)
     EXPECT_OK(claim_one(&w, "mail", &job));
     EXPECT_OK(complete(&w, &job));
     EXPECT_OK(lh_delete(w.store, &job.id, 1, NULL));
-    clock_advance_ms(&w, 120000); /* its minute goes to the history */
+    clock_advance_ms(&w, 120000); /* its minute is added to the history */
     EXPECT_OK(lh_maintain(w.store, NULL, NULL));
     EXPECT_OK(lh_queue_pause(w.store, "mail"));
     EXPECT_OK(lh_queue_delete(w.store, "mail"));
@@ -243,7 +243,7 @@ struct passing {
     pthread_t thread;
 };
 
-/* Jobs that come and go, so that the queue is empty again and again. */
+/* Jobs that are enqueued and deleted, so that the queue is often empty. */
 static void *pass_jobs(void *arg)
 {
     struct passing *me = arg;
@@ -311,7 +311,7 @@ SPEC(a_rate_allows_a_burst_and_then_one_job_at_a_time)
     EXPECT_STATUS(claim_one(&w, "mail", &job), LH_EMPTY);
     clock_advance_ms(&w, 500);
     EXPECT_EQ(claim_many(&w, "mail", 10)->n, 2);
-    clock_advance_ms(&w, 3600000); /* the bucket holds no more than the rate */
+    clock_advance_ms(&w, 3600000); /* unused rate does not add up beyond the limit */
     EXPECT_EQ(claim_many(&w, "mail", 10)->n, 4);
     EXPECT_EQ(claim_many(&w, "mail", 10)->n, 0);
     world_close(&w);
@@ -421,7 +421,7 @@ SPEC(concurrency_limits_running_jobs_and_every_end_frees_a_slot)
     EXPECT_OK(claim_one(&w, "mail", &job));
     EXPECT_EQ(claim_many(&w, "mail", 10)->n, 0);
 
-    clock_advance_ms(&w, 300000); /* both die */
+    clock_advance_ms(&w, 300000); /* both workers die */
     EXPECT_EQ(claim_many(&w, "mail", 10)->n, 2);
     EXPECT_EQ(queue_of(&w, "mail").running, 2);
     world_close(&w);
@@ -440,7 +440,7 @@ SPEC(the_slot_of_a_cancelled_running_job_is_freed_when_its_holder_answers)
     EXPECT_STATUS(claim_one(&w, "mail", &job), LH_EMPTY);
     EXPECT_STATUS(release(&w, &old), LH_ECANCELLED);
     EXPECT_OK(claim_one(&w, "mail", &job, .lease_ms = 60000));
-    EXPECT_OK(cancel(&w, job.id)); /* and this one never answers */
+    EXPECT_OK(cancel(&w, job.id)); /* and this holder never answers */
     clock_advance_ms(&w, 59999);
     EXPECT_STATUS(claim_one(&w, "mail", &job), LH_EMPTY);
     clock_advance_ms(&w, 1);
@@ -585,7 +585,7 @@ SPEC(a_cancelled_running_job_keeps_the_exclusive_lease_no_longer_than_its_deadli
     EXPECT_STATUS(claim_one(&w, "merge", &job, .worker = "w2"), LH_EMPTY);
     clock_advance_ms(&w, 1);
     EXPECT_OK(claim_one(&w, "merge", &job, .worker = "w2", .lease_ms = 60000));
-    /* An answer that comes too late does not touch the lease of the next one. */
+    /* A late answer does not affect the lease of the next job. */
     EXPECT_STATUS(complete(&w, &old), LH_ECANCELLED);
     EXPECT_STR(lock_of(&w, "merge").owner, "w2");
     EXPECT_EQ(lock_of(&w, "merge").expires_at, job.lease_until);

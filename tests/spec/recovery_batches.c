@@ -13,7 +13,7 @@ static int reclaimed(struct world *w, lh_recover_opts opts)
 
 enum { MANY = 1200, BATCH = 500 };
 
-/* Held by "w1"; `late` are the last of them, and come in the last batch. */
+/* Jobs of "w1"; `late` are the last of them, and are in the last batch. */
 static struct world world_with_many(int64_t lease_ms, const lh_jobs **late)
 {
     struct world w = world_open();
@@ -40,9 +40,9 @@ struct watcher {
     pthread_t thread;
     int64_t done, total;
     int calls;
-    int cancel;       /* raised … */
-    int cancel_after; /* … after so many batches */
-    int64_t pass_ms;  /* time that passes with each */
+    int cancel;       /* set … */
+    int cancel_after; /* … after this many batches */
+    int64_t pass_ms;  /* time that passes with each batch */
 };
 
 static void watch(void *arg, int64_t done, int64_t total)
@@ -50,7 +50,7 @@ static void watch(void *arg, int64_t done, int64_t total)
     struct watcher *seen = arg;
     EXPECT(pthread_equal(seen->thread, pthread_self()));
     EXPECT(done > seen->done && done <= seen->done + BATCH && done <= total);
-    EXPECT_EQ(queue_of(seen->w, "mail").pending, done); /* others can see it */
+    EXPECT_EQ(queue_of(seen->w, "mail").pending, done); /* other handles can see the batch */
     seen->done = done;
     seen->total = total;
     if (++seen->calls == seen->cancel_after)
@@ -92,7 +92,7 @@ SPEC(an_interrupted_recovery_keeps_and_reports_its_finished_batches)
 
 /* ---- who comes first ---- */
 
-/* The holders of the last jobs act while the first batches are taken back. */
+/* The holders of the last jobs make their calls during the first batches. */
 struct holders {
     struct world *w;
     const lh_jobs *late;
@@ -193,7 +193,7 @@ SPEC(concurrent_recoveries_on_one_handle_take_each_job_once)
 
 TEST_TIMEOUT(an_automatic_recovery_of_several_batches_finishes_its_report, 60)
 {
-    enum { LOOK = 20000 }; /* as many as are looked for at a time: the next look finds nothing */
+    enum { LOOK = 20000 }; /* as many as one scan returns: the next scan finds nothing */
     static lh_new_job jobs[LOOK];
     static lh_enqueued out[LOOK];
     struct world w = world_open();

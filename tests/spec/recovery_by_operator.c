@@ -1,4 +1,4 @@
-/* Recovery by hand: by age, over live leases, of one queue, with another action. */
+/* Recovery by an operator: by age, over live leases, of one queue, with another action. */
 #include "recovery_world.h"
 
 #define BY_AGE(ms_) .by_age = true, .threshold_ms = (ms_)
@@ -84,7 +84,7 @@ SPEC(reclaim_stale_is_a_recovery_by_age)
     EXPECT_EQ(count, 0);
     EXPECT_OK(lh_reclaim_stale(w.store, 5000, &count));
     EXPECT_EQ(count, 1);
-    EXPECT_EQ(job_of(&w, old.id).state, LH_SCHEDULED); /* its lease was alive */
+    EXPECT_EQ(job_of(&w, old.id).state, LH_SCHEDULED); /* its lease had not expired */
     EXPECT_EQ(job_of(&w, young.id).state, LH_RUNNING);
     EXPECT_STR(report_of(&w, 0)->trigger, "manual");
     clock_advance_ms(&w, 5000);
@@ -141,7 +141,7 @@ SPEC(a_job_taken_from_a_live_holder_is_freed_when_the_holder_answers)
     struct world w = world_open();
     lh_job job = held(&w, "mail", "w-1", 60000), next;
     EXPECT_EQ(reclaimed(&w, (lh_recover_opts){BY_AGE(0)}), 1);
-    EXPECT_STATUS(beat(&w, &job), LH_ELOST); /* that is no answer: it has not stopped by that */
+    EXPECT_STATUS(beat(&w, &job), LH_ELOST); /* a heartbeat is no answer: the command still runs */
     EXPECT_STATUS(claim_one(&w, "mail", &next), LH_EMPTY);
     EXPECT_STATUS(complete(&w, &job), LH_ELOST);
     EXPECT_OK(claim_one(&w, "mail", &next));
@@ -246,7 +246,7 @@ SPEC(a_recovery_by_age_of_one_queue_leaves_the_others_alone)
     world_close(&w);
 }
 
-/* What a hand makes of a job whose policy says otherwise. */
+/* The action of an operator overrides that of the policy. */
 static lh_job made_by(lh_action policy_says, lh_action hand_says)
 {
     struct world w = world_open();

@@ -1,4 +1,4 @@
-/* What is logged of deaths, line by line, with its level and with what it is about as fields. */
+/* The log lines of a recovery: their text, their level, and their fields. */
 #include "recovery_world.h"
 
 #include <stdio.h>
@@ -44,7 +44,7 @@ static struct world world_that_logs(struct book *book)
     return w;
 }
 
-/* There is just one such line. */
+/* There is exactly one such line. */
 static const struct entry *the_line(const struct book *book, const char *line)
 {
     const struct entry *found = NULL;
@@ -82,11 +82,11 @@ SPEC(the_death_lateness_and_cleaning_of_a_worker_are_logged_with_its_name)
     held(&w, "mail", "w-2", 60000);
     clock_advance_ms(&w, SILENCE_MS / 3);
     (void)upkeep(&w);
-    EXPECT_EQ(book.n, 0); /* in time */
+    EXPECT_EQ(book.n, 0); /* the heartbeat was in time */
     clock_advance_ms(&w, SILENCE_MS / 3);
     (void)upkeep(&w);
     (void)upkeep(&w);
-    EXPECT_EQ(book.n, 1); /* once */
+    EXPECT_EQ(book.n, 1); /* logged once */
     expect_of_worker(the_line(&book, "worker w-1 is late: it has missed a beat"), LH_LOG_INFO,
                      "w-1", "");
     clock_advance_ms(&w, SILENCE_MS / 3);
@@ -98,7 +98,7 @@ SPEC(the_death_lateness_and_cleaning_of_a_worker_are_logged_with_its_name)
         the_line(&book, "worker w-1 was cleaned up after: all it held is free");
     expect_of_worker(cleaned, LH_LOG_INFO, "w-1", "");
     EXPECT(dead < cleaned);
-    for (int i = 0; i < book.n; i++) /* nothing of the one that lives */
+    for (int i = 0; i < book.n; i++) /* no line names the live worker */
         EXPECT(strcmp(book.entry[i].worker, "w-2") != 0);
     int before = book.n;
     (void)upkeep(&w);
@@ -118,7 +118,7 @@ SPEC(a_dead_worker_that_still_holds_a_job_is_not_logged_as_cleaned_up)
     (void)the_line(&book, "worker w-1 is dead: it has been silent for 3s (3 × 1s)");
     for (int i = 0; i < book.n; i++)
         EXPECT(strstr(book.entry[i].line, "cleaned") == NULL);
-    (void)recover_by(&w, NULL); /* by hand, so in spite of the policy */
+    (void)recover_by(&w, NULL); /* by an operator, so in spite of the policy */
     (void)the_line(&book, "worker w-1 was cleaned up after: all it held is free");
     world_close(&w);
 }

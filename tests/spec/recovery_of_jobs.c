@@ -1,4 +1,4 @@
-/* Recovery: when a lease is forfeit, what a death does, what it leaves alone, and what it says. */
+/* Recovery: when a job is reclaimable, what a death changes, what it does not change, and its reason. */
 #include "harness/recover.h"
 #include "world.h"
 
@@ -115,7 +115,7 @@ struct death {
     const char *prefix;
 };
 
-/* Two deaths before, then the one that is judged. */
+/* Two deaths, and then the one that the test is about. */
 static void expect_death(const struct death *death)
 {
     enum { BEFORE = 2 };
@@ -354,7 +354,7 @@ SPEC(with_recovery_off_only_an_operator_recovers_stuck_jobs)
     EXPECT_OK(claim_one(&w, "mail", &stuck, .lease_ms = 1000));
     EXPECT_OK(claim_one(&w, "post", &other, .lease_ms = 2000));
     clock_advance_ms(&w, 5000);
-    EXPECT_OK(claim_one(&w, "post", &job)); /* what is stuck does not hide what is not */
+    EXPECT_OK(claim_one(&w, "post", &job)); /* a stuck job does not hide the others */
     EXPECT_EQ(job.id, other.id);
     EXPECT_STATUS(claim_one(&w, "mail", &job), LH_EMPTY);
     EXPECT_OK(lh_maintain(w.store, NULL, &done));
@@ -362,7 +362,7 @@ SPEC(with_recovery_off_only_an_operator_recovers_stuck_jobs)
     EXPECT_EQ(job_of(&w, stuck.id).state, LH_RUNNING);
     EXPECT(job_of(&w, stuck.id).expired);
     EXPECT_OK(lh_store_status(w.store, &info));
-    EXPECT_EQ(info.stale_jobs, 0); /* it stays on purpose: nobody is to be alarmed */
+    EXPECT_EQ(info.stale_jobs, 0); /* recovery is off on purpose: this is no alarm */
     EXPECT_OK(lh_recovery_stats(w.store, &found));
     EXPECT_EQ(found.entries_reclaimed, 1);
     EXPECT_OK(recovered_by_hand(w.store, &found));
@@ -387,7 +387,7 @@ SPEC(a_handle_with_automatic_recovery_off_still_recovers_on_request)
     clock_advance_ms(&w, 1000);
     EXPECT_OK(lh_claim(
         passive, &(lh_claim_opts){.queues = &queue, .n_queues = 1, .worker = "w2", .n = 9}, &jobs));
-    EXPECT_EQ(jobs->n, 1); /* what falls due is not a recovery */
+    EXPECT_EQ(jobs->n, 1); /* a scheduled job that becomes due is no recovery */
     EXPECT_EQ(jobs->job[0].id, due);
     lh_jobs_free(jobs);
     EXPECT_OK(lh_maintain(passive, NULL, &done));
@@ -550,9 +550,9 @@ SPEC(automatic_recovery_on_claim)
     EXPECT_OK(claim_one(&w, "mail", &job));
     EXPECT_EQ(job.id, a);
     EXPECT_EQ(job.recoveries, 1);
-    EXPECT_EQ(job_of(&w, b).state, LH_PENDING); /* of a queue that nobody claims from */
+    EXPECT_EQ(job_of(&w, b).state, LH_PENDING); /* of a queue without claims */
     EXPECT_EQ(job_of(&w, b).recoveries, 1);
-    EXPECT_EQ(job_of(&w, silent.id).state, LH_PENDING); /* its lease would run on */
+    EXPECT_EQ(job_of(&w, silent.id).state, LH_PENDING); /* its lease has not expired */
     EXPECT_STR(worker_of(&w, "silent").state, "dead");
     EXPECT_STATUS(lh_lease_get(w.store, "processing", "x", &lease), LH_ENOTFOUND);
     EXPECT_STR(last_event(&w, "lease.recovered").lease, "processing/x");
@@ -597,7 +597,7 @@ SPEC(recovery_stats_accuracy)
     world_close(&w);
 }
 
-/* More than one claim recovers at once: several of them find something to do. */
+/* Several claims recover at a time, and each of them finds jobs. */
 enum { RECOVERERS = 8, ORPHANS = 1300, AT_ONCE = 20 };
 
 struct recoverer {
@@ -629,7 +629,7 @@ static void *claim_until_empty(void *arg)
     }
 }
 
-/* What the reports of claims say that they took back, all together. */
+/* The jobs in the reports of all claims. */
 static int64_t reclaimed_by_claims(struct world *w, size_t *n)
 {
     lh_reports *reports = NULL;

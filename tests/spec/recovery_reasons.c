@@ -1,9 +1,9 @@
-/* What a recovery says of each job, word by word; what it writes of the job, and what it leaves. */
+/* The exact reason that a recovery gives for each job, and which fields of the job it changes. */
 #include "recovery_world.h"
 
 #include <stdio.h>
 
-/* The same words are in the job, in its event and in the report. */
+/* The job, its event and the report contain the same reason. */
 static void expect_reason(struct world *w, const lh_report *report, int64_t id, const char *wanted)
 {
     const lh_events *events = events_of(w, id);
@@ -141,7 +141,7 @@ SPEC(the_reason_of_a_named_lease_is_exact)
 
 /* ---- what is written, and what is not ---- */
 
-/* Invariants 4 and 5, and that the job is somebody else's to take. */
+/* Invariants 4 and 5, and that another worker can claim the job. */
 static void expect_only_the_lease_changed(const lh_job *before, const lh_job *after)
 {
     EXPECT_STR(after->queue, before->queue);

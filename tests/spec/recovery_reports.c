@@ -1,4 +1,4 @@
-/* Reports: when a recovery leaves one, every field of it, lists of them, and how they go. */
+/* Reports of recoveries: when one is written, all of its fields, lists of reports, and pruning. */
 #include "recovery_world.h"
 
 #define DAY_MS INT64_C(86400000)
@@ -59,7 +59,7 @@ SPEC(a_report_lists_everything_that_a_recovery_did)
     world_close(&w);
 }
 
-/* Also by another handle, and later. */
+/* Another handle reads the same report later. */
 SPEC(a_stored_report_equals_the_returned_report)
 {
     struct world w = world_open();

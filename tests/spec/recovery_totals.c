@@ -1,4 +1,4 @@
-/* What the store counts of its recoveries since it was made: runs, jobs, leases, workers, time. */
+/* The totals of all recoveries of a store: runs, jobs, leases, workers, time. */
 #include "recovery_world.h"
 
 static lh_store_info status(struct world *w)

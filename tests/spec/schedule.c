@@ -57,7 +57,7 @@ static size_t events_named(struct world *w, const char *type)
     return n;
 }
 
-/* The wall clock alone is set, as a person or NTP does. */
+/* Set only the wall clock, as an administrator or NTP does. */
 static void set_clock_by(int64_t ms)
 {
     __atomic_add_fetch(&lhi_control()->wall_ms, ms, __ATOMIC_SEQ_CST);
@@ -246,7 +246,7 @@ SPEC(a_waiting_claim_wakes_for_a_due_schedule)
     end(&w, &waiter);
     EXPECT_EQ(waiter.jobs->n, 1);
     EXPECT_EQ(waiter.jobs->job[0].run_at, WORLD_START_MS + 5000);
-    /* By no poll; a server cannot be told that the clock was moved, and there it may be one. */
+    /* SQLite needs no poll for it. A server does not notice that the test moved the clock, so a poll may find it. */
     if (!test_store_is_postgres())
         EXPECT(waiter.jobs->job[0].created_at < WORLD_START_MS + 5000 + 900);
     lh_jobs_free(waiter.jobs);
@@ -264,7 +264,7 @@ SPEC(waiting_maintenance_wakes_for_a_schedule_that_was_set_later)
     clock_advance_ms(&w, 101);
     end(&w, &waiter);
     EXPECT_EQ(waiter.done.ticked, 1);
-    EXPECT(job_of(&w, 1).created_at < WORLD_START_MS + 60250); /* by no poll */
+    EXPECT(job_of(&w, 1).created_at < WORLD_START_MS + 60250); /* a poll would have come later */
     lh_close(waiter.store);
     world_close(&w);
 }
@@ -279,7 +279,8 @@ SPEC(a_waiting_claim_wakes_for_a_schedule_that_was_set_later)
     EXPECT(test_thread_sleeps(waiter.thread));
     clock_advance_ms(&w, 101);
     end(&w, &waiter);
-    EXPECT(waiter.jobs->job[0].created_at < WORLD_START_MS + 60250); /* by no poll */
+    EXPECT(waiter.jobs->job[0].created_at <
+           WORLD_START_MS + 60250); /* a poll would have come later */
     lh_jobs_free(waiter.jobs);
     lh_close(waiter.store);
     world_close(&w);
@@ -330,7 +331,7 @@ SPEC(many_processes_enqueue_a_due_job_once)
     world_close(&w);
 }
 
-/* Under a sanitizer this says that whoever ticks at once shares nothing unguarded. */
+/* The thread sanitizer checks that threads that run a schedule at a time share no unguarded memory. */
 SPEC(threads_on_one_handle_enqueue_a_due_job_once)
 {
     enum { THREADS = 4 };
@@ -448,7 +449,7 @@ SPEC(with_catch_up_all_each_missed_instant_enqueues_a_job)
     world_close(&w);
 }
 
-/* A clock that says so is wrong, more likely than not. */
+/* A clock that is off by years is probably wrong. */
 SPEC(with_catch_up_all_more_than_a_hundred_thousand_instants_enqueue_one_job)
 {
     struct world w = world_open();
@@ -470,7 +471,7 @@ SPEC(a_clock_that_is_set_back_enqueues_no_instant_twice)
     clock_advance_ms(&w, 10 * MINUTE_MS);
     EXPECT_EQ(upkeep(&w).ticked, 1);
     set_clock_by(-HOUR_MS);
-    for (int i = 0; i < 6; i++) { /* the hour that was there before */
+    for (int i = 0; i < 6; i++) { /* the hour that the clock repeats */
         EXPECT_EQ(upkeep(&w).ticked, 0);
         clock_advance_ms(&w, 10 * MINUTE_MS);
     }
@@ -544,7 +545,7 @@ SPEC(while_a_job_with_the_key_lives_instants_are_skipped_and_recorded)
     EXPECT_STR(e.data, "{\"schedule\":\"tick\",\"instant\":\"2026-01-15T10:32:00.000Z\"}");
     EXPECT_EQ(schedule_of(&w, "tick").last_at, WORLD_START_MS + MINUTE_MS);
     EXPECT_OK(complete(&w, &job));
-    EXPECT_EQ(upkeep(&w).ticked, 0); /* that tick is done with */
+    EXPECT_EQ(upkeep(&w).ticked, 0); /* that instant was already enqueued */
     clock_advance_ms(&w, MINUTE_MS);
     EXPECT_EQ(upkeep(&w).ticked, 1);
     world_close(&w);

@@ -1,9 +1,9 @@
-/* Jobs that a dead worker held and had not begun: given back as if it had released them. */
+/* Jobs that a dead worker held and had not started are released. */
 #include "recovery_world.h"
 
 #define W1 "w-1"
 
-/* A worker that says what it starts, and two jobs of a batch it has claimed. */
+/* A worker that reports its starts, with two claimed jobs. */
 struct crew {
     struct world w;
     lh_job begun, waiting;
@@ -96,7 +96,7 @@ SPEC(a_claim_releases_jobs_that_were_not_started)
 SPEC(a_new_list_of_started_jobs_replaces_the_last_one)
 {
     struct crew c = crew_with(60000);
-    says_started(&c.w, &c.waiting); /* the other one is not on the list any more */
+    says_started(&c.w, &c.waiting); /* the other job is no longer in the list */
     clock_advance_ms(&c.w, SILENCE_MS);
     recover_by(&c.w, NULL);
     expect_counted(&c.w, c.waiting.id);

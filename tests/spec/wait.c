@@ -1,4 +1,4 @@
-/* Waiting and threads: who waits is woken by what it waits for, and one handle serves many. */
+/* Waiting calls, and many threads on one handle. */
 #include "world.h"
 
 #include <pthread.h>
@@ -157,7 +157,7 @@ SPEC(a_waiting_claim_gets_a_stuck_job_when_its_lease_expires)
     world_close(&w);
 }
 
-/* Each of these lets a waiting claim go: by the bell, or by the net under it, within a second. */
+/* Each of these ends a waiting claim, by a wake-up or by the poll of a second. */
 SPEC(a_waiting_claim_is_woken_by_everything_that_makes_a_job_pending)
 {
     struct world w = world_open();
@@ -201,7 +201,7 @@ SPEC(a_waiting_claim_is_woken_by_everything_that_makes_a_job_pending)
             EXPECT_OK(lh_release_worker(w.store, "w1", NULL, 0, 0, true, NULL, NULL));
             break;
         case 5:
-            EXPECT_OK(complete(&w, &job)); /* its slot */
+            EXPECT_OK(complete(&w, &job)); /* its slot is free */
             break;
         default:
             EXPECT_OK(lh_queue_resume(w.store, "mail"));
@@ -292,7 +292,7 @@ SPEC(waiting_for_a_job_ends_when_the_job_finishes)
         EXPECT_OK(claim_one(&w, "mail", &job));
         EXPECT_EQ(pthread_create(&x.thread, NULL, wait_for_job, &x), 0);
         EXPECT(test_thread_sleeps(x.thread));
-        EXPECT_OK(beat(&w, &job)); /* not an end */
+        EXPECT_OK(beat(&w, &job)); /* a heartbeat is no end */
         if (end == 0)
             EXPECT_OK(complete(&w, &job));
         else if (end == 1)
@@ -425,7 +425,7 @@ static void *work(void *arg)
                 me->wrong = "complete";
         }
         lh_jobs_free(jobs);
-        /* A failure of one thread is told to that thread, and to no other. */
+        /* Only the thread whose call failed gets the error. */
         if (lh_cancel(me->store, &ref_of_nobody, 1, NULL, NULL) != LH_ENOTFOUND ||
             lh_errmsg(me->store)[0] == '\0')
             me->wrong = "the message of its own failure";
@@ -592,7 +592,7 @@ SPEC(a_draining_claim_waits_for_a_retry)
     lh_job job;
     EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_BACKOFF, .backoff_ms = 60000));
     EXPECT_OK(claim_one(&w, "mail", &job));
-    expect_it_ends(&w); /* what others hold is theirs */
+    expect_it_ends(&w); /* jobs of other workers do not count */
     EXPECT_OK(fail(&w, &job, "not yet"));
     expect_it_waits(&w);
     EXPECT_STATUS(drain_with(&w, "other", false, &job), LH_EMPTY);
@@ -602,7 +602,7 @@ SPEC(a_draining_claim_waits_for_a_retry)
     world_close(&w);
 }
 
-/* Exit code 75 of a command: the attempt is refunded, and the job is a retry all the same. */
+/* Exit code 75 of a command refunds the attempt, but the job still counts as a retry. */
 SPEC(a_draining_claim_waits_for_a_job_released_with_a_delay)
 {
     struct world w = world_with_job("mail", "x");
@@ -641,7 +641,7 @@ SPEC(a_draining_claim_waits_for_the_rate_of_the_queue)
     world_close(&w);
 }
 
-/* Its slot is taken by another worker: the job is pending, and a drained queue has none. */
+/* Another worker has the slot. The job is pending, so the queue is not drained. */
 static void expect_it_waits_for_a_slot(const lh_policy *limit)
 {
     struct world w = world_with_job("mail", "x");

@@ -1,4 +1,4 @@
-/* Workers: registration, beats for a worker and its jobs, judged by its own interval, goodbye. */
+/* Workers: registration, heartbeats, the limit of silence, and stopping. */
 #include "world.h"
 
 #include <unistd.h>

@@ -4,7 +4,7 @@
  */
 #include "recovery_world.h"
 
-#define REMOTE "remote" /* a worker without a process of ours */
+#define REMOTE "remote" /* a worker without a process on this machine */
 
 static void beat_of(struct world *w, const char *worker)
 {
@@ -26,7 +26,7 @@ SPEC(a_worker_that_misses_a_heartbeat_is_reported_as_late_once)
 {
     struct world w = world_open();
     enlist_process(&w, "w-1");
-    clock_advance_ms(&w, SILENCE_MS / 2 + 1); /* half an interval over */
+    clock_advance_ms(&w, SILENCE_MS / 2 + 1); /* half an interval later than expected */
     for (int i = 0; i < 2; i++) {
         EXPECT_EQ(upkeep(&w).dead_workers, 0);
         EXPECT_EQ(told(&w, "worker.late"), 1);
@@ -59,12 +59,12 @@ static int64_t look(struct world *w, enum finder finder)
     return queue_of(w, "mail").hour_recovered - before;
 }
 
-/* Its lease would run on. */
+/* Its lease has not expired. */
 static void expect_forfeit_at(enum finder finder, int64_t interval_ms, int64_t multiplier)
 {
     struct world w = world_open();
     enlist(&w, "w-1", .process = true, .interval_ms = interval_ms, .multiplier = multiplier);
-    lh_job jobs[4]; /* all of them, of every queue */
+    lh_job jobs[4]; /* the jobs of the worker, in all queues */
     for (int i = 0; i < 4; i++)
         jobs[i] = held(&w, i == 0 ? "post" : "mail", "w-1", 100 * interval_ms * multiplier);
     clock_advance_ms(&w, 500);
@@ -127,7 +127,7 @@ SPEC(silence_does_not_end_the_leases_of_a_remote_worker)
                   LH_EHELD);
     clock_advance_ms(&w, 60000 - SILENCE_MS - 1);
     EXPECT_EQ(look(&w, BY_HAND), 0);
-    EXPECT_OK(beat(&w, &job)); /* its own lease is alive */
+    EXPECT_OK(beat(&w, &job)); /* its own lease has not expired */
     clock_advance_ms(&w, 60000);
     EXPECT_EQ(look(&w, BY_HAND), 1);
     EXPECT_CONTAINS(job_of(&w, job.id).last_error, "RECLAIMED_TTL: ");
@@ -171,12 +171,12 @@ SPEC(the_jobs_and_leases_of_a_dead_worker_are_freed)
     EXPECT_EQ(next.id, slow.id);
     lh_leases *taken = NULL;
     EXPECT_OK(lh_lease_acquire(w.store, "sync", "a", &(lh_lease_opts){.owner = "o-2"}, &taken));
-    EXPECT_STR(keep_lease(&w, taken).value, "[7]"); /* what it knew outlives it */
+    EXPECT_STR(keep_lease(&w, taken).value, "[7]"); /* its state remains */
     EXPECT_STR(worker_of(&w, "w-1").state, "dead");
     EXPECT_EQ(worker_of(&w, "w-1").running, 0);
     EXPECT_EQ(told(&w, "worker.dead"), 1);
     EXPECT_EQ(told(&w, "worker.cleaned"), 1);
-    EXPECT_EQ(upkeep(&w).report, 0); /* and that was all */
+    EXPECT_EQ(upkeep(&w).report, 0); /* and there is no more to do */
     world_close(&w);
 }
 
@@ -230,7 +230,7 @@ static bool listed(struct world *w, const char *id)
     return found;
 }
 
-/* Its job is stuck, for inspection. */
+/* Its job stays stuck, because recovery is off. */
 static struct world world_with_a_stuck_job(lh_job *job)
 {
     struct world w = world_open();
@@ -280,7 +280,7 @@ SPEC(a_dead_worker_is_cleaned_up_even_if_its_last_job_finishes)
 {
     lh_job job;
     struct world w = world_with_a_stuck_job(&job);
-    EXPECT_OK(complete(&w, &job)); /* late, but nobody else was given it */
+    EXPECT_OK(complete(&w, &job)); /* late, but the job was not recovered */
     (void)upkeep(&w);
     EXPECT_EQ(told(&w, "worker.cleaned"), 1);
     world_close(&w);
@@ -306,7 +306,7 @@ SPEC(a_heartbeat_revives_a_worker_but_does_not_return_its_lost_jobs)
     EXPECT_EQ(upkeep(&w).recovered, 0);
     clock_advance_ms(&w, SILENCE_MS - 1);
     EXPECT_EQ(upkeep(&w).recovered, 0);
-    clock_advance_ms(&w, 1); /* judged like any other */
+    clock_advance_ms(&w, 1); /* judged like any other worker */
     EXPECT_EQ(upkeep(&w).recovered, 1);
     EXPECT_EQ(told(&w, "worker.dead"), 2);
     world_close(&w);

@@ -28,7 +28,7 @@ struct kept;
 
 struct world {
     lh_store *store;
-    struct kept *kept; /* what is freed when the world closes */
+    struct kept *kept; /* memory that is freed when the world closes */
 };
 
 struct world world_open(void);
@@ -39,7 +39,7 @@ lh_store *world_second_handle(void);
 lh_store *world_handle(lh_open_opts opts);
 /* test_fork(), with the handle of the world closed before it, and opened again in the parent. */
 pid_t world_fork(struct world *w);
-/* Every job obeys the invariants, every count of every queue is right, the store finds no fault. */
+/* Every job obeys the invariants, every count is right, and lh_check() finds no error. */
 void world_check(struct world *w);
 
 void clock_advance_ms(struct world *w, int64_t ms);
@@ -83,11 +83,12 @@ int retry(struct world *w, int64_t id);
 lh_job job_of(struct world *w, int64_t id);
 bool job_exists(struct world *w, int64_t id);
 lh_jobs *jobs_where(struct world *w, lh_job_filter filter);
-lh_queue queue_of(struct world *w, const char *queue); /* zeroes if it is not known */
-lh_worker worker_of(struct world *w, const char *id);  /* fails if it is not known */
+lh_queue queue_of(struct world *w,
+                  const char *queue); /* all fields are zero if the queue is unknown */
+lh_worker worker_of(struct world *w, const char *id); /* fails if the worker is unknown */
 lh_policy policy_of(struct world *w, const char *queue, const char *kind);
 lh_events *events_of(struct world *w, int64_t job); /* 0: all */
-/* "job.failed job.retried": what happened to the job, or to anything, oldest first. */
+/* "job.failed job.retried": the events of the job, or of all jobs, oldest first. */
 const char *story_of(struct world *w, int64_t job);
 /* The newest event of this type; fails if there is none. */
 lh_event last_event(struct world *w, const char *type);

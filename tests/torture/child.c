@@ -49,7 +49,7 @@ static void sleep_ms(long ms)
         ;
 }
 
-/* 0 … n-1; another series for each run */
+/* a random number below n; another series for each run */
 static long roll(struct run *run, long n)
 {
     run->dice = run->dice * 6364136223846793005U + 1442695040888963407U;
@@ -86,7 +86,8 @@ static void take_lock(const struct run *run)
     char path[64];
 
     (void)snprintf(path, sizeof path, "locks/%lld", run->job);
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600); /* stays open: it is the lock */
+    int fd =
+        open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600); /* not closed, because it is the lock */
     if (fd < 0)
         die(path);
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
@@ -95,7 +96,7 @@ static void take_lock(const struct run *run)
     }
 }
 
-/* In a session of its own, under nobody, with our lock: if it is forgotten, two runs are alive. */
+/* A daemon with the lock: if it is not killed, two runs of the job are alive. */
 static pid_t start_daemon(void)
 {
     int told[2];
@@ -127,7 +128,7 @@ static pid_t start_daemon(void)
     return daemon;
 }
 
-/* It is seen to be dead before the run is over: its lock would be in the next one's way. */
+/* Wait until it is dead, because its lock would block the next run. */
 static void end_daemon(pid_t daemon)
 {
     (void)kill(daemon, SIGKILL);
@@ -144,7 +145,7 @@ static void end_daemon(pid_t daemon)
     }
 }
 
-/* Some outlast every deadline of a worker that is stopped. */
+/* Some runs last longer than every deadline of a suspended worker. */
 static long length(struct run *run)
 {
     long dice = roll(run, 16);
@@ -168,7 +169,7 @@ int main(int argc, char **argv)
         die("history.jsonl");
     take_lock(&run);
     tell(&run, "start", "");
-    if (access("sober", F_OK) == 0) { /* the faults are over: so are ours */
+    if (access("sober", F_OK) == 0) { /* the faults have ended, and so do those of this program */
         sleep_ms(roll(&run, SHORT_MS / 4));
     } else {
         if (roll(&run, 4) == 0)

@@ -24,7 +24,7 @@
 #include <unistd.h>
 
 enum {
-    THREADS = 4, /* fewer would hardly ever share a transaction */
+    THREADS = 4, /* with fewer threads, calls rarely share a transaction */
     SLOTS = 32,
     INTERVAL_MS = 100,
     MULTIPLIER = 3,
@@ -34,8 +34,7 @@ enum {
 };
 
 struct control {
-    int32_t
-        sober; /* no faults any more: what is claimed is completed; 2: nothing more is enqueued */
+    int32_t sober; /* no more faults: claimed jobs are completed; 2: no job is enqueued */
     int32_t stop;
     int64_t enqueued[SLOTS][THREADS];
 };
@@ -57,7 +56,7 @@ struct thread {
     int64_t ops;
 };
 
-/* A call that was written down and has not returned. */
+/* A recorded call that has not returned. */
 struct call {
     struct thread *thread;
     const char *act;
@@ -80,7 +79,7 @@ static int64_t number(const char *text)
     return value;
 }
 
-/* The server is away, and will be back. */
+/* The server is down, and will be started again. */
 static bool is_away(int rc)
 {
     return getenv("TORTURE_STORE") != NULL &&
@@ -108,7 +107,7 @@ static void sleep_ms(int64_t ms)
     (void)nanosleep(&ts, NULL);
 }
 
-/* 0 … n-1 */
+/* a random number below n */
 static int64_t roll(struct thread *t, int64_t n)
 {
     t->dice ^= t->dice << 13;
@@ -229,7 +228,7 @@ static struct held claim(struct thread *t)
     return held;
 }
 
-/* For the worker and for all it holds; what is lost is let go. */
+/* A heartbeat for the worker and its jobs; lost jobs are dropped. */
 static void beat(struct thread *t, struct held *held)
 {
     lh_beat beats[MOST_HELD] = {{0}};
@@ -295,7 +294,7 @@ static void end(struct thread *t, struct held *held)
 {
     int64_t how = raised(&t->client->control->sober) ? 0 : roll(t, 10);
 
-    if (how == 9) /* it forgets what it holds */
+    if (how == 9) /* it drops its jobs without a call */
         return;
     if (how >= 7)
         oversleep(t, held, how == 8);
