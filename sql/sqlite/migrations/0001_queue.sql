@@ -354,6 +354,13 @@ BEGIN
                           WHERE max_payload IS NOT NULL AND queue IN (new.queue, '*') AND kind IN (new.kind, '*')
                           ORDER BY queue = '*', kind = '*' LIMIT 1), 1048576)
         THEN RAISE(ABORT, 'payload is too large: see max_payload of its queue') END;
+    -- The age of the oldest job and the retention count from these: a time of the user's own would falsify them.
+    UPDATE lh_job
+       SET created_at = CAST((julianday('now') - 2440587.5) * 86400000.0 + 0.5 AS INTEGER),
+           state_changed_at = CAST((julianday('now') - 2440587.5) * 86400000.0 + 0.5 AS INTEGER)
+     WHERE id = new.id
+       AND (created_at <> CAST((julianday('now') - 2440587.5) * 86400000.0 + 0.5 AS INTEGER)
+            OR state_changed_at <> CAST((julianday('now') - 2440587.5) * 86400000.0 + 0.5 AS INTEGER));
     UPDATE lh_job SET state = 'scheduled'
      WHERE id = new.id AND state = 'pending'
        AND run_at > CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER);
@@ -399,7 +406,7 @@ BEGIN
            failed = failed + excluded.failed, cancelled = cancelled + excluded.cancelled;
     INSERT INTO lh_expiry SELECT new.expires_at, new.id WHERE new.expires_at IS NOT NULL;
     INSERT INTO lh_event(at, type, job, queue, to_state, actor)
-    SELECT new.state_changed_at, 'job.enqueued', new.id, new.queue, j.state, 'sql'
+    SELECT j.state_changed_at, 'job.enqueued', new.id, new.queue, j.state, 'sql'
       FROM lh_job j
      WHERE j.id = new.id
        AND (SELECT audit FROM lh_policy

@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #define NOW_MS "CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER)"
@@ -425,6 +426,30 @@ TEST(a_plain_insert_obeys_the_max_payload_of_its_queue)
         }
     }
     EXPECT_STR(sqlite3_errmsg(g.db), "payload is too large: see max_payload of its queue");
+    ground_close(&g);
+}
+
+TEST(a_plain_insert_with_a_time_of_its_own_is_as_old_as_its_insert)
+{
+    static const char *const queues[] = {"past", "future"};
+    struct ground g = ground_open();
+    lh_jobs *jobs = NULL;
+
+    db_exec(g.db, "INSERT INTO lh_job(queue, created_at, state_changed_at) VALUES"
+                  "('past', 150000000000, 150000000000), ('future', 9999999999999, 9999999999999)");
+    pass_ms(600000);
+    for (size_t i = 0; i < 2; i++) {
+        int64_t age = counts_of(g.store, queues[i]).oldest_pending_ms;
+        if (age <= 300000 || age > 600000)
+            FAIL("queue %s: age is %lld ms", queues[i], (long long)age);
+    }
+    EXPECT_OK(lh_job_list(g.store, NULL, &jobs));
+    EXPECT_EQ(jobs->n, 2);
+    for (size_t i = 0; i < 2; i++) {
+        EXPECT(llabs(lh_now(g.store) - 600000 - jobs->job[i].created_at) < 300000);
+        EXPECT_EQ(jobs->job[i].created_at, jobs->job[i].state_changed_at);
+    }
+    lh_jobs_free(jobs);
     ground_close(&g);
 }
 
