@@ -23,8 +23,8 @@ import server as postgres  # noqa: E402
 SCRIPTS = ROOT / "bench" / "postgres"
 SECTIONS = "rates held wake idle idle_held claim".split()
 MADE = "bench_made"
-SHAPES = ((1, 16), (100, 4))  # so many jobs a call, by so many connections
-# What a machine of its own would be given; all else is as the server comes.
+SHAPES = ((1, 16), (100, 4))  # jobs per call, number of connections
+# Settings for a dedicated machine; everything else is the default.
 SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "4GB", "fsync": "on",
             "synchronous_commit": "on", "max_connections": "800", "wal_level": "replica",
             "max_wal_senders": "10", "jit": "on"}
@@ -38,7 +38,7 @@ def server_found():
 
 
 def cpu_seconds(server):
-    """CPU time of all processes of the server so far, with those that have ended."""
+    """CPU time of all processes of the server so far, including processes that have ended."""
     ticks = 0
     for pid in server.backends():
         with contextlib.suppress(OSError):
@@ -48,7 +48,7 @@ def cpu_seconds(server):
 
 
 class Postgres:
-    """Sections of tools/bench; `bench` runs the product and keeps the rows."""
+    """The sections on PostgreSQL; `bench` runs the product and collects the rows."""
 
     def __init__(self, bench, build, server, payload, folder):
         self.bench, self.build, self.server, self.payload = bench, build, server, payload
@@ -66,7 +66,7 @@ class Postgres:
 
     @contextlib.contextmanager
     def database(self, jobs=0):
-        """One that nobody has used, with so many pending jobs."""
+        """Makes a new database with `pending` jobs."""
         self.number += 1
         name = f"bench_{self.number}"
         self.server.psql("postgres", f"CREATE DATABASE {name} TEMPLATE {MADE} STRATEGY file_copy "
@@ -92,18 +92,18 @@ class Postgres:
         return self.bench.product(*words, "--on", url or self.server.url(name), "--payload", self.payload)
 
     def describe_machine(self):
-        """The page names the machine; the product tells it with whatever it measures."""
+        """Runs any measurement of the product: its output describes the machine for the page."""
         if not self.bench.machine:
             with self.database(1000):
                 pass
 
     def floor(self, name, scripts, batch, connections, *until):
-        """Runs the statements of the scripts as one, again and again: jobs a second."""
+        """Runs the scripts repeatedly as one transaction script; returns jobs per second."""
         path = self.bench.folder / "script.sql"
         path.write_text("".join((SCRIPTS / f"{script}.sql").read_text("utf-8") for script in scripts),
                         encoding="utf-8")
         body = "p" * self.payload
-        # Each connection has somebody of its own to serve it, as it has a process of the product.
+        # One thread per connection, as the product has one process per connection.
         command = ["pgbench", "-n", "-M", "prepared", "-f", path, "-c", connections, "-j", connections,
                    "-D", f"payload={body}", "-D", f"batch={batch}",
                    "-D", f"payloads={{{','.join([body] * batch)}}}", *until, name]
@@ -147,7 +147,7 @@ class Postgres:
                          least=0.70)
             calls = self.bench.short(1500 if batch == 1 else 250, 20)
             jobs = calls * connections * batch
-            # More than are taken: nobody searches in vain.
+            # More jobs than are claimed, so that no claim finds nothing.
             for name, scripts, ahead in (("drain", ["drain"], jobs + 2000),
                                          ("cycle", ["enqueue", "drain"], 10000)):
                 goal = {"absolute": (40000, 47000)} if name == "drain" and batch > 1 else {}
@@ -159,7 +159,7 @@ class Postgres:
                     least=0.70, **goal)
 
     def on(self, jobs, side, *words):
-        """One side on a database of its own, and the CPU time that the server spent on it."""
+        """Measures one side on its own database, and the CPU time of the server."""
         with self.database(jobs) as name:
             before = cpu_seconds(self.server)
             value = side(name, *words)
@@ -168,7 +168,7 @@ class Postgres:
             return value
 
     def await_end_of_clients(self, name):
-        """What a process of the server has used is added up once it has ended."""
+        """Waits until the sessions have ended: the CPU time of a session is added up when it ends."""
         others = (f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}' "
                   f"AND usename = '{postgres.TESTER}'")
         while self.server.psql("postgres", others).strip() != "0":
@@ -178,7 +178,7 @@ class Postgres:
 
     @contextlib.contextmanager
     def snapshot_held(self, name):
-        """Somebody begins a transaction and forgets it: nothing that dies from now on is cleared away."""
+        """Opens a transaction and leaves it open: vacuum cannot remove rows that are deleted from now on."""
         with subprocess.Popen(["psql", "-X", "-q", "-At", "-d", name], stdin=subprocess.PIPE,
                               stdout=subprocess.PIPE, text=True, env=self.server.environment()) as psql:
             psql.stdin.write("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT txid_current();\n")
@@ -188,7 +188,7 @@ class Postgres:
             psql.stdin.close()
 
     def last_of(self, jobs, last, few, held):
-        """Of all jobs the last ones, many a call; beyond them a few more, one a call."""
+        """Measures the last of all jobs with many per call, and a few more with one per call."""
         words = {100: ("--batch", 100, "--processes", 4), 1: ("--batch", 1, "--processes", 16)}
         with self.database() as name, self.snapshot_held(name) if held else contextlib.nullcontext():
             self.fill(name, jobs + few)
@@ -239,9 +239,9 @@ class Postgres:
     def idle(self):
         count, seconds = self.bench.short(200, 5), self.bench.short(10, 1)
         with self.database(1) as name, self.workers(name, count):
-            # Each has beaten more than once, and closed the connections that only its start needed.
+            # By now each worker has sent heartbeats, and closed the connections of its start.
             time.sleep(self.bench.short(90, 1))
-            # (Those of the workers alone: not the session that counts, nor those of other databases.)
+            # Count only the workers: not this session, nor sessions of other databases.
             connections = self.server.psql(name, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
                                                  f" AND usename = '{postgres.TESTER}' AND pid <> pg_backend_pid()").strip()
             shares = []
@@ -253,8 +253,8 @@ class Postgres:
                        f"{share * 100:.2f} % of a core", "", "< 5 %", share < 0.05)
 
     def bury(self, name, jobs):
-        """So many jobs that were claimed and completed, by plain SQL: each leaves entries in the indexes. Their
-        leases end soon: until then the entries lie ahead of whoever looks for the next lease that ends."""
+        """Adds `jobs` jobs by plain SQL, claimed and completed: each leaves dead index entries. Their leases end
+        soon; until then, a search for the next lease that ends must pass these entries."""
         self.server.psql(name, f"""
             INSERT INTO leasehold.job(queue, max_attempts, plain) SELECT 'bench', 3, false
               FROM generate_series(1, {jobs});
@@ -268,13 +268,13 @@ class Postgres:
             INSERT INTO leasehold.delta VALUES ('bench', now(), 'e', NULL, 'completed', {jobs});""")
 
     def share(self, seconds):
-        """Of a core, that the server used in so many seconds."""
+        """The part of a core that the server used in `seconds`."""
         before, start = cpu_seconds(self.server), time.monotonic()
         time.sleep(seconds)
         return (cpu_seconds(self.server) - before) / (time.monotonic() - start)
 
     def idle_figures(self, name, url, count):
-        """CPU of the server under idle workers that have settled down, and how soon one job is claimed."""
+        """The CPU use of the server with idle workers, and the delay until one of them claims a job."""
         with self.workers(name, count, url):
             start = time.monotonic()
             time.sleep(self.bench.short(30, 1))
@@ -286,7 +286,7 @@ class Postgres:
         return {"share": share, "p50_ns": woken["p50_ns"], "p95_ns": woken["p95_ns"]}
 
     def await_end_of_looks(self, name):
-        """Nobody knows this store: its workers look through it once, in pieces."""
+        """Idle workers on a store that they have not scanned yet: they scan it once, in bounded pieces."""
         owed = "SELECT owed_to > owed_from FROM leasehold.scan_bound ORDER BY id DESC LIMIT 1"
         deadline = time.monotonic() + 600
         while self.server.psql(name, owed).strip() != "f":
@@ -295,13 +295,13 @@ class Postgres:
             time.sleep(1)
 
     def idle_held(self):
-        """A forgotten BEGIN keeps the entries of all jobs since: idle workers must not read them again and again."""
+        """An open transaction keeps dead entries of all later jobs: idle workers must not read them repeatedly."""
         count = self.bench.short(20, 3)
         dead = self.bench.short(int(os.environ.get("BENCH_PG_DEAD", "2000000")), 2000)
         with contextlib.ExitStack() as stack:
             pooler = stack.enter_context(postgres.Pooler(self.folder, self.server))
             name = stack.enter_context(self.database())
-            # (Vacuum runs when we say so.)
+            # Autovacuum is off; vacuum runs below.
             self.server.psql(name, "ALTER TABLE leasehold.job SET (autovacuum_enabled = off)")
             ways = {"": self.server.url(name), ", behind PgBouncer": pooler.url(name)}
             with self.snapshot_held(name):
@@ -341,7 +341,7 @@ class Postgres:
                            "" if most is None else f"≤ {most} ×", None if most is None else ratio <= most)
 
     def enlarge(self, name, pending, finished):
-        """By plain SQL: it is the size of the tables that matters, not who made them."""
+        """Fills the tables by plain SQL, because only their size matters."""
         start = time.monotonic()
         columns = "queue, payload, payload_sum, max_attempts, plain"
         values = f"'bench', repeat('p', {self.payload}), NULL::bigint, 3, false"
@@ -360,7 +360,7 @@ class Postgres:
 
 @contextlib.contextmanager
 def start(bench, build, base, payload):
-    """A server in `base`, with the product's schema."""
+    """Starts a server in `base`, with the schema of the product."""
     with postgres.Folder(base) as folder, postgres.Server(folder, "pg", SETTINGS, quick=False) as server:
         found = Postgres(bench, build, server, payload, folder)
         try:

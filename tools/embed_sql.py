@@ -31,7 +31,7 @@ import sql_template
 NAME_LINE = re.compile(r"--\s*name:(.*)")
 NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 MIGRATION = re.compile(r"(\d{4})_[a-z][a-z0-9_]*(\.sql)?")
-# Literals before comments: whichever starts first wins, so `'--'` is a literal and `-- it's` is not.
+# The alternative that starts first wins: `'--'` is a literal, and `-- it's` is a comment.
 TOKEN = re.compile(
     r"""(?P<literal>'(?:[^']|'')*' | "(?:[^"]|"")*" | `[^`]*` | \[[^\]]*\])
       | (?P<comment>--[^\n]* | /\*.*?\*/)
@@ -58,7 +58,7 @@ class Statement:
 
 
 def bare(statement, mistakes):
-    """The statement without comments; reports what would make it other than exactly one statement."""
+    """Returns the statement without comments; complains unless it is exactly one statement."""
     out, literals, position, ended = [], [], 0, False
 
     def line_of(offset):
@@ -87,13 +87,13 @@ def bare(statement, mistakes):
                          f"{statement.name}: {token['open']} is never closed")
             return ""
         else:
-            # The body of a trigger has semicolons of its own; only the engine can judge it.
+            # A trigger body contains semicolons, so only SQLite can check it.
             trigger = trigger or re.match(r"\s*CREATE\s+(TEMP\w*\s+)?TRIGGER\b", "".join(out), re.I)
             out.append(";")
             ended = not trigger
     out.append(plain(statement.raw[position:], position))
 
-    # Literals stand aside while the blanks around them are tidied.
+    # Replace literals by placeholders while blanks are removed.
     text = re.sub(r"[ \t]*\n\s*", lambda blank: "\n" + blank[0].rpartition("\n")[2], "".join(out))
     text = re.sub(r"\0(\d+)\0", lambda mark: literals[int(mark[1])], text.strip())
     if text.strip("; \n\t") == "":
@@ -120,7 +120,7 @@ JOB_UPDATE = re.compile(r"UPDATE\s+lh_job\s+SET\s+", re.I)
 
 
 def split_assignments(text):
-    """The assignments that follow SET, and what follows them."""
+    """Splits the text after SET into the assignments and the rest."""
     parts, depth, start, position = [], 0, 0, 0
     while position < len(text):
         literal = TOKEN.match(text, position)
@@ -142,7 +142,7 @@ STATE_NUMBERS = {"pending": 1, "running": 2, "completed": 3, "scheduled": 4, "fa
 
 
 def change_of_sum(column, value, rest):
-    """What an assignment adds to the sum; what is known here need not be computed for every row."""
+    """The term that an assignment adds to the sum; constants are computed here and not for every row."""
     factor, form = SUMMED[column]
     step = re.fullmatch(column + r" ([+-]) (\d+)", value)
     if step and form == "{}":
@@ -187,7 +187,7 @@ TABLE_UPDATE = re.compile(r"UPDATE\s+(lh_\w+)\s+SET\s+", re.I)
 
 
 def summed_tables(migrations):
-    """The columns of every table that has a row_sum, without it."""
+    """The columns of every table that has a row_sum, without that column."""
     tables = {}
     for _, _, text in migrations:
         for name, body in CREATE.findall(text):
@@ -198,7 +198,7 @@ def summed_tables(migrations):
 
 
 def closing(text, start):
-    """The place of the parenthesis that closes the one before `start`."""
+    """The position of the parenthesis that closes the one before `start`."""
     depth = 1
     for position in range(start, len(text)):
         depth += (text[position] == "(") - (text[position] == ")")
@@ -227,7 +227,7 @@ def keep_row_sum(text, tables):
                 + text[end:])
     selected = INSERT_SELECT.match(text)
     if selected and selected[1] in tables:
-        table = selected[1]  # a new row has no sum until its first UPDATE
+        table = selected[1]  # a new row gets its sum at its first UPDATE
     update = UPSERT.search(text) if table else TABLE_UPDATE.match(text)
     if not update or (not table and update[1] not in tables):
         return text
@@ -302,7 +302,7 @@ def read_migrations(folder, mistakes):
 
 
 def c_bytes(identifier, text):
-    # Character constants rather than numbers: the bytes of UTF-8 fit whether or not char is signed.
+    # Character constants fit a char, signed or not; numbers above 127 do not.
     data = text.encode("utf-8") + b"\0"
     rows = []
     for start in range(0, len(data), 16):
@@ -327,7 +327,7 @@ def names_header():
 
 
 def prefix(dialect):
-    """SQLite came first, and its statements are the many: LHI_SQL_JOB_CLAIM."""
+    """The prefix of the constants: LHI_SQL_ for SQLite, LHI_POSTGRES_ for PostgreSQL."""
     return "LHI_SQL" if dialect == "sqlite" else f"LHI_{dialect.upper()}"
 
 
@@ -404,7 +404,7 @@ def main():
         (args.out / name).write_text(text, encoding="utf-8")
 
     if args.depfile:
-        # The folders are listed too: a new file changes no file that was there before.
+        # List the folders too: a new file changes its folder, but no existing file.
         needed = [pathlib.Path(sql_template.__file__)]
         for _, folder, _, _, used in dialects:
             needed += used

@@ -64,7 +64,7 @@ class Malformed(Exception):
 
 
 class Step:
-    """One command with what is expected of it. `lead` is what stood before it in the file."""
+    """One command and its expected output. `lead` has the lines before it in the file."""
 
     def __init__(self, lead, command, number):
         self.lead, self.command, self.number = lead, command, number
@@ -122,7 +122,7 @@ class Session:
 
 
 def visible(data):
-    """The lines of some output, as they are written in a .test file."""
+    """Formats output as lines of a .test file."""
     text = data.decode("utf-8", "backslashreplace")
     text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", lambda c: f"\\x{ord(c[0]):02x}", text)
     lines = text.split("\n")
@@ -134,7 +134,7 @@ def visible(data):
 
 
 def line_matches(expected, actual, known):
-    """Does it match? Remembers named values in `known` if so."""
+    """Whether the output matches; then named values are stored in `known`."""
     pattern, position, names = "", 0, {}
     for hole in HOLE.finditer(expected):
         kind, name = hole[1], hole[2]
@@ -175,7 +175,7 @@ def compare(what, expected, actual, known):
 
 
 def update_lines(expected, actual, known):
-    """What was seen, written with the holes of the old lines where these still match."""
+    """The new output, with the placeholders of the old lines that still match."""
     result, start = [], 0
     for line in actual:
         for index in range(start, len(expected)):
@@ -196,7 +196,7 @@ def update_lines(expected, actual, known):
 def run_shell(script, directory, environment, seconds):
     """Exit code (128 + N for signal N, as in sh), stdout, stderr; None as code: out of time."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        # Files, not pipes: a daemon that keeps them open must not keep us waiting.
+        # Use files: a daemon that keeps a pipe open would block us.
         process = subprocess.Popen(["sh", "-c", script], cwd=directory, env=environment,
                                    stdin=subprocess.DEVNULL, stdout=out, stderr=err,
                                    process_group=0)
@@ -254,7 +254,7 @@ def play(session, programs, scale, update):
                     found.append(f"exit code is {code}, expected {step.code}")
                 found = [text for text in found if text]
                 if found:
-                    # What follows builds on this step; its complaints would be noise.
+                    # Later steps depend on this one, so their complaints would be noise.
                     complaints.append(f"{session.path.name}:{step.number}: $ {step.script()}\n"
                                       + "\n".join(found))
                     break
@@ -291,7 +291,7 @@ def write_back(session):
 
 
 def select(folder, patterns):
-    """The chosen files; a pattern that matches none is an error, or it would pass for ever."""
+    """The chosen files. A pattern that matches no file is an error, because it would always pass."""
     paths = sorted(folder.glob("*.test"))
     if not patterns:
         return paths
@@ -327,9 +327,9 @@ def main():
 
     for program in args.program:
         if not os.access(program, os.X_OK):
-            sys.exit(f"run.py: {program} is no program")  # --update would record its absence
+            sys.exit(f"run.py: {program} is no program")  # --update would record that it is missing
     for ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
-        if signal.getsignal(ignored) == signal.SIG_IGN:  # started in the background, or below nohup
+        if signal.getsignal(ignored) == signal.SIG_IGN:  # started in the background, or with nohup
             signal.signal(ignored, signal.SIG_DFL)
     paths = select(args.folder, args.patterns)
     if args.list:
