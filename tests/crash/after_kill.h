@@ -1,8 +1,7 @@
 /*
- * A session in a child process that dies somewhere on its way, and what is demanded afterwards:
- * everything acknowledged is there, nothing is torn, and the act that was under way is done, or
- * done once by a repeat under its identity. Then the session goes on to its end as if nothing had
- * happened.
+ * A session in a child process that is killed at some point, and the checks afterwards: every acknowledged
+ * change is there, no call is half done, and the interrupted call is done, or is done once by a repeat with
+ * the same request id. Then the session continues to its end.
  */
 #ifndef AFTERMATH_H
 #define AFTERMATH_H

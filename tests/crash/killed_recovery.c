@@ -1,7 +1,7 @@
 /*
- * Death in the middle of a recovery, and again in the middle of the one that follows it. A batch is
- * recovered as a whole or not at all, and the next recovery finishes the work: every job was taken
- * back once, whoever did it, and everything stands as if nobody had died.
+ * A recovery is killed, and so is the one that follows it. Each batch is recovered as a whole or not at all,
+ * and the next recovery finishes the work: at the end every job was recovered once, and the store is as if no
+ * process had been killed.
  */
 #include "session/session.h"
 

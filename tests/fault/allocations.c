@@ -1,13 +1,13 @@
 /*
- * Every allocation fails once: those of the library, and those of the engine below it.
+ * Every allocation fails once: those of the library, and those of SQLite.
  *
- * An act that runs out of memory says so, has done nothing, leaks nothing, and the handle goes on to
- * work. One that got by without the memory has done all of its work.
+ * A call that runs out of memory returns an error, has done nothing and leaks nothing, and the handle works
+ * afterwards. A call that succeeds without the memory has done all of its work.
  *
- * With a fresh handle each act starts by preparing its statements, which takes the engine thousands
- * of allocations; of these one in 151 fails (of a startup fewer), others in each act. With
- * TEST_THOROUGH set it is one in 11, and others in each run: all of them would take hours. With
- * statements prepared, and inside the library, every allocation fails.
+ * With a fresh handle each call first prepares its statements, which takes SQLite thousands of allocations. One
+ * in 151 of these fails (fewer in a startup), others in each call. With TEST_THOROUGH set it is one in 11, and
+ * others in each run; to test all of them would take hours. With prepared statements, and inside the library,
+ * every allocation fails.
  */
 #include "fault/disk.h"
 #include "fault/stage.h"

@@ -22,7 +22,7 @@ struct op {
     int file;
     int64_t at; /* OP_WRITE: offset. OP_TRUNCATE: new size. OP_MARK: its number */
     size_t len;
-    unsigned char *bytes; /* OP_WRITE: what; OP_MARK: the side file, if any */
+    unsigned char *bytes; /* OP_WRITE: what; OP_MARK: the coordination file, if any */
     size_t covers;        /* OP_SYNC: everything before this entry is on the disk now */
     bool folder;          /* OP_SYNC, OP_DELETE: the folder was synced with it */
     bool lost;            /* a sync of it failed: later ones do not know of it any more */
@@ -295,7 +295,7 @@ void disk_mark(int n, const char *side)
 
     pthread_mutex_lock(&the.mutex);
     if (the.recording) {
-        /* It is ours alone to close: SQLite holds no locks on the side file. */
+        /* It is ours alone to close: SQLite holds no locks on the coordination file. */
         int fd = side ? open(side, O_RDONLY | O_CLOEXEC) : -1;
         ssize_t got = fd >= 0 ? pread(fd, page, sizeof page, 0) : -1;
         if (fd >= 0)
@@ -492,7 +492,7 @@ static void cut_file(int file, const char *to, size_t cut, enum mode mode, uint6
     free(rest.fate);
 }
 
-/* The side file is mapped and never synced: any state it ever had may be on the disk, or none. */
+/* The coordination file is mapped and never synced: any state it ever had may be on the disk, or none. */
 static void cut_side(const char *to, size_t cut, uint64_t *dice)
 {
     static const unsigned char zeros[SIDE_PAGE];

@@ -1,13 +1,12 @@
 /*
- * A disk that fails on demand, and whose power can be cut: a VFS over the default one.
+ * A disk that fails on demand, and whose power can be cut: a VFS on top of the default one.
  *
- * It sees every write and sync of SQLite and of the library, which syncs through SQLite's files.
- * Once installed it is the default. Syncs are counted and recorded but not carried out: nobody cuts
- * the power of the machine this runs on.
+ * It sees every write and sync of SQLite and of the library, which syncs through SQLite's files. Once installed
+ * it is the default. Syncs are counted and recorded but not carried out, because the machine keeps its power.
  *
- * With recording on it keeps every write. disk_cut() then makes the files as a power failure at any
- * moment since could have left them: what was synced is there, and of each sector (512 bytes) that
- * was written since, any version it had, independently of all others.
+ * If recording is on, it keeps every write. disk_cut() then makes the files as a power failure at any moment
+ * since could have left them: all synced data is there, and each sector (512 bytes) that was written since has
+ * any of its versions, independently of all other sectors.
  */
 #ifndef DISK_H
 #define DISK_H
@@ -35,7 +34,7 @@ struct disk {
 void disk_install(void);
 struct disk *disk(void);
 
-/* Count anew; nothing fails. */
+/* Reset the counts; nothing fails. */
 void disk_arm(void);
 void disk_arm_write(int64_t n, enum disk_fault how);
 void disk_arm_sync(int64_t n);
@@ -56,7 +55,7 @@ void disk_forget(void);
  * into the state the disk has. */
 void disk_evict(const char *path);
 
-/* Make `to` (database, log, journal, side file) what is left of `from` if the power fails after
+/* Make `to` (database, log, journal, coordination file) what is left of `from` if the power fails after
  * `cut` entries of the record; `dice` decides what else of the unsynced writes made it. */
 void disk_cut(const char *from, const char *to, size_t cut, uint64_t *dice);
 

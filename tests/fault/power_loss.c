@@ -1,10 +1,9 @@
 /*
- * The power fails. One run under a disk that records every write gives as many failures as one
- * likes: for each the files are made as they could have been left at some moment, and opened again
- * on a machine that was booted anew.
+ * The power fails. One run on a disk that records every write gives any number of failures: for each of them
+ * the files are made as they could have been at some moment, and are opened on a rebooted machine.
  *
- * Everything acknowledged is there, but for claims and beats, which go with the machine their
- * holders lived on; nothing is torn; and no token is ever handed out a second time.
+ * All acknowledged changes are there, except claims and heartbeats, whose holders were on the same machine; no
+ * change is half done; and no token is handed out twice.
  */
 #include "fault/disk.h"
 #include "session/session.h"

@@ -1,7 +1,6 @@
 /*
- * Each act of the session on a stage of its own: the store as the act finds it, a fresh handle, and
- * one fault somewhere inside the act. So every fault meets every act, whatever the one before did,
- * and each is judged by itself.
+ * Each call of the session on its own stage: the store as the call finds it, a fresh handle, and one fault
+ * inside the call. So every fault is tested in every call, independently of the calls before it.
  */
 #ifndef STAGE_H
 #define STAGE_H

@@ -1,27 +1,27 @@
 /*
- * Why writes and checkpoints pass through the turnstile: SQLite's WAL-reset bug, forced.
+ * Why writes and checkpoints hold the writer lock: this test forces the WAL-reset bug of SQLite.
  *
  * The window. A passive checkpoint takes the checkpoint lock, copies the wal-index header into its
  * own memory, and only then reads `nBackfill`, the shared count of frames already in the database.
  * It does not hold the write lock, so between those two reads a writer may commit. That is harmless
  * unless an earlier checkpoint had just finished the whole WAL: then the writer starts it over,
  * which sets `nBackfill` to zero, and puts its frames at the beginning. The checkpointer now
- * compares the new zero with the old length it remembers, believes the whole old WAL is still to be
- * copied, and ends by storing that old length in `nBackfill`. From there on frames that nobody has
+ * compares the new zero with the old length it remembers, concludes that the whole old WAL is still to be
+ * copied, and ends by storing that old length in `nBackfill`. From then on frames that are not
  * written yet count as copied. Every commit that lands in them is synced and acknowledged, yet no
  * other connection looks for it in the WAL and no checkpoint copies it, the one of the last close
  * included, which then deletes the only copy. What remains is an older, sound database, so
  * integrity_check finds nothing. (The commit inside the window is copied, by accident: its frames
- * stand where the checkpointer expects old ones. The commits after it are the victims.)
+ * stand where the checkpointer expects old ones. The commits after it are lost.)
  *
  * How it is forced. If the header has changed since the checkpointer's last look, SQLite drops its
  * memory map of the database file (xUnfetch) exactly between the two reads, mapped or not. A VFS
- * laid over the default one runs the writer from inside that call: no threads, no sleeps, no luck.
+ * laid over the default one runs the writer from inside that call, so that the test needs no threads, no sleeps and no luck.
  *
- * What it proves. Without the turnstile an affected SQLite loses every row committed after the
- * race, and a repaired one loses none. With the turnstile, an open-file-description lock on a file
- * beside the database, the writer knocks at the same instant, is refused, comes in when the
- * checkpointer has left, and no row is lost, whatever the version of SQLite.
+ * What it proves. Without the writer lock an affected SQLite loses every row committed after the
+ * race, and a repaired one loses none. With the writer lock, an open-file-description lock on a file
+ * beside the database, the writer tries at the same instant, is refused, and writes when the
+ * checkpointer has finished. Then no row is lost, in any version of SQLite.
  */
 #include <fcntl.h>
 #include <sqlite3.h>
@@ -41,10 +41,10 @@ enum {
     ALL_ROWS = OLD_ROWS + RACING_ROWS + LATER_ROWS
 };
 
-/* One connection and its own open file description of the turnstile; -1 if it goes without. */
+/* One connection and its own open file description of the writer lock; -1: it does not use the lock. */
 struct party {
     sqlite3 *db;
-    int turnstile;
+    int writer_lock;
 };
 
 /* `vfs` and `methods` come first in their structs, because SQLite hands their addresses back to us
@@ -59,7 +59,7 @@ struct window {
     sqlite3_vfs vfs;
     sqlite3_vfs *real;
     struct window_methods tap;
-    const struct party *writer; /* knocks the next time the window opens; NULL when disarmed */
+    const struct party *writer; /* writes the next time the window opens; NULL: no longer */
     int opened;
     int refused;
 };
@@ -73,21 +73,21 @@ static bool sqlite_is_affected(void)
     return version < 3051003 && !repaired_3_44 && !repaired_3_50;
 }
 
-static bool turnstile_set(const struct party *p, short type)
+static bool writer_lock_set(const struct party *p, short type)
 {
     struct flock whole_file = {.l_type = type, .l_whence = SEEK_SET};
 
-    return p->turnstile < 0 || fcntl(p->turnstile, F_OFD_SETLK, &whole_file) == 0;
+    return p->writer_lock < 0 || fcntl(p->writer_lock, F_OFD_SETLK, &whole_file) == 0;
 }
 
-static bool turnstile_enter(const struct party *p)
+static bool writer_lock_enter(const struct party *p)
 {
-    return turnstile_set(p, F_WRLCK);
+    return writer_lock_set(p, F_WRLCK);
 }
 
-static void turnstile_leave(const struct party *p)
+static void writer_lock_leave(const struct party *p)
 {
-    EXPECT(turnstile_set(p, F_UNLCK));
+    EXPECT(writer_lock_set(p, F_UNLCK));
 }
 
 static void exec_sql(sqlite3 *db, const char *sql)
@@ -115,23 +115,23 @@ static void expect_integrity_ok(sqlite3 *db)
     EXPECT_EQ(sqlite3_finalize(stmt), SQLITE_OK);
 }
 
-/* Returns only once the row is committed and synced; false if the turnstile is taken. */
+/* Returns only once the row is committed and synced; false if the writer lock is taken. */
 static bool commit_row(const struct party *p)
 {
-    if (!turnstile_enter(p))
+    if (!writer_lock_enter(p))
         return false;
     exec_sql(p->db, "INSERT INTO t DEFAULT VALUES");
-    turnstile_leave(p);
+    writer_lock_leave(p);
     return true;
 }
 
 static void checkpoint(const struct party *p, int *wal_frames, int *done_frames)
 {
-    EXPECT(turnstile_enter(p));
+    EXPECT(writer_lock_enter(p));
     EXPECT_EQ(sqlite3_wal_checkpoint_v2(p->db, "main", SQLITE_CHECKPOINT_PASSIVE, wal_frames,
                                         done_frames),
               SQLITE_OK);
-    turnstile_leave(p);
+    writer_lock_leave(p);
 }
 
 static int window_unfetch(sqlite3_file *file, sqlite3_int64 offset, void *page)
@@ -178,45 +178,45 @@ static void window_register(struct window *window)
     EXPECT_EQ(sqlite3_vfs_register(&window->vfs, 0), SQLITE_OK);
 }
 
-static void party_open(struct party *p, bool with_turnstile, const char *vfs_name)
+static void party_open(struct party *p, bool with_writer_lock, const char *vfs_name)
 {
-    *p = (struct party){.turnstile = -1};
-    if (with_turnstile) {
-        p->turnstile = open("t.db-lease", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-        EXPECT(p->turnstile >= 0);
+    *p = (struct party){.writer_lock = -1};
+    if (with_writer_lock) {
+        p->writer_lock = open("t.db-lease", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        EXPECT(p->writer_lock >= 0);
     }
     EXPECT_EQ(sqlite3_open_v2("t.db", &p->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, vfs_name),
               SQLITE_OK);
-    EXPECT(turnstile_enter(p));
+    EXPECT(writer_lock_enter(p));
     exec_sql(p->db, "PRAGMA journal_mode = WAL");
-    turnstile_leave(p);
+    writer_lock_leave(p);
     exec_sql(p->db, "PRAGMA synchronous = FULL");
     exec_sql(p->db, "PRAGMA wal_autocheckpoint = 0");
 }
 
-/* The last connection to close runs a checkpoint, so closing passes the turnstile too. */
+/* The last connection to close runs a checkpoint, so closing passes the writer lock too. */
 static void party_close(struct party *p)
 {
-    EXPECT(turnstile_enter(p));
+    EXPECT(writer_lock_enter(p));
     EXPECT_EQ(sqlite3_close(p->db), SQLITE_OK);
-    turnstile_leave(p);
-    if (p->turnstile >= 0)
-        EXPECT_EQ(close(p->turnstile), 0);
+    writer_lock_leave(p);
+    if (p->writer_lock >= 0)
+        EXPECT_EQ(close(p->writer_lock), 0);
 }
 
 /* The steps of the race, the same for both tests. Every commit was acknowledged under
  * synchronous=FULL; `*lost` is how many of their rows are gone after a clean close. */
-static void race(bool with_turnstile, struct window *window, int *lost)
+static void race(bool with_writer_lock, struct window *window, int *lost)
 {
     struct party writer, checkpointer;
     int wal_frames = 0, done_frames = 0, rows = 0;
 
     window_register(window);
-    party_open(&writer, with_turnstile, NULL);
-    party_open(&checkpointer, with_turnstile, window->vfs.zName);
-    EXPECT(turnstile_enter(&writer));
+    party_open(&writer, with_writer_lock, NULL);
+    party_open(&checkpointer, with_writer_lock, window->vfs.zName);
+    EXPECT(writer_lock_enter(&writer));
     exec_sql(writer.db, "CREATE TABLE t (id INTEGER PRIMARY KEY)");
-    turnstile_leave(&writer);
+    writer_lock_leave(&writer);
 
     /* Look now, so that the header remembered here is out of date by the time of the checkpoint:
      * SQLite makes the call we wait for only when the header has changed. */
@@ -247,7 +247,7 @@ static void race(bool with_turnstile, struct window *window, int *lost)
     party_close(&checkpointer);
     party_close(&writer);
 
-    party_open(&writer, with_turnstile, NULL);
+    party_open(&writer, with_writer_lock, NULL);
     expect_integrity_ok(writer.db);
     count_rows(writer.db, &rows);
     party_close(&writer);

@@ -1,9 +1,9 @@
 /*
  * Every write and every sync fails once.
  *
- * Nothing acknowledged is lost, nothing is torn, and each failure has its own answer: a commit or a
- * sync that failed is unknown, stops the handle, and is resolved by opening anew and repeating the
- * act under its identity; a full disk refuses the act, and all is well when there is room again.
+ * No acknowledged change is lost and none is half done, and each failure has its own answer. After a commit or a
+ * sync that failed the outcome is unknown and the handle stops; the caller opens the store again and repeats the
+ * call with the same request id. A full disk refuses the call, and calls work again when there is room.
  */
 #include "fault/disk.h"
 #include "fault/stage.h"

@@ -1,6 +1,6 @@
 /*
- * Expectations and helpers: the side of the harness that runs inside the process of a test. Nothing
- * here returns an error; what goes wrong is the failure of the test.
+ * Expectations and helpers: the part of the harness that runs inside the process of a test. No function here
+ * returns an error: each error fails the test.
  */
 #include "harness.h"
 

@@ -1,7 +1,6 @@
 /*
- * The runner: starts each test as a process group of its own, sees that it ends, and reports in
- * TAP. It holds no more than the entries the tests registered; if the runner itself cannot go on (no
- * memory, no processes), it says "Bail out!" and exits with 2.
+ * The runner: it starts each test as a process group of its own, ends it in time, and reports in TAP. If the
+ * runner itself cannot continue (no memory, no processes), it prints "Bail out!" and exits with 2.
  */
 #include "harness.h"
 

@@ -1,22 +1,22 @@
 /*
  * A small test harness: a process, a directory and a time limit for every test.
  *
- *     SPEC(a_paused_queue_hands_out_nothing)
+ *     SPEC(a_paused_queue_hands_out_no_job)
  *     {
  *         ...
  *         EXPECT_STATUS(lh_claim(store, &opts, &jobs), LH_EMPTY);
  *     }
  *
- * A test registers itself, starts in a fresh directory that is its own, and ends at its first failed
- * expectation. It has passed only if its body ran to the end and the process then left with exit
- * code 0, so that a finding of a sanitizer or of valgrind at exit is a failure, as is a signal or an
- * early exit(). Processes a test left behind are killed with it. The directory is removed after
- * success; after a failure it stays and its path is printed with all the test wrote.
+ * A test registers itself, starts in a fresh directory of its own, and ends at its first failed
+ * expectation. It has passed only if its body ran to the end and the process then exited with code 0. So a
+ * finding of a sanitizer or of valgrind at exit is a failure, and so is a signal or an early exit().
+ * Processes that a test leaves behind are killed. After success the directory is removed; after a failure it
+ * is kept, and its path is printed with all output of the test.
  *
- * The program is PROGRAM [--list] [--jobs N] [--times N] [--busy N] [NAME | GLOB]... and speaks TAP 13;
- * it exits with 0 only if something ran and all of it passed. --times runs the tests N times, --busy
- * loads the machine with N more processes: together they find a test that depends on luck.
- * TEST_TIMEOUT_SCALE multiplies all time limits, for slow instruments.
+ * The program is PROGRAM [--list] [--jobs N] [--times N] [--busy N] [NAME | GLOB]... and prints TAP 13. It
+ * exits with 0 only if at least one test ran and all passed. --times runs the tests N times, --busy starts N
+ * busy processes: together they find a test that depends on luck. TEST_TIMEOUT_SCALE multiplies all time
+ * limits, for sanitizers and busy machines.
  */
 #ifndef HARNESS_H
 #define HARNESS_H

@@ -1,9 +1,9 @@
 /*
- * The store of a test: a file in its directory, or a fresh database from whoever runs us.
+ * The store of a test: a file in its directory, or a fresh database of a server.
  *
- * $TEST_STORES names the socket of one who hands them out (tests/postgres/run.py). A connection to it
- * is a database's life: it is closed when the last process of the test has ended, so no test needs to
- * put anything away. Asked for before the test starts, since all of its processes share it.
+ * $TEST_STORES names a socket of tests/postgres/run.py. Each connection to it gets the URL of a database. The
+ * connection is closed when the last process of the test has ended, and the database is then made fresh again.
+ * The runner asks for it before the test starts, because all processes of the test share it.
  */
 #include "harness.h"
 

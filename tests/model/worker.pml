@@ -249,7 +249,7 @@ proctype Worker(byte w)
                 stop(w, unfinished);
                 mourn(w) }
     :: d_step { work[w].phase == dead && !work[w].going ->
-                printf("worker %d is started anew\n", w);
+                printf("worker %d is started again\n", w);
                 let_go(w) }
     od
 }

@@ -1,8 +1,8 @@
 /*
- * A client of the database that knows nothing of us: a bare driver and SQL, whichever the store is.
+ * A client of the database without the library: only a driver and SQL, on both stores.
  *
- * Tables are named as SQLite has them (lh_job); on PostgreSQL that is leasehold.job. Whatever of this
- * cannot be done fails the test.
+ * Tables have their names of SQLite (lh_job); on PostgreSQL lh_job becomes leasehold.job. Every error fails the
+ * test.
  */
 #ifndef RACE_STRANGER_H
 #define RACE_STRANGER_H

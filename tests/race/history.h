@@ -1,11 +1,10 @@
 /*
- * What workers saw, kept in memory that outlives them, and whether it can have happened.
+ * What workers saw, in shared memory, and a check whether it can have happened.
  *
- * Every worker has a place of its own to write to; an entry is there once it is whole. Tokens order
- * the leases of a job, so the check is a sort: (job, token) is handed out once; of two claims of a
- * job that did not overlap, the later has the higher token, and it came after the lease of the
- * earlier had ended; a job is completed once, under the last token it had, and that is how its row
- * is found in the end.
+ * Every worker writes to its own place. Tokens order the leases of a job, so the check sorts by them: each (job,
+ * token) is handed out once; of two claims of a job that did not overlap, the later one has the higher token,
+ * and it came after the earlier lease had ended; each job is completed once, under its last token, and its row
+ * says so at the end.
  */
 #ifndef HISTORY_H
 #define HISTORY_H

@@ -1,6 +1,6 @@
 /*
- * The library's own writes, as somebody makes them who looked at the store some time ago: between the
- * look and the write anything may have happened, whatever else keeps the two together.
+ * Writes of the library by a process that has read the store some time ago. Between its read and its write
+ * other processes may have changed everything.
  */
 #ifndef RACE_LATE_H
 #define RACE_LATE_H

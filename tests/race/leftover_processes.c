@@ -1,9 +1,8 @@
 /*
- * What dead workers have left running, with real processes: a worker is not dead before all that it
- * started is gone; what does not go by itself is killed, and nothing else is.
+ * Processes that dead workers have left running. A worker is not dead while a process that it started lives;
+ * such processes are killed, and no others.
  *
- * The worker is killed by the test, which stands for its guardians too: processes that lead a session
- * in which the commands of jobs run.
+ * The test kills the worker. Its processes lead the sessions in which commands of jobs run, as guardians do.
  */
 #include "race/foreign_sql.h"
 #include "race/worker_processes.h"

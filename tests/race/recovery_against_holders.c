@@ -1,6 +1,6 @@
 /*
- * Recovery against the holders it takes from: every lease ends once, by whoever came first, in threads
- * and in processes. And a mass of leases that end at once, while others go on claiming.
+ * Recovery against holders: each lease is ended once, by the holder or by a recovery, in threads and in
+ * processes. And many leases that expire at the same time, while other processes claim.
  */
 #include "race/sizes.h"
 #include "race/worker_processes.h"

@@ -1,7 +1,6 @@
 /*
- * How soon: from the death of a worker, or the end of a lease, to the moment somebody else has the job.
- * Who waits is told by the kernel, or sleeps until that very moment; nobody is left to the poll of a
- * second.
+ * The time from the death of a worker, or from the expiry of a lease, until another worker has the job. A waiting
+ * worker is woken by the kernel, or sleeps until the deadline; none depends on the poll of a second.
  */
 #include "race/worker_processes.h"
 

@@ -1,12 +1,12 @@
 /*
- * Workers that are processes of their own, and do what they are told one order at a time: they hold
- * jobs, and are killed, stopped and overtaken.
+ * Workers as processes of their own, which carry out one order of the test at a time: they hold jobs, and are
+ * killed and suspended.
  *
  *     struct hand worker = hand_start(&store, "w-1", &(lh_worker_opts){.process = true});
  *     struct answer held = ask(&worker, HOLD);
  *     hand_kill(&worker);
  *
- * Whatever of this cannot be done fails the test.
+ * Every error fails the test.
  */
 #ifndef RACE_CREW_H
 #define RACE_CREW_H

@@ -1,10 +1,9 @@
 /*
- * One scripted session of all acts, for runs that break it off.
+ * One session of all calls, which crash and fault tests interrupt.
  *
- * The clock stands still and is set from the script, ids count from 1 and tokens follow rules, so
- * the store after act number i is the same in every run, to the last column. A *picture* is that
- * state as text. Whoever breaks an act off may therefore demand that the store is, as a whole, as
- * it was before the act or as it is after it, and nothing in between.
+ * The clock is set from the session, ids count from 1 and tokens follow rules, so the store after call i is the
+ * same in every run, in every column. A *picture* is that state as text. So a test that interrupts a call can
+ * demand that the store is as before the call or as after it, and in no other state.
  *
  *     struct session s;
  *     session_start(&s, "s.db", NULL);
@@ -76,7 +75,7 @@ struct act {
     int again;        /* what a repeat with the same request id returns, if not that */
     int64_t later_ms; /* this long after the call before it */
     int64_t wall_ms;  /* the wall clock alone is set forward by this */
-    const char *boot; /* the machine was booted anew */
+    const char *boot; /* the machine was rebooted */
 };
 
 extern const struct act session_acts[];

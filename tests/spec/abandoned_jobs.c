@@ -1,6 +1,6 @@
 /*
- * The life of a job under a worker that died, as an operator would try it out: work that may take
- * half an hour, a worker that is never heard of again, and a queue where nothing runs for ever.
+ * Jobs whose worker has died, as an operator would test it: work that may take half an hour, a worker that never
+ * sends a heartbeat again, and a queue in which no job may run forever.
  */
 #include "recovery_world.h"
 

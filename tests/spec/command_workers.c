@@ -1,6 +1,6 @@
 /*
- * What a worker that runs commands needs of a store: to know from when its leases count, to give back
- * with a backoff, to name the sessions it runs in, and to be seen failing.
+ * Calls that a worker needs to run commands: the start time of its leases, a release with a backoff, the
+ * sessions of its commands, and its degraded state.
  */
 #include "recovery_world.h"
 

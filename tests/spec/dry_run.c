@@ -51,7 +51,7 @@ static void expect_same_report(const lh_report *would, const lh_report *did)
 }
 
 /* A dry run, and then the recovery itself. */
-static const lh_report *expect_foretold(struct world *w, lh_recover_opts opts)
+static const lh_report *expect_reported(struct world *w, lh_recover_opts opts)
 {
     int64_t before = changes(w);
     opts.dry_run = true;
@@ -100,7 +100,7 @@ SPEC(a_dry_run_reports_expired_leases)
     EXPECT_OK(claim_one(&w, "mail", &last, .lease_ms = 1000));
     EXPECT_OK(lh_lease_acquire(w.store, "sync", "a", &(lh_lease_opts){.ttl_ms = 1000}, NULL));
     clock_advance_ms(&w, 1000);
-    EXPECT_EQ(expect_foretold(&w, (lh_recover_opts){.dry_run = true})->n_recovered, 5);
+    EXPECT_EQ(expect_reported(&w, (lh_recover_opts){.dry_run = true})->n_recovered, 5);
     world_close(&w);
 }
 
@@ -116,7 +116,7 @@ SPEC(a_dry_run_reports_silent_workers)
     held(&w, "mail", "remote", 1000);
     held(&w, "mail", "late", 60000);
     clock_advance_ms(&w, SILENCE_MS);
-    const lh_report *report = expect_foretold(&w, (lh_recover_opts){.dry_run = true});
+    const lh_report *report = expect_reported(&w, (lh_recover_opts){.dry_run = true});
     EXPECT_EQ(report->n_recovered, 3);
     EXPECT_EQ(report->n_dead_workers, 2);
     world_close(&w);
@@ -130,7 +130,7 @@ SPEC(a_dry_run_reports_the_jobs_of_dead_workers)
     held(&w, "mail", "w-1", 60000);
     clock_advance_ms(&w, SILENCE_MS);
     EXPECT_EQ(upkeep(&w).dead_workers, 1); /* marked, and its job is stuck */
-    EXPECT_EQ(expect_foretold(&w, (lh_recover_opts){.dry_run = true})->n_recovered, 1);
+    EXPECT_EQ(expect_reported(&w, (lh_recover_opts){.dry_run = true})->n_recovered, 1);
     world_close(&w);
 }
 
@@ -142,7 +142,7 @@ SPEC(a_dry_run_reports_jobs_that_were_not_started)
     lh_ref started = {.job = begun.id, .token = begun.token};
     EXPECT_OK(lh_worker_started(w.store, "w-1", &started, 1));
     clock_advance_ms(&w, SILENCE_MS);
-    const lh_report *report = expect_foretold(&w, (lh_recover_opts){.dry_run = true});
+    const lh_report *report = expect_reported(&w, (lh_recover_opts){.dry_run = true});
     EXPECT_STR(told_of(report, waiting.id)->action, "released");
     EXPECT_STR(told_of(report, begun.id)->action, "retry");
     world_close(&w);
@@ -157,7 +157,7 @@ SPEC(a_dry_run_reports_the_named_leases_of_dead_workers)
     EXPECT_OK(lh_lease_acquire(w.store, "sync", "b",
                                &(lh_lease_opts){.owner = "o-1", .ttl_ms = 60000}, NULL));
     clock_advance_ms(&w, SILENCE_MS);
-    EXPECT_EQ(expect_foretold(&w, (lh_recover_opts){.dry_run = true})->locks_cleaned, 1);
+    EXPECT_EQ(expect_reported(&w, (lh_recover_opts){.dry_run = true})->locks_cleaned, 1);
     world_close(&w);
 }
 
@@ -189,7 +189,7 @@ SPEC(the_expired_lease_of_an_exclusive_queue_is_counted_and_reported_by_a_recove
     clock_advance_ms(&w, 1000);
     EXPECT_OK(lh_recovery_stats(w.store, &counted));
     EXPECT_EQ(counted.locks_cleaned, 1);
-    const lh_report *did = expect_foretold(&w, (lh_recover_opts){.dry_run = true});
+    const lh_report *did = expect_reported(&w, (lh_recover_opts){.dry_run = true});
     EXPECT_EQ(did->entries_reclaimed, 1);
     EXPECT_EQ(did->locks_cleaned, 1);
     expect_lock_event(&w, "RECLAIMED_TTL: lease had expired");
@@ -219,9 +219,9 @@ SPEC(the_exclusive_lease_of_a_dead_worker_is_counted_and_reported)
     held(&w, "other", "w-1", 60000);
     held(&w, "solo", "w-1", 60000);
     clock_advance_ms(&w, SILENCE_MS);
-    EXPECT_EQ(expect_foretold(&w, (lh_recover_opts){.queue = "solo"})->locks_cleaned, 1);
+    EXPECT_EQ(expect_reported(&w, (lh_recover_opts){.queue = "solo"})->locks_cleaned, 1);
     expect_lock_event(&w, "RECLAIMED_DEAD: job 2 was taken back");
-    EXPECT_EQ(expect_foretold(&w, (lh_recover_opts){0})->locks_cleaned, 1);
+    EXPECT_EQ(expect_reported(&w, (lh_recover_opts){0})->locks_cleaned, 1);
     world_close(&w);
 }
 
@@ -230,10 +230,10 @@ SPEC(a_live_exclusive_lease_is_counted_when_its_job_is_taken_back_at_once)
     struct world w = world_with_a_lock("w-1", 60000);
     lh_job job;
     clock_advance_ms(&w, 1000);
-    EXPECT_EQ(expect_foretold(&w, (lh_recover_opts){.by_age = true})->locks_cleaned, 0);
+    EXPECT_EQ(expect_reported(&w, (lh_recover_opts){.by_age = true})->locks_cleaned, 0);
     clock_advance_ms(&w, 60000); /* until then the job and its exclusive lease are in quarantine */
     EXPECT_OK(claim_one(&w, "solo", &job, .worker = "w-1", .lease_ms = 60000));
-    const lh_report *did = expect_foretold(&w, (lh_recover_opts){.by_age = true, .now = true});
+    const lh_report *did = expect_reported(&w, (lh_recover_opts){.by_age = true, .now = true});
     EXPECT_EQ(did->locks_cleaned, 1);
     expect_lock_event(&w, "RECLAIMED_MANUAL: job 1 was taken back");
     world_close(&w);
@@ -250,7 +250,7 @@ SPEC(a_dry_run_reports_a_recovery_by_age)
     clock_advance_ms(&w, SILENCE_MS);
     EXPECT_OK(beat(&w, &busy));
     const lh_report *report =
-        expect_foretold(&w, (lh_recover_opts){.by_age = true, .threshold_ms = SILENCE_MS});
+        expect_reported(&w, (lh_recover_opts){.by_age = true, .threshold_ms = SILENCE_MS});
     EXPECT_EQ(report->n_recovered, 3);
     world_close(&w);
 }
@@ -262,7 +262,7 @@ SPEC(a_dry_run_reports_a_recovery_of_one_queue_with_another_action)
     held(&w, "post", "w-1", 1000);
     clock_advance_ms(&w, 1000);
     const lh_report *report =
-        expect_foretold(&w, (lh_recover_opts){.queue = "post", .action = LH_ACTION_FAIL});
+        expect_reported(&w, (lh_recover_opts){.queue = "post", .action = LH_ACTION_FAIL});
     EXPECT_EQ(report->n_recovered, 1);
     EXPECT_STR(report->recovered[0].action, "failed");
     world_close(&w);

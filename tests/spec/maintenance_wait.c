@@ -1,6 +1,6 @@
 /*
- * Maintenance that waits: until the earliest lease ends, a worker has been silent for too long, a job
- * falls due; not longer, and not for what is stuck on purpose.
+ * Waiting maintenance: it waits until the earliest lease expires, a worker has been silent for too long, or a job
+ * is due, not longer, and not for jobs with recovery off.
  */
 #include "recovery_world.h"
 

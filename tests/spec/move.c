@@ -1,6 +1,6 @@
 /*
- * A queue into another store: from a file into the store under test, and from there into a file. What
- * arrived is compared by what the public calls tell of both, not by the move's own comparing.
+ * Moving a queue to another store: from a file into the store under test, and from there into a file. The test
+ * compares both through the public calls, not through the comparison of the move itself.
  */
 #include "world.h"
 

@@ -1,6 +1,6 @@
 /*
- * Recovery of more than one batch: its progress, its cancel flag, who comes between two batches, and
- * several recoveries at once.
+ * Recovery of more than one batch: its progress, its cancel flag, calls between two batches, and several
+ * recoveries at the same time.
  */
 #include "recovery_world.h"
 

@@ -1,6 +1,6 @@
 /*
- * Recoveries and their reports, for the specs of healing. Whatever of this cannot be done fails the
- * test; what is handed out lives until world_close().
+ * Recoveries and their reports, for the tests of recovery. Every error fails the test; returned memory lives until
+ * world_close().
  */
 #ifndef SPEC_HEALING_H
 #define SPEC_HEALING_H

@@ -1,6 +1,6 @@
 /*
- * Schedules: each tick is enqueued once, by whoever notices; what was missed is told; clocks and
- * deaths change nothing of that. Which instants a line means is proven in unit/cron.c.
+ * Schedules: the job of each instant is enqueued once, by any process; missed instants are recorded; clock
+ * changes and deaths do not change that. Which instants a cron line means is tested in unit/cron.c.
  */
 #include "recovery_world.h"
 

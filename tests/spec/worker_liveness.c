@@ -1,6 +1,6 @@
 /*
- * The life of workers as others see it: alive, late, dead; what silence costs, at which millisecond,
- * and what becomes of all that a dead worker held.
+ * Workers as others see them: alive, late, dead; what a silent worker loses, at which millisecond, and what
+ * becomes of the jobs and leases of a dead worker.
  */
 #include "recovery_world.h"
 

@@ -1,5 +1,5 @@
 /*
- * A world for a test: one fresh store, and time that stands still until the test moves it.
+ * A world for a test: one fresh store, and a clock that only the test moves.
  *
  *     struct world w = world_with_job("mail", "hello");
  *     lh_job job;
@@ -10,8 +10,8 @@
  *
  * The suite is written against leasehold.h and the clock of hook.h alone, and runs on every store.
  *
- * What a helper hands out (jobs, events, leases and their strings) lives until world_close(), which
- * also checks that the store is sound and that all its counts are right.
+ * Returned jobs, events, leases and their strings live until world_close(), which also checks that the store
+ * has no damage and that all its counts are right.
  */
 #ifndef SPEC_WORLD_H
 #define SPEC_WORLD_H

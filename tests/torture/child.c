@@ -3,10 +3,9 @@
  *
  *     child FOLDER
  *
- * It takes a lock on a file of its job, which nobody else may have; whoever has it is another run
- * of the job, alive, and that is written down as an overlap. Then it writes down its start, sleeps,
- * and writes down its end. By chance it has a daemon of its own that shares the lock and would
- * outlive it, does not care for SIGTERM, fails, or wants to be given back.
+ * It takes a lock on a file of its job. If another process has the lock, another run of the job is alive, which
+ * is recorded as an overlap. Then it records its start, sleeps, and records its end. At random it starts a daemon
+ * that shares the lock and would outlive it, ignores SIGTERM, fails, or asks to be postponed.
  */
 #include <errno.h>
 #include <fcntl.h>

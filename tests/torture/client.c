@@ -1,14 +1,14 @@
 /*
- * A worker for torture: it lives on the public header, writes down every call before and after it
- * (history.py has the format), and is killed and stopped at any moment.
+ * A worker for torture: it uses only the public header, records every call before and after it (history.py
+ * has the format), and is killed and suspended at any moment.
  *
  *     client FOLDER prepare                       make the store
  *     client FOLDER enqueue PROCESS FIRST N       enqueue N jobs, numbered from FIRST
  *     client FOLDER work PROCESS SLOT SEED N      be a worker, that also enqueues N jobs a thread
  *
- * Whoever follows in a slot goes on with the enqueue that its predecessor did not finish, under the
- * same request id. `control` in the folder says when to behave, and when to stop. The store is store.db
- * in the folder, or the one that $TORTURE_STORE names; it may be away for a while.
+ * The next process in a slot repeats the unfinished enqueue of the process before it, with the same request
+ * id. `control` in the folder says when to stop the faults, and when to exit. The store is store.db in the
+ * folder, or the one that $TORTURE_STORE names, whose server may be down for a while.
  */
 #include <leasehold.h>
 
