@@ -103,7 +103,7 @@ SELECT f.text
 -- What is missing or has changed since it was created. Added objects are the user's own.
 SELECT coalesce(m.kind, s.kind) || ' ' || coalesce(m.name, s.name),
        CASE WHEN s.name IS NULL THEN 'is missing' WHEN m.name IS NULL THEN 'is not one of ours'
-            ELSE 'is not as it was made' END,
+            ELSE 'differs from its definition' END,
        m.name IS NULL
   FROM leasehold.original_shape m FULL JOIN leasehold.shape() s ON s.kind = m.kind AND s.name = m.name
  WHERE m.name IS NULL OR s.name IS NULL

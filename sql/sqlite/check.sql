@@ -100,6 +100,6 @@ SELECT * FROM lh_request;
 
 -- name: check_sums
 -- The same as the constraint of the table, but it names the job; and rows without a checksum.
-SELECT id, iif(state_sum = 0, 'row has no checksum: something other than leasehold has written it',
+SELECT id, iif(state_sum = 0, 'row has no checksum: a program other than leasehold has written it',
                'row does not match its checksum')
   FROM lh_job WHERE state_sum IS NOT lh_job_sum() LIMIT :n;

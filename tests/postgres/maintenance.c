@@ -468,8 +468,9 @@ TEST(a_check_names_every_change_of_the_schema)
     PGconn *c = session_to(test_store());
     lh_store *store = store_open();
     /* (Only the two clocks differ, because the tests replace them.) */
-    EXPECT_STR(findings(store, "schema"), "warning function clock() is not as it was made\n"
-                                          "warning function stopwatch() is not as it was made\n");
+    EXPECT_STR(findings(store, "schema"),
+               "warning function clock() differs from its definition\n"
+               "warning function stopwatch() differs from its definition\n");
     (void)said(c, "DROP INDEX leasehold.job_ended");
     (void)said(c, "ALTER TABLE leasehold.schedule DROP COLUMN error");
     (void)said(c, "ALTER TABLE leasehold.policy ALTER COLUMN audit TYPE integer");
@@ -481,10 +482,10 @@ TEST(a_check_names_every_change_of_the_schema)
     const char *found = findings(store, "schema");
     EXPECT_CONTAINS(found, "warning index job_ended is missing\n");
     EXPECT_CONTAINS(found, "warning column schedule.error is missing\n");
-    EXPECT_CONTAINS(found, "warning column policy.audit is not as it was made\n");
-    EXPECT_CONTAINS(found, "warning trigger job_inserted on job is not as it was made\n");
+    EXPECT_CONTAINS(found, "warning column policy.audit differs from its definition\n");
+    EXPECT_CONTAINS(found, "warning trigger job_inserted on job differs from its definition\n");
     EXPECT_CONTAINS(found, "warning constraint quarantine_pkey on quarantine is missing\n");
-    EXPECT_CONTAINS(found, "warning function span(bigint) is not as it was made\n");
+    EXPECT_CONTAINS(found, "warning function span(bigint) differs from its definition\n");
     EXPECT_CONTAINS(found, "info column job.mine is not one of ours\n");
     lh_close(store);
     PQfinish(c);

@@ -467,7 +467,7 @@ TEST(a_worker_that_cannot_be_marked_clean_does_not_hold_back_jobs)
     EXPECT_EQ(report->failed_recoveries, 1);
     lh_report_free(report);
     EXPECT_STR(said(c, "SELECT reason FROM leasehold.event WHERE type = 'recovery.failed'"),
-               "worker w-8 cannot be marked as cleaned up after: the auditor says no");
+               "worker w-8 cannot be marked as cleaned up: the auditor says no");
     EXPECT_STR(said(c, "SELECT string_agg(id, ' ') FROM leasehold.worker "
                        "WHERE uncleaned IS NOT NULL"),
                "w-8");

@@ -95,7 +95,7 @@ SPEC(the_death_lateness_and_cleaning_of_a_worker_are_logged_with_its_name)
         the_line(&book, "worker w-1 is dead: it has been silent for 3s (3 × 1s)");
     expect_of_worker(dead, LH_LOG_WARN, "w-1", "has been silent for 3s (3 × 1s)");
     const struct entry *cleaned =
-        the_line(&book, "worker w-1 was cleaned up after: all it held is free");
+        the_line(&book, "worker w-1 is cleaned up: everything it held is free");
     expect_of_worker(cleaned, LH_LOG_INFO, "w-1", "");
     EXPECT(dead < cleaned);
     for (int i = 0; i < book.n; i++) /* no line names the live worker */
@@ -119,7 +119,7 @@ SPEC(a_dead_worker_that_still_holds_a_job_is_not_logged_as_cleaned_up)
     for (int i = 0; i < book.n; i++)
         EXPECT(strstr(book.entry[i].line, "cleaned") == NULL);
     (void)recover_by(&w, NULL); /* by an operator, so in spite of the policy */
-    (void)the_line(&book, "worker w-1 was cleaned up after: all it held is free");
+    (void)the_line(&book, "worker w-1 is cleaned up: everything it held is free");
     world_close(&w);
 }
 

@@ -194,7 +194,7 @@ int sq_clock_new_boot(struct txn *txn, struct lhi_error *err)
         (rc = sq_run(conn, LHI_SQL_BOOT_LEASES, err, "i", txn->now)) < 0 ||
         (rc = sq_run(conn, LHI_SQL_SCHEDULE_REWIND, err, "i", txn->wall)) < 0)
         return rc; /* the recovery that follows checks the workers */
-    sq_txn_log(txn, LH_LOG_INFO, NULL, "machine was booted anew: epoch is %lld",
+    sq_txn_log(txn, LH_LOG_INFO, NULL, "the machine has booted: epoch is %lld",
                (long long)txn->db->epoch);
     return LH_OK;
 }

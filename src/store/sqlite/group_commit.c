@@ -383,7 +383,7 @@ static int transact(struct db *db, struct call *calls, struct txn *txn, struct l
 static int stopped(struct lhi_error *err)
 {
     return lhi_fail(err, LH_ESTOPPED,
-                    "store was stopped by an earlier failure: close it and open it anew");
+                    "store was stopped by an earlier failure: close it and open it again");
 }
 
 /* Perform all calls in one transaction and fill in their results. */

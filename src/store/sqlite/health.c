@@ -185,10 +185,10 @@ int sq_health_after_open(struct db *db, struct lhi_error *err)
             return lhi_no_memory(err);
     }
     if (rc != SQLITE_OK) {
-        lhi_log(&db->log, LH_LOG_WARN, "log of \"%s\" could not be folded into the database: %s",
+        lhi_log(&db->log, LH_LOG_WARN, "log of \"%s\" could not be moved into the database: %s",
                 db->path, sqlite3_errstr(rc));
         if (!sq_finding_add(&health->findings, "warning", "wal",
-                            "log could not be folded into the database: %s", sqlite3_errstr(rc)))
+                            "log could not be moved into the database: %s", sqlite3_errstr(rc)))
             return lhi_no_memory(err);
     }
     return LH_OK;

@@ -263,11 +263,11 @@ static int verify_journal(struct db *db, struct lhi_error *err)
      * mode. */
     if (rc != LH_OK || !changed || sq_coord_wal(&db->coord) == 0)
         return rc;
-    lhi_log(&db->log, LH_LOG_WARN, "journal mode of \"%s\" had been changed: it is WAL again",
+    lhi_log(&db->log, LH_LOG_WARN, "journal mode of \"%s\" was changed: it is set back to WAL",
             db->path);
     db->health->due = true; /* it is a finding of the report */
     if (!sq_finding_add(&db->health->findings, "warning", "journal",
-                        "journal mode had been changed: it is WAL again"))
+                        "journal mode was changed: it is set back to WAL"))
         return lhi_no_memory(err);
     return LH_OK;
 }

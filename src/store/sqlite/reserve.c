@@ -124,7 +124,7 @@ bool sq_reserve_spend(struct db *db)
         return false;
     if (!sq_reserve_spent(db))
         lhi_log(&db->log, LH_LOG_WARN,
-                "device of \"%s\" is full: new jobs are refused, the rest lives on a reserve",
+                "device of \"%s\" is full: new jobs are refused, other acts use the reserve",
                 db->path);
     sq_coord_set_reserve_spent(&db->coord, true);
     LHI_POINT("reserve:spent");

@@ -154,7 +154,7 @@ int sq_step(struct conn *conn, sqlite3_stmt *stmt, struct lhi_error *err)
     }
     /* For its holder, the lease of a damaged job is lost. */
     int status = is_damage_of_job(stmt, rc, sqlite3_errmsg(conn->db))
-                     ? lhi_fail(err, LH_ELOST, "row of the job is damaged: the job is held back")
+                     ? lhi_fail(err, LH_ELOST, "row of the job is damaged: the job is set aside")
                      : sq_fail(conn, rc, err);
     (void)sqlite3_reset(stmt);
     return status;

@@ -250,7 +250,7 @@ static int flush_tally(struct txn *txn, const struct tally *t, struct lhi_error 
             sq_run(txn->conn, LHI_SQL_QUEUE_MINUTE, err, "ti", t->queue, minute) < 0)
             return err->status;
     }
-    return lhi_fail(err, LH_EFAIL, "could not count what happened in queue \"%s\"", t->queue);
+    return lhi_fail(err, LH_EFAIL, "could not write the counts of queue \"%s\"", t->queue);
 }
 
 int sq_txn_count(struct txn *txn, struct lhi_error *err)

@@ -19,7 +19,7 @@ TEST(damaged_page_of_schedules_is_reported_and_costs_nothing_else)
     note_damaged_file();
     lh_store *store = repair_open();
     lh_report *report = repair_report(store);
-    expect_said(report, "of lh_schedule cannot be read: what stood there is lost");
+    expect_said(report, "of lh_schedule cannot be read: its rows are lost");
     EXPECT_EQ(rows("SELECT count(*) FROM lh_schedule"), 0);
     EXPECT_EQ(rows_changed("lh_job", "true"), 0);
     EXPECT_OK(lh_schedule_set(

@@ -112,7 +112,7 @@ TEST(text_in_place_of_another_programs_definition_is_not_run)
     page_fill(root_of("lh_job_pending"), 0);
     lh_store *store = open_repairing();
     lh_report *report = repair_report(store);
-    expect_said(report, "view \"rich\" could not be made anew");
+    expect_said(report, "view \"rich\" could not be created again");
     EXPECT_EQ(rows_changed("lh_job", "true"), 0);
     lh_report_free(report);
     lh_close(store);

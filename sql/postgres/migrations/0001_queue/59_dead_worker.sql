@@ -189,10 +189,10 @@ BEGIN
      WHERE v.id = of_worker;
     PERFORM leasehold.event_put(now, 'worker.cleaned', NULL, NULL, of_worker, NULL, NULL, NULL,
         'system/recovery', NULL, NULL, NULL, NULL, NULL, NULL, r.report);
-    r := leasehold.log_later(r, 'info', 'worker ' || of_worker || ' was cleaned up after: all it held is free',
+    r := leasehold.log_later(r, 'info', 'worker ' || of_worker || ' is cleaned up: everything it held is free',
                              NULL, NULL, NULL, NULL, of_worker);
 EXCEPTION WHEN integrity_constraint_violation OR raise_exception OR data_exception THEN
-    r := leasehold.record_failure(r, now, 'worker ' || of_worker || ' cannot be marked as cleaned up after', SQLERRM,
+    r := leasehold.record_failure(r, now, 'worker ' || of_worker || ' cannot be marked as cleaned up', SQLERRM,
                                 false, NULL, NULL, of_worker, NULL);
 END $$;
 

@@ -180,7 +180,7 @@ int sq_skip_job(struct txn *txn, int64_t id, struct lhi_error *err)
         return rc;
     txn->changed = true;
     sq_txn_log(txn, LH_LOG_ERROR, &(lh_log_entry){.job = id, .reason = why},
-               "job %lld is damaged and passed over: %s", (long long)id, why + strlen("CORRUPT: "));
+               "job %lld is damaged and is skipped: %s", (long long)id, why + strlen("CORRUPT: "));
     return sq_txn_event(
         txn,
         &(struct event){.type = "job.damaged", .job = id, .actor = "system/claim", .reason = why},

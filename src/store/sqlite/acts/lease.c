@@ -406,7 +406,8 @@ int sq_exclusive_acquire(struct txn *txn, const char *queue, int64_t job, const 
     *got = false;
     if (rc == LH_ECORRUPT && txn->own_damage) {
         txn->own_damage = false;
-        lhi_log(&txn->db->log, LH_LOG_ERROR, "queue %s is held back: %s", queue, err->text);
+        lhi_log(&txn->db->log, LH_LOG_ERROR, "queue %s cannot be claimed from: %s", queue,
+                err->text);
         sq_coord_set_recovery_due(&txn->db->coord, true);
         lhi_error_clear(err);
         return LH_OK;

@@ -54,7 +54,7 @@ int sq_each_item(struct txn *txn, struct lhi_act *act, item_fn *one,
         lhi_error_clear(&item);
         int rc = one(txn, act, i, &item);
         if (rc == LH_ECORRUPT && id_of != NULL && sq_is_damage(txn, id_of(act, i), rc, &item))
-            rc = lhi_fail(&item, LH_ELOST, "row of job %lld is damaged: the job is held back",
+            rc = lhi_fail(&item, LH_ELOST, "row of job %lld is damaged: the job is set aside",
                           (long long)id_of(act, i));
         act->status[i] = rc;
         if (rc < 0 && act->err.status == LH_OK)

@@ -235,7 +235,7 @@ static int clean_worker(struct txn *txn, const char *worker, struct lhi_run *run
 
     if (rc < 0 || free_it)
         return rc;
-    lhi_format(what, sizeof what, "worker %s cannot be marked as cleaned up after", worker);
+    lhi_format(what, sizeof what, "worker %s cannot be marked as cleaned up", worker);
     rc = sq_recovery_step(
         txn, run,
         &(struct recovery_step){
@@ -246,7 +246,7 @@ static int clean_worker(struct txn *txn, const char *worker, struct lhi_run *run
     txn->changed = true;
     if (!c.holds)
         sq_txn_log(txn, LH_LOG_INFO, &(lh_log_entry){.worker = worker},
-                   "worker %s was cleaned up after: all it held is free", worker);
+                   "worker %s is cleaned up: everything it held is free", worker);
     return LH_OK;
 }
 

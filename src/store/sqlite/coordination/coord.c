@@ -82,8 +82,7 @@ static int map_page(struct coord *coord, const char *db_path, bool to_write, str
     if (st.st_size != 0 && st.st_size != COORD_PAGE_BYTES)
         return lhi_fail(
             err, LH_EINVAL,
-            "\"%s\" is in the way: it is not a coordination file of ours, and would be written "
-            "over",
+            "\"%s\" is in the way: it is not a coordination file of ours, and would be overwritten",
             coord->path);
     if (st.st_size < COORD_PAGE_BYTES) {
         /* Allocate the blocks: on a full disk, a write to a hole in the mapping would raise SIGBUS. */

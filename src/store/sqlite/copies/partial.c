@@ -122,7 +122,7 @@ void sq_partial_clean(const char *target, const struct lhi_log *log)
     bool local = !lhi_on_network_fs(dirfd(list));
     while (local && (entry = readdir(list)) != NULL)
         if (is_partial(entry->d_name) && remove_abandoned(dirfd(list), entry->d_name))
-            lhi_log(log, LH_LOG_INFO, "removed \"%s%s\", which a backup that was killed had left",
-                    folder, entry->d_name);
+            lhi_log(log, LH_LOG_INFO, "removed \"%s%s\", left by a killed backup", folder,
+                    entry->d_name);
     (void)closedir(list);
 }

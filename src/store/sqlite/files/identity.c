@@ -55,7 +55,7 @@ static int set_old_log_aside(struct db *db, struct lhi_error *err)
     (void)sq_inode_of(db, "-shm", shm);
     (void)unlink(shm); /* the index of the old log; it is rebuilt for the next one */
     lhi_log(&db->log, LH_LOG_WARN,
-            "database \"%s\" was replaced: the log of the one before is kept as \"%s\"", db->path,
+            "database \"%s\" was replaced: the log of the previous one is kept as \"%s\"", db->path,
             aside);
     return LH_OK;
 }
@@ -306,7 +306,7 @@ int sq_resolve_failed_sync(struct db *db, struct lhi_error *err)
         if (whole < expected)
             rc = sq_txn_alone(db, new_epoch, NULL, err);
         lhi_log(&db->log, LH_LOG_WARN,
-                "an earlier sync of \"%s-wal\" failed: the log was read anew", db->path);
+                "an earlier sync of \"%s-wal\" failed: the log was read again", db->path);
     }
     sq_coord_share(&db->coord);
     db->alone = false;

@@ -181,13 +181,13 @@ bool sq_db_save_log(struct db *db)
         return false;
     if (renamed)
         lhi_log(&db->log, LH_LOG_WARN,
-                "database \"%s\" was renamed to \"%.1000s\" while the store was open: what was in "
-                "its log has been saved in it",
+                "database \"%s\" was renamed to \"%.1000s\" while the store was open: the contents "
+                "of its log were saved in it",
                 db->path, now);
     else
         lhi_log(&db->log, LH_LOG_WARN,
-                "log \"%s-wal\" was removed while the store was open: what was in it has been "
-                "saved in the database",
+                "log \"%s-wal\" was removed while the store was open: its contents were saved in "
+                "the database",
                 db->path);
     return true;
 }

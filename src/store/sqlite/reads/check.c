@@ -202,7 +202,7 @@ static int check_schema(struct conn *conn, struct report *report, const char *wh
         if (!found_it)
             found(report, "error", what, "%s is missing", name);
         else if (!same)
-            found(report, "error", what, "%s is not as it was made", name);
+            found(report, "error", what, "%s differs from its definition", name);
     }
     sq_reset(wanted);
     sq_conn_close(&model);

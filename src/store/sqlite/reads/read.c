@@ -437,7 +437,7 @@ static int stats(struct db *db, struct conn *conn, struct lhi_act *act, struct l
                    "store is older than it was: acknowledged changes are missing");
     else if (db->coord.page != NULL && sq_reserve_spent(db))
         lhi_format(info->degraded, sizeof info->degraded,
-                   "device is full: new jobs are refused, the rest lives on a reserve");
+                   "device is full: new jobs are refused, other acts use the reserve");
     return count_workers(conn, now, info, err);
 }
 

@@ -43,7 +43,7 @@ static int compare_schema(struct conn *conn, struct conn *model, struct lhi_erro
             rc = sq_step(conn, there, err);
         while (rc == LH_OK && !same_text(wanted, there, 0));
         if (rc == LH_EMPTY || (rc == LH_OK && !same_text(wanted, there, 1)))
-            rc = lhi_fail(err, LH_ECORRUPT, "%s is not as it was made",
+            rc = lhi_fail(err, LH_ECORRUPT, "%s differs from its definition",
                           (const char *)sqlite3_column_text(wanted, 0));
     }
     sq_reset(wanted);
@@ -175,7 +175,7 @@ static int fail_renamed(struct conn *conn, int64_t id, struct repair_result *res
         return err->status;
     if (!sq_repair_add_loss(
             result, "warning", "partial",
-            "job %lld is partial, and failed so that nobody runs it: its queue, kind or "
+            "job %lld is partial, and failed so that no worker runs it: its queue, kind or "
             "key does not match its checksum",
             (long long)id))
         return lhi_no_memory(err);
@@ -230,11 +230,10 @@ static int settle_lease(struct conn *conn, const char *scope, const char *name,
     result->fence = true; /* the damaged value may be its token */
     if (sq_run(conn, LHI_SQL_REPAIR_LEASE, err, "itt", lhi_wall_ms(), scope, name) < 0)
         return err->status;
-    if (!sq_repair_add_loss(
-            result, "warning", "partial",
-            "lease \"%.128s/%.128s\" is partial: it does not match its checksum; a holder gets a "
-            "full lease more",
-            scope, name))
+    if (!sq_repair_add_loss(result, "warning", "partial",
+                            "lease \"%.128s/%.128s\" is partial: it does not match its checksum; a "
+                            "holder gets another full lease",
+                            scope, name))
         return lhi_no_memory(err);
     return LH_OK;
 }
@@ -287,8 +286,7 @@ static int raise(struct conn *conn, struct repair_result *result, struct lhi_err
     if (epoch < MOST_EPOCHS)
         return sq_epoch_set(conn, epoch + 1, err);
     if (!sq_finding_add(&result->findings, "error", "lost",
-                        "store has used up its %d epochs: tokens may be handed out twice",
-                        MOST_EPOCHS))
+                        "store has used up its %d epochs: tokens may be issued twice", MOST_EPOCHS))
         return lhi_no_memory(err);
     return LH_OK;
 }

@@ -89,7 +89,7 @@ static int create_object(struct salvage *s, const struct object *object, struct 
     int status = rc == SQLITE_DONE ? LH_OK : sq_fail(&s->conn, rc, err);
     (void)sqlite3_finalize(stmt);
     if (status == LH_EFAIL || status == LH_EINVAL || status == LH_ECORRUPT)
-        return NAME(s, "error", "lost", "%s \"%.100s\" could not be made anew: %.200s",
+        return NAME(s, "error", "lost", "%s \"%.100s\" could not be created again: %.200s",
                     object->type, object->name, err->text);
     return status;
 }
@@ -337,7 +337,8 @@ static int complete_meta(struct salvage *s, struct lhi_error *err)
     if ((rc = sq_each_unsound(conn, drop_unsound, s, err)) < 0 ||
         (rc = last_epoch(conn, &epoch, err)) < 0 ||
         (rc = say_lost(s, sq_run(conn, LHI_SQL_REPAIR_META, err, "tt", "store_uuid", uuid),
-                       "identity of the store", "the side file's is taken", err)) < 0 ||
+                       "identity of the store", "the one in the coordination file is used", err)) <
+            0 ||
         (rc = say_lost(s, sq_run(conn, LHI_SQL_REPAIR_META, err, "ti", "epoch", epoch), "epoch",
                        "the highest that any token tells of is taken", err)) < 0 ||
         (rc = say_lost(s, sq_run(conn, LHI_SQL_REPAIR_META, err, "tt", "anchor_boot", ""),
@@ -366,7 +367,8 @@ static int complete_store_row(struct salvage *s, struct lhi_error *err)
     if (sq_coord_committed(coord) > changes)
         changes = sq_coord_committed(coord);
     return say_lost(s, sq_run(&s->conn, LHI_SQL_REPAIR_STORE_ROW, err, "i", (int64_t)changes),
-                    "row of the store itself", "its count of changes is the side file's", err);
+                    "row of the store itself",
+                    "its count of changes is taken from the coordination file", err);
 }
 
 /* ---- ids are never given twice ---- */

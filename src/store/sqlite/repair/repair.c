@@ -382,14 +382,13 @@ int sq_repair_store(struct db *db, struct lhi_health *health, struct lhi_error *
 static int tell_resumed(struct db *db, const char *kept, struct lhi_error *err)
 {
     lhi_log(&db->log, LH_LOG_WARN,
-            "exchange of \"%s\" that was cut off is done; the file before is kept as \"%s\"",
+            "finished an interrupted repair of \"%s\"; the previous file is kept as \"%s\"",
             db->path, kept);
     if (db->health != NULL &&
-        !sq_finding_add(
-            &db->health->findings, "warning", "repair",
-            "a repair or restore that was cut off is done: what it had to tell is in the "
-            "log of that program; the file before is kept as \"%.300s\"",
-            kept))
+        !sq_finding_add(&db->health->findings, "warning", "repair",
+                        "finished an interrupted repair or restore: its findings are in the log of "
+                        "that program; the previous file is kept as \"%.300s\"",
+                        kept))
         return lhi_no_memory(err);
     return LH_OK;
 }

@@ -67,8 +67,7 @@ static int note_suspect(void *arg, uint32_t page, bool counted, struct lhi_error
     s->at->damaged = true;
     if (counted)
         return LH_OK;
-    return NAME(s, "error", "lost",
-                "page %u of %s is damaged: some of what stood there may be lost", page,
+    return NAME(s, "error", "lost", "page %u of %s is damaged: some of its rows may be lost", page,
                 s->at->name);
 }
 
@@ -84,15 +83,15 @@ static int tell_hole(struct salvage *s, const struct hole *hole, struct lhi_erro
     if (rc != LH_OK || inner || hole->filled)
         return rc;
     if (hole->table->keyed)
-        return NAME(s, "error", "lost", "page %u of %s cannot be read: what stood there is lost",
+        return NAME(s, "error", "lost", "page %u of %s cannot be read: its rows are lost",
                     hole->page, name);
     if (hole->upto == INT64_MAX)
         return NAME(s, "error", "lost",
-                    "page %u of %s cannot be read: what stood there, above id %lld, is lost",
-                    hole->page, name, (long long)above);
+                    "page %u of %s cannot be read: its rows above id %lld are lost", hole->page,
+                    name, (long long)above);
     return NAME(s, "error", "lost",
-                "page %u of %s cannot be read: what stood there, ids %lld to %lld, is lost",
-                hole->page, name, (long long)above + 1, (long long)hole->upto);
+                "page %u of %s cannot be read: its rows with ids %lld to %lld are lost", hole->page,
+                name, (long long)above + 1, (long long)hole->upto);
 }
 
 /* ---- pages that no tree leads to ---- */
@@ -405,8 +404,8 @@ static int salvage_rows(struct salvage *s, const char *to, struct lhi_error *err
         rc = tell_hole(s, &s->hole[i], err);
     if (rc == LH_OK && s->schema_damaged)
         rc = NAME(s, "error", "lost",
-                  "part of the schema is lost: rows were told by their shape, and what was not "
-                  "found is lost");
+                  "part of the schema is lost: rows were assigned to tables by their shape, and "
+                  "rows that fit no table are lost");
     if (rc == LH_OK && s->result->jobs + s->result->rows == 0)
         return lhi_fail(err, LH_ECORRUPT, "no row of it can be read");
     return rc == LH_OK ? sq_rebuild_end(s, to, err) : rc;

@@ -151,7 +151,7 @@ static int mend_job(struct salvage *s, const struct row *row, const char *why,
         s->result->jobs++;
         s->result->fence = true; /* the damaged value may be its token */
         status = NAME(s, "warning", "partial",
-                      "job %lld is partial, and failed so that nobody runs it: %.150s",
+                      "job %lld is partial, and failed so that no worker runs it: %.150s",
                       (long long)row->id, why);
     } else if ((rc & 0xff) == SQLITE_CONSTRAINT) {
         status = sq_repair_add_lost_job(s->result, row->id, sqlite3_errmsg(s->conn.db), err);
