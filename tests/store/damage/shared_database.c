@@ -93,7 +93,7 @@ TEST(damage_to_another_programs_table_costs_the_rows_of_its_page)
     note_damaged_file();
     lh_store *store = open_repairing();
     lh_report *report = repair_report(store);
-    expect_said(report, "of account cannot be read: what stood there, ids ");
+    expect_said(report, "of account cannot be read: its rows with ids ");
     expect_same(store, NULL, 0);
     int64_t gone = rows_gone("account", "name");
     EXPECT(gone > 10 && gone < 300);
