@@ -21,7 +21,7 @@ SELECT e.id, e.state, e.duplicate
 SELECT * FROM leasehold.claim_many($1, $2, $3, $4, $5, $6, $7);
 
 -- name: job_claim_one
-SELECT * FROM leasehold.claim_one($1, $2, $3, $4, $5, $6, $7);
+SELECT * FROM leasehold.claim_one($1, $2, $3, $4, $5, $6, $7, $8);
 
 -- name: job_corrupt
 SELECT leasehold.fail_corrupt($1, $2);

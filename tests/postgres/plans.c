@@ -151,6 +151,8 @@ static const struct act {
     {"plain insert", 0, "INSERT INTO leasehold.job(queue) VALUES ('mail') RETURNING id", NULL},
 
     {"claim of one", 0, "SELECT * FROM leasehold.claim_one('w', 'mail', NULL, true)", NULL},
+    {"claim of 100 from one queue by the library", 100,
+     "SELECT * FROM leasehold.claim_one('w', 'mail', NULL, true, want => 100)", NULL},
     {"claim of one that ends another", 0,
      "SELECT * FROM leasehold.claim_one('w', 'mail', NULL, true, " HELD ", 1, 'fine')", NULL},
     {"claim", 0, "SELECT * FROM leasehold.claim('w', 'mail')", NULL},

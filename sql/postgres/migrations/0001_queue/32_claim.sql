@@ -505,8 +505,8 @@ BEGIN
         OR EXISTS (SELECT 1 FROM leasehold.schedule w WHERE w.next_at <= now);
 END $$;
 
--- Claim one job of one queue without policies: the common case. One statement checks that nothing is unusual,
--- one takes the job, one counts it; every additional statement or setting costs measurably. claim_many()
+-- Claim one job, or up to `want`, of one queue without policies: the common case. One statement checks that nothing is unusual,
+-- one takes the job, one counts it (claim_few() takes and counts many); every additional statement or setting costs measurably. claim_many()
 -- handles everything else. Of all claims within ten milliseconds one checks what is due, and so does one claim
 -- in fifty.
 --
@@ -514,7 +514,7 @@ END $$;
 -- is refused, a first row without an id says why.
 CREATE FUNCTION leasehold.claim_one(of_worker text, of_queue text, lease bigint, recovers boolean,
                                     done_job bigint DEFAULT NULL, done_token bigint DEFAULT NULL,
-                                    done_result text DEFAULT NULL)
+                                    done_result text DEFAULT NULL, want bigint DEFAULT 1)
 RETURNS SETOF leasehold.claimed
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
@@ -531,11 +531,14 @@ DECLARE
     begun   timestamptz;  -- ... and when it ran
     ended   timestamptz;
     one     leasehold.claimed;
+    got     bigint := 0;
 BEGIN
-    IF (leasehold.is_name(of_worker) AND leasehold.is_name(of_queue)
+    IF (leasehold.is_name(of_worker) AND leasehold.is_name(of_queue) AND want BETWEEN 1 AND 1000
         AND (lease IS NULL OR lease BETWEEN 1 AND 2592000000)) IS NOT TRUE THEN
         PERFORM leasehold.need_name('worker', of_worker), leasehold.need_name('queue', of_queue),
-                leasehold.need_ms('lease', lease, 1, 2592000000);
+                leasehold.need_ms('lease', lease, 1, 2592000000),
+                leasehold.need_given('number of jobs', want IS NOT NULL),
+                leasehold.need_range('number of jobs', want, 1, 1000);
     END IF;
     IF done_job IS NOT NULL THEN
         $[complete_job(j, done_job, done_token, done_result)]
@@ -570,7 +573,23 @@ BEGIN
     IF looked > now OR looked < now - interval '10 milliseconds' OR random() < 0.02 THEN
         unusual := unusual OR leasehold.something_due(now, of_queue);
     END IF;
-    IF NOT unusual THEN
+    IF NOT unusual AND want > 1 THEN
+        RETURN QUERY SELECT * FROM leasehold.claim_few(of_worker, of_queue, lease, now, first_token, top, low, want);
+        GET DIAGNOSTICS got = ROW_COUNT;
+        -- More of them may be below the priority of the claim floor.
+        IF got = want OR (got > 0 AND NOT EXISTS (SELECT 1 FROM leasehold.job w
+                                                   WHERE w.state = 'pending' AND NOT w.again AND w.queue = of_queue
+                                                     AND w.priority < top)) THEN
+            IF left_queue IS NOT NULL THEN
+                INSERT INTO leasehold.delta
+                VALUES (left_queue, ended, 'd', 'running', 'completed', 1, leasehold.ms(ended - begun));
+            END IF;
+            IF coalesce(lease, 0) BETWEEN 1 AND 1000 OR random() * 200 < got THEN
+                PERFORM leasehold.after_single_claim(of_queue, of_worker, now, coalesce(lease, 300000), low);
+            END IF;
+            RETURN;
+        END IF;
+    ELSIF NOT unusual THEN
         UPDATE leasehold.job j
            SET $[claimed(j, greatest(now, j.state_changed_at), coalesce(lease, j.lease_ms, $[lease_ms]),
                          coalesce(j.max_attempts, $[max_attempts]))]
@@ -603,7 +622,42 @@ BEGIN
     IF left_queue IS NOT NULL THEN
         INSERT INTO leasehold.delta VALUES (left_queue, ended, 'd', 'running', 'completed', 1, leasehold.ms(ended - begun));
     END IF;
-    RETURN QUERY SELECT * FROM leasehold.claim_many(of_worker, ARRAY[of_queue], NULL, 1, lease, NULL, recovers);
+    RETURN QUERY SELECT * FROM leasehold.claim_many(of_worker, ARRAY[of_queue], NULL, want - got, lease, NULL, recovers);
+END $$;
+
+-- Up to `want` fresh jobs of one queue at a priority (NULL: any), with ids above `low`; for claim_one(). The
+-- statement chooses, locks, writes and counts them.
+CREATE FUNCTION leasehold.claim_few(of_worker text, of_queue text, lease bigint, now timestamptz, first_token bigint,
+                                    top integer, low bigint, want bigint)
+RETURNS SETOF leasehold.claimed LANGUAGE plpgsql
+AS $$
+BEGIN
+    RETURN QUERY
+    WITH taken AS (
+        UPDATE leasehold.job j
+           SET state = 'running', token = greatest(j.token, first_token) + 1, attempt = j.attempt + 1,
+               max_attempts = CASE WHEN j.max_attempts = -1 THEN -1
+                                   ELSE greatest(coalesce(j.max_attempts, 3), j.attempt + 1) END,
+               worker = of_worker, held_ms = coalesce(lease, j.lease_ms, 300000),
+               lease_until = greatest(now, j.state_changed_at)
+                             + coalesce(lease, j.lease_ms, 300000) * interval '1 millisecond',
+               started_at = greatest(now, j.state_changed_at), state_changed_at = greatest(now, j.state_changed_at),
+               finished_at = NULL, stage = NULL, progress = NULL, again = true
+         WHERE j.id = ANY (ARRAY(SELECT w.id FROM leasehold.job w
+                                  WHERE w.state = 'pending' AND NOT w.again AND w.queue = of_queue
+                                    AND w.priority >= coalesce(top, -32768)
+                                    AND w.priority <= coalesce(top, 32767)
+                                    AND w.id > coalesce(low, 0)
+                                    AND (w.expires_at IS NULL OR w.token > 0 OR w.expires_at > now)
+                                  ORDER BY w.priority DESC, w.id LIMIT want FOR UPDATE SKIP LOCKED))
+        RETURNING j.*),
+    counted AS (
+        INSERT INTO leasehold.delta
+        SELECT of_queue, max(t.started_at), 'c', 'pending', 'running', count(*),
+               sum(greatest(leasehold.ms(t.started_at - greatest(t.created_at, t.run_at)), 0))
+          FROM taken t HAVING count(*) > 0)
+    SELECT t.*, 0::bigint, 65536::bigint, NULL::bigint, NULL::boolean, NULL::boolean, NULL::text
+      FROM taken t ORDER BY t.priority DESC, t.id;
 END $$;
 
 -- Once in a while after a claim: raise the claim floor; wake maintenance for a short lease.

@@ -81,14 +81,15 @@ static int read_claimed(struct txn *txn, struct lhi_act *act, const struct rows 
     return failing;
 }
 
-static bool claims_one(const struct lhi_act *act, size_t want)
+/* Jobs of one queue and any kind: the short way (leasehold.claim_one). */
+static bool claims_one_queue(const struct lhi_act *act)
 {
     const lh_claim_opts *opts = act->claim.opts;
-    return want == 1 && opts->n_queues == 1 && opts->n_kinds == 0 && opts->request == NULL;
+    return opts->n_queues == 1 && opts->n_kinds == 0 && opts->request == NULL;
 }
 
 static void arg_claim_one(struct txn *txn, struct args *args, const lh_claim_opts *opts,
-                          const struct lhi_act *done)
+                          size_t want, const struct lhi_act *done)
 {
     pg_arg_text(args, opts->worker);
     pg_arg_text(args, opts->queues[0]);
@@ -101,6 +102,7 @@ static void arg_claim_one(struct txn *txn, struct args *args, const lh_claim_opt
         pg_arg_opt(args, 0);
         pg_arg_text(args, NULL);
     }
+    pg_arg_int(args, (int64_t)want);
 }
 
 static void arg_claim(struct txn *txn, struct args *args, const lh_claim_opts *opts, size_t want)
@@ -121,13 +123,13 @@ static void arg_claim(struct txn *txn, struct args *args, const lh_claim_opts *o
 static int claim_once(struct txn *txn, struct lhi_act *done, struct lhi_act *act, size_t want,
                       bool again, size_t *bad)
 {
-    const bool one = claims_one(act, want);
+    const bool one = claims_one_queue(act);
     struct args args = {0};
     struct rows rows = {0};
 
     *bad = 0;
     if (one)
-        arg_claim_one(txn, &args, act->claim.opts, done);
+        arg_claim_one(txn, &args, act->claim.opts, want, done);
     else
         arg_claim(txn, &args, act->claim.opts, want);
     int rc = (again ? pg_call_next : pg_call)(
@@ -183,7 +185,7 @@ int pg_act_claim(struct txn *txn, struct lhi_act *act)
 bool pg_is_complete_claim(const struct lhi_act *acts, size_t n)
 {
     return n == 2 && pg_completes_one(&acts[0]) && acts[1].verb == LHI_CLAIM &&
-           claims_one(&acts[1], acts[1].claim.opts->n ? acts[1].claim.opts->n : 1);
+           claims_one_queue(&acts[1]);
 }
 
 int pg_act_complete_claim(struct txn *txn, struct lhi_act *acts)
