@@ -73,7 +73,7 @@ static bool damaged(const lh_findings *findings)
 }
 
 /** Prints that opening the store has repaired it, and which report says more. */
-static void tell_repair(struct cli *cli)
+static void note_repair(struct cli *cli)
 {
     lh_report *report = NULL;
 
@@ -105,7 +105,7 @@ static int run(struct cli *cli, const struct args *args)
     if (exit != 0)
         return exit;
     if (opt[REPAIR].given)
-        tell_repair(cli);
+        note_repair(cli);
     rc = lh_check(cli->store, cli_cancel(), &findings);
     if (rc != LH_OK)
         return cli_failed(cli, rc);

@@ -35,7 +35,7 @@ static int by_time(const void *left, const void *right)
     return a->order < b->order ? -1 : a->order > b->order;
 }
 
-static bool told(const lh_events *events, const char *type, int64_t at)
+static bool has_event(const lh_events *events, const char *type, int64_t at)
 {
     for (size_t i = 0; i < events->n; i++)
         if (strcmp(events->event[i].type, type) == 0 && (at == 0 || events->event[i].at == at))
@@ -84,7 +84,7 @@ static void print_story(const lh_job *job, const lh_events *events)
     struct buf holder = {0};
     size_t n = 0, claim_order = 1;
 
-    if (!told(events, "job.enqueued", 0))
+    if (!has_event(events, "job.enqueued", 0))
         steps[n++] = (struct step){job->created_at, 0, "enqueued", NULL, NULL};
     for (size_t i = 0; i < events->n; i++) {
         const lh_event *e = &events->event[i];
@@ -95,14 +95,14 @@ static void print_story(const lh_job *job, const lh_events *events)
         if (e->at == job->started_at && e->token < job->token)
             claim_order = 2 * i + 3;
     }
-    if (job->started_at != 0 && !told(events, "job.claimed", job->started_at)) {
+    if (job->started_at != 0 && !has_event(events, "job.claimed", job->started_at)) {
         if (job->worker != NULL)
             buf_format(&holder, "worker %s, ", job->worker);
         buf_format(&holder, "attempt %" PRId64, job->attempt);
         steps[n++] = (struct step){job->started_at, claim_order, "claimed", NULL, buf_str(&holder)};
     }
     if (job->finished_at != 0 && job->state == LH_COMPLETED &&
-        !told(events, "job.completed", job->finished_at))
+        !has_event(events, "job.completed", job->finished_at))
         steps[n++] = (struct step){job->finished_at, 2 * events->n + 2, "completed", NULL, NULL};
     qsort(steps, n, sizeof *steps, by_time);
     printf("\n%sstory%s\n", style_on(STYLE_BOLD, colors), style_off(STYLE_BOLD, colors));
@@ -148,7 +148,7 @@ static void print_bytes(const char *title, const void *bytes, size_t len, int64_
            style_off(STYLE_BOLD, colors), len, text_plural((int64_t)len),
            is_text || bytes == NULL ? "" : ", not text");
     if (cut > 0)
-        printf("; %" PRId64 " more were written, and are not kept", cut);
+        printf("; %" PRId64 " more were written and are not kept", cut);
     puts(")");
     if (bytes == NULL)
         return;
@@ -180,7 +180,7 @@ static void print_job(const lh_job *job, int64_t now)
 
     printf("%sjob %" PRId64 "%s  %s%s%s%s\n", style_on(STYLE_BOLD, colors), job->id,
            style_off(STYLE_BOLD, colors), style_on(style, colors), lh_state_name(job->state),
-           style_off(style, colors), job->expired ? ", its lease has ended" : "");
+           style_off(style, colors), job->expired ? ", its lease has expired" : "");
     field_text("queue", job->queue);
     field_text("kind", job->kind);
     text_field("priority", "%d", job->priority);
@@ -253,11 +253,10 @@ static const struct example examples[] = {
 const struct command cmd_show = {
     .name = "show",
     .args = "JOB",
-    .summary = "everything about one job, with its story",
-    .text = "Prints everything that is known of a job, and its story: what happened to it, when, "
-            "by whose "
-            "hand and why. With --json the job with its events. What its runs wrote is shown by "
-            "leasehold logs.",
+    .summary = "show everything about a job, with its history",
+    .text = "Prints everything that is known about a job, and its history: what happened, when, "
+            "by whom and why. With --json it prints the job with its events. leasehold logs shows "
+            "what its runs wrote.",
     .positionals = positionals,
     .examples = examples,
     .run = run,

@@ -79,10 +79,11 @@ struct work {
     bool recovery;              /* this worker runs recoveries */
 };
 
-static void say(struct work *work, int level, const lh_work_event *event, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
+static void log_event(struct work *work, int level, const lh_work_event *event, const char *format,
+                      ...) __attribute__((format(printf, 4, 5)));
 
-static void say(struct work *work, int level, const lh_work_event *event, const char *format, ...)
+static void log_event(struct work *work, int level, const lh_work_event *event, const char *format,
+                      ...)
 {
     char line[1024];
     va_list args;
@@ -108,7 +109,7 @@ static int first_line(const char *text)
     return n < 300 ? (int)n : 300;
 }
 
-static void say_ended(struct work *work, const lh_work_event *event)
+static void log_ended(struct work *work, const lh_work_event *event)
 {
     static const char *const words[] = {
         [LH_RAN_OK] = "completed",
@@ -124,16 +125,16 @@ static void say_ended(struct work *work, const lh_work_event *event)
     bool stops = event->outcome == LH_RAN_CRITICAL; /* the worker stops after this job */
     char span[32];
 
-    say(work,
-        well    ? LH_LOG_INFO
-        : stops ? LH_LOG_ERROR
-                : LH_LOG_WARN,
-        event, "job %" PRId64 " %s after %s%s%.*s", event->job->id, words[event->outcome],
-        lh_duration_format(event->run_ms, span, sizeof span), error[0] ? ": " : "",
-        first_line(error), error);
+    log_event(work,
+              well    ? LH_LOG_INFO
+              : stops ? LH_LOG_ERROR
+                      : LH_LOG_WARN,
+              event, "job %" PRId64 " %s after %s%s%.*s", event->job->id, words[event->outcome],
+              lh_duration_format(event->run_ms, span, sizeof span), error[0] ? ": " : "",
+              first_line(error), error);
 }
 
-static void told(void *arg, const lh_work_event *event)
+static void on_event(void *arg, const lh_work_event *event)
 {
     struct work *work = arg;
 
@@ -141,33 +142,34 @@ static void told(void *arg, const lh_work_event *event)
     work_output_event(work->output, event);
     switch (event->what) {
     case LH_WORK_READY:
-        say(work, LH_LOG_INFO, event, "worker %s is ready", event->worker);
+        log_event(work, LH_LOG_INFO, event, "worker %s is ready", event->worker);
         break;
     case LH_WORK_STARTED:
-        say(work, LH_LOG_DEBUG, event, "job %" PRId64 " started", event->job->id);
+        log_event(work, LH_LOG_DEBUG, event, "job %" PRId64 " started", event->job->id);
         break;
     case LH_WORK_PROGRESS:
     case LH_WORK_OUTPUT:
         break;
     case LH_WORK_ENDED:
-        say_ended(work, event);
+        log_ended(work, event);
         break;
     case LH_WORK_TROUBLE:
-        say(work, LH_LOG_WARN, event, "%s", event->error);
+        log_event(work, LH_LOG_WARN, event, "%s", event->error);
         break;
     case LH_WORK_WELL:
-        say(work, LH_LOG_INFO, event, "resolved: %s", event->error);
+        log_event(work, LH_LOG_INFO, event, "resolved: %s", event->error);
         break;
     case LH_WORK_WAITING:
-        say(work, LH_LOG_INFO, event, "nothing is pending: waiting for jobs that will be retried");
+        log_event(work, LH_LOG_INFO, event,
+                  "nothing is pending: waiting for jobs that will be retried");
         break;
     case LH_WORK_STOPPING:
         if (event->running > 0)
-            say(work, LH_LOG_INFO, event, "stopping: waiting for %zu job%s", event->running,
-                text_plural((int64_t)event->running));
+            log_event(work, LH_LOG_INFO, event, "stopping: waiting for %zu job%s", event->running,
+                      text_plural((int64_t)event->running));
         break;
     case LH_WORK_STOPPED:
-        say(work, LH_LOG_INFO, event, "worker %s has stopped", event->worker);
+        log_event(work, LH_LOG_INFO, event, "worker %s has stopped", event->worker);
         break;
     }
 }
@@ -260,7 +262,7 @@ static int run(struct cli *cli, const struct args *args)
         .own_signals = true,
         .reopen = reopen,
         .reopen_arg = &work,
-        .tell = told,
+        .tell = on_event,
         .tell_arg = &work,
         .tell_output = opt[PRINT_OUTPUT].given > 0,
     };

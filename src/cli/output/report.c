@@ -69,10 +69,10 @@ static void add_items(struct buf *out, const char *const *items, size_t n)
 }
 
 /** The lists are cut at LH_REPORT_MOST entries; the counts are complete. */
-static void add_rest(struct buf *out, int64_t all, size_t told)
+static void add_rest(struct buf *out, int64_t all, size_t listed)
 {
-    if (all > (int64_t)told)
-        buf_format(out, "  - and %" PRId64 " more\n", all - (int64_t)told);
+    if (all > (int64_t)listed)
+        buf_format(out, "  - and %" PRId64 " more\n", all - (int64_t)listed);
 }
 
 /** The reason why a job was failed, in the short words of the report. */
@@ -101,20 +101,20 @@ static void add_job(struct buf *out, const lh_recovered_job *job)
 
 static void add_jobs(struct buf *out, const lh_report *report)
 {
-    size_t told = 0;
+    size_t listed = 0;
 
     buf_format(out, "\nOrphaned Tasks Found: %" PRId64 "\n", report->orphaned);
     for (size_t i = 0; i < report->n_recovered; i++)
         if (report->recovered[i].job != 0) {
             add_job(out, &report->recovered[i]);
-            told++;
+            listed++;
         }
-    add_rest(out, report->orphaned, told);
+    add_rest(out, report->orphaned, listed);
 }
 
 static void add_failures(struct buf *out, const lh_report *report)
 {
-    size_t told = 0;
+    size_t listed = 0;
 
     if (report->failed_recoveries == 0)
         return;
@@ -129,9 +129,9 @@ static void add_failures(struct buf *out, const lh_report *report)
             buf_format(out, "%" PRId64 ": ", job->job);
         text_visible(out, error, strlen(error));
         buf_char(out, '\n');
-        told++;
+        listed++;
     }
-    add_rest(out, report->failed_recoveries, told);
+    add_rest(out, report->failed_recoveries, listed);
 }
 
 static void add_head(struct buf *out, const lh_report *report)

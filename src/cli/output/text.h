@@ -64,7 +64,7 @@ void table_number(struct table *table, int64_t number);
 /** Prints the head and the rows and frees the table. Without rows it prints nothing. */
 void table_end(struct table *table);
 
-/** `  label   text` with the label padded, for a thing told line by line. */
+/** `  label   text` with the label padded, for an item shown line by line. */
 void text_field(const char *label, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

@@ -35,10 +35,10 @@ struct line {
 };
 
 /** Appends words after a gap of two columns, if all of them fit. */
-static void say(struct line *line, unsigned ink, const char *format, ...)
+static void add_words(struct line *line, unsigned ink, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-static void say(struct line *line, unsigned ink, const char *format, ...)
+static void add_words(struct line *line, unsigned ink, const char *format, ...)
 {
     char text[128];
     va_list ap;
@@ -76,26 +76,26 @@ static void draw_totals(struct frame *frame, int row, const struct picture *pict
         failed += queue->failed;
         pace += pace_done(&picture->pace[i]);
     }
-    say(&line, waiting ? INK_BOLD : INK_DIM, "%" PRId64 " waiting", waiting);
-    say(&line, running ? INK_CYAN | INK_BOLD : INK_DIM, "%" PRId64 " running", running);
-    say(&line, done ? INK_GREEN | INK_BOLD : INK_DIM, "%" PRId64 " done", done);
+    add_words(&line, waiting ? INK_BOLD : INK_DIM, "%" PRId64 " waiting", waiting);
+    add_words(&line, running ? INK_CYAN | INK_BOLD : INK_DIM, "%" PRId64 " running", running);
+    add_words(&line, done ? INK_GREEN | INK_BOLD : INK_DIM, "%" PRId64 " done", done);
     if (failed > 0)
-        say(&line, INK_RED | INK_BOLD, "%" PRId64 " failed", failed);
+        add_words(&line, INK_RED | INK_BOLD, "%" PRId64 " failed", failed);
     if (info->stale_jobs > 0)
-        say(&line, INK_RED | INK_BOLD, "%" PRId64 " stale", info->stale_jobs);
+        add_words(&line, INK_RED | INK_BOLD, "%" PRId64 " stale", info->stale_jobs);
     if (healed(info) > 0)
-        say(&line, INK_GREEN | INK_BOLD, "%" PRId64 " healed", healed(info));
+        add_words(&line, INK_GREEN | INK_BOLD, "%" PRId64 " healed", healed(info));
     if (pace > 0)
-        say(&line, INK_PLAIN, "%.1f/s", pace);
+        add_words(&line, INK_PLAIN, "%.1f/s", pace);
     if (info->workers_dead > 0)
-        say(&line, INK_RED | INK_BOLD, "%" PRId64 " dead worker%s", info->workers_dead,
-            text_plural(info->workers_dead));
+        add_words(&line, INK_RED | INK_BOLD, "%" PRId64 " dead worker%s", info->workers_dead,
+                  text_plural(info->workers_dead));
     if (info->workers_late > 0)
-        say(&line, INK_YELLOW | INK_BOLD, "%" PRId64 " late worker%s", info->workers_late,
-            text_plural(info->workers_late));
+        add_words(&line, INK_YELLOW | INK_BOLD, "%" PRId64 " late worker%s", info->workers_late,
+                  text_plural(info->workers_late));
     if (info->workers_alive > 0)
-        say(&line, INK_PLAIN, "%" PRId64 " live worker%s", info->workers_alive,
-            text_plural(info->workers_alive));
+        add_words(&line, INK_PLAIN, "%" PRId64 " live worker%s", info->workers_alive,
+                  text_plural(info->workers_alive));
 }
 
 /** The problem with the store or with reading it; "": none. */
@@ -130,13 +130,13 @@ static void draw_foot(struct frame *frame, const struct view *view, size_t jobs)
     struct line line = {frame, frame->rows - 1, 0};
     size_t last = view->first + view->page;
 
-    say(&line, INK_DIM, "q quit");
-    say(&line, INK_DIM, "? help");
-    say(&line, view->paused ? INK_YELLOW | INK_BOLD : INK_DIM, "p %s",
-        view->paused ? "go on" : "pause");
-    say(&line, INK_DIM, "s sort: %s", sort_names[view->sort]);
+    add_words(&line, INK_DIM, "q quit");
+    add_words(&line, INK_DIM, "? help");
+    add_words(&line, view->paused ? INK_YELLOW | INK_BOLD : INK_DIM, "p %s",
+              view->paused ? "go on" : "pause");
+    add_words(&line, INK_DIM, "s sort: %s", sort_names[view->sort]);
     if (view->page > 0 && view->page < jobs)
-        say(&line, INK_DIM, "jobs %zu-%zu of %zu", view->first + 1, last, jobs);
+        add_words(&line, INK_DIM, "jobs %zu-%zu of %zu", view->first + 1, last, jobs);
 }
 
 static void draw_help(struct frame *frame, int row)

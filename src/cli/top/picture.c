@@ -76,10 +76,10 @@ static void count_paces(struct picture *picture, int64_t before)
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-static const struct told {
+static const struct shown_event {
     const char *type;
     unsigned ink;
-} told[] = {
+} shown_events[] = {
     {"job.recovered", INK_GREEN},    {"job.poisoned", INK_RED},
     {"job.failed", INK_RED},         {"lease.recovered", INK_GREEN},
     {"worker.started", INK_PLAIN},   {"worker.late", INK_YELLOW},
@@ -93,15 +93,15 @@ static const struct told {
 };
 
 /** How an event is shown; NULL: it is not. */
-static const struct told *find_told(const lh_event *event)
+static const struct shown_event *find_shown(const lh_event *event)
 {
     /* A failed attempt that will be retried is routine: it is not shown. */
     if (strcmp(event->type, "job.failed") == 0 &&
         (event->to == NULL || strcmp(event->to, "failed") != 0))
         return NULL;
-    for (size_t i = 0; i < sizeof told / sizeof told[0]; i++)
-        if (strcmp(told[i].type, event->type) == 0)
-            return &told[i];
+    for (size_t i = 0; i < sizeof shown_events / sizeof shown_events[0]; i++)
+        if (strcmp(shown_events[i].type, event->type) == 0)
+            return &shown_events[i];
     return NULL;
 }
 
@@ -127,7 +127,7 @@ static void add_named(struct buf *text, const char *noun, const char *name)
         buf_format(text, "%s%s %s", text->n > 0 ? "  " : "", noun, name);
 }
 
-static void tell(struct buf *text, const lh_event *event)
+static void describe(struct buf *text, const lh_event *event)
 {
     if (event->job > 0)
         buf_format(text, "job %" PRId64, event->job);
@@ -144,13 +144,13 @@ static void tell(struct buf *text, const lh_event *event)
 
 static void remember(struct picture *picture, const lh_event *event)
 {
-    const struct told *how = find_told(event);
+    const struct shown_event *how = find_shown(event);
     struct happening *slot = &picture->event[picture->events % PICTURE_EVENTS];
     struct buf text = {0};
 
     if (how == NULL)
         return;
-    tell(&text, event);
+    describe(&text, event);
     slot->at = event->at;
     slot->ink = how->ink;
     snprintf(slot->type, sizeof slot->type, "%s", event->type);
