@@ -87,7 +87,7 @@ SPEC(the_death_lateness_and_cleaning_of_a_worker_are_logged_with_its_name)
     (void)upkeep(&w);
     (void)upkeep(&w);
     EXPECT_EQ(book.n, 1); /* logged once */
-    expect_of_worker(the_line(&book, "worker w-1 is late: it has missed a beat"), LH_LOG_INFO,
+    expect_of_worker(the_line(&book, "worker w-1 is late: it missed a heartbeat"), LH_LOG_INFO,
                      "w-1", "");
     clock_advance_ms(&w, SILENCE_MS / 3);
     (void)upkeep(&w);

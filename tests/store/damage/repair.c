@@ -528,7 +528,7 @@ TEST(a_page_of_jobs_in_place_of_the_highest_ids_is_not_taken_for_them)
     free(bytes);
     store = repair_open();
     lh_report *report = repair_report(store);
-    expect_said(report, "highest ids ever given are lost");
+    expect_said(report, "highest ids ever issued are lost");
     EXPECT_EQ(rows_changed("lh_job", "true"), 0);
     EXPECT(add(store, "mail", "y") > last);
     store_check(store);

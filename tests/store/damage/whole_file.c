@@ -231,7 +231,7 @@ TEST(no_id_is_used_again_if_the_highest_job_id_is_lost)
     lh_store *store = repair_open();
     lh_report *report = repair_report(store);
     expect_said(report, "REINDEX");
-    expect_said(report, "highest ids ever given are lost");
+    expect_said(report, "highest ids ever issued are lost");
     EXPECT(add(store, "mail", "y") > last);
     EXPECT_EQ(epoch_of(store), 1);
     store_check(store);

@@ -142,7 +142,7 @@ BEGIN
     IF FOUND THEN
         PERFORM leasehold.event_put(now, 'worker.late', NULL, NULL, of_worker, NULL, NULL, NULL,
                                     'system/recovery', NULL, NULL);
-        r := leasehold.log_later(r, 'info', 'worker ' || of_worker || ' is late: it has missed a beat', NULL,
+        r := leasehold.log_later(r, 'info', 'worker ' || of_worker || ' is late: it missed a heartbeat', NULL,
                                  NULL, NULL, NULL, of_worker);
     END IF;
 EXCEPTION WHEN integrity_constraint_violation OR raise_exception OR data_exception THEN

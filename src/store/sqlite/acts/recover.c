@@ -371,7 +371,7 @@ static int mark_late(struct txn *txn, const struct lhi_death *death, bool by_ope
 
     if (rc >= 0 && v.changed)
         sq_txn_log(txn, LH_LOG_INFO, &(lh_log_entry){.worker = death->worker},
-                   "worker %s is late: it has missed a beat", death->worker);
+                   "worker %s is late: it missed a heartbeat", death->worker);
     return rc;
 }
 

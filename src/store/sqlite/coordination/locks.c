@@ -33,7 +33,8 @@ int sq_coord_present(struct coord *coord, int64_t busy_ms, struct lhi_error *err
      * repairs the store after a crash. */
     while (!lhi_lock_try(coord->fd, BYTE_PRESENT, true)) {
         if (lhi_mono_ms() - start >= (being_checked(coord) ? CHECKED_MS : busy_ms))
-            return lhi_fail(err, LH_EBUSY, "store is busy: process %lld (%.23s) has it for itself",
+            return lhi_fail(err, LH_EBUSY,
+                            "store is busy: process %lld (%.23s) uses it exclusively",
                             (long long)coord->page->holder_pid, coord->page->holder_what);
         lhi_sleep_ms(1);
     }

@@ -66,8 +66,8 @@ static void warn_of_links(struct db *db, uint32_t links)
 {
     if (links > 1 && db->links <= 1)
         lhi_log(&db->log, LH_LOG_WARN,
-                "database \"%s\" has %u names (hard links): this handle goes on, but nobody can "
-                "open the store for writing until the other name is removed; copy a store with "
+                "database \"%s\" has %u names (hard links): this process goes on, but the store "
+                "cannot be opened for writing until the other name is removed; copy a store with "
                 "\"leasehold backup\", not with links",
                 db->path, links);
     db->links = links;
@@ -242,7 +242,7 @@ int sq_names_problem(const struct db *db, char *out, size_t len)
     if (rc == LH_OK && look(db->file, &st) && st.stx_nlink > 1 && !is_swapping(db))
         rc = lhi_fail(&err, LH_EINVAL,
                       "database \"%s\" has %u names (hard links): what was written under another "
-                      "name may be missing here, and nobody can open it for writing",
+                      "name may be missing here, and it cannot be opened for writing",
                       db->path, st.stx_nlink);
     lhi_format(out, len, "%s", rc == LH_OK ? "" : err.text);
     return rc;

@@ -100,11 +100,10 @@ void sq_trust_warn_of_owner(const char *database, const struct lhi_log *log)
     if (lstat(database, &st) != 0 || !look_at_folder(database, &around) ||
         !(around.st_mode & S_IWOTH) || is_owner(st.st_uid, &around))
         return;
-    lhi_log(
-        log, LH_LOG_WARN,
-        "database \"%s\" is in a folder where everybody may make files, and belongs to user %lu, "
-        "who can choose the jobs that are run from it",
-        database, (unsigned long)st.st_uid);
+    lhi_log(log, LH_LOG_WARN,
+            "database \"%s\" is in a folder where every user may create files, and belongs to user "
+            "%lu, who can choose the jobs that run",
+            database, (unsigned long)st.st_uid);
 }
 
 /* May users who cannot write the database create files beside it? */

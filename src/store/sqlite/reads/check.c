@@ -349,7 +349,7 @@ static void check_surroundings(struct db *db, struct conn *conn, struct report *
     if (!sq_trust_folder(db->file))
         found(
             report, "warning", "folder",
-            "everybody may rename and remove files in the folder of the store, and so replace it");
+            "every user may rename and remove files in the folder of the store, and so replace it");
     lhi_format(wal, sizeof wal, "%s-wal", db->file);
     int64_t wal_bytes = stat(wal, &st) == 0 ? (int64_t)st.st_size : 0;
     found(report, wal_bytes > LARGE_WAL ? "warning" : "info", "wal", "%lld bytes",

@@ -143,7 +143,7 @@ int sq_counters_skip(struct conn *conn, int64_t seen, struct repair_result *resu
         sq_run(conn, LHI_SQL_REPAIR_SKIP_IDS, err, "i", (int64_t)SKIPPED_IDS) < 0)
         return err->status;
     if (!sq_repair_add_loss(result, "error", "lost",
-                            "highest ids ever given are lost: new jobs begin above %lld",
+                            "highest ids ever issued are lost: new jobs begin above %lld",
                             (long long)last))
         return lhi_no_memory(err);
     return LH_OK;
