@@ -568,7 +568,7 @@ TEST(only_the_user_can_read_what_a_killed_copy_leaves)
         EXPECT_EQ(stat(path, &st), 0);
         EXPECT_EQ(st.st_mode & 0777, 0600);
     }
-    /* And nobody is hindered by it. */
+    /* And it prevents no open for writing. */
     lh_store *store = store_open("ro/store.db", (lh_open_opts){.read_only = true});
     EXPECT_EQ(counts_of(store, "mail").pending, ALL);
     lh_close(store);

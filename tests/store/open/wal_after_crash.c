@@ -168,10 +168,10 @@ TEST(log_held_by_a_reader_is_reported_and_the_store_opens)
     db_exec(reader, "BEGIN; SELECT count(*) FROM lh_job");
     crash(write_a_little);
     store = open_logged(&lines, (lh_open_opts){0});
-    EXPECT_CONTAINS(lines.text, "could not be folded");
+    EXPECT_CONTAINS(lines.text, "could not be moved into the database");
     lh_report *report = last_report(store);
     EXPECT_STR(report->trigger, "startup");
-    EXPECT(tells_of(report, "could not be folded"));
+    EXPECT(tells_of(report, "could not be moved into the database"));
     EXPECT(report->integrity.passed);
     lh_report_free(report);
     add(store, "mail", "goes on");
@@ -205,7 +205,7 @@ TEST(failed_checkpoint_is_reported_and_the_store_opens)
     EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &tight), 0);
     store = open_logged(&lines, (lh_open_opts){0});
     EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
-    EXPECT_CONTAINS(lines.text, "could not be folded");
+    EXPECT_CONTAINS(lines.text, "could not be moved into the database");
     EXPECT_EQ(counts_of(store, "mail").pending, 11);
     add(store, "mail", "there is room again");
     lh_close(store);

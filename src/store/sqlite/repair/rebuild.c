@@ -340,12 +340,12 @@ static int complete_meta(struct salvage *s, struct lhi_error *err)
                        "identity of the store", "the one in the coordination file is used", err)) <
             0 ||
         (rc = say_lost(s, sq_run(conn, LHI_SQL_REPAIR_META, err, "ti", "epoch", epoch), "epoch",
-                       "the highest that any token tells of is taken", err)) < 0 ||
+                       "the highest in any token is used", err)) < 0 ||
         (rc = say_lost(s, sq_run(conn, LHI_SQL_REPAIR_META, err, "tt", "anchor_boot", ""),
                        "boot of the machine", "this one counts as a new one", err)) < 0)
         return rc;
     wall = sq_run(conn, LHI_SQL_REPAIR_META, err, "ti", "anchor_wall", lhi_wall_ms());
-    if ((rc = say_lost(s, wall, "anchor of the clock", "it is made anew", err)) < 0 ||
+    if ((rc = say_lost(s, wall, "anchor of the clock", "it is set again", err)) < 0 ||
         (rc = sq_run(conn, LHI_SQL_REPAIR_META, err, "ti", "anchor_mono", sq_machine_ms(s->db))) <
             0 ||
         /* An incomplete anchor is useless. */
