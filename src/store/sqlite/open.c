@@ -30,53 +30,11 @@
 #include <unistd.h>
 
 enum {
-    BUSY_STEPS = 1550,
     SKIPPED_IDS = 1000000,
     OPEN_BYTES = 512 << 10 /* bytes of log that opening may write */
 };
 
-/* ---- a connection ---- */
-
-/* Our own writers wait for the writer lock and never meet here. But a program of somebody else may
- * hold SQLite's write lock, and the first process that opens a store rebuilds the index of the log.
- * Wait in small steps, for 1.55 s in total (50 ms, doubled four times). */
-static int patience(void *arg, int steps)
-{
-    (void)arg;
-    if (steps >= BUSY_STEPS)
-        return 0;
-    lhi_sleep_ms(1);
-    return 1;
-}
-
-void sq_conn_set_busy_wait(struct conn *conn, bool patient)
-{
-    (void)sqlite3_busy_handler(conn->db, patient ? patience : NULL, NULL);
-}
-
-int sq_conn_open(struct conn *conn, const char *path, int flags, struct lhi_error *err)
-{
-    int status = sq_trust_names(path, (flags & SQLITE_OPEN_READWRITE) != 0, err);
-
-    if (status != LH_OK)
-        return status;
-    int rc = sqlite3_open_v2(path, &conn->db,
-                             flags | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_PRIVATECACHE, NULL);
-    if (rc != SQLITE_OK)
-        return sq_fail(conn, rc, err);
-    (void)sqlite3_extended_result_codes(conn->db, 1);
-    sq_conn_set_busy_wait(conn, true);
-    (void)sqlite3_db_config(conn->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
-    (void)sqlite3_db_config(conn->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
-    (void)sqlite3_db_config(conn->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
-    if (sq_row_sum_register(conn, err) < 0)
-        return err->status;
-    return sq_exec(
-        conn,
-        "PRAGMA foreign_keys = ON; PRAGMA cell_size_check = ON; PRAGMA mmap_size = 0;"
-        "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 0; PRAGMA temp_store = MEMORY",
-        err);
-}
+/* ---- opening ---- */
 
 static int on_wal(void *arg, sqlite3 *handle, const char *name, int frames)
 {
@@ -86,73 +44,6 @@ static int on_wal(void *arg, sqlite3 *handle, const char *name, int frames)
     db->wal_frames = frames;
     return SQLITE_OK;
 }
-
-static bool in_wal_mode(struct conn *conn, const char *pragma, int *rc)
-{
-    sqlite3_stmt *stmt = NULL;
-
-    *rc = sqlite3_prepare_v2(conn->db, pragma, -1, &stmt, NULL);
-    if (*rc == SQLITE_OK)
-        *rc = sqlite3_step(stmt);
-    bool wal = *rc == SQLITE_ROW &&
-               sqlite3_stricmp((const char *)sqlite3_column_text(stmt, 0), "wal") == 0;
-    (void)sqlite3_finalize(stmt);
-    return wal;
-}
-
-/* False: the file says in its header that it is not in WAL mode. */
-static bool header_says_wal(struct conn *conn)
-{
-    enum { WRITE_VERSION_AT = 18, WAL_VERSION = 2 };
-    unsigned char versions[2] = {0};
-    sqlite3_file *file = NULL;
-
-    return sqlite3_file_control(conn->db, "main", SQLITE_FCNTL_FILE_POINTER, &file) != SQLITE_OK ||
-           file == NULL || file->pMethods == NULL ||
-           file->pMethods->xRead(file, versions, sizeof versions, WRITE_VERSION_AT) != SQLITE_OK ||
-           (versions[0] == WAL_VERSION && versions[1] == WAL_VERSION);
-}
-
-/* A log beside the file is enough for SQLite to use WAL mode; the header then stays as it is. A power
- * loss can leave a log and the header from before the switch. As soon as that log is empty, the next
- * connection would take the file for one in rollback mode. So the WAL is checkpointed and the switch repeated. */
-static bool switch_to_wal(struct conn *conn, int *rc)
-{
-    if (in_wal_mode(conn, "PRAGMA journal_mode", rc) && !header_says_wal(conn)) {
-        (void)in_wal_mode(conn, "PRAGMA journal_mode = DELETE", rc);
-        if (*rc != SQLITE_ROW)
-            return false;
-    }
-    return in_wal_mode(conn, "PRAGMA journal_mode = WAL", rc);
-}
-
-/* Several processes may open a new file at once, and a program of somebody else may use it. SQLite
- * writes the change of mode with a rollback journal, whose checksum takes a page of zeros for a
- * page that is nearly empty. So the journal must be completely on the disk before it counts. EXTRA also
- * makes the removal of the journal durable: a journal that a power loss brings back would undo the
- * switch. */
-int sq_set_wal_mode(struct conn *conn, bool *changed, struct lhi_error *err)
-{
-    int64_t deadline = lhi_mono_ms() + BUSY_STEPS;
-    int rc;
-
-    *changed = !in_wal_mode(conn, "PRAGMA journal_mode", &rc);
-    if ((*changed || !header_says_wal(conn)) &&
-        (rc = sq_exec(conn, "PRAGMA synchronous = EXTRA", err)) < 0)
-        return rc;
-    for (;;) {
-        if (switch_to_wal(conn, &rc))
-            return sq_exec(conn, "PRAGMA synchronous = NORMAL", err);
-        if (rc == SQLITE_ROW)
-            return lhi_fail(err, LH_EFAIL, "database cannot be switched to WAL mode here");
-        int status = sq_fail(conn, rc, err);
-        if (status != LH_EBUSY || lhi_mono_ms() >= deadline)
-            return status;
-        lhi_sleep_ms(1);
-    }
-}
-
-/* ---- opening ---- */
 
 /* Make the folder absolute and keep the last part. To SQLite a path with a leading slash is neither
  * a URI nor ":memory:", and it stays valid when the program changes its working directory. */
@@ -469,77 +360,6 @@ static void db_close(void *self)
     lhi_free(db);
 }
 
-enum { MAX_QUEUES = 64 };
-
-static size_t hash_queues(const lh_claim_opts *opts, uint32_t hashes[MAX_QUEUES])
-{
-    size_t n = opts->n_queues < MAX_QUEUES ? opts->n_queues : MAX_QUEUES;
-    for (size_t i = 0; i < n; i++)
-        hashes[i] = sq_queue_hash(opts->queues[i]);
-    return n;
-}
-
-static uint32_t db_ticket(void *self, const struct lhi_topic *topic)
-{
-    struct db *db = self;
-    uint32_t hashes[MAX_QUEUES];
-
-    if (db->coord.page == NULL)
-        return 0;
-    switch (topic->on) {
-    case LHI_ON_JOBS:
-        return sq_queue_ticket(&db->coord, hashes, hash_queues(topic->opts, hashes));
-    case LHI_ON_MAINTENANCE:
-        return sq_maintenance_ticket(&db->coord);
-    default:
-        return sq_commit_ticket(&db->coord);
-    }
-}
-
-/* The ticket is all there is to it: wake-ups are counted in shared memory. */
-static enum lhi_subscribed db_subscribe(void *self, const struct lhi_topic *topic)
-{
-    (void)self;
-    (void)topic;
-    return LHI_SUBSCRIBED_BEFORE;
-}
-
-static bool db_wait(void *self, const struct lhi_topic *topic, uint32_t ticket, int64_t timeout_ms)
-{
-    struct db *db = self;
-    uint32_t hashes[MAX_QUEUES];
-
-    if (db->coord.page == NULL) {
-        lhi_sleep_ms(timeout_ms);
-        return topic->on !=
-               LHI_ON_MAINTENANCE; /* without a coordination file nothing wakes it: poll */
-    }
-    sq_death_watch_start(db);
-    if (topic->on == LHI_ON_MAINTENANCE)
-        return sq_wait_maintenance(&db->coord, ticket, timeout_ms);
-    sq_foreign_writers_watch(db);
-    if (topic->on == LHI_ON_COMMITS)
-        return sq_wait_commit(&db->coord, ticket, timeout_ms);
-    return sq_wait_queue(&db->coord, ticket, hashes, hash_queues(topic->opts, hashes), timeout_ms);
-}
-
-static uint32_t db_deaths(void *self)
-{
-    const struct db *db = self;
-    return db->coord.page ? sq_maintenance_ticket(&db->coord) : 0;
-}
-
-static void db_wake(void *self)
-{
-    struct db *db = self;
-
-    if (db->coord.page == NULL)
-        return;
-    sq_wake_all_queues(&db->coord);
-    sq_wake_maintenance(&db->coord);
-    sq_wake_commit(&db->coord);
-}
-
 static const struct lhi_store_ops sqlite_ops = {
     .kind = "sqlite",
     .clock = CLOCK_MONOTONIC,
@@ -547,11 +367,11 @@ static const struct lhi_store_ops sqlite_ops = {
     .perform = sq_db_perform,
     .read = sq_db_read,
     .now = sq_db_now,
-    .ticket = db_ticket,
-    .subscribe = db_subscribe,
-    .wait = db_wait,
-    .deaths = db_deaths,
-    .wake = db_wake,
+    .ticket = sq_db_ticket,
+    .subscribe = sq_db_subscribe,
+    .wait = sq_db_wait,
+    .deaths = sq_db_deaths,
+    .wake = sq_db_wake,
 };
 
 /* SQLite takes the file for no database. It is a damaged store if the coordination file names it or

@@ -7,7 +7,7 @@
 
 struct txn;
 
-/* ---- open.c ---- */
+/* ---- connection.c, open.c ---- */
 
 int sq_conn_open(struct conn *conn, const char *path, int flags, struct lhi_error *err);
 /* Open for reading, also where the store cannot be written. */

@@ -35,6 +35,13 @@ struct insert_context {
 int sq_insert_job(struct insert_context *ctx, const char *queue, const lh_new_job *job,
                   lh_enqueued *out, struct lhi_error *err);
 
+/* ---- queue_limits.c ---- */
+
+bool sq_queue_paused(const struct db *db, const char *queue);
+/* How many of `want` jobs may be claimed now; `*bucket` is the level of the queue's rate. */
+int sq_claims_allowed(struct txn *txn, const lh_policy *policy, const char *queue, size_t want,
+                      size_t *allowed, int64_t *bucket, struct lhi_error *err);
+
 /* ---- damaged_job.c: jobs whose row does not match its checksums ---- */
 
 enum damage { DAMAGED_NOT, DAMAGED_PAYLOAD, DAMAGED_NAMES, DAMAGED_ROW };

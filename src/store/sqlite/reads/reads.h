@@ -13,6 +13,12 @@ int sq_read_schedules(struct conn *conn, struct lhi_act *act, struct lhi_error *
 int sq_read_move_part(struct conn *conn, struct lhi_act *act, struct lhi_error *err);
 int sq_read_moved(struct conn *conn, struct lhi_act *act, struct lhi_error *err);
 int sq_read_totals(struct conn *conn, lh_store_info *info, struct lhi_error *err);
+/* ---- status.c ---- */
+int sq_read_stats(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err);
+int sq_read_poll(struct db *db, struct conn *conn, struct lhi_act *act, struct lhi_error *err);
+int sq_read_retries(struct conn *conn, struct lhi_act *act, struct lhi_error *err);
+
+/* ---- backup.c, move.c, read.c ---- */
 int sq_backup_store(struct db *db, struct lhi_act *act, struct lhi_error *err);
 /* Why only a move may write to this store; "": every act may. */
 int sq_move_closed(const struct db *db, struct conn *conn, char *out, size_t len,
