@@ -203,13 +203,21 @@ SPEC(every_kind_of_recovery_keeps_the_fields_of_the_job)
 {
     static const lh_recover_opts by_age = {.by_age = true};
     static const struct way ways[] = {
-        {NULL, LH_ACTION_RETRY, 1000, 3, false, LH_PENDING},
-        {NULL, LH_ACTION_RETRY, 60000, 3, false, LH_PENDING},
-        {NULL, LH_ACTION_PENDING, 60000, 3, false, LH_PENDING},
-        {NULL, LH_ACTION_FAIL, 60000, 3, false, LH_FAILED},
-        {NULL, LH_ACTION_RETRY, 60000, 0, false, LH_FAILED},
-        {NULL, LH_ACTION_RETRY, 60000, 3, true, LH_PENDING},
-        {&by_age, LH_ACTION_RETRY, 60000, 3, false, LH_SCHEDULED},
+        {.action = LH_ACTION_RETRY, .lease_ms = 1000, .max_recoveries = 3, .to = LH_PENDING},
+        {.action = LH_ACTION_RETRY, .lease_ms = 60000, .max_recoveries = 3, .to = LH_PENDING},
+        {.action = LH_ACTION_PENDING, .lease_ms = 60000, .max_recoveries = 3, .to = LH_PENDING},
+        {.action = LH_ACTION_FAIL, .lease_ms = 60000, .max_recoveries = 3, .to = LH_FAILED},
+        {.action = LH_ACTION_RETRY, .lease_ms = 60000, .max_recoveries = 0, .to = LH_FAILED},
+        {.action = LH_ACTION_RETRY,
+         .lease_ms = 60000,
+         .max_recoveries = 3,
+         .tells_started = true,
+         .to = LH_PENDING},
+        {.opts = &by_age,
+         .action = LH_ACTION_RETRY,
+         .lease_ms = 60000,
+         .max_recoveries = 3,
+         .to = LH_SCHEDULED},
     };
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
         expect_way(&ways[i]);
