@@ -13,7 +13,7 @@
 typedef struct pg_conn PGconn;
 #endif
 
-enum { PATIENCE_MS = 20000, MOST_TEXT = 1000 };
+enum { PATIENCE_MS = TEST_BUSY_MS, MOST_TEXT = 1000 };
 
 struct stranger {
     sqlite3 *file; /* either this or the connection */

@@ -247,7 +247,7 @@ TEST(a_critical_job_stops_the_worker_which_waits_for_the_others)
     struct shift shift = SHIFT("q", "-j", "2", "--", SH("sh; exit $?"));
     EVENTUALLY(state_of(&shop, slow) == LH_RUNNING);
     int64_t critical = put(&shop, "q", "echo no key at hand >&2; exit 78");
-    EVENTUALLY(said(&shift, "this worker stops"));
+    EVENTUALLY(said(&shift, "the worker stops"));
     int64_t next = put(&shop, "q", "exit 0");
     touch("go");
     EXPECT_EQ(shift_wait(&shift), 1);

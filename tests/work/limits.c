@@ -123,7 +123,7 @@ TEST(a_draining_worker_reports_that_it_waits_for_retries)
     int64_t job = put(&shop, "q", "x");
     fail_for_an_hour(&shop, job);
     struct shift shift = SHIFT("q", "--drain", "--", "true");
-    EVENTUALLY(said(&shift, "nothing is pending: waiting for jobs that are to be retried"));
+    EVENTUALLY(said(&shift, "nothing is pending: waiting for jobs that will be retried"));
     EXPECT_OK(lh_reschedule(shop.store, job, 0, 0, NULL));
     EXPECT_EQ(shift_wait(&shift), 0);
     EXPECT_EQ(state_of(&shop, job), LH_COMPLETED);
@@ -136,7 +136,7 @@ TEST(a_worker_that_waits_for_retries_can_be_stopped)
     int64_t job = put(&shop, "q", "x");
     fail_for_an_hour(&shop, job);
     struct shift shift = SHIFT("q", "--drain=retries", "--", "true");
-    EVENTUALLY(said(&shift, "waiting for jobs that are to be retried"));
+    EVENTUALLY(said(&shift, "waiting for jobs that will be retried"));
     EXPECT_EQ(shift_stop(&shift), 0);
     EXPECT_EQ(state_of(&shop, job), LH_SCHEDULED);
     shop_close(&shop);
