@@ -77,7 +77,7 @@ static void print_step(const struct step *step, bool colors)
     buf_clear(&line);
 }
 
-static void print_story(const lh_job *job, const lh_events *events)
+static void print_history(const lh_job *job, const lh_events *events)
 {
     bool colors = text_colors(stdout);
     struct step *steps = mem_array(events->n + 3, sizeof *steps);
@@ -105,7 +105,7 @@ static void print_story(const lh_job *job, const lh_events *events)
         !has_event(events, "job.completed", job->finished_at))
         steps[n++] = (struct step){job->finished_at, 2 * events->n + 2, "completed", NULL, NULL};
     qsort(steps, n, sizeof *steps, by_time);
-    printf("\n%sstory%s\n", style_on(STYLE_BOLD, colors), style_off(STYLE_BOLD, colors));
+    printf("\n%shistory%s\n", style_on(STYLE_BOLD, colors), style_off(STYLE_BOLD, colors));
     for (size_t i = 0; i < n; i++)
         print_step(&steps[i], colors);
     buf_clear(&holder);
@@ -134,7 +134,7 @@ static void field_time(const char *label, int64_t at, int64_t now)
                    text_when(at, now, when, sizeof when));
 }
 
-/** Prints the history. `cut` is the number of events that are no longer kept. */
+/** Prints a payload or result. `cut` is the number of bytes that were not kept. */
 static void print_bytes(const char *title, const void *bytes, size_t len, int64_t cut, bool is_text)
 {
     enum { MOST = 4096 };
@@ -238,7 +238,7 @@ static int run(struct cli *cli, const struct args *args)
         js_clear(&json);
     } else {
         print_job(&jobs->job[0], lh_now(cli->store));
-        print_story(&jobs->job[0], events);
+        print_history(&jobs->job[0], events);
     }
     lh_events_free(events);
     lh_jobs_free(jobs);

@@ -7,6 +7,20 @@
 
 enum { WIDTH = 80 };
 
+/** The length of the next word. Words in brackets stay together: `[--grace D]`. */
+static size_t word_length(const char *text)
+{
+    size_t depth = 0, n = 0;
+
+    for (; text[n] != '\0' && text[n] != '\n' && (text[n] != ' ' || depth > 0); n++) {
+        if (text[n] == '[')
+            depth++;
+        else if (text[n] == ']' && depth > 0)
+            depth--;
+    }
+    return n;
+}
+
 /** Prints text wrapped to the width, with further lines indented, and ends the line. `first` is the
  *  column where the text starts; if it is less than `indent`, other text precedes it. */
 static void fill(const char *text, size_t first, size_t indent)
@@ -15,7 +29,7 @@ static void fill(const char *text, size_t first, size_t indent)
     bool fresh = first == indent;
 
     for (const char *p = text; *p != '\0';) {
-        size_t len = strcspn(p, " \n");
+        size_t len = word_length(p);
         size_t width = text_width(p, len);
         if (strncmp(p, "\n\n", 2) == 0) {
             printf("\n\n%*s", (int)indent, "");
