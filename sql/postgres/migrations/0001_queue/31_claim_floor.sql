@@ -56,7 +56,7 @@ BEGIN
 END $$;
 
 -- Claims that need the first scan of a queue make it one after the other, and those that come later find a claim
--- floor. A claim does not wait for a transaction that stays open. True: this claim makes the scan.
+-- floor. A claim waits for half a second at most: the other transaction may stay open. True: this claim makes the scan.
 CREATE FUNCTION leasehold.begin_first_scan(of_queue text) RETURNS boolean LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -66,7 +66,7 @@ BEGIN
         RETURN false;
     END IF;
     BEGIN
-        PERFORM set_config('lock_timeout', '2s', true);
+        PERFORM set_config('lock_timeout', '500ms', true);
         PERFORM FROM leasehold.maintenance_task d WHERE d.name = 'scan' FOR NO KEY UPDATE;
     EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
         NULL;
