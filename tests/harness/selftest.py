@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Does the harness fail what must fail? Runs the misbehaving tests of victim.c and reads the TAP.
+"""Tests of the harness: runs the misbehaving tests of victim.c and reads the TAP.
 
     selftest.py VICTIM SANITIZERS        SANITIZERS as in -Db_sanitize
 
-Not written on the harness itself: one that passes everything would pass this as well.
+These tests do not use the harness: a harness that passes every test would pass its own, too.
 """
 
 import os

@@ -25,7 +25,7 @@
 #define END_TOKEN (1 << 11)      /* job_complete, job_end_fail, job_release: AND token = :token */
 #define END_SYNCED (1 << 12)     /* a complete is on the disk before it is answered */
 /* live leases revoked by hand */
-#define HOLD_KEPT (1 << 13)      /* the job is kept back from others until the deadline ... */
+#define HOLD_KEPT (1 << 13)      /* the job is in quarantine until the deadline ... */
 #define HOLD_TOKEN (1 << 14)     /* ... or until the holder it waits for, and no other, answers */
 /* the worker and its guardian */
 #define SELF_FENCING (1 << 15)   /* a run is stopped before its job can be another's ... */
@@ -53,7 +53,7 @@
 #define FENCED 4  /* the resource takes no write of an older lease after one of a newer */
 #define LIMITS 5  /* attempt <= max_attempts, recoveries <= max_recoveries */
 #define ONCE 6    /* recovery ends the very lease that it judged, and nobody had ended that */
-#define FORFEIT 7 /* ... and that lease is forfeit at that moment */
+#define FORFEIT 7 /* ... and that job is reclaimable at that moment */
 #define ANSWER 8  /* who is told "done" had the lease until then, and did it */
 #define ENDS 9    /* every job ends, under fair scheduling (LTL) */
 

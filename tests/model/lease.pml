@@ -1,7 +1,7 @@
 /*
  * lease.pml: the life of a lease, for the model checker Spin.
  *
- * Workers claim a job, run it, beat, and end it; recoverers take back what is forfeit; the world
+ * Workers claim a job, run it, beat, and end it; recoverers take back reclaimable jobs; the world
  * (world.pml) lets time pass, kills, freezes, sets the clock, cuts the power. Spin tries every
  * order of these steps. With all guards the properties hold, with a guard taken out one of them
  * breaks (both are listed in guards.pml). run.py looks at all of it; README.md says what is left
@@ -27,7 +27,7 @@ typedef Row {
     byte holder = NONE;
     byte left;              /* until lease_until, when running; 0: expired */
     bit started;            /* started_at is set; a row given back or taken back has none */
-    byte hold, hold_token;  /* kept back for so long, because of the holder of this token */
+    byte hold, hold_token;  /* in quarantine this long, because of the holder of this token */
     byte lease, given_back; /* for the checks: number of the present lease, of the released one */
 };
 Row row[JOBS];
@@ -35,7 +35,7 @@ Row row[JOBS];
 /* lh_worker. What it says matters only while the worker holds a job. */
 typedef Record {
     byte quiet = SILENCE; /* ticks since the last beat */
-    bit buried;           /* found dead: what it holds is forfeit */
+    bit buried;           /* found dead: its jobs are reclaimable */
 };
 Record record[WORKERS];
 
@@ -178,7 +178,7 @@ inline end_hold(j, mine)
 {
     if
     :: row[j].hold > 0 && KEEP(HOLD_TOKEN, row[j].hold_token == mine) ->
-        printf("job %d is kept back no longer: the holder has answered\n", j);
+        printf("job %d leaves quarantine: the holder has answered\n", j);
         row[j].hold = 0;
         row[j].hold_token = 0;
         end_exclusive(j)

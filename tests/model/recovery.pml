@@ -1,5 +1,5 @@
 /*
- * recovery.pml: what is forfeit is found, judged, and taken back. Part of lease.pml.
+ * recovery.pml: reclaimable jobs are found, judged, and taken back. Part of lease.pml.
  */
 
 #if RECOVERERS
@@ -74,7 +74,7 @@ inline take_back(r)
         printf("recoverer %d takes job %d back\n", r, j);
         CHECK(ONCE, row[j].lease != 0 && row[j].lease == cand[r].lease);
         CHECK(FORFEIT, EXPIRED(j) || ORPHANED(j) || (cand[r].cause == aged && AGED(j)));
-        /* What is revoked by hand while it is alive is kept back. */
+        /* A job that an operator revokes under a live lease is in quarantine. */
         if
         :: HAS(HOLD_KEPT) && cand[r].cause == aged && row[j].left > 0 ->
             row[j].hold = row[j].left;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Can what the workers saw have happened? Reads one history and says what is wrong with it.
+"""The checker: reads the history of one run and reports what is impossible in it.
 
     tests/torture/history.py FOLDER
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Torture: workers over one store, killed and stopped at random moments, and a history of it all.
+"""Torture: kills and suspends the workers of one store at random moments, and records a history.
 
     tests/torture/run.py --build BUILD [--by client|work] [--postgres] [--seconds N] [--kills N] …
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The checker proves itself: a true history passes, and every lie and every mutant is caught.
+"""Tests of the checker: it accepts a true history, and finds every forgery and every mutant.
 
     tests/torture/selftest.py --build BUILD [PATTERN]...
 
-A real history is made by a short torture (run.py). It must pass. Then it is forged, one line here
-and there, and each forgery must be found, by the rule that it breaks. Then the library itself is
+A short run of torture (run.py) makes a real history, which must pass. Then single lines of it are forged,
+and each forgery must be found by the rule that it breaks. Then the library itself is
 broken: a guard is taken out of a copy of its source, a client is linked with that, and its history
 must be found impossible. If a mutation no longer fits the source, its test fails.
 """
