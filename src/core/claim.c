@@ -1,4 +1,4 @@
-/* Claims, and everything that waits: for a job to claim, for a job to end. */
+/* claim.c: the public calls that claim jobs or wait for the end of a job. */
 #include "core/core.h"
 #include "core/wait.h"
 
@@ -46,8 +46,8 @@ int64_t lhi_deadline(int64_t wait_ms)
     return __builtin_add_overflow(lhi_mono_ms(), wait_ms, &deadline) ? INT64_MAX : deadline;
 }
 
-/* A cancel flag rings no bell: it is looked at ten times a second, and nothing else is; unless whoever
- * raises it rings. */
+/* How long to sleep at a time. A cancel flag sends no wake-up, so it is polled every CANCEL_MS, unless the thread
+ * that raises it also calls lh_wake(). */
 static int64_t slice(int64_t left, const lh_flag *cancel, bool woken)
 {
     return cancel != NULL && !woken && left > CANCEL_MS ? CANCEL_MS : left;
@@ -68,7 +68,7 @@ int64_t lhi_max_sleep_ms(lh_store *store, enum lhi_wake_on on)
                                      : LHI_POLL_PERIOD(LHI_POLL_MS);
 }
 
-/* By the real clock: a test that has stopped the store's has not stopped the sleep. */
+/* The sleep is measured by the real clock: a test that stops the store's clock does not stop it. */
 bool lhi_sleep(lh_store *store, const struct lhi_topic *topic, uint32_t ticket, int64_t ms,
                const lh_flag *cancel, bool wakes)
 {
@@ -80,9 +80,8 @@ bool lhi_sleep(lh_store *store, const struct lhi_topic *topic, uint32_t ticket, 
     return false;
 }
 
-/* Somebody who waits anyway looks after the workers: when the siren was sounded a process may have
- * died. A failure is logged and does not stop the claim. */
-static void look_after_workers(lh_store *store)
+/* Recover the jobs of workers that have died. A failure is logged and does not stop the claim. */
+static void recover_dead_workers(lh_store *store)
 {
     struct lhi_run run = {0};
     struct lhi_error err;
@@ -92,21 +91,21 @@ static void look_after_workers(lh_store *store)
         lhi_log(&store->log, LH_LOG_WARN, "automatic recovery failed: %s", err.text);
 }
 
-/* What a waiting claim knows. */
+/* The state of a waiting claim. */
 struct waiting {
     lh_store *store;
     const lh_claim_opts *opts;
     struct lhi_topic topic;
     struct lhi_wait wait;
     uint32_t ticket;
-    int64_t deadline; /* monotonic; of a wait that ends */
+    int64_t deadline; /* monotonic; 0: the wait has no end */
     int64_t
-        due_at; /* real time: when something falls due, or a rate lets a job go; -1: never seen */
+        due_at; /* real time: when something falls due, or the rate allows a claim; -1: unknown */
     int64_t
-        leftovers_ms; /* until what a dead worker left running is looked for again; -1: there is nothing */
-    bool judged;  /* the workers were, since the claim began */
-    bool limited; /* a limit holds jobs back */
-    bool final;   /* the answer of a request that was made before never changes */
+        leftovers_ms; /* until the next search for processes of dead workers; -1: there are none */
+    bool judged;      /* the workers were judged since the claim began */
+    bool limited;     /* a limit holds jobs back */
+    bool final;       /* this was the answer to an earlier request, which never changes */
     bool no_retries;
 };
 
@@ -117,7 +116,7 @@ static int poll_for_jobs(struct waiting *w, struct lhi_error *err)
 
     if (rc < 0)
         return rc;
-    /* Expired means lease_until <= now: one later is surely past. */
+    /* A lease has expired at lease_until; one millisecond later this is certain. */
     w->due_at = poll.poll.next_ms >= 0 ? lhi_mono_us() / 1000 + poll.poll.next_ms + 1 : -1;
     lhi_wait_polled(&w->wait, poll.poll.found);
     return poll.poll.found ? LH_OK : LH_EMPTY;
@@ -135,15 +134,16 @@ static int claim_jobs(struct waiting *w, lh_jobs *jobs, struct lhi_error *err)
         w->due_at = w->due_at >= 0 && w->due_at < at ? w->due_at : at;
     }
     if (rc == LH_OK && jobs->n == 0 && jobs->priv != NULL)
-        lhi_arena_clear(jobs->priv); /* what was looked at and not taken: the wait may be long */
+        lhi_arena_clear(
+            jobs->priv); /* free jobs that were read but not claimed, because the wait may be long */
     if (rc >= 0 && jobs->n > 0)
         return LH_OK;
     lhi_wait_claimed_nothing(&w->wait);
     return rc < 0 ? rc : LH_EMPTY;
 }
 
-/* A claim that drains has found nothing. LH_OK: a job may still come; LH_EMPTY: none will. A retry may
- * become pending between the claim and the look for retries, so `*no_retries` asks for another claim. */
+/* A draining claim has found nothing. LH_OK: a job may still come; LH_EMPTY: none will. A retry may become pending
+ * between the claim and this read, so `*no_retries` asks for one more claim. */
 static int drained(lh_store *store, const lh_claim_opts *opts, bool *no_retries,
                    struct lhi_error *err)
 {
@@ -156,8 +156,8 @@ static int drained(lh_store *store, const lh_claim_opts *opts, bool *no_retries,
     return rc;
 }
 
-/* A worker may have died since this handle judged the workers last. On a store without round trips they are judged
- * before the first sleep in any case; elsewhere the death watch tells. */
+/* Judge the workers if one may have died since this handle did so last. On SQLite this also happens before the first
+ * sleep; on PostgreSQL, where it costs a round trip, only after the death watch has noticed a death. */
 static void judge_if_needed(struct waiting *w)
 {
     lh_store *store = w->store;
@@ -169,7 +169,7 @@ static void judge_if_needed(struct waiting *w)
         return;
     __atomic_store_n(&store->deaths_judged, deaths, __ATOMIC_RELAXED);
     w->judged = true;
-    look_after_workers(store);
+    recover_dead_workers(store);
     (void)lhi_leftovers_due(store, &w->leftovers_ms);
     if (store->store.ops->cheap_claims)
         lhi_wait_claim(&w->wait);
@@ -191,7 +191,7 @@ static void sleep_for_jobs(struct waiting *w, int64_t left)
                    lhi_sleep(w->store, &w->topic, w->ticket, ms, opts->cancel, opts->woken));
 }
 
-/* One step of the wait. LH_EMPTY: it goes on, unless there is nothing to wait for. */
+/* Take one step of the wait. LH_EMPTY: the wait continues. */
 static int take_step(struct waiting *w, lh_jobs *jobs, struct lhi_error *err)
 {
     const struct lhi_store_ops *ops = w->store->store.ops;
@@ -225,7 +225,7 @@ static int claim_waiting(lh_store *store, const lh_claim_opts *opts, lh_jobs *jo
             judge_if_needed(&w);
         bool looks = w.wait.step != LHI_STEP_SUBSCRIBE;
         int rc = take_step(&w, jobs, err);
-        /* A store that is busy for a while is one more thing to wait for. */
+        /* Keep waiting also while the store is busy. */
         if ((rc != LH_EMPTY && rc != LH_EBUSY) || opts->wait_ms == 0 || w.final)
             return rc;
         if (rc == LH_EBUSY)
@@ -246,7 +246,7 @@ static int claim_waiting(lh_store *store, const lh_claim_opts *opts, lh_jobs *jo
             return lhi_fail(err, LH_EINTR, "interrupted while waiting for a job");
         if (w.wait.step == LHI_STEP_SLEEP) {
             sleep_for_jobs(&w, left);
-            if (lhi_raised(opts->cancel)) /* before it claims what it will not use */
+            if (lhi_raised(opts->cancel)) /* before it claims jobs that the caller does not want */
                 return lhi_fail(err, LH_EINTR, "interrupted while waiting for a job");
         }
     }
@@ -282,7 +282,7 @@ int lh_claim(lh_store *store, const lh_claim_opts *opts, lh_jobs **out)
     return hand_out(rc, jobs, opts, err, out);
 }
 
-/* The claim of lh_complete_claim() stands: its jobs go to the caller at once. */
+/* The claim of lh_complete_claim() is committed: pass its jobs to the caller now. */
 static void hand_out_early(struct lhi_act *act)
 {
     lh_jobs **jobs = act->claim.stands_arg;
@@ -323,14 +323,14 @@ int lh_complete_claim(lh_store *store, const lh_done *done, size_t n, int *statu
     struct lhi_written *written = NULL;
     rc = lhi_written_by(done, n, &written, &acts[0].n, err);
     acts[0].outputs = written;
-    size_t first = acts[0].n > 0 ? 0 : 1; /* without output there is no act for it */
+    size_t first = acts[0].n > 0 ? 0 : 1; /* leave out the act for output if there is none */
     if (rc == LH_OK && (first == 1 || (rc = lhi_statuses(&acts[0], err)) == LH_OK) &&
         (rc = lhi_statuses(complete, err)) == LH_OK) {
         jobs->asked_mono_ms = lhi_clock_ms(lh_store_clock(store));
         rc = lhi_perform_all(store, &acts[first], 3 - first, err);
         (void)lhi_list_outcome(rc, complete, status, err);
         if (rc >= 0)
-            lhi_error_clear(err); /* what became of the completes is in their statuses */
+            lhi_error_clear(err); /* the outcomes of the completes are in their statuses */
     }
     lhi_free(acts[0].status);
     lhi_free(complete->status);
@@ -348,7 +348,7 @@ int lh_complete_claim(lh_store *store, const lh_done *done, size_t n, int *statu
     return hand_out(rc, jobs, opts, err, out);
 }
 
-/* ---- the end of a job ---- */
+/* ---- waiting for the end of a job ---- */
 
 int lh_job_wait(lh_store *store, int64_t id, int64_t wait_ms, const lh_flag *cancel, lh_jobs **out)
 {

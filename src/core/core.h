@@ -81,12 +81,12 @@ static inline bool lhi_raised(const lh_flag *cancel)
 /* When a wait of `wait_ms` (> 0) ends, by the monotonic clock. */
 int64_t lhi_deadline(int64_t wait_ms);
 
-/* Sleep for `ms`, or until a wake-up for the topic, which is true, or the cancel flag. `wakes`: who raises the flag
- * also calls lh_wake(), so it need not be polled. */
+/* Sleep until a wake-up for the topic (true), for `ms`, or until the cancel flag is raised. `wakes`: the thread that
+ * raises the flag also calls lh_wake(), so the flag need not be polled. */
 bool lhi_sleep(lh_store *store, const struct lhi_topic *topic, uint32_t ticket, int64_t ms,
                const lh_flag *cancel, bool wakes);
 
-/* How long to sleep at most without a poll. */
+/* The longest sleep without a poll. */
 int64_t lhi_max_sleep_ms(lh_store *store, enum lhi_wake_on on);
 
 /* What jobs.c and claim.c share. */

@@ -6,21 +6,21 @@
  *                                    └─ found ─▶ claim
  *
  * A wait for maintenance does not claim: it polls first, then subscribes and polls once more. The poll after
- * subscribing finds what was committed before the subscription was. A transaction that was about to commit just then
- * has seen no subscription and wakes nobody, so a few more polls follow, at growing intervals. Where no wake-up can
- * reach the process, polls at growing intervals are all there is.
+ * subscribing finds what was committed before the subscription. A transaction that was committing at that moment has
+ * not seen the subscription and sends no wake-up, so a few more polls follow, at growing intervals. A process that no
+ * wake-up can reach (a deaf one) only polls, at growing intervals.
  *
  * One wake-up reaches every waiter of a queue. A waiter whose claim then finds nothing pauses for a moment before it
  * subscribes and polls: the job that comes next may wake it without either. A poll that found a job which the claim
- * did not get (another was faster, or a limit holds it back) is not repeated before a sleep.
+ * did not get (another worker was faster, or a limit holds it back) is not repeated before a sleep.
  */
 #include "core/wait.h"
 
 enum {
     PAUSE_MS = 4,
-    EARLY_MS = 4,        /* the first poll after a subscription; then four times as long … */
-    EARLY_MOST_MS = 256, /* … up to this */
-    DEAF_MS = 50,        /* the same where no wake-up comes; doubled … */
+    EARLY_MS = 4, /* from the subscription to the first extra poll; then four times as long */
+    EARLY_MOST_MS = 256, /* … up to this pause */
+    DEAF_MS = 50,        /* the first pause of a deaf process; it doubles */
     DEAF_MOST_MS = 1000,
 };
 
@@ -48,7 +48,7 @@ void lhi_wait_subscribed(struct lhi_wait *wait, enum lhi_subscribed how)
         wait->early_ms = EARLY_MS;
     else if (how == LHI_SUBSCRIBED_DEAF)
         wait->early_ms = 0;
-    /* Subscribed all the while, or deaf: the look that was made is as good as another. */
+    /* If the subscription existed all the time, or the process is deaf, another poll would find nothing new. */
     bool known = how == LHI_SUBSCRIBED_BEFORE || how == LHI_SUBSCRIBED_DEAF;
     wait->step = known && wait->looked && wait->polled ? LHI_STEP_SLEEP : LHI_STEP_POLL;
 }
@@ -78,7 +78,7 @@ void lhi_wait_slept(struct lhi_wait *wait, bool woken)
     wait->subscribed = false;
     wait->woken = woken;
     if (paused && !woken) {
-        wait->polled = false; /* another may have subscribed meanwhile: poll */
+        wait->polled = false; /* another process may have subscribed meanwhile: poll */
         wait->step = LHI_STEP_SUBSCRIBE;
         return;
     }

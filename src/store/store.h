@@ -354,10 +354,10 @@ struct lhi_act {
     };
 };
 
-/* What a call waits for. */
+/* What a call waits for: a kind of wake-up. */
 enum lhi_wake_on {
-    LHI_ON_COMMITS,     /* any change */
-    LHI_ON_JOBS,        /* of the queues (and kinds) of opts */
+    LHI_ON_COMMITS,     /* any commit */
+    LHI_ON_JOBS,        /* a job in the queues of opts, of their kinds */
     LHI_ON_MAINTENANCE, /* something falls due within LHI_POLL_MS, or a worker's process has ended */
 };
 struct lhi_topic {
@@ -366,36 +366,36 @@ struct lhi_topic {
 };
 
 enum lhi_subscribed {
-    LHI_SUBSCRIBED_BEFORE, /* … the ticket was taken; the store was not asked */
-    LHI_SUBSCRIBED_OTHERS, /* it was, and another process had subscribed to the same */
-    LHI_SUBSCRIBED_NOW,    /* what is being committed just now may wake nobody */
-    LHI_SUBSCRIBED_DEAF,   /* no wake-up reaches this process: it has to poll */
+    LHI_SUBSCRIBED_BEFORE, /* since before the ticket was taken; this call did not ask the server */
+    LHI_SUBSCRIBED_OTHERS, /* now; another process had subscribed to the same before */
+    LHI_SUBSCRIBED_NOW,    /* now; a transaction that is committing may not have seen it */
+    LHI_SUBSCRIBED_DEAF,   /* wake-ups do not reach this process: it has to poll */
 };
 
-/* What an open store is asked to do. `self` is the store's own. */
+/* The functions of an open store. `self` is the store's own handle. */
 struct lhi_store_ops {
     const char *kind;
-    int clock; /* by which holders count their leases: see lh_store_clock() */
-    /* A claim that finds nothing costs no more than a poll, and each call is a round trip. */
+    int clock; /* the clock that measures leases, see lh_store_clock() */
+    /* A claim without a job costs no more than a poll, because each call is a round trip. */
     bool cheap_claims;
     void (*close)(void *self);
-    /* Perform all of `acts` in one transaction. Returns LH_OK when the transaction stands (see each
-     * act's err), else the failure of the whole, which no act survived. */
+    /* Perform acts in one transaction. LH_OK: it is committed, and each act has its outcome in err. Otherwise the
+     * transaction failed, and no act has changed anything (LH_EUNKNOWN: it may have). */
     int (*perform)(void *self, struct lhi_act *acts, size_t n, struct lhi_error *err);
     int (*read)(void *self, struct lhi_act *act, struct lhi_error *err);
     int64_t (*now)(void *self);
-    /* Waiting is: subscribe, poll (LHI_POLL), wait; the order is core/wait.c's. A ticket taken before a look makes
-     * sure that nothing that happens after the look is missed. */
+    /* A call waits by subscribing, polling (LHI_POLL) and waiting, in the order of core/wait.c. The ticket is the
+     * number of wake-ups so far: a wait with a ticket that was taken before a poll misses nothing after it. */
     uint32_t (*ticket)(void *self, const struct lhi_topic *topic);
-    /* Have wake-ups for the topic sent to this process. */
+    /* Have wake-ups for the topic sent to this process. SQLite: always subscribed. */
     enum lhi_subscribed (*subscribe)(void *self, const struct lhi_topic *topic);
-    /* Sleep until a wake-up that came after the ticket: true; or for `timeout_ms` of real time: false. */
+    /* Sleep until there is a wake-up after the ticket (true), or for `timeout_ms` of real time (false). */
     bool (*wait)(void *self, const struct lhi_topic *topic, uint32_t ticket, int64_t timeout_ms);
-    /* Rises when the process of a worker has ended, so that those who wait judge the workers. */
+    /* A number that rises when the process of a worker has ended: then waiting calls judge the workers. */
     uint32_t (*deaths)(void *self);
-    /* How long to sleep at most, where that is not LHI_POLL_MS; NULL: it is. */
+    /* The longest sleep; NULL: LHI_POLL_MS. */
     int64_t (*max_sleep_ms)(void *self, enum lhi_wake_on on);
-    void (*wake)(void *self); /* everybody who waits, for whatever */
+    void (*wake)(void *self); /* wake all waiting calls of all processes */
 };
 
 struct lhi_store {

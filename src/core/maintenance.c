@@ -1,15 +1,12 @@
-/* Upkeep: one round of what is due, pruning; and events, which tell of it all. */
+/* maintenance.c: the public calls lh_maintain() and lh_prune(). */
 #include "core/core.h"
 #include "core/wait.h"
 
 #include "base/clock.h"
 
-#include <string.h>
-
-enum { MAX_EVENTS = 10000, UPKEEP_MS = 60000 };
+enum { PRUNE_MS = 60000 }; /* the pause between two prunings */
 
 static const struct lhi_topic maintenance = {.on = LHI_ON_MAINTENANCE};
-static const struct lhi_topic any_commit = {.on = LHI_ON_COMMITS};
 
 /* NOLINTNEXTLINE(readability-non-const-parameter): the store moves *after on */
 static int prune_round(lh_store *store, int64_t older_than_ms, int64_t *after, int64_t *pruned,
@@ -51,10 +48,10 @@ int lh_prune(lh_store *store, int64_t older_than_ms, const lh_flag *cancel, int6
 static bool prune_due(const lh_store *store)
 {
     int64_t last = __atomic_load_n(&store->pruned_at, __ATOMIC_RELAXED);
-    return last == 0 || lhi_mono_ms() - last >= UPKEEP_MS;
+    return last == 0 || lhi_mono_ms() - last >= PRUNE_MS;
 }
 
-/* Recovery, promotion and expiry, pruning: one transaction, as long as there is not much of it. */
+/* Recovery, promotion, schedules, expiry and pruning: one transaction unless there is much to do. */
 static int one_round(lh_store *store, struct lhi_run *run, const lh_flag *cancel, lh_upkeep *done,
                      struct lhi_error *err)
 {
@@ -127,7 +124,7 @@ static int wait_until_due(lh_store *store, const lh_maintain_opts *opts, struct 
         if (due)
             lhi_wait_calm(&wait);
         const int64_t most = lhi_max_sleep_ms(store, LHI_ON_MAINTENANCE);
-        /* The leader returns in order to prune, however long it is to wait. */
+        /* The leader returns to prune, even if the caller waits longer. */
         if (ops->max_sleep_ms != NULL && most <= LHI_POLL_MS && prune_due(store))
             return LH_OK;
         if (opts->wait_ms > 0 && (left = deadline - lhi_mono_ms()) < 0)
@@ -138,7 +135,7 @@ static int wait_until_due(lh_store *store, const lh_maintain_opts *opts, struct 
                        lhi_sleep(store, &maintenance, ticket, ms, opts->cancel, opts->woken));
         if (ops->deaths(store->store.self) != deaths)
             return LH_OK;
-        /* It may be another thing by now: poll for it, but not at once. */
+        /* Something else may be due now. */
         __atomic_store_n(&store->stuck, false, __ATOMIC_RELAXED);
         if (opts->wait_ms > 0 && lhi_mono_ms() >= deadline && !lhi_raised(opts->cancel))
             return lhi_max_sleep_ms(store, LHI_ON_MAINTENANCE) > LHI_POLL_MS ? LH_EMPTY : LH_OK;
@@ -149,7 +146,7 @@ int lh_maintain(lh_store *store, const lh_maintain_opts *opts, lh_upkeep *out)
 {
     static const lh_maintain_opts defaults;
     struct lhi_run run = {0};
-    lh_upkeep done = {.next_ms = UPKEEP_MS};
+    lh_upkeep done = {.next_ms = PRUNE_MS};
     bool due = false, due_before = false;
     int64_t next_ms;
     int rc;
@@ -178,7 +175,7 @@ int lh_maintain(lh_store *store, const lh_maintain_opts *opts, lh_upkeep *out)
     done.report = run.report;
     if ((rc = poll_due(store, false, &due, &next_ms, err)) < 0)
         return rc;
-    /* Due before the round and after it, and the round did nothing: so it is meant to be. */
+    /* Something is due before and after a round that did nothing: maintenance does not do it (recovery off). */
     bool idle =
         done.recovered + done.promoted + done.expired + done.ticked + done.dead_workers == 0;
     __atomic_store_n(&store->stuck, due && due_before && idle, __ATOMIC_RELAXED);
@@ -188,93 +185,4 @@ int lh_maintain(lh_store *store, const lh_maintain_opts *opts, lh_upkeep *out)
     if (out != NULL)
         *out = done;
     return LH_OK;
-}
-
-/* ---- events ---- */
-
-void lh_events_free(lh_events *events)
-{
-    if (events != NULL)
-        lhi_result_free(events, events->priv, events->event);
-}
-
-static int check_events(const lh_event_filter *filter, lh_events **out, struct lhi_error *err)
-{
-    int rc;
-
-    if ((rc = lhi_need_out(out, err)) != LH_OK || (rc = LHI_NEED_RESERVED(filter, err)) != LH_OK ||
-        (rc = lhi_need_wait(filter->wait_ms, err)) != LH_OK ||
-        (filter->queue != NULL && (rc = lhi_need_name("queue", filter->queue, err)) != LH_OK) ||
-        (filter->type != NULL && (rc = lhi_need_name("type", filter->type, err)) != LH_OK) ||
-        (rc = lhi_need_range("time", filter->since, 0, LHI_LAST_MOMENT, err)) != LH_OK)
-        return rc;
-    return lhi_need_range("limit", (int64_t)filter->limit, 0, MAX_EVENTS, err);
-}
-
-static int read_events(lh_store *store, const lh_event_filter *filter, lh_events **out,
-                       struct lhi_error *err)
-{
-    lh_events *events = lhi_result_new(sizeof *events, err);
-
-    if (events == NULL)
-        return LH_ENOMEM;
-    struct lhi_act act = {.verb = LHI_EVENT_LIST, .events = {.filter = filter, .out = events}};
-    int rc = lhi_read(store, &act, err);
-    if (rc < 0)
-        lh_events_free(events);
-    else
-        *out = events;
-    return rc;
-}
-
-/* The last event there is, whatever it is about: a wait for some need not look below it again. */
-static int last_event(lh_store *store, const lh_event_filter *filter, int64_t *id,
-                      struct lhi_error *err)
-{
-    lh_event_filter any = {
-        .after = filter->after, .limit = 1, .newest = true, .wait_ms = filter->wait_ms};
-    lh_events *events = NULL;
-    int rc = read_events(store, &any, &events, err);
-
-    if (rc == LH_OK && events->n > 0)
-        *id = events->event[0].id;
-    lh_events_free(events);
-    return rc;
-}
-
-int lh_event_list(lh_store *store, const lh_event_filter *filter, lh_events **out)
-{
-    static const lh_event_filter any;
-    int rc;
-    struct lhi_error *err = lhi_enter(store, &rc);
-
-    if (err == NULL)
-        return rc;
-    if (filter == NULL)
-        filter = &any;
-    if ((rc = check_events(filter, out, err)) != LH_OK)
-        return rc;
-    int64_t deadline = filter->wait_ms > 0 ? lhi_deadline(filter->wait_ms) : 0;
-    lh_event_filter next = *filter;
-    bool some =
-        filter->wait_ms != 0 && (filter->job != 0 || filter->type != NULL || filter->queue != NULL);
-    for (;;) {
-        lh_events *events = NULL;
-        int64_t seen = next.after;
-        uint32_t ticket = store->store.ops->ticket(store->store.self, &any_commit);
-        if ((some && (rc = last_event(store, &next, &seen, err)) < 0) ||
-            (rc = read_events(store, &next, &events, err)) < 0)
-            return rc;
-        int64_t left = filter->wait_ms < 0 ? LHI_POLL_MS : deadline - lhi_mono_ms();
-        if (events->n > 0 || filter->wait_ms == 0 || left <= 0) {
-            *out = events;
-            return LH_OK;
-        }
-        lh_events_free(events);
-        next.after = seen;
-        if (lhi_raised(filter->cancel))
-            return lhi_fail(err, LH_EINTR, "interrupted while waiting for events");
-        (void)lhi_sleep(store, &any_commit, ticket, left < LHI_POLL_MS ? left : LHI_POLL_MS,
-                        filter->cancel, false);
-    }
 }
