@@ -336,7 +336,7 @@ typedef struct lh_claim_opts {
         request; /* a second claim with this id returns the jobs of the first that are still held */
     const lh_flag *cancel; /* when it is raised, stop waiting and return LH_EINTR */
     bool
-        woken; /* whoever raises the flag also calls lh_wake(); otherwise it is polled every 100 ms */
+        woken; /* the thread that raises the flag also calls lh_wake(); else the flag is polled every 100 ms */
     /* Return LH_EMPTY as soon as no job can become claimable without a new enqueue. Keep waiting while a
      * job waits for its next attempt, or while a limit of its queue (rate, concurrency, exclusive)
      * holds a pending job back. */
@@ -353,7 +353,7 @@ typedef struct lh_claim_opts {
  * Claim up to n pending jobs: queue by queue, by priority (high to low), then by id.
  *
  * The claim first recovers what is reclaimable, so it can return the job of a crashed worker. If that
- * recovery fails, the failure is logged and the claim goes on. A job whose payload does not match its
+ * recovery fails, the failure is logged and the claim continues. A job whose payload does not match its
  * checksum fails with that reason and is not returned.
  *
  * Returns  LH_OK      *out has 1 … n jobs with their tokens
@@ -1141,19 +1141,19 @@ typedef struct lh_maintain_opts {
     uint64_t reserved[8];
 } lh_maintain_opts;
 
-typedef struct lh_upkeep {
+typedef struct lh_maintained {
     int64_t recovered, promoted, expired, pruned;
-    int64_t ticked; /* jobs that schedules enqueued */
+    int64_t enqueued; /* jobs that schedules enqueued */
     int64_t dead_workers;
     int64_t report;  /* id of the recovery report; 0: nothing was recovered */
     int64_t next_ms; /* time until something may fall due */
     uint64_t reserved[4];
-} lh_upkeep;
+} lh_maintained;
 
 /** Run one round of maintenance: recovery, schedules, promotion, expiry, pruning. A program that calls it in
  *  a loop with a wait recovers a job as soon as its lease expires or its worker dies. On PostgreSQL only the
  *  maintenance leader does so; the other processes return from the wait without a round. */
-LH_API int lh_maintain(lh_store *store, const lh_maintain_opts *opts, lh_upkeep *out);
+LH_API int lh_maintain(lh_store *store, const lh_maintain_opts *opts, lh_maintained *out);
 
 /** Delete finished jobs, events, request ids and rollups that are older than their retention, or than
  *  older_than_ms if that is not 0. `*pruned` is the number of jobs. */

@@ -53,7 +53,7 @@ static int look(int dir, const char *path, struct lhi_process *out)
     return parse_stat(line, out) ? 0 : error;
 }
 
-bool lhi_process_look(int64_t pid, struct lhi_process *out)
+bool lhi_process_read(int64_t pid, struct lhi_process *out)
 {
     char path[64];
 
@@ -64,7 +64,7 @@ bool lhi_process_look(int64_t pid, struct lhi_process *out)
 int64_t lhi_process_start(int64_t pid)
 {
     struct lhi_process found = {0};
-    return lhi_process_look(pid, &found) ? found.start : 0;
+    return lhi_process_read(pid, &found) ? found.start : 0;
 }
 
 bool lhi_process_ended(const struct lhi_process *process)
@@ -79,7 +79,7 @@ bool lhi_process_gone(int64_t pid, int64_t start)
 
     if (kill((pid_t)pid, 0) != 0 && errno == ESRCH)
         return true;
-    if (!lhi_process_look(pid, &found))
+    if (!lhi_process_read(pid, &found))
         return false;
     if (start != 0 && found.start != start)
         return true; /* another process has this pid now */
@@ -159,7 +159,7 @@ static bool read_value(struct environment *env, int dir)
     return true;
 }
 
-int lhi_met_look(const struct lhi_met *met, struct lhi_process *out)
+int lhi_met_read(const struct lhi_met *met, struct lhi_process *out)
 {
     return look(met->dir, "stat", out);
 }

@@ -15,7 +15,7 @@ struct lhi_process {
     int64_t start; /* in clock ticks since boot */
 };
 
-bool lhi_process_look(int64_t pid, struct lhi_process *out); /* false: /proc does not show it */
+bool lhi_process_read(int64_t pid, struct lhi_process *out); /* false: /proc does not show it */
 int64_t lhi_process_start(int64_t pid);                      /* 0: unknown */
 bool lhi_process_ended(const struct lhi_process *process);   /* a zombie, with all its threads */
 
@@ -36,7 +36,7 @@ struct lhi_met {
 };
 
 /* Returns 0 or an errno. ENOENT and ESRCH: the process is gone by now. */
-int lhi_met_look(const struct lhi_met *met, struct lhi_process *out);
+int lhi_met_read(const struct lhi_met *met, struct lhi_process *out);
 
 /* Call `fn` for every visible process, with the value of `variable` in its environment. False: some were
  * left out, because memory or descriptors ran out. */

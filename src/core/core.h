@@ -30,7 +30,7 @@ struct lh_store {
     uint32_t deaths_judged;    /* count of deaths when claims judged the workers last; atomic */
     int64_t pruned_at;         /* monotonic: when maintenance last pruned */
     struct lhi_leftovers left; /* processes of dead workers, as of the last search (leftovers.c) */
-    int64_t look_again_at;     /* monotonic: when to search again; 0: there are none */
+    int64_t search_again_at;   /* monotonic: when to search again; 0: there are none */
     char degraded[160];        /* what failed at opening, or "" */
     bool stuck;                /* something is due that maintenance does not do (recovery off) */
 };

@@ -61,11 +61,11 @@ static struct lhi_leftover *add_leftover(struct lhi_suspects *suspects, struct l
     return one;
 }
 
-static enum leader_now look_at_leader(const struct lhi_session *leader)
+static enum leader_now check_leader(const struct lhi_session *leader)
 {
     struct lhi_process found;
 
-    if (leader->pid <= 0 || !lhi_process_look(leader->pid, &found))
+    if (leader->pid <= 0 || !lhi_process_read(leader->pid, &found))
         return GONE;
     /* The kernel reuses a pid only when no process of that session is left. */
     if (leader->start == 0 || found.start != leader->start)
@@ -108,7 +108,7 @@ static bool is_below(const struct lhi_suspect *worker, const enum leader_now *le
     for (int i = 0; i < MOST_BELOW && found.parent > 1; i++) {
         if (leader_at(worker, leader, found.parent) != NULL)
             return true;
-        if (!lhi_process_look(found.parent, &found))
+        if (!lhi_process_read(found.parent, &found))
             return false;
     }
     return false;
@@ -122,7 +122,7 @@ static void match_worker(struct search *search, struct lhi_suspect *worker,
     bool inside = in_session(worker, leader, met, &certain);
     bool named = strcmp(met->value, worker->id) == 0;
 
-    int error = lhi_met_look(met, &seen);
+    int error = lhi_met_read(met, &seen);
     bool below = error == 0 && is_below(worker, leader, &seen);
     if (!inside && !named && !below)
         return;
@@ -177,7 +177,7 @@ static int search_all(struct lhi_suspects *suspects, bool *wanted, struct lhi_er
             wanted[i] = wanted[i] && !worker->outlived;
             any = any || wanted[i];
             for (size_t k = 0; wanted[i] && k < worker->n_leaders; k++)
-                search.leader[at++] = look_at_leader(&worker->leaders[k]);
+                search.leader[at++] = check_leader(&worker->leaders[k]);
         }
         if (!any)
             break;
@@ -191,8 +191,8 @@ static int search_all(struct lhi_suspects *suspects, bool *wanted, struct lhi_er
 }
 
 /* The cheap check: while a leader lives, not everything is gone. */
-static int look_at_leaders(struct lhi_suspects *suspects, struct lhi_suspect *worker,
-                           struct lhi_error *err)
+static int check_leaders(struct lhi_suspects *suspects, struct lhi_suspect *worker,
+                         struct lhi_error *err)
 {
     if (worker->unreadable && add_leftover(suspects, worker) == NULL)
         return lhi_no_memory(err);
@@ -238,7 +238,7 @@ int lhi_find_leftovers(lh_store *store, struct lhi_suspects *suspects,
             return lhi_no_memory(err);
         wanted[i] = true;
         if (worker->unreadable || !time_is_up(store, worker->id))
-            rc = look_at_leaders(suspects, worker, err);
+            rc = check_leaders(suspects, worker, err);
     }
     if (rc == LH_OK && wanted != NULL)
         rc = search_all(suspects, wanted, err);
@@ -274,7 +274,7 @@ static bool runs_below(int64_t ancestor)
     for (int i = 0; i < MOST_BELOW && pid > 0; i++) {
         if (pid == ancestor)
             return true;
-        pid = lhi_process_look(pid, &found) ? found.parent : 0;
+        pid = lhi_process_read(pid, &found) ? found.parent : 0;
     }
     return false;
 }
@@ -333,7 +333,7 @@ bool lhi_clear_leftovers(lh_store *store, struct lhi_leftovers *found)
         left->dealt_with = true;
         due[n_due++] = *left;
     }
-    __atomic_store_n(&store->look_again_at,
+    __atomic_store_n(&store->search_again_at,
                      found->n == 0 ? 0 : now + (soon ? SOON_MS : LHI_POLL_MS), __ATOMIC_RELAXED);
     store->left = *found;
     *found = (struct lhi_leftovers){0};
@@ -347,13 +347,13 @@ bool lhi_clear_leftovers(lh_store *store, struct lhi_leftovers *found)
 
 bool lhi_leftovers_due(lh_store *store, int64_t *ms)
 {
-    int64_t at = __atomic_load_n(&store->look_again_at, __ATOMIC_RELAXED);
+    int64_t at = __atomic_load_n(&store->search_again_at, __ATOMIC_RELAXED);
 
     *ms = -1;
     if (at == 0)
         return false;
     int64_t now = now_ms();
     *ms = at > now ? at - now : SOON_MS;
-    return at <= now && __atomic_compare_exchange_n(&store->look_again_at, &at, now + SOON_MS,
+    return at <= now && __atomic_compare_exchange_n(&store->search_again_at, &at, now + SOON_MS,
                                                     false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }

@@ -52,8 +52,8 @@ static bool prune_due(const lh_store *store)
 }
 
 /* Recovery, promotion, schedules, expiry and pruning: one transaction unless there is much to do. */
-static int one_round(lh_store *store, struct lhi_run *run, const lh_flag *cancel, lh_upkeep *done,
-                     struct lhi_error *err)
+static int one_round(lh_store *store, struct lhi_run *run, const lh_flag *cancel,
+                     lh_maintained *done, struct lhi_error *err)
 {
     bool prune = prune_due(store), more = true;
     struct lhi_act acts[2];
@@ -64,7 +64,7 @@ static int one_round(lh_store *store, struct lhi_run *run, const lh_flag *cancel
         acts[1] = (struct lhi_act){.verb = LHI_PRUNE};
         rc = first ? lhi_run_with(store, run, acts, prune ? 2 : 1, cancel, err)
                    : lhi_perform(store, &acts[0], err);
-        done->ticked += acts[0].maintain.done.ticked;
+        done->enqueued += acts[0].maintain.done.enqueued;
         done->promoted += acts[0].maintain.done.promoted;
         done->expired += acts[0].maintain.done.expired;
         more = acts[0].maintain.more;
@@ -142,11 +142,11 @@ static int wait_until_due(lh_store *store, const lh_maintain_opts *opts, struct 
     }
 }
 
-int lh_maintain(lh_store *store, const lh_maintain_opts *opts, lh_upkeep *out)
+int lh_maintain(lh_store *store, const lh_maintain_opts *opts, lh_maintained *out)
 {
     static const lh_maintain_opts defaults;
     struct lhi_run run = {0};
-    lh_upkeep done = {.next_ms = PRUNE_MS};
+    lh_maintained done = {.next_ms = PRUNE_MS};
     bool due = false, due_before = false;
     int64_t next_ms;
     int rc;
@@ -177,7 +177,7 @@ int lh_maintain(lh_store *store, const lh_maintain_opts *opts, lh_upkeep *out)
         return rc;
     /* Something is due before and after a round that did nothing: maintenance does not do it (recovery off). */
     bool idle =
-        done.recovered + done.promoted + done.expired + done.ticked + done.dead_workers == 0;
+        done.recovered + done.promoted + done.expired + done.enqueued + done.dead_workers == 0;
     __atomic_store_n(&store->stuck, due && due_before && idle, __ATOMIC_RELAXED);
     done.next_ms = lhi_sooner(done.next_ms, next_ms);
     (void)lhi_leftovers_due(store, &next_ms);

@@ -21,7 +21,7 @@ struct move {
     char from_url[1024], to_url[1024]; /* for messages, without passwords */
     char id[40];
     bool closed_now; /* this call has closed the source */
-    bool anew;       /* copy everything again, do not continue an earlier call */
+    bool again;      /* copy everything again, do not continue an earlier call */
     bool differs;    /* the rows of the target differ from those of the source */
     int64_t done, total;
     int64_t moved[LHI_MOVED_TABLES];
@@ -35,7 +35,7 @@ struct digest {
 
 /* ---- the state of both stores ---- */
 
-static int look(lh_store *store, struct lhi_standing *out, struct lhi_error *err)
+static int read_standing(lh_store *store, struct lhi_standing *out, struct lhi_error *err)
 {
     struct lhi_act act = {.verb = LHI_MOVE_LOOK, .standing = out};
     memset(out, 0, sizeof *out);
@@ -50,7 +50,7 @@ static int step(lh_store *store, enum lhi_move_step which, const struct move *m,
                                    .id = m->id,
                                    .other = other->uuid,
                                    .url = url,
-                                   .anew = m->anew,
+                                   .again = m->again,
                                    .source = &m->source}};
     return lhi_perform(store, &act, err);
 }
@@ -81,7 +81,7 @@ static int interrupted(const struct move *m, struct lhi_error *err)
                : LH_OK;
 }
 
-static void tell_progress(struct move *m, size_t rows)
+static void report_progress(struct move *m, size_t rows)
 {
     m->done += (int64_t)rows;
     if (m->opts->progress != NULL)
@@ -123,7 +123,7 @@ static int copy_table(struct move *m, enum lhi_moved table, struct lhi_error *er
         if (rc != LH_OK || rows.n == 0)
             break;
         after = rows.cell + (rows.n - 1) * width;
-        tell_progress(m, rows.n);
+        report_progress(m, rows.n);
     }
     lhi_rows_clear(&last);
     return rc;
@@ -177,7 +177,7 @@ static int digest(struct move *m, lh_store *store, enum lhi_moved table, struct 
             break;
         mix_rows(out, table, &rows);
         after = rows.cell + (rows.n - 1) * width;
-        tell_progress(m, rows.n);
+        report_progress(m, rows.n);
     }
     lhi_rows_clear(&last);
     return rc;
@@ -207,7 +207,7 @@ static int compare_table(struct move *m, enum lhi_moved table, struct lhi_error 
 /* Recover jobs whose leases have expired: a running job prevents the move. */
 static int recover_source(struct move *m, struct lhi_error *err)
 {
-    lh_upkeep ignored;
+    lh_maintained ignored;
     int rc = lh_maintain(m->from, &(lh_maintain_opts){0}, &ignored);
     return rc < 0 ? lhi_fail(err, rc, "%s", lh_errmsg(m->from)) : LH_OK;
 }
@@ -262,7 +262,7 @@ static int close_source(struct move *m, struct lhi_error *err)
         return rc;
     m->closed_now = true;
     LHI_POINT("move:closed");
-    return look(m->from, &m->source, err);
+    return read_standing(m->from, &m->source, err);
 }
 
 static int prepare_target(struct move *m, struct lhi_error *err)
@@ -297,7 +297,7 @@ static int transfer_again(struct move *m, struct lhi_error *err)
 {
     int rc;
 
-    m->anew = true;
+    m->again = true;
     lhi_error_clear(err);
     if ((rc = at_target(m, LHI_MOVE_PREPARE, err)) != LH_OK)
         return rc;
@@ -387,8 +387,9 @@ static int move_all(struct move *m, const char *from, const char *to, const lh_o
 
     if ((rc = open_one(from, open, false, &m->from, m->from_url, err)) != LH_OK ||
         (rc = open_one(to, open, true, &m->to, m->to_url, err)) != LH_OK ||
-        (rc = look(m->from, &m->source, err)) != LH_OK ||
-        (rc = look(m->to, &m->target, err)) != LH_OK || (rc = run(m, &already, err)) != LH_OK)
+        (rc = read_standing(m->from, &m->source, err)) != LH_OK ||
+        (rc = read_standing(m->to, &m->target, err)) != LH_OK ||
+        (rc = run(m, &already, err)) != LH_OK)
         return rc;
     fill_in(m, already, out);
     return LH_OK;
@@ -400,7 +401,7 @@ static int abandon(struct move *m, const char *from, const lh_open_opts *open,
     int rc;
 
     if ((rc = open_one(from, open, false, &m->from, m->from_url, err)) != LH_OK ||
-        (rc = look(m->from, &m->source, err)) != LH_OK)
+        (rc = read_standing(m->from, &m->source, err)) != LH_OK)
         return rc;
     if (m->source.part == LHI_PART_GONE)
         return lhi_fail(err, LH_ESTATE, "store \"%.200s\" was moved: there is nothing to give up",

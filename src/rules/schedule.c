@@ -140,7 +140,7 @@ void lhi_missed_words(const struct lhi_catch_up *plan, lh_catch_up how, char wha
 
     lh_time_format(plan->missed_from, from, sizeof from);
     lh_time_format(plan->missed_to, to, sizeof to);
-    lhi_format(what, 200, "%s%lld tick%s missed from %s to %s, %lld caught up with",
+    lhi_format(what, 200, "%s%lld run%s missed from %s to %s, %lld caught up with",
                plan->more ? "more than " : "", (long long)plan->missed,
                plan->missed == 1 ? "" : "s", from, to, (long long)caught_up);
     lhi_format(

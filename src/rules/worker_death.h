@@ -22,13 +22,14 @@ struct lhi_session {
 /* A worker that is recorded as alive, and what is known about it. */
 struct lhi_suspect {
     const char *id;
-    struct lhi_identity process; /* pid 0: the worker is no process of ours */
+    struct lhi_identity process; /* pid 0: the worker has registered no process */
     int64_t interval_ms, multiplier, last_heartbeat_at;
     bool late; /* already recorded as late */
     bool
         boot_proves; /* all workers of the store share one machine, so another boot id is a proof */
-    bool has_sessions;    /* the worker records its sessions; false: leftovers are not looked for */
-    const char *sessions; /* as they are recorded in the store; NULL: none ever were */
+    bool
+        has_sessions; /* the worker records its sessions; false: leftover processes are not searched */
+    const char *sessions;              /* as they are recorded in the store; NULL: none ever were */
     const struct lhi_session *leaders; /* the same, parsed */
     size_t n_leaders;
     bool unreadable; /* the recorded sessions cannot be parsed, so the death is never proven */
@@ -66,7 +67,7 @@ struct lhi_death {
     const char *worker;
     int64_t last_heartbeat_at;
     const char *sessions; /* as they are recorded in the store */
-    bool process;         /* the worker is a process of ours, so its jobs are reclaimable */
+    bool process;         /* the worker has registered its process, so its jobs are reclaimable */
     bool proven;          /* its process is gone; false: only its silence says so */
     bool silent;          /* it was silent for longer than its limit */
     bool beat_missed;     /* it was silent for longer than one interval */

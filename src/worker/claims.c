@@ -121,8 +121,8 @@ void claims_take(struct worker *w, lh_jobs *jobs)
     }
     *batch = (struct batch){.jobs = jobs, .left = jobs->n};
     /* The store counts a claim as a sign of life, at most half an interval late. */
-    if (w->heard_at < jobs->asked_mono_ms - w->opts.heartbeat_ms / 2)
-        w->heard_at = jobs->asked_mono_ms - w->opts.heartbeat_ms / 2;
+    if (w->confirmed_at < jobs->asked_mono_ms - w->opts.heartbeat_ms / 2)
+        w->confirmed_at = jobs->asked_mono_ms - w->opts.heartbeat_ms / 2;
     w->tally.claimed += (int64_t)jobs->n;
     for (size_t i = 0; i < jobs->n; i++) {
         struct lh_task *task = task_new(w);

@@ -65,7 +65,7 @@ void bytes_clear(struct bytes *bytes)
 
 /* ---- progress lines ---- */
 
-static void say_again(struct lh_task *task)
+static void report_progress(struct lh_task *task)
 {
     __atomic_store_n(&task->details, 1, __ATOMIC_RELAXED);
 }
@@ -100,7 +100,7 @@ static void not_understood(struct lh_task *task, const char *line)
     worker_report(task->worker, &(lh_work_event){.what = LH_WORK_TROUBLE, .error = text}, task);
 }
 
-static void hear_line(struct lh_task *task)
+static void take_line(struct lh_task *task)
 {
     const char *line = task->line.at;
     int rc = LH_EINVAL;
@@ -120,7 +120,7 @@ static void hear_line(struct lh_task *task)
         char **place = task->checkpoint == NULL ? &task->checkpoint : &task->next_checkpoint;
         lhi_free(*place);
         *place = lhi_strdup(line + 11);
-        say_again(task);
+        report_progress(task);
         rc = LH_OK;
     }
     if (rc != LH_OK)
@@ -136,7 +136,7 @@ static void hear_lines(struct lh_task *task, const char *bytes, size_t len)
         if (end == NULL)
             return;
         if (task->line.len > 0)
-            hear_line(task);
+            take_line(task);
         task->line.len = 0;
         bytes += part + 1;
         len -= part + 1;
@@ -145,7 +145,7 @@ static void hear_lines(struct lh_task *task, const char *bytes, size_t len)
 
 /* ---- output ---- */
 
-static void heard(struct lh_task *task, bool err, const char *bytes, size_t len)
+static void add_output(struct lh_task *task, bool err, const char *bytes, size_t len)
 {
     (void)output_add(task, err, bytes, len);
     if (task->worker->opts.tell_output)
@@ -174,10 +174,10 @@ static bool drain(struct worker *w, struct pipe_end *end)
     if (end == &task->out) {
         (void)bytes_add(&task->result, buf, (size_t)n, RESULT_MOST);
         task->result_bytes += n;
-        heard(task, false, buf, (size_t)n);
+        add_output(task, false, buf, (size_t)n);
     } else if (end == &task->err) {
         bytes_keep_end(&task->error, buf, (size_t)n, ERROR_MOST);
-        heard(task, true, buf, (size_t)n);
+        add_output(task, true, buf, (size_t)n);
     } else {
         hear_lines(task, buf, (size_t)n);
     }
@@ -408,7 +408,7 @@ void command_ended(struct lh_task *task, const struct guardian_answer *answer)
     while (drain(w, &task->out) || drain(w, &task->err) || drain(w, &task->talk))
         continue;
     if (task->line.len > 0 && !answer->stopped)
-        hear_line(task); /* the last line may lack its newline */
+        take_line(task); /* the last line may lack its newline */
     if (task->not_understood > REPORTED_MOST) {
         char text[120];
         lhi_format(text, sizeof text, "job %lld wrote %lld more lines that are not understood",

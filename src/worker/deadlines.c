@@ -39,7 +39,7 @@ void set_deadlines(struct lh_task *task, int64_t sent_at, int64_t remaining_ms)
     task->warned = false;
     if (task->stop == STOP_LOST || task->stop == STOP_FENCE)
         return; /* no heartbeat puts this off */
-    task->kill_at = earlier(sent_at + fence_of(remaining_ms), w->heard_at + fence_of(silence));
+    task->kill_at = earlier(sent_at + fence_of(remaining_ms), w->confirmed_at + fence_of(silence));
     if (task->stop !=
         STOP_NONE) { /* it is being stopped, but the lease is ours: it has time to end */
         task->kill_at = earlier(task->kill_at, task->stop_kill_at);
@@ -49,7 +49,7 @@ void set_deadlines(struct lh_task *task, int64_t sent_at, int64_t remaining_ms)
     }
     task->term_at = task->kill_at - notice_of(w->opts.kill_after_ms, fence);
     task->warn_at =
-        earlier(sent_at + remaining_ms - remaining_ms / 5, w->heard_at + silence - silence / 5);
+        earlier(sent_at + remaining_ms - remaining_ms / 5, w->confirmed_at + silence - silence / 5);
     task->warn_at = earlier(task->warn_at, task->term_at);
     if (task->guard != NULL && task->state != TASK_AHEAD)
         guard_deadline(task->guard, task, false);

@@ -190,7 +190,7 @@ static void take_report(struct guard *guard, const struct guardian_answer *answe
 }
 
 /* Read one report. True: there was one. */
-static bool hear(struct worker *w, struct guard *guard)
+static bool read_report(struct worker *w, struct guard *guard)
 {
     struct guardian_answer answer;
 
@@ -207,7 +207,7 @@ static bool hear(struct worker *w, struct guard *guard)
 static void on_message(struct worker *w, struct source *source, uint32_t events)
 {
     (void)events;
-    (void)hear(w, (struct guard *)(void *)((char *)source - offsetof(struct guard, socket)));
+    (void)read_report(w, (struct guard *)(void *)((char *)source - offsetof(struct guard, socket)));
 }
 
 /* ---- the end of a guardian ---- */
@@ -251,7 +251,7 @@ static void sweep_one(void *arg, const struct lhi_met *met)
     struct sweep *sweep = arg;
     struct lhi_process process;
 
-    if (is_guardian(sweep->w, met->pid) || lhi_met_look(met, &process) != 0)
+    if (is_guardian(sweep->w, met->pid) || lhi_met_read(met, &process) != 0)
         return;
     /* If this process is only a worker, every child that is not a guardian is a leftover. Otherwise only
      * a child that has the worker's id in its environment is one. */
@@ -315,7 +315,7 @@ static void on_death(struct worker *w, struct source *source, uint32_t events)
     pid_t session = guard->pid;
 
     (void)events;
-    while (hear(w, guard)) /* its reports before the end still count */
+    while (read_report(w, guard)) /* its reports before the end still count */
         continue;
     struct lh_task *task = guard->task;
     guard_end(w, guard);
@@ -396,7 +396,7 @@ void guard_deadline(struct guard *guard, const struct lh_task *task, bool stop)
 bool guard_is_stopped(const struct guard *guard)
 {
     struct lhi_process process;
-    return lhi_process_look(guard->pid, &process) && (process.state == 'T' || process.state == 't');
+    return lhi_process_read(guard->pid, &process) && (process.state == 'T' || process.state == 't');
 }
 
 /* A guardian that was stopped (SIGSTOP) would never report the end of its command. */
@@ -408,7 +408,7 @@ void guard_continue(const struct guard *guard)
 
 void guard_kill(struct guard *guard)
 {
-    while (hear(guard->worker, guard)) /* it may have reported the end already */
+    while (read_report(guard->worker, guard)) /* it may have reported the end already */
         continue;
     if (guard->task == NULL || guard->killed)
         return;

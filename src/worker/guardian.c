@@ -59,7 +59,7 @@ static int64_t now_ms(const struct guardian *g)
     return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
 
-static void say(struct guardian *g, const struct guardian_answer *answer)
+static void send_report(struct guardian *g, const struct guardian_answer *answer)
 {
     ssize_t n;
     do
@@ -301,7 +301,7 @@ static void run(struct guardian *g, const struct guardian_message *m, char *stri
     int error = errno;
     free(env);
     if (pid < 0) {
-        say(g, &(struct guardian_answer){.report = GUARDIAN_REFUSED, .error = error});
+        send_report(g, &(struct guardian_answer){.report = GUARDIAN_REFUSED, .error = error});
         return;
     }
     g->running = true;
@@ -311,7 +311,7 @@ static void run(struct guardian *g, const struct guardian_message *m, char *stri
     g->term_at = m->term_at;
     g->kill_at = m->kill_at;
     g->linger_ms = m->linger_ms;
-    say(g, &(struct guardian_answer){.report = GUARDIAN_STARTED, .pid = pid});
+    send_report(g, &(struct guardian_answer){.report = GUARDIAN_STARTED, .pid = pid});
 }
 
 /* The command has ended but some of its descendants run. They have no lease any more: stop them. */
@@ -340,8 +340,8 @@ static void reap(struct guardian *g)
         return;
     if (pid < 0 && errno == ECHILD) {
         g->running = false;
-        say(g, &(struct guardian_answer){
-                   .report = GUARDIAN_ENDED, .status = g->status, .stopped = g->stopped});
+        send_report(g, &(struct guardian_answer){
+                           .report = GUARDIAN_ENDED, .status = g->status, .stopped = g->stopped});
     } else if (ended || g->killing) {
         sweep(g);
     }
@@ -356,7 +356,7 @@ static void obey(struct guardian *g, const struct guardian_message *m, char *str
     case GUARDIAN_RUN:
         g->clock = (clockid_t)m->clock;
         if (now_ms(g) >= m->term_at) /* the machine was suspended, and it is too late to start */
-            say(g, &(struct guardian_answer){.report = GUARDIAN_REFUSED, .error = ETIME});
+            send_report(g, &(struct guardian_answer){.report = GUARDIAN_REFUSED, .error = ETIME});
         else if (!g->running)
             run(g, m, strings, len, fds);
         break;

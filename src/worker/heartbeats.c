@@ -168,7 +168,7 @@ static void heartbeat_done(struct worker *w)
     for (size_t i = 0; i < w->heartbeat.n; i++)
         answered = answered || is_about_lease(w->heartbeat.status[i]);
     if (answered && !w->heartbeat.detail)
-        w->heard_at = w->heartbeat.sent_at;
+        w->confirmed_at = w->heartbeat.sent_at;
     for (size_t i = 0; i < w->heartbeat.n && answered; i++)
         if (still_held(w, i) && is_about_lease(w->heartbeat.status[i]))
             take_answer(w->heartbeat.tasks[i], w->heartbeat.status[i]);

@@ -39,15 +39,15 @@ struct guardian_message lease_times(const struct lease_run *run, uint32_t order)
 bool lease_order(struct lease_run *run, const struct guardian_message *m, const char *body,
                  size_t len, const int *fds)
 {
-    bool told = true;
+    bool sent = true;
 
     pthread_mutex_lock(&run->mutex);
     if (!run->stopping) {
         run->kill_at = m->kill_at;
-        told = guardian_order(run->socket, m, body, len, fds);
+        sent = guardian_order(run->socket, m, body, len, fds);
     }
     pthread_mutex_unlock(&run->mutex);
-    return told;
+    return sent;
 }
 
 /* Stop the command now, with SIGKILL after kill_after_ms, and at the old deadline at the latest. */

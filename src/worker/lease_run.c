@@ -184,7 +184,7 @@ static void sweep_one(void *arg, const struct lhi_met *met)
 
     /* A process that does only this has no other children. */
     bool ours = run->opts.own_signals || strcmp(met->value, run->owner) == 0;
-    if (!ours || met->pid == run->guardian || lhi_met_look(met, &process) != 0 ||
+    if (!ours || met->pid == run->guardian || lhi_met_read(met, &process) != 0 ||
         process.parent != getpid())
         return;
     sweep->found++;
@@ -233,7 +233,7 @@ static int refused(const struct lease_run *run, int error, struct lhi_error *err
 }
 
 /* Read a report of the guardian. LH_EMPTY: the command still runs. */
-static int hear(struct lease_run *run, bool *stopped, struct lhi_error *err)
+static int read_report(struct lease_run *run, bool *stopped, struct lhi_error *err)
 {
     struct guardian_answer answer;
 
@@ -271,7 +271,7 @@ static int attend(struct lease_run *run, bool *stopped, struct lhi_error *err)
             continue;
         if (fds[2].revents != 0)
             pass_on(run);
-        rc = hear(run, stopped, err);
+        rc = read_report(run, stopped, err);
         if (rc == LH_EMPTY && fds[1].revents != 0)
             return lhi_fail(err, LH_EFAIL, "the guardian was killed, and the command with it");
     }

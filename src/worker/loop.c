@@ -243,7 +243,7 @@ static void opened_again(struct worker *w)
         return;
     }
     set_reopen(w, false);
-    w->heard_at = w->opened_at;
+    w->confirmed_at = w->opened_at;
     w->sessions_changed = w->started_changed = true;
     w->outcome_call.retry_at = w->heartbeat_call.retry_at = w->record_call.retry_at =
         w->claim_call.retry_at = w->output_call.retry_at = 0;
@@ -324,11 +324,11 @@ static void watchdog_step(struct worker *w, int64_t now)
 /* When to give up: if nothing runs any more, only writes to the store are left. */
 static int64_t give_up_at(const struct worker *w)
 {
-    int64_t told_by = w->idle_since + (w->reopen ? w->opts.kill_after_ms : GIVE_UP_MS);
+    int64_t written_by = w->idle_since + (w->reopen ? w->opts.kill_after_ms : GIVE_UP_MS);
 
     if (w->stage == STAGE_STOPPING)
-        return w->idle_since > 0 ? told_by : INT64_MAX;
-    return w->idle_since > 0 && told_by < w->give_up_at ? told_by : w->give_up_at;
+        return w->idle_since > 0 ? written_by : INT64_MAX;
+    return w->idle_since > 0 && written_by < w->give_up_at ? written_by : w->give_up_at;
 }
 
 /* A handler cannot be stopped: wait for it as long as its lease can be extended. */

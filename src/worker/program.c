@@ -104,7 +104,7 @@ int check_system(struct lhi_error *err)
     lhi_time_ns(&time);
     /* Start times of guardians and the search for leftover processes need /proc. */
     bool foreign = foreign_proc();
-    if (!foreign && (boot[0] == '\0' || !lhi_process_look(getpid(), &self)))
+    if (!foreign && (boot[0] == '\0' || !lhi_process_read(getpid(), &self)))
         return lhi_fail(
             err, LH_EFAIL,
             "/proc shows no processes here, and nothing can be run without it: mount it "

@@ -169,7 +169,7 @@ static int make(struct worker *w, struct lhi_error *err)
     if ((rc = lh_store_status(w->store, &info)) != LH_OK)
         return lhi_fail(err, rc, "%s", lh_errmsg(w->store));
     lhi_format(w->store_uuid, sizeof w->store_uuid, "%s", info.uuid);
-    w->heard_at = worker_now(w);
+    w->confirmed_at = worker_now(w);
     if ((rc = worker_enrol(w, w->store)) != LH_OK)
         return lhi_fail(err, rc, "%s", lh_errmsg(w->store));
     if (w->opts.command != NULL && (rc = command_init(w, err)) != LH_OK)

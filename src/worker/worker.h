@@ -221,7 +221,7 @@ struct
     int64_t heartbeat_at;
     bool heartbeat_now; /* send one now: the store is available again */
     int64_t
-        heard_at; /* when the store certainly heard of us: the last confirmed heartbeat, or claim */
+        confirmed_at; /* when the store certainly heard of us: the last confirmed heartbeat, or claim */
     int64_t heartbeat_asked_at; /* when the last call started */
     bool heartbeat_overdue;     /* it has no answer yet, and counts as failed */
     bool heartbeat_failing;

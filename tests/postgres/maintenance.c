@@ -307,7 +307,7 @@ TEST(a_silent_leader_is_replaced)
 TEST(a_follower_polls_again_soon)
 {
     lh_store *store = NULL;
-    lh_upkeep done;
+    lh_maintained done;
     EXPECT_OK(lh_open(test_store(), NULL, &store));
     PGconn *c = session_at(lh_now(store));
     (void)said(c, PEEK("'a'"));

@@ -719,7 +719,7 @@ static lh_job held_by(lh_store *store, const char *worker, int64_t lease_ms)
 
 static int64_t recovered(lh_store *store)
 {
-    lh_upkeep done;
+    lh_maintained done;
     EXPECT_OK(lh_maintain(store, NULL, &done));
     return done.recovered;
 }

@@ -121,7 +121,7 @@ static int64_t recovered(lh_store *store)
 /* One round of maintenance that does not wait. */
 static int64_t upkeep(lh_store *store)
 {
-    lh_upkeep done;
+    lh_maintained done;
 
     EXPECT_OK(lh_maintain(store, NULL, &done));
     return done.recovered;
@@ -319,7 +319,7 @@ TEST(waiting_maintenance_kills_processes_left_by_a_dead_worker)
     struct told told;
     lh_store *store = open_telling(&told);
     int64_t job;
-    lh_upkeep done = {0};
+    lh_maintained done = {0};
     pid_t below, leader = start((struct guise){.leads = true}, &below);
     pid_t pid = killed_worker(&store, leader, &job);
     for (int i = 0; i < TRIES && done.recovered == 0; i++) {

@@ -295,7 +295,7 @@ TEST(maintenance_that_finds_a_dead_process_leaves_a_report_of_its_death)
     lh_store *store = crew_open();
     struct hand worker = hand_start(&store, "w-1", &process);
     int64_t job = ask(&worker, HOLD).job;
-    lh_upkeep done;
+    lh_maintained done;
     lh_report *report = NULL;
     lh_store_info info;
     hand_kill(&worker);

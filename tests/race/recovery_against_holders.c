@@ -278,7 +278,7 @@ TEST_TIMEOUT(claims_of_other_queues_continue_during_a_mass_recovery, 120)
     int64_t began_ns = now_ns();
     if (keeper == 0) {
         lh_store *own = crew_open();
-        lh_upkeep done;
+        lh_maintained done;
         EXPECT_OK(lh_maintain(own, NULL, &done));
         __atomic_store_n(&shared->stop, 1, __ATOMIC_SEQ_CST);
         lh_close(own);

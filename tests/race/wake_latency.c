@@ -71,7 +71,7 @@ TEST_TIMEOUT(waiting_maintenance_notices_a_death_without_a_poll, 60)
     for (int i = 0; i < KILLS; i++) {
         struct hand worker = hand_start(&store, "w-1", &process);
         (void)ask(&worker, HOLD);
-        lh_upkeep done;
+        lh_maintained done;
         pid_t killer = test_fork(); /* while this process waits */
         int64_t began_ns = now_ns();
         if (killer == 0) {

@@ -836,7 +836,7 @@ static int recover_by_age(struct session *s)
 
 static int maintain(struct session *s)
 {
-    lh_upkeep out;
+    lh_maintained out;
     return lh_maintain(s->store, NULL, &out);
 }
 

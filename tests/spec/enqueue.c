@@ -293,7 +293,7 @@ SPEC(a_job_may_be_claimed_until_the_last_moment_before_its_expiry)
 SPEC(a_scheduled_job_expires_too)
 {
     struct world w = world_open();
-    lh_upkeep done;
+    lh_maintained done;
     int64_t id = enqueue(&w, "mail", "x", .delay_ms = 5000, .expires_ms = 1000);
     clock_advance_ms(&w, 1000);
     EXPECT_OK(lh_maintain(w.store, NULL, &done));

@@ -17,7 +17,7 @@ SPEC(one_round_of_maintenance_does_everything_that_is_due)
 {
     struct world w = world_open();
     lh_job job;
-    lh_upkeep done;
+    lh_maintained done;
     int64_t dead = enqueue(&w, "mail", "dead");
     EXPECT_OK(claim_one(&w, "mail", &job, .lease_ms = 1000));
     int64_t due = enqueue(&w, "mail", "due", .delay_ms = 1000);
@@ -47,7 +47,7 @@ SPEC(an_unfinished_round_of_maintenance_asks_for_another_at_once)
     struct world w = world_open();
     static lh_new_job jobs[700];
     static lh_enqueued out[700];
-    lh_upkeep done;
+    lh_maintained done;
     for (int i = 0; i < 700; i++)
         jobs[i].delay_ms = 1000;
     EXPECT_OK(lh_enqueue(w.store, "mail", jobs, 700, NULL, out));
@@ -66,7 +66,7 @@ SPEC(a_round_of_maintenance_prunes_rows_past_their_retention)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
-    lh_upkeep done;
+    lh_maintained done;
     EXPECT_OK(claim_one(&w, "mail", &job));
     EXPECT_OK(complete(&w, &job));
     clock_advance_ms(&w, 14 * DAY_MS);
@@ -188,7 +188,7 @@ SPEC(a_prune_by_age_reaches_all_jobs_after_an_unfinished_round)
     static lh_new_job jobs[N];
     static lh_enqueued out[N];
     static lh_done ends[N];
-    lh_upkeep done;
+    lh_maintained done;
     int64_t pruned;
     EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_RETENTION, .retention_ms = 90 * DAY_MS));
     EXPECT_OK(lh_enqueue(w.store, "mail", jobs, N, NULL, out));

@@ -30,7 +30,7 @@ SPEC(maintenance_returns_the_time_until_something_is_due)
     EXPECT_EQ(upkeep(&w).next_ms, 1000);
     for (int64_t at = 5000; at <= 9000; at += 1000) { /* each is done at its deadline */
         clock_advance_ms(&w, 1000);
-        lh_upkeep done = upkeep(&w);
+        lh_maintained done = upkeep(&w);
         EXPECT_EQ(done.dead_workers, at == 5000);
         EXPECT_EQ(done.recovered, at == 7000);
         EXPECT_EQ(done.expired, at == 8000);
@@ -62,7 +62,7 @@ struct keeper {
     lh_store *store;
     int64_t wait_ms;
     int cancel;
-    lh_upkeep done;
+    lh_maintained done;
     int rc;
 };
 
@@ -106,7 +106,7 @@ static void clock_reach_ms(struct world *w, int64_t ms)
 
 /* A thread that has read the clock just before the test moved it sleeps for the whole time again. So the clock
  * is moved on until the thread ends. */
-static lh_upkeep finish(struct world *w, struct keeper *k)
+static lh_maintained finish(struct world *w, struct keeper *k)
 {
     while (test_thread_sleeps(k->thread))
         clock_advance_ms(w, 10);

@@ -93,7 +93,7 @@ static void fill(struct world *w)
 {
     static const lh_new_job asked = {.payload = "asked", .payload_len = 5};
     lh_enqueued out;
-    lh_upkeep done;
+    lh_maintained done;
 
     set_things(w);
     for (int i = 0; i < 4; i++)
@@ -351,7 +351,7 @@ SPEC(moved_jobs_continue_in_the_new_store)
     EXPECT_STATUS(claim_one(&w, "asleep", &job), LH_EMPTY);
     /* A delay, an expiry and the end of a lease take effect at their times. */
     clock_advance_ms(&w, 7200000);
-    lh_upkeep done;
+    lh_maintained done;
     EXPECT_OK(lh_maintain(w.store, NULL, &done));
     EXPECT_OK(lh_lease_acquire(w.store, "sync", "held", &(lh_lease_opts){.owner = "you"}, NULL));
     EXPECT_STR(last_event(&w, "store.moved").actor, "move");

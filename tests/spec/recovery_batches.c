@@ -197,7 +197,7 @@ TEST_TIMEOUT(an_automatic_recovery_of_several_batches_finishes_its_report, 60)
     static lh_new_job jobs[LOOK];
     static lh_enqueued out[LOOK];
     struct world w = world_open();
-    lh_upkeep done;
+    lh_maintained done;
     EXPECT_OK(policy(&w, NULL, NULL, .set = LH_POLICY_LEASE, .lease_ms = 1000));
     EXPECT_OK(lh_enqueue(w.store, "mail", jobs, LOOK, NULL, out));
     for (int i = 0; i < LOOK / 1000; i++)

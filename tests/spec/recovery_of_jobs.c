@@ -347,7 +347,7 @@ SPEC(with_recovery_off_only_an_operator_recovers_stuck_jobs)
     lh_job stuck, other, job;
     lh_recovered found;
     lh_store_info info;
-    lh_upkeep done;
+    lh_maintained done;
     EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_RECOVERY, .recovery = false));
     enqueue(&w, "mail", "x");
     enqueue(&w, "post", "x");
@@ -376,7 +376,7 @@ SPEC(a_handle_with_automatic_recovery_off_still_recovers_on_request)
 {
     struct world w = world_with_job("mail", "x");
     lh_job job;
-    lh_upkeep done;
+    lh_maintained done;
     lh_recovered found;
     const char *queue = "mail";
     lh_jobs *jobs = NULL;

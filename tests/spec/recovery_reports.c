@@ -177,7 +177,7 @@ SPEC(maintenance_that_recovers_an_expired_lease_leaves_a_report_of_expiry)
     held(&w, "mail", "w-1", 1000);
     EXPECT_EQ(upkeep(&w).report, 0);
     clock_advance_ms(&w, 1000);
-    lh_upkeep done = upkeep(&w);
+    lh_maintained done = upkeep(&w);
     EXPECT(done.report > 0);
     EXPECT_STR(report_of(&w, done.report)->trigger, "expiry");
     EXPECT_EQ(report_of(&w, done.report)->entries_reclaimed, done.recovered);
@@ -191,7 +191,7 @@ SPEC(maintenance_that_finds_a_silent_worker_without_jobs_leaves_a_report_of_the_
     struct world w = world_open();
     enlist_process(&w, "w-1");
     clock_advance_ms(&w, SILENCE_MS);
-    lh_upkeep done = upkeep(&w);
+    lh_maintained done = upkeep(&w);
     EXPECT_EQ(done.dead_workers, 1);
     const lh_report *report = report_of(&w, done.report);
     EXPECT_STR(report->trigger, "timer");
@@ -206,7 +206,7 @@ SPEC(maintenance_that_frees_a_named_lease_leaves_a_report)
     struct world w = world_open();
     EXPECT_OK(lh_lease_acquire(w.store, "sync", "a", &(lh_lease_opts){.ttl_ms = 1000}, NULL));
     clock_advance_ms(&w, 1000);
-    lh_upkeep done = upkeep(&w);
+    lh_maintained done = upkeep(&w);
     EXPECT_EQ(report_of(&w, done.report)->locks_cleaned, 1);
     EXPECT_EQ(done.recovered, 0);
     world_close(&w);

@@ -34,9 +34,9 @@ size_t reports(struct world *w)
     return n;
 }
 
-lh_upkeep upkeep(struct world *w)
+lh_maintained upkeep(struct world *w)
 {
-    lh_upkeep done;
+    lh_maintained done;
 
     EXPECT_OK(lh_maintain(w->store, NULL, &done));
     return done;

@@ -12,7 +12,7 @@ const lh_report *recover_by(struct world *w, const lh_recover_opts *opts);
 const lh_report *report_of(struct world *w, int64_t id); /* 0: the last */
 /* How many reports are kept. */
 size_t reports(struct world *w);
-lh_upkeep upkeep(struct world *w);
+lh_maintained upkeep(struct world *w);
 
 /* enlist(&w, "w-1", .process = true, .interval_ms = 1000): a worker with this exact id. */
 #define enlist(w_, ...) enlist_with((w_), (lh_worker_opts){.id = __VA_ARGS__})

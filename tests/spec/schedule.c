@@ -75,12 +75,12 @@ SPEC(a_schedule_enqueues_its_job_at_each_of_its_instants)
                                .priority = 7,
                                .max_attempts = 9,
                                .lease_ms = 1234}));
-    EXPECT_EQ(upkeep(&w).ticked, 0);
+    EXPECT_EQ(upkeep(&w).enqueued, 0);
     EXPECT_EQ(jobs_in(&w, "mail"), 0);
     for (int i = 1; i <= 3; i++) {
         clock_advance_ms(&w, 5 * MINUTE_MS);
-        EXPECT_EQ(upkeep(&w).ticked, 1);
-        EXPECT_EQ(upkeep(&w).ticked, 0);
+        EXPECT_EQ(upkeep(&w).enqueued, 1);
+        EXPECT_EQ(upkeep(&w).enqueued, 0);
         EXPECT_EQ(jobs_in(&w, "mail"), i);
     }
     lh_job job = job_of(&w, 3);
@@ -108,7 +108,7 @@ SPEC(a_schedule_shows_its_last_and_its_next_instant)
     EXPECT_STR(s.zone, "Europe/Berlin");
     EXPECT(s.error == NULL);
     clock_advance_ms(&w, 30 * MINUTE_MS + 250);
-    EXPECT_EQ(upkeep(&w).ticked, 1);
+    EXPECT_EQ(upkeep(&w).enqueued, 1);
     s = schedule_of(&w, "tick");
     EXPECT_EQ(s.last_at, WORLD_START_MS + 30 * MINUTE_MS);
     EXPECT_EQ(s.last_job, 1);
@@ -122,12 +122,12 @@ SPEC(an_interval_counts_from_when_it_was_set_and_does_not_drift)
     EXPECT_OK(schedule(&w, "tick", "mail", "@every 90s"));
     EXPECT_EQ(schedule_of(&w, "tick").next_at, WORLD_START_MS + 90000);
     clock_advance_ms(&w, 91000);
-    EXPECT_EQ(upkeep(&w).ticked, 1);
+    EXPECT_EQ(upkeep(&w).enqueued, 1);
     EXPECT_EQ(schedule_of(&w, "tick").next_at, WORLD_START_MS + 180000);
     clock_advance_ms(&w, 88999);
-    EXPECT_EQ(upkeep(&w).ticked, 0);
+    EXPECT_EQ(upkeep(&w).enqueued, 0);
     clock_advance_ms(&w, 1);
-    EXPECT_EQ(upkeep(&w).ticked, 1);
+    EXPECT_EQ(upkeep(&w).enqueued, 1);
     world_close(&w);
 }
 
@@ -154,7 +154,7 @@ SPEC(many_schedules_due_at_once_are_all_enqueued)
         EXPECT_OK(schedule(&w, name, "mail", "@every 10m"));
     }
     clock_advance_ms(&w, 10 * MINUTE_MS);
-    EXPECT_EQ(upkeep(&w).ticked, MANY);
+    EXPECT_EQ(upkeep(&w).enqueued, MANY);
     EXPECT_EQ(jobs_in(&w, "mail"), MANY);
     world_close(&w);
 }
@@ -193,7 +193,7 @@ struct waiter {
     pthread_t thread;
     lh_store *store;
     lh_jobs *jobs;
-    lh_upkeep done;
+    lh_maintained done;
     int rc;
 };
 
@@ -213,7 +213,7 @@ static void *keep_up(void *arg)
     struct waiter *waiter = arg;
     do
         waiter->rc = lh_maintain(waiter->store, &(lh_maintain_opts){.wait_ms = -1}, &waiter->done);
-    while (waiter->rc == LH_OK && waiter->done.ticked == 0);
+    while (waiter->rc == LH_OK && waiter->done.enqueued == 0);
     return NULL;
 }
 
@@ -263,7 +263,7 @@ SPEC(waiting_maintenance_wakes_for_a_schedule_that_was_set_later)
     EXPECT(test_thread_sleeps(waiter.thread));
     clock_advance_ms(&w, 101);
     end(&w, &waiter);
-    EXPECT_EQ(waiter.done.ticked, 1);
+    EXPECT_EQ(waiter.done.enqueued, 1);
     EXPECT(job_of(&w, 1).created_at < WORLD_START_MS + 60250); /* a poll would have come later */
     lh_close(waiter.store);
     world_close(&w);
@@ -372,8 +372,8 @@ SPEC(a_process_that_dies_while_it_runs_a_schedule_leaves_it_to_the_next)
     }
     EXPECT_EQ(test_wait(pid).sig, 9);
     EXPECT_EQ(jobs_in(&w, "mail"), 0);
-    EXPECT_EQ(upkeep(&w).ticked, 1);
-    EXPECT_EQ(upkeep(&w).ticked, 0);
+    EXPECT_EQ(upkeep(&w).enqueued, 1);
+    EXPECT_EQ(upkeep(&w).enqueued, 0);
     EXPECT_EQ(jobs_in(&w, "mail"), 1);
     world_close(&w);
 }
@@ -385,13 +385,13 @@ SPEC(after_downtime_one_job_replaces_all_missed_instants)
     struct world w = world_open();
     EXPECT_OK(schedule(&w, "tick", "mail", "*/5 * * * *"));
     clock_advance_ms(&w, HOUR_MS + 2 * MINUTE_MS);
-    EXPECT_EQ(upkeep(&w).ticked, 1);
+    EXPECT_EQ(upkeep(&w).enqueued, 1);
     EXPECT_EQ(job_of(&w, 1).run_at, WORLD_START_MS + HOUR_MS);
     lh_event e = last_event(&w, "schedule.missed");
     EXPECT_STR(e.data,
                "{\"schedule\":\"tick\",\"missed\":12,\"more\":false,\"caught_up\":1,"
                "\"from\":\"2026-01-15T10:35:00.000Z\",\"to\":\"2026-01-15T11:30:00.000Z\"}");
-    EXPECT_STR(e.reason, "schedule tick: 12 ticks missed from 2026-01-15T10:35:00.000Z to "
+    EXPECT_STR(e.reason, "schedule tick: 12 runs missed from 2026-01-15T10:35:00.000Z to "
                          "2026-01-15T11:30:00.000Z, 1 caught up with");
     EXPECT_STR(e.queue, "mail");
     EXPECT_EQ(schedule_of(&w, "tick").next_at, WORLD_START_MS + 65 * MINUTE_MS);
@@ -403,7 +403,7 @@ SPEC(an_instant_on_time_also_replaces_the_missed_ones)
     struct world w = world_open();
     EXPECT_OK(schedule(&w, "tick", "mail", "*/5 * * * *"));
     clock_advance_ms(&w, HOUR_MS + 59999);
-    EXPECT_EQ(upkeep(&w).ticked, 1);
+    EXPECT_EQ(upkeep(&w).enqueued, 1);
     lh_event e = last_event(&w, "schedule.missed");
     EXPECT_CONTAINS(e.data, "\"missed\":11,\"more\":false,\"caught_up\":0,");
     EXPECT_CONTAINS(e.data, "\"to\":\"2026-01-15T11:25:00.000Z\"");
@@ -415,8 +415,8 @@ SPEC(a_single_late_instant_is_recorded_and_enqueued)
     struct world w = world_open();
     EXPECT_OK(schedule(&w, "tick", "mail", "0 11 * * *"));
     clock_advance_ms(&w, 30 * MINUTE_MS + 60000);
-    EXPECT_EQ(upkeep(&w).ticked, 1);
-    EXPECT_CONTAINS(last_event(&w, "schedule.missed").reason, "1 tick missed");
+    EXPECT_EQ(upkeep(&w).enqueued, 1);
+    EXPECT_CONTAINS(last_event(&w, "schedule.missed").reason, "1 run missed");
     world_close(&w);
 }
 
@@ -425,13 +425,13 @@ SPEC(with_catch_up_none_missed_instants_enqueue_nothing)
     struct world w = world_open();
     EXPECT_OK(schedule(&w, "tick", "mail", "*/5 * * * *", .catch_up = LH_CATCH_UP_NONE));
     clock_advance_ms(&w, HOUR_MS + 2 * MINUTE_MS);
-    EXPECT_EQ(upkeep(&w).ticked, 0);
+    EXPECT_EQ(upkeep(&w).enqueued, 0);
     EXPECT_EQ(jobs_in(&w, "mail"), 0);
     EXPECT_CONTAINS(last_event(&w, "schedule.missed").data,
                     "\"missed\":12,\"more\":false,\"caught_up\":0,");
     EXPECT_EQ(schedule_of(&w, "tick").last_at, 0);
     clock_advance_ms(&w, 3 * MINUTE_MS);
-    EXPECT_EQ(upkeep(&w).ticked, 1);
+    EXPECT_EQ(upkeep(&w).enqueued, 1);
     EXPECT_EQ(events_named(&w, "schedule.missed"), 1);
     world_close(&w);
 }
@@ -441,11 +441,11 @@ SPEC(with_catch_up_all_each_missed_instant_enqueues_a_job)
     struct world w = world_open();
     EXPECT_OK(schedule(&w, "tick", "mail", "@every 1m", .catch_up = LH_CATCH_UP_ALL));
     clock_advance_ms(&w, 1203 * MINUTE_MS + 1);
-    EXPECT_EQ(upkeep(&w).ticked, 1203);
+    EXPECT_EQ(upkeep(&w).enqueued, 1203);
     EXPECT_EQ(jobs_in(&w, "mail"), 1203);
     for (int64_t id = 1; id <= 1203; id += 100)
         EXPECT_EQ(job_of(&w, id).run_at, WORLD_START_MS + id * MINUTE_MS);
-    EXPECT_EQ(upkeep(&w).ticked, 0);
+    EXPECT_EQ(upkeep(&w).enqueued, 0);
     world_close(&w);
 }
 
@@ -456,7 +456,7 @@ SPEC(with_catch_up_all_more_than_a_hundred_thousand_instants_enqueue_one_job)
     EXPECT_OK(schedule(&w, "tick", "mail", "* * * * *", .catch_up = LH_CATCH_UP_ALL));
     EXPECT_OK(schedule(&w, "tock", "mail", "@every 1s", .catch_up = LH_CATCH_UP_ALL));
     clock_advance_ms(&w, 400 * DAY_MS + 90000);
-    EXPECT_EQ(upkeep(&w).ticked, 2);
+    EXPECT_EQ(upkeep(&w).enqueued, 2);
     EXPECT_EQ(schedule_of(&w, "tick").last_at, WORLD_START_MS + 400 * DAY_MS + MINUTE_MS);
     EXPECT_EQ(schedule_of(&w, "tock").last_at, WORLD_START_MS + 400 * DAY_MS + 90000);
     world_close(&w);
@@ -469,15 +469,15 @@ SPEC(a_clock_that_is_set_back_enqueues_no_instant_twice)
     struct world w = world_open();
     EXPECT_OK(schedule(&w, "tick", "mail", "*/10 * * * *"));
     clock_advance_ms(&w, 10 * MINUTE_MS);
-    EXPECT_EQ(upkeep(&w).ticked, 1);
+    EXPECT_EQ(upkeep(&w).enqueued, 1);
     set_clock_by(-HOUR_MS);
     for (int i = 0; i < 6; i++) { /* the hour that the clock repeats */
-        EXPECT_EQ(upkeep(&w).ticked, 0);
+        EXPECT_EQ(upkeep(&w).enqueued, 0);
         clock_advance_ms(&w, 10 * MINUTE_MS);
     }
-    EXPECT_EQ(upkeep(&w).ticked, 0);
+    EXPECT_EQ(upkeep(&w).enqueued, 0);
     clock_advance_ms(&w, 10 * MINUTE_MS);
-    EXPECT_EQ(upkeep(&w).ticked, 1);
+    EXPECT_EQ(upkeep(&w).enqueued, 1);
     EXPECT_EQ(schedule_of(&w, "tick").last_at, WORLD_START_MS + 20 * MINUTE_MS);
     EXPECT_EQ(events_named(&w, "schedule.missed"), 0);
     world_close(&w);
@@ -488,8 +488,8 @@ SPEC(a_clock_that_is_set_forward_counts_as_downtime)
     struct world w = world_open();
     EXPECT_OK(schedule(&w, "tick", "mail", "*/10 * * * *"));
     set_clock_by(HOUR_MS);
-    EXPECT_EQ(upkeep(&w).ticked, 1);
-    EXPECT_EQ(upkeep(&w).ticked, 0);
+    EXPECT_EQ(upkeep(&w).enqueued, 1);
+    EXPECT_EQ(upkeep(&w).enqueued, 0);
     EXPECT_CONTAINS(last_event(&w, "schedule.missed").data, "\"missed\":5,");
     world_close(&w);
 }
@@ -501,12 +501,12 @@ SPEC(a_clock_that_was_wrong_by_years_does_not_stop_a_schedule)
     EXPECT_OK(schedule(&w, "tick", "mail", "*/10 * * * *"));
     EXPECT_OK(schedule(&w, "tock", "mail", "@every 10m"));
     clock_advance_ms(&w, 10 * MINUTE_MS);
-    EXPECT_EQ(upkeep(&w).ticked, 2);
+    EXPECT_EQ(upkeep(&w).enqueued, 2);
     set_clock_by(-3650 * DAY_MS);
-    EXPECT_EQ(upkeep(&w).ticked, 0);
+    EXPECT_EQ(upkeep(&w).enqueued, 0);
     EXPECT_EQ(schedule_of(&w, "tick").next_at, WORLD_START_MS + 20 * MINUTE_MS);
     clock_advance_ms(&w, 10 * MINUTE_MS);
-    EXPECT_EQ(upkeep(&w).ticked, 2);
+    EXPECT_EQ(upkeep(&w).enqueued, 2);
     world_close(&w);
 }
 
@@ -515,13 +515,13 @@ SPEC(a_reboot_enqueues_no_instant_twice)
     struct world w = world_open();
     EXPECT_OK(schedule(&w, "tick", "mail", "*/10 * * * *"));
     clock_advance_ms(&w, 10 * MINUTE_MS);
-    EXPECT_EQ(upkeep(&w).ticked, 1);
+    EXPECT_EQ(upkeep(&w).enqueued, 1);
     lh_close(w.store);
     snprintf(lhi_control()->boot, sizeof lhi_control()->boot, "another-boot");
     w.store = world_handle((lh_open_opts){.startup = true});
-    EXPECT_EQ(upkeep(&w).ticked, 0);
+    EXPECT_EQ(upkeep(&w).enqueued, 0);
     clock_advance_ms(&w, 10 * MINUTE_MS);
-    EXPECT_EQ(upkeep(&w).ticked, 1);
+    EXPECT_EQ(upkeep(&w).enqueued, 1);
     world_close(&w);
 }
 
@@ -535,19 +535,19 @@ SPEC(while_a_job_with_the_key_lives_instants_are_skipped_and_recorded)
     clock_advance_ms(&w, MINUTE_MS);
     EXPECT_OK(claim_one(&w, "mail", &job, .lease_ms = HOUR_MS));
     clock_advance_ms(&w, MINUTE_MS);
-    EXPECT_EQ(upkeep(&w).ticked, 0);
+    EXPECT_EQ(upkeep(&w).enqueued, 0);
     EXPECT_EQ(jobs_in(&w, "mail"), 1);
     lh_event e = last_event(&w, "schedule.skipped");
     EXPECT_EQ(e.job, job.id);
     EXPECT_STR(
         e.reason,
-        "schedule tick: tick of 2026-01-15T10:32:00.000Z skipped, job 1 with its key is running");
+        "schedule tick: run of 2026-01-15T10:32:00.000Z skipped, job 1 with its key is running");
     EXPECT_STR(e.data, "{\"schedule\":\"tick\",\"instant\":\"2026-01-15T10:32:00.000Z\"}");
     EXPECT_EQ(schedule_of(&w, "tick").last_at, WORLD_START_MS + MINUTE_MS);
     EXPECT_OK(complete(&w, &job));
-    EXPECT_EQ(upkeep(&w).ticked, 0); /* that instant was already enqueued */
+    EXPECT_EQ(upkeep(&w).enqueued, 0); /* that instant was already enqueued */
     clock_advance_ms(&w, MINUTE_MS);
-    EXPECT_EQ(upkeep(&w).ticked, 1);
+    EXPECT_EQ(upkeep(&w).enqueued, 1);
     world_close(&w);
 }
 
@@ -560,9 +560,9 @@ SPEC(setting_the_same_schedule_repeatedly_does_not_delay_it)
         EXPECT_OK(schedule(&w, "tick", "mail", "@every 5m"));
         clock_advance_ms(&w, MINUTE_MS);
     }
-    EXPECT_EQ(upkeep(&w).ticked, 1);
+    EXPECT_EQ(upkeep(&w).enqueued, 1);
     EXPECT_OK(schedule(&w, "tick", "mail", "@every 5m"));
-    EXPECT_EQ(upkeep(&w).ticked, 0);
+    EXPECT_EQ(upkeep(&w).enqueued, 0);
     EXPECT_EQ(schedules(&w)->n, 1);
     EXPECT_EQ(schedule_of(&w, "tick").last_job, 1);
     EXPECT_EQ(schedule_of(&w, "tick").created_at, WORLD_START_MS);
@@ -575,9 +575,9 @@ SPEC(a_schedule_that_is_replaced_enqueues_the_new_job_at_the_new_times)
     EXPECT_OK(schedule(&w, "tick", "mail", "*/10 * * * *", .job = {.kind = "old"}));
     EXPECT_OK(schedule(&w, "tick", "mail", "*/15 * * * *", .job = {.kind = "new"}));
     clock_advance_ms(&w, 10 * MINUTE_MS);
-    EXPECT_EQ(upkeep(&w).ticked, 0);
+    EXPECT_EQ(upkeep(&w).enqueued, 0);
     clock_advance_ms(&w, 5 * MINUTE_MS);
-    EXPECT_EQ(upkeep(&w).ticked, 1);
+    EXPECT_EQ(upkeep(&w).enqueued, 1);
     EXPECT_STR(job_of(&w, 1).kind, "new");
     world_close(&w);
 }
@@ -587,15 +587,15 @@ SPEC(an_instant_that_was_enqueued_is_not_enqueued_again_for_a_new_line)
     struct world w = world_open();
     EXPECT_OK(schedule(&w, "tick", "mail", "*/10 * * * *"));
     clock_advance_ms(&w, 10 * MINUTE_MS);
-    EXPECT_EQ(upkeep(&w).ticked, 1);
+    EXPECT_EQ(upkeep(&w).enqueued, 1);
     EXPECT_OK(schedule(&w, "tick", "mail", "* * * * *"));
-    EXPECT_EQ(upkeep(&w).ticked, 0);
+    EXPECT_EQ(upkeep(&w).enqueued, 0);
     set_clock_by(-5 * MINUTE_MS);
     EXPECT_OK(schedule(&w, "tick", "mail", "*/2 * * * *"));
     clock_advance_ms(&w, 5 * MINUTE_MS);
-    EXPECT_EQ(upkeep(&w).ticked, 0);
+    EXPECT_EQ(upkeep(&w).enqueued, 0);
     clock_advance_ms(&w, 2 * MINUTE_MS);
-    EXPECT_EQ(upkeep(&w).ticked, 1);
+    EXPECT_EQ(upkeep(&w).enqueued, 1);
     world_close(&w);
 }
 
@@ -604,12 +604,12 @@ SPEC(a_schedule_that_is_removed_enqueues_nothing_more)
     struct world w = world_open();
     EXPECT_OK(schedule(&w, "tick", "mail", "@every 1m"));
     clock_advance_ms(&w, MINUTE_MS);
-    EXPECT_EQ(upkeep(&w).ticked, 1);
+    EXPECT_EQ(upkeep(&w).enqueued, 1);
     EXPECT_OK(lh_schedule_remove(w.store, "tick"));
     EXPECT_STATUS(lh_schedule_remove(w.store, "tick"), LH_ENOTFOUND);
     EXPECT_CONTAINS(lh_errmsg(w.store), "there is no schedule \"tick\"");
     clock_advance_ms(&w, MINUTE_MS);
-    EXPECT_EQ(upkeep(&w).ticked, 0);
+    EXPECT_EQ(upkeep(&w).enqueued, 0);
     EXPECT_EQ(schedules(&w)->n, 0);
     EXPECT_EQ(jobs_in(&w, "mail"), 1);
     EXPECT_STR(story_of(&w, 0), "schedule.set schedule.removed");
@@ -703,7 +703,7 @@ SPEC(a_schedule_whose_time_zone_is_missing_waits_and_blocks_no_other)
     EXPECT_EQ(rename(to, moved), 0);
     for (int i = 1; i <= 3; i++) {
         clock_advance_ms(&w, MINUTE_MS);
-        EXPECT_EQ(upkeep(&w).ticked, 1);
+        EXPECT_EQ(upkeep(&w).enqueued, 1);
         EXPECT(upkeep(&w).next_ms > 0);
     }
     EXPECT_CONTAINS(schedule_of(&w, "tick").error, "time zone \"Here\" is unknown");
@@ -711,7 +711,7 @@ SPEC(a_schedule_whose_time_zone_is_missing_waits_and_blocks_no_other)
     EXPECT_EQ(jobs_in(&w, "mail"), 0);
     EXPECT_EQ(rename(moved, to), 0);
     clock_advance_ms(&w, MINUTE_MS);
-    EXPECT_EQ(upkeep(&w).ticked, 2);
+    EXPECT_EQ(upkeep(&w).enqueued, 2);
     EXPECT_EQ(jobs_in(&w, "mail"), 1);
     EXPECT(schedule_of(&w, "tick").error == NULL);
     EXPECT_CONTAINS(last_event(&w, "schedule.missed").data, "\"missed\":3,");
@@ -727,7 +727,7 @@ SPEC(a_schedule_with_a_payload_over_the_limit_is_reported_and_blocks_no_other)
     EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_MAX_PAYLOAD, .max_payload = 4));
     for (int i = 1; i <= 2; i++) {
         clock_advance_ms(&w, MINUTE_MS);
-        EXPECT_EQ(upkeep(&w).ticked, 1);
+        EXPECT_EQ(upkeep(&w).enqueued, 1);
     }
     EXPECT_EQ(jobs_in(&w, "post"), 2);
     EXPECT_EQ(events_named(&w, "schedule.failed"), 1);
@@ -735,7 +735,7 @@ SPEC(a_schedule_with_a_payload_over_the_limit_is_reported_and_blocks_no_other)
     EXPECT_CONTAINS(schedule_of(&w, "tick").error, "payload of 5 bytes");
     EXPECT_OK(policy(&w, "mail", NULL, .set = LH_POLICY_MAX_PAYLOAD, .max_payload = 5));
     clock_advance_ms(&w, MINUTE_MS);
-    EXPECT_EQ(upkeep(&w).ticked, 2);
+    EXPECT_EQ(upkeep(&w).enqueued, 2);
     EXPECT(schedule_of(&w, "tick").error == NULL);
     world_close(&w);
 }

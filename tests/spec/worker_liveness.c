@@ -162,7 +162,7 @@ SPEC(the_jobs_and_leases_of_a_dead_worker_are_freed)
                                &(lh_lease_opts){.owner = "w-1", .ttl_ms = 60000, .value = "[7]"},
                                NULL));
     clock_advance_ms(&w, SILENCE_MS);
-    lh_upkeep done = upkeep(&w);
+    lh_maintained done = upkeep(&w);
     EXPECT_EQ(done.dead_workers, 1);
     EXPECT_EQ(done.recovered, 2);
     EXPECT_OK(claim_one(&w, "solo", &next));

@@ -28,7 +28,7 @@ TEST(sizes_of_structs_are_the_pinned_ones)
     EXPECT_EQ(sizeof(lh_lease_run_opts), 136);
     EXPECT_EQ(sizeof(lh_recover_opts), 120);
     EXPECT_EQ(sizeof(lh_maintain_opts), 88);
-    EXPECT_EQ(sizeof(lh_upkeep), 96);
+    EXPECT_EQ(sizeof(lh_maintained), 96);
     EXPECT_EQ(sizeof(lh_backup_opts), 96);
     EXPECT_EQ(sizeof(lh_move_opts), 104);
     EXPECT_EQ(sizeof(lh_moved), 80);

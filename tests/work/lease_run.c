@@ -108,7 +108,7 @@ static pid_t start_family(struct shop *shop, const char *ttl)
 static size_t threads_of(pid_t pid)
 {
     struct lhi_process process;
-    return lhi_process_look(pid, &process) ? (size_t)process.threads : 0;
+    return lhi_process_read(pid, &process) ? (size_t)process.threads : 0;
 }
 
 static void expect_handed_on(pid_t next)

@@ -259,7 +259,7 @@ static bool someone_writes(void)
 static bool is_stopped(pid_t pid)
 {
     struct lhi_process process;
-    return lhi_process_look(pid, &process) && process.state == 'T';
+    return lhi_process_read(pid, &process) && process.state == 'T';
 }
 
 void shift_freeze(const struct shift *shift)

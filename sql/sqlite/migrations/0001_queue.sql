@@ -352,7 +352,7 @@ BEGIN
         WHEN length(CAST(new.payload AS BLOB))
              > coalesce((SELECT max_payload FROM lh_policy
                           WHERE max_payload IS NOT NULL AND queue IN (new.queue, '*') AND kind IN (new.kind, '*')
-                          ORDER BY queue = '*', kind = '*' LIMIT 1), 1048576)
+                          ORDER BY queue = '*', kind = '*' LIMIT 1), $[max_payload])
         THEN RAISE(ABORT, 'payload is too large: see max_payload of its queue') END;
     -- The age of the oldest job and the retention count from these: a time of the user's own would falsify them.
     UPDATE lh_job

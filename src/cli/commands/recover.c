@@ -117,7 +117,7 @@ static int print_report(struct cli *cli, int64_t id)
 static int round_of_upkeep(struct cli *cli, int64_t every_ms)
 {
     lh_maintain_opts opts = {.wait_ms = every_ms, .cancel = cli_cancel()};
-    lh_upkeep done = {0};
+    lh_maintained done = {0};
     int rc = lh_maintain(cli->store, &opts, &done);
 
     return rc == LH_OK && done.report != 0 ? print_report(cli, done.report) : rc;

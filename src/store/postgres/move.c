@@ -424,7 +424,7 @@ static int prepare_target(struct txn *txn, struct lhi_act *act)
     pg_arg_text(&args, act->move.id);
     pg_arg_text(&args, act->move.other);
     pg_arg_text(&args, act->move.url);
-    pg_arg_bool(&args, act->move.anew);
+    pg_arg_bool(&args, act->move.again);
     return pg_call(txn, LHI_POSTGRES_MOVE_PREPARE, &args, NULL, &act->err);
 }
 

@@ -47,7 +47,7 @@ TEST(schedule_with_a_corrupt_payload_enqueues_nothing)
     freeze_now();
     lh_store *store = store_new();
     lh_findings *findings = NULL;
-    lh_upkeep done;
+    lh_maintained done;
     EXPECT_OK(
         lh_schedule_set(store, &(lh_schedule){.name = "tick",
                                               .queue = "mail",
@@ -65,7 +65,7 @@ TEST(schedule_with_a_corrupt_payload_enqueues_nothing)
     for (int i = 0; i < 2; i++) {
         pass_ms(60000);
         EXPECT_OK(lh_maintain(store, NULL, &done));
-        EXPECT_EQ(done.ticked, 0);
+        EXPECT_EQ(done.enqueued, 0);
     }
     EXPECT_EQ(db_int(db, "SELECT count(*) FROM lh_job"), 0);
     EXPECT_EQ(db_int(db, "SELECT count(*) FROM lh_event WHERE type = 'schedule.failed' AND reason "
@@ -81,7 +81,7 @@ TEST(schedule_continues_after_a_restore)
     freeze_now();
     lh_store *store = store_new();
     char why[300] = "";
-    lh_upkeep done;
+    lh_maintained done;
     lh_jobs *jobs = NULL;
     lh_schedules *schedules = NULL;
     EXPECT_OK(lh_schedule_set(store, &(lh_schedule){.name = "tick",
@@ -94,7 +94,7 @@ TEST(schedule_continues_after_a_restore)
     EXPECT_OK(lh_restore("store.db", "copy.db", NULL, NULL, 0, why, sizeof why));
     store = store_open("store.db", (lh_open_opts){0});
     EXPECT_OK(lh_maintain(store, NULL, &done));
-    EXPECT_EQ(done.ticked, 1);
+    EXPECT_EQ(done.enqueued, 1);
     EXPECT_OK(lh_job_get(store, 1, &jobs));
     EXPECT_MEM(jobs->job[0].payload, jobs->job[0].payload_len, "\0x", 2);
     lh_jobs_free(jobs);

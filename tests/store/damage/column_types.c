@@ -197,7 +197,7 @@ static void look(lh_store *store)
 static void act(bool harmless)
 {
     lh_store *store = store_open("store.db", (lh_open_opts){0});
-    lh_upkeep upkeep;
+    lh_maintained upkeep;
     int64_t ids[VICTIMS], pruned;
 
     look(store);

@@ -107,7 +107,7 @@ static void act(lh_store *store)
     lh_jobs *jobs = NULL;
     lh_enqueued out;
     lh_new_job job = {.payload = "payload of bulk", .payload_len = 15, .kind = "k"};
-    lh_upkeep upkeep;
+    lh_maintained upkeep;
 
     expect_no_blame(lh_recover(store, NULL, NULL), "a recovery", store);
     claim_all(store, "mail");

@@ -153,7 +153,7 @@ TEST(a_damaged_policy_stops_every_act_and_a_repair_pauses_its_queue)
 
 TEST(a_damaged_schedule_enqueues_nothing)
 {
-    lh_upkeep upkeep;
+    lh_maintained upkeep;
 
     freeze_now();
     fill();
@@ -161,7 +161,7 @@ TEST(a_damaged_schedule_enqueues_nothing)
     lh_store *store = store_open("store.db", (lh_open_opts){0});
     pass_ms(INT64_C(2) * 86400000);
     EXPECT_OK(lh_maintain(store, NULL, &upkeep));
-    EXPECT_EQ(upkeep.ticked, 0);
+    EXPECT_EQ(upkeep.enqueued, 0);
     lh_close(store);
     lh_close(repaired());
 }

@@ -92,7 +92,7 @@ TEST(a_claim_goes_on_past_a_job_that_cannot_be_recovered)
     EXPECT_EQ(reports(store), 1);
     for (int i = 0; i < 5; i++) /* it is known, so it is not recorded again */
         EXPECT(take(store, "mail", "w2", 60000) == NULL);
-    lh_upkeep done;
+    lh_maintained done;
     EXPECT_OK(lh_maintain(store, NULL, &done));
     EXPECT_EQ(done.recovered, 0);
     EXPECT_EQ(done.report, 0);
@@ -137,7 +137,7 @@ TEST(maintenance_that_recovers_the_failed_job_ends_the_degraded_state)
     lh_store *store = store_with_a_stubborn_job();
     lh_report_free(recover(store, NULL));
     soften();
-    lh_upkeep done;
+    lh_maintained done;
     EXPECT_OK(lh_maintain(store, NULL, &done));
     EXPECT_EQ(done.recovered, 1);
     expect_degraded(store, false);
@@ -164,7 +164,7 @@ TEST(partial_recovery_does_not_end_the_degraded_state)
 TEST(second_job_that_cannot_be_recovered_is_reported_too)
 {
     lh_store *store = store_with_a_stubborn_job();
-    lh_upkeep done;
+    lh_maintained done;
     EXPECT_OK(lh_maintain(store, NULL, &done));
     EXPECT_EQ(reports(store), 1);
     exec("CREATE TRIGGER stubborn_too BEFORE UPDATE ON lh_job WHEN old.id = 1 AND old.state = "

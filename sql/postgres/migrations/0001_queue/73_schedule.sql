@@ -132,7 +132,7 @@ BEGIN
             live := leasehold.job_of_key(s.queue, s.key);
             IF live.id IS NOT NULL THEN
                 PERFORM leasehold.schedule_event(now, 'schedule.skipped', s.name, s.queue, 'system/schedule',
-                    format('tick of %s skipped, job %s with its key is %s', leasehold.time_words(at),
+                    format('run of %s skipped, job %s with its key is %s', leasehold.time_words(at),
                            live.id, live.state),
                     ',"instant":"' || leasehold.time_words(at) || '"', live.id);
                 RETURN;

@@ -5,7 +5,7 @@
 int pg_act_maintain(struct txn *txn, struct lhi_act *act)
 {
     enum { EXPIRED, PROMOTED, SCHEDULES, MORE };
-    lh_upkeep *done = &act->maintain.done;
+    lh_maintained *done = &act->maintain.done;
     struct rows rows;
     bool more = false;
     int rc = pg_call(txn, LHI_POSTGRES_MAINTAIN, NULL, &rows, &act->err);
@@ -18,7 +18,7 @@ int pg_act_maintain(struct txn *txn, struct lhi_act *act)
     bool schedules = pg_row_bool(&rows, 0, SCHEDULES);
     pg_rows_free(&rows);
     if (schedules)
-        rc = pg_run_due_schedules(txn, LHI_BATCH, &done->ticked, &more, &act->err);
+        rc = pg_run_due_schedules(txn, LHI_BATCH, &done->enqueued, &more, &act->err);
     act->maintain.more = act->maintain.more || more;
     return rc;
 }

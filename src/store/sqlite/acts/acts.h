@@ -96,7 +96,7 @@ int sq_promote_due(struct txn *txn, size_t limit, int64_t *promoted, bool *more,
                    struct lhi_error *err);
 int sq_expire_overdue(struct txn *txn, size_t limit, int64_t *expired, bool *more,
                       struct lhi_error *err);
-int sq_run_due_schedules(struct txn *txn, size_t limit, int64_t *ticked, bool *more,
+int sq_run_due_schedules(struct txn *txn, size_t limit, int64_t *enqueued, bool *more,
                          struct lhi_error *err);
 
 #endif

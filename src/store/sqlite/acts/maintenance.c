@@ -166,11 +166,11 @@ int sq_expire_overdue(struct txn *txn, size_t limit, int64_t *expired, bool *mor
 
 int sq_act_maintain(struct txn *txn, struct lhi_act *act)
 {
-    lh_upkeep *done = &act->maintain.done;
+    lh_maintained *done = &act->maintain.done;
     bool more[3] = {false};
     int rc;
 
-    if ((rc = sq_run_due_schedules(txn, LHI_BATCH, &done->ticked, &more[2], &act->err)) < 0 ||
+    if ((rc = sq_run_due_schedules(txn, LHI_BATCH, &done->enqueued, &more[2], &act->err)) < 0 ||
         (rc = sq_expire_overdue(txn, LHI_BATCH, &done->expired, &more[0], &act->err)) < 0 ||
         (rc = sq_promote_due(txn, LHI_BATCH, &done->promoted, &more[1], &act->err)) < 0)
         return rc;

@@ -252,7 +252,7 @@ static int tell_skipped(const struct ticking *t, int64_t at, const lh_enqueued *
     char time[40], what[160], more[80];
 
     lh_time_format(at, time, sizeof time);
-    lhi_format(what, sizeof what, "tick of %s skipped, job %lld with its key is %s", time,
+    lhi_format(what, sizeof what, "run of %s skipped, job %lld with its key is %s", time,
                (long long)live->id, lh_state_name(live->state));
     lhi_format(more, sizeof more, ",\"instant\":\"%s\"", time);
     return tell(t->txn, &event, s->name, what, more, err);
@@ -437,22 +437,22 @@ static int read_names(struct txn *txn, size_t limit, const char **names, size_t 
     return rc < 0 ? rc : LH_OK;
 }
 
-int sq_run_due_schedules(struct txn *txn, size_t limit, int64_t *ticked, bool *more,
+int sq_run_due_schedules(struct txn *txn, size_t limit, int64_t *enqueued, bool *more,
                          struct lhi_error *err)
 {
     const char *names[LHI_BATCH];
     size_t n;
     int rc = read_names(txn, limit < LHI_BATCH ? limit : LHI_BATCH, names, &n, err);
 
-    *ticked = 0;
+    *enqueued = 0;
     *more = false;
     for (size_t i = 0; i < n && rc == LH_OK; i++) {
         struct entry entry;
         if ((rc = entry_get(txn, names[i], &entry, err)) == LH_OK)
-            rc = tick_one(txn, &entry, ticked, more, err);
+            rc = tick_one(txn, &entry, enqueued, more, err);
         else if (rc == LH_EMPTY)
             rc = LH_OK;
     }
-    *more = rc == LH_OK && (*more || (n == limit && *ticked > 0));
+    *more = rc == LH_OK && (*more || (n == limit && *enqueued > 0));
     return rc;
 }

@@ -433,7 +433,7 @@ static int prepare_target(struct txn *txn, const struct lhi_act *act, struct lhi
         (rc = sq_int(txn->conn, LHI_SQL_MOVE_EMPTY, err, 0, &empty, "")) != LH_OK)
         return rc;
     bool half = part == LHI_PART_TARGET && strcmp(other, act->move.other) == 0;
-    if (half && strcmp(id, act->move.id) == 0 && !act->move.anew)
+    if (half && strcmp(id, act->move.id) == 0 && !act->move.again)
         return LH_OK; /* continue with the next table */
     if (!half &&
         (part == LHI_PART_TARGET || part == LHI_PART_SOURCE || part == LHI_PART_GONE || empty == 0))
