@@ -222,9 +222,9 @@ DECLARE
     m      leasehold.meta;
     p      leasehold.policy;
     due    timestamptz;
-    sweep  leasehold.scan;
+    scan  leasehold.scan;
     since  timestamptz;
-    forfeit boolean;
+    expired boolean;
     moves  boolean;
     ticks  boolean;
     waited boolean;
@@ -285,11 +285,11 @@ BEGIN
     END IF;
 
     -- One check for everything unusual; nearly always there is nothing.
-    sweep := leasehold.read_scan_bound(m.generation, now, true);
-    IF NOT sweep.fresh AND sweep.littered THEN
-        sweep := leasehold.scan_backlog(m, sweep, due, now);
+    scan := leasehold.read_scan_bound(m.generation, now, true);
+    IF NOT scan.fresh AND scan.littered THEN
+        scan := leasehold.scan_backlog(m, scan, due, now);
     END IF;
-    since := sweep.since;
+    since := scan.since;
     SELECT EXISTS (SELECT 1 FROM leasehold.job w WHERE $[lease_ended(w, since, due)])
         OR EXISTS (SELECT 1 FROM leasehold.lease w WHERE $[named_lease_ended(w, since, due)])
         OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE $[silence_too_long(w, since, due)])
@@ -301,10 +301,10 @@ BEGIN
            EXISTS (SELECT 1 FROM leasehold.worker w
                     WHERE w.id = of_worker AND w.pid IS NOT NULL AND w.state <> 'stopped'
                       AND (w.silent_at IS NULL OR w.last_heartbeat_at < now - w.interval_ms * interval '0.5 milliseconds'))
-      INTO forfeit, moves, ticks, waited;
-    IF sweep.left_at <> '{}' THEN
-        SELECT forfeit OR w.frees <> '{}', moves OR w.moves_in <> '{}' INTO forfeit, moves
-          FROM leasehold.leftover_due(m, sweep.left_at, due, now) w;
+      INTO expired, moves, ticks, waited;
+    IF scan.left_at <> '{}' THEN
+        SELECT expired OR w.frees <> '{}', moves OR w.moves_in <> '{}' INTO expired, moves
+          FROM leasehold.leftover_due(m, scan.left_at, due, now) w;
     END IF;
     IF waited THEN
         -- A claim counts as a heartbeat of the worker, which may have waited long with no job to heartbeat for.
@@ -315,12 +315,12 @@ BEGIN
                uncleaned = NULL, stuck = false
          WHERE w.id = of_worker AND w.pid IS NOT NULL AND w.state <> 'stopped';
     END IF;
-    IF forfeit OR moves THEN
-        freed := leasehold.recover_before_claim(now, m, forfeit AND recovers AND m.recovering_until <= now, sweep);
+    IF expired OR moves THEN
+        freed := leasehold.recover_before_claim(now, m, expired AND recovers AND m.recovering_until <= now, scan);
     END IF;
-    IF NOT sweep.fresh THEN
-        PERFORM leasehold.save_scan_bound(m, sweep,
-            CASE WHEN forfeit OR moves THEN leasehold.first_due(m, since, due, now) END, began, due, now);
+    IF NOT scan.fresh THEN
+        PERFORM leasehold.save_scan_bound(m, scan,
+            CASE WHEN expired OR moves THEN leasehold.first_due(m, since, due, now) END, began, due, now);
     END IF;
 
     IF m.has_policies THEN
@@ -366,8 +366,8 @@ BEGIN
             -- Start at the claim floor, if it is known, and after a scan if one is due.
             before := total;
             tried := leasehold.stopwatch();
-            IF sweep.littered AND alone IS NULL AND leasehold.begin_first_scan(q) THEN
-                PERFORM leasehold.find_claim_floor(q, NULL, now, sweep);
+            IF scan.littered AND alone IS NULL AND leasehold.begin_first_scan(q) THEN
+                PERFORM leasehold.find_claim_floor(q, NULL, now, scan);
             END IF;
             passed := leasehold.fresh_entries_read();
             FOR pass IN 1..2 LOOP
@@ -377,20 +377,20 @@ BEGIN
                 EXIT WHEN alone IS NOT NULL;
                 FOR f IN SELECT * FROM leasehold.claim_floor w WHERE w.queue = q AND w.look = leasehold.last_floor_number(q)
                           ORDER BY w.priority DESC LOOP
-                    looks := looks OR leasehold.floor_check_due(f, sweep.late, now);
-                    behind := greatest(behind, sweep.floor - f.floor);
+                    looks := looks OR leasehold.floor_check_due(f, scan.late, now);
+                    behind := greatest(behind, scan.floor - f.floor);
                     ends[cardinality(ends)] := f.priority + 1;
                     tops := tops || f.priority || (f.priority - 1);
                     ends := ends || f.priority || -32768;
                     lows := lows || f.low || 0::bigint;
                     floors := floors || f.floor || 0::bigint;
                 END LOOP;
-                EXIT WHEN pass = 2 OR NOT (looks AND leasehold.may_check_floor(q, sweep.late, now));
+                EXIT WHEN pass = 2 OR NOT (looks AND leasehold.may_check_floor(q, scan.late, now));
                 IF current_setting('transaction_isolation') <> 'read committed' THEN
                     tops := '{32767}'; ends := '{-32768}'; lows := '{0}';
                     EXIT;
                 END IF;
-                PERFORM leasehold.find_claim_floor(q, of_worker, now, sweep);
+                PERFORM leasehold.find_claim_floor(q, of_worker, now, scan);
             END LOOP;
 
             FOR k IN 1..2 * cardinality(tops) LOOP
@@ -439,20 +439,20 @@ BEGIN
             IF of_kinds IS NULL AND alone IS NULL THEN
                 IF cardinality(tops) > 1 THEN
                     IF random() * 500 < total - before OR behind > 1000 THEN
-                        PERFORM leasehold.raise_claim_floor(q, sweep.floor);
+                        PERFORM leasehold.raise_claim_floor(q, scan.floor);
                     END IF;
                 ELSIF random() * 500 < total - before THEN
-                    PERFORM leasehold.find_claim_floor(q, of_worker, now, sweep);
+                    PERFORM leasehold.find_claim_floor(q, of_worker, now, scan);
                 ELSIF total = before AND (leasehold.stopwatch() > tried + interval '50 milliseconds'
                                           OR leasehold.fresh_entries_read() > passed + 1000) THEN
-                    PERFORM leasehold.find_claim_floor(q, NULL, now, sweep);
+                    PERFORM leasehold.find_claim_floor(q, NULL, now, scan);
                 END IF;
             END IF;
         END LOOP;
         round := round + 1;
-        EXIT WHEN total > 0 OR NOT (forfeit OR moves) OR round > 4;
-        IF round = 1 AND forfeit AND recovers AND m.recovering_until > now THEN
-            freed := leasehold.recover_before_claim(now, m, true, sweep) OR freed;  -- recovery was postponed
+        EXIT WHEN total > 0 OR NOT (expired OR moves) OR round > 4;
+        IF round = 1 AND expired AND recovers AND m.recovering_until > now THEN
+            freed := leasehold.recover_before_claim(now, m, true, scan) OR freed;  -- recovery was postponed
             CONTINUE WHEN freed;
         END IF;
         -- What was due at the start, and is not ours, may be free by now, so there is one more round in any
@@ -460,16 +460,16 @@ BEGIN
         -- looks due.
         EXIT WHEN round > 1 AND NOT met;
         met := false;
-        IF leasehold.is_due_for(queues, of_kinds, m, sweep, due, now) THEN
+        IF leasehold.is_due_for(queues, of_kinds, m, scan, due, now) THEN
             met := leasehold.await_freeing(freed);
         END IF;
         IF met THEN  -- or is due again: the other transaction may have been rolled back
-            freed := leasehold.recover_before_claim(now, m, forfeit AND recovers, sweep) OR freed;
+            freed := leasehold.recover_before_claim(now, m, expired AND recovers, scan) OR freed;
         END IF;
     END LOOP;
 
     IF total > 0 AND EXISTS (SELECT 1 FROM leasehold.job w
-                              WHERE $[lease_ended(w, now, now)] + interval '1 second' AND w.worker = of_worker) THEN
+                              WHERE $[lease_ended(w, now, now + interval '1 second')] AND w.worker = of_worker) THEN
         PERFORM leasehold.wake_maintenance(now);
     END IF;
     IF of_request IS NOT NULL AND total > 0 THEN
@@ -487,14 +487,14 @@ END $$;
 CREATE FUNCTION leasehold.something_due(now timestamptz, of_queue text) RETURNS boolean LANGUAGE plpgsql
 AS $$
 DECLARE
-    sweep leasehold.scan := leasehold.read_scan_bound((SELECT m.generation FROM leasehold.meta m WHERE m.one), now);
-    since timestamptz := sweep.since;
+    scan leasehold.scan := leasehold.read_scan_bound((SELECT m.generation FROM leasehold.meta m WHERE m.one), now);
+    since timestamptz := scan.since;
 BEGIN
     PERFORM setval('leasehold.due_check', leasehold.unix_ms(now));
-    RETURN NOT sweep.fresh OR sweep.left_at <> '{}'
+    RETURN NOT scan.fresh OR scan.left_at <> '{}'
         OR EXISTS (SELECT 1 FROM leasehold.claim_floor w
                     WHERE w.queue = of_queue AND w.look = leasehold.last_floor_number(of_queue)
-                      AND w.late <> sweep.late AND w.rest_until <= now)
+                      AND w.late <> scan.late AND w.rest_until <= now)
         OR EXISTS (SELECT 1 FROM leasehold.job w WHERE $[lease_ended(w, since, now)])
         OR EXISTS (SELECT 1 FROM leasehold.lease w WHERE $[named_lease_ended(w, since, now)])
         OR EXISTS (SELECT 1 FROM leasehold.worker w WHERE $[silence_too_long(w, since, now)])
@@ -665,15 +665,15 @@ CREATE FUNCTION leasehold.after_single_claim(of_queue text, of_worker text, now 
 RETURNS void LANGUAGE plpgsql
 AS $$
 DECLARE
-    sweep leasehold.scan := leasehold.read_scan_bound((SELECT m.generation FROM leasehold.meta m WHERE m.one), now);
+    scan leasehold.scan := leasehold.read_scan_bound((SELECT m.generation FROM leasehold.meta m WHERE m.one), now);
 BEGIN
     IF held_ms <= 1000 THEN
         PERFORM leasehold.wake_maintenance(now);
     END IF;
     IF low IS NULL THEN
-        PERFORM leasehold.find_claim_floor(of_queue, of_worker, now, sweep);
+        PERFORM leasehold.find_claim_floor(of_queue, of_worker, now, scan);
     ELSE
-        PERFORM leasehold.raise_claim_floor(of_queue, sweep.floor);
+        PERFORM leasehold.raise_claim_floor(of_queue, scan.floor);
     END IF;
 END $$;
 

@@ -152,6 +152,21 @@ BEGIN
               FROM leasehold.complete_many(ARRAY[of_job], ARRAY[of_token], ARRAY[of_result], '{}') o);
 END $$;
 
+-- After runs of these queues have ended without completing: wake sleepers of the queues in `woken`, which have
+-- pending jobs now, wake maintenance if a job falls due `soon`, and release the limits that the runs occupied.
+CREATE FUNCTION leasehold.runs_ended(now timestamptz, m leasehold.meta, ended bigint[], queues text[],
+                                     woken text[], soon boolean) RETURNS void LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM leasehold.wake_queue(q.queue, now) FROM unnest(woken) q(queue);
+    IF soon THEN
+        PERFORM leasehold.wake_maintenance(now);
+    END IF;
+    IF m.has_policies AND queues IS NOT NULL THEN
+        PERFORM leasehold.release_limits(now, ended, queues);
+    END IF;
+END $$;
+
 -- ---- fail ----
 
 -- Returns the numbers of the items that are done. retry_in_ms: 0 or NULL by the backoff, -1 at once.
@@ -210,13 +225,7 @@ BEGIN
            array_agg(DISTINCT d.queue) FILTER (WHERE d.state = 'pending'),
            bool_or(d.run_at <= now + interval '1 second')
       INTO done, ended, queues, woken, soon FROM done d;
-    PERFORM leasehold.wake_queue(q.queue, now) FROM unnest(woken) q(queue);
-    IF soon THEN
-        PERFORM leasehold.wake_maintenance(now);  -- for processes that wait for maintenance
-    END IF;
-    IF m.has_policies AND done IS NOT NULL THEN
-        PERFORM leasehold.release_limits(now, ended, queues);
-    END IF;
+    PERFORM leasehold.runs_ended(now, m, ended, queues, woken, soon);
     RETURN done;
 END $$;
 
@@ -325,13 +334,7 @@ BEGIN
            array_agg(DISTINCT d.queue) FILTER (WHERE d.state = 'pending'),
            bool_or(d.run_at <= now + interval '1 second')
       INTO done, ended, queues, woken, soon FROM done d;
-    PERFORM leasehold.wake_queue(q.queue, now) FROM unnest(woken) q(queue);
-    IF soon THEN
-        PERFORM leasehold.wake_maintenance(now);  -- for processes that wait for maintenance
-    END IF;
-    IF m.has_policies AND done IS NOT NULL THEN
-        PERFORM leasehold.release_limits(now, ended, queues);
-    END IF;
+    PERFORM leasehold.runs_ended(now, m, ended, queues, woken, soon);
     RETURN done;
 END $$;
 

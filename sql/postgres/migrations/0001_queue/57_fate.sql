@@ -16,14 +16,7 @@ CREATE TYPE leasehold.run AS (
     whole        boolean,      -- everything is examined
     report       bigint,       -- NULL: there is none yet
     started_at   timestamptz,
-    orphaned     bigint,
-    retried      bigint,
-    made_pending bigint,
-    failed       bigint,
-    released     bigint,
-    leases       bigint,
-    dead_workers bigint,
-    failures     bigint,
+    $[recovery_counters()],
     untold       bigint,       -- failures that are known and are not reported again
     counted      bigint[],     -- of retried ... failures: what is already in the totals
     log          leasehold.log_line[]

@@ -6,14 +6,7 @@
 CREATE TYPE leasehold.batch AS (
     report       bigint,
     started_at   timestamptz,
-    orphaned     bigint,
-    retried      bigint,
-    made_pending bigint,
-    failed       bigint,
-    released     bigint,
-    leases       bigint,
-    dead_workers bigint,
-    failures     bigint,
+    $[recovery_counters()],
     untold       bigint,
     over         boolean
 );

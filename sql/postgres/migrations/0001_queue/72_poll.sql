@@ -154,7 +154,7 @@ DECLARE
                                    WHERE d.name = 'recover' AND leasehold.leader_is_alive(d.until, now)
                                      AND (d.owner <> keeper OR NOT keeps));
     due    timestamptz;
-    sweep  leasehold.scan;
+    scan  leasehold.scan;
     since  timestamptz := '-infinity';
     late   boolean;
     m      leasehold.meta;
@@ -166,18 +166,18 @@ BEGIN
     on_duty := false;
     spare_ms := 0;
     SELECT * INTO m FROM leasehold.meta;
-    sweep := leasehold.read_scan_bound(m.generation, now, keeps AND NOT spared, interval '5 seconds');
+    scan := leasehold.read_scan_bound(m.generation, now, keeps AND NOT spared, interval '5 seconds');
     IF NOT spared THEN
         due := leasehold.due(now, m.no_expiry_before);
-        IF keeps AND NOT sweep.fresh AND sweep.littered THEN
-            sweep := leasehold.scan_backlog(m, sweep, due, now);
+        IF keeps AND NOT scan.fresh AND scan.littered THEN
+            scan := leasehold.scan_backlog(m, scan, due, now);
         END IF;
-        IF waits OR sweep.littered THEN
-            since := sweep.since;
+        IF waits OR scan.littered THEN
+            since := scan.since;
         END IF;
-        IF sweep.left_at <> '{}' THEN
+        IF scan.left_at <> '{}' THEN
             SELECT w.frees <> '{}' OR w.moves_in <> '{}' INTO something
-              FROM leasehold.leftover_due(m, sweep.left_at, due, now) w;
+              FROM leasehold.leftover_due(m, scan.left_at, due, now) w;
         END IF;
         IF waits THEN
             SELECT * INTO next FROM leasehold.next_due(now, due, since, m.no_expiry_before, now + interval '2 seconds');
@@ -185,7 +185,7 @@ BEGIN
             SELECT * INTO next FROM leasehold.falls_due(now);
         END IF;
         -- A job may have appeared below these bounds: then a claim must scan from the beginning.
-        something := something OR next.something OR (sweep.late = -1 AND isfinite(since) AND cardinality(queues) > 0);
+        something := something OR next.something OR (scan.late = -1 AND isfinite(since) AND cardinality(queues) > 0);
         next_ms := CASE WHEN isfinite(next.next_at)
                         THEN ceil(1000 * extract(epoch FROM next.next_at - now)) END;
     END IF;
@@ -193,8 +193,8 @@ BEGIN
         late := next.something AND (SELECT l.something FROM leasehold.next_due(
             now - interval '2 seconds', due - interval '2 seconds', since, m.no_expiry_before, now) l);
         on_duty := leasehold.become_leader(keeper, now, late);
-        IF NOT sweep.fresh THEN
-            PERFORM leasehold.save_scan_bound(m, sweep,
+        IF NOT scan.fresh THEN
+            PERFORM leasehold.save_scan_bound(m, scan,
                 CASE WHEN next.something THEN leasehold.first_due(m, since, due, now) END, began, due, now);
         END IF;
     END IF;
@@ -210,7 +210,7 @@ BEGIN
     END IF;
     FOREACH name IN ARRAY queues LOOP
         EXIT WHEN something;
-        something := leasehold.retried_job_waits(name, kinds) OR leasehold.fresh_job_waits(name, kinds, sweep, now);
+        something := leasehold.retried_job_waits(name, kinds) OR leasehold.fresh_job_waits(name, kinds, scan, now);
     END LOOP;
 END $$;
 
