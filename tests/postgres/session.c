@@ -1,3 +1,4 @@
+/* session.c: a plain SQL client for tests; see session.h. */
 #include "session.h"
 
 #include <stdarg.h>

@@ -65,7 +65,7 @@ static void arm(struct scene *scene)
     (void)said(scene->hand, "SELECT leasehold.subscribe('{q}')");
 }
 
-TEST(nobody_is_rung_for_where_nobody_sleeps)
+TEST(an_enqueue_notifies_nobody_if_there_is_no_sleeper)
 {
     struct scene scene = set_the_scene();
 
@@ -75,7 +75,7 @@ TEST(nobody_is_rung_for_where_nobody_sleeps)
     leave(&scene);
 }
 
-TEST(one_ring_wakes_whoever_sleeps)
+TEST(one_notification_wakes_all_sleepers_of_a_queue)
 {
     struct scene scene = set_the_scene();
 
@@ -101,7 +101,7 @@ TEST(each_subscription_is_worth_one_wake_up)
     leave(&scene);
 }
 
-TEST(what_is_rolled_back_wakes_nobody_and_leaves_him_armed)
+TEST(a_rolled_back_enqueue_wakes_nobody_and_keeps_the_subscription)
 {
     struct scene scene = set_the_scene();
 
@@ -115,7 +115,7 @@ TEST(what_is_rolled_back_wakes_nobody_and_leaves_him_armed)
     leave(&scene);
 }
 
-TEST(a_plain_insert_wakes_whoever_sleeps)
+TEST(a_plain_insert_wakes_sleepers)
 {
     struct scene scene = set_the_scene();
 
@@ -127,7 +127,7 @@ TEST(a_plain_insert_wakes_whoever_sleeps)
 
 /* ---- kinds ---- */
 
-TEST(a_job_wakes_those_who_take_its_kind_or_any)
+TEST(a_job_wakes_sleepers_that_take_its_kind_or_any_kind)
 {
     static const struct {
         const char *sql, *asleep;
@@ -155,7 +155,7 @@ TEST(a_job_wakes_those_who_take_its_kind_or_any)
     }
 }
 
-TEST(who_sleeps_for_a_kind_is_woken_late_by_who_is_on_duty_for_that_kind_only)
+TEST(the_leader_wakes_a_sleeper_only_for_a_job_of_its_kind)
 {
     struct scene scene = set_the_scene();
 
@@ -167,7 +167,7 @@ TEST(who_sleeps_for_a_kind_is_woken_late_by_who_is_on_duty_for_that_kind_only)
     leave(&scene);
 }
 
-TEST(a_name_to_sleep_under_is_a_queue_and_may_have_a_kind)
+TEST(a_subscription_names_a_queue_and_may_name_a_kind)
 {
     struct scene scene = set_the_scene();
 
@@ -202,7 +202,7 @@ static bool enqueue_looks(struct scene *scene, int64_t ms)
     return after > before;
 }
 
-TEST(an_enqueue_of_one_job_looks_for_sleepers_while_somebody_may_sleep)
+TEST(an_enqueue_of_one_job_searches_sleepers_only_while_there_may_be_some)
 {
     struct scene scene = set_the_scene();
 
@@ -216,7 +216,7 @@ TEST(an_enqueue_of_one_job_looks_for_sleepers_while_somebody_may_sleep)
     leave(&scene);
 }
 
-TEST(who_sleeps_says_so_long_before_it_is_forgotten)
+TEST(a_sleeper_renews_its_subscription_long_before_it_ends)
 {
     static const char minutes[] =
         "SELECT (EXTRACT(epoch FROM sleepers_until - leasehold.clock()) / 60)::int "
@@ -240,7 +240,7 @@ TEST(who_sleeps_says_so_long_before_it_is_forgotten)
     leave(&scene);
 }
 
-TEST(who_armed_before_a_leap_of_the_clock_is_rung_for_by_who_is_on_duty)
+TEST(the_leader_wakes_a_sleeper_that_subscribed_before_a_clock_jump)
 {
     struct scene scene = set_the_scene();
 
@@ -253,7 +253,7 @@ TEST(who_armed_before_a_leap_of_the_clock_is_rung_for_by_who_is_on_duty)
 }
 
 /* A policy is being set in a transaction that takes its time. */
-TEST(who_cannot_say_that_he_sleeps_waits_for_nobody_and_tries_again)
+TEST(a_subscription_does_not_wait_for_a_locked_row_and_is_repeated)
 {
     struct scene scene = set_the_scene();
     PGconn *other = session_at(START_MS);
@@ -284,7 +284,7 @@ static int late_rings(struct scene *scene)
     return rings_for(scene, "q");
 }
 
-TEST(whoever_is_on_duty_rings_for_what_was_committed_without_a_ring)
+TEST(the_leader_wakes_sleepers_for_jobs_that_committed_without_a_notification)
 {
     struct scene scene = set_the_scene();
 
@@ -295,7 +295,7 @@ TEST(whoever_is_on_duty_rings_for_what_was_committed_without_a_ring)
     leave(&scene);
 }
 
-TEST(whoever_is_on_duty_rings_once_for_a_job_that_nobody_takes)
+TEST(the_leader_wakes_sleepers_once_for_a_job_that_nobody_takes)
 {
     struct scene scene = set_the_scene();
 
@@ -308,7 +308,7 @@ TEST(whoever_is_on_duty_rings_once_for_a_job_that_nobody_takes)
     leave(&scene);
 }
 
-TEST(what_falls_due_within_a_second_is_told_to_whoever_waits_for_it)
+TEST(waits_for_maintenance_are_notified_of_what_falls_due_within_a_second)
 {
     struct scene scene = set_the_scene();
 
@@ -405,7 +405,7 @@ static void expect_wakes(struct sleeper *sleeper)
     expect_soon(sleeper, asleep, "t");
 }
 
-TEST_TIMEOUT(whoever_sleeps_is_woken_by_a_ring_each_time, 60)
+TEST_TIMEOUT(a_sleeper_is_woken_by_every_notification, 60)
 {
     struct sleeper sleeper = {0};
 
@@ -475,7 +475,7 @@ TEST(an_idle_claim_makes_three_round_trips_before_it_sleeps)
     lh_close(store);
 }
 
-TEST_TIMEOUT(whoever_listened_on_a_connection_that_was_lost_listens_again, 60)
+TEST_TIMEOUT(a_listener_reconnects_after_its_connection_is_lost, 60)
 {
     struct sleeper sleeper = {0};
 
@@ -490,7 +490,7 @@ TEST_TIMEOUT(whoever_listened_on_a_connection_that_was_lost_listens_again, 60)
     get_up(&sleeper);
 }
 
-TEST_TIMEOUT(behind_a_pooler_nobody_listens_and_everybody_looks, 60)
+TEST_TIMEOUT(behind_a_pooler_waits_poll_instead_of_listening, 60)
 {
     struct proxy *proxy = proxy_start();
     lh_store *store = NULL;
