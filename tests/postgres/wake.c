@@ -1,4 +1,5 @@
-/* Wake-ups: who sleeps is rung for, once; who does not is left alone. */
+/* Wake-ups: a sleeper is woken once per job that it may take; without sleepers nobody is
+ * notified. */
 #include "postgres/proxy.h"
 #include "postgres/session.h"
 
@@ -14,7 +15,8 @@
 
 enum { PATIENCE = 10000, FOR_EVER_MS = 600000 };
 
-/* ---------------------------------------------------------------- rings, as anybody may hear them */
+/* ---------------------------------------------------------------- notifications, as any session
+ * receives them */
 
 struct scene {
     PGconn *ear, *hand;
@@ -34,7 +36,8 @@ static void leave(struct scene *scene)
     PQfinish(scene->hand);
 }
 
-/* How often a queue was rung for since it was last asked: whatever is committed comes in order. */
+/* How often a queue was notified since the last call. Notifications arrive in the order of the
+ * commits. */
 static int rings_for(struct scene *scene, const char *queue)
 {
     struct pollfd ear = {.fd = PQsocket(scene->ear), .events = POLLIN};
@@ -139,7 +142,7 @@ TEST(a_job_wakes_sleepers_that_take_its_kind_or_any_kind)
          "other/red"},
         {"SELECT leasehold.enqueue('q', 'x')", "other/red q/blue q/red"},
         {"SELECT leasehold.enqueue_one('q', 0, 'x', NULL)", "other/red q/blue q/red"},
-        /* Of jobs that come back nobody says which kinds they are. */
+        /* The kinds of jobs that become pending again are not known. */
         {"SELECT leasehold.count_change('q', leasehold.clock(), 'o', 'scheduled', 'pending', 1)",
          "other/red"},
     };
@@ -180,14 +183,14 @@ TEST(a_subscription_names_a_queue_and_may_name_a_kind)
     leave(&scene);
 }
 
-/* ---- that anybody sleeps at all, for who enqueues one job ---- */
+/* ---- are there sleepers at all? read by an enqueue of one job ---- */
 
 static void enqueue_one(struct scene *scene)
 {
     EXPECT_STR(said(scene->hand, "SELECT leasehold.enqueue_one('q', 0, 'x', NULL) > 0"), "t");
 }
 
-/* Whether it looks for sleepers. */
+/* Does the enqueue search for sleepers? */
 static bool enqueue_looks(struct scene *scene, int64_t ms)
 {
     static const char looks[] =
@@ -230,7 +233,8 @@ TEST(a_sleeper_renews_its_subscription_long_before_it_ends)
         arm(&scene);
     }
     EXPECT_STR(said(scene.hand, minutes), "6");
-    /* Its own queue is armed by somebody else; but that anybody sleeps is about to be forgotten. */
+    /* Another process subscribed to its queue, but the note that there are sleepers at all is
+     * about to end. */
     session_clock(scene.hand, START_MS + INT64_C(299000));
     arm(&scene);
     session_clock(scene.hand, START_MS + INT64_C(301000));
@@ -252,7 +256,7 @@ TEST(the_leader_wakes_a_sleeper_that_subscribed_before_a_clock_jump)
     leave(&scene);
 }
 
-/* A policy is being set in a transaction that takes its time. */
+/* A policy is being set in a transaction that stays open. */
 TEST(a_subscription_does_not_wait_for_a_locked_row_and_is_repeated)
 {
     struct scene scene = set_the_scene();
@@ -265,7 +269,7 @@ TEST(a_subscription_does_not_wait_for_a_locked_row_and_is_repeated)
     enqueue_one(&scene);
     EXPECT_EQ(rings_for(&scene, "q"), 0);
     EXPECT_STR(said(scene.hand, "SELECT on_duty FROM leasehold.poll('{}', 'a')"), "t");
-    EXPECT_EQ(rings_for(&scene, "q"), 1); /* by who is on duty */
+    EXPECT_EQ(rings_for(&scene, "q"), 1); /* by the leader */
     done(other, "COMMIT");
     arm(&scene);
     session_clock(scene.hand, START_MS + 100);
@@ -275,7 +279,7 @@ TEST(a_subscription_does_not_wait_for_a_locked_row_and_is_repeated)
     leave(&scene);
 }
 
-/* Somebody sleeps, a job waits, and whoever is on duty looks. */
+/* A process sleeps, a job waits, and the leader polls. */
 static int late_rings(struct scene *scene)
 {
     arm(scene);
@@ -288,10 +292,10 @@ TEST(the_leader_wakes_sleepers_for_jobs_that_committed_without_a_notification)
 {
     struct scene scene = set_the_scene();
 
-    enqueue(&scene); /* and is about to commit while the other arms */
+    enqueue(&scene); /* and is about to commit while the other session subscribes */
     EXPECT_EQ(late_rings(&scene), 1);
     EXPECT_STR(said(scene.hand, "SELECT on_duty FROM leasehold.poll('{}', 'a')"), "t");
-    EXPECT_EQ(rings_for(&scene, "q"), 0); /* nobody sleeps any more */
+    EXPECT_EQ(rings_for(&scene, "q"), 0); /* there is no sleeper any more */
     leave(&scene);
 }
 
@@ -302,7 +306,7 @@ TEST(the_leader_wakes_sleepers_once_for_a_job_that_nobody_takes)
     enqueue(&scene);
     EXPECT_EQ(late_rings(&scene), 1);
     EXPECT_EQ(late_rings(&scene), 0);
-    enqueue(&scene); /* rings by itself, and may be one that they take */
+    enqueue(&scene); /* notifies by itself, and may be a job that they take */
     EXPECT_EQ(late_rings(&scene), 1);
     EXPECT_EQ(late_rings(&scene), 0);
     leave(&scene);
@@ -326,7 +330,7 @@ TEST(waits_for_maintenance_are_notified_of_what_falls_due_within_a_second)
 
 /* ---------------------------------------------------------------- a sleeper */
 
-/* One who lies down again whenever he was woken. Nobody wakes him to have a look, as the core does. */
+/* A thread that sleeps again whenever it was woken. It is not woken for polls, as the core does. */
 struct sleeper {
     lh_store *store;
     PGconn *watch;
@@ -390,7 +394,8 @@ static const char listeners[] =
     "SELECT count(*) FROM pg_stat_activity WHERE query = 'LISTEN leasehold'"
     " AND datname = current_database()";
 
-/* He is asleep; a ring disarms him; so if he is armed again, he was woken. */
+/* The thread sleeps; a notification ends its subscription. So if it is subscribed again, it was
+ * woken. */
 static void expect_wakes(struct sleeper *sleeper)
 {
     char before[64];
@@ -398,7 +403,7 @@ static void expect_wakes(struct sleeper *sleeper)
     expect_soon(sleeper, asleep, "t");
     (void)snprintf(before, sizeof before, "%s", said(sleeper->watch, rung_at));
     for (int i = 0; i < PATIENCE / 10 && strcmp(said(sleeper->watch, rung_at), before) == 0; i++) {
-        enqueue_real(sleeper); /* soon after a ring there is none */
+        enqueue_real(sleeper); /* soon after a notification there is no other */
         (void)usleep(10000);
     }
     EXPECT(strcmp(said(sleeper->watch, rung_at), before) != 0);
@@ -418,10 +423,10 @@ TEST_TIMEOUT(a_sleeper_is_woken_by_every_notification, 60)
 
 /* ---------------------------------------------------------------- a claim that waits */
 
-/* The operations of the store, counted where they ask the server. */
+/* The operations of the store; those that call the server are counted. */
 static struct {
     const struct lhi_store_ops *real;
-    int calls, first_sleep_after; /* calls; 0: it has not slept */
+    int calls, first_sleep_after; /* number of calls; 0: it has not slept */
 } counted;
 
 static int counted_perform(void *self, struct lhi_act *acts, size_t n, struct lhi_error *err)
