@@ -364,8 +364,8 @@ def recheck_dropped(source):
     name = "src/store/sqlite/acts/recover.c"
     source.change(name, "if (job.state != LH_RUNNING || (", "if ((")
     source.change(name, "    if (job->worker == NULL)\n        return LH_OK;\n", "")
-    source.change(name, "forfeit = cause == LHI_CAUSE_DEAD || job->lease_until <= txn->now;",
-                  "forfeit = true;")
+    source.change(name, "reclaimable = cause == LHI_CAUSE_DEAD || job->lease_until <= txn->now;",
+                  "reclaimable = true;")
     source.change(name, "sq_holder_look_up(txn->conn, job->worker,",
                   'sq_holder_look_up(txn->conn, job->worker ? job->worker : "",')
     source.change("src/core/recovery.c", "        rc = take_back(store, run, opts, work, err);\n",
@@ -378,10 +378,10 @@ def recheck_dropped(source):
 def answered_before_commit(source):
     """Whoever leads tells the others first, and commits a little later."""
     name = "src/store/sqlite/group_commit.c"
-    source.change(name, "/* Everything between entering",
-                  "static void tell(struct call *calls);\n/* Everything between entering")
+    source.change(name, "/* Everything between taking",
+                  "static void return_results(struct call *calls);\n/* Everything between taking")
     source.change(name, "    rc = sq_txn_commit(txn, err);\n",
-                  "    tell(calls->next);\n    calls->next = NULL;\n"
+                  "    return_results(calls->next);\n    calls->next = NULL;\n"
                   "    lhi_sleep_ms(10);\n    rc = sq_txn_commit(txn, err);\n")
     source.change(name, "#include <assert.h>", '#include "base/clock.h"\n#include <assert.h>')
 

@@ -448,7 +448,7 @@ static struct call *take_batch(struct db *db)
     return head;
 }
 
-static void tell(struct call *calls)
+static void return_results(struct call *calls)
 {
     while (calls != NULL) {
         struct call *next = calls->next; /* its owner may free the call as soon as it is done */
@@ -462,7 +462,7 @@ static void tell(struct call *calls)
 /* Queue the call, and return when this thread or another has performed it. Whether this thread
  * leads is decided once, under the mutex. After that only `done` counts, however often the thread
  * wakes up. */
-static void combine(struct db *db, struct call *self)
+static void queue_and_perform(struct db *db, struct call *self)
 {
     pthread_mutex_lock(&db->mutex);
     if (db->queue_tail != NULL)
@@ -497,12 +497,12 @@ static void combine(struct db *db, struct call *self)
         lhi_futex_wake(&heir->done, 1, UINT32_MAX);
     }
     pthread_mutex_unlock(&db->mutex);
-    tell(others);
+    return_results(others);
 }
 
 /* A claim needs no sync, so its caller does not wait for the sync of the completes in the same
  * transaction. */
-static void tell_claims(const struct db *db, const struct call *call)
+static void return_claims(const struct db *db, const struct call *call)
 {
     if (call->claims_wait || needs_sync(db, LHI_CLAIM))
         return;
@@ -520,13 +520,13 @@ int sq_db_perform(void *self, struct lhi_act *acts, size_t n, struct lhi_error *
 
     if (db->opts.read_only)
         return lhi_fail(err, LH_EREADONLY, "store \"%s\" was opened for reading only", db->path);
-    combine(db, &call);
+    queue_and_perform(db, &call);
     if (call.rc < 0)
         return call.rc;
     if (acts[0].verb == LHI_RECOVER)
         acts[0].recover.folded_us = call.folded_us;
     if (call.tick != 0) {
-        tell_claims(db, &call);
+        return_claims(db, &call);
         int rc = sq_sync_to(db, call.tick, err);
         if (rc != LH_OK) {
             __atomic_store_n(&db->stopped, 1, __ATOMIC_RELEASE);

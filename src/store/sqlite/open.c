@@ -319,7 +319,7 @@ static int open_reader(struct db *db, struct lhi_error *err)
 }
 
 /* The last clean close checkpoints the log, so that the database file alone is the store. */
-static void fold_log(struct db *db)
+static void checkpoint_log(struct db *db)
 {
     struct lhi_error ignored;
 
@@ -347,7 +347,7 @@ static void db_close(void *self)
     sq_foreign_writers_unwatch(db);
     sq_death_watch_clear(db);
     if (!db->opts.read_only && db->wal != NULL)
-        fold_log(db);
+        checkpoint_log(db);
     sq_conn_close(&db->reader);
     sq_conn_close(&db->conn);
     sq_coord_close(&db->coord);

@@ -52,7 +52,7 @@ static int sign(struct txn *txn, const lh_job *job, struct lhi_error *err)
 }
 
 /* Apply the policy to a job that is claimed. */
-static void under_policy(lh_job *job, const lh_policy *policy)
+static void apply_policy(lh_job *job, const lh_policy *policy)
 {
     job->timeout_ms = policy->timeout_ms;
     job->max_output = policy->max_output;
@@ -77,7 +77,7 @@ static int take(struct txn *txn, const lh_claim_opts *opts, lh_job *job, int64_t
     /* A plain INSERT may have set an attempt count above the policy's limit. */
     if (job->max_attempts != LH_UNLIMITED && job->max_attempts < job->attempt)
         job->max_attempts = job->attempt;
-    under_policy(job, policy);
+    apply_policy(job, policy);
     job->worker = opts->worker;
     job->state = LH_RUNNING;
     job->started_at = job->state_changed_at = txn->now;
@@ -143,7 +143,7 @@ static bool is_passed(const struct passed *passed, int64_t id)
     return false;
 }
 
-static int pass(struct txn *txn, struct passed *passed, int64_t id, struct lhi_error *err)
+static int skip(struct txn *txn, struct passed *passed, int64_t id, struct lhi_error *err)
 {
     if (passed->n == passed->room) {
         size_t room = passed->room ? passed->room * 2 : 16;
@@ -277,9 +277,9 @@ static int read_candidates_of_kinds(struct txn *txn, const lh_claim_opts *opts, 
 
 /* Claim the job, or set it aside if its row does not match its checksums. The constraint of the
  * table finds the last kind of damage during the write. */
-static int take_sound(struct txn *txn, const lh_claim_opts *opts, lh_job *job,
-                      struct candidate *candidate, struct tally *tally, struct passed *passed,
-                      struct lhi_error *err)
+static int take_or_set_aside(struct txn *txn, const lh_claim_opts *opts, lh_job *job,
+                             struct candidate *candidate, struct tally *tally,
+                             struct passed *passed, struct lhi_error *err)
 {
     lh_job before = *job;
     bool held = false;
@@ -296,7 +296,7 @@ static int take_sound(struct txn *txn, const lh_claim_opts *opts, lh_job *job,
     if (rc < 0 || candidate->damage == DAMAGED_NOT)
         return rc;
     rc = fail_damaged(txn, &before, candidate->damage, tally, &held, err);
-    return rc < 0 || held ? rc : pass(txn, passed, before.id, err);
+    return rc < 0 || held ? rc : skip(txn, passed, before.id, err);
 }
 
 /* When will the bucket have room for one claim? */
@@ -374,7 +374,7 @@ static int claim_from(struct txn *txn, struct lhi_act *act, const char *queue, s
         return err->status;
     for (size_t i = 0; i < found; i++) {
         lh_job *job = &out->job[first + i];
-        if ((rc = take_sound(txn, opts, job, &about[i], tally, passed, err)) < 0)
+        if ((rc = take_or_set_aside(txn, opts, job, &about[i], tally, passed, err)) < 0)
             return rc;
         if (about[i].damage == DAMAGED_NOT)
             out->job[kept++] = *job;
@@ -431,7 +431,7 @@ static int repeat_claim(struct txn *txn, struct lhi_act *act, bool *found, size_
             if (!sq_jobs_add(out, room, &job) || !sq_job_from_row(get, txn->now, arena, job))
                 got = lhi_no_memory(err);
             else
-                under_policy(job, sq_txn_policy(txn, job->queue, job->kind));
+                apply_policy(job, sq_txn_policy(txn, job->queue, job->kind));
         }
         sq_reset(get);
         if (got < 0) {
@@ -462,12 +462,12 @@ static int remember_claim(struct txn *txn, struct lhi_act *act)
 
 /* ---- the act ---- */
 
-static int take_back(struct txn *txn, void *arg)
+static int recover_reclaimable(struct txn *txn, void *arg)
 {
     return sq_recover_on_claim(txn, arg);
 }
 
-static int move_in(struct txn *txn, void *arg)
+static int promote(struct txn *txn, void *arg)
 {
     struct lhi_error *err = arg;
     int64_t n;
@@ -476,7 +476,7 @@ static int move_in(struct txn *txn, void *arg)
     return rc < 0 ? rc : sq_promote_due(txn, LHI_BATCH, &n, &more, err);
 }
 
-static int tick(struct txn *txn, void *arg)
+static int run_schedules(struct txn *txn, void *arg)
 {
     int64_t n;
     bool more;
@@ -502,7 +502,7 @@ static int best_effort(struct txn *txn, int (*step)(struct txn *, void *), const
 
 /* Recover reclaimable jobs and promote due ones. `*put_off`: another process runs a recovery in
  * batches; a claim that finds enough jobs does not help it. */
-static int heal_first(struct txn *txn, bool *put_off, struct lhi_error *err)
+static int recover_and_promote(struct txn *txn, bool *put_off, struct lhi_error *err)
 {
     int64_t due;
     int rc = sq_int(txn->conn, LHI_SQL_DUE_NOW, err, 0, &due, "iii", txn->now, txn->db->stuck_until,
@@ -513,12 +513,13 @@ static int heal_first(struct txn *txn, bool *put_off, struct lhi_error *err)
         return rc;
     if (!txn->db->opts.no_recovery) {
         *put_off = sq_coord_recovering(&txn->db->coord);
-        if (!*put_off && (rc = best_effort(txn, take_back, "automatic recovery", err)) < 0)
+        if (!*put_off &&
+            (rc = best_effort(txn, recover_reclaimable, "automatic recovery", err)) < 0)
             return rc;
     }
-    if ((rc = best_effort(txn, tick, "enqueueing what is scheduled", err)) < 0)
+    if ((rc = best_effort(txn, run_schedules, "enqueueing what is scheduled", err)) < 0)
         return rc;
-    return best_effort(txn, move_in, "moving due jobs in", err);
+    return best_effort(txn, promote, "moving due jobs in", err);
 }
 
 static int claim_queues(struct txn *txn, struct lhi_act *act, size_t want, size_t *room)
@@ -561,11 +562,11 @@ int sq_act_claim(struct txn *txn, struct lhi_act *act)
         return alive;
     if (alive > 0)
         txn->changed = txn->falls_due = true;
-    if ((rc = heal_first(txn, &put_off, &act->err)) < 0 ||
+    if ((rc = recover_and_promote(txn, &put_off, &act->err)) < 0 ||
         (rc = claim_queues(txn, act, want, &room)) < 0)
         return rc;
     if (out->n == 0 && put_off &&
-        ((rc = best_effort(txn, take_back, "automatic recovery", &act->err)) < 0 ||
+        ((rc = best_effort(txn, recover_reclaimable, "automatic recovery", &act->err)) < 0 ||
          (rc = claim_queues(txn, act, want, &room)) < 0))
         return rc;
     LHI_POINT("job_claim:inside");

@@ -41,8 +41,8 @@ int sq_quarantine_put(struct txn *txn, const char *queue, int64_t job, int64_t t
 }
 
 /* The holder of a revoked lease has answered: free the job, its slot and the exclusive lease. */
-static int end_hold(struct txn *txn, const char *queue, int64_t id, int64_t token,
-                    struct lhi_error *err)
+static int end_quarantine(struct txn *txn, const char *queue, int64_t id, int64_t token,
+                          struct lhi_error *err)
 {
     int64_t held_token, until;
     int rc = sq_quarantine_get(txn, queue, id, &held_token, &until, err);
@@ -63,7 +63,8 @@ static int end_hold(struct txn *txn, const char *queue, int64_t id, int64_t toke
 }
 
 /* The job was deleted after its lease was revoked. Its slot is still given back. */
-static int end_hold_of_deleted(struct txn *txn, int64_t id, int64_t token, struct lhi_error *err)
+static int end_quarantine_of_deleted(struct txn *txn, int64_t id, int64_t token,
+                                     struct lhi_error *err)
 {
     struct lhi_error not_found = *err;
     char queue[160];
@@ -73,7 +74,7 @@ static int end_hold_of_deleted(struct txn *txn, int64_t id, int64_t token, struc
     if (rc == LH_OK) {
         lhi_format(queue, sizeof queue, "%s", sq_text_or_empty(stmt, 0));
         sq_reset(stmt);
-        rc = end_hold(txn, queue, id, token, err);
+        rc = end_quarantine(txn, queue, id, token, err);
     }
     if (rc < 0)
         return rc;
@@ -89,7 +90,7 @@ static int not_held(struct txn *txn, int64_t id, int64_t token, bool ends, struc
     int rc;
 
     if (stmt == NULL && err->status == LH_ENOTFOUND && ends)
-        return end_hold_of_deleted(txn, id, token, err);
+        return end_quarantine_of_deleted(txn, id, token, err);
     if (stmt == NULL)
         return err->status;
     lh_state state = sq_column_state(stmt, JOB_STATE);
@@ -100,7 +101,7 @@ static int not_held(struct txn *txn, int64_t id, int64_t token, bool ends, struc
     lhi_format(worker, sizeof worker, "%s", name ? (const char *)name : "");
     sq_reset(stmt);
 
-    if (ends && (rc = end_hold(txn, queue, id, token, err)) < 0)
+    if (ends && (rc = end_quarantine(txn, queue, id, token, err)) < 0)
         return rc;
     if (token > current)
         return lhi_fail(err, LH_ELOST, "job %lld never had token %lld: its token is %lld",
@@ -123,7 +124,7 @@ static int not_held(struct txn *txn, int64_t id, int64_t token, bool ends, struc
 }
 
 /* A slot of a limited queue is free, so a claim may be waiting for it. */
-static void ring_for_slot(struct txn *txn, struct tally *tally)
+static void wake_for_slot(struct txn *txn, struct tally *tally)
 {
     const lh_policy *policy = sq_txn_policy(txn, tally->queue, NULL);
     if (policy->exclusive || policy->concurrency > 0)
@@ -165,7 +166,7 @@ static int read_held(struct txn *txn, int64_t id, int64_t token, struct held *he
 
 /* ---- heartbeat ---- */
 
-static int beat_one(struct txn *txn, const lh_beat *beat, struct lhi_error *err)
+static int heartbeat_one(struct txn *txn, const lh_beat *beat, struct lhi_error *err)
 {
     int64_t progress = beat->progress;
     int rc = sq_check_json(txn->conn, beat->checkpoint, "checkpoint", err);
@@ -193,7 +194,7 @@ static int beat_one(struct txn *txn, const lh_beat *beat, struct lhi_error *err)
 
 static int heartbeat_item(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_error *err)
 {
-    return beat_one(txn, &act->beat.beats[i], err);
+    return heartbeat_one(txn, &act->beat.beats[i], err);
 }
 
 static int64_t beat_id(const struct lhi_act *act, size_t i)
@@ -223,7 +224,7 @@ static int end_run(struct txn *txn, int64_t id, int64_t token, const struct held
     *(error ? &tally->failed : &tally->completed) += 1;
     tally->ended++;
     tally->run_ms += txn->now - held->started_at;
-    ring_for_slot(txn, tally);
+    wake_for_slot(txn, tally);
     if (exclusive(txn, held->queue) && sq_exclusive_end(txn, held->queue, id, err) < 0)
         return err->status;
     if (!told)
@@ -389,9 +390,9 @@ int sq_act_fail(struct txn *txn, struct lhi_act *act)
 
 /* `hold`: an operator gives the job back while its lease is live. The job stays in quarantine until
  * its holder has answered or the old deadline has passed. */
-static int put_back(struct txn *txn, int64_t id, int64_t token, const struct held *held,
-                    int64_t delay_ms, bool by_operator, bool hold, const char *actor,
-                    struct lhi_error *err)
+static int give_back(struct txn *txn, int64_t id, int64_t token, const struct held *held,
+                     int64_t delay_ms, bool by_operator, bool hold, const char *actor,
+                     struct lhi_error *err)
 {
     int64_t run_at = delay_ms > 0 ? txn->wall + delay_ms : 0;
     int64_t hold_until = hold ? held->lease_until : 0;
@@ -409,7 +410,7 @@ static int put_back(struct txn *txn, int64_t id, int64_t token, const struct hel
         return err->status;
     txn->changed = true;
     sq_tally_move(tally, LH_RUNNING, to);
-    ring_for_slot(txn, tally);
+    wake_for_slot(txn, tally);
     if (!hold && exclusive(txn, held->queue) &&
         (rc = sq_exclusive_end(txn, held->queue, id, err)) < 0)
         return rc;
@@ -441,7 +442,7 @@ static int release_one(struct txn *txn, const lh_ref *ref, int64_t delay_ms, str
     if (delay_ms == LH_BACKOFF)
         delay_ms =
             backoff_of(&held, sq_txn_policy(txn, held.queue, held.has_kind ? held.kind : NULL));
-    return put_back(txn, ref->job, ref->token, &held, delay_ms, false, false, held.worker, err);
+    return give_back(txn, ref->job, ref->token, &held, delay_ms, false, false, held.worker, err);
 }
 
 static int release_item(struct txn *txn, struct lhi_act *act, size_t i, struct lhi_error *err)
@@ -471,7 +472,7 @@ int sq_release_by_operator(struct txn *txn, int64_t id, int64_t token, int64_t d
     if (rc < 0 || !found)
         return rc < 0 ? rc : not_held(txn, id, token, false, err);
     bool live = held.lease_until > txn->now;
-    return put_back(txn, id, token, &held, delay_ms, true, live && !now, actor, err);
+    return give_back(txn, id, token, &held, delay_ms, true, live && !now, actor, err);
 }
 
 static int release_of_worker(struct txn *txn, int64_t id, int64_t token, void *arg,

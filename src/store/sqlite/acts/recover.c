@@ -187,7 +187,7 @@ static bool old_enough(const lh_job *job, const lh_recover_opts *opts, int64_t n
 static int judge_job(struct txn *txn, const lh_job *job, const lh_recover_opts *opts,
                      struct holder *holder, struct lhi_run *run, struct lhi_error *err)
 {
-    bool by_age = opts != NULL && opts->by_age, forfeit;
+    bool by_age = opts != NULL && opts->by_age, reclaimable;
     enum lhi_cause cause = LHI_CAUSE_MANUAL;
 
     if (job->worker == NULL)
@@ -196,12 +196,12 @@ static int judge_job(struct txn *txn, const lh_job *job, const lh_recover_opts *
     if (rc < 0)
         return rc;
     if (by_age) {
-        forfeit = old_enough(job, opts, txn->now);
+        reclaimable = old_enough(job, opts, txn->now);
     } else {
         cause = holder->what[0] != '\0' ? LHI_CAUSE_DEAD : LHI_CAUSE_TTL;
-        forfeit = cause == LHI_CAUSE_DEAD || job->lease_until <= txn->now;
+        reclaimable = cause == LHI_CAUSE_DEAD || job->lease_until <= txn->now;
     }
-    if (!forfeit || (opts == NULL && !sq_txn_policy(txn, job->queue, job->kind)->recovery))
+    if (!reclaimable || (opts == NULL && !sq_txn_policy(txn, job->queue, job->kind)->recovery))
         return LH_OK;
     run->orphaned++;
     return recover_one(txn, job, cause, holder, opts, run, err);

@@ -130,8 +130,8 @@ int sq_read_schedules(struct conn *conn, struct lhi_act *act, struct lhi_error *
 
 /* If the timing is the same as before, the instants continue, including those that are due now.
  * Otherwise they start again, but never before an instant that is done. */
-static int64_t settled_so_far(const struct entry *old, const lh_schedule *s, const char *zone,
-                              int64_t wall)
+static int64_t done_so_far(const struct entry *old, const lh_schedule *s, const char *zone,
+                           int64_t wall)
 {
     if (old->schedule.name == NULL)
         return wall;
@@ -142,8 +142,8 @@ static int64_t settled_so_far(const struct entry *old, const lh_schedule *s, con
 
 /* Write an event of a schedule. It names the schedule in the reason and in the data; `more` adds to
  * the data. */
-static int tell(struct txn *txn, const struct event *event, const char *name, const char *what,
-                const char *more, struct lhi_error *err)
+static int write_event(struct txn *txn, const struct event *event, const char *name,
+                       const char *what, const char *more, struct lhi_error *err)
 {
     char data[600], reason[600];
 
@@ -174,7 +174,7 @@ int sq_act_schedule_set(struct txn *txn, struct lhi_act *act)
     int rc = entry_get(txn, s->name, &old, err);
     if (rc < 0 || (rc = lhi_timing_open(s->cron, zone, &timing, err)) < 0)
         return rc;
-    int64_t done_until = settled_so_far(&old, s, zone, txn->wall);
+    int64_t done_until = done_so_far(&old, s, zone, txn->wall);
     int64_t next = lhi_timing_next_kept(timing, done_until);
     lhi_timing_close(timing);
     rc = sq_run(txn->conn, LHI_SQL_SCHEDULE_PUT, err, "ttttiiiititIIIIIib", s->name, s->queue,
@@ -188,7 +188,7 @@ int sq_act_schedule_set(struct txn *txn, struct lhi_act *act)
     sq_txn_falls_due(txn, next - txn->wall);
     struct event event = {.type = "schedule.set", .queue = s->queue, .actor = "hand"};
     lhi_format(when, sizeof when, "%s, %s", s->cron, zone);
-    return tell(txn, &event, s->name, when, "", err);
+    return write_event(txn, &event, s->name, when, "", err);
 }
 
 int sq_act_schedule_remove(struct txn *txn, struct lhi_act *act)
@@ -201,7 +201,7 @@ int sq_act_schedule_remove(struct txn *txn, struct lhi_act *act)
     if (n == 0)
         return lhi_fail(&act->err, LH_ENOTFOUND, "there is no schedule \"%s\"", name);
     struct event event = {.type = "schedule.removed", .actor = "hand"};
-    return tell(txn, &event, name, "", "", &act->err);
+    return write_event(txn, &event, name, "", "", &act->err);
 }
 
 /* ---- due schedules ---- */
@@ -218,7 +218,7 @@ struct ticking {
 };
 
 /* The same failure is recorded only once. */
-static int tell_failure(const struct ticking *t, const char *why, struct lhi_error *err)
+static int record_failure(const struct ticking *t, const char *why, struct lhi_error *err)
 {
     const lh_schedule *s = &t->entry->schedule;
     struct event event = {.type = "schedule.failed", .queue = s->queue, .actor = "system/schedule"};
@@ -227,10 +227,10 @@ static int tell_failure(const struct ticking *t, const char *why, struct lhi_err
         return LH_OK;
     sq_txn_log(t->txn, LH_LOG_ERROR, &(lh_log_entry){.queue = s->queue, .reason = why},
                "schedule %s enqueues nothing: %s", s->name, why);
-    return tell(t->txn, &event, s->name, why, "", err);
+    return write_event(t->txn, &event, s->name, why, "", err);
 }
 
-static int tell_missed(const struct ticking *t, struct lhi_error *err)
+static int record_missed(const struct ticking *t, struct lhi_error *err)
 {
     const lh_schedule *s = &t->entry->schedule;
     struct event event = {.type = "schedule.missed", .queue = s->queue, .actor = "system/schedule"};
@@ -239,12 +239,12 @@ static int tell_missed(const struct ticking *t, struct lhi_error *err)
     lhi_missed_words(&t->plan, s->catch_up, what, data);
     sq_txn_log(t->txn, LH_LOG_WARN, &(lh_log_entry){.queue = s->queue, .reason = what},
                "schedule %s: %s", s->name, what);
-    return tell(t->txn, &event, s->name, what, data, err);
+    return write_event(t->txn, &event, s->name, what, data, err);
 }
 
 /* A live job has the schedule's key, so this run is skipped. */
-static int tell_skipped(const struct ticking *t, int64_t at, const lh_enqueued *live,
-                        struct lhi_error *err)
+static int record_skipped(const struct ticking *t, int64_t at, const lh_enqueued *live,
+                          struct lhi_error *err)
 {
     const lh_schedule *s = &t->entry->schedule;
     struct event event = {
@@ -255,11 +255,11 @@ static int tell_skipped(const struct ticking *t, int64_t at, const lh_enqueued *
     lhi_format(what, sizeof what, "run of %s skipped, job %lld with its key is %s", time,
                (long long)live->id, lh_state_name(live->state));
     lhi_format(more, sizeof more, ",\"instant\":\"%s\"", time);
-    return tell(t->txn, &event, s->name, what, more, err);
+    return write_event(t->txn, &event, s->name, what, more, err);
 }
 
-static int tell_enqueued(const struct ticking *t, int64_t at, const lh_enqueued *made,
-                         struct lhi_error *err)
+static int record_enqueued(const struct ticking *t, int64_t at, const lh_enqueued *made,
+                           struct lhi_error *err)
 {
     const lh_schedule *s = &t->entry->schedule;
     struct event event = {.type = "job.enqueued",
@@ -270,11 +270,11 @@ static int tell_enqueued(const struct ticking *t, int64_t at, const lh_enqueued 
     char time[40], more[80];
 
     lhi_format(more, sizeof more, ",\"instant\":\"%s\"", lh_time_format(at, time, sizeof time));
-    return tell(t->txn, &event, s->name, "", more, err);
+    return write_event(t->txn, &event, s->name, "", more, err);
 }
 
 /* Enqueue the job of one instant. LH_ETOOBIG, LH_EINVAL: its queue no longer takes it. */
-static int enqueue_tick(struct ticking *t, int64_t at, struct lhi_error *err)
+static int enqueue_run(struct ticking *t, int64_t at, struct lhi_error *err)
 {
     struct txn *txn = t->txn;
     const lh_schedule *s = &t->entry->schedule;
@@ -288,7 +288,7 @@ static int enqueue_tick(struct ticking *t, int64_t at, struct lhi_error *err)
     if (rc < 0)
         return rc;
     if (made.duplicate)
-        return tell_skipped(t, at, &made, err);
+        return record_skipped(t, at, &made, err);
     struct tally *tally = sq_txn_tally(txn, s->queue, err);
     if (tally == NULL)
         return err->status;
@@ -298,11 +298,11 @@ static int enqueue_tick(struct ticking *t, int64_t at, struct lhi_error *err)
     t->last_at = at;
     t->last_job = made.id;
     return sq_txn_policy(txn, s->queue, job.kind)->audit == LH_AUDIT_FULL
-               ? tell_enqueued(t, at, &made, err)
+               ? record_enqueued(t, at, &made, err)
                : LH_OK;
 }
 
-static int enqueue_ticks(struct ticking *t, struct lhi_error *err)
+static int enqueue_runs(struct ticking *t, struct lhi_error *err)
 {
     const lh_new_job *job = &t->entry->schedule.job;
     int rc = LH_OK;
@@ -312,12 +312,12 @@ static int enqueue_ticks(struct ticking *t, struct lhi_error *err)
             lhi_fail(err, LH_EINVAL, "payload does not match its checksum: set the schedule again");
     for (int64_t at = t->plan.from; rc == LH_OK && at >= 0 && at <= t->plan.to;
          at = lhi_timing_next(t->timing, at))
-        rc = enqueue_tick(t, at, err);
+        rc = enqueue_run(t, at, err);
     if (rc != LH_ETOOBIG && rc != LH_EINVAL)
         return rc;
     lhi_format(t->error, sizeof t->error, "%s", err->text);
     lhi_error_clear(err); /* the failure concerns this schedule only, so the act goes on */
-    return tell_failure(t, t->error, err);
+    return record_failure(t, t->error, err);
 }
 
 /* Is there room for the jobs of this schedule? */
@@ -329,8 +329,8 @@ static bool admitted(const struct ticking *t, int64_t n)
     return sq_reserve_admit(t->txn->db, bytes * (n < LHI_BATCH ? n : LHI_BATCH), &ignored) == LH_OK;
 }
 
-static int settle_ticks(struct ticking *t, const struct lhi_instants *due, int64_t *next,
-                        struct lhi_error *err)
+static int advance(struct ticking *t, const struct lhi_instants *due, int64_t *next,
+                   struct lhi_error *err)
 {
     struct txn *txn = t->txn;
     const char *name = t->entry->schedule.name;
@@ -343,9 +343,9 @@ static int settle_ticks(struct ticking *t, const struct lhi_instants *due, int64
         return rc; /* another transaction has already done it */
     txn->changed = true;
     LHI_POINT("schedule_tick:inside");
-    if (t->plan.missed > 0 && (rc = tell_missed(t, err)) < 0)
+    if (t->plan.missed > 0 && (rc = record_missed(t, err)) < 0)
         return rc;
-    if (t->plan.to != 0 && (rc = enqueue_ticks(t, err)) < 0)
+    if (t->plan.to != 0 && (rc = enqueue_runs(t, err)) < 0)
         return rc;
     rc = sq_run(txn->conn, LHI_SQL_SCHEDULE_RESULT, err, "IItt", t->last_at, t->last_job,
                 t->error[0] ? t->error : NULL, name);
@@ -355,7 +355,7 @@ static int settle_ticks(struct ticking *t, const struct lhi_instants *due, int64
 /* The zone no longer exists, or a later version wrote the line. */
 static int put_off(struct ticking *t, const struct lhi_error *why, struct lhi_error *err)
 {
-    int rc = tell_failure(t, why->text, err);
+    int rc = record_failure(t, why->text, err);
 
     t->txn->changed = true;
     if (rc == LH_OK)
@@ -381,11 +381,11 @@ static int refuse_damaged(struct ticking *t, struct lhi_error *err)
         return LH_OK;
     }
     txn->changed = true;
-    return rc < 0 ? rc : tell_failure(t, why.text, err);
+    return rc < 0 ? rc : record_failure(t, why.text, err);
 }
 
-static int tick_one(struct txn *txn, const struct entry *entry, int64_t *ran, bool *more,
-                    struct lhi_error *err)
+static int run_one(struct txn *txn, const struct entry *entry, int64_t *ran, bool *more,
+                   struct lhi_error *err)
 {
     struct ticking t = {.txn = txn, .entry = entry};
     struct lhi_timing *timing = NULL;
@@ -409,7 +409,7 @@ static int tick_one(struct txn *txn, const struct entry *entry, int64_t *ran, bo
                     entry->schedule.name);
         txn->changed = true;
     } else if (admitted(&t, due.n)) {
-        rc = settle_ticks(&t, &due, &next, err);
+        rc = advance(&t, &due, &next, err);
         *more = *more || (rc == LH_OK && next <= txn->wall);
     }
     if (next > txn->wall)
@@ -449,7 +449,7 @@ int sq_run_due_schedules(struct txn *txn, size_t limit, int64_t *enqueued, bool 
     for (size_t i = 0; i < n && rc == LH_OK; i++) {
         struct entry entry;
         if ((rc = entry_get(txn, names[i], &entry, err)) == LH_OK)
-            rc = tick_one(txn, &entry, enqueued, more, err);
+            rc = run_one(txn, &entry, enqueued, more, err);
         else if (rc == LH_EMPTY)
             rc = LH_OK;
     }

@@ -207,7 +207,7 @@ static int give_back(struct txn *txn, int64_t id, int64_t token, void *arg, stru
 }
 
 /* False if the worker is another process than the caller and may still run. */
-static int speaks_for_itself(struct txn *txn, const char *id, bool *itself, struct lhi_error *err)
+static int acts_for_itself(struct txn *txn, const char *id, bool *itself, struct lhi_error *err)
 {
     struct lhi_identity self;
 
@@ -238,7 +238,7 @@ int sq_act_worker_stop(struct txn *txn, struct lhi_act *act)
         return lhi_fail(&act->err, LH_ENOTFOUND, "there is no worker \"%s\"", act->worker.id);
     /* If another process stops the worker, its jobs may still be running. They go into quarantine,
      * as the jobs of every live holder do. */
-    if ((rc = speaks_for_itself(txn, act->worker.id, &leaver.itself, &act->err)) < 0)
+    if ((rc = acts_for_itself(txn, act->worker.id, &leaver.itself, &act->err)) < 0)
         return rc;
     int n = sq_run(txn->conn, LHI_SQL_WORKER_STOP, &act->err, "it", txn->now, act->worker.id);
     if (n < 0)

@@ -199,7 +199,7 @@ int sq_replaced_read(struct replaced *replaced, struct db *db, const char *uuid,
 /* ---- carrying over ---- */
 
 /* The copy may have the job as ended, or not at all. */
-static int keep_back(struct txn *txn, const struct held_job *held, struct lhi_error *err)
+static int put_in_quarantine(struct txn *txn, const struct held_job *held, struct lhi_error *err)
 {
     char queue[160];
     int64_t token, until;
@@ -234,7 +234,7 @@ int sq_replaced_carry_over(const struct replaced *replaced, struct txn *txn, str
     int rc = LH_OK;
 
     for (size_t i = 0; i < replaced->n_held && rc == LH_OK; i++)
-        rc = keep_back(txn, &replaced->held[i], err);
+        rc = put_in_quarantine(txn, &replaced->held[i], err);
     for (size_t i = 0; i < replaced->n_exclusive && rc == LH_OK; i++) {
         const struct held_queue *held = &replaced->exclusive[i];
         if (sq_run(txn->conn, LHI_SQL_RESTORE_EXCLUSIVE, err, "ttiiiii", held->queue, held->owner,

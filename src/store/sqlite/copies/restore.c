@@ -257,7 +257,7 @@ static int txn_know(struct txn *txn, struct db *db, struct lhi_error *err)
     return sq_txn_reload(txn, err);
 }
 
-static int settle_fresh(struct restore *r, struct lhi_error *err)
+static int finish_fresh(struct restore *r, struct lhi_error *err)
 {
     struct db *db = r->fresh;
     struct txn txn = {0};
@@ -293,7 +293,7 @@ static int make_fresh(struct restore *r, struct lhi_error *err)
 
     LHI_POINT("restore:copied");
     if (rc == LH_OK && (rc = sq_copy_was_whole(r->fresh, err)) == LH_OK)
-        rc = settle_fresh(r, err);
+        rc = finish_fresh(r, err);
     sq_conn_close(&r->fresh->conn);
     if (rc < 0)
         return sq_copy_failed("could not restore from", r->from, err);

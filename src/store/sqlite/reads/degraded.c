@@ -38,7 +38,7 @@ static bool may_write(const char *path)
 }
 
 /* Why this process cannot write the store, as an errno; 0 if it can. */
-static int obstacle(const struct db *db)
+static int write_error(const struct db *db)
 {
     static const char *const needed[] = {"", "-lease", "-wal", "-shm"};
     char path[4200];
@@ -69,7 +69,7 @@ static void explain(int why, char out[96])
 int sq_check_writable(const struct db *db, struct lhi_error *err)
 {
     char reason[96];
-    int why = obstacle(db);
+    int why = write_error(db);
 
     if (why == 0)
         return LH_OK;
@@ -91,7 +91,7 @@ static void degrade(struct db *db, int why, const char *how)
 
 void sq_degraded_note(struct db *db)
 {
-    int why = obstacle(db);
+    int why = write_error(db);
 
     db->seen = 0;
     db->in_place = false;
@@ -105,7 +105,7 @@ void sq_degraded_note(struct db *db)
 
 /* A checksum that stays the same as long as nobody writes to the files and no log or index is
  * created or removed. */
-static int64_t look(const struct db *db, int64_t size[PARTS])
+static int64_t files_state(const struct db *db, int64_t size[PARTS])
 {
     struct {
         struct {
@@ -139,7 +139,7 @@ static int64_t look(const struct db *db, int64_t size[PARTS])
 bool sq_degraded_outdated(const struct db *db)
 {
     int64_t size[PARTS];
-    return db->seen != 0 && look(db, size) != db->seen;
+    return db->seen != 0 && files_state(db, size) != db->seen;
 }
 
 /* ---- in place ---- */
@@ -158,15 +158,15 @@ static int open_in_place(struct db *db, struct conn *conn, struct lhi_error *err
 static int open_once(struct db *db, struct conn *conn, struct lhi_error *err)
 {
     int64_t size[PARTS], after[PARTS];
-    int64_t seen = look(db, size);
+    int64_t seen = files_state(db, size);
 
     /* After this wait, every write gets a later file time than the ones that were compared. */
     lhi_sleep_ms(SETTLE_MS);
     bool whole = size[PART_LOG] == 0 && size[PART_JOURNAL] == 0;
-    int rc = look(db, after) != seen ? LH_EBUSY
-             : whole                 ? open_in_place(db, conn, err)
-                                     : sq_private_copy_open(db, conn, size, err);
-    if (rc != LH_EBUSY && look(db, after) == seen) {
+    int rc = files_state(db, after) != seen ? LH_EBUSY
+             : whole                        ? open_in_place(db, conn, err)
+                                            : sq_private_copy_open(db, conn, size, err);
+    if (rc != LH_EBUSY && files_state(db, after) == seen) {
         db->seen = seen;
         db->in_place = whole;
         return rc;
@@ -178,7 +178,7 @@ static int open_once(struct db *db, struct conn *conn, struct lhi_error *err)
 int sq_degraded_open(struct db *db, struct conn *conn, struct lhi_error *err)
 {
     char how[96], at[40];
-    int why = obstacle(db), rc = LH_EBUSY;
+    int why = write_error(db), rc = LH_EBUSY;
 
     int64_t room = lhi_free_bytes(db->file);
     if (why == 0 && room >= 0 && room < FULL)

@@ -146,7 +146,7 @@ static void add_event(struct lists *l, sqlite3_stmt *stmt)
 }
 
 /* Assign each job to the dead worker that held it. */
-static void share_out(struct lists *l)
+static void assign_jobs(struct lists *l)
 {
     for (size_t i = 0; i < l->n_dead && l->ok; i++) {
         lh_dead_worker *dead = &l->dead[i];
@@ -175,7 +175,7 @@ static int read_lists(struct conn *conn, lh_report *out, struct lists *l, struct
     while (rc == LH_OK && l->ok && (rc = sq_step(conn, stmt, err)) == LH_OK)
         add_event(l, stmt);
     sq_reset(stmt);
-    share_out(l);
+    assign_jobs(l);
     out->recovered = keep_list(l, l->jobs, l->n_jobs, sizeof *l->jobs);
     out->n_recovered = l->n_jobs;
     out->dead_workers = keep_list(l, l->dead, l->n_dead, sizeof *l->dead);

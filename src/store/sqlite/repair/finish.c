@@ -207,8 +207,8 @@ static int name_partial(struct conn *conn, struct repair_result *result, struct 
 
 /* A damaged policy must not allow what the sound one forbids: its queue is paused until an operator
  * sets the policy again. */
-static int settle_policy(struct conn *conn, const char *queue, const char *kind,
-                         struct repair_result *result, struct lhi_error *err)
+static int resolve_policy(struct conn *conn, const char *queue, const char *kind,
+                          struct repair_result *result, struct lhi_error *err)
 {
     bool all = strcmp(queue, "*") == 0;
 
@@ -224,8 +224,8 @@ static int settle_policy(struct conn *conn, const char *queue, const char *kind,
     return LH_OK;
 }
 
-static int settle_lease(struct conn *conn, const char *scope, const char *name,
-                        struct repair_result *result, struct lhi_error *err)
+static int resolve_lease(struct conn *conn, const char *scope, const char *name,
+                         struct repair_result *result, struct lhi_error *err)
 {
     result->fence = true; /* the damaged value may be its token */
     if (sq_run(conn, LHI_SQL_REPAIR_LEASE, err, "itt", lhi_wall_ms(), scope, name) < 0)
@@ -243,8 +243,8 @@ struct settling {
     struct repair_result *result;
 };
 
-static int settle_unsound(void *arg, const struct summed_table *table, sqlite3_stmt *row,
-                          const char *name, struct lhi_error *err)
+static int resolve_unsound(void *arg, const struct summed_table *table, sqlite3_stmt *row,
+                           const char *name, struct lhi_error *err)
 {
     const struct settling *s = arg;
     char first[300], second[300];
@@ -254,9 +254,9 @@ static int settle_unsound(void *arg, const struct summed_table *table, sqlite3_s
     if (strcmp(table->table, "lh_meta") == 0) /* salvage can fill in what is missing */
         return sq_damaged_row("value in lh_meta", name, err);
     if (strcmp(table->table, "lh_policy") == 0)
-        return settle_policy(s->conn, first, second, s->result, err);
+        return resolve_policy(s->conn, first, second, s->result, err);
     if (strcmp(table->table, "lh_lease") == 0)
-        return settle_lease(s->conn, first, second, s->result, err);
+        return resolve_lease(s->conn, first, second, s->result, err);
     bool schedule = strcmp(table->table, "lh_schedule") == 0;
     if (sq_run(s->conn, schedule ? LHI_SQL_SCHEDULE_DELETE : LHI_SQL_REQUEST_DELETE, err, "t",
                first) < 0)
@@ -268,10 +268,10 @@ static int settle_unsound(void *arg, const struct summed_table *table, sqlite3_s
     return LH_OK;
 }
 
-static int settle_rows(struct conn *conn, struct repair_result *result, struct lhi_error *err)
+static int resolve_rows(struct conn *conn, struct repair_result *result, struct lhi_error *err)
 {
     struct settling s = {conn, result};
-    return sq_each_unsound(conn, settle_unsound, &s, err);
+    return sq_each_unsound(conn, resolve_unsound, &s, err);
 }
 
 /* ---- all of it ---- */
@@ -301,7 +301,7 @@ int sq_repair_finish(struct conn *conn, const struct inventory *inventory,
     if ((rc = look_at_counters(conn, result, err)) == LH_OK &&
         (rc = name_lost(conn, inventory, result, err)) == LH_OK &&
         (rc = name_partial(conn, result, err)) == LH_OK &&
-        (rc = settle_rows(conn, result, err)) == LH_OK && (result->lost || result->fence))
+        (rc = resolve_rows(conn, result, err)) == LH_OK && (result->lost || result->fence))
         rc = raise(conn, result, err);
     int touched = rc == LH_OK ? sq_run(conn, LHI_SQL_REPAIR_TOUCH, err, "") : 1;
     if (touched != 1)

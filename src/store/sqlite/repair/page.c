@@ -175,9 +175,9 @@ static int64_t highest_id(const struct page *page, uint32_t i, const struct row_
 }
 
 /* The id may be known even if the contents cannot be read. */
-static int tell_unreadable(const struct page *page, uint32_t i, const struct row_order *order,
-                           bool has_id, int64_t id, const struct walker *walker,
-                           struct lhi_error *err)
+static int report_unreadable(const struct page *page, uint32_t i, const struct row_order *order,
+                             bool has_id, int64_t id, const struct walker *walker,
+                             struct lhi_error *err)
 {
     if (page->type != TABLE_LEAF)
         return walker->unreadable(walker->arg, 0, 0, 0, err);
@@ -207,7 +207,7 @@ int sq_page_read_row(struct pages *pages, const struct page *page, uint32_t i,
         (rc = sq_row_read(pages, p + n, page->end, sq_page_is_index(page), whole, &row, err)) < 0)
         return rc;
     if (!ok || rc == LH_EMPTY)
-        return tell_unreadable(page, i, order, ok, (int64_t)id, walker, err);
+        return report_unreadable(page, i, order, ok, (int64_t)id, walker, err);
     row.id = (int64_t)id;
     order->any = true;
     order->last = row.id;

@@ -237,7 +237,7 @@ static int by_rows(struct repair *r, struct lhi_error *err)
 
 /* SQLite's methods keep what SQLite can reach. If a page of a table is inconsistent, that may be
  * less than there is. */
-static int climb(struct repair *r, struct lhi_error *err)
+static int try_methods(struct repair *r, struct lhi_error *err)
 {
     int rc = make_copy(r, true, err);
 
@@ -332,7 +332,7 @@ static int repair_held(struct repair *r, struct lhi_health *health, struct lhi_e
     int rc = sq_repair_note(db, WORK_MAKING, r->at, err);
     LHI_POINT("repair:noted");
     if (rc == LH_OK)
-        rc = climb(r, err);
+        rc = try_methods(r, err);
     if (rc == LH_OK)
         rc = newest_change(r->fresh, &newest, err);
     LHI_POINT("repair:made");

@@ -121,8 +121,8 @@ static int insert_row(struct table *table, const struct row *row)
 }
 
 /* Insert the job with a statement that corrects each column. */
-static int mend_job(struct salvage *s, const struct row *row, const char *why,
-                    struct lhi_error *err)
+static int correct_job(struct salvage *s, const struct row *row, const char *why,
+                       struct lhi_error *err)
 {
     char reason[300];
     sqlite3_stmt *stmt = NULL;
@@ -177,7 +177,7 @@ static int refused_row(struct salvage *s, const struct row *row, int rc, struct 
     if (is_duplicate(rc) && s->orphan)
         return LH_OK;
     if (sq_is_job_table(s->at) && !is_duplicate(rc))
-        return mend_job(s, row, why, err);
+        return correct_job(s, row, why, err);
     if (s->at->keyed)
         return NAME(s, "error", "lost", "a row of %s is lost: %s", s->at->name, why);
     return NAME(s, "error", "lost", "row %lld of %s is lost: %s", (long long)row->id, s->at->name,
@@ -186,7 +186,7 @@ static int refused_row(struct salvage *s, const struct row *row, int rc, struct 
 
 /* The payload is the last column, so it may be cut off. With a checksum a claim will notice;
  * without one, correct the job now. */
-static bool must_mend(const struct table *table, const struct row *row)
+static bool must_correct(const struct table *table, const struct row *row)
 {
     return row->broken && (row->n <= JOB_PAYLOAD_SUM || sq_row_is_null(row, JOB_PAYLOAD_SUM)) &&
            table->n == JOB_COLUMNS;
@@ -208,8 +208,8 @@ int sq_put_row(void *arg, const struct row *row, struct lhi_error *err)
         return rc;
     if (sq_is_job_table(table) && (row->id < 1 || row->id > LAST_ID))
         return NAME(s, "error", "lost", "a job is lost: its id was %lld", (long long)row->id);
-    if (sq_is_job_table(table) && must_mend(table, row))
-        return mend_job(s, row, "not all of it can be read", err);
+    if (sq_is_job_table(table) && must_correct(table, row))
+        return correct_job(s, row, "not all of it can be read", err);
     rc = insert_row(table, row);
     if ((rc & 0xff) == SQLITE_CONSTRAINT)
         return refused_row(s, row, rc, err);

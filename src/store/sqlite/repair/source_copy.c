@@ -201,8 +201,8 @@ static int apply_log(int log, int fd, int64_t frames, uint32_t size, const char 
     return rc;
 }
 
-static int fold_log(const char *to, int fd, uint32_t *page_size, int64_t *frames,
-                    unsigned char *buf, struct lhi_error *err)
+static int move_log_into_copy(const char *to, int fd, uint32_t *page_size, int64_t *frames,
+                              unsigned char *buf, struct lhi_error *err)
 {
     char name[4300];
     unsigned char header[LOG_HEADER];
@@ -269,8 +269,8 @@ static int highest_root(int fd, uint32_t size, uint32_t count, unsigned char *bu
 
 /* The first hundred bytes say how to read the others. If they are damaged, write the header of a
  * store. Then the list of free pages is unknown, and the check reports that. */
-static int mend_header(int fd, const char *to, uint32_t size, unsigned char *buf,
-                       struct lhi_error *err)
+static int rewrite_header(int fd, const char *to, uint32_t size, unsigned char *buf,
+                          struct lhi_error *err)
 {
     unsigned char h[FILE_HEADER];
     struct stat st;
@@ -342,9 +342,9 @@ static int copy_by(unsigned char *buf, const struct damaged_file *source, const 
     if (rc == LH_OK && fd < 0)
         rc = lhi_fail_errno(err, errno, "could not open \"%.300s\"", to);
     if (rc == LH_OK && copied)
-        rc = fold_log(to, fd, &page_size, folded, buf, err);
+        rc = move_log_into_copy(to, fd, &page_size, folded, buf, err);
     if (rc == LH_OK)
-        rc = mend_header(fd, to, page_size, buf, err);
+        rc = rewrite_header(fd, to, page_size, buf, err);
     if (fd >= 0)
         close(fd);
     lhi_format(name, sizeof name, "%.4280s-wal", to);
