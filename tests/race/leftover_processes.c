@@ -59,7 +59,8 @@ static pid_t start(struct guise guise, pid_t *child)
         (void)dup2(open("/dev/null", O_RDWR), 2);
         (void)close_range(3, ~0U, 0); /* the child must not keep descriptors of the test open */
         (void)execle("/bin/sh", "sh", "-c",
-                     "sleep 600 >/dev/null & echo $!; exec sleep 600 >/dev/null", NULL, environment);
+                     "sleep 600 >/dev/null & echo $!; exec sleep 600 >/dev/null", NULL,
+                     environment);
         _exit(127);
     }
     close(out[1]);
