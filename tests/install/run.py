@@ -187,7 +187,7 @@ def programs_built_before_an_option_was_added_hand_over_the_same_structs(root):
 
 
 # Fields that took the place of reserved words: as they stand now, and what stood there before.
-ADDED = ((r"    /\* Not NULL: gets the jobs.*?void \*claimed_arg;\n    uint64_t reserved\[6\];", "    uint64_t reserved[8];"),)
+ADDED = ((r"    void \(\*claimed\)\(.*?void \*claimed_arg;\n    uint64_t reserved\[6\];", "    uint64_t reserved[8];"),)
 OLD_PROGRAM = r"""
 #include <leasehold.h>
 #include <stdio.h>
