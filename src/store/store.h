@@ -339,7 +339,7 @@ struct lhi_act {
             enum lhi_move_step step;
             const char *id;          /* of the move */
             const char *other, *url; /* the other store: its uuid and its address */
-            bool again;               /* PREPARE: delete rows of an earlier try */
+            bool again;              /* PREPARE: delete rows of an earlier try */
             enum lhi_moved table;    /* PUT */
             const struct lhi_rows *rows;
             const struct lhi_standing *source; /* FINISH */
