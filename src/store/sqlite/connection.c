@@ -12,7 +12,7 @@ enum { BUSY_STEPS = 1550 };
 /* Our own writers wait for the writer lock and never meet here. But a program of somebody else may
  * hold SQLite's write lock, and the first process that opens a store rebuilds the index of the log.
  * Wait in small steps, for 1.55 s in total (50 ms, doubled four times). */
-static int patience(void *arg, int steps)
+static int busy_handler(void *arg, int steps)
 {
     (void)arg;
     if (steps >= BUSY_STEPS)
@@ -21,9 +21,9 @@ static int patience(void *arg, int steps)
     return 1;
 }
 
-void sq_conn_set_busy_wait(struct conn *conn, bool patient)
+void sq_conn_set_busy_wait(struct conn *conn, bool wait)
 {
-    (void)sqlite3_busy_handler(conn->db, patient ? patience : NULL, NULL);
+    (void)sqlite3_busy_handler(conn->db, wait ? busy_handler : NULL, NULL);
 }
 
 int sq_conn_open(struct conn *conn, const char *path, int flags, struct lhi_error *err)
