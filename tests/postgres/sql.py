@@ -361,7 +361,7 @@ def a_producer_learns_only_that_another_role_has_a_job_with_its_key(db):
     for call in (again.format(""), again.format(", request => 'r'"), again.format(", request => 'r'")):
         expect_equal(db.ask(call, "second_producer"), "||t", call)
     expect_equal(db.run("second_producer", "enqueue", "mail", "x", "--key", "k",
-                        told="queue mail has a job of another role with this key"), "", "by our program")
+                        told="queue mail has a job with this key that belongs to another role"), "", "by our program")
     expect_equal(db.run("second_producer", "--json", "enqueue", "mail", "x", "--key", "k"),
                  '{"id":null,"state":null,"duplicate":true}\n', "as JSON")
     expect_equal(db.ask("SELECT count(*) FROM leasehold.job"), "1", "jobs")
