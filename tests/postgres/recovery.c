@@ -472,7 +472,7 @@ TEST(a_worker_that_cannot_be_marked_clean_does_not_hold_back_jobs)
                        "WHERE uncleaned IS NOT NULL"),
                "w-8");
     EXPECT(strstr(log, "worker w-8 was cleaned") == NULL);
-    EXPECT_CONTAINS(log, "worker w-9 was cleaned");
+    EXPECT_CONTAINS(log, "worker w-9 is cleaned up");
     lh_close(store);
     PQfinish(c);
 }
