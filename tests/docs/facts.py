@@ -194,8 +194,11 @@ def events(root, _program):
 def columns(root, _program):
     """Tables and columns, from the migrations themselves."""
     database = sqlite3.connect(":memory:")
+    sys.path.insert(0, str(root / "tools"))
+    import sql_template  # fills in the built-in policy values
+    template = sql_template.Template(root / "sql" / "sqlite")
     for path in sorted((root / "sql" / "sqlite" / "migrations").glob("*.sql")):
-        database.executescript(path.read_text(encoding="utf-8"))
+        database.executescript(template.expand(path.read_text(encoding="utf-8")))
     tables = [name for name, in database.execute(
         "SELECT name FROM sqlite_schema WHERE type = 'table' AND name LIKE 'lh\\_%' ESCAPE '\\'")]
     there = {f"{table}.{row[1]}" for table in tables
