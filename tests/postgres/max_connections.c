@@ -187,7 +187,7 @@ static struct conn *borrow(struct pg *pg, struct conn **taken)
 
     (void)pg_subscribe(pg, &jobs_of_q); /* starts the listener */
     EXPECT_OK(pg_pool_take(pg, pg_real_ms() + PATIENCE, taken, &err));
-    EXPECT_OK(pg_pool_take_for_holder(pg, pg_real_ms() + PATIENCE, &lent, &err));
+    EXPECT_OK(pg_pool_take_as(pg, POOL_HOLDER, pg_real_ms() + PATIENCE, &lent, &err));
     EXPECT(lent->listens && !(*taken)->listens);
     return lent;
 }
@@ -202,7 +202,7 @@ TEST(a_holder_gets_the_reserved_connection_before_any_wait)
     struct lhi_error err;
 
     EXPECT_OK(pg_pool_take(pg, pg_real_ms() + PATIENCE, &taken, &err));
-    EXPECT_OK(pg_pool_take_for_holder(pg, pg_real_ms() + 5000, &lent, &err));
+    EXPECT_OK(pg_pool_take_as(pg, POOL_HOLDER, pg_real_ms() + 5000, &lent, &err));
     EXPECT(lent != taken);
     pg_pool_give(pg, lent);
     pg_pool_give(pg, taken);
@@ -258,7 +258,7 @@ TEST(a_listener_whose_borrowed_session_ends_reconnects)
     EXPECT_STR(said(other, "SELECT pg_terminate_backend(%d, 5000)", before), "t");
     EXPECT(pg_call_text(&txn, "SELECT 1", NULL, NULL, &err) < 0);
     pg_pool_give(pg, lent);
-    EXPECT_OK(pg_pool_take_for_holder(pg, pg_real_ms() + PATIENCE, &lent, &err));
+    EXPECT_OK(pg_pool_take_as(pg, POOL_HOLDER, pg_real_ms() + PATIENCE, &lent, &err));
     EXPECT(lent->listens && PQbackendPID(lent->pg) != before);
     pg_pool_give(pg, lent);
     pg_pool_give(pg, taken);
@@ -276,8 +276,8 @@ TEST(without_a_listener_the_last_free_connection_is_for_holders)
     pg_pool_drop_reserve(pg);
     EXPECT_OK(pg_pool_take(pg, pg_real_ms() + PATIENCE, &taken, &err));
     EXPECT_STATUS(pg_pool_take(pg, pg_real_ms() + 50, &third, &err), LH_EBUSY);
-    EXPECT_OK(pg_pool_take_for_holder(pg, pg_real_ms() + PATIENCE, &second, &err));
-    EXPECT_STATUS(pg_pool_take_for_holder(pg, pg_real_ms() + 50, &third, &err), LH_EBUSY);
+    EXPECT_OK(pg_pool_take_as(pg, POOL_HOLDER, pg_real_ms() + PATIENCE, &second, &err));
+    EXPECT_STATUS(pg_pool_take_as(pg, POOL_HOLDER, pg_real_ms() + 50, &third, &err), LH_EBUSY);
     pg_pool_give(pg, second);
     pg_pool_give(pg, taken);
     EXPECT_EQ(pg->n_conns, 2);

@@ -369,12 +369,15 @@ static void mark_refusals_unknown(struct lhi_act *act)
     }
 }
 
-static bool all_have(const struct lhi_act *acts, size_t n, enum how how)
+static enum pool_caller caller_of(const struct lhi_act *acts, size_t n)
 {
+    size_t of_holder = 0;
+
     for (size_t i = 0; i < n; i++)
-        if ((verbs[acts[i].verb].how & (int)how) == 0)
-            return false;
-    return true;
+        of_holder += (verbs[acts[i].verb].how & OF_HOLDER) != 0;
+    if (of_holder == n)
+        return POOL_HOLDER;
+    return of_holder > 0 ? POOL_OUTCOMES_AND_CLAIM : POOL_ANY;
 }
 
 static int one_try(struct txn *txn, struct lhi_act *acts, size_t n, bool guarded, bool *spoiled,
@@ -382,8 +385,7 @@ static int one_try(struct txn *txn, struct lhi_act *acts, size_t n, bool guarded
 {
     *spoiled = false;
     txn->trouble = TROUBLE_LOST;
-    int rc = (all_have(acts, n, OF_HOLDER) ? pg_pool_take_for_holder
-                                           : pg_pool_take)(txn->pg, txn->deadline, &txn->conn, err);
+    int rc = pg_pool_take_as(txn->pg, caller_of(acts, n), txn->deadline, &txn->conn, err);
     if (rc != LH_OK) {
         txn->trouble = rc == LH_EUNREACH ? TROUBLE_LOST : TROUBLE_NONE;
         return rc;

@@ -19,6 +19,8 @@ enum {
     IDLE_MS = 60000,
     MOMENT_MS = 50,    /* wait for a connection to be returned ... */
     OPENING_MS = 1000, /* ... and for one that is being opened */
+    WITH_CLAIM_MS =
+        1000, /* outcomes with a claim wait this long for a limited number of connections */
 };
 
 void pg_pool_init(struct pg *pg)
@@ -209,16 +211,26 @@ static int open_another(struct pg *pg, int64_t deadline, struct conn **out, stru
     return rc;
 }
 
+/* How long the caller waits for a connection that others use. A call that writes outcomes and claims may
+ * not use the listener's connection, because the claim could hold up heartbeats there. It gives up early,
+ * and its worker then writes the outcomes alone. */
+static int64_t wait_until(const struct pg *pg, enum pool_caller caller, int64_t deadline)
+{
+    int64_t soon = pg_real_ms() + WITH_CLAIM_MS;
+
+    return caller == POOL_OUTCOMES_AND_CLAIM && is_limited(pg) && soon < deadline ? soon : deadline;
+}
+
 /* LH_OK with NULL: the caller must open a connection, which is already counted. */
-static int choose(struct pg *pg, bool for_holder, int64_t deadline, struct conn **out,
+static int choose(struct pg *pg, enum pool_caller caller, int64_t deadline, struct conn **out,
                   struct lhi_error *err)
 {
-    struct pool_wait wait = {.for_holder = for_holder};
+    struct pool_wait wait = {.for_holder = caller == POOL_HOLDER};
     int rc = LH_OK;
 
     pthread_mutex_lock(&pg->mutex);
     queue_up(pg, &wait);
-    *out = await_return(pg, &wait, deadline);
+    *out = await_return(pg, &wait, wait_until(pg, caller, deadline));
     if (*out == NULL && may_open(pg, &wait)) {
         pg->n_conns++;
         pg->opening++;
@@ -258,13 +270,26 @@ static void drop(struct pg *pg, struct conn *conn)
     count_out(pg);
 }
 
-static int take(struct pg *pg, bool for_holder, int64_t deadline, struct conn **out,
-                struct lhi_error *err)
+/* The connection that is kept free for holders is the listener's. A worker that always finds a job has not
+ * waited for one, so start the listener now. */
+static void start_listener(struct pg *pg)
+{
+    pthread_mutex_lock(&pg->mutex);
+    bool listener = is_limited(pg) && pg->kept_free > 0;
+    pthread_mutex_unlock(&pg->mutex);
+    if (listener)
+        pg_listener_start(pg);
+}
+
+int pg_pool_take_as(struct pg *pg, enum pool_caller caller, int64_t deadline, struct conn **out,
+                    struct lhi_error *err)
 {
     struct conn *conn;
 
+    if (caller == POOL_HOLDER)
+        start_listener(pg);
     for (;;) {
-        int rc = choose(pg, for_holder, deadline, &conn, err);
+        int rc = choose(pg, caller, deadline, &conn, err);
         if (rc != LH_OK)
             return rc;
         if (conn == NULL)
@@ -280,20 +305,7 @@ static int take(struct pg *pg, bool for_holder, int64_t deadline, struct conn **
 
 int pg_pool_take(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_error *err)
 {
-    return take(pg, false, deadline, out, err);
-}
-
-int pg_pool_take_for_holder(struct pg *pg, int64_t deadline, struct conn **out,
-                            struct lhi_error *err)
-{
-    /* The connection that is kept free for holders is the listener's. A worker that always finds
-     * a job has not waited for one, so start the listener now. */
-    pthread_mutex_lock(&pg->mutex);
-    bool listener = is_limited(pg) && pg->kept_free > 0;
-    pthread_mutex_unlock(&pg->mutex);
-    if (listener)
-        pg_listener_start(pg);
-    return take(pg, true, deadline, out, err);
+    return pg_pool_take_as(pg, POOL_ANY, deadline, out, err);
 }
 
 void pg_pool_give(struct pg *pg, struct conn *conn)

@@ -159,10 +159,14 @@ struct pg {
 
 /* Take a connection for one transaction. LH_EBUSY: all were in use until the deadline. */
 int pg_pool_take(struct pg *pg, int64_t deadline, struct conn **out, struct lhi_error *err);
-/* The same for a heartbeat or the end of a job: with a limited number of connections, it does
- * not wait behind other calls. */
-int pg_pool_take_for_holder(struct pg *pg, int64_t deadline, struct conn **out,
-                            struct lhi_error *err);
+/* The same for a certain caller; it matters only if the number of connections is limited. */
+enum pool_caller {
+    POOL_ANY,
+    POOL_OUTCOMES_AND_CLAIM, /* gives up after a second */
+    POOL_HOLDER              /* heartbeats and outcomes: does not wait behind other calls */
+};
+int pg_pool_take_as(struct pg *pg, enum pool_caller caller, int64_t deadline, struct conn **out,
+                    struct lhi_error *err);
 void pg_pool_give(struct pg *pg, struct conn *conn);
 /* There is no listener: the connection that was kept free for it belongs to the pool. */
 void pg_pool_drop_reserve(struct pg *pg);
