@@ -167,12 +167,15 @@ TEST_TIMEOUT(concurrent_recoveries_recover_each_job_once, 60)
 
 /* ---------------------------------------------------------------- recovery against complete */
 
+/* The last job is completed after the recovery, so that at least one complete always comes too late. */
 static void complete_one_by_one(const lh_jobs *held, struct meeting *meeting)
 {
     lh_store *store = open_store();
 
     meet(meeting, 2);
     for (size_t i = 0; i < held->n; i++) {
+        while (i + 1 == held->n && __atomic_load_n(&meeting->count[0], __ATOMIC_SEQ_CST) == 0)
+            (void)sched_yield();
         (void)lh_complete(store, &(lh_done){.job = held->job[i].id, .token = held->job[i].token}, 1,
                           &meeting->status[i], NULL);
         __atomic_store_n(&meeting->count[1], (int64_t)i + 1, __ATOMIC_SEQ_CST);
@@ -205,6 +208,7 @@ TEST_TIMEOUT(a_late_complete_and_a_recovery_never_both_win, 60)
         while (__atomic_load_n(&meeting->count[1], __ATOMIC_SEQ_CST) < round * JOBS / ROUNDS)
             (void)sched_yield();
         EXPECT_OK(recovered_by_hand(store, &out));
+        __atomic_store_n(&meeting->count[0], 1, __ATOMIC_SEQ_CST);
         EXPECT_EQ(test_wait(completer).code, 0);
         for (size_t i = 0; i < held->n; i++) {
             lh_job job = get(store, held->job[i].id);
