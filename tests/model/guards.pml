@@ -17,11 +17,11 @@
 #define RECOVER_RAISES (1 << 4)  /* job_recover: token = :new_token */
 #define RECOVER_POISON (1 << 5)  /* a death is judged by max_recoveries ... */
 #define RECOVER_LAST (1 << 6)    /* ... and by max_attempts */
-#define BURY_BEAT (1 << 7)       /* worker_bury: AND last_heartbeat_at = :last_heartbeat_at */
+#define BURY_BEAT (1 << 7)       /* worker_mark_dead: AND last_heartbeat_at = :last_heartbeat_at */
 #define WHOLE_DEATH (1 << 8)     /* death is proven when what the worker started is gone too */
 /* the acts of a holder */
-#define BEAT_TOKEN (1 << 9)      /* job_beat: AND token = :token */
-#define BEAT_EXPIRY (1 << 10)    /* job_beat: AND lease_until > :now */
+#define BEAT_TOKEN (1 << 9)      /* job_heartbeat: AND token = :token */
+#define BEAT_EXPIRY (1 << 10)    /* job_heartbeat: AND lease_until > :now */
 #define END_TOKEN (1 << 11)      /* job_complete, job_end_fail, job_release: AND token = :token */
 #define END_SYNCED (1 << 12)     /* a complete is on the disk before it is answered */
 /* live leases revoked by hand */
