@@ -323,9 +323,10 @@ CREATE TABLE lh_request (
 
 CREATE INDEX lh_request_at ON lh_request(at);
 
--- The rest of a plain INSERT. The library writes payload_sum and does this work once per transaction, so the
--- WHEN excludes its own rows. They would still pay for a program as large as the whole body. So the body
--- belongs to a view, and every row pays for one small step only.
+-- The rest of a plain INSERT. The library sets payload_sum and does this work once per transaction, so the
+-- WHEN skips its rows. But SQLite compiles the whole body of a trigger into every INSERT, even if WHEN is
+-- false. So the body is an INSTEAD OF trigger of this view, and the trigger of the table only inserts into
+-- the view.
 CREATE VIEW lh_inserted AS
 SELECT id, queue, kind, key, state, token, attempt, recoveries, run_at, state_changed_at,
        expires_at, payload

@@ -25,7 +25,7 @@ static void drain_pipe(const struct wake *wake)
         continue;
 }
 
-/* False: it must stop. */
+/* Waits up to `ms`. False: the listener must stop. */
 static bool pause_listening(const struct wake *wake, int64_t ms)
 {
     struct pollfd poked = {.fd = wake->pipe[0], .events = POLLIN};

@@ -354,7 +354,7 @@ void pg_pool_lend(struct pg *pg, struct conn *conn)
 void pg_pool_recall(struct pg *pg)
 {
     pthread_mutex_lock(&pg->mutex);
-    pg->spare = NULL; /* first, so that borrowers cannot keep it from the listener */
+    pg->spare = NULL; /* cleared first, so that no call borrows it again */
     while (pg->spare_lent)
         (void)pthread_cond_wait(&pg->given_back, &pg->mutex);
     pthread_mutex_unlock(&pg->mutex);

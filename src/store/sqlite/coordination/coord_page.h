@@ -26,8 +26,9 @@ struct coord_page {
     uint32_t queue_waiters;
     uint32_t wakeups[WAKE_BITS];   /* queue wake-ups, counted by bit of the queue's hash */
     uint32_t last_hash[WAKE_BITS]; /* by bit: the hash of the queue that was woken last */
-    uint32_t passed_on;            /* how often the last queue wake-up was passed on */
-    uint32_t syncs;                /* futex: counts syncs of the log */
+    uint32_t
+        passed_on; /* how many times a woken process has passed the last queue wake-up on to another sleeper */
+    uint32_t syncs; /* futex: counts syncs of the log */
     uint32_t sync_waiters;
     uint32_t commits; /* futex: counts commits */
     uint32_t commit_waiters;
