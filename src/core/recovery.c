@@ -52,7 +52,7 @@ int lhi_judge_workers(lh_store *store, struct lhi_suspects *suspects, struct lhi
 /* ---- one run ---- */
 
 /* Pause for at least as long as the batch took, so that other writers get half of the time. A checkpoint blocks
- * them for some milliseconds; the pause after one is so long that fewer than one claim in a hundred meets
+ * them for some milliseconds; after one the run pauses long enough that fewer than one claim in a hundred meets
  * it. The pause is sliced to notice the cancel flag. */
 static void give_way(int64_t began_us, int64_t folded_us, const lh_flag *cancel)
 {

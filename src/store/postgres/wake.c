@@ -1,5 +1,5 @@
 /*
- * wake.c: wake-ups of those who wait for jobs.
+ * wake.c: wake-ups of calls that wait for jobs.
  *
  * A process subscribes to a queue by a row in the database (leasehold.subscribe). The next transaction that makes a job
  * pending there notifies all listeners and ends the subscription. Every process with a listener (listener.c) hears

@@ -208,7 +208,7 @@ struct schema {
 int pg_schema_look(struct txn *txn, struct schema *out, struct lhi_error *err);
 int pg_schema_update(struct txn *txn, struct schema *schema, struct lhi_error *err);
 
-/* ---- wake.c: wake-ups of those who wait for jobs ---- */
+/* ---- wake.c: wake-ups of calls that wait for jobs ---- */
 
 bool pg_wake_init(struct pg *pg);
 void pg_wake_clear(struct pg *pg);

@@ -260,7 +260,7 @@ CREATE TABLE leasehold.scan_bound (
     net_to     timestamptz NOT NULL DEFAULT '-infinity'   -- end of the slow pass over everything
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50);
 
--- Who waits for a queue, so that nobody is notified in vain. A claimer that goes to sleep sets `asleep`; the
+-- The sleepers of each queue, so that an enqueue notifies only if a sleeper waits. A claimer that goes to sleep sets `asleep`; the
 -- enqueue that wakes it clears it. The rows are hints: a crash loses them, and the next waiting claimer writes
 -- them again.
 CREATE UNLOGGED TABLE leasehold.sleeper (

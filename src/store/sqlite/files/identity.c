@@ -235,7 +235,7 @@ static int go_on_without(struct db *db, int64_t changes, struct lhi_error *err)
     sq_coord_reset_marks(&db->coord, (uint64_t)changes);
     if ((rc = sq_txn_alone(db, accept_loss, NULL, err)) != LH_OK)
         return rc;
-    /* Log it every time, whoever accepted the loss. */
+    /* Log it every time, no matter which process accepted the loss. */
     lhi_log(&db->log, LH_LOG_WARN, "%llu acknowledged changes are missing: accepted, epoch is %lld",
             (unsigned long long)missing, (long long)db->epoch);
     db->health->due = true;
